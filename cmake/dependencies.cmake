@@ -1,0 +1,35 @@
+# Every outside library, found once. Debian 12's packages suffice; see tools/setup.
+find_package(Threads REQUIRED)
+find_package(OpenMP REQUIRED COMPONENTS CXX)
+find_package(ZLIB REQUIRED)
+find_package(fmt REQUIRED)
+find_package(spdlog REQUIRED)
+find_package(tomlplusplus REQUIRED)
+find_package(CLI11 REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(hwy REQUIRED)
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
+pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
+find_package(Eigen3 QUIET)
+
+if(STRAIT_TORCH)
+  find_package(Torch QUIET)
+  if(NOT Torch_FOUND)
+    message(FATAL_ERROR "LibTorch not found. Install libtorch-dev, point CMAKE_PREFIX_PATH at another LibTorch, "
+                        "or configure with -DSTRAIT_TORCH=OFF (preset notorch).")
+  endif()
+  # The OpenMP build of OpenBLAS: the pthread build, which Debian prefers, ignores per-thread limits.
+  find_library(OPENBLAS_OPENMP openblas PATHS /usr/lib/${CMAKE_LIBRARY_ARCHITECTURE}/openblas-openmp NO_DEFAULT_PATH)
+  if(NOT OPENBLAS_OPENMP)
+    message(FATAL_ERROR "The OpenMP build of OpenBLAS was not found. Install libopenblas-openmp-dev.")
+  endif()
+  cmake_path(GET OPENBLAS_OPENMP PARENT_PATH OPENBLAS_DIR)
+  find_path(OPENBLAS_INCLUDE cblas.h PATHS ${OPENBLAS_DIR} /usr/include/${CMAKE_LIBRARY_ARCHITECTURE}/openblas-openmp
+                                           /usr/include/${CMAKE_LIBRARY_ARCHITECTURE})
+  add_library(strait_blas INTERFACE)
+  target_include_directories(strait_blas SYSTEM INTERFACE ${OPENBLAS_INCLUDE})
+  target_link_libraries(strait_blas INTERFACE ${OPENBLAS_OPENMP})
+  # DT_RPATH, not DT_RUNPATH: LibTorch's own libblas.so.3 must be found there too.
+  target_link_options(strait_blas INTERFACE "-Wl,--disable-new-dtags,-rpath,${OPENBLAS_DIR}")
+endif()

@@ -1,0 +1,92 @@
+#include "strait/base/file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <system_error>
+
+#include "strait/base/errors.h"
+
+namespace strait {
+namespace {
+
+[[noreturn]] void fail(const char* doing, const std::string& path, int error_number) {
+  ErrorPlace place;
+  place.file = path;
+  throw InputOutputError(fmt::format("{} {}: {}", doing, path, errno_text(error_number)), place);
+}
+
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) : fd_(fd) {}
+  ~Descriptor() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int get() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+void write_all(int fd, std::string_view contents, const std::string& path) {
+  while (!contents.empty()) {
+    const ssize_t written = ::write(fd, contents.data(), contents.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) fail("cannot write", path, errno);
+    contents.remove_prefix(static_cast<size_t>(written));
+  }
+}
+
+}  // namespace
+
+std::string errno_text(int error_number) { return std::generic_category().message(error_number); }
+
+std::string read_file(const std::string& path) {
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  ErrorPlace place;
+  place.file = path;
+  if (file.get() < 0) throw UserError(fmt::format("cannot open {}: {}", path, errno_text(errno)), place);
+  struct stat status {};
+  if (::fstat(file.get(), &status) == 0 && S_ISDIR(status.st_mode))
+    throw UserError(fmt::format("{} is a folder, not a file", path), place);
+  std::string contents;
+  if (status.st_size > 0) contents.reserve(static_cast<size_t>(status.st_size));
+  char buffer[1 << 16];
+  while (true) {
+    const ssize_t count = ::read(file.get(), buffer, sizeof buffer);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) fail("cannot read", path, errno);
+    if (count == 0) return contents;
+    contents.append(buffer, static_cast<size_t>(count));
+  }
+}
+
+void sync_path(const std::string& path) {
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.get() < 0) fail("cannot open", path, errno);
+  if (::fsync(file.get()) != 0 && errno != EINVAL) fail("cannot sync", path, errno);
+}
+
+void write_file_atomically(const std::string& path, std::string_view contents) {
+  const std::string temporary = fmt::format("{}.tmp-{}", path, ::getpid());
+  try {
+    const Descriptor file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+    if (file.get() < 0) fail("cannot create", temporary, errno);
+    write_all(file.get(), contents, path);
+    if (::fsync(file.get()) != 0) fail("cannot sync", path, errno);
+    if (::rename(temporary.c_str(), path.c_str()) != 0) fail("cannot rename to", path, errno);
+  } catch (...) {
+    ::unlink(temporary.c_str());
+    throw;
+  }
+  const size_t slash = path.rfind('/');
+  sync_path(slash == std::string::npos ? "." : path.substr(0, slash + 1));
+}
+
+}  // namespace strait
