@@ -1,0 +1,89 @@
+// Asynchronous operations among a group of ranks, each with a deadline. One communicator per (group,
+// lane); operations on it start in the same order on every member.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "strait/base/clock.h"
+#include "strait/base/dtype.h"
+#include "strait/trace/ledger.h"
+
+namespace strait::comm {
+
+enum class Operation : uint8_t {
+  kAllGather, kReduceScatter, kAllReduce, kAllToAll, kBroadcast, kSend, kReceive, kBarrier
+};
+const char* operation_name(Operation operation);  // "all-gather", ...
+
+/// One operation, as seen by one member. Buffers stay untouched by the caller until the ticket is done.
+///   all-gather      source: own part; destination: all parts in order (may contain source in place)
+///   reduce-scatter  source: all parts; destination: own part (may lie inside source, in place)
+///   all-reduce      source, destination: the whole vector (may be equal)
+///   all-to-all      source: parts by receiver (`counts`); destination: parts by sender (`receive_counts`)
+///   broadcast       `peer` = root; source on the root, destination elsewhere (root: may be equal or null)
+///   send, receive   `peer` = other position; counts = {elements}
+/// Sums run in member order 0..n-1 in the element type; `accumulate` adds the result to the destination.
+struct Call {
+  Operation operation = Operation::kBarrier;
+  Dtype dtype = Dtype::kFloat32;
+  const void* source = nullptr;
+  void* destination = nullptr;
+  std::vector<int64_t> counts;          // elements of each part, any of them 0
+  std::vector<int64_t> receive_counts;  // all-to-all only
+  int64_t peer = 0;
+  bool accumulate = false;
+  double deadline_seconds = 120.0;
+  int64_t step = -1;                    // for messages: optimizer step
+  std::string label;                    // for messages: the op as the program prints it
+};
+
+/// Outcome of an operation. Copies share it.
+class Ticket {
+ public:
+  struct State {
+    virtual ~State() = default;
+    virtual bool done() const = 0;
+    virtual void wait() = 0;
+  };
+  Ticket() = default;
+  explicit Ticket(std::shared_ptr<State> state) : state_(std::move(state)) {}
+  /// True when wait() would not block. An empty ticket is done.
+  bool done() const { return !state_ || state_->done(); }
+  /// Blocks until done; throws what the operation threw (Timeout, PeerLost), again on every call.
+  void wait() {
+    if (state_) state_->wait();
+  }
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+  virtual int64_t position() const = 0;
+  virtual int64_t size() const = 0;
+  /// Starts an operation after `after` are done; returns at once. Throws UserError on bad counts.
+  virtual Ticket start(const Call& call, const std::vector<Ticket>& after = {}) = 0;
+  /// Adds what this member sent since the last call to `ledger`, and forgets it. Call when idle.
+  virtual void drain_ledger(Ledger& ledger) = 0;
+};
+
+/// One rank's door to the world: makes communicators. Backends implement it.
+class World {
+ public:
+  virtual ~World() = default;
+  virtual int64_t rank() const = 0;
+  virtual int64_t size() const = 0;
+  /// Communicator over `members` (ranks of the world, ascending, this rank among them). All members must
+  /// ask for the same (members, lane); cached, so a second request returns the same one.
+  virtual Communicator& communicator(const std::vector<int64_t>& members, int64_t lane) = 0;
+  /// Tells all ranks that this one failed: their pending and later operations throw PeerLost naming
+  /// `rank()`, with `reason`. Idempotent.
+  virtual void abort(const std::string& reason) = 0;
+};
+
+}  // namespace strait::comm

@@ -1,0 +1,125 @@
+// The sections of the run file that belong to no lower folder.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace strait {
+
+struct RuntimeOptions {
+  std::string backend = "auto";      // auto | threads
+  std::string device = "auto";       // auto | cpu
+  int64_t threads_per_rank = 0;      // 0 = cores / ranks, at least 1
+  double deadline_seconds = 120;
+  bool deterministic = false;
+};
+
+struct TensorOptions {
+  std::vector<std::string> overlap = {"oar", "ors", "oag"};
+  bool sequence_parallel = false;
+  std::string tiles = "auto";
+  int64_t cached_gathers = 0;
+};
+
+struct PipelineOptions {
+  std::string order = "1f1b";
+  int64_t chunks_per_stage = 1;
+  std::string cuts = "auto";
+  std::string activation_codec = "none";
+};
+
+struct CompressionOptions {
+  std::string codec = "none";
+  int64_t skip_below_elements = 1024;
+  std::string adapt = "none";
+  int64_t adapt_every_steps = 1000;
+};
+
+struct SimulateOptions {
+  int64_t steps = 1;
+  std::string jitter = "none";       // none | normal:S | lognormal:S
+  std::vector<double> stragglers;
+  double failures_per_device_hour = 0.0;
+};
+
+struct PlanOptions {
+  int64_t keep = 10;
+  double memory_share = 0.95;
+  std::vector<std::string> search = {"mesh",     "placement",        "codecs",
+                                     "pipeline", "micro_batch_size", "recompute"};
+};
+
+struct TuneOptions {
+  double budget_seconds = 600;
+  int64_t trial_steps = 5;
+  int64_t candidates = 20;
+};
+
+struct TrainOptions {
+  int64_t steps = 2000;
+  int64_t global_batch_size = 12;    // sequences per optimizer step over all ranks
+  int64_t micro_batch_size = 0;      // 0 = global / data ranks
+  std::string precision = "fp32";    // fp32 | fp64
+  double clip_norm = 1.0;            // 0 = off
+  std::string non_finite = "stop";   // stop | skip
+  std::string recompute = "none";    // none | block | every:K
+};
+
+struct EvaluationOptions {
+  int64_t every_steps = 250;         // 0 = only after the last step
+  int64_t batches = 0;               // 0 = the whole validation part once
+};
+
+struct CheckpointOptions {
+  int64_t every_steps = 0;
+  bool asynchronous = true;
+  std::string resume = "never";      // never | auto | PATH
+};
+
+struct OutputOptions {
+  std::string run_dir;               // "" = a new runs/<name>-NNN
+  int64_t log_every_steps = 10;
+  int64_t timeline_steps = 0;
+};
+
+struct PlacementSpans {
+  std::string weights = "world", secondary = "none", gradients = "world", optimizer = "world";
+};
+
+struct PlacementCodecs {
+  std::string weights = "none", secondary = "none";
+  std::vector<std::string> gradients = {"none"};
+  std::string update = "none";
+};
+
+/// The preset fills what the run file does not write (config/run.h: Run::is_set).
+struct PlacementOptions {
+  std::string preset = "zero3";
+  PlacementSpans spans;
+  PlacementCodecs codecs;
+  std::string reduce_every = "micro-step";
+  int64_t prefetch_units = 1;
+};
+
+struct SyncRounds {
+  int64_t period_steps = 30, delay_steps = 0, fragments = 1;
+  std::string fragment_order = "strided";
+  double mixing = 0.5;
+  bool eager = false;
+};
+
+struct SyncOuter {
+  std::string kind = "nesterov";
+  double learning_rate = 0.4, momentum = 0.9, clip = 0.0;
+  std::string penalty = "constant:1.0", codec = "none", on_lost_replica = "stop";
+};
+
+struct SyncOptions {
+  std::string policy = "every-step";
+  std::string replica = "none";
+  SyncRounds rounds;
+  SyncOuter outer;
+};
+
+}  // namespace strait

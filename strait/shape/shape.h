@@ -1,0 +1,101 @@
+// What a model is without tensors: blocks -> segments -> parameters, floating-point operations and bytes.
+// Builders, cost and sim read it; model/ executes it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "strait/base/dtype.h"
+#include "strait/shape/options.h"
+
+namespace strait {
+
+/// Initial values. They depend only on (seed, parameter name, element), never on layout.
+enum class Initial : uint8_t { kZeros, kOnes, kNormal };
+
+/// One tensor inside a unit. `offset` counts elements from the start of the unit's flat buffer.
+struct ParameterShape {
+  std::string name;            // e.g. "blocks.3.attention.qkv.weight"
+  std::vector<int64_t> dims;   // row-major; weights of linear layers are [out, in]
+  int64_t offset = 0;
+  bool weight_decay = false;   // matrices and embeddings
+  Initial initial = Initial::kZeros;
+  double standard_deviation = 0.0;
+  int64_t elements() const;
+};
+
+/// A contiguous range of a unit with one weight-decay flag.
+struct Section {
+  int64_t begin = 0, end = 0;  // elements
+  bool weight_decay = false;
+};
+
+/// The parameters that move together: the flat buffer of one block. Decayed parameters come first.
+struct UnitShape {
+  std::string name;            // "embedding", "blocks.0", "head"
+  std::vector<ParameterShape> parameters;
+  std::vector<Section> sections;
+  int64_t elements = 0;
+  const ParameterShape& parameter(const std::string& full_name) const;
+};
+
+enum class BlockKind : uint8_t { kEmbedding, kTransformer, kHead, kCustom };
+
+/// A piece of a block, cut wherever a tensor, sequence or ring collective may stand.
+struct SegmentShape {
+  std::string name;            // "norm+qkv", "attention+output", "norm+up", "down"
+};
+
+/// One block of the chain. Blocks of equal `signature` have equal sizes and roll into one Repeat.
+struct BlockShape {
+  std::string name;
+  BlockKind kind = BlockKind::kTransformer;
+  int64_t unit = 0;            // index into ModelShape::units (tied weights: one unit, two blocks)
+  std::string signature;
+  std::vector<SegmentShape> segments;
+};
+
+/// Sizes of one block for a micro-batch; all in bytes or floating-point operations of one rank.
+struct BlockSizes {
+  int64_t input_bytes = 0;      // activation that enters (0 for the embedding)
+  int64_t output_bytes = 0;     // activation that leaves (0 for the head)
+  int64_t saved_bytes = 0;      // kept from forward to backward, beside the input
+  int64_t forward_workspace_bytes = 0;
+  int64_t backward_workspace_bytes = 0;  // of backward (input and weight together)
+  int64_t bundle_bytes = 0;     // handed from backward_input to backward_weight when they are split
+  double forward_flops = 0;     // multiply-adds count two; attention counted with its causal half
+  double backward_flops = 0;    // input and weight together
+};
+
+struct ModelShape {
+  std::string family;
+  ShapeOptions options;
+  int64_t vocabulary = 0;
+  std::vector<UnitShape> units;
+  std::vector<BlockShape> blocks;  // embedding, layers x transformer, head
+  int64_t parameters() const;      // elements over all units, tied ones once
+};
+
+/// Key/value cache bytes of one transformer block for `batch` sequences of up to `context` tokens.
+int64_t cache_bytes(const ModelShape& model, int64_t batch, int64_t context, Dtype dtype);
+
+/// Chain of GPT-2 (Radford et al. 2019; initial values and weight-decay split as nanoGPT): learned
+/// positions, LayerNorm, tanh-GELU, output projections start at 0.02 / sqrt(2 layers).
+ModelShape gpt2_shape(const ShapeOptions& options, int64_t vocabulary);
+
+/// Sizes of `model.blocks[block]` for `batch` sequences of `tokens` tokens.
+BlockSizes block_sizes(const ModelShape& model, int64_t block, int64_t batch, int64_t tokens, Dtype dtype);
+
+/// Model FLOPs per token of a training step: 6 per parameter that multiplies (token and position
+/// embedding look-ups do not, the head does) plus attention with its causal half, 6 L T C. docs/formulas.md.
+double model_flops_per_token(const ModelShape& model, int64_t tokens);
+
+/// Rows of logits that the head holds at a time, so that no full logits tensor exists.
+int64_t head_chunk_rows(int64_t vocabulary, int64_t rows);
+
+/// Shape options of a named preset ("nano-char", "gpt2-124m", ... ); UserError names the nearest.
+ModelOptions model_preset(const std::string& name);
+const std::vector<std::string>& model_preset_names();
+
+}  // namespace strait

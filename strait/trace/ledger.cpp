@@ -1,0 +1,41 @@
+#include "strait/trace/ledger.h"
+
+namespace strait {
+
+void Ledger::add(const std::string& operation, int64_t level, const std::string& codec,
+                 int64_t payload_bytes, int64_t metadata_bytes, int64_t count) {
+  Counts& row = rows_[{operation, level, codec}];
+  row.payload_bytes += payload_bytes;
+  row.metadata_bytes += metadata_bytes;
+  row.count += count;
+}
+
+void Ledger::merge(const Ledger& other) {
+  for (const auto& [key, counts] : other.rows_)
+    add(std::get<0>(key), std::get<1>(key), std::get<2>(key), counts.payload_bytes, counts.metadata_bytes,
+        counts.count);
+}
+
+std::vector<Traffic> Ledger::rows() const {
+  std::vector<Traffic> result;
+  for (const auto& [key, counts] : rows_)
+    result.push_back({std::get<0>(key), std::get<1>(key), std::get<2>(key), counts.payload_bytes,
+                      counts.metadata_bytes, counts.count});
+  return result;
+}
+
+int64_t Ledger::payload_bytes(int64_t level) const {
+  int64_t sum = 0;
+  for (const auto& [key, counts] : rows_)
+    if (std::get<1>(key) == level) sum += counts.payload_bytes;
+  return sum;
+}
+
+int64_t Ledger::metadata_bytes(int64_t level) const {
+  int64_t sum = 0;
+  for (const auto& [key, counts] : rows_)
+    if (std::get<1>(key) == level) sum += counts.metadata_bytes;
+  return sum;
+}
+
+}  // namespace strait
