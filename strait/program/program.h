@@ -59,6 +59,7 @@ enum class Lifetime : uint8_t {
   kResident,   // state of the rank: exists before and after
   kCarryOut,   // resident; a transfer that writes it may still be under way when the program ends
   kCarryIn,    // resident; may still be being written when the program starts
+  kCarry,      // both: what one program leaves under way, the next one of its kind takes over
 };
 
 /// What a value is, for the memory report.
@@ -150,6 +151,7 @@ struct Op {
   int segment_begin = 0;       // compute: segments of the block, merged into this op
   int segment_end = 0;
   double flops = 0;
+  double memory_bytes = 0;     // compute bound by memory (update, norm): bytes read and written
   int64_t workspace_bytes = 0; // scratch that lives during the op
   Index micro_batch;           // load, forward, backward: which micro-batch of the step
   int64_t unit = -1;           // update, squared norm, gathers, reductions: unit, or -1 = by `block`

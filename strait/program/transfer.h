@@ -1,0 +1,18 @@
+// How the vector of a communication op is split over its group on one rank.
+#pragma once
+
+#include <cstdint>
+
+#include "strait/program/program.h"
+
+namespace strait::program {
+
+/// All-gather, reduce-scatter and all-to-all are split by the op's own partition. All-reduce takes the
+/// whole operand as this rank holds it, in equal parts of a multiple of 16 elements; broadcast, send and
+/// receive move it in one part. Empty for a barrier.
+Partition transfer_partition(const Program& program, const Op& op, int64_t rank);
+
+/// The array that carries the data: the source, or the destination of a receive.
+const ValueArray& transfer_array(const Program& program, const Op& op);
+
+}  // namespace strait::program
