@@ -1,0 +1,92 @@
+#include "strait/program/program.h"
+
+#include <algorithm>
+
+namespace strait::program {
+
+int64_t Partition::begin(int64_t part) const { return std::min(part * grain, elements); }
+
+const char* op_kind_name(OpKind kind) {
+  switch (kind) {
+    case OpKind::kLoad:
+      return "load";
+    case OpKind::kForward:
+      return "forward";
+    case OpKind::kForwardBackward:
+      return "forward_backward";
+    case OpKind::kForwardLoss:
+      return "forward_loss";
+    case OpKind::kForwardCached:
+      return "forward_cached";
+    case OpKind::kBackward:
+      return "backward";
+    case OpKind::kBackwardInput:
+      return "backward_input";
+    case OpKind::kBackwardWeight:
+      return "backward_weight";
+    case OpKind::kSquaredNorm:
+      return "squared_norm";
+    case OpKind::kClipFactor:
+      return "clip_factor";
+    case OpKind::kUpdate:
+      return "update";
+    case OpKind::kCopy:
+      return "copy";
+    case OpKind::kAllGather:
+      return "all_gather";
+    case OpKind::kReduceScatter:
+      return "reduce_scatter";
+    case OpKind::kAllReduce:
+      return "all_reduce";
+    case OpKind::kAllToAll:
+      return "all_to_all";
+    case OpKind::kBroadcast:
+      return "broadcast";
+    case OpKind::kSend:
+      return "send";
+    case OpKind::kReceive:
+      return "receive";
+    case OpKind::kBarrier:
+      return "barrier";
+    case OpKind::kFree:
+      return "free";
+    case OpKind::kCustom:
+      return "custom";
+  }
+  return "?";
+}
+
+bool is_communication(OpKind kind) {
+  return kind >= OpKind::kAllGather && kind <= OpKind::kBarrier;
+}
+
+int64_t value_elements(const Program& program, const ValueArray& array, int64_t rank) {
+  if (array.group < 0) return array.partition.elements;
+  return array.partition.count(program.groups[array.group].position(rank));
+}
+
+int64_t value_bytes(const Program& program, const ValueArray& array, int64_t rank) {
+  return value_elements(program, array, rank) * dtype_bytes(array.dtype);
+}
+
+namespace {
+
+int64_t count_nodes(const std::vector<Node>& nodes, bool times_counts) {
+  int64_t total = 0;
+  for (const Node& node : nodes) {
+    if (const Repeat* repeat = std::get_if<Repeat>(&node)) {
+      total += count_nodes(repeat->body, times_counts) * (times_counts ? repeat->count : 1);
+    } else {
+      ++total;
+    }
+  }
+  return total;
+}
+
+}  // namespace
+
+int64_t count_ops(const Program& program) { return count_nodes(program.body, false); }
+
+int64_t count_instances(const Program& program) { return count_nodes(program.body, true); }
+
+}  // namespace strait::program
