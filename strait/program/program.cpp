@@ -4,7 +4,9 @@
 
 namespace strait::program {
 
-int64_t Partition::begin(int64_t part) const { return std::min(part * grain, elements); }
+int64_t Partition::begin(int64_t part) const {
+  return std::min(part * grain, elements);
+}
 
 const char* op_kind_name(OpKind kind) {
   switch (kind) {
@@ -85,8 +87,12 @@ int64_t count_nodes(const std::vector<Node>& nodes, bool times_counts) {
 
 }  // namespace
 
-int64_t count_ops(const Program& program) { return count_nodes(program.body, false); }
+int64_t count_ops(const Program& program) {
+  return count_nodes(program.body, false);
+}
 
-int64_t count_instances(const Program& program) { return count_nodes(program.body, true); }
+int64_t count_instances(const Program& program) {
+  return count_nodes(program.body, true);
+}
 
 }  // namespace strait::program

@@ -31,8 +31,8 @@ void visit_node_indices(AnyNode& node, Visit& visit) {
   }
 }
 
-/// Writes all that must be equal in every repetition into a string of bytes. Loops that begin inside the
-/// node are numbered from its outside inwards, so that their ids do not matter.
+/// Writes all that must be equal in every repetition into a string of bytes. Loops that begin
+/// inside the node are numbered from its outside inwards, so that their ids do not matter.
 class Signature {
  public:
   std::string text;
@@ -103,6 +103,7 @@ class Signature {
     put(op.segment_begin);
     put(op.segment_end);
     put(op.flops);
+    put(op.memory_bytes);
     put(op.workspace_bytes);
     put(op.unit);
     put(op.custom);
@@ -185,7 +186,7 @@ class Roller {
 
   /// Records the longest run of bodies of `period` nodes that begins at each node.
   void find_runs(int64_t period) {
-    int64_t equal = 0;  // nodes from here on whose key repeats one period later
+    int64_t equal = 0;   // nodes from here on whose key repeats one period later
     int64_t steady = 0;  // nodes from here on that also advance evenly over two periods
     for (int64_t i = size_ - period - 1; i >= 0; --i) {
       equal = keys_[i] == keys_[i + period] ? equal + 1 : 0;

@@ -1,5 +1,6 @@
-// Turns straight-line operations into repeats and back. Builders write blocks and micro-batches one after
-// another with plain indices; `roll` finds the repetition, so the size of a program grows with neither.
+// Turns straight-line operations into repeats and back. Builders write blocks and micro-batches one
+// after another with plain indices; `roll` finds the repetition, so the size of a program grows
+// with neither.
 #pragma once
 
 #include <string>
@@ -9,14 +10,15 @@
 
 namespace strait::program {
 
-/// Replaces runs of equal bodies by `Repeat`. Two nodes are equal when they differ only in plain index
-/// constants (operands, block, micro-batch, peer); along a run each constant advances by its own fixed
-/// difference. Indices that use an enclosing loop must be equal in all repetitions and stay. Nodes that
-/// are repeats take part like operations. The result has the fewest operations that repeats which are
-/// not nested in each other can give, a repeat counted as one more. The loop variable is the block of
-/// the first compute operation that advances, where all differences allow it, otherwise 0, 1, ...
-/// New loops get ids from `next_loop` on (advanced) and the name `variable`.
-/// unroll(roll(nodes)) is nodes. Cost: O(n * min(n / 2, kMaxPeriod)) comparisons of integers.
+/// Replaces runs of equal bodies by `Repeat`. Two nodes are equal when they differ only in plain
+/// index constants (operands, block, micro-batch, peer); along a run each constant advances by its
+/// own fixed difference. Indices that use an enclosing loop must be equal in all repetitions and
+/// stay. Nodes that are repeats take part like operations. The result has the fewest operations
+/// that repeats which are not nested in each other can give, a repeat counted as one more. The loop
+/// variable is the block of the first compute operation that advances, where all differences allow
+/// it, otherwise 0, 1, ... New loops get ids from `next_loop` on (advanced) and the name
+/// `variable`. unroll(roll(nodes)) is nodes. Cost: O(n * min(n / 2, kMaxPeriod)) comparisons of
+/// integers.
 std::vector<Node> roll(std::vector<Node> nodes, int& next_loop, const std::string& variable);
 inline constexpr int64_t kMaxPeriod = 1024;
 
