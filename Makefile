@@ -1,0 +1,36 @@
+# One verb each. demo, test, build and bench first install what they need (Debian 12, tools/setup).
+.PHONY: demo test build bench check format
+.DEFAULT_GOAL := build
+MAKEFLAGS += --no-print-directory
+JOBS := $(shell nproc)
+
+# Trains a small GPT on a dictionary of English, or on TEXT=FILE.
+demo: build
+	@tools/demo $(if $(TEXT),"$(TEXT)")
+
+# Release build and every test.
+test:
+	@tools/setup
+	@cmake --preset release
+	@cmake --build build/release --parallel $(JOBS)
+	@ctest --preset release
+
+# build/release/strait, without the tests.
+build:
+	@tools/setup
+	@cmake --preset release
+	@cmake --build build/release --parallel $(JOBS) --target strait
+
+# Speed against bounds and peers, in one run.
+bench:
+	@tools/setup --peers
+	@cmake --preset release
+	@cmake --build build/release --parallel $(JOBS) --target strait
+	@tools/bench
+
+# Everything that a change must pass beyond the tests: see tools/check.
+check:
+	@tools/check
+
+format:
+	@git ls-files '*.cpp' '*.h' | xargs clang-format -i
