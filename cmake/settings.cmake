@@ -16,6 +16,7 @@ add_library(strait_settings INTERFACE)
 target_include_directories(strait_settings INTERFACE "${PROJECT_SOURCE_DIR}")
 target_compile_options(strait_settings INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor -fno-math-errno)
 if(STRAIT_SANITIZE)
-  target_compile_options(strait_settings INTERFACE -fsanitize=${STRAIT_SANITIZE} -fno-omit-frame-pointer -g1)
+  target_compile_options(strait_settings INTERFACE -fsanitize=${STRAIT_SANITIZE} -fno-sanitize-recover=all
+                         -fno-omit-frame-pointer -g1)
   target_link_options(strait_settings INTERFACE -fsanitize=${STRAIT_SANITIZE})
 endif()
