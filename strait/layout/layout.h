@@ -26,4 +26,13 @@ struct Range {
 /// neighbouring ranks.
 Range shard_of(int64_t elements, int64_t span, int64_t world, int64_t rank);
 
+/// Range of a unit that `rank` updates: part position(rank) of op.partition in op.group. `op` is an update
+/// or a squared norm.
+Range updated_range(const program::Program& program, const program::Op& op, int64_t rank);
+
+/// Range of a unit that `rank` alone counts for the gradient norm: its updated range split again over the
+/// replicas that hold the same one. The ranges of all ranks tile the unit, whatever the placement; ranks in
+/// order tile it in order when there is one replica or when nothing is split.
+Range counted_range(const program::Program& program, const program::Op& op, int64_t rank);
+
 }  // namespace strait

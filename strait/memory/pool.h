@@ -29,7 +29,7 @@ class Pool {
   int64_t system_allocations() const { return system_allocations_; }
 
  private:
-  std::map<int64_t, std::vector<void*>> free_;   // by capacity
+  std::map<int64_t, std::vector<void*>> free_;         // by capacity
   std::map<void*, std::pair<int64_t, int64_t>> used_;  // pointer -> (requested, capacity)
   int64_t live_ = 0, peak_ = 0, system_allocations_ = 0;
 };

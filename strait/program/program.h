@@ -141,8 +141,8 @@ struct Op {
   std::vector<Operand> writes;
   std::vector<Operand> waits;
   int stream = kCompute;
-  int group = -1;              // communication: the group of ranks
-  Partition partition;         // communication: how the whole vector is split over the group
+  int group = -1;              // communication: the group of ranks; update, squared norm: the sharding group
+  Partition partition;         // how the whole vector is split over the group
   Index peer;                  // send, receive: position of the peer; broadcast: position of the root
   std::string codec = "none";
   bool accumulate = false;     // add to what is written instead of overwriting it

@@ -31,18 +31,21 @@ Movement::Movement(program::Program& program, const UnitValues& values, const Pl
 
 int Movement::lane(int group) {
   const std::string& level = cluster_.levels[program_.groups[group].level].name;
-  const int64_t used = std::count_if(program_.streams.begin(), program_.streams.end(),
-                                     [&](const program::Stream& stream) { return stream.resource == level; });
+  const int64_t used =
+      std::count_if(program_.streams.begin(), program_.streams.end(),
+                    [&](const program::Stream& stream) { return stream.resource == level; });
   program_.streams.push_back({level, used});
   return static_cast<int>(program_.streams.size()) - 1;
 }
 
 Operand Movement::weights(int64_t unit) const {
-  return values_.operand(gathers() ? UnitValue::kGathered : UnitValue::kShard, unit, Role::kWeights);
+  return values_.operand(gathers() ? UnitValue::kGathered : UnitValue::kShard, unit,
+                         Role::kWeights);
 }
 
 Operand Movement::gradient(int64_t unit) const {
-  return values_.operand(gradient_is_fresh() ? UnitValue::kFull : UnitValue::kGradient, unit, Role::kGradient);
+  return values_.operand(gradient_is_fresh() ? UnitValue::kFull : UnitValue::kGradient, unit,
+                         Role::kGradient);
 }
 
 Op Movement::transfer(OpKind kind, int stream, int group, int64_t unit, int64_t block) const {
@@ -55,7 +58,8 @@ Op Movement::transfer(OpKind kind, int stream, int group, int64_t unit, int64_t 
   return op;
 }
 
-void Movement::gather(int64_t unit, int64_t block, std::vector<Operand> waits, std::vector<Node>& nodes) const {
+void Movement::gather(int64_t unit, int64_t block, std::vector<Operand> waits,
+                      std::vector<Node>& nodes) const {
   if (!gathers()) return;
   Op op = transfer(OpKind::kAllGather, gather_stream_, values_.inner_group(), unit, block);
   op.reads = {values_.operand(UnitValue::kShard, unit, Role::kSource)};
@@ -88,7 +92,8 @@ void Movement::reduce(int64_t unit, int64_t block, bool accumulate, ReducePhase 
     op.accumulate = add;
     nodes.push_back(std::move(op));
   };
-  const Op inner = transfer(OpKind::kReduceScatter, reduce_stream_, values_.inner_group(), unit, block);
+  const Op inner =
+      transfer(OpKind::kReduceScatter, reduce_stream_, values_.inner_group(), unit, block);
   const auto sum_across = [&](UnitValue from, bool add) {
     Op op = transfer(OpKind::kAllReduce, across_stream_, values_.across_group(), unit, block);
     op.partition = {};
@@ -96,7 +101,8 @@ void Movement::reduce(int64_t unit, int64_t block, bool accumulate, ReducePhase 
   };
   if (placement_.gradients > 1) {
     const bool every = placement_.across_every_micro_step;
-    emit(inner, UnitValue::kFull, every ? UnitValue::kReduced : UnitValue::kGradient, !every && accumulate);
+    emit(inner, UnitValue::kFull, every ? UnitValue::kReduced : UnitValue::kGradient,
+         !every && accumulate);
     free_value(UnitValue::kFull);
     if (every) {
       sum_across(UnitValue::kReduced, accumulate);
@@ -105,12 +111,14 @@ void Movement::reduce(int64_t unit, int64_t block, bool accumulate, ReducePhase 
   } else if (last && placement_.optimizer > 1) {
     emit(inner, UnitValue::kGradient, UnitValue::kGradient, false);
   }
-  if (last && across && !placement_.across_every_micro_step) sum_across(UnitValue::kGradient, false);
+  if (last && across && !placement_.across_every_micro_step)
+    sum_across(UnitValue::kGradient, false);
 }
 
 std::vector<Operand> Movement::reduction_buffers(int64_t unit) const {
   std::vector<Operand> buffers;
-  if (placement_.gradients > 1) buffers.push_back(values_.operand(UnitValue::kFull, unit, Role::kSource));
+  if (placement_.gradients > 1)
+    buffers.push_back(values_.operand(UnitValue::kFull, unit, Role::kSource));
   if (placement_.across_every_micro_step)
     buffers.push_back(values_.operand(UnitValue::kReduced, unit, Role::kSource));
   return buffers;

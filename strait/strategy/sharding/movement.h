@@ -11,7 +11,10 @@
 namespace strait::strategy {
 
 /// When a gradient becomes final.
-enum class ReducePhase : uint8_t { kInner, kLast };  // a micro-step before the last; the last of the step
+enum class ReducePhase : uint8_t {
+  kInner,
+  kLast
+};  // a micro-step before the last; the last of the step
 
 /// Emits transfers of unit values into `nodes`. Lanes: gathers, inner reductions and sums across groups
 /// each have their own, so that none waits behind another.
@@ -28,12 +31,14 @@ class Movement {
   bool gradient_is_fresh() const { return placement_.gradients > 1; }
 
   /// W[unit] = all_gather(w[unit]), not before the values in `waits` are free. No-op unless gathers().
-  void gather(int64_t unit, int64_t block, std::vector<program::Operand> waits, std::vector<program::Node>& nodes) const;
+  void gather(int64_t unit, int64_t block, std::vector<program::Operand> waits,
+              std::vector<program::Node>& nodes) const;
   /// free W[unit] (no-op unless gathers()).
   void release(int64_t unit, std::vector<program::Node>& nodes) const;
   /// Reductions that follow a unit's last contribution in a micro-step. `accumulate`: g already holds
   /// earlier micro-steps.
-  void reduce(int64_t unit, int64_t block, bool accumulate, ReducePhase phase, std::vector<program::Node>& nodes) const;
+  void reduce(int64_t unit, int64_t block, bool accumulate, ReducePhase phase,
+              std::vector<program::Node>& nodes) const;
   /// Transient values of `unit` that a later backward must wait for to bound memory.
   std::vector<program::Operand> reduction_buffers(int64_t unit) const;
   /// After the update: all-gather of the updated weights where they are whole but updated in shards.
@@ -43,7 +48,8 @@ class Movement {
 
  private:
   int lane(int group);
-  program::Op transfer(program::OpKind kind, int stream, int group, int64_t unit, int64_t block) const;
+  program::Op transfer(program::OpKind kind, int stream, int group, int64_t unit,
+                       int64_t block) const;
 
   program::Program& program_;
   const UnitValues& values_;

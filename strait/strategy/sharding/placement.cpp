@@ -57,8 +57,8 @@ class SpanReader {
     const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
     if (code != std::errc() || end != text.data() + text.size()) value = level_span(name, text);
     if (value < 1 || ranks_ % value != 0)
-      throw UserError(fmt::format("{} = {} does not divide the {} data ranks; valid: {}", name, text, ranks_,
-                                  divisors(ranks_)),
+      throw UserError(fmt::format("{} = {} does not divide the {} data ranks; valid: {}", name,
+                                  text, ranks_, divisors(ranks_)),
                       place_of(run_, name));
     return value;
   }
@@ -68,7 +68,8 @@ class SpanReader {
     std::vector<std::string> names = {"none", "world"};
     for (size_t level = 0; level < cluster_.levels.size(); ++level) {
       names.push_back(cluster_.levels[level].name);
-      if (text == names.back()) return std::min(cluster_.group_size(static_cast<int64_t>(level)), ranks_);
+      if (text == names.back())
+        return std::min(cluster_.group_size(static_cast<int64_t>(level)), ranks_);
     }
     throw UserError(fmt::format("{} = \"{}\" is no level of cluster {}; nearest: \"{}\"", key, text,
                                 cluster_.name, nearest_choice(text, names)),
@@ -81,13 +82,19 @@ class SpanReader {
 
 void check_nesting(const Run& run, const Placement& p) {
   if (p.weights != 1 && p.weights != p.gradients)
-    throw UserError(fmt::format("placement.spans.weights ({} ranks) must be none or equal to the gradients' span "
-                                "({} ranks)", p.weights, p.gradients),
-                    place_of(run, "placement.spans.weights"));
+    throw UserError(
+        fmt::format(
+            "placement.spans.weights ({} ranks) must be none or equal to the gradients' span "
+            "({} ranks)",
+            p.weights, p.gradients),
+        place_of(run, "placement.spans.weights"));
   if (p.gradients != 1 && p.gradients != p.optimizer)
-    throw UserError(fmt::format("placement.spans.gradients ({} ranks) must be none or equal to the optimizer's span "
-                                "({} ranks)", p.gradients, p.optimizer),
-                    place_of(run, "placement.spans.gradients"));
+    throw UserError(
+        fmt::format(
+            "placement.spans.gradients ({} ranks) must be none or equal to the optimizer's span "
+            "({} ranks)",
+            p.gradients, p.optimizer),
+        place_of(run, "placement.spans.gradients"));
 }
 
 bool across_every_micro_step(const Run& run, const Placement& p, const PlacementRow& row) {
@@ -95,10 +102,12 @@ bool across_every_micro_step(const Run& run, const Placement& p, const Placement
   const std::string every = written ? run.placement.reduce_every : row.reduce_every;
   const bool takes_effect = p.gradients > 1 && p.replicas() > 1;
   if (written && every == "step" && !takes_effect && std::string(row.reduce_every) != "step")
-    throw UserError(fmt::format("placement.reduce_every = \"step\" cannot take effect: gradients split over all {} "
-                                "ranks are reduced every micro-step; nearest: \"micro-step\", or preset \"mics\"",
-                                p.ranks),
-                    place_of(run, "placement.reduce_every"));
+    throw UserError(
+        fmt::format(
+            "placement.reduce_every = \"step\" cannot take effect: gradients split over all {} "
+            "ranks are reduced every micro-step; nearest: \"micro-step\", or preset \"mics\"",
+            p.ranks),
+        place_of(run, "placement.reduce_every"));
   return takes_effect && every == "micro-step";
 }
 
@@ -107,12 +116,12 @@ bool across_every_micro_step(const Run& run, const Placement& p, const Placement
 const std::vector<PlacementRow>& placement_table() {
   static const std::vector<PlacementRow> rows = {
       // name    weights   gradients  optimizer  beyond the gradients' span
-      {"ddp",   "none",  "none",  "none",  "step"},
-      {"zero1", "none",  "none",  "world", "step"},
-      {"zero2", "none",  "world", "world", "micro-step"},
+      {"ddp", "none", "none", "none", "step"},
+      {"zero1", "none", "none", "world", "step"},
+      {"zero2", "none", "world", "world", "micro-step"},
       {"zero3", "world", "world", "world", "micro-step"},
-      {"hsdp",  "group", "group", "group", "micro-step"},
-      {"mics",  "group", "group", "group", "step"},
+      {"hsdp", "group", "group", "group", "micro-step"},
+      {"mics", "group", "group", "group", "step"},
   };
   return rows;
 }

@@ -15,16 +15,19 @@ namespace strait::strategy {
 /// Spans in ranks; 1 = not split. Rule of this version: weights is 1 or equal to gradients, gradients is 1
 /// or equal to optimizer, and optimizer divides the data ranks.
 struct Placement {
-  std::string preset;                 // for reports only
-  int64_t ranks = 1;                  // data ranks
+  std::string preset;  // for reports only
+  int64_t ranks = 1;   // data ranks
   int64_t weights = 1;
   int64_t gradients = 1;
   int64_t optimizer = 1;
   bool across_every_micro_step = false;  // else once per step; matters when 1 < gradients < ranks
   int64_t prefetch_units = 1;
 
-  int64_t replicas() const { return ranks / optimizer; }  // groups across which sums are all-reduced
-  std::string describe() const;       // "weights/2 gradients/2 optimizer/2, across 2 groups every micro-step"
+  int64_t replicas() const {
+    return ranks / optimizer;
+  }  // groups across which sums are all-reduced
+  std::string describe()
+      const;  // "weights/2 gradients/2 optimizer/2, across 2 groups every micro-step"
 };
 
 /// One row of the table: what a preset fills. A span is "none", "world" or "group" (the innermost level).

@@ -8,8 +8,8 @@ namespace strait::strategy {
 using program::Category;
 using program::Lifetime;
 
-UnitValues::UnitValues(program::Program& program, const ModelShape& shape, const Placement& placement,
-                       Dtype dtype)
+UnitValues::UnitValues(program::Program& program, const ModelShape& shape,
+                       const Placement& placement, Dtype dtype)
     : program_(program), placement_(placement), dtype_(dtype) {
   for (size_t u = 0; u < shape.units.size(); ++u) {
     const int64_t elements = shape.units[u].elements;
@@ -28,13 +28,15 @@ UnitValues::UnitValues(program::Program& program, const ModelShape& shape, const
     return static_cast<int>(program_.groups.size()) - 1;
   };
   world_ = add_group("world", placement.ranks, 1, 0);
-  inner_ = placement.optimizer == placement.ranks ? world_ : add_group("inner", placement.optimizer, 1, 0);
+  inner_ = placement.optimizer == placement.ranks ? world_
+                                                  : add_group("inner", placement.optimizer, 1, 0);
   if (placement.replicas() > 1 && placement.optimizer > 1)
     across_ = add_group("across", placement.replicas(), placement.optimizer, 0);
   else if (placement.optimizer == 1)
     across_ = world_;
   const bool moves = placement.weights == 1 && placement.optimizer > 1;
-  shard_ = declare("w", placement.weights, moves ? Lifetime::kCarry : Lifetime::kResident, Category::kWeights);
+  shard_ = declare("w", placement.weights, moves ? Lifetime::kCarry : Lifetime::kResident,
+                   Category::kWeights);
   if (placement.weights > 1) gathered_ = declare("W", 1, Lifetime::kTransient, Category::kBuffers);
 }
 
@@ -44,10 +46,12 @@ void UnitValues::declare_gradients(const OptimizerState& state) {
   if (placement_.across_every_micro_step)
     reduced_ = declare("R", placement_.gradients, Lifetime::kTransient, Category::kBuffers);
   for (const std::string& name : state.names)
-    moments_.push_back(declare(name, placement_.optimizer, Lifetime::kResident, Category::kOptimizer));
+    moments_.push_back(
+        declare(name, placement_.optimizer, Lifetime::kResident, Category::kOptimizer));
 }
 
-int UnitValues::declare(const std::string& letter, int64_t span, Lifetime lifetime, Category category) {
+int UnitValues::declare(const std::string& letter, int64_t span, Lifetime lifetime,
+                        Category category) {
   const int first = static_cast<int>(program_.arrays.size());
   for (const UnitClass& unit_class : classes_) {
     program::ValueArray array;
@@ -63,7 +67,8 @@ int UnitValues::declare(const std::string& letter, int64_t span, Lifetime lifeti
   return first;
 }
 
-program::Operand UnitValues::operand(UnitValue value, int64_t unit, program::Role role, int64_t moment) const {
+program::Operand UnitValues::operand(UnitValue value, int64_t unit, program::Role role,
+                                     int64_t moment) const {
   int first = -1;
   switch (value) {
     case UnitValue::kShard:

@@ -18,22 +18,24 @@ struct OptimizerState {
 
 /// What a unit value is. The letter is the array's name before the dot.
 enum class UnitValue : uint8_t {
-  kShard,      // w: resident weights
-  kGathered,   // W: the whole unit, transient; only when weights are split
-  kGradient,   // g: accumulated gradient, resident
-  kFull,       // G: whole gradient of one micro-step; only when gradients are split
-  kReduced,    // R: reduced inside the inner group, not yet across; only with sums across every micro-step
-  kMoment,     // m, v: optimizer state
+  kShard,     // w: resident weights
+  kGathered,  // W: the whole unit, transient; only when weights are split
+  kGradient,  // g: accumulated gradient, resident
+  kFull,      // G: whole gradient of one micro-step; only when gradients are split
+  kReduced,  // R: reduced inside the inner group, not yet across; only with sums across every micro-step
+  kMoment,  // m, v: optimizer state
 };
 
 /// Arrays of all unit values of a program. Lives while a program is being built.
 class UnitValues {
  public:
   /// Declares groups "inner" (span of the optimizer), "across" and "world" and the resident arrays.
-  UnitValues(program::Program& program, const ModelShape& shape, const Placement& placement, Dtype dtype);
+  UnitValues(program::Program& program, const ModelShape& shape, const Placement& placement,
+             Dtype dtype);
 
   void declare_gradients(const OptimizerState& state);
-  program::Operand operand(UnitValue value, int64_t unit, program::Role role, int64_t moment = 0) const;
+  program::Operand operand(UnitValue value, int64_t unit, program::Role role,
+                           int64_t moment = 0) const;
   /// Split of the unit over the inner group.
   program::Partition partition(int64_t unit) const;
   int64_t num_moments() const { return static_cast<int64_t>(moments_.size()); }
@@ -49,7 +51,8 @@ class UnitValues {
     int64_t count = 0;
   };
   /// Adds one array per class; returns the index of the first.
-  int declare(const std::string& letter, int64_t span, program::Lifetime lifetime, program::Category category);
+  int declare(const std::string& letter, int64_t span, program::Lifetime lifetime,
+              program::Category category);
 
   program::Program& program_;
   const Placement& placement_;

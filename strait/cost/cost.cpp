@@ -1,0 +1,177 @@
+#include "strait/cost/cost.h"
+
+#include <algorithm>
+
+#include "strait/base/errors.h"
+#include "strait/program/transfer.h"
+
+namespace strait::cost {
+
+using program::Group;
+using program::Op;
+using program::OpKind;
+using program::Program;
+
+namespace {
+
+/// Members of a group that share one group of `level` with a given member, itself included. Groups are
+/// laid so that every member sees the same number.
+int64_t members_within(const Group& group, const Cluster& cluster, int64_t level) {
+  const int64_t ranks = cluster.group_size(level);
+  if (group.stride >= ranks) return 1;
+  return std::min(group.size, ranks / group.stride);
+}
+
+int64_t exchanges(OpKind kind) {
+  switch (kind) {
+    case OpKind::kAllGather:
+    case OpKind::kAllToAll:
+    case OpKind::kReduceScatter:
+      return 1;
+    case OpKind::kAllReduce:
+      return 2;
+    default:
+      return 0;
+  }
+}
+
+const char* ledger_name(OpKind kind) {
+  switch (kind) {
+    case OpKind::kAllGather:
+      return "all-gather";
+    case OpKind::kReduceScatter:
+      return "reduce-scatter";
+    case OpKind::kAllReduce:
+      return "all-reduce";
+    case OpKind::kAllToAll:
+      return "all-to-all";
+    case OpKind::kBroadcast:
+      return "broadcast";
+    case OpKind::kSend:
+      return "send";
+    default:
+      return "";
+  }
+}
+
+class Pricer {
+ public:
+  Pricer(const Program& program, const Cluster& cluster) : program_(program), cluster_(cluster) {
+    cost_.level_bytes.assign(cluster.levels.size(), 0);
+  }
+  void nodes(const std::vector<program::Node>& nodes, int64_t times) {
+    for (const program::Node& node : nodes) {
+      if (const Op* op = std::get_if<Op>(&node))
+        one(*op, times);
+      else
+        this->nodes(std::get<program::Repeat>(node).body,
+                    times * std::get<program::Repeat>(node).count);
+    }
+  }
+  Cost take() { return std::move(cost_); }
+
+ private:
+  void one(const Op& op, int64_t times) {
+    if (!program::is_communication(op.kind)) {
+      cost_.compute_seconds += static_cast<double>(times) * compute_seconds(program_, op, cluster_);
+      cost_.flops += static_cast<double>(times) * op.flops;
+      return;
+    }
+    cost_.communication_seconds +=
+        static_cast<double>(times) * transfer_seconds(program_, op, 0, cluster_);
+    const std::vector<int64_t> bytes = all_groups(op);
+    for (size_t level = 0; level < bytes.size(); ++level) {
+      if (bytes[level] == 0) continue;
+      cost_.level_bytes[level] += times * bytes[level];
+      const int64_t groups = cluster_.ranks;  // every rank sends once per operation and level
+      cost_.traffic.add(ledger_name(op.kind), static_cast<int64_t>(level), op.codec,
+                        times * bytes[level], 0, times * groups);
+    }
+  }
+
+  /// Bytes per level, summed over the groups that tile the world. An all-reduce moves the operand that its
+  /// ranks hold, which may be a shard that differs between groups.
+  std::vector<int64_t> all_groups(const Op& op) const {
+    const Group& group = program_.groups[op.group];
+    const int64_t element = dtype_bytes(program::transfer_array(program_, op).dtype);
+    const int64_t groups = cluster_.ranks / group.size;
+    int64_t bytes = 0;
+    if (op.kind == OpKind::kAllReduce) {
+      const auto& array = program::transfer_array(program_, op);
+      if (array.group < 0)
+        bytes = groups * array.partition.elements * element;
+      else  // shards of one whole vector: groups across hold its parts, one replica set after another
+        bytes = groups / program_.groups[array.group].size * array.partition.elements * element;
+    } else {
+      bytes = groups * op.partition.elements * element;
+    }
+    return collective_bytes(op.kind, bytes, group, cluster_);
+  }
+
+  const Program& program_;
+  const Cluster& cluster_;
+  Cost cost_;
+};
+
+}  // namespace
+
+std::vector<int64_t> collective_bytes(OpKind kind, int64_t vector_bytes, const Group& group,
+                                      const Cluster& cluster) {
+  std::vector<int64_t> bytes(cluster.levels.size(), 0);
+  int64_t inside = 1;
+  for (size_t level = 0; level < bytes.size(); ++level) {
+    const int64_t members = members_within(group, cluster, static_cast<int64_t>(level));
+    bytes[level] = exchanges(kind) * vector_bytes * (members - inside);
+    inside = members;
+  }
+  return bytes;
+}
+
+double compute_seconds(const Program& program, const Op& op, const Cluster& cluster) {
+  double rate = cluster.flops_per_second_fp32;
+  for (const program::Operand& operand : op.reads)
+    if (program.arrays[operand.array].dtype == Dtype::kFloat64 &&
+        operand.role == program::Role::kWeights)
+      rate = cluster.flops_per_second_fp64;
+  double seconds = 0;
+  if (op.flops > 0) seconds += op.flops / rate;
+  if (op.memory_bytes > 0) seconds += op.memory_bytes / cluster.memory_bytes_per_second;
+  return seconds;
+}
+
+double transfer_seconds(const Program& program, const Op& op, int64_t rank,
+                        const Cluster& cluster) {
+  const Group& group = program.groups[op.group];
+  if (group.size == 1) return 0;
+  const program::Partition split = program::transfer_partition(program, op, rank);
+  double vector = 0;
+  if (op.kind != OpKind::kBarrier)
+    vector = static_cast<double>(split.elements *
+                                 dtype_bytes(program::transfer_array(program, op).dtype));
+  double slowest = 0, latency = 0;
+  int64_t inside = 1;
+  for (size_t l = 0; l < cluster.levels.size(); ++l) {
+    const Level& level = cluster.levels[l];
+    const int64_t members = members_within(group, cluster, static_cast<int64_t>(l));
+    if (members > inside) {
+      // Bytes a member takes over this level; ranks of one group below share that group's links.
+      const double bytes =
+          vector * static_cast<double>(members - inside) / static_cast<double>(group.size);
+      const int64_t sharing = l == 0 ? 1 : cluster.group_size(static_cast<int64_t>(l) - 1);
+      slowest = std::max(slowest, bytes * static_cast<double>(sharing) /
+                                      (level.bytes_per_second * static_cast<double>(level.links)));
+      latency = std::max(latency, level.latency_seconds);
+    }
+    inside = members;
+  }
+  const double rounds = static_cast<double>(std::max<int64_t>(1, exchanges(op.kind)));
+  return rounds * (slowest + latency);
+}
+
+Cost price(const Program& program, const Cluster& cluster) {
+  Pricer pricer(program, cluster);
+  pricer.nodes(program.body, 1);
+  return pricer.take();
+}
+
+}  // namespace strait::cost

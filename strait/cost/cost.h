@@ -1,0 +1,42 @@
+// The cost model: sums up a program in closed form, without running or simulating it. Time by simple rates.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "strait/program/program.h"
+#include "strait/topology/cluster.h"
+#include "strait/trace/ledger.h"
+
+namespace strait::cost {
+
+/// Sums over one execution of a program.
+struct Cost {
+  double compute_seconds = 0;        // one rank
+  double communication_seconds = 0;  // one rank, lanes summed, nothing hidden
+  double flops = 0;                  // one rank
+  Ledger traffic;                    // summed over all ranks, by operation and level
+  std::vector<int64_t> level_bytes;  // payload per level, summed over all ranks
+};
+
+/// Bytes that one collective sends over each level, summed over the members of one group, in closed form:
+/// all-gather and reduce-scatter of V bytes: V (m_l - m_{l-1}) over level l, where m_l members of the
+/// group share one group of level l; all-reduce twice that. Cost: O(levels).
+std::vector<int64_t> collective_bytes(program::OpKind kind, int64_t vector_bytes,
+                                      const program::Group& group, const Cluster& cluster);
+
+/// Seconds of one compute op: floating-point operations over the rate of the dtype plus bytes over the
+/// memory rate.
+double compute_seconds(const program::Program& program, const program::Op& op,
+                       const Cluster& cluster);
+
+/// Seconds of one transfer on an idle lane, direct algorithm: the busiest level decides; latency per
+/// exchange.
+double transfer_seconds(const program::Program& program, const program::Op& op, int64_t rank,
+                        const Cluster& cluster);
+
+/// Sums a program; each body is priced once and multiplied. Precondition: every group tiles the world.
+Cost price(const program::Program& program, const Cluster& cluster);
+
+}  // namespace strait::cost
