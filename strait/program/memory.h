@@ -1,5 +1,5 @@
-// Peak memory of a program from the lifetimes of its values. The runtime's pool agrees (within 5 %, and
-// exactly when no executor takes memory of its own).
+// Peak memory of a program from the lifetimes of its values. The runtime's pool agrees (within 5 %,
+// and exactly when no executor takes memory of its own).
 #pragma once
 
 #include <cstdint>
@@ -11,16 +11,20 @@ namespace strait::program {
 /// Bytes by category at the moment of the highest total (resident values included).
 struct MemoryUse {
   int64_t weights = 0, secondary = 0, gradients = 0, optimizer = 0, activations = 0, buffers = 0;
-  int64_t total() const { return weights + secondary + gradients + optimizer + activations + buffers; }
+  int64_t total() const {
+    return weights + secondary + gradients + optimizer + activations + buffers;
+  }
 };
 
 /// State that exists between programs.
 MemoryUse resident_memory(const Program& program, int64_t rank);
 
-/// Highest total over the program. A value is allocated when the op that first writes it is issued. A
-/// `free` releases at once when every earlier op that touches the value is known to have ended: it ran on
-/// compute, or an op on compute has since waited for it. Otherwise it releases when a later op names the
-/// value in `waits`, or at the end.
+/// Highest total over the program. A value is allocated when the op that first writes it is issued;
+/// an op's workspace counts as buffers while it runs. A `free` releases at once when every earlier
+/// op that touches the value is known to have ended (lifetime.h): it ran inline, or an inline op
+/// has since waited for it or for a later op on its stream. Otherwise it releases as soon as an
+/// inline op does so, for example by naming the value in `waits`, or at the end. Cost:
+/// O(instances).
 MemoryUse peak_memory(const Program& program, int64_t rank);
 
 }  // namespace strait::program

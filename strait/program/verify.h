@@ -10,18 +10,20 @@ namespace strait::program {
 
 /// One reason why a set of programs is refused.
 struct Problem {
-  std::string kind;     // read-before-write | use-after-free | not-freed | double-free | concurrent-write |
-                        // unmatched-message | collective-order | cycle | out-of-range | malformed
+  std::string
+      kind;  // read-before-write | use-after-free | not-freed | double-free | concurrent-write |
+             // unmatched-message | collective-order | cycle | out-of-range | malformed
   std::string op;       // text of the offending operation, with program, rank class and loop
   std::string other;    // the operation it conflicts with, or ""
   std::string message;  // full sentence, as DESIGN "what the verifier says when it refuses"
 };
 
-/// Checks the programs of all classes of one step. Every read is preceded by its write; no two unordered
-/// operations touch a value when one writes it; transient values are freed exactly once, after their last
-/// use, and no operation unordered with the free touches them; sends match receives; every group runs the
-/// same collectives (kind, partition, dtype, codec) in the same order on each lane; no cycle across ranks.
-/// Cost: O(instances of one program per class), symmetric classes are checked on representative ranks.
+/// Checks the programs of all classes of one step. Every read is preceded by its write; no two
+/// unordered operations touch a value when one writes it; transient values are freed exactly once,
+/// after their last use, and no operation unordered with the free touches them; sends match
+/// receives; every group runs the same collectives (kind, partition, dtype, codec) in the same
+/// order on each lane; no cycle across ranks. Cost: O(instances of one program per class),
+/// symmetric classes are checked on representative ranks.
 std::vector<Problem> verify(const std::vector<Program>& classes);
 
 /// Throws InternalError with the first problem's message unless the programs are legal.

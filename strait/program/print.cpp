@@ -1,0 +1,309 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+
+#include "strait/program/program.h"
+
+namespace strait::program {
+
+namespace {
+
+constexpr size_t kStreamColumn = 76;
+
+const char* category_name(Category category) {
+  switch (category) {
+    case Category::kWeights:
+      return "weights";
+    case Category::kSecondary:
+      return "secondary weights";
+    case Category::kGradients:
+      return "gradients";
+    case Category::kOptimizer:
+      return "optimizer";
+    case Category::kActivations:
+      return "activations";
+    case Category::kBuffers:
+      return "buffers";
+  }
+  return "?";
+}
+
+const char* lifetime_name(Lifetime lifetime) {
+  switch (lifetime) {
+    case Lifetime::kTransient:
+      return "transient";
+    case Lifetime::kResident:
+      return "resident";
+    case Lifetime::kCarryOut:
+      return "carry out";
+    case Lifetime::kCarryIn:
+      return "carry in";
+    case Lifetime::kCarry:
+      return "carry";
+  }
+  return "?";
+}
+
+/// Writes operations with the names of the loops around them, or with their values.
+class Printer {
+ public:
+  Printer(const Program& program, const std::vector<int64_t>* loops)
+      : program_(program), loops_(loops) {
+    name_loops(program.body);
+  }
+
+  std::string op_text(const Op& op) const;
+  void add_nodes(const std::vector<Node>& nodes, size_t indent);
+  void add_header();
+  std::string take() { return std::move(text_); }
+
+ private:
+  void name_loops(const std::vector<Node>& nodes);
+  std::string index_text(const Index& index) const;
+  std::string operand_text(const Operand& operand) const;
+  std::string list_text(const std::vector<Operand>& operands) const;
+  std::string subject(const Op& op) const;
+  std::string call(const Op& op) const;
+  std::string tail(const Op& op) const;
+  void add_line(size_t indent, const Op& op);
+  size_t add_frees(const std::vector<Node>& nodes, size_t at, size_t indent);
+  std::string members_text() const;
+  std::string array_text(const ValueArray& array) const;
+
+  const Program& program_;
+  const std::vector<int64_t>* loops_;
+  std::vector<std::string> names_;  // by loop id
+  std::string text_;
+};
+
+void Printer::name_loops(const std::vector<Node>& nodes) {
+  for (const Node& node : nodes) {
+    const Repeat* repeat = std::get_if<Repeat>(&node);
+    if (repeat == nullptr) continue;
+    if (repeat->loop >= 0) {
+      names_.resize(std::max(names_.size(), static_cast<size_t>(repeat->loop) + 1));
+      names_[repeat->loop] = repeat->variable;
+    }
+    name_loops(repeat->body);
+  }
+}
+
+std::string Printer::index_text(const Index& index) const {
+  if (index.loop < 0) return std::to_string(index.constant);
+  const size_t loop = static_cast<size_t>(index.loop);
+  if (loops_ != nullptr && loop < loops_->size()) return std::to_string(evaluate(index, *loops_));
+  const bool named = loop < names_.size() && !names_[loop].empty();
+  const std::string name = named ? names_[loop] : fmt::format("loop{}", index.loop);
+  if (index.scale == -1 && index.constant != 0) return fmt::format("{}-{}", index.constant, name);
+  std::string text = index.scale == 1    ? name
+                     : index.scale == -1 ? fmt::format("-{}", name)
+                                         : fmt::format("{}*{}", index.scale, name);
+  if (index.constant != 0) text += fmt::format("{:+}", index.constant);
+  return text;
+}
+
+std::string Printer::operand_text(const Operand& operand) const {
+  if (operand.array < 0 || operand.array >= static_cast<int>(program_.arrays.size())) {
+    return fmt::format("array{}[{}]", operand.array, index_text(operand.index));
+  }
+  const ValueArray& array = program_.arrays[operand.array];
+  const bool singleton = array.count == 1 && operand.index == Index{};
+  return singleton ? array.name : fmt::format("{}[{}]", array.name, index_text(operand.index));
+}
+
+std::string Printer::list_text(const std::vector<Operand>& operands) const {
+  std::string text;
+  for (const Operand& operand : operands)
+    text += fmt::format("{}{}", text.empty() ? "" : ", ", operand_text(operand));
+  return text;
+}
+
+/// What a compute operation works on: "block i", its segments when it has some, the micro-batch of
+/// a load.
+std::string Printer::subject(const Op& op) const {
+  switch (op.kind) {
+    case OpKind::kLoad:
+      return fmt::format(" micro-batch {}", index_text(op.micro_batch));
+    case OpKind::kCustom:
+      return fmt::format(" {}", op.custom);
+    case OpKind::kForward:
+    case OpKind::kForwardBackward:
+    case OpKind::kForwardLoss:
+    case OpKind::kForwardCached:
+    case OpKind::kBackward:
+    case OpKind::kBackwardInput:
+    case OpKind::kBackwardWeight: {
+      std::string text = fmt::format(" block {}", index_text(op.block));
+      if (op.segment_end > op.segment_begin) {
+        text += fmt::format(" segments {}..{}", op.segment_begin, op.segment_end - 1);
+      }
+      return text;
+    }
+    case OpKind::kUpdate:
+    case OpKind::kSquaredNorm:
+      return op.unit >= 0 ? fmt::format(" unit {}", op.unit)
+                          : fmt::format(" block {}", index_text(op.block));
+    default:
+      return "";
+  }
+}
+
+std::string Printer::call(const Op& op) const {
+  if (op.kind == OpKind::kFree) {
+    const std::string reads = list_text(op.reads), writes = list_text(op.writes);
+    return "free " + reads + (reads.empty() || writes.empty() ? "" : ", ") + writes;
+  }
+  std::string text;
+  if (!op.writes.empty()) text = list_text(op.writes) + (op.accumulate ? " += " : " = ");
+  text += op_kind_name(op.kind) + subject(op);
+  if (!op.reads.empty() || op.kind == OpKind::kCustom)
+    text += fmt::format("({})", list_text(op.reads));
+  if (op.kind == OpKind::kSend) text += " to " + index_text(op.peer);
+  if (op.kind == OpKind::kReceive || op.kind == OpKind::kBroadcast) {
+    text += " from " + index_text(op.peer);
+  }
+  if (op.codec != "none") text += " [" + op.codec + "]";
+  return text;
+}
+
+std::string Printer::tail(const Op& op) const {
+  std::string text = "on ";
+  if (op.stream < 0 || op.stream >= static_cast<int>(program_.streams.size())) {
+    text += op.stream == kCompute ? "compute" : fmt::format("stream{}", op.stream);
+  } else if (op.stream == kCompute) {
+    text += program_.streams[op.stream].resource;
+  } else {
+    text += fmt::format("{}.{}", program_.streams[op.stream].resource,
+                        program_.streams[op.stream].lane);
+  }
+  if (op.group >= 0 && op.group < static_cast<int>(program_.groups.size())) {
+    text += " among " + program_.groups[op.group].name;
+  }
+  if (!op.waits.empty()) text += "   waits " + list_text(op.waits);
+  return text;
+}
+
+std::string Printer::op_text(const Op& op) const {
+  if (op.kind == OpKind::kFree && op.waits.empty()) return call(op);
+  return call(op) + " " + tail(op);
+}
+
+void Printer::add_line(size_t indent, const Op& op) {
+  std::string line = std::string(indent, ' ') + call(op);
+  if (op.kind != OpKind::kFree || !op.waits.empty()) {
+    line.resize(std::max(line.size() + 2, kStreamColumn), ' ');
+    line += tail(op);
+  }
+  text_ += line + "\n";
+}
+
+/// Writes the frees from `at` on as one line; returns how many there were.
+size_t Printer::add_frees(const std::vector<Node>& nodes, size_t at, size_t indent) {
+  std::string line = std::string(indent, ' ') + "free ";
+  size_t end = at;
+  for (; end < nodes.size(); ++end) {
+    const Op* op = std::get_if<Op>(&nodes[end]);
+    if (op == nullptr || op->kind != OpKind::kFree || !op->waits.empty()) break;
+    line += (end == at ? "" : ", ") + call(*op).substr(std::string("free ").size());
+  }
+  if (end > at) text_ += line + "\n";
+  return end - at;
+}
+
+void Printer::add_nodes(const std::vector<Node>& nodes, size_t indent) {
+  for (size_t i = 0; i < nodes.size();) {
+    if (const size_t frees = add_frees(nodes, i, indent); frees > 0) {
+      i += frees;
+      continue;
+    }
+    if (const Op* op = std::get_if<Op>(&nodes[i])) {
+      add_line(indent, *op);
+      ++i;
+      continue;
+    }
+    const Repeat& repeat = std::get<Repeat>(nodes[i++]);
+    const int64_t last = repeat.first + (repeat.count - 1) * repeat.step;
+    std::string line =
+        fmt::format("{}repeat {} in {}", std::string(indent, ' '), repeat.variable, repeat.first);
+    if (repeat.step != 1 && repeat.step != -1)
+      line += fmt::format(",{}", repeat.first + repeat.step);
+    line += fmt::format("..{} ({} times)", last, repeat.count);
+    for (size_t k = 0; k < repeat.carried.size(); ++k) {
+      const int array = repeat.carried[k];
+      const bool known = array >= 0 && array < static_cast<int>(program_.arrays.size());
+      line += (k == 0 ? "   carried: " : ", ") + (known ? program_.arrays[array].name : "?");
+    }
+    text_ += line + "\n";
+    add_nodes(repeat.body, indent + 2);
+  }
+}
+
+/// Ranks of the class, runs of equal distance shortened: "0, 1, 4..12 by 4".
+std::string Printer::members_text() const {
+  const std::vector<int64_t>& members = program_.members;
+  if (members.empty()) return fmt::format("every rank of {}", program_.ranks);
+  std::string text = members.size() == 1 ? "rank " : "ranks ";
+  for (size_t i = 0; i < members.size();) {
+    size_t end = i + 1;
+    const int64_t step = end < members.size() ? members[end] - members[i] : 0;
+    while (end < members.size() && members[end] - members[end - 1] == step) ++end;
+    if (end - i < 3) end = i + 1;
+    if (i > 0) text += ", ";
+    text += std::to_string(members[i]);
+    if (end - i >= 3) text += fmt::format("..{}", members[end - 1]);
+    if (end - i >= 3 && step != 1) text += fmt::format(" by {}", step);
+    i = end;
+  }
+  return text + fmt::format(" of {}", program_.ranks);
+}
+
+std::string Printer::array_text(const ValueArray& array) const {
+  std::string name =
+      array.count == 1 ? array.name : fmt::format("{}[0..{}]", array.name, array.count - 1);
+  std::string text =
+      fmt::format("{:<24} {} {}", name, array.partition.elements, dtype_name(array.dtype));
+  if (array.group >= 0 && array.group < static_cast<int>(program_.groups.size())) {
+    text += fmt::format(" in parts of {} over {}", array.partition.grain,
+                        program_.groups[array.group].name);
+  }
+  return text + ", " + category_name(array.category);
+}
+
+void Printer::add_header() {
+  text_ =
+      fmt::format("program {}/{}   class: {}\n", program_.name, program_.step_kind, members_text());
+  for (const Group& group : program_.groups) {
+    text_ += fmt::format("  group {:<10} {} ranks", group.name, group.size);
+    if (group.stride != 1) text_ += fmt::format(", {} apart", group.stride);
+    text_ += "\n";
+  }
+  std::string streams;
+  for (size_t s = 0; s < program_.streams.size(); ++s) {
+    streams += s == 0
+                   ? program_.streams[s].resource
+                   : fmt::format(", {}.{}", program_.streams[s].resource, program_.streams[s].lane);
+  }
+  text_ += "  streams " + streams + "\n";
+  for (const bool transient : {false, true}) {
+    for (const ValueArray& array : program_.arrays) {
+      if ((array.lifetime == Lifetime::kTransient) != transient) continue;
+      text_ += fmt::format("  {:<10} {}\n", lifetime_name(array.lifetime), array_text(array));
+    }
+  }
+}
+
+}  // namespace
+
+std::string print(const Program& program) {
+  Printer printer(program, nullptr);
+  printer.add_header();
+  printer.add_nodes(program.body, 2);
+  return printer.take();
+}
+
+std::string print_op(const Program& program, const Op& op, const std::vector<int64_t>* loops) {
+  return Printer(program, loops).op_text(op);
+}
+
+}  // namespace strait::program

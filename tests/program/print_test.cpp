@@ -1,0 +1,122 @@
+#include <gtest/gtest.h>
+
+#include "strait/program/program.h"
+#include "strait/program/roll.h"
+
+namespace strait::program {
+namespace {
+
+Operand value(int array, int64_t index = 0) {
+  return {array, {index, -1, 0}, Role::kSource};
+}
+
+/// Two units of a model on two ranks, gathers one block ahead.
+Program example() {
+  Program program;
+  program.name = "zero3";
+  program.step_kind = "steady";
+  program.ranks = 4;
+  program.members = {0, 2};
+  program.streams = {{"compute", 0}, {"world", 0}, {"world", 1}};
+  program.groups = {{"inner", 2, 2, 0}};
+  program.arrays = {
+      {"w", 4, Dtype::kFloat32, {64, 32}, 0, Lifetime::kResident, Category::kWeights},
+      {"W", 4, Dtype::kFloat32, {64, 64}, -1, Lifetime::kTransient, Category::kBuffers},
+      {"x", 5, Dtype::kFloat32, {10, 10}, -1, Lifetime::kTransient, Category::kActivations},
+      {"tokens", 1, Dtype::kInt32, {8, 8}, -1, Lifetime::kTransient, Category::kActivations},
+      {"g", 1, Dtype::kFloat32, {64, 32}, 0, Lifetime::kCarryOut, Category::kGradients},
+  };
+  const auto add = [&](std::vector<Node>& nodes, OpKind kind, std::vector<Operand> reads,
+                       std::vector<Operand> writes, int stream = 0) -> Op& {
+    Op op;
+    op.kind = kind;
+    op.reads = std::move(reads);
+    op.writes = std::move(writes);
+    op.stream = stream;
+    op.group = stream == 0 ? -1 : 0;
+    nodes.emplace_back(op);
+    return std::get<Op>(nodes.back());
+  };
+  std::vector<Node> nodes;
+  add(nodes, OpKind::kLoad, {}, {value(3), value(2, 0)});
+  add(nodes, OpKind::kAllGather, {value(0, 0)}, {value(1, 0)}, 1);
+  for (int64_t i = 0; i < 4; ++i) {
+    if (i < 3) {
+      add(nodes, OpKind::kAllGather, {value(0, i + 1)}, {value(1, i + 1)}, 1).waits = {
+          value(1, i - 1)};
+    }
+    Op& op = add(nodes, OpKind::kForward, {value(2, i), value(1, i)}, {value(2, i + 1)});
+    op.block.constant = i;
+    op.segment_end = 4;
+    add(nodes, OpKind::kFree, {}, {value(1, i)});
+    add(nodes, OpKind::kFree, {}, {value(2, i)});
+  }
+  Op& reduce = add(nodes, OpKind::kReduceScatter, {value(2, 4)}, {value(4)}, 2);
+  reduce.accumulate = true;
+  reduce.codec = "int8";
+  add(nodes, OpKind::kFree, {}, {value(2, 4)});
+  add(nodes, OpKind::kSend, {value(4)}, {}, 2).peer.constant = 1;
+  program.body = roll(nodes, program.num_loops, "i");
+  return program;
+}
+
+TEST(Print, ReadsLikeTheExamples) {
+  EXPECT_EQ(print(example()),
+            R"(program zero3/steady   class: ranks 0, 2 of 4
+  group inner      2 ranks, 2 apart
+  streams compute, world.0, world.1
+  resident   w[0..3]                  64 fp32 in parts of 32 over inner, weights
+  carry out  g                        64 fp32 in parts of 32 over inner, gradients
+  transient  W[0..3]                  64 fp32, buffers
+  transient  x[0..4]                  10 fp32, activations
+  transient  tokens                   8 i32, activations
+  tokens, x[0] = load micro-batch 0                                         on compute
+  W[0] = all_gather(w[0])                                                   on world.0 among inner
+  repeat i in 0..2 (3 times)   carried: W, x
+    W[i+1] = all_gather(w[i+1])                                             on world.0 among inner   waits W[i-1]
+    x[i+1] = forward block i segments 0..3(x[i], W[i])                      on compute
+    free W[i], x[i]
+  x[4] = forward block 3 segments 0..3(x[3], W[3])                          on compute
+  free W[3], x[3]
+  g += reduce_scatter(x[4]) [int8]                                          on world.1 among inner
+  free x[4]
+  send(g) to 1                                                              on world.1 among inner
+)");
+}
+
+TEST(Print, OneOperationWithAndWithoutLoopValues) {
+  const Program program = example();
+  const Repeat& repeat = std::get<Repeat>(program.body[2]);
+  const Op& gather = std::get<Op>(repeat.body[0]);
+  EXPECT_EQ(print_op(program, gather),
+            "W[i+1] = all_gather(w[i+1]) on world.0 among inner   waits W[i-1]");
+  std::vector<int64_t> loops(program.num_loops, 2);
+  EXPECT_EQ(print_op(program, gather, &loops),
+            "W[3] = all_gather(w[3]) on world.0 among inner   waits W[1]");
+  EXPECT_EQ(print_op(program, std::get<Op>(repeat.body[2])), "free W[i]");
+}
+
+TEST(Print, SurvivesWhatIsOutOfRange) {
+  Op op;
+  op.kind = OpKind::kAllReduce;
+  op.reads = {{17, {3, 5, -2}, Role::kSource}};
+  op.stream = 9;
+  op.group = 4;
+  EXPECT_EQ(print_op(Program{}, op), "all_reduce(array17[-2*loop5+3]) on stream9");
+}
+
+TEST(Print, MembersInRuns) {
+  Program program = example();
+  const auto first_line = [&](std::vector<int64_t> members) {
+    program.members = std::move(members);
+    const std::string text = print(program);
+    return text.substr(0, text.find('\n'));
+  };
+  EXPECT_EQ(first_line({}), "program zero3/steady   class: every rank of 4");
+  EXPECT_EQ(first_line({3}), "program zero3/steady   class: rank 3 of 4");
+  EXPECT_EQ(first_line({0, 1, 4, 6, 8, 9, 10}),
+            "program zero3/steady   class: ranks 0, 1, 4..8 by 2, 9, 10 of 4");
+}
+
+}  // namespace
+}  // namespace strait::program
