@@ -80,11 +80,17 @@ struct ModelShape {
 /// Key/value cache bytes of one transformer block for `batch` sequences of up to `context` tokens.
 int64_t cache_bytes(const ModelShape& model, int64_t batch, int64_t context, Dtype dtype);
 
+/// Throws UserError (with the key) unless `options` is a shape that `family` can build.
+void validate_shape(const ShapeOptions& options, int64_t vocabulary, const std::string& family = "gpt2");
+
 /// Chain of GPT-2 (Radford et al. 2019; initial values and weight-decay split as nanoGPT): learned
 /// positions, LayerNorm, tanh-GELU, output projections start at 0.02 / sqrt(2 layers).
 ModelShape gpt2_shape(const ShapeOptions& options, int64_t vocabulary);
 
-/// Sizes of `model.blocks[block]` for `batch` sequences of `tokens` tokens.
+/// Sizes of `model.blocks[block]` for `batch` sequences of `tokens` tokens. For the head, forward_workspace
+/// is that of the loss alone and of generation, backward_workspace that of the loss with both gradients.
+/// forward_workspace_bytes also covers a forward that keeps nothing (saved == nullptr). Kind kCustom has
+/// no sizes of its own: whoever replaces the block states them.
 BlockSizes block_sizes(const ModelShape& model, int64_t block, int64_t batch, int64_t tokens, Dtype dtype);
 
 /// Model FLOPs per token of a training step: 6 per parameter that multiplies (token and position

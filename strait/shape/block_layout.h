@@ -1,0 +1,83 @@
+// Where each tensor of a block lies inside its saved bundle and its workspaces. Used by block_sizes
+// and by the blocks of model/, so that sizes and addresses cannot differ. Offsets and totals count
+// elements; every part starts at a multiple of kPartAlignment elements.
+#pragma once
+
+#include <cstdint>
+
+#include "strait/shape/options.h"
+
+namespace strait {
+
+inline constexpr int64_t kPartAlignment = 16;  // 64 bytes of fp32, 128 of fp64
+
+/// The numbers that a transformer block's buffers depend on. rows = batch * tokens.
+struct BlockExtent {
+  int64_t rows = 0, width = 0, ffn_width = 0, heads = 0;
+  bool dropout = false;
+};
+BlockExtent block_extent(const ShapeOptions& options, int64_t batch, int64_t tokens);
+
+/// Kept from forward to backward beside the input: no T x T matrix, no LayerNorm or GELU output.
+struct SavedLayout {
+  int64_t attention_mean = 0, attention_rstd = 0;  // [rows] each
+  int64_t mlp_mean = 0, mlp_rstd = 0;              // [rows] each
+  int64_t log_sum_exp = 0;                         // [batch, heads, tokens]
+  int64_t qkv = 0;                                 // [rows, 3 width]
+  int64_t attention = 0;                           // [rows, width] before the output projection
+  int64_t middle = 0;                              // [rows, width] residual stream after attention
+  int64_t up = 0;                                  // [rows, ffn_width] before GELU
+  int64_t elements = 0;
+};
+SavedLayout saved_layout(const BlockExtent& extent);
+
+/// Forward scratch. With saved == nullptr the parts of SavedLayout share memory: qkv with up (dead
+/// after attention), the LayerNorm outputs with attention; the residual stream lies in the output.
+struct ForwardLayout {
+  int64_t normed = 0;      // [rows, width]
+  int64_t wide = 0;        // [rows, max(3 width, ffn_width)]: qkv, up; GELU output when training
+  int64_t statistics = 0;  // mean, rstd, log_sum_exp when nothing is kept
+  int64_t elements = 0;
+};
+ForwardLayout forward_layout(const BlockExtent& extent);
+
+/// What backward_weight needs, complete in itself: the input and the output gradient of every
+/// linear layer, and the finished gradients of the two norms.
+struct BundleLayout {
+  int64_t normed_attention = 0;  // [rows, width] input of qkv
+  int64_t qkv_gradient = 0;      // [rows, 3 width]
+  int64_t attention = 0;         // [rows, width] input of the output projection
+  int64_t output_gradient = 0;   // [rows, width]
+  int64_t normed_mlp = 0;        // [rows, width] input of up
+  int64_t up_gradient = 0;       // [rows, ffn_width]
+  int64_t activated = 0;         // [rows, ffn_width] input of down
+  int64_t down_gradient = 0;     // [rows, width]
+  int64_t norm_gradients = 0;    // [4, width]: attention weight, bias; mlp weight, bias
+  int64_t elements = 0;
+};
+BundleLayout bundle_layout(const BlockExtent& extent);
+
+/// Scratch of the merged backward, which handles one segment after the other and so reuses memory:
+/// `first` holds up_gradient, then qkv_gradient; `second` holds the input of the linear layer at
+/// hand and the gradient of that input (or of the branch).
+struct BackwardLayout {
+  int64_t first = 0;
+  int64_t second = 0;
+  int64_t third = 0;  // [rows, width]
+  int64_t elements = 0;
+};
+BackwardLayout backward_layout(const BlockExtent& extent);
+
+/// Scratch of the head for chunks of `chunk_rows` rows.
+struct HeadLayout {
+  int64_t logits = 0;          // [chunk, vocabulary]
+  int64_t normed = 0;          // [chunk, width]
+  int64_t mean = 0, rstd = 0;  // [chunk] each
+  int64_t losses = 0;          // [chunk] of double
+  int64_t forward_elements = 0;
+  int64_t normed_gradient = 0;  // [chunk, width]
+  int64_t backward_elements = 0;
+};
+HeadLayout head_layout(int64_t chunk_rows, int64_t width, int64_t vocabulary);
+
+}  // namespace strait

@@ -1,0 +1,120 @@
+#include "strait/shape/shape.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "strait/base/errors.h"
+#include "strait/shape/block_layout.h"
+
+namespace strait {
+
+int64_t ParameterShape::elements() const {
+  int64_t count = 1;
+  for (const int64_t dim : dims) count *= dim;
+  return count;
+}
+
+const ParameterShape& UnitShape::parameter(const std::string& full_name) const {
+  std::vector<std::string> names;
+  for (const ParameterShape& candidate : parameters) {
+    if (candidate.name == full_name) return candidate;
+    names.push_back(candidate.name);
+  }
+  throw InternalError(fmt::format("unit {} has no parameter {}; nearest: {}", name, full_name,
+                                  nearest_choice(full_name, names)));
+}
+
+int64_t ModelShape::parameters() const {
+  int64_t count = 0;
+  for (const UnitShape& unit : units) count += unit.elements;
+  return count;
+}
+
+int64_t cache_bytes(const ModelShape& model, int64_t batch, int64_t context, Dtype dtype) {
+  const ShapeOptions& options = model.options;
+  const int64_t head_width = options.width / options.heads;
+  return 2 * batch * context * options.kv_heads * head_width * dtype_bytes(dtype);
+}
+
+int64_t head_chunk_rows(int64_t vocabulary, int64_t rows) {
+  constexpr int64_t kTargetElements = int64_t{8} << 20;  // 32 MiB of fp32
+  constexpr int64_t kLeastRows = 64;                     // below, the GEMMs lose speed
+  const int64_t limit = std::max(kLeastRows, kTargetElements / std::max<int64_t>(vocabulary, 1));
+  if (rows <= limit) return std::max<int64_t>(rows, 1);
+  const int64_t chunks = (rows + limit - 1) / limit;
+  return (rows + chunks - 1) / chunks;
+}
+
+namespace {
+
+BlockSizes embedding_sizes(const ModelShape& model, int64_t rows, int64_t element) {
+  BlockSizes sizes;
+  sizes.output_bytes = rows * model.options.width * element;
+  sizes.bundle_bytes = sizes.output_bytes;
+  // The masked gradient; without dropout the gradient is read where it is.
+  sizes.backward_workspace_bytes = model.options.dropout > 0.0 ? sizes.output_bytes : 0;
+  return sizes;
+}
+
+BlockSizes transformer_sizes(const ModelShape& model, int64_t batch, int64_t tokens,
+                             int64_t element) {
+  const ShapeOptions& options = model.options;
+  const BlockExtent extent = block_extent(options, batch, tokens);
+  BlockSizes sizes;
+  sizes.input_bytes = sizes.output_bytes = extent.rows * options.width * element;
+  sizes.saved_bytes = saved_layout(extent).elements * element;
+  sizes.forward_workspace_bytes = forward_layout(extent).elements * element;
+  sizes.backward_workspace_bytes = backward_layout(extent).elements * element;
+  sizes.bundle_bytes = bundle_layout(extent).elements * element;
+  const auto rows = static_cast<double>(extent.rows);
+  const auto width = static_cast<double>(options.width);
+  const auto ffn = static_cast<double>(options.ffn_width);
+  const double linear = 2.0 * rows * (4.0 * width * width + 2.0 * width * ffn);
+  const double attention = 2.0 * rows * static_cast<double>(tokens) * width;
+  sizes.forward_flops = linear + attention;
+  sizes.backward_flops = 2.0 * sizes.forward_flops;
+  return sizes;
+}
+
+BlockSizes head_sizes(const ModelShape& model, int64_t rows, int64_t element) {
+  const int64_t chunk = head_chunk_rows(model.vocabulary, rows);
+  const HeadLayout layout = head_layout(chunk, model.options.width, model.vocabulary);
+  BlockSizes sizes;
+  sizes.input_bytes = rows * model.options.width * element;
+  sizes.forward_workspace_bytes = layout.forward_elements * element;
+  sizes.backward_workspace_bytes = layout.backward_elements * element;
+  sizes.forward_flops = 2.0 * static_cast<double>(rows) * static_cast<double>(model.vocabulary) *
+                        static_cast<double>(model.options.width);
+  sizes.backward_flops = 2.0 * sizes.forward_flops;
+  return sizes;
+}
+
+}  // namespace
+
+BlockSizes block_sizes(const ModelShape& model, int64_t block, int64_t batch, int64_t tokens,
+                       Dtype dtype) {
+  const int64_t element = dtype_bytes(dtype);
+  switch (model.blocks.at(static_cast<size_t>(block)).kind) {
+    case BlockKind::kEmbedding:
+      return embedding_sizes(model, batch * tokens, element);
+    case BlockKind::kTransformer:
+      return transformer_sizes(model, batch, tokens, element);
+    case BlockKind::kHead:
+      return head_sizes(model, batch * tokens, element);
+    case BlockKind::kCustom:
+      break;
+  }
+  throw InternalError("block_sizes: a custom block states its own sizes");
+}
+
+double model_flops_per_token(const ModelShape& model, int64_t tokens) {
+  const auto layers = static_cast<double>(model.options.layers);
+  const auto width = static_cast<double>(model.options.width);
+  const auto ffn = static_cast<double>(model.options.ffn_width);
+  const double multiplying = layers * (4.0 * width * width + 2.0 * width * ffn) +
+                             static_cast<double>(model.vocabulary) * width;
+  return 6.0 * multiplying + 6.0 * layers * static_cast<double>(tokens) * width;
+}
+
+}  // namespace strait

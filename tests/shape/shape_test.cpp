@@ -1,0 +1,192 @@
+#include "strait/shape/shape.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "strait/base/errors.h"
+#include "strait/shape/block_layout.h"
+
+namespace strait {
+namespace {
+
+ModelShape preset_shape(const std::string& name, int64_t vocabulary) {
+  return gpt2_shape(model_preset(name).shape, vocabulary);
+}
+
+TEST(Shape, PublishedParameterCounts) {
+  // Radford et al. 2019 with 50257 tokens: the published checkpoints' counts, tied head counted
+  // once.
+  EXPECT_EQ(preset_shape("gpt2-124m", 50257).parameters(), 124439808);
+  EXPECT_EQ(preset_shape("gpt2-350m", 50257).parameters(), 354823168);
+  EXPECT_EQ(preset_shape("gpt2-774m", 50257).parameters(), 774030080);
+  EXPECT_EQ(preset_shape("gpt2-1558m", 50257).parameters(), 1557611200);
+  // 4 layers of 12 C^2 + 2 C, embeddings (65 + 64) C, final norm C.
+  EXPECT_EQ(preset_shape("nano-char", 65).parameters(),
+            4 * (12 * 128 * 128 + 2 * 128) + 129 * 128 + 128);
+}
+
+TEST(Shape, EveryPresetBuilds) {
+  for (const std::string& name : model_preset_names()) {
+    const ModelOptions options = model_preset(name);
+    EXPECT_EQ(options.preset, name);
+    const ModelShape model = gpt2_shape(options.shape, 50257);
+    EXPECT_EQ(model.blocks.size(), static_cast<size_t>(options.shape.layers) + 2) << name;
+  }
+}
+
+TEST(Shape, ParametersTileTheUnitAndSectionsSplitDecay) {
+  for (const bool bias : {false, true}) {
+    for (const bool tied : {false, true}) {
+      ShapeOptions options{3, 2, 2, 10, 7, 5, bias, 0.0, tied};
+      const ModelShape model = gpt2_shape(options, 11);
+      EXPECT_EQ(model.units.size(), tied ? 4u : 5u);
+      for (const UnitShape& unit : model.units) {
+        int64_t next = 0;
+        for (const ParameterShape& parameter : unit.parameters) {
+          EXPECT_EQ(parameter.offset, next) << parameter.name;
+          next += parameter.elements();
+          EXPECT_EQ(parameter.weight_decay, parameter.dims.size() == 2) << parameter.name;
+        }
+        EXPECT_EQ(unit.elements, next);
+        int64_t covered = 0;
+        for (const Section& section : unit.sections) {
+          EXPECT_EQ(section.begin, covered);
+          covered = section.end;
+          for (const ParameterShape& parameter : unit.parameters) {
+            if (parameter.offset >= section.begin && parameter.offset < section.end) {
+              EXPECT_EQ(parameter.weight_decay, section.weight_decay) << parameter.name;
+            }
+          }
+        }
+        EXPECT_EQ(covered, unit.elements);
+      }
+    }
+  }
+}
+
+TEST(Shape, NamesAndInitialValues) {
+  const ModelShape model = gpt2_shape({8, 2, 2, 4, 6, 5, true, 0.0, true}, 11);
+  const UnitShape& unit = model.units[3];
+  EXPECT_EQ(unit.name, "blocks.2");
+  EXPECT_THAT(unit.parameter("blocks.2.attention.qkv.weight").dims, testing::ElementsAre(12, 4));
+  EXPECT_THAT(unit.parameter("blocks.2.mlp.up.weight").dims, testing::ElementsAre(6, 4));
+  EXPECT_THAT(unit.parameter("blocks.2.mlp.down.weight").dims, testing::ElementsAre(4, 6));
+  EXPECT_DOUBLE_EQ(unit.parameter("blocks.2.attention.qkv.weight").standard_deviation, 0.02);
+  EXPECT_DOUBLE_EQ(unit.parameter("blocks.2.attention.output.weight").standard_deviation, 0.005);
+  EXPECT_DOUBLE_EQ(unit.parameter("blocks.2.mlp.down.weight").standard_deviation, 0.005);
+  EXPECT_EQ(unit.parameter("blocks.2.mlp_norm.weight").initial, Initial::kOnes);
+  EXPECT_EQ(unit.parameter("blocks.2.mlp_norm.bias").initial, Initial::kZeros);
+  EXPECT_THROW(unit.parameter("blocks.2.mlp.upp.weight"), InternalError);
+  EXPECT_EQ(model.blocks.back().unit, 0);
+  EXPECT_EQ(model.units[0].parameter("head.norm.weight").elements(), 4);
+}
+
+TEST(Shape, EqualBlocksShareASignature) {
+  const ModelShape model = preset_shape("gpt2-124m", 100);
+  for (size_t block = 2; block + 1 < model.blocks.size(); ++block) {
+    EXPECT_EQ(model.blocks[block].signature, model.blocks[1].signature);
+    EXPECT_EQ(model.units[model.blocks[block].unit].elements, model.units[1].elements);
+  }
+  EXPECT_NE(model.blocks.front().signature, model.blocks[1].signature);
+}
+
+TEST(Shape, FlopsOfBlocksAgreeWithTheModelFormula) {
+  for (const int64_t tokens : {1, 7, 64}) {
+    const ModelShape model = gpt2_shape({3, 2, 2, 10, 7, 64, true, 0.0, true}, 11);
+    double flops = 0;
+    for (size_t block = 0; block < model.blocks.size(); ++block) {
+      const BlockSizes sizes =
+          block_sizes(model, static_cast<int64_t>(block), 5, tokens, Dtype::kFloat32);
+      flops += sizes.forward_flops + sizes.backward_flops;
+    }
+    EXPECT_DOUBLE_EQ(flops,
+                     model_flops_per_token(model, tokens) * 5.0 * static_cast<double>(tokens));
+  }
+  // 124M with context 1024: 6 (12 * 12 * 768^2 + 50257 * 768) + 6 * 12 * 1024 * 768.
+  EXPECT_DOUBLE_EQ(model_flops_per_token(preset_shape("gpt2-124m", 50257), 1024),
+                   6.0 * (84934656.0 + 38597376.0) + 56623104.0);
+}
+
+TEST(Shape, SavedBytesHoldNoSquareMatrix) {
+  // Doubling the tokens doubles what is kept: nothing in it is tokens x tokens.
+  const ModelShape model = gpt2_shape({1, 4, 4, 64, 256, 4096, true, 0.0, true}, 100);
+  const auto bytes = [&](int64_t tokens) {
+    return block_sizes(model, 1, 2, tokens, Dtype::kFloat32).saved_bytes;
+  };
+  EXPECT_EQ(bytes(2048), 2 * bytes(1024));
+  // qkv 3C, attention C, residual C, up F, four statistics and a log-sum-exp per head.
+  EXPECT_EQ(bytes(1024), 2 * 1024 * (5 * 64 + 256 + 4 + 4) * 4);
+}
+
+TEST(Shape, ElementSizeScalesBytes) {
+  const ModelShape model = gpt2_shape({1, 2, 2, 16, 64, 32, true, 0.1, false}, 48);
+  for (int64_t block = 0; block < 3; ++block) {
+    const BlockSizes single = block_sizes(model, block, 3, 5, Dtype::kFloat32);
+    const BlockSizes twice = block_sizes(model, block, 3, 5, Dtype::kFloat64);
+    EXPECT_EQ(twice.saved_bytes, 2 * single.saved_bytes);
+    EXPECT_EQ(twice.forward_workspace_bytes, 2 * single.forward_workspace_bytes);
+    EXPECT_EQ(twice.backward_workspace_bytes, 2 * single.backward_workspace_bytes);
+    EXPECT_EQ(twice.output_bytes, 2 * single.output_bytes);
+  }
+  EXPECT_EQ(cache_bytes(model, 3, 32, Dtype::kFloat32), 2 * 3 * 32 * 16 * 4);
+}
+
+TEST(Shape, HeadChunksCoverRowsWithinTheTarget) {
+  for (const int64_t vocabulary : {1, 65, 50257, 1000000}) {
+    for (const int64_t rows : {1, 2, 63, 64, 65, 256, 1000, 4096}) {
+      const int64_t chunk = head_chunk_rows(vocabulary, rows);
+      EXPECT_GE(chunk, std::min<int64_t>(rows, 33)) << vocabulary << " " << rows;
+      EXPECT_LE(chunk, rows);
+      EXPECT_TRUE(chunk <= 64 || chunk * vocabulary * 4 <= (32 << 20)) << vocabulary;
+    }
+  }
+}
+
+TEST(Shape, RefusesWhatCannotBeBuilt) {
+  const ShapeOptions good{2, 2, 2, 8, 32, 16, true, 0.0, true};
+  EXPECT_NO_THROW(validate_shape(good, 10));
+  const auto key = [&](auto change) -> std::string {
+    ShapeOptions options = good;
+    change(options);
+    try {
+      gpt2_shape(options, 10);
+    } catch (const UserError& error) {
+      return *error.place().key;
+    }
+    return "accepted";
+  };
+  EXPECT_EQ(key([](ShapeOptions& o) { o.layers = 0; }), "model.shape.layers");
+  EXPECT_EQ(key([](ShapeOptions& o) { o.heads = -1; }), "model.shape.heads");
+  EXPECT_EQ(key([](ShapeOptions& o) { o.kv_heads = 1; }), "model.shape.kv_heads");
+  EXPECT_EQ(key([](ShapeOptions& o) { o.width = 9; }), "model.shape.width");
+  EXPECT_EQ(key([](ShapeOptions& o) { o.ffn_width = 0; }), "model.shape.ffn_width");
+  EXPECT_EQ(key([](ShapeOptions& o) { o.context = 0; }), "model.shape.context");
+  EXPECT_EQ(key([](ShapeOptions& o) { o.dropout = 1.0; }), "model.shape.dropout");
+  EXPECT_THROW(gpt2_shape(good, 0), UserError);
+  EXPECT_THROW(validate_shape(good, 10, "gpt3"), UserError);
+}
+
+TEST(Shape, UnknownPresetNamesTheNearest) {
+  try {
+    model_preset("gpt2-124");
+    FAIL() << "accepted";
+  } catch (const UserError& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("\"gpt2-124m\""));
+    EXPECT_EQ(error.place().key, "model.preset");
+  }
+}
+
+TEST(Shape, LayoutPartsAreAlignedAndDisjoint) {
+  const BlockExtent extent{15, 10, 7, 2, true};
+  const SavedLayout layout = saved_layout(extent);
+  EXPECT_EQ(layout.attention_mean, 0);
+  EXPECT_EQ(layout.log_sum_exp, 64);
+  EXPECT_EQ(layout.qkv, 96);
+  EXPECT_EQ(layout.attention, 96 + 464);
+  EXPECT_EQ(layout.middle, 96 + 464 + 160);
+  EXPECT_EQ(layout.up, 96 + 464 + 320);
+  EXPECT_EQ(layout.elements, 96 + 464 + 320 + 112);
+}
+
+}  // namespace
+}  // namespace strait
