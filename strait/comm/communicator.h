@@ -1,5 +1,5 @@
-// Asynchronous operations among a group of ranks, each with a deadline. One communicator per (group,
-// lane); operations on it start in the same order on every member.
+// Asynchronous operations among a group of ranks, each with a deadline. One communicator per
+// (group, lane); operations on it start in the same order on every member.
 #pragma once
 
 #include <cstdint>
@@ -9,23 +9,24 @@
 
 #include "strait/base/clock.h"
 #include "strait/base/dtype.h"
+#include "strait/collective/schedule.h"
 #include "strait/trace/ledger.h"
 
 namespace strait::comm {
 
-enum class Operation : uint8_t {
-  kAllGather, kReduceScatter, kAllReduce, kAllToAll, kBroadcast, kSend, kReceive, kBarrier
-};
-const char* operation_name(Operation operation);  // "all-gather", ...
+using collective::Operation;       // kAllGather, kReduceScatter, ..., kBarrier
+using collective::operation_name;  // "all-gather", ...
 
-/// One operation, as seen by one member. Buffers stay untouched by the caller until the ticket is done.
-///   all-gather      source: own part; destination: all parts in order (may contain source in place)
-///   reduce-scatter  source: all parts; destination: own part (may lie inside source, in place)
-///   all-reduce      source, destination: the whole vector (may be equal)
-///   all-to-all      source: parts by receiver (`counts`); destination: parts by sender (`receive_counts`)
-///   broadcast       `peer` = root; source on the root, destination elsewhere (root: may be equal or null)
-///   send, receive   `peer` = other position; counts = {elements}
-/// Sums run in member order 0..n-1 in the element type; `accumulate` adds the result to the destination.
+/// One operation, as seen by one member. Buffers stay untouched by the caller until the ticket is
+/// done.
+///   all-gather      source: own part; destination: all parts in order (may contain source in
+///   place) reduce-scatter  source: all parts; destination: own part (may lie inside source, in
+///   place) all-reduce      source, destination: the whole vector (may be equal) all-to-all source:
+///   parts by receiver (`counts`); destination: parts by sender (`receive_counts`) broadcast `peer`
+///   = root; source on the root, destination elsewhere (root: may be equal or null) send, receive
+///   `peer` = other position; counts = {elements}
+/// Sums run in member order 0..n-1 in the element type; `accumulate` adds the result to the
+/// destination.
 struct Call {
   Operation operation = Operation::kBarrier;
   Dtype dtype = Dtype::kFloat32;
@@ -36,8 +37,8 @@ struct Call {
   int64_t peer = 0;
   bool accumulate = false;
   double deadline_seconds = 120.0;
-  int64_t step = -1;                    // for messages: optimizer step
-  std::string label;                    // for messages: the op as the program prints it
+  int64_t step = -1;  // for messages: optimizer step
+  std::string label;  // for messages: the op as the program prints it
 };
 
 /// Outcome of an operation. Copies share it.
@@ -56,6 +57,7 @@ class Ticket {
   void wait() {
     if (state_) state_->wait();
   }
+  const std::shared_ptr<State>& state() const { return state_; }
 
  private:
   std::shared_ptr<State> state_;
@@ -78,8 +80,8 @@ class World {
   virtual ~World() = default;
   virtual int64_t rank() const = 0;
   virtual int64_t size() const = 0;
-  /// Communicator over `members` (ranks of the world, ascending, this rank among them). All members must
-  /// ask for the same (members, lane); cached, so a second request returns the same one.
+  /// Communicator over `members` (ranks of the world, ascending, this rank among them). All members
+  /// must ask for the same (members, lane); cached, so a second request returns the same one.
   virtual Communicator& communicator(const std::vector<int64_t>& members, int64_t lane) = 0;
   /// Tells all ranks that this one failed: their pending and later operations throw PeerLost naming
   /// `rank()`, with `reason`. Idempotent.

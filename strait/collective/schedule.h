@@ -1,0 +1,95 @@
+// Collective algorithms as data: which member pulls which elements from whom, in which step.
+// Defined once; comm executes these transfers, cost sums them up, sim replays them on a virtual
+// clock.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+namespace strait::collective {
+
+enum class Operation : uint8_t {
+  kAllGather,
+  kReduceScatter,
+  kAllReduce,
+  kAllToAll,
+  kBroadcast,
+  kSend,
+  kReceive,
+  kBarrier
+};
+/// "all-gather", "reduce-scatter", ...
+const char* operation_name(Operation operation);
+
+/// direct: every member pulls straight from the owner; sums run in member order 0..n-1.
+/// ring: members pull from their left neighbour in n-1 steps; the sum of part p runs in the order
+/// p+1, p+2, ..., p (mod n), so its last bits differ from direct. All-gather, reduce-scatter and
+/// all-reduce only.
+enum class Algorithm : uint8_t { kDirect, kRing };
+const char* algorithm_name(Algorithm algorithm);
+
+/// What a schedule is made from. Send and receive are the two sides of one schedule.
+struct Request {
+  Operation operation = Operation::kBarrier;
+  Algorithm algorithm = Algorithm::kDirect;
+  int64_t members = 1;
+  /// Elements of each part, any of them 0. all-gather, reduce-scatter, all-reduce: one per member;
+  /// all-to-all: members x members, row = sender; broadcast, send, receive: {elements}; barrier:
+  /// empty.
+  std::vector<int64_t> counts;
+  int64_t root = 0;      // broadcast: owner; send, receive: position of the sender
+  int64_t receiver = 0;  // send, receive: position of the receiver
+};
+
+/// The buffers of one member. Scratch holds the whole vector while a ring passes partial sums.
+enum class Place : uint8_t { kSource, kDestination, kScratch };
+
+/// One pull. Offsets count elements in the named buffer of `from` and `to`.
+struct Transfer {
+  int64_t step = 0;
+  int64_t from = 0;
+  int64_t to = 0;    // from == to: a copy inside one member, which costs no bytes on any link
+  bool add = false;  // add to what is there instead of overwriting it
+  Place source = Place::kSource;
+  int64_t source_offset = 0;
+  Place destination = Place::kDestination;
+  int64_t destination_offset = 0;
+  int64_t elements = 0;
+  bool operator==(const Transfer&) const = default;
+};
+
+/// All transfers of one operation.
+///   * Transfers to one member stand in the order in which it makes them; steps never decrease.
+///   * A transfer of step s that reads a destination or scratch waits until `from` has made its own
+///     transfers of all steps before s. One that reads a source waits only until `from` has
+///     arrived.
+///   * Neighbouring transfers of one member and step with equal destination form one sum: a copy
+///   and then
+///     additions, in order. An executor may take it in one pass that reads all before it writes,
+///     which is what makes the in-place forms right.
+struct Schedule {
+  Request request;
+  int64_t steps = 0;
+  std::vector<Transfer> transfers;  // by receiver, then by step
+};
+
+/// The steps in which bytes cross links one after another: what latency is multiplied by. A world
+/// of one has none. Barrier: 1.
+int64_t latency_steps(Operation operation, Algorithm algorithm, int64_t members);
+
+/// Throws UserError when counts, root or algorithm do not fit the operation. Cost O(counts).
+void check_request(const Request& request);
+
+/// What member `position` pulls (its own copies included), O(members) of them. Transfers of no
+/// elements are left out. Precondition: check_request passes.
+std::vector<Transfer> transfers_to(const Request& request, int64_t position);
+
+/// Everything, O(members^2). Throws UserError as check_request does.
+Schedule make_schedule(const Request& request);
+
+/// Splits `elements` over `members` with grain ceil(elements / members): the last parts may be
+/// short or empty.
+std::vector<int64_t> even_counts(int64_t elements, int64_t members);
+
+}  // namespace strait::collective

@@ -1,0 +1,60 @@
+// What the ranks of one thread world share: the cluster, the options, the alarm and who must hear
+// it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "strait/collective/schedule.h"
+#include "strait/comm/threads/failure.h"
+#include "strait/comm/threads/signal.h"
+#include "strait/topology/cluster.h"
+
+namespace strait::comm {
+
+/// Faults for tests. Counters are per rank, over all its communicators, in order of execution.
+struct ThreadFaults {
+  uint64_t seed = 0;
+  double max_delay_seconds =
+      0.0;                 // uniform delay before every operation, from (seed, rank, counter)
+  int64_t lost_rank = -1;  // from its operation `lost_at` on this rank falls silent: its own
+  int64_t lost_at = 0;     // operations throw PeerLost, its peers find out by their deadlines
+};
+
+struct ThreadWorldOptions {
+  collective::Algorithm algorithm =
+      collective::Algorithm::kDirect;  // ring where an operation has it
+  double spin_seconds = -1.0;  // how long a wait spins before it blocks; < 0: by ranks and cores
+  ThreadFaults faults;
+};
+
+/// Thread-safe.
+struct Hub {
+  Hub(const Cluster& the_cluster, const ThreadWorldOptions& the_options, double spin)
+      : cluster(the_cluster), options(the_options), spin_seconds(spin) {}
+
+  std::shared_ptr<Signal> make_signal(double spin) {
+    auto signal = std::make_shared<Signal>(spin);
+    const std::lock_guard<std::mutex> lock(mutex);
+    signals.push_back(signal);
+    return signal;
+  }
+
+  /// Sets the alarm off and wakes everybody.
+  void ring(int64_t rank, const std::string& reason) {
+    alarm.ring(rank, reason);
+    const std::lock_guard<std::mutex> lock(mutex);
+    for (const auto& signal : signals) signal->notify();
+  }
+
+  const Cluster cluster;
+  const ThreadWorldOptions options;
+  const double spin_seconds;
+  Alarm alarm;
+  std::mutex mutex;
+  std::vector<std::shared_ptr<Signal>> signals;
+};
+
+}  // namespace strait::comm

@@ -1,0 +1,234 @@
+#include "strait/comm/threads/round_run.h"
+
+#include <algorithm>
+#include <numeric>
+#include <string>
+
+#include "strait/collective/schedule.h"
+#include "strait/comm/threads/call_check.h"
+#include "strait/comm/threads/sums.h"
+
+namespace strait::comm {
+
+namespace {
+
+using collective::Place;
+using collective::Transfer;
+
+class RoundRun {
+ public:
+  RoundRun(Rounds& rounds, int64_t sequence, int64_t position,
+           const std::shared_ptr<const Call>& call)
+      : rounds_(rounds),
+        sequence_(sequence),
+        me_(position),
+        call_(call),
+        round_(rounds.find(sequence)),
+        deadline_(deadline_after(call->deadline_seconds)) {}
+
+  SentBytes run(std::vector<char>& scratch) {
+    try {
+      arrive(scratch);
+      agree();
+      pull();
+      finish();
+    } catch (...) {
+      const Failure failure = current_failure();
+      withdraw(failure);
+      raise(failure);
+    }
+    return leave();
+  }
+
+ private:
+  void arrive(std::vector<char>& scratch) {
+    const bool ring = algorithm() == collective::Algorithm::kRing;
+    const bool reduces =
+        call_->operation == Operation::kReduceScatter || call_->operation == Operation::kAllReduce;
+    // Where others read the destination they must find the result, not what it is to be added to.
+    staged_ = call_->accumulate && (call_->operation == Operation::kAllReduce ||
+                                    (ring && call_->operation == Operation::kAllGather));
+    const int64_t bytes = whole_bytes() * ((staged_ ? 1 : 0) + (ring && reduces ? 1 : 0));
+    if (static_cast<int64_t>(scratch.size()) < bytes) scratch.resize(bytes);
+    char* partial_sums = scratch.data() + (staged_ ? whole_bytes() : 0);
+    round_->offers[me_] = {call_, call_->source, staged_ ? scratch.data() : call_->destination,
+                           partial_sums};
+    round_->progress[me_].store(0);
+    round_->arrived.fetch_add(1);
+    rounds_.signal().notify();
+    wait([&] { return round_->arrived.load() == rounds_.size(); },
+         [&](int64_t member) { return round_->progress[member].load() == Round::kAbsent; });
+  }
+
+  int64_t whole_bytes() const {
+    return std::accumulate(call_->counts.begin(), call_->counts.end(), int64_t{0}) *
+           dtype_bytes(call_->dtype);
+  }
+
+  collective::Algorithm algorithm() const {
+    const bool has_ring = call_->operation == Operation::kAllGather ||
+                          call_->operation == Operation::kReduceScatter ||
+                          call_->operation == Operation::kAllReduce;
+    return has_ring ? rounds_.hub().options.algorithm : collective::Algorithm::kDirect;
+  }
+
+  void agree() const {
+    for (int64_t member = 0; member < rounds_.size(); ++member) {
+      if (member == me_) continue;
+      const std::string both = mismatch(*call_, me_, *round_->offers[member].call, member);
+      if (both.empty()) continue;
+      throw UserError(describe(*call_, rank(me_)) + ": the members disagree: " + both +
+                          " on rank " + std::to_string(rank(member)),
+                      place_of(*call_, rank(member)));
+    }
+  }
+
+  collective::Request request() const {
+    collective::Request request{call_->operation, algorithm(),
+                                rounds_.size(),   part_counts(*call_, rounds_.size()),
+                                call_->peer,      0};
+    if (call_->operation != Operation::kAllToAll) return request;
+    request.counts.clear();
+    for (const Offer& offer : round_->offers)
+      request.counts.insert(request.counts.end(), offer.call->counts.begin(),
+                            offer.call->counts.end());
+    return request;
+  }
+
+  void pull() {
+    const std::vector<Transfer> transfers = collective::transfers_to(request(), me_);
+    int64_t step = 0;
+    for (size_t begin = 0, end = 0; begin < transfers.size(); begin = end) {
+      const Transfer& first = transfers[begin];
+      for (end = begin + 1; end < transfers.size() && transfers[end].add; ++end) {
+      }
+      if (first.step > step) announce(step = first.step);
+      for (size_t at = begin; at < end; ++at) await_sender(transfers[at]);
+      if (!round_->begin_reading()) raise(round_->failure, prefix());
+      take(transfers.data() + begin, static_cast<int64_t>(end - begin));
+      round_->end_reading();
+    }
+    if (staged_)
+      sum_in_order(call_->dtype, {round_->offers[me_].destination}, call_->destination,
+                   whole_bytes() / dtype_bytes(call_->dtype), true);
+  }
+
+  /// All transfers of the steps before `step` are made.
+  void announce(int64_t step) {
+    round_->progress[me_].store(step);
+    rounds_.signal().notify();
+  }
+
+  void await_sender(const Transfer& transfer) const {
+    if (transfer.source == Place::kSource || transfer.from == me_) return;
+    const auto behind = [&](int64_t member) {
+      return member == transfer.from && round_->progress[member].load() < transfer.step;
+    };
+    wait([&] { return !behind(transfer.from); }, behind);
+  }
+
+  char* address(int64_t member, Place place, int64_t offset) const {
+    const Offer& offer = round_->offers[member];
+    const int64_t bytes = offset * dtype_bytes(call_->dtype);
+    if (place == Place::kScratch) return static_cast<char*>(offer.scratch) + bytes;
+    if (place == Place::kDestination) return static_cast<char*>(offer.destination) + bytes;
+    return static_cast<char*>(const_cast<void*>(offer.source)) + bytes;
+  }
+
+  /// One sum, or one copy when count == 1.
+  void take(const Transfer* transfers, int64_t count) {
+    const Transfer& first = transfers[0];
+    if (first.destination == Place::kDestination && !round_->offers[me_].destination)
+      return;  // root, no copy
+    char* destination = address(me_, first.destination, first.destination_offset);
+    std::vector<const void*> sources(count);
+    for (int64_t i = 0; i < count; ++i) {
+      sources[i] = address(transfers[i].from, transfers[i].source, transfers[i].source_offset);
+      count_bytes(transfers[i]);
+    }
+    const bool accumulate =
+        call_->accumulate && !staged_ && first.destination == Place::kDestination;
+    if (count == 1 && !accumulate)
+      copy_bytes(sources[0], destination, first.elements * dtype_bytes(call_->dtype));
+    else
+      sum_in_order(call_->dtype, sources, destination, first.elements, accumulate);
+  }
+
+  void count_bytes(const Transfer& transfer) {
+    if (transfer.from == me_) return;
+    const int64_t level = rounds_.level_between(transfer.from, me_);
+    round_->sent[transfer.from * rounds_.num_levels() + level].fetch_add(transfer.elements *
+                                                                         dtype_bytes(call_->dtype));
+  }
+
+  void finish() {
+    round_->progress[me_].store(Round::kFinished);
+    round_->finished.fetch_add(1);
+    rounds_.signal().notify();
+    wait([&] { return round_->finished.load() == rounds_.size(); },
+         [&](int64_t member) { return round_->progress[member].load() != Round::kFinished; });
+  }
+
+  SentBytes leave() {
+    SentBytes sent(rounds_.num_levels());
+    for (size_t level = 0; level < sent.size(); ++level)
+      sent[level] = round_->sent[me_ * sent.size() + level].load();
+    rounds_.leave(sequence_, *round_);
+    return sent;
+  }
+
+  /// Fails the round for all and waits until nobody reads: bounded by one copy, so without a
+  /// deadline.
+  void withdraw(const Failure& failure) {
+    rounds_.fail(*round_, failure);
+    while (round_->has_readers()) std::this_thread::yield();
+    rounds_.leave(sequence_, *round_);
+  }
+
+  /// Waits for ready(); `is_late` tells for a member whether the wait is its fault.
+  template <class Ready, class IsLate>
+  void wait(const Ready& ready, const IsLate& is_late) const {
+    const Alarm& alarm = rounds_.hub().alarm;
+    rounds_.signal().wait([&] { return ready() || round_->failed.load() || alarm.rung(); },
+                          deadline_);
+    if (ready()) return;
+    if (round_->failed.load()) raise(round_->failure, prefix());
+    if (alarm.rung()) alarm.raise_for(*call_, rank(me_));
+    std::string late;
+    int64_t first_late = -1;
+    for (int64_t member = 0; member < rounds_.size(); ++member) {
+      if (member == me_ || !is_late(member)) continue;
+      if (first_late < 0) first_late = rank(member);
+      late += (late.empty() ? "" : ", ") + std::to_string(rank(member));
+    }
+    throw Timeout(describe(*call_, rank(me_)) + ": after " +
+                      std::to_string(call_->deadline_seconds) + " s still waiting for rank " + late,
+                  place_of(*call_, first_late));
+  }
+
+  std::string prefix() const { return describe(*call_, rank(me_)) + ", by way of: "; }
+  int64_t rank(int64_t member) const { return rounds_.members()[member]; }
+
+  Rounds& rounds_;
+  const int64_t sequence_;
+  const int64_t me_;
+  const std::shared_ptr<const Call> call_;
+  const std::shared_ptr<Round> round_;
+  const SteadyTime deadline_;
+  bool staged_ = false;
+};
+
+}  // namespace
+
+SentBytes run_round(Rounds& rounds, int64_t sequence, int64_t position,
+                    const std::shared_ptr<const Call>& call, std::vector<char>& scratch) {
+  return RoundRun(rounds, sequence, position, call).run(scratch);
+}
+
+void refuse_round(Rounds& rounds, int64_t sequence, const Failure& failure) {
+  const std::shared_ptr<Round> round = rounds.find(sequence);
+  rounds.fail(*round, failure);
+  rounds.leave(sequence, *round);
+}
+
+}  // namespace strait::comm

@@ -1,0 +1,312 @@
+#include "strait/comm/threads/thread_communicator.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "strait/base/random.h"
+#include "strait/comm/threads/call_check.h"
+#include "strait/comm/threads/round_run.h"
+#include "strait/comm/threads/sums.h"
+
+namespace strait::comm {
+
+/// An operation from start() to its end; what tickets point to.
+class ThreadCommunicator::Task final : public Ticket::State {
+ public:
+  Task(std::shared_ptr<ThreadCommunicator> the_owner, const Call& the_call,
+       std::vector<Ticket> the_after)
+      : owner(std::move(the_owner)),
+        call(std::make_shared<const Call>(the_call)),
+        after(std::move(the_after)) {}
+
+  bool done() const override { return done_.load(std::memory_order_acquire); }
+
+  void wait() override {
+    while (!done() && owner->run_next()) {
+    }
+    owner->done_signal_->wait([this] { return done(); }, SteadyTime::max());
+    if (failure_) raise(*failure_);
+  }
+
+  void complete(std::optional<Failure> failure) {
+    failure_ = std::move(failure);
+    done_.store(true, std::memory_order_release);
+    owner->done_signal_->notify();
+  }
+
+  const std::shared_ptr<ThreadCommunicator> owner;
+  const std::shared_ptr<const Call> call;
+  std::vector<Ticket>
+      after;           // cleared once they are done, so that chains of tickets do not live on
+  int64_t round = -1;  // sequence number, when it is a collective
+
+ private:
+  std::atomic<bool> done_{false};
+  std::optional<Failure> failure_;  // written before done_
+};
+
+namespace {
+
+[[noreturn]] void throw_late(const Call& call, int64_t rank) {
+  throw Timeout(describe(call, rank) + ": after " + std::to_string(call.deadline_seconds) +
+                    " s still waiting for an earlier operation of this rank",
+                place_of(call, rank));
+}
+
+/// For tickets of another backend or of the runtime, of which only done() is known: polls.
+bool poll(const Ticket& ticket, const Alarm& alarm, SteadyTime deadline) {
+  for (int64_t turn = 0; !ticket.done(); ++turn) {
+    if (alarm.rung() || std::chrono::steady_clock::now() > deadline) return ticket.done();
+    if (turn < 100)
+      std::this_thread::yield();
+    else
+      std::this_thread::sleep_for(std::chrono::microseconds(std::min<int64_t>(turn, 500)));
+  }
+  return true;
+}
+
+}  // namespace
+
+ThreadCommunicator::ThreadCommunicator(std::shared_ptr<Hub> hub, std::shared_ptr<Meeting> meeting,
+                                       std::shared_ptr<RankState> rank_state, int64_t position)
+    : hub_(std::move(hub)),
+      meeting_(std::move(meeting)),
+      rank_state_(std::move(rank_state)),
+      position_(position),
+      work_signal_(hub_->make_signal(0.0)),
+      done_signal_(hub_->make_signal(hub_->spin_seconds)) {}
+
+ThreadCommunicator::~ThreadCommunicator() = default;
+
+Ticket ThreadCommunicator::start(const Call& call, const std::vector<Ticket>& after) {
+  check_call(call, position_, size(), rank());
+  const auto task = std::make_shared<Task>(shared_from_this(), call, after);
+  if (!start_alone(task)) enqueue(task);
+  return Ticket(task);
+}
+
+/// In a world of one nothing has to be waited for: no thread, no queue.
+bool ThreadCommunicator::start_alone(const std::shared_ptr<Task>& task) {
+  if (size() > 1) return false;
+  for (const Ticket& ticket : task->after)
+    if (!ticket.done()) return false;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (running_.load() || !queue_.empty()) return false;
+    running_.store(true);
+  }
+  run(task);
+  running_.store(false);
+  if (queued_.load() > 0) work_signal_->notify();
+  return true;
+}
+
+void ThreadCommunicator::enqueue(const std::shared_ptr<Task>& task) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!is_pairwise(task->call->operation)) task->round = next_round_++;
+    queue_.push_back(task);
+    queued_.fetch_add(1);
+    if (!worker_.joinable()) worker_ = std::thread([this] { work(); });
+  }
+  work_signal_->notify();
+}
+
+bool ThreadCommunicator::run_next() {
+  std::shared_ptr<Task> task;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (running_.load() || queue_.empty()) return false;
+    running_.store(true);
+    task = std::move(queue_.front());
+    queue_.pop_front();
+    queued_.fetch_sub(1);
+  }
+  run(task);
+  running_.store(false);
+  if (queued_.load() > 0) work_signal_->notify();
+  return true;
+}
+
+void ThreadCommunicator::run(const std::shared_ptr<Task>& task) {
+  std::optional<Failure> failure;
+  try {
+    prepare(*task);
+    execute(task);
+    if (task->call->operation == Operation::kSend) return;  // the receiver completes it
+  } catch (...) {
+    failure = current_failure();
+  }
+  task->complete(std::move(failure));
+}
+
+/// Faults, then the tickets that this operation waits for. On failure its peers hear of it at once.
+void ThreadCommunicator::prepare(Task& task) {
+  const Call& call = *task.call;
+  const ThreadFaults& faults = hub_->options.faults;
+  const int64_t count = rank_state_->operations.fetch_add(1);
+  if (faults.lost_rank == rank() && count >= faults.lost_at)
+    throw PeerLost(describe(call, rank()) + ": this rank was lost (injected)",
+                   place_of(call, rank()));
+  if (faults.max_delay_seconds > 0.0) {
+    const RandomStream stream(faults.seed, "comm.threads.delay", static_cast<uint64_t>(rank()));
+    std::this_thread::sleep_for(std::chrono::duration<double>(
+        faults.max_delay_seconds * stream.uniform(static_cast<uint64_t>(count))));
+  }
+  try {
+    await(task);
+    if (hub_->alarm.rung()) hub_->alarm.raise_for(call, rank());
+  } catch (...) {
+    const Failure failure = current_failure();
+    refuse(task, failure);
+    raise(failure);
+  }
+}
+
+void ThreadCommunicator::await(Task& task) {
+  const Call& call = *task.call;
+  const Alarm& alarm = hub_->alarm;
+  const SteadyTime deadline = deadline_after(call.deadline_seconds);
+  for (Ticket& ticket : task.after) {
+    const auto own = std::dynamic_pointer_cast<Task>(ticket.state());
+    const bool done = own ? own->owner->done_signal_->wait(
+                                [&] { return own->done() || alarm.rung(); }, deadline) &&
+                                own->done()
+                          : poll(ticket, alarm, deadline);
+    if (!done && alarm.rung()) alarm.raise_for(call, rank());
+    if (!done) throw_late(call, rank());
+    try {
+      ticket.wait();
+    } catch (...) {
+      raise(current_failure(), describe(call, rank()) + " waits for: ");
+    }
+  }
+  task.after.clear();
+}
+
+void ThreadCommunicator::refuse(Task& task, const Failure& failure) {
+  const Call& call = *task.call;
+  if (size() == 1) return;
+  if (call.operation == Operation::kReceive)
+    meeting_->mailbox.refuse(call.peer, position_, failure);
+  else if (call.operation == Operation::kSend)
+    meeting_->mailbox.post_refused(position_, call.peer, failure);
+  else
+    refuse_round(meeting_->rounds, task.round, failure);
+}
+
+void ThreadCommunicator::execute(const std::shared_ptr<Task>& task) {
+  const Call& call = *task->call;
+  if (size() == 1) return run_alone(call);
+  if (call.operation == Operation::kSend) return post_send(task);
+  if (call.operation == Operation::kReceive) return meeting_->mailbox.receive(position_, call);
+  const SentBytes sent = run_round(meeting_->rounds, task->round, position_, task->call, scratch_);
+  for (size_t level = 0; level < sent.size(); ++level)
+    count_sent(call, static_cast<int64_t>(level), sent[level]);
+}
+
+/// Every operation of a world of one is at most a copy: the one part is the whole.
+void ThreadCommunicator::run_alone(const Call& call) {
+  if (call.operation == Operation::kBarrier || call.counts[0] == 0 || !call.destination) return;
+  if (call.accumulate)
+    sum_in_order(call.dtype, {call.source}, call.destination, call.counts[0], true);
+  else
+    copy_bytes(call.source, call.destination, call.counts[0] * dtype_bytes(call.dtype));
+}
+
+void ThreadCommunicator::post_send(const std::shared_ptr<Task>& task) {
+  const Call& call = *task->call;
+  const int64_t level = meeting_->rounds.level_between(position_, call.peer);
+  auto parcel = std::make_shared<Parcel>();
+  parcel->call = task->call;
+  parcel->deadline = deadline_after(call.deadline_seconds);
+  parcel->complete = [task, level](int64_t bytes, const std::optional<Failure>& failure) {
+    task->owner->count_sent(*task->call, level, bytes);
+    task->complete(failure);
+  };
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    std::erase_if(sends_, [](const Outstanding& send) { return send.task->done(); });
+    sends_.push_back({task, parcel});
+  }
+  meeting_->mailbox.post(position_, call.peer, parcel);
+  sends_changed_.store(true);
+  work_signal_->notify();
+}
+
+void ThreadCommunicator::work() {
+  bool alarmed = false;
+  const Alarm& alarm = hub_->alarm;
+  while (!stopping_.load()) {
+    if (run_next()) continue;
+    const SteadyTime expiry = next_expiry();
+    work_signal_->wait(
+        [&] {
+          return stopping_.load() || may_run() || sends_changed_.load() ||
+                 (alarm.rung() && !alarmed);
+        },
+        expiry);
+    alarmed = alarm.rung();
+    expire_sends();
+  }
+  while (queued_.load() > 0)
+    if (!run_next()) std::this_thread::yield();
+  expire_sends();
+}
+
+SteadyTime ThreadCommunicator::next_expiry() {
+  sends_changed_.store(false);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  SteadyTime earliest = SteadyTime::max();
+  for (const Outstanding& send : sends_)
+    if (!send.task->done()) earliest = std::min(earliest, send.parcel->deadline);
+  return earliest;
+}
+
+/// Gives up sends that nobody took by their deadline, or all of them after an alarm.
+void ThreadCommunicator::expire_sends() {
+  std::vector<Outstanding> late;
+  const SteadyTime now = std::chrono::steady_clock::now();
+  const bool alarm = hub_->alarm.rung();
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    std::erase_if(sends_, [](const Outstanding& send) { return send.task->done(); });
+    for (const Outstanding& send : sends_)
+      if (alarm || send.parcel->deadline <= now) late.push_back(send);
+  }
+  for (const Outstanding& send : late) {
+    const Call& call = *send.task->call;
+    const int64_t peer = meeting_->rounds.members()[call.peer];
+    try {
+      if (alarm) hub_->alarm.raise_for(call, rank());
+      throw Timeout(describe(call, rank()) + ": after " + std::to_string(call.deadline_seconds) +
+                        " s still waiting for rank " + std::to_string(peer),
+                    place_of(call, peer));
+    } catch (...) {
+      meeting_->mailbox.withdraw(position_, call.peer, send.parcel, current_failure());
+    }
+  }
+}
+
+void ThreadCommunicator::stop() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    stopping_.store(true);
+  }
+  work_signal_->notify();
+  if (worker_.joinable()) worker_.join();
+}
+
+void ThreadCommunicator::count_sent(const Call& call, int64_t level, int64_t bytes) {
+  if (bytes == 0) return;
+  const std::lock_guard<std::mutex> lock(ledger_mutex_);
+  ledger_.add(operation_name(call.operation), level, "none", bytes);
+}
+
+void ThreadCommunicator::drain_ledger(Ledger& ledger) {
+  const std::lock_guard<std::mutex> lock(ledger_mutex_);
+  ledger.merge(ledger_);
+  ledger_.clear();
+}
+
+}  // namespace strait::comm

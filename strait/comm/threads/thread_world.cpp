@@ -1,0 +1,155 @@
+#include "strait/comm/threads/thread_world.h"
+
+#include <algorithm>
+#include <exception>
+#include <map>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "strait/base/errors.h"
+#include "strait/comm/threads/thread_communicator.h"
+
+namespace strait::comm {
+
+namespace {
+
+using Key = std::pair<std::vector<int64_t>, int64_t>;  // members, lane
+
+/// Spinning pays when every rank and its worker can have a core; otherwise it takes the core from
+/// the thread that is waited for, and only the time of a switch or two is worth it.
+double default_spin_seconds(int64_t size) {
+  const int64_t cores = std::max<int64_t>(std::thread::hardware_concurrency(), 1);
+  return 2 * size <= cores ? 50e-6 : 10e-6;
+}
+
+void check_members(const std::vector<int64_t>& members, int64_t rank, int64_t size) {
+  const std::string who = "communicator on rank " + std::to_string(rank);
+  for (size_t i = 0; i < members.size(); ++i) {
+    if (members[i] < 0 || members[i] >= size)
+      throw UserError(who + ": member " + std::to_string(members[i]) + " is not in 0.." +
+                      std::to_string(size - 1));
+    if (i > 0 && members[i] <= members[i - 1])
+      throw UserError(who + ": members must ascend, but " + std::to_string(members[i]) +
+                      " follows " + std::to_string(members[i - 1]));
+  }
+  if (!std::binary_search(members.begin(), members.end(), rank))
+    throw UserError(who + ": this rank is not among the members");
+}
+
+}  // namespace
+
+/// The meetings of all ranks. Thread-safe.
+class ThreadWorlds::Shared {
+ public:
+  Shared(const Cluster& cluster, const ThreadWorldOptions& options, double spin)
+      : hub_(std::make_shared<Hub>(cluster, options, spin)) {}
+
+  const std::shared_ptr<Hub>& hub() const { return hub_; }
+
+  std::shared_ptr<Meeting> meeting(const Key& key) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    std::shared_ptr<Meeting>& found = meetings_[key];
+    if (!found) found = std::make_shared<Meeting>(hub_, key.first);
+    return found;
+  }
+
+ private:
+  const std::shared_ptr<Hub> hub_;
+  std::mutex mutex_;
+  std::map<Key, std::shared_ptr<Meeting>> meetings_;
+};
+
+class ThreadWorlds::ThreadWorld final : public World {
+ public:
+  ThreadWorld(std::shared_ptr<Shared> shared, int64_t rank, int64_t size)
+      : shared_(std::move(shared)),
+        rank_(rank),
+        size_(size),
+        state_(std::make_shared<RankState>()) {}
+
+  int64_t rank() const override { return rank_; }
+  int64_t size() const override { return size_; }
+
+  Communicator& communicator(const std::vector<int64_t>& members, int64_t lane) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    std::shared_ptr<ThreadCommunicator>& found = communicators_[{members, lane}];
+    if (!found) {
+      check_members(members, rank_, size_);
+      const auto position =
+          std::lower_bound(members.begin(), members.end(), rank_) - members.begin();
+      found = std::make_shared<ThreadCommunicator>(
+          shared_->hub(), shared_->meeting({members, lane}), state_, position);
+    }
+    return *found;
+  }
+
+  void abort(const std::string& reason) override { shared_->hub()->ring(rank_, reason); }
+
+  void stop() {
+    for (const auto& [key, communicator] : communicators_)
+      if (communicator) communicator->stop();
+  }
+
+ private:
+  const std::shared_ptr<Shared> shared_;
+  const int64_t rank_;
+  const int64_t size_;
+  const std::shared_ptr<RankState> state_;
+  std::mutex mutex_;
+  std::map<Key, std::shared_ptr<ThreadCommunicator>> communicators_;
+};
+
+ThreadWorlds::ThreadWorlds(int64_t size, const Cluster& cluster,
+                           const ThreadWorldOptions& options) {
+  const double spin =
+      options.spin_seconds < 0.0 ? default_spin_seconds(size) : options.spin_seconds;
+  shared_ = std::make_shared<Shared>(cluster, options, spin);
+  for (int64_t rank = 0; rank < size; ++rank)
+    worlds_.push_back(std::make_unique<ThreadWorld>(shared_, rank, size));
+}
+
+ThreadWorlds::~ThreadWorlds() {
+  shared_->hub()->ring(-1, "the thread world was destroyed with operations pending");
+  for (const auto& world : worlds_) world->stop();
+}
+
+World& ThreadWorlds::world(int64_t rank) const {
+  if (rank < 0 || rank >= size())
+    throw UserError("rank " + std::to_string(rank) + " is not in 0.." + std::to_string(size() - 1));
+  return *worlds_[rank];
+}
+
+std::unique_ptr<ThreadWorlds> make_thread_worlds(int64_t size, const Cluster& cluster,
+                                                 const ThreadWorldOptions& options) {
+  if (size < 1)
+    throw UserError("a world of " + std::to_string(size) + " ranks; the smallest has 1");
+  if (cluster.ranks != size || cluster.levels.empty())
+    throw UserError("a world of " + std::to_string(size) + " ranks on a cluster laid out for " +
+                    std::to_string(cluster.ranks) + " ranks in " +
+                    std::to_string(cluster.levels.size()) + " levels");
+  return std::make_unique<ThreadWorlds>(size, cluster, options);
+}
+
+void run_ranks(ThreadWorlds& worlds, const std::function<void(World&)>& body) {
+  std::mutex mutex;
+  std::exception_ptr first;
+  const auto run = [&](World& world) {
+    try {
+      body(world);
+    } catch (const std::exception& error) {
+      {
+        const std::lock_guard<std::mutex> lock(mutex);
+        if (!first) first = std::current_exception();
+      }
+      world.abort(error.what());
+    }
+  };
+  std::vector<std::thread> threads;
+  for (int64_t rank = 0; rank < worlds.size(); ++rank)
+    threads.emplace_back(run, std::ref(worlds.world(rank)));
+  for (std::thread& thread : threads) thread.join();
+  if (first) std::rethrow_exception(first);
+}
+
+}  // namespace strait::comm

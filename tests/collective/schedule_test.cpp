@@ -1,0 +1,220 @@
+// Every algorithm, replayed on vectors, against the definition of its operation; and its bytes and
+// steps.
+#include "strait/collective/schedule.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <string>
+
+#include "strait/base/errors.h"
+#include "tests/collective/replay.h"
+
+namespace strait::collective {
+namespace {
+
+using ::testing::HasSubstr;
+
+int64_t sum(const std::vector<int64_t>& counts) {
+  return std::accumulate(counts.begin(), counts.end(), int64_t{0});
+}
+
+/// Counts of the grid: all 0, all 1, odd, large, uneven with zeros, everything in one part.
+std::vector<std::vector<int64_t>> count_grid(int64_t parts) {
+  std::vector<std::vector<int64_t>> grid;
+  for (const int64_t each : {0, 1, 7, 1000}) grid.push_back(std::vector<int64_t>(parts, each));
+  std::vector<int64_t> uneven(parts), lumped(parts, 0);
+  for (int64_t part = 0; part < parts; ++part) uneven[part] = (part * 5 + 3) % 4 * 3;
+  lumped[parts / 2] = 11;
+  grid.push_back(uneven);
+  grid.push_back(lumped);
+  return grid;
+}
+
+/// A value that tells member, index and (by its fraction) the order of additions apart.
+double value(int64_t member, int64_t index) {
+  return 1.0 / static_cast<double>(3 + member * 17 + index);
+}
+
+struct Case {
+  int64_t members;
+  Algorithm algorithm;
+};
+
+class ScheduleGrid : public ::testing::TestWithParam<Case> {
+ protected:
+  Request request(Operation operation, std::vector<int64_t> counts) const {
+    return {operation, GetParam().algorithm, GetParam().members, std::move(counts), 0, 0};
+  }
+
+  std::vector<Buffers> run(const Request& request, int64_t source, int64_t destination,
+                           int64_t scratch = 0) const {
+    std::vector<Buffers> buffers(request.members);
+    for (int64_t member = 0; member < request.members; ++member) {
+      buffers[member].source.resize(source < 0 ? request.counts[member] : source);
+      for (size_t i = 0; i < buffers[member].source.size(); ++i)
+        buffers[member].source[i] = value(member, static_cast<int64_t>(i));
+      buffers[member].destination.assign(destination < 0 ? request.counts[member] : destination,
+                                         kUnwritten);
+      buffers[member].scratch.assign(scratch, kUnwritten);
+    }
+    replay(make_schedule(request), buffers);
+    return buffers;
+  }
+
+  /// The sum of element `index` of part `part` in the documented order of the algorithm.
+  double expected_sum(int64_t part, int64_t index) const {
+    const int64_t members = GetParam().members;
+    const int64_t first = GetParam().algorithm == Algorithm::kRing ? part + 1 : 0;
+    double result = value(first % members, index);
+    for (int64_t k = 1; k < members; ++k) result += value((first + k) % members, index);
+    return result;
+  }
+};
+
+TEST_P(ScheduleGrid, AllGatherBringsEveryPartToEveryMember) {
+  for (const auto& counts : count_grid(GetParam().members)) {
+    const auto buffers = run(request(Operation::kAllGather, counts), -1, sum(counts));
+    std::vector<double> expected;
+    for (int64_t part = 0; part < GetParam().members; ++part)
+      for (int64_t i = 0; i < counts[part]; ++i) expected.push_back(value(part, i));
+    for (const Buffers& own : buffers) EXPECT_EQ(own.destination, expected);
+  }
+}
+
+TEST_P(ScheduleGrid, ReduceScatterSumsInTheDocumentedOrder) {
+  for (const auto& counts : count_grid(GetParam().members)) {
+    const auto buffers =
+        run(request(Operation::kReduceScatter, counts), sum(counts), -1, sum(counts));
+    int64_t offset = 0;
+    for (int64_t part = 0; part < GetParam().members; offset += counts[part++])
+      for (int64_t i = 0; i < counts[part]; ++i)
+        ASSERT_EQ(buffers[part].destination[i], expected_sum(part, offset + i)) << "part " << part;
+  }
+}
+
+TEST_P(ScheduleGrid, AllReduceGivesEveryMemberTheSameSum) {
+  for (const auto& counts : count_grid(GetParam().members)) {
+    const auto buffers =
+        run(request(Operation::kAllReduce, counts), sum(counts), sum(counts), sum(counts));
+    std::vector<double> expected;
+    for (int64_t part = 0; part < GetParam().members; ++part)
+      for (int64_t i = 0; i < counts[part]; ++i)
+        expected.push_back(expected_sum(part, static_cast<int64_t>(expected.size())));
+    for (const Buffers& own : buffers) EXPECT_EQ(own.destination, expected);
+  }
+}
+
+TEST_P(ScheduleGrid, StepsAreThoseOfTheTable) {
+  const auto [members, algorithm] = GetParam();
+  const int64_t phase = members == 1 ? 0 : algorithm == Algorithm::kRing ? members - 1 : 1;
+  for (const auto& [operation, steps] :
+       std::vector<std::pair<Operation, int64_t>>{{Operation::kAllGather, phase},
+                                                  {Operation::kReduceScatter, phase},
+                                                  {Operation::kAllReduce, 2 * phase}}) {
+    EXPECT_EQ(latency_steps(operation, algorithm, members), steps);
+    if (members == 1) continue;
+    const Schedule schedule = make_schedule(request(operation, std::vector<int64_t>(members, 5)));
+    EXPECT_EQ(schedule.steps, steps) << operation_name(operation);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Worlds, ScheduleGrid,
+                         ::testing::Values(Case{1, Algorithm::kDirect}, Case{2, Algorithm::kDirect},
+                                           Case{3, Algorithm::kDirect}, Case{4, Algorithm::kDirect},
+                                           Case{5, Algorithm::kDirect}, Case{8, Algorithm::kDirect},
+                                           Case{1, Algorithm::kRing}, Case{2, Algorithm::kRing},
+                                           Case{3, Algorithm::kRing}, Case{4, Algorithm::kRing},
+                                           Case{5, Algorithm::kRing}, Case{8, Algorithm::kRing}),
+                         [](const auto& test) {
+                           return std::string(algorithm_name(test.param.algorithm)) +
+                                  std::to_string(test.param.members);
+                         });
+
+TEST(Schedule, AllToAllDeliversEveryCell) {
+  for (const int64_t members : {1, 2, 3, 4, 5, 8}) {
+    std::vector<int64_t> counts(members * members);
+    for (int64_t cell = 0; cell < members * members; ++cell) counts[cell] = (cell * 7 + 2) % 5;
+    std::vector<Buffers> buffers(members);
+    std::vector<std::vector<double>> expected(members);
+    for (int64_t from = 0; from < members; ++from)
+      for (int64_t to = 0; to < members; ++to)
+        for (int64_t i = 0; i < counts[from * members + to]; ++i) {
+          const double sent = static_cast<double>(from * 10000 + to * 100 + i);
+          buffers[from].source.push_back(sent);
+          expected[to].push_back(sent);
+        }
+    for (int64_t to = 0; to < members; ++to)
+      buffers[to].destination.assign(expected[to].size(), kUnwritten);
+    replay(make_schedule({Operation::kAllToAll, Algorithm::kDirect, members, counts, 0, 0}),
+           buffers);
+    for (int64_t to = 0; to < members; ++to) EXPECT_EQ(buffers[to].destination, expected[to]);
+  }
+}
+
+TEST(Schedule, BroadcastAndSendReachExactlyTheirReceivers) {
+  for (const int64_t members : {2, 3, 5}) {
+    std::vector<Buffers> buffers(members);
+    for (int64_t member = 0; member < members; ++member) {
+      buffers[member].source = {value(member, 0), value(member, 1)};
+      buffers[member].destination.assign(2, kUnwritten);
+    }
+    auto sent = buffers;
+    replay(make_schedule({Operation::kBroadcast, Algorithm::kDirect, members, {2}, 1, 0}), buffers);
+    for (const Buffers& own : buffers) EXPECT_EQ(own.destination, buffers[1].source);
+    replay(make_schedule({Operation::kSend,
+                          Algorithm::kDirect,
+                          members,
+                          {2},
+                          1,
+                          members - 1 == 1 ? 0 : members - 1}),
+           sent);
+    for (int64_t member = 0; member < members; ++member) {
+      const bool receives = member == (members == 2 ? 0 : members - 1);
+      EXPECT_EQ(sent[member].destination[0], receives ? sent[1].source[0] : kUnwritten);
+    }
+  }
+}
+
+TEST(Schedule, BarrierMovesNothingInOneStep) {
+  EXPECT_TRUE(
+      make_schedule({Operation::kBarrier, Algorithm::kDirect, 4, {}, 0, 0}).transfers.empty());
+  EXPECT_EQ(latency_steps(Operation::kBarrier, Algorithm::kDirect, 4), 1);
+}
+
+TEST(Schedule, EvenCountsCoverTheVector) {
+  EXPECT_EQ(even_counts(10, 4), (std::vector<int64_t>{3, 3, 3, 1}));
+  EXPECT_EQ(even_counts(3, 4), (std::vector<int64_t>{1, 1, 1, 0}));
+  EXPECT_EQ(even_counts(5, 4), (std::vector<int64_t>{2, 2, 1, 0}));
+  EXPECT_EQ(even_counts(0, 3), (std::vector<int64_t>{0, 0, 0}));
+}
+
+std::string refusal(const Request& request) {
+  try {
+    make_schedule(request);
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(Schedule, RefusesWhatDoesNotFit) {
+  EXPECT_THAT(refusal({Operation::kAllGather, Algorithm::kDirect, 3, {1, 2}, 0, 0}),
+              HasSubstr("expected 3 counts, got 2"));
+  EXPECT_THAT(refusal({Operation::kAllToAll, Algorithm::kDirect, 2, {1, 2}, 0, 0}),
+              HasSubstr("expected 4 counts"));
+  EXPECT_THAT(refusal({Operation::kAllReduce, Algorithm::kDirect, 2, {1, -1}, 0, 0}),
+              HasSubstr("part 1 is -1"));
+  EXPECT_THAT(refusal({Operation::kBroadcast, Algorithm::kRing, 2, {1}, 0, 0}),
+              HasSubstr("direct"));
+  EXPECT_THAT(refusal({Operation::kBroadcast, Algorithm::kDirect, 2, {1}, 2, 0}),
+              HasSubstr("not in 0..1"));
+  EXPECT_THAT(refusal({Operation::kSend, Algorithm::kDirect, 2, {1}, 1, 1}),
+              HasSubstr("both sides"));
+  EXPECT_THAT(refusal({Operation::kBarrier, Algorithm::kDirect, 0, {}, 0, 0}),
+              HasSubstr("at least one member"));
+}
+
+}  // namespace
+}  // namespace strait::collective
