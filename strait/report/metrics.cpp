@@ -1,0 +1,149 @@
+#include "strait/report/metrics.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cmath>
+#include <string_view>
+#include <utility>
+
+#include "strait/base/errors.h"
+#include "strait/base/file.h"
+
+namespace strait::report {
+namespace {
+
+[[noreturn]] void fail(const char* what, const std::string& path) {
+  ErrorPlace place;
+  place.file = path;
+  place.operation = what;
+  throw InputOutputError(fmt::format("cannot {} {}: {}", what, path, errno_text(errno)), place);
+}
+
+double number_or_unknown(const Json& value, const char* key) {
+  const Json* member = value.find(key);
+  return member == nullptr || member->is_null() ? kUnknown : member->as_number();
+}
+
+/// Parses one line; the error names file and line.
+StepMetrics parse_line(std::string_view line, const std::string& path, int64_t number) {
+  try {
+    return metrics_from_json(Json::parse(line, path));
+  } catch (const UserError& error) {
+    ErrorPlace place;
+    place.file = path;
+    place.line = number;
+    throw UserError(fmt::format("{}:{}: not a line of metrics: {}", path, number, error.what()),
+                    place);
+  }
+}
+
+/// Calls visit(metrics, offset behind the line) for each whole line until it returns false.
+template <class Visit>
+void for_each_line(const std::string& text, const std::string& path, Visit visit) {
+  int64_t number = 0;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = text.find('\n', begin);
+    if (end == std::string::npos) return;  // torn by the end of a process
+    const std::string_view line = std::string_view(text).substr(begin, end - begin);
+    begin = end + 1;
+    if (!visit(parse_line(line, path, ++number), begin)) return;
+  }
+}
+
+}  // namespace
+
+Json to_json(const StepMetrics& metrics) {
+  Json levels = Json::array();
+  for (const LevelBytes& level : metrics.bytes_per_level) {
+    levels.push_back(Json::object({{"level", level.level}, {"bytes", level.bytes}}));
+  }
+  Json value = Json::object({
+      {"step", metrics.step},
+      {"loss", metrics.loss},
+      {"gradient_norm", metrics.gradient_norm},
+      {"learning_rate", metrics.learning_rate},
+      {"tokens_per_second", metrics.tokens_per_second},
+      {"model_flops_utilization", metrics.model_flops_utilization},
+      {"seconds", metrics.seconds},
+      {"compute_seconds", metrics.compute_seconds},
+      {"exposed_communication_seconds", metrics.exposed_communication_seconds},
+      {"bytes_per_level", std::move(levels)},
+      {"memory_bytes", metrics.memory_bytes},
+      {"predicted_seconds", metrics.predicted_seconds},
+  });
+  if (!std::isnan(metrics.validation_loss)) value["validation_loss"] = metrics.validation_loss;
+  return value;
+}
+
+StepMetrics metrics_from_json(const Json& value) {
+  StepMetrics metrics;
+  metrics.step = value.at("step").as_integer();
+  metrics.loss = number_or_unknown(value, "loss");
+  metrics.gradient_norm = number_or_unknown(value, "gradient_norm");
+  metrics.learning_rate = number_or_unknown(value, "learning_rate");
+  metrics.tokens_per_second = number_or_unknown(value, "tokens_per_second");
+  metrics.model_flops_utilization = number_or_unknown(value, "model_flops_utilization");
+  metrics.seconds = number_or_unknown(value, "seconds");
+  metrics.compute_seconds = number_or_unknown(value, "compute_seconds");
+  metrics.exposed_communication_seconds = number_or_unknown(value, "exposed_communication_seconds");
+  for (const Json& level : value.at("bytes_per_level").as_array()) {
+    metrics.bytes_per_level.push_back(
+        {level.at("level").as_string(), level.at("bytes").as_integer()});
+  }
+  metrics.memory_bytes = value.at("memory_bytes").as_integer();
+  metrics.predicted_seconds = number_or_unknown(value, "predicted_seconds");
+  metrics.validation_loss = number_or_unknown(value, "validation_loss");
+  return metrics;
+}
+
+MetricsWriter::MetricsWriter(std::string path, int64_t resumed_step) : path_(std::move(path)) {
+  const int keep = resumed_step > 0 ? 0 : O_TRUNC;
+  file_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | keep, 0644);
+  if (file_ < 0) fail("open", path_);
+  try {
+    if (resumed_step > 0) truncate_metrics_after(path_, resumed_step);
+  } catch (...) {
+    ::close(file_);
+    throw;
+  }
+}
+
+MetricsWriter::~MetricsWriter() { ::close(file_); }
+
+void MetricsWriter::append(const StepMetrics& metrics) {
+  const std::string line = to_json(metrics).dump() + "\n";
+  for (size_t written = 0; written < line.size();) {
+    const ssize_t count = ::write(file_, line.data() + written, line.size() - written);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) fail("write", path_);
+    written += static_cast<size_t>(count);
+  }
+}
+
+std::vector<StepMetrics> read_metrics(const std::string& path) {
+  std::vector<StepMetrics> all;
+  for_each_line(read_file(path), path, [&](StepMetrics metrics, size_t) {
+    all.push_back(std::move(metrics));
+    return true;
+  });
+  return all;
+}
+
+void truncate_metrics_after(const std::string& path, int64_t step) {
+  const std::string text = read_file(path);
+  size_t kept = 0;
+  for_each_line(text, path, [&](const StepMetrics& metrics, size_t end) {
+    if (metrics.step > step) return false;
+    kept = end;
+    return true;
+  });
+  if (kept < text.size() && ::truncate(path.c_str(), static_cast<off_t>(kept)) != 0) {
+    fail("truncate", path);
+  }
+}
+
+}  // namespace strait::report

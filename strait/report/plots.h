@@ -1,0 +1,29 @@
+// Pictures of a run: loss and time per step, drawn by gnuplot.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "strait/base/errors.h"
+#include "strait/report/metrics.h"
+
+namespace strait::report {
+
+/// gnuplot cannot be started or fails on a script.
+class PlotterError : public UserError {
+ public:
+  using UserError::UserError;
+};
+
+/// Draws into `folder` (made when missing): loss.{svg,png}, training and validation loss over
+/// steps, and time.{svg,png}, the seconds of a step stacked into computing, exposed communication
+/// and the rest, with the predicted time. Beside them the data (*.tsv) and the scripts (*.gnuplot),
+/// so that a picture can be changed by hand. Long runs are drawn as means over at most 400 groups
+/// of neighbouring steps. Blocks until gnuplot ends. Returns the paths of the pictures. Errors: no
+/// steps (UserError); `gnuplot`, a name looked up in PATH or a path, cannot be started or fails
+/// (PlotterError); a file cannot be written (InputOutputError).
+std::vector<std::string> draw_plots(const std::vector<StepMetrics>& steps,
+                                    const std::string& folder,
+                                    const std::string& gnuplot = "gnuplot");
+
+}  // namespace strait::report

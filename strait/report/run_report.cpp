@@ -1,0 +1,192 @@
+#include "strait/report/run_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <numeric>
+#include <optional>
+#include <vector>
+
+#include "strait/base/errors.h"
+#include "strait/report/metrics.h"
+#include "strait/report/plots.h"
+#include "strait/report/quantities.h"
+#include "strait/report/statistics.h"
+
+namespace strait::report {
+namespace {
+
+constexpr size_t kWarmUpSteps = 5;
+constexpr size_t kLossSteps = 100;
+
+/// The figures of a run. Times are means over the steps behind the warm-up.
+struct Figures {
+  int64_t steps = 0, last_step = 0;
+  double train_loss = kUnknown, validation_loss = kUnknown;
+  double best_validation_loss = kUnknown;
+  int64_t best_validation_step = 0;
+  Statistics seconds;
+  double compute_share = kUnknown, exposed_share = kUnknown;
+  double tokens_per_second = kUnknown, utilization = kUnknown, predicted_seconds = kUnknown;
+  std::vector<LevelBytes> bytes_per_step;
+  int64_t peak_memory_bytes = 0;
+};
+
+double mean(const std::vector<double>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+void add_losses(const std::vector<StepMetrics>& steps, Figures* figures) {
+  std::vector<double> last;
+  for (size_t i = steps.size() - std::min(steps.size(), kLossSteps); i < steps.size(); ++i) {
+    last.push_back(steps[i].loss);
+  }
+  figures->train_loss = mean(last);
+  for (const StepMetrics& metrics : steps) {
+    if (!std::isfinite(metrics.validation_loss)) continue;
+    figures->validation_loss = metrics.validation_loss;
+    if (!(metrics.validation_loss >= figures->best_validation_loss)) {
+      figures->best_validation_loss = metrics.validation_loss;
+      figures->best_validation_step = metrics.step;
+    }
+  }
+}
+
+void add_times(const std::vector<StepMetrics>& steps, Figures* figures) {
+  std::vector<double> all;
+  double seconds = 0, compute = 0, exposed = 0, tokens = 0, utilization_seconds = 0;
+  for (size_t i = steps.size() > kWarmUpSteps ? kWarmUpSteps : 0; i < steps.size(); ++i) {
+    const StepMetrics& metrics = steps[i];
+    if (!std::isfinite(metrics.seconds)) continue;
+    all.push_back(metrics.seconds);
+    seconds += metrics.seconds;
+    compute += metrics.compute_seconds;
+    exposed += metrics.exposed_communication_seconds;
+    tokens += metrics.tokens_per_second * metrics.seconds;
+    utilization_seconds += metrics.model_flops_utilization * metrics.seconds;
+  }
+  figures->seconds = statistics_of(all);
+  figures->compute_share = compute / seconds;
+  figures->exposed_share = exposed / seconds;
+  figures->tokens_per_second = tokens / seconds;
+  figures->utilization = utilization_seconds / seconds;
+}
+
+Figures figures_of(const std::vector<StepMetrics>& steps) {
+  Figures figures;
+  figures.steps = static_cast<int64_t>(steps.size());
+  figures.last_step = steps.back().step;
+  add_losses(steps, &figures);
+  add_times(steps, &figures);
+  figures.predicted_seconds = steps.back().predicted_seconds;
+  figures.bytes_per_step = steps.back().bytes_per_level;
+  for (const StepMetrics& metrics : steps) {
+    figures.peak_memory_bytes = std::max(figures.peak_memory_bytes, metrics.memory_bytes);
+  }
+  return figures;
+}
+
+Json summary_of(const Figures& figures, const std::string& run_dir) {
+  Json levels = Json::array();
+  for (const LevelBytes& level : figures.bytes_per_step) {
+    levels.push_back(Json::object({{"level", level.level}, {"payload_bytes", level.bytes}}));
+  }
+  const bool evaluated = std::isfinite(figures.best_validation_loss);
+  return Json::object({
+      {"run_dir", run_dir},
+      {"steps", figures.steps},
+      {"last_step", figures.last_step},
+      {"train_loss", figures.train_loss},
+      {"validation_loss", figures.validation_loss},
+      {"best_validation_loss", figures.best_validation_loss},
+      {"best_validation_step", evaluated ? Json(figures.best_validation_step) : Json()},
+      {"seconds_per_step", to_json(figures.seconds)},
+      {"compute_share", figures.compute_share},
+      {"exposed_communication_share", figures.exposed_share},
+      {"tokens_per_second", figures.tokens_per_second},
+      {"model_flops_utilization", figures.utilization},
+      {"predicted_seconds_per_step", figures.predicted_seconds},
+      {"bytes_per_step", std::move(levels)},
+      {"peak_memory_bytes", figures.peak_memory_bytes},
+  });
+}
+
+std::string row(const char* title, const std::string& text) {
+  return fmt::format("{:<12}{}\n", title, text);
+}
+
+std::string losses_text(const Figures& figures) {
+  std::string text =
+      row("Training", fmt::format("loss {:.4f}, mean of the last {} steps", figures.train_loss,
+                                  std::min<int64_t>(figures.steps, kLossSteps)));
+  if (!std::isfinite(figures.best_validation_loss)) return text;
+  return text + row("Validation",
+                    fmt::format("loss {:.4f}; best {:.4f} after step {}", figures.validation_loss,
+                                figures.best_validation_loss, figures.best_validation_step));
+}
+
+std::string times_text(const Figures& figures) {
+  std::string time =
+      fmt::format("{} median, {} to {} for 80 % of the steps", seconds_text(figures.seconds.median),
+                  seconds_text(figures.seconds.p10), seconds_text(figures.seconds.p90));
+  if (std::isfinite(figures.predicted_seconds)) {
+    time += fmt::format("; predicted {}", seconds_text(figures.predicted_seconds));
+  }
+  return row("Step", time) +
+         row("of it",
+             fmt::format("{} compute, {} exposed communication, {} other",
+                         share_text(figures.compute_share), share_text(figures.exposed_share),
+                         share_text(1 - figures.compute_share - figures.exposed_share))) +
+         row("Speed",
+             fmt::format("{} tokens/s, {} of the peak (model FLOP/s utilisation)",
+                         count_text(figures.tokens_per_second), share_text(figures.utilization)));
+}
+
+std::string text_of(const Figures& figures, const std::string& run_dir) {
+  std::string text = row("Run", run_dir);
+  text +=
+      row("Steps", fmt::format("{}, the last is {}", count_text(static_cast<double>(figures.steps)),
+                               figures.last_step));
+  text += losses_text(figures) + times_text(figures);
+  for (const LevelBytes& level : figures.bytes_per_step) {
+    text += row("Sent", fmt::format("{} per step over {}",
+                                    bytes_text(static_cast<double>(level.bytes)), level.level));
+  }
+  return text + row("Memory", bytes_text(static_cast<double>(figures.peak_memory_bytes)) +
+                                  " at the peak of the fullest rank");
+}
+
+}  // namespace
+
+RunReport report_run(const std::string& run_dir, const std::string& gnuplot) {
+  const std::filesystem::path folder(run_dir);
+  const std::string metrics_path = folder / "metrics.jsonl";
+  ErrorPlace place;
+  place.file = metrics_path;
+  if (!std::filesystem::exists(metrics_path)) {
+    throw UserError(fmt::format("{} is not a run folder: it holds no metrics.jsonl", run_dir),
+                    place);
+  }
+  const std::vector<StepMetrics> steps = read_metrics(metrics_path);
+  if (steps.empty()) {
+    throw UserError(fmt::format("{}: no whole step yet", metrics_path), place);
+  }
+  const Figures figures = figures_of(steps);
+  RunReport report{summary_of(figures, run_dir), text_of(figures, run_dir)};
+  std::vector<std::string> plots;
+  Json plots_error;
+  try {
+    plots = draw_plots(steps, folder / "report", gnuplot);
+    report.text += row("Plots", (folder / "report").string() + "/{loss,time}.{svg,png}");
+  } catch (const PlotterError& error) {
+    plots_error = Json(error.what());
+    report.text += row("Plots", std::string("none: ") + error.what());
+  }
+  report.summary["plots"] = Json(plots);
+  report.summary["plots_error"] = plots_error;
+  return report;
+}
+
+}  // namespace strait::report

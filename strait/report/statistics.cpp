@@ -1,0 +1,40 @@
+#include "strait/report/statistics.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace strait::report {
+namespace {
+
+double quantile(const std::vector<double>& sorted, double share) {
+  const double position = share * static_cast<double>(sorted.size() - 1);
+  const auto below = static_cast<size_t>(position);
+  const size_t above = std::min(below + 1, sorted.size() - 1);
+  const double weight = position - static_cast<double>(below);
+  return sorted[below] + weight * (sorted[above] - sorted[below]);
+}
+
+}  // namespace
+
+Statistics statistics_of(std::vector<double> values) {
+  std::erase_if(values, [](double value) { return !std::isfinite(value); });
+  if (values.empty()) {
+    const double nan = std::numeric_limits<double>::quiet_NaN();
+    return {nan, nan, nan, nan, nan, 0};
+  }
+  std::sort(values.begin(), values.end());
+  return {quantile(values, 0.5), values.front(),        values.back(),
+          quantile(values, 0.1), quantile(values, 0.9), static_cast<int64_t>(values.size())};
+}
+
+Json to_json(const Statistics& statistics) {
+  return Json::object({{"median", statistics.median},
+                       {"min", statistics.min},
+                       {"max", statistics.max},
+                       {"p10", statistics.p10},
+                       {"p90", statistics.p90},
+                       {"count", statistics.count}});
+}
+
+}  // namespace strait::report

@@ -1,0 +1,24 @@
+// The six figures by which the program describes a sample of measurements.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "strait/base/json.h"
+
+namespace strait::report {
+
+/// Order statistics. With count 0 all others are NaN (null in JSON).
+struct Statistics {
+  double median, min, max, p10, p90;
+  int64_t count = 0;
+};
+
+/// Statistics of the finite values; quantiles interpolate linearly between neighbours.
+/// Cost: O(n log n).
+Statistics statistics_of(std::vector<double> values);
+
+/// {median, min, max, p10, p90, count}, the STAT of every report.
+Json to_json(const Statistics& statistics);
+
+}  // namespace strait::report

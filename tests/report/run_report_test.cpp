@@ -1,0 +1,185 @@
+// `strait report`: figures against hand calculation, pictures drawn by gnuplot, its absence, bad
+// folders.
+#include "strait/report/run_report.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+
+#include "strait/base/errors.h"
+#include "strait/base/file.h"
+#include "strait/report/metrics.h"
+#include "strait/report/plots.h"
+
+namespace strait::report {
+namespace {
+
+using ::testing::HasSubstr;
+
+class RunReportTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ =
+        std::filesystem::path(::testing::TempDir()) / ("run_report_" + std::to_string(::getpid()));
+    std::filesystem::remove_all(folder_);
+    std::filesystem::create_directories(folder_);
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  /// Steps 1 to `count`: loss = step, 0.5 s each (the first five 10 s), evaluated every 4 steps.
+  std::vector<StepMetrics> write_run(int64_t count) {
+    std::vector<StepMetrics> steps;
+    MetricsWriter writer(folder_ / "metrics.jsonl", 0);
+    for (int64_t step = 1; step <= count; ++step) {
+      StepMetrics metrics;
+      metrics.step = step;
+      metrics.loss = static_cast<double>(step);
+      metrics.seconds = step <= 5 ? 10.0 : 0.5;
+      metrics.compute_seconds = 0.8 * metrics.seconds;
+      metrics.exposed_communication_seconds = 0.05 * metrics.seconds;
+      metrics.tokens_per_second = 1024 / metrics.seconds;
+      metrics.model_flops_utilization = 0.4;
+      metrics.bytes_per_level = {{"world", 35600000}};
+      metrics.memory_bytes = 1000000 * step;
+      metrics.predicted_seconds = 0.48;
+      if (step % 4 == 0) metrics.validation_loss = std::abs(static_cast<double>(step) - 8.0) + 3.0;
+      writer.append(metrics);
+      steps.push_back(metrics);
+    }
+    return steps;
+  }
+
+  std::string text(const std::string& name) { return read_file(folder_ / name); }
+
+  std::filesystem::path folder_;
+};
+
+int64_t lines_of(const std::string& text) { return std::count(text.begin(), text.end(), '\n'); }
+
+TEST_F(RunReportTest, FiguresAgainstHandCalculation) {
+  write_run(120);
+  const RunReport report = report_run(folder_);
+  const Json& summary = report.summary;
+  EXPECT_EQ(summary.at("steps").as_integer(), 120);
+  EXPECT_EQ(summary.at("last_step").as_integer(), 120);
+  EXPECT_DOUBLE_EQ(summary.at("train_loss").as_number(), 70.5);  // mean of 21 .. 120
+  EXPECT_DOUBLE_EQ(summary.at("validation_loss").as_number(), 115.0);
+  EXPECT_DOUBLE_EQ(summary.at("best_validation_loss").as_number(), 3.0);
+  EXPECT_EQ(summary.at("best_validation_step").as_integer(), 8);
+  EXPECT_DOUBLE_EQ(summary.at("seconds_per_step").at("max").as_number(), 0.5);  // no warm-up
+  EXPECT_EQ(summary.at("seconds_per_step").at("count").as_integer(), 115);
+  EXPECT_NEAR(summary.at("compute_share").as_number(), 0.8, 1e-12);  // 115 additions
+  EXPECT_NEAR(summary.at("exposed_communication_share").as_number(), 0.05, 1e-12);
+  EXPECT_NEAR(summary.at("tokens_per_second").as_number(), 2048, 1e-8);
+  EXPECT_NEAR(summary.at("model_flops_utilization").as_number(), 0.4, 1e-12);
+  EXPECT_DOUBLE_EQ(summary.at("predicted_seconds_per_step").as_number(), 0.48);
+  EXPECT_EQ(summary.at("bytes_per_step").dump(),
+            R"([{"level": "world", "payload_bytes": 35600000}])");
+  EXPECT_EQ(summary.at("peak_memory_bytes").as_integer(), 120000000);
+  EXPECT_TRUE(summary.at("plots_error").is_null());
+  EXPECT_EQ(summary.at("plots").size(), 4u);
+  for (const char* part :
+       {"loss 70.5000, mean of the last 100 steps", "best 3.0000 after step 8", "500 ms median",
+        "predicted 480 ms", "80.0 % compute", "5.0 % exposed communication, 15.0 % other",
+        "2,048 tokens/s", "35.6 MB per step over world", "120 MB at the peak"}) {
+    EXPECT_THAT(report.text, HasSubstr(part));
+  }
+}
+
+TEST_F(RunReportTest, ShortRunsCountEveryStepAndNeedNoEvaluation) {
+  write_run(3);
+  const RunReport report = report_run(folder_);
+  EXPECT_EQ(report.summary.at("seconds_per_step").at("count").as_integer(), 3);
+  EXPECT_DOUBLE_EQ(report.summary.at("train_loss").as_number(), 2.0);
+  EXPECT_EQ(report.summary.at("validation_loss").dump(), "null");
+  EXPECT_TRUE(report.summary.at("best_validation_step").is_null());
+  EXPECT_TRUE(report.summary.at("plots_error").is_null()) << report.text;
+}
+
+TEST_F(RunReportTest, PicturesAreWholeAndHoldEveryCurve) {
+  for (const int64_t count : {1, 2, 50, 400, 401, 3000}) {
+    const auto pictures = draw_plots(write_run(count), folder_ / "report");
+    ASSERT_EQ(pictures.size(), 4u);
+    for (const std::string& path : pictures) {
+      const std::string content = read_file(path);
+      if (path.ends_with(".png")) {
+        EXPECT_EQ(content.substr(0, 8), "\x89PNG\r\n\x1a\n") << path;
+        EXPECT_THAT(content.substr(content.size() - 12), HasSubstr("IEND")) << path;
+      } else {
+        EXPECT_THAT(content, HasSubstr("</svg>")) << path;
+      }
+    }
+    if (count > 1) {  // gnuplot notes the empty range of a single loss
+      EXPECT_EQ(text("report/gnuplot.log"), "") << count;
+    }
+    for (const char* label : {"Loss (nats per token)", ">training<", "Optimizer step"}) {
+      EXPECT_THAT(text("report/loss.svg"), HasSubstr(label));
+    }
+    EXPECT_EQ(text("report/loss.svg").find(">validation<") != std::string::npos, count >= 4);
+    for (const char* label :
+         {"Time per step (ms)", ">compute<", ">exposed communication<", ">predicted<"}) {
+      EXPECT_THAT(text("report/time.svg"), HasSubstr(label));
+    }
+    const int64_t points = lines_of(text("report/time.tsv")) - 1;
+    EXPECT_LE(points, 400);
+    EXPECT_GE(points, std::min<int64_t>(count, 200));
+  }
+}
+
+TEST_F(RunReportTest, TablesHoldMeansOfGroups) {
+  draw_plots(write_run(801), folder_ / "report");  // groups of 3
+  const std::string loss = text("report/loss.tsv");
+  EXPECT_THAT(loss, HasSubstr("\n2\t2\t"));      // steps 1 to 3
+  EXPECT_THAT(loss, HasSubstr("\n800\t800\t"));  // steps 799 to 801
+  // Steps 4 to 6 take 10 + 10 + 0.5 s: 80 % compute, 85 % with communication, all; milliseconds.
+  EXPECT_THAT(text("report/time.tsv"), HasSubstr("\n5\t5466.67\t5808.33\t6833.33\t480\n"));
+  EXPECT_THAT(text("report/time.tsv"), HasSubstr("\n8\t400\t425\t500\t480\n"));
+}
+
+TEST_F(RunReportTest, UnknownTimesStillGiveAPicture) {
+  std::vector<StepMetrics> steps = write_run(20);
+  for (StepMetrics& metrics : steps) {
+    metrics.predicted_seconds = kUnknown;
+    if (metrics.step > 10)
+      metrics.compute_seconds = metrics.exposed_communication_seconds = kUnknown;
+  }
+  draw_plots(steps, folder_ / "report");
+  EXPECT_EQ(text("report/gnuplot.log"), "");
+  EXPECT_THAT(text("report/time.svg"), ::testing::Not(HasSubstr(">predicted<")));
+}
+
+TEST_F(RunReportTest, WithoutGnuplotTheReportStillComes) {
+  write_run(10);
+  const RunReport missing = report_run(folder_, "no-such-gnuplot");
+  EXPECT_EQ(missing.summary.at("steps").as_integer(), 10);
+  EXPECT_EQ(missing.summary.at("plots").size(), 0u);
+  EXPECT_THAT(missing.summary.at("plots_error").as_string(), HasSubstr("install gnuplot"));
+  EXPECT_THAT(missing.text, HasSubstr("no-such-gnuplot"));
+  const RunReport failing = report_run(folder_, "false");
+  EXPECT_THAT(failing.summary.at("plots_error").as_string(), HasSubstr("false failed"));
+}
+
+TEST_F(RunReportTest, BadFolders) {
+  EXPECT_THROW(report_run(folder_ / "none"), UserError);
+  EXPECT_THROW(report_run(folder_), UserError);
+  std::ofstream(folder_ / "metrics.jsonl") << R"({"step": 1, )";
+  try {
+    report_run(folder_);
+    ADD_FAILURE() << "accepted a run without a whole step";
+  } catch (const UserError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("no whole step"));
+    EXPECT_EQ(error.place().file, folder_ / "metrics.jsonl");
+  }
+  EXPECT_THROW(draw_plots({}, folder_), UserError);
+  write_run(2);
+  std::ofstream(folder_ / "report") << "a file where the folder should be";
+  EXPECT_THROW(report_run(folder_), InputOutputError);
+}
+
+}  // namespace
+}  // namespace strait::report
