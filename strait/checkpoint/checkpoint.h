@@ -1,0 +1,69 @@
+// Checkpoint folders: RUN/checkpoints/step-00000100 holds rank-00000.safetensors ...,
+// tokenizer.json, run.toml and manifest.json. A folder of that name is always whole: it is filled
+// under a hidden name and renamed. A crash at any moment leaves the old set of checkpoints or the
+// new one.
+//
+// Saving takes three calls, made for processes as well as threads: rank 0 begins, every rank writes
+// its file, rank 0 (or the last one) publishes. The callers see to the order between ranks.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "strait/checkpoint/manifest.h"
+
+namespace strait::checkpoint {
+
+/// A range and where its elements lie in memory now.
+struct ShardView {
+  StateRange range;
+  const void* data = nullptr;
+};
+
+/// "step-00000100".
+std::string checkpoint_name(int64_t step);
+
+/// Makes RUN/checkpoints and in it the temporary folder of `step`, removing one left by a crash.
+/// Returns its path. InputOutputError when the system refuses.
+std::string begin_save(const std::string& run_dir, int64_t step);
+
+/// Writes the file of `rank` into the temporary folder and to disk (fsync). Empty ranges are left
+/// out. A range that several ranks hold is to be written by one of them. Ranks may call in
+/// parallel. InputOutputError, with nothing left of the file, when the system fails.
+RankRecord write_rank_file(const std::string& temporary_folder, int64_t rank,
+                           const std::vector<ShardView>& shards);
+
+/// Writes a further file (tokenizer.json, run.toml) into the temporary folder and to disk.
+FileRecord write_text(const std::string& temporary_folder, const std::string& name,
+                      std::string_view contents);
+
+/// Checks that every listed file is there and every saved state covered (InternalError otherwise),
+/// writes the manifest last, and renames the folder to its final name; each is on disk before the
+/// next. An older checkpoint of the same step is replaced. Returns the final path. InputOutputError
+/// when the system fails; the old set is intact then.
+std::string publish(const std::string& temporary_folder, const Manifest& manifest);
+
+/// Drops a save that failed.
+void abandon(const std::string& temporary_folder);
+
+/// Whether `folder` has a valid manifest and every listed file with its size. Hashes are not
+/// checked.
+bool is_complete(const std::string& folder);
+
+/// Paths of the complete checkpoints of a run, oldest first. Empty when the run has none.
+std::vector<std::string> complete_checkpoints(const std::string& run_dir);
+
+/// The newest of them.
+std::optional<std::string> latest_complete(const std::string& run_dir);
+
+/// Removes what interrupted saves left. Only when no save is in progress in `run_dir`.
+void clean_partial(const std::string& run_dir);
+
+/// The checkpoint folder that a user's path means: itself, or the latest complete one of a run
+/// folder. UserError naming the nearest choice otherwise.
+std::string resolve_checkpoint(const std::string& path);
+
+}  // namespace strait::checkpoint

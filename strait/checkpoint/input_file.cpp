@@ -1,0 +1,75 @@
+#include "strait/checkpoint/input_file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <vector>
+
+#include "strait/base/errors.h"
+#include "strait/base/file.h"
+#include "strait/checkpoint/hash.h"
+
+namespace strait::checkpoint {
+namespace {
+
+// Large enough to amortise the call, small enough that the hash reads from the cache.
+constexpr int64_t kHashChunkBytes = 1 << 20;
+
+ErrorPlace at_file(const std::string& path) {
+  ErrorPlace place;
+  place.file = path;
+  return place;
+}
+
+}  // namespace
+
+InputFile::InputFile(std::string path) : path_(std::move(path)) {
+  descriptor_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor_ < 0)
+    throw UserError(fmt::format("cannot open {}: {}", path_, errno_text(errno)), at_file(path_));
+  struct stat status {};
+  if (::fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) {
+    ::close(descriptor_);
+    throw UserError(fmt::format("{} is not a regular file", path_), at_file(path_));
+  }
+  bytes_ = status.st_size;
+}
+
+InputFile::~InputFile() {
+  ::close(descriptor_);
+}
+
+void InputFile::read_at(int64_t offset, std::span<std::byte> destination) const {
+  while (!destination.empty()) {
+    const ssize_t count = ::pread(descriptor_, destination.data(), destination.size(), offset);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0)
+      throw InputOutputError(fmt::format("cannot read {}: {}", path_, errno_text(errno)),
+                             at_file(path_));
+    if (count == 0)
+      throw UserError(fmt::format("{} is truncated: it ends at byte {}, {} more are needed", path_,
+                                  offset, destination.size()),
+                      at_file(path_));
+    offset += count;
+    destination = destination.subspan(static_cast<size_t>(count));
+  }
+}
+
+std::string InputFile::hash() const {
+  Hasher128 hasher;
+  std::vector<std::byte> chunk(static_cast<size_t>(std::min(kHashChunkBytes, bytes_)));
+  for (int64_t offset = 0; offset < bytes_;) {
+    const int64_t count = std::min<int64_t>(kHashChunkBytes, bytes_ - offset);
+    const std::span<std::byte> part(chunk.data(), static_cast<size_t>(count));
+    read_at(offset, part);
+    hasher.update(part);
+    offset += count;
+  }
+  return hasher.hex();
+}
+
+}  // namespace strait::checkpoint

@@ -1,0 +1,119 @@
+// manifest.json: what a checkpoint holds. Its last line is the hash of all text before it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "strait/base/dtype.h"
+#include "strait/base/json.h"
+#include "strait/shape/shape.h"
+
+namespace strait::checkpoint {
+
+inline constexpr const char* kManifestFormat = "strait.checkpoint/1";
+inline constexpr const char* kManifestFile = "manifest.json";
+/// States of the optimizer and of the weights, as train writes them. Others may be added by a
+/// strategy.
+inline constexpr const char* kMaster = "master";
+inline constexpr const char* kFirstMoment = "first_moment";
+inline constexpr const char* kSecondMoment = "second_moment";
+inline constexpr const char* kMomentum = "momentum";
+
+/// Elements [begin, end) of one state of one unit. Elements count from the start of the unit,
+/// without padding: end is at most the unit's elements.
+struct StateRange {
+  std::string unit;
+  std::string state;
+  int64_t begin = 0, end = 0;
+  Dtype dtype = Dtype::kFloat32;
+};
+
+struct ParameterRecord {
+  std::string name;
+  std::vector<int64_t> dims;
+  int64_t offset = 0;  // elements from the start of the unit
+  int64_t elements() const;
+};
+
+struct UnitRecord {
+  std::string name;
+  int64_t elements = 0;
+  std::vector<ParameterRecord> parameters;
+};
+
+/// A file of the checkpoint other than the manifest. `name` has no folder.
+struct FileRecord {
+  std::string name;
+  int64_t bytes = 0;
+  std::string hash;  // XXH3-128, hexadecimal
+};
+
+/// A range that lies in `file` as the tensor shard_tensor_name(range).
+struct ShardRecord {
+  StateRange range;
+  std::string file;
+};
+
+/// "blocks.0/master/0-100".
+std::string shard_tensor_name(const StateRange& range);
+
+/// What one rank wrote; travels to the rank that publishes.
+struct RankRecord {
+  FileRecord file;
+  std::vector<ShardRecord> shards;
+};
+Json rank_record_json(const RankRecord& record);
+RankRecord parse_rank_record(const Json& json);
+
+struct Manifest {
+  int64_t step = 0;    // optimizer steps done
+  int64_t tokens = 0;  // trained on so far
+  int64_t ranks = 1;
+  Json placement;  // as the caller describes it
+  Json mesh = Json::object();
+  Json model = Json::object();
+  int64_t seed = 0;
+  std::string precision;
+  int64_t sequences_consumed = 0;  // position of the data, all ranks
+  int64_t parameters = 0;
+  std::optional<std::string> parameter_hash;
+  std::vector<UnitRecord> units;
+  std::vector<ShardRecord> shards;
+  std::vector<FileRecord> files;
+  Json extra = Json::object();  // the caller's own: losses, counters
+
+  /// Adds a rank's file and shards.
+  void add(const RankRecord& record);
+  /// Unit by name, or nullptr.
+  const UnitRecord* unit(const std::string& name) const;
+};
+
+/// The units of a model, to save them or to compare them with a checkpoint's.
+std::vector<UnitRecord> unit_records(const ModelShape& model);
+
+/// Text of manifest.json, with its hash.
+std::string manifest_text(const Manifest& manifest);
+
+/// Parses and checks the text of a manifest: hash, format, version, every field, and that shards
+/// name known units and files, lie inside their units and do not overlap. UserError naming `path`
+/// and what is wrong.
+Manifest parse_manifest(const std::string& text, const std::string& path);
+
+/// Manifest of the checkpoint folder `folder`. UserError as above, or when it has none.
+Manifest read_manifest(const std::string& folder);
+
+/// UserError unless the shards name known units and files, lie inside their units and do not
+/// overlap.
+void check_shards(const Manifest& manifest);
+
+/// UserError naming the first gap unless the shards of every state that occurs cover their unit.
+void require_full_coverage(const Manifest& manifest, const std::string& path);
+
+/// UserError, naming both models, unless the checkpoint at `path` holds exactly `units`: the same
+/// names, elements, and parameters with their dims and offsets.
+void require_same_units(const Manifest& manifest, const std::vector<UnitRecord>& units,
+                        const std::string& path);
+
+}  // namespace strait::checkpoint

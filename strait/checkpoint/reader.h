@@ -1,0 +1,70 @@
+// Reading a checkpoint back, in any layout.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "strait/checkpoint/manifest.h"
+#include "strait/checkpoint/safetensors.h"
+
+namespace strait::checkpoint {
+
+/// An open checkpoint. A file's size and hash are checked once, before anything is taken from it.
+/// Thread-safe: ranks that are threads may share one reader.
+/// Errors: UserError naming the file for everything that is missing, cut off or changed.
+class CheckpointReader {
+ public:
+  /// `path` is a checkpoint folder or a run folder (its latest complete checkpoint is taken).
+  explicit CheckpointReader(const std::string& path);
+  ~CheckpointReader();
+
+  const std::string& path() const { return path_; }
+  const Manifest& manifest() const { return manifest_; }
+
+  /// Copies a range from whichever shards hold it; `destination` has its exact length in bytes. The
+  /// layout of the saving run does not matter. UserError when unit or state is unknown (the nearest
+  /// is named), the range reaches beyond the unit, a part is in no file, or the dtype is another.
+  /// Cost: reads the range, and once every file that holds a part of it.
+  void load(const StateRange& range, std::span<std::byte> destination) const;
+
+  /// Contents of tokenizer.json, run.toml, ..., verified.
+  std::string read_text(const std::string& name) const;
+  /// Whether the checkpoint lists a file of that name.
+  bool has_file(const std::string& name) const;
+
+ private:
+  struct VerifiedFile;
+  const SafetensorsFile& verified(const std::string& name) const;
+  const std::vector<const ShardRecord*>& shards_of(const StateRange& range) const;
+  const FileRecord& record(const std::string& name) const;
+
+  std::string path_;
+  Manifest manifest_;
+  // Shards by "unit/state", in the order of their elements.
+  std::map<std::string, std::vector<const ShardRecord*>> shards_;
+  std::map<std::string, std::unique_ptr<VerifiedFile>> files_;
+};
+
+/// Size and hash of one listed file. `problem` is empty when both are right.
+struct FileCheck {
+  FileRecord file;
+  std::string problem;
+};
+
+/// Checks every listed file of the checkpoint in `folder`; reads them all when `with_hashes`, else
+/// only asks for their sizes.
+std::vector<FileCheck> check_files(const Manifest& manifest, const std::string& folder,
+                                   bool with_hashes);
+
+/// The same, as UserError naming the first file that is wrong.
+void verify_files(const Manifest& manifest, const std::string& folder, bool with_hashes);
+
+/// parameter_hash of the master weights that the checkpoint holds. Reads them all.
+std::string stored_parameter_hash(const CheckpointReader& reader);
+
+}  // namespace strait::checkpoint

@@ -1,0 +1,158 @@
+// What stays behind when the process is killed or the disk is full in the middle of a save.
+#include <gmock/gmock.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <fstream>
+#include <random>
+
+#include "strait/base/errors.h"
+#include "strait/base/file.h"
+#include "strait/checkpoint/snapshot.h"
+#include "tests/checkpoint/example_run.h"
+
+namespace strait::checkpoint {
+namespace {
+
+constexpr int64_t kRanks = 2;
+
+/// Runs `body` in a forked child, which never returns into the test program.
+template <class Body>
+pid_t fork_child(Body body) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    try {
+      body();
+    } catch (...) {
+      ::_exit(99);
+    }
+    ::_exit(0);
+  }
+  return child;
+}
+
+/// Saves generation after generation, half of them asynchronously, until it is killed. With
+/// `same_step` every save replaces the one before it; otherwise step = generation.
+[[noreturn]] void save_for_ever(const std::string& run_dir, int64_t first_generation,
+                                bool same_step) {
+  clean_partial(run_dir);
+  SaveSession session(run_dir, kRanks, 60.0);
+  on_ranks(kRanks, [&](int64_t rank) {
+    SnapshotWriter writer(session, rank);
+    for (int64_t generation = first_generation;; ++generation) {
+      const int64_t step = same_step ? 1 : generation;
+      const ExampleShards shards(generation, rank, kRanks);
+      std::optional<SaveDescription> description;
+      if (rank == 0) description = example_description(step, kRanks, generation);
+      if (generation % 2 == 0) {
+        writer.start(step, shards.views, std::move(description));
+        writer.finish();
+      } else {
+        session.save(step, rank, shards.views, std::move(description));
+      }
+    }
+  });
+  ::_exit(98);
+}
+
+/// Kills such a child at a random moment, `rounds` times, and checks the latest checkpoint each
+/// time.
+void kill_at_random(bool same_step, int rounds) {
+  const TemporaryFolder run;
+  std::mt19937 random(same_step ? 2 : 1);
+  std::uniform_int_distribution<int> delay_microseconds(500, 30'000);
+  int64_t newest = 0;
+  int interrupted = 0;
+  for (int round = 0; round < rounds; ++round) {
+    const pid_t child = fork_child([&] { save_for_ever(run.path(), newest + 1, same_step); });
+    ASSERT_GT(child, 0);
+    ::usleep(static_cast<useconds_t>(delay_microseconds(random)));
+    ::kill(child, SIGKILL);
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    ASSERT_TRUE(WIFSIGNALED(status)) << "the child ended by itself: " << WEXITSTATUS(status);
+    const auto latest = latest_complete(run.path());
+    if (!latest) {
+      ASSERT_EQ(newest, 0) << "the checkpoints that were there are gone";
+      continue;
+    }
+    const Manifest manifest = read_manifest(*latest);
+    const int64_t generation = manifest.extra.at("generation").as_integer();
+    ASSERT_EQ(manifest.step, same_step ? 1 : generation);
+    ASSERT_GE(generation, newest);
+    newest = generation;
+    ASSERT_NO_FATAL_FAILURE(expect_content(*latest, generation));
+    for (const std::string& name : checkpoint_entries(run.path()))
+      interrupted += name.front() == '.';
+  }
+  EXPECT_GT(newest, 0) << "no save ever ended";
+  EXPECT_GT(interrupted, 0) << "no save was ever interrupted";
+  clean_partial(run.path());
+  for (const std::string& name : checkpoint_entries(run.path())) EXPECT_NE(name.front(), '.');
+  expect_content(run.path(), newest);
+}
+
+TEST(Crash, KilledAtRandomMomentsOfNewSaves) {
+  kill_at_random(false, 60);
+}
+
+TEST(Crash, KilledAtRandomMomentsOfReplacingSaves) {
+  kill_at_random(true, 30);
+}
+
+/// A save in a child whose files may not grow beyond `limit_bytes`, as on a full disk. Its exit
+/// status.
+int save_with_limit(const std::string& run_dir, rlim_t limit_bytes, const std::string& run_file) {
+  const pid_t child = fork_child([&] {
+    ::signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit{limit_bytes, limit_bytes};
+    if (::setrlimit(RLIMIT_FSIZE, &limit) != 0) ::_exit(97);
+    SaveSession session(run_dir, kRanks, 30.0);
+    on_ranks(kRanks, [&](int64_t rank) {
+      const ExampleShards shards(2, rank, kRanks);
+      std::optional<SaveDescription> description;
+      if (rank == 0) description = example_description(2, kRanks, 2);
+      if (rank == 0) description->texts[1].contents = run_file;
+      try {
+        session.save(2, rank, shards.views, std::move(description));
+      } catch (const InputOutputError& error) {
+        if (rank == 0)
+          ::_exit(std::string(error.what()).find(run_dir) == std::string::npos ? 96 : 6);
+        ::usleep(5'000'000);  // rank 0 reports
+      }
+    });
+  });
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+TEST(Crash, FullDiskLeavesTheOldCheckpoint) {
+  const TemporaryFolder run;
+  const std::string old = save_example(run.path(), 1, kRanks);
+  const auto rank_bytes =
+      static_cast<rlim_t>(std::filesystem::file_size(old + "/rank-00000.safetensors"));
+  const auto manifest_bytes =
+      static_cast<rlim_t>(std::filesystem::file_size(old + "/manifest.json"));
+  ASSERT_LT(rank_bytes, manifest_bytes) << "the limits below meet the manifest too";
+  const std::string long_text(2 * manifest_bytes, '#');
+  const auto intact = [&] {
+    EXPECT_THAT(checkpoint_entries(run.path()), ::testing::ElementsAre("step-00000001"));
+    expect_content(run.path(), 1);
+  };
+  // In the header, in the data, in the last byte; then in the manifest.
+  for (const rlim_t limit : {rlim_t{0}, rlim_t{1}, rlim_t{100}, rank_bytes / 2, rank_bytes - 1,
+                             rank_bytes + 1, manifest_bytes - 100}) {
+    EXPECT_EQ(save_with_limit(run.path(), limit, "version = 1\n"), 6) << limit;
+    intact();
+  }
+  EXPECT_EQ(save_with_limit(run.path(), manifest_bytes + 100, long_text), 6) << "in run.toml";
+  intact();
+  EXPECT_EQ(save_with_limit(run.path(), manifest_bytes + 100, "version = 1\n"), 0) << "enough room";
+  expect_content(run.path(), 2);
+}
+
+}  // namespace
+}  // namespace strait::checkpoint

@@ -1,0 +1,89 @@
+#include "strait/checkpoint/inspect.h"
+
+#include <gmock/gmock.h>
+
+#include <fstream>
+
+#include "strait/base/errors.h"
+#include "strait/base/file.h"
+#include "strait/checkpoint/checkpoint.h"
+#include "tests/checkpoint/example_run.h"
+
+namespace strait::checkpoint {
+namespace {
+
+std::vector<std::string> keys(const Json& json) {
+  std::vector<std::string> names;
+  for (const auto& [key, value] : json.as_object()) names.push_back(key);
+  return names;
+}
+
+TEST(Inspect, ReportsTheLatestCheckpoint) {
+  const TemporaryFolder run;
+  save_example(run.path(), 1, 1);
+  const std::string path = save_example(run.path(), 2, 2);
+  const Json json = inspect(run.path());
+  EXPECT_THAT(keys(json), ::testing::ElementsAre("path", "complete", "step", "tokens", "ranks",
+                                                 "placement", "mesh", "model", "parameters",
+                                                 "parameter_hash", "files", "tensors"));
+  EXPECT_EQ(json.at("path").as_string(), path);
+  EXPECT_TRUE(json.at("complete").as_bool());
+  EXPECT_EQ(json.at("step").as_integer(), 2);
+  EXPECT_EQ(json.at("tokens").as_integer(), 2048);
+  EXPECT_EQ(json.at("ranks").as_integer(), 2);
+  EXPECT_EQ(json.at("placement").as_string(), "zero3");
+  EXPECT_EQ(json.at("mesh").at("data").as_integer(), 2);
+  EXPECT_EQ(json.at("model").at("preset").as_string(), "example");
+  EXPECT_EQ(json.at("parameters").as_integer(), 161);
+  EXPECT_TRUE(json.at("parameter_hash").is_null());
+  EXPECT_EQ(json.at("files").size(), 4u);
+  for (const Json& file : json.at("files").as_array()) {
+    EXPECT_THAT(keys(file), ::testing::ElementsAre("name", "bytes", "hash", "ok"));
+    EXPECT_TRUE(file.at("ok").as_bool());
+    EXPECT_EQ(
+        file.at("bytes").as_integer(),
+        static_cast<int64_t>(std::filesystem::file_size(path + "/" + file.at("name").as_string())));
+  }
+}
+
+TEST(Inspect, TensorsAreTheParameters) {
+  const TemporaryFolder run;
+  save_example(run.path(), 1, 2);
+  std::vector<std::string> lines;
+  const Json json = inspect(run.path());
+  for (const Json& tensor : json.at("tensors").as_array()) lines.push_back(tensor.dump());
+  const auto line = [](const char* name, const char* shape, int rank) {
+    return std::string("{\"name\": \"") + name + "\", \"dtype\": \"fp32\", \"shape\": " + shape +
+           ", \"file\": \"rank-0000" + std::to_string(rank) + ".safetensors\"}";
+  };
+  // Two ranks cut embedding at 51, blocks.0 at 28, head at 0.
+  EXPECT_THAT(lines, ::testing::ElementsAre(
+                         line("tokens.weight", "[10, 10]", 0), line("norm.bias", "[3]", 1),
+                         line("blocks.0.up.weight", "[7, 8]", 0), line("blocks.0.scale", "[]", 1),
+                         line("head.bias", "[1]", 1)));
+}
+
+TEST(Inspect, DamageIsShown) {
+  const TemporaryFolder run;
+  const std::string path = save_example(run.path(), 1, 2);
+  std::string contents = read_file(path + "/rank-00001.safetensors");
+  contents.back() = static_cast<char>(contents.back() ^ 1);
+  std::ofstream(path + "/rank-00001.safetensors", std::ios::binary) << contents;
+  const auto oks = [&] {
+    std::vector<bool> values;
+    const Json json = inspect(path);
+    for (const Json& file : json.at("files").as_array()) values.push_back(file.at("ok").as_bool());
+    return values;
+  };
+  EXPECT_THAT(oks(), ::testing::ElementsAre(true, false, true, true));
+  EXPECT_TRUE(inspect(path).at("complete").as_bool());
+  std::filesystem::remove(path + "/tokenizer.json");
+  EXPECT_THAT(oks(), ::testing::ElementsAre(true, false, false, true));
+  EXPECT_FALSE(inspect(path).at("complete").as_bool());
+  EXPECT_THROW(inspect(run.path()), UserError) << "a run folder is asked for a complete one";
+  std::filesystem::remove(path + "/manifest.json");
+  EXPECT_THROW(inspect(path), UserError);
+}
+
+}  // namespace
+}  // namespace strait::checkpoint
