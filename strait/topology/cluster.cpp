@@ -1,0 +1,122 @@
+// Lays levels on ranks, and answers which level joins two ranks.
+#include "strait/topology/cluster.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "strait/base/errors.h"
+#include "strait/topology/presets.h"
+
+namespace strait {
+namespace {
+
+[[noreturn]] void refuse(const std::string& message) {
+  ErrorPlace place;
+  place.key = "cluster.levels";
+  throw UserError(message, place);
+}
+
+void check_level(const LevelOptions& level) {
+  if (level.name.empty() || level.name == "none" || std::isdigit(uint8_t(level.name[0])))
+    refuse(fmt::format("\"{}\" cannot name a level: a name starts with a letter and is not \"none\"",
+                       level.name));
+  if (level.size < 0)
+    refuse(fmt::format("level {}: size = {}; the nearest valid size is 0 (the rest)", level.name,
+                       level.size));
+  if (!(level.gb_per_second > 0) || !std::isfinite(level.gb_per_second))
+    refuse(fmt::format("level {}: gb_per_second = {} must be above 0", level.name,
+                       level.gb_per_second));
+  if (!(level.latency_microseconds >= 0) || !std::isfinite(level.latency_microseconds))
+    refuse(fmt::format("level {}: latency_microseconds = {}; the nearest valid value is 0",
+                       level.name, level.latency_microseconds));
+  if (level.links < 1)
+    refuse(fmt::format("level {}: links = {}; the nearest valid value is 1", level.name,
+                       level.links));
+}
+
+void check_levels(const std::vector<LevelOptions>& levels) {
+  std::set<std::string> names;
+  int64_t rest_levels = 0;
+  for (const LevelOptions& level : levels) {
+    check_level(level);
+    if (!names.insert(level.name).second)
+      refuse(fmt::format("two levels are named \"{}\"; every level needs a name of its own",
+                         level.name));
+    if (level.size == 0 && ++rest_levels > 1)
+      refuse(fmt::format("level {}: only one level may have size = 0 (the rest)", level.name));
+  }
+}
+
+/// The two rank counts around `ranks` that `group` divides, as text.
+std::string nearest_multiples(int64_t ranks, int64_t group) {
+  const int64_t below = ranks / group * group;
+  if (below == 0) return fmt::format("{}", group);
+  return fmt::format("{} or {}", below, below + group);
+}
+
+/// Fan-outs for `ranks` ranks. A group that the ranks do not fill is cut to what they fill.
+std::vector<int64_t> lay_sizes(const std::vector<LevelOptions>& levels, int64_t ranks) {
+  const auto rest_level = std::find_if(levels.begin(), levels.end(),
+                                       [](const LevelOptions& level) { return level.size == 0; });
+  int64_t outside = 1;  // ranks that the levels outside "the rest" ask for
+  for (auto level = rest_level; level != levels.end(); ++level)
+    if (level->size > 0 && outside <= ranks) outside *= std::min(level->size, ranks + 1);
+  std::vector<int64_t> sizes;
+  int64_t left = ranks, group = 1;
+  for (const LevelOptions& level : levels) {
+    int64_t size = std::min(level.size, left);
+    if (level.size == 0) size = std::max<int64_t>(left / outside, 1);
+    if (left % size != 0)
+      refuse(fmt::format("{} ranks do not fill whole groups of level {} ({} ranks each); the "
+                         "nearest valid number of ranks is {}",
+                         ranks, level.name, group * size,
+                         nearest_multiples(ranks, group * size)));
+    sizes.push_back(size);
+    left /= size;
+    group *= size;
+  }
+  if (left > 1)
+    refuse(fmt::format("the levels hold {} ranks and the run has {}; the nearest valid number of "
+                       "ranks is {}, or give the outermost level {} size = 0 (the rest)",
+                       group, ranks, group, levels.back().name));
+  return sizes;
+}
+
+}  // namespace
+
+int64_t Cluster::group_size(int64_t level) const {
+  int64_t size = 1;
+  for (int64_t i = 0; i <= level; ++i) size *= levels.at(static_cast<size_t>(i)).size;
+  return size;
+}
+
+int64_t Cluster::level_between(int64_t a, int64_t b) const {
+  int64_t group = 1;
+  for (size_t level = 0; level < levels.size(); ++level) {
+    group *= levels[level].size;
+    if (a / group == b / group) return static_cast<int64_t>(level);
+  }
+  throw InternalError(fmt::format("ranks {} and {} share no level of a cluster of {} ranks", a, b, ranks));
+}
+
+Cluster make_cluster(const ClusterOptions& options, int64_t ranks) {
+  if (ranks < 1)
+    throw UserError(fmt::format("{} ranks; the nearest valid number is 1", ranks));
+  ensure(options.file.empty(), "make_cluster takes no file: read it with resolve_cluster");
+  Cluster cluster = options.levels.empty() ? cluster_rates(options.preset) : cluster_rates("localhost");
+  if (!options.levels.empty()) cluster.name = "levels";
+  const std::vector<LevelOptions> levels =
+      options.levels.empty() ? preset_levels(options.preset) : options.levels;
+  check_levels(levels);
+  const std::vector<int64_t> sizes = lay_sizes(levels, ranks);
+  for (size_t i = 0; i < levels.size(); ++i)
+    cluster.levels.push_back({levels[i].name, sizes[i], levels[i].gb_per_second * 1e9,
+                              levels[i].latency_microseconds * 1e-6, levels[i].links});
+  cluster.ranks = ranks;
+  return cluster;
+}
+
+}  // namespace strait
