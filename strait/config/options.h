@@ -8,9 +8,9 @@
 namespace strait {
 
 struct RuntimeOptions {
-  std::string backend = "auto";      // auto | threads
-  std::string device = "auto";       // auto | cpu
-  int64_t threads_per_rank = 0;      // 0 = cores / ranks, at least 1
+  std::string backend = "auto";  // auto | threads
+  std::string device = "auto";   // auto | cpu
+  int64_t threads_per_rank = 0;  // 0 = cores / ranks, at least 1
   double deadline_seconds = 120;
   bool deterministic = false;
 };
@@ -38,7 +38,7 @@ struct CompressionOptions {
 
 struct SimulateOptions {
   int64_t steps = 1;
-  std::string jitter = "none";       // none | normal:S | lognormal:S
+  std::string jitter = "none";  // none | normal:S | lognormal:S
   std::vector<double> stragglers;
   double failures_per_device_hour = 0.0;
 };
@@ -58,27 +58,27 @@ struct TuneOptions {
 
 struct TrainOptions {
   int64_t steps = 2000;
-  int64_t global_batch_size = 12;    // sequences per optimizer step over all ranks
-  int64_t micro_batch_size = 0;      // 0 = global / data ranks
-  std::string precision = "fp32";    // fp32 | fp64
-  double clip_norm = 1.0;            // 0 = off
-  std::string non_finite = "stop";   // stop | skip
-  std::string recompute = "none";    // none | block | every:K
+  int64_t global_batch_size = 12;   // sequences per optimizer step over all ranks
+  int64_t micro_batch_size = 0;     // 0 = global / data ranks
+  std::string precision = "fp32";   // fp32 | fp64
+  double clip_norm = 1.0;           // 0 = off
+  std::string non_finite = "stop";  // stop | skip
+  std::string recompute = "none";   // none | block | every:K
 };
 
 struct EvaluationOptions {
-  int64_t every_steps = 250;         // 0 = only after the last step
-  int64_t batches = 0;               // 0 = the whole validation part once
+  int64_t every_steps = 250;  // 0 = only after the last step
+  int64_t batches = 0;        // 0 = the whole validation part once
 };
 
 struct CheckpointOptions {
   int64_t every_steps = 0;
   bool asynchronous = true;
-  std::string resume = "never";      // never | auto | PATH
+  std::string resume = "never";  // never | auto | PATH
 };
 
 struct OutputOptions {
-  std::string run_dir;               // "" = a new runs/<name>-NNN
+  std::string run_dir;  // "" = a new runs/<name>-NNN
   int64_t log_every_steps = 10;
   int64_t timeline_steps = 0;
 };

@@ -1,4 +1,5 @@
-// The run file as typed structs. Parsing, validation and printing: parse_run, validate_run, print_run.
+// The run file as typed structs. Parsing, validation and printing: parse_run, validate_run,
+// print_run.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,8 @@ struct KeyPlace {
   int64_t line = 0;
 };
 
-/// A whole run. Field names are the keys of run.toml; docs/run-file.md is generated from the same table.
+/// A whole run. Field names are the keys of run.toml; docs/run-file.md is generated from the same
+/// table.
 struct Run {
   int64_t version = 1;
   std::string name = "my-run";
@@ -43,6 +45,8 @@ struct Run {
   MeshOptions mesh;
   PlacementOptions placement;
   SyncOptions sync;
+
+  std::string file;  // where it was read from, for messages; "" = built in memory
 
   /// Keys the user wrote ("train.steps" -> where), for messages and for presets that fill the rest.
   std::map<std::string, KeyPlace> written;

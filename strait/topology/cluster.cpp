@@ -8,6 +8,7 @@
 #include <set>
 
 #include "strait/base/errors.h"
+#include "strait/topology/nearest.h"
 #include "strait/topology/presets.h"
 
 namespace strait {
@@ -21,8 +22,8 @@ namespace {
 
 void check_level(const LevelOptions& level) {
   if (level.name.empty() || level.name == "none" || std::isdigit(uint8_t(level.name[0])))
-    refuse(fmt::format("\"{}\" cannot name a level: a name starts with a letter and is not \"none\"",
-                       level.name));
+    refuse(fmt::format(
+        "\"{}\" cannot name a level: a name starts with a letter and is not \"none\"", level.name));
   if (level.size < 0)
     refuse(fmt::format("level {}: size = {}; the nearest valid size is 0 (the rest)", level.name,
                        level.size));
@@ -33,8 +34,8 @@ void check_level(const LevelOptions& level) {
     refuse(fmt::format("level {}: latency_microseconds = {}; the nearest valid value is 0",
                        level.name, level.latency_microseconds));
   if (level.links < 1)
-    refuse(fmt::format("level {}: links = {}; the nearest valid value is 1", level.name,
-                       level.links));
+    refuse(
+        fmt::format("level {}: links = {}; the nearest valid value is 1", level.name, level.links));
 }
 
 void check_levels(const std::vector<LevelOptions>& levels) {
@@ -50,13 +51,6 @@ void check_levels(const std::vector<LevelOptions>& levels) {
   }
 }
 
-/// The two rank counts around `ranks` that `group` divides, as text.
-std::string nearest_multiples(int64_t ranks, int64_t group) {
-  const int64_t below = ranks / group * group;
-  if (below == 0) return fmt::format("{}", group);
-  return fmt::format("{} or {}", below, below + group);
-}
-
 /// Fan-outs for `ranks` ranks. A group that the ranks do not fill is cut to what they fill.
 std::vector<int64_t> lay_sizes(const std::vector<LevelOptions>& levels, int64_t ranks) {
   const auto rest_level = std::find_if(levels.begin(), levels.end(),
@@ -70,18 +64,19 @@ std::vector<int64_t> lay_sizes(const std::vector<LevelOptions>& levels, int64_t 
     int64_t size = std::min(level.size, left);
     if (level.size == 0) size = std::max<int64_t>(left / outside, 1);
     if (left % size != 0)
-      refuse(fmt::format("{} ranks do not fill whole groups of level {} ({} ranks each); the "
-                         "nearest valid number of ranks is {}",
-                         ranks, level.name, group * size,
-                         nearest_multiples(ranks, group * size)));
+      refuse(
+          fmt::format("{} ranks do not fill whole groups of level {} ({} ranks each); the "
+                      "nearest valid number of ranks is {}",
+                      ranks, level.name, group * size, nearest_multiples(ranks, group * size)));
     sizes.push_back(size);
     left /= size;
     group *= size;
   }
   if (left > 1)
-    refuse(fmt::format("the levels hold {} ranks and the run has {}; the nearest valid number of "
-                       "ranks is {}, or give the outermost level {} size = 0 (the rest)",
-                       group, ranks, group, levels.back().name));
+    refuse(
+        fmt::format("the levels hold {} ranks and the run has {}; the nearest valid number of "
+                    "ranks is {}, or give the outermost level {} size = 0 (the rest)",
+                    group, ranks, group, levels.back().name));
   return sizes;
 }
 
@@ -99,14 +94,15 @@ int64_t Cluster::level_between(int64_t a, int64_t b) const {
     group *= levels[level].size;
     if (a / group == b / group) return static_cast<int64_t>(level);
   }
-  throw InternalError(fmt::format("ranks {} and {} share no level of a cluster of {} ranks", a, b, ranks));
+  throw InternalError(
+      fmt::format("ranks {} and {} share no level of a cluster of {} ranks", a, b, ranks));
 }
 
 Cluster make_cluster(const ClusterOptions& options, int64_t ranks) {
-  if (ranks < 1)
-    throw UserError(fmt::format("{} ranks; the nearest valid number is 1", ranks));
+  if (ranks < 1) throw UserError(fmt::format("{} ranks; the nearest valid number is 1", ranks));
   ensure(options.file.empty(), "make_cluster takes no file: read it with resolve_cluster");
-  Cluster cluster = options.levels.empty() ? cluster_rates(options.preset) : cluster_rates("localhost");
+  Cluster cluster =
+      options.levels.empty() ? cluster_rates(options.preset) : cluster_rates("localhost");
   if (!options.levels.empty()) cluster.name = "levels";
   const std::vector<LevelOptions> levels =
       options.levels.empty() ? preset_levels(options.preset) : options.levels;

@@ -19,19 +19,19 @@ struct Level {
   int64_t links = 1;  // links that one group of the level below has into this level
 };
 
-/// A cluster laid out for `ranks` ranks: the product of level sizes is the number of ranks; the outermost
-/// level takes "the rest". Innermost levels are contiguous in rank order.
+/// A cluster laid out for `ranks` ranks: the product of level sizes is the number of ranks; the
+/// outermost level takes "the rest". Innermost levels are contiguous in rank order.
 struct Cluster {
-  std::string name;                       // preset or file
-  std::vector<Level> levels;              // innermost first, at least one
+  std::string name;           // preset or file
+  std::vector<Level> levels;  // innermost first, at least one
   int64_t ranks = 1;
-  double flops_per_second_fp32 = 0.0;     // per rank, dense GEMM
+  double flops_per_second_fp32 = 0.0;  // per rank, dense GEMM
   double flops_per_second_fp64 = 0.0;
   double flops_per_second_bf16 = 0.0;
-  double memory_bytes_per_second = 0.0;   // per rank, copy (read + write)
-  int64_t memory_bytes = 0;               // per rank
+  double memory_bytes_per_second = 0.0;  // per rank, copy (read + write)
+  int64_t memory_bytes = 0;              // per rank
   int64_t cores_per_rank = 1;
-  bool shares_cores = false;              // compute and transport use the same cores
+  bool shares_cores = false;  // compute and transport use the same cores
 
   /// Ranks in one group of level `level` (product of sizes up to and including it).
   int64_t group_size(int64_t level) const;
@@ -40,8 +40,8 @@ struct Cluster {
   int64_t level_between(int64_t a, int64_t b) const;
 };
 
-/// Builds the cluster for `ranks` ranks from [cluster]. Errors (UserError): unknown preset, sizes that do
-/// not divide the ranks; each names the nearest valid choice.
+/// Builds the cluster for `ranks` ranks from [cluster]. Errors (UserError): unknown preset, sizes
+/// that do not divide the ranks; each names the nearest valid choice.
 Cluster make_cluster(const ClusterOptions& options, int64_t ranks);
 const std::vector<std::string>& cluster_preset_names();
 

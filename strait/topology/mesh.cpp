@@ -30,9 +30,10 @@ void check_order(const std::vector<std::string>& order) {
                                        nearest_choice(name, mesh_axis_names())));
   for (const std::string& name : mesh_axis_names())
     if (std::count(order.begin(), order.end(), name) != 1)
-      refuse("mesh.order", fmt::format("mesh.order must name every axis once ({}); \"{}\" is named {} times",
-                                       fmt::join(mesh_axis_names(), ", "), name,
-                                       std::count(order.begin(), order.end(), name)));
+      refuse("mesh.order",
+             fmt::format("mesh.order must name every axis once ({}); \"{}\" is named {} times",
+                         fmt::join(mesh_axis_names(), ", "), name,
+                         std::count(order.begin(), order.end(), name)));
 }
 
 }  // namespace
@@ -49,18 +50,23 @@ Mesh::Mesh(const MeshOptions& options, int64_t ranks) : ranks_(ranks) {
   for (const std::string& name : options.order) {
     const int64_t size = written_size(options.axes, name);
     const std::string key = "mesh.axes." + name;
-    if (size < 0) refuse(key, fmt::format("{} = {}; the nearest valid size is 0 (the rest)", key, size));
+    if (size < 0)
+      refuse(key, fmt::format("{} = {}; the nearest valid size is 0 (the rest)", key, size));
     if (size == 0 && !rest.empty())
-      refuse(key, fmt::format("{0} = 0, but \"{1}\" already takes the rest; the nearest valid size is 1", key, rest));
+      refuse(key,
+             fmt::format("{0} = 0, but \"{1}\" already takes the rest; the nearest valid size is 1",
+                         key, rest));
     if (size == 0) rest = name;
     if (size > ranks || product > ranks)
-      refuse(key, fmt::format("{} = {} does not fit {} ranks; the nearest valid size is 1", key, size, ranks));
+      refuse(key, fmt::format("{} = {} does not fit {} ranks; the nearest valid size is 1", key,
+                              size, ranks));
     product *= std::max<int64_t>(size, 1);
   }
   if (ranks % product != 0 || (rest.empty() && product != ranks))
-    refuse("mesh.axes", fmt::format("the mesh axes hold {} ranks and the run has {}; set data = 0 (the rest) "
-                                    "or run {} ranks",
-                                    product, ranks, std::max(ranks / product, int64_t{1}) * product));
+    refuse("mesh.axes",
+           fmt::format("the mesh axes hold {} ranks and the run has {}; set data = 0 (the rest) "
+                       "or run {} ranks",
+                       product, ranks, std::max(ranks / product, int64_t{1}) * product));
   int64_t stride = 1;
   for (const std::string& name : options.order) {
     const int64_t size = name == rest ? ranks / product : written_size(options.axes, name);
@@ -89,6 +95,8 @@ std::vector<int64_t> Mesh::group(int64_t rank, const std::string& name) const {
   return members;
 }
 
-int64_t Mesh::data_ranks() const { return axis("data").size * axis("z").size; }
+int64_t Mesh::data_ranks() const {
+  return axis("data").size * axis("z").size;
+}
 
 }  // namespace strait

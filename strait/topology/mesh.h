@@ -18,8 +18,9 @@ struct MeshAxis {
 /// Ranks laid on named axes. An immutable value; safe to share between threads.
 class Mesh {
  public:
-  /// Sizes of [mesh] for `ranks` ranks. Errors (UserError): sizes whose product is not the number of
-  /// ranks, two "the rest" axes, an order that is no permutation; each names the nearest valid choice.
+  /// Sizes of [mesh] for `ranks` ranks. Errors (UserError): sizes whose product is not the number
+  /// of ranks, two "the rest" axes, an order that is no permutation; each names the nearest valid
+  /// choice.
   Mesh(const MeshOptions& options, int64_t ranks);
 
   int64_t ranks() const { return ranks_; }

@@ -10,10 +10,10 @@ namespace strait {
 /// One level of links, as written by the user. Bandwidth is per direction.
 struct LevelOptions {
   std::string name;
-  int64_t size = 0;                    // fan-out; 0 = the rest
+  int64_t size = 0;  // fan-out; 0 = the rest
   double gb_per_second = 0.0;
   double latency_microseconds = 0.0;
-  int64_t links = 1;                   // links that leave one group of the level below
+  int64_t links = 1;  // links that leave one group of the level below
 };
 
 /// Exactly one of preset, file, levels.

@@ -1,7 +1,7 @@
-// Sources: [olcf] OLCF user documentation, Frontier user guide; [axonn] calibration table of AxoNN's
-// communication model (examples/comm_model.py), GiB/s times 1.0737; [rccl] RCCL all-reduce sweep of 8 B on
-// Frontier; [zeropp] DeepSpeed's ZeRO++ tutorial; [vendor] data sheets; [measured] on the 2-core
-// development machine; [design] our assumption, to be replaced by `strait probe`.
+// Sources: [olcf] OLCF user documentation, Frontier user guide; [axonn] calibration table of
+// AxoNN's communication model (examples/comm_model.py), GiB/s times 1.0737; [rccl] RCCL all-reduce
+// sweep of 8 B on Frontier; [zeropp] DeepSpeed's ZeRO++ tutorial; [vendor] data sheets; [measured]
+// on the 2-core development machine; [design] our assumption, to be replaced by `strait probe`.
 #include "strait/topology/presets.h"
 
 #include <fmt/format.h>
@@ -26,40 +26,69 @@ std::vector<Preset> make_presets() {
   return {
       {"localhost",
        {{"world", 0, 10.0 /*memcpy 13.4 [measured]*/, 5.0 /*[design]*/, 1}},
-       100e9 /*104 per core [measured]*/, 50e9 /*half of fp32 [design]*/,
-       220e9 /*oneDNN per core [measured]*/, 13.4e9 /*[measured]*/, 8 * kGibibyte /*[design]*/, true},
+       100e9 /*104 per core [measured]*/,
+       50e9 /*half of fp32 [design]*/,
+       220e9 /*oneDNN per core [measured]*/,
+       13.4e9 /*[measured]*/,
+       8 * kGibibyte /*[design]*/,
+       true},
       {"frontier",  // a rank is one GCD of an MI250X
        {{"pair", 2, 200.0 /*[olcf]*/, 2.0 /*[design]*/, 1},
-        // Two stride-2 rings at once reach 50 GiB/s each [axonn]: two links of 50 GB/s [olcf] per pair.
+        // Two stride-2 rings at once reach 50 GiB/s each [axonn]: two links of 50 GB/s [olcf] per
+        // pair.
         {"node", 4, 50.0 /*[olcf]*/, 4.0 /*54 us / 14 ring steps [rccl]*/, 2},
         {"world", 0, 25.0 /*Slingshot 200 Gb/s [olcf]*/, 11.0 /*per doubling of nodes [rccl]*/, 4}},
-       47.85e12 /*matrix cores [vendor]*/, 47.85e12 /*[vendor]*/, 191.5e12 /*383 per MI250X [vendor]*/,
-       1.6e12 /*[olcf]*/, 64 * kGibibyte /*[olcf]*/, false},
+       47.85e12 /*matrix cores [vendor]*/,
+       47.85e12 /*[vendor]*/,
+       191.5e12 /*383 per MI250X [vendor]*/,
+       1.6e12 /*[olcf]*/,
+       64 * kGibibyte /*[olcf]*/,
+       false},
       {"perlmutter",
        {{"node", 4, 241.6 /*225 GiB/s [axonn]*/, 3.0 /*[design]*/, 1},
         {"world", 0, 25.0 /*Slingshot-11 [vendor]*/, 10.0 /*[design]*/, 4}},
-       19.5e12 /*[vendor]*/, 19.5e12 /*[vendor]*/, 312e12 /*[vendor]*/, 1.555e12 /*[vendor]*/,
-       40 * kGibibyte /*1,536 of 1,792 nodes [vendor]*/, false},
+       19.5e12 /*[vendor]*/,
+       19.5e12 /*[vendor]*/,
+       312e12 /*[vendor]*/,
+       1.555e12 /*[vendor]*/,
+       40 * kGibibyte /*1,536 of 1,792 nodes [vendor]*/,
+       false},
       {"alps",
        {{"node", 4, 450.0 /*NVLink4 [vendor]*/, 3.0 /*[design]*/, 1},
         {"world", 0, 25.0 /*Slingshot-11 [vendor]*/, 10.0 /*[design]*/, 4}},
-       67e12 /*[vendor]*/, 67e12 /*[vendor]*/, 989e12 /*[vendor]*/, 4.0e12 /*[vendor]*/,
-       96 * kGibibyte /*[vendor]*/, false},
+       67e12 /*[vendor]*/,
+       67e12 /*[vendor]*/,
+       989e12 /*[vendor]*/,
+       4.0e12 /*[vendor]*/,
+       96 * kGibibyte /*[vendor]*/,
+       false},
       {"dgx-v100",  // DGX-2
        {{"node", 16, 150.0 /*NVSwitch [vendor]*/, 3.0 /*[design]*/, 1},
         {"world", 0, 12.5 /*InfiniBand 100 Gb/s [zeropp]*/, 10.0 /*[design]*/, 8 /*[zeropp]*/}},
-       15.7e12 /*[vendor]*/, 7.8e12 /*[vendor]*/, 125e12 /*fp16, it has no bf16 [vendor]*/,
-       0.9e12 /*[vendor]*/, 32 * kGibibyte /*[zeropp]*/, false},
+       15.7e12 /*[vendor]*/,
+       7.8e12 /*[vendor]*/,
+       125e12 /*fp16, it has no bf16 [vendor]*/,
+       0.9e12 /*[vendor]*/,
+       32 * kGibibyte /*[zeropp]*/,
+       false},
       {"dgx-a100",
        {{"node", 8, 300.0 /*NVSwitch, 600 both ways [vendor]*/, 3.0 /*[design]*/, 1},
         {"world", 0, 25.0 /*InfiniBand 200 Gb/s [vendor]*/, 10.0 /*[design]*/, 8 /*[vendor]*/}},
-       19.5e12 /*[vendor]*/, 19.5e12 /*[vendor]*/, 312e12 /*[vendor]*/, 2.039e12 /*[vendor]*/,
-       80 * kGibibyte /*[vendor]*/, false},
+       19.5e12 /*[vendor]*/,
+       19.5e12 /*[vendor]*/,
+       312e12 /*[vendor]*/,
+       2.039e12 /*[vendor]*/,
+       80 * kGibibyte /*[vendor]*/,
+       false},
       {"dgx-h100",
        {{"node", 8, 450.0 /*NVSwitch, 900 both ways [vendor]*/, 3.0 /*[design]*/, 1},
         {"world", 0, 50.0 /*InfiniBand 400 Gb/s [vendor]*/, 10.0 /*[design]*/, 8 /*[vendor]*/}},
-       67e12 /*[vendor]*/, 67e12 /*[vendor]*/, 989e12 /*[vendor]*/, 3.35e12 /*[vendor]*/,
-       80 * kGibibyte /*[vendor]*/, false},
+       67e12 /*[vendor]*/,
+       67e12 /*[vendor]*/,
+       989e12 /*[vendor]*/,
+       3.35e12 /*[vendor]*/,
+       80 * kGibibyte /*[vendor]*/,
+       false},
   };
 }
 
@@ -73,15 +102,17 @@ const Preset& find_preset(const std::string& name) {
     if (preset.name == name) return preset;
   ErrorPlace place;
   place.key = "cluster.preset";
-  throw UserError(fmt::format("cluster.preset = \"{}\" is unknown; the nearest is \"{}\" ({})", name,
-                              nearest_choice(name, cluster_preset_names()),
+  throw UserError(fmt::format("cluster.preset = \"{}\" is unknown; the nearest is \"{}\" ({})",
+                              name, nearest_choice(name, cluster_preset_names()),
                               fmt::join(cluster_preset_names(), ", ")),
                   place);
 }
 
 }  // namespace
 
-std::vector<LevelOptions> preset_levels(const std::string& preset) { return find_preset(preset).levels; }
+std::vector<LevelOptions> preset_levels(const std::string& preset) {
+  return find_preset(preset).levels;
+}
 
 Cluster cluster_rates(const std::string& preset) {
   const Preset& found = find_preset(preset);

@@ -8,8 +8,8 @@
 
 namespace strait {
 
-/// Levels of a preset, innermost first; the outermost takes the rest. UserError (key cluster.preset)
-/// names the nearest preset.
+/// Levels of a preset, innermost first; the outermost takes the rest. UserError (key
+/// cluster.preset) names the nearest preset.
 std::vector<LevelOptions> preset_levels(const std::string& preset);
 
 /// A Cluster with the name and the rates of a preset, and no levels yet. UserError as above.

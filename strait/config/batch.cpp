@@ -1,0 +1,59 @@
+// Global batch = micro-batch * accumulation * data ranks, without remainder.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "strait/config/keys.h"
+#include "strait/config/validate.h"
+#include "strait/topology/mesh.h"
+#include "strait/topology/nearest.h"
+
+namespace strait {
+namespace {
+
+void refuse_global(const Run& run, int64_t data_ranks) {
+  refuse_key(run, "train.global_batch_size",
+             fmt::format("train.global_batch_size = {} does not divide over {} data-parallel "
+                         "ranks; the nearest valid "
+                         "value is {}",
+                         run.train.global_batch_size, data_ranks,
+                         nearest_multiples(run.train.global_batch_size, data_ranks)));
+}
+
+void refuse_micro(const Run& run, int64_t data_ranks) {
+  const int64_t global = run.train.global_batch_size, micro = run.train.micro_batch_size;
+  refuse_key(
+      run, "train.micro_batch_size",
+      fmt::format(
+          "train.micro_batch_size = {} times {} data-parallel ranks does not divide "
+          "train.global_batch_size = {}; the nearest valid value is {}, or a global batch of {}",
+          micro, data_ranks, global, nearest_divisor(global / data_ranks, micro),
+          nearest_multiples(global, micro * data_ranks)));
+}
+
+}  // namespace
+
+Resolved resolve_batch(const Run& run, int64_t ranks, int64_t cores) {
+  Resolved resolved;
+  resolved.ranks = ranks;
+  resolved.data_ranks = Mesh(run.mesh, ranks).data_ranks();
+  resolved.global_batch_size = run.train.global_batch_size;
+  if (run.train.global_batch_size % resolved.data_ranks != 0)
+    refuse_global(run, resolved.data_ranks);
+  const int64_t share = run.train.global_batch_size / resolved.data_ranks;
+  resolved.micro_batch_size = run.train.micro_batch_size == 0 ? share : run.train.micro_batch_size;
+  if (share % resolved.micro_batch_size != 0) refuse_micro(run, resolved.data_ranks);
+  resolved.accumulation = share / resolved.micro_batch_size;
+  const int64_t written = run.runtime.threads_per_rank;
+  resolved.threads_per_rank = written > 0 ? written : std::max<int64_t>(cores / ranks, 1);
+  resolved.decay_steps =
+      run.optimizer.decay_steps == 0 ? run.train.steps : run.optimizer.decay_steps;
+  return resolved;
+}
+
+Resolved resolve_batch(const Run& run, int64_t ranks) {
+  return resolve_batch(run, ranks, static_cast<int64_t>(std::thread::hardware_concurrency()));
+}
+
+}  // namespace strait

@@ -1,0 +1,111 @@
+#include "strait/config/check_key.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <set>
+
+#include "strait/base/errors.h"
+
+namespace strait {
+namespace {
+
+/// "a number above 0" where the border itself is not allowed, else the border.
+std::string nearest_number(double value, const Rule& rule) {
+  if (value <= rule.least)
+    return rule.above_least ? fmt::format("above {}", rule.least) : fmt::format("{}", rule.least);
+  return rule.below_most ? fmt::format("below {}", rule.most) : fmt::format("{}", rule.most);
+}
+
+void check_number(const Key& key, const Run& run, double value) {
+  const Rule& rule = key.rule;
+  const bool low = rule.above_least ? value > rule.least : value >= rule.least;
+  const bool high = rule.below_most ? value < rule.most : value <= rule.most;
+  if (low && high && std::isfinite(value)) return;
+  refuse_key(run, key.name,
+             fmt::format("{} = {} is out of range ({}); the nearest valid value is {}", key.name,
+                         value, rule_text(rule), nearest_number(value, rule)));
+}
+
+/// True for "every:2"; refuses "every:0" and "every:x".
+bool fits_form(const Key& key, const Run& run, const std::string& text) {
+  for (const std::string& form : key.rule.forms) {
+    if (!text.starts_with(form)) continue;
+    int64_t number = 0;
+    const char* end = text.data() + text.size();
+    const auto [stop, code] = std::from_chars(text.data() + form.size(), end, number);
+    if (code == std::errc() && stop == end && number >= key.rule.form_least &&
+        number <= 1'000'000'000)
+      return true;
+    refuse_key(
+        run, key.name,
+        fmt::format("{} = {}: after \"{}\" comes a whole number >= {}; the nearest valid value "
+                    "is \"{}{}\"",
+                    key.name, toml_string(text), form, key.rule.form_least, form,
+                    key.rule.form_least));
+  }
+  return false;
+}
+
+void check_text(const Key& key, const Run& run, const std::string& text) {
+  const Rule& rule = key.rule;
+  if (rule.choices.empty()) return;
+  if (std::find(rule.choices.begin(), rule.choices.end(), text) != rule.choices.end()) return;
+  if (fits_form(key, run, text)) return;
+  if (rule.or_path && text.find_first_of("/.") != std::string::npos) return;
+  const bool known = std::find(rule.later.begin(), rule.later.end(), text) != rule.later.end();
+  refuse_key(
+      run, key.name,
+      fmt::format("{} = {} is {}; the nearest valid value is {} ({})", key.name, toml_string(text),
+                  known ? "not available in this version" : "unknown",
+                  toml_string(nearest_choice(text.substr(0, 100), rule.choices)), rule_text(rule)));
+}
+
+void check_texts(const Key& key, const Run& run, const std::vector<std::string>& texts) {
+  if (texts.empty())
+    refuse_key(run, key.name,
+               fmt::format("{} is empty; the nearest valid value is [{}]", key.name,
+                           toml_string(key.rule.choices.front())));
+  std::set<std::string> seen;
+  for (const std::string& text : texts) {
+    check_text(key, run, text);
+    if (!seen.insert(text).second)
+      refuse_key(run, key.name,
+                 fmt::format("{} names {} twice; name it once", key.name, toml_string(text)));
+  }
+}
+
+struct Checker {
+  const Key& key;
+  const Run& run;
+  void operator()(bool) const {}
+  void operator()(int64_t value) const { check_number(key, run, static_cast<double>(value)); }
+  void operator()(uint64_t) const {}
+  void operator()(double value) const { check_number(key, run, value); }
+  void operator()(const std::string& value) const { check_text(key, run, value); }
+  void operator()(const std::vector<std::string>& values) const { check_texts(key, run, values); }
+  void operator()(const std::vector<double>& values) const {
+    for (const double value : values) check_number(key, run, value);
+  }
+  void operator()(const NumberPair& pair) const {
+    for (const double value : pair) check_number(key, run, value);
+  }
+  void operator()(const std::vector<LevelOptions>&) const {}  // by make_cluster
+};
+
+}  // namespace
+
+void check_key(const Key& key, const Run& run) {
+  static const Run defaults;
+  if (same_value(key, run, defaults)) return;
+  if (key.rule.only_default)
+    refuse_key(run, key.name,
+               fmt::format("{} = {} cannot take effect in this version; the valid value is {}",
+                           key.name, value_text(key, run), value_text(key, defaults)));
+  const Checker checker{key, run};
+  std::visit([&](auto field) { checker(std::as_const(field(const_cast<Run&>(run)))); }, key.field);
+}
+
+}  // namespace strait

@@ -1,0 +1,395 @@
+// The table itself: one row per key of run.toml.
+#include "strait/config/keys.h"
+#include "strait/topology/cluster.h"
+
+namespace strait {
+namespace {
+
+/// Function that reaches a field through a chain of members: kField<&Run::train,
+/// &TrainOptions::steps>.
+template <auto... Members>
+constexpr auto kField = +[](Run& run) -> auto& {
+  return (run.*....*Members);
+};
+
+// The most that keeps products of counts inside 64 bits.
+constexpr double kMostCount = 1e9;
+constexpr double kMostSteps = 1e15;
+
+Rule any() {
+  return {};
+}
+
+Rule only_default() {
+  Rule rule;
+  rule.only_default = true;
+  return rule;
+}
+
+Rule between(double least, double most) {
+  Rule rule;
+  rule.least = least;
+  rule.most = most;
+  return rule;
+}
+
+Rule at_least(double least) {
+  return between(least, std::numeric_limits<double>::infinity());
+}
+
+Rule share() {  // [0, 1)
+  Rule rule = between(0, 1);
+  rule.below_most = true;
+  return rule;
+}
+
+Rule positive() {
+  Rule rule = at_least(0);
+  rule.above_least = true;
+  return rule;
+}
+
+Rule one_of(std::vector<std::string> choices, std::vector<std::string> later = {}) {
+  Rule rule;
+  rule.choices = std::move(choices);
+  rule.later = std::move(later);
+  return rule;
+}
+
+Rule with_form(Rule rule, const char* prefix, int64_t least) {
+  rule.forms = {prefix};
+  rule.form_least = least;
+  return rule;
+}
+
+Rule or_path(Rule rule) {
+  rule.or_path = true;
+  return rule;
+}
+
+Rule span() {  // checked against the cluster by validate_run
+  Rule rule;
+  rule.or_whole_number = true;
+  return rule;
+}
+
+using Rows = std::vector<Key>;
+
+Rows general_keys() {
+  Rule version = between(1, 1);
+  return {
+      {"version", kField<&Run::version>, version, "Version of this format."},
+      {"name", kField<&Run::name>, any(), "Name of the run; letters, digits, '-', '_' and '.'."},
+      {"seed", kField<&Run::seed>, any(),
+       "Seed of initial values, data order, dropout and sampling."},
+      {"runtime.backend", kField<&Run::runtime, &RuntimeOptions::backend>,
+       one_of({"auto", "threads"}, {"mpi", "nccl"}), "How ranks run; auto chooses threads."},
+      {"runtime.device", kField<&Run::runtime, &RuntimeOptions::device>,
+       one_of({"auto", "cpu"}, {"cuda"}), "Where tensors live; auto chooses cpu."},
+      {"runtime.threads_per_rank", kField<&Run::runtime, &RuntimeOptions::threads_per_rank>,
+       between(0, 4096), "Compute threads of a rank; 0 = cores / ranks, at least 1."},
+      {"runtime.deadline_seconds", kField<&Run::runtime, &RuntimeOptions::deadline_seconds>,
+       positive(), "Longest wait for another rank before the run ends with exit code 4."},
+      {"runtime.deterministic", kField<&Run::runtime, &RuntimeOptions::deterministic>, any(),
+       "Refuse every source of run-to-run differences."},
+  };
+}
+
+Rows model_keys() {
+  constexpr auto model = &Run::model;
+  constexpr auto shape = &ModelOptions::shape;
+  const char* filled = "model.preset";
+  return {
+      {"model.preset", kField<model, &ModelOptions::preset>, any(),
+       "Named model that fills the keys of this section that are not written."},
+      {"model.family", kField<model, &ModelOptions::family>, one_of({"gpt2"}, {"llama", "unet"}),
+       "Architecture.", filled},
+      {"model.shape.layers", kField<model, shape, &ShapeOptions::layers>, between(1, 1e5),
+       "Transformer blocks.", filled},
+      {"model.shape.heads", kField<model, shape, &ShapeOptions::heads>, between(1, 1e5),
+       "Attention heads; they divide the width.", filled},
+      {"model.shape.kv_heads", kField<model, shape, &ShapeOptions::kv_heads>, between(1, 1e5),
+       "Key/value heads; gpt2: equal to heads, and follows heads when it is not written.", filled},
+      {"model.shape.width", kField<model, shape, &ShapeOptions::width>, between(1, 1e6),
+       "Size of the residual stream.", filled},
+      {"model.shape.ffn_width", kField<model, shape, &ShapeOptions::ffn_width>, between(1, 1e7),
+       "Inner size of the feed-forward part; it does not follow a written width.", filled},
+      {"model.shape.context", kField<model, shape, &ShapeOptions::context>, between(1, 1e7),
+       "Longest sequence in tokens.", filled},
+      {"model.shape.bias", kField<model, shape, &ShapeOptions::bias>, any(),
+       "Biases of linear layers and LayerNorm.", filled},
+      {"model.shape.dropout", kField<model, shape, &ShapeOptions::dropout>, share(),
+       "Dropout probability.", filled},
+      {"model.shape.tied_head", kField<model, shape, &ShapeOptions::tied_head>, any(),
+       "The head shares the token embedding.", filled},
+  };
+}
+
+Rows data_keys() {
+  return {
+      {"data.path", kField<&Run::data, &DataOptions::path>, any(),
+       "Text file, folder or gzip (known by its content); required to train."},
+      {"data.encoding", kField<&Run::data, &DataOptions::encoding>,
+       one_of({"utf-8", "windows-1252", "latin-1"}),
+       "Encoding of the text; a byte that is not valid utf-8 is an error with file and offset."},
+      {"data.tokenizer", kField<&Run::data, &DataOptions::tokenizer>,
+       or_path(with_form(one_of({"byte", "char"}), "bpe:", 256)),
+       "bpe:N trains a byte-level BPE of N tokens on the text; a path names a tokenizer.json."},
+      {"data.validation_share", kField<&Run::data, &DataOptions::validation_share>, share(),
+       "The last part of the text, kept for evaluation."},
+      {"data.document_separator", kField<&Run::data, &DataOptions::document_separator>, any(),
+       "\"\" = one stream; otherwise documents are packed and attention stays inside each."},
+  };
+}
+
+Rows train_keys() {
+  constexpr auto train = &Run::train;
+  return {
+      {"train.steps", kField<train, &TrainOptions::steps>, between(1, kMostSteps),
+       "Optimizer steps."},
+      {"train.global_batch_size", kField<train, &TrainOptions::global_batch_size>,
+       between(1, kMostCount), "Sequences per optimizer step over all ranks."},
+      {"train.micro_batch_size", kField<train, &TrainOptions::micro_batch_size>,
+       between(0, kMostCount),
+       "Sequences per rank and micro-step; 0 = global / data ranks. Accumulation = global / (micro "
+       "* data)."},
+      {"train.precision", kField<train, &TrainOptions::precision>,
+       one_of({"fp32", "fp64"}, {"bf16", "fp16"}), "Element type of computing and sending."},
+      {"train.clip_norm", kField<train, &TrainOptions::clip_norm>, at_least(0),
+       "Largest global gradient norm; 0 = off."},
+      {"train.non_finite", kField<train, &TrainOptions::non_finite>, one_of({"stop", "skip"}),
+       "What all ranks do when any gradient is not finite."},
+      {"train.recompute", kField<train, &TrainOptions::recompute>,
+       with_form(one_of({"none", "block"}), "every:", 1),
+       "Blocks whose activations are computed again in backward; every:K = each K-th block."},
+  };
+}
+
+Rows optimizer_keys() {
+  constexpr auto optimizer = &Run::optimizer;
+  return {
+      {"optimizer.kind", kField<optimizer, &OptimizerOptions::kind>, one_of({"adamw", "sgd"}),
+       "Update rule."},
+      {"optimizer.betas", kField<optimizer, &OptimizerOptions::betas>, share(),
+       "Decay of the two moments; sgd: the first is the momentum."},
+      {"optimizer.eps", kField<optimizer, &OptimizerOptions::eps>, positive(),
+       "Added to the root of the second moment."},
+      {"optimizer.weight_decay", kField<optimizer, &OptimizerOptions::weight_decay>, at_least(0),
+       "Decoupled; matrices and embeddings only."},
+      {"optimizer.schedule", kField<optimizer, &OptimizerOptions::schedule>,
+       one_of({"constant", "linear", "cosine", "wsd"}), "Learning rate after the warm-up."},
+      {"optimizer.learning_rate", kField<optimizer, &OptimizerOptions::learning_rate>, at_least(0),
+       "Peak learning rate."},
+      {"optimizer.minimum_learning_rate",
+       kField<optimizer, &OptimizerOptions::minimum_learning_rate>, at_least(0),
+       "Last learning rate, at most the peak; when it is not written it follows a lower peak."},
+      {"optimizer.warmup_steps", kField<optimizer, &OptimizerOptions::warmup_steps>,
+       between(0, kMostSteps), "Steps of linear warm-up; may be longer than the run."},
+      {"optimizer.decay_steps", kField<optimizer, &OptimizerOptions::decay_steps>,
+       between(0, kMostSteps), "Step at which the decay ends; 0 = train.steps."},
+  };
+}
+
+Rows run_control_keys() {
+  return {
+      {"evaluation.every_steps", kField<&Run::evaluation, &EvaluationOptions::every_steps>,
+       between(0, kMostSteps), "0 = never in between; after the last step always."},
+      {"evaluation.batches", kField<&Run::evaluation, &EvaluationOptions::batches>,
+       between(0, kMostSteps),
+       "0 = the whole validation part once, in order, in windows that do not overlap."},
+      {"checkpoint.every_steps", kField<&Run::checkpoint, &CheckpointOptions::every_steps>,
+       between(0, kMostSteps), "0 = only after the last step and on a signal."},
+      {"checkpoint.asynchronous", kField<&Run::checkpoint, &CheckpointOptions::asynchronous>, any(),
+       "Write from a snapshot while training goes on."},
+      {"checkpoint.resume", kField<&Run::checkpoint, &CheckpointOptions::resume>,
+       or_path(one_of({"never", "auto"})),
+       "auto = go on if output.run_dir holds a complete checkpoint; a path names a checkpoint."},
+      {"output.run_dir", kField<&Run::output, &OutputOptions::run_dir>, any(),
+       "\"\" = a new runs/<name>-NNN; a folder that holds a run is an error unless resuming."},
+      {"output.log_every_steps", kField<&Run::output, &OutputOptions::log_every_steps>,
+       between(1, kMostSteps), "Steps between two lines."},
+      {"output.timeline_steps", kField<&Run::output, &OutputOptions::timeline_steps>,
+       between(0, kMostSteps), "Steps recorded as Chrome trace."},
+  };
+}
+
+Rows cluster_keys() {
+  return {
+      {"cluster.preset", kField<&Run::cluster, &ClusterOptions::preset>,
+       one_of(cluster_preset_names()),
+       "Named cluster. Exactly one of preset, file and levels is written."},
+      {"cluster.file", kField<&Run::cluster, &ClusterOptions::file>, any(),
+       "Cluster file from strait probe."},
+      {"cluster.levels", kField<&Run::cluster, &ClusterOptions::levels>, any(),
+       "Levels, innermost first: { name, size, gb_per_second, latency_microseconds, links }; size "
+       "is the "
+       "fan-out, 0 = the rest."},
+  };
+}
+
+Rows mesh_keys() {
+  constexpr auto axes = &MeshOptions::axes;
+  return {
+      {"mesh.order", kField<&Run::mesh, &MeshOptions::order>, only_default(),
+       "Axes, innermost first."},
+      {"mesh.axes.x", kField<&Run::mesh, axes, &MeshAxes::x>, only_default(),
+       "Tensor grid, first axis."},
+      {"mesh.axes.y", kField<&Run::mesh, axes, &MeshAxes::y>, only_default(),
+       "Tensor grid, second axis."},
+      {"mesh.axes.z", kField<&Run::mesh, axes, &MeshAxes::z>, only_default(),
+       "Tensor grid, depth."},
+      {"mesh.axes.sequence", kField<&Run::mesh, axes, &MeshAxes::sequence>, only_default(),
+       "Sequence parts."},
+      {"mesh.axes.data", kField<&Run::mesh, axes, &MeshAxes::data>, between(0, kMostCount),
+       "Data-parallel ranks; 0 = the rest."},
+      {"mesh.axes.stage", kField<&Run::mesh, axes, &MeshAxes::stage>, only_default(),
+       "Pipeline stages."},
+  };
+}
+
+Rows placement_keys() {
+  constexpr auto placement = &Run::placement;
+  constexpr auto spans = &PlacementOptions::spans;
+  constexpr auto codecs = &PlacementOptions::codecs;
+  const char* filled = "placement.preset";
+  return {
+      {"placement.preset", kField<placement, &PlacementOptions::preset>,
+       one_of({"ddp", "zero1", "zero2", "zero3", "hsdp", "mics"}, {"zero++", "zero-topo"}),
+       "Fills spans and reduce_every that are not written."},
+      {"placement.reduce_every", kField<placement, &PlacementOptions::reduce_every>,
+       one_of({"micro-step", "step"}), "How often gradients are reduced across groups.", filled},
+      {"placement.prefetch_units", kField<placement, &PlacementOptions::prefetch_units>,
+       between(0, kMostCount), "Units gathered ahead of their use."},
+      {"placement.spans.weights", kField<placement, spans, &PlacementSpans::weights>, span(),
+       "Ranks that share one copy: none, a level's name, or a number of ranks of the data axis.",
+       filled},
+      {"placement.spans.secondary", kField<placement, spans, &PlacementSpans::secondary>,
+       only_default(), "Span of the secondary weights.", filled},
+      {"placement.spans.gradients", kField<placement, spans, &PlacementSpans::gradients>, span(),
+       "Span of the gradients.", filled},
+      {"placement.spans.optimizer", kField<placement, spans, &PlacementSpans::optimizer>, span(),
+       "Span of master weights and moments.", filled},
+      {"placement.codecs.weights", kField<placement, codecs, &PlacementCodecs::weights>,
+       only_default(), "Codec of gathered weights.", filled},
+      {"placement.codecs.secondary", kField<placement, codecs, &PlacementCodecs::secondary>,
+       only_default(), "Codec of the secondary weights.", filled},
+      {"placement.codecs.gradients", kField<placement, codecs, &PlacementCodecs::gradients>,
+       only_default(), "Codecs of reduced gradients, one per hop, innermost first.", filled},
+      {"placement.codecs.update", kField<placement, codecs, &PlacementCodecs::update>,
+       only_default(), "Codec of the update.", filled},
+  };
+}
+
+Rows parallel_keys() {
+  return {
+      {"tensor.overlap", kField<&Run::tensor, &TensorOptions::overlap>, only_default(),
+       "Overlapped collectives."},
+      {"tensor.sequence_parallel", kField<&Run::tensor, &TensorOptions::sequence_parallel>,
+       only_default(), "Split the sequence between tensor-parallel regions."},
+      {"tensor.tiles", kField<&Run::tensor, &TensorOptions::tiles>, only_default(),
+       "Tiled compute and communication."},
+      {"tensor.cached_gathers", kField<&Run::tensor, &TensorOptions::cached_gathers>,
+       only_default(), "Layers whose gathered weights are kept."},
+      {"pipeline.order", kField<&Run::pipeline, &PipelineOptions::order>, only_default(),
+       "Order of micro-batches."},
+      {"pipeline.chunks_per_stage", kField<&Run::pipeline, &PipelineOptions::chunks_per_stage>,
+       only_default(), "Chunks of an interleaved stage."},
+      {"pipeline.cuts", kField<&Run::pipeline, &PipelineOptions::cuts>, only_default(),
+       "Where stages are cut."},
+      {"pipeline.activation_codec", kField<&Run::pipeline, &PipelineOptions::activation_codec>,
+       only_default(), "Codec between stages."},
+      {"compression.codec", kField<&Run::compression, &CompressionOptions::codec>, only_default(),
+       "Codec of an every-step all-reduce."},
+      {"compression.skip_below_elements",
+       kField<&Run::compression, &CompressionOptions::skip_below_elements>, only_default(),
+       "Smaller parameters are sent as they are."},
+      {"compression.adapt", kField<&Run::compression, &CompressionOptions::adapt>, only_default(),
+       "How the strength is chosen."},
+      {"compression.adapt_every_steps",
+       kField<&Run::compression, &CompressionOptions::adapt_every_steps>, only_default(),
+       "Steps between two choices."},
+  };
+}
+
+Rows sync_keys() {
+  constexpr auto rounds = &SyncOptions::rounds;
+  constexpr auto outer = &SyncOptions::outer;
+  constexpr auto sync = &Run::sync;
+  return {
+      {"sync.policy", kField<sync, &SyncOptions::policy>,
+       one_of({"every-step"}, {"post-local-sgd", "slowmo", "diloco", "streaming-diloco", "co2"}),
+       "When replicas agree."},
+      {"sync.replica", kField<sync, &SyncOptions::replica>, only_default(), "Span of one replica."},
+      {"sync.rounds.period_steps", kField<sync, rounds, &SyncRounds::period_steps>, only_default(),
+       "Local steps."},
+      {"sync.rounds.delay_steps", kField<sync, rounds, &SyncRounds::delay_steps>, only_default(),
+       "Steps to hide the transfer."},
+      {"sync.rounds.fragments", kField<sync, rounds, &SyncRounds::fragments>, only_default(),
+       "Parts of the model."},
+      {"sync.rounds.fragment_order", kField<sync, rounds, &SyncRounds::fragment_order>,
+       only_default(), "Layers of a fragment."},
+      {"sync.rounds.mixing", kField<sync, rounds, &SyncRounds::mixing>, only_default(),
+       "Share of the outer result."},
+      {"sync.rounds.eager", kField<sync, rounds, &SyncRounds::eager>, only_default(),
+       "Use the own update at once."},
+      {"sync.outer.kind", kField<sync, outer, &SyncOuter::kind>, only_default(),
+       "Outer update rule."},
+      {"sync.outer.learning_rate", kField<sync, outer, &SyncOuter::learning_rate>, only_default(),
+       "Outer learning rate."},
+      {"sync.outer.momentum", kField<sync, outer, &SyncOuter::momentum>, only_default(),
+       "Outer momentum."},
+      {"sync.outer.clip", kField<sync, outer, &SyncOuter::clip>, only_default(),
+       "Outer clipping; 0 = off."},
+      {"sync.outer.penalty", kField<sync, outer, &SyncOuter::penalty>, only_default(),
+       "Penalty on stale updates."},
+      {"sync.outer.codec", kField<sync, outer, &SyncOuter::codec>, only_default(),
+       "Codec of outer updates."},
+      {"sync.outer.on_lost_replica", kField<sync, outer, &SyncOuter::on_lost_replica>,
+       only_default(), "What happens when a replica is lost."},
+  };
+}
+
+Rows tool_keys() {
+  Rule memory_share = between(0, 1);
+  memory_share.above_least = true;
+  return {
+      {"simulate.steps", kField<&Run::simulate, &SimulateOptions::steps>, between(1, kMostCount),
+       "Steps to replay."},
+      {"simulate.jitter", kField<&Run::simulate, &SimulateOptions::jitter>, only_default(),
+       "Random spread of times."},
+      {"simulate.stragglers", kField<&Run::simulate, &SimulateOptions::stragglers>, only_default(),
+       "Slow ranks."},
+      {"simulate.failures_per_device_hour",
+       kField<&Run::simulate, &SimulateOptions::failures_per_device_hour>, only_default(),
+       "Rate of failures."},
+      {"plan.keep", kField<&Run::plan, &PlanOptions::keep>, between(1, kMostCount),
+       "Candidates to show."},
+      {"plan.memory_share", kField<&Run::plan, &PlanOptions::memory_share>, memory_share,
+       "Part of a rank's memory that a plan may use."},
+      {"plan.search", kField<&Run::plan, &PlanOptions::search>,
+       one_of({"mesh", "placement", "codecs", "pipeline", "micro_batch_size", "recompute"}),
+       "What may vary; the rest stays as this file says."},
+      {"tune.budget_seconds", kField<&Run::tune, &TuneOptions::budget_seconds>, only_default(),
+       "Time to search."},
+      {"tune.trial_steps", kField<&Run::tune, &TuneOptions::trial_steps>, only_default(),
+       "Steps of a trial."},
+      {"tune.candidates", kField<&Run::tune, &TuneOptions::candidates>, only_default(),
+       "Plans to try."},
+  };
+}
+
+}  // namespace
+
+const std::vector<Key>& run_keys() {
+  static const std::vector<Key> table = [] {
+    Rows rows;
+    for (Rows (*part)() :
+         {general_keys, model_keys, data_keys, train_keys, optimizer_keys, run_control_keys,
+          cluster_keys, mesh_keys, placement_keys, parallel_keys, sync_keys, tool_keys})
+      for (Key& key : part()) rows.push_back(std::move(key));
+    return rows;
+  }();
+  return table;
+}
+
+}  // namespace strait

@@ -1,0 +1,197 @@
+#include "strait/config/parse.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "strait/base/errors.h"
+#include "strait/base/file.h"
+#include "strait/config/keys.h"
+#include "strait/shape/shape.h"
+#include "strait/topology/cluster.h"
+
+namespace strait {
+namespace {
+
+const std::string kCommandLine = "--set";
+const char* const kClusterKeys[] = {"cluster.preset", "cluster.file", "cluster.levels"};
+
+[[noreturn]] void refuse(const std::string& message, const std::string& key, const KeyPlace& at) {
+  ErrorPlace place;
+  place.file = at.file;
+  place.key = key;
+  if (at.line > 0) place.line = at.line;
+  throw UserError(message, place);
+}
+
+/// Where and as what a value was written.
+class Reader {
+ public:
+  Reader(Run& run, std::string file) : run_(run), file_(std::move(file)) {}
+
+  /// Reads every key below `prefix`.
+  void read_table(const TomlValue::Table& table, const std::string& prefix) {
+    for (const auto& [word, value] : table) {
+      const std::string name = prefix.empty() ? word : prefix + "." + word;
+      if (const Key* key = find_key(name)) {
+        read_value(*key, value, file_, run_);
+        run_.written[name] = {file_, value.line};
+      } else if (const auto* below = value.as<TomlValue::Table>(); below && is_section(name)) {
+        read_table(*below, name);
+      } else {
+        refuse_name(name, value);
+      }
+    }
+  }
+
+ private:
+  [[noreturn]] void refuse_name(const std::string& name, const TomlValue& value) const {
+    if (is_section(name))
+      refuse(
+          fmt::format("{0} is a section: wants a table, found {1}; write [{0}] and its keys below",
+                      name, value.type_name()),
+          name, {file_, value.line});
+    const char* what = value.as<TomlValue::Table>() ? "section" : "key";
+    refuse(fmt::format("unknown {} \"{}\"; the nearest is \"{}\"", what, name, nearest_key(name)),
+           name, {file_, value.line});
+  }
+
+  Run& run_;
+  std::string file_;
+};
+
+/// `text` as one TOML value, or nothing when it is none.
+std::optional<TomlValue> parse_value(const std::string& text) {
+  try {
+    TomlValue top = parse_toml("value = " + text, kCommandLine);
+    auto& table = std::get<TomlValue::Table>(top.value);
+    if (table.size() != 1) return std::nullopt;  // a line break smuggled in more keys
+    table[0].second.line = 0;
+    return std::move(table[0].second);
+  } catch (const UserError&) {
+    return std::nullopt;
+  }
+}
+
+TomlValue text_value(std::string text, const std::string& key) {
+  if (!parse_value(toml_string(text)))
+    refuse(fmt::format("the value of {} is not valid UTF-8", key), key, {kCommandLine, 0});
+  TomlValue value;
+  value.value = std::move(text);
+  return value;
+}
+
+bool is_quoted(const std::string& text) {
+  return text.size() >= 2 && (text[0] == '"' || text[0] == '\'') && text.back() == text[0];
+}
+
+/// "a,b" as a list of strings, or of numbers where elements are numbers.
+TomlValue comma_list(const std::string& text, const Key& key) {
+  const bool strings = std::holds_alternative<std::vector<std::string>& (*)(Run&)>(key.field);
+  TomlValue::Array elements;
+  for (size_t begin = 0; begin <= text.size() && !text.empty();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    const std::string item = text.substr(begin, end - begin);
+    const auto parsed = strings ? std::nullopt : parse_value(item);
+    elements.push_back(parsed ? *parsed : text_value(item, key.name));
+    begin = end + 1;
+  }
+  TomlValue list;
+  list.value = std::move(elements);
+  return list;
+}
+
+/// The value of --set as the key's type wants it, otherwise as a string.
+TomlValue setting_value(const Key& key, const std::string& text) {
+  const bool is_text = std::holds_alternative<std::string& (*)(Run&)>(key.field);
+  const bool is_list =
+      type_name(key).find("list") != std::string::npos || type_name(key) == "two numbers";
+  if (is_list && !text.starts_with("[")) return comma_list(text, key);
+  if (!is_text || is_quoted(text))
+    if (auto parsed = parse_value(text)) return std::move(*parsed);
+  return text_value(text, key.name);
+}
+
+/// A cluster choice on the command line replaces the one of the file.
+void forget_other_clusters(const std::string& chosen, Run& run) {
+  const Run defaults;
+  for (const char* other : kClusterKeys) {
+    if (other == chosen) continue;
+    copy_value(*find_key(other), defaults, run);
+    run.written.erase(other);
+  }
+}
+
+void apply_setting(const std::string& setting, Run& run) {
+  const size_t equals = setting.find('=');
+  if (equals == std::string::npos || equals == 0)
+    refuse(fmt::format("--set {}: wants KEY=VALUE, for example train.steps=100", setting), setting,
+           {kCommandLine, 0});
+  const std::string name = setting.substr(0, equals), text = setting.substr(equals + 1);
+  if (const Key* key = find_key(name)) {
+    read_value(*key, setting_value(*key, text), kCommandLine, run);
+    run.written[name] = {kCommandLine, 0};
+  } else if (auto table = is_section(name) ? parse_value(text) : std::nullopt;
+             table && table->as<TomlValue::Table>()) {
+    for (auto& member : std::get<TomlValue::Table>(table->value)) member.second.line = 0;
+    Reader(run, kCommandLine).read_table(*table->as<TomlValue::Table>(), name);
+  } else {
+    const std::string nearest = is_section(name) ? name + ".KEY" : nearest_key(name);
+    refuse(fmt::format("unknown key \"{}\"; the nearest is \"{}\"", name, nearest), name,
+           {kCommandLine, 0});
+  }
+  if (std::find(std::begin(kClusterKeys), std::end(kClusterKeys), name) != std::end(kClusterKeys))
+    forget_other_clusters(name, run);
+}
+
+void fill_model(Run& run) {
+  Run filled;
+  try {
+    filled.model = model_preset(run.model.preset);
+  } catch (const UserError& error) {
+    refuse_key(run, "model.preset", error.what());
+  }
+  for (const Key& key : run_keys())
+    if (std::string_view(key.filled_by) == "model.preset" && !run.is_set(key.name))
+      copy_value(key, filled, run);
+  if (run.model.family == "gpt2" && !run.is_set("model.shape.kv_heads"))
+    run.model.shape.kv_heads = run.model.shape.heads;
+}
+
+}  // namespace
+
+Run parse_run(std::string_view text, const std::string& file,
+              const std::vector<std::string>& sets) {
+  Run run;
+  run.file = file;
+  const TomlValue top = parse_toml(text, file);
+  Reader(run, file).read_table(*top.as<TomlValue::Table>(), "");
+  for (const std::string& setting : sets) apply_setting(setting, run);
+  fill_model(run);
+  if (!run.is_set("optimizer.minimum_learning_rate"))
+    run.optimizer.minimum_learning_rate =
+        std::min(run.optimizer.minimum_learning_rate, run.optimizer.learning_rate);
+  return run;
+}
+
+Run load_run(const std::string& path, const std::vector<std::string>& sets) {
+  return parse_run(read_file(path), path, sets);
+}
+
+std::string cluster_setting(const std::string& preset_or_file) {
+  const auto& presets = cluster_preset_names();
+  if (std::find(presets.begin(), presets.end(), preset_or_file) != presets.end())
+    return "cluster.preset=" + preset_or_file;
+  if (preset_or_file.find_first_of("/.") != std::string::npos)
+    return "cluster.file=" + preset_or_file;
+  ErrorPlace place;
+  place.key = "--cluster";
+  throw UserError(
+      fmt::format("--cluster {}: neither a preset nor a file; the nearest preset is \"{}\" ({})",
+                  preset_or_file, nearest_choice(preset_or_file, presets),
+                  fmt::join(presets, ", ")),
+      place);
+}
+
+}  // namespace strait

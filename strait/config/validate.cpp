@@ -1,0 +1,184 @@
+#include "strait/config/validate.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <string>
+#include <vector>
+
+#include "strait/base/errors.h"
+#include "strait/config/check_key.h"
+#include "strait/config/cluster_file.h"
+#include "strait/config/keys.h"
+#include "strait/topology/nearest.h"
+
+namespace strait {
+namespace {
+
+/// Refuses a key that is not at its default although `reason` keeps it from taking effect.
+void refuse_without_effect(const Run& run, const std::string& name, const std::string& reason) {
+  static const Run defaults;
+  const Key& key = *find_key(name);
+  if (same_value(key, run, defaults)) return;
+  refuse_key(run, name,
+             fmt::format("{} = {} cannot take effect: {}; the nearest valid value is {}", name,
+                         value_text(key, run), reason, value_text(key, defaults)));
+}
+
+void check_name(const Run& run) {
+  std::string good;
+  for (const char c : run.name)
+    good +=
+        std::isalnum(static_cast<uint8_t>(c)) || c == '-' || c == '_' || (c == '.' && !good.empty())
+            ? c
+            : '-';
+  if (good.empty() || good.size() > 100) good = good.empty() ? "my-run" : good.substr(0, 100);
+  if (good != run.name)
+    refuse_key(run, "name",
+               fmt::format("name = {} cannot name a folder; the nearest valid name is \"{}\"",
+                           toml_string(run.name), good));
+}
+
+void check_model(const Run& run) {
+  const ShapeOptions& shape = run.model.shape;
+  if (shape.width % shape.heads != 0)
+    refuse_key(
+        run, run.is_set("model.shape.heads") ? "model.shape.heads" : "model.shape.width",
+        fmt::format(
+            "{} heads do not divide the width {}; the nearest valid heads is {}, or a width of {}",
+            shape.heads, shape.width, nearest_divisor(shape.width, shape.heads),
+            std::max<int64_t>((shape.width + shape.heads / 2) / shape.heads, 1) * shape.heads));
+  if (run.model.family == "gpt2" && shape.kv_heads != shape.heads)
+    refuse_key(run, "model.shape.kv_heads",
+               fmt::format("model.shape.kv_heads = {}: gpt2 has as many key/value heads as heads; "
+                           "the nearest valid "
+                           "value is {}",
+                           shape.kv_heads, shape.heads));
+}
+
+void check_optimizer(const Run& run) {
+  const OptimizerOptions& optimizer = run.optimizer;
+  if (optimizer.kind == "sgd") {
+    refuse_without_effect(run, "optimizer.eps", "optimizer.kind = \"sgd\" has no eps");
+    if (optimizer.betas[1] != OptimizerOptions().betas[1])
+      refuse_key(
+          run, "optimizer.betas",
+          fmt::format("the second of optimizer.betas = {} cannot take effect: optimizer.kind = "
+                      "\"sgd\" uses "
+                      "only the first; the nearest valid value is [{}, {}]",
+                      value_text(*find_key("optimizer.betas"), run),
+                      toml_number(optimizer.betas[0]), toml_number(OptimizerOptions().betas[1])));
+  }
+  if (optimizer.schedule == "constant") {
+    // The default minimum follows a lower peak (parse_run), so a follower is as good as the
+    // default.
+    if (run.is_set("optimizer.minimum_learning_rate"))
+      refuse_without_effect(run, "optimizer.minimum_learning_rate",
+                            "optimizer.schedule = \"constant\" never decays");
+    refuse_without_effect(run, "optimizer.decay_steps",
+                          "optimizer.schedule = \"constant\" never decays");
+  } else if (optimizer.minimum_learning_rate > optimizer.learning_rate) {
+    refuse_key(run, "optimizer.minimum_learning_rate",
+               fmt::format("optimizer.minimum_learning_rate = {} is above optimizer.learning_rate "
+                           "= {}; the nearest "
+                           "valid value is {}",
+                           optimizer.minimum_learning_rate, optimizer.learning_rate,
+                           optimizer.learning_rate));
+  }
+}
+
+void check_control(const Run& run) {
+  if (run.data.validation_share == 0) {
+    const char* reason = "data.validation_share = 0 leaves nothing to evaluate";
+    refuse_without_effect(run, "evaluation.every_steps", reason);
+    refuse_without_effect(run, "evaluation.batches", reason);
+  }
+  if (run.checkpoint.resume == "auto" && run.output.run_dir.empty())
+    refuse_key(run, "checkpoint.resume",
+               "checkpoint.resume = \"auto\" cannot take effect without output.run_dir, because "
+               "every run then gets a "
+               "new folder; set output.run_dir, or the nearest valid value is \"never\"");
+}
+
+void check_cluster_choice(const Run& run) {
+  std::vector<std::string> chosen;
+  for (const char* key : {"cluster.preset", "cluster.file", "cluster.levels"})
+    if (run.is_set(key)) chosen.push_back(key);
+  if (chosen.size() > 1)
+    refuse_key(run, chosen[1],
+               fmt::format("{} and {} are both written; exactly one of preset, file and levels can "
+                           "take effect: remove one",
+                           chosen[0], chosen[1]));
+  if (run.is_set("cluster.levels") && run.cluster.levels.empty())
+    refuse_key(run, "cluster.levels",
+               "cluster.levels is empty; write at least one level, or preset = \"localhost\"");
+}
+
+void check_mesh(const Run& run, int64_t ranks) {
+  const int64_t data = run.mesh.axes.data;
+  if (data != 0 && data != ranks)
+    refuse_key(run, "mesh.axes.data",
+               fmt::format("mesh.axes.data = {}, but the run has {} ranks and every other axis "
+                           "is 1; the nearest valid value is {} (or 0, the rest)",
+                           data, ranks, ranks));
+}
+
+void check_spans(const Run& run, const Cluster& cluster) {
+  std::vector<std::string> names = {"none", "world"};
+  for (const Level& level : cluster.levels)
+    if (level.name != "world") names.push_back(level.name);
+  const PlacementSpans& spans = run.placement.spans;
+  const std::pair<const char*, const std::string*> all[] = {{"weights", &spans.weights},
+                                                            {"gradients", &spans.gradients},
+                                                            {"optimizer", &spans.optimizer}};
+  for (const auto& [word, span] : all) {
+    if (std::find(names.begin(), names.end(), *span) != names.end()) continue;
+    int64_t number = 0;
+    const char* end = span->data() + span->size();
+    const auto [stop, code] = std::from_chars(span->data(), end, number);
+    if (code == std::errc() && stop == end && number >= 1) continue;
+    refuse_key(run, fmt::format("placement.spans.{}", word),
+               fmt::format("placement.spans.{} = {}: a span is none, a level of cluster {} or a "
+                           "number of ranks >= 1; "
+                           "the nearest valid value is \"{}\" ({})",
+                           word, toml_string(*span), cluster.name,
+                           nearest_choice(span->substr(0, 100), names), fmt::join(names, ", ")));
+  }
+}
+
+}  // namespace
+
+void validate_run(const Run& run, int64_t ranks) {
+  if (ranks < 1) throw UserError(fmt::format("{} ranks; the nearest valid number is 1", ranks));
+  for (const Key& key : run_keys()) check_key(key, run);
+  check_name(run);
+  check_model(run);
+  check_optimizer(run);
+  check_control(run);
+  check_cluster_choice(run);
+  check_mesh(run, ranks);
+  check_spans(run, resolve_cluster(run, ranks));
+  resolve_batch(run, ranks, 1);
+}
+
+void require_data(const Run& run) {
+  if (run.data.path.empty())
+    refuse_key(run, "data.path",
+               "data.path is required to train: a text file, folder or gzip; write it under [data] "
+               "or give "
+               "--set data.path=FILE");
+}
+
+std::optional<int64_t> known_vocabulary(const DataOptions& data) {
+  if (data.tokenizer == "byte") return 256;
+  const std::string prefix = "bpe:";
+  if (!data.tokenizer.starts_with(prefix)) return std::nullopt;
+  int64_t number = 0;
+  const char* end = data.tokenizer.data() + data.tokenizer.size();
+  const auto [stop, code] = std::from_chars(data.tokenizer.data() + prefix.size(), end, number);
+  if (code != std::errc() || stop != end || number < 1) return std::nullopt;
+  return number;
+}
+
+}  // namespace strait

@@ -1,0 +1,41 @@
+// What a run file may ask for, and what follows from it for a number of ranks.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "strait/config/run.h"
+
+namespace strait {
+
+/// Checks values, combinations, and what they mean on `ranks` ranks (mesh, batch, spans, cluster;
+/// reads the cluster file if there is one). A key at its default is always accepted; any other
+/// value that cannot take effect is refused. Whether data.path exists is not checked here: see
+/// require_data. Errors: UserError with file, line, key and the nearest valid choice.
+void validate_run(const Run& run, int64_t ranks);
+
+/// UserError unless data.path is set: training needs it; plan, simulate and verify do not.
+void require_data(const Run& run);
+
+/// Numbers that follow from the run and the number of ranks.
+struct Resolved {
+  int64_t ranks = 1;
+  int64_t data_ranks = 1;         // ranks that see different sequences
+  int64_t global_batch_size = 1;  // = micro_batch_size * accumulation * data_ranks
+  int64_t micro_batch_size = 1;   // sequences per rank and micro-step
+  int64_t accumulation = 1;       // micro-steps per optimizer step
+  int64_t threads_per_rank = 1;
+  int64_t decay_steps = 0;  // step at which the learning rate's decay ends
+};
+
+/// `cores`: cores that all ranks of this machine share. UserError names the nearest valid batch
+/// size.
+Resolved resolve_batch(const Run& run, int64_t ranks, int64_t cores);
+/// With the cores of this machine.
+Resolved resolve_batch(const Run& run, int64_t ranks);
+
+/// Vocabulary size where data.tokenizer alone gives it: 256 for byte, N for bpe:N; none for char
+/// and for a tokenizer.json, which need the data or the file.
+std::optional<int64_t> known_vocabulary(const DataOptions& data);
+
+}  // namespace strait
