@@ -1,0 +1,404 @@
+// The only file that includes CLI11.
+#include "strait/cli/arguments.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include "strait/base/errors.h"
+#include "strait/base/version.h"
+
+namespace strait::cli {
+namespace {
+
+[[noreturn]] void refuse(const std::string& message, const std::string& flag) {
+  ErrorPlace place;
+  place.key = flag;
+  throw UserError(message, place);
+}
+
+struct CaseKey {
+  const char* name;
+  bool whole_number;
+  std::vector<std::string> choices;  // empty = any text
+  const char* about;
+};
+
+struct Subject {
+  const char* name;
+  const char* about;
+  const char* example;
+  std::vector<CaseKey> keys;
+};
+
+const std::vector<Subject>& subjects() {
+  static const std::vector<Subject> table = {
+      {"gemm",
+       "Matrix products",
+       "strait bench gemm --m 256 --n 768 --k 768 --dtype fp32 --threads 1",
+       {{"m", true, {}, "rows of the result"},
+        {"n", true, {}, "columns of the result"},
+        {"k", true, {}, "length of the sums"},
+        {"dtype", false, {"fp32", "fp64"}, "element type"},
+        {"threads", true, {}, "compute threads"}}},
+      {"step",
+       "One training step",
+       "strait bench step --model gpt2-124m --micro-batch-size 4 --context 64 --precision fp32 "
+       "--json -",
+       {{"model", false, {}, "model preset"},
+        {"micro_batch_size", true, {}, "sequences"},
+        {"context", true, {}, "tokens per sequence"},
+        {"precision", false, {"fp32", "fp64"}, "compute type"},
+        {"threads", true, {}, "compute threads"}}},
+      {"collective",
+       "Collectives between ranks",
+       "strait bench collective --operation all-gather --ranks 2 --bytes 67108864",
+       {{"operation",
+         false,
+         {"all-gather", "reduce-scatter", "all-reduce", "all-to-all", "broadcast", "send-receive",
+          "barrier"},
+         "collective operation"},
+        {"backend", false, {"threads"}, "how ranks run"},
+        {"ranks", true, {}, "number of ranks"},
+        {"bytes", true, {}, "size of the whole vector"},
+        {"dtype", false, {"fp32", "fp64"}, "element type"},
+        {"codec", false, {"none"}, "codec of the messages"}}},
+  };
+  return table;
+}
+
+const Subject* find_subject(const std::string& name) {
+  for (const Subject& subject : subjects())
+    if (name == subject.name) return &subject;
+  return nullptr;
+}
+
+std::string flag_of(const std::string& key) {
+  std::string flag = "--" + key;
+  std::replace(flag.begin(), flag.end(), '_', '-');
+  return flag;
+}
+
+/// Value of a whole number >= 1, or nothing.
+std::optional<int64_t> whole_number(const std::string& text) {
+  int64_t number = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, code] = std::from_chars(text.data(), end, number);
+  if (code != std::errc() || stop != end || number < 1) return std::nullopt;
+  return number;
+}
+
+/// Builds the CLI11 description of every available command around one Command.
+class Grammar {
+ public:
+  Grammar(const std::vector<std::string>& available, Command& command)
+      : app_("Strait trains large models on computers joined by narrow links.", "strait"),
+        command_(command) {
+    app_.footer(
+        "Example:\n  strait train run.toml --ranks 2\nstrait COMMAND --help tells more about a "
+        "command.");
+    app_.set_version_flag("--version", fmt::format("strait {} ({})", version(), commit()));
+    app_.allow_extras();
+    app_.require_subcommand(0, 1);
+    using Add = void (Grammar::*)();
+    const std::pair<const char*, Add> all[] = {
+        {"train", &Grammar::add_train},   {"sample", &Grammar::add_sample},
+        {"verify", &Grammar::add_verify}, {"simulate", &Grammar::add_simulate},
+        {"plan", &Grammar::add_plan},     {"probe", &Grammar::add_probe},
+        {"bench", &Grammar::add_bench},   {"inspect", &Grammar::add_inspect},
+        {"report", &Grammar::add_report},
+    };
+    for (const auto& [name, add] : all)
+      if (std::find(available.begin(), available.end(), name) != available.end()) (this->*add)();
+  }
+
+  CLI::App& app() { return app_; }
+  const std::vector<std::string>& names() const { return names_; }
+
+ private:
+  CLI::App* add(const char* name, const char* about, const char* example) {
+    CLI::App* sub = app_.add_subcommand(name, about);
+    sub->footer(fmt::format("Example:\n  {}", example));
+    sub->allow_extras();
+    sub->add_option("--json", command_.json, "Write the result as JSON to FILE, or to stdout for -")
+        ->type_name("FILE|-");
+    names_.push_back(name);
+    return sub;
+  }
+  void add_path(CLI::App* sub, const char* name, const char* about) {
+    sub->add_option(name, command_.path, about)->required()->type_name("PATH");
+  }
+  CLI::Option* add_ranks(CLI::App* sub, const char* about) {
+    return sub->add_option("--ranks", command_.ranks, about)->type_name("N");
+  }
+  void add_sets(CLI::App* sub) {
+    sub->add_option("--set", command_.sets, "Override a key of the run file; may be given again")
+        ->type_name("KEY=VALUE")
+        ->allow_extra_args(false);
+  }
+  void add_cluster(CLI::App* sub) {
+    sub->add_option("--cluster", command_.cluster,
+                    "Cluster preset or cluster file instead of the run file's")
+        ->type_name("PRESET|FILE");
+  }
+
+  void add_train() {
+    CLI::App* sub =
+        add("train", "Train a model", "strait train run.toml --ranks 2 --set data.path=book.txt");
+    add_path(sub, "RUN.toml", "Run file");
+    add_ranks(sub, "Ranks, as threads of this process");
+    add_sets(sub);
+  }
+  void add_sample() {
+    CLI::App* sub =
+        add("sample", "Generate text from a checkpoint",
+            "strait sample runs/my-run-001/checkpoints/step-2000 --prompt \"Once\" --tokens 100");
+    add_path(sub, "CHECKPOINT", "Checkpoint folder");
+    SampleArguments& sample = command_.sample;
+    sub->add_option("--prompt", sample.prompt, "Text to continue")->type_name("TEXT");
+    sub->add_option("--tokens", sample.tokens, "Number of new tokens")
+        ->type_name("N")
+        ->capture_default_str();
+    sub->add_option("--temperature", sample.temperature, "0 = always the most likely token")
+        ->type_name("X")
+        ->capture_default_str();
+    sub->add_option("--top-k", sample.top_k, "Choose among the K most likely; 0 = all")
+        ->type_name("K")
+        ->capture_default_str();
+    sub->add_option("--top-p", sample.top_p,
+                    "Choose among the most likely of total probability P; 1 = all")
+        ->type_name("P")
+        ->capture_default_str();
+    sub->add_option("--seed", sample.seed, "Seed of the choices")
+        ->type_name("N")
+        ->capture_default_str();
+  }
+  void add_verify() {
+    CLI::App* sub = add("verify", "Prove the run file's programs correct",
+                        "strait verify run.toml --ranks 4 --print");
+    add_path(sub, "RUN.toml", "Run file");
+    add_ranks(sub, "Ranks; default 1");
+    add_sets(sub);
+    sub->add_flag("--print", command_.print, "Print the programs");
+  }
+  void add_simulate() {
+    CLI::App* sub =
+        add("simulate", "Replay the run file's programs on a virtual clock",
+            "strait simulate run.toml --ranks 64 --cluster frontier --trace trace.json");
+    add_path(sub, "RUN.toml", "Run file");
+    add_ranks(sub, "Ranks; default 1");
+    add_sets(sub);
+    add_cluster(sub);
+    sub->add_option("--trace", command_.trace, "Write a Chrome trace")->type_name("FILE");
+    sub->add_option("--plot", command_.plot, "Write a picture of the timeline")->type_name("FILE");
+  }
+  void add_plan() {
+    CLI::App* sub = add("plan", "Rank the ways to run a model on a cluster",
+                        "strait plan run.toml --ranks 64 --cluster perlmutter");
+    add_path(sub, "RUN.toml", "Run file");
+    add_ranks(sub, "Ranks")->required();
+    add_cluster(sub);
+    add_sets(sub);
+  }
+  void add_probe() {
+    CLI::App* sub =
+        add("probe", "Measure this machine into a cluster file", "strait probe -o cluster.toml");
+    sub->add_option("-o,--output", command_.output, "Cluster file to write")
+        ->required()
+        ->type_name("FILE");
+    add_ranks(sub, "Ranks to measure between; default 2");
+  }
+  void add_bench() {
+    CLI::App* sub = add("bench", "Measure, verify and compare with the bound",
+                        "strait bench gemm --m 256 --n 768 --k 768\n  strait bench step --help");
+    sub->require_subcommand(0, 1);
+    for (const Subject& subject : subjects()) {
+      CLI::App* below = sub->add_subcommand(subject.name, subject.about);
+      below->footer(fmt::format("Example:\n  {}", subject.example));
+      below->allow_extras();
+      below
+          ->add_option("--json", command_.json,
+                       "Write the result as JSON to FILE, or to stdout for -")
+          ->type_name("FILE|-");
+      for (const CaseKey& key : subject.keys) {
+        const std::string about =
+            key.choices.empty() ? key.about
+                                : fmt::format("{} ({})", key.about, fmt::join(key.choices, ", "));
+        below
+            ->add_option_function<std::string>(
+                flag_of(key.name),
+                [this, name = key.name](const std::string& value) {
+                  command_.case_keys[name] = value;
+                },
+                about)
+            ->type_name(key.whole_number ? "N" : "TEXT");
+      }
+    }
+  }
+  void add_inspect() {
+    CLI::App* sub = add("inspect", "Show and check a checkpoint or a run folder",
+                        "strait inspect runs/my-run-001/checkpoints/step-2000");
+    add_path(sub, "CHECKPOINT|RUN_DIR", "Checkpoint or run folder");
+  }
+  void add_report() {
+    CLI::App* sub = add("report", "Plot loss and time of a run", "strait report runs/my-run-001");
+    add_path(sub, "RUN_DIR", "Run folder");
+  }
+
+  CLI::App app_;
+  Command& command_;
+  std::vector<std::string> names_;
+};
+
+/// The command, and below it the subject, that was recognised last.
+CLI::App* active(CLI::App& app) {
+  CLI::App* current = &app;
+  while (!current->get_subcommands().empty()) current = current->get_subcommands().back();
+  return current;
+}
+
+std::vector<std::string> flags_of(const CLI::App& app) {
+  std::vector<std::string> flags;
+  for (const CLI::Option* option : app.get_options())
+    for (const std::string& name : option->get_lnames()) flags.push_back("--" + name);
+  return flags;
+}
+
+/// Refuses what no option or command took: an unknown command, flag or extra argument.
+void refuse_remaining(Grammar& grammar) {
+  CLI::App& app = grammar.app();
+  const std::vector<std::string> remaining = app.remaining(true);
+  const CLI::App* current = active(app);
+  const bool no_command = app.get_subcommands().empty();
+  if (remaining.empty()) {
+    if (no_command)
+      refuse(fmt::format("no command; the commands are {}", fmt::join(grammar.names(), ", ")),
+             "COMMAND");
+    return;
+  }
+  const auto flag = std::find_if(remaining.begin(), remaining.end(), [](const std::string& text) {
+    return text.size() > 1 && text[0] == '-';
+  });
+  std::string word = flag == remaining.end() || no_command ? remaining.front() : *flag;
+  const std::string where =
+      no_command ? "strait" : "strait " + app.get_subcommands().back()->get_name();
+  if (word.starts_with("-")) {
+    word = word.substr(0, word.find('='));
+    refuse(fmt::format("{} has no flag {}; the nearest is {}", where, word,
+                       nearest_choice(word.substr(0, 100), flags_of(*current))),
+           word);
+  }
+  if (no_command)
+    refuse(fmt::format("there is no command \"{}\"; the nearest is \"{}\" ({})", word,
+                       nearest_choice(word.substr(0, 100), grammar.names()),
+                       fmt::join(grammar.names(), ", ")),
+           word);
+  if (current->get_name() == "bench") {
+    std::vector<std::string> names;
+    for (const Subject& subject : subjects()) names.push_back(subject.name);
+    refuse(fmt::format("there is nothing called \"{}\" to bench; the nearest is \"{}\" ({})", word,
+                       nearest_choice(word.substr(0, 100), names), fmt::join(names, ", ")),
+           word);
+  }
+  refuse(fmt::format("{} takes no further argument \"{}\"; flags start with -- (nearest: {})",
+                     where, word, nearest_choice(word.substr(0, 100), flags_of(*current))),
+         word);
+}
+
+void check_case_keys(const Command& command) {
+  const Subject* subject = find_subject(command.subject);
+  if (!subject)
+    refuse("bench needs a subject: gemm, step or collective; for example: strait bench gemm",
+           "bench");
+  for (const CaseKey& key : subject->keys) {
+    const auto given = command.case_keys.find(key.name);
+    if (given == command.case_keys.end()) continue;
+    const std::string flag = flag_of(key.name);
+    if (key.whole_number && !whole_number(given->second))
+      refuse(fmt::format("{} {}: wants a whole number; the nearest valid value is 1 or more", flag,
+                         given->second),
+             flag);
+    if (!key.choices.empty() &&
+        std::find(key.choices.begin(), key.choices.end(), given->second) == key.choices.end())
+      refuse(fmt::format("{} {}: is unknown; the nearest is {} ({})", flag, given->second,
+                         nearest_choice(given->second.substr(0, 100), key.choices),
+                         fmt::join(key.choices, ", ")),
+             flag);
+  }
+}
+
+void check_values(const Command& command) {
+  const auto at_least = [](const char* flag, auto value, auto least) {
+    if (!(value >= least))
+      refuse(
+          fmt::format("{} {} is out of range; the nearest valid value is {}", flag, value, least),
+          flag);
+  };
+  if (command.ranks) at_least("--ranks", *command.ranks, 1);
+  at_least("--tokens", command.sample.tokens, 1);
+  at_least("--temperature", command.sample.temperature, 0.0);
+  if (!std::isfinite(command.sample.temperature))
+    refuse("--temperature must be finite; the usual value is 1", "--temperature");
+  at_least("--top-k", command.sample.top_k, 0);
+  at_least("--seed", command.sample.seed, 0);
+  if (!(command.sample.top_p > 0 && command.sample.top_p <= 1))
+    refuse(fmt::format("--top-p {} is out of range (0, 1]; the nearest valid value is 1",
+                       command.sample.top_p),
+           "--top-p");
+  if (command.name == "bench") check_case_keys(command);
+}
+
+}  // namespace
+
+Command parse_arguments(const std::vector<std::string>& arguments,
+                        const std::vector<std::string>& available) {
+  Command command;
+  Grammar grammar(available, command);
+  CLI::App& app = grammar.app();
+  try {
+    app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
+  } catch (const CLI::CallForHelp&) {
+    command.text = app.help();
+  } catch (const CLI::CallForVersion& version_text) {
+    command.text = std::string(version_text.what()) + "\n";
+  } catch (const CLI::ParseError& error) {
+    refuse_remaining(grammar);  // a mistyped flag explains a missing argument better
+    const std::string where =
+        app.get_subcommands().empty() ? "strait" : app.get_subcommands().back()->get_name();
+    refuse(fmt::format("{}; see strait {} --help", error.what(), where), where);
+  }
+  if (!command.text.empty()) return command;
+  refuse_remaining(grammar);
+  const CLI::App* chosen = app.get_subcommands().back();
+  command.name = chosen->get_name();
+  if (!chosen->get_subcommands().empty())
+    command.subject = chosen->get_subcommands().back()->get_name();
+  check_values(command);
+  return command;
+}
+
+std::vector<std::string> case_key_names(const std::string& subject) {
+  std::vector<std::string> names;
+  if (const Subject* found = find_subject(subject))
+    for (const CaseKey& key : found->keys) names.push_back(key.name);
+  return names;
+}
+
+int64_t case_number(const Command& command, const std::string& key, int64_t otherwise) {
+  const auto given = command.case_keys.find(key);
+  if (given == command.case_keys.end()) return otherwise;
+  const std::optional<int64_t> number = whole_number(given->second);
+  ensure(number.has_value(), "case_number of a key that is no whole number");
+  return *number;
+}
+
+std::string case_text(const Command& command, const std::string& key,
+                      const std::string& otherwise) {
+  const auto given = command.case_keys.find(key);
+  return given == command.case_keys.end() ? otherwise : given->second;
+}
+
+}  // namespace strait::cli
