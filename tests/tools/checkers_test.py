@@ -75,6 +75,16 @@ class Layers(Fixture):
         self.write("strait/strategy/options.h", "#pragma once\n")
         self.refuse("strait/strategy/sync/bad.cpp", '#include "strait/strategy/options.h"\n', "parent")
 
+    def test_compose_joins_siblings_but_not_the_parent(self):
+        self.write("strait/strategy/compose/all.cpp", '#include "strait/strategy/sync/rounds.h"\n')
+        self.assertEqual(self.run_tool("check_layers")[0], 0)
+        self.write("strait/strategy/options.h", "#pragma once\n")
+        self.refuse("strait/strategy/compose/all.cpp", '#include "strait/strategy/options.h"\n', "parent")
+
+    def test_third_party_in_quotes(self):
+        self.write("strait/data/simd.cpp", '#include "hwy/highway.h"\n')
+        self.assertEqual(self.run_tool("check_layers")[0], 0)
+
     def test_unknown_folder(self):
         self.refuse("strait/stuff/thing.h", "#pragma once\n", "'stuff' is no folder")
         shutil.rmtree(self.root / "strait/stuff")
