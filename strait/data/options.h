@@ -6,11 +6,11 @@
 namespace strait {
 
 struct DataOptions {
-  std::string path;                  // file, folder or gzip
-  std::string encoding = "utf-8";    // utf-8 | windows-1252 | latin-1
-  std::string tokenizer = "char";    // byte | char | bpe:N | path of a tokenizer.json
-  double validation_share = 0.1;     // the last part of the text, in [0, 1)
-  std::string document_separator;    // "" = one stream
+  std::string path;                // file, folder or gzip
+  std::string encoding = "utf-8";  // utf-8 | windows-1252 | latin-1
+  std::string tokenizer = "char";  // byte | char | bpe:N | path of a tokenizer.json
+  double validation_share = 0.1;   // the last part of the text, in [0, 1)
+  std::string document_separator;  // "" = one stream
 };
 
 }  // namespace strait

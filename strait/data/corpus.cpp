@@ -1,0 +1,140 @@
+#include "strait/data/corpus.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <string_view>
+
+#include "strait/base/errors.h"
+#include "strait/data/text.h"
+#include "strait/data/utf8.h"
+
+namespace strait {
+namespace {
+
+size_t cut_offset(const std::string& text, const DataOptions& options) {
+  if (!(options.validation_share >= 0 && options.validation_share < 1)) {
+    ErrorPlace place;
+    place.key = "data.validation_share";
+    throw UserError(
+        fmt::format("data.validation_share = {} is not in [0, 1)", options.validation_share),
+        place);
+  }
+  const double exact = (1.0 - options.validation_share) * static_cast<double>(text.size());
+  const size_t cut = utf8_boundary_before(text, static_cast<size_t>(exact));
+  const std::string& separator = options.document_separator;
+  if (separator.empty() || cut == text.size()) return cut;
+  // The first separator that ends behind the cut: does it begin before it?
+  const size_t from = cut >= separator.size() ? cut - separator.size() + 1 : 0;
+  const size_t found = text.find(separator, from);
+  return found < cut ? found + separator.size() : cut;
+}
+
+/// Documents of `text`, each with the separators behind it; the first may begin with separators.
+std::vector<std::string_view> documents_with_separators(std::string_view text,
+                                                        const std::string& separator) {
+  std::vector<std::string_view> documents;
+  size_t begin = 0;
+  bool empty = true;  // nothing but separators since `begin`
+  for (size_t position = 0; position < text.size();) {
+    const size_t found = std::min(text.find(separator, position), text.size());
+    if (found > position && !empty) {
+      documents.push_back(text.substr(begin, position - begin));
+      begin = position;
+    }
+    if (found > position) empty = false;
+    position = std::min(found + separator.size(), text.size());
+  }
+  if (begin < text.size()) documents.push_back(text.substr(begin));
+  return documents;
+}
+
+/// Documents of `text` that are not empty, without separators.
+std::vector<std::string_view> bare_documents(std::string_view text, const std::string& separator) {
+  std::vector<std::string_view> documents;
+  for (size_t position = 0; position < text.size();) {
+    const size_t found = std::min(text.find(separator, position), text.size());
+    if (found > position) documents.push_back(text.substr(position, found - position));
+    position = found + separator.size();
+  }
+  return documents;
+}
+
+void append_documents(const std::vector<std::string_view>& documents, const Tokenizer& tokenizer,
+                      int threads, TokenPart& part) {
+  const auto end = tokenizer.end_of_document();
+  for (const std::string_view document : documents) {
+    part.document_starts.push_back(static_cast<int64_t>(part.tokens.size()));
+    const std::vector<int32_t> tokens = tokenizer.encode(document, threads);
+    part.tokens.insert(part.tokens.end(), tokens.begin(), tokens.end());
+    if (end) part.tokens.push_back(*end);
+  }
+}
+
+void count_scored(const Tokenizer& tokenizer, TokenPart& part) {
+  part.scored_tokens = static_cast<int64_t>(part.tokens.size());
+  part.scored_bytes = part.text_bytes;
+  const auto skip = [&](int64_t position) {
+    --part.scored_tokens;
+    part.scored_bytes -= static_cast<int64_t>(tokenizer.token_bytes(part.tokens[position]).size());
+  };
+  for (const int64_t start : part.document_starts) skip(start);
+  if (part.document_starts.empty() && !part.tokens.empty()) skip(0);
+}
+
+TokenPart make_part(std::string_view text, const std::string& separator, const Tokenizer& tokenizer,
+                    int threads) {
+  TokenPart part;
+  part.text_bytes = static_cast<int64_t>(text.size());
+  if (separator.empty()) {
+    part.tokens = tokenizer.encode(text, threads);
+  } else {
+    const bool marked = tokenizer.end_of_document().has_value();
+    append_documents(
+        marked ? bare_documents(text, separator) : documents_with_separators(text, separator),
+        tokenizer, threads, part);
+  }
+  count_scored(tokenizer, part);
+  return part;
+}
+
+}  // namespace
+
+Corpus make_corpus(const std::string& text, const DataOptions& options,
+                   std::shared_ptr<const Tokenizer> existing, int threads) {
+  const std::string_view whole = text;
+  const size_t cut = cut_offset(text, options);
+  const std::string_view training = whole.substr(0, cut);
+  Corpus corpus;
+  corpus.source = options.path;
+  corpus.tokenizer = std::move(existing);
+  if (corpus.tokenizer == nullptr)
+    corpus.tokenizer = make_tokenizer(options.tokenizer,
+                                      tokenizer_is_trained(options.tokenizer) ? training : whole);
+  try {
+    const Tokenizer& tokenizer = *corpus.tokenizer;
+    corpus.training = make_part(training, options.document_separator, tokenizer, threads);
+    corpus.validation =
+        make_part(whole.substr(cut), options.document_separator, tokenizer, threads);
+  } catch (UserError& error) {
+    error.place().file = options.path;
+    error.place().key = "data.path";
+    throw;
+  }
+  return corpus;
+}
+
+Corpus make_corpus(const DataOptions& options, std::shared_ptr<const Tokenizer> existing,
+                   int threads) {
+  return make_corpus(read_text(options), options, std::move(existing), threads);
+}
+
+double bits_per_byte(double mean_loss, const TokenPart& part) {
+  if (part.scored_bytes <= 0) return 0;
+  return mean_loss * static_cast<double>(part.scored_tokens) /
+         (static_cast<double>(part.scored_bytes) * std::numbers::ln2);
+}
+
+}  // namespace strait

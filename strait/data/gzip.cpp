@@ -1,0 +1,85 @@
+#include "strait/data/gzip.h"
+
+#include <fmt/format.h>
+#include <zlib.h>
+
+#include <algorithm>
+#include <limits>
+#include <vector>
+
+#include "strait/base/errors.h"
+
+namespace strait {
+namespace {
+
+constexpr int kGzipOnly = 15 + 16;  // zlib: largest window, gzip header required
+constexpr size_t kChunkBytes = size_t{1} << 18;
+
+class Inflater {
+ public:
+  Inflater(std::string_view bytes, const std::string& name) : bytes_(bytes), name_(name) {
+    if (inflateInit2(&stream_, kGzipOnly) != Z_OK) throw InternalError("zlib: inflateInit2 failed");
+  }
+  ~Inflater() { inflateEnd(&stream_); }
+  Inflater(const Inflater&) = delete;
+  Inflater& operator=(const Inflater&) = delete;
+
+  std::string run() {
+    std::string out;
+    while (true) {
+      member(out);
+      const size_t next = bytes_.find_first_not_of('\0', position_);
+      if (next == std::string_view::npos) return out;
+      if (next != position_ || !is_gzip(bytes_.substr(position_)))
+        fail(next, "something that is not gzip follows the last gzip member");
+      inflateReset(&stream_);
+    }
+  }
+
+ private:
+  void member(std::string& out) {
+    std::vector<char> chunk(kChunkBytes);
+    int status = Z_OK;
+    while (status != Z_STREAM_END) {
+      const size_t left = bytes_.size() - position_;
+      if (left == 0) fail(position_, "the gzip data ends too early (truncated file)");
+      stream_.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(bytes_.data() + position_));
+      stream_.avail_in =
+          static_cast<uInt>(std::min<size_t>(left, std::numeric_limits<uInt>::max()));
+      const uInt offered = stream_.avail_in;
+      do {
+        stream_.next_out = reinterpret_cast<Bytef*>(chunk.data());
+        stream_.avail_out = static_cast<uInt>(chunk.size());
+        status = inflate(&stream_, Z_NO_FLUSH);
+        out.append(chunk.data(), chunk.size() - stream_.avail_out);
+      } while (status == Z_OK && stream_.avail_out == 0);
+      position_ += offered - stream_.avail_in;
+      if (status != Z_OK && status != Z_STREAM_END && status != Z_BUF_ERROR)
+        fail(position_, fmt::format("the gzip data is corrupt ({})",
+                                    stream_.msg != nullptr ? stream_.msg : "no details"));
+    }
+  }
+
+  [[noreturn]] void fail(size_t offset, const std::string& what) const {
+    ErrorPlace place;
+    place.file = name_;
+    throw UserError(fmt::format("{}: at byte {}: {}", name_, offset, what), place);
+  }
+
+  std::string_view bytes_;
+  const std::string& name_;
+  z_stream stream_{};
+  size_t position_ = 0;
+};
+
+}  // namespace
+
+bool is_gzip(std::string_view bytes) {
+  return bytes.size() >= 2 && bytes[0] == '\x1f' && bytes[1] == '\x8b';
+}
+
+std::string gunzip(std::string_view bytes, const std::string& name) {
+  return Inflater(bytes, name).run();
+}
+
+}  // namespace strait

@@ -1,0 +1,118 @@
+#include "strait/data/loader.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "strait/base/errors.h"
+#include "strait/base/random.h"
+
+namespace strait {
+namespace {
+
+void resize(BatchBuffer& batch, int64_t count, int64_t context, bool documents) {
+  const auto size = static_cast<size_t>(count * context);
+  batch.inputs.resize(size);
+  batch.targets.resize(size);
+  batch.document_starts.resize(documents ? size : 0);
+  batch.sequences.resize(static_cast<size_t>(count));
+}
+
+/// Row `row`: inputs from `start` on; what lies behind the last token is padding.
+void fill_row(const TokenPart& part, int64_t start, int64_t context, int64_t row,
+              BatchBuffer& batch) {
+  const auto size = static_cast<int64_t>(part.tokens.size());
+  const int64_t count = std::clamp<int64_t>(size - 1 - start, 0, context);
+  int32_t* inputs = batch.inputs.data() + row * context;
+  int32_t* targets = batch.targets.data() + row * context;
+  if (count > 0) {
+    std::copy_n(part.tokens.data() + start, count, inputs);
+    std::copy_n(part.tokens.data() + start + 1, count, targets);
+  }
+  std::fill(inputs + count, inputs + context, 0);
+  std::fill(targets + count, targets + context, kIgnoredTarget);
+  if (batch.document_starts.empty()) return;
+
+  int32_t* starts = batch.document_starts.data() + row * context;
+  std::fill(starts, starts + context, 0);
+  const auto& documents = part.document_starts;
+  for (auto next = std::upper_bound(documents.begin(), documents.end(), start);
+       next != documents.end() && *next <= start + count; ++next) {
+    const int64_t position = *next - start;  // >= 1
+    targets[position - 1] = kIgnoredTarget;
+    std::fill(starts + std::min(position, context), starts + context,
+              static_cast<int32_t>(position));
+  }
+}
+
+}  // namespace
+
+SequenceLoader::SequenceLoader(const Corpus& corpus, int64_t context, uint64_t seed)
+    : part_(corpus.training), context_(context), seed_(seed) {
+  ensure(context >= 1, "SequenceLoader: context must be at least 1");
+  const int64_t targets = static_cast<int64_t>(part_.tokens.size()) - 1;
+  if (targets < context) {
+    ErrorPlace place;
+    place.file = corpus.source;
+    place.key = "data.path";
+    throw UserError(
+        fmt::format("data.path: the training part of {} has {} tokens, but one sequence "
+                    "needs {} (context {} and the token after it); use a longer text, or "
+                    "model.shape.context <= {}",
+                    corpus.source, targets + 1, context + 1, context,
+                    std::max<int64_t>(targets, 0)),
+        place);
+  }
+  // With `context` phases the same number of windows fits for each of them, unless the text is very
+  // short.
+  const bool all_phases = targets + 1 >= 2 * context;
+  windows_ = all_phases ? (targets + 1) / context - 1 : 1;
+  phases_ = all_phases ? context : targets - context + 1;
+}
+
+int64_t SequenceLoader::window_start(int64_t number) const {
+  ensure(number >= 0, "SequenceLoader: a sequence number is negative");
+  const int64_t epoch = number / windows_;
+  const RandomStream stream(seed_, "data.order", static_cast<uint64_t>(epoch));
+  const RandomStream phase(seed_, "data.phase");
+  const Permutation order(stream, static_cast<uint64_t>(windows_));
+  const auto window = static_cast<int64_t>(order(static_cast<uint64_t>(number % windows_)));
+  return window * context_ + static_cast<int64_t>(phase.below(static_cast<uint64_t>(epoch),
+                                                              static_cast<uint64_t>(phases_)));
+}
+
+void SequenceLoader::fill(int64_t first, int64_t count, BatchBuffer& batch) const {
+  resize(batch, count, context_, !part_.document_starts.empty());
+  for (int64_t row = 0; row < count; ++row) {
+    batch.sequences[row] = first + row;
+    fill_row(part_, window_start(first + row), context_, row, batch);
+  }
+}
+
+void SequenceLoader::fill(std::span<const int64_t> numbers, BatchBuffer& batch) const {
+  const auto count = static_cast<int64_t>(numbers.size());
+  resize(batch, count, context_, !part_.document_starts.empty());
+  for (int64_t row = 0; row < count; ++row) {
+    batch.sequences[row] = numbers[row];
+    fill_row(part_, window_start(numbers[row]), context_, row, batch);
+  }
+}
+
+ValidationWindows::ValidationWindows(const Corpus& corpus, int64_t context)
+    : part_(corpus.validation), context_(context) {
+  ensure(context >= 1, "ValidationWindows: context must be at least 1");
+  const int64_t targets = static_cast<int64_t>(part_.tokens.size()) - 1;
+  windows_ = targets < 1 ? 0 : (targets + context - 1) / context;
+}
+
+void ValidationWindows::fill(int64_t first, int64_t count, BatchBuffer& batch) const {
+  resize(batch, count, context_, !part_.document_starts.empty());
+  const auto size = static_cast<int64_t>(part_.tokens.size());
+  for (int64_t row = 0; row < count; ++row) {
+    const int64_t window = first + row;
+    batch.sequences[row] = window;
+    fill_row(part_, window < windows_ ? window * context_ : size, context_, row, batch);
+  }
+}
+
+}  // namespace strait

@@ -1,0 +1,159 @@
+#include "strait/data/text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <system_error>
+#include <vector>
+
+#include "strait/base/errors.h"
+#include "strait/base/file.h"
+#include "strait/data/gzip.h"
+#include "strait/data/utf8.h"
+
+namespace strait {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::array<const char*, 3> kEncodings = {"utf-8", "windows-1252", "latin-1"};
+
+/// Bytes 0x80 to 0x9f of windows-1252, as the WHATWG Encoding Standard's index has them.
+constexpr std::array<char16_t, 32> kWindows1252 = {
+    0x20ac, 0x0081, 0x201a, 0x0192, 0x201e, 0x2026, 0x2020, 0x2021, 0x02c6, 0x2030, 0x0160,
+    0x2039, 0x0152, 0x008d, 0x017d, 0x008f, 0x0090, 0x2018, 0x2019, 0x201c, 0x201d, 0x2022,
+    0x2013, 0x2014, 0x02dc, 0x2122, 0x0161, 0x203a, 0x0153, 0x009d, 0x017e, 0x0178};
+
+std::string from_single_bytes(const std::string& bytes, bool windows) {
+  std::string out;
+  out.reserve(bytes.size() + bytes.size() / 16);
+  for (const char c : bytes) {
+    const auto byte = static_cast<uint8_t>(c);
+    append_utf8(out, windows && byte >= 0x80 && byte < 0xa0 ? kWindows1252[byte - 0x80] : byte);
+  }
+  return out;
+}
+
+std::string checked_utf8(std::string bytes, const std::string& name, bool unpacked) {
+  const size_t bad = first_invalid_utf8(bytes);
+  if (bad < bytes.size()) {
+    const bool utf16 = bytes.starts_with("\xff\xfe") || bytes.starts_with("\xfe\xff");
+    ErrorPlace place;
+    place.file = name;
+    place.key = "data.encoding";
+    throw UserError(
+        fmt::format("{}: byte 0x{:02x} at byte offset {}{} is not UTF-8; {}", name,
+                    static_cast<uint8_t>(bytes[bad]), bad, unpacked ? " of the unpacked text" : "",
+                    utf16 ? "this looks like UTF-16, convert it to UTF-8 first"
+                          : "try data.encoding = \"windows-1252\""),
+        place);
+  }
+  if (bytes.starts_with("\xef\xbb\xbf")) bytes.erase(0, 3);
+  return bytes;
+}
+
+UserError path_error(const std::string& message, const std::string& path) {
+  ErrorPlace place;
+  place.file = path;
+  place.key = "data.path";
+  return UserError(message, place);
+}
+
+/// "; did you mean PATH?" for the sibling with the nearest name, or "".
+std::string nearest_path(const std::string& path) {
+  const fs::path wanted(path);
+  const fs::path folder = wanted.has_parent_path() ? wanted.parent_path() : fs::path(".");
+  std::vector<std::string> names;
+  std::error_code code;
+  for (fs::directory_iterator entry(folder, code), end; !code && entry != end;
+       entry.increment(code))
+    names.push_back(entry->path().filename().string());
+  std::sort(names.begin(), names.end());
+  if (names.empty()) return "";
+  const std::string name = nearest_choice(wanted.filename().string(), names);
+  return fmt::format("; did you mean {}?",
+                     wanted.has_parent_path() ? (folder / name).string() : name);
+}
+
+void collect_files(const fs::path& folder, std::vector<std::string>& files) {
+  std::error_code code;
+  for (fs::directory_iterator entry(folder, code), end; !code && entry != end;
+       entry.increment(code)) {
+    if (entry->path().filename().string().starts_with('.')) continue;
+    std::error_code ignored;
+    if (entry->is_directory(ignored) && !entry->is_symlink(ignored)) {
+      collect_files(entry->path(), files);
+    } else if (entry->is_regular_file(ignored)) {
+      files.push_back(entry->path().string());
+    }
+  }
+  if (code)
+    throw path_error(fmt::format("cannot list {}: {}", folder.string(), code.message()),
+                     folder.string());
+}
+
+std::string read_one(const std::string& path, const DataOptions& options) {
+  std::string bytes;
+  try {
+    bytes = read_file(path);
+  } catch (UserError& error) {
+    error.place().key = "data.path";
+    throw;
+  }
+  return decode_text(std::move(bytes), options.encoding, path);
+}
+
+std::string read_folder(const DataOptions& options) {
+  std::vector<std::string> files;
+  collect_files(options.path, files);
+  std::sort(files.begin(), files.end());
+  if (files.empty())
+    throw path_error(
+        fmt::format("data.path: the folder {} holds no files (hidden ones are skipped)",
+                    options.path),
+        options.path);
+  std::string text;
+  for (const std::string& file : files) {
+    if (!text.empty() && !text.ends_with(options.document_separator))
+      text += options.document_separator;
+    text += read_one(file, options);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string decode_text(std::string bytes, const std::string& encoding, const std::string& name) {
+  if (std::find(kEncodings.begin(), kEncodings.end(), encoding) == kEncodings.end()) {
+    ErrorPlace place;
+    place.key = "data.encoding";
+    throw UserError(
+        fmt::format("data.encoding = \"{}\" is not known; did you mean \"{}\"? (choices: "
+                    "utf-8, windows-1252, latin-1)",
+                    encoding, nearest_choice(encoding, kEncodings)),
+        place);
+  }
+  const bool unpacked = is_gzip(bytes);
+  if (unpacked) bytes = gunzip(bytes, name);
+  if (encoding == "utf-8") return checked_utf8(std::move(bytes), name, unpacked);
+  return from_single_bytes(bytes, encoding == "windows-1252");
+}
+
+std::string read_text(const DataOptions& options) {
+  if (options.path.empty())
+    throw path_error("data.path is empty: name a text file, a folder or a gzip file", options.path);
+  std::error_code code;
+  if (!fs::exists(options.path, code))
+    throw path_error(
+        fmt::format("data.path: {} does not exist{}", options.path, nearest_path(options.path)),
+        options.path);
+  std::string text =
+      fs::is_directory(options.path, code) ? read_folder(options) : read_one(options.path, options);
+  if (text.empty())
+    throw path_error(fmt::format("data.path: the text of {} is empty", options.path), options.path);
+  return text;
+}
+
+}  // namespace strait

@@ -1,0 +1,25 @@
+// From files to one text in UTF-8.
+#pragma once
+
+#include <string>
+
+#include "strait/data/options.h"
+
+namespace strait {
+
+/// Contents of one file as UTF-8: unpacks gzip (known by its first bytes), then decodes `encoding`.
+///   utf-8         checked; a byte order mark at the beginning is dropped
+///   windows-1252  as browsers do: the five unassigned bytes become the C1 controls of the same
+///   number latin-1       byte b becomes U+00b
+/// UserError: unknown encoding (key data.encoding, nearest choice), a byte that is not UTF-8
+/// (`name`, byte offset, what to try), broken gzip.
+std::string decode_text(std::string bytes, const std::string& encoding, const std::string& name);
+
+/// The whole text that `options` names: a file, or a folder: its regular files, recursively, in the
+/// order of their paths, without hidden files and folders; links to folders are not followed. The
+/// files of a folder are put one after the other; when `document_separator` is set, it is added
+/// behind each file that does not end with it and is not the last. Blocks. UserError with key
+/// data.path when the path is missing, unreadable, or the text is empty.
+std::string read_text(const DataOptions& options);
+
+}  // namespace strait

@@ -1,0 +1,67 @@
+// Text <-> tokens: the interface of all tokenizers, and how one is made, saved and loaded.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace strait {
+
+/// Immutable once made; every method is thread-safe. Lossless: decode(encode(t)) == t for every t
+/// that encode accepts. Tokens are 0 .. vocabulary_size() - 1.
+class Tokenizer {
+ public:
+  virtual ~Tokenizer() = default;
+
+  /// "byte", "char" or "bpe".
+  virtual std::string kind() const = 0;
+  virtual int64_t vocabulary_size() const = 0;
+
+  /// Tokens of `text`; never a special token, even where the text spells one. `threads` >= 1 bounds
+  /// the threads used inside; the result does not depend on it. UserError where the tokenizer
+  /// cannot express the text (char: a character it has not seen, invalid UTF-8).
+  virtual std::vector<int32_t> encode(std::string_view text, int threads = 1) const = 0;
+
+  /// The bytes of one token, valid as long as the tokenizer. Concatenating them decodes a stream; a
+  /// multi-byte character may be spread over several tokens. UserError naming the token and the
+  /// size of the vocabulary when it is out of range.
+  virtual std::string_view token_bytes(int32_t token) const = 0;
+
+  /// The special token that ends a document, if the tokenizer has one.
+  virtual std::optional<int32_t> end_of_document() const { return std::nullopt; }
+
+  /// Everything parse_tokenizer needs to make the same tokenizer again, as JSON text: for bpe a
+  /// Hugging Face tokenizer.json, for the others "format": "strait.tokenizer/1".
+  virtual std::string serialize() const = 0;
+
+  /// token_bytes of all, one after the other.
+  std::string decode(std::span<const int32_t> tokens) const;
+
+ protected:
+  /// Throws what token_bytes promises unless `token` is in range.
+  void check_token(int32_t token) const;
+};
+
+/// A tokenizer as data.tokenizer names it: "byte", "char" (the characters of `text`), "bpe:N"
+/// (trained on `text`, at most N tokens), or the path of a saved tokenizer. UserError with key
+/// data.tokenizer and the nearest choice.
+std::unique_ptr<Tokenizer> make_tokenizer(const std::string& spec, std::string_view text);
+
+/// Whether make_tokenizer(spec, text) would learn merges, which must see the training part only.
+bool tokenizer_is_trained(const std::string& spec);
+
+/// The inverse of Tokenizer::serialize. UserError naming `name` and the part that is wrong or
+/// unsupported.
+std::unique_ptr<Tokenizer> parse_tokenizer(std::string_view json_text, const std::string& name);
+
+/// A tokenizer from a file, recognised by its contents; see parse_tokenizer.
+std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path);
+
+/// Writes serialize() atomically to `path`.
+void save_tokenizer(const Tokenizer& tokenizer, const std::string& path);
+
+}  // namespace strait
