@@ -60,9 +60,8 @@ TEST(Corpus, TheCutIsBetweenCharacters) {
   const std::string text = "aé中\U0001F600";  // 1 + 2 + 3 + 4 bytes
   const size_t borders[] = {0, 1, 3, 6, 10};
   for (int bytes = 1; bytes <= 10; ++bytes) {
-    const Corpus corpus = make_corpus(
-        text,
-        options_for("char", 1.0 - (bytes + 0.5) / 10.0 > 0 ? 1.0 - (bytes + 0.5) / 10.0 : 0.0));
+    const double share = std::max(0.0, 1.0 - (bytes + 0.5) / 10.0);
+    const Corpus corpus = make_corpus(text, options_for("char", share));
     const auto wanted =
         *(std::upper_bound(std::begin(borders), std::end(borders), static_cast<size_t>(bytes)) - 1);
     EXPECT_EQ(corpus.training.text_bytes, static_cast<int64_t>(wanted)) << bytes;
