@@ -12,8 +12,8 @@ void Ledger::add(const std::string& operation, int64_t level, const std::string&
 
 void Ledger::merge(const Ledger& other) {
   for (const auto& [key, counts] : other.rows_)
-    add(std::get<0>(key), std::get<1>(key), std::get<2>(key), counts.payload_bytes, counts.metadata_bytes,
-        counts.count);
+    add(std::get<0>(key), std::get<1>(key), std::get<2>(key), counts.payload_bytes,
+        counts.metadata_bytes, counts.count);
 }
 
 std::vector<Traffic> Ledger::rows() const {

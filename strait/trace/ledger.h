@@ -12,19 +12,19 @@ namespace strait {
 
 /// One row: bytes that one kind of operation sent over one level.
 struct Traffic {
-  std::string operation;   // "all-gather", ...
-  int64_t level = 0;       // index into Cluster::levels
+  std::string operation;  // "all-gather", ...
+  int64_t level = 0;      // index into Cluster::levels
   std::string codec = "none";
   int64_t payload_bytes = 0;
   int64_t metadata_bytes = 0;
-  int64_t count = 0;       // operations that sent at least one byte on this level
+  int64_t count = 0;  // operations that sent at least one byte on this level
 };
 
 /// Counts per rank. Not thread-safe: one ledger per rank and worker thread, merged afterwards.
 class Ledger {
  public:
-  void add(const std::string& operation, int64_t level, const std::string& codec, int64_t payload_bytes,
-           int64_t metadata_bytes = 0, int64_t count = 1);
+  void add(const std::string& operation, int64_t level, const std::string& codec,
+           int64_t payload_bytes, int64_t metadata_bytes = 0, int64_t count = 1);
   void merge(const Ledger& other);
   void clear() { rows_.clear(); }
   std::vector<Traffic> rows() const;
