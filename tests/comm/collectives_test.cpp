@@ -179,21 +179,11 @@ class Collectives : public ::testing::TestWithParam<Case> {
   }
 };
 
-TEST_P(Collectives, OfFloat32) {
-  run_grid<float>();
-}
-TEST_P(Collectives, OfFloat64) {
-  run_grid<double>();
-}
-TEST_P(Collectives, OfInt32) {
-  run_grid<int32_t>();
-}
-TEST_P(Collectives, OfInt64) {
-  run_grid<int64_t>();
-}
-TEST_P(Collectives, OfBytes) {
-  run_grid<uint8_t>();
-}
+TEST_P(Collectives, OfFloat32) { run_grid<float>(); }
+TEST_P(Collectives, OfFloat64) { run_grid<double>(); }
+TEST_P(Collectives, OfInt32) { run_grid<int32_t>(); }
+TEST_P(Collectives, OfInt64) { run_grid<int64_t>(); }
+TEST_P(Collectives, OfBytes) { run_grid<uint8_t>(); }
 
 INSTANTIATE_TEST_SUITE_P(Grid, Collectives, ::testing::ValuesIn(cases()), case_name);
 

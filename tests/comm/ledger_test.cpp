@@ -1,0 +1,149 @@
+// Bytes: what the backend counted equals the schedule, per member, level and operation; a mutated schedule
+// would not.
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "strait/collective/traffic.h"
+#include "tests/comm/thread_ranks.h"
+
+namespace strait::comm {
+namespace {
+
+using collective::Algorithm;
+using collective::Request;
+
+struct Exchange {
+  Request request;
+  std::vector<Ledger> ledgers;  // by position
+};
+
+/// Runs one operation of float64 zeros among `members` and returns what every member counted.
+Exchange exchange(const Request& request, const std::vector<int64_t>& members,
+                  const Cluster& cluster) {
+  ThreadWorldOptions options;
+  options.algorithm = request.algorithm;
+  const auto worlds = make_thread_worlds(cluster.ranks, cluster, options);
+  Exchange result{request, std::vector<Ledger>(members.size())};
+  const int64_t n = request.members;
+  run_ranks(*worlds, [&](World& world) {
+    if (!std::binary_search(members.begin(), members.end(), world.rank())) return;
+    Communicator& group = world.communicator(members, 0);
+    const int64_t me = group.position();
+    Call call;
+    call.operation = request.operation;
+    call.dtype = Dtype::kFloat64;
+    call.counts = request.counts;
+    call.peer = request.root;
+    if (request.operation == Operation::kAllToAll) {
+      call.counts.clear();
+      for (int64_t peer = 0; peer < n; ++peer) {
+        call.counts.push_back(request.counts[me * n + peer]);
+        call.receive_counts.push_back(request.counts[peer * n + me]);
+      }
+    }
+    if (request.operation == Operation::kSend) {
+      if (me != request.root && me != request.receiver) return;
+      if (me == request.receiver) call.operation = Operation::kReceive;
+      call.peer = me == request.root ? request.receiver : request.root;
+    }
+    std::vector<double> source(total(request.counts)), destination(total(request.counts));
+    call.source = source.data();
+    call.destination = destination.data();
+    for (int repeat = 0; repeat < 2; ++repeat) group.start(call).wait();
+    group.drain_ledger(result.ledgers[me]);
+    Ledger again;
+    group.drain_ledger(again);
+    EXPECT_TRUE(again.rows().empty());
+  });
+  return result;
+}
+
+/// The same figures from a schedule: bytes by (sender, level), of two operations of 8-byte elements.
+std::map<std::pair<int64_t, int64_t>, int64_t> expected_bytes(const collective::Schedule& schedule,
+                                                              const Cluster& cluster,
+                                                              const std::vector<int64_t>& members) {
+  std::map<std::pair<int64_t, int64_t>, int64_t> result;
+  for (const auto& [pair, elements] : collective::elements_per_pair(schedule))
+    result[{pair.first, cluster.level_between(members[pair.first], members[pair.second])}] +=
+        2 * 8 * elements;
+  std::erase_if(result, [](const auto& entry) { return entry.second == 0; });
+  return result;
+}
+
+std::map<std::pair<int64_t, int64_t>, int64_t> counted_bytes(const Exchange& exchange) {
+  std::map<std::pair<int64_t, int64_t>, int64_t> result;
+  for (size_t member = 0; member < exchange.ledgers.size(); ++member)
+    for (const Traffic& row : exchange.ledgers[member].rows()) {
+      EXPECT_EQ(row.operation, collective::operation_name(exchange.request.operation));
+      EXPECT_EQ(row.count, 2);
+      EXPECT_EQ(row.codec, "none");
+      EXPECT_EQ(row.metadata_bytes, 0);
+      result[{static_cast<int64_t>(member), row.level}] += row.payload_bytes;
+    }
+  return result;
+}
+
+std::vector<Request> requests(int64_t n) {
+  std::vector<int64_t> even(n, 50), uneven(n), square(n * n);
+  for (int64_t part = 0; part < n; ++part) uneven[part] = (part * 7 + 5) % 6;
+  for (int64_t cell = 0; cell < n * n; ++cell) square[cell] = (cell * 11 + 4) % 7;
+  std::vector<Request> result;
+  for (const Operation operation :
+       {Operation::kAllGather, Operation::kReduceScatter, Operation::kAllReduce})
+    for (const Algorithm algorithm : {Algorithm::kDirect, Algorithm::kRing})
+      for (const auto& counts : {even, uneven})
+        result.push_back({operation, algorithm, n, counts, 0, 0});
+  result.push_back({Operation::kAllToAll, Algorithm::kDirect, n, square, 0, 0});
+  result.push_back({Operation::kBroadcast, Algorithm::kDirect, n, {9}, n / 2, 0});
+  result.push_back({Operation::kBarrier, Algorithm::kDirect, n, {}, 0, 0});
+  if (n > 1) result.push_back({Operation::kSend, Algorithm::kDirect, n, {9}, n - 1, 0});
+  return result;
+}
+
+TEST(Ledger, EqualsTheScheduleForEveryOperationGroupAndLevel) {
+  const Cluster cluster = test_cluster(8);
+  const std::vector<std::vector<int64_t>> groups = {{0},       {0, 1},       {0, 2},
+                                                    {1, 2, 3}, {0, 2, 4, 6}, all_ranks(8)};
+  for (const auto& members : groups)
+    for (const Request& request : requests(static_cast<int64_t>(members.size())))
+      EXPECT_EQ(counted_bytes(exchange(request, members, cluster)),
+                expected_bytes(collective::make_schedule(request), cluster, members))
+          << collective::algorithm_name(request.algorithm) << " "
+          << collective::operation_name(request.operation) << " among " << members.size();
+}
+
+TEST(Ledger, NoticesAChunkSentTwiceOrDropped) {
+  const Cluster cluster = test_cluster(4);
+  const Request request{Operation::kReduceScatter, Algorithm::kDirect, 4, {3, 4, 5, 6}, 0, 0};
+  const auto counted = counted_bytes(exchange(request, all_ranks(4), cluster));
+  const collective::Schedule schedule = collective::make_schedule(request);
+  ASSERT_EQ(counted, expected_bytes(schedule, cluster, all_ranks(4)));
+  for (size_t at = 0; at < schedule.transfers.size(); ++at) {
+    if (schedule.transfers[at].from == schedule.transfers[at].to) continue;
+    collective::Schedule twice = schedule, dropped = schedule;
+    twice.transfers.push_back(schedule.transfers[at]);
+    dropped.transfers.erase(dropped.transfers.begin() + static_cast<int64_t>(at));
+    EXPECT_NE(counted, expected_bytes(twice, cluster, all_ranks(4)));
+    EXPECT_NE(counted, expected_bytes(dropped, cluster, all_ranks(4)));
+  }
+}
+
+TEST(Ledger, ClosedFormsWrittenOut) {
+  const Cluster cluster = test_cluster(4);  // pairs {0,1} {2,3}
+  const int64_t v = 4 * 50 * 8, two = 2;    // bytes of the whole vector, operations
+  const auto sum_by_level = [&](Operation operation) {
+    const auto result =
+        exchange({operation, Algorithm::kDirect, 4, {50, 50, 50, 50}, 0, 0}, all_ranks(4), cluster);
+    Ledger all;
+    for (const Ledger& ledger : result.ledgers) all.merge(ledger);
+    return std::vector<int64_t>{all.payload_bytes(0), all.payload_bytes(1)};
+  };
+  // Of the 3 V, every part goes to one neighbour in the pair and to two ranks across.
+  EXPECT_EQ(sum_by_level(Operation::kAllGather), (std::vector<int64_t>{two * v, two * 2 * v}));
+  EXPECT_EQ(sum_by_level(Operation::kReduceScatter), (std::vector<int64_t>{two * v, two * 2 * v}));
+  EXPECT_EQ(sum_by_level(Operation::kAllReduce), (std::vector<int64_t>{two * 2 * v, two * 4 * v}));
+}
+
+}  // namespace
+}  // namespace strait::comm
