@@ -1,0 +1,323 @@
+// What can be said of a program without executing it: every number refers to something, indices stay in
+// range over their loops, operations have the operands that their kind needs.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "strait/program/findings.h"
+#include "strait/program/lifetime.h"
+#include "strait/program/transfer.h"
+
+namespace strait::program {
+
+namespace {
+
+constexpr size_t kMostRanksPerOp =
+    64;  // ranks on which the sizes of a transfer's operands are checked
+
+class StructureCheck {
+ public:
+  StructureCheck(int64_t rank_class, Findings& findings)
+      : rank_class_(rank_class), findings_(findings), program_(findings.classes()[rank_class]) {
+    const std::vector<int64_t> all = class_ranks(program_);
+    const size_t stride = (all.size() + kMostRanksPerOp - 1) / kMostRanksPerOp;
+    for (size_t i = 0; i < all.size(); i += stride) sample_.push_back(all[i]);
+    if (!all.empty() && sample_.back() != all.back()) sample_.push_back(all.back());
+  }
+
+  void run() {
+    header();
+    if (findings_.empty()) nodes(program_.body);
+  }
+
+ private:
+  void problem(const char* kind, const Op* op, const std::string& sentence) {
+    findings_.add(kind, {rank_class_, op}, sentence);
+  }
+  void op_problem(const char* kind, const Op& op, const std::string& what) {
+    problem(kind, &op, findings_.quote(rank_class_, op) + " " + what);
+  }
+
+  void header() {
+    if (program_.streams.empty()) problem("malformed", nullptr, "there is no compute stream");
+    for (const Group& group : program_.groups) {
+      const bool positive = group.size >= 1 && group.stride >= 1;
+      if (positive && program_.ranks % (group.size * group.stride) == 0) continue;
+      problem("malformed", nullptr,
+              fmt::format("group {} of {} ranks, {} apart, does not divide a world of {}",
+                          group.name, group.size, group.stride, program_.ranks));
+    }
+    for (const ValueArray& array : program_.arrays) {
+      const bool known = array.group < static_cast<int>(program_.groups.size());
+      if (known && array.count >= 0 && array.partition.elements >= 0 && array.partition.grain >= 0)
+        continue;
+      problem("malformed", nullptr,
+              fmt::format("value {} has an unknown group or a negative size", array.name));
+    }
+  }
+
+  void nodes(const std::vector<Node>& list) {
+    for (const Node& node : list) {
+      if (findings_.full()) return;
+      if (const Op* op = std::get_if<Op>(&node)) {
+        operation(*op);
+        continue;
+      }
+      const Repeat& repeat = std::get<Repeat>(node);
+      if (repeat.loop < 0 || repeat.loop >= program_.num_loops ||
+          find_loop(repeat.loop) != nullptr || repeat.count < 0) {
+        problem("malformed", nullptr,
+                fmt::format(
+                    "repeat {} has loop {} of {}, already in use or unknown, or a negative count",
+                    repeat.variable, repeat.loop, program_.num_loops));
+        continue;
+      }
+      if (repeat.count == 0) continue;
+      enclosing_.push_back(&repeat);
+      nodes(repeat.body);
+      enclosing_.pop_back();
+    }
+  }
+
+  const Repeat* find_loop(int loop) const {
+    for (const Repeat* repeat : enclosing_) {
+      if (repeat->loop == loop) return repeat;
+    }
+    return nullptr;
+  }
+
+  /// Smallest and largest value of an index; nothing when its loop does not enclose it.
+  bool range(const Index& index, int64_t& low, int64_t& high) const {
+    low = high = index.constant;
+    if (index.loop < 0) return true;
+    const Repeat* repeat = find_loop(index.loop);
+    if (repeat == nullptr) return false;
+    const int64_t first = index.scale * repeat->first;
+    const int64_t last = index.scale * (repeat->first + (repeat->count - 1) * repeat->step);
+    low += std::min(first, last);
+    high += std::max(first, last);
+    return true;
+  }
+
+  void operation(const Op& op) {
+    const bool stream_known =
+        op.stream >= 0 && op.stream < static_cast<int>(program_.streams.size());
+    if (!stream_known) {
+      return op_problem("malformed", op,
+                        fmt::format("is on stream {} of {}", op.stream, program_.streams.size()));
+    }
+    if (!operands(op)) return;
+    if (is_communication(op.kind)) {
+      communication(op);
+    } else if (op.stream != kCompute) {
+      op_problem("malformed", op, "is no communication but stands on a communication stream");
+    } else if (op.kind == OpKind::kFree) {
+      frees(op);
+    }
+  }
+
+  bool operands(const Op& op) {
+    bool good = true;
+    for (const auto* list : {&op.reads, &op.writes, &op.waits}) {
+      for (const Operand& operand : *list)
+        good = one_operand(op, operand, list != &op.waits) && good;
+    }
+    int64_t low = 0, high = 0;
+    for (const Index* index : {&op.block, &op.micro_batch, &op.peer}) {
+      if (range(*index, low, high)) continue;
+      op_problem("malformed", op, "uses a loop variable outside its loop");
+      good = false;
+    }
+    return good;
+  }
+
+  bool one_operand(const Op& op, const Operand& operand, bool must_exist) {
+    if (operand.array < 0 || operand.array >= static_cast<int>(program_.arrays.size())) {
+      op_problem("malformed", op,
+                 fmt::format("names value array {} of {}", operand.array, program_.arrays.size()));
+      return false;
+    }
+    int64_t low = 0, high = 0;
+    if (!range(operand.index, low, high)) {
+      op_problem("malformed", op, "uses a loop variable outside its loop");
+      return false;
+    }
+    const ValueArray& array = program_.arrays[operand.array];
+    if (!must_exist || (low >= 0 && high < array.count)) return true;
+    op_problem("out-of-range", op,
+               fmt::format("uses {}[{}], but {} has {} elements", array.name, low < 0 ? low : high,
+                           array.name, array.count));
+    return false;
+  }
+
+  void frees(const Op& op) {
+    if (op.reads.empty() && op.writes.empty()) op_problem("malformed", op, "names no value");
+    for (const auto* list : {&op.reads, &op.writes}) {
+      for (const Operand& operand : *list) {
+        if (program_.arrays[operand.array].lifetime == Lifetime::kTransient) continue;
+        op_problem("malformed", op, "frees a value that outlives the program");
+      }
+    }
+  }
+
+  void communication(const Op& op) {
+    if (op.stream == kCompute)
+      return op_problem("malformed", op, "is communication but stands on compute");
+    if (op.group < 0 || op.group >= static_cast<int>(program_.groups.size())) {
+      return op_problem("malformed", op,
+                        fmt::format("is among group {} of {}", op.group, program_.groups.size()));
+    }
+    if (!operand_counts(op)) return;
+    if (op.kind == OpKind::kSend || op.kind == OpKind::kReceive || op.kind == OpKind::kBroadcast)
+      peer(op);
+    if (op.kind != OpKind::kBarrier) sizes(op);
+  }
+
+  bool operand_counts(const Op& op) {
+    size_t reads = 1, writes = 1;
+    if (op.kind == OpKind::kBarrier || op.kind == OpKind::kSend) writes = 0;
+    if (op.kind == OpKind::kBarrier || op.kind == OpKind::kReceive) reads = 0;
+    const bool broadcast = op.kind == OpKind::kBroadcast;
+    const bool reads_fit = op.reads.size() == reads || (broadcast && op.reads.empty());
+    const bool writes_fit =
+        op.writes.size() == writes || (broadcast && op.writes.empty() && !op.reads.empty());
+    if (reads_fit && writes_fit) return true;
+    op_problem(
+        "malformed", op,
+        fmt::format("reads {} values and writes {}, but {} reads {} and writes {}", op.reads.size(),
+                    op.writes.size(), op_kind_name(op.kind), reads, writes));
+    return false;
+  }
+
+  void peer(const Op& op) {
+    const Group& group = program_.groups[op.group];
+    int64_t low = 0, high = 0;
+    range(op.peer, low, high);
+    if (low < 0 || high >= group.size) {
+      return op_problem("out-of-range", op,
+                        fmt::format("has peer {}, but group {} has positions 0..{}",
+                                    low < 0 ? low : high, group.name, group.size - 1));
+    }
+    if (op.kind == OpKind::kBroadcast || low != high) return;
+    for (const int64_t rank : sample_) {
+      if (group.position(rank) != low) continue;
+      return op_problem("malformed", op, fmt::format("has rank {} itself as its peer", rank));
+    }
+  }
+
+  void sizes(const Op& op) {
+    const Group& group = program_.groups[op.group];
+    const bool split = op.kind == OpKind::kAllGather || op.kind == OpKind::kReduceScatter ||
+                       op.kind == OpKind::kAllToAll;
+    if (split && op.partition.begin(group.size) != op.partition.elements) {
+      return op_problem(
+          "malformed", op,
+          fmt::format("splits {} elements by {} over {} ranks, which leaves some to nobody",
+                      op.partition.elements, op.partition.grain, group.size));
+    }
+    if (!op.reads.empty() && !op.writes.empty() && op.codec == "none") {
+      const Dtype from = program_.arrays[op.reads[0].array].dtype,
+                  to = program_.arrays[op.writes[0].array].dtype;
+      if (from != to) {
+        return op_problem(
+            "malformed", op,
+            fmt::format("moves {} into {} without a codec", dtype_name(from), dtype_name(to)));
+      }
+    }
+    for (const int64_t rank : sample_) {
+      if (!sizes_on(op, rank)) return;
+    }
+  }
+
+  /// Elements that the operands of a transfer must have on `rank`.
+  bool sizes_on(const Op& op, int64_t rank) {
+    const Group& group = program_.groups[op.group];
+    const int64_t part = op.partition.count(group.position(rank));
+    const int64_t all = transfer_partition(program_, op, rank).elements;
+    // A whole value may stand for this rank's part of it: gathered from or reduced into in place.
+    const auto whole = [&](const std::vector<Operand>& operands) {
+      return program_.arrays[operands[0].array].group < 0;
+    };
+    int64_t source = all, destination = all;
+    if (op.kind == OpKind::kAllGather && !whole(op.reads)) source = part;
+    if (op.kind == OpKind::kReduceScatter && !whole(op.writes)) destination = part;
+    if (op.kind == OpKind::kAllToAll) destination = part * group.size;
+    return one_size(op, rank, op.reads, source) && one_size(op, rank, op.writes, destination) &&
+           same_elsewhere(op, rank, all);
+  }
+
+  bool one_size(const Op& op, int64_t rank, const std::vector<Operand>& operands,
+                int64_t expected) {
+    for (const Operand& operand : operands) {
+      const int64_t elements = value_elements(program_, program_.arrays[operand.array], rank);
+      if (elements == expected) continue;
+      op_problem("malformed", op,
+                 fmt::format("needs {} elements of {} on rank {}, which has {}", expected,
+                             program_.arrays[operand.array].name, rank, elements));
+      return false;
+    }
+    return true;
+  }
+
+  /// A collective over the whole operand moves equally much on all ranks of the group.
+  bool same_elsewhere(const Op& op, int64_t rank, int64_t all) {
+    if (op.kind != OpKind::kAllReduce && op.kind != OpKind::kBroadcast) return true;
+    const Group& group = program_.groups[op.group];
+    const int64_t first = group.member(rank, 0);
+    const bool same_class = program_.members.empty() ||
+                            std::count(program_.members.begin(), program_.members.end(), first);
+    if (!same_class) return true;
+    const int64_t elsewhere = transfer_partition(program_, op, first).elements;
+    if (elsewhere == all) return true;
+    op_problem("malformed", op,
+               fmt::format("moves {} elements on rank {} and {} on rank {} of the same group", all,
+                           rank, elsewhere, first));
+    return false;
+  }
+
+  int64_t rank_class_;
+  Findings& findings_;
+  const Program& program_;
+  std::vector<int64_t> sample_;  // ranks
+  std::vector<const Repeat*> enclosing_;
+};
+
+}  // namespace
+
+void check_structure(int64_t rank_class, Findings& findings) {
+  StructureCheck(rank_class, findings).run();
+}
+
+void check_classes(Findings& findings) {
+  const std::vector<Program>& classes = findings.classes();
+  const int64_t ranks = classes[0].ranks;
+  std::vector<int64_t> owner(std::max<int64_t>(ranks, 0), -1);
+  for (size_t c = 0; c < classes.size(); ++c) {
+    const int64_t rank_class = static_cast<int64_t>(c);
+    if (classes[c].ranks != ranks || ranks < 1) {
+      findings.add(
+          "malformed", {rank_class},
+          fmt::format("has a world of {} ranks, rank class 0 one of {}", classes[c].ranks, ranks));
+      return;
+    }
+    const size_t streams = std::min(classes[0].streams.size(), classes[c].streams.size());
+    if (!std::equal(classes[0].streams.begin(), classes[0].streams.begin() + streams,
+                    classes[c].streams.begin())) {
+      findings.add("malformed", {rank_class}, "its streams differ from those of rank class 0");
+    }
+    for (const int64_t rank : class_ranks(classes[c])) {
+      if (rank < 0 || rank >= ranks || owner[rank] >= 0) {
+        findings.add("malformed", {rank_class},
+                     fmt::format("rank {} is outside the world or in two classes", rank));
+        return;
+      }
+      owner[rank] = rank_class;
+    }
+  }
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    if (owner[rank] < 0)
+      findings.add("malformed", {0}, fmt::format("rank {} is in no class", rank));
+  }
+}
+
+}  // namespace strait::program

@@ -1,0 +1,29 @@
+#include "strait/program/verify.h"
+
+#include "strait/base/errors.h"
+#include "strait/program/findings.h"
+
+namespace strait::program {
+
+std::vector<Problem> verify(const std::vector<Program>& classes) {
+  if (classes.empty()) return {{"malformed", "", "", "there is no program"}};
+  Findings findings(classes);
+  const int64_t count = static_cast<int64_t>(classes.size());
+  check_classes(findings);
+  for (int64_t c = 0; c < count; ++c) check_structure(c, findings);
+  if (!findings.empty()) return findings.take();
+  for (int64_t c = 0; c < count; ++c) check_values(c, findings);
+  check_messages(findings);
+  if (findings.empty()) check_cycles(findings);
+  return findings.take();
+}
+
+void verify_or_throw(const std::vector<Program>& classes) {
+  const std::vector<Problem> problems = verify(classes);
+  if (problems.empty()) return;
+  ErrorPlace place;
+  place.operation = problems[0].op;
+  throw InternalError(problems[0].message, place);
+}
+
+}  // namespace strait::program
