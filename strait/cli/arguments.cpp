@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <limits>
 
 #include "strait/base/errors.h"
 #include "strait/base/version.h"
@@ -330,23 +331,28 @@ void check_case_keys(const Command& command) {
   }
 }
 
+/// A whole number in [least, most]. CLI11 turns what is too large for 64 bits into the largest number.
+void check_range(const char* flag, int64_t value, int64_t least, int64_t most) {
+  if (value < least || value > most)
+    refuse(fmt::format("{} {} is out of range; the nearest valid value is {}", flag, value,
+                       value < least ? least : most),
+           flag);
+}
+
 void check_values(const Command& command) {
-  const auto at_least = [](const char* flag, auto value, auto least) {
-    if (!(value >= least))
-      refuse(
-          fmt::format("{} {} is out of range; the nearest valid value is {}", flag, value, least),
-          flag);
-  };
-  if (command.ranks) at_least("--ranks", *command.ranks, 1);
-  at_least("--tokens", command.sample.tokens, 1);
-  at_least("--temperature", command.sample.temperature, 0.0);
-  if (!std::isfinite(command.sample.temperature))
-    refuse("--temperature must be finite; the usual value is 1", "--temperature");
-  at_least("--top-k", command.sample.top_k, 0);
-  at_least("--seed", command.sample.seed, 0);
-  if (!(command.sample.top_p > 0 && command.sample.top_p <= 1))
+  constexpr int64_t kMost = 1'000'000'000;
+  const SampleArguments& sample = command.sample;
+  if (command.ranks) check_range("--ranks", *command.ranks, 1, kMost);
+  check_range("--tokens", sample.tokens, 1, kMost);
+  check_range("--top-k", sample.top_k, 0, kMost);
+  check_range("--seed", sample.seed, 0, std::numeric_limits<int64_t>::max() - 1);
+  if (!(sample.temperature >= 0) || !std::isfinite(sample.temperature))
+    refuse(fmt::format("--temperature {} is out of range; the nearest valid value is 0",
+                       sample.temperature),
+           "--temperature");
+  if (!(sample.top_p > 0 && sample.top_p <= 1))
     refuse(fmt::format("--top-p {} is out of range (0, 1]; the nearest valid value is 1",
-                       command.sample.top_p),
+                       sample.top_p),
            "--top-p");
   if (command.name == "bench") check_case_keys(command);
 }

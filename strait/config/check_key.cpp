@@ -12,6 +12,8 @@
 namespace strait {
 namespace {
 
+const Run kDefaults;
+
 /// "a number above 0" where the border itself is not allowed, else the border.
 std::string nearest_number(double value, const Rule& rule) {
   if (value <= rule.least)
@@ -55,12 +57,16 @@ void check_text(const Key& key, const Run& run, const std::string& text) {
   if (std::find(rule.choices.begin(), rule.choices.end(), text) != rule.choices.end()) return;
   if (fits_form(key, run, text)) return;
   if (rule.or_path && text.find_first_of("/.") != std::string::npos) return;
-  const bool known = std::find(rule.later.begin(), rule.later.end(), text) != rule.later.end();
+  if (std::find(rule.later.begin(), rule.later.end(), text) != rule.later.end())
+    refuse_key(
+        run, key.name,
+        fmt::format("{} = {} is not available in this version; the nearest valid value is {} ({})",
+                    key.name, toml_string(text), value_text(key, kDefaults), rule_text(rule)));
   refuse_key(
       run, key.name,
-      fmt::format("{} = {} is {}; the nearest valid value is {} ({})", key.name, toml_string(text),
-                  known ? "not available in this version" : "unknown",
-                  toml_string(nearest_choice(text.substr(0, 100), rule.choices)), rule_text(rule)));
+      fmt::format("{} = {} is unknown; the nearest valid value is {} ({})", key.name,
+                  toml_string(text), toml_string(nearest_choice(text.substr(0, 100), rule.choices)),
+                  rule_text(rule)));
 }
 
 void check_texts(const Key& key, const Run& run, const std::vector<std::string>& texts) {
@@ -98,12 +104,11 @@ struct Checker {
 }  // namespace
 
 void check_key(const Key& key, const Run& run) {
-  static const Run defaults;
-  if (same_value(key, run, defaults)) return;
+  if (same_value(key, run, kDefaults)) return;
   if (key.rule.only_default)
     refuse_key(run, key.name,
                fmt::format("{} = {} cannot take effect in this version; the valid value is {}",
-                           key.name, value_text(key, run), value_text(key, defaults)));
+                           key.name, value_text(key, run), value_text(key, kDefaults)));
   const Checker checker{key, run};
   std::visit([&](auto field) { checker(std::as_const(field(const_cast<Run&>(run)))); }, key.field);
 }

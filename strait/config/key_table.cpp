@@ -16,9 +16,7 @@ constexpr auto kField = +[](Run& run) -> auto& {
 constexpr double kMostCount = 1e9;
 constexpr double kMostSteps = 1e15;
 
-Rule any() {
-  return {};
-}
+Rule any() { return {}; }
 
 Rule only_default() {
   Rule rule;
@@ -33,9 +31,7 @@ Rule between(double least, double most) {
   return rule;
 }
 
-Rule at_least(double least) {
-  return between(least, std::numeric_limits<double>::infinity());
-}
+Rule at_least(double least) { return between(least, std::numeric_limits<double>::infinity()); }
 
 Rule share() {  // [0, 1)
   Rule rule = between(0, 1);

@@ -11,9 +11,7 @@
 namespace strait {
 namespace {
 
-std::string last_word(const std::string& name) {
-  return name.substr(name.rfind('.') + 1);
-}
+std::string last_word(const std::string& name) { return name.substr(name.rfind('.') + 1); }
 
 template <class... Ts>
 struct Overload : Ts... {
@@ -138,7 +136,8 @@ std::string rule_text(const Rule& rule) {
   for (const std::string& form : rule.forms) parts.push_back(form + "N");
   if (rule.or_path) parts.push_back("a path");
   if (!parts.empty()) return fmt::format("{}", fmt::join(parts, ", "));
-  const bool low = std::isfinite(rule.least), high = std::isfinite(rule.most);
+  const bool low = std::isfinite(rule.least),
+             high = rule.most < 1e9;  // larger bounds only guard products
   if (low && rule.least == rule.most) return fmt::format("{}", rule.least);
   if (low && high)
     return fmt::format("{}{}, {}{}", rule.above_least ? '(' : '[', rule.least, rule.most,

@@ -14,9 +14,7 @@ std::string section_of(const Key& key) {
   return dot == std::string::npos ? "" : key.name.substr(0, dot);
 }
 
-std::string word_of(const Key& key) {
-  return key.name.substr(key.name.rfind('.') + 1);
-}
+std::string word_of(const Key& key) { return key.name.substr(key.name.rfind('.') + 1); }
 
 /// The one of preset, file and levels that make_cluster would use.
 std::string chosen_cluster_key(const Run& run) {

@@ -95,8 +95,6 @@ std::vector<int64_t> Mesh::group(int64_t rank, const std::string& name) const {
   return members;
 }
 
-int64_t Mesh::data_ranks() const {
-  return axis("data").size * axis("z").size;
-}
+int64_t Mesh::data_ranks() const { return axis("data").size * axis("z").size; }
 
 }  // namespace strait

@@ -1,0 +1,118 @@
+// The cluster file that probe writes reads back; wrong ones name file, line and key.
+#include "strait/config/cluster_file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "strait/base/errors.h"
+#include "strait/base/file.h"
+#include "strait/config/parse.h"
+
+namespace strait {
+namespace {
+
+using testing::HasSubstr;
+
+const std::string kGood =
+    "version = 1\nname = \"here\"\nlevels = [\n  { name = \"pair\", size = 2, gb_per_second = "
+    "20.0, "
+    "latency_microseconds = 1.5, links = 3 },\n  { name = \"world\", size = 0, gb_per_second = "
+    "0.125, "
+    "latency_microseconds = 50 },\n]\n[rates]\nfp32_flops_per_second = 1.5e11\nmemory_bytes = "
+    "1024\n"
+    "cores_per_rank = 2\nshares_cores = false\n";
+
+TEST(ClusterFile, IsRead) {
+  const Cluster cluster = parse_cluster_file(kGood, "c.toml", 8);
+  EXPECT_EQ(cluster.name, "here");
+  ASSERT_EQ(cluster.levels.size(), 2u);
+  EXPECT_EQ(cluster.levels[0].links, 3);
+  EXPECT_DOUBLE_EQ(cluster.levels[0].bytes_per_second, 20e9);
+  EXPECT_EQ(cluster.levels[1].size, 4);
+  EXPECT_DOUBLE_EQ(cluster.levels[1].latency_seconds, 50e-6);
+  EXPECT_EQ(cluster.flops_per_second_fp32, 1.5e11);
+  EXPECT_GT(cluster.flops_per_second_fp64, 0);  // missing: localhost's
+  EXPECT_EQ(cluster.memory_bytes, 1024);
+  EXPECT_EQ(cluster.cores_per_rank, 2);
+  EXPECT_FALSE(cluster.shares_cores);
+}
+
+TEST(ClusterFile, PrintedReadsBack) {
+  for (const std::string& name : cluster_preset_names())
+    for (const int64_t ranks : {1, 4, 16}) {
+      ClusterOptions options;
+      options.preset = name;
+      const Cluster cluster = make_cluster(options, ranks);
+      const std::string text = print_cluster_file(cluster);
+      const Cluster again = parse_cluster_file(text, "c.toml", ranks);
+      EXPECT_EQ(again.name, name);
+      EXPECT_EQ(print_cluster_file(again), text);
+      EXPECT_EQ(again.flops_per_second_bf16, cluster.flops_per_second_bf16);
+      EXPECT_EQ(again.memory_bytes, cluster.memory_bytes);
+      EXPECT_EQ(again.shares_cores, cluster.shares_cores);
+      ASSERT_EQ(again.levels.size(), cluster.levels.size());
+      for (size_t i = 0; i < cluster.levels.size(); ++i) {
+        EXPECT_EQ(again.levels[i].size, cluster.levels[i].size);
+        // Through GB/s and microseconds: one rounding each way.
+        EXPECT_NEAR(again.levels[i].bytes_per_second, cluster.levels[i].bytes_per_second,
+                    1e-15 * cluster.levels[i].bytes_per_second);
+        EXPECT_NEAR(again.levels[i].latency_seconds, cluster.levels[i].latency_seconds,
+                    1e-15 * cluster.levels[i].latency_seconds);
+      }
+    }
+}
+
+TEST(ClusterFile, BadFilesNameFileLineAndKey) {
+  struct Case {
+    const char* text;
+    int64_t line;
+    const char* key;
+    const char* message;
+  };
+  const std::string level = "levels = [{ name = \"world\", gb_per_second = 1.0 }]\n";
+  const Case cases[] = {
+      {"versoin = 1\n", 1, "versoin", "nearest is \"version\""},
+      {"version = 2\n", 1, "version", "nearest is 1"},
+      {"version = \"1\"\n", 1, "version", "wants an integer, found a string"},
+      {"name = 1\n", 1, "name", "wants a string"},
+      {"version = 1\nlevels = 3\n", 2, "levels", "wants a list of levels"},
+      {"rates = 1\n", 1, "rates", "wants a table"},
+      {"[rates]\nfp23_flops_per_second = 1.0\n", 2, "rates.fp23_flops_per_second",
+       "nearest is \"rates.fp32_flops_per_second\""},
+      {"[rates]\nfp32_flops_per_second = 0\n", 2, "rates.fp32_flops_per_second", "above 0"},
+      {"[rates]\nfp32_flops_per_second = true\n", 2, "rates.fp32_flops_per_second",
+       "wants a number"},
+      {"[rates]\nmemory_bytes = 1.5\n", 2, "rates.memory_bytes", "wants an integer"},
+      {"[rates]\ncores_per_rank = 0\n", 2, "rates.cores_per_rank", "nearest valid value is 1"},
+      {"[rates]\nshares_cores = 1\n", 2, "rates.shares_cores", "wants a boolean"},
+  };
+  for (const Case& bad : cases) {
+    const bool has_levels = std::string(bad.text).find("levels") != std::string::npos;
+    const std::string text = has_levels || bad.text[0] != '[' ? bad.text : level + bad.text;
+    try {
+      parse_cluster_file(text, "c.toml", 2);
+      ADD_FAILURE() << "accepted: " << text;
+    } catch (const UserError& error) {
+      EXPECT_EQ(error.place().file, "c.toml");
+      EXPECT_EQ(error.place().line, bad.line + (text == bad.text ? 0 : 1)) << text << error.what();
+      EXPECT_EQ(error.place().key, bad.key);
+      EXPECT_THAT(error.what(), HasSubstr(bad.message));
+    }
+  }
+  EXPECT_THROW(parse_cluster_file("version = 1\n", "c.toml", 2), UserError);
+}
+
+TEST(ClusterFile, IsResolvedFromARun) {
+  const std::string path = std::filesystem::temp_directory_path() / "strait_cluster_file_test.toml";
+  write_file_atomically(path, kGood);
+  const auto run = parse_run("", "run.toml", {cluster_setting(path)});
+  EXPECT_EQ(resolve_cluster(run, 4).name, "here");
+  EXPECT_EQ(resolve_cluster(run, 4).levels[1].size, 2);
+  std::filesystem::remove(path);
+  EXPECT_EQ(resolve_cluster(parse_run("", "", {"cluster.preset=alps"}), 4).levels[0].size, 4);
+}
+
+}  // namespace
+}  // namespace strait

@@ -1,0 +1,339 @@
+// Every value that works is accepted, every other is refused with file, line, key and the nearest choice.
+#include "strait/config/validate.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "strait/base/errors.h"
+#include "strait/base/file.h"
+#include "strait/config/keys.h"
+#include "strait/config/parse.h"
+#include "strait/config/print.h"
+#include "strait/shape/shape.h"
+#include "strait/topology/cluster.h"
+
+namespace strait {
+namespace {
+
+using testing::HasSubstr;
+using RunFile = Run;  // inside a test the plain name is GoogleTest's
+
+void expect_valid(const std::string& text, int64_t ranks = 2) {
+  EXPECT_NO_THROW(validate_run(parse_run(text, "run.toml"), ranks)) << text;
+}
+
+/// The error of validating `text`, in which `key` is written on line 1 unless line is given.
+void expect_refused(const std::string& text, const std::string& key, const std::string& message,
+                    int64_t ranks = 2, std::optional<int64_t> line = 1) {
+  try {
+    validate_run(parse_run(text, "run.toml"), ranks);
+    ADD_FAILURE() << "accepted: " << text;
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.place().key, key) << text << error.what();
+    EXPECT_EQ(error.place().file, "run.toml") << text;
+    EXPECT_EQ(error.place().line, line) << text << error.what();
+    EXPECT_THAT(error.what(), HasSubstr(message));
+  }
+}
+
+TEST(Validate, DefaultsAreAcceptedWrittenOrNot) {
+  for (const int64_t ranks : {1, 2, 3, 4, 6, 12}) {
+    expect_valid("", ranks);
+    const RunFile defaults;
+    for (const Key& key : run_keys()) {
+      if (key.name == "cluster.levels") continue;  // its default, no level, means the preset
+      const RunFile run = parse_run(key.name + " = " + value_text(key, defaults), "run.toml");
+      EXPECT_NO_THROW(validate_run(run, ranks)) << key.name;
+    }
+  }
+}
+
+TEST(Validate, ReservedKeysAcceptOnlyTheDefault) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"tensor.overlap", "[\"oar\"]"},
+      {"tensor.sequence_parallel", "true"},
+      {"tensor.tiles", "\"on\""},
+      {"tensor.cached_gathers", "2"},
+      {"pipeline.order", "\"gpipe\""},
+      {"pipeline.chunks_per_stage", "2"},
+      {"pipeline.cuts", "\"3\""},
+      {"pipeline.activation_codec", "\"bf16\""},
+      {"compression.codec", "\"bf16\""},
+      {"compression.skip_below_elements", "1"},
+      {"compression.adapt", "\"lgreco\""},
+      {"compression.adapt_every_steps", "1"},
+      {"simulate.jitter", "\"normal:0.1\""},
+      {"simulate.stragglers", "[2.0]"},
+      {"simulate.failures_per_device_hour", "0.1"},
+      {"tune.budget_seconds", "1"},
+      {"tune.trial_steps", "1"},
+      {"tune.candidates", "1"},
+      {"mesh.axes.x", "2"},
+      {"mesh.axes.y", "2"},
+      {"mesh.axes.z", "2"},
+      {"mesh.axes.sequence", "2"},
+      {"mesh.axes.stage", "2"},
+      {"mesh.order", "[\"data\", \"x\", \"y\", \"z\", \"sequence\", \"stage\"]"},
+      {"placement.spans.secondary", "\"world\""},
+      {"placement.codecs.weights", "\"bf16\""},
+      {"placement.codecs.secondary", "\"bf16\""},
+      {"placement.codecs.gradients", "[\"int8/2048\"]"},
+      {"placement.codecs.update", "\"bf16\""},
+      {"sync.replica", "\"node\""},
+      {"sync.rounds.period_steps", "3"},
+      {"sync.rounds.delay_steps", "3"},
+      {"sync.rounds.fragments", "3"},
+      {"sync.rounds.fragment_order", "\"x\""},
+      {"sync.rounds.mixing", "0.1"},
+      {"sync.rounds.eager", "true"},
+      {"sync.outer.kind", "\"sgd\""},
+      {"sync.outer.learning_rate", "1"},
+      {"sync.outer.momentum", "0"},
+      {"sync.outer.clip", "1"},
+      {"sync.outer.penalty", "\"none\""},
+      {"sync.outer.codec", "\"bf16\""},
+      {"sync.outer.on_lost_replica", "\"continue\""},
+  };
+  std::set<std::string> tested;
+  for (const auto& [key, value] : cases) {
+    tested.insert(key);
+    expect_refused(std::string(key) + " = " + value, key,
+                   "cannot take effect in this version; the valid value is ");
+  }
+  for (const Key& key : run_keys())
+    EXPECT_EQ(key.rule.only_default, tested.contains(key.name)) << key.name;
+}
+
+TEST(Validate, ChoicesThatWorkAndThatDoNot) {
+  const auto all_work = [](const std::string& key, const std::vector<std::string>& values) {
+    for (const std::string& value : values) expect_valid(key + " = " + toml_string(value));
+  };
+  all_work("runtime.backend", {"auto", "threads"});
+  all_work("runtime.device", {"auto", "cpu"});
+  all_work("train.precision", {"fp32", "fp64"});
+  all_work("train.recompute", {"none", "block", "every:1", "every:2", "every:12"});
+  all_work("train.non_finite", {"stop", "skip"});
+  all_work("optimizer.schedule", {"constant", "linear", "cosine", "wsd"});
+  all_work("optimizer.kind", {"adamw", "sgd"});
+  all_work("placement.preset", {"ddp", "zero1", "zero2", "zero3", "hsdp", "mics"});
+  all_work("data.encoding", {"utf-8", "windows-1252", "latin-1"});
+  all_work("data.tokenizer",
+           {"byte", "char", "bpe:4096", "bpe:256", "my/tokenizer.json", "tokenizer.json"});
+  all_work("checkpoint.resume", {"never", "runs/x/step-3"});
+  all_work("cluster.preset", cluster_preset_names());
+  all_work("model.preset", model_preset_names());
+  const std::string later = "is not available in this version; the nearest valid value is ";
+  expect_refused("runtime.backend = \"mpi\"", "runtime.backend",
+                 later + "\"auto\" (auto, threads)");
+  expect_refused("runtime.device = \"cuda\"", "runtime.device", later + "\"auto\"");
+  expect_refused("train.precision = \"bf16\"", "train.precision", later + "\"fp32\" (fp32, fp64)");
+  expect_refused("train.precision = \"fp16\"", "train.precision", later);
+  expect_refused("model.family = \"llama\"", "model.family", later + "\"gpt2\"");
+  expect_refused("placement.preset = \"zero++\"", "placement.preset", later);
+  expect_refused("placement.preset = \"zero-topo\"", "placement.preset", later);
+  expect_refused("sync.policy = \"diloco\"", "sync.policy", later + "\"every-step\"");
+  expect_refused("placement.preset = \"zero4\"", "placement.preset",
+                 "is unknown; the nearest valid value is \"zero1\"");
+  expect_refused("optimizer.schedule = \"cosin\"", "optimizer.schedule",
+                 "nearest valid value is \"cosine\"");
+  expect_refused("data.tokenizer = \"chars\"", "data.tokenizer", "nearest valid value is \"char\"");
+  expect_refused("data.tokenizer = \"bpe:\"", "data.tokenizer",
+                 "nearest valid value is \"bpe:256\"");
+  expect_refused("data.tokenizer = \"bpe:12\"", "data.tokenizer",
+                 "nearest valid value is \"bpe:256\"");
+  expect_refused("train.recompute = \"every:0\"", "train.recompute",
+                 "nearest valid value is \"every:1\"");
+  expect_refused("train.recompute = \"every:2x\"", "train.recompute",
+                 "nearest valid value is \"every:1\"");
+  expect_refused("checkpoint.resume = \"always\"", "checkpoint.resume", "is unknown");
+  expect_refused("cluster.preset = \"frontir\"", "cluster.preset", "\"frontier\"");
+  expect_refused("plan.search = [\"mesh\", \"placment\"]", "plan.search", "\"placement\"");
+  expect_refused("plan.search = [\"mesh\", \"mesh\"]", "plan.search", "twice");
+  expect_refused("plan.search = []", "plan.search", "is empty");
+  expect_valid("plan.search = [\"placement\"]");
+}
+
+TEST(Validate, Ranges) {
+  expect_refused("train.steps = 0", "train.steps",
+                 "train.steps = 0 is out of range (>= 1); the nearest valid value is 1");
+  expect_refused("version = 2", "version", "nearest valid value is 1");
+  expect_refused("data.validation_share = 1.0", "data.validation_share",
+                 "([0, 1)); the nearest valid value is below 1");
+  expect_refused("data.validation_share = -0.1", "data.validation_share",
+                 "nearest valid value is 0");
+  expect_refused("optimizer.betas = [0.9, 1.0]", "optimizer.betas", "below 1");
+  expect_refused("optimizer.eps = 0.0", "optimizer.eps", "above 0");
+  expect_refused("runtime.deadline_seconds = 0", "runtime.deadline_seconds", "above 0");
+  expect_refused("plan.memory_share = 0.0", "plan.memory_share", "above 0");
+  expect_refused("plan.memory_share = 1.5", "plan.memory_share", "nearest valid value is 1");
+  expect_refused("model.shape.heads = 0", "model.shape.heads", "nearest valid value is 1");
+  expect_refused("model.shape.dropout = 1.0", "model.shape.dropout", "below 1");
+  expect_refused("simulate.steps = 0", "simulate.steps", "nearest valid value is 1");
+  expect_refused("train.clip_norm = -1.0", "train.clip_norm", "nearest valid value is 0");
+  expect_valid("train.clip_norm = 0");
+  expect_valid("plan.memory_share = 1.0");
+  expect_valid("simulate.steps = 5");
+}
+
+TEST(Validate, LongWarmUpsAndIntervalsAreLegal) {
+  expect_valid(
+      "train.steps = 5\noptimizer.warmup_steps = 100000\noptimizer.decay_steps = 50000\n"
+      "evaluation.every_steps = 99999\ncheckpoint.every_steps = 99999\noutput.log_every_steps = "
+      "99999\n"
+      "output.timeline_steps = 99999\nevaluation.batches = 99999");
+}
+
+TEST(Validate, Combinations) {
+  expect_refused("model.shape.heads = 5", "model.shape.heads",
+                 "nearest valid heads is 4, or a width of 770");
+  expect_refused("model.shape.width = 100", "model.shape.width",
+                 "12 heads do not divide the width 100");
+  expect_refused("model.shape.kv_heads = 3", "model.shape.kv_heads", "nearest valid value is 12");
+  expect_refused("optimizer.eps = 1e-6\noptimizer.kind = \"sgd\"", "optimizer.eps",
+                 "\"sgd\" has no eps");
+  expect_refused("optimizer.betas = [0.9, 0.5]\noptimizer.kind = \"sgd\"", "optimizer.betas",
+                 "[0.9, 0.99]");
+  expect_valid("optimizer.betas = [0.0, 0.99]\noptimizer.kind = \"sgd\"");
+  expect_refused("optimizer.minimum_learning_rate = 1e-5\noptimizer.schedule = \"constant\"",
+                 "optimizer.minimum_learning_rate", "never decays");
+  expect_refused("optimizer.decay_steps = 10\noptimizer.schedule = \"constant\"",
+                 "optimizer.decay_steps", "never decays");
+  expect_refused("optimizer.minimum_learning_rate = 1e-2", "optimizer.minimum_learning_rate",
+                 "nearest valid value is 0.001");
+  expect_valid("optimizer.learning_rate = 1e-5");  // the default minimum follows
+  expect_valid("optimizer.learning_rate = 1e-5\noptimizer.schedule = \"constant\"");
+  expect_refused("evaluation.batches = 3\ndata.validation_share = 0.0", "evaluation.batches",
+                 "nothing to evaluate");
+  expect_valid("data.validation_share = 0.0");
+  expect_refused("checkpoint.resume = \"auto\"", "checkpoint.resume",
+                 "nearest valid value is \"never\"");
+  expect_valid("checkpoint.resume = \"auto\"\noutput.run_dir = \"runs/a\"");
+  expect_refused("name = \"a/b\"", "name", "nearest valid name is \"a-b\"");
+  expect_refused("name = \"\"", "name", "\"my-run\"");
+  expect_refused("name = \"..\"", "name", "\"-.\"");
+}
+
+TEST(Validate, ClusterMeshAndSpans) {
+  expect_refused("cluster.file = \"c.toml\"\ncluster.preset = \"localhost\"", "cluster.file",
+                 "exactly one");
+  expect_refused("cluster.levels = []", "cluster.levels", "at least one level");
+  expect_refused("cluster.file = \"does/not/exist.toml\"", "cluster.file", "cannot open");
+  expect_refused("cluster.preset = \"frontier\"\ntrain.global_batch_size = 9", "cluster.preset",
+                 "2 or 4", 3);
+  expect_valid("mesh.axes.data = 2");
+  expect_refused("mesh.axes.data = 3", "mesh.axes.data",
+                 "nearest valid value is 2 (or 0, the rest)");
+  expect_valid("placement.spans.weights = \"none\"");
+  expect_valid("placement.spans.weights = 2");
+  expect_valid("cluster.preset = \"frontier\"\nplacement.spans.weights = \"pair\"");
+  expect_refused("placement.spans.weights = \"nod\"\ncluster.preset = \"frontier\"",
+                 "placement.spans.weights", "nearest valid value is \"node\"");
+  expect_refused("placement.spans.gradients = \"node\"", "placement.spans.gradients",
+                 "(none, world)");
+  expect_refused("placement.spans.optimizer = 0", "placement.spans.optimizer",
+                 "number of ranks >= 1");
+  expect_refused("placement.spans.optimizer = \"2x\"", "placement.spans.optimizer",
+                 "number of ranks >= 1");
+  EXPECT_THROW(validate_run(parse_run("", ""), 0), UserError);
+}
+
+TEST(Batch, GridEqualsPlainArithmetic) {
+  for (const int64_t ranks : {1, 2, 3, 4, 8})
+    for (int64_t global = 1; global <= 24; ++global)
+      for (int64_t micro = 0; micro <= 12; ++micro) {
+        RunFile run;
+        run.train.global_batch_size = global;
+        run.train.micro_batch_size = micro;
+        const int64_t used = micro == 0 ? global / ranks : micro;
+        const bool valid = used > 0 && used * ranks * (global / (used * ranks)) == global &&
+                           global >= used * ranks;
+        if (!valid) {
+          EXPECT_THROW(resolve_batch(run, ranks, 2), UserError)
+              << global << " " << micro << " " << ranks;
+          continue;
+        }
+        const Resolved resolved = resolve_batch(run, ranks, 2);
+        EXPECT_EQ(resolved.micro_batch_size * resolved.accumulation * resolved.data_ranks, global);
+        EXPECT_EQ(resolved.data_ranks, ranks);
+        EXPECT_EQ(resolved.micro_batch_size, used);
+      }
+}
+
+TEST(Batch, ErrorsNameTheNearest) {
+  expect_refused("train.global_batch_size = 13", "train.global_batch_size",
+                 "nearest valid value is 12 or 14");
+  expect_refused("", "train.global_batch_size", "nearest valid value is 8 or 16", 8, std::nullopt);
+  expect_refused("train.micro_batch_size = 5", "train.micro_batch_size",
+                 "nearest valid value is 6, or a global batch of 10 or 20");
+  expect_refused("train.micro_batch_size = 1000000000\ntrain.global_batch_size = 1000000000",
+                 "train.micro_batch_size", "500000000");
+}
+
+TEST(Batch, ThreadsShareTheCores) {
+  RunFile run;
+  EXPECT_EQ(resolve_batch(run, 2, 8).threads_per_rank, 4);
+  EXPECT_EQ(resolve_batch(run, 4, 2).threads_per_rank, 1);
+  run.runtime.threads_per_rank = 3;
+  EXPECT_EQ(resolve_batch(run, 4, 2).threads_per_rank, 3);
+  EXPECT_EQ(resolve_batch(run, 4, 2).decay_steps, 2000);
+  run.optimizer.decay_steps = 50;
+  EXPECT_EQ(resolve_batch(run, 4, 2).decay_steps, 50);
+  EXPECT_GE(resolve_batch(run, 1).threads_per_rank, 1);
+}
+
+TEST(Vocabulary, IsKnownFromTheTokenizerWhereItSays) {
+  DataOptions data;
+  const std::pair<const char*, std::optional<int64_t>> cases[] = {
+      {"byte", 256},
+      {"bpe:4096", 4096},
+      {"char", std::nullopt},
+      {"a/tokenizer.json", std::nullopt},
+      {"bpe:x", std::nullopt}};
+  for (const auto& [tokenizer, size] : cases) {
+    data.tokenizer = tokenizer;
+    EXPECT_EQ(known_vocabulary(data), size) << tokenizer;
+  }
+}
+
+TEST(Data, IsRequiredToTrainOnly) {
+  const RunFile run = parse_run("", "run.toml");
+  EXPECT_NO_THROW(validate_run(run, 1));
+  try {
+    require_data(run);
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.place().key, "data.path");
+    EXPECT_EQ(error.place().file, "run.toml");
+  }
+  EXPECT_NO_THROW(require_data(parse_run("data.path = \"x\"", "run.toml")));
+}
+
+TEST(Documents, TheReferenceIsGenerated) {
+  const std::string path = STRAIT_SOURCE_DIR "/docs/run-file.md",
+                    fresh = STRAIT_BINARY_DIR "/run-file.md";
+  const std::string expected = run_file_reference();
+  write_file_atomically(fresh, expected);
+  EXPECT_EQ(read_file(path), expected)
+      << "docs/run-file.md is not up to date; copy " << fresh << " over it";
+}
+
+TEST(Documents, ExamplesAreValid) {
+  for (const char* name : {"shakespeare_char.toml", "minimal.toml"})
+    for (const int64_t ranks : {1, 2, 3, 4}) {
+      const RunFile run =
+          load_run(std::string(STRAIT_SOURCE_DIR "/examples/") + name, {"data.path=x.txt"});
+      EXPECT_NO_THROW(validate_run(run, ranks)) << name;
+      EXPECT_NO_THROW(require_data(run));
+    }
+  const RunFile run = load_run(STRAIT_SOURCE_DIR "/examples/shakespeare_char.toml");
+  EXPECT_EQ(run.model.shape.layers, 4);
+  EXPECT_EQ(run.model.shape.heads, 4);
+  EXPECT_EQ(run.model.shape.width, 128);
+  EXPECT_EQ(run.model.shape.context, 64);
+  EXPECT_FALSE(run.model.shape.bias);
+}
+
+}  // namespace
+}  // namespace strait
