@@ -95,4 +95,13 @@ int64_t count_instances(const Program& program) {
   return count_nodes(program.body, true);
 }
 
+std::vector<std::string> stream_names(const Program& program) {
+  std::vector<std::string> names;
+  for (size_t s = 0; s < program.streams.size(); ++s) {
+    const Stream& stream = program.streams[s];
+    names.push_back(s == kCompute ? stream.resource : stream.resource + "." + std::to_string(stream.lane));
+  }
+  return names;
+}
+
 }  // namespace strait::program

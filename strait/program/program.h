@@ -199,6 +199,9 @@ inline int64_t evaluate(const Index& index, const std::vector<int64_t>& loops) {
 int64_t value_elements(const Program& program, const ValueArray& array, int64_t rank);
 int64_t value_bytes(const Program& program, const ValueArray& array, int64_t rank);
 
+/// "compute", "world.0", ... by stream.
+std::vector<std::string> stream_names(const Program& program);
+
 /// Operations written in the program (bodies once), and executed (bodies times counts).
 int64_t count_ops(const Program& program);
 int64_t count_instances(const Program& program);
@@ -206,6 +209,17 @@ int64_t count_instances(const Program& program);
 /// Calls visit(op, loops) for every executed instance in program order.
 template <class Visit>
 void for_each_instance(const Program& program, Visit&& visit);
+
+/// Calls visit(op) once for every operation that is written, bodies of repeats once.
+template <class Visit>
+void for_each_op(const std::vector<Node>& nodes, Visit&& visit) {
+  for (const Node& node : nodes) {
+    if (const Op* op = std::get_if<Op>(&node))
+      visit(*op);
+    else
+      for_each_op(std::get<Repeat>(node).body, visit);
+  }
+}
 
 /// Readable text (PROGRAM by example in docs/programs.md).
 std::string print(const Program& program);

@@ -115,4 +115,10 @@ Cluster make_cluster(const ClusterOptions& options, int64_t ranks) {
   return cluster;
 }
 
+std::vector<std::string> level_names(const Cluster& cluster) {
+  std::vector<std::string> names;
+  for (const Level& level : cluster.levels) names.push_back(level.name);
+  return names;
+}
+
 }  // namespace strait

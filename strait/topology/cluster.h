@@ -40,6 +40,9 @@ struct Cluster {
   int64_t level_between(int64_t a, int64_t b) const;
 };
 
+/// Names of the levels, innermost first.
+std::vector<std::string> level_names(const Cluster& cluster);
+
 /// Builds the cluster for `ranks` ranks from [cluster]. Errors (UserError): unknown preset, sizes
 /// that do not divide the ranks; each names the nearest valid choice.
 Cluster make_cluster(const ClusterOptions& options, int64_t ranks);

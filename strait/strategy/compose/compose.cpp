@@ -203,7 +203,7 @@ Program compose_generation(const ModelShape& shape, const Cluster& cluster,
   Program program = start("generation", whole, options);
   const UnitValues values(program, shape, whole, options.dtype);
   const Movement movement(program, values, whole, cluster);
-  const auto declare = [&](const char* name, int64_t count, Dtype dtype, int64_t elements,
+  const auto declare = [&](const std::string& name, int64_t count, Dtype dtype, int64_t elements,
                            Lifetime lifetime) {
     program::ValueArray array;
     array.name = name;
@@ -218,7 +218,7 @@ Program compose_generation(const ModelShape& shape, const Cluster& cluster,
   const int64_t batch = options.micro_batch_size;
   const int64_t last = static_cast<int64_t>(shape.blocks.size()) - 1;
   const int tokens =
-      declare("prompt", 1, Dtype::kInt32, batch * options.tokens, Lifetime::kResident);
+      declare("prompt." + std::to_string(options.tokens), 1, Dtype::kInt32, batch * options.tokens, Lifetime::kResident);
   const int logits =
       declare("logits", 1, options.dtype, batch * shape.vocabulary, Lifetime::kResident);
   const int x = declare("x", last, options.dtype, batch * options.tokens * shape.options.width,

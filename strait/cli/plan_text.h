@@ -1,0 +1,22 @@
+// The resolved plan that train and simulate print before anything runs.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "strait/cost/cost.h"
+#include "strait/sim/simulate.h"
+#include "strait/strategy/compose/design.h"
+
+namespace strait::cli {
+
+/// Model, ranks, placement and groups, predicted step time, bytes per level, memory: one line each.
+std::vector<std::string> plan_lines(const strategy::Design& design, const sim::Result& simulated,
+                                    const cost::Cost& cost);
+
+/// "12.3 MB", SI.
+std::string bytes_text(double bytes);
+/// "1.23 ms".
+std::string seconds_text(double seconds);
+
+}  // namespace strait::cli

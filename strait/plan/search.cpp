@@ -1,0 +1,163 @@
+#include "strait/plan/search.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "strait/base/clock.h"
+#include "strait/base/errors.h"
+#include "strait/program/memory_json.h"
+#include "strait/trace/level_json.h"
+
+namespace strait::plan {
+namespace {
+
+bool searches(const Run& run, const char* what) {
+  return std::find(run.plan.search.begin(), run.plan.search.end(), what) != run.plan.search.end();
+}
+
+/// Marks a key as written, so that a preset does not fill it again.
+void write_key(Run& run, const std::string& key) { run.written[key] = {"plan", 0}; }
+
+std::vector<std::string> placements(const Run& run) {
+  if (!searches(run, "placement")) return {run.placement.preset};
+  std::vector<std::string> names;
+  for (const strategy::PlacementRow& row : strategy::placement_table()) names.push_back(row.name);
+  return names;
+}
+
+std::vector<int64_t> micro_batches(const Run& run, int64_t ranks) {
+  if (!searches(run, "micro_batch_size")) return {run.train.micro_batch_size};
+  std::vector<int64_t> sizes;
+  const int64_t share = run.train.global_batch_size / ranks;
+  for (int64_t size = share; size >= 1; --size)
+    if (share % size == 0) sizes.push_back(size);
+  return sizes;
+}
+
+std::vector<std::string> recomputes(const Run& run) {
+  if (!searches(run, "recompute")) return {run.train.recompute};
+  return {"none", "every:2", "block"};
+}
+
+Candidate evaluate(const Run& run, int64_t ranks, int64_t vocabulary) {
+  Candidate candidate;
+  candidate.design = strategy::make_design(run, ranks, vocabulary);
+  const strategy::Design& design = candidate.design;
+  candidate.cost = cost::price(design.train, design.cluster);
+  candidate.simulated = sim::simulate(design.train, design.cluster);
+  // Shards shrink with the rank, so rank 0 holds most.
+  candidate.memory = program::peak_memory(design.train, 0);
+  const double rate = design.dtype == Dtype::kFloat64 ? design.cluster.flops_per_second_fp64
+                                                      : design.cluster.flops_per_second_fp32;
+  candidate.bound_seconds = candidate.cost.flops / rate;
+  return candidate;
+}
+
+std::string largest_part(const program::MemoryUse& use) {
+  const std::pair<int64_t, const char*> parts[] = {{use.weights, "weights"},         {use.gradients, "gradients"},
+                                                   {use.optimizer, "optimizer"},     {use.activations, "activations"},
+                                                   {use.secondary, "secondary"},     {use.buffers, "buffers"}};
+  return std::max_element(std::begin(parts), std::end(parts))->second;
+}
+
+void reject(SearchResult& result, const Candidate& candidate, int64_t has_bytes) {
+  const std::string family = candidate.design.placement.preset;
+  const int64_t needs = candidate.memory.total();
+  for (Rejection& rejection : result.rejected) {
+    if (rejection.family != family) continue;
+    ++rejection.count;
+    if (needs < rejection.needs_bytes) {  // the nearest miss is what the user wants to know
+      rejection.needs_bytes = needs;
+      rejection.where = largest_part(candidate.memory);
+    }
+    return;
+  }
+  result.rejected.push_back({family, "memory", 1, needs, has_bytes, largest_part(candidate.memory)});
+}
+
+Json candidate_json(const Candidate& candidate, int64_t position) {
+  const strategy::Design& design = candidate.design;
+  const double tokens = static_cast<double>(design.batch.global_batch_size * design.run.model.shape.context);
+  const double seconds = candidate.simulated.seconds;
+  const double peak = candidate.bound_seconds > 0 ? candidate.cost.flops / candidate.bound_seconds : 0;
+  const double model_flops = model_flops_per_token(design.shape, design.run.model.shape.context);
+  return Json::object(
+      {{"position", position},
+       {"summary", fmt::format("{}: {}", design.placement.preset, design.placement.describe())},
+       {"mesh", Json::object({{"data", design.batch.data_ranks}})},
+       {"placement", design.placement.preset},
+       {"micro_batch_size", design.batch.micro_batch_size},
+       {"accumulation", design.batch.accumulation},
+       {"recompute", design.run.train.recompute},
+       {"seconds_per_step", seconds},
+       {"cost_seconds_per_step", candidate.cost.compute_seconds + candidate.cost.communication_seconds},
+       {"compute_seconds", candidate.simulated.compute_seconds},
+       {"exposed_communication_seconds", candidate.simulated.exposed_seconds},
+       {"bubble_seconds", 0.0},
+       {"tokens_per_second", tokens / seconds},
+       {"model_flops_utilization",
+        tokens * model_flops / seconds / (peak * static_cast<double>(design.batch.ranks))},
+       {"bytes_per_step", trace::levels_json(candidate.simulated.traffic, level_names(design.cluster), 1)},
+       {"memory", program::to_json(candidate.memory)}});
+}
+
+}  // namespace
+
+SearchResult search(const Run& run, int64_t ranks, int64_t vocabulary) {
+  const double began = now_seconds();
+  SearchResult result;
+  for (const std::string& placement : placements(run)) {
+    for (const int64_t micro_batch : micro_batches(run, ranks)) {
+      for (const std::string& recompute : recomputes(run)) {
+        Run trial = run;
+        trial.placement.preset = placement;
+        trial.train.micro_batch_size = micro_batch;
+        trial.train.recompute = recompute;
+        write_key(trial, "placement.preset");
+        ++result.enumerated;
+        Candidate candidate = evaluate(trial, ranks, vocabulary);
+        const int64_t has_bytes = static_cast<int64_t>(run.plan.memory_share *
+                                                       static_cast<double>(candidate.design.cluster.memory_bytes));
+        if (candidate.memory.total() > has_bytes)
+          reject(result, candidate, has_bytes);
+        else
+          result.candidates.push_back(std::move(candidate));
+      }
+    }
+  }
+  std::stable_sort(result.candidates.begin(), result.candidates.end(), [](const Candidate& a, const Candidate& b) {
+    if (a.simulated.seconds != b.simulated.seconds) return a.simulated.seconds < b.simulated.seconds;
+    return a.memory.total() < b.memory.total();
+  });
+  result.wall_seconds = now_seconds() - began;
+  return result;
+}
+
+Json search_json(const SearchResult& result, int64_t ranks, int64_t keep, const std::string& run_file) {
+  Json candidates = Json::array();
+  double bound = 0;
+  for (size_t i = 0; i < result.candidates.size(); ++i) {
+    if (i == 0 || result.candidates[i].bound_seconds < bound) bound = result.candidates[i].bound_seconds;
+    if (static_cast<int64_t>(i) < keep)
+      candidates.push_back(candidate_json(result.candidates[i], static_cast<int64_t>(i) + 1));
+  }
+  Json rejected = Json::array();
+  for (const Rejection& r : result.rejected)
+    rejected.push_back(Json::object({{"family", r.family},
+                                     {"reason", r.reason},
+                                     {"count", r.count},
+                                     {"needs_bytes", r.needs_bytes},
+                                     {"has_bytes", r.has_bytes},
+                                     {"where", r.where}}));
+  return Json::object({{"ranks", ranks},
+                       {"enumerated", result.enumerated},
+                       {"feasible", static_cast<int64_t>(result.candidates.size())},
+                       {"wall_seconds", result.wall_seconds},
+                       {"bound_seconds", result.candidates.empty() ? Json() : Json(bound)},
+                       {"run_file", run_file.empty() ? Json() : Json(run_file)},
+                       {"rejected", rejected},
+                       {"candidates", candidates}});
+}
+
+}  // namespace strait::plan

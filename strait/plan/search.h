@@ -1,0 +1,51 @@
+// Ranks the ways to run a job on a number of ranks: every placement with the micro-batch sizes and
+// recompute choices that the batch allows, each composed, priced, simulated and checked for memory.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "strait/base/json.h"
+#include "strait/config/run.h"
+#include "strait/cost/cost.h"
+#include "strait/program/memory.h"
+#include "strait/sim/simulate.h"
+#include "strait/strategy/compose/design.h"
+
+namespace strait::plan {
+
+/// One way to run, with what it would take.
+struct Candidate {
+  strategy::Design design;
+  sim::Result simulated;
+  cost::Cost cost;
+  program::MemoryUse memory;   // peak of the rank that holds most
+  double bound_seconds = 0;    // its floating-point operations at the cluster's rate
+};
+
+/// Why a family of candidates was left out.
+struct Rejection {
+  std::string family;          // "ddp, micro-batch 8"
+  std::string reason;          // "memory", ...
+  int64_t count = 0;
+  int64_t needs_bytes = 0, has_bytes = 0;
+  std::string where;           // what needs most: "optimizer", "activations", ...
+};
+
+struct SearchResult {
+  int64_t enumerated = 0;
+  std::vector<Candidate> candidates;  // feasible ones, fastest first
+  std::vector<Rejection> rejected;
+  double wall_seconds = 0;
+};
+
+/// Searches what plan.search names; what it does not name stays as the run file says. Memory per rank may
+/// be plan.memory_share of the cluster's. Errors: UserError from the run file. Empty candidates = nothing
+/// fits (the caller decides).
+SearchResult search(const Run& run, int64_t ranks, int64_t vocabulary);
+
+/// The plan report of the best `keep` candidates. `run_file`: where the best one was written, or "".
+Json search_json(const SearchResult& result, int64_t ranks, int64_t keep, const std::string& run_file);
+
+}  // namespace strait::plan

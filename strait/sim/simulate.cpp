@@ -1,0 +1,162 @@
+#include "strait/sim/simulate.h"
+
+#include <map>
+#include <unordered_map>
+
+#include "strait/base/errors.h"
+#include "strait/collective/schedule.h"
+#include "strait/cost/cost.h"
+#include "strait/program/lifetime.h"
+#include "strait/program/transfer.h"
+#include "strait/sim/lanes.h"
+
+namespace strait::sim {
+
+using program::Op;
+using program::OpKind;
+using program::Program;
+
+namespace {
+
+collective::Operation operation_of(OpKind kind) {
+  switch (kind) {
+    case OpKind::kAllGather:
+      return collective::Operation::kAllGather;
+    case OpKind::kReduceScatter:
+      return collective::Operation::kReduceScatter;
+    case OpKind::kAllReduce:
+      return collective::Operation::kAllReduce;
+    case OpKind::kAllToAll:
+      return collective::Operation::kAllToAll;
+    case OpKind::kBroadcast:
+      return collective::Operation::kBroadcast;
+    case OpKind::kSend:
+    case OpKind::kReceive:
+      return collective::Operation::kSend;
+    default:
+      return collective::Operation::kBarrier;
+  }
+}
+
+/// The schedule of `op` in the group of ranks that starts at `base`.
+collective::Schedule schedule_of(const Program& program, const Op& op, int64_t base) {
+  const program::Group& group = program.groups[op.group];
+  collective::Request request;
+  request.operation = operation_of(op.kind);
+  request.members = group.size;
+  if (op.kind == OpKind::kBarrier) return collective::make_schedule(request);
+  const program::Partition split = program::transfer_partition(program, op, base);
+  if (op.kind == OpKind::kBroadcast) {
+    request.counts = {split.elements};
+    request.root = op.peer.constant;
+  } else if (op.kind == OpKind::kAllToAll) {
+    for (int64_t sender = 0; sender < group.size; ++sender)
+      for (int64_t part = 0; part < group.size; ++part) request.counts.push_back(split.count(part));
+  } else {
+    for (int64_t part = 0; part < group.size; ++part) request.counts.push_back(split.count(part));
+  }
+  return collective::make_schedule(request);
+}
+
+class Replay {
+ public:
+  Replay(const Program& program, const Cluster& cluster, trace::Recorder* recorder)
+      : program_(program),
+        cluster_(cluster),
+        recorder_(recorder),
+        tracker_(program),
+        lanes_(static_cast<int64_t>(program.streams.size())),
+        rank_(program.members.empty() ? 0 : program.members.front()) {
+    result_.level_bytes.assign(cluster.levels.size(), 0);
+  }
+
+  Result run() {
+    tracker_.begin();
+    program::for_each_instance(program_, [&](const Op& op, const std::vector<int64_t>& loops) { step(op, loops); });
+    for (const int64_t number : tracker_.finish().wait_for) wait(number);
+    // Carries land behind the next program; their bytes count here, where they were sent.
+    result_.seconds = lanes_.now();
+    return std::move(result_);
+  }
+
+ private:
+  void wait(int64_t number) {
+    const double before = lanes_.now();
+    lanes_.advance_until(number);
+    result_.exposed_seconds += lanes_.now() - before;
+  }
+
+  void step(const Op& op, const std::vector<int64_t>& loops) {
+    const program::StepPlan& plan = tracker_.next(op, loops);
+    for (const int64_t number : plan.wait_for) wait(number);
+    if (op.kind == OpKind::kFree) return;
+    ++result_.events;
+    if (program::is_communication(op.kind)) {
+      start(op, plan);
+      return;
+    }
+    const double seconds = cost::compute_seconds(program_, op, cluster_);
+    const double began = lanes_.now();
+    lanes_.advance_to(began + seconds);
+    result_.compute_seconds += seconds;
+    if (recorder_ != nullptr)
+      recorder_->add(recorder_->name(program::print_op(program_, op)), op.stream, {began, lanes_.now()}, 0);
+  }
+
+  void start(const Op& op, const program::StepPlan& plan) {
+    Flight flight;
+    const program::Group& group = program_.groups[op.group];
+    flight.level = group.level;
+    flight.after = plan.after;
+    const double seconds = cost::transfer_seconds(program_, op, rank_, cluster_);
+    flight.latency_seconds = group.size > 1 ? std::min(seconds, cluster_.levels[group.level].latency_seconds) : 0;
+    flight.work_seconds = seconds - flight.latency_seconds;
+    lanes_.issue(op.stream, std::move(flight));
+    count(op);
+  }
+
+  void count(const Op& op) {
+    auto [found, fresh] = bytes_.try_emplace(&op);
+    if (fresh) found->second = scheduled_bytes(program_, op, cluster_);
+    for (size_t level = 0; level < found->second.size(); ++level) {
+      const int64_t bytes = found->second[level];
+      if (bytes == 0) continue;
+      result_.level_bytes[level] += bytes;
+      result_.traffic.add(collective::operation_name(operation_of(op.kind)), static_cast<int64_t>(level), op.codec,
+                          bytes, 0, program_.ranks);
+    }
+  }
+
+  const Program& program_;
+  const Cluster& cluster_;
+  trace::Recorder* recorder_;
+  program::LifetimeTracker tracker_;
+  Lanes lanes_;
+  int64_t rank_;
+  std::unordered_map<const Op*, std::vector<int64_t>> bytes_;
+  Result result_;
+};
+
+}  // namespace
+
+std::vector<int64_t> scheduled_bytes(const Program& program, const Op& op, const Cluster& cluster) {
+  std::vector<int64_t> bytes(cluster.levels.size(), 0);
+  const program::Group& group = program.groups[op.group];
+  if (op.kind == OpKind::kBarrier || group.size == 1) return bytes;
+  const int64_t element = dtype_bytes(program::transfer_array(program, op).dtype);
+  for (int64_t rank = 0; rank < program.ranks; ++rank) {
+    if (group.base(rank) != rank) continue;  // one visit per group
+    for (const collective::Transfer& transfer : schedule_of(program, op, rank).transfers) {
+      if (transfer.from == transfer.to) continue;
+      const int64_t level = cluster.level_between(group.member(rank, transfer.from), group.member(rank, transfer.to));
+      bytes[level] += transfer.elements * element;
+    }
+  }
+  return bytes;
+}
+
+Result simulate(const Program& program, const Cluster& cluster, trace::Recorder* recorder) {
+  return Replay(program, cluster, recorder).run();
+}
+
+}  // namespace strait::sim

@@ -1,0 +1,67 @@
+#include "strait/strategy/compose/design.h"
+
+#include "strait/base/errors.h"
+#include "strait/config/cluster_file.h"
+#include "strait/data/corpus.h"
+#include "strait/program/verify.h"
+#include "strait/strategy/compose/compose.h"
+
+
+namespace strait::strategy {
+namespace {
+
+Dtype dtype_of(const std::string& precision) {
+  return precision == "fp64" ? Dtype::kFloat64 : Dtype::kFloat32;
+}
+
+OptimizerState optimizer_state(const OptimizerOptions& options) {
+  if (options.kind == "adamw") return {{"m", "v"}};
+  return {{"m"}};
+}
+
+/// The cluster, with compute rates for the threads that each rank uses.
+Cluster cluster_of(const Run& run, const Resolved& batch) {
+  Cluster cluster = resolve_cluster(run, batch.ranks);
+  if (!cluster.shares_cores) return cluster;
+  const double factor = static_cast<double>(batch.threads_per_rank) / static_cast<double>(cluster.cores_per_rank);
+  cluster.flops_per_second_fp32 *= factor;
+  cluster.flops_per_second_fp64 *= factor;
+  cluster.flops_per_second_bf16 *= factor;
+  return cluster;
+}
+
+}  // namespace
+
+Design make_design(const Run& run, int64_t ranks, int64_t vocabulary) {
+  validate_run(run, ranks);
+  Design design;
+  design.run = run;
+  design.batch = resolve_batch(run, ranks);
+  design.cluster = cluster_of(run, design.batch);
+  design.shape = gpt2_shape(run.model.shape, vocabulary);
+  design.placement = resolve_placement(run, design.cluster, design.batch.data_ranks);
+  design.dtype = dtype_of(run.train.precision);
+  StepOptions options;
+  options.micro_batch_size = design.batch.micro_batch_size;
+  options.tokens = run.model.shape.context;
+  options.accumulation = design.batch.accumulation;
+  options.dtype = design.dtype;
+  options.recompute = parse_recompute(run.train.recompute);
+  options.optimizer = optimizer_state(run.optimizer);
+  options.documents = !run.data.document_separator.empty();
+  design.train = compose_train(design.shape, design.placement, design.cluster, options);
+  design.evaluation = compose_evaluation(design.shape, design.placement, design.cluster, options);
+  program::verify_or_throw({design.train});
+  program::verify_or_throw({design.evaluation});
+  return design;
+}
+
+int64_t design_vocabulary(const Run& run, bool& assumed) {
+  assumed = false;
+  if (const std::optional<int64_t> known = known_vocabulary(run.data)) return *known;
+  if (!run.data.path.empty()) return make_corpus(run.data).tokenizer->vocabulary_size();
+  assumed = true;
+  return 256;
+}
+
+}  // namespace strait::strategy
