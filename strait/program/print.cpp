@@ -65,6 +65,7 @@ class Printer {
   std::string list_text(const std::vector<Operand>& operands) const;
   std::string subject(const Op& op) const;
   std::string call(const Op& op) const;
+  std::string among(const Op& op) const;
   std::string tail(const Op& op) const;
   void add_line(size_t indent, const Op& op);
   size_t add_frees(const std::vector<Node>& nodes, size_t at, size_t indent);
@@ -167,6 +168,16 @@ std::string Printer::call(const Op& op) const {
   return text;
 }
 
+/// The group of a transfer, unless the stream already says it.
+std::string Printer::among(const Op& op) const {
+  const bool known = op.group >= 0 && op.group < static_cast<int>(program_.groups.size());
+  if (!is_communication(op.kind) || !known) return "";
+  const std::string& name = program_.groups[op.group].name;
+  const bool stream_known = op.stream >= 0 && op.stream < static_cast<int>(program_.streams.size());
+  if (stream_known && program_.streams[op.stream].resource == name) return "";
+  return fmt::format(" among {}", name);
+}
+
 std::string Printer::tail(const Op& op) const {
   std::string text = "on ";
   if (op.stream < 0 || op.stream >= static_cast<int>(program_.streams.size())) {
@@ -177,9 +188,7 @@ std::string Printer::tail(const Op& op) const {
     text += fmt::format("{}.{}", program_.streams[op.stream].resource,
                         program_.streams[op.stream].lane);
   }
-  if (op.group >= 0 && op.group < static_cast<int>(program_.groups.size())) {
-    text += " among " + program_.groups[op.group].name;
-  }
+  text += among(op);
   if (!op.waits.empty()) text += "   waits " + list_text(op.waits);
   return text;
 }

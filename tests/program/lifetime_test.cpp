@@ -36,9 +36,7 @@ int declare(Program& program, const std::string& name, Lifetime lifetime, int64_
   return static_cast<int>(program.arrays.size()) - 1;
 }
 
-Operand value(int array, int64_t index = 0) {
-  return {array, {index, -1, 0}, Role::kSource};
-}
+Operand value(int array, int64_t index = 0) { return {array, {index, -1, 0}, Role::kSource}; }
 
 Op make(OpKind kind, std::vector<Operand> reads, std::vector<Operand> writes, int stream = 0,
         std::vector<Operand> waits = {}) {
@@ -59,9 +57,7 @@ Op transfer(std::vector<Operand> reads, std::vector<Operand> writes, int stream,
             std::vector<Operand> waits = {}) {
   return make(OpKind::kAllReduce, std::move(reads), std::move(writes), stream, std::move(waits));
 }
-Op release(Operand operand) {
-  return make(OpKind::kFree, {}, {operand});
-}
+Op release(Operand operand) { return make(OpKind::kFree, {}, {operand}); }
 
 const std::vector<int64_t> kNoLoops;
 

@@ -6,9 +6,7 @@
 namespace strait::program {
 namespace {
 
-Operand value(int array, int64_t index = 0) {
-  return {array, {index, -1, 0}, Role::kSource};
-}
+Operand value(int array, int64_t index = 0) { return {array, {index, -1, 0}, Role::kSource}; }
 
 /// Two units of a model on two ranks, gathers one block ahead.
 Program example() {

@@ -9,9 +9,7 @@
 namespace strait::program {
 namespace {
 
-Operand value(int array, int64_t index) {
-  return {array, {index, -1, 0}, Role::kSource};
-}
+Operand value(int array, int64_t index) { return {array, {index, -1, 0}, Role::kSource}; }
 
 Op simple(OpKind kind, std::vector<Operand> reads, std::vector<Operand> writes, int stream = 0) {
   Op op;

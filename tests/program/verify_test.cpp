@@ -156,9 +156,9 @@ TEST(Verify, SwappedCollectivesOfOneClass) {
   order[0].body.insert(order[0].body.end(), {barrier, sum});
   order[1].body.insert(order[1].body.end(), {sum, barrier});
   expect_refused(order, "collective-order",
-                 "group world, world.0: rank class 0 starts `barrier on world.0 among world` where "
+                 "group world, world.0: rank class 0 starts `barrier on world.0` where "
                  "class 1 starts "
-                 "`norm = all_reduce(norm) on world.0 among world`");
+                 "`norm = all_reduce(norm) on world.0`");
 }
 
 TEST(Verify, CollectivesThatDiffer) {
