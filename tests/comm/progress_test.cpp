@@ -1,6 +1,7 @@
 // Asynchrony: operations end while the caller computes, lanes run side by side, tickets order operations.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <thread>
 
@@ -143,6 +144,27 @@ TEST(Progress, SubgroupsWithStridesWorkSideBySide) {
       for (int k = 0; k < 20; ++k) pair.start(all_reduce(vector)).wait();
       EXPECT_EQ(vector,
                 std::vector<double>(17, static_cast<double>(2 * base + stride) * (1 << 19)));
+    }
+  });
+}
+
+TEST(Progress, BuffersBelongToTheCallerAgainOnceTheTicketIsDone) {
+  const auto worlds = make_thread_worlds(3, test_cluster(3));
+  on_all_ranks(*worlds, [](World& world, Communicator& group) {
+    const int64_t part = 20000;
+    std::vector<double> own(part), whole(3 * part);
+    for (int turn = 0; turn < 100; ++turn) {
+      std::fill(own.begin(), own.end(), static_cast<double>(10 * turn + world.rank()));
+      Call call = barrier();
+      call.operation = Operation::kAllGather;
+      call.dtype = Dtype::kFloat64;
+      call.counts = {part, part, part};
+      call.source = own.data();
+      call.destination = whole.data();
+      group.start(call).wait();
+      std::fill(own.begin(), own.end(), -1.0);  // at once, while a slower member may still be busy
+      for (int64_t i = 0; i < 3 * part; ++i)
+        ASSERT_EQ(whole[i], static_cast<double>(10 * turn + i / part));
     }
   });
 }

@@ -1,0 +1,57 @@
+// Sums of the ledger by operation, level and codec, and its rows in reports.
+#include "strait/trace/ledger.h"
+
+#include <gtest/gtest.h>
+
+#include "strait/trace/level_json.h"
+
+namespace strait {
+namespace {
+
+Ledger sample() {
+  Ledger ledger;
+  ledger.add("all-gather", 1, "none", 100);
+  ledger.add("all-gather", 1, "none", 50, 4);
+  ledger.add("all-gather", 0, "none", 7);
+  ledger.add("reduce-scatter", 1, "int4/512", 20, 2);
+  return ledger;
+}
+
+TEST(Ledger, AddsUpRowsByOperationLevelAndCodec) {
+  const std::vector<Traffic> rows = sample().rows();
+  ASSERT_EQ(rows.size(), 3u);
+  EXPECT_EQ(rows[0].level, 0);
+  EXPECT_EQ(rows[1].payload_bytes, 150);
+  EXPECT_EQ(rows[1].metadata_bytes, 4);
+  EXPECT_EQ(rows[1].count, 2);
+  EXPECT_EQ(rows[2].codec, "int4/512");
+  EXPECT_EQ(sample().payload_bytes(1), 170);
+  EXPECT_EQ(sample().metadata_bytes(1), 6);
+  EXPECT_EQ(sample().payload_bytes(2), 0);
+}
+
+TEST(Ledger, MergesAndClears) {
+  Ledger sum = sample();
+  sum.merge(sample());
+  EXPECT_EQ(sum.payload_bytes(1), 340);
+  EXPECT_EQ(sum.rows()[1].count, 4);
+  sum.clear();
+  EXPECT_TRUE(sum.rows().empty());
+}
+
+TEST(LevelJson, GivesEveryLevelPerStepInnermostFirst) {
+  const Json levels = trace::levels_json(sample(), {"pair", "node", "world"}, 2);
+  ASSERT_EQ(levels.size(), 3u);
+  EXPECT_EQ(levels.as_array()[1].at("level").as_string(), "node");
+  EXPECT_EQ(levels.as_array()[1].at("payload_bytes").as_integer(), 85);
+  EXPECT_EQ(levels.as_array()[1].at("metadata_bytes").as_integer(), 3);
+  EXPECT_EQ(levels.as_array()[2].at("payload_bytes").as_integer(), 0);
+  const Json rows = trace::traffic_json(sample(), {"pair", "node", "world"}, 1);
+  ASSERT_EQ(rows.size(), 3u);
+  EXPECT_EQ(rows.as_array()[2].at("codec").as_string(), "int4/512");
+  EXPECT_EQ(rows.as_array()[2].at("operation").as_string(), "reduce-scatter");
+  EXPECT_EQ(rows.as_array()[2].at("count").as_integer(), 1);
+}
+
+}  // namespace
+}  // namespace strait
