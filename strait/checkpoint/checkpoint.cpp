@@ -44,9 +44,7 @@ bool is_folder(const fs::path& path) {
   return fs::is_directory(path, error);
 }
 
-fs::path checkpoints_of(const std::string& run_dir) {
-  return fs::path(run_dir) / "checkpoints";
-}
+fs::path checkpoints_of(const std::string& run_dir) { return fs::path(run_dir) / "checkpoints"; }
 
 fs::path hidden(const fs::path& final_path, std::string_view ending) {
   return final_path.parent_path() / fmt::format(".{}{}", final_path.filename().string(), ending);
@@ -154,9 +152,7 @@ void check_files(const fs::path& folder, const Manifest& manifest) {
 
 }  // namespace
 
-std::string checkpoint_name(int64_t step) {
-  return fmt::format("{}{:08d}", kPrefix, step);
-}
+std::string checkpoint_name(int64_t step) { return fmt::format("{}{:08d}", kPrefix, step); }
 
 std::string begin_save(const std::string& run_dir, int64_t step) {
   ensure(step >= 0, "begin_save: negative step");
@@ -219,9 +215,7 @@ std::string publish(const std::string& temporary_folder, const Manifest& manifes
   return final_path.string();
 }
 
-void abandon(const std::string& temporary_folder) {
-  remove_folder(temporary_folder);
-}
+void abandon(const std::string& temporary_folder) { remove_folder(temporary_folder); }
 
 bool is_complete(const std::string& folder) {
   try {

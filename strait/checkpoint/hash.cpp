@@ -9,9 +9,7 @@
 
 namespace strait::checkpoint {
 
-void Hasher128::Free::operator()(XXH3_state_s* state) const {
-  XXH3_freeState(state);
-}
+void Hasher128::Free::operator()(XXH3_state_s* state) const { XXH3_freeState(state); }
 
 Hasher128::Hasher128() : state_(XXH3_createState()) {
   ensure(state_ != nullptr && XXH3_128bits_reset(state_.get()) == XXH_OK, "hash: no state");

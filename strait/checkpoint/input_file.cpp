@@ -39,9 +39,7 @@ InputFile::InputFile(std::string path) : path_(std::move(path)) {
   bytes_ = status.st_size;
 }
 
-InputFile::~InputFile() {
-  ::close(descriptor_);
-}
+InputFile::~InputFile() { ::close(descriptor_); }
 
 void InputFile::read_at(int64_t offset, std::span<std::byte> destination) const {
   while (!destination.empty()) {

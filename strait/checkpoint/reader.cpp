@@ -77,9 +77,7 @@ const FileRecord& CheckpointReader::record(const std::string& name) const {
          fmt::format("holds no file {}; the nearest is {}", name, nearest_choice(name, names)));
 }
 
-bool CheckpointReader::has_file(const std::string& name) const {
-  return files_.contains(name);
-}
+bool CheckpointReader::has_file(const std::string& name) const { return files_.contains(name); }
 
 const SafetensorsFile& CheckpointReader::verified(const std::string& name) const {
   VerifiedFile& entry = *files_.at(name);

@@ -35,6 +35,7 @@ class SaveSession {
  public:
   SaveSession(std::string run_dir, int64_t ranks, double deadline_seconds);
   ~SaveSession();
+  double deadline_seconds() const { return deadline_seconds_; }
 
   /// Temporary folder of the save of `step`; the first rank to arrive makes it.
   std::string open(int64_t step, int64_t rank);

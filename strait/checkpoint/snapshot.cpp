@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
 #include <cstring>
 
 #include "strait/base/errors.h"
@@ -56,7 +57,9 @@ void SnapshotWriter::use_buffer(std::span<std::byte> buffer) {
 void SnapshotWriter::start(int64_t step, const std::vector<ShardView>& shards,
                            std::optional<SaveDescription> description) {
   finish();
-  if (busy())  // after a Timeout: the copies are still being read
+  // After a failure this rank's thread may still be reading the copies.
+  const std::chrono::duration<double> deadline(session_->deadline_seconds());
+  if (written_.valid() && written_.wait_for(deadline) != std::future_status::ready)
     throw Timeout(
         fmt::format("save of step {}: rank {} still writes the save before it", step, rank_));
   const auto needed = static_cast<size_t>(snapshot_bytes(shards));

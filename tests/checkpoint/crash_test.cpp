@@ -4,9 +4,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
-#include <fstream>
-#include <random>
 
 #include "strait/base/errors.h"
 #include "strait/base/file.h"
@@ -33,11 +32,13 @@ pid_t fork_child(Body body) {
   return child;
 }
 
-/// Saves generation after generation, half of them asynchronously, until it is killed. With
-/// `same_step` every save replaces the one before it; otherwise step = generation.
+/// Writes a byte to `begun`, then saves generation after generation, half of them asynchronously,
+/// until it is killed. With `same_step` every save replaces the one before it; otherwise step =
+/// generation.
 [[noreturn]] void save_for_ever(const std::string& run_dir, int64_t first_generation,
-                                bool same_step) {
+                                bool same_step, int begun) {
   clean_partial(run_dir);
+  if (::write(begun, "!", 1) != 1) ::_exit(95);
   SaveSession session(run_dir, kRanks, 60.0);
   on_ranks(kRanks, [&](int64_t rank) {
     SnapshotWriter writer(session, rank);
@@ -57,22 +58,55 @@ pid_t fork_child(Body body) {
   ::_exit(98);
 }
 
-/// Kills such a child at a random moment, `rounds` times, and checks the latest checkpoint each
-/// time.
+/// Kills such a child `after` it began to save.
+void kill_after(const std::string& run_dir, int64_t first_generation, bool same_step,
+                std::chrono::duration<double> after) {
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  const pid_t child =
+      fork_child([&] { save_for_ever(run_dir, first_generation, same_step, ends[1]); });
+  ASSERT_GT(child, 0);
+  ::close(ends[1]);
+  char byte = 0;
+  ASSERT_EQ(::read(ends[0], &byte, 1), 1);
+  std::this_thread::sleep_for(after);
+  ::kill(child, SIGKILL);
+  ::close(ends[0]);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  ASSERT_TRUE(WIFSIGNALED(status)) << "the child ended by itself: " << WEXITSTATUS(status);
+}
+
+/// Seconds that one save takes here and now: the shortest of three.
+double save_seconds() {
+  double shortest = 1e9;
+  for (int64_t step = 1; step <= 3; ++step) {
+    const TemporaryFolder run;
+    SaveSession session(run.path(), kRanks, 60.0);
+    const double begin = now_seconds();
+    on_ranks(kRanks, [&](int64_t rank) {
+      const ExampleShards shards(step, rank, kRanks);
+      std::optional<SaveDescription> description;
+      if (rank == 0) description = example_description(step, kRanks, step);
+      session.save(step, rank, shards.views, std::move(description));
+    });
+    shortest = std::min(shortest, now_seconds() - begin);
+  }
+  return shortest;
+}
+
+/// Kills a saving child at random moments, `rounds` times, and checks the latest checkpoint each time.
 void kill_at_random(bool same_step, int rounds) {
   const TemporaryFolder run;
-  std::mt19937 random(same_step ? 2 : 1);
-  std::uniform_int_distribution<int> delay_microseconds(500, 30'000);
+  const RandomStream random(same_step ? 2 : 1, "kill");
+  // On average a child ends one save and is killed within the second.
+  const double longest_seconds = 3.0 * save_seconds();
   int64_t newest = 0;
   int interrupted = 0;
   for (int round = 0; round < rounds; ++round) {
-    const pid_t child = fork_child([&] { save_for_ever(run.path(), newest + 1, same_step); });
-    ASSERT_GT(child, 0);
-    ::usleep(static_cast<useconds_t>(delay_microseconds(random)));
-    ::kill(child, SIGKILL);
-    int status = 0;
-    ::waitpid(child, &status, 0);
-    ASSERT_TRUE(WIFSIGNALED(status)) << "the child ended by itself: " << WEXITSTATUS(status);
+    const std::chrono::duration<double> after(longest_seconds *
+                                              random.uniform(static_cast<uint64_t>(round)));
+    ASSERT_NO_FATAL_FAILURE(kill_after(run.path(), newest + 1, same_step, after));
     const auto latest = latest_complete(run.path());
     if (!latest) {
       ASSERT_EQ(newest, 0) << "the checkpoints that were there are gone";
@@ -94,13 +128,9 @@ void kill_at_random(bool same_step, int rounds) {
   expect_content(run.path(), newest);
 }
 
-TEST(Crash, KilledAtRandomMomentsOfNewSaves) {
-  kill_at_random(false, 60);
-}
+TEST(Crash, KilledAtRandomMomentsOfNewSaves) { kill_at_random(false, 60); }
 
-TEST(Crash, KilledAtRandomMomentsOfReplacingSaves) {
-  kill_at_random(true, 30);
-}
+TEST(Crash, KilledAtRandomMomentsOfReplacingSaves) { kill_at_random(true, 30); }
 
 /// A save in a child whose files may not grow beyond `limit_bytes`, as on a full disk. Its exit
 /// status.

@@ -10,9 +10,7 @@ namespace strait::checkpoint {
 namespace {
 
 // Digests that xxHash's own tools print for these inputs (`xxhsum -H2`).
-TEST(Hash, EqualsPublishedDigests) {
-  EXPECT_EQ(hash_hex(""), "99aa06d3014798d86001c324468d497f");
-}
+TEST(Hash, EqualsPublishedDigests) { EXPECT_EQ(hash_hex(""), "99aa06d3014798d86001c324468d497f"); }
 
 TEST(Hash, StreamedEqualsWholeForEveryCut) {
   std::string text;
