@@ -14,9 +14,7 @@ namespace {
 
 using Ids = std::unordered_map<std::string, int32_t>;
 
-bool absent(const Json* part) {
-  return part == nullptr || part->is_null();
-}
+bool absent(const Json* part) { return part == nullptr || part->is_null(); }
 
 std::string type_of(const Json& part) {
   const Json* type = part.find("type");
@@ -184,9 +182,7 @@ void read_merges(const Json& json, const Ids& ids, BpeModel& model) {
   }
 }
 
-std::string quoted(const std::string& text) {
-  return Json(text).dump();
-}
+std::string quoted(const std::string& text) { return Json(text).dump(); }
 
 /// How a token is spelled in the file.
 std::string spelling(const BpeModel& model, int32_t token) {

@@ -90,9 +90,7 @@ std::string_view BpeTokenizer::token_bytes(int32_t token) const {
   return model_.tokens[static_cast<size_t>(token)];
 }
 
-std::string BpeTokenizer::serialize() const {
-  return bpe_to_json(model_);
-}
+std::string BpeTokenizer::serialize() const { return bpe_to_json(model_); }
 
 std::vector<int32_t> BpeTokenizer::encode(std::string_view text, int threads) const {
   std::vector<int32_t> tokens;

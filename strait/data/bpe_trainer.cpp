@@ -6,7 +6,6 @@
 #include <array>
 #include <queue>
 #include <string>
-#include <unordered_map>
 
 #include "strait/base/errors.h"
 #include "strait/data/byte_alphabet.h"
@@ -56,7 +55,6 @@ std::string sample_of(std::string_view text, int64_t bytes) {
 class Trainer {
  public:
   Trainer(const Pieces& pieces, BpeModel& model) : model_(model) {
-    for (size_t i = 0; i < 256; ++i) ids_.emplace(model.tokens[i], static_cast<int32_t>(i));
     lay_out(pieces);
     for (size_t slot = 1; slot + 1 < first_.size(); ++slot)
       if (first_[slot] >= 0 && first_[slot + 1] >= 0)
@@ -80,7 +78,6 @@ class Trainer {
     int32_t right;
     int64_t count = 0;
     bool touched = false;             // listed in touched_
-    bool merged = false;              // has a place in the list of merges
     std::vector<int32_t> slots = {};  // where it may stand; some are out of date
   };
   struct Candidate {
@@ -148,25 +145,18 @@ class Trainer {
     return -1;
   }
 
-  int32_t token_for(const Pair& pair) {
-    const auto fresh = static_cast<int32_t>(model_.tokens.size());
-    std::string bytes = model_.tokens[pair.left] + model_.tokens[pair.right];
-    const auto [found, inserted] = ids_.emplace(bytes, fresh);
-    if (inserted) model_.tokens.push_back(std::move(bytes));
-    return found->second;
-  }
-
   void merge(int32_t index) {
     const int32_t left = pairs_[index].left;
     const int32_t right = pairs_[index].right;
-    const int32_t joined = token_for(pairs_[index]);
-    // A pair can come back after a merge that led to an older token; its first rank is what counts.
-    if (!pairs_[index].merged) model_.merges.push_back({left, right, joined});
-    pairs_[index].merged = true;
+    // New bytes for certain: no token crosses the ends of another, so what merges made of those bytes
+    // is the same wherever they form a token, and the pair that makes them is always this one.
+    const auto joined = static_cast<int32_t>(model_.tokens.size());
+    model_.tokens.push_back(model_.tokens[left] + model_.tokens[right]);
+    model_.merges.push_back({left, right, joined});
     std::vector<int32_t> slots = std::move(pairs_[index].slots);
     pairs_[index].slots.clear();
-    // Ascending already unless a merge led to an older token; left to right matters for "aaa".
-    if (!std::is_sorted(slots.begin(), slots.end())) std::sort(slots.begin(), slots.end());
+    // Ascending, because all were found in one pass when the later of the two tokens was made: "aaa" must
+    // be merged from the left.
     for (const int32_t slot : slots) merge_at(slot, index, joined);
     ensure(pairs_[index].count == 0, "BPE training: a merged pair is left over");
   }
@@ -196,7 +186,6 @@ class Trainer {
   }
 
   BpeModel& model_;
-  std::unordered_map<std::string, int32_t> ids_;
   std::vector<int32_t> first_;  // token that begins in a slot, or kNoToken
   std::vector<int32_t> last_;   // token that ends in a slot; out of date inside tokens
   std::vector<int32_t> piece_;  // which piece a slot belongs to

@@ -30,7 +30,7 @@ class Inflater {
       member(out);
       const size_t next = bytes_.find_first_not_of('\0', position_);
       if (next == std::string_view::npos) return out;
-      if (next != position_ || !is_gzip(bytes_.substr(position_)))
+      if (!is_gzip(bytes_.substr(position_)))
         fail(next, "something that is not gzip follows the last gzip member");
       inflateReset(&stream_);
     }

@@ -18,9 +18,7 @@ constexpr char kGpt2Pattern[] =
     R"(]++|[)" STRAIT_WHITE R"(]+(?![^)" STRAIT_WHITE R"(])|[)" STRAIT_WHITE R"(]+)";
 #undef STRAIT_WHITE
 
-bool is_ascii_letter(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
-}
+bool is_ascii_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 
 }  // namespace
 

@@ -59,9 +59,7 @@ std::string Tokenizer::decode(std::span<const int32_t> tokens) const {
   return text;
 }
 
-bool tokenizer_is_trained(const std::string& spec) {
-  return spec.starts_with(kBpePrefix);
-}
+bool tokenizer_is_trained(const std::string& spec) { return spec.starts_with(kBpePrefix); }
 
 std::unique_ptr<Tokenizer> make_tokenizer(const std::string& spec, std::string_view text) {
   if (spec == "byte") return std::make_unique<ByteTokenizer>();

@@ -34,9 +34,7 @@ int replay(const std::string& name, FuzzTarget target) {
   return count;
 }
 
-TEST(FuzzCorpus, Text) {
-  EXPECT_GE(replay("text", text_fuzz_one_input), 12);
-}
+TEST(FuzzCorpus, Text) { EXPECT_GE(replay("text", text_fuzz_one_input), 12); }
 
 TEST(FuzzCorpus, TokenizerJson) {
   EXPECT_GE(replay("tokenizer_json", tokenizer_json_fuzz_one_input), 12);

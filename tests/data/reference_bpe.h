@@ -63,14 +63,9 @@ inline BpeModel reference_train(std::string_view text, size_t vocabulary_size,
                          [](const auto& a, const auto& b) { return a.second < b.second; });
     if (best == counts.end() || best->second < minimum_count) break;
     const auto pair = best->first;
-    const std::string bytes = model.tokens[pair.first] + model.tokens[pair.second];
-    auto known = std::find(model.tokens.begin(), model.tokens.end(), bytes);
-    const auto joined = static_cast<int32_t>(known - model.tokens.begin());
-    if (known == model.tokens.end()) model.tokens.push_back(bytes);
-    const bool repeated =
-        std::any_of(model.merges.begin(), model.merges.end(),
-                    [&](const Merge& merge) { return std::pair(merge.left, merge.right) == pair; });
-    if (!repeated) model.merges.push_back({pair.first, pair.second, joined});
+    const auto joined = static_cast<int32_t>(model.tokens.size());
+    model.tokens.push_back(model.tokens[pair.first] + model.tokens[pair.second]);
+    model.merges.push_back({pair.first, pair.second, joined});
     for (auto& piece : pieces) replace_pair(piece, pair, joined);
   }
   model.end_of_document = static_cast<int32_t>(model.tokens.size());
