@@ -184,6 +184,7 @@ RunReport report_run(const std::string& run_dir, const std::string& gnuplot) {
     plots_error = Json(error.what());
     report.text += row("Plots", std::string("none: ") + error.what());
   }
+  report.text.pop_back();  // a line break ends each row but the last
   report.summary["plots"] = Json(plots);
   report.summary["plots_error"] = plots_error;
   return report;
