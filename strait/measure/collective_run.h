@@ -1,0 +1,69 @@
+// One collective on thread ranks, set up once, verified, and run again and again.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "strait/base/dtype.h"
+#include "strait/measure/rank_team.h"
+
+namespace strait::measure {
+
+struct CollectiveCase {
+  std::string operation =
+      "all-gather";  // all-gather reduce-scatter all-reduce all-to-all broadcast
+  std::string backend = "threads";
+  int64_t ranks = 2;
+  int64_t bytes = 64 << 20;       // the whole vector; rounded down to equal parts of whole elements
+  Dtype dtype = Dtype::kFloat32;  // fp32 | fp64
+  std::string codec = "none";
+};
+
+/// The operations, by name.
+const std::vector<std::string>& collective_operations();
+
+/// All-gather works in place, the others from one buffer to another. Allocates at most 2 * ranks *
+/// bytes.
+class CollectiveRun {
+ public:
+  /// UserError, naming the nearest choice, for an operation, backend, codec or dtype that does not
+  /// exist, and for a vector shorter than one element per rank. `team` has one thread per rank.
+  CollectiveRun(RankTeam& team, const CollectiveCase& collective);
+  ~CollectiveRun();
+  CollectiveRun(const CollectiveRun&) = delete;
+  CollectiveRun& operator=(const CollectiveRun&) = delete;
+
+  /// Seconds of one operation, from the first rank's start to the last rank's end; the mean of
+  /// `repeats` in a row.
+  double run(int64_t repeats = 1);
+
+  /// Runs once on values that tell rank and element apart, and compares every element that every
+  /// rank received with its closed form (sums of small integers, exact). "" or the first
+  /// difference.
+  std::string check();
+
+  /// Bytes that must be read plus written, over all ranks, with every rank's buffer in one memory.
+  /// V = whole vector, n = ranks: all-gather 2 (n-1) V, reduce-scatter (n+1) V, all-reduce 2 n V,
+  /// all-to-all 2 n V, broadcast 2 (n-1) V.
+  double moved_bytes() const;
+
+  int64_t vector_bytes() const;
+
+ private:
+  struct Rank;
+  struct Backend;
+  void prepare(int64_t rank);
+  void fill(int64_t rank);
+  double wanted(int64_t rank, int64_t element) const;
+  std::string compare(int64_t rank) const;
+
+  RankTeam& team_;
+  CollectiveCase case_;
+  int64_t elements_ = 0, part_ = 0;  // of the vector, of one rank's part
+  std::unique_ptr<Backend> backend_;
+  std::vector<std::unique_ptr<Rank>> ranks_;
+};
+
+}  // namespace strait::measure

@@ -1,0 +1,50 @@
+// Matrix products as the model runs them: C = A B, row-major, in the BLAS that LibTorch uses.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "strait/base/dtype.h"
+
+namespace strait::measure {
+
+struct GemmShape {
+  int64_t m = 1, n = 1, k = 1;
+  bool transpose_a = false;  // A is stored [k, m]
+  bool transpose_b = false;  // B is stored [n, k], as the weight of a linear layer is
+  int64_t count = 1;         // how often it occurs, where shapes are listed
+  double flops() const;      // of one product, multiply-adds count two
+};
+
+/// One product with its own operands of reproducible values in (-1, 1). fp32 and fp64 call the
+/// BLAS, bf16 calls LibTorch (which calls oneDNN). Uses the OpenMP limit of the calling thread. Not
+/// thread-safe; one per rank.
+class Gemm {
+ public:
+  /// Allocates and fills (m k + k n + m n) elements. UserError for another dtype or a size below 1.
+  Gemm(const GemmShape& shape, Dtype dtype);
+  ~Gemm();
+  Gemm(const Gemm&) = delete;
+  Gemm& operator=(const Gemm&) = delete;
+
+  void run();
+
+  /// Compares 64 elements spread over the last result, corners included, with sums in long double.
+  /// "" when all lie within (k + 2) * unit roundoff * sum |a||b|, the bound for a sum in any order
+  /// (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1), plus the rounding of
+  /// the result; else which element, both values.
+  std::string check() const;
+
+ private:
+  struct Operands;
+  GemmShape shape_;
+  Dtype dtype_;
+  std::unique_ptr<Operands> operands_;
+};
+
+/// False where bf16 products would not run on hardware made for them (they would be slower than
+/// fp32).
+bool has_bf16_gemm();
+
+}  // namespace strait::measure

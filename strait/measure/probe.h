@@ -1,0 +1,49 @@
+// What this machine can do, measured the way a run uses it: all ranks at once.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "strait/topology/cluster.h"
+
+namespace strait::measure {
+
+struct ProbeOptions {
+  int64_t ranks = 0;                  // thread ranks; 0 = available cores
+  int64_t threads_per_rank = 0;       // 0 = cores / ranks, at least 1
+  int64_t gemm_size = 1024;           // m = n = k of the products
+  int64_t copy_bytes = 256 << 20;     // per rank; beyond any cache
+  int64_t transfer_bytes = 64 << 20;  // vector of the timed all-gather
+  int64_t runs = 7;                   // at least 5; medians are taken
+};
+
+/// Rates are of one rank while all ranks are busy.
+struct ProbeResult {
+  int64_t ranks = 1, threads_per_rank = 1, cores = 1;
+  double fp32_flops_per_second = 0.0;
+  double fp64_flops_per_second = 0.0;
+  std::optional<double> bf16_flops_per_second;  // empty: no hardware for it
+  double memcpy_bytes_per_second = 0.0;         // bytes read plus written
+  double streaming_bytes_per_second = 0.0;
+  int64_t memory_bytes = 0;  // physical, or the control group's limit, over ranks
+  /// Transport between thread ranks by all-gather: bytes that a rank receives over the time of a
+  /// large one, and the whole time of one of 8 bytes per rank. A world of one has neither: the copy
+  /// rate, and no latency.
+  double transport_bytes_per_second = 0.0;
+  double transport_latency_seconds = 0.0;
+};
+
+/// Measures. Blocking: about (gemm_size / 1000)^3 + copy_bytes / 1e8 seconds. Every product, copy
+/// and transfer is verified before it is timed; InternalError when one is wrong. UserError for
+/// ranks < 0 or runs < 5.
+ProbeResult probe(const ProbeOptions& options = {});
+
+/// The measured machine as a cluster of one level, "world".
+Cluster probe_cluster(const ProbeResult& result);
+
+/// The cluster file: a comment that says how it was measured, then what config's parse_cluster_file
+/// reads.
+std::string render_cluster_file(const ProbeResult& result);
+
+}  // namespace strait::measure
