@@ -51,10 +51,25 @@ void check_levels(const std::vector<LevelOptions>& levels) {
   }
 }
 
+/// Without a level that takes the rest, the levels must hold all ranks.
+void check_capacity(const std::vector<LevelOptions>& levels, int64_t ranks) {
+  int64_t capacity = 1;
+  for (const LevelOptions& level : levels) {
+    if (level.size >= ranks || capacity * level.size >= ranks) return;
+    capacity *= level.size;
+  }
+  refuse(
+      fmt::format("the levels hold {} ranks and the run has {}; the nearest valid number of ranks "
+                  "is {}, or give "
+                  "the outermost level {} size = 0 (the rest)",
+                  capacity, ranks, capacity, levels.back().name));
+}
+
 /// Fan-outs for `ranks` ranks. A group that the ranks do not fill is cut to what they fill.
 std::vector<int64_t> lay_sizes(const std::vector<LevelOptions>& levels, int64_t ranks) {
   const auto rest_level = std::find_if(levels.begin(), levels.end(),
                                        [](const LevelOptions& level) { return level.size == 0; });
+  if (rest_level == levels.end()) check_capacity(levels, ranks);
   int64_t outside = 1;  // ranks that the levels outside "the rest" ask for
   for (auto level = rest_level; level != levels.end(); ++level)
     if (level->size > 0 && outside <= ranks) outside *= std::min(level->size, ranks + 1);
@@ -72,11 +87,6 @@ std::vector<int64_t> lay_sizes(const std::vector<LevelOptions>& levels, int64_t 
     left /= size;
     group *= size;
   }
-  if (left > 1)
-    refuse(
-        fmt::format("the levels hold {} ranks and the run has {}; the nearest valid number of "
-                    "ranks is {}, or give the outermost level {} size = 0 (the rest)",
-                    group, ranks, group, levels.back().name));
   return sizes;
 }
 

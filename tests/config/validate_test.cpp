@@ -222,6 +222,10 @@ TEST(Validate, ClusterMeshAndSpans) {
   expect_refused("cluster.file = \"does/not/exist.toml\"", "cluster.file", "cannot open");
   expect_refused("cluster.preset = \"frontier\"\ntrain.global_batch_size = 9", "cluster.preset",
                  "2 or 4", 3);
+  expect_refused(
+      "cluster.levels = [{ name = \"a\", size = 2, gb_per_second = 1.0 }, { name = \"b\", size = "
+      "2, gb_per_second = 1.0 }]",
+      "cluster.levels", "hold 4 ranks and the run has 6", 6);
   expect_valid("mesh.axes.data = 2");
   expect_refused("mesh.axes.data = 3", "mesh.axes.data",
                  "nearest valid value is 2 (or 0, the rest)");
