@@ -1,0 +1,275 @@
+#include "strait/kernel/attention.h"
+
+#include <cmath>
+#include <limits>
+
+#include "strait/kernel/dispatch.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "strait/kernel/attention.cpp"
+#include "hwy/foreach_target.h"
+// After foreach_target.h.
+#include "hwy/contrib/math/math-inl.h"
+#include "strait/kernel/gemm_tile-inl.h"
+#include "strait/kernel/vector-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace strait::kernel::HWY_NAMESPACE {
+
+constexpr int64_t kTile = 64;  // queries and keys per tile
+
+/// One tile of queries [query, query + rows) x keys [key, key + columns).
+struct AttentionTile {
+  int64_t query = 0, rows = 0, key = 0, columns = 0;
+};
+
+/// Keys of the tile that row `row` attends: [begin, end) relative to the tile, possibly empty.
+struct KeyRange {
+  int64_t begin = 0, end = 0;
+};
+template <class T>
+inline KeyRange key_range(const AttentionCall<T>& call, const AttentionTile& tile, int64_t row) {
+  const int64_t query = tile.query + row;
+  const int64_t start = call.starts ? call.starts[query] : 0;
+  const int64_t begin = std::clamp<int64_t>(start - tile.key, 0, tile.columns);
+  const int64_t end = std::clamp<int64_t>(call.first + query + 1 - tile.key, 0, tile.columns);
+  return {std::min(begin, end), end};
+}
+
+/// First key tile that any query of the tile attends.
+template <class T>
+inline int64_t first_key(const AttentionCall<T>& call, int64_t query, int64_t rows) {
+  if (!call.starts) return 0;
+  const int64_t start = *std::min_element(call.starts + query, call.starts + query + rows);
+  return start / kTile * kTile;
+}
+
+/// target[rows, columns] = left rows . right rows^T over head_width.
+template <class T>
+HWY_ATTR void row_products(const AttentionTile& tile, MatrixView<T> left, MatrixView<T> right,
+                           int64_t depth, T* target) {
+  gemm_range<T>({.rows = tile.rows,
+                 .columns = tile.columns,
+                 .depth = depth,
+                 .a = left,
+                 .b = {right.data, right.column_stride, right.row_stride},
+                 .c = target,
+                 .c_stride = kTile},
+                0, tile.rows, 0, tile.columns);
+}
+
+template <class T>
+HWY_ATTR void tile_scores(const AttentionCall<T>& call, const AttentionTile& tile, T* scores) {
+  row_products<T>(tile, {call.q + tile.query * call.q_stride, call.q_stride, 1},
+                  {call.k + tile.key * call.kv_stride, call.kv_stride, 1}, call.head_width, scores);
+}
+
+/// Multiplies row `row` of the tile by the dropout mask.
+template <class T>
+HWY_ATTR void drop_row(const AttentionCall<T>& call, const AttentionTile& tile, int64_t row,
+                       T* values) {
+  const uint64_t position = static_cast<uint64_t>(call.first + tile.query + row);
+  const uint64_t element = (call.head << 40) + (position << 20) + static_cast<uint64_t>(tile.key);
+  const T scale = static_cast<T>(call.mask->scale);
+  for (int64_t column = 0; column < tile.columns; ++column) {
+    values[column] *= call.mask->keeps(element + static_cast<uint64_t>(column)) ? scale : T{0};
+  }
+}
+
+/// Running maximum and sum of a query row (online softmax).
+template <class T>
+struct RowState {
+  T maximum[kTile];
+  T sum[kTile];
+};
+
+template <class T>
+HWY_ATTR T range_maximum(const T* row, KeyRange range) {
+  const hn::ScalableTag<T> d;
+  constexpr T kLowest = std::numeric_limits<T>::lowest();
+  auto highest = hn::Set(d, kLowest);
+  for (int64_t i = range.begin; i < range.end; i += lanes_of(d)) {
+    const int64_t left = range.end - i;
+    highest = hn::Max(highest, keep_first(d, load_part(d, row + i, left), left, kLowest));
+  }
+  return hn::GetLane(hn::MaxOfLanes(d, highest));
+}
+
+/// row[range] = exp(scale row - shift), 0 elsewhere in the tile; returns the sum.
+template <class T>
+HWY_ATTR T exponentiate(T* row, KeyRange range, int64_t columns, T scale, T shift) {
+  const hn::ScalableTag<T> d;
+  const auto factor = hn::Set(d, scale), offset = hn::Set(d, shift);
+  auto sum = hn::Zero(d);
+  for (int64_t i = range.begin; i < range.end; i += lanes_of(d)) {
+    const int64_t left = range.end - i;
+    const auto exponent = hn::MulSub(load_part(d, row + i, left), factor, offset);
+    const auto value = keep_first(d, hn::Exp(d, exponent), left, T{0});
+    store_part(d, value, row + i, left);
+    sum = hn::Add(sum, value);
+  }
+  std::fill(row, row + range.begin, T{0});
+  std::fill(row + range.end, row + columns, T{0});
+  return sum_of(d, sum);
+}
+
+template <class T>
+HWY_ATTR void scale_row(T* row, int64_t count, T factor) {
+  for (int64_t i = 0; i < count; ++i) row[i] *= factor;
+}
+
+/// Turns scores into unnormalised probabilities; rescales what earlier key tiles left in `out`.
+template <class T>
+HWY_ATTR void softmax_tile(const AttentionCall<T>& call, const AttentionTile& tile, bool first,
+                           T* scores, RowState<T>& state) {
+  const T scale = T{1} / std::sqrt(static_cast<T>(call.head_width));
+  for (int64_t row = 0; row < tile.rows; ++row) {
+    T* values = scores + row * kTile;
+    const KeyRange range = key_range(call, tile, row);
+    const T before = first ? std::numeric_limits<T>::lowest() : state.maximum[row];
+    const T maximum =
+        range.begin < range.end ? std::max(before, scale * range_maximum(values, range)) : before;
+    const T sum = exponentiate(values, range, tile.columns, scale, maximum);
+    const T correction = first ? T{0} : std::exp(before - maximum);
+    state.maximum[row] = maximum;
+    state.sum[row] = first ? sum : state.sum[row] * correction + sum;
+    if (!first && correction != T{1}) {
+      scale_row(call.out + (tile.query + row) * call.out_stride, call.head_width, correction);
+    }
+    if (call.mask && call.mask->active()) drop_row(call, tile, row, values);
+  }
+}
+
+template <class T>
+HWY_ATTR void attention_any(const AttentionCall<T>& call) {
+  HWY_ALIGN T scores[kTile * kTile];
+  RowState<T> state;
+  for (int64_t query = 0; query < call.queries; query += kTile) {
+    const int64_t rows = std::min(kTile, call.queries - query);
+    const int64_t keys = call.first + query + rows;
+    const int64_t begin = first_key(call, query, rows);
+    T* out = call.out + query * call.out_stride;
+    for (int64_t key = begin; key < keys; key += kTile) {
+      const AttentionTile tile{query, rows, key, std::min(kTile, keys - key)};
+      tile_scores(call, tile, scores);
+      softmax_tile(call, tile, key == begin, scores, state);
+      gemm_range<T>({.rows = rows,
+                     .columns = call.head_width,
+                     .depth = tile.columns,
+                     .a = {scores, kTile, 1},
+                     .b = {call.v + key * call.kv_stride, call.kv_stride, 1},
+                     .c = out,
+                     .c_stride = call.out_stride,
+                     .accumulate = key != begin},
+                    0, rows, 0, call.head_width);
+    }
+    for (int64_t row = 0; row < rows; ++row) {
+      scale_row(out + row * call.out_stride, call.head_width, T{1} / state.sum[row]);
+      if (call.log_sum_exp)
+        call.log_sum_exp[query + row] = state.maximum[row] + std::log(state.sum[row]);
+    }
+  }
+}
+STRAIT_KERNEL_TARGET(attention, AttentionCall)
+
+template <class T>
+HWY_ATTR T dot(const T* a, const T* b, int64_t count) {
+  const hn::ScalableTag<T> d;
+  auto sum = hn::Zero(d);
+  for (int64_t i = 0; i < count; i += lanes_of(d)) {
+    sum = hn::MulAdd(load_part(d, a + i, count - i), load_part(d, b + i, count - i), sum);
+  }
+  return sum_of(d, sum);
+}
+
+/// dS = P (mask dP - delta) scale; leaves mask P in `probabilities` and dS in `gradients`.
+template <class T>
+HWY_ATTR void score_gradients(const AttentionCall<T>& call, const AttentionTile& tile,
+                              const T* delta, T* probabilities, T* gradients) {
+  const hn::ScalableTag<T> d;
+  const T scale = T{1} / std::sqrt(static_cast<T>(call.head_width));
+  const bool drops = call.mask && call.mask->active();
+  for (int64_t row = 0; row < tile.rows; ++row) {
+    T* p = probabilities + row * kTile;
+    T* g = gradients + row * kTile;
+    exponentiate(p, key_range(call, tile, row), tile.columns, scale,
+                 call.log_sum_exp[tile.query + row]);
+    if (drops) drop_row(call, tile, row, g);
+    const auto shift = hn::Set(d, delta[row]), factor = hn::Set(d, scale);
+    for (int64_t i = 0; i < tile.columns; i += lanes_of(d)) {
+      const int64_t left = tile.columns - i;
+      const auto centered = hn::Sub(load_part(d, g + i, left), shift);
+      store_part(d, hn::Mul(hn::Mul(load_part(d, p + i, left), centered), factor), g + i, left);
+    }
+    if (drops) drop_row(call, tile, row, p);
+  }
+}
+
+/// The four products of one tile: dV += P^T dO, dQ += dS K, dK += dS^T Q.
+template <class T>
+HWY_ATTR void add_tile_gradients(const AttentionBackwardCall<T>& call, const AttentionTile& tile,
+                                 const T* probabilities, const T* gradients, bool first_of_row) {
+  const AttentionCall<T>& forward = call.forward;
+  const int64_t width = forward.head_width;
+  const bool seen = tile.query != tile.key;  // the diagonal tile comes first for its keys
+  GemmCall<T> product{
+      .rows = tile.columns,
+      .columns = width,
+      .depth = tile.rows,
+      .a = {probabilities, 1, kTile},
+      .b = {call.out_gradient + tile.query * call.out_gradient_stride, call.out_gradient_stride, 1},
+      .c = call.dv + tile.key * call.gradient_stride,
+      .c_stride = call.gradient_stride,
+      .accumulate = seen};
+  gemm_range(product, 0, tile.columns, 0, width);
+  product.a.data = gradients;
+  product.b = {forward.q + tile.query * forward.q_stride, forward.q_stride, 1};
+  product.c = call.dk + tile.key * call.gradient_stride;
+  gemm_range(product, 0, tile.columns, 0, width);
+  product.rows = tile.rows;
+  product.depth = tile.columns;
+  product.a = {gradients, kTile, 1};
+  product.b = {forward.k + tile.key * forward.kv_stride, forward.kv_stride, 1};
+  product.c = call.dq + tile.query * call.gradient_stride;
+  product.accumulate = !first_of_row;
+  gemm_range(product, 0, tile.rows, 0, width);
+}
+
+template <class T>
+HWY_ATTR void attention_backward_any(const AttentionBackwardCall<T>& call) {
+  HWY_ALIGN T probabilities[kTile * kTile];
+  HWY_ALIGN T gradients[kTile * kTile];
+  T delta[kTile];
+  const AttentionCall<T>& forward = call.forward;
+  for (int64_t query = 0; query < forward.queries; query += kTile) {
+    const int64_t rows = std::min(kTile, forward.queries - query);
+    const T* out_gradient = call.out_gradient + query * call.out_gradient_stride;
+    for (int64_t row = 0; row < rows; ++row) {
+      delta[row] = dot(out_gradient + row * call.out_gradient_stride,
+                       forward.out + (query + row) * forward.out_stride, forward.head_width);
+    }
+    const int64_t begin = first_key(forward, query, rows);
+    for (int64_t key = begin; key < query + rows; key += kTile) {
+      const AttentionTile tile{query, rows, key, std::min(kTile, query + rows - key)};
+      tile_scores(forward, tile, probabilities);
+      row_products<T>(tile, {out_gradient, call.out_gradient_stride, 1},
+                      {forward.v + key * forward.kv_stride, forward.kv_stride, 1},
+                      forward.head_width, gradients);
+      score_gradients(forward, tile, delta, probabilities, gradients);
+      add_tile_gradients(call, tile, probabilities, gradients, key == begin);
+    }
+  }
+}
+STRAIT_KERNEL_TARGET(attention_backward, AttentionBackwardCall)
+
+}  // namespace strait::kernel::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace strait::kernel {
+
+STRAIT_KERNEL_DISPATCH(attention, AttentionCall)
+STRAIT_KERNEL_DISPATCH(attention_backward, AttentionBackwardCall)
+
+}  // namespace strait::kernel
+#endif

@@ -1,0 +1,46 @@
+// Causal attention of one (sequence, head) on strided rows, in tiles of queries x keys: no T x T matrix
+// (FlashAttention, Dao et al. 2022; the backward recomputes probabilities from the log-sum-exp).
+#pragma once
+
+#include <cstdint>
+
+#include "strait/kernel/dropout.h"
+
+namespace strait::kernel {
+
+/// Query i stands at position `first + i` and attends keys [starts ? starts[i] : 0, first + i].
+/// Probabilities are dropped with mask element (head << 40) + (position << 20) + key.
+template <class T>
+struct AttentionCall {
+  int64_t queries = 0, first = 0, head_width = 0;
+  const T* q = nullptr;  // [queries] rows of q_stride elements
+  int64_t q_stride = 0;
+  const T* k = nullptr;  // [first + queries] rows of kv_stride elements; v likewise
+  const T* v = nullptr;
+  int64_t kv_stride = 0;
+  T* out = nullptr;  // [queries] rows of out_stride elements
+  int64_t out_stride = 0;
+  T* log_sum_exp = nullptr;         // [queries] of the scaled scores, or null
+  const int32_t* starts = nullptr;  // [queries] or null
+  const DropoutMask* mask = nullptr;
+  uint64_t head = 0;
+};
+/// Writes out and log_sum_exp. Single-threaded; takes up to 1 MB of stack.
+template <class T>
+void attention(const AttentionCall<T>& call);
+
+/// Gradients of q, k, v (rows of gradient_stride elements, overwritten); `forward.first` must be 0.
+template <class T>
+struct AttentionBackwardCall {
+  AttentionCall<T> forward;  // out and log_sum_exp as attention wrote them
+  const T* out_gradient = nullptr;
+  int64_t out_gradient_stride = 0;
+  T* dq = nullptr;
+  T* dk = nullptr;
+  T* dv = nullptr;
+  int64_t gradient_stride = 0;
+};
+template <class T>
+void attention_backward(const AttentionBackwardCall<T>& call);
+
+}  // namespace strait::kernel

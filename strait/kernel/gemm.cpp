@@ -1,0 +1,104 @@
+#include "strait/kernel/gemm.h"
+
+#include <omp.h>
+
+#include <algorithm>
+
+#include "strait/kernel/dispatch.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "strait/kernel/gemm.cpp"
+#include "hwy/foreach_target.h"
+// After foreach_target.h.
+#include "strait/kernel/gemm_tile-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace strait::kernel::HWY_NAMESPACE {
+
+void gemm_range_f32(const GemmCall<float>& call, int64_t row_begin, int64_t row_end,
+                    int64_t column_begin, int64_t column_end) {
+  gemm_range(call, row_begin, row_end, column_begin, column_end);
+}
+void gemm_range_f64(const GemmCall<double>& call, int64_t row_begin, int64_t row_end,
+                    int64_t column_begin, int64_t column_end) {
+  gemm_range(call, row_begin, row_end, column_begin, column_end);
+}
+
+}  // namespace strait::kernel::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace strait::kernel {
+namespace {
+
+HWY_EXPORT(gemm_range_f32);
+HWY_EXPORT(gemm_range_f64);
+
+void run_range(const GemmCall<float>& call, int64_t row_begin, int64_t row_end,
+               int64_t column_begin, int64_t column_end) {
+  HWY_DYNAMIC_DISPATCH(gemm_range_f32)(call, row_begin, row_end, column_begin, column_end);
+}
+void run_range(const GemmCall<double>& call, int64_t row_begin, int64_t row_end,
+               int64_t column_begin, int64_t column_end) {
+  HWY_DYNAMIC_DISPATCH(gemm_range_f64)(call, row_begin, row_end, column_begin, column_end);
+}
+
+/// How many of `threads` share the rows; the rest of the factor shares the columns. Each thread packs
+/// what it reads, so the least total of packed rows and columns wins.
+int row_shares(int64_t rows, int64_t columns, int threads) {
+  int best = 1;
+  double best_cost = -1;
+  for (int shares = 1; shares <= threads; ++shares) {
+    if (threads % shares != 0) continue;
+    const double cost = static_cast<double>((rows + shares - 1) / shares) +
+                        static_cast<double>((columns + threads / shares - 1) / (threads / shares));
+    if (best_cost < 0 || cost < best_cost) {
+      best = shares;
+      best_cost = cost;
+    }
+  }
+  return best;
+}
+
+/// Begin of part `index` of `parts` of `total`, at a multiple of `unit`.
+int64_t part_begin(int64_t total, int parts, int index, int64_t unit) {
+  const int64_t units = (total + unit - 1) / unit;
+  return std::min(total, units * index / parts * unit);
+}
+
+constexpr int64_t kRowUnit = 12, kColumnUnit = 32;
+constexpr double kLeastParallelWork = 65536;  // multiply-adds worth a parallel region
+
+}  // namespace
+
+template <class T>
+void gemm(const GemmCall<T>& call, int threads) {
+  if (call.rows == 0 || call.columns == 0) return;
+  const double work = static_cast<double>(call.rows) * static_cast<double>(call.columns) *
+                      static_cast<double>(call.depth);
+  if (threads <= 1 || work < kLeastParallelWork) {
+    run_range(call, 0, call.rows, 0, call.columns);
+    return;
+  }
+#pragma omp parallel num_threads(threads)
+  {
+    const int team = omp_get_num_threads();
+    const int shares = row_shares(call.rows, call.columns, team);
+    const int other = team / shares;
+    const int row_part = omp_get_thread_num() / other;
+    const int column_part = omp_get_thread_num() % other;
+    const int64_t row_begin = part_begin(call.rows, shares, row_part, kRowUnit);
+    const int64_t row_end = part_begin(call.rows, shares, row_part + 1, kRowUnit);
+    const int64_t column_begin = part_begin(call.columns, other, column_part, kColumnUnit);
+    const int64_t column_end = part_begin(call.columns, other, column_part + 1, kColumnUnit);
+    if (row_begin < row_end && column_begin < column_end) {
+      run_range(call, row_begin, row_end, column_begin, column_end);
+    }
+  }
+}
+
+template void gemm<float>(const GemmCall<float>& call, int threads);
+template void gemm<double>(const GemmCall<double>& call, int threads);
+
+}  // namespace strait::kernel
+#endif

@@ -1,0 +1,34 @@
+// Matrix product on raw memory: packed panels and a register tile (Goto & van de Geijn 2008), for every
+// instruction set of dispatch.h. Why not the system's BLAS alone: OpenBLAS chooses kernels by processor
+// model and falls back to SSE3 on models newer than itself.
+#pragma once
+
+#include <cstdint>
+
+namespace strait::kernel {
+
+/// A matrix by its strides; one of the two must be 1.
+template <class T>
+struct MatrixView {
+  const T* data = nullptr;
+  int64_t row_stride = 0, column_stride = 0;
+};
+
+/// c[m, n] = (accumulate ? c : bias or 0) + sum_k a[m, k] b[k, n].
+template <class T>
+struct GemmCall {
+  int64_t rows = 0, columns = 0, depth = 0;  // m, n, k
+  MatrixView<T> a, b;
+  T* c = nullptr;        // row-major
+  int64_t c_stride = 0;  // elements from row to row
+  bool accumulate = false;
+  const T* bias = nullptr;  // [columns]; not with accumulate
+};
+
+/// Runs on `threads` OpenMP threads. The order of every sum is fixed: the result does not depend on
+/// `threads`, nor on the other rows or columns. c must not overlap a, b. Takes up to 0.8 MB of each
+/// thread's stack, no heap.
+template <class T>
+void gemm(const GemmCall<T>& call, int threads);
+
+}  // namespace strait::kernel

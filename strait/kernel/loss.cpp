@@ -1,0 +1,82 @@
+#include "strait/kernel/loss.h"
+
+#include <cmath>
+#include <limits>
+
+#include "strait/kernel/dispatch.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "strait/kernel/loss.cpp"
+#include "hwy/foreach_target.h"
+// After foreach_target.h.
+#include "hwy/contrib/math/math-inl.h"
+#include "strait/kernel/vector-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace strait::kernel::HWY_NAMESPACE {
+
+template <class T>
+HWY_ATTR T row_maximum(const T* logits, int64_t count) {
+  const hn::ScalableTag<T> d;
+  constexpr T kLowest = std::numeric_limits<T>::lowest();
+  auto highest = hn::Set(d, kLowest);
+  for (int64_t i = 0; i < count; i += lanes_of(d)) {
+    highest =
+        hn::Max(highest, keep_first(d, load_part(d, logits + i, count - i), count - i, kLowest));
+  }
+  return hn::GetLane(hn::MaxOfLanes(d, highest));
+}
+
+/// Sum of exp(logits - maximum); with `keep` the exponentials replace the logits. Two alternating
+/// accumulators shorten the chains of rounded additions.
+template <class T>
+HWY_ATTR T exponential_sum(T* logits, int64_t count, T maximum, bool keep) {
+  const hn::ScalableTag<T> d;
+  constexpr int64_t lanes = lanes_of(d);
+  const auto shift = hn::Set(d, maximum);
+  auto even = hn::Zero(d), odd = hn::Zero(d);
+  for (int64_t i = 0; i < count; i += lanes) {
+    const int64_t left = count - i;
+    const auto shifted = hn::Sub(load_part(d, logits + i, left), shift);
+    const auto value = keep_first(d, hn::Exp(d, shifted), left, T{0});
+    if (keep) store_part(d, value, logits + i, left);
+    const auto sum = hn::Add(even, value);
+    even = odd;
+    odd = sum;
+  }
+  return sum_of(d, hn::Add(even, odd));
+}
+
+template <class T>
+HWY_ATTR void cross_entropy_any(const CrossEntropyCall<T>& call) {
+  const hn::ScalableTag<T> d;
+  *call.loss = 0.0;
+  if (call.target < 0) {
+    if (call.gradient) std::fill_n(call.logits, call.vocabulary, T{0});
+    return;
+  }
+  const T maximum = row_maximum(call.logits, call.vocabulary);
+  const T chosen = call.logits[call.target];
+  const T sum = exponential_sum(call.logits, call.vocabulary, maximum, call.gradient);
+  *call.loss = std::log(static_cast<double>(sum)) +
+               (static_cast<double>(maximum) - static_cast<double>(chosen));
+  if (!call.gradient) return;
+  const auto factor = hn::Set(d, static_cast<T>(call.scale / static_cast<double>(sum)));
+  for (int64_t i = 0; i < call.vocabulary; i += lanes_of(d)) {
+    const int64_t left = call.vocabulary - i;
+    store_part(d, hn::Mul(load_part(d, call.logits + i, left), factor), call.logits + i, left);
+  }
+  call.logits[call.target] -= static_cast<T>(call.scale);
+}
+STRAIT_KERNEL_TARGET(cross_entropy, CrossEntropyCall)
+
+}  // namespace strait::kernel::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace strait::kernel {
+
+STRAIT_KERNEL_DISPATCH(cross_entropy, CrossEntropyCall)
+
+}  // namespace strait::kernel
+#endif

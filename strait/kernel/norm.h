@@ -1,0 +1,57 @@
+// LayerNorm (Ba et al. 2016) over rows: y = (x - mean) rstd weight + bias, epsilon 1e-5. All matrices are
+// row-major and dense. Single-threaded on what is given; rows are independent.
+#pragma once
+
+#include <cstdint>
+
+namespace strait::kernel {
+
+inline constexpr double kNormEpsilon = 1e-5;
+
+template <class T>
+struct LayerNormCall {
+  int64_t rows = 0, columns = 0;
+  const T* x = nullptr;       // [rows, columns]
+  const T* weight = nullptr;  // [columns]
+  const T* bias = nullptr;    // [columns] or null
+  T* mean = nullptr;          // [rows]
+  T* rstd = nullptr;          // [rows]
+  T* out = nullptr;           // [rows, columns]
+};
+/// Writes mean, rstd and out.
+template <class T>
+void layer_norm(const LayerNormCall<T>& call);
+/// Writes out from x and the given mean and rstd; equal to layer_norm's bit for bit.
+template <class T>
+void layer_norm_again(const LayerNormCall<T>& call);
+
+template <class T>
+struct LayerNormBackwardCall {
+  int64_t rows = 0, columns = 0;
+  const T* x = nullptr;
+  const T* mean = nullptr;
+  const T* rstd = nullptr;
+  const T* weight = nullptr;
+  const T* gradient = nullptr;  // of out
+  const T* residual = nullptr;  // added to the result, or null; may equal out
+  T* out = nullptr;             // gradient of x
+};
+template <class T>
+void layer_norm_backward(const LayerNormBackwardCall<T>& call);
+
+/// Gradients of weight and bias for the columns [column_begin, column_end): sums over all rows in order.
+template <class T>
+struct LayerNormParametersCall {
+  int64_t rows = 0, columns = 0, column_begin = 0, column_end = 0;
+  const T* x = nullptr;
+  const T* mean = nullptr;
+  const T* rstd = nullptr;
+  const T* gradient = nullptr;
+  T* weight_gradient = nullptr;  // [columns]
+  T* bias_gradient = nullptr;    // [columns] or null
+  bool accumulate = false;
+};
+template <class T>
+void layer_norm_parameters(const LayerNormParametersCall<T>& call);
+
+}  // namespace strait::kernel

@@ -1,0 +1,60 @@
+// Loads and stores of vectors that may be cut off at the end of a row. Every element passes through the
+// same vector operations wherever a row is cut, so results do not depend on how work is split.
+#if defined(STRAIT_KERNEL_VECTOR_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef STRAIT_KERNEL_VECTOR_INL_H_
+#undef STRAIT_KERNEL_VECTOR_INL_H_
+#else
+#define STRAIT_KERNEL_VECTOR_INL_H_
+#endif
+
+#include <algorithm>
+#include <cstdint>
+
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace strait::kernel::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+template <class D>
+constexpr int64_t lanes_of(D d) {
+  return static_cast<int64_t>(hn::MaxLanes(d));
+}
+
+/// min(count, lanes) elements; the rest is 0.
+template <class D, class T>
+HWY_ATTR inline hn::Vec<D> load_part(D d, const T* from, int64_t count) {
+  if (count >= lanes_of(d)) return hn::LoadU(d, from);
+  HWY_ALIGN T buffer[hn::MaxLanes(d)] = {};
+  std::copy_n(from, count, buffer);
+  return hn::Load(d, buffer);
+}
+
+template <class D, class T>
+HWY_ATTR inline void store_part(D d, hn::Vec<D> value, T* to, int64_t count) {
+  if (count >= lanes_of(d)) {
+    hn::StoreU(value, d, to);
+    return;
+  }
+  HWY_ALIGN T buffer[hn::MaxLanes(d)];
+  hn::Store(value, d, buffer);
+  std::copy_n(buffer, count, to);
+}
+
+/// All lanes below `count` keep their value, the others become `other`.
+template <class D, class T>
+HWY_ATTR inline hn::Vec<D> keep_first(D d, hn::Vec<D> value, int64_t count, T other) {
+  if (count >= lanes_of(d)) return value;
+  return hn::IfThenElse(hn::FirstN(d, static_cast<size_t>(count)), value, hn::Set(d, other));
+}
+
+template <class D>
+HWY_ATTR inline hn::TFromD<D> sum_of(D d, hn::Vec<D> value) {
+  return hn::GetLane(hn::SumOfLanes(d, value));
+}
+
+}  // namespace strait::kernel::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // toggle

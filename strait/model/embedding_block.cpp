@@ -1,0 +1,156 @@
+// Token and position embedding: look-up forward, scatter-add backward.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "strait/base/errors.h"
+#include "strait/model/gpt2_blocks.h"
+#include "strait/model/operations.h"
+
+namespace strait::model {
+namespace {
+
+template <class T>
+class EmbeddingBlock : public Block {
+ public:
+  EmbeddingBlock(const ModelShape& shape, int64_t index, Dtype dtype)
+      : dtype_(dtype),
+        index_(index),
+        vocabulary_(shape.vocabulary),
+        context_(shape.options.context),
+        width_(shape.options.width),
+        dropout_(shape.options.dropout),
+        tied_(shape.options.tied_head) {
+    const UnitShape& unit =
+        shape.units[static_cast<size_t>(shape.blocks[static_cast<size_t>(index)].unit)];
+    token_ = unit.parameter("embedding.token.weight").offset;
+    position_ = unit.parameter("embedding.position.weight").offset;
+  }
+
+  void forward(const Call& call, int, int) const override { look_up(call, 0); }
+  void forward_cached(const Call& call) const override { look_up(call, call.position); }
+
+  void backward_input(const Call& call, int, int) const override {
+    check_call(call, dtype_);
+    mask_gradient(call, static_cast<T*>(call.bundle));
+  }
+  void backward_weight(const Call& call, int, int) const override {
+    check_call(call, dtype_);
+    add_gradients(call, static_cast<const T*>(call.bundle));
+  }
+  void backward(const Call& call) const override {
+    check_call(call, dtype_);
+    const T* gradient = static_cast<const T*>(call.output_gradient);
+    if (dropout_ > 0.0) {
+      mask_gradient(call, static_cast<T*>(call.workspace));
+      gradient = static_cast<const T*>(call.workspace);
+    }
+    add_gradients(call, gradient);
+  }
+  void forward_backward(const Call&) const override {
+    throw InternalError("the embedding has no forward_backward; it belongs to the head");
+  }
+
+ private:
+  DropoutSite site(const Call& call, int64_t first_token) const {
+    return {call.settings->seed,
+            DropoutPlace::kEmbedding,
+            static_cast<uint64_t>(index_),
+            call.settings->training ? dropout_ : 0.0,
+            call.batch->batch,
+            call.batch->tokens,
+            first_token,
+            call.batch->sequences};
+  }
+
+  void check_tokens(const Batch& batch, int64_t first_token) const {
+    if (first_token + batch.tokens > context_) {
+      throw UserError(fmt::format("a sequence of {} tokens is longer than model.shape.context = {}",
+                                  first_token + batch.tokens, context_));
+    }
+    for (int64_t row = 0; row < batch.batch * batch.tokens; ++row) {
+      const int32_t token = batch.inputs[row];
+      if (token >= 0 && token < vocabulary_) continue;
+      throw UserError(
+          fmt::format("token {} at position {} of sequence {} of the batch is outside the "
+                      "vocabulary of {} tokens (0 to {})",
+                      token, row % batch.tokens, row / batch.tokens, vocabulary_, vocabulary_ - 1));
+    }
+  }
+
+  void look_up(const Call& call, int64_t first_token) const {
+    check_call(call, dtype_);
+    const Batch& batch = *call.batch;
+    check_tokens(batch, first_token);
+    const T* token = at_offset<T>(call.weights, token_);
+    const T* position = at_offset<T>(call.weights, position_);
+    T* output = static_cast<T*>(call.output);
+    const int threads = call.settings->threads;
+    kernel::parallel_ranges(
+        batch.batch * batch.tokens, 1, threads, [&](int64_t begin, int64_t end) {
+          for (int64_t row = begin; row < end; ++row) {
+            kernel::add_bias<T>({1, width_, token + batch.inputs[row] * width_,
+                                 position + (first_token + row % batch.tokens) * width_,
+                                 output + row * width_});
+          }
+        });
+    const DropoutSite where = site(call, first_token);
+    if (where.rate > 0.0) drop<T>(where, width_, output, nullptr, output, threads);
+  }
+
+  void mask_gradient(const Call& call, T* target) const {
+    const T* gradient = static_cast<const T*>(call.output_gradient);
+    const DropoutSite where = site(call, 0);
+    if (where.rate > 0.0) {
+      drop<T>(where, width_, gradient, nullptr, target, call.settings->threads);
+    } else {
+      std::copy_n(gradient, call.batch->batch * call.batch->tokens * width_, target);
+    }
+  }
+
+  /// Threads own columns, so every sum runs over the rows in order whatever their number.
+  void add_gradients(const Call& call, const T* gradient) const {
+    T* token = at_offset<T>(call.gradient, token_);
+    T* position = at_offset<T>(call.gradient, position_);
+    const int threads = call.settings->threads;
+    if (!call.accumulate) {
+      // Tied: the head has overwritten the token gradient before.
+      if (!tied_) zero(token, vocabulary_ * width_, threads);
+      zero(position, context_ * width_, threads);
+    }
+    kernel::parallel_ranges(width_, 64, threads, [&](int64_t begin, int64_t end) {
+      const Batch& batch = *call.batch;
+      for (int64_t row = 0; row < batch.batch * batch.tokens; ++row) {
+        const T* from = gradient + row * width_;
+        T* to_token = token + batch.inputs[row] * width_;
+        T* to_position = position + row % batch.tokens * width_;
+        for (int64_t c = begin; c < end; ++c) {
+          to_token[c] += from[c];
+          to_position[c] += from[c];
+        }
+      }
+    });
+  }
+
+  static void zero(T* to, int64_t count, int threads) {
+    kernel::parallel_ranges(count, 4096, threads, [&](int64_t begin, int64_t end) {
+      std::fill(to + begin, to + end, T{0});
+    });
+  }
+
+  Dtype dtype_;
+  int64_t index_, vocabulary_, context_, width_;
+  double dropout_;
+  bool tied_;
+  int64_t token_ = 0, position_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Block> make_embedding_block(const ModelShape& shape, int64_t index, Dtype dtype) {
+  if (dtype == Dtype::kFloat64)
+    return std::make_unique<EmbeddingBlock<double>>(shape, index, dtype);
+  return std::make_unique<EmbeddingBlock<float>>(shape, index, dtype);
+}
+
+}  // namespace strait::model

@@ -1,0 +1,34 @@
+// The hand-written blocks of GPT-2. Internal to model/: the Model makes them.
+#pragma once
+
+#include <memory>
+
+#include "strait/model/block.h"
+
+namespace strait::model {
+
+/// The blocks of `shape` (kinds kEmbedding, kTransformer, kHead) on elements of `dtype` (fp32 or fp64).
+/// kCustom gives null: the caller sets it.
+std::unique_ptr<Block> make_block(const ModelShape& shape, int64_t index, Dtype dtype);
+
+std::unique_ptr<Block> make_embedding_block(const ModelShape& shape, int64_t index, Dtype dtype);
+std::unique_ptr<Block> make_transformer_block(const ModelShape& shape, int64_t index, Dtype dtype);
+std::unique_ptr<Block> make_head_block(const ModelShape& shape, int64_t index, Dtype dtype);
+
+/// Offset of `name` in the unit, -1 when the unit has no such parameter (no biases).
+int64_t parameter_offset(const UnitShape& unit, const std::string& name);
+
+/// The parameter at `offset` of a flat unit, null when absent.
+template <class T>
+const T* at_offset(const void* unit, int64_t offset) {
+  return offset < 0 ? nullptr : static_cast<const T*>(unit) + offset;
+}
+template <class T>
+T* at_offset(void* unit, int64_t offset) {
+  return offset < 0 ? nullptr : static_cast<T*>(unit) + offset;
+}
+
+/// InternalError unless the call's element type is the block's and the batch is there.
+void check_call(const Call& call, Dtype dtype);
+
+}  // namespace strait::model

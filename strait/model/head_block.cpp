@@ -1,0 +1,140 @@
+// Final norm, logits and cross-entropy, in chunks of rows so that no full logits tensor exists.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "strait/base/errors.h"
+#include "strait/kernel/loss.h"
+#include "strait/model/gpt2_blocks.h"
+#include "strait/model/operations.h"
+#include "strait/shape/block_layout.h"
+
+namespace strait::model {
+namespace {
+
+template <class T>
+class HeadBlock : public Block {
+ public:
+  HeadBlock(const ModelShape& shape, int64_t index, Dtype dtype)
+      : dtype_(dtype), vocabulary_(shape.vocabulary), width_(shape.options.width) {
+    const UnitShape& unit =
+        shape.units[static_cast<size_t>(shape.blocks[static_cast<size_t>(index)].unit)];
+    matrix_ =
+        unit.parameter(shape.options.tied_head ? "embedding.token.weight" : "head.weight").offset;
+    norm_weight_ = unit.parameter("head.norm.weight").offset;
+    norm_bias_ = parameter_offset(unit, "head.norm.bias");
+  }
+
+  void forward(const Call&, int, int) const override { refuse(); }
+  void backward_input(const Call&, int, int) const override { refuse(); }
+  void backward_weight(const Call&, int, int) const override { refuse(); }
+  void backward(const Call&) const override { refuse(); }
+
+  void forward_backward(const Call& call) const override {
+    check_call(call, dtype_);
+    const int64_t rows = call.batch->batch * call.batch->tokens;
+    check_targets(*call.batch);
+    const int64_t chunk = head_chunk_rows(vocabulary_, rows);
+    for (int64_t begin = 0; begin < rows; begin += chunk) {
+      run_chunk(call, begin, std::min(chunk, rows - begin),
+                head_layout(chunk, width_, vocabulary_));
+    }
+  }
+
+  /// Logits of the last position of every sequence.
+  void forward_cached(const Call& call) const override {
+    check_call(call, dtype_);
+    const int64_t batch = call.batch->batch, tokens = call.batch->tokens;
+    const int64_t chunk = head_chunk_rows(vocabulary_, batch * tokens);
+    const HeadLayout layout = head_layout(chunk, width_, vocabulary_);
+    T* workspace = static_cast<T*>(call.workspace);
+    const T* input = static_cast<const T*>(call.input);
+    for (int64_t begin = 0; begin < batch; begin += chunk) {
+      const int64_t rows = std::min(chunk, batch - begin);
+      for (int64_t row = 0; row < rows; ++row) {
+        kernel::layer_norm<T>({1, width_, input + ((begin + row + 1) * tokens - 1) * width_,
+                               at_offset<T>(call.weights, norm_weight_),
+                               at_offset<T>(call.weights, norm_bias_), workspace + layout.mean,
+                               workspace + layout.rstd, workspace + layout.normed + row * width_});
+      }
+      linear_forward<T>({rows, width_, vocabulary_}, workspace + layout.normed,
+                        at_offset<T>(call.weights, matrix_), nullptr,
+                        static_cast<T*>(call.logits) + begin * vocabulary_, call.settings->threads);
+    }
+  }
+
+ private:
+  [[noreturn]] static void refuse() {
+    throw InternalError("the head runs forward and backward at once: use forward_backward");
+  }
+
+  void check_targets(const Batch& batch) const {
+    ensure(batch.targets != nullptr, "head: the batch has no targets");
+    for (int64_t row = 0; row < batch.batch * batch.tokens; ++row) {
+      const int32_t target = batch.targets[row];
+      if (target >= -1 && target < vocabulary_) continue;
+      throw UserError(fmt::format(
+          "target token {} at position {} of sequence {} of the batch is outside the "
+          "vocabulary of {} tokens (0 to {}, or -1 for not counted)",
+          target, row % batch.tokens, row / batch.tokens, vocabulary_, vocabulary_ - 1));
+    }
+  }
+
+  void run_chunk(const Call& call, int64_t begin, int64_t rows, const HeadLayout& layout) const {
+    T* workspace = static_cast<T*>(call.workspace);
+    const int threads = call.settings->threads;
+    const T* input = static_cast<const T*>(call.input) + begin * width_;
+    const T* matrix = at_offset<T>(call.weights, matrix_);
+    T* logits = workspace + layout.logits;
+    T* normed = workspace + layout.normed;
+    norm_forward<T>({rows, width_, input, at_offset<T>(call.weights, norm_weight_),
+                     at_offset<T>(call.weights, norm_bias_), workspace + layout.mean,
+                     workspace + layout.rstd, normed},
+                    threads);
+    linear_forward<T>({rows, width_, vocabulary_}, normed, matrix, nullptr, logits, threads);
+    add_losses(call, begin, rows, layout);
+    if (!call.gradient) return;
+    const bool accumulate = call.accumulate || begin > 0;
+    T* normed_gradient = workspace + layout.normed_gradient;
+    linear_backward_input<T>({rows, width_, vocabulary_}, logits, matrix, normed_gradient, threads);
+    linear_backward_weight<T>({rows, width_, vocabulary_}, logits, normed,
+                              {at_offset<T>(call.gradient, matrix_), nullptr, accumulate}, threads);
+    norm_backward<T>({rows, width_, input, workspace + layout.mean, workspace + layout.rstd,
+                      at_offset<T>(call.weights, norm_weight_), normed_gradient, nullptr,
+                      static_cast<T*>(call.input_gradient) + begin * width_},
+                     {at_offset<T>(call.gradient, norm_weight_),
+                      at_offset<T>(call.gradient, norm_bias_), accumulate},
+                     threads);
+  }
+
+  void add_losses(const Call& call, int64_t begin, int64_t rows, const HeadLayout& layout) const {
+    T* workspace = static_cast<T*>(call.workspace);
+    double* losses = reinterpret_cast<double*>(workspace + layout.losses);
+    const int32_t* targets = call.batch->targets + begin;
+    kernel::parallel_ranges(rows, 1, call.settings->threads, [&](int64_t first, int64_t last) {
+      for (int64_t row = first; row < last; ++row) {
+        kernel::cross_entropy<T>({vocabulary_, workspace + layout.logits + row * vocabulary_,
+                                  targets[row], call.gradient != nullptr, call.settings->loss_scale,
+                                  losses + row});
+      }
+    });
+    for (int64_t row = 0; row < rows; ++row) {
+      if (targets[row] < 0) continue;
+      if (call.loss_sum) *call.loss_sum += losses[row];
+      if (call.loss_count) ++*call.loss_count;
+    }
+  }
+
+  Dtype dtype_;
+  int64_t vocabulary_, width_;
+  int64_t matrix_ = 0, norm_weight_ = 0, norm_bias_ = -1;
+};
+
+}  // namespace
+
+std::unique_ptr<Block> make_head_block(const ModelShape& shape, int64_t index, Dtype dtype) {
+  if (dtype == Dtype::kFloat64) return std::make_unique<HeadBlock<double>>(shape, index, dtype);
+  return std::make_unique<HeadBlock<float>>(shape, index, dtype);
+}
+
+}  // namespace strait::model

@@ -1,0 +1,193 @@
+// The operations of the blocks, each spread over the rank's threads. Row-major dense matrices of T.
+#pragma once
+
+#include <cstdint>
+
+#include "strait/base/random.h"
+#include "strait/kernel/dropout.h"
+#include "strait/kernel/elementwise.h"
+#include "strait/kernel/gemm.h"
+#include "strait/kernel/norm.h"
+#include "strait/kernel/parallel.h"
+
+namespace strait::model {
+
+/// rows x (in -> out) of a linear layer; weights are [out, in].
+struct LinearExtent {
+  int64_t rows = 0, in = 0, out = 0;
+};
+
+/// y = x W^T + bias, or y += x W^T.
+template <class T>
+void linear_forward(LinearExtent extent, const T* x, const T* weight, const T* bias, T* y,
+                    int threads) {
+  kernel::gemm<T>({extent.rows,
+                   extent.out,
+                   extent.in,
+                   {x, extent.in, 1},
+                   {weight, 1, extent.in},
+                   y,
+                   extent.out,
+                   false,
+                   bias},
+                  threads);
+}
+template <class T>
+void linear_forward_add(LinearExtent extent, const T* x, const T* weight, T* y, int threads) {
+  kernel::gemm<T>({extent.rows,
+                   extent.out,
+                   extent.in,
+                   {x, extent.in, 1},
+                   {weight, 1, extent.in},
+                   y,
+                   extent.out,
+                   true,
+                   nullptr},
+                  threads);
+}
+
+/// dx = dy W.
+template <class T>
+void linear_backward_input(LinearExtent extent, const T* dy, const T* weight, T* dx, int threads) {
+  kernel::gemm<T>({extent.rows,
+                   extent.in,
+                   extent.out,
+                   {dy, extent.out, 1},
+                   {weight, extent.in, 1},
+                   dx,
+                   extent.in,
+                   false,
+                   nullptr},
+                  threads);
+}
+
+/// Gradients of a linear layer's parameters; bias null when it has none.
+template <class T>
+struct LinearGradient {
+  T* weight = nullptr;
+  T* bias = nullptr;
+  bool accumulate = false;
+};
+
+/// dW (+)= dy^T x, db (+)= column sums of dy.
+template <class T>
+void linear_backward_weight(LinearExtent extent, const T* dy, const T* x,
+                            LinearGradient<T> gradient, int threads) {
+  kernel::gemm<T>({extent.out,
+                   extent.in,
+                   extent.rows,
+                   {dy, 1, extent.out},
+                   {x, extent.in, 1},
+                   gradient.weight,
+                   extent.in,
+                   gradient.accumulate,
+                   nullptr},
+                  threads);
+  if (!gradient.bias) return;
+  kernel::parallel_ranges(extent.out, 64, threads, [&](int64_t begin, int64_t end) {
+    kernel::column_sums<T>(
+        {extent.rows, extent.out, begin, end, dy, gradient.bias, gradient.accumulate});
+  });
+}
+
+/// Row range of a LayerNorm call.
+template <class T>
+kernel::LayerNormCall<T> norm_rows(kernel::LayerNormCall<T> call, int64_t begin, int64_t end) {
+  call.rows = end - begin;
+  call.x += begin * call.columns;
+  call.out += begin * call.columns;
+  call.mean += begin;
+  call.rstd += begin;
+  return call;
+}
+
+template <class T>
+void norm_forward(const kernel::LayerNormCall<T>& call, int threads) {
+  kernel::parallel_ranges(call.rows, 1, threads, [&](int64_t begin, int64_t end) {
+    kernel::layer_norm(norm_rows(call, begin, end));
+  });
+}
+/// Recomputes call.out from the saved statistics.
+template <class T>
+void norm_again(const kernel::LayerNormCall<T>& call, int threads) {
+  kernel::parallel_ranges(call.rows, 1, threads, [&](int64_t begin, int64_t end) {
+    kernel::layer_norm_again(norm_rows(call, begin, end));
+  });
+}
+
+/// Gradient of the norm's input (call) and of its weight and bias (parameters).
+template <class T>
+void norm_backward(const kernel::LayerNormBackwardCall<T>& call,
+                   const LinearGradient<T>& parameters, int threads) {
+  kernel::parallel_ranges(call.columns, 64, threads, [&](int64_t begin, int64_t end) {
+    kernel::layer_norm_parameters<T>({call.rows, call.columns, begin, end, call.x, call.mean,
+                                      call.rstd, call.gradient, parameters.weight, parameters.bias,
+                                      parameters.accumulate});
+  });
+  kernel::parallel_ranges(call.rows, 1, threads, [&](int64_t begin, int64_t end) {
+    kernel::LayerNormBackwardCall<T> part = call;
+    part.rows = end - begin;
+    part.x += begin * call.columns;
+    part.gradient += begin * call.columns;
+    if (part.residual) part.residual += begin * call.columns;
+    part.out += begin * call.columns;
+    part.mean += begin;
+    part.rstd += begin;
+    kernel::layer_norm_backward(part);
+  });
+}
+
+template <class T>
+void gelu_forward(int64_t count, const T* x, T* out, int threads) {
+  kernel::parallel_ranges(count, 1024, threads, [&](int64_t begin, int64_t end) {
+    kernel::gelu<T>({end - begin, x + begin, out + begin});
+  });
+}
+template <class T>
+void gelu_backward(int64_t count, const T* x, T* gradient, T* out, int threads) {
+  kernel::parallel_ranges(count, 1024, threads, [&](int64_t begin, int64_t end) {
+    kernel::gelu_backward<T>({end - begin, x + begin, gradient + begin, out + begin});
+  });
+}
+
+/// out = x + bias on every row (bias may be null).
+template <class T>
+void add_bias(int64_t rows, int64_t columns, const T* x, const T* bias, T* out, int threads) {
+  kernel::parallel_ranges(rows, 1, threads, [&](int64_t begin, int64_t end) {
+    kernel::add_bias<T>({end - begin, columns, x + begin * columns, bias, out + begin * columns});
+  });
+}
+
+/// Where dropout acts in a block; the names are the purposes of the random streams.
+enum class DropoutPlace : uint8_t { kEmbedding, kAttention, kAttentionOutput, kMlpOutput };
+const char* dropout_purpose(DropoutPlace place);
+
+/// Which rows dropout is drawn for: element (t, c) of sequence b has index (first_token + t) width + c in
+/// the stream (seed, purpose, block, sequences[b]).
+struct DropoutSite {
+  uint64_t seed = 0;
+  DropoutPlace place = DropoutPlace::kEmbedding;
+  uint64_t block = 0;
+  double rate = 0.0;
+  int64_t batch = 0, tokens = 0, first_token = 0;
+  const int64_t* sequences = nullptr;  // null: 0, 1, 2, ...
+  kernel::DropoutMask mask(int64_t sequence) const {
+    const int64_t index = sequences ? sequences[sequence] : sequence;
+    return {RandomStream(seed, dropout_purpose(place), block, static_cast<uint64_t>(index)), rate};
+  }
+};
+
+/// out = base + mask x over [batch, tokens, width]; base may be null.
+template <class T>
+void drop(const DropoutSite& site, int64_t width, const T* x, const T* base, T* out, int threads) {
+  kernel::parallel_ranges(site.batch * site.tokens, 1, threads, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const kernel::DropoutMask mask = site.mask(row / site.tokens);
+      const auto first = static_cast<uint64_t>((site.first_token + row % site.tokens) * width);
+      kernel::dropout<T>({width, &mask, first, x + row * width, base ? base + row * width : nullptr,
+                          out + row * width});
+    }
+  });
+}
+
+}  // namespace strait::model

@@ -1,0 +1,239 @@
+#include "strait/model/transformer_block.h"
+
+#include <algorithm>
+
+#include "strait/base/errors.h"
+#include "strait/kernel/attention.h"
+
+namespace strait::model {
+namespace {
+
+LayerOffset layer_offset(const UnitShape& unit, const std::string& name) {
+  return {unit.parameter(name + ".weight").offset, parameter_offset(unit, name + ".bias")};
+}
+
+}  // namespace
+
+template <class T>
+TransformerBlock<T>::TransformerBlock(const ModelShape& shape, int64_t index, Dtype dtype)
+    : dtype_(dtype),
+      index_(index),
+      width_(shape.options.width),
+      ffn_width_(shape.options.ffn_width),
+      heads_(shape.options.heads),
+      dropout_(shape.options.dropout) {
+  const UnitShape& unit =
+      shape.units[static_cast<size_t>(shape.blocks[static_cast<size_t>(index)].unit)];
+  attention_norm_ = layer_offset(unit, unit.name + ".attention_norm");
+  qkv_ = layer_offset(unit, unit.name + ".attention.qkv");
+  output_ = layer_offset(unit, unit.name + ".attention.output");
+  mlp_norm_ = layer_offset(unit, unit.name + ".mlp_norm");
+  up_ = layer_offset(unit, unit.name + ".mlp.up");
+  down_ = layer_offset(unit, unit.name + ".mlp.down");
+}
+
+template <class T>
+BlockExtent TransformerBlock<T>::extent(const Call& call) const {
+  return {call.batch->batch * call.batch->tokens, width_, ffn_width_, heads_, dropout_ > 0.0};
+}
+
+template <class T>
+LinearExtent TransformerBlock<T>::linear(const Call& call, int64_t in, int64_t out) const {
+  return {call.batch->batch * call.batch->tokens, in, out};
+}
+
+template <class T>
+DropoutSite TransformerBlock<T>::site(const Call& call, DropoutPlace place) const {
+  return {call.settings->seed,
+          place,
+          static_cast<uint64_t>(index_),
+          drops(call) ? dropout_ : 0.0,
+          call.batch->batch,
+          call.batch->tokens,
+          call.position,
+          call.batch->sequences};
+}
+
+template <class T>
+typename TransformerBlock<T>::ForwardViews TransformerBlock<T>::forward_views(
+    const Call& call) const {
+  const BlockExtent size = extent(call);
+  const ForwardLayout work = forward_layout(size);
+  T* workspace = static_cast<T*>(call.workspace);
+  ForwardViews views{};
+  views.normed = workspace + work.normed;
+  views.activated = workspace + work.wide;
+  if (call.saved) {
+    T* saved = static_cast<T*>(call.saved);
+    const SavedLayout keep = saved_layout(size);
+    views.attention_mean = saved + keep.attention_mean;
+    views.attention_rstd = saved + keep.attention_rstd;
+    views.mlp_mean = saved + keep.mlp_mean;
+    views.mlp_rstd = saved + keep.mlp_rstd;
+    views.log_sum_exp = saved + keep.log_sum_exp;
+    views.qkv = saved + keep.qkv;
+    views.attention = saved + keep.attention;
+    views.middle = saved + keep.middle;
+    views.up = saved + keep.up;
+    return views;
+  }
+  views.attention_mean = views.mlp_mean = workspace + work.statistics;
+  views.attention_rstd = views.mlp_rstd = views.attention_mean + size.rows;
+  views.qkv = views.up = views.activated;
+  views.attention = views.normed;
+  views.middle = static_cast<T*>(call.output);
+  return views;
+}
+
+template <class T>
+void TransformerBlock<T>::forward(const Call& call, int segment_begin, int segment_end) const {
+  check_call(call, dtype_);
+  const ForwardViews views = forward_views(call);
+  for (int segment = segment_begin; segment < segment_end; ++segment) {
+    if (segment == 0) norm_qkv(call, views);
+    if (segment == 1) attend(call, views);
+    if (segment == 1) attention_output(call, views);
+    if (segment == 2) norm_up(call, views);
+    if (segment == 3) down(call, views);
+  }
+}
+
+template <class T>
+void TransformerBlock<T>::forward_cached(const Call& call) const {
+  check_call(call, dtype_);
+  ensure(call.saved == nullptr && call.cache != nullptr,
+         "forward_cached: a cache and no saved bundle");
+  ensure(call.position + call.batch->tokens <= call.cache_capacity,
+         "forward_cached: the cache is full");
+  const ForwardViews views = forward_views(call);
+  norm_qkv(call, views);
+  attend_cached(call, views);
+  attention_output(call, views);
+  norm_up(call, views);
+  down(call, views);
+}
+
+template <class T>
+void TransformerBlock<T>::forward_backward(const Call&) const {
+  throw InternalError("a transformer block has no forward_backward; it belongs to the head");
+}
+
+template <class T>
+void TransformerBlock<T>::norm_qkv(const Call& call, const ForwardViews& views) const {
+  const int threads = call.settings->threads;
+  const LinearExtent size = linear(call, width_, 3 * width_);
+  norm_forward<T>(
+      {size.rows, width_, static_cast<const T*>(call.input), weight(call, attention_norm_),
+       bias(call, attention_norm_), views.attention_mean, views.attention_rstd, views.normed},
+      threads);
+  linear_forward<T>(size, views.normed, weight(call, qkv_), bias(call, qkv_), views.qkv, threads);
+}
+
+template <class T>
+void TransformerBlock<T>::attend(const Call& call, const ForwardViews& views) const {
+  const int64_t tokens = call.batch->tokens, head_width = width_ / heads_;
+  const DropoutSite where = site(call, DropoutPlace::kAttention);
+  kernel::parallel_ranges(
+      call.batch->batch * heads_, 1, call.settings->threads, [&](int64_t begin, int64_t end) {
+        for (int64_t item = begin; item < end; ++item) {
+          const int64_t sequence = item / heads_, head = item % heads_, row = sequence * tokens;
+          const kernel::DropoutMask mask = where.mask(sequence);
+          const T* q = views.qkv + row * 3 * width_ + head * head_width;
+          kernel::attention<T>(
+              {.queries = tokens,
+               .head_width = head_width,
+               .q = q,
+               .q_stride = 3 * width_,
+               .k = q + width_,
+               .v = q + 2 * width_,
+               .kv_stride = 3 * width_,
+               .out = views.attention + row * width_ + head * head_width,
+               .out_stride = width_,
+               .log_sum_exp = views.log_sum_exp ? views.log_sum_exp + item * tokens : nullptr,
+               .starts = call.batch->document_starts ? call.batch->document_starts + row : nullptr,
+               .mask = &mask,
+               .head = static_cast<uint64_t>(head)});
+        }
+      });
+}
+
+// The cache is [batch][keys, values][capacity][width].
+template <class T>
+void TransformerBlock<T>::attend_cached(const Call& call, const ForwardViews& views) const {
+  const int64_t tokens = call.batch->tokens, head_width = width_ / heads_;
+  const int64_t plane = call.cache_capacity * width_;
+  T* cache = static_cast<T*>(call.cache);
+  for (int64_t row = 0; row < call.batch->batch * tokens; ++row) {
+    const T* from = views.qkv + row * 3 * width_;
+    T* to = cache + row / tokens * 2 * plane + (call.position + row % tokens) * width_;
+    std::copy_n(from + width_, width_, to);
+    std::copy_n(from + 2 * width_, width_, to + plane);
+  }
+  kernel::parallel_ranges(
+      call.batch->batch * heads_, 1, call.settings->threads, [&](int64_t begin, int64_t end) {
+        for (int64_t item = begin; item < end; ++item) {
+          const int64_t sequence = item / heads_, head = item % heads_, row = sequence * tokens;
+          const T* keys = cache + sequence * 2 * plane + head * head_width;
+          kernel::attention<T>({.queries = tokens,
+                                .first = call.position,
+                                .head_width = head_width,
+                                .q = views.qkv + row * 3 * width_ + head * head_width,
+                                .q_stride = 3 * width_,
+                                .k = keys,
+                                .v = keys + plane,
+                                .kv_stride = width_,
+                                .out = views.attention + row * width_ + head * head_width,
+                                .out_stride = width_});
+        }
+      });
+}
+
+template <class T>
+void TransformerBlock<T>::add_branch(const Call& call, const Branch& branch) const {
+  const int threads = call.settings->threads;
+  const T* matrix = weight(call, *branch.layer);
+  const T* shift = bias(call, *branch.layer);
+  if (!drops(call)) {
+    add_bias<T>(branch.extent.rows, branch.extent.out, branch.base, shift, branch.target, threads);
+    linear_forward_add<T>(branch.extent, branch.x, matrix, branch.target, threads);
+    return;
+  }
+  T* value = branch.target == branch.base ? branch.scratch : branch.target;
+  linear_forward<T>(branch.extent, branch.x, matrix, shift, value, threads);
+  drop<T>(site(call, branch.place), branch.extent.out, value, branch.base, branch.target, threads);
+}
+
+template <class T>
+void TransformerBlock<T>::attention_output(const Call& call, const ForwardViews& views) const {
+  add_branch(call, {linear(call, width_, width_), &output_, DropoutPlace::kAttentionOutput,
+                    views.attention, static_cast<const T*>(call.input), views.middle, nullptr});
+}
+
+template <class T>
+void TransformerBlock<T>::norm_up(const Call& call, const ForwardViews& views) const {
+  const int threads = call.settings->threads;
+  const LinearExtent size = linear(call, width_, ffn_width_);
+  norm_forward<T>({size.rows, width_, views.middle, weight(call, mlp_norm_), bias(call, mlp_norm_),
+                   views.mlp_mean, views.mlp_rstd, views.normed},
+                  threads);
+  linear_forward<T>(size, views.normed, weight(call, up_), bias(call, up_), views.up, threads);
+}
+
+template <class T>
+void TransformerBlock<T>::down(const Call& call, const ForwardViews& views) const {
+  const LinearExtent size = linear(call, ffn_width_, width_);
+  gelu_forward<T>(size.rows * ffn_width_, views.up, views.activated, call.settings->threads);
+  add_branch(call, {size, &down_, DropoutPlace::kMlpOutput, views.activated, views.middle,
+                    static_cast<T*>(call.output), views.normed});
+}
+
+template class TransformerBlock<float>;
+template class TransformerBlock<double>;
+
+std::unique_ptr<Block> make_transformer_block(const ModelShape& shape, int64_t index, Dtype dtype) {
+  if (dtype == Dtype::kFloat64)
+    return std::make_unique<TransformerBlock<double>>(shape, index, dtype);
+  return std::make_unique<TransformerBlock<float>>(shape, index, dtype);
+}
+
+}  // namespace strait::model

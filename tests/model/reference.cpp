@@ -1,0 +1,176 @@
+#include "tests/model/reference.h"
+
+#include <cmath>
+#include <cstring>
+
+#include "strait/base/random.h"
+
+namespace strait::model {
+namespace {
+
+at::Tensor get(const Parameters& parameters, const std::string& name) {
+  const auto found = parameters.find(name);
+  return found == parameters.end() ? at::Tensor() : found->second;
+}
+
+at::Tensor linear(const Parameters& parameters, const std::string& name, const at::Tensor& x) {
+  const at::Tensor y = at::matmul(x, get(parameters, name + ".weight").t());
+  const at::Tensor bias = get(parameters, name + ".bias");
+  return bias.defined() ? y + bias : y;
+}
+
+at::Tensor norm(const Parameters& parameters, const std::string& name, const at::Tensor& x) {
+  const at::Tensor mean = x.mean(-1, true);
+  const at::Tensor variance = (x - mean).pow(2).mean(-1, true);
+  const at::Tensor y = (x - mean) / at::sqrt(variance + 1e-5) * get(parameters, name + ".weight");
+  const at::Tensor bias = get(parameters, name + ".bias");
+  return bias.defined() ? y + bias : y;
+}
+
+/// One factor of the mask of `stream` at `element`: 32 bits of a shared 64-bit draw per two elements.
+double mask_factor(const RandomStream& stream, uint64_t element, double rate) {
+  const uint64_t draw = stream.bits(element / 2);
+  const double uniform = static_cast<double>(element % 2 == 0 ? (draw & 0xffffffff) : (draw >> 32));
+  return uniform < std::round(rate * 4294967296.0) ? 0.0 : 1.0 / (1.0 - rate);
+}
+
+at::Tensor dropout(const ReferenceInput& input, const char* purpose, int64_t block,
+                   const at::Tensor& x) {
+  const double rate = input.training ? input.options.dropout : 0.0;
+  if (rate == 0.0) return x;
+  const at::Tensor mask = at::empty(x.sizes(), at::kDouble);
+  const int64_t per_sequence = x.numel() / input.batch;
+  for (int64_t b = 0; b < input.batch; ++b) {
+    const RandomStream stream(input.seed, purpose, static_cast<uint64_t>(block),
+                              static_cast<uint64_t>(input.sequences[static_cast<size_t>(b)]));
+    double* to = mask.data_ptr<double>() + b * per_sequence;
+    for (int64_t e = 0; e < per_sequence; ++e)
+      to[e] = mask_factor(stream, static_cast<uint64_t>(e), rate);
+  }
+  return x * mask;
+}
+
+/// [B, H, T, T]: the mask of attention probabilities, element (head << 40) + (query << 20) + key.
+at::Tensor attention_dropout(const ReferenceInput& input, int64_t block,
+                             const at::Tensor& probabilities) {
+  const double rate = input.training ? input.options.dropout : 0.0;
+  if (rate == 0.0) return probabilities;
+  const at::Tensor mask = at::empty(probabilities.sizes(), at::kDouble);
+  double* to = mask.data_ptr<double>();
+  for (int64_t b = 0; b < input.batch; ++b) {
+    const RandomStream stream(input.seed, "dropout.attention", static_cast<uint64_t>(block),
+                              static_cast<uint64_t>(input.sequences[static_cast<size_t>(b)]));
+    for (int64_t h = 0; h < input.options.heads; ++h) {
+      for (int64_t i = 0; i < input.tokens; ++i) {
+        for (int64_t j = 0; j < input.tokens; ++j) {
+          const uint64_t element = (static_cast<uint64_t>(h) << 40) +
+                                   (static_cast<uint64_t>(i) << 20) + static_cast<uint64_t>(j);
+          *to++ = mask_factor(stream, element, rate);
+        }
+      }
+    }
+  }
+  return probabilities * mask;
+}
+
+/// [B, 1, T, T]: true where query i attends key j.
+at::Tensor attended(const ReferenceInput& input) {
+  const at::Tensor allowed = at::zeros({input.batch, 1, input.tokens, input.tokens}, at::kBool);
+  bool* to = allowed.data_ptr<bool>();
+  for (int64_t row = 0; row < input.batch * input.tokens; ++row) {
+    const int64_t start = input.starts.empty() ? 0 : input.starts[static_cast<size_t>(row)];
+    for (int64_t j = 0; j < input.tokens; ++j) *to++ = j >= start && j <= row % input.tokens;
+  }
+  return allowed;
+}
+
+}  // namespace
+
+Parameters reference_parameters(const ModelShape& shape,
+                                const std::vector<std::vector<double>>& units) {
+  Parameters parameters;
+  for (size_t unit = 0; unit < shape.units.size(); ++unit) {
+    for (const ParameterShape& parameter : shape.units[unit].parameters) {
+      const at::Tensor leaf = at::empty(parameter.dims, at::kDouble);
+      std::memcpy(leaf.data_ptr(), units[unit].data() + parameter.offset,
+                  static_cast<size_t>(parameter.elements()) * sizeof(double));
+      parameters[parameter.name] = leaf.requires_grad_();
+    }
+  }
+  return parameters;
+}
+
+at::Tensor reference_embedding(const ReferenceInput& input, const Parameters& parameters) {
+  const at::Tensor tokens =
+      at::tensor(input.inputs, at::kInt).to(at::kLong).reshape({input.batch, input.tokens});
+  const at::Tensor x = at::embedding(get(parameters, "embedding.token.weight"), tokens) +
+                       get(parameters, "embedding.position.weight").slice(0, 0, input.tokens);
+  return dropout(input, "dropout.embedding", 0, x);
+}
+
+at::Tensor reference_transformer(const ReferenceInput& input, const Parameters& parameters,
+                                 int64_t block, const at::Tensor& x) {
+  const std::string name = "blocks." + std::to_string(block - 1);
+  const int64_t heads = input.options.heads, width = input.options.width,
+                head_width = width / heads;
+  const at::Tensor qkv =
+      linear(parameters, name + ".attention.qkv", norm(parameters, name + ".attention_norm", x));
+  const auto part = [&](int64_t index) {
+    return qkv.slice(2, index * width, (index + 1) * width)
+        .reshape({input.batch, input.tokens, heads, head_width})
+        .transpose(1, 2);
+  };
+  at::Tensor scores =
+      at::matmul(part(0), part(1).transpose(2, 3)) / std::sqrt(static_cast<double>(head_width));
+  scores = scores.masked_fill(attended(input).logical_not(), -INFINITY);
+  const at::Tensor probabilities = attention_dropout(input, block, at::softmax(scores, -1));
+  const at::Tensor attention = at::matmul(probabilities, part(2))
+                                   .transpose(1, 2)
+                                   .reshape({input.batch, input.tokens, width});
+  const at::Tensor middle = x + dropout(input, "dropout.attention_output", block,
+                                        linear(parameters, name + ".attention.output", attention));
+  const at::Tensor up =
+      linear(parameters, name + ".mlp.up", norm(parameters, name + ".mlp_norm", middle));
+  const at::Tensor activated =
+      0.5 * up * (1.0 + at::tanh(std::sqrt(2.0 / M_PI) * (up + 0.044715 * up.pow(3))));
+  return middle + dropout(input, "dropout.mlp_output", block,
+                          linear(parameters, name + ".mlp.down", activated));
+}
+
+at::Tensor reference_logits(const ReferenceInput& input, const Parameters& parameters,
+                            const at::Tensor& x) {
+  const at::Tensor weight =
+      get(parameters, input.options.tied_head ? "embedding.token.weight" : "head.weight");
+  return at::matmul(norm(parameters, "head.norm", x), weight.t());
+}
+
+at::Tensor reference_loss(const ReferenceInput& input, const Parameters& parameters,
+                          const at::Tensor& x) {
+  const at::Tensor logits = reference_logits(input, parameters, x).reshape({-1, input.vocabulary});
+  const at::Tensor log_probabilities = at::log_softmax(logits, -1);
+  const at::Tensor targets = at::tensor(input.targets, at::kInt).to(at::kLong).unsqueeze(1);
+  const at::Tensor chosen = at::gather(log_probabilities, 1, targets.clamp_min(0));
+  return -(chosen * targets.ge(0)).sum();
+}
+
+at::Tensor reference_model_loss(const ReferenceInput& input, const Parameters& parameters) {
+  at::Tensor x = reference_embedding(input, parameters);
+  for (int64_t layer = 0; layer < input.options.layers; ++layer) {
+    x = reference_transformer(input, parameters, layer + 1, x);
+  }
+  return reference_loss(input, parameters, x);
+}
+
+std::vector<double> flat_gradient(const UnitShape& unit, const Parameters& parameters) {
+  std::vector<double> flat(static_cast<size_t>(unit.elements), 0.0);
+  for (const ParameterShape& parameter : unit.parameters) {
+    const at::Tensor gradient = parameters.at(parameter.name).grad();
+    if (!gradient.defined()) continue;
+    const at::Tensor dense = gradient.contiguous();
+    std::memcpy(flat.data() + parameter.offset, dense.data_ptr(),
+                static_cast<size_t>(parameter.elements()) * sizeof(double));
+  }
+  return flat;
+}
+
+}  // namespace strait::model
