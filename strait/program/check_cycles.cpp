@@ -1,7 +1,8 @@
-// Whether the ranks can wait for each other in a circle. Every transfer is taken to end only once all its
-// ranks have started it, the strictest a backend may be; then legal programs are those whose waits, over
-// all ranks, have no cycle. Ranks that see the same surroundings behave alike, so one of each kind is
-// followed: kinds are found by colouring ranks by class and refining by the colours of their groups.
+// Whether the ranks can wait for each other in a circle. Every transfer is taken to end only once
+// all its ranks have started it, the strictest a backend may be; then legal programs are those
+// whose waits, over all ranks, have no cycle. Ranks that see the same surroundings behave alike, so
+// one of each kind is followed: kinds are found by colouring ranks by class and refining by the
+// colours of their groups.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,7 +17,8 @@ namespace strait::program {
 
 namespace {
 
-/// What one class waits for, in the order of issue. Both lists refer to communication ops by number.
+/// What one class waits for, in the order of issue. Both lists refer to communication ops by
+/// number.
 struct Waits {
   struct Start {
     std::vector<int64_t> after;  // transfers that must end first
@@ -63,7 +65,8 @@ class Colouring {
   int64_t colour(int64_t rank) const { return colour_[rank]; }
   int64_t rank(int64_t colour) const { return representative_[colour]; }
 
-  /// Colours of the members of the group of `rank`: in order where messages are sent, else as a set.
+  /// Colours of the members of the group of `rank`: in order where messages are sent, else as a
+  /// set.
   std::vector<int64_t> surroundings(int channel, int64_t rank) const {
     const Group& group = exchange_.channels()[channel].group;
     std::vector<int64_t> members;
@@ -110,8 +113,8 @@ class Colouring {
   std::vector<int64_t> representative_;         // by colour
 };
 
-/// The events of all colours and what each must wait for: meetings (a transfer with all its ranks) and
-/// pauses.
+/// The events of all colours and what each must wait for: meetings (a transfer with all its ranks)
+/// and pauses.
 class EventGraph {
  public:
   explicit EventGraph(Findings& findings) : findings_(findings), exchange_(findings.classes()) {

@@ -1,5 +1,5 @@
-// What can be said of a program without executing it: every number refers to something, indices stay in
-// range over their loops, operations have the operands that their kind needs.
+// What can be said of a program without executing it: every number refers to something, indices
+// stay in range over their loops, operations have the operands that their kind needs.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -93,7 +93,8 @@ class ValueCheck {
     state.live = true;  // so that one missing write is reported once
   }
 
-  /// One operation must not name a value twice where one of the two is a write, unless it works in place.
+  /// One operation must not name a value twice where one of the two is a write, unless it works in
+  /// place.
   void twice(const Op& op, size_t w) {
     const int64_t s = slot(op.writes[w]);
     for (size_t other = 0; other < w; ++other) {

@@ -1,5 +1,5 @@
-// All transfers of all rank classes, in the order in which each class issues them: what the checks across
-// ranks compare and simulate.
+// All transfers of all rank classes, in the order in which each class issues them: what the checks
+// across ranks compare and simulate.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 namespace strait::program {
 
-/// Groups of one shape on one stream. Each of its instances has one communicator, whose operations start
-/// in the same order on all its ranks.
+/// Groups of one shape on one stream. Each of its instances has one communicator, whose operations
+/// start in the same order on all its ranks.
 struct Channel {
   std::string name;  // "group world, world.0"
   Group group;
@@ -39,8 +39,8 @@ class Exchange {
   int64_t class_of(int64_t rank) const { return class_of_[rank]; }
   int64_t ranks() const { return static_cast<int64_t>(class_of_.size()); }
 
-  /// Numbers of the transfers of a class on a channel, in order: collectives (barriers included), and
-  /// messages by position of the peer.
+  /// Numbers of the transfers of a class on a channel, in order: collectives (barriers included),
+  /// and messages by position of the peer.
   const std::vector<int64_t>& collectives(int64_t rank_class, int channel) const;
   const std::map<int64_t, std::vector<int64_t>>& sends(int64_t rank_class, int channel) const;
   const std::map<int64_t, std::vector<int64_t>>& receives(int64_t rank_class, int channel) const;

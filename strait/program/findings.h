@@ -11,7 +11,8 @@
 
 namespace strait::program {
 
-/// Problems in the order found. Each kind is reported once per operation and array, at most kMost in all.
+/// Problems in the order found. Each kind is reported once per operation and array, at most kMost
+/// in all.
 class Findings {
  public:
   static constexpr size_t kMost = 50;
@@ -59,7 +60,8 @@ std::string instance_text(const Program& program, int64_t instance);
 /// malformed, out-of-range: one program by itself, without executing it; then the classes together.
 void check_structure(int64_t rank_class, Findings& findings);
 void check_classes(Findings& findings);
-/// read-before-write, use-after-free, not-freed, double-free, concurrent-write: values of one program.
+/// read-before-write, use-after-free, not-freed, double-free, concurrent-write: values of one
+/// program.
 void check_values(int64_t rank_class, Findings& findings);
 /// unmatched-message, collective-order: between the ranks of each group.
 void check_messages(Findings& findings);

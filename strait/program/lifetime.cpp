@@ -8,9 +8,7 @@ namespace strait::program {
 
 namespace {
 
-bool is_transient(const ValueArray& array) {
-  return array.lifetime == Lifetime::kTransient;
-}
+bool is_transient(const ValueArray& array) { return array.lifetime == Lifetime::kTransient; }
 
 bool is_carry_out(const ValueArray& array) {
   return array.lifetime == Lifetime::kCarryOut || array.lifetime == Lifetime::kCarry;

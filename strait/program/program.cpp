@@ -4,9 +4,7 @@
 
 namespace strait::program {
 
-int64_t Partition::begin(int64_t part) const {
-  return std::min(part * grain, elements);
-}
+int64_t Partition::begin(int64_t part) const { return std::min(part * grain, elements); }
 
 const char* op_kind_name(OpKind kind) {
   switch (kind) {
@@ -87,19 +85,16 @@ int64_t count_nodes(const std::vector<Node>& nodes, bool times_counts) {
 
 }  // namespace
 
-int64_t count_ops(const Program& program) {
-  return count_nodes(program.body, false);
-}
+int64_t count_ops(const Program& program) { return count_nodes(program.body, false); }
 
-int64_t count_instances(const Program& program) {
-  return count_nodes(program.body, true);
-}
+int64_t count_instances(const Program& program) { return count_nodes(program.body, true); }
 
 std::vector<std::string> stream_names(const Program& program) {
   std::vector<std::string> names;
   for (size_t s = 0; s < program.streams.size(); ++s) {
     const Stream& stream = program.streams[s];
-    names.push_back(s == kCompute ? stream.resource : stream.resource + "." + std::to_string(stream.lane));
+    names.push_back(s == kCompute ? stream.resource
+                                  : stream.resource + "." + std::to_string(stream.lane));
   }
   return names;
 }

@@ -1,5 +1,6 @@
-// A training step as data: operations that read, write and free named values. No tensors, no sockets.
-// Three readers: runtime executes it, sim replays it on a virtual clock, cost sums it up (ARCHITECTURE.md).
+// A training step as data: operations that read, write and free named values. No tensors, no
+// sockets. Three readers: runtime executes it, sim replays it on a virtual clock, cost sums it up
+// (ARCHITECTURE.md).
 #pragma once
 
 #include <cstdint>
@@ -11,17 +12,17 @@
 
 namespace strait::program {
 
-/// constant + scale * (loop variable), or a plain constant when `loop` < 0. Affine, so that a body is
-/// checked and priced once.
+/// constant + scale * (loop variable), or a plain constant when `loop` < 0. Affine, so that a body
+/// is checked and priced once.
 struct Index {
   int64_t constant = 0;
-  int loop = -1;       // id of a Repeat that encloses the use
+  int loop = -1;  // id of a Repeat that encloses the use
   int64_t scale = 0;
   bool operator==(const Index&) const = default;
 };
 
-/// A contiguous split of `elements` elements: part p is [min(p * grain, elements), min((p + 1) * grain,
-/// elements)), so parts may be uneven or empty. grain == elements means one whole part.
+/// A contiguous split of `elements` elements: part p is [min(p * grain, elements), min((p + 1) *
+/// grain, elements)), so parts may be uneven or empty. grain == elements means one whole part.
 struct Partition {
   int64_t elements = 0;
   int64_t grain = 0;
@@ -31,21 +32,21 @@ struct Partition {
   bool operator==(const Partition&) const = default;
 };
 
-/// A group of ranks: rank r belongs to the group {base + k * stride, k < size} with
-/// position = (r / stride) % size and base = r - position * stride. Axes of the mesh are such groups.
+/// A group of ranks: rank r belongs to the group {base + k * stride, k < size} with position = (r /
+/// stride) % size and base = r - position * stride. Axes of the mesh are such groups.
 struct Group {
-  std::string name;    // "world", "node", "across"
+  std::string name;  // "world", "node", "across"
   int64_t size = 1;
   int64_t stride = 1;
-  int64_t level = 0;   // index of the outermost cluster level that the group spans
+  int64_t level = 0;  // index of the outermost cluster level that the group spans
   int64_t position(int64_t rank) const { return (rank / stride) % size; }
   int64_t base(int64_t rank) const { return rank - position(rank) * stride; }
   int64_t member(int64_t rank, int64_t at) const { return base(rank) + at * stride; }
   bool operator==(const Group&) const = default;
 };
 
-/// A place where operations run one after another: compute, or one lane of a link level. Lanes of one
-/// level run concurrently and share its bandwidth.
+/// A place where operations run one after another: compute, or one lane of a link level. Lanes of
+/// one level run concurrently and share its bandwidth.
 struct Stream {
   std::string resource;  // "compute" or the name of a level
   int64_t lane = 0;
@@ -63,16 +64,23 @@ enum class Lifetime : uint8_t {
 };
 
 /// What a value is, for the memory report.
-enum class Category : uint8_t { kWeights, kSecondary, kGradients, kOptimizer, kActivations, kBuffers };
+enum class Category : uint8_t {
+  kWeights,
+  kSecondary,
+  kGradients,
+  kOptimizer,
+  kActivations,
+  kBuffers
+};
 
-/// An array of equal values, addressed by one index. The size of an element of the array is that of part
-/// position(rank) of `partition` in `group`, or all of it when group < 0.
+/// An array of equal values, addressed by one index. The size of an element of the array is that of
+/// part position(rank) of `partition` in `group`, or all of it when group < 0.
 struct ValueArray {
-  std::string name;            // "W.block"; elements print as W.block[3], singletons as W.head
+  std::string name;  // "W.block"; elements print as W.block[3], singletons as W.head
   int64_t count = 1;
   Dtype dtype = Dtype::kFloat32;
   Partition partition;
-  int group = -1;              // index into Program::groups
+  int group = -1;  // index into Program::groups
   Lifetime lifetime = Lifetime::kTransient;
   Category category = Category::kBuffers;
   bool operator==(const ValueArray&) const = default;
@@ -80,41 +88,41 @@ struct ValueArray {
 
 /// What an operand means to its operation.
 enum class Role : uint8_t {
-  kTokens,           // micro-batch: inputs, targets, document starts
-  kWeights,          // flat unit, whole
-  kInput,            // activation entering
-  kOutput,           // activation leaving
-  kSaved,            // saved bundle
-  kOutputGradient,   // gradient entering a backward
-  kInputGradient,    // gradient leaving a backward
-  kBundle,           // from backward_input to backward_weight
-  kGradient,         // gradient of a unit
-  kState,            // optimizer moments and master weights
-  kScalars,          // agreed scalars
-  kCache,            // key/value cache
-  kSource,           // of a transfer or copy
-  kDestination,      // of a transfer or copy
+  kTokens,          // micro-batch: inputs, targets, document starts
+  kWeights,         // flat unit, whole
+  kInput,           // activation entering
+  kOutput,          // activation leaving
+  kSaved,           // saved bundle
+  kOutputGradient,  // gradient entering a backward
+  kInputGradient,   // gradient leaving a backward
+  kBundle,          // from backward_input to backward_weight
+  kGradient,        // gradient of a unit
+  kState,           // optimizer moments and master weights
+  kScalars,         // agreed scalars
+  kCache,           // key/value cache
+  kSource,          // of a transfer or copy
+  kDestination,     // of a transfer or copy
 };
 
 struct Operand {
-  int array = 0;       // index into Program::arrays
+  int array = 0;  // index into Program::arrays
   Index index;
   Role role = Role::kSource;
   bool operator==(const Operand&) const = default;
 };
 
 enum class OpKind : uint8_t {
-  kLoad,              // tokens of a micro-batch
-  kForward,           // block; with `save` keeps what the backward needs
-  kForwardBackward,   // head: loss, gradient of its input and of its unit
-  kForwardLoss,       // head: loss alone (evaluation)
-  kForwardCached,     // block with key/value cache (generation)
-  kBackward,          // block: input and weight gradients
+  kLoad,             // tokens of a micro-batch
+  kForward,          // block; with `save` keeps what the backward needs
+  kForwardBackward,  // head: loss, gradient of its input and of its unit
+  kForwardLoss,      // head: loss alone (evaluation)
+  kForwardCached,    // block with key/value cache (generation)
+  kBackward,         // block: input and weight gradients
   kBackwardInput,
   kBackwardWeight,
-  kSquaredNorm,       // adds this rank's part of the squared gradient norm to the scalars
-  kClipFactor,        // norm -> clip factor and finite flag
-  kUpdate,            // optimizer on a shard
+  kSquaredNorm,  // adds this rank's part of the squared gradient norm to the scalars
+  kClipFactor,   // norm -> clip factor and finite flag
+  kUpdate,       // optimizer on a shard
   kCopy,
   kAllGather,
   kReduceScatter,
@@ -125,7 +133,7 @@ enum class OpKind : uint8_t {
   kReceive,
   kBarrier,
   kFree,
-  kCustom,            // named executor
+  kCustom,  // named executor
 };
 
 /// "forward", "all_gather", ... as printed.
@@ -133,40 +141,42 @@ const char* op_kind_name(OpKind kind);
 bool is_communication(OpKind kind);
 
 /// One operation. It waits for the writers of what it reads, for the readers and writers of what it
-/// overwrites, for the operation before it on its stream and, for every value in `waits`, for all earlier
-/// operations that touch it (its free included); nothing else. A value out of range in `waits` is no wait.
+/// overwrites, for the operation before it on its stream and, for every value in `waits`, for all
+/// earlier operations that touch it (its free included); nothing else. A value out of range in
+/// `waits` is no wait.
 struct Op {
   OpKind kind = OpKind::kFree;
   std::vector<Operand> reads;
   std::vector<Operand> writes;
   std::vector<Operand> waits;
   int stream = kCompute;
-  int group = -1;              // communication: the group of ranks; update, squared norm: the sharding group
-  Partition partition;         // how the whole vector is split over the group
-  Index peer;                  // send, receive: position of the peer; broadcast: position of the root
+  int group = -1;  // communication: the group of ranks; update, squared norm: the sharding group
+  Partition partition;  // how the whole vector is split over the group
+  Index peer;           // send, receive: position of the peer; broadcast: position of the root
   std::string codec = "none";
-  bool accumulate = false;     // add to what is written instead of overwriting it
-  bool save = false;           // forward: keep the saved bundle
-  Index block;                 // compute: index of the block in the model's chain
-  int segment_begin = 0;       // compute: segments of the block, merged into this op
+  bool accumulate = false;  // add to what is written instead of overwriting it
+  bool save = false;        // forward: keep the saved bundle
+  Index block;              // compute: index of the block in the model's chain
+  int segment_begin = 0;    // compute: segments of the block, merged into this op
   int segment_end = 0;
   double flops = 0;
-  double memory_bytes = 0;     // compute bound by memory (update, norm): bytes read and written
-  int64_t workspace_bytes = 0; // scratch that lives during the op
-  Index micro_batch;           // load, forward, backward: which micro-batch of the step
-  int64_t unit = -1;           // update, squared norm, gathers, reductions: unit, or -1 = by `block`
-  std::string custom;          // kCustom: name of the executor
+  double memory_bytes = 0;      // compute bound by memory (update, norm): bytes read and written
+  int64_t workspace_bytes = 0;  // scratch that lives during the op
+  Index micro_batch;            // load, forward, backward: which micro-batch of the step
+  int64_t unit = -1;   // update, squared norm, gathers, reductions: unit, or -1 = by `block`
+  std::string custom;  // kCustom: name of the executor
   bool operator==(const Op&) const = default;
 };
 
 struct Repeat;
 using Node = std::variant<Op, Repeat>;
 
-/// `body`, count times, with loop variable first, first + step, ... Values cross iterations by index; what
-/// one iteration leaves to the next is listed in `carried` (array indices) for the reader.
+/// `body`, count times, with loop variable first, first + step, ... Values cross iterations by
+/// index; what one iteration leaves to the next is listed in `carried` (array indices) for the
+/// reader.
 struct Repeat {
-  std::string variable;        // "a" micro-batches, "i" blocks
-  int loop = 0;                // id, unique in the program
+  std::string variable;  // "a" micro-batches, "i" blocks
+  int loop = 0;          // id, unique in the program
   int64_t first = 0;
   int64_t step = 1;
   int64_t count = 0;
@@ -177,16 +187,16 @@ struct Repeat {
 
 /// What one class of equal ranks does in one step of one kind.
 struct Program {
-  std::string name;            // "zero3"
-  std::string step_kind;       // first | steady | skipped | round-end | evaluation | generation
-  int64_t ranks = 1;           // size of the world
+  std::string name;              // "zero3"
+  std::string step_kind;         // first | steady | skipped | round-end | evaluation | generation
+  int64_t ranks = 1;             // size of the world
   std::vector<int64_t> members;  // ranks of this class; empty = every rank
-  std::vector<Stream> streams; // [0] is compute
+  std::vector<Stream> streams;   // [0] is compute
   std::vector<Group> groups;
   std::vector<ValueArray> arrays;
   std::vector<Node> body;
   int num_loops = 0;
-  int64_t tokens = 0;          // tokens per rank and program, for reports
+  int64_t tokens = 0;  // tokens per rank and program, for reports
   bool operator==(const Program&) const = default;
 };
 
@@ -224,7 +234,8 @@ void for_each_op(const std::vector<Node>& nodes, Visit&& visit) {
 /// Readable text (PROGRAM by example in docs/programs.md).
 std::string print(const Program& program);
 /// One op, with its indices evaluated when `loops` is given.
-std::string print_op(const Program& program, const Op& op, const std::vector<int64_t>* loops = nullptr);
+std::string print_op(const Program& program, const Op& op,
+                     const std::vector<int64_t>* loops = nullptr);
 
 namespace detail {
 template <class Visit>

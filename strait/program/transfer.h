@@ -7,9 +7,9 @@
 
 namespace strait::program {
 
-/// All-gather, reduce-scatter and all-to-all are split by the op's own partition. All-reduce takes the
-/// whole operand as this rank holds it, in equal parts of a multiple of 16 elements; broadcast, send and
-/// receive move it in one part. Empty for a barrier.
+/// All-gather, reduce-scatter and all-to-all are split by the op's own partition. All-reduce takes
+/// the whole operand as this rank holds it, in equal parts of a multiple of 16 elements; broadcast,
+/// send and receive move it in one part. Empty for a barrier.
 Partition transfer_partition(const Program& program, const Op& op, int64_t rank);
 
 /// The array that carries the data: the source, or the destination of a receive.

@@ -7,8 +7,8 @@
 
 namespace strait::program {
 
-/// Weights, gradients and optimizer split over the world: gathers one block ahead, reductions on their
-/// own lane, micro-batches, a norm that all ranks agree on, an update.
+/// Weights, gradients and optimizer split over the world: gathers one block ahead, reductions on
+/// their own lane, micro-batches, a norm that all ranks agree on, an update.
 inline std::vector<Program> split_program(int64_t ranks, int64_t blocks, int64_t micro_batches) {
   ProgramBuilder b(ranks);
   const int w = b.array("w", blocks, Lifetime::kResident, 10, 0);
@@ -52,8 +52,8 @@ inline std::vector<Program> split_program(int64_t ranks, int64_t blocks, int64_t
   return {b.take()};
 }
 
-/// Two stages, each on `replicas` ranks: activations go right, gradients left, gradients are summed over
-/// the replicas, a norm over the world. Ranks 0..replicas-1 are the first stage.
+/// Two stages, each on `replicas` ranks: activations go right, gradients left, gradients are summed
+/// over the replicas, a norm over the world. Ranks 0..replicas-1 are the first stage.
 inline std::vector<Program> stage_program(int64_t replicas, int64_t micro_batches) {
   std::vector<Program> classes;
   for (int64_t stage = 0; stage < 2; ++stage) {

@@ -1,7 +1,9 @@
 #include <gtest/gtest.h>
 
+#include "strait/base/file.h"
 #include "strait/program/program.h"
 #include "strait/program/roll.h"
+#include "tests/program/example_programs.h"
 
 namespace strait::program {
 namespace {
@@ -71,7 +73,8 @@ TEST(Print, ReadsLikeTheExamples) {
   tokens, x[0] = load micro-batch 0                                         on compute
   W[0] = all_gather(w[0])                                                   on world.0 among inner
   repeat i in 0..2 (3 times)   carried: W, x
-    W[i+1] = all_gather(w[i+1])                                             on world.0 among inner   waits W[i-1]
+    W[i+1] = all_gather(w[i+1])                                             on world.0 among inner)"
+            R"(   waits W[i-1]
     x[i+1] = forward block i segments 0..3(x[i], W[i])                      on compute
     free W[i], x[i]
   x[4] = forward block 3 segments 0..3(x[3], W[3])                          on compute
@@ -80,6 +83,11 @@ TEST(Print, ReadsLikeTheExamples) {
   free x[4]
   send(g) to 1                                                              on world.1 among inner
 )");
+}
+
+TEST(Print, TheExampleInTheDocumentIsWhatIsPrinted) {
+  const std::string page = read_file(std::string(STRAIT_SOURCE_DIR) + "/docs/programs.md");
+  EXPECT_NE(page.find(print(split_program(2, 4, 2)[0])), std::string::npos);
 }
 
 TEST(Print, OneOperationWithAndWithoutLoopValues) {

@@ -11,10 +11,11 @@
 
 namespace strait::program {
 
-/// Writes one script of steps and, from it, the program of every class of ranks. Every class issues its
-/// part of every step in the order of the script, so no cycle can arise; values live alike in all classes.
-/// Compute is kCopy and kCustom "touch" (reads any values, writes any values). Two families of values (a
-/// number of elements and a dtype), each as whole and as parts over every group, resident and transient.
+/// Writes one script of steps and, from it, the program of every class of ranks. Every class issues
+/// its part of every step in the order of the script, so no cycle can arise; values live alike in
+/// all classes. Compute is kCopy and kCustom "touch" (reads any values, writes any values). Two
+/// families of values (a number of elements and a dtype), each as whole and as parts over every
+/// group, resident and transient.
 class RandomProgram {
  public:
   RandomProgram(uint64_t seed, int64_t ranks) : random_(seed, "random program"), ranks_(ranks) {
@@ -335,8 +336,8 @@ class RandomProgram {
     }
   }
 
-  /// Over all elements of an array that is not live: gather or touch each, use it one iteration later,
-  /// free it there; upwards or downwards.
+  /// Over all elements of an array that is not live: gather or touch each, use it one iteration
+  /// later, free it there; upwards or downwards.
   void loop() {
     const int group = static_cast<int>(below(static_cast<int64_t>(classes_[0].groups.size())));
     const int family = static_cast<int>(below(2));

@@ -271,7 +271,8 @@ TEST(Verify, CircleThroughComputeAndAThirdRank) {
 }
 
 TEST(Verify, CircleOfTwoCollectives) {
-  // Four ranks, groups in rows and columns; the ranks of the second row run theirs the other way round.
+  // Four ranks, groups in rows and columns; the ranks of the second row run theirs the other way
+  // round.
   std::vector<Program> classes;
   for (int64_t row = 0; row < 2; ++row) {
     ProgramBuilder b(4, {2 * row, 2 * row + 1});
