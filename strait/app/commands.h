@@ -1,0 +1,17 @@
+// The commands that need LibTorch.
+#pragma once
+
+#include "strait/cli/run_command.h"
+
+namespace strait::app {
+
+/// Adds train, sample, inspect, probe and bench.
+void add_commands(cli::CommandTable& table);
+
+Json train_command(const cli::Command& command, cli::Output& output);
+Json sample_command(const cli::Command& command, cli::Output& output);
+Json inspect_command(const cli::Command& command, cli::Output& output);
+Json probe_command(const cli::Command& command, cli::Output& output);
+Json bench_command(const cli::Command& command, cli::Output& output);
+
+}  // namespace strait::app

@@ -1,0 +1,60 @@
+// strait sample: text behind a prompt.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "strait/app/commands.h"
+#include "strait/base/clock.h"
+#include "strait/base/errors.h"
+#include "strait/checkpoint/reader.h"
+#include "strait/comm/threads/thread_world.h"
+#include "strait/config/parse.h"
+#include "strait/data/tokenizer.h"
+#include "strait/device/blas.h"
+#include "strait/shape/shape.h"
+#include "strait/train/generate.h"
+
+namespace strait::app {
+namespace {
+
+Cluster one_rank() { return make_cluster({}, 1); }
+
+/// Tokens of the prompt; a single end-of-document token, or token 0, stands for an empty one.
+std::vector<int32_t> prompt_tokens(const Tokenizer& tokenizer, const std::string& prompt) {
+  std::vector<int32_t> tokens = tokenizer.encode(prompt);
+  if (tokens.empty()) tokens.push_back(tokenizer.end_of_document().value_or(0));
+  return tokens;
+}
+
+}  // namespace
+
+Json sample_command(const cli::Command& command, cli::Output& output) {
+  device::require_openblas(device::blas_report());
+  const checkpoint::CheckpointReader reader(command.path);
+  const Run run = parse_run(reader.read_text("run.toml"), reader.path() + "/run.toml");
+  const auto tokenizer = parse_tokenizer(reader.read_text("tokenizer.json"), reader.path() + "/tokenizer.json");
+  const ModelShape shape = gpt2_shape(run.model.shape, tokenizer->vocabulary_size());
+  checkpoint::require_same_units(reader.manifest(), checkpoint::unit_records(shape), reader.path());
+  const auto worlds = comm::make_thread_worlds(1, one_rank());
+  const int threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  const Dtype dtype = run.train.precision == "fp64" ? Dtype::kFloat64 : Dtype::kFloat32;
+  train::Generator generator(shape, dtype, threads, worlds->world(0), reader);
+  const cli::SampleArguments& arguments = command.sample;
+  const train::Sampling sampling{arguments.temperature, arguments.top_k, arguments.top_p,
+                                 static_cast<uint64_t>(arguments.seed)};
+  std::vector<int32_t> text = prompt_tokens(*tokenizer, arguments.prompt);
+  const size_t given = text.size();
+  const double began = now_seconds();
+  generator.generate(text, arguments.tokens, sampling, [](int32_t) {});
+  const double seconds = now_seconds() - began;
+  const std::string continuation = tokenizer->decode(std::span<const int32_t>(text).subspan(given));
+  output.line(arguments.prompt + continuation);
+  return Json::object({{"path", reader.path()},
+                       {"prompt", arguments.prompt},
+                       {"text", continuation},
+                       {"tokens", static_cast<int64_t>(text.size() - given)},
+                       {"tokens_per_second", static_cast<double>(text.size() - given) / seconds}});
+}
+
+}  // namespace strait::app

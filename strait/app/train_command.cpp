@@ -1,0 +1,68 @@
+// strait train: plan, progress, result.
+#include <fmt/format.h>
+
+#include "strait/app/commands.h"
+#include "strait/app/signals.h"
+#include "strait/cli/plan_text.h"
+#include "strait/config/parse.h"
+#include "strait/report/progress.h"
+#include "strait/train/train.h"
+
+namespace strait::app {
+namespace {
+
+train::Observer observer_of(const train::Job& job, report::Progress& progress, cli::Output& output) {
+  train::Observer observer;
+  observer.step = [&](const report::StepMetrics& metrics) {
+    std::string text = progress.advance(metrics);
+    while (text.ends_with('\n')) text.pop_back();
+    if (!text.empty()) output.line(text);
+    output.progress(progress.bar(metrics));
+  };
+  observer.saved = [&](const std::string& path) { output.line("saved " + path); };
+  (void)job;
+  return observer;
+}
+
+void print_summary(const train::Job& job, const train::Outcome& outcome, cli::Output& output) {
+  if (!outcome.validation.empty())
+    output.line(fmt::format("validation loss {:.4f} nats per token, {:.3f} bits per byte",
+                            outcome.validation.back().loss,
+                            bits_per_byte(outcome.validation.back().loss, job.corpus.validation)));
+  output.line(fmt::format("stopped by {} after {} steps; run folder {}, checkpoint {}", outcome.stopped_by,
+                          outcome.steps, job.folder.path, outcome.checkpoint.empty() ? "none" : outcome.checkpoint));
+}
+
+}  // namespace
+
+Json train_command(const cli::Command& command, cli::Output& output) {
+  const StopSignals signals;
+  const Run run = load_run(command.path, command.sets);
+  const train::Job job = train::make_job(run, command.ranks.value_or(1));
+  for (const std::string& line : cli::plan_lines(job.design, job.simulated, job.cost)) output.line(line);
+  output.line(fmt::format("data        {}: {} training and {} validation tokens, vocabulary {}", job.corpus.source,
+                          job.corpus.training.tokens.size(), job.corpus.validation.tokens.size(),
+                          job.design.shape.vocabulary));
+  train::Outcome outcome;
+  outcome.first_step = job.resume ? job.resume->manifest().step : 0;
+  if (job.resume) output.line(fmt::format("resumed     from {} at step {}", job.resume->path(), outcome.first_step));
+  report::ProgressOptions options;
+  options.total_steps = run.train.steps;
+  options.first_step = outcome.first_step;
+  options.log_every_steps = run.output.log_every_steps;
+  report::Progress progress(options);
+  const train::Observer observer = observer_of(job, progress, output);
+  try {
+    train::train(job, observer, signals.received(), outcome);
+  } catch (...) {
+    outcome.stopped_by = "error";
+    output.partial() = train::outcome_json(job, outcome);
+    throw;
+  }
+  const int signal = signals.received().load();
+  outcome.stopped_by = outcome.steps < run.train.steps && signal != 0 ? signal_name(signal) : "steps";
+  print_summary(job, outcome, output);
+  return train::outcome_json(job, outcome);
+}
+
+}  // namespace strait::app

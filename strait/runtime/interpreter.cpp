@@ -1,0 +1,248 @@
+#include "strait/runtime/interpreter.h"
+
+#include <cstring>
+
+#include "strait/base/clock.h"
+#include "strait/program/transfer.h"
+
+namespace strait::runtime {
+
+using program::Op;
+using program::OpKind;
+
+namespace {
+
+comm::Operation operation_of(OpKind kind) {
+  switch (kind) {
+    case OpKind::kAllGather:
+      return comm::Operation::kAllGather;
+    case OpKind::kReduceScatter:
+      return comm::Operation::kReduceScatter;
+    case OpKind::kAllReduce:
+      return comm::Operation::kAllReduce;
+    case OpKind::kAllToAll:
+      return comm::Operation::kAllToAll;
+    case OpKind::kBroadcast:
+      return comm::Operation::kBroadcast;
+    case OpKind::kSend:
+      return comm::Operation::kSend;
+    case OpKind::kReceive:
+      return comm::Operation::kReceive;
+    default:
+      return comm::Operation::kBarrier;
+  }
+}
+
+bool may_carry(const program::ValueArray& array) {
+  return array.lifetime != program::Lifetime::kTransient && array.lifetime != program::Lifetime::kResident;
+}
+
+}  // namespace
+
+Interpreter::Interpreter(const program::Program& program, const Site& site)
+    : program_(program), site_(site), tracker_(program) {
+  site_.state.bind(program_);
+  const program::SlotMap& slots = tracker_.slots();
+  data_.assign(static_cast<size_t>(slots.size()), nullptr);
+  for (const program::ValueArray& array : program_.arrays) {
+    value_bytes_.push_back(program::value_bytes(program_, array, site_.state.rank()));
+    const bool transient = array.lifetime == program::Lifetime::kTransient;
+    residents_.push_back(transient ? nullptr : &site_.state.array(array.name));
+  }
+  for (int64_t s = 0; s < slots.size(); ++s) {
+    const int array = slots.array_of(s);
+    if (residents_[array] != nullptr) data_[s] = residents_[array]->buffers[slots.index_of(s)];
+    if (may_carry(program_.arrays[array])) carry_slots_.push_back(s);
+  }
+  compile();
+}
+
+void Interpreter::compile() {
+  program::for_each_op(program_.body, [&](const Op& op) { compiled_.emplace(&op, compile_op(op)); });
+}
+
+Interpreter::CompiledOp Interpreter::compile_op(const Op& op) {
+  CompiledOp compiled;
+  if (site_.recorder != nullptr) compiled.span_name = site_.recorder->name(program::print_op(program_, op));
+  if (!program::is_communication(op.kind)) return compiled;
+  const int64_t rank = site_.state.rank();
+  const program::Group& group = program_.groups[op.group];
+  std::vector<int64_t> members;
+  for (int64_t at = 0; at < group.size; ++at) members.push_back(group.member(rank, at));
+  compiled.communicator = &site_.world.communicator(members, op.stream);
+  communicators_.insert(compiled.communicator);
+  comm::Call& call = compiled.call;
+  call.operation = operation_of(op.kind);
+  call.deadline_seconds = site_.deadline_seconds;
+  call.label = program::print_op(program_, op);
+  call.accumulate = op.accumulate;
+  if (op.kind == OpKind::kBarrier) return compiled;
+  call.dtype = program::transfer_array(program_, op).dtype;
+  const program::Partition split = program::transfer_partition(program_, op, rank);
+  const bool one_part =
+      op.kind == OpKind::kBroadcast || op.kind == OpKind::kSend || op.kind == OpKind::kReceive;
+  for (int64_t part = 0; part < (one_part ? 1 : group.size); ++part) call.counts.push_back(split.count(part));
+  // Every member sends part p of an equal split to position p, so it receives its own part from each.
+  if (op.kind == OpKind::kAllToAll)
+    call.receive_counts.assign(static_cast<size_t>(group.size), split.count(group.position(rank)));
+  return compiled;
+}
+
+RunTimes Interpreter::run(int64_t step) {
+  const double began = now_seconds();
+  step_ = step;
+  times_ = {};
+  tickets_.clear();
+  issued_on_.clear();
+  carried_.clear();
+  for (const int64_t s : carry_slots_) {
+    const program::SlotMap& slots = tracker_.slots();
+    if (!residents_[slots.array_of(s)]->carries[slots.index_of(s)].done()) carried_.push_back(s);
+  }
+  tracker_.begin(carried_);
+  try {
+    program::for_each_instance(program_, [&](const Op& op, const std::vector<int64_t>& loops) { instance(op, loops); });
+    finish();
+  } catch (...) {
+    release_all();
+    throw;
+  }
+  times_.seconds = now_seconds() - began;
+  return times_;
+}
+
+void Interpreter::drain_ledger(Ledger& ledger) {
+  for (comm::Communicator* communicator : communicators_) communicator->drain_ledger(ledger);
+}
+
+void Interpreter::instance(const Op& op, const std::vector<int64_t>& loops) {
+  ++times_.ops;
+  const program::StepPlan& plan = tracker_.next(op, loops);
+  wait_for(plan);
+  for (const int64_t s : plan.release_before) release(s);
+  for (const int64_t s : plan.allocate) allocate(s);
+  CompiledOp& compiled = compiled_.find(&op)->second;
+  if (compiled.communicator != nullptr)
+    start(op, compiled, loops, plan);
+  else if (op.kind == OpKind::kCopy)
+    copy(op, loops);
+  else if (op.kind != OpKind::kFree)
+    compute(op, compiled, loops);
+  for (const int64_t s : plan.release_after) release(s);
+}
+
+void Interpreter::wait_ticket(comm::Ticket& ticket) {
+  if (!ticket.done()) {
+    const double began = now_seconds();
+    ticket.wait();
+    times_.exposed_seconds += now_seconds() - began;
+  } else {
+    ticket.wait();  // rethrows a failure
+  }
+}
+
+void Interpreter::wait_for(const program::StepPlan& plan) {
+  for (const int64_t number : plan.wait_for) wait_ticket(tickets_[number]);
+  const program::SlotMap& slots = tracker_.slots();
+  for (const int64_t s : plan.carries) wait_ticket(residents_[slots.array_of(s)]->carries[slots.index_of(s)]);
+}
+
+void Interpreter::start(const Op& op, CompiledOp& compiled, const std::vector<int64_t>& loops,
+                        const program::StepPlan& plan) {
+  std::vector<comm::Ticket> after;
+  for (const int64_t number : plan.after) after.push_back(tickets_[number]);
+  // One stream may serve several groups, each with a communicator of its own: the order is ours to keep.
+  if (plan.previous >= 0 && issued_on_[plan.previous] != compiled.communicator)
+    after.push_back(tickets_[plan.previous]);
+  comm::Call& call = compiled.call;
+  call.step = step_;
+  call.peer = program::evaluate(op.peer, loops);
+  call.source = op.reads.empty() ? nullptr : data_[slot(op.reads.front(), loops)];
+  call.destination = op.writes.empty() ? nullptr : data_[slot(op.writes.front(), loops)];
+  const int64_t position = program_.groups[op.group].position(site_.state.rank());
+  const int64_t own = call.counts.size() > 1 ? op.partition.begin(position) * dtype_bytes(call.dtype) : 0;
+  // In place: an all-gather's source and a reduce-scatter's destination are this rank's part of the vector.
+  if (op.kind == OpKind::kAllGather && !op.reads.empty() && program_.arrays[op.reads.front().array].group < 0)
+    call.source = static_cast<const char*>(call.source) + own;
+  if (op.kind == OpKind::kReduceScatter && program_.arrays[op.writes.front().array].group < 0)
+    call.destination = static_cast<char*>(call.destination) + own;
+  tickets_.push_back(compiled.communicator->start(call, after));
+  issued_on_.push_back(compiled.communicator);
+}
+
+void Interpreter::copy(const Op& op, const std::vector<int64_t>& loops) {
+  const int from = op.reads.front().array, to = op.writes.front().array;
+  if (value_bytes_[from] != value_bytes_[to])
+    throw InternalError("copy of values of different size: " + program::print_op(program_, op, &loops));
+  if (value_bytes_[from] == 0) return;
+  std::memcpy(data_[slot(op.writes.front(), loops)], data_[slot(op.reads.front(), loops)],
+              static_cast<size_t>(value_bytes_[from]));
+}
+
+void Interpreter::bind_operands(const std::vector<program::Operand>& operands, const std::vector<int64_t>& loops,
+                                std::vector<Bound>& bound) const {
+  bound.clear();
+  for (const program::Operand& operand : operands) {
+    const int64_t index = program::evaluate(operand.index, loops);
+    bound.push_back({operand.role, operand.array, index, value_bytes_[operand.array],
+                     data_[tracker_.slots().slot(operand.array, index)]});
+  }
+}
+
+void Interpreter::compute(const Op& op, const CompiledOp& compiled, const std::vector<int64_t>& loops) {
+  instance_.program = &program_;
+  instance_.op = &op;
+  instance_.step = step_;
+  instance_.block = program::evaluate(op.block, loops);
+  instance_.micro_batch = program::evaluate(op.micro_batch, loops);
+  bind_operands(op.reads, loops, instance_.reads);
+  bind_operands(op.writes, loops, instance_.writes);
+  instance_.workspace = site_.pool.allocate(op.workspace_bytes);
+  const double began = site_.recorder != nullptr ? now_seconds() : 0;
+  try {
+    site_.executor.execute(instance_);
+  } catch (...) {
+    site_.pool.release(instance_.workspace);
+    throw;
+  }
+  if (site_.recorder != nullptr)
+    site_.recorder->add(compiled.span_name, op.stream, {began, now_seconds()}, step_);
+  site_.pool.release(instance_.workspace);
+}
+
+void Interpreter::allocate(int64_t s) {
+  const int array = tracker_.slots().array_of(s);
+  if (residents_[array] == nullptr) data_[s] = site_.pool.allocate(value_bytes_[array]);
+}
+
+void Interpreter::release(int64_t s) {
+  if (residents_[tracker_.slots().array_of(s)] != nullptr) return;
+  site_.pool.release(data_[s]);
+  data_[s] = nullptr;
+}
+
+void Interpreter::finish() {
+  const program::FinishPlan& plan = tracker_.finish();
+  for (const int64_t number : plan.wait_for) wait_ticket(tickets_[number]);
+  for (const int64_t s : plan.release) release(s);
+  const program::SlotMap& slots = tracker_.slots();
+  for (const auto& [s, number] : plan.outstanding)
+    residents_[slots.array_of(s)]->carries[slots.index_of(s)] = tickets_[number];
+}
+
+void Interpreter::release_all() {
+  // Transfers may still touch the buffers: let them end, or fail, first.
+  site_.world.abort("a program failed on this rank");
+  for (comm::Ticket& ticket : tickets_) {
+    try {
+      ticket.wait();
+    } catch (const std::exception&) {  // the failure under way is what the caller hears of
+    }
+  }
+  const program::SlotMap& slots = tracker_.slots();
+  for (int64_t s = 0; s < slots.size(); ++s) {
+    if (residents_[slots.array_of(s)] == nullptr && data_[s] != nullptr) release(s);
+  }
+}
+
+}  // namespace strait::runtime

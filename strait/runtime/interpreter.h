@@ -1,0 +1,131 @@
+// Executes a program on one rank: compute inline on the calling thread, transfers on the communicators of
+// their lanes. Holds no strategy: it does what the program says, in the order it says.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "strait/base/errors.h"
+#include "strait/comm/communicator.h"
+#include "strait/memory/pool.h"
+#include "strait/program/lifetime.h"
+#include "strait/program/program.h"
+#include "strait/runtime/state.h"
+#include "strait/trace/spans.h"
+
+namespace strait::runtime {
+
+/// One operand of an executed op.
+struct Bound {
+  program::Role role = program::Role::kSource;
+  int array = 0;
+  int64_t index = 0;
+  int64_t bytes = 0;
+  void* data = nullptr;
+};
+
+/// One executed compute op, as its executor sees it.
+struct Instance {
+  const program::Program* program = nullptr;
+  const program::Op* op = nullptr;
+  int64_t step = 0;
+  int64_t block = 0;
+  int64_t micro_batch = 0;
+  void* workspace = nullptr;
+  std::vector<Bound> reads;
+  std::vector<Bound> writes;
+  /// Data of the first operand with a role, or nullptr.
+  void* read(program::Role role) const { return data(reads, role); }
+  void* write(program::Role role) const { return data(writes, role); }
+
+ private:
+  static void* data(const std::vector<Bound>& operands, program::Role role) {
+    for (const Bound& operand : operands)
+      if (operand.role == role) return operand.data;
+    return nullptr;
+  }
+};
+
+/// Executes compute ops (all kinds but transfers, copies and frees).
+class Executor {
+ public:
+  virtual ~Executor() = default;
+  virtual void execute(const Instance& instance) = 0;
+};
+
+/// What one run of a program took on this rank.
+struct RunTimes {
+  double seconds = 0;
+  double exposed_seconds = 0;  // compute stream waited for transfers
+  int64_t ops = 0;
+};
+
+/// Where a rank lives: everything an interpreter needs besides the program. All outlive it.
+struct Site {
+  comm::World& world;
+  State& state;
+  memory::Pool& pool;
+  Executor& executor;
+  trace::Recorder* recorder = nullptr;  // may be null: nothing is recorded
+  double deadline_seconds = 120;
+};
+
+/// A program bound to one rank. Not thread-safe; one thread per rank.
+class Interpreter {
+ public:
+  /// Binds resident values and communicators. The program must outlive the interpreter and have passed the
+  /// verifier.
+  Interpreter(const program::Program& program, const Site& site);
+  /// Runs the program once. Carried transfers may be under way on return (State::drain). On an exception
+  /// the world is aborted and transient values are released.
+  RunTimes run(int64_t step);
+  /// Adds what this rank's communicators of the program counted since the last call, and forgets it there.
+  void drain_ledger(Ledger& ledger);
+
+ private:
+  struct CompiledOp {
+    comm::Communicator* communicator = nullptr;
+    comm::Call call;        // all but buffers, peer and step
+    int span_name = 0;
+  };
+  void compile();
+  CompiledOp compile_op(const program::Op& op);
+  void instance(const program::Op& op, const std::vector<int64_t>& loops);
+  void start(const program::Op& op, CompiledOp& compiled, const std::vector<int64_t>& loops,
+             const program::StepPlan& plan);
+  void compute(const program::Op& op, const CompiledOp& compiled, const std::vector<int64_t>& loops);
+  void copy(const program::Op& op, const std::vector<int64_t>& loops);
+  void bind_operands(const std::vector<program::Operand>& operands, const std::vector<int64_t>& loops,
+                     std::vector<Bound>& bound) const;
+  void wait_for(const program::StepPlan& plan);
+  void wait_ticket(comm::Ticket& ticket);
+  void allocate(int64_t slot);
+  void release(int64_t slot);
+  void finish();
+  void release_all();
+  int64_t slot(const program::Operand& operand, const std::vector<int64_t>& loops) const {
+    return tracker_.slots().slot(operand.array, program::evaluate(operand.index, loops));
+  }
+
+  const program::Program& program_;
+  Site site_;
+  program::LifetimeTracker tracker_;
+  std::vector<int64_t> value_bytes_;             // by array
+  std::vector<ResidentArray*> residents_;        // by array, nullptr for transient ones
+  std::vector<int64_t> carry_slots_;             // slots of arrays that may carry
+  std::vector<int64_t> carried_;                 // scratch: slots with a carry under way
+  std::vector<void*> data_;                      // by slot
+  std::vector<comm::Ticket> tickets_;            // by transfer instance of this run
+  std::vector<comm::Communicator*> issued_on_;   // by transfer instance of this run
+  std::set<comm::Communicator*> communicators_;
+  std::unordered_map<const program::Op*, CompiledOp> compiled_;
+  Instance instance_;
+  RunTimes times_;
+  int64_t step_ = 0;
+};
+
+}  // namespace strait::runtime

@@ -1,0 +1,64 @@
+#include "strait/runtime/state.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+
+#include "strait/base/errors.h"
+
+namespace strait::runtime {
+
+State::~State() { release(""); }
+
+void State::release(const std::string& prefix) {
+  for (auto entry = arrays_.begin(); entry != arrays_.end();) {
+    if (!entry->first.starts_with(prefix)) {
+      ++entry;
+      continue;
+    }
+    for (void* buffer : entry->second.buffers) pool_.release(buffer);
+    entry = arrays_.erase(entry);
+  }
+}
+
+void State::bind(const program::Program& program) {
+  for (const program::ValueArray& array : program.arrays) {
+    if (array.lifetime == program::Lifetime::kTransient) continue;
+    const int64_t bytes = program::value_bytes(program, array, rank_);
+    const auto found = arrays_.find(array.name);
+    if (found != arrays_.end()) {
+      const ResidentArray& existing = found->second;
+      if (existing.bytes != bytes || static_cast<int64_t>(existing.buffers.size()) != array.count)
+        throw InternalError(
+            fmt::format("resident value {} has {} x {} bytes, program {}/{} wants {} x {}",
+                        array.name, existing.buffers.size(), existing.bytes, program.name,
+                        program.step_kind, array.count, bytes));
+      continue;
+    }
+    ResidentArray& created = arrays_[array.name];
+    created.bytes = bytes;
+    created.carries.resize(static_cast<size_t>(array.count));
+    for (int64_t i = 0; i < array.count; ++i) {
+      void* buffer = pool_.allocate(bytes);
+      if (buffer != nullptr) std::memset(buffer, 0, static_cast<size_t>(bytes));
+      created.buffers.push_back(buffer);
+    }
+  }
+}
+
+ResidentArray& State::array(const std::string& name) {
+  const auto found = arrays_.find(name);
+  if (found == arrays_.end()) throw InternalError("no resident value is named " + name);
+  return found->second;
+}
+
+void State::drain() {
+  for (auto& [name, array] : arrays_) {
+    for (comm::Ticket& ticket : array.carries) {
+      ticket.wait();
+      ticket = {};
+    }
+  }
+}
+
+}  // namespace strait::runtime

@@ -1,0 +1,47 @@
+// The resident values of one rank: what exists between programs, by array name.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "strait/comm/communicator.h"
+#include "strait/memory/pool.h"
+#include "strait/program/program.h"
+
+namespace strait::runtime {
+
+/// One resident array: a buffer per index, and the transfer that may still be writing it.
+struct ResidentArray {
+  int64_t bytes = 0;                  // of one value on this rank
+  std::vector<void*> buffers;         // by index; nullptr when bytes == 0
+  std::vector<comm::Ticket> carries;  // by index; empty = nothing under way
+};
+
+/// Owns the buffers through a pool. Programs that name the same array share it. Not thread-safe.
+class State {
+ public:
+  State(memory::Pool& pool, int64_t rank) : pool_(pool), rank_(rank) {}
+  ~State();
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+
+  /// Creates the resident arrays of `program` that do not exist yet, filled with zeros. InternalError when
+  /// one exists with another size or count.
+  void bind(const program::Program& program);
+  ResidentArray& array(const std::string& name);
+  bool has(const std::string& name) const { return arrays_.contains(name); }
+  /// Frees all resident arrays whose name starts with `prefix`.
+  void release(const std::string& prefix);
+  /// Waits for all carries. Afterwards every resident value may be read.
+  void drain();
+  int64_t rank() const { return rank_; }
+
+ private:
+  memory::Pool& pool_;
+  int64_t rank_;
+  std::map<std::string, ResidentArray> arrays_;
+};
+
+}  // namespace strait::runtime

@@ -1,0 +1,66 @@
+// Executes the compute ops of a training, evaluation or generation program with a model, an optimizer and
+// a source of batches.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "strait/data/loader.h"
+#include "strait/model/block.h"
+#include "strait/optim/options.h"
+#include "strait/runtime/interpreter.h"
+
+namespace strait::train {
+
+/// What changes from step to step.
+struct StepSettings {
+  double learning_rate = 0;
+  int64_t updates = 0;          // updates before this one
+  bool stop_requested = false;  // this rank was asked to stop
+};
+
+/// Fills the batch of one micro-step of this rank.
+using BatchSource = std::function<void(int64_t micro_batch, BatchBuffer& batch)>;
+
+/// One per rank; not thread-safe.
+class ModelExecutor : public runtime::Executor {
+ public:
+  struct Options {
+    OptimizerOptions optimizer;
+    double clip_norm = 0;  // 0 = off
+    bool documents = false;
+  };
+  ModelExecutor(const model::Model& model, model::Settings settings, Options options, int64_t rank)
+      : model_(model), settings_(settings), options_(std::move(options)), rank_(rank) {}
+
+  void set_step(const StepSettings& step) { step_ = step; }
+  void set_batches(BatchSource source) { source_ = std::move(source); }
+  model::Settings& settings() { return settings_; }
+  /// Generation: sequences and new tokens of the next run, and tokens already cached.
+  void set_prompt(int64_t batch, int64_t tokens, int64_t position, int64_t capacity);
+
+  void execute(const runtime::Instance& instance) override;
+
+ private:
+  void load(const runtime::Instance& instance);
+  void forward(const runtime::Instance& instance);
+  void loss(const runtime::Instance& instance, bool backward);
+  void backward(const runtime::Instance& instance);
+  void forward_cached(const runtime::Instance& instance);
+  void squared_norm(const runtime::Instance& instance);
+  void clip_factor(const runtime::Instance& instance);
+  void update(const runtime::Instance& instance);
+  model::Call call(const runtime::Instance& instance) const;
+
+  const model::Model& model_;
+  model::Settings settings_;
+  Options options_;
+  int64_t rank_;
+  StepSettings step_;
+  BatchSource source_;
+  BatchBuffer buffer_;
+  model::Batch batch_;
+  int64_t cache_position_ = 0, cache_capacity_ = 0;
+};
+
+}  // namespace strait::train

@@ -1,0 +1,68 @@
+#include "strait/train/job.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "strait/base/errors.h"
+#include "strait/base/file.h"
+#include "strait/config/print.h"
+#include "strait/config/validate.h"
+#include "strait/data/text.h"
+#include "strait/device/blas.h"
+
+namespace strait::train {
+namespace {
+
+/// The tokenizer of the checkpoint, so that tokens keep their meaning; none when starting anew.
+std::shared_ptr<const Tokenizer> stored_tokenizer(const checkpoint::CheckpointReader* reader) {
+  if (reader == nullptr || !reader->has_file("tokenizer.json")) return nullptr;
+  return parse_tokenizer(reader->read_text("tokenizer.json"), reader->path() + "/tokenizer.json");
+}
+
+void check_resume(const Job& job) {
+  const checkpoint::Manifest& manifest = job.resume->manifest();
+  checkpoint::require_same_units(manifest, checkpoint::unit_records(job.design.shape), job.resume->path());
+  ErrorPlace place;
+  place.file = job.resume->path();
+  place.key = "train.precision";
+  if (manifest.precision != job.design.run.train.precision)
+    throw UserError(fmt::format("{} was saved with precision {}, this run asks for {}", job.resume->path(),
+                                manifest.precision, job.design.run.train.precision),
+                    place);
+}
+
+}  // namespace
+
+Job make_job(const Run& run, int64_t ranks) {
+  validate_run(run, ranks);
+  require_data(run);
+  device::require_openblas(device::blas_report());
+  Job job;
+  const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  const std::string text = read_text(run.data);
+  // A new run's folder is made last: nothing is left on disk by a run that cannot start.
+  const bool resuming = run.checkpoint.resume != "never";
+  if (resuming) job.folder = prepare_run_folder(run);
+  if (job.folder.checkpoint) job.resume = std::make_unique<checkpoint::CheckpointReader>(*job.folder.checkpoint);
+  job.corpus = make_corpus(text, run.data, stored_tokenizer(job.resume.get()), cores);
+  job.design = strategy::make_design(run, ranks, job.corpus.tokenizer->vocabulary_size());
+  job.loader = std::make_unique<SequenceLoader>(job.corpus, run.model.shape.context, run.seed);
+  job.validation = std::make_unique<ValidationWindows>(job.corpus, run.model.shape.context);
+  if (job.resume) check_resume(job);
+  job.simulated = sim::simulate(job.design.train, job.design.cluster);
+  job.cost = cost::price(job.design.train, job.design.cluster);
+  job.model_flops_per_token = model_flops_per_token(job.design.shape, run.model.shape.context);
+  const Cluster& cluster = job.design.cluster;
+  job.peak_flops_per_second = static_cast<double>(ranks) * (job.design.dtype == Dtype::kFloat64
+                                                                ? cluster.flops_per_second_fp64
+                                                                : cluster.flops_per_second_fp32);
+  if (!resuming) job.folder = prepare_run_folder(run);
+  Run resolved = run;
+  resolved.output.run_dir = job.folder.path;
+  write_file_atomically(job.folder.path + "/run.toml", print_run(resolved));
+  return job;
+}
+
+}  // namespace strait::train

@@ -1,0 +1,35 @@
+// Everything that is decided before the ranks start: one immutable description that all of them share.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "strait/checkpoint/reader.h"
+#include "strait/cost/cost.h"
+#include "strait/data/corpus.h"
+#include "strait/data/loader.h"
+#include "strait/strategy/compose/design.h"
+#include "strait/sim/simulate.h"
+#include "strait/train/run_folder.h"
+
+namespace strait::train {
+
+/// Design plus data, run folder and the checkpoint to go on from.
+struct Job {
+  strategy::Design design;
+  Corpus corpus;
+  std::unique_ptr<SequenceLoader> loader;
+  std::unique_ptr<ValidationWindows> validation;
+  RunFolder folder;
+  std::unique_ptr<checkpoint::CheckpointReader> resume;   // null = from the start
+  sim::Result simulated;                                   // of one steady step
+  cost::Cost cost;
+  double model_flops_per_token = 0;
+  double peak_flops_per_second = 0;                        // all ranks
+};
+
+/// Reads the data, prepares the run folder (resolved run.toml, tokenizer) and opens the checkpoint.
+Job make_job(const Run& run, int64_t ranks);
+
+}  // namespace strait::train

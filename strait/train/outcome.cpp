@@ -1,0 +1,97 @@
+#include "strait/train/outcome.h"
+
+#include <numeric>
+
+#include "strait/program/memory_json.h"
+#include "strait/report/statistics.h"
+#include "strait/trace/level_json.h"
+
+namespace strait::train {
+namespace {
+
+/// Mean of the last min(100, n) losses; NaN without any.
+double final_loss(const std::vector<double>& losses) {
+  const size_t count = std::min<size_t>(100, losses.size());
+  return std::accumulate(losses.end() - static_cast<int64_t>(count), losses.end(), 0.0) /
+         static_cast<double>(count);
+}
+
+void add_losses(const Job& job, const Outcome& outcome, Json& body) {
+  body["train_loss"] = final_loss(outcome.losses);
+  Json points = Json::array();
+  double best = report::kUnknown;
+  for (const ValidationPoint& point : outcome.validation) {
+    points.push_back(Json::object({{"step", point.step}, {"loss", point.loss}}));
+    if (!(best <= point.loss)) best = point.loss;
+  }
+  const double last = outcome.validation.empty() ? report::kUnknown : outcome.validation.back().loss;
+  body["validation_loss"] = last;
+  body["best_validation_loss"] = best;
+  body["validation_bits_per_byte"] = bits_per_byte(last, job.corpus.validation);
+  body["losses"] = outcome.losses;
+  body["validation"] = points;
+}
+
+void add_speed(const Job& job, const Outcome& outcome, Json& body) {
+  const report::Statistics seconds = report::statistics_of(outcome.step_seconds);
+  const Resolved& batch = job.design.batch;
+  const double tokens = static_cast<double>(batch.global_batch_size * job.design.run.model.shape.context);
+  const double rate = tokens / seconds.median;
+  body["seconds_per_step"] = report::to_json(seconds);
+  body["tokens_per_second"] = rate;
+  body["model_flops_per_token"] = job.model_flops_per_token;
+  body["peak_flops_per_second"] = job.peak_flops_per_second;
+  body["model_flops_utilization"] = rate * job.model_flops_per_token / job.peak_flops_per_second;
+}
+
+void add_traffic(const Job& job, const Outcome& outcome, Json& body) {
+  const std::vector<std::string> names = level_names(job.design.cluster);
+  const int64_t steps = outcome.steps - outcome.first_step;
+  body["bytes_per_step"] = Json::object({{"runtime", trace::levels_json(outcome.traffic, names, steps)},
+                                         {"simulated", trace::levels_json(job.simulated.traffic, names, 1)},
+                                         {"cost", trace::levels_json(job.cost.traffic, names, 1)}});
+  body["traffic"] = trace::traffic_json(outcome.traffic, names, steps);
+  double exposed = 0;
+  for (const double share : outcome.exposed_shares) exposed += share;
+  body["exposed_communication_share"] = exposed / static_cast<double>(outcome.exposed_shares.size());
+  body["predicted_seconds_per_step"] = job.simulated.seconds;
+}
+
+void add_memory(const Outcome& outcome, Json& body) {
+  Json state = Json::array();
+  for (const program::MemoryUse& use : outcome.state_bytes) state.push_back(program::to_json(use));
+  body["state_bytes"] = state;
+  body["predicted_peak_bytes"] = outcome.predicted_peak_bytes;
+  body["allocator_peak_bytes"] = outcome.pool_peak_bytes;
+  body["peak_resident_bytes"] = outcome.peak_resident_bytes;
+}
+
+}  // namespace
+
+Json outcome_json(const Job& job, const Outcome& outcome) {
+  const Run& run = job.design.run;
+  const int64_t tokens_per_step = job.design.batch.global_batch_size * run.model.shape.context;
+  Json body = Json::object({{"ranks", job.design.batch.ranks},
+                            {"backend", "threads"},
+                            {"precision", run.train.precision},
+                            {"seed", static_cast<int64_t>(run.seed)},
+                            {"placement", job.design.placement.preset},
+                            {"mesh", Json::object({{"data", job.design.batch.data_ranks}})},
+                            {"parameters", job.design.shape.parameters()},
+                            {"steps", outcome.steps},
+                            {"steps_this_process", outcome.steps - outcome.first_step},
+                            {"tokens", outcome.steps * tokens_per_step},
+                            {"tokens_per_step", tokens_per_step},
+                            {"stopped_by", outcome.stopped_by}});
+  add_losses(job, outcome, body);
+  add_speed(job, outcome, body);
+  add_traffic(job, outcome, body);
+  add_memory(outcome, body);
+  body["parameter_hash"] = outcome.parameter_hash.empty() ? Json() : Json(outcome.parameter_hash);
+  body["run_dir"] = job.folder.path;
+  body["checkpoint"] = outcome.checkpoint.empty() ? Json() : Json(outcome.checkpoint);
+  body["resumed_from_step"] = job.resume ? Json(outcome.first_step) : Json();
+  return body;
+}
+
+}  // namespace strait::train

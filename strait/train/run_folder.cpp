@@ -1,0 +1,81 @@
+#include "strait/train/run_folder.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <system_error>
+
+#include "strait/base/errors.h"
+#include "strait/checkpoint/checkpoint.h"
+
+namespace strait::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kMostRuns = 100000;
+
+ErrorPlace place(const std::string& key, const std::string& file) {
+  ErrorPlace result;
+  result.key = key;
+  result.file = file;
+  return result;
+}
+
+void make_folder(const std::string& path) {
+  std::error_code error;
+  fs::create_directories(path, error);
+  if (error) throw InputOutputError(fmt::format("cannot make the run folder {}: {}", path, error.message()),
+                                    place("output.run_dir", path));
+}
+
+std::string new_folder(const std::string& name) {
+  for (int number = 1; number < kMostRuns; ++number) {
+    const std::string path = fmt::format("runs/{}-{:03}", name, number);
+    make_folder("runs");
+    std::error_code error;
+    if (fs::create_directory(path, error)) return path;
+    if (error) throw InputOutputError(fmt::format("cannot make the run folder {}: {}", path, error.message()),
+                                      place("output.run_dir", path));
+  }
+  throw UserError(fmt::format("runs/{}-001 and all {} behind it exist; set output.run_dir", name, kMostRuns),
+                  place("output.run_dir", "runs"));
+}
+
+bool holds_run(const std::string& path) {
+  return fs::exists(path + "/metrics.jsonl") || fs::exists(path + "/run.toml") || fs::exists(path + "/checkpoints");
+}
+
+/// RUN of RUN/checkpoints/step-N.
+std::string run_of(const std::string& checkpoint) {
+  return fs::path(checkpoint).lexically_normal().parent_path().parent_path().string();
+}
+
+}  // namespace
+
+RunFolder prepare_run_folder(const Run& run) {
+  const std::string& resume = run.checkpoint.resume;
+  RunFolder folder;
+  folder.path = run.output.run_dir;
+  if (resume != "never" && resume != "auto") {
+    folder.checkpoint = checkpoint::resolve_checkpoint(resume);
+    if (folder.path.empty()) folder.path = run_of(*folder.checkpoint);
+  }
+  if (folder.path.empty()) {
+    if (resume == "auto")
+      throw UserError("checkpoint.resume = \"auto\" needs output.run_dir: the folder to look for a checkpoint in",
+                      place("checkpoint.resume", "run.toml"));
+    folder.path = new_folder(run.name);
+    return folder;
+  }
+  if (resume == "never" && holds_run(folder.path))
+    throw UserError(fmt::format("{} already holds a run; set checkpoint.resume = \"auto\" to go on with it, or "
+                                "another output.run_dir", folder.path),
+                    place("output.run_dir", folder.path));
+  make_folder(folder.path);
+  checkpoint::clean_partial(folder.path);
+  if (resume == "auto") folder.checkpoint = checkpoint::latest_complete(folder.path);
+  return folder;
+}
+
+}  // namespace strait::train

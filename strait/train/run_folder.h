@@ -1,0 +1,23 @@
+// The folder of a run: a new one, a given one, or the one that is resumed.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "strait/config/run.h"
+
+namespace strait::train {
+
+/// Where a run lives and what it resumes from.
+struct RunFolder {
+  std::string path;                        // exists when prepare_run_folder returns
+  std::optional<std::string> checkpoint;   // folder of the checkpoint to go on from
+};
+
+/// Resolves output.run_dir and checkpoint.resume. "" makes runs/<name>-NNN with the first free number. A
+/// folder that holds a run is a UserError unless resuming; "auto" resumes its latest complete checkpoint if
+/// there is one; a path resumes from there, into run_dir (or its own run folder when run_dir is ""). What
+/// interrupted saves left is removed. InputOutputError when the folder cannot be made.
+RunFolder prepare_run_folder(const Run& run);
+
+}  // namespace strait::train

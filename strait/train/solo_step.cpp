@@ -1,0 +1,74 @@
+#include "strait/train/solo_step.h"
+
+#include "strait/base/random.h"
+#include "strait/strategy/compose/compose.h"
+#include "strait/train/unit_state.h"
+
+namespace strait::train {
+namespace {
+
+model::Settings settings_of(const strategy::Design& design) {
+  model::Settings settings;
+  settings.dtype = design.dtype;
+  settings.threads = static_cast<int>(design.batch.threads_per_rank);
+  settings.seed = design.run.seed;
+  settings.loss_scale = 1.0 / static_cast<double>(design.batch.global_batch_size * design.run.model.shape.context);
+  return settings;
+}
+
+/// The same random tokens every time.
+BatchSource synthetic_batches(const strategy::Design& design) {
+  const int64_t sequences = design.batch.micro_batch_size, tokens = design.run.model.shape.context;
+  const uint64_t vocabulary = static_cast<uint64_t>(design.shape.vocabulary);
+  return [=, stream = RandomStream(design.run.seed, "synthetic")](int64_t micro_batch, BatchBuffer& batch) {
+    batch.inputs.clear();
+    batch.targets.clear();
+    batch.sequences.clear();
+    for (int64_t b = 0; b < sequences; ++b) {
+      const int64_t sequence = micro_batch * sequences + b;
+      batch.sequences.push_back(sequence);
+      for (int64_t t = 0; t < tokens; ++t) {
+        const uint64_t at = static_cast<uint64_t>(sequence * (tokens + 1) + t);
+        batch.inputs.push_back(static_cast<int32_t>(stream.below(at, vocabulary)));
+        batch.targets.push_back(static_cast<int32_t>(stream.below(at + 1, vocabulary)));
+      }
+    }
+  };
+}
+
+}  // namespace
+
+SoloStep::SoloStep(const Run& run, int64_t vocabulary)
+    : design_(strategy::make_design(run, 1, vocabulary)),
+      worlds_(comm::make_thread_worlds(1, design_.cluster)),
+      state_(pool_, 0),
+      model_(design_.shape, design_.dtype),
+      executor_(model_, settings_of(design_), {run.optimizer, run.train.clip_norm, false}, 0),
+      site_{worlds_->world(0), state_, pool_, executor_, nullptr, run.runtime.deadline_seconds} {
+  train_ = std::make_unique<runtime::Interpreter>(design_.train, site_);
+  evaluation_ = std::make_unique<runtime::Interpreter>(design_.evaluation, site_);
+  executor_.set_batches(synthetic_batches(design_));
+  const std::vector<std::string> moments = run.optimizer.kind == "adamw"
+                                               ? std::vector<std::string>{"first_moment", "second_moment"}
+                                               : std::vector<std::string>{"momentum"};
+  initialize_parts(state_parts(design_.train, design_.shape, state_, moments), design_.shape, run.seed);
+}
+
+SoloStep::~SoloStep() = default;
+
+SoloStep::Result SoloStep::step() {
+  executor_.settings().training = true;
+  executor_.set_step({design_.run.optimizer.learning_rate, steps_, false});
+  const runtime::RunTimes times = train_->run(steps_++);
+  const auto* agreed = static_cast<const double*>(state_.array("agreed").buffers[0]);
+  return {times.seconds, agreed[strategy::kLossSum] / agreed[strategy::kLossCount], times.ops};
+}
+
+double SoloStep::loss() {
+  executor_.settings().training = false;
+  evaluation_->run(steps_);
+  const auto* agreed = static_cast<const double*>(state_.array("agreed").buffers[0]);
+  return agreed[strategy::kLossSum] / agreed[strategy::kLossCount];
+}
+
+}  // namespace strait::train

@@ -1,0 +1,48 @@
+// One rank that runs the same step again and again on synthetic tokens: what benchmarks time.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "strait/comm/threads/thread_world.h"
+#include "strait/runtime/interpreter.h"
+#include "strait/runtime/state.h"
+#include "strait/strategy/compose/design.h"
+#include "strait/train/executor.h"
+
+namespace strait::train {
+
+/// A world of one with a whole model. The batch never changes, so its loss falls from step to step. Call all
+/// methods from one thread.
+class SoloStep {
+ public:
+  /// `run` gives model, batch, context, precision and optimizer; random tokens from its seed.
+  SoloStep(const Run& run, int64_t vocabulary);
+  ~SoloStep();
+
+  struct Result {
+    double seconds = 0;
+    double loss = 0;   // before the update
+    int64_t ops = 0;
+  };
+  Result step();
+  /// Loss of the batch with the present weights, by the evaluation program.
+  double loss();
+  const strategy::Design& design() const { return design_; }
+  const memory::Pool& pool() const { return pool_; }
+
+ private:
+  strategy::Design design_;
+  std::unique_ptr<comm::ThreadWorlds> worlds_;
+  memory::Pool pool_;
+  runtime::State state_;
+  model::Model model_;
+  ModelExecutor executor_;
+  runtime::Site site_;
+  std::unique_ptr<runtime::Interpreter> train_, evaluation_;
+  int64_t steps_ = 0;
+};
+
+}  // namespace strait::train

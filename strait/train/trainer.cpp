@@ -1,0 +1,187 @@
+#include "strait/train/trainer.h"
+
+#include <fmt/format.h>
+
+#include <csignal>
+
+#include "strait/base/clock.h"
+#include "strait/base/errors.h"
+#include "strait/config/print.h"
+#include "strait/optim/schedule.h"
+#include "strait/strategy/compose/compose.h"
+#include "strait/train/parameter_hash.h"
+
+namespace strait::train {
+namespace {
+
+constexpr int64_t kUncountedSteps = 5;  // first steps of a process: caches and pages are cold
+
+std::vector<std::string> moment_states(const OptimizerOptions& options) {
+  if (options.kind == "adamw") return {checkpoint::kFirstMoment, checkpoint::kSecondMoment};
+  return {checkpoint::kMomentum};
+}
+
+model::Settings settings_of(const Job& job) {
+  const strategy::Design& design = job.design;
+  model::Settings settings;
+  settings.dtype = design.dtype;
+  settings.threads = static_cast<int>(design.batch.threads_per_rank);
+  settings.seed = design.run.seed;
+  settings.loss_scale =
+      1.0 / static_cast<double>(design.batch.global_batch_size * design.run.model.shape.context);
+  return settings;
+}
+
+ModelExecutor::Options executor_options(const Run& run) {
+  return {run.optimizer, run.train.clip_norm, !run.data.document_separator.empty()};
+}
+
+}  // namespace
+
+Shared::Shared(const Job& the_job, const Observer& the_observer, const std::atomic<int>& the_signal)
+    : job(the_job),
+      observer(the_observer),
+      signal(the_signal),
+      saves(the_job.folder.path, the_job.design.batch.ranks, the_job.design.run.runtime.deadline_seconds) {
+  const size_t ranks = static_cast<size_t>(job.design.batch.ranks);
+  outcome.exposed_shares.resize(ranks);
+  outcome.state_bytes.resize(ranks);
+  outcome.predicted_peak_bytes.resize(ranks);
+  outcome.pool_peak_bytes.resize(ranks);
+  step_bytes.assign(ranks, std::vector<int64_t>(job.design.cluster.levels.size(), 0));
+  recorders.resize(ranks);
+}
+
+Trainer::Trainer(Shared& shared, comm::World& world)
+    : shared_(shared),
+      job_(shared.job),
+      world_(world),
+      rank_(world.rank()),
+      state_(pool_, rank_),
+      model_(job_.design.shape, job_.design.dtype),
+      executor_(model_, settings_of(job_), executor_options(job_.design.run), rank_),
+      site_{world, state_, pool_, executor_, &shared.recorders[rank_], job_.design.run.runtime.deadline_seconds} {
+  train_ = std::make_unique<runtime::Interpreter>(job_.design.train, site_);
+  evaluation_ = std::make_unique<runtime::Interpreter>(job_.design.evaluation, site_);
+  parts_ = state_parts(job_.design.train, job_.design.shape, state_, moment_states(job_.design.run.optimizer));
+  if (job_.resume) {
+    load_parts(parts_, job_.design.shape, *job_.resume);
+    updates_ = job_.resume->manifest().extra.at("updates").as_integer();
+  } else {
+    initialize_parts(parts_, job_.design.shape, job_.design.run.seed);
+  }
+  if (job_.design.run.checkpoint.asynchronous)
+    writer_ = std::make_unique<checkpoint::SnapshotWriter>(shared_.saves, rank_);
+  shared_.outcome.state_bytes[rank_] = program::resident_memory(job_.design.train, rank_);
+  shared_.outcome.predicted_peak_bytes[rank_] = program::peak_memory(job_.design.train, rank_).total();
+}
+
+Trainer::~Trainer() = default;
+
+double Trainer::learning_rate(int64_t step) const {
+  return optim::learning_rate(job_.design.run.optimizer, step, job_.design.run.train.steps);
+}
+
+void Trainer::run() {
+  const Run& run = job_.design.run;
+  const int64_t first = job_.resume ? job_.resume->manifest().step : 0;
+  bool stopped = false;
+  int64_t step = first;
+  while (step < run.train.steps && !stopped) {
+    shared_.recorders[rank_].record_all(step - first < run.output.timeline_steps);
+    const StepResult result = train_step(step);
+    count_traffic();
+    ++step;
+    if (!result.finite) non_finite(step, result);
+    const bool last = step == run.train.steps;
+    stopped = result.stop;
+    const bool due = run.evaluation.every_steps > 0 && step % run.evaluation.every_steps == 0;
+    if (last || (due && !stopped)) evaluate(step);
+    account(step, result);
+    const bool save_due = run.checkpoint.every_steps > 0 && step % run.checkpoint.every_steps == 0;
+    if (last || stopped || save_due) save(step);
+  }
+  if (first >= run.train.steps) evaluate(step);
+  finish();
+}
+
+Trainer::StepResult Trainer::train_step(int64_t step) {
+  const Resolved& batch = job_.design.batch;
+  const BatchShare share{batch.global_batch_size, batch.data_ranks, rank_, batch.micro_batch_size};
+  executor_.settings().training = true;
+  executor_.set_step({learning_rate(step), updates_, shared_.signal.load() != 0});
+  executor_.set_batches([&](int64_t micro_batch, BatchBuffer& buffer) {
+    job_.loader->fill(share.first_sequence(step, micro_batch), batch.micro_batch_size, buffer);
+  });
+  StepResult result;
+  result.times = train_->run(step);
+  const auto* agreed = static_cast<const double*>(state_.array("agreed").buffers[0]);
+  const auto* results = static_cast<const double*>(state_.array("results").buffers[0]);
+  result.loss = agreed[strategy::kLossSum] / agreed[strategy::kLossCount];
+  result.stop = agreed[strategy::kStopRequests] > 0;
+  result.gradient_norm = results[strategy::kGradientNorm];
+  result.finite = results[strategy::kFinite] != 0;
+  updates_ += result.finite ? 1 : 0;
+  return result;
+}
+
+void Trainer::non_finite(int64_t step, const StepResult& result) {
+  if (job_.design.run.train.non_finite == "skip") return;
+  ErrorPlace place;
+  place.step = step;
+  throw NonFinite(fmt::format("step {}: the loss is {} and the gradient norm {}; the weights were not changed. "
+                              "Lower optimizer.learning_rate, or set train.non_finite = \"skip\"",
+                              step, result.loss, result.gradient_norm),
+                  place);
+}
+
+void Trainer::count_traffic() {
+  Ledger ledger;
+  train_->drain_ledger(ledger);
+  for (size_t level = 0; level < shared_.step_bytes[rank_].size(); ++level)
+    shared_.step_bytes[rank_][level] = ledger.payload_bytes(static_cast<int64_t>(level));
+  traffic_.merge(ledger);
+}
+
+void Trainer::account(int64_t step, const StepResult& result) {
+  exposed_seconds_ += result.times.exposed_seconds;
+  busy_seconds_ += result.times.seconds;
+  if (!lead()) return;
+  Outcome& outcome = shared_.outcome;
+  outcome.steps = step;
+  outcome.losses.push_back(result.loss);
+  const int64_t here = step - outcome.first_step;
+  if (here > kUncountedSteps || job_.design.run.train.steps - outcome.first_step <= kUncountedSteps)
+    outcome.step_seconds.push_back(result.times.seconds);
+  const report::StepMetrics metrics = metrics_of(step, result);
+  evaluated_ = false;
+  shared_.metrics->append(metrics);
+  shared_.observer.step(metrics);
+}
+
+report::StepMetrics Trainer::metrics_of(int64_t step, const StepResult& result) const {
+  report::StepMetrics metrics;
+  metrics.step = step;
+  metrics.loss = result.loss;
+  metrics.gradient_norm = result.gradient_norm;
+  metrics.learning_rate = learning_rate(step - 1);
+  metrics.seconds = result.times.seconds;
+  metrics.exposed_communication_seconds = result.times.exposed_seconds;
+  metrics.compute_seconds = result.times.seconds - result.times.exposed_seconds;
+  const Resolved& batch = job_.design.batch;
+  const double tokens = static_cast<double>(batch.global_batch_size * job_.design.run.model.shape.context);
+  metrics.tokens_per_second = tokens / result.times.seconds;
+  metrics.model_flops_utilization =
+      metrics.tokens_per_second * job_.model_flops_per_token / job_.peak_flops_per_second;
+  for (size_t level = 0; level < job_.design.cluster.levels.size(); ++level) {
+    int64_t bytes = 0;
+    for (const auto& by_level : shared_.step_bytes) bytes += by_level[level];
+    metrics.bytes_per_level.push_back({job_.design.cluster.levels[level].name, bytes});
+  }
+  metrics.memory_bytes = pool_.peak_bytes();
+  metrics.predicted_seconds = job_.simulated.seconds;
+  if (evaluated_) metrics.validation_loss = validation_loss_;
+  return metrics;
+}
+
+}  // namespace strait::train

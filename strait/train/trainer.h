@@ -1,0 +1,98 @@
+// One rank of a training run.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "strait/checkpoint/session.h"
+#include "strait/checkpoint/snapshot.h"
+#include "strait/comm/communicator.h"
+#include "strait/memory/pool.h"
+#include "strait/model/block.h"
+#include "strait/report/metrics.h"
+#include "strait/runtime/interpreter.h"
+#include "strait/runtime/state.h"
+#include "strait/trace/spans.h"
+#include "strait/train/executor.h"
+#include "strait/train/job.h"
+#include "strait/train/outcome.h"
+#include "strait/train/unit_state.h"
+
+namespace strait::train {
+
+/// Called on rank 0 as the run goes on; may print. Never throws.
+struct Observer {
+  std::function<void(const report::StepMetrics&)> step = [](const report::StepMetrics&) {};
+  std::function<void(int64_t step, double loss)> evaluated = [](int64_t, double) {};
+  std::function<void(const std::string& path)> saved = [](const std::string&) {};
+};
+
+/// What ranks of one process share. Rank r writes only entry r of the vectors; rank 0 writes the rest.
+struct Shared {
+  Shared(const Job& the_job, const Observer& the_observer, const std::atomic<int>& the_signal);
+  const Job& job;
+  const Observer& observer;
+  const std::atomic<int>& signal;        // number of the signal that asked to stop, 0 = none
+  checkpoint::SaveSession saves;
+  Outcome outcome;
+  std::unique_ptr<report::MetricsWriter> metrics;   // rank 0
+  std::vector<std::vector<int64_t>> step_bytes;     // [rank][level] of the last step
+  std::vector<trace::Recorder> recorders;           // [rank] timeline and flight record
+  std::mutex mutex;                                 // guards outcome.traffic
+};
+
+/// Owns the state of one rank and runs its steps. All methods run on the rank's thread.
+class Trainer {
+ public:
+  Trainer(Shared& shared, comm::World& world);
+  ~Trainer();
+  /// From the first step to the last, evaluation and checkpoints included. Throws NonFinite under policy
+  /// "stop".
+  void run();
+
+ private:
+  struct StepResult {
+    double loss = 0, gradient_norm = 0;
+    bool finite = true, stop = false;
+    runtime::RunTimes times;
+  };
+  StepResult train_step(int64_t step);
+  /// Moves what the communicators counted into this rank's traffic.
+  void count_traffic();
+  void account(int64_t step, const StepResult& result);
+  report::StepMetrics metrics_of(int64_t step, const StepResult& result) const;
+  void evaluate(int64_t step);
+  void save(int64_t step);
+  void non_finite(int64_t step, const StepResult& result);
+  /// Waits for saves and carries; hash, memory and traffic of the whole run into the outcome.
+  void finish();
+  checkpoint::SaveDescription describe(int64_t step) const;
+  double learning_rate(int64_t step) const;
+  bool lead() const { return rank_ == 0; }
+
+  Shared& shared_;
+  const Job& job_;
+  comm::World& world_;
+  int64_t rank_;
+  memory::Pool pool_;
+  runtime::State state_;
+  model::Model model_;
+  ModelExecutor executor_;
+  runtime::Site site_;
+  std::unique_ptr<runtime::Interpreter> train_, evaluation_;
+  std::vector<StatePart> parts_;
+  std::unique_ptr<checkpoint::SnapshotWriter> writer_;
+  Ledger traffic_;
+  double exposed_seconds_ = 0, busy_seconds_ = 0;
+  int64_t updates_ = 0;
+  int64_t saved_step_ = -1;
+  bool evaluated_ = false;
+  double validation_loss_ = report::kUnknown;
+};
+
+}  // namespace strait::train

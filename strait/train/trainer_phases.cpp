@@ -1,0 +1,142 @@
+// What a trainer does between steps: evaluation, checkpoints, and the end of the run.
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <csignal>
+
+#include "strait/base/errors.h"
+#include "strait/config/print.h"
+#include "strait/strategy/compose/compose.h"
+#include "strait/train/parameter_hash.h"
+#include "strait/train/trainer.h"
+
+namespace strait::train {
+namespace {
+
+Json model_json(const Job& job) {
+  const ShapeOptions& shape = job.design.run.model.shape;
+  return Json::object({{"preset", job.design.run.model.preset},
+                       {"family", job.design.run.model.family},
+                       {"layers", shape.layers},
+                       {"heads", shape.heads},
+                       {"kv_heads", shape.kv_heads},
+                       {"width", shape.width},
+                       {"ffn_width", shape.ffn_width},
+                       {"context", shape.context},
+                       {"bias", shape.bias},
+                       {"dropout", shape.dropout},
+                       {"tied_head", shape.tied_head},
+                       {"vocabulary", job.design.shape.vocabulary}});
+}
+
+/// Windows that an evaluation covers.
+int64_t evaluated_windows(const Job& job) {
+  const int64_t all = job.validation->windows();
+  const int64_t batches = job.design.run.evaluation.batches;
+  return batches == 0 ? all : std::min(all, batches * job.design.batch.global_batch_size);
+}
+
+}  // namespace
+
+void Trainer::evaluate(int64_t step) {
+  const int64_t windows = evaluated_windows(job_);
+  if (windows == 0) return;
+  state_.drain();
+  count_traffic();
+  const int64_t batch = job_.design.batch.micro_batch_size;
+  const int64_t stride = batch * job_.design.batch.data_ranks;
+  executor_.settings().training = false;
+  double loss_sum = 0, count = 0;
+  const auto* agreed = static_cast<const double*>(state_.array("agreed").buffers[0]);
+  for (int64_t first = 0; first < windows; first += stride) {
+    const int64_t mine = first + rank_ * batch;
+    executor_.set_step({0, updates_, shared_.signal.load() != 0});
+    executor_.set_batches([&](int64_t, BatchBuffer& buffer) {
+      job_.validation->fill(mine, batch, buffer);
+      const int64_t inside = std::clamp<int64_t>(windows - mine, 0, batch);
+      std::fill(buffer.targets.begin() + inside * job_.validation->context(), buffer.targets.end(), kIgnoredTarget);
+    });
+    evaluation_->run(step);
+    loss_sum += agreed[strategy::kLossSum];
+    count += agreed[strategy::kLossCount];
+    if (agreed[strategy::kStopRequests] > 0 && first + stride < windows) {
+      count = 0;  // asked to stop in between: a part of the validation is no validation
+      break;
+    }
+  }
+  Ledger discarded;
+  evaluation_->drain_ledger(discarded);
+  if (count == 0) return;
+  validation_loss_ = loss_sum / count;
+  evaluated_ = true;
+  if (!lead()) return;
+  shared_.outcome.validation.push_back({step, validation_loss_});
+  shared_.observer.evaluated(step, validation_loss_);
+}
+
+checkpoint::SaveDescription Trainer::describe(int64_t step) const {
+  const strategy::Design& design = job_.design;
+  checkpoint::SaveDescription description;
+  checkpoint::Manifest& manifest = description.manifest;
+  manifest.step = step;
+  manifest.sequences_consumed = step * design.batch.global_batch_size;
+  manifest.tokens = manifest.sequences_consumed * design.run.model.shape.context;
+  manifest.ranks = design.batch.ranks;
+  manifest.placement = Json(design.placement.preset);
+  manifest.mesh = Json::object({{"data", design.batch.data_ranks}});
+  manifest.model = model_json(job_);
+  manifest.seed = static_cast<int64_t>(design.run.seed);
+  manifest.precision = design.run.train.precision;
+  manifest.parameters = design.shape.parameters();
+  manifest.units = checkpoint::unit_records(design.shape);
+  manifest.extra = Json::object({{"updates", updates_}});
+  Run resolved = design.run;
+  resolved.output.run_dir = job_.folder.path;
+  description.texts = {{"tokenizer.json", job_.corpus.tokenizer->serialize()}, {"run.toml", print_run(resolved)}};
+  return description;
+}
+
+void Trainer::save(int64_t step) {
+  if (saved_step_ == step) return;
+  state_.drain();
+  const std::vector<checkpoint::ShardView> shards = saved_shards(parts_, job_.design.shape);
+  std::optional<checkpoint::SaveDescription> description;
+  if (lead()) description = describe(step);
+  if (writer_) {
+    const std::optional<std::string> before = saved_step_ >= 0 ? writer_->finish() : std::nullopt;
+    if (lead() && before) shared_.observer.saved(*before);
+    writer_->start(step, shards, std::move(description));
+  } else {
+    const std::string path = shared_.saves.save(step, rank_, shards, std::move(description));
+    if (lead()) {
+      shared_.outcome.checkpoint = path;
+      shared_.observer.saved(path);
+    }
+  }
+  saved_step_ = step;
+}
+
+void Trainer::finish() {
+  state_.drain();
+  count_traffic();
+  if (writer_) {
+    const std::optional<std::string> path = writer_->finish();
+    if (lead() && path) {
+      shared_.outcome.checkpoint = *path;
+      shared_.observer.saved(*path);
+    }
+  }
+  shared_.outcome.pool_peak_bytes[rank_] = pool_.peak_bytes();
+  shared_.outcome.exposed_shares[rank_] = busy_seconds_ > 0 ? exposed_seconds_ / busy_seconds_ : 0.0;
+  {
+    const std::lock_guard lock(shared_.mutex);
+    shared_.outcome.traffic.merge(traffic_);
+  }
+  const std::string hash = parameter_hash(job_.design, site_);
+  if (!lead()) return;
+  shared_.outcome.parameter_hash = hash;
+  struct rusage usage {};
+  if (::getrusage(RUSAGE_SELF, &usage) == 0) shared_.outcome.peak_resident_bytes = usage.ru_maxrss * 1024;
+}
+
+}  // namespace strait::train
