@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "strait/base/clock.h"
@@ -48,6 +49,8 @@ class Ticket {
     virtual ~State() = default;
     virtual bool done() const = 0;
     virtual void wait() = 0;
+    /// When the operation ran, in now_seconds(); zeros until it is done.
+    virtual std::pair<double, double> interval() const { return {0, 0}; }
   };
   Ticket() = default;
   explicit Ticket(std::shared_ptr<State> state) : state_(std::move(state)) {}
@@ -58,6 +61,10 @@ class Ticket {
     if (state_) state_->wait();
   }
   const std::shared_ptr<State>& state() const { return state_; }
+  /// Begin and end in now_seconds(), from its turn on its communicator to its end; zeros when unknown.
+  std::pair<double, double> interval() const {
+    return state_ && state_->done() ? state_->interval() : std::pair<double, double>{0, 0};
+  }
 
  private:
   std::shared_ptr<State> state_;

@@ -94,6 +94,7 @@ RunTimes Interpreter::run(int64_t step) {
   times_ = {};
   tickets_.clear();
   issued_on_.clear();
+  transfer_spans_.clear();
   carried_.clear();
   for (const int64_t s : carry_slots_) {
     const program::SlotMap& slots = tracker_.slots();
@@ -168,6 +169,8 @@ void Interpreter::start(const Op& op, CompiledOp& compiled, const std::vector<in
     call.destination = static_cast<char*>(call.destination) + own;
   tickets_.push_back(compiled.communicator->start(call, after));
   issued_on_.push_back(compiled.communicator);
+  if (site_.recorder != nullptr && site_.recorder->recording())
+    transfer_spans_.push_back({compiled.span_name, op.stream, static_cast<int64_t>(tickets_.size()) - 1});
 }
 
 void Interpreter::copy(const Op& op, const std::vector<int64_t>& loops) {
@@ -225,6 +228,10 @@ void Interpreter::finish() {
   const program::FinishPlan& plan = tracker_.finish();
   for (const int64_t number : plan.wait_for) wait_ticket(tickets_[number]);
   for (const int64_t s : plan.release) release(s);
+  for (const TransferSpan& span : transfer_spans_) {
+    const auto [begin, end] = tickets_[span.number].interval();
+    if (end > 0) site_.recorder->add(span.name, span.stream, {begin, end}, step_);
+  }
   const program::SlotMap& slots = tracker_.slots();
   for (const auto& [s, number] : plan.outstanding)
     residents_[slots.array_of(s)]->carries[slots.index_of(s)] = tickets_[number];

@@ -92,6 +92,10 @@ class Interpreter {
     comm::Call call;        // all but buffers, peer and step
     int span_name = 0;
   };
+  struct TransferSpan {
+    int name = 0, stream = 0;
+    int64_t number = 0;
+  };
   void compile();
   CompiledOp compile_op(const program::Op& op);
   void instance(const program::Op& op, const std::vector<int64_t>& loops);
@@ -122,6 +126,7 @@ class Interpreter {
   std::vector<comm::Ticket> tickets_;            // by transfer instance of this run
   std::vector<comm::Communicator*> issued_on_;   // by transfer instance of this run
   std::set<comm::Communicator*> communicators_;
+  std::vector<TransferSpan> transfer_spans_;     // of this run, while all spans are recorded
   std::unordered_map<const program::Op*, CompiledOp> compiled_;
   Instance instance_;
   RunTimes times_;

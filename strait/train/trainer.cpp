@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <csignal>
+#include <algorithm>
 
 #include "strait/base/clock.h"
 #include "strait/base/errors.h"
@@ -90,6 +90,7 @@ void Trainer::run() {
   while (step < run.train.steps && !stopped) {
     shared_.recorders[rank_].record_all(step - first < run.output.timeline_steps);
     const StepResult result = train_step(step);
+    ++steps_here_;
     count_traffic();
     ++step;
     if (!result.finite) non_finite(step, result);
@@ -138,9 +139,10 @@ void Trainer::non_finite(int64_t step, const StepResult& result) {
 void Trainer::count_traffic() {
   Ledger ledger;
   train_->drain_ledger(ledger);
-  for (size_t level = 0; level < shared_.step_bytes[rank_].size(); ++level)
-    shared_.step_bytes[rank_][level] = ledger.payload_bytes(static_cast<int64_t>(level));
   traffic_.merge(ledger);
+  const int64_t steps = std::max<int64_t>(1, steps_here_);
+  for (size_t level = 0; level < shared_.step_bytes[rank_].size(); ++level)
+    shared_.step_bytes[rank_][level] = traffic_.payload_bytes(static_cast<int64_t>(level)) / steps;
 }
 
 void Trainer::account(int64_t step, const StepResult& result) {

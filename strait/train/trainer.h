@@ -41,7 +41,7 @@ struct Shared {
   checkpoint::SaveSession saves;
   Outcome outcome;
   std::unique_ptr<report::MetricsWriter> metrics;   // rank 0
-  std::vector<std::vector<int64_t>> step_bytes;     // [rank][level] of the last step
+  std::vector<std::vector<int64_t>> step_bytes;     // [rank][level] per step so far
   std::vector<trace::Recorder> recorders;           // [rank] timeline and flight record
   std::mutex mutex;                                 // guards outcome.traffic
 };
@@ -90,6 +90,7 @@ class Trainer {
   Ledger traffic_;
   double exposed_seconds_ = 0, busy_seconds_ = 0;
   int64_t updates_ = 0;
+  int64_t steps_here_ = 0;            // steps of this process
   int64_t saved_step_ = -1;
   bool evaluated_ = false;
   double validation_loss_ = report::kUnknown;

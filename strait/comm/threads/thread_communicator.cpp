@@ -28,7 +28,11 @@ class ThreadCommunicator::Task final : public Ticket::State {
     if (failure_) raise(*failure_);
   }
 
+  std::pair<double, double> interval() const override { return {began_, ended_}; }
+  void begin() { began_ = now_seconds(); }
+
   void complete(std::optional<Failure> failure) {
+    ended_ = now_seconds();
     failure_ = std::move(failure);
     done_.store(true, std::memory_order_release);
     owner->done_signal_->notify();
@@ -42,7 +46,8 @@ class ThreadCommunicator::Task final : public Ticket::State {
 
  private:
   std::atomic<bool> done_{false};
-  std::optional<Failure> failure_;  // written before done_
+  std::optional<Failure> failure_;  // written before done_, as are the times
+  double began_ = 0, ended_ = 0;
 };
 
 namespace {
@@ -132,6 +137,7 @@ void ThreadCommunicator::run(const std::shared_ptr<Task>& task) {
   std::optional<Failure> failure;
   try {
     prepare(*task);
+    task->begin();
     execute(task);
     if (task->call->operation == Operation::kSend) return;  // the receiver completes it
   } catch (...) {

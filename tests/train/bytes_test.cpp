@@ -1,0 +1,175 @@
+// The honest ledger: what the runtime counted at the transport = what the simulator counted on its links =
+// what the cost model sums = closed forms, per level and per operation. And memory: state = formula, peak =
+// what the allocator saw.
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "strait/cost/cost.h"
+#include "strait/sim/simulate.h"
+#include "tests/train/small_run.h"
+
+namespace strait {
+namespace {
+
+using test::small_run;
+using test::TemporaryFolder;
+
+constexpr int64_t kAgreedBytes = 4 * 8;  // loss, count, squared norm, stop requests, in fp64
+
+struct Case {
+  std::string placement;
+  int64_t ranks, accumulation;
+  bool tied;
+};
+
+/// Bytes by operation and level.
+using Bytes = std::map<std::pair<std::string, int64_t>, int64_t>;
+
+/// One vector of V bytes moved by one exchange among `group` ranks, `stride` apart, `groups` such groups in
+/// the world: over the inner level of pairs (level 0) and over the rest (level 1).
+void add_exchange(Bytes& bytes, const std::string& operation, int64_t vector_bytes, int64_t group, int64_t stride) {
+  const int64_t in_pair = stride == 1 ? std::min<int64_t>(group, 2) : 1;
+  bytes[{operation, 0}] += vector_bytes * (in_pair - 1);
+  bytes[{operation, 1}] += vector_bytes * (group - in_pair);
+}
+
+/// The closed forms of one optimizer step, summed over all ranks; M = bytes of a unit.
+Bytes closed_form(const Case& c, const strategy::Design& design, int64_t inner) {
+  Bytes bytes;
+  const int64_t n = c.ranks, a = c.accumulation, groups = n / inner;
+  for (const UnitShape& unit : design.shape.units) {
+    const int64_t m = unit.elements * dtype_bytes(design.dtype);
+    const bool block = unit.name.starts_with("blocks.");
+    // Blocks are gathered twice per micro-step. The embedding's backward needs no weights and the head runs
+    // both at once: once each; tied, they are one unit, gathered twice.
+    const int64_t gathers = block || c.tied ? 2 : 1;
+    if (c.placement == "ddp") {
+      add_exchange(bytes, "all-reduce", 2 * m, n, 1);
+    } else if (c.placement == "zero1") {
+      add_exchange(bytes, "reduce-scatter", m, n, 1);
+      add_exchange(bytes, "all-gather", m, n, 1);
+    } else if (c.placement == "zero2") {
+      add_exchange(bytes, "reduce-scatter", a * m, n, 1);
+      add_exchange(bytes, "all-gather", m, n, 1);
+    } else if (c.placement == "zero3") {
+      add_exchange(bytes, "all-gather", a * gathers * m, n, 1);
+      add_exchange(bytes, "reduce-scatter", a * m, n, 1);
+    } else {
+      add_exchange(bytes, "all-gather", groups * a * gathers * m, inner, 1);
+      add_exchange(bytes, "reduce-scatter", groups * a * m, inner, 1);
+      const int64_t times = c.placement == "hsdp" ? a : 1;
+      add_exchange(bytes, "all-reduce", 2 * times * m, groups, inner);
+    }
+  }
+  add_exchange(bytes, "all-reduce", 2 * kAgreedBytes, n, 1);
+  std::erase_if(bytes, [](const auto& row) { return row.second == 0; });
+  return bytes;
+}
+
+Bytes bytes_of(const Ledger& ledger, int64_t steps) {
+  Bytes bytes;
+  for (const Traffic& row : ledger.rows()) {
+    EXPECT_EQ(row.payload_bytes % steps, 0);
+    EXPECT_EQ(row.metadata_bytes, 0);
+    bytes[{row.operation, row.level}] += row.payload_bytes / steps;
+  }
+  std::erase_if(bytes, [](const auto& row) { return row.second == 0; });
+  return bytes;
+}
+
+strait::Run run_of(const Case& c, const std::string& folder) {
+  return small_run(folder, {"placement.preset=" + c.placement, "train.steps=3",
+                            "train.micro_batch_size=" + std::to_string(24 / c.ranks / c.accumulation),
+                            std::string("model.shape.tied_head=") + (c.tied ? "true" : "false"),
+                            "cluster.levels=[{ name = \"pair\", size = 2, gb_per_second = 10.0, latency_microseconds = "
+                            "1.0 }, { name = \"world\", size = 0, gb_per_second = 1.0, latency_microseconds = 5.0 }]"});
+}
+
+std::vector<Case> all_cases() {
+  std::vector<Case> cases;
+  for (const char* placement : {"ddp", "zero1", "zero2", "zero3", "hsdp", "mics"})
+    for (const int64_t ranks : {2, 4, 8})
+      for (const int64_t accumulation : {1, 3})
+        for (const bool tied : {true, false}) cases.push_back({placement, ranks, accumulation, tied});
+  return cases;
+}
+
+TEST(Bytes, RuntimeSimulatorCostAndClosedFormAgreePerLevelAndOperation) {
+  const TemporaryFolder folder;
+  int number = 0;
+  for (const Case& c : all_cases()) {
+    strait::Run run = run_of(c, folder.path());
+    run.output.run_dir = folder.path() + "/" + std::to_string(number++);
+    const train::Job job = train::make_job(run, c.ranks);
+    const std::atomic<int> no_signal{0};
+    train::Outcome outcome;
+    train::train(job, {}, no_signal, outcome);
+    const std::string what = c.placement + " ranks " + std::to_string(c.ranks) + " accumulation " +
+                             std::to_string(c.accumulation) + (c.tied ? " tied" : " untied");
+    const Bytes want = closed_form(c, job.design, job.design.placement.optimizer);
+    EXPECT_EQ(bytes_of(outcome.traffic, 3), want) << what << " runtime";
+    EXPECT_EQ(bytes_of(job.simulated.traffic, 1), want) << what << " simulated";
+    EXPECT_EQ(bytes_of(job.cost.traffic, 1), want) << what << " cost";
+  }
+}
+
+TEST(Bytes, AProgramThatMovesAUnitTwiceIsNoticed) {
+  const TemporaryFolder folder;
+  const Case c{"zero3", 2, 1, true};
+  strategy::Design design = strategy::make_design(run_of(c, folder.path()), c.ranks, 40);
+  const Bytes want = closed_form(c, design, 2);
+  EXPECT_EQ(bytes_of(sim::simulate(design.train, design.cluster).traffic, 1), want);
+  for (size_t i = 0; i < design.train.body.size(); ++i) {
+    const auto* op = std::get_if<program::Op>(&design.train.body[i]);
+    if (op == nullptr || op->kind != program::OpKind::kReduceScatter) continue;
+    program::Program twice = design.train;
+    twice.body.insert(twice.body.begin() + static_cast<int64_t>(i), *op);
+    EXPECT_NE(bytes_of(sim::simulate(twice, design.cluster).traffic, 1), want);
+    EXPECT_NE(bytes_of(cost::price(twice, design.cluster).traffic, 1), want);
+    program::Program dropped = design.train;
+    dropped.body.erase(dropped.body.begin() + static_cast<int64_t>(i));
+    EXPECT_NE(bytes_of(cost::price(dropped, design.cluster).traffic, 1), want);
+    return;
+  }
+  FAIL() << "the program has no reduce-scatter";
+}
+
+TEST(Memory, StateIsTheFormulaAndThePeakIsWhatTheAllocatorSaw) {
+  const TemporaryFolder folder;
+  int number = 0;
+  for (const Case& c : all_cases()) {
+    if (!c.tied) continue;
+    strait::Run run = run_of(c, folder.path());
+    run.output.run_dir = folder.path() + "/" + std::to_string(number++);
+    const train::Job job = train::make_job(run, c.ranks);
+    const std::atomic<int> no_signal{0};
+    train::Outcome outcome;
+    train::train(job, {}, no_signal, outcome);
+    const strategy::Placement& p = job.design.placement;
+    for (int64_t rank = 0; rank < c.ranks; ++rank) {
+      int64_t weights = 0, gradients = 0, moments = 0;
+      for (const UnitShape& unit : job.design.shape.units) {
+        // A span of s of N ranks holds ceil(n / N) rounded up to 16, times N / s, elements, cut at the end.
+        const auto held = [&](int64_t span) {
+          if (span == 1) return unit.elements;
+          const int64_t grain = ((unit.elements + c.ranks - 1) / c.ranks + 15) / 16 * 16 * (c.ranks / span);
+          return std::clamp<int64_t>(unit.elements - grain * (rank % span), 0, grain);
+        };
+        weights += 8 * held(p.weights);
+        gradients += 8 * held(p.gradients);
+        moments += 16 * held(p.optimizer);
+      }
+      const program::MemoryUse& state = outcome.state_bytes[rank];
+      EXPECT_EQ(state.weights, weights) << c.placement << " rank " << rank;
+      EXPECT_EQ(state.gradients, gradients) << c.placement << " rank " << rank;
+      EXPECT_EQ(state.optimizer, moments) << c.placement << " rank " << rank;
+      const double predicted = static_cast<double>(outcome.predicted_peak_bytes[rank]);
+      EXPECT_NEAR(static_cast<double>(outcome.pool_peak_bytes[rank]), predicted, 0.05 * predicted)
+          << c.placement << " ranks " << c.ranks << " accumulation " << c.accumulation << " rank " << rank;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace strait
