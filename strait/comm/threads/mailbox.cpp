@@ -31,14 +31,16 @@ void Mailbox::post(int64_t from, int64_t to, const std::shared_ptr<Parcel>& parc
 
 bool Mailbox::withdraw(int64_t from, int64_t to, const std::shared_ptr<Parcel>& parcel,
                        const Failure& why) {
+  std::function<void(int64_t, const std::optional<Failure>&)> complete;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     bool waits = false;
     for (const auto& other : channel(from, to).parcels) waits = waits || other == parcel;
     if (!waits || parcel->withdrawn) return false;
     parcel->withdrawn = why;  // stays in its place, so that the matching receive fails and no other
+    complete.swap(parcel->complete);  // the mailbox must not keep the sender alive
   }
-  parcel->complete(0, why);
+  complete(0, why);
   return true;
 }
 

@@ -93,9 +93,7 @@ void copy_bytes(const void* source, void* destination, int64_t bytes) {
   std::memcpy(destination, source, bytes);
 }
 
-bool is_summable(Dtype dtype) {
-  return dtype != Dtype::kFloat16 && dtype != Dtype::kBfloat16;
-}
+bool is_summable(Dtype dtype) { return dtype != Dtype::kFloat16 && dtype != Dtype::kBfloat16; }
 
 void sum_in_order(Dtype dtype, const std::vector<const void*>& sources, void* destination,
                   int64_t elements, bool accumulate) {

@@ -301,6 +301,8 @@ void ThreadCommunicator::stop() {
   }
   work_signal_->notify();
   if (worker_.joinable()) worker_.join();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  sends_.clear();  // their tasks own this communicator
 }
 
 void ThreadCommunicator::count_sent(const Call& call, int64_t level, int64_t bytes) {

@@ -134,15 +134,20 @@ std::unique_ptr<ThreadWorlds> make_thread_worlds(int64_t size, const Cluster& cl
 void run_ranks(ThreadWorlds& worlds, const std::function<void(World&)>& body) {
   std::mutex mutex;
   std::exception_ptr first;
+  const auto fail = [&](World& world, const std::string& reason) {
+    {
+      const std::lock_guard<std::mutex> lock(mutex);
+      if (!first) first = std::current_exception();
+    }
+    world.abort(reason);
+  };
   const auto run = [&](World& world) {
     try {
       body(world);
     } catch (const std::exception& error) {
-      {
-        const std::lock_guard<std::mutex> lock(mutex);
-        if (!first) first = std::current_exception();
-      }
-      world.abort(error.what());
+      fail(world, error.what());
+    } catch (...) {
+      fail(world, "an exception of unknown type");
     }
   };
   std::vector<std::thread> threads;
