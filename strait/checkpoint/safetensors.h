@@ -18,7 +18,7 @@ namespace strait::checkpoint {
 /// Longest header that is read or written, in bytes.
 inline constexpr int64_t kMaximumHeaderBytes = 100'000'000;
 /// Most members that one JSON object of a header may have.
-inline constexpr int64_t kMaximumHeaderMembers = 50'000;
+inline constexpr int64_t kMaximumHeaderMembers = 10'000;
 
 using Metadata = std::vector<std::pair<std::string, std::string>>;
 

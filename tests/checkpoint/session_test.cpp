@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <atomic>
+#include <barrier>
 #include <fstream>
 
 #include "strait/base/errors.h"
@@ -42,11 +43,15 @@ TEST(Session, RanksSaveTogether) {
 TEST(Session, MissingRankIsNamedAfterTheDeadline) {
   const TemporaryFolder run;
   SaveSession session(run.path(), 3, 0.05);
+  std::barrier written(2);  // the deadline shall not meet ranks that are merely slow
   std::atomic<int> named = 0;
   on_ranks(2, [&](int64_t rank) {
     const ExampleShards shards(1, rank, 3);
+    session.add(1, rank, write_rank_file(session.open(1, rank), rank, shards.views),
+                description_of(rank, 1, 3));
+    written.arrive_and_wait();
     try {
-      session.save(1, rank, shards.views, description_of(rank, 1, 3));
+      session.wait(1, rank);
     } catch (const Timeout& error) {
       EXPECT_THAT(error.what(), HasSubstr("rank 2 had not written"));
       EXPECT_EQ(error.place().rank, 2);
@@ -169,6 +174,7 @@ TEST(Snapshot, MissingRankIsNamedAfterTheDeadline) {
   SnapshotWriter writer(session, 0);
   const ExampleShards shards(1, 0, 2);
   writer.start(1, shards.views, description_of(0, 1, 2));
+  while (writer.busy()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   EXPECT_THAT(message_of<Timeout>([&] { writer.finish(); }), HasSubstr("rank 1 had not written"));
 }
 
