@@ -67,8 +67,8 @@ std::optional<TomlValue> parse_value(const std::string& text) {
     TomlValue top = parse_toml("value = " + text, kCommandLine);
     auto& table = std::get<TomlValue::Table>(top.value);
     if (table.size() != 1) return std::nullopt;  // a line break smuggled in more keys
-    table[0].second.line = 0;
-    return std::move(table[0].second);
+    table[0].value.line = 0;
+    return std::move(table[0].value);
   } catch (const UserError&) {
     return std::nullopt;
   }
@@ -134,7 +134,7 @@ void apply_setting(const std::string& setting, Run& run) {
     run.written[name] = {kCommandLine, 0};
   } else if (auto table = is_section(name) ? parse_value(text) : std::nullopt;
              table && table->as<TomlValue::Table>()) {
-    for (auto& member : std::get<TomlValue::Table>(table->value)) member.second.line = 0;
+    for (auto& member : std::get<TomlValue::Table>(table->value)) member.value.line = 0;
     Reader(run, kCommandLine).read_table(*table->as<TomlValue::Table>(), name);
   } else {
     const std::string nearest = is_section(name) ? name + ".KEY" : nearest_key(name);

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <variant>
 #include <vector>
 
@@ -17,7 +16,8 @@ struct TomlValue {
     std::string type;  // "a date or time"
   };
   using Array = std::vector<TomlValue>;
-  using Table = std::vector<std::pair<std::string, TomlValue>>;
+  struct Member;  // {name, value}
+  using Table = std::vector<Member>;
   std::variant<bool, int64_t, double, std::string, Array, Table, Other> value;
   int64_t line = 0;  // 1-based line of the key (of the element inside arrays)
 
@@ -27,6 +27,11 @@ struct TomlValue {
   }
   /// "an integer", "a string", ... for messages.
   std::string type_name() const;
+};
+
+struct TomlValue::Member {
+  std::string name;
+  TomlValue value;
 };
 
 /// Parses a document into its top table. UserError with file and line when it is not TOML 1.0,
