@@ -23,11 +23,16 @@ constexpr int kSignals[] = {SIGTERM, SIGUSR1, SIGUSR2, SIGINT};
 
 StopSignals::StopSignals() {
   received_signal.store(0);
+  // A file-size limit or a closed pipe is an error of the write that meets it, not the end of the process.
+  std::signal(SIGXFSZ, SIG_IGN);
+  std::signal(SIGPIPE, SIG_IGN);
   for (const int number : kSignals) std::signal(number, on_signal);
 }
 
 StopSignals::~StopSignals() {
   for (const int number : kSignals) std::signal(number, SIG_DFL);
+  std::signal(SIGXFSZ, SIG_DFL);
+  std::signal(SIGPIPE, SIG_DFL);
 }
 
 const std::atomic<int>& StopSignals::received() const { return received_signal; }

@@ -1,0 +1,156 @@
+// Wrong input: the exit code of INTERFACE, a message that names what is wrong, and nothing lost.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/app/program.h"
+
+namespace strait {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using test::Child;
+using test::Ran;
+using test::run;
+using test::TemporaryFolder;
+
+class BadInput : public ::testing::Test {
+ protected:
+  Ran train(std::vector<std::string> sets, int64_t ranks = 1) {
+    std::vector<std::string> arguments = {"train", run_file_, "--ranks", std::to_string(ranks), "--set",
+                                          "output.run_dir=" + run_dir()};
+    for (const std::string& set : sets) {
+      arguments.push_back("--set");
+      arguments.push_back(set);
+    }
+    return run(arguments, folder_.path() + "/report.json");
+  }
+  std::string run_dir() const { return folder_.path() + "/run"; }
+  std::string file(const std::string& name, const std::string& contents) const {
+    const std::string path = folder_.path() + "/" + name;
+    std::ofstream(path) << contents;
+    return path;
+  }
+  /// Exit code 2, the texts in the message, an error object in the report and no run folder left behind.
+  void expect_refused(const Ran& ran, const std::vector<std::string>& texts) {
+    EXPECT_EQ(ran.exit_code, 2) << ran.err;
+    for (const std::string& text : texts) EXPECT_THAT(ran.err, HasSubstr(text));
+    ASSERT_FALSE(ran.report.is_null());
+    EXPECT_FALSE(ran.report.at("ok").as_bool());
+    EXPECT_EQ(ran.report.at("exit_code").as_integer(), 2);
+    EXPECT_FALSE(ran.report.at("error").at("message").as_string().empty());
+    EXPECT_FALSE(std::filesystem::exists(run_dir())) << "a refused run left its folder behind";
+  }
+
+  TemporaryFolder folder_;
+  std::string run_file_ = test::small_run_file(folder_.path());
+};
+
+TEST_F(BadInput, MalformedTomlNamesFileAndLine) {
+  run_file_ = file("bad.toml", "name = \"x\"\n[train]\nsteps = = 3\n");
+  expect_refused(train({}), {"bad.toml", "3"});
+}
+
+TEST_F(BadInput, AnUnknownKeyNamesTheNearest) {
+  expect_refused(train({"train.stepz=3"}), {"train.stepz", "train.steps"});
+}
+
+TEST_F(BadInput, ImpossibleCombinationsNameTheNearestChoice) {
+  expect_refused(train({"train.global_batch_size=7"}, 2), {"global_batch_size"});
+  expect_refused(train({"placement.preset=zero4"}), {"placement.preset", "zero"});
+  expect_refused(train({"placement.spans.weights=3"}, 4), {"placement.spans.weights"});
+  expect_refused(train({"model.shape.heads=3"}), {"heads"});
+  expect_refused(train({"train.precision=bf16"}), {"train.precision"});
+  expect_refused(train({"model.preset=gpt2-125m"}), {"gpt2-124m"});
+  expect_refused(train({"sync.policy=co2"}), {"sync.policy"});
+  expect_refused(train({"train.recompute=every:0"}), {"train.recompute"});
+}
+
+TEST_F(BadInput, TextThatIsMissingEmptyOrNotUtf8) {
+  expect_refused(train({"data.path=" + folder_.path() + "/none.txt"}), {"none.txt"});
+  expect_refused(train({"data.path=" + file("empty.txt", "")}), {"empty.txt"});
+  expect_refused(train({"data.path=" + file("latin.txt", "caf\xe9 au lait")}), {"latin.txt", "3", "windows-1252"});
+  expect_refused(train({"data.path=" + file("short.txt", "ab")}), {"short.txt"});
+}
+
+TEST_F(BadInput, AFolderThatHoldsARunIsNotOverwritten) {
+  ASSERT_EQ(train({"train.steps=2"}).exit_code, 0);
+  const std::string before = read_file(run_dir() + "/metrics.jsonl");
+  const Ran again = train({"train.steps=2"});
+  EXPECT_EQ(again.exit_code, 2);
+  EXPECT_THAT(again.err, AllOf(HasSubstr("already holds a run"), HasSubstr("checkpoint.resume")));
+  EXPECT_EQ(read_file(run_dir() + "/metrics.jsonl"), before);
+}
+
+TEST_F(BadInput, DamagedCheckpointsAreFoundAndNamed) {
+  ASSERT_EQ(train({"train.steps=2"}, 2).exit_code, 0);
+  const std::string checkpoint = run_dir() + "/checkpoints/step-00000002";
+  const std::string shard = checkpoint + "/rank-00001.safetensors";
+  const std::string whole = read_file(shard);
+  const auto resume = [&] { return train({"train.steps=4", "checkpoint.resume=" + checkpoint}, 2); };
+  std::string flipped = whole;
+  flipped[flipped.size() / 2] = static_cast<char>(flipped[flipped.size() / 2] ^ 1);
+  for (const std::string& damaged : {flipped, whole.substr(0, whole.size() / 2), std::string()}) {
+    std::ofstream(shard, std::ios::binary | std::ios::trunc) << damaged;
+    const Ran ran = resume();
+    EXPECT_EQ(ran.exit_code, 2) << ran.err;
+    EXPECT_THAT(ran.err, HasSubstr("rank-00001.safetensors"));
+  }
+  std::filesystem::remove(shard);
+  EXPECT_THAT(resume().err, HasSubstr("rank-00001.safetensors"));
+  std::ofstream(shard, std::ios::binary | std::ios::trunc) << whole;
+  EXPECT_EQ(resume().exit_code, 0);
+}
+
+TEST_F(BadInput, ACheckpointOfAnotherModelIsRefused) {
+  ASSERT_EQ(train({"train.steps=2"}).exit_code, 0);
+  const Ran ran = train({"train.steps=4", "checkpoint.resume=auto", "model.shape.layers=3"});
+  EXPECT_EQ(ran.exit_code, 2) << ran.err;
+  EXPECT_THAT(ran.err, HasSubstr("blocks.2"));
+}
+
+TEST_F(BadInput, ANonFiniteLossStopsWithFiveOrIsSkipped) {
+  // fp32 overflows in the second step; the first update already wrote weights near 1e30.
+  const Ran stopped = train({"optimizer.learning_rate=1e30", "optimizer.warmup_steps=0", "train.steps=6"}, 2);
+  EXPECT_EQ(stopped.exit_code, 5) << stopped.err;
+  EXPECT_THAT(stopped.err, AllOf(HasSubstr("step"), HasSubstr("learning_rate")));
+  EXPECT_EQ(stopped.report.at("error").at("kind").as_string(), "non-finite");
+  std::filesystem::remove_all(run_dir());
+  const Ran skipped =
+      train({"optimizer.learning_rate=1e30", "optimizer.warmup_steps=0", "train.steps=6", "train.non_finite=skip"}, 2);
+  EXPECT_EQ(skipped.exit_code, 0) << skipped.err;
+  EXPECT_EQ(skipped.report.at("steps").as_integer(), 6);
+}
+
+TEST_F(BadInput, APromptThatTheTokenizerCannotSay) {
+  ASSERT_EQ(train({"train.steps=2"}).exit_code, 0);
+  const Ran ran = run({"sample", run_dir(), "--prompt", "\xe2\x82\xac"});
+  EXPECT_EQ(ran.exit_code, 2) << ran.err;
+  EXPECT_EQ(run({"sample", folder_.path(), "--prompt", "s"}).exit_code, 2);
+}
+
+TEST_F(BadInput, AFullDiskEndsWithSixAndKeepsTheOldCheckpoint) {
+  ASSERT_EQ(train({"train.steps=2", "checkpoint.asynchronous=false"}).exit_code, 0);
+  const std::string old_manifest = read_file(run_dir() + "/checkpoints/step-00000002/manifest.json");
+  // A limit on file sizes stands for the full disk: the shard of this model is larger than 16 blocks of 512.
+  const std::string log = folder_.path() + "/log";
+  const std::string command = "ulimit -f 16; exec " STRAIT_BINARY_DIR "/strait train " + run_file_ +
+                              " --set output.run_dir=" + run_dir() +
+                              " --set checkpoint.resume=auto --set train.steps=4 >" + log + " 2>&1";
+  const int status = std::system(("bash -c '" + command + "'").c_str());
+  EXPECT_EQ(WEXITSTATUS(status), 6) << read_file(log);
+  EXPECT_EQ(read_file(run_dir() + "/checkpoints/step-00000002/manifest.json"), old_manifest);
+  const Ran resumed = train({"train.steps=4", "checkpoint.resume=auto"});
+  EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
+  EXPECT_EQ(resumed.report.at("resumed_from_step").as_integer(), 2);
+}
+
+TEST_F(BadInput, NothingFitsEndsWithThree) {
+  const Ran ran = run({"plan", run_file_, "--ranks", "2", "--set", "plan.memory_share=1e-9"}, folder_.path() + "/p.json");
+  EXPECT_EQ(ran.exit_code, 3) << ran.err;
+  EXPECT_THAT(ran.err, HasSubstr("per rank"));
+  EXPECT_GT(ran.report.at("rejected").size(), 0u);
+}
+
+}  // namespace
+}  // namespace strait

@@ -1,0 +1,107 @@
+// Runs the commands of the program: in this process, or as a child that can be killed.
+#pragma once
+
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "strait/app/commands.h"
+#include "strait/base/file.h"
+#include "strait/base/json.h"
+#include "strait/cli/program_commands.h"
+#include "strait/cli/run_command.h"
+#include "tests/train/small_run.h"
+
+extern char** environ;
+
+namespace strait::test {
+
+struct Ran {
+  int exit_code = -1;
+  std::string out, err;
+  Json report;   // what --json FILE holds, or null
+};
+
+/// One command in this process. With `json_file`, --json is given and read back.
+inline Ran run(std::vector<std::string> arguments, const std::string& json_file = "") {
+  cli::CommandTable table = cli::program_commands();
+  app::add_commands(table);
+  if (!json_file.empty()) {
+    arguments.push_back("--json");
+    arguments.push_back(json_file);
+  }
+  std::ostringstream out, err;
+  Ran ran;
+  ran.exit_code = cli::run_command(arguments, table, {out, err});
+  ran.out = out.str();
+  ran.err = err.str();
+  if (!json_file.empty() && std::filesystem::exists(json_file)) ran.report = Json::parse(read_file(json_file), json_file);
+  return ran;
+}
+
+/// The built program as a child process, its output in a file.
+class Child {
+ public:
+  Child(std::vector<std::string> arguments, const std::string& log) {
+    arguments.insert(arguments.begin(), STRAIT_BINARY_DIR "/strait");
+    std::vector<char*> raw;
+    for (std::string& argument : arguments) raw.push_back(argument.data());
+    raw.push_back(nullptr);
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_addopen(&actions, 1, log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0644);
+    posix_spawn_file_actions_adddup2(&actions, 1, 2);
+    failed_ = ::posix_spawn(&pid_, raw[0], &actions, nullptr, raw.data(), environ) != 0;
+    posix_spawn_file_actions_destroy(&actions);
+  }
+  ~Child() {
+    if (!failed_ && !reaped_) {
+      signal(SIGKILL);
+      wait();
+    }
+  }
+  Child(const Child&) = delete;
+  Child& operator=(const Child&) = delete;
+
+  void signal(int number) { ::kill(pid_, number); }
+  bool running() {
+    if (!reaped_ && ::waitpid(pid_, &status_, WNOHANG) == pid_) reaped_ = true;
+    return !reaped_ && !failed_;
+  }
+  /// Exit code, or 128 + the signal that ended it.
+  int wait() {
+    if (!reaped_) ::waitpid(pid_, &status_, 0);
+    reaped_ = true;
+    return WIFEXITED(status_) ? WEXITSTATUS(status_) : 128 + WTERMSIG(status_);
+  }
+
+ private:
+  pid_t pid_ = -1;
+  int status_ = 0;
+  bool reaped_ = false, failed_ = false;
+};
+
+inline void sleep_seconds(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
+
+/// small_run as a file; returns its path.
+inline std::string small_run_file(const std::string& folder) {
+  const std::string path = folder + "/small.toml";
+  write_text(folder, small_text(2000));
+  std::ofstream(path) << "name = \"small\"\n[model]\npreset = \"nano-char\"\n"
+                         "shape = { layers = 2, heads = 2, kv_heads = 2, width = 16, ffn_width = 40, context = 12 }\n"
+                         "[data]\npath = \"" << folder << "/text.txt\"\n"
+                         "[train]\nsteps = 30\nglobal_batch_size = 8\n"
+                         "[optimizer]\nlearning_rate = 3e-3\nwarmup_steps = 3\n"
+                         "[evaluation]\nevery_steps = 0\n";
+  return path;
+}
+
+}  // namespace strait::test
