@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <unordered_set>
 
 #include "strait/base/errors.h"
 
@@ -125,14 +126,12 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
   bool number_float(number_float_t value, const string_t&) override { return add(Json(value)); }
   bool string(string_t& value) override { return add(Json(std::move(value))); }
   bool binary(binary_t&) override { return false; }
-  bool start_object(size_t) override { return open(Json::object()); }
-  bool start_array(size_t) override { return open(Json::array()); }
+  bool start_object(size_t) override { return open(false); }
+  bool start_array(size_t) override { return open(true); }
   bool key(string_t& value) override {
-    for (const auto& [existing, unused] : stack_.back().value.as_object()) {
-      if (existing == value) {
-        error_ = "the key \"" + value + "\" stands twice in one object";
-        return false;
-      }
+    if (!stack_.back().keys.insert(value).second) {
+      error_ = "the key \"" + value + "\" stands twice in one object";
+      return false;
     }
     stack_.back().key = std::move(value);
     return true;
@@ -147,32 +146,37 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
   const std::string& error() const { return error_; }
 
  private:
+  /// An array or object that is not closed yet.
   struct Frame {
-    Json value;
-    std::string key;
+    bool is_array;
+    Json::Array elements;
+    Json::Object members;
+    std::string key;                       // of the member that comes next
+    std::unordered_set<std::string> keys;  // so that a vocabulary of 50,000 tokens is not searched for each
   };
-  bool add(Json value) {
+  bool add(Json&& value) {
     if (stack_.empty()) {
       result_ = std::move(value);
-    } else if (stack_.back().value.is_array()) {
-      stack_.back().value.push_back(std::move(value));
+    } else if (stack_.back().is_array) {
+      stack_.back().elements.push_back(std::move(value));
     } else {
-      stack_.back().value[stack_.back().key] = std::move(value);
+      stack_.back().members.emplace_back(std::move(stack_.back().key), std::move(value));
     }
     return true;
   }
-  bool open(Json value) {
+  bool open(bool is_array) {
     if (stack_.size() >= kDepthLimit) {
       error_ = "nested more than 200 deep";
       return false;
     }
-    stack_.push_back({std::move(value), {}});
+    stack_.push_back({is_array, {}, {}, {}, {}});
     return true;
   }
   bool close() {
-    Json done = std::move(stack_.back().value);
+    Frame done = std::move(stack_.back());
     stack_.pop_back();
-    return add(std::move(done));
+    return add(done.is_array ? Json(std::move(done.elements))
+                             : Json::from_members(std::move(done.members)));
   }
   std::vector<Frame> stack_;
   Json result_;

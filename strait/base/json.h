@@ -34,6 +34,8 @@ class Json {
 
   static Json object() { return Json(Object{}, 0); }
   static Json object(std::initializer_list<Member> members) { return Json(Object(members), 0); }
+  /// An object of `members`, whose keys are distinct. O(1), where operator[] searches for every new key.
+  static Json from_members(Object members) { return Json(std::move(members), 0); }
   static Json array() { return Json(Array{}); }
 
   bool is_null() const { return std::holds_alternative<std::nullptr_t>(value_); }
