@@ -18,7 +18,7 @@ namespace strait::app {
 namespace {
 
 constexpr int64_t kGpt2Vocabulary = 50257;
-constexpr double kTwinTolerance = 1e-4;   // relative difference of fp32 and fp64 loss
+constexpr double kTwinTolerance = 1e-4;  // relative difference of fp32 and fp64 loss
 
 Dtype dtype_of(const std::string& name, std::initializer_list<Dtype> choices) {
   std::vector<std::string> names;
@@ -26,15 +26,18 @@ Dtype dtype_of(const std::string& name, std::initializer_list<Dtype> choices) {
     names.push_back(dtype_name(dtype));
     if (name == dtype_name(dtype)) return dtype;
   }
-  throw UserError(fmt::format("--dtype {} is not available here; nearest: {}", name, nearest_choice(name, names)));
+  throw UserError(fmt::format("--dtype {} is not available here; nearest: {}", name,
+                              nearest_choice(name, names)));
 }
 
 measure::BenchRow gemm_row(const cli::Command& command) {
-  const measure::GemmShape shape{cli::case_number(command, "m", 1024), cli::case_number(command, "n", 1024),
+  const measure::GemmShape shape{cli::case_number(command, "m", 1024),
+                                 cli::case_number(command, "n", 1024),
                                  cli::case_number(command, "k", 1024)};
   const Dtype dtype = dtype_of(cli::case_text(command, "dtype", "fp32"),
                                {Dtype::kFloat32, Dtype::kFloat64, Dtype::kBfloat16});
-  return measure::bench_gemm(shape, dtype, cli::case_number(command, "threads", measure::available_cores()));
+  return measure::bench_gemm(shape, dtype,
+                             cli::case_number(command, "threads", measure::available_cores()));
 }
 
 measure::BenchRow collective_row(const cli::Command& command) {
@@ -43,7 +46,8 @@ measure::BenchRow collective_row(const cli::Command& command) {
   collective.backend = cli::case_text(command, "backend", collective.backend);
   collective.ranks = cli::case_number(command, "ranks", collective.ranks);
   collective.bytes = cli::case_number(command, "bytes", collective.bytes);
-  collective.dtype = dtype_of(cli::case_text(command, "dtype", "fp32"), {Dtype::kFloat32, Dtype::kFloat64});
+  collective.dtype =
+      dtype_of(cli::case_text(command, "dtype", "fp32"), {Dtype::kFloat32, Dtype::kFloat64});
   collective.codec = cli::case_text(command, "codec", collective.codec);
   return measure::bench_collective(collective);
 }
@@ -71,11 +75,14 @@ std::string verify_step(train::SoloStep& solo, const measure::StepCase& step, in
   }
   solo.step();
   const double after = solo.loss();
-  return after < before ? "" : fmt::format("a step on the same batch moved the loss from {} to {}", before, after);
+  return after < before
+             ? ""
+             : fmt::format("a step on the same batch moved the loss from {} to {}", before, after);
 }
 
 std::string peer_script() {
-  for (const char* candidate : {"bench/peers/gpt2_torch.py", "../bench/peers/gpt2_torch.py", "../../bench/peers/gpt2_torch.py"})
+  for (const char* candidate : {"bench/peers/gpt2_torch.py", "../bench/peers/gpt2_torch.py",
+                                "../../bench/peers/gpt2_torch.py"})
     if (std::filesystem::exists(candidate)) return candidate;
   return "bench/peers/gpt2_torch.py";
 }
@@ -100,16 +107,19 @@ measure::BenchRow step_row(const cli::Command& command) {
 void print_row(const measure::BenchRow& row, cli::Output& output) {
   output.line(row.bench_case.dump());
   if (!row.failure.empty()) return output.line("  FAILED: " + row.failure);
-  output.line(fmt::format("  {} median of {} ({} to {}), {:.4g} {}", cli::seconds_text(row.seconds->median),
-                          row.seconds->count, cli::seconds_text(row.seconds->min), cli::seconds_text(row.seconds->max),
+  output.line(fmt::format("  {} median of {} ({} to {}), {:.4g} {}",
+                          cli::seconds_text(row.seconds->median), row.seconds->count,
+                          cli::seconds_text(row.seconds->min), cli::seconds_text(row.seconds->max),
                           row.work / row.seconds->median, row.rate_unit));
   if (row.bound)
     output.line(fmt::format("  bound {}: {} = {:.0f} % of our time", row.bound->name,
-                            cli::seconds_text(row.bound->seconds), 100 * row.bound->seconds / row.seconds->median));
+                            cli::seconds_text(row.bound->seconds),
+                            100 * row.bound->seconds / row.seconds->median));
   for (const measure::BenchPeer& peer : row.peers) {
     if (peer.seconds)
-      output.line(fmt::format("  peer {} {}: {}, ours is {:.2f} times as fast", peer.name, peer.version,
-                              cli::seconds_text(peer.seconds->median), peer.seconds->median / row.seconds->median));
+      output.line(fmt::format("  peer {} {}: {}, ours is {:.2f} times as fast", peer.name,
+                              peer.version, cli::seconds_text(peer.seconds->median),
+                              peer.seconds->median / row.seconds->median));
     else
       output.line(fmt::format("  peer {}: missing: {}", peer.name, peer.missing));
   }
@@ -128,7 +138,8 @@ Json bench_command(const cli::Command& command, cli::Output& output) {
     report.rows.push_back(step_row(command));
   for (const measure::BenchRow& row : report.rows) print_row(row, output);
   output.partial() = measure::bench_report_to_json(report);
-  if (!report.verified()) throw InternalError("the result of the benchmark is wrong: " + report.rows.front().failure);
+  if (!report.verified())
+    throw InternalError("the result of the benchmark is wrong: " + report.rows.front().failure);
   return measure::bench_report_to_json(report);
 }
 
@@ -138,22 +149,24 @@ Json probe_command(const cli::Command& command, cli::Output& output) {
   const measure::ProbeResult result = measure::probe(options);
   write_file_atomically(command.output, measure::render_cluster_file(result));
   const Cluster cluster = measure::probe_cluster(result);
-  output.line(fmt::format("wrote {}: {} ranks x {} threads, {:.1f} GFLOP/s fp32 and {:.1f} GB/s of copies per rank, "
-                          "transport {:.2f} GB/s and {}",
-                          command.output, result.ranks, result.threads_per_rank, result.fp32_flops_per_second / 1e9,
-                          result.memcpy_bytes_per_second / 1e9, result.transport_bytes_per_second / 1e9,
-                          cli::seconds_text(result.transport_latency_seconds)));
-  return Json::object({{"cluster_file", command.output},
-                       {"ranks", result.ranks},
-                       {"threads_per_rank", result.threads_per_rank},
-                       {"fp32_flops_per_second", result.fp32_flops_per_second},
-                       {"fp64_flops_per_second", result.fp64_flops_per_second},
-                       {"bf16_flops_per_second",
-                        result.bf16_flops_per_second ? Json(*result.bf16_flops_per_second) : Json()},
-                       {"memory_bytes_per_second", cluster.memory_bytes_per_second},
-                       {"memory_bytes", result.memory_bytes},
-                       {"transport_bytes_per_second", result.transport_bytes_per_second},
-                       {"transport_latency_seconds", result.transport_latency_seconds}});
+  output.line(fmt::format(
+      "wrote {}: {} ranks x {} threads, {:.1f} GFLOP/s fp32 and {:.1f} GB/s of copies per rank, "
+      "transport {:.2f} GB/s and {}",
+      command.output, result.ranks, result.threads_per_rank, result.fp32_flops_per_second / 1e9,
+      result.memcpy_bytes_per_second / 1e9, result.transport_bytes_per_second / 1e9,
+      cli::seconds_text(result.transport_latency_seconds)));
+  return Json::object(
+      {{"cluster_file", command.output},
+       {"ranks", result.ranks},
+       {"threads_per_rank", result.threads_per_rank},
+       {"fp32_flops_per_second", result.fp32_flops_per_second},
+       {"fp64_flops_per_second", result.fp64_flops_per_second},
+       {"bf16_flops_per_second",
+        result.bf16_flops_per_second ? Json(*result.bf16_flops_per_second) : Json()},
+       {"memory_bytes_per_second", cluster.memory_bytes_per_second},
+       {"memory_bytes", result.memory_bytes},
+       {"transport_bytes_per_second", result.transport_bytes_per_second},
+       {"transport_latency_seconds", result.transport_latency_seconds}});
 }
 
 }  // namespace strait::app

@@ -16,12 +16,14 @@ void add_commands(cli::CommandTable& table) {
 
 Json inspect_command(const cli::Command& command, cli::Output& output) {
   Json found = checkpoint::inspect(command.path);
-  output.line(fmt::format("{}: step {}, {} parameters in {} tensors, {} ranks, {}", found.at("path").as_string(),
-                          found.at("step").as_integer(), found.at("parameters").as_integer(),
-                          found.at("tensors").size(), found.at("ranks").as_integer(),
+  output.line(fmt::format("{}: step {}, {} parameters in {} tensors, {} ranks, {}",
+                          found.at("path").as_string(), found.at("step").as_integer(),
+                          found.at("parameters").as_integer(), found.at("tensors").size(),
+                          found.at("ranks").as_integer(),
                           found.at("complete").as_bool() ? "complete" : "NOT complete"));
   for (const Json& file : found.at("files").as_array())
-    output.line(fmt::format("  {:<28} {:>14} bytes  {}", file.at("name").as_string(), file.at("bytes").as_integer(),
+    output.line(fmt::format("  {:<28} {:>14} bytes  {}", file.at("name").as_string(),
+                            file.at("bytes").as_integer(),
                             file.at("ok").as_bool() ? "ok" : "DAMAGED"));
   return found;
 }

@@ -11,7 +11,8 @@
 namespace strait::app {
 namespace {
 
-train::Observer observer_of(const train::Job& job, report::Progress& progress, cli::Output& output) {
+train::Observer observer_of(const train::Job& job, report::Progress& progress,
+                            cli::Output& output) {
   train::Observer observer;
   observer.step = [&](const report::StepMetrics& metrics) {
     std::string text = progress.advance(metrics);
@@ -29,8 +30,9 @@ void print_summary(const train::Job& job, const train::Outcome& outcome, cli::Ou
     output.line(fmt::format("validation loss {:.4f} nats per token, {:.3f} bits per byte",
                             outcome.validation.back().loss,
                             bits_per_byte(outcome.validation.back().loss, job.corpus.validation)));
-  output.line(fmt::format("stopped by {} after {} steps; run folder {}, checkpoint {}", outcome.stopped_by,
-                          outcome.steps, job.folder.path, outcome.checkpoint.empty() ? "none" : outcome.checkpoint));
+  output.line(fmt::format("stopped by {} after {} steps; run folder {}, checkpoint {}",
+                          outcome.stopped_by, outcome.steps, job.folder.path,
+                          outcome.checkpoint.empty() ? "none" : outcome.checkpoint));
 }
 
 }  // namespace
@@ -39,13 +41,16 @@ Json train_command(const cli::Command& command, cli::Output& output) {
   const StopSignals signals;
   const Run run = load_run(command.path, command.sets);
   const train::Job job = train::make_job(run, command.ranks.value_or(1));
-  for (const std::string& line : cli::plan_lines(job.design, job.simulated, job.cost)) output.line(line);
-  output.line(fmt::format("data        {}: {} training and {} validation tokens, vocabulary {}", job.corpus.source,
-                          job.corpus.training.tokens.size(), job.corpus.validation.tokens.size(),
-                          job.design.shape.vocabulary));
+  for (const std::string& line : cli::plan_lines(job.design, job.simulated, job.cost))
+    output.line(line);
+  output.line(fmt::format("data        {}: {} training and {} validation tokens, vocabulary {}",
+                          job.corpus.source, job.corpus.training.tokens.size(),
+                          job.corpus.validation.tokens.size(), job.design.shape.vocabulary));
   train::Outcome outcome;
   outcome.first_step = job.resume ? job.resume->manifest().step : 0;
-  if (job.resume) output.line(fmt::format("resumed     from {} at step {}", job.resume->path(), outcome.first_step));
+  if (job.resume)
+    output.line(
+        fmt::format("resumed     from {} at step {}", job.resume->path(), outcome.first_step));
   report::ProgressOptions options;
   options.total_steps = run.train.steps;
   options.first_step = outcome.first_step;
@@ -60,7 +65,8 @@ Json train_command(const cli::Command& command, cli::Output& output) {
     throw;
   }
   const int signal = signals.received().load();
-  outcome.stopped_by = outcome.steps < run.train.steps && signal != 0 ? signal_name(signal) : "steps";
+  outcome.stopped_by =
+      outcome.steps < run.train.steps && signal != 0 ? signal_name(signal) : "steps";
   print_summary(job, outcome, output);
   return train::outcome_json(job, outcome);
 }

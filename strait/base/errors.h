@@ -33,7 +33,10 @@ enum class ExitCode : int {
 class Error : public std::runtime_error {
  public:
   Error(ExitCode code, std::string kind, const std::string& message, ErrorPlace place = {})
-      : std::runtime_error(message), code_(code), kind_(std::move(kind)), place_(std::move(place)) {}
+      : std::runtime_error(message),
+        code_(code),
+        kind_(std::move(kind)),
+        place_(std::move(place)) {}
   ExitCode code() const { return code_; }
   const std::string& kind() const { return kind_; }
   const ErrorPlace& place() const { return place_; }

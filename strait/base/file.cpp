@@ -51,7 +51,8 @@ std::string read_file(const std::string& path) {
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   ErrorPlace place;
   place.file = path;
-  if (file.get() < 0) throw UserError(fmt::format("cannot open {}: {}", path, errno_text(errno)), place);
+  if (file.get() < 0)
+    throw UserError(fmt::format("cannot open {}: {}", path, errno_text(errno)), place);
   struct stat status {};
   if (::fstat(file.get(), &status) == 0 && S_ISDIR(status.st_mode))
     throw UserError(fmt::format("{} is a folder, not a file", path), place);
@@ -76,7 +77,8 @@ void sync_path(const std::string& path) {
 void write_file_atomically(const std::string& path, std::string_view contents) {
   const std::string temporary = fmt::format("{}.tmp-{}", path, ::getpid());
   try {
-    const Descriptor file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+    const Descriptor file(
+        ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
     if (file.get() < 0) fail("cannot create", temporary, errno);
     write_all(file.get(), contents, path);
     if (::fsync(file.get()) != 0) fail("cannot sync", path, errno);

@@ -31,12 +31,21 @@ const char* type_name(const Json& json) {
 size_t sequence_length(std::string_view text, size_t i) {
   const auto byte = [&](size_t k) { return static_cast<uint8_t>(text[k]); };
   const uint8_t first = byte(i);
-  const size_t length = first < 0x80 ? 1 : first < 0xc2 ? 0 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : first < 0xf5 ? 4 : 0;
+  const size_t length = first < 0x80   ? 1
+                        : first < 0xc2 ? 0
+                        : first < 0xe0 ? 2
+                        : first < 0xf0 ? 3
+                        : first < 0xf5 ? 4
+                                       : 0;
   if (length == 0 || i + length > text.size()) return 0;
   for (size_t k = 1; k < length; ++k)
     if ((byte(i + k) & 0xc0) != 0x80) return 0;
-  if (length == 3 && ((first == 0xe0 && byte(i + 1) < 0xa0) || (first == 0xed && byte(i + 1) > 0x9f))) return 0;
-  if (length == 4 && ((first == 0xf0 && byte(i + 1) < 0x90) || (first == 0xf4 && byte(i + 1) > 0x8f))) return 0;
+  if (length == 3 &&
+      ((first == 0xe0 && byte(i + 1) < 0xa0) || (first == 0xed && byte(i + 1) > 0x9f)))
+    return 0;
+  if (length == 4 &&
+      ((first == 0xf0 && byte(i + 1) < 0x90) || (first == 0xf4 && byte(i + 1) > 0x8f)))
+    return 0;
   return length;
 }
 
@@ -119,9 +128,12 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
  public:
   bool null() override { return add(Json()); }
   bool boolean(bool value) override { return add(Json(value)); }
-  bool number_integer(number_integer_t value) override { return add(Json(static_cast<int64_t>(value))); }
+  bool number_integer(number_integer_t value) override {
+    return add(Json(static_cast<int64_t>(value)));
+  }
   bool number_unsigned(number_unsigned_t value) override {
-    return add(value > INT64_MAX ? Json(static_cast<double>(value)) : Json(static_cast<int64_t>(value)));
+    return add(value > INT64_MAX ? Json(static_cast<double>(value))
+                                 : Json(static_cast<int64_t>(value)));
   }
   bool number_float(number_float_t value, const string_t&) override { return add(Json(value)); }
   bool string(string_t& value) override { return add(Json(std::move(value))); }
@@ -138,7 +150,8 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
   }
   bool end_object() override { return close(); }
   bool end_array() override { return close(); }
-  bool parse_error(size_t position, const std::string&, const nlohmann::detail::exception& e) override {
+  bool parse_error(size_t position, const std::string&,
+                   const nlohmann::detail::exception& e) override {
     error_ = fmt::format("at byte {}: {}", position, e.what());
     return false;
   }
@@ -151,8 +164,9 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
     bool is_array;
     Json::Array elements;
     Json::Object members;
-    std::string key;                       // of the member that comes next
-    std::unordered_set<std::string> keys;  // so that a vocabulary of 50,000 tokens is not searched for each
+    std::string key;  // of the member that comes next
+    std::unordered_set<std::string>
+        keys;  // so that a vocabulary of 50,000 tokens is not searched for each
   };
   bool add(Json&& value) {
     if (stack_.empty()) {

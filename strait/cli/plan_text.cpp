@@ -28,17 +28,22 @@ std::vector<std::string> plan_lines(const strategy::Design& design, const sim::R
   const Resolved& batch = design.batch;
   std::vector<std::string> lines;
   const ShapeOptions& shape = run.model.shape;
-  lines.push_back(fmt::format("model       {} {}: {} layers, {} heads, width {}, context {}; {:.2f} million parameters",
-                              run.model.preset, run.model.family, shape.layers, shape.heads, shape.width,
-                              shape.context, static_cast<double>(design.shape.parameters()) / 1e6));
-  lines.push_back(fmt::format("ranks       {} with {} compute thread{} each, {}", batch.ranks, batch.threads_per_rank,
-                              batch.threads_per_rank == 1 ? "" : "s", run.train.precision));
-  lines.push_back(fmt::format("batch       {} sequences = {} per rank and micro-step x {} ranks x {} micro-steps",
-                              batch.global_batch_size, batch.micro_batch_size, batch.data_ranks, batch.accumulation));
-  lines.push_back(fmt::format("placement   {}: {}", design.placement.preset, design.placement.describe()));
+  lines.push_back(fmt::format(
+      "model       {} {}: {} layers, {} heads, width {}, context {}; {:.2f} million parameters",
+      run.model.preset, run.model.family, shape.layers, shape.heads, shape.width, shape.context,
+      static_cast<double>(design.shape.parameters()) / 1e6));
+  lines.push_back(fmt::format("ranks       {} with {} compute thread{} each, {}", batch.ranks,
+                              batch.threads_per_rank, batch.threads_per_rank == 1 ? "" : "s",
+                              run.train.precision));
+  lines.push_back(fmt::format(
+      "batch       {} sequences = {} per rank and micro-step x {} ranks x {} micro-steps",
+      batch.global_batch_size, batch.micro_batch_size, batch.data_ranks, batch.accumulation));
+  lines.push_back(
+      fmt::format("placement   {}: {}", design.placement.preset, design.placement.describe()));
   for (const program::Group& group : design.train.groups)
     if (group.size > 1)
-      lines.push_back(fmt::format("group       {}: {} ranks, {} apart, over {}", group.name, group.size, group.stride,
+      lines.push_back(fmt::format("group       {}: {} ranks, {} apart, over {}", group.name,
+                                  group.size, group.stride,
                                   design.cluster.levels[group.level].name));
   std::string bytes;
   for (size_t level = 0; level < design.cluster.levels.size(); ++level)
@@ -47,10 +52,13 @@ std::vector<std::string> plan_lines(const strategy::Design& design, const sim::R
   lines.push_back(fmt::format("traffic     per step over all ranks: {}", bytes));
   const program::MemoryUse peak = program::peak_memory(design.train, 0);
   const program::MemoryUse state = program::resident_memory(design.train, 0);
-  lines.push_back(fmt::format("memory      {} per rank at the peak, {} of it state (weights {}, gradients {}, optimizer {})",
-                              bytes_text(static_cast<double>(peak.total())), bytes_text(static_cast<double>(state.total())),
-                              bytes_text(static_cast<double>(state.weights)), bytes_text(static_cast<double>(state.gradients)),
-                              bytes_text(static_cast<double>(state.optimizer))));
+  lines.push_back(fmt::format(
+      "memory      {} per rank at the peak, {} of it state (weights {}, gradients {}, optimizer "
+      "{})",
+      bytes_text(static_cast<double>(peak.total())), bytes_text(static_cast<double>(state.total())),
+      bytes_text(static_cast<double>(state.weights)),
+      bytes_text(static_cast<double>(state.gradients)),
+      bytes_text(static_cast<double>(state.optimizer))));
   const double share = simulated.seconds > 0 ? simulated.exposed_seconds / simulated.seconds : 0;
   lines.push_back(fmt::format("predicted   {} per step on {}, {:.1f} % of it waiting for links",
                               seconds_text(simulated.seconds), design.cluster.name, 100 * share));

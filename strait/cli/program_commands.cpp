@@ -32,7 +32,8 @@ int64_t vocabulary_of(const Run& run, Output& output) {
   bool assumed = false;
   const int64_t vocabulary = strategy::design_vocabulary(run, assumed);
   if (assumed)
-    output.line(fmt::format("note: data.path is not set, so a vocabulary of {} is assumed", vocabulary));
+    output.line(
+        fmt::format("note: data.path is not set, so a vocabulary of {} is assumed", vocabulary));
   return vocabulary;
 }
 
@@ -48,12 +49,16 @@ Json verify_command(const Command& command, Output& output) {
     for (const program::ValueArray& array : program->arrays) values += array.count;
     for (const program::Problem& problem : program::verify({*program})) {
       output.line(problem.message);
-      problems.push_back(Json::object(
-          {{"kind", problem.kind}, {"op", problem.op}, {"other", problem.other}, {"message", problem.message}}));
+      problems.push_back(Json::object({{"kind", problem.kind},
+                                       {"op", problem.op},
+                                       {"other", problem.other},
+                                       {"message", problem.message}}));
     }
   }
-  output.line(fmt::format("verified: {} operations, {} values, {} problems", ops, values, problems.size()));
-  return Json::object({{"rank_classes", 1}, {"ops", ops}, {"values", values}, {"problems", problems}});
+  output.line(
+      fmt::format("verified: {} operations, {} values, {} problems", ops, values, problems.size()));
+  return Json::object(
+      {{"rank_classes", 1}, {"ops", ops}, {"values", values}, {"problems", problems}});
 }
 
 Json simulate_command(const Command& command, Output& output) {
@@ -68,10 +73,12 @@ Json simulate_command(const Command& command, Output& output) {
   const cost::Cost cost = cost::price(design.train, design.cluster);
   for (const std::string& line : plan_lines(design, result, cost)) output.line(line);
   if (!command.trace.empty())
-    write_file_atomically(command.trace, trace::chrome_trace({&recorder}, program::stream_names(design.train)));
-  const double tokens = static_cast<double>(design.batch.global_batch_size * run.model.shape.context);
-  const double rate =
-      design.dtype == Dtype::kFloat64 ? design.cluster.flops_per_second_fp64 : design.cluster.flops_per_second_fp32;
+    write_file_atomically(command.trace,
+                          trace::chrome_trace({&recorder}, program::stream_names(design.train)));
+  const double tokens =
+      static_cast<double>(design.batch.global_batch_size * run.model.shape.context);
+  const double rate = design.dtype == Dtype::kFloat64 ? design.cluster.flops_per_second_fp64
+                                                      : design.cluster.flops_per_second_fp32;
   const double model_flops = model_flops_per_token(design.shape, run.model.shape.context);
   return Json::object(
       {{"ranks", ranks},
@@ -81,32 +88,36 @@ Json simulate_command(const Command& command, Output& output) {
        {"seconds_per_step", result.seconds},
        {"compute_seconds", result.compute_seconds},
        {"exposed_communication_seconds", result.exposed_seconds},
-       {"exposed_communication_share", result.seconds > 0 ? result.exposed_seconds / result.seconds : 0.0},
+       {"exposed_communication_share",
+        result.seconds > 0 ? result.exposed_seconds / result.seconds : 0.0},
        {"bubble_share", 0.0},
        {"bytes_per_step", trace::levels_json(result.traffic, level_names(design.cluster), 1)},
        {"memory", Json(Json::Array{program::to_json(program::peak_memory(design.train, 0))})},
        {"tokens_per_second", tokens / result.seconds},
-       {"model_flops_utilization", tokens * model_flops / result.seconds / (rate * static_cast<double>(ranks))},
+       {"model_flops_utilization",
+        tokens * model_flops / result.seconds / (rate * static_cast<double>(ranks))},
        {"goodput", Json()},
        {"trace", command.trace.empty() ? Json() : Json(command.trace)}});
 }
 
 void print_candidates(const plan::SearchResult& result, int64_t keep, Output& output) {
-  output.line(fmt::format("{:>3}  {:<8} {:>11} {:>12} {:<9} {:>12} {:>11} {:>9}", "#", "placement", "micro-batch",
-                          "accumulation", "recompute", "step", "memory", "exposed"));
+  output.line(fmt::format("{:>3}  {:<8} {:>11} {:>12} {:<9} {:>12} {:>11} {:>9}", "#", "placement",
+                          "micro-batch", "accumulation", "recompute", "step", "memory", "exposed"));
   int64_t position = 0;
   for (const plan::Candidate& candidate : result.candidates) {
     if (++position > keep) break;
     const strategy::Design& design = candidate.design;
-    output.line(fmt::format("{:>3}  {:<9} {:>11} {:>12} {:<9} {:>12} {:>11} {:>7.1f} %", position,
-                            design.placement.preset, design.batch.micro_batch_size, design.batch.accumulation,
-                            design.run.train.recompute, seconds_text(candidate.simulated.seconds),
-                            bytes_text(static_cast<double>(candidate.memory.total())),
-                            100 * candidate.simulated.exposed_seconds / candidate.simulated.seconds));
+    output.line(fmt::format(
+        "{:>3}  {:<9} {:>11} {:>12} {:<9} {:>12} {:>11} {:>7.1f} %", position,
+        design.placement.preset, design.batch.micro_batch_size, design.batch.accumulation,
+        design.run.train.recompute, seconds_text(candidate.simulated.seconds),
+        bytes_text(static_cast<double>(candidate.memory.total())),
+        100 * candidate.simulated.exposed_seconds / candidate.simulated.seconds));
   }
   for (const plan::Rejection& rejection : result.rejected)
-    output.line(fmt::format("left out: {} x {}: needs {} per rank (most of it {}), has {}", rejection.count,
-                            rejection.family, bytes_text(static_cast<double>(rejection.needs_bytes)), rejection.where,
+    output.line(fmt::format("left out: {} x {}: needs {} per rank (most of it {}), has {}",
+                            rejection.count, rejection.family,
+                            bytes_text(static_cast<double>(rejection.needs_bytes)), rejection.where,
                             bytes_text(static_cast<double>(rejection.has_bytes))));
 }
 
@@ -117,12 +128,15 @@ Json plan_command(const Command& command, Output& output) {
   print_candidates(result, run.plan.keep, output);
   output.partial() = plan::search_json(result, ranks, run.plan.keep, "");
   if (result.candidates.empty()) {
-    const plan::Rejection& nearest = *std::min_element(
-        result.rejected.begin(), result.rejected.end(),
-        [](const plan::Rejection& a, const plan::Rejection& b) { return a.needs_bytes < b.needs_bytes; });
-    throw NothingFits(fmt::format("nothing fits: {} needs the least, {} per rank (most of it {}), and {} are there",
-                                  nearest.family, bytes_text(static_cast<double>(nearest.needs_bytes)), nearest.where,
-                                  bytes_text(static_cast<double>(nearest.has_bytes))));
+    const plan::Rejection& nearest =
+        *std::min_element(result.rejected.begin(), result.rejected.end(),
+                          [](const plan::Rejection& a, const plan::Rejection& b) {
+                            return a.needs_bytes < b.needs_bytes;
+                          });
+    throw NothingFits(fmt::format(
+        "nothing fits: {} needs the least, {} per rank (most of it {}), and {} are there",
+        nearest.family, bytes_text(static_cast<double>(nearest.needs_bytes)), nearest.where,
+        bytes_text(static_cast<double>(nearest.has_bytes))));
   }
   std::string written;
   if (!command.output.empty()) {

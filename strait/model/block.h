@@ -13,20 +13,21 @@ namespace strait::model {
 
 /// A micro-batch on the host. Rows are sequences; `targets` may hold -1 = not counted.
 struct Batch {
-  int64_t batch = 0, tokens = 0;               // B sequences of T tokens
-  const int32_t* inputs = nullptr;             // [B, T]
-  const int32_t* targets = nullptr;            // [B, T]
-  const int32_t* document_starts = nullptr;    // [B, T] first position of the token's document, or null
-  const int64_t* sequences = nullptr;          // [B] index of the sequence in the run, for random streams
+  int64_t batch = 0, tokens = 0;     // B sequences of T tokens
+  const int32_t* inputs = nullptr;   // [B, T]
+  const int32_t* targets = nullptr;  // [B, T]
+  const int32_t* document_starts =
+      nullptr;                         // [B, T] first position of the token's document, or null
+  const int64_t* sequences = nullptr;  // [B] index of the sequence in the run, for random streams
 };
 
 /// Everything that decides the numbers besides the buffers.
 struct Settings {
-  Dtype dtype = Dtype::kFloat32;   // fp32 or fp64
-  int threads = 1;                 // compute threads of this rank
-  uint64_t seed = 0;               // dropout streams: (seed, block, sequence, element)
-  bool training = true;            // dropout acts
-  double loss_scale = 1.0;         // gradients are those of loss_scale * (sum of token losses)
+  Dtype dtype = Dtype::kFloat32;  // fp32 or fp64
+  int threads = 1;                // compute threads of this rank
+  uint64_t seed = 0;              // dropout streams: (seed, block, sequence, element)
+  bool training = true;           // dropout acts
+  double loss_scale = 1.0;        // gradients are those of loss_scale * (sum of token losses)
 };
 
 /// Buffers of one call; pointers to elements of Settings::dtype. Null = not part of this call.
@@ -41,15 +42,15 @@ struct Call {
   const void* output_gradient = nullptr;  // [B, T, C]
   void* input_gradient = nullptr;         // [B, T, C]
   void* gradient = nullptr;               // flat unit
-  bool accumulate = false;                // add to `gradient` instead of overwriting the block's parameters
-  void* bundle = nullptr;                 // BlockSizes::bundle_bytes
-  void* workspace = nullptr;              // forward_ or backward_workspace_bytes
-  double* loss_sum = nullptr;             // head: += sum of token losses (unscaled), in target order
-  int64_t* loss_count = nullptr;          // head: += counted targets
-  void* cache = nullptr;                  // key/value cache of this block (cache_bytes)
-  int64_t cache_capacity = 0;             // tokens per sequence that the cache holds
-  int64_t position = 0;                   // cached forward: tokens already in the cache
-  void* logits = nullptr;                 // head, generation: [B, vocabulary] of the last position
+  bool accumulate = false;        // add to `gradient` instead of overwriting the block's parameters
+  void* bundle = nullptr;         // BlockSizes::bundle_bytes
+  void* workspace = nullptr;      // forward_ or backward_workspace_bytes
+  double* loss_sum = nullptr;     // head: += sum of token losses (unscaled), in target order
+  int64_t* loss_count = nullptr;  // head: += counted targets
+  void* cache = nullptr;          // key/value cache of this block (cache_bytes)
+  int64_t cache_capacity = 0;     // tokens per sequence that the cache holds
+  int64_t position = 0;           // cached forward: tokens already in the cache
+  void* logits = nullptr;         // head, generation: [B, vocabulary] of the last position
 };
 
 /// One block of the chain. Thread-safe: all state is in the call.
@@ -84,6 +85,7 @@ class Model {
 
 /// Initial values of elements [begin, end) of `unit`, depending only on (seed, parameter name, element).
 /// `destination` points at element `begin`.
-void initialize(const UnitShape& unit, uint64_t seed, Dtype dtype, int64_t begin, int64_t end, void* destination);
+void initialize(const UnitShape& unit, uint64_t seed, Dtype dtype, int64_t begin, int64_t end,
+                void* destination);
 
 }  // namespace strait::model

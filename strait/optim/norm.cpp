@@ -85,9 +85,7 @@ HWY_INLINE double sum_squares(const T* values, size_t count) {
   return total;
 }
 
-double sum_squares_floats(const float* values, size_t count) {
-  return sum_squares(values, count);
-}
+double sum_squares_floats(const float* values, size_t count) { return sum_squares(values, count); }
 double sum_squares_doubles(const double* values, size_t count) {
   return sum_squares(values, count);
 }

@@ -55,9 +55,9 @@ Candidate evaluate(const Run& run, int64_t ranks, int64_t vocabulary) {
 }
 
 std::string largest_part(const program::MemoryUse& use) {
-  const std::pair<int64_t, const char*> parts[] = {{use.weights, "weights"},         {use.gradients, "gradients"},
-                                                   {use.optimizer, "optimizer"},     {use.activations, "activations"},
-                                                   {use.secondary, "secondary"},     {use.buffers, "buffers"}};
+  const std::pair<int64_t, const char*> parts[] = {
+      {use.weights, "weights"},         {use.gradients, "gradients"}, {use.optimizer, "optimizer"},
+      {use.activations, "activations"}, {use.secondary, "secondary"}, {use.buffers, "buffers"}};
   return std::max_element(std::begin(parts), std::end(parts))->second;
 }
 
@@ -73,14 +73,17 @@ void reject(SearchResult& result, const Candidate& candidate, int64_t has_bytes)
     }
     return;
   }
-  result.rejected.push_back({family, "memory", 1, needs, has_bytes, largest_part(candidate.memory)});
+  result.rejected.push_back(
+      {family, "memory", 1, needs, has_bytes, largest_part(candidate.memory)});
 }
 
 Json candidate_json(const Candidate& candidate, int64_t position) {
   const strategy::Design& design = candidate.design;
-  const double tokens = static_cast<double>(design.batch.global_batch_size * design.run.model.shape.context);
+  const double tokens =
+      static_cast<double>(design.batch.global_batch_size * design.run.model.shape.context);
   const double seconds = candidate.simulated.seconds;
-  const double peak = candidate.bound_seconds > 0 ? candidate.cost.flops / candidate.bound_seconds : 0;
+  const double peak =
+      candidate.bound_seconds > 0 ? candidate.cost.flops / candidate.bound_seconds : 0;
   const double model_flops = model_flops_per_token(design.shape, design.run.model.shape.context);
   return Json::object(
       {{"position", position},
@@ -91,14 +94,16 @@ Json candidate_json(const Candidate& candidate, int64_t position) {
        {"accumulation", design.batch.accumulation},
        {"recompute", design.run.train.recompute},
        {"seconds_per_step", seconds},
-       {"cost_seconds_per_step", candidate.cost.compute_seconds + candidate.cost.communication_seconds},
+       {"cost_seconds_per_step",
+        candidate.cost.compute_seconds + candidate.cost.communication_seconds},
        {"compute_seconds", candidate.simulated.compute_seconds},
        {"exposed_communication_seconds", candidate.simulated.exposed_seconds},
        {"bubble_seconds", 0.0},
        {"tokens_per_second", tokens / seconds},
        {"model_flops_utilization",
         tokens * model_flops / seconds / (peak * static_cast<double>(design.batch.ranks))},
-       {"bytes_per_step", trace::levels_json(candidate.simulated.traffic, level_names(design.cluster), 1)},
+       {"bytes_per_step",
+        trace::levels_json(candidate.simulated.traffic, level_names(design.cluster), 1)},
        {"memory", program::to_json(candidate.memory)}});
 }
 
@@ -117,8 +122,8 @@ SearchResult search(const Run& run, int64_t ranks, int64_t vocabulary) {
         write_key(trial, "placement.preset");
         ++result.enumerated;
         Candidate candidate = evaluate(trial, ranks, vocabulary);
-        const int64_t has_bytes = static_cast<int64_t>(run.plan.memory_share *
-                                                       static_cast<double>(candidate.design.cluster.memory_bytes));
+        const int64_t has_bytes = static_cast<int64_t>(
+            run.plan.memory_share * static_cast<double>(candidate.design.cluster.memory_bytes));
         if (candidate.memory.total() > has_bytes)
           reject(result, candidate, has_bytes);
         else
@@ -126,19 +131,23 @@ SearchResult search(const Run& run, int64_t ranks, int64_t vocabulary) {
       }
     }
   }
-  std::stable_sort(result.candidates.begin(), result.candidates.end(), [](const Candidate& a, const Candidate& b) {
-    if (a.simulated.seconds != b.simulated.seconds) return a.simulated.seconds < b.simulated.seconds;
-    return a.memory.total() < b.memory.total();
-  });
+  std::stable_sort(result.candidates.begin(), result.candidates.end(),
+                   [](const Candidate& a, const Candidate& b) {
+                     if (a.simulated.seconds != b.simulated.seconds)
+                       return a.simulated.seconds < b.simulated.seconds;
+                     return a.memory.total() < b.memory.total();
+                   });
   result.wall_seconds = now_seconds() - began;
   return result;
 }
 
-Json search_json(const SearchResult& result, int64_t ranks, int64_t keep, const std::string& run_file) {
+Json search_json(const SearchResult& result, int64_t ranks, int64_t keep,
+                 const std::string& run_file) {
   Json candidates = Json::array();
   double bound = 0;
   for (size_t i = 0; i < result.candidates.size(); ++i) {
-    if (i == 0 || result.candidates[i].bound_seconds < bound) bound = result.candidates[i].bound_seconds;
+    if (i == 0 || result.candidates[i].bound_seconds < bound)
+      bound = result.candidates[i].bound_seconds;
     if (static_cast<int64_t>(i) < keep)
       candidates.push_back(candidate_json(result.candidates[i], static_cast<int64_t>(i) + 1));
   }

@@ -20,17 +20,17 @@ struct Candidate {
   strategy::Design design;
   sim::Result simulated;
   cost::Cost cost;
-  program::MemoryUse memory;   // peak of the rank that holds most
-  double bound_seconds = 0;    // its floating-point operations at the cluster's rate
+  program::MemoryUse memory;  // peak of the rank that holds most
+  double bound_seconds = 0;   // its floating-point operations at the cluster's rate
 };
 
 /// Why a family of candidates was left out.
 struct Rejection {
-  std::string family;          // "ddp, micro-batch 8"
-  std::string reason;          // "memory", ...
+  std::string family;  // "ddp, micro-batch 8"
+  std::string reason;  // "memory", ...
   int64_t count = 0;
   int64_t needs_bytes = 0, has_bytes = 0;
-  std::string where;           // what needs most: "optimizer", "activations", ...
+  std::string where;  // what needs most: "optimizer", "activations", ...
 };
 
 struct SearchResult {
@@ -46,6 +46,7 @@ struct SearchResult {
 SearchResult search(const Run& run, int64_t ranks, int64_t vocabulary);
 
 /// The plan report of the best `keep` candidates. `run_file`: where the best one was written, or "".
-Json search_json(const SearchResult& result, int64_t ranks, int64_t keep, const std::string& run_file);
+Json search_json(const SearchResult& result, int64_t ranks, int64_t keep,
+                 const std::string& run_file);
 
 }  // namespace strait::plan

@@ -34,7 +34,8 @@ comm::Operation operation_of(OpKind kind) {
 }
 
 bool may_carry(const program::ValueArray& array) {
-  return array.lifetime != program::Lifetime::kTransient && array.lifetime != program::Lifetime::kResident;
+  return array.lifetime != program::Lifetime::kTransient &&
+         array.lifetime != program::Lifetime::kResident;
 }
 
 }  // namespace
@@ -58,12 +59,14 @@ Interpreter::Interpreter(const program::Program& program, const Site& site)
 }
 
 void Interpreter::compile() {
-  program::for_each_op(program_.body, [&](const Op& op) { compiled_.emplace(&op, compile_op(op)); });
+  program::for_each_op(program_.body,
+                       [&](const Op& op) { compiled_.emplace(&op, compile_op(op)); });
 }
 
 Interpreter::CompiledOp Interpreter::compile_op(const Op& op) {
   CompiledOp compiled;
-  if (site_.recorder != nullptr) compiled.span_name = site_.recorder->name(program::print_op(program_, op));
+  if (site_.recorder != nullptr)
+    compiled.span_name = site_.recorder->name(program::print_op(program_, op));
   if (!program::is_communication(op.kind)) return compiled;
   const int64_t rank = site_.state.rank();
   const program::Group& group = program_.groups[op.group];
@@ -81,7 +84,8 @@ Interpreter::CompiledOp Interpreter::compile_op(const Op& op) {
   const program::Partition split = program::transfer_partition(program_, op, rank);
   const bool one_part =
       op.kind == OpKind::kBroadcast || op.kind == OpKind::kSend || op.kind == OpKind::kReceive;
-  for (int64_t part = 0; part < (one_part ? 1 : group.size); ++part) call.counts.push_back(split.count(part));
+  for (int64_t part = 0; part < (one_part ? 1 : group.size); ++part)
+    call.counts.push_back(split.count(part));
   // Every member sends part p of an equal split to position p, so it receives its own part from each.
   if (op.kind == OpKind::kAllToAll)
     call.receive_counts.assign(static_cast<size_t>(group.size), split.count(group.position(rank)));
@@ -102,7 +106,8 @@ RunTimes Interpreter::run(int64_t step) {
   }
   tracker_.begin(carried_);
   try {
-    program::for_each_instance(program_, [&](const Op& op, const std::vector<int64_t>& loops) { instance(op, loops); });
+    program::for_each_instance(
+        program_, [&](const Op& op, const std::vector<int64_t>& loops) { instance(op, loops); });
     finish();
   } catch (...) {
     release_all();
@@ -145,7 +150,8 @@ void Interpreter::wait_ticket(comm::Ticket& ticket) {
 void Interpreter::wait_for(const program::StepPlan& plan) {
   for (const int64_t number : plan.wait_for) wait_ticket(tickets_[number]);
   const program::SlotMap& slots = tracker_.slots();
-  for (const int64_t s : plan.carries) wait_ticket(residents_[slots.array_of(s)]->carries[slots.index_of(s)]);
+  for (const int64_t s : plan.carries)
+    wait_ticket(residents_[slots.array_of(s)]->carries[slots.index_of(s)]);
 }
 
 void Interpreter::start(const Op& op, CompiledOp& compiled, const std::vector<int64_t>& loops,
@@ -161,28 +167,33 @@ void Interpreter::start(const Op& op, CompiledOp& compiled, const std::vector<in
   call.source = op.reads.empty() ? nullptr : data_[slot(op.reads.front(), loops)];
   call.destination = op.writes.empty() ? nullptr : data_[slot(op.writes.front(), loops)];
   const int64_t position = program_.groups[op.group].position(site_.state.rank());
-  const int64_t own = call.counts.size() > 1 ? op.partition.begin(position) * dtype_bytes(call.dtype) : 0;
+  const int64_t own =
+      call.counts.size() > 1 ? op.partition.begin(position) * dtype_bytes(call.dtype) : 0;
   // In place: an all-gather's source and a reduce-scatter's destination are this rank's part of the vector.
-  if (op.kind == OpKind::kAllGather && !op.reads.empty() && program_.arrays[op.reads.front().array].group < 0)
+  if (op.kind == OpKind::kAllGather && !op.reads.empty() &&
+      program_.arrays[op.reads.front().array].group < 0)
     call.source = static_cast<const char*>(call.source) + own;
   if (op.kind == OpKind::kReduceScatter && program_.arrays[op.writes.front().array].group < 0)
     call.destination = static_cast<char*>(call.destination) + own;
   tickets_.push_back(compiled.communicator->start(call, after));
   issued_on_.push_back(compiled.communicator);
   if (site_.recorder != nullptr && site_.recorder->recording())
-    transfer_spans_.push_back({compiled.span_name, op.stream, static_cast<int64_t>(tickets_.size()) - 1});
+    transfer_spans_.push_back(
+        {compiled.span_name, op.stream, static_cast<int64_t>(tickets_.size()) - 1});
 }
 
 void Interpreter::copy(const Op& op, const std::vector<int64_t>& loops) {
   const int from = op.reads.front().array, to = op.writes.front().array;
   if (value_bytes_[from] != value_bytes_[to])
-    throw InternalError("copy of values of different size: " + program::print_op(program_, op, &loops));
+    throw InternalError("copy of values of different size: " +
+                        program::print_op(program_, op, &loops));
   if (value_bytes_[from] == 0) return;
   std::memcpy(data_[slot(op.writes.front(), loops)], data_[slot(op.reads.front(), loops)],
               static_cast<size_t>(value_bytes_[from]));
 }
 
-void Interpreter::bind_operands(const std::vector<program::Operand>& operands, const std::vector<int64_t>& loops,
+void Interpreter::bind_operands(const std::vector<program::Operand>& operands,
+                                const std::vector<int64_t>& loops,
                                 std::vector<Bound>& bound) const {
   bound.clear();
   for (const program::Operand& operand : operands) {
@@ -192,7 +203,8 @@ void Interpreter::bind_operands(const std::vector<program::Operand>& operands, c
   }
 }
 
-void Interpreter::compute(const Op& op, const CompiledOp& compiled, const std::vector<int64_t>& loops) {
+void Interpreter::compute(const Op& op, const CompiledOp& compiled,
+                          const std::vector<int64_t>& loops) {
   instance_.program = &program_;
   instance_.op = &op;
   instance_.step = step_;

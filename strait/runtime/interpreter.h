@@ -89,7 +89,7 @@ class Interpreter {
  private:
   struct CompiledOp {
     comm::Communicator* communicator = nullptr;
-    comm::Call call;        // all but buffers, peer and step
+    comm::Call call;  // all but buffers, peer and step
     int span_name = 0;
   };
   struct TransferSpan {
@@ -101,10 +101,11 @@ class Interpreter {
   void instance(const program::Op& op, const std::vector<int64_t>& loops);
   void start(const program::Op& op, CompiledOp& compiled, const std::vector<int64_t>& loops,
              const program::StepPlan& plan);
-  void compute(const program::Op& op, const CompiledOp& compiled, const std::vector<int64_t>& loops);
+  void compute(const program::Op& op, const CompiledOp& compiled,
+               const std::vector<int64_t>& loops);
   void copy(const program::Op& op, const std::vector<int64_t>& loops);
-  void bind_operands(const std::vector<program::Operand>& operands, const std::vector<int64_t>& loops,
-                     std::vector<Bound>& bound) const;
+  void bind_operands(const std::vector<program::Operand>& operands,
+                     const std::vector<int64_t>& loops, std::vector<Bound>& bound) const;
   void wait_for(const program::StepPlan& plan);
   void wait_ticket(comm::Ticket& ticket);
   void allocate(int64_t slot);
@@ -118,15 +119,15 @@ class Interpreter {
   const program::Program& program_;
   Site site_;
   program::LifetimeTracker tracker_;
-  std::vector<int64_t> value_bytes_;             // by array
-  std::vector<ResidentArray*> residents_;        // by array, nullptr for transient ones
-  std::vector<int64_t> carry_slots_;             // slots of arrays that may carry
-  std::vector<int64_t> carried_;                 // scratch: slots with a carry under way
-  std::vector<void*> data_;                      // by slot
-  std::vector<comm::Ticket> tickets_;            // by transfer instance of this run
-  std::vector<comm::Communicator*> issued_on_;   // by transfer instance of this run
+  std::vector<int64_t> value_bytes_;            // by array
+  std::vector<ResidentArray*> residents_;       // by array, nullptr for transient ones
+  std::vector<int64_t> carry_slots_;            // slots of arrays that may carry
+  std::vector<int64_t> carried_;                // scratch: slots with a carry under way
+  std::vector<void*> data_;                     // by slot
+  std::vector<comm::Ticket> tickets_;           // by transfer instance of this run
+  std::vector<comm::Communicator*> issued_on_;  // by transfer instance of this run
   std::set<comm::Communicator*> communicators_;
-  std::vector<TransferSpan> transfer_spans_;     // of this run, while all spans are recorded
+  std::vector<TransferSpan> transfer_spans_;  // of this run, while all spans are recorded
   std::unordered_map<const program::Op*, CompiledOp> compiled_;
   Instance instance_;
   RunTimes times_;

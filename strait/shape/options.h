@@ -10,13 +10,13 @@ namespace strait {
 struct ShapeOptions {
   int64_t layers = 12;
   int64_t heads = 12;
-  int64_t kv_heads = 12;    // == heads for gpt2
-  int64_t width = 768;      // multiple of heads
+  int64_t kv_heads = 12;  // == heads for gpt2
+  int64_t width = 768;    // multiple of heads
   int64_t ffn_width = 3072;
-  int64_t context = 1024;   // longest sequence, tokens
-  bool bias = true;         // biases of linear layers and LayerNorm
-  double dropout = 0.0;     // in [0, 1)
-  bool tied_head = true;    // head shares the token embedding
+  int64_t context = 1024;  // longest sequence, tokens
+  bool bias = true;        // biases of linear layers and LayerNorm
+  double dropout = 0.0;    // in [0, 1)
+  bool tied_head = true;   // head shares the token embedding
 };
 
 struct ModelOptions {

@@ -16,10 +16,10 @@ enum class Initial : uint8_t { kZeros, kOnes, kNormal };
 
 /// One tensor inside a unit. `offset` counts elements from the start of the unit's flat buffer.
 struct ParameterShape {
-  std::string name;            // e.g. "blocks.3.attention.qkv.weight"
-  std::vector<int64_t> dims;   // row-major; weights of linear layers are [out, in]
+  std::string name;           // e.g. "blocks.3.attention.qkv.weight"
+  std::vector<int64_t> dims;  // row-major; weights of linear layers are [out, in]
   int64_t offset = 0;
-  bool weight_decay = false;   // matrices and embeddings
+  bool weight_decay = false;  // matrices and embeddings
   Initial initial = Initial::kZeros;
   double standard_deviation = 0.0;
   int64_t elements() const;
@@ -33,7 +33,7 @@ struct Section {
 
 /// The parameters that move together: the flat buffer of one block. Decayed parameters come first.
 struct UnitShape {
-  std::string name;            // "embedding", "blocks.0", "head"
+  std::string name;  // "embedding", "blocks.0", "head"
   std::vector<ParameterShape> parameters;
   std::vector<Section> sections;
   int64_t elements = 0;
@@ -44,28 +44,28 @@ enum class BlockKind : uint8_t { kEmbedding, kTransformer, kHead, kCustom };
 
 /// A piece of a block, cut wherever a tensor, sequence or ring collective may stand.
 struct SegmentShape {
-  std::string name;            // "norm+qkv", "attention+output", "norm+up", "down"
+  std::string name;  // "norm+qkv", "attention+output", "norm+up", "down"
 };
 
 /// One block of the chain. Blocks of equal `signature` have equal sizes and roll into one Repeat.
 struct BlockShape {
   std::string name;
   BlockKind kind = BlockKind::kTransformer;
-  int64_t unit = 0;            // index into ModelShape::units (tied weights: one unit, two blocks)
+  int64_t unit = 0;  // index into ModelShape::units (tied weights: one unit, two blocks)
   std::string signature;
   std::vector<SegmentShape> segments;
 };
 
 /// Sizes of one block for a micro-batch; all in bytes or floating-point operations of one rank.
 struct BlockSizes {
-  int64_t input_bytes = 0;      // activation that enters (0 for the embedding)
-  int64_t output_bytes = 0;     // activation that leaves (0 for the head)
-  int64_t saved_bytes = 0;      // kept from forward to backward, beside the input
+  int64_t input_bytes = 0;   // activation that enters (0 for the embedding)
+  int64_t output_bytes = 0;  // activation that leaves (0 for the head)
+  int64_t saved_bytes = 0;   // kept from forward to backward, beside the input
   int64_t forward_workspace_bytes = 0;
   int64_t backward_workspace_bytes = 0;  // of backward (input and weight together)
-  int64_t bundle_bytes = 0;     // handed from backward_input to backward_weight when they are split
-  double forward_flops = 0;     // multiply-adds count two; attention counted with its causal half
-  double backward_flops = 0;    // input and weight together
+  int64_t bundle_bytes = 0;   // handed from backward_input to backward_weight when they are split
+  double forward_flops = 0;   // multiply-adds count two; attention counted with its causal half
+  double backward_flops = 0;  // input and weight together
 };
 
 struct ModelShape {
@@ -81,7 +81,8 @@ struct ModelShape {
 int64_t cache_bytes(const ModelShape& model, int64_t batch, int64_t context, Dtype dtype);
 
 /// Throws UserError (with the key) unless `options` is a shape that `family` can build.
-void validate_shape(const ShapeOptions& options, int64_t vocabulary, const std::string& family = "gpt2");
+void validate_shape(const ShapeOptions& options, int64_t vocabulary,
+                    const std::string& family = "gpt2");
 
 /// Chain of GPT-2 (Radford et al. 2019; initial values and weight-decay split as nanoGPT): learned
 /// positions, LayerNorm, tanh-GELU, output projections start at 0.02 / sqrt(2 layers).
@@ -91,7 +92,8 @@ ModelShape gpt2_shape(const ShapeOptions& options, int64_t vocabulary);
 /// is that of the loss alone and of generation, backward_workspace that of the loss with both gradients.
 /// forward_workspace_bytes also covers a forward that keeps nothing (saved == nullptr). Kind kCustom has
 /// no sizes of its own: whoever replaces the block states them.
-BlockSizes block_sizes(const ModelShape& model, int64_t block, int64_t batch, int64_t tokens, Dtype dtype);
+BlockSizes block_sizes(const ModelShape& model, int64_t block, int64_t batch, int64_t tokens,
+                       Dtype dtype);
 
 /// Model FLOPs per token of a training step: 6 per parameter that multiplies (token and position
 /// embedding look-ups do not, the head does) plus attention with its causal half, 6 L T C. docs/formulas.md.

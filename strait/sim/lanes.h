@@ -11,9 +11,9 @@ namespace strait::sim {
 /// One transfer of the replayed rank.
 struct Flight {
   int64_t level = 0;
-  double latency_seconds = 0;     // passes at its own pace
-  double work_seconds = 0;        // time on an otherwise idle level; shrinks at the lane's share
-  std::vector<int64_t> after;     // flights that must land first
+  double latency_seconds = 0;  // passes at its own pace
+  double work_seconds = 0;     // time on an otherwise idle level; shrinks at the lane's share
+  std::vector<int64_t> after;  // flights that must land first
   double started = -1, landed = -1;
 };
 

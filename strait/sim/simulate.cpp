@@ -72,7 +72,8 @@ class Replay {
 
   Result run() {
     tracker_.begin();
-    program::for_each_instance(program_, [&](const Op& op, const std::vector<int64_t>& loops) { step(op, loops); });
+    program::for_each_instance(
+        program_, [&](const Op& op, const std::vector<int64_t>& loops) { step(op, loops); });
     for (const int64_t number : tracker_.finish().wait_for) wait(number);
     // Carries land behind the next program; their bytes count here, where they were sent.
     result_.seconds = lanes_.now();
@@ -100,7 +101,8 @@ class Replay {
     lanes_.advance_to(began + seconds);
     result_.compute_seconds += seconds;
     if (recorder_ != nullptr)
-      recorder_->add(recorder_->name(program::print_op(program_, op)), op.stream, {began, lanes_.now()}, 0);
+      recorder_->add(recorder_->name(program::print_op(program_, op)), op.stream,
+                     {began, lanes_.now()}, 0);
   }
 
   void start(const Op& op, const program::StepPlan& plan) {
@@ -109,7 +111,8 @@ class Replay {
     flight.level = group.level;
     flight.after = plan.after;
     const double seconds = cost::transfer_seconds(program_, op, rank_, cluster_);
-    flight.latency_seconds = group.size > 1 ? std::min(seconds, cluster_.levels[group.level].latency_seconds) : 0;
+    flight.latency_seconds =
+        group.size > 1 ? std::min(seconds, cluster_.levels[group.level].latency_seconds) : 0;
     flight.work_seconds = seconds - flight.latency_seconds;
     lanes_.issue(op.stream, std::move(flight));
     count(op);
@@ -122,8 +125,8 @@ class Replay {
       const int64_t bytes = found->second[level];
       if (bytes == 0) continue;
       result_.level_bytes[level] += bytes;
-      result_.traffic.add(collective::operation_name(operation_of(op.kind)), static_cast<int64_t>(level), op.codec,
-                          bytes, 0, program_.ranks);
+      result_.traffic.add(collective::operation_name(operation_of(op.kind)),
+                          static_cast<int64_t>(level), op.codec, bytes, 0, program_.ranks);
     }
   }
 
@@ -148,7 +151,8 @@ std::vector<int64_t> scheduled_bytes(const Program& program, const Op& op, const
     if (group.base(rank) != rank) continue;  // one visit per group
     for (const collective::Transfer& transfer : schedule_of(program, op, rank).transfers) {
       if (transfer.from == transfer.to) continue;
-      const int64_t level = cluster.level_between(group.member(rank, transfer.from), group.member(rank, transfer.to));
+      const int64_t level =
+          cluster.level_between(group.member(rank, transfer.from), group.member(rank, transfer.to));
       bytes[level] += transfer.elements * element;
     }
   }

@@ -18,18 +18,20 @@ namespace strait::sim {
 struct Result {
   double seconds = 0;
   double compute_seconds = 0;
-  double exposed_seconds = 0;     // compute waited for transfers
+  double exposed_seconds = 0;  // compute waited for transfers
   Ledger traffic;
   std::vector<int64_t> level_bytes;
-  int64_t events = 0;             // ops and transfers that ended
+  int64_t events = 0;  // ops and transfers that ended
 };
 
 /// Simulates one execution of `program`, from idle links. Ranks of the class behave alike, so one of them
 /// is replayed and its transfers are counted for all groups that tile the world. `recorder`, when given,
 /// takes the spans of that rank in virtual seconds. Cost: O(instances * lanes).
-Result simulate(const program::Program& program, const Cluster& cluster, trace::Recorder* recorder = nullptr);
+Result simulate(const program::Program& program, const Cluster& cluster,
+                trace::Recorder* recorder = nullptr);
 
 /// Bytes by level that one op sends, all groups of the world together, counted transfer by transfer.
-std::vector<int64_t> scheduled_bytes(const program::Program& program, const program::Op& op, const Cluster& cluster);
+std::vector<int64_t> scheduled_bytes(const program::Program& program, const program::Op& op,
+                                     const Cluster& cluster);
 
 }  // namespace strait::sim

@@ -46,9 +46,11 @@ Generator::Generator(const ModelShape& shape, Dtype dtype, int threads, comm::Wo
     if (!array.name.starts_with("w.")) continue;
     runtime::ResidentArray& weights = state_.array(array.name);
     for (int64_t i = 0; i < array.count; ++i) {
-      const std::string unit = array.name == "w.block" ? fmt::format("blocks.{}", i) : array.name.substr(2);
+      const std::string unit =
+          array.name == "w.block" ? fmt::format("blocks.{}", i) : array.name.substr(2);
       reader.load({unit, checkpoint::kMaster, 0, array.partition.elements, dtype},
-                  std::span(static_cast<std::byte*>(weights.buffers[i]), static_cast<size_t>(weights.bytes)));
+                  std::span(static_cast<std::byte*>(weights.buffers[i]),
+                            static_cast<size_t>(weights.bytes)));
     }
   }
 }
@@ -62,7 +64,8 @@ Generator::Compiled& Generator::program_for(int64_t tokens) {
   options.tokens = tokens;
   options.dtype = dtype_;
   auto compiled = std::make_unique<Compiled>();
-  compiled->program = strategy::compose_generation(model_.shape(), single_rank(), options, context());
+  compiled->program =
+      strategy::compose_generation(model_.shape(), single_rank(), options, context());
   program::verify_or_throw({compiled->program});
   compiled->interpreter = std::make_unique<runtime::Interpreter>(compiled->program, site_);
   return *programs_.emplace(tokens, std::move(compiled)).first->second;
@@ -71,9 +74,11 @@ Generator::Compiled& Generator::program_for(int64_t tokens) {
 std::vector<double> Generator::feed(std::span<const int32_t> tokens) {
   const int64_t count = static_cast<int64_t>(tokens.size());
   if (count == 0 || position_ + count > context())
-    throw UserError(fmt::format("cannot feed {} tokens behind {}: the context is {} tokens", count, position_, context()));
+    throw UserError(fmt::format("cannot feed {} tokens behind {}: the context is {} tokens", count,
+                                position_, context()));
   Compiled& compiled = program_for(count);
-  std::memcpy(state_.array("prompt." + std::to_string(count)).buffers[0], tokens.data(), tokens.size_bytes());
+  std::memcpy(state_.array("prompt." + std::to_string(count)).buffers[0], tokens.data(),
+              tokens.size_bytes());
   executor_.set_prompt(1, count, position_, context());
   compiled.interpreter->run(position_);
   position_ += count;
@@ -81,8 +86,9 @@ std::vector<double> Generator::feed(std::span<const int32_t> tokens) {
   const void* logits = state_.array("logits").buffers[0];
   std::vector<double> result(static_cast<size_t>(vocabulary));
   for (int64_t v = 0; v < vocabulary; ++v)
-    result[v] = dtype_ == Dtype::kFloat64 ? static_cast<const double*>(logits)[v]
-                                          : static_cast<double>(static_cast<const float*>(logits)[v]);
+    result[v] = dtype_ == Dtype::kFloat64
+                    ? static_cast<const double*>(logits)[v]
+                    : static_cast<double>(static_cast<const float*>(logits)[v]);
   return result;
 }
 

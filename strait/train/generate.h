@@ -20,9 +20,9 @@ namespace strait::train {
 
 /// How the next token is drawn from the logits.
 struct Sampling {
-  double temperature = 0.8;   // 0 = the most likely token, ties to the lowest number
-  int64_t top_k = 0;          // 0 = all
-  double top_p = 1.0;         // smallest set of most likely tokens with this probability
+  double temperature = 0.8;  // 0 = the most likely token, ties to the lowest number
+  int64_t top_k = 0;         // 0 = all
+  double top_p = 1.0;        // smallest set of most likely tokens with this probability
   uint64_t seed = 1337;
 };
 
@@ -59,7 +59,7 @@ class Generator {
   model::Model model_;
   ModelExecutor executor_;
   runtime::Site site_;
-  std::map<int64_t, std::unique_ptr<Compiled>> programs_;   // by number of new tokens
+  std::map<int64_t, std::unique_ptr<Compiled>> programs_;  // by number of new tokens
   int64_t position_ = 0;
 };
 

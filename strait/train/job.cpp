@@ -23,14 +23,16 @@ std::shared_ptr<const Tokenizer> stored_tokenizer(const checkpoint::CheckpointRe
 
 void check_resume(const Job& job) {
   const checkpoint::Manifest& manifest = job.resume->manifest();
-  checkpoint::require_same_units(manifest, checkpoint::unit_records(job.design.shape), job.resume->path());
+  checkpoint::require_same_units(manifest, checkpoint::unit_records(job.design.shape),
+                                 job.resume->path());
   ErrorPlace place;
   place.file = job.resume->path();
   place.key = "train.precision";
   if (manifest.precision != job.design.run.train.precision)
-    throw UserError(fmt::format("{} was saved with precision {}, this run asks for {}", job.resume->path(),
-                                manifest.precision, job.design.run.train.precision),
-                    place);
+    throw UserError(
+        fmt::format("{} was saved with precision {}, this run asks for {}", job.resume->path(),
+                    manifest.precision, job.design.run.train.precision),
+        place);
 }
 
 }  // namespace
@@ -45,7 +47,8 @@ Job make_job(const Run& run, int64_t ranks) {
   // A new run's folder is made last: nothing is left on disk by a run that cannot start.
   const bool resuming = run.checkpoint.resume != "never";
   if (resuming) job.folder = prepare_run_folder(run);
-  if (job.folder.checkpoint) job.resume = std::make_unique<checkpoint::CheckpointReader>(*job.folder.checkpoint);
+  if (job.folder.checkpoint)
+    job.resume = std::make_unique<checkpoint::CheckpointReader>(*job.folder.checkpoint);
   job.corpus = make_corpus(text, run.data, stored_tokenizer(job.resume.get()), cores);
   job.design = strategy::make_design(run, ranks, job.corpus.tokenizer->vocabulary_size());
   job.loader = std::make_unique<SequenceLoader>(job.corpus, run.model.shape.context, run.seed);

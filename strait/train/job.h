@@ -9,8 +9,8 @@
 #include "strait/cost/cost.h"
 #include "strait/data/corpus.h"
 #include "strait/data/loader.h"
-#include "strait/strategy/compose/design.h"
 #include "strait/sim/simulate.h"
+#include "strait/strategy/compose/design.h"
 #include "strait/train/run_folder.h"
 
 namespace strait::train {
@@ -22,11 +22,11 @@ struct Job {
   std::unique_ptr<SequenceLoader> loader;
   std::unique_ptr<ValidationWindows> validation;
   RunFolder folder;
-  std::unique_ptr<checkpoint::CheckpointReader> resume;   // null = from the start
-  sim::Result simulated;                                   // of one steady step
+  std::unique_ptr<checkpoint::CheckpointReader> resume;  // null = from the start
+  sim::Result simulated;                                 // of one steady step
   cost::Cost cost;
   double model_flops_per_token = 0;
-  double peak_flops_per_second = 0;                        // all ranks
+  double peak_flops_per_second = 0;  // all ranks
 };
 
 /// Reads the data, prepares the run folder (resolved run.toml, tokenizer) and opens the checkpoint.

@@ -24,7 +24,8 @@ void add_losses(const Job& job, const Outcome& outcome, Json& body) {
     points.push_back(Json::object({{"step", point.step}, {"loss", point.loss}}));
     if (!(best <= point.loss)) best = point.loss;
   }
-  const double last = outcome.validation.empty() ? report::kUnknown : outcome.validation.back().loss;
+  const double last =
+      outcome.validation.empty() ? report::kUnknown : outcome.validation.back().loss;
   body["validation_loss"] = last;
   body["best_validation_loss"] = best;
   body["validation_bits_per_byte"] = bits_per_byte(last, job.corpus.validation);
@@ -35,7 +36,8 @@ void add_losses(const Job& job, const Outcome& outcome, Json& body) {
 void add_speed(const Job& job, const Outcome& outcome, Json& body) {
   const report::Statistics seconds = report::statistics_of(outcome.step_seconds);
   const Resolved& batch = job.design.batch;
-  const double tokens = static_cast<double>(batch.global_batch_size * job.design.run.model.shape.context);
+  const double tokens =
+      static_cast<double>(batch.global_batch_size * job.design.run.model.shape.context);
   const double rate = tokens / seconds.median;
   body["seconds_per_step"] = report::to_json(seconds);
   body["tokens_per_second"] = rate;
@@ -47,13 +49,15 @@ void add_speed(const Job& job, const Outcome& outcome, Json& body) {
 void add_traffic(const Job& job, const Outcome& outcome, Json& body) {
   const std::vector<std::string> names = level_names(job.design.cluster);
   const int64_t steps = outcome.steps - outcome.first_step;
-  body["bytes_per_step"] = Json::object({{"runtime", trace::levels_json(outcome.traffic, names, steps)},
-                                         {"simulated", trace::levels_json(job.simulated.traffic, names, 1)},
-                                         {"cost", trace::levels_json(job.cost.traffic, names, 1)}});
+  body["bytes_per_step"] =
+      Json::object({{"runtime", trace::levels_json(outcome.traffic, names, steps)},
+                    {"simulated", trace::levels_json(job.simulated.traffic, names, 1)},
+                    {"cost", trace::levels_json(job.cost.traffic, names, 1)}});
   body["traffic"] = trace::traffic_json(outcome.traffic, names, steps);
   double exposed = 0;
   for (const double share : outcome.exposed_shares) exposed += share;
-  body["exposed_communication_share"] = exposed / static_cast<double>(outcome.exposed_shares.size());
+  body["exposed_communication_share"] =
+      exposed / static_cast<double>(outcome.exposed_shares.size());
   body["predicted_seconds_per_step"] = job.simulated.seconds;
 }
 

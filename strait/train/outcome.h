@@ -20,10 +20,10 @@ struct ValidationPoint {
 
 /// Filled while the run goes on, so that a run that fails still reports what it did.
 struct Outcome {
-  int64_t first_step = 0;              // steps done before this process
-  int64_t steps = 0;                   // steps done in all
-  std::string stopped_by;              // "steps", "signal SIGTERM", "error"
-  std::vector<double> losses;          // each step since the run began, global mean
+  int64_t first_step = 0;      // steps done before this process
+  int64_t steps = 0;           // steps done in all
+  std::string stopped_by;      // "steps", "signal SIGTERM", "error"
+  std::vector<double> losses;  // each step since the run began, global mean
   std::vector<ValidationPoint> validation;
   std::vector<double> step_seconds;    // of this process: without the first 5, evaluation, saving
   std::vector<double> exposed_shares;  // by rank: waited / step time, steps of this process
@@ -31,9 +31,9 @@ struct Outcome {
   std::vector<program::MemoryUse> state_bytes;  // by rank: resident
   std::vector<int64_t> predicted_peak_bytes;    // by rank: peak_memory of the step program
   std::vector<int64_t> pool_peak_bytes;         // by rank: what the allocator saw
-  int64_t peak_resident_bytes = 0;     // of the process
+  int64_t peak_resident_bytes = 0;              // of the process
   std::string parameter_hash;
-  std::string checkpoint;              // last one written, or ""
+  std::string checkpoint;  // last one written, or ""
 };
 
 /// The members of the train report that follow from a job and its outcome.

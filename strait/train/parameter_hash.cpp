@@ -13,7 +13,8 @@ namespace {
 /// Hashes the parameters of a visit from the whole unit.
 class HashExecutor : public runtime::Executor {
  public:
-  HashExecutor(const std::vector<strategy::UnitVisit>& visits, const ModelShape& shape, int64_t element_bytes)
+  HashExecutor(const std::vector<strategy::UnitVisit>& visits, const ModelShape& shape,
+               int64_t element_bytes)
       : visits_(visits), shape_(shape), element_bytes_(element_bytes) {}
 
   void execute(const runtime::Instance& instance) override {
@@ -38,8 +39,8 @@ class HashExecutor : public runtime::Executor {
 
 std::string parameter_hash(const strategy::Design& design, const runtime::Site& site) {
   const std::vector<strategy::UnitVisit> visits = strategy::visits_by_name(design.shape);
-  const program::Program program =
-      strategy::compose_collect(design.shape, design.placement, design.cluster, design.dtype, visits);
+  const program::Program program = strategy::compose_collect(design.shape, design.placement,
+                                                             design.cluster, design.dtype, visits);
   HashExecutor executor(visits, design.shape, dtype_bytes(design.dtype));
   runtime::Site own{site.world, site.state, site.pool, executor, nullptr, site.deadline_seconds};
   runtime::Interpreter interpreter(program, own);

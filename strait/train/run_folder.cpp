@@ -25,8 +25,9 @@ ErrorPlace place(const std::string& key, const std::string& file) {
 void make_folder(const std::string& path) {
   std::error_code error;
   fs::create_directories(path, error);
-  if (error) throw InputOutputError(fmt::format("cannot make the run folder {}: {}", path, error.message()),
-                                    place("output.run_dir", path));
+  if (error)
+    throw InputOutputError(fmt::format("cannot make the run folder {}: {}", path, error.message()),
+                           place("output.run_dir", path));
 }
 
 std::string new_folder(const std::string& name) {
@@ -35,15 +36,19 @@ std::string new_folder(const std::string& name) {
     make_folder("runs");
     std::error_code error;
     if (fs::create_directory(path, error)) return path;
-    if (error) throw InputOutputError(fmt::format("cannot make the run folder {}: {}", path, error.message()),
-                                      place("output.run_dir", path));
+    if (error)
+      throw InputOutputError(
+          fmt::format("cannot make the run folder {}: {}", path, error.message()),
+          place("output.run_dir", path));
   }
-  throw UserError(fmt::format("runs/{}-001 and all {} behind it exist; set output.run_dir", name, kMostRuns),
-                  place("output.run_dir", "runs"));
+  throw UserError(
+      fmt::format("runs/{}-001 and all {} behind it exist; set output.run_dir", name, kMostRuns),
+      place("output.run_dir", "runs"));
 }
 
 bool holds_run(const std::string& path) {
-  return fs::exists(path + "/metrics.jsonl") || fs::exists(path + "/run.toml") || fs::exists(path + "/checkpoints");
+  return fs::exists(path + "/metrics.jsonl") || fs::exists(path + "/run.toml") ||
+         fs::exists(path + "/checkpoints");
 }
 
 /// RUN of RUN/checkpoints/step-N.
@@ -63,15 +68,19 @@ RunFolder prepare_run_folder(const Run& run) {
   }
   if (folder.path.empty()) {
     if (resume == "auto")
-      throw UserError("checkpoint.resume = \"auto\" needs output.run_dir: the folder to look for a checkpoint in",
-                      place("checkpoint.resume", "run.toml"));
+      throw UserError(
+          "checkpoint.resume = \"auto\" needs output.run_dir: the folder to look for a checkpoint "
+          "in",
+          place("checkpoint.resume", "run.toml"));
     folder.path = new_folder(run.name);
     return folder;
   }
   if (resume == "never" && holds_run(folder.path))
-    throw UserError(fmt::format("{} already holds a run; set checkpoint.resume = \"auto\" to go on with it, or "
-                                "another output.run_dir", folder.path),
-                    place("output.run_dir", folder.path));
+    throw UserError(
+        fmt::format("{} already holds a run; set checkpoint.resume = \"auto\" to go on with it, or "
+                    "another output.run_dir",
+                    folder.path),
+        place("output.run_dir", folder.path));
   make_folder(folder.path);
   checkpoint::clean_partial(folder.path);
   if (resume == "auto") folder.checkpoint = checkpoint::latest_complete(folder.path);

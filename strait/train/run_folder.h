@@ -10,8 +10,8 @@ namespace strait::train {
 
 /// Where a run lives and what it resumes from.
 struct RunFolder {
-  std::string path;                        // exists when prepare_run_folder returns
-  std::optional<std::string> checkpoint;   // folder of the checkpoint to go on from
+  std::string path;                       // exists when prepare_run_folder returns
+  std::optional<std::string> checkpoint;  // folder of the checkpoint to go on from
 };
 
 /// Resolves output.run_dir and checkpoint.resume. "" makes runs/<name>-NNN with the first free number. A

@@ -10,7 +10,8 @@ namespace strait::train {
 namespace {
 
 /// How many of the most likely tokens, in order, are kept.
-size_t kept_tokens(const std::vector<double>& weights, const std::vector<int32_t>& order, const Sampling& sampling) {
+size_t kept_tokens(const std::vector<double>& weights, const std::vector<int32_t>& order,
+                   const Sampling& sampling) {
   size_t kept = order.size();
   if (sampling.top_k > 0) kept = std::min(kept, static_cast<size_t>(sampling.top_k));
   if (sampling.top_p >= 1.0) return kept;
@@ -31,10 +32,12 @@ int32_t sample_token(std::span<const double> logits, const Sampling& sampling, u
   const auto most = std::max_element(logits.begin(), logits.end());
   if (sampling.temperature <= 0) return static_cast<int32_t>(most - logits.begin());
   std::vector<double> weights;
-  for (const double logit : logits) weights.push_back(std::exp((logit - *most) / sampling.temperature));
+  for (const double logit : logits)
+    weights.push_back(std::exp((logit - *most) / sampling.temperature));
   std::vector<int32_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return weights[a] > weights[b]; });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int32_t a, int32_t b) { return weights[a] > weights[b]; });
   const size_t kept = kept_tokens(weights, order, sampling);
   double total = 0;
   for (size_t i = 0; i < kept; ++i) total += weights[order[i]];

@@ -12,7 +12,8 @@ model::Settings settings_of(const strategy::Design& design) {
   settings.dtype = design.dtype;
   settings.threads = static_cast<int>(design.batch.threads_per_rank);
   settings.seed = design.run.seed;
-  settings.loss_scale = 1.0 / static_cast<double>(design.batch.global_batch_size * design.run.model.shape.context);
+  settings.loss_scale =
+      1.0 / static_cast<double>(design.batch.global_batch_size * design.run.model.shape.context);
   return settings;
 }
 
@@ -20,7 +21,8 @@ model::Settings settings_of(const strategy::Design& design) {
 BatchSource synthetic_batches(const strategy::Design& design) {
   const int64_t sequences = design.batch.micro_batch_size, tokens = design.run.model.shape.context;
   const uint64_t vocabulary = static_cast<uint64_t>(design.shape.vocabulary);
-  return [=, stream = RandomStream(design.run.seed, "synthetic")](int64_t micro_batch, BatchBuffer& batch) {
+  return [=, stream = RandomStream(design.run.seed, "synthetic")](int64_t micro_batch,
+                                                                  BatchBuffer& batch) {
     batch.inputs.clear();
     batch.targets.clear();
     batch.sequences.clear();
@@ -48,10 +50,11 @@ SoloStep::SoloStep(const Run& run, int64_t vocabulary)
   train_ = std::make_unique<runtime::Interpreter>(design_.train, site_);
   evaluation_ = std::make_unique<runtime::Interpreter>(design_.evaluation, site_);
   executor_.set_batches(synthetic_batches(design_));
-  const std::vector<std::string> moments = run.optimizer.kind == "adamw"
-                                               ? std::vector<std::string>{"first_moment", "second_moment"}
-                                               : std::vector<std::string>{"momentum"};
-  initialize_parts(state_parts(design_.train, design_.shape, state_, moments), design_.shape, run.seed);
+  const std::vector<std::string> moments =
+      run.optimizer.kind == "adamw" ? std::vector<std::string>{"first_moment", "second_moment"}
+                                    : std::vector<std::string>{"momentum"};
+  initialize_parts(state_parts(design_.train, design_.shape, state_, moments), design_.shape,
+                   run.seed);
 }
 
 SoloStep::~SoloStep() = default;

@@ -24,7 +24,7 @@ class SoloStep {
 
   struct Result {
     double seconds = 0;
-    double loss = 0;   // before the update
+    double loss = 0;  // before the update
     int64_t ops = 0;
   };
   Result step();

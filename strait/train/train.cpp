@@ -18,7 +18,8 @@ void take_history(const Job& job, Outcome& outcome) {
   }
 }
 
-std::string timeline(const program::Program& program, const std::vector<trace::Recorder>& recorders) {
+std::string timeline(const program::Program& program,
+                     const std::vector<trace::Recorder>& recorders) {
   std::vector<const trace::Recorder*> ranks;
   for (const trace::Recorder& recorder : recorders) ranks.push_back(&recorder);
   return trace::chrome_trace(ranks, program::stream_names(program));
@@ -26,11 +27,13 @@ std::string timeline(const program::Program& program, const std::vector<trace::R
 
 }  // namespace
 
-void train(const Job& job, const Observer& observer, const std::atomic<int>& signal, Outcome& outcome) {
+void train(const Job& job, const Observer& observer, const std::atomic<int>& signal,
+           Outcome& outcome) {
   Shared shared(job, observer, signal);
   shared.outcome.first_step = job.resume ? job.resume->manifest().step : 0;
   shared.outcome.steps = shared.outcome.first_step;
-  shared.metrics = std::make_unique<report::MetricsWriter>(job.folder.path + "/metrics.jsonl", shared.outcome.first_step);
+  shared.metrics = std::make_unique<report::MetricsWriter>(job.folder.path + "/metrics.jsonl",
+                                                           shared.outcome.first_step);
   take_history(job, shared.outcome);
   const auto worlds = comm::make_thread_worlds(job.design.batch.ranks, job.design.cluster);
   try {
@@ -41,7 +44,8 @@ void train(const Job& job, const Observer& observer, const std::atomic<int>& sig
   }
   outcome = std::move(shared.outcome);
   if (job.design.run.output.timeline_steps > 0)
-    write_file_atomically(job.folder.path + "/timeline.json", timeline(job.design.train, shared.recorders));
+    write_file_atomically(job.folder.path + "/timeline.json",
+                          timeline(job.design.train, shared.recorders));
 }
 
 }  // namespace strait::train

@@ -11,6 +11,7 @@ namespace strait::train {
 
 /// Trains to the end or until `signal` is not 0. `outcome` holds what is known also when this throws: what
 /// a rank failed with. Writes metrics.jsonl, checkpoints and, when asked, timeline.json into the run folder.
-void train(const Job& job, const Observer& observer, const std::atomic<int>& signal, Outcome& outcome);
+void train(const Job& job, const Observer& observer, const std::atomic<int>& signal,
+           Outcome& outcome);
 
 }  // namespace strait::train

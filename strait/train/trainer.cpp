@@ -42,7 +42,8 @@ Shared::Shared(const Job& the_job, const Observer& the_observer, const std::atom
     : job(the_job),
       observer(the_observer),
       signal(the_signal),
-      saves(the_job.folder.path, the_job.design.batch.ranks, the_job.design.run.runtime.deadline_seconds) {
+      saves(the_job.folder.path, the_job.design.batch.ranks,
+            the_job.design.run.runtime.deadline_seconds) {
   const size_t ranks = static_cast<size_t>(job.design.batch.ranks);
   outcome.exposed_shares.resize(ranks);
   outcome.state_bytes.resize(ranks);
@@ -60,10 +61,16 @@ Trainer::Trainer(Shared& shared, comm::World& world)
       state_(pool_, rank_),
       model_(job_.design.shape, job_.design.dtype),
       executor_(model_, settings_of(job_), executor_options(job_.design.run), rank_),
-      site_{world, state_, pool_, executor_, &shared.recorders[rank_], job_.design.run.runtime.deadline_seconds} {
+      site_{world,
+            state_,
+            pool_,
+            executor_,
+            &shared.recorders[rank_],
+            job_.design.run.runtime.deadline_seconds} {
   train_ = std::make_unique<runtime::Interpreter>(job_.design.train, site_);
   evaluation_ = std::make_unique<runtime::Interpreter>(job_.design.evaluation, site_);
-  parts_ = state_parts(job_.design.train, job_.design.shape, state_, moment_states(job_.design.run.optimizer));
+  parts_ = state_parts(job_.design.train, job_.design.shape, state_,
+                       moment_states(job_.design.run.optimizer));
   if (job_.resume) {
     load_parts(parts_, job_.design.shape, *job_.resume);
     updates_ = job_.resume->manifest().extra.at("updates").as_integer();
@@ -73,7 +80,8 @@ Trainer::Trainer(Shared& shared, comm::World& world)
   if (job_.design.run.checkpoint.asynchronous)
     writer_ = std::make_unique<checkpoint::SnapshotWriter>(shared_.saves, rank_);
   shared_.outcome.state_bytes[rank_] = program::resident_memory(job_.design.train, rank_);
-  shared_.outcome.predicted_peak_bytes[rank_] = program::peak_memory(job_.design.train, rank_).total();
+  shared_.outcome.predicted_peak_bytes[rank_] =
+      program::peak_memory(job_.design.train, rank_).total();
 }
 
 Trainer::~Trainer() = default;
@@ -130,10 +138,11 @@ void Trainer::non_finite(int64_t step, const StepResult& result) {
   if (job_.design.run.train.non_finite == "skip") return;
   ErrorPlace place;
   place.step = step;
-  throw NonFinite(fmt::format("step {}: the loss is {} and the gradient norm {}; the weights were not changed. "
-                              "Lower optimizer.learning_rate, or set train.non_finite = \"skip\"",
-                              step, result.loss, result.gradient_norm),
-                  place);
+  throw NonFinite(
+      fmt::format("step {}: the loss is {} and the gradient norm {}; the weights were not changed. "
+                  "Lower optimizer.learning_rate, or set train.non_finite = \"skip\"",
+                  step, result.loss, result.gradient_norm),
+      place);
 }
 
 void Trainer::count_traffic() {
@@ -171,7 +180,8 @@ report::StepMetrics Trainer::metrics_of(int64_t step, const StepResult& result) 
   metrics.exposed_communication_seconds = result.times.exposed_seconds;
   metrics.compute_seconds = result.times.seconds - result.times.exposed_seconds;
   const Resolved& batch = job_.design.batch;
-  const double tokens = static_cast<double>(batch.global_batch_size * job_.design.run.model.shape.context);
+  const double tokens =
+      static_cast<double>(batch.global_batch_size * job_.design.run.model.shape.context);
   metrics.tokens_per_second = tokens / result.times.seconds;
   metrics.model_flops_utilization =
       metrics.tokens_per_second * job_.model_flops_per_token / job_.peak_flops_per_second;

@@ -37,13 +37,13 @@ struct Shared {
   Shared(const Job& the_job, const Observer& the_observer, const std::atomic<int>& the_signal);
   const Job& job;
   const Observer& observer;
-  const std::atomic<int>& signal;        // number of the signal that asked to stop, 0 = none
+  const std::atomic<int>& signal;  // number of the signal that asked to stop, 0 = none
   checkpoint::SaveSession saves;
   Outcome outcome;
-  std::unique_ptr<report::MetricsWriter> metrics;   // rank 0
-  std::vector<std::vector<int64_t>> step_bytes;     // [rank][level] per step so far
-  std::vector<trace::Recorder> recorders;           // [rank] timeline and flight record
-  std::mutex mutex;                                 // guards outcome.traffic
+  std::unique_ptr<report::MetricsWriter> metrics;  // rank 0
+  std::vector<std::vector<int64_t>> step_bytes;    // [rank][level] per step so far
+  std::vector<trace::Recorder> recorders;          // [rank] timeline and flight record
+  std::mutex mutex;                                // guards outcome.traffic
 };
 
 /// Owns the state of one rank and runs its steps. All methods run on the rank's thread.
@@ -90,7 +90,7 @@ class Trainer {
   Ledger traffic_;
   double exposed_seconds_ = 0, busy_seconds_ = 0;
   int64_t updates_ = 0;
-  int64_t steps_here_ = 0;            // steps of this process
+  int64_t steps_here_ = 0;  // steps of this process
   int64_t saved_step_ = -1;
   bool evaluated_ = false;
   double validation_loss_ = report::kUnknown;

@@ -54,7 +54,8 @@ void Trainer::evaluate(int64_t step) {
     executor_.set_batches([&](int64_t, BatchBuffer& buffer) {
       job_.validation->fill(mine, batch, buffer);
       const int64_t inside = std::clamp<int64_t>(windows - mine, 0, batch);
-      std::fill(buffer.targets.begin() + inside * job_.validation->context(), buffer.targets.end(), kIgnoredTarget);
+      std::fill(buffer.targets.begin() + inside * job_.validation->context(), buffer.targets.end(),
+                kIgnoredTarget);
     });
     evaluation_->run(step);
     loss_sum += agreed[strategy::kLossSum];
@@ -92,7 +93,8 @@ checkpoint::SaveDescription Trainer::describe(int64_t step) const {
   manifest.extra = Json::object({{"updates", updates_}});
   Run resolved = design.run;
   resolved.output.run_dir = job_.folder.path;
-  description.texts = {{"tokenizer.json", job_.corpus.tokenizer->serialize()}, {"run.toml", print_run(resolved)}};
+  description.texts = {{"tokenizer.json", job_.corpus.tokenizer->serialize()},
+                       {"run.toml", print_run(resolved)}};
   return description;
 }
 
@@ -127,7 +129,8 @@ void Trainer::finish() {
     }
   }
   shared_.outcome.pool_peak_bytes[rank_] = pool_.peak_bytes();
-  shared_.outcome.exposed_shares[rank_] = busy_seconds_ > 0 ? exposed_seconds_ / busy_seconds_ : 0.0;
+  shared_.outcome.exposed_shares[rank_] =
+      busy_seconds_ > 0 ? exposed_seconds_ / busy_seconds_ : 0.0;
   {
     const std::lock_guard lock(shared_.mutex);
     shared_.outcome.traffic.merge(traffic_);
@@ -136,7 +139,8 @@ void Trainer::finish() {
   if (!lead()) return;
   shared_.outcome.parameter_hash = hash;
   struct rusage usage {};
-  if (::getrusage(RUSAGE_SELF, &usage) == 0) shared_.outcome.peak_resident_bytes = usage.ru_maxrss * 1024;
+  if (::getrusage(RUSAGE_SELF, &usage) == 0)
+    shared_.outcome.peak_resident_bytes = usage.ru_maxrss * 1024;
 }
 
 }  // namespace strait::train

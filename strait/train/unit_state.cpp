@@ -17,7 +17,8 @@ Range held_range(const program::Program& program, const program::ValueArray& arr
 
 }  // namespace
 
-std::vector<StatePart> state_parts(const program::Program& train, const ModelShape& shape, runtime::State& state,
+std::vector<StatePart> state_parts(const program::Program& train, const ModelShape& shape,
+                                   runtime::State& state,
                                    const std::vector<std::string>& moment_states) {
   std::vector<StatePart> parts;
   const int64_t rank = state.rank();
@@ -28,7 +29,8 @@ std::vector<StatePart> state_parts(const program::Program& train, const ModelSha
       const program::ValueArray& array = train.arrays[operand.array];
       StatePart part;
       part.unit = shape.blocks[program::evaluate(op.block, loops)].unit;
-      part.state = operand.role == program::Role::kWeights ? checkpoint::kMaster : moment_states.at(moment++);
+      part.state = operand.role == program::Role::kWeights ? checkpoint::kMaster
+                                                           : moment_states.at(moment++);
       part.dtype = array.dtype;
       part.held = held_range(train, array, rank);
       part.saved = counted_range(train, op, rank);
@@ -42,24 +44,26 @@ std::vector<StatePart> state_parts(const program::Program& train, const ModelSha
 void initialize_parts(const std::vector<StatePart>& parts, const ModelShape& shape, uint64_t seed) {
   for (const StatePart& part : parts)
     if (part.state == checkpoint::kMaster)
-      model::initialize(shape.units[part.unit], seed, part.dtype, part.held.begin, part.held.end, part.data);
+      model::initialize(shape.units[part.unit], seed, part.dtype, part.held.begin, part.held.end,
+                        part.data);
 }
 
 void load_parts(const std::vector<StatePart>& parts, const ModelShape& shape,
                 const checkpoint::CheckpointReader& reader) {
   for (const StatePart& part : parts) {
-    const checkpoint::StateRange range{shape.units[part.unit].name, part.state, part.held.begin, part.held.end,
-                                       part.dtype};
+    const checkpoint::StateRange range{shape.units[part.unit].name, part.state, part.held.begin,
+                                       part.held.end, part.dtype};
     const size_t bytes = static_cast<size_t>(part.held.size() * dtype_bytes(part.dtype));
     reader.load(range, std::span(static_cast<std::byte*>(part.data), bytes));
   }
 }
 
-std::vector<checkpoint::ShardView> saved_shards(const std::vector<StatePart>& parts, const ModelShape& shape) {
+std::vector<checkpoint::ShardView> saved_shards(const std::vector<StatePart>& parts,
+                                                const ModelShape& shape) {
   std::vector<checkpoint::ShardView> shards;
   for (const StatePart& part : parts) {
-    const checkpoint::StateRange range{shape.units[part.unit].name, part.state, part.saved.begin, part.saved.end,
-                                       part.dtype};
+    const checkpoint::StateRange range{shape.units[part.unit].name, part.state, part.saved.begin,
+                                       part.saved.end, part.dtype};
     const int64_t offset = (part.saved.begin - part.held.begin) * dtype_bytes(part.dtype);
     shards.push_back({range, static_cast<const char*>(part.data) + offset});
   }

@@ -17,16 +17,17 @@ namespace strait::train {
 /// One state of one unit on this rank.
 struct StatePart {
   int64_t unit = 0;
-  std::string state;          // "master", "first_moment", ...
+  std::string state;  // "master", "first_moment", ...
   Dtype dtype = Dtype::kFloat32;
-  Range held;                 // elements of the unit that the buffer holds
-  Range saved;                // elements that this rank writes to a checkpoint; all ranks together tile the unit
-  void* data = nullptr;       // element held.begin
+  Range held;   // elements of the unit that the buffer holds
+  Range saved;  // elements that this rank writes to a checkpoint; all ranks together tile the unit
+  void* data = nullptr;  // element held.begin
 };
 
 /// Everything a step program updates, found in the program itself: one part per unit and updated value.
 /// `moment_states` names the moments in the order of the program's operands.
-std::vector<StatePart> state_parts(const program::Program& train, const ModelShape& shape, runtime::State& state,
+std::vector<StatePart> state_parts(const program::Program& train, const ModelShape& shape,
+                                   runtime::State& state,
                                    const std::vector<std::string>& moment_states);
 
 /// Initial weights; moments stay zero.
@@ -37,6 +38,7 @@ void load_parts(const std::vector<StatePart>& parts, const ModelShape& shape,
                 const checkpoint::CheckpointReader& reader);
 
 /// What this rank writes.
-std::vector<checkpoint::ShardView> saved_shards(const std::vector<StatePart>& parts, const ModelShape& shape);
+std::vector<checkpoint::ShardView> saved_shards(const std::vector<StatePart>& parts,
+                                                const ModelShape& shape);
 
 }  // namespace strait::train

@@ -7,18 +7,19 @@
 namespace strait {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 using test::Child;
 using test::Ran;
 using test::run;
 using test::TemporaryFolder;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 class BadInput : public ::testing::Test {
  protected:
   Ran train(std::vector<std::string> sets, int64_t ranks = 1) {
-    std::vector<std::string> arguments = {"train", run_file_, "--ranks", std::to_string(ranks), "--set",
-                                          "output.run_dir=" + run_dir()};
+    std::vector<std::string> arguments = {"train",   run_file_,
+                                          "--ranks", std::to_string(ranks),
+                                          "--set",   "output.run_dir=" + run_dir()};
     for (const std::string& set : sets) {
       arguments.push_back("--set");
       arguments.push_back(set);
@@ -69,7 +70,8 @@ TEST_F(BadInput, ImpossibleCombinationsNameTheNearestChoice) {
 TEST_F(BadInput, TextThatIsMissingEmptyOrNotUtf8) {
   expect_refused(train({"data.path=" + folder_.path() + "/none.txt"}), {"none.txt"});
   expect_refused(train({"data.path=" + file("empty.txt", "")}), {"empty.txt"});
-  expect_refused(train({"data.path=" + file("latin.txt", "caf\xe9 au lait")}), {"latin.txt", "3", "windows-1252"});
+  expect_refused(train({"data.path=" + file("latin.txt", "caf\xe9 au lait")}),
+                 {"latin.txt", "3", "windows-1252"});
   expect_refused(train({"data.path=" + file("short.txt", "ab")}), {"short.txt"});
 }
 
@@ -87,7 +89,9 @@ TEST_F(BadInput, DamagedCheckpointsAreFoundAndNamed) {
   const std::string checkpoint = run_dir() + "/checkpoints/step-00000002";
   const std::string shard = checkpoint + "/rank-00001.safetensors";
   const std::string whole = read_file(shard);
-  const auto resume = [&] { return train({"train.steps=4", "checkpoint.resume=" + checkpoint}, 2); };
+  const auto resume = [&] {
+    return train({"train.steps=4", "checkpoint.resume=" + checkpoint}, 2);
+  };
   std::string flipped = whole;
   flipped[flipped.size() / 2] = static_cast<char>(flipped[flipped.size() / 2] ^ 1);
   for (const std::string& damaged : {flipped, whole.substr(0, whole.size() / 2), std::string()}) {
@@ -111,13 +115,15 @@ TEST_F(BadInput, ACheckpointOfAnotherModelIsRefused) {
 
 TEST_F(BadInput, ANonFiniteLossStopsWithFiveOrIsSkipped) {
   // fp32 overflows in the second step; the first update already wrote weights near 1e30.
-  const Ran stopped = train({"optimizer.learning_rate=1e30", "optimizer.warmup_steps=0", "train.steps=6"}, 2);
+  const Ran stopped =
+      train({"optimizer.learning_rate=1e30", "optimizer.warmup_steps=0", "train.steps=6"}, 2);
   EXPECT_EQ(stopped.exit_code, 5) << stopped.err;
   EXPECT_THAT(stopped.err, AllOf(HasSubstr("step"), HasSubstr("learning_rate")));
   EXPECT_EQ(stopped.report.at("error").at("kind").as_string(), "non-finite");
   std::filesystem::remove_all(run_dir());
-  const Ran skipped =
-      train({"optimizer.learning_rate=1e30", "optimizer.warmup_steps=0", "train.steps=6", "train.non_finite=skip"}, 2);
+  const Ran skipped = train({"optimizer.learning_rate=1e30", "optimizer.warmup_steps=0",
+                             "train.steps=6", "train.non_finite=skip"},
+                            2);
   EXPECT_EQ(skipped.exit_code, 0) << skipped.err;
   EXPECT_EQ(skipped.report.at("steps").as_integer(), 6);
 }
@@ -131,7 +137,8 @@ TEST_F(BadInput, APromptThatTheTokenizerCannotSay) {
 
 TEST_F(BadInput, AFullDiskEndsWithSixAndKeepsTheOldCheckpoint) {
   ASSERT_EQ(train({"train.steps=2", "checkpoint.asynchronous=false"}).exit_code, 0);
-  const std::string old_manifest = read_file(run_dir() + "/checkpoints/step-00000002/manifest.json");
+  const std::string old_manifest =
+      read_file(run_dir() + "/checkpoints/step-00000002/manifest.json");
   // A limit on file sizes stands for the full disk: the shard of this model is larger than 16 blocks of 512.
   const std::string log = folder_.path() + "/log";
   const std::string command = "ulimit -f 16; exec " STRAIT_BINARY_DIR "/strait train " + run_file_ +
@@ -146,7 +153,8 @@ TEST_F(BadInput, AFullDiskEndsWithSixAndKeepsTheOldCheckpoint) {
 }
 
 TEST_F(BadInput, NothingFitsEndsWithThree) {
-  const Ran ran = run({"plan", run_file_, "--ranks", "2", "--set", "plan.memory_share=1e-9"}, folder_.path() + "/p.json");
+  const Ran ran = run({"plan", run_file_, "--ranks", "2", "--set", "plan.memory_share=1e-9"},
+                      folder_.path() + "/p.json");
   EXPECT_EQ(ran.exit_code, 3) << ran.err;
   EXPECT_THAT(ran.err, HasSubstr("per rank"));
   EXPECT_GT(ran.report.at("rejected").size(), 0u);

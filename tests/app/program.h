@@ -27,7 +27,7 @@ namespace strait::test {
 struct Ran {
   int exit_code = -1;
   std::string out, err;
-  Json report;   // what --json FILE holds, or null
+  Json report;  // what --json FILE holds, or null
 };
 
 /// One command in this process. With `json_file`, --json is given and read back.
@@ -43,7 +43,8 @@ inline Ran run(std::vector<std::string> arguments, const std::string& json_file 
   ran.exit_code = cli::run_command(arguments, table, {out, err});
   ran.out = out.str();
   ran.err = err.str();
-  if (!json_file.empty() && std::filesystem::exists(json_file)) ran.report = Json::parse(read_file(json_file), json_file);
+  if (!json_file.empty() && std::filesystem::exists(json_file))
+    ran.report = Json::parse(read_file(json_file), json_file);
   return ran;
 }
 
@@ -89,15 +90,20 @@ class Child {
   bool reaped_ = false, failed_ = false;
 };
 
-inline void sleep_seconds(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
+inline void sleep_seconds(double seconds) {
+  std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+}
 
 /// small_run as a file; returns its path.
 inline std::string small_run_file(const std::string& folder) {
   const std::string path = folder + "/small.toml";
   write_text(folder, small_text(2000));
   std::ofstream(path) << "name = \"small\"\n[model]\npreset = \"nano-char\"\n"
-                         "shape = { layers = 2, heads = 2, kv_heads = 2, width = 16, ffn_width = 40, context = 12 }\n"
-                         "[data]\npath = \"" << folder << "/text.txt\"\n"
+                         "shape = { layers = 2, heads = 2, kv_heads = 2, width = 16, ffn_width = "
+                         "40, context = 12 }\n"
+                         "[data]\npath = \""
+                      << folder
+                      << "/text.txt\"\n"
                          "[train]\nsteps = 30\nglobal_batch_size = 8\n"
                          "[optimizer]\nlearning_rate = 3e-3\nwarmup_steps = 3\n"
                          "[evaluation]\nevery_steps = 0\n";

@@ -62,12 +62,8 @@ void expect_equal_bits() {
   }
 }
 
-TEST(Targets, GiveTheSameBitsInFloat) {
-  expect_equal_bits<float>();
-}
-TEST(Targets, GiveTheSameBitsInDouble) {
-  expect_equal_bits<double>();
-}
+TEST(Targets, GiveTheSameBitsInFloat) { expect_equal_bits<float>(); }
+TEST(Targets, GiveTheSameBitsInDouble) { expect_equal_bits<double>(); }
 
 }  // namespace
 }  // namespace strait::optim

@@ -56,7 +56,8 @@ Program start_program(int64_t ranks) {
   return program;
 }
 
-int add_value(Program& program, const std::string& name, int64_t elements, program::Lifetime lifetime) {
+int add_value(Program& program, const std::string& name, int64_t elements,
+              program::Lifetime lifetime) {
   program::ValueArray array;
   array.name = name;
   array.partition = {elements, elements};
@@ -85,8 +86,9 @@ Op all_reduce(int from, int to) {
 }
 
 /// Runs `program` once on every rank with an executor of its own; calls `check` on each rank afterwards.
-void run_on_threads(const Program& program, int64_t ranks, double busy, const comm::ThreadWorldOptions& options,
-                    const std::function<void(int64_t, RecordingExecutor&, State&, const RunTimes&)>& check) {
+void run_on_threads(
+    const Program& program, int64_t ranks, double busy, const comm::ThreadWorldOptions& options,
+    const std::function<void(int64_t, RecordingExecutor&, State&, const RunTimes&)>& check) {
   const auto worlds = comm::make_thread_worlds(ranks, flat_cluster(ranks), options);
   comm::run_ranks(*worlds, [&](comm::World& world) {
     memory::Pool pool;
@@ -105,7 +107,9 @@ TEST(Interpreter, SwappingTwoOpsOfAProgramChangesTheRecordedOrder) {
   const int b = add_value(program, "b", 8, program::Lifetime::kResident);
   program.body = {touch("first", a), touch("second", b), touch("third", a)};
   std::vector<std::string> order;
-  const auto record = [&](int64_t, RecordingExecutor& executor, State&, const RunTimes&) { order = executor.executed; };
+  const auto record = [&](int64_t, RecordingExecutor& executor, State&, const RunTimes&) {
+    order = executor.executed;
+  };
   run_on_threads(program, 1, 0, {}, record);
   EXPECT_EQ(order, (std::vector<std::string>{"first", "second", "third"}));
   std::swap(program.body[0], program.body[1]);
@@ -130,7 +134,8 @@ TEST(Interpreter, ATransferEndsWhileTheCallerComputesAndNeverWaits) {
     std::fill(source, source + (1 << 16), 1.0f);
     // Inside the compute op, which never waits for anything, the sum of both ranks appears.
     executor.during = [&](const Instance&) {
-      const std::atomic_ref<float> last(static_cast<float*>(state.array("y").buffers[0])[(1 << 16) - 1]);
+      const std::atomic_ref<float> last(
+          static_cast<float*>(state.array("y").buffers[0])[(1 << 16) - 1]);
       const double limit = now_seconds() + 10;
       while (last.load() != 2.0f && now_seconds() < limit) std::this_thread::yield();
       if (last.load() == 2.0f) ++seen;
@@ -148,9 +153,10 @@ TEST(Interpreter, ComputeThatNeedsATransferWaitsForItAndTheWaitIsMeasured) {
   slow.faults.seed = 3;
   slow.faults.max_delay_seconds = 0.05;
   std::atomic<double> exposed{0};
-  run_on_threads(program, 2, 0, slow, [&](int64_t rank, RecordingExecutor&, State&, const RunTimes& times) {
-    if (rank == 0) exposed = times.exposed_seconds;
-  });
+  run_on_threads(program, 2, 0, slow,
+                 [&](int64_t rank, RecordingExecutor&, State&, const RunTimes& times) {
+                   if (rank == 0) exposed = times.exposed_seconds;
+                 });
   EXPECT_GT(exposed.load(), 0.001);
 }
 
@@ -162,10 +168,12 @@ TEST(Interpreter, TenThousandRandomLegalProgramsRunWithoutAHang) {
   int refused = 0;
   for (int seed = 0; seed < kPrograms + refused; ++seed) {
     const int64_t ranks = std::array<int64_t, 4>{1, 2, 3, 4}[static_cast<size_t>(seed) % 4];
-    const std::vector<Program> classes = program::random_program(static_cast<uint64_t>(seed), ranks);
+    const std::vector<Program> classes =
+        program::random_program(static_cast<uint64_t>(seed), ranks);
     const std::vector<program::Problem> problems = program::verify(classes);
     if (!problems.empty()) {
-      ASSERT_EQ(problems.front().kind, "concurrent-write") << "seed " << seed << ": " << problems.front().message;
+      ASSERT_EQ(problems.front().kind, "concurrent-write")
+          << "seed " << seed << ": " << problems.front().message;
       ASSERT_LT(++refused, 20);
       continue;
     }
@@ -174,22 +182,27 @@ TEST(Interpreter, TenThousandRandomLegalProgramsRunWithoutAHang) {
     options.faults.max_delay_seconds = seed % 10 == 0 ? 200e-6 : 0.0;
     const auto worlds = comm::make_thread_worlds(ranks, flat_cluster(ranks), options);
     std::atomic<int64_t> executed{0};
-    ASSERT_NO_THROW(comm::run_ranks(*worlds, [&](comm::World& world) {
-      const Program* own = &classes.front();
-      for (const Program& candidate : classes)
-        if (std::find(candidate.members.begin(), candidate.members.end(), world.rank()) != candidate.members.end())
-          own = &candidate;
-      memory::Pool pool;
-      State state(pool, world.rank());
-      RecordingExecutor executor;
-      Interpreter interpreter(*own, {world, state, pool, executor, nullptr, 20.0});
-      executed += interpreter.run(seed).ops;
-      state.drain();
-    })) << "seed " << seed;
+    ASSERT_NO_THROW(comm::run_ranks(
+        *worlds,
+        [&](comm::World& world) {
+          const Program* own = &classes.front();
+          for (const Program& candidate : classes)
+            if (std::find(candidate.members.begin(), candidate.members.end(), world.rank()) !=
+                candidate.members.end())
+              own = &candidate;
+          memory::Pool pool;
+          State state(pool, world.rank());
+          RecordingExecutor executor;
+          Interpreter interpreter(*own, {world, state, pool, executor, nullptr, 20.0});
+          executed += interpreter.run(seed).ops;
+          state.drain();
+        }))
+        << "seed " << seed;
     int64_t expected = 0;
     for (const Program& candidate : classes)
-      expected += program::count_instances(candidate) *
-                  (candidate.members.empty() ? ranks : static_cast<int64_t>(candidate.members.size()));
+      expected +=
+          program::count_instances(candidate) *
+          (candidate.members.empty() ? ranks : static_cast<int64_t>(candidate.members.size()));
     ASSERT_EQ(executed.load(), expected) << "seed " << seed;
     ops += executed.load();
   }
@@ -213,9 +226,10 @@ TEST(Interpreter, CostsAtMostTwoMicrosecondsPerOp) {
   program.body = {repeat};
   double best = 1;
   for (int run = 0; run < 5; ++run) {  // the best of a few: other processes only add
-    run_on_threads(program, 1, 0, {}, [&](int64_t, RecordingExecutor&, State&, const RunTimes& times) {
-      best = std::min(best, times.seconds / static_cast<double>(times.ops));
-    });
+    run_on_threads(program, 1, 0, {},
+                   [&](int64_t, RecordingExecutor&, State&, const RunTimes& times) {
+                     best = std::min(best, times.seconds / static_cast<double>(times.ops));
+                   });
   }
   RecordProperty("nanoseconds_per_op", static_cast<int>(best * 1e9));
   EXPECT_LT(best, 2e-6);
@@ -232,24 +246,26 @@ TEST(Interpreter, AFailingExecutorReachesTheOtherRanksAndReleasesMemory) {
   program.body = {write, touch("fails on rank 1", x), all_reduce(x, x), touch("after", x), free};
   const auto worlds = comm::make_thread_worlds(2, flat_cluster(2));
   std::atomic<int64_t> live{-1};
-  EXPECT_THROW(comm::run_ranks(*worlds,
-                               [&](comm::World& world) {
-                                 memory::Pool pool;
-                                 State state(pool, world.rank());
-                                 RecordingExecutor executor;
-                                 executor.during = [&](const Instance& instance) {
-                                   if (world.rank() == 1 && instance.op->custom.starts_with("fails"))
-                                     throw UserError("broken on purpose");
-                                 };
-                                 Interpreter interpreter(program, {world, state, pool, executor, nullptr, 20.0});
-                                 try {
-                                   interpreter.run(0);
-                                 } catch (...) {
-                                   if (world.rank() == 1) live = pool.live_bytes();
-                                   throw;
-                                 }
-                               }),
-               UserError);
+  EXPECT_THROW(
+      comm::run_ranks(
+          *worlds,
+          [&](comm::World& world) {
+            memory::Pool pool;
+            State state(pool, world.rank());
+            RecordingExecutor executor;
+            executor.during = [&](const Instance& instance) {
+              if (world.rank() == 1 && instance.op->custom.starts_with("fails"))
+                throw UserError("broken on purpose");
+            };
+            Interpreter interpreter(program, {world, state, pool, executor, nullptr, 20.0});
+            try {
+              interpreter.run(0);
+            } catch (...) {
+              if (world.rank() == 1) live = pool.live_bytes();
+              throw;
+            }
+          }),
+      UserError);
   EXPECT_EQ(live.load(), 64 * 4);  // the resident value alone
 }
 

@@ -28,7 +28,8 @@ using Bytes = std::map<std::pair<std::string, int64_t>, int64_t>;
 
 /// One vector of V bytes moved by one exchange among `group` ranks, `stride` apart, `groups` such groups in
 /// the world: over the inner level of pairs (level 0) and over the rest (level 1).
-void add_exchange(Bytes& bytes, const std::string& operation, int64_t vector_bytes, int64_t group, int64_t stride) {
+void add_exchange(Bytes& bytes, const std::string& operation, int64_t vector_bytes, int64_t group,
+                  int64_t stride) {
   const int64_t in_pair = stride == 1 ? std::min<int64_t>(group, 2) : 1;
   bytes[{operation, 0}] += vector_bytes * (in_pair - 1);
   bytes[{operation, 1}] += vector_bytes * (group - in_pair);
@@ -79,11 +80,13 @@ Bytes bytes_of(const Ledger& ledger, int64_t steps) {
 }
 
 strait::Run run_of(const Case& c, const std::string& folder) {
-  return small_run(folder, {"placement.preset=" + c.placement, "train.steps=3",
-                            "train.micro_batch_size=" + std::to_string(24 / c.ranks / c.accumulation),
-                            std::string("model.shape.tied_head=") + (c.tied ? "true" : "false"),
-                            "cluster.levels=[{ name = \"pair\", size = 2, gb_per_second = 10.0, latency_microseconds = "
-                            "1.0 }, { name = \"world\", size = 0, gb_per_second = 1.0, latency_microseconds = 5.0 }]"});
+  return small_run(
+      folder,
+      {"placement.preset=" + c.placement, "train.steps=3",
+       "train.micro_batch_size=" + std::to_string(24 / c.ranks / c.accumulation),
+       std::string("model.shape.tied_head=") + (c.tied ? "true" : "false"),
+       "cluster.levels=[{ name = \"pair\", size = 2, gb_per_second = 10.0, latency_microseconds = "
+       "1.0 }, { name = \"world\", size = 0, gb_per_second = 1.0, latency_microseconds = 5.0 }]"});
 }
 
 std::vector<Case> all_cases() {
@@ -91,7 +94,8 @@ std::vector<Case> all_cases() {
   for (const char* placement : {"ddp", "zero1", "zero2", "zero3", "hsdp", "mics"})
     for (const int64_t ranks : {2, 4, 8})
       for (const int64_t accumulation : {1, 3})
-        for (const bool tied : {true, false}) cases.push_back({placement, ranks, accumulation, tied});
+        for (const bool tied : {true, false})
+          cases.push_back({placement, ranks, accumulation, tied});
   return cases;
 }
 
@@ -153,7 +157,8 @@ TEST(Memory, StateIsTheFormulaAndThePeakIsWhatTheAllocatorSaw) {
         // A span of s of N ranks holds ceil(n / N) rounded up to 16, times N / s, elements, cut at the end.
         const auto held = [&](int64_t span) {
           if (span == 1) return unit.elements;
-          const int64_t grain = ((unit.elements + c.ranks - 1) / c.ranks + 15) / 16 * 16 * (c.ranks / span);
+          const int64_t grain =
+              ((unit.elements + c.ranks - 1) / c.ranks + 15) / 16 * 16 * (c.ranks / span);
           return std::clamp<int64_t>(unit.elements - grain * (rank % span), 0, grain);
         };
         weights += 8 * held(p.weights);
@@ -166,7 +171,8 @@ TEST(Memory, StateIsTheFormulaAndThePeakIsWhatTheAllocatorSaw) {
       EXPECT_EQ(state.optimizer, moments) << c.placement << " rank " << rank;
       const double predicted = static_cast<double>(outcome.predicted_peak_bytes[rank]);
       EXPECT_NEAR(static_cast<double>(outcome.pool_peak_bytes[rank]), predicted, 0.05 * predicted)
-          << c.placement << " ranks " << c.ranks << " accumulation " << c.accumulation << " rank " << rank;
+          << c.placement << " ranks " << c.ranks << " accumulation " << c.accumulation << " rank "
+          << rank;
     }
   }
 }

@@ -51,7 +51,8 @@ constexpr double kTolerance = 1e-9;
 void expect_equal(const Trained& got, const Trained& want, const std::string& what) {
   ASSERT_EQ(got.losses.size(), want.losses.size()) << what;
   for (size_t step = 0; step < want.losses.size(); ++step)
-    EXPECT_NEAR(got.losses[step], want.losses[step], kTolerance * want.losses[step]) << what << " step " << step;
+    EXPECT_NEAR(got.losses[step], want.losses[step], kTolerance * want.losses[step])
+        << what << " step " << step;
   EXPECT_NEAR(got.validation, want.validation, kTolerance * want.validation) << what;
   for (const auto& [unit, values] : want.units)
     EXPECT_LT(distance(got.units.at(unit), values), kTolerance) << what << " " << unit;
@@ -66,10 +67,13 @@ const std::vector<Variant>& variants() {
   static const std::vector<Variant> all = {
       {"plain", {}},
       {"accumulation, clipping", {"train.micro_batch_size=1", "train.clip_norm=0.3"}},
-      {"recompute, dropout, untied", {"train.recompute=block", "model.shape.dropout=0.2", "model.shape.tied_head=false"}},
-      {"recompute every second, no bias, prefetch 2", {"train.recompute=every:2", "model.shape.bias=false",
-                                                       "placement.prefetch_units=2", "train.micro_batch_size=1"}},
-      {"no prefetch, sgd", {"placement.prefetch_units=0", "optimizer.kind=sgd", "optimizer.learning_rate=0.05"}},
+      {"recompute, dropout, untied",
+       {"train.recompute=block", "model.shape.dropout=0.2", "model.shape.tied_head=false"}},
+      {"recompute every second, no bias, prefetch 2",
+       {"train.recompute=every:2", "model.shape.bias=false", "placement.prefetch_units=2",
+        "train.micro_batch_size=1"}},
+      {"no prefetch, sgd",
+       {"placement.prefetch_units=0", "optimizer.kind=sgd", "optimizer.learning_rate=0.05"}},
       {"documents", {"data.document_separator=.\n", "model.shape.layers=1"}},
   };
   return all;
@@ -89,9 +93,11 @@ TEST_P(Equality, EveryPlacementOnEveryWorldEqualsOneRank) {
   EXPECT_LT(serial.losses.back(), serial.losses.front()) << variant.name;
   for (const char* placement : {"ddp", "zero1", "zero2", "zero3", "hsdp", "mics"}) {
     for (const int64_t ranks : {1, 2, 3, 4, 8}) {
-      const std::string what = std::string(variant.name) + ": " + placement + " on " + std::to_string(ranks);
+      const std::string what =
+          std::string(variant.name) + ": " + placement + " on " + std::to_string(ranks);
       const std::string run_dir = folder.path() + "/" + placement + std::to_string(ranks);
-      expect_equal(trained(run_of({std::string("placement.preset=") + placement}), ranks, run_dir), serial, what);
+      expect_equal(trained(run_of({std::string("placement.preset=") + placement}), ranks, run_dir),
+                   serial, what);
     }
   }
 }
@@ -103,10 +109,12 @@ TEST(BitEquality, PlacementsThatKeepTheOrderOfSumsAgreeBitForBitInFp32) {
   for (const int64_t ranks : {2, 4}) {
     std::map<std::string, std::string> hashes;
     for (const char* placement : {"ddp", "zero1", "zero2", "zero3", "hsdp", "mics"}) {
-      const strait::Run run = small_run(folder.path(), {"train.precision=fp32", "train.clip_norm=0.3",
-                                                std::string("placement.preset=") + placement});
+      const strait::Run run =
+          small_run(folder.path(), {"train.precision=fp32", "train.clip_norm=0.3",
+                                    std::string("placement.preset=") + placement});
       hashes[placement] =
-          train_small(run, ranks, folder.path() + "/" + placement + std::to_string(ranks)).parameter_hash;
+          train_small(run, ranks, folder.path() + "/" + placement + std::to_string(ranks))
+              .parameter_hash;
     }
     EXPECT_EQ(hashes["ddp"], hashes["zero1"]) << ranks;
     EXPECT_EQ(hashes["ddp"], hashes["zero2"]) << ranks;
@@ -118,7 +126,8 @@ TEST(BitEquality, PlacementsThatKeepTheOrderOfSumsAgreeBitForBitInFp32) {
 
 TEST(BitEquality, SameRunTwiceGivesTheSameHash) {
   const TemporaryFolder folder;
-  const strait::Run run = small_run(folder.path(), {"train.precision=fp32", "model.shape.dropout=0.1"});
+  const strait::Run run =
+      small_run(folder.path(), {"train.precision=fp32", "model.shape.dropout=0.1"});
   EXPECT_EQ(train_small(run, 3, folder.path() + "/a").parameter_hash,
             train_small(run, 3, folder.path() + "/b").parameter_hash);
 }

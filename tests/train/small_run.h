@@ -38,7 +38,8 @@ class TemporaryFolder {
 /// Words over a small alphabet, so that a model has something to learn.
 inline std::string small_text(int64_t words) {
   const RandomStream stream(7, "text");
-  const char* kWords[] = {"strait ", "link ", "narrow ", "shard ", "rank ", "wide.\n", "step ", "unit, "};
+  const char* kWords[] = {"strait ", "link ",   "narrow ", "shard ",
+                          "rank ",   "wide.\n", "step ",   "unit, "};
   std::string text;
   for (int64_t i = 0; i < words; ++i) text += kWords[stream.below(static_cast<uint64_t>(i), 8)];
   return text;
@@ -52,12 +53,13 @@ inline std::string write_text(const std::string& folder, const std::string& text
 
 /// A run with odd sizes (13 tokens, width 20, 3 layers, 37 as feed-forward width) in fp64.
 inline Run small_run(const std::string& folder, const std::vector<std::string>& sets = {}) {
-  const std::string text = "name = \"small\"\n[model]\npreset = \"nano-char\"\n"
-                           "shape = { layers = 3, heads = 2, kv_heads = 2, width = 20, ffn_width = 37, context = 13, "
-                           "bias = true }\n"
-                           "[train]\nsteps = 20\nglobal_batch_size = 24\nprecision = \"fp64\"\n"
-                           "[optimizer]\nlearning_rate = 3e-3\nwarmup_steps = 3\n"
-                           "[evaluation]\nevery_steps = 0\n";
+  const std::string text =
+      "name = \"small\"\n[model]\npreset = \"nano-char\"\n"
+      "shape = { layers = 3, heads = 2, kv_heads = 2, width = 20, ffn_width = 37, context = 13, "
+      "bias = true }\n"
+      "[train]\nsteps = 20\nglobal_batch_size = 24\nprecision = \"fp64\"\n"
+      "[optimizer]\nlearning_rate = 3e-3\nwarmup_steps = 3\n"
+      "[evaluation]\nevery_steps = 0\n";
   const std::string data = folder + "/text.txt";
   if (!std::filesystem::exists(data)) write_text(folder, small_text(2000));
   std::vector<std::string> all = {"data.path=" + data};

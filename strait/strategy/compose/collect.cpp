@@ -21,8 +21,9 @@ std::vector<UnitVisit> visits_by_name(const ModelShape& shape) {
   return visits;
 }
 
-program::Program compose_collect(const ModelShape& shape, const Placement& placement, const Cluster& cluster,
-                                 Dtype dtype, const std::vector<UnitVisit>& visits) {
+program::Program compose_collect(const ModelShape& shape, const Placement& placement,
+                                 const Cluster& cluster, Dtype dtype,
+                                 const std::vector<UnitVisit>& visits) {
   program::Program program;
   program.name = placement.preset;
   program.step_kind = "collect";

@@ -21,7 +21,8 @@ struct UnitVisit {
 std::vector<UnitVisit> visits_by_name(const ModelShape& shape);
 
 /// For each visit v: gather the unit, custom "visit" with micro_batch v reading it, free. Step kind "collect".
-program::Program compose_collect(const ModelShape& shape, const Placement& placement, const Cluster& cluster,
-                                 Dtype dtype, const std::vector<UnitVisit>& visits);
+program::Program compose_collect(const ModelShape& shape, const Placement& placement,
+                                 const Cluster& cluster, Dtype dtype,
+                                 const std::vector<UnitVisit>& visits);
 
 }  // namespace strait::strategy

@@ -217,8 +217,8 @@ Program compose_generation(const ModelShape& shape, const Cluster& cluster,
   };
   const int64_t batch = options.micro_batch_size;
   const int64_t last = static_cast<int64_t>(shape.blocks.size()) - 1;
-  const int tokens =
-      declare("prompt." + std::to_string(options.tokens), 1, Dtype::kInt32, batch * options.tokens, Lifetime::kResident);
+  const int tokens = declare("prompt." + std::to_string(options.tokens), 1, Dtype::kInt32,
+                             batch * options.tokens, Lifetime::kResident);
   const int logits =
       declare("logits", 1, options.dtype, batch * shape.vocabulary, Lifetime::kResident);
   const int x = declare("x", last, options.dtype, batch * options.tokens * shape.options.width,

@@ -6,7 +6,6 @@
 #include "strait/program/verify.h"
 #include "strait/strategy/compose/compose.h"
 
-
 namespace strait::strategy {
 namespace {
 
@@ -23,7 +22,8 @@ OptimizerState optimizer_state(const OptimizerOptions& options) {
 Cluster cluster_of(const Run& run, const Resolved& batch) {
   Cluster cluster = resolve_cluster(run, batch.ranks);
   if (!cluster.shares_cores) return cluster;
-  const double factor = static_cast<double>(batch.threads_per_rank) / static_cast<double>(cluster.cores_per_rank);
+  const double factor =
+      static_cast<double>(batch.threads_per_rank) / static_cast<double>(cluster.cores_per_rank);
   cluster.flops_per_second_fp32 *= factor;
   cluster.flops_per_second_fp64 *= factor;
   cluster.flops_per_second_bf16 *= factor;
