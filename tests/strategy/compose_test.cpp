@@ -1,0 +1,201 @@
+// Builders: legal programs for every placement, sizes that do not grow, one table, and what it says.
+#include "strait/strategy/compose/compose.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "strait/base/errors.h"
+#include "strait/config/parse.h"
+#include "strait/layout/layout.h"
+#include "strait/program/memory.h"
+#include "strait/program/verify.h"
+
+namespace strait::strategy {
+namespace {
+
+Cluster two_levels(int64_t ranks) {
+  Cluster cluster;
+  cluster.name = "test";
+  cluster.levels = {{"pair", 2, 1e10, 1e-6, 1}, {"world", ranks / 2, 1e9, 5e-6, 1}};
+  cluster.ranks = ranks;
+  return cluster;
+}
+
+Placement placement_of(const std::string& preset, const Cluster& cluster, int64_t ranks,
+                       const std::vector<std::string>& sets = {}) {
+  std::vector<std::string> all = {"placement.preset=" + preset};
+  all.insert(all.end(), sets.begin(), sets.end());
+  return resolve_placement(parse_run("", "test.toml", all), cluster, ranks);
+}
+
+ModelShape model_of(int64_t layers) {
+  ShapeOptions options;
+  options.layers = layers;
+  options.heads = options.kv_heads = 2;
+  options.width = 8;
+  options.ffn_width = 32;
+  options.context = 4;
+  return gpt2_shape(options, 11);
+}
+
+StepOptions options_of(int64_t accumulation, int64_t every) {
+  StepOptions options;
+  options.tokens = 4;
+  options.accumulation = accumulation;
+  options.recompute = {every};
+  options.optimizer = {{"m", "v"}};
+  return options;
+}
+
+TEST(PlacementTable, PresetsAreRowsOfSpans) {
+  const Cluster cluster = two_levels(8);
+  const auto spans = [&](const char* preset) {
+    const Placement p = placement_of(preset, cluster, 8);
+    return std::vector<int64_t>{p.weights, p.gradients, p.optimizer, p.across_every_micro_step};
+  };
+  EXPECT_EQ(spans("ddp"), (std::vector<int64_t>{1, 1, 1, 0}));
+  EXPECT_EQ(spans("zero1"), (std::vector<int64_t>{1, 1, 8, 0}));
+  EXPECT_EQ(spans("zero2"), (std::vector<int64_t>{1, 8, 8, 0}));
+  EXPECT_EQ(spans("zero3"), (std::vector<int64_t>{8, 8, 8, 0}));
+  EXPECT_EQ(spans("hsdp"), (std::vector<int64_t>{2, 2, 2, 1}));
+  EXPECT_EQ(spans("mics"), (std::vector<int64_t>{2, 2, 2, 0}));
+}
+
+TEST(PlacementTable, WrittenSpansOverrideAndImpossibleOnesAreRefused) {
+  const Cluster cluster = two_levels(8);
+  EXPECT_EQ(placement_of("hsdp", cluster, 8,
+                         {"placement.spans.weights=4", "placement.spans.gradients=4", "placement.spans.optimizer=4"})
+                .optimizer,
+            4);
+  EXPECT_EQ(placement_of("zero3", cluster, 8, {"placement.spans.weights=none"}).weights, 1);
+  EXPECT_THROW(placement_of("zero3", cluster, 8, {"placement.spans.weights=3"}), UserError);
+  EXPECT_THROW(placement_of("zero3", cluster, 8, {"placement.spans.weights=2"}), UserError);
+  EXPECT_THROW(placement_of("zero3", cluster, 8, {"placement.spans.weights=pear"}), UserError);
+  EXPECT_THROW(placement_of("zero3", cluster, 8, {"placement.reduce_every=step"}), UserError);
+}
+
+TEST(Layout, ShardsTileEveryUnitAndNest) {
+  for (const int64_t elements : {1, 15, 16, 17, 1000, 12345}) {
+    for (const int64_t world : {1, 2, 3, 4, 8, 12}) {
+      for (int64_t span = 1; span <= world; ++span) {
+        if (world % span != 0) continue;
+        int64_t next = 0;
+        for (int64_t rank = 0; rank < span; ++rank) {
+          const Range range = shard_of(elements, span, world, rank);
+          EXPECT_EQ(range.begin, next);
+          EXPECT_EQ(range.begin % kShardAlignment == 0 || range.begin == elements, true);
+          next = range.end;
+        }
+        EXPECT_EQ(next, elements);
+        // The finest parts of a coarse part's neighbours lie inside it.
+        for (int64_t rank = 0; rank < span; ++rank) {
+          const Range coarse = shard_of(elements, span, world, rank);
+          for (int64_t k = 0; k < world / span; ++k) {
+            const Range fine = shard_of(elements, world, world, rank * (world / span) + k);
+            EXPECT_LE(coarse.begin, fine.begin);
+            EXPECT_LE(fine.end, coarse.end);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Layout, TheRangesThatRanksCountTileEveryUnitUnderEveryPlacement) {
+  const ModelShape shape = model_of(3);
+  for (const int64_t ranks : {2, 4, 8}) {
+    for (const PlacementRow& row : placement_table()) {
+      const Cluster cluster = two_levels(ranks);
+      const program::Program program =
+          compose_train(shape, placement_of(row.name, cluster, ranks), cluster, options_of(1, 0));
+      program::for_each_instance(program, [&](const program::Op& op, const std::vector<int64_t>&) {
+        if (op.kind != program::OpKind::kSquaredNorm) return;
+        std::vector<Range> ranges;
+        for (int64_t rank = 0; rank < ranks; ++rank) {
+          ranges.push_back(counted_range(program, op, rank));
+          const Range held = updated_range(program, op, rank);
+          EXPECT_TRUE(ranges.back().size() <= 0 || (held.begin <= ranges.back().begin && ranges.back().end <= held.end));
+        }
+        std::erase_if(ranges, [](const Range& range) { return range.size() <= 0; });
+        std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
+        int64_t next = 0;
+        for (const Range& range : ranges) {
+          EXPECT_EQ(range.begin, next) << row.name;
+          next = range.end;
+        }
+        EXPECT_EQ(next, op.partition.elements) << row.name;
+      });
+    }
+  }
+}
+
+TEST(Compose, EveryProgramIsLegal) {
+  for (const PlacementRow& row : placement_table()) {
+    for (const int64_t ranks : {1, 2, 8}) {
+      for (const int64_t accumulation : {1, 2, 5}) {
+        for (const int64_t every : {0, 1, 2}) {
+          for (const int64_t prefetch : {0, 1, 3}) {
+            Cluster cluster = ranks == 1 ? Cluster{} : two_levels(ranks);
+            if (ranks == 1) cluster.levels = {{"world", 1, 1e9, 0, 1}};
+            const Placement placement = placement_of(row.name, cluster, ranks,
+                                                     {"placement.prefetch_units=" + std::to_string(prefetch)});
+            for (const program::Program& program :
+                 {compose_train(model_of(5), placement, cluster, options_of(accumulation, every)),
+                  compose_evaluation(model_of(5), placement, cluster, options_of(1, every))}) {
+              const std::vector<program::Problem> problems = program::verify({program});
+              EXPECT_TRUE(problems.empty()) << row.name << " on " << ranks << ": " << problems.front().message;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Compose, TheSizeOfAProgramGrowsWithNeitherLayersNorMicroBatchesNorRanks) {
+  for (const PlacementRow& row : placement_table()) {
+    const auto ops = [&](int64_t layers, int64_t accumulation, int64_t ranks) {
+      const Cluster cluster = two_levels(ranks);
+      return program::count_ops(compose_train(model_of(layers), placement_of(row.name, cluster, ranks), cluster,
+                                              options_of(accumulation, 0)));
+    };
+    const int64_t small = ops(12, 4, 4);
+    EXPECT_EQ(ops(96, 4, 4), small) << row.name;
+    EXPECT_EQ(ops(12, 64, 4), small) << row.name;
+    EXPECT_EQ(ops(12, 4, 1024), small) << row.name;
+  }
+}
+
+TEST(Compose, ADroppedGatherIsRefused) {
+  const Cluster cluster = two_levels(4);
+  const program::Program whole =
+      program::Program(compose_train(model_of(2), placement_of("zero3", cluster, 4), cluster, options_of(1, 0)));
+  ASSERT_TRUE(program::verify({whole}).empty());
+  int refused = 0, tried = 0;
+  for (size_t i = 0; i < whole.body.size(); ++i) {
+    const auto* op = std::get_if<program::Op>(&whole.body[i]);
+    if (op == nullptr || op->kind != program::OpKind::kAllGather) continue;
+    program::Program broken = whole;
+    broken.body.erase(broken.body.begin() + static_cast<int64_t>(i));
+    ++tried;
+    refused += program::verify({broken}).empty() ? 0 : 1;
+  }
+  EXPECT_GT(tried, 4);
+  EXPECT_EQ(refused, tried);
+}
+
+TEST(Compose, PrefetchBoundsGatheredUnitsToOneMoreThanItsDepth) {
+  const Cluster cluster = two_levels(4);
+  const auto buffers = [&](int64_t prefetch) {
+    const Placement placement =
+        placement_of("zero3", cluster, 4, {"placement.prefetch_units=" + std::to_string(prefetch)});
+    return program::peak_memory(compose_train(model_of(8), placement, cluster, options_of(1, 0)), 0).total();
+  };
+  EXPECT_LT(buffers(0), buffers(1));
+  EXPECT_LT(buffers(1), buffers(4));
+}
+
+}  // namespace
+}  // namespace strait::strategy

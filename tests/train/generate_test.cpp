@@ -1,0 +1,106 @@
+// Generation: the cache equals full recompute, and sampling does what its options say.
+#include "strait/train/generate.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <set>
+
+#include "strait/comm/threads/thread_world.h"
+#include "tests/train/small_run.h"
+
+namespace strait {
+namespace {
+
+using train::sample_token;
+using train::Sampling;
+
+class Generation : public ::testing::Test {
+ protected:
+  Generation() {
+    const strait::Run run = test::small_run(folder_.path(), {"train.steps=5"});
+    test::train_small(run, 2, folder_.path() + "/run");
+    reader_ = std::make_unique<checkpoint::CheckpointReader>(folder_.path() + "/run");
+    shape_ = gpt2_shape(run.model.shape, reader_->manifest().model.at("vocabulary").as_integer());
+    Cluster cluster;
+    cluster.name = "one";
+    cluster.levels = {{"world", 1, 1e9, 0, 1}};
+    worlds_ = comm::make_thread_worlds(1, cluster);
+    generator_ = std::make_unique<train::Generator>(shape_, Dtype::kFloat64, 1, worlds_->world(0), *reader_);
+  }
+  test::TemporaryFolder folder_;
+  std::unique_ptr<checkpoint::CheckpointReader> reader_;
+  ModelShape shape_;
+  std::unique_ptr<comm::ThreadWorlds> worlds_;
+  std::unique_ptr<train::Generator> generator_;
+};
+
+TEST_F(Generation, TheCacheEqualsFullRecomputeForEverySplitOfTheTokens) {
+  const std::vector<int32_t> tokens = {1, 4, 2, 7, 3, 3, 9, 0, 5, 8, 6, 2, 1};
+  const int64_t context = shape_.options.context;
+  ASSERT_EQ(static_cast<int64_t>(tokens.size()), context);
+  for (int64_t length = 1; length <= context; ++length) {
+    const std::span<const int32_t> text = std::span(tokens).first(static_cast<size_t>(length));
+    generator_->reset();
+    const std::vector<double> whole = generator_->feed(text);
+    for (int64_t first = 1; first < length; ++first) {
+      generator_->reset();
+      generator_->feed(text.first(static_cast<size_t>(first)));
+      std::vector<double> last;
+      for (int64_t t = first; t < length; ++t) last = generator_->feed(text.subspan(static_cast<size_t>(t), 1));
+      ASSERT_EQ(last.size(), whole.size());
+      for (size_t v = 0; v < whole.size(); ++v)
+        ASSERT_NEAR(last[v], whole[v], 1e-11 * (1 + std::abs(whole[v]))) << length << " from " << first;
+    }
+  }
+}
+
+TEST_F(Generation, GoesOnBehindAFullContextAndIsReproducible) {
+  const auto text_of = [&](uint64_t seed) {
+    std::vector<int32_t> text = {1, 2, 3};
+    int64_t told = 0;
+    generator_->generate(text, 40, {1.0, 0, 1.0, seed}, [&](int32_t) { ++told; });
+    EXPECT_EQ(told, 40);
+    return text;
+  };
+  const std::vector<int32_t> first = text_of(5);
+  EXPECT_EQ(first.size(), 43u);
+  EXPECT_EQ(text_of(5), first);
+  EXPECT_NE(text_of(6), first);
+}
+
+TEST_F(Generation, TokensOutOfRangeAndTooManyAreRefused) {
+  const std::vector<int32_t> wrong = {static_cast<int32_t>(shape_.vocabulary)};
+  EXPECT_THROW(generator_->feed(wrong), UserError);
+  const std::vector<int32_t> many(static_cast<size_t>(shape_.options.context) + 1, 1);
+  generator_->reset();
+  EXPECT_THROW(generator_->feed(many), UserError);
+}
+
+TEST(Sampling, TemperatureTopKAndTopP) {
+  const std::vector<double> logits = {1.0, 3.0, 2.0, -1.0};
+  EXPECT_EQ(sample_token(logits, {0.0, 0, 1.0, 1}, 0), 1);
+  std::set<int32_t> top_two, nucleus, all;
+  for (uint64_t draw = 0; draw < 2000; ++draw) {
+    top_two.insert(sample_token(logits, {1.0, 2, 1.0, 1}, draw));
+    nucleus.insert(sample_token(logits, {1.0, 0, 0.6, 1}, draw));  // token 1 alone has 0.64 of the mass
+    all.insert(sample_token(logits, {2.0, 0, 1.0, 1}, draw));
+  }
+  EXPECT_EQ(top_two, (std::set<int32_t>{1, 2}));
+  EXPECT_EQ(nucleus, (std::set<int32_t>{1}));
+  EXPECT_EQ(all, (std::set<int32_t>{0, 1, 2, 3}));
+}
+
+TEST(Sampling, DrawsFollowTheProbabilities) {
+  const std::vector<double> logits = {std::log(0.2), std::log(0.5), std::log(0.3)};
+  std::vector<int> counts(3, 0);
+  constexpr int kDraws = 20000;
+  for (uint64_t draw = 0; draw < kDraws; ++draw) ++counts[static_cast<size_t>(sample_token(logits, {1.0, 0, 1.0, 9}, draw))];
+  // Five standard deviations of a binomial: sqrt(n p (1 - p)) < 71.
+  EXPECT_NEAR(counts[0], 0.2 * kDraws, 355);
+  EXPECT_NEAR(counts[1], 0.5 * kDraws, 355);
+  EXPECT_NEAR(counts[2], 0.3 * kDraws, 355);
+}
+
+}  // namespace
+}  // namespace strait
