@@ -8,9 +8,10 @@
 namespace strait::measure {
 namespace {
 
-void product(benchmark::State& state, GemmShape shape, Dtype dtype, int64_t threads) {
+void product(benchmark::State& state, GemmShape shape, Dtype dtype, int64_t threads,
+             GemmEngine engine) {
   const ThreadLimit limit(threads);
-  Gemm gemm(shape, dtype);
+  Gemm gemm(shape, dtype, engine);
   gemm.run();
   const std::string failure = gemm.check();
   if (!failure.empty()) return state.SkipWithError(failure.c_str());
@@ -19,11 +20,12 @@ void product(benchmark::State& state, GemmShape shape, Dtype dtype, int64_t thre
       shape.flops() * static_cast<double>(state.iterations()), benchmark::Counter::kIsRate);
 }
 
-std::string name_of(const GemmShape& shape, Dtype dtype, int64_t threads) {
+std::string name_of(const GemmShape& shape, Dtype dtype, int64_t threads, GemmEngine engine) {
   const std::string form =
       std::string(shape.transpose_a ? "T" : "N") + (shape.transpose_b ? "T" : "N");
-  return "gemm/" + form + "/" + std::to_string(shape.m) + "x" + std::to_string(shape.n) + "x" +
-         std::to_string(shape.k) + "/" + dtype_name(dtype) + "/threads:" + std::to_string(threads);
+  return std::string(engine == GemmEngine::kStrait ? "strait/" : "blas/") + form + "/" +
+         std::to_string(shape.m) + "x" + std::to_string(shape.n) + "x" + std::to_string(shape.k) +
+         "/" + dtype_name(dtype) + "/threads:" + std::to_string(threads);
 }
 
 /// Registers before main: 4 sequences of 64 tokens, and a square that shows the ceiling.
@@ -33,9 +35,11 @@ bool register_products() {
   for (const Dtype dtype : {Dtype::kFloat32, Dtype::kFloat64}) {
     for (const int64_t threads : {1, 2}) {
       for (const GemmShape& shape : shapes) {
-        benchmark::RegisterBenchmark(name_of(shape, dtype, threads).c_str(), product, shape, dtype,
-                                     threads)
-            ->UseRealTime();
+        for (const GemmEngine engine : {GemmEngine::kStrait, GemmEngine::kBlas}) {
+          benchmark::RegisterBenchmark(name_of(shape, dtype, threads, engine).c_str(), product,
+                                       shape, dtype, threads, engine)
+              ->UseRealTime();
+        }
       }
     }
   }

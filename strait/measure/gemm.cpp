@@ -6,11 +6,13 @@
 #include <ATen/ops/mm.h>
 #include <cblas.h>
 #include <fmt/format.h>
+#include <omp.h>
 
 #include <array>
 #include <cmath>
 
 #include "strait/base/errors.h"
+#include "strait/kernel/gemm.h"
 
 namespace strait::measure {
 namespace {
@@ -60,12 +62,21 @@ double GemmShape::flops() const {
   return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
 }
 
-Gemm::Gemm(const GemmShape& shape, Dtype dtype) : shape_(shape), dtype_(dtype) {
+GemmEngine engine_of(Dtype dtype) {
+  return dtype == Dtype::kBfloat16 ? GemmEngine::kTorch : GemmEngine::kStrait;
+}
+
+Gemm::Gemm(const GemmShape& shape, Dtype dtype, GemmEngine engine)
+    : shape_(shape), dtype_(dtype), engine_(engine) {
   if (shape.m < 1 || shape.n < 1 || shape.k < 1) {
     throw UserError(fmt::format("gemm: m = {}, n = {}, k = {} must all be at least 1", shape.m,
                                 shape.n, shape.k));
   }
   const at::ScalarType type = scalar_type(dtype);
+  if ((engine == GemmEngine::kTorch) != (dtype == Dtype::kBfloat16)) {
+    throw UserError(fmt::format("gemm: this engine does not multiply {}; nearest valid choice: {}",
+                                dtype_name(dtype), dtype == Dtype::kBfloat16 ? "fp32" : "bf16"));
+  }
   operands_ = std::make_unique<Operands>();
   operands_->a =
       shape.transpose_a ? filled(shape.k, shape.m, type, 1) : filled(shape.m, shape.k, type, 1);
@@ -76,20 +87,48 @@ Gemm::Gemm(const GemmShape& shape, Dtype dtype) : shape_(shape), dtype_(dtype) {
 
 Gemm::~Gemm() = default;
 
-void Gemm::run() {
+template <class T>
+void Gemm::run_strait() {
+  const auto view = [](const at::Tensor& tensor, bool transpose) {
+    const int64_t width = tensor.size(1);
+    return kernel::MatrixView<T>{tensor.data_ptr<T>(), transpose ? 1 : width,
+                                 transpose ? width : 1};
+  };
+  kernel::GemmCall<T> call;
+  call.rows = shape_.m;
+  call.columns = shape_.n;
+  call.depth = shape_.k;
+  call.a = view(operands_->a, shape_.transpose_a);
+  call.b = view(operands_->b, shape_.transpose_b);
+  call.c = operands_->c.data_ptr<T>();
+  call.c_stride = shape_.n;
+  kernel::gemm<T>(call, omp_get_max_threads());
+}
+
+void Gemm::run_blas() {
   const auto [m, n, k] = std::array{shape_.m, shape_.n, shape_.k};
-  const at::Tensor &a = operands_->a, &b = operands_->b;
-  at::Tensor& c = operands_->c;
+  const at::Tensor &a = operands_->a, &b = operands_->b, &c = operands_->c;
   const int64_t lda = shape_.transpose_a ? m : k, ldb = shape_.transpose_b ? k : n;
   const auto ta = transposed(shape_.transpose_a), tb = transposed(shape_.transpose_b);
   if (dtype_ == Dtype::kFloat32) {
     cblas_sgemm(CblasRowMajor, ta, tb, m, n, k, 1.0f, a.data_ptr<float>(), lda, b.data_ptr<float>(),
                 ldb, 0.0f, c.data_ptr<float>(), n);
-  } else if (dtype_ == Dtype::kFloat64) {
+  } else {
     cblas_dgemm(CblasRowMajor, ta, tb, m, n, k, 1.0, a.data_ptr<double>(), lda,
                 b.data_ptr<double>(), ldb, 0.0, c.data_ptr<double>(), n);
+  }
+}
+
+void Gemm::run() {
+  if (engine_ == GemmEngine::kTorch) {
+    const at::Tensor &a = operands_->a, &b = operands_->b;
+    at::mm_out(operands_->c, shape_.transpose_a ? a.t() : a, shape_.transpose_b ? b.t() : b);
+  } else if (engine_ == GemmEngine::kBlas) {
+    run_blas();
+  } else if (dtype_ == Dtype::kFloat32) {
+    run_strait<float>();
   } else {
-    at::mm_out(c, shape_.transpose_a ? a.t() : a, shape_.transpose_b ? b.t() : b);
+    run_strait<double>();
   }
 }
 

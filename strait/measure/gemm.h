@@ -1,4 +1,4 @@
-// Matrix products as the model runs them: C = A B, row-major, in the BLAS that LibTorch uses.
+// Matrix products as the model runs them, C = A B, row-major, and as others run them.
 #pragma once
 
 #include <cstdint>
@@ -17,13 +17,23 @@ struct GemmShape {
   double flops() const;      // of one product, multiply-adds count two
 };
 
-/// One product with its own operands of reproducible values in (-1, 1). fp32 and fp64 call the
-/// BLAS, bf16 calls LibTorch (which calls oneDNN). Uses the OpenMP limit of the calling thread. Not
-/// thread-safe; one per rank.
+/// Who multiplies.
+enum class GemmEngine : uint8_t {
+  kStrait,  // strait/kernel/gemm.h, which the model runs on: fp32, fp64
+  kBlas,    // the BLAS that LibTorch is linked with: fp32, fp64
+  kTorch,   // LibTorch, which calls oneDNN: bf16
+};
+/// kTorch for bf16, else kStrait.
+GemmEngine engine_of(Dtype dtype);
+
+/// One product with its own operands of reproducible values in (-1, 1). Uses the OpenMP limit of the
+/// calling thread. Not thread-safe; one per rank.
 class Gemm {
  public:
-  /// Allocates and fills (m k + k n + m n) elements. UserError for another dtype or a size below 1.
-  Gemm(const GemmShape& shape, Dtype dtype);
+  /// Allocates and fills (m k + k n + m n) elements. UserError for a size below 1 or a dtype that
+  /// the engine cannot multiply.
+  Gemm(const GemmShape& shape, Dtype dtype, GemmEngine engine);
+  Gemm(const GemmShape& shape, Dtype dtype) : Gemm(shape, dtype, engine_of(dtype)) {}
   ~Gemm();
   Gemm(const Gemm&) = delete;
   Gemm& operator=(const Gemm&) = delete;
@@ -38,8 +48,13 @@ class Gemm {
 
  private:
   struct Operands;
+  template <class T>
+  void run_strait();
+  void run_blas();
+
   GemmShape shape_;
   Dtype dtype_;
+  GemmEngine engine_;
   std::unique_ptr<Operands> operands_;
 };
 

@@ -70,6 +70,10 @@ TEST(BenchGemm, FillsARow) {
   ASSERT_TRUE(row.seconds && row.bound);
   EXPECT_EQ(row.work, 2.0 * 64 * 96 * 128);
   EXPECT_EQ(row.bound->name, "large-gemm");
+  ASSERT_EQ(row.peers.size(), 1u);
+  EXPECT_EQ(row.peers[0].name, "blas");
+  EXPECT_TRUE(row.peers[0].seconds);
+  EXPECT_THAT(row.peers[0].version, ::testing::HasSubstr("OpenBLAS"));
   EXPECT_GT(row.bound->seconds, 0.0);
 }
 

@@ -12,16 +12,23 @@ namespace {
 
 using ::testing::HasSubstr;
 
+std::vector<GemmEngine> engines_of(Dtype dtype) {
+  if (dtype == Dtype::kBfloat16) return {GemmEngine::kTorch};
+  return {GemmEngine::kStrait, GemmEngine::kBlas};
+}
+
 TEST(Gemm, IsRightForEveryFormSizeAndDtype) {
   const int64_t sizes[][3] = {{1, 1, 1}, {3, 5, 7}, {64, 64, 64}, {1, 300, 129}, {257, 33, 500}};
   for (const Dtype dtype : {Dtype::kFloat32, Dtype::kFloat64, Dtype::kBfloat16}) {
     for (const auto& size : sizes) {
       for (const bool transpose_a : {false, true}) {
         for (const bool transpose_b : {false, true}) {
-          Gemm gemm({size[0], size[1], size[2], transpose_a, transpose_b}, dtype);
-          EXPECT_THAT(gemm.check(), HasSubstr("nan"));  // nothing computed yet
-          gemm.run();
-          EXPECT_EQ(gemm.check(), "");
+          for (const GemmEngine engine : engines_of(dtype)) {
+            Gemm gemm({size[0], size[1], size[2], transpose_a, transpose_b}, dtype, engine);
+            EXPECT_THAT(gemm.check(), HasSubstr("nan"));  // nothing computed yet
+            gemm.run();
+            EXPECT_EQ(gemm.check(), "");
+          }
         }
       }
     }
@@ -44,6 +51,8 @@ TEST(Gemm, CountsTwoOperationsPerMultiplyAdd) {
 TEST(Gemm, RefusesOtherTypesAndSizes) {
   EXPECT_THROW(Gemm({.m = 2}, Dtype::kInt32), UserError);
   EXPECT_THROW(Gemm({.m = 0}, Dtype::kFloat32), UserError);
+  EXPECT_THROW(Gemm({}, Dtype::kBfloat16, GemmEngine::kBlas), UserError);
+  EXPECT_THROW(Gemm({}, Dtype::kFloat32, GemmEngine::kTorch), UserError);
 }
 
 }  // namespace
