@@ -14,6 +14,7 @@
 #include "strait/program/memory.h"
 #include "strait/program/memory_json.h"
 #include "strait/program/verify.h"
+#include "strait/report/plots.h"
 #include "strait/report/run_report.h"
 #include "strait/sim/simulate.h"
 #include "strait/strategy/compose/design.h"
@@ -68,10 +69,15 @@ Json simulate_command(const Command& command, Output& output) {
   const double began = now_seconds();
   trace::Recorder recorder;
   recorder.record_all(!command.trace.empty() || !command.plot.empty());
-  const sim::Result result = sim::simulate(design.train, design.cluster, &recorder);
+  sim::Result result = sim::simulate(design.train, design.cluster, &recorder);
+  // Without jitter every step is the same; the further ones are replayed because they were asked for.
+  for (int64_t step = 1; step < run.simulate.steps; ++step)
+    result.events += sim::simulate(design.train, design.cluster).events;
   const double wall = now_seconds() - began;
   const cost::Cost cost = cost::price(design.train, design.cluster);
   for (const std::string& line : plan_lines(design, result, cost)) output.line(line);
+  if (!command.plot.empty())
+    report::draw_timeline(recorder, program::stream_names(design.train), command.plot);
   if (!command.trace.empty())
     write_file_atomically(command.trace,
                           trace::chrome_trace({&recorder}, program::stream_names(design.train)));

@@ -1,18 +1,14 @@
 #include "strait/report/plots.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <spawn.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
 #include <filesystem>
 
 #include "strait/base/errors.h"
 #include "strait/base/file.h"
+#include "strait/report/gnuplot.h"
 #include "strait/report/statistics.h"
 
 namespace strait::report {
@@ -189,43 +185,6 @@ std::string time_script(int64_t last_step, double limit, bool has_prediction) {
   return script(picture);
 }
 
-/// Runs gnuplot on scripts in `folder`; its messages go to gnuplot.log there.
-void run_gnuplot(const std::string& gnuplot, const std::filesystem::path& folder) {
-  const std::string log = folder / "gnuplot.log";
-  std::vector<std::string> words = {gnuplot, "-d", "loss.gnuplot", "time.gnuplot"};
-  std::vector<char*> arguments;
-  for (std::string& word : words) arguments.push_back(word.data());
-  arguments.push_back(nullptr);
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_addchdir_np(&actions, folder.c_str());
-  posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
-  posix_spawn_file_actions_addopen(&actions, 1, "gnuplot.log", O_WRONLY | O_CREAT | O_TRUNC, 0644);
-  posix_spawn_file_actions_adddup2(&actions, 1, 2);
-  pid_t child = 0;
-  const int error =
-      posix_spawnp(&child, gnuplot.c_str(), &actions, nullptr, arguments.data(), environ);
-  posix_spawn_file_actions_destroy(&actions);
-  ErrorPlace place;
-  place.file = gnuplot;
-  place.operation = "draw plots";
-  if (error != 0) {
-    throw PlotterError(
-        fmt::format("cannot start {} ({}); install gnuplot (Debian: gnuplot-nox). The data and "
-                    "scripts of the plots are in {}",
-                    gnuplot, errno_text(error), folder.string()),
-        place);
-  }
-  int status = 0;
-  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
-  }
-  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
-    throw PlotterError(
-        fmt::format("{} failed on the scripts in {}: {}", gnuplot, folder.string(), read_file(log)),
-        place);
-  }
-}
-
 }  // namespace
 
 std::vector<std::string> draw_plots(const std::vector<StepMetrics>& steps,
@@ -249,7 +208,7 @@ std::vector<std::string> draw_plots(const std::vector<StepMetrics>& steps,
                         loss_script(last_step, known(&StepMetrics::validation_loss)));
   write_file_atomically(path / "time.gnuplot", time_script(last_step, time_limit(groups),
                                                            known(&StepMetrics::predicted_seconds)));
-  run_gnuplot(gnuplot, path);
+  run_gnuplot(gnuplot, path, {"loss.gnuplot", "time.gnuplot"});
   std::vector<std::string> pictures;
   for (const char* name : {"loss.svg", "loss.png", "time.svg", "time.png"}) {
     pictures.push_back(path / name);

@@ -6,6 +6,7 @@
 
 #include "strait/base/errors.h"
 #include "strait/report/metrics.h"
+#include "strait/trace/spans.h"
 
 namespace strait::report {
 
@@ -25,5 +26,10 @@ class PlotterError : public UserError {
 std::vector<std::string> draw_plots(const std::vector<StepMetrics>& steps,
                                     const std::string& folder,
                                     const std::string& gnuplot = "gnuplot");
+
+/// Draws what ran when on one rank, a row per stream, to `path` (.svg or .png; UserError for another ending);
+/// data and script lie beside it. Errors as draw_plots.
+void draw_timeline(const trace::Recorder& recorder, const std::vector<std::string>& streams,
+                   const std::string& path, const std::string& gnuplot = "gnuplot");
 
 }  // namespace strait::report

@@ -77,6 +77,12 @@ class Replay {
     for (const int64_t number : tracker_.finish().wait_for) wait(number);
     // Carries land behind the next program; their bytes count here, where they were sent.
     result_.seconds = lanes_.now();
+    for (const auto& [op, number] : flights_) {
+      const Flight& flight = lanes_.flight(number);
+      if (flight.landed >= 0)
+        recorder_->add(recorder_->name(program::print_op(program_, *op)), op->stream,
+                       {flight.started, flight.landed}, 0);
+    }
     return std::move(result_);
   }
 
@@ -114,7 +120,8 @@ class Replay {
     flight.latency_seconds =
         group.size > 1 ? std::min(seconds, cluster_.levels[group.level].latency_seconds) : 0;
     flight.work_seconds = seconds - flight.latency_seconds;
-    lanes_.issue(op.stream, std::move(flight));
+    const int64_t number = lanes_.issue(op.stream, std::move(flight));
+    if (recorder_ != nullptr) flights_.push_back({&op, number});
     count(op);
   }
 
@@ -136,6 +143,7 @@ class Replay {
   program::LifetimeTracker tracker_;
   Lanes lanes_;
   int64_t rank_;
+  std::vector<std::pair<const Op*, int64_t>> flights_;  // while recording
   std::unordered_map<const Op*, std::vector<int64_t>> bytes_;
   Result result_;
 };

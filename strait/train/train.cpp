@@ -1,5 +1,7 @@
 #include "strait/train/train.h"
 
+#include <chrono>
+
 #include "strait/base/file.h"
 #include "strait/comm/threads/thread_world.h"
 #include "strait/trace/spans.h"
@@ -34,6 +36,10 @@ void train(const Job& job, const Observer& observer, const std::atomic<int>& sig
   shared.outcome.steps = shared.outcome.first_step;
   shared.metrics = std::make_unique<report::MetricsWriter>(job.folder.path + "/metrics.jsonl",
                                                            shared.outcome.first_step);
+  const double wall =
+      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  shared.events = std::make_unique<report::TensorboardWriter>(
+      job.folder.path + "/tensorboard", wall, std::to_string(shared.outcome.first_step));
   take_history(job, shared.outcome);
   const auto worlds = comm::make_thread_worlds(job.design.batch.ranks, job.design.cluster);
   try {

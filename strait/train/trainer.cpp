@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
 #include "strait/base/clock.h"
 #include "strait/base/errors.h"
@@ -19,6 +21,11 @@ constexpr int64_t kUncountedSteps = 5;  // first steps of a process: caches and 
 std::vector<std::string> moment_states(const OptimizerOptions& options) {
   if (options.kind == "adamw") return {checkpoint::kFirstMoment, checkpoint::kSecondMoment};
   return {checkpoint::kMomentum};
+}
+
+/// Seconds since 1970, for TensorBoard.
+double wall_seconds() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
 model::Settings settings_of(const Job& job) {
@@ -43,14 +50,28 @@ Shared::Shared(const Job& the_job, const Observer& the_observer, const std::atom
       observer(the_observer),
       signal(the_signal),
       saves(the_job.folder.path, the_job.design.batch.ranks,
-            the_job.design.run.runtime.deadline_seconds) {
+            the_job.design.run.runtime.deadline_seconds),
+      sent_bytes(static_cast<size_t>(the_job.design.batch.ranks) *
+                 the_job.design.cluster.levels.size()) {
+  for (std::atomic<int64_t>& bytes : sent_bytes) bytes = -1;
   const size_t ranks = static_cast<size_t>(job.design.batch.ranks);
   outcome.exposed_shares.resize(ranks);
   outcome.state_bytes.resize(ranks);
   outcome.predicted_peak_bytes.resize(ranks);
   outcome.pool_peak_bytes.resize(ranks);
-  step_bytes.assign(ranks, std::vector<int64_t>(job.design.cluster.levels.size(), 0));
   recorders.resize(ranks);
+}
+
+int64_t Shared::sent_by_all(int64_t level) const {
+  const int64_t levels = static_cast<int64_t>(job.design.cluster.levels.size());
+  const double limit = now_seconds() + 1.0;
+  int64_t sum = 0;
+  for (int64_t rank = 0; rank < job.design.batch.ranks; ++rank) {
+    const std::atomic<int64_t>& bytes = sent_bytes[rank * levels + level];
+    while (bytes < 0 && now_seconds() < limit) std::this_thread::yield();
+    sum += std::max<int64_t>(0, bytes);
+  }
+  return sum;
 }
 
 Trainer::Trainer(Shared& shared, comm::World& world)
@@ -149,9 +170,10 @@ void Trainer::count_traffic() {
   Ledger ledger;
   train_->drain_ledger(ledger);
   traffic_.merge(ledger);
-  const int64_t steps = std::max<int64_t>(1, steps_here_);
-  for (size_t level = 0; level < shared_.step_bytes[rank_].size(); ++level)
-    shared_.step_bytes[rank_][level] = traffic_.payload_bytes(static_cast<int64_t>(level)) / steps;
+  const int64_t levels = static_cast<int64_t>(job_.design.cluster.levels.size());
+  for (int64_t level = 0; level < levels; ++level)
+    shared_.sent_bytes[rank_ * levels + level] =
+        traffic_.payload_bytes(level) / std::max<int64_t>(1, steps_here_);
 }
 
 void Trainer::account(int64_t step, const StepResult& result) {
@@ -167,6 +189,7 @@ void Trainer::account(int64_t step, const StepResult& result) {
   const report::StepMetrics metrics = metrics_of(step, result);
   evaluated_ = false;
   shared_.metrics->append(metrics);
+  shared_.events->append(metrics, wall_seconds());
   shared_.observer.step(metrics);
 }
 
@@ -186,9 +209,8 @@ report::StepMetrics Trainer::metrics_of(int64_t step, const StepResult& result) 
   metrics.model_flops_utilization =
       metrics.tokens_per_second * job_.model_flops_per_token / job_.peak_flops_per_second;
   for (size_t level = 0; level < job_.design.cluster.levels.size(); ++level) {
-    int64_t bytes = 0;
-    for (const auto& by_level : shared_.step_bytes) bytes += by_level[level];
-    metrics.bytes_per_level.push_back({job_.design.cluster.levels[level].name, bytes});
+    metrics.bytes_per_level.push_back(
+        {job_.design.cluster.levels[level].name, shared_.sent_by_all(static_cast<int64_t>(level))});
   }
   metrics.memory_bytes = pool_.peak_bytes();
   metrics.predicted_seconds = job_.simulated.seconds;

@@ -15,6 +15,7 @@
 #include "strait/memory/pool.h"
 #include "strait/model/block.h"
 #include "strait/report/metrics.h"
+#include "strait/report/tensorboard.h"
 #include "strait/runtime/interpreter.h"
 #include "strait/runtime/state.h"
 #include "strait/trace/spans.h"
@@ -40,10 +41,14 @@ struct Shared {
   const std::atomic<int>& signal;  // number of the signal that asked to stop, 0 = none
   checkpoint::SaveSession saves;
   Outcome outcome;
-  std::unique_ptr<report::MetricsWriter> metrics;  // rank 0
-  std::vector<std::vector<int64_t>> step_bytes;    // [rank][level] per step so far
-  std::vector<trace::Recorder> recorders;          // [rank] timeline and flight record
-  std::mutex mutex;                                // guards outcome.traffic
+  std::unique_ptr<report::MetricsWriter> metrics;     // rank 0
+  std::unique_ptr<report::TensorboardWriter> events;  // rank 0
+  /// [rank * levels + level] bytes that a rank sends per step, on average so far; -1 before its first step.
+  std::vector<std::atomic<int64_t>> sent_bytes;
+  /// Sum over ranks. In the first step it waits, a second at most, for the ranks that are still at it.
+  int64_t sent_by_all(int64_t level) const;
+  std::vector<trace::Recorder> recorders;  // [rank] timeline and flight record
+  std::mutex mutex;                        // guards outcome.traffic
 };
 
 /// Owns the state of one rank and runs its steps. All methods run on the rank's thread.

@@ -66,7 +66,8 @@ TEST(PlacementTable, PresetsAreRowsOfSpans) {
 TEST(PlacementTable, WrittenSpansOverrideAndImpossibleOnesAreRefused) {
   const Cluster cluster = two_levels(8);
   EXPECT_EQ(placement_of("hsdp", cluster, 8,
-                         {"placement.spans.weights=4", "placement.spans.gradients=4", "placement.spans.optimizer=4"})
+                         {"placement.spans.weights=4", "placement.spans.gradients=4",
+                          "placement.spans.optimizer=4"})
                 .optimizer,
             4);
   EXPECT_EQ(placement_of("zero3", cluster, 8, {"placement.spans.weights=none"}).weights, 1);
@@ -116,10 +117,12 @@ TEST(Layout, TheRangesThatRanksCountTileEveryUnitUnderEveryPlacement) {
         for (int64_t rank = 0; rank < ranks; ++rank) {
           ranges.push_back(counted_range(program, op, rank));
           const Range held = updated_range(program, op, rank);
-          EXPECT_TRUE(ranges.back().size() <= 0 || (held.begin <= ranges.back().begin && ranges.back().end <= held.end));
+          EXPECT_TRUE(ranges.back().size() <= 0 ||
+                      (held.begin <= ranges.back().begin && ranges.back().end <= held.end));
         }
         std::erase_if(ranges, [](const Range& range) { return range.size() <= 0; });
-        std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
+        std::sort(ranges.begin(), ranges.end(),
+                  [](const Range& a, const Range& b) { return a.begin < b.begin; });
         int64_t next = 0;
         for (const Range& range : ranges) {
           EXPECT_EQ(range.begin, next) << row.name;
@@ -139,13 +142,14 @@ TEST(Compose, EveryProgramIsLegal) {
           for (const int64_t prefetch : {0, 1, 3}) {
             Cluster cluster = ranks == 1 ? Cluster{} : two_levels(ranks);
             if (ranks == 1) cluster.levels = {{"world", 1, 1e9, 0, 1}};
-            const Placement placement = placement_of(row.name, cluster, ranks,
-                                                     {"placement.prefetch_units=" + std::to_string(prefetch)});
+            const Placement placement = placement_of(
+                row.name, cluster, ranks, {"placement.prefetch_units=" + std::to_string(prefetch)});
             for (const program::Program& program :
                  {compose_train(model_of(5), placement, cluster, options_of(accumulation, every)),
                   compose_evaluation(model_of(5), placement, cluster, options_of(1, every))}) {
               const std::vector<program::Problem> problems = program::verify({program});
-              EXPECT_TRUE(problems.empty()) << row.name << " on " << ranks << ": " << problems.front().message;
+              EXPECT_TRUE(problems.empty())
+                  << row.name << " on " << ranks << ": " << problems.front().message;
             }
           }
         }
@@ -158,7 +162,8 @@ TEST(Compose, TheSizeOfAProgramGrowsWithNeitherLayersNorMicroBatchesNorRanks) {
   for (const PlacementRow& row : placement_table()) {
     const auto ops = [&](int64_t layers, int64_t accumulation, int64_t ranks) {
       const Cluster cluster = two_levels(ranks);
-      return program::count_ops(compose_train(model_of(layers), placement_of(row.name, cluster, ranks), cluster,
+      return program::count_ops(compose_train(model_of(layers),
+                                              placement_of(row.name, cluster, ranks), cluster,
                                               options_of(accumulation, 0)));
     };
     const int64_t small = ops(12, 4, 4);
@@ -170,8 +175,8 @@ TEST(Compose, TheSizeOfAProgramGrowsWithNeitherLayersNorMicroBatchesNorRanks) {
 
 TEST(Compose, ADroppedGatherIsRefused) {
   const Cluster cluster = two_levels(4);
-  const program::Program whole =
-      program::Program(compose_train(model_of(2), placement_of("zero3", cluster, 4), cluster, options_of(1, 0)));
+  const program::Program whole = program::Program(
+      compose_train(model_of(2), placement_of("zero3", cluster, 4), cluster, options_of(1, 0)));
   ASSERT_TRUE(program::verify({whole}).empty());
   int refused = 0, tried = 0;
   for (size_t i = 0; i < whole.body.size(); ++i) {
@@ -191,7 +196,8 @@ TEST(Compose, PrefetchBoundsGatheredUnitsToOneMoreThanItsDepth) {
   const auto buffers = [&](int64_t prefetch) {
     const Placement placement =
         placement_of("zero3", cluster, 4, {"placement.prefetch_units=" + std::to_string(prefetch)});
-    return program::peak_memory(compose_train(model_of(8), placement, cluster, options_of(1, 0)), 0).total();
+    return program::peak_memory(compose_train(model_of(8), placement, cluster, options_of(1, 0)), 0)
+        .total();
   };
   EXPECT_LT(buffers(0), buffers(1));
   EXPECT_LT(buffers(1), buffers(4));

@@ -26,7 +26,8 @@ class Generation : public ::testing::Test {
     cluster.name = "one";
     cluster.levels = {{"world", 1, 1e9, 0, 1}};
     worlds_ = comm::make_thread_worlds(1, cluster);
-    generator_ = std::make_unique<train::Generator>(shape_, Dtype::kFloat64, 1, worlds_->world(0), *reader_);
+    generator_ =
+        std::make_unique<train::Generator>(shape_, Dtype::kFloat64, 1, worlds_->world(0), *reader_);
   }
   test::TemporaryFolder folder_;
   std::unique_ptr<checkpoint::CheckpointReader> reader_;
@@ -47,10 +48,12 @@ TEST_F(Generation, TheCacheEqualsFullRecomputeForEverySplitOfTheTokens) {
       generator_->reset();
       generator_->feed(text.first(static_cast<size_t>(first)));
       std::vector<double> last;
-      for (int64_t t = first; t < length; ++t) last = generator_->feed(text.subspan(static_cast<size_t>(t), 1));
+      for (int64_t t = first; t < length; ++t)
+        last = generator_->feed(text.subspan(static_cast<size_t>(t), 1));
       ASSERT_EQ(last.size(), whole.size());
       for (size_t v = 0; v < whole.size(); ++v)
-        ASSERT_NEAR(last[v], whole[v], 1e-11 * (1 + std::abs(whole[v]))) << length << " from " << first;
+        ASSERT_NEAR(last[v], whole[v], 1e-11 * (1 + std::abs(whole[v])))
+            << length << " from " << first;
     }
   }
 }
@@ -83,7 +86,8 @@ TEST(Sampling, TemperatureTopKAndTopP) {
   std::set<int32_t> top_two, nucleus, all;
   for (uint64_t draw = 0; draw < 2000; ++draw) {
     top_two.insert(sample_token(logits, {1.0, 2, 1.0, 1}, draw));
-    nucleus.insert(sample_token(logits, {1.0, 0, 0.6, 1}, draw));  // token 1 alone has 0.64 of the mass
+    nucleus.insert(
+        sample_token(logits, {1.0, 0, 0.6, 1}, draw));  // token 1 alone has 0.64 of the mass
     all.insert(sample_token(logits, {2.0, 0, 1.0, 1}, draw));
   }
   EXPECT_EQ(top_two, (std::set<int32_t>{1, 2}));
@@ -95,7 +99,8 @@ TEST(Sampling, DrawsFollowTheProbabilities) {
   const std::vector<double> logits = {std::log(0.2), std::log(0.5), std::log(0.3)};
   std::vector<int> counts(3, 0);
   constexpr int kDraws = 20000;
-  for (uint64_t draw = 0; draw < kDraws; ++draw) ++counts[static_cast<size_t>(sample_token(logits, {1.0, 0, 1.0, 9}, draw))];
+  for (uint64_t draw = 0; draw < kDraws; ++draw)
+    ++counts[static_cast<size_t>(sample_token(logits, {1.0, 0, 1.0, 9}, draw))];
   // Five standard deviations of a binomial: sqrt(n p (1 - p)) < 71.
   EXPECT_NEAR(counts[0], 0.2 * kDraws, 355);
   EXPECT_NEAR(counts[1], 0.5 * kDraws, 355);
