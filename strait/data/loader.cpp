@@ -72,13 +72,23 @@ SequenceLoader::SequenceLoader(const Corpus& corpus, int64_t context, uint64_t s
 
 int64_t SequenceLoader::window_start(int64_t number) const {
   ensure(number >= 0, "SequenceLoader: a sequence number is negative");
-  const int64_t epoch = number / windows_;
-  const RandomStream stream(seed_, "data.order", static_cast<uint64_t>(epoch));
+  const auto epoch = static_cast<uint64_t>(number / windows_);
   const RandomStream phase(seed_, "data.phase");
-  const Permutation order(stream, static_cast<uint64_t>(windows_));
-  const auto window = static_cast<int64_t>(order(static_cast<uint64_t>(number % windows_)));
-  return window * context_ + static_cast<int64_t>(phase.below(static_cast<uint64_t>(epoch),
-                                                              static_cast<uint64_t>(phases_)));
+  return window_of(epoch, number % windows_) * context_ +
+         static_cast<int64_t>(phase.below(epoch, static_cast<uint64_t>(phases_)));
+}
+
+int64_t SequenceLoader::window_of(uint64_t epoch, int64_t place) const {
+  const int64_t rounds = windows_ / kStrata;  // in each, every stratum gives one window
+  const RandomStream stream(seed_, "data.order", epoch);
+  if (place >= rounds * kStrata) return place;  // the few windows behind the last whole stratum
+  const int64_t round = place / kStrata;
+  const Permutation strata(RandomStream(stream.key(), "strata", static_cast<uint64_t>(round)),
+                           kStrata);
+  const auto stratum = static_cast<int64_t>(strata(static_cast<uint64_t>(place % kStrata)));
+  const Permutation inside(RandomStream(stream.key(), "inside", static_cast<uint64_t>(stratum)),
+                           static_cast<uint64_t>(rounds));
+  return stratum * rounds + static_cast<int64_t>(inside(static_cast<uint64_t>(round)));
 }
 
 void SequenceLoader::fill(int64_t first, int64_t count, BatchBuffer& batch) const {

@@ -58,6 +58,9 @@ class SequenceLoader {
   int64_t windows_per_epoch() const { return windows_; }
   /// Position in the training tokens at which sequence `number` begins. O(1).
   int64_t window_start(int64_t number) const;
+  /// Parts of the text that take turns, so that every batch is drawn from all over it: a stratified sample
+  /// has less variance than a plain one.
+  static constexpr int64_t kStrata = 48;
 
   /// Writes the sequences `first` .. `first + count - 1`. Thread-safe; O(count * T).
   void fill(int64_t first, int64_t count, BatchBuffer& batch) const;
@@ -65,6 +68,9 @@ class SequenceLoader {
   void fill(std::span<const int64_t> numbers, BatchBuffer& batch) const;
 
  private:
+  /// The window at a place of an epoch: a bijection of 0 .. windows_per_epoch() - 1.
+  int64_t window_of(uint64_t epoch, int64_t place) const;
+
   const TokenPart& part_;
   int64_t context_;
   uint64_t seed_;

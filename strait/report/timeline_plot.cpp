@@ -26,8 +26,9 @@ std::string table(const trace::Recorder& recorder) {
   for (const trace::Span& span : recorder.spans()) origin = std::min(origin, span.time.begin);
   std::string text = "# begin ms\tstream\tlength ms\tcolour\n";
   for (const trace::Span& span : recorder.spans())
-    text += fmt::format("{:.6g}\t{}\t{:.6g}\t{}\n", 1e3 * (span.time.begin - origin), span.stream,
-                        1e3 * (span.time.end - span.time.begin), colour(recorder.names()[span.name]));
+    text +=
+        fmt::format("{:.6g}\t{}\t{:.6g}\t{}\n", 1e3 * (span.time.begin - origin), span.stream,
+                    1e3 * (span.time.end - span.time.begin), colour(recorder.names()[span.name]));
   return text;
 }
 
@@ -36,7 +37,8 @@ std::string script(const std::vector<std::string>& streams, const std::string& s
   for (size_t stream = 0; stream < streams.size(); ++stream)
     rows += fmt::format("{}'{}' {}", stream == 0 ? "" : ", ", streams[stream], stream);
   return fmt::format(
-      "set encoding utf8\nset terminal {}\nset output '{}.{}'\nset datafile separator tab\nunset key\n"
+      "set encoding utf8\nset terminal {}\nset output '{}.{}'\nset datafile separator tab\nunset "
+      "key\n"
       "set border 3 linecolor rgb '#606060'\nset tics nomirror out\nset xlabel 'Time (ms)'\n"
       "set title 'forward blue, backward violet, update gold, gathers green, reductions orange' "
       "textcolor rgb '#505050'\nset lmargin 12\nset rmargin 4\nset style fill solid 0.9 noborder\n"
@@ -49,16 +51,18 @@ std::string script(const std::vector<std::string>& streams, const std::string& s
 
 }  // namespace
 
-void draw_timeline(const trace::Recorder& recorder, const std::vector<std::string>& streams, const std::string& path,
-                   const std::string& gnuplot) {
+void draw_timeline(const trace::Recorder& recorder, const std::vector<std::string>& streams,
+                   const std::string& path, const std::string& gnuplot) {
   const std::filesystem::path target(path);
   if (target.extension() != ".svg" && target.extension() != ".png")
     throw UserError(path + ": a plot ends in .svg or .png");
-  if (recorder.spans().empty()) throw UserError(path + ": nothing ran, so there is nothing to draw");
+  if (recorder.spans().empty())
+    throw UserError(path + ": nothing ran, so there is nothing to draw");
   const std::filesystem::path folder = target.has_parent_path() ? target.parent_path() : ".";
   const std::string stem = target.stem();
   write_file_atomically(folder / (stem + ".tsv"), table(recorder));
-  write_file_atomically(folder / (stem + ".gnuplot"), script(streams, stem, target.extension() == ".svg"));
+  write_file_atomically(folder / (stem + ".gnuplot"),
+                        script(streams, stem, target.extension() == ".svg"));
   run_gnuplot(gnuplot, folder, {stem + ".gnuplot"});
 }
 
