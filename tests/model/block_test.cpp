@@ -168,6 +168,18 @@ TEST_P(EndsTest, HeadEqualsAutograd) {
     EXPECT_EQ(result.count, std::count_if(input.targets.begin(), input.targets.end(),
                                           [](int t) { return t >= 0; }));
     EXPECT_LT(relative_error(result.backward.input_gradient, values_of(leaf.grad())), kTolerance);
+    // Overwriting: the head's own parameters forget what was there, in the first chunk only.
+    const auto overwritten = runner.head(x, true, false, 9.0);
+    for (const ParameterShape& parameter : shape.units[unit].parameters) {
+      if (parameter.name == "embedding.position.weight") continue;
+      const auto part = [&](const std::vector<double>& flat) {
+        const auto begin = flat.begin() + parameter.offset;
+        return std::vector<double>(begin, begin + parameter.elements());
+      };
+      EXPECT_LT(relative_error(part(overwritten.backward.unit_gradient), part(gradient)),
+                kTolerance)
+          << parameter.name;
+    }
     const auto added = runner.head(x, true, true);
     EXPECT_LT(relative_error(added.backward.unit_gradient, gradient), kTolerance);
   }
