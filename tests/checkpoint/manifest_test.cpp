@@ -72,7 +72,13 @@ TEST(Manifest, NumbersOfTheCallerSurvive) {
 }
 
 TEST(Manifest, EveryFlippedBitAndEveryCutIsFound) {
-  const std::string text = manifest_text(full_manifest());
+  // One of everything: the cost is quadratic in the text.
+  Manifest manifest = full_manifest();
+  manifest.units.resize(1);
+  manifest.shards.resize(1);
+  manifest.files.resize(1);
+  const std::string text = manifest_text(manifest);
+  EXPECT_NO_THROW(parse_manifest(text, "m"));
   for (size_t i = 0; i < text.size(); ++i) {
     std::string changed = text;
     changed[i] = static_cast<char>(changed[i] ^ (1 << (i % 8)));
