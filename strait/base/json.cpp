@@ -265,6 +265,12 @@ std::string Json::dump(int indent) const {
 }
 
 Json Json::parse(std::string_view text, const std::string& name) {
+  // nlohmann takes a zero byte for the end of the input; what follows must not go unseen.
+  if (const size_t zero = text.find('\0'); zero != std::string_view::npos) {
+    ErrorPlace place;
+    place.file = name;
+    throw UserError(fmt::format("{}: not valid JSON: a zero byte at byte {}", name, zero), place);
+  }
   Builder builder;
   if (!nlohmann::json::sax_parse(text.begin(), text.end(), &builder)) {
     ErrorPlace place;

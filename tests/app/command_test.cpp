@@ -21,15 +21,18 @@ TEST(Examples, EachTrainsSimulatesAndVerifies) {
   for (const auto& entry : std::filesystem::directory_iterator(STRAIT_SOURCE_DIR "/examples")) {
     if (entry.path().extension() != ".toml") continue;
     ++examples;
-    const std::vector<std::string> settings = {"--ranks", "2", "--set", "data.path=" + text, "--set", "train.steps=2",
-                                               "--set", "evaluation.batches=1"};
+    const std::vector<std::string> settings = {"--ranks", "2",
+                                               "--set",   "data.path=" + text,
+                                               "--set",   "train.steps=2",
+                                               "--set",   "evaluation.batches=1"};
     const auto with = [&](std::vector<std::string> words) {
       words.insert(words.end(), settings.begin(), settings.end());
       return words;
     };
     const std::string name = entry.path().stem();
-    const auto trained = run(with({"train", entry.path(), "--set", "output.run_dir=" + folder.path() + "/" + name}),
-                             folder.path() + "/train.json");
+    const auto trained =
+        run(with({"train", entry.path(), "--set", "output.run_dir=" + folder.path() + "/" + name}),
+            folder.path() + "/train.json");
     EXPECT_EQ(trained.exit_code, 0) << name << ": " << trained.err;
     EXPECT_EQ(run(with({"simulate", entry.path()})).exit_code, 0) << name;
     EXPECT_EQ(run(with({"verify", entry.path()})).exit_code, 0) << name;
@@ -40,24 +43,58 @@ TEST(Examples, EachTrainsSimulatesAndVerifies) {
 TEST(Commands, TrainReportsWhatInterfaceNamesAndItsFilesAreThere) {
   const TemporaryFolder folder;
   const std::string run_dir = folder.path() + "/run";
-  const auto ran = run({"train", test::small_run_file(folder.path()), "--ranks", "2", "--set",
-                        "output.run_dir=" + run_dir, "--set", "output.timeline_steps=2", "--set", "train.steps=12"},
-                       folder.path() + "/report.json");
+  const auto ran = run(
+      {"train", test::small_run_file(folder.path()), "--ranks", "2", "--set",
+       "output.run_dir=" + run_dir, "--set", "output.timeline_steps=2", "--set", "train.steps=12"},
+      folder.path() + "/report.json");
   ASSERT_EQ(ran.exit_code, 0) << ran.err;
-  expect_keys(ran.report,
-              {"format", "ok", "exit_code", "error", "version", "commit", "machine", "ranks", "backend", "precision",
-               "seed", "placement", "mesh", "parameters", "steps", "steps_this_process", "tokens", "tokens_per_step",
-               "stopped_by", "train_loss", "validation_loss", "best_validation_loss", "validation_bits_per_byte",
-               "losses", "validation", "seconds_per_step", "tokens_per_second", "model_flops_per_token",
-               "peak_flops_per_second", "model_flops_utilization", "bytes_per_step", "traffic",
-               "exposed_communication_share", "predicted_seconds_per_step", "state_bytes", "peak_resident_bytes",
-               "parameter_hash", "run_dir", "checkpoint", "resumed_from_step"});
+  expect_keys(ran.report, {"format",
+                           "ok",
+                           "exit_code",
+                           "error",
+                           "version",
+                           "commit",
+                           "machine",
+                           "ranks",
+                           "backend",
+                           "precision",
+                           "seed",
+                           "placement",
+                           "mesh",
+                           "parameters",
+                           "steps",
+                           "steps_this_process",
+                           "tokens",
+                           "tokens_per_step",
+                           "stopped_by",
+                           "train_loss",
+                           "validation_loss",
+                           "best_validation_loss",
+                           "validation_bits_per_byte",
+                           "losses",
+                           "validation",
+                           "seconds_per_step",
+                           "tokens_per_second",
+                           "model_flops_per_token",
+                           "peak_flops_per_second",
+                           "model_flops_utilization",
+                           "bytes_per_step",
+                           "traffic",
+                           "exposed_communication_share",
+                           "predicted_seconds_per_step",
+                           "state_bytes",
+                           "peak_resident_bytes",
+                           "parameter_hash",
+                           "run_dir",
+                           "checkpoint",
+                           "resumed_from_step"});
   EXPECT_EQ(ran.report.at("losses").size(), 12u);
   EXPECT_EQ(ran.report.at("seconds_per_step").at("count").as_integer(), 7);
   const Json& bytes = ran.report.at("bytes_per_step");
   EXPECT_EQ(bytes.at("runtime").dump(), bytes.at("simulated").dump());
   EXPECT_EQ(bytes.at("runtime").dump(), bytes.at("cost").dump());
-  for (const char* file : {"/metrics.jsonl", "/run.toml", "/timeline.json", "/checkpoints/step-00000012/manifest.json"})
+  for (const char* file : {"/metrics.jsonl", "/run.toml", "/timeline.json",
+                           "/checkpoints/step-00000012/manifest.json"})
     EXPECT_TRUE(std::filesystem::exists(run_dir + file)) << file;
   EXPECT_FALSE(std::filesystem::is_empty(run_dir + "/tensorboard"));
   const Json timeline = Json::parse(read_file(run_dir + "/timeline.json"), "timeline");
@@ -68,41 +105,47 @@ TEST(Commands, TrainReportsWhatInterfaceNamesAndItsFilesAreThere) {
 TEST(Commands, TheResolvedRunFileRunsAgainToTheSameHash) {
   const TemporaryFolder folder;
   const std::string first = folder.path() + "/first";
-  const auto one = run({"train", test::small_run_file(folder.path()), "--set", "output.run_dir=" + first, "--set",
-                        "train.steps=5"},
+  const auto one = run({"train", test::small_run_file(folder.path()), "--set",
+                        "output.run_dir=" + first, "--set", "train.steps=5"},
                        folder.path() + "/a.json");
   ASSERT_EQ(one.exit_code, 0) << one.err;
-  const auto two = run({"train", first + "/run.toml", "--set", "output.run_dir=" + folder.path() + "/second"},
-                       folder.path() + "/b.json");
+  const auto two =
+      run({"train", first + "/run.toml", "--set", "output.run_dir=" + folder.path() + "/second"},
+          folder.path() + "/b.json");
   ASSERT_EQ(two.exit_code, 0) << two.err;
-  EXPECT_EQ(one.report.at("parameter_hash").as_string(), two.report.at("parameter_hash").as_string());
+  EXPECT_EQ(one.report.at("parameter_hash").as_string(),
+            two.report.at("parameter_hash").as_string());
 }
 
 TEST(Commands, SamplePlanSimulateInspectAndReportAnswer) {
   const TemporaryFolder folder;
-  const std::string run_file = test::small_run_file(folder.path()), run_dir = folder.path() + "/run";
+  const std::string run_file = test::small_run_file(folder.path()),
+                    run_dir = folder.path() + "/run";
   ASSERT_EQ(run({"train", run_file, "--set", "output.run_dir=" + run_dir}).exit_code, 0);
-  const auto sampled = run({"sample", run_dir, "--prompt", "strait ", "--tokens", "30", "--seed", "4"},
-                           folder.path() + "/sample.json");
+  const auto sampled =
+      run({"sample", run_dir, "--prompt", "strait ", "--tokens", "30", "--seed", "4"},
+          folder.path() + "/sample.json");
   EXPECT_EQ(sampled.exit_code, 0) << sampled.err;
   EXPECT_EQ(sampled.report.at("tokens").as_integer(), 30);
   EXPECT_EQ(sampled.report.at("text").as_string().size(), 30u);
   const auto planned = run({"plan", run_file, "--ranks", "4"}, folder.path() + "/plan.json");
   EXPECT_EQ(planned.exit_code, 0) << planned.err;
-  expect_keys(planned.report, {"ranks", "enumerated", "feasible", "wall_seconds", "bound_seconds", "run_file",
-                               "rejected", "candidates"});
+  expect_keys(planned.report, {"ranks", "enumerated", "feasible", "wall_seconds", "bound_seconds",
+                               "run_file", "rejected", "candidates"});
   double before = 0;
   for (const Json& candidate : planned.report.at("candidates").as_array()) {
     EXPECT_GE(candidate.at("seconds_per_step").as_number(), before);
     before = candidate.at("seconds_per_step").as_number();
   }
-  const auto simulated = run({"simulate", run_file, "--ranks", "4", "--trace", folder.path() + "/t.json"},
-                             folder.path() + "/simulate.json");
+  const auto simulated =
+      run({"simulate", run_file, "--ranks", "4", "--trace", folder.path() + "/t.json"},
+          folder.path() + "/simulate.json");
   EXPECT_EQ(simulated.exit_code, 0) << simulated.err;
   expect_keys(simulated.report,
-              {"ranks", "rank_classes", "events", "wall_seconds", "seconds_per_step", "compute_seconds",
-               "exposed_communication_seconds", "exposed_communication_share", "bubble_share", "bytes_per_step",
-               "memory", "tokens_per_second", "model_flops_utilization", "goodput", "trace"});
+              {"ranks", "rank_classes", "events", "wall_seconds", "seconds_per_step",
+               "compute_seconds", "exposed_communication_seconds", "exposed_communication_share",
+               "bubble_share", "bytes_per_step", "memory", "tokens_per_second",
+               "model_flops_utilization", "goodput", "trace"});
   EXPECT_TRUE(std::filesystem::exists(folder.path() + "/t.json"));
   EXPECT_EQ(run({"inspect", run_dir}).exit_code, 0);
   const auto reported = run({"report", run_dir}, folder.path() + "/report.json");
