@@ -109,8 +109,8 @@ RunTimes Interpreter::run(int64_t step) {
     program::for_each_instance(
         program_, [&](const Op& op, const std::vector<int64_t>& loops) { instance(op, loops); });
     finish();
-  } catch (...) {
-    release_all();
+  } catch (const std::exception& failure) {
+    release_all(failure.what());
     throw;
   }
   times_.seconds = now_seconds() - began;
@@ -249,9 +249,9 @@ void Interpreter::finish() {
     residents_[slots.array_of(s)]->carries[slots.index_of(s)] = tickets_[number];
 }
 
-void Interpreter::release_all() {
+void Interpreter::release_all(const std::string& reason) {
   // Transfers may still touch the buffers: let them end, or fail, first.
-  site_.world.abort("a program failed on this rank");
+  site_.world.abort(reason);
   for (comm::Ticket& ticket : tickets_) {
     try {
       ticket.wait();

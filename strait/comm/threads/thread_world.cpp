@@ -132,29 +132,34 @@ std::unique_ptr<ThreadWorlds> make_thread_worlds(int64_t size, const Cluster& cl
 }
 
 void run_ranks(ThreadWorlds& worlds, const std::function<void(World&)>& body) {
+  // A PeerLost is most often the echo of another rank's failure and may be thrown before that rank's own
+  // exception arrives here: it is told only when nothing else failed.
   std::mutex mutex;
-  std::exception_ptr first;
-  const auto fail = [&](World& world, const std::string& reason) {
+  std::exception_ptr cause, echo;
+  const auto fail = [&](World& world, std::exception_ptr& slot, const std::string& reason) {
     {
       const std::lock_guard<std::mutex> lock(mutex);
-      if (!first) first = std::current_exception();
+      if (!slot) slot = std::current_exception();
     }
     world.abort(reason);
   };
   const auto run = [&](World& world) {
     try {
       body(world);
+    } catch (const PeerLost& lost) {
+      fail(world, echo, lost.what());
     } catch (const std::exception& error) {
-      fail(world, error.what());
+      fail(world, cause, error.what());
     } catch (...) {
-      fail(world, "an exception of unknown type");
+      fail(world, cause, "an exception of unknown type");
     }
   };
   std::vector<std::thread> threads;
   for (int64_t rank = 0; rank < worlds.size(); ++rank)
     threads.emplace_back(run, std::ref(worlds.world(rank)));
   for (std::thread& thread : threads) thread.join();
-  if (first) std::rethrow_exception(first);
+  if (cause) std::rethrow_exception(cause);
+  if (echo) std::rethrow_exception(echo);
 }
 
 }  // namespace strait::comm

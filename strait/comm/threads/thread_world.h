@@ -54,8 +54,8 @@ class ThreadWorlds {
 std::unique_ptr<ThreadWorlds> make_thread_worlds(int64_t size, const Cluster& cluster,
                                                  const ThreadWorldOptions& options = {});
 
-/// Calls body(world) on one thread per rank and joins them. When a rank throws, the others are told
-/// by abort(); the exception of the first rank that threw is thrown again here.
+/// Calls body(world) on one thread per rank and joins them. When a rank throws, the others are told by
+/// abort(); thrown again here is the first exception that is no PeerLost, else the first PeerLost.
 void run_ranks(ThreadWorlds& worlds, const std::function<void(World&)>& body);
 
 }  // namespace strait::comm
