@@ -17,7 +17,8 @@ namespace strait {
 namespace {
 
 TEST(Json, WritesAndReadsBackWhatItWrote) {
-  const std::string text = R"({"a": [1, -2, 2.5, true, null], "b": {"c": "x\n\"\\\u0001"}, "d": 1e-300})";
+  const std::string text =
+      R"({"a": [1, -2, 2.5, true, null], "b": {"c": "x\n\"\\\u0001"}, "d": 1e-300})";
   const Json parsed = Json::parse(text, "test");
   EXPECT_EQ(Json::parse(parsed.dump(), "again").dump(), parsed.dump());
   EXPECT_EQ(Json::parse(parsed.dump(2), "indented").dump(), parsed.dump());
@@ -34,8 +35,9 @@ TEST(Json, NumbersThatAreNotFiniteBecomeNullAndBrokenUtf8IsReplaced) {
 
 TEST(Json, MalformedTextIsRefusedByName) {
   const std::string zero("{}\0{", 4);
-  for (const std::string& text : {std::string("{"), std::string("{\"a\": 1, \"a\": 2}"), std::string("[1,]"), zero,
-                                  std::string(5000, '['), std::string("\"\xff\"")}) {
+  for (const std::string& text :
+       {std::string("{"), std::string("{\"a\": 1, \"a\": 2}"), std::string("[1,]"), zero,
+        std::string(5000, '['), std::string("\"\xff\"")}) {
     try {
       Json::parse(text, "some.json");
       ADD_FAILURE() << text.substr(0, 20);
@@ -47,7 +49,8 @@ TEST(Json, MalformedTextIsRefusedByName) {
 
 TEST(Json, ManyMembersParseInLinearTime) {
   std::string text = "{";
-  for (int i = 0; i < 100000; ++i) text += (i ? ",\"k" : "\"k") + std::to_string(i) + "\":" + std::to_string(i);
+  for (int i = 0; i < 100000; ++i)
+    text += (i ? ",\"k" : "\"k") + std::to_string(i) + "\":" + std::to_string(i);
   EXPECT_EQ(Json::parse(text + "}", "many").size(), 100000u);
 }
 
@@ -79,7 +82,8 @@ TEST(Random, NormalsHaveTheirMoments) {
 
 TEST(Files, AtomicWritesReplaceAndFailuresLeaveTheOldFile) {
   const std::string folder =
-      (std::filesystem::temp_directory_path() / ("strait-base-" + std::to_string(::getpid()))).string();
+      (std::filesystem::temp_directory_path() / ("strait-base-" + std::to_string(::getpid())))
+          .string();
   std::filesystem::create_directories(folder);
   const std::string path = folder + "/file";
   write_file_atomically(path, "old");
