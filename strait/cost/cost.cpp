@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "strait/base/errors.h"
+#include "strait/collective/of_op.h"
 #include "strait/program/transfer.h"
 
 namespace strait::cost {
@@ -32,25 +33,6 @@ int64_t exchanges(OpKind kind) {
       return 2;
     default:
       return 0;
-  }
-}
-
-const char* ledger_name(OpKind kind) {
-  switch (kind) {
-    case OpKind::kAllGather:
-      return "all-gather";
-    case OpKind::kReduceScatter:
-      return "reduce-scatter";
-    case OpKind::kAllReduce:
-      return "all-reduce";
-    case OpKind::kAllToAll:
-      return "all-to-all";
-    case OpKind::kBroadcast:
-      return "broadcast";
-    case OpKind::kSend:
-      return "send";
-    default:
-      return "";
   }
 }
 
@@ -84,8 +66,9 @@ class Pricer {
       if (bytes[level] == 0) continue;
       cost_.level_bytes[level] += times * bytes[level];
       const int64_t groups = cluster_.ranks;  // every rank sends once per operation and level
-      cost_.traffic.add(ledger_name(op.kind), static_cast<int64_t>(level), op.codec,
-                        times * bytes[level], 0, times * groups);
+      cost_.traffic.add(collective::operation_name(collective::operation_of(op.kind)),
+                        static_cast<int64_t>(level), op.codec, times * bytes[level], 0,
+                        times * groups);
     }
   }
 

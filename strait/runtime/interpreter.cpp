@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "strait/base/clock.h"
+#include "strait/collective/of_op.h"
 #include "strait/program/transfer.h"
 
 namespace strait::runtime {
@@ -11,27 +12,6 @@ using program::Op;
 using program::OpKind;
 
 namespace {
-
-comm::Operation operation_of(OpKind kind) {
-  switch (kind) {
-    case OpKind::kAllGather:
-      return comm::Operation::kAllGather;
-    case OpKind::kReduceScatter:
-      return comm::Operation::kReduceScatter;
-    case OpKind::kAllReduce:
-      return comm::Operation::kAllReduce;
-    case OpKind::kAllToAll:
-      return comm::Operation::kAllToAll;
-    case OpKind::kBroadcast:
-      return comm::Operation::kBroadcast;
-    case OpKind::kSend:
-      return comm::Operation::kSend;
-    case OpKind::kReceive:
-      return comm::Operation::kReceive;
-    default:
-      return comm::Operation::kBarrier;
-  }
-}
 
 bool may_carry(const program::ValueArray& array) {
   return array.lifetime != program::Lifetime::kTransient &&
@@ -75,7 +55,7 @@ Interpreter::CompiledOp Interpreter::compile_op(const Op& op) {
   compiled.communicator = &site_.world.communicator(members, op.stream);
   communicators_.insert(compiled.communicator);
   comm::Call& call = compiled.call;
-  call.operation = operation_of(op.kind);
+  call.operation = collective::operation_of(op.kind);
   call.deadline_seconds = site_.deadline_seconds;
   call.label = program::print_op(program_, op);
   call.accumulate = op.accumulate;

@@ -4,6 +4,7 @@
 #include <unordered_map>
 
 #include "strait/base/errors.h"
+#include "strait/collective/of_op.h"
 #include "strait/collective/schedule.h"
 #include "strait/cost/cost.h"
 #include "strait/program/lifetime.h"
@@ -18,24 +19,9 @@ using program::Program;
 
 namespace {
 
+/// Send and receive are the two sides of one schedule.
 collective::Operation operation_of(OpKind kind) {
-  switch (kind) {
-    case OpKind::kAllGather:
-      return collective::Operation::kAllGather;
-    case OpKind::kReduceScatter:
-      return collective::Operation::kReduceScatter;
-    case OpKind::kAllReduce:
-      return collective::Operation::kAllReduce;
-    case OpKind::kAllToAll:
-      return collective::Operation::kAllToAll;
-    case OpKind::kBroadcast:
-      return collective::Operation::kBroadcast;
-    case OpKind::kSend:
-    case OpKind::kReceive:
-      return collective::Operation::kSend;
-    default:
-      return collective::Operation::kBarrier;
-  }
+  return kind == OpKind::kReceive ? collective::Operation::kSend : collective::operation_of(kind);
 }
 
 /// The schedule of `op` in the group of ranks that starts at `base`.

@@ -50,11 +50,8 @@ SoloStep::SoloStep(const Run& run, int64_t vocabulary)
   train_ = std::make_unique<runtime::Interpreter>(design_.train, site_);
   evaluation_ = std::make_unique<runtime::Interpreter>(design_.evaluation, site_);
   executor_.set_batches(synthetic_batches(design_));
-  const std::vector<std::string> moments =
-      run.optimizer.kind == "adamw" ? std::vector<std::string>{"first_moment", "second_moment"}
-                                    : std::vector<std::string>{"momentum"};
-  initialize_parts(state_parts(design_.train, design_.shape, state_, moments), design_.shape,
-                   run.seed);
+  initialize_parts(state_parts(design_.train, design_.shape, state_, moment_states(run.optimizer)),
+                   design_.shape, run.seed);
 }
 
 SoloStep::~SoloStep() = default;

@@ -18,11 +18,6 @@ namespace {
 
 constexpr int64_t kUncountedSteps = 5;  // first steps of a process: caches and pages are cold
 
-std::vector<std::string> moment_states(const OptimizerOptions& options) {
-  if (options.kind == "adamw") return {checkpoint::kFirstMoment, checkpoint::kSecondMoment};
-  return {checkpoint::kMomentum};
-}
-
 /// Seconds since 1970, for TensorBoard.
 double wall_seconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();

@@ -17,6 +17,11 @@ Range held_range(const program::Program& program, const program::ValueArray& arr
 
 }  // namespace
 
+std::vector<std::string> moment_states(const OptimizerOptions& options) {
+  if (options.kind == "adamw") return {checkpoint::kFirstMoment, checkpoint::kSecondMoment};
+  return {checkpoint::kMomentum};
+}
+
 std::vector<StatePart> state_parts(const program::Program& train, const ModelShape& shape,
                                    runtime::State& state,
                                    const std::vector<std::string>& moment_states) {

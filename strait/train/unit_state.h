@@ -8,6 +8,7 @@
 #include "strait/checkpoint/checkpoint.h"
 #include "strait/checkpoint/reader.h"
 #include "strait/layout/layout.h"
+#include "strait/optim/options.h"
 #include "strait/program/program.h"
 #include "strait/runtime/state.h"
 #include "strait/shape/shape.h"
@@ -23,6 +24,9 @@ struct StatePart {
   Range saved;  // elements that this rank writes to a checkpoint; all ranks together tile the unit
   void* data = nullptr;  // element held.begin
 };
+
+/// What a checkpoint calls the optimizer's moments, in the order of the program's operands.
+std::vector<std::string> moment_states(const OptimizerOptions& options);
 
 /// Everything a step program updates, found in the program itself: one part per unit and updated value.
 /// `moment_states` names the moments in the order of the program's operands.
