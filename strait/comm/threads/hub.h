@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "strait/collective/schedule.h"
-#include "strait/comm/threads/failure.h"
+#include "strait/comm/failure.h"
 #include "strait/comm/threads/signal.h"
 #include "strait/topology/cluster.h"
 

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "strait/comm/threads/sums.h"
+#include "strait/comm/sums.h"
 
 namespace strait::comm {
 

@@ -5,8 +5,8 @@
 #include <string>
 
 #include "strait/collective/schedule.h"
-#include "strait/comm/threads/call_check.h"
-#include "strait/comm/threads/sums.h"
+#include "strait/comm/call_check.h"
+#include "strait/comm/sums.h"
 
 namespace strait::comm {
 

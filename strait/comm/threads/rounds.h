@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "strait/comm/communicator.h"
-#include "strait/comm/threads/failure.h"
+#include "strait/comm/failure.h"
 #include "strait/comm/threads/hub.h"
 
 namespace strait::comm {

@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "strait/base/random.h"
-#include "strait/comm/threads/call_check.h"
+#include "strait/comm/call_check.h"
+#include "strait/comm/sums.h"
 #include "strait/comm/threads/round_run.h"
-#include "strait/comm/threads/sums.h"
 
 namespace strait::comm {
 

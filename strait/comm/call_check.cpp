@@ -1,11 +1,11 @@
-#include "strait/comm/threads/call_check.h"
+#include "strait/comm/call_check.h"
 
 #include <numeric>
 #include <string>
 
 #include "strait/base/errors.h"
-#include "strait/comm/threads/failure.h"
-#include "strait/comm/threads/sums.h"
+#include "strait/comm/failure.h"
+#include "strait/comm/sums.h"
 
 namespace strait::comm {
 

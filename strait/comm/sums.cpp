@@ -1,4 +1,4 @@
-#include "strait/comm/threads/sums.h"
+#include "strait/comm/sums.h"
 
 #include <algorithm>
 #include <array>

@@ -1,4 +1,4 @@
-#include "strait/comm/threads/failure.h"
+#include "strait/comm/failure.h"
 
 namespace strait::comm {
 
