@@ -1,0 +1,175 @@
+#include "strait/comm/wait_table.h"
+
+#include <algorithm>
+#include <map>
+
+#include "strait/base/clock.h"
+
+namespace strait::comm {
+
+using trace::LaneStanding;
+using trace::Standing;
+
+Label::Label(std::string_view whole) {
+  const size_t length = std::min(whole.size(), text.size());
+  std::memcpy(text.data(), whole.data(), length);
+  if (length < whole.size()) text[length - 2] = text[length - 1] = '.';
+}
+
+std::string_view Label::view() const {
+  return {text.data(),
+          static_cast<size_t>(std::find(text.begin(), text.end(), '\0') - text.begin())};
+}
+
+void WaitRow::busy(std::string_view operation, int64_t step, int64_t index) {
+  if (!writable(0)) return;
+  Activity activity;
+  activity.kind = 1;
+  activity.step = step;
+  activity.index = index;
+  activity.since = now_seconds();
+  activity.operation = Label(operation);
+  activity_.store(activity);
+}
+
+void WaitRow::waits(uint64_t communicator) {
+  if (!writable(0)) return;
+  Activity activity;
+  activity.kind = 2;
+  activity.since = now_seconds();
+  activity.communicator = communicator;
+  activity_.store(activity);
+}
+
+void WaitRow::ended() {
+  if (!writable(0)) return;
+  Activity activity;
+  activity.kind = 3;
+  activity.since = now_seconds();
+  activity_.store(activity);
+}
+
+int WaitRow::open(uint64_t communicator, const std::vector<int64_t>& members) {
+  for (int lane = 0; lane < kLanes; ++lane) {
+    uint64_t taken = 0;
+    if (lanes_[lane].communicator.compare_exchange_strong(taken, communicator)) {
+      Members row;
+      row.count = static_cast<int64_t>(members.size());
+      row.first = members.empty() ? 0 : members.front();
+      row.stride = row.count > 1 ? members[1] - members[0] : 1;
+      for (size_t i = 1; i < members.size(); ++i)
+        if (members[i] - members[i - 1] != row.stride) row.stride = 0;
+      lanes_[lane].members.store(row);
+      return lane;
+    }
+    if (taken == communicator) return lane;
+  }
+  return -1;
+}
+
+void WaitRow::issue(int lane) {
+  if (writable(lane)) lanes_[lane].issued.fetch_add(1, std::memory_order_acq_rel);
+}
+
+void WaitRow::call(int lane, int64_t number, std::string_view kind, std::string_view operation,
+                   int64_t step, int64_t peer) {
+  if (!writable(lane)) return;
+  Turn turn;
+  turn.turn = static_cast<uint64_t>(LaneStanding::Turn::kCalled);
+  turn.number = number;
+  turn.step = step;
+  turn.peer = peer;
+  turn.since = now_seconds();
+  std::memcpy(turn.kind.data(), kind.data(), std::min(kind.size(), turn.kind.size()));
+  turn.operation = Label(operation);
+  lanes_[lane].turn.store(turn);
+}
+
+void WaitRow::hold(int lane, uint64_t by) {
+  if (!writable(lane)) return;
+  Turn turn = lanes_[lane].turn.load();
+  turn.turn =
+      static_cast<uint64_t>(by == 0 ? LaneStanding::Turn::kCalled : LaneStanding::Turn::kHeld);
+  turn.held_by = by;
+  lanes_[lane].turn.store(turn);
+}
+
+void WaitRow::join(int lane) {
+  if (!writable(lane)) return;
+  Turn turn = lanes_[lane].turn.load();
+  turn.turn = static_cast<uint64_t>(LaneStanding::Turn::kJoined);
+  turn.held_by = 0;
+  lanes_[lane].turn.store(turn);
+}
+
+void WaitRow::end(int lane) {
+  if (!writable(lane)) return;
+  Turn turn = lanes_[lane].turn.load();
+  if (turn.peer < 0) ++turn.number;
+  turn.turn = static_cast<uint64_t>(LaneStanding::Turn::kIdle);
+  lanes_[lane].turn.store(turn);
+}
+
+LaneStanding WaitRow::lane_standing(const Lane& lane) const {
+  LaneStanding standing;
+  standing.communicator = lane.communicator.load(std::memory_order_acquire);
+  const Members members = lane.members.load();
+  for (int64_t i = 0; members.stride != 0 && i < members.count; ++i)
+    standing.members.push_back(members.first + i * members.stride);
+  const Turn turn = lane.turn.load();
+  standing.issued = lane.issued.load(std::memory_order_acquire);
+  standing.number = turn.number;
+  standing.turn = static_cast<LaneStanding::Turn>(turn.turn);
+  standing.held_by = turn.held_by;
+  standing.peer = turn.peer;
+  standing.kind = std::string(turn.kind.data(), strnlen(turn.kind.data(), turn.kind.size()));
+  standing.place = {std::string(turn.operation.view()), turn.step, -1};
+  standing.since = turn.since;
+  return standing;
+}
+
+Standing WaitRow::standing() const {
+  constexpr Standing::Kind kKinds[] = {Standing::Kind::kAbsent, Standing::Kind::kBusy,
+                                       Standing::Kind::kWaiting, Standing::Kind::kEnded};
+  const Activity activity = activity_.load();
+  Standing standing;
+  standing.kind = kKinds[std::min<uint64_t>(activity.kind, 3)];
+  standing.place = {std::string(activity.operation.view()), activity.step, activity.index};
+  standing.since = activity.since;
+  standing.communicator = activity.communicator;
+  for (const Lane& lane : lanes_)
+    if (lane.communicator.load(std::memory_order_acquire) != 0)
+      standing.lanes.push_back(lane_standing(lane));
+  return standing;
+}
+
+std::vector<Standing> standings(const WaitRows& rows) {
+  std::vector<Standing> ranks(rows.size());
+  for (size_t rank = 0; rank < rows.size(); ++rank) {
+    ranks[rank].kind = Standing::Kind::kAbsent;
+    if (rows[rank] != nullptr) ranks[rank] = rows[rank]->standing();
+  }
+  std::map<uint64_t, std::vector<int64_t>> shown;  // irregular groups, by communicator
+  for (size_t rank = 0; rank < ranks.size(); ++rank)
+    for (const LaneStanding& lane : ranks[rank].lanes)
+      if (lane.members.empty()) shown[lane.communicator].push_back(static_cast<int64_t>(rank));
+  for (Standing& standing : ranks)
+    for (LaneStanding& lane : standing.lanes)
+      if (lane.members.empty()) lane.members = shown[lane.communicator];
+  return ranks;
+}
+
+uint64_t communicator_number(const std::vector<int64_t>& members, int64_t lane) {
+  uint64_t hash = 14695981039346656037ull;  // FNV-1a
+  const auto mix = [&](int64_t value) {
+    for (int byte = 0; byte < 8; ++byte) {
+      hash ^= (static_cast<uint64_t>(value) >> (8 * byte)) & 0xff;
+      hash *= 1099511628211ull;
+    }
+  };
+  for (const int64_t member : members) mix(member);
+  mix(-1 - lane);
+  return hash == 0 ? 1 : hash;
+}
+
+}  // namespace strait::comm

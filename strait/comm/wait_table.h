@@ -1,0 +1,157 @@
+// What every rank is doing and waiting for right now, in memory that all of them can read: plain
+// arrays of lock-free atomics without pointers, for threads and for processes that share a window.
+// Its reader is the verdict when a deadline passes (strait/trace/verdict.h).
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include "strait/trace/verdict.h"
+
+namespace strait::comm {
+
+/// A value that one side writes now and then and others read at any time without holding it up.
+/// Zero-filled memory is an empty cell. Writers exclude each other; one that dies in between leaves
+/// the cell readable, if torn. Cost of store: one atomic exchange and a copy of T.
+template <class T>
+class SharedCell {
+  static_assert(std::is_trivially_copyable_v<T> && sizeof(T) % sizeof(uint64_t) == 0);
+  static_assert(std::atomic<uint64_t>::is_always_lock_free);
+
+ public:
+  void store(const T& value) {
+    uint64_t even = lock();
+    const auto raw = to_words(value);
+    // Release, one by one: who reads a new word also sees the odd count.
+    for (size_t i = 0; i < kWords; ++i) words_[i].store(raw[i], std::memory_order_release);
+    count_.store(even + 2, std::memory_order_release);
+  }
+
+  T load() const {
+    std::array<uint64_t, kWords> raw{};
+    for (int attempt = 0; attempt < kAttempts; ++attempt) {
+      const uint64_t before = count_.load(std::memory_order_acquire);
+      for (size_t i = 0; i < kWords; ++i) raw[i] = words_[i].load(std::memory_order_acquire);
+      if (before % 2 == 0 && count_.load(std::memory_order_relaxed) == before) break;
+    }
+    T value;
+    std::memcpy(&value, raw.data(), sizeof(T));
+    return value;
+  }
+
+ private:
+  static constexpr size_t kWords = sizeof(T) / sizeof(uint64_t);
+  static constexpr int kAttempts = 10000;
+
+  static std::array<uint64_t, kWords> to_words(const T& value) {
+    std::array<uint64_t, kWords> raw;
+    std::memcpy(raw.data(), &value, sizeof(T));
+    return raw;
+  }
+  uint64_t lock() {
+    for (int attempt = 0; attempt < kAttempts; ++attempt) {
+      uint64_t count = count_.load(std::memory_order_relaxed);
+      if (count % 2 == 0 &&
+          count_.compare_exchange_weak(count, count + 1, std::memory_order_acquire))
+        return count;
+    }
+    return count_.load(std::memory_order_relaxed) | 1;  // its writer died: go on from there
+  }
+
+  std::atomic<uint64_t> count_{0};  // odd while a writer is at it
+  std::array<std::atomic<uint64_t>, kWords> words_{};
+};
+
+/// Text of fixed size; longer ones are cut and end in "..".
+struct Label {
+  std::array<char, 96> text{};
+  Label() = default;
+  explicit Label(std::string_view whole);
+  std::string_view view() const;
+};
+
+/// One rank's row. Thread-safe. Zero-filled memory is a row that has told nothing. What is written
+/// stays until the next operation begins: a wait that failed remains visible, so that those who
+/// fail a little later follow it too.
+class WaitRow {
+ public:
+  static constexpr int kLanes = 24;
+
+  /// The rank's own thread is inside something that waits for no other rank.
+  void busy(std::string_view operation, int64_t step, int64_t index);
+  /// The rank's own thread waits for its operations on `communicator`.
+  void waits(uint64_t communicator);
+  /// The rank's program has ended.
+  void ended();
+  /// From now on nothing is written: what a lost rank leaves behind.
+  void freeze() { frozen_.store(1, std::memory_order_release); }
+
+  /// Number of the lane of a communicator, found or made; -1 when all lanes are taken: every call
+  /// below then does nothing and the verdict knows less. `members`: ranks, ascending.
+  int open(uint64_t communicator, const std::vector<int64_t>& members);
+  /// A collective was issued on the lane. Pairwise operations are not counted.
+  void issue(int lane);
+  /// The turn of an operation has come. `number`: of the collective, counted from 0 on this
+  /// communicator; for a pairwise one that of the next collective, and `peer` the rank it needs.
+  void call(int lane, int64_t number, std::string_view kind, std::string_view operation,
+            int64_t step, int64_t peer = -1);
+  /// The operation at its turn waits for one of this rank on another communicator.
+  void hold(int lane, uint64_t by);
+  /// The other members can see this rank in the operation.
+  void join(int lane);
+  /// It has ended well. A failed one stays as it is.
+  void end(int lane);
+
+  trace::Standing standing() const;
+
+ private:
+  struct Activity {
+    uint64_t kind = 0;  // 0 nothing told, 1 busy, 2 waiting, 3 ended
+    int64_t step = -1, index = -1;
+    double since = 0;
+    uint64_t communicator = 0;
+    Label operation;
+  };
+  struct Turn {
+    uint64_t turn = 0;  // trace::LaneStanding::Turn
+    int64_t number = 0, step = -1, peer = -1;
+    uint64_t held_by = 0;
+    double since = 0;
+    std::array<char, 16> kind{};
+    Label operation;
+  };
+  struct Members {
+    int64_t first = 0, stride = 0, count = 0;  // stride 0: they form no such row
+  };
+  struct Lane {
+    std::atomic<uint64_t> communicator;
+    std::atomic<int64_t> issued;
+    SharedCell<Members> members;
+    SharedCell<Turn> turn;
+  };
+  bool writable(int lane) const {
+    return lane >= 0 && frozen_.load(std::memory_order_acquire) == 0;
+  }
+  trace::LaneStanding lane_standing(const Lane& lane) const;
+
+  std::atomic<uint64_t> frozen_{0};
+  SharedCell<Activity> activity_;
+  std::array<Lane, kLanes> lanes_{};
+};
+static_assert(std::is_standard_layout_v<WaitRow> && std::is_trivially_destructible_v<WaitRow>);
+
+/// Rows by rank; null = out of reach, which counts as present and untold. Owns nothing.
+using WaitRows = std::vector<const WaitRow*>;
+
+/// What all ranks stand at. Irregular groups get the ranks whose rows show the communicator.
+std::vector<trace::Standing> standings(const WaitRows& rows);
+
+/// A number for the communicator of (members, lane): the same on every member, never 0.
+uint64_t communicator_number(const std::vector<int64_t>& members, int64_t lane);
+
+}  // namespace strait::comm

@@ -1,0 +1,270 @@
+#include "strait/trace/verdict.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <set>
+#include <tuple>
+#include <utility>
+
+namespace strait::trace {
+namespace {
+
+using Turn = LaneStanding::Turn;
+
+struct Finding {
+  Fault fault = Fault::kBusy;
+  int64_t rank = -1;
+  OperationPlace place;
+  double since = 0;
+};
+
+int severity(Fault fault) {
+  switch (fault) {
+    case Fault::kMissing:
+      return 0;
+    case Fault::kEnded:
+      return 1;
+    case Fault::kBusy:
+    case Fault::kSilent:
+      return 2;
+    case Fault::kDisorder:
+      return 3;
+    case Fault::kTransfer:
+      return 4;
+  }
+  return 5;
+}
+
+bool comes_first(const Finding& a, const Finding& b) {
+  const auto key = [](const Finding& finding) {
+    return std::make_tuple(severity(finding.fault), finding.place.step, finding.place.index,
+                           finding.rank);
+  };
+  return key(a) < key(b);
+}
+
+class Search {
+ public:
+  explicit Search(const std::vector<Standing>& ranks) : ranks_(ranks) {}
+
+  void follow_lane(int64_t rank, uint64_t communicator);
+  const std::vector<Finding>& findings() const { return findings_; }
+  const std::set<int64_t>& waiting() const { return waiting_; }
+
+ private:
+  struct Step {
+    int64_t rank = 0;
+    const LaneStanding* lane = nullptr;
+  };
+
+  const LaneStanding* lane(int64_t rank, uint64_t communicator) const;
+  std::vector<int64_t> late_members(int64_t rank, const LaneStanding& lane) const;
+  void follow_turn(int64_t rank, const LaneStanding& lane);
+  void follow_rank(int64_t rank, const LaneStanding& wanted);
+  void find_cycle(int64_t rank, uint64_t communicator);
+  void all_joined(int64_t rank, const LaneStanding& lane);
+  void find(Fault fault, int64_t rank, const OperationPlace& place, double since) {
+    findings_.push_back({fault, rank, place, since});
+  }
+
+  const std::vector<Standing>& ranks_;
+  std::vector<Step> path_;
+  std::set<std::pair<int64_t, uint64_t>> visited_;
+  std::set<int64_t> waiting_;
+  std::vector<Finding> findings_;
+};
+
+const LaneStanding* Search::lane(int64_t rank, uint64_t communicator) const {
+  for (const LaneStanding& lane : ranks_[rank].lanes)
+    if (lane.communicator == communicator) return &lane;
+  return nullptr;
+}
+
+std::vector<int64_t> Search::late_members(int64_t rank, const LaneStanding& own) const {
+  if (own.peer >= 0) return {own.peer};
+  std::vector<int64_t> late;
+  for (const int64_t member : own.members) {
+    if (member == rank || member < 0 || member >= static_cast<int64_t>(ranks_.size())) continue;
+    const LaneStanding* other = lane(member, own.communicator);
+    const bool joined =
+        other != nullptr && (other->number > own.number ||
+                             (other->number == own.number && other->turn == Turn::kJoined));
+    if (!joined) late.push_back(member);
+  }
+  return late;
+}
+
+void Search::follow_lane(int64_t rank, uint64_t communicator) {
+  const LaneStanding* at = lane(rank, communicator);
+  if (at == nullptr) return;
+  if (!visited_.insert({rank, communicator}).second) return find_cycle(rank, communicator);
+  path_.push_back({rank, at});
+  follow_turn(rank, *at);
+  path_.pop_back();
+}
+
+void Search::follow_turn(int64_t rank, const LaneStanding& at) {
+  switch (at.turn) {
+    case Turn::kIdle:
+      return;
+    case Turn::kCalled:
+      return find(Fault::kSilent, rank, at.place, at.since);
+    case Turn::kHeld:
+      waiting_.insert(rank);
+      return follow_lane(rank, at.held_by);
+    case Turn::kJoined:
+      waiting_.insert(rank);
+      const std::vector<int64_t> late = late_members(rank, at);
+      for (const int64_t member : late) follow_rank(member, at);
+      if (late.empty()) all_joined(rank, at);
+  }
+}
+
+/// `rank` has not joined `wanted`.
+void Search::follow_rank(int64_t rank, const LaneStanding& wanted) {
+  if (rank >= static_cast<int64_t>(ranks_.size()))
+    return find(Fault::kMissing, rank, wanted.place, 0);
+  const Standing& standing = ranks_[rank];
+  if (standing.kind == Standing::Kind::kMissing)
+    return find(Fault::kMissing, rank, wanted.place, 0);
+  const LaneStanding* own = lane(rank, wanted.communicator);
+  const bool queued = own != nullptr && wanted.peer < 0 && own->issued > wanted.number;
+  if (queued && own->turn != Turn::kIdle) return follow_lane(rank, wanted.communicator);
+  switch (standing.kind) {
+    case Standing::Kind::kEnded:
+      return find(Fault::kEnded, rank, wanted.place, standing.since);
+    case Standing::Kind::kBusy:
+      return find(Fault::kBusy, rank, standing.place, standing.since);
+    case Standing::Kind::kWaiting:
+      if (const LaneStanding* next = lane(rank, standing.communicator);
+          next != nullptr && next->turn != Turn::kIdle)
+        return follow_lane(rank, standing.communicator);
+      break;
+    default:
+      break;
+  }
+  find(Fault::kSilent, rank, wanted.place, standing.since);
+}
+
+/// The search is back at a wait: on the path it closes a cycle, elsewhere its findings are known.
+void Search::find_cycle(int64_t rank, uint64_t communicator) {
+  size_t first = 0;
+  while (first < path_.size() &&
+         (path_[first].rank != rank || path_[first].lane->communicator != communicator))
+    ++first;
+  if (first == path_.size()) return;
+  Finding behind;
+  for (size_t at = first; at < path_.size(); ++at) {
+    const Finding here{Fault::kDisorder, path_[at].rank, path_[at].lane->place,
+                       path_[at].lane->since};
+    if (at == first || comes_first(here, behind)) behind = here;
+  }
+  findings_.push_back(behind);
+}
+
+void Search::all_joined(int64_t rank, const LaneStanding& at) {
+  for (const int64_t member : at.members) {
+    const LaneStanding* other = member >= 0 && member < static_cast<int64_t>(ranks_.size())
+                                    ? lane(member, at.communicator)
+                                    : nullptr;
+    if (other == nullptr || other->number != at.number || other->kind == at.kind) continue;
+    const int64_t first = std::min(rank, member);
+    const LaneStanding& named = first == rank ? at : *other;
+    return find(Fault::kDisorder, first, named.place, named.since);
+  }
+  find(Fault::kTransfer, rank, at.place, at.since);
+}
+
+std::string place_text(const OperationPlace& place) {
+  std::string text = place.operation.empty() ? "an operation" : '"' + place.operation + '"';
+  if (place.step >= 0) text += fmt::format(" of step {}", place.step);
+  return text;
+}
+
+std::string ranks_text(const std::vector<int64_t>& ranks) {
+  return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "));
+}
+
+std::string text_of(const Verdict& verdict) {
+  const std::string where = place_text(verdict.place);
+  const std::string duration =
+      verdict.seconds > 0 ? fmt::format(", {:.3g} s by now", verdict.seconds) : "";
+  const int64_t rank = verdict.rank;
+  std::string text;
+  switch (verdict.fault) {
+    case Fault::kMissing:
+      text = fmt::format("rank {} is gone: it left no record and does not come to {}", rank, where);
+      break;
+    case Fault::kEnded:
+      text = fmt::format("rank {} has ended and does not come to {}", rank, where);
+      break;
+    case Fault::kBusy:
+      text = fmt::format("rank {} fell behind first: it is in {}{}", rank, where, duration);
+      break;
+    case Fault::kSilent:
+      text = fmt::format("rank {} fell behind first: it does not take part in {}{}", rank, where,
+                         duration);
+      break;
+    case Fault::kDisorder:
+      text = fmt::format("the ranks disagree about the order of collectives: rank {} is in {}",
+                         rank, where);
+      break;
+    case Fault::kTransfer:
+      text = fmt::format("all members are in {}, but its data does not arrive{}", where, duration);
+      break;
+  }
+  if (verdict.waiting.empty()) return text;
+  return text + fmt::format("; {} {}", ranks_text(verdict.waiting),
+                            verdict.waiting.size() == 1 ? "waits" : "wait");
+}
+
+}  // namespace
+
+const char* fault_name(Fault fault) {
+  switch (fault) {
+    case Fault::kMissing:
+      return "missing";
+    case Fault::kEnded:
+      return "ended";
+    case Fault::kBusy:
+      return "busy";
+    case Fault::kSilent:
+      return "silent";
+    case Fault::kDisorder:
+      return "disorder";
+    case Fault::kTransfer:
+      return "transfer";
+  }
+  return "?";
+}
+
+std::optional<Verdict> judge(const std::vector<Standing>& ranks, const std::vector<Wait>& starts,
+                             double now) {
+  Search search(ranks);
+  for (const Wait& start : starts)
+    if (start.rank >= 0 && start.rank < static_cast<int64_t>(ranks.size()))
+      search.follow_lane(start.rank, start.communicator);
+  const std::vector<Finding>& findings = search.findings();
+  if (findings.empty()) return std::nullopt;
+  const Finding& first = *std::min_element(findings.begin(), findings.end(), comes_first);
+  Verdict verdict{first.fault, first.rank, first.place, 0, {}, ""};
+  if (first.since > 0 && now > first.since) verdict.seconds = now - first.since;
+  const bool among = first.fault == Fault::kDisorder || first.fault == Fault::kTransfer;
+  for (const int64_t rank : search.waiting())
+    if (among || rank != first.rank) verdict.waiting.push_back(rank);
+  verdict.text = text_of(verdict);
+  return verdict;
+}
+
+std::vector<Wait> all_waits(const std::vector<Standing>& ranks) {
+  std::vector<Wait> waits;
+  for (size_t rank = 0; rank < ranks.size(); ++rank)
+    for (const LaneStanding& lane : ranks[rank].lanes)
+      if (lane.turn != Turn::kIdle && lane.members.size() > 1)
+        waits.push_back({static_cast<int64_t>(rank), lane.communicator});
+  return waits;
+}
+
+}  // namespace strait::trace
