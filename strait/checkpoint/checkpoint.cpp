@@ -50,12 +50,12 @@ fs::path hidden(const fs::path& final_path, std::string_view ending) {
   return final_path.parent_path() / fmt::format(".{}{}", final_path.filename().string(), ending);
 }
 
-/// step-00000100 of .step-00000100.partial, beside it; an empty path when the name has another
-/// form.
+/// step-00000100 of .step-00000100.partial or .step-00000100.TAG.partial, beside it; an empty path
+/// when the name has another form.
 fs::path final_of(const fs::path& hidden_path, std::string_view ending) {
   const std::string name = hidden_path.filename().string();
   if (!name.starts_with(kHiddenPrefix) || !name.ends_with(ending)) return {};
-  return hidden_path.parent_path() / name.substr(1, name.size() - 1 - ending.size());
+  return hidden_path.parent_path() / name.substr(1, name.find('.', 1) - 1);
 }
 
 /// Step of a folder's name, -1 when it has another form.
@@ -110,14 +110,31 @@ void rename_into_place(const fs::path& temporary, const fs::path& final_path) {
   remove_folder(old);
 }
 
-/// Undoes or finishes a replacement that a crash cut in two.
+/// Undoes or finishes a replacement that a crash cut in two, if there is one.
 void settle_replaced(const fs::path& old) {
+  if (!is_there(old)) return;
   const fs::path final_path = final_of(old, kReplaced);
   if (is_there(final_path)) {
     remove_folder(old);
   } else {
     rename_folder(old, final_path);
   }
+}
+
+void make_folder(const fs::path& path) {
+  std::error_code error;
+  fs::create_directory(path, error);  // no error when it is there
+  if (error) fail("create the folder", path, error.message());
+}
+
+/// Path of a temporary folder, in RUN/checkpoints, which exists afterwards.
+fs::path temporary_of(const std::string& run_dir, int64_t step, const std::string& tag) {
+  ensure(step >= 0, "a save of a negative step");
+  const fs::path parent = checkpoints_of(run_dir);
+  std::error_code error;
+  if (fs::create_directories(parent, error)) sync_path(run_dir);
+  if (error) fail("create the folder", parent, error.message());
+  return hidden(parent / checkpoint_name(step), tag + std::string(kPartial));
 }
 
 std::vector<fs::path> entries_of(const fs::path& folder) {
@@ -155,17 +172,17 @@ void check_files(const fs::path& folder, const Manifest& manifest) {
 std::string checkpoint_name(int64_t step) { return fmt::format("{}{:08d}", kPrefix, step); }
 
 std::string begin_save(const std::string& run_dir, int64_t step) {
-  ensure(step >= 0, "begin_save: negative step");
-  const fs::path parent = checkpoints_of(run_dir);
-  std::error_code error;
-  if (fs::create_directories(parent, error)) sync_path(run_dir);
-  if (error) fail("create the folder", parent, error.message());
-  const fs::path final_path = parent / checkpoint_name(step);
-  if (const fs::path old = hidden(final_path, kReplaced); is_there(old)) settle_replaced(old);
-  const fs::path temporary = hidden(final_path, kPartial);
+  const fs::path temporary = temporary_of(run_dir, step, "");
+  settle_replaced(hidden(final_of(temporary, kPartial), kReplaced));
   remove_folder(temporary);
-  if (!fs::create_directory(temporary, error) || error)
-    fail("create the folder", temporary, error.message());
+  make_folder(temporary);
+  return temporary.string();
+}
+
+std::string join_save(const std::string& run_dir, int64_t step, const std::string& tag) {
+  ensure(tag.find('.') == std::string::npos, "join_save: a dot in the tag");
+  const fs::path temporary = temporary_of(run_dir, step, "." + tag);
+  make_folder(temporary);
   return temporary.string();
 }
 
@@ -210,9 +227,30 @@ std::string publish(const std::string& temporary_folder, const Manifest& manifes
     throw InternalError(fmt::format("publish: {}", error.what()), error.place());
   }
   check_files(temporary, manifest);
+  settle_replaced(hidden(final_path, kReplaced));
   write_file_atomically((temporary / kManifestFile).string(), manifest_text(manifest));
   rename_into_place(temporary, final_path);
   return final_path.string();
+}
+
+std::string published_path(const std::string& temporary_folder) {
+  const fs::path final_path = final_of(temporary_folder, kPartial);
+  if (!is_there(final_path / kManifestFile))
+    fail("publish", final_path, temporary_folder + " was removed");
+  return final_path.string();
+}
+
+void remove_older(const std::string& newest, int64_t keep) {
+  const fs::path parent = fs::path(newest).parent_path();
+  std::vector<std::string> older = complete_checkpoints(parent.parent_path().string());
+  std::erase_if(older, [&](const std::string& path) { return step_of(path) >= step_of(newest); });
+  for (int64_t i = 0; i + keep - 1 < static_cast<int64_t>(older.size()); ++i) {
+    const fs::path old = older[static_cast<size_t>(i)];
+    const fs::path going = hidden(old, ".old" + std::string(kPartial));
+    rename_folder(old, going);
+    sync_path(parent.string());
+    remove_folder(going);
+  }
 }
 
 void abandon(const std::string& temporary_folder) { remove_folder(temporary_folder); }

@@ -3,8 +3,8 @@
 // under a hidden name and renamed. A crash at any moment leaves the old set of checkpoints or the
 // new one.
 //
-// Saving takes three calls, made for processes as well as threads: rank 0 begins, every rank writes
-// its file, rank 0 (or the last one) publishes. The callers see to the order between ranks.
+// Saving takes three calls: begin (or join, where several ranks save), write the ranks' files,
+// publish. session.h makes them for the ranks of a run and sees to their order.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +27,12 @@ struct ShardView {
 std::string checkpoint_name(int64_t step);
 
 /// Makes RUN/checkpoints and in it the temporary folder of `step`, removing one left by a crash.
-/// Returns its path. InputOutputError when the system refuses.
+/// Returns its path. For a save by one caller. InputOutputError when the system refuses.
 std::string begin_save(const std::string& run_dir, int64_t step);
+
+/// The same for a save by several ranks: the first to come makes the folder. `tag`, without dots,
+/// must name this save and no other one, of this run or an earlier one.
+std::string join_save(const std::string& run_dir, int64_t step, const std::string& tag);
 
 /// Writes the file of `rank` into the temporary folder and to disk (fsync). Empty ranges are left
 /// out. A range that several ranks hold is to be written by one of them. Ranks may call in
@@ -45,6 +49,14 @@ FileRecord write_text(const std::string& temporary_folder, const std::string& na
 /// next. An older checkpoint of the same step is replaced. Returns the final path. InputOutputError
 /// when the system fails; the old set is intact then.
 std::string publish(const std::string& temporary_folder, const Manifest& manifest);
+
+/// Final path of a temporary folder that is gone because it was published. InputOutputError when it
+/// was not.
+std::string published_path(const std::string& temporary_folder);
+
+/// Removes complete checkpoints older than `newest` beside it, but for the `keep` - 1 newest of them.
+/// A crash in between leaves each of them whole or hidden. InputOutputError when the system refuses.
+void remove_older(const std::string& newest, int64_t keep);
 
 /// Drops a save that failed.
 void abandon(const std::string& temporary_folder);

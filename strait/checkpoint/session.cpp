@@ -3,171 +3,169 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
+#include <random>
+#include <thread>
 
+#include "strait/base/clock.h"
 #include "strait/base/errors.h"
+#include "strait/checkpoint/meeting.h"
 
 namespace strait::checkpoint {
 namespace {
 
-/// A failure kept as values, so that every rank throws an object of its own.
-struct Failure {
-  ExitCode code = ExitCode::kInternal;
-  std::string message;
-  ErrorPlace place;
+constexpr double kGraceSeconds = 2;
+constexpr double kFirstPauseSeconds = 0.0002;
+constexpr double kLongestPauseSeconds = 0.1;
+constexpr size_t kLongestToken = 64;
 
-  explicit Failure(const std::exception& error) : message(error.what()) {
-    if (const auto* known = dynamic_cast<const Error*>(&error)) {
-      code = known->code();
-      place = known->place();
+/// Pauses between looks at the folder, each twice as long as the one before; ends at a deadline, or
+/// `grace_seconds` after `cancelled` was first seen.
+class Patience {
+ public:
+  Patience(double deadline_seconds, const std::atomic<bool>& cancelled, double grace_seconds)
+      : limit_(deadline_after(deadline_seconds)), cancelled_(cancelled), grace_(grace_seconds) {}
+  /// Sleeps; false, at once, when the time is over.
+  bool pause() {
+    if (cancelled_ && !shortened_) {
+      shortened_ = true;
+      limit_ = std::min(limit_, deadline_after(grace_));
     }
+    const SteadyTime now = std::chrono::steady_clock::now();
+    if (now >= limit_) return false;
+    std::this_thread::sleep_until(std::min(limit_, deadline_after(seconds_)));
+    seconds_ = std::min(2 * seconds_, kLongestPauseSeconds);
+    return true;
   }
-  [[noreturn]] void raise() const {
-    if (code == ExitCode::kInputOutput) throw InputOutputError(message, place);
-    if (code == ExitCode::kUser) throw UserError(message, place);
-    if (code == ExitCode::kPeerLost) throw Timeout(message, place);
-    throw InternalError(message, place);
-  }
+
+ private:
+  SteadyTime limit_;
+  const std::atomic<bool>& cancelled_;
+  double grace_;
+  bool shortened_ = false;
+  double seconds_ = kFirstPauseSeconds;
 };
 
-ErrorPlace at_step(int64_t step, int64_t rank) {
+std::vector<int64_t> ranks_that(const std::vector<Presence>& seen, Presence presence) {
+  std::vector<int64_t> ranks;
+  for (size_t rank = 0; rank < seen.size(); ++rank)
+    if (seen[rank] == presence) ranks.push_back(static_cast<int64_t>(rank));
+  return ranks;
+}
+
+[[noreturn]] void time_out(const std::vector<Presence>& seen, int64_t step, double seconds) {
+  const std::vector<int64_t> missing = ranks_that(seen, Presence::kMissing);
   ErrorPlace place;
   place.step = step;
-  place.rank = rank;
+  place.rank = missing.empty() ? 0 : missing.front();
   place.operation = "save";
-  return place;
+  if (missing.empty())
+    throw Timeout(
+        fmt::format("save of step {}: rank 0 had not published it after {} s", step, seconds),
+        place);
+  std::string names;
+  for (const int64_t rank : missing) names += fmt::format("{}{}", names.empty() ? "" : ", ", rank);
+  throw Timeout(fmt::format("save of step {}: rank{} {} had not written {} after {} s", step,
+                            missing.size() > 1 ? "s" : "", names,
+                            missing.size() > 1 ? "their files" : "its file", seconds),
+                place);
+}
+
+bool is_token(const std::string& token) {
+  return !token.empty() && token.size() <= kLongestToken &&
+         std::all_of(token.begin(), token.end(), [](char c) {
+           return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+                  c == '-' || c == '_';
+         });
 }
 
 }  // namespace
 
-struct SaveSession::Save {
-  Save(std::string temporary, int64_t ranks)
-      : folder(std::move(temporary)), records(ranks), reported(ranks), waited(ranks) {}
-  std::string folder;
-  std::vector<RankRecord> records;
-  std::optional<SaveDescription> description;
-  std::vector<bool> reported, waited;  // by rank
-  std::optional<Failure> failure;
-  bool done = false;
-  std::string path;  // when done without failure
-};
-
-SaveSession::SaveSession(std::string run_dir, int64_t ranks, double deadline_seconds)
-    : run_dir_(std::move(run_dir)), ranks_(ranks), deadline_seconds_(deadline_seconds) {}
-SaveSession::~SaveSession() = default;
-
-std::shared_ptr<SaveSession::Save> SaveSession::find(int64_t step) {
-  const auto found = saves_.find(step);
-  if (found == saves_.end())
-    throw InternalError(fmt::format("save session: no save of step {} is open", step));
-  return found->second;
+std::string make_session_token() {
+  std::random_device device;
+  return fmt::format("{:08x}{:08x}", device(), device());
 }
 
-std::string SaveSession::open(int64_t step, int64_t rank) {
-  std::unique_lock lock(mutex_);
-  // A rank that already left a failed save of this step comes again before the others have left it.
-  const auto left = [&] {
-    const auto found = saves_.find(step);
-    return found == saves_.end() || !found->second->waited[rank];
-  };
-  if (!changed_.wait_until(lock, deadline_after(deadline_seconds_), left))
-    throw Timeout(
-        fmt::format("save of step {}: the save before it was not left by all ranks within {} s",
-                    step, deadline_seconds_),
-        at_step(step, rank));
-  auto& save = saves_[step];
-  if (save == nullptr) {
-    try {
-      save = std::make_shared<Save>(begin_save(run_dir_, step), ranks_);
-    } catch (const std::exception& error) {
-      // Every rank shall learn the same: the save exists, failed.
-      save = std::make_shared<Save>("", ranks_);
-      save->failure.emplace(error);
-    }
-  }
-  return save->folder;
+SaveSession::SaveSession(SessionOptions options) : options_(std::move(options)) {
+  ensure(is_token(options_.token), "save session: the token is not 1 to 64 letters or digits");
+  ensure(0 <= options_.rank && options_.rank < options_.ranks, "save session: rank out of range");
+  ensure(options_.keep >= 0, "save session: keep is negative");
 }
 
-void SaveSession::add(int64_t step, int64_t rank, RankRecord record,
-                      std::optional<SaveDescription> description) {
-  std::unique_lock lock(mutex_);
-  const std::shared_ptr<Save> save = find(step);
-  save->records[rank] = std::move(record);
-  if (description) save->description = std::move(description);
-  report(lock, *save, rank);
-}
-
-void SaveSession::fail(int64_t step, int64_t rank, const std::exception& error) {
-  std::unique_lock lock(mutex_);
-  const std::shared_ptr<Save> save = find(step);
-  if (!save->failure) save->failure.emplace(error);
-  report(lock, *save, rank);
-}
-
-void SaveSession::report(std::unique_lock<std::mutex>& lock, Save& save, int64_t rank) {
-  ensure(!save.reported[rank], "save session: a rank reported twice");
-  save.reported[rank] = true;
-  if (!std::all_of(save.reported.begin(), save.reported.end(), [](bool r) { return r; })) return;
-  // Nobody else touches the save until it is done; the disk is waited for without the lock.
-  lock.unlock();
-  try {
-    if (!save.failure) {
-      ensure(save.description.has_value(), "save session: no rank gave the description");
-      Manifest manifest = std::move(save.description->manifest);
-      for (const RankRecord& record : save.records) manifest.add(record);
-      for (const auto& [name, contents] : save.description->texts)
-        manifest.files.push_back(write_text(save.folder, name, contents));
-      save.path = publish(save.folder, manifest);
-    }
-  } catch (const std::exception& error) {
-    save.failure.emplace(error);
-  }
-  if (save.failure && !save.folder.empty()) {
-    try {
-      abandon(save.folder);
-    } catch (const Error&) {  // the failure before it is the one to report; the next save cleans up
-    }
-  }
-  lock.lock();
-  save.records.clear();
-  save.description.reset();
-  save.done = true;
-  changed_.notify_all();
-}
-
-std::string SaveSession::wait(int64_t step, int64_t rank) {
-  std::unique_lock lock(mutex_);
-  const std::shared_ptr<Save> save = find(step);
-  if (!changed_.wait_until(lock, deadline_after(deadline_seconds_), [&] { return save->done; })) {
-    const auto missing = std::find(save->reported.begin(), save->reported.end(), false);
-    const int64_t index = missing - save->reported.begin();
-    throw Timeout(
-        index < ranks_
-            ? fmt::format("save of step {}: rank {} had not written its file after "
-                          "{} s",
-                          step, index, deadline_seconds_)
-            : fmt::format("save of step {}: not published after {} s", step, deadline_seconds_),
-        at_step(step, index < ranks_ ? index : rank));
-  }
-  save->waited[rank] = true;
-  if (std::all_of(save->waited.begin(), save->waited.end(), [](bool w) { return w; })) {
-    saves_.erase(step);
-    changed_.notify_all();
-  }
-  if (save->failure) save->failure->raise();
-  return save->path;
-}
-
-std::string SaveSession::save(int64_t step, int64_t rank, const std::vector<ShardView>& shards,
+std::string SaveSession::save(int64_t step, const std::vector<ShardView>& shards,
                               std::optional<SaveDescription> description) {
-  const std::string folder = open(step, rank);
+  const std::string tag = fmt::format("{}-{}", options_.token, ++saves_);
+  Meeting meeting(join_save(options_.run_dir, step, tag), options_.rank, options_.ranks);
   try {
-    // No folder: opening failed, which wait reports.
-    add(step, rank, folder.empty() ? RankRecord{} : write_rank_file(folder, rank, shards),
-        std::move(description));
+    meeting.report(write_rank_file(meeting.folder(), options_.rank, shards));
+    return options_.rank == 0 ? lead(meeting, step, std::move(description)) : follow(meeting, step);
   } catch (const std::exception& error) {
-    fail(step, rank, error);
+    meeting.fail(Failure(error, options_.rank, step));
+    if (options_.rank == 0) disband(meeting);
+    throw;
   }
-  return wait(step, rank);
+}
+
+std::string SaveSession::lead(Meeting& meeting, int64_t step,
+                              std::optional<SaveDescription> description) {
+  if (!description) throw InternalError("save session: rank 0 gave no description of the save");
+  Patience patience(options_.deadline_seconds, cancelled_, kGraceSeconds);
+  auto seen = meeting.look();
+  while (seen && !ranks_that(*seen, Presence::kMissing).empty() && patience.pause())
+    seen = meeting.look();
+  if (!seen) throw InputOutputError(fmt::format("{} was removed", meeting.folder()));
+  const std::vector<int64_t> failed = ranks_that(*seen, Presence::kFailed);
+  if (!failed.empty()) meeting.failure(failed.front()).raise();
+  if (!ranks_that(*seen, Presence::kMissing).empty())
+    time_out(*seen, step, options_.deadline_seconds);
+  Manifest& manifest = description->manifest;
+  for (int64_t rank = 0; rank < options_.ranks; ++rank) manifest.add(meeting.record(rank));
+  for (const auto& [name, contents] : description->texts)
+    manifest.files.push_back(write_text(meeting.folder(), name, contents));
+  meeting.remove_notes();
+  const std::string path = publish(meeting.folder(), manifest);
+  if (options_.keep > 0) remove_older(path, options_.keep);
+  return path;
+}
+
+std::string SaveSession::follow(Meeting& meeting, int64_t step) {
+  Patience patience(options_.deadline_seconds, cancelled_, 0);
+  std::vector<Presence> known(static_cast<size_t>(options_.ranks), Presence::kMissing);
+  do {
+    const auto seen = meeting.look();
+    if (!seen) return published_path(meeting.folder());
+    // Rank 0 removes the notes before it publishes.
+    for (size_t rank = 0; rank < known.size(); ++rank)
+      known[rank] = std::max(known[rank], (*seen)[rank]);
+    if (const auto failed = ranks_that(*seen, Presence::kFailed); !failed.empty()) {
+      const Failure failure = meeting.failure(failed.front());
+      meeting.leave();  // from here on the folder may go
+      failure.raise();
+    }
+  } while (patience.pause());
+  if (cancelled_) {
+    meeting.withdraw();
+    throw InternalError(fmt::format("save of step {}: cancelled", step));
+  }
+  time_out(known, step, options_.deadline_seconds);
+}
+
+/// The others shall see that the save failed before the folder goes.
+void SaveSession::disband(const Meeting& meeting) const {
+  Patience patience(std::min(kGraceSeconds, options_.deadline_seconds), cancelled_, 0);
+  const auto still_look = [&] {
+    const auto seen = meeting.look();
+    if (!seen) return false;
+    return std::any_of(seen->begin() + 1, seen->end(), [](Presence presence) {
+      return presence == Presence::kMissing || presence == Presence::kReported;
+    });
+  };
+  try {
+    while (still_look())
+      if (!patience.pause()) return meeting.remove_rank_files();
+    abandon(meeting.folder());
+  } catch (const Error&) {  // the failure before it is the one to report; the next start cleans up
+  }
 }
 
 }  // namespace strait::checkpoint

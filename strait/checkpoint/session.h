@@ -1,18 +1,13 @@
-// One run's saves when its ranks are threads: collects the ranks' records, and the last rank
-// publishes.
+// One rank's side of a run's saves. The ranks meet in the folder of the save and nowhere else, so it
+// is the same for threads, for processes and for several computers that share a file system.
 #pragma once
 
-#include <condition_variable>
+#include <atomic>
 #include <cstdint>
-#include <exception>
-#include <map>
-#include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "strait/base/clock.h"
 #include "strait/checkpoint/checkpoint.h"
 
 namespace strait::checkpoint {
@@ -28,43 +23,48 @@ struct SaveDescription {
   std::vector<TextFile> texts;
 };
 
-/// Shared by all ranks of a run; thread-safe. For each save every rank calls open, then add or
-/// fail, then wait, each once. Waits sleep on a condition variable and end with Timeout, naming a
-/// rank that is missing, `deadline_seconds` after they began.
+struct SessionOptions {
+  std::string run_dir;  // the same folder on every rank
+  std::string
+      token;  // 1 to 64 letters, digits, '-', '_': the same on all ranks of this run, and on
+              // no other run, so that what a crash left is never taken for part of a save
+  int64_t rank = 0, ranks = 1;
+  double deadline_seconds = 120;  // how long a rank that is ready waits for the others
+  int64_t keep = 0;               // newest checkpoints kept after a save; 0 = all
+};
+
+/// A token that no other call gives, on any computer. One rank makes it, and tells the others.
+std::string make_session_token();
+
+class Meeting;
+
+/// Every rank makes the same saves in the same order. One thread at a time; cancel from any.
 class SaveSession {
  public:
-  SaveSession(std::string run_dir, int64_t ranks, double deadline_seconds);
-  ~SaveSession();
-  double deadline_seconds() const { return deadline_seconds_; }
+  /// InternalError when an option is out of range.
+  explicit SaveSession(SessionOptions options);
+  double deadline_seconds() const { return options_.deadline_seconds; }
 
-  /// Temporary folder of the save of `step`; the first rank to arrive makes it.
-  std::string open(int64_t step, int64_t rank);
-  /// The rank's file is written. Rank 0 gives the description. The call that completes the save
-  /// publishes it, on its own thread; its failures go to wait, not to the caller.
-  void add(int64_t step, int64_t rank, RankRecord record,
-           std::optional<SaveDescription> description = std::nullopt);
-  /// The rank could not write its file.
-  void fail(int64_t step, int64_t rank, const std::exception& error);
-  /// Blocks until the save is published and returns its path. Throws, on every rank alike, what
-  /// made the save fail; the temporary folder is removed then.
-  std::string wait(int64_t step, int64_t rank);
-
-  /// open, write_rank_file, add, wait.
-  std::string save(int64_t step, int64_t rank, const std::vector<ShardView>& shards,
+  /// Writes this rank's part; rank 0, which gives the description, then waits for the others, publishes
+  /// and removes checkpoints beyond `keep`; the others wait for that. Returns the path of the
+  /// checkpoint. Throws on every rank what any rank failed with, and Timeout, naming the ranks that are
+  /// missing, a deadline after this rank wrote its part. What failed leaves no checkpoint and no large
+  /// file. Waits look at the folder, every 0.2 ms at first, every 100 ms later on.
+  std::string save(int64_t step, const std::vector<ShardView>& shards,
                    std::optional<SaveDescription> description = std::nullopt);
 
- private:
-  struct Save;
-  std::shared_ptr<Save> find(int64_t step);
-  /// Called with the lock held after a rank reported; finishes the save when it was the last.
-  void report(std::unique_lock<std::mutex>& lock, Save& save, int64_t rank);
+  /// Ends the waiting of a save in flight, and of later ones: ranks leave once they have written, rank 0
+  /// gives the others 2 seconds to do so.
+  void cancel() { cancelled_ = true; }
 
-  const std::string run_dir_;
-  const int64_t ranks_;
-  const double deadline_seconds_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::map<int64_t, std::shared_ptr<Save>> saves_;  // by step, until every rank has waited
+ private:
+  std::string lead(Meeting& meeting, int64_t step, std::optional<SaveDescription> description);
+  std::string follow(Meeting& meeting, int64_t step);
+  void disband(const Meeting& meeting) const;
+
+  const SessionOptions options_;
+  int64_t saves_ = 0;  // begun; equal on all ranks
+  std::atomic<bool> cancelled_ = false;
 };
 
 }  // namespace strait::checkpoint

@@ -12,6 +12,7 @@ namespace {
 
 // Copies start on cache lines.
 constexpr int64_t kAlignmentBytes = 64;
+constexpr double kMarginSeconds = 5;
 
 int64_t view_bytes(const ShardView& view) {
   return (view.range.end - view.range.begin) * dtype_bytes(view.range.dtype);
@@ -46,55 +47,42 @@ int64_t snapshot_bytes(const std::vector<ShardView>& shards) {
 }
 
 SnapshotWriter::~SnapshotWriter() {
-  if (written_.valid()) written_.wait();
+  if (!saved_.valid()) return;
+  session_->cancel();
+  saved_.wait();
 }
 
 void SnapshotWriter::use_buffer(std::span<std::byte> buffer) {
-  ensure(!step_, "use_buffer: a save is in flight");
+  ensure(!saved_.valid(), "use_buffer: a save is in flight");
   given_ = buffer;
 }
 
 void SnapshotWriter::start(int64_t step, const std::vector<ShardView>& shards,
                            std::optional<SaveDescription> description) {
   finish();
-  // After a failure this rank's thread may still be reading the copies.
-  const std::chrono::duration<double> deadline(session_->deadline_seconds());
-  if (written_.valid() && written_.wait_for(deadline) != std::future_status::ready)
-    throw Timeout(
-        fmt::format("save of step {}: rank {} still writes the save before it", step, rank_));
   const auto needed = static_cast<size_t>(snapshot_bytes(shards));
   if (needed > given_.size() && needed > own_.size()) own_.resize(needed);
-  std::vector<ShardView> copies =
-      copy_shards(shards, needed <= given_.size() ? given_ : std::span<std::byte>(own_));
-  const std::string folder = session_->open(step, rank_);
-  step_ = step;
-  written_ = std::async(std::launch::async, [session = session_, rank = rank_, step, folder,
-                                             copies = std::move(copies),
-                                             description = std::move(description)]() mutable {
-    try {
-      // No folder: opening failed, which wait reports.
-      session->add(step, rank,
-                   folder.empty() ? RankRecord{} : write_rank_file(folder, rank, copies),
-                   std::move(description));
-    } catch (const std::exception& error) {
-      session->fail(step, rank, error);
-    }
-  });
+  saved_ = std::async(
+      std::launch::async,
+      [session = session_, step,
+       copies = copy_shards(shards, needed <= given_.size() ? given_ : std::span<std::byte>(own_)),
+       described = std::move(description)]() mutable {
+        return session->save(step, copies, std::move(described));
+      });
 }
 
 bool SnapshotWriter::busy() const {
-  return written_.valid() &&
-         written_.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
+  return saved_.valid() && saved_.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
 }
 
 std::optional<std::string> SnapshotWriter::finish() {
-  if (!step_) return std::nullopt;
-  const int64_t step = *step_;
-  step_.reset();
-  // This rank's own thread is covered too: it reports before it ends.
-  std::string path = session_->wait(step, rank_);
-  written_.get();
-  return path;
+  if (!saved_.valid()) return std::nullopt;
+  // The session's own deadline begins when the file is written.
+  const std::chrono::duration<double> limit(2 * session_->deadline_seconds() + kMarginSeconds);
+  if (saved_.wait_for(limit) != std::future_status::ready)
+    throw Timeout(fmt::format("a save is still being written after {} s: the disk does not answer",
+                              limit.count()));
+  return saved_.get();
 }
 
 }  // namespace strait::checkpoint

@@ -17,10 +17,10 @@ namespace strait::checkpoint {
 /// One rank's asynchronous saves; at most one is in flight. Not thread-safe: one writer per rank.
 class SnapshotWriter {
  public:
-  /// `session` outlives the writer.
-  SnapshotWriter(SaveSession& session, int64_t rank) : session_(&session), rank_(rank) {}
-  /// Waits until this rank's file is written, not for other ranks. Failures are lost: call finish
-  /// first.
+  /// `session`, the rank's own, outlives the writer.
+  explicit SnapshotWriter(SaveSession& session) : session_(&session) {}
+  /// Waits until this rank's file is written, and cancels the session: other ranks are hardly waited
+  /// for. Failures are lost: call finish first.
   ~SnapshotWriter();
   SnapshotWriter(const SnapshotWriter&) = delete;
   SnapshotWriter& operator=(const SnapshotWriter&) = delete;
@@ -30,25 +30,22 @@ class SnapshotWriter {
   /// is in flight.
   void use_buffer(std::span<std::byte> buffer);
 
-  /// Copies the shards and returns; file, and the publishing by the last rank, follow on a thread
-  /// of the writer's. Waits first for the save before it, and throws what that one failed with;
+  /// Copies the shards and returns; the session saves the copies on a thread of the writer's. Waits first for the save before it, and throws what that one failed with;
   /// nothing is started then. All ranks start the same saves. Cost: one copy of the shards.
   void start(int64_t step, const std::vector<ShardView>& shards,
              std::optional<SaveDescription> description = std::nullopt);
 
-  /// Whether this rank is still writing.
+  /// Whether a save is still in flight.
   bool busy() const;
-  /// Waits until the last save is published by all ranks; its path, or nothing when none was in
-  /// flight. Throws what it failed with; Timeout when the session's deadline passes.
+  /// Waits until the last save is published; its path, or nothing when none was in flight. Throws what
+  /// it failed with. Timeout when this rank's own disk takes more than twice the session's deadline.
   std::optional<std::string> finish();
 
  private:
   SaveSession* session_;
-  int64_t rank_;
   std::span<std::byte> given_;
   std::vector<std::byte> own_;
-  std::optional<int64_t> step_;  // in flight
-  std::future<void> written_;
+  std::future<std::string> saved_;  // valid while a save is in flight
 };
 
 /// Bytes that a snapshot of the shards takes: what use_buffer should be given.

@@ -74,6 +74,7 @@ struct EvaluationOptions {
 struct CheckpointOptions {
   int64_t every_steps = 0;
   bool asynchronous = true;
+  int64_t keep = 0;              // newest checkpoints kept; 0 = all
   std::string resume = "never";  // never | auto | PATH
 };
 

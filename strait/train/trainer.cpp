@@ -38,14 +38,21 @@ ModelExecutor::Options executor_options(const Run& run) {
   return {run.optimizer, run.train.clip_norm, !run.data.document_separator.empty()};
 }
 
+checkpoint::SessionOptions session_options(const Job& job, const std::string& token, int64_t rank) {
+  return {job.folder.path,
+          token,
+          rank,
+          job.design.batch.ranks,
+          job.design.run.runtime.deadline_seconds,
+          job.design.run.checkpoint.keep};
+}
+
 }  // namespace
 
 Shared::Shared(const Job& the_job, const Observer& the_observer, const std::atomic<int>& the_signal)
     : job(the_job),
       observer(the_observer),
       signal(the_signal),
-      saves(the_job.folder.path, the_job.design.batch.ranks,
-            the_job.design.run.runtime.deadline_seconds),
       sent_bytes(static_cast<size_t>(the_job.design.batch.ranks) *
                  the_job.design.cluster.levels.size()) {
   for (std::atomic<int64_t>& bytes : sent_bytes) bytes = -1;
@@ -82,7 +89,8 @@ Trainer::Trainer(Shared& shared, comm::World& world)
             pool_,
             executor_,
             &shared.recorders[rank_],
-            job_.design.run.runtime.deadline_seconds} {
+            job_.design.run.runtime.deadline_seconds},
+      saves_(session_options(job_, shared.save_token, rank_)) {
   train_ = std::make_unique<runtime::Interpreter>(job_.design.train, site_);
   evaluation_ = std::make_unique<runtime::Interpreter>(job_.design.evaluation, site_);
   parts_ = state_parts(job_.design.train, job_.design.shape, state_,
@@ -94,7 +102,7 @@ Trainer::Trainer(Shared& shared, comm::World& world)
     initialize_parts(parts_, job_.design.shape, job_.design.run.seed);
   }
   if (job_.design.run.checkpoint.asynchronous)
-    writer_ = std::make_unique<checkpoint::SnapshotWriter>(shared_.saves, rank_);
+    writer_ = std::make_unique<checkpoint::SnapshotWriter>(saves_);
   shared_.outcome.state_bytes[rank_] = program::resident_memory(job_.design.train, rank_);
   shared_.outcome.predicted_peak_bytes[rank_] =
       program::peak_memory(job_.design.train, rank_).total();
@@ -152,6 +160,7 @@ Trainer::StepResult Trainer::train_step(int64_t step) {
 
 void Trainer::non_finite(int64_t step, const StepResult& result) {
   if (job_.design.run.train.non_finite == "skip") return;
+  if (writer_) writer_->finish();  // all ranks stop here: none has to wait in vain
   ErrorPlace place;
   place.step = step;
   throw NonFinite(

@@ -39,7 +39,7 @@ struct Shared {
   const Job& job;
   const Observer& observer;
   const std::atomic<int>& signal;  // number of the signal that asked to stop, 0 = none
-  checkpoint::SaveSession saves;
+  std::string save_token = checkpoint::make_session_token();  // the same on all ranks of the run
   Outcome outcome;
   std::unique_ptr<report::MetricsWriter> metrics;     // rank 0
   std::unique_ptr<report::TensorboardWriter> events;  // rank 0
@@ -91,7 +91,8 @@ class Trainer {
   runtime::Site site_;
   std::unique_ptr<runtime::Interpreter> train_, evaluation_;
   std::vector<StatePart> parts_;
-  std::unique_ptr<checkpoint::SnapshotWriter> writer_;
+  checkpoint::SaveSession saves_;
+  std::unique_ptr<checkpoint::SnapshotWriter> writer_;  // null = saves are synchronous
   Ledger traffic_;
   double exposed_seconds_ = 0, busy_seconds_ = 0;
   int64_t updates_ = 0;

@@ -109,7 +109,7 @@ void Trainer::save(int64_t step) {
     if (lead() && before) shared_.observer.saved(*before);
     writer_->start(step, shards, std::move(description));
   } else {
-    const std::string path = shared_.saves.save(step, rank_, shards, std::move(description));
+    const std::string path = saves_.save(step, shards, std::move(description));
     if (lead()) {
       shared_.outcome.checkpoint = path;
       shared_.observer.saved(path);

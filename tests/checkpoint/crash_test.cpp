@@ -7,6 +7,7 @@
 #include <chrono>
 #include <csignal>
 
+#include "strait/base/clock.h"
 #include "strait/base/errors.h"
 #include "strait/base/file.h"
 #include "strait/checkpoint/snapshot.h"
@@ -39,9 +40,12 @@ pid_t fork_child(Body body) {
                                 bool same_step, int begun) {
   clean_partial(run_dir);
   if (::write(begun, "!", 1) != 1) ::_exit(95);
-  SaveSession session(run_dir, kRanks, 60.0);
+  const std::string token = make_session_token();
   on_ranks(kRanks, [&](int64_t rank) {
-    SnapshotWriter writer(session, rank);
+    SessionOptions options = example_session(run_dir, rank, kRanks, 60.0);
+    options.token = token;
+    SaveSession session(options);
+    SnapshotWriter writer(session);
     for (int64_t generation = first_generation;; ++generation) {
       const int64_t step = same_step ? 1 : generation;
       const ExampleShards shards(generation, rank, kRanks);
@@ -51,7 +55,7 @@ pid_t fork_child(Body body) {
         writer.start(step, shards.views, std::move(description));
         writer.finish();
       } else {
-        session.save(step, rank, shards.views, std::move(description));
+        session.save(step, shards.views, std::move(description));
       }
     }
   });
@@ -82,13 +86,13 @@ double save_seconds() {
   double shortest = 1e9;
   for (int64_t step = 1; step <= 3; ++step) {
     const TemporaryFolder run;
-    SaveSession session(run.path(), kRanks, 60.0);
     const double begin = now_seconds();
     on_ranks(kRanks, [&](int64_t rank) {
+      SaveSession session(example_session(run.path(), rank, kRanks));
       const ExampleShards shards(step, rank, kRanks);
       std::optional<SaveDescription> description;
       if (rank == 0) description = example_description(step, kRanks, step);
-      session.save(step, rank, shards.views, std::move(description));
+      session.save(step, shards.views, std::move(description));
     });
     shortest = std::min(shortest, now_seconds() - begin);
   }
@@ -132,6 +136,53 @@ TEST(Crash, KilledAtRandomMomentsOfNewSaves) { kill_at_random(false, 60); }
 
 TEST(Crash, KilledAtRandomMomentsOfReplacingSaves) { kill_at_random(true, 30); }
 
+int exit_status(pid_t child) {
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+/// Ranks as processes that share the folder alone: three saves, one of them asynchronous. The rank
+/// `killed` never begins the third; the others then exit with 4.
+pid_t process_rank(const std::string& run_dir, int64_t rank, int64_t ranks, int64_t killed) {
+  return fork_child([=] {
+    SaveSession session(example_session(run_dir, rank, ranks, killed < 0 ? 60.0 : 1.0));
+    SnapshotWriter writer(session);
+    try {
+      for (const int64_t step : {1, 2, 3}) {
+        if (step == 3 && rank == killed) ::raise(SIGKILL);
+        const ExampleShards shards(step, rank, ranks);
+        std::optional<SaveDescription> description;
+        if (rank == 0) description = example_description(step, ranks, step);
+        if (step == 2) {
+          writer.start(step, shards.views, std::move(description));
+          writer.finish();
+        } else {
+          session.save(step, shards.views, std::move(description));
+        }
+      }
+    } catch (const Timeout& error) {
+      ::_exit(error.place().rank == killed && error.place().step == 3 ? 4 : 94);
+    }
+  });
+}
+
+TEST(Processes, SaveTogetherAndNameTheOneThatWasKilled) {
+  for (const int64_t killed : {-1, 0, 2}) {
+    const TemporaryFolder run;
+    std::vector<pid_t> children;
+    for (int64_t rank = 0; rank < 4; ++rank)
+      children.push_back(process_rank(run.path(), rank, 4, killed));
+    for (int64_t rank = 0; rank < 4; ++rank)
+      EXPECT_EQ(exit_status(children[static_cast<size_t>(rank)]),
+                killed < 0 ? 0 : (rank == killed ? 128 + SIGKILL : 4))
+          << rank << " of " << killed;
+    const int64_t last = killed < 0 ? 3 : 2;
+    ASSERT_EQ(latest_complete(run.path()), run.path() + "/checkpoints/" + checkpoint_name(last));
+    expect_content(run.path(), last);
+  }
+}
+
 /// A save in a child whose files may not grow beyond `limit_bytes`, as on a full disk. Its exit
 /// status.
 int save_with_limit(const std::string& run_dir, rlim_t limit_bytes, const std::string& run_file) {
@@ -139,14 +190,14 @@ int save_with_limit(const std::string& run_dir, rlim_t limit_bytes, const std::s
     ::signal(SIGXFSZ, SIG_IGN);
     const rlimit limit{limit_bytes, limit_bytes};
     if (::setrlimit(RLIMIT_FSIZE, &limit) != 0) ::_exit(97);
-    SaveSession session(run_dir, kRanks, 30.0);
     on_ranks(kRanks, [&](int64_t rank) {
+      SaveSession session(example_session(run_dir, rank, kRanks));
       const ExampleShards shards(2, rank, kRanks);
       std::optional<SaveDescription> description;
       if (rank == 0) description = example_description(2, kRanks, 2);
       if (rank == 0) description->texts[1].contents = run_file;
       try {
-        session.save(2, rank, shards.views, std::move(description));
+        session.save(2, shards.views, std::move(description));
       } catch (const InputOutputError& error) {
         if (rank == 0)
           ::_exit(std::string(error.what()).find(run_dir) == std::string::npos ? 96 : 6);
@@ -154,9 +205,7 @@ int save_with_limit(const std::string& run_dir, rlim_t limit_bytes, const std::s
       }
     });
   });
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  return exit_status(child);
 }
 
 TEST(Crash, FullDiskLeavesTheOldCheckpoint) {

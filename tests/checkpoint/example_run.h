@@ -132,6 +132,18 @@ inline void on_ranks(int64_t ranks, const std::function<void(int64_t)>& body) {
   for (std::thread& thread : threads) thread.join();
 }
 
+/// One rank's session of the run "example" (or another token).
+inline SessionOptions example_session(const std::string& run_dir, int64_t rank, int64_t ranks,
+                                      double deadline_seconds = 30.0) {
+  SessionOptions options;
+  options.run_dir = run_dir;
+  options.token = "example";
+  options.rank = rank;
+  options.ranks = ranks;
+  options.deadline_seconds = deadline_seconds;
+  return options;
+}
+
 /// Saves with the three calls, ranks one after the other. Generation = step unless given.
 inline std::string save_example(const std::string& run_dir, int64_t step, int64_t ranks,
                                 int64_t generation = -1) {

@@ -182,7 +182,8 @@ TEST(Validate, LongWarmUpsAndIntervalsAreLegal) {
       "train.steps = 5\noptimizer.warmup_steps = 100000\noptimizer.decay_steps = 50000\n"
       "evaluation.every_steps = 99999\ncheckpoint.every_steps = 99999\noutput.log_every_steps = "
       "99999\n"
-      "output.timeline_steps = 99999\nevaluation.batches = 99999");
+      "output.timeline_steps = 99999\nevaluation.batches = 99999\ncheckpoint.keep = 99999");
+  expect_refused("checkpoint.keep = -1", "checkpoint.keep", "nearest valid value is 0");
 }
 
 TEST(Validate, Combinations) {
