@@ -10,10 +10,13 @@
 
 #include "strait/base/clock.h"
 #include "strait/base/dtype.h"
+#include "strait/base/errors.h"
 #include "strait/collective/schedule.h"
 #include "strait/trace/ledger.h"
 
 namespace strait::comm {
+
+class WaitRow;
 
 using collective::Operation;       // kAllGather, kReduceScatter, ..., kBarrier
 using collective::operation_name;  // "all-gather", ...
@@ -90,9 +93,14 @@ class World {
   /// Communicator over `members` (ranks of the world, ascending, this rank among them). All members
   /// must ask for the same (members, lane); cached, so a second request returns the same one.
   virtual Communicator& communicator(const std::vector<int64_t>& members, int64_t lane) = 0;
-  /// Tells all ranks that this one failed: their pending and later operations throw PeerLost naming
-  /// `rank()`, with `reason`. Idempotent.
-  virtual void abort(const std::string& reason) = 0;
+  /// Tells all ranks that this one gives up: their pending and later operations throw PeerLost with
+  /// `reason`. `place` has the rank to blame (this one when it is not set), its operation and step:
+  /// all ranks name the same. The first call of the world stands.
+  virtual void abort(const std::string& reason, const ErrorPlace& place) = 0;
+  void abort(const std::string& reason) { abort(reason, ErrorPlace{}); }
+  /// This rank's row of the table of waits (wait_table.h), or null when the backend keeps none. The
+  /// backend writes the lanes and the waits; who computes in between writes busy().
+  virtual WaitRow* waits() { return nullptr; }
 };
 
 }  // namespace strait::comm

@@ -1,5 +1,12 @@
 #include "strait/comm/failure.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <optional>
+
+#include "strait/base/clock.h"
+
 namespace strait::comm {
 
 void raise(const Failure& failure, const std::string& prefix) {
@@ -30,6 +37,8 @@ Failure current_failure() {
     return {Failure::Kind::kInternal, error.what(), error.place()};
   } catch (const std::exception& error) {
     return {Failure::Kind::kInternal, error.what(), {}};
+  } catch (...) {
+    return {Failure::Kind::kInternal, "an exception of unknown type", {}};
   }
 }
 
@@ -48,18 +57,43 @@ ErrorPlace place_of(const Call& call, int64_t rank) {
   return place;
 }
 
-bool Alarm::ring(int64_t rank, const std::string& reason) {
+Failure timeout(const Call& call, int64_t rank, const std::vector<int64_t>& late,
+                const WaitRows& rows, const trace::Wait& wait) {
+  std::string text = describe(call, rank) + ": after " +
+                     fmt::format("{:g}", call.deadline_seconds) + " s still waiting for " +
+                     (late.empty() ? std::string("an earlier operation of this rank")
+                                   : fmt::format("rank {}", fmt::join(late, ", ")));
+  Failure failure{Failure::Kind::kTimeout, text,
+                  place_of(call, late.empty() ? rank : late.front())};
+  const std::optional<trace::Verdict> verdict =
+      trace::judge(standings(rows), {wait}, now_seconds());
+  if (!verdict) return failure;
+  failure.message += "; " + verdict->text;
+  failure.place.rank = verdict->rank;
+  if (!verdict->place.operation.empty()) failure.place.operation = verdict->place.operation;
+  if (verdict->place.step >= 0) failure.place.step = verdict->place.step;
+  return failure;
+}
+
+bool Alarm::ring(int64_t rank, const std::string& reason, const ErrorPlace& place) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (rung_.load(std::memory_order_relaxed)) return false;
   rank_ = rank;
   reason_ = reason;
+  place_ = place;
   rung_.store(true, std::memory_order_release);
   return true;
 }
 
 void Alarm::raise_for(const Call& call, int64_t own_rank) const {
-  const std::string who = rank_ < 0 ? "" : "rank " + std::to_string(rank_) + " failed: ";
-  throw PeerLost(describe(call, own_rank) + ": " + who + reason_, place_of(call, rank_));
+  const int64_t blamed = place_.rank.value_or(rank_);
+  const std::string who = rank_ < 0         ? ""
+                          : blamed == rank_ ? fmt::format("rank {} failed: ", rank_)
+                                            : fmt::format("rank {} gave up: ", rank_);
+  ErrorPlace place = place_of(call, blamed);
+  if (place_.operation) place.operation = place_.operation;
+  if (place_.step) place.step = place_.step;
+  throw PeerLost(describe(call, own_rank) + ": " + who + reason_, place);
 }
 
 }  // namespace strait::comm

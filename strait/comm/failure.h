@@ -6,9 +6,11 @@
 #include <exception>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "strait/base/errors.h"
 #include "strait/comm/communicator.h"
+#include "strait/comm/wait_table.h"
 
 namespace strait::comm {
 
@@ -29,11 +31,18 @@ std::string describe(const Call& call, int64_t rank);
 /// Operation and step of a call, and a rank to blame when it is not negative.
 ErrorPlace place_of(const Call& call, int64_t rank);
 
+/// The Timeout of `call` on `rank`, whose wait passed its deadline with `late` (ranks) not come. Its
+/// place is that of the rank which holds up the others, found by following `wait` through `rows`;
+/// the first of `late` and the call itself when that leads nowhere.
+Failure timeout(const Call& call, int64_t rank, const std::vector<int64_t>& late,
+                const WaitRows& rows, const trace::Wait& wait);
+
 /// Set once, when a rank fails or the world ends; every wait looks at it.
 class Alarm {
  public:
-  /// True for the first call, which decides rank and reason. `rank` < 0: no rank is to blame.
-  bool ring(int64_t rank, const std::string& reason);
+  /// True for the first call, which stands. `rank` gives up, < 0: the world ends; `place`: the rank to
+  /// blame (`rank` when not set), its operation and step.
+  bool ring(int64_t rank, const std::string& reason, const ErrorPlace& place);
   bool rung() const { return rung_.load(std::memory_order_acquire); }
   /// Throws PeerLost. Precondition: rung().
   [[noreturn]] void raise_for(const Call& call, int64_t own_rank) const;
@@ -43,6 +52,7 @@ class Alarm {
   std::atomic<bool> rung_{false};
   int64_t rank_ = -1;
   std::string reason_;
+  ErrorPlace place_;
 };
 
 }  // namespace strait::comm

@@ -41,6 +41,19 @@ void WaitRow::waits(uint64_t communicator) {
   activity_.store(activity);
 }
 
+void WaitRow::waits_for_peer(uint64_t communicator, int64_t peer, std::string_view operation,
+                             int64_t step) {
+  if (!writable(0)) return;
+  Activity activity;
+  activity.kind = 2;
+  activity.step = step;
+  activity.peer = peer;
+  activity.since = now_seconds();
+  activity.communicator = communicator;
+  activity.operation = Label(operation);
+  activity_.store(activity);
+}
+
 void WaitRow::ended() {
   if (!writable(0)) return;
   Activity activity;
@@ -137,6 +150,7 @@ Standing WaitRow::standing() const {
   standing.place = {std::string(activity.operation.view()), activity.step, activity.index};
   standing.since = activity.since;
   standing.communicator = activity.communicator;
+  standing.peer = activity.kind == 2 ? activity.peer : -1;
   for (const Lane& lane : lanes_)
     if (lane.communicator.load(std::memory_order_acquire) != 0)
       standing.lanes.push_back(lane_standing(lane));

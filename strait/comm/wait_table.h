@@ -86,6 +86,9 @@ class WaitRow {
   void busy(std::string_view operation, int64_t step, int64_t index);
   /// The rank's own thread waits for its operations on `communicator`.
   void waits(uint64_t communicator);
+  /// It waits for `peer` to take what it sent there.
+  void waits_for_peer(uint64_t communicator, int64_t peer, std::string_view operation,
+                      int64_t step);
   /// The rank's program has ended.
   void ended();
   /// From now on nothing is written: what a lost rank leaves behind.
@@ -112,7 +115,7 @@ class WaitRow {
  private:
   struct Activity {
     uint64_t kind = 0;  // 0 nothing told, 1 busy, 2 waiting, 3 ended
-    int64_t step = -1, index = -1;
+    int64_t step = -1, index = -1, peer = -1;
     double since = 0;
     uint64_t communicator = 0;
     Label operation;

@@ -89,8 +89,11 @@ RunTimes Interpreter::run(int64_t step) {
     program::for_each_instance(
         program_, [&](const Op& op, const std::vector<int64_t>& loops) { instance(op, loops); });
     finish();
+  } catch (const Error& failure) {
+    release_all(failure.what(), failure.place());
+    throw;
   } catch (const std::exception& failure) {
-    release_all(failure.what());
+    release_all(failure.what(), {});
     throw;
   }
   times_.seconds = now_seconds() - began;
@@ -229,9 +232,9 @@ void Interpreter::finish() {
     residents_[slots.array_of(s)]->carries[slots.index_of(s)] = tickets_[number];
 }
 
-void Interpreter::release_all(const std::string& reason) {
+void Interpreter::release_all(const std::string& reason, const ErrorPlace& place) {
   // Transfers may still touch the buffers: let them end, or fail, first.
-  site_.world.abort(reason);
+  site_.world.abort(reason, place);
   for (comm::Ticket& ticket : tickets_) {
     try {
       ticket.wait();

@@ -111,7 +111,7 @@ class Interpreter {
   void allocate(int64_t slot);
   void release(int64_t slot);
   void finish();
-  void release_all(const std::string& reason);
+  void release_all(const std::string& reason, const ErrorPlace& place);
   int64_t slot(const program::Operand& operand, const std::vector<int64_t>& loops) const {
     return tracker_.slots().slot(operand.array, program::evaluate(operand.index, loops));
   }

@@ -49,7 +49,12 @@ class Search {
  public:
   explicit Search(const std::vector<Standing>& ranks) : ranks_(ranks) {}
 
-  void follow_lane(int64_t rank, uint64_t communicator);
+  void follow(const Wait& wait) {
+    if (wait.peer >= 0)
+      follow_peer(wait.rank, wait.communicator, wait.peer, wait.place);
+    else
+      follow_lane(wait.rank, wait.communicator);
+  }
   const std::vector<Finding>& findings() const { return findings_; }
   const std::set<int64_t>& waiting() const { return waiting_; }
 
@@ -61,7 +66,9 @@ class Search {
 
   const LaneStanding* lane(int64_t rank, uint64_t communicator) const;
   std::vector<int64_t> late_members(int64_t rank, const LaneStanding& lane) const;
+  void follow_lane(int64_t rank, uint64_t communicator);
   void follow_turn(int64_t rank, const LaneStanding& lane);
+  void follow_peer(int64_t rank, uint64_t communicator, int64_t peer, const OperationPlace& place);
   void follow_rank(int64_t rank, const LaneStanding& wanted);
   void find_cycle(int64_t rank, uint64_t communicator);
   void all_joined(int64_t rank, const LaneStanding& lane);
@@ -122,6 +129,18 @@ void Search::follow_turn(int64_t rank, const LaneStanding& at) {
   }
 }
 
+/// `rank` waits for `peer` to take what it sent.
+void Search::follow_peer(int64_t rank, uint64_t communicator, int64_t peer,
+                         const OperationPlace& place) {
+  if (!visited_.insert({rank, 0}).second) return;
+  waiting_.insert(rank);
+  LaneStanding sent;
+  sent.communicator = communicator;
+  sent.peer = peer;
+  sent.place = place;
+  follow_rank(peer, sent);
+}
+
 /// `rank` has not joined `wanted`.
 void Search::follow_rank(int64_t rank, const LaneStanding& wanted) {
   if (rank >= static_cast<int64_t>(ranks_.size()))
@@ -138,6 +157,8 @@ void Search::follow_rank(int64_t rank, const LaneStanding& wanted) {
     case Standing::Kind::kBusy:
       return find(Fault::kBusy, rank, standing.place, standing.since);
     case Standing::Kind::kWaiting:
+      if (standing.peer >= 0)
+        return follow_peer(rank, standing.communicator, standing.peer, standing.place);
       if (const LaneStanding* next = lane(rank, standing.communicator);
           next != nullptr && next->turn != Turn::kIdle)
         return follow_lane(rank, standing.communicator);
@@ -244,8 +265,7 @@ std::optional<Verdict> judge(const std::vector<Standing>& ranks, const std::vect
                              double now) {
   Search search(ranks);
   for (const Wait& start : starts)
-    if (start.rank >= 0 && start.rank < static_cast<int64_t>(ranks.size()))
-      search.follow_lane(start.rank, start.communicator);
+    if (start.rank >= 0 && start.rank < static_cast<int64_t>(ranks.size())) search.follow(start);
   const std::vector<Finding>& findings = search.findings();
   if (findings.empty()) return std::nullopt;
   const Finding& first = *std::min_element(findings.begin(), findings.end(), comes_first);
@@ -263,7 +283,7 @@ std::vector<Wait> all_waits(const std::vector<Standing>& ranks) {
   for (size_t rank = 0; rank < ranks.size(); ++rank)
     for (const LaneStanding& lane : ranks[rank].lanes)
       if (lane.turn != Turn::kIdle && lane.members.size() > 1)
-        waits.push_back({static_cast<int64_t>(rank), lane.communicator});
+        waits.push_back({static_cast<int64_t>(rank), lane.communicator, -1, {}});
   return waits;
 }
 

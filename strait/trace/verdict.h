@@ -52,6 +52,7 @@ struct Standing {
   OperationPlace place;
   double since = 0;
   uint64_t communicator = 0;
+  int64_t peer = -1;  // kWaiting: for this rank to take what was sent, `place`; -1 = by the lane
   std::vector<LaneStanding> lanes;
 };
 
@@ -75,10 +76,13 @@ struct Verdict {
   std::string text;              // one sentence for a person
 };
 
-/// A wait to start from.
+/// A wait to start from: of `rank` in the operation at its turn on `communicator`, or for `peer` to
+/// take part in `place` when that is not negative.
 struct Wait {
   int64_t rank = 0;
   uint64_t communicator = 0;
+  int64_t peer = -1;
+  OperationPlace place;
 };
 
 /// Standings by rank. A wait leads to the members that have not joined its operation; such a member

@@ -72,7 +72,7 @@ TEST(Verdict, AChainThroughOtherCommunicatorsLeadsToItsEnd) {
   std::vector<Standing> ranks = {waiting(lane(1, {0, 1}, 2, Turn::kJoined, "A")),
                                  waiting(lane(2, {1, 2}, 9, Turn::kJoined, "B")),
                                  waiting(lane(3, {2, 3}, 4, Turn::kJoined, "C")), busy("slow", 6)};
-  for (const Wait start : {Wait{0, 1}, Wait{1, 2}, Wait{2, 3}}) {
+  for (const Wait start : {Wait{0, 1, -1, {}}, Wait{1, 2, -1, {}}, Wait{2, 3, -1, {}}}) {
     const std::optional<Verdict> found = judge(ranks, {start}, 101);
     ASSERT_TRUE(found);
     EXPECT_EQ(found->rank, 3);
@@ -181,10 +181,25 @@ TEST(Verdict, AReceiveLeadsToItsPeerOnly) {
   EXPECT_EQ(verdict(ranks).rank, 2);
 }
 
+TEST(Verdict, AnUntakenSendLeadsToItsPeer) {
+  Standing sender;
+  sender.kind = Standing::Kind::kWaiting;
+  sender.communicator = 1;
+  sender.peer = 2;
+  sender.place = {"send x", 7, -1};
+  const std::vector<Standing> ranks = {sender, waiting(lane(2, {0, 1}, 0, Turn::kJoined)),
+                                       busy("slow receiver", 7)};
+  EXPECT_EQ(verdict(ranks).rank, 2);
+  EXPECT_THAT(verdict(ranks).waiting, ElementsAre(0, 1));
+  const std::optional<Verdict> found = judge(ranks, {{0, 1, 2, {"send x", 7, -1}}}, 101);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->place.operation, "slow receiver");
+}
+
 TEST(Verdict, NobodyWaitsMeansNoVerdict) {
   const std::vector<Standing> ranks(3, busy("x", 1));
   EXPECT_FALSE(judge(ranks, all_waits(ranks), 101));
-  EXPECT_FALSE(judge({}, {{0, 1}}, 101));
+  EXPECT_FALSE(judge({}, {{0, 1, -1, {}}}, 101));
 }
 
 /// Trees of waits at random: every rank waits in a communicator of its own for a rank that comes

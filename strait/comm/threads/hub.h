@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "strait/collective/schedule.h"
@@ -21,6 +22,8 @@ struct ThreadFaults {
       0.0;                 // uniform delay before every operation, from (seed, rank, counter)
   int64_t lost_rank = -1;  // from its operation `lost_at` on this rank falls silent: its own
   int64_t lost_at = 0;     // operations throw PeerLost, its peers find out by their deadlines
+  int64_t lost_step = -1;  // >= 0: from the one labelled so in this step on, instead of lost_at
+  std::string lost_operation;
 };
 
 struct ThreadWorldOptions {
@@ -33,7 +36,12 @@ struct ThreadWorldOptions {
 /// Thread-safe.
 struct Hub {
   Hub(const Cluster& the_cluster, const ThreadWorldOptions& the_options, double spin)
-      : cluster(the_cluster), options(the_options), spin_seconds(spin) {}
+      : cluster(the_cluster),
+        options(the_options),
+        spin_seconds(spin),
+        own_rows(std::make_unique<WaitRow[]>(the_cluster.ranks)) {
+    for (int64_t rank = 0; rank < cluster.ranks; ++rank) rows.push_back(&own_rows[rank]);
+  }
 
   std::shared_ptr<Signal> make_signal(double spin) {
     auto signal = std::make_shared<Signal>(spin);
@@ -43,8 +51,8 @@ struct Hub {
   }
 
   /// Sets the alarm off and wakes everybody.
-  void ring(int64_t rank, const std::string& reason) {
-    alarm.ring(rank, reason);
+  void ring(int64_t rank, const std::string& reason, const ErrorPlace& place) {
+    alarm.ring(rank, reason, place);
     const std::lock_guard<std::mutex> lock(mutex);
     for (const auto& signal : signals) signal->notify();
   }
@@ -52,6 +60,8 @@ struct Hub {
   const Cluster cluster;
   const ThreadWorldOptions options;
   const double spin_seconds;
+  const std::unique_ptr<WaitRow[]> own_rows;  // by rank
+  WaitRows rows;
   Alarm alarm;
   std::mutex mutex;
   std::vector<std::shared_ptr<Signal>> signals;

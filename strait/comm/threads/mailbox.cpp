@@ -83,14 +83,14 @@ void Mailbox::receive(int64_t to, const Call& call) {
   if (alarm.rung()) alarm.raise_for(call, own_rank);
   std::shared_ptr<Parcel> parcel;
   std::optional<Failure> withdrawn;
-  const Failure late{Failure::Kind::kTimeout,
-                     describe(call, own_rank) + ": after " + std::to_string(call.deadline_seconds) +
-                         " s still waiting for rank " + std::to_string(peer_rank),
-                     place_of(call, peer_rank)};
+  std::optional<Failure> late;
+  if (way->waiting.load() == 0)
+    late = timeout(call, own_rank, {peer_rank}, rounds_.hub().rows,
+                   {own_rank, rounds_.number(), -1, {}});
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (way->parcels.empty()) {
-      way->given_up.push_back(late);
+    if (late && way->parcels.empty()) {
+      way->given_up.push_back(*late);
     } else {
       parcel = way->parcels.front();
       withdrawn = parcel->withdrawn;
@@ -98,11 +98,14 @@ void Mailbox::receive(int64_t to, const Call& call) {
       way->waiting.fetch_sub(1);
     }
   }
-  if (!parcel) raise(late);
-  if (withdrawn)
+  if (!parcel) raise(*late);
+  if (withdrawn) {
+    ErrorPlace place = withdrawn->place;
+    if (!place.rank) place = place_of(call, peer_rank);
     throw PeerLost(describe(call, own_rank) + ": rank " + std::to_string(peer_rank) +
                        " gave up its send: " + withdrawn->message,
-                   place_of(call, peer_rank));
+                   place);
+  }
   deliver(*parcel, to, call);
 }
 

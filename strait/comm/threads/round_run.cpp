@@ -194,16 +194,11 @@ class RoundRun {
     if (ready()) return;
     if (round_->failed.load()) raise(round_->failure, prefix());
     if (alarm.rung()) alarm.raise_for(*call_, rank(me_));
-    std::string late;
-    int64_t first_late = -1;
-    for (int64_t member = 0; member < rounds_.size(); ++member) {
-      if (member == me_ || !is_late(member)) continue;
-      if (first_late < 0) first_late = rank(member);
-      late += (late.empty() ? "" : ", ") + std::to_string(rank(member));
-    }
-    throw Timeout(describe(*call_, rank(me_)) + ": after " +
-                      std::to_string(call_->deadline_seconds) + " s still waiting for rank " + late,
-                  place_of(*call_, first_late));
+    std::vector<int64_t> late;
+    for (int64_t member = 0; member < rounds_.size(); ++member)
+      if (member != me_ && is_late(member)) late.push_back(rank(member));
+    const trace::Wait wait{rank(me_), rounds_.number(), -1, {}};
+    raise(timeout(*call_, rank(me_), late, rounds_.hub().rows, wait));
   }
 
   std::string prefix() const { return describe(*call_, rank(me_)) + ", by way of: "; }

@@ -18,9 +18,10 @@ bool Round::begin_reading() {
   return false;
 }
 
-Rounds::Rounds(std::shared_ptr<Hub> hub, std::vector<int64_t> members)
+Rounds::Rounds(std::shared_ptr<Hub> hub, std::vector<int64_t> members, uint64_t number)
     : hub_(std::move(hub)),
       members_(std::move(members)),
+      number_(number),
       signal_(hub_->make_signal(hub_->spin_seconds)) {
   levels_.assign(size() * size(), 0);
   for (int64_t from = 0; from < size(); ++from)

@@ -54,13 +54,14 @@ class Round {
 /// The rounds of one communicator by sequence number, and the signal of its members. Thread-safe.
 class Rounds {
  public:
-  Rounds(std::shared_ptr<Hub> hub, std::vector<int64_t> members);
+  Rounds(std::shared_ptr<Hub> hub, std::vector<int64_t> members, uint64_t number);
 
   const std::vector<int64_t>& members() const { return members_; }  // ranks of the world
   int64_t size() const { return static_cast<int64_t>(members_.size()); }
   int64_t num_levels() const { return static_cast<int64_t>(hub_->cluster.levels.size()); }
   int64_t level_between(int64_t from, int64_t to) const { return levels_[from * size() + to]; }
   Hub& hub() const { return *hub_; }
+  uint64_t number() const { return number_; }  // of the communicator, in the table of waits
   Signal& signal() const { return *signal_; }
 
   /// The round `sequence`, made on first use. Every member leaves each round exactly once.
@@ -72,6 +73,7 @@ class Rounds {
  private:
   const std::shared_ptr<Hub> hub_;
   const std::vector<int64_t> members_;
+  const uint64_t number_;
   std::vector<int64_t> levels_;  // by (from, to); 0 on the diagonal
   const std::shared_ptr<Signal> signal_;
   std::mutex mutex_;

@@ -22,10 +22,13 @@ class ThreadCommunicator::Task final : public Ticket::State {
   bool done() const override { return done_.load(std::memory_order_acquire); }
 
   void wait() override {
+    const bool waits = !done() && owner->row_lane_ >= 0;
+    if (waits) show_wait();
     while (!done() && owner->run_next()) {
     }
     owner->done_signal_->wait([this] { return done(); }, SteadyTime::max());
     if (failure_) raise(*failure_);
+    if (waits) owner->row_.busy("between operations", call->step, -1);
   }
 
   std::pair<double, double> interval() const override { return {began_, ended_}; }
@@ -46,17 +49,18 @@ class ThreadCommunicator::Task final : public Ticket::State {
 
  private:
   std::atomic<bool> done_{false};
+  void show_wait() const {
+    const uint64_t communicator = owner->meeting_->number;
+    if (call->operation != Operation::kSend) return owner->row_.waits(communicator);
+    owner->row_.waits_for_peer(communicator, owner->meeting_->rounds.members()[call->peer],
+                               call->label, call->step);
+  }
+
   std::optional<Failure> failure_;  // written before done_, as are the times
   double began_ = 0, ended_ = 0;
 };
 
 namespace {
-
-[[noreturn]] void throw_late(const Call& call, int64_t rank) {
-  throw Timeout(describe(call, rank) + ": after " + std::to_string(call.deadline_seconds) +
-                    " s still waiting for an earlier operation of this rank",
-                place_of(call, rank));
-}
 
 /// For tickets of another backend or of the runtime, of which only done() is known: polls.
 bool poll(const Ticket& ticket, const Alarm& alarm, SteadyTime deadline) {
@@ -78,6 +82,10 @@ ThreadCommunicator::ThreadCommunicator(std::shared_ptr<Hub> hub, std::shared_ptr
       meeting_(std::move(meeting)),
       rank_state_(std::move(rank_state)),
       position_(position),
+      row_(hub_->own_rows[meeting_->rounds.members()[position]]),
+      row_lane_(meeting_->rounds.size() == 1
+                    ? -1
+                    : row_.open(meeting_->number, meeting_->rounds.members())),
       work_signal_(hub_->make_signal(0.0)),
       done_signal_(hub_->make_signal(hub_->spin_seconds)) {}
 
@@ -109,7 +117,10 @@ bool ThreadCommunicator::start_alone(const std::shared_ptr<Task>& task) {
 void ThreadCommunicator::enqueue(const std::shared_ptr<Task>& task) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (!is_pairwise(task->call->operation)) task->round = next_round_++;
+    if (!is_pairwise(task->call->operation)) {
+      task->round = next_round_++;
+      row_.issue(row_lane_);
+    }
     queue_.push_back(task);
     queued_.fetch_add(1);
     if (!worker_.joinable()) worker_ = std::thread([this] { work(); });
@@ -139,6 +150,7 @@ void ThreadCommunicator::run(const std::shared_ptr<Task>& task) {
     prepare(*task);
     task->begin();
     execute(task);
+    row_.end(row_lane_);
     if (task->call->operation == Operation::kSend) return;  // the receiver completes it
   } catch (...) {
     failure = current_failure();
@@ -149,16 +161,13 @@ void ThreadCommunicator::run(const std::shared_ptr<Task>& task) {
 /// Faults, then the tickets that this operation waits for. On failure its peers hear of it at once.
 void ThreadCommunicator::prepare(Task& task) {
   const Call& call = *task.call;
-  const ThreadFaults& faults = hub_->options.faults;
-  const int64_t count = rank_state_->operations.fetch_add(1);
-  if (faults.lost_rank == rank() && count >= faults.lost_at)
-    throw PeerLost(describe(call, rank()) + ": this rank was lost (injected)",
-                   place_of(call, rank()));
-  if (faults.max_delay_seconds > 0.0) {
-    const RandomStream stream(faults.seed, "comm.threads.delay", static_cast<uint64_t>(rank()));
-    std::this_thread::sleep_for(std::chrono::duration<double>(
-        faults.max_delay_seconds * stream.uniform(static_cast<uint64_t>(count))));
+  if (row_lane_ >= 0 && !hub_->alarm.rung()) {
+    const bool pairwise = is_pairwise(call.operation);
+    row_.call(row_lane_, pairwise ? rounds_begun_ : task.round, operation_name(call.operation),
+              call.label, call.step, pairwise ? meeting_->rounds.members()[call.peer] : -1);
+    if (!pairwise) rounds_begun_ = task.round + 1;
   }
+  inject_faults(call);
   try {
     await(task);
     if (hub_->alarm.rung()) hub_->alarm.raise_for(call, rank());
@@ -169,24 +178,47 @@ void ThreadCommunicator::prepare(Task& task) {
   }
 }
 
+void ThreadCommunicator::inject_faults(const Call& call) {
+  const ThreadFaults& faults = hub_->options.faults;
+  const int64_t count = rank_state_->operations.fetch_add(1);
+  if (faults.lost_rank == rank()) {
+    const bool now = faults.lost_step >= 0
+                         ? call.step == faults.lost_step && call.label == faults.lost_operation
+                         : count >= faults.lost_at;
+    if (now) rank_state_->lost.store(true);
+    if (rank_state_->lost.load()) {
+      row_.freeze();
+      throw PeerLost(describe(call, rank()) + ": this rank was lost (injected)",
+                     place_of(call, rank()));
+    }
+  }
+  if (faults.max_delay_seconds > 0.0) {
+    const RandomStream stream(faults.seed, "comm.threads.delay", static_cast<uint64_t>(rank()));
+    std::this_thread::sleep_for(std::chrono::duration<double>(
+        faults.max_delay_seconds * stream.uniform(static_cast<uint64_t>(count))));
+  }
+}
+
 void ThreadCommunicator::await(Task& task) {
   const Call& call = *task.call;
   const Alarm& alarm = hub_->alarm;
   const SteadyTime deadline = deadline_after(call.deadline_seconds);
   for (Ticket& ticket : task.after) {
     const auto own = std::dynamic_pointer_cast<Task>(ticket.state());
+    if (own && !own->done()) row_.hold(row_lane_, own->owner->meeting_->number);
     const bool done = own ? own->owner->done_signal_->wait(
                                 [&] { return own->done() || alarm.rung(); }, deadline) &&
                                 own->done()
                           : poll(ticket, alarm, deadline);
     if (!done && alarm.rung()) alarm.raise_for(call, rank());
-    if (!done) throw_late(call, rank());
+    if (!done) raise(timeout(call, rank(), {}, hub_->rows, {rank(), meeting_->number, -1, {}}));
     try {
       ticket.wait();
     } catch (...) {
       raise(current_failure(), describe(call, rank()) + " waits for: ");
     }
   }
+  if (!task.after.empty()) row_.hold(row_lane_, 0);
   task.after.clear();
 }
 
@@ -204,6 +236,7 @@ void ThreadCommunicator::refuse(Task& task, const Failure& failure) {
 void ThreadCommunicator::execute(const std::shared_ptr<Task>& task) {
   const Call& call = *task->call;
   if (size() == 1) return run_alone(call);
+  row_.join(row_lane_);
   if (call.operation == Operation::kSend) return post_send(task);
   if (call.operation == Operation::kReceive) return meeting_->mailbox.receive(position_, call);
   const SentBytes sent = run_round(meeting_->rounds, task->round, position_, task->call, scratch_);
@@ -285,9 +318,8 @@ void ThreadCommunicator::expire_sends() {
     const int64_t peer = meeting_->rounds.members()[call.peer];
     try {
       if (alarm) hub_->alarm.raise_for(call, rank());
-      throw Timeout(describe(call, rank()) + ": after " + std::to_string(call.deadline_seconds) +
-                        " s still waiting for rank " + std::to_string(peer),
-                    place_of(call, peer));
+      const trace::Wait wait{rank(), meeting_->number, peer, {call.label, call.step, -1}};
+      raise(timeout(call, rank(), {peer}, hub_->rows, wait));
     } catch (...) {
       meeting_->mailbox.withdraw(position_, call.peer, send.parcel, current_failure());
     }

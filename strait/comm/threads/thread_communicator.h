@@ -18,15 +18,17 @@ namespace strait::comm {
 
 /// What the members of one communicator share.
 struct Meeting {
-  Meeting(const std::shared_ptr<Hub>& hub, const std::vector<int64_t>& members)
-      : rounds(hub, members), mailbox(rounds) {}
+  Meeting(const std::shared_ptr<Hub>& hub, const std::vector<int64_t>& members, int64_t lane)
+      : number(communicator_number(members, lane)), rounds(hub, members, number), mailbox(rounds) {}
+  const uint64_t number;  // in the table of waits
   Rounds rounds;
   Mailbox mailbox;
 };
 
-/// Counter of one rank, for injected faults; shared by its communicators.
+/// Injected faults of one rank; shared by its communicators.
 struct RankState {
   std::atomic<int64_t> operations{0};
+  std::atomic<bool> lost{false};
 };
 
 /// A worker thread, made by the first operation, runs the queue in order. A caller that waits runs
@@ -62,6 +64,7 @@ class ThreadCommunicator final : public Communicator,
   bool run_next();
   void run(const std::shared_ptr<Task>& task);
   void prepare(Task& task);
+  void inject_faults(const Call& call);
   void await(Task& task);
   void execute(const std::shared_ptr<Task>& task);
   void run_alone(const Call& call);
@@ -76,6 +79,8 @@ class ThreadCommunicator final : public Communicator,
   const std::shared_ptr<Meeting> meeting_;
   const std::shared_ptr<RankState> rank_state_;
   const int64_t position_;
+  WaitRow& row_;
+  const int row_lane_;                         // -1: not shown
   const std::shared_ptr<Signal> work_signal_;  // for the worker: queue, runner, sends
   const std::shared_ptr<Signal> done_signal_;  // for whoever waits for a ticket
   std::mutex mutex_;
@@ -86,6 +91,7 @@ class ThreadCommunicator final : public Communicator,
   std::atomic<bool> sends_changed_{false};
   std::vector<Outstanding> sends_;
   int64_t next_round_ = 0;
+  int64_t rounds_begun_ = 0;  // of the thread that runs
   std::thread worker_;
   std::vector<char> scratch_;  // of the thread that runs
   std::mutex ledger_mutex_;

@@ -50,7 +50,7 @@ class ThreadWorlds::Shared {
   std::shared_ptr<Meeting> meeting(const Key& key) {
     const std::lock_guard<std::mutex> lock(mutex_);
     std::shared_ptr<Meeting>& found = meetings_[key];
-    if (!found) found = std::make_shared<Meeting>(hub_, key.first);
+    if (!found) found = std::make_shared<Meeting>(hub_, key.first, key.second);
     return found;
   }
 
@@ -84,7 +84,11 @@ class ThreadWorlds::ThreadWorld final : public World {
     return *found;
   }
 
-  void abort(const std::string& reason) override { shared_->hub()->ring(rank_, reason); }
+  /// A lost rank tells nobody.
+  void abort(const std::string& reason, const ErrorPlace& place) override {
+    if (!state_->lost.load()) shared_->hub()->ring(rank_, reason, place);
+  }
+  WaitRow* waits() override { return &shared_->hub()->own_rows[rank_]; }
 
   void stop() {
     for (const auto& [key, communicator] : communicators_)
@@ -110,7 +114,7 @@ ThreadWorlds::ThreadWorlds(int64_t size, const Cluster& cluster,
 }
 
 ThreadWorlds::~ThreadWorlds() {
-  shared_->hub()->ring(-1, "the thread world was destroyed with operations pending");
+  shared_->hub()->ring(-1, "the thread world was destroyed with operations pending", {});
   for (const auto& world : worlds_) world->stop();
 }
 
@@ -131,35 +135,51 @@ std::unique_ptr<ThreadWorlds> make_thread_worlds(int64_t size, const Cluster& cl
   return std::make_unique<ThreadWorlds>(size, cluster, options);
 }
 
-void run_ranks(ThreadWorlds& worlds, const std::function<void(World&)>& body) {
-  // A PeerLost is most often the echo of another rank's failure and may be thrown before that rank's own
-  // exception arrives here: it is told only when nothing else failed.
-  std::mutex mutex;
-  std::exception_ptr cause, echo;
-  const auto fail = [&](World& world, std::exception_ptr& slot, const std::string& reason) {
+namespace {
+
+/// What the ranks of run_ranks failed with. A PeerLost is most often the echo of another rank's
+/// failure and may be thrown before that rank's own exception arrives here: it is told only when
+/// nothing else failed. Thread-safe.
+class Failures {
+ public:
+  /// Keeps the exception now being handled and tells the other ranks.
+  void take(World& world) {
+    const Failure failure = current_failure();
     {
-      const std::lock_guard<std::mutex> lock(mutex);
+      const std::lock_guard<std::mutex> lock(mutex_);
+      std::exception_ptr& slot = failure.kind == Failure::Kind::kPeerLost ? echo_ : cause_;
       if (!slot) slot = std::current_exception();
     }
-    world.abort(reason);
-  };
+    world.abort(failure.message, failure.place);
+  }
+
+  void rethrow() const {
+    if (cause_) std::rethrow_exception(cause_);
+    if (echo_) std::rethrow_exception(echo_);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::exception_ptr cause_, echo_;
+};
+
+}  // namespace
+
+void run_ranks(ThreadWorlds& worlds, const std::function<void(World&)>& body) {
+  Failures failures;
   const auto run = [&](World& world) {
     try {
       body(world);
-    } catch (const PeerLost& lost) {
-      fail(world, echo, lost.what());
-    } catch (const std::exception& error) {
-      fail(world, cause, error.what());
+      world.waits()->ended();
     } catch (...) {
-      fail(world, cause, "an exception of unknown type");
+      failures.take(world);
     }
   };
   std::vector<std::thread> threads;
   for (int64_t rank = 0; rank < worlds.size(); ++rank)
     threads.emplace_back(run, std::ref(worlds.world(rank)));
   for (std::thread& thread : threads) thread.join();
-  if (cause) std::rethrow_exception(cause);
-  if (echo) std::rethrow_exception(echo);
+  failures.rethrow();
 }
 
 }  // namespace strait::comm
