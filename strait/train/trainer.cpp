@@ -97,7 +97,10 @@ Trainer::Trainer(Shared& shared, comm::World& world)
                        moment_states(job_.design.run.optimizer));
   if (job_.resume) {
     load_parts(parts_, job_.design.shape, *job_.resume);
-    updates_ = job_.resume->manifest().extra.at("updates").as_integer();
+    const checkpoint::Manifest& manifest = job_.resume->manifest();
+    updates_ = manifest.extra.at("updates").as_integer();
+    first_step_ = manifest.step;
+    first_sequence_ = manifest.sequences_consumed;
   } else {
     initialize_parts(parts_, job_.design.shape, job_.design.run.seed);
   }
@@ -114,9 +117,14 @@ double Trainer::learning_rate(int64_t step) const {
   return optim::learning_rate(job_.design.run.optimizer, step, job_.design.run.train.steps);
 }
 
+int64_t Trainer::sequences_consumed(int64_t step) const {
+  // The batch may have had another size before.
+  return first_sequence_ + (step - first_step_) * job_.design.batch.global_batch_size;
+}
+
 void Trainer::run() {
   const Run& run = job_.design.run;
-  const int64_t first = job_.resume ? job_.resume->manifest().step : 0;
+  const int64_t first = first_step_;
   bool stopped = false;
   int64_t step = first;
   while (step < run.train.steps && !stopped) {
@@ -144,7 +152,9 @@ Trainer::StepResult Trainer::train_step(int64_t step) {
   executor_.settings().training = true;
   executor_.set_step({learning_rate(step), updates_, shared_.signal.load() != 0});
   executor_.set_batches([&](int64_t micro_batch, BatchBuffer& buffer) {
-    job_.loader->fill(share.first_sequence(step, micro_batch), batch.micro_batch_size, buffer);
+    const int64_t first = sequences_consumed(step) + share.first_sequence(0, micro_batch);
+    job_.loader->fill(first, batch.micro_batch_size, buffer);
+    if (shared_.observer.loaded) shared_.observer.loaded(step, buffer);
   });
   StepResult result;
   result.times = train_->run(step);

@@ -28,6 +28,8 @@ namespace strait::train {
 
 /// Called on rank 0 as the run goes on; may print. Never throws.
 struct Observer {
+  /// Every rank's, on its own thread: a batch as it is about to be trained on. Not called when empty.
+  std::function<void(int64_t step, const BatchBuffer&)> loaded;
   std::function<void(const report::StepMetrics&)> step = [](const report::StepMetrics&) {};
   std::function<void(int64_t step, double loss)> evaluated = [](int64_t, double) {};
   std::function<void(const std::string& path)> saved = [](const std::string&) {};
@@ -78,6 +80,8 @@ class Trainer {
   void finish();
   checkpoint::SaveDescription describe(int64_t step) const;
   double learning_rate(int64_t step) const;
+  /// Sequences that all ranks trained on in `step` steps.
+  int64_t sequences_consumed(int64_t step) const;
   bool lead() const { return rank_ == 0; }
 
   Shared& shared_;
@@ -96,6 +100,8 @@ class Trainer {
   Ledger traffic_;
   double exposed_seconds_ = 0, busy_seconds_ = 0;
   int64_t updates_ = 0;
+  // Of this process: its first step, and the first sequence of that.
+  int64_t first_step_ = 0, first_sequence_ = 0;
   int64_t steps_here_ = 0;  // steps of this process
   int64_t saved_step_ = -1;
   bool evaluated_ = false;

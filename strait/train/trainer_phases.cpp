@@ -80,7 +80,7 @@ checkpoint::SaveDescription Trainer::describe(int64_t step) const {
   checkpoint::SaveDescription description;
   checkpoint::Manifest& manifest = description.manifest;
   manifest.step = step;
-  manifest.sequences_consumed = step * design.batch.global_batch_size;
+  manifest.sequences_consumed = sequences_consumed(step);
   manifest.tokens = manifest.sequences_consumed * design.run.model.shape.context;
   manifest.ranks = design.batch.ranks;
   manifest.placement = Json(design.placement.preset);

@@ -68,12 +68,13 @@ inline Run small_run(const std::string& folder, const std::vector<std::string>& 
 }
 
 /// Trains on `ranks` thread ranks in `folder`/`name`; returns what train reports.
-inline train::Outcome train_small(Run run, int64_t ranks, const std::string& run_dir) {
+inline train::Outcome train_small(Run run, int64_t ranks, const std::string& run_dir,
+                                  const train::Observer& observer = {}) {
   run.output.run_dir = run_dir;
   const std::atomic<int> no_signal{0};
   train::Outcome outcome;
   const train::Job job = train::make_job(run, ranks);
-  train::train(job, {}, no_signal, outcome);
+  train::train(job, observer, no_signal, outcome);
   return outcome;
 }
 
