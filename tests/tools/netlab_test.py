@@ -1,0 +1,233 @@
+"""bench/netlab: hosts, rates, counters, and that nothing is left whatever ends it. As root all of it runs; without
+root the labs are skipped (they need network namespaces) and the refusals remain."""
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+NETLAB = ROOT / "bench/netlab"
+SECONDS = 60  # deadline of each lab
+PAYLOAD = 6_000_000
+# Rank 1 sends PAYLOAD bytes; rank 0 prints the rate from the first byte to the last.
+TRANSFER = textwrap.dedent("""
+    import os, socket, sys, time
+    size = int(sys.argv[1])
+    if os.environ["OMPI_COMM_WORLD_RANK"] == "0":
+        peer, _ = socket.create_server(("", 5000)).accept()
+        received, begin = len(peer.recv(1)), time.monotonic()
+        while received < size:
+            received += len(peer.recv(65536))
+        print(size * 8 / (time.monotonic() - begin) / 1e6)
+    else:
+        for _ in range(200):
+            try:
+                peer = socket.create_connection(("host0", 5000))
+                break
+            except OSError:
+                time.sleep(0.05)
+        peer.sendall(bytes(size))
+        peer.close()
+    """)
+
+
+def netlab(*arguments, **more):
+    return subprocess.run([NETLAB, *arguments], capture_output=True, text=True, check=False, timeout=SECONDS,
+                          stdin=subprocess.DEVNULL, **more)
+
+
+def descendants(pid):
+    """Ids of all processes below `pid`."""
+    found = []
+    for task in pathlib.Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in map(int, task.read_text().split()):
+            found += [child, *descendants(child)]
+    return found
+
+
+def namespaces(pids):
+    """Identities of the network and process namespaces of those of `pids` that still run."""
+    found = set()
+    for pid in pids:
+        for kind in ("net", "pid"):
+            try:
+                found.add(os.readlink(f"/proc/{pid}/ns/{kind}"))
+            except OSError:
+                pass
+    return found
+
+
+def all_namespaces():
+    return namespaces(int(name) for name in os.listdir("/proc") if name.isdecimal())
+
+
+def surroundings():
+    """What a lab could leave on the machine: links, mounts, named namespaces."""
+    named = pathlib.Path("/run/netns")
+    return (sorted(os.listdir("/sys/class/net")), pathlib.Path("/proc/self/mountinfo").read_text(),
+            sorted(named.iterdir()) if named.exists() else [])
+
+
+@unittest.skipUnless(os.geteuid() == 0, "an emulated cluster needs root")
+class Labs(unittest.TestCase):
+    def test_ranks_are_spread_over_hosts(self):
+        result = netlab("--hosts", "3", "--ranks-per-host", "2", "--", "sh", "-c",
+                        "echo $(hostname) $(readlink /proc/self/ns/net) $(stat -c %d /dev/shm)")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        lines = [line.split() for line in result.stdout.splitlines()]
+        self.assertEqual(sorted(host for host, _, _ in lines), ["host0", "host0", "host1", "host1", "host2", "host2"])
+        self.assertEqual(len({tuple(line) for line in lines}), 3, "ranks of a host see the same host")
+        self.assertEqual(len({network for _, network, _ in lines}), 3)
+        self.assertEqual(len({memory for _, _, memory in lines}), 3, "hosts share no memory")
+
+    def test_rate_and_counters(self):
+        with tempfile.TemporaryDirectory() as folder:
+            counters = pathlib.Path(folder, "counters.json")
+            result = netlab("--rate", "100mbit", "--counters", counters, "--", sys.executable, "-c", TRANSFER,
+                            str(PAYLOAD))
+            self.assertEqual(result.returncode, 0, result.stderr)
+            report = json.loads(counters.read_text())
+        # 1448 of 1514 bytes are payload: 95.6 at best, and the burst of 16 kB is 0.3 % of what is sent.
+        self.assertGreater(float(result.stdout), 80)
+        self.assertLess(float(result.stdout), 96)
+        self.assertEqual((report["format"], report["ranks"], report["exit_code"]), ("strait.netlab/1", 2, 0))
+        self.assertEqual(report["rate_bits_per_second"], 100e6)
+        receiver, sender = report["hosts"]
+        self.assertEqual((receiver["host"], sender["host"]), ("host0", "host1"))
+        self.assertGreater(sender["sent_bytes"], PAYLOAD)
+        self.assertLess(sender["sent_bytes"], PAYLOAD * 1514 / 1448 + 200_000)  # headers, mpirun's own messages
+        self.assertLess(receiver["sent_bytes"], PAYLOAD / 10)
+        self.assertAlmostEqual(receiver["received_bytes"], sender["sent_bytes"], delta=5000)
+
+    def test_labs_run_side_by_side(self):
+        before = surroundings()
+        labs = [subprocess.Popen([NETLAB, "--ranks-per-host", "2", "--counters", "-", "--", "hostname"],
+                                 stdout=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL) for _ in range(2)]
+        for lab in labs:
+            output, _ = lab.communicate(timeout=SECONDS)
+            self.assertEqual(lab.returncode, 0)
+            self.assertEqual(sorted(output.splitlines()[:4]), ["host0", "host0", "host1", "host1"])
+            self.assertEqual(json.loads(output[output.index("{"):])["ranks"], 4)
+        self.assertEqual(surroundings(), before)
+
+    def test_exit_status_of_the_command(self):
+        result = netlab("--", "sh", "-c", "exit $((OMPI_COMM_WORLD_RANK * 7))")
+        self.assertEqual(result.returncode, 7, result.stderr)
+
+    def test_options_reach_mpirun(self):
+        result = netlab("--hosts", "1", "--ranks-per-host", "2", "--mpirun", "--tag-output --mca pml cm,ob1", "--", "sh",
+                        "-c", "echo $OMPI_MCA_pml")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(sorted(result.stdout.splitlines()), ["[1,0]<stdout>:cm,ob1", "[1,1]<stdout>:cm,ob1"])
+
+
+@unittest.skipUnless(os.geteuid() == 0, "an emulated cluster needs root")
+class Endings(unittest.TestCase):
+    def start(self, script):
+        """A lab whose two ranks have printed "up", and its processes."""
+        lab = subprocess.Popen([NETLAB, "--", "sh", "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                               text=True, stdin=subprocess.DEVNULL)
+        self.addCleanup(lab.communicate, timeout=SECONDS)
+        self.addCleanup(lab.kill)
+        self.assertEqual([lab.stdout.readline() for _ in range(2)], ["up\n", "up\n"])
+        return lab, descendants(lab.pid)
+
+    def assert_gone(self, inside, before):
+        deadline = time.monotonic() + 10
+        while (left := all_namespaces() & inside) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        self.assertEqual(left, set(), "no process of the lab may be left")
+        self.assertEqual(surroundings(), before)
+
+    def end_by(self, number, script="echo up; exec sleep 100"):
+        before = surroundings()
+        lab, processes = self.start(script)
+        inside = namespaces(processes) - namespaces([os.getpid()])
+        self.assertEqual(len(inside), 4, "the process namespace, the network of the bridge, two hosts")
+        lab.send_signal(number)
+        status = lab.wait(timeout=SECONDS)
+        self.assert_gone(inside, before)
+        return status
+
+    def test_signals(self):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            with self.subTest(number):
+                self.assertEqual(self.end_by(number), 128 + number)
+
+    def test_ranks_that_ignore_signals(self):
+        self.assertEqual(self.end_by(signal.SIGTERM, "trap '' TERM INT HUP; echo up; while :; do sleep 1; done"), 143)
+
+    def test_hung_mpirun(self):
+        before = surroundings()
+        lab, processes = self.start("echo up; exec sleep 100")
+        inside = namespaces(processes) - namespaces([os.getpid()])
+        for process in processes:
+            if pathlib.Path(f"/proc/{process}/comm").read_text() == "mpirun\n":
+                os.kill(process, signal.SIGSTOP)
+        lab.terminate()
+        self.assertEqual(lab.wait(timeout=SECONDS), 143)
+        self.assert_gone(inside, before)
+
+    def test_killed(self):
+        self.assertEqual(self.end_by(signal.SIGKILL), -signal.SIGKILL)
+
+    def test_first_process_killed(self):
+        before = surroundings()
+        lab, processes = self.start("echo up; exec sleep 100")
+        inside = namespaces(processes) - namespaces([os.getpid()])
+        os.kill(processes[0], signal.SIGKILL)
+        self.assertEqual(lab.wait(timeout=SECONDS), 128 + signal.SIGKILL)
+        self.assert_gone(inside, before)
+
+    def test_user_signals_reach_every_rank(self):
+        lab, _ = self.start("trap 'echo got; exit 0' USR1; echo up; while :; do sleep 0.05; done")
+        lab.send_signal(signal.SIGUSR1)
+        output, errors = lab.communicate(timeout=SECONDS)
+        self.assertEqual((lab.returncode, output), (0, "got\ngot\n"), errors)
+
+
+class Refusals(unittest.TestCase):
+    def assert_refused(self, result, message):
+        self.assertEqual(result.returncode, 2, result.stdout)
+        self.assertIn(message, result.stderr)
+        self.assertNotIn("Traceback", result.stderr)
+
+    def test_wrong_arguments(self):
+        for arguments, message in [
+                (["--hosts", "2"], "no command; write it after --"),
+                (["--hosts", "0", "--", "true"], "'0' is not a whole number from 1 to 200"),
+                (["--hosts", "201", "--", "true"], "from 1 to 200"),
+                (["--ranks-per-host", "two", "--", "true"], "'two' is not a whole number from 1 to 256"),
+                (["--rate", "1Gb", "--", "true"], "write a number with kbit, mbit or gbit"),
+                (["--rate", "1kbit", "--", "true"], "from 64kbit to 100gbit"),
+                (["--latency", "1ms", "--", "true"], "unrecognized arguments: --latency"),
+                (["--mpirun", "'", "--", "true"], "No closing quotation"),
+                (["--counters", "no/such/folder/file", "--", "true"], "its folder does not exist")]:
+            with self.subTest(arguments):
+                self.assert_refused(netlab(*arguments), message)
+
+    def test_without_root(self):
+        with tempfile.TemporaryDirectory() as folder:
+            os.chmod(folder, 0o755)
+            copy = shutil.copy(NETLAB, folder)
+            more = {"user": 65534} if os.geteuid() == 0 else {}
+            result = subprocess.run([copy, "--", "true"], capture_output=True, text=True, check=False, cwd=folder,
+                                    timeout=SECONDS, **more)
+        self.assert_refused(result, "needs root")
+
+    @unittest.skipUnless(os.geteuid() == 0, "who is not root is refused for that first")
+    def test_missing_tool(self):
+        result = subprocess.run([sys.executable, NETLAB, "--", "true"], capture_output=True, text=True, check=False,
+                                env={"PATH": "/nonexistent"}, timeout=SECONDS)
+        self.assert_refused(result, "'mpirun' is missing; tools/setup installs it (Debian package openmpi-bin)")
+
+
+if __name__ == "__main__":
+    unittest.main()
