@@ -1,10 +1,12 @@
 #include "strait/collective/schedule.h"
 
 #include <algorithm>
+#include <bit>
 #include <numeric>
 #include <string>
 
 #include "strait/base/errors.h"
+#include "strait/collective/nesting.h"
 
 namespace strait::collective {
 
@@ -31,12 +33,51 @@ const char* operation_name(Operation operation) {
 }
 
 const char* algorithm_name(Algorithm algorithm) {
-  return algorithm == Algorithm::kDirect ? "direct" : "ring";
+  switch (algorithm) {
+    case Algorithm::kDirect:
+      return "direct";
+    case Algorithm::kRing:
+      return "ring";
+    case Algorithm::kRecursive:
+      return "recursive";
+    case Algorithm::kHierarchical:
+      return "hierarchical";
+  }
+  return "?";
 }
 
-int64_t latency_steps(Operation operation, Algorithm algorithm, int64_t members) {
+bool is_power_of_two(int64_t members) { return members > 0 && (members & (members - 1)) == 0; }
+
+bool has_form(Operation operation, Algorithm algorithm) {
+  if (algorithm == Algorithm::kDirect) return true;
+  if (operation == Operation::kBroadcast) return algorithm == Algorithm::kHierarchical;
+  return operation == Operation::kAllGather || operation == Operation::kReduceScatter ||
+         operation == Operation::kAllReduce;
+}
+
+namespace {
+
+/// Steps of a gather, or of a reduction.
+int64_t phase_steps(Algorithm algorithm, int64_t members, int64_t levels) {
+  if (members == 1) return 1;
+  switch (algorithm) {
+    case Algorithm::kRing:
+      return members - 1;
+    case Algorithm::kRecursive:
+      return std::bit_width(static_cast<uint64_t>(members)) - 1;
+    case Algorithm::kHierarchical:
+      return levels;
+    case Algorithm::kDirect:
+      break;
+  }
+  return 1;
+}
+
+}  // namespace
+
+int64_t latency_steps(Operation operation, Algorithm algorithm, int64_t members, int64_t levels) {
   if (members <= 1) return 0;
-  const int64_t phase = algorithm == Algorithm::kRing ? members - 1 : 1;
+  const int64_t phase = phase_steps(algorithm, members, levels);
   return operation == Operation::kAllReduce ? 2 * phase : phase;
 }
 
@@ -49,11 +90,6 @@ std::vector<int64_t> even_counts(int64_t elements, int64_t members) {
 }
 
 namespace {
-
-bool has_ring(Operation operation) {
-  return operation == Operation::kAllGather || operation == Operation::kReduceScatter ||
-         operation == Operation::kAllReduce;
-}
 
 size_t wanted_counts(const Request& request) {
   switch (request.operation) {
@@ -131,6 +167,76 @@ class Pulls {
     }
   }
 
+  /// Step s doubles the block of parts that a member holds, by its partner's block.
+  void recursive_gather(int64_t first_step, bool after_reduction) {
+    if (!after_reduction)
+      add({first_step, me_, me_, false, Place::kSource, 0, Place::kDestination, offsets_[me_],
+           counts_[me_]});
+    int64_t step = first_step;
+    for (int64_t block = 1; block < members_; block *= 2, ++step) {
+      const int64_t partner = me_ ^ block, begin = partner / block * block;
+      const bool from_source = block == 1 && !after_reduction;
+      add({step, partner, me_, false, from_source ? Place::kSource : Place::kDestination,
+           from_source ? 0 : offsets_[begin], Place::kDestination, offsets_[begin],
+           offsets_[begin + block] - offsets_[begin]});
+    }
+  }
+
+  /// Step s halves the block of parts whose partial sums a member keeps: its own and its partner's.
+  void recursive_reduce(int64_t destination_offset) {
+    if (members_ == 1) return direct_reduce(destination_offset);
+    int64_t step = 0;
+    for (int64_t block = members_ / 2; block >= 1; block /= 2, ++step) {
+      const int64_t partner = me_ ^ block, begin = me_ / block * block;
+      const Place from = step == 0 ? Place::kSource : Place::kScratch;
+      const Place to = block == 1 ? Place::kDestination : Place::kScratch;
+      const int64_t offset = block == 1 ? destination_offset : offsets_[begin];
+      const int64_t elements = offsets_[begin + block] - offsets_[begin];
+      for (const int64_t member : {std::min(me_, partner), std::max(me_, partner)})
+        add({step, member, me_, member > std::min(me_, partner), from, offsets_[begin], to, offset,
+             elements});
+    }
+  }
+
+  /// Parts come down from the groups that hold them; what other members hold in their sources first.
+  void nested_gather(const Nesting& nesting, int64_t first_step, bool after_reduction) {
+    for (int64_t distance = 0; distance < members_; ++distance) {
+      const int64_t part = (me_ + distance) % members_;
+      if (after_reduction && part == me_) continue;
+      const Nesting::Parent parent = nesting.parent(part, me_);
+      const bool owner = parent.member == part;
+      const bool from_source = owner && !after_reduction;
+      add({first_step + (owner ? 0 : nesting.levels() - 1 - parent.level), parent.member, me_,
+           false, from_source ? Place::kSource : Place::kDestination,
+           from_source ? 0 : offsets_[part], Place::kDestination, offsets_[part], counts_[part]});
+    }
+    sort_by_step(first_step);
+  }
+
+  /// Partial sums go up: over the members of the innermost group, then over the groups inside the next.
+  void nested_reduce(const Nesting& nesting, int64_t destination_offset) {
+    for (int64_t level = 0; level < nesting.levels(); ++level) {
+      for (int64_t part = 0; part < members_; ++part) {
+        if (nesting.holder(part, me_, level) != me_) continue;
+        const bool last = level + 1 == nesting.levels();
+        bool first = true;
+        for (const int64_t from : nesting.children(part, me_, level)) {
+          add({level, from, me_, !first, level == 0 ? Place::kSource : Place::kScratch,
+               offsets_[part], last ? Place::kDestination : Place::kScratch,
+               last ? destination_offset : offsets_[part], counts_[part]});
+          first = false;
+        }
+      }
+    }
+  }
+
+  void nested_broadcast(const Nesting& nesting, int64_t root) {
+    const Nesting::Parent parent = nesting.parent(root, me_);
+    const bool from_root = parent.member == root;
+    add({from_root ? 0 : nesting.levels() - 1 - parent.level, parent.member, me_, false,
+         from_root ? Place::kSource : Place::kDestination, 0, Place::kDestination, 0, counts_[0]});
+  }
+
   void all_to_all() {
     std::vector<int64_t> received(members_ + 1, 0);
     for (int64_t from = 0; from < members_; ++from)
@@ -147,6 +253,15 @@ class Pulls {
   std::vector<Transfer> take() { return std::move(transfers_); }
 
  private:
+  void sort_by_step(int64_t first_step) {
+    const auto begin =
+        std::find_if(transfers_.begin(), transfers_.end(),
+                     [&](const Transfer& transfer) { return transfer.step >= first_step; });
+    std::stable_sort(begin, transfers_.end(), [](const Transfer& left, const Transfer& right) {
+      return left.step < right.step;
+    });
+  }
+
   const std::vector<int64_t>& counts_;
   int64_t members_;
   int64_t me_;
@@ -159,8 +274,13 @@ class Pulls {
 void check_request(const Request& request) {
   const std::string name = operation_name(request.operation);
   if (request.members < 1) throw UserError(name + ": a group needs at least one member");
-  if (request.algorithm == Algorithm::kRing && !has_ring(request.operation))
-    throw UserError(name + ": no ring form; the valid algorithm is direct");
+  if (!has_form(request.operation, request.algorithm))
+    throw UserError(name + ": no " + algorithm_name(request.algorithm) +
+                    " form; the valid algorithm is direct");
+  if (request.algorithm == Algorithm::kRecursive && !is_power_of_two(request.members))
+    throw UserError(name + ": the recursive form needs a power of two members, not " +
+                    std::to_string(request.members) + "; the valid algorithm is direct");
+  if (request.algorithm == Algorithm::kHierarchical) check_nest(request.nest, request.members);
   if (request.counts.size() != wanted_counts(request))
     throw UserError(name + " among " + std::to_string(request.members) + " members: expected " +
                     std::to_string(wanted_counts(request)) + " counts, got " +
@@ -180,27 +300,65 @@ void check_request(const Request& request) {
                     " is both sides; name another member as peer");
 }
 
+namespace {
+
+void add_reduction(Pulls& pulls, const Request& request, int64_t destination_offset) {
+  switch (request.algorithm) {
+    case Algorithm::kDirect:
+      return pulls.direct_reduce(destination_offset);
+    case Algorithm::kRing:
+      return pulls.ring_reduce(destination_offset);
+    case Algorithm::kRecursive:
+      return pulls.recursive_reduce(destination_offset);
+    case Algorithm::kHierarchical:
+      return pulls.nested_reduce(Nesting(request.nest, request.members), destination_offset);
+  }
+}
+
+void add_gather(Pulls& pulls, const Request& request, bool after_reduction) {
+  const int64_t levels = static_cast<int64_t>(request.nest.size()) + 1;
+  const int64_t first_step =
+      after_reduction ? phase_steps(request.algorithm, request.members, levels) : 0;
+  switch (request.algorithm) {
+    case Algorithm::kDirect:
+      return pulls.direct_gather(first_step, after_reduction);
+    case Algorithm::kRing:
+      return pulls.ring_gather(first_step, after_reduction);
+    case Algorithm::kRecursive:
+      return pulls.recursive_gather(first_step, after_reduction);
+    case Algorithm::kHierarchical:
+      return pulls.nested_gather(Nesting(request.nest, request.members), first_step,
+                                 after_reduction);
+  }
+}
+
+void add_broadcast(Pulls& pulls, const Request& request, int64_t position) {
+  if (request.algorithm == Algorithm::kHierarchical)
+    return pulls.nested_broadcast(Nesting(request.nest, request.members), request.root);
+  pulls.add({0, request.root, position, false, Place::kSource, 0, Place::kDestination, 0,
+             request.counts[0]});
+}
+
+}  // namespace
+
 std::vector<Transfer> transfers_to(const Request& request, int64_t position) {
   Pulls pulls(request, position);
-  const bool ring = request.algorithm == Algorithm::kRing;
-  const int64_t reduce_steps = ring ? std::max<int64_t>(request.members - 1, 1) : 1;
   switch (request.operation) {
     case Operation::kAllGather:
-      ring ? pulls.ring_gather(0, false) : pulls.direct_gather(0, false);
+      add_gather(pulls, request, false);
       break;
     case Operation::kReduceScatter:
-      ring ? pulls.ring_reduce(0) : pulls.direct_reduce(0);
+      add_reduction(pulls, request, 0);
       break;
     case Operation::kAllReduce:
-      ring ? pulls.ring_reduce(pulls.offset()) : pulls.direct_reduce(pulls.offset());
-      ring ? pulls.ring_gather(reduce_steps, true) : pulls.direct_gather(reduce_steps, true);
+      add_reduction(pulls, request, pulls.offset());
+      add_gather(pulls, request, true);
       break;
     case Operation::kAllToAll:
       pulls.all_to_all();
       break;
     case Operation::kBroadcast:
-      pulls.add({0, request.root, position, false, Place::kSource, 0, Place::kDestination, 0,
-                 request.counts[0]});
+      add_broadcast(pulls, request, position);
       break;
     case Operation::kSend:
     case Operation::kReceive:
@@ -212,6 +370,16 @@ std::vector<Transfer> transfers_to(const Request& request, int64_t position) {
       break;
   }
   return pulls.take();
+}
+
+std::vector<Transfer> transfers_from(const Request& request, int64_t position) {
+  std::vector<Transfer> result;
+  for (int64_t to = 0; to < request.members; ++to) {
+    if (to == position) continue;
+    for (const Transfer& transfer : transfers_to(request, to))
+      if (transfer.from == position) result.push_back(transfer);
+  }
+  return result;
 }
 
 Schedule make_schedule(const Request& request) {

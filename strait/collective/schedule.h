@@ -22,12 +22,19 @@ enum class Operation : uint8_t {
 /// "all-gather", "reduce-scatter", ...
 const char* operation_name(Operation operation);
 
+/// All but direct exist for all-gather, reduce-scatter and all-reduce; hierarchical for broadcast too.
 /// direct: every member pulls straight from the owner; sums run in member order 0..n-1.
 /// ring: members pull from their left neighbour in n-1 steps; the sum of part p runs in the order
-/// p+1, p+2, ..., p (mod n), so its last bits differ from direct. All-gather, reduce-scatter and
-/// all-reduce only.
-enum class Algorithm : uint8_t { kDirect, kRing };
+/// p+1, p+2, ..., p (mod n), so its last bits differ from direct.
+/// recursive: doubling gathers and halving reductions in log2 n steps, n a power of two (Thakur,
+/// Rabenseifner, Gropp 2005); a sum is the balanced tree whose widest step comes first.
+/// hierarchical: a byte crosses each boundary of `Request::nest` once per group that needs it; inside
+/// the groups members pass it on. Sums run inside the innermost groups first, then over those, in
+/// member order at each level. With one boundary this is the two-level form.
+enum class Algorithm : uint8_t { kDirect, kRing, kRecursive, kHierarchical };
 const char* algorithm_name(Algorithm algorithm);
+bool has_form(Operation operation, Algorithm algorithm);
+bool is_power_of_two(int64_t members);
 
 /// What a schedule is made from. Send and receive are the two sides of one schedule.
 struct Request {
@@ -40,9 +47,14 @@ struct Request {
   std::vector<int64_t> counts;
   int64_t root = 0;      // broadcast: owner; send, receive: position of the sender
   int64_t receiver = 0;  // send, receive: position of the receiver
+  /// hierarchical: [level][position] = number of the group that holds the position, innermost first,
+  /// equal neighbours together, each group inside one of the next level; the outermost level may be
+  /// left out.
+  std::vector<std::vector<int64_t>> nest;
 };
 
-/// The buffers of one member. Scratch holds the whole vector while a ring passes partial sums.
+/// The buffers of one member. Scratch holds the whole vector of partial sums that a reduction other
+/// than the direct one passes on.
 enum class Place : uint8_t { kSource, kDestination, kScratch };
 
 /// One pull. Offsets count elements in the named buffer of `from` and `to`.
@@ -64,10 +76,9 @@ struct Transfer {
 ///   * A transfer of step s that reads a destination or scratch waits until `from` has made its own
 ///     transfers of all steps before s. One that reads a source waits only until `from` has
 ///     arrived.
-///   * Neighbouring transfers of one member and step with equal destination form one sum: a copy
-///   and then
-///     additions, in order. An executor may take it in one pass that reads all before it writes,
-///     which is what makes the in-place forms right.
+///   * Neighbouring transfers of one member and step with equal destination form one sum: a copy and
+///   then additions, in order. An executor takes it in one pass that reads all before it writes, which
+///   is what makes the in-place forms right.
 struct Schedule {
   Request request;
   int64_t steps = 0;
@@ -75,8 +86,9 @@ struct Schedule {
 };
 
 /// The steps in which bytes cross links one after another: what latency is multiplied by. A world
-/// of one has none. Barrier: 1.
-int64_t latency_steps(Operation operation, Algorithm algorithm, int64_t members);
+/// of one has none. Barrier: 1. `levels`: boundaries of a hierarchical form, the outermost included.
+int64_t latency_steps(Operation operation, Algorithm algorithm, int64_t members,
+                      int64_t levels = 1);
 
 /// Throws UserError when counts, root or algorithm do not fit the operation. Cost O(counts).
 void check_request(const Request& request);
@@ -84,6 +96,9 @@ void check_request(const Request& request);
 /// What member `position` pulls (its own copies included), O(members) of them. Transfers of no
 /// elements are left out. Precondition: check_request passes.
 std::vector<Transfer> transfers_to(const Request& request, int64_t position);
+
+/// What the other members pull from `position`, by receiver, then by step. O(transfers of all).
+std::vector<Transfer> transfers_from(const Request& request, int64_t position);
 
 /// Everything, O(members^2). Throws UserError as check_request does.
 Schedule make_schedule(const Request& request);

@@ -30,9 +30,33 @@ std::vector<int64_t> elements_by_level(const Schedule& schedule, const LevelBetw
   return result;
 }
 
+namespace {
+
+/// Algorithms whose members send different amounts, which no simple form tells.
+bool must_walk(const Request& request) {
+  return request.algorithm == Algorithm::kRecursive ||
+         request.algorithm == Algorithm::kHierarchical;
+}
+
+int64_t walk_sent(const Request& request, int64_t position) {
+  int64_t elements = 0;
+  for (const Transfer& transfer : transfers_from(request, position)) elements += transfer.elements;
+  return elements;
+}
+
+int64_t walk_received(const Request& request, int64_t position) {
+  int64_t elements = 0;
+  for (const Transfer& transfer : transfers_to(request, position))
+    if (transfer.from != position) elements += transfer.elements;
+  return elements;
+}
+
+}  // namespace
+
 int64_t sent_elements(const Request& request, int64_t position) {
   const int64_t members = request.members, others = members - 1;
   if (others == 0) return 0;
+  if (must_walk(request)) return walk_sent(request, position);
   const std::vector<int64_t>& counts = request.counts;
   const bool ring = request.algorithm == Algorithm::kRing;
   switch (request.operation) {
@@ -61,6 +85,7 @@ int64_t sent_elements(const Request& request, int64_t position) {
 int64_t received_elements(const Request& request, int64_t position) {
   const int64_t members = request.members, others = members - 1;
   if (others == 0) return 0;
+  if (must_walk(request)) return walk_received(request, position);
   const std::vector<int64_t>& counts = request.counts;
   const bool ring = request.algorithm == Algorithm::kRing;
   // A ring reduction receives every partial sum but that of the part which starts here, the left
@@ -159,6 +184,33 @@ std::vector<int64_t> walk_ring(const Request& request, const Cluster& cluster,
   return result;
 }
 
+std::vector<int64_t> walk_recursive(const Request& request, const Cluster& cluster,
+                                    const std::vector<int64_t>& members) {
+  std::vector<int64_t> result(cluster.levels.size(), 0);
+  for (int64_t to = 0; to < request.members; ++to)
+    for (const Transfer& transfer : transfers_to(request, to))
+      if (transfer.from != to)
+        result[cluster.level_between(members[transfer.from], members[to])] += transfer.elements;
+  return result;
+}
+
+/// A byte enters each group that lacks it once: over level l there are as many fewer groups than members
+/// or smaller groups.
+std::vector<int64_t> nested_by_level(int64_t elements, const Cluster& cluster,
+                                     const std::vector<int64_t>& members) {
+  std::vector<int64_t> result;
+  int64_t below = static_cast<int64_t>(members.size());
+  for (size_t level = 0; level < cluster.levels.size(); ++level) {
+    const int64_t size = cluster.group_size(static_cast<int64_t>(level));
+    int64_t groups = 0;
+    for (size_t at = 0; at < members.size(); ++at)
+      groups += at == 0 || members[at] / size != members[at - 1] / size ? 1 : 0;
+    result.push_back(elements * (below - groups));
+    below = groups;
+  }
+  return result;
+}
+
 }  // namespace
 
 std::vector<int64_t> elements_by_level(const Request& request, const Cluster& cluster,
@@ -174,8 +226,11 @@ std::vector<int64_t> elements_by_level(const Request& request, const Cluster& cl
   }
   if (request.operation == Operation::kAllToAll) return walk_all_to_all(request, cluster, members);
   if (request.algorithm == Algorithm::kRing) return walk_ring(request, cluster, members);
-  const auto peers = peers_by_level(cluster, members);
+  if (request.algorithm == Algorithm::kRecursive) return walk_recursive(request, cluster, members);
   const int64_t phases = request.operation == Operation::kAllReduce ? 2 : 1;
+  if (request.algorithm == Algorithm::kHierarchical)
+    return nested_by_level(phases * sum(request.counts), cluster, members);
+  const auto peers = peers_by_level(cluster, members);
   for (int64_t member = 0; member < request.members; ++member) {
     const bool broadcast = request.operation == Operation::kBroadcast;
     if (broadcast && member != request.root) continue;

@@ -23,11 +23,11 @@ std::vector<int64_t> elements_by_level(const Schedule& schedule, const LevelBetw
                                        int64_t num_levels);
 
 /// Elements that member `position` sends, and pulls from others, without building the schedule.
-/// O(counts).
+/// O(counts); recursive and hierarchical forms walk.
 int64_t sent_elements(const Request& request, int64_t position);
 int64_t received_elements(const Request& request, int64_t position);
 /// Elements over all links and members. O(counts). With V = sum of counts: all-gather,
-/// reduce-scatter and broadcast (n-1) V, all-reduce 2 (n-1) V for either algorithm; all-to-all V -
+/// reduce-scatter and broadcast (n-1) V, all-reduce 2 (n-1) V for every algorithm; all-to-all V -
 /// diagonal; send V.
 int64_t total_elements(const Request& request);
 
@@ -37,7 +37,8 @@ std::vector<std::vector<int64_t>> peers_by_level(const Cluster& cluster,
                                                  const std::vector<int64_t>& members);
 
 /// Elements by level without building the schedule; equal to walking it. `members` are the ranks
-/// behind the positions. O(members * levels); all-to-all O(members^2).
+/// behind the positions, and a hierarchical request's nest is nest_of(cluster, members). O(members * levels);
+/// all-to-all and recursive O(members^2).
 std::vector<int64_t> elements_by_level(const Request& request, const Cluster& cluster,
                                        const std::vector<int64_t>& members);
 

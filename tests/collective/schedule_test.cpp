@@ -40,12 +40,14 @@ double value(int64_t member, int64_t index) {
 struct Case {
   int64_t members;
   Algorithm algorithm;
+  std::vector<std::vector<int64_t>> nest = {};
 };
 
 class ScheduleGrid : public ::testing::TestWithParam<Case> {
  protected:
   Request request(Operation operation, std::vector<int64_t> counts) const {
-    return {operation, GetParam().algorithm, GetParam().members, std::move(counts), 0, 0};
+    return {operation, GetParam().algorithm, GetParam().members, std::move(counts), 0,
+            0,         GetParam().nest};
   }
 
   std::vector<Buffers> run(const Request& request, int64_t source, int64_t destination,
@@ -63,9 +65,32 @@ class ScheduleGrid : public ::testing::TestWithParam<Case> {
     return buffers;
   }
 
+  /// Recursive halving: members apart by the widest step are added first.
+  double halved_sum(int64_t begin, int64_t stride, int64_t index) const {
+    if (stride == GetParam().members) return value(begin, index);
+    return halved_sum(begin, 2 * stride, index) + halved_sum(begin + stride, 2 * stride, index);
+  }
+
+  /// Groups of one level inside [begin, end), each summed first.
+  double nested_sum(int64_t begin, int64_t end, int64_t level, int64_t index) const {
+    double result = 0;
+    for (int64_t at = begin, next = begin; at < end; at = next) {
+      for (next = at + 1;
+           level >= 0 && next < end && GetParam().nest[level][next] == GetParam().nest[level][at];
+           ++next) {
+      }
+      const double term = level < 0 ? value(at, index) : nested_sum(at, next, level - 1, index);
+      result = at == begin ? term : result + term;
+    }
+    return result;
+  }
+
   /// The sum of element `index` of part `part` in the documented order of the algorithm.
   double expected_sum(int64_t part, int64_t index) const {
     const int64_t members = GetParam().members;
+    if (GetParam().algorithm == Algorithm::kRecursive) return halved_sum(0, 1, index);
+    if (GetParam().algorithm == Algorithm::kHierarchical)
+      return nested_sum(0, members, static_cast<int64_t>(GetParam().nest.size()) - 1, index);
     const int64_t first = GetParam().algorithm == Algorithm::kRing ? part + 1 : 0;
     double result = value(first % members, index);
     for (int64_t k = 1; k < members; ++k) result += value((first + k) % members, index);
@@ -107,30 +132,46 @@ TEST_P(ScheduleGrid, AllReduceGivesEveryMemberTheSameSum) {
 }
 
 TEST_P(ScheduleGrid, StepsAreThoseOfTheTable) {
-  const auto [members, algorithm] = GetParam();
-  const int64_t phase = members == 1 ? 0 : algorithm == Algorithm::kRing ? members - 1 : 1;
+  const auto& [members, algorithm, nest] = GetParam();
+  const int64_t levels = static_cast<int64_t>(nest.size()) + 1;
+  int64_t phase = members == 1 ? 0 : 1;
+  if (algorithm == Algorithm::kRing) phase = members - 1;
+  if (algorithm == Algorithm::kRecursive) phase = members == 8 ? 3 : members == 4 ? 2 : members - 1;
+  if (algorithm == Algorithm::kHierarchical && members > 1) phase = levels;
   for (const auto& [operation, steps] :
        std::vector<std::pair<Operation, int64_t>>{{Operation::kAllGather, phase},
                                                   {Operation::kReduceScatter, phase},
                                                   {Operation::kAllReduce, 2 * phase}}) {
-    EXPECT_EQ(latency_steps(operation, algorithm, members), steps);
+    EXPECT_EQ(latency_steps(operation, algorithm, members, levels), steps);
     if (members == 1) continue;
     const Schedule schedule = make_schedule(request(operation, std::vector<int64_t>(members, 5)));
     EXPECT_EQ(schedule.steps, steps) << operation_name(operation);
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Worlds, ScheduleGrid,
-                         ::testing::Values(Case{1, Algorithm::kDirect}, Case{2, Algorithm::kDirect},
-                                           Case{3, Algorithm::kDirect}, Case{4, Algorithm::kDirect},
-                                           Case{5, Algorithm::kDirect}, Case{8, Algorithm::kDirect},
-                                           Case{1, Algorithm::kRing}, Case{2, Algorithm::kRing},
-                                           Case{3, Algorithm::kRing}, Case{4, Algorithm::kRing},
-                                           Case{5, Algorithm::kRing}, Case{8, Algorithm::kRing}),
-                         [](const auto& test) {
-                           return std::string(algorithm_name(test.param.algorithm)) +
-                                  std::to_string(test.param.members);
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Worlds, ScheduleGrid,
+    ::testing::Values(Case{1, Algorithm::kDirect}, Case{2, Algorithm::kDirect},
+                      Case{3, Algorithm::kDirect}, Case{4, Algorithm::kDirect},
+                      Case{5, Algorithm::kDirect}, Case{8, Algorithm::kDirect},
+                      Case{1, Algorithm::kRing}, Case{2, Algorithm::kRing},
+                      Case{3, Algorithm::kRing}, Case{4, Algorithm::kRing},
+                      Case{5, Algorithm::kRing}, Case{8, Algorithm::kRing},
+                      Case{1, Algorithm::kRecursive}, Case{2, Algorithm::kRecursive},
+                      Case{4, Algorithm::kRecursive}, Case{8, Algorithm::kRecursive}),
+    [](const auto& test) {
+      return std::string(algorithm_name(test.param.algorithm)) + std::to_string(test.param.members);
+    });
+
+INSTANTIATE_TEST_SUITE_P(
+    Nests, ScheduleGrid,
+    ::testing::Values(
+        Case{1, Algorithm::kHierarchical, {}}, Case{4, Algorithm::kHierarchical, {{0, 0, 1, 1}}},
+        Case{3, Algorithm::kHierarchical, {{0, 0, 1}}},
+        Case{5, Algorithm::kHierarchical, {{0, 1, 1, 1, 2}}},
+        Case{6, Algorithm::kHierarchical, {{0, 0, 0, 1, 1, 1}}},
+        Case{8, Algorithm::kHierarchical, {{0, 0, 1, 1, 2, 2, 3, 3}, {0, 0, 0, 0, 1, 1, 1, 1}}},
+        Case{8, Algorithm::kHierarchical, {{0, 1, 1, 2, 2, 3, 4, 4}, {0, 0, 0, 0, 0, 1, 1, 1}}}));
 
 TEST(Schedule, AllToAllDeliversEveryCell) {
   for (const int64_t members : {1, 2, 3, 4, 5, 8}) {
@@ -147,7 +188,7 @@ TEST(Schedule, AllToAllDeliversEveryCell) {
         }
     for (int64_t to = 0; to < members; ++to)
       buffers[to].destination.assign(expected[to].size(), kUnwritten);
-    replay(make_schedule({Operation::kAllToAll, Algorithm::kDirect, members, counts, 0, 0}),
+    replay(make_schedule({Operation::kAllToAll, Algorithm::kDirect, members, counts, 0, 0, {}}),
            buffers);
     for (int64_t to = 0; to < members; ++to) EXPECT_EQ(buffers[to].destination, expected[to]);
   }
@@ -161,14 +202,16 @@ TEST(Schedule, BroadcastAndSendReachExactlyTheirReceivers) {
       buffers[member].destination.assign(2, kUnwritten);
     }
     auto sent = buffers;
-    replay(make_schedule({Operation::kBroadcast, Algorithm::kDirect, members, {2}, 1, 0}), buffers);
+    replay(make_schedule({Operation::kBroadcast, Algorithm::kDirect, members, {2}, 1, 0, {}}),
+           buffers);
     for (const Buffers& own : buffers) EXPECT_EQ(own.destination, buffers[1].source);
     replay(make_schedule({Operation::kSend,
                           Algorithm::kDirect,
                           members,
                           {2},
                           1,
-                          members - 1 == 1 ? 0 : members - 1}),
+                          members - 1 == 1 ? 0 : members - 1,
+                          {}}),
            sent);
     for (int64_t member = 0; member < members; ++member) {
       const bool receives = member == (members == 2 ? 0 : members - 1);
@@ -179,7 +222,7 @@ TEST(Schedule, BroadcastAndSendReachExactlyTheirReceivers) {
 
 TEST(Schedule, BarrierMovesNothingInOneStep) {
   EXPECT_TRUE(
-      make_schedule({Operation::kBarrier, Algorithm::kDirect, 4, {}, 0, 0}).transfers.empty());
+      make_schedule({Operation::kBarrier, Algorithm::kDirect, 4, {}, 0, 0, {}}).transfers.empty());
   EXPECT_EQ(latency_steps(Operation::kBarrier, Algorithm::kDirect, 4), 1);
 }
 
@@ -188,6 +231,38 @@ TEST(Schedule, EvenCountsCoverTheVector) {
   EXPECT_EQ(even_counts(3, 4), (std::vector<int64_t>{1, 1, 1, 0}));
   EXPECT_EQ(even_counts(5, 4), (std::vector<int64_t>{2, 2, 1, 0}));
   EXPECT_EQ(even_counts(0, 3), (std::vector<int64_t>{0, 0, 0}));
+}
+
+TEST(Schedule, HierarchicalBroadcastCrossesEachBoundaryOnce) {
+  const std::vector<int64_t> hosts = {0, 0, 0, 1, 1, 2};
+  for (int64_t root = 0; root < 6; ++root) {
+    const Request request{
+        Operation::kBroadcast, Algorithm::kHierarchical, 6, {2}, root, 0, {hosts}};
+    std::vector<Buffers> buffers(6);
+    for (int64_t member = 0; member < 6; ++member) {
+      buffers[member].source = {value(member, 0), value(member, 1)};
+      buffers[member].destination.assign(2, kUnwritten);
+    }
+    replay(make_schedule(request), buffers);
+    for (const Buffers& own : buffers) EXPECT_EQ(own.destination, buffers[root].source);
+    int64_t crossing = 0;
+    for (const Transfer& transfer : make_schedule(request).transfers)
+      crossing += hosts[transfer.from] != hosts[transfer.to] ? 1 : 0;
+    EXPECT_EQ(crossing, 2);
+  }
+}
+
+TEST(Schedule, PushesAreThePullsOfTheOthers) {
+  const Request request{
+      Operation::kAllReduce, Algorithm::kHierarchical, 6, {1, 2, 3, 4, 5, 6}, 0, 0,
+      {{0, 0, 0, 1, 1, 1}}};
+  std::vector<Transfer> pushes, pulls;
+  for (int64_t member = 0; member < 6; ++member) {
+    for (const Transfer& transfer : transfers_from(request, member)) pushes.push_back(transfer);
+    for (const Transfer& transfer : transfers_to(request, member))
+      if (transfer.from != member) pulls.push_back(transfer);
+  }
+  EXPECT_THAT(pushes, ::testing::UnorderedElementsAreArray(pulls));
 }
 
 std::string refusal(const Request& request) {
@@ -200,19 +275,35 @@ std::string refusal(const Request& request) {
 }
 
 TEST(Schedule, RefusesWhatDoesNotFit) {
-  EXPECT_THAT(refusal({Operation::kAllGather, Algorithm::kDirect, 3, {1, 2}, 0, 0}),
+  EXPECT_THAT(refusal({Operation::kAllGather, Algorithm::kDirect, 3, {1, 2}, 0, 0, {}}),
               HasSubstr("expected 3 counts, got 2"));
-  EXPECT_THAT(refusal({Operation::kAllToAll, Algorithm::kDirect, 2, {1, 2}, 0, 0}),
+  EXPECT_THAT(refusal({Operation::kAllToAll, Algorithm::kDirect, 2, {1, 2}, 0, 0, {}}),
               HasSubstr("expected 4 counts"));
-  EXPECT_THAT(refusal({Operation::kAllReduce, Algorithm::kDirect, 2, {1, -1}, 0, 0}),
+  EXPECT_THAT(refusal({Operation::kAllReduce, Algorithm::kDirect, 2, {1, -1}, 0, 0, {}}),
               HasSubstr("part 1 is -1"));
-  EXPECT_THAT(refusal({Operation::kBroadcast, Algorithm::kRing, 2, {1}, 0, 0}),
+  EXPECT_THAT(refusal({Operation::kAllGather, Algorithm::kRecursive, 3, {1, 1, 1}, 0, 0, {}}),
+              HasSubstr("power of two members, not 3"));
+  EXPECT_THAT(
+      refusal({Operation::kAllGather, Algorithm::kHierarchical, 3, {1, 1, 1}, 0, 0, {{0, 1}}}),
+      HasSubstr("2 positions for 3 members"));
+  EXPECT_THAT(
+      refusal({Operation::kAllGather, Algorithm::kHierarchical, 3, {1, 1, 1}, 0, 0, {{1, 0, 2}}}),
+      HasSubstr("must not descend"));
+  EXPECT_THAT(refusal({Operation::kAllGather,
+                       Algorithm::kHierarchical,
+                       3,
+                       {1, 1, 1},
+                       0,
+                       0,
+                       {{0, 0, 1}, {0, 1, 1}}}),
+              HasSubstr("parts a group of level 0"));
+  EXPECT_THAT(refusal({Operation::kBroadcast, Algorithm::kRing, 2, {1}, 0, 0, {}}),
               HasSubstr("direct"));
-  EXPECT_THAT(refusal({Operation::kBroadcast, Algorithm::kDirect, 2, {1}, 2, 0}),
+  EXPECT_THAT(refusal({Operation::kBroadcast, Algorithm::kDirect, 2, {1}, 2, 0, {}}),
               HasSubstr("not in 0..1"));
-  EXPECT_THAT(refusal({Operation::kSend, Algorithm::kDirect, 2, {1}, 1, 1}),
+  EXPECT_THAT(refusal({Operation::kSend, Algorithm::kDirect, 2, {1}, 1, 1, {}}),
               HasSubstr("both sides"));
-  EXPECT_THAT(refusal({Operation::kBarrier, Algorithm::kDirect, 0, {}, 0, 0}),
+  EXPECT_THAT(refusal({Operation::kBarrier, Algorithm::kDirect, 0, {}, 0, 0, {}}),
               HasSubstr("at least one member"));
 }
 

@@ -6,6 +6,8 @@
 
 #include <numeric>
 
+#include "strait/collective/nesting.h"
+
 namespace strait::collective {
 namespace {
 
@@ -22,7 +24,17 @@ int64_t sum(const std::vector<int64_t>& counts) {
   return std::accumulate(counts.begin(), counts.end(), int64_t{0});
 }
 
-std::vector<Request> requests(int64_t members) {
+/// Groups of two inside groups of four.
+Nest pairs(int64_t members) {
+  Nest nest(2);
+  for (int64_t at = 0; at < members; ++at) {
+    nest[0].push_back(at / 2);
+    nest[1].push_back(at / 4);
+  }
+  return nest;
+}
+
+std::vector<Request> requests(int64_t members, const Nest& nest = {}) {
   std::vector<int64_t> even(members, 12), uneven(members), square(members * members);
   for (int64_t part = 0; part < members; ++part) uneven[part] = (part * 7 + 5) % 6;
   for (int64_t cell = 0; cell < members * members; ++cell) square[cell] = (cell * 11 + 4) % 7;
@@ -31,17 +43,26 @@ std::vector<Request> requests(int64_t members) {
        {Operation::kAllGather, Operation::kReduceScatter, Operation::kAllReduce})
     for (const Algorithm algorithm : {Algorithm::kDirect, Algorithm::kRing})
       for (const auto& counts : {even, uneven})
-        result.push_back({operation, algorithm, members, counts, 0, 0});
-  result.push_back({Operation::kAllToAll, Algorithm::kDirect, members, square, 0, 0});
-  result.push_back({Operation::kBroadcast, Algorithm::kDirect, members, {9}, members / 2, 0});
-  result.push_back({Operation::kBarrier, Algorithm::kDirect, members, {}, 0, 0});
-  if (members > 1) result.push_back({Operation::kSend, Algorithm::kDirect, members, {9}, 1, 0});
+        result.push_back({operation, algorithm, members, counts, 0, 0, {}});
+  for (const Operation operation :
+       {Operation::kAllGather, Operation::kReduceScatter, Operation::kAllReduce})
+    for (const auto& counts : {even, uneven}) {
+      if (is_power_of_two(members))
+        result.push_back({operation, Algorithm::kRecursive, members, counts, 0, 0, {}});
+      result.push_back({operation, Algorithm::kHierarchical, members, counts, 0, 0, nest});
+    }
+  result.push_back(
+      {Operation::kBroadcast, Algorithm::kHierarchical, members, {9}, members / 2, 0, nest});
+  result.push_back({Operation::kAllToAll, Algorithm::kDirect, members, square, 0, 0, {}});
+  result.push_back({Operation::kBroadcast, Algorithm::kDirect, members, {9}, members / 2, 0, {}});
+  result.push_back({Operation::kBarrier, Algorithm::kDirect, members, {}, 0, 0, {}});
+  if (members > 1) result.push_back({Operation::kSend, Algorithm::kDirect, members, {9}, 1, 0, {}});
   return result;
 }
 
 TEST(Traffic, TotalsAreTheClosedForms) {
   for (const int64_t n : {1, 2, 3, 4, 5, 8}) {
-    for (const Request& request : requests(n)) {
+    for (const Request& request : requests(n, pairs(n))) {
       const int64_t v = sum(request.counts);
       int64_t expected = 0, diagonal = 0;
       if (request.operation == Operation::kAllToAll)
@@ -76,7 +97,7 @@ TEST(Traffic, TotalsAreTheClosedForms) {
 
 TEST(Traffic, SentAndReceivedPerMemberEqualTheSchedule) {
   for (const int64_t n : {1, 2, 3, 4, 5, 8}) {
-    for (const Request& request : requests(n)) {
+    for (const Request& request : requests(n, pairs(n))) {
       std::vector<int64_t> sent(n, 0), received(n, 0);
       for (const auto& [pair, elements] : elements_per_pair(make_schedule(request))) {
         sent[pair.first] += elements;
@@ -119,7 +140,8 @@ TEST(Traffic, LevelsInClosedFormEqualTheWalk) {
     const auto level = [&](int64_t from, int64_t to) {
       return cluster.level_between(members[from], members[to]);
     };
-    for (const Request& request : requests(static_cast<int64_t>(members.size())))
+    for (const Request& request :
+         requests(static_cast<int64_t>(members.size()), nest_of(cluster, members)))
       EXPECT_EQ(elements_by_level(request, cluster, members),
                 elements_by_level(make_schedule(request), level, 3))
           << algorithm_name(request.algorithm) << " " << operation_name(request.operation);
@@ -131,7 +153,7 @@ TEST(Traffic, ClosedFormsReachLargeGroups) {
   std::vector<int64_t> all(ranks);
   std::iota(all.begin(), all.end(), 0);
   const Request request{
-      Operation::kAllReduce, Algorithm::kDirect, ranks, std::vector<int64_t>(ranks, 10), 0, 0};
+      Operation::kAllReduce, Algorithm::kDirect, ranks, std::vector<int64_t>(ranks, 10), 0, 0, {}};
   const std::vector<int64_t> expected = {2 * ranks * 10, 2 * ranks * 10 * 4,
                                          2 * ranks * 10 * (ranks - 6)};
   EXPECT_EQ(elements_by_level(request, three_levels(ranks), all), expected);
@@ -139,7 +161,7 @@ TEST(Traffic, ClosedFormsReachLargeGroups) {
 }
 
 TEST(Traffic, AMutatedScheduleIsNoticed) {
-  const Request request{Operation::kAllGather, Algorithm::kDirect, 3, {4, 5, 6}, 0, 0};
+  const Request request{Operation::kAllGather, Algorithm::kDirect, 3, {4, 5, 6}, 0, 0, {}};
   const auto walked = [](const Schedule& schedule) {
     return elements_by_level(
         schedule, [](int64_t, int64_t) { return int64_t{0}; }, 1)[0];

@@ -1,0 +1,86 @@
+#include "strait/collective/choose.h"
+
+#include <algorithm>
+
+namespace strait::collective {
+
+Spread spread_of(const Cluster& cluster, const std::vector<int64_t>& members) {
+  Spread spread;
+  for (size_t level = 0; level < cluster.levels.size(); ++level) {
+    const int64_t size = cluster.group_size(static_cast<int64_t>(level));
+    int64_t most = 0, run = 0;
+    for (size_t at = 0; at < members.size(); ++at) {
+      run = at > 0 && members[at] / size == members[at - 1] / size ? run + 1 : 1;
+      most = std::max(most, run);
+    }
+    spread.push_back(most);
+  }
+  return spread;
+}
+
+namespace {
+
+/// Exchanges one after another.
+double phases(Operation operation) { return operation == Operation::kAllReduce ? 2 : 1; }
+
+}  // namespace
+
+std::vector<double> relative_traffic(Operation operation, Algorithm algorithm,
+                                     const Spread& spread) {
+  const double members = static_cast<double>(spread.back());
+  std::vector<double> traffic;
+  double below = 1;
+  for (const int64_t within : spread) {
+    const double here = static_cast<double>(within);
+    double elements =
+        algorithm == Algorithm::kHierarchical ? members / below - members / here : here - below;
+    if (operation == Operation::kBarrier) elements = 0;
+    traffic.push_back(phases(operation) * elements);
+    below = here;
+  }
+  return traffic;
+}
+
+double transfer_seconds(Operation operation, Algorithm algorithm, double vector_bytes,
+                        const Spread& spread, const Cluster& cluster) {
+  const double members = static_cast<double>(spread.back());
+  if (members <= 1) return 0;
+  const std::vector<double> traffic = relative_traffic(operation, algorithm, spread);
+  double slowest = 0, sum = 0, latency = 0, latencies = 0, below = 1;
+  for (size_t l = 0; l < spread.size(); ++l) {
+    const double here = static_cast<double>(spread[l]);
+    if (here > below) {
+      const Level& level = cluster.levels[l];
+      // What one group of the level below takes in, for every group of ours that has members in it.
+      const double ranks_below =
+          l == 0 ? 1 : static_cast<double>(cluster.group_size(static_cast<int64_t>(l) - 1));
+      const double bytes = vector_bytes * traffic[l] * (below / members) * (ranks_below / below);
+      const double seconds = bytes / (level.bytes_per_second * static_cast<double>(level.links));
+      slowest = std::max(slowest, seconds);
+      sum += seconds;
+      latency = std::max(latency, level.latency_seconds);
+      latencies += level.latency_seconds;
+    }
+    below = here;
+  }
+  const bool nested = algorithm == Algorithm::kHierarchical;
+  return (nested ? sum : slowest) + phases(operation) * (nested ? latencies : latency);
+}
+
+Algorithm choose(Operation operation, double vector_bytes, const Spread& spread,
+                 const Cluster& cluster) {
+  if (!has_form(operation, Algorithm::kHierarchical)) return Algorithm::kDirect;
+  const Operation decisive =
+      operation == Operation::kAllReduce ? Operation::kReduceScatter : operation;
+  const int64_t members = spread.back();
+  const bool nested = std::any_of(spread.begin(), spread.end(),
+                                  [&](int64_t within) { return within > 1 && within < members; });
+  if (!nested) return Algorithm::kDirect;
+  const double direct =
+      transfer_seconds(decisive, Algorithm::kDirect, vector_bytes, spread, cluster);
+  const double hierarchical =
+      transfer_seconds(decisive, Algorithm::kHierarchical, vector_bytes, spread, cluster);
+  return hierarchical < direct ? Algorithm::kHierarchical : Algorithm::kDirect;
+}
+
+}  // namespace strait::collective

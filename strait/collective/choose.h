@@ -1,0 +1,36 @@
+// What a collective costs on a cluster, and which algorithm that makes the best one. Backends, cost and sim
+// ask the same functions, so that what is predicted is what runs.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "strait/collective/schedule.h"
+#include "strait/topology/cluster.h"
+
+namespace strait::collective {
+
+/// How a group lies on the levels of a cluster: [level] = its members in one group of that level, the most
+/// there are. The last is the size of the group when the outermost level holds everything.
+using Spread = std::vector<int64_t>;
+
+/// `members`: ascending ranks. O(members * levels).
+Spread spread_of(const Cluster& cluster, const std::vector<int64_t>& members);
+
+/// Elements over each level, summed over the group, for each element of the whole vector: direct
+/// m_l - m_(l-1), hierarchical N_(l-1) - N_l with N_l = n / m_l groups; all-reduce twice that. Broadcast from
+/// one root, all-to-all of equal parts. Exact when every group of a level holds equally many members.
+std::vector<double> relative_traffic(Operation operation, Algorithm algorithm,
+                                     const Spread& spread);
+
+/// Seconds on idle links while all groups of the cluster do the same: direct = the busiest level, its latency
+/// once per exchange; hierarchical = the sum over the levels. O(levels).
+double transfer_seconds(Operation operation, Algorithm algorithm, double vector_bytes,
+                        const Spread& spread, const Cluster& cluster);
+
+/// direct or hierarchical, whichever is predicted faster. An all-reduce is a reduce-scatter and an all-gather
+/// of the same form, so that all placements add in the same order.
+Algorithm choose(Operation operation, double vector_bytes, const Spread& spread,
+                 const Cluster& cluster);
+
+}  // namespace strait::collective

@@ -1,0 +1,69 @@
+// The price of a collective against arithmetic by hand, and the algorithm it leads to.
+#include "strait/collective/choose.h"
+
+#include <gtest/gtest.h>
+
+#include "strait/collective/nesting.h"
+#include "strait/collective/traffic.h"
+
+namespace strait::collective {
+namespace {
+
+/// 4 hosts of 2 ranks; inside 10 GB/s and 1 us, across 0.1 GB/s and 50 us.
+Cluster hosts() {
+  Cluster cluster;
+  cluster.levels = {{"node", 2, 10e9, 1e-6, 1}, {"world", 4, 0.1e9, 50e-6, 1}};
+  cluster.ranks = 8;
+  return cluster;
+}
+
+const std::vector<int64_t> kAll = {0, 1, 2, 3, 4, 5, 6, 7};
+
+TEST(Choose, SpreadCountsMembersWithinEachLevel) {
+  EXPECT_EQ(spread_of(hosts(), kAll), (Spread{2, 8}));
+  EXPECT_EQ(spread_of(hosts(), {0, 2, 4, 6}), (Spread{1, 4}));
+  EXPECT_EQ(spread_of(hosts(), {2, 3}), (Spread{2, 2}));
+  EXPECT_EQ(spread_of(hosts(), {1, 2, 3}), (Spread{2, 3}));
+}
+
+TEST(Choose, RelativeTrafficIsThatOfTheSchedules) {
+  for (const Algorithm algorithm : {Algorithm::kDirect, Algorithm::kHierarchical})
+    for (const Operation operation :
+         {Operation::kAllGather, Operation::kReduceScatter, Operation::kAllReduce}) {
+      const Request request{
+          operation, algorithm, 8, std::vector<int64_t>(8, 5), 0, 0, nest_of(hosts(), kAll)};
+      const std::vector<int64_t> walked = elements_by_level(request, hosts(), kAll);
+      const std::vector<double> relative =
+          relative_traffic(operation, algorithm, spread_of(hosts(), kAll));
+      for (size_t level = 0; level < 2; ++level)
+        EXPECT_EQ(relative[level] * 40, static_cast<double>(walked[level]));
+    }
+}
+
+TEST(Choose, SecondsAreTheArithmeticOfTheLinks) {
+  const Spread all = {2, 8};
+  // Direct: each of a host's two ranks takes 6/8 of the vector over the host's link.
+  EXPECT_NEAR(transfer_seconds(Operation::kAllGather, Algorithm::kDirect, 8e6, all, hosts()),
+              2 * 6e6 / 0.1e9 + 50e-6, 1e-12);
+  // Hierarchical: the host takes 6/8 once; then each rank takes half of the vector from its neighbour.
+  EXPECT_NEAR(transfer_seconds(Operation::kAllGather, Algorithm::kHierarchical, 8e6, all, hosts()),
+              6e6 / 0.1e9 + 4e6 / 10e9 + 51e-6, 1e-12);
+  EXPECT_EQ(transfer_seconds(Operation::kAllGather, Algorithm::kDirect, 8e6, {1, 1}, hosts()), 0);
+}
+
+TEST(Choose, HierarchicalWhereTheOuterLinksAreTheNarrowOnes) {
+  EXPECT_EQ(choose(Operation::kAllGather, 8e6, {2, 8}, hosts()), Algorithm::kHierarchical);
+  EXPECT_EQ(choose(Operation::kReduceScatter, 8e6, {2, 8}, hosts()), Algorithm::kHierarchical);
+  EXPECT_EQ(choose(Operation::kAllReduce, 8e6, {2, 8}, hosts()), Algorithm::kHierarchical);
+  EXPECT_EQ(choose(Operation::kAllGather, 8e6, {1, 4}, hosts()), Algorithm::kDirect);
+  EXPECT_EQ(choose(Operation::kAllGather, 8e6, {2, 2}, hosts()), Algorithm::kDirect);
+  EXPECT_EQ(choose(Operation::kAllToAll, 8e6, {2, 8}, hosts()), Algorithm::kDirect);
+  // A handful of bytes: the second step costs more than the link.
+  EXPECT_EQ(choose(Operation::kAllGather, 8, {2, 8}, hosts()), Algorithm::kDirect);
+  Cluster flat = hosts();
+  flat.levels[0] = {"node", 2, 0.05e9, 1e-6, 1};
+  EXPECT_EQ(choose(Operation::kAllGather, 8e6, {2, 8}, flat), Algorithm::kDirect);
+}
+
+}  // namespace
+}  // namespace strait::collective
