@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "strait/collective/nesting.h"
+
 namespace strait::collective {
 
 Spread spread_of(const Cluster& cluster, const std::vector<int64_t>& members) {
@@ -34,7 +36,8 @@ std::vector<double> relative_traffic(Operation operation, Algorithm algorithm,
     const double here = static_cast<double>(within);
     double elements =
         algorithm == Algorithm::kHierarchical ? members / below - members / here : here - below;
-    if (operation == Operation::kBarrier) elements = 0;
+    const bool pairwise = operation == Operation::kSend || operation == Operation::kReceive;
+    if (operation == Operation::kBarrier || pairwise) elements = 0;
     traffic.push_back(phases(operation) * elements);
     below = here;
   }
@@ -81,6 +84,13 @@ Algorithm choose(Operation operation, double vector_bytes, const Spread& spread,
   const double hierarchical =
       transfer_seconds(decisive, Algorithm::kHierarchical, vector_bytes, spread, cluster);
   return hierarchical < direct ? Algorithm::kHierarchical : Algorithm::kDirect;
+}
+
+void choose_form(Request& request, int64_t vector_bytes, const Cluster& cluster,
+                 const std::vector<int64_t>& members) {
+  request.algorithm = choose(request.operation, static_cast<double>(vector_bytes),
+                             spread_of(cluster, members), cluster);
+  if (request.algorithm == Algorithm::kHierarchical) request.nest = nest_of(cluster, members);
 }
 
 }  // namespace strait::collective

@@ -33,4 +33,9 @@ double transfer_seconds(Operation operation, Algorithm algorithm, double vector_
 Algorithm choose(Operation operation, double vector_bytes, const Spread& spread,
                  const Cluster& cluster);
 
+/// Sets algorithm and nest of `request`, whose whole vector has `vector_bytes`. `members`: ranks behind the
+/// positions, ascending.
+void choose_form(Request& request, int64_t vector_bytes, const Cluster& cluster,
+                 const std::vector<int64_t>& members);
+
 }  // namespace strait::collective

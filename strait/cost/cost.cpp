@@ -1,8 +1,10 @@
 #include "strait/cost/cost.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "strait/base/errors.h"
+#include "strait/collective/choose.h"
 #include "strait/collective/of_op.h"
 #include "strait/program/transfer.h"
 
@@ -23,17 +25,19 @@ int64_t members_within(const Group& group, const Cluster& cluster, int64_t level
   return std::min(group.size, ranks / group.stride);
 }
 
-int64_t exchanges(OpKind kind) {
-  switch (kind) {
-    case OpKind::kAllGather:
-    case OpKind::kAllToAll:
-    case OpKind::kReduceScatter:
-      return 1;
-    case OpKind::kAllReduce:
-      return 2;
-    default:
-      return 0;
-  }
+/// How a group lies on the levels.
+collective::Spread spread_of(const Group& group, const Cluster& cluster) {
+  collective::Spread spread;
+  for (size_t level = 0; level < cluster.levels.size(); ++level)
+    spread.push_back(members_within(group, cluster, static_cast<int64_t>(level)));
+  return spread;
+}
+
+/// Bytes of the whole vector that the group of `rank` moves.
+double vector_bytes(const Program& program, const Op& op, int64_t rank) {
+  if (op.kind == OpKind::kBarrier) return 0;
+  return static_cast<double>(program::transfer_partition(program, op, rank).elements *
+                             dtype_bytes(program::transfer_array(program, op).dtype));
 }
 
 class Pricer {
@@ -88,7 +92,17 @@ class Pricer {
     } else {
       bytes = groups * op.partition.elements * element;
     }
-    return collective_bytes(op.kind, bytes, group, cluster_);
+    std::vector<int64_t> by_level;
+    const collective::Spread spread = spread_of(group, cluster_);
+    for (const double share : collective::relative_traffic(collective::operation_of(op.kind),
+                                                           algorithm_of(op, spread), spread))
+      by_level.push_back(bytes * std::llround(share));
+    return by_level;
+  }
+
+  collective::Algorithm algorithm_of(const Op& op, const collective::Spread& spread) const {
+    return collective::choose(collective::operation_of(op.kind), vector_bytes(program_, op, 0),
+                              spread, cluster_);
   }
 
   const Program& program_;
@@ -97,18 +111,6 @@ class Pricer {
 };
 
 }  // namespace
-
-std::vector<int64_t> collective_bytes(OpKind kind, int64_t vector_bytes, const Group& group,
-                                      const Cluster& cluster) {
-  std::vector<int64_t> bytes(cluster.levels.size(), 0);
-  int64_t inside = 1;
-  for (size_t level = 0; level < bytes.size(); ++level) {
-    const int64_t members = members_within(group, cluster, static_cast<int64_t>(level));
-    bytes[level] = exchanges(kind) * vector_bytes * (members - inside);
-    inside = members;
-  }
-  return bytes;
-}
 
 double compute_seconds(const Program& program, const Op& op, const Cluster& cluster) {
   double rate = cluster.flops_per_second_fp32;
@@ -126,29 +128,11 @@ double transfer_seconds(const Program& program, const Op& op, int64_t rank,
                         const Cluster& cluster) {
   const Group& group = program.groups[op.group];
   if (group.size == 1) return 0;
-  const program::Partition split = program::transfer_partition(program, op, rank);
-  double vector = 0;
-  if (op.kind != OpKind::kBarrier)
-    vector = static_cast<double>(split.elements *
-                                 dtype_bytes(program::transfer_array(program, op).dtype));
-  double slowest = 0, latency = 0;
-  int64_t inside = 1;
-  for (size_t l = 0; l < cluster.levels.size(); ++l) {
-    const Level& level = cluster.levels[l];
-    const int64_t members = members_within(group, cluster, static_cast<int64_t>(l));
-    if (members > inside) {
-      // Bytes a member takes over this level; ranks of one group below share that group's links.
-      const double bytes =
-          vector * static_cast<double>(members - inside) / static_cast<double>(group.size);
-      const int64_t sharing = l == 0 ? 1 : cluster.group_size(static_cast<int64_t>(l) - 1);
-      slowest = std::max(slowest, bytes * static_cast<double>(sharing) /
-                                      (level.bytes_per_second * static_cast<double>(level.links)));
-      latency = std::max(latency, level.latency_seconds);
-    }
-    inside = members;
-  }
-  const double rounds = static_cast<double>(std::max<int64_t>(1, exchanges(op.kind)));
-  return rounds * (slowest + latency);
+  const double vector = vector_bytes(program, op, rank);
+  const collective::Operation operation = collective::operation_of(op.kind);
+  const collective::Spread spread = spread_of(group, cluster);
+  return collective::transfer_seconds(
+      operation, collective::choose(operation, vector, spread, cluster), vector, spread, cluster);
 }
 
 Cost price(const Program& program, const Cluster& cluster) {

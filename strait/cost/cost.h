@@ -20,19 +20,12 @@ struct Cost {
   std::vector<int64_t> level_bytes;  // payload per level, summed over all ranks
 };
 
-/// Bytes that one collective sends over each level, summed over the members of one group, in closed form:
-/// all-gather and reduce-scatter of V bytes: V (m_l - m_{l-1}) over level l, where m_l members of the
-/// group share one group of level l; all-reduce twice that. Cost: O(levels).
-std::vector<int64_t> collective_bytes(program::OpKind kind, int64_t vector_bytes,
-                                      const program::Group& group, const Cluster& cluster);
-
 /// Seconds of one compute op: floating-point operations over the rate of the dtype plus bytes over the
 /// memory rate.
 double compute_seconds(const program::Program& program, const program::Op& op,
                        const Cluster& cluster);
 
-/// Seconds of one transfer on an idle lane, direct algorithm: the busiest level decides; latency per
-/// exchange.
+/// Seconds of one transfer on an idle lane, by the algorithm that collective::choose takes.
 double transfer_seconds(const program::Program& program, const program::Op& op, int64_t rank,
                         const Cluster& cluster);
 

@@ -4,6 +4,7 @@
 #include <unordered_map>
 
 #include "strait/base/errors.h"
+#include "strait/collective/choose.h"
 #include "strait/collective/of_op.h"
 #include "strait/collective/schedule.h"
 #include "strait/cost/cost.h"
@@ -24,9 +25,11 @@ collective::Operation operation_of(OpKind kind) {
   return kind == OpKind::kReceive ? collective::Operation::kSend : collective::operation_of(kind);
 }
 
-/// The schedule of `op` in the group of ranks that starts at `base`.
-collective::Schedule schedule_of(const Program& program, const Op& op, int64_t base) {
+/// The schedule of `op` among `ranks`, one group of the program.
+collective::Schedule schedule_of(const Program& program, const Op& op, const Cluster& cluster,
+                                 const std::vector<int64_t>& ranks) {
   const program::Group& group = program.groups[op.group];
+  const int64_t base = ranks.front();
   collective::Request request;
   request.operation = operation_of(op.kind);
   request.members = group.size;
@@ -41,6 +44,8 @@ collective::Schedule schedule_of(const Program& program, const Op& op, int64_t b
   } else {
     for (int64_t part = 0; part < group.size; ++part) request.counts.push_back(split.count(part));
   }
+  const int64_t bytes = split.elements * dtype_bytes(program::transfer_array(program, op).dtype);
+  collective::choose_form(request, bytes, cluster, ranks);
   return collective::make_schedule(request);
 }
 
@@ -143,10 +148,12 @@ std::vector<int64_t> scheduled_bytes(const Program& program, const Op& op, const
   const int64_t element = dtype_bytes(program::transfer_array(program, op).dtype);
   for (int64_t rank = 0; rank < program.ranks; ++rank) {
     if (group.base(rank) != rank) continue;  // one visit per group
-    for (const collective::Transfer& transfer : schedule_of(program, op, rank).transfers) {
+    std::vector<int64_t> ranks;
+    for (int64_t at = 0; at < group.size; ++at) ranks.push_back(group.member(rank, at));
+    for (const collective::Transfer& transfer :
+         schedule_of(program, op, cluster, ranks).transfers) {
       if (transfer.from == transfer.to) continue;
-      const int64_t level =
-          cluster.level_between(group.member(rank, transfer.from), group.member(rank, transfer.to));
+      const int64_t level = cluster.level_between(ranks[transfer.from], ranks[transfer.to]);
       bytes[level] += transfer.elements * element;
     }
   }

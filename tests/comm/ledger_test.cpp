@@ -4,6 +4,7 @@
 
 #include <map>
 
+#include "strait/collective/nesting.h"
 #include "strait/collective/traffic.h"
 #include "tests/comm/thread_ranks.h"
 
@@ -84,7 +85,9 @@ std::map<std::pair<int64_t, int64_t>, int64_t> counted_bytes(const Exchange& exc
   return result;
 }
 
-std::vector<Request> requests(int64_t n) {
+std::vector<Request> requests(const Cluster& cluster, const std::vector<int64_t>& members) {
+  const int64_t n = static_cast<int64_t>(members.size());
+  const collective::Nest nest = collective::nest_of(cluster, members);
   std::vector<int64_t> even(n, 50), uneven(n), square(n * n);
   for (int64_t part = 0; part < n; ++part) uneven[part] = (part * 7 + 5) % 6;
   for (int64_t cell = 0; cell < n * n; ++cell) square[cell] = (cell * 11 + 4) % 7;
@@ -93,11 +96,19 @@ std::vector<Request> requests(int64_t n) {
        {Operation::kAllGather, Operation::kReduceScatter, Operation::kAllReduce})
     for (const Algorithm algorithm : {Algorithm::kDirect, Algorithm::kRing})
       for (const auto& counts : {even, uneven})
-        result.push_back({operation, algorithm, n, counts, 0, 0});
-  result.push_back({Operation::kAllToAll, Algorithm::kDirect, n, square, 0, 0});
-  result.push_back({Operation::kBroadcast, Algorithm::kDirect, n, {9}, n / 2, 0});
-  result.push_back({Operation::kBarrier, Algorithm::kDirect, n, {}, 0, 0});
-  if (n > 1) result.push_back({Operation::kSend, Algorithm::kDirect, n, {9}, n - 1, 0});
+        result.push_back({operation, algorithm, n, counts, 0, 0, {}});
+  for (const Operation operation :
+       {Operation::kAllGather, Operation::kReduceScatter, Operation::kAllReduce})
+    for (const auto& counts : {even, uneven}) {
+      result.push_back({operation, Algorithm::kHierarchical, n, counts, 0, 0, nest});
+      if (collective::is_power_of_two(n))
+        result.push_back({operation, Algorithm::kRecursive, n, counts, 0, 0, {}});
+    }
+  result.push_back({Operation::kBroadcast, Algorithm::kHierarchical, n, {9}, n / 2, 0, nest});
+  result.push_back({Operation::kAllToAll, Algorithm::kDirect, n, square, 0, 0, {}});
+  result.push_back({Operation::kBroadcast, Algorithm::kDirect, n, {9}, n / 2, 0, {}});
+  result.push_back({Operation::kBarrier, Algorithm::kDirect, n, {}, 0, 0, {}});
+  if (n > 1) result.push_back({Operation::kSend, Algorithm::kDirect, n, {9}, n - 1, 0, {}});
   return result;
 }
 
@@ -106,7 +117,7 @@ TEST(Ledger, EqualsTheScheduleForEveryOperationGroupAndLevel) {
   const std::vector<std::vector<int64_t>> groups = {{0},       {0, 1},       {0, 2},
                                                     {1, 2, 3}, {0, 2, 4, 6}, all_ranks(8)};
   for (const auto& members : groups)
-    for (const Request& request : requests(static_cast<int64_t>(members.size())))
+    for (const Request& request : requests(cluster, members))
       EXPECT_EQ(counted_bytes(exchange(request, members, cluster)),
                 expected_bytes(collective::make_schedule(request), cluster, members))
           << collective::algorithm_name(request.algorithm) << " "
@@ -115,7 +126,7 @@ TEST(Ledger, EqualsTheScheduleForEveryOperationGroupAndLevel) {
 
 TEST(Ledger, NoticesAChunkSentTwiceOrDropped) {
   const Cluster cluster = test_cluster(4);
-  const Request request{Operation::kReduceScatter, Algorithm::kDirect, 4, {3, 4, 5, 6}, 0, 0};
+  const Request request{Operation::kReduceScatter, Algorithm::kDirect, 4, {3, 4, 5, 6}, 0, 0, {}};
   const auto counted = counted_bytes(exchange(request, all_ranks(4), cluster));
   const collective::Schedule schedule = collective::make_schedule(request);
   ASSERT_EQ(counted, expected_bytes(schedule, cluster, all_ranks(4)));
@@ -133,8 +144,8 @@ TEST(Ledger, ClosedFormsWrittenOut) {
   const Cluster cluster = test_cluster(4);  // pairs {0,1} {2,3}
   const int64_t v = 4 * 50 * 8, two = 2;    // bytes of the whole vector, operations
   const auto sum_by_level = [&](Operation operation) {
-    const auto result =
-        exchange({operation, Algorithm::kDirect, 4, {50, 50, 50, 50}, 0, 0}, all_ranks(4), cluster);
+    const auto result = exchange({operation, Algorithm::kDirect, 4, {50, 50, 50, 50}, 0, 0, {}},
+                                 all_ranks(4), cluster);
     Ledger all;
     for (const Ledger& ledger : result.ledgers) all.merge(ledger);
     return std::vector<int64_t>{all.payload_bytes(0), all.payload_bytes(1)};

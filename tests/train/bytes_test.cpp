@@ -27,12 +27,14 @@ struct Case {
 using Bytes = std::map<std::pair<std::string, int64_t>, int64_t>;
 
 /// One vector of V bytes moved by one exchange among `group` ranks, `stride` apart, `groups` such groups in
-/// the world: over the inner level of pairs (level 0) and over the rest (level 1).
+/// the world: over the inner level of pairs (level 0) and over the rest (level 1). Hierarchical where the
+/// group spans several pairs: across, a byte enters each further pair once; a few agreed scalars go direct.
 void add_exchange(Bytes& bytes, const std::string& operation, int64_t vector_bytes, int64_t group,
-                  int64_t stride) {
+                  int64_t stride, bool direct = false) {
   const int64_t in_pair = stride == 1 ? std::min<int64_t>(group, 2) : 1;
-  bytes[{operation, 0}] += vector_bytes * (in_pair - 1);
-  bytes[{operation, 1}] += vector_bytes * (group - in_pair);
+  const int64_t pairs = group / in_pair;
+  bytes[{operation, 0}] += vector_bytes * (direct ? in_pair - 1 : group - pairs);
+  bytes[{operation, 1}] += vector_bytes * (direct ? group - in_pair : pairs - 1);
 }
 
 /// The closed forms of one optimizer step, summed over all ranks; M = bytes of a unit.
@@ -63,7 +65,7 @@ Bytes closed_form(const Case& c, const strategy::Design& design, int64_t inner) 
       add_exchange(bytes, "all-reduce", 2 * times * m, groups, inner);
     }
   }
-  add_exchange(bytes, "all-reduce", 2 * kAgreedBytes, n, 1);
+  add_exchange(bytes, "all-reduce", 2 * kAgreedBytes, n, 1, true);
   std::erase_if(bytes, [](const auto& row) { return row.second == 0; });
   return bytes;
 }

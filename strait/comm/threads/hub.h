@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,8 +28,8 @@ struct ThreadFaults {
 };
 
 struct ThreadWorldOptions {
-  collective::Algorithm algorithm =
-      collective::Algorithm::kDirect;  // ring where an operation has it
+  /// Where an operation has this form; without it, what collective::choose takes.
+  std::optional<collective::Algorithm> algorithm;
   double spin_seconds = -1.0;  // how long a wait spins before it blocks; < 0: by ranks and cores
   ThreadFaults faults;
 };

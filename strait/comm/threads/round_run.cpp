@@ -1,11 +1,11 @@
 #include "strait/comm/threads/round_run.h"
 
 #include <algorithm>
-#include <numeric>
 #include <string>
 
 #include "strait/collective/schedule.h"
 #include "strait/comm/call_check.h"
+#include "strait/comm/call_form.h"
 #include "strait/comm/sums.h"
 
 namespace strait::comm {
@@ -23,6 +23,8 @@ class RoundRun {
         sequence_(sequence),
         me_(position),
         call_(call),
+        form_(
+            form_of(*call, rounds.members(), rounds.hub().cluster, rounds.hub().options.algorithm)),
         round_(rounds.find(sequence)),
         deadline_(deadline_after(call->deadline_seconds)) {}
 
@@ -42,34 +44,17 @@ class RoundRun {
 
  private:
   void arrive(std::vector<char>& scratch) {
-    const bool ring = algorithm() == collective::Algorithm::kRing;
-    const bool reduces =
-        call_->operation == Operation::kReduceScatter || call_->operation == Operation::kAllReduce;
-    // Where others read the destination they must find the result, not what it is to be added to.
-    staged_ = call_->accumulate && (call_->operation == Operation::kAllReduce ||
-                                    (ring && call_->operation == Operation::kAllGather));
-    const int64_t bytes = whole_bytes() * ((staged_ ? 1 : 0) + (ring && reduces ? 1 : 0));
+    const int64_t bytes =
+        form_.whole_bytes * ((form_.staged ? 1 : 0) + (form_.needs_scratch ? 1 : 0));
     if (static_cast<int64_t>(scratch.size()) < bytes) scratch.resize(bytes);
-    char* partial_sums = scratch.data() + (staged_ ? whole_bytes() : 0);
-    round_->offers[me_] = {call_, call_->source, staged_ ? scratch.data() : call_->destination,
+    char* partial_sums = scratch.data() + (form_.staged ? form_.whole_bytes : 0);
+    round_->offers[me_] = {call_, call_->source, form_.staged ? scratch.data() : call_->destination,
                            partial_sums};
     round_->progress[me_].store(0);
     round_->arrived.fetch_add(1);
     rounds_.signal().notify();
     wait([&] { return round_->arrived.load() == rounds_.size(); },
          [&](int64_t member) { return round_->progress[member].load() == Round::kAbsent; });
-  }
-
-  int64_t whole_bytes() const {
-    return std::accumulate(call_->counts.begin(), call_->counts.end(), int64_t{0}) *
-           dtype_bytes(call_->dtype);
-  }
-
-  collective::Algorithm algorithm() const {
-    const bool has_ring = call_->operation == Operation::kAllGather ||
-                          call_->operation == Operation::kReduceScatter ||
-                          call_->operation == Operation::kAllReduce;
-    return has_ring ? rounds_.hub().options.algorithm : collective::Algorithm::kDirect;
   }
 
   void agree() const {
@@ -84,10 +69,8 @@ class RoundRun {
   }
 
   collective::Request request() const {
-    collective::Request request{call_->operation, algorithm(),
-                                rounds_.size(),   part_counts(*call_, rounds_.size()),
-                                call_->peer,      0};
-    if (call_->operation != Operation::kAllToAll) return request;
+    if (call_->operation != Operation::kAllToAll) return form_.request;
+    collective::Request request = form_.request;
     request.counts.clear();
     for (const Offer& offer : round_->offers)
       request.counts.insert(request.counts.end(), offer.call->counts.begin(),
@@ -108,9 +91,9 @@ class RoundRun {
       take(transfers.data() + begin, static_cast<int64_t>(end - begin));
       round_->end_reading();
     }
-    if (staged_)
+    if (form_.staged && call_->destination)
       sum_in_order(call_->dtype, {round_->offers[me_].destination}, call_->destination,
-                   whole_bytes() / dtype_bytes(call_->dtype), true);
+                   form_.whole_bytes / dtype_bytes(call_->dtype), true);
   }
 
   /// All transfers of the steps before `step` are made.
@@ -147,7 +130,7 @@ class RoundRun {
       count_bytes(transfers[i]);
     }
     const bool accumulate =
-        call_->accumulate && !staged_ && first.destination == Place::kDestination;
+        call_->accumulate && !form_.staged && first.destination == Place::kDestination;
     if (count == 1 && !accumulate)
       copy_bytes(sources[0], destination, first.elements * dtype_bytes(call_->dtype));
     else
@@ -208,9 +191,9 @@ class RoundRun {
   const int64_t sequence_;
   const int64_t me_;
   const std::shared_ptr<const Call> call_;
+  const CallForm form_;
   const std::shared_ptr<Round> round_;
   const SteadyTime deadline_;
-  bool staged_ = false;
 };
 
 }  // namespace
