@@ -207,11 +207,15 @@ class RandomProgram {
     Op op;
     op.kind = OpKind::kCopy;
     const Kind& kind = pick(kinds_);
+    const std::vector<std::vector<Value>> before = values_;
     const Operand from = readable(kind);
     read(from);
     maybe_wait(op);
     const Operand to = writable(kind, kCompute, &from);
-    if (to.array < 0) return;
+    if (to.array < 0) {
+      values_ = before;  // no op, so nothing has been read
+      return;
+    }
     op.reads = {from};
     op.writes = {to};
     wrote(to, kCompute);
@@ -265,12 +269,16 @@ class RandomProgram {
     const int64_t size = classes_[0].groups[group].size;
     if (op_kind == OpKind::kAllToAll) op.partition.grain = op.partition.elements / size;
     if (op_kind == OpKind::kBroadcast) op.peer.constant = below(size);
+    const std::vector<std::vector<Value>> before = values_;
     const Operand source = readable(from);
     read(source);
     maybe_wait(op);
     const bool may_alias = op_kind == OpKind::kAllReduce || op_kind == OpKind::kBroadcast;
     Operand target = may_alias && below(3) == 0 ? source : writable(to, op.stream, &source);
-    if (target.array < 0) return;
+    if (target.array < 0) {
+      values_ = before;  // no op, so nothing has been read
+      return;
+    }
     const bool reduces = op_kind == OpKind::kReduceScatter || op_kind == OpKind::kAllReduce;
     const bool exists = values_[target.array][target.index.constant].live;
     op.accumulate = reduces && exists && !(target == source) && below(2) == 0;
