@@ -41,6 +41,7 @@ Json sample_command(const cli::Command& command, cli::Output& output) {
   const int threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   const Dtype dtype = run.train.precision == "fp64" ? Dtype::kFloat64 : Dtype::kFloat32;
   train::Generator generator(shape, dtype, threads, worlds->world(0), reader);
+  reader.verify_share(0, 1);
   const cli::SampleArguments& arguments = command.sample;
   const train::Sampling sampling{arguments.temperature, arguments.top_k, arguments.top_p,
                                  static_cast<uint64_t>(arguments.seed)};

@@ -15,6 +15,7 @@
 #include "strait/base/errors.h"
 #include "strait/base/file.h"
 #include "strait/checkpoint/hash.h"
+#include "strait/checkpoint/reader.h"
 #include "strait/checkpoint/safetensors.h"
 
 namespace strait::checkpoint {
@@ -157,7 +158,7 @@ std::string nearest_checkpoint(const fs::path& wanted) {
   });
 }
 
-void check_files(const fs::path& folder, const Manifest& manifest) {
+void check_sizes(const fs::path& folder, const Manifest& manifest) {
   for (const FileRecord& file : manifest.files) {
     std::error_code error;
     const auto bytes = fs::file_size(folder / file.name, error);
@@ -226,7 +227,7 @@ std::string publish(const std::string& temporary_folder, const Manifest& manifes
   } catch (const UserError& error) {  // here the manifest is ours, not a user's
     throw InternalError(fmt::format("publish: {}", error.what()), error.place());
   }
-  check_files(temporary, manifest);
+  check_sizes(temporary, manifest);
   settle_replaced(hidden(final_path, kReplaced));
   write_file_atomically((temporary / kManifestFile).string(), manifest_text(manifest));
   rename_into_place(temporary, final_path);
@@ -255,18 +256,16 @@ void remove_older(const std::string& newest, int64_t keep) {
 
 void abandon(const std::string& temporary_folder) { remove_folder(temporary_folder); }
 
-bool is_complete(const std::string& folder) {
+std::string damage_of(const std::string& folder) {
   try {
-    const Manifest manifest = read_manifest(folder);
-    return std::all_of(manifest.files.begin(), manifest.files.end(), [&](const FileRecord& file) {
-      std::error_code error;
-      const auto bytes = fs::file_size(fs::path(folder) / file.name, error);
-      return !error && static_cast<int64_t>(bytes) == file.bytes;
-    });
-  } catch (const UserError&) {
-    return false;
+    verify_files(read_manifest(folder), folder, false);
+    return "";
+  } catch (const UserError& error) {
+    return error.what();
   }
 }
+
+bool is_complete(const std::string& folder) { return damage_of(folder).empty(); }
 
 std::vector<std::string> complete_checkpoints(const std::string& run_dir) {
   std::vector<std::pair<int64_t, std::string>> found;
@@ -289,6 +288,24 @@ std::optional<std::string> latest_complete(const std::string& run_dir) {
   return std::nullopt;
 }
 
+std::optional<std::string> newest_checkpoint(const std::string& run_dir) {
+  fs::path newest;
+  for (const fs::path& entry : entries_of(checkpoints_of(run_dir)))
+    if (step_of(entry) >= 0 && (newest.empty() || step_of(entry) > step_of(newest))) newest = entry;
+  if (newest.empty()) return std::nullopt;
+  const std::string damage = damage_of(newest.string());
+  if (damage.empty()) return newest.string();
+  const auto whole = latest_complete(run_dir);
+  ErrorPlace place;
+  place.file = newest.string();
+  throw UserError(
+      fmt::format(
+          "the newest checkpoint {} is damaged: {}; {}", newest.string(), damage,
+          whole ? "the newest whole one is " + *whole + ": name it, or remove the damaged folder"
+                : "the run has no whole one: remove the folder to begin again"),
+      place);
+}
+
 void clean_partial(const std::string& run_dir) {
   for (const fs::path& entry : entries_of(checkpoints_of(run_dir))) {
     if (!final_of(entry, kReplaced).empty()) settle_replaced(entry);
@@ -300,7 +317,7 @@ std::string resolve_checkpoint(const std::string& path) {
   fs::path folder = fs::path(path).lexically_normal();
   if (!folder.has_filename()) folder = folder.parent_path();  // a trailing slash
   if (is_there(folder / kManifestFile)) return folder.string();
-  if (const auto latest = latest_complete(folder.string())) return *latest;
+  if (const auto newest = newest_checkpoint(folder.string())) return *newest;
   ErrorPlace place;
   place.file = path;
   if (is_folder(folder / "checkpoints"))

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <set>
 
 #include "strait/base/errors.h"
 #include "strait/base/file.h"
@@ -50,7 +51,9 @@ std::string problem_of(const FileRecord& record, const std::string& path, bool w
 
 struct CheckpointReader::VerifiedFile {
   std::mutex mutex;
-  std::unique_ptr<SafetensorsFile> file;  // set once verified
+  std::set<std::string> tensors;          // that the manifest lists
+  bool checked = false;                   // size and hash
+  std::unique_ptr<SafetensorsFile> file;  // set once checked and needed
 };
 
 CheckpointReader::CheckpointReader(const std::string& path)
@@ -63,6 +66,8 @@ CheckpointReader::CheckpointReader(const std::string& path)
               [](const auto* a, const auto* b) { return a->range.begin < b->range.begin; });
   for (const FileRecord& file : manifest_.files)
     files_[file.name] = std::make_unique<VerifiedFile>();
+  for (const ShardRecord& shard : manifest_.shards)
+    files_.at(shard.file)->tensors.insert(shard_tensor_name(shard.range));
 }
 
 CheckpointReader::~CheckpointReader() = default;
@@ -91,9 +96,28 @@ const SafetensorsFile& CheckpointReader::verified(const std::string& name) const
     auto file = std::make_unique<SafetensorsFile>(path);
     if (std::string problem = hash_problem(expected, file->file().hash()); !problem.empty())
       refuse(path, problem);
+    for (const TensorInfo& tensor : file->tensors())
+      if (!entry.tensors.contains(tensor.name))
+        refuse(path,
+               fmt::format("holds the tensor {}, which the manifest does not list", tensor.name));
     entry.file = std::move(file);
+    entry.checked = true;
   }
   return *entry.file;
+}
+
+void CheckpointReader::verify_share(int64_t rank, int64_t ranks) const {
+  for (size_t i = static_cast<size_t>(rank); i < manifest_.files.size();
+       i += static_cast<size_t>(ranks)) {
+    const FileRecord& expected = manifest_.files[i];
+    VerifiedFile& entry = *files_.at(expected.name);
+    const std::lock_guard lock(entry.mutex);
+    if (entry.checked) continue;
+    const std::string path = path_ + "/" + expected.name;
+    if (std::string problem = problem_of(expected, path, true); !problem.empty())
+      refuse(path, problem);
+    entry.checked = true;
+  }
 }
 
 const std::vector<const ShardRecord*>& CheckpointReader::shards_of(const StateRange& range) const {

@@ -16,10 +16,11 @@ namespace strait::checkpoint {
 
 /// An open checkpoint. A file's size and hash are checked once, before anything is taken from it.
 /// Thread-safe: ranks that are threads may share one reader.
-/// Errors: UserError naming the file for everything that is missing, cut off or changed.
+/// Errors: UserError naming the file for everything that is missing, cut off or changed, or
+/// that holds a tensor which the manifest does not list.
 class CheckpointReader {
  public:
-  /// `path` is a checkpoint folder or a run folder (its latest complete checkpoint is taken).
+  /// `path` is a checkpoint folder or a run folder (its newest checkpoint is taken).
   explicit CheckpointReader(const std::string& path);
   ~CheckpointReader();
 
@@ -31,6 +32,10 @@ class CheckpointReader {
   /// is named), the range reaches beyond the unit, a part is in no file, or the dtype is another.
   /// Cost: reads the range, and once every file that holds a part of it.
   void load(const StateRange& range, std::span<std::byte> destination) const;
+
+  /// Checks the hashes of every `ranks`-th file, from the `rank`-th on, that were not checked yet: after
+  /// all ranks have loaded and called this, no file of the checkpoint is unchecked.
+  void verify_share(int64_t rank, int64_t ranks) const;
 
   /// Contents of tokenizer.json, run.toml, ..., verified.
   std::string read_text(const std::string& name) const;

@@ -83,7 +83,7 @@ RunFolder prepare_run_folder(const Run& run) {
         place("output.run_dir", folder.path));
   make_folder(folder.path);
   checkpoint::clean_partial(folder.path);
-  if (resume == "auto") folder.checkpoint = checkpoint::latest_complete(folder.path);
+  if (resume == "auto") folder.checkpoint = checkpoint::newest_checkpoint(folder.path);
   return folder;
 }
 

@@ -97,6 +97,7 @@ Trainer::Trainer(Shared& shared, comm::World& world)
                        moment_states(job_.design.run.optimizer));
   if (job_.resume) {
     load_parts(parts_, job_.design.shape, *job_.resume);
+    job_.resume->verify_share(rank_, job_.design.batch.ranks);
     const checkpoint::Manifest& manifest = job_.resume->manifest();
     updates_ = manifest.extra.at("updates").as_integer();
     first_step_ = manifest.step;

@@ -47,6 +47,25 @@ TEST(Checkpoint, LatestIsTheHighestCompleteStep) {
   EXPECT_EQ(latest_complete(run.path()), folder + "step-00000005");
 }
 
+TEST(Checkpoint, ADamagedNewestOneIsNotPassedOver) {
+  const TemporaryFolder run;
+  EXPECT_EQ(newest_checkpoint(run.path()), std::nullopt);
+  const std::string old = save_example(run.path(), 1, 2), newest = save_example(run.path(), 2, 2);
+  EXPECT_EQ(newest_checkpoint(run.path()), newest);
+  for (const char* name : {"rank-00001.safetensors", "run.toml", "manifest.json"}) {
+    fs::rename(newest + "/" + name, run.path() + "/away");
+    for (const auto& ask : std::vector<std::function<void()>>{
+             [&] { newest_checkpoint(run.path()); }, [&] { resolve_checkpoint(run.path()); }})
+      EXPECT_THAT(message_of<UserError>(ask),
+                  AllOf(HasSubstr(newest + "/" + name), HasSubstr("newest whole one is " + old)));
+    fs::rename(run.path() + "/away", newest + "/" + name);
+  }
+  fs::remove_all(old);
+  fs::remove(newest + "/manifest.json");
+  EXPECT_THAT(message_of<UserError>([&] { newest_checkpoint(run.path()); }),
+              HasSubstr("no whole one"));
+}
+
 TEST(Checkpoint, NothingIsVisibleBeforePublish) {
   const TemporaryFolder run;
   save_example(run.path(), 1, 1);

@@ -125,9 +125,12 @@ class DamagedRankFile : public ::testing::Test {
   std::string load_error() const {
     const CheckpointReader reader(path_);
     std::vector<std::byte> memory(4 * 4);
-    return message_of<UserError>([&] {
+    try {
       reader.load({"blocks.0", kMaster, 50, 54, Dtype::kFloat32}, memory);
-    });
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "";
   }
 };
 
@@ -165,6 +168,82 @@ TEST_F(DamagedRankFile, FileOfAnotherStepIsFound) {
   const std::string other = save_example(run_.path(), 2, 2);
   overwrite(file_, read_file(other + "/rank-00001.safetensors"));
   EXPECT_THAT(load_error(), HasSubstr("corrupt"));
+}
+
+/// A rank file with another content, and a manifest that lists its new hash.
+void replace_rank_file(const std::string& path, const std::vector<TensorView>& tensors) {
+  const WrittenFile written = write_safetensors(path + "/rank-00001.safetensors", tensors);
+  Manifest manifest = read_manifest(path);
+  for (FileRecord& file : manifest.files)
+    if (file.name == "rank-00001.safetensors") file = {file.name, written.bytes, written.hash};
+  overwrite(path + "/manifest.json", manifest_text(manifest));
+}
+
+// Of a file whose hash is right, so that only its contents can betray it.
+TEST_F(DamagedRankFile, TensorsThatTheManifestDoesNotDescribeAreRefused) {
+  const ExampleShards shards(1, 1, 2);
+  std::vector<TensorView> tensors;
+  for (const ShardView& view : shards.views) {
+    const int64_t elements = view.range.end - view.range.begin;
+    if (elements == 0) continue;
+    tensors.push_back({shard_tensor_name(view.range),
+                       view.range.dtype,
+                       {elements},
+                       std::span(static_cast<const std::byte*>(view.data),
+                                 static_cast<size_t>(elements * dtype_bytes(view.range.dtype)))});
+  }
+  const auto blocks = std::find_if(tensors.begin(), tensors.end(), [](const TensorView& tensor) {
+    return tensor.name.starts_with("blocks.0/master/");
+  });
+  ASSERT_NE(blocks, tensors.end());
+  replace_rank_file(path_, tensors);
+  EXPECT_EQ(load_error(), "") << "the same tensors";
+
+  std::vector<TensorView> more = tensors;
+  more.push_back({"blocks.0/gradient/0-1", Dtype::kByte, {1}, tensors.front().data.first(1)});
+  replace_rank_file(path_, more);
+  EXPECT_THAT(load_error(), AllOf(HasSubstr("rank-00001"), HasSubstr("blocks.0/gradient/0-1")));
+
+  const TensorView whole = *blocks;
+  blocks->dtype = Dtype::kInt32;
+  replace_rank_file(path_, tensors);
+  EXPECT_THAT(load_error(), AllOf(HasSubstr("rank-00001"), HasSubstr(whole.name)));
+  *blocks = whole;
+  blocks->dims = {whole.dims.front() - 1};
+  blocks->data = whole.data.first(whole.data.size() - 4);
+  replace_rank_file(path_, tensors);
+  EXPECT_THAT(load_error(), AllOf(HasSubstr("rank-00001"), HasSubstr(whole.name)));
+  tensors.erase(blocks);
+  replace_rank_file(path_, tensors);
+  EXPECT_THAT(load_error(), AllOf(HasSubstr("rank-00001"), HasSubstr(whole.name)));
+}
+
+TEST(Reader, EveryFileIsCheckedByOneOfTheRanks) {
+  const TemporaryFolder run;
+  const std::string path = save_example(run.path(), 1, 3);
+  for (const int64_t ranks : {1, 2, 8}) {
+    for (const FileRecord& file : read_manifest(path).files) {
+      const std::string name = path + "/" + file.name, whole = read_file(name);
+      std::string changed = whole;
+      changed.back() = static_cast<char>(changed.back() ^ 4);
+      overwrite(name, changed);
+      const CheckpointReader reader(path);
+      int found = 0;
+      for (int64_t rank = 0; rank < ranks; ++rank) {
+        try {
+          reader.verify_share(rank, ranks);
+        } catch (const UserError& error) {
+          EXPECT_THAT(error.what(), HasSubstr(name));
+          EXPECT_EQ(error.place().file, name);
+          ++found;
+        }
+      }
+      EXPECT_EQ(found, 1) << file.name << " by " << ranks;
+      overwrite(name, whole);
+    }
+    const CheckpointReader reader(path);
+    for (int64_t rank = 0; rank < ranks; ++rank) EXPECT_NO_THROW(reader.verify_share(rank, ranks));
+  }
 }
 
 TEST(Reader, ParameterHashDoesNotDependOnTheLayout) {
