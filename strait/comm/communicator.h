@@ -12,6 +12,7 @@
 #include "strait/base/dtype.h"
 #include "strait/base/errors.h"
 #include "strait/collective/schedule.h"
+#include "strait/trace/flight.h"
 #include "strait/trace/ledger.h"
 
 namespace strait::comm {
@@ -41,8 +42,9 @@ struct Call {
   int64_t peer = 0;
   bool accumulate = false;
   double deadline_seconds = 120.0;
-  int64_t step = -1;  // for messages: optimizer step
-  std::string label;  // for messages: the op as the program prints it
+  int64_t step = -1;         // for messages: optimizer step
+  std::string label;         // for messages: the op as the program prints it
+  trace::FlightMark flight;  // told when the operation's turn comes and when it has ended
 };
 
 /// Outcome of an operation. Copies share it.

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <map>
 
-#include "strait/base/clock.h"
-
 namespace strait::comm {
 
 using trace::LaneStanding;
@@ -21,13 +19,13 @@ std::string_view Label::view() const {
           static_cast<size_t>(std::find(text.begin(), text.end(), '\0') - text.begin())};
 }
 
-void WaitRow::busy(std::string_view operation, int64_t step, int64_t index) {
+void WaitRow::busy(std::string_view operation, int64_t step, int64_t index, double now) {
   if (!writable(0)) return;
   Activity activity;
   activity.kind = 1;
   activity.step = step;
   activity.index = index;
-  activity.since = now_seconds();
+  activity.since = now;
   activity.operation = Label(operation);
   activity_.store(activity);
 }
@@ -154,6 +152,12 @@ Standing WaitRow::standing() const {
   for (const Lane& lane : lanes_)
     if (lane.communicator.load(std::memory_order_acquire) != 0)
       standing.lanes.push_back(lane_standing(lane));
+  if (gone_.load(std::memory_order_acquire) == 0) return standing;
+  for (const LaneStanding& lane : standing.lanes)
+    if (standing.kind == Standing::Kind::kWaiting && lane.communicator == standing.communicator &&
+        lane.turn != LaneStanding::Turn::kIdle)
+      standing.place = lane.place;
+  standing.kind = Standing::Kind::kMissing;
   return standing;
 }
 

@@ -11,6 +11,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "strait/base/clock.h"
 #include "strait/trace/verdict.h"
 
 namespace strait::comm {
@@ -40,7 +41,7 @@ class SharedCell {
       if (before % 2 == 0 && count_.load(std::memory_order_relaxed) == before) break;
     }
     T value;
-    std::memcpy(&value, raw.data(), sizeof(T));
+    std::memcpy(static_cast<void*>(&value), raw.data(), sizeof(T));
     return value;
   }
 
@@ -82,8 +83,8 @@ class WaitRow {
  public:
   static constexpr int kLanes = 24;
 
-  /// The rank's own thread is inside something that waits for no other rank.
-  void busy(std::string_view operation, int64_t step, int64_t index);
+  /// The rank's own thread is inside something that waits for no other rank, since `now`.
+  void busy(std::string_view operation, int64_t step, int64_t index, double now = now_seconds());
   /// The rank's own thread waits for its operations on `communicator`.
   void waits(uint64_t communicator);
   /// It waits for `peer` to take what it sent there.
@@ -91,8 +92,11 @@ class WaitRow {
                       int64_t step);
   /// The rank's program has ended.
   void ended();
-  /// From now on nothing is written: what a lost rank leaves behind.
+  /// From now on nothing is written. For whoever sets off the alarm, on all rows: what they show then
+  /// is what the verdicts and the flight records of all ranks are made from.
   void freeze() { frozen_.store(1, std::memory_order_release); }
+  /// The rank's process is gone, as another one knows; the row keeps its last words.
+  void mark_gone() { gone_.store(1, std::memory_order_release); }
 
   /// Number of the lane of a communicator, found or made; -1 when all lanes are taken: every call
   /// below then does nothing and the verdict knows less. `members`: ranks, ascending.
@@ -142,7 +146,7 @@ class WaitRow {
   }
   trace::LaneStanding lane_standing(const Lane& lane) const;
 
-  std::atomic<uint64_t> frozen_{0};
+  std::atomic<uint64_t> frozen_{0}, gone_{0};
   SharedCell<Activity> activity_;
   std::array<Lane, kLanes> lanes_{};
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "strait/program/operation_text.h"
 #include "strait/program/program.h"
 
 namespace strait::program {
@@ -10,6 +11,7 @@ namespace strait::program {
 namespace {
 
 constexpr size_t kStreamColumn = 76;
+constexpr char kMark = '\x01';
 
 const char* category_name(Category category) {
   switch (category) {
@@ -54,6 +56,7 @@ class Printer {
   }
 
   std::string op_text(const Op& op) const;
+  trace::OperationText marked_text(const Op& op);
   void add_nodes(const std::vector<Node>& nodes, size_t indent);
   void add_header();
   std::string take() { return std::move(text_); }
@@ -61,6 +64,7 @@ class Printer {
  private:
   void name_loops(const std::vector<Node>& nodes);
   std::string index_text(const Index& index) const;
+  bool mark_index(const Index& index) const;
   std::string operand_text(const Operand& operand) const;
   std::string list_text(const std::vector<Operand>& operands) const;
   std::string subject(const Op& op) const;
@@ -74,7 +78,8 @@ class Printer {
 
   const Program& program_;
   const std::vector<int64_t>* loops_;
-  std::vector<std::string> names_;  // by loop id
+  trace::OperationText* marked_ = nullptr;  // collects indices; their places in the text are kMark
+  std::vector<std::string> names_;          // by loop id
   std::string text_;
 };
 
@@ -93,6 +98,7 @@ void Printer::name_loops(const std::vector<Node>& nodes) {
 std::string Printer::index_text(const Index& index) const {
   if (index.loop < 0) return std::to_string(index.constant);
   const size_t loop = static_cast<size_t>(index.loop);
+  if (marked_ != nullptr && mark_index(index)) return {kMark};
   if (loops_ != nullptr && loop < loops_->size()) return std::to_string(evaluate(index, *loops_));
   const bool named = loop < names_.size() && !names_[loop].empty();
   const std::string name = named ? names_[loop] : fmt::format("loop{}", index.loop);
@@ -102,6 +108,32 @@ std::string Printer::index_text(const Index& index) const {
                                          : fmt::format("{}*{}", index.scale, name);
   if (index.constant != 0) text += fmt::format("{:+}", index.constant);
   return text;
+}
+
+/// False when the operation depends on too many loops.
+bool Printer::mark_index(const Index& index) const {
+  std::vector<int>& used = marked_->loops;
+  auto at = std::find(used.begin(), used.end(), index.loop);
+  if (at == used.end()) {
+    if (used.size() == trace::OperationText::kLoops) return false;
+    used.push_back(index.loop);
+    at = used.end() - 1;
+  }
+  marked_->indices.push_back({index.constant, static_cast<int>(at - used.begin()), index.scale});
+  return true;
+}
+
+trace::OperationText Printer::marked_text(const Op& op) {
+  trace::OperationText result;
+  marked_ = &result;
+  const std::string text = call(op);
+  marked_ = nullptr;
+  result.pieces.clear();
+  for (size_t begin = 0, end = 0; end != std::string::npos; begin = end + 1) {
+    end = text.find(kMark, begin);
+    result.pieces.push_back(text.substr(begin, end - begin));
+  }
+  return result;
 }
 
 std::string Printer::operand_text(const Operand& operand) const {
@@ -313,6 +345,10 @@ std::string print(const Program& program) {
 
 std::string print_op(const Program& program, const Op& op, const std::vector<int64_t>* loops) {
   return Printer(program, loops).op_text(op);
+}
+
+trace::OperationText operation_text(const Program& program, const Op& op) {
+  return Printer(program, nullptr).marked_text(op);
 }
 
 }  // namespace strait::program

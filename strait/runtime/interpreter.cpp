@@ -4,6 +4,8 @@
 
 #include "strait/base/clock.h"
 #include "strait/collective/of_op.h"
+#include "strait/comm/wait_table.h"
+#include "strait/program/operation_text.h"
 #include "strait/program/transfer.h"
 
 namespace strait::runtime {
@@ -21,7 +23,7 @@ bool may_carry(const program::ValueArray& array) {
 }  // namespace
 
 Interpreter::Interpreter(const program::Program& program, const Site& site)
-    : program_(program), site_(site), tracker_(program) {
+    : program_(program), site_(site), tracker_(program), row_(site.world.waits()) {
   site_.state.bind(program_);
   const program::SlotMap& slots = tracker_.slots();
   data_.assign(static_cast<size_t>(slots.size()), nullptr);
@@ -47,7 +49,11 @@ Interpreter::CompiledOp Interpreter::compile_op(const Op& op) {
   CompiledOp compiled;
   if (site_.recorder != nullptr)
     compiled.span_name = site_.recorder->name(program::print_op(program_, op));
-  if (!program::is_communication(op.kind)) return compiled;
+  compiled.text = program::operation_text(program_, op);
+  if (!program::is_communication(op.kind)) {
+    add_to_flight(op, compiled);
+    return compiled;
+  }
   const int64_t rank = site_.state.rank();
   const program::Group& group = program_.groups[op.group];
   std::vector<int64_t> members;
@@ -57,9 +63,11 @@ Interpreter::CompiledOp Interpreter::compile_op(const Op& op) {
   comm::Call& call = compiled.call;
   call.operation = collective::operation_of(op.kind);
   call.deadline_seconds = site_.deadline_seconds;
-  call.label = program::print_op(program_, op);
   call.accumulate = op.accumulate;
-  if (op.kind == OpKind::kBarrier) return compiled;
+  if (op.kind == OpKind::kBarrier) {
+    add_to_flight(op, compiled);
+    return compiled;
+  }
   call.dtype = program::transfer_array(program_, op).dtype;
   const program::Partition split = program::transfer_partition(program_, op, rank);
   const bool one_part =
@@ -69,12 +77,48 @@ Interpreter::CompiledOp Interpreter::compile_op(const Op& op) {
   // Every member sends part p of an equal split to position p, so it receives its own part from each.
   if (op.kind == OpKind::kAllToAll)
     call.receive_counts.assign(static_cast<size_t>(group.size), split.count(group.position(rank)));
+  add_to_flight(op, compiled);
   return compiled;
+}
+
+void Interpreter::add_to_flight(const Op& op, CompiledOp& compiled) {
+  if (site_.flight == nullptr || op.kind == OpKind::kFree) return;
+  trace::FlightOperation operation;
+  operation.text = compiled.text;
+  operation.stream = program::stream_names(program_)[op.stream];
+  if (compiled.communicator != nullptr) {
+    const program::Group& group = program_.groups[op.group];
+    for (int64_t at = 0; at < group.size; ++at)
+      operation.group.push_back(group.member(site_.state.rank(), at));
+    for (const int64_t count : compiled.call.counts)
+      operation.bytes += count * dtype_bytes(compiled.call.dtype);
+  }
+  compiled.flight_operation = site_.flight->add(std::move(operation));
+}
+
+trace::FlightMark Interpreter::note(const CompiledOp& compiled, const std::vector<int64_t>& loops,
+                                    double now) {
+  const auto values = compiled.text.pick(loops);
+  text_size_ = compiled.text.write(values, text_.data(), text_.size());
+  const int64_t index = times_.ops - 1;
+  if (row_ != nullptr && compiled.communicator == nullptr)
+    row_->busy({text_.data(), text_size_}, step_, index, now);
+  if (site_.flight == nullptr) return {};
+  return site_.flight->issue(compiled.flight_operation, step_, index, values, now);
+}
+
+/// An error of an op on this rank is this rank's, unless it says otherwise.
+void Interpreter::complete_place(ErrorPlace& place) const {
+  if (place.operation || place.step || place.rank) return;
+  place.rank = site_.state.rank();
+  place.step = step_;
+  if (text_size_ > 0) place.operation = std::string(text_.data(), text_size_);
 }
 
 RunTimes Interpreter::run(int64_t step) {
   const double began = now_seconds();
   step_ = step;
+  text_size_ = 0;
   times_ = {};
   tickets_.clear();
   issued_on_.clear();
@@ -89,14 +133,17 @@ RunTimes Interpreter::run(int64_t step) {
     program::for_each_instance(
         program_, [&](const Op& op, const std::vector<int64_t>& loops) { instance(op, loops); });
     finish();
-  } catch (const Error& failure) {
+  } catch (Error& failure) {
+    complete_place(failure.place());
     release_all(failure.what(), failure.place());
     throw;
   } catch (const std::exception& failure) {
     release_all(failure.what(), {});
     throw;
   }
-  times_.seconds = now_seconds() - began;
+  const double ended = now_seconds();
+  if (row_ != nullptr) row_->busy("between programs", step_, times_.ops, ended);
+  times_.seconds = ended - began;
   return times_;
 }
 
@@ -114,7 +161,7 @@ void Interpreter::instance(const Op& op, const std::vector<int64_t>& loops) {
   if (compiled.communicator != nullptr)
     start(op, compiled, loops, plan);
   else if (op.kind == OpKind::kCopy)
-    copy(op, loops);
+    copy(op, compiled, loops);
   else if (op.kind != OpKind::kFree)
     compute(op, compiled, loops);
   for (const int64_t s : plan.release_after) release(s);
@@ -146,6 +193,8 @@ void Interpreter::start(const Op& op, CompiledOp& compiled, const std::vector<in
     after.push_back(tickets_[plan.previous]);
   comm::Call& call = compiled.call;
   call.step = step_;
+  call.flight = note(compiled, loops, now_seconds());
+  call.label.assign(text_.data(), text_size_);
   call.peer = program::evaluate(op.peer, loops);
   call.source = op.reads.empty() ? nullptr : data_[slot(op.reads.front(), loops)];
   call.destination = op.writes.empty() ? nullptr : data_[slot(op.writes.front(), loops)];
@@ -165,14 +214,19 @@ void Interpreter::start(const Op& op, CompiledOp& compiled, const std::vector<in
         {compiled.span_name, op.stream, static_cast<int64_t>(tickets_.size()) - 1});
 }
 
-void Interpreter::copy(const Op& op, const std::vector<int64_t>& loops) {
+void Interpreter::copy(const Op& op, const CompiledOp& compiled,
+                       const std::vector<int64_t>& loops) {
   const int from = op.reads.front().array, to = op.writes.front().array;
   if (value_bytes_[from] != value_bytes_[to])
     throw InternalError("copy of values of different size: " +
                         program::print_op(program_, op, &loops));
   if (value_bytes_[from] == 0) return;
+  const double began = now_seconds();
+  const trace::FlightMark mark = note(compiled, loops, began);
+  mark.begin(began);
   std::memcpy(data_[slot(op.writes.front(), loops)], data_[slot(op.reads.front(), loops)],
               static_cast<size_t>(value_bytes_[from]));
+  mark.end(now_seconds(), false);
 }
 
 void Interpreter::bind_operands(const std::vector<program::Operand>& operands,
@@ -196,15 +250,20 @@ void Interpreter::compute(const Op& op, const CompiledOp& compiled,
   bind_operands(op.reads, loops, instance_.reads);
   bind_operands(op.writes, loops, instance_.writes);
   instance_.workspace = site_.pool.allocate(op.workspace_bytes);
-  const double began = site_.recorder != nullptr ? now_seconds() : 0;
+  const double began = now_seconds();
+  const trace::FlightMark mark = note(compiled, loops, began);
+  mark.begin(began);
   try {
     site_.executor.execute(instance_);
   } catch (...) {
+    mark.end(now_seconds(), true);
     site_.pool.release(instance_.workspace);
     throw;
   }
+  const double ended = now_seconds();
+  mark.end(ended, false);
   if (site_.recorder != nullptr)
-    site_.recorder->add(compiled.span_name, op.stream, {began, now_seconds()}, step_);
+    site_.recorder->add(compiled.span_name, op.stream, {began, ended}, step_);
   site_.pool.release(instance_.workspace);
 }
 

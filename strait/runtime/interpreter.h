@@ -2,6 +2,7 @@
 // their lanes. Holds no strategy: it does what the program says, in the order it says.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <set>
@@ -15,6 +16,7 @@
 #include "strait/program/lifetime.h"
 #include "strait/program/program.h"
 #include "strait/runtime/state.h"
+#include "strait/trace/flight.h"
 #include "strait/trace/spans.h"
 
 namespace strait::runtime {
@@ -72,9 +74,12 @@ struct Site {
   Executor& executor;
   trace::Recorder* recorder = nullptr;  // may be null: nothing is recorded
   double deadline_seconds = 120;
+  trace::FlightRecord* flight = nullptr;  // may be null: none is kept
 };
 
-/// A program bound to one rank. Not thread-safe; one thread per rank.
+/// A program bound to one rank. Not thread-safe; one thread per rank. While it runs, the rank's row of
+/// the table of waits and its flight record show where it is; errors of an op that say no place get the
+/// op's.
 class Interpreter {
  public:
   /// Binds resident values and communicators. The program must outlive the interpreter and have passed the
@@ -89,21 +94,27 @@ class Interpreter {
  private:
   struct CompiledOp {
     comm::Communicator* communicator = nullptr;
-    comm::Call call;  // all but buffers, peer and step
+    comm::Call call;  // all but buffers, peer, step, label and mark
     int span_name = 0;
+    int flight_operation = 0;
+    trace::OperationText text;
   };
   struct TransferSpan {
     int name = 0, stream = 0;
     int64_t number = 0;
   };
   void compile();
+  void add_to_flight(const program::Op& op, CompiledOp& compiled);
+  /// Notes that the op begins on the rank's own thread, or is handed to a communicator.
+  trace::FlightMark note(const CompiledOp& compiled, const std::vector<int64_t>& loops, double now);
+  void complete_place(ErrorPlace& place) const;
   CompiledOp compile_op(const program::Op& op);
   void instance(const program::Op& op, const std::vector<int64_t>& loops);
   void start(const program::Op& op, CompiledOp& compiled, const std::vector<int64_t>& loops,
              const program::StepPlan& plan);
   void compute(const program::Op& op, const CompiledOp& compiled,
                const std::vector<int64_t>& loops);
-  void copy(const program::Op& op, const std::vector<int64_t>& loops);
+  void copy(const program::Op& op, const CompiledOp& compiled, const std::vector<int64_t>& loops);
   void bind_operands(const std::vector<program::Operand>& operands,
                      const std::vector<int64_t>& loops, std::vector<Bound>& bound) const;
   void wait_for(const program::StepPlan& plan);
@@ -129,6 +140,9 @@ class Interpreter {
   std::set<comm::Communicator*> communicators_;
   std::vector<TransferSpan> transfer_spans_;  // of this run, while all spans are recorded
   std::unordered_map<const program::Op*, CompiledOp> compiled_;
+  comm::WaitRow* row_ = nullptr;  // may be null
+  std::array<char, 128> text_{};  // of the inline op that runs now
+  size_t text_size_ = 0;
   Instance instance_;
   RunTimes times_;
   int64_t step_ = 0;

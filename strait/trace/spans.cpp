@@ -31,14 +31,6 @@ int Recorder::name(const std::string& text) {
   return found->second;
 }
 
-std::vector<Span> Recorder::flight() const {
-  std::vector<Span> result;
-  const size_t first = flight_.size() < kFlightSpans ? 0 : next_;
-  for (size_t i = 0; i < flight_.size(); ++i)
-    result.push_back(flight_[(first + i) % flight_.size()]);
-  return result;
-}
-
 std::string chrome_trace(const std::vector<const Recorder*>& ranks,
                          const std::vector<std::string>& streams) {
   double origin = std::numeric_limits<double>::infinity();

@@ -1,5 +1,4 @@
-// What ran when on one rank: a ring of the last operations (flight record) and, for chosen steps, all of
-// them (timeline). Real runs and simulations write the same records.
+// What ran when on one rank in chosen steps (timeline). Real runs and simulations write the same spans.
 #pragma once
 
 #include <cstdint>
@@ -21,36 +20,25 @@ struct Span {
   int64_t step = 0;
 };
 
-/// Spans of one rank. One thread. Cost of add: a store into a ring, and a push_back while recording.
+/// Spans of one rank. One thread. Cost of add: a push_back while recording, nothing otherwise.
 class Recorder {
  public:
-  static constexpr size_t kFlightSpans = 1000;
-
   /// Number of an interned name.
   int name(const std::string& text);
   const std::vector<std::string>& names() const { return names_; }
-  /// From now on all spans are kept, or only the ring.
+  /// From now on spans are kept, or dropped.
   void record_all(bool on) { recording_ = on; }
   bool recording() const { return recording_; }
   void add(int name, int stream, Interval time, int64_t step) {
-    const Span span{name, stream, time, step};
-    if (flight_.size() < kFlightSpans)
-      flight_.push_back(span);
-    else
-      flight_[next_] = span;
-    next_ = (next_ + 1) % kFlightSpans;
-    if (recording_) spans_.push_back(span);
+    if (recording_) spans_.push_back({name, stream, time, step});
   }
   /// All spans that were recorded, in the order of add.
   const std::vector<Span>& spans() const { return spans_; }
-  /// The last kFlightSpans spans, oldest first.
-  std::vector<Span> flight() const;
 
  private:
   std::map<std::string, int> numbers_;
   std::vector<std::string> names_;
-  std::vector<Span> flight_, spans_;
-  size_t next_ = 0;
+  std::vector<Span> spans_;
   bool recording_ = false;
 };
 

@@ -72,6 +72,11 @@ class Search {
   void follow_rank(int64_t rank, const LaneStanding& wanted);
   void find_cycle(int64_t rank, uint64_t communicator);
   void all_joined(int64_t rank, const LaneStanding& lane);
+  /// Named with the last that is known of it, otherwise with what it is missed at.
+  void find_missing(int64_t rank, const OperationPlace& missed) {
+    const OperationPlace& last = ranks_[rank].place;
+    find(Fault::kMissing, rank, last.operation.empty() ? missed : last, 0);
+  }
   void find(Fault fault, int64_t rank, const OperationPlace& place, double since) {
     findings_.push_back({fault, rank, place, since});
   }
@@ -146,8 +151,7 @@ void Search::follow_rank(int64_t rank, const LaneStanding& wanted) {
   if (rank >= static_cast<int64_t>(ranks_.size()))
     return find(Fault::kMissing, rank, wanted.place, 0);
   const Standing& standing = ranks_[rank];
-  if (standing.kind == Standing::Kind::kMissing)
-    return find(Fault::kMissing, rank, wanted.place, 0);
+  if (standing.kind == Standing::Kind::kMissing) return find_missing(rank, wanted.place);
   const LaneStanding* own = lane(rank, wanted.communicator);
   const bool queued = own != nullptr && wanted.peer < 0 && own->issued > wanted.number;
   if (queued && own->turn != Turn::kIdle) return follow_lane(rank, wanted.communicator);
@@ -187,9 +191,9 @@ void Search::find_cycle(int64_t rank, uint64_t communicator) {
 
 void Search::all_joined(int64_t rank, const LaneStanding& at) {
   for (const int64_t member : at.members) {
-    const LaneStanding* other = member >= 0 && member < static_cast<int64_t>(ranks_.size())
-                                    ? lane(member, at.communicator)
-                                    : nullptr;
+    if (member < 0 || member >= static_cast<int64_t>(ranks_.size())) continue;
+    if (ranks_[member].kind == Standing::Kind::kMissing) return find_missing(member, at.place);
+    const LaneStanding* other = lane(member, at.communicator);
     if (other == nullptr || other->number != at.number || other->kind == at.kind) continue;
     const int64_t first = std::min(rank, member);
     const LaneStanding& named = first == rank ? at : *other;
@@ -216,7 +220,7 @@ std::string text_of(const Verdict& verdict) {
   std::string text;
   switch (verdict.fault) {
     case Fault::kMissing:
-      text = fmt::format("rank {} is gone: it left no record and does not come to {}", rank, where);
+      text = fmt::format("rank {} is gone and missed in {}", rank, where);
       break;
     case Fault::kEnded:
       text = fmt::format("rank {} has ended and does not come to {}", rank, where);

@@ -42,7 +42,7 @@ struct LaneStanding {
 /// What one rank is doing at one moment.
 struct Standing {
   enum class Kind : uint8_t {
-    kMissing,  // nothing is known of it: no record, or the process is gone
+    kMissing,  // no record, or the process is gone; `place` is then the last known, if any
     kAbsent,   // it exists and has told nothing yet
     kBusy,     // inside `place`, which waits for no other rank
     kWaiting,  // for its operations on `communicator`

@@ -1,9 +1,11 @@
 #include <gtest/gtest.h>
 
 #include "strait/base/file.h"
+#include "strait/program/operation_text.h"
 #include "strait/program/program.h"
 #include "strait/program/roll.h"
 #include "tests/program/example_programs.h"
+#include "tests/program/random_program.h"
 
 namespace strait::program {
 namespace {
@@ -100,6 +102,20 @@ TEST(Print, OneOperationWithAndWithoutLoopValues) {
   EXPECT_EQ(print_op(program, gather, &loops),
             "W[3] = all_gather(w[3]) on world.0 among inner   waits W[1]");
   EXPECT_EQ(print_op(program, std::get<Op>(repeat.body[2])), "free W[i]");
+}
+
+TEST(Print, OperationTextOfEveryInstanceIsItsPrintWithoutTheStream) {
+  int64_t compared = 0;
+  for (uint64_t seed = 0; seed < 200; ++seed)
+    for (const Program& program : random_program(seed, 1 + static_cast<int64_t>(seed % 4)))
+      for_each_instance(program, [&](const Op& op, const std::vector<int64_t>& loops) {
+        const trace::OperationText text = operation_text(program, op);
+        const std::string whole = print_op(program, op, &loops);
+        const std::string own = text.str(text.pick(loops));
+        EXPECT_TRUE(whole == own || whole.starts_with(own + " on ")) << whole << "\n" << own;
+        ++compared;
+      });
+  EXPECT_GT(compared, 1000);
 }
 
 TEST(Print, SurvivesWhatIsOutOfRange) {

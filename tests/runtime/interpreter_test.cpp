@@ -94,7 +94,8 @@ void run_on_threads(
     memory::Pool pool;
     State state(pool, world.rank());
     RecordingExecutor executor(busy);
-    Interpreter interpreter(program, {world, state, pool, executor, nullptr, 20.0});
+    trace::FlightRecord flight;
+    Interpreter interpreter(program, {world, state, pool, executor, nullptr, 20.0, &flight});
     const RunTimes times = interpreter.run(0);
     state.drain();
     check(world.rank(), executor, state, times);
@@ -231,6 +232,85 @@ TEST(Interpreter, CostsAtMostTwoMicrosecondsPerOp) {
   EXPECT_LT(best, 2e-6);
 }
 
+TEST(Interpreter, TheFlightRecordShowsEveryOpWithItsIndexAndTimes) {
+  Program program = start_program(2);
+  const int x = add_value(program, "x", 1024, program::Lifetime::kResident);
+  program::Repeat repeat;
+  repeat.variable = "i";
+  repeat.loop = program.num_loops++;
+  repeat.count = 3;
+  Op forward = touch("use", x);
+  forward.kind = OpKind::kForward;
+  forward.block = {1, repeat.loop, 2};
+  repeat.body = {all_reduce(x, x), forward};
+  program.body = {repeat};
+  const auto worlds = comm::make_thread_worlds(2, flat_cluster(2));
+  comm::run_ranks(*worlds, [&](comm::World& world) {
+    memory::Pool pool;
+    State state(pool, world.rank());
+    RecordingExecutor executor;
+    trace::FlightRecord flight;
+    Interpreter interpreter(program, {world, state, pool, executor, nullptr, 20.0, &flight});
+    const double began = now_seconds();
+    interpreter.run(7);
+    interpreter.run(8);
+    const std::vector<trace::FlightEntry> entries = flight.entries();
+    ASSERT_EQ(entries.size(), 12u);
+    double last_issued = began;
+    for (size_t i = 0; i < entries.size(); ++i) {
+      const trace::FlightEntry& entry = entries[i];
+      EXPECT_EQ(entry.step, i < 6 ? 7 : 8);
+      EXPECT_EQ(entry.index, static_cast<int64_t>(i % 6));
+      EXPECT_EQ(entry.state, trace::FlightState::kDone);
+      EXPECT_GE(entry.issued, last_issued);
+      EXPECT_GE(entry.started, entry.issued);
+      EXPECT_GE(entry.ended, entry.started);
+      last_issued = entry.issued;
+      const bool transfer = i % 2 == 0;
+      EXPECT_EQ(entry.operation,
+                transfer ? "x = all_reduce(x)"
+                         : "x = forward block " + std::to_string(1 + 2 * (i % 6 / 2)) + "(x)");
+      EXPECT_EQ(entry.stream, transfer ? "world.0" : "compute");
+      EXPECT_EQ(entry.bytes, transfer ? 4096 : 0);
+      EXPECT_EQ(entry.group.size(), transfer ? 2u : 0u);
+    }
+    EXPECT_EQ(world.waits()->standing().place.operation, "between programs");
+    EXPECT_EQ(world.waits()->standing().place.step, 8);
+  });
+}
+
+TEST(Interpreter, AStalledOpIsNamedByEveryOtherRank) {
+  Program program = start_program(4);
+  const int x = add_value(program, "x", 64, program::Lifetime::kResident);
+  program.body = {touch("first", x), all_reduce(x, x), touch("second", x), all_reduce(x, x)};
+  const auto worlds = comm::make_thread_worlds(4, flat_cluster(4));
+  std::atomic<int> told{0};
+  EXPECT_THROW(comm::run_ranks(
+                   *worlds,
+                   [&](comm::World& world) {
+                     memory::Pool pool;
+                     State state(pool, world.rank());
+                     RecordingExecutor executor;
+                     executor.during = [&](const Instance& instance) {
+                       if (world.rank() == 2 && instance.op->custom == "second")
+                         std::this_thread::sleep_for(std::chrono::milliseconds(600));
+                     };
+                     Interpreter interpreter(program, {world, state, pool, executor, nullptr, 0.3});
+                     try {
+                       interpreter.run(5);
+                     } catch (const Error& error) {
+                       EXPECT_EQ(error.code(), ExitCode::kPeerLost);
+                       EXPECT_EQ(error.place().rank, 2);
+                       EXPECT_EQ(error.place().operation, "x = custom second(x)");
+                       EXPECT_EQ(error.place().step, 5);
+                       ++told;
+                       throw;
+                     }
+                   }),
+               Timeout);
+  EXPECT_EQ(told.load(), 4);  // the one that stalled is told as well
+}
+
 TEST(Interpreter, AFailingExecutorReachesTheOtherRanksAndReleasesMemory) {
   Program program = start_program(2);
   const int x = add_value(program, "x", 64, program::Lifetime::kResident);
@@ -255,8 +335,11 @@ TEST(Interpreter, AFailingExecutorReachesTheOtherRanksAndReleasesMemory) {
             };
             Interpreter interpreter(program, {world, state, pool, executor, nullptr, 20.0});
             try {
-              interpreter.run(0);
-            } catch (...) {
+              interpreter.run(3);
+            } catch (const Error& error) {
+              EXPECT_EQ(error.place().rank, 1);
+              EXPECT_EQ(error.place().operation, "x = custom fails on rank 1(x)");
+              EXPECT_EQ(error.place().step, 3);
               if (world.rank() == 1) live = pool.live_bytes();
               throw;
             }

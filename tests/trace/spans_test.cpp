@@ -1,4 +1,4 @@
-// The recorder's ring and its recording, the timeline that Perfetto reads, and the price of a span.
+// The recorder, the timeline that Perfetto reads, and the price of a span.
 #include "strait/trace/spans.h"
 
 #include <gtest/gtest.h>
@@ -10,19 +10,6 @@
 
 namespace strait::trace {
 namespace {
-
-TEST(Recorder, KeepsTheLastThousandOldestFirst) {
-  for (const int64_t total : {0, 1, 999, 1000, 1001, 2500}) {
-    Recorder recorder;
-    const int name = recorder.name("forward");
-    for (int64_t k = 0; k < total; ++k) recorder.add(name, 0, {double(k), double(k) + 0.5}, k);
-    const std::vector<Span> flight = recorder.flight();
-    const int64_t kept = std::min<int64_t>(total, 1000);
-    ASSERT_EQ(static_cast<int64_t>(flight.size()), kept);
-    for (int64_t i = 0; i < kept; ++i) EXPECT_EQ(flight[i].step, total - kept + i);
-    EXPECT_TRUE(recorder.spans().empty());
-  }
-}
 
 TEST(Recorder, KeepsAllSpansOnlyWhileRecording) {
   Recorder recorder;

@@ -72,7 +72,7 @@ TEST(Verdict, AChainThroughOtherCommunicatorsLeadsToItsEnd) {
   std::vector<Standing> ranks = {waiting(lane(1, {0, 1}, 2, Turn::kJoined, "A")),
                                  waiting(lane(2, {1, 2}, 9, Turn::kJoined, "B")),
                                  waiting(lane(3, {2, 3}, 4, Turn::kJoined, "C")), busy("slow", 6)};
-  for (const Wait start : {Wait{0, 1, -1, {}}, Wait{1, 2, -1, {}}, Wait{2, 3, -1, {}}}) {
+  for (const Wait& start : {Wait{0, 1, -1, {}}, Wait{1, 2, -1, {}}, Wait{2, 3, -1, {}}}) {
     const std::optional<Verdict> found = judge(ranks, {start}, 101);
     ASSERT_TRUE(found);
     EXPECT_EQ(found->rank, 3);

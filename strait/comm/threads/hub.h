@@ -53,7 +53,8 @@ struct Hub {
 
   /// Sets the alarm off and wakes everybody.
   void ring(int64_t rank, const std::string& reason, const ErrorPlace& place) {
-    alarm.ring(rank, reason, place);
+    if (alarm.ring(rank, reason, place))
+      for (int64_t other = 0; other < cluster.ranks; ++other) own_rows[other].freeze();
     const std::lock_guard<std::mutex> lock(mutex);
     for (const auto& signal : signals) signal->notify();
   }

@@ -32,10 +32,14 @@ class ThreadCommunicator::Task final : public Ticket::State {
   }
 
   std::pair<double, double> interval() const override { return {began_, ended_}; }
-  void begin() { began_ = now_seconds(); }
+  void begin() {
+    began_ = now_seconds();
+    call->flight.begin(began_);
+  }
 
   void complete(std::optional<Failure> failure) {
     ended_ = now_seconds();
+    call->flight.end(ended_, failure.has_value());
     failure_ = std::move(failure);
     done_.store(true, std::memory_order_release);
     owner->done_signal_->notify();
