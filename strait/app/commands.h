@@ -5,12 +5,13 @@
 
 namespace strait::app {
 
-/// Adds train, sample, inspect, probe and bench.
+/// Adds train, sample, inspect, convert, probe and bench.
 void add_commands(cli::CommandTable& table);
 
 Json train_command(const cli::Command& command, cli::Output& output);
 Json sample_command(const cli::Command& command, cli::Output& output);
 Json inspect_command(const cli::Command& command, cli::Output& output);
+Json convert_command(const cli::Command& command, cli::Output& output);
 Json probe_command(const cli::Command& command, cli::Output& output);
 Json bench_command(const cli::Command& command, cli::Output& output);
 

@@ -218,6 +218,22 @@ std::vector<UnitRecord> unit_records(const ModelShape& model) {
   return units;
 }
 
+Json model_json(const ModelOptions& model, int64_t vocabulary) {
+  const ShapeOptions& shape = model.shape;
+  return Json::object({{"preset", model.preset},
+                       {"family", model.family},
+                       {"layers", shape.layers},
+                       {"heads", shape.heads},
+                       {"kv_heads", shape.kv_heads},
+                       {"width", shape.width},
+                       {"ffn_width", shape.ffn_width},
+                       {"context", shape.context},
+                       {"bias", shape.bias},
+                       {"dropout", shape.dropout},
+                       {"tied_head", shape.tied_head},
+                       {"vocabulary", vocabulary}});
+}
+
 std::string manifest_text(const Manifest& manifest) {
   std::string text = manifest_json(manifest).dump(2);
   text.resize(text.size() - 2);  // without "\n}", which the hash line brings

@@ -93,6 +93,9 @@ struct Manifest {
 /// The units of a model, to save them or to compare them with a checkpoint's.
 std::vector<UnitRecord> unit_records(const ModelShape& model);
 
+/// The manifest's `model`: preset, family, sizes and vocabulary.
+Json model_json(const ModelOptions& model, int64_t vocabulary);
+
 /// Text of manifest.json, with its hash.
 std::string manifest_text(const Manifest& manifest);
 

@@ -68,6 +68,7 @@ void check_member_counts(std::string_view text, const std::string& path) {
 }
 
 Dtype parse_dtype(const std::string& word) {
+  if (word == "BOOL") return Dtype::kByte;  // masks in files of others; never written
   std::vector<std::string> known;
   for (const Dtype dtype : kDtypes) {
     if (word == safetensors_dtype(dtype)) return dtype;

@@ -22,7 +22,7 @@ inline constexpr int64_t kMaximumHeaderMembers = 10'000;
 
 using Metadata = std::vector<std::pair<std::string, std::string>>;
 
-/// "F32" ... of the format for a dtype: F64 F32 F16 BF16 I64 I32 U8.
+/// "F32" ... of the format for a dtype: F64 F32 F16 BF16 I64 I32 U8. BOOL is read as U8.
 const char* safetensors_dtype(Dtype dtype);
 
 /// One tensor of a file. begin and end are bytes from the start of the data.

@@ -110,7 +110,7 @@ class Grammar {
         {"verify", &Grammar::add_verify}, {"simulate", &Grammar::add_simulate},
         {"plan", &Grammar::add_plan},     {"probe", &Grammar::add_probe},
         {"bench", &Grammar::add_bench},   {"inspect", &Grammar::add_inspect},
-        {"report", &Grammar::add_report},
+        {"report", &Grammar::add_report}, {"convert", &Grammar::add_convert},
     };
     for (const auto& [name, add] : all)
       if (std::find(available.begin(), available.end(), name) != available.end()) (this->*add)();
@@ -243,6 +243,20 @@ class Grammar {
     CLI::App* sub = add("inspect", "Show and check a checkpoint or a run folder",
                         "strait inspect runs/my-run-001/checkpoints/step-2000");
     add_path(sub, "CHECKPOINT|RUN_DIR", "Checkpoint or run folder");
+  }
+  void add_convert() {
+    CLI::App* sub = add("convert", "Turn a model from one form of storing it into another",
+                        "strait convert runs/my-run-001 my-gpt2\n  strait convert gpt2 runs/gpt2 "
+                        "--to checkpoint");
+    add_path(sub, "FROM",
+             "Checkpoint, run folder, .safetensors file of Strait's, or Hugging Face folder");
+    sub->add_option("TO", command_.output, "A .safetensors file, or a folder; must not exist")
+        ->required()
+        ->type_name("PATH");
+    sub->add_option("--to", command_.form,
+                    "hf, checkpoint or safetensors; default: what the name TO ends with, else hf "
+                    "from a checkpoint and checkpoint from anything else")
+        ->type_name("FORM");
   }
   void add_report() {
     CLI::App* sub = add("report", "Plot loss and time of a run", "strait report runs/my-run-001");

@@ -28,7 +28,8 @@ struct Command {
   std::vector<std::string> sets;  // --set KEY=VALUE, in order
   std::string json;               // --json: "" none, "-" stdout, else a file
   std::string cluster;            // --cluster PRESET|FILE (config/parse.h: cluster_setting)
-  std::string output;             // probe -o
+  std::string output;             // probe -o, convert TO
+  std::string form;               // convert --to: "" = as TO suggests
   std::string trace, plot;        // simulate
   bool print = false;             // verify --print
   SampleArguments sample;

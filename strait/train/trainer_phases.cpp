@@ -13,22 +13,6 @@
 namespace strait::train {
 namespace {
 
-Json model_json(const Job& job) {
-  const ShapeOptions& shape = job.design.run.model.shape;
-  return Json::object({{"preset", job.design.run.model.preset},
-                       {"family", job.design.run.model.family},
-                       {"layers", shape.layers},
-                       {"heads", shape.heads},
-                       {"kv_heads", shape.kv_heads},
-                       {"width", shape.width},
-                       {"ffn_width", shape.ffn_width},
-                       {"context", shape.context},
-                       {"bias", shape.bias},
-                       {"dropout", shape.dropout},
-                       {"tied_head", shape.tied_head},
-                       {"vocabulary", job.design.shape.vocabulary}});
-}
-
 /// Windows that an evaluation covers.
 int64_t evaluated_windows(const Job& job) {
   const int64_t all = job.validation->windows();
@@ -85,7 +69,7 @@ checkpoint::SaveDescription Trainer::describe(int64_t step) const {
   manifest.ranks = design.batch.ranks;
   manifest.placement = Json(design.placement.preset);
   manifest.mesh = Json::object({{"data", design.batch.data_ranks}});
-  manifest.model = model_json(job_);
+  manifest.model = checkpoint::model_json(design.run.model, design.shape.vocabulary);
   manifest.seed = static_cast<int64_t>(design.run.seed);
   manifest.precision = design.run.train.precision;
   manifest.parameters = design.shape.parameters();

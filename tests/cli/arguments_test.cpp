@@ -13,7 +13,7 @@ using testing::HasSubstr;
 using Words = std::vector<std::string>;
 
 const Words kAll = {"train", "sample", "verify",  "simulate", "plan",
-                    "probe", "bench",  "inspect", "report"};
+                    "probe", "bench",  "inspect", "report",   "convert"};
 
 Command parse(const Words& words) { return parse_arguments(words, kAll); }
 
@@ -72,6 +72,12 @@ TEST(Arguments, TheOtherCommands) {
   EXPECT_EQ(parse({"probe", "--output", "c.toml"}).output, "c.toml");
   EXPECT_EQ(parse({"inspect", "runs/a", "--json", "x.json"}).json, "x.json");
   EXPECT_EQ(parse({"report", "runs/a"}).path, "runs/a");
+  const Command convert = parse({"convert", "runs/a", "b", "--to", "hf"});
+  EXPECT_EQ(convert.path, "runs/a");
+  EXPECT_EQ(convert.output, "b");
+  EXPECT_EQ(convert.form, "hf");
+  EXPECT_EQ(parse({"convert", "runs/a", "b"}).form, "");
+  EXPECT_THAT(error_of({"convert", "runs/a"}), HasSubstr("TO"));
 }
 
 TEST(Arguments, BenchCases) {

@@ -1,0 +1,101 @@
+#include "strait/convert/convert.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+
+#include "strait/base/errors.h"
+#include "strait/convert/hugging_face.h"
+#include "strait/convert/model_state.h"
+
+namespace strait::convert {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kCheckpoint = "checkpoint";
+constexpr const char* kSingleFile = "safetensors";
+constexpr const char* kHuggingFace = "hf";
+constexpr std::array kForms = {kCheckpoint, kSingleFile, kHuggingFace};
+constexpr std::string_view kEnding = ".safetensors";
+
+[[noreturn]] void refuse(const std::string& path, const std::string& message,
+                         const char* key = nullptr) {
+  ErrorPlace place;
+  place.file = path;
+  if (key != nullptr) place.key = key;
+  throw UserError(message, place);
+}
+
+std::string form_of(const std::string& from) {
+  if (fs::is_regular_file(from) && from.ends_with(kEnding)) return kSingleFile;
+  if (fs::exists(from + "/manifest.json") || fs::is_directory(from + "/checkpoints"))
+    return kCheckpoint;
+  if (fs::exists(from + "/config.json")) return kHuggingFace;
+  refuse(from, fmt::format("{} is {}", from,
+                           fs::exists(from)
+                               ? "neither a checkpoint, nor a run folder, nor a .safetensors "
+                                 "file, nor a Hugging Face folder with config.json"
+                               : "not there"));
+}
+
+std::string wanted_form(const std::string& from_form, const std::string& to,
+                        const std::string& form) {
+  const bool file = to.ends_with(kEnding);
+  if (form.empty())
+    return file ? kSingleFile : from_form == kCheckpoint ? kHuggingFace : kCheckpoint;
+  if (std::find(kForms.begin(), kForms.end(), form) == kForms.end())
+    refuse(to,
+           fmt::format("--to {} is unknown; the nearest is {} ({})", form,
+                       nearest_choice(form, kForms), fmt::join(kForms, ", ")),
+           "--to");
+  if (file != (form == kSingleFile))
+    refuse(to,
+           fmt::format("{} {}, but --to {} writes {}", to,
+                       file ? "ends with .safetensors" : "does not end with .safetensors", form,
+                       file ? "a folder" : "a file of that ending"),
+           "--to");
+  return form;
+}
+
+ModelState read(const std::string& form, const std::string& from, Part part) {
+  if (form == kSingleFile) return read_single_file(from, part);
+  if (form == kCheckpoint) return read_checkpoint(from, part);
+  return read_hugging_face(from);
+}
+
+}  // namespace
+
+Json convert(const std::string& from, const std::string& to, const std::string& form) {
+  const std::string from_form = form_of(from);
+  const std::string to_form = wanted_form(from_form, to, form);
+  if (fs::exists(to)) refuse(to, fmt::format("{} is already there; name a path that is not", to));
+  ModelState state = read(from_form, from, to_form == kHuggingFace ? Part::kWeights : Part::kAll);
+  std::vector<checkpoint::FileRecord> files;
+  if (to_form == kHuggingFace) {
+    files = write_hugging_face(state, to);
+    if (from_form != kHuggingFace)
+      state.notes.push_back("the state of the optimizer and the position in the data are left out");
+  } else if (to_form == kSingleFile) {
+    files = write_single_file(state, to);
+  } else {
+    files = write_checkpoint(state, to);
+  }
+  Json listed = Json::array();
+  for (const checkpoint::FileRecord& file : files)
+    listed.push_back(
+        Json::object({{"name", file.name}, {"bytes", file.bytes}, {"hash", file.hash}}));
+  return Json::object({{"from", from},
+                       {"to", to},
+                       {"from_form", from_form},
+                       {"to_form", to_form},
+                       {"step", state.about.step},
+                       {"parameters", state.shape.parameters()},
+                       {"parameter_hash", state.parameter_hash()},
+                       {"files", listed},
+                       {"notes", state.notes}});
+}
+
+}  // namespace strait::convert

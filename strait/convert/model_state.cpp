@@ -1,0 +1,132 @@
+#include "strait/convert/model_state.h"
+
+#include <fmt/format.h>
+
+#include <set>
+
+#include "strait/base/errors.h"
+#include "strait/base/file.h"
+#include "strait/checkpoint/checkpoint.h"
+#include "strait/checkpoint/hash.h"
+#include "strait/checkpoint/reader.h"
+#include "strait/config/parse.h"
+#include "strait/config/print.h"
+#include "strait/data/tokenizer.h"
+
+namespace strait::convert {
+namespace {
+
+using checkpoint::FileRecord;
+
+std::set<std::string> states_of(const checkpoint::Manifest& manifest, Part part) {
+  if (part == Part::kWeights) return {checkpoint::kMaster};
+  std::set<std::string> names;
+  for (const checkpoint::ShardRecord& shard : manifest.shards) names.insert(shard.range.state);
+  return names;
+}
+
+/// What training resumes with; AdamW keeps two moments, SGD one.
+std::vector<std::string> moments_of(const Run& run) {
+  if (run.optimizer.kind == "sgd") return {checkpoint::kMomentum};
+  return {checkpoint::kFirstMoment, checkpoint::kSecondMoment};
+}
+
+/// The run file that goes on from the checkpoint in `run_dir`.
+std::string resuming_run(Run run, const std::string& run_dir) {
+  run.output.run_dir = run_dir;
+  run.checkpoint.resume = "auto";
+  return print_run(run);
+}
+
+}  // namespace
+
+std::span<std::byte> ModelState::parameter(const std::string& state, int64_t unit,
+                                           const ParameterShape& parameter) {
+  const auto found = states.find(state);
+  ensure(found != states.end(), "model state: no such state");
+  const auto bytes = static_cast<size_t>(dtype_bytes(dtype));
+  return std::span(found->second[static_cast<size_t>(unit)])
+      .subspan(static_cast<size_t>(parameter.offset) * bytes,
+               static_cast<size_t>(parameter.elements()) * bytes);
+}
+
+std::span<const std::byte> ModelState::parameter(const std::string& state, int64_t unit,
+                                                 const ParameterShape& parameter) const {
+  return const_cast<ModelState*>(this)->parameter(state, unit, parameter);
+}
+
+void ModelState::add_state(const std::string& state) {
+  auto& units = states[state];
+  for (const UnitShape& unit : shape.units)
+    units.emplace_back(static_cast<size_t>(unit.elements * dtype_bytes(dtype)));
+}
+
+std::string ModelState::parameter_hash() const {
+  std::map<std::string, std::span<const std::byte>> bytes;
+  std::vector<std::string> names;
+  for (size_t unit = 0; unit < shape.units.size(); ++unit)
+    for (const ParameterShape& one : shape.units[unit].parameters) {
+      bytes[one.name] = parameter(checkpoint::kMaster, static_cast<int64_t>(unit), one);
+      names.push_back(one.name);
+    }
+  return checkpoint::parameter_hash(names, [&](const std::string& name) { return bytes.at(name); });
+}
+
+ModelState make_state(const std::string& run_toml, const std::string& tokenizer_json,
+                      const std::string& path) {
+  ModelState state;
+  state.run = parse_run(run_toml, path + "/run.toml");
+  state.tokenizer_json = tokenizer_json;
+  const auto tokenizer = parse_tokenizer(tokenizer_json, path + "/tokenizer.json");
+  state.shape = gpt2_shape(state.run.model.shape, tokenizer->vocabulary_size());
+  state.dtype = state.run.train.precision == "fp64" ? Dtype::kFloat64 : Dtype::kFloat32;
+  state.about.units = checkpoint::unit_records(state.shape);
+  return state;
+}
+
+ModelState read_checkpoint(const std::string& path, Part part) {
+  const checkpoint::CheckpointReader reader(path);
+  ModelState state =
+      make_state(reader.read_text("run.toml"), reader.read_text("tokenizer.json"), reader.path());
+  checkpoint::require_same_units(reader.manifest(), state.about.units, reader.path());
+  for (const std::string& name : states_of(reader.manifest(), part)) {
+    state.add_state(name);
+    for (size_t unit = 0; unit < state.shape.units.size(); ++unit) {
+      const UnitShape& shape = state.shape.units[unit];
+      reader.load({shape.name, name, 0, shape.elements, state.dtype}, state.states[name][unit]);
+    }
+  }
+  reader.verify_share(0, 1);
+  state.about = reader.manifest();
+  state.about.shards.clear();
+  state.about.files.clear();
+  return state;
+}
+
+std::vector<FileRecord> write_checkpoint(const ModelState& state, const std::string& run_dir) {
+  checkpoint::Manifest manifest = state.about;
+  manifest.ranks = 1;
+  manifest.mesh = Json::object({{"data", 1}});
+  manifest.parameter_hash = state.parameter_hash();
+  ModelState moments;  // those that are missing
+  moments.shape = state.shape;
+  moments.dtype = state.dtype;
+  for (const std::string& name : moments_of(state.run))
+    if (!state.states.contains(name)) moments.add_state(name);
+  std::vector<checkpoint::ShardView> shards;
+  for (const ModelState* part : {&state, static_cast<const ModelState*>(&moments)})
+    for (const auto& [name, units] : part->states)
+      for (size_t unit = 0; unit < units.size(); ++unit) {
+        const UnitShape& shape = state.shape.units[unit];
+        shards.push_back({{shape.name, name, 0, shape.elements, state.dtype}, units[unit].data()});
+      }
+  const std::string folder = checkpoint::begin_save(run_dir, manifest.step);
+  manifest.add(checkpoint::write_rank_file(folder, 0, shards));
+  manifest.files.push_back(checkpoint::write_text(folder, "tokenizer.json", state.tokenizer_json));
+  manifest.files.push_back(checkpoint::write_text(folder, "run.toml", print_run(state.run)));
+  checkpoint::publish(folder, manifest);
+  write_file_atomically(run_dir + "/run.toml", resuming_run(state.run, run_dir));
+  return manifest.files;
+}
+
+}  // namespace strait::convert

@@ -1,0 +1,159 @@
+// Checkpoints, single files and back: no bit is lost, training goes on, and what does not fit is refused.
+#include "strait/convert/convert.h"
+
+#include <gmock/gmock.h>
+
+#include "strait/base/errors.h"
+#include "strait/checkpoint/checkpoint.h"
+#include "tests/convert/stored_model.h"
+
+namespace strait {
+namespace {
+
+namespace fs = std::filesystem;
+using convert::convert;
+using test::kFixture;
+using test::small_run;
+using test::TemporaryFolder;
+using test::TensorFile;
+using test::train_small;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class Convert : public ::testing::Test {
+ protected:
+  std::string path(const std::string& name) const { return folder_.path() + "/" + name; }
+  strait::Run run(int64_t steps, std::vector<std::string> sets = {}) const {
+    sets.insert(sets.begin(), {"train.steps=" + std::to_string(steps), "optimizer.decay_steps=8",
+                               "checkpoint.resume=auto", "output.run_dir=unused"});
+    return small_run(folder_.path(), sets);
+  }
+  std::string refusal(const std::string& from, const std::string& to, const std::string& form) {
+    const bool there = fs::exists(to);
+    try {
+      convert(from, to, form);
+    } catch (const UserError& error) {
+      EXPECT_EQ(fs::exists(to), there);
+      return error.what();
+    }
+    ADD_FAILURE() << from << " -> " << to << " was accepted";
+    return "";
+  }
+  TemporaryFolder folder_;
+};
+
+TEST_F(Convert, ARunGoesOnBitForBitFromASingleFile) {
+  for (const char* kind : {"adamw", "sgd"}) {
+    const std::string optimizer = std::string("optimizer.kind=") + kind, name = kind;
+    const std::string hash =
+        train_small(run(8, {optimizer}), 2, path(name + "-whole")).parameter_hash;
+    const std::string half = train_small(run(4, {optimizer}), 2, path(name)).parameter_hash;
+    const Json there = convert(path(name), path(name + ".safetensors"), "");
+    EXPECT_EQ(there.at("from_form").as_string(), "checkpoint");
+    EXPECT_EQ(there.at("to_form").as_string(), "safetensors");
+    EXPECT_EQ(there.at("parameter_hash").as_string(), half);
+    EXPECT_EQ(there.at("step").as_integer(), 4);
+    const Json back = convert(path(name + ".safetensors"), path(name + "-again"), "");
+    EXPECT_EQ(back.at("to_form").as_string(), "checkpoint");
+    EXPECT_EQ(back.at("parameter_hash").as_string(), half);
+    const train::Outcome outcome = train_small(run(8, {optimizer}), 2, path(name + "-again"));
+    EXPECT_EQ(outcome.first_step, 4);
+    EXPECT_EQ(outcome.parameter_hash, hash) << kind;
+  }
+}
+
+TEST_F(Convert, ManyRanksBecomeOneFileOfARank) {
+  train_small(run(3, {"placement.preset=zero3"}), 4, path("run"));
+  convert(path("run"), path("one"), "checkpoint");
+  const checkpoint::CheckpointReader before(path("run")), after(path("one"));
+  EXPECT_EQ(after.manifest().ranks, 1);
+  EXPECT_EQ(after.manifest().files.size(), 3u);
+  EXPECT_EQ(after.manifest().sequences_consumed, before.manifest().sequences_consumed);
+  EXPECT_EQ(stored_parameter_hash(after), stored_parameter_hash(before));
+  EXPECT_EQ(after.manifest().parameter_hash, stored_parameter_hash(after));
+}
+
+TEST_F(Convert, TheSingleFileHoldsParametersByName) {
+  train_small(run(2), 2, path("run"));
+  convert(path("run"), path("model.safetensors"), "safetensors");
+  TensorFile file(path("model.safetensors"));
+  const ModelShape shape = gpt2_shape(run(2).model.shape, 21);
+  EXPECT_EQ(file.at("blocks.1.mlp.up.weight").dims, (std::vector<int64_t>{37, 20}));
+  EXPECT_EQ(file.at("first_moment/blocks.1.mlp.up.weight").dims, (std::vector<int64_t>{37, 20}));
+  EXPECT_EQ(file.at("second_moment/head.norm.bias").dims, (std::vector<int64_t>{20}));
+  size_t parameters = 0;
+  for (const UnitShape& unit : shape.units) parameters += unit.parameters.size();
+  EXPECT_EQ(file.tensors.size(), 3 * parameters);
+}
+
+TEST_F(Convert, AnImportedModelIsTrainedAndWordsAreSampledFromIt) {
+  convert(kFixture, path("gpt2"), "");
+  const strait::Run imported =
+      load_run(path("gpt2") + "/run.toml",
+               {"data.path=" + test::write_text(folder_.path(), test::small_text(500)),
+                "train.steps=12", "train.global_batch_size=4", "optimizer.warmup_steps=0",
+                "optimizer.learning_rate=0.01", "evaluation.every_steps=0"});
+  EXPECT_EQ(imported.checkpoint.resume, "auto");
+  EXPECT_EQ(imported.output.run_dir, path("gpt2"));
+  const train::Outcome outcome = train_small(imported, 2, path("gpt2"));
+  EXPECT_EQ(outcome.first_step, 0);
+  EXPECT_EQ(outcome.losses.size(), 12u);
+  EXPECT_LT(outcome.losses.back(), outcome.losses.front());
+  EXPECT_EQ(checkpoint::complete_checkpoints(path("gpt2")).size(), 2u);
+}
+
+TEST_F(Convert, FormsAndPathsThatDoNotFitAreRefused) {
+  EXPECT_THAT(refusal(path("none"), path("x"), ""), HasSubstr("not there"));
+  EXPECT_THAT(refusal(folder_.path(), path("x"), ""), HasSubstr("neither a checkpoint"));
+  EXPECT_THAT(refusal(kFixture, path("x"), "hugging"), AllOf(HasSubstr("--to"), HasSubstr("hf")));
+  EXPECT_THAT(refusal(kFixture, path("x.safetensors"), "hf"), HasSubstr("ends with .safetensors"));
+  EXPECT_THAT(refusal(kFixture, path("x"), "safetensors"), HasSubstr("does not end"));
+  fs::create_directories(path("there"));
+  EXPECT_THAT(refusal(kFixture, path("there"), ""), HasSubstr("already there"));
+  EXPECT_THAT(refusal(kFixture + "/model.safetensors", path("x"), ""),
+              AllOf(HasSubstr("model.safetensors"), HasSubstr("config.json")));
+}
+
+TEST_F(Convert, ADamagedSingleFileIsRefused) {
+  convert(kFixture, path("one.safetensors"), "");
+  const auto damaged = [&](const std::function<void(TensorFile&)>& change) {
+    TensorFile file(path("one.safetensors"));
+    change(file);
+    file.write(path("damaged.safetensors"));
+    const std::string message = refusal(path("damaged.safetensors"), path("x"), "");
+    EXPECT_THAT(message, HasSubstr("damaged.safetensors"));
+    return message;
+  };
+  const std::string name = "blocks.1.mlp.up.weight";
+  EXPECT_THAT(damaged([&](TensorFile& file) { file.at(name).data[7] ^= std::byte{1}; }),
+              HasSubstr("corrupt"));
+  EXPECT_THAT(damaged([&](TensorFile& file) {
+                file.at(name).dims = {24, 80};
+              }),
+              AllOf(HasSubstr(name), HasSubstr("[80, 24]")));
+  EXPECT_THAT(damaged([&](TensorFile& file) { file.at(name).name = "blocks.1.mlp.upper.weight"; }),
+              HasSubstr(name));
+  EXPECT_THAT(damaged([&](TensorFile& file) {
+                file.tensors.push_back({"more", Dtype::kByte, {1}, std::vector<std::byte>(1)});
+              }),
+              HasSubstr("more"));
+  EXPECT_THAT(damaged([&](TensorFile& file) { file.metadata.pop_back(); }), HasSubstr("metadata"));
+  EXPECT_THAT(damaged([&](TensorFile& file) {
+                for (auto& [key, value] : file.metadata)
+                  if (key == "manifest") value[value.size() / 2] ^= 1;
+              }),
+              HasSubstr("manifest"));
+}
+
+TEST_F(Convert, ADestinationThatCannotBeWrittenLeavesNothing) {
+  std::ofstream(path("file")) << "x";
+  for (const char* to : {"/folder", "/model.safetensors"})
+    for (const char* form : {"checkpoint", "hf", "safetensors"}) {
+      if (std::string(to).ends_with("rs") != (std::string(form) == "safetensors")) continue;
+      EXPECT_THROW(convert(kFixture, path("file") + to, form), InputOutputError) << to << form;
+    }
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_.path()), {}), 1);
+}
+
+}  // namespace
+}  // namespace strait
