@@ -11,6 +11,13 @@ find_package(PkgConfig REQUIRED)
 pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
 pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
 
+if(STRAIT_TORCH AND STRAIT_MPI)
+  find_package(MPI COMPONENTS C)
+  if(NOT MPI_C_FOUND)
+    message(WARNING "MPI was not found (libopenmpi-dev): built without the mpi backend")
+  endif()
+endif()
+
 if(STRAIT_TORCH)
   find_package(Torch QUIET)
   if(NOT Torch_FOUND)

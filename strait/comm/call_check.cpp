@@ -1,5 +1,6 @@
 #include "strait/comm/call_check.h"
 
+#include <algorithm>
 #include <numeric>
 #include <string>
 
@@ -154,6 +155,20 @@ std::string mismatch(const Call& own, int64_t own_position, const Call& other,
   if (same) return "";
   return std::string(operation_name(own.operation)) + " \"" + own.label + "\" " + details(own) +
          " meets " + operation_name(other.operation) + " \"" + other.label + "\" " + details(other);
+}
+
+void check_members(const std::vector<int64_t>& members, int64_t rank, int64_t size) {
+  const std::string who = "communicator on rank " + std::to_string(rank);
+  for (size_t i = 0; i < members.size(); ++i) {
+    if (members[i] < 0 || members[i] >= size)
+      throw UserError(who + ": member " + std::to_string(members[i]) + " is not in 0.." +
+                      std::to_string(size - 1));
+    if (i > 0 && members[i] <= members[i - 1])
+      throw UserError(who + ": members must ascend, but " + std::to_string(members[i]) +
+                      " follows " + std::to_string(members[i - 1]));
+  }
+  if (!std::binary_search(members.begin(), members.end(), rank))
+    throw UserError(who + ": this rank is not among the members");
 }
 
 }  // namespace strait::comm

@@ -23,4 +23,7 @@ std::vector<int64_t> part_counts(const Call& call, int64_t members);
 std::string mismatch(const Call& own, int64_t own_position, const Call& other,
                      int64_t other_position);
 
+/// Throws UserError unless `members` ascend inside 0..size-1 and `rank` is among them.
+void check_members(const std::vector<int64_t>& members, int64_t rank, int64_t size);
+
 }  // namespace strait::comm

@@ -82,6 +82,9 @@ class Communicator {
   virtual int64_t size() const = 0;
   /// Starts an operation after `after` are done; returns at once. Throws UserError on bad counts.
   virtual Ticket start(const Call& call, const std::vector<Ticket>& after = {}) = 0;
+  /// start() and wait(), on the calling thread where the backend can: for operations so short that
+  /// handing them to another thread would take longer.
+  virtual void run(const Call& call) { start(call).wait(); }
   /// Adds what this member sent since the last call to `ledger`, and forgets it. Call when idle.
   virtual void drain_ledger(Ledger& ledger) = 0;
 };

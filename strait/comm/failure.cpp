@@ -58,15 +58,14 @@ ErrorPlace place_of(const Call& call, int64_t rank) {
 }
 
 Failure timeout(const Call& call, int64_t rank, const std::vector<int64_t>& late,
-                const WaitRows& rows, const trace::Wait& wait) {
+                const std::vector<trace::Standing>& ranks, const trace::Wait& wait) {
   std::string text = describe(call, rank) + ": after " +
                      fmt::format("{:g}", call.deadline_seconds) + " s still waiting for " +
                      (late.empty() ? std::string("an earlier operation of this rank")
                                    : fmt::format("rank {}", fmt::join(late, ", ")));
   Failure failure{Failure::Kind::kTimeout, text,
                   place_of(call, late.empty() ? rank : late.front())};
-  const std::optional<trace::Verdict> verdict =
-      trace::judge(standings(rows), {wait}, now_seconds());
+  const std::optional<trace::Verdict> verdict = trace::judge(ranks, {wait}, now_seconds());
   if (!verdict) return failure;
   failure.message += "; " + verdict->text;
   failure.place.rank = verdict->rank;

@@ -32,10 +32,10 @@ std::string describe(const Call& call, int64_t rank);
 ErrorPlace place_of(const Call& call, int64_t rank);
 
 /// The Timeout of `call` on `rank`, whose wait passed its deadline with `late` (ranks) not come. Its
-/// place is that of the rank which holds up the others, found by following `wait` through `rows`;
-/// the first of `late` and the call itself when that leads nowhere.
+/// place is that of the rank which holds up the others, found by following `wait` through what all
+/// `ranks` stand at; the first of `late` and the call itself when that leads nowhere.
 Failure timeout(const Call& call, int64_t rank, const std::vector<int64_t>& late,
-                const WaitRows& rows, const trace::Wait& wait);
+                const std::vector<trace::Standing>& ranks, const trace::Wait& wait);
 
 /// Set once, when a rank fails or the world ends; every wait looks at it.
 class Alarm {

@@ -28,28 +28,42 @@ int64_t round_up(int64_t bytes, int64_t unit) { return (bytes + unit - 1) / unit
 
 }  // namespace
 
-Pool::~Pool() {
-  for (auto& [capacity, buffers] : free_)
-    for (void* buffer : buffers) std::free(buffer);
-  for (auto& [buffer, sizes] : used_) std::free(buffer);
+void* Pool::take(int64_t capacity, bool shared) {
+  ++system_allocations_;
+  return shared ? shared_->allocate(capacity) : system_allocate(capacity);
 }
 
-void* Pool::allocate(int64_t bytes) {
+void Pool::give_back(void* pointer, bool shared) {
+  if (shared)
+    shared_->release(pointer);
+  else
+    std::free(pointer);
+}
+
+Pool::~Pool() {
+  for (const bool shared : {false, true})
+    for (auto& [capacity, buffers] : shared ? free_shared_ : free_)
+      for (void* buffer : buffers) give_back(buffer, shared);
+  for (auto& [buffer, piece] : used_) give_back(buffer, piece.shared);
+}
+
+void* Pool::allocate(int64_t bytes, Reach reach) {
   if (bytes <= 0) return nullptr;
+  const bool shared = reach == Reach::kShared && shared_ != nullptr;
+  FreeLists& lists = shared ? free_shared_ : free_;
   void* pointer = nullptr;
   // The smallest kept buffer that fits and wastes at most half of itself.
-  auto fit = free_.lower_bound(bytes);
-  while (fit != free_.end() && fit->second.empty()) ++fit;
+  auto fit = lists.lower_bound(bytes);
+  while (fit != lists.end() && fit->second.empty()) ++fit;
   int64_t capacity = round_up(bytes, bytes >= 2 * kHugePage ? kHugePage : kAlignment);
-  if (fit != free_.end() && fit->first <= std::max(2 * bytes, capacity)) {
+  if (fit != lists.end() && fit->first <= std::max(2 * bytes, capacity)) {
     pointer = fit->second.back();
     capacity = fit->first;
     fit->second.pop_back();
   } else {
-    pointer = system_allocate(capacity);
-    ++system_allocations_;
+    pointer = take(capacity, shared);
   }
-  used_[pointer] = {bytes, capacity};
+  used_[pointer] = {bytes, capacity, shared};
   live_ += bytes;
   peak_ = std::max(peak_, live_);
   return pointer;
@@ -59,8 +73,9 @@ void Pool::release(void* pointer) {
   if (pointer == nullptr) return;
   const auto found = used_.find(pointer);
   ensure(found != used_.end(), "Pool::release: the buffer is not from this pool");
-  live_ -= found->second.first;
-  free_[found->second.second].push_back(pointer);
+  const Piece& piece = found->second;
+  live_ -= piece.requested;
+  (piece.shared ? free_shared_ : free_)[piece.capacity].push_back(pointer);
   used_.erase(found);
 }
 

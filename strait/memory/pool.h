@@ -8,18 +8,31 @@
 
 namespace strait::memory {
 
+/// Memory that a pool takes pieces from instead of the system's.
+class PageSource {
+ public:
+  virtual ~PageSource() = default;
+  /// 64-byte aligned; InputOutputError when there is none left.
+  virtual void* allocate(int64_t bytes) = 0;
+  virtual void release(void* pointer) = 0;
+};
+
+/// Who has to reach a buffer: this rank, or the others too, because it is sent and received.
+enum class Reach : uint8_t { kOwn, kShared };
+
 /// Buffers are 64-byte aligned; large ones lie on huge pages where the system grants them. Freed buffers
 /// are kept for reuse by size. Counts are of requested bytes.
 class Pool {
  public:
-  Pool() = default;
+  /// `shared`: where buffers of Reach::kShared come from; null = where the others do. It outlives the pool.
+  explicit Pool(PageSource* shared = nullptr) : shared_(shared) {}
   ~Pool();
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
 
   /// A buffer of `bytes` bytes, contents undefined; nullptr for 0. Throws InputOutputError when the
   /// system has no memory left.
-  void* allocate(int64_t bytes);
+  void* allocate(int64_t bytes, Reach reach = Reach::kOwn);
   void release(void* pointer);
 
   int64_t live_bytes() const { return live_; }
@@ -29,8 +42,17 @@ class Pool {
   int64_t system_allocations() const { return system_allocations_; }
 
  private:
-  std::map<int64_t, std::vector<void*>> free_;         // by capacity
-  std::map<void*, std::pair<int64_t, int64_t>> used_;  // pointer -> (requested, capacity)
+  struct Piece {
+    int64_t requested = 0, capacity = 0;
+    bool shared = false;
+  };
+  using FreeLists = std::map<int64_t, std::vector<void*>>;  // by capacity
+  void* take(int64_t capacity, bool shared);
+  void give_back(void* pointer, bool shared);
+
+  PageSource* shared_;
+  FreeLists free_, free_shared_;
+  std::map<void*, Piece> used_;
   int64_t live_ = 0, peak_ = 0, system_allocations_ = 0;
 };
 

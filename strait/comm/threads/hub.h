@@ -11,7 +11,7 @@
 
 #include "strait/collective/schedule.h"
 #include "strait/comm/failure.h"
-#include "strait/comm/threads/signal.h"
+#include "strait/comm/signal.h"
 #include "strait/topology/cluster.h"
 
 namespace strait::comm {

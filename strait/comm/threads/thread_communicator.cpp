@@ -215,7 +215,7 @@ void ThreadCommunicator::await(Task& task) {
                                 own->done()
                           : poll(ticket, alarm, deadline);
     if (!done && alarm.rung()) alarm.raise_for(call, rank());
-    if (!done) raise(timeout(call, rank(), {}, hub_->rows, {rank(), meeting_->number, -1, {}}));
+    if (!done) raise(timeout(call, rank(), {}, standings(hub_->rows), {rank(), meeting_->number, -1, {}}));
     try {
       ticket.wait();
     } catch (...) {
@@ -323,7 +323,7 @@ void ThreadCommunicator::expire_sends() {
     try {
       if (alarm) hub_->alarm.raise_for(call, rank());
       const trace::Wait wait{rank(), meeting_->number, peer, {call.label, call.step, -1}};
-      raise(timeout(call, rank(), {peer}, hub_->rows, wait));
+      raise(timeout(call, rank(), {peer}, standings(hub_->rows), wait));
     } catch (...) {
       meeting_->mailbox.withdraw(position_, call.peer, send.parcel, current_failure());
     }

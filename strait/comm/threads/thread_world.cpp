@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "strait/base/errors.h"
+#include "strait/comm/call_check.h"
 #include "strait/comm/threads/thread_communicator.h"
 
 namespace strait::comm {
@@ -21,20 +22,6 @@ using Key = std::pair<std::vector<int64_t>, int64_t>;  // members, lane
 double default_spin_seconds(int64_t size) {
   const int64_t cores = std::max<int64_t>(std::thread::hardware_concurrency(), 1);
   return 2 * size <= cores ? 50e-6 : 10e-6;
-}
-
-void check_members(const std::vector<int64_t>& members, int64_t rank, int64_t size) {
-  const std::string who = "communicator on rank " + std::to_string(rank);
-  for (size_t i = 0; i < members.size(); ++i) {
-    if (members[i] < 0 || members[i] >= size)
-      throw UserError(who + ": member " + std::to_string(members[i]) + " is not in 0.." +
-                      std::to_string(size - 1));
-    if (i > 0 && members[i] <= members[i - 1])
-      throw UserError(who + ": members must ascend, but " + std::to_string(members[i]) +
-                      " follows " + std::to_string(members[i - 1]));
-  }
-  if (!std::binary_search(members.begin(), members.end(), rank))
-    throw UserError(who + ": this rank is not among the members");
 }
 
 }  // namespace

@@ -1,0 +1,461 @@
+#include "strait/comm/mpi/exchange.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <string>
+
+#include "strait/comm/call_check.h"
+#include "strait/comm/sums.h"
+
+namespace strait::comm {
+
+using collective::Place;
+using collective::Transfer;
+
+namespace {
+
+void mix(uint64_t& hash, int64_t value) {
+  hash ^= static_cast<uint64_t>(value);
+  hash *= 1099511628211ull;
+}
+
+/// Of what all members of a call must agree on.
+uint64_t digest_of(const Call& call) {
+  uint64_t hash = 14695981039346656037ull;
+  mix(hash, static_cast<int64_t>(call.operation));
+  mix(hash, static_cast<int64_t>(call.dtype));
+  mix(hash, call.operation == Operation::kBroadcast ? call.peer : -1);
+  if (call.operation != Operation::kAllToAll)
+    for (const int64_t count : call.counts) mix(hash, count);
+  return hash;
+}
+
+int64_t sum_of(const std::vector<int64_t>& counts) {
+  return std::accumulate(counts.begin(), counts.end(), int64_t{0});
+}
+
+}  // namespace
+
+Exchange::Exchange(MpiSite& site, std::vector<int64_t> members, uint64_t number)
+    : site_(site), members_(std::move(members)), number_(number) {
+  for (size_t at = 0; at < members_.size(); ++at) {
+    const int64_t rank = members_[at];
+    if (rank == site_.rank()) position_ = static_cast<int64_t>(at);
+    places_.push_back(site_.place(rank));
+    levels_.push_back(rank == site_.rank() ? 0 : site_.cluster.level_between(rank, site_.rank()));
+    if (site_.place(rank) >= 0) locals_.push_back(static_cast<int64_t>(at));
+  }
+  channel_ = site_.board.channel(number);
+}
+
+Exchange::~Exchange() {
+  for (Reserve* reserve : {&source_, &result_, &scratch_, &row_})
+    if (reserve->data != nullptr) site_.memory.release(reserve->data);
+}
+
+char* Exchange::grow(Reserve& reserve, int64_t bytes) {
+  if (reserve.bytes >= bytes) return reserve.data;
+  if (reserve.data != nullptr) site_.memory.release(reserve.data);
+  reserve = {static_cast<char*>(site_.memory.allocate(bytes)), bytes};
+  return reserve.data;
+}
+
+int Exchange::tag(bool pairwise) const {
+  const uint64_t space = static_cast<uint64_t>(site_.messages.largest_tag()) / 2;
+  return static_cast<int>(2 * (number_ % space) + (pairwise ? 1 : 0));
+}
+
+HostWait Exchange::wait_of(const Call& call) const {
+  return {site_, call, deadline_after(call.deadline_seconds), site_.board.signal(channel_),
+          number_};
+}
+
+const Exchange::Plan& Exchange::plan_of(const Call& call) {
+  const int64_t root = call.operation == Operation::kBroadcast ? call.peer : -1;
+  const auto [found, fresh] =
+      plans_.try_emplace(PlanKey{call.operation, call.dtype, call.accumulate, root, call.counts});
+  Plan& plan = found->second;
+  if (!fresh) return plan;
+  plan.form = form_of(call, members_, site_.cluster, site_.algorithm);
+  plan.digest = digest_of(call);
+  if (call.operation != Operation::kAllToAll) fill(plan);
+  return plan;
+}
+
+void Exchange::fill(Plan& plan) const {
+  plan.pulls = collective::transfers_to(plan.form.request, position_);
+  for (int64_t member = 0; member < static_cast<int64_t>(members_.size()); ++member) {
+    if (is_here(member)) continue;
+    for (const Transfer& transfer : collective::transfers_to(plan.form.request, member))
+      if (transfer.from == position_) plan.pushes.push_back(transfer);
+  }
+  std::stable_sort(plan.pushes.begin(), plan.pushes.end(),
+                   [](const Transfer& a, const Transfer& b) { return a.step < b.step; });
+  for (const auto* transfers : {&plan.pulls, &plan.pushes})
+    for (const Transfer& transfer : *transfers)
+      plan.steps = std::max(plan.steps, transfer.step + 1);
+}
+
+/// One call from arrival to end.
+class Exchange::Run {
+ public:
+  Run(Exchange& exchange, const Call& call, const Plan& plan, int64_t sequence)
+      : x_(exchange),
+        site_(exchange.site_),
+        call_(call),
+        plan_(plan),
+        sequence_(sequence),
+        wait_(exchange.wait_of(call)),
+        slot_(site_.board.slot(x_.channel_, site_.memory.own())),
+        sent_(site_.cluster.levels.size(), 0) {}
+
+  LevelBytes run() {
+    offer();
+    await_locals([](const HostSlot& slot) { return slot.arrived.load(std::memory_order_acquire); },
+                 sequence_ + 1);
+    agree();
+    Plan whole;
+    if (call_.operation == Operation::kAllToAll) whole = all_to_all_plan();
+    const Plan& plan = call_.operation == Operation::kAllToAll ? whole : plan_;
+    for (int64_t step = 0; step < plan.steps; ++step) make_step(plan, step);
+    finish();
+    return std::move(sent_);
+  }
+
+ private:
+  int64_t element() const { return dtype_bytes(call_.dtype); }
+  int64_t parity() const { return sequence_ & 1; }
+  bool shared() const { return x_.locals_.size() > 1; }
+
+  int64_t source_bytes() const {
+    if (call_.operation == Operation::kBarrier || call_.source == nullptr) return 0;
+    if (call_.operation == Operation::kAllGather)
+      return plan_.form.request.counts[x_.position_] * element();
+    if (call_.operation == Operation::kBroadcast && call_.peer != x_.position_) return 0;
+    return plan_.form.whole_bytes;
+  }
+
+  /// Lays the buffers where the other ranks of the host can read them, and tells where.
+  void offer() {
+    const CallForm& form = plan_.form;
+    const int64_t own_bytes = source_bytes();
+    inline_ = x_.locals_.size() == x_.members_.size() && !form.needs_scratch &&
+              plan_offer_bytes() <= kInlineBytes;
+    HostOffer& offer = slot_.offers[parity()];
+    offer = HostOffer{};
+    offer.digest = plan_.digest;
+    offer.operation = static_cast<int64_t>(call_.operation);
+    offer.dtype = static_cast<int64_t>(call_.dtype);
+    offer.elements = sum_of(call_.counts);
+    offer.label = Label(call_.label);
+    if (shared() && own_bytes > 0) offer.source = offer_source(own_bytes);
+    result_ = static_cast<char*>(call_.destination);
+    if (form.destination_read) offer.destination = offer_result();
+    if (form.needs_scratch && form.whole_bytes > 0) {
+      scratch_ = x_.grow(x_.scratch_, form.whole_bytes);
+      offer.scratch = site_.memory.offset_of(scratch_, form.whole_bytes);
+    }
+    if (call_.operation == Operation::kAllToAll && shared()) offer.row = offer_row();
+    slot_.progress.store(sequence_ * kStepsPerCollective, std::memory_order_release);
+    slot_.arrived.store(sequence_ + 1, std::memory_order_release);
+    tell();
+  }
+
+  /// The same on every member, so that all agree on whether the call is inline.
+  int64_t plan_offer_bytes() const {
+    if (call_.operation == Operation::kBarrier) return 0;
+    if (call_.operation == Operation::kAllToAll) return kInlineBytes + 1;  // rows differ by member
+    return plan_.form.whole_bytes;
+  }
+
+  int64_t offer_source(int64_t bytes) {
+    if (inline_) {
+      std::memcpy(slot_.source[parity()], call_.source, bytes);
+      return kInline;
+    }
+    const int64_t offset = site_.memory.offset_of(call_.source, bytes);
+    if (offset >= 0) return offset;
+    char* staging = x_.grow(x_.source_, bytes);
+    copy_bytes(call_.source, staging, bytes);
+    return site_.memory.offset_of(staging, bytes);
+  }
+
+  int64_t offer_result() {
+    const int64_t bytes = plan_.form.whole_bytes;
+    if (result_ == nullptr || bytes == 0) return kNowhere;  // a root that keeps no copy
+    if (inline_) {
+      result_ = slot_.result[parity()];
+      return kInline;
+    }
+    const int64_t offset = site_.memory.offset_of(result_, bytes);
+    if (!plan_.form.staged && (offset >= 0 || !shared())) return offset;
+    result_ = x_.grow(x_.result_, bytes);
+    return site_.memory.offset_of(result_, bytes);
+  }
+
+  int64_t offer_row() {
+    const int64_t bytes = static_cast<int64_t>(call_.counts.size() * sizeof(int64_t));
+    char* rows = x_.grow(x_.row_, 2 * bytes) + parity() * bytes;
+    std::memcpy(rows, call_.counts.data(), bytes);
+    return site_.memory.offset_of(rows, bytes);
+  }
+
+  void tell() const { site_.board.signal(x_.channel_).notify(); }
+  HostSlot& slot_of(int64_t member) const {
+    return site_.board.slot(x_.channel_, x_.places_[member]);
+  }
+  const HostOffer& offer_of(int64_t member) const { return slot_of(member).offers[parity()]; }
+
+  template <class Counter>
+  void await_locals(const Counter& counter, int64_t wanted) {
+    const auto is_late = [&](int64_t member) {
+      return member != x_.position_ && counter(slot_of(member)) < wanted;
+    };
+    wait([&] { return std::none_of(x_.locals_.begin(), x_.locals_.end(), is_late); },
+         [&] {
+           std::vector<int64_t> late;
+           for (const int64_t member : x_.locals_)
+             if (is_late(member)) late.push_back(x_.members_[member]);
+           return late;
+         });
+  }
+
+  template <class Ready, class Late>
+  void wait(const Ready& ready, const Late& late) {
+    if (!ready())
+      wait_.until(
+          ready, [this] { return drive(); }, late);
+  }
+
+  /// Drives the messages under way; true while there are any.
+  bool drive() {
+    bool left = false;
+    for (Message& message : sends_) left |= !site_.messages.test(message);
+    for (Landing& landing : landings_) left |= !site_.messages.test(landing.message);
+    return left;
+  }
+
+  void agree() const {
+    for (const int64_t member : x_.locals_) {
+      if (member == x_.position_) continue;
+      const HostOffer& other = offer_of(member);
+      if (other.digest == plan_.digest && row_fits(member)) continue;
+      const auto text = [&](int64_t operation, int64_t dtype, int64_t elements, const auto& label) {
+        return std::string(operation_name(static_cast<Operation>(operation))) + " \"" +
+               std::string(label) + "\" " + dtype_name(static_cast<Dtype>(dtype)) + " of " +
+               std::to_string(elements) + " elements";
+      };
+      const int64_t rank = x_.members_[member];
+      throw UserError(
+          describe(call_, site_.rank()) + ": the members disagree: " +
+              text(static_cast<int64_t>(call_.operation), static_cast<int64_t>(call_.dtype),
+                   sum_of(call_.counts), call_.label) +
+              " meets " + text(other.operation, other.dtype, other.elements, other.label.view()) +
+              " on rank " + std::to_string(rank),
+          place_of(call_, rank));
+    }
+  }
+
+  const int64_t* row_of(int64_t member) const {
+    const HostOffer& other = offer_of(member);
+    return reinterpret_cast<const int64_t*>(site_.memory.address(x_.places_[member], other.row));
+  }
+  bool row_fits(int64_t member) const {
+    if (call_.operation != Operation::kAllToAll) return true;
+    return row_of(member)[x_.position_] == call_.receive_counts[member];
+  }
+
+  /// Rows of members elsewhere are known as far as they concern this one, which is all that counts.
+  Plan all_to_all_plan() const {
+    Plan plan;
+    plan.form = plan_.form;
+    const int64_t n = static_cast<int64_t>(x_.members_.size());
+    std::vector<int64_t>& counts = plan.form.request.counts;
+    counts.assign(n * n, 0);
+    for (int64_t from = 0; from < n; ++from) {
+      for (int64_t to = 0; to < n; ++to)
+        if (from == x_.position_)
+          counts[from * n + to] = call_.counts[to];
+        else if (x_.is_here(from))
+          counts[from * n + to] = row_of(from)[to];
+      counts[from * n + x_.position_] = call_.receive_counts[from];
+    }
+    x_.fill(plan);
+    return plan;
+  }
+
+  /// A message that comes from another host: straight to its place, or to where it is added from.
+  struct Landing {
+    Message message;
+    char* data = nullptr;
+    bool in_place = false;
+  };
+
+  static size_t group_end(const std::vector<Transfer>& pulls, size_t begin) {
+    size_t end = begin + 1;
+    while (end < pulls.size() && pulls[end].add) ++end;
+    return end;
+  }
+
+  bool adds_to_caller(const Transfer& transfer) const {
+    return call_.accumulate && !plan_.form.staged && transfer.destination == Place::kDestination;
+  }
+
+  void make_step(const Plan& plan, int64_t step) {
+    if (step > 0) {
+      slot_.progress.store(sequence_ * kStepsPerCollective + step, std::memory_order_release);
+      tell();
+    }
+    size_t begin = 0;
+    while (begin < plan.pulls.size() && plan.pulls[begin].step < step) ++begin;
+    size_t end = begin;
+    while (end < plan.pulls.size() && plan.pulls[end].step == step) ++end;
+    post_receives(plan, begin, end);
+    for (const Transfer& push : plan.pushes)
+      if (push.step == step) post_send(push);
+    // What can be read here first: the messages come in meanwhile.
+    size_t landing = 0;
+    for (const bool remote : {false, true})
+      for (size_t at = begin, next = 0; at < end; at = next) {
+        next = group_end(plan.pulls, at);
+        const bool has_remote =
+            std::any_of(plan.pulls.begin() + static_cast<int64_t>(at),
+                        plan.pulls.begin() + static_cast<int64_t>(next),
+                        [&](const Transfer& transfer) { return !x_.is_here(transfer.from); });
+        if (has_remote == remote) take(plan.pulls.data() + at, plan.pulls.data() + next, landing);
+      }
+    landings_.clear();
+  }
+
+  void post_receives(const Plan& plan, size_t begin, size_t end) {
+    int64_t bytes = 0;
+    for (size_t at = begin; at < end; ++at)
+      if (!x_.is_here(plan.pulls[at].from)) bytes += plan.pulls[at].elements * element();
+    if (bytes == 0) return;
+    if (static_cast<int64_t>(x_.landing_.size()) < bytes) x_.landing_.resize(bytes);
+    char* spare = x_.landing_.data();
+    for (size_t at = begin, next = 0; at < end; at = next) {
+      next = group_end(plan.pulls, at);
+      for (size_t i = at; i < next; ++i) {
+        const Transfer& pull = plan.pulls[i];
+        if (x_.is_here(pull.from)) continue;
+        const int64_t size = pull.elements * element();
+        Landing landing;
+        landing.in_place = next - at == 1 && !adds_to_caller(pull);
+        landing.data =
+            landing.in_place ? own_address(pull.destination, pull.destination_offset) : spare;
+        if (!landing.in_place) spare += size;
+        landing.message =
+            site_.messages.receive(landing.data, size, x_.members_[pull.from], x_.tag(false));
+        landings_.push_back(std::move(landing));
+      }
+    }
+  }
+
+  void post_send(const Transfer& push) {
+    const int64_t bytes = push.elements * element();
+    sends_.push_back(site_.messages.send(own_address(push.source, push.source_offset), bytes,
+                                         x_.members_[push.to], x_.tag(false)));
+    sent_[x_.levels_[push.to]] += bytes;
+  }
+
+  char* own_address(Place place, int64_t offset) const {
+    const int64_t bytes = offset * element();
+    if (place == Place::kScratch) return scratch_ + bytes;
+    if (place == Place::kDestination) return result_ + bytes;
+    return static_cast<char*>(const_cast<void*>(call_.source)) + bytes;
+  }
+
+  const char* address(const Transfer& pull) const {
+    if (pull.from == x_.position_) return own_address(pull.source, pull.source_offset);
+    const HostOffer& offer = offer_of(pull.from);
+    const int64_t bytes = pull.source_offset * element();
+    HostSlot& slot = slot_of(pull.from);
+    const int64_t at = pull.source == Place::kSource        ? offer.source
+                       : pull.source == Place::kDestination ? offer.destination
+                                                            : offer.scratch;
+    ensure(at != kNowhere, "a transfer reads a buffer that its member did not offer");
+    if (at == kInline)
+      return (pull.source == Place::kSource ? slot.source : slot.result)[parity()] + bytes;
+    return site_.memory.address(x_.places_[pull.from], at + bytes);
+  }
+
+  void await_sender(const Transfer& pull) {
+    if (pull.source == Place::kSource || pull.from == x_.position_) return;
+    const HostSlot& slot = slot_of(pull.from);
+    const int64_t wanted = sequence_ * kStepsPerCollective + pull.step;
+    wait([&] { return slot.progress.load(std::memory_order_acquire) >= wanted; },
+         [&] { return std::vector<int64_t>{x_.members_[pull.from]}; });
+  }
+
+  /// One sum, or one copy. `landing`: the next message in the order of post_receives.
+  void take(const Transfer* begin, const Transfer* end, size_t& landing) {
+    std::vector<const void*> sources;
+    bool in_place = false;
+    for (const Transfer* pull = begin; pull < end; ++pull) {
+      if (!x_.is_here(pull->from)) {
+        Landing& came = landings_[landing++];
+        wait([&] { return site_.messages.test(came.message); },
+             [&] { return std::vector<int64_t>{came.message.peer}; });
+        in_place = came.in_place;
+        sources.push_back(came.data);
+        continue;
+      }
+      await_sender(*pull);
+      sources.push_back(address(*pull));
+      if (pull->from != x_.position_) sent_[x_.levels_[pull->from]] += pull->elements * element();
+    }
+    if (in_place || (begin->destination == Place::kDestination && result_ == nullptr)) return;
+    char* destination = own_address(begin->destination, begin->destination_offset);
+    if (sources.size() == 1 && !adds_to_caller(*begin))
+      copy_bytes(sources[0], destination, begin->elements * element());
+    else
+      sum_in_order(call_.dtype, sources, destination, begin->elements, adds_to_caller(*begin));
+  }
+
+  void finish() {
+    wait([&] { return !drive(); },
+         [&] {
+           std::vector<int64_t> late;
+           for (const Message& message : sends_)
+             if (!message.done) late.push_back(message.peer);
+           return late;
+         });
+    // Even when the last step was others' to make, they must see that this member's are done.
+    slot_.progress.store((sequence_ + 1) * kStepsPerCollective, std::memory_order_release);
+    slot_.finished.store(sequence_ + 1, std::memory_order_release);
+    tell();
+    if (!inline_)
+      await_locals(
+          [](const HostSlot& slot) { return slot.finished.load(std::memory_order_acquire); },
+          sequence_ + 1);
+    if (result_ == call_.destination || call_.destination == nullptr) return;
+    if (call_.accumulate)
+      sum_in_order(call_.dtype, {result_}, call_.destination, plan_.form.whole_bytes / element(),
+                   true);
+    else
+      copy_bytes(result_, call_.destination, plan_.form.whole_bytes);
+  }
+
+  Exchange& x_;
+  MpiSite& site_;
+  const Call& call_;
+  const Plan& plan_;
+  const int64_t sequence_;
+  const HostWait wait_;
+  HostSlot& slot_;
+  LevelBytes sent_;
+  bool inline_ = false;
+  char* result_ =
+      nullptr;  // what this member makes: the destination, or a copy that others can read
+  char* scratch_ = nullptr;
+  std::vector<Message> sends_;
+  std::vector<Landing> landings_;  // of the current step
+};
+
+LevelBytes Exchange::run(const Call& call, int64_t sequence) {
+  return Run(*this, call, plan_of(call), sequence).run();
+}
+
+}  // namespace strait::comm

@@ -1,0 +1,129 @@
+#include "strait/comm/mpi/host_memory.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <string>
+
+#include "strait/base/errors.h"
+#include "strait/base/file.h"
+
+namespace strait::comm {
+namespace {
+
+constexpr int64_t kAlignment = 4096;
+
+int64_t physical_bytes() {
+  return static_cast<int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGE_SIZE);
+}
+
+[[noreturn]] void refuse(const std::string& what) {
+  throw InputOutputError("memory shared between the ranks of a host: " + what + ": " +
+                         errno_text(errno));
+}
+
+/// A file without a name that grows as it is written.
+int make_file(int64_t bytes) {
+  const int file = ::memfd_create("strait", MFD_CLOEXEC);
+  if (file < 0) refuse("memfd_create");
+  if (::ftruncate(file, bytes) != 0) refuse("ftruncate to " + std::to_string(bytes) + " bytes");
+  return file;
+}
+
+/// Another process's file, through its table of open files.
+int open_file(int64_t process, int64_t file) {
+  const std::string path = "/proc/" + std::to_string(process) + "/fd/" + std::to_string(file);
+  const int own = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+  if (own < 0) refuse("open " + path);
+  return own;
+}
+
+}  // namespace
+
+void* HostMemory::map_file(int file, int64_t bytes) const {
+  void* address = ::mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
+                         MAP_SHARED | MAP_NORESERVE, file, 0);
+  if (address == MAP_FAILED) refuse("mmap of " + std::to_string(bytes) + " bytes");
+  return address;
+}
+
+HostMemory::HostMemory(MPI_Comm host, int64_t board_bytes) : board_bytes_(board_bytes) {
+  int place = 0, ranks = 0;
+  MPI_Comm_rank(host, &place);
+  MPI_Comm_size(host, &ranks);
+  own_ = place;
+  // Address space, not memory: twice what the host has leaves room for holes.
+  window_bytes_ = 2 * physical_bytes() / kAlignment * kAlignment;
+  const int own_window = make_file(window_bytes_);
+  const int own_board = place == 0 ? make_file(board_bytes) : -1;
+  const int64_t mine[3] = {::getpid(), own_window, own_board};
+  std::vector<int64_t> all(3 * ranks);
+  MPI_Allgather(mine, 3, MPI_INT64_T, all.data(), 3, MPI_INT64_T, host);
+  for (int64_t at = 0; at < ranks; ++at) {
+    const int file = at == place ? own_window : open_file(all[3 * at], all[3 * at + 1]);
+    windows_.push_back(static_cast<char*>(map_file(file, window_bytes_)));
+    process_ids_.push_back(all[3 * at]);
+    if (at != place) ::close(file);
+  }
+  const int board_file = place == 0 ? own_board : open_file(all[0], all[2]);
+  board_ = map_file(board_file, board_bytes);
+  MPI_Barrier(host);  // all have opened what they need
+  ::close(board_file);
+  ::close(own_window);
+  free_[0] = window_bytes_;
+}
+
+HostMemory::~HostMemory() {
+  for (char* window : windows_) ::munmap(window, static_cast<size_t>(window_bytes_));
+  if (board_ != nullptr) ::munmap(board_, static_cast<size_t>(board_bytes_));
+}
+
+void* HostMemory::allocate(int64_t bytes) {
+  const int64_t size = (std::max<int64_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (auto hole = free_.begin(); hole != free_.end(); ++hole) {
+    if (hole->second < size) continue;
+    const int64_t offset = hole->first, left = hole->second - size;
+    free_.erase(hole);
+    if (left > 0) free_[offset + size] = left;
+    used_[offset] = size;
+    return windows_[own_] + offset;
+  }
+  throw InputOutputError("memory shared between the ranks of a host: the window of " +
+                         std::to_string(window_bytes_) + " bytes has no room for " +
+                         std::to_string(bytes));
+}
+
+void HostMemory::release(void* pointer) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const int64_t offset = static_cast<char*>(pointer) - windows_[own_];
+  const auto found = used_.find(offset);
+  ensure(found != used_.end(), "HostMemory::release: not allocated here");
+  int64_t begin = offset, end = offset + found->second;
+  used_.erase(found);
+  const auto next = free_.find(end);
+  if (next != free_.end()) {
+    end += next->second;
+    free_.erase(next);
+  }
+  const auto after = free_.lower_bound(begin);
+  if (after != free_.begin()) {
+    const auto before = std::prev(after);
+    if (before->first + before->second == begin) {
+      begin = before->first;
+      free_.erase(before);
+    }
+  }
+  free_[begin] = end - begin;
+}
+
+int64_t HostMemory::offset_of(const void* pointer, int64_t bytes) const {
+  const char* begin = static_cast<const char*>(pointer);
+  const char* window = windows_[own_];
+  if (begin < window || begin + bytes > window + window_bytes_) return -1;
+  return begin - window;
+}
+
+}  // namespace strait::comm

@@ -1,0 +1,103 @@
+#include "strait/comm/mpi/messages.h"
+
+#include <algorithm>
+
+#include "strait/base/errors.h"
+
+namespace strait::comm {
+namespace {
+
+/// MPI counts are int: longer transfers are cut.
+constexpr int64_t kPieceBytes = int64_t{1} << 30;
+
+}  // namespace
+
+Messages::Messages(MPI_Comm communicator) : communicator_(communicator) {
+  MPI_Comm_set_errhandler(communicator, MPI_ERRORS_RETURN);
+  int* value = nullptr;
+  int found = 0;
+  MPI_Comm_get_attr(communicator, MPI_TAG_UB, &value, &found);
+  if (found) largest_tag_ = *value;
+}
+
+void Messages::check(int code, const char* what) const {
+  if (code == MPI_SUCCESS) return;
+  char text[MPI_MAX_ERROR_STRING];
+  int length = 0, kind = 0;
+  MPI_Error_string(code, text, &length);
+  MPI_Error_class(code, &kind);
+  const std::string message = std::string(what) + ": " + std::string(text, length);
+  if (kind == MPI_ERR_TRUNCATE)
+    throw UserError("the members disagree: a longer message came than this call expects (" +
+                    message + ")");
+  throw InternalError(message);
+}
+
+Message Messages::send(const void* data, int64_t bytes, int64_t to, int tag) {
+  Message message;
+  message.peer = to;
+  message.done = bytes == 0;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (int64_t at = 0; at < bytes; at += kPieceBytes) {
+    message.requests.push_back(MPI_REQUEST_NULL);
+    check(MPI_Isend(static_cast<const char*>(data) + at,
+                    static_cast<int>(std::min(kPieceBytes, bytes - at)), MPI_BYTE,
+                    static_cast<int>(to), tag, communicator_, &message.requests.back()),
+          "MPI_Isend");
+  }
+  return message;
+}
+
+Message Messages::receive(void* data, int64_t bytes, int64_t from, int tag) {
+  Message message;
+  message.peer = from;
+  message.expected = bytes;
+  message.done = bytes == 0;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (int64_t at = 0; at < bytes; at += kPieceBytes) {
+    message.requests.push_back(MPI_REQUEST_NULL);
+    check(MPI_Irecv(static_cast<char*>(data) + at,
+                    static_cast<int>(std::min(kPieceBytes, bytes - at)), MPI_BYTE,
+                    static_cast<int>(from), tag, communicator_, &message.requests.back()),
+          "MPI_Irecv");
+  }
+  return message;
+}
+
+bool Messages::test(Message& message) {
+  if (message.done) return true;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (MPI_Request& request : message.requests) {
+    if (request == MPI_REQUEST_NULL) continue;
+    int done = 0;
+    MPI_Status status;
+    const int code = MPI_Test(&request, &done, &status);
+    if (code == MPI_ERR_IN_STATUS) check(status.MPI_ERROR, "MPI_Test");
+    check(code, "MPI_Test");
+    if (!done) return false;
+    take(message, status);
+  }
+  message.done = true;
+  if (message.arrived != message.expected)
+    throw UserError("the members disagree: " + std::to_string(message.arrived) +
+                    " bytes came from rank " + std::to_string(message.peer) +
+                    ", this call expects " + std::to_string(message.expected));
+  return true;
+}
+
+void Messages::take(Message& message, const MPI_Status& status) const {
+  if (message.expected == 0) return;
+  int bytes = 0;
+  MPI_Get_count(&status, MPI_BYTE, &bytes);
+  message.arrived += bytes;
+}
+
+void Messages::cancel(Message& message) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (MPI_Request& request : message.requests)
+    if (request != MPI_REQUEST_NULL) MPI_Request_free(&request);
+  message.requests.clear();
+  message.done = true;
+}
+
+}  // namespace strait::comm

@@ -1,0 +1,52 @@
+// Point-to-point messages of one process. MPI is used by one thread at a time (MPI_THREAD_SERIALIZED): every
+// call takes the same lock and returns at once, so that no thread ever waits inside MPI.
+#pragma once
+
+#include <mpi.h>
+
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace strait::comm {
+
+/// One transfer under way; long ones are several MPI messages.
+struct Message {
+  std::vector<MPI_Request> requests;
+  int64_t peer = 0;      // rank of the world
+  int64_t expected = 0;  // bytes to receive; 0 for a send
+  int64_t arrived = 0;   // bytes received by those that are done
+  bool done = false;
+};
+
+/// Thread-safe.
+class Messages {
+ public:
+  /// `communicator`: over all ranks of the world, numbered alike; kept, not freed.
+  explicit Messages(MPI_Comm communicator);
+
+  /// Starts a transfer; buffers stay untouched until it is done. Messages between two ranks with the same
+  /// tag are received in the order in which they were sent. Nothing is sent for 0 bytes.
+  Message send(const void* data, int64_t bytes, int64_t to, int tag);
+  Message receive(void* data, int64_t bytes, int64_t from, int tag);
+
+  /// Drives MPI and tells whether the message is done. InternalError when MPI reports one; UserError when
+  /// another number of bytes arrived than expected.
+  bool test(Message& message);
+  /// Gives up: the buffers may be freed afterwards only because the process ends.
+  void cancel(Message& message);
+
+  /// The largest tag.
+  int largest_tag() const { return largest_tag_; }
+
+ private:
+  void check(int code, const char* what) const;
+  void take(Message& message, const MPI_Status& status) const;
+
+  const MPI_Comm communicator_;
+  int largest_tag_ = 32767;
+  std::mutex mutex_;
+};
+
+}  // namespace strait::comm

@@ -1,0 +1,79 @@
+// What the communicators of one MPI process share: its messages, its host's memory and board, where every rank
+// lives, and how it waits.
+#pragma once
+
+#include <csignal>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "strait/base/clock.h"
+#include "strait/collective/schedule.h"
+#include "strait/comm/failure.h"
+#include "strait/comm/mpi/host_board.h"
+#include "strait/comm/mpi/host_memory.h"
+#include "strait/comm/mpi/messages.h"
+#include "strait/topology/cluster.h"
+
+namespace strait::comm {
+
+/// Thread-safe.
+struct MpiSite {
+  MpiSite(Messages& the_messages, HostMemory& the_memory, const Cluster& the_cluster,
+          std::vector<int64_t> ranks_here)
+      : messages(the_messages),
+        memory(the_memory),
+        board(the_memory.board(), the_memory.ranks()),
+        cluster(the_cluster),
+        here(std::move(ranks_here)) {
+    places.assign(static_cast<size_t>(cluster.ranks), -1);
+    for (size_t at = 0; at < here.size(); ++at) places[here[at]] = static_cast<int64_t>(at);
+  }
+
+  int64_t rank() const { return here[memory.own()]; }
+  /// Place of a rank on this host, or -1 when it lives elsewhere.
+  int64_t place(int64_t of_rank) const { return places[of_rank]; }
+  WaitRow& row() const { return board.row(memory.own()); }
+  bool rung() const { return board.rung(); }
+
+  /// Throws PeerLost for what the board's alarm says. Precondition: rung().
+  [[noreturn]] void raise_alarm(const Call& call) const;
+  /// The ranks among `late` whose process is gone.
+  std::vector<int64_t> gone(const std::vector<int64_t>& late) const;
+  /// What all ranks stand at: those of this host as their rows say, processes that are gone as missing, the
+  /// others as `inquire` finds them.
+  std::vector<trace::Standing> standings() const;
+
+  Messages& messages;
+  HostMemory& memory;
+  HostBoard board;
+  const Cluster cluster;
+  const std::vector<int64_t> here;  // ranks of this host, ascending
+  std::vector<int64_t> places;      // by rank
+  std::optional<collective::Algorithm> algorithm;
+  double spin_seconds = 0;
+  /// Asks the ranks of other hosts where they stand; what is not answered in time is missing.
+  std::function<void(std::vector<trace::Standing>& ranks)> inquire;
+};
+
+/// One wait of a call: until `ready`, the deadline, or an alarm. While messages are under way it drives them
+/// and sleeps briefly in between; otherwise it blocks until `signal` tells.
+struct HostWait {
+  const MpiSite& site;
+  const Call& call;
+  SteadyTime deadline;
+  HostSignal& signal;
+  uint64_t communicator = 0;
+
+  /// Returns when ready() is true. Throws PeerLost on an alarm and when a rank of late() is gone, Timeout when
+  /// the deadline passes. `drive` is called now and then and tells whether it has to be called again.
+  void until(const std::function<bool()>& ready, const std::function<bool()>& drive,
+             const std::function<std::vector<int64_t>()>& late) const;
+
+ private:
+  bool spin(const std::function<bool()>& ready, const std::function<bool()>& drive) const;
+  [[noreturn]] void give_up(const std::vector<int64_t>& late, bool is_gone) const;
+};
+
+}  // namespace strait::comm

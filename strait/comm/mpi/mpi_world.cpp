@@ -1,0 +1,175 @@
+#include "strait/comm/mpi/mpi_world.h"
+
+#include <mpi.h>
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "strait/base/errors.h"
+#include "strait/comm/call_check.h"
+#include "strait/comm/mpi/mpi_communicator.h"
+
+namespace strait::comm {
+namespace {
+
+using Key = std::pair<std::vector<int64_t>, int64_t>;  // members, lane
+
+/// Spinning pays while every rank has a core; otherwise it takes the core from whom it waits for.
+double default_spin_seconds(int64_t ranks_on_host) {
+  const int64_t cores = std::max<int64_t>(std::thread::hardware_concurrency(), 1);
+  return ranks_on_host <= cores ? 100e-6 : 50e-6;
+}
+
+class MpiWorld final : public World {
+ public:
+  explicit MpiWorld(std::unique_ptr<MpiSite> site) : site_(std::move(site)) {}
+  ~MpiWorld() override {
+    site_->row().ended();
+    for (const auto& [key, communicator] : communicators_) communicator->stop();
+  }
+
+  int64_t rank() const override { return site_->rank(); }
+  int64_t size() const override { return site_->cluster.ranks; }
+  WaitRow* waits() override { return &site_->row(); }
+
+  Communicator& communicator(const std::vector<int64_t>& members, int64_t lane) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    std::unique_ptr<MpiCommunicator>& found = communicators_[{members, lane}];
+    if (found) return *found;
+    check_members(members, rank(), size());
+    auto made = std::make_unique<MpiCommunicator>(*site_, members, lane);
+    for (const auto& [key, other] : communicators_)
+      ensure(!other || other->tag() != made->tag(),
+             "two communicators of this rank have the same message tag");
+    found = std::move(made);
+    return *found;
+  }
+
+  void abort(const std::string& reason, const ErrorPlace& place) override {
+    site_->board.ring(rank(), reason, place);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (const auto& [key, communicator] : communicators_)
+      if (communicator) communicator->nudge();
+  }
+
+ private:
+  std::unique_ptr<MpiSite> site_;
+  std::mutex mutex_;
+  std::map<Key, std::unique_ptr<MpiCommunicator>> communicators_;
+};
+
+std::vector<std::string> all_host_names(int64_t size) {
+  char name[MPI_MAX_PROCESSOR_NAME] = {};
+  int length = 0;
+  MPI_Get_processor_name(name, &length);
+  std::vector<char> all(static_cast<size_t>(size) * MPI_MAX_PROCESSOR_NAME);
+  MPI_Allgather(name, MPI_MAX_PROCESSOR_NAME, MPI_CHAR, all.data(), MPI_MAX_PROCESSOR_NAME,
+                MPI_CHAR, MPI_COMM_WORLD);
+  std::vector<std::string> names;
+  for (int64_t at = 0; at < size; ++at)
+    names.emplace_back(all.data() + at * MPI_MAX_PROCESSOR_NAME);
+  return names;
+}
+
+}  // namespace
+
+struct MpiSession::State {
+  int rank = 0, size = 1;
+  bool abandoned = false;
+  MPI_Comm host = MPI_COMM_NULL, data = MPI_COMM_NULL;
+  std::vector<std::string> host_names;
+  std::vector<int64_t> here;  // ranks on this host
+  std::unique_ptr<Messages> messages;
+  std::unique_ptr<HostMemory> memory;
+  std::unique_ptr<MpiWorld> world;
+};
+
+MpiSession::MpiSession() : state_(std::make_unique<State>()) {
+  int provided = 0;
+  MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided);
+  if (provided < MPI_THREAD_SERIALIZED)
+    throw InternalError("this MPI library does not support calls from several threads");
+  MPI_Comm_rank(MPI_COMM_WORLD, &state_->rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &state_->size);
+  MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, state_->rank, MPI_INFO_NULL,
+                      &state_->host);
+  MPI_Comm_dup(MPI_COMM_WORLD, &state_->data);
+  state_->host_names = all_host_names(state_->size);
+  int ranks_here = 1;
+  MPI_Comm_size(state_->host, &ranks_here);
+  state_->here.resize(static_cast<size_t>(ranks_here));
+  const int64_t own = state_->rank;
+  MPI_Allgather(&own, 1, MPI_INT64_T, state_->here.data(), 1, MPI_INT64_T, state_->host);
+}
+
+MpiSession::~MpiSession() {
+  state_->world.reset();
+  if (state_->abandoned) return;
+  MPI_Barrier(MPI_COMM_WORLD);  // nobody unmaps what another still reads
+  state_->memory.reset();
+  MPI_Comm_free(&state_->data);
+  MPI_Comm_free(&state_->host);
+  MPI_Finalize();
+}
+
+int64_t MpiSession::rank() const { return state_->rank; }
+int64_t MpiSession::size() const { return state_->size; }
+int64_t MpiSession::ranks_on_host() const { return static_cast<int64_t>(state_->here.size()); }
+const std::vector<std::string>& MpiSession::host_names() const { return state_->host_names; }
+void MpiSession::abandon() { state_->abandoned = true; }
+
+World& MpiSession::world(const Cluster& cluster, const MpiOptions& options) {
+  if (cluster.ranks != size() || cluster.levels.empty())
+    throw UserError("a world of " + std::to_string(size()) +
+                    " MPI ranks on a cluster laid out for " + std::to_string(cluster.ranks) +
+                    " ranks in " + std::to_string(cluster.levels.size()) + " levels");
+  ensure(!state_->world, "MpiSession::world is called once");
+  state_->messages = std::make_unique<Messages>(state_->data);
+  state_->memory = std::make_unique<HostMemory>(state_->host, HostBoard::bytes(ranks_on_host()));
+  auto site = std::make_unique<MpiSite>(*state_->messages, *state_->memory, cluster, state_->here);
+  site->algorithm = options.algorithm;
+  site->spin_seconds =
+      options.spin_seconds < 0.0 ? default_spin_seconds(ranks_on_host()) : options.spin_seconds;
+  state_->world = std::make_unique<MpiWorld>(std::move(site));
+  return *state_->world;
+}
+
+memory::PageSource& MpiSession::window() {
+  ensure(state_->memory != nullptr, "MpiSession::window before world()");
+  return *state_->memory;
+}
+
+std::string MpiSession::from_lead(const std::string& text) {
+  int64_t bytes = static_cast<int64_t>(text.size());
+  MPI_Bcast(&bytes, 1, MPI_INT64_T, 0, MPI_COMM_WORLD);
+  std::string result = text;
+  result.resize(static_cast<size_t>(bytes));
+  MPI_Bcast(result.data(), static_cast<int>(bytes), MPI_CHAR, 0, MPI_COMM_WORLD);
+  return result;
+}
+
+std::vector<std::string> MpiSession::gather(const std::string& text) {
+  const int bytes = static_cast<int>(text.size());
+  std::vector<int> sizes(static_cast<size_t>(size())), offsets(static_cast<size_t>(size()), 0);
+  MPI_Gather(&bytes, 1, MPI_INT, sizes.data(), 1, MPI_INT, 0, MPI_COMM_WORLD);
+  for (size_t at = 1; at < sizes.size(); ++at) offsets[at] = offsets[at - 1] + sizes[at - 1];
+  std::string all(rank() == 0 ? static_cast<size_t>(offsets.back() + sizes.back()) : 0, '\0');
+  MPI_Gatherv(text.data(), bytes, MPI_CHAR, all.data(), sizes.data(), offsets.data(), MPI_CHAR, 0,
+              MPI_COMM_WORLD);
+  std::vector<std::string> texts;
+  for (size_t at = 0; rank() == 0 && at < sizes.size(); ++at)
+    texts.push_back(all.substr(static_cast<size_t>(offsets[at]), static_cast<size_t>(sizes[at])));
+  return texts;
+}
+
+std::string mpi_version() {
+  char text[MPI_MAX_LIBRARY_VERSION_STRING] = {};
+  int length = 0;
+  MPI_Get_library_version(text, &length);
+  return std::string(text, static_cast<size_t>(length));
+}
+
+}  // namespace strait::comm

@@ -1,0 +1,65 @@
+// Ranks as processes that mpirun or srun has started: one rank per process.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "strait/collective/schedule.h"
+#include "strait/comm/communicator.h"
+#include "strait/memory/pool.h"
+#include "strait/topology/cluster.h"
+
+namespace strait::comm {
+
+struct MpiOptions {
+  std::optional<collective::Algorithm>
+      algorithm;               // where an operation has it; else collective::choose
+  double spin_seconds = -1.0;  // how long a wait spins before it blocks; < 0: by ranks and cores
+};
+
+/// The process's membership in an MPI job. One at a time; made and destroyed on one thread.
+class MpiSession {
+ public:
+  /// MPI_Init_thread. InternalError when this MPI cannot serve several threads in turn.
+  MpiSession();
+  /// Blocks until all ranks end theirs (MPI_Finalize), unless abandon() was called.
+  ~MpiSession();
+  MpiSession(const MpiSession&) = delete;
+  MpiSession& operator=(const MpiSession&) = delete;
+
+  int64_t rank() const;
+  int64_t size() const;
+  /// Ranks on this one's host, and the hosts' names by rank.
+  int64_t ranks_on_host() const;
+  const std::vector<std::string>& host_names() const;
+
+  /// The world on `cluster`; collective, once. Inside a host data moves through shared memory, between hosts by
+  /// MPI messages. UserError when the cluster is laid out for another number of ranks.
+  ///   * The deadline of an operation counts from its turn. Any failed operation ends the world for all ranks.
+  ///   * A process that is gone is noticed at once on its own host, elsewhere by the deadline.
+  ///   * The ledger counts a transfer inside a host at the rank that reads it, a message at its sender.
+  World& world(const Cluster& cluster, const MpiOptions& options = {});
+  /// Memory that the other ranks of the host can reach: what operations take from there is not copied first.
+  /// Precondition: world() was called.
+  memory::PageSource& window();
+
+  /// `text` of rank 0, on all ranks. Collective, blocking.
+  std::string from_lead(const std::string& text);
+  /// The texts of all ranks on rank 0, by rank; empty elsewhere. Collective, blocking.
+  std::vector<std::string> gather(const std::string& text);
+
+  /// After a failure: MPI is left as it is, because ranks that are lost would never let it end.
+  void abandon();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// Description of the MPI library.
+std::string mpi_version();
+
+}  // namespace strait::comm
