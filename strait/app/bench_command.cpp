@@ -9,6 +9,7 @@
 #include "strait/base/file.h"
 #include "strait/cli/plan_text.h"
 #include "strait/measure/bench.h"
+#include "strait/measure/bench_checkpoint.h"
 #include "strait/measure/bench_collective.h"
 #include "strait/measure/bench_step.h"
 #include "strait/measure/probe.h"
@@ -50,6 +51,14 @@ measure::BenchRow collective_row(const cli::Command& command) {
       dtype_of(cli::case_text(command, "dtype", "fp32"), {Dtype::kFloat32, Dtype::kFloat64});
   collective.codec = cli::case_text(command, "codec", collective.codec);
   return measure::bench_collective(collective);
+}
+
+std::vector<measure::BenchRow> checkpoint_rows(const cli::Command& command) {
+  measure::CheckpointCase checkpoint;
+  checkpoint.ranks = cli::case_number(command, "ranks", checkpoint.ranks);
+  checkpoint.bytes = cli::case_number(command, "bytes", checkpoint.bytes);
+  checkpoint.folder = cli::case_text(command, "folder", checkpoint.folder);
+  return measure::bench_checkpoint(checkpoint);
 }
 
 Run step_run(const measure::StepCase& step) {
@@ -134,6 +143,8 @@ Json bench_command(const cli::Command& command, cli::Output& output) {
     report.rows.push_back(gemm_row(command));
   else if (command.subject == "collective")
     report.rows.push_back(collective_row(command));
+  else if (command.subject == "checkpoint")
+    report.rows = checkpoint_rows(command);
   else
     report.rows.push_back(step_row(command));
   for (const measure::BenchRow& row : report.rows) print_row(row, output);

@@ -22,6 +22,7 @@ constexpr int64_t kLengthBytes = 8;
 constexpr int64_t kAlignmentBytes = 64;
 // Hashed, then written while still in the cache.
 constexpr size_t kChunkBytes = 1 << 20;
+constexpr int64_t kWritebackBytes = 8 << 20;
 
 /// The file under a temporary name; removed again unless committed.
 class TemporaryFile {
@@ -44,6 +45,7 @@ class TemporaryFile {
       hasher_.update(chunk);
       write_all(chunk);
       bytes = bytes.subspan(chunk.size());
+      if (bytes_ - begun_ >= kWritebackBytes) begin_writeback();
     }
   }
   WrittenFile commit() {
@@ -68,6 +70,13 @@ class TemporaryFile {
       bytes = bytes.subspan(static_cast<size_t>(count));
     }
   }
+  /// The disk shall work while the rest is hashed and copied; fsync at the end waits for it.
+  void begin_writeback() {
+#ifdef SYNC_FILE_RANGE_WRITE
+    ::sync_file_range(descriptor_, begun_, bytes_ - begun_, SYNC_FILE_RANGE_WRITE);  // only a hint
+#endif
+    begun_ = bytes_;
+  }
   [[noreturn]] void fail(const char* doing, int error_number) const {
     ErrorPlace place;
     place.file = path_;
@@ -78,6 +87,7 @@ class TemporaryFile {
   std::string path_, temporary_;
   int descriptor_ = -1;
   int64_t bytes_ = 0;
+  int64_t begun_ = 0;  // bytes whose way to the disk has begun
   Hasher128 hasher_;
   bool committed_ = false;
 };

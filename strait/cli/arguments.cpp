@@ -67,6 +67,12 @@ const std::vector<Subject>& subjects() {
         {"bytes", true, {}, "size of the whole vector"},
         {"dtype", false, {"fp32", "fp64"}, "element type"},
         {"codec", false, {"none"}, "codec of the messages"}}},
+      {"checkpoint",
+       "Saving and loading a checkpoint",
+       "strait bench checkpoint --ranks 2 --bytes 268435456 --folder runs",
+       {{"ranks", true, {}, "threads that save and load together"},
+        {"bytes", true, {}, "size of the checkpoint"},
+        {"folder", false, {}, "where to write: a folder on the disk that is meant"}}},
   };
   return table;
 }
@@ -326,8 +332,10 @@ void refuse_remaining(Grammar& grammar) {
 void check_case_keys(const Command& command) {
   const Subject* subject = find_subject(command.subject);
   if (!subject)
-    refuse("bench needs a subject: gemm, step or collective; for example: strait bench gemm",
-           "bench");
+    refuse(
+        "bench needs a subject: gemm, step, collective or checkpoint; for example: strait bench "
+        "gemm",
+        "bench");
   for (const CaseKey& key : subject->keys) {
     const auto given = command.case_keys.find(key.name);
     if (given == command.case_keys.end()) continue;

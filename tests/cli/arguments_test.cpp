@@ -92,7 +92,7 @@ TEST(Arguments, BenchCases) {
   EXPECT_EQ(case_text(step, "dtype", "x"), "x");
   EXPECT_EQ(case_number(step, "ranks", 3), 3);
   EXPECT_EQ(step.json, "-");
-  for (const std::string subject : {"gemm", "step", "collective"})
+  for (const std::string subject : {"gemm", "step", "collective", "checkpoint"})
     for (const std::string& key : case_key_names(subject)) {  // each case key is a flag
       std::string flag = "--" + key;
       std::replace(flag.begin(), flag.end(), '_', '-');
@@ -153,7 +153,7 @@ TEST(Arguments, WrongOnesNameTheNearest) {
               HasSubstr("nearest valid value is 0"));
   EXPECT_THAT(error_of({"sample", "x", "--temperature", "nan"}), HasSubstr("--temperature"));
   EXPECT_THAT(error_of({"sample", "x", "--tokens", "0"}), HasSubstr("nearest valid value is 1"));
-  EXPECT_THAT(error_of({"bench"}), HasSubstr("gemm, step or collective"));
+  EXPECT_THAT(error_of({"bench"}), HasSubstr("gemm, step, collective or checkpoint"));
   EXPECT_THAT(error_of({"bench", "gem"}), HasSubstr("nearest is \"gemm\""));
   EXPECT_THAT(error_of({"bench", "gemm", "--mm", "3"}),
               HasSubstr("no flag --mm; the nearest is --m"));
