@@ -2,6 +2,7 @@
 #pragma once
 
 #include "strait/cli/run_command.h"
+#include "strait/train/train.h"
 
 namespace strait::app {
 
@@ -9,6 +10,8 @@ namespace strait::app {
 void add_commands(cli::CommandTable& table);
 
 Json train_command(const cli::Command& command, cli::Output& output);
+/// The same with the hooks that tests need; on_request and stuck are its own.
+Json train_with(const cli::Command& command, cli::Output& output, train::Hooks hooks);
 Json sample_command(const cli::Command& command, cli::Output& output);
 Json inspect_command(const cli::Command& command, cli::Output& output);
 Json convert_command(const cli::Command& command, cli::Output& output);

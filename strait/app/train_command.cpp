@@ -38,7 +38,12 @@ void print_summary(const train::Job& job, const train::Outcome& outcome, cli::Ou
 }  // namespace
 
 Json train_command(const cli::Command& command, cli::Output& output) {
+  return train_with(command, output, {});
+}
+
+Json train_with(const cli::Command& command, cli::Output& output, train::Hooks hooks) {
   const StopSignals signals;
+  DumpSignals dumps;
   const Run run = load_run(command.path, command.sets);
   const train::Job job = train::make_job(run, command.ranks.value_or(1));
   for (const std::string& line : cli::plan_lines(job.design, job.simulated, job.cost))
@@ -57,8 +62,13 @@ Json train_command(const cli::Command& command, cli::Output& output) {
   options.log_every_steps = run.output.log_every_steps;
   report::Progress progress(options);
   const train::Observer observer = observer_of(job, progress, output);
+  hooks.on_request = [&](const auto& dump) { dumps.set(dump); };
+  hooks.stuck = [&](const std::exception_ptr& cause) {
+    outcome.stopped_by = "error";
+    output.leave(cause, train::outcome_json(job, outcome));
+  };
   try {
-    train::train(job, observer, signals.received(), outcome);
+    train::train(job, observer, signals.received(), outcome, hooks);
   } catch (...) {
     outcome.stopped_by = "error";
     output.partial() = train::outcome_json(job, outcome);

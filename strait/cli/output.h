@@ -1,10 +1,13 @@
 // Where a command's lines go: stdout, or stderr when stdout is kept for JSON.
 #pragma once
 
+#include <exception>
+#include <functional>
 #include <mutex>
 #include <ostream>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "strait/base/json.h"
 
@@ -23,6 +26,14 @@ class Output {
   void progress(std::string_view text);
   /// Result so far: members that the JSON report holds even if the command fails afterwards.
   Json& partial() { return partial_; }
+  /// Ends the process with the exit code and the report of `failure`, without unwinding: for a command
+  /// some of whose threads hang. Returns only when the output was made without a way to do that.
+  void leave(const std::exception_ptr& failure, const Json& body) {
+    if (leave_) leave_(failure, body);
+  }
+  void set_leave(std::function<void(const std::exception_ptr&, const Json&)> leave) {
+    leave_ = std::move(leave);
+  }
   /// False once the stream refused a write (disk full, closed).
   bool good() const;
 
@@ -34,6 +45,7 @@ class Output {
   bool showing_progress_ = false;
   mutable std::mutex mutex_;
   Json partial_ = Json::object();
+  std::function<void(const std::exception_ptr&, const Json&)> leave_;
 };
 
 }  // namespace strait::cli

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <iostream>
 #include <optional>
 
@@ -97,6 +98,13 @@ int run_command(const std::vector<std::string>& arguments, const CommandTable& t
   const bool json_on_out = command.json == "-";
   Output output(json_on_out ? streams.err : streams.out,
                 json_on_out ? streams.err_is_terminal : streams.out_is_terminal);
+  output.set_leave([&](const std::exception_ptr& failure, const Json& so_far) {
+    output.progress("");
+    const int code = finish(command, as_error(failure), so_far, streams);
+    streams.out << std::flush;
+    streams.err << std::flush;
+    std::_Exit(code);
+  });
   Json body = Json::object();
   std::optional<Error> error = call(command, table, output, body);
   return finish(command, std::move(error), body, streams);

@@ -22,6 +22,7 @@ void QueuedCall::wait() {
 
 void QueuedCall::complete(std::optional<Failure> failure) {
   ended_ = now_seconds();
+  call.flight.end(ended_, failure.has_value());
   failure_ = std::move(failure);
   done_.store(true, std::memory_order_release);
   queue_->done_.notify();

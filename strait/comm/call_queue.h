@@ -28,7 +28,10 @@ class QueuedCall final : public Ticket::State {
   void wait() override;
   std::pair<double, double> interval() const override { return {began_, ended_}; }
 
-  void begin() { began_ = now_seconds(); }
+  void begin() {
+    began_ = now_seconds();
+    call.flight.begin(began_);
+  }
   void complete(std::optional<Failure> failure);
   const std::shared_ptr<CallQueue>& queue() const { return queue_; }
 

@@ -30,6 +30,11 @@ void WaitRow::busy(std::string_view operation, int64_t step, int64_t index, doub
   activity_.store(activity);
 }
 
+void WaitRow::lose(std::string_view operation, int64_t step) {
+  busy(operation, step, -1);
+  lost_.store(1, std::memory_order_release);
+}
+
 void WaitRow::waits(uint64_t communicator) {
   if (!writable(0)) return;
   Activity activity;
@@ -114,21 +119,37 @@ void WaitRow::join(int lane) {
 }
 
 void WaitRow::end(int lane) {
-  if (!writable(lane)) return;
+  if (!endable(lane)) return;
   Turn turn = lanes_[lane].turn.load();
   if (turn.peer < 0) ++turn.number;
   turn.turn = static_cast<uint64_t>(LaneStanding::Turn::kIdle);
   lanes_[lane].turn.store(turn);
 }
 
-LaneStanding WaitRow::lane_standing(const Lane& lane) const {
+void WaitRow::keep(double now, double window_seconds) {
+  double before = kept_at_.load(std::memory_order_acquire);
+  constexpr int kAttempts = 100000;  // another one is at it, or died at it
+  for (int i = 0; before < 0 && i < kAttempts; ++i)
+    before = kept_at_.load(std::memory_order_acquire);
+  if (before > 0 && now - before < window_seconds) return;
+  if (!kept_at_.compare_exchange_strong(before, -now)) return keep(now, window_seconds);
+  kept_activity_.store(activity_.load());
+  for (Lane& lane : lanes_) {
+    if (lane.communicator.load(std::memory_order_acquire) == 0) continue;
+    lane.kept_issued.store(lane.issued.load(std::memory_order_acquire), std::memory_order_release);
+    lane.kept_turn.store(lane.turn.load());
+  }
+  kept_at_.store(now, std::memory_order_release);
+}
+
+LaneStanding WaitRow::lane_standing(const Lane& lane, bool kept) {
   LaneStanding standing;
   standing.communicator = lane.communicator.load(std::memory_order_acquire);
   const Members members = lane.members.load();
   for (int64_t i = 0; members.stride != 0 && i < members.count; ++i)
     standing.members.push_back(members.first + i * members.stride);
-  const Turn turn = lane.turn.load();
-  standing.issued = lane.issued.load(std::memory_order_acquire);
+  const Turn turn = (kept ? lane.kept_turn : lane.turn).load();
+  standing.issued = (kept ? lane.kept_issued : lane.issued).load(std::memory_order_acquire);
   standing.number = turn.number;
   standing.turn = static_cast<LaneStanding::Turn>(turn.turn);
   standing.held_by = turn.held_by;
@@ -139,19 +160,26 @@ LaneStanding WaitRow::lane_standing(const Lane& lane) const {
   return standing;
 }
 
-Standing WaitRow::standing() const {
+Standing WaitRow::standing() const { return make_standing(false); }
+
+Standing WaitRow::kept_standing() const {
+  return make_standing(kept_at_.load(std::memory_order_acquire) != 0);
+}
+
+Standing WaitRow::make_standing(bool kept) const {
   constexpr Standing::Kind kKinds[] = {Standing::Kind::kAbsent, Standing::Kind::kBusy,
                                        Standing::Kind::kWaiting, Standing::Kind::kEnded};
-  const Activity activity = activity_.load();
+  const Activity activity = (kept ? kept_activity_ : activity_).load();
   Standing standing;
   standing.kind = kKinds[std::min<uint64_t>(activity.kind, 3)];
   standing.place = {std::string(activity.operation.view()), activity.step, activity.index};
   standing.since = activity.since;
   standing.communicator = activity.communicator;
   standing.peer = activity.kind == 2 ? activity.peer : -1;
+  standing.beat = beat_.load(std::memory_order_relaxed);
   for (const Lane& lane : lanes_)
     if (lane.communicator.load(std::memory_order_acquire) != 0)
-      standing.lanes.push_back(lane_standing(lane));
+      standing.lanes.push_back(lane_standing(lane, kept));
   if (gone_.load(std::memory_order_acquire) == 0) return standing;
   for (const LaneStanding& lane : standing.lanes)
     if (standing.kind == Standing::Kind::kWaiting && lane.communicator == standing.communicator &&
@@ -161,11 +189,12 @@ Standing WaitRow::standing() const {
   return standing;
 }
 
-std::vector<Standing> standings(const WaitRows& rows) {
+std::vector<Standing> standings(const WaitRows& rows, bool kept) {
   std::vector<Standing> ranks(rows.size());
   for (size_t rank = 0; rank < rows.size(); ++rank) {
     ranks[rank].kind = Standing::Kind::kAbsent;
-    if (rows[rank] != nullptr) ranks[rank] = rows[rank]->standing();
+    if (rows[rank] == nullptr) continue;
+    ranks[rank] = kept ? rows[rank]->kept_standing() : rows[rank]->standing();
   }
   std::map<uint64_t, std::vector<int64_t>> shown;  // irregular groups, by communicator
   for (size_t rank = 0; rank < ranks.size(); ++rank)
@@ -175,6 +204,14 @@ std::vector<Standing> standings(const WaitRows& rows) {
     for (LaneStanding& lane : standing.lanes)
       if (lane.members.empty()) lane.members = shown[lane.communicator];
   return ranks;
+}
+
+std::vector<Standing> evidence(const WaitRows& rows, double deadline_seconds) {
+  const double now = now_seconds();
+  // Longer ago than half a deadline: then this wait may not have begun at that time.
+  for (WaitRow* row : rows)
+    if (row != nullptr) row->keep(now, std::min(1.0, deadline_seconds / 2));
+  return standings(rows, true);
 }
 
 uint64_t communicator_number(const std::vector<int64_t>& members, int64_t lane) {

@@ -95,6 +95,12 @@ class WaitRow {
   /// From now on nothing is written. For whoever sets off the alarm, on all rows: what they show then
   /// is what the verdicts and the flight records of all ranks are made from.
   void freeze() { frozen_.store(1, std::memory_order_release); }
+  /// The rank falls silent inside `operation`: nothing new is written, only what has begun may end.
+  /// For injected faults.
+  void lose(std::string_view operation, int64_t step);
+  /// The rank's thread of progress is alive. Optional: among members that are all in a transfer, the
+  /// one whose beats stopped is the one to blame. Cost: one store.
+  void beat(double now) { beat_.store(now, std::memory_order_relaxed); }
   /// The rank's process is gone, as another one knows; the row keeps its last words.
   void mark_gone() { gone_.store(1, std::memory_order_release); }
 
@@ -114,7 +120,14 @@ class WaitRow {
   /// It has ended well. A failed one stays as it is.
   void end(int lane);
 
+  /// Copies what the row shows, unless that was done less than `window_seconds` ago: the first wait that
+  /// passes its deadline keeps the evidence before failures spread and change it.
+  void keep(double now, double window_seconds);
+
+  /// What the row shows now.
   trace::Standing standing() const;
+  /// What it showed when it was kept last; now when it never was.
+  trace::Standing kept_standing() const;
 
  private:
   struct Activity {
@@ -140,23 +153,35 @@ class WaitRow {
     std::atomic<int64_t> issued;
     SharedCell<Members> members;
     SharedCell<Turn> turn;
+    std::atomic<int64_t> kept_issued;
+    SharedCell<Turn> kept_turn;
   };
+  bool endable(int lane) const { return lane >= 0 && frozen_.load(std::memory_order_acquire) == 0; }
   bool writable(int lane) const {
-    return lane >= 0 && frozen_.load(std::memory_order_acquire) == 0;
+    return endable(lane) && lost_.load(std::memory_order_acquire) == 0;
   }
-  trace::LaneStanding lane_standing(const Lane& lane) const;
+  static trace::LaneStanding lane_standing(const Lane& lane, bool kept);
+  trace::Standing make_standing(bool kept) const;
 
-  std::atomic<uint64_t> frozen_{0}, gone_{0};
+  std::atomic<uint64_t> frozen_{0}, lost_{0}, gone_{0};
+  std::atomic<double> beat_{0};
+  std::atomic<double> kept_at_{0};  // now_seconds(); negative while it is being kept
+  SharedCell<Activity> kept_activity_;
   SharedCell<Activity> activity_;
   std::array<Lane, kLanes> lanes_{};
 };
 static_assert(std::is_standard_layout_v<WaitRow> && std::is_trivially_destructible_v<WaitRow>);
 
 /// Rows by rank; null = out of reach, which counts as present and untold. Owns nothing.
-using WaitRows = std::vector<const WaitRow*>;
+using WaitRows = std::vector<WaitRow*>;
 
-/// What all ranks stand at. Irregular groups get the ranks whose rows show the communicator.
-std::vector<trace::Standing> standings(const WaitRows& rows);
+/// What all ranks stand at, or stood at when their rows were kept. Irregular groups get the ranks whose
+/// rows show the communicator.
+std::vector<trace::Standing> standings(const WaitRows& rows, bool kept = false);
+
+/// What the verdict about a wait that has just passed its deadline is made from: keeps all rows, unless
+/// another deadline passed shortly before, and returns what was kept.
+std::vector<trace::Standing> evidence(const WaitRows& rows, double deadline_seconds);
 
 /// A number for the communicator of (members, lane): the same on every member, never 0.
 uint64_t communicator_number(const std::vector<int64_t>& members, int64_t lane);

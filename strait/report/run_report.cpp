@@ -14,6 +14,7 @@
 #include "strait/report/plots.h"
 #include "strait/report/quantities.h"
 #include "strait/report/statistics.h"
+#include "strait/trace/flight_file.h"
 
 namespace strait::report {
 namespace {
@@ -158,21 +159,40 @@ std::string text_of(const Figures& figures, const std::string& run_dir) {
                                   " at the peak of the fullest rank");
 }
 
-}  // namespace
+using FlightFiles = std::vector<std::optional<trace::FlightFile>>;
 
-RunReport report_run(const std::string& run_dir, const std::string& gnuplot) {
+/// Adds what the flight records tell. Ranks that were only told of another's failure are left out of the
+/// text.
+void add_verdict(const FlightFiles& files, RunReport* report) {
+  const std::optional<trace::Verdict> verdict = trace::judge_flight(files);
+  report->summary["verdict"] = trace::verdict_json(verdict, files);
+  Json failures = Json::array();
+  for (const auto& file : files) {
+    if (!file || file->reason.kind == "request") continue;
+    const trace::FlightReason& reason = file->reason;
+    const ErrorPlace& place = reason.place;
+    failures.push_back(
+        Json::object({{"rank", file->rank},
+                      {"kind", reason.kind},
+                      {"message", reason.message},
+                      {"operation", place.operation ? Json(*place.operation) : Json()},
+                      {"step", place.step ? Json(*place.step) : Json()}}));
+    if (reason.kind != "peer-lost" && reason.kind != "timeout")
+      report->text +=
+          row("Failure", fmt::format("rank {}, {}: {}", file->rank, reason.kind, reason.message));
+  }
+  report->summary["failures"] = failures;
+  if (files.empty()) return;
+  const auto records =
+      std::count_if(files.begin(), files.end(), [](const auto& file) { return file.has_value(); });
+  report->text += row("Records", fmt::format("{} of {} ranks left one", records, files.size()));
+  report->text += row("Verdict", verdict ? verdict->text : "no rank waits for another");
+}
+
+/// Figures and pictures of the steps.
+RunReport report_steps(const std::vector<StepMetrics>& steps, const std::string& run_dir,
+                       const std::string& gnuplot) {
   const std::filesystem::path folder(run_dir);
-  const std::string metrics_path = folder / "metrics.jsonl";
-  ErrorPlace place;
-  place.file = metrics_path;
-  if (!std::filesystem::exists(metrics_path)) {
-    throw UserError(fmt::format("{} is not a run folder: it holds no metrics.jsonl", run_dir),
-                    place);
-  }
-  const std::vector<StepMetrics> steps = read_metrics(metrics_path);
-  if (steps.empty()) {
-    throw UserError(fmt::format("{}: no whole step yet", metrics_path), place);
-  }
   const Figures figures = figures_of(steps);
   RunReport report{summary_of(figures, run_dir), text_of(figures, run_dir)};
   std::vector<std::string> plots;
@@ -184,9 +204,37 @@ RunReport report_run(const std::string& run_dir, const std::string& gnuplot) {
     plots_error = Json(error.what());
     report.text += row("Plots", std::string("none: ") + error.what());
   }
-  report.text.pop_back();  // a line break ends each row but the last
   report.summary["plots"] = Json(plots);
   report.summary["plots_error"] = plots_error;
+  return report;
+}
+
+}  // namespace
+
+RunReport report_run(const std::string& run_dir, const std::string& gnuplot) {
+  const std::string metrics_path = run_dir + "/metrics.jsonl";
+  ErrorPlace place;
+  place.file = metrics_path;
+  const FlightFiles files = trace::read_flight(run_dir);
+  const bool exists = std::filesystem::exists(metrics_path);
+  if (!exists && files.empty()) {
+    throw UserError(fmt::format("{} is not a run folder: it holds no metrics.jsonl", run_dir),
+                    place);
+  }
+  const std::vector<StepMetrics> steps =
+      exists ? read_metrics(metrics_path) : std::vector<StepMetrics>{};
+  if (steps.empty() && files.empty()) {
+    throw UserError(fmt::format("{}: no whole step yet", metrics_path), place);
+  }
+  RunReport report;
+  if (steps.empty()) {
+    report.summary = Json::object({{"run_dir", run_dir}, {"steps", 0}});
+    report.text = row("Run", run_dir) + row("Steps", "none whole");
+  } else {
+    report = report_steps(steps, run_dir, gnuplot);
+  }
+  add_verdict(files, &report);
+  report.text.pop_back();  // a line break ends each row but the last
   return report;
 }
 

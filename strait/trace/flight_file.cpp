@@ -56,6 +56,7 @@ Json standing_json(const Standing& standing) {
        {"communicator",
         standing.communicator == 0 ? Json() : Json(hexadecimal(standing.communicator))},
        {"peer", from_zero(standing.peer)},
+       {"beat", time_or_null(standing.beat)},
        {"communicators", lanes}});
 }
 
@@ -139,6 +140,7 @@ Standing parse_standing(const Json& json) {
   standing.since = from.number("since");
   standing.communicator = from.communicator("communicator");
   standing.peer = from.integer("peer", -1);
+  standing.beat = from.number("beat");
   for (const Json& lane : json.at("communicators").as_array())
     standing.lanes.push_back(parse_lane(lane));
   return standing;

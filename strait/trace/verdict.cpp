@@ -47,7 +47,7 @@ bool comes_first(const Finding& a, const Finding& b) {
 
 class Search {
  public:
-  explicit Search(const std::vector<Standing>& ranks) : ranks_(ranks) {}
+  Search(const std::vector<Standing>& ranks, double now) : ranks_(ranks), now_(now) {}
 
   void follow(const Wait& wait) {
     if (wait.peer >= 0)
@@ -82,6 +82,7 @@ class Search {
   }
 
   const std::vector<Standing>& ranks_;
+  const double now_;
   std::vector<Step> path_;
   std::set<std::pair<int64_t, uint64_t>> visited_;
   std::set<int64_t> waiting_;
@@ -190,16 +191,24 @@ void Search::find_cycle(int64_t rank, uint64_t communicator) {
 }
 
 void Search::all_joined(int64_t rank, const LaneStanding& at) {
+  int64_t quiet = -1;
   for (const int64_t member : at.members) {
     if (member < 0 || member >= static_cast<int64_t>(ranks_.size())) continue;
     if (ranks_[member].kind == Standing::Kind::kMissing) return find_missing(member, at.place);
     const LaneStanding* other = lane(member, at.communicator);
-    if (other == nullptr || other->number != at.number || other->kind == at.kind) continue;
+    if (other == nullptr) continue;
+    if (other->number > at.number) return find(Fault::kSilent, rank, at.place, at.since);
+    const double beat = ranks_[member].beat;
+    if (beat > 0 && now_ - beat > std::max(0.1, (now_ - at.since) / 2) &&
+        (quiet < 0 || beat < ranks_[quiet].beat))
+      quiet = member;
+    if (other->number != at.number || other->kind == at.kind) continue;
     const int64_t first = std::min(rank, member);
     const LaneStanding& named = first == rank ? at : *other;
     return find(Fault::kDisorder, first, named.place, named.since);
   }
-  find(Fault::kTransfer, rank, at.place, at.since);
+  if (quiet < 0) return find(Fault::kTransfer, rank, at.place, at.since);
+  find(Fault::kSilent, quiet, lane(quiet, at.communicator)->place, ranks_[quiet].beat);
 }
 
 std::string place_text(const OperationPlace& place) {
@@ -267,7 +276,7 @@ const char* fault_name(Fault fault) {
 
 std::optional<Verdict> judge(const std::vector<Standing>& ranks, const std::vector<Wait>& starts,
                              double now) {
-  Search search(ranks);
+  Search search(ranks, now);
   for (const Wait& start : starts)
     if (start.rank >= 0 && start.rank < static_cast<int64_t>(ranks.size())) search.follow(start);
   const std::vector<Finding>& findings = search.findings();

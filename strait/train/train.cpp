@@ -1,7 +1,11 @@
 #include "strait/train/train.h"
 
-#include <chrono>
+#include <fmt/format.h>
 
+#include <chrono>
+#include <optional>
+
+#include "strait/base/clock.h"
 #include "strait/base/file.h"
 #include "strait/comm/threads/thread_world.h"
 #include "strait/trace/spans.h"
@@ -27,11 +31,71 @@ std::string timeline(const program::Program& program,
   return trace::chrome_trace(ranks, program::stream_names(program));
 }
 
+/// A save that takes longer than its ranks may wait for each other: the disk does not answer.
+std::optional<comm::Failure> overdue_save(const Job& job, const Shared& shared) {
+  constexpr double kMarginSeconds = 10;
+  const double limit = 2 * job.design.run.runtime.deadline_seconds + kMarginSeconds;
+  for (size_t rank = 0; rank < shared.saving.size(); ++rank) {
+    const double since = shared.saving[rank].since.load();
+    if (since == 0 || now_seconds() < since + limit) continue;
+    comm::Failure failure;
+    failure.kind = comm::Failure::Kind::kTimeout;
+    failure.message = fmt::format(
+        "rank {} has been saving for {:.0f} s: the disk of {} does not answer; the checkpoints "
+        "before it are untouched",
+        rank, limit, job.folder.path);
+    failure.place.rank = static_cast<int64_t>(rank);
+    failure.place.operation = "save a checkpoint";
+    failure.place.step = shared.saving[rank].step.load();
+    return failure;
+  }
+  return std::nullopt;
+}
+
+/// Runs the ranks to their end. Every rank that fails writes its flight record, then those that did not
+/// come back.
+void run_trainers(Shared& shared, const Hooks& hooks, Outcome& outcome) {
+  comm::ThreadWorldOptions options;
+  options.faults = hooks.faults;
+  const Job& job = shared.job;
+  const auto worlds = comm::make_thread_worlds(job.design.batch.ranks, job.design.cluster, options);
+  if (hooks.on_request)
+    hooks.on_request([&](const std::string& kind) { shared.flights.write_all(kind, ""); });
+  comm::RankWatch watch;
+  watch.overdue = [&] { return overdue_save(job, shared); };
+  watch.stuck = [&](const std::exception_ptr& cause, const std::vector<int64_t>&) {
+    shared.flights.write_all("stuck", "this rank did not come back after the run had failed");
+    outcome = shared.outcome;
+    if (hooks.stuck) hooks.stuck(cause);
+  };
+  const auto end = [&] {
+    if (hooks.on_request) hooks.on_request({});
+    shared.flights.detach();
+  };
+  try {
+    comm::run_ranks(
+        *worlds,
+        [&](comm::World& world) {
+          try {
+            Trainer(shared, world).run();
+          } catch (...) {
+            shared.flights.write_failed(world.rank(), std::current_exception());
+            throw;
+          }
+        },
+        watch);
+  } catch (...) {
+    end();
+    throw;
+  }
+  end();
+}
+
 }  // namespace
 
 void train(const Job& job, const Observer& observer, const std::atomic<int>& signal,
-           Outcome& outcome) {
-  Shared shared(job, observer, signal);
+           Outcome& outcome, const Hooks& hooks) {
+  Shared shared(job, observer, signal, hooks);
   shared.outcome.first_step = job.resume ? job.resume->manifest().step : 0;
   shared.outcome.steps = shared.outcome.first_step;
   shared.metrics = std::make_unique<report::MetricsWriter>(job.folder.path + "/metrics.jsonl",
@@ -41,9 +105,8 @@ void train(const Job& job, const Observer& observer, const std::atomic<int>& sig
   shared.events = std::make_unique<report::TensorboardWriter>(
       job.folder.path + "/tensorboard", wall, std::to_string(shared.outcome.first_step));
   take_history(job, shared.outcome);
-  const auto worlds = comm::make_thread_worlds(job.design.batch.ranks, job.design.cluster);
   try {
-    comm::run_ranks(*worlds, [&](comm::World& world) { Trainer(shared, world).run(); });
+    run_trainers(shared, hooks, outcome);
   } catch (...) {
     outcome = std::move(shared.outcome);
     throw;

@@ -47,14 +47,35 @@ checkpoint::SessionOptions session_options(const Job& job, const std::string& to
           job.design.run.checkpoint.keep};
 }
 
+/// Calls a test's hook before each op.
+class HookedExecutor final : public runtime::Executor {
+ public:
+  HookedExecutor(runtime::Executor& executor,
+                 const std::function<void(int64_t, const runtime::Instance&)>& before, int64_t rank)
+      : executor_(executor), before_(before), rank_(rank) {}
+  void execute(const runtime::Instance& instance) override {
+    before_(rank_, instance);
+    executor_.execute(instance);
+  }
+
+ private:
+  runtime::Executor& executor_;
+  const std::function<void(int64_t, const runtime::Instance&)>& before_;
+  const int64_t rank_;
+};
+
 }  // namespace
 
-Shared::Shared(const Job& the_job, const Observer& the_observer, const std::atomic<int>& the_signal)
+Shared::Shared(const Job& the_job, const Observer& the_observer, const std::atomic<int>& the_signal,
+               const Hooks& the_hooks)
     : job(the_job),
       observer(the_observer),
+      hooks(the_hooks),
       signal(the_signal),
       sent_bytes(static_cast<size_t>(the_job.design.batch.ranks) *
-                 the_job.design.cluster.levels.size()) {
+                 the_job.design.cluster.levels.size()),
+      flights(the_job.folder.path, "threads", the_job.design.batch.ranks, true),
+      saving(static_cast<size_t>(the_job.design.batch.ranks)) {
   for (std::atomic<int64_t>& bytes : sent_bytes) bytes = -1;
   const size_t ranks = static_cast<size_t>(job.design.batch.ranks);
   outcome.exposed_shares.resize(ranks);
@@ -89,9 +110,16 @@ Trainer::Trainer(Shared& shared, comm::World& world)
             pool_,
             executor_,
             &shared.recorders[rank_],
-            job_.design.run.runtime.deadline_seconds},
+            job_.design.run.runtime.deadline_seconds,
+            &shared.flights.attach(rank_, world.waits())},
       saves_(session_options(job_, shared.save_token, rank_)) {
-  train_ = std::make_unique<runtime::Interpreter>(job_.design.train, site_);
+  if (shared.hooks.before_op)
+    hooked_ = std::make_unique<HookedExecutor>(executor_, shared.hooks.before_op, rank_);
+  const runtime::Site hooked{world,          state_,
+                             pool_,          hooked_ ? *hooked_ : executor_,
+                             site_.recorder, site_.deadline_seconds,
+                             site_.flight};
+  train_ = std::make_unique<runtime::Interpreter>(job_.design.train, hooked);
   evaluation_ = std::make_unique<runtime::Interpreter>(job_.design.evaluation, site_);
   parts_ = state_parts(job_.design.train, job_.design.shape, state_,
                        moment_states(job_.design.run.optimizer));
@@ -126,8 +154,9 @@ int64_t Trainer::sequences_consumed(int64_t step) const {
 void Trainer::run() {
   const Run& run = job_.design.run;
   const int64_t first = first_step_;
-  bool stopped = false;
   int64_t step = first;
+  bool stopped = step < run.train.steps && any_asked_to_stop(step);
+  if (stopped) guard_save("save a checkpoint", step, [&] { save_unchanged(); });
   while (step < run.train.steps && !stopped) {
     shared_.recorders[rank_].record_all(step - first < run.output.timeline_steps);
     const StepResult result = train_step(step);
@@ -141,10 +170,10 @@ void Trainer::run() {
     if (last || (due && !stopped)) evaluate(step);
     account(step, result);
     const bool save_due = run.checkpoint.every_steps > 0 && step % run.checkpoint.every_steps == 0;
-    if (last || stopped || save_due) save(step);
+    if (last || stopped || save_due) guard_save("save a checkpoint", step, [&] { save(step); });
   }
   if (first >= run.train.steps) evaluate(step);
-  finish();
+  guard_save("finish the run", step, [&] { finish(); });
 }
 
 Trainer::StepResult Trainer::train_step(int64_t step) {

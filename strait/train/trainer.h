@@ -12,6 +12,7 @@
 #include "strait/checkpoint/session.h"
 #include "strait/checkpoint/snapshot.h"
 #include "strait/comm/communicator.h"
+#include "strait/comm/threads/hub.h"
 #include "strait/memory/pool.h"
 #include "strait/model/block.h"
 #include "strait/report/metrics.h"
@@ -20,6 +21,7 @@
 #include "strait/runtime/state.h"
 #include "strait/trace/spans.h"
 #include "strait/train/executor.h"
+#include "strait/train/flight_dump.h"
 #include "strait/train/job.h"
 #include "strait/train/outcome.h"
 #include "strait/train/unit_state.h"
@@ -35,11 +37,32 @@ struct Observer {
   std::function<void(const std::string& path)> saved = [](const std::string&) {};
 };
 
+/// How a run reaches the process around it; everything may be empty.
+struct Hooks {
+  /// Is given, while the run lasts, a function that writes the flight records of the ranks of this
+  /// process; then an empty one. `kind` says why: "request", "crash".
+  std::function<void(std::function<void(const std::string& kind)>)> on_request;
+  /// The run has failed with `cause`, but some of its ranks hang in something that cannot be ended from
+  /// outside. The outcome is filled in. Only the end of the process helps: it should not return.
+  std::function<void(const std::exception_ptr& cause)> stuck;
+  /// For tests: faults of the ranks, and what a rank does before a compute op.
+  comm::ThreadFaults faults;
+  std::function<void(int64_t rank, const runtime::Instance&)> before_op;
+};
+
+/// The save that a rank is in.
+struct Saving {
+  std::atomic<double> since{0};  // now_seconds(), 0 = none
+  std::atomic<int64_t> step{0};
+};
+
 /// What ranks of one process share. Rank r writes only entry r of the vectors; rank 0 writes the rest.
 struct Shared {
-  Shared(const Job& the_job, const Observer& the_observer, const std::atomic<int>& the_signal);
+  Shared(const Job& the_job, const Observer& the_observer, const std::atomic<int>& the_signal,
+         const Hooks& the_hooks);
   const Job& job;
   const Observer& observer;
+  const Hooks& hooks;
   const std::atomic<int>& signal;  // number of the signal that asked to stop, 0 = none
   std::string save_token = checkpoint::make_session_token();  // the same on all ranks of the run
   Outcome outcome;
@@ -49,8 +72,10 @@ struct Shared {
   std::vector<std::atomic<int64_t>> sent_bytes;
   /// Sum over ranks. In the first step it waits, a second at most, for the ranks that are still at it.
   int64_t sent_by_all(int64_t level) const;
-  std::vector<trace::Recorder> recorders;  // [rank] timeline and flight record
-  std::mutex mutex;                        // guards outcome.traffic
+  std::vector<trace::Recorder> recorders;  // [rank] timeline
+  FlightDump flights;
+  std::vector<Saving> saving;  // [rank]
+  std::mutex mutex;            // guards outcome.traffic
 };
 
 /// Owns the state of one rank and runs its steps. All methods run on the rank's thread.
@@ -74,7 +99,13 @@ class Trainer {
   void account(int64_t step, const StepResult& result);
   report::StepMetrics metrics_of(int64_t step, const StepResult& result) const;
   void evaluate(int64_t step);
+  /// Calls save or finish as a phase that the table of waits and the watch over saves can see.
+  void guard_save(const std::string& phase, int64_t step, const std::function<void()>& body);
+  /// True on all ranks when any of them has been asked to stop. For moments outside of a program.
+  bool any_asked_to_stop(int64_t step);
   void save(int64_t step);
+  /// Asked to stop before its first step: what it came from is saved unless it stands there already.
+  void save_unchanged();
   void non_finite(int64_t step, const StepResult& result);
   /// Waits for saves and carries; hash, memory and traffic of the whole run into the outcome.
   void finish();
@@ -92,6 +123,7 @@ class Trainer {
   runtime::State state_;
   model::Model model_;
   ModelExecutor executor_;
+  std::unique_ptr<runtime::Executor> hooked_;  // for hooks.before_op
   runtime::Site site_;
   std::unique_ptr<runtime::Interpreter> train_, evaluation_;
   std::vector<StatePart> parts_;

@@ -3,8 +3,12 @@
 
 #include <algorithm>
 #include <csignal>
+#include <filesystem>
+#include <numeric>
 
+#include "strait/base/clock.h"
 #include "strait/base/errors.h"
+#include "strait/comm/wait_table.h"
 #include "strait/config/print.h"
 #include "strait/strategy/compose/compose.h"
 #include "strait/train/parameter_hash.h"
@@ -80,6 +84,49 @@ checkpoint::SaveDescription Trainer::describe(int64_t step) const {
   description.texts = {{"tokenizer.json", job_.corpus.tokenizer->serialize()},
                        {"run.toml", print_run(resolved)}};
   return description;
+}
+
+void Trainer::guard_save(const std::string& phase, int64_t step,
+                         const std::function<void()>& body) {
+  Saving& saving = shared_.saving[rank_];
+  if (comm::WaitRow* row = world_.waits()) row->busy(phase, step, -1);
+  saving.step = step;
+  saving.since = now_seconds();
+  try {
+    body();
+  } catch (Error& error) {
+    ErrorPlace& place = error.place();
+    if (!place.operation) place.operation = phase;
+    if (!place.step) place.step = step;
+    throw;
+  }
+  saving.since = 0;
+}
+
+bool Trainer::any_asked_to_stop(int64_t step) {
+  std::vector<int64_t> ranks(static_cast<size_t>(world_.size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  constexpr int64_t kLane = 1000;  // of no program
+  int64_t asked = shared_.signal.load() != 0 ? 1 : 0;
+  comm::Call call;
+  call.operation = comm::Operation::kAllReduce;
+  call.dtype = Dtype::kInt64;
+  call.source = call.destination = &asked;
+  call.counts = {1};
+  call.deadline_seconds = job_.design.run.runtime.deadline_seconds;
+  call.step = step;
+  call.label = "agree to stop before the first step";
+  world_.communicator(ranks, kLane).start(call).wait();
+  return asked > 0;
+}
+
+void Trainer::save_unchanged() {
+  const std::string path =
+      job_.folder.path + "/checkpoints/" + checkpoint::checkpoint_name(first_step_);
+  std::error_code none;
+  const bool stands = job_.resume && std::filesystem::equivalent(job_.resume->path(), path, none);
+  if (!stands) return save(first_step_);
+  if (lead()) shared_.outcome.checkpoint = path;
 }
 
 void Trainer::save(int64_t step) {

@@ -81,6 +81,62 @@ TEST(WaitTable, AFrozenRowKeepsWhatItHad) {
   EXPECT_EQ(standing.lanes[0].issued, 0);
 }
 
+TEST(WaitTable, ALostRowOnlyEndsWhatHadBegun) {
+  const auto row = std::make_unique<WaitRow>();
+  const int begun = row->open(5, {0, 1}), fatal = row->open(6, {0, 1});
+  row->call(begun, 4, "barrier", "begun", 1);
+  row->join(begun);
+  row->call(fatal, 2, "barrier", "fatal", 1);
+  row->lose("fatal", 1);
+  row->end(begun);
+  row->call(begun, 5, "barrier", "never", 2);
+  row->join(fatal);
+  row->waits(5);
+  const Standing standing = row->standing();
+  EXPECT_EQ(standing.kind, Standing::Kind::kBusy);
+  EXPECT_EQ(standing.place.operation, "fatal");
+  EXPECT_EQ(standing.lanes[0].turn, LaneStanding::Turn::kIdle);
+  EXPECT_EQ(standing.lanes[0].number, 5);
+  EXPECT_EQ(standing.lanes[1].turn, LaneStanding::Turn::kCalled);
+}
+
+TEST(WaitTable, AGoneRankKeepsItsLastWords) {
+  const auto row = std::make_unique<WaitRow>();
+  row->busy("forward", 3, 1);
+  row->beat(42.5);
+  row->mark_gone();
+  EXPECT_EQ(row->standing().kind, Standing::Kind::kMissing);
+  EXPECT_EQ(row->standing().place.operation, "forward");
+  EXPECT_EQ(row->standing().beat, 42.5);
+  const int lane = row->open(5, {0, 1});
+  row->call(lane, 0, "barrier", "b", 4);
+  row->waits(5);
+  EXPECT_EQ(row->standing().place.operation, "b");
+  EXPECT_EQ(row->standing().place.step, 4);
+}
+
+TEST(WaitTable, TheEvidenceIsKeptOnceInAWindow) {
+  const auto row = std::make_unique<WaitRow>();
+  const int lane = row->open(5, {0, 1});
+  row->issue(lane);
+  row->call(lane, 0, "barrier", "first", 1);
+  row->busy("early", 1, 1);
+  EXPECT_EQ(row->kept_standing().place.operation, "early");  // never kept: now
+  row->keep(100, 1);
+  row->busy("later", 1, 2);
+  row->issue(lane);
+  row->join(lane);
+  row->keep(100.5, 1);  // another one whose deadline passes a little later
+  EXPECT_EQ(row->kept_standing().place.operation, "early");
+  EXPECT_EQ(row->kept_standing().lanes[0].turn, LaneStanding::Turn::kCalled);
+  EXPECT_EQ(row->kept_standing().lanes[0].issued, 1);
+  EXPECT_EQ(row->standing().place.operation, "later");
+  EXPECT_EQ(row->standing().lanes[0].issued, 2);
+  row->keep(101.5, 1);
+  EXPECT_EQ(row->kept_standing().place.operation, "later");
+  EXPECT_EQ(row->kept_standing().lanes[0].turn, LaneStanding::Turn::kJoined);
+}
+
 TEST(WaitTable, LongLabelsAreCutAndLanesBeyondTheLastAreIgnored) {
   const auto row = std::make_unique<WaitRow>();
   row->busy(std::string(300, 'x'), 0, 0);

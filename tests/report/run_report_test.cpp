@@ -15,6 +15,7 @@
 #include "strait/base/file.h"
 #include "strait/report/metrics.h"
 #include "strait/report/plots.h"
+#include "strait/trace/flight_file.h"
 
 namespace strait::report {
 namespace {
@@ -179,6 +180,64 @@ TEST_F(RunReportTest, BadFolders) {
   write_run(2);
   std::ofstream(folder_ / "report") << "a file where the folder should be";
   EXPECT_THROW(report_run(folder_), InputOutputError);
+}
+
+/// Two of three ranks wait, in step 12, for rank 1, which is inside a forward.
+void write_hang(const std::string& run_dir, bool with_rank_one) {
+  for (const int64_t rank : {0, 1, 2}) {
+    if (rank == 1 && !with_rank_one) continue;
+    trace::FlightFile file;
+    file.rank = rank;
+    file.ranks = 3;
+    file.reason.kind = rank == 0 ? "timeout" : "peer-lost";
+    file.reason.message = "told";
+    file.monotonic_seconds = 50;
+    trace::LaneStanding lane;
+    lane.communicator = 9;
+    lane.members = {0, 1, 2};
+    lane.kind = "all-reduce";
+    lane.place = {"g = all_reduce(G)", 12, -1};
+    lane.turn = rank == 1 ? trace::LaneStanding::Turn::kIdle : trace::LaneStanding::Turn::kJoined;
+    lane.issued = rank == 1 ? 0 : 1;
+    file.standing.kind = rank == 1 ? trace::Standing::Kind::kBusy : trace::Standing::Kind::kWaiting;
+    file.standing.communicator = 9;
+    file.standing.place = {"y = forward block 1(x)", 12, 3};
+    file.standing.lanes = {lane};
+    trace::write_flight(run_dir, file);
+  }
+}
+
+TEST_F(RunReportTest, WithoutRecordsTheVerdictIsNull) {
+  write_run(2);
+  const RunReport report = report_run(folder_, "no-gnuplot");
+  EXPECT_TRUE(report.summary.at("verdict").is_null());
+  EXPECT_EQ(report.summary.at("failures").size(), 0u);
+  EXPECT_EQ(report.text.find("Verdict"), std::string::npos);
+}
+
+TEST_F(RunReportTest, TheVerdictNamesRankOperationStepAndWhoWaits) {
+  write_run(12);
+  write_hang(folder_, true);
+  const RunReport report = report_run(folder_, "no-gnuplot");
+  const Json& verdict = report.summary.at("verdict");
+  EXPECT_EQ(verdict.at("rank").as_integer(), 1);
+  EXPECT_EQ(verdict.at("operation").as_string(), "y = forward block 1(x)");
+  EXPECT_EQ(verdict.at("step").as_integer(), 12);
+  EXPECT_EQ(verdict.at("fault").as_string(), "busy");
+  EXPECT_EQ(verdict.at("waiting").dump(), "[0, 2]");
+  EXPECT_EQ(report.summary.at("steps").as_integer(), 12);
+  EXPECT_EQ(report.summary.at("failures").size(), 3u);
+  EXPECT_THAT(report.text, HasSubstr("Verdict     rank 1 fell behind first"));
+}
+
+TEST_F(RunReportTest, ARunThatHangsInItsFirstStepHasAVerdictToo) {
+  write_hang(folder_, false);
+  const RunReport report = report_run(folder_, "no-gnuplot");
+  EXPECT_EQ(report.summary.at("verdict").at("fault").as_string(), "missing");
+  EXPECT_EQ(report.summary.at("verdict").at("rank").as_integer(), 1);
+  EXPECT_EQ(report.summary.at("verdict").at("records").as_integer(), 2);
+  EXPECT_EQ(report.summary.at("steps").as_integer(), 0);
+  EXPECT_THAT(report.text, HasSubstr("2 of 3 ranks left one"));
 }
 
 }  // namespace

@@ -174,6 +174,34 @@ TEST(Verdict, WhenAllHaveJoinedTheTransferItselfIsStuck) {
   EXPECT_THAT(found.text, HasSubstr("its data does not arrive"));
 }
 
+TEST(Verdict, InAStuckTransferTheMemberWhoseSignsOfLifeStoppedIsSilent) {
+  std::vector<Standing> ranks(3, waiting(lane(1, {0, 1, 2}, 5, Turn::kJoined)));
+  for (Standing& standing : ranks) standing.beat = 100.99;
+  EXPECT_EQ(verdict(ranks).fault, Fault::kTransfer);
+  ranks[1].beat = 100.2;
+  EXPECT_EQ(verdict(ranks).fault, Fault::kSilent);
+  EXPECT_EQ(verdict(ranks).rank, 1);
+}
+
+TEST(Verdict, AMemberThatTheOthersLeftBehindInAnOperationIsSilentThere) {
+  std::vector<Standing> ranks(3, waiting(lane(1, {0, 1, 2}, 6, Turn::kJoined, "next")));
+  ranks[2] = waiting(lane(1, {0, 1, 2}, 5, Turn::kJoined, "left in"));
+  ranks[2].lanes[0].issued = 7;
+  const Verdict found = verdict(ranks);
+  EXPECT_EQ(found.fault, Fault::kSilent);
+  EXPECT_EQ(found.rank, 2);
+  EXPECT_EQ(found.place.operation, "left in");
+}
+
+TEST(Verdict, AMissingMemberOfAStuckTransferIsNamedWithItsLastOperation) {
+  std::vector<Standing> ranks(3, waiting(lane(1, {0, 1, 2}, 5, Turn::kJoined)));
+  ranks[2].kind = Standing::Kind::kMissing;
+  ranks[2].place = {"last words", 7, -1};
+  EXPECT_EQ(verdict(ranks).fault, Fault::kMissing);
+  EXPECT_EQ(verdict(ranks).rank, 2);
+  EXPECT_EQ(verdict(ranks).place.operation, "last words");
+}
+
 TEST(Verdict, AReceiveLeadsToItsPeerOnly) {
   LaneStanding receive = lane(1, {0, 1, 2}, 0, Turn::kJoined, "receive");
   receive.peer = 2;

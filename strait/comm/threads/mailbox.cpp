@@ -85,7 +85,7 @@ void Mailbox::receive(int64_t to, const Call& call) {
   std::optional<Failure> withdrawn;
   std::optional<Failure> late;
   if (way->waiting.load() == 0)
-    late = timeout(call, own_rank, {peer_rank}, standings(rounds_.hub().rows),
+    late = timeout(call, own_rank, {peer_rank}, evidence(rounds_.hub().rows, call.deadline_seconds),
                    {own_rank, rounds_.number(), -1, {}});
   {
     const std::lock_guard<std::mutex> lock(mutex_);

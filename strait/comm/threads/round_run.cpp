@@ -181,7 +181,8 @@ class RoundRun {
     for (int64_t member = 0; member < rounds_.size(); ++member)
       if (member != me_ && is_late(member)) late.push_back(rank(member));
     const trace::Wait wait{rank(me_), rounds_.number(), -1, {}};
-    raise(timeout(*call_, rank(me_), late, standings(rounds_.hub().rows), wait));
+    raise(timeout(*call_, rank(me_), late, evidence(rounds_.hub().rows, call_->deadline_seconds),
+                  wait));
   }
 
   std::string prefix() const { return describe(*call_, rank(me_)) + ", by way of: "; }

@@ -177,7 +177,7 @@ void ThreadCommunicator::prepare(Task& task) {
     if (hub_->alarm.rung()) hub_->alarm.raise_for(call, rank());
   } catch (...) {
     const Failure failure = current_failure();
-    refuse(task, failure);
+    if (!rank_state_->lost.load()) refuse(task, failure);  // a lost rank tells nobody
     raise(failure);
   }
 }
@@ -189,9 +189,11 @@ void ThreadCommunicator::inject_faults(const Call& call) {
     const bool now = faults.lost_step >= 0
                          ? call.step == faults.lost_step && call.label == faults.lost_operation
                          : count >= faults.lost_at;
-    if (now) rank_state_->lost.store(true);
+    if (now) {
+      row_.lose(call.label, call.step);
+      rank_state_->lost.store(true);
+    }
     if (rank_state_->lost.load()) {
-      row_.freeze();
       throw PeerLost(describe(call, rank()) + ": this rank was lost (injected)",
                      place_of(call, rank()));
     }
@@ -215,10 +217,14 @@ void ThreadCommunicator::await(Task& task) {
                                 own->done()
                           : poll(ticket, alarm, deadline);
     if (!done && alarm.rung()) alarm.raise_for(call, rank());
-    if (!done) raise(timeout(call, rank(), {}, standings(hub_->rows), {rank(), meeting_->number, -1, {}}));
+    if (!done)
+      raise(timeout(call, rank(), {}, evidence(hub_->rows, call.deadline_seconds),
+                    {rank(), meeting_->number, -1, {}}));
     try {
       ticket.wait();
     } catch (...) {
+      if (own)
+        row_.hold(row_lane_, own->owner->meeting_->number);  // the cause is to be found there
       raise(current_failure(), describe(call, rank()) + " waits for: ");
     }
   }
@@ -323,7 +329,7 @@ void ThreadCommunicator::expire_sends() {
     try {
       if (alarm) hub_->alarm.raise_for(call, rank());
       const trace::Wait wait{rank(), meeting_->number, peer, {call.label, call.step, -1}};
-      raise(timeout(call, rank(), {peer}, standings(hub_->rows), wait));
+      raise(timeout(call, rank(), {peer}, evidence(hub_->rows, call.deadline_seconds), wait));
     } catch (...) {
       meeting_->mailbox.withdraw(position_, call.peer, send.parcel, current_failure());
     }

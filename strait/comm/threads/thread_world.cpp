@@ -1,12 +1,16 @@
 #include "strait/comm/threads/thread_world.h"
 
 #include <algorithm>
+#include <chrono>
+#include <condition_variable>
 #include <exception>
+#include <limits>
 #include <map>
 #include <string>
 #include <thread>
 #include <utility>
 
+#include "strait/base/clock.h"
 #include "strait/base/errors.h"
 #include "strait/comm/call_check.h"
 #include "strait/comm/threads/thread_communicator.h"
@@ -124,49 +128,111 @@ std::unique_ptr<ThreadWorlds> make_thread_worlds(int64_t size, const Cluster& cl
 
 namespace {
 
-/// What the ranks of run_ranks failed with. A PeerLost is most often the echo of another rank's
-/// failure and may be thrown before that rank's own exception arrives here: it is told only when
-/// nothing else failed. Thread-safe.
-class Failures {
+/// The ranks of one run_ranks: who still runs, and what failed. A PeerLost is most often the echo of
+/// another rank's failure and may be thrown before that rank's own exception arrives here: it is told
+/// only when nothing else failed. Thread-safe.
+class Runners {
  public:
-  /// Keeps the exception now being handled and tells the other ranks.
-  void take(World& world) {
-    const Failure failure = current_failure();
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      std::exception_ptr& slot = failure.kind == Failure::Kind::kPeerLost ? echo_ : cause_;
-      if (!slot) slot = std::current_exception();
+  explicit Runners(int64_t size) : running_(static_cast<size_t>(size), true) {}
+
+  /// The body of a rank has ended, by the exception now being handled when `failed`.
+  void end(World& world, bool failed) {
+    if (failed) {
+      const Failure failure = current_failure();
+      take(failure.kind == Failure::Kind::kPeerLost ? echo_ : cause_, std::current_exception());
+      world.abort(failure.message, failure.place);
     }
-    world.abort(failure.message, failure.place);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    running_[world.rank()] = false;
+    changed_.notify_all();
   }
 
-  void rethrow() const {
-    if (cause_) std::rethrow_exception(cause_);
-    if (echo_) std::rethrow_exception(echo_);
+  /// A failure that no rank has thrown.
+  void fail(const Failure& failure) {
+    try {
+      raise(failure);
+    } catch (...) {
+      take(cause_, std::current_exception());
+    }
+  }
+
+  /// Returns when all ranks have ended, or `grace_seconds` after the first failure.
+  void wait(const RankWatch& watch, const std::function<void(const Failure&)>& tell) {
+    constexpr std::chrono::milliseconds kTurn(50);
+    std::unique_lock<std::mutex> lock(mutex_);
+    bool told = false;
+    while (!changed_.wait_for(lock, kTurn, [this] { return still_running().empty(); })) {
+      if (first_failure_ > 0 && now_seconds() > first_failure_ + watch.grace_seconds) return;
+      if (!watch.overdue || told) continue;
+      lock.unlock();
+      if (const std::optional<Failure> late = watch.overdue()) {
+        told = true;
+        fail(*late);
+        tell(*late);
+      }
+      lock.lock();
+    }
+  }
+
+  std::vector<int64_t> still_running() const {
+    std::vector<int64_t> ranks;
+    for (size_t rank = 0; rank < running_.size(); ++rank)
+      if (running_[rank]) ranks.push_back(static_cast<int64_t>(rank));
+    return ranks;
+  }
+  std::vector<int64_t> stuck() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return still_running();
+  }
+  std::exception_ptr cause() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return cause_ ? cause_ : echo_;
   }
 
  private:
+  void take(std::exception_ptr& slot, const std::exception_ptr& exception) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!slot) slot = exception;
+    if (first_failure_ == 0) first_failure_ = now_seconds();
+  }
+
   std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<bool> running_;
   std::exception_ptr cause_, echo_;
+  double first_failure_ = 0;  // now_seconds(), 0 = none
 };
 
 }  // namespace
 
 void run_ranks(ThreadWorlds& worlds, const std::function<void(World&)>& body) {
-  Failures failures;
+  RankWatch patient;
+  patient.grace_seconds = std::numeric_limits<double>::infinity();
+  run_ranks(worlds, body, patient);
+}
+
+void run_ranks(ThreadWorlds& worlds, const std::function<void(World&)>& body,
+               const RankWatch& watch) {
+  Runners runners(worlds.size());
   const auto run = [&](World& world) {
     try {
       body(world);
       world.waits()->ended();
     } catch (...) {
-      failures.take(world);
+      return runners.end(world, true);
     }
+    runners.end(world, false);
   };
   std::vector<std::thread> threads;
   for (int64_t rank = 0; rank < worlds.size(); ++rank)
     threads.emplace_back(run, std::ref(worlds.world(rank)));
+  runners.wait(watch, [&](const Failure& late) {
+    worlds.world(late.place.rank.value_or(0)).abort(late.message, late.place);
+  });
+  const std::vector<int64_t> stuck = runners.stuck();
+  if (!stuck.empty() && watch.stuck) watch.stuck(runners.cause(), stuck);
   for (std::thread& thread : threads) thread.join();
-  failures.rethrow();
+  if (const std::exception_ptr cause = runners.cause()) std::rethrow_exception(cause);
 }
 
 }  // namespace strait::comm
