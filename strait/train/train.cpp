@@ -33,7 +33,7 @@ std::string timeline(const program::Program& program,
 
 /// A save that takes longer than its ranks may wait for each other: the disk does not answer.
 std::optional<comm::Failure> overdue_save(const Job& job, const Shared& shared) {
-  constexpr double kMarginSeconds = 10;
+  constexpr double kMarginSeconds = 5;
   const double limit = 2 * job.design.run.runtime.deadline_seconds + kMarginSeconds;
   for (size_t rank = 0; rank < shared.saving.size(); ++rank) {
     const double since = shared.saving[rank].since.load();

@@ -45,9 +45,10 @@ struct Hooks {
   /// The run has failed with `cause`, but some of its ranks hang in something that cannot be ended from
   /// outside. The outcome is filled in. Only the end of the process helps: it should not return.
   std::function<void(const std::exception_ptr& cause)> stuck;
-  /// For tests: faults of the ranks, and what a rank does before a compute op.
+  /// For tests: faults of the ranks, and what a rank does before a compute op and in a save.
   comm::ThreadFaults faults;
   std::function<void(int64_t rank, const runtime::Instance&)> before_op;
+  std::function<void(int64_t rank, int64_t step)> during_save;
 };
 
 /// The save that a rank is in.

@@ -93,6 +93,7 @@ void Trainer::guard_save(const std::string& phase, int64_t step,
   saving.step = step;
   saving.since = now_seconds();
   try {
+    if (shared_.hooks.during_save) shared_.hooks.during_save(rank_, step);
     body();
   } catch (Error& error) {
     ErrorPlace& place = error.place();
