@@ -1,5 +1,6 @@
 // Asynchronous operations among a group of ranks, each with a deadline. One communicator per
-// (group, lane); operations on it start in the same order on every member.
+// (group, lane); operations on it start in the same order on every member, each after the one before
+// it has ended; but a send holds up nothing, and only its own ticket tells that it was taken.
 #pragma once
 
 #include <cstdint>

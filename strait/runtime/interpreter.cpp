@@ -121,7 +121,8 @@ RunTimes Interpreter::run(int64_t step) {
   text_size_ = 0;
   times_ = {};
   tickets_.clear();
-  issued_on_.clear();
+  issued_.clear();
+  sends_.assign(program_.streams.size(), {});
   transfer_spans_.clear();
   carried_.clear();
   for (const int64_t s : carry_slots_) {
@@ -177,8 +178,18 @@ void Interpreter::wait_ticket(comm::Ticket& ticket) {
   }
 }
 
+/// To the tracker a transfer ends after those before it on its stream. A communicator does not hold up what
+/// follows a send that nobody has taken yet, so the sends are awaited by their own tickets.
+void Interpreter::wait_transfer(int64_t number) {
+  wait_ticket(tickets_[number]);
+  std::vector<int64_t>& sends = sends_[issued_[number].stream];
+  size_t ended = 0;
+  while (ended < sends.size() && sends[ended] <= number) wait_ticket(tickets_[sends[ended++]]);
+  sends.erase(sends.begin(), sends.begin() + static_cast<std::ptrdiff_t>(ended));
+}
+
 void Interpreter::wait_for(const program::StepPlan& plan) {
-  for (const int64_t number : plan.wait_for) wait_ticket(tickets_[number]);
+  for (const int64_t number : plan.wait_for) wait_transfer(number);
   const program::SlotMap& slots = tracker_.slots();
   for (const int64_t s : plan.carries)
     wait_ticket(residents_[slots.array_of(s)]->carries[slots.index_of(s)]);
@@ -187,9 +198,13 @@ void Interpreter::wait_for(const program::StepPlan& plan) {
 void Interpreter::start(const Op& op, CompiledOp& compiled, const std::vector<int64_t>& loops,
                         const program::StepPlan& plan) {
   std::vector<comm::Ticket> after;
-  for (const int64_t number : plan.after) after.push_back(tickets_[number]);
+  for (const int64_t number : plan.after) {
+    after.push_back(tickets_[number]);
+    for (const int64_t send : sends_[issued_[number].stream])
+      if (send < number && !tickets_[send].done()) after.push_back(tickets_[send]);
+  }
   // One stream may serve several groups, each with a communicator of its own: the order is ours to keep.
-  if (plan.previous >= 0 && issued_on_[plan.previous] != compiled.communicator)
+  if (plan.previous >= 0 && issued_[plan.previous].communicator != compiled.communicator)
     after.push_back(tickets_[plan.previous]);
   comm::Call& call = compiled.call;
   call.step = step_;
@@ -208,7 +223,8 @@ void Interpreter::start(const Op& op, CompiledOp& compiled, const std::vector<in
   if (op.kind == OpKind::kReduceScatter && program_.arrays[op.writes.front().array].group < 0)
     call.destination = static_cast<char*>(call.destination) + own;
   tickets_.push_back(compiled.communicator->start(call, after));
-  issued_on_.push_back(compiled.communicator);
+  if (op.kind == OpKind::kSend) sends_[op.stream].push_back(static_cast<int64_t>(issued_.size()));
+  issued_.push_back({compiled.communicator, op.stream});
   if (site_.recorder != nullptr && site_.recorder->recording())
     transfer_spans_.push_back(
         {compiled.span_name, op.stream, static_cast<int64_t>(tickets_.size()) - 1});
@@ -280,7 +296,7 @@ void Interpreter::release(int64_t s) {
 
 void Interpreter::finish() {
   const program::FinishPlan& plan = tracker_.finish();
-  for (const int64_t number : plan.wait_for) wait_ticket(tickets_[number]);
+  for (const int64_t number : plan.wait_for) wait_transfer(number);
   for (const int64_t s : plan.release) release(s);
   for (const TransferSpan& span : transfer_spans_) {
     const auto [begin, end] = tickets_[span.number].interval();

@@ -103,6 +103,10 @@ class Interpreter {
     int name = 0, stream = 0;
     int64_t number = 0;
   };
+  struct Issued {
+    comm::Communicator* communicator = nullptr;
+    int stream = 0;
+  };
   void compile();
   void add_to_flight(const program::Op& op, CompiledOp& compiled);
   /// Notes that the op begins on the rank's own thread, or is handed to a communicator.
@@ -119,6 +123,8 @@ class Interpreter {
                      const std::vector<int64_t>& loops, std::vector<Bound>& bound) const;
   void wait_for(const program::StepPlan& plan);
   void wait_ticket(comm::Ticket& ticket);
+  /// Waits for a transfer, and for the sends before it on its stream.
+  void wait_transfer(int64_t number);
   void allocate(int64_t slot);
   void release(int64_t slot);
   void finish();
@@ -130,13 +136,14 @@ class Interpreter {
   const program::Program& program_;
   Site site_;
   program::LifetimeTracker tracker_;
-  std::vector<int64_t> value_bytes_;            // by array
-  std::vector<ResidentArray*> residents_;       // by array, nullptr for transient ones
-  std::vector<int64_t> carry_slots_;            // slots of arrays that may carry
-  std::vector<int64_t> carried_;                // scratch: slots with a carry under way
-  std::vector<void*> data_;                     // by slot
-  std::vector<comm::Ticket> tickets_;           // by transfer instance of this run
-  std::vector<comm::Communicator*> issued_on_;  // by transfer instance of this run
+  std::vector<int64_t> value_bytes_;         // by array
+  std::vector<ResidentArray*> residents_;    // by array, nullptr for transient ones
+  std::vector<int64_t> carry_slots_;         // slots of arrays that may carry
+  std::vector<int64_t> carried_;             // scratch: slots with a carry under way
+  std::vector<void*> data_;                  // by slot
+  std::vector<comm::Ticket> tickets_;        // by transfer instance of this run
+  std::vector<Issued> issued_;               // by transfer instance of this run
+  std::vector<std::vector<int64_t>> sends_;  // by stream: those not known to have ended
   std::set<comm::Communicator*> communicators_;
   std::vector<TransferSpan> transfer_spans_;  // of this run, while all spans are recorded
   std::unordered_map<const program::Op*, CompiledOp> compiled_;

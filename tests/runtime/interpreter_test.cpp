@@ -150,6 +150,89 @@ TEST(Interpreter, ATransferEndsWhileTheCallerComputesAndNeverWaits) {
   EXPECT_EQ(seen.load(), 2);
 }
 
+Op write(const std::string& name, int value) {
+  Op op = touch(name, value);
+  op.reads.clear();
+  return op;
+}
+
+Op free_of(int value) {
+  Op op;
+  op.writes = {{value, {}, program::Role::kDestination}};
+  return op;
+}
+
+Op transfer(OpKind kind, int stream, int64_t peer, int value) {
+  Op op;
+  op.kind = kind;
+  op.stream = stream;
+  op.group = 0;
+  op.peer.constant = peer;
+  if (kind != OpKind::kReceive) op.reads = {{value, {}, program::Role::kSource}};
+  if (kind != OpKind::kSend) op.writes = {{value, {}, program::Role::kDestination}};
+  return op;
+}
+
+/// Rank 0 sends `late` to the slow rank 1, then `soon` to rank 2, on one stream; it waits for the second,
+/// which the rules take for the end of the first, frees `late` and writes a value that gets its memory.
+/// With `indirect` it waits for a broadcast that was started after the second send.
+std::vector<Program> sends_to_a_slow_rank(bool indirect) {
+  std::vector<Program> classes;
+  for (int64_t rank = 0; rank < 3; ++rank) {
+    Program program = start_program(3);
+    program.streams.push_back({"world", 1});
+    program.members = {rank};
+    const int late = add_value(program, "late", 1, program::Lifetime::kTransient);
+    const int soon = add_value(program, "soon", 1, program::Lifetime::kTransient);
+    const int next = add_value(program, "next", 1, program::Lifetime::kTransient);
+    if (rank == 0)
+      program.body = {write("1", late), write("2", soon), transfer(OpKind::kSend, 1, 1, late),
+                      transfer(OpKind::kSend, 1, 2, soon)};
+    if (rank == 1) program.body = {write("2", soon)};
+    if (rank == 2) program.body = {transfer(OpKind::kReceive, 1, 0, soon)};
+    if (indirect) program.body.push_back(transfer(OpKind::kBroadcast, 2, 0, soon));
+    if (rank == 1) {
+      program.body.push_back(write("slow", next));
+      program.body.push_back(transfer(OpKind::kReceive, 1, 0, late));
+      program.body.push_back(touch("check", late));
+    }
+    program.body.push_back(touch("2", soon));
+    if (rank != 2) program.body.push_back(free_of(late));
+    if (rank == 0) program.body.push_back(write("3", next));
+    if (rank != 2) program.body.push_back(free_of(next));
+    program.body.push_back(free_of(soon));
+    classes.push_back(std::move(program));
+  }
+  return classes;
+}
+
+TEST(Interpreter, WhatIsSentStaysUntilItIsTakenThoughALaterSendEndedFirst) {
+  for (const bool indirect : {false, true}) {
+    const std::vector<Program> classes = sends_to_a_slow_rank(indirect);
+    const std::vector<program::Problem> problems = program::verify(classes);
+    ASSERT_TRUE(problems.empty()) << problems.front().message;
+    std::atomic<float> taken{0};
+    const auto worlds = comm::make_thread_worlds(3, flat_cluster(3));
+    comm::run_ranks(*worlds, [&](comm::World& world) {
+      memory::Pool pool;
+      State state(pool, world.rank());
+      RecordingExecutor executor;
+      executor.during = [&](const Instance& instance) {
+        auto* value = static_cast<float*>(instance.writes[0].data);
+        if (instance.op->custom == "slow")
+          std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        else if (instance.op->custom == "check")
+          taken = *value;
+        else
+          *value = std::stof(instance.op->custom);
+      };
+      Interpreter interpreter(classes[world.rank()], {world, state, pool, executor, nullptr, 20.0});
+      interpreter.run(0);
+    });
+    EXPECT_EQ(taken.load(), 1.0F) << (indirect ? "indirectly" : "directly");
+  }
+}
+
 TEST(Interpreter, ComputeThatNeedsATransferWaitsForItAndTheWaitIsMeasured) {
   Program program = start_program(2);
   const int x = add_value(program, "x", 1024, program::Lifetime::kResident);
