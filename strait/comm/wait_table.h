@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 #include <string_view>
+#include <thread>
 #include <type_traits>
 #include <vector>
 
@@ -17,8 +18,9 @@
 namespace strait::comm {
 
 /// A value that one side writes now and then and others read at any time without holding it up.
-/// Zero-filled memory is an empty cell. Writers exclude each other; one that dies in between leaves
-/// the cell readable, if torn. Cost of store: one atomic exchange and a copy of T.
+/// Zero-filled memory is an empty cell. Writers exclude each other. A writer that is held up or dies in
+/// between leaves the value before, whole: the new one goes to another place. Cost of store: one
+/// atomic exchange and a copy of T.
 template <class T>
 class SharedCell {
   static_assert(std::is_trivially_copyable_v<T> && sizeof(T) % sizeof(uint64_t) == 0);
@@ -26,19 +28,23 @@ class SharedCell {
 
  public:
   void store(const T& value) {
-    uint64_t even = lock();
-    const auto raw = to_words(value);
+    const uint64_t even = lock();
+    std::array<uint64_t, kWords> raw;
+    std::memcpy(raw.data(), &value, sizeof(T));
     // Release, one by one: who reads a new word also sees the odd count.
-    for (size_t i = 0; i < kWords; ++i) words_[i].store(raw[i], std::memory_order_release);
+    Words& words = place(even / 2 + 1);
+    for (size_t i = 0; i < kWords; ++i) words[i].store(raw[i], std::memory_order_release);
     count_.store(even + 2, std::memory_order_release);
   }
 
   T load() const {
     std::array<uint64_t, kWords> raw{};
     for (int attempt = 0; attempt < kAttempts; ++attempt) {
-      const uint64_t before = count_.load(std::memory_order_acquire);
-      for (size_t i = 0; i < kWords; ++i) raw[i] = words_[i].load(std::memory_order_acquire);
-      if (before % 2 == 0 && count_.load(std::memory_order_relaxed) == before) break;
+      const uint64_t newest = count_.load(std::memory_order_acquire) / 2;
+      const Words& words = place(newest);
+      for (size_t i = 0; i < kWords; ++i) raw[i] = words[i].load(std::memory_order_acquire);
+      // The value after the next one, whose count is odd while it is written, gets the same place.
+      if (count_.load(std::memory_order_relaxed) < 2 * newest + 3) break;
     }
     T value;
     std::memcpy(static_cast<void*>(&value), raw.data(), sizeof(T));
@@ -47,25 +53,31 @@ class SharedCell {
 
  private:
   static constexpr size_t kWords = sizeof(T) / sizeof(uint64_t);
-  static constexpr int kAttempts = 10000;
+  static constexpr int kAttempts = 10000;  // each lost to two stores that began within one read
+  static constexpr double kPatienceSeconds = 1.0;
+  using Words = std::array<std::atomic<uint64_t>, kWords>;
 
-  static std::array<uint64_t, kWords> to_words(const T& value) {
-    std::array<uint64_t, kWords> raw;
-    std::memcpy(raw.data(), &value, sizeof(T));
-    return raw;
-  }
+  Words& place(uint64_t number) { return places_[number % 2]; }
+  const Words& place(uint64_t number) const { return places_[number % 2]; }
+
+  /// The even count before; it is odd then. Takes over from a writer that must have died.
   uint64_t lock() {
-    for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    double until = 0;
+    for (int attempt = 0;; ++attempt) {
       uint64_t count = count_.load(std::memory_order_relaxed);
       if (count % 2 == 0 &&
           count_.compare_exchange_weak(count, count + 1, std::memory_order_acquire))
         return count;
+      if (attempt < 100) continue;
+      if (until == 0) until = now_seconds() + kPatienceSeconds;
+      if (count % 2 == 1 && now_seconds() > until) return count - 1;
+      std::this_thread::yield();
     }
-    return count_.load(std::memory_order_relaxed) | 1;  // its writer died: go on from there
   }
 
-  std::atomic<uint64_t> count_{0};  // odd while a writer is at it
-  std::array<std::atomic<uint64_t>, kWords> words_{};
+  // Twice the number of values stored; odd while the next is written.
+  std::atomic<uint64_t> count_{0};
+  std::array<Words, 2> places_{};
 };
 
 /// Text of fixed size; longer ones are cut and end in "..".

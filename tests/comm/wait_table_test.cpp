@@ -219,5 +219,32 @@ TEST(WaitTable, AnotherProcessReadsItAndARowOfADeadWriterStaysReadable) {
   ::munmap(memory, sizeof(WaitRow));
 }
 
+/// Stopped at any moment, as a busy machine does with a thread, a writer leaves whole values.
+TEST(WaitTable, AWriterThatIsHeldUpLeavesTheValueBefore) {
+  void* memory =
+      ::mmap(nullptr, sizeof(WaitRow), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(memory, MAP_FAILED);
+  auto* row = static_cast<WaitRow*>(memory);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    for (int64_t i = 0;; ++i) row->busy(std::string(90, static_cast<char>('a' + i % 26)), i, i);
+  }
+  while (row->standing().place.step < 1000) std::this_thread::yield();
+  int torn = 0;
+  for (int turn = 0; turn < 300; ++turn) {
+    ::kill(child, SIGSTOP);
+    ::waitpid(child, nullptr, WUNTRACED);
+    const trace::OperationPlace place = row->standing().place;
+    torn += place.operation != std::string(90, static_cast<char>('a' + place.step % 26)) ||
+            place.step != place.index;
+    ::kill(child, SIGCONT);
+    std::this_thread::sleep_for(std::chrono::microseconds(100 + turn));
+  }
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+  EXPECT_EQ(torn, 0);
+  ::munmap(memory, sizeof(WaitRow));
+}
+
 }  // namespace
 }  // namespace strait::comm
