@@ -53,7 +53,8 @@ void on_crash(int number) {
 
 StopSignals::StopSignals() {
   received_signal.store(0);
-  // A file-size limit or a closed pipe is an error of the write that meets it, not the end of the process.
+  // A file-size limit or a closed pipe is an error of the write that meets it, not the end of the
+  // process.
   std::signal(SIGXFSZ, SIG_IGN);
   std::signal(SIGPIPE, SIG_IGN);
   for (const int number : kSignals) std::signal(number, on_signal);

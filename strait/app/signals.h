@@ -9,9 +9,9 @@
 
 namespace strait::app {
 
-/// While it lives, SIGTERM, SIGUSR1, SIGUSR2 and SIGINT set `received()` instead of ending the process; a
-/// second SIGINT ends it at once. Afterwards the first three are ignored: the process is about to end by
-/// itself, with its own exit code. One at a time per process.
+/// While it lives, SIGTERM, SIGUSR1, SIGUSR2 and SIGINT set `received()` instead of ending the
+/// process; a second SIGINT ends it at once. Afterwards the first three are ignored: the process is
+/// about to end by itself, with its own exit code. One at a time per process.
 class StopSignals {
  public:
   StopSignals();
@@ -23,17 +23,17 @@ class StopSignals {
 };
 
 /// While it lives, SIGQUIT writes the flight records and the run goes on; a crash (SIGSEGV, SIGBUS,
-/// SIGFPE, SIGILL, SIGABRT) writes them and then ends the process as it would have. The writing is done
-/// by a thread of its own, because almost nothing is allowed in a handler; a crash waits two seconds
-/// for it at most. One at a time per process.
+/// SIGFPE, SIGILL, SIGABRT) writes them and then ends the process as it would have. The writing is
+/// done by a thread of its own, because almost nothing is allowed in a handler; a crash waits two
+/// seconds for it at most. One at a time per process.
 class DumpSignals {
  public:
   DumpSignals();
   ~DumpSignals();
   DumpSignals(const DumpSignals&) = delete;
   DumpSignals& operator=(const DumpSignals&) = delete;
-  /// What writes the records: given "request" or "crash". An empty one does nothing; returns when no
-  /// earlier one runs any more.
+  /// What writes the records: given "request" or "crash". An empty one does nothing; returns when
+  /// no earlier one runs any more.
   void set(std::function<void(const std::string& kind)> dump);
 
  private:

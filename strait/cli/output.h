@@ -26,8 +26,9 @@ class Output {
   void progress(std::string_view text);
   /// Result so far: members that the JSON report holds even if the command fails afterwards.
   Json& partial() { return partial_; }
-  /// Ends the process with the exit code and the report of `failure`, without unwinding: for a command
-  /// some of whose threads hang. Returns only when the output was made without a way to do that.
+  /// Ends the process with the exit code and the report of `failure`, without unwinding: for a
+  /// command some of whose threads hang. Returns only when the output was made without a way to do
+  /// that.
   void leave(const std::exception_ptr& failure, const Json& body) {
     if (leave_) leave_(failure, body);
   }

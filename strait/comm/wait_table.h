@@ -104,14 +104,14 @@ class WaitRow {
                       int64_t step);
   /// The rank's program has ended.
   void ended();
-  /// From now on nothing is written. For whoever sets off the alarm, on all rows: what they show then
-  /// is what the verdicts and the flight records of all ranks are made from.
+  /// From now on nothing is written. For whoever sets off the alarm, on all rows: what they show
+  /// then is what the verdicts and the flight records of all ranks are made from.
   void freeze() { frozen_.store(1, std::memory_order_release); }
   /// The rank falls silent inside `operation`: nothing new is written, only what has begun may end.
   /// For injected faults.
   void lose(std::string_view operation, int64_t step);
-  /// The rank's thread of progress is alive. Optional: among members that are all in a transfer, the
-  /// one whose beats stopped is the one to blame. Cost: one store.
+  /// The rank's thread of progress is alive. Optional: among members that are all in a transfer,
+  /// the one whose beats stopped is the one to blame. Cost: one store.
   void beat(double now) { beat_.store(now, std::memory_order_relaxed); }
   /// The rank's process is gone, as another one knows; the row keeps its last words.
   void mark_gone() { gone_.store(1, std::memory_order_release); }
@@ -132,8 +132,8 @@ class WaitRow {
   /// It has ended well. A failed one stays as it is.
   void end(int lane);
 
-  /// Copies what the row shows, unless that was done less than `window_seconds` ago: the first wait that
-  /// passes its deadline keeps the evidence before failures spread and change it.
+  /// Copies what the row shows, unless that was done less than `window_seconds` ago: the first wait
+  /// that passes its deadline keeps the evidence before failures spread and change it.
   void keep(double now, double window_seconds);
 
   /// What the row shows now.
@@ -187,12 +187,12 @@ static_assert(std::is_standard_layout_v<WaitRow> && std::is_trivially_destructib
 /// Rows by rank; null = out of reach, which counts as present and untold. Owns nothing.
 using WaitRows = std::vector<WaitRow*>;
 
-/// What all ranks stand at, or stood at when their rows were kept. Irregular groups get the ranks whose
-/// rows show the communicator.
+/// What all ranks stand at, or stood at when their rows were kept. Irregular groups get the ranks
+/// whose rows show the communicator.
 std::vector<trace::Standing> standings(const WaitRows& rows, bool kept = false);
 
-/// What the verdict about a wait that has just passed its deadline is made from: keeps all rows, unless
-/// another deadline passed shortly before, and returns what was kept.
+/// What the verdict about a wait that has just passed its deadline is made from: keeps all rows,
+/// unless another deadline passed shortly before, and returns what was kept.
 std::vector<trace::Standing> evidence(const WaitRows& rows, double deadline_seconds);
 
 /// A number for the communicator of (members, lane): the same on every member, never 0.

@@ -161,8 +161,8 @@ std::string text_of(const Figures& figures, const std::string& run_dir) {
 
 using FlightFiles = std::vector<std::optional<trace::FlightFile>>;
 
-/// Adds what the flight records tell. Ranks that were only told of another's failure are left out of the
-/// text.
+/// Adds what the flight records tell. Ranks that were only told of another's failure are left out
+/// of the text.
 void add_verdict(const FlightFiles& files, RunReport* report) {
   const std::optional<trace::Verdict> verdict = trace::judge_flight(files);
   report->summary["verdict"] = trace::verdict_json(verdict, files);

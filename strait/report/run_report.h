@@ -12,10 +12,10 @@ struct RunReport {
   /// (last), best_validation_loss, best_validation_step, seconds_per_step: STAT (without the first
   /// 5 steps, where there are more), compute_share, exposed_communication_share, tokens_per_second,
   /// model_flops_utilization, predicted_seconds_per_step, bytes_per_step [{level, payload_bytes}],
-  /// peak_memory_bytes, plots [path], plots_error (null or why there are none), verdict: null, or who
-  /// fell behind first by the flight records: {fault, rank, operation, step, seconds, waiting [rank],
-  /// records, ranks, text}; failures [{rank, kind, message, operation, step}] as the ranks recorded them.
-  /// Without a whole step only run_dir, steps, verdict and failures.
+  /// peak_memory_bytes, plots [path], plots_error (null or why there are none), verdict: null, or
+  /// who fell behind first by the flight records: {fault, rank, operation, step, seconds, waiting
+  /// [rank], records, ranks, text}; failures [{rank, kind, message, operation, step}] as the ranks
+  /// recorded them. Without a whole step only run_dir, steps, verdict and failures.
   Json summary;
   std::string text;  // the same for a person, lines of at most 100 columns
 };

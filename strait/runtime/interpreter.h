@@ -1,5 +1,6 @@
-// Executes a program on one rank: compute inline on the calling thread, transfers on the communicators of
-// their lanes. Holds no strategy: it does what the program says, in the order it says.
+// Executes a program on one rank: compute inline on the calling thread, transfers on the
+// communicators of their lanes. Holds no strategy: it does what the program says, in the order it
+// says.
 #pragma once
 
 #include <array>
@@ -77,18 +78,19 @@ struct Site {
   trace::FlightRecord* flight = nullptr;  // may be null: none is kept
 };
 
-/// A program bound to one rank. Not thread-safe; one thread per rank. While it runs, the rank's row of
-/// the table of waits and its flight record show where it is; errors of an op that say no place get the
-/// op's.
+/// A program bound to one rank. Not thread-safe; one thread per rank. While it runs, the rank's row
+/// of the table of waits and its flight record show where it is; errors of an op that say no place
+/// get the op's.
 class Interpreter {
  public:
-  /// Binds resident values and communicators. The program must outlive the interpreter and have passed the
-  /// verifier.
+  /// Binds resident values and communicators. The program must outlive the interpreter and have
+  /// passed the verifier.
   Interpreter(const program::Program& program, const Site& site);
-  /// Runs the program once. Carried transfers may be under way on return (State::drain). On an exception
-  /// the world is aborted and transient values are released.
+  /// Runs the program once. Carried transfers may be under way on return (State::drain). On an
+  /// exception the world is aborted and transient values are released.
   RunTimes run(int64_t step);
-  /// Adds what this rank's communicators of the program counted since the last call, and forgets it there.
+  /// Adds what this rank's communicators of the program counted since the last call, and forgets it
+  /// there.
   void drain_ledger(Ledger& ledger);
 
  private:

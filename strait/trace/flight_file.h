@@ -40,8 +40,8 @@ std::string flight_path(const std::string& run_dir, int64_t rank);
 void write_flight(const std::string& run_dir, const FlightFile& file);
 /// Removes what an earlier run left. Never throws.
 void clear_flight(const std::string& run_dir);
-/// The records of a run by rank; empty entries for ranks that left none, no entries when there is no
-/// record at all. UserError for a file that is no flight record.
+/// The records of a run by rank; empty entries for ranks that left none, no entries when there is
+/// no record at all. UserError for a file that is no flight record.
 std::vector<std::optional<FlightFile>> read_flight(const std::string& run_dir);
 
 /// Who fell behind first, by judge() over the standings of the records; a rank without a record is

@@ -89,10 +89,10 @@ struct Wait {
 /// Standings by rank. A wait leads to the members that have not joined its operation; such a member
 /// leads on to its own operation at its turn there when it has issued this one, otherwise to what
 /// its program waits for; a rank that waits for nobody is a finding. Of several findings stands the
-/// first by: missing, ended, busy or silent, disorder, transfer; then step, index, rank. Among members
-/// that are all in one operation, the one is silent whose signs of life stopped for more than half of
-/// the wait, or that the others have already left behind in it. Nothing when
-/// `starts` lead nowhere. Cost: O(lanes * members) of the ranks that are reached.
+/// first by: missing, ended, busy or silent, disorder, transfer; then step, index, rank. Among
+/// members that are all in one operation, the one is silent whose signs of life stopped for more
+/// than half of the wait, or that the others have already left behind in it. Nothing when `starts`
+/// lead nowhere. Cost: O(lanes * members) of the ranks that are reached.
 std::optional<Verdict> judge(const std::vector<Standing>& ranks, const std::vector<Wait>& starts,
                              double now);
 

@@ -52,8 +52,8 @@ std::optional<comm::Failure> overdue_save(const Job& job, const Shared& shared) 
   return std::nullopt;
 }
 
-/// Runs the ranks to their end. Every rank that fails writes its flight record, then those that did not
-/// come back.
+/// Runs the ranks to their end. Every rank that fails writes its flight record, then those that did
+/// not come back.
 void run_trainers(Shared& shared, const Hooks& hooks, Outcome& outcome) {
   comm::ThreadWorldOptions options;
   options.faults = hooks.faults;

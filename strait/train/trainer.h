@@ -110,8 +110,6 @@ class Trainer {
   void non_finite(int64_t step, const StepResult& result);
   /// Waits for saves and carries; hash, memory and traffic of the whole run into the outcome.
   void finish();
-  /// What every checkpoint holds beside the shards: made once, as a large vocabulary takes long to print.
-  void prepare_texts();
   checkpoint::SaveDescription describe(int64_t step) const;
   double learning_rate(int64_t step) const;
   /// Sequences that all ranks trained on in `step` steps.
@@ -130,7 +128,6 @@ class Trainer {
   runtime::Site site_;
   std::unique_ptr<runtime::Interpreter> train_, evaluation_;
   std::vector<StatePart> parts_;
-  std::vector<checkpoint::TextFile> texts_;  // rank 0
   checkpoint::SaveSession saves_;
   std::unique_ptr<checkpoint::SnapshotWriter> writer_;  // null = saves are synchronous
   Ledger traffic_;

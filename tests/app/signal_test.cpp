@@ -1,5 +1,5 @@
-// Signals at any moment of a run: it saves, exits with 0, and what it saved goes on. SIGQUIT and a crash
-// leave flight records; a run whose threads hang ends all the same.
+// Signals at any moment of a run: it saves, exits with 0, and what it saved goes on. SIGQUIT and a
+// crash leave flight records; a run whose threads hang ends all the same.
 #include <gtest/gtest.h>
 
 #include <atomic>

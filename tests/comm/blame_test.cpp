@@ -1,5 +1,5 @@
-// Ranks whose deadlines pass at the same time in different communicators name the same rank: the one
-// that waits for nobody.
+// Ranks whose deadlines pass at the same time in different communicators name the same rank: the
+// one that waits for nobody.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

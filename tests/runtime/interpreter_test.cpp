@@ -85,7 +85,8 @@ Op all_reduce(int from, int to) {
   return op;
 }
 
-/// Runs `program` once on every rank with an executor of its own; calls `check` on each rank afterwards.
+/// Runs `program` once on every rank with an executor of its own; calls `check` on each rank
+/// afterwards.
 void run_on_threads(
     const Program& program, int64_t ranks, double busy, const comm::ThreadWorldOptions& options,
     const std::function<void(int64_t, RecordingExecutor&, State&, const RunTimes&)>& check) {

@@ -83,7 +83,8 @@ TEST(Verdict, AChainThroughOtherCommunicatorsLeadsToItsEnd) {
 }
 
 TEST(Verdict, AQueuedOperationLeadsToTheOneInFrontOfIt) {
-  // Rank 1 has issued number 3 of communicator 1 and even computes, but number 2 waits for rank 2 there.
+  // Rank 1 has issued number 3 of communicator 1 and even computes, but number 2 waits for rank 2
+  // there.
   LaneStanding queue = lane(1, {0, 1, 2}, 2, Turn::kJoined, "second");
   queue.issued = 4;
   Standing one = busy("ahead of its transfers", 7);

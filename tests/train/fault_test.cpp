@@ -1,5 +1,5 @@
-// Ranks that are lost or that stall anywhere in a step: every survivor names the right rank, operation and
-// step, within the deadline and a little more, and none hangs.
+// Ranks that are lost or that stall anywhere in a step: every survivor names the right rank,
+// operation and step, within the deadline and a little more, and none hangs.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

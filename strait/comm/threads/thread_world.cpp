@@ -128,9 +128,9 @@ std::unique_ptr<ThreadWorlds> make_thread_worlds(int64_t size, const Cluster& cl
 
 namespace {
 
-/// The ranks of one run_ranks: who still runs, and what failed. A PeerLost is most often the echo of
-/// another rank's failure and may be thrown before that rank's own exception arrives here: it is told
-/// only when nothing else failed. Thread-safe.
+/// The ranks of one run_ranks: who still runs, and what failed. A PeerLost is most often the echo
+/// of another rank's failure and may be thrown before that rank's own exception arrives here: it is
+/// told only when nothing else failed. Thread-safe.
 class Runners {
  public:
   explicit Runners(int64_t size) : running_(static_cast<size_t>(size), true) {}

@@ -57,18 +57,19 @@ class ThreadWorlds {
 std::unique_ptr<ThreadWorlds> make_thread_worlds(int64_t size, const Cluster& cluster,
                                                  const ThreadWorldOptions& options = {});
 
-/// Calls body(world) on one thread per rank and joins them. When a rank throws, the others are told by
-/// abort(); thrown again here is the first exception that is no PeerLost, else the first PeerLost.
+/// Calls body(world) on one thread per rank and joins them. When a rank throws, the others are told
+/// by abort(); thrown again here is the first exception that is no PeerLost, else the first
+/// PeerLost.
 void run_ranks(ThreadWorlds& worlds, const std::function<void(World&)>& body);
 
-/// How run_ranks watches over ranks that may never come back. A thread cannot be ended from outside:
-/// when one hangs in a device or a disk, only the end of the process helps.
+/// How run_ranks watches over ranks that may never come back. A thread cannot be ended from
+/// outside: when one hangs in a device or a disk, only the end of the process helps.
 struct RankWatch {
   double grace_seconds = 3;  // after the first failure, for the other ranks to end
   /// Called every 50 ms on the calling thread; a failure that it returns is that of `place.rank`.
   std::function<std::optional<Failure>()> overdue;
-  /// Ranks that did not end in time, and what the run failed with. Called once, on the calling thread;
-  /// run_ranks goes on waiting when it returns.
+  /// Ranks that did not end in time, and what the run failed with. Called once, on the calling
+  /// thread; run_ranks goes on waiting when it returns.
   std::function<void(const std::exception_ptr& cause, const std::vector<int64_t>& ranks)> stuck;
 };
 void run_ranks(ThreadWorlds& worlds, const std::function<void(World&)>& body,
