@@ -1,7 +1,9 @@
 // strait train: plan, progress, result.
 #include <fmt/format.h>
 
-#include "strait/app/commands.h"
+#include <cstdlib>
+
+#include "strait/app/run_job.h"
 #include "strait/app/signals.h"
 #include "strait/cli/plan_text.h"
 #include "strait/config/parse.h"
@@ -29,56 +31,74 @@ void print_summary(const train::Job& job, const train::Outcome& outcome, cli::Ou
   if (!outcome.validation.empty())
     output.line(fmt::format("validation loss {:.4f} nats per token, {:.3f} bits per byte",
                             outcome.validation.back().loss,
-                            bits_per_byte(outcome.validation.back().loss, job.corpus.validation)));
+                            bits_per_byte(outcome.validation.back().loss, job.corpus->validation)));
   output.line(fmt::format("stopped by {} after {} steps; run folder {}, checkpoint {}",
                           outcome.stopped_by, outcome.steps, job.folder.path,
                           outcome.checkpoint.empty() ? "none" : outcome.checkpoint));
 }
 
-}  // namespace
-
-Json train_command(const cli::Command& command, cli::Output& output) {
-  return train_with(command, output, {});
-}
-
-Json train_with(const cli::Command& command, cli::Output& output, train::Hooks hooks) {
-  const StopSignals signals;
-  DumpSignals dumps;
-  const Run run = load_run(command.path, command.sets);
-  const train::Job job = train::make_job(run, command.ranks.value_or(1));
+void print_start(const train::Job& job, cli::Output& output) {
   for (const std::string& line : cli::plan_lines(job.design, job.simulated, job.cost))
     output.line(line);
   output.line(fmt::format("data        {}: {} training and {} validation tokens, vocabulary {}",
-                          job.corpus.source, job.corpus.training.tokens.size(),
-                          job.corpus.validation.tokens.size(), job.design.shape.vocabulary));
+                          job.corpus->source, job.corpus->training.tokens.size(),
+                          job.corpus->validation.tokens.size(), job.design.shape.vocabulary));
+  if (job.resume)
+    output.line(fmt::format("resumed     from {} at step {}", job.resume->path(),
+                            job.resume->manifest().step));
+}
+
+}  // namespace
+
+Json run_job(const train::Job& job, cli::Output& output, train::Hooks hooks,
+             const RunRanks& run_ranks) {
+  const Run& run = job.design.run;
+  print_start(job, output);
   train::Outcome outcome;
   outcome.first_step = job.resume ? job.resume->manifest().step : 0;
-  if (job.resume)
-    output.line(
-        fmt::format("resumed     from {} at step {}", job.resume->path(), outcome.first_step));
   report::ProgressOptions options;
   options.total_steps = run.train.steps;
   options.first_step = outcome.first_step;
   options.log_every_steps = run.output.log_every_steps;
   report::Progress progress(options);
   const train::Observer observer = observer_of(job, progress, output);
-  hooks.on_request = [&](const auto& dump) { dumps.set(dump); };
   hooks.stuck = [&](const std::exception_ptr& cause) {
     outcome.stopped_by = "error";
     output.leave(cause, train::outcome_json(job, outcome));
   };
+  int signal = 0;
   try {
-    train::train(job, observer, signals.received(), outcome, hooks);
+    signal = run_ranks(observer, outcome, hooks);
   } catch (...) {
     outcome.stopped_by = "error";
     output.partial() = train::outcome_json(job, outcome);
     throw;
   }
-  const int signal = signals.received().load();
   outcome.stopped_by =
       outcome.steps < run.train.steps && signal != 0 ? signal_name(signal) : "steps";
   print_summary(job, outcome, output);
   return train::outcome_json(job, outcome);
+}
+
+Json train_command(const cli::Command& command, cli::Output& output) {
+  return train_with(command, output, {});
+}
+
+Json train_with(const cli::Command& command, cli::Output& output, train::Hooks hooks) {
+  const comm::Launch launch = comm::find_launch([](const char* name) { return std::getenv(name); });
+  if (launch.launched()) return train_on_processes(command, launch, output);
+  const Run run = load_run(command.path, command.sets);
+  if (run.runtime.backend == "mpi") return train_on_processes(command, launch, output);
+  const StopSignals signals;
+  DumpSignals dumps;
+  const train::Job job = train::make_job(run, command.ranks.value_or(1));
+  hooks.on_request = [&](const auto& dump) { dumps.set(dump); };
+  return run_job(
+      job, output, std::move(hooks),
+      [&](const train::Observer& observer, train::Outcome& outcome, const train::Hooks& all_hooks) {
+        train::train(job, observer, signals.received(), outcome, all_hooks);
+        return signals.received().load();
+      });
 }
 
 }  // namespace strait::app

@@ -31,4 +31,15 @@ Partition transfer_partition(const Program& program, const Op& op, int64_t rank)
   return {elements, (exact + kPartAlignment - 1) / kPartAlignment * kPartAlignment};
 }
 
+std::vector<bool> transferred_arrays(const Program& program) {
+  std::vector<bool> transferred(program.arrays.size(), false);
+  for_each_op(program.body, [&](const Op& op) {
+    if (!is_communication(op.kind)) return;
+    for (const auto* operands : {&op.reads, &op.writes})
+      for (const Operand& operand : *operands)
+        transferred[static_cast<size_t>(operand.array)] = true;
+  });
+  return transferred;
+}
+
 }  // namespace strait::program

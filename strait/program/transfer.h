@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "strait/program/program.h"
 
@@ -14,5 +15,8 @@ Partition transfer_partition(const Program& program, const Op& op, int64_t rank)
 
 /// The array that carries the data: the source, or the destination of a receive.
 const ValueArray& transfer_array(const Program& program, const Op& op);
+
+/// By array: whether some communication reads or writes it, so that other ranks must reach it.
+std::vector<bool> transferred_arrays(const Program& program);
 
 }  // namespace strait::program

@@ -23,7 +23,11 @@ bool may_carry(const program::ValueArray& array) {
 }  // namespace
 
 Interpreter::Interpreter(const program::Program& program, const Site& site)
-    : program_(program), site_(site), tracker_(program), row_(site.world.waits()) {
+    : program_(program),
+      site_(site),
+      tracker_(program),
+      transferred_(program::transferred_arrays(program)),
+      row_(site.world.waits()) {
   site_.state.bind(program_);
   const program::SlotMap& slots = tracker_.slots();
   data_.assign(static_cast<size_t>(slots.size()), nullptr);
@@ -285,7 +289,9 @@ void Interpreter::compute(const Op& op, const CompiledOp& compiled,
 
 void Interpreter::allocate(int64_t s) {
   const int array = tracker_.slots().array_of(s);
-  if (residents_[array] == nullptr) data_[s] = site_.pool.allocate(value_bytes_[array]);
+  if (residents_[array] == nullptr)
+    data_[s] = site_.pool.allocate(
+        value_bytes_[array], transferred_[array] ? memory::Reach::kShared : memory::Reach::kOwn);
 }
 
 void Interpreter::release(int64_t s) {

@@ -140,6 +140,7 @@ class Interpreter {
   program::LifetimeTracker tracker_;
   std::vector<int64_t> value_bytes_;         // by array
   std::vector<ResidentArray*> residents_;    // by array, nullptr for transient ones
+  std::vector<bool> transferred_;            // by array: other ranks must reach it
   std::vector<int64_t> carry_slots_;         // slots of arrays that may carry
   std::vector<int64_t> carried_;             // scratch: slots with a carry under way
   std::vector<void*> data_;                  // by slot

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "strait/base/errors.h"
+#include "strait/program/transfer.h"
 
 namespace strait::runtime {
 
@@ -22,7 +23,9 @@ void State::release(const std::string& prefix) {
 }
 
 void State::bind(const program::Program& program) {
-  for (const program::ValueArray& array : program.arrays) {
+  const std::vector<bool> transferred = program::transferred_arrays(program);
+  for (size_t number = 0; number < program.arrays.size(); ++number) {
+    const program::ValueArray& array = program.arrays[number];
     if (array.lifetime == program::Lifetime::kTransient) continue;
     const int64_t bytes = program::value_bytes(program, array, rank_);
     const auto found = arrays_.find(array.name);
@@ -39,7 +42,8 @@ void State::bind(const program::Program& program) {
     created.bytes = bytes;
     created.carries.resize(static_cast<size_t>(array.count));
     for (int64_t i = 0; i < array.count; ++i) {
-      void* buffer = pool_.allocate(bytes);
+      void* buffer =
+          pool_.allocate(bytes, transferred[number] ? memory::Reach::kShared : memory::Reach::kOwn);
       if (buffer != nullptr) std::memset(buffer, 0, static_cast<size_t>(bytes));
       created.buffers.push_back(buffer);
     }

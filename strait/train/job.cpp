@@ -7,6 +7,7 @@
 
 #include "strait/base/errors.h"
 #include "strait/base/file.h"
+#include "strait/base/json.h"
 #include "strait/config/print.h"
 #include "strait/config/validate.h"
 #include "strait/data/text.h"
@@ -37,7 +38,24 @@ void check_resume(const Job& job) {
 
 }  // namespace
 
-Job make_job(const Run& run, int64_t ranks) {
+namespace {
+
+RunFolder folder_of(const Run& run, const OnLead& on_lead) {
+  const std::string text = on_lead([&] {
+    const RunFolder folder = prepare_run_folder(run);
+    return Json::object({{"path", folder.path}, {"checkpoint", folder.checkpoint.value_or("")}})
+        .dump();
+  });
+  const Json agreed = Json::parse(text, "the run folder of rank 0");
+  RunFolder folder{agreed.at("path").as_string(), std::nullopt};
+  const std::string& checkpoint = agreed.at("checkpoint").as_string();
+  if (!checkpoint.empty()) folder.checkpoint = checkpoint;
+  return folder;
+}
+
+}  // namespace
+
+Job make_job(const Run& run, int64_t ranks, const OnLead& on_lead) {
   validate_run(run, ranks);
   require_data(run);
   device::require_openblas(device::blas_report());
@@ -46,13 +64,14 @@ Job make_job(const Run& run, int64_t ranks) {
   const std::string text = read_text(run.data);
   // A new run's folder is made last: nothing is left on disk by a run that cannot start.
   const bool resuming = run.checkpoint.resume != "never";
-  if (resuming) job.folder = prepare_run_folder(run);
+  if (resuming) job.folder = folder_of(run, on_lead);
   if (job.folder.checkpoint)
     job.resume = std::make_unique<checkpoint::CheckpointReader>(*job.folder.checkpoint);
-  job.corpus = make_corpus(text, run.data, stored_tokenizer(job.resume.get()), cores);
-  job.design = strategy::make_design(run, ranks, job.corpus.tokenizer->vocabulary_size());
-  job.loader = std::make_unique<SequenceLoader>(job.corpus, run.model.shape.context, run.seed);
-  job.validation = std::make_unique<ValidationWindows>(job.corpus, run.model.shape.context);
+  job.corpus = std::make_unique<const Corpus>(
+      make_corpus(text, run.data, stored_tokenizer(job.resume.get()), cores));
+  job.design = strategy::make_design(run, ranks, job.corpus->tokenizer->vocabulary_size());
+  job.loader = std::make_unique<SequenceLoader>(*job.corpus, run.model.shape.context, run.seed);
+  job.validation = std::make_unique<ValidationWindows>(*job.corpus, run.model.shape.context);
   if (job.resume) check_resume(job);
   job.simulated = sim::simulate(job.design.train, job.design.cluster);
   job.cost = cost::price(job.design.train, job.design.cluster);
@@ -61,10 +80,13 @@ Job make_job(const Run& run, int64_t ranks) {
   job.peak_flops_per_second = static_cast<double>(ranks) * (job.design.dtype == Dtype::kFloat64
                                                                 ? cluster.flops_per_second_fp64
                                                                 : cluster.flops_per_second_fp32);
-  if (!resuming) job.folder = prepare_run_folder(run);
+  if (!resuming) job.folder = folder_of(run, on_lead);
   Run resolved = run;
   resolved.output.run_dir = job.folder.path;
-  write_file_atomically(job.folder.path + "/run.toml", print_run(resolved));
+  on_lead([&] {
+    write_file_atomically(job.folder.path + "/run.toml", print_run(resolved));
+    return std::string();
+  });
   return job;
 }
 

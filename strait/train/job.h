@@ -1,6 +1,7 @@
 // Everything that is decided before the ranks start: one immutable description that all of them share.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,7 +19,7 @@ namespace strait::train {
 /// Design plus data, run folder and the checkpoint to go on from.
 struct Job {
   strategy::Design design;
-  Corpus corpus;
+  std::unique_ptr<const Corpus> corpus;  // in place: loader and windows refer to it
   std::unique_ptr<SequenceLoader> loader;
   std::unique_ptr<ValidationWindows> validation;
   RunFolder folder;
@@ -29,7 +30,13 @@ struct Job {
   double peak_flops_per_second = 0;  // all ranks
 };
 
-/// Reads the data, prepares the run folder (resolved run.toml, tokenizer) and opens the checkpoint.
-Job make_job(const Run& run, int64_t ranks);
+/// Has rank 0 alone do something, and gives all ranks the text that it returns, or what it threw.
+using OnLead = std::function<std::string(const std::function<std::string()>& action)>;
+
+/// Reads the data, prepares the run folder (resolved run.toml, tokenizer) and opens the checkpoint. Where ranks
+/// are processes every one calls it, and `on_lead` keeps them from each making a folder.
+Job make_job(
+    const Run& run, int64_t ranks,
+    const OnLead& on_lead = [](const auto& action) { return action(); });
 
 }  // namespace strait::train

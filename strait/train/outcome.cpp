@@ -28,7 +28,7 @@ void add_losses(const Job& job, const Outcome& outcome, Json& body) {
       outcome.validation.empty() ? report::kUnknown : outcome.validation.back().loss;
   body["validation_loss"] = last;
   body["best_validation_loss"] = best;
-  body["validation_bits_per_byte"] = bits_per_byte(last, job.corpus.validation);
+  body["validation_bits_per_byte"] = bits_per_byte(last, job.corpus->validation);
   body["losses"] = outcome.losses;
   body["validation"] = points;
 }
@@ -72,11 +72,38 @@ void add_memory(const Outcome& outcome, Json& body) {
 
 }  // namespace
 
+Json rank_part(const Outcome& outcome, int64_t rank) {
+  const size_t own = static_cast<size_t>(rank);
+  Json traffic = Json::array();
+  for (const Traffic& row : outcome.traffic.rows())
+    traffic.push_back(Json::object({{"operation", row.operation},
+                                    {"level", row.level},
+                                    {"codec", row.codec},
+                                    {"payload_bytes", row.payload_bytes},
+                                    {"metadata_bytes", row.metadata_bytes},
+                                    {"count", row.count}}));
+  return Json::object({{"exposed_share", outcome.exposed_shares[own]},
+                       {"pool_peak_bytes", outcome.pool_peak_bytes[own]},
+                       {"peak_resident_bytes", outcome.peak_resident_bytes},
+                       {"traffic", traffic}});
+}
+
+void add_rank_part(Outcome& outcome, int64_t rank, const Json& part) {
+  const size_t other = static_cast<size_t>(rank);
+  outcome.exposed_shares[other] = part.at("exposed_share").as_number();
+  outcome.pool_peak_bytes[other] = part.at("pool_peak_bytes").as_integer();
+  outcome.peak_resident_bytes += part.at("peak_resident_bytes").as_integer();
+  for (const Json& row : part.at("traffic").as_array())
+    outcome.traffic.add(row.at("operation").as_string(), row.at("level").as_integer(),
+                        row.at("codec").as_string(), row.at("payload_bytes").as_integer(),
+                        row.at("metadata_bytes").as_integer(), row.at("count").as_integer());
+}
+
 Json outcome_json(const Job& job, const Outcome& outcome) {
   const Run& run = job.design.run;
   const int64_t tokens_per_step = job.design.batch.global_batch_size * run.model.shape.context;
   Json body = Json::object({{"ranks", job.design.batch.ranks},
-                            {"backend", "threads"},
+                            {"backend", outcome.backend},
                             {"precision", run.train.precision},
                             {"seed", static_cast<int64_t>(run.seed)},
                             {"placement", job.design.placement.preset},

@@ -31,10 +31,15 @@ struct Outcome {
   std::vector<program::MemoryUse> state_bytes;  // by rank: resident
   std::vector<int64_t> predicted_peak_bytes;    // by rank: peak_memory of the step program
   std::vector<int64_t> pool_peak_bytes;         // by rank: what the allocator saw
-  int64_t peak_resident_bytes = 0;              // of the process
+  int64_t peak_resident_bytes = 0;              // of the process, or of all
+  std::string backend = "threads";
   std::string parameter_hash;
   std::string checkpoint;  // last one written, or ""
 };
+
+/// What rank `rank` alone knows, where ranks are processes: shares, memory, traffic. And adds it on rank 0.
+Json rank_part(const Outcome& outcome, int64_t rank);
+void add_rank_part(Outcome& outcome, int64_t rank, const Json& part);
 
 /// The members of the train report that follow from a job and its outcome.
 Json outcome_json(const Job& job, const Outcome& outcome);

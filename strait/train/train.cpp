@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "strait/base/clock.h"
+#include "strait/base/errors.h"
 #include "strait/base/file.h"
 #include "strait/comm/threads/thread_world.h"
 #include "strait/trace/spans.h"
@@ -93,11 +94,10 @@ void run_trainers(Shared& shared, const Hooks& hooks, Outcome& outcome) {
 
 }  // namespace
 
-void train(const Job& job, const Observer& observer, const std::atomic<int>& signal,
-           Outcome& outcome, const Hooks& hooks) {
-  Shared shared(job, observer, signal, hooks);
-  shared.outcome.first_step = job.resume ? job.resume->manifest().step : 0;
-  shared.outcome.steps = shared.outcome.first_step;
+namespace {
+
+/// What only one rank of the run keeps: the figures of its steps, on disk and so far.
+void begin_records(const Job& job, Shared& shared) {
   shared.metrics = std::make_unique<report::MetricsWriter>(job.folder.path + "/metrics.jsonl",
                                                            shared.outcome.first_step);
   const double wall =
@@ -105,6 +105,20 @@ void train(const Job& job, const Observer& observer, const std::atomic<int>& sig
   shared.events = std::make_unique<report::TensorboardWriter>(
       job.folder.path + "/tensorboard", wall, std::to_string(shared.outcome.first_step));
   take_history(job, shared.outcome);
+}
+
+void begin(const Job& job, Shared& shared) {
+  shared.outcome.first_step = job.resume ? job.resume->manifest().step : 0;
+  shared.outcome.steps = shared.outcome.first_step;
+}
+
+}  // namespace
+
+void train(const Job& job, const Observer& observer, const std::atomic<int>& signal,
+           Outcome& outcome, const Hooks& hooks) {
+  Shared shared(job, observer, signal, hooks);
+  begin(job, shared);
+  begin_records(job, shared);
   try {
     run_trainers(shared, hooks, outcome);
   } catch (...) {
@@ -115,6 +129,60 @@ void train(const Job& job, const Observer& observer, const std::atomic<int>& sig
   if (job.design.run.output.timeline_steps > 0)
     write_file_atomically(job.folder.path + "/timeline.json",
                           timeline(job.design.train, shared.recorders));
+}
+
+namespace {
+
+void run_process(Shared& shared, const ProcessRank& rank, const Hooks& hooks) {
+  if (hooks.on_request)
+    hooks.on_request([&](const std::string& kind) { shared.flights.write_all(kind, ""); });
+  const auto end = [&] {
+    if (hooks.on_request) hooks.on_request({});
+    shared.flights.detach();
+  };
+  const auto fail = [&](const std::string& reason, const ErrorPlace& place) {
+    rank.world.abort(reason, place);
+    shared.flights.write_failed(rank.world.rank(), std::current_exception());
+    end();
+  };
+  try {
+    Trainer(shared, rank.world, rank.window).run();
+  } catch (const Error& error) {
+    fail(error.what(), error.place());
+    throw;
+  } catch (const std::exception& error) {
+    fail(error.what(), {});
+    throw;
+  }
+  end();
+}
+
+}  // namespace
+
+void train_rank(const Job& job, const Observer& observer, const std::atomic<int>& signal,
+                Outcome& outcome, const ProcessRank& rank, const Hooks& hooks) {
+  const int64_t own = rank.world.rank();
+  Shared shared(job, observer, signal, hooks, own);
+  shared.save_token = rank.save_token;
+  begin(job, shared);
+  if (own == 0) begin_records(job, shared);
+  try {
+    run_process(shared, rank, hooks);
+  } catch (...) {
+    outcome = std::move(shared.outcome);
+    throw;
+  }
+  outcome = std::move(shared.outcome);
+  const std::vector<std::string> parts = rank.gather(rank_part(outcome, own).dump());
+  for (size_t at = 1; at < parts.size(); ++at) {
+    const int64_t other = static_cast<int64_t>(at);
+    add_rank_part(outcome, other, Json::parse(parts[at], "the outcome of a rank"));
+    outcome.state_bytes[at] = program::resident_memory(job.design.train, other);
+    outcome.predicted_peak_bytes[at] = program::peak_memory(job.design.train, other).total();
+  }
+  if (job.design.run.output.timeline_steps > 0)
+    write_file_atomically(fmt::format("{}/timeline-rank-{:05}.json", job.folder.path, own),
+                          timeline(job.design.train, {shared.recorders[own]}));
 }
 
 }  // namespace strait::train

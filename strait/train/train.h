@@ -1,7 +1,10 @@
-// Runs a job on thread ranks.
+// Runs a job on ranks.
 #pragma once
 
 #include <atomic>
+#include <functional>
+#include <string>
+#include <vector>
 
 #include "strait/train/job.h"
 #include "strait/train/outcome.h"
@@ -9,11 +12,25 @@
 
 namespace strait::train {
 
-/// Trains to the end or until `signal` is not 0. `outcome` holds what is known also when this
+/// On thread ranks: trains to the end or until `signal` is not 0. `outcome` holds what is known also when this
 /// throws: what a rank failed with. Writes metrics.jsonl, checkpoints and, when asked,
 /// timeline.json into the run folder. Every failure leaves the flight records of the ranks in the
 /// run folder; `strait report` reads them.
 void train(const Job& job, const Observer& observer, const std::atomic<int>& signal,
            Outcome& outcome, const Hooks& hooks = {});
+
+/// What surrounds one rank that is a process of its own.
+struct ProcessRank {
+  comm::World& world;
+  memory::PageSource* window = nullptr;  // what other ranks can reach
+  std::string save_token;                // checkpoint/session.h; the same on all ranks
+  /// The texts of all ranks on rank 0, by rank. Collective.
+  std::function<std::vector<std::string>(const std::string&)> gather;
+};
+
+/// The same for one rank whose others are other processes; all call it. Rank 0 writes the run folder and, when
+/// it ends well, gets the outcome of all ranks; the others' outcomes hold their own part.
+void train_rank(const Job& job, const Observer& observer, const std::atomic<int>& signal,
+                Outcome& outcome, const ProcessRank& rank, const Hooks& hooks = {});
 
 }  // namespace strait::train

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <numeric>
 #include <thread>
 
 #include "strait/base/clock.h"
@@ -16,7 +17,8 @@
 namespace strait::train {
 namespace {
 
-constexpr int64_t kUncountedSteps = 5;  // first steps of a process: caches and pages are cold
+constexpr int64_t kBookkeepingLane = 1000;  // beside the streams of programs
+constexpr int64_t kUncountedSteps = 5;      // first steps of a process: caches and pages are cold
 
 /// Seconds since 1970, for TensorBoard.
 double wall_seconds() {
@@ -67,16 +69,19 @@ class HookedExecutor final : public runtime::Executor {
 }  // namespace
 
 Shared::Shared(const Job& the_job, const Observer& the_observer, const std::atomic<int>& the_signal,
-               const Hooks& the_hooks)
+               const Hooks& the_hooks, std::optional<int64_t> process_rank)
     : job(the_job),
       observer(the_observer),
       hooks(the_hooks),
       signal(the_signal),
       sent_bytes(static_cast<size_t>(the_job.design.batch.ranks) *
                  the_job.design.cluster.levels.size()),
-      flights(the_job.folder.path, "threads", the_job.design.batch.ranks, true),
+      processes(process_rank.has_value()),
+      flights(the_job.folder.path, processes ? "mpi" : "threads", the_job.design.batch.ranks,
+              process_rank.value_or(0) == 0),
       saving(static_cast<size_t>(the_job.design.batch.ranks)) {
   for (std::atomic<int64_t>& bytes : sent_bytes) bytes = -1;
+  if (processes) outcome.backend = "mpi";
   const size_t ranks = static_cast<size_t>(job.design.batch.ranks);
   outcome.exposed_shares.resize(ranks);
   outcome.state_bytes.resize(ranks);
@@ -97,11 +102,12 @@ int64_t Shared::sent_by_all(int64_t level) const {
   return sum;
 }
 
-Trainer::Trainer(Shared& shared, comm::World& world)
+Trainer::Trainer(Shared& shared, comm::World& world, memory::PageSource* window)
     : shared_(shared),
       job_(shared.job),
       world_(world),
       rank_(world.rank()),
+      pool_(window),
       state_(pool_, rank_),
       model_(job_.design.shape, job_.design.dtype),
       executor_(model_, settings_of(job_), executor_options(job_.design.run), rank_),
@@ -215,9 +221,31 @@ void Trainer::count_traffic() {
   train_->drain_ledger(ledger);
   traffic_.merge(ledger);
   const int64_t levels = static_cast<int64_t>(job_.design.cluster.levels.size());
+  std::vector<int64_t> sent;
   for (int64_t level = 0; level < levels; ++level)
-    shared_.sent_bytes[rank_ * levels + level] =
-        traffic_.payload_bytes(level) / std::max<int64_t>(1, steps_here_);
+    sent.push_back(traffic_.payload_bytes(level) / std::max<int64_t>(1, steps_here_));
+  if (shared_.processes) add_over_ranks(sent);
+  for (int64_t level = 0; level < levels; ++level) {
+    shared_.sent_bytes[rank_ * levels + level] = sent[level];
+    // The sum stands in for all: the figures of the others are in it.
+    for (int64_t other = 0; shared_.processes && other < job_.design.batch.ranks; ++other)
+      if (other != rank_) shared_.sent_bytes[other * levels + level] = 0;
+  }
+}
+
+/// Its bytes are bookkeeping, not training, and are counted nowhere.
+void Trainer::add_over_ranks(std::vector<int64_t>& values) const {
+  std::vector<int64_t> ranks(static_cast<size_t>(world_.size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  comm::Call call;
+  call.operation = comm::Operation::kAllReduce;
+  call.dtype = Dtype::kInt64;
+  call.source = values.data();
+  call.destination = values.data();
+  call.counts = {static_cast<int64_t>(values.size())};
+  call.deadline_seconds = site_.deadline_seconds;
+  call.label = "bytes sent so far";
+  world_.communicator(ranks, kBookkeepingLane).run(call);
 }
 
 void Trainer::account(int64_t step, const StepResult& result) {

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -57,10 +58,10 @@ struct Saving {
   std::atomic<int64_t> step{0};
 };
 
-/// What ranks of one process share. Rank r writes only entry r of the vectors; rank 0 writes the rest.
+/// What ranks of one process share; `process_rank`: it has this one rank only. Rank r writes only entry r of the vectors; rank 0 writes the rest.
 struct Shared {
   Shared(const Job& the_job, const Observer& the_observer, const std::atomic<int>& the_signal,
-         const Hooks& the_hooks);
+         const Hooks& the_hooks, std::optional<int64_t> process_rank = std::nullopt);
   const Job& job;
   const Observer& observer;
   const Hooks& hooks;
@@ -73,6 +74,7 @@ struct Shared {
   std::vector<std::atomic<int64_t>> sent_bytes;
   /// Sum over ranks. In the first step it waits, a second at most, for the ranks that are still at it.
   int64_t sent_by_all(int64_t level) const;
+  const bool processes = false;            // other ranks' figures must be asked for
   std::vector<trace::Recorder> recorders;  // [rank] timeline
   FlightDump flights;
   std::vector<Saving> saving;  // [rank]
@@ -82,7 +84,8 @@ struct Shared {
 /// Owns the state of one rank and runs its steps. All methods run on the rank's thread.
 class Trainer {
  public:
-  Trainer(Shared& shared, comm::World& world);
+  /// `window`: memory that other ranks reach without a copy, or null.
+  Trainer(Shared& shared, comm::World& world, memory::PageSource* window = nullptr);
   ~Trainer();
   /// From the first step to the last, evaluation and checkpoints included. Throws NonFinite under policy
   /// "stop".
@@ -97,6 +100,7 @@ class Trainer {
   StepResult train_step(int64_t step);
   /// Moves what the communicators counted into this rank's traffic.
   void count_traffic();
+  void add_over_ranks(std::vector<int64_t>& values) const;
   void account(int64_t step, const StepResult& result);
   report::StepMetrics metrics_of(int64_t step, const StepResult& result) const;
   void evaluate(int64_t step);

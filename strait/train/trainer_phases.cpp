@@ -81,7 +81,7 @@ checkpoint::SaveDescription Trainer::describe(int64_t step) const {
   manifest.extra = Json::object({{"updates", updates_}});
   Run resolved = design.run;
   resolved.output.run_dir = job_.folder.path;
-  description.texts = {{"tokenizer.json", job_.corpus.tokenizer->serialize()},
+  description.texts = {{"tokenizer.json", job_.corpus->tokenizer->serialize()},
                        {"run.toml", print_run(resolved)}};
   return description;
 }
@@ -168,11 +168,10 @@ void Trainer::finish() {
     shared_.outcome.traffic.merge(traffic_);
   }
   const std::string hash = parameter_hash(job_.design, site_);
-  if (!lead()) return;
-  shared_.outcome.parameter_hash = hash;
   struct rusage usage {};
-  if (::getrusage(RUSAGE_SELF, &usage) == 0)
+  if ((lead() || shared_.processes) && ::getrusage(RUSAGE_SELF, &usage) == 0)
     shared_.outcome.peak_resident_bytes = usage.ru_maxrss * 1024;
+  if (lead()) shared_.outcome.parameter_hash = hash;
 }
 
 }  // namespace strait::train

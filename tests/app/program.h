@@ -51,8 +51,11 @@ inline Ran run(std::vector<std::string> arguments, const std::string& json_file 
 /// The built program as a child process, its output in a file.
 class Child {
  public:
-  Child(std::vector<std::string> arguments, const std::string& log) {
+  /// `launcher`: what starts it, such as {"mpirun", "-n", "2"}.
+  Child(std::vector<std::string> arguments, const std::string& log,
+        const std::vector<std::string>& launcher = {}) {
     arguments.insert(arguments.begin(), STRAIT_BINARY_DIR "/strait");
+    arguments.insert(arguments.begin(), launcher.begin(), launcher.end());
     std::vector<char*> raw;
     for (std::string& argument : arguments) raw.push_back(argument.data());
     raw.push_back(nullptr);
@@ -60,7 +63,7 @@ class Child {
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_addopen(&actions, 1, log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0644);
     posix_spawn_file_actions_adddup2(&actions, 1, 2);
-    failed_ = ::posix_spawn(&pid_, raw[0], &actions, nullptr, raw.data(), environ) != 0;
+    failed_ = ::posix_spawnp(&pid_, raw[0], &actions, nullptr, raw.data(), environ) != 0;
     posix_spawn_file_actions_destroy(&actions);
   }
   ~Child() {
@@ -90,6 +93,11 @@ class Child {
   int status_ = 0;
   bool reaped_ = false, failed_ = false;
 };
+
+/// mpirun for so many ranks on this host.
+inline std::vector<std::string> mpirun(int64_t ranks) {
+  return {"mpirun", "--allow-run-as-root", "--oversubscribe", "-n", std::to_string(ranks)};
+}
 
 inline void sleep_seconds(double seconds) {
   std::this_thread::sleep_for(std::chrono::duration<double>(seconds));

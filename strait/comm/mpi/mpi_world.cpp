@@ -1,6 +1,9 @@
 #include "strait/comm/mpi/mpi_world.h"
 
+#include <ifaddrs.h>
 #include <mpi.h>
+#include <net/if.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <map>
@@ -105,9 +108,12 @@ MpiSession::MpiSession() : state_(std::make_unique<State>()) {
   MPI_Allgather(&own, 1, MPI_INT64_T, state_->here.data(), 1, MPI_INT64_T, state_->host);
 }
 
-MpiSession::~MpiSession() {
+MpiSession::~MpiSession() { end(); }
+
+void MpiSession::end() {
   state_->world.reset();
   if (state_->abandoned) return;
+  state_->abandoned = true;
   MPI_Barrier(MPI_COMM_WORLD);  // nobody unmaps what another still reads
   state_->memory.reset();
   MPI_Comm_free(&state_->data);
@@ -120,6 +126,22 @@ int64_t MpiSession::size() const { return state_->size; }
 int64_t MpiSession::ranks_on_host() const { return static_cast<int64_t>(state_->here.size()); }
 const std::vector<std::string>& MpiSession::host_names() const { return state_->host_names; }
 void MpiSession::abandon() { state_->abandoned = true; }
+
+void MpiSession::require_network() const {
+  if (ranks_on_host() == size()) return;
+  ifaddrs* addresses = nullptr;
+  if (::getifaddrs(&addresses) != 0) return;
+  bool found = false;
+  for (const ifaddrs* at = addresses; at != nullptr; at = at->ifa_next) {
+    const bool internet = at->ifa_addr != nullptr && (at->ifa_addr->sa_family == AF_INET ||
+                                                      at->ifa_addr->sa_family == AF_INET6);
+    found |= internet && (at->ifa_flags & IFF_UP) != 0 && (at->ifa_flags & IFF_LOOPBACK) == 0;
+  }
+  ::freeifaddrs(addresses);
+  if (!found)
+    throw UserError("the ranks live on several hosts, but " + host_names()[state_->rank] +
+                    " has no network interface that is up, other than loopback");
+}
 
 World& MpiSession::world(const Cluster& cluster, const MpiOptions& options) {
   if (cluster.ranks != size() || cluster.levels.empty())
@@ -142,25 +164,16 @@ memory::PageSource& MpiSession::window() {
   return *state_->memory;
 }
 
-std::string MpiSession::from_lead(const std::string& text) {
-  int64_t bytes = static_cast<int64_t>(text.size());
-  MPI_Bcast(&bytes, 1, MPI_INT64_T, 0, MPI_COMM_WORLD);
-  std::string result = text;
-  result.resize(static_cast<size_t>(bytes));
-  MPI_Bcast(result.data(), static_cast<int>(bytes), MPI_CHAR, 0, MPI_COMM_WORLD);
-  return result;
-}
-
-std::vector<std::string> MpiSession::gather(const std::string& text) {
+std::vector<std::string> MpiSession::exchange(const std::string& text) {
   const int bytes = static_cast<int>(text.size());
   std::vector<int> sizes(static_cast<size_t>(size())), offsets(static_cast<size_t>(size()), 0);
-  MPI_Gather(&bytes, 1, MPI_INT, sizes.data(), 1, MPI_INT, 0, MPI_COMM_WORLD);
+  MPI_Allgather(&bytes, 1, MPI_INT, sizes.data(), 1, MPI_INT, MPI_COMM_WORLD);
   for (size_t at = 1; at < sizes.size(); ++at) offsets[at] = offsets[at - 1] + sizes[at - 1];
-  std::string all(rank() == 0 ? static_cast<size_t>(offsets.back() + sizes.back()) : 0, '\0');
-  MPI_Gatherv(text.data(), bytes, MPI_CHAR, all.data(), sizes.data(), offsets.data(), MPI_CHAR, 0,
-              MPI_COMM_WORLD);
+  std::string all(static_cast<size_t>(offsets.back() + sizes.back()), '\0');
+  MPI_Allgatherv(text.data(), bytes, MPI_CHAR, all.data(), sizes.data(), offsets.data(), MPI_CHAR,
+                 MPI_COMM_WORLD);
   std::vector<std::string> texts;
-  for (size_t at = 0; rank() == 0 && at < sizes.size(); ++at)
+  for (size_t at = 0; at < sizes.size(); ++at)
     texts.push_back(all.substr(static_cast<size_t>(offsets[at]), static_cast<size_t>(sizes[at])));
   return texts;
 }

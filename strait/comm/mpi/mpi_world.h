@@ -25,8 +25,9 @@ class MpiSession {
  public:
   /// MPI_Init_thread. InternalError when this MPI cannot serve several threads in turn.
   MpiSession();
-  /// Blocks until all ranks end theirs (MPI_Finalize), unless abandon() was called.
   ~MpiSession();
+  /// Blocks until all ranks end theirs (MPI_Finalize), unless abandon() or end() was called before.
+  void end();
   MpiSession(const MpiSession&) = delete;
   MpiSession& operator=(const MpiSession&) = delete;
 
@@ -35,6 +36,9 @@ class MpiSession {
   /// Ranks on this one's host, and the hosts' names by rank.
   int64_t ranks_on_host() const;
   const std::vector<std::string>& host_names() const;
+
+  /// UserError when the ranks live on several hosts and this one has no network but loopback.
+  void require_network() const;
 
   /// The world on `cluster`; collective, once. Inside a host data moves through shared memory, between hosts by
   /// MPI messages. UserError when the cluster is laid out for another number of ranks.
@@ -46,10 +50,9 @@ class MpiSession {
   /// Precondition: world() was called.
   memory::PageSource& window();
 
-  /// `text` of rank 0, on all ranks. Collective, blocking.
-  std::string from_lead(const std::string& text);
-  /// The texts of all ranks on rank 0, by rank; empty elsewhere. Collective, blocking.
-  std::vector<std::string> gather(const std::string& text);
+  /// The texts of all ranks, by rank, on all ranks. Collective, blocking, without a deadline: for the time
+  /// before a world, and after its end.
+  std::vector<std::string> exchange(const std::string& text);
 
   /// After a failure: MPI is left as it is, because ranks that are lost would never let it end.
   void abandon();

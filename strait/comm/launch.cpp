@@ -1,0 +1,60 @@
+#include "strait/comm/launch.h"
+
+#include <charconv>
+#include <cstring>
+
+#include "strait/base/errors.h"
+
+namespace strait::comm {
+namespace {
+
+struct Source {
+  const char* launcher;
+  const char* rank;
+  const char* size;
+  const char* also;  // must be set too, or null
+};
+
+constexpr Source kSources[] = {
+    {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", nullptr},
+    {"PMI", "PMI_RANK", "PMI_SIZE", nullptr},
+    {"Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP_ID"}};
+
+int64_t number(const Lookup& lookup, const char* name) {
+  const char* text = lookup(name);
+  int64_t value = -1;
+  const char* end = text + std::strlen(text);
+  const auto [stop, error] = std::from_chars(text, end, value);
+  if (error != std::errc{} || stop != end || value < 0)
+    throw UserError(std::string(name) + " is \"" + text +
+                    "\"; a launcher sets it to a whole number");
+  return value;
+}
+
+}  // namespace
+
+Launch find_launch(const Lookup& lookup) {
+  for (const Source& source : kSources) {
+    if (lookup(source.rank) == nullptr || lookup(source.size) == nullptr) continue;
+    if (source.also != nullptr && lookup(source.also) == nullptr) continue;
+    Launch launch{source.launcher, source.size, number(lookup, source.rank),
+                  number(lookup, source.size)};
+    if (launch.rank >= launch.size)
+      throw UserError(std::string(source.rank) + " is " + std::to_string(launch.rank) + ", but " +
+                      source.size + " is " + std::to_string(launch.size));
+    return launch;
+  }
+  return {};
+}
+
+void check_launch(const Launch& launch, int64_t mpi_size) {
+  if (!launch.launched() || launch.size == mpi_size) return;
+  std::string hint = "start it with the mpirun of the MPI library that it was built with";
+  if (launch.launcher == "Slurm")
+    hint += ", or with srun --mpi=TYPE (srun --mpi=list shows the types; Open MPI wants pmix)";
+  throw UserError(launch.size_variable + " says " + std::to_string(launch.size) +
+                  " ranks, but MPI joined " + std::to_string(mpi_size) +
+                  " of them into this world: " + hint);
+}
+
+}  // namespace strait::comm

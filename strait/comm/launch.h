@@ -1,0 +1,29 @@
+// What a launcher (mpirun, srun) tells a process through its environment.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+namespace strait::comm {
+
+struct Launch {
+  std::string launcher;       // "Open MPI", "PMI", "Slurm"; "" = none
+  std::string size_variable;  // where `size` was read
+  int64_t rank = 0, size = 1;
+  bool launched() const { return !launcher.empty(); }
+};
+
+/// Value of an environment variable, or null.
+using Lookup = std::function<const char*(const char* name)>;
+
+/// The first of: OMPI_COMM_WORLD_RANK and _SIZE; PMI_RANK and PMI_SIZE; SLURM_PROCID and SLURM_NTASKS inside a
+/// step (SLURM_STEP_ID), as srun sets them. UserError naming the variable when it is no number or the rank is
+/// not below the size.
+Launch find_launch(const Lookup& lookup);
+
+/// UserError when the launcher started another number of ranks than MPI joined: then this program and the
+/// launcher do not speak the same protocol, and every process would train alone.
+void check_launch(const Launch& launch, int64_t mpi_size);
+
+}  // namespace strait::comm

@@ -1,0 +1,94 @@
+// strait train under mpirun: the bits of thread ranks, and what a user does wrong.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/app/program.h"
+
+namespace strait {
+namespace {
+
+using test::Child;
+using test::TemporaryFolder;
+using ::testing::HasSubstr;
+
+struct Case {
+  std::string placement;
+  int64_t ranks;
+};
+
+std::vector<std::string> arguments_of(const Case& c, const std::string& run_file,
+                                      const std::string& run_dir, const std::string& json) {
+  return {"train",  run_file,
+          "--set",  "output.run_dir=" + run_dir,
+          "--set",  "placement.preset=" + c.placement,
+          "--set",  "train.global_batch_size=24",
+          "--set",  "train.micro_batch_size=" + std::to_string(c.ranks == 8 ? 3 : 24 / c.ranks / 2),
+          "--set",  "train.steps=6",
+          "--set",  "evaluation.every_steps=3",
+          "--json", json};
+}
+
+Json report_of(const std::string& json) { return Json::parse(read_file(json), json); }
+
+class MpiTrain : public ::testing::TestWithParam<Case> {};
+
+TEST_P(MpiTrain, GivesTheBitsAndBytesOfThreadRanks) {
+  const TemporaryFolder folder;
+  const std::string run_file = test::small_run_file(folder.path());
+  const std::string log = folder.path() + "/log";
+  std::vector<std::string> threads = arguments_of(GetParam(), run_file, folder.path() + "/threads",
+                                                  folder.path() + "/threads.json");
+  threads.insert(threads.end(), {"--ranks", std::to_string(GetParam().ranks)});
+  ASSERT_EQ(Child(threads, log).wait(), 0) << read_file(log);
+  ASSERT_EQ(
+      Child(arguments_of(GetParam(), run_file, folder.path() + "/mpi", folder.path() + "/mpi.json"),
+            log, test::mpirun(GetParam().ranks))
+          .wait(),
+      0)
+      << read_file(log);
+  const Json want = report_of(folder.path() + "/threads.json");
+  const Json got = report_of(folder.path() + "/mpi.json");
+  EXPECT_EQ(got.at("backend").as_string(), "mpi");
+  EXPECT_EQ(got.at("ranks").as_integer(), GetParam().ranks);
+  for (const char* key : {"parameter_hash", "losses", "validation", "bytes_per_step", "state_bytes",
+                          "allocator_peak_bytes"})
+    EXPECT_EQ(got.at(key).dump(), want.at(key).dump()) << key;
+}
+
+std::vector<Case> cases() {
+  std::vector<Case> result;
+  for (const char* placement : {"ddp", "zero1", "zero2", "zero3", "hsdp", "mics"})
+    for (const int64_t ranks : {1, 2, 3, 4}) result.push_back({placement, ranks});
+  for (const char* placement : {"ddp", "zero3"}) result.push_back({placement, 8});
+  return result;
+}
+
+INSTANTIATE_TEST_SUITE_P(Grid, MpiTrain, ::testing::ValuesIn(cases()), [](const auto& test) {
+  return test.param.placement + std::to_string(test.param.ranks);
+});
+
+TEST(MpiUser, OneMessageForWhatIsWrongOnAllRanks) {
+  const TemporaryFolder folder;
+  const std::string run_file = test::small_run_file(folder.path());
+  const auto fails = [&](const std::vector<std::string>& more) {
+    const std::string log = folder.path() + "/log";
+    std::filesystem::remove(log);
+    std::vector<std::string> arguments = {"train", run_file, "--set",
+                                          "output.run_dir=" + folder.path() + "/run"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    EXPECT_EQ(Child(arguments, log, test::mpirun(2)).wait(), 2);
+    const std::string text = read_file(log);
+    const size_t first = text.find("strait train: error");
+    EXPECT_NE(first, std::string::npos) << text;
+    EXPECT_EQ(text.find("strait train: error", first + 1), std::string::npos) << text;
+    return text;
+  };
+  EXPECT_THAT(fails({"--ranks", "3"}), HasSubstr("started 2 processes"));
+  EXPECT_THAT(fails({"--set", "runtime.backend=threads"}), HasSubstr("set it to \"mpi\""));
+  EXPECT_THAT(fails({"--set", "data.path=/nowhere"}), HasSubstr("/nowhere"));
+  EXPECT_THAT(fails({"--set", "train.step=3"}), HasSubstr("train.steps"));
+  EXPECT_FALSE(std::filesystem::exists(folder.path() + "/run"));
+}
+
+}  // namespace
+}  // namespace strait

@@ -1,0 +1,59 @@
+// Launchers' variables, told apart and checked.
+#include "strait/comm/launch.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "tests/comm/thread_ranks.h"
+
+namespace strait::comm {
+namespace {
+
+using ::testing::HasSubstr;
+using Variables = std::map<std::string, std::string>;
+
+Launch launch_of(const Variables& variables) {
+  return find_launch([&](const char* name) -> const char* {
+    const auto found = variables.find(name);
+    return found == variables.end() ? nullptr : found->second.c_str();
+  });
+}
+
+TEST(Launch, FindsWhoStartedTheProcess) {
+  EXPECT_FALSE(launch_of({}).launched());
+  const Launch open_mpi = launch_of({{"OMPI_COMM_WORLD_RANK", "3"},
+                                     {"OMPI_COMM_WORLD_SIZE", "4"},
+                                     {"SLURM_PROCID", "0"},
+                                     {"SLURM_NTASKS", "1"},
+                                     {"SLURM_STEP_ID", "0"}});
+  EXPECT_EQ(open_mpi.launcher, "Open MPI");
+  EXPECT_EQ(open_mpi.rank, 3);
+  EXPECT_EQ(open_mpi.size, 4);
+  EXPECT_EQ(launch_of({{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}}).launcher, "PMI");
+  EXPECT_EQ(
+      launch_of({{"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "2"}, {"SLURM_STEP_ID", "0"}}).launcher,
+      "Slurm");
+  // A shell inside an allocation is no step.
+  EXPECT_FALSE(launch_of({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "8"}}).launched());
+}
+
+TEST(Launch, RefusesWhatContradictsItself) {
+  EXPECT_THAT(message_of<UserError>([] {
+                launch_of({{"PMI_RANK", "x"}, {"PMI_SIZE", "2"}});
+              }),
+              HasSubstr("PMI_RANK is \"x\""));
+  EXPECT_THAT(message_of<UserError>([] {
+                launch_of({{"PMI_RANK", "2"}, {"PMI_SIZE", "2"}});
+              }),
+              HasSubstr("PMI_RANK is 2, but PMI_SIZE is 2"));
+  const Launch slurm =
+      launch_of({{"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "4"}, {"SLURM_STEP_ID", "0"}});
+  check_launch(slurm, 4);
+  EXPECT_THAT(message_of<UserError>([&] { check_launch(slurm, 1); }),
+              HasSubstr("SLURM_NTASKS says 4 ranks, but MPI joined 1"));
+}
+
+}  // namespace
+}  // namespace strait::comm
