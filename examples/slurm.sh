@@ -29,7 +29,7 @@ while
 do :; done
 
 case $asked_to_stop:$status in
-  no:0) echo "finished" ;;
+  no:0) echo "done" ;;
   # Saved as asked; or a lost peer (4), a full disk (6), a rank killed from outside (128 + 9 or 15).
   yes:0 | *:4 | *:6 | *:137 | *:143)
     if [[ ${SLURM_RESTART_COUNT:-0} -ge $most_restarts ]]; then

@@ -62,10 +62,12 @@ CharTokenizer::CharTokenizer(std::vector<char32_t> characters)
 
 CharTokenizer CharTokenizer::from_text(std::string_view text) {
   std::vector<bool> seen(static_cast<size_t>(kLastCodePoint) + 1);
-  for_each_character(text, [&](char32_t character, size_t) { seen[character] = true; });
   std::vector<char32_t> characters;
-  for (size_t i = 0; i < seen.size(); ++i)
-    if (seen[i]) characters.push_back(static_cast<char32_t>(i));
+  for_each_character(text, [&](char32_t character, size_t) {
+    if (!seen[character]) characters.push_back(character);
+    seen[character] = true;
+  });
+  std::sort(characters.begin(), characters.end());
   return CharTokenizer(std::move(characters));
 }
 
