@@ -16,6 +16,7 @@ if(STRAIT_TORCH AND STRAIT_MPI)
   if(NOT MPI_C_FOUND)
     message(WARNING "MPI was not found (libopenmpi-dev): built without the mpi backend")
   endif()
+  find_path(GLOO_INCLUDE gloo/algorithm.h)  # only to compare with: libgloo-dev
 endif()
 
 if(STRAIT_TORCH)

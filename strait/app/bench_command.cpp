@@ -4,6 +4,7 @@
 #include <cmath>
 #include <filesystem>
 
+#include "strait/app/bench_processes.h"
 #include "strait/app/commands.h"
 #include "strait/base/errors.h"
 #include "strait/base/file.h"
@@ -41,7 +42,7 @@ measure::BenchRow gemm_row(const cli::Command& command) {
                              cli::case_number(command, "threads", measure::available_cores()));
 }
 
-measure::BenchRow collective_row(const cli::Command& command) {
+measure::CollectiveCase collective_case(const cli::Command& command) {
   measure::CollectiveCase collective;
   collective.operation = cli::case_text(command, "operation", collective.operation);
   collective.backend = cli::case_text(command, "backend", collective.backend);
@@ -50,7 +51,7 @@ measure::BenchRow collective_row(const cli::Command& command) {
   collective.dtype =
       dtype_of(cli::case_text(command, "dtype", "fp32"), {Dtype::kFloat32, Dtype::kFloat64});
   collective.codec = cli::case_text(command, "codec", collective.codec);
-  return measure::bench_collective(collective);
+  return collective;
 }
 
 std::vector<measure::BenchRow> checkpoint_rows(const cli::Command& command) {
@@ -137,12 +138,14 @@ void print_row(const measure::BenchRow& row, cli::Output& output) {
 }  // namespace
 
 Json bench_command(const cli::Command& command, cli::Output& output) {
+  if (command.subject == "collective" && cli::case_text(command, "backend", "threads") == "mpi")
+    return bench_processes(command, collective_case(command), output, print_row);
   measure::BenchReport report;
   report.subject = command.subject;
   if (command.subject == "gemm")
     report.rows.push_back(gemm_row(command));
   else if (command.subject == "collective")
-    report.rows.push_back(collective_row(command));
+    report.rows.push_back(measure::bench_collective(collective_case(command)));
   else if (command.subject == "checkpoint")
     report.rows = checkpoint_rows(command);
   else

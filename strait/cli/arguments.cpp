@@ -62,7 +62,7 @@ const std::vector<Subject>& subjects() {
          {"all-gather", "reduce-scatter", "all-reduce", "all-to-all", "broadcast", "send-receive",
           "barrier"},
          "collective operation"},
-        {"backend", false, {"threads"}, "how ranks run"},
+        {"backend", false, {"threads", "mpi"}, "how ranks run"},
         {"ranks", true, {}, "number of ranks"},
         {"bytes", true, {}, "size of the whole vector"},
         {"dtype", false, {"fp32", "fp64"}, "element type"},

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstring>
 #include <string>
 
@@ -82,6 +83,39 @@ void sum_typed(const std::vector<const void*>& sources, T* destination, int64_t 
   }
 }
 
+float from_bfloat16(uint16_t bits) {
+  return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
+}
+
+/// To the nearest, ties to even; a NaN stays one.
+uint16_t to_bfloat16(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  const uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+  const bool is_nan = (bits & 0x7fffffff) > 0x7f800000;
+  return static_cast<uint16_t>(is_nan ? (bits >> 16) | 0x40 : rounded);
+}
+
+/// In fp32, rounded once at the end.
+void sum_bfloat16(const std::vector<const void*>& sources, uint16_t* destination, int64_t elements,
+                  bool accumulate) {
+  constexpr int64_t kChunk = kChunkBytes / static_cast<int64_t>(sizeof(float));
+  std::array<float, kChunk> sum;
+  for (int64_t begin = 0; begin < elements; begin += kChunk) {
+    const int64_t count = std::min(kChunk, elements - begin);
+    for (size_t k = 0; k < sources.size(); ++k) {
+      const uint16_t* source = static_cast<const uint16_t*>(sources[k]) + begin;
+      if (k == 0)
+        for (int64_t i = 0; i < count; ++i) sum[i] = from_bfloat16(source[i]);
+      else
+        for (int64_t i = 0; i < count; ++i) sum[i] += from_bfloat16(source[i]);
+    }
+    uint16_t* target = destination + begin;
+    if (accumulate)
+      for (int64_t i = 0; i < count; ++i) sum[i] = from_bfloat16(target[i]) + sum[i];
+    for (int64_t i = 0; i < count; ++i) target[i] = to_bfloat16(sum[i]);
+  }
+}
+
 }  // namespace
 
 void copy_bytes(const void* source, void* destination, int64_t bytes) {
@@ -93,7 +127,7 @@ void copy_bytes(const void* source, void* destination, int64_t bytes) {
   std::memcpy(destination, source, bytes);
 }
 
-bool is_summable(Dtype dtype) { return dtype != Dtype::kFloat16 && dtype != Dtype::kBfloat16; }
+bool is_summable(Dtype dtype) { return dtype != Dtype::kFloat16; }
 
 void sum_in_order(Dtype dtype, const std::vector<const void*>& sources, void* destination,
                   int64_t elements, bool accumulate) {
@@ -108,6 +142,8 @@ void sum_in_order(Dtype dtype, const std::vector<const void*>& sources, void* de
       return sum_typed(sources, static_cast<float*>(destination), elements, accumulate);
     case Dtype::kFloat64:
       return sum_typed(sources, static_cast<double*>(destination), elements, accumulate);
+    case Dtype::kBfloat16:
+      return sum_bfloat16(sources, static_cast<uint16_t*>(destination), elements, accumulate);
     default:
       throw UserError(std::string("no sum of ") + dtype_name(dtype) +
                       "; the nearest type that can be summed is fp32");

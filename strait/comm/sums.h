@@ -12,11 +12,11 @@ namespace strait::comm {
 /// copies use non-temporal stores where the processor has them.
 void copy_bytes(const void* source, void* destination, int64_t bytes);
 
-/// True for the types that sum_in_order can add: u8, i32, i64, fp32, fp64.
+/// True for the types that sum_in_order can add: u8, i32, i64, bf16, fp32, fp64.
 bool is_summable(Dtype dtype);
 
 /// destination[i] = ((sources[0][i] + sources[1][i]) + ...), or that added to destination[i] when
-/// `accumulate`. Integers wrap. A source may be equal to the destination, but not overlap it
+/// `accumulate`. Integers wrap; bf16 is added in fp32 and rounded once. A source may be equal to the destination, but not overlap it
 /// otherwise. Reads every source and writes the destination once; deterministic. Throws UserError
 /// for other types.
 void sum_in_order(Dtype dtype, const std::vector<const void*>& sources, void* destination,

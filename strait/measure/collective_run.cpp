@@ -11,12 +11,6 @@
 namespace strait::measure {
 namespace {
 
-/// Value of element `i` as rank `rank` holds it before the operation: small integers, so that sums
-/// are exact.
-double start_value(int64_t rank, int64_t i) {
-  return static_cast<double>((i * 7 + rank * 131) % 251);
-}
-
 void require_choice(const char* key, const std::string& word,
                     const std::vector<std::string>& choices) {
   if (std::find(choices.begin(), choices.end(), word) != choices.end()) return;
@@ -36,7 +30,38 @@ Cluster one_level(int64_t ranks) {
   return cluster;
 }
 
-comm::Operation operation_of(const std::string& name) {
+}  // namespace
+
+double start_value(int64_t rank, int64_t i) {
+  return static_cast<double>((i * 7 + rank * 131) % 251);
+}
+
+double wanted_value(comm::Operation operation, int64_t ranks, int64_t part, int64_t rank,
+                    int64_t i) {
+  const int64_t sender = i / part, place = i % part;
+  if (operation == comm::Operation::kAllGather) return start_value(sender, place);
+  if (operation == comm::Operation::kAllToAll) return start_value(sender, part * rank + place);
+  if (operation == comm::Operation::kBroadcast) return start_value(0, i);
+  const int64_t element = operation == comm::Operation::kReduceScatter ? part * rank + i : i;
+  double sum = 0.0;
+  for (int64_t member = 0; member < ranks; ++member) sum += start_value(member, element);
+  return sum;
+}
+
+double moved_bytes(comm::Operation operation, int64_t ranks, int64_t vector_bytes) {
+  const double n = static_cast<double>(ranks), vector = static_cast<double>(vector_bytes);
+  switch (operation) {
+    case comm::Operation::kReduceScatter:
+      return (n + 1.0) * vector;
+    case comm::Operation::kAllReduce:
+    case comm::Operation::kAllToAll:
+      return 2.0 * n * vector;
+    default:
+      return 2.0 * (n - 1.0) * vector;
+  }
+}
+
+comm::Operation operation_by_name(const std::string& name) {
   for (const auto operation : {comm::Operation::kAllGather, comm::Operation::kReduceScatter,
                                comm::Operation::kAllReduce, comm::Operation::kAllToAll}) {
     if (name == comm::operation_name(operation)) return operation;
@@ -44,7 +69,16 @@ comm::Operation operation_of(const std::string& name) {
   return comm::Operation::kBroadcast;
 }
 
-}  // namespace
+void check_case(const CollectiveCase& collective) {
+  require_choice("operation", collective.operation, collective_operations());
+  require_choice("codec", collective.codec, {"none"});
+  require_choice("dtype", dtype_name(collective.dtype), {"fp32", "fp64"});
+  const int64_t width = dtype_bytes(collective.dtype);
+  if (collective.bytes / width / collective.ranks >= 1) return;
+  throw UserError(fmt::format(
+      "bench collective: {} bytes are fewer than one {} per rank; nearest valid choice: {}",
+      collective.bytes, dtype_name(collective.dtype), collective.ranks * width));
+}
 
 /// One rank's buffers and its part of the operation.
 struct CollectiveRun::Rank {
@@ -65,19 +99,12 @@ const std::vector<std::string>& collective_operations() {
 
 CollectiveRun::CollectiveRun(RankTeam& team, const CollectiveCase& collective)
     : team_(team), case_(collective) {
-  require_choice("operation", case_.operation, collective_operations());
   require_choice("backend", case_.backend, {"threads"});
-  require_choice("codec", case_.codec, {"none"});
-  require_choice("dtype", dtype_name(case_.dtype), {"fp32", "fp64"});
-  const int64_t ranks = case_.ranks, width = dtype_bytes(case_.dtype);
+  check_case(case_);
+  const int64_t ranks = case_.ranks;
   ensure(team.ranks() == ranks, "CollectiveRun: the team has another number of ranks");
-  part_ = case_.bytes / width / ranks;
+  part_ = case_.bytes / dtype_bytes(case_.dtype) / ranks;
   elements_ = part_ * ranks;
-  if (part_ < 1) {
-    throw UserError(fmt::format(
-        "bench collective: {} bytes are fewer than one {} per rank; nearest valid choice: {}",
-        case_.bytes, dtype_name(case_.dtype), ranks * width));
-  }
   backend_ = std::make_unique<Backend>();
   backend_->worlds = comm::make_thread_worlds(ranks, one_level(ranks));
   for (int64_t r = 0; r < ranks; ++r) ranks_.push_back(std::make_unique<Rank>());
@@ -93,7 +120,7 @@ void CollectiveRun::prepare(int64_t r) {
   std::iota(members.begin(), members.end(), 0);
   rank.communicator = &backend_->worlds->world(r).communicator(members, 0);
   comm::Call& call = rank.call;
-  call.operation = operation_of(case_.operation);
+  call.operation = operation_by_name(case_.operation);
   call.dtype = case_.dtype;
   call.counts.assign(ranks, part_);
   call.label = "bench " + case_.operation;
@@ -134,18 +161,6 @@ void CollectiveRun::fill(int64_t r) {
   }
 }
 
-double CollectiveRun::wanted(int64_t r, int64_t i) const {
-  const comm::Operation operation = ranks_[r]->call.operation;
-  const int64_t sender = i / part_, place = i % part_;
-  if (operation == comm::Operation::kAllGather) return start_value(sender, place);
-  if (operation == comm::Operation::kAllToAll) return start_value(sender, part_ * r + place);
-  if (operation == comm::Operation::kBroadcast) return start_value(0, i);
-  const int64_t element = operation == comm::Operation::kReduceScatter ? part_ * r + i : i;
-  double sum = 0.0;
-  for (int64_t member = 0; member < case_.ranks; ++member) sum += start_value(member, element);
-  return sum;
-}
-
 std::string CollectiveRun::compare(int64_t r) const {
   const Rank& rank = *ranks_[r];
   const int64_t width = dtype_bytes(case_.dtype);
@@ -154,9 +169,10 @@ std::string CollectiveRun::compare(int64_t r) const {
   for (int64_t i = 0; i < count; ++i) {
     const double found = width == 4 ? reinterpret_cast<const float*>(bytes)[i]
                                     : reinterpret_cast<const double*>(bytes)[i];
-    if (found != wanted(r, i)) {
+    const double wanted = wanted_value(rank.call.operation, case_.ranks, part_, r, i);
+    if (found != wanted) {
       return fmt::format("{} of {} bytes: element {} on rank {} is {}, not {}", case_.operation,
-                         vector_bytes(), i, r, found, wanted(r, i));
+                         vector_bytes(), i, r, found, wanted);
     }
   }
   return "";
@@ -174,16 +190,7 @@ std::string CollectiveRun::check() {
 }
 
 double CollectiveRun::moved_bytes() const {
-  const double n = static_cast<double>(case_.ranks), vector = static_cast<double>(vector_bytes());
-  switch (ranks_[0]->call.operation) {
-    case comm::Operation::kReduceScatter:
-      return (n + 1.0) * vector;
-    case comm::Operation::kAllReduce:
-    case comm::Operation::kAllToAll:
-      return 2.0 * n * vector;
-    default:
-      return 2.0 * (n - 1.0) * vector;
-  }
+  return measure::moved_bytes(ranks_[0]->call.operation, case_.ranks, vector_bytes());
 }
 
 int64_t CollectiveRun::vector_bytes() const { return elements_ * dtype_bytes(case_.dtype); }

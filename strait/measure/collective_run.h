@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "strait/base/dtype.h"
+#include "strait/comm/communicator.h"
 #include "strait/measure/rank_team.h"
 
 namespace strait::measure {
@@ -20,6 +21,20 @@ struct CollectiveCase {
   Dtype dtype = Dtype::kFloat32;  // fp32 | fp64
   std::string codec = "none";
 };
+
+/// Value of element `i` as rank `rank` holds it before the operation: small integers, so that sums are exact.
+double start_value(int64_t rank, int64_t i);
+/// Element `i` of what rank `rank` of `ranks` holds afterwards; `part`: elements of one rank's part.
+double wanted_value(comm::Operation operation, int64_t ranks, int64_t part, int64_t rank,
+                    int64_t i);
+/// Bytes that must be read plus written, over all ranks, with every rank's buffer in one memory.
+/// V = whole vector, n = ranks: all-gather 2 (n-1) V, reduce-scatter (n+1) V, all-reduce 2 n V,
+/// all-to-all 2 n V, broadcast 2 (n-1) V.
+double moved_bytes(comm::Operation operation, int64_t ranks, int64_t vector_bytes);
+comm::Operation operation_by_name(const std::string& name);
+/// UserError naming the nearest choice for an unknown operation, codec or dtype, and for a vector shorter than
+/// one element per rank.
+void check_case(const CollectiveCase& collective);
 
 /// The operations, by name.
 const std::vector<std::string>& collective_operations();
@@ -44,9 +59,6 @@ class CollectiveRun {
   /// difference.
   std::string check();
 
-  /// Bytes that must be read plus written, over all ranks, with every rank's buffer in one memory.
-  /// V = whole vector, n = ranks: all-gather 2 (n-1) V, reduce-scatter (n+1) V, all-reduce 2 n V,
-  /// all-to-all 2 n V, broadcast 2 (n-1) V.
   double moved_bytes() const;
 
   int64_t vector_bytes() const;
@@ -56,7 +68,6 @@ class CollectiveRun {
   struct Backend;
   void prepare(int64_t rank);
   void fill(int64_t rank);
-  double wanted(int64_t rank, int64_t element) const;
   std::string compare(int64_t rank) const;
 
   RankTeam& team_;

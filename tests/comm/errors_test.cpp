@@ -245,9 +245,9 @@ TEST(Errors, BadCallsAreRefusedAtOnce) {
   EXPECT_THAT(refusal([](Call& call) { call.source = call.destination, call.accumulate = true; }),
               HasSubstr("no in-place form"));
   EXPECT_THAT(refusal([](Call& call) {
-                call.operation = Operation::kReduceScatter, call.dtype = Dtype::kBfloat16;
+                call.operation = Operation::kReduceScatter, call.dtype = Dtype::kFloat16;
               }),
-              AllOf(HasSubstr("bf16"), HasSubstr("fp32")));
+              AllOf(HasSubstr("fp16"), HasSubstr("fp32")));
   EXPECT_THAT(refusal([](Call& call) { call.operation = Operation::kAllToAll; }),
               HasSubstr("receive counts"));
   EXPECT_THAT(refusal([](Call& call) {

@@ -141,7 +141,8 @@ class Exchange::Run {
     const CallForm& form = plan_.form;
     const int64_t own_bytes = source_bytes();
     inline_ = x_.locals_.size() == x_.members_.size() && !form.needs_scratch &&
-              plan_offer_bytes() <= kInlineBytes;
+              own_bytes <= kInlineBytes &&
+              (!form.destination_read || form.whole_bytes <= kInlineBytes);
     HostOffer& offer = slot_.offers[parity()];
     offer = HostOffer{};
     offer.digest = plan_.digest;
@@ -160,13 +161,6 @@ class Exchange::Run {
     slot_.progress.store(sequence_ * kStepsPerCollective, std::memory_order_release);
     slot_.arrived.store(sequence_ + 1, std::memory_order_release);
     tell();
-  }
-
-  /// The same on every member, so that all agree on whether the call is inline.
-  int64_t plan_offer_bytes() const {
-    if (call_.operation == Operation::kBarrier) return 0;
-    if (call_.operation == Operation::kAllToAll) return kInlineBytes + 1;  // rows differ by member
-    return plan_.form.whole_bytes;
   }
 
   int64_t offer_source(int64_t bytes) {
@@ -196,6 +190,10 @@ class Exchange::Run {
 
   int64_t offer_row() {
     const int64_t bytes = static_cast<int64_t>(call_.counts.size() * sizeof(int64_t));
+    if (bytes <= kInlineBytes) {  // an all-to-all has no result that others read
+      std::memcpy(slot_.result[parity()], call_.counts.data(), bytes);
+      return kInline;
+    }
     char* rows = x_.grow(x_.row_, 2 * bytes) + parity() * bytes;
     std::memcpy(rows, call_.counts.data(), bytes);
     return site_.memory.offset_of(rows, bytes);
@@ -258,8 +256,10 @@ class Exchange::Run {
   }
 
   const int64_t* row_of(int64_t member) const {
-    const HostOffer& other = offer_of(member);
-    return reinterpret_cast<const int64_t*>(site_.memory.address(x_.places_[member], other.row));
+    const int64_t row = offer_of(member).row;
+    return reinterpret_cast<const int64_t*>(
+        row == kInline ? slot_of(member).result[parity()]
+                       : site_.memory.address(x_.places_[member], row));
   }
   bool row_fits(int64_t member) const {
     if (call_.operation != Operation::kAllToAll) return true;

@@ -14,7 +14,7 @@
 
 namespace strait::comm {
 
-/// Messages up to this size lie in the board itself: no window, and no wait for the readers.
+/// A member's buffers up to this size lie in the board itself: no window, and no wait for the readers.
 inline constexpr int64_t kInlineBytes = 4096;
 /// Where a buffer of an offer lies, other than at an offset of the member's window.
 inline constexpr int64_t kNowhere = -1, kInline = -2;

@@ -182,7 +182,7 @@ std::string mpi_version() {
   char text[MPI_MAX_LIBRARY_VERSION_STRING] = {};
   int length = 0;
   MPI_Get_library_version(text, &length);
-  return std::string(text, static_cast<size_t>(length));
+  return text;
 }
 
 }  // namespace strait::comm

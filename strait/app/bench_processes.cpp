@@ -1,0 +1,107 @@
+#include "strait/app/bench_processes.h"
+
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+
+#include "strait/base/errors.h"
+#include "strait/base/file.h"
+#include "strait/comm/launch.h"
+
+#ifdef STRAIT_MPI
+#include "strait/measure/bench_mpi.h"
+#endif
+
+extern char** environ;
+
+namespace strait::app {
+namespace {
+
+#ifdef STRAIT_MPI
+
+Json run_here(const measure::CollectiveCase& wanted, const comm::Launch& launch,
+              cli::Output& output,
+              const std::function<void(const measure::BenchRow&, cli::Output&)>& print) {
+  comm::MpiSession session;
+  comm::check_launch(launch, session.size());
+  measure::CollectiveCase collective = wanted;
+  collective.ranks = session.size();
+  measure::BenchReport report;
+  report.subject = "collective";
+  report.rows.push_back(measure::bench_collective_mpi(collective, session));
+  if (session.rank() == 0) print(report.rows.front(), output);
+  output.partial() = measure::bench_report_to_json(report);
+  if (!report.verified())
+    throw InternalError("the result of the benchmark is wrong: " + report.rows.front().failure);
+  return measure::bench_report_to_json(report);
+}
+
+/// mpirun with this program and the same case; its lines go where ours would.
+int start_ranks(const cli::Command& command, int64_t ranks, const std::string& report) {
+  std::vector<std::string> words = {"mpirun", "--oversubscribe", "-n", std::to_string(ranks)};
+  if (::geteuid() == 0) words.push_back("--allow-run-as-root");
+  words.insert(words.end(), {std::filesystem::read_symlink("/proc/self/exe").string(), "bench",
+                             command.subject, "--json", report});
+  for (const auto& [key, value] : command.case_keys) {
+    std::string flag = "--" + key;
+    std::replace(flag.begin(), flag.end(), '_', '-');
+    words.insert(words.end(), {flag, value});
+  }
+  std::vector<char*> raw;
+  for (std::string& word : words) raw.push_back(word.data());
+  raw.push_back(nullptr);
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  if (command.json == "-") posix_spawn_file_actions_adddup2(&actions, 2, 1);
+  pid_t pid = -1;
+  const int failed = ::posix_spawnp(&pid, raw[0], &actions, nullptr, raw.data(), environ);
+  posix_spawn_file_actions_destroy(&actions);
+  if (failed != 0) throw UserError("bench: mpirun cannot be started: " + errno_text(failed));
+  int status = 0;
+  ::waitpid(pid, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+Json run_elsewhere(const cli::Command& command, int64_t ranks) {
+  const std::string path =
+      (std::filesystem::temp_directory_path() / ("strait-bench-" + std::to_string(::getpid())))
+          .string();
+  const int code = start_ranks(command, ranks, path);
+  if (!std::filesystem::exists(path))
+    throw InternalError("bench: mpirun ended with " + std::to_string(code) +
+                        " and without a report");
+  const Json report = Json::parse(read_file(path), path);
+  std::filesystem::remove(path);
+  if (code != 0)
+    throw InternalError("bench: the ranks failed: " + report.at("error").at("message").as_string());
+  return Json::object({{"subject", report.at("subject")},
+                       {"verified", report.at("verified")},
+                       {"rows", report.at("rows")}});
+}
+
+#endif
+
+}  // namespace
+
+#ifdef STRAIT_MPI
+Json bench_processes(const cli::Command& command, const measure::CollectiveCase& collective,
+                     cli::Output& output,
+                     const std::function<void(const measure::BenchRow&, cli::Output&)>& print) {
+  measure::check_case(collective);
+  const comm::Launch launch = comm::find_launch([](const char* name) { return std::getenv(name); });
+  return launch.launched() ? run_here(collective, launch, output, print)
+                           : run_elsewhere(command, collective.ranks);
+}
+#else
+Json bench_processes(const cli::Command&, const measure::CollectiveCase&, cli::Output&,
+                     const std::function<void(const measure::BenchRow&, cli::Output&)>&) {
+  throw UserError("bench: this program was built without MPI; the nearest backend is \"threads\"");
+}
+#endif
+
+}  // namespace strait::app
