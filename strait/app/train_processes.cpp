@@ -81,6 +81,7 @@ Json train_on_processes(const cli::Command& command, const comm::Launch& launch,
   });
   std::ostringstream nowhere;
   cli::Output silent(nowhere, false);
+  silent.set_leave([&](const auto& failure, const Json& body) { output.leave(failure, body); });
   return run_rank(session, *job, signals.received(), session.rank() == 0 ? output : silent);
 }
 

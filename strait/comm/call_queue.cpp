@@ -20,6 +20,8 @@ void QueuedCall::wait() {
   if (failure_) raise(*failure_);
 }
 
+uint64_t QueuedCall::communicator() const { return queue_->runner_.number(); }
+
 void QueuedCall::complete(std::optional<Failure> failure) {
   ended_ = now_seconds();
   call.flight.end(ended_, failure.has_value());

@@ -34,6 +34,7 @@ class QueuedCall final : public Ticket::State {
   }
   void complete(std::optional<Failure> failure);
   const std::shared_ptr<CallQueue>& queue() const { return queue_; }
+  uint64_t communicator() const;
 
   const Call call;
   std::vector<Ticket>
@@ -58,6 +59,8 @@ class CallRunner {
   /// The rank's own thread begins, or ends, to wait for `call`.
   virtual void waiting(const QueuedCall& call) = 0;
   virtual void waited(const QueuedCall& call) = 0;
+  /// Number of the communicator.
+  virtual uint64_t number() const = 0;
 };
 
 /// Thread-safe. The worker thread is made by the first push.

@@ -57,6 +57,17 @@ ErrorPlace place_of(const Call& call, int64_t rank) {
   return place;
 }
 
+namespace {
+
+void blame(Failure& failure, const trace::Verdict& verdict) {
+  failure.message += "; " + verdict.text;
+  failure.place.rank = verdict.rank;
+  if (!verdict.place.operation.empty()) failure.place.operation = verdict.place.operation;
+  if (verdict.place.step >= 0) failure.place.step = verdict.place.step;
+}
+
+}  // namespace
+
 Failure timeout(const Call& call, int64_t rank, const std::vector<int64_t>& late,
                 const std::vector<trace::Standing>& ranks, const trace::Wait& wait) {
   std::string text = describe(call, rank) + ": after " +
@@ -66,11 +77,17 @@ Failure timeout(const Call& call, int64_t rank, const std::vector<int64_t>& late
   Failure failure{Failure::Kind::kTimeout, text,
                   place_of(call, late.empty() ? rank : late.front())};
   const std::optional<trace::Verdict> verdict = trace::judge(ranks, {wait}, now_seconds());
-  if (!verdict) return failure;
-  failure.message += "; " + verdict->text;
-  failure.place.rank = verdict->rank;
-  if (!verdict->place.operation.empty()) failure.place.operation = verdict->place.operation;
-  if (verdict->place.step >= 0) failure.place.step = verdict->place.step;
+  if (verdict) blame(failure, *verdict);
+  return failure;
+}
+
+Failure lost(const Call& call, int64_t rank, int64_t peer,
+             const std::vector<trace::Standing>& ranks, const trace::Wait& wait) {
+  Failure failure{Failure::Kind::kPeerLost,
+                  describe(call, rank) + fmt::format(": the process of rank {} has ended", peer),
+                  place_of(call, peer)};
+  const std::optional<trace::Verdict> verdict = trace::judge(ranks, {wait}, now_seconds());
+  if (verdict && verdict->fault == trace::Fault::kMissing) blame(failure, *verdict);
   return failure;
 }
 

@@ -37,6 +37,11 @@ ErrorPlace place_of(const Call& call, int64_t rank);
 Failure timeout(const Call& call, int64_t rank, const std::vector<int64_t>& late,
                 const std::vector<trace::Standing>& ranks, const trace::Wait& wait);
 
+/// The PeerLost of `call` on `rank`, because the process of rank `peer` is gone; its place is what that
+/// one was in last, or what it is missed in.
+Failure lost(const Call& call, int64_t rank, int64_t peer,
+             const std::vector<trace::Standing>& ranks, const trace::Wait& wait);
+
 /// Set once, when a rank fails or the world ends; every wait looks at it.
 class Alarm {
  public:

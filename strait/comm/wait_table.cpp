@@ -134,6 +134,7 @@ void WaitRow::keep(double now, double window_seconds) {
   if (before > 0 && now - before < window_seconds) return;
   if (!kept_at_.compare_exchange_strong(before, -now)) return keep(now, window_seconds);
   kept_activity_.store(activity_.load());
+  kept_beat_.store(beat_.load(std::memory_order_relaxed), std::memory_order_relaxed);
   for (Lane& lane : lanes_) {
     if (lane.communicator.load(std::memory_order_acquire) == 0) continue;
     lane.kept_issued.store(lane.issued.load(std::memory_order_acquire), std::memory_order_release);
@@ -176,7 +177,7 @@ Standing WaitRow::make_standing(bool kept) const {
   standing.since = activity.since;
   standing.communicator = activity.communicator;
   standing.peer = activity.kind == 2 ? activity.peer : -1;
-  standing.beat = beat_.load(std::memory_order_relaxed);
+  standing.beat = (kept ? kept_beat_ : beat_).load(std::memory_order_relaxed);
   for (const Lane& lane : lanes_)
     if (lane.communicator.load(std::memory_order_acquire) != 0)
       standing.lanes.push_back(lane_standing(lane, kept));

@@ -107,6 +107,8 @@ class WaitRow {
   /// From now on nothing is written. For whoever sets off the alarm, on all rows: what they show
   /// then is what the verdicts and the flight records of all ranks are made from.
   void freeze() { frozen_.store(1, std::memory_order_release); }
+  /// The run has failed.
+  bool frozen() const { return frozen_.load(std::memory_order_acquire) != 0; }
   /// The rank falls silent inside `operation`: nothing new is written, only what has begun may end.
   /// For injected faults.
   void lose(std::string_view operation, int64_t step);
@@ -176,7 +178,7 @@ class WaitRow {
   trace::Standing make_standing(bool kept) const;
 
   std::atomic<uint64_t> frozen_{0}, lost_{0}, gone_{0};
-  std::atomic<double> beat_{0};
+  std::atomic<double> beat_{0}, kept_beat_{0};
   std::atomic<double> kept_at_{0};  // now_seconds(); negative while it is being kept
   SharedCell<Activity> kept_activity_;
   SharedCell<Activity> activity_;

@@ -45,6 +45,9 @@ bool comes_first(const Finding& a, const Finding& b) {
   return key(a) < key(b);
 }
 
+/// "between operations", "between programs": what it owes says more.
+bool is_between(const OperationPlace& place) { return place.operation.starts_with("between "); }
+
 class Search {
  public:
   Search(const std::vector<Standing>& ranks, double now) : ranks_(ranks), now_(now) {}
@@ -75,7 +78,7 @@ class Search {
   /// Named with the last that is known of it, otherwise with what it is missed at.
   void find_missing(int64_t rank, const OperationPlace& missed) {
     const OperationPlace& last = ranks_[rank].place;
-    find(Fault::kMissing, rank, last.operation.empty() ? missed : last, 0);
+    find(Fault::kMissing, rank, last.operation.empty() || is_between(last) ? missed : last, 0);
   }
   void find(Fault fault, int64_t rank, const OperationPlace& place, double since) {
     findings_.push_back({fault, rank, place, since});
@@ -160,6 +163,8 @@ void Search::follow_rank(int64_t rank, const LaneStanding& wanted) {
     case Standing::Kind::kEnded:
       return find(Fault::kEnded, rank, wanted.place, standing.since);
     case Standing::Kind::kBusy:
+      if (is_between(standing.place))
+        return find(Fault::kSilent, rank, wanted.place, standing.since);
       return find(Fault::kBusy, rank, standing.place, standing.since);
     case Standing::Kind::kWaiting:
       if (standing.peer >= 0)
@@ -192,14 +197,20 @@ void Search::find_cycle(int64_t rank, uint64_t communicator) {
 
 void Search::all_joined(int64_t rank, const LaneStanding& at) {
   int64_t quiet = -1;
+  double newest = 0;  // sign of life: standings may be older than now
+  for (const int64_t member : at.members)
+    if (member >= 0 && member < static_cast<int64_t>(ranks_.size()))
+      newest = std::max(newest, ranks_[member].beat);
+  bool left_behind = false;
   for (const int64_t member : at.members) {
     if (member < 0 || member >= static_cast<int64_t>(ranks_.size())) continue;
     if (ranks_[member].kind == Standing::Kind::kMissing) return find_missing(member, at.place);
     const LaneStanding* other = lane(member, at.communicator);
     if (other == nullptr) continue;
-    if (other->number > at.number) return find(Fault::kSilent, rank, at.place, at.since);
+    left_behind |= other->number > at.number;
+    if (other->number > at.number) continue;
     const double beat = ranks_[member].beat;
-    if (beat > 0 && now_ - beat > std::max(0.1, (now_ - at.since) / 2) &&
+    if (beat > 0 && newest - beat > std::max(0.1, (newest - at.since) / 2) &&
         (quiet < 0 || beat < ranks_[quiet].beat))
       quiet = member;
     if (other->number != at.number || other->kind == at.kind) continue;
@@ -207,7 +218,8 @@ void Search::all_joined(int64_t rank, const LaneStanding& at) {
     const LaneStanding& named = first == rank ? at : *other;
     return find(Fault::kDisorder, first, named.place, named.since);
   }
-  if (quiet < 0) return find(Fault::kTransfer, rank, at.place, at.since);
+  if (quiet < 0)
+    return find(left_behind ? Fault::kSilent : Fault::kTransfer, rank, at.place, at.since);
   find(Fault::kSilent, quiet, lane(quiet, at.communicator)->place, ranks_[quiet].beat);
 }
 

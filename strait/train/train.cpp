@@ -10,6 +10,7 @@
 #include "strait/base/file.h"
 #include "strait/comm/threads/thread_world.h"
 #include "strait/trace/spans.h"
+#include "strait/train/process_watch.h"
 
 namespace strait::train {
 namespace {
@@ -133,7 +134,18 @@ void train(const Job& job, const Observer& observer, const std::atomic<int>& sig
 
 namespace {
 
-void run_process(Shared& shared, const ProcessRank& rank, const Hooks& hooks) {
+ProcessWatch::Actions watch_actions(Shared& shared, const Hooks& hooks, Outcome& outcome) {
+  ProcessWatch::Actions actions;
+  actions.overdue = [&shared] { return overdue_save(shared.job, shared); };
+  actions.stuck = [&shared, &hooks, &outcome](const std::exception_ptr& cause) {
+    shared.flights.write_all("stuck", "this rank did not come back after the run had failed");
+    outcome = shared.outcome;
+    if (hooks.stuck) hooks.stuck(cause);
+  };
+  return actions;
+}
+
+void run_process(Shared& shared, const ProcessRank& rank, const Hooks& hooks, Outcome& outcome) {
   if (hooks.on_request)
     hooks.on_request([&](const std::string& kind) { shared.flights.write_all(kind, ""); });
   const auto end = [&] {
@@ -146,6 +158,7 @@ void run_process(Shared& shared, const ProcessRank& rank, const Hooks& hooks) {
     end();
   };
   try {
+    const ProcessWatch watch(rank.world, watch_actions(shared, hooks, outcome));
     Trainer(shared, rank.world, rank.window).run();
   } catch (const Error& error) {
     fail(error.what(), error.place());
@@ -167,7 +180,7 @@ void train_rank(const Job& job, const Observer& observer, const std::atomic<int>
   begin(job, shared);
   if (own == 0) begin_records(job, shared);
   try {
-    run_process(shared, rank, hooks);
+    run_process(shared, rank, hooks, outcome);
   } catch (...) {
     outcome = std::move(shared.outcome);
     throw;

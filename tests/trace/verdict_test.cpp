@@ -194,6 +194,27 @@ TEST(Verdict, AMemberThatTheOthersLeftBehindInAnOperationIsSilentThere) {
   EXPECT_EQ(found.place.operation, "left in");
 }
 
+TEST(Verdict, ARankBetweenItsOperationsIsNamedAtTheOneItOwes) {
+  std::vector<Standing> ranks = {waiting(lane(1, {0, 1}, 5, Turn::kJoined, "gather")),
+                                 busy("between operations", 7)};
+  EXPECT_EQ(verdict(ranks).fault, Fault::kSilent);
+  EXPECT_EQ(verdict(ranks).rank, 1);
+  EXPECT_EQ(verdict(ranks).place.operation, "gather");
+  ranks[1].kind = Standing::Kind::kMissing;
+  EXPECT_EQ(verdict(ranks).fault, Fault::kMissing);
+  EXPECT_EQ(verdict(ranks).place.operation, "gather");
+}
+
+TEST(Verdict, OfMembersLeftBehindTheOneWhoseSignsOfLifeStoppedIsSilent) {
+  // 3 got what it needed of number 5 and went on; 0 and 1 still wait in it for 2, which is stopped.
+  std::vector<Standing> ranks(4, waiting(lane(1, {0, 1, 2, 3}, 5, Turn::kJoined, "left in")));
+  ranks[3] = waiting(lane(1, {0, 1, 2, 3}, 6, Turn::kJoined, "next"));
+  for (Standing& standing : ranks) standing.beat = 100.99;
+  ranks[2].beat = ranks[3].beat = 100.2;
+  EXPECT_EQ(verdict(ranks).fault, Fault::kSilent);
+  EXPECT_EQ(verdict(ranks).rank, 2);
+}
+
 TEST(Verdict, AMissingMemberOfAStuckTransferIsNamedWithItsLastOperation) {
   std::vector<Standing> ranks(3, waiting(lane(1, {0, 1, 2}, 5, Turn::kJoined)));
   ranks[2].kind = Standing::Kind::kMissing;

@@ -72,7 +72,15 @@ void MpiCommunicator::run(const std::shared_ptr<QueuedCall>& queued) {
 }
 
 void MpiCommunicator::fail(QueuedCall& queued, Failure failure) {
-  site_.board.ring(site_.rank(), failure.message, failure.place);
+  if (!site_.board.ring(site_.rank(), failure.message, failure.place) && site_.rung() &&
+      failure.kind == Failure::Kind::kTimeout) {
+    // Another one gave up at the same moment: all name what that one found.
+    try {
+      site_.raise_alarm(queued.call);
+    } catch (...) {
+      failure = current_failure();
+    }
+  }
   queued.complete(std::move(failure));
 }
 
@@ -95,10 +103,12 @@ void MpiCommunicator::await(QueuedCall& queued) {
   const SteadyTime deadline = deadline_after(call.deadline_seconds);
   for (Ticket& ticket : queued.after) {
     const auto own = std::dynamic_pointer_cast<QueuedCall>(ticket.state());
+    if (own && !own->done()) row_.hold(row_lane_, own->communicator());
     for (int64_t turn = 0; !ticket.done(); ++turn) {
       if (site_.rung()) site_.raise_alarm(call);
       if (std::chrono::steady_clock::now() > deadline)
-        raise(timeout(call, site_.rank(), {}, site_.standings(), {site_.rank(), number_, -1, {}}));
+        raise(timeout(call, site_.rank(), {}, site_.standings(call.deadline_seconds),
+                      {site_.rank(), number_, -1, {}}));
       const auto ready = [&] { return ticket.done() || site_.rung(); };
       if (own)
         own->queue()->done_signal().wait(ready, std::min(deadline, deadline_after(0.05)));
@@ -110,15 +120,18 @@ void MpiCommunicator::await(QueuedCall& queued) {
     try {
       ticket.wait();
     } catch (...) {
+      if (own) row_.hold(row_lane_, own->communicator());  // the cause is to be found there
       raise(current_failure(), describe(call, site_.rank()) + " waits for: ");
     }
   }
+  row_.hold(row_lane_, 0);
   queued.after.clear();
 }
 
 void MpiCommunicator::execute(const std::shared_ptr<QueuedCall>& queued) {
   const Call& call = queued->call;
   if (size() == 1) return run_alone(call);
+  row_.beat(now_seconds());
   row_.join(row_lane_);
   if (call.operation == Operation::kSend) return send(queued);
   if (call.operation == Operation::kReceive) return receive(call);
@@ -170,7 +183,8 @@ SteadyTime MpiCommunicator::tend() {
       if (site_.rung()) site_.raise_alarm(call);
       if (std::chrono::steady_clock::now() < send.deadline) continue;
       const trace::Wait wait{site_.rank(), number_, peer_rank(call), {call.label, call.step, -1}};
-      raise(timeout(call, site_.rank(), {peer_rank(call)}, site_.standings(), wait));
+      raise(timeout(call, site_.rank(), {peer_rank(call)}, site_.standings(call.deadline_seconds),
+                    wait));
     } catch (...) {
       site_.messages.cancel(send.message);
       fail(*send.call, current_failure());

@@ -39,6 +39,7 @@ class MpiCommunicator final : public Communicator, private CallRunner {
   SteadyTime tend() override;
   void waiting(const QueuedCall& queued) override;
   void waited(const QueuedCall& queued) override;
+  uint64_t number() const override { return number_; }
 
   void prepare(QueuedCall& queued);
   void await(QueuedCall& queued);

@@ -36,11 +36,11 @@ std::vector<int64_t> MpiSite::gone(const std::vector<int64_t>& late) const {
   return result;
 }
 
-std::vector<trace::Standing> MpiSite::standings() const {
+std::vector<trace::Standing> MpiSite::standings(double deadline_seconds) const {
   WaitRows rows(places.size(), nullptr);
   for (size_t at = 0; at < here.size(); ++at) rows[here[at]] = &board.row(static_cast<int64_t>(at));
-  std::vector<trace::Standing> ranks = comm::standings(rows);
-  for (const int64_t peer : gone(here)) ranks[peer].kind = trace::Standing::Kind::kMissing;
+  for (const int64_t peer : gone(here)) rows[peer]->mark_gone();
+  std::vector<trace::Standing> ranks = evidence(rows, deadline_seconds);
   if (here.size() < places.size() && inquire) inquire(ranks);
   return ranks;
 }
@@ -64,6 +64,7 @@ void HostWait::until(const std::function<bool()>& ready, const std::function<boo
   double sleep = kShortestSleep;
   SteadyTime next_look = deadline_after(kBlockedSleep);
   while (true) {
+    site.row().beat(now_seconds());
     const bool driving = drive();
     const uint32_t seen = signal.enter();
     const bool is_ready = ready();
@@ -84,15 +85,10 @@ void HostWait::until(const std::function<bool()>& ready, const std::function<boo
 
 void HostWait::give_up(const std::vector<int64_t>& late, bool is_gone) const {
   const trace::Wait wait{site.rank(), communicator, -1, {}};
-  Failure failure = timeout(call, site.rank(), late, site.standings(), wait);
+  const std::vector<trace::Standing> ranks = site.standings(call.deadline_seconds);
   if (site.rung()) site.raise_alarm(call);  // told meanwhile: all name the same
-  if (is_gone) {
-    failure.kind = Failure::Kind::kPeerLost;
-    failure.message = describe(call, site.rank()) + ": the process of rank " +
-                      std::to_string(late.front()) + " is gone";
-    failure.place.rank = late.front();
-  }
-  raise(failure);
+  raise(is_gone ? lost(call, site.rank(), late.front(), ranks, wait)
+                : timeout(call, site.rank(), late, ranks, wait));
 }
 
 }  // namespace strait::comm

@@ -41,9 +41,9 @@ struct MpiSite {
   [[noreturn]] void raise_alarm(const Call& call) const;
   /// The ranks among `late` whose process is gone.
   std::vector<int64_t> gone(const std::vector<int64_t>& late) const;
-  /// What all ranks stand at: those of this host as their rows say, processes that are gone as missing, the
-  /// others as `inquire` finds them.
-  std::vector<trace::Standing> standings() const;
+  /// What the verdict about a wait of this rank that ends now is made from: what the ranks of this host stood
+  /// at when the first of them gave up, processes that are gone as missing, the others as `inquire` finds them.
+  std::vector<trace::Standing> standings(double deadline_seconds) const;
 
   Messages& messages;
   HostMemory& memory;

@@ -4,8 +4,15 @@
 #include <mpi.h>
 #include <net/if.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <condition_variable>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -84,15 +91,87 @@ struct MpiSession::State {
   bool abandoned = false;
   MPI_Comm host = MPI_COMM_NULL, data = MPI_COMM_NULL;
   std::vector<std::string> host_names;
-  std::vector<int64_t> here;  // ranks on this host
+  std::vector<int64_t> here;       // ranks on this host
+  std::vector<int64_t> processes;  // theirs
   std::unique_ptr<Messages> messages;
   std::unique_ptr<HostMemory> memory;
   std::unique_ptr<MpiWorld> world;
+
+  void await(MPI_Request request);
+  std::optional<int64_t> gone() const;
 };
+
+std::optional<int64_t> MpiSession::State::gone() const {
+  for (size_t at = 0; at < processes.size(); ++at)
+    if (::kill(static_cast<pid_t>(processes[at]), 0) != 0 && errno == ESRCH) return here[at];
+  return std::nullopt;
+}
+
+/// Until the collective ends. PeerLost when a process of this host is gone.
+void MpiSession::State::await(MPI_Request request) {
+  constexpr double kLook = 50e-3;
+  constexpr std::chrono::microseconds kShortest(50), kLongest(2000);
+  SteadyTime next_look = deadline_after(kLook);
+  std::optional<int64_t> lost;
+  for (auto sleep = kShortest;; sleep = std::min(2 * sleep, kLongest)) {
+    int done = 0;
+    MPI_Test(&request, &done, MPI_STATUS_IGNORE);
+    if (done) return;
+    if (lost) break;  // nothing came before it ended
+    std::this_thread::sleep_for(sleep);
+    if (std::chrono::steady_clock::now() < next_look) continue;
+    next_look = deadline_after(kLook);
+    lost = gone();
+  }
+  abandoned = true;
+  ErrorPlace place;
+  place.rank = *lost;
+  throw PeerLost("the process of rank " + std::to_string(*lost) +
+                     " has ended, and the others cannot go on without it",
+                 place);
+}
+
+namespace {
+
+/// MPI_Init waits for all ranks without a limit, and nothing but the end of the process ends that.
+class StartWatch {
+ public:
+  StartWatch() : worker_([this] { work(); }) {}
+  ~StartWatch() {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      started_ = true;
+    }
+    changed_.notify_all();
+    worker_.join();
+  }
+
+ private:
+  void work() {
+    constexpr std::chrono::seconds kLimit(120);
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (changed_.wait_for(lock, kLimit, [this] { return started_; })) return;
+    std::fprintf(stderr,
+                 "strait: error: MPI_Init has waited for the other ranks for %lld s: one was lost "
+                 "while it started\n",
+                 static_cast<long long>(kLimit.count()));
+    std::_Exit(static_cast<int>(ExitCode::kPeerLost));
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool started_ = false;
+  std::thread worker_;
+};
+
+}  // namespace
 
 MpiSession::MpiSession() : state_(std::make_unique<State>()) {
   int provided = 0;
-  MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided);
+  {
+    const StartWatch watch;
+    MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided);
+  }
   if (provided < MPI_THREAD_SERIALIZED)
     throw InternalError("this MPI library does not support calls from several threads");
   MPI_Comm_rank(MPI_COMM_WORLD, &state_->rank);
@@ -106,6 +185,10 @@ MpiSession::MpiSession() : state_(std::make_unique<State>()) {
   state_->here.resize(static_cast<size_t>(ranks_here));
   const int64_t own = state_->rank;
   MPI_Allgather(&own, 1, MPI_INT64_T, state_->here.data(), 1, MPI_INT64_T, state_->host);
+  std::vector<int64_t> processes(state_->here.size());
+  const int64_t process = ::getpid();
+  MPI_Allgather(&process, 1, MPI_INT64_T, processes.data(), 1, MPI_INT64_T, state_->host);
+  state_->processes = std::move(processes);
 }
 
 MpiSession::~MpiSession() { end(); }
@@ -114,7 +197,13 @@ void MpiSession::end() {
   state_->world.reset();
   if (state_->abandoned) return;
   state_->abandoned = true;
-  MPI_Barrier(MPI_COMM_WORLD);  // nobody unmaps what another still reads
+  MPI_Request barrier = MPI_REQUEST_NULL;
+  MPI_Ibarrier(MPI_COMM_WORLD, &barrier);
+  try {
+    state_->await(barrier);  // nobody unmaps what another still reads
+  } catch (const PeerLost&) {
+    return;  // what this rank had to do is done
+  }
   state_->memory.reset();
   MPI_Comm_free(&state_->data);
   MPI_Comm_free(&state_->host);
@@ -167,11 +256,14 @@ memory::PageSource& MpiSession::window() {
 std::vector<std::string> MpiSession::exchange(const std::string& text) {
   const int bytes = static_cast<int>(text.size());
   std::vector<int> sizes(static_cast<size_t>(size())), offsets(static_cast<size_t>(size()), 0);
-  MPI_Allgather(&bytes, 1, MPI_INT, sizes.data(), 1, MPI_INT, MPI_COMM_WORLD);
+  MPI_Request request = MPI_REQUEST_NULL;
+  MPI_Iallgather(&bytes, 1, MPI_INT, sizes.data(), 1, MPI_INT, MPI_COMM_WORLD, &request);
+  state_->await(request);
   for (size_t at = 1; at < sizes.size(); ++at) offsets[at] = offsets[at - 1] + sizes[at - 1];
   std::string all(static_cast<size_t>(offsets.back() + sizes.back()), '\0');
-  MPI_Allgatherv(text.data(), bytes, MPI_CHAR, all.data(), sizes.data(), offsets.data(), MPI_CHAR,
-                 MPI_COMM_WORLD);
+  MPI_Iallgatherv(text.data(), bytes, MPI_CHAR, all.data(), sizes.data(), offsets.data(), MPI_CHAR,
+                  MPI_COMM_WORLD, &request);
+  state_->await(request);
   std::vector<std::string> texts;
   for (size_t at = 0; at < sizes.size(); ++at)
     texts.push_back(all.substr(static_cast<size_t>(offsets[at]), static_cast<size_t>(sizes[at])));

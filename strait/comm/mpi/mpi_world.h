@@ -51,7 +51,7 @@ class MpiSession {
   memory::PageSource& window();
 
   /// The texts of all ranks, by rank, on all ranks. Collective, blocking, without a deadline: for the time
-  /// before a world, and after its end.
+  /// before a world, and after its end. PeerLost, and abandon(), when a process of this host is gone.
   std::vector<std::string> exchange(const std::string& text);
 
   /// After a failure: MPI is left as it is, because ranks that are lost would never let it end.
