@@ -257,9 +257,9 @@ class Exchange::Run {
 
   const int64_t* row_of(int64_t member) const {
     const int64_t row = offer_of(member).row;
-    return reinterpret_cast<const int64_t*>(
-        row == kInline ? slot_of(member).result[parity()]
-                       : site_.memory.address(x_.places_[member], row));
+    return reinterpret_cast<const int64_t*>(row == kInline
+                                                ? slot_of(member).result[parity()]
+                                                : site_.memory.address(x_.places_[member], row));
   }
   bool row_fits(int64_t member) const {
     if (call_.operation != Operation::kAllToAll) return true;

@@ -10,7 +10,15 @@ namespace {
 /// MPI counts are int: longer transfers are cut.
 constexpr int64_t kPieceBytes = int64_t{1} << 30;
 
+/// MPI itself is one per process, and so is its lock.
+std::mutex& mpi_mutex() {
+  static std::mutex mutex;
+  return mutex;
+}
+
 }  // namespace
+
+std::unique_lock<std::mutex> lock_mpi() { return std::unique_lock<std::mutex>(mpi_mutex()); }
 
 Messages::Messages(MPI_Comm communicator) : communicator_(communicator) {
   MPI_Comm_set_errhandler(communicator, MPI_ERRORS_RETURN);
@@ -37,7 +45,7 @@ Message Messages::send(const void* data, int64_t bytes, int64_t to, int tag) {
   Message message;
   message.peer = to;
   message.done = bytes == 0;
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const std::lock_guard<std::mutex> lock(mpi_mutex());
   for (int64_t at = 0; at < bytes; at += kPieceBytes) {
     message.requests.push_back(MPI_REQUEST_NULL);
     check(MPI_Isend(static_cast<const char*>(data) + at,
@@ -53,7 +61,7 @@ Message Messages::receive(void* data, int64_t bytes, int64_t from, int tag) {
   message.peer = from;
   message.expected = bytes;
   message.done = bytes == 0;
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const std::lock_guard<std::mutex> lock(mpi_mutex());
   for (int64_t at = 0; at < bytes; at += kPieceBytes) {
     message.requests.push_back(MPI_REQUEST_NULL);
     check(MPI_Irecv(static_cast<char*>(data) + at,
@@ -66,7 +74,7 @@ Message Messages::receive(void* data, int64_t bytes, int64_t from, int tag) {
 
 bool Messages::test(Message& message) {
   if (message.done) return true;
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const std::lock_guard<std::mutex> lock(mpi_mutex());
   for (MPI_Request& request : message.requests) {
     if (request == MPI_REQUEST_NULL) continue;
     int done = 0;
@@ -92,8 +100,19 @@ void Messages::take(Message& message, const MPI_Status& status) const {
   message.arrived += bytes;
 }
 
+bool Messages::receive_waiting(void* data, int64_t bytes, int tag) {
+  const std::lock_guard<std::mutex> lock(mpi_mutex());
+  int found = 0;
+  check(MPI_Iprobe(MPI_ANY_SOURCE, tag, communicator_, &found, MPI_STATUS_IGNORE), "MPI_Iprobe");
+  if (found)
+    check(MPI_Recv(data, static_cast<int>(bytes), MPI_BYTE, MPI_ANY_SOURCE, tag, communicator_,
+                   MPI_STATUS_IGNORE),
+          "MPI_Recv");
+  return found != 0;
+}
+
 void Messages::cancel(Message& message) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const std::lock_guard<std::mutex> lock(mpi_mutex());
   for (MPI_Request& request : message.requests)
     if (request != MPI_REQUEST_NULL) MPI_Request_free(&request);
   message.requests.clear();

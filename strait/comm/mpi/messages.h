@@ -11,6 +11,9 @@
 
 namespace strait::comm {
 
+/// Keeps every other thread of the process out of MPI: for calls that block, before a world or after its end.
+std::unique_lock<std::mutex> lock_mpi();
+
 /// One transfer under way; long ones are several MPI messages.
 struct Message {
   std::vector<MPI_Request> requests;
@@ -34,6 +37,8 @@ class Messages {
   /// Drives MPI and tells whether the message is done. InternalError when MPI reports one; UserError when
   /// another number of bytes arrived than expected.
   bool test(Message& message);
+  /// Receives a message of `bytes` bytes from anybody, if one has come. False otherwise.
+  bool receive_waiting(void* data, int64_t bytes, int tag);
   /// Gives up: the buffers may be freed afterwards only because the process ends.
   void cancel(Message& message);
 
@@ -46,7 +51,6 @@ class Messages {
 
   const MPI_Comm communicator_;
   int largest_tag_ = 32767;
-  std::mutex mutex_;
 };
 
 }  // namespace strait::comm

@@ -20,6 +20,7 @@
 
 #include "strait/base/errors.h"
 #include "strait/comm/call_check.h"
+#include "strait/comm/mpi/host_bell.h"
 #include "strait/comm/mpi/mpi_communicator.h"
 
 namespace strait::comm {
@@ -35,8 +36,17 @@ double default_spin_seconds(int64_t ranks_on_host) {
 
 class MpiWorld final : public World {
  public:
-  explicit MpiWorld(std::unique_ptr<MpiSite> site) : site_(std::move(site)) {}
+  /// `bells`: where alarms travel between hosts, or null.
+  MpiWorld(std::unique_ptr<MpiSite> site, Messages* bells) : site_(std::move(site)) {
+    std::vector<int64_t> elsewhere;
+    for (int64_t rank = 0; rank < size(); ++rank)
+      if (site_->place(rank) < 0) elsewhere.push_back(rank);
+    if (bells != nullptr && !elsewhere.empty())
+      bell_ = std::make_unique<HostBell>(*bells, site_->board, this->rank(), elsewhere,
+                                         [this] { nudge_all(); });
+  }
   ~MpiWorld() override {
+    bell_.reset();
     site_->row().ended();
     for (const auto& [key, communicator] : communicators_) communicator->stop();
   }
@@ -60,13 +70,18 @@ class MpiWorld final : public World {
 
   void abort(const std::string& reason, const ErrorPlace& place) override {
     site_->board.ring(rank(), reason, place);
+    nudge_all();
+  }
+
+ private:
+  void nudge_all() {
     const std::lock_guard<std::mutex> lock(mutex_);
     for (const auto& [key, communicator] : communicators_)
       if (communicator) communicator->nudge();
   }
 
- private:
   std::unique_ptr<MpiSite> site_;
+  std::unique_ptr<HostBell> bell_;
   std::mutex mutex_;
   std::map<Key, std::unique_ptr<MpiCommunicator>> communicators_;
 };
@@ -89,11 +104,11 @@ std::vector<std::string> all_host_names(int64_t size) {
 struct MpiSession::State {
   int rank = 0, size = 1;
   bool abandoned = false;
-  MPI_Comm host = MPI_COMM_NULL, data = MPI_COMM_NULL;
+  MPI_Comm host = MPI_COMM_NULL, data = MPI_COMM_NULL, bells = MPI_COMM_NULL;
   std::vector<std::string> host_names;
   std::vector<int64_t> here;       // ranks on this host
   std::vector<int64_t> processes;  // theirs
-  std::unique_ptr<Messages> messages;
+  std::unique_ptr<Messages> messages, bell_messages;
   std::unique_ptr<HostMemory> memory;
   std::unique_ptr<MpiWorld> world;
 
@@ -179,6 +194,7 @@ MpiSession::MpiSession() : state_(std::make_unique<State>()) {
   MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, state_->rank, MPI_INFO_NULL,
                       &state_->host);
   MPI_Comm_dup(MPI_COMM_WORLD, &state_->data);
+  MPI_Comm_dup(MPI_COMM_WORLD, &state_->bells);
   state_->host_names = all_host_names(state_->size);
   int ranks_here = 1;
   MPI_Comm_size(state_->host, &ranks_here);
@@ -206,6 +222,7 @@ void MpiSession::end() {
   }
   state_->memory.reset();
   MPI_Comm_free(&state_->data);
+  MPI_Comm_free(&state_->bells);
   MPI_Comm_free(&state_->host);
   MPI_Finalize();
 }
@@ -239,12 +256,13 @@ World& MpiSession::world(const Cluster& cluster, const MpiOptions& options) {
                     " ranks in " + std::to_string(cluster.levels.size()) + " levels");
   ensure(!state_->world, "MpiSession::world is called once");
   state_->messages = std::make_unique<Messages>(state_->data);
+  state_->bell_messages = std::make_unique<Messages>(state_->bells);
   state_->memory = std::make_unique<HostMemory>(state_->host, HostBoard::bytes(ranks_on_host()));
   auto site = std::make_unique<MpiSite>(*state_->messages, *state_->memory, cluster, state_->here);
   site->algorithm = options.algorithm;
   site->spin_seconds =
       options.spin_seconds < 0.0 ? default_spin_seconds(ranks_on_host()) : options.spin_seconds;
-  state_->world = std::make_unique<MpiWorld>(std::move(site));
+  state_->world = std::make_unique<MpiWorld>(std::move(site), state_->bell_messages.get());
   return *state_->world;
 }
 
@@ -254,6 +272,7 @@ memory::PageSource& MpiSession::window() {
 }
 
 std::vector<std::string> MpiSession::exchange(const std::string& text) {
+  const std::unique_lock<std::mutex> lock = lock_mpi();
   const int bytes = static_cast<int>(text.size());
   std::vector<int> sizes(static_cast<size_t>(size())), offsets(static_cast<size_t>(size()), 0);
   MPI_Request request = MPI_REQUEST_NULL;
