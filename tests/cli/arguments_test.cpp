@@ -160,7 +160,8 @@ TEST(Arguments, WrongOnesNameTheNearest) {
   EXPECT_THAT(error_of({"bench", "gemm", "--m", "0"}), HasSubstr("nearest valid value is 1"));
   EXPECT_THAT(error_of({"bench", "gemm", "--m", "x"}), HasSubstr("whole number"));
   EXPECT_THAT(error_of({"bench", "gemm", "--dtype", "fp31"}), HasSubstr("nearest is fp32"));
-  EXPECT_THAT(error_of({"bench", "collective", "--backend", "mpi"}), HasSubstr("(threads)"));
+  EXPECT_THAT(error_of({"bench", "collective", "--backend", "nccl"}),
+              HasSubstr("(threads, mpi)"));
 }
 
 TEST(Arguments, ACommandThatThisProgramLacksDoesNotExist) {
