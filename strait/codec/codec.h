@@ -1,0 +1,111 @@
+// Codecs: how a buffer of numbers becomes fewer bytes on a link, and what that costs in error.
+//
+// A codec is written as `kind[/block][+flag]...` wherever one is named (docs/codecs.md):
+//   none            the elements as they are
+//   bf16            rounded to bfloat16
+//   int8 int4       signed integers with one scale per block of elements
+//   fp8e4m3 fp8e5m2 8-bit floating point (OCP: largest 448 and 57344) with one scale per block
+//   +asymmetric     int8 and int4: a block's range is its smallest to its largest element
+//   +paper          int8 and int4: divisor 2^(b-1) (asymmetric: 2^b) as in ZeRO++, which cuts the
+//                   largest element; without it 2^(b-1) - 1 (2^b - 1), which does not
+//   +ef             the user of the codec keeps an ErrorFeedback (error_feedback.h)
+//
+// Encoded piece: the payload, then the metadata, without a gap. No alignment is asked for (64 bytes
+// are fastest); multi-byte numbers are in the machine's order (little-endian).
+//   payload    element i of int8 and fp8 in byte i; of int4 in byte i / 2, even i in its low half;
+//              of bf16 in bytes 2i, 2i + 1
+//   metadata   one fp32 step per block; asymmetric: then one fp32 middle per block
+// A piece needs nothing but itself, its codec and its number of elements to be decoded.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "strait/base/dtype.h"
+
+namespace strait::codec {
+
+enum class CodecKind : uint8_t { kNone, kBfloat16, kInt8, kInt4, kFp8E4m3, kFp8E5m2 };
+
+struct CodecSpec {
+  CodecKind kind = CodecKind::kNone;
+  int64_t block = 0;  // elements that share a scale, >= 1; 0 for none and bf16
+  bool asymmetric = false;
+  bool paper_divisor = false;
+  bool error_feedback = false;
+  bool operator==(const CodecSpec&) const = default;
+};
+
+/// `text` as above; a kind without a block gets its usual one (int8 and fp8 2048, int4 512). Errors:
+/// UserError with `key` and the nearest valid choice.
+CodecSpec parse_codec(const std::string& text, const std::string& key = "");
+
+/// What parse_codec reads back, the block always written.
+std::string print_codec(const CodecSpec& spec);
+
+/// Exact sizes of the piece of `elements` elements. `dtype` (of the source) matters to `none` alone.
+int64_t num_blocks(const CodecSpec& spec, int64_t elements);
+int64_t payload_bytes(const CodecSpec& spec, int64_t elements, Dtype dtype = Dtype::kFloat32);
+int64_t metadata_bytes(const CodecSpec& spec, int64_t elements);
+/// Payload and metadata.
+int64_t encoded_bytes(const CodecSpec& spec, int64_t elements, Dtype dtype = Dtype::kFloat32);
+
+/// Upper bound of |x - decoded x| for every x of a block whose smallest and largest elements are
+/// `low` and `high` (fp32 values), rounding errors included. With s = the block's step:
+///   int, symmetric        s / 2, s = max(|low|, |high|) / divisor; +paper: up to s above 0
+///   int, asymmetric       s / 2 and rounding of |x|, s = (high - low) / divisor
+///   fp8                   half the gap between neighbours next to the largest element
+///   bf16                  2^-8 of the largest
+/// s is at least 2^-126, so the bound is never below 2^-127 where there are steps.
+double error_bound(const CodecSpec& spec, double low, double high);
+
+/// Elements in memory. dtype: fp32, bf16 or fp64; kNone without sums takes every dtype.
+struct ConstValues {
+  const void* data = nullptr;
+  Dtype dtype = Dtype::kFloat32;
+  int64_t elements = 0;
+};
+struct Values {
+  void* data = nullptr;
+  Dtype dtype = Dtype::kFloat32;
+  int64_t elements = 0;
+};
+
+// All functions below: blocking; at most `threads` OpenMP threads; no two buffers may overlap;
+// results are the same bits for every number of threads, instruction set and alignment. Errors:
+// InternalError when a length does not fit or a dtype is not available.
+
+/// Encodes and returns the number of elements that are not finite in fp32 (NaN, infinities, fp64
+/// numbers beyond fp32). Such an element takes no part in its block's scale and is encoded as 0, so
+/// the caller must look at the result; `none` copies it as it is. Rounding: half to even. A block of
+/// zeros decodes to exact zeros. fp64 is rounded to fp32 first. bf16 saturates at its largest finite
+/// number. encoded: exactly encoded_bytes long. Cost: reads the source once (blocks up to about
+/// 8,192 elements), writes the piece once.
+[[nodiscard]] int64_t encode(const CodecSpec& spec, const ConstValues& source,
+                             std::span<uint8_t> encoded, int threads = 1);
+
+/// out = the decoded piece, rounded to out's dtype (bf16: half to even).
+void decode(const CodecSpec& spec, std::span<const uint8_t> encoded, const Values& out,
+            int threads = 1);
+
+/// sum += the decoded piece, in sum's dtype: fp32 or fp64.
+void decode_add(const CodecSpec& spec, std::span<const uint8_t> encoded, const Values& sum,
+                int threads = 1);
+
+/// Equally long pieces of one codec (`none`: fp32), one per rank, in rank order.
+struct Pieces {
+  CodecSpec spec;
+  std::span<const std::span<const uint8_t>> pieces;
+  int64_t elements = 0;
+};
+
+/// out = ((piece 0 + piece 1) + piece 2) ... in fp32, rounded to out's dtype. Reads every piece once.
+/// At least one piece.
+void decode_sum(const Pieces& from, const Values& out, int threads = 1);
+
+/// The same sum, encoded as encode would encode it in fp32; returns what encode returns.
+[[nodiscard]] int64_t decode_add_encode(const Pieces& from, const CodecSpec& to,
+                                        std::span<uint8_t> encoded, int threads = 1);
+
+}  // namespace strait::codec

@@ -1,0 +1,49 @@
+// Error feedback: what a codec loses is kept and sent with the next buffer.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "strait/codec/codec.h"
+
+namespace strait::codec {
+
+/// The LoCo form (Xie et al. 2024, as in DeepSpeed): averaging 0 is classic error feedback, by which
+/// the sum of what is decoded equals the sum of what is given less the last residual.
+struct ErrorFeedbackOptions {
+  double averaging = 0.8;      // beta, in [0, 1)
+  int64_t reset_every = 1024;  // encodes after which the residual becomes 0 again; 0: never
+};
+
+/// The residual e of one buffer; one object per buffer and hop.
+///   y = x + e;  piece = encode(y);  e = beta e + (1 - beta) (y - decode(piece))    (fp32)
+/// Memory: 4 bytes per element. Not thread-safe.
+class ErrorFeedback {
+ public:
+  /// Residual of zeros. Errors: UserError when averaging is outside [0, 1) or reset_every < 0.
+  explicit ErrorFeedback(int64_t elements, ErrorFeedbackOptions options = {});
+
+  /// Encodes x + e as codec::encode does and updates the residual. When elements are not finite
+  /// (their count is returned) the residual becomes 0, as for every skipped step. Errors:
+  /// InternalError when lengths do not fit or for `none`.
+  [[nodiscard]] int64_t encode(const CodecSpec& spec, const ConstValues& source,
+                               std::span<uint8_t> encoded, int threads = 1);
+
+  /// e = 0, counting anew: for every rank that skips a step, whoever saw the cause.
+  void reset();
+  /// e *= factor, when what is encoded is scaled otherwise from now on.
+  void scale(float factor);
+
+  /// For checkpoints: the residual and how many encodes it has seen since it was 0.
+  std::span<const float> residual() const { return residual_; }
+  int64_t encodes() const { return encodes_; }
+  void restore(std::span<const float> residual, int64_t encodes);
+
+ private:
+  ErrorFeedbackOptions options_;
+  std::vector<float> residual_;
+  int64_t encodes_ = 0;
+};
+
+}  // namespace strait::codec

@@ -1,0 +1,189 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <vector>
+
+#include "strait/base/errors.h"
+#include "strait/codec/block_scale.h"
+#include "strait/codec/codec.h"
+
+namespace strait::codec {
+namespace {
+
+constexpr int64_t kLargestBlock = int64_t{1} << 30;
+
+struct Kind {
+  CodecKind kind;
+  const char* name;
+  int64_t usual_block;  // 0: no blocks
+};
+constexpr Kind kKinds[] = {
+    {CodecKind::kNone, "none", 0},          {CodecKind::kBfloat16, "bf16", 0},
+    {CodecKind::kInt8, "int8", 2048},       {CodecKind::kInt4, "int4", 512},
+    {CodecKind::kFp8E4m3, "fp8e4m3", 2048}, {CodecKind::kFp8E5m2, "fp8e5m2", 2048},
+};
+
+const Kind& kind_of(CodecKind kind) {
+  for (const Kind& known : kKinds)
+    if (known.kind == kind) return known;
+  throw InternalError("codec: unknown kind");
+}
+
+/// The text split at '+': "kind[/block]", then flags.
+std::vector<std::string> parts_of(const std::string& text) {
+  std::vector<std::string> parts;
+  size_t begin = 0;
+  for (size_t end; (end = text.find('+', begin)) != std::string::npos; begin = end + 1)
+    parts.push_back(text.substr(begin, end - begin));
+  parts.push_back(text.substr(begin));
+  return parts;
+}
+
+/// Reads one codec and knows how to complain about it.
+class Parser {
+ public:
+  Parser(const std::string& text, const std::string& key) : text_(text) {
+    if (!key.empty()) place_.key = key;
+  }
+
+  CodecSpec read() {
+    const std::vector<std::string> parts = parts_of(text_);
+    read_head(parts[0]);
+    for (size_t i = 1; i < parts.size(); ++i) read_flag(parts[i]);
+    return spec_;
+  }
+
+ private:
+  [[noreturn]] void refuse(const std::string& why, const std::string& nearest) const {
+    throw UserError(fmt::format("codec '{}': {}; nearest valid choice: {}", text_, why, nearest),
+                    place_);
+  }
+
+  void read_head(const std::string& head) {
+    const size_t slash = head.find('/');
+    const std::string name = head.substr(0, slash);
+    std::vector<std::string> names;
+    for (const Kind& known : kKinds) {
+      names.push_back(known.name);
+      if (name != known.name) continue;
+      spec_.kind = known.kind;
+      spec_.block = known.usual_block;
+      if (slash != std::string::npos) read_block(known, head.substr(slash + 1));
+      return;
+    }
+    refuse(fmt::format("there is no kind '{}'", name), nearest_choice(name, names));
+  }
+
+  void read_block(const Kind& kind, const std::string& digits) {
+    if (kind.usual_block == 0) refuse(fmt::format("{} has no blocks", kind.name), kind.name);
+    int64_t block = 0;
+    const char* end = digits.data() + digits.size();
+    const auto [stop, error] = std::from_chars(digits.data(), end, block);
+    if (stop != end || digits.empty() || error != std::errc())
+      refuse(fmt::format("'{}' is no number of elements", digits),
+             fmt::format("{}/{}", kind.name, kind.usual_block));
+    if (block < 1) refuse("a block has at least 1 element", fmt::format("{}/1", kind.name));
+    if (block > kLargestBlock)
+      refuse(fmt::format("a block has at most {} elements", kLargestBlock),
+             fmt::format("{}/{}", kind.name, kLargestBlock));
+    spec_.block = block;
+  }
+
+  void read_flag(const std::string& flag) {
+    const std::vector<std::string> flags = {"asymmetric", "paper", "ef"};
+    const std::string nearest = nearest_choice(flag, flags);
+    if (flag != nearest)
+      refuse(fmt::format("there is no flag '+{}'", flag), print_codec(spec_) + "+" + nearest);
+    const bool integers = spec_.kind == CodecKind::kInt8 || spec_.kind == CodecKind::kInt4;
+    if (flag == "ef" ? spec_.kind == CodecKind::kNone : !integers)
+      refuse(fmt::format("{} has no '+{}'", kind_of(spec_.kind).name, flag), print_codec(spec_));
+    bool& value = flag == "ef"      ? spec_.error_feedback
+                  : flag == "paper" ? spec_.paper_divisor
+                                    : spec_.asymmetric;
+    if (value) refuse(fmt::format("'+{}' twice", flag), print_codec(spec_));
+    value = true;
+  }
+
+  const std::string& text_;
+  ErrorPlace place_;
+  CodecSpec spec_;
+};
+
+double integer_bound(const CodecSpec& spec, double low, double high) {
+  const IntegerRange range = integer_range(spec);
+  const double largest = std::max(std::abs(low), std::abs(high));
+  if (spec.asymmetric) {
+    const double step = high > low ? std::max((high - low) / range.divisor, 0x1p-126) : 0.0;
+    // The middle level of the paper's form leaves a whole step above the last one.
+    return step * (spec.paper_divisor ? 1.0 : 0.5) * (1 + 0x1p-12) + 0x1p-22 * largest;
+  }
+  const double step = std::max(largest / range.divisor, 0x1p-126);
+  return std::max(step / 2, high - range.highest * step) * (1 + 0x1p-12);
+}
+
+}  // namespace
+
+CodecSpec parse_codec(const std::string& text, const std::string& key) {
+  return Parser(text, key).read();
+}
+
+std::string print_codec(const CodecSpec& spec) {
+  std::string text = kind_of(spec.kind).name;
+  if (spec.block > 0) text += fmt::format("/{}", spec.block);
+  if (spec.asymmetric) text += "+asymmetric";
+  if (spec.paper_divisor) text += "+paper";
+  if (spec.error_feedback) text += "+ef";
+  return text;
+}
+
+int64_t num_blocks(const CodecSpec& spec, int64_t elements) {
+  if (kind_of(spec.kind).usual_block == 0) return 0;
+  ensure(spec.block >= 1, "codec: a block needs at least 1 element");
+  return (elements + spec.block - 1) / spec.block;
+}
+
+int64_t payload_bytes(const CodecSpec& spec, int64_t elements, Dtype dtype) {
+  switch (spec.kind) {
+    case CodecKind::kNone:
+      return elements * dtype_bytes(dtype);
+    case CodecKind::kBfloat16:
+      return elements * 2;
+    case CodecKind::kInt4:
+      return (elements + 1) / 2;
+    case CodecKind::kInt8:
+    case CodecKind::kFp8E4m3:
+    case CodecKind::kFp8E5m2:
+      return elements;
+  }
+  throw InternalError("codec: unknown kind");
+}
+
+int64_t metadata_bytes(const CodecSpec& spec, int64_t elements) {
+  return num_blocks(spec, elements) * (spec.asymmetric ? 8 : 4);
+}
+
+int64_t encoded_bytes(const CodecSpec& spec, int64_t elements, Dtype dtype) {
+  return payload_bytes(spec, elements, dtype) + metadata_bytes(spec, elements);
+}
+
+double error_bound(const CodecSpec& spec, double low, double high) {
+  const double largest = std::max(std::abs(low), std::abs(high));
+  switch (spec.kind) {
+    case CodecKind::kNone:
+      return 0.0;
+    case CodecKind::kBfloat16:
+      return std::max(largest * 0x1p-8, 0x1p-134);
+    case CodecKind::kInt8:
+    case CodecKind::kInt4:
+      return integer_bound(spec, low, high);
+    case CodecKind::kFp8E4m3:
+      return std::max(largest / 448, 0x1p-126) * 16 * (1 + 0x1p-12);
+    case CodecKind::kFp8E5m2:
+      return std::max(largest / 57344, 0x1p-126) * 4096 * (1 + 0x1p-12);
+  }
+  throw InternalError("codec: unknown kind");
+}
+
+}  // namespace strait::codec
