@@ -51,7 +51,7 @@ inline BlockScale symmetric_scale(float largest, float divisor) {
 
 // Halves, because the difference of the ends could overflow.
 inline BlockScale asymmetric_scale(float low, float high, float divisor) {
-  if (low == high) return {0.0f, 0.0f, low};
+  if (low == high) return {0.0f, 0.0f, low + 0.0f};  // no -0
   low = std::max(low, -kLargestEnd);
   high = std::min(high, kLargestEnd);
   const float step = std::max((high * 0.5f - low * 0.5f) / (divisor * 0.5f), FLT_MIN);

@@ -16,8 +16,9 @@
 namespace strait::codec {
 namespace {
 
-constexpr int64_t kSplitElements = int64_t{1} << 14;  // least work worth a thread
-constexpr int64_t kChunkElements = 2048;              // fp32 of a chunk: 8 KiB
+constexpr int64_t kSplitElements = int64_t{1} << 14;       // least work worth a thread
+constexpr int64_t kPastCachesElements = int64_t{1} << 21;  // 8 MiB of fp32
+constexpr int64_t kChunkElements = 2048;                   // fp32 of a chunk: 8 KiB
 
 /// The smallest multiple of `unit` that is at least `least`.
 int64_t grown(int64_t unit, int64_t least) { return (least + unit - 1) / unit * unit; }
@@ -93,9 +94,10 @@ void decode_all(const CodecSpec& spec, const uint8_t* encoded, const Values& out
                 int threads) {
   kernel::parallel_ranges(out.elements, grown(range_unit(spec), kSplitElements), threads,
                           [&](int64_t begin, int64_t end) {
-                            decode_part(spec, encoded,
-                                        {spec, encoded, at(out.data, out.dtype, begin), out.dtype,
-                                         add, out.elements, begin, end});
+                            decode_part(
+                                spec, encoded,
+                                {spec, encoded, at(out.data, out.dtype, begin), out.dtype, add,
+                                 out.elements, begin, end, out.elements >= kPastCachesElements});
                           });
 }
 

@@ -28,6 +28,7 @@ struct DecodeRange {
   Dtype dtype;
   bool add;
   int64_t elements, begin, end;
+  bool past_caches = false;  // the result is too large to be kept by them anyway
 };
 void decode_range(const DecodeRange& range);
 

@@ -1,0 +1,121 @@
+// One element at a time: what the vector kernels do with the ends of blocks and with blocks that hold
+// numbers that are not finite. Same bits as the vectors.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#include "strait/codec/block_scale.h"
+#include "strait/codec/ranges.h"
+
+namespace strait::codec {
+
+inline float read_float(const float* x) { return *x; }
+inline float read_float(const double* x) { return static_cast<float>(*x); }
+inline float read_float(const uint16_t* x) { return std::bit_cast<float>(uint32_t{*x} << 16); }
+
+/// Half to even; numbers that would become infinite become the largest finite one.
+inline uint16_t to_bfloat16(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value), size = bits & 0x7fffffffu;
+  const uint32_t rounded = std::min(size + 0x7fffu + ((bits >> 16) & 1), 0x7f7fffffu);
+  return static_cast<uint16_t>((rounded | (bits & 0x80000000u)) >> 16);
+}
+
+/// Layout of an 8-bit float: sign, exponent, mantissa.
+struct Fp8Form {
+  int mantissa_bits, bias;
+  float largest;
+};
+constexpr Fp8Form fp8_form(CodecKind kind) {
+  return kind == CodecKind::kFp8E4m3 ? Fp8Form{3, 7, 448.0f} : Fp8Form{2, 15, 57344.0f};
+}
+
+/// 2^(1 - bias): the smallest normal number.
+inline float smallest_normal(Fp8Form form) {
+  return std::bit_cast<float>(static_cast<uint32_t>(128 - form.bias) << 23);
+}
+/// The float whose last place is the last place of the subnormal numbers: adding it rounds to them.
+inline float subnormal_rounder(Fp8Form form) {
+  return std::bit_cast<float>(static_cast<uint32_t>(128 - form.bias + 23 - form.mantissa_bits)
+                              << 23);
+}
+
+inline uint8_t to_fp8(Fp8Form form, float value) {
+  const float size = std::min(std::abs(value), form.largest);
+  const int dropped = 23 - form.mantissa_bits;
+  const uint32_t bits = std::bit_cast<uint32_t>(size);
+  uint32_t code;
+  if (size < smallest_normal(form)) {
+    const float rounder = subnormal_rounder(form);
+    code = std::bit_cast<uint32_t>(size + rounder) - std::bit_cast<uint32_t>(rounder);
+  } else {
+    const uint32_t rounded = bits + ((1u << (dropped - 1)) - 1) + ((bits >> dropped) & 1);
+    code = (rounded >> dropped) - (static_cast<uint32_t>(127 - form.bias) << form.mantissa_bits);
+  }
+  return static_cast<uint8_t>(code | (std::signbit(value) ? 0x80u : 0u));
+}
+
+inline float from_fp8(Fp8Form form, uint8_t code) {
+  const uint32_t low = code & 0x7fu;
+  const float unit = smallest_normal(form) / static_cast<float>(1 << form.mantissa_bits);
+  float size = static_cast<float>(low) * unit;
+  if (low >> form.mantissa_bits != 0)
+    size = std::bit_cast<float>((low << (23 - form.mantissa_bits)) +
+                                (static_cast<uint32_t>(127 - form.bias) << 23));
+  return (code & 0x80) ? -size : size;
+}
+
+constexpr bool is_integer(CodecKind kind) {
+  return kind == CodecKind::kInt8 || kind == CodecKind::kInt4;
+}
+
+/// Where the metadata of a block stands is defined here alone.
+inline void put_scale(const EncodeRange& range, const BlockScale& scale, int64_t block) {
+  uint8_t* steps = range.encoded + payload_bytes(range.spec, range.elements);
+  std::memcpy(steps + 4 * block, &scale.step, sizeof(float));
+  if (!range.spec.asymmetric) return;
+  uint8_t* middles = steps + 4 * num_blocks(range.spec, range.elements);
+  std::memcpy(middles + 4 * block, &scale.middle, sizeof(float));
+}
+
+inline BlockScale get_scale(const DecodeRange& range, int64_t block) {
+  const uint8_t* steps = range.encoded + payload_bytes(range.spec, range.elements);
+  BlockScale scale;
+  std::memcpy(&scale.step, steps + 4 * block, sizeof(float));
+  if (!range.spec.asymmetric) return scale;
+  const uint8_t* middles = steps + 4 * num_blocks(range.spec, range.elements);
+  std::memcpy(&scale.middle, middles + 4 * block, sizeof(float));
+  return scale;
+}
+
+/// Writes element `i` of a piece. Int4: elements of a byte in order, the even one first.
+inline void put_element(const CodecSpec& spec, uint8_t* encoded, const BlockScale& scale, int64_t i,
+                        float x) {
+  const float scaled = (x - scale.middle) * scale.inverse - level_shift(spec);
+  if (!is_integer(spec.kind)) {
+    encoded[i] = to_fp8(fp8_form(spec.kind), scaled);
+    return;
+  }
+  const IntegerRange levels = integer_range(spec);
+  const float level = std::nearbyint(std::clamp(scaled, levels.lowest, levels.highest));
+  const uint8_t code = static_cast<uint8_t>(static_cast<int>(level));
+  if (spec.kind == CodecKind::kInt8)
+    encoded[i] = code;
+  else if (i % 2 == 0)
+    encoded[i / 2] = code & 15;
+  else
+    encoded[i / 2] = static_cast<uint8_t>((encoded[i / 2] & 15) | (code << 4));
+}
+
+inline float get_element(const CodecSpec& spec, const uint8_t* encoded, const BlockScale& scale,
+                         int64_t i) {
+  if (!is_integer(spec.kind)) return from_fp8(fp8_form(spec.kind), encoded[i]) * scale.step;
+  const int code = spec.kind == CodecKind::kInt8 ? static_cast<int8_t>(encoded[i])
+                                                 : ((encoded[i / 2] >> (i % 2 * 4) & 15) ^ 8) - 8;
+  return (static_cast<float>(code) + level_shift(spec)) * scale.step + scale.middle;
+}
+
+}  // namespace strait::codec

@@ -1,0 +1,152 @@
+// The codecs again, one element at a time in the plainest form and without the library's code: what
+// every instruction set must equal bit for bit. fp8 is found by search in the table of all its numbers.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cfloat>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "strait/codec/codec.h"
+
+namespace strait::codec::plain {
+
+struct Scale {
+  float step, inverse, middle, shift;
+};
+
+inline float half_range(const CodecSpec& spec) { return spec.kind == CodecKind::kInt8 ? 128 : 8; }
+
+/// All sizes of an 8-bit float, by code; finite ones only.
+inline std::vector<double> fp8_table(CodecKind kind) {
+  const bool four = kind == CodecKind::kFp8E4m3;
+  std::vector<double> table;
+  for (int code = 0; code < (four ? 0x7f : 0x7c); ++code) {
+    const int mantissa = four ? code & 7 : code & 3, exponent = four ? code >> 3 : code >> 2;
+    const double fraction = mantissa / (four ? 8.0 : 4.0);
+    const int bias = four ? 7 : 15;
+    table.push_back(exponent == 0 ? std::ldexp(fraction, 1 - bias)
+                                  : std::ldexp(1 + fraction, exponent - bias));
+  }
+  return table;
+}
+
+inline Scale scale_of(const CodecSpec& spec, const std::vector<float>& finite) {
+  float low = 0, high = 0;
+  if (!finite.empty()) {
+    low = *std::min_element(finite.begin(), finite.end());
+    high = *std::max_element(finite.begin(), finite.end());
+  }
+  const float most = static_cast<float>(0x1p128 - 0x1p106);  // so that no product overflows
+  const float half = spec.kind == CodecKind::kInt4 ? 8 : 128;
+  if (spec.asymmetric) {
+    const float shift = spec.paper_divisor ? 0 : 0.5f;
+    if (low == high) return {0, 0, low == 0 ? 0 : low, shift};
+    low = std::max(low, -most), high = std::min(high, most);
+    const float steps = spec.paper_divisor ? half : half - 0.5f;
+    const float step = std::max((high / 2 - low / 2) / steps, FLT_MIN);
+    return {step, 1 / step, high / 2 + low / 2, shift};
+  }
+  const float largest = std::min(std::max(std::abs(low), std::abs(high)), most);
+  float divisor = spec.paper_divisor ? half : half - 1;
+  if (spec.kind == CodecKind::kFp8E4m3) divisor = 448;
+  if (spec.kind == CodecKind::kFp8E5m2) divisor = 57344;
+  const float step = std::max(largest / divisor, FLT_MIN);
+  return {step, 1 / step, 0, 0};
+}
+
+inline uint8_t fp8_code(CodecKind kind, float x) {
+  const std::vector<double> table = fp8_table(kind);
+  const double size = std::abs(static_cast<double>(x));
+  size_t best = 0;
+  for (size_t code = 1; code < table.size(); ++code) {
+    const double here = std::abs(table[code] - size), there = std::abs(table[best] - size);
+    if (here < there || (here == there && code % 2 == 0)) best = code;
+  }
+  return static_cast<uint8_t>(best | (std::signbit(x) ? 0x80u : 0u));
+}
+
+/// Half to even, saturating, by arithmetic on the value.
+inline uint16_t bfloat16_code(float x) {
+  const double size = std::abs(static_cast<double>(x));
+  uint16_t code = 0;
+  if (size > 0) {
+    const int exponent = std::max(std::ilogb(size), -126);
+    const double units = std::nearbyint(std::ldexp(size, 7 - exponent));  // 128 to 256
+    const double kept = std::min(std::ldexp(units, exponent - 7), 0x1.fep127);
+    code = static_cast<uint16_t>(std::bit_cast<uint32_t>(static_cast<float>(kept)) >> 16);
+  }
+  return static_cast<uint16_t>(code | (std::signbit(x) ? 0x8000 : 0));
+}
+
+inline int integer_code(const CodecSpec& spec, const Scale& scale, float x) {
+  const float centred = x - scale.middle;
+  const float scaled = centred * scale.inverse;
+  const float level = std::nearbyint(scaled - scale.shift);
+  return static_cast<int>(std::clamp(level, -half_range(spec), half_range(spec) - 1));
+}
+
+inline void encode_block(const CodecSpec& spec, const std::vector<float>& x, int64_t first,
+                         int64_t last, std::vector<uint8_t>& piece) {
+  const int64_t count = static_cast<int64_t>(x.size());
+  std::vector<float> finite;
+  for (int64_t i = first; i < last; ++i)
+    if (std::isfinite(x[i])) finite.push_back(x[i]);
+  const Scale scale = scale_of(spec, finite);
+  uint8_t* metadata = piece.data() + payload_bytes(spec, count);
+  std::memcpy(metadata + 4 * (first / spec.block), &scale.step, 4);
+  if (spec.asymmetric)
+    std::memcpy(metadata + 4 * (num_blocks(spec, count) + first / spec.block), &scale.middle, 4);
+  for (int64_t i = first; i < last; ++i) {
+    const float value = std::isfinite(x[i]) ? x[i] : 0;
+    if (spec.kind == CodecKind::kInt8)
+      piece[i] = static_cast<uint8_t>(integer_code(spec, scale, value));
+    else if (spec.kind == CodecKind::kInt4)
+      piece[i / 2] = static_cast<uint8_t>(piece[i / 2] | (integer_code(spec, scale, value) & 15)
+                                                             << (i % 2 * 4));
+    else
+      piece[i] = fp8_code(spec.kind, value * scale.inverse);
+  }
+}
+
+inline std::vector<uint8_t> encode(const CodecSpec& spec, const std::vector<float>& x) {
+  const int64_t count = static_cast<int64_t>(x.size());
+  std::vector<uint8_t> piece(static_cast<size_t>(encoded_bytes(spec, count)));
+  for (int64_t i = 0; i < count && spec.block == 0; ++i) {
+    const uint16_t code = std::isfinite(x[i]) ? bfloat16_code(x[i]) : uint16_t{0};
+    std::memcpy(piece.data() + 2 * i, &code, 2);
+  }
+  for (int64_t first = 0; first < count && spec.block > 0; first += spec.block)
+    encode_block(spec, x, first, std::min(first + spec.block, count), piece);
+  return piece;
+}
+
+inline float decode_one(const CodecSpec& spec, const std::vector<uint8_t>& piece, int64_t count,
+                        int64_t i) {
+  if (spec.kind == CodecKind::kBfloat16) {
+    uint16_t code;
+    std::memcpy(&code, piece.data() + 2 * i, 2);
+    return std::bit_cast<float>(uint32_t{code} << 16);
+  }
+  const uint8_t* metadata = piece.data() + payload_bytes(spec, count);
+  float step = 0, middle = 0;
+  std::memcpy(&step, metadata + 4 * (i / spec.block), 4);
+  if (spec.asymmetric)
+    std::memcpy(&middle, metadata + 4 * (num_blocks(spec, count) + i / spec.block), 4);
+  if (spec.kind == CodecKind::kFp8E4m3 || spec.kind == CodecKind::kFp8E5m2) {
+    const float size = static_cast<float>(fp8_table(spec.kind)[piece[i] & 0x7f]);
+    return (piece[i] & 0x80 ? -size : size) * step;
+  }
+  int code = static_cast<int8_t>(piece[spec.kind == CodecKind::kInt8 ? i : i / 2]);
+  if (spec.kind == CodecKind::kInt4) {
+    code = (i % 2 == 0 ? piece[i / 2] : piece[i / 2] >> 4) & 15;
+    if (code >= 8) code -= 16;
+  }
+  const float shift = spec.asymmetric && !spec.paper_divisor ? 0.5f : 0.0f;
+  const float scaled = (static_cast<float>(code) + shift) * step;
+  return scaled + middle;
+}
+
+}  // namespace strait::codec::plain
