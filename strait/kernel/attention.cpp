@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <limits>
+#include <type_traits>
 
 #include "strait/kernel/dispatch.h"
 
@@ -44,22 +45,68 @@ inline int64_t first_key(const AttentionCall<T>& call, int64_t query, int64_t ro
   return start / kTile * kTile;
 }
 
+/// Where sums of `width` columns over several products are kept: in the target where its type can, else in
+/// `wide` (rows of `wide_stride`).
+template <class T>
+struct Sums {
+  Wide<T>* data = nullptr;
+  int64_t stride = 0;
+};
+template <class T>
+inline Sums<T> sums_in(T* target, int64_t stride, [[maybe_unused]] Wide<T>* wide,
+                       [[maybe_unused]] int64_t wide_stride) {
+  if constexpr (std::is_same_v<T, Wide<T>>) {
+    return {target, stride};
+  } else {
+    return {wide, wide_stride};
+  }
+}
+
+/// Rounds finished sums into their target, where they are not there already.
+template <class T>
+HWY_ATTR void settle([[maybe_unused]] Sums<T> sums, [[maybe_unused]] int64_t rows,
+                     [[maybe_unused]] int64_t width, [[maybe_unused]] T* target,
+                     [[maybe_unused]] int64_t stride) {
+  if constexpr (!std::is_same_v<T, Wide<T>>) {
+    const hn::ScalableTag<Wide<T>> d;
+    for (int64_t row = 0; row < rows; ++row) {
+      for (int64_t c = 0; c < width; c += lanes_of(d)) {
+        store_part(d, load_part(d, sums.data + row * sums.stride + c, width - c),
+                   target + row * stride + c, width - c);
+      }
+    }
+  }
+}
+
+/// A tile of factors in the type that products take: the tile itself, or `narrow` filled with it rounded.
+template <class T>
+HWY_ATTR const T* factors(const Wide<T>* tile, [[maybe_unused]] int64_t rows,
+                          [[maybe_unused]] int64_t columns, [[maybe_unused]] T* narrow) {
+  if constexpr (std::is_same_v<T, Wide<T>>) {
+    return tile;
+  } else {
+    settle<T>({const_cast<Wide<T>*>(tile), kTile}, rows, columns, narrow, kTile);
+    return narrow;
+  }
+}
+
 /// target[rows, columns] = left rows . right rows^T over head_width.
 template <class T>
 HWY_ATTR void row_products(const AttentionTile& tile, MatrixView<T> left, MatrixView<T> right,
-                           int64_t depth, T* target) {
-  gemm_range<T>({.rows = tile.rows,
-                 .columns = tile.columns,
-                 .depth = depth,
-                 .a = left,
-                 .b = {right.data, right.column_stride, right.row_stride},
-                 .c = target,
-                 .c_stride = kTile},
-                0, tile.rows, 0, tile.columns);
+                           int64_t depth, Wide<T>* target) {
+  gemm_range<T, Wide<T>>({.rows = tile.rows,
+                          .columns = tile.columns,
+                          .depth = depth,
+                          .a = left,
+                          .b = {right.data, right.column_stride, right.row_stride},
+                          .c = target,
+                          .c_stride = kTile},
+                         0, tile.rows, 0, tile.columns);
 }
 
 template <class T>
-HWY_ATTR void tile_scores(const AttentionCall<T>& call, const AttentionTile& tile, T* scores) {
+HWY_ATTR void tile_scores(const AttentionCall<T>& call, const AttentionTile& tile,
+                          Wide<T>* scores) {
   row_products<T>(tile, {call.q + tile.query * call.q_stride, call.q_stride, 1},
                   {call.k + tile.key * call.kv_stride, call.kv_stride, 1}, call.head_width, scores);
 }
@@ -67,12 +114,13 @@ HWY_ATTR void tile_scores(const AttentionCall<T>& call, const AttentionTile& til
 /// Multiplies row `row` of the tile by the dropout mask.
 template <class T>
 HWY_ATTR void drop_row(const AttentionCall<T>& call, const AttentionTile& tile, int64_t row,
-                       T* values) {
+                       Wide<T>* values) {
   const uint64_t position = static_cast<uint64_t>(call.first + tile.query + row);
   const uint64_t element = (call.head << 40) + (position << 20) + static_cast<uint64_t>(tile.key);
-  const T scale = static_cast<T>(call.mask->scale);
+  const Wide<T> scale = static_cast<Wide<T>>(call.mask->scale);
   for (int64_t column = 0; column < tile.columns; ++column) {
-    values[column] *= call.mask->keeps(element + static_cast<uint64_t>(column)) ? scale : T{0};
+    values[column] *=
+        call.mask->keeps(element + static_cast<uint64_t>(column)) ? scale : Wide<T>{0};
   }
 }
 
@@ -118,63 +166,75 @@ HWY_ATTR void scale_row(T* row, int64_t count, T factor) {
   for (int64_t i = 0; i < count; ++i) row[i] *= factor;
 }
 
-/// Turns scores into unnormalised probabilities; rescales what earlier key tiles left in `out`.
+/// Turns scores into unnormalised probabilities; rescales what earlier key tiles left in `sums`.
 template <class T>
 HWY_ATTR void softmax_tile(const AttentionCall<T>& call, const AttentionTile& tile, bool first,
-                           T* scores, RowState<T>& state) {
-  const T scale = T{1} / std::sqrt(static_cast<T>(call.head_width));
+                           Wide<T>* scores, RowState<Wide<T>>& state, Sums<T> sums) {
+  using W = Wide<T>;
+  const W scale = W{1} / std::sqrt(static_cast<W>(call.head_width));
   for (int64_t row = 0; row < tile.rows; ++row) {
-    T* values = scores + row * kTile;
+    W* values = scores + row * kTile;
     const KeyRange range = key_range(call, tile, row);
-    const T before = first ? std::numeric_limits<T>::lowest() : state.maximum[row];
-    const T maximum =
+    const W before = first ? std::numeric_limits<W>::lowest() : state.maximum[row];
+    const W maximum =
         range.begin < range.end ? std::max(before, scale * range_maximum(values, range)) : before;
-    const T sum = exponentiate(values, range, tile.columns, scale, maximum);
-    const T correction = first ? T{0} : std::exp(before - maximum);
+    const W sum = exponentiate(values, range, tile.columns, scale, maximum);
+    const W correction = first ? W{0} : std::exp(before - maximum);
     state.maximum[row] = maximum;
     state.sum[row] = first ? sum : state.sum[row] * correction + sum;
-    if (!first && correction != T{1}) {
-      scale_row(call.out + (tile.query + row) * call.out_stride, call.head_width, correction);
+    if (!first && correction != W{1}) {
+      scale_row(sums.data + row * sums.stride, call.head_width, correction);
     }
     if (call.mask && call.mask->active()) drop_row(call, tile, row, values);
   }
 }
 
+/// Rows that bf16 cannot sum up in place: fp32 beside it. One element where nothing is needed.
+template <class T>
+constexpr int64_t kSumElements = std::is_same_v<T, Wide<T>> ? 1 : kTile* kMostNarrowHeadWidth;
+template <class T>
+constexpr int64_t kFactorElements = std::is_same_v<T, Wide<T>> ? 1 : kTile* kTile;
+
 template <class T>
 HWY_ATTR void attention_any(const AttentionCall<T>& call) {
-  HWY_ALIGN T scores[kTile * kTile];
-  RowState<T> state;
+  using W = Wide<T>;
+  HWY_ALIGN W scores[kTile * kTile];
+  HWY_ALIGN W wide[kSumElements<T>];
+  HWY_ALIGN T narrow[kFactorElements<T>];
+  RowState<W> state;
   for (int64_t query = 0; query < call.queries; query += kTile) {
     const int64_t rows = std::min(kTile, call.queries - query);
     const int64_t keys = call.first + query + rows;
     const int64_t begin = first_key(call, query, rows);
     T* out = call.out + query * call.out_stride;
+    const Sums<T> sums = sums_in(out, call.out_stride, wide, kMostNarrowHeadWidth);
     for (int64_t key = begin; key < keys; key += kTile) {
       const AttentionTile tile{query, rows, key, std::min(kTile, keys - key)};
       tile_scores(call, tile, scores);
-      softmax_tile(call, tile, key == begin, scores, state);
-      gemm_range<T>({.rows = rows,
-                     .columns = call.head_width,
-                     .depth = tile.columns,
-                     .a = {scores, kTile, 1},
-                     .b = {call.v + key * call.kv_stride, call.kv_stride, 1},
-                     .c = out,
-                     .c_stride = call.out_stride,
-                     .accumulate = key != begin},
-                    0, rows, 0, call.head_width);
+      softmax_tile(call, tile, key == begin, scores, state, sums);
+      gemm_range<T, W>({.rows = rows,
+                        .columns = call.head_width,
+                        .depth = tile.columns,
+                        .a = {factors<T>(scores, rows, tile.columns, narrow), kTile, 1},
+                        .b = {call.v + key * call.kv_stride, call.kv_stride, 1},
+                        .c = sums.data,
+                        .c_stride = sums.stride,
+                        .accumulate = key != begin},
+                       0, rows, 0, call.head_width);
     }
     for (int64_t row = 0; row < rows; ++row) {
-      scale_row(out + row * call.out_stride, call.head_width, T{1} / state.sum[row]);
+      scale_row(sums.data + row * sums.stride, call.head_width, W{1} / state.sum[row]);
       if (call.log_sum_exp)
         call.log_sum_exp[query + row] = state.maximum[row] + std::log(state.sum[row]);
     }
+    settle(sums, rows, call.head_width, out, call.out_stride);
   }
 }
 STRAIT_KERNEL_TARGET(attention, AttentionCall)
 
 template <class T>
-HWY_ATTR T dot(const T* a, const T* b, int64_t count) {
-  const hn::ScalableTag<T> d;
+HWY_ATTR Wide<T> dot(const T* a, const T* b, int64_t count) {
+  const hn::ScalableTag<Wide<T>> d;
   auto sum = hn::Zero(d);
   for (int64_t i = 0; i < count; i += lanes_of(d)) {
     sum = hn::MulAdd(load_part(d, a + i, count - i), load_part(d, b + i, count - i), sum);
@@ -185,13 +245,14 @@ HWY_ATTR T dot(const T* a, const T* b, int64_t count) {
 /// dS = P (mask dP - delta) scale; leaves mask P in `probabilities` and dS in `gradients`.
 template <class T>
 HWY_ATTR void score_gradients(const AttentionCall<T>& call, const AttentionTile& tile,
-                              const T* delta, T* probabilities, T* gradients) {
-  const hn::ScalableTag<T> d;
-  const T scale = T{1} / std::sqrt(static_cast<T>(call.head_width));
+                              const Wide<T>* delta, Wide<T>* probabilities, Wide<T>* gradients) {
+  using W = Wide<T>;
+  const hn::ScalableTag<W> d;
+  const W scale = W{1} / std::sqrt(static_cast<W>(call.head_width));
   const bool drops = call.mask && call.mask->active();
   for (int64_t row = 0; row < tile.rows; ++row) {
-    T* p = probabilities + row * kTile;
-    T* g = gradients + row * kTile;
+    W* p = probabilities + row * kTile;
+    W* g = gradients + row * kTile;
     exponentiate(p, key_range(call, tile, row), tile.columns, scale,
                  call.log_sum_exp[tile.query + row]);
     if (drops) drop_row(call, tile, row, g);
@@ -205,59 +266,88 @@ HWY_ATTR void score_gradients(const AttentionCall<T>& call, const AttentionTile&
   }
 }
 
-/// The four products of one tile: dV += P^T dO, dQ += dS K, dK += dS^T Q.
+/// Where the gradients of one key tile and of all queries are summed up.
+template <class T>
+struct TileSums {
+  Sums<T> dk, dv, dq;
+};
+
+/// The products of one tile: dV += P^T dO, dK += dS^T Q, dQ += dS K.
 template <class T>
 HWY_ATTR void add_tile_gradients(const AttentionBackwardCall<T>& call, const AttentionTile& tile,
-                                 const T* probabilities, const T* gradients, bool first_of_row) {
+                                 const T* probabilities, const T* gradients,
+                                 const TileSums<T>& sums) {
   const AttentionCall<T>& forward = call.forward;
   const int64_t width = forward.head_width;
   const bool seen = tile.query != tile.key;  // the diagonal tile comes first for its keys
-  GemmCall<T> product{
+  GemmCall<T, Wide<T>> product{
       .rows = tile.columns,
       .columns = width,
       .depth = tile.rows,
       .a = {probabilities, 1, kTile},
       .b = {call.out_gradient + tile.query * call.out_gradient_stride, call.out_gradient_stride, 1},
-      .c = call.dv + tile.key * call.gradient_stride,
-      .c_stride = call.gradient_stride,
+      .c = sums.dv.data,
+      .c_stride = sums.dv.stride,
       .accumulate = seen};
   gemm_range(product, 0, tile.columns, 0, width);
   product.a.data = gradients;
   product.b = {forward.q + tile.query * forward.q_stride, forward.q_stride, 1};
-  product.c = call.dk + tile.key * call.gradient_stride;
+  product.c = sums.dk.data;
   gemm_range(product, 0, tile.columns, 0, width);
   product.rows = tile.rows;
   product.depth = tile.columns;
   product.a = {gradients, kTile, 1};
   product.b = {forward.k + tile.key * forward.kv_stride, forward.kv_stride, 1};
-  product.c = call.dq + tile.query * call.gradient_stride;
-  product.accumulate = !first_of_row;
+  product.c = sums.dq.data + tile.query * sums.dq.stride;
+  product.c_stride = sums.dq.stride;
+  product.accumulate = tile.key != first_key(forward, tile.query, tile.rows);
   gemm_range(product, 0, tile.rows, 0, width);
 }
 
 template <class T>
-HWY_ATTR void attention_backward_any(const AttentionBackwardCall<T>& call) {
-  HWY_ALIGN T probabilities[kTile * kTile];
-  HWY_ALIGN T gradients[kTile * kTile];
-  T delta[kTile];
+HWY_ATTR void query_deltas(const AttentionBackwardCall<T>& call) {
   const AttentionCall<T>& forward = call.forward;
-  for (int64_t query = 0; query < forward.queries; query += kTile) {
-    const int64_t rows = std::min(kTile, forward.queries - query);
-    const T* out_gradient = call.out_gradient + query * call.out_gradient_stride;
-    for (int64_t row = 0; row < rows; ++row) {
-      delta[row] = dot(out_gradient + row * call.out_gradient_stride,
-                       forward.out + (query + row) * forward.out_stride, forward.head_width);
-    }
-    const int64_t begin = first_key(forward, query, rows);
-    for (int64_t key = begin; key < query + rows; key += kTile) {
-      const AttentionTile tile{query, rows, key, std::min(kTile, query + rows - key)};
+  for (int64_t row = 0; row < forward.queries; ++row) {
+    call.delta[row] = dot(call.out_gradient + row * call.out_gradient_stride,
+                          forward.out + row * forward.out_stride, forward.head_width);
+  }
+}
+
+/// Keys outside, so that their gradients are summed up in one place; a query's last tile is its diagonal.
+template <class T>
+HWY_ATTR void attention_backward_any(const AttentionBackwardCall<T>& call) {
+  using W = Wide<T>;
+  HWY_ALIGN W probabilities[kTile * kTile];
+  HWY_ALIGN W gradients[kTile * kTile];
+  HWY_ALIGN T narrow[2 * kFactorElements<T>];
+  HWY_ALIGN W wide[2 * kSumElements<T>];
+  const AttentionCall<T>& forward = call.forward;
+  const int64_t width = forward.head_width;
+  query_deltas(call);
+  TileSums<T> sums;
+  sums.dq = sums_in(call.dq, call.gradient_stride, call.dq_sum, width);
+  for (int64_t key = 0; key < forward.queries; key += kTile) {
+    const int64_t columns = std::min(kTile, forward.queries - key);
+    T *dk = call.dk + key * call.gradient_stride, *dv = call.dv + key * call.gradient_stride;
+    sums.dk = sums_in(dk, call.gradient_stride, wide, kMostNarrowHeadWidth);
+    sums.dv = sums_in(dv, call.gradient_stride, wide + kSumElements<T>, kMostNarrowHeadWidth);
+    for (int64_t query = key; query < forward.queries; query += kTile) {
+      const int64_t rows = std::min(kTile, forward.queries - query);
+      if (first_key(forward, query, rows) > key) continue;
+      const AttentionTile tile{query, rows, key, columns};
+      const T* out_gradient = call.out_gradient + query * call.out_gradient_stride;
       tile_scores(forward, tile, probabilities);
       row_products<T>(tile, {out_gradient, call.out_gradient_stride, 1},
-                      {forward.v + key * forward.kv_stride, forward.kv_stride, 1},
-                      forward.head_width, gradients);
-      score_gradients(forward, tile, delta, probabilities, gradients);
-      add_tile_gradients(call, tile, probabilities, gradients, key == begin);
+                      {forward.v + key * forward.kv_stride, forward.kv_stride, 1}, width,
+                      gradients);
+      score_gradients(forward, tile, call.delta + query, probabilities, gradients);
+      add_tile_gradients(call, tile, factors<T>(probabilities, rows, columns, narrow),
+                         factors<T>(gradients, rows, columns, narrow + kFactorElements<T>), sums);
     }
+    settle(sums.dk, columns, width, dk, call.gradient_stride);
+    settle(sums.dv, columns, width, dv, call.gradient_stride);
+    settle<T>({sums.dq.data + key * sums.dq.stride, sums.dq.stride}, columns, width,
+              call.dq + key * call.gradient_stride, call.gradient_stride);
   }
 }
 STRAIT_KERNEL_TARGET(attention_backward, AttentionBackwardCall)

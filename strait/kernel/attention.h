@@ -4,9 +4,12 @@
 
 #include <cstdint>
 
+#include "strait/base/bfloat16.h"
 #include "strait/kernel/dropout.h"
 
 namespace strait::kernel {
+
+inline constexpr int64_t kMostNarrowHeadWidth = 256;
 
 /// Query i stands at position `first + i` and attends keys [starts ? starts[i] : 0, first + i].
 /// Probabilities are dropped with mask element (head << 40) + (position << 20) + key.
@@ -20,12 +23,14 @@ struct AttentionCall {
   int64_t kv_stride = 0;
   T* out = nullptr;  // [queries] rows of out_stride elements
   int64_t out_stride = 0;
-  T* log_sum_exp = nullptr;         // [queries] of the scaled scores, or null
+  Wide<T>* log_sum_exp = nullptr;   // [queries] of the scaled scores, or null
   const int32_t* starts = nullptr;  // [queries] or null
   const DropoutMask* mask = nullptr;
   uint64_t head = 0;
 };
-/// Writes out and log_sum_exp. Single-threaded; takes up to 1 MB of stack.
+/// Writes out and log_sum_exp. Scores, probabilities' sums and results are summed up in Wide<T>; bf16
+/// probabilities are rounded before they multiply values. Single-threaded; takes up to 1 MB of stack.
+/// bf16: head_width up to kMostNarrowHeadWidth.
 template <class T>
 void attention(const AttentionCall<T>& call);
 
@@ -39,6 +44,9 @@ struct AttentionBackwardCall {
   T* dk = nullptr;
   T* dv = nullptr;
   int64_t gradient_stride = 0;
+  Wide<T>* delta = nullptr;  // scratch [queries]
+  Wide<T>* dq_sum =
+      nullptr;  // scratch [queries, head_width]; only for bf16, which cannot keep sums
 };
 template <class T>
 void attention_backward(const AttentionBackwardCall<T>& call);

@@ -18,24 +18,25 @@ template <class T>
 HWY_ATTR void dropout_any(const DropoutCall<T>& call) {
   constexpr int64_t kBlock = 256;
   const DropoutMask mask = *call.mask;
-  const T scale = static_cast<T>(mask.scale);
-  T factors[kBlock + 2];
+  const Wide<T> scale = static_cast<Wide<T>>(mask.scale);
+  Wide<T> factors[kBlock + 2];
   for (int64_t begin = 0; begin < call.count; begin += kBlock) {
     const int64_t count = std::min(kBlock, call.count - begin);
     const uint64_t first = call.first + static_cast<uint64_t>(begin);
     const uint64_t pair = first >> 1;
     for (uint64_t i = 0; i <= kBlock / 2; ++i) {
       const uint64_t draw = mix64(mask.key ^ mix64(pair + i));
-      factors[2 * i] = (draw & 0xffffffffU) >= mask.threshold ? scale : T{0};
-      factors[2 * i + 1] = (draw >> 32) >= mask.threshold ? scale : T{0};
+      factors[2 * i] = (draw & 0xffffffffU) >= mask.threshold ? scale : Wide<T>{0};
+      factors[2 * i + 1] = (draw >> 32) >= mask.threshold ? scale : Wide<T>{0};
     }
-    const T* factor = factors + (first & 1);
+    const Wide<T>* factor = factors + (first & 1);
     const T* x = call.x + begin;
     T* out = call.out + begin;
     if (call.base) {
-      for (int64_t i = 0; i < count; ++i) out[i] = call.base[begin + i] + factor[i] * x[i];
+      for (int64_t i = 0; i < count; ++i)
+        out[i] = static_cast<T>(call.base[begin + i] + factor[i] * x[i]);
     } else {
-      for (int64_t i = 0; i < count; ++i) out[i] = factor[i] * x[i];
+      for (int64_t i = 0; i < count; ++i) out[i] = static_cast<T>(factor[i] * x[i]);
     }
   }
 }

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "strait/base/bfloat16.h"
 #include "strait/base/random.h"
 
 namespace strait::kernel {

@@ -29,7 +29,7 @@ HWY_ATTR inline V gelu_gate(D d, V x) {
 
 template <class T>
 HWY_ATTR void gelu_any(const GeluCall<T>& call) {
-  const hn::ScalableTag<T> d;
+  const hn::ScalableTag<Wide<T>> d;
   for (int64_t i = 0; i < call.count; i += lanes_of(d)) {
     const int64_t left = call.count - i;
     const auto x = load_part(d, call.x + i, left);
@@ -41,10 +41,10 @@ STRAIT_KERNEL_TARGET(gelu, GeluCall)
 // With y = x s: y' = s + x s (1 - s) 2 u'.
 template <class T>
 HWY_ATTR void gelu_backward_any(const GeluBackwardCall<T>& call) {
-  const hn::ScalableTag<T> d;
-  const auto one = hn::Set(d, T{1});
-  const auto constant = hn::Set(d, static_cast<T>(kTwiceRoot));
-  const auto quadratic = hn::Set(d, static_cast<T>(3.0 * kTwiceRoot * kCube));
+  const hn::ScalableTag<Wide<T>> d;
+  const auto one = hn::Set(d, Wide<T>{1});
+  const auto constant = hn::Set(d, static_cast<Wide<T>>(kTwiceRoot));
+  const auto quadratic = hn::Set(d, static_cast<Wide<T>>(3.0 * kTwiceRoot * kCube));
   for (int64_t i = 0; i < call.count; i += lanes_of(d)) {
     const int64_t left = call.count - i;
     const auto x = load_part(d, call.x + i, left);
@@ -60,7 +60,7 @@ STRAIT_KERNEL_TARGET(gelu_backward, GeluBackwardCall)
 
 template <class T>
 HWY_ATTR void add_bias_any(const AddBiasCall<T>& call) {
-  const hn::ScalableTag<T> d;
+  const hn::ScalableTag<Wide<T>> d;
   for (int64_t row = 0; row < call.rows; ++row) {
     for (int64_t c = 0; c < call.columns; c += lanes_of(d)) {
       const int64_t left = call.columns - c;
@@ -74,7 +74,7 @@ STRAIT_KERNEL_TARGET(add_bias, AddBiasCall)
 
 template <class T>
 HWY_ATTR void column_sums_any(const ColumnSumsCall<T>& call) {
-  const hn::ScalableTag<T> d;
+  const hn::ScalableTag<Wide<T>> d;
   constexpr int64_t lanes = lanes_of(d);
   for (int64_t c = call.column_begin; c < call.column_end; c += lanes) {
     const int64_t left = std::min(lanes, call.column_end - c);

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "strait/base/bfloat16.h"
+
 namespace strait::kernel {
 
 /// GELU in its tanh form (Hendrycks & Gimpel 2016): out = x s(x), s(x) = 1 / (1 + exp(-2 u)),
@@ -44,7 +46,7 @@ template <class T>
 struct ColumnSumsCall {
   int64_t rows = 0, columns = 0, column_begin = 0, column_end = 0;
   const T* x = nullptr;
-  T* out = nullptr;
+  Wide<T>* out = nullptr;
   bool accumulate = false;
 };
 template <class T>

@@ -24,6 +24,15 @@ void gemm_range_f64(const GemmCall<double>& call, int64_t row_begin, int64_t row
   gemm_range(call, row_begin, row_end, column_begin, column_end);
 }
 
+void gemm_range_bf16(const GemmCall<Bfloat16>& call, int64_t row_begin, int64_t row_end,
+                     int64_t column_begin, int64_t column_end) {
+  gemm_range(call, row_begin, row_end, column_begin, column_end);
+}
+void gemm_range_bf16_f32(const GemmCall<Bfloat16, float>& call, int64_t row_begin, int64_t row_end,
+                         int64_t column_begin, int64_t column_end) {
+  gemm_range(call, row_begin, row_end, column_begin, column_end);
+}
+
 }  // namespace strait::kernel::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -33,6 +42,8 @@ namespace {
 
 HWY_EXPORT(gemm_range_f32);
 HWY_EXPORT(gemm_range_f64);
+HWY_EXPORT(gemm_range_bf16);
+HWY_EXPORT(gemm_range_bf16_f32);
 
 void run_range(const GemmCall<float>& call, int64_t row_begin, int64_t row_end,
                int64_t column_begin, int64_t column_end) {
@@ -41,6 +52,14 @@ void run_range(const GemmCall<float>& call, int64_t row_begin, int64_t row_end,
 void run_range(const GemmCall<double>& call, int64_t row_begin, int64_t row_end,
                int64_t column_begin, int64_t column_end) {
   HWY_DYNAMIC_DISPATCH(gemm_range_f64)(call, row_begin, row_end, column_begin, column_end);
+}
+void run_range(const GemmCall<Bfloat16>& call, int64_t row_begin, int64_t row_end,
+               int64_t column_begin, int64_t column_end) {
+  HWY_DYNAMIC_DISPATCH(gemm_range_bf16)(call, row_begin, row_end, column_begin, column_end);
+}
+void run_range(const GemmCall<Bfloat16, float>& call, int64_t row_begin, int64_t row_end,
+               int64_t column_begin, int64_t column_end) {
+  HWY_DYNAMIC_DISPATCH(gemm_range_bf16_f32)(call, row_begin, row_end, column_begin, column_end);
 }
 
 /// How many of `threads` share the rows; the rest of the factor shares the columns. Each thread packs
@@ -71,8 +90,8 @@ constexpr double kLeastParallelWork = 65536;  // multiply-adds worth a parallel 
 
 }  // namespace
 
-template <class T>
-void gemm(const GemmCall<T>& call, int threads) {
+template <class T, class C>
+void gemm(const GemmCall<T, C>& call, int threads) {
   if (call.rows == 0 || call.columns == 0) return;
   const double work = static_cast<double>(call.rows) * static_cast<double>(call.columns) *
                       static_cast<double>(call.depth);
@@ -99,6 +118,8 @@ void gemm(const GemmCall<T>& call, int threads) {
 
 template void gemm<float>(const GemmCall<float>& call, int threads);
 template void gemm<double>(const GemmCall<double>& call, int threads);
+template void gemm<Bfloat16>(const GemmCall<Bfloat16>& call, int threads);
+template void gemm<Bfloat16, float>(const GemmCall<Bfloat16, float>& call, int threads);
 
 }  // namespace strait::kernel
 #endif

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "strait/base/bfloat16.h"
+
 namespace strait::kernel {
 
 /// A matrix by its strides; one of the two must be 1.
@@ -14,12 +16,13 @@ struct MatrixView {
   int64_t row_stride = 0, column_stride = 0;
 };
 
-/// c[m, n] = (accumulate ? c : bias or 0) + sum_k a[m, k] b[k, n].
-template <class T>
+/// c[m, n] = (accumulate ? c : bias or 0) + sum_k a[m, k] b[k, n]. Products are summed up in Wide<T> and
+/// rounded to C once.
+template <class T, class C = T>
 struct GemmCall {
   int64_t rows = 0, columns = 0, depth = 0;  // m, n, k
   MatrixView<T> a, b;
-  T* c = nullptr;        // row-major
+  C* c = nullptr;        // row-major
   int64_t c_stride = 0;  // elements from row to row
   bool accumulate = false;
   const T* bias = nullptr;  // [columns]; not with accumulate
@@ -27,8 +30,9 @@ struct GemmCall {
 
 /// Runs on `threads` OpenMP threads. The order of every sum is fixed: the result does not depend on
 /// `threads`, nor on the other rows or columns. c must not overlap a, b. Takes up to 0.8 MB of each
-/// thread's stack, no heap.
-template <class T>
-void gemm(const GemmCall<T>& call, int threads);
+/// thread's stack, no heap. Defined for (T, C) = (float, float), (double, double), (Bfloat16, Bfloat16),
+/// (Bfloat16, float).
+template <class T, class C = T>
+void gemm(const GemmCall<T, C>& call, int threads);
 
 }  // namespace strait::kernel

@@ -9,9 +9,11 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
 #include "hwy/highway.h"
 #include "strait/kernel/gemm.h"
+#include "strait/kernel/vector-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace strait::kernel::HWY_NAMESPACE {
@@ -111,6 +113,15 @@ HWY_ATTR inline void transpose_square(const float* in, int64_t stride, float* ou
   hn::StoreU(hn::ConcatLowerLower(d, t3, t2), d, out + 2 * out_stride);
   hn::StoreU(hn::ConcatUpperUpper(d, t3, t2), d, out + 3 * out_stride);
 }
+HWY_ATTR inline void transpose_square(const Bfloat16* in, int64_t stride, float* out,
+                                      int64_t out_stride) {
+  const hn::FixedTag<float, 4> d;
+  HWY_ALIGN float rows[16];
+  for (int64_t row = 0; row < 4; ++row) {
+    hn::Store(load_part(d, in + row * stride, 4), d, rows + 4 * row);
+  }
+  transpose_square(rows, 4, out, out_stride);
+}
 HWY_ATTR inline void transpose_square(const double* in, int64_t stride, double* out,
                                       int64_t out_stride) {
   const hn::FixedTag<double, 2> d;
@@ -122,11 +133,11 @@ HWY_ATTR inline void transpose_square(const double* in, int64_t stride, double* 
 #endif
 
 /// One panel of `kWidth` entries x depth, entries contiguous in depth (depth_stride == 1).
-template <int64_t kWidth, class T>
-HWY_ATTR inline void pack_transposed(const T* in, int64_t entry_stride, int64_t depth, T* out) {
+template <int64_t kWidth, class T, class P>
+HWY_ATTR inline void pack_transposed(const T* in, int64_t entry_stride, int64_t depth, P* out) {
   int64_t k = 0;
 #if HWY_TARGET != HWY_SCALAR
-  constexpr int64_t kSquare = 16 / static_cast<int64_t>(sizeof(T));
+  constexpr int64_t kSquare = 16 / static_cast<int64_t>(sizeof(P));
   for (; kWidth % kSquare == 0 && k + kSquare <= depth; k += kSquare) {
     for (int64_t entry = 0; entry < kWidth; entry += kSquare) {
       transpose_square(in + entry * entry_stride + k, entry_stride, out + k * kWidth + entry,
@@ -141,9 +152,9 @@ HWY_ATTR inline void pack_transposed(const T* in, int64_t entry_stride, int64_t 
 }
 
 /// Packs `entries` rows of A (or columns of B) into panels [depth][kWidth]; the last is padded with 0.
-template <int64_t kWidth, class T>
+template <int64_t kWidth, class T, class P>
 HWY_ATTR inline void pack_panels(const T* in, int64_t entry_stride, int64_t depth_stride,
-                                 int64_t entries, int64_t depth, T* out) {
+                                 int64_t entries, int64_t depth, P* out) {
   for (int64_t begin = 0; begin < entries; begin += kWidth, out += kWidth * depth) {
     const T* panel = in + begin * entry_stride;
     const int64_t width = std::min(kWidth, entries - begin);
@@ -163,7 +174,7 @@ HWY_ATTR inline void pack_panels(const T* in, int64_t entry_stride, int64_t dept
       for (int64_t entry = 0; entry < width; ++entry) {
         out[k * kWidth + entry] = panel[entry * entry_stride + k * depth_stride];
       }
-      for (int64_t entry = width; entry < kWidth; ++entry) out[k * kWidth + entry] = T{0};
+      for (int64_t entry = width; entry < kWidth; ++entry) out[k * kWidth + entry] = P{0};
     }
   }
 }
@@ -205,31 +216,62 @@ HWY_ATTR void multiply_block(const PackedBlock<T>& packed, const TileTarget<T>& 
 }
 
 /// The part [row_begin, row_end) x [column_begin, column_end) of c.
-template <class T>
-HWY_ATTR void gemm_range(const GemmCall<T>& call, int64_t row_begin, int64_t row_end,
+template <class T, class C>
+HWY_ATTR void gemm_range(const GemmCall<T, C>& call, int64_t row_begin, int64_t row_end,
                          int64_t column_begin, int64_t column_end) {
-  PackedBlock<T> packed;
+  static_assert(std::is_same_v<C, Wide<T>>, "narrow results are rounded from wide ones");
+  using W = Wide<T>;
+  PackedBlock<W> packed;
   const int64_t row_block = balanced(row_end - row_begin, kRowBlock, kTileRows);
   const int64_t column_block =
-      balanced(column_end - column_begin, kColumnBlock<T>, kTileColumns<T>);
-  const int64_t depth_block = balanced(call.depth, kDepthBlock<T>, 1);
+      balanced(column_end - column_begin, kColumnBlock<W>, kTileColumns<W>);
+  const int64_t depth_block = balanced(call.depth, kDepthBlock<W>, 1);
   for (int64_t column = column_begin; column < column_end; column += column_block) {
     const int64_t columns = std::min(column_block, column_end - column);
     for (int64_t k = 0; k < call.depth; k += depth_block) {
       const int64_t depth = std::min(depth_block, call.depth - k);
-      pack_panels<kTileColumns<T>>(
+      pack_panels<kTileColumns<W>>(
           call.b.data + k * call.b.row_stride + column * call.b.column_stride, call.b.column_stride,
           call.b.row_stride, columns, depth, packed.b);
+      HWY_ALIGN W bias[kColumnBlock<W> + kTileColumns<W>];
+      const bool biased = call.bias && !call.accumulate && k == 0;
+      if (biased) std::copy_n(call.bias + column, columns, bias);
       for (int64_t row = row_begin; row < row_end; row += row_block) {
         const int64_t rows = std::min(row_block, row_end - row);
         pack_panels<kTileRows>(call.a.data + row * call.a.row_stride + k * call.a.column_stride,
                                call.a.row_stride, call.a.column_stride, rows, depth, packed.a);
-        TileTarget<T> target;
+        TileTarget<W> target;
         target.c = call.c + row * call.c_stride + column;
         target.c_stride = call.c_stride;
         target.accumulate = call.accumulate || k > 0;
-        target.bias = call.bias && !target.accumulate ? call.bias + column : nullptr;
+        target.bias = biased ? bias : nullptr;
         multiply_block(packed, target, rows, columns, depth);
+      }
+    }
+  }
+}
+
+/// The same with a bf16 result: block by block in fp32, rounded at the end.
+HWY_ATTR inline void gemm_range(const GemmCall<Bfloat16>& call, int64_t row_begin, int64_t row_end,
+                                int64_t column_begin, int64_t column_end) {
+  const hn::ScalableTag<float> d;
+  HWY_ALIGN float sums[kRowBlock * kColumnBlock<float>];
+  for (int64_t column = column_begin; column < column_end; column += kColumnBlock<float>) {
+    const int64_t columns = std::min(kColumnBlock<float>, column_end - column);
+    for (int64_t row = row_begin; row < row_end; row += kRowBlock) {
+      const int64_t rows = std::min(kRowBlock, row_end - row);
+      GemmCall<Bfloat16, float> part{rows, columns, call.depth, call.a, call.b, sums, columns};
+      part.a.data += row * call.a.row_stride;
+      part.b.data += column * call.b.column_stride;
+      part.bias = call.bias && !call.accumulate ? call.bias + column : nullptr;
+      gemm_range(part, 0, rows, 0, columns);
+      for (int64_t r = 0; r < rows; ++r) {
+        Bfloat16* out = call.c + (row + r) * call.c_stride + column;
+        for (int64_t c = 0; c < columns; c += lanes_of(d)) {
+          auto value = load_part(d, sums + r * columns + c, columns - c);
+          if (call.accumulate) value = hn::Add(value, load_part(d, out + c, columns - c));
+          store_part(d, value, out + c, columns - c);
+        }
       }
     }
   }

@@ -1,6 +1,7 @@
 #include "strait/kernel/loss.h"
 
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "strait/kernel/dispatch.h"
@@ -49,24 +50,28 @@ HWY_ATTR T exponential_sum(T* logits, int64_t count, T maximum, bool keep) {
 
 template <class T>
 HWY_ATTR void cross_entropy_any(const CrossEntropyCall<T>& call) {
-  const hn::ScalableTag<T> d;
+  const hn::ScalableTag<Wide<T>> d;
   *call.loss = 0.0;
   if (call.target < 0) {
-    if (call.gradient) std::fill_n(call.logits, call.vocabulary, T{0});
+    if (call.gradient)
+      std::memset(call.logits, 0, static_cast<size_t>(call.vocabulary) * sizeof(T));
     return;
   }
-  const T maximum = row_maximum(call.logits, call.vocabulary);
-  const T chosen = call.logits[call.target];
-  const T sum = exponential_sum(call.logits, call.vocabulary, maximum, call.gradient);
+  const Wide<T> maximum = row_maximum(call.logits, call.vocabulary);
+  const Wide<T> chosen = call.logits[call.target];
+  const Wide<T> sum = exponential_sum(call.logits, call.vocabulary, maximum, call.gradient);
   *call.loss = std::log(static_cast<double>(sum)) +
                (static_cast<double>(maximum) - static_cast<double>(chosen));
   if (!call.gradient) return;
-  const auto factor = hn::Set(d, static_cast<T>(call.scale / static_cast<double>(sum)));
+  const auto factor = hn::Set(d, static_cast<Wide<T>>(call.scale / static_cast<double>(sum)));
+  // Narrow elements never overtake the wide ones that are still to be read.
+  T* gradient = reinterpret_cast<T*>(call.logits);
+  const Wide<T> at_target = call.logits[call.target] * hn::GetLane(factor);
   for (int64_t i = 0; i < call.vocabulary; i += lanes_of(d)) {
     const int64_t left = call.vocabulary - i;
-    store_part(d, hn::Mul(load_part(d, call.logits + i, left), factor), call.logits + i, left);
+    store_part(d, hn::Mul(load_part(d, call.logits + i, left), factor), gradient + i, left);
   }
-  call.logits[call.target] -= static_cast<T>(call.scale);
+  gradient[call.target] = static_cast<T>(at_target - static_cast<Wide<T>>(call.scale));
 }
 STRAIT_KERNEL_TARGET(cross_entropy, CrossEntropyCall)
 

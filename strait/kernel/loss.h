@@ -3,12 +3,15 @@
 
 #include <cstdint>
 
+#include "strait/base/bfloat16.h"
+
 namespace strait::kernel {
 
 template <class T>
 struct CrossEntropyCall {
   int64_t vocabulary = 0;
-  T* logits = nullptr;  // [vocabulary]; becomes the gradient when asked for
+  /// [vocabulary]. When asked for, the gradient takes its place: elements of T from the same address on.
+  Wide<T>* logits = nullptr;
   int32_t target = -1;  // -1: not counted, loss and gradient are 0
   bool gradient = false;
   double scale = 1.0;      // gradient = scale (softmax - one_hot(target))

@@ -15,7 +15,7 @@ namespace strait::kernel::HWY_NAMESPACE {
 
 template <class T>
 HWY_ATTR void normalize_row(const LayerNormCall<T>& call, int64_t row) {
-  const hn::ScalableTag<T> d;
+  const hn::ScalableTag<Wide<T>> d;
   constexpr int64_t lanes = lanes_of(d);
   const T* x = call.x + row * call.columns;
   T* out = call.out + row * call.columns;
@@ -31,24 +31,25 @@ HWY_ATTR void normalize_row(const LayerNormCall<T>& call, int64_t row) {
 
 template <class T>
 HWY_ATTR void row_statistics(const LayerNormCall<T>& call, int64_t row) {
-  const hn::ScalableTag<T> d;
+  const hn::ScalableTag<Wide<T>> d;
   constexpr int64_t lanes = lanes_of(d);
   const T* x = call.x + row * call.columns;
   auto sum = hn::Zero(d);
   for (int64_t c = 0; c < call.columns; c += lanes) {
     sum = hn::Add(sum, load_part(d, x + c, call.columns - c));
   }
-  const T mean = sum_of(d, sum) / static_cast<T>(call.columns);
+  const Wide<T> mean = sum_of(d, sum) / static_cast<Wide<T>>(call.columns);
   const auto center = hn::Set(d, mean);
   auto squares = hn::Zero(d);
   for (int64_t c = 0; c < call.columns; c += lanes) {
     const int64_t left = call.columns - c;
-    const auto difference = keep_first(d, hn::Sub(load_part(d, x + c, left), center), left, T{0});
+    const auto difference =
+        keep_first(d, hn::Sub(load_part(d, x + c, left), center), left, Wide<T>{0});
     squares = hn::MulAdd(difference, difference, squares);
   }
-  const T variance = sum_of(d, squares) / static_cast<T>(call.columns);
+  const Wide<T> variance = sum_of(d, squares) / static_cast<Wide<T>>(call.columns);
   call.mean[row] = mean;
-  call.rstd[row] = T{1} / std::sqrt(variance + static_cast<T>(kNormEpsilon));
+  call.rstd[row] = Wide<T>{1} / std::sqrt(variance + static_cast<Wide<T>>(kNormEpsilon));
 }
 
 template <class T>
@@ -69,7 +70,7 @@ STRAIT_KERNEL_TARGET(layer_norm_again, LayerNormCall)
 // dx = rstd (g - mean(g) - xhat mean(g xhat)) with g = gradient * weight.
 template <class T>
 HWY_ATTR void layer_norm_backward_any(const LayerNormBackwardCall<T>& call) {
-  const hn::ScalableTag<T> d;
+  const hn::ScalableTag<Wide<T>> d;
   constexpr int64_t lanes = lanes_of(d);
   for (int64_t row = 0; row < call.rows; ++row) {
     const T* x = call.x + row * call.columns;
@@ -85,8 +86,8 @@ HWY_ATTR void layer_norm_backward_any(const LayerNormBackwardCall<T>& call) {
       sum = hn::Add(sum, g);
       product = hn::MulAdd(g, hat, product);
     }
-    const auto average = hn::Set(d, sum_of(d, sum) / static_cast<T>(call.columns));
-    const auto slope = hn::Set(d, sum_of(d, product) / static_cast<T>(call.columns));
+    const auto average = hn::Set(d, sum_of(d, sum) / static_cast<Wide<T>>(call.columns));
+    const auto slope = hn::Set(d, sum_of(d, product) / static_cast<Wide<T>>(call.columns));
     for (int64_t c = 0; c < call.columns; c += lanes) {
       const int64_t left = call.columns - c;
       const auto hat = hn::Mul(hn::Sub(load_part(d, x + c, left), mean), rstd);
@@ -102,7 +103,7 @@ STRAIT_KERNEL_TARGET(layer_norm_backward, LayerNormBackwardCall)
 /// One vector of columns.
 template <class T>
 HWY_ATTR void parameter_column(const LayerNormParametersCall<T>& call, int64_t c, int64_t left) {
-  const hn::ScalableTag<T> d;
+  const hn::ScalableTag<Wide<T>> d;
   auto weight = hn::Zero(d), bias = hn::Zero(d);
   for (int64_t row = 0; row < call.rows; ++row) {
     const auto x = load_part(d, call.x + row * call.columns + c, left);
@@ -120,7 +121,7 @@ HWY_ATTR void parameter_column(const LayerNormParametersCall<T>& call, int64_t c
 
 template <class T>
 HWY_ATTR void layer_norm_parameters_any(const LayerNormParametersCall<T>& call) {
-  constexpr int64_t lanes = lanes_of(hn::ScalableTag<T>());
+  constexpr int64_t lanes = lanes_of(hn::ScalableTag<Wide<T>>());
   for (int64_t c = call.column_begin; c < call.column_end; c += lanes) {
     parameter_column(call, c, std::min(lanes, call.column_end - c));
   }

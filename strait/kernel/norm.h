@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "strait/base/bfloat16.h"
+
 namespace strait::kernel {
 
 inline constexpr double kNormEpsilon = 1e-5;
@@ -14,8 +16,8 @@ struct LayerNormCall {
   const T* x = nullptr;       // [rows, columns]
   const T* weight = nullptr;  // [columns]
   const T* bias = nullptr;    // [columns] or null
-  T* mean = nullptr;          // [rows]
-  T* rstd = nullptr;          // [rows]
+  Wide<T>* mean = nullptr;    // [rows]
+  Wide<T>* rstd = nullptr;    // [rows]
   T* out = nullptr;           // [rows, columns]
 };
 /// Writes mean, rstd and out.
@@ -29,8 +31,8 @@ template <class T>
 struct LayerNormBackwardCall {
   int64_t rows = 0, columns = 0;
   const T* x = nullptr;
-  const T* mean = nullptr;
-  const T* rstd = nullptr;
+  const Wide<T>* mean = nullptr;
+  const Wide<T>* rstd = nullptr;
   const T* weight = nullptr;
   const T* gradient = nullptr;  // of out
   const T* residual = nullptr;  // added to the result, or null; may equal out
@@ -44,11 +46,11 @@ template <class T>
 struct LayerNormParametersCall {
   int64_t rows = 0, columns = 0, column_begin = 0, column_end = 0;
   const T* x = nullptr;
-  const T* mean = nullptr;
-  const T* rstd = nullptr;
+  const Wide<T>* mean = nullptr;
+  const Wide<T>* rstd = nullptr;
   const T* gradient = nullptr;
-  T* weight_gradient = nullptr;  // [columns]
-  T* bias_gradient = nullptr;    // [columns] or null
+  Wide<T>* weight_gradient = nullptr;  // [columns]
+  Wide<T>* bias_gradient = nullptr;    // [columns] or null
   bool accumulate = false;
 };
 template <class T>

@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "hwy/highway.h"
+#include "strait/base/bfloat16.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace strait::kernel::HWY_NAMESPACE {
@@ -20,6 +21,27 @@ namespace hn = hwy::HWY_NAMESPACE;
 template <class D>
 constexpr int64_t lanes_of(D d) {
   return static_cast<int64_t>(hn::MaxLanes(d));
+}
+
+/// A vector of fp32 from bf16 elements, and back (to nearest, ties to even; NaN stays NaN).
+template <class D>
+HWY_ATTR inline hn::Vec<D> load_wide(D d, const uint16_t* from) {
+  const hn::Rebind<uint16_t, D> half;
+  const hn::RebindToUnsigned<D> word;
+  return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(word, hn::LoadU(half, from))));
+}
+template <class D>
+HWY_ATTR inline void store_narrow(D d, hn::Vec<D> value, uint16_t* to) {
+  const hn::Rebind<uint16_t, D> half;
+  const hn::RebindToUnsigned<D> word;
+  const hn::RebindToSigned<D> number;
+  const auto bits = hn::BitCast(word, value);
+  const auto high = hn::ShiftRight<16>(bits);
+  const auto odd = hn::And(high, hn::Set(word, 1));
+  const auto up = hn::ShiftRight<16>(hn::Add(bits, hn::Add(odd, hn::Set(word, 0x7fff))));
+  const auto nan = hn::MaskFromVec(hn::BitCast(word, hn::VecFromMask(d, hn::IsNaN(value))));
+  const auto rounded = hn::IfThenElse(nan, hn::Or(high, hn::Set(word, 0x40)), up);
+  hn::StoreU(hn::DemoteTo(half, hn::BitCast(number, rounded)), half, to);
 }
 
 /// min(count, lanes) elements; the rest is 0.
@@ -40,6 +62,27 @@ HWY_ATTR inline void store_part(D d, hn::Vec<D> value, T* to, int64_t count) {
   HWY_ALIGN T buffer[hn::MaxLanes(d)];
   hn::Store(value, d, buffer);
   std::copy_n(buffer, count, to);
+}
+
+template <class D>
+HWY_ATTR inline hn::Vec<D> load_part(D d, const Bfloat16* from, int64_t count) {
+  const uint16_t* bits = reinterpret_cast<const uint16_t*>(from);
+  if (count >= lanes_of(d)) return load_wide(d, bits);
+  uint16_t buffer[hn::MaxLanes(d)] = {};
+  std::copy_n(bits, count, buffer);
+  return load_wide(d, buffer);
+}
+
+template <class D>
+HWY_ATTR inline void store_part(D d, hn::Vec<D> value, Bfloat16* to, int64_t count) {
+  uint16_t* bits = reinterpret_cast<uint16_t*>(to);
+  if (count >= lanes_of(d)) {
+    store_narrow(d, value, bits);
+    return;
+  }
+  uint16_t buffer[hn::MaxLanes(d)];
+  store_narrow(d, value, buffer);
+  std::copy_n(buffer, count, bits);
 }
 
 /// All lanes below `count` keep their value, the others become `other`.

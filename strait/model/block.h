@@ -23,14 +23,18 @@ struct Batch {
 
 /// Everything that decides the numbers besides the buffers.
 struct Settings {
-  Dtype dtype = Dtype::kFloat32;  // fp32 or fp64
+  Dtype dtype = Dtype::kFloat32;  // fp32, fp64 or bf16
   int threads = 1;                // compute threads of this rank
   uint64_t seed = 0;              // dropout streams: (seed, block, sequence, element)
   bool training = true;           // dropout acts
   double loss_scale = 1.0;        // gradients are those of loss_scale * (sum of token losses)
 };
 
-/// Buffers of one call; pointers to elements of Settings::dtype. Null = not part of this call.
+/// Buffers of one call. Null = not part of this call. Elements have Settings::dtype, but for bf16 those
+/// marked * have fp32: gradients of weights are made and summed up in fp32, logits leave in fp32. Every sum
+/// inside a block (products, norms, softmax, loss) is fp32 then; saved, bundle and workspace hold statistics
+/// and norm gradients in fp32, activations and their gradients in bf16, each rounded once where it is
+/// written. `weights` are bf16 throughout, vectors included.
 /// In place: `output` may not alias `input`; `input_gradient` may equal `output_gradient`.
 struct Call {
   const Settings* settings = nullptr;
@@ -41,7 +45,7 @@ struct Call {
   void* saved = nullptr;                  // BlockSizes::saved_bytes; null = keep nothing
   const void* output_gradient = nullptr;  // [B, T, C]
   void* input_gradient = nullptr;         // [B, T, C]
-  void* gradient = nullptr;               // flat unit
+  void* gradient = nullptr;               // * flat unit
   bool accumulate = false;        // add to `gradient` instead of overwriting the block's parameters
   void* bundle = nullptr;         // BlockSizes::bundle_bytes
   void* workspace = nullptr;      // forward_ or backward_workspace_bytes
@@ -50,7 +54,7 @@ struct Call {
   void* cache = nullptr;          // key/value cache of this block (cache_bytes)
   int64_t cache_capacity = 0;     // tokens per sequence that the cache holds
   int64_t position = 0;           // cached forward: tokens already in the cache
-  void* logits = nullptr;         // head, generation: [B, vocabulary] of the last position
+  void* logits = nullptr;         // * head, generation: [B, vocabulary] of the last position
 };
 
 /// One block of the chain. Thread-safe: all state is in the call.

@@ -110,8 +110,8 @@ class EmbeddingBlock : public Block {
 
   /// Threads own columns, so every sum runs over the rows in order whatever their number.
   void add_gradients(const Call& call, const T* gradient) const {
-    T* token = at_offset<T>(call.gradient, token_);
-    T* position = at_offset<T>(call.gradient, position_);
+    Wide<T>* token = at_offset<Wide<T>>(call.gradient, token_);
+    Wide<T>* position = at_offset<Wide<T>>(call.gradient, position_);
     const int threads = call.settings->threads;
     if (!call.accumulate) {
       // Tied: the head has overwritten the token gradient before.
@@ -122,8 +122,8 @@ class EmbeddingBlock : public Block {
       const Batch& batch = *call.batch;
       for (int64_t row = 0; row < batch.batch * batch.tokens; ++row) {
         const T* from = gradient + row * width_;
-        T* to_token = token + batch.inputs[row] * width_;
-        T* to_position = position + row % batch.tokens * width_;
+        Wide<T>* to_token = token + batch.inputs[row] * width_;
+        Wide<T>* to_position = position + row % batch.tokens * width_;
         for (int64_t c = begin; c < end; ++c) {
           to_token[c] += from[c];
           to_position[c] += from[c];
@@ -132,9 +132,9 @@ class EmbeddingBlock : public Block {
     });
   }
 
-  static void zero(T* to, int64_t count, int threads) {
+  static void zero(Wide<T>* to, int64_t count, int threads) {
     kernel::parallel_ranges(count, 4096, threads, [&](int64_t begin, int64_t end) {
-      std::fill(to + begin, to + end, T{0});
+      std::fill(to + begin, to + end, Wide<T>{0});
     });
   }
 
@@ -150,6 +150,8 @@ class EmbeddingBlock : public Block {
 std::unique_ptr<Block> make_embedding_block(const ModelShape& shape, int64_t index, Dtype dtype) {
   if (dtype == Dtype::kFloat64)
     return std::make_unique<EmbeddingBlock<double>>(shape, index, dtype);
+  if (dtype == Dtype::kBfloat16)
+    return std::make_unique<EmbeddingBlock<Bfloat16>>(shape, index, dtype);
   return std::make_unique<EmbeddingBlock<float>>(shape, index, dtype);
 }
 

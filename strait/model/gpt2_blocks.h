@@ -7,7 +7,7 @@
 
 namespace strait::model {
 
-/// The blocks of `shape` (kinds kEmbedding, kTransformer, kHead) on elements of `dtype` (fp32 or fp64).
+/// The blocks of `shape` (kinds kEmbedding, kTransformer, kHead) on elements of `dtype` (fp32, fp64 or bf16).
 /// kCustom gives null: the caller sets it.
 std::unique_ptr<Block> make_block(const ModelShape& shape, int64_t index, Dtype dtype);
 

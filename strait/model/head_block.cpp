@@ -37,7 +37,7 @@ class HeadBlock : public Block {
     const int64_t chunk = head_chunk_rows(vocabulary_, rows);
     for (int64_t begin = 0; begin < rows; begin += chunk) {
       run_chunk(call, begin, std::min(chunk, rows - begin),
-                head_layout(chunk, width_, vocabulary_));
+                head_layout(chunk, width_, vocabulary_, dtype_));
     }
   }
 
@@ -46,7 +46,7 @@ class HeadBlock : public Block {
     check_call(call, dtype_);
     const int64_t batch = call.batch->batch, tokens = call.batch->tokens;
     const int64_t chunk = head_chunk_rows(vocabulary_, batch * tokens);
-    const HeadLayout layout = head_layout(chunk, width_, vocabulary_);
+    const HeadLayout layout = head_layout(chunk, width_, vocabulary_, dtype_);
     T* workspace = static_cast<T*>(call.workspace);
     const T* input = static_cast<const T*>(call.input);
     for (int64_t begin = 0; begin < batch; begin += chunk) {
@@ -54,16 +54,22 @@ class HeadBlock : public Block {
       for (int64_t row = 0; row < rows; ++row) {
         kernel::layer_norm<T>({1, width_, input + ((begin + row + 1) * tokens - 1) * width_,
                                at_offset<T>(call.weights, norm_weight_),
-                               at_offset<T>(call.weights, norm_bias_), workspace + layout.mean,
-                               workspace + layout.rstd, workspace + layout.normed + row * width_});
+                               at_offset<T>(call.weights, norm_bias_), wide(workspace, layout.mean),
+                               wide(workspace, layout.rstd),
+                               workspace + layout.normed + row * width_});
       }
       linear_forward<T>({rows, width_, vocabulary_}, workspace + layout.normed,
                         at_offset<T>(call.weights, matrix_), nullptr,
-                        static_cast<T*>(call.logits) + begin * vocabulary_, call.settings->threads);
+                        static_cast<Wide<T>*>(call.logits) + begin * vocabulary_,
+                        call.settings->threads);
     }
   }
 
  private:
+  static Wide<T>* wide(T* workspace, int64_t offset) {
+    return reinterpret_cast<Wide<T>*>(workspace + offset);
+  }
+
   [[noreturn]] static void refuse() {
     throw InternalError("the head runs forward and backward at once: use forward_backward");
   }
@@ -85,26 +91,30 @@ class HeadBlock : public Block {
     const int threads = call.settings->threads;
     const T* input = static_cast<const T*>(call.input) + begin * width_;
     const T* matrix = at_offset<T>(call.weights, matrix_);
-    T* logits = workspace + layout.logits;
+    Wide<T>* logits = wide(workspace, layout.logits);
+    Wide<T>*mean = wide(workspace, layout.mean), *rstd = wide(workspace, layout.rstd);
     T* normed = workspace + layout.normed;
     norm_forward<T>({rows, width_, input, at_offset<T>(call.weights, norm_weight_),
-                     at_offset<T>(call.weights, norm_bias_), workspace + layout.mean,
-                     workspace + layout.rstd, normed},
+                     at_offset<T>(call.weights, norm_bias_), mean, rstd, normed},
                     threads);
     linear_forward<T>({rows, width_, vocabulary_}, normed, matrix, nullptr, logits, threads);
     add_losses(call, begin, rows, layout);
     if (!call.gradient) return;
     const bool accumulate = call.accumulate || begin > 0;
     T* normed_gradient = workspace + layout.normed_gradient;
-    linear_backward_input<T>({rows, width_, vocabulary_}, logits, matrix, normed_gradient, threads);
-    linear_backward_weight<T>({rows, width_, vocabulary_}, logits, normed,
-                              {at_offset<T>(call.gradient, matrix_), nullptr, accumulate}, threads);
-    norm_backward<T>({rows, width_, input, workspace + layout.mean, workspace + layout.rstd,
-                      at_offset<T>(call.weights, norm_weight_), normed_gradient, nullptr,
-                      static_cast<T*>(call.input_gradient) + begin * width_},
-                     {at_offset<T>(call.gradient, norm_weight_),
-                      at_offset<T>(call.gradient, norm_bias_), accumulate},
-                     threads);
+    const T* slope = reinterpret_cast<const T*>(logits);
+    const int64_t stride = vocabulary_ * static_cast<int64_t>(sizeof(Wide<T>) / sizeof(T));
+    linear_backward_input<T>({rows, width_, vocabulary_, stride}, slope, matrix, normed_gradient,
+                             threads);
+    linear_backward_weight<T>({rows, width_, vocabulary_, stride}, slope, normed,
+                              {at_offset<Wide<T>>(call.gradient, matrix_), nullptr, accumulate},
+                              threads);
+    norm_backward<T>(
+        {rows, width_, input, mean, rstd, at_offset<T>(call.weights, norm_weight_), normed_gradient,
+         nullptr, static_cast<T*>(call.input_gradient) + begin * width_},
+        {at_offset<Wide<T>>(call.gradient, norm_weight_),
+         at_offset<Wide<T>>(call.gradient, norm_bias_), accumulate},
+        threads);
   }
 
   void add_losses(const Call& call, int64_t begin, int64_t rows, const HeadLayout& layout) const {
@@ -113,7 +123,7 @@ class HeadBlock : public Block {
     const int32_t* targets = call.batch->targets + begin;
     kernel::parallel_ranges(rows, 1, call.settings->threads, [&](int64_t first, int64_t last) {
       for (int64_t row = first; row < last; ++row) {
-        kernel::cross_entropy<T>({vocabulary_, workspace + layout.logits + row * vocabulary_,
+        kernel::cross_entropy<T>({vocabulary_, wide(workspace, layout.logits) + row * vocabulary_,
                                   targets[row], call.gradient != nullptr, call.settings->loss_scale,
                                   losses + row});
       }
@@ -134,6 +144,7 @@ class HeadBlock : public Block {
 
 std::unique_ptr<Block> make_head_block(const ModelShape& shape, int64_t index, Dtype dtype) {
   if (dtype == Dtype::kFloat64) return std::make_unique<HeadBlock<double>>(shape, index, dtype);
+  if (dtype == Dtype::kBfloat16) return std::make_unique<HeadBlock<Bfloat16>>(shape, index, dtype);
   return std::make_unique<HeadBlock<float>>(shape, index, dtype);
 }
 

@@ -19,8 +19,9 @@ void check_call(const Call& call, Dtype dtype) {
 }
 
 std::unique_ptr<Block> make_block(const ModelShape& shape, int64_t index, Dtype dtype) {
-  if (dtype != Dtype::kFloat32 && dtype != Dtype::kFloat64) {
-    throw UserError(fmt::format("a model computes in fp32 or fp64, not in {}", dtype_name(dtype)));
+  if (dtype != Dtype::kFloat32 && dtype != Dtype::kFloat64 && dtype != Dtype::kBfloat16) {
+    throw UserError(
+        fmt::format("a model computes in fp32, bf16 or fp64, not in {}", dtype_name(dtype)));
   }
   switch (shape.blocks.at(static_cast<size_t>(index)).kind) {
     case BlockKind::kEmbedding:

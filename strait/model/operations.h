@@ -15,22 +15,24 @@ namespace strait::model {
 /// rows x (in -> out) of a linear layer; weights are [out, in].
 struct LinearExtent {
   int64_t rows = 0, in = 0, out = 0;
+  int64_t gradient_stride = 0;  // of the output gradient's rows; 0: dense
+  int64_t stride() const { return gradient_stride > 0 ? gradient_stride : out; }
 };
 
 /// y = x W^T + bias, or y += x W^T.
-template <class T>
-void linear_forward(LinearExtent extent, const T* x, const T* weight, const T* bias, T* y,
+template <class T, class Y>
+void linear_forward(LinearExtent extent, const T* x, const T* weight, const T* bias, Y* y,
                     int threads) {
-  kernel::gemm<T>({extent.rows,
-                   extent.out,
-                   extent.in,
-                   {x, extent.in, 1},
-                   {weight, 1, extent.in},
-                   y,
-                   extent.out,
-                   false,
-                   bias},
-                  threads);
+  kernel::gemm<T, Y>({extent.rows,
+                      extent.out,
+                      extent.in,
+                      {x, extent.in, 1},
+                      {weight, 1, extent.in},
+                      y,
+                      extent.out,
+                      false,
+                      bias},
+                     threads);
 }
 template <class T>
 void linear_forward_add(LinearExtent extent, const T* x, const T* weight, T* y, int threads) {
@@ -52,7 +54,7 @@ void linear_backward_input(LinearExtent extent, const T* dy, const T* weight, T*
   kernel::gemm<T>({extent.rows,
                    extent.in,
                    extent.out,
-                   {dy, extent.out, 1},
+                   {dy, extent.stride(), 1},
                    {weight, extent.in, 1},
                    dx,
                    extent.in,
@@ -64,8 +66,8 @@ void linear_backward_input(LinearExtent extent, const T* dy, const T* weight, T*
 /// Gradients of a linear layer's parameters; bias null when it has none.
 template <class T>
 struct LinearGradient {
-  T* weight = nullptr;
-  T* bias = nullptr;
+  Wide<T>* weight = nullptr;
+  Wide<T>* bias = nullptr;
   bool accumulate = false;
 };
 
@@ -73,16 +75,16 @@ struct LinearGradient {
 template <class T>
 void linear_backward_weight(LinearExtent extent, const T* dy, const T* x,
                             LinearGradient<T> gradient, int threads) {
-  kernel::gemm<T>({extent.out,
-                   extent.in,
-                   extent.rows,
-                   {dy, 1, extent.out},
-                   {x, extent.in, 1},
-                   gradient.weight,
-                   extent.in,
-                   gradient.accumulate,
-                   nullptr},
-                  threads);
+  kernel::gemm<T, Wide<T>>({extent.out,
+                            extent.in,
+                            extent.rows,
+                            {dy, 1, extent.stride()},
+                            {x, extent.in, 1},
+                            gradient.weight,
+                            extent.in,
+                            gradient.accumulate,
+                            nullptr},
+                           threads);
   if (!gradient.bias) return;
   kernel::parallel_ranges(extent.out, 64, threads, [&](int64_t begin, int64_t end) {
     kernel::column_sums<T>(

@@ -12,9 +12,15 @@ typename TransformerBlock<T>::SavedViews TransformerBlock<T>::saved_views(const 
   ensure(call.saved != nullptr, "backward: no saved bundle");
   const T* saved = static_cast<const T*>(call.saved);
   const SavedLayout keep = saved_layout(extent(call));
-  return {saved + keep.attention_mean, saved + keep.attention_rstd, saved + keep.mlp_mean,
-          saved + keep.mlp_rstd,       saved + keep.log_sum_exp,    saved + keep.qkv,
-          saved + keep.attention,      saved + keep.middle,         saved + keep.up};
+  return {wide(saved + keep.attention_mean),
+          wide(saved + keep.attention_rstd),
+          wide(saved + keep.mlp_mean),
+          wide(saved + keep.mlp_rstd),
+          wide(saved + keep.log_sum_exp),
+          saved + keep.qkv,
+          saved + keep.attention,
+          saved + keep.middle,
+          saved + keep.up};
 }
 
 template <class T>
@@ -28,6 +34,8 @@ typename TransformerBlock<T>::BackwardViews TransformerBlock<T>::merged_views(
   views.normed_attention = views.output_gradient = views.normed_mlp = views.activated = second;
   views.qkv_gradient = views.up_gradient = first;
   views.down_gradient = views.scratch = third;
+  views.delta = wide(workspace + work.delta);
+  views.query_sum = wide(workspace + work.query_sum);
   return views;
 }
 
@@ -48,16 +56,20 @@ typename TransformerBlock<T>::BackwardViews TransformerBlock<T>::split_views(
   views.up_gradient = bundle + layout.up_gradient;
   views.activated = bundle + layout.activated;
   views.down_gradient = bundle + layout.down_gradient;
-  views.norm_gradients = bundle + layout.norm_gradients;
-  // backward_weight takes no workspace.
-  views.scratch = call.workspace ? static_cast<T*>(call.workspace) : nullptr;
+  views.norm_gradients = wide(bundle + layout.norm_gradients);
+  if (!call.workspace) return views;  // backward_weight takes none
+  T* workspace = static_cast<T*>(call.workspace);
+  const BackwardLayout work = backward_layout(size);
+  views.scratch = workspace + work.third;
+  views.delta = wide(workspace + work.delta);
+  views.query_sum = wide(workspace + work.query_sum);
   return views;
 }
 
 template <class T>
 LinearGradient<T> TransformerBlock<T>::gradient(const Call& call, const LayerOffset& layer) const {
-  return {at_offset<T>(call.gradient, layer.weight), at_offset<T>(call.gradient, layer.bias),
-          call.accumulate};
+  return {at_offset<Wide<T>>(call.gradient, layer.weight),
+          at_offset<Wide<T>>(call.gradient, layer.bias), call.accumulate};
 }
 
 template <class T>
@@ -163,7 +175,8 @@ void TransformerBlock<T>::norm_up_input(const Call& call, const BackwardViews& v
   const LinearExtent size = linear(call, width_, ffn_width_);
   linear_backward_input<T>(size, views.up_gradient, weight(call, up_), views.scratch, threads);
   norm_again<T>({size.rows, width_, saved.middle, weight(call, mlp_norm_), bias(call, mlp_norm_),
-                 const_cast<T*>(saved.mlp_mean), const_cast<T*>(saved.mlp_rstd), views.normed_mlp},
+                 const_cast<Wide<T>*>(saved.mlp_mean), const_cast<Wide<T>*>(saved.mlp_rstd),
+                 views.normed_mlp},
                 threads);
   norm_backward<T>(
       {size.rows, width_, saved.middle, saved.mlp_mean, saved.mlp_rstd, weight(call, mlp_norm_),
@@ -208,7 +221,7 @@ void TransformerBlock<T>::attend_backward(const Call& call, const BackwardViews&
               .kv_stride = 3 * width_,
               .out = const_cast<T*>(saved.attention) + narrow,
               .out_stride = width_,
-              .log_sum_exp = const_cast<T*>(saved.log_sum_exp) + item * tokens,
+              .log_sum_exp = const_cast<Wide<T>*>(saved.log_sum_exp) + item * tokens,
               .starts = call.batch->document_starts ? call.batch->document_starts + row : nullptr,
               .mask = &mask,
               .head = static_cast<uint64_t>(head)};
@@ -218,6 +231,8 @@ void TransformerBlock<T>::attend_backward(const Call& call, const BackwardViews&
           item_call.dk = item_call.dq + width_;
           item_call.dv = item_call.dq + 2 * width_;
           item_call.gradient_stride = 3 * width_;
+          item_call.delta = views.delta + item * tokens;
+          item_call.dq_sum = views.query_sum + item * tokens * head_width;
           kernel::attention_backward(item_call);
         }
       });
@@ -232,8 +247,8 @@ void TransformerBlock<T>::norm_qkv_input(const Call& call, const BackwardViews& 
   T* input_gradient = static_cast<T*>(call.input_gradient);
   linear_backward_input<T>(size, views.qkv_gradient, weight(call, qkv_), views.scratch, threads);
   norm_again<T>({size.rows, width_, input, weight(call, attention_norm_),
-                 bias(call, attention_norm_), const_cast<T*>(saved.attention_mean),
-                 const_cast<T*>(saved.attention_rstd), views.normed_attention},
+                 bias(call, attention_norm_), const_cast<Wide<T>*>(saved.attention_mean),
+                 const_cast<Wide<T>*>(saved.attention_rstd), views.normed_attention},
                 threads);
   norm_backward<T>({size.rows, width_, input, saved.attention_mean, saved.attention_rstd,
                     weight(call, attention_norm_), views.scratch, input_gradient, input_gradient},
@@ -244,7 +259,7 @@ template <class T>
 LinearGradient<T> TransformerBlock<T>::norm_target(const Call& call, const BackwardViews& views,
                                                    int slot) const {
   if (!views.split) return gradient(call, slot == 0 ? attention_norm_ : mlp_norm_);
-  T* target = views.norm_gradients + 2 * slot * width_;
+  Wide<T>* target = views.norm_gradients + 2 * slot * width_;
   return {target, target + width_, false};
 }
 
@@ -252,7 +267,7 @@ template <class T>
 void TransformerBlock<T>::add_norm_gradient(const Call& call, const BackwardViews& views,
                                             int slot) const {
   const LinearGradient<T> target = gradient(call, slot == 0 ? attention_norm_ : mlp_norm_);
-  const T* from = views.norm_gradients + 2 * slot * width_;
+  const Wide<T>* from = views.norm_gradients + 2 * slot * width_;
   for (int64_t c = 0; c < width_; ++c) {
     target.weight[c] = target.accumulate ? target.weight[c] + from[c] : from[c];
     if (target.bias)
@@ -262,5 +277,6 @@ void TransformerBlock<T>::add_norm_gradient(const Call& call, const BackwardView
 
 template class TransformerBlock<float>;
 template class TransformerBlock<double>;
+template class TransformerBlock<Bfloat16>;
 
 }  // namespace strait::model

@@ -34,7 +34,12 @@ TransformerBlock<T>::TransformerBlock(const ModelShape& shape, int64_t index, Dt
 
 template <class T>
 BlockExtent TransformerBlock<T>::extent(const Call& call) const {
-  return {call.batch->batch * call.batch->tokens, width_, ffn_width_, heads_, dropout_ > 0.0};
+  return {call.batch->batch * call.batch->tokens,
+          width_,
+          ffn_width_,
+          heads_,
+          dropout_ > 0.0,
+          wide_elements(dtype_)};
 }
 
 template <class T>
@@ -66,18 +71,18 @@ typename TransformerBlock<T>::ForwardViews TransformerBlock<T>::forward_views(
   if (call.saved) {
     T* saved = static_cast<T*>(call.saved);
     const SavedLayout keep = saved_layout(size);
-    views.attention_mean = saved + keep.attention_mean;
-    views.attention_rstd = saved + keep.attention_rstd;
-    views.mlp_mean = saved + keep.mlp_mean;
-    views.mlp_rstd = saved + keep.mlp_rstd;
-    views.log_sum_exp = saved + keep.log_sum_exp;
+    views.attention_mean = wide(saved + keep.attention_mean);
+    views.attention_rstd = wide(saved + keep.attention_rstd);
+    views.mlp_mean = wide(saved + keep.mlp_mean);
+    views.mlp_rstd = wide(saved + keep.mlp_rstd);
+    views.log_sum_exp = wide(saved + keep.log_sum_exp);
     views.qkv = saved + keep.qkv;
     views.attention = saved + keep.attention;
     views.middle = saved + keep.middle;
     views.up = saved + keep.up;
     return views;
   }
-  views.attention_mean = views.mlp_mean = workspace + work.statistics;
+  views.attention_mean = views.mlp_mean = wide(workspace + work.statistics);
   views.attention_rstd = views.mlp_rstd = views.attention_mean + size.rows;
   views.qkv = views.up = views.activated;
   views.attention = views.normed;
@@ -229,10 +234,13 @@ void TransformerBlock<T>::down(const Call& call, const ForwardViews& views) cons
 
 template class TransformerBlock<float>;
 template class TransformerBlock<double>;
+template class TransformerBlock<Bfloat16>;
 
 std::unique_ptr<Block> make_transformer_block(const ModelShape& shape, int64_t index, Dtype dtype) {
   if (dtype == Dtype::kFloat64)
     return std::make_unique<TransformerBlock<double>>(shape, index, dtype);
+  if (dtype == Dtype::kBfloat16)
+    return std::make_unique<TransformerBlock<Bfloat16>>(shape, index, dtype);
   return std::make_unique<TransformerBlock<float>>(shape, index, dtype);
 }
 

@@ -29,14 +29,14 @@ class TransformerBlock : public Block {
  private:
   /// Addresses of one forward call. Without a saved bundle several share memory (ForwardLayout).
   struct ForwardViews {
-    T *attention_mean, *attention_rstd, *mlp_mean, *mlp_rstd, *log_sum_exp;
+    Wide<T>*attention_mean, *attention_rstd, *mlp_mean, *mlp_rstd, *log_sum_exp;
     T *normed, *qkv, *attention, *middle, *up, *activated;
   };
   ForwardViews forward_views(const Call& call) const;
 
   /// What the forward kept.
   struct SavedViews {
-    const T *attention_mean, *attention_rstd, *mlp_mean, *mlp_rstd, *log_sum_exp;
+    const Wide<T>*attention_mean, *attention_rstd, *mlp_mean, *mlp_rstd, *log_sum_exp;
     const T *qkv, *attention, *middle, *up;
   };
   SavedViews saved_views(const Call& call) const;
@@ -47,13 +47,16 @@ class TransformerBlock : public Block {
     bool split;
     T *normed_attention, *qkv_gradient, *attention, *output_gradient;
     T *normed_mlp, *up_gradient, *activated, *down_gradient;
-    T* norm_gradients;  // split: [4, width]
-    T* scratch;         // [rows, width]
+    Wide<T>* norm_gradients;    // split: [4, width]
+    T* scratch;                 // [rows, width]
+    Wide<T>*delta, *query_sum;  // scratch of attention's backward
   };
   BackwardViews merged_views(const Call& call) const;
   BackwardViews split_views(const Call& call) const;
 
   BlockExtent extent(const Call& call) const;
+  static Wide<T>* wide(T* at) { return reinterpret_cast<Wide<T>*>(at); }
+  static const Wide<T>* wide(const T* at) { return reinterpret_cast<const Wide<T>*>(at); }
   LinearExtent linear(const Call& call, int64_t in, int64_t out) const;
   bool drops(const Call& call) const { return dropout_ > 0.0 && call.settings->training; }
   DropoutSite site(const Call& call, DropoutPlace place) const;
@@ -107,5 +110,6 @@ class TransformerBlock : public Block {
 
 extern template class TransformerBlock<float>;
 extern template class TransformerBlock<double>;
+extern template class TransformerBlock<Bfloat16>;
 
 }  // namespace strait::model

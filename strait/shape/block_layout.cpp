@@ -8,31 +8,33 @@ namespace {
 /// Hands out consecutive aligned parts.
 class Parts {
  public:
+  explicit Parts(int64_t wide) : alignment_(kPartAlignment * wide) {}
   int64_t take(int64_t elements) {
     const int64_t offset = next_;
-    next_ += (elements + kPartAlignment - 1) / kPartAlignment * kPartAlignment;
+    next_ += (elements + alignment_ - 1) / alignment_ * alignment_;
     return offset;
   }
   int64_t total() const { return next_; }
 
  private:
-  int64_t next_ = 0;
+  int64_t alignment_, next_ = 0;
 };
 
 }  // namespace
 
-BlockExtent block_extent(const ShapeOptions& options, int64_t batch, int64_t tokens) {
-  return {batch * tokens, options.width, options.ffn_width, options.heads, options.dropout > 0.0};
+BlockExtent block_extent(const ShapeOptions& options, int64_t batch, int64_t tokens, Dtype dtype) {
+  return {batch * tokens, options.width,         options.ffn_width,
+          options.heads,  options.dropout > 0.0, wide_elements(dtype)};
 }
 
 SavedLayout saved_layout(const BlockExtent& extent) {
-  Parts parts;
+  Parts parts(extent.wide);
   SavedLayout layout;
-  layout.attention_mean = parts.take(extent.rows);
-  layout.attention_rstd = parts.take(extent.rows);
-  layout.mlp_mean = parts.take(extent.rows);
-  layout.mlp_rstd = parts.take(extent.rows);
-  layout.log_sum_exp = parts.take(extent.rows * extent.heads);
+  layout.attention_mean = parts.take(extent.wide * extent.rows);
+  layout.attention_rstd = parts.take(extent.wide * extent.rows);
+  layout.mlp_mean = parts.take(extent.wide * extent.rows);
+  layout.mlp_rstd = parts.take(extent.wide * extent.rows);
+  layout.log_sum_exp = parts.take(extent.wide * extent.rows * extent.heads);
   layout.qkv = parts.take(extent.rows * 3 * extent.width);
   layout.attention = parts.take(extent.rows * extent.width);
   layout.middle = parts.take(extent.rows * extent.width);
@@ -42,17 +44,17 @@ SavedLayout saved_layout(const BlockExtent& extent) {
 }
 
 ForwardLayout forward_layout(const BlockExtent& extent) {
-  Parts parts;
+  Parts parts(extent.wide);
   ForwardLayout layout;
   layout.normed = parts.take(extent.rows * extent.width);
   layout.wide = parts.take(extent.rows * std::max(3 * extent.width, extent.ffn_width));
-  layout.statistics = parts.take(extent.rows * std::max<int64_t>(2, extent.heads));
+  layout.statistics = parts.take(extent.wide * extent.rows * std::max<int64_t>(2, extent.heads));
   layout.elements = parts.total();
   return layout;
 }
 
 BundleLayout bundle_layout(const BlockExtent& extent) {
-  Parts parts;
+  Parts parts(extent.wide);
   BundleLayout layout;
   layout.normed_attention = parts.take(extent.rows * extent.width);
   layout.qkv_gradient = parts.take(extent.rows * 3 * extent.width);
@@ -62,29 +64,32 @@ BundleLayout bundle_layout(const BlockExtent& extent) {
   layout.up_gradient = parts.take(extent.rows * extent.ffn_width);
   layout.activated = parts.take(extent.rows * extent.ffn_width);
   layout.down_gradient = parts.take(extent.rows * extent.width);
-  layout.norm_gradients = parts.take(4 * extent.width);
+  layout.norm_gradients = parts.take(extent.wide * 4 * extent.width);
   layout.elements = parts.total();
   return layout;
 }
 
 BackwardLayout backward_layout(const BlockExtent& extent) {
-  Parts parts;
+  Parts parts(extent.wide);
   BackwardLayout layout;
   layout.first = parts.take(extent.rows * std::max(3 * extent.width, extent.ffn_width));
   layout.second = parts.take(extent.rows * std::max(extent.width, extent.ffn_width));
   layout.third = parts.take(extent.rows * extent.width);
+  layout.delta = parts.take(extent.wide * extent.rows * extent.heads);
+  layout.query_sum = parts.take(extent.wide > 1 ? extent.wide * extent.rows * extent.width : 0);
   layout.elements = parts.total();
   return layout;
 }
 
-HeadLayout head_layout(int64_t chunk_rows, int64_t width, int64_t vocabulary) {
-  Parts parts;
+HeadLayout head_layout(int64_t chunk_rows, int64_t width, int64_t vocabulary, Dtype dtype) {
+  const int64_t wide = wide_elements(dtype);
+  Parts parts(wide);
   HeadLayout layout;
-  layout.logits = parts.take(chunk_rows * vocabulary);
+  layout.logits = parts.take(wide * chunk_rows * vocabulary);
   layout.normed = parts.take(chunk_rows * width);
-  layout.mean = parts.take(chunk_rows);
-  layout.rstd = parts.take(chunk_rows);
-  layout.losses = parts.take(2 * chunk_rows);  // doubles also where an element has four bytes
+  layout.mean = parts.take(wide * chunk_rows);
+  layout.rstd = parts.take(wide * chunk_rows);
+  layout.losses = parts.take(wide * 2 * chunk_rows);  // doubles in any type
   layout.forward_elements = parts.total();
   layout.normed_gradient = parts.take(chunk_rows * width);
   layout.backward_elements = parts.total();

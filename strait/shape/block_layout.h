@@ -1,22 +1,26 @@
 // Where each tensor of a block lies inside its saved bundle and its workspaces. Used by block_sizes
 // and by the blocks of model/, so that sizes and addresses cannot differ. Offsets and totals count
-// elements; every part starts at a multiple of kPartAlignment elements.
+// elements of the activations; every part starts at a multiple of kPartAlignment of them. Statistics and norm
+// gradients are wide: fp32 beside bf16 activations, each as two elements, otherwise like activations.
 #pragma once
 
 #include <cstdint>
 
+#include "strait/base/dtype.h"
 #include "strait/shape/options.h"
 
 namespace strait {
 
-inline constexpr int64_t kPartAlignment = 16;  // 64 bytes of fp32, 128 of fp64
+inline constexpr int64_t kPartAlignment = 16;  // 64 bytes of fp32, 128 of fp64; bf16: 32, 64 bytes
 
 /// The numbers that a transformer block's buffers depend on. rows = batch * tokens.
 struct BlockExtent {
   int64_t rows = 0, width = 0, ffn_width = 0, heads = 0;
   bool dropout = false;
+  int64_t wide = 1;  // elements of the activations that a wide one takes: wide_elements(dtype)
 };
-BlockExtent block_extent(const ShapeOptions& options, int64_t batch, int64_t tokens);
+BlockExtent block_extent(const ShapeOptions& options, int64_t batch, int64_t tokens, Dtype dtype);
+constexpr int64_t wide_elements(Dtype dtype) { return dtype == Dtype::kBfloat16 ? 2 : 1; }
 
 /// Kept from forward to backward beside the input: no T x T matrix, no LayerNorm or GELU output.
 struct SavedLayout {
@@ -63,21 +67,23 @@ BundleLayout bundle_layout(const BlockExtent& extent);
 struct BackwardLayout {
   int64_t first = 0;
   int64_t second = 0;
-  int64_t third = 0;  // [rows, width]
+  int64_t third = 0;      // [rows, width]
+  int64_t delta = 0;      // [batch, heads, tokens], wide: scratch of attention's backward
+  int64_t query_sum = 0;  // [batch, heads, tokens, head width], wide; nothing unless bf16
   int64_t elements = 0;
 };
 BackwardLayout backward_layout(const BlockExtent& extent);
 
 /// Scratch of the head for chunks of `chunk_rows` rows.
 struct HeadLayout {
-  int64_t logits = 0;          // [chunk, vocabulary]
-  int64_t normed = 0;          // [chunk, width]
-  int64_t mean = 0, rstd = 0;  // [chunk] each
+  int64_t logits = 0;  // [chunk, vocabulary], wide; their gradient in the same rows, not wide
+  int64_t normed = 0;  // [chunk, width]
+  int64_t mean = 0, rstd = 0;  // [chunk] each, wide
   int64_t losses = 0;          // [chunk] of double
   int64_t forward_elements = 0;
   int64_t normed_gradient = 0;  // [chunk, width]
   int64_t backward_elements = 0;
 };
-HeadLayout head_layout(int64_t chunk_rows, int64_t width, int64_t vocabulary);
+HeadLayout head_layout(int64_t chunk_rows, int64_t width, int64_t vocabulary, Dtype dtype);
 
 }  // namespace strait

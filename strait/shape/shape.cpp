@@ -57,10 +57,10 @@ BlockSizes embedding_sizes(const ModelShape& model, int64_t rows, int64_t elemen
   return sizes;
 }
 
-BlockSizes transformer_sizes(const ModelShape& model, int64_t batch, int64_t tokens,
-                             int64_t element) {
+BlockSizes transformer_sizes(const ModelShape& model, int64_t batch, int64_t tokens, Dtype dtype) {
+  const int64_t element = dtype_bytes(dtype);
   const ShapeOptions& options = model.options;
-  const BlockExtent extent = block_extent(options, batch, tokens);
+  const BlockExtent extent = block_extent(options, batch, tokens, dtype);
   BlockSizes sizes;
   sizes.input_bytes = sizes.output_bytes = extent.rows * options.width * element;
   sizes.saved_bytes = saved_layout(extent).elements * element;
@@ -77,9 +77,10 @@ BlockSizes transformer_sizes(const ModelShape& model, int64_t batch, int64_t tok
   return sizes;
 }
 
-BlockSizes head_sizes(const ModelShape& model, int64_t rows, int64_t element) {
+BlockSizes head_sizes(const ModelShape& model, int64_t rows, Dtype dtype) {
+  const int64_t element = dtype_bytes(dtype);
   const int64_t chunk = head_chunk_rows(model.vocabulary, rows);
-  const HeadLayout layout = head_layout(chunk, model.options.width, model.vocabulary);
+  const HeadLayout layout = head_layout(chunk, model.options.width, model.vocabulary, dtype);
   BlockSizes sizes;
   sizes.input_bytes = rows * model.options.width * element;
   sizes.forward_workspace_bytes = layout.forward_elements * element;
@@ -94,14 +95,13 @@ BlockSizes head_sizes(const ModelShape& model, int64_t rows, int64_t element) {
 
 BlockSizes block_sizes(const ModelShape& model, int64_t block, int64_t batch, int64_t tokens,
                        Dtype dtype) {
-  const int64_t element = dtype_bytes(dtype);
   switch (model.blocks.at(static_cast<size_t>(block)).kind) {
     case BlockKind::kEmbedding:
-      return embedding_sizes(model, batch * tokens, element);
+      return embedding_sizes(model, batch * tokens, dtype_bytes(dtype));
     case BlockKind::kTransformer:
-      return transformer_sizes(model, batch, tokens, element);
+      return transformer_sizes(model, batch, tokens, dtype);
     case BlockKind::kHead:
-      return head_sizes(model, batch * tokens, element);
+      return head_sizes(model, batch * tokens, dtype);
     case BlockKind::kCustom:
       break;
   }

@@ -15,10 +15,7 @@
 #include "strait/kernel/norm.h"
 #include "strait/kernel/normal.h"
 #include "strait/kernel/parallel.h"
-// The library's instruction sets.
-#include "strait/kernel/dispatch.h"
-// After dispatch.h.
-#include "hwy/targets.h"
+#include "tests/kernel/targets.h"
 
 namespace strait::kernel {
 namespace {
@@ -51,29 +48,6 @@ void expect_near(const std::vector<T>& got, const std::vector<Wide>& expected, W
     ASSERT_LE(std::abs(static_cast<Wide>(got[i]) - expected[i]), limit * scale)
         << what << " element " << i;
   }
-}
-
-/// Runs `body` once per instruction set.
-template <class Body>
-void on_every_target(const Body& body) {
-  const int64_t supported = hwy::SupportedTargets();
-  const int64_t own = supported & ~static_cast<int64_t>(HWY_DISABLED_TARGETS);
-  int64_t tried = 0;
-  for (int64_t bit = 0; bit < 62; ++bit) {
-    const int64_t target = int64_t{1} << bit;
-    if ((own & target) == 0) continue;
-    hwy::SetSupportedTargetsForTest(target);
-    SCOPED_TRACE(hwy::TargetName(target));
-    body();
-    ++tried;
-  }
-  hwy::SetSupportedTargetsForTest(HWY_SCALAR);
-  {
-    SCOPED_TRACE("scalar");
-    body();
-  }
-  hwy::SetSupportedTargetsForTest(0);
-  EXPECT_GT(tried, 0);
 }
 
 template <class T>

@@ -223,7 +223,7 @@ TEST(Blocks, RefuseWhatTheyCannotDo) {
   EXPECT_THROW(runner.model.block(1).forward(runner.call(1), 0, 4), InternalError);
   EXPECT_THROW(runner.model.block(1).forward_backward(runner.call(1)), InternalError);
   EXPECT_THROW(runner.model.block(3).backward(runner.call(3)), InternalError);
-  EXPECT_THROW(Model(shape, Dtype::kBfloat16), UserError);
+  EXPECT_THROW(Model(shape, Dtype::kFloat16), UserError);
 }
 
 }  // namespace

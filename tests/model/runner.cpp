@@ -1,5 +1,6 @@
 #include "tests/model/runner.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace strait::model {
@@ -71,8 +72,8 @@ double relative_error(const std::vector<double>& a, const std::vector<double>& b
 template <class T>
 Runner<T>::Runner(const ModelShape& shape, const ReferenceInput& given,
                   const std::vector<std::vector<double>>& units, int threads)
-    : model(shape, sizeof(T) == 8 ? Dtype::kFloat64 : Dtype::kFloat32), input(given) {
-  settings.dtype = sizeof(T) == 8 ? Dtype::kFloat64 : Dtype::kFloat32;
+    : model(shape, kDtype), input(given) {
+  settings.dtype = kDtype;
   settings.threads = threads;
   settings.seed = input.seed;
   settings.training = input.training;
@@ -125,12 +126,12 @@ typename Runner<T>::Backward Runner<T>::backward(int64_t block, const std::vecto
   const BlockSizes size = sizes(block);
   const int64_t unit = model.shape().blocks[static_cast<size_t>(block)].unit;
   const int64_t elements = model.shape().units[static_cast<size_t>(unit)].elements;
-  Guarded gradient(elements * static_cast<int64_t>(sizeof(T))),
+  Guarded gradient(elements * static_cast<int64_t>(sizeof(Wide<T>))),
       workspace(size.backward_workspace_bytes);
   Guarded bundle(size.bundle_bytes), input_gradient(size.input_bytes),
       output_gradient(size.output_bytes);
-  std::fill_n(gradient.as<T>(), elements, static_cast<T>(options.start));
-  std::copy(dy.begin(), dy.end(), output_gradient.as<T>());
+  std::fill_n(gradient.as<Wide<T>>(), elements, static_cast<Wide<T>>(options.start));
+  std::ranges::copy(convert<T>(dy), output_gradient.as<T>());
   const std::vector<T> in = convert<T>(x);
   Call backward_call = call(block);
   backward_call.input = in.data();
@@ -160,7 +161,7 @@ typename Runner<T>::Backward Runner<T>::backward(int64_t block, const std::vecto
               input_gradient.intact() && output_gradient.intact() && saved.intact())
       << "block " << block;
   return {widen(result.as<T>(), size.input_bytes / static_cast<int64_t>(sizeof(T))),
-          widen(gradient.as<T>(), elements)};
+          widen(gradient.as<Wide<T>>(), elements)};
 }
 
 template <class T>
@@ -171,8 +172,9 @@ typename Runner<T>::Head Runner<T>::head(const std::vector<double>& x, bool with
   const int64_t unit = model.shape().blocks.back().unit;
   const int64_t elements = model.shape().units[static_cast<size_t>(unit)].elements;
   Guarded workspace(with_gradient ? size.backward_workspace_bytes : size.forward_workspace_bytes);
-  Guarded gradient(elements * static_cast<int64_t>(sizeof(T))), input_gradient(size.input_bytes);
-  std::fill_n(gradient.as<T>(), elements, static_cast<T>(start));
+  Guarded gradient(elements * static_cast<int64_t>(sizeof(Wide<T>))),
+      input_gradient(size.input_bytes);
+  std::fill_n(gradient.as<Wide<T>>(), elements, static_cast<Wide<T>>(start));
   const std::vector<T> in = convert<T>(x);
   Head result;
   Call head_call = call(block);
@@ -189,7 +191,7 @@ typename Runner<T>::Head Runner<T>::head(const std::vector<double>& x, bool with
   EXPECT_TRUE(workspace.intact() && gradient.intact() && input_gradient.intact());
   result.backward = {
       widen(input_gradient.as<T>(), size.input_bytes / static_cast<int64_t>(sizeof(T))),
-      widen(gradient.as<T>(), elements)};
+      widen(gradient.as<Wide<T>>(), elements)};
   return result;
 }
 
@@ -233,7 +235,7 @@ typename Runner<T>::Backward Runner<T>::tied_embedding(const std::vector<double>
                                                        Guarded& saved,
                                                        const std::vector<double>& dy,
                                                        bool accumulate) {
-  std::vector<T> gradient = convert<T>(begun);
+  std::vector<Wide<T>> gradient = convert<Wide<T>>(begun);
   const std::vector<T> output_gradient = convert<T>(dy);
   Guarded workspace(sizes(0).backward_workspace_bytes);
   Call backward_call = call(0);
@@ -249,5 +251,6 @@ typename Runner<T>::Backward Runner<T>::tied_embedding(const std::vector<double>
 
 template class Runner<float>;
 template class Runner<double>;
+template class Runner<Bfloat16>;
 
 }  // namespace strait::model

@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "strait/base/bfloat16.h"
 #include "strait/base/random.h"
 #include "strait/model/block.h"
 #include "tests/model/guarded.h"
@@ -30,7 +31,9 @@ double relative_error(const std::vector<double>& a, const std::vector<double>& b
 
 template <class T>
 std::vector<T> convert(const std::vector<double>& from) {
-  return {from.begin(), from.end()};
+  std::vector<T> to;
+  for (const double value : from) to.push_back(static_cast<T>(value));
+  return to;
 }
 template <class T>
 std::vector<double> widen(const T* from, int64_t count) {
@@ -40,6 +43,9 @@ std::vector<double> widen(const T* from, int64_t count) {
 template <class T>
 class Runner {
  public:
+  static constexpr Dtype kDtype = sizeof(T) == 8   ? Dtype::kFloat64
+                                  : sizeof(T) == 4 ? Dtype::kFloat32
+                                                   : Dtype::kBfloat16;
   Runner(const ModelShape& shape, const ReferenceInput& input,
          const std::vector<std::vector<double>>& units, int threads = 1);
 
@@ -87,5 +93,6 @@ class Runner {
 
 extern template class Runner<float>;
 extern template class Runner<double>;
+extern template class Runner<Bfloat16>;
 
 }  // namespace strait::model

@@ -128,6 +128,12 @@ TEST(Shape, ElementSizeScalesBytes) {
     EXPECT_EQ(twice.backward_workspace_bytes, 2 * single.backward_workspace_bytes);
     EXPECT_EQ(twice.output_bytes, 2 * single.output_bytes);
   }
+  // bf16: half, but for what stays fp32 (statistics, logits, sums of attention's backward).
+  const BlockSizes half = block_sizes(model, 1, 4, 8, Dtype::kBfloat16);
+  const BlockSizes full = block_sizes(model, 1, 4, 8, Dtype::kFloat32);
+  const int64_t statistics = 4 * (4 * 32 + 2 * 32);  // of 32 rows; of 2 heads
+  EXPECT_EQ(half.saved_bytes - statistics, (full.saved_bytes - statistics) / 2);
+  EXPECT_EQ(half.input_bytes, full.input_bytes / 2);
   EXPECT_EQ(cache_bytes(model, 3, 32, Dtype::kFloat32), 2 * 3 * 32 * 16 * 4);
 }
 

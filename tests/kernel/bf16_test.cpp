@@ -1,0 +1,320 @@
+// Kernels on bf16: those that only load and store it equal the fp32 kernel's rounded result bit for bit.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "strait/base/bfloat16.h"
+#include "strait/base/random.h"
+#include "strait/kernel/attention.h"
+#include "strait/kernel/dropout.h"
+#include "strait/kernel/elementwise.h"
+#include "strait/kernel/gemm.h"
+#include "strait/kernel/loss.h"
+#include "strait/kernel/norm.h"
+#include "tests/kernel/targets.h"
+
+namespace strait::kernel {
+namespace {
+
+std::vector<Bfloat16> random_narrow(int64_t count, uint64_t seed, double scale = 1.0) {
+  const RandomStream stream(seed, "test");
+  std::vector<Bfloat16> values(static_cast<size_t>(count));
+  for (size_t i = 0; i < values.size(); ++i) values[i] = Bfloat16(scale * stream.normal(i));
+  return values;
+}
+std::vector<float> widened(const std::vector<Bfloat16>& values) {
+  return {values.begin(), values.end()};
+}
+std::vector<uint16_t> bits_of(const std::vector<Bfloat16>& values) {
+  std::vector<uint16_t> bits;
+  for (const Bfloat16 value : values) bits.push_back(value.bits);
+  return bits;
+}
+std::vector<uint16_t> rounded_bits(const std::vector<float>& values) {
+  std::vector<uint16_t> bits;
+  for (const float value : values) bits.push_back(Bfloat16(value).bits);
+  return bits;
+}
+
+TEST(Bfloat16, RoundsToNearestEvenAndKeepsNaN) {
+  const auto round = [](float value) { return static_cast<float>(Bfloat16(value)); };
+  EXPECT_EQ(round(1.0f), 1.0f);
+  EXPECT_EQ(round(1.0f + 0x1p-8f), 1.0f);                    // tie to even, down
+  EXPECT_EQ(round(1.0f + 3 * 0x1p-8f), 1.0f + 4 * 0x1p-8f);  // tie to even, up
+  EXPECT_EQ(round(1.0f + 0x1.02p-8f), 1.0f + 0x1p-7f);
+  EXPECT_EQ(round(-0.0f), 0.0f);
+  EXPECT_TRUE(std::signbit(round(-0.0f)));
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(round(kInfinity), kInfinity);
+  EXPECT_EQ(round(std::numeric_limits<float>::max()), kInfinity);
+  EXPECT_EQ(round(-std::numeric_limits<float>::max()), -kInfinity);
+  EXPECT_TRUE(std::isnan(round(std::numeric_limits<float>::quiet_NaN())));
+  EXPECT_TRUE(std::isnan(round(std::bit_cast<float>(0x7f800001U))));
+}
+
+/// Every kernel stores through the same vector conversion: all exponents, ties, infinities, NaN.
+TEST(Bfloat16, VectorsRoundAsScalarsDo) {
+  on_every_target([] {
+    std::vector<float> all;
+    for (uint64_t word = 0; word < 0x100000000ULL; word += 0x3fff) {
+      all.push_back(std::bit_cast<float>(static_cast<uint32_t>(word)));
+      all.push_back(std::bit_cast<float>(static_cast<uint32_t>(word & 0xffff0000U) | 0x8000U));
+    }
+    // A product with one is exact, and so is what is left when nothing is added.
+    const int64_t count = static_cast<int64_t>(all.size());
+    const Bfloat16 one(1.0f);
+    std::vector<Bfloat16> narrow(all.size());
+    for (size_t i = 0; i < all.size(); ++i) narrow[i] = Bfloat16(all[i]);
+    std::vector<Bfloat16> out(all.size());
+    add_bias<Bfloat16>({1, count, narrow.data(), nullptr, out.data()});
+    for (size_t i = 0; i < all.size(); ++i) {
+      ASSERT_EQ(out[i].bits | (std::isnan(all[i]) ? 0x40 : 0), narrow[i].bits) << i;
+    }
+    static_cast<void>(one);
+    // Sums of two: the result has more digits than bf16 holds.
+    const auto x = random_narrow(4001, 1, 3.0), y = random_narrow(4001, 2, 0.02);
+    std::vector<Bfloat16> sum(x.size());
+    add_bias<Bfloat16>({1, 4001, x.data(), y.data(), sum.data()});
+    for (size_t i = 0; i < x.size(); ++i) {
+      ASSERT_EQ(sum[i].bits, Bfloat16(static_cast<float>(x[i]) + static_cast<float>(y[i])).bits);
+    }
+  });
+}
+
+TEST(Bfloat16Kernels, ElementwiseEqualsFloatRounded) {
+  on_every_target([] {
+    for (const int64_t count : {1, 3, 17, 401}) {
+      const auto x = random_narrow(count, 1, 2.0), gradient = random_narrow(count, 2);
+      auto wide_gradient = widened(gradient);
+      auto narrow_gradient = gradient;
+      std::vector<float> wide(x.size());
+      std::vector<Bfloat16> out(x.size()), again(x.size());
+      gelu<float>({count, widened(x).data(), wide.data()});
+      gelu<Bfloat16>({count, x.data(), out.data()});
+      EXPECT_EQ(bits_of(out), rounded_bits(wide));
+      gelu_backward<float>({count, widened(x).data(), wide_gradient.data(), wide.data()});
+      gelu_backward<Bfloat16>({count, x.data(), narrow_gradient.data(), again.data()});
+      EXPECT_EQ(bits_of(again), bits_of(out));
+      EXPECT_EQ(bits_of(narrow_gradient), rounded_bits(wide_gradient));
+
+      const DropoutMask mask(RandomStream(7, "dropout.test", 2, 3), 0.3);
+      dropout<float>({count, &mask, 5, widened(x).data(), widened(gradient).data(), wide.data()});
+      dropout<Bfloat16>({count, &mask, 5, x.data(), gradient.data(), out.data()});
+      // The compiler may or may not contract base + factor x: one unit in the last place of fp32.
+      for (size_t i = 0; i < out.size(); ++i) {
+        ASSERT_NEAR(static_cast<float>(out[i]), wide[i], 0x1.01p-8f * std::abs(wide[i]));
+      }
+      std::vector<float> sums(x.size(), 4.0f), wide_sums(x.size(), 4.0f);
+      column_sums<float>({1, count, 0, count, widened(x).data(), wide_sums.data(), true});
+      column_sums<Bfloat16>({1, count, 0, count, x.data(), sums.data(), true});
+      EXPECT_EQ(sums, wide_sums);
+    }
+  });
+}
+
+TEST(Bfloat16Kernels, NormEqualsFloatRounded) {
+  on_every_target([] {
+    for (const int64_t columns : {1, 2, 7, 16, 33, 100}) {
+      const int64_t rows = 5, count = rows * columns;
+      const auto x = random_narrow(count, 1), gradient = random_narrow(count, 2);
+      const auto weight = random_narrow(columns, 3), bias = random_narrow(columns, 4);
+      const auto residual = random_narrow(count, 5);
+      const auto wx = widened(x), wg = widened(gradient), ww = widened(weight), wb = widened(bias),
+                 wr = widened(residual);
+      std::vector<float> mean(rows), rstd(rows), wide_mean(rows), wide_rstd(rows), wide(count);
+      std::vector<Bfloat16> out(count), again(count);
+      layer_norm<float>({rows, columns, wx.data(), ww.data(), wb.data(), wide_mean.data(),
+                         wide_rstd.data(), wide.data()});
+      layer_norm<Bfloat16>({rows, columns, x.data(), weight.data(), bias.data(), mean.data(),
+                            rstd.data(), out.data()});
+      EXPECT_EQ(mean, wide_mean);
+      EXPECT_EQ(rstd, wide_rstd);
+      EXPECT_EQ(bits_of(out), rounded_bits(wide));
+      layer_norm_again<Bfloat16>({rows, columns, x.data(), weight.data(), bias.data(), mean.data(),
+                                  rstd.data(), again.data()});
+      EXPECT_EQ(bits_of(again), bits_of(out));
+      layer_norm_backward<float>({rows, columns, wx.data(), mean.data(), rstd.data(), ww.data(),
+                                  wg.data(), wr.data(), wide.data()});
+      layer_norm_backward<Bfloat16>({rows, columns, x.data(), mean.data(), rstd.data(),
+                                     weight.data(), gradient.data(), residual.data(), out.data()});
+      EXPECT_EQ(bits_of(out), rounded_bits(wide));
+      std::vector<float> a(columns, 2.0f), b(columns, 3.0f), c(columns, 2.0f), d(columns, 3.0f);
+      layer_norm_parameters<float>({rows, columns, 0, columns, wx.data(), mean.data(), rstd.data(),
+                                    wg.data(), a.data(), b.data(), true});
+      layer_norm_parameters<Bfloat16>({rows, columns, 0, columns, x.data(), mean.data(),
+                                       rstd.data(), gradient.data(), c.data(), d.data(), true});
+      EXPECT_EQ(a, c);
+      EXPECT_EQ(b, d);
+    }
+  });
+}
+
+TEST(Bfloat16Kernels, LossEqualsFloatsAndItsGradientIsRounded) {
+  on_every_target([] {
+    for (const int64_t vocabulary : {1, 2, 31, 32, 65, 1003}) {
+      for (const int32_t target : {-1, 0, static_cast<int32_t>(vocabulary - 1)}) {
+        std::vector<float> logits = widened(random_narrow(vocabulary, 1, 5.0)), wide = logits;
+        double loss = -1, wide_loss = -1;
+        cross_entropy<float>({vocabulary, wide.data(), target, true, 2.5, &wide_loss});
+        cross_entropy<Bfloat16>({vocabulary, logits.data(), target, true, 2.5, &loss});
+        EXPECT_EQ(loss, wide_loss);
+        const auto* first = reinterpret_cast<const Bfloat16*>(logits.data());
+        EXPECT_EQ(bits_of({first, first + vocabulary}), rounded_bits(wide));
+      }
+    }
+  });
+}
+
+struct NarrowGemmCase {
+  int64_t rows, columns, depth;
+  bool a_transposed, b_transposed, accumulate, bias;
+};
+
+template <class C>
+void check_narrow_gemm(const NarrowGemmCase& c, int threads) {
+  const int64_t a_stride = (c.a_transposed ? c.rows : c.depth) + 3;
+  const int64_t b_stride = (c.b_transposed ? c.depth : c.columns) + 5, c_stride = c.columns + 2;
+  const auto a = random_narrow(a_stride * (c.a_transposed ? c.depth : c.rows), 1);
+  const auto b = random_narrow(b_stride * (c.b_transposed ? c.columns : c.depth), 2);
+  const auto bias = random_narrow(c.columns, 3);
+  const auto before = random_narrow(c_stride * c.rows, 4);
+  std::vector<C> result;
+  for (const Bfloat16 value : before) result.push_back(static_cast<C>(static_cast<float>(value)));
+  gemm<Bfloat16, C>({c.rows,
+                     c.columns,
+                     c.depth,
+                     {a.data(), c.a_transposed ? 1 : a_stride, c.a_transposed ? a_stride : 1},
+                     {b.data(), c.b_transposed ? 1 : b_stride, c.b_transposed ? b_stride : 1},
+                     result.data(),
+                     c_stride,
+                     c.accumulate,
+                     c.bias ? bias.data() : nullptr},
+                    threads);
+  // fp32 sums of depth + 1 terms, subnormal products perhaps flushed; one rounding to C.
+  const double unit = sizeof(C) == 2 ? 0x1p-8 : 0x1p-24;
+  for (int64_t i = 0; i < c.rows; ++i) {
+    for (int64_t j = 0; j < c.columns; ++j) {
+      const double start = c.accumulate ? static_cast<float>(before[i * c_stride + j])
+                           : c.bias     ? static_cast<float>(bias[j])
+                                        : 0.0f;
+      double sum = start, size = std::abs(start);
+      for (int64_t k = 0; k < c.depth; ++k) {
+        const double term =
+            static_cast<double>(a[c.a_transposed ? k * a_stride + i : i * a_stride + k]) *
+            static_cast<double>(b[c.b_transposed ? j * b_stride + k : k * b_stride + j]);
+        sum += term;
+        size += std::abs(term);
+      }
+      const double bound =
+          static_cast<double>(c.depth + 2) * 0x1p-24 * size + unit * std::abs(sum) + 1e-30;
+      ASSERT_NEAR(static_cast<float>(result[i * c_stride + j]), sum, bound) << i << " " << j;
+    }
+  }
+  // What lies between the rows is left alone.
+  for (int64_t i = 0; i < c.rows; ++i) {
+    ASSERT_EQ(static_cast<float>(result[i * c_stride + c.columns]),
+              static_cast<float>(before[i * c_stride + c.columns]));
+  }
+}
+
+TEST(Bfloat16Kernels, GemmEqualsTheTripleLoop) {
+  on_every_target([] {
+    for (const int64_t rows : {1, 2, 12, 13, 150}) {
+      for (const int64_t columns : {1, 31, 33, 70}) {
+        for (const int64_t depth : {1, 4, 19, 260}) {
+          const int64_t mix = rows + columns + depth;
+          const NarrowGemmCase c{rows,         columns,     depth,       mix % 2 == 0,
+                                 mix % 3 == 0, mix % 5 < 2, mix % 5 == 4};
+          check_narrow_gemm<float>(c, 1 + static_cast<int>(mix % 3));
+          check_narrow_gemm<Bfloat16>(c, 1 + static_cast<int>(mix % 3));
+        }
+      }
+    }
+    for (const bool a : {false, true}) {
+      for (const bool b : {false, true}) {
+        check_narrow_gemm<float>({40, 600, 30, a, b, false, true}, 2);
+        check_narrow_gemm<Bfloat16>({40, 600, 30, a, b, false, true}, 2);
+      }
+    }
+  });
+}
+
+TEST(Bfloat16Kernels, GemmDoesNotDependOnThreads) {
+  const int64_t rows = 147, columns = 203, depth = 301;
+  const auto a = random_narrow(rows * depth, 1), b = random_narrow(columns * depth, 2);
+  std::vector<Bfloat16> one(rows * columns), many(rows * columns);
+  for (const int threads : {2, 3, 4}) {
+    gemm<Bfloat16>(
+        {rows, columns, depth, {a.data(), depth, 1}, {b.data(), 1, depth}, one.data(), columns}, 1);
+    gemm<Bfloat16>(
+        {rows, columns, depth, {a.data(), depth, 1}, {b.data(), 1, depth}, many.data(), columns},
+        threads);
+    EXPECT_EQ(bits_of(one), bits_of(many)) << threads;
+  }
+}
+
+/// Against fp32 attention on the same numbers. Probabilities and score gradients are rounded once (2^-8 each),
+/// results once more; delta comes from a rounded output: errors stay below three roundings of what is summed.
+TEST(Bfloat16Kernels, AttentionStaysNearFloats) {
+  on_every_target([] {
+    for (const bool documents : {false, true}) {
+      for (const int64_t width : {5, 32, 256}) {
+        for (const int64_t queries : {1, 64, 65, 150}) {
+          const int64_t stride = width + 4, count = queries * stride;
+          const auto q = random_narrow(count, 1), k = random_narrow(count, 2),
+                     v = random_narrow(count, 3), dout = random_narrow(count, 4);
+          std::vector<int32_t> starts(static_cast<size_t>(queries));
+          for (int64_t i = 0; i < queries; ++i)
+            starts[static_cast<size_t>(i)] = static_cast<int32_t>(i / 37 * 37);
+          const DropoutMask mask(RandomStream(3, "a"), 0.1);
+          const auto run = [&]<class T>(std::vector<T> tq, std::vector<T> tk, std::vector<T> tv,
+                                        std::vector<T> tdout) {
+            std::vector<T> out(count), dq(count), dk(count), dv(count);
+            std::vector<float> log_sum(queries), delta(queries), dq_sum(queries * width);
+            AttentionBackwardCall<T> call;
+            call.forward = {
+                queries,    0,         width,          tq.data(),
+                stride,     tk.data(), tv.data(),      stride,
+                out.data(), stride,    log_sum.data(), documents ? starts.data() : nullptr,
+                &mask,      6};
+            attention(call.forward);
+            call.out_gradient = tdout.data();
+            call.out_gradient_stride = call.gradient_stride = stride;
+            call.dq = dq.data();
+            call.dk = dk.data();
+            call.dv = dv.data();
+            call.delta = delta.data();
+            call.dq_sum = dq_sum.data();
+            attention_backward(call);
+            std::vector<std::vector<double>> results;
+            for (const auto* part : {&out, &dq, &dk, &dv}) {
+              std::vector<double>& to = results.emplace_back();
+              for (int64_t row = 0; row < queries; ++row) {
+                for (int64_t c = 0; c < width; ++c)
+                  to.push_back(static_cast<float>((*part)[row * stride + c]));
+              }
+            }
+            return results;
+          };
+          const auto narrow = run(q, k, v, dout);
+          const auto wide = run(widened(q), widened(k), widened(v), widened(dout));
+          for (size_t part = 0; part < 4; ++part) {
+            // One key: dq and dk vanish, their roundings do not; they are those of dout.
+            double difference = 0, norm = queries == 1 ? static_cast<double>(width) : 0.0;
+            for (size_t i = 0; i < wide[part].size(); ++i) {
+              difference += std::pow(narrow[part][i] - wide[part][i], 2);
+              norm += std::pow(wide[part][i], 2);
+            }
+            EXPECT_LE(std::sqrt(difference / norm), 3 * 0x1p-8)
+                << "part " << part << " queries " << queries << " width " << width;
+          }
+        }
+      }
+    }
+  });
+}
+
+}  // namespace
+}  // namespace strait::kernel
