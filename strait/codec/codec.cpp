@@ -162,7 +162,8 @@ int64_t encode(const CodecSpec& spec, const ConstValues& source, std::span<uint8
       [&](int64_t begin, int64_t end) {
         lost += plain ? copy_range(source, encoded.data(), begin, end)
                       : encode_range({spec, at(source.data, source.dtype, begin), source.dtype,
-                                      encoded.data(), source.elements, begin, end});
+                                      encoded.data(), source.elements, begin, end,
+                                      source.elements >= kPastCachesElements});
       });
   return lost;
 }

@@ -89,8 +89,9 @@ HWY_ATTR int64_t decode_vectors(const DecodeRange& range, const BlockScale& scal
   const auto step = hn::Set(d, scale.step), middle = hn::Set(d, scale.middle),
              shift = hn::Set(d, level_shift(range.spec));
   const int64_t first = i;
+  const uint8_t* const payload = range.encoded;
   for (; i + kLanes <= last; i += kLanes) {
-    auto value = read_codes<kKind>(range.encoded, i);
+    auto value = read_codes<kKind>(payload, i);
     if constexpr (kAsymmetric) value = hn::Add(value, shift);
     value = hn::Mul(value, step);
     if constexpr (kAsymmetric) value = hn::Add(value, middle);
@@ -110,8 +111,8 @@ HWY_ATTR int64_t bfloat16_vectors(const uint16_t* from, T* out, int64_t count) {
 
 /// Elements [first, last) of one block; out points to element `first`.
 template <CodecKind kKind, bool kAsymmetric, Put kPut, class T>
-void decode_block(const DecodeRange& range, T* out, int64_t first, int64_t last) {
-  const BlockScale scale = get_scale(range, first / range.spec.block);
+HWY_INLINE void decode_block(const DecodeRange& range, const BlockScale& scale, T* out,
+                             int64_t first, int64_t last) {
   const auto decode_one = [&](int64_t i) {
     put_float<kPut>(get_element(range.spec, range.encoded, scale, i), out + (i - first));
   };
@@ -123,10 +124,13 @@ void decode_block(const DecodeRange& range, T* out, int64_t first, int64_t last)
 
 template <CodecKind kKind, bool kAsymmetric, Put kPut, class T>
 void decode_blocks(const DecodeRange& range, T* out) {
+  const Scales<const uint8_t> scales(range.spec, range.encoded, range.elements);
   const int64_t block = range.spec.block;
-  for (int64_t first = range.begin, last; first < range.end; first = last) {
-    last = std::min((first / block + 1) * block, range.end);
-    decode_block<kKind, kAsymmetric, kPut>(range, out + (first - range.begin), first, last);
+  int64_t index = range.begin / block;
+  for (int64_t first = range.begin, last; first < range.end; first = last, ++index) {
+    last = std::min((index + 1) * block, range.end);
+    decode_block<kKind, kAsymmetric, kPut>(range, scales.get(index), out + (first - range.begin),
+                                           first, last);
   }
 }
 

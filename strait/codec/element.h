@@ -72,24 +72,26 @@ constexpr bool is_integer(CodecKind kind) {
   return kind == CodecKind::kInt8 || kind == CodecKind::kInt4;
 }
 
-/// Where the metadata of a block stands is defined here alone.
-inline void put_scale(const EncodeRange& range, const BlockScale& scale, int64_t block) {
-  uint8_t* steps = range.encoded + payload_bytes(range.spec, range.elements);
-  std::memcpy(steps + 4 * block, &scale.step, sizeof(float));
-  if (!range.spec.asymmetric) return;
-  uint8_t* middles = steps + 4 * num_blocks(range.spec, range.elements);
-  std::memcpy(middles + 4 * block, &scale.middle, sizeof(float));
-}
+/// Where the scales of a piece stand: unaligned fp32, `Byte` const or not.
+template <class Byte>
+struct Scales {
+  Byte* steps;
+  Byte* middles;  // null: symmetric
 
-inline BlockScale get_scale(const DecodeRange& range, int64_t block) {
-  const uint8_t* steps = range.encoded + payload_bytes(range.spec, range.elements);
-  BlockScale scale;
-  std::memcpy(&scale.step, steps + 4 * block, sizeof(float));
-  if (!range.spec.asymmetric) return scale;
-  const uint8_t* middles = steps + 4 * num_blocks(range.spec, range.elements);
-  std::memcpy(&scale.middle, middles + 4 * block, sizeof(float));
-  return scale;
-}
+  Scales(const CodecSpec& spec, Byte* encoded, int64_t elements)
+      : steps(encoded + payload_bytes(spec, elements)),
+        middles(spec.asymmetric ? steps + 4 * num_blocks(spec, elements) : nullptr) {}
+  void put(int64_t block, const BlockScale& scale) const {
+    std::memcpy(steps + 4 * block, &scale.step, sizeof(float));
+    if (middles) std::memcpy(middles + 4 * block, &scale.middle, sizeof(float));
+  }
+  BlockScale get(int64_t block) const {
+    BlockScale scale;
+    std::memcpy(&scale.step, steps + 4 * block, sizeof(float));
+    if (middles) std::memcpy(&scale.middle, middles + 4 * block, sizeof(float));
+    return scale;
+  }
+};
 
 /// Writes element `i` of a piece. Int4: elements of a byte in order, the even one first.
 inline void put_element(const CodecSpec& spec, uint8_t* encoded, const BlockScale& scale, int64_t i,

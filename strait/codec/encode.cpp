@@ -16,6 +16,9 @@
 HWY_BEFORE_NAMESPACE();
 namespace strait::codec::HWY_NAMESPACE {
 
+/// Elements fetched ahead into the second cache by the first pass: 32 KiB of fp32.
+constexpr int64_t kAheadElements = 8192;
+
 /// The ends of a block; `lost` elements are not finite.
 struct Ends {
   float low = 0.0f, high = 0.0f;
@@ -39,180 +42,263 @@ Ends finite_ends(const T* x, int64_t count) {
   return ends;
 }
 
+/// What the blocks of a range have in common.
+struct BlocksCall {
+  const EncodeRange& range;
+  Scales<uint8_t> scales;
+  float divisor;
+  bool past_caches;  // every vector of codes starts at a multiple of its size
+
+  explicit BlocksCall(const EncodeRange& what)
+      : range(what),
+        scales(what.spec, what.encoded, what.elements),
+        divisor(what.spec.asymmetric ? integer_range(what.spec).divisor
+                                     : symmetric_divisor(what.spec)),
+        past_caches(what.past_caches && what.spec.block % 64 == 0 &&
+                    reinterpret_cast<uintptr_t>(what.encoded) % 64 == 0) {}
+
+  /// Fixes and writes the scale of a block.
+  BlockScale put_scale(const Ends& ends, int64_t block) const {
+    const BlockScale scale = range.spec.asymmetric
+                                 ? asymmetric_scale(ends.low, ends.high, divisor)
+                                 : symmetric_scale(std::max(-ends.low, ends.high), divisor);
+    scales.put(block, scale);
+    return scale;
+  }
+};
+
+/// Elements [first, last) of a block one by one; x points to element `first`.
+template <class T>
+void put_elements(const BlocksCall& call, const BlockScale& scale, const T* x, int64_t first,
+                  int64_t last) {
+  for (int64_t i = first; i < last; ++i) {
+    const float value = read_float(x + (i - first));
+    put_element(call.range.spec, call.range.encoded, scale, i, std::isfinite(value) ? value : 0.0f);
+  }
+}
+
+template <class T>
+int64_t put_bfloat16(const T* x, uint8_t* out, int64_t count) {
+  int64_t lost = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    const float value = read_float(x + i);
+    const bool finite = std::isfinite(value);
+    const uint16_t bits = finite ? to_bfloat16(value) : uint16_t{0};
+    std::memcpy(out + 2 * i, &bits, sizeof(bits));
+    lost += !finite;
+  }
+  return lost;
+}
+
 #if HWY_TARGET == HWY_SCALAR
-
-template <class T>
-Ends symmetric_ends(const T* x, int64_t count) {
-  return finite_ends(x, count);
-}
-template <class T>
-Ends asymmetric_ends(const T* x, int64_t count) {
-  return finite_ends(x, count);
-}
-template <CodecKind kKind, bool kAsymmetric, class T>
-int64_t encode_vectors(const EncodeRange&, const BlockScale&, const T*, int64_t, int64_t) {
-  return 0;
-}
-template <class T>
-int64_t bfloat16_vectors(const T*, uint16_t*, int64_t, int64_t&) {
-  return 0;
-}
-
-#else
-
-/// -largest and largest.
-template <class T>
-HWY_ATTR Ends symmetric_ends(const T* x, int64_t count) {
-  const Signed d;
-  auto first = hn::Zero(d), second = hn::Zero(d);
-  int64_t i = 0;
-  for (; i + 2 * kLanes <= count; i += 2 * kLanes) {
-    first = hn::Max(first, size_bits(load_floats(x + i)));
-    second = hn::Max(second, size_bits(load_floats(x + i + kLanes)));
-  }
-  int32_t bits = hn::GetLane(hn::MaxOfLanes(d, hn::Max(first, second)));
-  for (; i < count; ++i)
-    bits = std::max(bits, std::bit_cast<int32_t>(read_float(x + i)) & 0x7fffffff);
-  if (bits >= kInfinityBits) return finite_ends(x, count);
-  const float largest = std::bit_cast<float>(bits);
-  return {-largest, largest, 0};
-}
-
-template <class T>
-HWY_ATTR Ends asymmetric_ends(const T* x, int64_t count) {
-  const Floats d;
-  const Signed di;
-  const float start = read_float(x);
-  auto low = hn::Set(d, start), high = low;
-  auto sizes = hn::Zero(di);
-  int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) {
-    const auto value = load_floats(x + i);
-    low = hn::Min(low, value);
-    high = hn::Max(high, value);
-    sizes = hn::Max(sizes, size_bits(value));
-  }
-  Ends ends{hn::GetLane(hn::MinOfLanes(d, low)), hn::GetLane(hn::MaxOfLanes(d, high)), 0};
-  int32_t bits = hn::GetLane(hn::MaxOfLanes(di, sizes));
-  for (; i < count; ++i) {
-    const float value = read_float(x + i);
-    bits = std::max(bits, std::bit_cast<int32_t>(value) & 0x7fffffff);
-    ends.low = std::min(ends.low, value);
-    ends.high = std::max(ends.high, value);
-  }
-  if (bits >= kInfinityBits || !std::isfinite(start)) return finite_ends(x, count);
-  return ends;
-}
-
-/// Codes of one vector, in 32-bit lanes.
-template <CodecKind kKind, bool kAsymmetric>
-HWY_INLINE SignedVector codes_of(FloatVector x, const BlockScale& scale, FloatVector shift) {
-  const Floats d;
-  if constexpr (kAsymmetric) x = hn::Sub(x, hn::Set(d, scale.middle));
-  auto scaled = hn::Mul(x, hn::Set(d, scale.inverse));
-  if constexpr (kAsymmetric) scaled = hn::Sub(scaled, shift);
-  if constexpr (!is_integer(kKind)) return to_fp8_codes<kKind>(scaled);
-  constexpr float kHalf = kKind == CodecKind::kInt8 ? 128.0f : 8.0f;
-  const auto kept = hn::Min(hn::Max(scaled, hn::Set(d, -kHalf)), hn::Set(d, kHalf - 1));
-  return hn::NearestInt(kept);
-}
-
-/// One vector's codes at element i of the payload; int4: i is even.
-template <CodecKind kKind>
-HWY_INLINE void store_codes(SignedVector codes, uint8_t* payload, int64_t i) {
-  if constexpr (kKind == CodecKind::kInt8) {
-    const hn::Rebind<int8_t, Floats> narrow;
-    hn::StoreU(hn::DemoteTo(narrow, codes), narrow, reinterpret_cast<int8_t*>(payload + i));
-  } else if constexpr (kKind == CodecKind::kInt4) {
-    // Even elements are the low halves of 64-bit lanes.
-    const hn::Repartition<uint64_t, Signed> pairs;
-    const hn::Rebind<uint8_t, decltype(pairs)> narrow;
-    const auto nibbles = hn::BitCast(pairs, hn::And(codes, hn::Set(Signed(), 15)));
-    hn::StoreU(hn::TruncateTo(narrow, hn::Or(nibbles, hn::ShiftRight<28>(nibbles))), narrow,
-               payload + i / 2);
-  } else {
-    const hn::Rebind<uint8_t, Floats> narrow;
-    hn::StoreU(hn::DemoteTo(narrow, codes), narrow, payload + i);
-  }
-}
-
-/// The whole vectors of a block of finite elements; returns how many elements that are.
-template <CodecKind kKind, bool kAsymmetric, class T>
-HWY_ATTR int64_t encode_vectors(const EncodeRange& range, const BlockScale& scale, const T* x,
-                                int64_t first, int64_t last) {
-  const auto shift = hn::Set(Floats(), level_shift(range.spec));
-  const int64_t count = last - first, ahead = std::min(range.end - last, range.spec.block);
-  int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) {
-    if (i < ahead) hwy::Prefetch(x + count + i);
-    store_codes<kKind>(codes_of<kKind, kAsymmetric>(load_floats(x + i), scale, shift),
-                       range.encoded, first + i);
-  }
-  return i;
-}
-
-/// The whole vectors of `count` elements; counts those that are not finite in `lost`.
-template <class T>
-HWY_ATTR int64_t bfloat16_vectors(const T* x, uint16_t* out, int64_t count, int64_t& lost) {
-  const Signed d;
-  auto sum = hn::Zero(d);
-  int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) {
-    const auto value = load_floats(x + i);
-    const auto finite = hn::Lt(size_bits(value), hn::Set(d, kInfinityBits));
-    sum = hn::Sub(sum, hn::VecFromMask(d, hn::Not(finite)));
-    store_bfloat16(hn::IfThenElseZero(finite, to_bfloat16_bits(value)), out + i);
-  }
-  lost += hn::GetLane(hn::SumOfLanes(d, sum));
-  return i;
-}
-
-#endif  // HWY_SCALAR
-
-/// Elements [first, last), one block; x points to element `first`.
-template <CodecKind kKind, bool kAsymmetric, class T>
-int64_t encode_block(const EncodeRange& range, const T* x, int64_t first, int64_t last) {
-  const CodecSpec& spec = range.spec;
-  const int64_t count = last - first;
-  const Ends ends = kAsymmetric ? asymmetric_ends(x, count) : symmetric_ends(x, count);
-  const BlockScale scale =
-      kAsymmetric ? asymmetric_scale(ends.low, ends.high, integer_range(spec).divisor)
-                  : symmetric_scale(std::max(-ends.low, ends.high), symmetric_divisor(spec));
-  put_scale(range, scale, first / spec.block);
-  int64_t i = 0;
-  if (ends.lost == 0 && (kKind != CodecKind::kInt4 || first % 2 == 0))
-    i = encode_vectors<kKind, kAsymmetric>(range, scale, x, first, last);
-  for (; i < count; ++i) {
-    const float value = read_float(x + i);
-    put_element(spec, range.encoded, scale, first + i, std::isfinite(value) ? value : 0.0f);
-  }
-  return ends.lost;
-}
 
 template <CodecKind kKind, bool kAsymmetric, class T>
 int64_t encode_blocks(const EncodeRange& range, const T* x) {
+  const BlocksCall call(range);
   int64_t lost = 0;
-  for (int64_t first = range.begin; first < range.end; first += range.spec.block) {
+  int64_t index = range.begin / range.spec.block;
+  for (int64_t first = range.begin; first < range.end; first += range.spec.block, ++index) {
     const int64_t last = std::min(first + range.spec.block, range.end);
-    lost += encode_block<kKind, kAsymmetric>(range, x + (first - range.begin), first, last);
+    const Ends ends = finite_ends(x + (first - range.begin), last - first);
+    put_elements(call, call.put_scale(ends, index), x + (first - range.begin), first, last);
+    lost += ends.lost;
   }
   return lost;
 }
 
 template <class T>
 int64_t encode_bfloat16(const EncodeRange& range, const T* x) {
-  const int64_t count = range.end - range.begin;
-  uint16_t* out = reinterpret_cast<uint16_t*>(range.encoded + 2 * range.begin);
-  int64_t lost = 0;
-  for (int64_t i = bfloat16_vectors(x, out, count, lost); i < count; ++i) {
-    const float value = read_float(x + i);
-    const bool finite = std::isfinite(value);
-    const uint16_t bits = finite ? to_bfloat16(value) : uint16_t{0};
-    std::memcpy(out + i, &bits, sizeof(bits));
-    lost += !finite;
+  return put_bfloat16(x, range.encoded + 2 * range.begin, range.end - range.begin);
+}
+
+#else
+
+/// Fetches the lines of `kCount` elements into the second cache.
+template <int64_t kCount, class T>
+HWY_INLINE void fetch(const T* x) {
+  constexpr int64_t kLine = 64 / static_cast<int64_t>(sizeof(T));
+  for (int64_t i = 0; i < kCount; i += kLine) __builtin_prefetch(x + i, 0, 2);
+}
+
+/// Finds the ends of one block vector by vector.
+template <bool kAsymmetric, class T>
+struct EndsFinder {
+  const T* x;
+  SignedVector sizes = hn::Zero(Signed());
+  FloatVector low, high;  // asymmetric
+
+  HWY_INLINE explicit EndsFinder(const T* block) : x(block) {
+    low = high = hn::Set(Floats(), kAsymmetric ? read_float(x) : 0.0f);
   }
+  HWY_INLINE void add(int64_t i) {
+    const FloatVector value = load_floats(x + i);
+    sizes = hn::Max(sizes, size_bits(value));
+    if constexpr (kAsymmetric) {
+      low = hn::Min(low, value);
+      high = hn::Max(high, value);
+    }
+  }
+  /// The ends of `count` elements, of which `done` were added.
+  HWY_INLINE Ends finish(int64_t done, int64_t count) {
+    for (; done + kLanes <= count; done += kLanes) add(done);
+    int32_t bits = hn::GetLane(hn::MaxOfLanes(Signed(), sizes));
+    Ends ends;
+    if constexpr (kAsymmetric) {
+      ends.low = hn::GetLane(hn::MinOfLanes(Floats(), low));
+      ends.high = hn::GetLane(hn::MaxOfLanes(Floats(), high));
+    }
+    for (int64_t i = done; i < count; ++i) {
+      const float value = read_float(x + i);
+      bits = std::max(bits, std::bit_cast<int32_t>(value) & 0x7fffffff);
+      ends.low = std::min(ends.low, value);
+      ends.high = std::max(ends.high, value);
+    }
+    if (bits >= kInfinityBits) return finite_ends(x, count);
+    if constexpr (!kAsymmetric) {
+      ends.high = std::bit_cast<float>(bits);
+      ends.low = -ends.high;
+    }
+    return ends;
+  }
+};
+
+/// Codes of one vector of finite elements, in the lowest 8 bits of 32-bit lanes (int4: 4 bits).
+template <CodecKind kKind, bool kAsymmetric>
+HWY_INLINE hn::Vec<Unsigned> codes_of(FloatVector x, const BlockScale& scale, FloatVector shift) {
+  const Floats d;
+  if constexpr (kAsymmetric) x = hn::Sub(x, hn::Set(d, scale.middle));
+  auto scaled = hn::Mul(x, hn::Set(d, scale.inverse));
+  if constexpr (!is_integer(kKind)) {
+    return hn::BitCast(Unsigned(), to_fp8_codes<kKind>(scaled));
+  } else {
+    if constexpr (kAsymmetric) scaled = hn::Sub(scaled, shift);
+    constexpr float kHighest = kKind == CodecKind::kInt8 ? 127.0f : 7.0f;
+    // The lowest level needs no bound: no finite element of the block lies half a step below it.
+    scaled = hn::Min(scaled, hn::Set(d, kHighest));
+    // The last place of numbers around this one is 1, so the sum is rounded to a whole number.
+    return hn::BitCast(Unsigned(), hn::Add(scaled, hn::Set(d, 0x1.8p23f)));
+  }
+}
+
+/// Stores `bytes`, past the caches where that is asked for and the vector is large enough.
+template <class D>
+HWY_INLINE void store_bytes(D d, hn::Vec<D> bytes, hn::TFromD<D>* out, bool past_caches) {
+  if constexpr (hn::MaxLanes(D()) * sizeof(hn::TFromD<D>) >= 16) {
+    if (past_caches) return hn::Stream(bytes, d, out);
+  }
+  hn::StoreU(bytes, d, out);
+}
+
+/// Int4: both codes of a 64-bit lane in its lowest byte, the first one low.
+HWY_INLINE hn::Vec<Unsigned> join_nibbles(hn::Vec<Unsigned> codes) {
+  const hn::Repartition<uint64_t, Unsigned> pairs;
+  const auto nibbles = hn::BitCast(pairs, hn::And(codes, hn::Set(Unsigned(), 15)));
+  return hn::BitCast(Unsigned(), hn::Or(nibbles, hn::ShiftRight<28>(nibbles)));
+}
+
+/// Encodes one block of finite elements step by step.
+template <CodecKind kKind, bool kAsymmetric, class T>
+struct BlockEncoder {
+  const T* x;
+  uint8_t* out;  // the block's payload
+  BlockScale scale;
+  FloatVector shift;
+  bool past_caches;
+
+  /// Elements of a step: those whose codes fill a quarter of a vector.
+  static constexpr int64_t kStep = kKind == CodecKind::kInt4 ? 2 * kLanes : kLanes;
+
+  HWY_INLINE hn::Vec<Unsigned> codes(int64_t i) const {
+    return codes_of<kKind, kAsymmetric>(load_floats(x + i), scale, shift);
+  }
+  HWY_INLINE void step(int64_t i) const {
+    const hn::Rebind<uint8_t, Unsigned> narrow;
+    if constexpr (kKind == CodecKind::kInt4) {
+      const auto low = join_nibbles(codes(i)), high = join_nibbles(codes(i + kLanes));
+      const auto bytes = hn::TruncateTo(narrow, hn::ConcatEven(Unsigned(), high, low));
+      store_bytes(narrow, bytes, out + i / 2, past_caches);
+    } else {
+      store_bytes(narrow, hn::TruncateTo(narrow, codes(i)), out + i, past_caches);
+    }
+  }
+};
+
+/// One block of a range: elements [first, last); x points to element `first`.
+template <class T>
+struct Block {
+  const T* x;
+  int64_t index, first, last;
+};
+
+/// Encodes a block, whose ends are known, and finds the ends of the next one on the way, so that
+/// memory never waits.
+template <CodecKind kKind, bool kAsymmetric, class T>
+HWY_INLINE Ends encode_block(const BlocksCall& call, const Block<T>& block, const Ends& ends) {
+  using Encoder = BlockEncoder<kKind, kAsymmetric, T>;
+  const EncodeRange& range = call.range;
+  const auto [x, index, first, last] = block;
+  const BlockScale scale = call.put_scale(ends, index);
+  const Encoder encoder{x, range.encoded + (kKind == CodecKind::kInt4 ? first / 2 : first), scale,
+                        hn::Set(Floats(), level_shift(range.spec)), call.past_caches};
+  const int64_t count = last - first, next_count = std::min(range.spec.block, range.end - last);
+  const T* const ahead = last + kAheadElements <= range.end ? x + kAheadElements : x;
+  const bool by_vectors = ends.lost == 0 && (kKind != CodecKind::kInt4 || first % 2 == 0);
+  EndsFinder<kAsymmetric, T> finder(next_count > 0 ? x + count : x);
+  int64_t i = 0, found = 0;
+  if (by_vectors && next_count == count) {
+    for (; i + Encoder::kStep <= count; i += Encoder::kStep) {
+      fetch<Encoder::kStep>(ahead + i);
+      encoder.step(i);
+      for (int64_t k = 0; k < Encoder::kStep; k += kLanes) finder.add(i + k);
+    }
+    found = i;
+  } else if (by_vectors) {
+    for (; i + Encoder::kStep <= count; i += Encoder::kStep) encoder.step(i);
+  }
+  if (i < count) put_elements(call, scale, x + i, first + i, last);
+  return finder.finish(found, next_count);
+}
+
+template <CodecKind kKind, bool kAsymmetric, class T>
+int64_t encode_blocks(const EncodeRange& range, const T* x) {
+  const BlocksCall call(range);
+  const int64_t size = range.spec.block;
+  Ends ends = EndsFinder<kAsymmetric, T>(x).finish(0, std::min(size, range.end - range.begin));
+  int64_t lost = 0, index = range.begin / size;
+  for (int64_t first = range.begin; first < range.end; first += size, ++index) {
+    lost += ends.lost;
+    const int64_t last = std::min(first + size, range.end);
+    ends = encode_block<kKind, kAsymmetric, T>(
+        call, {x + (first - range.begin), index, first, last}, ends);
+  }
+  if (call.past_caches) hwy::FlushStream();
   return lost;
 }
+
+template <class T>
+int64_t encode_bfloat16(const EncodeRange& range, const T* x) {
+  const Signed d;
+  const hn::Rebind<uint16_t, Floats> narrow;
+  const int64_t count = range.end - range.begin;
+  uint16_t* out = reinterpret_cast<uint16_t*>(range.encoded + 2 * range.begin);
+  const bool past_caches = range.past_caches && reinterpret_cast<uintptr_t>(out) % 64 == 0;
+  auto lost = hn::Zero(d);
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    fetch<kLanes>(x + std::min(i + kAheadElements, count - kLanes));
+    const auto value = load_floats(x + i);
+    const auto finite = hn::Lt(size_bits(value), hn::Set(d, kInfinityBits));
+    lost = hn::Sub(lost, hn::VecFromMask(d, hn::Not(finite)));
+    const auto bits = hn::IfThenElseZero(finite, to_bfloat16_bits(value));
+    store_bytes(narrow, hn::TruncateTo(narrow, hn::BitCast(Unsigned(), bits)), out + i,
+                past_caches);
+  }
+  if (past_caches) hwy::FlushStream();
+  return hn::GetLane(hn::SumOfLanes(d, lost)) +
+         put_bfloat16(x + i, reinterpret_cast<uint8_t*>(out + i), count - i);
+}
+
+#endif  // HWY_SCALAR
 
 template <class T>
 int64_t encode_values(const EncodeRange& range, const T* x) {

@@ -16,6 +16,7 @@ struct EncodeRange {
   Dtype dtype;
   uint8_t* encoded;  // the whole piece
   int64_t elements, begin, end;
+  bool past_caches = false;  // the piece is too large to be kept by them anyway
 };
 /// Number of elements that are not finite.
 int64_t encode_range(const EncodeRange& range);

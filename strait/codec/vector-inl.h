@@ -57,7 +57,7 @@ HWY_INLINE SignedVector to_bfloat16_bits(FloatVector x) {
 
 HWY_INLINE void store_bfloat16(SignedVector bits, uint16_t* out) {
   const hn::Rebind<uint16_t, Floats> narrow;
-  hn::StoreU(hn::DemoteTo(narrow, bits), narrow, out);
+  hn::StoreU(hn::TruncateTo(narrow, hn::BitCast(Unsigned(), bits)), narrow, out);
 }
 
 /// Codes of 8-bit floats in 32-bit lanes; as to_fp8.
