@@ -16,9 +16,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace strait::codec::HWY_NAMESPACE {
 
-/// Elements fetched ahead into the second cache by the first pass: 32 KiB of fp32.
-constexpr int64_t kAheadElements = 8192;
-
 /// The ends of a block; `lost` elements are not finite.
 struct Ends {
   float low = 0.0f, high = 0.0f;
@@ -54,7 +51,7 @@ struct BlocksCall {
         scales(what.spec, what.encoded, what.elements),
         divisor(what.spec.asymmetric ? integer_range(what.spec).divisor
                                      : symmetric_divisor(what.spec)),
-        past_caches(what.past_caches && what.spec.block % 64 == 0 &&
+        past_caches(what.past_caches && what.spec.block % 128 == 0 &&
                     reinterpret_cast<uintptr_t>(what.encoded) % 64 == 0) {}
 
   /// Fixes and writes the scale of a block.
@@ -113,11 +110,18 @@ int64_t encode_bfloat16(const EncodeRange& range, const T* x) {
 
 #else
 
-/// Fetches the lines of `kCount` elements into the second cache.
-template <int64_t kCount, class T>
-HWY_INLINE void fetch(const T* x) {
-  constexpr int64_t kLine = 64 / static_cast<int64_t>(sizeof(T));
-  for (int64_t i = 0; i < kCount; i += kLine) __builtin_prefetch(x + i, 0, 2);
+constexpr int64_t kFetched = 64;
+
+/// Fetches kFetched elements that will be read about 16 KiB after element `i` of `count` ones. The
+/// lines of several pages take turns, because one page at a time does not keep memory busy.
+template <class T>
+HWY_INLINE void fetch_ahead(const T* x, uint64_t i, uint64_t count) {
+  constexpr uint64_t kLine = 64 / sizeof(T), kPage = 4096 / sizeof(T),
+                     kPages = kFetched / kLine < 4 ? kFetched / kLine : 4, kGroup = kPages * kPage;
+  const uint64_t place = i % kGroup, target = i - place + kGroup + place / kPages / kLine * kLine;
+  if (target + kGroup > count) return;
+  for (uint64_t k = 0; k < kFetched / kLine; ++k)
+    __builtin_prefetch(x + target + k % kPages * kPage + k / kPages * kLine, 0, 2);
 }
 
 /// Finds the ends of one block vector by vector.
@@ -180,13 +184,10 @@ HWY_INLINE hn::Vec<Unsigned> codes_of(FloatVector x, const BlockScale& scale, Fl
   }
 }
 
-/// Stores `bytes`, past the caches where that is asked for and the vector is large enough.
+/// Stores a whole vector of bytes, past the caches where that is asked for.
 template <class D>
 HWY_INLINE void store_bytes(D d, hn::Vec<D> bytes, hn::TFromD<D>* out, bool past_caches) {
-  if constexpr (hn::MaxLanes(D()) * sizeof(hn::TFromD<D>) >= 16) {
-    if (past_caches) return hn::Stream(bytes, d, out);
-  }
-  hn::StoreU(bytes, d, out);
+  past_caches ? hn::Stream(bytes, d, out) : hn::StoreU(bytes, d, out);
 }
 
 /// Int4: both codes of a 64-bit lane in its lowest byte, the first one low.
@@ -195,6 +196,8 @@ HWY_INLINE hn::Vec<Unsigned> join_nibbles(hn::Vec<Unsigned> codes) {
   const auto nibbles = hn::BitCast(pairs, hn::And(codes, hn::Set(Unsigned(), 15)));
   return hn::BitCast(Unsigned(), hn::Or(nibbles, hn::ShiftRight<28>(nibbles)));
 }
+
+using Quarter = hn::Rebind<uint8_t, Unsigned>;
 
 /// Encodes one block of finite elements step by step.
 template <CodecKind kKind, bool kAsymmetric, class T>
@@ -205,21 +208,29 @@ struct BlockEncoder {
   FloatVector shift;
   bool past_caches;
 
-  /// Elements of a step: those whose codes fill a quarter of a vector.
-  static constexpr int64_t kStep = kKind == CodecKind::kInt4 ? 2 * kLanes : kLanes;
+  /// Elements whose codes fill a quarter of a vector, and a whole one.
+  static constexpr int64_t kQuarter = kKind == CodecKind::kInt4 ? 2 * kLanes : kLanes;
+  static constexpr int64_t kStep = 4 * kQuarter;
 
   HWY_INLINE hn::Vec<Unsigned> codes(int64_t i) const {
     return codes_of<kKind, kAsymmetric>(load_floats(x + i), scale, shift);
   }
-  HWY_INLINE void step(int64_t i) const {
-    const hn::Rebind<uint8_t, Unsigned> narrow;
+  HWY_INLINE hn::Vec<Quarter> quarter(int64_t i) const {
     if constexpr (kKind == CodecKind::kInt4) {
       const auto low = join_nibbles(codes(i)), high = join_nibbles(codes(i + kLanes));
-      const auto bytes = hn::TruncateTo(narrow, hn::ConcatEven(Unsigned(), high, low));
-      store_bytes(narrow, bytes, out + i / 2, past_caches);
+      return hn::TruncateTo(Quarter(), hn::ConcatEven(Unsigned(), high, low));
     } else {
-      store_bytes(narrow, hn::TruncateTo(narrow, codes(i)), out + i, past_caches);
+      return hn::TruncateTo(Quarter(), codes(i));
     }
+  }
+  HWY_INLINE uint8_t* at(int64_t i) const { return out + (kKind == CodecKind::kInt4 ? i / 2 : i); }
+  HWY_INLINE void quarter_step(int64_t i) const { hn::StoreU(quarter(i), Quarter(), at(i)); }
+  HWY_INLINE void step(int64_t i) const {
+    const hn::Twice<Quarter> half;
+    const hn::Twice<decltype(half)> whole;
+    const auto low = hn::Combine(half, quarter(i + kQuarter), quarter(i));
+    const auto high = hn::Combine(half, quarter(i + 3 * kQuarter), quarter(i + 2 * kQuarter));
+    store_bytes(whole, hn::Combine(whole, high, low), at(i), past_caches);
   }
 };
 
@@ -241,19 +252,26 @@ HWY_INLINE Ends encode_block(const BlocksCall& call, const Block<T>& block, cons
   const Encoder encoder{x, range.encoded + (kKind == CodecKind::kInt4 ? first / 2 : first), scale,
                         hn::Set(Floats(), level_shift(range.spec)), call.past_caches};
   const int64_t count = last - first, next_count = std::min(range.spec.block, range.end - last);
-  const T* const ahead = last + kAheadElements <= range.end ? x + kAheadElements : x;
   const bool by_vectors = ends.lost == 0 && (kKind != CodecKind::kInt4 || first % 2 == 0);
   EndsFinder<kAsymmetric, T> finder(next_count > 0 ? x + count : x);
   int64_t i = 0, found = 0;
   if (by_vectors && next_count == count) {
+    const int64_t start = first - range.begin;
+    for (int64_t k = 0; count % kFetched == 0 && k < count % Encoder::kStep; k += kFetched)
+      fetch_ahead(x - start, start + k, range.end - range.begin);
     for (; i + Encoder::kStep <= count; i += Encoder::kStep) {
-      fetch<Encoder::kStep>(ahead + i);
+      for (int64_t k = 0; k < Encoder::kStep; k += kFetched)
+        fetch_ahead(x - start, start + i + k, range.end - range.begin);
       encoder.step(i);
       for (int64_t k = 0; k < Encoder::kStep; k += kLanes) finder.add(i + k);
     }
+    for (; i + Encoder::kQuarter <= count; i += Encoder::kQuarter) {
+      encoder.quarter_step(i);
+      for (int64_t k = 0; k < Encoder::kQuarter; k += kLanes) finder.add(i + k);
+    }
     found = i;
   } else if (by_vectors) {
-    for (; i + Encoder::kStep <= count; i += Encoder::kStep) encoder.step(i);
+    for (; i + Encoder::kQuarter <= count; i += Encoder::kQuarter) encoder.quarter_step(i);
   }
   if (i < count) put_elements(call, scale, x + i, first + i, last);
   return finder.finish(found, next_count);
@@ -279,19 +297,23 @@ template <class T>
 int64_t encode_bfloat16(const EncodeRange& range, const T* x) {
   const Signed d;
   const hn::Rebind<uint16_t, Floats> narrow;
+  const hn::Twice<decltype(narrow)> whole;
   const int64_t count = range.end - range.begin;
   uint16_t* out = reinterpret_cast<uint16_t*>(range.encoded + 2 * range.begin);
   const bool past_caches = range.past_caches && reinterpret_cast<uintptr_t>(out) % 64 == 0;
   auto lost = hn::Zero(d);
   int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) {
-    fetch<kLanes>(x + std::min(i + kAheadElements, count - kLanes));
-    const auto value = load_floats(x + i);
+  const auto rounded = [&](int64_t at) {
+    const auto value = load_floats(x + at);
     const auto finite = hn::Lt(size_bits(value), hn::Set(d, kInfinityBits));
     lost = hn::Sub(lost, hn::VecFromMask(d, hn::Not(finite)));
     const auto bits = hn::IfThenElseZero(finite, to_bfloat16_bits(value));
-    store_bytes(narrow, hn::TruncateTo(narrow, hn::BitCast(Unsigned(), bits)), out + i,
-                past_caches);
+    return hn::TruncateTo(narrow, hn::BitCast(Unsigned(), bits));
+  };
+  for (; i + 2 * kLanes <= count; i += 2 * kLanes) {
+    if (i % kFetched == 0) fetch_ahead(x, i, count);
+    const auto low = rounded(i), high = rounded(i + kLanes);
+    store_bytes(whole, hn::Combine(whole, high, low), out + i, past_caches);
   }
   if (past_caches) hwy::FlushStream();
   return hn::GetLane(hn::SumOfLanes(d, lost)) +
