@@ -11,6 +11,7 @@
 #include "strait/cli/plan_text.h"
 #include "strait/measure/bench.h"
 #include "strait/measure/bench_checkpoint.h"
+#include "strait/measure/bench_codec.h"
 #include "strait/measure/bench_collective.h"
 #include "strait/measure/bench_step.h"
 #include "strait/measure/probe.h"
@@ -52,6 +53,16 @@ measure::CollectiveCase collective_case(const cli::Command& command) {
       dtype_of(cli::case_text(command, "dtype", "fp32"), {Dtype::kFloat32, Dtype::kFloat64});
   collective.codec = cli::case_text(command, "codec", collective.codec);
   return collective;
+}
+
+measure::CodecCase codec_case(const cli::Command& command) {
+  measure::CodecCase codec;
+  codec.codec = cli::case_text(command, "codec", codec.codec);
+  codec.direction = cli::case_text(command, "direction", codec.direction);
+  codec.elements = cli::case_number(command, "elements", codec.elements);
+  codec.dtype = dtype_of(cli::case_text(command, "dtype", "fp32"),
+                         {Dtype::kFloat32, Dtype::kBfloat16, Dtype::kFloat64});
+  return codec;
 }
 
 std::vector<measure::BenchRow> checkpoint_rows(const cli::Command& command) {
@@ -146,6 +157,8 @@ Json bench_command(const cli::Command& command, cli::Output& output) {
     report.rows.push_back(gemm_row(command));
   else if (command.subject == "collective")
     report.rows.push_back(measure::bench_collective(collective_case(command)));
+  else if (command.subject == "codec")
+    report.rows = measure::bench_codec(codec_case(command));
   else if (command.subject == "checkpoint")
     report.rows = checkpoint_rows(command);
   else

@@ -54,6 +54,16 @@ const std::vector<Subject>& subjects() {
         {"context", true, {}, "tokens per sequence"},
         {"precision", false, {"fp32", "fp64"}, "compute type"},
         {"threads", true, {}, "compute threads"}}},
+      {"codec",
+       "Codecs on one core",
+       "strait bench codec --codec int8/2048 --direction encode --elements 134217728",
+       {{"codec", false, {}, "codec; all kinds when it is left out"},
+        {"direction",
+         false,
+         {"encode", "decode", "decode-add"},
+         "what is timed; all when left out"},
+        {"elements", true, {}, "length of the buffer"},
+        {"dtype", false, {"fp32", "bf16", "fp64"}, "element type"}}},
       {"collective",
        "Collectives between ranks",
        "strait bench collective --operation all-gather --ranks 2 --bytes 67108864",
@@ -333,8 +343,8 @@ void check_case_keys(const Command& command) {
   const Subject* subject = find_subject(command.subject);
   if (!subject)
     refuse(
-        "bench needs a subject: gemm, step, collective or checkpoint; for example: strait bench "
-        "gemm",
+        "bench needs a subject: gemm, step, codec, collective or checkpoint; for example: strait "
+        "bench gemm",
         "bench");
   for (const CaseKey& key : subject->keys) {
     const auto given = command.case_keys.find(key.name);

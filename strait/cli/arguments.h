@@ -33,7 +33,7 @@ struct Command {
   std::string trace, plot;        // simulate
   bool print = false;             // verify --print
   SampleArguments sample;
-  std::string subject;  // bench: gemm | step | collective
+  std::string subject;  // bench: gemm | step | codec | ...
   std::map<std::string, std::string>
       case_keys;  // bench: what was given, e.g. {"micro_batch_size", "4"}
 };

@@ -92,7 +92,7 @@ TEST(Arguments, BenchCases) {
   EXPECT_EQ(case_text(step, "dtype", "x"), "x");
   EXPECT_EQ(case_number(step, "ranks", 3), 3);
   EXPECT_EQ(step.json, "-");
-  for (const std::string subject : {"gemm", "step", "collective", "checkpoint"})
+  for (const std::string subject : {"gemm", "step", "codec", "collective", "checkpoint"})
     for (const std::string& key : case_key_names(subject)) {  // each case key is a flag
       std::string flag = "--" + key;
       std::replace(flag.begin(), flag.end(), '_', '-');
@@ -101,6 +101,7 @@ TEST(Arguments, BenchCases) {
       if (key == "operation") good = "all-reduce";
       if (key == "backend") good = "threads";
       if (key == "codec") good = "none";
+      if (key == "direction") good = "encode";
       EXPECT_EQ(parse({"bench", subject, flag, good}).case_keys.at(key), good);
     }
   EXPECT_EQ(case_key_names("gemm"), (Words{"m", "n", "k", "dtype", "threads"}));
@@ -119,7 +120,7 @@ TEST(Arguments, HelpHasAnExampleForEveryCommand) {
     EXPECT_THAT(help, HasSubstr("Example:\n  strait " + name));
     EXPECT_THAT(help, HasSubstr("--json"));
   }
-  for (const std::string subject : {"gemm", "step", "collective"})
+  for (const std::string subject : {"gemm", "step", "codec", "collective"})
     EXPECT_THAT(parse({"bench", subject, "--help"}).text,
                 HasSubstr("Example:\n  strait bench " + subject));
   EXPECT_THAT(parse({"--version"}).text, HasSubstr("strait "));
@@ -153,7 +154,7 @@ TEST(Arguments, WrongOnesNameTheNearest) {
               HasSubstr("nearest valid value is 0"));
   EXPECT_THAT(error_of({"sample", "x", "--temperature", "nan"}), HasSubstr("--temperature"));
   EXPECT_THAT(error_of({"sample", "x", "--tokens", "0"}), HasSubstr("nearest valid value is 1"));
-  EXPECT_THAT(error_of({"bench"}), HasSubstr("gemm, step, collective or checkpoint"));
+  EXPECT_THAT(error_of({"bench"}), HasSubstr("gemm, step, codec, collective or checkpoint"));
   EXPECT_THAT(error_of({"bench", "gem"}), HasSubstr("nearest is \"gemm\""));
   EXPECT_THAT(error_of({"bench", "gemm", "--mm", "3"}),
               HasSubstr("no flag --mm; the nearest is --m"));
