@@ -35,7 +35,7 @@ Json sample_command(const cli::Command& command, cli::Output& output) {
   const Run run = parse_run(reader.read_text("run.toml"), reader.path() + "/run.toml");
   const auto tokenizer =
       parse_tokenizer(reader.read_text("tokenizer.json"), reader.path() + "/tokenizer.json");
-  const ModelShape shape = gpt2_shape(run.model.shape, tokenizer->vocabulary_size());
+  const ModelShape shape = model_shape(run.model, tokenizer->vocabulary_size());
   checkpoint::require_same_units(reader.manifest(), checkpoint::unit_records(shape), reader.path());
   const auto worlds = comm::make_thread_worlds(1, one_rank());
   const int threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));

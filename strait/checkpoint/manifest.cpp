@@ -231,6 +231,7 @@ Json model_json(const ModelOptions& model, int64_t vocabulary) {
                        {"bias", shape.bias},
                        {"dropout", shape.dropout},
                        {"tied_head", shape.tied_head},
+                       {"norm_eps", shape.norm_eps},
                        {"vocabulary", vocabulary}});
 }
 

@@ -95,30 +95,51 @@ Rows general_keys() {
 Rows model_keys() {
   constexpr auto model = &Run::model;
   constexpr auto shape = &ModelOptions::shape;
+  constexpr auto rope = &ShapeOptions::rope;
   const char* filled = "model.preset";
   return {
       {"model.preset", kField<model, &ModelOptions::preset>, any(),
        "Named model that fills the keys of this section that are not written."},
-      {"model.family", kField<model, &ModelOptions::family>, one_of({"gpt2"}, {"llama", "unet"}),
+      {"model.family", kField<model, &ModelOptions::family>, one_of({"gpt2", "llama"}, {"unet"}),
        "Architecture.", filled},
       {"model.shape.layers", kField<model, shape, &ShapeOptions::layers>, between(1, 1e5),
        "Transformer blocks.", filled},
       {"model.shape.heads", kField<model, shape, &ShapeOptions::heads>, between(1, 1e5),
        "Attention heads; they divide the width.", filled},
       {"model.shape.kv_heads", kField<model, shape, &ShapeOptions::kv_heads>, between(1, 1e5),
-       "Key/value heads; gpt2: equal to heads, and follows heads when it is not written.", filled},
+       "Key/value heads; they divide the heads; gpt2: equal to heads. Follow heads when not "
+       "written, unless the "
+       "preset has fewer.",
+       filled},
       {"model.shape.width", kField<model, shape, &ShapeOptions::width>, between(1, 1e6),
        "Size of the residual stream.", filled},
       {"model.shape.ffn_width", kField<model, shape, &ShapeOptions::ffn_width>, between(1, 1e7),
-       "Inner size of the feed-forward part; it does not follow a written width.", filled},
+       "Inner size of the feed-forward part (llama: of gate and up each); it does not follow a "
+       "written "
+       "width.",
+       filled},
       {"model.shape.context", kField<model, shape, &ShapeOptions::context>, between(1, 1e7),
        "Longest sequence in tokens.", filled},
       {"model.shape.bias", kField<model, shape, &ShapeOptions::bias>, any(),
-       "Biases of linear layers and LayerNorm.", filled},
+       "Biases of linear layers and LayerNorm (llama: of linear layers).", filled},
       {"model.shape.dropout", kField<model, shape, &ShapeOptions::dropout>, share(),
        "Dropout probability.", filled},
       {"model.shape.tied_head", kField<model, shape, &ShapeOptions::tied_head>, any(),
        "The head shares the token embedding.", filled},
+      {"model.shape.norm_eps", kField<model, shape, &ShapeOptions::norm_eps>, positive(),
+       "Added to the variance by LayerNorm, to the mean square by RMSNorm.", filled},
+      {"model.rope.theta", kField<model, shape, rope, &RopeOptions::theta>, positive(),
+       "llama: base of the frequencies of rotary position embedding.", filled},
+      {"model.rope.factor", kField<model, shape, rope, &RopeOptions::factor>, at_least(1),
+       "llama: stretches wave lengths as Llama 3.1 does; 1 = off.", filled},
+      {"model.rope.low_frequency_factor",
+       kField<model, shape, rope, &RopeOptions::low_frequency_factor>, positive(),
+       "llama: wave lengths above original_context / this are stretched in full.", filled},
+      {"model.rope.high_frequency_factor",
+       kField<model, shape, rope, &RopeOptions::high_frequency_factor>, positive(),
+       "llama: wave lengths below original_context / this stay; blended between.", filled},
+      {"model.rope.original_context", kField<model, shape, rope, &RopeOptions::original_context>,
+       between(1, 1e9), "llama: tokens that the frequencies were trained for.", filled},
   };
 }
 

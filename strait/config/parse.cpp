@@ -155,8 +155,14 @@ void fill_model(Run& run) {
   for (const Key& key : run_keys())
     if (std::string_view(key.filled_by) == "model.preset" && !run.is_set(key.name))
       copy_value(key, filled, run);
-  if (run.model.family == "gpt2" && !run.is_set("model.shape.kv_heads"))
+  const ShapeOptions& preset = filled.model.shape;
+  const bool follows = run.model.family == "gpt2" || preset.kv_heads == preset.heads;
+  if (follows && !run.is_set("model.shape.kv_heads"))
     run.model.shape.kv_heads = run.model.shape.heads;
+  if (run.model.family == "gpt2")  // what a llama preset fills has no place in another family
+    for (const Key& key : run_keys())
+      if (std::string_view(key.name).starts_with("model.rope.") && !run.is_set(key.name))
+        copy_value(key, Run(), run);
 }
 
 }  // namespace

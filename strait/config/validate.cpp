@@ -40,6 +40,33 @@ void check_name(const Run& run) {
                            toml_string(run.name), good));
 }
 
+void check_rope(const Run& run) {
+  if (run.model.family != "llama") {
+    for (const char* key :
+         {"model.rope.theta", "model.rope.factor", "model.rope.low_frequency_factor",
+          "model.rope.high_frequency_factor", "model.rope.original_context"})
+      refuse_without_effect(run, key,
+                            fmt::format("model.family = \"{}\" has no RoPE", run.model.family));
+    return;
+  }
+  const ShapeOptions& shape = run.model.shape;
+  const int64_t head_width = shape.width / shape.heads;
+  if (head_width % 2 != 0)
+    refuse_key(run, run.is_set("model.shape.heads") ? "model.shape.heads" : "model.shape.width",
+               fmt::format("width {} over {} heads gives {} elements per head, but RoPE turns "
+                           "pairs; the nearest valid width is {}",
+                           shape.width, shape.heads, head_width, (head_width + 1) * shape.heads));
+  const RopeOptions& rope = shape.rope;
+  if (rope.high_frequency_factor <= rope.low_frequency_factor)
+    refuse_key(run,
+               run.is_set("model.rope.high_frequency_factor") ? "model.rope.high_frequency_factor"
+                                                              : "model.rope.low_frequency_factor",
+               fmt::format("model.rope.high_frequency_factor = {} is not above "
+                           "model.rope.low_frequency_factor = {}; the nearest valid value is {}",
+                           rope.high_frequency_factor, rope.low_frequency_factor,
+                           rope.low_frequency_factor + 1));
+}
+
 void check_model(const Run& run) {
   const ShapeOptions& shape = run.model.shape;
   if (shape.width % shape.heads != 0)
@@ -55,6 +82,13 @@ void check_model(const Run& run) {
                            "the nearest valid "
                            "value is {}",
                            shape.kv_heads, shape.heads));
+  if (shape.heads % shape.kv_heads != 0)
+    refuse_key(
+        run, "model.shape.kv_heads",
+        fmt::format("model.shape.kv_heads = {} does not divide the {} heads; the nearest "
+                    "valid value is {}",
+                    shape.kv_heads, shape.heads, nearest_divisor(shape.heads, shape.kv_heads)));
+  check_rope(run);
 }
 
 void check_optimizer(const Run& run) {

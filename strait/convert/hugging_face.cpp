@@ -174,10 +174,10 @@ void check_rest(const Tensors& tensors, const ModelState& state, std::set<std::s
 std::string run_of(const ShapeOptions& shape, Dtype dtype, const std::string& name) {
   return fmt::format(
       "name = {}\n[model.shape]\nlayers = {}\nheads = {}\nkv_heads = {}\nwidth = {}\n"
-      "ffn_width = {}\ncontext = {}\nbias = true\ndropout = {}\ntied_head = {}\n"
+      "ffn_width = {}\ncontext = {}\nbias = true\ndropout = {}\ntied_head = {}\nnorm_eps = {}\n"
       "[train]\nprecision = \"{}\"\n",
       Json(name).dump(), shape.layers, shape.heads, shape.kv_heads, shape.width, shape.ffn_width,
-      shape.context, Json(shape.dropout).dump(), shape.tied_head,
+      shape.context, Json(shape.dropout).dump(), shape.tied_head, Json(shape.norm_eps).dump(),
       dtype == Dtype::kFloat64 ? "fp64" : "fp32");
 }
 

@@ -8,12 +8,9 @@
 #include <utility>
 
 #include "strait/base/errors.h"
-#include "strait/kernel/norm.h"
 
 namespace strait::convert {
 namespace {
-
-using kernel::kNormEpsilon;
 
 /// Layers of a block: ours, theirs, and whether the weight is a Conv1D.
 struct Layer {
@@ -87,8 +84,6 @@ void check_functions(const Config& config) {
                                 "(also named gelu_pytorch_tanh and gelu_fast)",
                                 activation->dump()));
   }
-  if (config.number("layer_norm_epsilon", kNormEpsilon) != kNormEpsilon)
-    config.refuse("layer_norm_epsilon", "is not 1e-05, which our model computes");
   config.require_flag("scale_attn_weights", true);
   config.require_flag("scale_attn_by_inverse_layer_idx", false);
   config.require_flag("add_cross_attention", false);
@@ -133,7 +128,7 @@ Json config_json(const ShapeOptions& shape, Dtype dtype, const Tokenizer& tokeni
                        {"n_head", shape.heads},
                        {"n_inner", shape.ffn_width},
                        {"activation_function", "gelu_new"},
-                       {"layer_norm_epsilon", kNormEpsilon},
+                       {"layer_norm_epsilon", shape.norm_eps},
                        {"embd_pdrop", shape.dropout},
                        {"attn_pdrop", shape.dropout},
                        {"resid_pdrop", shape.dropout},
@@ -163,6 +158,8 @@ ShapeOptions shape_of_config(const Json& json, const std::string& path,
   shape.context = config.integer("n_positions", config.integer("n_ctx", 1024));
   shape.bias = true;
   shape.tied_head = config.flag("tie_word_embeddings", true);
+  shape.norm_eps = config.number("layer_norm_epsilon", 1e-5);
+  if (!(shape.norm_eps > 0.0)) config.refuse("layer_norm_epsilon", "is not above 0");
   shape.dropout = config.number("resid_pdrop", 0.1);
   const double embedding = config.number("embd_pdrop", 0.1),
                attention = config.number("attn_pdrop", 0.1);

@@ -78,7 +78,7 @@ ModelState make_state(const std::string& run_toml, const std::string& tokenizer_
   state.run = parse_run(run_toml, path + "/run.toml");
   state.tokenizer_json = tokenizer_json;
   const auto tokenizer = parse_tokenizer(tokenizer_json, path + "/tokenizer.json");
-  state.shape = gpt2_shape(state.run.model.shape, tokenizer->vocabulary_size());
+  state.shape = model_shape(state.run.model, tokenizer->vocabulary_size());
   state.dtype = state.run.train.precision == "fp64" ? Dtype::kFloat64 : Dtype::kFloat32;
   state.about.units = checkpoint::unit_records(state.shape);
   return state;

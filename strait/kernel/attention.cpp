@@ -270,6 +270,7 @@ HWY_ATTR void score_gradients(const AttentionCall<T>& call, const AttentionTile&
 template <class T>
 struct TileSums {
   Sums<T> dk, dv, dq;
+  bool begun = false;  // dk and dv hold something
 };
 
 /// The products of one tile: dV += P^T dO, dK += dS^T Q, dQ += dS K.
@@ -279,7 +280,6 @@ HWY_ATTR void add_tile_gradients(const AttentionBackwardCall<T>& call, const Att
                                  const TileSums<T>& sums) {
   const AttentionCall<T>& forward = call.forward;
   const int64_t width = forward.head_width;
-  const bool seen = tile.query != tile.key;  // the diagonal tile comes first for its keys
   GemmCall<T, Wide<T>> product{
       .rows = tile.columns,
       .columns = width,
@@ -288,7 +288,7 @@ HWY_ATTR void add_tile_gradients(const AttentionBackwardCall<T>& call, const Att
       .b = {call.out_gradient + tile.query * call.out_gradient_stride, call.out_gradient_stride, 1},
       .c = sums.dv.data,
       .c_stride = sums.dv.stride,
-      .accumulate = seen};
+      .accumulate = sums.begun};
   gemm_range(product, 0, tile.columns, 0, width);
   product.a.data = gradients;
   product.b = {forward.q + tile.query * forward.q_stride, forward.q_stride, 1};
@@ -313,41 +313,72 @@ HWY_ATTR void query_deltas(const AttentionBackwardCall<T>& call) {
   }
 }
 
+/// Head number `member` of the group.
+template <class T>
+inline AttentionBackwardCall<T> member_of(AttentionBackwardCall<T> call, int64_t member) {
+  const int64_t columns = member * call.forward.head_width, rows = member * call.forward.queries;
+  call.forward.q += columns;
+  call.forward.out += columns;
+  call.forward.log_sum_exp += rows;
+  call.forward.head += static_cast<uint64_t>(member);
+  call.out_gradient += columns;
+  call.dq += columns;
+  call.delta += rows;
+  if (call.dq_sum) call.dq_sum += rows * call.forward.head_width;
+  return call;
+}
+
+/// Tiles of scores, and the same rounded where bf16 multiplies them.
+template <class T>
+struct BackwardTiles {
+  HWY_ALIGN Wide<T> probabilities[kTile * kTile];
+  HWY_ALIGN Wide<T> gradients[kTile * kTile];
+  HWY_ALIGN T narrow[2 * kFactorElements<T>];
+};
+
+/// Adds what the queries of one head say about the keys [key, key + columns), whose gradients are in `sums`.
+template <class T>
+HWY_ATTR void add_key_tile(const AttentionBackwardCall<T>& call, int64_t key, int64_t columns,
+                           BackwardTiles<T>& tiles, TileSums<T>& sums) {
+  const AttentionCall<T>& forward = call.forward;
+  const int64_t width = forward.head_width;
+  sums.dq = sums_in(call.dq, call.gradient_stride, call.dq_sum, width);
+  for (int64_t query = key; query < forward.queries; query += kTile) {
+    const int64_t rows = std::min(kTile, forward.queries - query);
+    if (first_key(forward, query, rows) > key) continue;
+    const AttentionTile tile{query, rows, key, columns};
+    const T* out_gradient = call.out_gradient + query * call.out_gradient_stride;
+    tile_scores(forward, tile, tiles.probabilities);
+    row_products<T>(tile, {out_gradient, call.out_gradient_stride, 1},
+                    {forward.v + key * forward.kv_stride, forward.kv_stride, 1}, width,
+                    tiles.gradients);
+    score_gradients(forward, tile, call.delta + query, tiles.probabilities, tiles.gradients);
+    add_tile_gradients(
+        call, tile, factors<T>(tiles.probabilities, rows, columns, tiles.narrow),
+        factors<T>(tiles.gradients, rows, columns, tiles.narrow + kFactorElements<T>), sums);
+    sums.begun = true;
+  }
+  settle<T>({sums.dq.data + key * sums.dq.stride, sums.dq.stride}, columns, width,
+            call.dq + key * call.gradient_stride, call.gradient_stride);
+}
+
 /// Keys outside, so that their gradients are summed up in one place; a query's last tile is its diagonal.
 template <class T>
 HWY_ATTR void attention_backward_any(const AttentionBackwardCall<T>& call) {
-  using W = Wide<T>;
-  HWY_ALIGN W probabilities[kTile * kTile];
-  HWY_ALIGN W gradients[kTile * kTile];
-  HWY_ALIGN T narrow[2 * kFactorElements<T>];
-  HWY_ALIGN W wide[2 * kSumElements<T>];
-  const AttentionCall<T>& forward = call.forward;
-  const int64_t width = forward.head_width;
-  query_deltas(call);
-  TileSums<T> sums;
-  sums.dq = sums_in(call.dq, call.gradient_stride, call.dq_sum, width);
-  for (int64_t key = 0; key < forward.queries; key += kTile) {
-    const int64_t columns = std::min(kTile, forward.queries - key);
+  BackwardTiles<T> tiles;
+  HWY_ALIGN Wide<T> wide[2 * kSumElements<T>];
+  const int64_t queries = call.forward.queries, width = call.forward.head_width;
+  for (int64_t member = 0; member < call.group; ++member) query_deltas(member_of(call, member));
+  for (int64_t key = 0; key < queries; key += kTile) {
+    const int64_t columns = std::min(kTile, queries - key);
     T *dk = call.dk + key * call.gradient_stride, *dv = call.dv + key * call.gradient_stride;
+    TileSums<T> sums;
     sums.dk = sums_in(dk, call.gradient_stride, wide, kMostNarrowHeadWidth);
     sums.dv = sums_in(dv, call.gradient_stride, wide + kSumElements<T>, kMostNarrowHeadWidth);
-    for (int64_t query = key; query < forward.queries; query += kTile) {
-      const int64_t rows = std::min(kTile, forward.queries - query);
-      if (first_key(forward, query, rows) > key) continue;
-      const AttentionTile tile{query, rows, key, columns};
-      const T* out_gradient = call.out_gradient + query * call.out_gradient_stride;
-      tile_scores(forward, tile, probabilities);
-      row_products<T>(tile, {out_gradient, call.out_gradient_stride, 1},
-                      {forward.v + key * forward.kv_stride, forward.kv_stride, 1}, width,
-                      gradients);
-      score_gradients(forward, tile, call.delta + query, probabilities, gradients);
-      add_tile_gradients(call, tile, factors<T>(probabilities, rows, columns, narrow),
-                         factors<T>(gradients, rows, columns, narrow + kFactorElements<T>), sums);
-    }
+    for (int64_t member = 0; member < call.group; ++member)
+      add_key_tile(member_of(call, member), key, columns, tiles, sums);
     settle(sums.dk, columns, width, dk, call.gradient_stride);
     settle(sums.dv, columns, width, dv, call.gradient_stride);
-    settle<T>({sums.dq.data + key * sums.dq.stride, sums.dq.stride}, columns, width,
-              call.dq + key * call.gradient_stride, call.gradient_stride);
   }
 }
 STRAIT_KERNEL_TARGET(attention_backward, AttentionBackwardCall)

@@ -34,7 +34,9 @@ struct AttentionCall {
 template <class T>
 void attention(const AttentionCall<T>& call);
 
-/// Gradients of q, k, v (rows of gradient_stride elements, overwritten); `forward.first` must be 0.
+/// Gradients of q, k, v (rows of gradient_stride elements, overwritten); `forward.first` must be 0. `group` heads
+/// share k and v: head number g of them has its q, out, out_gradient and dq g * head_width elements behind the
+/// first one's, its log_sum_exp, delta and dq_sum g * queries rows; dk and dv are the sums over all.
 template <class T>
 struct AttentionBackwardCall {
   AttentionCall<T> forward;  // out and log_sum_exp as attention wrote them
@@ -44,9 +46,10 @@ struct AttentionBackwardCall {
   T* dk = nullptr;
   T* dv = nullptr;
   int64_t gradient_stride = 0;
-  Wide<T>* delta = nullptr;  // scratch [queries]
+  Wide<T>* delta = nullptr;  // scratch [group, queries]
   Wide<T>* dq_sum =
-      nullptr;  // scratch [queries, head_width]; only for bf16, which cannot keep sums
+      nullptr;  // scratch [group, queries, head_width]; only for bf16, which keeps no sums
+  int64_t group = 1;
 };
 template <class T>
 void attention_backward(const AttentionBackwardCall<T>& call);

@@ -13,13 +13,19 @@
 HWY_BEFORE_NAMESPACE();
 namespace strait::kernel::HWY_NAMESPACE {
 
+/// RMSNorm has no mean; what is subtracted is 0 then.
+template <class W>
+inline W mean_of(const W* mean, int64_t row) {
+  return mean ? mean[row] : W{0};
+}
+
 template <class T>
 HWY_ATTR void normalize_row(const LayerNormCall<T>& call, int64_t row) {
   const hn::ScalableTag<Wide<T>> d;
   constexpr int64_t lanes = lanes_of(d);
   const T* x = call.x + row * call.columns;
   T* out = call.out + row * call.columns;
-  const auto mean = hn::Set(d, call.mean[row]), rstd = hn::Set(d, call.rstd[row]);
+  const auto mean = hn::Set(d, mean_of(call.mean, row)), rstd = hn::Set(d, call.rstd[row]);
   for (int64_t c = 0; c < call.columns; c += lanes) {
     const int64_t left = call.columns - c;
     const auto scaled = hn::Mul(hn::Sub(load_part(d, x + c, left), mean), rstd);
@@ -34,12 +40,14 @@ HWY_ATTR void row_statistics(const LayerNormCall<T>& call, int64_t row) {
   const hn::ScalableTag<Wide<T>> d;
   constexpr int64_t lanes = lanes_of(d);
   const T* x = call.x + row * call.columns;
-  auto sum = hn::Zero(d);
-  for (int64_t c = 0; c < call.columns; c += lanes) {
-    sum = hn::Add(sum, load_part(d, x + c, call.columns - c));
+  if (call.mean) {
+    auto sum = hn::Zero(d);
+    for (int64_t c = 0; c < call.columns; c += lanes) {
+      sum = hn::Add(sum, load_part(d, x + c, call.columns - c));
+    }
+    call.mean[row] = sum_of(d, sum) / static_cast<Wide<T>>(call.columns);
   }
-  const Wide<T> mean = sum_of(d, sum) / static_cast<Wide<T>>(call.columns);
-  const auto center = hn::Set(d, mean);
+  const auto center = hn::Set(d, mean_of(call.mean, row));
   auto squares = hn::Zero(d);
   for (int64_t c = 0; c < call.columns; c += lanes) {
     const int64_t left = call.columns - c;
@@ -48,8 +56,7 @@ HWY_ATTR void row_statistics(const LayerNormCall<T>& call, int64_t row) {
     squares = hn::MulAdd(difference, difference, squares);
   }
   const Wide<T> variance = sum_of(d, squares) / static_cast<Wide<T>>(call.columns);
-  call.mean[row] = mean;
-  call.rstd[row] = Wide<T>{1} / std::sqrt(variance + static_cast<Wide<T>>(kNormEpsilon));
+  call.rstd[row] = Wide<T>{1} / std::sqrt(variance + static_cast<Wide<T>>(call.epsilon));
 }
 
 template <class T>
@@ -67,7 +74,7 @@ HWY_ATTR void layer_norm_again_any(const LayerNormCall<T>& call) {
 }
 STRAIT_KERNEL_TARGET(layer_norm_again, LayerNormCall)
 
-// dx = rstd (g - mean(g) - xhat mean(g xhat)) with g = gradient * weight.
+// dx = rstd (g - mean(g) - xhat mean(g xhat)) with g = gradient * weight; RMSNorm without mean(g).
 template <class T>
 HWY_ATTR void layer_norm_backward_any(const LayerNormBackwardCall<T>& call) {
   const hn::ScalableTag<Wide<T>> d;
@@ -77,7 +84,7 @@ HWY_ATTR void layer_norm_backward_any(const LayerNormBackwardCall<T>& call) {
     const T* gradient = call.gradient + row * call.columns;
     const T* residual = call.residual ? call.residual + row * call.columns : nullptr;
     T* out = call.out + row * call.columns;
-    const auto mean = hn::Set(d, call.mean[row]), rstd = hn::Set(d, call.rstd[row]);
+    const auto mean = hn::Set(d, mean_of(call.mean, row)), rstd = hn::Set(d, call.rstd[row]);
     auto sum = hn::Zero(d), product = hn::Zero(d);
     for (int64_t c = 0; c < call.columns; c += lanes) {
       const int64_t left = call.columns - c;
@@ -86,7 +93,8 @@ HWY_ATTR void layer_norm_backward_any(const LayerNormBackwardCall<T>& call) {
       sum = hn::Add(sum, g);
       product = hn::MulAdd(g, hat, product);
     }
-    const auto average = hn::Set(d, sum_of(d, sum) / static_cast<Wide<T>>(call.columns));
+    const auto average =
+        call.mean ? hn::Set(d, sum_of(d, sum) / static_cast<Wide<T>>(call.columns)) : hn::Zero(d);
     const auto slope = hn::Set(d, sum_of(d, product) / static_cast<Wide<T>>(call.columns));
     for (int64_t c = 0; c < call.columns; c += lanes) {
       const int64_t left = call.columns - c;
@@ -108,7 +116,8 @@ HWY_ATTR void parameter_column(const LayerNormParametersCall<T>& call, int64_t c
   for (int64_t row = 0; row < call.rows; ++row) {
     const auto x = load_part(d, call.x + row * call.columns + c, left);
     const auto g = load_part(d, call.gradient + row * call.columns + c, left);
-    const auto hat = hn::Mul(hn::Sub(x, hn::Set(d, call.mean[row])), hn::Set(d, call.rstd[row]));
+    const auto hat =
+        hn::Mul(hn::Sub(x, hn::Set(d, mean_of(call.mean, row))), hn::Set(d, call.rstd[row]));
     weight = hn::MulAdd(g, hat, weight);
     bias = hn::Add(bias, g);
   }

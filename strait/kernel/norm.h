@@ -1,5 +1,6 @@
-// LayerNorm (Ba et al. 2016) over rows: y = (x - mean) rstd weight + bias, epsilon 1e-5. All matrices are
-// row-major and dense. Single-threaded on what is given; rows are independent.
+// LayerNorm (Ba et al. 2016) over rows, y = (x - mean) rstd weight + bias with rstd = 1 / sqrt(variance +
+// epsilon). Where `mean` is null it is RMSNorm (Zhang & Sennrich 2019): no mean, rstd of the mean square. All
+// matrices are row-major and dense. Single-threaded on what is given; rows are independent.
 #pragma once
 
 #include <cstdint>
@@ -8,17 +9,16 @@
 
 namespace strait::kernel {
 
-inline constexpr double kNormEpsilon = 1e-5;
-
 template <class T>
 struct LayerNormCall {
   int64_t rows = 0, columns = 0;
   const T* x = nullptr;       // [rows, columns]
   const T* weight = nullptr;  // [columns]
   const T* bias = nullptr;    // [columns] or null
-  Wide<T>* mean = nullptr;    // [rows]
+  Wide<T>* mean = nullptr;    // [rows] or null: RMSNorm
   Wide<T>* rstd = nullptr;    // [rows]
   T* out = nullptr;           // [rows, columns]
+  double epsilon = 0.0;       // not needed by layer_norm_again
 };
 /// Writes mean, rstd and out.
 template <class T>
@@ -31,7 +31,7 @@ template <class T>
 struct LayerNormBackwardCall {
   int64_t rows = 0, columns = 0;
   const T* x = nullptr;
-  const Wide<T>* mean = nullptr;
+  const Wide<T>* mean = nullptr;  // or null: RMSNorm
   const Wide<T>* rstd = nullptr;
   const T* weight = nullptr;
   const T* gradient = nullptr;  // of out
@@ -46,7 +46,7 @@ template <class T>
 struct LayerNormParametersCall {
   int64_t rows = 0, columns = 0, column_begin = 0, column_end = 0;
   const T* x = nullptr;
-  const Wide<T>* mean = nullptr;
+  const Wide<T>* mean = nullptr;  // or null: RMSNorm
   const Wide<T>* rstd = nullptr;
   const T* gradient = nullptr;
   Wide<T>* weight_gradient = nullptr;  // [columns]

@@ -83,10 +83,11 @@ std::vector<GemmShape> step_gemms(const ModelShape& model, int64_t sequences, in
   const ShapeOptions& shape = model.options;
   const int64_t rows = sequences * tokens, width = shape.width;
   const int64_t kv_width = width / shape.heads * shape.kv_heads;
+  const int64_t up_width = model.style.gated ? 2 * shape.ffn_width : shape.ffn_width;
   std::vector<GemmShape> list;
   add_linear(list, rows, width, width + 2 * kv_width, shape.layers);
   add_linear(list, rows, width, width, shape.layers);
-  add_linear(list, rows, width, shape.ffn_width, shape.layers);
+  add_linear(list, rows, width, up_width, shape.layers);
   add_linear(list, rows, shape.ffn_width, width, shape.layers);
   add_linear(list, rows, width, model.vocabulary, 1);
   return list;

@@ -6,7 +6,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "strait/base/errors.h"
-#include "strait/model/gpt2_blocks.h"
+#include "strait/model/decoder_blocks.h"
 
 namespace strait::model {
 namespace {

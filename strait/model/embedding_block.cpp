@@ -1,10 +1,10 @@
-// Token and position embedding: look-up forward, scatter-add backward.
+// Token and, where the family has it, position embedding: look-up forward, scatter-add backward.
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "strait/base/errors.h"
-#include "strait/model/gpt2_blocks.h"
+#include "strait/model/decoder_blocks.h"
 #include "strait/model/operations.h"
 
 namespace strait::model {
@@ -24,7 +24,7 @@ class EmbeddingBlock : public Block {
     const UnitShape& unit =
         shape.units[static_cast<size_t>(shape.blocks[static_cast<size_t>(index)].unit)];
     token_ = unit.parameter("embedding.token.weight").offset;
-    position_ = unit.parameter("embedding.position.weight").offset;
+    position_ = parameter_offset(unit, "embedding.position.weight");
   }
 
   void forward(const Call& call, int, int) const override { look_up(call, 0); }
@@ -89,9 +89,10 @@ class EmbeddingBlock : public Block {
     kernel::parallel_ranges(
         batch.batch * batch.tokens, 1, threads, [&](int64_t begin, int64_t end) {
           for (int64_t row = begin; row < end; ++row) {
-            kernel::add_bias<T>({1, width_, token + batch.inputs[row] * width_,
-                                 position + (first_token + row % batch.tokens) * width_,
-                                 output + row * width_});
+            const T* at =
+                position ? position + (first_token + row % batch.tokens) * width_ : nullptr;
+            kernel::add_bias<T>(
+                {1, width_, token + batch.inputs[row] * width_, at, output + row * width_});
           }
         });
     const DropoutSite where = site(call, first_token);
@@ -116,18 +117,17 @@ class EmbeddingBlock : public Block {
     if (!call.accumulate) {
       // Tied: the head has overwritten the token gradient before.
       if (!tied_) zero(token, vocabulary_ * width_, threads);
-      zero(position, context_ * width_, threads);
+      if (position) zero(position, context_ * width_, threads);
     }
     kernel::parallel_ranges(width_, 64, threads, [&](int64_t begin, int64_t end) {
       const Batch& batch = *call.batch;
       for (int64_t row = 0; row < batch.batch * batch.tokens; ++row) {
         const T* from = gradient + row * width_;
         Wide<T>* to_token = token + batch.inputs[row] * width_;
+        for (int64_t c = begin; c < end; ++c) to_token[c] += from[c];
+        if (!position) continue;
         Wide<T>* to_position = position + row % batch.tokens * width_;
-        for (int64_t c = begin; c < end; ++c) {
-          to_token[c] += from[c];
-          to_position[c] += from[c];
-        }
+        for (int64_t c = begin; c < end; ++c) to_position[c] += from[c];
       }
     });
   }
@@ -142,7 +142,7 @@ class EmbeddingBlock : public Block {
   int64_t index_, vocabulary_, context_, width_;
   double dropout_;
   bool tied_;
-  int64_t token_ = 0, position_ = 0;
+  int64_t token_ = 0, position_ = -1;
 };
 
 }  // namespace

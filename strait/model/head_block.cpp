@@ -5,7 +5,7 @@
 
 #include "strait/base/errors.h"
 #include "strait/kernel/loss.h"
-#include "strait/model/gpt2_blocks.h"
+#include "strait/model/decoder_blocks.h"
 #include "strait/model/operations.h"
 #include "strait/shape/block_layout.h"
 
@@ -16,7 +16,11 @@ template <class T>
 class HeadBlock : public Block {
  public:
   HeadBlock(const ModelShape& shape, int64_t index, Dtype dtype)
-      : dtype_(dtype), vocabulary_(shape.vocabulary), width_(shape.options.width) {
+      : dtype_(dtype),
+        vocabulary_(shape.vocabulary),
+        width_(shape.options.width),
+        norm_eps_(shape.options.norm_eps),
+        centered_(!shape.style.rms_norm) {
     const UnitShape& unit =
         shape.units[static_cast<size_t>(shape.blocks[static_cast<size_t>(index)].unit)];
     matrix_ =
@@ -54,9 +58,9 @@ class HeadBlock : public Block {
       for (int64_t row = 0; row < rows; ++row) {
         kernel::layer_norm<T>({1, width_, input + ((begin + row + 1) * tokens - 1) * width_,
                                at_offset<T>(call.weights, norm_weight_),
-                               at_offset<T>(call.weights, norm_bias_), wide(workspace, layout.mean),
+                               at_offset<T>(call.weights, norm_bias_), mean_of(workspace, layout),
                                wide(workspace, layout.rstd),
-                               workspace + layout.normed + row * width_});
+                               workspace + layout.normed + row * width_, norm_eps_});
       }
       linear_forward<T>({rows, width_, vocabulary_}, workspace + layout.normed,
                         at_offset<T>(call.weights, matrix_), nullptr,
@@ -68,6 +72,10 @@ class HeadBlock : public Block {
  private:
   static Wide<T>* wide(T* workspace, int64_t offset) {
     return reinterpret_cast<Wide<T>*>(workspace + offset);
+  }
+
+  Wide<T>* mean_of(T* workspace, const HeadLayout& layout) const {
+    return centered_ ? wide(workspace, layout.mean) : nullptr;
   }
 
   [[noreturn]] static void refuse() {
@@ -92,10 +100,10 @@ class HeadBlock : public Block {
     const T* input = static_cast<const T*>(call.input) + begin * width_;
     const T* matrix = at_offset<T>(call.weights, matrix_);
     Wide<T>* logits = wide(workspace, layout.logits);
-    Wide<T>*mean = wide(workspace, layout.mean), *rstd = wide(workspace, layout.rstd);
+    Wide<T>*mean = mean_of(workspace, layout), *rstd = wide(workspace, layout.rstd);
     T* normed = workspace + layout.normed;
     norm_forward<T>({rows, width_, input, at_offset<T>(call.weights, norm_weight_),
-                     at_offset<T>(call.weights, norm_bias_), mean, rstd, normed},
+                     at_offset<T>(call.weights, norm_bias_), mean, rstd, normed, norm_eps_},
                     threads);
     linear_forward<T>({rows, width_, vocabulary_}, normed, matrix, nullptr, logits, threads);
     add_losses(call, begin, rows, layout);
@@ -137,6 +145,8 @@ class HeadBlock : public Block {
 
   Dtype dtype_;
   int64_t vocabulary_, width_;
+  double norm_eps_;
+  bool centered_;  // LayerNorm; RMSNorm has no mean
   int64_t matrix_ = 0, norm_weight_ = 0, norm_bias_ = -1;
 };
 

@@ -1,7 +1,7 @@
 #include <fmt/format.h>
 
 #include "strait/base/errors.h"
-#include "strait/model/gpt2_blocks.h"
+#include "strait/model/decoder_blocks.h"
 
 namespace strait::model {
 
@@ -18,7 +18,11 @@ void check_call(const Call& call, Dtype dtype) {
   ensure(call.settings->dtype == dtype, "block: Settings::dtype differs from the model's");
 }
 
-std::unique_ptr<Block> make_block(const ModelShape& shape, int64_t index, Dtype dtype) {
+namespace {
+
+/// A block of `shape` on elements of `dtype` (fp32, fp64 or bf16). kCustom gives null: the caller sets it.
+std::unique_ptr<Block> make_block(const ModelShape& shape, int64_t index, Dtype dtype,
+                                  const std::shared_ptr<const RotaryAngles>& angles) {
   if (dtype != Dtype::kFloat32 && dtype != Dtype::kFloat64 && dtype != Dtype::kBfloat16) {
     throw UserError(
         fmt::format("a model computes in fp32, bf16 or fp64, not in {}", dtype_name(dtype)));
@@ -27,7 +31,7 @@ std::unique_ptr<Block> make_block(const ModelShape& shape, int64_t index, Dtype 
     case BlockKind::kEmbedding:
       return make_embedding_block(shape, index, dtype);
     case BlockKind::kTransformer:
-      return make_transformer_block(shape, index, dtype);
+      return make_transformer_block(shape, index, dtype, angles);
     case BlockKind::kHead:
       return make_head_block(shape, index, dtype);
     case BlockKind::kCustom:
@@ -36,9 +40,13 @@ std::unique_ptr<Block> make_block(const ModelShape& shape, int64_t index, Dtype 
   return nullptr;
 }
 
+}  // namespace
+
 Model::Model(ModelShape shape, Dtype dtype) : shape_(std::move(shape)) {
+  std::shared_ptr<const RotaryAngles> angles;
+  if (shape_.style.rotary) angles = std::make_shared<const RotaryAngles>(shape_.options, dtype);
   for (size_t index = 0; index < shape_.blocks.size(); ++index) {
-    blocks_.push_back(make_block(shape_, static_cast<int64_t>(index), dtype));
+    blocks_.push_back(make_block(shape_, static_cast<int64_t>(index), dtype, angles));
   }
 }
 

@@ -9,6 +9,7 @@
 #include "strait/kernel/gemm.h"
 #include "strait/kernel/norm.h"
 #include "strait/kernel/parallel.h"
+#include "strait/kernel/swiglu.h"
 
 namespace strait::model {
 
@@ -16,7 +17,9 @@ namespace strait::model {
 struct LinearExtent {
   int64_t rows = 0, in = 0, out = 0;
   int64_t gradient_stride = 0;  // of the output gradient's rows; 0: dense
+  int64_t input_stride = 0;     // of the input's rows, forward only; 0: dense
   int64_t stride() const { return gradient_stride > 0 ? gradient_stride : out; }
+  int64_t x_stride() const { return input_stride > 0 ? input_stride : in; }
 };
 
 /// y = x W^T + bias, or y += x W^T.
@@ -26,7 +29,7 @@ void linear_forward(LinearExtent extent, const T* x, const T* weight, const T* b
   kernel::gemm<T, Y>({extent.rows,
                       extent.out,
                       extent.in,
-                      {x, extent.in, 1},
+                      {x, extent.x_stride(), 1},
                       {weight, 1, extent.in},
                       y,
                       extent.out,
@@ -39,7 +42,7 @@ void linear_forward_add(LinearExtent extent, const T* x, const T* weight, T* y, 
   kernel::gemm<T>({extent.rows,
                    extent.out,
                    extent.in,
-                   {x, extent.in, 1},
+                   {x, extent.x_stride(), 1},
                    {weight, 1, extent.in},
                    y,
                    extent.out,
@@ -92,13 +95,13 @@ void linear_backward_weight(LinearExtent extent, const T* dy, const T* x,
   });
 }
 
-/// Row range of a LayerNorm call.
+/// Row range of a norm.
 template <class T>
 kernel::LayerNormCall<T> norm_rows(kernel::LayerNormCall<T> call, int64_t begin, int64_t end) {
   call.rows = end - begin;
   call.x += begin * call.columns;
   call.out += begin * call.columns;
-  call.mean += begin;
+  if (call.mean) call.mean += begin;
   call.rstd += begin;
   return call;
 }
@@ -133,7 +136,7 @@ void norm_backward(const kernel::LayerNormBackwardCall<T>& call,
     part.gradient += begin * call.columns;
     if (part.residual) part.residual += begin * call.columns;
     part.out += begin * call.columns;
-    part.mean += begin;
+    if (part.mean) part.mean += begin;
     part.rstd += begin;
     kernel::layer_norm_backward(part);
   });
@@ -149,6 +152,23 @@ template <class T>
 void gelu_backward(int64_t count, const T* x, T* gradient, T* out, int threads) {
   kernel::parallel_ranges(count, 1024, threads, [&](int64_t begin, int64_t end) {
     kernel::gelu_backward<T>({end - begin, x + begin, gradient + begin, out + begin});
+  });
+}
+
+/// Rows of a SwiGLU; the output's rows are out_stride apart.
+template <class T>
+void swiglu_forward(const kernel::SwigluCall<T>& call, int threads) {
+  kernel::parallel_ranges(call.rows, 1, threads, [&](int64_t begin, int64_t end) {
+    kernel::swiglu<T>({end - begin, call.columns, call.x + begin * 2 * call.columns,
+                       call.out + begin * call.out_stride, call.out_stride});
+  });
+}
+template <class T>
+void swiglu_backward(const kernel::SwigluBackwardCall<T>& call, int threads) {
+  kernel::parallel_ranges(call.rows, 1, threads, [&](int64_t begin, int64_t end) {
+    const int64_t wide = begin * 2 * call.columns;
+    kernel::swiglu_backward<T>({end - begin, call.columns, call.x + wide,
+                                call.out + begin * call.columns, call.gradient + wide});
   });
 }
 

@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "strait/base/errors.h"
-#include "strait/kernel/attention.h"
 #include "strait/model/transformer_block.h"
 
 namespace strait::model {
@@ -12,9 +11,10 @@ typename TransformerBlock<T>::SavedViews TransformerBlock<T>::saved_views(const 
   ensure(call.saved != nullptr, "backward: no saved bundle");
   const T* saved = static_cast<const T*>(call.saved);
   const SavedLayout keep = saved_layout(extent(call));
-  return {wide(saved + keep.attention_mean),
+  const bool centered = !extent_.style.rms_norm;
+  return {centered ? wide(saved + keep.attention_mean) : nullptr,
           wide(saved + keep.attention_rstd),
-          wide(saved + keep.mlp_mean),
+          centered ? wide(saved + keep.mlp_mean) : nullptr,
           wide(saved + keep.mlp_rstd),
           wide(saved + keep.log_sum_exp),
           saved + keep.qkv,
@@ -120,14 +120,14 @@ void TransformerBlock<T>::segment_weight(int segment, const Call& call,
     linear_backward_weight<T>(linear(call, ffn_width_, width_), down_gradient(call, views),
                               views.activated, gradient(call, down_), threads);
   } else if (segment == 2) {
-    linear_backward_weight<T>(linear(call, width_, ffn_width_), views.up_gradient, views.normed_mlp,
-                              gradient(call, up_), threads);
+    linear_backward_weight<T>(linear(call, width_, extent_.up_width()), views.up_gradient,
+                              views.normed_mlp, gradient(call, up_), threads);
   } else if (segment == 1) {
     const T* attention = views.split ? views.attention : saved_views(call).attention;
     linear_backward_weight<T>(linear(call, width_, width_), output_gradient(call, views), attention,
                               gradient(call, output_), threads);
   } else {
-    linear_backward_weight<T>(linear(call, width_, 3 * width_), views.qkv_gradient,
+    linear_backward_weight<T>(linear(call, width_, extent_.qkv_width()), views.qkv_gradient,
                               views.normed_attention, gradient(call, qkv_), threads);
   }
 }
@@ -162,17 +162,22 @@ void TransformerBlock<T>::down_input(const Call& call, const BackwardViews& view
   const LinearExtent size = linear(call, ffn_width_, width_);
   keep_branch_gradient(call, DropoutPlace::kMlpOutput, static_cast<const T*>(call.output_gradient),
                        views.down_gradient, views.split);
-  linear_backward_input<T>(size, down_gradient(call, views), weight(call, down_), views.up_gradient,
-                           threads);
-  gelu_backward<T>(size.rows * ffn_width_, saved_views(call).up, views.up_gradient, views.activated,
-                   threads);
+  const bool gated = extent_.style.gated;
+  linear_backward_input<T>(size, down_gradient(call, views), weight(call, down_),
+                           gated ? views.activated : views.up_gradient, threads);
+  const T* up = saved_views(call).up;
+  if (gated) {
+    swiglu_backward<T>({size.rows, ffn_width_, up, views.activated, views.up_gradient}, threads);
+  } else {
+    gelu_backward<T>(size.rows * ffn_width_, up, views.up_gradient, views.activated, threads);
+  }
 }
 
 template <class T>
 void TransformerBlock<T>::norm_up_input(const Call& call, const BackwardViews& views) const {
   const int threads = call.settings->threads;
   const SavedViews saved = saved_views(call);
-  const LinearExtent size = linear(call, width_, ffn_width_);
+  const LinearExtent size = linear(call, width_, extent_.up_width());
   linear_backward_input<T>(size, views.up_gradient, weight(call, up_), views.scratch, threads);
   norm_again<T>({size.rows, width_, saved.middle, weight(call, mlp_norm_), bias(call, mlp_norm_),
                  const_cast<Wide<T>*>(saved.mlp_mean), const_cast<Wide<T>*>(saved.mlp_rstd),
@@ -200,51 +205,51 @@ void TransformerBlock<T>::attention_output_input(const Call& call,
 
 template <class T>
 void TransformerBlock<T>::attend_backward(const Call& call, const BackwardViews& views) const {
-  const SavedViews saved = saved_views(call);
-  const int64_t tokens = call.batch->tokens, head_width = width_ / heads_;
-  const DropoutSite where = site(call, DropoutPlace::kAttention);
+  const int64_t kv_heads = extent_.kv_heads, group = heads_ / kv_heads;
   kernel::parallel_ranges(
-      call.batch->batch * heads_, 1, call.settings->threads, [&](int64_t begin, int64_t end) {
-        for (int64_t item = begin; item < end; ++item) {
-          const int64_t sequence = item / heads_, head = item % heads_, row = sequence * tokens;
-          const kernel::DropoutMask mask = where.mask(sequence);
-          const int64_t narrow = row * width_ + head * head_width,
-                        wide = row * 3 * width_ + head * head_width;
-          kernel::AttentionBackwardCall<T> item_call;
-          item_call.forward = {
-              .queries = tokens,
-              .head_width = head_width,
-              .q = saved.qkv + wide,
-              .q_stride = 3 * width_,
-              .k = saved.qkv + wide + width_,
-              .v = saved.qkv + wide + 2 * width_,
-              .kv_stride = 3 * width_,
-              .out = const_cast<T*>(saved.attention) + narrow,
-              .out_stride = width_,
-              .log_sum_exp = const_cast<Wide<T>*>(saved.log_sum_exp) + item * tokens,
-              .starts = call.batch->document_starts ? call.batch->document_starts + row : nullptr,
-              .mask = &mask,
-              .head = static_cast<uint64_t>(head)};
-          item_call.out_gradient = views.scratch + narrow;
-          item_call.out_gradient_stride = width_;
-          item_call.dq = views.qkv_gradient + wide;
-          item_call.dk = item_call.dq + width_;
-          item_call.dv = item_call.dq + 2 * width_;
-          item_call.gradient_stride = 3 * width_;
-          item_call.delta = views.delta + item * tokens;
-          item_call.dq_sum = views.query_sum + item * tokens * head_width;
-          kernel::attention_backward(item_call);
-        }
+      call.batch->batch * kv_heads, 1, call.settings->threads, [&](int64_t begin, int64_t end) {
+        for (int64_t item = begin; item < end; ++item)
+          attend_backward_group(call, views, item / kv_heads, item % kv_heads * group);
       });
+}
+
+/// The heads from `head` on that share keys and values.
+template <class T>
+void TransformerBlock<T>::attend_backward_group(const Call& call, const BackwardViews& views,
+                                                int64_t sequence, int64_t head) const {
+  const SavedViews saved = saved_views(call);
+  const int64_t tokens = call.batch->tokens, stride = extent_.qkv_width();
+  const int64_t head_width = extent_.head_width(), group = heads_ / extent_.kv_heads;
+  const int64_t narrow = sequence * tokens * width_ + head * head_width;
+  const int64_t rows = (sequence * heads_ + head) * tokens;
+  const kernel::DropoutMask mask = site(call, DropoutPlace::kAttention).mask(sequence);
+  kernel::AttentionBackwardCall<T> shared;
+  shared.forward = attention_call(call, sequence, head, saved.qkv);
+  shared.forward.out = const_cast<T*>(saved.attention) + narrow;
+  shared.forward.out_stride = width_;
+  shared.forward.log_sum_exp = const_cast<Wide<T>*>(saved.log_sum_exp) + rows;
+  shared.forward.mask = &mask;
+  shared.out_gradient = views.scratch + narrow;
+  shared.out_gradient_stride = width_;
+  T* gradient = views.qkv_gradient + sequence * tokens * stride;
+  shared.dq = gradient + head * head_width;
+  shared.dk = gradient + width_ + head / group * head_width;
+  shared.dv = shared.dk + extent_.kv_width();
+  shared.gradient_stride = stride;
+  shared.delta = views.delta + rows;
+  shared.dq_sum = views.query_sum + rows * head_width;
+  shared.group = group;
+  kernel::attention_backward(shared);
 }
 
 template <class T>
 void TransformerBlock<T>::norm_qkv_input(const Call& call, const BackwardViews& views) const {
   const int threads = call.settings->threads;
   const SavedViews saved = saved_views(call);
-  const LinearExtent size = linear(call, width_, 3 * width_);
+  const LinearExtent size = linear(call, width_, extent_.qkv_width());
   const T* input = static_cast<const T*>(call.input);
   T* input_gradient = static_cast<T*>(call.input_gradient);
+  rotate(call, views.qkv_gradient, true);
   linear_backward_input<T>(size, views.qkv_gradient, weight(call, qkv_), views.scratch, threads);
   norm_again<T>({size.rows, width_, input, weight(call, attention_norm_),
                  bias(call, attention_norm_), const_cast<Wide<T>*>(saved.attention_mean),

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "strait/base/errors.h"
-#include "strait/kernel/attention.h"
+#include "strait/kernel/rope.h"
 
 namespace strait::model {
 namespace {
@@ -15,31 +15,33 @@ LayerOffset layer_offset(const UnitShape& unit, const std::string& name) {
 }  // namespace
 
 template <class T>
-TransformerBlock<T>::TransformerBlock(const ModelShape& shape, int64_t index, Dtype dtype)
+TransformerBlock<T>::TransformerBlock(const ModelShape& shape, int64_t index, Dtype dtype,
+                                      std::shared_ptr<const RotaryAngles> angles)
     : dtype_(dtype),
       index_(index),
       width_(shape.options.width),
       ffn_width_(shape.options.ffn_width),
       heads_(shape.options.heads),
-      dropout_(shape.options.dropout) {
+      extent_(block_extent(shape, 0, 0, dtype)),
+      dropout_(shape.options.dropout),
+      norm_eps_(shape.options.norm_eps),
+      angles_(std::move(angles)) {
+  ensure(extent_.style.rotary == (angles_ != nullptr), "a transformer block and its angles");
   const UnitShape& unit =
       shape.units[static_cast<size_t>(shape.blocks[static_cast<size_t>(index)].unit)];
   attention_norm_ = layer_offset(unit, unit.name + ".attention_norm");
   qkv_ = layer_offset(unit, unit.name + ".attention.qkv");
   output_ = layer_offset(unit, unit.name + ".attention.output");
   mlp_norm_ = layer_offset(unit, unit.name + ".mlp_norm");
-  up_ = layer_offset(unit, unit.name + ".mlp.up");
+  up_ = layer_offset(unit, unit.name + (extent_.style.gated ? ".mlp.gate_up" : ".mlp.up"));
   down_ = layer_offset(unit, unit.name + ".mlp.down");
 }
 
 template <class T>
 BlockExtent TransformerBlock<T>::extent(const Call& call) const {
-  return {call.batch->batch * call.batch->tokens,
-          width_,
-          ffn_width_,
-          heads_,
-          dropout_ > 0.0,
-          wide_elements(dtype_)};
+  BlockExtent size = extent_;
+  size.rows = call.batch->batch * call.batch->tokens;
+  return size;
 }
 
 template <class T>
@@ -68,12 +70,14 @@ typename TransformerBlock<T>::ForwardViews TransformerBlock<T>::forward_views(
   ForwardViews views{};
   views.normed = workspace + work.normed;
   views.activated = workspace + work.wide;
+  views.activated_stride = call.saved ? ffn_width_ : size.up_width();
+  const bool centered = !size.style.rms_norm;
   if (call.saved) {
     T* saved = static_cast<T*>(call.saved);
     const SavedLayout keep = saved_layout(size);
-    views.attention_mean = wide(saved + keep.attention_mean);
+    views.attention_mean = centered ? wide(saved + keep.attention_mean) : nullptr;
     views.attention_rstd = wide(saved + keep.attention_rstd);
-    views.mlp_mean = wide(saved + keep.mlp_mean);
+    views.mlp_mean = centered ? wide(saved + keep.mlp_mean) : nullptr;
     views.mlp_rstd = wide(saved + keep.mlp_rstd);
     views.log_sum_exp = wide(saved + keep.log_sum_exp);
     views.qkv = saved + keep.qkv;
@@ -82,8 +86,9 @@ typename TransformerBlock<T>::ForwardViews TransformerBlock<T>::forward_views(
     views.up = saved + keep.up;
     return views;
   }
-  views.attention_mean = views.mlp_mean = wide(workspace + work.statistics);
-  views.attention_rstd = views.mlp_rstd = views.attention_mean + size.rows;
+  Wide<T>* statistics = wide(workspace + work.statistics);
+  views.attention_mean = views.mlp_mean = centered ? statistics : nullptr;
+  views.attention_rstd = views.mlp_rstd = statistics + size.rows;
   views.qkv = views.up = views.activated;
   views.attention = views.normed;
   views.middle = static_cast<T*>(call.output);
@@ -126,69 +131,95 @@ void TransformerBlock<T>::forward_backward(const Call&) const {
 template <class T>
 void TransformerBlock<T>::norm_qkv(const Call& call, const ForwardViews& views) const {
   const int threads = call.settings->threads;
-  const LinearExtent size = linear(call, width_, 3 * width_);
-  norm_forward<T>(
-      {size.rows, width_, static_cast<const T*>(call.input), weight(call, attention_norm_),
-       bias(call, attention_norm_), views.attention_mean, views.attention_rstd, views.normed},
-      threads);
+  const LinearExtent size = linear(call, width_, extent_.qkv_width());
+  norm_forward<T>({size.rows, width_, static_cast<const T*>(call.input),
+                   weight(call, attention_norm_), bias(call, attention_norm_), views.attention_mean,
+                   views.attention_rstd, views.normed, norm_eps_},
+                  threads);
   linear_forward<T>(size, views.normed, weight(call, qkv_), bias(call, qkv_), views.qkv, threads);
+  rotate(call, views.qkv, false);
 }
 
 template <class T>
-void TransformerBlock<T>::attend(const Call& call, const ForwardViews& views) const {
-  const int64_t tokens = call.batch->tokens, head_width = width_ / heads_;
-  const DropoutSite where = site(call, DropoutPlace::kAttention);
+void TransformerBlock<T>::rotate(const Call& call, T* qkv, bool back) const {
+  if (!angles_) return;
+  const int64_t tokens = call.batch->tokens, heads = heads_ + extent_.kv_heads;
   kernel::parallel_ranges(
-      call.batch->batch * heads_, 1, call.settings->threads, [&](int64_t begin, int64_t end) {
-        for (int64_t item = begin; item < end; ++item) {
-          const int64_t sequence = item / heads_, head = item % heads_, row = sequence * tokens;
-          const kernel::DropoutMask mask = where.mask(sequence);
-          const T* q = views.qkv + row * 3 * width_ + head * head_width;
-          kernel::attention<T>(
-              {.queries = tokens,
-               .head_width = head_width,
-               .q = q,
-               .q_stride = 3 * width_,
-               .k = q + width_,
-               .v = q + 2 * width_,
-               .kv_stride = 3 * width_,
-               .out = views.attention + row * width_ + head * head_width,
-               .out_stride = width_,
-               .log_sum_exp = views.log_sum_exp ? views.log_sum_exp + item * tokens : nullptr,
-               .starts = call.batch->document_starts ? call.batch->document_starts + row : nullptr,
-               .mask = &mask,
-               .head = static_cast<uint64_t>(head)});
+      call.batch->batch * tokens, 1, call.settings->threads, [&](int64_t begin, int64_t end) {
+        for (int64_t row = begin; row < end; ++row) {
+          const int64_t position = call.position + row % tokens;
+          kernel::rotate<T>(
+              {heads, extent_.head_width(), angles_->template cosines<Wide<T>>(position),
+               angles_->template sines<Wide<T>>(position), back, qkv + row * extent_.qkv_width()});
         }
       });
 }
 
-// The cache is [batch][keys, values][capacity][width].
+/// Queries of `head` and the keys and values that it shares with its group, from rows of qkv.
+template <class T>
+kernel::AttentionCall<T> TransformerBlock<T>::attention_call(const Call& call, int64_t sequence,
+                                                             int64_t head, const T* qkv) const {
+  const int64_t tokens = call.batch->tokens, row = sequence * tokens;
+  const int64_t head_width = extent_.head_width(), stride = extent_.qkv_width();
+  const int64_t shared = head / (heads_ / extent_.kv_heads) * head_width;
+  const T* first = qkv + row * stride;
+  const int32_t* starts = call.batch->document_starts;
+  return {.queries = tokens,
+          .head_width = head_width,
+          .q = first + head * head_width,
+          .q_stride = stride,
+          .k = first + width_ + shared,
+          .v = first + width_ + extent_.kv_width() + shared,
+          .kv_stride = stride,
+          .starts = starts ? starts + row : nullptr,
+          .head = static_cast<uint64_t>(head)};
+}
+
+template <class T>
+void TransformerBlock<T>::attend(const Call& call, const ForwardViews& views) const {
+  const int64_t tokens = call.batch->tokens;
+  const DropoutSite where = site(call, DropoutPlace::kAttention);
+  kernel::parallel_ranges(
+      call.batch->batch * heads_, 1, call.settings->threads, [&](int64_t begin, int64_t end) {
+        for (int64_t item = begin; item < end; ++item) {
+          const int64_t sequence = item / heads_, head = item % heads_;
+          const kernel::DropoutMask mask = where.mask(sequence);
+          kernel::AttentionCall<T> one = attention_call(call, sequence, head, views.qkv);
+          one.out = views.attention + sequence * tokens * width_ + head * extent_.head_width();
+          one.out_stride = width_;
+          one.log_sum_exp = views.log_sum_exp ? views.log_sum_exp + item * tokens : nullptr;
+          one.mask = &mask;
+          kernel::attention(one);
+        }
+      });
+}
+
+// The cache is [batch][keys, values][capacity][kv_width]; keys are kept as RoPE has turned them.
 template <class T>
 void TransformerBlock<T>::attend_cached(const Call& call, const ForwardViews& views) const {
-  const int64_t tokens = call.batch->tokens, head_width = width_ / heads_;
-  const int64_t plane = call.cache_capacity * width_;
+  const int64_t tokens = call.batch->tokens, head_width = extent_.head_width();
+  const int64_t kv_width = extent_.kv_width(), plane = call.cache_capacity * kv_width;
   T* cache = static_cast<T*>(call.cache);
   for (int64_t row = 0; row < call.batch->batch * tokens; ++row) {
-    const T* from = views.qkv + row * 3 * width_;
-    T* to = cache + row / tokens * 2 * plane + (call.position + row % tokens) * width_;
-    std::copy_n(from + width_, width_, to);
-    std::copy_n(from + 2 * width_, width_, to + plane);
+    const T* keys = views.qkv + row * extent_.qkv_width() + width_;
+    T* to = cache + row / tokens * 2 * plane + (call.position + row % tokens) * kv_width;
+    std::copy_n(keys, kv_width, to);
+    std::copy_n(keys + kv_width, kv_width, to + plane);
   }
   kernel::parallel_ranges(
       call.batch->batch * heads_, 1, call.settings->threads, [&](int64_t begin, int64_t end) {
         for (int64_t item = begin; item < end; ++item) {
-          const int64_t sequence = item / heads_, head = item % heads_, row = sequence * tokens;
-          const T* keys = cache + sequence * 2 * plane + head * head_width;
-          kernel::attention<T>({.queries = tokens,
-                                .first = call.position,
-                                .head_width = head_width,
-                                .q = views.qkv + row * 3 * width_ + head * head_width,
-                                .q_stride = 3 * width_,
-                                .k = keys,
-                                .v = keys + plane,
-                                .kv_stride = width_,
-                                .out = views.attention + row * width_ + head * head_width,
-                                .out_stride = width_});
+          const int64_t sequence = item / heads_, head = item % heads_;
+          const int64_t shared = head / (heads_ / extent_.kv_heads) * head_width;
+          kernel::AttentionCall<T> one = attention_call(call, sequence, head, views.qkv);
+          one.first = call.position;
+          one.k = cache + sequence * 2 * plane + shared;
+          one.v = one.k + plane;
+          one.kv_stride = kv_width;
+          one.out = views.attention + sequence * tokens * width_ + head * head_width;
+          one.out_stride = width_;
+          one.starts = nullptr;
+          kernel::attention(one);
         }
       });
 }
@@ -217,17 +248,24 @@ void TransformerBlock<T>::attention_output(const Call& call, const ForwardViews&
 template <class T>
 void TransformerBlock<T>::norm_up(const Call& call, const ForwardViews& views) const {
   const int threads = call.settings->threads;
-  const LinearExtent size = linear(call, width_, ffn_width_);
+  const LinearExtent size = linear(call, width_, extent_.up_width());
   norm_forward<T>({size.rows, width_, views.middle, weight(call, mlp_norm_), bias(call, mlp_norm_),
-                   views.mlp_mean, views.mlp_rstd, views.normed},
+                   views.mlp_mean, views.mlp_rstd, views.normed, norm_eps_},
                   threads);
   linear_forward<T>(size, views.normed, weight(call, up_), bias(call, up_), views.up, threads);
 }
 
 template <class T>
 void TransformerBlock<T>::down(const Call& call, const ForwardViews& views) const {
-  const LinearExtent size = linear(call, ffn_width_, width_);
-  gelu_forward<T>(size.rows * ffn_width_, views.up, views.activated, call.settings->threads);
+  LinearExtent size = linear(call, ffn_width_, width_);
+  const int threads = call.settings->threads;
+  if (extent_.style.gated) {
+    size.input_stride = views.activated_stride;
+    swiglu_forward<T>({size.rows, ffn_width_, views.up, views.activated, views.activated_stride},
+                      threads);
+  } else {
+    gelu_forward<T>(size.rows * ffn_width_, views.up, views.activated, threads);
+  }
   add_branch(call, {size, &down_, DropoutPlace::kMlpOutput, views.activated, views.middle,
                     static_cast<T*>(call.output), views.normed});
 }
@@ -236,12 +274,13 @@ template class TransformerBlock<float>;
 template class TransformerBlock<double>;
 template class TransformerBlock<Bfloat16>;
 
-std::unique_ptr<Block> make_transformer_block(const ModelShape& shape, int64_t index, Dtype dtype) {
+std::unique_ptr<Block> make_transformer_block(const ModelShape& shape, int64_t index, Dtype dtype,
+                                              std::shared_ptr<const RotaryAngles> angles) {
   if (dtype == Dtype::kFloat64)
-    return std::make_unique<TransformerBlock<double>>(shape, index, dtype);
+    return std::make_unique<TransformerBlock<double>>(shape, index, dtype, std::move(angles));
   if (dtype == Dtype::kBfloat16)
-    return std::make_unique<TransformerBlock<Bfloat16>>(shape, index, dtype);
-  return std::make_unique<TransformerBlock<float>>(shape, index, dtype);
+    return std::make_unique<TransformerBlock<Bfloat16>>(shape, index, dtype, std::move(angles));
+  return std::make_unique<TransformerBlock<float>>(shape, index, dtype, std::move(angles));
 }
 
 }  // namespace strait::model

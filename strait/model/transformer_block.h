@@ -1,9 +1,10 @@
-// The transformer block of GPT-2: x + output(attention(qkv(norm(x)))), then + down(gelu(up(norm(.)))).
-// Internal to model/.
+// The transformer block: x + output(attention(qkv(norm(x)))), then + down(activation(up(norm(.)))). The shape's
+// style chooses the norm, whether queries and keys are turned by RoPE, and the activation. Internal to model/.
 #pragma once
 
+#include "strait/kernel/attention.h"
 #include "strait/model/block.h"
-#include "strait/model/gpt2_blocks.h"
+#include "strait/model/decoder_blocks.h"
 #include "strait/model/operations.h"
 #include "strait/shape/block_layout.h"
 
@@ -17,7 +18,8 @@ struct LayerOffset {
 template <class T>
 class TransformerBlock : public Block {
  public:
-  TransformerBlock(const ModelShape& shape, int64_t index, Dtype dtype);
+  TransformerBlock(const ModelShape& shape, int64_t index, Dtype dtype,
+                   std::shared_ptr<const RotaryAngles> angles);
 
   void forward(const Call& call, int segment_begin, int segment_end) const override;
   void backward_input(const Call& call, int segment_begin, int segment_end) const override;
@@ -27,10 +29,12 @@ class TransformerBlock : public Block {
   void forward_cached(const Call& call) const override;
 
  private:
-  /// Addresses of one forward call. Without a saved bundle several share memory (ForwardLayout).
+  /// Addresses of one forward call; means null for RMSNorm. Without a saved bundle several share memory
+  /// (ForwardLayout), and SwiGLU's output lies where the gates were.
   struct ForwardViews {
     Wide<T>*attention_mean, *attention_rstd, *mlp_mean, *mlp_rstd, *log_sum_exp;
     T *normed, *qkv, *attention, *middle, *up, *activated;
+    int64_t activated_stride;
   };
   ForwardViews forward_views(const Call& call) const;
 
@@ -68,6 +72,11 @@ class TransformerBlock : public Block {
     return at_offset<T>(call.weights, layer.bias);
   }
 
+  /// Turns queries and keys, or their gradients back, by the angles of their positions.
+  void rotate(const Call& call, T* qkv, bool back) const;
+  kernel::AttentionCall<T> attention_call(const Call& call, int64_t sequence, int64_t head,
+                                          const T* qkv) const;
+
   // Forward of the four segments; attend_cached stands in for attend when generating.
   void norm_qkv(const Call& call, const ForwardViews& views) const;
   void attend(const Call& call, const ForwardViews& views) const;
@@ -94,6 +103,8 @@ class TransformerBlock : public Block {
   void attention_output_input(const Call& call, const BackwardViews& views) const;
   void norm_qkv_input(const Call& call, const BackwardViews& views) const;
   void attend_backward(const Call& call, const BackwardViews& views) const;
+  void attend_backward_group(const Call& call, const BackwardViews& views, int64_t sequence,
+                             int64_t head) const;
   void keep_branch_gradient(const Call& call, DropoutPlace place, const T* from, T* to,
                             bool split) const;
   const T* down_gradient(const Call& call, const BackwardViews& views) const;
@@ -104,7 +115,9 @@ class TransformerBlock : public Block {
 
   Dtype dtype_;
   int64_t index_, width_, ffn_width_, heads_;
-  double dropout_;
+  BlockExtent extent_;  // without rows
+  double dropout_, norm_eps_;
+  std::shared_ptr<const RotaryAngles> angles_;
   LayerOffset attention_norm_, qkv_, output_, mlp_norm_, up_, down_;
 };
 

@@ -22,23 +22,25 @@ class Parts {
 
 }  // namespace
 
-BlockExtent block_extent(const ShapeOptions& options, int64_t batch, int64_t tokens, Dtype dtype) {
-  return {batch * tokens, options.width,         options.ffn_width,
-          options.heads,  options.dropout > 0.0, wide_elements(dtype)};
+BlockExtent block_extent(const ModelShape& model, int64_t batch, int64_t tokens, Dtype dtype) {
+  const ShapeOptions& options = model.options;
+  return {batch * tokens,   options.width, options.ffn_width,   options.heads,
+          options.kv_heads, model.style,   wide_elements(dtype)};
 }
 
 SavedLayout saved_layout(const BlockExtent& extent) {
   Parts parts(extent.wide);
   SavedLayout layout;
-  layout.attention_mean = parts.take(extent.wide * extent.rows);
+  const int64_t means = extent.style.rms_norm ? 0 : extent.wide * extent.rows;
+  layout.attention_mean = parts.take(means);
   layout.attention_rstd = parts.take(extent.wide * extent.rows);
-  layout.mlp_mean = parts.take(extent.wide * extent.rows);
+  layout.mlp_mean = parts.take(means);
   layout.mlp_rstd = parts.take(extent.wide * extent.rows);
   layout.log_sum_exp = parts.take(extent.wide * extent.rows * extent.heads);
-  layout.qkv = parts.take(extent.rows * 3 * extent.width);
+  layout.qkv = parts.take(extent.rows * extent.qkv_width());
   layout.attention = parts.take(extent.rows * extent.width);
   layout.middle = parts.take(extent.rows * extent.width);
-  layout.up = parts.take(extent.rows * extent.ffn_width);
+  layout.up = parts.take(extent.rows * extent.up_width());
   layout.elements = parts.total();
   return layout;
 }
@@ -47,7 +49,7 @@ ForwardLayout forward_layout(const BlockExtent& extent) {
   Parts parts(extent.wide);
   ForwardLayout layout;
   layout.normed = parts.take(extent.rows * extent.width);
-  layout.wide = parts.take(extent.rows * std::max(3 * extent.width, extent.ffn_width));
+  layout.wide = parts.take(extent.rows * std::max(extent.qkv_width(), extent.up_width()));
   layout.statistics = parts.take(extent.wide * extent.rows * std::max<int64_t>(2, extent.heads));
   layout.elements = parts.total();
   return layout;
@@ -57,11 +59,11 @@ BundleLayout bundle_layout(const BlockExtent& extent) {
   Parts parts(extent.wide);
   BundleLayout layout;
   layout.normed_attention = parts.take(extent.rows * extent.width);
-  layout.qkv_gradient = parts.take(extent.rows * 3 * extent.width);
+  layout.qkv_gradient = parts.take(extent.rows * extent.qkv_width());
   layout.attention = parts.take(extent.rows * extent.width);
   layout.output_gradient = parts.take(extent.rows * extent.width);
   layout.normed_mlp = parts.take(extent.rows * extent.width);
-  layout.up_gradient = parts.take(extent.rows * extent.ffn_width);
+  layout.up_gradient = parts.take(extent.rows * extent.up_width());
   layout.activated = parts.take(extent.rows * extent.ffn_width);
   layout.down_gradient = parts.take(extent.rows * extent.width);
   layout.norm_gradients = parts.take(extent.wide * 4 * extent.width);
@@ -72,7 +74,7 @@ BundleLayout bundle_layout(const BlockExtent& extent) {
 BackwardLayout backward_layout(const BlockExtent& extent) {
   Parts parts(extent.wide);
   BackwardLayout layout;
-  layout.first = parts.take(extent.rows * std::max(3 * extent.width, extent.ffn_width));
+  layout.first = parts.take(extent.rows * std::max(extent.qkv_width(), extent.up_width()));
   layout.second = parts.take(extent.rows * std::max(extent.width, extent.ffn_width));
   layout.third = parts.take(extent.rows * extent.width);
   layout.delta = parts.take(extent.wide * extent.rows * extent.heads);

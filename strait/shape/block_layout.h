@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "strait/base/dtype.h"
-#include "strait/shape/options.h"
+#include "strait/shape/shape.h"
 
 namespace strait {
 
@@ -15,31 +15,36 @@ inline constexpr int64_t kPartAlignment = 16;  // 64 bytes of fp32, 128 of fp64;
 
 /// The numbers that a transformer block's buffers depend on. rows = batch * tokens.
 struct BlockExtent {
-  int64_t rows = 0, width = 0, ffn_width = 0, heads = 0;
-  bool dropout = false;
+  int64_t rows = 0, width = 0, ffn_width = 0, heads = 0, kv_heads = 0;
+  BlockStyle style = {};
   int64_t wide = 1;  // elements of the activations that a wide one takes: wide_elements(dtype)
+  int64_t head_width() const { return width / heads; }
+  int64_t kv_width() const { return head_width() * kv_heads; }
+  int64_t qkv_width() const { return width + 2 * kv_width(); }
+  int64_t up_width() const { return style.gated ? 2 * ffn_width : ffn_width; }
 };
-BlockExtent block_extent(const ShapeOptions& options, int64_t batch, int64_t tokens, Dtype dtype);
+BlockExtent block_extent(const ModelShape& model, int64_t batch, int64_t tokens, Dtype dtype);
 constexpr int64_t wide_elements(Dtype dtype) { return dtype == Dtype::kBfloat16 ? 2 : 1; }
 
-/// Kept from forward to backward beside the input: no T x T matrix, no LayerNorm or GELU output.
+/// Kept from forward to backward beside the input: no T x T matrix, no repeated keys or values, no output of
+/// a norm or an activation.
 struct SavedLayout {
-  int64_t attention_mean = 0, attention_rstd = 0;  // [rows] each
+  int64_t attention_mean = 0, attention_rstd = 0;  // [rows] each; RMSNorm has no mean
   int64_t mlp_mean = 0, mlp_rstd = 0;              // [rows] each
   int64_t log_sum_exp = 0;                         // [batch, heads, tokens]
-  int64_t qkv = 0;                                 // [rows, 3 width]
+  int64_t qkv = 0;                                 // [rows, qkv_width], queries and keys after RoPE
   int64_t attention = 0;                           // [rows, width] before the output projection
   int64_t middle = 0;                              // [rows, width] residual stream after attention
-  int64_t up = 0;                                  // [rows, ffn_width] before GELU
+  int64_t up = 0;  // [rows, up_width] before the activation; SwiGLU: gate, up
   int64_t elements = 0;
 };
 SavedLayout saved_layout(const BlockExtent& extent);
 
 /// Forward scratch. With saved == nullptr the parts of SavedLayout share memory: qkv with up (dead
-/// after attention), the LayerNorm outputs with attention; the residual stream lies in the output.
+/// after attention), the norms' outputs with attention; the residual stream lies in the output.
 struct ForwardLayout {
-  int64_t normed = 0;      // [rows, width]
-  int64_t wide = 0;        // [rows, max(3 width, ffn_width)]: qkv, up; GELU output when training
+  int64_t normed = 0;  // [rows, width]
+  int64_t wide = 0;    // [rows, max(qkv_width, up_width)]: qkv, up; the activation when training
   int64_t statistics = 0;  // mean, rstd, log_sum_exp when nothing is kept
   int64_t elements = 0;
 };
@@ -49,11 +54,11 @@ ForwardLayout forward_layout(const BlockExtent& extent);
 /// linear layer, and the finished gradients of the two norms.
 struct BundleLayout {
   int64_t normed_attention = 0;  // [rows, width] input of qkv
-  int64_t qkv_gradient = 0;      // [rows, 3 width]
+  int64_t qkv_gradient = 0;      // [rows, qkv_width]
   int64_t attention = 0;         // [rows, width] input of the output projection
   int64_t output_gradient = 0;   // [rows, width]
   int64_t normed_mlp = 0;        // [rows, width] input of up
-  int64_t up_gradient = 0;       // [rows, ffn_width]
+  int64_t up_gradient = 0;       // [rows, up_width]
   int64_t activated = 0;         // [rows, ffn_width] input of down
   int64_t down_gradient = 0;     // [rows, width]
   int64_t norm_gradients = 0;    // [4, width]: attention weight, bias; mlp weight, bias

@@ -6,17 +6,30 @@
 
 namespace strait {
 
+/// Rotary position embedding (Su et al. 2021): pair i of a head turns by position * theta^(-2i / head width).
+/// With factor > 1 as Llama 3.1 stretches it: wave lengths above original_context / low_frequency_factor
+/// grow by `factor`, those below original_context / high_frequency_factor stay, between them it is blended.
+struct RopeOptions {
+  double theta = 10000.0;
+  double factor = 1.0;  // 1 = as trained
+  double low_frequency_factor = 1.0;
+  double high_frequency_factor = 4.0;
+  int64_t original_context = 8192;  // tokens
+};
+
 /// Sizes of a decoder-only transformer. `kv_heads` and `ffn_width` are set explicitly by presets.
 struct ShapeOptions {
   int64_t layers = 12;
   int64_t heads = 12;
-  int64_t kv_heads = 12;  // == heads for gpt2
+  int64_t kv_heads = 12;  // == heads for gpt2; llama: divides heads
   int64_t width = 768;    // multiple of heads
   int64_t ffn_width = 3072;
   int64_t context = 1024;  // longest sequence, tokens
-  bool bias = true;        // biases of linear layers and LayerNorm
+  bool bias = true;        // biases of linear layers and LayerNorm (RMSNorm has none)
   double dropout = 0.0;    // in [0, 1)
   bool tied_head = true;   // head shares the token embedding
+  double norm_eps = 1e-5;  // added to the variance or the mean square
+  RopeOptions rope = {};   // llama
 };
 
 struct ModelOptions {

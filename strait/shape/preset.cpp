@@ -1,5 +1,7 @@
 // Named model sizes. Sources: nanoGPT's CPU setting of its character model; Radford et al. 2019
-// (GPT-2); Brown et al. 2020, table 2.1 (GPT-3).
+// (GPT-2); Brown et al. 2020, table 2.1 (GPT-3); Touvron et al. 2023 and Grattafiori et al. 2024 (Llama 2 and
+// 3) as their config.json state them. llama-10m and llama-124m have the sizes of nanoGPT's GPU character model
+// and of GPT-2 124M.
 #include <fmt/format.h>
 
 #include <array>
@@ -28,27 +30,72 @@ constexpr std::array kPresets = {
     Preset{"gpt3-175b", 96, 96, 12288, 2048, true},
 };
 
+/// Llama: key/value heads, feed-forward width, and the stretching of RoPE (1 = none).
+struct LlamaPreset {
+  const char* name;
+  int64_t layers, heads, kv_heads, width, ffn_width, context;
+  double theta, factor;
+  bool tied_head;
+};
+
+constexpr std::array kLlamaPresets = {
+    LlamaPreset{"llama-10m", 6, 6, 2, 384, 1024, 256, 1e4, 1, true},
+    LlamaPreset{"llama-124m", 12, 12, 12, 768, 2048, 1024, 1e4, 1, true},
+    LlamaPreset{"llama-2-7b", 32, 32, 32, 4096, 11008, 4096, 1e4, 1, false},
+    LlamaPreset{"llama-2-13b", 40, 40, 40, 5120, 13824, 4096, 1e4, 1, false},
+    LlamaPreset{"llama-2-70b", 80, 64, 8, 8192, 28672, 4096, 1e4, 1, false},
+    LlamaPreset{"llama-3-8b", 32, 32, 8, 4096, 14336, 8192, 5e5, 1, false},
+    LlamaPreset{"llama-3-70b", 80, 64, 8, 8192, 28672, 8192, 5e5, 1, false},
+    LlamaPreset{"llama-3.1-8b", 32, 32, 8, 4096, 14336, 131072, 5e5, 8, false},
+    LlamaPreset{"llama-3.1-70b", 80, 64, 8, 8192, 28672, 131072, 5e5, 8, false},
+    LlamaPreset{"llama-3.1-405b", 126, 128, 8, 16384, 53248, 131072, 5e5, 8, false},
+    LlamaPreset{"llama-3.2-1b", 16, 32, 8, 2048, 8192, 131072, 5e5, 32, true},
+    LlamaPreset{"llama-3.2-3b", 28, 24, 8, 3072, 8192, 131072, 5e5, 32, true},
+};
+
+ShapeOptions gpt_options(const Preset& preset) {
+  ShapeOptions shape;
+  shape.layers = preset.layers;
+  shape.heads = shape.kv_heads = preset.heads;
+  shape.width = preset.width;
+  shape.ffn_width = 4 * preset.width;
+  shape.context = preset.context;
+  shape.bias = preset.bias;
+  return shape;
+}
+
+ShapeOptions llama_options(const LlamaPreset& preset) {
+  ShapeOptions shape;
+  shape.layers = preset.layers;
+  shape.heads = preset.heads;
+  shape.kv_heads = preset.kv_heads;
+  shape.width = preset.width;
+  shape.ffn_width = preset.ffn_width;
+  shape.context = preset.context;
+  shape.bias = false;
+  shape.tied_head = preset.tied_head;
+  shape.rope.theta = preset.theta;
+  shape.rope.factor = preset.factor;
+  return shape;
+}
+
 }  // namespace
 
 const std::vector<std::string>& model_preset_names() {
   static const std::vector<std::string> names = [] {
     std::vector<std::string> list;
     for (const Preset& preset : kPresets) list.emplace_back(preset.name);
+    for (const LlamaPreset& preset : kLlamaPresets) list.emplace_back(preset.name);
     return list;
   }();
   return names;
 }
 
 ModelOptions model_preset(const std::string& name) {
-  for (const Preset& preset : kPresets) {
-    if (name != preset.name) continue;
-    ModelOptions options;
-    options.preset = name;
-    options.family = "gpt2";
-    options.shape = {preset.layers,  preset.heads, preset.heads, preset.width, 4 * preset.width,
-                     preset.context, preset.bias,  0.0,          true};
-    return options;
-  }
+  for (const Preset& preset : kPresets)
+    if (name == preset.name) return {name, "gpt2", gpt_options(preset)};
+  for (const LlamaPreset& preset : kLlamaPresets)
+    if (name == preset.name) return {name, "llama", llama_options(preset)};
   ErrorPlace place;
   place.key = "model.preset";
   throw UserError(fmt::format("model.preset: \"{}\" is not known; nearest: \"{}\"", name,

@@ -57,10 +57,18 @@ BlockSizes embedding_sizes(const ModelShape& model, int64_t rows, int64_t elemen
   return sizes;
 }
 
+/// Parameters of a transformer block that multiply: the matrices.
+double multiplying_parameters(const ModelShape& model) {
+  const BlockExtent extent = block_extent(model, 1, 1, Dtype::kFloat32);
+  const auto width = static_cast<double>(extent.width);
+  return width * static_cast<double>(extent.qkv_width() + extent.width + extent.up_width() +
+                                     extent.ffn_width);
+}
+
 BlockSizes transformer_sizes(const ModelShape& model, int64_t batch, int64_t tokens, Dtype dtype) {
   const int64_t element = dtype_bytes(dtype);
   const ShapeOptions& options = model.options;
-  const BlockExtent extent = block_extent(options, batch, tokens, dtype);
+  const BlockExtent extent = block_extent(model, batch, tokens, dtype);
   BlockSizes sizes;
   sizes.input_bytes = sizes.output_bytes = extent.rows * options.width * element;
   sizes.saved_bytes = saved_layout(extent).elements * element;
@@ -69,8 +77,7 @@ BlockSizes transformer_sizes(const ModelShape& model, int64_t batch, int64_t tok
   sizes.bundle_bytes = bundle_layout(extent).elements * element;
   const auto rows = static_cast<double>(extent.rows);
   const auto width = static_cast<double>(options.width);
-  const auto ffn = static_cast<double>(options.ffn_width);
-  const double linear = 2.0 * rows * (4.0 * width * width + 2.0 * width * ffn);
+  const double linear = 2.0 * rows * multiplying_parameters(model);
   const double attention = 2.0 * rows * static_cast<double>(tokens) * width;
   sizes.forward_flops = linear + attention;
   sizes.backward_flops = 2.0 * sizes.forward_flops;
@@ -111,9 +118,8 @@ BlockSizes block_sizes(const ModelShape& model, int64_t block, int64_t batch, in
 double model_flops_per_token(const ModelShape& model, int64_t tokens) {
   const auto layers = static_cast<double>(model.options.layers);
   const auto width = static_cast<double>(model.options.width);
-  const auto ffn = static_cast<double>(model.options.ffn_width);
-  const double multiplying = layers * (4.0 * width * width + 2.0 * width * ffn) +
-                             static_cast<double>(model.vocabulary) * width;
+  const double multiplying =
+      layers * multiplying_parameters(model) + static_cast<double>(model.vocabulary) * width;
   return 6.0 * multiplying + 6.0 * layers * static_cast<double>(tokens) * width;
 }
 

@@ -68,8 +68,18 @@ struct BlockSizes {
   double backward_flops = 0;  // input and weight together
 };
 
+/// What the blocks of a family are made of; all families share one chain and one transformer block.
+struct BlockStyle {
+  bool rms_norm = false;  // RMSNorm (Zhang & Sennrich 2019), otherwise LayerNorm
+  bool rotary = false;    // RoPE on queries and keys, otherwise a learned position embedding
+  bool gated = false;     // SwiGLU (Shazeer 2020), otherwise GELU in its tanh form
+};
+/// UserError (with the key) for a family that is not known.
+BlockStyle block_style(const std::string& family);
+
 struct ModelShape {
   std::string family;
+  BlockStyle style;
   ShapeOptions options;
   int64_t vocabulary = 0;
   std::vector<UnitShape> units;
@@ -84,9 +94,17 @@ int64_t cache_bytes(const ModelShape& model, int64_t batch, int64_t context, Dty
 void validate_shape(const ShapeOptions& options, int64_t vocabulary,
                     const std::string& family = "gpt2");
 
-/// Chain of GPT-2 (Radford et al. 2019; initial values and weight-decay split as nanoGPT): learned
-/// positions, LayerNorm, tanh-GELU, output projections start at 0.02 / sqrt(2 layers).
+/// The chain of `model.family`; initial values and weight-decay split as nanoGPT: output projections start
+/// at 0.02 / sqrt(2 layers). Errors as validate_shape.
+ModelShape model_shape(const ModelOptions& model, int64_t vocabulary);
+
+/// GPT-2 (Radford et al. 2019): learned positions, LayerNorm, tanh-GELU.
 ModelShape gpt2_shape(const ShapeOptions& options, int64_t vocabulary);
+
+/// Llama (Touvron et al. 2023): RoPE, RMSNorm, SwiGLU, grouped key/value heads (Ainslie et al. 2023).
+/// attention.qkv holds the rows of queries, keys, values one after the other; a head's pairs are its
+/// elements i and i + head_width / 2 (Hugging Face's order). mlp.gate_up holds gate, then up.
+ModelShape llama_shape(const ShapeOptions& options, int64_t vocabulary);
 
 /// Sizes of `model.blocks[block]` for `batch` sequences of `tokens` tokens. For the head, forward_workspace
 /// is that of the loss alone and of generation, backward_workspace that of the loss with both gradients.

@@ -130,7 +130,8 @@ TEST(Validate, ChoicesThatWorkAndThatDoNot) {
   expect_refused("runtime.device = \"cuda\"", "runtime.device", later + "\"auto\"");
   expect_refused("train.precision = \"bf16\"", "train.precision", later + "\"fp32\" (fp32, fp64)");
   expect_refused("train.precision = \"fp16\"", "train.precision", later);
-  expect_refused("model.family = \"llama\"", "model.family", later + "\"gpt2\"");
+  all_work("model.family", {"gpt2", "llama"});
+  expect_refused("model.family = \"unet\"", "model.family", later + "\"gpt2\"");
   expect_refused("placement.preset = \"zero++\"", "placement.preset", later);
   expect_refused("placement.preset = \"zero-topo\"", "placement.preset", later);
   expect_refused("sync.policy = \"diloco\"", "sync.policy", later + "\"every-step\"");
@@ -192,6 +193,19 @@ TEST(Validate, Combinations) {
   expect_refused("model.shape.width = 100", "model.shape.width",
                  "12 heads do not divide the width 100");
   expect_refused("model.shape.kv_heads = 3", "model.shape.kv_heads", "nearest valid value is 12");
+  const std::string llama = "\nmodel.preset = \"llama-10m\"";  // 6 heads of 64, 2 key/value heads
+  expect_valid("model.shape.kv_heads = 3\nmodel.rope.theta = 5e5\nmodel.rope.factor = 8.0" + llama);
+  expect_refused("model.shape.kv_heads = 4" + llama, "model.shape.kv_heads",
+                 "nearest valid value is 3");
+  expect_refused("model.shape.width = 90" + llama, "model.shape.width", "nearest valid width is 96");
+  expect_refused("model.rope.low_frequency_factor = 4.0" + llama, "model.rope.low_frequency_factor",
+                 "nearest valid value is 5");
+  expect_refused("model.rope.high_frequency_factor = 1.0" + llama,
+                 "model.rope.high_frequency_factor", "nearest valid value is 2");
+  expect_refused("model.rope.theta = 5e5", "model.rope.theta",
+                 "model.family = \"gpt2\" has no RoPE; the nearest valid value is 10000");
+  expect_valid("model.preset = \"llama-3.2-1b\"\nmodel.family = \"gpt2\"");
+  expect_valid("model.preset = \"llama-124m\"\nmodel.shape.heads = 6");  // kv_heads follow
   expect_refused("optimizer.eps = 1e-6\noptimizer.kind = \"sgd\"", "optimizer.eps",
                  "\"sgd\" has no eps");
   expect_refused("optimizer.betas = [0.9, 0.5]\noptimizer.kind = \"sgd\"", "optimizer.betas",

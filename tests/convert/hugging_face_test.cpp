@@ -197,7 +197,7 @@ TEST_F(HuggingFace, ATrainedModelWithoutBiasesGetsZeros) {
 TEST_F(HuggingFace, WhatOurModelDoesNotComputeIsRefusedByName) {
   const std::pair<const char*, Json> wrong[] = {{"activation_function", "gelu"},
                                                 {"activation_function", "relu"},
-                                                {"layer_norm_epsilon", 1e-6},
+                                                {"layer_norm_epsilon", 0.0},
                                                 {"model_type", "gptj"},
                                                 {"scale_attn_weights", false},
                                                 {"scale_attn_by_inverse_layer_idx", true},

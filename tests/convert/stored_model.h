@@ -108,7 +108,7 @@ inline Logits compute_logits(const std::string& checkpoint, const std::vector<in
   const checkpoint::CheckpointReader reader(checkpoint);
   const Run run = parse_run(reader.read_text("run.toml"), "run.toml");
   const auto tokenizer = parse_tokenizer(reader.read_text("tokenizer.json"), "tokenizer.json");
-  const ModelShape shape = gpt2_shape(run.model.shape, tokenizer->vocabulary_size());
+  const ModelShape shape = model_shape(run.model, tokenizer->vocabulary_size());
   Cluster cluster;
   cluster.name = "one";
   cluster.levels = {{"world", 1, 1e9, 0, 1}};

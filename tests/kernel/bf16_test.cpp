@@ -126,9 +126,9 @@ TEST(Bfloat16Kernels, NormEqualsFloatRounded) {
       std::vector<float> mean(rows), rstd(rows), wide_mean(rows), wide_rstd(rows), wide(count);
       std::vector<Bfloat16> out(count), again(count);
       layer_norm<float>({rows, columns, wx.data(), ww.data(), wb.data(), wide_mean.data(),
-                         wide_rstd.data(), wide.data()});
+                         wide_rstd.data(), wide.data(), 1e-5});
       layer_norm<Bfloat16>({rows, columns, x.data(), weight.data(), bias.data(), mean.data(),
-                            rstd.data(), out.data()});
+                            rstd.data(), out.data(), 1e-5});
       EXPECT_EQ(mean, wide_mean);
       EXPECT_EQ(rstd, wide_rstd);
       EXPECT_EQ(bits_of(out), rounded_bits(wide));

@@ -47,13 +47,15 @@ std::vector<Case> bf16_cases() {
           {{1, 1, 1, 1, 1, 1, true, 0.0, false}, 2, 1, 1, false},
           {{1, 2, 2, 64, 256, 130, true, 0.0, true}, 65, 2, 129, true},
           {{1, 2, 2, 34, 70, 200, false, 0.1, false}, 65, 1, 200, false},
-          {{1, 1, 1, 256, 40, 70, true, 0.0, true}, 65, 1, 70, true}};
+          {{1, 1, 1, 256, 40, 70, true, 0.0, true}, 65, 1, 70, true},
+          {{1, 4, 2, 24, 22, 13, false, 0.0, false}, 37, 3, 11, true, "llama"},
+          {{1, 6, 1, 60, 100, 130, true, 0.1, true}, 65, 2, 129, false, "llama"}};
 }
 
 class Bfloat16Test : public testing::TestWithParam<Case> {};
 
 TEST_P(Bfloat16Test, TransformerStaysWithinItsRoundings) {
-  const ModelShape shape = gpt2_shape(GetParam().options, GetParam().vocabulary);
+  const ModelShape shape = GetParam().shape();
   const ReferenceInput input = random_input(GetParam(), 3);
   const auto units = rounded_units(shape, 5);
   const int64_t count = input.batch * input.tokens * input.options.width;
@@ -78,7 +80,7 @@ TEST_P(Bfloat16Test, TransformerStaysWithinItsRoundings) {
 }
 
 TEST_P(Bfloat16Test, VariantsGiveTheSameBits) {
-  const ModelShape shape = gpt2_shape(GetParam().options, GetParam().vocabulary);
+  const ModelShape shape = GetParam().shape();
   const ReferenceInput input = random_input(GetParam(), 3);
   const auto units = rounded_units(shape, 5);
   const int64_t count = input.batch * input.tokens * input.options.width;
@@ -101,7 +103,7 @@ TEST_P(Bfloat16Test, VariantsGiveTheSameBits) {
 
 /// Gradients grow beyond what bf16 could add to: 1 + 2^-10 would stay 1.
 TEST_P(Bfloat16Test, WeightGradientsAreSummedUpInFloat) {
-  const ModelShape shape = gpt2_shape(GetParam().options, GetParam().vocabulary);
+  const ModelShape shape = GetParam().shape();
   const ReferenceInput input = random_input(GetParam(), 3);
   const auto units = rounded_units(shape, 5);
   const int64_t count = input.batch * input.tokens * input.options.width;
@@ -118,7 +120,7 @@ TEST_P(Bfloat16Test, WeightGradientsAreSummedUpInFloat) {
 }
 
 TEST_P(Bfloat16Test, WholeStepIsFiniteAndPointsDownhill) {
-  const ModelShape shape = gpt2_shape(GetParam().options, GetParam().vocabulary);
+  const ModelShape shape = GetParam().shape();
   const ReferenceInput input = random_input(GetParam(), 3);
   const auto units = rounded_units(shape, 5);
   Runner<double> exact(shape, input, units);

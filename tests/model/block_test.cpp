@@ -33,13 +33,26 @@ std::vector<Case> block_cases() {
   cases.push_back({{1, 2, 2, 64, 256, 130, true, 0.0, false}, 65, 2, 129, true});  // several tiles
   cases.push_back({{1, 2, 2, 34, 70, 200, false, 0.1, false}, 65, 1, 200, false});
   cases.push_back({{1, 1, 1, 300, 40, 70, true, 0.0, false}, 65, 1, 70, true});  // wide head
+  for (const bool bias : {false, true}) {
+    for (const double dropout : {0.0, 0.25}) {
+      for (const int64_t kv_heads : {1, 2, 4}) {
+        cases.push_back(
+            {{1, 4, kv_heads, 24, 22, 13, bias, dropout, false}, 37, 3, 11, bias, "llama"});
+      }
+    }
+  }
+  cases.push_back({{1, 1, 1, 2, 1, 1, false, 0.0, false}, 2, 1, 1, false, "llama"});
+  cases.push_back({{1, 6, 2, 60, 100, 130, false, 0.0, false}, 65, 2, 129, true, "llama"});
+  cases.push_back({{1, 2, 1, 136, 70, 200, false, 0.1, false}, 65, 1, 200, false, "llama"});
+  cases.back().options.norm_eps = 1e-3;
+  cases.back().options.rope = {500.0, 8.0, 1.0, 4.0, 64};  // kept, blended and stretched pairs
   return cases;
 }
 
 class TransformerTest : public testing::TestWithParam<Case> {};
 
 TEST_P(TransformerTest, ForwardAndBackwardEqualAutograd) {
-  const ModelShape shape = gpt2_shape(GetParam().options, GetParam().vocabulary);
+  const ModelShape shape = GetParam().shape();
   const ReferenceInput input = random_input(GetParam(), 3);
   const auto units = random_units(shape, 5);
   const int64_t count = input.batch * input.tokens * input.options.width;
@@ -69,7 +82,7 @@ TEST_P(TransformerTest, ForwardAndBackwardEqualAutograd) {
 }
 
 TEST_P(TransformerTest, VariantsGiveTheSameBits) {
-  const ModelShape shape = gpt2_shape(GetParam().options, GetParam().vocabulary);
+  const ModelShape shape = GetParam().shape();
   const ReferenceInput input = random_input(GetParam(), 3);
   const auto units = random_units(shape, 5);
   const int64_t count = input.batch * input.tokens * input.options.width;
@@ -97,7 +110,7 @@ TEST_P(TransformerTest, VariantsGiveTheSameBits) {
 }
 
 TEST_P(TransformerTest, AccumulateAddsAndOverwriteForgets) {
-  const ModelShape shape = gpt2_shape(GetParam().options, GetParam().vocabulary);
+  const ModelShape shape = GetParam().shape();
   const ReferenceInput input = random_input(GetParam(), 3);
   const auto units = random_units(shape, 5);
   const int64_t count = input.batch * input.tokens * input.options.width;
@@ -121,7 +134,7 @@ INSTANTIATE_TEST_SUITE_P(Sizes, TransformerTest, testing::ValuesIn(block_cases()
 class EndsTest : public testing::TestWithParam<Case> {};
 
 TEST_P(EndsTest, EmbeddingEqualsAutograd) {
-  const ModelShape shape = gpt2_shape(GetParam().options, GetParam().vocabulary);
+  const ModelShape shape = GetParam().shape();
   const ReferenceInput input = random_input(GetParam(), 3);
   const auto units = random_units(shape, 5);
   const std::vector<double> dy = random_values(input.batch * input.tokens * input.options.width, 8);
@@ -147,7 +160,7 @@ TEST_P(EndsTest, EmbeddingEqualsAutograd) {
 }
 
 TEST_P(EndsTest, HeadEqualsAutograd) {
-  const ModelShape shape = gpt2_shape(GetParam().options, GetParam().vocabulary);
+  const ModelShape shape = GetParam().shape();
   const ReferenceInput input = random_input(GetParam(), 3);
   const auto units = random_units(shape, 5);
   const std::vector<double> x = random_values(input.batch * input.tokens * input.options.width, 7);
@@ -195,6 +208,8 @@ std::vector<Case> end_cases() {
     }
   }
   cases.push_back({{1, 1, 1, 1, 1, 2, true, 0.0, true}, 2, 1, 2, false});
+  for (const bool tied : {false, true})
+    cases.push_back({{1, 2, 1, 12, 22, 13, tied, 0.25, tied}, 37, 3, 11, false, "llama"});
   // Vocabulary so large that the head works in several chunks of rows.
   cases.push_back({{1, 1, 1, 2, 4, 90, true, 0.0, true}, 150000, 1, 70, false});
   return cases;
@@ -203,7 +218,7 @@ INSTANTIATE_TEST_SUITE_P(Sizes, EndsTest, testing::ValuesIn(end_cases()));
 
 TEST(Blocks, RefuseWhatTheyCannotDo) {
   const Case test_case;
-  const ModelShape shape = gpt2_shape(test_case.options, test_case.vocabulary);
+  const ModelShape shape = test_case.shape();
   ReferenceInput input = random_input(test_case, 1);
   input.inputs[4] = 37;
   Runner<float> runner(shape, input, random_units(shape, 2));

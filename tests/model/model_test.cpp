@@ -11,7 +11,7 @@ namespace {
 class WholeModelTest : public testing::TestWithParam<Case> {};
 
 TEST_P(WholeModelTest, GradientsEqualAutograd) {
-  const ModelShape shape = gpt2_shape(GetParam().options, GetParam().vocabulary);
+  const ModelShape shape = GetParam().shape();
   const ReferenceInput input = random_input(GetParam(), 3);
   const auto units = random_units(shape, 5);
   const Parameters parameters = reference_parameters(shape, units);
@@ -39,15 +39,19 @@ std::vector<Case> model_cases() {
   for (const bool tied : {false, true}) {
     for (const double dropout : {0.0, 0.2}) {
       cases.push_back({{3, 3, 3, 15, 22, 13, tied, dropout, tied}, 37, 3, 11, dropout > 0.0});
+      cases.push_back(
+          {{3, 4, 2, 24, 22, 13, false, dropout, tied}, 37, 3, 11, dropout > 0.0, "llama"});
     }
   }
   return cases;
 }
 INSTANTIATE_TEST_SUITE_P(Sizes, WholeModelTest, testing::ValuesIn(model_cases()));
 
-TEST(WholeModel, GradientEqualsFiniteDifferences) {
-  const Case test_case{{2, 2, 2, 6, 10, 7, true, 0.0, true}, 11, 2, 7, true};
-  const ModelShape shape = gpt2_shape(test_case.options, test_case.vocabulary);
+class DifferencesTest : public testing::TestWithParam<Case> {};
+
+TEST_P(DifferencesTest, GradientEqualsFiniteDifferences) {
+  const Case& test_case = GetParam();
+  const ModelShape shape = test_case.shape();
   const ReferenceInput input = random_input(test_case, 3);
   const auto units = random_units(shape, 5);
   const auto gradient = Runner<double>(shape, input, units).step().gradients;
@@ -68,10 +72,16 @@ TEST(WholeModel, GradientEqualsFiniteDifferences) {
   }
 }
 
+INSTANTIATE_TEST_SUITE_P(
+    Families, DifferencesTest,
+    testing::Values(Case{{2, 2, 2, 6, 10, 7, true, 0.0, true}, 11, 2, 7, true},
+                    Case{{2, 4, 2, 8, 10, 7, false, 0.0, true}, 11, 2, 7, true, "llama"},
+                    Case{{2, 2, 1, 8, 10, 7, true, 0.0, false}, 11, 2, 7, false, "llama"}));
+
 TEST(WholeModel, EvaluationHasNoDropout) {
   Case test_case;
   test_case.options.dropout = 0.3;
-  const ModelShape shape = gpt2_shape(test_case.options, test_case.vocabulary);
+  const ModelShape shape = test_case.shape();
   ReferenceInput input = random_input(test_case, 3);
   const auto units = random_units(shape, 5);
   const double with_dropout = Runner<double>(shape, input, units).step().loss;
@@ -82,12 +92,16 @@ TEST(WholeModel, EvaluationHasNoDropout) {
   EXPECT_NEAR(without, reference_model_loss(input, parameters).item<double>(), 1e-10 * without);
 }
 
-class CachedTest : public testing::TestWithParam<int64_t> {};
+/// Family and tokens per piece.
+class CachedTest : public testing::TestWithParam<std::tuple<const char*, int64_t>> {};
 
-/// Feeds the sequences in pieces of GetParam() tokens and compares with the full logits of every position.
+/// Feeds the sequences in pieces and compares with the full logits of every position.
 TEST_P(CachedTest, GenerationEqualsFullRecompute) {
-  const Case test_case{{2, 3, 3, 15, 22, 80, true, 0.0, true}, 37, 3, 75, false};
-  const ModelShape shape = gpt2_shape(test_case.options, test_case.vocabulary);
+  const auto [family, length] = GetParam();
+  Case test_case{{2, 3, 3, 15, 22, 80, true, 0.0, true}, 37, 3, 75, false};
+  if (family == std::string("llama"))
+    test_case = {{2, 6, 2, 24, 22, 80, false, 0.0, true}, 37, 3, 75, false, "llama"};
+  const ModelShape shape = test_case.shape();
   const ReferenceInput input = random_input(test_case, 3);
   const auto units = random_units(shape, 5);
   const Parameters parameters = reference_parameters(shape, units);
@@ -102,8 +116,8 @@ TEST_P(CachedTest, GenerationEqualsFullRecompute) {
   for (int layer = 0; layer < 2; ++layer) {
     caches.push_back(std::make_unique<Guarded>(cache_bytes(shape, 3, capacity, Dtype::kFloat64)));
   }
-  for (int64_t position = 0; position < 75; position += GetParam()) {
-    const int64_t tokens = std::min<int64_t>(GetParam(), 75 - position);
+  for (int64_t position = 0; position < 75; position += length) {
+    const int64_t tokens = std::min<int64_t>(length, 75 - position);
     std::vector<int32_t> piece;
     for (int64_t b = 0; b < 3; ++b) {
       const auto from = input.inputs.begin() + b * 75 + position;
@@ -137,11 +151,16 @@ TEST_P(CachedTest, GenerationEqualsFullRecompute) {
   }
   EXPECT_TRUE(caches[0]->intact() && caches[1]->intact());
 }
-INSTANTIATE_TEST_SUITE_P(Pieces, CachedTest, testing::Values(1, 7, 75));
+INSTANTIATE_TEST_SUITE_P(Pieces, CachedTest,
+                         testing::Combine(testing::Values("gpt2", "llama"),
+                                          testing::Values(1, 7, 75)));
 
 TEST(Initialize, DependsOnlyOnSeedNameAndElement) {
   const ModelShape shape = gpt2_shape({2, 2, 2, 10, 13, 9, true, 0.0, true}, 31);
-  for (const UnitShape& unit : shape.units) {
+  const ModelShape llama = llama_shape({1, 2, 1, 12, 13, 9, false, 0.0, false}, 31);
+  std::vector<UnitShape> units = shape.units;
+  units.insert(units.end(), llama.units.begin(), llama.units.end());
+  for (const UnitShape& unit : units) {
     std::vector<double> whole(static_cast<size_t>(unit.elements));
     initialize(unit, 5, Dtype::kFloat64, 0, unit.elements, whole.data());
     for (const int64_t piece : {1, 7, 64}) {

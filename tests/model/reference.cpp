@@ -19,10 +19,14 @@ at::Tensor linear(const Parameters& parameters, const std::string& name, const a
   return bias.defined() ? y + bias : y;
 }
 
-at::Tensor norm(const Parameters& parameters, const std::string& name, const at::Tensor& x) {
+at::Tensor norm(const ReferenceInput& input, const Parameters& parameters, const std::string& name,
+                const at::Tensor& x) {
+  const double eps = input.options.norm_eps;
+  const at::Tensor weight = get(parameters, name + ".weight");
+  if (input.family == "llama") return x / at::sqrt(x.pow(2).mean(-1, true) + eps) * weight;
   const at::Tensor mean = x.mean(-1, true);
   const at::Tensor variance = (x - mean).pow(2).mean(-1, true);
-  const at::Tensor y = (x - mean) / at::sqrt(variance + 1e-5) * get(parameters, name + ".weight");
+  const at::Tensor y = (x - mean) / at::sqrt(variance + eps) * weight;
   const at::Tensor bias = get(parameters, name + ".bias");
   return bias.defined() ? y + bias : y;
 }
@@ -73,6 +77,24 @@ at::Tensor attention_dropout(const ReferenceInput& input, int64_t block,
   return probabilities * mask;
 }
 
+/// Queries, keys or values of every head, [B, H, T, D]: `count` heads from column `first` of qkv.
+at::Tensor heads_of(const ReferenceInput& input, const at::Tensor& qkv, int64_t first,
+                    int64_t count) {
+  const int64_t head_width = input.options.width / input.options.heads;
+  const at::Tensor part = qkv.slice(2, first, first + count * head_width)
+                              .reshape({input.batch, input.tokens, count, head_width})
+                              .transpose(1, 2);
+  return at::repeat_interleave(part, input.options.heads / count, 1);
+}
+
+at::Tensor activation(const ReferenceInput& input, const at::Tensor& up) {
+  if (input.family == "llama") {
+    const std::vector<at::Tensor> parts = at::chunk(up, 2, -1);
+    return parts[0] * at::sigmoid(parts[0]) * parts[1];
+  }
+  return 0.5 * up * (1.0 + at::tanh(std::sqrt(2.0 / M_PI) * (up + 0.044715 * up.pow(3))));
+}
+
 /// [B, 1, T, T]: true where query i attends key j.
 at::Tensor attended(const ReferenceInput& input) {
   const at::Tensor allowed = at::zeros({input.batch, 1, input.tokens, input.tokens}, at::kBool);
@@ -100,48 +122,71 @@ Parameters reference_parameters(const ModelShape& shape,
   return parameters;
 }
 
+at::Tensor reference_rope(const RopeOptions& rope, const at::Tensor& x) {
+  const int64_t tokens = x.size(2), half = x.size(3) / 2;
+  const at::Tensor angles = at::empty({tokens, half}, at::kDouble);
+  for (int64_t i = 0; i < half; ++i) {
+    double frequency = std::pow(rope.theta, -static_cast<double>(i) / static_cast<double>(half));
+    const double wave = 2.0 * M_PI / frequency;
+    const auto original = static_cast<double>(rope.original_context);
+    const double longest = original / rope.low_frequency_factor,
+                 shortest = original / rope.high_frequency_factor;
+    if (wave > longest) {
+      frequency /= rope.factor;
+    } else if (wave > shortest) {
+      const double smooth = (original / wave - rope.low_frequency_factor) /
+                            (rope.high_frequency_factor - rope.low_frequency_factor);
+      frequency = (1.0 - smooth) * frequency / rope.factor + smooth * frequency;
+    }
+    for (int64_t t = 0; t < tokens; ++t) angles[t][i] = static_cast<double>(t) * frequency;
+  }
+  const at::Tensor pairs = at::complex(x.slice(3, 0, half), x.slice(3, half, 2 * half));
+  const at::Tensor turned = pairs * at::polar(at::ones_like(angles), angles);
+  return at::cat({at::real(turned), at::imag(turned)}, 3);
+}
+
 at::Tensor reference_embedding(const ReferenceInput& input, const Parameters& parameters) {
   const at::Tensor tokens =
       at::tensor(input.inputs, at::kInt).to(at::kLong).reshape({input.batch, input.tokens});
-  const at::Tensor x = at::embedding(get(parameters, "embedding.token.weight"), tokens) +
-                       get(parameters, "embedding.position.weight").slice(0, 0, input.tokens);
+  at::Tensor x = at::embedding(get(parameters, "embedding.token.weight"), tokens);
+  if (input.family != "llama")
+    x = x + get(parameters, "embedding.position.weight").slice(0, 0, input.tokens);
   return dropout(input, "dropout.embedding", 0, x);
 }
 
 at::Tensor reference_transformer(const ReferenceInput& input, const Parameters& parameters,
                                  int64_t block, const at::Tensor& x) {
   const std::string name = "blocks." + std::to_string(block - 1);
-  const int64_t heads = input.options.heads, width = input.options.width,
-                head_width = width / heads;
-  const at::Tensor qkv =
-      linear(parameters, name + ".attention.qkv", norm(parameters, name + ".attention_norm", x));
-  const auto part = [&](int64_t index) {
-    return qkv.slice(2, index * width, (index + 1) * width)
-        .reshape({input.batch, input.tokens, heads, head_width})
-        .transpose(1, 2);
-  };
+  const bool llama = input.family == "llama";
+  const int64_t heads = input.options.heads, kv_heads = input.options.kv_heads,
+                width = input.options.width, head_width = width / heads;
+  const at::Tensor qkv = linear(parameters, name + ".attention.qkv",
+                                norm(input, parameters, name + ".attention_norm", x));
+  at::Tensor queries = heads_of(input, qkv, 0, heads), keys = heads_of(input, qkv, width, kv_heads);
+  const at::Tensor values = heads_of(input, qkv, width + kv_heads * head_width, kv_heads);
+  if (llama) {
+    queries = reference_rope(input.options.rope, queries);
+    keys = reference_rope(input.options.rope, keys);
+  }
   at::Tensor scores =
-      at::matmul(part(0), part(1).transpose(2, 3)) / std::sqrt(static_cast<double>(head_width));
+      at::matmul(queries, keys.transpose(2, 3)) / std::sqrt(static_cast<double>(head_width));
   scores = scores.masked_fill(attended(input).logical_not(), -INFINITY);
   const at::Tensor probabilities = attention_dropout(input, block, at::softmax(scores, -1));
-  const at::Tensor attention = at::matmul(probabilities, part(2))
-                                   .transpose(1, 2)
-                                   .reshape({input.batch, input.tokens, width});
+  const at::Tensor attention =
+      at::matmul(probabilities, values).transpose(1, 2).reshape({input.batch, input.tokens, width});
   const at::Tensor middle = x + dropout(input, "dropout.attention_output", block,
                                         linear(parameters, name + ".attention.output", attention));
-  const at::Tensor up =
-      linear(parameters, name + ".mlp.up", norm(parameters, name + ".mlp_norm", middle));
-  const at::Tensor activated =
-      0.5 * up * (1.0 + at::tanh(std::sqrt(2.0 / M_PI) * (up + 0.044715 * up.pow(3))));
+  const at::Tensor up = linear(parameters, name + (llama ? ".mlp.gate_up" : ".mlp.up"),
+                               norm(input, parameters, name + ".mlp_norm", middle));
   return middle + dropout(input, "dropout.mlp_output", block,
-                          linear(parameters, name + ".mlp.down", activated));
+                          linear(parameters, name + ".mlp.down", activation(input, up)));
 }
 
 at::Tensor reference_logits(const ReferenceInput& input, const Parameters& parameters,
                             const at::Tensor& x) {
   const at::Tensor weight =
       get(parameters, input.options.tied_head ? "embedding.token.weight" : "head.weight");
-  return at::matmul(norm(parameters, "head.norm", x), weight.t());
+  return at::matmul(norm(input, parameters, "head.norm", x), weight.t());
 }
 
 at::Tensor reference_loss(const ReferenceInput& input, const Parameters& parameters,

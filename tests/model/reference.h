@@ -1,5 +1,5 @@
-// GPT-2 once more, in LibTorch operators in fp64, for the tests: plain, with full score matrices and full
-// logits. Shares nothing with the blocks but names, shapes and the definition of the dropout streams.
+// GPT-2 and Llama once more, in LibTorch operators in fp64, for the tests: plain, with full score matrices,
+// repeated keys and values, and full logits. Shares nothing with the blocks but names, shapes and the definition of the dropout streams.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -14,6 +14,7 @@ namespace strait::model {
 
 /// What a reference run depends on.
 struct ReferenceInput {
+  std::string family = "gpt2";
   ShapeOptions options;
   int64_t vocabulary = 0, batch = 0, tokens = 0;
   uint64_t seed = 0;
@@ -27,6 +28,9 @@ using Parameters = std::map<std::string, at::Tensor>;
 /// Leaves (requires_grad) of the flat fp64 units.
 Parameters reference_parameters(const ModelShape& shape,
                                 const std::vector<std::vector<double>>& units);
+
+/// x [B, H, T, D] with RoPE: pairs (i, i + D / 2) as complex numbers times exp(i position frequency).
+at::Tensor reference_rope(const RopeOptions& rope, const at::Tensor& x);
 
 at::Tensor reference_embedding(const ReferenceInput& input, const Parameters& parameters);
 /// `block` is the index in the chain: layer + 1.

@@ -6,11 +6,11 @@
 namespace strait::model {
 
 std::ostream& operator<<(std::ostream& out, const Case& c) {
-  return out << "layers " << c.options.layers << " heads " << c.options.heads << " width "
-             << c.options.width << " ffn " << c.options.ffn_width << " bias " << c.options.bias
-             << " dropout " << c.options.dropout << " tied " << c.options.tied_head
-             << " vocabulary " << c.vocabulary << " batch " << c.batch << " tokens " << c.tokens
-             << " documents " << c.documents;
+  return out << c.family << " layers " << c.options.layers << " heads " << c.options.heads
+             << " width " << c.options.width << " ffn " << c.options.ffn_width << " bias "
+             << c.options.bias << " dropout " << c.options.dropout << " tied "
+             << c.options.tied_head << " vocabulary " << c.vocabulary << " batch " << c.batch
+             << " tokens " << c.tokens << " documents " << c.documents;
 }
 
 std::vector<double> random_values(int64_t count, uint64_t seed, double scale) {
@@ -23,6 +23,7 @@ std::vector<double> random_values(int64_t count, uint64_t seed, double scale) {
 ReferenceInput random_input(const Case& test_case, uint64_t seed) {
   const RandomStream stream(seed, "test.tokens");
   ReferenceInput input;
+  input.family = test_case.family;
   input.options = test_case.options;
   input.vocabulary = test_case.vocabulary;
   input.batch = test_case.batch;

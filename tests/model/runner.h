@@ -19,6 +19,8 @@ struct Case {
   ShapeOptions options{2, 3, 3, 15, 22, 13, true, 0.0, true};
   int64_t vocabulary = 37, batch = 3, tokens = 11;
   bool documents = false;
+  std::string family = "gpt2";
+  ModelShape shape() const { return model_shape({"", family, options}, vocabulary); }
 };
 std::ostream& operator<<(std::ostream& out, const Case& test_case);
 ReferenceInput random_input(const Case& test_case, uint64_t seed);

@@ -10,7 +10,7 @@ namespace strait {
 namespace {
 
 ModelShape preset_shape(const std::string& name, int64_t vocabulary) {
-  return gpt2_shape(model_preset(name).shape, vocabulary);
+  return model_shape(model_preset(name), vocabulary);
 }
 
 TEST(Shape, PublishedParameterCounts) {
@@ -25,11 +25,45 @@ TEST(Shape, PublishedParameterCounts) {
             4 * (12 * 128 * 128 + 2 * 128) + 129 * 128 + 128);
 }
 
+TEST(Shape, PublishedParameterCountsOfLlama) {
+  // The counts of the published checkpoints.
+  EXPECT_EQ(preset_shape("llama-2-7b", 32000).parameters(), 6738415616);
+  EXPECT_EQ(preset_shape("llama-2-13b", 32000).parameters(), 13015864320);
+  EXPECT_EQ(preset_shape("llama-2-70b", 32000).parameters(), 68976648192);
+  EXPECT_EQ(preset_shape("llama-3-8b", 128256).parameters(), 8030261248);
+  EXPECT_EQ(preset_shape("llama-3.1-70b", 128256).parameters(), 70553706496);
+  EXPECT_EQ(preset_shape("llama-3.1-405b", 128256).parameters(), 405853388800);
+  EXPECT_EQ(preset_shape("llama-3.2-1b", 128256).parameters(), 1235814400);
+  EXPECT_EQ(preset_shape("llama-3.2-3b", 128256).parameters(), 3212749824);
+  // 12 layers of 12 C^2 + 2 C as GPT-2 124M without biases and positions.
+  EXPECT_EQ(preset_shape("llama-124m", 50257).parameters(),
+            12 * (12 * 768 * 768 + 2 * 768) + 50257 * 768 + 768);
+}
+
+TEST(Shape, LlamaBlock) {
+  const ModelShape model = llama_shape({2, 4, 2, 16, 6, 5, false, 0.0, false}, 11);
+  const UnitShape& unit = model.units[1];
+  EXPECT_THAT(unit.parameter("blocks.0.attention.qkv.weight").dims, testing::ElementsAre(32, 16));
+  EXPECT_THAT(unit.parameter("blocks.0.mlp.gate_up.weight").dims, testing::ElementsAre(12, 16));
+  EXPECT_THAT(unit.parameter("blocks.0.mlp.down.weight").dims, testing::ElementsAre(16, 6));
+  EXPECT_EQ(unit.parameters.size(), 6u);
+  EXPECT_EQ(model.units[0].parameters.size(), 1u);
+  const ModelShape biased = llama_shape({2, 4, 2, 16, 6, 5, true, 0.0, true}, 11);
+  EXPECT_EQ(biased.units[1].parameters.size(), 10u) << "biases of linear layers alone";
+  EXPECT_EQ(biased.units[0].parameters.size(), 2u);
+  // qkv 16 + 2 * 8, attention 16, residual 16, gate and up 12, rstd of two norms, a log-sum-exp per head.
+  EXPECT_EQ(block_sizes(model, 1, 8, 16, Dtype::kFloat32).saved_bytes,
+            128 * (32 + 16 + 16 + 12 + 2 + 4) * 4);
+  EXPECT_EQ(cache_bytes(model, 3, 32, Dtype::kFloat32), 2 * 3 * 32 * 8 * 4);
+  // 6 (2 (16 (32 + 16 + 12 + 6)) + 11 * 16) + 6 * 2 * 5 * 16.
+  EXPECT_DOUBLE_EQ(model_flops_per_token(model, 5), 6.0 * (2 * 16 * 66 + 176) + 960.0);
+}
+
 TEST(Shape, EveryPresetBuilds) {
   for (const std::string& name : model_preset_names()) {
     const ModelOptions options = model_preset(name);
     EXPECT_EQ(options.preset, name);
-    const ModelShape model = gpt2_shape(options.shape, 50257);
+    const ModelShape model = model_shape(options, 50257);
     EXPECT_EQ(model.blocks.size(), static_cast<size_t>(options.shape.layers) + 2) << name;
   }
 }
@@ -168,6 +202,27 @@ TEST(Shape, RefusesWhatCannotBeBuilt) {
   EXPECT_EQ(key([](ShapeOptions& o) { o.ffn_width = 0; }), "model.shape.ffn_width");
   EXPECT_EQ(key([](ShapeOptions& o) { o.context = 0; }), "model.shape.context");
   EXPECT_EQ(key([](ShapeOptions& o) { o.dropout = 1.0; }), "model.shape.dropout");
+  const auto llama_key = [&](auto change) -> std::string {
+    ShapeOptions options{2, 4, 2, 16, 32, 16, false, 0.0, true};
+    change(options);
+    try {
+      llama_shape(options, 10);
+    } catch (const UserError& error) {
+      return *error.place().key;
+    }
+    return "accepted";
+  };
+  EXPECT_EQ(llama_key([](ShapeOptions&) {}), "accepted");
+  EXPECT_EQ(llama_key([](ShapeOptions& o) { o.kv_heads = 3; }), "model.shape.kv_heads");
+  EXPECT_EQ(llama_key([](ShapeOptions& o) { o.kv_heads = 0; }), "model.shape.kv_heads");
+  EXPECT_EQ(llama_key([](ShapeOptions& o) { o.width = 12; }), "model.shape.width");
+  EXPECT_EQ(llama_key([](ShapeOptions& o) { o.norm_eps = 0; }), "model.shape.norm_eps");
+  EXPECT_EQ(llama_key([](ShapeOptions& o) { o.rope.theta = 0; }), "model.rope.theta");
+  EXPECT_EQ(llama_key([](ShapeOptions& o) { o.rope.factor = 0.5; }), "model.rope.factor");
+  EXPECT_EQ(llama_key([](ShapeOptions& o) { o.rope.low_frequency_factor = 9; }),
+            "model.rope.high_frequency_factor");
+  EXPECT_EQ(llama_key([](ShapeOptions& o) { o.rope.original_context = 0; }),
+            "model.rope.original_context");
   EXPECT_THROW(gpt2_shape(good, 0), UserError);
   EXPECT_THROW(validate_shape(good, 10, "gpt3"), UserError);
 }
@@ -183,7 +238,7 @@ TEST(Shape, UnknownPresetNamesTheNearest) {
 }
 
 TEST(Shape, LayoutPartsAreAlignedAndDisjoint) {
-  const BlockExtent extent{15, 10, 7, 2, true};
+  const BlockExtent extent{15, 10, 7, 2, 2, {}};
   const SavedLayout layout = saved_layout(extent);
   EXPECT_EQ(layout.attention_mean, 0);
   EXPECT_EQ(layout.log_sum_exp, 64);

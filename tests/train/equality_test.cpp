@@ -75,6 +75,12 @@ const std::vector<Variant>& variants() {
       {"no prefetch, sgd",
        {"placement.prefetch_units=0", "optimizer.kind=sgd", "optimizer.learning_rate=0.05"}},
       {"documents", {"data.document_separator=.\n", "model.shape.layers=1"}},
+      {"llama, untied, recompute every second",
+       {"model.family=llama", "model.shape.kv_heads=1", "model.shape.bias=false",
+        "model.shape.tied_head=false", "train.recompute=every:2", "train.micro_batch_size=1"}},
+      {"llama, dropout, documents",
+       {"model.family=llama", "model.shape.heads=5", "model.shape.kv_heads=5",
+        "model.shape.dropout=0.1", "data.document_separator=.\n", "model.shape.layers=1"}},
   };
   return all;
 }
@@ -102,7 +108,7 @@ TEST_P(Equality, EveryPlacementOnEveryWorldEqualsOneRank) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Variants, Equality, ::testing::Range(0, 6));
+INSTANTIATE_TEST_SUITE_P(Variants, Equality, ::testing::Range(0, 8));
 
 TEST(BitEquality, PlacementsThatKeepTheOrderOfSumsAgreeBitForBitInFp32) {
   const TemporaryFolder folder;
@@ -121,6 +127,22 @@ TEST(BitEquality, PlacementsThatKeepTheOrderOfSumsAgreeBitForBitInFp32) {
     EXPECT_EQ(hashes["ddp"], hashes["zero3"]) << ranks;
     EXPECT_EQ(hashes["hsdp"], hashes["mics"]) << ranks;  // one micro-step: the same two sums
     EXPECT_EQ(hashes["ddp"].size(), 32u);
+  }
+}
+
+TEST(BitEquality, RecomputationChangesNoBit) {
+  const TemporaryFolder folder;
+  for (const std::string family : {"gpt2", "llama"}) {
+    std::map<std::string, std::string> hashes;
+    for (const std::string recompute : {"none", "block", "every:2"}) {
+      const strait::Run run =
+          small_run(folder.path(), {"train.precision=fp32", "model.family=" + family,
+                                    "model.shape.dropout=0.1", "train.recompute=" + recompute});
+      hashes[recompute] =
+          train_small(run, 2, folder.path() + "/" + family + recompute).parameter_hash;
+    }
+    EXPECT_EQ(hashes["block"], hashes["none"]) << family;
+    EXPECT_EQ(hashes["every:2"], hashes["none"]) << family;
   }
 }
 

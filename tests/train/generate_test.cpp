@@ -15,13 +15,18 @@ namespace {
 using train::sample_token;
 using train::Sampling;
 
-class Generation : public ::testing::Test {
+const std::vector<std::string> kGpt2 = {"train.steps=5"};
+const std::vector<std::string> kLlama = {"train.steps=5", "model.family=llama",
+                                         "model.shape.kv_heads=1"};
+
+/// What the trained model is made with, beside small_run.
+class Generation : public ::testing::TestWithParam<std::vector<std::string>> {
  protected:
   Generation() {
-    const strait::Run run = test::small_run(folder_.path(), {"train.steps=5"});
+    const strait::Run run = test::small_run(folder_.path(), GetParam());
     test::train_small(run, 2, folder_.path() + "/run");
     reader_ = std::make_unique<checkpoint::CheckpointReader>(folder_.path() + "/run");
-    shape_ = gpt2_shape(run.model.shape, reader_->manifest().model.at("vocabulary").as_integer());
+    shape_ = model_shape(run.model, reader_->manifest().model.at("vocabulary").as_integer());
     Cluster cluster;
     cluster.name = "one";
     cluster.levels = {{"world", 1, 1e9, 0, 1}};
@@ -36,7 +41,7 @@ class Generation : public ::testing::Test {
   std::unique_ptr<train::Generator> generator_;
 };
 
-TEST_F(Generation, TheCacheEqualsFullRecomputeForEverySplitOfTheTokens) {
+TEST_P(Generation, TheCacheEqualsFullRecomputeForEverySplitOfTheTokens) {
   const std::vector<int32_t> tokens = {1, 4, 2, 7, 3, 3, 9, 0, 5, 8, 6, 2, 1};
   const int64_t context = shape_.options.context;
   ASSERT_EQ(static_cast<int64_t>(tokens.size()), context);
@@ -58,7 +63,7 @@ TEST_F(Generation, TheCacheEqualsFullRecomputeForEverySplitOfTheTokens) {
   }
 }
 
-TEST_F(Generation, GoesOnBehindAFullContextAndIsReproducible) {
+TEST_P(Generation, GoesOnBehindAFullContextAndIsReproducible) {
   const auto text_of = [&](uint64_t seed) {
     std::vector<int32_t> text = {1, 2, 3};
     int64_t told = 0;
@@ -72,13 +77,15 @@ TEST_F(Generation, GoesOnBehindAFullContextAndIsReproducible) {
   EXPECT_NE(text_of(6), first);
 }
 
-TEST_F(Generation, TokensOutOfRangeAndTooManyAreRefused) {
+TEST_P(Generation, TokensOutOfRangeAndTooManyAreRefused) {
   const std::vector<int32_t> wrong = {static_cast<int32_t>(shape_.vocabulary)};
   EXPECT_THROW(generator_->feed(wrong), UserError);
   const std::vector<int32_t> many(static_cast<size_t>(shape_.options.context) + 1, 1);
   generator_->reset();
   EXPECT_THROW(generator_->feed(many), UserError);
 }
+
+INSTANTIATE_TEST_SUITE_P(Families, Generation, ::testing::Values(kGpt2, kLlama));
 
 TEST(Sampling, TemperatureTopKAndTopP) {
   const std::vector<double> logits = {1.0, 3.0, 2.0, -1.0};

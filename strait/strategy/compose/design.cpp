@@ -38,7 +38,7 @@ Design make_design(const Run& run, int64_t ranks, int64_t vocabulary) {
   design.run = run;
   design.batch = resolve_batch(run, ranks);
   design.cluster = cluster_of(run, design.batch);
-  design.shape = gpt2_shape(run.model.shape, vocabulary);
+  design.shape = model_shape(run.model, vocabulary);
   design.placement = resolve_placement(run, design.cluster, design.batch.data_ranks);
   design.dtype = dtype_of(run.train.precision);
   StepOptions options;

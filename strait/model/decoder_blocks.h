@@ -1,18 +1,17 @@
-// The hand-written blocks of GPT-2. Internal to model/: the Model makes them.
+// The hand-written blocks of GPT-2 and Llama. Internal to model/: the Model makes them.
 #pragma once
 
 #include <memory>
 
 #include "strait/model/block.h"
+#include "strait/model/rotary_angles.h"
 
 namespace strait::model {
 
-/// The blocks of `shape` (kinds kEmbedding, kTransformer, kHead) on elements of `dtype` (fp32, fp64 or bf16).
-/// kCustom gives null: the caller sets it.
-std::unique_ptr<Block> make_block(const ModelShape& shape, int64_t index, Dtype dtype);
-
 std::unique_ptr<Block> make_embedding_block(const ModelShape& shape, int64_t index, Dtype dtype);
-std::unique_ptr<Block> make_transformer_block(const ModelShape& shape, int64_t index, Dtype dtype);
+/// `angles` are those of the shape, shared by its blocks; null where positions are learned.
+std::unique_ptr<Block> make_transformer_block(const ModelShape& shape, int64_t index, Dtype dtype,
+                                              std::shared_ptr<const RotaryAngles> angles);
 std::unique_ptr<Block> make_head_block(const ModelShape& shape, int64_t index, Dtype dtype);
 
 /// Offset of `name` in the unit, -1 when the unit has no such parameter (no biases).
