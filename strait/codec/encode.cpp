@@ -166,7 +166,7 @@ struct EndsFinder {
   }
 };
 
-/// Codes of one vector of finite elements, in the lowest 8 bits of 32-bit lanes (int4: 4 bits).
+/// Codes of one vector of finite elements, in the lowest bits of 32-bit lanes.
 template <CodecKind kKind, bool kAsymmetric>
 HWY_INLINE hn::Vec<Unsigned> codes_of(FloatVector x, const BlockScale& scale, FloatVector shift) {
   const Floats d;
@@ -190,11 +190,13 @@ HWY_INLINE void store_bytes(D d, hn::Vec<D> bytes, hn::TFromD<D>* out, bool past
   past_caches ? hn::Stream(bytes, d, out) : hn::StoreU(bytes, d, out);
 }
 
-/// Int4: both codes of a 64-bit lane in its lowest byte, the first one low.
+/// Int4: both codes of a 64-bit lane in its lowest byte, the first one low; the rest is not cleared.
 HWY_INLINE hn::Vec<Unsigned> join_nibbles(hn::Vec<Unsigned> codes) {
   const hn::Repartition<uint64_t, Unsigned> pairs;
-  const auto nibbles = hn::BitCast(pairs, hn::And(codes, hn::Set(Unsigned(), 15)));
-  return hn::BitCast(Unsigned(), hn::Or(nibbles, hn::ShiftRight<28>(nibbles)));
+  const auto both = hn::BitCast(pairs, codes);
+  const auto shifted = hn::ShiftRight<28>(both);
+  const auto changed = hn::And(hn::Set(pairs, 15), hn::Xor(both, shifted));
+  return hn::BitCast(Unsigned(), hn::Xor(shifted, changed));
 }
 
 using Quarter = hn::Rebind<uint8_t, Unsigned>;
