@@ -16,8 +16,8 @@ struct MatrixView {
   int64_t row_stride = 0, column_stride = 0;
 };
 
-/// c[m, n] = (accumulate ? c : bias or 0) + sum_k a[m, k] b[k, n]. Products are summed up in Wide<T> and
-/// rounded to C once.
+/// c[m, n] = (accumulate ? c : base or 0) + (bias or 0) + sum_k a[m, k] b[k, n]. Products are summed up in
+/// Wide<T> and rounded to C once.
 template <class T, class C = T>
 struct GemmCall {
   int64_t rows = 0, columns = 0, depth = 0;  // m, n, k
@@ -25,13 +25,15 @@ struct GemmCall {
   C* c = nullptr;        // row-major
   int64_t c_stride = 0;  // elements from row to row
   bool accumulate = false;
-  const T* bias = nullptr;  // [columns]; not with accumulate
+  const T* bias = nullptr;  // [columns]
+  const C* base = nullptr;  // row-major, may be c; not with accumulate
+  int64_t base_stride = 0;
 };
 
 /// Runs on `threads` OpenMP threads. The order of every sum is fixed: the result does not depend on
-/// `threads`, nor on the other rows or columns. c must not overlap a, b. Takes up to 0.8 MB of each
-/// thread's stack, no heap. Defined for (T, C) = (float, float), (double, double), (Bfloat16, Bfloat16),
-/// (Bfloat16, float).
+/// `threads`, nor on the other rows or columns. c must not overlap a, b. Each thread keeps up to 2.5 MB
+/// for packed panels from its first call on; after that nothing is allocated. Defined for (T, C) =
+/// (float, float), (double, double), (Bfloat16, Bfloat16), (Bfloat16, float).
 template <class T, class C = T>
 void gemm(const GemmCall<T, C>& call, int threads);
 

@@ -1,5 +1,9 @@
 // The register tile of matrix products and the packing that feeds it, for one instruction set. Included
 // once per target by foreach_target.h.
+//
+// Blocks of B (kDepthBlock deep, kColumnBlock wide) are packed once and stay in the second-level cache; of A
+// one panel of kTileRows rows at a time is packed and stays in the first-level cache while the block of B
+// streams past it.
 #if defined(STRAIT_KERNEL_GEMM_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef STRAIT_KERNEL_GEMM_TILE_INL_H_
 #undef STRAIT_KERNEL_GEMM_TILE_INL_H_
@@ -13,6 +17,8 @@
 
 #include "hwy/highway.h"
 #include "strait/kernel/gemm.h"
+#include "strait/kernel/gemm_pack-inl.h"
+#include "strait/kernel/gemm_scratch.h"
 #include "strait/kernel/vector-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -27,164 +33,111 @@ constexpr int64_t kTileRows = 12;
 constexpr int64_t kTileRows = 6;
 #endif
 constexpr int64_t kTileVectors = 2;
-template <class T>
-constexpr int64_t kLanes = static_cast<int64_t>(hn::MaxLanes(hn::ScalableTag<T>()));
-template <class T>
-constexpr int64_t kTileColumns = kTileVectors* kLanes<T>;
+template <class W>
+constexpr int64_t kLanes = static_cast<int64_t>(hn::MaxLanes(hn::ScalableTag<W>()));
+template <class W>
+constexpr int64_t kTileColumns = kTileVectors* kLanes<W>;
 
-/// Where a tile's result goes. rows, columns may be less than the tile's.
-template <class T>
+/// Where a tile's result goes: c = base + bias + sum. rows, columns may be less than the tile's.
+template <class W, class C>
 struct TileTarget {
-  T* c = nullptr;
+  C* c = nullptr;
   int64_t c_stride = 0;
   int64_t rows = 0, columns = 0;
-  bool accumulate = false;
-  const T* bias = nullptr;
+  const C* base = nullptr;  // null: 0
+  int64_t base_stride = 0;
+  const W* bias = nullptr;  // null: 0
 };
 
-template <class T>
-HWY_ATTR inline void store_partial(const T* tile, const TileTarget<T>& target) {
-  for (int64_t row = 0; row < target.rows; ++row) {
-    T* out = target.c + row * target.c_stride;
-    const T* in = tile + row * kTileColumns<T>;
-    for (int64_t column = 0; column < target.columns; ++column) {
-      const T base = target.accumulate ? out[column] : (target.bias ? target.bias[column] : T{0});
-      out[column] = base + in[column];
-    }
+/// Operands of a tile: a(row, k) = a[row * a_row + k * a_depth], b(k, column) = b[k * b_depth + column].
+template <class W>
+struct TileOperands {
+  const W* a = nullptr;
+  int64_t a_row = 1, a_depth = kTileRows;
+  const W* b = nullptr;
+  int64_t b_depth = 0;
+  int64_t depth = 0;
+};
+
+template <class W, class C>
+HWY_ATTR inline void store_row(const TileTarget<W, C>& target, int64_t row,
+                               hn::Vec<hn::ScalableTag<W>> low, hn::Vec<hn::ScalableTag<W>> high) {
+  const hn::ScalableTag<W> d;
+  constexpr int64_t kLane = kLanes<W>;
+  C* out = target.c + row * target.c_stride;
+  const int64_t first = std::min(kLane, target.columns), second = target.columns - kLane;
+  if (target.bias) {
+    low = hn::Add(load_part(d, target.bias, first), low);
+    if (second > 0) high = hn::Add(load_part(d, target.bias + kLane, second), high);
   }
+  if (target.base) {
+    const C* base = target.base + row * target.base_stride;
+    low = hn::Add(load_part(d, base, first), low);
+    if (second > 0) high = hn::Add(load_part(d, base + kLane, second), high);
+  }
+  store_part(d, low, out, first);
+  if (second > 0) store_part(d, high, out + kLane, second);
 }
 
-/// a: [depth][kTileRows], b: [depth][kTileColumns], both packed and padded.
-template <class T>
-HWY_ATTR inline void multiply_tile(const T* HWY_RESTRICT a, const T* HWY_RESTRICT b, int64_t depth,
-                                   const TileTarget<T>& target) {
-  const hn::ScalableTag<T> d;
+/// kRows rows of a tile; the strides of packed operands are known to the compiler.
+template <int64_t kRows, bool kPacked, class W, class C>
+HWY_ATTR HWY_NOINLINE void multiply_rows(const TileOperands<W>& in,
+                                         const TileTarget<W, C>& target) {
+  const hn::ScalableTag<W> d;
   using V = hn::Vec<decltype(d)>;
-  constexpr int64_t kRows = kTileRows, kLane = kLanes<T>;
+  constexpr int64_t kLane = kLanes<W>;
+  const int64_t a_row = kPacked ? 1 : in.a_row, a_depth = kPacked ? kTileRows : in.a_depth;
+  const int64_t b_depth = kPacked ? 2 * kLane : in.b_depth;
+  constexpr int64_t kAhead = 1024;  // bytes of B
   V low[kRows], high[kRows];
 #pragma GCC unroll 16
-  for (int64_t row = 0; row < kRows; ++row) low[row] = high[row] = hn::Zero(d);
-  for (int64_t k = 0; k < depth; ++k) {
-    const V b0 = hn::Load(d, b + k * 2 * kLane);
-    const V b1 = hn::Load(d, b + k * 2 * kLane + kLane);
+  for (int64_t row = 0; row < kRows; ++row) {
+    low[row] = high[row] = hn::Zero(d);
+    if (row < target.rows) {
+      __builtin_prefetch(target.c + row * target.c_stride);
+      __builtin_prefetch(target.c + row * target.c_stride + kLane);
+    }
+  }
+  const W *a = in.a, *b = in.b;
+  for (int64_t k = 0; k < in.depth; ++k) {
+    const V b0 = hn::LoadU(d, b), b1 = hn::LoadU(d, b + kLane);
+    if constexpr (kPacked) {
+      __builtin_prefetch(reinterpret_cast<const char*>(b) + kAhead);
+      __builtin_prefetch(reinterpret_cast<const char*>(b + kLane) + kAhead);
+    }
 #pragma GCC unroll 16
     for (int64_t row = 0; row < kRows; ++row) {
-      const V factor = hn::Set(d, a[k * kRows + row]);
+      const V factor = hn::Set(d, a[row * a_row]);
       low[row] = hn::MulAdd(factor, b0, low[row]);
       high[row] = hn::MulAdd(factor, b1, high[row]);
     }
-  }
-  if (target.rows < kRows || target.columns < 2 * kLane) {
-    HWY_ALIGN T tile[kRows * 2 * kLane];
-#pragma GCC unroll 16
-    for (int64_t row = 0; row < kRows; ++row) {
-      hn::Store(low[row], d, tile + row * 2 * kLane);
-      hn::Store(high[row], d, tile + row * 2 * kLane + kLane);
-    }
-    store_partial(tile, target);
-    return;
+    a += a_depth;
+    b += b_depth;
   }
 #pragma GCC unroll 16
   for (int64_t row = 0; row < kRows; ++row) {
-    T* out = target.c + row * target.c_stride;
-    if (target.accumulate) {
-      low[row] = hn::Add(hn::LoadU(d, out), low[row]);
-      high[row] = hn::Add(hn::LoadU(d, out + kLane), high[row]);
-    } else if (target.bias) {
-      low[row] = hn::Add(hn::LoadU(d, target.bias), low[row]);
-      high[row] = hn::Add(hn::LoadU(d, target.bias + kLane), high[row]);
-    }
-    hn::StoreU(low[row], d, out);
-    hn::StoreU(high[row], d, out + kLane);
+    if (row < target.rows) store_row(target, row, low[row], high[row]);
   }
 }
 
-#if HWY_TARGET != HWY_SCALAR
-/// Four (fp32) or two (fp64) neighbouring entries at as many depths: a transposition in registers.
-HWY_ATTR inline void transpose_square(const float* in, int64_t stride, float* out,
-                                      int64_t out_stride) {
-  const hn::FixedTag<float, 4> d;
-  const auto r0 = hn::LoadU(d, in), r1 = hn::LoadU(d, in + stride);
-  const auto r2 = hn::LoadU(d, in + 2 * stride), r3 = hn::LoadU(d, in + 3 * stride);
-  const auto t0 = hn::InterleaveLower(d, r0, r1), t1 = hn::InterleaveLower(d, r2, r3);
-  const auto t2 = hn::InterleaveUpper(d, r0, r1), t3 = hn::InterleaveUpper(d, r2, r3);
-  hn::StoreU(hn::ConcatLowerLower(d, t1, t0), d, out);
-  hn::StoreU(hn::ConcatUpperUpper(d, t1, t0), d, out + out_stride);
-  hn::StoreU(hn::ConcatLowerLower(d, t3, t2), d, out + 2 * out_stride);
-  hn::StoreU(hn::ConcatUpperUpper(d, t3, t2), d, out + 3 * out_stride);
-}
-HWY_ATTR inline void transpose_square(const Bfloat16* in, int64_t stride, float* out,
-                                      int64_t out_stride) {
-  const hn::FixedTag<float, 4> d;
-  HWY_ALIGN float rows[16];
-  for (int64_t row = 0; row < 4; ++row) {
-    hn::Store(load_part(d, in + row * stride, 4), d, rows + 4 * row);
-  }
-  transpose_square(rows, 4, out, out_stride);
-}
-HWY_ATTR inline void transpose_square(const double* in, int64_t stride, double* out,
-                                      int64_t out_stride) {
-  const hn::FixedTag<double, 2> d;
-  const auto r0 = hn::LoadU(d, in), r1 = hn::LoadU(d, in + stride);
-  hn::StoreU(hn::InterleaveLower(d, r0, r1), d, out);
-  hn::StoreU(hn::InterleaveUpper(d, r0, r1), d, out + out_stride);
-}
-
-#endif
-
-/// One panel of `kWidth` entries x depth, entries contiguous in depth (depth_stride == 1).
-template <int64_t kWidth, class T, class P>
-HWY_ATTR inline void pack_transposed(const T* in, int64_t entry_stride, int64_t depth, P* out) {
-  int64_t k = 0;
-#if HWY_TARGET != HWY_SCALAR
-  constexpr int64_t kSquare = 16 / static_cast<int64_t>(sizeof(P));
-  for (; kWidth % kSquare == 0 && k + kSquare <= depth; k += kSquare) {
-    for (int64_t entry = 0; entry < kWidth; entry += kSquare) {
-      transpose_square(in + entry * entry_stride + k, entry_stride, out + k * kWidth + entry,
-                       kWidth);
-    }
-  }
-#endif
-  for (; k < depth; ++k) {
-    for (int64_t entry = 0; entry < kWidth; ++entry)
-      out[k * kWidth + entry] = in[entry * entry_stride + k];
+/// The tile of `target.rows` rows with no more work than the next multiple of a third of a tile.
+template <bool kPacked, class W, class C>
+HWY_ATTR inline void multiply_tile(const TileOperands<W>& in, const TileTarget<W, C>& target) {
+  constexpr int64_t kThird = kTileRows / 3;
+  if (target.rows > 2 * kThird) {
+    multiply_rows<kTileRows, kPacked>(in, target);
+  } else if (target.rows > kThird) {
+    multiply_rows<2 * kThird, kPacked>(in, target);
+  } else {
+    multiply_rows<kThird, kPacked>(in, target);
   }
 }
 
-/// Packs `entries` rows of A (or columns of B) into panels [depth][kWidth]; the last is padded with 0.
-template <int64_t kWidth, class T, class P>
-HWY_ATTR inline void pack_panels(const T* in, int64_t entry_stride, int64_t depth_stride,
-                                 int64_t entries, int64_t depth, P* out) {
-  for (int64_t begin = 0; begin < entries; begin += kWidth, out += kWidth * depth) {
-    const T* panel = in + begin * entry_stride;
-    const int64_t width = std::min(kWidth, entries - begin);
-    if (width == kWidth && depth_stride == 1 && entry_stride != 1) {
-      pack_transposed<kWidth>(panel, entry_stride, depth, out);
-      continue;
-    }
-    if (width == kWidth && entry_stride == 1) {
-      for (int64_t k = 0; k < depth; ++k) {
-        const T* row = panel + k * depth_stride;
-#pragma GCC unroll 32
-        for (int64_t entry = 0; entry < kWidth; ++entry) out[k * kWidth + entry] = row[entry];
-      }
-      continue;
-    }
-    for (int64_t k = 0; k < depth; ++k) {
-      for (int64_t entry = 0; entry < width; ++entry) {
-        out[k * kWidth + entry] = panel[entry * entry_stride + k * depth_stride];
-      }
-      for (int64_t entry = width; entry < kWidth; ++entry) out[k * kWidth + entry] = P{0};
-    }
-  }
-}
-
-/// Depth of a packed block: a panel of B (depth x tile width) should stay in the first-level cache.
-template <class T>
-constexpr int64_t kDepthBlock = 1024 / static_cast<int64_t>(sizeof(T));
-constexpr int64_t kRowBlock = 144;
-template <class T>
-constexpr int64_t kColumnBlock = 512;
+constexpr int64_t kDepthBlock = 384;
+template <class W>
+constexpr int64_t kColumnBlock = 3072 / static_cast<int64_t>(sizeof(W));  // 1.2 MB of B
+/// Sums of a narrow result whose products take several blocks of depth: 1 MB.
+constexpr int64_t kNarrowSums = 262144, kSumRows = 1024;
 
 /// Splits `total` into equal blocks of at most `limit`, each a multiple of `unit` but the last.
 inline int64_t balanced(int64_t total, int64_t limit, int64_t unit) {
@@ -193,86 +146,138 @@ inline int64_t balanced(int64_t total, int64_t limit, int64_t unit) {
   return (size + unit - 1) / unit * unit;
 }
 
-template <class T>
-struct PackedBlock {
-  alignas(128) T a[(kRowBlock + kTileRows) * kDepthBlock<T>];
-  alignas(128) T b[(kColumnBlock<T> + kTileColumns<T>)*kDepthBlock<T>];
+/// The packed operands of the calling thread.
+template <class W>
+struct Panels {
+  W *a, *b, *bias, *sums;
 };
+template <class W>
+HWY_ATTR inline Panels<W> thread_panels(bool sums) {
+  constexpr int64_t kA = kTileRows * kDepthBlock + kPackSlack;
+  constexpr int64_t kB = (kColumnBlock<W> + kTileColumns<W>)*kDepthBlock + kPackSlack;
+  constexpr int64_t kBias = kColumnBlock<W> + kTileColumns<W>;
+  constexpr auto aligned = [](int64_t count) { return (count + 31) / 32 * 32; };
+  const int64_t elements = aligned(kA) + aligned(kB) + aligned(kBias) + (sums ? kNarrowSums : 0);
+  W* memory = static_cast<W*>(gemm_scratch(elements * static_cast<int64_t>(sizeof(W))));
+  W* const b = memory + aligned(kA);
+  W* const bias = b + aligned(kB);
+  return {memory, b, bias, bias + aligned(kBias)};
+}
 
-/// All tiles of one packed block: rows x columns, starting at c.
-template <class T>
-HWY_ATTR void multiply_block(const PackedBlock<T>& packed, const TileTarget<T>& whole, int64_t rows,
-                             int64_t columns, int64_t depth) {
-  for (int64_t column = 0; column < columns; column += kTileColumns<T>) {
-    for (int64_t row = 0; row < rows; row += kTileRows) {
-      TileTarget<T> tile = whole;
-      tile.c += row * whole.c_stride + column;
+/// rows x columns of the result, one block of depth: B is packed, A is packed panel by panel.
+template <class T, class C, class W = Wide<T>>
+HWY_ATTR void multiply_block(const MatrixView<T>& a, const Panels<W>& panels, int64_t depth,
+                             const TileTarget<W, C>& whole) {
+  TileOperands<W> in;
+  in.a = panels.a;
+  in.depth = depth;
+  for (int64_t row = 0; row < whole.rows; row += kTileRows) {
+    TileTarget<W, C> tile = whole;
+    tile.rows = std::min(kTileRows, whole.rows - row);
+    pack_panels<kTileRows>(a.data + row * a.row_stride, a.row_stride, a.column_stride, tile.rows,
+                           depth, panels.a);
+    for (int64_t column = 0; column < whole.columns; column += kTileColumns<W>) {
+      tile.columns = std::min(kTileColumns<W>, whole.columns - column);
+      tile.c = whole.c + row * whole.c_stride + column;
+      tile.base = whole.base ? whole.base + row * whole.base_stride + column : nullptr;
       tile.bias = whole.bias ? whole.bias + column : nullptr;
-      tile.rows = std::min<int64_t>(kTileRows, rows - row);
-      tile.columns = std::min<int64_t>(kTileColumns<T>, columns - column);
-      multiply_tile(packed.a + row * depth, packed.b + column * depth, depth, tile);
+      in.b = panels.b + column * depth;
+      multiply_tile<true>(in, tile);
     }
   }
+}
+
+/// whole.rows x whole.columns of the result over the full depth. `b` begins at the first column, `a` at the
+/// first row.
+template <class T, class C, class W = Wide<T>>
+HWY_ATTR void multiply_columns(const MatrixView<T>& a, const MatrixView<T>& b, int64_t total_depth,
+                               const Panels<W>& panels, const TileTarget<W, C>& whole) {
+  const int64_t depth_block = balanced(total_depth, kDepthBlock, 1);
+  TileTarget<W, C> target = whole;
+  for (int64_t k = 0; k < total_depth; k += depth_block) {
+    const int64_t depth = std::min(depth_block, total_depth - k);
+    pack_panels<kTileColumns<W>>(b.data + k * b.row_stride, b.column_stride, b.row_stride,
+                                 whole.columns, depth, panels.b);
+    const MatrixView<T> part{a.data + k * a.column_stride, a.row_stride, a.column_stride};
+    multiply_block<T, C>(part, panels, depth, target);
+    target.base = whole.c;
+    target.base_stride = whole.c_stride;
+    target.bias = nullptr;
+  }
+}
+
+/// A narrow result: summed up wide, block of rows by block of rows, then rounded.
+template <class T, class C, class W = Wide<T>>
+HWY_ATTR void multiply_narrow(const MatrixView<T>& a, const MatrixView<T>& b, int64_t depth,
+                              const Panels<W>& panels, const TileTarget<W, C>& whole) {
+  const hn::ScalableTag<W> d;
+  const int64_t row_block = balanced(whole.rows, kSumRows, kTileRows);
+  for (int64_t row = 0; row < whole.rows; row += row_block) {
+    TileTarget<W, W> part;
+    part.c = panels.sums;
+    part.c_stride = whole.columns;
+    part.rows = std::min(row_block, whole.rows - row);
+    part.columns = whole.columns;
+    part.bias = whole.bias;
+    multiply_columns<T, W>({a.data + row * a.row_stride, a.row_stride, a.column_stride}, b, depth,
+                           panels, part);
+    for (int64_t r = 0; r < part.rows; ++r) {
+      const W* sums = panels.sums + r * part.c_stride;
+      const C* base = whole.base ? whole.base + (row + r) * whole.base_stride : nullptr;
+      C* out = whole.c + (row + r) * whole.c_stride;
+      for (int64_t c = 0; c < whole.columns; c += lanes_of(d)) {
+        const int64_t left = whole.columns - c;
+        auto value = load_part(d, sums + c, left);
+        if (base) value = hn::Add(load_part(d, base + c, left), value);
+        store_part(d, value, out + c, left);
+      }
+    }
+  }
+}
+
+/// Columns that are done at a time: a narrow result's sums must fit.
+template <class T, class C>
+HWY_ATTR inline int64_t column_limit(int64_t rows, int64_t depth) {
+  using W = Wide<T>;
+  if (std::is_same_v<C, W> || depth <= kDepthBlock) return kColumnBlock<W>;
+  const int64_t row_block = balanced(rows, kSumRows, kTileRows);
+  const int64_t fit = kNarrowSums / row_block / kTileColumns<W> * kTileColumns<W>;
+  return std::min(kColumnBlock<W>, fit);
 }
 
 /// The part [row_begin, row_end) x [column_begin, column_end) of c.
 template <class T, class C>
 HWY_ATTR void gemm_range(const GemmCall<T, C>& call, int64_t row_begin, int64_t row_end,
                          int64_t column_begin, int64_t column_end) {
-  static_assert(std::is_same_v<C, Wide<T>>, "narrow results are rounded from wide ones");
   using W = Wide<T>;
-  PackedBlock<W> packed;
-  const int64_t row_block = balanced(row_end - row_begin, kRowBlock, kTileRows);
+  constexpr bool kNarrow = !std::is_same_v<C, W>;
+  const bool sums = kNarrow && call.depth > kDepthBlock;
+  const Panels<W> panels = thread_panels<W>(kNarrow);
+  const int64_t rows = row_end - row_begin, all_columns = column_end - column_begin;
   const int64_t column_block =
-      balanced(column_end - column_begin, kColumnBlock<W>, kTileColumns<W>);
-  const int64_t depth_block = balanced(call.depth, kDepthBlock<W>, 1);
+      balanced(all_columns, column_limit<T, C>(rows, call.depth), kTileColumns<W>);
+  const MatrixView<T> a{call.a.data + row_begin * call.a.row_stride, call.a.row_stride,
+                        call.a.column_stride};
+  const C* base = call.accumulate ? call.c : call.base;
+  const int64_t base_stride = call.accumulate ? call.c_stride : call.base_stride;
   for (int64_t column = column_begin; column < column_end; column += column_block) {
-    const int64_t columns = std::min(column_block, column_end - column);
-    for (int64_t k = 0; k < call.depth; k += depth_block) {
-      const int64_t depth = std::min(depth_block, call.depth - k);
-      pack_panels<kTileColumns<W>>(
-          call.b.data + k * call.b.row_stride + column * call.b.column_stride, call.b.column_stride,
-          call.b.row_stride, columns, depth, packed.b);
-      HWY_ALIGN W bias[kColumnBlock<W> + kTileColumns<W>];
-      const bool biased = call.bias && !call.accumulate && k == 0;
-      if (biased) std::copy_n(call.bias + column, columns, bias);
-      for (int64_t row = row_begin; row < row_end; row += row_block) {
-        const int64_t rows = std::min(row_block, row_end - row);
-        pack_panels<kTileRows>(call.a.data + row * call.a.row_stride + k * call.a.column_stride,
-                               call.a.row_stride, call.a.column_stride, rows, depth, packed.a);
-        TileTarget<W> target;
-        target.c = call.c + row * call.c_stride + column;
-        target.c_stride = call.c_stride;
-        target.accumulate = call.accumulate || k > 0;
-        target.bias = biased ? bias : nullptr;
-        multiply_block(packed, target, rows, columns, depth);
-      }
+    TileTarget<W, C> target;
+    target.rows = rows;
+    target.columns = std::min(column_block, column_end - column);
+    target.c = call.c + row_begin * call.c_stride + column;
+    target.c_stride = call.c_stride;
+    target.base = base ? base + row_begin * base_stride + column : nullptr;
+    target.base_stride = base_stride;
+    if (call.bias) {
+      std::copy_n(call.bias + column, target.columns, panels.bias);
+      target.bias = panels.bias;
     }
-  }
-}
-
-/// The same with a bf16 result: block by block in fp32, rounded at the end.
-HWY_ATTR inline void gemm_range(const GemmCall<Bfloat16>& call, int64_t row_begin, int64_t row_end,
-                                int64_t column_begin, int64_t column_end) {
-  const hn::ScalableTag<float> d;
-  HWY_ALIGN float sums[kRowBlock * kColumnBlock<float>];
-  for (int64_t column = column_begin; column < column_end; column += kColumnBlock<float>) {
-    const int64_t columns = std::min(kColumnBlock<float>, column_end - column);
-    for (int64_t row = row_begin; row < row_end; row += kRowBlock) {
-      const int64_t rows = std::min(kRowBlock, row_end - row);
-      GemmCall<Bfloat16, float> part{rows, columns, call.depth, call.a, call.b, sums, columns};
-      part.a.data += row * call.a.row_stride;
-      part.b.data += column * call.b.column_stride;
-      part.bias = call.bias && !call.accumulate ? call.bias + column : nullptr;
-      gemm_range(part, 0, rows, 0, columns);
-      for (int64_t r = 0; r < rows; ++r) {
-        Bfloat16* out = call.c + (row + r) * call.c_stride + column;
-        for (int64_t c = 0; c < columns; c += lanes_of(d)) {
-          auto value = load_part(d, sums + r * columns + c, columns - c);
-          if (call.accumulate) value = hn::Add(value, load_part(d, out + c, columns - c));
-          store_part(d, value, out + c, columns - c);
-        }
-      }
+    const MatrixView<T> b{call.b.data + column * call.b.column_stride, call.b.row_stride,
+                          call.b.column_stride};
+    if (sums) {
+      multiply_narrow<T, C>(a, b, call.depth, panels, target);
+    } else {
+      multiply_columns<T, C>(a, b, call.depth, panels, target);
     }
   }
 }

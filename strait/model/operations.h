@@ -22,7 +22,7 @@ struct LinearExtent {
   int64_t x_stride() const { return input_stride > 0 ? input_stride : in; }
 };
 
-/// y = x W^T + bias, or y += x W^T.
+/// y = x W^T + bias.
 template <class T, class Y>
 void linear_forward(LinearExtent extent, const T* x, const T* weight, const T* bias, Y* y,
                     int threads) {
@@ -37,8 +37,10 @@ void linear_forward(LinearExtent extent, const T* x, const T* weight, const T* b
                       bias},
                      threads);
 }
+/// y = base + x W^T + bias; y may be base.
 template <class T>
-void linear_forward_add(LinearExtent extent, const T* x, const T* weight, T* y, int threads) {
+void linear_forward_add(LinearExtent extent, const T* x, const T* weight, const T* bias,
+                        const T* base, T* y, int threads) {
   kernel::gemm<T>({extent.rows,
                    extent.out,
                    extent.in,
@@ -46,8 +48,10 @@ void linear_forward_add(LinearExtent extent, const T* x, const T* weight, T* y, 
                    {weight, 1, extent.in},
                    y,
                    extent.out,
-                   true,
-                   nullptr},
+                   false,
+                   bias,
+                   base,
+                   extent.out},
                   threads);
 }
 
@@ -169,14 +173,6 @@ void swiglu_backward(const kernel::SwigluBackwardCall<T>& call, int threads) {
     const int64_t wide = begin * 2 * call.columns;
     kernel::swiglu_backward<T>({end - begin, call.columns, call.x + wide,
                                 call.out + begin * call.columns, call.gradient + wide});
-  });
-}
-
-/// out = x + bias on every row (bias may be null).
-template <class T>
-void add_bias(int64_t rows, int64_t columns, const T* x, const T* bias, T* out, int threads) {
-  kernel::parallel_ranges(rows, 1, threads, [&](int64_t begin, int64_t end) {
-    kernel::add_bias<T>({end - begin, columns, x + begin * columns, bias, out + begin * columns});
   });
 }
 

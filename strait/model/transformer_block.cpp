@@ -230,8 +230,8 @@ void TransformerBlock<T>::add_branch(const Call& call, const Branch& branch) con
   const T* matrix = weight(call, *branch.layer);
   const T* shift = bias(call, *branch.layer);
   if (!drops(call)) {
-    add_bias<T>(branch.extent.rows, branch.extent.out, branch.base, shift, branch.target, threads);
-    linear_forward_add<T>(branch.extent, branch.x, matrix, branch.target, threads);
+    linear_forward_add<T>(branch.extent, branch.x, matrix, shift, branch.base, branch.target,
+                          threads);
     return;
   }
   T* value = branch.target == branch.base ? branch.scratch : branch.target;

@@ -196,9 +196,8 @@ void check_narrow_gemm(const NarrowGemmCase& c, int threads) {
   const double unit = sizeof(C) == 2 ? 0x1p-8 : 0x1p-24;
   for (int64_t i = 0; i < c.rows; ++i) {
     for (int64_t j = 0; j < c.columns; ++j) {
-      const double start = c.accumulate ? static_cast<float>(before[i * c_stride + j])
-                           : c.bias     ? static_cast<float>(bias[j])
-                                        : 0.0f;
+      const double start = (c.accumulate ? static_cast<float>(before[i * c_stride + j]) : 0.0f) +
+                           (c.bias ? static_cast<float>(bias[j]) : 0.0f);
       double sum = start, size = std::abs(start);
       for (int64_t k = 0; k < c.depth; ++k) {
         const double term =
@@ -241,8 +240,19 @@ TEST(Bfloat16Kernels, GemmEqualsTheTripleLoop) {
   });
 }
 
+/// Several blocks of depth: the sums between them are not narrow.
+TEST(Bfloat16Kernels, LargeGemmEqualsTheTripleLoop) {
+  for (const bool a : {false, true}) {
+    for (const bool b : {false, true}) {
+      check_narrow_gemm<float>({29, 805, 801, a, b, a != b, a == b}, 2);
+      check_narrow_gemm<Bfloat16>({29, 805, 801, a, b, a != b, a == b}, 2);
+      check_narrow_gemm<Bfloat16>({1100, 34, 400, a, b, a == b, true}, 1);
+    }
+  }
+}
+
 TEST(Bfloat16Kernels, GemmDoesNotDependOnThreads) {
-  const int64_t rows = 147, columns = 203, depth = 301;
+  const int64_t rows = 147, columns = 203, depth = 901;
   const auto a = random_narrow(rows * depth, 1), b = random_narrow(columns * depth, 2);
   std::vector<Bfloat16> one(rows * columns), many(rows * columns);
   for (const int threads : {2, 3, 4}) {

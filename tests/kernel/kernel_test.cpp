@@ -113,8 +113,41 @@ TYPED_TEST(KernelTest, GemmEqualsTheTripleLoop) {
   });
 }
 
+/// Several blocks of depth and of columns, edges in each, and an addend elsewhere than in c.
+TYPED_TEST(KernelTest, LargeGemmEqualsTheTripleLoop) {
+  for (const bool a : {false, true}) {
+    for (const bool b : {false, true}) {
+      check_gemm<TypeParam>({29, 805, 801, a, b, a != b, a == b}, 2);
+      check_gemm<TypeParam>({1100, 34, 400, a, b, a == b, false}, 1);
+    }
+  }
+}
+
+TYPED_TEST(KernelTest, GemmAddsBaseAndBias) {
+  using T = TypeParam;
+  const int64_t rows = 14, columns = 45, depth = 500, stride = 50;
+  const auto a = random<T>(rows * depth, 1), b = random<T>(columns * depth, 2),
+             bias = random<T>(columns, 3), base = random<T>(rows * stride, 4);
+  std::vector<T> plain(rows * columns), both(rows * columns);
+  GemmCall<T> call{rows, columns, depth, {a.data(), depth, 1}, {b.data(), 1, depth}};
+  call.c = plain.data();
+  call.c_stride = columns;
+  gemm(call, 1);
+  call.c = both.data();
+  call.bias = bias.data();
+  call.base = base.data();
+  call.base_stride = stride;
+  gemm(call, 2);
+  std::vector<Wide> expected;
+  for (int64_t i = 0; i < rows * columns; ++i) {
+    expected.push_back(static_cast<Wide>(plain[i]) + bias[i % columns] +
+                       base[i / columns * stride + i % columns]);
+  }
+  expect_near(both, expected, tolerance<T>(depth), "base and bias");
+}
+
 TYPED_TEST(KernelTest, GemmDoesNotDependOnThreads) {
-  const int64_t rows = 147, columns = 203, depth = 301;
+  const int64_t rows = 147, columns = 203, depth = 901;
   const auto a = random<TypeParam>(rows * depth, 1), b = random<TypeParam>(columns * depth, 2);
   std::vector<TypeParam> one(rows * columns), many(rows * columns);
   for (const int threads : {2, 3, 4}) {

@@ -177,7 +177,7 @@ TEST(Shape, HeadChunksCoverRowsWithinTheTarget) {
       const int64_t chunk = head_chunk_rows(vocabulary, rows);
       EXPECT_GE(chunk, std::min<int64_t>(rows, 33)) << vocabulary << " " << rows;
       EXPECT_LE(chunk, rows);
-      EXPECT_TRUE(chunk <= 64 || chunk * vocabulary * 4 <= (32 << 20)) << vocabulary;
+      EXPECT_TRUE(chunk <= 64 || chunk * vocabulary * 4 <= (64 << 20)) << vocabulary;
     }
   }
 }
