@@ -314,6 +314,11 @@ TEST(CodecSums, that_overflow_are_reported) {
   const std::vector<std::span<const uint8_t>> twice = {piece, piece};
   std::vector<uint8_t> out(static_cast<size_t>(encoded_bytes(spec, 4)));
   EXPECT_EQ(decode_add_encode({spec, twice, 4}, spec, out), 2);
+  // In every chunk of a long piece.
+  const std::vector<uint8_t> many = encoded_of(spec, std::vector<float>(100000, FLT_MAX));
+  const std::vector<std::span<const uint8_t>> pair = {many, many};
+  std::vector<uint8_t> sums(many.size());
+  EXPECT_EQ(decode_add_encode({spec, pair, 100000}, spec, sums, 3), 100000);
 }
 
 TEST(CodecThreads, do_not_change_a_bit) {
