@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "strait/base/errors.h"
+#include "strait/codec/codec.h"
 
 namespace strait {
 namespace {
@@ -54,6 +55,13 @@ bool fits_form(const Key& key, const Run& run, const std::string& text) {
 
 void check_text(const Key& key, const Run& run, const std::string& text) {
   const Rule& rule = key.rule;
+  if (rule.codec) {
+    try {
+      codec::parse_codec(text, key.name);
+    } catch (const UserError& wrong) {
+      refuse_key(run, key.name, wrong.what());
+    }
+  }
   if (rule.choices.empty()) return;
   if (std::find(rule.choices.begin(), rule.choices.end(), text) != rule.choices.end()) return;
   if (fits_form(key, run, text)) return;
@@ -74,11 +82,11 @@ void check_texts(const Key& key, const Run& run, const std::vector<std::string>&
   if (texts.empty())
     refuse_key(run, key.name,
                fmt::format("{} is empty; the nearest valid value is [{}]", key.name,
-                           toml_string(key.rule.choices.front())));
+                           toml_string(key.rule.codec ? "none" : key.rule.choices.front())));
   std::set<std::string> seen;
   for (const std::string& text : texts) {
     check_text(key, run, text);
-    if (!seen.insert(text).second)
+    if (!seen.insert(text).second && !key.rule.codec)
       refuse_key(run, key.name,
                  fmt::format("{} names {} twice; name it once", key.name, toml_string(text)));
   }

@@ -69,6 +69,12 @@ Rule span() {  // checked against the cluster by validate_run
   return rule;
 }
 
+Rule codec_text() {
+  Rule rule;
+  rule.codec = true;
+  return rule;
+}
+
 using Rows = std::vector<Key>;
 
 Rows general_keys() {
@@ -275,8 +281,8 @@ Rows placement_keys() {
   const char* filled = "placement.preset";
   return {
       {"placement.preset", kField<placement, &PlacementOptions::preset>,
-       one_of({"ddp", "zero1", "zero2", "zero3", "hsdp", "mics"}, {"zero++", "zero-topo"}),
-       "Fills spans and reduce_every that are not written."},
+       one_of({"ddp", "zero1", "zero2", "zero3", "hsdp", "mics", "zero++", "zero-topo"}),
+       "Fills spans, codecs and reduce_every that are not written."},
       {"placement.reduce_every", kField<placement, &PlacementOptions::reduce_every>,
        one_of({"micro-step", "step"}), "How often gradients are reduced across groups.", filled},
       {"placement.prefetch_units", kField<placement, &PlacementOptions::prefetch_units>,
@@ -285,19 +291,21 @@ Rows placement_keys() {
        "Ranks that share one copy: none, a level's name, or a number of ranks of the data axis.",
        filled},
       {"placement.spans.secondary", kField<placement, spans, &PlacementSpans::secondary>,
-       only_default(), "Span of the secondary weights.", filled},
+       span(), "Span of a second copy of the weights, from which all gathers after the first of a step come.",
+       filled},
       {"placement.spans.gradients", kField<placement, spans, &PlacementSpans::gradients>, span(),
        "Span of the gradients.", filled},
       {"placement.spans.optimizer", kField<placement, spans, &PlacementSpans::optimizer>, span(),
        "Span of master weights and moments.", filled},
       {"placement.codecs.weights", kField<placement, codecs, &PlacementCodecs::weights>,
-       only_default(), "Codec of gathered weights.", filled},
+       codec_text(), "Codec of gathered weights.", filled},
       {"placement.codecs.secondary", kField<placement, codecs, &PlacementCodecs::secondary>,
-       only_default(), "Codec of the secondary weights.", filled},
+       codec_text(), "Codec of the secondary weights, at rest and gathered.", filled},
       {"placement.codecs.gradients", kField<placement, codecs, &PlacementCodecs::gradients>,
-       only_default(), "Codecs of reduced gradients, one per hop, innermost first.", filled},
+       codec_text(), "Codecs of reduced gradients, one for all hops or one per hop, innermost first.",
+       filled},
       {"placement.codecs.update", kField<placement, codecs, &PlacementCodecs::update>,
-       only_default(), "Codec of the update.", filled},
+       codec_text(), "Codec in which updated weights are sent to their shards and kept there.", filled},
   };
 }
 

@@ -32,6 +32,7 @@ struct Rule {
   std::vector<std::string> forms;    // "every:" = that prefix and a whole number from `form_least`
   int64_t form_least = 1;
   bool or_whole_number = false;    // a text that may also be written as an integer
+  bool codec = false;              // a text that names a codec; of every element for a list
   bool or_path = false;            // a text with '/' or '.' is a path and also accepted
   std::vector<std::string> later;  // known words that do not work in this version
   bool only_default = false;       // reserved: no other value can take effect in this version

@@ -164,6 +164,7 @@ void check_spans(const Run& run, const Cluster& cluster) {
     if (level.name != "world") names.push_back(level.name);
   const PlacementSpans& spans = run.placement.spans;
   const std::pair<const char*, const std::string*> all[] = {{"weights", &spans.weights},
+                                                            {"secondary", &spans.secondary},
                                                             {"gradients", &spans.gradients},
                                                             {"optimizer", &spans.optimizer}};
   for (const auto& [word, span] : all) {

@@ -36,7 +36,7 @@ collective::Spread spread_of(const Group& group, const Cluster& cluster) {
 /// Bytes of the whole vector that the group of `rank` moves.
 double vector_bytes(const Program& program, const Op& op, int64_t rank) {
   if (op.kind == OpKind::kBarrier) return 0;
-  return static_cast<double>(program::transfer_partition(program, op, rank).elements *
+  return static_cast<double>(program::transfer_split(program, op, rank).elements() *
                              dtype_bytes(program::transfer_array(program, op).dtype));
 }
 
@@ -68,11 +68,14 @@ class Pricer {
     const std::vector<int64_t> bytes = all_groups(op);
     for (size_t level = 0; level < bytes.size(); ++level) {
       if (bytes[level] == 0) continue;
-      cost_.level_bytes[level] += times * bytes[level];
+      const int64_t metadata =
+          op.piece_bytes > 0 ? bytes[level] / op.piece_bytes * op.metadata_bytes : 0;
+      const int64_t payload = bytes[level] - metadata;
+      cost_.level_bytes[level] += times * payload;
       const int64_t groups = cluster_.ranks;  // every rank sends once per operation and level
       cost_.traffic.add(collective::operation_name(collective::operation_of(op.kind)),
-                        static_cast<int64_t>(level), op.codec, times * bytes[level], 0,
-                        times * groups);
+                        static_cast<int64_t>(level), op.codec, times * payload,
+                        times * metadata, times * groups);
     }
   }
 
@@ -88,9 +91,13 @@ class Pricer {
       if (array.group < 0)
         bytes = groups * array.partition.elements * element;
       else  // shards of one whole vector: groups across hold its parts, one replica set after another
-        bytes = groups / program_.groups[array.group].size * array.partition.elements * element;
+        bytes =
+            groups / program_.groups[array.group].parts() * array.partition.elements * element;
     } else {
-      bytes = groups * op.partition.elements * element;
+      // Hops inside cut the vector: as many groups as there are parts before this one move all of it.
+      const int64_t pieces =
+          op.kind == OpKind::kAllToAll ? 1 : group.parts() / group.size;
+      bytes = groups / pieces * op.partition.elements * element;
     }
     std::vector<int64_t> by_level;
     const collective::Spread spread = spread_of(group, cluster_);

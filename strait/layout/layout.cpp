@@ -22,17 +22,17 @@ Range shard_of(int64_t elements, int64_t span, int64_t world, int64_t rank) {
 }
 
 Range updated_range(const program::Program& program, const program::Op& op, int64_t rank) {
-  const int64_t part = program.groups[op.group].position(rank);
+  const int64_t part = program.groups[op.group].part(rank);
   return {op.partition.begin(part), op.partition.end(part)};
 }
 
 Range counted_range(const program::Program& program, const program::Op& op, int64_t rank) {
   const program::Group& group = program.groups[op.group];
-  const int64_t replicas = program.ranks / group.size;
+  const int64_t replicas = program.ranks / group.parts();
   const Range held = updated_range(program, op, rank);
-  const int64_t full = group.size == 1 ? split_unit(op.partition.elements, replicas, replicas).grain
+  const int64_t full = group.parts() == 1 ? split_unit(op.partition.elements, replicas, replicas).grain
                                        : op.partition.grain / replicas;
-  const int64_t begin = held.begin + rank / group.size * full;
+  const int64_t begin = held.begin + rank / group.parts() * full;
   return {std::min(begin, held.end), std::min(begin + full, held.end)};
 }
 

@@ -26,7 +26,7 @@ struct Range {
 /// neighbouring ranks.
 Range shard_of(int64_t elements, int64_t span, int64_t world, int64_t rank);
 
-/// Range of a unit that `rank` updates: part position(rank) of op.partition in op.group. `op` is an update
+/// Range of a unit that `rank` updates: part(rank) of op.partition in op.group. `op` is an update
 /// or a squared norm.
 Range updated_range(const program::Program& program, const program::Op& op, int64_t rank);
 

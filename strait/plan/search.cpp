@@ -6,6 +6,7 @@
 
 #include "strait/base/clock.h"
 #include "strait/base/errors.h"
+#include "strait/config/cluster_file.h"
 #include "strait/program/memory_json.h"
 #include "strait/trace/level_json.h"
 
@@ -19,10 +20,12 @@ bool searches(const Run& run, const char* what) {
 /// Marks a key as written, so that a preset does not fill it again.
 void write_key(Run& run, const std::string& key) { run.written[key] = {"plan", 0}; }
 
-std::vector<std::string> placements(const Run& run) {
+std::vector<std::string> placements(const Run& run, int64_t ranks) {
   if (!searches(run, "placement")) return {run.placement.preset};
+  const Cluster cluster = resolve_cluster(run, ranks);
   std::vector<std::string> names;
-  for (const strategy::PlacementRow& row : strategy::placement_table()) names.push_back(row.name);
+  for (const strategy::PlacementRow& row : strategy::placement_table())
+    if (strategy::is_applicable(row, cluster, ranks)) names.push_back(row.name);
   return names;
 }
 
@@ -112,7 +115,7 @@ Json candidate_json(const Candidate& candidate, int64_t position) {
 SearchResult search(const Run& run, int64_t ranks, int64_t vocabulary) {
   const double began = now_seconds();
   SearchResult result;
-  for (const std::string& placement : placements(run)) {
+  for (const std::string& placement : placements(run, ranks)) {
     for (const int64_t micro_batch : micro_batches(run, ranks)) {
       for (const std::string& recompute : recomputes(run)) {
         Run trial = run;

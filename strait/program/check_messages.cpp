@@ -46,11 +46,11 @@ class MessageCheck {
     if (first.codec != second.codec)
       return fmt::format("codec {} against {}", first.codec, second.codec);
     if (first.kind == OpKind::kBarrier) return "";
-    const Partition left = transfer_partition(program(a), first, a.rank);
-    const Partition right = transfer_partition(program(b), second, b.rank);
+    const Split left = transfer_split(program(a), first, a.rank);
+    const Split right = transfer_split(program(b), second, b.rank);
     if (left != right) {
-      return fmt::format("{} elements by {} against {} by {}", left.elements, left.grain,
-                         right.elements, right.grain);
+      return fmt::format("{} elements by {} against {} by {}", left.elements(), left.partition.grain,
+                         right.elements(), right.partition.grain);
     }
     const Dtype left_dtype = transfer_array(program(a), first).dtype;
     const Dtype right_dtype = transfer_array(program(b), second).dtype;

@@ -42,6 +42,15 @@ class StructureCheck {
     if (program_.streams.empty()) problem("malformed", nullptr, "there is no compute stream");
     for (const Group& group : program_.groups) {
       const bool positive = group.size >= 1 && group.stride >= 1;
+      const bool nested = !group.nest.empty();
+      int64_t hops = 1;
+      for (const int64_t hop : group.nest) hops *= hop;
+      if (nested && (hops != group.size * group.stride || group.nest.back() != group.size)) {
+        problem("malformed", nullptr,
+                fmt::format("group {} of {} ranks, {} apart, has hops of {} ranks inside", group.name,
+                            group.size, group.stride, hops));
+        continue;
+      }
       if (positive && program_.ranks % (group.size * group.stride) == 0) continue;
       problem("malformed", nullptr,
               fmt::format("group {} of {} ranks, {} apart, does not divide a world of {}",
@@ -209,11 +218,12 @@ class StructureCheck {
     const Group& group = program_.groups[op.group];
     const bool split = op.kind == OpKind::kAllGather || op.kind == OpKind::kReduceScatter ||
                        op.kind == OpKind::kAllToAll;
-    if (split && op.partition.begin(group.size) != op.partition.elements) {
+    const int64_t parts = op.kind == OpKind::kAllToAll ? group.size : group.parts();
+    if (split && op.partition.begin(parts) != op.partition.elements) {
       return op_problem(
           "malformed", op,
           fmt::format("splits {} elements by {} over {} ranks, which leaves some to nobody",
-                      op.partition.elements, op.partition.grain, group.size));
+                      op.partition.elements, op.partition.grain, parts));
     }
     if (!op.reads.empty() && !op.writes.empty() && op.codec == "none") {
       const Dtype from = program_.arrays[op.reads[0].array].dtype,
@@ -232,18 +242,39 @@ class StructureCheck {
   /// Elements that the operands of a transfer must have on `rank`.
   bool sizes_on(const Op& op, int64_t rank) {
     const Group& group = program_.groups[op.group];
-    const int64_t part = op.partition.count(group.position(rank));
-    const int64_t all = transfer_partition(program_, op, rank).elements;
-    // A whole value may stand for this rank's part of it: gathered from or reduced into in place.
-    const auto whole = [&](const std::vector<Operand>& operands) {
-      return program_.arrays[operands[0].array].group < 0;
-    };
-    int64_t source = all, destination = all;
-    if (op.kind == OpKind::kAllGather && !whole(op.reads)) source = part;
-    if (op.kind == OpKind::kReduceScatter && !whole(op.writes)) destination = part;
-    if (op.kind == OpKind::kAllToAll) destination = part * group.size;
-    return one_size(op, rank, op.reads, source) && one_size(op, rank, op.writes, destination) &&
+    const Split split = transfer_split(program_, op, rank);
+    const int64_t all = split.elements();
+    if (op.kind == OpKind::kAllGather || op.kind == OpKind::kReduceScatter) {
+      const int64_t part = split.count(group.position(rank));
+      const bool gather = op.kind == OpKind::kAllGather;
+      return lies_in(op, rank, op.reads, source_offset(program_, op, rank), gather ? part : all) &&
+             lies_in(op, rank, op.writes, destination_offset(program_, op, rank),
+                     gather ? all : part);
+    }
+    const int64_t destination =
+        op.kind == OpKind::kAllToAll ? split.count(group.position(rank)) * group.size : all;
+    return one_size(op, rank, op.reads, all) && one_size(op, rank, op.writes, destination) &&
            same_elsewhere(op, rank, all);
+  }
+
+  /// What an op moves lies in its operand, which is split from the same vector: as this rank's part of it,
+  /// or as a part of a value that holds more (gathered from or reduced into in place).
+  bool lies_in(const Op& op, int64_t rank, const std::vector<Operand>& operands, int64_t offset,
+               int64_t needed) {
+    for (const Operand& operand : operands) {
+      const ValueArray& array = program_.arrays[operand.array];
+      const int64_t elements = value_elements(program_, array, rank);
+      const bool same_vector = array.partition.elements == op.partition.elements;
+      if (same_vector && (needed == 0 || (offset >= 0 && offset + needed <= elements))) continue;
+      op_problem("malformed", op,
+                 fmt::format("needs {} elements of {} on rank {}, which has {}{}", needed, array.name,
+                             rank, elements,
+                             same_vector ? fmt::format(", from {} on", offset)
+                                         : fmt::format(" of {}, not of {}", array.partition.elements,
+                                                       op.partition.elements)));
+      return false;
+    }
+    return true;
   }
 
   bool one_size(const Op& op, int64_t rank, const std::vector<Operand>& operands,
@@ -267,7 +298,7 @@ class StructureCheck {
     const bool same_class = program_.members.empty() ||
                             std::count(program_.members.begin(), program_.members.end(), first);
     if (!same_class) return true;
-    const int64_t elsewhere = transfer_partition(program_, op, first).elements;
+    const int64_t elsewhere = transfer_split(program_, op, first).elements();
     if (elsewhere == all) return true;
     op_problem("malformed", op,
                fmt::format("moves {} elements on rank {} and {} on rank {} of the same group", all,

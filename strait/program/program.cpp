@@ -6,6 +6,16 @@ namespace strait::program {
 
 int64_t Partition::begin(int64_t part) const { return std::min(part * grain, elements); }
 
+int64_t Group::part(int64_t rank) const {
+  if (nest.empty()) return position(rank);
+  int64_t part = 0;
+  for (const int64_t hop : nest) {
+    part = part * hop + rank % hop;
+    rank /= hop;
+  }
+  return part;
+}
+
 const char* op_kind_name(OpKind kind) {
   switch (kind) {
     case OpKind::kLoad:
@@ -30,6 +40,12 @@ const char* op_kind_name(OpKind kind) {
       return "clip_factor";
     case OpKind::kUpdate:
       return "update";
+    case OpKind::kEncode:
+      return "encode";
+    case OpKind::kDecode:
+      return "decode";
+    case OpKind::kDecodeSum:
+      return "decode_sum";
     case OpKind::kCopy:
       return "copy";
     case OpKind::kAllGather:
@@ -60,9 +76,13 @@ bool is_communication(OpKind kind) {
   return kind >= OpKind::kAllGather && kind <= OpKind::kBarrier;
 }
 
+int64_t value_begin(const Program& program, const ValueArray& array, int64_t rank) {
+  return array.group < 0 ? 0 : array.partition.begin(program.groups[array.group].part(rank));
+}
+
 int64_t value_elements(const Program& program, const ValueArray& array, int64_t rank) {
   if (array.group < 0) return array.partition.elements;
-  return array.partition.count(program.groups[array.group].position(rank));
+  return array.partition.count(program.groups[array.group].part(rank));
 }
 
 int64_t value_bytes(const Program& program, const ValueArray& array, int64_t rank) {

@@ -34,14 +34,27 @@ struct Partition {
 
 /// A group of ranks: rank r belongs to the group {base + k * stride, k < size} with position = (r /
 /// stride) % size and base = r - position * stride. Axes of the mesh are such groups.
+///
+/// A group may be the outermost of several hops that shard a vector one after another: the first hop
+/// cuts it over neighbouring ranks, the next one cuts each of those shards, and so on. `nest` then holds
+/// the sizes of the hops, innermost first, this group's last. Shards of inner hops hold those of outer
+/// ones, so what one hop gathers is what the next one needs, in order (specs: nesting of ZeRO-topo; no
+/// data has to be reordered after the hops of a ZeRO++ reduction).
 struct Group {
   std::string name;  // "world", "node", "across"
   int64_t size = 1;
   int64_t stride = 1;
-  int64_t level = 0;  // index of the outermost cluster level that the group spans
+  int64_t level = 0;          // index of the outermost cluster level that the group spans
+  std::vector<int64_t> nest = {};  // empty: no hops inside; else their product is stride * size
   int64_t position(int64_t rank) const { return (rank / stride) % size; }
   int64_t base(int64_t rank) const { return rank - position(rank) * stride; }
   int64_t member(int64_t rank, int64_t at) const { return base(rank) + at * stride; }
+  /// Parts of a vector that this group and the hops inside it shard.
+  int64_t parts() const { return nest.empty() ? size : stride * size; }
+  /// Which of them `rank` holds; without hops inside, its position. O(hops).
+  int64_t part(int64_t rank) const;
+  /// The members of the group of `rank` hold the parts first_part(rank) + position.
+  int64_t first_part(int64_t rank) const { return part(base(rank)); }
   bool operator==(const Group&) const = default;
 };
 
@@ -74,7 +87,7 @@ enum class Category : uint8_t {
 };
 
 /// An array of equal values, addressed by one index. The size of an element of the array is that of
-/// part position(rank) of `partition` in `group`, or all of it when group < 0.
+/// part(rank) of `partition` in `group`, or all of it when group < 0.
 struct ValueArray {
   std::string name;  // "W.block"; elements print as W.block[3], singletons as W.head
   int64_t count = 1;
@@ -123,6 +136,9 @@ enum class OpKind : uint8_t {
   kSquaredNorm,  // adds this rank's part of the squared gradient norm to the scalars
   kClipFactor,   // norm -> clip factor and finite flag
   kUpdate,       // optimizer on a shard
+  kEncode,       // values into pieces of a codec
+  kDecode,       // pieces into values
+  kDecodeSum,    // pieces that stand for the same values, one per member of the group: their sum
   kCopy,
   kAllGather,
   kReduceScatter,
@@ -140,6 +156,14 @@ enum class OpKind : uint8_t {
 const char* op_kind_name(OpKind kind);
 bool is_communication(OpKind kind);
 
+/// Which parts of its partition an encode or decode works on, and where their pieces lie.
+enum class Pieces : uint8_t {
+  kOwn,     // the rank's own; in an array that is split, where that part lies
+  kAll,     // all, likewise
+  kGroup,   // those of its group; in a buffer of the group's pieces, by position
+  kMember,  // the rank's own, likewise
+};
+
 /// One operation. It waits for the writers of what it reads, for the readers and writers of what it
 /// overwrites, for the operation before it on its stream and, for every value in `waits`, for all
 /// earlier operations that touch it (its free included); nothing else. A value out of range in
@@ -153,7 +177,10 @@ struct Op {
   int group = -1;  // communication: the group of ranks; update, squared norm: the sharding group
   Partition partition;  // how the whole vector is split over the group
   Index peer;           // send, receive: position of the peer; broadcast: position of the root
-  std::string codec = "none";
+  std::string codec = "none";  // of the pieces that are moved, encoded or decoded
+  Pieces pieces = Pieces::kOwn;  // encode, decode
+  int64_t piece_bytes = 0;       // of one piece, when there is a codec
+  int64_t metadata_bytes = 0;    // of these: scales and the like
   bool accumulate = false;  // add to what is written instead of overwriting it
   bool save = false;        // forward: keep the saved bundle
   Index block;              // compute: index of the block in the model's chain
@@ -205,6 +232,8 @@ inline int64_t evaluate(const Index& index, const std::vector<int64_t>& loops) {
   return index.loop < 0 ? index.constant : index.constant + index.scale * loops[index.loop];
 }
 
+/// First element of `array`'s part on `rank`, 0 when it holds all.
+int64_t value_begin(const Program& program, const ValueArray& array, int64_t rank);
 /// Elements of one value of `array` on `rank`.
 int64_t value_elements(const Program& program, const ValueArray& array, int64_t rank);
 int64_t value_bytes(const Program& program, const ValueArray& array, int64_t rank);

@@ -98,6 +98,9 @@ class Signature {
     put(op.partition.elements);
     put(op.partition.grain);
     put(op.codec);
+    put(op.pieces);
+    put(op.piece_bytes);
+    put(op.metadata_bytes);
     put(op.accumulate);
     put(op.save);
     put(op.segment_begin);

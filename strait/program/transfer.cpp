@@ -13,22 +13,45 @@ const ValueArray& transfer_array(const Program& program, const Op& op) {
   return program.arrays[operands.front().array];
 }
 
-Partition transfer_partition(const Program& program, const Op& op, int64_t rank) {
+Split transfer_split(const Program& program, const Op& op, int64_t rank) {
+  const Group& group = program.groups[op.group];
   switch (op.kind) {
     case OpKind::kBarrier:
       return {};
     case OpKind::kAllGather:
     case OpKind::kReduceScatter:
+      return {op.partition, group.first_part(rank), group.size};
     case OpKind::kAllToAll:
-      return op.partition;
+      return {op.partition, 0, group.size};
     default:
       break;
   }
   const int64_t elements = value_elements(program, transfer_array(program, op), rank);
-  if (op.kind != OpKind::kAllReduce) return {elements, elements};
-  const int64_t size = program.groups[op.group].size;
-  const int64_t exact = (elements + size - 1) / size;
-  return {elements, (exact + kPartAlignment - 1) / kPartAlignment * kPartAlignment};
+  if (op.kind != OpKind::kAllReduce) return {{elements, elements}, 0, 1};
+  const int64_t exact = (elements + group.size - 1) / group.size;
+  return {{elements, (exact + kPartAlignment - 1) / kPartAlignment * kPartAlignment}, 0, group.size};
+}
+
+namespace {
+
+/// From the beginning of an operand to the vector of the op, or to this rank's part of it.
+int64_t offset(const Program& program, const Op& op, const std::vector<Operand>& operands,
+               bool own_part, int64_t rank) {
+  if (op.kind != OpKind::kAllGather && op.kind != OpKind::kReduceScatter) return 0;
+  if (operands.empty()) return 0;
+  const int64_t position = program.groups[op.group].position(rank);
+  return transfer_split(program, op, rank).begin(own_part ? position : 0) -
+         value_begin(program, program.arrays[operands.front().array], rank);
+}
+
+}  // namespace
+
+int64_t source_offset(const Program& program, const Op& op, int64_t rank) {
+  return offset(program, op, op.reads, op.kind == OpKind::kAllGather, rank);
+}
+
+int64_t destination_offset(const Program& program, const Op& op, int64_t rank) {
+  return offset(program, op, op.writes, op.kind == OpKind::kReduceScatter, rank);
 }
 
 std::vector<bool> transferred_arrays(const Program& program) {

@@ -68,19 +68,22 @@ Interpreter::CompiledOp Interpreter::compile_op(const Op& op) {
   call.operation = collective::operation_of(op.kind);
   call.deadline_seconds = site_.deadline_seconds;
   call.accumulate = op.accumulate;
+  call.codec = op.codec;
+  call.piece_bytes = op.piece_bytes;
+  call.metadata_bytes = op.metadata_bytes;
   if (op.kind == OpKind::kBarrier) {
     add_to_flight(op, compiled);
     return compiled;
   }
   call.dtype = program::transfer_array(program_, op).dtype;
-  const program::Partition split = program::transfer_partition(program_, op, rank);
-  const bool one_part =
-      op.kind == OpKind::kBroadcast || op.kind == OpKind::kSend || op.kind == OpKind::kReceive;
-  for (int64_t part = 0; part < (one_part ? 1 : group.size); ++part)
-    call.counts.push_back(split.count(part));
+  const program::Split split = program::transfer_split(program_, op, rank);
+  for (int64_t part = 0; part < split.parts; ++part) call.counts.push_back(split.count(part));
   // Every member sends part p of an equal split to position p, so it receives its own part from each.
   if (op.kind == OpKind::kAllToAll)
     call.receive_counts.assign(static_cast<size_t>(group.size), split.count(group.position(rank)));
+  compiled.source_offset = program::source_offset(program_, op, rank) * dtype_bytes(call.dtype);
+  compiled.destination_offset =
+      program::destination_offset(program_, op, rank) * dtype_bytes(call.dtype);
   add_to_flight(op, compiled);
   return compiled;
 }
@@ -215,17 +218,12 @@ void Interpreter::start(const Op& op, CompiledOp& compiled, const std::vector<in
   call.flight = note(compiled, loops, now_seconds());
   call.label.assign(text_.data(), text_size_);
   call.peer = program::evaluate(op.peer, loops);
-  call.source = op.reads.empty() ? nullptr : data_[slot(op.reads.front(), loops)];
-  call.destination = op.writes.empty() ? nullptr : data_[slot(op.writes.front(), loops)];
-  const int64_t position = program_.groups[op.group].position(site_.state.rank());
-  const int64_t own =
-      call.counts.size() > 1 ? op.partition.begin(position) * dtype_bytes(call.dtype) : 0;
-  // In place: an all-gather's source and a reduce-scatter's destination are this rank's part of the vector.
-  if (op.kind == OpKind::kAllGather && !op.reads.empty() &&
-      program_.arrays[op.reads.front().array].group < 0)
-    call.source = static_cast<const char*>(call.source) + own;
-  if (op.kind == OpKind::kReduceScatter && program_.arrays[op.writes.front().array].group < 0)
-    call.destination = static_cast<char*>(call.destination) + own;
+  const auto at = [&](const std::vector<program::Operand>& operands, int64_t offset) -> char* {
+    void* data = operands.empty() ? nullptr : data_[slot(operands.front(), loops)];
+    return data == nullptr ? nullptr : static_cast<char*>(data) + offset;
+  };
+  call.source = at(op.reads, compiled.source_offset);
+  call.destination = at(op.writes, compiled.destination_offset);
   tickets_.push_back(compiled.communicator->start(call, after));
   if (op.kind == OpKind::kSend) sends_[op.stream].push_back(static_cast<int64_t>(issued_.size()));
   issued_.push_back({compiled.communicator, op.stream});

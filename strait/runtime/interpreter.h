@@ -97,6 +97,7 @@ class Interpreter {
   struct CompiledOp {
     comm::Communicator* communicator = nullptr;
     comm::Call call;  // all but buffers, peer, step, label and mark
+    int64_t source_offset = 0, destination_offset = 0;  // bytes
     int span_name = 0;
     int flight_operation = 0;
     trace::OperationText text;

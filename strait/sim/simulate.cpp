@@ -34,9 +34,9 @@ collective::Schedule schedule_of(const Program& program, const Op& op, const Clu
   request.operation = operation_of(op.kind);
   request.members = group.size;
   if (op.kind == OpKind::kBarrier) return collective::make_schedule(request);
-  const program::Partition split = program::transfer_partition(program, op, base);
+  const program::Split split = program::transfer_split(program, op, base);
   if (op.kind == OpKind::kBroadcast) {
-    request.counts = {split.elements};
+    request.counts = {split.elements()};
     request.root = op.peer.constant;
   } else if (op.kind == OpKind::kAllToAll) {
     for (int64_t sender = 0; sender < group.size; ++sender)
@@ -44,7 +44,7 @@ collective::Schedule schedule_of(const Program& program, const Op& op, const Clu
   } else {
     for (int64_t part = 0; part < group.size; ++part) request.counts.push_back(split.count(part));
   }
-  const int64_t bytes = split.elements * dtype_bytes(program::transfer_array(program, op).dtype);
+  const int64_t bytes = split.elements() * dtype_bytes(program::transfer_array(program, op).dtype);
   collective::choose_form(request, bytes, cluster, ranks);
   return collective::make_schedule(request);
 }
@@ -122,9 +122,11 @@ class Replay {
     for (size_t level = 0; level < found->second.size(); ++level) {
       const int64_t bytes = found->second[level];
       if (bytes == 0) continue;
-      result_.level_bytes[level] += bytes;
+      const int64_t metadata = op.piece_bytes > 0 ? bytes / op.piece_bytes * op.metadata_bytes : 0;
+      result_.level_bytes[level] += bytes - metadata;
       result_.traffic.add(collective::operation_name(operation_of(op.kind)),
-                          static_cast<int64_t>(level), op.codec, bytes, 0, program_.ranks);
+                          static_cast<int64_t>(level), op.codec, bytes - metadata, metadata,
+                          program_.ranks);
     }
   }
 

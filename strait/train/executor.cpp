@@ -24,9 +24,7 @@ namespace {
 template <class T>
 T* at_range(const Instance& instance, const Bound& operand, const Range& range, int64_t rank) {
   const program::ValueArray& array = instance.program->arrays[operand.array];
-  const int64_t first =
-      array.group < 0 ? 0
-                      : array.partition.begin(instance.program->groups[array.group].position(rank));
+  const int64_t first = program::value_begin(*instance.program, array, rank);
   return static_cast<T*>(operand.data) + (range.begin - first);
 }
 
@@ -66,6 +64,11 @@ void ModelExecutor::execute(const Instance& instance) {
       return clip_factor(instance);
     case OpKind::kUpdate:
       return update(instance);
+    case OpKind::kEncode:
+      return encode(instance);
+    case OpKind::kDecode:
+    case OpKind::kDecodeSum:
+      return coding_.decode(instance, rank_, settings_.threads);
     default:
       break;
   }
@@ -152,6 +155,12 @@ void ModelExecutor::forward_cached(const Instance& instance) {
   model_.block(instance.block).forward_cached(c);
 }
 
+void ModelExecutor::encode(const Instance& instance) {
+  const int64_t not_finite = coding_.encode(instance, rank_, settings_.threads);
+  double* agreed = static_cast<double*>(instance.write(Role::kScalars));
+  if (agreed != nullptr) agreed[strategy::kNotFinite] += static_cast<double>(not_finite);
+}
+
 void ModelExecutor::squared_norm(const Instance& instance) {
   const Range range = counted_range(*instance.program, *instance.op, rank_);
   double* agreed = static_cast<double*>(instance.write(Role::kScalars));
@@ -171,7 +180,8 @@ void ModelExecutor::clip_factor(const Instance& instance) {
   const double* agreed = static_cast<const double*>(instance.read(Role::kScalars));
   double* results = static_cast<double*>(instance.write(Role::kScalars));
   const double norm = std::sqrt(agreed[strategy::kSquaredNorm]);
-  const bool finite = std::isfinite(norm) && std::isfinite(agreed[strategy::kLossSum]);
+  const bool finite = std::isfinite(norm) && std::isfinite(agreed[strategy::kLossSum]) &&
+                      agreed[strategy::kNotFinite] == 0;
   results[strategy::kGradientNorm] = norm;
   results[strategy::kFinite] = finite ? 1.0 : 0.0;
   results[strategy::kClipScale] = options_.clip_norm > 0 && norm > options_.clip_norm

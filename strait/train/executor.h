@@ -9,6 +9,7 @@
 #include "strait/model/block.h"
 #include "strait/optim/options.h"
 #include "strait/runtime/interpreter.h"
+#include "strait/train/coding.h"
 
 namespace strait::train {
 
@@ -47,6 +48,7 @@ class ModelExecutor : public runtime::Executor {
   void loss(const runtime::Instance& instance, bool backward);
   void backward(const runtime::Instance& instance);
   void forward_cached(const runtime::Instance& instance);
+  void encode(const runtime::Instance& instance);
   void squared_norm(const runtime::Instance& instance);
   void clip_factor(const runtime::Instance& instance);
   void update(const runtime::Instance& instance);
@@ -56,6 +58,7 @@ class ModelExecutor : public runtime::Executor {
   model::Settings settings_;
   Options options_;
   int64_t rank_;
+  Coding coding_;
   StepSettings step_;
   BatchSource source_;
   BatchBuffer buffer_;

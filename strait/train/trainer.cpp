@@ -139,6 +139,15 @@ Trainer::Trainer(Shared& shared, comm::World& world, memory::PageSource* window)
   } else {
     initialize_parts(parts_, job_.design.shape, job_.design.run.seed);
   }
+  if (!job_.design.publish.body.empty()) {
+    runtime::Interpreter publish(job_.design.publish, site_);
+    publish.run(first_step_);
+    state_.drain();
+    Ledger discarded;  // no step of training
+    publish.drain_ledger(discarded);
+  }
+  if (!job_.design.train_unchanged.body.empty())
+    train_unchanged_ = std::make_unique<runtime::Interpreter>(job_.design.train_unchanged, hooked);
   if (job_.design.run.checkpoint.asynchronous)
     writer_ = std::make_unique<checkpoint::SnapshotWriter>(saves_);
   shared_.outcome.state_bytes[rank_] = program::resident_memory(job_.design.train, rank_);
@@ -193,7 +202,9 @@ Trainer::StepResult Trainer::train_step(int64_t step) {
     if (shared_.observer.loaded) shared_.observer.loaded(step, buffer);
   });
   StepResult result;
-  result.times = train_->run(step);
+  runtime::Interpreter& program =
+      weights_changed_ || train_unchanged_ == nullptr ? *train_ : *train_unchanged_;
+  result.times = program.run(step);
   const auto* agreed = static_cast<const double*>(state_.array("agreed").buffers[0]);
   const auto* results = static_cast<const double*>(state_.array("results").buffers[0]);
   result.loss = agreed[strategy::kLossSum] / agreed[strategy::kLossCount];
@@ -201,6 +212,7 @@ Trainer::StepResult Trainer::train_step(int64_t step) {
   result.gradient_norm = results[strategy::kGradientNorm];
   result.finite = results[strategy::kFinite] != 0;
   updates_ += result.finite ? 1 : 0;
+  weights_changed_ = result.finite;
   return result;
 }
 
@@ -219,6 +231,7 @@ void Trainer::non_finite(int64_t step, const StepResult& result) {
 void Trainer::count_traffic() {
   Ledger ledger;
   train_->drain_ledger(ledger);
+  if (train_unchanged_) train_unchanged_->drain_ledger(ledger);
   traffic_.merge(ledger);
   const int64_t levels = static_cast<int64_t>(job_.design.cluster.levels.size());
   std::vector<int64_t> sent;

@@ -131,6 +131,8 @@ class Trainer {
   std::unique_ptr<runtime::Executor> hooked_;  // for hooks.before_op
   runtime::Site site_;
   std::unique_ptr<runtime::Interpreter> train_, evaluation_;
+  std::unique_ptr<runtime::Interpreter> train_unchanged_;  // null: train_ serves for that too
+  bool weights_changed_ = true;                            // since the step before
   std::vector<StatePart> parts_;
   checkpoint::SaveSession saves_;
   std::unique_ptr<checkpoint::SnapshotWriter> writer_;  // null = saves are synchronous

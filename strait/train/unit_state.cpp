@@ -10,9 +10,8 @@ namespace strait::train {
 namespace {
 
 Range held_range(const program::Program& program, const program::ValueArray& array, int64_t rank) {
-  if (array.group < 0) return {0, array.partition.elements};
-  const int64_t part = program.groups[array.group].position(rank);
-  return {array.partition.begin(part), array.partition.end(part)};
+  const int64_t begin = program::value_begin(program, array, rank);
+  return {begin, begin + program::value_elements(program, array, rank)};
 }
 
 }  // namespace

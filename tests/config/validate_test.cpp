@@ -76,11 +76,6 @@ TEST(Validate, ReservedKeysAcceptOnlyTheDefault) {
       {"mesh.axes.sequence", "2"},
       {"mesh.axes.stage", "2"},
       {"mesh.order", "[\"data\", \"x\", \"y\", \"z\", \"sequence\", \"stage\"]"},
-      {"placement.spans.secondary", "\"world\""},
-      {"placement.codecs.weights", "\"bf16\""},
-      {"placement.codecs.secondary", "\"bf16\""},
-      {"placement.codecs.gradients", "[\"int8/2048\"]"},
-      {"placement.codecs.update", "\"bf16\""},
       {"sync.replica", "\"node\""},
       {"sync.rounds.period_steps", "3"},
       {"sync.rounds.delay_steps", "3"},
@@ -132,8 +127,9 @@ TEST(Validate, ChoicesThatWorkAndThatDoNot) {
   expect_refused("train.precision = \"fp16\"", "train.precision", later);
   all_work("model.family", {"gpt2", "llama"});
   expect_refused("model.family = \"unet\"", "model.family", later + "\"gpt2\"");
-  expect_refused("placement.preset = \"zero++\"", "placement.preset", later);
-  expect_refused("placement.preset = \"zero-topo\"", "placement.preset", later);
+  all_work("placement.preset", {"zero++", "zero-topo"});
+  all_work("placement.codecs.weights", {"bf16", "int8", "int4/512", "fp8e4m3", "int8/64+asymmetric"});
+  expect_refused("placement.codecs.update = \"int7\"", "placement.codecs.update", "int");
   expect_refused("sync.policy = \"diloco\"", "sync.policy", later + "\"every-step\"");
   expect_refused("placement.preset = \"zero4\"", "placement.preset",
                  "is unknown; the nearest valid value is \"zero1\"");

@@ -127,8 +127,8 @@ class World {
         op.kind == OpKind::kSend || op.kind == OpKind::kReceive ? "message" : op_kind_name(op.kind);
     if (op.kind == OpKind::kBroadcast) text += std::to_string(op.peer.constant);
     if (op.kind == OpKind::kBarrier) return text;
-    const Partition partition = transfer_partition(*programs_[rank], op, rank);
-    return text + " " + std::to_string(partition.elements) + " " + std::to_string(partition.grain) +
+    const Split split = transfer_split(*programs_[rank], op, rank);
+    return text + " " + std::to_string(split.elements()) + " " + std::to_string(split.partition.grain) +
            " " + dtype_name(transfer_array(*programs_[rank], op).dtype) + " " + op.codec;
   }
 

@@ -61,6 +61,12 @@ TEST(PlacementTable, PresetsAreRowsOfSpans) {
   EXPECT_EQ(spans("zero3"), (std::vector<int64_t>{8, 8, 8, 0}));
   EXPECT_EQ(spans("hsdp"), (std::vector<int64_t>{2, 2, 2, 1}));
   EXPECT_EQ(spans("mics"), (std::vector<int64_t>{2, 2, 2, 0}));
+  EXPECT_EQ(spans("zero++"), (std::vector<int64_t>{8, 8, 8, 0}));
+  EXPECT_EQ(spans("zero-topo"), (std::vector<int64_t>{2, 2, 8, 0}));
+  EXPECT_EQ(placement_of("zero++", cluster, 8).secondary, 2);
+  EXPECT_EQ(placement_of("zero++", cluster, 8).hops, (std::vector<int64_t>{2, 4}));
+  EXPECT_EQ(placement_of("zero-topo", cluster, 8).hops, (std::vector<int64_t>{2, 4}));
+  EXPECT_EQ(placement_of("zero3", cluster, 8).hops, (std::vector<int64_t>{8}));
 }
 
 TEST(PlacementTable, WrittenSpansOverrideAndImpossibleOnesAreRefused) {
@@ -72,7 +78,7 @@ TEST(PlacementTable, WrittenSpansOverrideAndImpossibleOnesAreRefused) {
             4);
   EXPECT_EQ(placement_of("zero3", cluster, 8, {"placement.spans.weights=none"}).weights, 1);
   EXPECT_THROW(placement_of("zero3", cluster, 8, {"placement.spans.weights=3"}), UserError);
-  EXPECT_THROW(placement_of("zero3", cluster, 8, {"placement.spans.weights=2"}), UserError);
+  EXPECT_THROW(placement_of("zero3", cluster, 8, {"placement.spans.gradients=2"}), UserError);
   EXPECT_THROW(placement_of("zero3", cluster, 8, {"placement.spans.weights=pear"}), UserError);
   EXPECT_THROW(placement_of("zero3", cluster, 8, {"placement.reduce_every=step"}), UserError);
 }
@@ -109,6 +115,7 @@ TEST(Layout, TheRangesThatRanksCountTileEveryUnitUnderEveryPlacement) {
   for (const int64_t ranks : {2, 4, 8}) {
     for (const PlacementRow& row : placement_table()) {
       const Cluster cluster = two_levels(ranks);
+      if (!is_applicable(row, cluster, ranks)) continue;
       const program::Program program =
           compose_train(shape, placement_of(row.name, cluster, ranks), cluster, options_of(1, 0));
       program::for_each_instance(program, [&](const program::Op& op, const std::vector<int64_t>&) {
@@ -142,10 +149,12 @@ TEST(Compose, EveryProgramIsLegal) {
           for (const int64_t prefetch : {0, 1, 3}) {
             Cluster cluster = ranks == 1 ? Cluster{} : two_levels(ranks);
             if (ranks == 1) cluster.levels = {{"world", 1, 1e9, 0, 1}};
+            if (!is_applicable(row, cluster, ranks)) continue;
             const Placement placement = placement_of(
                 row.name, cluster, ranks, {"placement.prefetch_units=" + std::to_string(prefetch)});
             for (const program::Program& program :
                  {compose_train(model_of(5), placement, cluster, options_of(accumulation, every)),
+                  compose_publish(model_of(5), placement, cluster, Dtype::kFloat32),
                   compose_evaluation(model_of(5), placement, cluster, options_of(1, every))}) {
               const std::vector<program::Problem> problems = program::verify({program});
               EXPECT_TRUE(problems.empty())

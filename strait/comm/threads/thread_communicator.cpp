@@ -350,7 +350,7 @@ void ThreadCommunicator::stop() {
 void ThreadCommunicator::count_sent(const Call& call, int64_t level, int64_t bytes) {
   if (bytes == 0) return;
   const std::lock_guard<std::mutex> lock(ledger_mutex_);
-  ledger_.add(operation_name(call.operation), level, "none", bytes);
+  add_to_ledger(call, level, bytes, ledger_);
 }
 
 void ThreadCommunicator::drain_ledger(Ledger& ledger) {

@@ -21,12 +21,13 @@ int find_array(const program::Program& program, const std::string& name) {
 }
 
 Chain::Chain(program::Program& program, const ModelShape& shape, const Movement& movement,
-             const StepOptions& options, int64_t prefetch_units)
+             const StepOptions& options, const Placement& placement)
     : program_(program),
       shape_(shape),
       movement_(movement),
       options_(options),
-      prefetch_(prefetch_units) {
+      placement_(placement),
+      copied_(shape.units.size(), options.weights_unchanged) {
   for (size_t b = 0; b < shape.blocks.size(); ++b)
     sizes_.push_back(block_sizes(shape, static_cast<int64_t>(b), options.micro_batch_size,
                                  options.tokens, options.dtype));
@@ -72,6 +73,7 @@ std::vector<Chain::Item> Chain::items(bool train) const {
 std::vector<Node> Chain::train(const MicroStep& step) {
   declare_arrays(true);
   emit_items(items(true), step, true);
+  while (!under_way_.empty()) advance_reductions();
   release(batch_, 0);
   return std::move(nodes_);
 }
@@ -88,13 +90,17 @@ void Chain::emit_items(const std::vector<Item>& items, const MicroStep& step, bo
   next_gather_ = 0;
   reduced_.clear();
   live_.assign(shape_.units.size(), false);
+  ready_.assign(shape_.units.size(), false);
+  source_.assign(shape_.units.size(), GatherSource::kShards);
   contributions_.assign(shape_.units.size(), 0);
   for (const BlockShape& block : shape_.blocks) ++contributions_[block.unit];
   load(step);
   const size_t head = shape_.blocks.size() - 1;
   for (size_t i = 0; i < items.size(); ++i) {
     const Item& item = items[i];
-    gather_ahead(items, i, std::min(items.size() - 1, i + static_cast<size_t>(prefetch_)));
+    const size_t ahead = i + static_cast<size_t>(placement_.prefetch_units);
+    gather_ahead(items, i, std::min(items.size() - 1, ahead), train);
+    if (item.needs_weights) make_ready(item.block);
     if (item.backward)
       backward(item.block, step);
     else if (static_cast<size_t>(item.block) == head)
@@ -103,23 +109,38 @@ void Chain::emit_items(const std::vector<Item>& items, const MicroStep& step, bo
       forward(item.block, train, step);
     if (item.needs_weights) {
       movement_.release(unit_of(item.block), nodes_);
-      live_[unit_of(item.block)] = false;
+      live_[unit_of(item.block)] = ready_[unit_of(item.block)] = false;
     }
     if (item.backward || (train && static_cast<size_t>(item.block) == head))
       after_contribution(unit_of(item.block), item.block, step);
   }
 }
 
-void Chain::gather_ahead(const std::vector<Item>& items, size_t current, size_t last) {
+GatherSource Chain::source_of(int64_t unit, bool train) {
+  if (!train || placement_.secondary == 1) return GatherSource::kShards;
+  if (copied_[unit]) return GatherSource::kCopy;
+  copied_[unit] = true;
+  return GatherSource::kShardsAndCopy;
+}
+
+void Chain::make_ready(int64_t block) {
+  const int64_t unit = unit_of(block);
+  if (ready_[unit]) return;
+  movement_.ready(unit, block, source_[unit], nodes_);
+  ready_[unit] = true;
+}
+
+void Chain::gather_ahead(const std::vector<Item>& items, size_t current, size_t last, bool train) {
   for (; next_gather_ <= last; ++next_gather_) {
     const Item& item = items[next_gather_];
     if (!item.needs_weights) continue;
     const int64_t unit = unit_of(item.block);
     if (live_[unit]) return;  // its earlier copy is still in use; gathered again once that is freed
     std::vector<Operand> waits;
-    if (movement_.gathers() && current > 0 && items[current - 1].needs_weights)
+    if (movement_.copies() && current > 0 && items[current - 1].needs_weights)
       waits.push_back(movement_.weights(unit_of(items[current - 1].block)));
-    movement_.gather(unit, item.block, std::move(waits), nodes_);
+    source_[unit] = source_of(unit, train);
+    movement_.gather(unit, item.block, source_[unit], std::move(waits), nodes_);
     live_[unit] = true;
   }
 }
@@ -212,8 +233,20 @@ void Chain::backward(int64_t block, const MicroStep& step) {
 
 void Chain::after_contribution(int64_t unit, int64_t block, const MicroStep& step) {
   if (--contributions_[unit] > 0) return;
-  movement_.reduce(unit, block, step.accumulate, step.phase, nodes_);
+  // The new one first: its transfer runs while what arrived for older ones is decoded.
+  under_way_.insert(under_way_.begin(),
+                    movement_.reduce(unit, block, step.accumulate, step.phase));
+  advance_reductions();
   reduced_.push_back(unit);
+}
+
+void Chain::advance_reductions() {
+  for (Stages& stages : under_way_) {
+    nodes_.insert(nodes_.end(), std::make_move_iterator(stages.front().begin()),
+                  std::make_move_iterator(stages.front().end()));
+    stages.erase(stages.begin());
+  }
+  std::erase_if(under_way_, [](const Stages& stages) { return stages.empty(); });
 }
 
 void Chain::release(int array, int64_t index) {

@@ -15,7 +15,7 @@ namespace strait::strategy {
 class Chain {
  public:
   Chain(program::Program& program, const ModelShape& shape, const Movement& movement,
-        const StepOptions& options, int64_t prefetch_units);
+        const StepOptions& options, const Placement& placement);
 
   struct MicroStep {
     program::Index index;     // which micro-batch
@@ -37,13 +37,18 @@ class Chain {
   std::vector<Item> items(bool train) const;
   void emit_items(const std::vector<Item>& items, const MicroStep& step, bool train);
   /// Gathers of the items up to `last` that are not under way yet, in order.
-  void gather_ahead(const std::vector<Item>& items, size_t current, size_t last);
+  void gather_ahead(const std::vector<Item>& items, size_t current, size_t last, bool train);
   void load(const MicroStep& step);
   void forward(int64_t block, bool train, const MicroStep& step);
   void recompute(int64_t block, const MicroStep& step);
   void loss(int64_t block, bool train, const MicroStep& step);
   void backward(int64_t block, const MicroStep& step);
+  /// What stands between the gather of a unit and its use.
+  void make_ready(int64_t block);
+  GatherSource source_of(int64_t unit, bool train);
   void after_contribution(int64_t unit, int64_t block, const MicroStep& step);
+  /// The next stage of every reduction under way.
+  void advance_reductions();
   program::Op compute(program::OpKind kind, int64_t block, const MicroStep& step) const;
   program::Operand at(int array, int64_t index, program::Role role) const {
     return {array, {index, -1, 0}, role};
@@ -56,13 +61,17 @@ class Chain {
   const ModelShape& shape_;
   const Movement& movement_;
   const StepOptions& options_;
-  int64_t prefetch_;
+  const Placement& placement_;
   std::vector<BlockSizes> sizes_;
   int batch_ = -1, activation_ = -1, activation_gradient_ = -1, saved_ = -1, agreed_ = -1;
   std::vector<program::Node> nodes_;
   std::vector<int64_t> contributions_;  // blocks of each unit still to come in this backward
   std::vector<int64_t> reduced_;        // units in the order of their reductions
   std::vector<bool> live_;              // unit -> its gathered copy is alive
+  std::vector<bool> ready_;             // unit -> and may be used
+  std::vector<GatherSource> source_;    // unit -> of its last gather
+  std::vector<bool> copied_;            // unit -> this program has made its secondary copy
+  std::vector<Stages> under_way_;       // reductions, stages not emitted yet, newest first
   size_t next_gather_ = 0;
 };
 

@@ -29,18 +29,19 @@ program::Program compose_collect(const ModelShape& shape, const Placement& place
   program.step_kind = "collect";
   program.ranks = placement.ranks;
   program.streams = {{"compute", 0}};
-  const UnitValues values(program, shape, placement, dtype);
-  const Movement movement(program, values, placement, cluster);
+  UnitValues values(program, shape, placement, cluster, dtype);
+  values.declare_gathered(false);
+  const Movement movement(program, values, placement, cluster, {});
   std::vector<program::Node> nodes;
   for (size_t v = 0; v < visits.size(); ++v) {
-    movement.gather(visits[v].unit, -1, {}, nodes);
+    movement.gather_master(visits[v].unit, nodes);
     program::Op op;
     op.kind = program::OpKind::kCustom;
     op.custom = "visit";
     op.micro_batch = {static_cast<int64_t>(v), -1, 0};
-    op.reads = {movement.weights(visits[v].unit)};
+    op.reads = {movement.master(visits[v].unit)};
     nodes.push_back(std::move(op));
-    movement.release(visits[v].unit, nodes);
+    movement.release_master(visits[v].unit, nodes);
   }
   program.body = program::roll(std::move(nodes), program.num_loops, "v");
   return program;

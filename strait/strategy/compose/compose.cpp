@@ -82,7 +82,7 @@ void agree(Program& program, const UnitValues& values, const Movement& movement)
   if (program.ranks == 1) return;
   Op op;
   op.kind = OpKind::kAllReduce;
-  op.stream = movement.reduce_stream();
+  op.stream = movement.agreement_stream();
   op.group = values.world_group();
   op.reads = {scalar(program, "agreed")};
   op.writes = {scalar(program, "agreed")};
@@ -140,7 +140,9 @@ void update(Program& program, const ModelShape& shape, const UnitValues& values,
     op.partition = values.partition(unit);
     op.reads = {values.operand(UnitValue::kGradient, unit, Role::kGradient),
                 scalar(program, "results")};
-    op.writes = {values.operand(UnitValue::kShard, unit, Role::kWeights)};
+    const UnitValue weights =
+        values.has(UnitValue::kMaster) ? UnitValue::kMaster : UnitValue::kShard;
+    op.writes = {values.operand(weights, unit, Role::kWeights)};
     for (int64_t moment = 0; moment < values.num_moments(); ++moment)
       op.writes.push_back(values.operand(UnitValue::kMoment, unit, Role::kState, moment));
     const double shard = static_cast<double>(values.partition(unit).count(0));
@@ -172,11 +174,12 @@ Recompute parse_recompute(const std::string& text) {
 
 Program compose_train(const ModelShape& shape, const Placement& placement, const Cluster& cluster,
                       const StepOptions& options) {
-  Program program = start("steady", placement, options);
-  UnitValues values(program, shape, placement, options.dtype);
+  Program program = start(options.weights_unchanged ? "unchanged" : "steady", placement, options);
+  UnitValues values(program, shape, placement, cluster, options.dtype);
+  values.declare_gathered(true);
   values.declare_gradients(options.optimizer);
-  const Movement movement(program, values, placement, cluster);
-  Chain chain(program, shape, movement, options, placement.prefetch_units);
+  const Movement movement(program, values, placement, cluster, scalar(program, "agreed"));
+  Chain chain(program, shape, movement, options, placement);
   begin_step(program);
   micro_steps(program, chain, options.accumulation);
   clip(program, shape, values, movement);
@@ -184,12 +187,30 @@ Program compose_train(const ModelShape& shape, const Placement& placement, const
   return program;
 }
 
+Program compose_publish(const ModelShape& shape, const Placement& placement, const Cluster& cluster,
+                        Dtype dtype) {
+  StepOptions options;
+  options.dtype = dtype;
+  Program program = start("publish", placement, options);
+  const UnitValues values(program, shape, placement, cluster, dtype);
+  const Movement movement(program, values, placement, cluster, {});
+  std::vector<Node> nodes;
+  if (movement.publishes()) {
+    const std::vector<int64_t> blocks = first_blocks(shape);
+    for (size_t unit = 0; unit < shape.units.size(); ++unit)
+      movement.publish(static_cast<int64_t>(unit), blocks[unit], nodes);
+  }
+  append(program, std::move(nodes), "i");
+  return program;
+}
+
 Program compose_evaluation(const ModelShape& shape, const Placement& placement,
                            const Cluster& cluster, const StepOptions& options) {
   Program program = start("evaluation", placement, options);
-  UnitValues values(program, shape, placement, options.dtype);
-  const Movement movement(program, values, placement, cluster);
-  Chain chain(program, shape, movement, options, placement.prefetch_units);
+  UnitValues values(program, shape, placement, cluster, options.dtype);
+  values.declare_gathered(false);
+  const Movement movement(program, values, placement, cluster, scalar(program, "agreed"));
+  Chain chain(program, shape, movement, options, placement);
   begin_step(program);
   append(program, chain.evaluate(), "i");
   agree(program, values, movement);
@@ -201,8 +222,8 @@ Program compose_generation(const ModelShape& shape, const Cluster& cluster,
   Placement whole;
   whole.preset = "generation";
   Program program = start("generation", whole, options);
-  const UnitValues values(program, shape, whole, options.dtype);
-  const Movement movement(program, values, whole, cluster);
+  const UnitValues values(program, shape, whole, cluster, options.dtype);
+  const Movement movement(program, values, whole, cluster, scalar(program, "agreed"));
   const auto declare = [&](const std::string& name, int64_t count, Dtype dtype, int64_t elements,
                            Lifetime lifetime) {
     program::ValueArray array;

@@ -31,16 +31,22 @@ struct StepOptions {
   Recompute recompute;
   OptimizerState optimizer;
   bool documents = false;  // batches carry document starts
+  bool weights_unchanged = false;  // since the last step: secondary copies of the weights still hold
 };
 
 /// Elements of the agreed scalars, in order. The first kNumAgreed are summed over all ranks every step.
-enum Scalar : int { kLossSum, kLossCount, kSquaredNorm, kStopRequests, kNumAgreed };
+enum Scalar : int { kLossSum, kLossCount, kSquaredNorm, kStopRequests, kNotFinite, kNumAgreed };
 /// Results that clip_factor derives from them: gradient norm, clip factor, 1 when finite.
 enum Result : int { kGradientNorm, kClipScale, kFinite, kNumResults };
 
-/// One optimizer step: accumulation micro-steps, clipping, update. Step kind "steady".
+/// One optimizer step: accumulation micro-steps, clipping, update. Step kind "steady", or "unchanged" when
+/// weights_unchanged.
 program::Program compose_train(const ModelShape& shape, const Placement& placement,
                                const Cluster& cluster, const StepOptions& options);
+/// Brings the optimizer's weights to where they are gathered from, as every step does at its end: for the
+/// first step and after loading. Without operations where the optimizer updates those. Step kind "publish".
+program::Program compose_publish(const ModelShape& shape, const Placement& placement,
+                                 const Cluster& cluster, Dtype dtype);
 /// Loss over one batch per rank, by the same movement of weights. Step kind "evaluation".
 program::Program compose_evaluation(const ModelShape& shape, const Placement& placement,
                                     const Cluster& cluster, const StepOptions& options);

@@ -51,8 +51,13 @@ Design make_design(const Run& run, int64_t ranks, int64_t vocabulary) {
   options.documents = !run.data.document_separator.empty();
   design.train = compose_train(design.shape, design.placement, design.cluster, options);
   design.evaluation = compose_evaluation(design.shape, design.placement, design.cluster, options);
-  program::verify_or_throw({design.train});
-  program::verify_or_throw({design.evaluation});
+  design.publish = compose_publish(design.shape, design.placement, design.cluster, design.dtype);
+  for (const program::Program* program : {&design.train, &design.evaluation, &design.publish})
+    program::verify_or_throw({*program});
+  if (design.placement.secondary == 1) return design;
+  options.weights_unchanged = true;
+  design.train_unchanged = compose_train(design.shape, design.placement, design.cluster, options);
+  program::verify_or_throw({design.train_unchanged});
   return design;
 }
 

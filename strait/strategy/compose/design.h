@@ -22,6 +22,9 @@ struct Design {
   Dtype dtype = Dtype::kFloat32;
   program::Program train;
   program::Program evaluation;
+  program::Program publish;  // no operations: nothing to bring anywhere
+  /// A step whose weights are those of the step before; no operations: `train` serves for that too.
+  program::Program train_unchanged;
 };
 
 /// Validates the run, composes its programs and verifies them. `vocabulary`: tokens of the data's

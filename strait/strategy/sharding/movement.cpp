@@ -8,25 +8,24 @@ using program::Node;
 using program::Op;
 using program::Operand;
 using program::OpKind;
+using program::Pieces;
 using program::Role;
 
-namespace {
-
-/// Outermost level that a group of ranks spans; groups are translates of the one that holds rank 0.
-int64_t level_of(const program::Group& group, const Cluster& cluster) {
-  if (group.size == 1) return 0;
-  return cluster.level_between(0, (group.size - 1) * group.stride);
-}
-
-}  // namespace
-
 Movement::Movement(program::Program& program, const UnitValues& values, const Placement& placement,
-                   const Cluster& cluster)
-    : program_(program), values_(values), placement_(placement), cluster_(cluster) {
-  for (program::Group& group : program_.groups) group.level = level_of(group, cluster_);
-  gather_stream_ = lane(values_.inner_group());
-  reduce_stream_ = lane(values_.inner_group());
+                   const Cluster& cluster, Operand scalars)
+    : program_(program),
+      values_(values),
+      placement_(placement),
+      cluster_(cluster),
+      scalars_(scalars) {
+  for (int64_t hop = 0; hop < values_.num_hops(); ++hop)
+    gather_streams_.push_back(lane(values_.hop_group(hop)));
+  for (int64_t hop = 0; hop < values_.num_hops(); ++hop)
+    reduce_streams_.push_back(lane(values_.hop_group(hop)));
   if (values_.across_group() >= 0) across_stream_ = lane(values_.across_group());
+  if (values_.secondary_group() >= 0) secondary_stream_ = lane(values_.secondary_group());
+  const bool has_hops = !reduce_streams_.empty();
+  agreement_stream_ = has_hops ? reduce_streams_.back() : across_stream_;
 }
 
 int Movement::lane(int group) {
@@ -39,8 +38,7 @@ int Movement::lane(int group) {
 }
 
 Operand Movement::weights(int64_t unit) const {
-  return values_.operand(gathers() ? UnitValue::kGathered : UnitValue::kShard, unit,
-                         Role::kWeights);
+  return values_.operand(copies() ? UnitValue::kGathered : UnitValue::kShard, unit, Role::kWeights);
 }
 
 Operand Movement::gradient(int64_t unit) const {
@@ -48,71 +46,268 @@ Operand Movement::gradient(int64_t unit) const {
                          Role::kGradient);
 }
 
-Op Movement::transfer(OpKind kind, int stream, int group, int64_t unit, int64_t block) const {
+Op Movement::transfer(OpKind kind, int stream, int group, int64_t block) const {
   Op op;
   op.kind = kind;
   op.stream = stream;
   op.group = group;
   op.block = {block, -1, 0};
-  op.partition = values_.partition(unit);
   return op;
 }
 
-void Movement::gather(int64_t unit, int64_t block, std::vector<Operand> waits,
+void Movement::free_value(UnitValue value, int64_t unit, int64_t nth,
+                          std::vector<Node>& nodes) const {
+  Op op;
+  op.kind = OpKind::kFree;
+  op.writes = {values_.operand(value, unit, Role::kDestination, nth)};
+  nodes.push_back(std::move(op));
+}
+
+Op Movement::coding(OpKind kind, const PieceFormat& format, Pieces pieces, int64_t block) const {
+  Op op;
+  op.kind = kind;
+  op.block = {block, -1, 0};
+  op.group = format.group;
+  op.partition = format.partition;
+  op.pieces = pieces;
+  op.codec = codec::print_codec(format.codec);
+  op.piece_bytes = format.piece_bytes;
+  op.metadata_bytes = format.metadata_bytes;
+  // Reads and writes: the numbers of the pieces, and the pieces.
+  const program::Group* group = format.group < 0 ? nullptr : &program_.groups[format.group];
+  const int64_t parts = group == nullptr            ? 1
+                        : pieces == Pieces::kAll    ? group->parts()
+                        : pieces == Pieces::kGroup  ? group->size
+                                                    : 1;
+  const int64_t number_bytes = format.partition.grain * dtype_bytes(Dtype::kFloat32);
+  op.memory_bytes = static_cast<double>(
+      parts * format.piece_bytes + (kind == OpKind::kDecodeSum ? 1 : parts) * number_bytes);
+  return op;
+}
+
+Op Movement::gather_hop(int64_t unit, int64_t block, int64_t hop, const PieceFormat* pieces) const {
+  Op op = transfer(OpKind::kAllGather, gather_streams_[static_cast<size_t>(hop)],
+                   values_.hop_group(hop), block);
+  op.partition = values_.partition(unit, hop + 1);
+  if (pieces == nullptr) return op;
+  const int64_t parts = program_.groups[pieces->group].parts();
+  op.partition = pieces->bytes(parts);
+  op.partition.grain *= parts / placement_.span_of(hop + 1);
+  op.codec = codec::print_codec(pieces->codec);
+  op.piece_bytes = pieces->piece_bytes;
+  op.metadata_bytes = pieces->metadata_bytes;
+  return op;
+}
+
+void Movement::gather(int64_t unit, int64_t block, GatherSource source, std::vector<Operand> waits,
                       std::vector<Node>& nodes) const {
-  if (!gathers()) return;
-  Op op = transfer(OpKind::kAllGather, gather_stream_, values_.inner_group(), unit, block);
-  op.reads = {values_.operand(UnitValue::kShard, unit, Role::kSource)};
-  op.writes = {values_.operand(UnitValue::kGathered, unit, Role::kDestination)};
-  op.waits = std::move(waits);
+  if (placement_.weights == 1) return;
+  if (source == GatherSource::kCopy) {
+    const bool pieces = values_.has(UnitValue::kSecondaryPieces);
+    Op op = transfer(OpKind::kAllGather, secondary_stream_, values_.secondary_group(), block);
+    const PieceFormat format = values_.secondary_pieces(unit);
+    op.partition = pieces ? format.bytes(placement_.secondary) : format.partition;
+    op.reads = {values_.operand(UnitValue::kSecondary, unit, Role::kSource)};
+    op.writes = {values_.operand(pieces ? UnitValue::kSecondaryPieces : UnitValue::kGathered, unit,
+                                 Role::kDestination)};
+    op.waits = std::move(waits);
+    if (pieces) {
+      op.codec = codec::print_codec(format.codec);
+      op.piece_bytes = format.piece_bytes;
+      op.metadata_bytes = format.metadata_bytes;
+    }
+    nodes.push_back(std::move(op));
+    return;
+  }
+  const bool pieces = values_.has(UnitValue::kPieces);
+  const PieceFormat format = values_.weight_pieces(unit);
+  const UnitValue target = pieces ? UnitValue::kPieces : UnitValue::kGathered;
+  const bool encodes = pieces && !placement_.has_master();
+  if (encodes) {
+    Op op = coding(OpKind::kEncode, format, Pieces::kOwn, block);
+    op.reads = {values_.operand(UnitValue::kShard, unit, Role::kSource)};
+    op.writes = {values_.operand(target, unit, Role::kDestination)};
+    nodes.push_back(std::move(op));
+  }
+  const int64_t hops = placement_.hops_in(placement_.weights);
+  for (int64_t hop = hops - 1; hop >= 0; --hop) {
+    Op op = gather_hop(unit, block, hop, pieces ? &format : nullptr);
+    const bool from_shard = hop == hops - 1 && !encodes;
+    op.reads = {values_.operand(from_shard ? UnitValue::kShard : target, unit, Role::kSource)};
+    op.writes = {values_.operand(target, unit, Role::kDestination)};
+    if (hop == hops - 1) op.waits = std::move(waits);
+    nodes.push_back(std::move(op));
+  }
+}
+
+void Movement::ready(int64_t unit, int64_t block, GatherSource source,
+                     std::vector<Node>& nodes) const {
+  const bool copy = source == GatherSource::kCopy;
+  const Operand whole = values_.has(UnitValue::kGathered)
+                            ? values_.operand(UnitValue::kGathered, unit, Role::kDestination)
+                            : Operand{};
+  const auto decode = [&](UnitValue from, const PieceFormat& format) {
+    Op op = coding(OpKind::kDecode, format, Pieces::kAll, block);
+    op.reads = {values_.operand(from, unit, Role::kSource)};
+    op.writes = {whole};
+    nodes.push_back(std::move(op));
+    if (from != UnitValue::kShard) free_value(from, unit, 0, nodes);
+  };
+  if (copy && values_.has(UnitValue::kSecondaryPieces))
+    decode(UnitValue::kSecondaryPieces, values_.secondary_pieces(unit));
+  else if (!copy && values_.has(UnitValue::kPieces))
+    decode(UnitValue::kPieces, values_.weight_pieces(unit));
+  else if (placement_.weights == 1 && placement_.has_master())
+    decode(UnitValue::kShard, values_.weight_pieces(unit));
+  if (source != GatherSource::kShardsAndCopy) return;
+  Op op = coding(OpKind::kEncode, values_.secondary_pieces(unit), Pieces::kOwn, block);
+  op.reads = {values_.operand(UnitValue::kGathered, unit, Role::kSource)};
+  op.writes = {values_.operand(UnitValue::kSecondary, unit, Role::kDestination)};
   nodes.push_back(std::move(op));
 }
 
 void Movement::release(int64_t unit, std::vector<Node>& nodes) const {
-  if (!gathers()) return;
-  Op op;
-  op.kind = OpKind::kFree;
-  op.writes = {values_.operand(UnitValue::kGathered, unit, Role::kDestination)};
-  nodes.push_back(std::move(op));
+  if (copies()) free_value(UnitValue::kGathered, unit, 0, nodes);
 }
 
-void Movement::reduce(int64_t unit, int64_t block, bool accumulate, ReducePhase phase,
-                      std::vector<Node>& nodes) const {
-  const bool last = phase == ReducePhase::kLast;
-  const bool across = values_.across_group() >= 0 && placement_.ranks > 1;
-  const auto free_value = [&](UnitValue value) {
-    Op op;
-    op.kind = OpKind::kFree;
-    op.writes = {values_.operand(value, unit, Role::kDestination)};
+Operand Movement::master(int64_t unit) const {
+  const UnitValue held = placement_.has_master() ? UnitValue::kMaster : UnitValue::kShard;
+  return values_.operand(master_span() > 1 ? UnitValue::kGathered : held, unit, Role::kWeights);
+}
+
+void Movement::release_master(int64_t unit, std::vector<Node>& nodes) const {
+  if (master_span() > 1) free_value(UnitValue::kGathered, unit, 0, nodes);
+}
+
+void Movement::gather_master(int64_t unit, std::vector<Node>& nodes) const {
+  if (master_span() == 1) return;
+  const UnitValue from = placement_.has_master() ? UnitValue::kMaster : UnitValue::kShard;
+  for (int64_t hop = placement_.hops_in(master_span()) - 1, last = hop; hop >= 0; --hop) {
+    Op op = gather_hop(unit, -1, hop, nullptr);
+    op.reads = {values_.operand(hop == last ? from : UnitValue::kGathered, unit, Role::kSource)};
+    op.writes = {values_.operand(UnitValue::kGathered, unit, Role::kDestination)};
     nodes.push_back(std::move(op));
-  };
-  const auto emit = [&](Op op, UnitValue from, UnitValue to, bool add) {
-    op.reads = {values_.operand(from, unit, Role::kSource)};
-    op.writes = {values_.operand(to, unit, Role::kDestination)};
-    op.accumulate = add;
-    nodes.push_back(std::move(op));
-  };
-  const Op inner =
-      transfer(OpKind::kReduceScatter, reduce_stream_, values_.inner_group(), unit, block);
-  const auto sum_across = [&](UnitValue from, bool add) {
-    Op op = transfer(OpKind::kAllReduce, across_stream_, values_.across_group(), unit, block);
-    op.partition = {};
-    emit(std::move(op), from, UnitValue::kGradient, add);
-  };
-  if (placement_.gradients > 1) {
-    const bool every = placement_.across_every_micro_step;
-    emit(inner, UnitValue::kFull, every ? UnitValue::kReduced : UnitValue::kGradient,
-         !every && accumulate);
-    free_value(UnitValue::kFull);
-    if (every) {
-      sum_across(UnitValue::kReduced, accumulate);
-      free_value(UnitValue::kReduced);
-    }
-  } else if (last && placement_.optimizer > 1) {
-    emit(inner, UnitValue::kGradient, UnitValue::kGradient, false);
   }
-  if (last && across && !placement_.across_every_micro_step)
-    sum_across(UnitValue::kGradient, false);
+}
+
+void Movement::reduce_hop(const Reduction& r, Stages& stages) const {
+  const int group = r.hop < values_.num_hops() ? values_.hop_group(r.hop) : values_.across_group();
+  const int stream = r.hop < values_.num_hops() ? reduce_streams_[static_cast<size_t>(r.hop)]
+                                                : across_stream_;
+  if (!coded(placement_.codecs.gradients[static_cast<size_t>(r.hop)])) {
+    Op op = transfer(OpKind::kReduceScatter, stream, group, r.block);
+    op.partition = values_.partition(r.unit, r.hop + 1);
+    op.reads = {r.source};
+    op.writes = {r.target};
+    op.accumulate = r.accumulate;
+    stages.back().push_back(std::move(op));
+    if (r.frees_full) free_value(UnitValue::kFull, r.unit, 0, stages.back());
+    return;
+  }
+  const bool in_flight = std::any_of(stages.back().begin(), stages.back().end(), [](const Node& node) {
+    return program::is_communication(std::get<Op>(node).kind);
+  });
+  if (in_flight) stages.emplace_back();
+  const PieceFormat format = values_.gradient_pieces(r.unit, r.hop);
+  const Operand sent = values_.operand(UnitValue::kSent, r.unit, Role::kDestination, r.hop);
+  const Operand received = values_.operand(UnitValue::kReceived, r.unit, Role::kDestination, r.hop);
+  const auto as_source = [](Operand operand) {
+    operand.role = Role::kSource;
+    return operand;
+  };
+  Op encode = coding(OpKind::kEncode, format, Pieces::kGroup, r.block);
+  encode.reads = {r.source};
+  encode.writes = {sent, scalars_};
+  stages.back().push_back(std::move(encode));
+  if (r.frees_full) free_value(UnitValue::kFull, r.unit, 0, stages.back());
+  Op exchange = transfer(OpKind::kAllToAll, stream, group, r.block);
+  exchange.partition = format.bytes(program_.groups[format.group].size);
+  exchange.codec = codec::print_codec(format.codec);
+  exchange.piece_bytes = format.piece_bytes;
+  exchange.metadata_bytes = format.metadata_bytes;
+  exchange.reads = {as_source(sent)};
+  exchange.writes = {received};
+  stages.back().push_back(std::move(exchange));
+  free_value(UnitValue::kSent, r.unit, r.hop, stages.back());
+  stages.emplace_back();
+  Op decode = coding(OpKind::kDecodeSum, format, Pieces::kGroup, r.block);
+  decode.reads = {as_source(received)};
+  decode.writes = {r.target};
+  decode.accumulate = r.accumulate;
+  stages.back().push_back(std::move(decode));
+  free_value(UnitValue::kReceived, r.unit, r.hop, stages.back());
+}
+
+/// An all-reduce; with a codec the reduction of one more hop, whose result is gathered again.
+void Movement::sum_across(const Reduction& r, Stages& stages) const {
+  if (!coded(placement_.codecs.gradients.back())) {
+    Op op = transfer(OpKind::kAllReduce, across_stream_, values_.across_group(), r.block);
+    op.reads = {r.source};
+    op.writes = {r.target};
+    op.accumulate = r.accumulate;
+    stages.back().push_back(std::move(op));
+    return;
+  }
+  Reduction in_place = r;
+  in_place.target = r.source;
+  in_place.target.role = Role::kDestination;
+  in_place.accumulate = false;
+  reduce_hop(in_place, stages);
+  const PieceFormat format = values_.gradient_pieces(r.unit, r.hop);
+  const Operand pieces = values_.operand(UnitValue::kSent, r.unit, Role::kDestination, r.hop);
+  Op encode = coding(OpKind::kEncode, format, Pieces::kMember, r.block);
+  encode.reads = {r.source};
+  encode.writes = {pieces, scalars_};
+  stages.back().push_back(std::move(encode));
+  Op gather = transfer(OpKind::kAllGather, across_stream_, values_.across_group(), r.block);
+  gather.partition = format.bytes(placement_.replicas());
+  gather.codec = codec::print_codec(format.codec);
+  gather.piece_bytes = format.piece_bytes;
+  gather.metadata_bytes = format.metadata_bytes;
+  gather.reads = {pieces};
+  gather.reads[0].role = Role::kSource;
+  gather.writes = {pieces};
+  stages.back().push_back(std::move(gather));
+  stages.emplace_back();
+  Op decode = coding(OpKind::kDecode, format, Pieces::kGroup, r.block);
+  decode.reads = {pieces};
+  decode.reads[0].role = Role::kSource;
+  decode.writes = {r.target};
+  decode.accumulate = r.accumulate;
+  stages.back().push_back(std::move(decode));
+  free_value(UnitValue::kSent, r.unit, r.hop, stages.back());
+}
+
+Stages Movement::reduce(int64_t unit, int64_t block, bool accumulate, ReducePhase phase) const {
+  Stages stages(1);
+  const auto value = [&](UnitValue which, Role role) { return values_.operand(which, unit, role); };
+  const bool last = phase == ReducePhase::kLast;
+  const bool every = placement_.across_every_micro_step;
+  const int64_t inner_hops = placement_.hops_in(placement_.gradients);
+  for (int64_t hop = 0; hop < inner_hops; ++hop) {
+    const bool final_hop = hop == inner_hops - 1;
+    const UnitValue target = !final_hop ? UnitValue::kFull
+                             : every    ? UnitValue::kReduced
+                                        : UnitValue::kGradient;
+    reduce_hop({unit, block, hop, value(UnitValue::kFull, Role::kSource),
+                value(target, Role::kDestination), final_hop && !every && accumulate, final_hop},
+               stages);
+  }
+  const int64_t across_hop = values_.num_hops();
+  const Operand source = value(UnitValue::kGradient, Role::kSource),
+                target = value(UnitValue::kGradient, Role::kDestination);
+  if (every) {
+    sum_across({unit, block, across_hop, value(UnitValue::kReduced, Role::kSource), target, accumulate,
+                false},
+               stages);
+    free_value(UnitValue::kReduced, unit, 0, stages.back());
+  }
+  if (!last) return stages;
+  for (int64_t hop = inner_hops; hop < values_.num_hops(); ++hop)
+    reduce_hop({unit, block, hop, source, target, false, false}, stages);
+  if (!every && placement_.replicas() > 1)
+    sum_across({unit, block, across_hop, source, target, false, false}, stages);
+  return stages;
 }
 
 std::vector<Operand> Movement::reduction_buffers(int64_t unit) const {
@@ -125,11 +320,22 @@ std::vector<Operand> Movement::reduction_buffers(int64_t unit) const {
 }
 
 void Movement::publish(int64_t unit, int64_t block, std::vector<Node>& nodes) const {
-  if (placement_.weights > 1 || placement_.optimizer == 1) return;
-  Op op = transfer(OpKind::kAllGather, gather_stream_, values_.inner_group(), unit, block);
-  op.reads = {values_.operand(UnitValue::kShard, unit, Role::kSource)};
-  op.writes = {values_.operand(UnitValue::kShard, unit, Role::kDestination)};
-  nodes.push_back(std::move(op));
+  const bool pieces = placement_.has_master();
+  const PieceFormat format = values_.weight_pieces(unit);
+  const auto shard = [&](Role role) { return values_.operand(UnitValue::kShard, unit, role); };
+  if (pieces) {
+    Op op = coding(OpKind::kEncode, format, Pieces::kOwn, block);
+    op.reads = {values_.operand(UnitValue::kMaster, unit, Role::kSource)};
+    op.writes = {shard(Role::kDestination)};
+    nodes.push_back(std::move(op));
+  }
+  const int64_t stop = placement_.hops_in(placement_.weights);
+  for (int64_t hop = values_.num_hops() - 1; hop >= stop; --hop) {
+    Op op = gather_hop(unit, block, hop, pieces ? &format : nullptr);
+    op.reads = {shard(Role::kSource)};
+    op.writes = {shard(Role::kDestination)};
+    nodes.push_back(std::move(op));
+  }
 }
 
 }  // namespace strait::strategy

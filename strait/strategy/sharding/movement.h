@@ -1,12 +1,12 @@
 // How the state of a unit moves under a placement: gather before use, reduce after the backward, update,
-// and gather after the update. Emits operations; knows nothing of models or micro-batches.
+// and gather after the update, hop by hop and in the codecs of the placement. Emits operations; knows
+// nothing of models or micro-batches.
 #pragma once
 
 #include <vector>
 
 #include "strait/program/program.h"
 #include "strait/strategy/sharding/unit_values.h"
-#include "strait/topology/cluster.h"
 
 namespace strait::strategy {
 
@@ -16,46 +16,85 @@ enum class ReducePhase : uint8_t {
   kLast
 };  // a micro-step before the last; the last of the step
 
-/// Emits transfers of unit values into `nodes`. Lanes: gathers, inner reductions and sums across groups
-/// each have their own, so that none waits behind another.
+/// Where a unit is gathered from.
+enum class GatherSource : uint8_t {
+  kShards,          // the shards of the weights
+  kShardsAndCopy,   // the same, and a secondary copy is made of what they give
+  kCopy,            // the secondary copy
+};
+
+/// Operations that belong together: transfers in flight after one stage are awaited by the next.
+using Stages = std::vector<std::vector<program::Node>>;
+
+/// Emits transfers of unit values. Each hop of the gathers, each hop of the reductions and the sums across
+/// groups have a lane of their own, so that none waits behind another.
 class Movement {
  public:
+  /// `scalars`: where encodes of gradients count what is not finite.
   Movement(program::Program& program, const UnitValues& values, const Placement& placement,
-           const Cluster& cluster);
+           const Cluster& cluster, program::Operand scalars);
 
-  bool gathers() const { return placement_.weights > 1; }
+  /// Weights are used from a transient copy W, which gather() and ready() make and release() frees.
+  bool copies() const { return placement_.weights > 1 || placement_.has_master(); }
   /// The operand a block reads its weights from.
   program::Operand weights(int64_t unit) const;
   /// The operand a backward writes its gradient to, and whether it adds (G is fresh every micro-step).
   program::Operand gradient(int64_t unit) const;
   bool gradient_is_fresh() const { return placement_.gradients > 1; }
 
-  /// W[unit] = all_gather(w[unit]), not before the values in `waits` are free. No-op unless gathers().
-  void gather(int64_t unit, int64_t block, std::vector<program::Operand> waits,
+  /// Transfers towards W[unit], not before the values in `waits` are free.
+  void gather(int64_t unit, int64_t block, GatherSource source, std::vector<program::Operand> waits,
               std::vector<program::Node>& nodes) const;
-  /// free W[unit] (no-op unless gathers()).
+  /// What makes W[unit] of the gathered pieces and, when asked for, the secondary copy of W[unit].
+  void ready(int64_t unit, int64_t block, GatherSource source, std::vector<program::Node>& nodes) const;
+  /// free W[unit].
   void release(int64_t unit, std::vector<program::Node>& nodes) const;
+  /// The optimizer's own weights of a unit, whole and exact; gather_master() first, release_master() after.
+  program::Operand master(int64_t unit) const;
+  void gather_master(int64_t unit, std::vector<program::Node>& nodes) const;
+  void release_master(int64_t unit, std::vector<program::Node>& nodes) const;
+
   /// Reductions that follow a unit's last contribution in a micro-step. `accumulate`: g already holds
-  /// earlier micro-steps.
-  void reduce(int64_t unit, int64_t block, bool accumulate, ReducePhase phase,
-              std::vector<program::Node>& nodes) const;
+  /// earlier micro-steps. Without codecs one stage; else one more for each hop that decodes.
+  Stages reduce(int64_t unit, int64_t block, bool accumulate, ReducePhase phase) const;
   /// Transient values of `unit` that a later backward must wait for to bound memory.
   std::vector<program::Operand> reduction_buffers(int64_t unit) const;
-  /// After the update: all-gather of the updated weights where they are whole but updated in shards.
-  void publish(int64_t unit, int64_t block, std::vector<program::Node>& nodes) const;
 
-  int reduce_stream() const { return reduce_stream_; }
+  /// After the update: updated shards to where weights are gathered from.
+  void publish(int64_t unit, int64_t block, std::vector<program::Node>& nodes) const;
+  bool publishes() const { return placement_.weights < placement_.optimizer || placement_.has_master(); }
+
+  /// Lane of sums over all ranks.
+  int agreement_stream() const { return agreement_stream_; }
 
  private:
   int lane(int group);
-  program::Op transfer(program::OpKind kind, int stream, int group, int64_t unit,
-                       int64_t block) const;
+  int64_t master_span() const {
+    return placement_.has_master() ? placement_.optimizer : placement_.weights;
+  }
+  bool coded(const codec::CodecSpec& codec) const { return codec.kind != codec::CodecKind::kNone; }
+  program::Op transfer(program::OpKind kind, int stream, int group, int64_t block) const;
+  program::Op gather_hop(int64_t unit, int64_t block, int64_t hop, const PieceFormat* pieces) const;
+  program::Op coding(program::OpKind kind, const PieceFormat& format, program::Pieces pieces,
+                     int64_t block) const;
+  void free_value(UnitValue value, int64_t unit, int64_t nth, std::vector<program::Node>& nodes) const;
+  /// One hop of a reduction: from `source`, which holds the parts of the hop's group, to `target`.
+  struct Reduction {
+    int64_t unit, block, hop;
+    program::Operand source, target;
+    bool accumulate;
+    bool frees_full;  // the source is G, and not needed any more
+  };
+  void reduce_hop(const Reduction& reduction, Stages& stages) const;
+  void sum_across(const Reduction& reduction, Stages& stages) const;
 
   program::Program& program_;
   const UnitValues& values_;
   const Placement& placement_;
   const Cluster& cluster_;
-  int gather_stream_ = -1, reduce_stream_ = -1, across_stream_ = -1;
+  program::Operand scalars_;
+  std::vector<int> gather_streams_, reduce_streams_;  // [hop]
+  int secondary_stream_ = -1, across_stream_ = -1, agreement_stream_ = -1;
 };
 
 }  // namespace strait::strategy

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstdlib>
 
@@ -27,6 +28,14 @@ int64_t smallest_prime_factor(int64_t n) {
   return n;
 }
 
+/// "2 x 4 ranks, then 3 replicas"
+std::string hops_text(const Placement& p) {
+  std::string text;
+  for (const int64_t hop : p.hops) text += (text.empty() ? "" : " x ") + std::to_string(hop);
+  if (p.replicas() > 1) text += fmt::format("{}{} replicas", text.empty() ? "" : ", then ", p.replicas());
+  return text;
+}
+
 /// Ranks of the default inner group: see resolve_placement.
 int64_t default_group(const Cluster& cluster, int64_t ranks) {
   const int64_t inner = cluster.group_size(0);
@@ -41,6 +50,14 @@ std::string divisors(int64_t ranks) {
   return text;
 }
 
+/// Ranks of the innermost level or of the one below the outermost; 0 when that is no part of the ranks.
+int64_t preset_level_ranks(const Cluster& cluster, int64_t ranks, bool innermost) {
+  const int64_t outermost = static_cast<int64_t>(cluster.levels.size()) - 1;
+  if (outermost == 0) return 0;
+  const int64_t span = cluster.group_size(innermost ? 0 : outermost - 1);
+  return span > 1 && span < ranks && ranks % span == 0 ? span : 0;
+}
+
 class SpanReader {
  public:
   SpanReader(const Run& run, const Cluster& cluster, int64_t ranks)
@@ -53,6 +70,7 @@ class SpanReader {
     if (text == "none") return 1;
     if (text == "world") return ranks_;
     if (text == "group") return default_group(cluster_, ranks_);
+    if (text == "inner" || text == "node") return preset_level(name, text == "inner");
     int64_t value = 0;
     const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
     if (code != std::errc() || end != text.data() + text.size()) value = level_span(name, text);
@@ -64,6 +82,18 @@ class SpanReader {
   }
 
  private:
+  /// Presets that follow the levels need one below the outermost.
+  int64_t preset_level(const std::string& key, bool innermost) const {
+    const int64_t span = preset_level_ranks(cluster_, ranks_, innermost);
+    if (span > 0) return span;
+    throw UserError(
+        fmt::format("placement.preset = \"{}\" needs a cluster with a level of several ranks inside "
+                    "the outermost one, and {} data ranks on cluster {} have none; nearest: \"zero3\", "
+                    "or write cluster.levels or {}",
+                    run_.placement.preset, ranks_, cluster_.name, key),
+        place_of(run_, "placement.preset"));
+  }
+
   int64_t level_span(const std::string& key, const std::string& text) const {
     std::vector<std::string> names = {"none", "world"};
     for (size_t level = 0; level < cluster_.levels.size(); ++level) {
@@ -81,26 +111,98 @@ class SpanReader {
 };
 
 void check_nesting(const Run& run, const Placement& p) {
-  if (p.weights != 1 && p.weights != p.gradients)
+  const auto divides = [&](const char* inner, int64_t small, const char* outer, int64_t large) {
+    if (large % small == 0) return;
+    int64_t nearest = 1;
+    for (int64_t d = 1; d <= large; ++d)
+      if (large % d == 0 && std::abs(d - small) < std::abs(nearest - small)) nearest = d;
     throw UserError(
-        fmt::format(
-            "placement.spans.weights ({} ranks) must be none or equal to the gradients' span "
-            "({} ranks)",
-            p.weights, p.gradients),
-        place_of(run, "placement.spans.weights"));
-  if (p.gradients != 1 && p.gradients != p.optimizer)
-    throw UserError(
-        fmt::format(
-            "placement.spans.gradients ({} ranks) must be none or equal to the optimizer's span "
-            "({} ranks)",
-            p.gradients, p.optimizer),
-        place_of(run, "placement.spans.gradients"));
+        fmt::format("placement.spans.{} ({} ranks) must divide the span of {} ({} ranks): shards of "
+                    "{} lie inside shards of {}; nearest: {}",
+                    inner, small, outer, large, outer, inner, nearest),
+        place_of(run, std::string("placement.spans.") + inner));
+  };
+  divides("weights", p.weights, "gradients", p.gradients);
+  divides("gradients", p.gradients, "optimizer", p.optimizer);
+}
+
+codec::CodecSpec parse_supported(const Run& run, const std::string& key, const std::string& text) {
+  const codec::CodecSpec spec = codec::parse_codec(text, key);
+  if (!spec.error_feedback) return spec;
+  codec::CodecSpec plain = spec;
+  plain.error_feedback = false;
+  throw UserError(fmt::format("{} = \"{}\": placements keep no residuals in this version; nearest: \"{}\"",
+                              key, text, codec::print_codec(plain)),
+                  place_of(run, key));
+}
+
+codec::CodecSpec read_codec(const Run& run, const std::string& key, const std::string& written,
+                            const char* preset) {
+  const std::string name = "placement.codecs." + key;
+  return parse_supported(run, name, run.is_set(name) ? written : preset);
+}
+
+/// Gradients: one codec for all hops, or one for each.
+void read_gradient_codecs(const Run& run, const Cluster& cluster, const PlacementRow& row,
+                          Placement& p) {
+  const std::string key = "placement.codecs.gradients";
+  std::vector<std::string> texts = {row.gradients_codec};
+  if (run.is_set(key)) texts = run.placement.codecs.gradients;
+  if (texts.empty()) texts = {"none"};
+  std::vector<codec::CodecSpec> specs;
+  for (const std::string& text : texts) specs.push_back(parse_supported(run, key, text));
+  std::vector<int64_t> borders;
+  const bool coded = std::any_of(specs.begin(), specs.end(), [](const codec::CodecSpec& spec) {
+    return spec.kind != codec::CodecKind::kNone;
+  });
+  // Pieces cannot be summed on their way: with a codec every level is a hop, whose sums are encoded anew.
+  for (size_t level = 0; coded && level < cluster.levels.size(); ++level)
+    borders.push_back(cluster.group_size(static_cast<int64_t>(level)));
+  p.set_hops(borders);
+  const size_t wanted = p.codecs.gradients.size();
+  if (specs.size() == 1) specs.resize(wanted, specs.front());
+  if (specs.size() != wanted)
+    throw UserError(fmt::format("{} lists {} codecs for {} hops ({}); nearest: one for all, or {}", key,
+                                specs.size(), wanted, hops_text(p), wanted),
+                    place_of(run, key));
+  p.codecs.gradients = std::move(specs);
+}
+
+void check_codecs(const Run& run, const Placement& p) {
+  const auto refuse = [&](const char* key, const codec::CodecSpec& spec, const std::string& why) {
+    throw UserError(fmt::format("placement.codecs.{} = \"{}\" cannot take effect: {}; nearest: \"none\"",
+                                key, codec::print_codec(spec), why),
+                    place_of(run, std::string("placement.codecs.") + key));
+  };
+  const auto is_set = [](const codec::CodecSpec& spec) { return spec.kind != codec::CodecKind::kNone; };
+  if (is_set(p.codecs.update) && p.weights == p.optimizer)
+    refuse("update", p.codecs.update,
+           "weights and optimizer have the same span, so updates are not sent");
+  if (is_set(p.codecs.weights) && p.weights == 1)
+    refuse("weights", p.codecs.weights, "weights are whole on every rank, so they are not gathered");
+  if (is_set(p.codecs.weights) && is_set(p.codecs.update) && p.codecs.weights != p.codecs.update)
+    refuse("weights", p.codecs.weights,
+           fmt::format("weights are kept and sent in the update's codec, {}",
+                       codec::print_codec(p.codecs.update)));
+  if (is_set(p.codecs.secondary) && p.secondary == 1)
+    refuse("secondary", p.codecs.secondary, "there is no secondary copy");
+}
+
+void check_secondary(const Run& run, const Placement& p) {
+  const bool coded = p.codecs.secondary.kind != codec::CodecKind::kNone;
+  if (p.secondary == 1 || (p.weights > 1 && (coded || p.secondary < p.weights))) return;
+  throw UserError(
+      fmt::format("placement.spans.secondary ({} ranks) cannot take effect: {}; nearest: \"none\"",
+                  p.secondary,
+                  p.weights == 1 ? std::string("weights are whole on every rank")
+                                 : fmt::format("weights are gathered from {} ranks anyway", p.weights)),
+      place_of(run, "placement.spans.secondary"));
 }
 
 bool across_every_micro_step(const Run& run, const Placement& p, const PlacementRow& row) {
   const bool written = run.is_set("placement.reduce_every");
   const std::string every = written ? run.placement.reduce_every : row.reduce_every;
-  const bool takes_effect = p.gradients > 1 && p.replicas() > 1;
+  const bool takes_effect = p.gradients > 1 && p.gradients == p.optimizer && p.replicas() > 1;
   if (written && every == "step" && !takes_effect && std::string(row.reduce_every) != "step")
     throw UserError(
         fmt::format(
@@ -115,15 +217,56 @@ bool across_every_micro_step(const Run& run, const Placement& p, const Placement
 
 const std::vector<PlacementRow>& placement_table() {
   static const std::vector<PlacementRow> rows = {
-      // name    weights   gradients  optimizer  beyond the gradients' span
-      {"ddp", "none", "none", "none", "step"},
-      {"zero1", "none", "none", "world", "step"},
-      {"zero2", "none", "world", "world", "micro-step"},
-      {"zero3", "world", "world", "world", "micro-step"},
-      {"hsdp", "group", "group", "group", "micro-step"},
-      {"mics", "group", "group", "group", "step"},
+      // name    weights   secondary gradients  optimizer  reduced across  codecs: weights, gradients, update
+      {"ddp", "none", "none", "none", "none", "step", "none", "none", "none"},
+      {"zero1", "none", "none", "none", "world", "step", "none", "none", "none"},
+      {"zero2", "none", "none", "world", "world", "micro-step", "none", "none", "none"},
+      {"zero3", "world", "none", "world", "world", "micro-step", "none", "none", "none"},
+      {"hsdp", "group", "none", "group", "group", "micro-step", "none", "none", "none"},
+      {"mics", "group", "none", "group", "group", "step", "none", "none", "none"},
+      {"zero++", "world", "node", "world", "world", "micro-step", "int8/2048", "int4/512", "none"},
+      {"zero-topo", "inner", "none", "node", "world", "step", "none", "int4/512", "int8/2048"},
   };
   return rows;
+}
+
+bool is_applicable(const PlacementRow& row, const Cluster& cluster, int64_t ranks) {
+  for (const std::string span : {row.weights, row.secondary, row.gradients, row.optimizer}) {
+    if (span != "inner" && span != "node") continue;
+    if (preset_level_ranks(cluster, ranks, span == "inner") == 0) return false;
+  }
+  return true;
+}
+
+int64_t Placement::hops_in(int64_t span) const {
+  int64_t count = 0;
+  for (int64_t ranks_inside = 1; ranks_inside < span; ++count) ranks_inside *= hops.at(count);
+  return count;
+}
+
+int64_t Placement::span_of(int64_t count) const {
+  int64_t span = 1;
+  for (int64_t hop = 0; hop < count; ++hop) span *= hops[hop];
+  return span;
+}
+
+void Placement::set_hops(const std::vector<int64_t>& borders) {
+  std::vector<int64_t> all = borders;
+  all.insert(all.end(), {weights, gradients, optimizer});
+  std::sort(all.begin(), all.end());
+  const std::vector<int64_t> spans = {weights, gradients, optimizer};
+  hops.clear();
+  int64_t inside = 1;
+  for (const int64_t border : all) {
+    const bool fits = border > inside && optimizer % border == 0 && border % inside == 0 &&
+                      std::all_of(spans.begin(), spans.end(), [&](int64_t span) {
+                        return span % border == 0 || border % span == 0;
+                      });
+    if (!fits) continue;
+    hops.push_back(border / inside);
+    inside = border;
+  }
+  codecs.gradients.assign(hops.size() + (replicas() > 1 ? 1 : 0), {});
 }
 
 std::string Placement::describe() const {
@@ -132,9 +275,23 @@ std::string Placement::describe() const {
   };
   std::string text = part("weights", weights) + ", " + part("gradients", gradients) + ", " +
                      part("optimizer", optimizer);
+  if (secondary > 1) text += fmt::format(", secondary / {}", secondary);
   if (replicas() > 1 && optimizer > 1)
     text += fmt::format("; {} groups, all-reduced every {}", replicas(),
                         across_every_micro_step ? "micro-step" : "step");
+  const auto add_codec = [&](const char* what, const codec::CodecSpec& spec) {
+    if (spec.kind != codec::CodecKind::kNone)
+      text += fmt::format("; {} {}", what, codec::print_codec(spec));
+  };
+  add_codec("weights in", codecs.weights);
+  add_codec("secondary in", codecs.secondary);
+  add_codec("updates in", codecs.update);
+  const auto& hop_codecs = codecs.gradients;
+  const bool equal = std::all_of(hop_codecs.begin(), hop_codecs.end(),
+                                 [&](const codec::CodecSpec& spec) { return spec == hop_codecs[0]; });
+  for (size_t hop = 0; hop < (equal && !hop_codecs.empty() ? 1 : hop_codecs.size()); ++hop)
+    add_codec(equal ? "gradients in" : fmt::format("hop {} of gradients in", hop).c_str(),
+              hop_codecs[hop]);
   return text;
 }
 
@@ -156,8 +313,16 @@ Placement resolve_placement(const Run& run, const Cluster& cluster, int64_t rank
   placement.weights = reader.read("weights", run.placement.spans.weights, row->weights);
   placement.gradients = reader.read("gradients", run.placement.spans.gradients, row->gradients);
   placement.optimizer = reader.read("optimizer", run.placement.spans.optimizer, row->optimizer);
+  placement.secondary = reader.read("secondary", run.placement.spans.secondary, row->secondary);
   placement.prefetch_units = run.placement.prefetch_units;
   check_nesting(run, placement);
+  const auto& codecs = run.placement.codecs;
+  placement.codecs.weights = read_codec(run, "weights", codecs.weights, row->weights_codec);
+  placement.codecs.secondary = read_codec(run, "secondary", codecs.secondary, "none");
+  placement.codecs.update = read_codec(run, "update", codecs.update, row->update_codec);
+  read_gradient_codecs(run, cluster, *row, placement);
+  check_codecs(run, placement);
+  check_secondary(run, placement);
   placement.across_every_micro_step = across_every_micro_step(run, placement, *row);
   return placement;
 }

@@ -5,11 +5,24 @@
 
 namespace strait::strategy {
 
+using codec::CodecKind;
 using program::Category;
+using program::Group;
 using program::Lifetime;
+using program::Partition;
+
+namespace {
+
+/// Outermost level that a group of ranks spans; groups are translates of the one that holds rank 0.
+int64_t level_of(const Group& group, const Cluster& cluster) {
+  if (group.size == 1) return 0;
+  return cluster.level_between(0, (group.size - 1) * group.stride);
+}
+
+}  // namespace
 
 UnitValues::UnitValues(program::Program& program, const ModelShape& shape,
-                       const Placement& placement, Dtype dtype)
+                       const Placement& placement, const Cluster& cluster, Dtype dtype)
     : program_(program), placement_(placement), dtype_(dtype) {
   for (size_t u = 0; u < shape.units.size(); ++u) {
     const int64_t elements = shape.units[u].elements;
@@ -23,43 +36,185 @@ UnitValues::UnitValues(program::Program& program, const ModelShape& shape,
     }
     place_.emplace_back(static_cast<int>(classes_.size()) - 1, classes_.back().count - 1);
   }
-  const auto add_group = [&](const char* name, int64_t size, int64_t stride, int64_t level) {
-    program_.groups.push_back({name, size, stride, level});
-    return static_cast<int>(program_.groups.size()) - 1;
+  declare_groups(cluster);
+  const bool moves = placement.weights < placement.optimizer;
+  const Lifetime lifetime = moves ? Lifetime::kCarry : Lifetime::kResident;
+  const int group = group_of_span(placement.weights);
+  first_[index_of(UnitValue::kShard)] =
+      declare("w", lifetime, Category::kWeights, [&](int64_t elements) -> Form {
+        if (!placement_.has_master()) return numbers(elements, placement_.weights, group);
+        const PieceFormat format = weight_pieces_of(elements);
+        Partition bytes = format.bytes(placement_.optimizer);
+        bytes.grain *= placement_.optimizer / placement_.weights;
+        return {bytes, group, Dtype::kByte};
+      });
+  if (placement.has_master())
+    first_[index_of(UnitValue::kMaster)] =
+        declare("p", Lifetime::kResident, Category::kOptimizer, [&](int64_t elements) {
+          return numbers(elements, placement_.optimizer, inner_);
+        });
+}
+
+int UnitValues::add_group(Group group) {
+  for (size_t i = 0; i < program_.groups.size(); ++i) {
+    const Group& other = program_.groups[i];
+    if (other.size == group.size && other.stride == group.stride && other.nest == group.nest)
+      return static_cast<int>(i);
+  }
+  program_.groups.push_back(std::move(group));
+  return static_cast<int>(program_.groups.size()) - 1;
+}
+
+void UnitValues::declare_groups(const Cluster& cluster) {
+  const auto add = [&](std::string name, int64_t size, int64_t stride, std::vector<int64_t> nest) {
+    Group group{std::move(name), size, stride, 0, std::move(nest)};
+    group.level = level_of(group, cluster);
+    return add_group(std::move(group));
   };
-  world_ = add_group("world", placement.ranks, 1, 0);
-  inner_ = placement.optimizer == placement.ranks ? world_
-                                                  : add_group("inner", placement.optimizer, 1, 0);
-  if (placement.replicas() > 1 && placement.optimizer > 1)
-    across_ = add_group("across", placement.replicas(), placement.optimizer, 0);
-  else if (placement.optimizer == 1)
-    across_ = world_;
-  const bool moves = placement.weights == 1 && placement.optimizer > 1;
-  shard_ = declare("w", placement.weights, moves ? Lifetime::kCarry : Lifetime::kResident,
-                   Category::kWeights);
-  if (placement.weights > 1) gathered_ = declare("W", 1, Lifetime::kTransient, Category::kBuffers);
+  const int64_t replicas = placement_.replicas();
+  const bool one_hop = placement_.hops.size() <= 1;
+  world_ = add("world", placement_.ranks, 1, {});
+  std::vector<int64_t> nest;
+  int64_t stride = 1;
+  for (const int64_t hop : placement_.hops) {
+    nest.push_back(hop);
+    const std::string& level =
+        cluster.levels[level_of({"", hop, stride, 0, {}}, cluster)].name;
+    const std::string name = one_hop ? "inner" : stride == 1 ? level : level + " rail";
+    hops_.push_back(add(name, hop, stride, stride == 1 ? std::vector<int64_t>{} : nest));
+    stride *= hop;
+  }
+  inner_ = hops_.empty() ? add("inner", 1, 1, {}) : hops_.back();
+  if (replicas > 1 && placement_.optimizer > 1) {
+    across_ = add("across", replicas, placement_.optimizer, {});
+    nest.push_back(replicas);
+    across_nested_ = add("across shards", replicas, placement_.optimizer, nest);
+  } else if (placement_.optimizer == 1) {
+    across_ = across_nested_ = world_;
+  }
+  if (placement_.secondary > 1) secondary_ = add("secondary", placement_.secondary, 1, {});
+}
+
+int UnitValues::group_of_span(int64_t span) const {
+  return span == 1 ? -1 : hops_[static_cast<size_t>(placement_.hops_in(span) - 1)];
+}
+
+Partition UnitValues::split(int64_t elements, int64_t span) const {
+  return split_unit(elements, span, placement_.ranks);
+}
+
+UnitValues::Form UnitValues::numbers(int64_t elements, int64_t span, int group) const {
+  return {split(elements, span), span == 1 ? -1 : group, dtype_};
+}
+
+PieceFormat UnitValues::pieces(const codec::CodecSpec& codec, const Partition& partition,
+                               int group) const {
+  PieceFormat format{codec, partition, group, 0, 0};
+  format.piece_bytes = codec::encoded_bytes(codec, partition.grain, dtype_);
+  format.metadata_bytes = codec::metadata_bytes(codec, partition.grain);
+  return format;
+}
+
+PieceFormat UnitValues::weight_pieces_of(int64_t elements) const {
+  if (placement_.has_master())
+    return pieces(placement_.codecs.update, split(elements, placement_.optimizer), inner_);
+  return pieces(placement_.codecs.weights, split(elements, placement_.weights),
+                group_of_span(placement_.weights));
+}
+
+PieceFormat UnitValues::weight_pieces(int64_t unit) const {
+  return weight_pieces_of(elements_of(unit));
+}
+
+PieceFormat UnitValues::secondary_pieces(int64_t unit) const {
+  return pieces(placement_.codecs.secondary, secondary_partition(unit), secondary_);
+}
+
+PieceFormat UnitValues::gradient_pieces_of(int64_t elements, int64_t hop) const {
+  const bool across = hop == num_hops();
+  return pieces(placement_.codecs.gradients.at(static_cast<size_t>(hop)),
+                split(elements, across ? placement_.ranks : placement_.span_of(hop + 1)),
+                across ? across_nested_ : hops_[static_cast<size_t>(hop)]);
+}
+
+PieceFormat UnitValues::gradient_pieces(int64_t unit, int64_t hop) const {
+  return gradient_pieces_of(elements_of(unit), hop);
+}
+
+void UnitValues::declare_gathered(bool secondary) {
+  const auto form = [&](int64_t elements) { return numbers(elements, 1, -1); };
+  const bool gathers = placement_.weights > 1;
+  if (gathers || placement_.has_master())
+    first_[index_of(UnitValue::kGathered)] =
+        declare("W", Lifetime::kTransient, Category::kBuffers, form);
+  const bool coded =
+      placement_.has_master() || placement_.codecs.weights.kind != CodecKind::kNone;
+  if (gathers && coded)
+    first_[index_of(UnitValue::kPieces)] =
+        declare("E", Lifetime::kTransient, Category::kBuffers, [&](int64_t elements) -> Form {
+          const PieceFormat format = weight_pieces_of(elements);
+          return {format.bytes(program_.groups[format.group].parts()), -1, Dtype::kByte};
+        });
+  if (!secondary || placement_.secondary == 1) return;
+  const auto pieces_of = [&](int64_t elements) {
+    return pieces(placement_.codecs.secondary, split(elements, placement_.secondary), secondary_);
+  };
+  const bool coded_copy = placement_.codecs.secondary.kind != CodecKind::kNone;
+  first_[index_of(UnitValue::kSecondary)] =
+      declare("s", Lifetime::kResident, Category::kSecondary, [&](int64_t elements) -> Form {
+        if (!coded_copy) return {split(elements, placement_.secondary), secondary_, dtype_};
+        return {pieces_of(elements).bytes(placement_.secondary), secondary_, Dtype::kByte};
+      });
+  if (coded_copy)
+    first_[index_of(UnitValue::kSecondaryPieces)] =
+        declare("F", Lifetime::kTransient, Category::kBuffers, [&](int64_t elements) -> Form {
+          return {pieces_of(elements).bytes(placement_.secondary), -1, Dtype::kByte};
+        });
 }
 
 void UnitValues::declare_gradients(const OptimizerState& state) {
-  gradient_ = declare("g", placement_.gradients, Lifetime::kResident, Category::kGradients);
-  if (placement_.gradients > 1) full_ = declare("G", 1, Lifetime::kTransient, Category::kBuffers);
+  const auto shard = [&](int64_t span) {
+    return [this, span](int64_t elements) { return numbers(elements, span, group_of_span(span)); };
+  };
+  first_[index_of(UnitValue::kGradient)] = declare("g", Lifetime::kResident, Category::kGradients,
+                                                   shard(placement_.gradients));
+  if (placement_.gradients > 1)
+    first_[index_of(UnitValue::kFull)] =
+        declare("G", Lifetime::kTransient, Category::kBuffers, shard(1));
   if (placement_.across_every_micro_step)
-    reduced_ = declare("R", placement_.gradients, Lifetime::kTransient, Category::kBuffers);
-  for (const std::string& name : state.names)
-    moments_.push_back(
-        declare(name, placement_.optimizer, Lifetime::kResident, Category::kOptimizer));
+    first_[index_of(UnitValue::kReduced)] =
+        declare("R", Lifetime::kTransient, Category::kBuffers, shard(placement_.gradients));
+  for (const std::string& name : state.names) {
+    const int first =
+        declare(name, Lifetime::kResident, Category::kOptimizer, shard(placement_.optimizer));
+    if (num_moments_++ == 0) first_[index_of(UnitValue::kMoment)] = first;
+  }
+  for (size_t hop = 0; hop < placement_.codecs.gradients.size(); ++hop) {
+    sent_.push_back(-1);
+    received_.push_back(-1);
+    if (placement_.codecs.gradients[hop].kind == CodecKind::kNone) continue;
+    const auto buffer = [&](int64_t elements) -> Form {
+      const PieceFormat format = gradient_pieces_of(elements, static_cast<int64_t>(hop));
+      return {format.bytes(program_.groups[format.group].size), -1, Dtype::kByte};
+    };
+    const std::string number = std::to_string(hop);
+    sent_.back() = declare("S" + number, Lifetime::kTransient, Category::kBuffers, buffer);
+    received_.back() = declare("T" + number, Lifetime::kTransient, Category::kBuffers, buffer);
+  }
 }
 
-int UnitValues::declare(const std::string& letter, int64_t span, Lifetime lifetime,
-                        Category category) {
+template <class FormOf>
+int UnitValues::declare(const std::string& letter, Lifetime lifetime, Category category,
+                        const FormOf& form) {
   const int first = static_cast<int>(program_.arrays.size());
   for (const UnitClass& unit_class : classes_) {
+    const Form shape = form(unit_class.elements);
     program::ValueArray array;
     array.name = letter + "." + unit_class.name;
     array.count = unit_class.count;
-    array.dtype = dtype_;
-    array.partition = split_unit(unit_class.elements, span, placement_.ranks);
-    array.group = span == 1 ? -1 : inner_;
+    array.dtype = shape.dtype;
+    array.partition = shape.partition;
+    array.group = shape.group;
     array.lifetime = lifetime;
     array.category = category;
     program_.arrays.push_back(std::move(array));
@@ -68,35 +223,22 @@ int UnitValues::declare(const std::string& letter, int64_t span, Lifetime lifeti
 }
 
 program::Operand UnitValues::operand(UnitValue value, int64_t unit, program::Role role,
-                                     int64_t moment) const {
-  int first = -1;
-  switch (value) {
-    case UnitValue::kShard:
-      first = shard_;
-      break;
-    case UnitValue::kGathered:
-      first = gathered_;
-      break;
-    case UnitValue::kGradient:
-      first = gradient_;
-      break;
-    case UnitValue::kFull:
-      first = full_;
-      break;
-    case UnitValue::kReduced:
-      first = reduced_;
-      break;
-    case UnitValue::kMoment:
-      first = moments_[moment];
-      break;
-  }
+                                     int64_t nth) const {
+  int first = first_[index_of(value)];
+  if (value == UnitValue::kMoment) first += static_cast<int>(nth * static_cast<int64_t>(classes_.size()));
+  if (value == UnitValue::kSent) first = sent_.at(static_cast<size_t>(nth));
+  if (value == UnitValue::kReceived) first = received_.at(static_cast<size_t>(nth));
   ensure(first >= 0, "unit value used but not declared by this placement");
   const auto& [unit_class, index] = place_[unit];
   return {first + unit_class, {index, -1, 0}, role};
 }
 
-program::Partition UnitValues::partition(int64_t unit) const {
-  return split_unit(classes_[place_[unit].first].elements, placement_.optimizer, placement_.ranks);
+Partition UnitValues::partition(int64_t unit, int64_t hops) const {
+  return split(elements_of(unit), placement_.span_of(hops));
+}
+
+Partition UnitValues::secondary_partition(int64_t unit) const {
+  return split(elements_of(unit), placement_.secondary);
 }
 
 }  // namespace strait::strategy

@@ -1,13 +1,16 @@
 // Declares the values of training state in a program: shards of weights, gradients and moments, gathered
-// units and full gradients, one array per run of equal units. A placement decides only their partitions.
+// units, full gradients and the pieces of codecs, one array per run of equal units. A placement decides
+// only their partitions and formats.
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "strait/program/program.h"
 #include "strait/shape/shape.h"
 #include "strait/strategy/sharding/placement.h"
+#include "strait/topology/cluster.h"
 
 namespace strait::strategy {
 
@@ -18,31 +21,62 @@ struct OptimizerState {
 
 /// What a unit value is. The letter is the array's name before the dot.
 enum class UnitValue : uint8_t {
-  kShard,     // w: resident weights
-  kGathered,  // W: the whole unit, transient; only when weights are split
-  kGradient,  // g: accumulated gradient, resident
-  kFull,      // G: whole gradient of one micro-step; only when gradients are split
-  kReduced,  // R: reduced inside the inner group, not yet across; only with sums across every micro-step
-  kMoment,  // m, v: optimizer state
+  kShard,          // w: resident weights, numbers or, with an update codec, pieces
+  kMaster,         // p: the optimizer's own weights, when w is kept in pieces
+  kSecondary,      // s: secondary copy of the weights, numbers or pieces
+  kGathered,       // W: the whole unit, transient; when weights are split or kept in pieces
+  kPieces,         // E: pieces of the whole unit on their way into W
+  kSecondaryPieces,  // F: the same from the secondary copy
+  kGradient,       // g: accumulated gradient, resident
+  kFull,           // G: whole gradient of one micro-step; only when gradients are split
+  kReduced,        // R: reduced inside the inner group, not yet across; only with sums across every micro-step
+  kMoment,         // m, v: optimizer state; `nth`: which
+  kSent,           // S0, S1, ...: pieces of a gradient for the members of a hop; `nth`: the hop
+  kReceived,       // T0, T1, ...: pieces from the members of a hop
+};
+
+/// Pieces of a codec that an op encodes, moves or decodes: parts of `partition` over `group`.
+struct PieceFormat {
+  codec::CodecSpec codec;
+  program::Partition partition;  // of the unit's elements
+  int group = -1;
+  int64_t piece_bytes = 0, metadata_bytes = 0;
+  /// The pieces of all parts, one after another.
+  program::Partition bytes(int64_t parts) const { return {parts * piece_bytes, piece_bytes}; }
 };
 
 /// Arrays of all unit values of a program. Lives while a program is being built.
 class UnitValues {
  public:
-  /// Declares groups "inner" (span of the optimizer), "across" and "world" and the resident arrays.
+  /// Declares groups "world", those of the hops, "across" and "secondary", and the resident arrays.
   UnitValues(program::Program& program, const ModelShape& shape, const Placement& placement,
-             Dtype dtype);
+             const Cluster& cluster, Dtype dtype);
 
   void declare_gradients(const OptimizerState& state);
-  program::Operand operand(UnitValue value, int64_t unit, program::Role role,
-                           int64_t moment = 0) const;
-  /// Split of the unit over the inner group.
-  program::Partition partition(int64_t unit) const;
-  int64_t num_moments() const { return static_cast<int64_t>(moments_.size()); }
+  /// W and what it is gathered through; `secondary`: the program uses the secondary copy.
+  void declare_gathered(bool secondary);
+  bool has(UnitValue value) const { return first_[index_of(value)] >= 0; }
+  program::Operand operand(UnitValue value, int64_t unit, program::Role role, int64_t nth = 0) const;
 
+  /// Split of the unit over the first `hops` hops.
+  program::Partition partition(int64_t unit, int64_t hops) const;
+  /// Over the optimizer's span.
+  program::Partition partition(int64_t unit) const { return partition(unit, num_hops()); }
+  program::Partition secondary_partition(int64_t unit) const;
+  /// Pieces that weights move in: of the update's codec when they are kept so, else of their own.
+  PieceFormat weight_pieces(int64_t unit) const;
+  PieceFormat secondary_pieces(int64_t unit) const;
+  /// Pieces of the gradient on `hop`; hop == num_hops(): across replicas.
+  PieceFormat gradient_pieces(int64_t unit, int64_t hop) const;
+
+  int64_t num_hops() const { return static_cast<int64_t>(hops_.size()); }
+  int64_t num_moments() const { return num_moments_; }
   int world_group() const { return world_; }
+  int hop_group(int64_t hop) const { return hops_.at(static_cast<size_t>(hop)); }
+  /// Whose parts the optimizer's shards are; of one rank when nothing is split.
   int inner_group() const { return inner_; }
   int across_group() const { return across_; }
+  int secondary_group() const { return secondary_; }
 
  private:
   struct UnitClass {
@@ -50,18 +84,40 @@ class UnitValues {
     int64_t elements = 0;
     int64_t count = 0;
   };
-  /// Adds one array per class; returns the index of the first.
-  int declare(const std::string& letter, int64_t span, program::Lifetime lifetime,
-              program::Category category);
+  /// How an array of a class is declared.
+  struct Form {
+    program::Partition partition;
+    int group = -1;
+    Dtype dtype = Dtype::kFloat32;
+  };
+  static constexpr size_t kNumValues = 12;
+  static size_t index_of(UnitValue value) { return static_cast<size_t>(value); }
+
+  void declare_groups(const Cluster& cluster);
+  int add_group(program::Group group);
+  /// Adds one array per class, `form(elements)` each; returns the index of the first.
+  template <class FormOf>
+  int declare(const std::string& letter, program::Lifetime lifetime, program::Category category,
+              const FormOf& form);
+  Form numbers(int64_t elements, int64_t span, int group) const;
+  int group_of_span(int64_t span) const;
+  program::Partition split(int64_t elements, int64_t span) const;
+  PieceFormat pieces(const codec::CodecSpec& codec, const program::Partition& partition,
+                     int group) const;
+  PieceFormat weight_pieces_of(int64_t elements) const;
+  PieceFormat gradient_pieces_of(int64_t elements, int64_t hop) const;
+  int64_t elements_of(int64_t unit) const { return classes_[place_[unit].first].elements; }
 
   program::Program& program_;
   const Placement& placement_;
   Dtype dtype_;
   std::vector<UnitClass> classes_;
   std::vector<std::pair<int, int64_t>> place_;  // unit -> (class, index)
-  int world_ = -1, inner_ = -1, across_ = -1;
-  int shard_ = -1, gathered_ = -1, gradient_ = -1, full_ = -1, reduced_ = -1;
-  std::vector<int> moments_;
+  std::vector<int> hops_;                       // groups
+  int world_ = -1, inner_ = -1, across_ = -1, across_nested_ = -1, secondary_ = -1;
+  int64_t num_moments_ = 0;
+  std::vector<int> first_ = std::vector<int>(kNumValues, -1);  // [UnitValue] first array
+  std::vector<int> sent_, received_;                           // [hop]
 };
 
 }  // namespace strait::strategy
