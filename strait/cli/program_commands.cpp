@@ -83,8 +83,7 @@ Json simulate_command(const Command& command, Output& output) {
                           trace::chrome_trace({&recorder}, program::stream_names(design.train)));
   const double tokens =
       static_cast<double>(design.batch.global_batch_size * run.model.shape.context);
-  const double rate = design.dtype == Dtype::kFloat64 ? design.cluster.flops_per_second_fp64
-                                                      : design.cluster.flops_per_second_fp32;
+  const double rate = design.cluster.flops_per_second(design.dtype);
   const double model_flops = model_flops_per_token(design.shape, run.model.shape.context);
   return Json::object(
       {{"ranks", ranks},

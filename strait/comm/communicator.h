@@ -43,12 +43,12 @@ struct Call {
   int64_t peer = 0;
   bool accumulate = false;
   double deadline_seconds = 120.0;
-  std::string codec = "none";   // for the ledger: what the bytes are pieces of,
-  int64_t piece_bytes = 0;      // how long each is, and
-  int64_t metadata_bytes = 0;   // how much of that are scales
-  int64_t step = -1;         // for messages: optimizer step
-  std::string label;         // for messages: the op as the program prints it
-  trace::FlightMark flight;  // told when the operation's turn comes and when it has ended
+  std::string codec = "none";  // for the ledger: what the bytes are pieces of,
+  int64_t piece_bytes = 0;     // how long each is, and
+  int64_t metadata_bytes = 0;  // how much of that are scales
+  int64_t step = -1;           // for messages: optimizer step
+  std::string label;           // for messages: the op as the program prints it
+  trace::FlightMark flight;    // told when the operation's turn comes and when it has ended
 };
 
 /// Adds what a member sent in `call` over one level to `ledger`; the transport counted `bytes`.

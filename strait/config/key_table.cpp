@@ -178,7 +178,8 @@ Rows train_keys() {
        "Sequences per rank and micro-step; 0 = global / data ranks. Accumulation = global / (micro "
        "* data)."},
       {"train.precision", kField<train, &TrainOptions::precision>,
-       one_of({"fp32", "fp64"}, {"bf16", "fp16"}), "Element type of computing and sending."},
+       one_of({"fp32", "fp64", "bf16"}, {"fp16"}),
+       "Element type of computing and sending; bf16 keeps weights, sums and moments in fp32."},
       {"train.clip_norm", kField<train, &TrainOptions::clip_norm>, at_least(0),
        "Largest global gradient norm; 0 = off."},
       {"train.non_finite", kField<train, &TrainOptions::non_finite>, one_of({"stop", "skip"}),
@@ -290,8 +291,9 @@ Rows placement_keys() {
       {"placement.spans.weights", kField<placement, spans, &PlacementSpans::weights>, span(),
        "Ranks that share one copy: none, a level's name, or a number of ranks of the data axis.",
        filled},
-      {"placement.spans.secondary", kField<placement, spans, &PlacementSpans::secondary>,
-       span(), "Span of a second copy of the weights, from which all gathers after the first of a step come.",
+      {"placement.spans.secondary", kField<placement, spans, &PlacementSpans::secondary>, span(),
+       "Span of a second copy of the weights, from which all gathers after the first of a step "
+       "come.",
        filled},
       {"placement.spans.gradients", kField<placement, spans, &PlacementSpans::gradients>, span(),
        "Span of the gradients.", filled},
@@ -302,10 +304,10 @@ Rows placement_keys() {
       {"placement.codecs.secondary", kField<placement, codecs, &PlacementCodecs::secondary>,
        codec_text(), "Codec of the secondary weights, at rest and gathered.", filled},
       {"placement.codecs.gradients", kField<placement, codecs, &PlacementCodecs::gradients>,
-       codec_text(), "Codecs of reduced gradients, one for all hops or one per hop, innermost first.",
-       filled},
-      {"placement.codecs.update", kField<placement, codecs, &PlacementCodecs::update>,
-       codec_text(), "Codec in which updated weights are sent to their shards and kept there.", filled},
+       codec_text(),
+       "Codecs of reduced gradients, one for all hops or one per hop, innermost first.", filled},
+      {"placement.codecs.update", kField<placement, codecs, &PlacementCodecs::update>, codec_text(),
+       "Codec in which updated weights are sent to their shards and kept there.", filled},
   };
 }
 

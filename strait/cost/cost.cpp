@@ -74,8 +74,8 @@ class Pricer {
       cost_.level_bytes[level] += times * payload;
       const int64_t groups = cluster_.ranks;  // every rank sends once per operation and level
       cost_.traffic.add(collective::operation_name(collective::operation_of(op.kind)),
-                        static_cast<int64_t>(level), op.codec, times * payload,
-                        times * metadata, times * groups);
+                        static_cast<int64_t>(level), op.codec, times * payload, times * metadata,
+                        times * groups);
     }
   }
 
@@ -91,12 +91,10 @@ class Pricer {
       if (array.group < 0)
         bytes = groups * array.partition.elements * element;
       else  // shards of one whole vector: groups across hold its parts, one replica set after another
-        bytes =
-            groups / program_.groups[array.group].parts() * array.partition.elements * element;
+        bytes = groups / program_.groups[array.group].parts() * array.partition.elements * element;
     } else {
       // Hops inside cut the vector: as many groups as there are parts before this one move all of it.
-      const int64_t pieces =
-          op.kind == OpKind::kAllToAll ? 1 : group.parts() / group.size;
+      const int64_t pieces = op.kind == OpKind::kAllToAll ? 1 : group.parts() / group.size;
       bytes = groups / pieces * op.partition.elements * element;
     }
     std::vector<int64_t> by_level;
@@ -122,9 +120,8 @@ class Pricer {
 double compute_seconds(const Program& program, const Op& op, const Cluster& cluster) {
   double rate = cluster.flops_per_second_fp32;
   for (const program::Operand& operand : op.reads)
-    if (program.arrays[operand.array].dtype == Dtype::kFloat64 &&
-        operand.role == program::Role::kWeights)
-      rate = cluster.flops_per_second_fp64;
+    if (operand.role == program::Role::kWeights)
+      rate = cluster.flops_per_second(program.arrays[operand.array].dtype);
   double seconds = 0;
   if (op.flops > 0) seconds += op.flops / rate;
   if (op.memory_bytes > 0) seconds += op.memory_bytes / cluster.memory_bytes_per_second;

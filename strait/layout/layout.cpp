@@ -30,8 +30,9 @@ Range counted_range(const program::Program& program, const program::Op& op, int6
   const program::Group& group = program.groups[op.group];
   const int64_t replicas = program.ranks / group.parts();
   const Range held = updated_range(program, op, rank);
-  const int64_t full = group.parts() == 1 ? split_unit(op.partition.elements, replicas, replicas).grain
-                                       : op.partition.grain / replicas;
+  const int64_t full = group.parts() == 1
+                           ? split_unit(op.partition.elements, replicas, replicas).grain
+                           : op.partition.grain / replicas;
   const int64_t begin = held.begin + rank / group.parts() * full;
   return {std::min(begin, held.end), std::min(begin + full, held.end)};
 }

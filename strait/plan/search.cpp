@@ -51,9 +51,7 @@ Candidate evaluate(const Run& run, int64_t ranks, int64_t vocabulary) {
   candidate.simulated = sim::simulate(design.train, design.cluster);
   // Shards shrink with the rank, so rank 0 holds most.
   candidate.memory = program::peak_memory(design.train, 0);
-  const double rate = design.dtype == Dtype::kFloat64 ? design.cluster.flops_per_second_fp64
-                                                      : design.cluster.flops_per_second_fp32;
-  candidate.bound_seconds = candidate.cost.flops / rate;
+  candidate.bound_seconds = candidate.cost.flops / design.cluster.flops_per_second(design.dtype);
   return candidate;
 }
 

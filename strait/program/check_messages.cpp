@@ -49,8 +49,8 @@ class MessageCheck {
     const Split left = transfer_split(program(a), first, a.rank);
     const Split right = transfer_split(program(b), second, b.rank);
     if (left != right) {
-      return fmt::format("{} elements by {} against {} by {}", left.elements(), left.partition.grain,
-                         right.elements(), right.partition.grain);
+      return fmt::format("{} elements by {} against {} by {}", left.elements(),
+                         left.partition.grain, right.elements(), right.partition.grain);
     }
     const Dtype left_dtype = transfer_array(program(a), first).dtype;
     const Dtype right_dtype = transfer_array(program(b), second).dtype;

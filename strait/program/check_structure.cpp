@@ -47,8 +47,8 @@ class StructureCheck {
       for (const int64_t hop : group.nest) hops *= hop;
       if (nested && (hops != group.size * group.stride || group.nest.back() != group.size)) {
         problem("malformed", nullptr,
-                fmt::format("group {} of {} ranks, {} apart, has hops of {} ranks inside", group.name,
-                            group.size, group.stride, hops));
+                fmt::format("group {} of {} ranks, {} apart, has hops of {} ranks inside",
+                            group.name, group.size, group.stride, hops));
         continue;
       }
       if (positive && program_.ranks % (group.size * group.stride) == 0) continue;
@@ -266,12 +266,13 @@ class StructureCheck {
       const int64_t elements = value_elements(program_, array, rank);
       const bool same_vector = array.partition.elements == op.partition.elements;
       if (same_vector && (needed == 0 || (offset >= 0 && offset + needed <= elements))) continue;
-      op_problem("malformed", op,
-                 fmt::format("needs {} elements of {} on rank {}, which has {}{}", needed, array.name,
-                             rank, elements,
-                             same_vector ? fmt::format(", from {} on", offset)
-                                         : fmt::format(" of {}, not of {}", array.partition.elements,
-                                                       op.partition.elements)));
+      op_problem(
+          "malformed", op,
+          fmt::format("needs {} elements of {} on rank {}, which has {}{}", needed, array.name,
+                      rank, elements,
+                      same_vector ? fmt::format(", from {} on", offset)
+                                  : fmt::format(" of {}, not of {}", array.partition.elements,
+                                                op.partition.elements)));
       return false;
     }
     return true;

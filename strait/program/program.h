@@ -44,7 +44,7 @@ struct Group {
   std::string name;  // "world", "node", "across"
   int64_t size = 1;
   int64_t stride = 1;
-  int64_t level = 0;          // index of the outermost cluster level that the group spans
+  int64_t level = 0;               // index of the outermost cluster level that the group spans
   std::vector<int64_t> nest = {};  // empty: no hops inside; else their product is stride * size
   int64_t position(int64_t rank) const { return (rank / stride) % size; }
   int64_t base(int64_t rank) const { return rank - position(rank) * stride; }
@@ -177,14 +177,14 @@ struct Op {
   int group = -1;  // communication: the group of ranks; update, squared norm: the sharding group
   Partition partition;  // how the whole vector is split over the group
   Index peer;           // send, receive: position of the peer; broadcast: position of the root
-  std::string codec = "none";  // of the pieces that are moved, encoded or decoded
+  std::string codec = "none";    // of the pieces that are moved, encoded or decoded
   Pieces pieces = Pieces::kOwn;  // encode, decode
   int64_t piece_bytes = 0;       // of one piece, when there is a codec
   int64_t metadata_bytes = 0;    // of these: scales and the like
-  bool accumulate = false;  // add to what is written instead of overwriting it
-  bool save = false;        // forward: keep the saved bundle
-  Index block;              // compute: index of the block in the model's chain
-  int segment_begin = 0;    // compute: segments of the block, merged into this op
+  bool accumulate = false;       // add to what is written instead of overwriting it
+  bool save = false;             // forward: keep the saved bundle
+  Index block;                   // compute: index of the block in the model's chain
+  int segment_begin = 0;         // compute: segments of the block, merged into this op
   int segment_end = 0;
   double flops = 0;
   double memory_bytes = 0;      // compute bound by memory (update, norm): bytes read and written

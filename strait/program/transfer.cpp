@@ -29,7 +29,8 @@ Split transfer_split(const Program& program, const Op& op, int64_t rank) {
   const int64_t elements = value_elements(program, transfer_array(program, op), rank);
   if (op.kind != OpKind::kAllReduce) return {{elements, elements}, 0, 1};
   const int64_t exact = (elements + group.size - 1) / group.size;
-  return {{elements, (exact + kPartAlignment - 1) / kPartAlignment * kPartAlignment}, 0, group.size};
+  return {
+      {elements, (exact + kPartAlignment - 1) / kPartAlignment * kPartAlignment}, 0, group.size};
 }
 
 namespace {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "strait/base/dtype.h"
 #include "strait/topology/options.h"
 
 namespace strait {
@@ -33,6 +34,12 @@ struct Cluster {
   int64_t cores_per_rank = 1;
   bool shares_cores = false;  // compute and transport use the same cores
 
+  /// Dense matrix products of a type, per rank.
+  double flops_per_second(Dtype dtype) const {
+    return dtype == Dtype::kFloat64    ? flops_per_second_fp64
+           : dtype == Dtype::kBfloat16 ? flops_per_second_bf16
+                                       : flops_per_second_fp32;
+  }
   /// Ranks in one group of level `level` (product of sizes up to and including it).
   int64_t group_size(int64_t level) const;
   /// Index of the outermost level whose boundary a message between two ranks crosses: the innermost

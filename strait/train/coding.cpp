@@ -111,8 +111,7 @@ void Coding::decode(const Instance& instance, int64_t rank, int threads) {
   for (int64_t member = 0; member < parts.count(); ++member)
     pieces.push_back(parts.member(member, bytes));
   if (!add) return codec::decode_sum({codec, pieces, out.elements}, out, threads);
-  for (const std::span<const uint8_t> piece : pieces)
-    codec::decode_add(codec, piece, out, threads);
+  for (const std::span<const uint8_t> piece : pieces) codec::decode_add(codec, piece, out, threads);
 }
 
 }  // namespace strait::train

@@ -76,10 +76,8 @@ Job make_job(const Run& run, int64_t ranks, const OnLead& on_lead) {
   job.simulated = sim::simulate(job.design.train, job.design.cluster);
   job.cost = cost::price(job.design.train, job.design.cluster);
   job.model_flops_per_token = model_flops_per_token(job.design.shape, run.model.shape.context);
-  const Cluster& cluster = job.design.cluster;
-  job.peak_flops_per_second = static_cast<double>(ranks) * (job.design.dtype == Dtype::kFloat64
-                                                                ? cluster.flops_per_second_fp64
-                                                                : cluster.flops_per_second_fp32);
+  job.peak_flops_per_second =
+      static_cast<double>(ranks) * job.design.cluster.flops_per_second(job.design.dtype);
   if (!resuming) job.folder = folder_of(run, on_lead);
   Run resolved = run;
   resolved.output.run_dir = job.folder.path;

@@ -6,6 +6,7 @@
 
 #include "strait/checkpoint/hash.h"
 #include "strait/strategy/compose/collect.h"
+#include "strait/strategy/sharding/unit_values.h"
 
 namespace strait::train {
 namespace {
@@ -41,7 +42,7 @@ std::string parameter_hash(const strategy::Design& design, const runtime::Site& 
   const std::vector<strategy::UnitVisit> visits = strategy::visits_by_name(design.shape);
   const program::Program program = strategy::compose_collect(design.shape, design.placement,
                                                              design.cluster, design.dtype, visits);
-  HashExecutor executor(visits, design.shape, dtype_bytes(design.dtype));
+  HashExecutor executor(visits, design.shape, dtype_bytes(strategy::types_of(design.dtype).state));
   runtime::Site own{site.world, site.state, site.pool, executor, nullptr, site.deadline_seconds};
   runtime::Interpreter interpreter(program, own);
   interpreter.run(0);

@@ -52,6 +52,7 @@ SoloStep::SoloStep(const Run& run, int64_t vocabulary)
   executor_.set_batches(synthetic_batches(design_));
   initialize_parts(state_parts(design_.train, design_.shape, state_, moment_states(run.optimizer)),
                    design_.shape, run.seed);
+  if (!design_.publish.body.empty()) runtime::Interpreter(design_.publish, site_).run(0);
 }
 
 SoloStep::~SoloStep() = default;

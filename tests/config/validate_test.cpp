@@ -107,7 +107,7 @@ TEST(Validate, ChoicesThatWorkAndThatDoNot) {
   };
   all_work("runtime.backend", {"auto", "threads", "mpi"});
   all_work("runtime.device", {"auto", "cpu"});
-  all_work("train.precision", {"fp32", "fp64"});
+  all_work("train.precision", {"fp32", "fp64", "bf16"});
   all_work("train.recompute", {"none", "block", "every:1", "every:2", "every:12"});
   all_work("train.non_finite", {"stop", "skip"});
   all_work("optimizer.schedule", {"constant", "linear", "cosine", "wsd"});
@@ -123,12 +123,13 @@ TEST(Validate, ChoicesThatWorkAndThatDoNot) {
   expect_refused("runtime.backend = \"nccl\"", "runtime.backend",
                  later + "\"auto\" (auto, threads, mpi)");
   expect_refused("runtime.device = \"cuda\"", "runtime.device", later + "\"auto\"");
-  expect_refused("train.precision = \"bf16\"", "train.precision", later + "\"fp32\" (fp32, fp64)");
-  expect_refused("train.precision = \"fp16\"", "train.precision", later);
+  expect_refused("train.precision = \"fp16\"", "train.precision",
+                 later + "\"fp32\" (fp32, fp64, bf16)");
   all_work("model.family", {"gpt2", "llama"});
   expect_refused("model.family = \"unet\"", "model.family", later + "\"gpt2\"");
   all_work("placement.preset", {"zero++", "zero-topo"});
-  all_work("placement.codecs.weights", {"bf16", "int8", "int4/512", "fp8e4m3", "int8/64+asymmetric"});
+  all_work("placement.codecs.weights",
+           {"bf16", "int8", "int4/512", "fp8e4m3", "int8/64+asymmetric"});
   expect_refused("placement.codecs.update = \"int7\"", "placement.codecs.update", "int");
   expect_refused("sync.policy = \"diloco\"", "sync.policy", later + "\"every-step\"");
   expect_refused("placement.preset = \"zero4\"", "placement.preset",

@@ -128,8 +128,9 @@ class World {
     if (op.kind == OpKind::kBroadcast) text += std::to_string(op.peer.constant);
     if (op.kind == OpKind::kBarrier) return text;
     const Split split = transfer_split(*programs_[rank], op, rank);
-    return text + " " + std::to_string(split.elements()) + " " + std::to_string(split.partition.grain) +
-           " " + dtype_name(transfer_array(*programs_[rank], op).dtype) + " " + op.codec;
+    return text + " " + std::to_string(split.elements()) + " " +
+           std::to_string(split.partition.grain) + " " +
+           dtype_name(transfer_array(*programs_[rank], op).dtype) + " " + op.codec;
   }
 
   /// Fills meetings_, pairing the n-th transfers of all who take part.

@@ -19,10 +19,12 @@ using test::TemporaryFolder;
 using test::train_small;
 
 const std::string kTwoLevels =
-    "cluster.levels=[{ name = \"node\", size = 2, gb_per_second = 10.0, latency_microseconds = 1.0 }, "
+    "cluster.levels=[{ name = \"node\", size = 2, gb_per_second = 10.0, latency_microseconds = 1.0 "
+    "}, "
     "{ name = \"world\", size = 0, gb_per_second = 1.0, latency_microseconds = 5.0 }]";
 const std::string kThreeLevels =
-    "cluster.levels=[{ name = \"pair\", size = 2, gb_per_second = 20.0, latency_microseconds = 1.0 }, "
+    "cluster.levels=[{ name = \"pair\", size = 2, gb_per_second = 20.0, latency_microseconds = 1.0 "
+    "}, "
     "{ name = \"node\", size = 2, gb_per_second = 10.0, latency_microseconds = 1.0 }, "
     "{ name = \"world\", size = 0, gb_per_second = 1.0, latency_microseconds = 5.0 }]";
 
@@ -77,7 +79,8 @@ class Levels : public ::testing::Test {
  protected:
   RunFile run_of(std::vector<std::string> sets) const { return small_run(folder_.path(), sets); }
   Trained train_on(int64_t ranks, std::vector<std::string> sets) {
-    return trained(run_of(std::move(sets)), ranks, folder_.path() + "/" + std::to_string(number_++));
+    return trained(run_of(std::move(sets)), ranks,
+                   folder_.path() + "/" + std::to_string(number_++));
   }
   TemporaryFolder folder_;
   int number_ = 0;
@@ -122,7 +125,8 @@ TEST_F(Levels, EveryLegalTripleOfSpansEqualsOneRank) {
 // stale copy would change.
 TEST_F(Levels, SecondaryCopyAloneIsBitExact) {
   for (const char* prefetch : {"0", "1", "3"}) {
-    const std::vector<std::string> base = {"train.precision=fp32", "train.micro_batch_size=1", kTwoLevels,
+    const std::vector<std::string> base = {"train.precision=fp32", "train.micro_batch_size=1",
+                                           kTwoLevels,
                                            std::string("placement.prefetch_units=") + prefetch};
     std::vector<std::string> copy = base;
     copy.push_back(spans("world", "node", "world", "world"));
@@ -149,11 +153,14 @@ TEST_F(Levels, CodecsStayNearTheLossWithoutThem) {
            {"placement.preset=zero-topo"},
            {"placement.preset=zero-topo", "placement.codecs.gradients=int8/64"},
            {"placement.preset=zero++", "placement.codecs.secondary=int8/256"},
-           {"placement.preset=zero-topo", "placement.spans.secondary=node", "placement.codecs.secondary=int8/64"},
-           {"placement.preset=zero3", "placement.codecs.weights=bf16", "placement.codecs.gradients=bf16"},
+           {"placement.preset=zero-topo", "placement.spans.secondary=node",
+            "placement.codecs.secondary=int8/64"},
+           {"placement.preset=zero3", "placement.codecs.weights=bf16",
+            "placement.codecs.gradients=bf16"},
            {"placement.preset=ddp", "placement.codecs.gradients=int8/64"},
            {"placement.preset=hsdp", "placement.codecs.gradients=int8/64"},
-           {"placement.preset=mics", "placement.codecs.gradients=int8/64", "placement.codecs.weights=fp8e4m3"},
+           {"placement.preset=mics", "placement.codecs.gradients=int8/64",
+            "placement.codecs.weights=fp8e4m3"},
            {"placement.preset=zero1", "placement.codecs.update=int8/64"},
            {"placement.preset=zero2", "placement.codecs.gradients=int8/64,int4/64,int8/128"}}) {
     std::vector<std::string> all = sets;
@@ -233,11 +240,17 @@ Bytes closed_form(const Case& c, const ModelShape& shape) {
 
 TEST_F(Levels, BytesPerLevelAreThoseOfTheTables) {
   std::map<std::pair<std::string, int64_t>, int64_t> boundary;  // by preset and ranks
-  for (const Case& c : std::vector<Case>{{"zero++", 4, 1}, {"zero++", 4, 3}, {"zero++", 8, 1},
-                                         {"zero++", 6, 2}, {"zero-topo", 4, 1}, {"zero-topo", 4, 3},
-                                         {"zero-topo", 8, 3}, {"zero-topo", 6, 1}}) {
-    RunFile run = run_of({std::string("placement.preset=") + c.preset, kTwoLevels, "train.steps=3",
-                      "train.micro_batch_size=" + std::to_string(24 / c.ranks / c.accumulation)});
+  for (const Case& c : std::vector<Case>{{"zero++", 4, 1},
+                                         {"zero++", 4, 3},
+                                         {"zero++", 8, 1},
+                                         {"zero++", 6, 2},
+                                         {"zero-topo", 4, 1},
+                                         {"zero-topo", 4, 3},
+                                         {"zero-topo", 8, 3},
+                                         {"zero-topo", 6, 1}}) {
+    RunFile run =
+        run_of({std::string("placement.preset=") + c.preset, kTwoLevels, "train.steps=3",
+                "train.micro_batch_size=" + std::to_string(24 / c.ranks / c.accumulation)});
     run.output.run_dir = folder_.path() + "/" + std::to_string(number_++);
     const train::Job job = train::make_job(run, c.ranks);
     const std::atomic<int> no_signal{0};
@@ -260,7 +273,7 @@ TEST_F(Levels, StateAndPeakAreWhatTheAllocatorSaw) {
   for (const char* preset : {"zero++", "zero-topo"}) {
     for (const int64_t ranks : {4, 8}) {
       RunFile run = run_of({std::string("placement.preset=") + preset, kTwoLevels, "train.steps=3",
-                        "train.micro_batch_size=1"});
+                            "train.micro_batch_size=1"});
       run.output.run_dir = folder_.path() + "/" + std::to_string(number_++);
       const train::Job job = train::make_job(run, ranks);
       const std::atomic<int> no_signal{0};
@@ -293,10 +306,12 @@ TEST_F(Levels, ResumedRunsEndWithTheSameBits) {
                                            "optimizer.decay_steps=12"};
     const auto with = [&](const char* steps, const char* resume) {
       std::vector<std::string> sets = base;
-      sets.insert(sets.end(), {std::string("train.steps=") + steps, std::string("checkpoint.resume=") + resume});
+      sets.insert(sets.end(), {std::string("train.steps=") + steps,
+                               std::string("checkpoint.resume=") + resume});
       return run_of(sets);
     };
-    const std::string whole = folder_.path() + "/whole" + preset, parts = folder_.path() + "/parts" + preset;
+    const std::string whole = folder_.path() + "/whole" + preset,
+                      parts = folder_.path() + "/parts" + preset;
     const std::string want = train_small(with("12", "never"), 4, whole).parameter_hash;
     train_small(with("7", "never"), 4, parts);
     EXPECT_EQ(train_small(with("12", "auto"), 4, parts).parameter_hash, want) << preset;
@@ -307,7 +322,8 @@ TEST_F(Levels, ResumedRunsEndWithTheSameBits) {
 // and the next step gathers from them alone.
 TEST_F(Levels, SecondaryCopiesOutliveASkippedStep) {
   const auto run_with = [&](std::vector<std::string> sets, bool inject, train::Outcome& outcome) {
-    sets.insert(sets.end(), {kTwoLevels, "train.non_finite=skip", "train.steps=6", "train.precision=fp32"});
+    sets.insert(sets.end(),
+                {kTwoLevels, "train.non_finite=skip", "train.steps=6", "train.precision=fp32"});
     RunFile run = run_of(sets);
     run.output.run_dir = folder_.path() + "/" + std::to_string(number_++);
     train::Hooks hooks;
@@ -315,7 +331,9 @@ TEST_F(Levels, SecondaryCopiesOutliveASkippedStep) {
       const bool encodes = instance.op->kind == program::OpKind::kEncode;
       const bool reads_gradient = instance.op->kind == program::OpKind::kSquaredNorm ||
                                   (encodes && instance.write(program::Role::kScalars) != nullptr);
-      if (!inject || rank != 1 || instance.step != 2 || !reads_gradient || instance.reads[0].bytes == 0) return;
+      if (!inject || rank != 1 || instance.step != 2 || !reads_gradient ||
+          instance.reads[0].bytes == 0)
+        return;
       static_cast<float*>(instance.reads[0].data)[0] = std::numeric_limits<float>::infinity();
     };
     const train::Job job = train::make_job(run, 4);
@@ -337,6 +355,55 @@ TEST_F(Levels, SecondaryCopiesOutliveASkippedStep) {
   for (const double loss : coded.losses) EXPECT_TRUE(std::isfinite(loss));
 }
 
+// Two bytes per parameter on every link: zero3 moves 3 A M (specs: M = 2 bytes per parameter), and fp32
+// master weights, wherever they lie, learn what one fp32 rank learns.
+TEST_F(Levels, Bfloat16ComputesAndSendsTwoBytesOnFp32State) {
+  const Trained plain = train_on(1, {"train.precision=fp32"});
+  const double first = plain.losses.front(), last = plain.losses.back();
+  for (const char* placement :
+       {"ddp", "zero1", "zero2", "zero3", "hsdp", "mics", "zero++", "zero-topo"}) {
+    for (const int64_t accumulation : {1, 3}) {
+      RunFile run =
+          run_of({"train.precision=bf16", std::string("placement.preset=") + placement, kTwoLevels,
+                  "train.micro_batch_size=" + std::to_string(6 / accumulation)});
+      run.output.run_dir = folder_.path() + "/" + std::to_string(number_++);
+      const train::Job job = train::make_job(run, 4);
+      const std::atomic<int> no_signal{0};
+      train::Outcome outcome;
+      train::train(job, {}, no_signal, outcome);
+      EXPECT_NEAR(outcome.losses.back(), last, 0.2 * (first - last)) << placement;
+      EXPECT_EQ(bytes_of(outcome.traffic, 20), bytes_of(job.simulated.traffic, 1)) << placement;
+      EXPECT_EQ(bytes_of(outcome.traffic, 20), bytes_of(job.cost.traffic, 1)) << placement;
+      if (std::string(placement) != "zero3") continue;
+      int64_t gathered = 0, reduced = 0;
+      for (const UnitShape& unit : job.design.shape.units) {
+        gathered += accumulation * 2 * 2 * unit.elements;
+        reduced +=
+            accumulation * 2 * (2 * shard(unit.elements, 4, 4) * 2);  // pieces are not cut short
+      }
+      const Bytes bytes = bytes_of(outcome.traffic, 20);
+      // Two hosts: a gathered byte crosses once into each host, half of a reduction leaves each.
+      EXPECT_EQ(bytes.at({"all-gather", 1}).payload, gathered);
+      EXPECT_EQ(bytes.at({"all-to-all", 1}).payload, reduced);
+    }
+  }
+}
+
+TEST_F(Levels, Bfloat16RunsResumeWithTheSameBitsAndHashMasterWeights) {
+  for (const char* placement : {"ddp", "zero1", "zero3"}) {
+    const auto with = [&](const char* steps, const char* resume) {
+      return run_of({std::string("placement.preset=") + placement, "train.precision=bf16",
+                     "optimizer.decay_steps=12", std::string("train.steps=") + steps,
+                     std::string("checkpoint.resume=") + resume});
+    };
+    const std::string whole = folder_.path() + "/w" + placement,
+                      parts = folder_.path() + "/p" + placement;
+    const std::string want = train_small(with("12", "never"), 2, whole).parameter_hash;
+    train_small(with("7", "never"), 2, parts);
+    EXPECT_EQ(train_small(with("12", "auto"), 2, parts).parameter_hash, want) << placement;
+  }
+}
+
 TEST_F(Levels, WhatCannotWorkIsRefusedByName) {
   const auto refused = [&](std::vector<std::string> sets, int64_t ranks, const std::string& key,
                            const std::string& part) {
@@ -353,12 +420,17 @@ TEST_F(Levels, WhatCannotWorkIsRefusedByName) {
   refused({spans("4", "none", "2", "4")}, 4, "placement.spans.weights", "nearest: 2");
   refused({spans("4", "none", "4", "6")}, 12, "placement.spans.gradients", "nearest: 3");
   refused({spans("none", "node", "none", "world")}, 4, "placement.spans.secondary", "none");
-  refused({"placement.codecs.weights=int8", "placement.preset=zero1"}, 4, "placement.codecs.weights", "none");
+  refused({"placement.codecs.weights=int8", "placement.preset=zero1"}, 4,
+          "placement.codecs.weights", "none");
   refused({"placement.codecs.update=int8"}, 4, "placement.codecs.update", "none");
   refused({"placement.codecs.gradients=int4,int8,int4"}, 4, "placement.codecs.gradients", "2");
   refused({"placement.codecs.gradients=int4/0"}, 4, "placement.codecs.gradients", "int4");
   refused({"placement.codecs.gradients=int5"}, 4, "placement.codecs.gradients", "int");
   refused({"placement.codecs.secondary=int8"}, 4, "placement.codecs.secondary", "none");
+  refused({"train.precision=bf16", "placement.codecs.weights=none"}, 4, "placement.codecs.weights",
+          "bf16");
+  refused({"train.precision=bf16", "placement.preset=ddp", "placement.codecs.update=none"}, 4,
+          "placement.codecs.update", "bf16");
   refused({"placement.codecs.gradients=int8+ef"}, 4, "placement.codecs.gradients", "int8/2048");
 }
 

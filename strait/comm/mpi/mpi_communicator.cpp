@@ -197,8 +197,7 @@ SteadyTime MpiCommunicator::tend() {
 void MpiCommunicator::count(const Call& call, const LevelBytes& bytes) {
   const std::lock_guard<std::mutex> lock(ledger_mutex_);
   for (size_t level = 0; level < bytes.size(); ++level)
-    if (bytes[level] > 0)
-      add_to_ledger(call, static_cast<int64_t>(level), bytes[level], ledger_);
+    if (bytes[level] > 0) add_to_ledger(call, static_cast<int64_t>(level), bytes[level], ledger_);
 }
 
 void MpiCommunicator::drain_ledger(Ledger& ledger) {

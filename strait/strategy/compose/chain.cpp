@@ -234,8 +234,7 @@ void Chain::backward(int64_t block, const MicroStep& step) {
 void Chain::after_contribution(int64_t unit, int64_t block, const MicroStep& step) {
   if (--contributions_[unit] > 0) return;
   // The new one first: its transfer runs while what arrived for older ones is decoded.
-  under_way_.insert(under_way_.begin(),
-                    movement_.reduce(unit, block, step.accumulate, step.phase));
+  under_way_.insert(under_way_.begin(), movement_.reduce(unit, block, step.accumulate, step.phase));
   advance_reductions();
   reduced_.push_back(unit);
 }

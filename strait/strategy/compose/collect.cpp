@@ -29,8 +29,8 @@ program::Program compose_collect(const ModelShape& shape, const Placement& place
   program.step_kind = "collect";
   program.ranks = placement.ranks;
   program.streams = {{"compute", 0}};
-  UnitValues values(program, shape, placement, cluster, dtype);
-  values.declare_gathered(false);
+  UnitValues values(program, shape, placement, cluster, types_of(dtype));
+  values.declare_gathered_master();
   const Movement movement(program, values, placement, cluster, {});
   std::vector<program::Node> nodes;
   for (size_t v = 0; v < visits.size(); ++v) {

@@ -175,7 +175,7 @@ Recompute parse_recompute(const std::string& text) {
 Program compose_train(const ModelShape& shape, const Placement& placement, const Cluster& cluster,
                       const StepOptions& options) {
   Program program = start(options.weights_unchanged ? "unchanged" : "steady", placement, options);
-  UnitValues values(program, shape, placement, cluster, options.dtype);
+  UnitValues values(program, shape, placement, cluster, types_of(options.dtype));
   values.declare_gathered(true);
   values.declare_gradients(options.optimizer);
   const Movement movement(program, values, placement, cluster, scalar(program, "agreed"));
@@ -192,10 +192,10 @@ Program compose_publish(const ModelShape& shape, const Placement& placement, con
   StepOptions options;
   options.dtype = dtype;
   Program program = start("publish", placement, options);
-  const UnitValues values(program, shape, placement, cluster, dtype);
+  const UnitValues values(program, shape, placement, cluster, types_of(dtype));
   const Movement movement(program, values, placement, cluster, {});
   std::vector<Node> nodes;
-  if (movement.publishes()) {
+  if (placement.has_master()) {
     const std::vector<int64_t> blocks = first_blocks(shape);
     for (size_t unit = 0; unit < shape.units.size(); ++unit)
       movement.publish(static_cast<int64_t>(unit), blocks[unit], nodes);
@@ -207,7 +207,7 @@ Program compose_publish(const ModelShape& shape, const Placement& placement, con
 Program compose_evaluation(const ModelShape& shape, const Placement& placement,
                            const Cluster& cluster, const StepOptions& options) {
   Program program = start("evaluation", placement, options);
-  UnitValues values(program, shape, placement, cluster, options.dtype);
+  UnitValues values(program, shape, placement, cluster, types_of(options.dtype));
   values.declare_gathered(false);
   const Movement movement(program, values, placement, cluster, scalar(program, "agreed"));
   Chain chain(program, shape, movement, options, placement);
@@ -222,7 +222,7 @@ Program compose_generation(const ModelShape& shape, const Cluster& cluster,
   Placement whole;
   whole.preset = "generation";
   Program program = start("generation", whole, options);
-  const UnitValues values(program, shape, whole, cluster, options.dtype);
+  const UnitValues values(program, shape, whole, cluster, types_of(options.dtype));
   const Movement movement(program, values, whole, cluster, scalar(program, "agreed"));
   const auto declare = [&](const std::string& name, int64_t count, Dtype dtype, int64_t elements,
                            Lifetime lifetime) {

@@ -31,7 +31,8 @@ struct StepOptions {
   Recompute recompute;
   OptimizerState optimizer;
   bool documents = false;  // batches carry document starts
-  bool weights_unchanged = false;  // since the last step: secondary copies of the weights still hold
+  bool weights_unchanged =
+      false;  // since the last step: secondary copies of the weights still hold
 };
 
 /// Elements of the agreed scalars, in order. The first kNumAgreed are summed over all ranks every step.
@@ -44,7 +45,8 @@ enum Result : int { kGradientNorm, kClipScale, kFinite, kNumResults };
 program::Program compose_train(const ModelShape& shape, const Placement& placement,
                                const Cluster& cluster, const StepOptions& options);
 /// Brings the optimizer's weights to where they are gathered from, as every step does at its end: for the
-/// first step and after loading. Without operations where the optimizer updates those. Step kind "publish".
+/// first step and after loading. Without operations where the optimizer updates the weights themselves, which
+/// are then set everywhere as they are. Step kind "publish".
 program::Program compose_publish(const ModelShape& shape, const Placement& placement,
                                  const Cluster& cluster, Dtype dtype);
 /// Loss over one batch per rank, by the same movement of weights. Step kind "evaluation".

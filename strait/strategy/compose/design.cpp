@@ -10,6 +10,7 @@ namespace strait::strategy {
 namespace {
 
 Dtype dtype_of(const std::string& precision) {
+  if (precision == "bf16") return Dtype::kBfloat16;
   return precision == "fp64" ? Dtype::kFloat64 : Dtype::kFloat32;
 }
 

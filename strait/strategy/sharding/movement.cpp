@@ -75,13 +75,13 @@ Op Movement::coding(OpKind kind, const PieceFormat& format, Pieces pieces, int64
   op.metadata_bytes = format.metadata_bytes;
   // Reads and writes: the numbers of the pieces, and the pieces.
   const program::Group* group = format.group < 0 ? nullptr : &program_.groups[format.group];
-  const int64_t parts = group == nullptr            ? 1
-                        : pieces == Pieces::kAll    ? group->parts()
-                        : pieces == Pieces::kGroup  ? group->size
-                                                    : 1;
+  const int64_t parts = group == nullptr           ? 1
+                        : pieces == Pieces::kAll   ? group->parts()
+                        : pieces == Pieces::kGroup ? group->size
+                                                   : 1;
   const int64_t number_bytes = format.partition.grain * dtype_bytes(Dtype::kFloat32);
-  op.memory_bytes = static_cast<double>(
-      parts * format.piece_bytes + (kind == OpKind::kDecodeSum ? 1 : parts) * number_bytes);
+  op.memory_bytes = static_cast<double>(parts * format.piece_bytes +
+                                        (kind == OpKind::kDecodeSum ? 1 : parts) * number_bytes);
   return op;
 }
 
@@ -90,10 +90,11 @@ Op Movement::gather_hop(int64_t unit, int64_t block, int64_t hop, const PieceFor
                    values_.hop_group(hop), block);
   op.partition = values_.partition(unit, hop + 1);
   if (pieces == nullptr) return op;
+  op.codec = codec::print_codec(pieces->codec);
+  if (values_.is_numbers(pieces->codec)) return op;
   const int64_t parts = program_.groups[pieces->group].parts();
   op.partition = pieces->bytes(parts);
   op.partition.grain *= parts / placement_.span_of(hop + 1);
-  op.codec = codec::print_codec(pieces->codec);
   op.piece_bytes = pieces->piece_bytes;
   op.metadata_bytes = pieces->metadata_bytes;
   return op;
@@ -119,10 +120,10 @@ void Movement::gather(int64_t unit, int64_t block, GatherSource source, std::vec
     nodes.push_back(std::move(op));
     return;
   }
-  const bool pieces = values_.has(UnitValue::kPieces);
   const PieceFormat format = values_.weight_pieces(unit);
-  const UnitValue target = pieces ? UnitValue::kPieces : UnitValue::kGathered;
-  const bool encodes = pieces && !placement_.has_master();
+  const UnitValue target =
+      values_.has(UnitValue::kPieces) ? UnitValue::kPieces : UnitValue::kGathered;
+  const bool encodes = coded(format.codec) && !placement_.has_master();
   if (encodes) {
     Op op = coding(OpKind::kEncode, format, Pieces::kOwn, block);
     op.reads = {values_.operand(UnitValue::kShard, unit, Role::kSource)};
@@ -131,7 +132,7 @@ void Movement::gather(int64_t unit, int64_t block, GatherSource source, std::vec
   }
   const int64_t hops = placement_.hops_in(placement_.weights);
   for (int64_t hop = hops - 1; hop >= 0; --hop) {
-    Op op = gather_hop(unit, block, hop, pieces ? &format : nullptr);
+    Op op = gather_hop(unit, block, hop, coded(format.codec) ? &format : nullptr);
     const bool from_shard = hop == hops - 1 && !encodes;
     op.reads = {values_.operand(from_shard ? UnitValue::kShard : target, unit, Role::kSource)};
     op.writes = {values_.operand(target, unit, Role::kDestination)};
@@ -157,7 +158,7 @@ void Movement::ready(int64_t unit, int64_t block, GatherSource source,
     decode(UnitValue::kSecondaryPieces, values_.secondary_pieces(unit));
   else if (!copy && values_.has(UnitValue::kPieces))
     decode(UnitValue::kPieces, values_.weight_pieces(unit));
-  else if (placement_.weights == 1 && placement_.has_master())
+  else if (placement_.weights == 1 && values_.keeps_pieces())
     decode(UnitValue::kShard, values_.weight_pieces(unit));
   if (source != GatherSource::kShardsAndCopy) return;
   Op op = coding(OpKind::kEncode, values_.secondary_pieces(unit), Pieces::kOwn, block);
@@ -192,8 +193,8 @@ void Movement::gather_master(int64_t unit, std::vector<Node>& nodes) const {
 
 void Movement::reduce_hop(const Reduction& r, Stages& stages) const {
   const int group = r.hop < values_.num_hops() ? values_.hop_group(r.hop) : values_.across_group();
-  const int stream = r.hop < values_.num_hops() ? reduce_streams_[static_cast<size_t>(r.hop)]
-                                                : across_stream_;
+  const int stream =
+      r.hop < values_.num_hops() ? reduce_streams_[static_cast<size_t>(r.hop)] : across_stream_;
   if (!coded(placement_.codecs.gradients[static_cast<size_t>(r.hop)])) {
     Op op = transfer(OpKind::kReduceScatter, stream, group, r.block);
     op.partition = values_.partition(r.unit, r.hop + 1);
@@ -204,9 +205,9 @@ void Movement::reduce_hop(const Reduction& r, Stages& stages) const {
     if (r.frees_full) free_value(UnitValue::kFull, r.unit, 0, stages.back());
     return;
   }
-  const bool in_flight = std::any_of(stages.back().begin(), stages.back().end(), [](const Node& node) {
-    return program::is_communication(std::get<Op>(node).kind);
-  });
+  const bool in_flight = std::any_of(
+      stages.back().begin(), stages.back().end(),
+      [](const Node& node) { return program::is_communication(std::get<Op>(node).kind); });
   if (in_flight) stages.emplace_back();
   const PieceFormat format = values_.gradient_pieces(r.unit, r.hop);
   const Operand sent = values_.operand(UnitValue::kSent, r.unit, Role::kDestination, r.hop);
@@ -297,8 +298,8 @@ Stages Movement::reduce(int64_t unit, int64_t block, bool accumulate, ReducePhas
   const Operand source = value(UnitValue::kGradient, Role::kSource),
                 target = value(UnitValue::kGradient, Role::kDestination);
   if (every) {
-    sum_across({unit, block, across_hop, value(UnitValue::kReduced, Role::kSource), target, accumulate,
-                false},
+    sum_across({unit, block, across_hop, value(UnitValue::kReduced, Role::kSource), target,
+                accumulate, false},
                stages);
     free_value(UnitValue::kReduced, unit, 0, stages.back());
   }

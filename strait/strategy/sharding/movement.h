@@ -18,9 +18,9 @@ enum class ReducePhase : uint8_t {
 
 /// Where a unit is gathered from.
 enum class GatherSource : uint8_t {
-  kShards,          // the shards of the weights
-  kShardsAndCopy,   // the same, and a secondary copy is made of what they give
-  kCopy,            // the secondary copy
+  kShards,         // the shards of the weights
+  kShardsAndCopy,  // the same, and a secondary copy is made of what they give
+  kCopy,           // the secondary copy
 };
 
 /// Operations that belong together: transfers in flight after one stage are awaited by the next.
@@ -35,7 +35,7 @@ class Movement {
            const Cluster& cluster, program::Operand scalars);
 
   /// Weights are used from a transient copy W, which gather() and ready() make and release() frees.
-  bool copies() const { return placement_.weights > 1 || placement_.has_master(); }
+  bool copies() const { return values_.copies(); }
   /// The operand a block reads its weights from.
   program::Operand weights(int64_t unit) const;
   /// The operand a backward writes its gradient to, and whether it adds (G is fresh every micro-step).
@@ -46,7 +46,8 @@ class Movement {
   void gather(int64_t unit, int64_t block, GatherSource source, std::vector<program::Operand> waits,
               std::vector<program::Node>& nodes) const;
   /// What makes W[unit] of the gathered pieces and, when asked for, the secondary copy of W[unit].
-  void ready(int64_t unit, int64_t block, GatherSource source, std::vector<program::Node>& nodes) const;
+  void ready(int64_t unit, int64_t block, GatherSource source,
+             std::vector<program::Node>& nodes) const;
   /// free W[unit].
   void release(int64_t unit, std::vector<program::Node>& nodes) const;
   /// The optimizer's own weights of a unit, whole and exact; gather_master() first, release_master() after.
@@ -62,7 +63,6 @@ class Movement {
 
   /// After the update: updated shards to where weights are gathered from.
   void publish(int64_t unit, int64_t block, std::vector<program::Node>& nodes) const;
-  bool publishes() const { return placement_.weights < placement_.optimizer || placement_.has_master(); }
 
   /// Lane of sums over all ranks.
   int agreement_stream() const { return agreement_stream_; }
@@ -77,7 +77,8 @@ class Movement {
   program::Op gather_hop(int64_t unit, int64_t block, int64_t hop, const PieceFormat* pieces) const;
   program::Op coding(program::OpKind kind, const PieceFormat& format, program::Pieces pieces,
                      int64_t block) const;
-  void free_value(UnitValue value, int64_t unit, int64_t nth, std::vector<program::Node>& nodes) const;
+  void free_value(UnitValue value, int64_t unit, int64_t nth,
+                  std::vector<program::Node>& nodes) const;
   /// One hop of a reduction: from `source`, which holds the parts of the hop's group, to `target`.
   struct Reduction {
     int64_t unit, block, hop;

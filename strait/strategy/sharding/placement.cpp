@@ -32,7 +32,8 @@ int64_t smallest_prime_factor(int64_t n) {
 std::string hops_text(const Placement& p) {
   std::string text;
   for (const int64_t hop : p.hops) text += (text.empty() ? "" : " x ") + std::to_string(hop);
-  if (p.replicas() > 1) text += fmt::format("{}{} replicas", text.empty() ? "" : ", then ", p.replicas());
+  if (p.replicas() > 1)
+    text += fmt::format("{}{} replicas", text.empty() ? "" : ", then ", p.replicas());
   return text;
 }
 
@@ -87,10 +88,11 @@ class SpanReader {
     const int64_t span = preset_level_ranks(cluster_, ranks_, innermost);
     if (span > 0) return span;
     throw UserError(
-        fmt::format("placement.preset = \"{}\" needs a cluster with a level of several ranks inside "
-                    "the outermost one, and {} data ranks on cluster {} have none; nearest: \"zero3\", "
-                    "or write cluster.levels or {}",
-                    run_.placement.preset, ranks_, cluster_.name, key),
+        fmt::format(
+            "placement.preset = \"{}\" needs a cluster with a level of several ranks inside "
+            "the outermost one, and {} data ranks on cluster {} have none; nearest: \"zero3\", "
+            "or write cluster.levels or {}",
+            run_.placement.preset, ranks_, cluster_.name, key),
         place_of(run_, "placement.preset"));
   }
 
@@ -117,9 +119,10 @@ void check_nesting(const Run& run, const Placement& p) {
     for (int64_t d = 1; d <= large; ++d)
       if (large % d == 0 && std::abs(d - small) < std::abs(nearest - small)) nearest = d;
     throw UserError(
-        fmt::format("placement.spans.{} ({} ranks) must divide the span of {} ({} ranks): shards of "
-                    "{} lie inside shards of {}; nearest: {}",
-                    inner, small, outer, large, outer, inner, nearest),
+        fmt::format(
+            "placement.spans.{} ({} ranks) must divide the span of {} ({} ranks): shards of "
+            "{} lie inside shards of {}; nearest: {}",
+            inner, small, outer, large, outer, inner, nearest),
         place_of(run, std::string("placement.spans.") + inner));
   };
   divides("weights", p.weights, "gradients", p.gradients);
@@ -131,9 +134,16 @@ codec::CodecSpec parse_supported(const Run& run, const std::string& key, const s
   if (!spec.error_feedback) return spec;
   codec::CodecSpec plain = spec;
   plain.error_feedback = false;
-  throw UserError(fmt::format("{} = \"{}\": placements keep no residuals in this version; nearest: \"{}\"",
-                              key, text, codec::print_codec(plain)),
-                  place_of(run, key));
+  throw UserError(
+      fmt::format("{} = \"{}\": placements keep no residuals in this version; nearest: \"{}\"", key,
+                  text, codec::print_codec(plain)),
+      place_of(run, key));
+}
+
+/// bf16 computes on weights that are sent in bf16 unless a codec makes them smaller still.
+const char* or_bfloat16(const Run& run, const char* preset) {
+  const bool bfloat16 = run.train.precision == "bf16" && std::string(preset) == "none";
+  return bfloat16 ? "bf16" : preset;
 }
 
 codec::CodecSpec read_codec(const Run& run, const std::string& key, const std::string& written,
@@ -146,7 +156,7 @@ codec::CodecSpec read_codec(const Run& run, const std::string& key, const std::s
 void read_gradient_codecs(const Run& run, const Cluster& cluster, const PlacementRow& row,
                           Placement& p) {
   const std::string key = "placement.codecs.gradients";
-  std::vector<std::string> texts = {row.gradients_codec};
+  std::vector<std::string> texts = {or_bfloat16(run, row.gradients_codec)};
   if (run.is_set(key)) texts = run.placement.codecs.gradients;
   if (texts.empty()) texts = {"none"};
   std::vector<codec::CodecSpec> specs;
@@ -162,24 +172,38 @@ void read_gradient_codecs(const Run& run, const Cluster& cluster, const Placemen
   const size_t wanted = p.codecs.gradients.size();
   if (specs.size() == 1) specs.resize(wanted, specs.front());
   if (specs.size() != wanted)
-    throw UserError(fmt::format("{} lists {} codecs for {} hops ({}); nearest: one for all, or {}", key,
-                                specs.size(), wanted, hops_text(p), wanted),
+    throw UserError(fmt::format("{} lists {} codecs for {} hops ({}); nearest: one for all, or {}",
+                                key, specs.size(), wanted, hops_text(p), wanted),
                     place_of(run, key));
   p.codecs.gradients = std::move(specs);
 }
 
 void check_codecs(const Run& run, const Placement& p) {
   const auto refuse = [&](const char* key, const codec::CodecSpec& spec, const std::string& why) {
-    throw UserError(fmt::format("placement.codecs.{} = \"{}\" cannot take effect: {}; nearest: \"none\"",
-                                key, codec::print_codec(spec), why),
-                    place_of(run, std::string("placement.codecs.") + key));
+    throw UserError(
+        fmt::format("placement.codecs.{} = \"{}\" cannot take effect: {}; nearest: \"none\"", key,
+                    codec::print_codec(spec), why),
+        place_of(run, std::string("placement.codecs.") + key));
   };
-  const auto is_set = [](const codec::CodecSpec& spec) { return spec.kind != codec::CodecKind::kNone; };
-  if (is_set(p.codecs.update) && p.weights == p.optimizer)
+  const auto is_set = [](const codec::CodecSpec& spec) {
+    return spec.kind != codec::CodecKind::kNone;
+  };
+  const bool bfloat16 = run.train.precision == "bf16";
+  const bool own_master = p.weights == p.optimizer && p.weights > 1;
+  if (bfloat16 && !is_set(own_master ? p.codecs.weights : p.codecs.update)) {
+    const std::string key = std::string("placement.codecs.") + (own_master ? "weights" : "update");
+    throw UserError(
+        key +
+            " = \"none\" cannot take effect: with train.precision = \"bf16\" blocks compute "
+            "on bf16 weights; nearest: \"bf16\"",
+        place_of(run, key));
+  }
+  if (is_set(p.codecs.update) && p.weights == p.optimizer && !(bfloat16 && !own_master))
     refuse("update", p.codecs.update,
            "weights and optimizer have the same span, so updates are not sent");
   if (is_set(p.codecs.weights) && p.weights == 1)
-    refuse("weights", p.codecs.weights, "weights are whole on every rank, so they are not gathered");
+    refuse("weights", p.codecs.weights,
+           "weights are whole on every rank, so they are not gathered");
   if (is_set(p.codecs.weights) && is_set(p.codecs.update) && p.codecs.weights != p.codecs.update)
     refuse("weights", p.codecs.weights,
            fmt::format("weights are kept and sent in the update's codec, {}",
@@ -194,8 +218,9 @@ void check_secondary(const Run& run, const Placement& p) {
   throw UserError(
       fmt::format("placement.spans.secondary ({} ranks) cannot take effect: {}; nearest: \"none\"",
                   p.secondary,
-                  p.weights == 1 ? std::string("weights are whole on every rank")
-                                 : fmt::format("weights are gathered from {} ranks anyway", p.weights)),
+                  p.weights == 1
+                      ? std::string("weights are whole on every rank")
+                      : fmt::format("weights are gathered from {} ranks anyway", p.weights)),
       place_of(run, "placement.spans.secondary"));
 }
 
@@ -287,8 +312,9 @@ std::string Placement::describe() const {
   add_codec("secondary in", codecs.secondary);
   add_codec("updates in", codecs.update);
   const auto& hop_codecs = codecs.gradients;
-  const bool equal = std::all_of(hop_codecs.begin(), hop_codecs.end(),
-                                 [&](const codec::CodecSpec& spec) { return spec == hop_codecs[0]; });
+  const bool equal =
+      std::all_of(hop_codecs.begin(), hop_codecs.end(),
+                  [&](const codec::CodecSpec& spec) { return spec == hop_codecs[0]; });
   for (size_t hop = 0; hop < (equal && !hop_codecs.empty() ? 1 : hop_codecs.size()); ++hop)
     add_codec(equal ? "gradients in" : fmt::format("hop {} of gradients in", hop).c_str(),
               hop_codecs[hop]);
@@ -317,9 +343,14 @@ Placement resolve_placement(const Run& run, const Cluster& cluster, int64_t rank
   placement.prefetch_units = run.placement.prefetch_units;
   check_nesting(run, placement);
   const auto& codecs = run.placement.codecs;
-  placement.codecs.weights = read_codec(run, "weights", codecs.weights, row->weights_codec);
+  const bool own_master = placement.weights == placement.optimizer && placement.weights > 1;
+  placement.codecs.weights =
+      read_codec(run, "weights", codecs.weights,
+                 own_master ? or_bfloat16(run, row->weights_codec) : row->weights_codec);
   placement.codecs.secondary = read_codec(run, "secondary", codecs.secondary, "none");
-  placement.codecs.update = read_codec(run, "update", codecs.update, row->update_codec);
+  placement.codecs.update =
+      read_codec(run, "update", codecs.update,
+                 own_master ? row->update_codec : or_bfloat16(run, row->update_codec));
   read_gradient_codecs(run, cluster, *row, placement);
   check_codecs(run, placement);
   check_secondary(run, placement);

@@ -30,7 +30,8 @@ struct Placement {
   std::string preset;  // for reports only
   int64_t ranks = 1;   // data ranks
   int64_t weights = 1;
-  int64_t secondary = 1;  // second copy of the weights, made by the first gather of a step; 1 = none
+  int64_t secondary =
+      1;  // second copy of the weights, made by the first gather of a step; 1 = none
   int64_t gradients = 1;
   int64_t optimizer = 1;
   std::vector<int64_t> hops;

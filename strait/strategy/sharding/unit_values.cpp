@@ -22,8 +22,8 @@ int64_t level_of(const Group& group, const Cluster& cluster) {
 }  // namespace
 
 UnitValues::UnitValues(program::Program& program, const ModelShape& shape,
-                       const Placement& placement, const Cluster& cluster, Dtype dtype)
-    : program_(program), placement_(placement), dtype_(dtype) {
+                       const Placement& placement, const Cluster& cluster, Types types)
+    : program_(program), placement_(placement), types_(types) {
   for (size_t u = 0; u < shape.units.size(); ++u) {
     const int64_t elements = shape.units[u].elements;
     const bool in_run = shape.units[u].name.starts_with("blocks.") && !classes_.empty() &&
@@ -42,7 +42,9 @@ UnitValues::UnitValues(program::Program& program, const ModelShape& shape,
   const int group = group_of_span(placement.weights);
   first_[index_of(UnitValue::kShard)] =
       declare("w", lifetime, Category::kWeights, [&](int64_t elements) -> Form {
-        if (!placement_.has_master()) return numbers(elements, placement_.weights, group);
+        if (!keeps_pieces())
+          return numbers(elements, placement_.weights, group,
+                         placement_.has_master() ? types_.compute : types_.state);
         const PieceFormat format = weight_pieces_of(elements);
         Partition bytes = format.bytes(placement_.optimizer);
         bytes.grain *= placement_.optimizer / placement_.weights;
@@ -51,7 +53,7 @@ UnitValues::UnitValues(program::Program& program, const ModelShape& shape,
   if (placement.has_master())
     first_[index_of(UnitValue::kMaster)] =
         declare("p", Lifetime::kResident, Category::kOptimizer, [&](int64_t elements) {
-          return numbers(elements, placement_.optimizer, inner_);
+          return numbers(elements, placement_.optimizer, inner_, types_.state);
         });
 }
 
@@ -78,8 +80,7 @@ void UnitValues::declare_groups(const Cluster& cluster) {
   int64_t stride = 1;
   for (const int64_t hop : placement_.hops) {
     nest.push_back(hop);
-    const std::string& level =
-        cluster.levels[level_of({"", hop, stride, 0, {}}, cluster)].name;
+    const std::string& level = cluster.levels[level_of({"", hop, stride, 0, {}}, cluster)].name;
     const std::string name = one_hop ? "inner" : stride == 1 ? level : level + " rail";
     hops_.push_back(add(name, hop, stride, stride == 1 ? std::vector<int64_t>{} : nest));
     stride *= hop;
@@ -103,14 +104,14 @@ Partition UnitValues::split(int64_t elements, int64_t span) const {
   return split_unit(elements, span, placement_.ranks);
 }
 
-UnitValues::Form UnitValues::numbers(int64_t elements, int64_t span, int group) const {
-  return {split(elements, span), span == 1 ? -1 : group, dtype_};
+UnitValues::Form UnitValues::numbers(int64_t elements, int64_t span, int group, Dtype dtype) const {
+  return {split(elements, span), span == 1 ? -1 : group, dtype};
 }
 
 PieceFormat UnitValues::pieces(const codec::CodecSpec& codec, const Partition& partition,
                                int group) const {
   PieceFormat format{codec, partition, group, 0, 0};
-  format.piece_bytes = codec::encoded_bytes(codec, partition.grain, dtype_);
+  format.piece_bytes = codec::encoded_bytes(codec, partition.grain, types_.compute);
   format.metadata_bytes = codec::metadata_bytes(codec, partition.grain);
   return format;
 }
@@ -141,15 +142,22 @@ PieceFormat UnitValues::gradient_pieces(int64_t unit, int64_t hop) const {
   return gradient_pieces_of(elements_of(unit), hop);
 }
 
+void UnitValues::declare_gathered_master() {
+  const bool gathers = (placement_.has_master() ? placement_.optimizer : placement_.weights) > 1;
+  if (!gathers) return;
+  first_[index_of(UnitValue::kGathered)] =
+      declare("W", Lifetime::kTransient, Category::kBuffers,
+              [&](int64_t elements) { return numbers(elements, 1, -1, types_.state); });
+}
+
 void UnitValues::declare_gathered(bool secondary) {
-  const auto form = [&](int64_t elements) { return numbers(elements, 1, -1); };
-  const bool gathers = placement_.weights > 1;
-  if (gathers || placement_.has_master())
+  if (copies())
     first_[index_of(UnitValue::kGathered)] =
-        declare("W", Lifetime::kTransient, Category::kBuffers, form);
-  const bool coded =
-      placement_.has_master() || placement_.codecs.weights.kind != CodecKind::kNone;
-  if (gathers && coded)
+        declare("W", Lifetime::kTransient, Category::kBuffers,
+                [&](int64_t elements) { return numbers(elements, 1, -1, types_.compute); });
+  const codec::CodecSpec& codec =
+      placement_.has_master() ? placement_.codecs.update : placement_.codecs.weights;
+  if (placement_.weights > 1 && codec.kind != CodecKind::kNone && !is_numbers(codec))
     first_[index_of(UnitValue::kPieces)] =
         declare("E", Lifetime::kTransient, Category::kBuffers, [&](int64_t elements) -> Form {
           const PieceFormat format = weight_pieces_of(elements);
@@ -159,10 +167,11 @@ void UnitValues::declare_gathered(bool secondary) {
   const auto pieces_of = [&](int64_t elements) {
     return pieces(placement_.codecs.secondary, split(elements, placement_.secondary), secondary_);
   };
-  const bool coded_copy = placement_.codecs.secondary.kind != CodecKind::kNone;
+  const bool coded_copy = placement_.codecs.secondary.kind != CodecKind::kNone &&
+                          !is_numbers(placement_.codecs.secondary);
   first_[index_of(UnitValue::kSecondary)] =
       declare("s", Lifetime::kResident, Category::kSecondary, [&](int64_t elements) -> Form {
-        if (!coded_copy) return {split(elements, placement_.secondary), secondary_, dtype_};
+        if (!coded_copy) return {split(elements, placement_.secondary), secondary_, types_.compute};
         return {pieces_of(elements).bytes(placement_.secondary), secondary_, Dtype::kByte};
       });
   if (coded_copy)
@@ -174,10 +183,12 @@ void UnitValues::declare_gathered(bool secondary) {
 
 void UnitValues::declare_gradients(const OptimizerState& state) {
   const auto shard = [&](int64_t span) {
-    return [this, span](int64_t elements) { return numbers(elements, span, group_of_span(span)); };
+    return [this, span](int64_t elements) {
+      return numbers(elements, span, group_of_span(span), types_.state);
+    };
   };
-  first_[index_of(UnitValue::kGradient)] = declare("g", Lifetime::kResident, Category::kGradients,
-                                                   shard(placement_.gradients));
+  first_[index_of(UnitValue::kGradient)] =
+      declare("g", Lifetime::kResident, Category::kGradients, shard(placement_.gradients));
   if (placement_.gradients > 1)
     first_[index_of(UnitValue::kFull)] =
         declare("G", Lifetime::kTransient, Category::kBuffers, shard(1));
@@ -225,7 +236,8 @@ int UnitValues::declare(const std::string& letter, Lifetime lifetime, Category c
 program::Operand UnitValues::operand(UnitValue value, int64_t unit, program::Role role,
                                      int64_t nth) const {
   int first = first_[index_of(value)];
-  if (value == UnitValue::kMoment) first += static_cast<int>(nth * static_cast<int64_t>(classes_.size()));
+  if (value == UnitValue::kMoment)
+    first += static_cast<int>(nth * static_cast<int64_t>(classes_.size()));
   if (value == UnitValue::kSent) first = sent_.at(static_cast<size_t>(nth));
   if (value == UnitValue::kReceived) first = received_.at(static_cast<size_t>(nth));
   ensure(first >= 0, "unit value used but not declared by this placement");

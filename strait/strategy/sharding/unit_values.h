@@ -21,19 +21,29 @@ struct OptimizerState {
 
 /// What a unit value is. The letter is the array's name before the dot.
 enum class UnitValue : uint8_t {
-  kShard,          // w: resident weights, numbers or, with an update codec, pieces
-  kMaster,         // p: the optimizer's own weights, when w is kept in pieces
-  kSecondary,      // s: secondary copy of the weights, numbers or pieces
-  kGathered,       // W: the whole unit, transient; when weights are split or kept in pieces
-  kPieces,         // E: pieces of the whole unit on their way into W
+  kShard,            // w: resident weights, numbers or pieces of the update's codec
+  kMaster,           // p: the optimizer's own weights, when there is a codec for updates
+  kSecondary,        // s: secondary copy of the weights, numbers or pieces
+  kGathered,         // W: the whole unit, transient; when weights are split or kept in pieces
+  kPieces,           // E: pieces of the whole unit on their way into W
   kSecondaryPieces,  // F: the same from the secondary copy
-  kGradient,       // g: accumulated gradient, resident
-  kFull,           // G: whole gradient of one micro-step; only when gradients are split
-  kReduced,        // R: reduced inside the inner group, not yet across; only with sums across every micro-step
-  kMoment,         // m, v: optimizer state; `nth`: which
-  kSent,           // S0, S1, ...: pieces of a gradient for the members of a hop; `nth`: the hop
-  kReceived,       // T0, T1, ...: pieces from the members of a hop
+  kGradient,         // g: accumulated gradient, resident
+  kFull,             // G: whole gradient of one micro-step; only when gradients are split
+  kReduced,  // R: reduced inside the inner group, not yet across; only with sums across every micro-step
+  kMoment,    // m, v: optimizer state; `nth`: which
+  kSent,      // S0, S1, ...: pieces of a gradient for the members of a hop; `nth`: the hop
+  kReceived,  // T0, T1, ...: pieces from the members of a hop
 };
+
+/// Element types of a program: what blocks compute in, and what state is kept and summed in.
+struct Types {
+  Dtype compute = Dtype::kFloat32;
+  Dtype state = Dtype::kFloat32;
+};
+/// bf16 computes on fp32 state; the other types on their own.
+inline Types types_of(Dtype compute) {
+  return {compute, compute == Dtype::kBfloat16 ? Dtype::kFloat32 : compute};
+}
 
 /// Pieces of a codec that an op encodes, moves or decodes: parts of `partition` over `group`.
 struct PieceFormat {
@@ -50,13 +60,26 @@ class UnitValues {
  public:
   /// Declares groups "world", those of the hops, "across" and "secondary", and the resident arrays.
   UnitValues(program::Program& program, const ModelShape& shape, const Placement& placement,
-             const Cluster& cluster, Dtype dtype);
+             const Cluster& cluster, Types types);
 
   void declare_gradients(const OptimizerState& state);
   /// W and what it is gathered through; `secondary`: the program uses the secondary copy.
   void declare_gathered(bool secondary);
+  /// W for the optimizer's own weights.
+  void declare_gathered_master();
+  /// Weights are used from a transient copy W.
+  bool copies() const { return placement_.weights > 1 || keeps_pieces(); }
+  /// The weights' shards are pieces of a codec, not numbers that blocks could compute on.
+  bool keeps_pieces() const {
+    return placement_.has_master() && !is_numbers(placement_.codecs.update);
+  }
+  /// Pieces of this codec are numbers of the type that blocks compute in.
+  bool is_numbers(const codec::CodecSpec& codec) const {
+    return codec.kind == codec::CodecKind::kBfloat16 && types_.compute == Dtype::kBfloat16;
+  }
   bool has(UnitValue value) const { return first_[index_of(value)] >= 0; }
-  program::Operand operand(UnitValue value, int64_t unit, program::Role role, int64_t nth = 0) const;
+  program::Operand operand(UnitValue value, int64_t unit, program::Role role,
+                           int64_t nth = 0) const;
 
   /// Split of the unit over the first `hops` hops.
   program::Partition partition(int64_t unit, int64_t hops) const;
@@ -99,7 +122,7 @@ class UnitValues {
   template <class FormOf>
   int declare(const std::string& letter, program::Lifetime lifetime, program::Category category,
               const FormOf& form);
-  Form numbers(int64_t elements, int64_t span, int group) const;
+  Form numbers(int64_t elements, int64_t span, int group, Dtype dtype) const;
   int group_of_span(int64_t span) const;
   program::Partition split(int64_t elements, int64_t span) const;
   PieceFormat pieces(const codec::CodecSpec& codec, const program::Partition& partition,
@@ -110,7 +133,7 @@ class UnitValues {
 
   program::Program& program_;
   const Placement& placement_;
-  Dtype dtype_;
+  Types types_;
   std::vector<UnitClass> classes_;
   std::vector<std::pair<int, int64_t>> place_;  // unit -> (class, index)
   std::vector<int> hops_;                       // groups
