@@ -21,19 +21,14 @@ std::string type_of(const Json& part) {
   return type != nullptr && type->is_string() ? type->as_string() : "(without a type)";
 }
 
-/// A part that must be absent or ByteLevel.
-void require_byte_level_or_nothing(const Json& json, const char* part) {
-  const Json* found = json.find(part);
-  if (!absent(found) && type_of(*found) != "ByteLevel")
-    throw UserError(fmt::format("{} \"{}\" is not supported; supported: ByteLevel, or none", part,
-                                type_of(*found)));
+[[noreturn]] void unsupported(const std::string& part, const std::string& found,
+                              const char* supported) {
+  throw UserError(fmt::format("{} \"{}\" is not supported; supported: {}", part, found, supported));
 }
 
 void require_nothing(const Json& json, const char* part) {
   const Json* found = json.find(part);
-  if (!absent(found))
-    throw UserError(
-        fmt::format("{} \"{}\" is not supported; supported: none (null)", part, type_of(*found)));
+  if (!absent(found)) unsupported(part, type_of(*found), "none (null)");
 }
 
 /// A flag of `json` that must have the value `wanted`, which is also what its absence means.
@@ -44,16 +39,82 @@ void require_flag(const Json& json, const char* part, const char* key, bool want
         fmt::format("{}.{} = {} is not supported; supported: {}", part, key, !wanted, wanted));
 }
 
-void check_pre_tokenizer(const Json& json) {
-  const Json* found = json.find("pre_tokenizer");
-  if (absent(found) || type_of(*found) != "ByteLevel")
-    throw UserError(fmt::format("pre_tokenizer \"{}\" is not supported; supported: ByteLevel",
-                                absent(found) ? "null" : type_of(*found)));
-  const Json* prefix = found->find("add_prefix_space");
+void check_decoder(const Json& json) {
+  const Json* found = json.find("decoder");
+  if (!absent(found) && type_of(*found) != "ByteLevel")
+    unsupported("decoder", type_of(*found), "ByteLevel, or none");
+}
+
+/// TemplateProcessing that puts special tokens around the text.
+void check_template(const Json& json) {
+  const Json* single = json.find("single");
+  int64_t sequences = 0;
+  if (!absent(single))
+    for (const Json& piece : single->as_array())
+      if (piece.find("SpecialToken") == nullptr) ++sequences;
+  if (sequences != 1)
+    throw UserError(
+        "post_processor.TemplateProcessing.single is not supported; supported: one sequence and "
+        "special tokens");
+}
+
+void check_post_processor(const Json& part) {
+  const std::string type = type_of(part);
+  if (type == "Sequence") {
+    for (const Json& one : part.at("processors").as_array()) check_post_processor(one);
+  } else if (type == "TemplateProcessing") {
+    check_template(part);
+  } else if (type != "ByteLevel") {
+    unsupported("post_processor", type,
+                "ByteLevel, TemplateProcessing, a Sequence of them, or none");
+  }
+}
+
+void check_byte_level(const Json& part, bool use_regex) {
+  const Json* prefix = part.find("add_prefix_space");
   if (absent(prefix))
     throw UserError("pre_tokenizer.add_prefix_space is missing; supported: false");
-  require_flag(*found, "pre_tokenizer", "add_prefix_space", false);
-  require_flag(*found, "pre_tokenizer", "use_regex", true);
+  require_flag(part, "pre_tokenizer", "add_prefix_space", false);
+  const Json* regex = part.find("use_regex");  // absent: true
+  if ((absent(regex) || regex->as_bool()) != use_regex)
+    throw UserError(
+        fmt::format("pre_tokenizer.use_regex = {} is not supported {} a Split; "
+                    "supported: {}",
+                    !use_regex, use_regex ? "without" : "behind", use_regex));
+}
+
+SplitKind kind_of_split(const Json& part) {
+  const Json* pattern = part.find("pattern");
+  const Json* regex = absent(pattern) ? nullptr : pattern->find("Regex");
+  const std::string text = absent(regex) ? "(without a Regex)" : regex->as_string();
+  const Json* behavior = part.find("behavior");
+  if (absent(behavior) || behavior->as_string() != "Isolated")
+    throw UserError(
+        fmt::format("pre_tokenizer.Split.behavior {} is not supported; supported: "
+                    "\"Isolated\"",
+                    absent(behavior) ? "null" : behavior->dump()));
+  require_flag(part, "pre_tokenizer.Split", "invert", false);
+  for (const SplitKind kind : {SplitKind::kGpt2, SplitKind::kLlama3})
+    if (text == split_regex(kind)) return kind;
+  unsupported("pre_tokenizer.Split.pattern", text, "GPT-2's and Llama 3's");
+}
+
+/// ByteLevel alone, or a Sequence of Split and ByteLevel.
+SplitKind read_pre_tokenizer(const Json& json) {
+  const Json* found = json.find("pre_tokenizer");
+  const std::string type = absent(found) ? "null" : type_of(*found);
+  constexpr const char* kSupported = "ByteLevel, or a Sequence of Split and ByteLevel";
+  if (type == "ByteLevel") {
+    check_byte_level(*found, true);
+    return SplitKind::kGpt2;
+  }
+  if (type != "Sequence") unsupported("pre_tokenizer", type, kSupported);
+  const Json::Array& parts = found->at("pretokenizers").as_array();
+  std::string types;
+  for (const Json& part : parts) types += (types.empty() ? "" : ", ") + type_of(part);
+  if (types != "Split, ByteLevel") unsupported("pre_tokenizer", "Sequence of " + types, kSupported);
+  check_byte_level(parts[1], false);
+  return kind_of_split(parts[0]);
 }
 
 void check_model_options(const Json& model) {
@@ -71,7 +132,6 @@ void check_model_options(const Json& model) {
   if (!absent(dropout) && dropout->as_number() != 0)
     throw UserError("model.dropout is not supported; supported: null");
   require_flag(model, "model", "byte_fallback", false);
-  require_flag(model, "model", "ignore_merges", false);
 }
 
 void check_parts(const Json& json) {
@@ -80,9 +140,8 @@ void check_parts(const Json& json) {
     throw UserError(
         "not a tokenizer: it has neither \"model\" (Hugging Face tokenizer.json) nor \"format\"");
   require_nothing(json, "normalizer");
-  check_pre_tokenizer(json);
-  require_byte_level_or_nothing(json, "post_processor");
-  require_byte_level_or_nothing(json, "decoder");
+  if (const Json* part = json.find("post_processor"); !absent(part)) check_post_processor(*part);
+  check_decoder(json);
   require_nothing(json, "truncation");
   require_nothing(json, "padding");
   check_model_options(json.at("model"));
@@ -135,8 +194,9 @@ Ids read_ids(const Json& json, BpeModel& model) {
   }
   for (const std::string& token : special) model.special_tokens.push_back(ids[token]);
   std::sort(model.special_tokens.begin(), model.special_tokens.end());
-  const bool ends = std::find(special.begin(), special.end(), kEndOfDocumentText) != special.end();
-  if (ends) model.end_of_document = ids[kEndOfDocumentText];
+  for (const char* end : {kLlamaEndOfDocumentText, kEndOfDocumentText})
+    if (std::find(special.begin(), special.end(), end) != special.end())
+      model.end_of_document = ids[end];
   return ids;
 }
 
@@ -204,12 +264,32 @@ Json added_tokens_json(const BpeModel& model) {
   return added;
 }
 
+/// The "pre_tokenizer" object.
+Json pre_tokenizer_json(SplitKind kind) {
+  const auto byte_level = [](bool use_regex) {
+    return Json::object({{"type", "ByteLevel"},
+                         {"add_prefix_space", false},
+                         {"trim_offsets", true},
+                         {"use_regex", use_regex}});
+  };
+  if (kind == SplitKind::kGpt2) return byte_level(true);
+  const Json split =
+      Json::object({{"type", "Split"},
+                    {"pattern", Json::object({{"Regex", std::string(split_regex(kind))}})},
+                    {"behavior", "Isolated"},
+                    {"invert", false}});
+  return Json::object(
+      {{"type", "Sequence"}, {"pretokenizers", Json::Array{split, byte_level(false)}}});
+}
+
 /// The "model" object. Written by hand because a Json object would be searched for every new key.
 std::string model_json(const BpeModel& model) {
   std::string out =
       "{\n    \"type\": \"BPE\",\n    \"dropout\": null,\n    \"unk_token\": null,\n"
       "    \"continuing_subword_prefix\": null,\n    \"end_of_word_suffix\": null,\n"
-      "    \"fuse_unk\": false,\n    \"byte_fallback\": false,\n    \"vocab\": {";
+      "    \"fuse_unk\": false,\n    \"byte_fallback\": false,\n";
+  if (model.ignore_merges) out += "    \"ignore_merges\": true,\n";
+  out += "    \"vocab\": {";
   for (size_t i = 0; i < model.tokens.size(); ++i)
     out += fmt::format("{}\n      {}: {}", i == 0 ? "" : ",",
                        quoted(spelling(model, static_cast<int32_t>(i))), i);
@@ -229,6 +309,10 @@ BpeModel bpe_from_json(const Json& json) {
   const Ids ids = read_ids(json, model);
   read_tokens(ids, model);
   read_merges(json, ids, model);
+  model.split = read_pre_tokenizer(json);
+  const Json *ignore = json.at("model").find("ignore_merges"), *post = json.find("post_processor");
+  model.ignore_merges = !absent(ignore) && ignore->as_bool();
+  if (!absent(post)) model.post_processor = post->dump();
   return model;
 }
 
@@ -246,8 +330,8 @@ std::string bpe_to_json(const BpeModel& model) {
   part("padding", "null");
   part("added_tokens", added_tokens_json(model).dump());
   part("normalizer", "null");
-  part("pre_tokenizer", byte_level.dump());
-  part("post_processor", "null");
+  part("pre_tokenizer", pre_tokenizer_json(model.split).dump());
+  part("post_processor", model.post_processor.empty() ? "null" : model.post_processor);
   part("decoder", byte_level.dump());
   return out + "  \"model\": " + model_json(model) + "\n}\n";
 }

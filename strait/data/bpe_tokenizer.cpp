@@ -43,7 +43,7 @@ class PieceCache {
 
 }  // namespace
 
-BpeTokenizer::BpeTokenizer(BpeModel model) : model_(std::move(model)) {
+BpeTokenizer::BpeTokenizer(BpeModel model) : model_(std::move(model)), pattern_(model_.split) {
   check();
   token_of_byte_.fill(kNone);
   std::vector<bool> special(model_.tokens.size());
@@ -57,6 +57,10 @@ BpeTokenizer::BpeTokenizer(BpeModel model) : model_(std::move(model)) {
           fmt::format("the vocabulary has no token for byte 0x{:02x}; only byte-level "
                       "vocabularies with all 256 bytes are supported",
                       byte));
+  if (model_.ignore_merges)
+    for (size_t token = 0; token < model_.tokens.size(); ++token)
+      if (!special[token])
+        whole_pieces_.find_or_insert(model_.tokens[token], static_cast<int32_t>(token));
   for (size_t i = 0; i < model_.merges.size(); ++i)
     if (ranks_.find_or_insert(pair_key(model_.merges[i].left, model_.merges[i].right),
                               static_cast<int32_t>(i)) != static_cast<int32_t>(i))
@@ -77,8 +81,7 @@ void BpeTokenizer::check() const {
     if (!in_range(merge.left) || !in_range(merge.right) || !in_range(merge.result))
       throw UserError(fmt::format("merge {} names a token that is out of range", i));
     for (const int32_t token : {merge.left, merge.right, merge.result})
-      if (std::find(model_.special_tokens.begin(), model_.special_tokens.end(), token) !=
-          model_.special_tokens.end())
+      if (std::binary_search(model_.special_tokens.begin(), model_.special_tokens.end(), token))
         throw UserError(fmt::format("merge {} uses the special token {}", i, token));
     if (model_.tokens[merge.left] + model_.tokens[merge.right] != model_.tokens[merge.result])
       throw UserError(fmt::format("merge {}: the result is not its parts joined", i));
@@ -126,6 +129,8 @@ void BpeTokenizer::encode_range(std::string_view text, std::vector<int32_t>& out
   for (std::string_view piece; splitter.next(piece);) {
     if (piece.size() == 1) {
       out.push_back(token_of_byte_[static_cast<uint8_t>(piece[0])]);
+    } else if (const int32_t whole = whole_pieces_.find(piece); whole != kNone) {
+      out.push_back(whole);
     } else if (piece.size() >= kShortPiece) {
       encode_long_piece(piece, out);
     } else if (!cache.append(piece, out)) {

@@ -18,7 +18,7 @@ class BpeTokenizer : public Tokenizer {
 
   std::string kind() const override { return "bpe"; }
   int64_t vocabulary_size() const override { return static_cast<int64_t>(model_.tokens.size()); }
-  /// Splits the text by SplitPattern; inside each piece joins, again and again, the pair of the
+  /// Splits the text by the model's SplitPattern; inside each piece joins, again and again, the pair of the
   /// earliest merge, the leftmost of several. Cost: a hash look-up per piece that occurred before;
   /// for others O(n^2) below 64 bytes, O(n log n) from there.
   std::vector<int32_t> encode(std::string_view text, int threads = 1) const override;
@@ -40,6 +40,7 @@ class BpeTokenizer : public Tokenizer {
   BpeModel model_;
   std::array<int32_t, 256> token_of_byte_{};
   PairTable ranks_;
+  PieceTable whole_pieces_;  // tokens by their bytes, where merges are ignored
   SplitPattern pattern_;
 };
 

@@ -11,11 +11,15 @@ namespace strait {
 namespace {
 
 // White space is spelled out because \s of PCRE2 differs from Unicode's White_Space in U+180E. The
-// possessive ++ changes no match: what follows a run can never be a part of it.
+// possessive ++ and *+ change no match: what follows a run can never be a part of it.
 #define STRAIT_WHITE R"(\t-\r\x{85}\p{Z})"
 constexpr char kGpt2Pattern[] =
     R"('(?:s|t|re|ve|m|ll|d)| ?\p{L}++| ?\p{N}++| ?[^\p{L}\p{N})" STRAIT_WHITE
     R"(]++|[)" STRAIT_WHITE R"(]+(?![^)" STRAIT_WHITE R"(])|[)" STRAIT_WHITE R"(]+)";
+constexpr char kLlama3Pattern[] =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}++|\p{N}{1,3}+| ?[^\p{L}\p{N})" STRAIT_WHITE
+    R"(]++[\r\n]*+|[)" STRAIT_WHITE R"(]*[\r\n]+|[)" STRAIT_WHITE R"(]+(?![^)" STRAIT_WHITE
+    R"(])|[)" STRAIT_WHITE R"(]+)";
 #undef STRAIT_WHITE
 
 bool is_ascii_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
@@ -28,10 +32,18 @@ struct SplitPattern::Compiled {
   ~Compiled() { pcre2_code_free(code); }
 };
 
-SplitPattern::SplitPattern() : compiled_(std::make_unique<Compiled>()) {
+std::string_view split_regex(SplitKind kind) {
+  if (kind == SplitKind::kLlama3)
+    return R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|)"
+           R"(\s*[\r\n]+|\s+(?!\S)|\s+)";
+  return R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+}
+
+SplitPattern::SplitPattern(SplitKind kind) : compiled_(std::make_unique<Compiled>()) {
   int error = 0;
   PCRE2_SIZE offset = 0;
-  compiled_->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(kGpt2Pattern), PCRE2_ZERO_TERMINATED,
+  const char* pattern = kind == SplitKind::kLlama3 ? kLlama3Pattern : kGpt2Pattern;
+  compiled_->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern), PCRE2_ZERO_TERMINATED,
                                   PCRE2_UTF, &error, &offset, nullptr);
   if (compiled_->code == nullptr)
     throw InternalError(

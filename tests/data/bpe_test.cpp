@@ -221,6 +221,99 @@ TEST(BpeJson, ReadsAPublishedFileWithMergesOfBothForms) {
   }
 }
 
+/// The same in the shape in which Llama 3's is published.
+Json llama3_json() {
+  Json json = gpt2_json(false);
+  const Json regex = Json::object({{"Regex", std::string(split_regex(SplitKind::kLlama3))}});
+  const Json split = Json::object(
+      {{"type", "Split"}, {"pattern", regex}, {"behavior", "Isolated"}, {"invert", false}});
+  const Json level = Json::object({{"type", "ByteLevel"},
+                                   {"add_prefix_space", false},
+                                   {"trim_offsets", true},
+                                   {"use_regex", false}});
+  json["pre_tokenizer"] =
+      Json::object({{"type", "Sequence"}, {"pretokenizers", Json::Array{split, level}}});
+  const Json begin = Json::object({{"SpecialToken", Json::object({{"id", "<|begin_of_text|>"}})}});
+  const Json text = Json::object({{"Sequence", Json::object({{"id", "A"}})}});
+  const Json frame =
+      Json::object({{"type", "TemplateProcessing"}, {"single", Json::Array{begin, text}}});
+  json["post_processor"] =
+      Json::object({{"type", "Sequence"},
+                    {"processors", Json::Array{Json::object({{"type", "ByteLevel"}}), frame}}});
+  json["model"]["ignore_merges"] = true;
+  json["model"]["vocab"]["\u0120ship"] = 260;  // no merges lead there
+  json["model"]["vocab"]["<|endoftext|>"] = 261;
+  json["added_tokens"] = Json::array();
+  for (const char* special : {"<|begin_of_text|>", "<|end_of_text|>"})
+    json["added_tokens"].push_back(
+        Json::object({{"id", json.at("added_tokens").size() == 0 ? 259 : 262},
+                      {"content", special},
+                      {"special", true}}));
+  json["model"]["vocab"] = [&] {
+    Json kept = Json::object();
+    for (const auto& [token, id] : json.at("model").at("vocab").as_object())
+      kept[token == "<|endoftext|>" ? std::string("zz") : token] = id;
+    return kept;
+  }();
+  return json;
+}
+
+TEST(BpeJson, ReadsAPublishedFileOfLlama3sKind) {
+  const auto tokenizer = parse_tokenizer(llama3_json().dump(), "llama3");
+  EXPECT_EQ(tokenizer->vocabulary_size(), 263);
+  EXPECT_EQ(tokenizer->end_of_document(), 262);
+  EXPECT_EQ(tokenizer->token_bytes(259), "<|begin_of_text|>");
+  // " ship" and "zz" as a whole, without merges; "t" stays alone in "ships", and "1234" is cut.
+  EXPECT_THAT(tokenizer->encode(" ship the zz!"), ElementsAre(260, 258, 220, 89, 89, 0));
+  EXPECT_THAT(tokenizer->encode("zz"), ElementsAre(261));
+  EXPECT_EQ(tokenizer->encode(" ships").size(), 6u);
+  EXPECT_EQ(tokenizer->encode("<|begin_of_text|>").size(), 17u) << "text stays text";
+  const auto again = parse_tokenizer(tokenizer->serialize(), "again");
+  EXPECT_TRUE(dynamic_cast<const BpeTokenizer&>(*again).model() ==
+              dynamic_cast<const BpeTokenizer&>(*tokenizer).model());
+  const Json written = Json::parse(tokenizer->serialize(), "again");
+  EXPECT_EQ(written.at("post_processor").dump(), llama3_json().at("post_processor").dump());
+  EXPECT_TRUE(written.at("model").at("ignore_merges").as_bool());
+}
+
+TEST(BpeJson, EveryUnsupportedPartOfLlama3sKindIsNamed) {
+  const auto refuse = [](auto change, std::initializer_list<std::string> parts) {
+    Json json = llama3_json();
+    change(json);
+    expect_user_error([&] { parse_tokenizer(json.dump(), "file.json"); }, parts);
+  };
+  const auto refuse_part = [&](size_t part, const char* key, const Json& value,
+                               std::initializer_list<std::string> parts) {
+    refuse(
+        [&](Json& j) {
+          Json::Array list = j.at("pre_tokenizer").at("pretokenizers").as_array();
+          list[part][key] = value;
+          j["pre_tokenizer"]["pretokenizers"] = list;
+        },
+        parts);
+  };
+  refuse_part(0, "pattern", Json::object({{"Regex", "\\p{N}"}}),
+              {"file.json", "pre_tokenizer.Split.pattern", "\\p{N}", "Llama 3"});
+  refuse_part(0, "pattern", Json::object({{"String", " "}}), {"Split.pattern"});
+  refuse_part(0, "behavior", "Removed", {"Split.behavior", "Removed"});
+  refuse_part(0, "invert", true, {"Split.invert"});
+  refuse_part(0, "type", "Digits", {"Sequence of Digits, ByteLevel"});
+  refuse_part(1, "use_regex", true, {"use_regex = true", "behind a Split"});
+  refuse_part(1, "add_prefix_space", true, {"add_prefix_space"});
+  refuse(
+      [](Json& j) {
+        j["post_processor"] = Json::object({{"type", "BertProcessing"}});
+      },
+      {"post_processor", "BertProcessing"});
+  refuse(
+      [](Json& j) {
+        j["post_processor"] =
+            Json::object({{"type", "TemplateProcessing"}, {"single", Json::array()}});
+      },
+      {"TemplateProcessing.single"});
+  refuse([](Json& j) { j["decoder"] = Json::object({{"type", "Sequence"}}); }, {"decoder"});
+}
+
 TEST(BpeJson, WritesWhatItReads) {
   const BpeModel model =
       train(testing::english(800) + testing::many_scripts() + testing::broken_utf8(), 400);
@@ -275,7 +368,6 @@ TEST(BpeJson, EveryUnsupportedPartIsNamed) {
   refuse([&](Json& j) { j["model"]["type"] = "Unigram"; }, {"model \"Unigram\"", "BPE"});
   refuse([&](Json& j) { j["model"]["dropout"] = 0.1; }, {"dropout"});
   refuse([&](Json& j) { j["model"]["byte_fallback"] = true; }, {"byte_fallback"});
-  refuse([&](Json& j) { j["model"]["ignore_merges"] = true; }, {"ignore_merges"});
   refuse([&](Json& j) { j["model"]["continuing_subword_prefix"] = "##"; },
          {"continuing_subword_prefix"});
   refuse([&](Json& j) { j["model"]["end_of_word_suffix"] = "</w>"; }, {"end_of_word_suffix"});

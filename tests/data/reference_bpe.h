@@ -14,8 +14,8 @@
 
 namespace strait::testing {
 
-inline std::vector<std::string> split(std::string_view text) {
-  const SplitPattern pattern;
+inline std::vector<std::string> split(std::string_view text, SplitKind kind = SplitKind::kGpt2) {
+  const SplitPattern pattern(kind);
   Splitter splitter(pattern, text);
   std::vector<std::string> pieces;
   for (std::string_view piece; splitter.next(piece);) pieces.emplace_back(piece);

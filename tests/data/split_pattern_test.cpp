@@ -50,6 +50,25 @@ TEST(SplitPattern, UnicodeClasses) {
               ElementsAre("a", " \u180e", "b"));  // no white space since Unicode 6.3
 }
 
+std::vector<std::string> llama3(std::string_view text) { return split(text, SplitKind::kLlama3); }
+
+// As above, from Llama 3's pattern.
+TEST(SplitPattern, Llama3) {
+  EXPECT_THAT(llama3("Hello world, it's 2024!!"),
+              ElementsAre("Hello", " world", ",", " it", "'s", " ", "202", "4", "!!"));
+  EXPECT_THAT(llama3("IT'S we'LL a'\u017f 'sx"),
+              ElementsAre("IT", "'S", " we", "'LL", " a", "'\u017f", " '", "sx"));
+  EXPECT_THAT(llama3("(foo)\tbar[ x]"), ElementsAre("(foo", ")", "\tbar", "[", " x", "]"));
+  EXPECT_THAT(llama3("a;\n\n  b  c"), ElementsAre("a", ";\n\n", " ", " b", " ", " c"));
+  EXPECT_THAT(llama3(" \n \r\n  x"), ElementsAre(" \n \r\n", " ", " x"));
+  EXPECT_THAT(llama3("a \n"), ElementsAre("a", " \n"));
+  EXPECT_THAT(llama3("a  "), ElementsAre("a", "  "));
+  EXPECT_THAT(llama3("\u00a0a\u2003\u2003 1"), ElementsAre("\u00a0a", "\u2003\u2003", " ", "1"));
+  EXPECT_THAT(llama3("\u4e2d\u6587\u3002 \u0663\u0664\u0665\u0666"),
+              ElementsAre("\u4e2d\u6587", "\u3002", " ", "\u0663\u0664\u0665", "\u0666"));
+  EXPECT_THAT(llama3("caf\xe9 noir"), ElementsAre("caf", "\xe9", " noir"));
+}
+
 TEST(SplitPattern, BytesThatAreNotUtf8StandAlone) {
   EXPECT_THAT(split("caf\xe9 noir"), ElementsAre("caf", "\xe9", " noir"));
   EXPECT_THAT(split("\xff\xfe"), ElementsAre("\xff\xfe"));
@@ -67,6 +86,16 @@ TEST(SplitPattern, PiecesJoinedAreTheTextForAnyBytes) {
   }
 }
 
+TEST(SplitPattern, LongRunsOfLlama3NeedNoStack) {
+  for (const std::string& unit : {std::string("a"), std::string(" "), std::string("\n"),
+                                  std::string("é"), std::string("。")}) {
+    std::string run;
+    for (int i = 0; i < 300000; ++i) run += unit;
+    EXPECT_THAT(llama3(run), ElementsAre(run)) << unit;
+    EXPECT_EQ(joined(llama3(run + "x " + run + "!")), run + "x " + run + "!") << unit;
+  }
+}
+
 TEST(SplitPattern, LongRunsNeedNoStack) {
   for (const std::string& unit : {std::string("a"), std::string(" "), std::string("7"),
                                   std::string("é"), std::string("\u2003"), std::string("。")}) {
@@ -77,7 +106,10 @@ TEST(SplitPattern, LongRunsNeedNoStack) {
   }
 }
 
-TEST(SplitPattern, SafeOffsetsAreBordersOfTheWholeSplit) {
+class SafeOffsets : public ::testing::TestWithParam<SplitKind> {};
+
+TEST_P(SafeOffsets, AreBordersOfTheWholeSplit) {
+  const auto split = [](std::string_view text) { return testing::split(text, GetParam()); };
   const std::string text = testing::english(100) + "a    b \n   c. (   d) " +
                            testing::broken_utf8() + testing::many_scripts();
   const auto whole = split(text);
@@ -93,6 +125,8 @@ TEST(SplitPattern, SafeOffsetsAreBordersOfTheWholeSplit) {
   }
   EXPECT_GT(safe, 100);
 }
+INSTANTIATE_TEST_SUITE_P(Kinds, SafeOffsets,
+                         ::testing::Values(SplitKind::kGpt2, SplitKind::kLlama3));
 
 }  // namespace
 }  // namespace strait
