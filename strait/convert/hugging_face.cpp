@@ -13,7 +13,7 @@
 #include "strait/base/file.h"
 #include "strait/checkpoint/hash.h"
 #include "strait/checkpoint/safetensors.h"
-#include "strait/convert/hugging_face_names.h"
+#include "strait/convert/hugging_face_family.h"
 
 namespace strait::convert {
 namespace {
@@ -31,10 +31,11 @@ constexpr const char* kIndex = "model.safetensors.index.json";
   throw UserError(fmt::format("{}: {}", path, what), place);
 }
 
-/// The tensors of a folder, by name without prefix.
+/// The tensors of a folder, by name without the family's prefix.
 class Tensors {
  public:
-  explicit Tensors(const std::string& folder) : folder_(folder) {
+  Tensors(const std::string& folder, std::string prefix)
+      : folder_(folder), prefix_(std::move(prefix)) {
     if (fs::exists(folder + "/" + kIndex)) {
       open_shards(folder + "/" + kIndex);
     } else {
@@ -63,8 +64,8 @@ class Tensors {
       refuse(folder_ + "/" + kIndex, fmt::format("\"{}\" is no file of the folder", name));
     file = std::make_unique<SafetensorsFile>(folder_ + "/" + name);
     for (const TensorInfo& tensor : file->tensors()) {
-      const std::string_view full = tensor.name, prefix = kPrefix;
-      const std::string plain(full.starts_with(prefix) ? full.substr(prefix.size()) : full);
+      const std::string_view full = tensor.name;
+      const std::string plain(full.starts_with(prefix_) ? full.substr(prefix_.size()) : full);
       if (!tensors_.emplace(plain, Found{file.get(), &tensor}).second)
         refuse(file->path(), fmt::format("holds the tensor {} a second time", tensor.name));
     }
@@ -83,7 +84,7 @@ class Tensors {
                                                found.tensor->name, kIndex));
   }
 
-  std::string folder_;
+  std::string folder_, prefix_;
   std::map<std::string, std::unique_ptr<SafetensorsFile>> files_;
   std::map<std::string, Found> tensors_;
 };
@@ -129,56 +130,85 @@ void transpose(std::span<const std::byte> from, int64_t rows, int64_t columns,
                   from.data() + static_cast<size_t>(row * columns + column) * bytes, bytes);
 }
 
-std::vector<int64_t> foreign_dims(const ParameterShape& parameter, bool transposed) {
-  if (!transposed) return parameter.dims;
-  return {parameter.dims.rbegin(), parameter.dims.rend()};
-}
-
-void import_parameter(const Tensors& tensors, const ParameterShape& parameter, int64_t unit,
-                      ModelState& state) {
-  const ForeignName foreign = foreign_name(parameter.name);
-  const Tensors::Found found = tensors.at(foreign.name);
-  const std::vector<int64_t> dims = foreign_dims(parameter, foreign.transposed);
-  if (found.tensor->dims != dims)
+void import_part(const Tensors& tensors, const ForeignPart& part, Dtype dtype,
+                 std::span<std::byte> destination) {
+  const Tensors::Found found = tensors.at(part.name);
+  if (found.tensor->dims != part.dims)
     refuse(found.file->path(),
            fmt::format("tensor {} has the shape [{}], but config.json asks for [{}]",
                        found.tensor->name, fmt::join(found.tensor->dims, ", "),
-                       fmt::join(dims, ", ")));
-  const std::vector<std::byte> values = read_as(found, state.dtype);
-  const std::span<std::byte> destination = state.parameter(checkpoint::kMaster, unit, parameter);
-  if (foreign.transposed) {
-    transpose(values, dims[0], dims[1], destination);
+                       fmt::join(part.dims, ", ")));
+  const std::vector<std::byte> values = read_as(found, dtype);
+  if (part.transposed) {
+    transpose(values, part.dims[0], part.dims[1], destination);
   } else {
     std::memcpy(destination.data(), values.data(), values.size());
   }
 }
 
+size_t part_bytes(const ForeignPart& part, Dtype dtype) {
+  int64_t elements = 1;
+  for (const int64_t dim : part.dims) elements *= dim;
+  return static_cast<size_t>(elements * dtype_bytes(dtype));
+}
+
+/// Reads every parameter of the state; returns the names of the tensors taken.
+std::set<std::string> import_parameters(const Tensors& tensors, const ForeignFamily& family,
+                                        ModelState& state) {
+  std::set<std::string> taken;
+  for (size_t unit = 0; unit < state.shape.units.size(); ++unit)
+    for (const ParameterShape& parameter : state.shape.units[unit].parameters) {
+      std::span<std::byte> rest =
+          state.parameter(checkpoint::kMaster, static_cast<int64_t>(unit), parameter);
+      for (const ForeignPart& part : family.parts(state.shape, parameter)) {
+        const size_t bytes = part_bytes(part, state.dtype);
+        import_part(tensors, part, state.dtype, rest.first(bytes));
+        rest = rest.subspan(bytes);
+        taken.insert(part.name);
+      }
+      ensure(rest.empty(), "import: the parts are not the parameter");
+    }
+  return taken;
+}
+
 /// Tensors that no parameter takes: masks, and a head that repeats the embedding.
-void check_rest(const Tensors& tensors, const ModelState& state, std::set<std::string> taken) {
+void check_rest(const Tensors& tensors, const ForeignFamily& family, Dtype dtype,
+                std::set<std::string> taken) {
   const auto head = tensors.all().find("lm_head.weight");
   if (head != tensors.all().end() && !taken.contains("lm_head.weight")) {
-    if (read_as(head->second, state.dtype) != read_as(tensors.at("wte.weight"), state.dtype))
+    if (read_as(head->second, dtype) != read_as(tensors.at(family.embedding()), dtype))
       refuse(head->second.file->path(),
-             "lm_head.weight differs from wte.weight, but config.json says that they are tied; set "
-             "tie_word_embeddings to false");
+             fmt::format("lm_head.weight differs from {}, but config.json says that they are tied; "
+                         "set tie_word_embeddings to false",
+                         family.embedding()));
     taken.insert("lm_head.weight");
   }
   for (const auto& [name, found] : tensors.all())
-    if (!taken.contains(name) && !is_mask(name))
+    if (!taken.contains(name) && !family.is_ignored(name))
       refuse(found.file->path(),
-             fmt::format("holds the tensor {}, which GPT-2 of this config.json does not have; the "
+             fmt::format("holds the tensor {}, which {} of this config.json does not have; the "
                          "nearest is {}",
-                         found.tensor->name, nearest_choice(name, taken)));
+                         found.tensor->name, family.title(), nearest_choice(name, taken)));
 }
 
-std::string run_of(const ShapeOptions& shape, Dtype dtype, const std::string& name) {
-  return fmt::format(
-      "name = {}\n[model.shape]\nlayers = {}\nheads = {}\nkv_heads = {}\nwidth = {}\n"
-      "ffn_width = {}\ncontext = {}\nbias = true\ndropout = {}\ntied_head = {}\nnorm_eps = {}\n"
-      "[train]\nprecision = \"{}\"\n",
-      Json(name).dump(), shape.layers, shape.heads, shape.kv_heads, shape.width, shape.ffn_width,
-      shape.context, Json(shape.dropout).dump(), shape.tied_head, Json(shape.norm_eps).dump(),
-      dtype == Dtype::kFloat64 ? "fp64" : "fp32");
+std::string run_of(const ModelOptions& model, Dtype dtype, const std::string& name) {
+  const ShapeOptions& shape = model.shape;
+  const auto number = [](double value) { return Json(value).dump(); };
+  std::string text = fmt::format(
+      "name = {}\n[train]\nprecision = \"{}\"\n[model]\nfamily = \"{}\"\n"
+      "[model.shape]\nlayers = {}\nheads = {}\nkv_heads = {}\nwidth = {}\nffn_width = {}\n"
+      "context = {}\nbias = {}\ndropout = {}\ntied_head = {}\nnorm_eps = {}\n",
+      Json(name).dump(), dtype == Dtype::kFloat64 ? "fp64" : "fp32", model.family, shape.layers,
+      shape.heads, shape.kv_heads, shape.width, shape.ffn_width, shape.context, shape.bias,
+      number(shape.dropout), shape.tied_head, number(shape.norm_eps));
+  const RopeOptions& rope = shape.rope;
+  if (model.family == "llama")
+    text += fmt::format(
+        "[model.rope]\ntheta = {}\nfactor = {}\nlow_frequency_factor = {}\n"
+        "high_frequency_factor = {}\noriginal_context = {}\n",
+        number(rope.theta), number(rope.factor), number(rope.low_frequency_factor),
+        number(rope.high_frequency_factor), rope.original_context);
+  return text;
 }
 
 void describe(ModelState& state) {
@@ -191,41 +221,48 @@ void describe(ModelState& state) {
   about.extra = Json::object({{"updates", 0}});
 }
 
-/// Every parameter of a GPT-2 with biases, which is what Hugging Face has, from a state that may have
-/// none. Owns what the views point to.
+/// Every parameter that Hugging Face's model has, from a state that may have fewer biases. Owns what the
+/// views point to.
 struct Export {
   std::vector<std::vector<std::byte>> memory;
   std::vector<checkpoint::TensorView> tensors;
   int64_t zero_biases = 0;
 };
 
-Export export_weights(const ModelState& state) {
+void export_parameter(std::span<const std::byte> values, const std::vector<ForeignPart>& parts,
+                      const ForeignFamily& family, Dtype dtype, Export& result) {
+  for (const ForeignPart& part : parts) {
+    auto& memory = result.memory.emplace_back(part_bytes(part, dtype));
+    if (!values.empty()) {
+      const auto rows = values.first(memory.size());
+      if (part.transposed) {
+        transpose(rows, part.dims[1], part.dims[0], memory);
+      } else {
+        memory.assign(rows.begin(), rows.end());
+      }
+      values = values.subspan(memory.size());
+    }
+    result.tensors.push_back(
+        {(part.prefixed ? family.prefix() : "") + part.name, dtype, part.dims, memory});
+  }
+}
+
+Export export_weights(const ModelState& state, const ForeignFamily& family) {
   std::map<std::string, std::pair<int64_t, const ParameterShape*>> ours;
   for (size_t unit = 0; unit < state.shape.units.size(); ++unit)
     for (const ParameterShape& parameter : state.shape.units[unit].parameters)
       ours[parameter.name] = {static_cast<int64_t>(unit), &parameter};
-  ShapeOptions options = state.shape.options;
-  options.bias = true;
-  const ModelShape wanted = gpt2_shape(options, state.shape.vocabulary);
+  const ModelShape wanted = family.exported(state.shape);
   Export result;
   for (const UnitShape& unit : wanted.units)
     for (const ParameterShape& parameter : unit.parameters) {
-      const ForeignName foreign = foreign_name(parameter.name);
-      auto& memory = result.memory.emplace_back(
-          static_cast<size_t>(parameter.elements() * dtype_bytes(state.dtype)));
+      std::span<const std::byte> values;
       if (const auto found = ours.find(parameter.name); found == ours.end()) {
         ++result.zero_biases;
       } else {
-        const auto values =
-            state.parameter(checkpoint::kMaster, found->second.first, *found->second.second);
-        if (foreign.transposed) {
-          transpose(values, parameter.dims[0], parameter.dims[1], memory);
-        } else {
-          memory.assign(values.begin(), values.end());
-        }
+        values = state.parameter(checkpoint::kMaster, found->second.first, *found->second.second);
       }
-      result.tensors.push_back({(foreign.prefixed ? kPrefix : "") + foreign.name, state.dtype,
-                                foreign_dims(parameter, foreign.transposed), memory});
+      export_parameter(values, family.parts(wanted, parameter), family, state.dtype, result);
     }
   return result;
 }
@@ -242,26 +279,23 @@ ModelState read_hugging_face(const std::string& folder) {
   const std::string config_path = folder + "/config.json";
   std::vector<std::string> notes;
   const Json config = Json::parse(read_file(config_path), config_path);
-  const ShapeOptions shape = shape_of_config(config, config_path, notes);
-  const Tensors tensors(folder);
-  const Dtype dtype =
-      tensors.at("wte.weight").tensor->dtype == Dtype::kFloat64 ? Dtype::kFloat64 : Dtype::kFloat32;
+  ModelOptions model;
+  model.family = family_of_config(config, config_path);
+  const ForeignFamily& family = foreign_family(model.family);
+  model.shape = family.shape(config, config_path, notes);
+  const Tensors tensors(folder, family.prefix());
+  const bool wide = tensors.at(family.embedding()).tensor->dtype == Dtype::kFloat64;
   const std::string name = fs::path(folder).lexically_normal().filename().string();
-  ModelState state = make_state(run_of(shape, dtype, name.empty() ? "imported" : name),
-                                read_file(folder + "/tokenizer.json"), folder);
+  ModelState state = make_state(
+      run_of(model, wide ? Dtype::kFloat64 : Dtype::kFloat32, name.empty() ? "imported" : name),
+      read_file(folder + "/tokenizer.json"), folder);
   state.notes = std::move(notes);
   if (const Json* vocabulary = config.find("vocab_size");
       vocabulary != nullptr && vocabulary->as_integer() != state.shape.vocabulary)
     refuse(config_path, fmt::format("vocab_size is {}, but tokenizer.json has {} tokens",
                                     vocabulary->as_integer(), state.shape.vocabulary));
   state.add_state(checkpoint::kMaster);
-  std::set<std::string> taken;
-  for (size_t unit = 0; unit < state.shape.units.size(); ++unit)
-    for (const ParameterShape& parameter : state.shape.units[unit].parameters) {
-      import_parameter(tensors, parameter, static_cast<int64_t>(unit), state);
-      taken.insert(foreign_name(parameter.name).name);
-    }
-  check_rest(tensors, state, std::move(taken));
+  check_rest(tensors, family, state.dtype, import_parameters(tensors, family, state));
   describe(state);
   return state;
 }
@@ -269,11 +303,12 @@ ModelState read_hugging_face(const std::string& folder) {
 std::vector<checkpoint::FileRecord> write_hugging_face(ModelState& state,
                                                        const std::string& folder) {
   const auto tokenizer = parse_tokenizer(state.tokenizer_json, "tokenizer.json");
-  const Export weights = export_weights(state);
+  const ForeignFamily& family = foreign_family(state.shape.family);
+  const Export weights = export_weights(state, family);
   if (weights.zero_biases > 0)
     state.notes.push_back(fmt::format(
-        "the model has no biases and Hugging Face's GPT-2 has: {} tensors of zeros were added",
-        weights.zero_biases));
+        "the model has no biases and Hugging Face's {} has: {} tensors of zeros were added",
+        family.title(), weights.zero_biases));
   if (tokenizer->kind() != "bpe")
     state.notes.push_back(
         fmt::format("tokenizer.json holds Strait's {} tokenizer, which no other program reads",
@@ -290,7 +325,7 @@ std::vector<checkpoint::FileRecord> write_hugging_face(ModelState& state,
     const checkpoint::WrittenFile written =
         checkpoint::write_safetensors(hidden + "/" + kWeights, weights.tensors, {{"format", "pt"}});
     files.push_back({kWeights, written.bytes, written.hash});
-    const Json config = config_json(state.shape.options, state.dtype, *tokenizer);
+    const Json config = family.config(state.shape.options, state.dtype, *tokenizer, state.notes);
     files.push_back(write_text(hidden, "config.json", config.dump(2) + "\n"));
     files.push_back(write_text(hidden, "tokenizer.json", state.tokenizer_json));
     fs::rename(hidden, path, error);

@@ -1,10 +1,10 @@
-// GPT-2 as Hugging Face's transformers keeps it: a folder with config.json, tokenizer.json and
+// GPT-2 and Llama as Hugging Face's transformers keeps them: a folder with config.json, tokenizer.json and
 // model.safetensors, or shards listed by model.safetensors.index.json.
 //
-// Linear layers are stored there as Conv1D, [in, out]; ours are [out, in]. Names with or without the
-// prefix "transformer." are read, with it are written. Our model computes GELU in its tanh form
-// (activation_function "gelu_new"), LayerNorm with epsilon 1e-5 and scores divided by sqrt(head width);
-// a config.json that asks for anything else is refused by name.
+// GPT-2's linear layers are stored there as Conv1D, [in, out]; ours are [out, in]. Llama's projections of
+// queries, keys and values are rows of one matrix here; their order within a head is the same. Names with or
+// without the prefix "transformer." or "model." are read, with it are written. A config.json that asks for what
+// our model does not compute is refused by name.
 #pragma once
 
 #include <string>

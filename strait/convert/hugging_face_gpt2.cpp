@@ -1,13 +1,13 @@
-#include "strait/convert/hugging_face_names.h"
-
+// GPT-2's names and config.json.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <utility>
 
 #include "strait/base/errors.h"
+#include "strait/convert/hugging_face_config.h"
+#include "strait/convert/hugging_face_family.h"
 
 namespace strait::convert {
 namespace {
@@ -28,54 +28,7 @@ constexpr std::array kLayers = {Layer{"attention_norm", "ln_1", false},
 // All are 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))).
 constexpr std::array kTanhGelus = {"gelu_new", "gelu_pytorch_tanh", "gelu_fast"};
 
-/// A member of config.json, whose absence means what transformers takes then.
-class Config {
- public:
-  Config(const Json& json, const std::string& path) : json_(json), path_(path) {}
-
-  [[noreturn]] void refuse(const char* key, const std::string& what) const {
-    ErrorPlace place;
-    place.file = path_;
-    place.key = key;
-    throw UserError(fmt::format("{}: {} {}", path_, key, what), place);
-  }
-  const Json* find(const char* key) const {
-    const Json* found = json_.find(key);
-    return found == nullptr || found->is_null() ? nullptr : found;
-  }
-  int64_t integer(const char* key, int64_t otherwise) const {
-    const Json* found = find(key);
-    if (found == nullptr) return otherwise;
-    if (!found->is_integer() || found->as_integer() < 1)
-      refuse(key, fmt::format("is {}, not a size", found->dump()));
-    return found->as_integer();
-  }
-  double number(const char* key, double otherwise) const {
-    const Json* found = find(key);
-    if (found == nullptr) return otherwise;
-    if (!found->is_number()) refuse(key, fmt::format("is {}, not a number", found->dump()));
-    return found->as_number();
-  }
-  bool flag(const char* key, bool otherwise) const {
-    const Json* found = find(key);
-    if (found == nullptr) return otherwise;
-    if (!found->is_bool()) refuse(key, fmt::format("is {}, not true or false", found->dump()));
-    return found->as_bool();
-  }
-  void require_flag(const char* key, bool wanted) const {
-    if (flag(key, wanted) != wanted)
-      refuse(key, fmt::format("is {}; our model computes {} only", !wanted, wanted));
-  }
-
- private:
-  const Json& json_;
-  const std::string& path_;
-};
-
-void check_functions(const Config& config) {
-  const Json* type = config.find("model_type");
-  if (type != nullptr && type->dump() != "\"gpt2\"")
-    config.refuse("model_type", fmt::format("is {}; supported: \"gpt2\"", type->dump()));
+void check_functions(const ForeignConfig& config) {
   if (const Json* activation = config.find("activation_function")) {
     const auto same = [&](const char* name) { return activation->dump() == Json(name).dump(); };
     if (std::none_of(kTanhGelus.begin(), kTanhGelus.end(), same))
@@ -89,33 +42,59 @@ void check_functions(const Config& config) {
   config.require_flag("add_cross_attention", false);
 }
 
-}  // namespace
-
-ForeignName foreign_name(const std::string& parameter) {
+/// Their name of a parameter, and whether it is a Conv1D.
+std::pair<std::string, bool> name_of(const std::string& parameter) {
   static const std::pair<const char*, const char*> kOutside[] = {
       {"embedding.token.weight", "wte.weight"},
       {"embedding.position.weight", "wpe.weight"},
+      {"head.weight", "lm_head.weight"},
       {"head.norm.weight", "ln_f.weight"},
       {"head.norm.bias", "ln_f.bias"}};
-  if (parameter == "head.weight") return {"lm_head.weight", false, false};
   for (const auto& [ours, theirs] : kOutside)
-    if (parameter == ours) return {theirs, true, false};
+    if (parameter == ours) return {theirs, false};
   const size_t dot = parameter.find('.', 7);  // behind "blocks.3"
   ensure(parameter.starts_with("blocks.") && dot != std::string::npos, "not a parameter of GPT-2");
   const std::string number = parameter.substr(7, dot - 7), rest = parameter.substr(dot + 1);
   for (const Layer& layer : kLayers)
     for (const char* kind : {"weight", "bias"})
       if (rest == fmt::format("{}.{}", layer.ours, kind))
-        return {fmt::format("h.{}.{}.{}", number, layer.theirs, kind), true,
+        return {fmt::format("h.{}.{}.{}", number, layer.theirs, kind),
                 layer.linear && *kind == 'w'};
   throw InternalError("not a parameter of GPT-2: " + parameter);
 }
 
-bool is_mask(const std::string& name) {
-  return name.starts_with("h.") && (name.ends_with(".attn.bias") || name.ends_with(".masked_bias"));
-}
+class Gpt2Family : public ForeignFamily {
+ public:
+  std::string title() const override { return "GPT-2"; }
+  std::string prefix() const override { return "transformer."; }
+  std::string embedding() const override { return "wte.weight"; }
+  bool is_ignored(const std::string& name) const override {  // the causal mask
+    return name.starts_with("h.") &&
+           (name.ends_with(".attn.bias") || name.ends_with(".masked_bias"));
+  }
 
-Json config_json(const ShapeOptions& shape, Dtype dtype, const Tokenizer& tokenizer) {
+  std::vector<ForeignPart> parts(const ModelShape&,
+                                 const ParameterShape& parameter) const override {
+    const auto [name, transposed] = name_of(parameter.name);
+    std::vector<int64_t> dims = parameter.dims;
+    if (transposed) std::reverse(dims.begin(), dims.end());
+    return {{name, dims, name != "lm_head.weight", transposed}};
+  }
+
+  ModelShape exported(const ModelShape& model) const override {
+    ShapeOptions options = model.options;
+    options.bias = true;
+    return gpt2_shape(options, model.vocabulary);
+  }
+
+  Json config(const ShapeOptions& shape, Dtype dtype, const Tokenizer& tokenizer,
+              std::vector<std::string>&) const override;
+  ShapeOptions shape(const Json& config, const std::string& path,
+                     std::vector<std::string>& notes) const override;
+};
+
+Json Gpt2Family::config(const ShapeOptions& shape, Dtype dtype, const Tokenizer& tokenizer,
+                        std::vector<std::string>&) const {
   const auto end = tokenizer.end_of_document();
   const Json end_token = end ? Json(static_cast<int64_t>(*end)) : Json();
   return Json::object({{"architectures", std::vector<std::string>{"GPT2LMHeadModel"}},
@@ -143,9 +122,9 @@ Json config_json(const ShapeOptions& shape, Dtype dtype, const Tokenizer& tokeni
                        {"torch_dtype", dtype == Dtype::kFloat64 ? "float64" : "float32"}});
 }
 
-ShapeOptions shape_of_config(const Json& json, const std::string& path,
-                             std::vector<std::string>& notes) {
-  const Config config(json, path);
+ShapeOptions Gpt2Family::shape(const Json& json, const std::string& path,
+                               std::vector<std::string>& notes) const {
+  const ForeignConfig config(json, path);
   check_functions(config);
   ShapeOptions shape;
   shape.layers = config.integer("n_layer", 12);
@@ -158,8 +137,7 @@ ShapeOptions shape_of_config(const Json& json, const std::string& path,
   shape.context = config.integer("n_positions", config.integer("n_ctx", 1024));
   shape.bias = true;
   shape.tied_head = config.flag("tie_word_embeddings", true);
-  shape.norm_eps = config.number("layer_norm_epsilon", 1e-5);
-  if (!(shape.norm_eps > 0.0)) config.refuse("layer_norm_epsilon", "is not above 0");
+  shape.norm_eps = config.positive("layer_norm_epsilon", 1e-5);
   shape.dropout = config.number("resid_pdrop", 0.1);
   const double embedding = config.number("embd_pdrop", 0.1),
                attention = config.number("attn_pdrop", 0.1);
@@ -169,6 +147,13 @@ ShapeOptions shape_of_config(const Json& json, const std::string& path,
                     "and attn_pdrop = {}: our model has one rate",
                     shape.dropout, embedding, attention));
   return shape;
+}
+
+}  // namespace
+
+const ForeignFamily& gpt2_family() {
+  static const Gpt2Family family;
+  return family;
 }
 
 }  // namespace strait::convert

@@ -336,7 +336,7 @@ TEST(Documents, TheReferenceIsGenerated) {
 }
 
 TEST(Documents, ExamplesAreValid) {
-  for (const char* name : {"shakespeare_char.toml", "minimal.toml"})
+  for (const char* name : {"shakespeare_char.toml", "minimal.toml", "llama_tiny.toml"})
     for (const int64_t ranks : {1, 2, 3, 4}) {
       const RunFile run =
           load_run(std::string(STRAIT_SOURCE_DIR "/examples/") + name, {"data.path=x.txt"});
@@ -349,6 +349,10 @@ TEST(Documents, ExamplesAreValid) {
   EXPECT_EQ(run.model.shape.width, 128);
   EXPECT_EQ(run.model.shape.context, 64);
   EXPECT_FALSE(run.model.shape.bias);
+  const RunFile llama = load_run(STRAIT_SOURCE_DIR "/examples/llama_tiny.toml");
+  EXPECT_EQ(llama.model.family, "llama");
+  EXPECT_EQ(llama.model.shape.kv_heads, 2);
+  EXPECT_FALSE(llama.model.shape.bias);
 }
 
 }  // namespace

@@ -5,7 +5,6 @@
 
 #include "strait/base/errors.h"
 #include "strait/config/print.h"
-#include "strait/convert/hugging_face_names.h"
 #include "tests/convert/stored_model.h"
 
 namespace strait {

@@ -1,5 +1,5 @@
-// The committed GPT-2 of an independent implementation (bench/peers/gpt2_hugging_face.py), copies of it to
-// damage, and the logits that our model computes from a checkpoint.
+// The committed models of independent implementations (bench/peers/gpt2_hugging_face.py and
+// llama_hugging_face.py), copies of them to damage, and the logits that our model computes from a checkpoint.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -24,6 +24,7 @@
 namespace strait::test {
 
 inline const std::string kFixture = STRAIT_SOURCE_DIR "/tests/fixtures/gpt2-hugging-face";
+inline const std::string kLlamaFixture = STRAIT_SOURCE_DIR "/tests/fixtures/llama-hugging-face";
 
 /// A safetensors file in memory, to be changed and written again.
 struct TensorFile {
@@ -59,12 +60,13 @@ struct TensorFile {
   }
 };
 
-/// A copy of the fixture in `folder`, without the expected logits.
-inline std::string copy_fixture(const std::string& folder, const std::string& name = "hf") {
+/// A copy of a fixture in `folder`, without the expected logits.
+inline std::string copy_fixture(const std::string& folder, const std::string& name = "hf",
+                                const std::string& fixture = kFixture) {
   const std::string copy = folder + "/" + name;
   std::filesystem::create_directories(copy);
   for (const char* file : {"config.json", "tokenizer.json", "model.safetensors"})
-    std::filesystem::copy_file(kFixture + "/" + file, copy + "/" + file);
+    std::filesystem::copy_file(fixture + "/" + file, copy + "/" + file);
   return copy;
 }
 

@@ -1,0 +1,69 @@
+#include "strait/convert/hugging_face_config.h"
+
+#include <fmt/format.h>
+
+#include "strait/base/errors.h"
+#include "strait/convert/hugging_face_family.h"
+
+namespace strait::convert {
+
+void ForeignConfig::refuse(const char* key, const std::string& what) const {
+  ErrorPlace place;
+  place.file = path_;
+  place.key = key;
+  throw UserError(fmt::format("{}: {} {}", path_, key, what), place);
+}
+
+const Json* ForeignConfig::find(const char* key) const {
+  const Json* found = json_.find(key);
+  return found == nullptr || found->is_null() ? nullptr : found;
+}
+
+int64_t ForeignConfig::integer(const char* key, int64_t otherwise) const {
+  const Json* found = find(key);
+  if (found == nullptr) return otherwise;
+  if (!found->is_integer() || found->as_integer() < 1)
+    refuse(key, fmt::format("is {}, not a size", found->dump()));
+  return found->as_integer();
+}
+
+double ForeignConfig::number(const char* key, double otherwise) const {
+  const Json* found = find(key);
+  if (found == nullptr) return otherwise;
+  if (!found->is_number()) refuse(key, fmt::format("is {}, not a number", found->dump()));
+  return found->as_number();
+}
+
+double ForeignConfig::positive(const char* key, double otherwise) const {
+  const double value = number(key, otherwise);
+  if (!(value > 0.0)) refuse(key, fmt::format("is {}, not above 0", value));
+  return value;
+}
+
+bool ForeignConfig::flag(const char* key, bool otherwise) const {
+  const Json* found = find(key);
+  if (found == nullptr) return otherwise;
+  if (!found->is_bool()) refuse(key, fmt::format("is {}, not true or false", found->dump()));
+  return found->as_bool();
+}
+
+void ForeignConfig::require_flag(const char* key, bool wanted) const {
+  if (flag(key, wanted) != wanted)
+    refuse(key, fmt::format("is {}; our model computes {} only", !wanted, wanted));
+}
+
+const ForeignFamily& foreign_family(const std::string& family) {
+  if (family == "gpt2") return gpt2_family();
+  ensure(family == "llama", "a family that Hugging Face's form does not know");
+  return llama_family();
+}
+
+std::string family_of_config(const Json& json, const std::string& path) {
+  const ForeignConfig config(json, path);
+  const Json* type = config.find("model_type");
+  if (type == nullptr || type->dump() == "\"gpt2\"") return "gpt2";
+  if (type->dump() == "\"llama\"") return "llama";
+  config.refuse("model_type", fmt::format("is {}; supported: \"gpt2\", \"llama\"", type->dump()));
+}
+
+}  // namespace strait::convert

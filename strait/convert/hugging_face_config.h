@@ -1,0 +1,32 @@
+// Members of a config.json, whose absence means what transformers takes then.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "strait/base/json.h"
+
+namespace strait::convert {
+
+/// Keeps references: the JSON and the path must outlive it. All members throw UserError naming path and key.
+class ForeignConfig {
+ public:
+  ForeignConfig(const Json& json, const std::string& path) : json_(json), path_(path) {}
+
+  [[noreturn]] void refuse(const char* key, const std::string& what) const;
+  /// Null for absent and null members.
+  const Json* find(const char* key) const;
+  /// At least 1.
+  int64_t integer(const char* key, int64_t otherwise) const;
+  double number(const char* key, double otherwise) const;
+  /// Above 0.
+  double positive(const char* key, double otherwise) const;
+  bool flag(const char* key, bool otherwise) const;
+  void require_flag(const char* key, bool wanted) const;
+
+ private:
+  const Json& json_;
+  const std::string& path_;
+};
+
+}  // namespace strait::convert
