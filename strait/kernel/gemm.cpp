@@ -38,6 +38,16 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace strait::kernel {
+
+NarrowProducts narrow_products() {
+#if HWY_ARCH_X86
+  static const bool paired = __builtin_cpu_supports("avx512bf16") && __builtin_cpu_is("amd");
+  return paired ? NarrowProducts::kPaired : NarrowProducts::kWidened;
+#else
+  return NarrowProducts::kWidened;
+#endif
+}
+
 namespace {
 
 HWY_EXPORT(gemm_range_f32);

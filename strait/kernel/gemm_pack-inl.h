@@ -86,6 +86,17 @@ HWY_ATTR inline int64_t pack_words(const Bfloat16* in, int64_t stride, float* ou
   return 8;
 }
 
+/// The same of bf16 in pairs: a word holds two depths.
+template <int64_t kRows, int64_t kWidth>
+HWY_ATTR inline int64_t pack_words(const Bfloat16* in, int64_t stride, uint32_t* out) {
+  const Words word;
+  hn::Vec<Words> t[4];
+  transpose_words<kRows>(reinterpret_cast<const uint8_t*>(in), 2 * stride, t);
+#pragma GCC unroll 4
+  for (int64_t w = 0; w < 4; ++w) hn::StoreU(t[w], word, out + w * kWidth);
+  return 8;
+}
+
 HWY_ATTR inline void transpose_square(const double* in, int64_t stride, double* out,
                                       int64_t out_stride) {
   const hn::FixedTag<double, 2> d;
@@ -96,18 +107,19 @@ HWY_ATTR inline void transpose_square(const double* in, int64_t stride, double* 
 
 /// As many depths as go in steps; returns how many. Each step's stores may spill into the next row, which the
 /// next step overwrites.
-template <int64_t kWidth, class T>
-HWY_ATTR inline int64_t pack_steps(const T* in, int64_t stride, int64_t depth, float* out) {
+template <int64_t kWidth, class T, class P>
+HWY_ATTR inline int64_t pack_steps(const T* in, int64_t stride, int64_t depth, P* out) {
   constexpr int64_t kLane = lanes_of(Words()), kStep = 16 / static_cast<int64_t>(sizeof(T));
+  constexpr int64_t kPairs = std::is_same_v<P, uint32_t> ? 2 : 1;  // depths in an element of out
   constexpr int64_t kRest = kWidth % kLane;  // rows behind the last whole vector
   if constexpr (kRest % 4 != 0) return 0;
   int64_t k = 0;
   for (; k + kStep <= depth; k += kStep) {
     int64_t row = 0;
     for (; row + kLane <= kWidth; row += kLane)
-      pack_words<kLane, kWidth>(in + row * stride + k, stride, out + k * kWidth + row);
+      pack_words<kLane, kWidth>(in + row * stride + k, stride, out + k / kPairs * kWidth + row);
     if constexpr (kRest != 0)
-      pack_words<kRest, kWidth>(in + row * stride + k, stride, out + k * kWidth + row);
+      pack_words<kRest, kWidth>(in + row * stride + k, stride, out + k / kPairs * kWidth + row);
   }
   return k;
 }
@@ -174,6 +186,31 @@ HWY_ATTR inline void pack_panels(const T* in, int64_t entry_stride, int64_t dept
         out[k * kWidth + entry] = panel[entry * entry_stride + k * depth_stride];
       }
       for (int64_t entry = width; entry < kWidth; ++entry) out[k * kWidth + entry] = W{0};
+    }
+  }
+}
+
+/// Panels [ceil(depth / 2)][kWidth] of pairs: the even depth below, the odd one (0 behind an odd end) above.
+template <int64_t kWidth>
+HWY_ATTR inline void pack_panels(const Bfloat16* in, int64_t entry_stride, int64_t depth_stride,
+                                 int64_t entries, int64_t depth, uint32_t* out) {
+  const int64_t pairs = (depth + 1) / 2;
+  for (int64_t begin = 0; begin < entries; begin += kWidth, out += kWidth * pairs) {
+    const Bfloat16* panel = in + begin * entry_stride;
+    const int64_t width = std::min(kWidth, entries - begin);
+    int64_t k = 0;
+#if HWY_TARGET != HWY_SCALAR
+    if (width == kWidth && depth_stride == 1 && entry_stride != 1)
+      k = pack_steps<kWidth>(panel, entry_stride, depth, out);
+#endif
+    for (; k < depth; k += 2) {
+      const Bfloat16 *even = panel + k * depth_stride, *odd = even + depth_stride;
+      uint32_t* row = out + k / 2 * kWidth;
+      for (int64_t entry = 0; entry < width; ++entry) {
+        const uint32_t above = k + 1 < depth ? odd[entry * entry_stride].bits : 0;
+        row[entry] = even[entry * entry_stride].bits | above << 16;
+      }
+      std::fill(row + width, row + kWidth, 0U);
     }
   }
 }

@@ -21,6 +21,12 @@
 #include "strait/kernel/gemm_scratch.h"
 #include "strait/kernel/vector-inl.h"
 
+// Whether this instruction set may be joined by AVX512_BF16.
+#undef STRAIT_KERNEL_PAIRED
+#if HWY_TARGET == HWY_AVX3 && HWY_ARCH_X86
+#define STRAIT_KERNEL_PAIRED
+#endif
+
 HWY_BEFORE_NAMESPACE();
 namespace strait::kernel::HWY_NAMESPACE {
 
@@ -49,13 +55,11 @@ struct TileTarget {
   const W* bias = nullptr;  // null: 0
 };
 
-/// Operands of a tile: a(row, k) = a[row * a_row + k * a_depth], b(k, column) = b[k * b_depth + column].
+/// Packed operands of a tile: a [depth][kTileRows], b [depth][kTileColumns].
 template <class W>
 struct TileOperands {
   const W* a = nullptr;
-  int64_t a_row = 1, a_depth = kTileRows;
   const W* b = nullptr;
-  int64_t b_depth = 0;
   int64_t depth = 0;
 };
 
@@ -79,16 +83,14 @@ HWY_ATTR inline void store_row(const TileTarget<W, C>& target, int64_t row,
   if (second > 0) store_part(d, high, out + kLane, second);
 }
 
-/// kRows rows of a tile; the strides of packed operands are known to the compiler.
-template <int64_t kRows, bool kPacked, class W, class C>
+/// kRows rows of a tile.
+template <int64_t kRows, class W, class C>
 HWY_ATTR HWY_NOINLINE void multiply_rows(const TileOperands<W>& in,
                                          const TileTarget<W, C>& target) {
   const hn::ScalableTag<W> d;
   using V = hn::Vec<decltype(d)>;
   constexpr int64_t kLane = kLanes<W>;
-  const int64_t a_row = kPacked ? 1 : in.a_row, a_depth = kPacked ? kTileRows : in.a_depth;
-  const int64_t b_depth = kPacked ? 2 * kLane : in.b_depth;
-  constexpr int64_t kAhead = 1024;  // bytes of B
+  constexpr int64_t kAhead = 1024 / static_cast<int64_t>(sizeof(W));  // of B
   V low[kRows], high[kRows];
 #pragma GCC unroll 16
   for (int64_t row = 0; row < kRows; ++row) {
@@ -99,20 +101,16 @@ HWY_ATTR HWY_NOINLINE void multiply_rows(const TileOperands<W>& in,
     }
   }
   const W *a = in.a, *b = in.b;
-  for (int64_t k = 0; k < in.depth; ++k) {
+  for (int64_t k = 0; k < in.depth; ++k, a += kTileRows, b += 2 * kLane) {
     const V b0 = hn::LoadU(d, b), b1 = hn::LoadU(d, b + kLane);
-    if constexpr (kPacked) {
-      __builtin_prefetch(reinterpret_cast<const char*>(b) + kAhead);
-      __builtin_prefetch(reinterpret_cast<const char*>(b + kLane) + kAhead);
-    }
+    __builtin_prefetch(b + kAhead);
+    __builtin_prefetch(b + kAhead + kLane);
 #pragma GCC unroll 16
     for (int64_t row = 0; row < kRows; ++row) {
-      const V factor = hn::Set(d, a[row * a_row]);
+      const V factor = hn::Set(d, a[row]);
       low[row] = hn::MulAdd(factor, b0, low[row]);
       high[row] = hn::MulAdd(factor, b1, high[row]);
     }
-    a += a_depth;
-    b += b_depth;
   }
 #pragma GCC unroll 16
   for (int64_t row = 0; row < kRows; ++row) {
@@ -120,20 +118,64 @@ HWY_ATTR HWY_NOINLINE void multiply_rows(const TileOperands<W>& in,
   }
 }
 
+#ifdef STRAIT_KERNEL_PAIRED
+/// kRows rows of a tile of packed pairs: every product adds two depths.
+template <int64_t kRows, class C>
+__attribute__((target("avx512bf16"))) HWY_NOINLINE void multiply_pairs(
+    const TileOperands<float>& in, const TileTarget<float, C>& target) {
+  __m512 low[kRows], high[kRows];
+#pragma GCC unroll 16
+  for (int64_t row = 0; row < kRows; ++row) low[row] = high[row] = _mm512_setzero_ps();
+  const float *a = in.a, *b = in.b;
+  for (int64_t k = 0; k < in.depth; ++k, a += kTileRows, b += 32) {
+    const auto b0 = (__m512bh)_mm512_loadu_ps(b), b1 = (__m512bh)_mm512_loadu_ps(b + 16);
+    _mm_prefetch(b + 256, _MM_HINT_T0);
+    _mm_prefetch(b + 272, _MM_HINT_T0);
+#pragma GCC unroll 16
+    for (int64_t row = 0; row < kRows; ++row) {
+      const auto factor = (__m512bh)_mm512_set1_ps(a[row]);
+      low[row] = _mm512_dpbf16_ps(low[row], factor, b0);
+      high[row] = _mm512_dpbf16_ps(high[row], factor, b1);
+    }
+  }
+  HWY_ALIGN float sums[kRows][32];
+#pragma GCC unroll 16
+  for (int64_t row = 0; row < kRows; ++row) {
+    _mm512_store_ps(sums[row], low[row]);
+    _mm512_store_ps(sums[row] + 16, high[row]);
+  }
+  const hn::ScalableTag<float> d;
+  for (int64_t row = 0; row < std::min(kRows, target.rows); ++row)
+    store_row(target, row, hn::Load(d, sums[row]), hn::Load(d, sums[row] + 16));
+}
+#endif
+
+/// kRows rows of packed operands: wide numbers, or pairs.
+template <int64_t kRows, bool kPairs, class W, class C>
+HWY_ATTR inline void multiply_packed(const TileOperands<W>& in, const TileTarget<W, C>& target) {
+#ifdef STRAIT_KERNEL_PAIRED
+  if constexpr (kPairs) {
+    multiply_pairs<kRows>(in, target);
+    return;
+  }
+#endif
+  multiply_rows<kRows>(in, target);
+}
+
 /// The tile of `target.rows` rows with no more work than the next multiple of a third of a tile.
-template <bool kPacked, class W, class C>
+template <bool kPairs, class W, class C>
 HWY_ATTR inline void multiply_tile(const TileOperands<W>& in, const TileTarget<W, C>& target) {
   constexpr int64_t kThird = kTileRows / 3;
   if (target.rows > 2 * kThird) {
-    multiply_rows<kTileRows, kPacked>(in, target);
+    multiply_packed<kTileRows, kPairs>(in, target);
   } else if (target.rows > kThird) {
-    multiply_rows<2 * kThird, kPacked>(in, target);
+    multiply_packed<2 * kThird, kPairs>(in, target);
   } else {
-    multiply_rows<kThird, kPacked>(in, target);
+    multiply_packed<kThird, kPairs>(in, target);
   }
 }
 
-constexpr int64_t kDepthBlock = 384;
+constexpr int64_t kDepthBlock = 384;  // in elements of packed panels: pairs hold two depths
 template <class W>
 constexpr int64_t kColumnBlock = 3072 / static_cast<int64_t>(sizeof(W));  // 1.2 MB of B
 /// Sums of a narrow result whose products take several blocks of depth: 1 MB.
@@ -164,42 +206,49 @@ HWY_ATTR inline Panels<W> thread_panels(bool sums) {
   return {memory, b, bias, bias + aligned(kBias)};
 }
 
+/// What packed panels hold: wide numbers, or pairs of bf16.
+template <bool kPairs, class W>
+using Packed = std::conditional_t<kPairs, uint32_t, W>;
+template <bool kPairs>
+constexpr int64_t kDepths = kPairs ? 2 : 1;
+
 /// rows x columns of the result, one block of depth: B is packed, A is packed panel by panel.
-template <class T, class C, class W = Wide<T>>
+template <bool kPairs, class T, class C, class W = Wide<T>>
 HWY_ATTR void multiply_block(const MatrixView<T>& a, const Panels<W>& panels, int64_t depth,
                              const TileTarget<W, C>& whole) {
   TileOperands<W> in;
   in.a = panels.a;
-  in.depth = depth;
+  in.depth = (depth + kDepths<kPairs> - 1) / kDepths<kPairs>;
   for (int64_t row = 0; row < whole.rows; row += kTileRows) {
     TileTarget<W, C> tile = whole;
     tile.rows = std::min(kTileRows, whole.rows - row);
     pack_panels<kTileRows>(a.data + row * a.row_stride, a.row_stride, a.column_stride, tile.rows,
-                           depth, panels.a);
+                           depth, reinterpret_cast<Packed<kPairs, W>*>(panels.a));
     for (int64_t column = 0; column < whole.columns; column += kTileColumns<W>) {
       tile.columns = std::min(kTileColumns<W>, whole.columns - column);
       tile.c = whole.c + row * whole.c_stride + column;
       tile.base = whole.base ? whole.base + row * whole.base_stride + column : nullptr;
       tile.bias = whole.bias ? whole.bias + column : nullptr;
-      in.b = panels.b + column * depth;
-      multiply_tile<true>(in, tile);
+      in.b = panels.b + column * in.depth;
+      multiply_tile<kPairs>(in, tile);
     }
   }
 }
 
 /// whole.rows x whole.columns of the result over the full depth. `b` begins at the first column, `a` at the
 /// first row.
-template <class T, class C, class W = Wide<T>>
+template <bool kPairs, class T, class C, class W = Wide<T>>
 HWY_ATTR void multiply_columns(const MatrixView<T>& a, const MatrixView<T>& b, int64_t total_depth,
                                const Panels<W>& panels, const TileTarget<W, C>& whole) {
-  const int64_t depth_block = balanced(total_depth, kDepthBlock, 1);
+  const int64_t depth_block = balanced(total_depth, kDepths<kPairs> * kDepthBlock, kDepths<kPairs>);
   TileTarget<W, C> target = whole;
   for (int64_t k = 0; k < total_depth; k += depth_block) {
     const int64_t depth = std::min(depth_block, total_depth - k);
     pack_panels<kTileColumns<W>>(b.data + k * b.row_stride, b.column_stride, b.row_stride,
-                                 whole.columns, depth, panels.b);
+                                 whole.columns, depth,
+                                 reinterpret_cast<Packed<kPairs, W>*>(panels.b));
     const MatrixView<T> part{a.data + k * a.column_stride, a.row_stride, a.column_stride};
-    multiply_block<T, C>(part, panels, depth, target);
+    multiply_block<kPairs, T, C>(part, panels, depth, target);
     target.base = whole.c;
     target.base_stride = whole.c_stride;
     target.bias = nullptr;
@@ -207,7 +256,7 @@ HWY_ATTR void multiply_columns(const MatrixView<T>& a, const MatrixView<T>& b, i
 }
 
 /// A narrow result: summed up wide, block of rows by block of rows, then rounded.
-template <class T, class C, class W = Wide<T>>
+template <bool kPairs, class T, class C, class W = Wide<T>>
 HWY_ATTR void multiply_narrow(const MatrixView<T>& a, const MatrixView<T>& b, int64_t depth,
                               const Panels<W>& panels, const TileTarget<W, C>& whole) {
   const hn::ScalableTag<W> d;
@@ -219,8 +268,8 @@ HWY_ATTR void multiply_narrow(const MatrixView<T>& a, const MatrixView<T>& b, in
     part.rows = std::min(row_block, whole.rows - row);
     part.columns = whole.columns;
     part.bias = whole.bias;
-    multiply_columns<T, W>({a.data + row * a.row_stride, a.row_stride, a.column_stride}, b, depth,
-                           panels, part);
+    multiply_columns<kPairs, T, W>({a.data + row * a.row_stride, a.row_stride, a.column_stride}, b,
+                                   depth, panels, part);
     for (int64_t r = 0; r < part.rows; ++r) {
       const W* sums = panels.sums + r * part.c_stride;
       const C* base = whole.base ? whole.base + (row + r) * whole.base_stride : nullptr;
@@ -236,26 +285,24 @@ HWY_ATTR void multiply_narrow(const MatrixView<T>& a, const MatrixView<T>& b, in
 }
 
 /// Columns that are done at a time: a narrow result's sums must fit.
-template <class T, class C>
-HWY_ATTR inline int64_t column_limit(int64_t rows, int64_t depth) {
-  using W = Wide<T>;
-  if (std::is_same_v<C, W> || depth <= kDepthBlock) return kColumnBlock<W>;
+template <class W>
+HWY_ATTR inline int64_t column_limit(int64_t rows, bool sums) {
+  if (!sums) return kColumnBlock<W>;
   const int64_t row_block = balanced(rows, kSumRows, kTileRows);
   const int64_t fit = kNarrowSums / row_block / kTileColumns<W> * kTileColumns<W>;
   return std::min(kColumnBlock<W>, fit);
 }
 
 /// The part [row_begin, row_end) x [column_begin, column_end) of c.
-template <class T, class C>
-HWY_ATTR void gemm_range(const GemmCall<T, C>& call, int64_t row_begin, int64_t row_end,
-                         int64_t column_begin, int64_t column_end) {
+template <bool kPairs, class T, class C>
+HWY_ATTR void gemm_part(const GemmCall<T, C>& call, int64_t row_begin, int64_t row_end,
+                        int64_t column_begin, int64_t column_end) {
   using W = Wide<T>;
   constexpr bool kNarrow = !std::is_same_v<C, W>;
-  const bool sums = kNarrow && call.depth > kDepthBlock;
+  const bool sums = kNarrow && call.depth > kDepths<kPairs> * kDepthBlock;
   const Panels<W> panels = thread_panels<W>(kNarrow);
   const int64_t rows = row_end - row_begin, all_columns = column_end - column_begin;
-  const int64_t column_block =
-      balanced(all_columns, column_limit<T, C>(rows, call.depth), kTileColumns<W>);
+  const int64_t column_block = balanced(all_columns, column_limit<W>(rows, sums), kTileColumns<W>);
   const MatrixView<T> a{call.a.data + row_begin * call.a.row_stride, call.a.row_stride,
                         call.a.column_stride};
   const C* base = call.accumulate ? call.c : call.base;
@@ -275,11 +322,27 @@ HWY_ATTR void gemm_range(const GemmCall<T, C>& call, int64_t row_begin, int64_t 
     const MatrixView<T> b{call.b.data + column * call.b.column_stride, call.b.row_stride,
                           call.b.column_stride};
     if (sums) {
-      multiply_narrow<T, C>(a, b, call.depth, panels, target);
+      multiply_narrow<kPairs, T, C>(a, b, call.depth, panels, target);
     } else {
-      multiply_columns<T, C>(a, b, call.depth, panels, target);
+      multiply_columns<kPairs, T, C>(a, b, call.depth, panels, target);
     }
   }
+}
+
+template <class T, class C>
+HWY_ATTR void gemm_range(const GemmCall<T, C>& call, int64_t row_begin, int64_t row_end,
+                         int64_t column_begin, int64_t column_end) {
+#ifdef STRAIT_KERNEL_PAIRED
+  if constexpr (std::is_same_v<T, Bfloat16>) {
+    const bool automatic = call.products == NarrowProducts::kAutomatic;
+    const NarrowProducts products = automatic ? narrow_products() : call.products;
+    if (products == NarrowProducts::kPaired && __builtin_cpu_supports("avx512bf16")) {
+      gemm_part<true>(call, row_begin, row_end, column_begin, column_end);
+      return;
+    }
+  }
+#endif
+  gemm_part<false>(call, row_begin, row_end, column_begin, column_end);
 }
 
 }  // namespace strait::kernel::HWY_NAMESPACE

@@ -172,8 +172,17 @@ struct NarrowGemmCase {
   bool a_transposed, b_transposed, accumulate, bias;
 };
 
+/// Runs `body` with both ways of multiplying.
+template <class Body>
+void with_all_products(const Body& body) {
+  for (const NarrowProducts products : {NarrowProducts::kWidened, NarrowProducts::kPaired}) {
+    SCOPED_TRACE(products == NarrowProducts::kPaired ? "paired" : "widened");
+    body(products);
+  }
+}
+
 template <class C>
-void check_narrow_gemm(const NarrowGemmCase& c, int threads) {
+void check_narrow_gemm(const NarrowGemmCase& c, int threads, NarrowProducts products) {
   const int64_t a_stride = (c.a_transposed ? c.rows : c.depth) + 3;
   const int64_t b_stride = (c.b_transposed ? c.depth : c.columns) + 5, c_stride = c.columns + 2;
   const auto a = random_narrow(a_stride * (c.a_transposed ? c.depth : c.rows), 1);
@@ -190,7 +199,10 @@ void check_narrow_gemm(const NarrowGemmCase& c, int threads) {
                      result.data(),
                      c_stride,
                      c.accumulate,
-                     c.bias ? bias.data() : nullptr},
+                     c.bias ? bias.data() : nullptr,
+                     nullptr,
+                     0,
+                     products},
                     threads);
   // fp32 sums of depth + 1 terms, subnormal products perhaps flushed; one rounding to C.
   const double unit = sizeof(C) == 2 ? 0x1p-8 : 0x1p-24;
@@ -220,49 +232,57 @@ void check_narrow_gemm(const NarrowGemmCase& c, int threads) {
 
 TEST(Bfloat16Kernels, GemmEqualsTheTripleLoop) {
   on_every_target([] {
-    for (const int64_t rows : {1, 2, 12, 13, 150}) {
-      for (const int64_t columns : {1, 31, 33, 70}) {
-        for (const int64_t depth : {1, 4, 19, 260}) {
-          const int64_t mix = rows + columns + depth;
-          const NarrowGemmCase c{rows,         columns,     depth,       mix % 2 == 0,
-                                 mix % 3 == 0, mix % 5 < 2, mix % 5 == 4};
-          check_narrow_gemm<float>(c, 1 + static_cast<int>(mix % 3));
-          check_narrow_gemm<Bfloat16>(c, 1 + static_cast<int>(mix % 3));
+    with_all_products([](NarrowProducts products) {
+      for (const int64_t rows : {1, 2, 12, 13, 150}) {
+        for (const int64_t columns : {1, 31, 33, 70}) {
+          for (const int64_t depth : {1, 4, 19, 260}) {
+            const int64_t mix = rows + columns + depth;
+            const NarrowGemmCase c{rows,         columns,     depth,       mix % 2 == 0,
+                                   mix % 3 == 0, mix % 5 < 2, mix % 5 == 4};
+            check_narrow_gemm<float>(c, 1 + static_cast<int>(mix % 3), products);
+            check_narrow_gemm<Bfloat16>(c, 1 + static_cast<int>(mix % 3), products);
+          }
         }
       }
-    }
-    for (const bool a : {false, true}) {
-      for (const bool b : {false, true}) {
-        check_narrow_gemm<float>({40, 600, 30, a, b, false, true}, 2);
-        check_narrow_gemm<Bfloat16>({40, 600, 30, a, b, false, true}, 2);
+      for (const bool a : {false, true}) {
+        for (const bool b : {false, true}) {
+          check_narrow_gemm<float>({40, 600, 30, a, b, false, true}, 2, products);
+          check_narrow_gemm<Bfloat16>({40, 600, 30, a, b, false, true}, 2, products);
+        }
       }
-    }
+    });
   });
 }
 
 /// Several blocks of depth: the sums between them are not narrow.
 TEST(Bfloat16Kernels, LargeGemmEqualsTheTripleLoop) {
-  for (const bool a : {false, true}) {
-    for (const bool b : {false, true}) {
-      check_narrow_gemm<float>({29, 805, 801, a, b, a != b, a == b}, 2);
-      check_narrow_gemm<Bfloat16>({29, 805, 801, a, b, a != b, a == b}, 2);
-      check_narrow_gemm<Bfloat16>({1100, 34, 400, a, b, a == b, true}, 1);
+  with_all_products([](NarrowProducts products) {
+    for (const bool a : {false, true}) {
+      for (const bool b : {false, true}) {
+        check_narrow_gemm<float>({29, 805, 801, a, b, a != b, a == b}, 2, products);
+        check_narrow_gemm<Bfloat16>({29, 805, 801, a, b, a != b, a == b}, 2, products);
+        check_narrow_gemm<Bfloat16>({1100, 34, 400, a, b, a == b, true}, 1, products);
+      }
     }
-  }
+  });
 }
 
 TEST(Bfloat16Kernels, GemmDoesNotDependOnThreads) {
   const int64_t rows = 147, columns = 203, depth = 901;
   const auto a = random_narrow(rows * depth, 1), b = random_narrow(columns * depth, 2);
-  std::vector<Bfloat16> one(rows * columns), many(rows * columns);
-  for (const int threads : {2, 3, 4}) {
-    gemm<Bfloat16>(
-        {rows, columns, depth, {a.data(), depth, 1}, {b.data(), 1, depth}, one.data(), columns}, 1);
-    gemm<Bfloat16>(
-        {rows, columns, depth, {a.data(), depth, 1}, {b.data(), 1, depth}, many.data(), columns},
-        threads);
-    EXPECT_EQ(bits_of(one), bits_of(many)) << threads;
-  }
+  with_all_products([&](NarrowProducts products) {
+    std::vector<Bfloat16> one(rows * columns), many(rows * columns);
+    GemmCall<Bfloat16> call{rows, columns, depth, {a.data(), depth, 1}, {b.data(), 1, depth}};
+    call.c_stride = columns;
+    call.products = products;
+    call.c = one.data();
+    gemm(call, 1);
+    call.c = many.data();
+    for (const int threads : {2, 3, 4}) {
+      gemm(call, threads);
+      EXPECT_EQ(bits_of(one), bits_of(many)) << threads;
+    }
+  });
 }
 
 /// Against fp32 attention on the same numbers. Probabilities and score gradients are rounded once (2^-8 each),
