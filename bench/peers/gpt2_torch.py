@@ -18,7 +18,7 @@ def parse_arguments():
     for name, default in (("layers", 12), ("heads", 12), ("width", 768), ("vocabulary", 50257),
                           ("positions", 1024), ("batch", 4), ("context", 64), ("threads", 2)):
         parser.add_argument("--" + name, type=int, default=default)
-    parser.add_argument("--precision", choices=["fp32", "fp64"], default="fp32")
+    parser.add_argument("--precision", choices=["fp32", "fp64", "bf16"], default="fp32", help="bf16: autocast")
     parser.add_argument("--clip-norm", type=float, default=0.0, help="0 = off")
     parser.add_argument("--no-bias", action="store_true")
     return parser.parse_args()
@@ -116,7 +116,8 @@ def main():
     for _ in sys.stdin:
         start = time.perf_counter()
         optimizer.zero_grad(set_to_none=True)
-        loss = model(inputs, targets)
+        with torch.autocast("cpu", torch.bfloat16, enabled=arguments.precision == "bf16"):
+            loss = model(inputs, targets)
         loss.backward()
         if arguments.clip_norm > 0.0:
             torch.nn.utils.clip_grad_norm_(model.parameters(), arguments.clip_norm)

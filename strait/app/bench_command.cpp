@@ -21,6 +21,7 @@ namespace strait::app {
 namespace {
 
 constexpr int64_t kGpt2Vocabulary = 50257;
+constexpr int64_t kCharVocabulary = 65;  // of tiny Shakespeare, as nanoGPT trains on it
 constexpr double kTwinTolerance = 1e-4;  // relative difference of fp32 and fp64 loss
 
 Dtype dtype_of(const std::string& name, std::initializer_list<Dtype> choices) {
@@ -115,8 +116,10 @@ measure::BenchRow step_row(const cli::Command& command) {
   step.context = cli::case_number(command, "context", step.context);
   step.precision = cli::case_text(command, "precision", step.precision);
   step.threads = cli::case_number(command, "threads", measure::available_cores());
-  train::SoloStep solo(step_run(step), kGpt2Vocabulary);
-  const measure::StepSubject subject{[&] { return verify_step(solo, step, kGpt2Vocabulary); },
+  step.vocabulary = cli::case_number(command, "vocabulary",
+                                     step.model == "nano-char" ? kCharVocabulary : kGpt2Vocabulary);
+  train::SoloStep solo(step_run(step), step.vocabulary);
+  const measure::StepSubject subject{[&] { return verify_step(solo, step, step.vocabulary); },
                                      [&] { return solo.step().seconds; }};
   measure::TorchPeerOptions peer;
   peer.script = peer_script();

@@ -103,10 +103,9 @@ BenchRow bench_gemm(const GemmShape& shape, Dtype dtype, int64_t threads,
   const GemmShape large{.m = kLargeGemm, .n = kLargeGemm, .k = kLargeGemm};
   std::vector<std::unique_ptr<Gemm>> ceilings, others;
   ceilings.push_back(std::make_unique<Gemm>(large, dtype));
-  if (engine_of(dtype) == GemmEngine::kStrait) {
-    ceilings.push_back(std::make_unique<Gemm>(large, dtype, GemmEngine::kBlas));
-    others.push_back(std::make_unique<Gemm>(shape, dtype, GemmEngine::kBlas));
-  }
+  const GemmEngine other = other_engine(dtype);
+  ceilings.push_back(std::make_unique<Gemm>(large, dtype, other));
+  others.push_back(std::make_unique<Gemm>(shape, dtype, other));
   BenchWork work;
   work.bench_case = Json::object({{"m", shape.m},
                                   {"n", shape.n},
@@ -130,9 +129,10 @@ BenchRow bench_gemm(const GemmShape& shape, Dtype dtype, int64_t threads,
                          },
                          ""};
   work.bound_factor = shape.flops() / large.flops();
-  for (const auto& other : others) {
-    work.peers.push_back(
-        {"blas", device::blas_report().configuration, timed([&other] { other->run(); }), ""});
+  for (const auto& peer : others) {
+    const bool blas = other_engine(dtype) == GemmEngine::kBlas;
+    work.peers.push_back({blas ? "blas" : "torch", blas ? device::blas_report().configuration : "",
+                          timed([&peer] { peer->run(); }), ""});
   }
   return bench_row(work, options);
 }

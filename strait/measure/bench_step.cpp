@@ -105,6 +105,7 @@ BenchRow bench_step(const StepCase& step, const ModelShape& model, const StepSub
   work.bench_case = Json::object({{"model", step.model},
                                   {"micro_batch_size", step.micro_batch_size},
                                   {"context", step.context},
+                                  {"vocabulary", step.vocabulary},
                                   {"precision", step.precision},
                                   {"threads", step.threads}});
   work.verify = subject.verify;
@@ -130,7 +131,8 @@ BenchRow bench_step(const StepCase& step, const ModelShape& model, const StepSub
 
 Contender torch_step_peer(const StepCase& step, const ModelShape& model,
                           const TorchPeerOptions& options) {
-  Contender peer{"pytorch-eager", "", nullptr, outside_of_torch_peer(model)};
+  Contender peer{step.precision == "bf16" ? "pytorch-autocast" : "pytorch-eager", "", nullptr,
+                 outside_of_torch_peer(model)};
   if (!peer.missing.empty()) return peer;
   try {
     const auto process = std::make_shared<PeerProcess>(torch_arguments(step, model, options));

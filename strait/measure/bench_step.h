@@ -15,8 +15,9 @@ struct StepCase {
   std::string model = "gpt2-124m";
   int64_t micro_batch_size = 4;
   int64_t context = 64;
-  std::string precision = "fp32";  // fp32 | fp64
+  std::string precision = "fp32";  // fp32 | fp64 | bf16
   int64_t threads = 1;
+  int64_t vocabulary = 50257;
 };
 
 /// What the trainer lends to the benchmark.
@@ -44,8 +45,8 @@ struct TorchPeerOptions {
   double deadline_seconds = 300.0;          // for the start and for every step
 };
 
-/// The step in eager PyTorch as a contender: a child process that waits between runs. When it
-/// cannot be had, `missing` says why and nothing is thrown. The child ends with the last copy of
+/// The step in eager PyTorch as a contender: a child process that waits between runs; bf16 is autocast
+/// there, with fp32 weights. When it cannot be had, `missing` says why and nothing is thrown. The child ends with the last copy of
 /// the contender.
 Contender torch_step_peer(const StepCase& step, const ModelShape& model,
                           const TorchPeerOptions& options);

@@ -1,6 +1,5 @@
 #include "strait/measure/gemm.h"
 
-#include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
@@ -62,8 +61,8 @@ double GemmShape::flops() const {
   return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
 }
 
-GemmEngine engine_of(Dtype dtype) {
-  return dtype == Dtype::kBfloat16 ? GemmEngine::kTorch : GemmEngine::kStrait;
+GemmEngine other_engine(Dtype dtype) {
+  return dtype == Dtype::kBfloat16 ? GemmEngine::kTorch : GemmEngine::kBlas;
 }
 
 Gemm::Gemm(const GemmShape& shape, Dtype dtype, GemmEngine engine)
@@ -73,7 +72,7 @@ Gemm::Gemm(const GemmShape& shape, Dtype dtype, GemmEngine engine)
                                 shape.n, shape.k));
   }
   const at::ScalarType type = scalar_type(dtype);
-  if ((engine == GemmEngine::kTorch) != (dtype == Dtype::kBfloat16)) {
+  if (engine != GemmEngine::kStrait && engine != other_engine(dtype)) {
     throw UserError(fmt::format("gemm: this engine does not multiply {}; nearest valid choice: {}",
                                 dtype_name(dtype), dtype == Dtype::kBfloat16 ? "fp32" : "bf16"));
   }
@@ -91,7 +90,7 @@ template <class T>
 void Gemm::run_strait() {
   const auto view = [](const at::Tensor& tensor, bool transpose) {
     const int64_t width = tensor.size(1);
-    return kernel::MatrixView<T>{tensor.data_ptr<T>(), transpose ? 1 : width,
+    return kernel::MatrixView<T>{static_cast<const T*>(tensor.data_ptr()), transpose ? 1 : width,
                                  transpose ? width : 1};
   };
   kernel::GemmCall<T> call;
@@ -100,7 +99,7 @@ void Gemm::run_strait() {
   call.depth = shape_.k;
   call.a = view(operands_->a, shape_.transpose_a);
   call.b = view(operands_->b, shape_.transpose_b);
-  call.c = operands_->c.data_ptr<T>();
+  call.c = static_cast<T*>(operands_->c.data_ptr());
   call.c_stride = shape_.n;
   kernel::gemm<T>(call, omp_get_max_threads());
 }
@@ -127,6 +126,8 @@ void Gemm::run() {
     run_blas();
   } else if (dtype_ == Dtype::kFloat32) {
     run_strait<float>();
+  } else if (dtype_ == Dtype::kBfloat16) {
+    run_strait<Bfloat16>();
   } else {
     run_strait<double>();
   }
@@ -140,9 +141,10 @@ std::string Gemm::check() const {
   const at::Tensor b = in_double(operands_->b, !shape_.transpose_b);  // columns of B contiguous
   const at::Tensor c = in_double(operands_->c, false);
   const int64_t last = shape_.m * shape_.n - 1;
-  // oneDNN adds bf16 products up in fp32 and rounds once; LibTorch's own loop, for at most 16^3
+  // We and oneDNN add bf16 products up in fp32 and round once; LibTorch's own loop, for at most 16^3
   // multiply-adds, rounds every sum to bf16.
-  const bool sums_in_fp32 = dtype_ == Dtype::kBfloat16 && shape_.m * shape_.n * shape_.k > 4096;
+  const bool sums_in_fp32 = dtype_ == Dtype::kBfloat16 && (engine_ == GemmEngine::kStrait ||
+                                                           shape_.m * shape_.n * shape_.k > 4096);
   const double unit = unit_roundoff(sums_in_fp32 ? Dtype::kFloat32 : dtype_);
   for (int64_t sample = 0; sample < 64; ++sample) {
     const int64_t place =
@@ -166,15 +168,6 @@ std::string Gemm::check() const {
     }
   }
   return "";
-}
-
-bool has_bf16_gemm() {
-#if defined(__x86_64__) && defined(__GNUC__)
-  return at::globalContext().userEnabledMkldnn() && at::hasMKLDNN() &&
-         __builtin_cpu_supports("avx512bf16");
-#else
-  return false;
-#endif
 }
 
 }  // namespace strait::measure

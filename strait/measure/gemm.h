@@ -19,12 +19,12 @@ struct GemmShape {
 
 /// Who multiplies.
 enum class GemmEngine : uint8_t {
-  kStrait,  // strait/kernel/gemm.h, which the model runs on: fp32, fp64
+  kStrait,  // strait/kernel/gemm.h, which the model runs on: fp32, fp64, bf16
   kBlas,    // the BLAS that LibTorch is linked with: fp32, fp64
   kTorch,   // LibTorch, which calls oneDNN: bf16
 };
-/// kTorch for bf16, else kStrait.
-GemmEngine engine_of(Dtype dtype);
+/// The one that others are compared with: kTorch for bf16, else kBlas.
+GemmEngine other_engine(Dtype dtype);
 
 /// One product with its own operands of reproducible values in (-1, 1). Uses the OpenMP limit of the
 /// calling thread. Not thread-safe; one per rank.
@@ -33,7 +33,7 @@ class Gemm {
   /// Allocates and fills (m k + k n + m n) elements. UserError for a size below 1 or a dtype that
   /// the engine cannot multiply.
   Gemm(const GemmShape& shape, Dtype dtype, GemmEngine engine);
-  Gemm(const GemmShape& shape, Dtype dtype) : Gemm(shape, dtype, engine_of(dtype)) {}
+  Gemm(const GemmShape& shape, Dtype dtype) : Gemm(shape, dtype, GemmEngine::kStrait) {}
   ~Gemm();
   Gemm(const Gemm&) = delete;
   Gemm& operator=(const Gemm&) = delete;
@@ -57,9 +57,5 @@ class Gemm {
   GemmEngine engine_;
   std::unique_ptr<Operands> operands_;
 };
-
-/// False where bf16 products would not run on hardware made for them (they would be slower than
-/// fp32).
-bool has_bf16_gemm();
 
 }  // namespace strait::measure

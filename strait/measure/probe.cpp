@@ -95,7 +95,7 @@ ProbeResult probe(const ProbeOptions& options) {
   RankTeam team(result.ranks, result.threads_per_rank);
   result.fp32_flops_per_second = gemm_rate(team, options, Dtype::kFloat32);
   result.fp64_flops_per_second = gemm_rate(team, options, Dtype::kFloat64);
-  if (has_bf16_gemm()) result.bf16_flops_per_second = gemm_rate(team, options, Dtype::kBfloat16);
+  result.bf16_flops_per_second = gemm_rate(team, options, Dtype::kBfloat16);
   const CopyRates rates = measure_copy(team, options.copy_bytes, options.runs);
   const double ranks = static_cast<double>(result.ranks);
   result.memcpy_bytes_per_second = rates.memcpy_bytes_per_second / ranks;

@@ -10,6 +10,7 @@
 #include "hwy/foreach_target.h"  // must come before highway.h
 #include "hwy/highway.h"
 #include "strait/base/errors.h"
+#include "strait/kernel/vector-inl.h"
 #include "strait/optim/split.h"
 
 #ifndef STRAIT_OPTIM_ADAMW_TYPES
@@ -29,6 +30,10 @@ struct AdamWPointers {
   const T* gradients;
   T* first;
   T* second;
+  Bfloat16* rounded;  // or null
+  AdamWPointers at(size_t i) const {
+    return {weights + i, gradients + i, first + i, second + i, rounded ? rounded + i : nullptr};
+  }
 };
 
 }  // namespace strait::optim
@@ -54,7 +59,12 @@ HWY_INLINE void update_vector(D d, const AdamWPointers<T>& p, const AdamWCoeffic
   const auto direction = hn::Div(first, denominator);
   hn::StoreU(first, d, p.first);
   hn::StoreU(second, d, p.second);
-  hn::StoreU(hn::NegMulAdd(hn::Set(d, c.step_size), direction, decayed), d, p.weights);
+  const auto updated = hn::NegMulAdd(hn::Set(d, c.step_size), direction, decayed);
+  hn::StoreU(updated, d, p.weights);
+  if constexpr (sizeof(T) == 4) {
+    if (p.rounded)
+      kernel::HWY_NAMESPACE::store_narrow(d, updated, reinterpret_cast<uint16_t*>(p.rounded));
+  }
 }
 
 /// The last elements, fewer than a vector: through buffers of a whole one.
@@ -68,10 +78,12 @@ HWY_NOINLINE void update_tail(D d, const AdamWPointers<T>& p, const AdamWCoeffic
   std::memcpy(gradients, p.gradients, count * sizeof(T));
   std::memcpy(first, p.first, count * sizeof(T));
   std::memcpy(second, p.second, count * sizeof(T));
-  update_vector(d, AdamWPointers<T>{weights, gradients, first, second}, c);
+  Bfloat16 rounded[HWY_MAX_BYTES / sizeof(T)];
+  update_vector(d, AdamWPointers<T>{weights, gradients, first, second, rounded}, c);
   std::memcpy(p.weights, weights, count * sizeof(T));
   std::memcpy(p.first, first, count * sizeof(T));
   std::memcpy(p.second, second, count * sizeof(T));
+  if (p.rounded) std::memcpy(p.rounded, rounded, count * sizeof(Bfloat16));
 }
 
 template <class T>
@@ -81,12 +93,10 @@ HWY_INLINE void update_range(const AdamWPointers<T>& p, const AdamWCoefficients<
   const size_t lanes = hn::Lanes(d);
   size_t i = 0;
   for (; i + lanes <= count; i += lanes) {
-    update_vector(d, AdamWPointers<T>{p.weights + i, p.gradients + i, p.first + i, p.second + i},
-                  c);
+    update_vector(d, p.at(i), c);
   }
   if (i < count) {
-    update_tail(d, AdamWPointers<T>{p.weights + i, p.gradients + i, p.first + i, p.second + i}, c,
-                count - i);
+    update_tail(d, p.at(i), c, count - i);
   }
 }
 
@@ -133,14 +143,18 @@ void run(const AdamWBuffers<T>& buffers, const AdamWUpdate& update, int threads,
   ensure(buffers.gradients.size() == elements && buffers.first_moments.size() == elements &&
              buffers.second_moments.size() == elements,
          "adamw_update: weights, gradients and moments differ in length");
+  const size_t wanted = sizeof(T) == 4 ? elements : 0;
+  ensure(buffers.rounded.empty() || buffers.rounded.size() == wanted,
+         "adamw_update: rounded weights need as many fp32 weights");
   ensure(update.step >= 1, "adamw_update: step counts from 1");
   const AdamWCoefficients<T> c = coefficients<T>(update);
+  const AdamWPointers<T> whole{buffers.weights.data(), buffers.gradients.data(),
+                               buffers.first_moments.data(), buffers.second_moments.data(),
+                               buffers.rounded.empty() ? nullptr : buffers.rounded.data()};
   for_each_chunk(static_cast<int64_t>(elements), kUpdateChunkElements, threads,
                  [&](int64_t begin, int64_t end) {
-                   const AdamWPointers<T> p{
-                       buffers.weights.data() + begin, buffers.gradients.data() + begin,
-                       buffers.first_moments.data() + begin, buffers.second_moments.data() + begin};
-                   kernel(p, c, static_cast<size_t>(end - begin));
+                   kernel(whole.at(static_cast<size_t>(begin)), c,
+                          static_cast<size_t>(end - begin));
                  });
 }
 

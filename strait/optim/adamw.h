@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <span>
 
+#include "strait/base/bfloat16.h"
+
 namespace strait::optim {
 
 /// The buffers of one update, all of the same length. Weights and moments change in place; the
@@ -14,6 +16,7 @@ struct AdamWBuffers {
   std::span<const T> gradients;
   std::span<T> first_moments;
   std::span<T> second_moments;
+  std::span<Bfloat16> rounded = {};  // the new weights rounded to bf16, or empty: not wanted
 };
 
 /// One update of one section: parameters that do not decay are a call of their own with
@@ -41,7 +44,7 @@ struct AdamWUpdate {
 /// limit; 0 means that limit. The result of an element depends on that element alone: neither on
 /// the split over threads, nor on its place in the span, nor on the vector width (AVX2, AVX-512 and
 /// NEON give the same bits). Errors: InternalError on unequal lengths or step < 1. Cost per
-/// element: 4 reads and 3 writes of T.
+/// element: 4 reads and 3 writes of T, and a write of bf16 where it is wanted.
 void adamw_update(const AdamWBuffers<float>& buffers, const AdamWUpdate& update, int threads);
 void adamw_update(const AdamWBuffers<double>& buffers, const AdamWUpdate& update, int threads);
 

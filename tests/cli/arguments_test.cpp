@@ -106,7 +106,7 @@ TEST(Arguments, BenchCases) {
     }
   EXPECT_EQ(case_key_names("gemm"), (Words{"m", "n", "k", "dtype", "threads"}));
   EXPECT_EQ(case_key_names("step"),
-            (Words{"model", "micro_batch_size", "context", "precision", "threads"}));
+            (Words{"model", "micro_batch_size", "context", "vocabulary", "precision", "threads"}));
   EXPECT_EQ(case_key_names("collective"),
             (Words{"operation", "backend", "ranks", "bytes", "dtype", "codec"}));
   EXPECT_TRUE(case_key_names("other").empty());
@@ -161,8 +161,7 @@ TEST(Arguments, WrongOnesNameTheNearest) {
   EXPECT_THAT(error_of({"bench", "gemm", "--m", "0"}), HasSubstr("nearest valid value is 1"));
   EXPECT_THAT(error_of({"bench", "gemm", "--m", "x"}), HasSubstr("whole number"));
   EXPECT_THAT(error_of({"bench", "gemm", "--dtype", "fp31"}), HasSubstr("nearest is fp32"));
-  EXPECT_THAT(error_of({"bench", "collective", "--backend", "nccl"}),
-              HasSubstr("(threads, mpi)"));
+  EXPECT_THAT(error_of({"bench", "collective", "--backend", "nccl"}), HasSubstr("(threads, mpi)"));
 }
 
 TEST(Arguments, ACommandThatThisProgramLacksDoesNotExist) {

@@ -28,7 +28,7 @@ ModelShape tiny_model() {
   return gpt2_shape(options, 101);
 }
 
-StepCase tiny_case() { return {"tiny", 3, 8, "fp32", 1}; }
+StepCase tiny_case() { return {"tiny", 3, 8, "fp32", 1, 101}; }
 
 /// A peer script for /bin/sh, removed again.
 class Script {
@@ -71,7 +71,7 @@ TEST(BenchStep, FillsARow) {
   EXPECT_EQ(
       row.bench_case.dump(),
       Json::parse(
-          R"({"model":"tiny","micro_batch_size":3,"context":8,"precision":"fp32","threads":1})",
+          R"({"model":"tiny","micro_batch_size":3,"context":8,"vocabulary":101,"precision":"fp32","threads":1})",
           "wanted")
           .dump());
   ASSERT_TRUE(row.seconds && row.bound);

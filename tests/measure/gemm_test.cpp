@@ -13,8 +13,7 @@ namespace {
 using ::testing::HasSubstr;
 
 std::vector<GemmEngine> engines_of(Dtype dtype) {
-  if (dtype == Dtype::kBfloat16) return {GemmEngine::kTorch};
-  return {GemmEngine::kStrait, GemmEngine::kBlas};
+  return {GemmEngine::kStrait, other_engine(dtype)};
 }
 
 TEST(Gemm, IsRightForEveryFormSizeAndDtype) {

@@ -115,6 +115,33 @@ TYPED_TEST(AdamWTest, ThreadsDoNotChangeABit) {
   }
 }
 
+TEST(AdamWRounded, IsTheUpdatedWeightInBf16) {
+  for (const int64_t length : sample_lengths()) {
+    SCOPED_TRACE(length);
+    auto plain = sample_state<float>(length), state = plain;
+    adamw_update(plain.buffers(), sample_update(), 1);
+    std::vector<Bfloat16> rounded(static_cast<size_t>(length), Bfloat16(7.0f));
+    auto buffers = state.buffers();
+    buffers.rounded = rounded;
+    adamw_update(buffers, sample_update(), 2);
+    EXPECT_TRUE(same_bits(state.weights, plain.weights));
+    for (size_t i = 0; i < rounded.size(); ++i)
+      ASSERT_EQ(rounded[i].bits, Bfloat16(plain.weights[i]).bits) << i;
+  }
+}
+
+TEST(AdamWRounded, NeedsFloatWeightsOfTheSameLength) {
+  auto state = sample_state<float>(10);
+  std::vector<Bfloat16> rounded(9);
+  auto buffers = state.buffers();
+  buffers.rounded = rounded;
+  EXPECT_THROW(adamw_update(buffers, sample_update(), 1), InternalError);
+  auto wide = sample_state<double>(9);
+  auto wide_buffers = wide.buffers();
+  wide_buffers.rounded = rounded;
+  EXPECT_THROW(adamw_update(wide_buffers, sample_update(), 1), InternalError);
+}
+
 // Sharded placements update pieces of a unit: each element must come out as in the whole.
 TYPED_TEST(AdamWTest, PiecesOfASpanGiveTheBitsOfTheWhole) {
   const int64_t length = 40001;
