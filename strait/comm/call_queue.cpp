@@ -52,10 +52,9 @@ void CallQueue::run_inline(const Call& call) {
   std::shared_ptr<QueuedCall> queued;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (!running_.load() && queue_.empty()) {
+    if (queue_.empty() && take_turn()) {
       queued = std::make_shared<QueuedCall>(shared_from_this(), call, std::vector<Ticket>{});
       if (!is_pairwise(call.operation)) queued->number = next_number_++;
-      running_.store(true);
     }
   }
   if (!queued) return push(call, {}).wait();
@@ -67,8 +66,7 @@ bool CallQueue::run_next() {
   std::shared_ptr<QueuedCall> call;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (running_.load() || queue_.empty()) return false;
-    running_.store(true);
+    if (queue_.empty() || !take_turn()) return false;
     call = std::move(queue_.front());
     queue_.pop_front();
     queued_.fetch_sub(1);
@@ -107,8 +105,7 @@ void CallQueue::work() {
     if (run_next()) continue;
     wake_.wait([&] { return stopping_.load() || may_run() || nudged_.load(); }, next);
     nudged_.store(false);
-    bool idle = false;
-    if (!running_.compare_exchange_strong(idle, true)) {
+    if (!take_turn()) {
       next = deadline_after(kTendAgain);  // another thread runs a call: what is left waits for it
       continue;
     }

@@ -87,6 +87,11 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
  private:
   friend class QueuedCall;
   bool may_run() const { return queued_.load() > 0 && !running_.load(); }
+  /// False while another thread runs or tends. Whoever gets true clears running_ afterwards.
+  bool take_turn() {
+    bool idle = false;
+    return running_.compare_exchange_strong(idle, true);
+  }
   void run(const std::shared_ptr<QueuedCall>& call);
   void need_worker();
   void work();
