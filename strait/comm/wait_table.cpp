@@ -115,6 +115,7 @@ void WaitRow::join(int lane) {
   Turn turn = lanes_[lane].turn.load();
   turn.turn = static_cast<uint64_t>(LaneStanding::Turn::kJoined);
   turn.held_by = 0;
+  turn.since = now_seconds();
   lanes_[lane].turn.store(turn);
 }
 
@@ -135,6 +136,7 @@ void WaitRow::keep(double now, double window_seconds) {
   if (!kept_at_.compare_exchange_strong(before, -now)) return keep(now, window_seconds);
   kept_activity_.store(activity_.load());
   kept_beat_.store(beat_.load(std::memory_order_relaxed), std::memory_order_relaxed);
+  kept_idle_since_.store(idle_since_.load(std::memory_order_relaxed), std::memory_order_relaxed);
   for (Lane& lane : lanes_) {
     if (lane.communicator.load(std::memory_order_acquire) == 0) continue;
     lane.kept_issued.store(lane.issued.load(std::memory_order_acquire), std::memory_order_release);
@@ -175,18 +177,18 @@ Standing WaitRow::make_standing(bool kept) const {
   standing.kind = kKinds[std::min<uint64_t>(activity.kind, 3)];
   standing.place = {std::string(activity.operation.view()), activity.step, activity.index};
   standing.since = activity.since;
+  const double idle = (kept ? kept_idle_since_ : idle_since_).load(std::memory_order_acquire);
+  if (activity.kind == 1 && idle > activity.since) {
+    standing.place.operation = "between operations";
+    standing.since = idle;
+  }
   standing.communicator = activity.communicator;
   standing.peer = activity.kind == 2 ? activity.peer : -1;
   standing.beat = (kept ? kept_beat_ : beat_).load(std::memory_order_relaxed);
   for (const Lane& lane : lanes_)
     if (lane.communicator.load(std::memory_order_acquire) != 0)
       standing.lanes.push_back(lane_standing(lane, kept));
-  if (gone_.load(std::memory_order_acquire) == 0) return standing;
-  for (const LaneStanding& lane : standing.lanes)
-    if (standing.kind == Standing::Kind::kWaiting && lane.communicator == standing.communicator &&
-        lane.turn != LaneStanding::Turn::kIdle)
-      standing.place = lane.place;
-  standing.kind = Standing::Kind::kMissing;
+  if (gone_.load(std::memory_order_acquire) != 0) standing.kind = Standing::Kind::kMissing;
   return standing;
 }
 

@@ -97,6 +97,10 @@ class WaitRow {
 
   /// The rank's own thread is inside something that waits for no other rank, since `now`.
   void busy(std::string_view operation, int64_t step, int64_t index, double now = now_seconds());
+  /// What busy() told has ended at `now`: the rank is between its operations. Cost: one store.
+  void idle(double now) {
+    if (writable(0)) idle_since_.store(now, std::memory_order_release);
+  }
   /// The rank's own thread waits for its operations on `communicator`.
   void waits(uint64_t communicator);
   /// It waits for `peer` to take what it sent there.
@@ -179,6 +183,7 @@ class WaitRow {
 
   std::atomic<uint64_t> frozen_{0}, lost_{0}, gone_{0};
   std::atomic<double> beat_{0}, kept_beat_{0};
+  std::atomic<double> idle_since_{0}, kept_idle_since_{0};
   std::atomic<double> kept_at_{0};  // now_seconds(); negative while it is being kept
   SharedCell<Activity> kept_activity_;
   SharedCell<Activity> activity_;

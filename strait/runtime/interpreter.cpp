@@ -114,6 +114,14 @@ trace::FlightMark Interpreter::note(const CompiledOp& compiled, const std::vecto
   return site_.flight->issue(compiled.flight_operation, step_, index, values, now);
 }
 
+/// The inline op has ended well; when.
+double Interpreter::ended(const trace::FlightMark& mark) const {
+  const double now = now_seconds();
+  mark.end(now, false);
+  if (row_ != nullptr) row_->idle(now);
+  return now;
+}
+
 /// An error of an op on this rank is this rank's, unless it says otherwise.
 void Interpreter::complete_place(ErrorPlace& place) const {
   if (place.operation || place.step || place.rank) return;
@@ -244,7 +252,7 @@ void Interpreter::copy(const Op& op, const CompiledOp& compiled,
   mark.begin(began);
   std::memcpy(data_[slot(op.writes.front(), loops)], data_[slot(op.reads.front(), loops)],
               static_cast<size_t>(value_bytes_[from]));
-  mark.end(now_seconds(), false);
+  ended(mark);
 }
 
 void Interpreter::bind_operands(const std::vector<program::Operand>& operands,
@@ -278,10 +286,9 @@ void Interpreter::compute(const Op& op, const CompiledOp& compiled,
     site_.pool.release(instance_.workspace);
     throw;
   }
-  const double ended = now_seconds();
-  mark.end(ended, false);
+  const double end = ended(mark);
   if (site_.recorder != nullptr)
-    site_.recorder->add(compiled.span_name, op.stream, {began, ended}, step_);
+    site_.recorder->add(compiled.span_name, op.stream, {began, end}, step_);
   site_.pool.release(instance_.workspace);
 }
 

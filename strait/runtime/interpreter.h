@@ -114,6 +114,7 @@ class Interpreter {
   void add_to_flight(const program::Op& op, CompiledOp& compiled);
   /// Notes that the op begins on the rank's own thread, or is handed to a communicator.
   trace::FlightMark note(const CompiledOp& compiled, const std::vector<int64_t>& loops, double now);
+  double ended(const trace::FlightMark& mark) const;
   void complete_place(ErrorPlace& place) const;
   CompiledOp compile_op(const program::Op& op);
   void instance(const program::Op& op, const std::vector<int64_t>& loops);

@@ -44,22 +44,6 @@ Json lane_json(const LaneStanding& lane) {
                        {"since", time_or_null(lane.since)}});
 }
 
-Json standing_json(const Standing& standing) {
-  Json lanes = Json::array();
-  for (const LaneStanding& lane : standing.lanes) lanes.push_back(lane_json(lane));
-  return Json::object(
-      {{"state", kStandings[static_cast<int>(standing.kind)]},
-       {"operation", text_or_null(standing.place.operation)},
-       {"step", from_zero(standing.place.step)},
-       {"index", from_zero(standing.place.index)},
-       {"since", time_or_null(standing.since)},
-       {"communicator",
-        standing.communicator == 0 ? Json() : Json(hexadecimal(standing.communicator))},
-       {"peer", from_zero(standing.peer)},
-       {"beat", time_or_null(standing.beat)},
-       {"communicators", lanes}});
-}
-
 Json entry_json(const FlightEntry& entry) {
   return Json::object({{"number", entry.number},
                        {"step", entry.step},
@@ -132,20 +116,6 @@ LaneStanding parse_lane(const Json& json) {
   return lane;
 }
 
-Standing parse_standing(const Json& json) {
-  const Reader from(json);
-  Standing standing;
-  standing.kind = static_cast<Standing::Kind>(from.word("state", kStandings));
-  standing.place = {from.text("operation"), from.integer("step", -1), from.integer("index", -1)};
-  standing.since = from.number("since");
-  standing.communicator = from.communicator("communicator");
-  standing.peer = from.integer("peer", -1);
-  standing.beat = from.number("beat");
-  for (const Json& lane : json.at("communicators").as_array())
-    standing.lanes.push_back(parse_lane(lane));
-  return standing;
-}
-
 FlightEntry parse_entry(const Json& json) {
   static constexpr const char* kStates[] = {"issued", "running", "done", "failed"};
   const Reader from(json);
@@ -187,6 +157,36 @@ FlightFile parse_members(const Json& json) {
 }
 
 }  // namespace
+
+Json standing_json(const Standing& standing) {
+  Json lanes = Json::array();
+  for (const LaneStanding& lane : standing.lanes) lanes.push_back(lane_json(lane));
+  return Json::object(
+      {{"state", kStandings[static_cast<int>(standing.kind)]},
+       {"operation", text_or_null(standing.place.operation)},
+       {"step", from_zero(standing.place.step)},
+       {"index", from_zero(standing.place.index)},
+       {"since", time_or_null(standing.since)},
+       {"communicator",
+        standing.communicator == 0 ? Json() : Json(hexadecimal(standing.communicator))},
+       {"peer", from_zero(standing.peer)},
+       {"beat", time_or_null(standing.beat)},
+       {"communicators", lanes}});
+}
+
+Standing parse_standing(const Json& json) {
+  const Reader from(json);
+  Standing standing;
+  standing.kind = static_cast<Standing::Kind>(from.word("state", kStandings));
+  standing.place = {from.text("operation"), from.integer("step", -1), from.integer("index", -1)};
+  standing.since = from.number("since");
+  standing.communicator = from.communicator("communicator");
+  standing.peer = from.integer("peer", -1);
+  standing.beat = from.number("beat");
+  for (const Json& lane : json.at("communicators").as_array())
+    standing.lanes.push_back(parse_lane(lane));
+  return standing;
+}
 
 Json to_json(const FlightFile& file) {
   Json entries = Json::array();
@@ -257,6 +257,44 @@ std::vector<std::optional<FlightFile>> read_flight(const std::string& run_dir) {
   return files;
 }
 
+namespace {
+
+/// A rank may be late in several operations at once, and one without a record is known only by what it is missed
+/// in: the place that the ranks were told while they ran stands.
+void take_told_place(Verdict& verdict, const std::vector<std::optional<FlightFile>>& files) {
+  for (const std::optional<FlightFile>& file : files) {
+    if (!file || file->reason.place.rank != verdict.rank || !file->reason.place.operation) continue;
+    if (verdict.place.operation != *file->reason.place.operation) {
+      const bool silent = verdict.fault == Fault::kBusy || verdict.fault == Fault::kSilent;
+      verdict.place = {*file->reason.place.operation, file->reason.place.step.value_or(-1), -1};
+      const OperationPlace& own =
+          files[verdict.rank] ? files[verdict.rank]->standing.place : OperationPlace{};
+      if (silent)
+        verdict.fault = own.operation == verdict.place.operation ? Fault::kBusy : Fault::kSilent;
+    }
+    verdict.text = verdict_text(verdict);
+    return;
+  }
+}
+
+/// Of ranks that waited for another one outside of their communicators: in the files of a save.
+std::optional<Verdict> told_by_ranks(const std::vector<std::optional<FlightFile>>& files) {
+  Verdict verdict;
+  for (const std::optional<FlightFile>& file : files) {
+    if (!file || (file->reason.kind != "timeout" && file->reason.kind != "peer-lost")) continue;
+    const int64_t named = file->reason.place.rank.value_or(-1);
+    if (named < 0 || named >= static_cast<int64_t>(files.size()) || named == file->rank) continue;
+    if (verdict.rank < 0) verdict.rank = named;  // all were told the same
+    if (verdict.rank == named) verdict.waiting.push_back(file->rank);
+  }
+  if (verdict.rank < 0) return std::nullopt;
+  verdict.fault = files[verdict.rank] ? Fault::kSilent : Fault::kMissing;
+  take_told_place(verdict, files);
+  return verdict;
+}
+
+}  // namespace
+
 std::optional<Verdict> judge_flight(const std::vector<std::optional<FlightFile>>& files) {
   std::vector<Standing> ranks(files.size());
   double now = 0;
@@ -266,7 +304,10 @@ std::optional<Verdict> judge_flight(const std::vector<std::optional<FlightFile>>
     const double written = files[rank]->monotonic_seconds;
     now = now == 0 ? written : std::min(now, written);
   }
-  return judge(ranks, all_waits(ranks), now);
+  std::optional<Verdict> verdict = judge(ranks, all_waits(ranks), now);
+  if (!verdict) return told_by_ranks(files);
+  take_told_place(*verdict, files);
+  return verdict;
 }
 
 Json verdict_json(const std::optional<Verdict>& verdict,

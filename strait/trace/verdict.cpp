@@ -75,11 +75,8 @@ class Search {
   void follow_rank(int64_t rank, const LaneStanding& wanted);
   void find_cycle(int64_t rank, uint64_t communicator);
   void all_joined(int64_t rank, const LaneStanding& lane);
-  /// Named with the last that is known of it, otherwise with what it is missed at.
-  void find_missing(int64_t rank, const OperationPlace& missed) {
-    const OperationPlace& last = ranks_[rank].place;
-    find(Fault::kMissing, rank, last.operation.empty() || is_between(last) ? missed : last, 0);
-  }
+  const LaneStanding* end_of_holds(int64_t rank, const LaneStanding* at) const;
+  void find_missing(int64_t rank, const LaneStanding& missed);
   void find(Fault fault, int64_t rank, const OperationPlace& place, double since) {
     findings_.push_back({fault, rank, place, since});
   }
@@ -96,6 +93,30 @@ const LaneStanding* Search::lane(int64_t rank, uint64_t communicator) const {
   for (const LaneStanding& lane : ranks_[rank].lanes)
     if (lane.communicator == communicator) return &lane;
   return nullptr;
+}
+
+/// The operation that `at` waits for on this rank's own communicators; `at` itself when none of them is at its
+/// turn: it has ended, and the rank did not go on.
+const LaneStanding* Search::end_of_holds(int64_t rank, const LaneStanding* at) const {
+  for (size_t turn = 0; turn < ranks_[rank].lanes.size() && at->turn == Turn::kHeld; ++turn) {
+    const LaneStanding* next = lane(rank, at->held_by);
+    if (next == nullptr || next->turn == Turn::kIdle) break;
+    at = next;
+  }
+  return at;
+}
+
+/// Named with the last that is known of it: `missed` when that was at its turn, or what its program was in;
+/// otherwise with `missed`.
+void Search::find_missing(int64_t rank, const LaneStanding& missed) {
+  const Standing& last = ranks_[rank];
+  const LaneStanding* at = lane(rank, missed.communicator);
+  const bool issued = at != nullptr && missed.peer < 0 && at->issued > missed.number;
+  if (!issued || at->turn == Turn::kIdle) at = lane(rank, last.communicator);
+  if (at != nullptr && at->turn != Turn::kIdle)
+    return find(Fault::kMissing, rank, end_of_holds(rank, at)->place, 0);
+  const bool told = !last.place.operation.empty() && !is_between(last.place);
+  find(Fault::kMissing, rank, told ? last.place : missed.place, 0);
 }
 
 std::vector<int64_t> Search::late_members(int64_t rank, const LaneStanding& own) const {
@@ -127,9 +148,13 @@ void Search::follow_turn(int64_t rank, const LaneStanding& at) {
       return;
     case Turn::kCalled:
       return find(Fault::kSilent, rank, at.place, at.since);
-    case Turn::kHeld:
+    case Turn::kHeld: {
+      const LaneStanding* next = lane(rank, at.held_by);
+      if (next == nullptr || next->turn == Turn::kIdle)  // that has ended
+        return find(Fault::kSilent, rank, at.place, at.since);
       waiting_.insert(rank);
       return follow_lane(rank, at.held_by);
+    }
     case Turn::kJoined:
       waiting_.insert(rank);
       const std::vector<int64_t> late = late_members(rank, at);
@@ -155,7 +180,7 @@ void Search::follow_rank(int64_t rank, const LaneStanding& wanted) {
   if (rank >= static_cast<int64_t>(ranks_.size()))
     return find(Fault::kMissing, rank, wanted.place, 0);
   const Standing& standing = ranks_[rank];
-  if (standing.kind == Standing::Kind::kMissing) return find_missing(rank, wanted.place);
+  if (standing.kind == Standing::Kind::kMissing) return find_missing(rank, wanted);
   const LaneStanding* own = lane(rank, wanted.communicator);
   const bool queued = own != nullptr && wanted.peer < 0 && own->issued > wanted.number;
   if (queued && own->turn != Turn::kIdle) return follow_lane(rank, wanted.communicator);
@@ -204,7 +229,7 @@ void Search::all_joined(int64_t rank, const LaneStanding& at) {
   bool left_behind = false;
   for (const int64_t member : at.members) {
     if (member < 0 || member >= static_cast<int64_t>(ranks_.size())) continue;
-    if (ranks_[member].kind == Standing::Kind::kMissing) return find_missing(member, at.place);
+    if (ranks_[member].kind == Standing::Kind::kMissing) return find_missing(member, at);
     const LaneStanding* other = lane(member, at.communicator);
     if (other == nullptr) continue;
     left_behind |= other->number > at.number;
@@ -233,7 +258,9 @@ std::string ranks_text(const std::vector<int64_t>& ranks) {
   return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "));
 }
 
-std::string text_of(const Verdict& verdict) {
+}  // namespace
+
+std::string verdict_text(const Verdict& verdict) {
   const std::string where = place_text(verdict.place);
   const std::string duration =
       verdict.seconds > 0 ? fmt::format(", {:.3g} s by now", verdict.seconds) : "";
@@ -266,8 +293,6 @@ std::string text_of(const Verdict& verdict) {
                             verdict.waiting.size() == 1 ? "waits" : "wait");
 }
 
-}  // namespace
-
 const char* fault_name(Fault fault) {
   switch (fault) {
     case Fault::kMissing:
@@ -299,7 +324,7 @@ std::optional<Verdict> judge(const std::vector<Standing>& ranks, const std::vect
   const bool among = first.fault == Fault::kDisorder || first.fault == Fault::kTransfer;
   for (const int64_t rank : search.waiting())
     if (among || rank != first.rank) verdict.waiting.push_back(rank);
-  verdict.text = text_of(verdict);
+  verdict.text = verdict_text(verdict);
   return verdict;
 }
 

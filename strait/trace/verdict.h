@@ -77,6 +77,9 @@ struct Verdict {
   std::string text;              // one sentence for a person
 };
 
+/// The sentence for a verdict whose other members are filled in.
+std::string verdict_text(const Verdict& verdict);
+
 /// A wait to start from: of `rank` in the operation at its turn on `communicator`, or for `peer` to
 /// take part in `place` when that is not negative.
 struct Wait {

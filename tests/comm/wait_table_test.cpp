@@ -111,8 +111,23 @@ TEST(WaitTable, AGoneRankKeepsItsLastWords) {
   const int lane = row->open(5, {0, 1});
   row->call(lane, 0, "barrier", "b", 4);
   row->waits(5);
-  EXPECT_EQ(row->standing().place.operation, "b");
-  EXPECT_EQ(row->standing().place.step, 4);
+  EXPECT_EQ(row->standing().kind, Standing::Kind::kMissing);
+  EXPECT_EQ(row->standing().communicator, 5u);
+  EXPECT_EQ(row->standing().lanes[0].place.operation, "b");
+}
+
+TEST(WaitTable, WhatHasEndedIsNoLongerWhatTheRankIsIn) {
+  const auto row = std::make_unique<WaitRow>();
+  row->busy("forward", 3, 1, 10.0);
+  row->idle(10.5);
+  EXPECT_EQ(row->standing().kind, Standing::Kind::kBusy);
+  EXPECT_EQ(row->standing().place.operation, "between operations");
+  EXPECT_EQ(row->standing().place.step, 3);
+  EXPECT_EQ(row->standing().since, 10.5);
+  row->keep(11.0, 1.0);
+  row->busy("backward", 3, 2, 11.5);
+  EXPECT_EQ(row->standing().place.operation, "backward");
+  EXPECT_EQ(row->kept_standing().place.operation, "between operations");
 }
 
 TEST(WaitTable, TheEvidenceIsKeptOnceInAWindow) {

@@ -191,7 +191,11 @@ TEST_F(FlightFiles, TheVerdictNamesTheRankInCompute) {
 }
 
 TEST_F(FlightFiles, ARankWithoutARecordIsGone) {
-  for (const int64_t rank : {0, 2}) write_flight(run_dir_, waiting_file(rank));
+  for (const int64_t rank : {0, 2}) {
+    FlightFile file = waiting_file(rank);
+    file.reason = {"request", "", {}};
+    write_flight(run_dir_, file);
+  }
   const auto files = read_flight(run_dir_);
   const auto verdict = judge_flight(files);
   ASSERT_TRUE(verdict);
@@ -199,6 +203,44 @@ TEST_F(FlightFiles, ARankWithoutARecordIsGone) {
   EXPECT_EQ(verdict->rank, 1);
   EXPECT_EQ(verdict->place.operation, "W = all_gather(w)");
   EXPECT_EQ(verdict_json(verdict, files).at("records").as_integer(), 2);
+}
+
+TEST_F(FlightFiles, WhatTheOthersWereToldOfARankWithoutARecordStands) {
+  FlightFile file = waiting_file(0);
+  file.reason.place.rank = 1;
+  file.reason.place.operation = "y = forward block 0(x)";
+  file.reason.place.step = 11;
+  write_flight(run_dir_, file);
+  file = waiting_file(2);
+  file.reason.place.rank = 0;  // not about the rank that is gone
+  write_flight(run_dir_, file);
+  const auto verdict = judge_flight(read_flight(run_dir_));
+  ASSERT_TRUE(verdict);
+  EXPECT_EQ(verdict->fault, Fault::kMissing);
+  EXPECT_EQ(verdict->rank, 1);
+  EXPECT_EQ(verdict->place.operation, "y = forward block 0(x)");
+  EXPECT_EQ(verdict->place.step, 11);
+  EXPECT_NE(verdict->text.find("forward block 0"), std::string::npos);
+}
+
+TEST_F(FlightFiles, ARankThatOthersMetInFilesIsNamedByThem) {
+  for (const int64_t rank : {0, 2}) {  // nobody waits on a communicator
+    FlightFile file = waiting_file(rank);
+    file.standing.lanes.clear();
+    file.reason.place.operation = "save";
+    write_flight(run_dir_, file);
+  }
+  const auto verdict = judge_flight(read_flight(run_dir_));
+  ASSERT_TRUE(verdict);
+  EXPECT_EQ(verdict->fault, Fault::kMissing);
+  EXPECT_EQ(verdict->rank, 1);
+  EXPECT_EQ(verdict->place.operation, "save");
+  EXPECT_EQ(verdict->place.step, 12);
+  EXPECT_THAT(verdict->waiting, ElementsAre(0, 2));
+  FlightFile own = busy_file(1);
+  own.reason = {"request", "", {}};
+  write_flight(run_dir_, own);
+  EXPECT_EQ(judge_flight(read_flight(run_dir_))->fault, Fault::kSilent);
 }
 
 TEST_F(FlightFiles, NoRecordsMeanNoVerdict) {

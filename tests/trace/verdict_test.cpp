@@ -215,13 +215,48 @@ TEST(Verdict, OfMembersLeftBehindTheOneWhoseSignsOfLifeStoppedIsSilent) {
   EXPECT_EQ(verdict(ranks).rank, 2);
 }
 
-TEST(Verdict, AMissingMemberOfAStuckTransferIsNamedWithItsLastOperation) {
+TEST(Verdict, AMissingMemberOfAStuckTransferIsNamedThere) {
   std::vector<Standing> ranks(3, waiting(lane(1, {0, 1, 2}, 5, Turn::kJoined)));
   ranks[2].kind = Standing::Kind::kMissing;
-  ranks[2].place = {"last words", 7, -1};
+  ranks[2].place = {"computes beside it", 7, -1};
   EXPECT_EQ(verdict(ranks).fault, Fault::kMissing);
   EXPECT_EQ(verdict(ranks).rank, 2);
+  EXPECT_EQ(verdict(ranks).place.operation, "all-gather W");
+}
+
+TEST(Verdict, AMissingRankIsNamedWithItsLastOperation) {
+  std::vector<Standing> ranks(2, waiting(lane(1, {0, 1}, 5, Turn::kJoined, "missed")));
+  ranks[1] = busy("last words", 7);
+  ranks[1].kind = Standing::Kind::kMissing;
+  ranks[1].lanes = {lane(1, {0, 1}, 5, Turn::kIdle)};
   EXPECT_EQ(verdict(ranks).place.operation, "last words");
+  // Its program waited, on another communicator, for what itself waited for a third one.
+  LaneStanding held = lane(2, {1}, 3, Turn::kHeld, "held");
+  held.held_by = 3;
+  ranks[1] = waiting(held);
+  ranks[1].kind = Standing::Kind::kMissing;
+  ranks[1].lanes.push_back(lane(3, {0, 1}, 8, Turn::kCalled, "in front"));
+  EXPECT_EQ(verdict(ranks).fault, Fault::kMissing);
+  EXPECT_EQ(verdict(ranks).place.operation, "in front");
+  // What it waited for had ended.
+  ranks[1].lanes = {lane(2, {1}, 3, Turn::kIdle)};
+  EXPECT_EQ(verdict(ranks).place.operation, "missed");
+}
+
+TEST(Verdict, ARankThatDoesNotGoOnAfterWhatHeldItUpIsSilent) {
+  // Rank 2 was stopped between the end of what its operation waited for and the operation itself.
+  std::vector<Standing> ranks(3, waiting(lane(1, {0, 1, 2}, 5, Turn::kJoined, "first")));
+  ranks[1] = waiting(lane(2, {1, 2}, 8, Turn::kJoined, "second"));
+  LaneStanding held = lane(2, {1, 2}, 8, Turn::kHeld, "second");
+  held.held_by = 4;
+  ranks[2] = waiting(held);
+  ranks[2].lanes.push_back(lane(4, {0, 2}, 3, Turn::kIdle));
+  for (const Wait& start : {Wait{0, 1, -1, {}}, Wait{1, 2, -1, {}}}) {
+    const std::optional<Verdict> found = judge(ranks, {start}, 101);
+    ASSERT_TRUE(found);
+    EXPECT_EQ(found->fault, Fault::kSilent);
+    EXPECT_EQ(found->rank, 2);
+  }
 }
 
 TEST(Verdict, AReceiveLeadsToItsPeerOnly) {

@@ -87,9 +87,8 @@ ThreadCommunicator::ThreadCommunicator(std::shared_ptr<Hub> hub, std::shared_ptr
       rank_state_(std::move(rank_state)),
       position_(position),
       row_(hub_->own_rows[meeting_->rounds.members()[position]]),
-      row_lane_(meeting_->rounds.size() == 1
-                    ? -1
-                    : row_.open(meeting_->number, meeting_->rounds.members())),
+      row_lane_(hub_->cluster.ranks == 1 ? -1
+                                         : row_.open(meeting_->number, meeting_->rounds.members())),
       work_signal_(hub_->make_signal(0.0)),
       done_signal_(hub_->make_signal(hub_->spin_seconds)) {}
 
