@@ -6,6 +6,7 @@
 
 #include "strait/app/bench_processes.h"
 #include "strait/app/commands.h"
+#include "strait/base/cores.h"
 #include "strait/base/errors.h"
 #include "strait/base/file.h"
 #include "strait/cli/plan_text.h"
@@ -40,8 +41,7 @@ measure::BenchRow gemm_row(const cli::Command& command) {
                                  cli::case_number(command, "k", 1024)};
   const Dtype dtype = dtype_of(cli::case_text(command, "dtype", "fp32"),
                                {Dtype::kFloat32, Dtype::kFloat64, Dtype::kBfloat16});
-  return measure::bench_gemm(shape, dtype,
-                             cli::case_number(command, "threads", measure::available_cores()));
+  return measure::bench_gemm(shape, dtype, cli::case_number(command, "threads", available_cores()));
 }
 
 measure::CollectiveCase collective_case(const cli::Command& command) {
@@ -115,7 +115,7 @@ measure::BenchRow step_row(const cli::Command& command) {
   step.micro_batch_size = cli::case_number(command, "micro_batch_size", step.micro_batch_size);
   step.context = cli::case_number(command, "context", step.context);
   step.precision = cli::case_text(command, "precision", step.precision);
-  step.threads = cli::case_number(command, "threads", measure::available_cores());
+  step.threads = cli::case_number(command, "threads", available_cores());
   step.vocabulary = cli::case_number(command, "vocabulary",
                                      step.model == "nano-char" ? kCharVocabulary : kGpt2Vocabulary);
   train::SoloStep solo(step_run(step), step.vocabulary);

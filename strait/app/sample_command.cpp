@@ -2,10 +2,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <thread>
 
 #include "strait/app/commands.h"
 #include "strait/base/clock.h"
+#include "strait/base/cores.h"
 #include "strait/base/errors.h"
 #include "strait/checkpoint/reader.h"
 #include "strait/comm/threads/thread_world.h"
@@ -38,7 +38,7 @@ Json sample_command(const cli::Command& command, cli::Output& output) {
   const ModelShape shape = model_shape(run.model, tokenizer->vocabulary_size());
   checkpoint::require_same_units(reader.manifest(), checkpoint::unit_records(shape), reader.path());
   const auto worlds = comm::make_thread_worlds(1, one_rank());
-  const int threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  const int threads = static_cast<int>(available_cores());
   const Dtype dtype = run.train.precision == "fp64" ? Dtype::kFloat64 : Dtype::kFloat32;
   train::Generator generator(shape, dtype, threads, worlds->world(0), reader);
   reader.verify_share(0, 1);

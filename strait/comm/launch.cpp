@@ -1,7 +1,10 @@
 #include "strait/comm/launch.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cstring>
+#include <map>
+#include <utility>
 
 #include "strait/base/errors.h"
 
@@ -45,6 +48,20 @@ Launch find_launch(const Lookup& lookup) {
     return launch;
   }
   return {};
+}
+
+int64_t cores_per_rank(const std::vector<CoreShare>& ranks) {
+  std::map<std::pair<std::string, int>, int64_t> users;  // of a core
+  for (const CoreShare& rank : ranks)
+    for (const int core : rank.cores) ++users[{rank.host, core}];
+  double least = 0;
+  for (const CoreShare& rank : ranks) {
+    double share = 0;
+    for (const int core : rank.cores) share += 1.0 / static_cast<double>(users[{rank.host, core}]);
+    least = least == 0 ? share : std::min(least, share);
+  }
+  constexpr double kRounding = 1e-6;  // thirds do not add up to a whole
+  return std::max<int64_t>(1, static_cast<int64_t>(least + kRounding));
 }
 
 void check_launch(const Launch& launch, int64_t mpi_size) {

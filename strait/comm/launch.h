@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 namespace strait::comm {
 
@@ -21,6 +22,16 @@ using Lookup = std::function<const char*(const char* name)>;
 /// step (SLURM_STEP_ID), as srun sets them. UserError naming the variable when it is no number or the rank is
 /// not below the size.
 Launch find_launch(const Lookup& lookup);
+
+/// What one process may use of its host.
+struct CoreShare {
+  std::string host;
+  std::vector<int> cores;  // numbers
+};
+
+/// Cores that every rank may count on when those that may use the same ones take equal parts: the least over
+/// the ranks, at least 1.
+int64_t cores_per_rank(const std::vector<CoreShare>& ranks);
 
 /// UserError when the launcher started another number of ranks than MPI joined: then this program and the
 /// launcher do not speak the same protocol, and every process would train alone.

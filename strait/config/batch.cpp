@@ -2,8 +2,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <thread>
 
+#include "strait/base/cores.h"
 #include "strait/config/keys.h"
 #include "strait/config/validate.h"
 #include "strait/topology/mesh.h"
@@ -53,7 +53,7 @@ Resolved resolve_batch(const Run& run, int64_t ranks, int64_t cores) {
 }
 
 Resolved resolve_batch(const Run& run, int64_t ranks) {
-  return resolve_batch(run, ranks, static_cast<int64_t>(std::thread::hardware_concurrency()));
+  return resolve_batch(run, ranks, available_cores());
 }
 
 }  // namespace strait

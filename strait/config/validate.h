@@ -31,7 +31,7 @@ struct Resolved {
 /// `cores`: cores that all ranks of this machine share. UserError names the nearest valid batch
 /// size.
 Resolved resolve_batch(const Run& run, int64_t ranks, int64_t cores);
-/// With the cores of this machine.
+/// With the cores that this process may use.
 Resolved resolve_batch(const Run& run, int64_t ranks);
 
 /// Vocabulary size where data.tokenizer alone gives it: 256 for byte, N for bpe:N; none for char

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "strait/base/clock.h"
+#include "strait/base/cores.h"
 #include "strait/base/errors.h"
 #include "strait/base/file.h"
 #include "strait/config/cluster_file.h"

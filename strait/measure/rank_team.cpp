@@ -61,11 +61,4 @@ double RankTeam::run(const std::function<void(int64_t rank)>& body) {
   return end - begin;
 }
 
-int64_t available_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof(set), &set) == 0) return CPU_COUNT(&set);
-  return std::max<int64_t>(1, std::thread::hardware_concurrency());
-}
-
 }  // namespace strait::measure

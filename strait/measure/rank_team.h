@@ -53,7 +53,4 @@ class RankTeam {
   std::vector<std::jthread> threads_;
 };
 
-/// Processors that this process may run on.
-int64_t available_cores();
-
 }  // namespace strait::measure

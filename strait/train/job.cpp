@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <thread>
 
+#include "strait/base/cores.h"
 #include "strait/base/errors.h"
 #include "strait/base/file.h"
 #include "strait/base/json.h"
@@ -55,12 +55,12 @@ RunFolder folder_of(const Run& run, const OnLead& on_lead) {
 
 }  // namespace
 
-Job make_job(const Run& run, int64_t ranks, const OnLead& on_lead) {
+Job make_job(const Run& run, int64_t ranks, const OnLead& on_lead, int64_t cores_per_rank) {
   validate_run(run, ranks);
   require_data(run);
   device::require_openblas(device::blas_report());
   Job job;
-  const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  const int cores = static_cast<int>(available_cores());
   const std::string text = read_text(run.data);
   // A new run's folder is made last: nothing is left on disk by a run that cannot start.
   const bool resuming = run.checkpoint.resume != "never";
@@ -69,7 +69,8 @@ Job make_job(const Run& run, int64_t ranks, const OnLead& on_lead) {
     job.resume = std::make_unique<checkpoint::CheckpointReader>(*job.folder.checkpoint);
   job.corpus = std::make_unique<const Corpus>(
       make_corpus(text, run.data, stored_tokenizer(job.resume.get()), cores));
-  job.design = strategy::make_design(run, ranks, job.corpus->tokenizer->vocabulary_size());
+  job.design = strategy::make_design(run, ranks, job.corpus->tokenizer->vocabulary_size(),
+                                     cores_per_rank * ranks);
   job.loader = std::make_unique<SequenceLoader>(*job.corpus, run.model.shape.context, run.seed);
   job.validation = std::make_unique<ValidationWindows>(*job.corpus, run.model.shape.context);
   if (job.resume) check_resume(job);

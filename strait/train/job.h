@@ -34,9 +34,11 @@ struct Job {
 using OnLead = std::function<std::string(const std::function<std::string()>& action)>;
 
 /// Reads the data, prepares the run folder (resolved run.toml, tokenizer) and opens the checkpoint. Where ranks
-/// are processes every one calls it, and `on_lead` keeps them from each making a folder.
+/// are processes every one calls it, and `on_lead` keeps them from each making a folder. `cores_per_rank`: the
+/// same on all; 0 = an equal part of what this process may use.
 Job make_job(
     const Run& run, int64_t ranks,
-    const OnLead& on_lead = [](const auto& action) { return action(); });
+    const OnLead& on_lead = [](const auto& action) { return action(); },
+    int64_t cores_per_rank = 0);
 
 }  // namespace strait::train

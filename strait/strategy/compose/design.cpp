@@ -33,11 +33,11 @@ Cluster cluster_of(const Run& run, const Resolved& batch) {
 
 }  // namespace
 
-Design make_design(const Run& run, int64_t ranks, int64_t vocabulary) {
+Design make_design(const Run& run, int64_t ranks, int64_t vocabulary, int64_t cores) {
   validate_run(run, ranks);
   Design design;
   design.run = run;
-  design.batch = resolve_batch(run, ranks);
+  design.batch = cores > 0 ? resolve_batch(run, ranks, cores) : resolve_batch(run, ranks);
   design.cluster = cluster_of(run, design.batch);
   design.shape = model_shape(run.model, vocabulary);
   design.placement = resolve_placement(run, design.cluster, design.batch.data_ranks);

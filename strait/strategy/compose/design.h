@@ -28,8 +28,9 @@ struct Design {
 };
 
 /// Validates the run, composes its programs and verifies them. `vocabulary`: tokens of the data's
-/// tokenizer. Errors: UserError with file, line, key.
-Design make_design(const Run& run, int64_t ranks, int64_t vocabulary);
+/// tokenizer; `cores`: what all ranks share, 0 = those that this process may use. Errors: UserError with file,
+/// line, key.
+Design make_design(const Run& run, int64_t ranks, int64_t vocabulary, int64_t cores = 0);
 
 /// Vocabulary of a run whose data need not be there: what data.tokenizer says, else the data's if data.path
 /// is set, else an assumed 256, noted in `assumed`.
