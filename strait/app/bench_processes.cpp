@@ -27,7 +27,8 @@ namespace {
 Json run_here(const measure::CollectiveCase& wanted, const comm::Launch& launch,
               cli::Output& output,
               const std::function<void(const measure::BenchRow&, cli::Output&)>& print) {
-  comm::MpiSession session;
+  comm::MpiSession session(
+      [&](const std::exception_ptr& cause) { output.leave(cause, Json::object()); });
   comm::check_launch(launch, session.size());
   measure::CollectiveCase collective = wanted;
   collective.ranks = session.size();

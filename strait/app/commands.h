@@ -10,7 +10,7 @@ namespace strait::app {
 void add_commands(cli::CommandTable& table);
 
 Json train_command(const cli::Command& command, cli::Output& output);
-/// The same with the hooks that tests need; on_request and stuck are its own.
+/// The same with the hooks that tests need; stuck is its own, and among threads on_request.
 Json train_with(const cli::Command& command, cli::Output& output, train::Hooks hooks);
 Json sample_command(const cli::Command& command, cli::Output& output);
 Json inspect_command(const cli::Command& command, cli::Output& output);

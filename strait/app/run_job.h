@@ -19,6 +19,6 @@ Json run_job(const train::Job& job, cli::Output& output, train::Hooks hooks,
 
 /// One rank of an MPI job. UserError when this program was built without MPI.
 Json train_on_processes(const cli::Command& command, const comm::Launch& launch,
-                        cli::Output& output);
+                        cli::Output& output, train::Hooks hooks);
 
 }  // namespace strait::app

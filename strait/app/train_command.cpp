@@ -86,9 +86,10 @@ Json train_command(const cli::Command& command, cli::Output& output) {
 
 Json train_with(const cli::Command& command, cli::Output& output, train::Hooks hooks) {
   const comm::Launch launch = comm::find_launch([](const char* name) { return std::getenv(name); });
-  if (launch.launched()) return train_on_processes(command, launch, output);
+  if (launch.launched()) return train_on_processes(command, launch, output, std::move(hooks));
   const Run run = load_run(command.path, command.sets);
-  if (run.runtime.backend == "mpi") return train_on_processes(command, launch, output);
+  if (run.runtime.backend == "mpi")
+    return train_on_processes(command, launch, output, std::move(hooks));
   const StopSignals signals;
   DumpSignals dumps;
   const train::Job job = train::make_job(run, command.ranks.value_or(1));

@@ -3,6 +3,7 @@
 
 #include "strait/app/run_job.h"
 #include "strait/app/signals.h"
+#include "strait/base/cores.h"
 #include "strait/base/errors.h"
 #include "strait/checkpoint/session.h"
 #include "strait/config/parse.h"
@@ -41,15 +42,44 @@ int first_signal(const std::vector<std::string>& received) {
   return 0;
 }
 
+/// The launcher may have bound the ranks to cores.
+int64_t agreed_cores(comm::MpiSession& session) {
+  std::string own;
+  for (const int core : usable_cores()) own += std::to_string(core) + " ";
+  const std::vector<std::string> all = session.exchange(own);
+  std::vector<comm::CoreShare> ranks;
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    comm::CoreShare share{session.host_names()[rank], {}};
+    std::istringstream numbers(all[rank]);
+    for (int core = 0; numbers >> core;) share.cores.push_back(core);
+    ranks.push_back(std::move(share));
+  }
+  return comm::cores_per_rank(ranks);
+}
+
+comm::MpiOptions mpi_options(const train::Hooks& hooks, int64_t rank) {
+  comm::MpiOptions options;
+  if (hooks.before_transfer)
+    options.at_turn = [before = hooks.before_transfer, rank](const comm::Call& call) {
+      before(rank, call);
+    };
+  return options;
+}
+
 Json run_rank(comm::MpiSession& session, const train::Job& job, const std::atomic<int>& signal,
-              cli::Output& output) {
+              cli::Output& output, train::Hooks own_hooks) {
   const std::string token = session.exchange(checkpoint::make_session_token()).front();
-  comm::World& world = session.world(job.design.cluster);
-  const auto gather = [&](const std::string& text) { return session.exchange(text); };
+  const train::Hooks given = own_hooks;
+  comm::World& world = session.world(job.design.cluster, mpi_options(given, session.rank()));
+  const auto gather = [&](const std::string& text) {
+    return session.exchange(text, "gather the figures of the run");
+  };
   const train::ProcessRank rank{world, &session.window(), token, gather};
   DumpSignals dumps;
-  train::Hooks own_hooks;
-  own_hooks.on_request = [&](const auto& dump) { dumps.set(dump); };
+  own_hooks.on_request = [&](const auto& dump) {
+    dumps.set(dump);
+    if (given.on_request) given.on_request(dump);
+  };
   const auto run = [&](const train::Observer& observer, train::Outcome& outcome,
                        const train::Hooks& hooks) {
     try {
@@ -58,7 +88,7 @@ Json run_rank(comm::MpiSession& session, const train::Job& job, const std::atomi
       session.abandon();
       throw;
     }
-    return first_signal(session.exchange(std::to_string(signal.load())));
+    return first_signal(gather(std::to_string(signal.load())));
   };
   return run_job(job, output, std::move(own_hooks), run);
 }
@@ -66,9 +96,11 @@ Json run_rank(comm::MpiSession& session, const train::Job& job, const std::atomi
 }  // namespace
 
 Json train_on_processes(const cli::Command& command, const comm::Launch& launch,
-                        cli::Output& output) {
+                        cli::Output& output, train::Hooks hooks) {
   const StopSignals signals;
-  comm::MpiSession session;
+  comm::MpiSession session(
+      [&](const std::exception_ptr& cause) { output.leave(cause, Json::object()); });
+  const int64_t cores = agreed_cores(session);
   Agreement agreement(session);
   std::optional<train::Job> job;
   agreement.all([&] {
@@ -76,13 +108,15 @@ Json train_on_processes(const cli::Command& command, const comm::Launch& launch,
     session.require_network();
     const Run run = load_run(command.path, command.sets);
     check_run(run, command, session.size());
-    job = train::make_job(run, session.size(),
-                          [&](const auto& action) { return agreement.on_lead(action); });
+    session.set_deadline(run.runtime.deadline_seconds);
+    job = train::make_job(
+        run, session.size(), [&](const auto& action) { return agreement.on_lead(action); }, cores);
   });
   std::ostringstream nowhere;
   cli::Output silent(nowhere, false);
   silent.set_leave([&](const auto& failure, const Json& body) { output.leave(failure, body); });
-  return run_rank(session, *job, signals.received(), session.rank() == 0 ? output : silent);
+  return run_rank(session, *job, signals.received(), session.rank() == 0 ? output : silent,
+                  std::move(hooks));
 }
 
 }  // namespace strait::app
@@ -91,7 +125,8 @@ Json train_on_processes(const cli::Command& command, const comm::Launch& launch,
 
 namespace strait::app {
 
-Json train_on_processes(const cli::Command&, const comm::Launch& launch, cli::Output&) {
+Json train_on_processes(const cli::Command&, const comm::Launch& launch, cli::Output&,
+                        train::Hooks) {
   throw UserError(
       launch.launched()
           ? "started by " + launch.launcher + ", but this program was built without MPI"

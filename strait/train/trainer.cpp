@@ -176,7 +176,7 @@ void Trainer::run() {
     shared_.recorders[rank_].record_all(step - first < run.output.timeline_steps);
     const StepResult result = train_step(step);
     ++steps_here_;
-    count_traffic();
+    count_traffic(step);
     ++step;
     if (!result.finite) non_finite(step, result);
     const bool last = step == run.train.steps;
@@ -188,7 +188,7 @@ void Trainer::run() {
     if (last || stopped || save_due) guard_save("save a checkpoint", step, [&] { save(step); });
   }
   if (first >= run.train.steps) evaluate(step);
-  guard_save("finish the run", step, [&] { finish(); });
+  guard_save("finish the run", step, [&] { finish(step); });
 }
 
 Trainer::StepResult Trainer::train_step(int64_t step) {
@@ -228,7 +228,7 @@ void Trainer::non_finite(int64_t step, const StepResult& result) {
       place);
 }
 
-void Trainer::count_traffic() {
+void Trainer::count_traffic(int64_t step) {
   Ledger ledger;
   train_->drain_ledger(ledger);
   if (train_unchanged_) train_unchanged_->drain_ledger(ledger);
@@ -237,7 +237,7 @@ void Trainer::count_traffic() {
   std::vector<int64_t> sent;
   for (int64_t level = 0; level < levels; ++level)
     sent.push_back(traffic_.payload_bytes(level) / std::max<int64_t>(1, steps_here_));
-  if (shared_.processes) add_over_ranks(sent);
+  if (shared_.processes) add_over_ranks(sent, step);
   for (int64_t level = 0; level < levels; ++level) {
     shared_.sent_bytes[rank_ * levels + level] = sent[level];
     // The sum stands in for all: the figures of the others are in it.
@@ -247,7 +247,7 @@ void Trainer::count_traffic() {
 }
 
 /// Its bytes are bookkeeping, not training, and are counted nowhere.
-void Trainer::add_over_ranks(std::vector<int64_t>& values) const {
+void Trainer::add_over_ranks(std::vector<int64_t>& values, int64_t step) const {
   std::vector<int64_t> ranks(static_cast<size_t>(world_.size()));
   std::iota(ranks.begin(), ranks.end(), 0);
   comm::Call call;
@@ -257,6 +257,7 @@ void Trainer::add_over_ranks(std::vector<int64_t>& values) const {
   call.destination = values.data();
   call.counts = {static_cast<int64_t>(values.size())};
   call.deadline_seconds = site_.deadline_seconds;
+  call.step = step;
   call.label = "bytes sent so far";
   world_.communicator(ranks, kBookkeepingLane).run(call);
 }

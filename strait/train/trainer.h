@@ -50,6 +50,8 @@ struct Hooks {
   comm::ThreadFaults faults;
   std::function<void(int64_t rank, const runtime::Instance&)> before_op;
   std::function<void(int64_t rank, int64_t step)> during_save;
+  /// Of ranks that are processes: before they take part in a transfer, on any thread.
+  std::function<void(int64_t rank, const comm::Call&)> before_transfer;
 };
 
 /// The save that a rank is in.
@@ -99,8 +101,8 @@ class Trainer {
   };
   StepResult train_step(int64_t step);
   /// Moves what the communicators counted into this rank's traffic.
-  void count_traffic();
-  void add_over_ranks(std::vector<int64_t>& values) const;
+  void count_traffic(int64_t step);
+  void add_over_ranks(std::vector<int64_t>& values, int64_t step) const;
   void account(int64_t step, const StepResult& result);
   report::StepMetrics metrics_of(int64_t step, const StepResult& result) const;
   void evaluate(int64_t step);
@@ -113,7 +115,7 @@ class Trainer {
   void save_unchanged();
   void non_finite(int64_t step, const StepResult& result);
   /// Waits for saves and carries; hash, memory and traffic of the whole run into the outcome.
-  void finish();
+  void finish(int64_t step);
   checkpoint::SaveDescription describe(int64_t step) const;
   double learning_rate(int64_t step) const;
   /// Sequences that all ranks trained on in `step` steps.

@@ -30,7 +30,7 @@ void Trainer::evaluate(int64_t step) {
   const int64_t windows = evaluated_windows(job_);
   if (windows == 0) return;
   state_.drain();
-  count_traffic();
+  count_traffic(step);
   const int64_t batch = job_.design.batch.micro_batch_size;
   const int64_t stride = batch * job_.design.batch.data_ranks;
   executor_.settings().training = false;
@@ -150,9 +150,9 @@ void Trainer::save(int64_t step) {
   saved_step_ = step;
 }
 
-void Trainer::finish() {
+void Trainer::finish(int64_t step) {
   state_.drain();
-  count_traffic();
+  count_traffic(step);
   if (writer_) {
     const std::optional<std::string> path = writer_->finish();
     if (lead() && path) {

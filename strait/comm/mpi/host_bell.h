@@ -1,11 +1,15 @@
-// Carries an alarm to the other hosts, and theirs to this one.
+// Carries alarms between hosts, and the question where their ranks stand.
 #pragma once
 
 #include <mpi.h>
 
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <functional>
+#include <mutex>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -18,28 +22,54 @@ namespace strait::comm {
 /// tells every rank of the other hosts, which ring theirs.
 class HostBell {
  public:
-  /// `communicator`: over all ranks, for this alone. `elsewhere`: ranks of other hosts. `told`: called after an
-  /// alarm from another host was rung here.
+  struct Actions {
+    std::function<void()> told;  // after an alarm from another host was rung here
+    /// What the ranks of this host stand at, for another one; of a wait with this deadline.
+    std::function<std::string(double deadline_seconds)> stand;
+  };
+  /// `messages`: over all ranks, for this alone. `elsewhere`: ranks of other hosts.
   HostBell(Messages& messages, HostBoard& board, int64_t rank, std::vector<int64_t> elsewhere,
-           std::function<void()> told);
+           Actions actions);
   /// Waits a little for an alarm of this rank to leave.
   ~HostBell();
   HostBell(const HostBell&) = delete;
   HostBell& operator=(const HostBell&) = delete;
 
+  /// Asks every rank of the other hosts, and hands each answer to `take` until that returns false, at most for
+  /// `seconds`. Thread-safe.
+  void ask(double deadline_seconds, double seconds,
+           const std::function<bool(const std::string& answer)>& take);
+
  private:
+  struct Question {
+    double deadline_seconds = 0;
+    int64_t number = 0;
+  };
   void work();
   void tell();
   bool listen();
+  void answer();
+  void hear();
+  void send(std::string text, int64_t to, int tag);
+  bool sending();
 
   Messages& messages_;
   HostBoard& board_;
   const int64_t rank_;
   const std::vector<int64_t> elsewhere_;
-  const std::function<void()> told_;
+  const Actions actions_;
   std::atomic<bool> stopping_{false};
   bool has_told_ = false;
-  std::vector<Message> sends_;
+  struct Sent {
+    std::string text;
+    Message message;
+  };
+  std::mutex mutex_;  // guards what follows
+  std::condition_variable heard_;
+  std::deque<Sent> sends_;
+  std::deque<std::string> answers_;
+  int64_t asked_ = 0;  // number of the latest question
+  std::mutex asking_;  // one question at a time
   std::thread thread_;
 };
 

@@ -4,7 +4,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <sstream>
 #include <string>
 
 #include "strait/base/errors.h"
@@ -49,27 +51,29 @@ void* HostMemory::map_file(int file, int64_t bytes) const {
   return address;
 }
 
-HostMemory::HostMemory(MPI_Comm host, int64_t board_bytes) : board_bytes_(board_bytes) {
-  int place = 0, ranks = 0;
-  MPI_Comm_rank(host, &place);
-  MPI_Comm_size(host, &ranks);
-  own_ = place;
+HostMemory::HostMemory(int64_t place, int64_t board_bytes, const Exchange& exchange)
+    : own_(place), board_bytes_(board_bytes) {
   // Address space, not memory: twice what the host has leaves room for holes.
   window_bytes_ = 2 * physical_bytes() / kAlignment * kAlignment;
   const int own_window = make_file(window_bytes_);
   const int own_board = place == 0 ? make_file(board_bytes) : -1;
-  const int64_t mine[3] = {::getpid(), own_window, own_board};
-  std::vector<int64_t> all(3 * ranks);
-  MPI_Allgather(mine, 3, MPI_INT64_T, all.data(), 3, MPI_INT64_T, host);
-  for (int64_t at = 0; at < ranks; ++at) {
-    const int file = at == place ? own_window : open_file(all[3 * at], all[3 * at + 1]);
+  const std::vector<std::string> all =
+      exchange(std::to_string(::getpid()) + " " + std::to_string(own_window) + " " +
+               std::to_string(own_board));
+  int board_file = own_board;
+  for (size_t at = 0; at < all.size(); ++at) {
+    std::istringstream told(all[at]);
+    int64_t process = 0, window = 0, board = 0;
+    told >> process >> window >> board;
+    const bool own = static_cast<int64_t>(at) == place;
+    const int file = own ? own_window : open_file(process, window);
     windows_.push_back(static_cast<char*>(map_file(file, window_bytes_)));
-    process_ids_.push_back(all[3 * at]);
-    if (at != place) ::close(file);
+    process_ids_.push_back(process);
+    if (!own) ::close(file);
+    if (at == 0 && !own) board_file = open_file(process, board);
   }
-  const int board_file = place == 0 ? own_board : open_file(all[0], all[2]);
   board_ = map_file(board_file, board_bytes);
-  MPI_Barrier(host);  // all have opened what they need
+  exchange("");  // all have opened what they need
   ::close(board_file);
   ::close(own_window);
   free_[0] = window_bytes_;

@@ -2,12 +2,12 @@
 // somebody has written them.
 #pragma once
 
-#include <mpi.h>
-
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "strait/memory/pool.h"
@@ -17,10 +17,13 @@ namespace strait::comm {
 /// The windows of the ranks of `host`, by place in it; this rank allocates from its own. Thread-safe.
 class HostMemory final : public memory::PageSource {
  public:
-  /// Collective over `host` (ranks of one host), blocking. `board_bytes`: a further window, shared by all and
-  /// filled with zeros. InputOutputError when the system refuses memory, or when the ranks cannot reach each
-  /// other's (they run under different users, or in containers that hide processes).
-  HostMemory(MPI_Comm host, int64_t board_bytes);
+  /// Gives the texts of all ranks of the host, by place, on all of them. Collective.
+  using Exchange = std::function<std::vector<std::string>(const std::string& text)>;
+
+  /// Collective over the ranks of the host. `board_bytes`: a further window, shared by all and filled with
+  /// zeros. InputOutputError when the system refuses memory, or when the ranks cannot reach each other's (they
+  /// run under different users, or in containers that hide processes).
+  HostMemory(int64_t place, int64_t board_bytes, const Exchange& exchange);
   ~HostMemory() override;
   HostMemory(const HostMemory&) = delete;
   HostMemory& operator=(const HostMemory&) = delete;

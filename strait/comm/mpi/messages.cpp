@@ -111,6 +111,21 @@ bool Messages::receive_waiting(void* data, int64_t bytes, int tag) {
   return found != 0;
 }
 
+std::optional<std::string> Messages::receive_waiting_text(int tag, int64_t& from) {
+  const std::lock_guard<std::mutex> lock(mpi_mutex());
+  int found = 0, bytes = 0;
+  MPI_Status status;
+  check(MPI_Iprobe(MPI_ANY_SOURCE, tag, communicator_, &found, &status), "MPI_Iprobe");
+  if (!found) return std::nullopt;
+  MPI_Get_count(&status, MPI_BYTE, &bytes);
+  std::string text(static_cast<size_t>(bytes), '\0');
+  from = status.MPI_SOURCE;
+  check(MPI_Recv(text.data(), bytes, MPI_BYTE, status.MPI_SOURCE, tag, communicator_,
+                 MPI_STATUS_IGNORE),
+        "MPI_Recv");
+  return text;
+}
+
 void Messages::cancel(Message& message) {
   const std::lock_guard<std::mutex> lock(mpi_mutex());
   for (MPI_Request& request : message.requests)

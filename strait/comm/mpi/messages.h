@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -39,6 +40,8 @@ class Messages {
   bool test(Message& message);
   /// Receives a message of `bytes` bytes from anybody, if one has come. False otherwise.
   bool receive_waiting(void* data, int64_t bytes, int tag);
+  /// The same for a message of any length.
+  std::optional<std::string> receive_waiting_text(int tag, int64_t& from);
   /// Gives up: the buffers may be freed afterwards only because the process ends.
   void cancel(Message& message);
 

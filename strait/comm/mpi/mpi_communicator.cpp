@@ -19,7 +19,7 @@ MpiCommunicator::MpiCommunicator(MpiSite& site, const std::vector<int64_t>& memb
       number_(communicator_number(members, lane)),
       exchange_(site, members, number_),
       row_(site.row()),
-      row_lane_(members.size() == 1 ? -1 : row_.open(number_, members)),
+      row_lane_(site.cluster.ranks == 1 ? -1 : row_.open(number_, members)),
       queue_(std::make_shared<CallQueue>(static_cast<CallRunner&>(*this), site.spin_seconds)) {}
 
 MpiCommunicator::~MpiCommunicator() { stop(); }
@@ -93,6 +93,7 @@ void MpiCommunicator::prepare(QueuedCall& queued) {
     if (!pairwise) begun_ = queued.number + 1;
   }
   await(queued);
+  if (site_.at_turn) site_.at_turn(call);
   if (site_.rung()) site_.raise_alarm(call);
 }
 

@@ -37,12 +37,16 @@ std::vector<int64_t> MpiSite::gone(const std::vector<int64_t>& late) const {
 }
 
 std::vector<trace::Standing> MpiSite::standings(double deadline_seconds) const {
+  std::vector<trace::Standing> ranks = standings_here(deadline_seconds);
+  if (here.size() < places.size() && inquire && !rung()) inquire(ranks, deadline_seconds);
+  return ranks;
+}
+
+std::vector<trace::Standing> MpiSite::standings_here(double deadline_seconds) const {
   WaitRows rows(places.size(), nullptr);
   for (size_t at = 0; at < here.size(); ++at) rows[here[at]] = &board.row(static_cast<int64_t>(at));
   for (const int64_t peer : gone(here)) rows[peer]->mark_gone();
-  std::vector<trace::Standing> ranks = evidence(rows, deadline_seconds);
-  if (here.size() < places.size() && inquire) inquire(ranks);
-  return ranks;
+  return evidence(rows, deadline_seconds);
 }
 
 bool HostWait::spin(const std::function<bool()>& ready, const std::function<bool()>& drive) const {

@@ -44,6 +44,8 @@ struct MpiSite {
   /// What the verdict about a wait of this rank that ends now is made from: what the ranks of this host stood
   /// at when the first of them gave up, processes that are gone as missing, the others as `inquire` finds them.
   std::vector<trace::Standing> standings(double deadline_seconds) const;
+  /// Those of this host alone.
+  std::vector<trace::Standing> standings_here(double deadline_seconds) const;
 
   Messages& messages;
   HostMemory& memory;
@@ -53,8 +55,9 @@ struct MpiSite {
   std::vector<int64_t> places;      // by rank
   std::optional<collective::Algorithm> algorithm;
   double spin_seconds = 0;
-  /// Asks the ranks of other hosts where they stand; what is not answered in time is missing.
-  std::function<void(std::vector<trace::Standing>& ranks)> inquire;
+  std::function<void(const Call&)> at_turn;  // MpiOptions
+  /// Asks the ranks of other hosts where they stand; those that do not answer in time have told nothing.
+  std::function<void(std::vector<trace::Standing>& ranks, double deadline_seconds)> inquire;
 };
 
 /// One wait of a call: until `ready`, the deadline, or an alarm. While messages are under way it drives them

@@ -1,5 +1,6 @@
 #include "strait/comm/mpi/mpi_world.h"
 
+#include <fmt/format.h>
 #include <ifaddrs.h>
 #include <mpi.h>
 #include <net/if.h>
@@ -11,20 +12,24 @@
 #include <chrono>
 #include <condition_variable>
 #include <csignal>
-#include <cstdio>
-#include <cstdlib>
 #include <map>
 #include <mutex>
+#include <set>
 #include <thread>
 #include <utility>
 
 #include "strait/base/errors.h"
 #include "strait/comm/call_check.h"
 #include "strait/comm/mpi/host_bell.h"
+#include "strait/comm/mpi/inquiry.h"
 #include "strait/comm/mpi/mpi_communicator.h"
+#include "strait/comm/mpi/roll_call.h"
 
 namespace strait::comm {
 namespace {
+
+constexpr double kStartSeconds =
+    120;  // for processes to start and meet, before a deadline is known
 
 using Key = std::pair<std::vector<int64_t>, int64_t>;  // members, lane
 
@@ -41,14 +46,22 @@ class MpiWorld final : public World {
     std::vector<int64_t> elsewhere;
     for (int64_t rank = 0; rank < size(); ++rank)
       if (site_->place(rank) < 0) elsewhere.push_back(rank);
-    if (bells != nullptr && !elsewhere.empty())
-      bell_ = std::make_unique<HostBell>(*bells, site_->board, this->rank(), elsewhere,
-                                         [this] { nudge_all(); });
+    if (bells == nullptr || elsewhere.empty()) return;
+    HostBell::Actions actions;
+    actions.told = [this] { nudge_all(); };
+    actions.stand = [this](double deadline_seconds) {
+      return standings_text(site_->standings_here(deadline_seconds), site_->here, now_seconds());
+    };
+    bell_ = std::make_unique<HostBell>(*bells, site_->board, this->rank(), elsewhere,
+                                       std::move(actions));
+    site_->inquire = [this](std::vector<trace::Standing>& ranks, double deadline_seconds) {
+      inquire(ranks, deadline_seconds);
+    };
   }
   ~MpiWorld() override {
-    bell_.reset();
     site_->row().ended();
     for (const auto& [key, communicator] : communicators_) communicator->stop();
+    bell_.reset();
   }
 
   int64_t rank() const override { return site_->rank(); }
@@ -74,6 +87,17 @@ class MpiWorld final : public World {
   }
 
  private:
+  /// One answer of each other host is enough.
+  void inquire(std::vector<trace::Standing>& ranks, double deadline_seconds) {
+    constexpr double kPatience = 2;
+    std::set<int64_t> unknown;
+    for (int64_t rank = 0; rank < size(); ++rank)
+      if (site_->place(rank) < 0) unknown.insert(rank);
+    bell_->ask(deadline_seconds, kPatience, [&](const std::string& answer) {
+      for (const int64_t rank : take_standings(answer, now_seconds(), ranks)) unknown.erase(rank);
+      return !unknown.empty() && !site_->rung();
+    });
+  }
   void nudge_all() {
     const std::lock_guard<std::mutex> lock(mutex_);
     for (const auto& [key, communicator] : communicators_)
@@ -108,54 +132,35 @@ struct MpiSession::State {
   std::vector<std::string> host_names;
   std::vector<int64_t> here;       // ranks on this host
   std::vector<int64_t> processes;  // theirs
-  std::unique_ptr<Messages> messages, bell_messages;
+  std::unique_ptr<Messages> messages, bell_messages, meetings;
+  std::unique_ptr<RollCall> roll_call;
+  std::exception_ptr failure;  // of an exchange
+  double deadline_seconds = kStartSeconds;
+  Stuck stuck;
   std::unique_ptr<HostMemory> memory;
   std::unique_ptr<MpiWorld> world;
 
-  void await(MPI_Request request);
-  std::optional<int64_t> gone() const;
+  bool has_ended(int64_t of_rank) const;
 };
 
-std::optional<int64_t> MpiSession::State::gone() const {
+bool MpiSession::State::has_ended(int64_t of_rank) const {
   for (size_t at = 0; at < processes.size(); ++at)
-    if (::kill(static_cast<pid_t>(processes[at]), 0) != 0 && errno == ESRCH) return here[at];
-  return std::nullopt;
-}
-
-/// Until the collective ends. PeerLost when a process of this host is gone.
-void MpiSession::State::await(MPI_Request request) {
-  constexpr double kLook = 50e-3;
-  constexpr std::chrono::microseconds kShortest(50), kLongest(2000);
-  SteadyTime next_look = deadline_after(kLook);
-  std::optional<int64_t> lost;
-  for (auto sleep = kShortest;; sleep = std::min(2 * sleep, kLongest)) {
-    int done = 0;
-    MPI_Test(&request, &done, MPI_STATUS_IGNORE);
-    if (done) return;
-    if (lost) break;  // nothing came before it ended
-    std::this_thread::sleep_for(sleep);
-    if (std::chrono::steady_clock::now() < next_look) continue;
-    next_look = deadline_after(kLook);
-    lost = gone();
-  }
-  abandoned = true;
-  ErrorPlace place;
-  place.rank = *lost;
-  throw PeerLost("the process of rank " + std::to_string(*lost) +
-                     " has ended, and the others cannot go on without it",
-                 place);
+    if (here[at] == of_rank)
+      return ::kill(static_cast<pid_t>(processes[at]), 0) != 0 && errno == ESRCH;
+  return false;
 }
 
 namespace {
 
-/// MPI_Init waits for all ranks without a limit, and nothing but the end of the process ends that.
-class StartWatch {
+/// MPI waits for all ranks without a limit, and nothing but the end of the process ends that.
+class PhaseWatch {
  public:
-  StartWatch() : worker_([this] { work(); }) {}
-  ~StartWatch() {
+  PhaseWatch(const std::string& phase, double seconds, const MpiSession::Stuck& stuck)
+      : phase_(phase), seconds_(seconds), stuck_(stuck), worker_([this] { work(); }) {}
+  ~PhaseWatch() {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
-      started_ = true;
+      over_ = true;
     }
     changed_.notify_all();
     worker_.join();
@@ -163,30 +168,33 @@ class StartWatch {
 
  private:
   void work() {
-    constexpr std::chrono::seconds kLimit(120);
     std::unique_lock<std::mutex> lock(mutex_);
-    if (changed_.wait_for(lock, kLimit, [this] { return started_; })) return;
-    std::fprintf(stderr,
-                 "strait: error: MPI_Init has waited for the other ranks for %lld s: one was lost "
-                 "while it started\n",
-                 static_cast<long long>(kLimit.count()));
-    std::_Exit(static_cast<int>(ExitCode::kPeerLost));
+    const auto limit = std::chrono::duration<double>(seconds_);
+    if (changed_.wait_for(lock, limit, [this] { return over_; }) || !stuck_) return;
+    ErrorPlace place;
+    place.operation = phase_;
+    stuck_(std::make_exception_ptr(
+        Timeout(fmt::format("{} has waited for the other ranks for {:g} s: one of them was lost",
+                            phase_, seconds_),
+                place)));
   }
 
+  const std::string phase_;
+  const double seconds_;
+  const MpiSession::Stuck stuck_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  bool started_ = false;
+  bool over_ = false;
   std::thread worker_;
 };
 
 }  // namespace
 
-MpiSession::MpiSession() : state_(std::make_unique<State>()) {
+MpiSession::MpiSession(Stuck stuck) : state_(std::make_unique<State>()) {
+  state_->stuck = std::move(stuck);
+  const PhaseWatch watch("MPI_Init", kStartSeconds, state_->stuck);
   int provided = 0;
-  {
-    const StartWatch watch;
-    MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided);
-  }
+  MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided);
   if (provided < MPI_THREAD_SERIALIZED)
     throw InternalError("this MPI library does not support calls from several threads");
   MPI_Comm_rank(MPI_COMM_WORLD, &state_->rank);
@@ -205,6 +213,10 @@ MpiSession::MpiSession() : state_(std::make_unique<State>()) {
   const int64_t process = ::getpid();
   MPI_Allgather(&process, 1, MPI_INT64_T, processes.data(), 1, MPI_INT64_T, state_->host);
   state_->processes = std::move(processes);
+  state_->meetings = std::make_unique<Messages>(MPI_COMM_WORLD);
+  state_->roll_call =
+      std::make_unique<RollCall>(*state_->meetings, state_->rank, state_->size,
+                                 [this](int64_t rank) { return state_->has_ended(rank); });
 }
 
 MpiSession::~MpiSession() { end(); }
@@ -212,15 +224,14 @@ MpiSession::~MpiSession() { end(); }
 void MpiSession::end() {
   state_->world.reset();
   if (state_->abandoned) return;
-  state_->abandoned = true;
-  MPI_Request barrier = MPI_REQUEST_NULL;
-  MPI_Ibarrier(MPI_COMM_WORLD, &barrier);
   try {
-    state_->await(barrier);  // nobody unmaps what another still reads
-  } catch (const PeerLost&) {
+    exchange("", "end the run");  // nobody unmaps what another still reads
+  } catch (const Error&) {
     return;  // what this rank had to do is done
   }
+  state_->abandoned = true;
   state_->memory.reset();
+  const PhaseWatch watch("MPI_Finalize", state_->deadline_seconds, state_->stuck);
   MPI_Comm_free(&state_->data);
   MPI_Comm_free(&state_->bells);
   MPI_Comm_free(&state_->host);
@@ -257,9 +268,18 @@ World& MpiSession::world(const Cluster& cluster, const MpiOptions& options) {
   ensure(!state_->world, "MpiSession::world is called once");
   state_->messages = std::make_unique<Messages>(state_->data);
   state_->bell_messages = std::make_unique<Messages>(state_->bells);
-  state_->memory = std::make_unique<HostMemory>(state_->host, HostBoard::bytes(ranks_on_host()));
+  const auto tell_host = [this](const std::string& text) {
+    const std::vector<std::string> all = exchange(text, "share memory");
+    std::vector<std::string> texts;
+    for (const int64_t rank : state_->here) texts.push_back(all[rank]);
+    return texts;
+  };
+  const auto place = std::find(state_->here.begin(), state_->here.end(), rank());
+  state_->memory = std::make_unique<HostMemory>(place - state_->here.begin(),
+                                                HostBoard::bytes(ranks_on_host()), tell_host);
   auto site = std::make_unique<MpiSite>(*state_->messages, *state_->memory, cluster, state_->here);
   site->algorithm = options.algorithm;
+  site->at_turn = options.at_turn;
   site->spin_seconds =
       options.spin_seconds < 0.0 ? default_spin_seconds(ranks_on_host()) : options.spin_seconds;
   state_->world = std::make_unique<MpiWorld>(std::move(site), state_->bell_messages.get());
@@ -271,22 +291,20 @@ memory::PageSource& MpiSession::window() {
   return *state_->memory;
 }
 
-std::vector<std::string> MpiSession::exchange(const std::string& text) {
-  const std::unique_lock<std::mutex> lock = lock_mpi();
-  const int bytes = static_cast<int>(text.size());
-  std::vector<int> sizes(static_cast<size_t>(size())), offsets(static_cast<size_t>(size()), 0);
-  MPI_Request request = MPI_REQUEST_NULL;
-  MPI_Iallgather(&bytes, 1, MPI_INT, sizes.data(), 1, MPI_INT, MPI_COMM_WORLD, &request);
-  state_->await(request);
-  for (size_t at = 1; at < sizes.size(); ++at) offsets[at] = offsets[at - 1] + sizes[at - 1];
-  std::string all(static_cast<size_t>(offsets.back() + sizes.back()), '\0');
-  MPI_Iallgatherv(text.data(), bytes, MPI_CHAR, all.data(), sizes.data(), offsets.data(), MPI_CHAR,
-                  MPI_COMM_WORLD, &request);
-  state_->await(request);
-  std::vector<std::string> texts;
-  for (size_t at = 0; at < sizes.size(); ++at)
-    texts.push_back(all.substr(static_cast<size_t>(offsets[at]), static_cast<size_t>(sizes[at])));
-  return texts;
+void MpiSession::set_deadline(double seconds) {
+  constexpr double kLeast = 10;
+  state_->deadline_seconds = std::max(seconds, kLeast);
+}
+
+std::vector<std::string> MpiSession::exchange(const std::string& text, const std::string& purpose) {
+  if (state_->failure) std::rethrow_exception(state_->failure);
+  try {
+    return state_->roll_call->meet(text, purpose, state_->deadline_seconds);
+  } catch (...) {
+    state_->failure = std::current_exception();
+    state_->abandoned = true;
+    throw;
+  }
 }
 
 std::string mpi_version() {

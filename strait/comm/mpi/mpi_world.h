@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,15 +20,22 @@ struct MpiOptions {
   std::optional<collective::Algorithm>
       algorithm;               // where an operation has it; else collective::choose
   double spin_seconds = -1.0;  // how long a wait spins before it blocks; < 0: by ranks and cores
+  /// For tests: called before this rank takes part in an operation, on the thread that will run it.
+  std::function<void(const Call&)> at_turn;
 };
 
 /// The process's membership in an MPI job. One at a time; made and destroyed on one thread.
 class MpiSession {
  public:
+  /// Told, on another thread, that MPI itself does not come back: MPI_Init after 120 s, MPI_Finalize after the
+  /// deadline. Nothing but the end of the process helps.
+  using Stuck = std::function<void(const std::exception_ptr& cause)>;
+
   /// MPI_Init_thread. InternalError when this MPI cannot serve several threads in turn.
-  MpiSession();
+  explicit MpiSession(Stuck stuck = {});
   ~MpiSession();
-  /// Blocks until all ranks end theirs (MPI_Finalize), unless abandon() or end() was called before.
+  /// Waits for all ranks to end theirs (MPI_Finalize), unless abandon() or end() was called before, or one of
+  /// them does not come.
   void end();
   MpiSession(const MpiSession&) = delete;
   MpiSession& operator=(const MpiSession&) = delete;
@@ -50,9 +59,13 @@ class MpiSession {
   /// Precondition: world() was called.
   memory::PageSource& window();
 
-  /// The texts of all ranks, by rank, on all ranks. Collective, blocking, without a deadline: for the time
-  /// before a world, and after its end. PeerLost, and abandon(), when a process of this host is gone.
-  std::vector<std::string> exchange(const std::string& text);
+  /// Of exchange() and end(); 120 s before. At least 10 s: processes do not start at the same moment.
+  void set_deadline(double seconds);
+  /// The texts of all ranks, by rank, on all ranks. Collective: for the time before a world, and after its end.
+  /// Timeout, or PeerLost when a process of this host is gone, naming the rank that did not come, and `purpose`
+  /// as the operation; abandon() then, and the same failure from every later call.
+  std::vector<std::string> exchange(const std::string& text,
+                                    const std::string& purpose = "prepare the run");
 
   /// After a failure: MPI is left as it is, because ranks that are lost would never let it end.
   void abandon();
