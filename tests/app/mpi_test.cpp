@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "strait/base/cores.h"
 #include "tests/app/program.h"
 
 namespace strait {
@@ -88,6 +89,50 @@ TEST(MpiUser, OneMessageForWhatIsWrongOnAllRanks) {
   EXPECT_THAT(fails({"--set", "data.path=/nowhere"}), HasSubstr("/nowhere"));
   EXPECT_THAT(fails({"--set", "train.step=3"}), HasSubstr("train.steps"));
   EXPECT_FALSE(std::filesystem::exists(folder.path() + "/run"));
+}
+
+TEST(MpiUser, ACommandOfOneProcessIsRefusedOnce) {
+  const TemporaryFolder folder;
+  const std::string log = folder.path() + "/log", json = folder.path() + "/report.json";
+  for (const std::vector<std::string>& command :
+       {std::vector<std::string>{"inspect", folder.path()},
+        {"sample", folder.path(), "--prompt", "a"},
+        {"bench", "gemm", "--m", "8"}}) {
+    std::filesystem::remove(log);
+    std::vector<std::string> arguments = command;
+    arguments.insert(arguments.end(), {"--json", json});
+    EXPECT_EQ(Child(arguments, log, test::mpirun(2)).wait(), 2);
+    const std::string text = read_file(log);
+    const size_t first = text.find("is one process, but Open MPI has started 2 of them");
+    EXPECT_NE(first, std::string::npos) << text;
+    EXPECT_EQ(text.find("error:", text.find("error:") + 1), std::string::npos) << text;
+    EXPECT_EQ(report_of(json).at("exit_code").as_integer(), 2);
+  }
+  // Alone it runs, and says what is wrong.
+  std::filesystem::remove(log);
+  EXPECT_EQ(Child({"inspect", folder.path()}, log, test::mpirun(1)).wait(), 2);
+  EXPECT_THAT(read_file(log), HasSubstr("neither a checkpoint nor a run folder"));
+}
+
+TEST(MpiUser, ABoundRankUsesTheCoresThatItIsBoundTo) {
+  const int64_t cores = available_cores();
+  if (cores < 2) GTEST_SKIP() << "needs two cores, has " << cores;
+  const TemporaryFolder folder;
+  const std::string log = folder.path() + "/log";
+  const auto threads_of = [&](const std::string& binding) {
+    std::filesystem::remove(log);
+    std::filesystem::remove_all(folder.path() + "/run");
+    std::vector<std::string> launcher = test::mpirun(1);
+    launcher.insert(launcher.begin() + 1, {"--bind-to", binding});
+    Child({"train", test::small_run_file(folder.path()), "--set", "train.steps=1", "--set",
+           "output.run_dir=" + folder.path() + "/run"},
+          log, launcher)
+        .wait();
+    return read_file(log);
+  };
+  EXPECT_THAT(threads_of("core"), HasSubstr("with 1 compute thread each"));
+  EXPECT_THAT(threads_of("none"),
+              HasSubstr("with " + std::to_string(cores) + " compute threads each"));
 }
 
 }  // namespace

@@ -53,8 +53,9 @@ class Child {
  public:
   /// `launcher`: what starts it, such as {"mpirun", "-n", "2"}.
   Child(std::vector<std::string> arguments, const std::string& log,
-        const std::vector<std::string>& launcher = {}) {
-    arguments.insert(arguments.begin(), STRAIT_BINARY_DIR "/strait");
+        const std::vector<std::string>& launcher = {},
+        const std::string& program = STRAIT_BINARY_DIR "/strait") {
+    arguments.insert(arguments.begin(), program);
     arguments.insert(arguments.begin(), launcher.begin(), launcher.end());
     std::vector<char*> raw;
     for (std::string& argument : arguments) raw.push_back(argument.data());
@@ -101,6 +102,16 @@ inline std::vector<std::string> mpirun(int64_t ranks) {
 
 inline void sleep_seconds(double seconds) {
   std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+}
+
+/// Whether the process has a handler of its own for `number`.
+inline bool handles(pid_t process, int number) {
+  std::ifstream status("/proc/" + std::to_string(process) + "/status");
+  std::string line;
+  while (std::getline(status, line))
+    if (line.starts_with("SigCgt:"))
+      return (std::stoull(line.substr(7), nullptr, 16) >> (number - 1) & 1) != 0;
+  return false;
 }
 
 /// small_run as a file; returns its path.

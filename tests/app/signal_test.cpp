@@ -29,18 +29,8 @@ std::vector<std::string> arguments(const std::string& run_file, const std::strin
           "--json",  json};
 }
 
-/// Whether the process has a handler of its own for `number`.
-bool handles(pid_t process, int number) {
-  std::ifstream status("/proc/" + std::to_string(process) + "/status");
-  std::string line;
-  while (std::getline(status, line))
-    if (line.starts_with("SigCgt:"))
-      return (std::stoull(line.substr(7), nullptr, 16) >> (number - 1) & 1) != 0;
-  return false;
-}
-
 void wait_for_handlers(Child& child, int number) {
-  while (child.running() && !handles(child.pid(), number)) test::sleep_seconds(0.0005);
+  while (child.running() && !test::handles(child.pid(), number)) test::sleep_seconds(0.0005);
 }
 
 Json read_json(const std::string& path) { return Json::parse(read_file(path), path); }

@@ -6,8 +6,8 @@
 #include <thread>
 
 #include "strait/base/clock.h"
-#include "strait/program/operation_text.h"
 #include "strait/trace/flight_file.h"
+#include "tests/train/instances.h"
 #include "tests/train/small_run.h"
 
 namespace strait {
@@ -27,26 +27,6 @@ struct Strike {
   int occurrence = 0;  // of the operation among the compute instances of the step, when it stalls
 };
 
-/// One instance of the program: what it is called, and whether it is a transfer.
-struct Instance {
-  std::string text;
-  bool transfer = false;
-  bool alone = false;  // a transfer in a group of one, which nobody can miss
-};
-
-std::vector<Instance> instances_of(const program::Program& program) {
-  std::vector<Instance> instances;
-  program::for_each_instance(
-      program, [&](const program::Op& op, const std::vector<int64_t>& loops) {
-        if (op.kind == program::OpKind::kFree || op.kind == program::OpKind::kCopy) return;
-        const trace::OperationText text = program::operation_text(program, op);
-        const bool transfer = program::is_communication(op.kind);
-        instances.push_back(
-            {text.str(text.pick(loops)), transfer, transfer && program.groups[op.group].size == 1});
-      });
-  return instances;
-}
-
 /// Draws the fault of run `number` from the job's own program.
 Strike draw(int number, const train::Job& job, const std::string& placement) {
   const RandomStream stream(2024, "strike", static_cast<uint64_t>(number));
@@ -57,7 +37,7 @@ Strike draw(int number, const train::Job& job, const std::string& placement) {
   strike.rank = static_cast<int64_t>(stream.below(0, static_cast<uint64_t>(strike.ranks)));
   strike.step = static_cast<int64_t>(stream.below(1, 3));
   strike.lost = number % 2 == 0;
-  const std::vector<Instance> instances = instances_of(job.design.train);
+  const std::vector<test::Instance> instances = test::instances_of(job.design.train);
   // What lies behind the last transfer is missed in the step after: it is left out.
   size_t last = 0;
   for (size_t i = 0; i < instances.size(); ++i)
