@@ -38,8 +38,9 @@ int64_t cache_bytes(const ModelShape& model, int64_t batch, int64_t context, Dty
 }
 
 int64_t head_chunk_rows(int64_t vocabulary, int64_t rows) {
-  constexpr int64_t kTargetElements = int64_t{16} << 20;  // 64 MiB of fp32: every chunk reads the whole matrix
-  constexpr int64_t kLeastRows = 64;                     // below, the GEMMs lose speed
+  constexpr int64_t kTargetElements = int64_t{16}
+                                      << 20;  // 64 MiB of fp32: every chunk reads the whole matrix
+  constexpr int64_t kLeastRows = 64;          // below, the GEMMs lose speed
   const int64_t limit = std::max(kLeastRows, kTargetElements / std::max<int64_t>(vocabulary, 1));
   if (rows <= limit) return std::max<int64_t>(rows, 1);
   const int64_t chunks = (rows + limit - 1) / limit;
