@@ -22,6 +22,7 @@ struct Case {
   std::string placement;
   int64_t ranks, accumulation;
   bool tied;
+  std::string family = "gpt2";
 };
 
 /// Bytes by operation and level.
@@ -88,6 +89,8 @@ strait::Run run_of(const Case& c, const std::string& folder) {
       {"placement.preset=" + c.placement, "train.steps=3",
        "train.micro_batch_size=" + std::to_string(24 / c.ranks / c.accumulation),
        std::string("model.shape.tied_head=") + (c.tied ? "true" : "false"),
+       "model.family=" + c.family,
+       c.family == "gpt2" ? "model.shape.kv_heads=2" : "model.shape.kv_heads=1",
        "cluster.levels=[{ name = \"pair\", size = 2, gb_per_second = 10.0, latency_microseconds = "
        "1.0 }, { name = \"world\", size = 0, gb_per_second = 1.0, latency_microseconds = 5.0 }]"});
 }
@@ -99,6 +102,8 @@ std::vector<Case> all_cases() {
       for (const int64_t accumulation : {1, 3})
         for (const bool tied : {true, false})
           cases.push_back({placement, ranks, accumulation, tied});
+  for (const char* placement : {"ddp", "zero3", "hsdp"})
+    for (const bool tied : {true, false}) cases.push_back({placement, 4, 3, tied, "llama"});
   return cases;
 }
 
