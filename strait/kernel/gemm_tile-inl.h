@@ -90,7 +90,7 @@ HWY_ATTR HWY_NOINLINE void multiply_rows(const TileOperands<W>& in,
   const hn::ScalableTag<W> d;
   using V = hn::Vec<decltype(d)>;
   constexpr int64_t kLane = kLanes<W>;
-  constexpr int64_t kAhead = 1024 / static_cast<int64_t>(sizeof(W));  // of B
+  constexpr int64_t kAhead = 2048 / static_cast<int64_t>(sizeof(W));  // of B
   V low[kRows], high[kRows];
 #pragma GCC unroll 16
   for (int64_t row = 0; row < kRows; ++row) {
