@@ -24,6 +24,8 @@ namespace {
 constexpr int64_t kGpt2Vocabulary = 50257;
 constexpr int64_t kCharVocabulary = 65;  // of tiny Shakespeare, as nanoGPT trains on it
 constexpr double kTwinTolerance = 1e-4;  // relative difference of fp32 and fp64 loss
+constexpr double kNarrowTolerance =
+    0x1p-8;  // of bf16: one rounding, the errors of the sums average out
 
 Dtype dtype_of(const std::string& name, std::initializer_list<Dtype> choices) {
   std::vector<std::string> names;
@@ -85,15 +87,17 @@ Run step_run(const measure::StepCase& step) {
   return run;
 }
 
-/// The loss of the first batch against the same weights in fp64, and against itself after the steps.
+/// The loss of the first batch against the same weights in fp64 (of bf16 in fp32), and against itself after
+/// the steps.
 std::string verify_step(train::SoloStep& solo, const measure::StepCase& step, int64_t vocabulary) {
   const double before = solo.loss();
-  if (step.precision == "fp32") {
+  if (step.precision != "fp64") {
+    const bool narrow = step.precision == "bf16";
     measure::StepCase twin = step;
-    twin.precision = "fp64";
+    twin.precision = narrow ? "fp32" : "fp64";
     const double exact = train::SoloStep(step_run(twin), vocabulary).loss();
-    if (!(std::abs(before - exact) <= kTwinTolerance * exact))
-      return fmt::format("the loss is {}, in fp64 {}", before, exact);
+    if (!(std::abs(before - exact) <= (narrow ? kNarrowTolerance : kTwinTolerance) * exact))
+      return fmt::format("the loss is {}, in {} {}", before, twin.precision, exact);
   }
   solo.step();
   const double after = solo.loss();
@@ -124,8 +128,14 @@ measure::BenchRow step_row(const cli::Command& command) {
   measure::TorchPeerOptions peer;
   peer.script = peer_script();
   const measure::ThreadLimit limit(step.threads);
-  return measure::bench_step(step, solo.design().shape, subject,
-                             {measure::torch_step_peer(step, solo.design().shape, peer)});
+  std::vector<measure::Contender> peers = {
+      measure::torch_step_peer(step, solo.design().shape, peer)};
+  if (step.precision == "bf16") {
+    measure::StepCase wide = step;
+    wide.precision = "fp32";
+    peers.push_back(measure::torch_step_peer(wide, solo.design().shape, peer));
+  }
+  return measure::bench_step(step, solo.design().shape, subject, peers);
 }
 
 void print_row(const measure::BenchRow& row, cli::Output& output) {

@@ -53,7 +53,7 @@ const std::vector<Subject>& subjects() {
         {"micro_batch_size", true, {}, "sequences"},
         {"context", true, {}, "tokens per sequence"},
         {"vocabulary", true, {}, "tokens; left out: 65 for nano-char, 50257 for others"},
-        {"precision", false, {"fp32", "fp64"}, "compute type"},
+        {"precision", false, {"fp32", "bf16", "fp64"}, "compute type"},
         {"threads", true, {}, "compute threads"}}},
       {"codec",
        "Codecs on one core",
