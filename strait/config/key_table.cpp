@@ -90,7 +90,7 @@ Rows general_keys() {
       {"runtime.device", kField<&Run::runtime, &RuntimeOptions::device>,
        one_of({"auto", "cpu"}, {"cuda"}), "Where tensors live; auto chooses cpu."},
       {"runtime.threads_per_rank", kField<&Run::runtime, &RuntimeOptions::threads_per_rank>,
-       between(0, 4096), "Compute threads of a rank; 0 = cores / ranks, at least 1."},
+       between(0, 4096), "Compute threads of a rank; 0 = an equal part of the cores that the ranks may use."},
       {"runtime.deadline_seconds", kField<&Run::runtime, &RuntimeOptions::deadline_seconds>,
        positive(), "Longest wait for another rank before the run ends with exit code 4."},
       {"runtime.deterministic", kField<&Run::runtime, &RuntimeOptions::deterministic>, any(),

@@ -260,10 +260,12 @@ std::vector<std::optional<FlightFile>> read_flight(const std::string& run_dir) {
 namespace {
 
 /// A rank may be late in several operations at once, and one without a record is known only by what it is missed
-/// in: the place that the ranks were told while they ran stands.
+/// in: the place that the others were told while they ran stands.
 void take_told_place(Verdict& verdict, const std::vector<std::optional<FlightFile>>& files) {
   for (const std::optional<FlightFile>& file : files) {
-    if (!file || file->reason.place.rank != verdict.rank || !file->reason.place.operation) continue;
+    if (!file || file->rank == verdict.rank || file->reason.place.rank != verdict.rank ||
+        !file->reason.place.operation)
+      continue;
     if (verdict.place.operation != *file->reason.place.operation) {
       const bool silent = verdict.fault == Fault::kBusy || verdict.fault == Fault::kSilent;
       verdict.place = {*file->reason.place.operation, file->reason.place.step.value_or(-1), -1};

@@ -117,7 +117,12 @@ class FaultRun {
     if (draw_.stops) ::kill(lost, draw_.continues ? SIGCONT : SIGKILL);
     EXPECT_LT(job.wait_for_end({{draw_.lost, lost}}, 15), 15) << "the lost rank stays";
     // Across hosts Open MPI's mpirun may wait for ever after a recovery; its lab ends it.
-    if (draw_.hosts > 1) job.launcher().signal(SIGTERM);
+    if (draw_.hosts > 1) {
+      const double end = now_seconds() + 5;
+      for (const auto& [rank, process] : processes)  // a shell still has to write them
+        while (with_codes() && job.code(rank) < 0 && now_seconds() < end) test::sleep_seconds(0.02);
+      job.launcher().signal(SIGTERM);
+    }
     EXPECT_TRUE(job.ends_within(15)) << "the launcher stays";
     EXPECT_TRUE(job.find().empty()) << "processes are left";
     check(job);

@@ -221,6 +221,17 @@ TEST_F(FlightFiles, WhatTheOthersWereToldOfARankWithoutARecordStands) {
   EXPECT_EQ(verdict->place.operation, "y = forward block 0(x)");
   EXPECT_EQ(verdict->place.step, 11);
   EXPECT_NE(verdict->text.find("forward block 0"), std::string::npos);
+  // What the rank says of itself may be a later failure of it.
+  write_flight(run_dir_, waiting_file(2));
+  file = waiting_file(0);
+  file.reason = {"request", "", {}};
+  write_flight(run_dir_, file);
+  file = busy_file(1);
+  file.reason = {"peer-lost", "lost", {}};
+  file.reason.place.rank = 1;
+  file.reason.place.operation = "something later";
+  write_flight(run_dir_, file);
+  EXPECT_EQ(judge_flight(read_flight(run_dir_))->place.operation, "y = forward block 3(x)");
 }
 
 TEST_F(FlightFiles, ARankThatOthersMetInFilesIsNamedByThem) {
