@@ -2,11 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <bit>
 #include <cstring>
 #include <filesystem>
 #include <map>
-#include <memory>
 #include <set>
 
 #include "strait/base/errors.h"
@@ -14,111 +12,12 @@
 #include "strait/checkpoint/hash.h"
 #include "strait/checkpoint/safetensors.h"
 #include "strait/convert/hugging_face_family.h"
+#include "strait/convert/hugging_face_tensors.h"
 
 namespace strait::convert {
 namespace {
 
 namespace fs = std::filesystem;
-using checkpoint::SafetensorsFile;
-using checkpoint::TensorInfo;
-
-constexpr const char* kWeights = "model.safetensors";
-constexpr const char* kIndex = "model.safetensors.index.json";
-
-[[noreturn]] void refuse(const std::string& path, const std::string& what) {
-  ErrorPlace place;
-  place.file = path;
-  throw UserError(fmt::format("{}: {}", path, what), place);
-}
-
-/// The tensors of a folder, by name without the family's prefix.
-class Tensors {
- public:
-  Tensors(const std::string& folder, std::string prefix)
-      : folder_(folder), prefix_(std::move(prefix)) {
-    if (fs::exists(folder + "/" + kIndex)) {
-      open_shards(folder + "/" + kIndex);
-    } else {
-      open(kWeights);
-    }
-  }
-  struct Found {
-    const SafetensorsFile* file = nullptr;
-    const TensorInfo* tensor = nullptr;
-  };
-  const std::map<std::string, Found>& all() const { return tensors_; }
-  Found at(const std::string& name) const {
-    const auto found = tensors_.find(name);
-    if (found != tensors_.end()) return found->second;
-    std::vector<std::string> names;
-    for (const auto& [known, tensor] : tensors_) names.push_back(known);
-    refuse(folder_,
-           fmt::format("has no tensor {}; the nearest is {}", name, nearest_choice(name, names)));
-  }
-
- private:
-  const SafetensorsFile& open(const std::string& name) {
-    auto& file = files_[name];
-    if (file != nullptr) return *file;
-    if (name.find('/') != std::string::npos)
-      refuse(folder_ + "/" + kIndex, fmt::format("\"{}\" is no file of the folder", name));
-    file = std::make_unique<SafetensorsFile>(folder_ + "/" + name);
-    for (const TensorInfo& tensor : file->tensors()) {
-      const std::string_view full = tensor.name;
-      const std::string plain(full.starts_with(prefix_) ? full.substr(prefix_.size()) : full);
-      if (!tensors_.emplace(plain, Found{file.get(), &tensor}).second)
-        refuse(file->path(), fmt::format("holds the tensor {} a second time", tensor.name));
-    }
-    return *file;
-  }
-  void open_shards(const std::string& index) {
-    std::set<std::string> listed;
-    const Json json = Json::parse(read_file(index), index);
-    for (const auto& [name, file] : json.at("weight_map").as_object()) {
-      open(file.as_string()).tensor(name);  // names the nearest when it is not there
-      listed.insert(name);
-    }
-    for (const auto& [name, found] : tensors_)
-      if (!listed.contains(found.tensor->name))
-        refuse(found.file->path(), fmt::format("holds the tensor {}, which {} does not list",
-                                               found.tensor->name, kIndex));
-  }
-
-  std::string folder_, prefix_;
-  std::map<std::string, std::unique_ptr<SafetensorsFile>> files_;
-  std::map<std::string, Found> tensors_;
-};
-
-float widened(uint16_t bits, Dtype dtype) {
-  if (dtype == Dtype::kBfloat16) return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
-  const uint32_t sign = static_cast<uint32_t>(bits & 0x8000u) << 16;
-  const uint32_t exponent = (bits >> 10) & 31u, fraction = bits & 1023u;
-  if (exponent == 31) return std::bit_cast<float>(sign | 0x7f800000u | (fraction << 13));
-  if (exponent != 0)
-    return std::bit_cast<float>(sign | ((exponent + 112) << 23) | (fraction << 13));
-  const float tiny = static_cast<float>(fraction) * 0x1p-24f;
-  return sign != 0 ? -tiny : tiny;
-}
-
-/// A tensor in `dtype`; 16-bit floats are widened.
-std::vector<std::byte> read_as(const Tensors::Found& found, Dtype dtype) {
-  const TensorInfo& tensor = *found.tensor;
-  std::vector<std::byte> stored(static_cast<size_t>(tensor.end - tensor.begin));
-  found.file->read_tensor(tensor, stored);
-  if (tensor.dtype == dtype) return stored;
-  const bool half = tensor.dtype == Dtype::kFloat16 || tensor.dtype == Dtype::kBfloat16;
-  if (!half || dtype != Dtype::kFloat32)
-    refuse(found.file->path(), fmt::format("tensor {} is {}, but {} is wanted", tensor.name,
-                                           dtype_name(tensor.dtype), dtype_name(dtype)));
-  std::vector<std::byte> wide(2 * stored.size());
-  for (size_t i = 0; i < stored.size() / 2; ++i) {
-    uint16_t bits = 0;
-    std::memcpy(&bits, stored.data() + 2 * i, sizeof bits);
-    const float value = widened(bits, tensor.dtype);
-    std::memcpy(wide.data() + 4 * i, &value, sizeof value);
-  }
-  return wide;
-}
 
 /// [rows, columns] -> [columns, rows].
 void transpose(std::span<const std::byte> from, int64_t rows, int64_t columns,
@@ -130,15 +29,15 @@ void transpose(std::span<const std::byte> from, int64_t rows, int64_t columns,
                   from.data() + static_cast<size_t>(row * columns + column) * bytes, bytes);
 }
 
-void import_part(const Tensors& tensors, const ForeignPart& part, Dtype dtype,
+void import_part(const ForeignTensors& tensors, const ForeignPart& part, Dtype dtype,
                  std::span<std::byte> destination) {
-  const Tensors::Found found = tensors.at(part.name);
+  const ForeignTensors::Found found = tensors.at(part.name);
   if (found.tensor->dims != part.dims)
-    refuse(found.file->path(),
-           fmt::format("tensor {} has the shape [{}], but config.json asks for [{}]",
-                       found.tensor->name, fmt::join(found.tensor->dims, ", "),
-                       fmt::join(part.dims, ", ")));
-  const std::vector<std::byte> values = read_as(found, dtype);
+    refuse_file(found.file->path(),
+                fmt::format("tensor {} has the shape [{}], but config.json asks for [{}]",
+                            found.tensor->name, fmt::join(found.tensor->dims, ", "),
+                            fmt::join(part.dims, ", ")));
+  const std::vector<std::byte> values = read_tensor_as(found, dtype);
   if (part.transposed) {
     transpose(values, part.dims[0], part.dims[1], destination);
   } else {
@@ -153,7 +52,7 @@ size_t part_bytes(const ForeignPart& part, Dtype dtype) {
 }
 
 /// Reads every parameter of the state; returns the names of the tensors taken.
-std::set<std::string> import_parameters(const Tensors& tensors, const ForeignFamily& family,
+std::set<std::string> import_parameters(const ForeignTensors& tensors, const ForeignFamily& family,
                                         ModelState& state) {
   std::set<std::string> taken;
   for (size_t unit = 0; unit < state.shape.units.size(); ++unit)
@@ -172,23 +71,26 @@ std::set<std::string> import_parameters(const Tensors& tensors, const ForeignFam
 }
 
 /// Tensors that no parameter takes: masks, and a head that repeats the embedding.
-void check_rest(const Tensors& tensors, const ForeignFamily& family, Dtype dtype,
+void check_rest(const ForeignTensors& tensors, const ForeignFamily& family, Dtype dtype,
                 std::set<std::string> taken) {
   const auto head = tensors.all().find("lm_head.weight");
   if (head != tensors.all().end() && !taken.contains("lm_head.weight")) {
-    if (read_as(head->second, dtype) != read_as(tensors.at(family.embedding()), dtype))
-      refuse(head->second.file->path(),
-             fmt::format("lm_head.weight differs from {}, but config.json says that they are tied; "
-                         "set tie_word_embeddings to false",
-                         family.embedding()));
+    if (read_tensor_as(head->second, dtype) !=
+        read_tensor_as(tensors.at(family.embedding()), dtype))
+      refuse_file(
+          head->second.file->path(),
+          fmt::format("lm_head.weight differs from {}, but config.json says that they are tied; "
+                      "set tie_word_embeddings to false",
+                      family.embedding()));
     taken.insert("lm_head.weight");
   }
   for (const auto& [name, found] : tensors.all())
     if (!taken.contains(name) && !family.is_ignored(name))
-      refuse(found.file->path(),
-             fmt::format("holds the tensor {}, which {} of this config.json does not have; the "
-                         "nearest is {}",
-                         found.tensor->name, family.title(), nearest_choice(name, taken)));
+      refuse_file(
+          found.file->path(),
+          fmt::format("holds the tensor {}, which {} of this config.json does not have; the "
+                      "nearest is {}",
+                      found.tensor->name, family.title(), nearest_choice(name, taken)));
 }
 
 std::string run_of(const ModelOptions& model, Dtype dtype, const std::string& name) {
@@ -283,7 +185,7 @@ ModelState read_hugging_face(const std::string& folder) {
   model.family = family_of_config(config, config_path);
   const ForeignFamily& family = foreign_family(model.family);
   model.shape = family.shape(config, config_path, notes);
-  const Tensors tensors(folder, family.prefix());
+  const ForeignTensors tensors(folder, family.prefix());
   const bool wide = tensors.at(family.embedding()).tensor->dtype == Dtype::kFloat64;
   const std::string name = fs::path(folder).lexically_normal().filename().string();
   ModelState state = make_state(
@@ -292,8 +194,8 @@ ModelState read_hugging_face(const std::string& folder) {
   state.notes = std::move(notes);
   if (const Json* vocabulary = config.find("vocab_size");
       vocabulary != nullptr && vocabulary->as_integer() != state.shape.vocabulary)
-    refuse(config_path, fmt::format("vocab_size is {}, but tokenizer.json has {} tokens",
-                                    vocabulary->as_integer(), state.shape.vocabulary));
+    refuse_file(config_path, fmt::format("vocab_size is {}, but tokenizer.json has {} tokens",
+                                         vocabulary->as_integer(), state.shape.vocabulary));
   state.add_state(checkpoint::kMaster);
   check_rest(tensors, family, state.dtype, import_parameters(tensors, family, state));
   describe(state);
@@ -322,9 +224,9 @@ std::vector<checkpoint::FileRecord> write_hugging_face(ModelState& state,
   try {
     if (!fs::create_directories(hidden, error))
       throw InputOutputError(fmt::format("cannot create {}: {}", hidden, error.message()));
-    const checkpoint::WrittenFile written =
-        checkpoint::write_safetensors(hidden + "/" + kWeights, weights.tensors, {{"format", "pt"}});
-    files.push_back({kWeights, written.bytes, written.hash});
+    const checkpoint::WrittenFile written = checkpoint::write_safetensors(
+        hidden + "/" + kWeightsFile, weights.tensors, {{"format", "pt"}});
+    files.push_back({kWeightsFile, written.bytes, written.hash});
     const Json config = family.config(state.shape.options, state.dtype, *tokenizer, state.notes);
     files.push_back(write_text(hidden, "config.json", config.dump(2) + "\n"));
     files.push_back(write_text(hidden, "tokenizer.json", state.tokenizer_json));
