@@ -2,8 +2,16 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <filesystem>
+#include <thread>
+
+#include "strait/base/errors.h"
 #include "strait/checkpoint/inspect.h"
+#include "strait/config/parse.h"
+#include "strait/config/validate.h"
 #include "strait/convert/convert.h"
+#include "strait/convert/token_files.h"
 
 namespace strait::app {
 
@@ -30,13 +38,70 @@ Json inspect_command(const cli::Command& command, cli::Output& output) {
   return found;
 }
 
-Json convert_command(const cli::Command& command, cli::Output& output) {
+namespace {
+
+[[noreturn]] void refuse_flag(const char* flag, const std::string& message) {
+  ErrorPlace place;
+  place.key = flag;
+  throw UserError(message, place);
+}
+
+/// [data] of --set, for the data at `path`.
+DataOptions data_options(const std::string& path, const std::vector<std::string>& sets) {
+  for (const std::string& set : sets)
+    if (!set.starts_with("data.") || set.starts_with("data.path"))
+      refuse_flag(
+          "--set",
+          fmt::format("--set {}: a conversion of data takes the keys of [data] but data.path, "
+                      "as data.tokenizer=bpe:4096",
+                      set));
+  Run run = parse_run("", "--set", sets);
+  run.data.path = path;
+  validate_run(run, 1);
+  return run.data;
+}
+
+Json convert_to_tokens(const cli::Command& command, cli::Output& output) {
+  convert::TokenFileOptions options;
+  if (!command.form.empty()) options.form = command.form;
+  if (command.shard_tokens && options.form != "llm.c")
+    refuse_flag("--shard-tokens",
+                fmt::format("--shard-tokens has no effect on --to {}: only llm.c's form is cut "
+                            "into shards",
+                            options.form));
+  options.shard_tokens = command.shard_tokens.value_or(options.shard_tokens);
+  options.threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  Json done =
+      convert::convert_data(data_options(command.path, command.sets), command.output, options);
+  output.line(fmt::format("{} ({}) -> {} ({}): {} training and {} validation tokens, vocabulary {}",
+                          command.path, done.at("from_form").as_string(), command.output,
+                          done.at("to_form").as_string(), done.at("training_tokens").as_integer(),
+                          done.at("validation_tokens").as_integer(),
+                          done.at("vocabulary").as_integer()));
+  return done;
+}
+
+Json convert_model(const cli::Command& command, cli::Output& output) {
+  if (!command.sets.empty() || command.shard_tokens)
+    refuse_flag(command.shard_tokens ? "--shard-tokens" : "--set",
+                "--set and --shard-tokens have no effect on models: they are for data (--to llm.c, "
+                "megatron)");
   Json done = convert::convert(command.path, command.output, command.form);
   output.line(fmt::format("{} ({}) -> {} ({}): step {}, {} parameters, hash {}", command.path,
                           done.at("from_form").as_string(), command.output,
                           done.at("to_form").as_string(), done.at("step").as_integer(),
                           done.at("parameters").as_integer(),
                           done.at("parameter_hash").as_string()));
+  return done;
+}
+
+}  // namespace
+
+Json convert_command(const cli::Command& command, cli::Output& output) {
+  const bool data = convert::is_token_form(command.form) ||
+                    (command.form.empty() && std::filesystem::exists(command.path) &&
+                     !convert::holds_model(command.path));
+  Json done = data ? convert_to_tokens(command, output) : convert_model(command, output);
   for (const Json& file : done.at("files").as_array())
     output.line(fmt::format("  {:<28} {:>14} bytes", file.at("name").as_string(),
                             file.at("bytes").as_integer()));

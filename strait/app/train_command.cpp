@@ -1,6 +1,7 @@
 // strait train: plan, progress, result.
 #include <fmt/format.h>
 
+#include <cmath>
 #include <cstdlib>
 
 #include "strait/app/run_job.h"
@@ -28,10 +29,12 @@ train::Observer observer_of(const train::Job& job, report::Progress& progress,
 }
 
 void print_summary(const train::Job& job, const train::Outcome& outcome, cli::Output& output) {
-  if (!outcome.validation.empty())
-    output.line(fmt::format("validation loss {:.4f} nats per token, {:.3f} bits per byte",
-                            outcome.validation.back().loss,
-                            bits_per_byte(outcome.validation.back().loss, job.corpus->validation)));
+  if (!outcome.validation.empty()) {
+    const double loss = outcome.validation.back().loss;
+    const double bits = bits_per_byte(loss, job.corpus->validation);
+    output.line(fmt::format("validation loss {:.4f} nats per token", loss) +
+                (std::isfinite(bits) ? fmt::format(", {:.3f} bits per byte", bits) : ""));
+  }
   output.line(fmt::format("stopped by {} after {} steps; run folder {}, checkpoint {}",
                           outcome.stopped_by, outcome.steps, job.folder.path,
                           outcome.checkpoint.empty() ? "none" : outcome.checkpoint));

@@ -262,21 +262,35 @@ class Grammar {
     add_path(sub, "CHECKPOINT|RUN_DIR", "Checkpoint or run folder");
   }
   void add_convert() {
-    CLI::App* sub = add("convert", "Turn a model from one form of storing it into another",
-                        "strait convert runs/my-run-001 my-gpt2\n  strait convert gpt2 runs/gpt2 "
-                        "--to checkpoint");
+    CLI::App* sub =
+        add("convert", "Turn a model, or data, from one form of storing it into another",
+            "strait convert runs/my-run-001 my-gpt2\n  strait convert gpt2 runs/gpt2 "
+            "--to checkpoint\n  strait convert books.jsonl.gz shards --to llm.c --set "
+            "data.tokenizer=bpe:32000");
     add_path(sub, "FROM",
-             "Checkpoint, run folder, .safetensors file of Strait's, or Hugging Face folder");
+             "Checkpoint, run folder, .safetensors file of Strait's, or Hugging Face folder; or "
+             "data: text, "
+             "JSON-lines, llm.c shards, Megatron pairs");
     sub->add_option("TO", command_.output, "A .safetensors file, or a folder; must not exist")
         ->required()
         ->type_name("PATH");
-    sub->add_option("--to", command_.form,
-                    "hf, checkpoint or safetensors; default: what the name TO ends with, else hf "
-                    "from a checkpoint and checkpoint from anything else")
+    sub->add_option(
+           "--to", command_.form,
+           "hf, checkpoint or safetensors; of data llm.c or megatron. Default: what the name TO "
+           "ends "
+           "with, else hf from a checkpoint, llm.c from data and checkpoint from anything else")
         ->type_name("FORM");
+    sub->add_option("--shard-tokens", command_.shard_tokens,
+                    "llm.c: tokens per shard; default 100000000")
+        ->type_name("N");
+    sub->add_option("--set", command_.sets,
+                    "Data: a key of [data], as data.tokenizer=bpe:32000; may be given again")
+        ->type_name("KEY=VALUE")
+        ->allow_extra_args(false);
   }
   void add_report() {
-    CLI::App* sub = add("report", "Plot loss and time of a run", "strait report runs/my-run-001");
+    CLI::App* sub = add("report", "Tables, pictures and one HTML page of a run",
+                        "strait report runs/my-run-001");
     add_path(sub, "RUN_DIR", "Run folder");
   }
 
@@ -376,6 +390,8 @@ void check_values(const Command& command) {
   constexpr int64_t kMost = 1'000'000'000;
   const SampleArguments& sample = command.sample;
   if (command.ranks) check_range("--ranks", *command.ranks, 1, kMost);
+  if (command.shard_tokens)
+    check_range("--shard-tokens", *command.shard_tokens, 1, std::numeric_limits<int32_t>::max());
   check_range("--tokens", sample.tokens, 1, kMost);
   check_range("--top-k", sample.top_k, 0, kMost);
   check_range("--seed", sample.seed, 0, std::numeric_limits<int64_t>::max() - 1);

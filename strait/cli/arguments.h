@@ -30,8 +30,9 @@ struct Command {
   std::string cluster;            // --cluster PRESET|FILE (config/parse.h: cluster_setting)
   std::string output;             // probe -o, convert TO
   std::string form;               // convert --to: "" = as TO suggests
-  std::string trace, plot;        // simulate
-  bool print = false;             // verify --print
+  std::optional<int64_t> shard_tokens;  // convert --shard-tokens, 1 to 2^31 - 1
+  std::string trace, plot;              // simulate
+  bool print = false;                   // verify --print
   SampleArguments sample;
   std::string subject;  // bench: gemm | step | codec | ...
   std::map<std::string, std::string>

@@ -35,20 +35,18 @@ void check_number(const Key& key, const Run& run, double value) {
 
 /// True for "every:2"; refuses "every:0" and "every:x".
 bool fits_form(const Key& key, const Run& run, const std::string& text) {
-  for (const std::string& form : key.rule.forms) {
+  for (const auto& [form, least] : key.rule.forms) {
     if (!text.starts_with(form)) continue;
     int64_t number = 0;
     const char* end = text.data() + text.size();
     const auto [stop, code] = std::from_chars(text.data() + form.size(), end, number);
-    if (code == std::errc() && stop == end && number >= key.rule.form_least &&
-        number <= 1'000'000'000)
+    if (code == std::errc() && stop == end && number >= least && number <= 1'000'000'000)
       return true;
     refuse_key(
         run, key.name,
         fmt::format("{} = {}: after \"{}\" comes a whole number >= {}; the nearest valid value "
                     "is \"{}{}\"",
-                    key.name, toml_string(text), form, key.rule.form_least, form,
-                    key.rule.form_least));
+                    key.name, toml_string(text), form, least, form, least));
   }
   return false;
 }
@@ -64,8 +62,8 @@ void check_text(const Key& key, const Run& run, const std::string& text) {
   }
   if (rule.choices.empty()) return;
   if (std::find(rule.choices.begin(), rule.choices.end(), text) != rule.choices.end()) return;
-  if (fits_form(key, run, text)) return;
   if (rule.or_path && text.find_first_of("/.") != std::string::npos) return;
+  if (fits_form(key, run, text)) return;
   if (std::find(rule.later.begin(), rule.later.end(), text) != rule.later.end())
     refuse_key(
         run, key.name,

@@ -53,8 +53,7 @@ Rule one_of(std::vector<std::string> choices, std::vector<std::string> later = {
 }
 
 Rule with_form(Rule rule, const char* prefix, int64_t least) {
-  rule.forms = {prefix};
-  rule.form_least = least;
+  rule.forms.push_back({prefix, least});
   return rule;
 }
 
@@ -152,13 +151,20 @@ Rows model_keys() {
 Rows data_keys() {
   return {
       {"data.path", kField<&Run::data, &DataOptions::path>, any(),
-       "Text file, folder or gzip (known by its content); required to train."},
+       "Text, JSON-lines (both also as gzip), llm.c shards or Megatron pairs: a file, or a folder "
+       "of one form; "
+       "required to train."},
       {"data.encoding", kField<&Run::data, &DataOptions::encoding>,
        one_of({"utf-8", "windows-1252", "latin-1"}),
        "Encoding of the text; a byte that is not valid utf-8 is an error with file and offset."},
+      {"data.text_field", kField<&Run::data, &DataOptions::text_field>, any(),
+       "JSON-lines: the member of each line that is its text."},
       {"data.tokenizer", kField<&Run::data, &DataOptions::tokenizer>,
-       or_path(with_form(one_of({"byte", "char"}), "bpe:", 256)),
-       "bpe:N trains a byte-level BPE of N tokens on the text; a path names a tokenizer.json."},
+       or_path(with_form(with_form(one_of({"byte", "char"}), "bpe:", 256), "ids:", 1)),
+       "bpe:N trains a byte-level BPE of N tokens on the text; a path names a tokenizer.json; of "
+       "data that are "
+       "tokens, the default is the tokenizer.json beside them, and ids:N tells no more than the "
+       "vocabulary."},
       {"data.validation_share", kField<&Run::data, &DataOptions::validation_share>, share(),
        "The last part of the text, kept for evaluation."},
       {"data.document_separator", kField<&Run::data, &DataOptions::document_separator>, any(),

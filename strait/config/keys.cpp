@@ -135,7 +135,7 @@ std::string rule_text(const Rule& rule) {
   if (rule.or_whole_number) return "none, a level, a number";
   if (rule.codec) return "a codec";
   std::vector<std::string> parts = rule.choices;
-  for (const std::string& form : rule.forms) parts.push_back(form + "N");
+  for (const Rule::Form& form : rule.forms) parts.push_back(form.prefix + "N");
   if (rule.or_path) parts.push_back("a path");
   if (!parts.empty()) return fmt::format("{}", fmt::join(parts, ", "));
   const bool low = std::isfinite(rule.least),

@@ -29,8 +29,11 @@ struct Rule {
   bool above_least = false;          // least itself is not allowed
   bool below_most = false;           // most itself is not allowed
   std::vector<std::string> choices;  // texts that work; of every element for a list
-  std::vector<std::string> forms;    // "every:" = that prefix and a whole number from `form_least`
-  int64_t form_least = 1;
+  struct Form {
+    std::string prefix;  // "every:" = that prefix and a whole number from `least`
+    int64_t least = 1;
+  };
+  std::vector<Form> forms;
   bool or_whole_number = false;    // a text that may also be written as an integer
   bool codec = false;              // a text that names a codec; of every element for a list
   bool or_path = false;            // a text with '/' or '.' is a path and also accepted

@@ -199,16 +199,17 @@ void validate_run(const Run& run, int64_t ranks) {
 
 void require_data(const Run& run) {
   if (run.data.path.empty())
-    refuse_key(run, "data.path",
-               "data.path is required to train: a text file, folder or gzip; write it under [data] "
-               "or give "
-               "--set data.path=FILE");
+    refuse_key(
+        run, "data.path",
+        "data.path is required to train: a file or folder of text or tokens; write it under [data] "
+        "or give "
+        "--set data.path=FILE");
 }
 
 std::optional<int64_t> known_vocabulary(const DataOptions& data) {
   if (data.tokenizer == "byte") return 256;
-  const std::string prefix = "bpe:";
-  if (!data.tokenizer.starts_with(prefix)) return std::nullopt;
+  const std::string prefix = data.tokenizer.substr(0, 4);
+  if (prefix != "bpe:" && prefix != "ids:") return std::nullopt;
   int64_t number = 0;
   const char* end = data.tokenizer.data() + data.tokenizer.size();
   const auto [stop, code] = std::from_chars(data.tokenizer.data() + prefix.size(), end, number);

@@ -19,6 +19,8 @@ constexpr const char* kCheckpoint = "checkpoint";
 constexpr const char* kSingleFile = "safetensors";
 constexpr const char* kHuggingFace = "hf";
 constexpr std::array kForms = {kCheckpoint, kSingleFile, kHuggingFace};
+/// What --to takes; the last two are made from data.
+constexpr std::array kNamed = {kCheckpoint, kSingleFile, kHuggingFace, "llm.c", "megatron"};
 constexpr std::string_view kEnding = ".safetensors";
 
 [[noreturn]] void refuse(const std::string& path, const std::string& message,
@@ -29,11 +31,17 @@ constexpr std::string_view kEnding = ".safetensors";
   throw UserError(message, place);
 }
 
-std::string form_of(const std::string& from) {
+/// "" when it is none.
+std::string form_or_none(const std::string& from) {
   if (fs::is_regular_file(from) && from.ends_with(kEnding)) return kSingleFile;
   if (fs::exists(from + "/manifest.json") || fs::is_directory(from + "/checkpoints"))
     return kCheckpoint;
-  if (fs::exists(from + "/config.json")) return kHuggingFace;
+  return fs::exists(from + "/config.json") ? kHuggingFace : "";
+}
+
+std::string form_of(const std::string& from) {
+  const std::string form = form_or_none(from);
+  if (!form.empty()) return form;
   refuse(from, fmt::format("{} is {}", from,
                            fs::exists(from)
                                ? "neither a checkpoint, nor a run folder, nor a .safetensors "
@@ -46,11 +54,6 @@ std::string wanted_form(const std::string& from_form, const std::string& to,
   const bool file = to.ends_with(kEnding);
   if (form.empty())
     return file ? kSingleFile : from_form == kCheckpoint ? kHuggingFace : kCheckpoint;
-  if (std::find(kForms.begin(), kForms.end(), form) == kForms.end())
-    refuse(to,
-           fmt::format("--to {} is unknown; the nearest is {} ({})", form,
-                       nearest_choice(form, kForms), fmt::join(kForms, ", ")),
-           "--to");
   if (file != (form == kSingleFile))
     refuse(to,
            fmt::format("{} {}, but --to {} writes {}", to,
@@ -58,6 +61,14 @@ std::string wanted_form(const std::string& from_form, const std::string& to,
                        file ? "a folder" : "a file of that ending"),
            "--to");
   return form;
+}
+
+void check_form(const std::string& to, const std::string& form) {
+  if (form.empty() || std::find(kForms.begin(), kForms.end(), form) != kForms.end()) return;
+  refuse(to,
+         fmt::format("--to {} is unknown; the nearest is {} ({})", form,
+                     nearest_choice(form, kNamed), fmt::join(kNamed, ", ")),
+         "--to");
 }
 
 ModelState read(const std::string& form, const std::string& from, Part part) {
@@ -68,7 +79,10 @@ ModelState read(const std::string& form, const std::string& from, Part part) {
 
 }  // namespace
 
+bool holds_model(const std::string& path) { return !form_or_none(path).empty(); }
+
 Json convert(const std::string& from, const std::string& to, const std::string& form) {
+  check_form(to, form);
   const std::string from_form = form_of(from);
   const std::string to_form = wanted_form(from_form, to, form);
   if (fs::exists(to)) refuse(to, fmt::format("{} is already there; name a path that is not", to));

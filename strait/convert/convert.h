@@ -16,6 +16,10 @@ namespace strait::convert {
 /// checkpoint in the run folder `to`. `to` must not exist. The model is held in memory: 12 bytes per
 /// parameter in fp32, 4 where only weights are wanted. UserError for a form that does not exist or does
 /// not fit, and as the readers; InputOutputError when the system fails.
+/// Data become tokens in token_files.h.
 Json convert(const std::string& from, const std::string& to, const std::string& form);
+
+/// Whether `path` holds a model in one of the forms that convert reads.
+bool holds_model(const std::string& path);
 
 }  // namespace strait::convert

@@ -3,11 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
+#include <limits>
 #include <numbers>
 #include <string_view>
 
 #include "strait/base/errors.h"
+#include "strait/data/corpus_forms.h"
 #include "strait/data/text.h"
 #include "strait/data/utf8.h"
 
@@ -15,14 +16,7 @@ namespace strait {
 namespace {
 
 size_t cut_offset(const std::string& text, const DataOptions& options) {
-  if (!(options.validation_share >= 0 && options.validation_share < 1)) {
-    ErrorPlace place;
-    place.key = "data.validation_share";
-    throw UserError(
-        fmt::format("data.validation_share = {} is not in [0, 1)", options.validation_share),
-        place);
-  }
-  const double exact = (1.0 - options.validation_share) * static_cast<double>(text.size());
+  const int64_t exact = training_share(options, static_cast<int64_t>(text.size()));
   const size_t cut = utf8_boundary_before(text, static_cast<size_t>(exact));
   const std::string& separator = options.document_separator;
   if (separator.empty() || cut == text.size()) return cut;
@@ -65,23 +59,14 @@ std::vector<std::string_view> bare_documents(std::string_view text, const std::s
 void append_documents(const std::vector<std::string_view>& documents, const Tokenizer& tokenizer,
                       int threads, TokenPart& part) {
   const auto end = tokenizer.end_of_document();
+  std::vector<int32_t> all;
   for (const std::string_view document : documents) {
-    part.document_starts.push_back(static_cast<int64_t>(part.tokens.size()));
+    part.document_starts.push_back(static_cast<int64_t>(all.size()));
     const std::vector<int32_t> tokens = tokenizer.encode(document, threads);
-    part.tokens.insert(part.tokens.end(), tokens.begin(), tokens.end());
-    if (end) part.tokens.push_back(*end);
+    all.insert(all.end(), tokens.begin(), tokens.end());
+    if (end) all.push_back(*end);
   }
-}
-
-void count_scored(const Tokenizer& tokenizer, TokenPart& part) {
-  part.scored_tokens = static_cast<int64_t>(part.tokens.size());
-  part.scored_bytes = part.text_bytes;
-  const auto skip = [&](int64_t position) {
-    --part.scored_tokens;
-    part.scored_bytes -= static_cast<int64_t>(tokenizer.token_bytes(part.tokens[position]).size());
-  };
-  for (const int64_t start : part.document_starts) skip(start);
-  if (part.document_starts.empty() && !part.tokens.empty()) skip(0);
+  part.tokens = Tokens(std::move(all));
 }
 
 TokenPart make_part(std::string_view text, const std::string& separator, const Tokenizer& tokenizer,
@@ -101,6 +86,28 @@ TokenPart make_part(std::string_view text, const std::string& separator, const T
 }
 
 }  // namespace
+
+int64_t training_share(const DataOptions& options, int64_t whole) {
+  if (!(options.validation_share >= 0 && options.validation_share < 1)) {
+    ErrorPlace place;
+    place.key = "data.validation_share";
+    throw UserError(
+        fmt::format("data.validation_share = {} is not in [0, 1)", options.validation_share),
+        place);
+  }
+  return static_cast<int64_t>((1.0 - options.validation_share) * static_cast<double>(whole));
+}
+
+void count_scored(const Tokenizer& tokenizer, TokenPart& part) {
+  part.scored_tokens = part.tokens.size();
+  part.scored_bytes = part.text_bytes;
+  const auto skip = [&](int64_t position) {
+    --part.scored_tokens;
+    part.scored_bytes -= static_cast<int64_t>(tokenizer.token_bytes(part.tokens[position]).size());
+  };
+  for (const int64_t start : part.document_starts) skip(start);
+  if (part.document_starts.empty() && !part.tokens.empty()) skip(0);
+}
 
 Corpus make_corpus(const std::string& text, const DataOptions& options,
                    std::shared_ptr<const Tokenizer> existing, int threads) {
@@ -126,13 +133,36 @@ Corpus make_corpus(const std::string& text, const DataOptions& options,
   return corpus;
 }
 
+OpenData open_data(const DataOptions& options) {
+  OpenData data;
+  data.files = find_data(options);
+  check_data_options(options, data.files);
+  training_share(options, 0);
+  if (data.files.form == DataForm::kText) data.text = read_text(options);
+  return data;
+}
+
+Corpus make_corpus(OpenData data, const DataOptions& options,
+                   std::shared_ptr<const Tokenizer> existing, int threads) {
+  switch (data.files.form) {
+    case DataForm::kText:
+      return make_corpus(data.text, options, std::move(existing), threads);
+    case DataForm::kJsonLines:
+      return make_json_corpus(data.files, options, std::move(existing), threads);
+    case DataForm::kLlmc:
+    case DataForm::kMegatron:
+      return make_token_corpus(data.files, options, std::move(existing));
+  }
+  throw InternalError("a form of data that makes no corpus");
+}
+
 Corpus make_corpus(const DataOptions& options, std::shared_ptr<const Tokenizer> existing,
                    int threads) {
-  return make_corpus(read_text(options), options, std::move(existing), threads);
+  return make_corpus(open_data(options), options, std::move(existing), threads);
 }
 
 double bits_per_byte(double mean_loss, const TokenPart& part) {
-  if (part.scored_bytes <= 0) return 0;
+  if (part.scored_bytes <= 0) return std::numeric_limits<double>::quiet_NaN();
   return mean_loss * static_cast<double>(part.scored_tokens) /
          (static_cast<double>(part.scored_bytes) * std::numbers::ln2);
 }

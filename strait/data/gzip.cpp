@@ -17,19 +17,18 @@ constexpr size_t kChunkBytes = size_t{1} << 18;
 
 class Inflater {
  public:
-  Inflater(std::string_view bytes, const std::string& name) : bytes_(bytes), name_(name) {
+  Inflater(std::string_view bytes, const std::string& name, const ChunkSink& sink)
+      : bytes_(bytes), name_(name), sink_(sink) {
     if (inflateInit2(&stream_, kGzipOnly) != Z_OK) throw InternalError("zlib: inflateInit2 failed");
   }
   ~Inflater() { inflateEnd(&stream_); }
   Inflater(const Inflater&) = delete;
   Inflater& operator=(const Inflater&) = delete;
 
-  std::string run() {
-    std::string out;
-    while (true) {
-      member(out);
+  void run() {
+    while (member()) {
       const size_t next = bytes_.find_first_not_of('\0', position_);
-      if (next == std::string_view::npos) return out;
+      if (next == std::string_view::npos) return;
       if (!is_gzip(bytes_.substr(position_)))
         fail(next, "something that is not gzip follows the last gzip member");
       inflateReset(&stream_);
@@ -37,7 +36,8 @@ class Inflater {
   }
 
  private:
-  void member(std::string& out) {
+  /// False when the sink wants no more.
+  bool member() {
     std::vector<char> chunk(kChunkBytes);
     int status = Z_OK;
     while (status != Z_STREAM_END) {
@@ -51,13 +51,14 @@ class Inflater {
         stream_.next_out = reinterpret_cast<Bytef*>(chunk.data());
         stream_.avail_out = static_cast<uInt>(chunk.size());
         status = inflate(&stream_, Z_NO_FLUSH);
-        out.append(chunk.data(), chunk.size() - stream_.avail_out);
+        if (!sink_({chunk.data(), chunk.size() - stream_.avail_out})) return false;
       } while (status == Z_OK && stream_.avail_out == 0);
       position_ += offered - stream_.avail_in;
       if (status != Z_OK && status != Z_STREAM_END && status != Z_BUF_ERROR)
         fail(position_, fmt::format("the gzip data is corrupt ({})",
                                     stream_.msg != nullptr ? stream_.msg : "no details"));
     }
+    return true;
   }
 
   [[noreturn]] void fail(size_t offset, const std::string& what) const {
@@ -68,6 +69,7 @@ class Inflater {
 
   std::string_view bytes_;
   const std::string& name_;
+  const ChunkSink& sink_;
   z_stream stream_{};
   size_t position_ = 0;
 };
@@ -79,7 +81,16 @@ bool is_gzip(std::string_view bytes) {
 }
 
 std::string gunzip(std::string_view bytes, const std::string& name) {
-  return Inflater(bytes, name).run();
+  std::string out;
+  gunzip_chunks(bytes, name, [&](std::string_view chunk) {
+    out += chunk;
+    return true;
+  });
+  return out;
+}
+
+void gunzip_chunks(std::string_view bytes, const std::string& name, const ChunkSink& sink) {
+  Inflater(bytes, name, sink).run();
 }
 
 }  // namespace strait

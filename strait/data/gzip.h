@@ -1,6 +1,7 @@
 // Unpacking of gzip data (RFC 1952) held in memory, through zlib.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -14,5 +15,12 @@ bool is_gzip(std::string_view bytes);
 /// offset in the packed bytes when the data is truncated, corrupt (checksum included), or followed
 /// by something else.
 std::string gunzip(std::string_view bytes, const std::string& name);
+
+/// Takes the next unpacked bytes; false ends the unpacking.
+using ChunkSink = std::function<bool(std::string_view chunk)>;
+
+/// The same piece by piece, none larger than 256 KiB: memory does not grow with the file. Errors come
+/// when the sink has had what stands before them.
+void gunzip_chunks(std::string_view bytes, const std::string& name, const ChunkSink& sink);
 
 }  // namespace strait

@@ -18,16 +18,32 @@ void resize(BatchBuffer& batch, int64_t count, int64_t context, bool documents) 
   batch.sequences.resize(static_cast<size_t>(count));
 }
 
+/// Calls `action` with each place 1 .. targets.size(), counted from `start`, where a document begins.
+template <class Action>
+void for_each_start(const TokenPart& part, int64_t start, std::span<const int32_t> targets,
+                    Action action) {
+  const auto count = static_cast<int64_t>(targets.size());
+  if (part.document_token) {
+    for (int64_t position = 1; position <= count; ++position)
+      if (targets[static_cast<size_t>(position - 1)] == *part.document_token) action(position);
+    return;
+  }
+  const auto& documents = part.document_starts;
+  for (auto next = std::upper_bound(documents.begin(), documents.end(), start);
+       next != documents.end() && *next <= start + count; ++next)
+    action(*next - start);
+}
+
 /// Row `row`: inputs from `start` on; what lies behind the last token is padding.
 void fill_row(const TokenPart& part, int64_t start, int64_t context, int64_t row,
               BatchBuffer& batch) {
-  const auto size = static_cast<int64_t>(part.tokens.size());
-  const int64_t count = std::clamp<int64_t>(size - 1 - start, 0, context);
+  const int64_t count = std::clamp<int64_t>(part.tokens.size() - 1 - start, 0, context);
   int32_t* inputs = batch.inputs.data() + row * context;
   int32_t* targets = batch.targets.data() + row * context;
   if (count > 0) {
-    std::copy_n(part.tokens.data() + start, count, inputs);
-    std::copy_n(part.tokens.data() + start + 1, count, targets);
+    part.tokens.read(start + 1, {targets, static_cast<size_t>(count)});
+    part.tokens.read(start, {inputs, 1});
+    std::copy_n(targets, count - 1, inputs + 1);
   }
   std::fill(inputs + count, inputs + context, 0);
   std::fill(targets + count, targets + context, kIgnoredTarget);
@@ -35,14 +51,11 @@ void fill_row(const TokenPart& part, int64_t start, int64_t context, int64_t row
 
   int32_t* starts = batch.document_starts.data() + row * context;
   std::fill(starts, starts + context, 0);
-  const auto& documents = part.document_starts;
-  for (auto next = std::upper_bound(documents.begin(), documents.end(), start);
-       next != documents.end() && *next <= start + count; ++next) {
-    const int64_t position = *next - start;  // >= 1
+  for_each_start(part, start, {targets, static_cast<size_t>(count)}, [&](int64_t position) {
     targets[position - 1] = kIgnoredTarget;
     std::fill(starts + std::min(position, context), starts + context,
               static_cast<int32_t>(position));
-  }
+  });
 }
 
 }  // namespace
@@ -50,7 +63,7 @@ void fill_row(const TokenPart& part, int64_t start, int64_t context, int64_t row
 SequenceLoader::SequenceLoader(const Corpus& corpus, int64_t context, uint64_t seed)
     : part_(corpus.training), context_(context), seed_(seed) {
   ensure(context >= 1, "SequenceLoader: context must be at least 1");
-  const int64_t targets = static_cast<int64_t>(part_.tokens.size()) - 1;
+  const int64_t targets = part_.tokens.size() - 1;
   if (targets < context) {
     ErrorPlace place;
     place.file = corpus.source;
@@ -92,7 +105,7 @@ int64_t SequenceLoader::window_of(uint64_t epoch, int64_t place) const {
 }
 
 void SequenceLoader::fill(int64_t first, int64_t count, BatchBuffer& batch) const {
-  resize(batch, count, context_, !part_.document_starts.empty());
+  resize(batch, count, context_, part_.has_documents());
   for (int64_t row = 0; row < count; ++row) {
     batch.sequences[row] = first + row;
     fill_row(part_, window_start(first + row), context_, row, batch);
@@ -101,7 +114,7 @@ void SequenceLoader::fill(int64_t first, int64_t count, BatchBuffer& batch) cons
 
 void SequenceLoader::fill(std::span<const int64_t> numbers, BatchBuffer& batch) const {
   const auto count = static_cast<int64_t>(numbers.size());
-  resize(batch, count, context_, !part_.document_starts.empty());
+  resize(batch, count, context_, part_.has_documents());
   for (int64_t row = 0; row < count; ++row) {
     batch.sequences[row] = numbers[row];
     fill_row(part_, window_start(numbers[row]), context_, row, batch);
@@ -111,13 +124,13 @@ void SequenceLoader::fill(std::span<const int64_t> numbers, BatchBuffer& batch) 
 ValidationWindows::ValidationWindows(const Corpus& corpus, int64_t context)
     : part_(corpus.validation), context_(context) {
   ensure(context >= 1, "ValidationWindows: context must be at least 1");
-  const int64_t targets = static_cast<int64_t>(part_.tokens.size()) - 1;
+  const int64_t targets = part_.tokens.size() - 1;
   windows_ = targets < 1 ? 0 : (targets + context - 1) / context;
 }
 
 void ValidationWindows::fill(int64_t first, int64_t count, BatchBuffer& batch) const {
-  resize(batch, count, context_, !part_.document_starts.empty());
-  const auto size = static_cast<int64_t>(part_.tokens.size());
+  resize(batch, count, context_, part_.has_documents());
+  const auto size = part_.tokens.size();
   for (int64_t row = 0; row < count; ++row) {
     const int64_t window = first + row;
     batch.sequences[row] = window;

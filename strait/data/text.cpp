@@ -106,16 +106,8 @@ std::string read_one(const std::string& path, const DataOptions& options) {
 }
 
 std::string read_folder(const DataOptions& options) {
-  std::vector<std::string> files;
-  collect_files(options.path, files);
-  std::sort(files.begin(), files.end());
-  if (files.empty())
-    throw path_error(
-        fmt::format("data.path: the folder {} holds no files (hidden ones are skipped)",
-                    options.path),
-        options.path);
   std::string text;
-  for (const std::string& file : files) {
+  for (const std::string& file : data_files(options.path)) {
     if (!text.empty() && !text.ends_with(options.document_separator))
       text += options.document_separator;
     text += read_one(file, options);
@@ -139,6 +131,17 @@ std::string decode_text(std::string bytes, const std::string& encoding, const st
   if (unpacked) bytes = gunzip(bytes, name);
   if (encoding == "utf-8") return checked_utf8(std::move(bytes), name, unpacked);
   return from_single_bytes(bytes, encoding == "windows-1252");
+}
+
+std::vector<std::string> data_files(const std::string& folder) {
+  std::vector<std::string> files;
+  collect_files(folder, files);
+  std::sort(files.begin(), files.end());
+  if (files.empty())
+    throw path_error(
+        fmt::format("data.path: the folder {} holds no files (hidden ones are skipped)", folder),
+        folder);
+  return files;
 }
 
 std::string read_text(const DataOptions& options) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "strait/data/options.h"
 
@@ -14,6 +15,10 @@ namespace strait {
 /// UserError: unknown encoding (key data.encoding, nearest choice), a byte that is not UTF-8
 /// (`name`, byte offset, what to try), broken gzip.
 std::string decode_text(std::string bytes, const std::string& encoding, const std::string& name);
+
+/// The files of a folder as read_text takes them. UserError (key data.path) when there are none or the folder
+/// cannot be listed.
+std::vector<std::string> data_files(const std::string& folder);
 
 /// The whole text that `options` names: a file, or a folder: its regular files, recursively, in the
 /// order of their paths, without hidden files and folders; links to folders are not followed. The

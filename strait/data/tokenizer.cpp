@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <filesystem>
@@ -14,12 +15,13 @@
 #include "strait/data/bpe_trainer.h"
 #include "strait/data/byte_tokenizer.h"
 #include "strait/data/char_tokenizer.h"
+#include "strait/data/ids_tokenizer.h"
 
 namespace strait {
 namespace {
 
 constexpr std::string_view kBpePrefix = "bpe:";
-constexpr std::array<const char*, 3> kChoices = {"byte", "char", "bpe:4096"};
+constexpr std::array<const char*, 4> kChoices = {"byte", "char", "bpe:4096", "ids:50257"};
 
 [[noreturn]] void spec_error(const std::string& what) {
   ErrorPlace place;
@@ -43,6 +45,14 @@ int64_t bpe_vocabulary(const std::string& spec) {
                     "{} tokens",
                     spec, kSmallestBpeVocabulary, kEndOfDocumentText, kLargestBpeVocabulary));
   return size;
+}
+
+std::unique_ptr<Tokenizer> ids_from_json(const Json& json) {
+  const Json* end = json.find("end_of_document");
+  std::optional<int32_t> token;
+  if (end != nullptr)
+    token = static_cast<int32_t>(std::clamp<int64_t>(end->as_integer(), -1, INT32_MAX));
+  return std::make_unique<IdsTokenizer>(json.at("vocabulary").as_integer(), token);
 }
 
 }  // namespace
@@ -69,13 +79,14 @@ std::unique_ptr<Tokenizer> make_tokenizer(const std::string& spec, std::string_v
     options.vocabulary_size = bpe_vocabulary(spec);
     return std::make_unique<BpeTokenizer>(train_bpe(text, options));
   }
+  if (names_ids(spec)) return std::make_unique<IdsTokenizer>(IdsTokenizer::from_spec(spec));
   std::error_code code;
   if (std::filesystem::exists(spec, code)) return load_tokenizer(spec);
   if (spec.find('/') != std::string::npos || spec.ends_with(".json"))
     spec_error(fmt::format("data.tokenizer: {} does not exist", spec));
   spec_error(
       fmt::format("data.tokenizer = \"{}\" is not known; did you mean \"{}\"? (choices: byte, "
-                  "char, bpe:N, or the path of a tokenizer.json)",
+                  "char, bpe:N, ids:N, or the path of a tokenizer.json)",
                   spec, nearest_choice(spec, kChoices)));
 }
 
@@ -94,7 +105,8 @@ std::unique_ptr<Tokenizer> parse_tokenizer(std::string_view json_text, const std
     const std::string& kind = json.at("kind").as_string();
     if (kind == "byte") return std::make_unique<ByteTokenizer>();
     if (kind == "char") return std::make_unique<CharTokenizer>(CharTokenizer::from_json(json));
-    throw UserError(fmt::format("kind \"{}\" is not known (choices: byte, char)", kind));
+    if (kind == "ids") return ids_from_json(json);
+    throw UserError(fmt::format("kind \"{}\" is not known (choices: byte, char, ids)", kind));
   } catch (const UserError& error) {
     throw UserError(fmt::format("{}: {}", name, error.what()), place);
   }

@@ -17,7 +17,7 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  /// "byte", "char" or "bpe".
+  /// "byte", "char", "ids" or "bpe".
   virtual std::string kind() const = 0;
   virtual int64_t vocabulary_size() const = 0;
 
@@ -47,7 +47,7 @@ class Tokenizer {
 };
 
 /// A tokenizer as data.tokenizer names it: "byte", "char" (the characters of `text`), "bpe:N"
-/// (trained on `text`, at most N tokens), or the path of a saved tokenizer. UserError with key
+/// (trained on `text`, at most N tokens), "ids:N" (numbers below N), or the path of a saved tokenizer. UserError with key
 /// data.tokenizer and the nearest choice.
 std::unique_ptr<Tokenizer> make_tokenizer(const std::string& spec, std::string_view text);
 

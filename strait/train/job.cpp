@@ -10,7 +10,6 @@
 #include "strait/base/json.h"
 #include "strait/config/print.h"
 #include "strait/config/validate.h"
-#include "strait/data/text.h"
 #include "strait/device/blas.h"
 
 namespace strait::train {
@@ -61,14 +60,14 @@ Job make_job(const Run& run, int64_t ranks, const OnLead& on_lead, int64_t cores
   device::require_openblas(device::blas_report());
   Job job;
   const int cores = static_cast<int>(available_cores());
-  const std::string text = read_text(run.data);
+  OpenData data = open_data(run.data);
   // A new run's folder is made last: nothing is left on disk by a run that cannot start.
   const bool resuming = run.checkpoint.resume != "never";
   if (resuming) job.folder = folder_of(run, on_lead);
   if (job.folder.checkpoint)
     job.resume = std::make_unique<checkpoint::CheckpointReader>(*job.folder.checkpoint);
   job.corpus = std::make_unique<const Corpus>(
-      make_corpus(text, run.data, stored_tokenizer(job.resume.get()), cores));
+      make_corpus(std::move(data), run.data, stored_tokenizer(job.resume.get()), cores));
   job.design = strategy::make_design(run, ranks, job.corpus->tokenizer->vocabulary_size(),
                                      cores_per_rank * ranks);
   job.loader = std::make_unique<SequenceLoader>(*job.corpus, run.model.shape.context, run.seed);

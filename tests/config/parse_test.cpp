@@ -77,7 +77,7 @@ TEST(Parse, NamesAreUniqueAndAsManyAsTheInterfaceHas) {
   // 3 plan, 3 tune, 17 model, 5 data, 7 train, 9 optimizer, 2 evaluation, 4 checkpoint, 3 output, 3 cluster,
   // 7 mesh, 11 placement, 15 sync.
   EXPECT_EQ(names.size(),
-            3u + 5 + 4 + 4 + 4 + 4 + 3 + 3 + 17 + 5 + 7 + 9 + 2 + 4 + 3 + 3 + 7 + 11 + 15);
+            3u + 5 + 4 + 4 + 4 + 4 + 3 + 3 + 17 + 6 + 7 + 9 + 2 + 4 + 3 + 3 + 7 + 11 + 15);
 }
 
 TEST(Parse, InlineTablesDottedKeysAndSectionsAreTheSame) {

@@ -14,6 +14,9 @@
 #define LLVMFuzzerTestOneInput tokenizer_json_fuzz_one_input
 #include "tests/fuzz/tokenizer_json_fuzz.cpp"
 #undef LLVMFuzzerTestOneInput
+#define LLVMFuzzerTestOneInput token_files_fuzz_one_input
+#include "tests/fuzz/token_files_fuzz.cpp"
+#undef LLVMFuzzerTestOneInput
 
 namespace {
 
@@ -39,5 +42,7 @@ TEST(FuzzCorpus, Text) { EXPECT_GE(replay("text", text_fuzz_one_input), 12); }
 TEST(FuzzCorpus, TokenizerJson) {
   EXPECT_GE(replay("tokenizer_json", tokenizer_json_fuzz_one_input), 12);
 }
+
+TEST(FuzzCorpus, TokenFiles) { EXPECT_GE(replay("token_files", token_files_fuzz_one_input), 30); }
 
 }  // namespace

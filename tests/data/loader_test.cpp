@@ -25,10 +25,13 @@ Corpus numbered(int64_t training, int64_t validation = 0) {
   Corpus corpus;
   corpus.source = "numbers.txt";
   corpus.tokenizer = std::make_shared<ByteTokenizer>();
-  corpus.training.tokens.resize(training);
-  corpus.validation.tokens.resize(validation);
-  std::iota(corpus.training.tokens.begin(), corpus.training.tokens.end(), 0);
-  std::iota(corpus.validation.tokens.begin(), corpus.validation.tokens.end(), 0);
+  const auto positions = [](int64_t count) {
+    std::vector<int32_t> tokens(static_cast<size_t>(count));
+    std::iota(tokens.begin(), tokens.end(), 0);
+    return Tokens(std::move(tokens));
+  };
+  corpus.training.tokens = positions(training);
+  corpus.validation.tokens = positions(validation);
   return corpus;
 }
 
