@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "strait/base/errors.h"
@@ -26,6 +27,12 @@ class PlotterError : public UserError {
 std::vector<std::string> draw_plots(const std::vector<StepMetrics>& steps,
                                     const std::string& folder,
                                     const std::string& gnuplot = "gnuplot");
+
+/// Draws, behind draw_plots and from its tables in `folder`, the figures of the page: loss, throughput, time,
+/// memory. Captions and SVG texts. Errors as draw_plots.
+std::vector<std::pair<std::string, std::string>> page_figures(
+    const std::vector<StepMetrics>& steps, const std::string& folder,
+    const std::string& gnuplot = "gnuplot");
 
 /// Draws what ran when on one rank, a row per stream, to `path` (.svg or .png; UserError for another ending);
 /// data and script lie beside it. Errors as draw_plots.

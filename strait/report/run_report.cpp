@@ -10,7 +10,9 @@
 #include <vector>
 
 #include "strait/base/errors.h"
+#include "strait/base/file.h"
 #include "strait/report/metrics.h"
+#include "strait/report/page.h"
 #include "strait/report/plots.h"
 #include "strait/report/quantities.h"
 #include "strait/report/statistics.h"
@@ -191,7 +193,7 @@ void add_verdict(const FlightFiles& files, RunReport* report) {
 
 /// Figures and pictures of the steps.
 RunReport report_steps(const std::vector<StepMetrics>& steps, const std::string& run_dir,
-                       const std::string& gnuplot) {
+                       const std::string& gnuplot, PageInput* page) {
   const std::filesystem::path folder(run_dir);
   const Figures figures = figures_of(steps);
   RunReport report{summary_of(figures, run_dir), text_of(figures, run_dir)};
@@ -199,6 +201,7 @@ RunReport report_steps(const std::vector<StepMetrics>& steps, const std::string&
   Json plots_error;
   try {
     plots = draw_plots(steps, folder / "report", gnuplot);
+    page->figures = page_figures(steps, folder / "report", gnuplot);
     report.text += row("Plots", (folder / "report").string() + "/{loss,time}.{svg,png}");
   } catch (const PlotterError& error) {
     plots_error = Json(error.what());
@@ -207,6 +210,23 @@ RunReport report_steps(const std::vector<StepMetrics>& steps, const std::string&
   report.summary["plots"] = Json(plots);
   report.summary["plots_error"] = plots_error;
   return report;
+}
+
+/// Writes report.html into the run folder.
+void write_page(const std::string& run_dir, PageInput page, RunReport* report) {
+  const std::string path = run_dir + "/report.html";
+  if (std::filesystem::exists(run_dir + "/summary.json")) {
+    const Json stored =
+        Json::parse(read_file(run_dir + "/summary.json"), run_dir + "/summary.json");
+    for (auto& [key, target] : {std::pair("plan", &page.plan), std::pair("train", &page.train)})
+      if (const Json* found = stored.find(key)) *target = *found;
+  }
+  if (std::filesystem::exists(run_dir + "/run.toml"))
+    page.run_toml = read_file(run_dir + "/run.toml");
+  page.summary = report->summary;
+  write_file_atomically(path, report_page(page));
+  report->summary["page"] = path;
+  report->text += row("Page", path);
 }
 
 }  // namespace
@@ -227,13 +247,15 @@ RunReport report_run(const std::string& run_dir, const std::string& gnuplot) {
     throw UserError(fmt::format("{}: no whole step yet", metrics_path), place);
   }
   RunReport report;
+  PageInput page;
   if (steps.empty()) {
     report.summary = Json::object({{"run_dir", run_dir}, {"steps", 0}});
     report.text = row("Run", run_dir) + row("Steps", "none whole");
   } else {
-    report = report_steps(steps, run_dir, gnuplot);
+    report = report_steps(steps, run_dir, gnuplot, &page);
   }
   add_verdict(files, &report);
+  write_page(run_dir, std::move(page), &report);
   report.text.pop_back();  // a line break ends each row but the last
   return report;
 }

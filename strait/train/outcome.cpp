@@ -2,6 +2,7 @@
 
 #include <numeric>
 
+#include "strait/base/file.h"
 #include "strait/program/memory_json.h"
 #include "strait/report/statistics.h"
 #include "strait/trace/level_json.h"
@@ -123,6 +124,21 @@ Json outcome_json(const Job& job, const Outcome& outcome) {
   body["checkpoint"] = outcome.checkpoint.empty() ? Json() : Json(outcome.checkpoint);
   body["resumed_from_step"] = job.resume ? Json(outcome.first_step) : Json();
   return body;
+}
+
+void write_summary(const Job& job, const Outcome* outcome) {
+  const strategy::Design& design = job.design;
+  const std::vector<std::string> names = level_names(design.cluster);
+  const Json plan =
+      Json::object({{"total_steps", design.run.train.steps},
+                    {"seconds_per_step", job.simulated.seconds},
+                    {"compute_seconds", job.simulated.compute_seconds},
+                    {"exposed_communication_seconds", job.simulated.exposed_seconds},
+                    {"bytes_per_step", trace::levels_json(job.simulated.traffic, names, 1)},
+                    {"memory", program::to_json(program::peak_memory(design.train, 0))}});
+  Json summary = Json::object({{"format", "strait.summary/1"}, {"plan", plan}});
+  summary["train"] = outcome == nullptr ? Json() : outcome_json(job, *outcome);
+  write_file_atomically(job.folder.path + "/summary.json", summary.dump(1) + "\n");
 }
 
 }  // namespace strait::train

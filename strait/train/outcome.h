@@ -44,4 +44,9 @@ void add_rank_part(Outcome& outcome, int64_t rank, const Json& part);
 /// The members of the train report that follow from a job and its outcome.
 Json outcome_json(const Job& job, const Outcome& outcome);
 
+/// Writes summary.json into the run folder, for `strait report`: {plan: what was computed before the first step:
+/// total_steps, seconds_per_step, compute_seconds, exposed_communication_seconds, bytes_per_step: LEVELS,
+/// memory: MEM of rank 0 at its peak}, and, with an outcome, {train: outcome_json}.
+void write_summary(const Job& job, const Outcome* outcome);
+
 }  // namespace strait::train

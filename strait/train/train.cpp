@@ -106,6 +106,7 @@ void begin_records(const Job& job, Shared& shared) {
   shared.events = std::make_unique<report::TensorboardWriter>(
       job.folder.path + "/tensorboard", wall, std::to_string(shared.outcome.first_step));
   take_history(job, shared.outcome);
+  write_summary(job, nullptr);
 }
 
 void begin(const Job& job, Shared& shared) {
@@ -127,6 +128,7 @@ void train(const Job& job, const Observer& observer, const std::atomic<int>& sig
     throw;
   }
   outcome = std::move(shared.outcome);
+  write_summary(job, &outcome);
   if (job.design.run.output.timeline_steps > 0)
     write_file_atomically(job.folder.path + "/timeline.json",
                           timeline(job.design.train, shared.recorders));
@@ -193,6 +195,7 @@ void train_rank(const Job& job, const Observer& observer, const std::atomic<int>
     outcome.state_bytes[at] = program::resident_memory(job.design.train, other);
     outcome.predicted_peak_bytes[at] = program::peak_memory(job.design.train, other).total();
   }
+  if (own == 0) write_summary(job, &outcome);
   if (job.design.run.output.timeline_steps > 0)
     write_file_atomically(fmt::format("{}/timeline-rank-{:05}.json", job.folder.path, own),
                           timeline(job.design.train, {shared.recorders[own]}));

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/app/program.h"
+#include "tests/data/token_files.h"
 
 namespace strait {
 namespace {
@@ -73,6 +74,23 @@ TEST_F(BadInput, TextThatIsMissingEmptyOrNotUtf8) {
   expect_refused(train({"data.path=" + file("latin.txt", "caf\xe9 au lait")}),
                  {"latin.txt", "3", "windows-1252"});
   expect_refused(train({"data.path=" + file("short.txt", "ab")}), {"short.txt"});
+}
+
+TEST_F(BadInput, TokensOfAnotherVocabularyAndDamagedShards) {
+  const std::string shard = file("x.bin", testing::llmc_shard(std::vector<int64_t>(500, 300)));
+  expect_refused(train({"data.path=" + shard}), {"x.bin", "tokenizer.json", "ids:50257"});
+  expect_refused(train({"data.path=" + shard, "data.tokenizer=byte"}),
+                 {"x.bin", "token 300", "offset 1024"});
+  expect_refused(
+      train({"data.path=" + file("cut.bin", testing::llmc_shard({1, 2, 3}).substr(0, 1029)),
+             "data.tokenizer=ids:9"}),
+      {"cut.bin", "truncated"});
+  const std::string index = testing::megatron_index(8, 2, {3}, {0, 1});
+  file("p.bin", "abcdef");
+  expect_refused(train({"data.path=" + file("p.idx", index.substr(0, 50)), "data.tokenizer=ids:9"}),
+                 {"p.idx", "truncated"});
+  expect_refused(train({"data.path=" + file("l.jsonl", "{\"text\": \"a\"}\n{\"txt\": \"b\"}\n")}),
+                 {"l.jsonl", "line 2", "data.text_field = \"txt\""});
 }
 
 TEST_F(BadInput, AFolderThatHoldsARunIsNotOverwritten) {

@@ -151,6 +151,42 @@ TEST(Commands, SamplePlanSimulateInspectAndReportAnswer) {
   const auto reported = run({"report", run_dir}, folder.path() + "/report.json");
   EXPECT_EQ(reported.exit_code, 0) << reported.err;
   EXPECT_NE(run({"simulate", run_file, "--plot", folder.path() + "/p.gif"}).exit_code, 0);
+  // The page has the plan and the ledger of the run's own summary.
+  const std::string page = read_file(reported.report.at("page").as_string());
+  for (const char* part :
+       {"30 steps of 30", "<td>world, payload</td><td>0 B</td><td>0 B</td><td>equal</td>",
+        "<td>of it weights</td>", "resident, all processes"})
+    EXPECT_NE(page.find(part), std::string::npos) << part;
+}
+
+TEST(Commands, TrainingOnConvertedDataIsTrainingOnTheText) {
+  const TemporaryFolder folder;
+  const std::string run_file = test::small_run_file(folder.path());
+  const auto hash_of = [&](const std::string& name, const std::string& data) {
+    const auto ran =
+        run({"train", run_file, "--ranks", "2", "--set", "train.steps=4", "--set",
+             "data.path=" + data, "--set", "output.run_dir=" + folder.path() + "/" + name},
+            folder.path() + "/train.json");
+    EXPECT_EQ(ran.exit_code, 0) << ran.err;
+    return ran.report.at("parameter_hash").as_string();
+  };
+  const std::string wanted = hash_of("text", folder.path() + "/text.txt");
+  for (const std::string form : {"llm.c", "megatron"}) {
+    const std::string to = folder.path() + "/" + form;
+    const auto converted = run({"convert", folder.path() + "/text.txt", to, "--to", form},
+                               folder.path() + "/convert.json");
+    ASSERT_EQ(converted.exit_code, 0) << converted.err;
+    EXPECT_EQ(converted.report.at("to_form").as_string(), form);
+    EXPECT_EQ(hash_of("run-" + form, to), wanted);
+  }
+  const auto unknown =
+      run({"convert", folder.path() + "/text.txt", folder.path() + "/x", "--to", "llmc"});
+  EXPECT_EQ(unknown.exit_code, 2);
+  EXPECT_THAT(unknown.err, ::testing::HasSubstr("the nearest is llm.c"));
+  const auto useless = run({"convert", folder.path() + "/text.txt", folder.path() + "/x", "--to",
+                            "megatron", "--shard-tokens", "5"});
+  EXPECT_EQ(useless.exit_code, 2);
+  EXPECT_THAT(useless.err, ::testing::HasSubstr("--shard-tokens has no effect"));
 }
 
 }  // namespace

@@ -240,5 +240,84 @@ TEST_F(RunReportTest, ARunThatHangsInItsFirstStepHasAVerdictToo) {
   EXPECT_THAT(report.text, HasSubstr("2 of 3 ranks left one"));
 }
 
+/// A summary.json whose plan says other bytes and memory than were measured.
+constexpr const char* kSummary = R"({"format": "strait.summary/1", "plan": {"total_steps": 120,
+  "seconds_per_step": 0.48, "compute_seconds": 0.4, "exposed_communication_seconds": 0.03,
+  "bytes_per_step": [{"level": "node", "payload_bytes": 0, "metadata_bytes": 0},
+                     {"level": "world", "payload_bytes": 30000000, "metadata_bytes": 2000}],
+  "memory": {"weights": 60000000, "secondary": 0, "gradients": 20000000, "optimizer": 20000000,
+             "activations": 0, "buffers": 0, "total": 100000000}},
+ "train": {"ranks": 4, "precision": "fp32", "placement": "zero2",
+  "bytes_per_step": {"runtime": [{"level": "node", "payload_bytes": 0, "metadata_bytes": 0},
+                                 {"level": "world", "payload_bytes": 33000000, "metadata_bytes": 2000}]},
+  "traffic": [{"operation": "all-gather", "level": "world", "codec": "int8/2048",
+               "payload_bytes": 33000000, "metadata_bytes": 2000, "count": 7}],
+  "allocator_peak_bytes": [110000000, 120000000], "peak_resident_bytes": 500000000}})";
+
+/// The cells of the row of a table that begins with `first`.
+std::string row_of(const std::string& page, const std::string& first) {
+  const size_t begin = page.find("<tr><td>" + first + "</td>");
+  return begin == std::string::npos ? "no row " + first
+                                    : page.substr(begin, page.find("</tr>", begin) - begin);
+}
+
+TEST_F(RunReportTest, ThePageShowsPlanAgainstMeasured) {
+  write_run(120);
+  std::ofstream(folder_ / "summary.json") << kSummary;
+  std::ofstream(folder_ / "run.toml") << "name = \"a<b&c\"\n";
+  const RunReport report = report_run(folder_);
+  EXPECT_EQ(report.summary.at("page").as_string(), folder_ / "report.html");
+  const std::string page = text("report.html");
+  EXPECT_THAT(page, HasSubstr("120 steps of 120 on 4 ranks, zero2, fp32"));
+  EXPECT_THAT(page, HasSubstr("Complete; no rank left a record"));
+  EXPECT_EQ(row_of(page, "compute"),
+            "<tr><td>compute</td><td>400 ms</td><td>400 ms</td><td>0.0 %</td>");
+  EXPECT_EQ(row_of(page, "whole step"),
+            "<tr><td>whole step</td><td>480 ms</td><td>500 ms</td><td>+4.2 %</td>");
+  EXPECT_EQ(row_of(page, "world, payload"),
+            "<tr><td>world, payload</td><td>30.0 MB</td><td>33.0 MB</td><td>+10.0 %</td>");
+  EXPECT_EQ(row_of(page, "world, metadata"),
+            "<tr><td>world, metadata</td><td>2.00 kB</td><td>2.00 kB</td><td>equal</td>");
+  EXPECT_EQ(row_of(page, "peak of a rank"),
+            "<tr><td>peak of a rank</td><td>100 MB</td><td>120 MB</td><td>+20.0 %</td>");
+  EXPECT_EQ(row_of(page, "of it weights"),
+            "<tr><td>of it weights</td><td>60.0 MB</td><td></td><td></td>");
+  EXPECT_THAT(row_of(page, "all-gather"), HasSubstr("<td>int8/2048</td><td>33.0 MB</td>"));
+  EXPECT_THAT(page, HasSubstr("name = &quot;a&lt;b&amp;c&quot;"));
+}
+
+TEST_F(RunReportTest, ThePageNeedsNothingElseAndHoldsEveryFigure) {
+  write_run(120);
+  report_run(folder_);
+  const std::string page = text("report.html");
+  for (const char* part : {"<!doctype html>", "width=device-width", "prefers-color-scheme:dark"})
+    EXPECT_THAT(page, HasSubstr(part));
+  size_t figures = 0;
+  for (size_t at = page.find("<svg"); at != std::string::npos; at = page.find("<svg", at + 1))
+    ++figures;
+  EXPECT_EQ(figures, 4u);
+  for (const char* outside :
+       {"src=", "<link", "<script", "@import", "url(http", "href=\"http", "<?xml"})
+    EXPECT_EQ(page.find(outside), std::string::npos) << outside;
+  for (const char* curve : {">validation<", ">exposed<", ">predicted<", "Throughput"})
+    EXPECT_THAT(page, HasSubstr(curve));
+  // What is not known is a dash, and the bytes of metrics.jsonl stand in for those of the ledger.
+  EXPECT_EQ(row_of(page, "world, payload"),
+            "<tr><td>world, payload</td><td>–</td><td>35.6 MB</td><td>–</td>");
+  EXPECT_THAT(page, HasSubstr("No rank left a record of a failure."));
+}
+
+TEST_F(RunReportTest, ThePageComesWithoutGnuplotAndWithoutSteps) {
+  write_run(12);
+  report_run(folder_, "no-such-gnuplot");
+  EXPECT_THAT(text("report.html"), HasSubstr("No figures: cannot start no-such-gnuplot"));
+  EXPECT_THAT(text("report.html"), HasSubstr("Time by kind"));
+  std::filesystem::remove(folder_ / "metrics.jsonl");
+  write_hang(folder_, true);
+  report_run(folder_);
+  EXPECT_THAT(text("report.html"), HasSubstr("rank 1 fell behind first"));
+  EXPECT_THAT(text("report.html"), HasSubstr("no whole step"));
+}
+
 }  // namespace
 }  // namespace strait::report

@@ -1,0 +1,110 @@
+#include <fmt/format.h>
+
+#include <cmath>
+#include <filesystem>
+
+#include "strait/base/file.h"
+#include "strait/report/gnuplot.h"
+#include "strait/report/plots.h"
+
+namespace strait::report {
+namespace {
+
+/// Small enough to be read on a phone, where a figure is as wide as the screen.
+constexpr const char* kLook = R"(set encoding utf8
+set border 3 linecolor rgb '#606060' linewidth 1
+set tics nomirror out scale 0.6 textcolor rgb '#303030'
+set grid ytics linecolor rgb '#e4e4e4' linewidth 1 linetype 1
+set key outside above left horizontal Left reverse samplen 2 width 1 textcolor rgb '#303030'
+set xlabel 'Optimizer step' textcolor rgb '#303030'
+set xtics autofreq
+set datafile separator tab
+set datafile missing '?'
+set style fill solid 1.0 noborder
+set yrange [0:*]
+)";
+
+struct Figure {
+  const char* name;
+  const char* caption;
+  std::string plot;
+};
+
+std::string script(const Figure& figure, const std::string& range) {
+  return fmt::format(
+      "{}{}set terminal svg size 480,300 name '{}' font 'DejaVu Sans,13' background rgb 'white'\n"
+      "set output 'page_{}.svg'\n{}\nunset output\n",
+      kLook, range, figure.name, figure.name, figure.plot);
+}
+
+std::string series_table(const std::vector<StepMetrics>& steps) {
+  const size_t size = (steps.size() + 399) / 400;
+  std::string text = "# step\ttokens per second\tmemory MB\n";
+  for (size_t begin = 0; begin < steps.size(); begin += size) {
+    const size_t end = std::min(begin + size, steps.size());
+    double tokens = 0, seconds = 0, memory = 0;
+    for (size_t i = begin; i < end; ++i) {
+      memory = std::max(memory, static_cast<double>(steps[i].memory_bytes));
+      if (!std::isfinite(steps[i].tokens_per_second * steps[i].seconds)) continue;
+      tokens += steps[i].tokens_per_second * steps[i].seconds;
+      seconds += steps[i].seconds;
+    }
+    text += fmt::format("{}\t{}\t{:.6g}\n", steps[end - 1].step,
+                        seconds > 0 ? fmt::format("{:.6g}", tokens / seconds) : "?", memory / 1e6);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::vector<std::pair<std::string, std::string>> page_figures(const std::vector<StepMetrics>& steps,
+                                                              const std::string& folder,
+                                                              const std::string& gnuplot) {
+  const std::filesystem::path path(folder);
+  write_file_atomically(path / "series.tsv", series_table(steps));
+  bool validated = false, predicted = false;
+  for (const StepMetrics& metrics : steps) {
+    validated |= std::isfinite(metrics.validation_loss);
+    predicted |= std::isfinite(metrics.predicted_seconds);
+  }
+  std::vector<Figure> figures = {
+      {"loss", "Loss (nats per token)",
+       "set yrange [*:*]\nplot 'loss.tsv' using 1:2 with lines linewidth 1 linecolor rgb '#b9cfe8' "
+       "title "
+       "'training', '' using 1:3 with lines linewidth 2.5 linecolor rgb '#1f5fa8' title "
+       "'smoothed'"},
+      {"speed", "Throughput (tokens per second)",
+       "set format y '%.1s%c'\nplot 'series.tsv' using 1:2 with lines linewidth 2 linecolor rgb "
+       "'#1f9e89' "
+       "notitle"},
+      {"time", "Time per step (ms)",
+       "plot 'time.tsv' using 1:4 with filledcurves x1 linecolor rgb '#d4d4d4' title 'other', '' "
+       "using 1:3 with "
+       "filledcurves x1 linecolor rgb '#ec8b4f' title 'exposed', '' using 1:2 with filledcurves x1 "
+       "linecolor rgb "
+       "'#4f86c0' title 'compute'"},
+      {"memory", "Memory of the fullest rank (MB)",
+       "plot 'series.tsv' using 1:3 with lines linewidth 2 linecolor rgb '#8c6bb1' notitle"},
+  };
+  if (validated)
+    figures[0].plot +=
+        ", 'validation.tsv' using 1:2 with linespoints linewidth 2 pointtype 7 pointsize 0.5 "
+        "linecolor rgb '#d9541e' title 'validation'";
+  if (predicted)
+    figures[2].plot +=
+        ", '' using 1:5 with lines linewidth 2 dashtype (8,5) linecolor rgb '#202020' title "
+        "'predicted'";
+  const std::string range = fmt::format("set xrange [0:{}]\n", steps.back().step);
+  std::vector<std::string> scripts;
+  for (const Figure& figure : figures) {
+    scripts.push_back(fmt::format("page_{}.gnuplot", figure.name));
+    write_file_atomically(path / scripts.back(), script(figure, range));
+  }
+  std::vector<std::pair<std::string, std::string>> drawn;
+  for (const std::string& one : scripts) run_gnuplot(gnuplot, path, {one});
+  for (const Figure& figure : figures)
+    drawn.emplace_back(figure.caption, read_file(path / fmt::format("page_{}.svg", figure.name)));
+  return drawn;
+}
+
+}  // namespace strait::report
