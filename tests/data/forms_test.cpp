@@ -109,6 +109,7 @@ TEST(JsonLines, TheCutIsBetweenDocumentsAndFilesMayBeForValidation) {
   for (const auto& [share, training] :
        std::vector<std::pair<double, std::string>>{{0.0, "one é\ntwo\nlines\nthree\n"},
                                                    {0.2, "one é\ntwo\nlines\nthree\n"},
+                                                   {0.25, "one é\ntwo\nlines\n"},
                                                    {0.3, "one é\ntwo\nlines\n"},
                                                    {0.75, "one é\n"}}) {
     const Corpus corpus = make_corpus(options_for(path, "char", share));
