@@ -186,15 +186,20 @@ Json bench_command(const cli::Command& command, cli::Output& output) {
 Json probe_command(const cli::Command& command, cli::Output& output) {
   measure::ProbeOptions options;
   if (command.ranks) options.ranks = *command.ranks;
-  const measure::ProbeResult result = measure::probe(options);
-  write_file_atomically(command.output, measure::render_cluster_file(result));
+  bool lead = true;
+  const measure::ProbeResult result = probe_ranks(options, lead);
   const Cluster cluster = measure::probe_cluster(result);
-  output.line(fmt::format(
-      "wrote {}: {} ranks x {} threads, {:.1f} GFLOP/s fp32 and {:.1f} GB/s of copies per rank, "
-      "transport {:.2f} GB/s and {}",
-      command.output, result.ranks, result.threads_per_rank, result.fp32_flops_per_second / 1e9,
-      result.memcpy_bytes_per_second / 1e9, result.transport_bytes_per_second / 1e9,
-      cli::seconds_text(result.transport_latency_seconds)));
+  if (lead) {
+    write_file_atomically(command.output, measure::render_cluster_file(result));
+    output.line(fmt::format(
+        "wrote {}: {} ranks x {} threads, {:.1f} GFLOP/s fp32 and {:.1f} GB/s of copies per rank",
+        command.output, result.ranks, result.threads_per_rank, result.fp32_flops_per_second / 1e9,
+        result.memcpy_bytes_per_second / 1e9));
+    for (const Level& level : cluster.levels)
+      output.line(fmt::format("level {}: {} groups inside, {:.4g} GB/s into each and {}", level.name,
+                              level.size, level.bytes_per_second / 1e9,
+                              cli::seconds_text(level.latency_seconds)));
+  }
   return Json::object(
       {{"cluster_file", command.output},
        {"ranks", result.ranks},

@@ -15,6 +15,7 @@
 
 #ifdef STRAIT_MPI
 #include "strait/measure/bench_mpi.h"
+#include "strait/measure/probe_mpi.h"
 #endif
 
 extern char** environ;
@@ -90,6 +91,18 @@ Json run_elsewhere(const cli::Command& command, int64_t ranks) {
 }  // namespace
 
 #ifdef STRAIT_MPI
+measure::ProbeResult probe_ranks(const measure::ProbeOptions& options, bool& lead) {
+  const comm::Launch launch = comm::find_launch([](const char* name) { return std::getenv(name); });
+  if (!launch.launched()) return measure::probe(options);
+  comm::MpiSession session;
+  comm::check_launch(launch, session.size());
+  if (options.ranks > 0 && options.ranks != session.size())
+    throw UserError("probe: --ranks " + std::to_string(options.ranks) + " under a launcher that has started " +
+                    std::to_string(session.size()) + " processes; leave it out");
+  lead = session.rank() == 0;
+  return measure::probe_mpi(session, options);
+}
+
 Json bench_processes(const cli::Command& command, const measure::CollectiveCase& collective,
                      cli::Output& output,
                      const std::function<void(const measure::BenchRow&, cli::Output&)>& print) {
@@ -99,6 +112,10 @@ Json bench_processes(const cli::Command& command, const measure::CollectiveCase&
                            : run_elsewhere(command, collective.ranks);
 }
 #else
+measure::ProbeResult probe_ranks(const measure::ProbeOptions& options, bool&) {
+  return measure::probe(options);
+}
+
 Json bench_processes(const cli::Command&, const measure::CollectiveCase&, cli::Output&,
                      const std::function<void(const measure::BenchRow&, cli::Output&)>&) {
   throw UserError("bench: this program was built without MPI; the nearest backend is \"threads\"");

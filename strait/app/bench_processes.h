@@ -1,4 +1,4 @@
-// strait bench collective --backend mpi: starts mpirun, or is one of its ranks.
+// strait bench collective --backend mpi, which starts mpirun or is one of its ranks, and strait probe as a rank.
 #pragma once
 
 #include <functional>
@@ -6,6 +6,7 @@
 #include "strait/cli/run_command.h"
 #include "strait/measure/bench.h"
 #include "strait/measure/collective_run.h"
+#include "strait/measure/probe.h"
 
 namespace strait::app {
 
@@ -14,5 +15,9 @@ namespace strait::app {
 Json bench_processes(const cli::Command& command, const measure::CollectiveCase& collective,
                      cli::Output& output,
                      const std::function<void(const measure::BenchRow&, cli::Output&)>& print);
+
+/// Measures the thread ranks of this process or, under mpirun or srun, all processes; sets `lead` to whether this
+/// one reports.
+measure::ProbeResult probe_ranks(const measure::ProbeOptions& options, bool& lead);
 
 }  // namespace strait::app

@@ -67,7 +67,8 @@ void measure_transport(RankTeam& team, const ProbeOptions& options, ProbeResult&
   result.transport_latency_seconds = all_gather_seconds(team, 8 * result.ranks, options.runs, 300);
 }
 
-/// Bytes that this process may use: the physical memory or its control group's limit.
+}  // namespace
+
 int64_t usable_memory() {
   const int64_t physical = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
   try {
@@ -79,8 +80,6 @@ int64_t usable_memory() {
     return physical;
   }
 }
-
-}  // namespace
 
 ProbeResult probe(const ProbeOptions& options) {
   ProbeResult result;
@@ -114,6 +113,7 @@ Cluster probe_cluster(const ProbeResult& result) {
                      .bytes_per_second = result.transport_bytes_per_second,
                      .latency_seconds = result.transport_latency_seconds,
                      .links = 1}};
+  if (!result.levels.empty()) cluster.levels = result.levels;
   cluster.ranks = result.ranks;
   cluster.flops_per_second_fp32 = result.fp32_flops_per_second;
   cluster.flops_per_second_fp64 = result.fp64_flops_per_second;
@@ -128,13 +128,14 @@ Cluster probe_cluster(const ProbeResult& result) {
 
 std::string render_cluster_file(const ProbeResult& result) {
   return fmt::format(
-             "# Measured by strait probe with {} thread ranks of {} threads, all at once, on {} "
-             "cores.\n"
+             "# Measured by strait probe with {} {} of {} threads, all at once, on {} "
+             "cores{}.\n"
              "# Rates are of one rank. memory_bytes_per_second: bytes read plus written, the "
              "better of memcpy\n"
-             "# ({:.3g}) and streaming stores ({:.3g}). Level world: all-gather between thread "
-             "ranks.\n",
-             result.ranks, result.threads_per_rank, result.cores, result.memcpy_bytes_per_second,
+             "# ({:.3g}) and streaming stores ({:.3g}). Levels: all-gathers in all of a level's groups at "
+             "once.\n",
+             result.ranks, result.processes ? "processes" : "thread ranks", result.threads_per_rank,
+             result.cores, result.processes ? " of each host" : "", result.memcpy_bytes_per_second,
              result.streaming_bytes_per_second) +
          print_cluster_file(probe_cluster(result));
 }

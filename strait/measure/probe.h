@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "strait/topology/cluster.h"
 
@@ -32,14 +33,18 @@ struct ProbeResult {
   /// rate, and no latency.
   double transport_bytes_per_second = 0.0;
   double transport_latency_seconds = 0.0;
+  bool processes = false;     // ranks were processes, on one host or several
+  std::vector<Level> levels;  // measured one by one; empty: one level, "world", of the transport above
 };
 
+/// Bytes that this process may use: the physical memory or its control group's limit.
+int64_t usable_memory();
 /// Measures. Blocking: about (gemm_size / 1000)^3 + copy_bytes / 1e8 seconds. Every product, copy
 /// and transfer is verified before it is timed; InternalError when one is wrong. UserError for
 /// ranks < 0 or runs < 5.
 ProbeResult probe(const ProbeOptions& options = {});
 
-/// The measured machine as a cluster of one level, "world".
+/// The measured machine as a cluster.
 Cluster probe_cluster(const ProbeResult& result);
 
 /// The cluster file: a comment that says how it was measured, then what config's parse_cluster_file

@@ -190,9 +190,19 @@ class PhaseWatch {
 
 }  // namespace
 
+namespace {
+
+/// Open MPI's handshake for a long message travels on the connection that the data of the opposite direction
+/// fills: up to a send buffer (1 MiB) of it goes first, and a link that could carry both directions carries one. A
+/// second connection per pair lets handshakes pass. What the user sets stands.
+void set_transport_defaults() { ::setenv("OMPI_MCA_btl_tcp_links", "2", 0); }
+
+}  // namespace
+
 MpiSession::MpiSession(Stuck stuck) : state_(std::make_unique<State>()) {
   state_->stuck = std::move(stuck);
   const PhaseWatch watch("MPI_Init", kStartSeconds, state_->stuck);
+  set_transport_defaults();
   int provided = 0;
   MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided);
   if (provided < MPI_THREAD_SERIALIZED)

@@ -1,0 +1,203 @@
+#ifdef STRAIT_MPI
+
+#include "strait/measure/probe_mpi.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <numeric>
+#include <vector>
+
+#include "strait/base/clock.h"
+#include "strait/base/errors.h"
+#include "strait/measure/copy.h"
+#include "strait/measure/gemm.h"
+#include "strait/measure/rank_team.h"
+#include "strait/report/statistics.h"
+
+namespace strait::measure {
+namespace {
+
+constexpr double kLongEnough = 0.2;         // seconds that a timed transfer lasts at least
+constexpr int64_t kFirstTransfer = 1 << 20;  // bytes
+constexpr int64_t kLatencyRepeats = 50;
+
+/// The levels of the session's hosts, with rates that stand in until they are measured.
+Cluster levels_of(const comm::MpiSession& session) {
+  const std::vector<std::string>& hosts = session.host_names();
+  const int64_t here = session.ranks_on_host(), ranks = session.size();
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    const int64_t first = rank / here * here;
+    if (ranks % here == 0 && hosts[rank] == hosts[first] && (first == 0 || hosts[first] != hosts[first - 1]))
+      continue;
+    throw UserError(
+        fmt::format("probe: rank {} on host {} breaks the order: every host must have equally many ranks, one "
+                    "after another; start {} on each, or write the levels by hand",
+                    rank, hosts[rank], here));
+  }
+  Cluster cluster;
+  cluster.name = "probe";
+  cluster.ranks = ranks;
+  if (here > 1 && here < ranks) cluster.levels.push_back({"node", here, 5e9, 2e-6, 1});
+  cluster.levels.push_back({"world", ranks / (cluster.levels.empty() ? 1 : here), 1e9, 2e-5, 1});
+  return cluster;
+}
+
+/// Times what all ranks do together.
+class Together {
+ public:
+  Together(comm::MpiSession& session, comm::World& world) : session_(session), world_(world) {
+    std::vector<int64_t> members(static_cast<size_t>(world.size()));
+    std::iota(members.begin(), members.end(), 0);
+    all_ = &world.communicator(members, 0);
+  }
+  /// Median over `runs` of the slowest rank's seconds, after one run to warm up.
+  double seconds(int64_t runs, const std::function<void()>& body) {
+    std::vector<double> mine;
+    body();
+    for (int64_t run = 0; run < runs; ++run) {
+      barrier();
+      const double began = now_seconds();
+      body();
+      mine.push_back(now_seconds() - began);
+    }
+    std::vector<double> slowest(mine.size(), 0.0);
+    for (const Json& rank : shared(Json(mine)))
+      for (size_t run = 0; run < mine.size(); ++run)
+        slowest[run] = std::max(slowest[run], rank.as_array()[run].as_number());
+    return report::statistics_of(slowest).median;
+  }
+  /// The least of a value over the ranks.
+  double least(double value) {
+    for (const Json& rank : shared(Json(value))) value = std::min(value, rank.as_number());
+    return value;
+  }
+
+ private:
+  std::vector<Json> shared(const Json& value) {
+    std::vector<Json> values;
+    for (const std::string& text : session_.exchange(value.dump())) values.push_back(Json::parse(text, "rank"));
+    return values;
+  }
+  void barrier() {
+    comm::Call call;
+    call.operation = comm::Operation::kBarrier;
+    call.label = "probe barrier";
+    all_->run(call);
+  }
+  comm::MpiSession& session_;
+  comm::World& world_;
+  comm::Communicator* all_;
+};
+
+/// All-gathers of the group of one level that this rank belongs to.
+class LevelGather {
+ public:
+  LevelGather(comm::MpiSession& session, comm::World& world, const Cluster& cluster, size_t level,
+              int64_t most_bytes)
+      : session_(session), size_(cluster.levels[level].size) {
+    const int64_t inside = level == 0 ? 1 : cluster.group_size(static_cast<int64_t>(level) - 1);
+    const int64_t first = world.rank() / (inside * size_) * (inside * size_) + world.rank() % inside;
+    std::vector<int64_t> members;
+    for (int64_t at = 0; at < size_; ++at) members.push_back(first + at * inside);
+    communicator_ = &world.communicator(members, 1 + static_cast<int64_t>(level));
+    buffer_ = static_cast<char*>(session.window().allocate(most_bytes));
+    std::memset(buffer_, 0, static_cast<size_t>(most_bytes));
+  }
+  ~LevelGather() { session_.window().release(buffer_); }
+  LevelGather(const LevelGather&) = delete;
+  LevelGather& operator=(const LevelGather&) = delete;
+
+  void run(int64_t bytes) {
+    const int64_t part = bytes / size_, own = communicator_->position() * part;
+    comm::Call call;
+    call.operation = comm::Operation::kAllGather;
+    call.dtype = Dtype::kByte;
+    call.counts.assign(static_cast<size_t>(size_), part);
+    call.source = buffer_ + own;
+    call.destination = buffer_;
+    call.label = "probe all-gather";
+    std::memset(buffer_ + own, static_cast<int>(communicator_->position() + 1), static_cast<size_t>(part));
+    communicator_->run(call);
+  }
+  /// Whether the last one of `bytes` left each member's part.
+  bool is_right(int64_t bytes) const {
+    const int64_t part = bytes / size_;
+    for (int64_t at = 0; at < size_; ++at)
+      for (const int64_t byte : {at * part, (at + 1) * part - 1})
+        if (buffer_[byte] != static_cast<char>(at + 1)) return false;
+    return true;
+  }
+
+ private:
+  comm::MpiSession& session_;
+  int64_t size_;
+  comm::Communicator* communicator_ = nullptr;
+  char* buffer_ = nullptr;
+};
+
+void measure_level(comm::MpiSession& session, comm::World& world, Together& together,
+                   const ProbeOptions& options, std::pair<Cluster*, size_t> which) {
+  auto& [cluster, index] = which;
+  Level& level = cluster->levels[index];
+  const int64_t inside = index == 0 ? 1 : cluster->group_size(static_cast<int64_t>(index) - 1);
+  LevelGather gather(session, world, *cluster, index, options.transfer_bytes);
+  const int64_t small = 8 * level.size;
+  level.latency_seconds = together.seconds(options.runs, [&] {
+    for (int64_t k = 0; k < kLatencyRepeats; ++k) gather.run(small);
+  }) / kLatencyRepeats;
+  if (!gather.is_right(small)) throw InternalError("probe: an all-gather over level " + level.name + " is wrong");
+  int64_t bytes = std::min(kFirstTransfer, options.transfer_bytes);
+  double seconds = 0;
+  for (;; bytes = std::min(4 * bytes, options.transfer_bytes)) {
+    seconds = together.seconds(bytes < options.transfer_bytes ? 1 : options.runs, [&] { gather.run(bytes); });
+    if (seconds >= kLongEnough || bytes == options.transfer_bytes) break;
+  }
+  seconds = together.seconds(options.runs, [&] { gather.run(bytes); });
+  if (!gather.is_right(bytes)) throw InternalError("probe: an all-gather over level " + level.name + " is wrong");
+  const double share = static_cast<double>(level.size - 1) / static_cast<double>(level.size);
+  level.bytes_per_second = static_cast<double>(inside * bytes) * share / seconds;
+}
+
+double gemm_rate(Together& together, const ProbeOptions& options, Dtype dtype) {
+  const GemmShape shape{.m = options.gemm_size, .n = options.gemm_size, .k = options.gemm_size};
+  Gemm gemm(shape, dtype);
+  gemm.run();
+  if (const std::string failure = gemm.check(); !failure.empty()) throw InternalError("probe: " + failure);
+  return shape.flops() / together.seconds(options.runs, [&] { gemm.run(); });
+}
+
+}  // namespace
+
+ProbeResult probe_mpi(comm::MpiSession& session, const ProbeOptions& options) {
+  ProbeResult result;
+  Cluster cluster = levels_of(session);
+  comm::World& world = session.world(cluster);
+  Together together(session, world);
+  result.cores = available_cores();
+  result.ranks = session.size();
+  result.processes = true;
+  result.threads_per_rank = std::max<int64_t>(1, result.cores / session.ranks_on_host());
+  const ThreadLimit limit(result.threads_per_rank);
+  result.fp32_flops_per_second = gemm_rate(together, options, Dtype::kFloat32);
+  result.fp64_flops_per_second = gemm_rate(together, options, Dtype::kFloat64);
+  if (has_bf16_gemm()) result.bf16_flops_per_second = gemm_rate(together, options, Dtype::kBfloat16);
+  RankTeam team(1, result.threads_per_rank);
+  const CopyRates rates = measure_copy(team, options.copy_bytes, options.runs);
+  result.memcpy_bytes_per_second = together.least(rates.memcpy_bytes_per_second);
+  result.streaming_bytes_per_second = together.least(rates.streaming_bytes_per_second);
+  result.memory_bytes = usable_memory() / session.ranks_on_host();
+  for (size_t level = 0; level < cluster.levels.size() && result.ranks > 1; ++level)
+    measure_level(session, world, together, options, {&cluster, level});
+  result.levels = cluster.levels;
+  const Level& outermost = cluster.levels.back();
+  result.transport_bytes_per_second = outermost.bytes_per_second;
+  result.transport_latency_seconds = outermost.latency_seconds;
+  return result;
+}
+
+}  // namespace strait::measure
+
+#endif  // STRAIT_MPI
