@@ -187,7 +187,7 @@ Json probe_command(const cli::Command& command, cli::Output& output) {
   measure::ProbeOptions options;
   if (command.ranks) options.ranks = *command.ranks;
   bool lead = true;
-  const measure::ProbeResult result = probe_ranks(options, lead);
+  const measure::ProbeResult result = probe_ranks(options, output, lead);
   const Cluster cluster = measure::probe_cluster(result);
   if (lead) {
     write_file_atomically(command.output, measure::render_cluster_file(result));
@@ -196,8 +196,8 @@ Json probe_command(const cli::Command& command, cli::Output& output) {
         command.output, result.ranks, result.threads_per_rank, result.fp32_flops_per_second / 1e9,
         result.memcpy_bytes_per_second / 1e9));
     for (const Level& level : cluster.levels)
-      output.line(fmt::format("level {}: {} groups inside, {:.4g} GB/s into each and {}", level.name,
-                              level.size, level.bytes_per_second / 1e9,
+      output.line(fmt::format("level {}: {} groups inside, {:.4g} GB/s into each and {}",
+                              level.name, level.size, level.bytes_per_second / 1e9,
                               cli::seconds_text(level.latency_seconds)));
   }
   return Json::object(

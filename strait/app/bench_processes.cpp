@@ -91,14 +91,17 @@ Json run_elsewhere(const cli::Command& command, int64_t ranks) {
 }  // namespace
 
 #ifdef STRAIT_MPI
-measure::ProbeResult probe_ranks(const measure::ProbeOptions& options, bool& lead) {
+measure::ProbeResult probe_ranks(const measure::ProbeOptions& options, cli::Output& output,
+                                 bool& lead) {
   const comm::Launch launch = comm::find_launch([](const char* name) { return std::getenv(name); });
   if (!launch.launched()) return measure::probe(options);
-  comm::MpiSession session;
+  comm::MpiSession session(
+      [&](const std::exception_ptr& cause) { output.leave(cause, Json::object()); });
   comm::check_launch(launch, session.size());
   if (options.ranks > 0 && options.ranks != session.size())
-    throw UserError("probe: --ranks " + std::to_string(options.ranks) + " under a launcher that has started " +
-                    std::to_string(session.size()) + " processes; leave it out");
+    throw UserError("probe: --ranks " + std::to_string(options.ranks) +
+                    " under a launcher that has started " + std::to_string(session.size()) +
+                    " processes; leave it out");
   lead = session.rank() == 0;
   return measure::probe_mpi(session, options);
 }
@@ -112,7 +115,7 @@ Json bench_processes(const cli::Command& command, const measure::CollectiveCase&
                            : run_elsewhere(command, collective.ranks);
 }
 #else
-measure::ProbeResult probe_ranks(const measure::ProbeOptions& options, bool&) {
+measure::ProbeResult probe_ranks(const measure::ProbeOptions& options, cli::Output&, bool&) {
   return measure::probe(options);
 }
 

@@ -18,6 +18,7 @@ Json bench_processes(const cli::Command& command, const measure::CollectiveCase&
 
 /// Measures the thread ranks of this process or, under mpirun or srun, all processes; sets `lead` to whether this
 /// one reports.
-measure::ProbeResult probe_ranks(const measure::ProbeOptions& options, bool& lead);
+measure::ProbeResult probe_ranks(const measure::ProbeOptions& options, cli::Output& output,
+                                 bool& lead);
 
 }  // namespace strait::app

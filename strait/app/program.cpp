@@ -32,7 +32,8 @@ std::vector<std::string> without_report(std::vector<std::string> arguments) {
 }
 
 bool is_parallel(const cli::Command& command) {
-  return command.name == "train" || (command.name == "bench" && command.subject == "collective");
+  return command.name == "train" || command.name == "probe" ||
+         (command.name == "bench" && command.subject == "collective");
 }
 
 [[noreturn]] void refuse(const cli::Command& command, const comm::Launch& launch) {

@@ -132,7 +132,8 @@ std::string render_cluster_file(const ProbeResult& result) {
              "cores{}.\n"
              "# Rates are of one rank. memory_bytes_per_second: bytes read plus written, the "
              "better of memcpy\n"
-             "# ({:.3g}) and streaming stores ({:.3g}). Levels: all-gathers in all of a level's groups at "
+             "# ({:.3g}) and streaming stores ({:.3g}). Levels: all-gathers in all of a level's "
+             "groups at "
              "once.\n",
              result.ranks, result.processes ? "processes" : "thread ranks", result.threads_per_rank,
              result.cores, result.processes ? " of each host" : "", result.memcpy_bytes_per_second,

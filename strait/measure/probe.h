@@ -33,8 +33,9 @@ struct ProbeResult {
   /// rate, and no latency.
   double transport_bytes_per_second = 0.0;
   double transport_latency_seconds = 0.0;
-  bool processes = false;     // ranks were processes, on one host or several
-  std::vector<Level> levels;  // measured one by one; empty: one level, "world", of the transport above
+  bool processes = false;  // ranks were processes, on one host or several
+  std::vector<Level>
+      levels;  // measured one by one; empty: one level, "world", of the transport above
 };
 
 /// Bytes that this process may use: the physical memory or its control group's limit.

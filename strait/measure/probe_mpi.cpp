@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "strait/base/clock.h"
+#include "strait/base/cores.h"
 #include "strait/base/errors.h"
 #include "strait/measure/copy.h"
 #include "strait/measure/gemm.h"
@@ -20,7 +21,7 @@
 namespace strait::measure {
 namespace {
 
-constexpr double kLongEnough = 0.2;         // seconds that a timed transfer lasts at least
+constexpr double kLongEnough = 0.2;          // seconds that a timed transfer lasts at least
 constexpr int64_t kFirstTransfer = 1 << 20;  // bytes
 constexpr int64_t kLatencyRepeats = 50;
 
@@ -30,12 +31,13 @@ Cluster levels_of(const comm::MpiSession& session) {
   const int64_t here = session.ranks_on_host(), ranks = session.size();
   for (int64_t rank = 0; rank < ranks; ++rank) {
     const int64_t first = rank / here * here;
-    if (ranks % here == 0 && hosts[rank] == hosts[first] && (first == 0 || hosts[first] != hosts[first - 1]))
+    if (ranks % here == 0 && hosts[rank] == hosts[first] &&
+        (first == 0 || hosts[first] != hosts[first - 1]))
       continue;
-    throw UserError(
-        fmt::format("probe: rank {} on host {} breaks the order: every host must have equally many ranks, one "
-                    "after another; start {} on each, or write the levels by hand",
-                    rank, hosts[rank], here));
+    throw UserError(fmt::format(
+        "probe: rank {} on host {} breaks the order: every host must have equally many ranks, one "
+        "after another; start {} on each, or write the levels by hand",
+        rank, hosts[rank], here));
   }
   Cluster cluster;
   cluster.name = "probe";
@@ -78,7 +80,8 @@ class Together {
  private:
   std::vector<Json> shared(const Json& value) {
     std::vector<Json> values;
-    for (const std::string& text : session_.exchange(value.dump())) values.push_back(Json::parse(text, "rank"));
+    for (const std::string& text : session_.exchange(value.dump()))
+      values.push_back(Json::parse(text, "rank"));
     return values;
   }
   void barrier() {
@@ -99,7 +102,8 @@ class LevelGather {
               int64_t most_bytes)
       : session_(session), size_(cluster.levels[level].size) {
     const int64_t inside = level == 0 ? 1 : cluster.group_size(static_cast<int64_t>(level) - 1);
-    const int64_t first = world.rank() / (inside * size_) * (inside * size_) + world.rank() % inside;
+    const int64_t first =
+        world.rank() / (inside * size_) * (inside * size_) + world.rank() % inside;
     std::vector<int64_t> members;
     for (int64_t at = 0; at < size_; ++at) members.push_back(first + at * inside);
     communicator_ = &world.communicator(members, 1 + static_cast<int64_t>(level));
@@ -119,7 +123,8 @@ class LevelGather {
     call.source = buffer_ + own;
     call.destination = buffer_;
     call.label = "probe all-gather";
-    std::memset(buffer_ + own, static_cast<int>(communicator_->position() + 1), static_cast<size_t>(part));
+    std::memset(buffer_ + own, static_cast<int>(communicator_->position() + 1),
+                static_cast<size_t>(part));
     communicator_->run(call);
   }
   /// Whether the last one of `bytes` left each member's part.
@@ -148,15 +153,18 @@ void measure_level(comm::MpiSession& session, comm::World& world, Together& toge
   level.latency_seconds = together.seconds(options.runs, [&] {
     for (int64_t k = 0; k < kLatencyRepeats; ++k) gather.run(small);
   }) / kLatencyRepeats;
-  if (!gather.is_right(small)) throw InternalError("probe: an all-gather over level " + level.name + " is wrong");
+  if (!gather.is_right(small))
+    throw InternalError("probe: an all-gather over level " + level.name + " is wrong");
   int64_t bytes = std::min(kFirstTransfer, options.transfer_bytes);
   double seconds = 0;
   for (;; bytes = std::min(4 * bytes, options.transfer_bytes)) {
-    seconds = together.seconds(bytes < options.transfer_bytes ? 1 : options.runs, [&] { gather.run(bytes); });
+    seconds = together.seconds(bytes < options.transfer_bytes ? 1 : options.runs,
+                               [&] { gather.run(bytes); });
     if (seconds >= kLongEnough || bytes == options.transfer_bytes) break;
   }
   seconds = together.seconds(options.runs, [&] { gather.run(bytes); });
-  if (!gather.is_right(bytes)) throw InternalError("probe: an all-gather over level " + level.name + " is wrong");
+  if (!gather.is_right(bytes))
+    throw InternalError("probe: an all-gather over level " + level.name + " is wrong");
   const double share = static_cast<double>(level.size - 1) / static_cast<double>(level.size);
   level.bytes_per_second = static_cast<double>(inside * bytes) * share / seconds;
 }
@@ -165,7 +173,8 @@ double gemm_rate(Together& together, const ProbeOptions& options, Dtype dtype) {
   const GemmShape shape{.m = options.gemm_size, .n = options.gemm_size, .k = options.gemm_size};
   Gemm gemm(shape, dtype);
   gemm.run();
-  if (const std::string failure = gemm.check(); !failure.empty()) throw InternalError("probe: " + failure);
+  if (const std::string failure = gemm.check(); !failure.empty())
+    throw InternalError("probe: " + failure);
   return shape.flops() / together.seconds(options.runs, [&] { gemm.run(); });
 }
 
@@ -183,7 +192,7 @@ ProbeResult probe_mpi(comm::MpiSession& session, const ProbeOptions& options) {
   const ThreadLimit limit(result.threads_per_rank);
   result.fp32_flops_per_second = gemm_rate(together, options, Dtype::kFloat32);
   result.fp64_flops_per_second = gemm_rate(together, options, Dtype::kFloat64);
-  if (has_bf16_gemm()) result.bf16_flops_per_second = gemm_rate(together, options, Dtype::kBfloat16);
+  result.bf16_flops_per_second = gemm_rate(together, options, Dtype::kBfloat16);
   RankTeam team(1, result.threads_per_rank);
   const CopyRates rates = measure_copy(team, options.copy_bytes, options.runs);
   result.memcpy_bytes_per_second = together.least(rates.memcpy_bytes_per_second);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "strait/base/cores.h"
+#include "strait/config/cluster_file.h"
 #include "tests/app/program.h"
 
 namespace strait {
@@ -112,6 +113,19 @@ TEST(MpiUser, ACommandOfOneProcessIsRefusedOnce) {
   std::filesystem::remove(log);
   EXPECT_EQ(Child({"inspect", folder.path()}, log, test::mpirun(1)).wait(), 2);
   EXPECT_THAT(read_file(log), HasSubstr("neither a checkpoint nor a run folder"));
+}
+
+TEST(MpiUser, AProbeOfProcessesMeasuresTheirLevels) {
+  const TemporaryFolder folder;
+  const std::string file = folder.path() + "/cluster.toml", log = folder.path() + "/log";
+  ASSERT_EQ(Child({"probe", "-o", file}, log, test::mpirun(2)).wait(), 0) << read_file(log);
+  const Cluster cluster = parse_cluster_file(read_file(file), file, 2);
+  ASSERT_EQ(cluster.levels.size(), 1u);  // one host
+  EXPECT_EQ(cluster.levels[0].name, "world");
+  EXPECT_GT(cluster.levels[0].bytes_per_second, 1e7);
+  EXPECT_LT(cluster.levels[0].latency_seconds, 0.1);
+  EXPECT_GT(cluster.flops_per_second_fp32, 1e8);
+  EXPECT_GT(cluster.flops_per_second_bf16, 1e8);
 }
 
 TEST(MpiUser, ABoundRankUsesTheCoresThatItIsBoundTo) {
