@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "strait/plan/codec_advice.h"
 #include "strait/program/memory.h"
 
 namespace strait::cli {
@@ -63,6 +64,8 @@ std::vector<std::string> plan_lines(const strategy::Design& design, const sim::R
   const double share = simulated.seconds > 0 ? simulated.exposed_seconds / simulated.seconds : 0;
   lines.push_back(fmt::format("predicted   {} per step on {}, {:.1f} % of it waiting for links",
                               seconds_text(simulated.seconds), design.cluster.name, 100 * share));
+  for (std::string& line : plan::codec_advice(design, simulated.seconds))
+    lines.push_back(std::move(line));
   return lines;
 }
 

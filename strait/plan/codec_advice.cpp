@@ -1,0 +1,58 @@
+#include "strait/plan/codec_advice.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "strait/sim/simulate.h"
+
+namespace strait::plan {
+namespace {
+
+constexpr double kWorthwhile = 1.01;  // less than 1 % is within the noise of any step
+
+struct Switch {
+  const char* key;
+  bool set = false;
+  void (*clear)(Run&, const std::string& plain);
+};
+
+}  // namespace
+
+std::vector<std::string> codec_advice(const strategy::Design& design, double seconds) {
+  const bool bfloat16 = design.run.train.precision == "bf16";
+  const codec::CodecKind plain = bfloat16 ? codec::CodecKind::kBfloat16 : codec::CodecKind::kNone;
+  const auto set = [&](const codec::CodecSpec& spec) {
+    return spec.kind != plain && spec.kind != codec::CodecKind::kNone;
+  };
+  const strategy::StateCodecs& codecs = design.placement.codecs;
+  const Switch switches[] = {
+      {"placement.codecs.weights", set(codecs.weights),
+       [](Run& run, const std::string& text) { run.placement.codecs.weights = text; }},
+      {"placement.codecs.secondary", set(codecs.secondary),
+       [](Run& run, const std::string&) { run.placement.codecs.secondary = "none"; }},
+      {"placement.codecs.update", set(codecs.update),
+       [](Run& run, const std::string& text) { run.placement.codecs.update = text; }},
+      {"placement.codecs.gradients",
+       std::any_of(codecs.gradients.begin(), codecs.gradients.end(), set),
+       [](Run& run, const std::string& text) { run.placement.codecs.gradients = {text}; }},
+  };
+  std::vector<std::string> lines;
+  for (const Switch& one : switches) {
+    if (!one.set) continue;
+    Run without = design.run;
+    one.clear(without, bfloat16 ? "bf16" : "none");
+    without.written[one.key] = {"advice", 0};
+    const strategy::Design other =
+        strategy::make_design(without, design.batch.ranks, design.shape.vocabulary);
+    const double plain_seconds = sim::simulate(other.train, other.cluster).seconds;
+    if (plain_seconds > kWorthwhile * seconds) continue;
+    lines.push_back(fmt::format(
+        "warning     {} is predicted to bring nothing on cluster {}: a step of {:.4g} s "
+        "with it, {:.4g} s without",
+        one.key, design.cluster.name, seconds, plain_seconds));
+  }
+  return lines;
+}
+
+}  // namespace strait::plan

@@ -1,0 +1,47 @@
+// A codec is worth its rounding only where links are slow.
+#include "strait/plan/codec_advice.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "strait/config/parse.h"
+#include "strait/sim/simulate.h"
+
+namespace strait {
+namespace {
+
+using testing::Contains;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::SizeIs;
+
+/// Advice for 4 ranks on 2 hosts whose link moves so many gigabytes per second.
+std::vector<std::string> advice(const std::string& gigabytes, std::vector<std::string> sets) {
+  sets.push_back(
+      "cluster.levels=[{ name = \"node\", size = 2, gb_per_second = 1000.0, latency_microseconds = "
+      "0.1 }, "
+      "{ name = \"world\", size = 0, gb_per_second = " +
+      gigabytes + ", latency_microseconds = 0.1 }]");
+  const strategy::Design design = strategy::make_design(
+      parse_run("[model]\npreset = \"nano-char\"\n", "test.toml", sets), 4, 65);
+  return plan::codec_advice(design, sim::simulate(design.train, design.cluster).seconds);
+}
+
+TEST(CodecAdvice, NamesEveryCodecThatTheLinksDoNotNeed) {
+  const auto fast = advice("1000.0", {"placement.preset=zero++"});
+  EXPECT_THAT(fast, SizeIs(2));
+  EXPECT_THAT(fast, Contains(HasSubstr("placement.codecs.weights is predicted to bring nothing")));
+  EXPECT_THAT(fast, Contains(HasSubstr("placement.codecs.gradients")));
+  EXPECT_THAT(advice("1000.0", {"placement.preset=zero-topo"}),
+              Contains(HasSubstr("placement.codecs.update")));
+}
+
+TEST(CodecAdvice, SaysNothingWhereLinksAreSlowOrNoCodecIsNamed) {
+  EXPECT_THAT(advice("0.01", {"placement.preset=zero++"}), IsEmpty());
+  EXPECT_THAT(advice("0.01", {"placement.preset=zero-topo"}), IsEmpty());
+  EXPECT_THAT(advice("1000.0", {"placement.preset=zero3"}), IsEmpty());
+  EXPECT_THAT(advice("1000.0", {"placement.preset=zero3", "train.precision=bf16"}), IsEmpty());
+}
+
+}  // namespace
+}  // namespace strait
