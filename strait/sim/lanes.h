@@ -24,6 +24,8 @@ class Lanes {
   explicit Lanes(int64_t num_streams) : queues_(static_cast<size_t>(num_streams)) {}
   double now() const { return now_; }
   const Flight& flight(int64_t number) const { return flights_[number]; }
+  /// Flights issued so far: the number of the next one.
+  int64_t issued() const { return static_cast<int64_t>(flights_.size()); }
   int64_t issue(int stream, Flight flight);
   /// Advances the clock to `time`, flights progressing.
   void advance_to(double time);

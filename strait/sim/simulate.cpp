@@ -1,5 +1,6 @@
 #include "strait/sim/simulate.h"
 
+#include <algorithm>
 #include <map>
 #include <unordered_map>
 
@@ -57,27 +58,44 @@ class Replay {
         recorder_(recorder),
         tracker_(program),
         lanes_(static_cast<int64_t>(program.streams.size())),
-        rank_(program.members.empty() ? 0 : program.members.front()) {
-    result_.level_bytes.assign(cluster.levels.size(), 0);
-  }
+        rank_(program.members.empty() ? 0 : program.members.front()) {}
 
   Result run() {
-    tracker_.begin();
-    program::for_each_instance(
-        program_, [&](const Op& op, const std::vector<int64_t>& loops) { step(op, loops); });
-    for (const int64_t number : tracker_.finish().wait_for) wait(number);
-    // Carries land behind the next program; their bytes count here, where they were sent.
-    result_.seconds = lanes_.now();
+    const bool carries = std::any_of(program_.arrays.begin(), program_.arrays.end(),
+                                     [](const program::ValueArray& array) {
+                                       return array.lifetime == program::Lifetime::kCarry;
+                                     });
+    if (carries) replay();
+    result_ = {};
+    result_.level_bytes.assign(cluster_.levels.size(), 0);
+    began_ = lanes_.now();
+    counting_ = true;
+    replay();
+    result_.seconds = lanes_.now() - began_;
     for (const auto& [op, number] : flights_) {
       const Flight& flight = lanes_.flight(number);
       if (flight.landed >= 0)
         recorder_->add(recorder_->name(program::print_op(program_, *op)), op->stream,
-                       {flight.started, flight.landed}, 0);
+                       {flight.started - began_, flight.landed - began_}, 0);
     }
     return std::move(result_);
   }
 
  private:
+  /// One execution behind what the one before has left under way.
+  void replay() {
+    first_ = lanes_.issued();
+    std::vector<int64_t> carried;
+    for (const auto& [slot, number] : carries_) carried.push_back(slot);
+    tracker_.begin(carried);
+    program::for_each_instance(
+        program_, [&](const Op& op, const std::vector<int64_t>& loops) { step(op, loops); });
+    const program::FinishPlan& finish = tracker_.finish();
+    for (const int64_t number : finish.wait_for) wait(first_ + number);
+    carries_.clear();
+    for (const auto& [slot, number] : finish.outstanding) carries_[slot] = first_ + number;
+  }
+
   void wait(int64_t number) {
     const double before = lanes_.now();
     lanes_.advance_until(number);
@@ -86,7 +104,8 @@ class Replay {
 
   void step(const Op& op, const std::vector<int64_t>& loops) {
     const program::StepPlan& plan = tracker_.next(op, loops);
-    for (const int64_t number : plan.wait_for) wait(number);
+    for (const int64_t number : plan.wait_for) wait(first_ + number);
+    for (const int64_t slot : plan.carries) wait(carries_.at(slot));
     if (op.kind == OpKind::kFree) return;
     ++result_.events;
     if (program::is_communication(op.kind)) {
@@ -97,22 +116,22 @@ class Replay {
     const double began = lanes_.now();
     lanes_.advance_to(began + seconds);
     result_.compute_seconds += seconds;
-    if (recorder_ != nullptr)
+    if (recorder_ != nullptr && counting_)
       recorder_->add(recorder_->name(program::print_op(program_, op)), op.stream,
-                     {began, lanes_.now()}, 0);
+                     {began - began_, lanes_.now() - began_}, 0);
   }
 
   void start(const Op& op, const program::StepPlan& plan) {
     Flight flight;
     const program::Group& group = program_.groups[op.group];
     flight.level = group.level;
-    flight.after = plan.after;
+    for (const int64_t number : plan.after) flight.after.push_back(first_ + number);
     const double seconds = cost::transfer_seconds(program_, op, rank_, cluster_);
     flight.latency_seconds =
         group.size > 1 ? std::min(seconds, cluster_.levels[group.level].latency_seconds) : 0;
     flight.work_seconds = seconds - flight.latency_seconds;
     const int64_t number = lanes_.issue(op.stream, std::move(flight));
-    if (recorder_ != nullptr) flights_.push_back({&op, number});
+    if (recorder_ != nullptr && counting_) flights_.push_back({&op, number});
     count(op);
   }
 
@@ -136,6 +155,10 @@ class Replay {
   program::LifetimeTracker tracker_;
   Lanes lanes_;
   int64_t rank_;
+  int64_t first_ = 0;                   // number of the first flight of this execution
+  double began_ = 0;                    // of the execution that counts
+  bool counting_ = false;               // this is the execution that counts
+  std::map<int64_t, int64_t> carries_;  // slot -> flight of the execution before
   std::vector<std::pair<const Op*, int64_t>> flights_;  // while recording
   std::unordered_map<const Op*, std::vector<int64_t>> bytes_;
   Result result_;

@@ -24,7 +24,8 @@ struct Result {
   int64_t events = 0;  // ops and transfers that ended
 };
 
-/// Simulates one execution of `program`, from idle links. Ranks of the class behave alike, so one of them
+/// Simulates one execution of `program`: from idle links or, when it leaves carries under way, right after
+/// another execution of it, so that what a step leaves to the next one is paid for. Ranks of the class behave alike, so one of them
 /// is replayed and its transfers are counted for all groups that tile the world. `recorder`, when given,
 /// takes the spans of that rank in virtual seconds. Cost: O(instances * lanes).
 Result simulate(const program::Program& program, const Cluster& cluster,
