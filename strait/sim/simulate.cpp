@@ -65,9 +65,13 @@ class Replay {
                                      [](const program::ValueArray& array) {
                                        return array.lifetime == program::Lifetime::kCarry;
                                      });
+    const auto start_over = [&] {
+      result_ = {};
+      result_.level_bytes.assign(cluster_.levels.size(), 0);
+    };
+    start_over();
     if (carries) replay();
-    result_ = {};
-    result_.level_bytes.assign(cluster_.levels.size(), 0);
+    start_over();
     began_ = lanes_.now();
     counting_ = true;
     replay();
