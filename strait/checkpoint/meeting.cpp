@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <cerrno>
 #include <charconv>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 
 #include "strait/base/file.h"
 #include "strait/base/json.h"
@@ -28,20 +28,34 @@ constexpr std::array kFailureCodes = {ExitCode::kInternal, ExitCode::kUser, Exit
 /// A note appears whole. It need not outlive a crash, so it is not synced.
 void write_note(const std::string& path, const std::string& contents) {
   const std::string temporary = path + ".writing";
-  std::ofstream file(temporary, std::ios::binary | std::ios::trunc);
-  file << contents;
-  file.close();
-  std::error_code error;
-  if (file) fs::rename(temporary, path, error);
-  if (!file || error) {
-    std::error_code ignored;
-    fs::remove(temporary, ignored);
-    ErrorPlace place;
-    place.file = path;
-    throw InputOutputError(
-        fmt::format("cannot write {}: {}", path, error ? error.message() : "the disk refused it"),
-        place);
+  errno = 0;
+  std::FILE* file = std::fopen(temporary.c_str(), "wb");
+  bool good = file != nullptr;
+  if (good) good = std::fwrite(contents.data(), 1, contents.size(), file) == contents.size();
+  int reason = errno;
+  if (file != nullptr && std::fclose(file) != 0) {
+    good = false;
+    reason = errno;
   }
+  if (good && std::rename(temporary.c_str(), path.c_str()) != 0) {
+    good = false;
+    reason = errno;
+  }
+  if (good) return;
+  std::remove(temporary.c_str());
+  ErrorPlace place;
+  place.file = path;
+  throw InputOutputError(fmt::format("cannot write {}: {}", path, errno_text(reason)), place);
+}
+
+std::string folder_of(const std::string& path) { return fs::path(path).parent_path().string(); }
+
+/// A disk that has no room for a note of its own.
+bool is_full(const std::string& folder) {
+  constexpr uintmax_t kNote = 64 << 10;
+  std::error_code error;
+  const fs::space_info space = fs::space(folder, error);
+  return !error && space.available < kNote;
 }
 
 void write_empty(const std::string& path) noexcept {
@@ -193,7 +207,8 @@ Failure Meeting::failure(int64_t rank) const {
     if (fs::exists(note(rank, fmt::format("{}{}", kFailedCode, static_cast<int>(code)).c_str())))
       failure.code = code;
   failure.message = fmt::format(
-      "save: rank {} could not write its part, nor its reason: its own message says more", rank);
+      "save: rank {} could not write its part, nor its reason{}", rank,
+      is_full(folder_of(path)) ? ": No space left on the disk" : "; its own message says more");
   failure.place.rank = rank;
   failure.place.operation = "save";
   failure.place.file = folder_;

@@ -194,7 +194,8 @@ TEST(Validate, Combinations) {
   expect_valid("model.shape.kv_heads = 3\nmodel.rope.theta = 5e5\nmodel.rope.factor = 8.0" + llama);
   expect_refused("model.shape.kv_heads = 4" + llama, "model.shape.kv_heads",
                  "nearest valid value is 3");
-  expect_refused("model.shape.width = 90" + llama, "model.shape.width", "nearest valid width is 96");
+  expect_refused("model.shape.width = 90" + llama, "model.shape.width",
+                 "nearest valid width is 96");
   expect_refused("model.rope.low_frequency_factor = 4.0" + llama, "model.rope.low_frequency_factor",
                  "nearest valid value is 5");
   expect_refused("model.rope.high_frequency_factor = 1.0" + llama,
