@@ -68,8 +68,7 @@ class Pricer {
     const std::vector<int64_t> bytes = all_groups(op);
     for (size_t level = 0; level < bytes.size(); ++level) {
       if (bytes[level] == 0) continue;
-      const int64_t metadata =
-          op.piece_bytes > 0 ? bytes[level] / op.piece_bytes * op.metadata_bytes : 0;
+      const int64_t metadata = program::metadata_in(op, bytes[level]);
       const int64_t payload = bytes[level] - metadata;
       cost_.level_bytes[level] += times * payload;
       const int64_t groups = cluster_.ranks;  // every rank sends once per operation and level

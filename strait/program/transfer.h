@@ -34,6 +34,11 @@ const ValueArray& transfer_array(const Program& program, const Op& op);
 int64_t source_offset(const Program& program, const Op& op, int64_t rank);
 int64_t destination_offset(const Program& program, const Op& op, int64_t rank);
 
+/// Scales and the like among `bytes` that an op sends.
+inline int64_t metadata_in(const Op& op, int64_t bytes) {
+  return op.piece_bytes > 0 ? bytes / op.piece_bytes * op.metadata_bytes : 0;
+}
+
 /// By array: whether some communication reads or writes it, so that other ranks must reach it.
 std::vector<bool> transferred_arrays(const Program& program);
 

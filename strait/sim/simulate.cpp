@@ -145,7 +145,7 @@ class Replay {
     for (size_t level = 0; level < found->second.size(); ++level) {
       const int64_t bytes = found->second[level];
       if (bytes == 0) continue;
-      const int64_t metadata = op.piece_bytes > 0 ? bytes / op.piece_bytes * op.metadata_bytes : 0;
+      const int64_t metadata = program::metadata_in(op, bytes);
       result_.level_bytes[level] += bytes - metadata;
       result_.traffic.add(collective::operation_name(operation_of(op.kind)),
                           static_cast<int64_t>(level), op.codec, bytes - metadata, metadata,

@@ -11,6 +11,17 @@ using program::OpKind;
 using program::Pieces;
 using program::Role;
 
+namespace {
+
+/// Marks an op as one on pieces of a format: for the ledger and the executor.
+void moves_pieces(Op& op, const PieceFormat& format) {
+  op.codec = codec::print_codec(format.codec);
+  op.piece_bytes = format.piece_bytes;
+  op.metadata_bytes = format.metadata_bytes;
+}
+
+}  // namespace
+
 Movement::Movement(program::Program& program, const UnitValues& values, const Placement& placement,
                    const Cluster& cluster, Operand scalars)
     : program_(program),
@@ -70,9 +81,7 @@ Op Movement::coding(OpKind kind, const PieceFormat& format, Pieces pieces, int64
   op.group = format.group;
   op.partition = format.partition;
   op.pieces = pieces;
-  op.codec = codec::print_codec(format.codec);
-  op.piece_bytes = format.piece_bytes;
-  op.metadata_bytes = format.metadata_bytes;
+  moves_pieces(op, format);
   // Reads and writes: the numbers of the pieces, and the pieces.
   const program::Group* group = format.group < 0 ? nullptr : &program_.groups[format.group];
   const int64_t parts = group == nullptr           ? 1
@@ -95,8 +104,7 @@ Op Movement::gather_hop(int64_t unit, int64_t block, int64_t hop, const PieceFor
   const int64_t parts = program_.groups[pieces->group].parts();
   op.partition = pieces->bytes(parts);
   op.partition.grain *= parts / placement_.span_of(hop + 1);
-  op.piece_bytes = pieces->piece_bytes;
-  op.metadata_bytes = pieces->metadata_bytes;
+  moves_pieces(op, *pieces);
   return op;
 }
 
@@ -113,9 +121,7 @@ void Movement::gather(int64_t unit, int64_t block, GatherSource source, std::vec
                                  Role::kDestination)};
     op.waits = std::move(waits);
     if (pieces) {
-      op.codec = codec::print_codec(format.codec);
-      op.piece_bytes = format.piece_bytes;
-      op.metadata_bytes = format.metadata_bytes;
+      moves_pieces(op, format);
     }
     nodes.push_back(std::move(op));
     return;
@@ -173,17 +179,19 @@ void Movement::release(int64_t unit, std::vector<Node>& nodes) const {
 
 Operand Movement::master(int64_t unit) const {
   const UnitValue held = placement_.has_master() ? UnitValue::kMaster : UnitValue::kShard;
-  return values_.operand(master_span() > 1 ? UnitValue::kGathered : held, unit, Role::kWeights);
+  return values_.operand(placement_.master_span() > 1 ? UnitValue::kGathered : held, unit,
+                         Role::kWeights);
 }
 
 void Movement::release_master(int64_t unit, std::vector<Node>& nodes) const {
-  if (master_span() > 1) free_value(UnitValue::kGathered, unit, 0, nodes);
+  if (placement_.master_span() > 1) free_value(UnitValue::kGathered, unit, 0, nodes);
 }
 
 void Movement::gather_master(int64_t unit, std::vector<Node>& nodes) const {
-  if (master_span() == 1) return;
+  if (placement_.master_span() == 1) return;
   const UnitValue from = placement_.has_master() ? UnitValue::kMaster : UnitValue::kShard;
-  for (int64_t hop = placement_.hops_in(master_span()) - 1, last = hop; hop >= 0; --hop) {
+  for (int64_t hop = placement_.hops_in(placement_.master_span()) - 1, last = hop; hop >= 0;
+       --hop) {
     Op op = gather_hop(unit, -1, hop, nullptr);
     op.reads = {values_.operand(hop == last ? from : UnitValue::kGathered, unit, Role::kSource)};
     op.writes = {values_.operand(UnitValue::kGathered, unit, Role::kDestination)};
@@ -223,9 +231,7 @@ void Movement::reduce_hop(const Reduction& r, Stages& stages) const {
   if (r.frees_full) free_value(UnitValue::kFull, r.unit, 0, stages.back());
   Op exchange = transfer(OpKind::kAllToAll, stream, group, r.block);
   exchange.partition = format.bytes(program_.groups[format.group].size);
-  exchange.codec = codec::print_codec(format.codec);
-  exchange.piece_bytes = format.piece_bytes;
-  exchange.metadata_bytes = format.metadata_bytes;
+  moves_pieces(exchange, format);
   exchange.reads = {as_source(sent)};
   exchange.writes = {received};
   stages.back().push_back(std::move(exchange));
@@ -262,9 +268,7 @@ void Movement::sum_across(const Reduction& r, Stages& stages) const {
   stages.back().push_back(std::move(encode));
   Op gather = transfer(OpKind::kAllGather, across_stream_, values_.across_group(), r.block);
   gather.partition = format.bytes(placement_.replicas());
-  gather.codec = codec::print_codec(format.codec);
-  gather.piece_bytes = format.piece_bytes;
-  gather.metadata_bytes = format.metadata_bytes;
+  moves_pieces(gather, format);
   gather.reads = {pieces};
   gather.reads[0].role = Role::kSource;
   gather.writes = {pieces};

@@ -69,9 +69,6 @@ class Movement {
 
  private:
   int lane(int group);
-  int64_t master_span() const {
-    return placement_.has_master() ? placement_.optimizer : placement_.weights;
-  }
   bool coded(const codec::CodecSpec& codec) const { return codec.kind != codec::CodecKind::kNone; }
   program::Op transfer(program::OpKind kind, int stream, int group, int64_t block) const;
   program::Op gather_hop(int64_t unit, int64_t block, int64_t hop, const PieceFormat* pieces) const;

@@ -127,8 +127,12 @@ PieceFormat UnitValues::weight_pieces(int64_t unit) const {
   return weight_pieces_of(elements_of(unit));
 }
 
+PieceFormat UnitValues::secondary_pieces_of(int64_t elements) const {
+  return pieces(placement_.codecs.secondary, split(elements, placement_.secondary), secondary_);
+}
+
 PieceFormat UnitValues::secondary_pieces(int64_t unit) const {
-  return pieces(placement_.codecs.secondary, secondary_partition(unit), secondary_);
+  return secondary_pieces_of(elements_of(unit));
 }
 
 PieceFormat UnitValues::gradient_pieces_of(int64_t elements, int64_t hop) const {
@@ -143,8 +147,7 @@ PieceFormat UnitValues::gradient_pieces(int64_t unit, int64_t hop) const {
 }
 
 void UnitValues::declare_gathered_master() {
-  const bool gathers = (placement_.has_master() ? placement_.optimizer : placement_.weights) > 1;
-  if (!gathers) return;
+  if (placement_.master_span() == 1) return;
   first_[index_of(UnitValue::kGathered)] =
       declare("W", Lifetime::kTransient, Category::kBuffers,
               [&](int64_t elements) { return numbers(elements, 1, -1, types_.state); });
@@ -164,20 +167,18 @@ void UnitValues::declare_gathered(bool secondary) {
           return {format.bytes(program_.groups[format.group].parts()), -1, Dtype::kByte};
         });
   if (!secondary || placement_.secondary == 1) return;
-  const auto pieces_of = [&](int64_t elements) {
-    return pieces(placement_.codecs.secondary, split(elements, placement_.secondary), secondary_);
-  };
   const bool coded_copy = placement_.codecs.secondary.kind != CodecKind::kNone &&
                           !is_numbers(placement_.codecs.secondary);
   first_[index_of(UnitValue::kSecondary)] =
       declare("s", Lifetime::kResident, Category::kSecondary, [&](int64_t elements) -> Form {
         if (!coded_copy) return {split(elements, placement_.secondary), secondary_, types_.compute};
-        return {pieces_of(elements).bytes(placement_.secondary), secondary_, Dtype::kByte};
+        return {secondary_pieces_of(elements).bytes(placement_.secondary), secondary_,
+                Dtype::kByte};
       });
   if (coded_copy)
     first_[index_of(UnitValue::kSecondaryPieces)] =
         declare("F", Lifetime::kTransient, Category::kBuffers, [&](int64_t elements) -> Form {
-          return {pieces_of(elements).bytes(placement_.secondary), -1, Dtype::kByte};
+          return {secondary_pieces_of(elements).bytes(placement_.secondary), -1, Dtype::kByte};
         });
 }
 
@@ -247,10 +248,6 @@ program::Operand UnitValues::operand(UnitValue value, int64_t unit, program::Rol
 
 Partition UnitValues::partition(int64_t unit, int64_t hops) const {
   return split(elements_of(unit), placement_.span_of(hops));
-}
-
-Partition UnitValues::secondary_partition(int64_t unit) const {
-  return split(elements_of(unit), placement_.secondary);
 }
 
 }  // namespace strait::strategy

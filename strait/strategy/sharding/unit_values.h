@@ -85,7 +85,6 @@ class UnitValues {
   program::Partition partition(int64_t unit, int64_t hops) const;
   /// Over the optimizer's span.
   program::Partition partition(int64_t unit) const { return partition(unit, num_hops()); }
-  program::Partition secondary_partition(int64_t unit) const;
   /// Pieces that weights move in: of the update's codec when they are kept so, else of their own.
   PieceFormat weight_pieces(int64_t unit) const;
   PieceFormat secondary_pieces(int64_t unit) const;
@@ -128,6 +127,7 @@ class UnitValues {
   PieceFormat pieces(const codec::CodecSpec& codec, const program::Partition& partition,
                      int group) const;
   PieceFormat weight_pieces_of(int64_t elements) const;
+  PieceFormat secondary_pieces_of(int64_t elements) const;
   PieceFormat gradient_pieces_of(int64_t elements, int64_t hop) const;
   int64_t elements_of(int64_t unit) const { return classes_[place_[unit].first].elements; }
 
