@@ -33,6 +33,40 @@ void add_source(const ConstValues& source, int64_t begin, int64_t end, float* su
 
 }  // namespace
 
+int64_t encode_with_feedback(const CodecSpec& spec, const ConstValues& source,
+                             const Residual& residual, std::span<uint8_t> encoded, int threads) {
+  ensure(spec.kind != CodecKind::kNone, "error feedback: `none` loses nothing");
+  ensure(source.elements == static_cast<int64_t>(residual.values.size()),
+         "error feedback: the buffer is not as long as its residual");
+  ensure(static_cast<int64_t>(encoded.size()) == encoded_bytes(spec, source.elements),
+         "error feedback: the piece has another length");
+  ensure(source.dtype == Dtype::kFloat32 || source.dtype == Dtype::kFloat64 ||
+             source.dtype == Dtype::kBfloat16,
+         "error feedback: the source is fp32, fp64 or bf16");
+  const int64_t unit = range_unit(spec), chunk = (kChunkElements + unit - 1) / unit * unit;
+  const int64_t split = (kSplitElements + chunk - 1) / chunk * chunk;
+  const float keep = static_cast<float>(residual.averaging), take = 1.0f - keep;
+  std::atomic<int64_t> lost = 0;
+  kernel::parallel_ranges(source.elements, split, threads, [&](int64_t first, int64_t last) {
+    const size_t room = static_cast<size_t>(std::min(chunk, last - first));
+    std::vector<float> sums(room), decoded(room);
+    for (int64_t begin = first; begin < last; begin += chunk) {
+      const int64_t end = std::min(begin + chunk, last);
+      float* kept = residual.values.data() + begin;
+      std::copy_n(kept, end - begin, sums.data());
+      add_source(source, begin, end, sums.data());
+      lost += encode_range(
+          {spec, sums.data(), Dtype::kFloat32, encoded.data(), source.elements, begin, end});
+      decode_range({spec, encoded.data(), decoded.data(), Dtype::kFloat32, false, source.elements,
+                    begin, end});
+      for (int64_t i = 0; i < end - begin; ++i)
+        kept[i] = keep * kept[i] + take * (sums[i] - decoded[i]);
+    }
+  });
+  if (lost > 0) std::fill(residual.values.begin(), residual.values.end(), 0.0f);
+  return lost;
+}
+
 ErrorFeedback::ErrorFeedback(int64_t elements, ErrorFeedbackOptions options)
     : options_(options), residual_(static_cast<size_t>(elements)) {
   if (!(options.averaging >= 0 && options.averaging < 1))
@@ -47,34 +81,8 @@ ErrorFeedback::ErrorFeedback(int64_t elements, ErrorFeedbackOptions options)
 
 int64_t ErrorFeedback::encode(const CodecSpec& spec, const ConstValues& source,
                               std::span<uint8_t> encoded, int threads) {
-  ensure(spec.kind != CodecKind::kNone, "error feedback: `none` loses nothing");
-  ensure(source.elements == static_cast<int64_t>(residual_.size()),
-         "error feedback: the buffer is not as long as its residual");
-  ensure(static_cast<int64_t>(encoded.size()) == encoded_bytes(spec, source.elements),
-         "error feedback: the piece has another length");
-  ensure(source.dtype == Dtype::kFloat32 || source.dtype == Dtype::kFloat64 ||
-             source.dtype == Dtype::kBfloat16,
-         "error feedback: the source is fp32, fp64 or bf16");
-  const int64_t unit = range_unit(spec), chunk = (kChunkElements + unit - 1) / unit * unit;
-  const int64_t split = (kSplitElements + chunk - 1) / chunk * chunk;
-  const float keep = static_cast<float>(options_.averaging), take = 1.0f - keep;
-  std::atomic<int64_t> lost = 0;
-  kernel::parallel_ranges(source.elements, split, threads, [&](int64_t first, int64_t last) {
-    const size_t room = static_cast<size_t>(std::min(chunk, last - first));
-    std::vector<float> sums(room), decoded(room);
-    for (int64_t begin = first; begin < last; begin += chunk) {
-      const int64_t end = std::min(begin + chunk, last);
-      float* residual = residual_.data() + begin;
-      std::copy_n(residual, end - begin, sums.data());
-      add_source(source, begin, end, sums.data());
-      lost += encode_range(
-          {spec, sums.data(), Dtype::kFloat32, encoded.data(), source.elements, begin, end});
-      decode_range({spec, encoded.data(), decoded.data(), Dtype::kFloat32, false, source.elements,
-                    begin, end});
-      for (int64_t i = 0; i < end - begin; ++i)
-        residual[i] = keep * residual[i] + take * (sums[i] - decoded[i]);
-    }
-  });
+  const int64_t lost =
+      encode_with_feedback(spec, source, {residual_, options_.averaging}, encoded, threads);
   ++encodes_;
   if (lost > 0 || encodes_ == options_.reset_every) reset();
   return lost;

@@ -16,17 +16,30 @@ struct ErrorFeedbackOptions {
   int64_t reset_every = 1024;  // encodes after which the residual becomes 0 again; 0: never
 };
 
-/// The residual e of one buffer; one object per buffer and hop.
-///   y = x + e;  piece = encode(y);  e = beta e + (1 - beta) (y - decode(piece))    (fp32)
-/// Memory: 4 bytes per element. Not thread-safe.
+/// A residual that its user keeps: e, and beta.
+struct Residual {
+  std::span<float> values;  // of the elements of the source
+  double averaging = ErrorFeedbackOptions{}.averaging;
+};
+
+/// Encodes x + e as codec::encode does and updates the residual e (all in fp32):
+///   y = x + e;  piece = encode(y);  e = beta e + (1 - beta) (y - decode(piece))
+/// so that the sum of what is decoded is the sum of what is given less the last e / (1 - beta). When
+/// elements are not finite (their count is returned) the residual becomes 0. Errors: InternalError when
+/// lengths do not fit or for `none`.
+[[nodiscard]] int64_t encode_with_feedback(const CodecSpec& spec, const ConstValues& source,
+                                           const Residual& residual, std::span<uint8_t> encoded,
+                                           int threads = 1);
+
+/// The residual of one buffer, with resets; one object per buffer and hop. Memory: 4 bytes per element.
+/// Not thread-safe.
 class ErrorFeedback {
  public:
   /// Residual of zeros. Errors: UserError when averaging is outside [0, 1) or reset_every < 0.
   explicit ErrorFeedback(int64_t elements, ErrorFeedbackOptions options = {});
 
-  /// Encodes x + e as codec::encode does and updates the residual. When elements are not finite
-  /// (their count is returned) the residual becomes 0, as for every skipped step. Errors:
-  /// InternalError when lengths do not fit or for `none`.
+  /// encode_with_feedback with this residual, which becomes 0 again when its encodes are due or when an
+  /// element is not finite.
   [[nodiscard]] int64_t encode(const CodecSpec& spec, const ConstValues& source,
                                std::span<uint8_t> encoded, int threads = 1);
 

@@ -4,6 +4,7 @@
 #include <span>
 #include <vector>
 
+#include "strait/codec/error_feedback.h"
 #include "strait/program/program.h"
 
 namespace strait::train {
@@ -18,7 +19,9 @@ namespace {
 class Parts {
  public:
   Parts(const Instance& instance, const Bound& numbers, const Bound& pieces, int64_t rank)
-      : op_(*instance.op),
+      : program_(*instance.program),
+        rank_(rank),
+        op_(*instance.op),
         group_(instance.program->groups[op_.group]),
         values_(instance.program->arrays[numbers.array]),
         bytes_(instance.program->arrays[pieces.array]),
@@ -54,11 +57,20 @@ class Parts {
     const int64_t offset = op_.partition.begin(part) - pieces_begin_;
     return {pieces_ + offset * dtype_bytes(bytes_.dtype), bytes};
   }
+  /// Of a part, in the residuals of the same numbers.
+  std::span<float> residual(const Bound& kept, int64_t part) const {
+    const program::ValueArray& array = program_.arrays[kept.array];
+    const int64_t begin = program::value_begin(program_, array, rank_);
+    return {static_cast<float*>(kept.data) + op_.partition.begin(part) - begin,
+            static_cast<size_t>(elements(part))};
+  }
   std::span<uint8_t> member(int64_t position, size_t bytes) const {
     return {pieces_ + position * op_.piece_bytes, bytes};
   }
 
  private:
+  const program::Program& program_;
+  const int64_t rank_;
   const program::Op& op_;
   const program::Group& group_;
   const program::ValueArray& values_;
@@ -67,6 +79,13 @@ class Parts {
   uint8_t* pieces_;
   int64_t own_, group_first_, numbers_begin_, pieces_begin_;
 };
+
+/// Of an encode with error feedback; else null.
+const Bound* residual_of(const Instance& instance) {
+  for (const Bound& operand : instance.writes)
+    if (operand.role == program::Role::kState) return &operand;
+  return nullptr;
+}
 
 }  // namespace
 
@@ -80,11 +99,15 @@ int64_t Coding::encode(const Instance& instance, int64_t rank, int threads) {
   const codec::CodecSpec& codec = spec(instance.op->codec);
   const Parts parts(instance, instance.reads.front(), instance.writes.front(), rank);
   int64_t not_finite = 0;
+  const Bound* kept = residual_of(instance);
   for (int64_t part = parts.first(); part < parts.first() + parts.count(); ++part) {
     if (parts.elements(part) == 0) continue;
-    const codec::Values from = parts.numbers(part);
-    not_finite += codec::encode(codec, {from.data, from.dtype, from.elements},
-                                parts.piece(codec, part), threads);
+    const codec::Values numbers = parts.numbers(part);
+    const codec::ConstValues from{numbers.data, numbers.dtype, numbers.elements};
+    const std::span<uint8_t> piece = parts.piece(codec, part);
+    not_finite += kept == nullptr ? codec::encode(codec, from, piece, threads)
+                                  : codec::encode_with_feedback(
+                                        codec, from, {parts.residual(*kept, part)}, piece, threads);
   }
   return not_finite;
 }

@@ -13,7 +13,7 @@ namespace strait::train {
 /// One per rank; remembers codecs by their text.
 class Coding {
  public:
-  /// Returns the number of elements that were not finite.
+  /// Keeps what it loses where the op has a residual. Returns the number of elements that were not finite.
   int64_t encode(const runtime::Instance& instance, int64_t rank, int threads);
   /// decode, and decode_sum: pieces of the group's members in order of position.
   void decode(const runtime::Instance& instance, int64_t rank, int threads);

@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <numeric>
 #include <thread>
 
 #include "strait/base/clock.h"
 #include "strait/base/errors.h"
+#include "strait/codec/error_feedback.h"
 #include "strait/config/print.h"
 #include "strait/optim/schedule.h"
 #include "strait/strategy/compose/compose.h"
@@ -18,7 +20,8 @@ namespace strait::train {
 namespace {
 
 constexpr int64_t kBookkeepingLane = 1000;  // beside the streams of programs
-constexpr int64_t kUncountedSteps = 5;      // first steps of a process: caches and pages are cold
+constexpr int64_t kFeedbackUpdates = codec::ErrorFeedbackOptions{}.reset_every;
+constexpr int64_t kUncountedSteps = 5;  // first steps of a process: caches and pages are cold
 
 /// Seconds since 1970, for TensorBoard.
 double wall_seconds() {
@@ -213,7 +216,17 @@ Trainer::StepResult Trainer::train_step(int64_t step) {
   result.finite = results[strategy::kFinite] != 0;
   updates_ += result.finite ? 1 : 0;
   weights_changed_ = result.finite;
+  if (!result.finite || updates_ % kFeedbackUpdates == 0) reset_residuals();
   return result;
+}
+
+void Trainer::reset_residuals() {
+  for (const program::ValueArray& array : job_.design.train.arrays) {
+    if (!strategy::is_residual(array)) continue;
+    const runtime::ResidentArray& residuals = state_.array(array.name);
+    for (void* buffer : residuals.buffers)
+      if (buffer != nullptr) std::memset(buffer, 0, static_cast<size_t>(residuals.bytes));
+  }
 }
 
 void Trainer::non_finite(int64_t step, const StepResult& result) {

@@ -114,6 +114,9 @@ class Trainer {
   /// Asked to stop before its first step: what it came from is saved unless it stands there already.
   void save_unchanged();
   void non_finite(int64_t step, const StepResult& result);
+  /// Error feedback starts anew: after a step that all skip, every kFeedbackUpdates updates (LoCo), and
+  /// with every checkpoint, which holds no residuals, so that a resumed run is the run that went on.
+  void reset_residuals();
   /// Waits for saves and carries; hash, memory and traffic of the whole run into the outcome.
   void finish(int64_t step);
   checkpoint::SaveDescription describe(int64_t step) const;

@@ -133,6 +133,7 @@ void Trainer::save_unchanged() {
 void Trainer::save(int64_t step) {
   if (saved_step_ == step) return;
   state_.drain();
+  reset_residuals();
   const std::vector<checkpoint::ShardView> shards = saved_shards(parts_, job_.design.shape);
   std::optional<checkpoint::SaveDescription> description;
   if (lead()) description = describe(step);

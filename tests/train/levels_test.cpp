@@ -431,7 +431,7 @@ TEST_F(Levels, WhatCannotWorkIsRefusedByName) {
           "bf16");
   refused({"train.precision=bf16", "placement.preset=ddp", "placement.codecs.update=none"}, 4,
           "placement.codecs.update", "bf16");
-  refused({"placement.codecs.gradients=int8+ef"}, 4, "placement.codecs.gradients", "int8/2048");
+  refused({"placement.codecs.weights=int8+ef"}, 4, "placement.codecs.weights", "int8/2048");
 }
 
 }  // namespace

@@ -199,6 +199,16 @@ void Movement::gather_master(int64_t unit, std::vector<Node>& nodes) const {
   }
 }
 
+void Movement::feed_back(Op& encode, const PieceFormat& format, int64_t unit, int64_t nth) const {
+  if (!format.codec.error_feedback) return;
+  encode.writes.push_back(values_.operand(UnitValue::kResidual, unit, Role::kState, nth));
+  // The residual is read and written, what was encoded is decoded again.
+  const int64_t parts =
+      encode.pieces == Pieces::kGroup ? program_.groups[static_cast<size_t>(format.group)].size : 1;
+  encode.memory_bytes += static_cast<double>(
+      parts * (2 * format.partition.grain * dtype_bytes(Dtype::kFloat32) + format.piece_bytes));
+}
+
 void Movement::reduce_hop(const Reduction& r, Stages& stages) const {
   const int group = r.hop < values_.num_hops() ? values_.hop_group(r.hop) : values_.across_group();
   const int stream =
@@ -227,6 +237,7 @@ void Movement::reduce_hop(const Reduction& r, Stages& stages) const {
   Op encode = coding(OpKind::kEncode, format, Pieces::kGroup, r.block);
   encode.reads = {r.source};
   encode.writes = {sent, scalars_};
+  feed_back(encode, format, r.unit, r.hop);
   stages.back().push_back(std::move(encode));
   if (r.frees_full) free_value(UnitValue::kFull, r.unit, 0, stages.back());
   Op exchange = transfer(OpKind::kAllToAll, stream, group, r.block);
@@ -265,6 +276,7 @@ void Movement::sum_across(const Reduction& r, Stages& stages) const {
   Op encode = coding(OpKind::kEncode, format, Pieces::kMember, r.block);
   encode.reads = {r.source};
   encode.writes = {pieces, scalars_};
+  feed_back(encode, format, r.unit, r.hop + 1);
   stages.back().push_back(std::move(encode));
   Op gather = transfer(OpKind::kAllGather, across_stream_, values_.across_group(), r.block);
   gather.partition = format.bytes(placement_.replicas());

@@ -83,6 +83,8 @@ class Movement {
     bool accumulate;
     bool frees_full;  // the source is G, and not needed any more
   };
+  /// Error feedback, where the codec asks for it: the encode keeps the nth residual of the unit.
+  void feed_back(program::Op& encode, const PieceFormat& format, int64_t unit, int64_t nth) const;
   void reduce_hop(const Reduction& reduction, Stages& stages) const;
   void sum_across(const Reduction& reduction, Stages& stages) const;
 

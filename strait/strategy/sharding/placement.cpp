@@ -129,14 +129,17 @@ void check_nesting(const Run& run, const Placement& p) {
   divides("gradients", p.gradients, "optimizer", p.optimizer);
 }
 
-codec::CodecSpec parse_supported(const Run& run, const std::string& key, const std::string& text) {
+/// Codec of weights. Only what is summed up over steps can make up for an error later.
+codec::CodecSpec parse_without_feedback(const Run& run, const std::string& key,
+                                        const std::string& text) {
   const codec::CodecSpec spec = codec::parse_codec(text, key);
   if (!spec.error_feedback) return spec;
   codec::CodecSpec plain = spec;
   plain.error_feedback = false;
   throw UserError(
-      fmt::format("{} = \"{}\": placements keep no residuals in this version; nearest: \"{}\"", key,
-                  text, codec::print_codec(plain)),
+      fmt::format("{} = \"{}\" cannot take effect: weights are sent whole, not as changes "
+                  "that an error could be added to; nearest: \"{}\"",
+                  key, text, codec::print_codec(plain)),
       place_of(run, key));
 }
 
@@ -149,7 +152,7 @@ const char* or_bfloat16(const Run& run, const char* preset) {
 codec::CodecSpec read_codec(const Run& run, const std::string& key, const std::string& written,
                             const char* preset) {
   const std::string name = "placement.codecs." + key;
-  return parse_supported(run, name, run.is_set(name) ? written : preset);
+  return parse_without_feedback(run, name, run.is_set(name) ? written : preset);
 }
 
 /// Gradients: one codec for all hops, or one for each.
@@ -160,7 +163,7 @@ void read_gradient_codecs(const Run& run, const Cluster& cluster, const Placemen
   if (run.is_set(key)) texts = run.placement.codecs.gradients;
   if (texts.empty()) texts = {"none"};
   std::vector<codec::CodecSpec> specs;
-  for (const std::string& text : texts) specs.push_back(parse_supported(run, key, text));
+  for (const std::string& text : texts) specs.push_back(codec::parse_codec(text, key));
   std::vector<int64_t> borders;
   const bool coded = std::any_of(specs.begin(), specs.end(), [](const codec::CodecSpec& spec) {
     return spec.kind != codec::CodecKind::kNone;

@@ -1,5 +1,7 @@
 #include "strait/strategy/sharding/unit_values.h"
 
+#include <cctype>
+
 #include "strait/base/errors.h"
 #include "strait/layout/layout.h"
 
@@ -20,6 +22,11 @@ int64_t level_of(const Group& group, const Cluster& cluster) {
 }
 
 }  // namespace
+
+bool is_residual(const program::ValueArray& array) {
+  return array.name.size() > 1 && array.name[0] == 'e' &&
+         std::isdigit(static_cast<unsigned char>(array.name[1])) != 0;
+}
 
 UnitValues::UnitValues(program::Program& program, const ModelShape& shape,
                        const Placement& placement, const Cluster& cluster, Types types)
@@ -213,6 +220,28 @@ void UnitValues::declare_gradients(const OptimizerState& state) {
     sent_.back() = declare("S" + number, Lifetime::kTransient, Category::kBuffers, buffer);
     received_.back() = declare("T" + number, Lifetime::kTransient, Category::kBuffers, buffer);
   }
+  declare_residuals();
+}
+
+void UnitValues::declare_residuals() {
+  const int64_t hops = static_cast<int64_t>(placement_.codecs.gradients.size());
+  residual_.assign(static_cast<size_t>(hops) + 1, -1);
+  const auto declare_one = [&](int64_t nth, const auto& form) {
+    residual_[static_cast<size_t>(nth)] =
+        declare("e" + std::to_string(nth), Lifetime::kResident, Category::kGradients, form);
+  };
+  for (int64_t hop = 0; hop < hops; ++hop) {
+    if (!placement_.codecs.gradients[static_cast<size_t>(hop)].error_feedback) continue;
+    // What a rank encodes on a hop is what the hops inside have left it.
+    const int64_t span = placement_.span_of(hop);
+    declare_one(hop, [&](int64_t elements) {
+      return numbers(elements, span, group_of_span(span), Dtype::kFloat32);
+    });
+    if (hop < num_hops()) continue;
+    declare_one(hop + 1, [&](int64_t elements) -> Form {
+      return {gradient_pieces_of(elements, hop).partition, across_nested_, Dtype::kFloat32};
+    });
+  }
 }
 
 template <class FormOf>
@@ -241,6 +270,7 @@ program::Operand UnitValues::operand(UnitValue value, int64_t unit, program::Rol
     first += static_cast<int>(nth * static_cast<int64_t>(classes_.size()));
   if (value == UnitValue::kSent) first = sent_.at(static_cast<size_t>(nth));
   if (value == UnitValue::kReceived) first = received_.at(static_cast<size_t>(nth));
+  if (value == UnitValue::kResidual) first = residual_.at(static_cast<size_t>(nth));
   ensure(first >= 0, "unit value used but not declared by this placement");
   const auto& [unit_class, index] = place_[unit];
   return {first + unit_class, {index, -1, 0}, role};

@@ -33,7 +33,11 @@ enum class UnitValue : uint8_t {
   kMoment,    // m, v: optimizer state; `nth`: which
   kSent,      // S0, S1, ...: pieces of a gradient for the members of a hop; `nth`: the hop
   kReceived,  // T0, T1, ...: pieces from the members of a hop
+  kResidual,  // e0, e1, ...: what the encodes of a hop have lost (+ef), resident; `nth`: the hop, and for
+              // the sum across replicas, which is encoded twice, one more
 };
+/// Whether an array holds residuals of error feedback.
+bool is_residual(const program::ValueArray& array);
 
 /// Element types of a program: what blocks compute in, and what state is kept and summed in.
 struct Types {
@@ -112,7 +116,7 @@ class UnitValues {
     int group = -1;
     Dtype dtype = Dtype::kFloat32;
   };
-  static constexpr size_t kNumValues = 12;
+  static constexpr size_t kNumValues = 14;
   static size_t index_of(UnitValue value) { return static_cast<size_t>(value); }
 
   void declare_groups(const Cluster& cluster);
@@ -129,6 +133,7 @@ class UnitValues {
   PieceFormat weight_pieces_of(int64_t elements) const;
   PieceFormat secondary_pieces_of(int64_t elements) const;
   PieceFormat gradient_pieces_of(int64_t elements, int64_t hop) const;
+  void declare_residuals();
   int64_t elements_of(int64_t unit) const { return classes_[place_[unit].first].elements; }
 
   program::Program& program_;
@@ -140,7 +145,7 @@ class UnitValues {
   int world_ = -1, inner_ = -1, across_ = -1, across_nested_ = -1, secondary_ = -1;
   int64_t num_moments_ = 0;
   std::vector<int> first_ = std::vector<int>(kNumValues, -1);  // [UnitValue] first array
-  std::vector<int> sent_, received_;                           // [hop]
+  std::vector<int> sent_, received_, residual_;                // [hop]
 };
 
 }  // namespace strait::strategy

@@ -1,0 +1,156 @@
+// The reduction of one unit's gradient as a step's program makes it, on thread ranks, alone.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "strait/comm/threads/thread_world.h"
+#include "strait/layout/layout.h"
+#include "strait/program/verify.h"
+#include "strait/runtime/interpreter.h"
+#include "strait/strategy/sharding/movement.h"
+#include "strait/train/coding.h"
+
+namespace strait::test {
+
+/// Nodes of equal size, as levels "node" and "world".
+inline Cluster grid_cluster(int64_t nodes, int64_t ranks_per_node) {
+  Cluster cluster;
+  cluster.name = "grid";
+  if (ranks_per_node > 1) cluster.levels.push_back({"node", ranks_per_node, 1e10, 1e-6, 1});
+  cluster.levels.push_back({"world", nodes, 1e9, 5e-6, 1});
+  cluster.ranks = nodes * ranks_per_node;
+  return cluster;
+}
+
+struct ReductionCase {
+  int64_t nodes = 1, ranks_per_node = 1, elements = 1;
+  std::string codec = "int4/16";
+  bool sharded = true;  // gradients over all ranks; else whole on every rank, summed across
+};
+
+/// What one rank gave and got.
+struct Reduced {
+  Range range;                                // elements that it holds in the end
+  std::vector<std::vector<float>> sums;       // [round], of these
+  std::vector<std::vector<float>> residuals;  // [nth] of its residuals in the end, empty: none
+  int64_t not_finite = 0;                     // elements
+};
+
+/// The gradient of a rank in a round, element by element.
+using GradientOf = std::function<float(int64_t rank, int64_t round, int64_t element)>;
+
+/// Elements that rank r of a split over a whole world owns: each node cuts a unit over its ranks, then each
+/// of these shards is cut over the nodes.
+inline Range owned_range(int64_t nodes, int64_t ranks_per_node, int64_t elements, int64_t rank) {
+  const int64_t world = nodes * ranks_per_node;
+  const int64_t grain = ((elements + world - 1) / world + 15) / 16 * 16;
+  const int64_t part = rank % ranks_per_node * nodes + rank / ranks_per_node;
+  return {std::min(elements, part * grain), std::min(elements, (part + 1) * grain)};
+}
+
+class ReductionExecutor final : public runtime::Executor {
+ public:
+  ReductionExecutor(const GradientOf& gradient, int64_t rank) : gradient_(gradient), rank_(rank) {}
+  void execute(const runtime::Instance& instance) override {
+    if (instance.op->kind == program::OpKind::kEncode) {
+      not_finite += coding_.encode(instance, rank_, 1);
+    } else if (instance.op->kind != program::OpKind::kCustom) {
+      coding_.decode(instance, rank_, 1);
+    } else {
+      float* out = static_cast<float*>(instance.writes[0].data);
+      for (int64_t i = 0; i < instance.writes[0].bytes / 4; ++i)
+        out[i] = gradient_(rank_, instance.step, i);
+    }
+  }
+  int64_t not_finite = 0;
+
+ private:
+  const GradientOf& gradient_;
+  int64_t rank_;
+  train::Coding coding_;
+};
+
+/// The program; `change` may break it.
+inline program::Program reduction_program(const ReductionCase& c,
+                                          const strategy::Placement& placement,
+                                          const Cluster& cluster) {
+  program::Program program;
+  program.name = "reduction";
+  program.ranks = placement.ranks;
+  program.streams = {{"compute", 0}};
+  program::ValueArray agreed;
+  agreed.name = "agreed";
+  agreed.dtype = Dtype::kFloat64;
+  agreed.partition = {8, 8};
+  agreed.lifetime = program::Lifetime::kResident;
+  program.arrays = {agreed};
+  ModelShape shape;
+  shape.units.resize(1);
+  shape.units[0].name = "unit";
+  shape.units[0].elements = c.elements;
+  strategy::UnitValues values(program, shape, placement, cluster, {});
+  values.declare_gradients({});
+  const strategy::Movement movement(program, values, placement, cluster,
+                                    {0, {}, program::Role::kScalars});
+  program::Op fill;
+  fill.kind = program::OpKind::kCustom;
+  fill.custom = "fill";
+  fill.writes = {movement.gradient(0)};
+  program.body.push_back(fill);
+  for (auto& stage : movement.reduce(0, 0, false, strategy::ReducePhase::kLast))
+    for (program::Node& node : stage) program.body.push_back(std::move(node));
+  return program;
+}
+
+inline strategy::Placement reduction_placement(const ReductionCase& c) {
+  strategy::Placement placement;
+  placement.ranks = c.nodes * c.ranks_per_node;
+  if (c.sharded) placement.weights = placement.gradients = placement.optimizer = placement.ranks;
+  placement.set_hops({c.ranks_per_node, placement.ranks});
+  for (codec::CodecSpec& spec : placement.codecs.gradients) spec = codec::parse_codec(c.codec);
+  return placement;
+}
+
+/// Runs `rounds` reductions; result by rank.
+inline std::vector<Reduced> reduce_on_ranks(
+    const ReductionCase& c, int64_t rounds, const GradientOf& gradient,
+    const std::function<void(program::Program&)>& change = {}) {
+  const Cluster cluster = grid_cluster(c.nodes, c.ranks_per_node);
+  const strategy::Placement placement = reduction_placement(c);
+  program::Program program = reduction_program(c, placement, cluster);
+  program::verify_or_throw({program});
+  if (change) change(program);
+  std::vector<Reduced> results(static_cast<size_t>(placement.ranks));
+  const auto worlds = comm::make_thread_worlds(placement.ranks, cluster, {});
+  comm::run_ranks(*worlds, [&](comm::World& world) {
+    memory::Pool pool;
+    runtime::State state(pool, world.rank());
+    ReductionExecutor executor(gradient, world.rank());
+    runtime::Interpreter interpreter(program,
+                                     {world, state, pool, executor, nullptr, 60.0, nullptr});
+    Reduced& result = results[static_cast<size_t>(world.rank())];
+    const auto values_of = [&](const program::ValueArray& array) {
+      const runtime::ResidentArray& held = state.array(array.name);
+      const float* data = static_cast<const float*>(held.buffers[0]);
+      return std::vector<float>(data, data + held.bytes / 4);
+    };
+    for (int64_t round = 0; round < rounds; ++round) {
+      interpreter.run(round);
+      state.drain();
+      for (const program::ValueArray& array : program.arrays) {
+        if (array.name != "g.unit") continue;
+        result.range.begin = program::value_begin(program, array, world.rank());
+        result.sums.push_back(values_of(array));
+        result.range.end = result.range.begin + static_cast<int64_t>(result.sums.back().size());
+      }
+    }
+    for (const program::ValueArray& array : program.arrays)
+      if (strategy::is_residual(array)) result.residuals.push_back(values_of(array));
+    result.not_finite = executor.not_finite;
+  });
+  return results;
+}
+
+}  // namespace strait::test
