@@ -37,6 +37,37 @@ TRANSFER = textwrap.dedent("""
         peer.close()
     """)
 
+# Ranks 1, 2 and 4 send to rank 0, one after the other; rank 0 prints the rates.
+SIZES = {"pair": 3_000_000, "node": 2_000_000, "world": 1_000_000}
+LEVELS = textwrap.dedent("""
+    import os, socket, sys, time
+    sizes = dict(zip((1, 2, 4), map(int, sys.argv[1:])))
+    rank = int(os.environ["OMPI_COMM_WORLD_RANK"])
+    if rank == 0:
+        listener = socket.create_server(("", 5000))
+        peers = {}
+        while len(peers) < 3:
+            peer, _ = listener.accept()
+            peers[peer.recv(1)[0]] = peer
+        for sender, size in sizes.items():
+            peers[sender].send(b"g")
+            received, begin = len(peers[sender].recv(1)), time.monotonic()
+            while received < size:
+                received += len(peers[sender].recv(65536))
+            print(size * 8 / (time.monotonic() - begin) / 1e6)
+    elif rank in sizes:
+        for _ in range(200):
+            try:
+                peer = socket.create_connection(("host0", 5000))
+                break
+            except OSError:
+                time.sleep(0.05)
+        peer.send(bytes([rank]))
+        peer.recv(1)
+        peer.sendall(bytes(sizes[rank]))
+        peer.close()
+    """)
+
 
 def netlab(*arguments, **more):
     return subprocess.run([NETLAB, *arguments], capture_output=True, text=True, check=False, timeout=SECONDS,
@@ -108,6 +139,55 @@ class Labs(unittest.TestCase):
         self.assertLess(sender["sent_bytes"], PAYLOAD * 1514 / 1448 + 200_000)  # headers, mpirun's own messages
         self.assertLess(receiver["sent_bytes"], PAYLOAD / 10)
         self.assertAlmostEqual(receiver["received_bytes"], sender["sent_bytes"], delta=5000)
+
+    def test_levels_inside_hosts(self):
+        ledger = {"steps_this_process": 1, "bytes_per_step": {"runtime": [
+            {"level": level, "payload_bytes": size - 1000, "metadata_bytes": 1000} for level, size in SIZES.items()]}}
+        with tempfile.TemporaryDirectory() as folder:
+            counters, report = pathlib.Path(folder, "counters.json"), pathlib.Path(folder, "report.json")
+            report.write_text(json.dumps(ledger))
+            result = netlab("--level", "pair:2:80mbit", "--level", "node:2:40mbit", "--rate", "20mbit", "--counters", counters,
+                            "--ledger", report, "--", sys.executable, "-c", LEVELS, *map(str, SIZES.values()))
+            self.assertEqual(result.returncode, 0, result.stderr)
+            levels = {row["level"]: row["sent_bytes"] for row in json.loads(counters.read_text())["levels"]}
+        rates, table = result.stdout.splitlines()[:3], result.stdout.splitlines()[4:]
+        for rate, most in zip(map(float, rates), (80, 40, 20)):
+            self.assertLess(rate, most * 1.01)  # the burst of 16 kB is 1 to 2 % less than the headers
+            self.assertGreater(rate, most / 2.5, "a level inside is faster than the one outside")
+        # What crosses an outer level also leaves its rank and its pair. 4.6 % for
+        # headers, 2.3 % for acknowledgements, mpirun's own messages besides.
+        outside = 0
+        for level in ("world", "node", "pair"):
+            outside += SIZES[level]
+            self.assertGreater(levels[level], outside)
+            self.assertLess(levels[level], outside * 1.07 + 400_000)
+        self.assertEqual([line.split()[0] for line in table], ["pair", "node", "world"])
+        for line, level in zip(table, ("pair", "node", "world")):
+            name, counted, told, ratio = line.split()
+            self.assertEqual(int(counted), levels[level])
+            self.assertEqual(int(told), sum(list(SIZES.values())[list(SIZES).index(level):]))
+            self.assertAlmostEqual(float(ratio), int(counted) / int(told), delta=0.001)
+
+    def test_marks_split_the_counters(self):
+        script = ("import os, socket, sys, time\nrank = int(os.environ['OMPI_COMM_WORLD_RANK'])\n"
+                  "out = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n"
+                  "for line in range(4):\n"
+                  "    if rank == 1:\n"
+                  "        for _ in range(100): out.sendto(bytes(1000 * line), ('host0', 5000))\n"
+                  "        time.sleep(0.2)\n"
+                  "        open(sys.argv[1], 'a').write('line\\n')\n"
+                  "        time.sleep(0.2)\n"
+                  "if rank == 0: time.sleep(2)\n")
+        with tempfile.TemporaryDirectory() as folder:
+            counters, lines = pathlib.Path(folder, "counters.json"), pathlib.Path(folder, "lines")
+            result = netlab("--counters", counters, "--marks", lines, "--", sys.executable, "-c", script, str(lines))
+            self.assertEqual(result.returncode, 0, result.stderr)
+            marks = json.loads(counters.read_text())["marks"]
+        self.assertEqual([mark["lines"] for mark in marks], [1, 2, 3, 4])
+        sent = [mark["hosts"][1]["sent_bytes"] for mark in marks]
+        for line in (1, 2, 3):  # 100 datagrams of so many thousand bytes, each of up to 3 packets with 42 to 60 bytes of headers
+            self.assertGreater(sent[line] - sent[line - 1], 100_000 * line)
+            self.assertLess(sent[line] - sent[line - 1], 100_000 * line + 100 * 3 * 60 + 20_000)
 
     def test_labs_run_side_by_side(self):
         before = surroundings()
@@ -210,6 +290,12 @@ class Refusals(unittest.TestCase):
                 (["--ranks-per-host", "two", "--", "true"], "'two' is not a whole number from 1 to 256"),
                 (["--rate", "1Gb", "--", "true"], "write a number with kbit, mbit or gbit"),
                 (["--rate", "1kbit", "--", "true"], "from 64kbit to 100gbit"),
+                (["--level", "pair:1:1gbit", "--", "true"], "'pair:1:1gbit' is no level; write NAME:SIZE:RATE"),
+                (["--level", "pair:2:fast", "--", "true"], "'fast' is no rate"),
+                (["--level", "pair:2:1gbit", "--ranks-per-host", "4", "--", "true"], "leave it out"),
+                (["--level", "world:2:1gbit", "--", "true"], "must differ"),
+                (["--hosts", "60", "--level", "pair:4:1gbit", "--", "true"], "at most 200"),
+                (["--marks", "lines", "--", "true"], "name one of them"),
                 (["--latency", "1ms", "--", "true"], "unrecognized arguments: --latency"),
                 (["--mpirun", "'", "--", "true"], "No closing quotation"),
                 (["--counters", "no/such/folder/file", "--", "true"], "its folder does not exist")]:
