@@ -50,6 +50,7 @@ double transfer_seconds(Operation operation, Algorithm algorithm, double vector_
   if (members <= 1) return 0;
   const std::vector<double> traffic = relative_traffic(operation, algorithm, spread);
   double slowest = 0, sum = 0, latency = 0, latencies = 0, below = 1;
+  const bool nested = algorithm == Algorithm::kHierarchical;
   for (size_t l = 0; l < spread.size(); ++l) {
     const double here = static_cast<double>(spread[l]);
     if (here > below) {
@@ -66,8 +67,15 @@ double transfer_seconds(Operation operation, Algorithm algorithm, double vector_
     }
     below = here;
   }
-  const bool nested = algorithm == Algorithm::kHierarchical;
-  return (nested ? sum : slowest) + phases(operation) * (nested ? latencies : latency);
+  if (!nested) return slowest + phases(operation) * latency;
+  const double pieces = static_cast<double>(pieces_of(static_cast<int64_t>(vector_bytes)));
+  return slowest + (sum - slowest) / pieces + phases(operation) * latencies +
+         (pieces - 1) * latency;
+}
+
+int64_t pieces_of(int64_t vector_bytes) {
+  constexpr int64_t kPieceBytes = int64_t{4} << 20, kMost = 8;
+  return std::clamp<int64_t>(vector_bytes / kPieceBytes, 1, kMost);
 }
 
 Algorithm choose(Operation operation, double vector_bytes, const Spread& spread,
@@ -90,7 +98,15 @@ void choose_form(Request& request, int64_t vector_bytes, const Cluster& cluster,
                  const std::vector<int64_t>& members) {
   request.algorithm = choose(request.operation, static_cast<double>(vector_bytes),
                              spread_of(cluster, members), cluster);
-  if (request.algorithm == Algorithm::kHierarchical) request.nest = nest_of(cluster, members);
+  if (request.algorithm == Algorithm::kHierarchical)
+    choose_hierarchical(request, vector_bytes, cluster, members);
+}
+
+void choose_hierarchical(Request& request, int64_t vector_bytes, const Cluster& cluster,
+                         const std::vector<int64_t>& members) {
+  request.algorithm = Algorithm::kHierarchical;
+  request.nest = nest_of(cluster, members);
+  request.pieces = pieces_of(vector_bytes);
 }
 
 }  // namespace strait::collective

@@ -24,7 +24,8 @@ std::vector<double> relative_traffic(Operation operation, Algorithm algorithm,
                                      const Spread& spread);
 
 /// Seconds on idle links while all groups of the cluster do the same: direct = the busiest level, its latency
-/// once per exchange; hierarchical = the sum over the levels. O(levels).
+/// once per exchange; hierarchical = the busiest level, and of the others what one piece of pieces_of takes,
+/// with a latency for each further piece. O(levels).
 double transfer_seconds(Operation operation, Algorithm algorithm, double vector_bytes,
                         const Spread& spread, const Cluster& cluster);
 
@@ -33,9 +34,17 @@ double transfer_seconds(Operation operation, Algorithm algorithm, double vector_
 Algorithm choose(Operation operation, double vector_bytes, const Spread& spread,
                  const Cluster& cluster);
 
-/// Sets algorithm and nest of `request`, whose whole vector has `vector_bytes`. `members`: ranks behind the
+/// Into how many pieces a hierarchical form cuts a vector of so many bytes: enough to hide the inner levels
+/// behind the outermost, few enough that latencies stay small beside them.
+int64_t pieces_of(int64_t vector_bytes);
+
+/// Sets algorithm, nest and pieces of `request`, whose whole vector has `vector_bytes`. `members`: ranks behind the
 /// positions, ascending.
 void choose_form(Request& request, int64_t vector_bytes, const Cluster& cluster,
                  const std::vector<int64_t>& members);
+
+/// The same with the hierarchical form, whatever it costs.
+void choose_hierarchical(Request& request, int64_t vector_bytes, const Cluster& cluster,
+                         const std::vector<int64_t>& members);
 
 }  // namespace strait::collective

@@ -75,10 +75,11 @@ int64_t phase_steps(Algorithm algorithm, int64_t members, int64_t levels) {
 
 }  // namespace
 
-int64_t latency_steps(Operation operation, Algorithm algorithm, int64_t members, int64_t levels) {
+int64_t latency_steps(Operation operation, Algorithm algorithm, int64_t members, int64_t levels,
+                      int64_t pieces) {
   if (members <= 1) return 0;
   const int64_t phase = phase_steps(algorithm, members, levels);
-  return operation == Operation::kAllReduce ? 2 * phase : phase;
+  return (operation == Operation::kAllReduce ? 2 * phase : phase) + pieces - 1;
 }
 
 std::vector<int64_t> even_counts(int64_t elements, int64_t members) {
@@ -90,6 +91,8 @@ std::vector<int64_t> even_counts(int64_t elements, int64_t members) {
 }
 
 namespace {
+
+constexpr int64_t kLineElements = 64;  // what pieces are cut at multiples of: whole cache lines
 
 size_t wanted_counts(const Request& request) {
   switch (request.operation) {
@@ -281,6 +284,9 @@ void check_request(const Request& request) {
     throw UserError(name + ": the recursive form needs a power of two members, not " +
                     std::to_string(request.members) + "; the valid algorithm is direct");
   if (request.algorithm == Algorithm::kHierarchical) check_nest(request.nest, request.members);
+  if (request.pieces < 1 || (request.pieces > 1 && request.algorithm != Algorithm::kHierarchical))
+    throw UserError(name + ": " + std::to_string(request.pieces) + " pieces in the " +
+                    algorithm_name(request.algorithm) + " form; the nearest valid number is 1");
   if (request.counts.size() != wanted_counts(request))
     throw UserError(name + " among " + std::to_string(request.members) + " members: expected " +
                     std::to_string(wanted_counts(request)) + " counts, got " +
@@ -339,6 +345,29 @@ void add_broadcast(Pulls& pulls, const Request& request, int64_t position) {
              request.counts[0]});
 }
 
+/// Piece p follows p steps behind the first. Every transfer of the form lies inside one part, all of them cut
+/// alike, so a piece depends on the same piece alone.
+std::vector<Transfer> in_pieces(std::vector<Transfer> whole, int64_t pieces) {
+  if (pieces == 1) return whole;
+  std::vector<Transfer> result;
+  result.reserve(whole.size() * static_cast<size_t>(pieces));
+  for (int64_t piece = 0; piece < pieces; ++piece)
+    for (Transfer transfer : whole) {
+      const int64_t lines = (transfer.elements + kLineElements - 1) / kLineElements;
+      const int64_t grain = (lines + pieces - 1) / pieces * kLineElements;
+      const int64_t begin = std::min(piece * grain, transfer.elements);
+      transfer.elements = std::min(grain, transfer.elements - begin);
+      transfer.step += piece;
+      transfer.source_offset += begin;
+      transfer.destination_offset += begin;
+      if (transfer.elements > 0) result.push_back(transfer);
+    }
+  std::stable_sort(result.begin(), result.end(), [](const Transfer& left, const Transfer& right) {
+    return left.step < right.step;
+  });
+  return result;
+}
+
 }  // namespace
 
 std::vector<Transfer> transfers_to(const Request& request, int64_t position) {
@@ -369,7 +398,7 @@ std::vector<Transfer> transfers_to(const Request& request, int64_t position) {
     case Operation::kBarrier:
       break;
   }
-  return pulls.take();
+  return in_pieces(pulls.take(), request.pieces);
 }
 
 std::vector<Transfer> transfers_from(const Request& request, int64_t position) {

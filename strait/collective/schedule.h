@@ -51,6 +51,9 @@ struct Request {
   /// equal neighbours together, each group inside one of the next level; the outermost level may be
   /// left out.
   std::vector<std::vector<int64_t>> nest;
+  /// hierarchical: every part passes the levels in so many pieces, one behind the other, so that all levels
+  /// are busy at once; the others: 1.
+  int64_t pieces = 1;
 };
 
 /// The buffers of one member. Scratch holds the whole vector of partial sums that a reduction other
@@ -86,9 +89,10 @@ struct Schedule {
 };
 
 /// The steps in which bytes cross links one after another: what latency is multiplied by. A world
-/// of one has none. Barrier: 1. `levels`: boundaries of a hierarchical form, the outermost included.
-int64_t latency_steps(Operation operation, Algorithm algorithm, int64_t members,
-                      int64_t levels = 1);
+/// of one has none. Barrier: 1. `levels`: boundaries of a hierarchical form, the outermost included; its further
+/// pieces are a step each.
+int64_t latency_steps(Operation operation, Algorithm algorithm, int64_t members, int64_t levels = 1,
+                      int64_t pieces = 1);
 
 /// Throws UserError when counts, root or algorithm do not fit the operation. Cost O(counts).
 void check_request(const Request& request);

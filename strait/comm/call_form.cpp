@@ -3,7 +3,6 @@
 #include <numeric>
 
 #include "strait/collective/choose.h"
-#include "strait/collective/nesting.h"
 #include "strait/comm/call_check.h"
 
 namespace strait::comm {
@@ -32,7 +31,8 @@ CallForm form_of(const Call& call, const std::vector<int64_t>& members, const Cl
     collective::choose_form(request, form.whole_bytes, cluster, members);
   } else if (can_force(request, *forced)) {
     request.algorithm = *forced;
-    if (*forced == Algorithm::kHierarchical) request.nest = collective::nest_of(cluster, members);
+    if (*forced == Algorithm::kHierarchical)
+      collective::choose_hierarchical(request, form.whole_bytes, cluster, members);
   }
   const bool direct = request.algorithm == Algorithm::kDirect;
   const bool all_reduce = call.operation == Operation::kAllReduce;

@@ -51,6 +51,21 @@ TEST(Choose, SecondsAreTheArithmeticOfTheLinks) {
   EXPECT_EQ(transfer_seconds(Operation::kAllGather, Algorithm::kDirect, 8e6, {1, 1}, hosts()), 0);
 }
 
+TEST(Choose, PiecesHideTheInnerLevelsOfLongVectors) {
+  for (const auto& [megabytes, pieces] :
+       std::vector<std::pair<int64_t, int64_t>>{{0, 1}, {1, 1}, {7, 1}, {8, 2}, {16, 4}, {1000, 8}})
+    EXPECT_EQ(pieces_of(megabytes << 20), pieces) << megabytes;
+  const double bytes = 16 << 20;
+  EXPECT_NEAR(
+      transfer_seconds(Operation::kAllGather, Algorithm::kHierarchical, bytes, {2, 8}, hosts()),
+      bytes * 6 / 8 / 0.1e9 + bytes / 2 / 10e9 / 4 + 51e-6 + 3 * 50e-6, 1e-12);
+  Request request{.operation = Operation::kAllGather, .members = 8};
+  request.counts.assign(8, 1 << 19);
+  choose_form(request, 16 << 20, hosts(), kAll);
+  EXPECT_EQ(request.algorithm, Algorithm::kHierarchical);
+  EXPECT_EQ(request.pieces, 4);
+}
+
 TEST(Choose, HierarchicalWhereTheOuterLinksAreTheNarrowOnes) {
   EXPECT_EQ(choose(Operation::kAllGather, 8e6, {2, 8}, hosts()), Algorithm::kHierarchical);
   EXPECT_EQ(choose(Operation::kReduceScatter, 8e6, {2, 8}, hosts()), Algorithm::kHierarchical);

@@ -41,13 +41,14 @@ struct Case {
   int64_t members;
   Algorithm algorithm;
   std::vector<std::vector<int64_t>> nest = {};
+  int64_t pieces = 1;
 };
 
 class ScheduleGrid : public ::testing::TestWithParam<Case> {
  protected:
   Request request(Operation operation, std::vector<int64_t> counts) const {
     return {operation, GetParam().algorithm, GetParam().members, std::move(counts), 0,
-            0,         GetParam().nest};
+            0,         GetParam().nest,      GetParam().pieces};
   }
 
   std::vector<Buffers> run(const Request& request, int64_t source, int64_t destination,
@@ -132,7 +133,7 @@ TEST_P(ScheduleGrid, AllReduceGivesEveryMemberTheSameSum) {
 }
 
 TEST_P(ScheduleGrid, StepsAreThoseOfTheTable) {
-  const auto& [members, algorithm, nest] = GetParam();
+  const auto& [members, algorithm, nest, pieces] = GetParam();
   const int64_t levels = static_cast<int64_t>(nest.size()) + 1;
   int64_t phase = members == 1 ? 0 : 1;
   if (algorithm == Algorithm::kRing) phase = members - 1;
@@ -142,10 +143,14 @@ TEST_P(ScheduleGrid, StepsAreThoseOfTheTable) {
        std::vector<std::pair<Operation, int64_t>>{{Operation::kAllGather, phase},
                                                   {Operation::kReduceScatter, phase},
                                                   {Operation::kAllReduce, 2 * phase}}) {
+    if (members > 1) {
+      EXPECT_EQ(latency_steps(operation, algorithm, members, levels, pieces), steps + pieces - 1);
+    }
     EXPECT_EQ(latency_steps(operation, algorithm, members, levels), steps);
     if (members == 1) continue;
-    const Schedule schedule = make_schedule(request(operation, std::vector<int64_t>(members, 5)));
-    EXPECT_EQ(schedule.steps, steps) << operation_name(operation);
+    const Schedule schedule =
+        make_schedule(request(operation, std::vector<int64_t>(members, 64 * pieces)));
+    EXPECT_EQ(schedule.steps, steps + pieces - 1) << operation_name(operation);
   }
 }
 
@@ -171,7 +176,12 @@ INSTANTIATE_TEST_SUITE_P(
         Case{5, Algorithm::kHierarchical, {{0, 1, 1, 1, 2}}},
         Case{6, Algorithm::kHierarchical, {{0, 0, 0, 1, 1, 1}}},
         Case{8, Algorithm::kHierarchical, {{0, 0, 1, 1, 2, 2, 3, 3}, {0, 0, 0, 0, 1, 1, 1, 1}}},
-        Case{8, Algorithm::kHierarchical, {{0, 1, 1, 2, 2, 3, 4, 4}, {0, 0, 0, 0, 0, 1, 1, 1}}}));
+        Case{8, Algorithm::kHierarchical, {{0, 1, 1, 2, 2, 3, 4, 4}, {0, 0, 0, 0, 0, 1, 1, 1}}},
+        Case{1, Algorithm::kHierarchical, {}, 3},
+        Case{4, Algorithm::kHierarchical, {{0, 0, 1, 1}}, 2},
+        Case{5, Algorithm::kHierarchical, {{0, 1, 1, 1, 2}}, 5},
+        Case{
+            8, Algorithm::kHierarchical, {{0, 0, 1, 1, 2, 2, 3, 3}, {0, 0, 0, 0, 1, 1, 1, 1}}, 4}));
 
 TEST(Schedule, AllToAllDeliversEveryCell) {
   for (const int64_t members : {1, 2, 3, 4, 5, 8}) {
@@ -297,6 +307,10 @@ TEST(Schedule, RefusesWhatDoesNotFit) {
                        0,
                        {{0, 0, 1}, {0, 1, 1}}}),
               HasSubstr("parts a group of level 0"));
+  EXPECT_THAT(refusal({Operation::kAllGather, Algorithm::kRing, 2, {1, 1}, 0, 0, {}, 2}),
+              HasSubstr("2 pieces in the ring form; the nearest valid number is 1"));
+  EXPECT_THAT(refusal({Operation::kAllGather, Algorithm::kHierarchical, 2, {1, 1}, 0, 0, {}, 0}),
+              HasSubstr("0 pieces"));
   EXPECT_THAT(refusal({Operation::kBroadcast, Algorithm::kRing, 2, {1}, 0, 0, {}}),
               HasSubstr("direct"));
   EXPECT_THAT(refusal({Operation::kBroadcast, Algorithm::kDirect, 2, {1}, 2, 0, {}}),

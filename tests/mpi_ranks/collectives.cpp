@@ -77,6 +77,33 @@ TEST(MpiCollectives, InTheWindowAndInPlace) {
   }
 }
 
+/// Sums of small integers are exact in any order.
+TEST(MpiCollectives, LongVectors) {
+  Communicator& group = Ranks::get().all();
+  const int64_t n = group.size(), me = group.position();
+  const int64_t part = (int64_t{5} << 20) / n + 37;
+  const auto number = [](int64_t i) { return static_cast<float>(i % 97); };
+  std::vector<float> source(n * part), destination(n * part, 3.0f);
+  for (int64_t i = 0; i < n * part; ++i) source[i] = static_cast<float>(me + 1) * number(i);
+  const float factor = static_cast<float>(n * (n + 1)) / 2.0f;
+  Call call;
+  call.counts.assign(n, part);
+  call.source = source.data();
+  call.destination = destination.data();
+  call.operation = Operation::kAllReduce;
+  call.accumulate = true;
+  group.start(call).wait();
+  for (int64_t i = 0; i < n * part; ++i) ASSERT_EQ(destination[i], 3.0f + factor * number(i)) << i;
+  call.accumulate = false;
+  call.operation = Operation::kReduceScatter;
+  group.start(call).wait();
+  for (int64_t i = 0; i < part; ++i) ASSERT_EQ(destination[i], factor * number(me * part + i)) << i;
+  call.operation = Operation::kAllGather;
+  group.start(call).wait();
+  for (int64_t i = 0; i < n * part; ++i)
+    ASSERT_EQ(destination[i], static_cast<float>(i / part + 1) * number(i % part)) << i;
+}
+
 TEST(MpiCollectives, AllToAllOfUnevenParts) {
   Communicator& group = Ranks::get().all();
   const int64_t n = group.size(), me = group.position();

@@ -95,6 +95,23 @@ void Exchange::fill(Plan& plan) const {
   for (const auto* transfers : {&plan.pulls, &plan.pushes})
     for (const Transfer& transfer : *transfers)
       plan.steps = std::max(plan.steps, transfer.step + 1);
+  for (int64_t step = 0; step < plan.steps; ++step)
+    plan.early.push_back(step > 0 && !waits_for_messages(plan, step));
+}
+
+bool Exchange::waits_for_messages(const Plan& plan, int64_t step) const {
+  const auto meets = [](const Transfer& made, const Transfer& sent) {
+    return made.destination == sent.source &&
+           made.destination_offset < sent.source_offset + sent.elements &&
+           sent.source_offset < made.destination_offset + made.elements;
+  };
+  const auto changed = [&](const Transfer& sent) {
+    return sent.step == step &&
+           std::any_of(plan.pulls.begin(), plan.pulls.end(), [&](const Transfer& pull) {
+             return pull.step == step - 1 && !is_here(pull.from) && meets(pull, sent);
+           });
+  };
+  return std::any_of(plan.pushes.begin(), plan.pushes.end(), changed);
 }
 
 /// One call from arrival to end.
@@ -230,7 +247,8 @@ class Exchange::Run {
   bool drive() {
     bool left = false;
     for (Message& message : sends_) left |= !site_.messages.test(message);
-    for (Landing& landing : landings_) left |= !site_.messages.test(landing.message);
+    for (std::vector<Landing>& landings : landings_)
+      for (Landing& landing : landings) left |= !site_.messages.test(landing.message);
     return left;
   }
 
@@ -307,34 +325,51 @@ class Exchange::Run {
       slot_.progress.store(sequence_ * kStepsPerCollective + step, std::memory_order_release);
       tell();
     }
-    size_t begin = 0;
-    while (begin < plan.pulls.size() && plan.pulls[begin].step < step) ++begin;
-    size_t end = begin;
-    while (end < plan.pulls.size() && plan.pulls[end].step == step) ++end;
-    post_receives(plan, begin, end);
-    for (const Transfer& push : plan.pushes)
-      if (push.step == step) post_send(push);
-    // What can be read here first: the messages come in meanwhile.
-    size_t landing = 0;
-    for (const bool remote : {false, true})
-      for (size_t at = begin, next = 0; at < end; at = next) {
-        next = group_end(plan.pulls, at);
-        const bool has_remote =
-            std::any_of(plan.pulls.begin() + static_cast<int64_t>(at),
-                        plan.pulls.begin() + static_cast<int64_t>(next),
-                        [&](const Transfer& transfer) { return !x_.is_here(transfer.from); });
-        if (has_remote == remote) take(plan.pulls.data() + at, plan.pulls.data() + next, landing);
-      }
-    landings_.clear();
+    if (posted_ == step) post_messages(plan, posted_++);
+    // What can be read here first: the messages come in meanwhile, and those of the next step follow at once.
+    take_all(plan, step, false);
+    if (step + 1 < plan.steps && plan.early[step + 1]) post_messages(plan, posted_++);
+    take_all(plan, step, true);
+    landings_[step & 1].clear();
   }
 
-  void post_receives(const Plan& plan, size_t begin, size_t end) {
+  static std::pair<size_t, size_t> pulls_of(const Plan& plan, int64_t step) {
+    const auto [begin, end] = std::equal_range(
+        plan.pulls.begin(), plan.pulls.end(), Transfer{.step = step},
+        [](const Transfer& left, const Transfer& right) { return left.step < right.step; });
+    return {static_cast<size_t>(begin - plan.pulls.begin()),
+            static_cast<size_t>(end - plan.pulls.begin())};
+  }
+
+  /// The pulls of a step that need a message (`remote`), or those that do not.
+  void take_all(const Plan& plan, int64_t step, bool remote) {
+    const auto [begin, end] = pulls_of(plan, step);
+    size_t landing = 0;
+    for (size_t at = begin, next = 0; at < end; at = next) {
+      next = group_end(plan.pulls, at);
+      const bool has_remote =
+          std::any_of(plan.pulls.begin() + static_cast<int64_t>(at),
+                      plan.pulls.begin() + static_cast<int64_t>(next),
+                      [&](const Transfer& transfer) { return !x_.is_here(transfer.from); });
+      if (has_remote == remote) take(plan.pulls.data() + at, plan.pulls.data() + next, landing);
+    }
+  }
+
+  void post_messages(const Plan& plan, int64_t step) {
+    post_receives(plan, step);
+    for (const Transfer& push : plan.pushes)
+      if (push.step == step) post_send(push);
+  }
+
+  void post_receives(const Plan& plan, int64_t step) {
+    const auto [begin, end] = pulls_of(plan, step);
     int64_t bytes = 0;
     for (size_t at = begin; at < end; ++at)
       if (!x_.is_here(plan.pulls[at].from)) bytes += plan.pulls[at].elements * element();
     if (bytes == 0) return;
-    if (static_cast<int64_t>(x_.landing_.size()) < bytes) x_.landing_.resize(bytes);
-    char* spare = x_.landing_.data();
+    std::vector<char>& room = x_.landing_[step & 1];
+    if (static_cast<int64_t>(room.size()) < bytes) room.resize(bytes);
+    char* spare = room.data();
     for (size_t at = begin, next = 0; at < end; at = next) {
       next = group_end(plan.pulls, at);
       for (size_t i = at; i < next; ++i) {
@@ -348,7 +383,7 @@ class Exchange::Run {
         if (!landing.in_place) spare += size;
         landing.message =
             site_.messages.receive(landing.data, size, x_.members_[pull.from], x_.tag(false));
-        landings_.push_back(std::move(landing));
+        landings_[step & 1].push_back(std::move(landing));
       }
     }
   }
@@ -395,7 +430,7 @@ class Exchange::Run {
     bool in_place = false;
     for (const Transfer* pull = begin; pull < end; ++pull) {
       if (!x_.is_here(pull->from)) {
-        Landing& came = landings_[landing++];
+        Landing& came = landings_[pull->step & 1][landing++];
         wait([&] { return site_.messages.test(came.message); },
              [&] { return std::vector<int64_t>{came.message.peer}; });
         in_place = came.in_place;
@@ -451,7 +486,8 @@ class Exchange::Run {
       nullptr;  // what this member makes: the destination, or a copy that others can read
   char* scratch_ = nullptr;
   std::vector<Message> sends_;
-  std::vector<Landing> landings_;  // of the current step
+  std::vector<Landing> landings_[2];  // of the current step and of the next, by parity
+  int64_t posted_ = 0;                // steps whose messages are under way
 };
 
 LevelBytes Exchange::run(const Call& call, int64_t sequence) {

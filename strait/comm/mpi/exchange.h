@@ -46,10 +46,14 @@ class Exchange {
     std::vector<collective::Transfer> pushes;  // to members of other hosts, by step
     uint64_t digest = 0;
     int64_t steps = 1;
+    /// [step]: its messages need nothing that those of the step before bring.
+    std::vector<bool> early;
   };
   using PlanKey = std::tuple<Operation, Dtype, bool, int64_t, std::vector<int64_t>>;
   const Plan& plan_of(const Call& call);
   void fill(Plan& plan) const;
+  /// Whether messages that are taken at step - 1 change what is sent at `step`.
+  bool waits_for_messages(const Plan& plan, int64_t step) const;
   /// Memory of this rank's window that grows and stays.
   struct Reserve {
     char* data = nullptr;
@@ -68,7 +72,7 @@ class Exchange {
   int64_t channel_ = 0;
   std::map<PlanKey, Plan> plans_;
   Reserve source_, result_, scratch_, row_;
-  std::vector<char> landing_;  // messages that are to be summed
+  std::vector<char> landing_[2];  // messages that are to be summed, of even and of odd steps
 };
 
 }  // namespace strait::comm
