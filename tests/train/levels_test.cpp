@@ -6,17 +6,19 @@
 #include <limits>
 #include <map>
 
-#include "strait/checkpoint/reader.h"
 #include "strait/cost/cost.h"
 #include "strait/sim/simulate.h"
-#include "tests/train/small_run.h"
+#include "tests/train/trained.h"
 
 namespace strait {
 namespace {
 
+using test::distance;
 using test::small_run;
 using test::TemporaryFolder;
 using test::train_small;
+using test::Trained;
+using test::trained;
 
 const std::string kTwoLevels =
     "cluster.levels=[{ name = \"node\", size = 2, gb_per_second = 10.0, latency_microseconds = 1.0 "
@@ -38,39 +40,6 @@ std::string codecs(const std::string& weights, const std::string& secondary,
                    const std::string& gradients, const std::string& update) {
   return "placement.codecs={ weights = \"" + weights + "\", secondary = \"" + secondary +
          "\", gradients = " + gradients + ", update = \"" + update + "\" }";
-}
-
-struct Trained {
-  std::vector<double> losses;
-  std::string hash;
-  std::map<std::string, std::vector<double>> units;
-};
-
-Trained trained(const Run& run, int64_t ranks, const std::string& run_dir) {
-  const train::Outcome outcome = train_small(run, ranks, run_dir);
-  Trained result{outcome.losses, outcome.parameter_hash, {}};
-  const checkpoint::CheckpointReader reader(run_dir);
-  for (const checkpoint::UnitRecord& unit : reader.manifest().units) {
-    std::vector<double>& values = result.units[unit.name];
-    values.resize(static_cast<size_t>(unit.elements));
-    if (run.train.precision != "fp64") continue;
-    reader.load({unit.name, checkpoint::kMaster, 0, unit.elements, Dtype::kFloat64},
-                std::as_writable_bytes(std::span(values)));
-  }
-  return result;
-}
-
-double distance(const Trained& a, const Trained& b) {
-  double worst = 0;
-  for (const auto& [unit, values] : b.units) {
-    double difference = 0, norm = 0;
-    for (size_t i = 0; i < values.size(); ++i) {
-      difference += std::pow(a.units.at(unit)[i] - values[i], 2);
-      norm += values[i] * values[i];
-    }
-    worst = std::max(worst, std::sqrt(difference / norm));
-  }
-  return worst;
 }
 
 using RunFile = Run;  // inside a test the plain name is GoogleTest's
