@@ -25,6 +25,7 @@ if(STRAIT_TORCH)
     message(FATAL_ERROR "LibTorch not found. Install libtorch-dev, point CMAKE_PREFIX_PATH at another LibTorch, "
                         "or configure with -DSTRAIT_TORCH=OFF (preset notorch).")
   endif()
+  include(cuda)
   # The OpenMP build of OpenBLAS: the pthread build, which Debian prefers, ignores per-thread limits.
   find_library(OPENBLAS_OPENMP openblas PATHS /usr/lib/${CMAKE_LIBRARY_ARCHITECTURE}/openblas-openmp NO_DEFAULT_PATH)
   if(NOT OPENBLAS_OPENMP)
