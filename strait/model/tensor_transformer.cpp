@@ -1,0 +1,277 @@
+#include "strait/model/tensor_transformer.h"
+
+#include <ATen/ATen.h>
+
+#include "strait/base/errors.h"
+
+namespace strait::model {
+
+TensorTransformerBlock::TensorTransformerBlock(const ModelShape& shape, int64_t index,
+                                               const TensorTypes& types, at::Tensor angles)
+    : name_(shape.blocks[static_cast<size_t>(index)].name),
+      types_(types),
+      index_(index),
+      width_(shape.options.width),
+      ffn_width_(shape.options.ffn_width),
+      heads_(shape.options.heads),
+      extent_(block_extent(shape, 0, 0, types.narrow)),
+      dropout_(shape.options.dropout),
+      norm_{!shape.style.rms_norm, shape.options.norm_eps},
+      angles_(std::move(angles)) {
+  const UnitShape& unit =
+      shape.units[static_cast<size_t>(shape.blocks[static_cast<size_t>(index)].unit)];
+  attention_norm_ = tensor_layer(unit, unit.name + ".attention_norm");
+  qkv_ = tensor_layer(unit, unit.name + ".attention.qkv");
+  output_ = tensor_layer(unit, unit.name + ".attention.output");
+  mlp_norm_ = tensor_layer(unit, unit.name + ".mlp_norm");
+  up_ = tensor_layer(unit, unit.name + (extent_.style.gated ? ".mlp.gate_up" : ".mlp.up"));
+  down_ = tensor_layer(unit, unit.name + ".mlp.down");
+}
+
+at::Tensor TensorTransformerBlock::matrix(const Call& call, const void* data, int64_t width) const {
+  return types_.at(data, 0, {rows(call), width});
+}
+
+DropoutSite TensorTransformerBlock::site(const Call& call, DropoutPlace place) const {
+  return {call.settings->seed,
+          place,
+          static_cast<uint64_t>(index_),
+          dropout_,
+          call.batch->batch,
+          call.batch->tokens,
+          call.position,
+          call.batch->sequences};
+}
+
+TensorTransformerBlock::Saved TensorTransformerBlock::saved_of(const Call& call) const {
+  BlockExtent size = extent_;
+  const int64_t count = size.rows = rows(call);
+  const SavedLayout keep = saved_layout(size);
+  const auto wide = [&](int64_t offset, std::vector<int64_t> sizes) {
+    return types_.wide_at(call.saved, offset, sizes);
+  };
+  Saved saved;
+  if (norm_.centered) saved.attention_mean = wide(keep.attention_mean, {count});
+  if (norm_.centered) saved.mlp_mean = wide(keep.mlp_mean, {count});
+  saved.attention_rstd = wide(keep.attention_rstd, {count});
+  saved.mlp_rstd = wide(keep.mlp_rstd, {count});
+  saved.log_sum_exp = wide(keep.log_sum_exp, {call.batch->batch, heads_, call.batch->tokens});
+  saved.qkv = types_.at(call.saved, keep.qkv, {count, size.qkv_width()});
+  saved.attention = types_.at(call.saved, keep.attention, {count, width_});
+  saved.middle = types_.at(call.saved, keep.middle, {count, width_});
+  saved.up = types_.at(call.saved, keep.up, {count, size.up_width()});
+  return saved;
+}
+
+/// The residual stream lies in the output then.
+TensorTransformerBlock::Saved TensorTransformerBlock::unsaved(const Call& call) const {
+  Saved saved;
+  saved.middle = matrix(call, call.output, width_);
+  const auto fresh = [&](int64_t width) {
+    return at::empty({rows(call), width}, saved.middle.options());
+  };
+  saved.qkv = fresh(extent_.qkv_width());
+  saved.attention = fresh(width_);
+  saved.up = fresh(extent_.up_width());
+  return saved;
+}
+
+void TensorTransformerBlock::forward(const Call& call, int segment_begin, int segment_end) const {
+  check_call(call, types_.narrow);
+  ensure(call.saved || (segment_begin == 0 && segment_end == 4),
+         "a tensor block forwards some of its segments only when it keeps what they make");
+  const at::AutoDispatchBelowADInplaceOrView no_gradients;
+  Saved saved = call.saved ? saved_of(call) : unsaved(call);
+  for (int segment = segment_begin; segment < segment_end; ++segment) {
+    if (segment == 0) norm_qkv(call, saved);
+    if (segment == 1) {
+      attend(call, saved);
+      add_branch(call, output_, DropoutPlace::kAttentionOutput, saved.attention,
+                 matrix(call, call.input, width_), saved.middle);
+    }
+    if (segment == 2) norm_up(call, saved);
+    if (segment == 3)
+      add_branch(call, down_, DropoutPlace::kMlpOutput, activated(saved.up), saved.middle,
+                 matrix(call, call.output, width_));
+  }
+}
+
+void TensorTransformerBlock::forward_cached(const Call& call) const {
+  check_call(call, types_.narrow);
+  ensure(call.saved == nullptr && call.cache != nullptr,
+         "forward_cached: a cache and no saved bundle");
+  ensure(call.position + call.batch->tokens <= call.cache_capacity,
+         "forward_cached: the cache is full");
+  const at::AutoDispatchBelowADInplaceOrView no_gradients;
+  Saved saved = unsaved(call);
+  norm_qkv(call, saved);
+  attend_cached(call, saved);
+  add_branch(call, output_, DropoutPlace::kAttentionOutput, saved.attention,
+             matrix(call, call.input, width_), saved.middle);
+  norm_up(call, saved);
+  add_branch(call, down_, DropoutPlace::kMlpOutput, activated(saved.up), saved.middle,
+             saved.middle);
+}
+
+void TensorTransformerBlock::forward_backward(const Call&) const {
+  throw InternalError("a transformer block has no forward_backward; it belongs to the head");
+}
+
+void TensorTransformerBlock::norm_qkv(const Call& call, Saved& saved) const {
+  const NormResult normed =
+      norm_forward(types_, call, norm_, attention_norm_, matrix(call, call.input, width_));
+  if (saved.attention_mean.defined()) saved.attention_mean.copy_(normed.mean);
+  if (saved.attention_rstd.defined()) saved.attention_rstd.copy_(normed.rstd);
+  linear_into(types_, call, qkv_, normed.out, saved.qkv);
+  rotate(call, saved.qkv, false);
+}
+
+at::Tensor TensorTransformerBlock::columns(const Call& call, const at::Tensor& qkv, int64_t first,
+                                           int64_t count) const {
+  return qkv.view({call.batch->batch, call.batch->tokens, -1}).narrow(2, first, count);
+}
+
+void TensorTransformerBlock::rotate(const Call& call, const at::Tensor& qkv, bool back) const {
+  if (!angles_.defined()) return;
+  const int64_t half = extent_.head_width() / 2, heads = heads_ + extent_.kv_heads;
+  const at::Tensor turned = columns(call, qkv, 0, heads * extent_.head_width())
+                                .unflatten(2, std::vector<int64_t>{heads, extent_.head_width()});
+  const at::Tensor table =
+      angles_.narrow(0, call.position, call.batch->tokens).unsqueeze(0).unsqueeze(2);
+  const at::Tensor cosines = table.narrow(3, 0, half);
+  at::Tensor sines = table.narrow(3, half, half);
+  if (back) sines = sines.neg();
+  const at::Tensor first = turned.narrow(3, 0, half), second = turned.narrow(3, half, half);
+  const at::Tensor x = types_.widen(first), y = types_.widen(second);
+  const at::Tensor new_first = x.mul(cosines).sub_(y.mul(sines));
+  const at::Tensor new_second = y.mul(cosines).add_(x.mul(sines));
+  first.copy_(new_first);
+  second.copy_(new_second);
+}
+
+TensorAttention TensorTransformerBlock::attention_form(const Call& call,
+                                                       const DropoutSite* dropout) const {
+  TensorAttention form{heads_, extent_.kv_heads, extent_.head_width(), 0, {}, dropout};
+  const int32_t* starts = call.batch->document_starts;
+  if (starts)
+    form.starts =
+        types_.device.view(starts, {call.batch->batch, call.batch->tokens}, Dtype::kInt32);
+  return form;
+}
+
+AttentionTensors TensorTransformerBlock::attention_tensors(const Call& call,
+                                                           const Saved& saved) const {
+  const int64_t kv_width = extent_.kv_width();
+  return {columns(call, saved.qkv, 0, width_), columns(call, saved.qkv, width_, kv_width),
+          columns(call, saved.qkv, width_ + kv_width, kv_width),
+          columns(call, saved.attention, 0, width_), saved.log_sum_exp};
+}
+
+void TensorTransformerBlock::attend(const Call& call, const Saved& saved) const {
+  const DropoutSite where = site(call, DropoutPlace::kAttention);
+  tensor_attention(types_, attention_form(call, drops(call) ? &where : nullptr),
+                   attention_tensors(call, saved));
+}
+
+// The cache is [batch][keys, values][capacity][kv_width]; keys are kept as RoPE has turned them.
+void TensorTransformerBlock::attend_cached(const Call& call, const Saved& saved) const {
+  const int64_t kv_width = extent_.kv_width(), tokens = call.batch->tokens;
+  const at::Tensor cache =
+      types_.at(call.cache, 0, {call.batch->batch, 2, call.cache_capacity, kv_width});
+  AttentionTensors tensors = attention_tensors(call, saved);
+  const at::Tensor keys = cache.select(1, 0), values = cache.select(1, 1);
+  keys.narrow(1, call.position, tokens).copy_(tensors.key);
+  values.narrow(1, call.position, tokens).copy_(tensors.value);
+  tensors.key = keys.narrow(1, 0, call.position + tokens);
+  tensors.value = values.narrow(1, 0, call.position + tokens);
+  tensors.log_sum_exp = at::Tensor();
+  TensorAttention form = attention_form(call, nullptr);
+  form.starts = at::Tensor();
+  form.first = call.position;
+  tensor_attention(types_, form, tensors);
+}
+
+at::Tensor TensorTransformerBlock::dropped(const Call& call, DropoutPlace place,
+                                           const at::Tensor& values) const {
+  if (!drops(call)) return values;
+  return types_.round(types_.widen(values).mul(dropout_factors(types_, site(call, place), width_)));
+}
+
+void TensorTransformerBlock::add_branch(const Call& call, const TensorLayer& layer,
+                                        DropoutPlace place, const at::Tensor& x,
+                                        const at::Tensor& base, const at::Tensor& target) const {
+  const at::Tensor branch = at::empty({x.size(0), width_}, x.options());
+  linear_into(types_, call, layer, x, branch);
+  at::Tensor out = target;
+  at::add_out(out, base, dropped(call, place, branch));
+}
+
+void TensorTransformerBlock::norm_up(const Call& call, Saved& saved) const {
+  const NormResult normed = norm_forward(types_, call, norm_, mlp_norm_, saved.middle);
+  if (saved.mlp_mean.defined()) saved.mlp_mean.copy_(normed.mean);
+  if (saved.mlp_rstd.defined()) saved.mlp_rstd.copy_(normed.rstd);
+  linear_into(types_, call, up_, normed.out, saved.up);
+}
+
+at::Tensor TensorTransformerBlock::activated(const at::Tensor& up) const {
+  if (!extent_.style.gated) return at::gelu(up, "tanh");
+  return at::silu(up.narrow(1, 0, ffn_width_)).mul_(up.narrow(1, ffn_width_, ffn_width_));
+}
+
+at::Tensor TensorTransformerBlock::activation_gradient(const at::Tensor& up,
+                                                       const at::Tensor& slope) const {
+  if (!extent_.style.gated) return at::gelu_backward(slope, up, "tanh");
+  const at::Tensor gate = up.narrow(1, 0, ffn_width_), value = up.narrow(1, ffn_width_, ffn_width_);
+  return at::cat({at::silu_backward(slope.mul(value), gate), slope.mul(at::silu(gate))}, 1);
+}
+
+void TensorTransformerBlock::backward(const Call& call) const {
+  check_call(call, types_.narrow);
+  ensure(call.saved != nullptr, "backward: no saved bundle");
+  const at::AutoDispatchBelowADInplaceOrView no_gradients;
+  const Saved saved = saved_of(call);
+  const at::Tensor middle_slope = backward_mlp(call, saved);
+  const at::Tensor input_slope = backward_attention(call, saved, middle_slope);
+  matrix(call, call.input_gradient, width_).copy_(input_slope);
+}
+
+/// Gradient of the residual stream between the two branches.
+at::Tensor TensorTransformerBlock::backward_mlp(const Call& call, const Saved& saved) const {
+  const at::Tensor slope = matrix(call, call.output_gradient, width_);
+  const at::Tensor branch = dropped(call, DropoutPlace::kMlpOutput, slope);
+  linear_weight_gradient(types_, call, down_, branch, activated(saved.up), call.accumulate);
+  const at::Tensor up_slope =
+      activation_gradient(saved.up, linear_input_gradient(types_, call, down_, branch));
+  const NormResult kept{{}, saved.mlp_mean, saved.mlp_rstd};
+  linear_weight_gradient(types_, call, up_, up_slope,
+                         norm_again(types_, call, mlp_norm_, kept, saved.middle), call.accumulate);
+  const at::Tensor normed_slope = linear_input_gradient(types_, call, up_, up_slope);
+  return norm_backward(types_, call, mlp_norm_, kept, saved.middle, normed_slope, call.accumulate)
+      .add_(slope);
+}
+
+/// Gradient of the block's input from that of the stream in the middle.
+at::Tensor TensorTransformerBlock::backward_attention(const Call& call, const Saved& saved,
+                                                      const at::Tensor& slope) const {
+  const at::Tensor branch = dropped(call, DropoutPlace::kAttentionOutput, slope);
+  linear_weight_gradient(types_, call, output_, branch, saved.attention, call.accumulate);
+  const at::Tensor attention_slope = linear_input_gradient(types_, call, output_, branch);
+  const at::Tensor qkv_slope = at::empty_like(saved.qkv);
+  const DropoutSite where = site(call, DropoutPlace::kAttention);
+  const int64_t kv_width = extent_.kv_width();
+  tensor_attention_backward(
+      types_, attention_form(call, drops(call) ? &where : nullptr), attention_tensors(call, saved),
+      {columns(call, attention_slope, 0, width_), columns(call, qkv_slope, 0, width_),
+       columns(call, qkv_slope, width_, kv_width),
+       columns(call, qkv_slope, width_ + kv_width, kv_width)});
+  rotate(call, qkv_slope, true);
+  const at::Tensor input = matrix(call, call.input, width_);
+  const NormResult kept{{}, saved.attention_mean, saved.attention_rstd};
+  linear_weight_gradient(types_, call, qkv_, qkv_slope,
+                         norm_again(types_, call, attention_norm_, kept, input), call.accumulate);
+  const at::Tensor normed_slope = linear_input_gradient(types_, call, qkv_, qkv_slope);
+  return norm_backward(types_, call, attention_norm_, kept, input, normed_slope, call.accumulate)
+      .add_(slope);
+}
+
+}  // namespace strait::model
