@@ -1,5 +1,5 @@
 # One verb each. demo, test, build and bench first install what they need (Debian 12, tools/setup).
-.PHONY: demo test build bench check format
+.PHONY: demo test build bench check carry format
 .DEFAULT_GOAL := build
 MAKEFLAGS += --no-print-directory
 JOBS := $(shell nproc)
@@ -27,6 +27,11 @@ bench:
 	@cmake --preset release
 	@cmake --build build/release --parallel $(JOBS) --target strait
 	@tools/bench
+
+# What a machine without network needs to build and test, in build/carry/: see tools/carry.
+carry:
+	@tools/setup
+	@tools/carry
 
 # Everything that a change must pass beyond the tests: see tools/check.
 check:
