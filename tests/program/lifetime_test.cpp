@@ -7,6 +7,7 @@
 
 #include "strait/base/errors.h"
 #include "strait/program/memory.h"
+#include "tests/sanitized.h"
 
 namespace strait::program {
 namespace {
@@ -274,13 +275,7 @@ TEST(Lifetime, CostsLittlePerOperation) {
   }
   EXPECT_EQ(waits, 50 * 64);
   RecordProperty("nanoseconds_per_op", static_cast<int>(best * 1e9));
-  // A quarter of the interpreter's 2 microseconds; sanitizers and debug builds are ten times
-  // slower.
-#if defined(NDEBUG) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-  EXPECT_LT(best, 0.5e-6);
-#else
-  EXPECT_LT(best, 10e-6);
-#endif
+  EXPECT_LT(best, 0.5e-6 * test::kSlowdown);  // a quarter of the interpreter's 2 microseconds
 }
 
 }  // namespace

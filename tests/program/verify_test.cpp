@@ -9,6 +9,7 @@
 #include "strait/base/errors.h"
 #include "strait/program/roll.h"
 #include "tests/program/example_programs.h"
+#include "tests/sanitized.h"
 
 namespace strait::program {
 namespace {
@@ -361,9 +362,7 @@ TEST(Verify, LargeProgramsInWellUnderASecond) {
   EXPECT_EQ(list(verify(classes)), "");
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
   RecordProperty("milliseconds", static_cast<int>(elapsed.count() * 1e3));
-#if defined(NDEBUG) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-  EXPECT_LT(elapsed.count(), 1.0);
-#endif
+  EXPECT_LT(elapsed.count(), 1.0 * test::kSlowdown);
 }
 
 }  // namespace
