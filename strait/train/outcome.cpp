@@ -41,6 +41,10 @@ void add_speed(const Job& job, const Outcome& outcome, Json& body) {
       static_cast<double>(batch.global_batch_size * job.design.run.model.shape.context);
   const double rate = tokens / seconds.median;
   body["seconds_per_step"] = report::to_json(seconds);
+  body["save_stall_seconds"] =
+      outcome.save_stall_seconds.empty()
+          ? Json()
+          : report::to_json(report::statistics_of(outcome.save_stall_seconds));
   body["tokens_per_second"] = rate;
   body["model_flops_per_token"] = job.model_flops_per_token;
   body["peak_flops_per_second"] = job.peak_flops_per_second;

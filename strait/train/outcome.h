@@ -25,9 +25,10 @@ struct Outcome {
   std::string stopped_by;      // "steps", "signal SIGTERM", "error"
   std::vector<double> losses;  // each step since the run began, global mean
   std::vector<ValidationPoint> validation;
-  std::vector<double> step_seconds;    // of this process: without the first 5, evaluation, saving
-  std::vector<double> exposed_shares;  // by rank: waited / step time, steps of this process
-  Ledger traffic;                      // training steps of this process, all ranks
+  std::vector<double> step_seconds;  // of this process: without the first 5, evaluation, saving
+  std::vector<double> save_stall_seconds;  // by save of this process: training stood still, rank 0
+  std::vector<double> exposed_shares;      // by rank: waited / step time, steps of this process
+  Ledger traffic;                          // training steps of this process, all ranks
   std::vector<program::MemoryUse> state_bytes;  // by rank: resident
   std::vector<int64_t> predicted_peak_bytes;    // by rank: peak_memory of the step program
   std::vector<int64_t> pool_peak_bytes;         // by rank: what the allocator saw

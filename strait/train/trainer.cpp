@@ -153,6 +153,7 @@ Trainer::Trainer(Shared& shared, comm::World& world, memory::PageSource* window)
     train_unchanged_ = std::make_unique<runtime::Interpreter>(job_.design.train_unchanged, hooked);
   if (job_.design.run.checkpoint.asynchronous)
     writer_ = std::make_unique<checkpoint::SnapshotWriter>(saves_);
+  if (lead()) prepare_texts();
   shared_.outcome.state_bytes[rank_] = program::resident_memory(job_.design.train, rank_);
   shared_.outcome.predicted_peak_bytes[rank_] =
       program::peak_memory(job_.design.train, rank_).total();

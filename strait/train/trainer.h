@@ -119,6 +119,8 @@ class Trainer {
   void reset_residuals();
   /// Waits for saves and carries; hash, memory and traffic of the whole run into the outcome.
   void finish(int64_t step);
+  /// What every checkpoint holds beside the shards: made once, as a large vocabulary takes long to print.
+  void prepare_texts();
   checkpoint::SaveDescription describe(int64_t step) const;
   double learning_rate(int64_t step) const;
   /// Sequences that all ranks trained on in `step` steps.
@@ -139,6 +141,7 @@ class Trainer {
   std::unique_ptr<runtime::Interpreter> train_unchanged_;  // null: train_ serves for that too
   bool weights_changed_ = true;                            // since the step before
   std::vector<StatePart> parts_;
+  std::vector<checkpoint::TextFile> texts_;  // rank 0
   checkpoint::SaveSession saves_;
   std::unique_ptr<checkpoint::SnapshotWriter> writer_;  // null = saves are synchronous
   Ledger traffic_;

@@ -63,6 +63,13 @@ void Trainer::evaluate(int64_t step) {
   shared_.observer.evaluated(step, validation_loss_);
 }
 
+void Trainer::prepare_texts() {
+  Run resolved = job_.design.run;
+  resolved.output.run_dir = job_.folder.path;
+  texts_ = {{"tokenizer.json", job_.corpus->tokenizer->serialize()},
+            {"run.toml", print_run(resolved)}};
+}
+
 checkpoint::SaveDescription Trainer::describe(int64_t step) const {
   const strategy::Design& design = job_.design;
   checkpoint::SaveDescription description;
@@ -79,10 +86,7 @@ checkpoint::SaveDescription Trainer::describe(int64_t step) const {
   manifest.parameters = design.shape.parameters();
   manifest.units = checkpoint::unit_records(design.shape);
   manifest.extra = Json::object({{"updates", updates_}});
-  Run resolved = design.run;
-  resolved.output.run_dir = job_.folder.path;
-  description.texts = {{"tokenizer.json", job_.corpus->tokenizer->serialize()},
-                       {"run.toml", print_run(resolved)}};
+  description.texts = texts_;
   return description;
 }
 
@@ -132,6 +136,7 @@ void Trainer::save_unchanged() {
 
 void Trainer::save(int64_t step) {
   if (saved_step_ == step) return;
+  const double begin = now_seconds();
   state_.drain();
   reset_residuals();
   const std::vector<checkpoint::ShardView> shards = saved_shards(parts_, job_.design.shape);
@@ -149,6 +154,7 @@ void Trainer::save(int64_t step) {
     }
   }
   saved_step_ = step;
+  if (lead()) shared_.outcome.save_stall_seconds.push_back(now_seconds() - begin);
 }
 
 void Trainer::finish(int64_t step) {

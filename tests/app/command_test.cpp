@@ -43,10 +43,10 @@ TEST(Examples, EachTrainsSimulatesAndVerifies) {
 TEST(Commands, TrainReportsWhatInterfaceNamesAndItsFilesAreThere) {
   const TemporaryFolder folder;
   const std::string run_dir = folder.path() + "/run";
-  const auto ran = run(
-      {"train", test::small_run_file(folder.path()), "--ranks", "2", "--set",
-       "output.run_dir=" + run_dir, "--set", "output.timeline_steps=2", "--set", "train.steps=12"},
-      folder.path() + "/report.json");
+  const auto ran = run({"train", test::small_run_file(folder.path()), "--ranks", "2", "--set",
+                        "output.run_dir=" + run_dir, "--set", "output.timeline_steps=2", "--set",
+                        "train.steps=12", "--set", "checkpoint.every_steps=5"},
+                       folder.path() + "/report.json");
   ASSERT_EQ(ran.exit_code, 0) << ran.err;
   expect_keys(ran.report, {"format",
                            "ok",
@@ -74,6 +74,7 @@ TEST(Commands, TrainReportsWhatInterfaceNamesAndItsFilesAreThere) {
                            "losses",
                            "validation",
                            "seconds_per_step",
+                           "save_stall_seconds",
                            "tokens_per_second",
                            "model_flops_per_token",
                            "peak_flops_per_second",
@@ -90,6 +91,9 @@ TEST(Commands, TrainReportsWhatInterfaceNamesAndItsFilesAreThere) {
                            "resumed_from_step"});
   EXPECT_EQ(ran.report.at("losses").size(), 12u);
   EXPECT_EQ(ran.report.at("seconds_per_step").at("count").as_integer(), 7);
+  // After steps 5, 10 and 12.
+  EXPECT_EQ(ran.report.at("save_stall_seconds").at("count").as_integer(), 3);
+  EXPECT_GT(ran.report.at("save_stall_seconds").at("min").as_number(), 0);
   const Json& bytes = ran.report.at("bytes_per_step");
   EXPECT_EQ(bytes.at("runtime").dump(), bytes.at("simulated").dump());
   EXPECT_EQ(bytes.at("runtime").dump(), bytes.at("cost").dump());
