@@ -18,7 +18,7 @@ namespace {
 
 // Large enough to amortise the call, small enough that the hash reads from the cache.
 constexpr int64_t kHashChunkBytes = 1 << 20;
-constexpr int64_t kReadAheadBytes = 8 << 20;  // a multiple of the chunk
+constexpr int64_t kReadAheadBytes = 8 << 20;
 
 ErrorPlace at_file(const std::string& path) {
   ErrorPlace place;
@@ -58,19 +58,34 @@ void InputFile::read_at(int64_t offset, std::span<std::byte> destination) const 
   }
 }
 
-std::string InputFile::hash() const {
+std::string InputFile::hash(const std::vector<Part>& parts) const {
   Hasher128 hasher;
   std::vector<std::byte> chunk(static_cast<size_t>(std::min(kHashChunkBytes, bytes_)));
-  for (int64_t offset = 0; offset < bytes_;) {
+  int64_t offset = 0, ahead = 0;
+  const auto take = [&](std::span<std::byte> memory) {
     // The disk shall work while this is hashed; only a hint.
-    if (offset % kReadAheadBytes == 0)
-      ::posix_fadvise(descriptor_, offset, 2 * kReadAheadBytes, POSIX_FADV_WILLNEED);
-    const int64_t count = std::min<int64_t>(kHashChunkBytes, bytes_ - offset);
-    const std::span<std::byte> part(chunk.data(), static_cast<size_t>(count));
-    read_at(offset, part);
-    hasher.update(part);
-    offset += count;
+    if (offset + kReadAheadBytes > ahead) {
+      ::posix_fadvise(descriptor_, ahead, 2 * kReadAheadBytes, POSIX_FADV_WILLNEED);
+      ahead += 2 * kReadAheadBytes;
+    }
+    read_at(offset, memory);
+    hasher.update(memory);
+    offset += static_cast<int64_t>(memory.size());
+  };
+  const auto skip_to = [&](int64_t end) {
+    while (offset < end)
+      take(std::span(chunk).first(static_cast<size_t>(std::min(kHashChunkBytes, end - offset))));
+  };
+  for (const Part& part : parts) {
+    ensure(part.offset >= offset, "InputFile: the parts overlap");
+    skip_to(part.offset);
+    for (auto rest = part.destination; !rest.empty();) {
+      const size_t count = std::min(rest.size(), static_cast<size_t>(kHashChunkBytes));
+      take(rest.first(count));
+      rest = rest.subspan(count);
+    }
   }
+  skip_to(bytes_);
   return hasher.hex();
 }
 

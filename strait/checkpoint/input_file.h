@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace strait::checkpoint {
 
@@ -22,8 +23,14 @@ class InputFile {
   int64_t bytes() const { return bytes_; }
   /// Fills `destination` from byte `offset` on.
   void read_at(int64_t offset, std::span<std::byte> destination) const;
-  /// XXH3-128 of the whole file, streamed.
-  std::string hash() const;
+  /// A part of the file and where it shall go.
+  struct Part {
+    int64_t offset = 0;
+    std::span<std::byte> destination;
+  };
+  /// XXH3-128 of the whole file, streamed; fills the parts on the way, so that the file is read once.
+  /// `parts` do not overlap and lie in the order of their offsets.
+  std::string hash(const std::vector<Part>& parts = {}) const;
 
  private:
   std::string path_;

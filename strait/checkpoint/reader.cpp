@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 #include <set>
 
 #include "strait/base/errors.h"
@@ -47,6 +48,18 @@ std::string problem_of(const FileRecord& record, const std::string& path, bool w
   }
 }
 
+using Parts = std::vector<InputFile::Part>;
+
+/// The tensor of a shard. UserError when it is not what the manifest describes.
+const TensorInfo& tensor_of(const SafetensorsFile& file, const StateRange& source) {
+  const TensorInfo& tensor = file.tensor(shard_tensor_name(source));
+  if (tensor.dtype != source.dtype ||
+      tensor.end - tensor.begin != (source.end - source.begin) * dtype_bytes(source.dtype))
+    refuse(file.path(),
+           fmt::format("tensor {} is not the shard that the manifest describes", tensor.name));
+  return tensor;
+}
+
 }  // namespace
 
 struct CheckpointReader::VerifiedFile {
@@ -54,6 +67,35 @@ struct CheckpointReader::VerifiedFile {
   std::set<std::string> tensors;          // that the manifest lists
   bool checked = false;                   // size and hash
   std::unique_ptr<SafetensorsFile> file;  // set once checked and needed
+};
+
+/// Elements of a shard, from `first_element` on, that are wanted.
+struct CheckpointReader::Piece {
+  StateRange source;
+  int64_t first_element = 0;
+  std::span<std::byte> destination;
+
+  /// The pieces as parts of a file that is not checked yet; nothing when that cannot be: a tensor is not
+  /// as the manifest says (the hash will show why), or two pieces overlap.
+  static std::optional<Parts> as_parts(const SafetensorsFile& file,
+                                       const std::vector<Piece>& pieces) {
+    Parts parts;
+    try {
+      for (const Piece& piece : pieces)
+        parts.push_back({file.offset_of(tensor_of(file, piece.source)) +
+                             piece.first_element * dtype_bytes(piece.source.dtype),
+                         piece.destination});
+    } catch (const UserError&) {
+      return std::nullopt;
+    }
+    std::sort(parts.begin(), parts.end(),
+              [](const auto& a, const auto& b) { return a.offset < b.offset; });
+    for (size_t i = 1; i < parts.size(); ++i)
+      if (parts[i].offset <
+          parts[i - 1].offset + static_cast<int64_t>(parts[i - 1].destination.size()))
+        return std::nullopt;
+    return parts;
+  }
 };
 
 CheckpointReader::CheckpointReader(const std::string& path)
@@ -84,17 +126,20 @@ const FileRecord& CheckpointReader::record(const std::string& name) const {
 
 bool CheckpointReader::has_file(const std::string& name) const { return files_.contains(name); }
 
-const SafetensorsFile& CheckpointReader::verified(const std::string& name) const {
+/// Reads the pieces. The first to come reads the whole file and checks it on the way; others wait.
+void CheckpointReader::load_file(const std::string& name, const std::vector<Piece>& pieces) const {
   VerifiedFile& entry = *files_.at(name);
-  const std::lock_guard lock(entry.mutex);
+  const std::string path = path_ + "/" + name;
+  std::unique_lock lock(entry.mutex);
   if (entry.file == nullptr) {
     const FileRecord& expected = record(name);
-    const std::string path = path_ + "/" + name;
     // Size before header: a cut file shall be called cut, not malformed.
     if (std::string problem = problem_of(expected, path, false); !problem.empty())
       refuse(path, problem);
     auto file = std::make_unique<SafetensorsFile>(path);
-    if (std::string problem = hash_problem(expected, file->file().hash()); !problem.empty())
+    const auto parts = Piece::as_parts(*file, pieces);
+    if (std::string problem = hash_problem(expected, file->file().hash(parts.value_or(Parts())));
+        !problem.empty())
       refuse(path, problem);
     for (const TensorInfo& tensor : file->tensors())
       if (!entry.tensors.contains(tensor.name))
@@ -102,8 +147,12 @@ const SafetensorsFile& CheckpointReader::verified(const std::string& name) const
                fmt::format("holds the tensor {}, which the manifest does not list", tensor.name));
     entry.file = std::move(file);
     entry.checked = true;
+    if (parts) return;
   }
-  return *entry.file;
+  lock.unlock();
+  for (const Piece& piece : pieces)
+    entry.file->read_elements(tensor_of(*entry.file, piece.source), piece.first_element,
+                              piece.destination);
 }
 
 void CheckpointReader::verify_share(int64_t rank, int64_t ranks) const {
@@ -144,10 +193,13 @@ const std::vector<const ShardRecord*>& CheckpointReader::shards_of(const StateRa
                   states.empty() ? "" : "; the nearest is " + nearest_choice(range.state, states)));
 }
 
-void CheckpointReader::load(const StateRange& range, std::span<std::byte> destination) const {
+void CheckpointReader::add_pieces(const LoadRequest& request,
+                                  std::map<std::string, std::vector<Piece>>& pieces) const {
+  const StateRange& range = request.range;
   const int64_t element_bytes = dtype_bytes(range.dtype);
-  ensure(static_cast<int64_t>(destination.size()) == (range.end - range.begin) * element_bytes,
-         "load: the destination has another length than the range");
+  ensure(
+      static_cast<int64_t>(request.destination.size()) == (range.end - range.begin) * element_bytes,
+      "load: the destination has another length than the range");
   if (range.begin == range.end) return;
   const auto& shards = shards_of(range);
   // The last shard that starts at or before the range.
@@ -168,18 +220,18 @@ void CheckpointReader::load(const StateRange& range, std::span<std::byte> destin
                       "precision",
                       range.state, range.unit, dtype_name(source.dtype), dtype_name(range.dtype)));
     const int64_t end = std::min(source.end, range.end);
-    const SafetensorsFile& file = verified((*shard)->file);
-    const TensorInfo& tensor = file.tensor(shard_tensor_name(source));
-    if (tensor.dtype != source.dtype ||
-        tensor.end - tensor.begin != (source.end - source.begin) * element_bytes)
-      refuse(file.path(),
-             fmt::format("tensor {} is not the shard that the manifest describes", tensor.name));
-    file.read_elements(
-        tensor, position - source.begin,
-        destination.subspan(static_cast<size_t>((position - range.begin) * element_bytes),
-                            static_cast<size_t>((end - position) * element_bytes)));
+    const auto destination =
+        request.destination.subspan(static_cast<size_t>((position - range.begin) * element_bytes),
+                                    static_cast<size_t>((end - position) * element_bytes));
+    pieces[(*shard)->file].push_back({source, position - source.begin, destination});
     position = end;
   }
+}
+
+void CheckpointReader::load(const std::vector<LoadRequest>& requests) const {
+  std::map<std::string, std::vector<Piece>> pieces;
+  for (const LoadRequest& request : requests) add_pieces(request, pieces);
+  for (const auto& [name, of_file] : pieces) load_file(name, of_file);
 }
 
 std::string CheckpointReader::read_text(const std::string& name) const {

@@ -14,6 +14,12 @@
 
 namespace strait::checkpoint {
 
+/// A range that is wanted, and memory of its exact length in bytes.
+struct LoadRequest {
+  StateRange range;
+  std::span<std::byte> destination;
+};
+
 /// An open checkpoint. A file's size and hash are checked once, before anything is taken from it.
 /// Thread-safe: ranks that are threads may share one reader.
 /// Errors: UserError naming the file for everything that is missing, cut off or changed, or
@@ -27,11 +33,15 @@ class CheckpointReader {
   const std::string& path() const { return path_; }
   const Manifest& manifest() const { return manifest_; }
 
-  /// Copies a range from whichever shards hold it; `destination` has its exact length in bytes. The
-  /// layout of the saving run does not matter. UserError when unit or state is unknown (the nearest
+  /// Copies ranges from whichever shards hold them. The layout of the saving run does not matter. UserError when unit or state is unknown (the nearest
   /// is named), the range reaches beyond the unit, a part is in no file, or the dtype is another.
-  /// Cost: reads the range, and once every file that holds a part of it.
-  void load(const StateRange& range, std::span<std::byte> destination) const;
+  /// On an error the destinations hold nothing of use. Cost: a file that was not checked yet is read
+  /// once, whole, whatever is wanted of it: ask for all that is wanted at a time. Of others the ranges are
+  /// read.
+  void load(const std::vector<LoadRequest>& requests) const;
+  void load(const StateRange& range, std::span<std::byte> destination) const {
+    load(std::vector<LoadRequest>{{range, destination}});
+  }
 
   /// Checks the hashes of every `ranks`-th file, from the `rank`-th on, that were not checked yet: after
   /// all ranks have loaded and called this, no file of the checkpoint is unchecked.
@@ -44,7 +54,10 @@ class CheckpointReader {
 
  private:
   struct VerifiedFile;
-  const SafetensorsFile& verified(const std::string& name) const;
+  struct Piece;
+  void add_pieces(const LoadRequest& request,
+                  std::map<std::string, std::vector<Piece>>& pieces) const;
+  void load_file(const std::string& name, const std::vector<Piece>& pieces) const;
   const std::vector<const ShardRecord*>& shards_of(const StateRange& range) const;
   const FileRecord& record(const std::string& name) const;
 

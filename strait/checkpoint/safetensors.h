@@ -58,6 +58,8 @@ class SafetensorsFile {
   const TensorInfo& tensor(const std::string& name) const;
   /// Reads a whole tensor; `destination` has its exact length in bytes.
   void read_tensor(const TensorInfo& tensor, std::span<std::byte> destination) const;
+  /// Byte of the file at which a tensor begins.
+  int64_t offset_of(const TensorInfo& tensor) const { return header_.data_offset + tensor.begin; }
   /// Reads elements from `first_element` on, as many as `destination` holds.
   void read_elements(const TensorInfo& tensor, int64_t first_element,
                      std::span<std::byte> destination) const;

@@ -89,13 +89,16 @@ ModelState read_checkpoint(const std::string& path, Part part) {
   ModelState state =
       make_state(reader.read_text("run.toml"), reader.read_text("tokenizer.json"), reader.path());
   checkpoint::require_same_units(reader.manifest(), state.about.units, reader.path());
+  std::vector<checkpoint::LoadRequest> requests;
   for (const std::string& name : states_of(reader.manifest(), part)) {
     state.add_state(name);
     for (size_t unit = 0; unit < state.shape.units.size(); ++unit) {
       const UnitShape& shape = state.shape.units[unit];
-      reader.load({shape.name, name, 0, shape.elements, state.dtype}, state.states[name][unit]);
+      requests.push_back(
+          {{shape.name, name, 0, shape.elements, state.dtype}, state.states[name][unit]});
     }
   }
+  reader.load(requests);
   reader.verify_share(0, 1);
   state.about = reader.manifest();
   state.about.shards.clear();

@@ -164,11 +164,13 @@ class CheckpointRun {
     const checkpoint::CheckpointReader reader(kept_);
     team_.run([&](int64_t rank) {
       std::byte* memory = reinterpret_cast<std::byte*>(loaded_[static_cast<size_t>(rank)].data());
+      std::vector<checkpoint::LoadRequest> requests;
       for (const StateRange& range : ranges(rank)) {
         const auto bytes = static_cast<size_t>(4 * (range.end - range.begin));
-        reader.load(range, {memory, bytes});
+        requests.push_back({range, {memory, bytes}});
         memory += bytes;
       }
+      reader.load(requests);
       reader.verify_share(rank, case_.ranks);
     });
     return now_seconds() - begin;

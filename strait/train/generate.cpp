@@ -42,17 +42,19 @@ Generator::Generator(const ModelShape& shape, Dtype dtype, int threads, comm::Wo
       site_{world, state_, pool_, executor_, nullptr, 120.0} {
   program_for(1);
   const program::Program& program = programs_.at(1)->program;
+  std::vector<checkpoint::LoadRequest> requests;
   for (const program::ValueArray& array : program.arrays) {
     if (!array.name.starts_with("w.")) continue;
     runtime::ResidentArray& weights = state_.array(array.name);
     for (int64_t i = 0; i < array.count; ++i) {
       const std::string unit =
           array.name == "w.block" ? fmt::format("blocks.{}", i) : array.name.substr(2);
-      reader.load({unit, checkpoint::kMaster, 0, array.partition.elements, dtype},
-                  std::span(static_cast<std::byte*>(weights.buffers[i]),
-                            static_cast<size_t>(weights.bytes)));
+      requests.push_back({{unit, checkpoint::kMaster, 0, array.partition.elements, dtype},
+                          std::span(static_cast<std::byte*>(weights.buffers[i]),
+                                    static_cast<size_t>(weights.bytes))});
     }
   }
+  reader.load(requests);
 }
 
 Generator::~Generator() = default;

@@ -54,12 +54,14 @@ void initialize_parts(const std::vector<StatePart>& parts, const ModelShape& sha
 
 void load_parts(const std::vector<StatePart>& parts, const ModelShape& shape,
                 const checkpoint::CheckpointReader& reader) {
+  std::vector<checkpoint::LoadRequest> requests;
   for (const StatePart& part : parts) {
     const checkpoint::StateRange range{shape.units[part.unit].name, part.state, part.held.begin,
                                        part.held.end, part.dtype};
     const size_t bytes = static_cast<size_t>(part.held.size() * dtype_bytes(part.dtype));
-    reader.load(range, std::span(static_cast<std::byte*>(part.data), bytes));
+    requests.push_back({range, std::span(static_cast<std::byte*>(part.data), bytes)});
   }
+  reader.load(requests);
 }
 
 std::vector<checkpoint::ShardView> saved_shards(const std::vector<StatePart>& parts,

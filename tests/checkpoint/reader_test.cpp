@@ -43,6 +43,32 @@ TEST(Reader, EveryRangeOfAUnit) {
     }
 }
 
+// Asked together, in any order, overlapping or not, from files that were checked or not.
+TEST(Reader, ManyRangesAtATime) {
+  const TemporaryFolder run;
+  const std::string path = save_example(run.path(), 1, 4);
+  const std::vector<std::vector<StateRange>> wanted = {
+      {{"embedding", kMaster, 60, 103, Dtype::kFloat32},
+       {"blocks.0", kSecondMoment, 3, 50, Dtype::kFloat64},
+       {"embedding", kMaster, 0, 60, Dtype::kFloat32},
+       {"head", kFirstMoment, 0, 1, Dtype::kFloat32}},
+      {{"embedding", kMaster, 10, 90, Dtype::kFloat32},
+       {"embedding", kMaster, 20, 30, Dtype::kFloat32}},
+      {}};
+  for (const auto& ranges : wanted) {
+    const CheckpointReader reader(path);
+    for (int round = 0; round < 2; ++round) {
+      std::vector<std::vector<std::byte>> memory;
+      std::vector<LoadRequest> requests;
+      for (const StateRange& range : ranges) memory.emplace_back(example_bytes(1, range).size());
+      for (size_t i = 0; i < ranges.size(); ++i) requests.push_back({ranges[i], memory[i]});
+      reader.load(requests);
+      for (size_t i = 0; i < ranges.size(); ++i)
+        EXPECT_EQ(memory[i], example_bytes(1, ranges[i])) << i << " round " << round;
+    }
+  }
+}
+
 TEST(Reader, RanksMayShareOne) {
   const TemporaryFolder run;
   const CheckpointReader reader(save_example(run.path(), 1, 3));
