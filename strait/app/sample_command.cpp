@@ -13,6 +13,7 @@
 #include "strait/data/tokenizer.h"
 #include "strait/device/blas.h"
 #include "strait/shape/shape.h"
+#include "strait/tensor/open_device.h"
 #include "strait/train/generate.h"
 
 namespace strait::app {
@@ -37,10 +38,15 @@ Json sample_command(const cli::Command& command, cli::Output& output) {
       parse_tokenizer(reader.read_text("tokenizer.json"), reader.path() + "/tokenizer.json");
   const ModelShape shape = model_shape(run.model, tokenizer->vocabulary_size());
   checkpoint::require_same_units(reader.manifest(), checkpoint::unit_records(shape), reader.path());
-  const auto worlds = comm::make_thread_worlds(1, one_rank());
+  // Trained on a device: sampled there where this machine has one.
+  const bool on_device = run.runtime.device == "cuda" && tensor::num_cuda_devices() > 0;
+  const auto device = on_device ? tensor::open_device("cuda") : nullptr;
+  comm::ThreadWorldOptions options;
+  options.device = device.get();
+  const auto worlds = comm::make_thread_worlds(1, one_rank(), options);
   const int threads = static_cast<int>(available_cores());
   const Dtype dtype = run.train.precision == "fp64" ? Dtype::kFloat64 : Dtype::kFloat32;
-  train::Generator generator(shape, dtype, threads, worlds->world(0), reader);
+  train::Generator generator(shape, dtype, threads, worlds->world(0), reader, device.get());
   reader.verify_share(0, 1);
   const cli::SampleArguments& arguments = command.sample;
   const train::Sampling sampling{arguments.temperature, arguments.top_k, arguments.top_p,

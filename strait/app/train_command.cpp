@@ -91,7 +91,7 @@ Json train_with(const cli::Command& command, cli::Output& output, train::Hooks h
   const comm::Launch launch = comm::find_launch([](const char* name) { return std::getenv(name); });
   if (launch.launched()) return train_on_processes(command, launch, output, std::move(hooks));
   const Run run = load_run(command.path, command.sets);
-  if (run.runtime.backend == "mpi")
+  if (run.runtime.backend == "mpi" || run.runtime.backend == "nccl")
     return train_on_processes(command, launch, output, std::move(hooks));
   const StopSignals signals;
   DumpSignals dumps;

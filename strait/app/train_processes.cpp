@@ -10,13 +10,18 @@
 
 #ifdef STRAIT_MPI
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <optional>
 #include <sstream>
 #include <thread>
 
 #include "strait/app/agreement.h"
 #include "strait/comm/mpi/mpi_world.h"
+#ifdef STRAIT_NCCL
+#include "strait/comm/nccl/nccl_world.h"
+#endif
 
 namespace strait::app {
 namespace {
@@ -34,6 +39,38 @@ void check_run(const Run& run, const cli::Command& command, int64_t ranks) {
         fmt::format("--ranks {} under a launcher that has started {} processes; leave it "
                     "out, or start {} of them",
                     *command.ranks, ranks, *command.ranks));
+}
+
+/// Values of a CUDA device move through NCCL, and only they do.
+void check_backend(const RuntimeOptions& runtime) {
+  ErrorPlace place;
+  place.key = "runtime.backend";
+  const bool cuda = runtime.device == "cuda", nccl = runtime.backend == "nccl";
+  if (nccl && !cuda)
+    throw UserError(
+        fmt::format("runtime.backend is \"nccl\", which moves values of CUDA devices, but "
+                    "runtime.device is \"{}\"; the nearest valid choice is \"mpi\"",
+                    runtime.device),
+        place);
+#ifndef STRAIT_NCCL
+  if (cuda)
+    throw UserError(
+        "processes with runtime.device = \"cuda\" need NCCL, and this program was built "
+        "without it; the nearest valid choice is \"threads\", without a launcher",
+        place);
+#endif
+  if (cuda && runtime.backend == "mpi")
+    throw UserError(
+        "runtime.backend is \"mpi\", which moves plain memory, but runtime.device is "
+        "\"cuda\"; the nearest valid choice is \"nccl\"",
+        place);
+}
+
+/// Ranks before this one on the same host: the number of its device.
+int64_t local_index(const comm::MpiSession& session) {
+  const std::vector<std::string>& hosts = session.host_names();
+  return std::count(hosts.begin(), hosts.begin() + session.rank(),
+                    hosts[static_cast<size_t>(session.rank())]);
 }
 
 int first_signal(const std::vector<std::string>& received) {
@@ -74,7 +111,14 @@ Json run_rank(comm::MpiSession& session, const train::Job& job, const std::atomi
   const auto gather = [&](const std::string& text) {
     return session.exchange(text, "gather the figures of the run");
   };
-  const train::ProcessRank rank{world, &session.window(), token, gather};
+#ifdef STRAIT_NCCL
+  std::optional<comm::NcclWorld> values;
+  if (job.device) values.emplace(world, job.design.cluster, *job.device);
+  comm::World& used = values ? static_cast<comm::World&>(*values) : world;
+#else
+  comm::World& used = world;
+#endif
+  const train::ProcessRank rank{used, &session.window(), token, gather};
   DumpSignals dumps;
   own_hooks.on_request = [&](const auto& dump) {
     dumps.set(dump);
@@ -108,9 +152,11 @@ Json train_on_processes(const cli::Command& command, const comm::Launch& launch,
     session.require_network();
     const Run run = load_run(command.path, command.sets);
     check_run(run, command, session.size());
+    check_backend(run.runtime);
     session.set_deadline(run.runtime.deadline_seconds);
     job = train::make_job(
-        run, session.size(), [&](const auto& action) { return agreement.on_lead(action); }, cores);
+        run, session.size(), [&](const auto& action) { return agreement.on_lead(action); }, cores,
+        local_index(session));
   });
   std::ostringstream nowhere;
   cli::Output silent(nowhere, false);
@@ -130,8 +176,8 @@ Json train_on_processes(const cli::Command&, const comm::Launch& launch, cli::Ou
   throw UserError(
       launch.launched()
           ? "started by " + launch.launcher + ", but this program was built without MPI"
-          : "runtime.backend is \"mpi\", but this program was built without MPI; the nearest "
-            "is \"threads\"");
+          : "runtime.backend is \"mpi\" or \"nccl\", but this program was built without MPI; the "
+            "nearest is \"threads\"");
 }
 
 }  // namespace strait::app

@@ -84,10 +84,13 @@ Rows general_keys() {
       {"seed", kField<&Run::seed>, any(),
        "Seed of initial values, data order, dropout and sampling."},
       {"runtime.backend", kField<&Run::runtime, &RuntimeOptions::backend>,
-       one_of({"auto", "threads", "mpi"}, {"nccl"}),
-       "How ranks run; auto chooses mpi under mpirun or srun, threads otherwise."},
+       one_of({"auto", "threads", "mpi", "nccl"}),
+       "How ranks run; auto chooses mpi under mpirun or srun (nccl where device is cuda), threads "
+       "otherwise."},
       {"runtime.device", kField<&Run::runtime, &RuntimeOptions::device>,
-       one_of({"auto", "cpu"}, {"cuda"}), "Where tensors live; auto chooses cpu."},
+       one_of({"auto", "cpu", "cuda"}),
+       "Where tensors live; auto chooses cpu. cuda: docs/gpu.md; ranks of the threads backend "
+       "share the first device."},
       {"runtime.threads_per_rank", kField<&Run::runtime, &RuntimeOptions::threads_per_rank>,
        between(0, 4096),
        "Compute threads of a rank; 0 = an equal part of the cores that the ranks may use."},

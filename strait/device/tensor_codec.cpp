@@ -14,17 +14,6 @@ namespace {
 using codec::CodecKind;
 using codec::CodecSpec;
 
-void require_available(const CodecSpec& spec) {
-  const bool integer = spec.kind == CodecKind::kInt8 || spec.kind == CodecKind::kInt4;
-  if (integer && !spec.asymmetric) return;
-  CodecSpec nearest = spec;
-  nearest.asymmetric = false;
-  if (!integer) nearest = codec::parse_codec("int8");
-  throw UserError(
-      fmt::format("codec {} has no form for tensors of any device; nearest valid choice: {}",
-                  codec::print_codec(spec), codec::print_codec(nearest)));
-}
-
 /// One-dimensional, zeros behind it up to a multiple of `unit`.
 at::Tensor padded(const at::Tensor& flat, int64_t unit) {
   return at::constant_pad_nd(flat, {0, (unit - flat.numel() % unit) % unit});
@@ -52,8 +41,22 @@ at::Tensor unpack_nibbles(const at::Tensor& bytes) {
 
 }  // namespace
 
+void require_tensor_codec(const CodecSpec& spec, const std::string& key) {
+  const bool integer = spec.kind == CodecKind::kInt8 || spec.kind == CodecKind::kInt4;
+  if (integer && !spec.asymmetric) return;
+  CodecSpec nearest = spec;
+  nearest.asymmetric = false;
+  if (!integer) nearest = codec::parse_codec("int8");
+  ErrorPlace place;
+  if (!key.empty()) place.key = key;
+  throw UserError(
+      fmt::format("codec {} has no form for tensors of any device; nearest valid choice: {}",
+                  codec::print_codec(spec), codec::print_codec(nearest)),
+      place);
+}
+
 EncodedTensor encode_tensor(const CodecSpec& spec, const at::Tensor& source) {
-  require_available(spec);
+  require_tensor_codec(spec);
   const at::Tensor flat = source.reshape({-1}).to(at::kFloat);
   const at::Tensor finite = at::isfinite(flat);
   const at::Tensor kept = at::where(finite, flat, at::zeros({}, flat.options()));
@@ -69,7 +72,7 @@ EncodedTensor encode_tensor(const CodecSpec& spec, const at::Tensor& source) {
 }
 
 at::Tensor decode_tensor(const CodecSpec& spec, const at::Tensor& piece, int64_t elements) {
-  require_available(spec);
+  require_tensor_codec(spec);
   ensure(piece.numel() == codec::encoded_bytes(spec, elements),
          "decode_tensor: the piece has another length");
   const int64_t payload = codec::payload_bytes(spec, elements);

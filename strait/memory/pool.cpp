@@ -7,6 +7,7 @@
 #include <cstdlib>
 
 #include "strait/base/errors.h"
+#include "strait/tensor/device.h"
 
 namespace strait::memory {
 namespace {
@@ -30,11 +31,14 @@ int64_t round_up(int64_t bytes, int64_t unit) { return (bytes + unit - 1) / unit
 
 void* Pool::take(int64_t capacity, bool shared) {
   ++system_allocations_;
+  if (device_) return device_->allocate(capacity);
   return shared ? shared_->allocate(capacity) : system_allocate(capacity);
 }
 
 void Pool::give_back(void* pointer, bool shared) {
-  if (shared)
+  if (device_)
+    device_->release(pointer);
+  else if (shared)
     shared_->release(pointer);
   else
     std::free(pointer);

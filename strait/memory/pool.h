@@ -6,6 +6,10 @@
 #include <map>
 #include <vector>
 
+namespace strait::tensor {
+class Device;
+}
+
 namespace strait::memory {
 
 /// Memory that a pool takes pieces from instead of the system's.
@@ -26,6 +30,9 @@ class Pool {
  public:
   /// `shared`: where buffers of Reach::kShared come from; null = where the others do. It outlives the pool.
   explicit Pool(PageSource* shared = nullptr) : shared_(shared) {}
+  /// Buffers of a device, which outlives the pool; null = plain memory.
+  explicit Pool(tensor::Device* device, PageSource* shared = nullptr)
+      : shared_(device ? nullptr : shared), device_(device) {}
   ~Pool();
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
@@ -34,6 +41,8 @@ class Pool {
   /// system has no memory left.
   void* allocate(int64_t bytes, Reach reach = Reach::kOwn);
   void release(void* pointer);
+  /// Where the buffers are: null = plain memory.
+  tensor::Device* device() const { return device_; }
 
   int64_t live_bytes() const { return live_; }
   int64_t peak_bytes() const { return peak_; }
@@ -50,7 +59,8 @@ class Pool {
   void* take(int64_t capacity, bool shared);
   void give_back(void* pointer, bool shared);
 
-  PageSource* shared_;
+  PageSource* shared_ = nullptr;
+  tensor::Device* device_ = nullptr;
   FreeLists free_, free_shared_;
   std::map<void*, Piece> used_;
   int64_t live_ = 0, peak_ = 0, system_allocations_ = 0;

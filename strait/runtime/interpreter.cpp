@@ -1,12 +1,11 @@
 #include "strait/runtime/interpreter.h"
 
-#include <cstring>
-
 #include "strait/base/clock.h"
 #include "strait/collective/of_op.h"
 #include "strait/comm/wait_table.h"
 #include "strait/program/operation_text.h"
 #include "strait/program/transfer.h"
+#include "strait/tensor/device.h"
 
 namespace strait::runtime {
 
@@ -250,8 +249,8 @@ void Interpreter::copy(const Op& op, const CompiledOp& compiled,
   const double began = now_seconds();
   const trace::FlightMark mark = note(compiled, loops, began);
   mark.begin(began);
-  std::memcpy(data_[slot(op.writes.front(), loops)], data_[slot(op.reads.front(), loops)],
-              static_cast<size_t>(value_bytes_[from]));
+  tensor::copy_bytes(site_.pool.device(), data_[slot(op.reads.front(), loops)],
+                     data_[slot(op.writes.front(), loops)], value_bytes_[from]);
   ended(mark);
 }
 

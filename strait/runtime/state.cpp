@@ -2,10 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <cstring>
-
 #include "strait/base/errors.h"
 #include "strait/program/transfer.h"
+#include "strait/tensor/device.h"
 
 namespace strait::runtime {
 
@@ -44,7 +43,7 @@ void State::bind(const program::Program& program) {
     for (int64_t i = 0; i < array.count; ++i) {
       void* buffer =
           pool_.allocate(bytes, transferred[number] ? memory::Reach::kShared : memory::Reach::kOwn);
-      if (buffer != nullptr) std::memset(buffer, 0, static_cast<size_t>(bytes));
+      tensor::fill_zero(pool_.device(), buffer, bytes);
       created.buffers.push_back(buffer);
     }
   }
@@ -54,6 +53,12 @@ ResidentArray& State::array(const std::string& name) {
   const auto found = arrays_.find(name);
   if (found == arrays_.end()) throw InternalError("no resident value is named " + name);
   return found->second;
+}
+
+void State::read(const std::string& name, void* to, int64_t bytes) {
+  const ResidentArray& values = array(name);
+  ensure(bytes <= values.bytes, "State::read: more than there is");
+  tensor::copy_bytes(pool_.device(), values.buffers.at(0), to, bytes);
 }
 
 void State::drain() {

@@ -1,6 +1,8 @@
 // The resident values of one rank: what exists between programs, by array name.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -31,6 +33,14 @@ class State {
   /// one exists with another size or count.
   void bind(const program::Program& program);
   ResidentArray& array(const std::string& name);
+  /// Copies `bytes` bytes of the first value to host memory, from wherever the state lives.
+  void read(const std::string& name, void* to, int64_t bytes);
+  template <class T, size_t kCount>
+  std::array<T, kCount> read(const std::string& name) {
+    std::array<T, kCount> values;
+    read(name, values.data(), static_cast<int64_t>(sizeof(values)));
+    return values;
+  }
   bool has(const std::string& name) const { return arrays_.contains(name); }
   /// Frees all resident arrays whose name starts with `prefix`.
   void release(const std::string& prefix);

@@ -1,10 +1,8 @@
 #include "strait/train/coding.h"
 
-#include <cstring>
 #include <span>
 #include <vector>
 
-#include "strait/codec/error_feedback.h"
 #include "strait/program/program.h"
 
 namespace strait::train {
@@ -95,35 +93,29 @@ const codec::CodecSpec& Coding::spec(const std::string& text) {
                                : specs_.emplace(text, codec::parse_codec(text)).first->second;
 }
 
-int64_t Coding::encode(const Instance& instance, int64_t rank, int threads) {
+void Coding::encode(const Instance& instance, int64_t rank, device::Arithmetic& arithmetic,
+                    double* not_finite) {
   const codec::CodecSpec& codec = spec(instance.op->codec);
   const Parts parts(instance, instance.reads.front(), instance.writes.front(), rank);
-  int64_t not_finite = 0;
   const Bound* kept = residual_of(instance);
   for (int64_t part = parts.first(); part < parts.first() + parts.count(); ++part) {
     if (parts.elements(part) == 0) continue;
-    const codec::Values numbers = parts.numbers(part);
-    const codec::ConstValues from{numbers.data, numbers.dtype, numbers.elements};
-    const std::span<uint8_t> piece = parts.piece(codec, part);
-    not_finite += kept == nullptr ? codec::encode(codec, from, piece, threads)
-                                  : codec::encode_with_feedback(
-                                        codec, from, {parts.residual(*kept, part)}, piece, threads);
+    const codec::Values from = parts.numbers(part);
+    const std::span<float> residual =
+        kept == nullptr ? std::span<float>() : parts.residual(*kept, part);
+    arithmetic.encode({codec, {from.data, from.dtype, from.elements}, residual},
+                      parts.piece(codec, part), not_finite);
   }
-  return not_finite;
 }
 
-void Coding::decode(const Instance& instance, int64_t rank, int threads) {
+void Coding::decode(const Instance& instance, int64_t rank, device::Arithmetic& arithmetic) {
   const codec::CodecSpec& codec = spec(instance.op->codec);
   const Parts parts(instance, instance.writes.front(), instance.reads.front(), rank);
   const bool add = instance.op->accumulate;
   if (instance.op->kind == program::OpKind::kDecode) {
     for (int64_t part = parts.first(); part < parts.first() + parts.count(); ++part) {
       if (parts.elements(part) == 0) continue;
-      const codec::Values out = parts.numbers(part);
-      if (add)
-        codec::decode_add(codec, parts.piece(codec, part), out, threads);
-      else
-        codec::decode(codec, parts.piece(codec, part), out, threads);
+      arithmetic.decode(codec, parts.piece(codec, part), parts.numbers(part), add);
     }
     return;
   }
@@ -133,8 +125,8 @@ void Coding::decode(const Instance& instance, int64_t rank, int threads) {
   std::vector<std::span<const uint8_t>> pieces;
   for (int64_t member = 0; member < parts.count(); ++member)
     pieces.push_back(parts.member(member, bytes));
-  if (!add) return codec::decode_sum({codec, pieces, out.elements}, out, threads);
-  for (const std::span<const uint8_t> piece : pieces) codec::decode_add(codec, piece, out, threads);
+  if (!add) return arithmetic.decode_sum({codec, pieces, out.elements}, out);
+  for (const std::span<const uint8_t> piece : pieces) arithmetic.decode(codec, piece, out, true);
 }
 
 }  // namespace strait::train

@@ -2,14 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "strait/base/errors.h"
 #include "strait/layout/layout.h"
-#include "strait/optim/adamw.h"
-#include "strait/optim/norm.h"
-#include "strait/optim/sgd.h"
-#include "strait/strategy/compose/compose.h"
+#include "strait/model/tensor_blocks.h"
 
 namespace strait::train {
 
@@ -20,12 +16,14 @@ using runtime::Instance;
 
 namespace {
 
-/// Pointer to element `range.begin` of the unit inside an operand that holds all of it or one part.
-template <class T>
-T* at_range(const Instance& instance, const Bound& operand, const Range& range, int64_t rank) {
+/// Elements `range` of the unit inside an operand that holds all of it or one part.
+codec::Values at_range(const Instance& instance, const Bound& operand, const Range& range,
+                       std::pair<int64_t, Dtype> rank_and_dtype) {
+  const auto [rank, dtype] = rank_and_dtype;
   const program::ValueArray& array = instance.program->arrays[operand.array];
   const int64_t first = program::value_begin(*instance.program, array, rank);
-  return static_cast<T*>(operand.data) + (range.begin - first);
+  char* const data = static_cast<char*>(operand.data);
+  return {data + (range.begin - first) * dtype_bytes(dtype), dtype, range.size()};
 }
 
 const Bound& operand_of(const std::vector<Bound>& operands, Role role, int64_t nth = 0) {
@@ -68,16 +66,20 @@ void ModelExecutor::execute(const Instance& instance) {
       return encode(instance);
     case OpKind::kDecode:
     case OpKind::kDecodeSum:
-      return coding_.decode(instance, rank_, settings_.threads);
+      return coding_.decode(instance, rank_, *arithmetic_);
     default:
       break;
   }
   if (instance.op->custom != "begin_step")
     throw InternalError("no executor for the op " +
                         program::print_op(*instance.program, *instance.op));
-  double* agreed = static_cast<double*>(instance.write(Role::kScalars));
-  std::fill(agreed, agreed + strategy::kNumAgreed, 0.0);
+  begin_step(instance);
+}
+
+void ModelExecutor::begin_step(const Instance& instance) {
+  std::array<double, strategy::kNumAgreed> agreed{};
   agreed[strategy::kStopRequests] = step_.stop_requested ? 1.0 : 0.0;
+  arithmetic_->put(agreed.data(), instance.write(Role::kScalars), sizeof(agreed));
 }
 
 void ModelExecutor::load(const Instance& instance) {
@@ -86,14 +88,19 @@ void ModelExecutor::load(const Instance& instance) {
   const int64_t sequences = static_cast<int64_t>(buffer_.sequences.size());
   char* out = static_cast<char*>(instance.write(Role::kTokens));
   const auto put = [&](const auto& values, int64_t count) {
-    const size_t bytes = static_cast<size_t>(count) * sizeof(values[0]);
-    std::memcpy(out, values.data(), bytes);
+    const int64_t bytes = count * static_cast<int64_t>(sizeof(values[0]));
+    arithmetic_->put(values.data(), out, bytes);
     out += bytes;
   };
   batch_ = {};
   batch_.batch = sequences;
   batch_.tokens = rows / sequences;
-  batch_.sequences = reinterpret_cast<const int64_t*>(out);
+  batch_.sequences = buffer_.sequences.data();
+  counted_ = std::ranges::count_if(buffer_.targets, [](int32_t target) { return target >= 0; });
+  if (on_device_)
+    model::check_tokens(
+        {batch_.batch, batch_.tokens, buffer_.inputs.data(), buffer_.targets.data()},
+        model_.shape().vocabulary);
   put(buffer_.sequences, sequences);
   batch_.inputs = reinterpret_cast<const int32_t*>(out);
   put(buffer_.inputs, rows);
@@ -128,12 +135,10 @@ void ModelExecutor::forward(const Instance& instance) {
 void ModelExecutor::loss(const Instance& instance, bool backward) {
   model::Call c = call(instance);
   double* agreed = static_cast<double*>(instance.write(Role::kScalars));
-  int64_t count = 0;
   c.loss_sum = agreed + strategy::kLossSum;
-  c.loss_count = &count;
   if (!backward) c.gradient = nullptr;
   model_.block(instance.block).forward_backward(c);
-  agreed[strategy::kLossCount] += static_cast<double>(count);
+  arithmetic_->add(static_cast<double>(counted_), agreed + strategy::kLossCount);
 }
 
 void ModelExecutor::backward(const Instance& instance) {
@@ -156,86 +161,57 @@ void ModelExecutor::forward_cached(const Instance& instance) {
 }
 
 void ModelExecutor::encode(const Instance& instance) {
-  const int64_t not_finite = coding_.encode(instance, rank_, settings_.threads);
   double* agreed = static_cast<double*>(instance.write(Role::kScalars));
-  if (agreed != nullptr) agreed[strategy::kNotFinite] += static_cast<double>(not_finite);
+  coding_.encode(instance, rank_, *arithmetic_, agreed ? agreed + strategy::kNotFinite : nullptr);
 }
 
 void ModelExecutor::squared_norm(const Instance& instance) {
   const Range range = counted_range(*instance.program, *instance.op, rank_);
   double* agreed = static_cast<double*>(instance.write(Role::kScalars));
-  const Bound& gradient = operand_of(instance.reads, Role::kGradient);
-  const size_t count = static_cast<size_t>(range.size());
-  if (settings_.dtype == Dtype::kFloat64)
-    agreed[strategy::kSquaredNorm] += optim::squared_norm(
-        std::span<const double>(at_range<double>(instance, gradient, range, rank_), count),
-        settings_.threads);
-  else
-    agreed[strategy::kSquaredNorm] += optim::squared_norm(
-        std::span<const float>(at_range<float>(instance, gradient, range, rank_), count),
-        settings_.threads);
+  const Dtype dtype = strategy::types_of(settings_.dtype).state;
+  const codec::Values gradient =
+      at_range(instance, operand_of(instance.reads, Role::kGradient), range, {rank_, dtype});
+  arithmetic_->add_squared_norm({gradient.data, dtype, range.size()},
+                                agreed + strategy::kSquaredNorm);
 }
 
 void ModelExecutor::clip_factor(const Instance& instance) {
-  const double* agreed = static_cast<const double*>(instance.read(Role::kScalars));
-  double* results = static_cast<double*>(instance.write(Role::kScalars));
+  std::array<double, strategy::kNumAgreed> agreed{};
+  arithmetic_->get(instance.read(Role::kScalars), agreed.data(), sizeof(agreed));
   const double norm = std::sqrt(agreed[strategy::kSquaredNorm]);
   const bool finite = std::isfinite(norm) && std::isfinite(agreed[strategy::kLossSum]) &&
                       agreed[strategy::kNotFinite] == 0;
-  results[strategy::kGradientNorm] = norm;
-  results[strategy::kFinite] = finite ? 1.0 : 0.0;
-  results[strategy::kClipScale] = options_.clip_norm > 0 && norm > options_.clip_norm
-                                      ? options_.clip_norm / (norm + 1e-6)
-                                      : 1.0;
+  results_[strategy::kGradientNorm] = norm;
+  results_[strategy::kFinite] = finite ? 1.0 : 0.0;
+  results_[strategy::kClipScale] = options_.clip_norm > 0 && norm > options_.clip_norm
+                                       ? options_.clip_norm / (norm + 1e-6)
+                                       : 1.0;
+  arithmetic_->put(results_.data(), instance.write(Role::kScalars), sizeof(results_));
 }
-
-namespace {
-
-struct UpdateTerms {
-  double learning_rate, scale;
-  int64_t updates;
-};
-
-template <class T>
-void update_range(const Instance& instance, const OptimizerOptions& options,
-                  const UpdateTerms& terms, const Range& range, bool decay,
-                  std::pair<int64_t, int> rank_and_threads) {
-  const auto [rank, threads] = rank_and_threads;
-  const size_t count = static_cast<size_t>(range.size());
-  T* weights = at_range<T>(instance, operand_of(instance.writes, Role::kWeights), range, rank);
-  const T* gradient =
-      at_range<T>(instance, operand_of(instance.reads, Role::kGradient), range, rank);
-  const auto state = [&](int64_t nth) {
-    return std::span<T>(
-        at_range<T>(instance, operand_of(instance.writes, Role::kState, nth), range, rank), count);
-  };
-  const double weight_decay = decay ? options.weight_decay : 0.0;
-  if (options.kind == "adamw") {
-    optim::AdamWUpdate update{terms.learning_rate, options.betas[0], options.betas[1], options.eps,
-                              weight_decay,        terms.scale,      terms.updates + 1};
-    optim::adamw_update({{weights, count}, {gradient, count}, state(0), state(1)}, update, threads);
-  } else {
-    optim::SgdUpdate update{terms.learning_rate, options.betas[0], weight_decay, terms.scale};
-    optim::sgd_update({{weights, count}, {gradient, count}, state(0)}, update, threads);
-  }
-}
-
-}  // namespace
 
 void ModelExecutor::update(const Instance& instance) {
-  const double* results = static_cast<const double*>(instance.read(Role::kScalars));
-  if (results[strategy::kFinite] == 0.0) return;
-  const UpdateTerms terms{step_.learning_rate, results[strategy::kClipScale], step_.updates};
+  if (results_[strategy::kFinite] == 0.0) return;
   const Range held = updated_range(*instance.program, *instance.op, rank_);
   const UnitShape& unit = model_.shape().units[model_.shape().blocks[instance.block].unit];
+  const std::pair<int64_t, Dtype> where{rank_, strategy::types_of(settings_.dtype).state};
   for (const Section& section : unit.sections) {
     const Range range{std::max(held.begin, section.begin), std::min(held.end, section.end)};
     if (range.size() <= 0) continue;
-    const std::pair<int64_t, int> where{rank_, settings_.threads};
-    if (settings_.dtype == Dtype::kFloat64)
-      update_range<double>(instance, options_.optimizer, terms, range, section.weight_decay, where);
-    else
-      update_range<float>(instance, options_.optimizer, terms, range, section.weight_decay, where);
+    const codec::Values gradient =
+        at_range(instance, operand_of(instance.reads, Role::kGradient), range, where);
+    device::UpdateCall call{
+        .options = options_.optimizer,
+        .learning_rate = step_.learning_rate,
+        .weight_decay = section.weight_decay ? options_.optimizer.weight_decay : 0.0,
+        .gradient_scale = results_[strategy::kClipScale],
+        .step = step_.updates + 1,
+        .weights = at_range(instance, operand_of(instance.writes, Role::kWeights), range, where),
+        .gradient = {gradient.data, gradient.dtype, gradient.elements}};
+    const int64_t moments = options_.optimizer.kind == "adamw" ? 2 : 1;
+    for (int64_t nth = 0; nth < moments; ++nth)
+      call.states[nth] =
+          at_range(instance, operand_of(instance.writes, Role::kState, nth), range, where).data;
+    arithmetic_->update(call);
   }
 }
 

@@ -2,13 +2,17 @@
 // a source of batches.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
+#include <memory>
 
 #include "strait/data/loader.h"
+#include "strait/device/arithmetic.h"
 #include "strait/model/block.h"
 #include "strait/optim/options.h"
 #include "strait/runtime/interpreter.h"
+#include "strait/strategy/compose/compose.h"
 #include "strait/train/coding.h"
 
 namespace strait::train {
@@ -31,8 +35,15 @@ class ModelExecutor : public runtime::Executor {
     double clip_norm = 0;  // 0 = off
     bool documents = false;
   };
-  ModelExecutor(const model::Model& model, model::Settings settings, Options options, int64_t rank)
-      : model_(model), settings_(settings), options_(std::move(options)), rank_(rank) {}
+  /// `device`: where the values are, null = plain memory; the model's blocks must be made for it.
+  ModelExecutor(const model::Model& model, model::Settings settings, Options options, int64_t rank,
+                tensor::Device* device = nullptr)
+      : model_(model),
+        settings_(settings),
+        options_(std::move(options)),
+        rank_(rank),
+        on_device_(device != nullptr),
+        arithmetic_(device::make_arithmetic(device, settings.threads)) {}
 
   void set_step(const StepSettings& step) { step_ = step; }
   void set_batches(BatchSource source) { source_ = std::move(source); }
@@ -43,6 +54,7 @@ class ModelExecutor : public runtime::Executor {
   void execute(const runtime::Instance& instance) override;
 
  private:
+  void begin_step(const runtime::Instance& instance);
   void load(const runtime::Instance& instance);
   void forward(const runtime::Instance& instance);
   void loss(const runtime::Instance& instance, bool backward);
@@ -58,11 +70,16 @@ class ModelExecutor : public runtime::Executor {
   model::Settings settings_;
   Options options_;
   int64_t rank_;
+  bool on_device_;
+  std::unique_ptr<device::Arithmetic> arithmetic_;
   Coding coding_;
   StepSettings step_;
   BatchSource source_;
   BatchBuffer buffer_;
   model::Batch batch_;
+  int64_t counted_ = 0;  // targets of the batch
+  /// What clip_factor has written, so that an update need not read it back from a device.
+  std::array<double, strategy::kNumResults> results_{};
   int64_t cache_position_ = 0, cache_capacity_ = 0;
 };
 

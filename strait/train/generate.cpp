@@ -2,9 +2,8 @@
 
 #include <fmt/format.h>
 
-#include <cstring>
-
 #include "strait/base/errors.h"
+#include "strait/model/tensor_blocks.h"
 #include "strait/program/verify.h"
 #include "strait/strategy/compose/compose.h"
 
@@ -34,27 +33,36 @@ struct Generator::Compiled {
 };
 
 Generator::Generator(const ModelShape& shape, Dtype dtype, int threads, comm::World& world,
-                     const checkpoint::CheckpointReader& reader)
+                     const checkpoint::CheckpointReader& reader, tensor::Device* device)
     : dtype_(dtype),
+      pool_(device),
       state_(pool_, 0),
       model_(shape, dtype),
-      executor_(model_, settings_of(dtype, threads), {}, 0),
+      executor_(model_, settings_of(dtype, threads), {}, 0, device),
       site_{world, state_, pool_, executor_, nullptr, 120.0} {
+  if (device) model::use_tensor_blocks(model_, *device, dtype);
   program_for(1);
   const program::Program& program = programs_.at(1)->program;
   std::vector<checkpoint::LoadRequest> requests;
+  std::vector<std::vector<std::byte>> images;  // in host memory, of what goes to a device
+  std::vector<void*> targets;
   for (const program::ValueArray& array : program.arrays) {
     if (!array.name.starts_with("w.")) continue;
     runtime::ResidentArray& weights = state_.array(array.name);
     for (int64_t i = 0; i < array.count; ++i) {
       const std::string unit =
           array.name == "w.block" ? fmt::format("blocks.{}", i) : array.name.substr(2);
+      std::byte* memory = static_cast<std::byte*>(weights.buffers[i]);
+      if (device) memory = images.emplace_back(static_cast<size_t>(weights.bytes)).data();
       requests.push_back({{unit, checkpoint::kMaster, 0, array.partition.elements, dtype},
-                          std::span(static_cast<std::byte*>(weights.buffers[i]),
-                                    static_cast<size_t>(weights.bytes))});
+                          std::span(memory, static_cast<size_t>(weights.bytes))});
+      if (device) targets.push_back(weights.buffers[i]);
     }
   }
   reader.load(requests);
+  for (size_t at = 0; at < targets.size(); ++at)
+    tensor::copy_bytes(device, images[at].data(), targets[at],
+                       static_cast<int64_t>(images[at].size()));
 }
 
 Generator::~Generator() = default;
@@ -79,18 +87,21 @@ std::vector<double> Generator::feed(std::span<const int32_t> tokens) {
     throw UserError(fmt::format("cannot feed {} tokens behind {}: the context is {} tokens", count,
                                 position_, context()));
   Compiled& compiled = program_for(count);
-  std::memcpy(state_.array("prompt." + std::to_string(count)).buffers[0], tokens.data(),
-              tokens.size_bytes());
+  if (pool_.device()) model::check_tokens({1, count, tokens.data()}, model_.shape().vocabulary);
+  tensor::copy_bytes(pool_.device(), tokens.data(),
+                     state_.array("prompt." + std::to_string(count)).buffers[0],
+                     static_cast<int64_t>(tokens.size_bytes()));
   executor_.set_prompt(1, count, position_, context());
   compiled.interpreter->run(position_);
   position_ += count;
   const int64_t vocabulary = model_.shape().vocabulary;
-  const void* logits = state_.array("logits").buffers[0];
+  std::vector<std::byte> logits(static_cast<size_t>(vocabulary * dtype_bytes(dtype_)));
+  state_.read("logits", logits.data(), static_cast<int64_t>(logits.size()));
   std::vector<double> result(static_cast<size_t>(vocabulary));
   for (int64_t v = 0; v < vocabulary; ++v)
     result[v] = dtype_ == Dtype::kFloat64
-                    ? static_cast<const double*>(logits)[v]
-                    : static_cast<double>(static_cast<const float*>(logits)[v]);
+                    ? reinterpret_cast<const double*>(logits.data())[v]
+                    : static_cast<double>(reinterpret_cast<const float*>(logits.data())[v]);
   return result;
 }
 

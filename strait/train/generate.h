@@ -14,6 +14,7 @@
 #include "strait/model/block.h"
 #include "strait/runtime/interpreter.h"
 #include "strait/runtime/state.h"
+#include "strait/tensor/device.h"
 #include "strait/train/executor.h"
 
 namespace strait::train {
@@ -33,9 +34,10 @@ int32_t sample_token(std::span<const double> logits, const Sampling& sampling, u
 /// from the second half of the text, so that generation goes on.
 class Generator {
  public:
-  /// `world` has one rank. Weights are loaded from the checkpoint.
+  /// `world` has one rank. Weights are loaded from the checkpoint. `device`: where the values are, null =
+  /// plain memory; outlives this.
   Generator(const ModelShape& shape, Dtype dtype, int threads, comm::World& world,
-            const checkpoint::CheckpointReader& reader);
+            const checkpoint::CheckpointReader& reader, tensor::Device* device = nullptr);
   ~Generator();
   /// Feeds tokens behind what was fed before and returns the logits after the last one. UserError when a
   /// token is out of range or the context would overflow.

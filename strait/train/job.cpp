@@ -11,6 +11,8 @@
 #include "strait/config/print.h"
 #include "strait/config/validate.h"
 #include "strait/device/blas.h"
+#include "strait/device/tensor_codec.h"
+#include "strait/tensor/open_device.h"
 
 namespace strait::train {
 namespace {
@@ -54,11 +56,35 @@ RunFolder folder_of(const Run& run, const OnLead& on_lead) {
 
 }  // namespace
 
-Job make_job(const Run& run, int64_t ranks, const OnLead& on_lead, int64_t cores_per_rank) {
+namespace {
+
+/// What would be found out only in the middle of a step.
+void check_device(const Job& job) {
+  if (!job.device) return;
+  if (job.design.run.runtime.deterministic) {
+    ErrorPlace place;
+    place.key = "runtime.deterministic";
+    throw UserError(
+        "runtime.deterministic cannot be held on a device: LibTorch's attention adds in any order; "
+        "the nearest valid choice is false, or runtime.device = \"cpu\"",
+        place);
+  }
+  program::for_each_op(job.design.train.body, [](const program::Op& op) {
+    const codec::CodecSpec spec = codec::parse_codec(op.codec);
+    if (spec.kind != codec::CodecKind::kNone && spec.kind != codec::CodecKind::kBfloat16)
+      device::require_tensor_codec(spec, "placement.codecs");
+  });
+}
+
+}  // namespace
+
+Job make_job(const Run& run, int64_t ranks, const OnLead& on_lead, int64_t cores_per_rank,
+             int64_t device_index) {
   validate_run(run, ranks);
   require_data(run);
   device::require_openblas(device::blas_report());
   Job job;
+  job.device = tensor::open_device(run.runtime.device, device_index);
   const int cores = static_cast<int>(available_cores());
   OpenData data = open_data(run.data);
   // A new run's folder is made last: nothing is left on disk by a run that cannot start.
@@ -70,6 +96,7 @@ Job make_job(const Run& run, int64_t ranks, const OnLead& on_lead, int64_t cores
       make_corpus(std::move(data), run.data, stored_tokenizer(job.resume.get()), cores));
   job.design = strategy::make_design(run, ranks, job.corpus->tokenizer->vocabulary_size(),
                                      cores_per_rank * ranks);
+  check_device(job);
   job.loader = std::make_unique<SequenceLoader>(*job.corpus, run.model.shape.context, run.seed);
   job.validation = std::make_unique<ValidationWindows>(*job.corpus, run.model.shape.context);
   if (job.resume) check_resume(job);

@@ -12,6 +12,7 @@
 #include "strait/data/loader.h"
 #include "strait/sim/simulate.h"
 #include "strait/strategy/compose/design.h"
+#include "strait/tensor/device.h"
 #include "strait/train/run_folder.h"
 
 namespace strait::train {
@@ -26,6 +27,8 @@ struct Job {
   std::unique_ptr<checkpoint::CheckpointReader> resume;  // null = from the start
   sim::Result simulated;                                 // of one steady step
   cost::Cost cost;
+  /// Where the ranks of this process keep their values; null = plain memory and our own kernels.
+  std::shared_ptr<tensor::Device> device;
   double model_flops_per_token = 0;
   double peak_flops_per_second = 0;  // all ranks
 };
@@ -35,10 +38,11 @@ using OnLead = std::function<std::string(const std::function<std::string()>& act
 
 /// Reads the data, prepares the run folder (resolved run.toml, tokenizer) and opens the checkpoint. Where ranks
 /// are processes every one calls it, and `on_lead` keeps them from each making a folder. `cores_per_rank`: the
-/// same on all; 0 = an equal part of what this process may use.
+/// same on all; 0 = an equal part of what this process may use. Opens the device that the run asks for, of
+/// several number `device_index`.
 Job make_job(
     const Run& run, int64_t ranks,
-    const OnLead& on_lead = [](const auto& action) { return action(); },
-    int64_t cores_per_rank = 0);
+    const OnLead& on_lead = [](const auto& action) { return action(); }, int64_t cores_per_rank = 0,
+    int64_t device_index = 0);
 
 }  // namespace strait::train

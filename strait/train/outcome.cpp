@@ -47,6 +47,7 @@ void add_speed(const Job& job, const Outcome& outcome, Json& body) {
           : report::to_json(report::statistics_of(outcome.save_stall_seconds));
   body["tokens_per_second"] = rate;
   body["model_flops_per_token"] = job.model_flops_per_token;
+  body["device"] = job.device ? job.device->name() : "cpu";
   body["peak_flops_per_second"] = job.peak_flops_per_second;
   body["model_flops_utilization"] = rate * job.model_flops_per_token / job.peak_flops_per_second;
 }

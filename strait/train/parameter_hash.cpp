@@ -7,6 +7,7 @@
 #include "strait/checkpoint/hash.h"
 #include "strait/strategy/compose/collect.h"
 #include "strait/strategy/sharding/unit_values.h"
+#include "strait/tensor/device.h"
 
 namespace strait::train {
 namespace {
@@ -15,16 +16,22 @@ namespace {
 class HashExecutor : public runtime::Executor {
  public:
   HashExecutor(const std::vector<strategy::UnitVisit>& visits, const ModelShape& shape,
-               int64_t element_bytes)
-      : visits_(visits), shape_(shape), element_bytes_(element_bytes) {}
+               int64_t element_bytes, tensor::Device* device)
+      : visits_(visits), shape_(shape), element_bytes_(element_bytes), device_(device) {}
 
   void execute(const runtime::Instance& instance) override {
     const strategy::UnitVisit& visit = visits_[instance.micro_batch];
     const auto* unit = static_cast<const std::byte*>(instance.read(program::Role::kWeights));
     for (const std::string& name : visit.parameters) {
       const ParameterShape& parameter = shape_.units[visit.unit].parameter(name);
-      hasher_.update(std::span(unit + parameter.offset * element_bytes_,
-                               static_cast<size_t>(parameter.elements() * element_bytes_)));
+      const size_t bytes = static_cast<size_t>(parameter.elements() * element_bytes_);
+      const std::byte* values = unit + parameter.offset * element_bytes_;
+      if (device_) {
+        image_.resize(bytes);
+        tensor::copy_bytes(device_, values, image_.data(), static_cast<int64_t>(bytes));
+        values = image_.data();
+      }
+      hasher_.update(std::span(values, bytes));
     }
   }
   std::string hex() const { return hasher_.hex(); }
@@ -33,6 +40,8 @@ class HashExecutor : public runtime::Executor {
   const std::vector<strategy::UnitVisit>& visits_;
   const ModelShape& shape_;
   int64_t element_bytes_;
+  tensor::Device* device_;
+  std::vector<std::byte> image_;  // of a parameter that lives on the device
   checkpoint::Hasher128 hasher_;
 };
 
@@ -42,7 +51,8 @@ std::string parameter_hash(const strategy::Design& design, const runtime::Site& 
   const std::vector<strategy::UnitVisit> visits = strategy::visits_by_name(design.shape);
   const program::Program program = strategy::compose_collect(design.shape, design.placement,
                                                              design.cluster, design.dtype, visits);
-  HashExecutor executor(visits, design.shape, dtype_bytes(strategy::types_of(design.dtype).state));
+  HashExecutor executor(visits, design.shape, dtype_bytes(strategy::types_of(design.dtype).state),
+                        site.pool.device());
   runtime::Site own{site.world, site.state, site.pool, executor, nullptr, site.deadline_seconds};
   runtime::Interpreter interpreter(program, own);
   interpreter.run(0);

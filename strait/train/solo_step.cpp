@@ -1,6 +1,7 @@
 #include "strait/train/solo_step.h"
 
 #include "strait/base/random.h"
+#include "strait/model/tensor_blocks.h"
 #include "strait/strategy/compose/compose.h"
 #include "strait/train/unit_state.h"
 
@@ -15,6 +16,12 @@ model::Settings settings_of(const strategy::Design& design) {
   settings.loss_scale =
       1.0 / static_cast<double>(design.batch.global_batch_size * design.run.model.shape.context);
   return settings;
+}
+
+comm::ThreadWorldOptions on_device(tensor::Device* device) {
+  comm::ThreadWorldOptions options;
+  options.device = device;
+  return options;
 }
 
 /// The same random tokens every time.
@@ -40,18 +47,21 @@ BatchSource synthetic_batches(const strategy::Design& design) {
 
 }  // namespace
 
-SoloStep::SoloStep(const Run& run, int64_t vocabulary)
+SoloStep::SoloStep(const Run& run, int64_t vocabulary, tensor::Device* device)
     : design_(strategy::make_design(run, 1, vocabulary)),
-      worlds_(comm::make_thread_worlds(1, design_.cluster)),
+      worlds_(comm::make_thread_worlds(1, design_.cluster, on_device(device))),
+      pool_(device),
       state_(pool_, 0),
       model_(design_.shape, design_.dtype),
-      executor_(model_, settings_of(design_), {run.optimizer, run.train.clip_norm, false}, 0),
+      executor_(model_, settings_of(design_), {run.optimizer, run.train.clip_norm, false}, 0,
+                device),
       site_{worlds_->world(0), state_, pool_, executor_, nullptr, run.runtime.deadline_seconds} {
+  if (device) model::use_tensor_blocks(model_, *device, design_.dtype);
   train_ = std::make_unique<runtime::Interpreter>(design_.train, site_);
   evaluation_ = std::make_unique<runtime::Interpreter>(design_.evaluation, site_);
   executor_.set_batches(synthetic_batches(design_));
   initialize_parts(state_parts(design_.train, design_.shape, state_, moment_states(run.optimizer)),
-                   design_.shape, run.seed);
+                   design_.shape, run.seed, device);
   if (!design_.publish.body.empty()) runtime::Interpreter(design_.publish, site_).run(0);
 }
 
@@ -61,14 +71,14 @@ SoloStep::Result SoloStep::step() {
   executor_.settings().training = true;
   executor_.set_step({design_.run.optimizer.learning_rate, steps_, false});
   const runtime::RunTimes times = train_->run(steps_++);
-  const auto* agreed = static_cast<const double*>(state_.array("agreed").buffers[0]);
+  const auto agreed = state_.read<double, strategy::kNumAgreed>("agreed");
   return {times.seconds, agreed[strategy::kLossSum] / agreed[strategy::kLossCount], times.ops};
 }
 
 double SoloStep::loss() {
   executor_.settings().training = false;
   evaluation_->run(steps_);
-  const auto* agreed = static_cast<const double*>(state_.array("agreed").buffers[0]);
+  const auto agreed = state_.read<double, strategy::kNumAgreed>("agreed");
   return agreed[strategy::kLossSum] / agreed[strategy::kLossCount];
 }
 

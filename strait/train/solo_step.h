@@ -19,7 +19,8 @@ namespace strait::train {
 class SoloStep {
  public:
   /// `run` gives model, batch, context, precision and optimizer; random tokens from its seed.
-  SoloStep(const Run& run, int64_t vocabulary);
+  /// `device`: where the values are, null = plain memory; outlives this.
+  SoloStep(const Run& run, int64_t vocabulary, tensor::Device* device = nullptr);
   ~SoloStep();
 
   struct Result {

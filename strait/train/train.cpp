@@ -60,6 +60,7 @@ void run_trainers(Shared& shared, const Hooks& hooks, Outcome& outcome) {
   comm::ThreadWorldOptions options;
   options.faults = hooks.faults;
   const Job& job = shared.job;
+  options.device = job.device.get();
   const auto worlds = comm::make_thread_worlds(job.design.batch.ranks, job.design.cluster, options);
   if (hooks.on_request)
     hooks.on_request([&](const std::string& kind) { shared.flights.write_all(kind, ""); });

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <numeric>
 #include <thread>
 
@@ -12,6 +11,7 @@
 #include "strait/base/errors.h"
 #include "strait/codec/error_feedback.h"
 #include "strait/config/print.h"
+#include "strait/model/tensor_blocks.h"
 #include "strait/optim/schedule.h"
 #include "strait/strategy/compose/compose.h"
 #include "strait/train/parameter_hash.h"
@@ -84,7 +84,7 @@ Shared::Shared(const Job& the_job, const Observer& the_observer, const std::atom
               process_rank.value_or(0) == 0),
       saving(static_cast<size_t>(the_job.design.batch.ranks)) {
   for (std::atomic<int64_t>& bytes : sent_bytes) bytes = -1;
-  if (processes) outcome.backend = "mpi";
+  if (processes) outcome.backend = job.device ? "nccl" : "mpi";
   const size_t ranks = static_cast<size_t>(job.design.batch.ranks);
   outcome.exposed_shares.resize(ranks);
   outcome.state_bytes.resize(ranks);
@@ -110,10 +110,13 @@ Trainer::Trainer(Shared& shared, comm::World& world, memory::PageSource* window)
       job_(shared.job),
       world_(world),
       rank_(world.rank()),
-      pool_(window),
+      device_(job_.device.get()),
+      queue_(device_ ? device_->make_queue() : nullptr),
+      entered_(device_ ? device_->enter(*queue_) : nullptr),
+      pool_(device_, window),
       state_(pool_, rank_),
       model_(job_.design.shape, job_.design.dtype),
-      executor_(model_, settings_of(job_), executor_options(job_.design.run), rank_),
+      executor_(model_, settings_of(job_), executor_options(job_.design.run), rank_, device_),
       site_{world,
             state_,
             pool_,
@@ -122,6 +125,7 @@ Trainer::Trainer(Shared& shared, comm::World& world, memory::PageSource* window)
             job_.design.run.runtime.deadline_seconds,
             &shared.flights.attach(rank_, world.waits())},
       saves_(session_options(job_, shared.save_token, rank_)) {
+  if (device_) model::use_tensor_blocks(model_, *device_, job_.design.dtype);
   if (shared.hooks.before_op)
     hooked_ = std::make_unique<HookedExecutor>(executor_, shared.hooks.before_op, rank_);
   const runtime::Site hooked{world,          state_,
@@ -133,14 +137,14 @@ Trainer::Trainer(Shared& shared, comm::World& world, memory::PageSource* window)
   parts_ = state_parts(job_.design.train, job_.design.shape, state_,
                        moment_states(job_.design.run.optimizer));
   if (job_.resume) {
-    load_parts(parts_, job_.design.shape, *job_.resume);
+    load_parts(parts_, job_.design.shape, *job_.resume, device_);
     job_.resume->verify_share(rank_, job_.design.batch.ranks);
     const checkpoint::Manifest& manifest = job_.resume->manifest();
     updates_ = manifest.extra.at("updates").as_integer();
     first_step_ = manifest.step;
     first_sequence_ = manifest.sequences_consumed;
   } else {
-    initialize_parts(parts_, job_.design.shape, job_.design.run.seed);
+    initialize_parts(parts_, job_.design.shape, job_.design.run.seed, device_);
   }
   if (!job_.design.publish.body.empty()) {
     runtime::Interpreter publish(job_.design.publish, site_);
@@ -209,8 +213,8 @@ Trainer::StepResult Trainer::train_step(int64_t step) {
   runtime::Interpreter& program =
       weights_changed_ || train_unchanged_ == nullptr ? *train_ : *train_unchanged_;
   result.times = program.run(step);
-  const auto* agreed = static_cast<const double*>(state_.array("agreed").buffers[0]);
-  const auto* results = static_cast<const double*>(state_.array("results").buffers[0]);
+  const auto agreed = state_.read<double, strategy::kNumAgreed>("agreed");
+  const auto results = state_.read<double, strategy::kNumResults>("results");
   result.loss = agreed[strategy::kLossSum] / agreed[strategy::kLossCount];
   result.stop = agreed[strategy::kStopRequests] > 0;
   result.gradient_norm = results[strategy::kGradientNorm];
@@ -226,7 +230,7 @@ void Trainer::reset_residuals() {
     if (!strategy::is_residual(array)) continue;
     const runtime::ResidentArray& residuals = state_.array(array.name);
     for (void* buffer : residuals.buffers)
-      if (buffer != nullptr) std::memset(buffer, 0, static_cast<size_t>(residuals.bytes));
+      if (buffer != nullptr) tensor::fill_zero(device_, buffer, residuals.bytes);
   }
 }
 

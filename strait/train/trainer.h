@@ -20,6 +20,7 @@
 #include "strait/report/tensorboard.h"
 #include "strait/runtime/interpreter.h"
 #include "strait/runtime/state.h"
+#include "strait/tensor/device.h"
 #include "strait/trace/spans.h"
 #include "strait/train/executor.h"
 #include "strait/train/flight_dump.h"
@@ -131,6 +132,9 @@ class Trainer {
   const Job& job_;
   comm::World& world_;
   int64_t rank_;
+  tensor::Device* device_;                    // null = plain memory
+  std::unique_ptr<tensor::Queue> queue_;      // of the rank's own work on the device
+  std::unique_ptr<tensor::Entered> entered_;  // as long as the rank lives
   memory::Pool pool_;
   runtime::State state_;
   model::Model model_;

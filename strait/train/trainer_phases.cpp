@@ -35,7 +35,6 @@ void Trainer::evaluate(int64_t step) {
   const int64_t stride = batch * job_.design.batch.data_ranks;
   executor_.settings().training = false;
   double loss_sum = 0, count = 0;
-  const auto* agreed = static_cast<const double*>(state_.array("agreed").buffers[0]);
   for (int64_t first = 0; first < windows; first += stride) {
     const int64_t mine = first + rank_ * batch;
     executor_.set_step({0, updates_, shared_.signal.load() != 0});
@@ -46,6 +45,7 @@ void Trainer::evaluate(int64_t step) {
                 kIgnoredTarget);
     });
     evaluation_->run(step);
+    const auto agreed = state_.read<double, strategy::kNumAgreed>("agreed");
     loss_sum += agreed[strategy::kLossSum];
     count += agreed[strategy::kLossCount];
     if (agreed[strategy::kStopRequests] > 0 && first + stride < windows) {
@@ -139,7 +139,9 @@ void Trainer::save(int64_t step) {
   const double begin = now_seconds();
   state_.drain();
   reset_residuals();
-  const std::vector<checkpoint::ShardView> shards = saved_shards(parts_, job_.design.shape);
+  HostImages images;
+  const std::vector<checkpoint::ShardView> shards =
+      saved_shards(parts_, job_.design.shape, device_, images);
   std::optional<checkpoint::SaveDescription> description;
   if (lead()) description = describe(step);
   if (writer_) {

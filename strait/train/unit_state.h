@@ -1,6 +1,7 @@
 // The training state of one rank by unit: where weights and moments lie, what this rank loads and saves.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "strait/program/program.h"
 #include "strait/runtime/state.h"
 #include "strait/shape/shape.h"
+#include "strait/tensor/device.h"
 
 namespace strait::train {
 
@@ -34,15 +36,20 @@ std::vector<StatePart> state_parts(const program::Program& train, const ModelSha
                                    runtime::State& state,
                                    const std::vector<std::string>& moment_states);
 
-/// Initial weights; moments stay zero.
-void initialize_parts(const std::vector<StatePart>& parts, const ModelShape& shape, uint64_t seed);
+/// Initial weights; moments stay zero. `device`: where the parts are, null = plain memory.
+void initialize_parts(const std::vector<StatePart>& parts, const ModelShape& shape, uint64_t seed,
+                      tensor::Device* device = nullptr);
 
 /// Fills all parts from a checkpoint of any layout. UserError naming the file, unit or state.
 void load_parts(const std::vector<StatePart>& parts, const ModelShape& shape,
-                const checkpoint::CheckpointReader& reader);
+                const checkpoint::CheckpointReader& reader, tensor::Device* device = nullptr);
 
-/// What this rank writes.
+/// Copies in host memory of what lives on a device.
+using HostImages = std::vector<std::vector<std::byte>>;
+
+/// What this rank writes. Shards of a device are copied into `images`, which they refer to; waits for them.
 std::vector<checkpoint::ShardView> saved_shards(const std::vector<StatePart>& parts,
-                                                const ModelShape& shape);
+                                                const ModelShape& shape, tensor::Device* device,
+                                                HostImages& images);
 
 }  // namespace strait::train

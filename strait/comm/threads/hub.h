@@ -14,6 +14,10 @@
 #include "strait/comm/signal.h"
 #include "strait/topology/cluster.h"
 
+namespace strait::tensor {
+class Device;
+}
+
 namespace strait::comm {
 
 /// Faults for tests. Counters are per rank, over all its communicators, in order of execution.
@@ -32,6 +36,8 @@ struct ThreadWorldOptions {
   std::optional<collective::Algorithm> algorithm;
   double spin_seconds = -1.0;  // how long a wait spins before it blocks; < 0: by ranks and cores
   ThreadFaults faults;
+  /// Where buffers may be besides plain memory: a device that all ranks share. Outlives the worlds.
+  tensor::Device* device = nullptr;
 };
 
 /// Thread-safe.

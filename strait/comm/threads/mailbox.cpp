@@ -2,8 +2,6 @@
 
 #include <string>
 
-#include "strait/comm/sums.h"
-
 namespace strait::comm {
 
 Mailbox::Channel& Mailbox::channel(int64_t from, int64_t to) {
@@ -69,7 +67,7 @@ void Mailbox::refuse(int64_t from, int64_t to, const Failure& why) {
   if (!withdrawn) parcel->complete(0, why);
 }
 
-void Mailbox::receive(int64_t to, const Call& call) {
+void Mailbox::receive(int64_t to, const Call& call, const Mover& mover) {
   const int64_t from = call.peer, own_rank = rounds_.members()[to],
                 peer_rank = rounds_.members()[from];
   const Alarm& alarm = rounds_.hub().alarm;
@@ -106,10 +104,10 @@ void Mailbox::receive(int64_t to, const Call& call) {
                        " gave up its send: " + withdrawn->message,
                    place);
   }
-  deliver(*parcel, to, call);
+  deliver(*parcel, to, call, mover);
 }
 
-void Mailbox::deliver(Parcel& parcel, int64_t to, const Call& call) {
+void Mailbox::deliver(Parcel& parcel, int64_t to, const Call& call, const Mover& mover) {
   const Call& sent = *parcel.call;
   if (sent.dtype != call.dtype || sent.counts != call.counts) {
     const std::string text = describe(call, rounds_.members()[to]) + ": wants " +
@@ -121,9 +119,10 @@ void Mailbox::deliver(Parcel& parcel, int64_t to, const Call& call) {
   }
   const int64_t bytes = call.counts[0] * dtype_bytes(call.dtype);
   if (call.accumulate)
-    sum_in_order(call.dtype, {sent.source}, call.destination, call.counts[0], true);
+    mover.sum(call.dtype, {sent.source}, call.destination, call.counts[0], true);
   else
-    copy_bytes(sent.source, call.destination, bytes);
+    mover.copy(sent.source, call.destination, bytes);
+  mover.settle(call.destination);
   parcel.complete(bytes, std::nullopt);
 }
 

@@ -12,6 +12,7 @@
 #include <optional>
 #include <utility>
 
+#include "strait/comm/threads/mover.h"
 #include "strait/comm/threads/rounds.h"
 
 namespace strait::comm {
@@ -38,7 +39,7 @@ class Mailbox {
                 const Failure& why);
   /// Pulls the next parcel into the destination of `call` and completes it. Throws Timeout,
   /// PeerLost, or UserError when the two sides disagree (the sender gets it too).
-  void receive(int64_t to, const Call& call);
+  void receive(int64_t to, const Call& call, const Mover& mover);
   /// Takes the place of a send that will not come; the matching receive throws PeerLost.
   void post_refused(int64_t from, int64_t to, const Failure& why);
   /// Skips one receive, so that later ones still meet the right sends.
@@ -51,7 +52,7 @@ class Mailbox {
     std::atomic<int64_t> waiting{0};
   };
   Channel& channel(int64_t from, int64_t to);
-  void deliver(Parcel& parcel, int64_t to, const Call& call);
+  void deliver(Parcel& parcel, int64_t to, const Call& call, const Mover& mover);
 
   Rounds& rounds_;
   std::mutex mutex_;

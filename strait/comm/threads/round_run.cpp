@@ -6,7 +6,6 @@
 #include "strait/collective/schedule.h"
 #include "strait/comm/call_check.h"
 #include "strait/comm/call_form.h"
-#include "strait/comm/sums.h"
 
 namespace strait::comm {
 
@@ -18,19 +17,20 @@ using collective::Transfer;
 class RoundRun {
  public:
   RoundRun(Rounds& rounds, int64_t sequence, int64_t position,
-           const std::shared_ptr<const Call>& call)
+           const std::shared_ptr<const Call>& call, Mover& mover)
       : rounds_(rounds),
         sequence_(sequence),
         me_(position),
         call_(call),
+        mover_(mover),
         form_(
             form_of(*call, rounds.members(), rounds.hub().cluster, rounds.hub().options.algorithm)),
         round_(rounds.find(sequence)),
         deadline_(deadline_after(call->deadline_seconds)) {}
 
-  SentBytes run(std::vector<char>& scratch) {
+  SentBytes run() {
     try {
-      arrive(scratch);
+      arrive();
       agree();
       pull();
       finish();
@@ -43,12 +43,12 @@ class RoundRun {
   }
 
  private:
-  void arrive(std::vector<char>& scratch) {
+  void arrive() {
     const int64_t bytes =
         form_.whole_bytes * ((form_.staged ? 1 : 0) + (form_.needs_scratch ? 1 : 0));
-    if (static_cast<int64_t>(scratch.size()) < bytes) scratch.resize(bytes);
-    char* partial_sums = scratch.data() + (form_.staged ? form_.whole_bytes : 0);
-    round_->offers[me_] = {call_, call_->source, form_.staged ? scratch.data() : call_->destination,
+    char* scratch = mover_.scratch(bytes, call_->source ? call_->source : call_->destination);
+    char* partial_sums = scratch + (form_.staged ? form_.whole_bytes : 0);
+    round_->offers[me_] = {call_, call_->source, form_.staged ? scratch : call_->destination,
                            partial_sums};
     round_->progress[me_].store(0);
     round_->arrived.fetch_add(1);
@@ -92,8 +92,9 @@ class RoundRun {
       round_->end_reading();
     }
     if (form_.staged && call_->destination)
-      sum_in_order(call_->dtype, {round_->offers[me_].destination}, call_->destination,
-                   form_.whole_bytes / dtype_bytes(call_->dtype), true);
+      mover_.sum(call_->dtype, {round_->offers[me_].destination}, call_->destination,
+                 form_.whole_bytes / dtype_bytes(call_->dtype), true);
+    mover_.settle(call_->destination);
   }
 
   /// All transfers of the steps before `step` are made.
@@ -132,9 +133,10 @@ class RoundRun {
     const bool accumulate =
         call_->accumulate && !form_.staged && first.destination == Place::kDestination;
     if (count == 1 && !accumulate)
-      copy_bytes(sources[0], destination, first.elements * dtype_bytes(call_->dtype));
+      mover_.copy(sources[0], destination, first.elements * dtype_bytes(call_->dtype));
     else
-      sum_in_order(call_->dtype, sources, destination, first.elements, accumulate);
+      mover_.sum(call_->dtype, sources, destination, first.elements, accumulate);
+    mover_.settle(destination);  // the sources belong to others again when this member has read
   }
 
   void count_bytes(const Transfer& transfer) {
@@ -192,6 +194,7 @@ class RoundRun {
   const int64_t sequence_;
   const int64_t me_;
   const std::shared_ptr<const Call> call_;
+  Mover& mover_;
   const CallForm form_;
   const std::shared_ptr<Round> round_;
   const SteadyTime deadline_;
@@ -200,8 +203,8 @@ class RoundRun {
 }  // namespace
 
 SentBytes run_round(Rounds& rounds, int64_t sequence, int64_t position,
-                    const std::shared_ptr<const Call>& call, std::vector<char>& scratch) {
-  return RoundRun(rounds, sequence, position, call).run(scratch);
+                    const std::shared_ptr<const Call>& call, Mover& mover) {
+  return RoundRun(rounds, sequence, position, call, mover).run();
 }
 
 void refuse_round(Rounds& rounds, int64_t sequence, const Failure& failure) {

@@ -5,7 +5,6 @@
 
 #include "strait/base/random.h"
 #include "strait/comm/call_check.h"
-#include "strait/comm/sums.h"
 #include "strait/comm/threads/round_run.h"
 
 namespace strait::comm {
@@ -50,6 +49,7 @@ class ThreadCommunicator::Task final : public Ticket::State {
   std::vector<Ticket>
       after;           // cleared once they are done, so that chains of tickets do not live on
   int64_t round = -1;  // sequence number, when it is a collective
+  std::shared_ptr<const tensor::Mark> ready;  // work of a device that must end before; or null
 
  private:
   std::atomic<bool> done_{false};
@@ -66,10 +66,11 @@ class ThreadCommunicator::Task final : public Ticket::State {
 
 namespace {
 
-/// For tickets of another backend or of the runtime, of which only done() is known: polls.
-bool poll(const Ticket& ticket, const Alarm& alarm, SteadyTime deadline) {
-  for (int64_t turn = 0; !ticket.done(); ++turn) {
-    if (alarm.rung() || std::chrono::steady_clock::now() > deadline) return ticket.done();
+/// For what only done() is known of, such as tickets of another backend or marks of a device: polls.
+template <class Awaited>
+bool poll(const Awaited& awaited, const Alarm& alarm, SteadyTime deadline) {
+  for (int64_t turn = 0; !awaited.done(); ++turn) {
+    if (alarm.rung() || std::chrono::steady_clock::now() > deadline) return awaited.done();
     if (turn < 100)
       std::this_thread::yield();
     else
@@ -90,14 +91,17 @@ ThreadCommunicator::ThreadCommunicator(std::shared_ptr<Hub> hub, std::shared_ptr
       row_lane_(hub_->cluster.ranks == 1 ? -1
                                          : row_.open(meeting_->number, meeting_->rounds.members())),
       work_signal_(hub_->make_signal(0.0)),
-      done_signal_(hub_->make_signal(hub_->spin_seconds)) {}
+      done_signal_(hub_->make_signal(hub_->spin_seconds)),
+      mover_(hub_->options.device) {}
 
 ThreadCommunicator::~ThreadCommunicator() = default;
 
 Ticket ThreadCommunicator::start(const Call& call, const std::vector<Ticket>& after) {
   check_call(call, position_, size(), rank());
   const auto task = std::make_shared<Task>(shared_from_this(), call, after);
-  if (!start_alone(task)) enqueue(task);
+  if (start_alone(task)) return Ticket(task);
+  task->ready = mover_.mark(call.source, call.destination);
+  enqueue(task);
   return Ticket(task);
 }
 
@@ -227,6 +231,11 @@ void ThreadCommunicator::await(Task& task) {
       raise(current_failure(), describe(call, rank()) + " waits for: ");
     }
   }
+  if (task.ready && !poll(*task.ready, alarm, deadline)) {
+    if (alarm.rung()) alarm.raise_for(call, rank());
+    raise(timeout(call, rank(), {rank()}, evidence(hub_->rows, call.deadline_seconds),
+                  {rank(), meeting_->number, -1, {}}));
+  }
   if (!task.after.empty()) row_.hold(row_lane_, 0);
   task.after.clear();
 }
@@ -244,11 +253,17 @@ void ThreadCommunicator::refuse(Task& task, const Failure& failure) {
 
 void ThreadCommunicator::execute(const std::shared_ptr<Task>& task) {
   const Call& call = *task->call;
-  if (size() == 1) return run_alone(call);
+  if (size() == 1) {
+    run_alone(call);
+    if (task->ready) mover_.settle(call.destination);  // the caller's own work is in another queue
+    return;
+  }
   row_.join(row_lane_);
   if (call.operation == Operation::kSend) return post_send(task);
-  if (call.operation == Operation::kReceive) return meeting_->mailbox.receive(position_, call);
-  const SentBytes sent = run_round(meeting_->rounds, task->round, position_, task->call, scratch_);
+  const auto own_queue = mover_.begin();
+  if (call.operation == Operation::kReceive)
+    return meeting_->mailbox.receive(position_, call, mover_);
+  const SentBytes sent = run_round(meeting_->rounds, task->round, position_, task->call, mover_);
   for (size_t level = 0; level < sent.size(); ++level)
     count_sent(call, static_cast<int64_t>(level), sent[level]);
 }
@@ -257,9 +272,9 @@ void ThreadCommunicator::execute(const std::shared_ptr<Task>& task) {
 void ThreadCommunicator::run_alone(const Call& call) {
   if (call.operation == Operation::kBarrier || call.counts[0] == 0 || !call.destination) return;
   if (call.accumulate)
-    sum_in_order(call.dtype, {call.source}, call.destination, call.counts[0], true);
+    mover_.sum(call.dtype, {call.source}, call.destination, call.counts[0], true);
   else
-    copy_bytes(call.source, call.destination, call.counts[0] * dtype_bytes(call.dtype));
+    mover_.copy(call.source, call.destination, call.counts[0] * dtype_bytes(call.dtype));
 }
 
 void ThreadCommunicator::post_send(const std::shared_ptr<Task>& task) {

@@ -12,6 +12,7 @@
 
 #include "strait/comm/communicator.h"
 #include "strait/comm/threads/mailbox.h"
+#include "strait/comm/threads/mover.h"
 #include "strait/comm/threads/rounds.h"
 
 namespace strait::comm {
@@ -93,7 +94,7 @@ class ThreadCommunicator final : public Communicator,
   int64_t next_round_ = 0;
   int64_t rounds_begun_ = 0;  // of the thread that runs
   std::thread worker_;
-  std::vector<char> scratch_;  // of the thread that runs
+  Mover mover_;  // of the thread that runs
   std::mutex ledger_mutex_;
   Ledger ledger_;
 };
