@@ -81,7 +81,7 @@ def train(options, setting, seed, folder):
     if process.returncode != 0:
         sys.exit(f"{setting}, seed {seed}: status {process.returncode}\n{errors[-2000:]}")
     figures = json.loads(report.read_text())
-    if figures["steps"] < options.steps:
+    if figures["steps"] < options.steps or figures["validation_loss"] is None:
         return None
     sent = {row["level"]: row["payload_bytes"] + row["metadata_bytes"] for row in figures["bytes_per_step"]["runtime"]}
     return {"setting": setting, "seed": seed, "steps": options.steps, "codecs": codecs,
