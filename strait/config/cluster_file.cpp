@@ -20,7 +20,10 @@ constexpr NumberRate kNumberRates[] = {
     {"fp32_flops_per_second", &Cluster::flops_per_second_fp32},
     {"fp64_flops_per_second", &Cluster::flops_per_second_fp64},
     {"bf16_flops_per_second", &Cluster::flops_per_second_bf16},
+    {"fp32_model_flops_per_second", &Cluster::model_flops_per_second_fp32},
+    {"bf16_model_flops_per_second", &Cluster::model_flops_per_second_bf16},
     {"memory_bytes_per_second", &Cluster::memory_bytes_per_second},
+    {"codec_bytes_per_second", &Cluster::codec_bytes_per_second},
 };
 struct IntegerRate {
   const char* key;
@@ -146,11 +149,14 @@ std::string print_cluster_file(const Cluster& cluster) {
   for (size_t i = 0; i < cluster.levels.size(); ++i) {
     const Level& level = cluster.levels[i];
     out += fmt::format(
-        "  {{ name = {}, size = {}, gb_per_second = {}, latency_microseconds = {}, links = {} "
+        "  {{ name = {}, size = {}, gb_per_second = {}, latency_microseconds = {}, links = {}{} "
         "}},\n",
         toml_string(level.name), i + 1 == cluster.levels.size() ? 0 : level.size,
         toml_number(level.bytes_per_second / 1e9), toml_number(level.latency_seconds * 1e6),
-        level.links);
+        level.links,
+        level.processor_share > 0
+            ? fmt::format(", processor_share = {}", toml_number(level.processor_share))
+            : "");
   }
   out += "]\n\n[rates]\n";
   for (const NumberRate& rate : kNumberRates)

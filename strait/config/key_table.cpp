@@ -259,9 +259,10 @@ Rows cluster_keys() {
       {"cluster.file", kField<&Run::cluster, &ClusterOptions::file>, any(),
        "Cluster file from strait probe."},
       {"cluster.levels", kField<&Run::cluster, &ClusterOptions::levels>, any(),
-       "Levels, innermost first: { name, size, gb_per_second, latency_microseconds, links }; size "
-       "is the "
-       "fan-out, 0 = the rest."},
+       "Levels, innermost first: { name, size, gb_per_second, latency_microseconds, links, "
+       "processor_share }; size is the fan-out, 0 = the rest; processor_share: of a rank's "
+       "processor "
+       "time, while the level is busy."},
   };
 }
 

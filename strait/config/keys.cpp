@@ -88,9 +88,12 @@ std::string list_text(const std::vector<std::string>& items) {
 
 std::string level_text(const LevelOptions& level) {
   return fmt::format(
-      "{{ name = {}, size = {}, gb_per_second = {}, latency_microseconds = {}, links = {} }}",
+      "{{ name = {}, size = {}, gb_per_second = {}, latency_microseconds = {}, links = {}{} }}",
       toml_string(level.name), level.size, toml_number(level.gb_per_second),
-      toml_number(level.latency_microseconds), level.links);
+      toml_number(level.latency_microseconds), level.links,
+      level.processor_share > 0
+          ? fmt::format(", processor_share = {}", toml_number(level.processor_share))
+          : "");
 }
 
 }  // namespace
@@ -151,7 +154,9 @@ std::string rule_text(const Rule& rule) {
 LevelOptions read_level(const TomlValue& value, const std::string& key, const std::string& file) {
   const WrongType wrong{key, file};
   const auto* table = value.as<TomlValue::Table>();
-  if (!table) wrong(value, "a table { name, size, gb_per_second, latency_microseconds, links }");
+  if (!table)
+    wrong(value,
+          "a table { name, size, gb_per_second, latency_microseconds, links, processor_share }");
   LevelOptions level;
   for (const auto& [name, member] : *table) {
     const std::string member_key = key + "." + name;
@@ -166,9 +171,11 @@ LevelOptions read_level(const TomlValue& value, const std::string& key, const st
       level.latency_microseconds = read_number(member, wrong_member);
     } else if (name == "links") {
       level.links = read_integer(member, wrong_member);
+    } else if (name == "processor_share") {
+      level.processor_share = read_number(member, wrong_member);
     } else {
-      static const std::vector<std::string> known = {"name", "size", "gb_per_second",
-                                                     "latency_microseconds", "links"};
+      static const std::vector<std::string> known = {
+          "name", "size", "gb_per_second", "latency_microseconds", "links", "processor_share"};
       ErrorPlace place;
       place.file = file;
       place.key = member_key;

@@ -117,13 +117,18 @@ class Pricer {
 }  // namespace
 
 double compute_seconds(const Program& program, const Op& op, const Cluster& cluster) {
-  double rate = cluster.flops_per_second_fp32;
+  double rate = cluster.model_flops_per_second(Dtype::kFloat32);
   for (const program::Operand& operand : op.reads)
     if (operand.role == program::Role::kWeights)
-      rate = cluster.flops_per_second(program.arrays[operand.array].dtype);
+      rate = cluster.model_flops_per_second(program.arrays[operand.array].dtype);
+  const bool coding =
+      op.kind == OpKind::kEncode || op.kind == OpKind::kDecode || op.kind == OpKind::kDecodeSum;
+  const double memory_rate = coding && cluster.codec_bytes_per_second > 0
+                                 ? cluster.codec_bytes_per_second
+                                 : cluster.memory_bytes_per_second;
   double seconds = 0;
   if (op.flops > 0) seconds += op.flops / rate;
-  if (op.memory_bytes > 0) seconds += op.memory_bytes / cluster.memory_bytes_per_second;
+  if (op.memory_bytes > 0) seconds += op.memory_bytes / memory_rate;
   return seconds;
 }
 

@@ -20,8 +20,8 @@ struct Cost {
   std::vector<int64_t> level_bytes;  // payload per level, summed over all ranks
 };
 
-/// Seconds of one compute op: floating-point operations over the rate of the dtype plus bytes over the
-/// memory rate.
+/// Seconds of one compute op on idle links: floating-point operations over the model's rate in the dtype plus
+/// bytes over the memory rate, or the codec's.
 double compute_seconds(const program::Program& program, const program::Op& op,
                        const Cluster& cluster);
 

@@ -16,6 +16,7 @@
 #include "strait/measure/collective_run.h"
 #include "strait/measure/copy.h"
 #include "strait/measure/gemm.h"
+#include "strait/measure/probe_work.h"
 #include "strait/measure/rank_team.h"
 #include "strait/measure/timing.h"
 #include "strait/report/statistics.h"
@@ -40,6 +41,42 @@ double gemm_rate(RankTeam& team, const ProbeOptions& options, Dtype dtype) {
                            [&] { return team.run([&](int64_t rank) { gemms[rank]->run(); }); }, ""};
   const auto timings = time_interleaved({products}, {.warmups = 1, .runs = options.runs});
   return shape.flops() / report::statistics_of(timings[0].seconds).median;
+}
+
+/// Median seconds of what each rank makes, runs and destroys on its own thread.
+template <class Work, class Make>
+double seconds_of(RankTeam& team, int64_t runs, const Make& make, std::unique_ptr<Work>* first) {
+  std::vector<std::unique_ptr<Work>> works(team.ranks());
+  team.run([&](int64_t rank) { (works[rank] = make())->run(); });
+  const Contender contender{
+      "", "", [&] { return team.run([&](int64_t rank) { works[rank]->run(); }); }, ""};
+  const auto timings = time_interleaved({contender}, {.warmups = 1, .runs = runs});
+  team.run([&](int64_t rank) {
+    if (rank > 0) works[rank].reset();
+  });
+  *first = std::move(works[0]);
+  return report::statistics_of(timings[0].seconds).median;
+}
+
+double model_rate_of(RankTeam& team, const ProbeOptions& options, const ProbeResult& result,
+                     Dtype dtype) {
+  std::unique_ptr<ModelWork> work;
+  const double seconds = seconds_of(
+      team, options.runs,
+      [&] {
+        return std::make_unique<ModelWork>(dtype, options.gemm_size / 2, result.threads_per_rank);
+      },
+      &work);
+  return model_rate(*work, seconds,
+                    std::max(result.memcpy_bytes_per_second, result.streaming_bytes_per_second));
+}
+
+double codec_rate_of(RankTeam& team, const ProbeOptions& options) {
+  std::unique_ptr<CodecWork> work;
+  const double seconds = seconds_of(
+      team, options.runs, [&] { return std::make_unique<CodecWork>(options.codec_elements); },
+      &work);
+  return work->bytes() / seconds;
 }
 
 double all_gather_seconds(RankTeam& team, int64_t bytes, int64_t runs, int64_t repeats) {
@@ -101,6 +138,9 @@ ProbeResult probe(const ProbeOptions& options) {
   result.memcpy_bytes_per_second = rates.memcpy_bytes_per_second / ranks;
   result.streaming_bytes_per_second = rates.streaming_bytes_per_second / ranks;
   result.memory_bytes = usable_memory() / result.ranks;
+  result.fp32_model_flops_per_second = model_rate_of(team, options, result, Dtype::kFloat32);
+  result.bf16_model_flops_per_second = model_rate_of(team, options, result, Dtype::kBfloat16);
+  result.codec_bytes_per_second = codec_rate_of(team, options);
   measure_transport(team, options, result);
   return result;
 }
@@ -118,6 +158,9 @@ Cluster probe_cluster(const ProbeResult& result) {
   cluster.flops_per_second_fp32 = result.fp32_flops_per_second;
   cluster.flops_per_second_fp64 = result.fp64_flops_per_second;
   cluster.flops_per_second_bf16 = result.bf16_flops_per_second.value_or(0.0);
+  cluster.model_flops_per_second_fp32 = result.fp32_model_flops_per_second;
+  cluster.model_flops_per_second_bf16 = result.bf16_model_flops_per_second;
+  cluster.codec_bytes_per_second = result.codec_bytes_per_second;
   cluster.memory_bytes_per_second =
       std::max(result.memcpy_bytes_per_second, result.streaming_bytes_per_second);
   cluster.memory_bytes = result.memory_bytes;
@@ -130,11 +173,13 @@ std::string render_cluster_file(const ProbeResult& result) {
   return fmt::format(
              "# Measured by strait probe with {} {} of {} threads, all at once, on {} "
              "cores{}.\n"
-             "# Rates are of one rank. memory_bytes_per_second: bytes read plus written, the "
-             "better of memcpy\n"
-             "# ({:.3g}) and streaming stores ({:.3g}). Levels: all-gathers in all of a level's "
-             "groups at "
-             "once.\n",
+             "# Rates are of one rank. model_flops: forward and backward of a whole block; "
+             "flops: products alone.\n"
+             "# memory_bytes_per_second: bytes read plus written, the better of memcpy ({:.3g}) "
+             "and "
+             "streaming stores\n"
+             "# ({:.3g}). Levels: all-gathers in all of a level's groups at once; processor_share: "
+             "what computing loses\n# to them meanwhile.\n",
              result.ranks, result.processes ? "processes" : "thread ranks", result.threads_per_rank,
              result.cores, result.processes ? " of each host" : "", result.memcpy_bytes_per_second,
              result.streaming_bytes_per_second) +

@@ -15,6 +15,7 @@ struct ProbeOptions {
   int64_t threads_per_rank = 0;       // 0 = cores / ranks, at least 1
   int64_t gemm_size = 1024;           // m = n = k of the products
   int64_t copy_bytes = 256 << 20;     // per rank; beyond any cache
+  int64_t codec_elements = 3 << 20;   // of a vector that is encoded and decoded: a block's weights
   int64_t transfer_bytes = 64 << 20;  // vector of the timed all-gather
   int64_t runs = 7;                   // at least 5; medians are taken
 };
@@ -25,7 +26,11 @@ struct ProbeResult {
   double fp32_flops_per_second = 0.0;
   double fp64_flops_per_second = 0.0;
   std::optional<double> bf16_flops_per_second;  // empty: no hardware for it
-  double memcpy_bytes_per_second = 0.0;         // bytes read plus written
+  /// Forward and backward of a whole block, 0 = not measured.
+  double fp32_model_flops_per_second = 0.0, bf16_model_flops_per_second = 0.0;
+  double codec_bytes_per_second =
+      0.0;  // encode and decode, bytes read plus written; 0 = not measured
+  double memcpy_bytes_per_second = 0.0;  // bytes read plus written
   double streaming_bytes_per_second = 0.0;
   int64_t memory_bytes = 0;  // physical, or the control group's limit, over ranks
   /// Transport between thread ranks by all-gather: bytes that a rank receives over the time of a

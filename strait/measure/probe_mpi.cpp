@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <functional>
 #include <numeric>
@@ -15,15 +16,18 @@
 #include "strait/base/errors.h"
 #include "strait/measure/copy.h"
 #include "strait/measure/gemm.h"
+#include "strait/measure/probe_work.h"
 #include "strait/measure/rank_team.h"
 #include "strait/report/statistics.h"
 
 namespace strait::measure {
 namespace {
 
+constexpr double kMostShare = 0.9;           // of a processor that transfers can take
 constexpr double kLongEnough = 0.2;          // seconds that a timed transfer lasts at least
 constexpr int64_t kFirstTransfer = 1 << 20;  // bytes
 constexpr int64_t kLatencyRepeats = 50;
+constexpr double kBesideSeconds = 0.4;  // of products that are timed beside a level's transfers
 
 /// The levels of the session's hosts, with rates that stand in until they are measured.
 Cluster levels_of(const comm::MpiSession& session) {
@@ -71,6 +75,13 @@ class Together {
         slowest[run] = std::max(slowest[run], rank.as_array()[run].as_number());
     return report::statistics_of(slowest).median;
   }
+  /// The mean of a value over the ranks.
+  double mean(double value) {
+    double sum = 0;
+    const std::vector<Json> values = shared(Json(value));
+    for (const Json& rank : values) sum += rank.as_number();
+    return sum / static_cast<double>(values.size());
+  }
   /// The least of a value over the ranks.
   double least(double value) {
     for (const Json& rank : shared(Json(value))) value = std::min(value, rank.as_number());
@@ -114,7 +125,8 @@ class LevelGather {
   LevelGather(const LevelGather&) = delete;
   LevelGather& operator=(const LevelGather&) = delete;
 
-  void run(int64_t bytes) {
+  void run(int64_t bytes) { start(bytes).wait(); }
+  comm::Ticket start(int64_t bytes) {
     const int64_t part = bytes / size_, own = communicator_->position() * part;
     comm::Call call;
     call.operation = comm::Operation::kAllGather;
@@ -125,7 +137,7 @@ class LevelGather {
     call.label = "probe all-gather";
     std::memset(buffer_ + own, static_cast<int>(communicator_->position() + 1),
                 static_cast<size_t>(part));
-    communicator_->run(call);
+    return communicator_->start(call);
   }
   /// Whether the last one of `bytes` left each member's part.
   bool is_right(int64_t bytes) const {
@@ -142,6 +154,33 @@ class LevelGather {
   comm::Communicator* communicator_ = nullptr;
   char* buffer_ = nullptr;
 };
+
+/// What products lose while all-gathers of a level, each of so many bytes and seconds, go on behind them.
+double processor_share(Together& together, const ProbeOptions& options, LevelGather& gather,
+                       std::pair<int64_t, double> each) {
+  const GemmShape shape{.m = options.gemm_size, .n = options.gemm_size, .k = options.gemm_size};
+  Gemm gemm(shape, Dtype::kFloat32);
+  const double one = together.seconds(options.runs, [&] { gemm.run(); });
+  const int64_t products = std::max<int64_t>(1, std::llround(kBesideSeconds / one));
+  const auto multiply = [&] {
+    const double began = now_seconds();
+    for (int64_t k = 0; k < products; ++k) gemm.run();
+    return now_seconds() - began;
+  };
+  const double alone = together.seconds(options.runs, [&] { multiply(); });
+  const int64_t gathers = std::max<int64_t>(1, std::llround(1.5 * alone / each.second));
+  std::vector<double> shares;
+  together.seconds(options.runs, [&] {
+    std::vector<comm::Ticket> tickets;
+    const double began = now_seconds();
+    for (int64_t k = 0; k < gathers; ++k) tickets.push_back(gather.start(each.first));
+    const double beside = multiply();
+    for (comm::Ticket& ticket : tickets) ticket.wait();
+    const double busy = std::min(beside, tickets.back().interval().second - began);
+    shares.push_back((beside - alone) / busy);
+  });
+  return std::clamp(together.mean(report::statistics_of(shares).median), 0.0, kMostShare);
+}
 
 void measure_level(comm::MpiSession& session, comm::World& world, Together& together,
                    const ProbeOptions& options, std::pair<Cluster*, size_t> which) {
@@ -167,6 +206,7 @@ void measure_level(comm::MpiSession& session, comm::World& world, Together& toge
     throw InternalError("probe: an all-gather over level " + level.name + " is wrong");
   const double share = static_cast<double>(level.size - 1) / static_cast<double>(level.size);
   level.bytes_per_second = static_cast<double>(inside * bytes) * share / seconds;
+  level.processor_share = processor_share(together, options, gather, {bytes, seconds});
 }
 
 double gemm_rate(Together& together, const ProbeOptions& options, Dtype dtype) {
@@ -176,6 +216,13 @@ double gemm_rate(Together& together, const ProbeOptions& options, Dtype dtype) {
   if (const std::string failure = gemm.check(); !failure.empty())
     throw InternalError("probe: " + failure);
   return shape.flops() / together.seconds(options.runs, [&] { gemm.run(); });
+}
+
+double model_rate_of(Together& together, const ProbeOptions& options,
+                     std::pair<Dtype, int64_t> dtype_and_threads, double memory_bytes_per_second) {
+  ModelWork work(dtype_and_threads.first, options.gemm_size / 2, dtype_and_threads.second);
+  return model_rate(work, together.seconds(options.runs, [&] { work.run(); }),
+                    memory_bytes_per_second);
 }
 
 }  // namespace
@@ -197,6 +244,14 @@ ProbeResult probe_mpi(comm::MpiSession& session, const ProbeOptions& options) {
   const CopyRates rates = measure_copy(team, options.copy_bytes, options.runs);
   result.memcpy_bytes_per_second = together.least(rates.memcpy_bytes_per_second);
   result.streaming_bytes_per_second = together.least(rates.streaming_bytes_per_second);
+  const double memory = std::max(result.memcpy_bytes_per_second, result.streaming_bytes_per_second);
+  result.fp32_model_flops_per_second =
+      model_rate_of(together, options, {Dtype::kFloat32, result.threads_per_rank}, memory);
+  result.bf16_model_flops_per_second =
+      model_rate_of(together, options, {Dtype::kBfloat16, result.threads_per_rank}, memory);
+  CodecWork coding(options.codec_elements);
+  result.codec_bytes_per_second =
+      coding.bytes() / together.seconds(options.runs, [&] { coding.run(); });
   result.memory_bytes = usable_memory() / session.ranks_on_host();
   for (size_t level = 0; level < cluster.levels.size() && result.ranks > 1; ++level)
     measure_level(session, world, together, options, {&cluster, level});

@@ -6,6 +6,11 @@
 #include "strait/base/errors.h"
 
 namespace strait::sim {
+namespace {
+
+constexpr double kLeastPace = 0.05;  // transfers never starve computing
+
+}  // namespace
 
 int64_t Lanes::issue(int stream, Flight flight) {
   flights_.push_back(std::move(flight));
@@ -55,20 +60,34 @@ void Lanes::progress(double time) {
   }
 }
 
-void Lanes::advance_to(double time) {
-  while (now_ < time) {
+double Lanes::computing_pace() {
+  double left = 1.0;
+  for (size_t level = 0; level < processor_share_.size(); ++level)
+    if (std::any_of(active_.begin(), active_.end(), [&](int64_t number) {
+          return flights_[number].level == static_cast<int64_t>(level) &&
+                 flights_[number].latency_seconds <= 0;
+        }))
+      left -= processor_share_[level];
+  return std::max(left, kLeastPace);
+}
+
+void Lanes::compute(double seconds) {
+  const auto landed = [&](int64_t number) { return flights_[number].landed >= 0; };
+  while (seconds > 0) {
     collect_active();
-    if (active_.empty()) {
-      now_ = time;
+    const double pace = computing_pace(), end = now_ + seconds / pace;
+    if (active_.empty() || now_ == end) {
+      now_ = end;
       return;
     }
     const double before = now_;
-    const bool stuck = [&] {
-      progress(time);
-      return now_ == before && std::none_of(active_.begin(), active_.end(),
-                                            [&](int64_t n) { return flights_[n].landed >= 0; });
-    }();
-    if (stuck) now_ = time;  // the rest is below the clock's resolution
+    progress(end);  // to the end, or to where the pace may change
+    if (now_ >= end) return;
+    if (now_ == before && std::none_of(active_.begin(), active_.end(), landed)) {
+      now_ = end;  // the rest is below the clock's resolution
+      return;
+    }
+    seconds -= (now_ - before) * pace;
   }
 }
 

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <utility>
 #include <vector>
 
 namespace strait::sim {
@@ -21,14 +22,16 @@ struct Flight {
 /// order of issue.
 class Lanes {
  public:
-  explicit Lanes(int64_t num_streams) : queues_(static_cast<size_t>(num_streams)) {}
+  /// `processor_share`, by level: what a busy level takes from computing; empty = nothing.
+  explicit Lanes(int64_t num_streams, std::vector<double> processor_share = {})
+      : queues_(static_cast<size_t>(num_streams)), processor_share_(std::move(processor_share)) {}
   double now() const { return now_; }
   const Flight& flight(int64_t number) const { return flights_[number]; }
   /// Flights issued so far: the number of the next one.
   int64_t issued() const { return static_cast<int64_t>(flights_.size()); }
   int64_t issue(int stream, Flight flight);
-  /// Advances the clock to `time`, flights progressing.
-  void advance_to(double time);
+  /// Advances until `seconds` of work have been computed, at the pace that busy levels leave.
+  void compute(double seconds);
   /// Advances until flight `number` has landed.
   void advance_until(int64_t number);
 
@@ -38,10 +41,14 @@ class Lanes {
   /// Progresses until `time` or the first landing, whichever comes first.
   void progress(double time);
 
+  /// What the flights at work leave of a processor: 1 minus the shares of their levels, at least 0.05.
+  double computing_pace();
+
   double now_ = 0;
   std::vector<Flight> flights_;
   std::vector<std::deque<int64_t>> queues_;
   std::vector<int64_t> active_;
+  std::vector<double> processor_share_;
 };
 
 }  // namespace strait::sim

@@ -50,6 +50,13 @@ collective::Schedule schedule_of(const Program& program, const Op& op, const Clu
   return collective::make_schedule(request);
 }
 
+/// What each level takes of the processors that also compute.
+std::vector<double> processor_shares(const Cluster& cluster) {
+  std::vector<double> shares;
+  for (const Level& level : cluster.levels) shares.push_back(level.processor_share);
+  return shares;
+}
+
 class Replay {
  public:
   Replay(const Program& program, const Cluster& cluster, trace::Recorder* recorder)
@@ -57,7 +64,7 @@ class Replay {
         cluster_(cluster),
         recorder_(recorder),
         tracker_(program),
-        lanes_(static_cast<int64_t>(program.streams.size())),
+        lanes_(static_cast<int64_t>(program.streams.size()), processor_shares(cluster)),
         rank_(program.members.empty() ? 0 : program.members.front()) {}
 
   Result run() {
@@ -118,7 +125,7 @@ class Replay {
     }
     const double seconds = cost::compute_seconds(program_, op, cluster_);
     const double began = lanes_.now();
-    lanes_.advance_to(began + seconds);
+    lanes_.compute(seconds);
     result_.compute_seconds += seconds;
     if (recorder_ != nullptr && counting_)
       recorder_->add(recorder_->name(program::print_op(program_, op)), op.stream,

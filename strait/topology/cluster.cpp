@@ -33,6 +33,9 @@ void check_level(const LevelOptions& level) {
   if (!(level.latency_microseconds >= 0) || !std::isfinite(level.latency_microseconds))
     refuse(fmt::format("level {}: latency_microseconds = {}; the nearest valid value is 0",
                        level.name, level.latency_microseconds));
+  if (!(level.processor_share >= 0 && level.processor_share < 1))
+    refuse(fmt::format("level {}: processor_share = {}; the nearest valid value is {}", level.name,
+                       level.processor_share, level.processor_share >= 1 ? 0.99 : 0.0));
   if (level.links < 1)
     refuse(
         fmt::format("level {}: links = {}; the nearest valid value is 1", level.name, level.links));
@@ -120,7 +123,8 @@ Cluster make_cluster(const ClusterOptions& options, int64_t ranks) {
   const std::vector<int64_t> sizes = lay_sizes(levels, ranks);
   for (size_t i = 0; i < levels.size(); ++i)
     cluster.levels.push_back({levels[i].name, sizes[i], levels[i].gb_per_second * 1e9,
-                              levels[i].latency_microseconds * 1e-6, levels[i].links});
+                              levels[i].latency_microseconds * 1e-6, levels[i].links,
+                              levels[i].processor_share});
   cluster.ranks = ranks;
   return cluster;
 }

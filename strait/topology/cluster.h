@@ -18,6 +18,8 @@ struct Level {
   double bytes_per_second = 0.0;
   double latency_seconds = 0.0;
   int64_t links = 1;  // links that one group of the level below has into this level
+  double processor_share =
+      0.0;  // what its transfers take of a rank's processor time while it is busy
 };
 
 /// A cluster laid out for `ranks` ranks: the product of level sizes is the number of ranks; the
@@ -29,8 +31,11 @@ struct Cluster {
   double flops_per_second_fp32 = 0.0;  // per rank, dense GEMM
   double flops_per_second_fp64 = 0.0;
   double flops_per_second_bf16 = 0.0;
+  double model_flops_per_second_fp32 = 0.0;  // per rank, whole blocks of a model; 0 = as products
+  double model_flops_per_second_bf16 = 0.0;
   double memory_bytes_per_second = 0.0;  // per rank, copy (read + write)
-  int64_t memory_bytes = 0;              // per rank
+  double codec_bytes_per_second = 0.0;  // per rank, encode and decode (read + write); 0 = as copies
+  int64_t memory_bytes = 0;             // per rank
   int64_t cores_per_rank = 1;
   bool shares_cores = false;  // compute and transport use the same cores
 
@@ -39,6 +44,13 @@ struct Cluster {
     return dtype == Dtype::kFloat64    ? flops_per_second_fp64
            : dtype == Dtype::kBfloat16 ? flops_per_second_bf16
                                        : flops_per_second_fp32;
+  }
+  /// Forward and backward of a model's blocks in a type, per rank.
+  double model_flops_per_second(Dtype dtype) const {
+    const double measured = dtype == Dtype::kFloat32    ? model_flops_per_second_fp32
+                            : dtype == Dtype::kBfloat16 ? model_flops_per_second_bf16
+                                                        : 0.0;
+    return measured > 0 ? measured : flops_per_second(dtype);
   }
   /// Ranks in one group of level `level` (product of sizes up to and including it).
   int64_t group_size(int64_t level) const;

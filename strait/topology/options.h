@@ -14,6 +14,7 @@ struct LevelOptions {
   double gb_per_second = 0.0;
   double latency_microseconds = 0.0;
   int64_t links = 1;  // links that leave one group of the level below
+  double processor_share = 0.0;  // of a rank's processor time, while the level is busy
 };
 
 /// Exactly one of preset, file, levels.

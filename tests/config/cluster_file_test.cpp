@@ -20,7 +20,8 @@ const std::string kGood =
     "20.0, "
     "latency_microseconds = 1.5, links = 3 },\n  { name = \"world\", size = 0, gb_per_second = "
     "0.125, "
-    "latency_microseconds = 50 },\n]\n[rates]\nfp32_flops_per_second = 1.5e11\nmemory_bytes = "
+    "latency_microseconds = 50, processor_share = 0.25 },\n]\n[rates]\nfp32_flops_per_second = "
+    "1.5e11\nbf16_model_flops_per_second = 1e11\ncodec_bytes_per_second = 4e9\nmemory_bytes = "
     "1024\n"
     "cores_per_rank = 2\nshares_cores = false\n";
 
@@ -34,6 +35,15 @@ TEST(ClusterFile, IsRead) {
   EXPECT_DOUBLE_EQ(cluster.levels[1].latency_seconds, 50e-6);
   EXPECT_EQ(cluster.flops_per_second_fp32, 1.5e11);
   EXPECT_GT(cluster.flops_per_second_fp64, 0);  // missing: localhost's
+  EXPECT_EQ(cluster.levels[0].processor_share, 0.0);
+  EXPECT_EQ(cluster.levels[1].processor_share, 0.25);
+  EXPECT_EQ(cluster.model_flops_per_second(Dtype::kBfloat16), 1e11);
+  EXPECT_EQ(cluster.model_flops_per_second(Dtype::kFloat32), 1.5e11);  // missing: as products
+  EXPECT_EQ(cluster.codec_bytes_per_second, 4e9);
+  const Cluster again = parse_cluster_file(print_cluster_file(cluster), "again.toml", 8);
+  EXPECT_EQ(again.levels[1].processor_share, 0.25);
+  EXPECT_EQ(again.model_flops_per_second(Dtype::kBfloat16), 1e11);
+  EXPECT_EQ(again.codec_bytes_per_second, 4e9);
   EXPECT_EQ(cluster.memory_bytes, 1024);
   EXPECT_EQ(cluster.cores_per_rank, 2);
   EXPECT_FALSE(cluster.shares_cores);

@@ -14,6 +14,7 @@ ProbeOptions small_probe(int64_t ranks) {
           .threads_per_rank = 1,
           .gemm_size = 96,
           .copy_bytes = 1 << 20,
+          .codec_elements = 5000,
           .transfer_bytes = 1 << 20,
           .runs = 5};
 }
@@ -26,8 +27,10 @@ TEST(Probe, MeasuresEveryRate) {
     // Between a pocket calculator and a supercomputer: only wrong units fall outside.
     for (const double rate :
          {result.fp32_flops_per_second, result.fp64_flops_per_second,
-          result.bf16_flops_per_second.value_or(1e9), result.memcpy_bytes_per_second,
-          result.streaming_bytes_per_second, result.transport_bytes_per_second}) {
+          result.bf16_flops_per_second.value_or(1e9), result.fp32_model_flops_per_second,
+          result.bf16_model_flops_per_second, result.codec_bytes_per_second,
+          result.memcpy_bytes_per_second, result.streaming_bytes_per_second,
+          result.transport_bytes_per_second}) {
       EXPECT_GT(rate, 1e5);
       EXPECT_LT(rate, 1e14);
     }
@@ -59,6 +62,8 @@ ProbeResult sample_result() {
           .fp32_flops_per_second = 1.25e11,
           .fp64_flops_per_second = 5.5e10,
           .bf16_flops_per_second = {},
+          .fp32_model_flops_per_second = 1.1e11,
+          .codec_bytes_per_second = 7.5e9,
           .memcpy_bytes_per_second = 1.3e10,
           .streaming_bytes_per_second = 2.2e10,
           .memory_bytes = 17179869184,
@@ -78,6 +83,9 @@ TEST(ClusterFile, IsReadBackAsMeasured) {
       EXPECT_EQ(cluster.flops_per_second_bf16, 4.4e11);
     }
     EXPECT_EQ(text.find("bf16") != std::string::npos, has_bf16);
+    EXPECT_EQ(cluster.model_flops_per_second(Dtype::kFloat32), 1.1e11);
+    EXPECT_EQ(cluster.model_flops_per_second(Dtype::kFloat64), 5.5e10);  // as products
+    EXPECT_EQ(cluster.codec_bytes_per_second, 7.5e9);
     EXPECT_EQ(cluster.memory_bytes_per_second, 2.2e10);
     EXPECT_EQ(cluster.memory_bytes, 17179869184);
     EXPECT_EQ(cluster.cores_per_rank, 2);

@@ -28,6 +28,8 @@ Cluster cluster_of(const Run& run, const Resolved& batch) {
   cluster.flops_per_second_fp32 *= factor;
   cluster.flops_per_second_fp64 *= factor;
   cluster.flops_per_second_bf16 *= factor;
+  cluster.model_flops_per_second_fp32 *= factor;
+  cluster.model_flops_per_second_bf16 *= factor;
   return cluster;
 }
 

@@ -1,0 +1,49 @@
+// What a rank does besides products while it trains, to be timed: whole blocks of a model, and codecs.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "strait/base/dtype.h"
+#include "strait/codec/codec.h"
+#include "strait/train/solo_step.h"
+
+namespace strait::measure {
+
+/// Steps of a GPT of one block on one rank. Not thread-safe; one thread makes, runs and destroys it.
+class ModelWork {
+ public:
+  /// fp32 or bf16. `width` of the block, at least 16; 512 tokens, or fewer where the block is narrow.
+  ModelWork(Dtype dtype, int64_t width, int64_t threads);
+  /// One step. InternalError when its loss is not finite.
+  void run();
+  /// Of a step: floating-point operations, and bytes that its update reads and writes.
+  double flops() const { return flops_; }
+  double update_bytes() const { return update_bytes_; }
+
+ private:
+  std::unique_ptr<train::SoloStep> step_;
+  double flops_ = 0, update_bytes_ = 0;
+};
+
+/// Encodes and decodes a vector of fp32 in the codecs of the presets. Not thread-safe.
+class CodecWork {
+ public:
+  explicit CodecWork(int64_t elements);
+  /// Each codec there and back, on one thread. InternalError when what comes back is further off than a level.
+  void run();
+  /// Bytes read and written by a run: numbers as fp32, and pieces.
+  double bytes() const { return bytes_; }
+
+ private:
+  std::vector<float> numbers_, back_;
+  std::vector<codec::CodecSpec> codecs_;
+  std::vector<std::vector<uint8_t>> pieces_;  // by codec
+  double bytes_ = 0;
+};
+
+/// Rate of whole blocks: the operations of a step over its seconds less those of the update.
+double model_rate(const ModelWork& work, double seconds, double memory_bytes_per_second);
+
+}  // namespace strait::measure

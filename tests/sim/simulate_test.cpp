@@ -1,0 +1,97 @@
+// Times that can be reckoned by hand: what transfers take of the processors, what codecs cost.
+#include "strait/sim/simulate.h"
+
+#include <gtest/gtest.h>
+
+#include "strait/config/parse.h"
+#include "strait/cost/cost.h"
+#include "strait/sim/lanes.h"
+#include "strait/strategy/compose/design.h"
+
+namespace strait {
+namespace {
+
+constexpr double kTolerance = 1e-12;  // seconds; a few roundings of numbers near 1
+
+sim::Flight flight(int64_t level, double latency, double work) {
+  sim::Flight one;
+  one.level = level;
+  one.latency_seconds = latency;
+  one.work_seconds = work;
+  return one;
+}
+
+TEST(Lanes, ComputingIsSlowedWhileItsLevelIsBusy) {
+  sim::Lanes lanes(3, {0.25, 0.5});
+  lanes.compute(1.0);  // nothing under way
+  EXPECT_NEAR(lanes.now(), 1.0, kTolerance);
+  lanes.issue(1, flight(1, 0.5, 1.0));
+  // Half a second of latency costs nothing; the second of work halves the pace; then it is whole again.
+  lanes.compute(2.0);
+  EXPECT_NEAR(lanes.flight(0).landed, 2.5, kTolerance);
+  EXPECT_NEAR(lanes.now(), 1.0 + 0.5 + 1.0 + 1.0, kTolerance);
+  // Two levels at once take both shares; two lanes of one level take one.
+  lanes.issue(0, flight(0, 0, 10.0));
+  lanes.issue(1, flight(1, 0, 5.0));
+  lanes.issue(2, flight(1, 0, 5.0));
+  lanes.compute(0.5);
+  EXPECT_NEAR(lanes.now(), 3.5 + 0.5 / 0.25, kTolerance);
+}
+
+TEST(Lanes, TransfersNeverStarveComputing) {
+  sim::Lanes lanes(2, {0.9, 0.9});
+  lanes.issue(0, flight(0, 0, 100.0));
+  lanes.issue(1, flight(1, 0, 100.0));
+  lanes.compute(1.0);
+  EXPECT_NEAR(lanes.now(), 20.0, 1e-9);
+}
+
+TEST(Lanes, WithoutSharesComputingIgnoresTransfers) {
+  sim::Lanes lanes(1);
+  lanes.issue(0, flight(0, 0, 0.5));
+  lanes.compute(2.0);
+  EXPECT_NEAR(lanes.now(), 2.0, kTolerance);
+  EXPECT_NEAR(lanes.flight(0).landed, 0.5, kTolerance);
+}
+
+strategy::Design design_on(double processor_share) {
+  return strategy::make_design(
+      parse_run("[model]\npreset = \"nano-char\"\n", "test.toml",
+                {"placement.preset=zero++",
+                 "cluster.levels=[{ name = \"node\", size = 2, gb_per_second = 10.0 }, { name = "
+                 "\"world\", size = 0, gb_per_second = 0.02, latency_microseconds = 10.0, "
+                 "processor_share = " +
+                     std::to_string(processor_share) + " }]"}),
+      4, 65);
+}
+
+TEST(Simulate, ABusyLevelThatTakesProcessorsMakesStepsLonger) {
+  const strategy::Design idle = design_on(0.0), busy = design_on(0.5);
+  const sim::Result without = sim::simulate(idle.train, idle.cluster);
+  const sim::Result with = sim::simulate(busy.train, busy.cluster);
+  EXPECT_GT(with.seconds, 1.001 * without.seconds);
+  EXPECT_LT(with.seconds, without.seconds + without.compute_seconds);  // at half pace throughout
+  EXPECT_EQ(with.level_bytes, without.level_bytes);
+}
+
+TEST(Cost, CodecsAndBlocksHaveRatesOfTheirOwn) {
+  strategy::Design design = design_on(0.0);
+  const double before = cost::price(design.train, design.cluster).compute_seconds;
+  double coding = 0, blocks = 0;  // of that
+  program::for_each_instance(design.train, [&](const program::Op& op, const std::vector<int64_t>&) {
+    const bool codes = op.kind == program::OpKind::kEncode || op.kind == program::OpKind::kDecode ||
+                       op.kind == program::OpKind::kDecodeSum;
+    if (codes) coding += op.memory_bytes / design.cluster.memory_bytes_per_second;
+    blocks += op.flops / design.cluster.flops_per_second_fp32;
+  });
+  ASSERT_GT(coding, 0);
+  design.cluster.codec_bytes_per_second = design.cluster.memory_bytes_per_second / 4;
+  EXPECT_NEAR(cost::price(design.train, design.cluster).compute_seconds, before + 3 * coding,
+              1e-9 * before);
+  design.cluster.model_flops_per_second_fp32 = design.cluster.flops_per_second_fp32 / 2;
+  EXPECT_NEAR(cost::price(design.train, design.cluster).compute_seconds,
+              before + 3 * coding + blocks, 1e-9 * before);
+}
+
+}  // namespace
+}  // namespace strait
