@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Step times of placements on emulated clusters, with what was predicted and what the interfaces counted.
 
-For each cluster: probe it under all its ranks, then train a 19M GPT under each placement for a few steps, in one run
-after the other on the same links; PyTorch's DDP over Gloo beside them. Medians of the steps after the warm-up that
-`strait train` leaves out. Needs root (bench/netlab). Prints a table and writes all figures as JSON.
+For each cluster: probe it under all its ranks, then train a 19M GPT under each placement for a few steps, one run
+after the other on the same links; PyTorch's DDP over Gloo beside them. The first step warms up, the last, which the
+evaluation follows, is not counted; bytes are those between the ends of the steps that are timed. A call runs the cells that its options name and keeps the others of --json, so
+that a matrix can be filled in parts; the cluster of a lab is probed once. Needs root (bench/netlab).
 """
 import argparse
 import json
@@ -15,7 +16,10 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 NETLAB = ROOT / "bench/netlab"
-CONTEXT, MICRO_STEP_TOKENS, WARM_UP = 128, 2048, 5
+CONTEXT, MICRO_STEP_TOKENS, WARM_UP = 128, 2048, 1
+HEADER_BYTES = 66  # of a packet: Ethernet 14, IP 20, TCP 32 with its timestamps
+PEER = "PyTorch DDP"
+PLACEMENTS = ["ddp", "zero3", "zero++", "zero-topo", PEER]
 RUN_FILE = """name = "sharding"
 [model]
 preset = "nano-char"
@@ -42,90 +46,117 @@ run_dir = "{run_dir}"
 """
 
 
-def netlab(options, *command, counters=None):
-    words = [NETLAB, "--hosts", options.hosts, "--ranks-per-host", options.ranks_per_host, "--rate", options.rate]
-    words += ["--counters", counters] if counters else []
-    result = subprocess.run(list(map(str, [*words, "--", *command])), capture_output=True, text=True, check=False)
+def netlab(options, lab, *command, more=()):
+    hosts, rate = lab
+    words = [NETLAB, "--hosts", hosts, "--ranks-per-host", options.ranks_per_host, "--rate", rate, *more, "--", *command]
+    result = subprocess.run(list(map(str, words)), capture_output=True, text=True, check=False)
     if result.returncode != 0:
         sys.exit(f"{' '.join(map(str, command))}: status {result.returncode}\n{result.stderr[-2000:]}")
     return result.stdout
 
 
-def train(options, folder, placement, accumulation, ranks):
-    name = f"{placement}-{accumulation}"
+def processor_ticks():
+    """Of all processors since the machine started: all, and those that its host gave to others."""
+    ticks = list(map(int, pathlib.Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]))
+    return sum(ticks), ticks[7]
+
+
+def train(options, lab, placement, accumulation, folder):
+    ranks = lab[0] * options.ranks_per_host
     sequences = MICRO_STEP_TOKENS // CONTEXT
-    run_file, report, counters = folder / f"{name}.toml", folder / f"{name}.json", folder / f"{name}.counters"
+    run_file, report, counters, run_dir = (folder / name for name in ("run.toml", "report", "counters", "run"))
     run_file.write_text(RUN_FILE.format(
-        context=CONTEXT, text=options.text.resolve(), steps=WARM_UP + options.steps, batch=sequences * accumulation,
-        micro_batch=sequences // ranks, cluster=folder / "cluster.toml", placement=placement, run_dir=folder / name))
-    netlab(options, options.strait, "train", run_file, "--json", report, counters=counters)
+        context=CONTEXT, text=options.text.resolve(), steps=WARM_UP + options.steps + 1, batch=sequences * accumulation,
+        micro_batch=sequences // ranks, cluster=folder / "cluster.toml", placement=placement, run_dir=run_dir))
+    metrics = run_dir / "metrics.jsonl"
+    netlab(options, lab, options.strait, "train", run_file, "--json", report,
+           more=["--counters", counters, "--marks", metrics])
     figures = json.loads(report.read_text())
+    seconds = [json.loads(line)["seconds"] for line in metrics.read_text().splitlines()]
+    marks = {mark["lines"]: mark["levels"][-1] for mark in json.loads(counters.read_text())["marks"]}
     sent = {row["level"]: row["payload_bytes"] + row["metadata_bytes"] for row in figures["bytes_per_step"]["runtime"]}
-    hosts = json.loads(counters.read_text())["hosts"]
-    # Whole runs: beside the steps there is a hash of the weights, an evaluation and the start.
-    return {"placement": placement, "accumulation": accumulation,
-            "seconds": figures["seconds_per_step"]["median"], "spread": figures["seconds_per_step"],
-            "predicted_seconds": figures["predicted_seconds_per_step"],
-            "exposed_share": figures["exposed_communication_share"],
-            "boundary_bytes_per_step": sent["world"],
-            "interface_bytes": sum(host["sent_bytes"] for host in hosts),
-            "ledger_bytes": sent["world"] * (WARM_UP + options.steps),
-            "loss": figures["train_loss"]}
+    before, after = marks[WARM_UP], marks[WARM_UP + options.steps]
+    packets, counted = (after[kind] - before[kind] for kind in ("sent_packets", "sent_bytes"))
+    return {"seconds": seconds[WARM_UP:-1], "predicted_seconds": figures["predicted_seconds_per_step"],
+            "exposed_share": figures["exposed_communication_share"], "ledger_bytes_per_step": sent["world"],
+            "interface_bytes_per_step": counted / options.steps,
+            "interface_payload_per_step": (counted - HEADER_BYTES * packets) / options.steps, "loss": figures["train_loss"]}
 
 
-def train_ddp(options, accumulation, ranks):
-    out = netlab(options, "/usr/bin/python3", ROOT / "bench/peers/ddp_torch.py", "--accumulation", accumulation,
-                 "--batch", MICRO_STEP_TOKENS // CONTEXT // ranks, "--steps", 2 + options.steps)
+def train_peer(options, lab, accumulation):
+    ranks = lab[0] * options.ranks_per_host
+    out = netlab(options, lab, "env", f"OPENBLAS_CORETYPE={options.blas}", "/usr/bin/python3",
+                 ROOT / "bench/peers/ddp_torch.py", "--accumulation", accumulation,
+                 "--batch", MICRO_STEP_TOKENS // CONTEXT // ranks, "--steps", WARM_UP + options.steps)
     figures = json.loads(out.strip().splitlines()[-1])
-    return {"placement": f"PyTorch {figures['torch']} DDP, Gloo, bf16 wire", "accumulation": accumulation,
-            "seconds": statistics.median(figures["seconds"][2:])}
+    return {"seconds": figures["seconds"][WARM_UP:], "version": figures["torch"]}
 
 
-def print_table(options, rows):
-    zero3 = {row["accumulation"]: row["seconds"] for row in rows if row["placement"] == "zero3"}
-    print(f"\n{options.hosts} hosts x {options.ranks_per_host} ranks, {options.rate}\n")
-    print("| placement | A | seconds per step | predicted | of zero3's speed | MB over the links per step | interfaces / ledger |")
-    print("|---|---|---|---|---|---|---|")
-    for row in rows:
-        speed = f"{zero3[row['accumulation']] / row['seconds']:.2f}x" if row["accumulation"] in zero3 else ""
-        more = ["", "", ""]
+def run_cell(options, record, lab, placement, accumulation):
+    key = f"{lab[0]} hosts x {options.ranks_per_host} ranks, {lab[1]}"
+    place = record.setdefault(key, {"rows": []})
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        if placement != PEER:
+            if "cluster" not in place:
+                netlab(options, lab, options.strait, "probe", "-o", folder / "cluster.toml")
+                place["cluster"] = (folder / "cluster.toml").read_text()
+            (folder / "cluster.toml").write_text(place["cluster"])
+        ticks, stolen = processor_ticks()
+        row = train_peer(options, lab, accumulation) if placement == PEER else train(
+            options, lab, placement, accumulation, folder)
+        later, stolen_later = processor_ticks()
+    row = {"placement": placement, "accumulation": accumulation, **row,
+           "stolen_share": (stolen_later - stolen) / (later - ticks)}
+    place["rows"] = [other for other in place["rows"]
+                     if (other["placement"], other["accumulation"]) != (placement, accumulation)] + [row]
+
+
+def print_table(key, rows):
+    median = {(row["placement"], row["accumulation"]): statistics.median(row["seconds"]) for row in rows}
+    print(f"\n{key}\n\n| A | placement | seconds per step | predicted | of zero3's speed | MB over the links per step | "
+          "interfaces / ledger | without headers | stolen |\n|---|---|---|---|---|---|---|---|---|")
+    for row in sorted(rows, key=lambda row: (row["accumulation"], PLACEMENTS.index(row["placement"]))):
+        seconds, zero3 = median[row["placement"], row["accumulation"]], median.get(("zero3", row["accumulation"]))
+        more = ["", "", "", ""]
         if "predicted_seconds" in row:
-            error = row["predicted_seconds"] / row["seconds"] - 1
-            more = [f"{row['predicted_seconds']:.2f} ({error:+.0%})", f"{row['boundary_bytes_per_step'] / 1e6:.1f}",
-                    f"{row['interface_bytes'] / row['ledger_bytes']:.2f}"]
-        print(f"| {row['placement']} | {row['accumulation']} | {row['seconds']:.2f} | {more[0]} | {speed} | {more[1]} | {more[2]} |",
-              flush=True)
+            more = [f"{row['predicted_seconds']:.2f} ({row['predicted_seconds'] / seconds - 1:+.0%})",
+                    f"{row['ledger_bytes_per_step'] / 1e6:.1f}",
+                    f"{row['interface_bytes_per_step'] / row['ledger_bytes_per_step']:.3f}",
+                    f"{row['interface_payload_per_step'] / row['ledger_bytes_per_step']:.3f}"]
+        print(f"| {row['accumulation']} | {row['placement']} | {seconds:.2f} ({min(row['seconds']):.2f} to "
+              f"{max(row['seconds']):.2f}) | {more[0]} | {f'{zero3 / seconds:.2f}x' if zero3 else ''} | {more[1]} | "
+              f"{more[2]} | {more[3]} | {row['stolen_share']:.0%} |", flush=True)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("text", type=pathlib.Path, help="any text of 1 MB or so")
     parser.add_argument("--strait", type=pathlib.Path, default=ROOT / "build/release/strait")
-    parser.add_argument("--hosts", type=int, default=2)
+    parser.add_argument("--hosts", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--ranks-per-host", type=int, default=2)
-    parser.add_argument("--rate", default="100mbit")
+    parser.add_argument("--rate", nargs="+", default=["100mbit", "1gbit"])
     parser.add_argument("--steps", type=int, default=5, help="that are timed")
     parser.add_argument("--accumulation", type=int, nargs="+", default=[1, 4])
-    parser.add_argument("--placements", nargs="+", default=["ddp", "zero3", "zero++", "zero-topo"])
-    parser.add_argument("--no-peer", action="store_true")
-    parser.add_argument("--json", type=pathlib.Path)
+    parser.add_argument("--placements", nargs="*", default=PLACEMENTS, choices=PLACEMENTS)
+    parser.add_argument("--blas", default="SKYLAKEX", help="processor that the peer's OpenBLAS takes this one for")
+    parser.add_argument("--json", type=pathlib.Path, help="record that is read, added to and written after each cell")
+    parser.add_argument("--only-missing", action="store_true", help="leave out cells that the record has")
     options = parser.parse_args()
-    ranks = options.hosts * options.ranks_per_host
-    rows = []
-    with tempfile.TemporaryDirectory() as name:
-        folder = pathlib.Path(name)
-        netlab(options, options.strait, "probe", "-o", folder / "cluster.toml")
-        cluster = (folder / "cluster.toml").read_text()
+    record = json.loads(options.json.read_text()) if options.json and options.json.exists() else {}
+    for lab in [(hosts, rate) for hosts in options.hosts for rate in options.rate]:
+        key = f"{lab[0]} hosts x {options.ranks_per_host} ranks, {lab[1]}"
         for accumulation in options.accumulation:
             for placement in options.placements:
-                rows.append(train(options, folder, placement, accumulation, ranks))
-                print(rows[-1], file=sys.stderr, flush=True)
-            if not options.no_peer:
-                rows.append(train_ddp(options, accumulation, ranks))
-    print_table(options, rows)
-    if options.json:
-        setting = {"hosts": options.hosts, "ranks_per_host": options.ranks_per_host, "rate": options.rate}
-        options.json.write_text(json.dumps({"setting": setting, "cluster": cluster, "rows": rows}, indent=1) + "\n")
+                known = [(row["placement"], row["accumulation"]) for row in record.get(key, {"rows": []})["rows"]]
+                if options.only_missing and (placement, accumulation) in known:
+                    continue
+                run_cell(options, record, lab, placement, accumulation)
+                print(key, json.dumps(record[key]["rows"][-1]), file=sys.stderr, flush=True)
+                if options.json:
+                    options.json.write_text(json.dumps(record, indent=1) + "\n")
+    for key, place in record.items():
+        print_table(key, place["rows"])
 
 
 main()
