@@ -35,6 +35,13 @@ void print_summary(const train::Job& job, const train::Outcome& outcome, cli::Ou
     output.line(fmt::format("validation loss {:.4f} nats per token", loss) +
                 (std::isfinite(bits) ? fmt::format(", {:.3f} bits per byte", bits) : ""));
   }
+  if (outcome.overlap)
+    output.line(fmt::format(
+        "overlap     {:.1f} % of communication is hidden against the floor, {:.1f} % without it: "
+        "{:.4g} s per step, "
+        "{:.4g} s with nothing hidden, {:.4g} s with nothing awaited",
+        100 * outcome.overlap->hidden_share(), 100 * outcome.overlap->hidden_share_without_floor(),
+        outcome.overlap->seconds, outcome.overlap->serial_seconds, outcome.overlap->floor_seconds));
   output.line(fmt::format("stopped by {} after {} steps; run folder {}, checkpoint {}",
                           outcome.stopped_by, outcome.steps, job.folder.path,
                           outcome.checkpoint.empty() ? "none" : outcome.checkpoint));

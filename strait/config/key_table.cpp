@@ -248,6 +248,9 @@ Rows run_control_keys() {
        between(1, kMostSteps), "Steps between two lines."},
       {"output.timeline_steps", kField<&Run::output, &OutputOptions::timeline_steps>,
        between(0, kMostSteps), "Steps recorded as Chrome trace."},
+      {"output.overlap_steps", kField<&Run::output, &OutputOptions::overlap_steps>,
+       between(0, 1000),
+       "Steps timed after training, three times over, to tell how much communication is hidden."},
   };
 }
 

@@ -82,6 +82,7 @@ struct OutputOptions {
   std::string run_dir;  // "" = a new runs/<name>-NNN
   int64_t log_every_steps = 10;
   int64_t timeline_steps = 0;
+  int64_t overlap_steps = 0;
 };
 
 struct PlacementSpans {

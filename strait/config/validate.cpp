@@ -193,6 +193,11 @@ void validate_run(const Run& run, int64_t ranks) {
   check_control(run);
   check_cluster_choice(run);
   check_mesh(run, ranks);
+  if (run.output.overlap_steps > 0 && ranks == 1)
+    refuse_key(run, "output.overlap_steps",
+               "output.overlap_steps > 0, but a run of one rank communicates with nobody; the "
+               "nearest valid "
+               "value is 0");
   check_spans(run, resolve_cluster(run, ranks));
   resolve_batch(run, ranks, 1);
 }

@@ -1,7 +1,11 @@
 #include "strait/runtime/interpreter.h"
 
+#include <algorithm>
+#include <cstring>
+
 #include "strait/base/clock.h"
 #include "strait/collective/of_op.h"
+#include "strait/comm/call_check.h"
 #include "strait/comm/wait_table.h"
 #include "strait/program/operation_text.h"
 #include "strait/program/transfer.h"
@@ -41,6 +45,11 @@ Interpreter::Interpreter(const program::Program& program, const Site& site)
     if (may_carry(program_.arrays[array])) carry_slots_.push_back(s);
   }
   compile();
+}
+
+Interpreter::~Interpreter() {
+  for (auto& [op, compiled] : compiled_)
+    if (compiled.apart != nullptr) site_.pool.release(compiled.apart);
 }
 
 void Interpreter::compile() {
@@ -129,8 +138,9 @@ void Interpreter::complete_place(ErrorPlace& place) const {
   if (text_size_ > 0) place.operation = std::string(text_.data(), text_size_);
 }
 
-RunTimes Interpreter::run(int64_t step) {
+RunTimes Interpreter::run(int64_t step, Waiting waiting) {
   const double began = now_seconds();
+  waiting_ = waiting;
   step_ = step;
   text_size_ = 0;
   times_ = {};
@@ -203,6 +213,7 @@ void Interpreter::wait_transfer(int64_t number) {
 }
 
 void Interpreter::wait_for(const program::StepPlan& plan) {
+  if (waiting_ == Waiting::kNever) return;
   for (const int64_t number : plan.wait_for) wait_transfer(number);
   const program::SlotMap& slots = tracker_.slots();
   for (const int64_t s : plan.carries)
@@ -213,6 +224,7 @@ void Interpreter::start(const Op& op, CompiledOp& compiled, const std::vector<in
                         const program::StepPlan& plan) {
   std::vector<comm::Ticket> after;
   for (const int64_t number : plan.after) {
+    if (waiting_ == Waiting::kNever) break;
     after.push_back(tickets_[number]);
     for (const int64_t send : sends_[issued_[number].stream])
       if (send < number && !tickets_[send].done()) after.push_back(tickets_[send]);
@@ -231,12 +243,30 @@ void Interpreter::start(const Op& op, CompiledOp& compiled, const std::vector<in
   };
   call.source = at(op.reads, compiled.source_offset);
   call.destination = at(op.writes, compiled.destination_offset);
+  if (waiting_ == Waiting::kNever) set_apart(compiled);
   tickets_.push_back(compiled.communicator->start(call, after));
   if (op.kind == OpKind::kSend) sends_[op.stream].push_back(static_cast<int64_t>(issued_.size()));
   issued_.push_back({compiled.communicator, op.stream});
+  if (waiting_ == Waiting::kAtOnce && !comm::is_pairwise(call.operation))
+    wait_ticket(tickets_.back());
   if (site_.recorder != nullptr && site_.recorder->recording())
     transfer_spans_.push_back(
         {compiled.span_name, op.stream, static_cast<int64_t>(tickets_.size()) - 1});
+}
+
+void Interpreter::set_apart(CompiledOp& compiled) {
+  comm::Call& call = compiled.call;
+  int64_t sent = 0, received = 0;
+  for (const int64_t count : call.counts) sent += count;
+  for (const int64_t count : call.receive_counts) received += count;
+  const int64_t bytes = std::max(sent, received) * dtype_bytes(call.dtype);
+  if (compiled.apart == nullptr && bytes > 0) {
+    compiled.apart = site_.pool.allocate(2 * bytes, memory::Reach::kShared);
+    if (site_.pool.device() == nullptr) std::memset(compiled.apart, 0,
+                static_cast<size_t>(2 * bytes));  // sums of zeros stay ordinary numbers
+  }
+  if (call.source != nullptr) call.source = compiled.apart;
+  if (call.destination != nullptr) call.destination = static_cast<char*>(compiled.apart) + bytes;
 }
 
 void Interpreter::copy(const Op& op, const CompiledOp& compiled,
@@ -306,6 +336,8 @@ void Interpreter::release(int64_t s) {
 
 void Interpreter::finish() {
   const program::FinishPlan& plan = tracker_.finish();
+  if (waiting_ != Waiting::kAsWritten)
+    for (comm::Ticket& ticket : tickets_) wait_ticket(ticket);
   for (const int64_t number : plan.wait_for) wait_transfer(number);
   for (const int64_t s : plan.release) release(s);
   for (const TransferSpan& span : transfer_spans_) {
@@ -313,6 +345,7 @@ void Interpreter::finish() {
     if (end > 0) site_.recorder->add(span.name, span.stream, {begin, end}, step_);
   }
   const program::SlotMap& slots = tracker_.slots();
+  if (waiting_ == Waiting::kNever) return;
   for (const auto& [s, number] : plan.outstanding)
     residents_[slots.array_of(s)]->carries[slots.index_of(s)] = tickets_[number];
 }

@@ -60,6 +60,14 @@ class Executor {
   virtual void execute(const Instance& instance) = 0;
 };
 
+/// When an op waits for transfers. All but the first are for measuring what overlap hides.
+enum class Waiting : uint8_t {
+  kAsWritten,  // for those that the program says
+  kAtOnce,     // for each transfer as soon as it is started: nothing is hidden; the same results
+  kNever,  // for none before the end: the same bytes flow behind the same compute, from and to buffers of
+           // their own. What is computed means nothing
+};
+
 /// What one run of a program took on this rank.
 struct RunTimes {
   double seconds = 0;
@@ -86,9 +94,12 @@ class Interpreter {
   /// Binds resident values and communicators. The program must outlive the interpreter and have
   /// passed the verifier.
   Interpreter(const program::Program& program, const Site& site);
+  ~Interpreter();
+  Interpreter(const Interpreter&) = delete;
+  Interpreter& operator=(const Interpreter&) = delete;
   /// Runs the program once. Carried transfers may be under way on return (State::drain). On an
   /// exception the world is aborted and transient values are released.
-  RunTimes run(int64_t step);
+  RunTimes run(int64_t step, Waiting waiting = Waiting::kAsWritten);
   /// Adds what this rank's communicators of the program counted since the last call, and forgets it
   /// there.
   void drain_ledger(Ledger& ledger);
@@ -101,6 +112,7 @@ class Interpreter {
     int span_name = 0;
     int flight_operation = 0;
     trace::OperationText text;
+    void* apart = nullptr;  // what its transfers use under Waiting::kNever
   };
   struct TransferSpan {
     int name = 0, stream = 0;
@@ -127,6 +139,8 @@ class Interpreter {
                      const std::vector<int64_t>& loops, std::vector<Bound>& bound) const;
   void wait_for(const program::StepPlan& plan);
   void wait_ticket(comm::Ticket& ticket);
+  /// Points the call at buffers that no op computes with.
+  void set_apart(CompiledOp& compiled);
   /// Waits for a transfer, and for the sends before it on its stream.
   void wait_transfer(int64_t number);
   void allocate(int64_t slot);
@@ -157,6 +171,7 @@ class Interpreter {
   size_t text_size_ = 0;
   Instance instance_;
   RunTimes times_;
+  Waiting waiting_ = Waiting::kAsWritten;
   int64_t step_ = 0;
 };
 

@@ -52,6 +52,16 @@ void add_speed(const Job& job, const Outcome& outcome, Json& body) {
   body["model_flops_utilization"] = rate * job.model_flops_per_token / job.peak_flops_per_second;
 }
 
+Json overlap_json(const Overlap& overlap) {
+  return Json::object({{"steps", overlap.steps},
+                       {"seconds", overlap.seconds},
+                       {"serial_seconds", overlap.serial_seconds},
+                       {"floor_seconds", overlap.floor_seconds},
+                       {"communication_seconds", overlap.communication_seconds},
+                       {"hidden_share", overlap.hidden_share()},
+                       {"hidden_share_without_floor", overlap.hidden_share_without_floor()}});
+}
+
 void add_traffic(const Job& job, const Outcome& outcome, Json& body) {
   const std::vector<std::string> names = level_names(job.design.cluster);
   const int64_t steps = outcome.steps - outcome.first_step;
@@ -64,6 +74,7 @@ void add_traffic(const Job& job, const Outcome& outcome, Json& body) {
   for (const double share : outcome.exposed_shares) exposed += share;
   body["exposed_communication_share"] =
       exposed / static_cast<double>(outcome.exposed_shares.size());
+  body["overlap"] = outcome.overlap ? overlap_json(*outcome.overlap) : Json();
   body["predicted_seconds_per_step"] = job.simulated.seconds;
 }
 
@@ -77,6 +88,17 @@ void add_memory(const Outcome& outcome, Json& body) {
 }
 
 }  // namespace
+
+double Overlap::hidden_share() const {
+  return serial_seconds > floor_seconds
+             ? (serial_seconds - seconds) / (serial_seconds - floor_seconds)
+             : report::kUnknown;
+}
+
+double Overlap::hidden_share_without_floor() const {
+  return communication_seconds > 0 ? (serial_seconds - seconds) / communication_seconds
+                                   : report::kUnknown;
+}
 
 Json rank_part(const Outcome& outcome, int64_t rank) {
   const size_t own = static_cast<size_t>(rank);

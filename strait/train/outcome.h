@@ -13,6 +13,18 @@
 
 namespace strait::train {
 
+/// Medians over steps after training, rank 0: as the program is written, with every transfer awaited at once, and
+/// with the same bytes behind the same compute that nothing waits for (the floor).
+struct Overlap {
+  int64_t steps = 0;
+  double seconds = 0, serial_seconds = 0, floor_seconds = 0;
+  double communication_seconds = 0;  // of the serial step: waited for transfers
+  /// (serial - as written) / (serial - floor): 1 = nothing to gain. NaN when nothing can be hidden.
+  double hidden_share() const;
+  /// (serial - as written) / communication: what of it is hidden, whatever moving it takes from computing.
+  double hidden_share_without_floor() const;
+};
+
 struct ValidationPoint {
   int64_t step = 0;
   double loss = 0;
@@ -36,6 +48,7 @@ struct Outcome {
   std::string backend = "threads";
   std::string parameter_hash;
   std::string checkpoint;  // last one written, or ""
+  std::optional<Overlap> overlap;
 };
 
 /// What rank `rank` alone knows, where ranks are processes: shares, memory, traffic. And adds it on rank 0.

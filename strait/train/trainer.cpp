@@ -197,18 +197,23 @@ void Trainer::run() {
   }
   if (first >= run.train.steps) evaluate(step);
   guard_save("finish the run", step, [&] { finish(step); });
+  if (run.output.overlap_steps > 0 && !stopped) measure_overlap(step);
 }
 
-Trainer::StepResult Trainer::train_step(int64_t step) {
+void Trainer::prepare(int64_t step) {
   const Resolved& batch = job_.design.batch;
   const BatchShare share{batch.global_batch_size, batch.data_ranks, rank_, batch.micro_batch_size};
   executor_.settings().training = true;
   executor_.set_step({learning_rate(step), updates_, shared_.signal.load() != 0});
-  executor_.set_batches([&](int64_t micro_batch, BatchBuffer& buffer) {
+  executor_.set_batches([this, step, share](int64_t micro_batch, BatchBuffer& buffer) {
     const int64_t first = sequences_consumed(step) + share.first_sequence(0, micro_batch);
-    job_.loader->fill(first, batch.micro_batch_size, buffer);
+    job_.loader->fill(first, job_.design.batch.micro_batch_size, buffer);
     if (shared_.observer.loaded) shared_.observer.loaded(step, buffer);
   });
+}
+
+Trainer::StepResult Trainer::train_step(int64_t step) {
+  prepare(step);
   StepResult result;
   runtime::Interpreter& program =
       weights_changed_ || train_unchanged_ == nullptr ? *train_ : *train_unchanged_;

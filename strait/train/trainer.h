@@ -100,6 +100,8 @@ class Trainer {
     bool finite = true, stop = false;
     runtime::RunTimes times;
   };
+  /// Gives the executor the learning rate and the batches of a training step.
+  void prepare(int64_t step);
   StepResult train_step(int64_t step);
   /// Moves what the communicators counted into this rank's traffic.
   void count_traffic(int64_t step);
@@ -118,6 +120,8 @@ class Trainer {
   /// Error feedback starts anew: after a step that all skip, every kFeedbackUpdates updates (LoCo), and
   /// with every checkpoint, which holds no residuals, so that a resumed run is the run that went on.
   void reset_residuals();
+  /// Times steps behind the end of the run, whose state they spoil, in three ways of waiting (Overlap).
+  void measure_overlap(int64_t step);
   /// Waits for saves and carries; hash, memory and traffic of the whole run into the outcome.
   void finish(int64_t step);
   /// What every checkpoint holds beside the shards: made once, as a large vocabulary takes long to print.

@@ -82,6 +82,7 @@ TEST(Commands, TrainReportsWhatInterfaceNamesAndItsFilesAreThere) {
                            "bytes_per_step",
                            "traffic",
                            "exposed_communication_share",
+                           "overlap",
                            "predicted_seconds_per_step",
                            "state_bytes",
                            "peak_resident_bytes",

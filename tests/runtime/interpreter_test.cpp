@@ -433,5 +433,42 @@ TEST(Interpreter, AFailingExecutorReachesTheOtherRanksAndReleasesMemory) {
   EXPECT_EQ(live.load(), 64 * 4);  // the resident value alone
 }
 
+// Awaited at once, a sum is there before the next op, which does not use it; never awaited, the op that uses it
+// runs without it and nothing of it arrives, but the same bytes move.
+TEST(Interpreter, WaitingModesMoveTheSameBytes) {
+  constexpr int64_t kElements = 1000;
+  Program program = start_program(2);
+  const int a = add_value(program, "a", kElements, program::Lifetime::kResident);
+  const int b = add_value(program, "b", kElements, program::Lifetime::kResident);
+  const int c = add_value(program, "c", 8, program::Lifetime::kResident);
+  program.body = {touch("fill", a), all_reduce(a, b), touch("look", c), touch("use", b)};
+  for (const Waiting waiting : {Waiting::kAsWritten, Waiting::kAtOnce, Waiting::kNever}) {
+    const auto worlds = comm::make_thread_worlds(2, flat_cluster(2));
+    comm::run_ranks(*worlds, [&](comm::World& world) {
+      memory::Pool pool;
+      State state(pool, world.rank());
+      RecordingExecutor executor;
+      Interpreter interpreter(program, {world, state, pool, executor, nullptr, 20.0});
+      float* sum = static_cast<float*>(state.array("b").buffers[0]);
+      std::fill(sum, sum + kElements, 0.0f);
+      executor.during = [&](const Instance& instance) {
+        if (instance.op->custom == "fill") {
+          auto* own = static_cast<float*>(instance.writes.front().data);
+          std::fill(own, own + kElements, static_cast<float>(world.rank() + 1));
+        } else if (instance.op->custom == "look" && waiting == Waiting::kAtOnce) {
+          EXPECT_EQ(sum[kElements - 1], 3.0f);
+        } else if (instance.op->custom == "use") {
+          EXPECT_EQ(sum[kElements - 1], waiting == Waiting::kNever ? 0.0f : 3.0f);
+        }
+      };
+      for (int64_t step = 0; step < 3; ++step) interpreter.run(step, waiting);
+      EXPECT_EQ(executor.executed.size(), 9u);
+      Ledger ledger;
+      interpreter.drain_ledger(ledger);
+      EXPECT_EQ(ledger.payload_bytes(0), 3 * kElements * 4);  // of 2 ranks, each sends half twice
+    });
+  }
+}
+
 }  // namespace
 }  // namespace strait::runtime
