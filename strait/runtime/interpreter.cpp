@@ -262,8 +262,9 @@ void Interpreter::set_apart(CompiledOp& compiled) {
   const int64_t bytes = std::max(sent, received) * dtype_bytes(call.dtype);
   if (compiled.apart == nullptr && bytes > 0) {
     compiled.apart = site_.pool.allocate(2 * bytes, memory::Reach::kShared);
-    if (site_.pool.device() == nullptr) std::memset(compiled.apart, 0,
-                static_cast<size_t>(2 * bytes));  // sums of zeros stay ordinary numbers
+    if (site_.pool.device() == nullptr)
+      std::memset(compiled.apart, 0,
+                  static_cast<size_t>(2 * bytes));  // sums of zeros stay ordinary numbers
   }
   if (call.source != nullptr) call.source = compiled.apart;
   if (call.destination != nullptr) call.destination = static_cast<char*>(compiled.apart) + bytes;
