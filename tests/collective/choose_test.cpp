@@ -59,7 +59,9 @@ TEST(Choose, PiecesHideTheInnerLevelsOfLongVectors) {
   EXPECT_NEAR(
       transfer_seconds(Operation::kAllGather, Algorithm::kHierarchical, bytes, {2, 8}, hosts()),
       bytes * 6 / 8 / 0.1e9 + bytes / 2 / 10e9 / 4 + 51e-6 + 3 * 50e-6, 1e-12);
-  Request request{.operation = Operation::kAllGather, .members = 8};
+  Request request;
+  request.operation = Operation::kAllGather;
+  request.members = 8;
   request.counts.assign(8, 1 << 19);
   choose_form(request, 16 << 20, hosts(), kAll);
   EXPECT_EQ(request.algorithm, Algorithm::kHierarchical);

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "strait/comm/threads/thread_world.h"
+#include "strait/device/arithmetic.h"
 #include "strait/layout/layout.h"
 #include "strait/program/verify.h"
 #include "strait/runtime/interpreter.h"
@@ -55,21 +57,22 @@ class ReductionExecutor final : public runtime::Executor {
   ReductionExecutor(const GradientOf& gradient, int64_t rank) : gradient_(gradient), rank_(rank) {}
   void execute(const runtime::Instance& instance) override {
     if (instance.op->kind == program::OpKind::kEncode) {
-      not_finite += coding_.encode(instance, rank_, 1);
+      coding_.encode(instance, rank_, *arithmetic_, &not_finite);
     } else if (instance.op->kind != program::OpKind::kCustom) {
-      coding_.decode(instance, rank_, 1);
+      coding_.decode(instance, rank_, *arithmetic_);
     } else {
       float* out = static_cast<float*>(instance.writes[0].data);
       for (int64_t i = 0; i < instance.writes[0].bytes / 4; ++i)
         out[i] = gradient_(rank_, instance.step, i);
     }
   }
-  int64_t not_finite = 0;
+  double not_finite = 0;
 
  private:
   const GradientOf& gradient_;
   int64_t rank_;
   train::Coding coding_;
+  const std::unique_ptr<device::Arithmetic> arithmetic_ = device::make_arithmetic(nullptr, 1);
 };
 
 /// The program; `change` may break it.
@@ -148,7 +151,7 @@ inline std::vector<Reduced> reduce_on_ranks(
     }
     for (const program::ValueArray& array : program.arrays)
       if (strategy::is_residual(array)) result.residuals.push_back(values_of(array));
-    result.not_finite = executor.not_finite;
+    result.not_finite = static_cast<int64_t>(executor.not_finite);
   });
   return results;
 }
