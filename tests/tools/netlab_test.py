@@ -154,13 +154,13 @@ class Labs(unittest.TestCase):
         for rate, most in zip(map(float, rates), (80, 40, 20)):
             self.assertLess(rate, most * 1.01)  # the burst of 16 kB is 1 to 2 % less than the headers
             self.assertGreater(rate, most / 2.5, "a level inside is faster than the one outside")
-        # What crosses an outer level also leaves its rank and its pair. 4.6 % for
-        # headers, 2.3 % for acknowledgements, mpirun's own messages besides.
+        # What crosses an outer level also leaves its rank and its pair. 4.6 % for headers, 2.3 % for acknowledgements; besides
+        # mpirun's own messages, and what queues drop of a connection that starts too fast and TCP sends again.
         outside = 0
         for level in ("world", "node", "pair"):
             outside += SIZES[level]
             self.assertGreater(levels[level]["sent_bytes"], outside)
-            self.assertLess(levels[level]["sent_bytes"], outside * 1.07 + 400_000)
+            self.assertLess(levels[level]["sent_bytes"], outside * 1.07 + 400_000 + 300_000)
         self.assertEqual([line.split()[0] for line in table], ["pair", "node", "world"])
         for line, level in zip(table, ("pair", "node", "world")):
             name, counted, told, ratio = line.split()
