@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kVocabulary = 256;
 constexpr int64_t kHeadWidth = 64;
-constexpr const char* kCodecs[] = {"int8/2048", "int4/512"};  // of zero++ and zero-topo
+constexpr const char* kCodecs[] = {"int8/2048", "int4/128"};  // of zero++ and zero-topo
 
 Run block_run(Dtype dtype, int64_t width, int64_t threads) {
   Run run;

@@ -171,7 +171,7 @@ Bytes bytes_of(const Ledger& ledger, const Grid& grid) {
 
 int64_t up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 Sent int8(int64_t elements) { return {elements, 4 * up(elements, 2048)}; }
-Sent int4(int64_t elements) { return {up(elements, 2), 4 * up(elements, 512)}; }
+Sent int4(int64_t elements) { return {up(elements, 2), 4 * up(elements, 128)}; }
 
 /// The tables of the specification, written out for one unit of `e` elements: each rank sends what the others
 /// of its group lack.

@@ -172,7 +172,7 @@ int64_t shard(int64_t elements, int64_t span, int64_t world) {
   return up(up(elements, world), 16) * 16 * (world / span);
 }
 Sent int8(int64_t elements) { return {elements, 4 * up(elements, 2048)}; }
-Sent int4(int64_t elements) { return {up(elements, 2), 4 * up(elements, 512)}; }
+Sent int4(int64_t elements) { return {up(elements, 2), 4 * up(elements, 128)}; }
 
 struct Case {
   const char* preset;

@@ -252,8 +252,8 @@ const std::vector<PlacementRow>& placement_table() {
       {"zero3", "world", "none", "world", "world", "micro-step", "none", "none", "none"},
       {"hsdp", "group", "none", "group", "group", "micro-step", "none", "none", "none"},
       {"mics", "group", "none", "group", "group", "step", "none", "none", "none"},
-      {"zero++", "world", "node", "world", "world", "micro-step", "int8/2048", "int4/512", "none"},
-      {"zero-topo", "inner", "none", "node", "world", "step", "none", "int4/512", "int8/2048"},
+      {"zero++", "world", "node", "world", "world", "micro-step", "int8/2048", "int4/128", "none"},
+      {"zero-topo", "inner", "none", "node", "world", "step", "none", "int4/128", "int8/2048"},
   };
   return rows;
 }
