@@ -15,18 +15,9 @@ namespace strait::convert {
 namespace {
 
 using strait::testing::expect_user_error;
+using strait::testing::options_for;
 using strait::testing::TemporaryFolder;
 using ::testing::ElementsAre;
-
-DataOptions options_for(const std::string& path, const std::string& tokenizer, double share,
-                        const std::string& separator = "") {
-  DataOptions options;
-  options.path = path;
-  options.tokenizer = tokenizer;
-  options.validation_share = share;
-  options.document_separator = separator;
-  return options;
-}
 
 /// The converted folder with the default options.
 Corpus read_back(const std::string& folder, const std::string& separator = "") {

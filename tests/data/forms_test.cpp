@@ -21,18 +21,9 @@ using testing::expect_user_error;
 using ::testing::IsEmpty;
 using testing::llmc_shard;
 using testing::megatron_index;
+using testing::options_for;
 using testing::raw_all;
 using testing::TemporaryFolder;
-
-DataOptions options_for(const std::string& path, const std::string& tokenizer, double share = 0,
-                        const std::string& separator = "") {
-  DataOptions options;
-  options.path = path;
-  options.tokenizer = tokenizer;
-  options.validation_share = share;
-  options.document_separator = separator;
-  return options;
-}
 
 std::string zipped(const std::string& text) {
   std::string out(compressBound(text.size()) + 32, '\0');

@@ -7,7 +7,19 @@
 #include <string>
 #include <vector>
 
+#include "strait/data/options.h"
+
 namespace strait::testing {
+
+inline DataOptions options_for(const std::string& path, const std::string& tokenizer,
+                               double share = 0, const std::string& separator = "") {
+  DataOptions options;
+  options.path = path;
+  options.tokenizer = tokenizer;
+  options.validation_share = share;
+  options.document_separator = separator;
+  return options;
+}
 
 /// A little-endian number of sizeof(T) bytes.
 template <class T>

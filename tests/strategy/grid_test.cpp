@@ -10,9 +10,16 @@
 #include "strait/cost/cost.h"
 #include "strait/sim/simulate.h"
 #include "strait/strategy/compose/compose.h"
+#include "tests/strategy/sent.h"
 
 namespace strait::strategy {
 namespace {
+
+using test::Bytes;
+using test::int4;
+using test::int8;
+using test::Sent;
+using test::up;
 
 /// Ranks of a node come in pairs when `pair` > 1. Empty levels are left out.
 struct Grid {
@@ -140,22 +147,7 @@ TEST(SpansOnGrids, ShardsNestAndTileTheUnitOncePerReplica) {
   }
 }
 
-struct Sent {
-  int64_t payload = 0, metadata = 0;
-  bool operator==(const Sent&) const = default;
-  Sent times(int64_t n) const { return {payload * n, metadata * n}; }
-  Sent& operator+=(const Sent& other) {
-    payload += other.payload;
-    metadata += other.metadata;
-    return *this;
-  }
-};
-std::ostream& operator<<(std::ostream& out, const Sent& sent) {
-  return out << sent.payload << "+" << sent.metadata;
-}
-/// Summed over all ranks; by operation and level, which is 0 pair, 1 node, 2 world.
-using Bytes = std::map<std::pair<std::string, int64_t>, Sent>;
-
+/// Level 0 is the pair, 1 the node, 2 the world.
 Bytes bytes_of(const Ledger& ledger, const Grid& grid) {
   Bytes bytes;
   const int64_t left_out = 3 - static_cast<int64_t>(grid.cluster().levels.size());
@@ -168,10 +160,6 @@ Bytes bytes_of(const Ledger& ledger, const Grid& grid) {
   std::erase_if(bytes, [](const auto& row) { return row.second == Sent{}; });
   return bytes;
 }
-
-int64_t up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-Sent int8(int64_t elements) { return {elements, 4 * up(elements, 2048)}; }
-Sent int4(int64_t elements) { return {up(elements, 2), 4 * up(elements, 128)}; }
 
 /// The tables of the specification, written out for one unit of `e` elements: each rank sends what the others
 /// of its group lack.

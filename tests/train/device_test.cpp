@@ -2,17 +2,15 @@
 // plain memory and our own kernels.
 #include <gtest/gtest.h>
 
-#include <cmath>
-
-#include "strait/checkpoint/reader.h"
 #include "strait/train/generate.h"
 #include "strait/train/solo_step.h"
 #include "tests/tensor/devices.h"
-#include "tests/train/small_run.h"
+#include "tests/train/trained.h"
 
 namespace strait {
 namespace {
 
+using test::distance;
 using test::small_run;
 using test::TemporaryFolder;
 
@@ -20,7 +18,7 @@ constexpr double kTolerance = 1e-9;  // as in equality_test.cpp
 
 struct Trained {
   train::Outcome outcome;
-  std::map<std::string, std::vector<double>> units;  // master weights
+  test::MasterWeights units;
 };
 
 Trained trained(Run run, int64_t ranks, const std::string& run_dir, const std::string& device) {
@@ -31,31 +29,8 @@ Trained trained(Run run, int64_t ranks, const std::string& run_dir, const std::s
   if (device != "plain") job.device = tensor::make_test_device(device);
   train::train(job, {}, no_signal, result.outcome);
   if (result.outcome.checkpoint.empty()) return result;  // nothing was left to train
-  const checkpoint::CheckpointReader reader(run_dir);
-  const Dtype dtype = run.train.precision == "fp64" ? Dtype::kFloat64 : Dtype::kFloat32;
-  for (const checkpoint::UnitRecord& unit : reader.manifest().units) {
-    std::vector<double>& values = result.units[unit.name];
-    if (dtype == Dtype::kFloat64) {
-      values.resize(static_cast<size_t>(unit.elements));
-      reader.load({unit.name, checkpoint::kMaster, 0, unit.elements, dtype},
-                  std::as_writable_bytes(std::span(values)));
-    } else {
-      std::vector<float> narrow(static_cast<size_t>(unit.elements));
-      reader.load({unit.name, checkpoint::kMaster, 0, unit.elements, dtype},
-                  std::as_writable_bytes(std::span(narrow)));
-      values.assign(narrow.begin(), narrow.end());
-    }
-  }
+  result.units = test::master_weights(run_dir, run);
   return result;
-}
-
-double distance(const std::vector<double>& a, const std::vector<double>& b) {
-  double difference = 0, norm = 0;
-  for (size_t i = 0; i < b.size(); ++i) {
-    difference += (a[i] - b[i]) * (a[i] - b[i]);
-    norm += b[i] * b[i];
-  }
-  return std::sqrt(difference / norm);
 }
 
 void expect_equal(const Trained& got, const Trained& want, double tolerance,

@@ -1,48 +1,17 @@
 // Parallel equals serial: every placement on every world ends with the weights and losses of one rank.
 #include <gtest/gtest.h>
 
-#include <cmath>
-
-#include "strait/checkpoint/reader.h"
-#include "tests/train/small_run.h"
+#include "tests/train/trained.h"
 
 namespace strait {
 namespace {
 
+using test::distance;
 using test::small_run;
 using test::TemporaryFolder;
 using test::train_small;
-
-struct Trained {
-  std::vector<double> losses;
-  double validation = 0;
-  std::map<std::string, std::vector<double>> units;  // master weights
-};
-
-Trained trained(const Run& run, int64_t ranks, const std::string& run_dir) {
-  const train::Outcome outcome = train_small(run, ranks, run_dir);
-  Trained result;
-  result.losses = outcome.losses;
-  result.validation = outcome.validation.back().loss;
-  const checkpoint::CheckpointReader reader(run_dir);
-  for (const checkpoint::UnitRecord& unit : reader.manifest().units) {
-    std::vector<double>& values = result.units[unit.name];
-    values.resize(static_cast<size_t>(unit.elements));
-    reader.load({unit.name, checkpoint::kMaster, 0, unit.elements, Dtype::kFloat64},
-                std::as_writable_bytes(std::span(values)));
-  }
-  return result;
-}
-
-/// |a - b| relative to |b|, per unit.
-double distance(const std::vector<double>& a, const std::vector<double>& b) {
-  double difference = 0, norm = 0;
-  for (size_t i = 0; i < b.size(); ++i) {
-    difference += (a[i] - b[i]) * (a[i] - b[i]);
-    norm += b[i] * b[i];
-  }
-  return std::sqrt(difference / norm);
-}
+using test::Trained;
+using test::trained;
 
 // Sums in another order differ by a few units of 2^-53 per step; AdamW divides by sqrt(v), which keeps
 // relative errors relative. 20 steps stay far below 1e-9 of a tensor's norm (DESIGN 6).

@@ -8,17 +8,23 @@
 
 #include "strait/cost/cost.h"
 #include "strait/sim/simulate.h"
+#include "tests/strategy/sent.h"
 #include "tests/train/trained.h"
 
 namespace strait {
 namespace {
 
+using test::Bytes;
 using test::distance;
+using test::int4;
+using test::int8;
+using test::Sent;
 using test::small_run;
 using test::TemporaryFolder;
 using test::train_small;
 using test::Trained;
 using test::trained;
+using test::up;
 
 const std::string kTwoLevels =
     "cluster.levels=[{ name = \"node\", size = 2, gb_per_second = 10.0, latency_microseconds = 1.0 "
@@ -140,21 +146,6 @@ TEST_F(Levels, CodecsStayNearTheLossWithoutThem) {
   }
 }
 
-struct Sent {
-  int64_t payload = 0, metadata = 0;
-  bool operator==(const Sent&) const = default;
-  Sent times(int64_t n) const { return {payload * n, metadata * n}; }
-  Sent& operator+=(const Sent& other) {
-    payload += other.payload;
-    metadata += other.metadata;
-    return *this;
-  }
-};
-std::ostream& operator<<(std::ostream& out, const Sent& sent) {
-  return out << sent.payload << "+" << sent.metadata;
-}
-using Bytes = std::map<std::pair<std::string, int64_t>, Sent>;
-
 Bytes bytes_of(const Ledger& ledger, int64_t steps) {
   Bytes bytes;
   for (const Traffic& row : ledger.rows()) {
@@ -166,13 +157,10 @@ Bytes bytes_of(const Ledger& ledger, int64_t steps) {
   return bytes;
 }
 
-int64_t up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 /// Longest shard of `elements` over `span` of `world` ranks.
 int64_t shard(int64_t elements, int64_t span, int64_t world) {
   return up(up(elements, world), 16) * 16 * (world / span);
 }
-Sent int8(int64_t elements) { return {elements, 4 * up(elements, 2048)}; }
-Sent int4(int64_t elements) { return {up(elements, 2), 4 * up(elements, 128)}; }
 
 struct Case {
   const char* preset;
