@@ -21,6 +21,11 @@ struct Batch {
   const int64_t* sequences = nullptr;  // [B] index of the sequence in the run, for random streams
 };
 
+/// UserError naming the first token outside the vocabulary. The batch lies in host memory.
+void check_tokens(const Batch& batch, int64_t vocabulary);
+/// The same for targets, where -1 is not counted.
+void check_targets(const Batch& batch, int64_t vocabulary);
+
 /// Everything that decides the numbers besides the buffers.
 struct Settings {
   Dtype dtype = Dtype::kFloat32;  // fp32, fp64 or bf16

@@ -63,25 +63,13 @@ class EmbeddingBlock : public Block {
             call.batch->sequences};
   }
 
-  void check_tokens(const Batch& batch, int64_t first_token) const {
-    if (first_token + batch.tokens > context_) {
-      throw UserError(fmt::format("a sequence of {} tokens is longer than model.shape.context = {}",
-                                  first_token + batch.tokens, context_));
-    }
-    for (int64_t row = 0; row < batch.batch * batch.tokens; ++row) {
-      const int32_t token = batch.inputs[row];
-      if (token >= 0 && token < vocabulary_) continue;
-      throw UserError(
-          fmt::format("token {} at position {} of sequence {} of the batch is outside the "
-                      "vocabulary of {} tokens (0 to {})",
-                      token, row % batch.tokens, row / batch.tokens, vocabulary_, vocabulary_ - 1));
-    }
-  }
-
   void look_up(const Call& call, int64_t first_token) const {
     check_call(call, dtype_);
     const Batch& batch = *call.batch;
-    check_tokens(batch, first_token);
+    if (first_token + batch.tokens > context_)
+      throw UserError(fmt::format("a sequence of {} tokens is longer than model.shape.context = {}",
+                                  first_token + batch.tokens, context_));
+    check_tokens(batch, vocabulary_);
     const T* token = at_offset<T>(call.weights, token_);
     const T* position = at_offset<T>(call.weights, position_);
     T* output = static_cast<T*>(call.output);

@@ -1,6 +1,4 @@
 // Final norm, logits and cross-entropy, in chunks of rows so that no full logits tensor exists.
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "strait/base/errors.h"
@@ -37,7 +35,8 @@ class HeadBlock : public Block {
   void forward_backward(const Call& call) const override {
     check_call(call, dtype_);
     const int64_t rows = call.batch->batch * call.batch->tokens;
-    check_targets(*call.batch);
+    ensure(call.batch->targets != nullptr, "head: the batch has no targets");
+    check_targets(*call.batch, vocabulary_);
     const int64_t chunk = head_chunk_rows(vocabulary_, rows);
     for (int64_t begin = 0; begin < rows; begin += chunk) {
       run_chunk(call, begin, std::min(chunk, rows - begin),
@@ -80,18 +79,6 @@ class HeadBlock : public Block {
 
   [[noreturn]] static void refuse() {
     throw InternalError("the head runs forward and backward at once: use forward_backward");
-  }
-
-  void check_targets(const Batch& batch) const {
-    ensure(batch.targets != nullptr, "head: the batch has no targets");
-    for (int64_t row = 0; row < batch.batch * batch.tokens; ++row) {
-      const int32_t target = batch.targets[row];
-      if (target >= -1 && target < vocabulary_) continue;
-      throw UserError(fmt::format(
-          "target token {} at position {} of sequence {} of the batch is outside the "
-          "vocabulary of {} tokens (0 to {}, or -1 for not counted)",
-          target, row % batch.tokens, row / batch.tokens, vocabulary_, vocabulary_ - 1));
-    }
   }
 
   void run_chunk(const Call& call, int64_t begin, int64_t rows, const HeadLayout& layout) const {

@@ -20,6 +20,32 @@ void check_call(const Call& call, Dtype dtype) {
 
 namespace {
 
+[[noreturn]] void refuse_token(const char* kind, const Batch& batch, int64_t row, int32_t token,
+                               const std::string& valid) {
+  throw UserError(fmt::format(
+      "{} {} at position {} of sequence {} of the batch is outside the vocabulary of {}", kind,
+      token, row % batch.tokens, row / batch.tokens, valid));
+}
+
+}  // namespace
+
+void check_tokens(const Batch& batch, int64_t vocabulary) {
+  for (int64_t row = 0; row < batch.batch * batch.tokens; ++row)
+    if (const int32_t token = batch.inputs[row]; token < 0 || token >= vocabulary)
+      refuse_token("token", batch, row, token,
+                   fmt::format("{} tokens (0 to {})", vocabulary, vocabulary - 1));
+}
+
+void check_targets(const Batch& batch, int64_t vocabulary) {
+  for (int64_t row = 0; row < batch.batch * batch.tokens; ++row)
+    if (const int32_t target = batch.targets[row]; target < -1 || target >= vocabulary)
+      refuse_token(
+          "target token", batch, row, target,
+          fmt::format("{} tokens (0 to {}, or -1 for not counted)", vocabulary, vocabulary - 1));
+}
+
+namespace {
+
 /// A block of `shape` on elements of `dtype` (fp32, fp64 or bf16). kCustom gives null: the caller sets it.
 std::unique_ptr<Block> make_block(const ModelShape& shape, int64_t index, Dtype dtype,
                                   const std::shared_ptr<const RotaryAngles>& angles) {

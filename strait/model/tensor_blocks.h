@@ -18,8 +18,4 @@ namespace strait::model {
 /// UserError: the backward is not split.
 void use_tensor_blocks(Model& model, tensor::Device& device, Dtype dtype);
 
-/// UserError for a token or target (unless null) of a batch in host memory that is outside the vocabulary, as
-/// the hand-written blocks throw it.
-void check_tokens(const Batch& batch, int64_t vocabulary);
-
 }  // namespace strait::model

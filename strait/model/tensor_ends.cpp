@@ -206,20 +206,6 @@ at::Tensor angle_table(const ModelShape& shape, const TensorTypes& types) {
 
 }  // namespace
 
-void check_tokens(const Batch& batch, int64_t vocabulary) {
-  for (int64_t row = 0; row < batch.batch * batch.tokens; ++row) {
-    const int32_t token = batch.inputs[row], target = batch.targets ? batch.targets[row] : -1;
-    if (token >= 0 && token < vocabulary && target >= -1 && target < vocabulary) continue;
-    const bool wrong_target = token >= 0 && token < vocabulary;
-    throw UserError(fmt::format(
-        "{} {} at position {} of sequence {} of the batch is outside the vocabulary of {} tokens "
-        "(0 to {}{})",
-        wrong_target ? "target token" : "token", wrong_target ? target : token, row % batch.tokens,
-        row / batch.tokens, vocabulary, vocabulary - 1,
-        wrong_target ? ", or -1 for not counted" : ""));
-  }
-}
-
 void use_tensor_blocks(Model& model, tensor::Device& device, Dtype dtype) {
   const TensorTypes types(device, dtype);
   const ModelShape& shape = model.shape();

@@ -97,10 +97,13 @@ void ModelExecutor::load(const Instance& instance) {
   batch_.tokens = rows / sequences;
   batch_.sequences = buffer_.sequences.data();
   counted_ = std::ranges::count_if(buffer_.targets, [](int32_t target) { return target >= 0; });
-  if (on_device_)
-    model::check_tokens(
-        {batch_.batch, batch_.tokens, buffer_.inputs.data(), buffer_.targets.data()},
-        model_.shape().vocabulary);
+  if (on_device_) {
+    const int64_t vocabulary = model_.shape().vocabulary;
+    const model::Batch here{batch_.batch, batch_.tokens, buffer_.inputs.data(),
+                            buffer_.targets.data()};
+    model::check_tokens(here, vocabulary);
+    model::check_targets(here, vocabulary);
+  }
   put(buffer_.sequences, sequences);
   batch_.inputs = reinterpret_cast<const int32_t*>(out);
   put(buffer_.inputs, rows);
