@@ -50,6 +50,7 @@ void print_summary(const train::Job& job, const train::Outcome& outcome, cli::Ou
 void print_start(const train::Job& job, cli::Output& output) {
   for (const std::string& line : cli::plan_lines(job.design, job.simulated, job.cost))
     output.line(line);
+  output.line("cores       " + job.binding.text);
   output.line(fmt::format("data        {}: {} training and {} validation tokens, vocabulary {}",
                           job.corpus->source, job.corpus->training.tokens.size(),
                           job.corpus->validation.tokens.size(), job.design.shape.vocabulary));

@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <fstream>
 #include <optional>
 #include <sstream>
 #include <thread>
@@ -79,19 +80,34 @@ int first_signal(const std::vector<std::string>& received) {
   return 0;
 }
 
+/// Of one running kernel: host names may be several on one machine, which has its cores once.
+std::string machine_id(const comm::MpiSession& session) {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string id;
+  file >> id;
+  return id.empty() ? session.host_names()[static_cast<size_t>(session.rank())] : id;
+}
+
 /// The launcher may have bound the ranks to cores.
-int64_t agreed_cores(comm::MpiSession& session) {
-  std::string own;
-  for (const int core : usable_cores()) own += std::to_string(core) + " ";
+train::Surroundings agreed_surroundings(comm::MpiSession& session) {
+  train::Surroundings found;
+  const std::string here = machine_id(session);
+  std::string own = here;
+  for (const int core : usable_cores()) own += " " + std::to_string(core);
   const std::vector<std::string> all = session.exchange(own);
   std::vector<comm::CoreShare> ranks;
   for (size_t rank = 0; rank < all.size(); ++rank) {
     comm::CoreShare share{session.host_names()[rank], {}};
-    std::istringstream numbers(all[rank]);
-    for (int core = 0; numbers >> core;) share.cores.push_back(core);
+    std::istringstream words(all[rank]);
+    std::string machine;
+    words >> machine;
+    for (int core = 0; words >> core;) share.cores.push_back(core);
+    if (machine == here) found.usable_cores[static_cast<int64_t>(rank)] = share.cores;
     ranks.push_back(std::move(share));
   }
-  return comm::cores_per_rank(ranks);
+  found.cores_per_rank = comm::cores_per_rank(ranks);
+  found.device_index = local_index(session);
+  return found;
 }
 
 comm::MpiOptions mpi_options(const train::Hooks& hooks, int64_t rank) {
@@ -144,7 +160,7 @@ Json train_on_processes(const cli::Command& command, const comm::Launch& launch,
   const StopSignals signals;
   comm::MpiSession session(
       [&](const std::exception_ptr& cause) { output.leave(cause, Json::object()); });
-  const int64_t cores = agreed_cores(session);
+  const train::Surroundings surroundings = agreed_surroundings(session);
   Agreement agreement(session);
   std::optional<train::Job> job;
   agreement.all([&] {
@@ -155,8 +171,8 @@ Json train_on_processes(const cli::Command& command, const comm::Launch& launch,
     check_backend(run.runtime);
     session.set_deadline(run.runtime.deadline_seconds);
     job = train::make_job(
-        run, session.size(), [&](const auto& action) { return agreement.on_lead(action); }, cores,
-        local_index(session));
+        run, session.size(), [&](const auto& action) { return agreement.on_lead(action); },
+        surroundings);
   });
   std::ostringstream nowhere;
   cli::Output silent(nowhere, false);

@@ -3,9 +3,29 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <thread>
+#include <utility>
+
+#include "strait/base/errors.h"
 
 namespace strait {
+namespace {
+
+// A property of the calling thread, as its binding in the kernel is.
+thread_local std::vector<int> before_binding;
+
+/// 0 or the kernel's error.
+int bind_thread(const std::vector<int>& cores) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (const int core : cores)
+    if (core >= 0 && core < CPU_SETSIZE) CPU_SET(core, &set);
+  return ::sched_setaffinity(0, sizeof(set), &set) == 0 ? 0 : errno;
+}
+
+}  // namespace
 
 std::vector<int> usable_cores() {
   std::vector<int> cores;
@@ -20,5 +40,42 @@ std::vector<int> usable_cores() {
 }
 
 int64_t available_cores() { return static_cast<int64_t>(usable_cores().size()); }
+
+std::string core_ranges(const std::vector<int>& cores) {
+  std::string text;
+  for (size_t first = 0, last = 0; first < cores.size(); first = ++last) {
+    while (last + 1 < cores.size() && cores[last + 1] == cores[last] + 1) ++last;
+    text += (text.empty() ? "" : ",") + std::to_string(cores[first]);
+    if (last > first) text += "-" + std::to_string(cores[last]);
+  }
+  return text.empty() ? "none" : text;
+}
+
+CoreBinding::CoreBinding(const std::vector<int>& cores) {
+  if (cores.empty()) return;
+  ensure(before_binding.empty(), "CoreBinding: this thread is bound already");
+  std::vector<int> former = usable_cores();
+  if (const int error = bind_thread(cores); error != 0) {
+    ErrorPlace place;
+    place.key = "runtime.bind";
+    throw UserError("cannot bind a rank to the cores " + core_ranges(cores) + " (" +
+                        std::strerror(error) + "); the nearest valid choice is \"none\"",
+                    place);
+  }
+  before_binding = std::move(former);
+  bound_ = true;
+}
+
+CoreBinding::~CoreBinding() {
+  if (!bound_) return;
+  run_on(before_binding);
+  before_binding.clear();
+}
+
+std::vector<int> cores_before_binding() { return before_binding; }
+
+void run_on(const std::vector<int>& cores) noexcept {
+  if (!cores.empty()) bind_thread(cores);
+}
 
 }  // namespace strait

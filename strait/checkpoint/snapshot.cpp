@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstring>
 
+#include "strait/base/cores.h"
 #include "strait/base/errors.h"
 
 namespace strait::checkpoint {
@@ -64,9 +65,10 @@ void SnapshotWriter::start(int64_t step, const std::vector<ShardView>& shards,
   if (needed > given_.size() && needed > own_.size()) own_.resize(needed);
   saved_ = std::async(
       std::launch::async,
-      [session = session_, step,
+      [session = session_, step, cores = cores_before_binding(),
        copies = copy_shards(shards, needed <= given_.size() ? given_ : std::span<std::byte>(own_)),
        described = std::move(description)]() mutable {
+        run_on(cores);
         return session->save(step, copies, std::move(described));
       });
 }

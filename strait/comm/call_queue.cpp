@@ -1,5 +1,6 @@
 #include "strait/comm/call_queue.h"
 
+#include "strait/base/cores.h"
 #include "strait/comm/call_check.h"
 
 namespace strait::comm {
@@ -90,7 +91,11 @@ void CallQueue::run(const std::shared_ptr<QueuedCall>& call) {
 
 /// Precondition: mutex_ is held.
 void CallQueue::need_worker() {
-  if (!worker_.joinable() && !stopping_.load()) worker_ = std::thread([this] { work(); });
+  if (!worker_.joinable() && !stopping_.load())
+    worker_ = std::thread([this, cores = cores_before_binding()] {
+      run_on(cores);
+      work();
+    });
 }
 
 void CallQueue::nudge() {

@@ -94,6 +94,12 @@ Rows general_keys() {
       {"runtime.threads_per_rank", kField<&Run::runtime, &RuntimeOptions::threads_per_rank>,
        between(0, 4096),
        "Compute threads of a rank; 0 = an equal part of the cores that the ranks may use."},
+      {"runtime.bind", kField<&Run::runtime, &RuntimeOptions::bind>,
+       one_of({"none", "auto", "core"}),
+       "Cores that a rank keeps to: core gives each an equal part in whole cores, of as few NUMA "
+       "domains and caches as there are; auto does where it can help and nobody has bound the "
+       "ranks. "
+       "docs/clusters.md."},
       {"runtime.deadline_seconds", kField<&Run::runtime, &RuntimeOptions::deadline_seconds>,
        positive(), "Longest wait for another rank before the run ends with exit code 4."},
       {"runtime.deterministic", kField<&Run::runtime, &RuntimeOptions::deterministic>, any(),

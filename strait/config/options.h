@@ -11,6 +11,7 @@ struct RuntimeOptions {
   std::string backend = "auto";  // auto | threads
   std::string device = "auto";   // auto | cpu
   int64_t threads_per_rank = 0;  // 0 = cores / ranks, at least 1
+  std::string bind = "auto";     // none | auto | core
   double deadline_seconds = 120;
   bool deterministic = false;
 };

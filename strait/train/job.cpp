@@ -76,15 +76,23 @@ void check_device(const Job& job) {
   });
 }
 
+Binding bind_ranks(const strategy::Design& design, const Surroundings& surroundings) {
+  BindRequest request{design.run.runtime.bind, design.batch.threads_per_rank,
+                      surroundings.usable_cores};
+  if (request.usable.empty())
+    for (int64_t rank = 0; rank < design.batch.ranks; ++rank) request.usable[rank] = usable_cores();
+  return choose_binding(request, request.kind == "none" ? std::nullopt : read_core_tree());
+}
+
 }  // namespace
 
-Job make_job(const Run& run, int64_t ranks, const OnLead& on_lead, int64_t cores_per_rank,
-             int64_t device_index) {
+Job make_job(const Run& run, int64_t ranks, const OnLead& on_lead,
+             const Surroundings& surroundings) {
   validate_run(run, ranks);
   require_data(run);
   device::require_openblas(device::blas_report());
   Job job;
-  job.device = tensor::open_device(run.runtime.device, device_index);
+  job.device = tensor::open_device(run.runtime.device, surroundings.device_index);
   const int cores = static_cast<int>(available_cores());
   OpenData data = open_data(run.data);
   // A new run's folder is made last: nothing is left on disk by a run that cannot start.
@@ -95,7 +103,8 @@ Job make_job(const Run& run, int64_t ranks, const OnLead& on_lead, int64_t cores
   job.corpus = std::make_unique<const Corpus>(
       make_corpus(std::move(data), run.data, stored_tokenizer(job.resume.get()), cores));
   job.design = strategy::make_design(run, ranks, job.corpus->tokenizer->vocabulary_size(),
-                                     cores_per_rank * ranks);
+                                     surroundings.cores_per_rank * ranks);
+  job.binding = bind_ranks(job.design, surroundings);
   check_device(job);
   job.loader = std::make_unique<SequenceLoader>(*job.corpus, run.model.shape.context, run.seed);
   job.validation = std::make_unique<ValidationWindows>(*job.corpus, run.model.shape.context);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,6 +14,7 @@
 #include "strait/sim/simulate.h"
 #include "strait/strategy/compose/design.h"
 #include "strait/tensor/device.h"
+#include "strait/topology/binding.h"
 #include "strait/train/run_folder.h"
 
 namespace strait::train {
@@ -29,6 +31,7 @@ struct Job {
   cost::Cost cost;
   /// Where the ranks of this process keep their values; null = plain memory and our own kernels.
   std::shared_ptr<tensor::Device> device;
+  Binding binding;  // of the ranks of this computer
   double model_flops_per_token = 0;
   double peak_flops_per_second = 0;  // all ranks
 };
@@ -36,13 +39,20 @@ struct Job {
 /// Has rank 0 alone do something, and gives all ranks the text that it returns, or what it threw.
 using OnLead = std::function<std::string(const std::function<std::string()>& action)>;
 
+/// What a launcher left to the ranks; by default they are threads of this process.
+struct Surroundings {
+  int64_t cores_per_rank = 0;  // the same on all; 0 = an equal part of what this process may use
+  int64_t device_index = 0;    // which of several devices
+  std::map<int64_t, std::vector<int>>
+      usable_cores;  // of each rank of this computer; none = threads
+};
+
 /// Reads the data, prepares the run folder (resolved run.toml, tokenizer) and opens the checkpoint. Where ranks
-/// are processes every one calls it, and `on_lead` keeps them from each making a folder. `cores_per_rank`: the
-/// same on all; 0 = an equal part of what this process may use. Opens the device that the run asks for, of
-/// several number `device_index`.
+/// are processes every one calls it, and `on_lead` keeps them from each making a folder. Opens the device
+/// that the run asks for, and decides which cores the ranks keep to.
 Job make_job(
     const Run& run, int64_t ranks,
-    const OnLead& on_lead = [](const auto& action) { return action(); }, int64_t cores_per_rank = 0,
-    int64_t device_index = 0);
+    const OnLead& on_lead = [](const auto& action) { return action(); },
+    const Surroundings& surroundings = {});
 
 }  // namespace strait::train

@@ -147,6 +147,7 @@ Json outcome_json(const Job& job, const Outcome& outcome) {
   add_traffic(job, outcome, body);
   add_memory(outcome, body);
   body["parameter_hash"] = outcome.parameter_hash.empty() ? Json() : Json(outcome.parameter_hash);
+  body["binding"] = job.binding.text;
   body["run_dir"] = job.folder.path;
   body["checkpoint"] = outcome.checkpoint.empty() ? Json() : Json(outcome.checkpoint);
   body["resumed_from_step"] = job.resume ? Json(outcome.first_step) : Json();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "strait/base/cores.h"
 #include "strait/base/random.h"
 #include "strait/comm/call_check.h"
 #include "strait/comm/threads/round_run.h"
@@ -130,7 +131,11 @@ void ThreadCommunicator::enqueue(const std::shared_ptr<Task>& task) {
     }
     queue_.push_back(task);
     queued_.fetch_add(1);
-    if (!worker_.joinable()) worker_ = std::thread([this] { work(); });
+    if (!worker_.joinable())
+      worker_ = std::thread([this, cores = cores_before_binding()] {
+        run_on(cores);
+        work();
+      });
   }
   work_signal_->notify();
 }
