@@ -3,6 +3,7 @@
 // A codec is written as `kind[/block][+flag]...` wherever one is named (docs/codecs.md):
 //   none            the elements as they are
 //   bf16            rounded to bfloat16
+//   fp16            rounded to IEEE half precision; what is beyond 65504 counts as not finite
 //   int8 int4       signed integers with one scale per block of elements
 //   fp8e4m3 fp8e5m2 8-bit floating point (OCP: largest 448 and 57344) with one scale per block
 //   +asymmetric     int8 and int4: a block's range is its smallest to its largest element
@@ -13,7 +14,7 @@
 // Encoded piece: the payload, then the metadata, without a gap. No alignment is asked for (64 bytes
 // are fastest); multi-byte numbers are in the machine's order (little-endian).
 //   payload    element i of int8 and fp8 in byte i; of int4 in byte i / 2, even i in its low half;
-//              of bf16 in bytes 2i, 2i + 1
+//              of bf16 and fp16 in bytes 2i, 2i + 1
 //   metadata   one fp32 step per block; asymmetric: then one fp32 middle per block
 // A piece needs nothing but itself, its codec and its number of elements to be decoded.
 #pragma once
@@ -26,11 +27,11 @@
 
 namespace strait::codec {
 
-enum class CodecKind : uint8_t { kNone, kBfloat16, kInt8, kInt4, kFp8E4m3, kFp8E5m2 };
+enum class CodecKind : uint8_t { kNone, kBfloat16, kFloat16, kInt8, kInt4, kFp8E4m3, kFp8E5m2 };
 
 struct CodecSpec {
   CodecKind kind = CodecKind::kNone;
-  int64_t block = 0;  // elements that share a scale, >= 1; 0 for none and bf16
+  int64_t block = 0;  // elements that share a scale, >= 1; 0 for none, bf16 and fp16
   bool asymmetric = false;
   bool paper_divisor = false;
   bool error_feedback = false;
@@ -57,6 +58,7 @@ int64_t encoded_bytes(const CodecSpec& spec, int64_t elements, Dtype dtype = Dty
 ///   int, asymmetric       s / 2 and rounding of |x|, s = (high - low) / divisor
 ///   fp8                   half the gap between neighbours next to the largest element
 ///   bf16                  2^-8 of the largest
+///   fp16                  2^-11 of the largest, at least 2^-25
 /// s is at least 2^-126, so the bound is never below 2^-127 where there are steps.
 double error_bound(const CodecSpec& spec, double low, double high);
 
@@ -80,7 +82,7 @@ struct Values {
 /// numbers beyond fp32). Such an element takes no part in its block's scale and is encoded as 0, so
 /// the caller must look at the result; `none` copies it as it is. Rounding: half to even. A block of
 /// zeros decodes to exact zeros. fp64 is rounded to fp32 first. bf16 saturates at its largest finite
-/// number. encoded: exactly encoded_bytes long. Cost: reads the source once (blocks up to about
+/// number; fp16 does not: what rounds to its infinity counts as not finite. encoded: exactly encoded_bytes long. Cost: reads the source once (blocks up to about
 /// 8,192 elements), writes the piece once.
 [[nodiscard]] int64_t encode(const CodecSpec& spec, const ConstValues& source,
                              std::span<uint8_t> encoded, int threads = 1);

@@ -146,10 +146,22 @@ void decode_bfloat16(const DecodeRange& range, T* out) {
 }
 
 template <Put kPut, class T>
+void decode_float16(const DecodeRange& range, T* out) {
+  const uint8_t* from = range.encoded + 2 * range.begin;
+  for (int64_t i = 0; i < range.end - range.begin; ++i) {
+    uint16_t bits;
+    std::memcpy(&bits, from + 2 * i, sizeof(bits));
+    put_float<kPut>(from_float16(bits), out + i);
+  }
+}
+
+template <Put kPut, class T>
 void decode_values(const DecodeRange& range, T* out) {
   switch (range.spec.kind) {
     case CodecKind::kBfloat16:
       return decode_bfloat16<kPut>(range, out);
+    case CodecKind::kFloat16:
+      return decode_float16<kPut>(range, out);
     case CodecKind::kInt8:
       return range.spec.asymmetric ? decode_blocks<CodecKind::kInt8, true, kPut>(range, out)
                                    : decode_blocks<CodecKind::kInt8, false, kPut>(range, out);

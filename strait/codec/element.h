@@ -24,7 +24,7 @@ inline uint16_t to_bfloat16(float value) {
   return static_cast<uint16_t>((rounded | (bits & 0x80000000u)) >> 16);
 }
 
-/// Layout of an 8-bit float: sign, exponent, mantissa.
+/// Layout of a small float: sign, exponent, mantissa.
 struct Fp8Form {
   int mantissa_bits, bias;
   float largest;
@@ -43,7 +43,8 @@ inline float subnormal_rounder(Fp8Form form) {
                               << 23);
 }
 
-inline uint8_t to_fp8(Fp8Form form, float value) {
+/// Exponent and mantissa, half to even; saturates.
+inline uint32_t small_float_bits(Fp8Form form, float value) {
   const float size = std::min(std::abs(value), form.largest);
   const int dropped = 23 - form.mantissa_bits;
   const uint32_t bits = std::bit_cast<uint32_t>(size);
@@ -55,7 +56,11 @@ inline uint8_t to_fp8(Fp8Form form, float value) {
     const uint32_t rounded = bits + ((1u << (dropped - 1)) - 1) + ((bits >> dropped) & 1);
     code = (rounded >> dropped) - (static_cast<uint32_t>(127 - form.bias) << form.mantissa_bits);
   }
-  return static_cast<uint8_t>(code | (std::signbit(value) ? 0x80u : 0u));
+  return code;
+}
+
+inline uint8_t to_fp8(Fp8Form form, float value) {
+  return static_cast<uint8_t>(small_float_bits(form, value) | (std::signbit(value) ? 0x80u : 0u));
 }
 
 inline float from_fp8(Fp8Form form, uint8_t code) {
@@ -66,6 +71,24 @@ inline float from_fp8(Fp8Form form, uint8_t code) {
     size = std::bit_cast<float>((low << (23 - form.mantissa_bits)) +
                                 (static_cast<uint32_t>(127 - form.bias) << 23));
   return (code & 0x80) ? -size : size;
+}
+
+constexpr Fp8Form kFloat16Form{10, 15, 65504.0f};
+/// From here on numbers round to fp16's infinity.
+constexpr float kFloat16Infinite = 65520.0f;
+
+/// Half to even. Precondition: |value| < kFloat16Infinite.
+inline uint16_t to_float16(float value) {
+  return static_cast<uint16_t>(small_float_bits(kFloat16Form, value) |
+                               (std::signbit(value) ? 0x8000u : 0u));
+}
+
+inline float from_float16(uint16_t code) {
+  const uint32_t low = code & 0x7fffu, sign = uint32_t{code & 0x8000u} << 16;
+  if (low >= 0x7c00u) return std::bit_cast<float>(sign | 0x7f800000u | (low << 13));
+  float size = static_cast<float>(low) * 0x1p-24f;
+  if (low >= 0x400u) size = std::bit_cast<float>((low << 13) + (uint32_t{127 - 15} << 23));
+  return sign ? -size : size;
 }
 
 constexpr bool is_integer(CodecKind kind) {

@@ -87,6 +87,21 @@ int64_t put_bfloat16(const T* x, uint8_t* out, int64_t count) {
   return lost;
 }
 
+/// One element at a time: on plain memory nothing moves in fp16 but what a user asks for.
+template <class T>
+int64_t encode_float16(const EncodeRange& range, const T* x) {
+  uint8_t* out = range.encoded + 2 * range.begin;
+  int64_t lost = 0;
+  for (int64_t i = 0; i < range.end - range.begin; ++i) {
+    const float value = read_float(x + i);
+    const bool fits = std::abs(value) < kFloat16Infinite;  // false for NaN
+    const uint16_t bits = fits ? to_float16(value) : uint16_t{0};
+    std::memcpy(out + 2 * i, &bits, sizeof(bits));
+    lost += !fits;
+  }
+  return lost;
+}
+
 #if HWY_TARGET == HWY_SCALAR
 
 template <CodecKind kKind, bool kAsymmetric, class T>
@@ -329,6 +344,8 @@ int64_t encode_values(const EncodeRange& range, const T* x) {
   switch (range.spec.kind) {
     case CodecKind::kBfloat16:
       return encode_bfloat16(range, x);
+    case CodecKind::kFloat16:
+      return encode_float16(range, x);
     case CodecKind::kInt8:
       return range.spec.asymmetric ? encode_blocks<CodecKind::kInt8, true>(range, x)
                                    : encode_blocks<CodecKind::kInt8, false>(range, x);

@@ -21,8 +21,9 @@ struct Kind {
 };
 constexpr Kind kKinds[] = {
     {CodecKind::kNone, "none", 0},          {CodecKind::kBfloat16, "bf16", 0},
-    {CodecKind::kInt8, "int8", 2048},       {CodecKind::kInt4, "int4", 512},
-    {CodecKind::kFp8E4m3, "fp8e4m3", 2048}, {CodecKind::kFp8E5m2, "fp8e5m2", 2048},
+    {CodecKind::kFloat16, "fp16", 0},       {CodecKind::kInt8, "int8", 2048},
+    {CodecKind::kInt4, "int4", 512},        {CodecKind::kFp8E4m3, "fp8e4m3", 2048},
+    {CodecKind::kFp8E5m2, "fp8e5m2", 2048},
 };
 
 const Kind& kind_of(CodecKind kind) {
@@ -149,6 +150,7 @@ int64_t payload_bytes(const CodecSpec& spec, int64_t elements, Dtype dtype) {
     case CodecKind::kNone:
       return elements * dtype_bytes(dtype);
     case CodecKind::kBfloat16:
+    case CodecKind::kFloat16:
       return elements * 2;
     case CodecKind::kInt4:
       return (elements + 1) / 2;
@@ -175,6 +177,8 @@ double error_bound(const CodecSpec& spec, double low, double high) {
       return 0.0;
     case CodecKind::kBfloat16:
       return std::max(largest * 0x1p-8, 0x1p-134);
+    case CodecKind::kFloat16:
+      return std::max(largest * 0x1p-11, 0x1p-25);
     case CodecKind::kInt8:
     case CodecKind::kInt4:
       return integer_bound(spec, low, high);

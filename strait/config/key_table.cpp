@@ -194,8 +194,10 @@ Rows train_keys() {
        "Sequences per rank and micro-step; 0 = global / data ranks. Accumulation = global / (micro "
        "* data)."},
       {"train.precision", kField<train, &TrainOptions::precision>,
-       one_of({"fp32", "fp64", "bf16"}, {"fp16"}),
-       "Element type of computing and sending; bf16 keeps weights, sums and moments in fp32."},
+       one_of({"fp32", "fp64", "bf16", "fp16"}),
+       "Element type of computing and sending; bf16 and fp16 keep weights, sums and moments in "
+       "fp32. "
+       "fp16: on a device, with a dynamic loss scale."},
       {"train.clip_norm", kField<train, &TrainOptions::clip_norm>, at_least(0),
        "Largest global gradient norm; 0 = off."},
       {"train.non_finite", kField<train, &TrainOptions::non_finite>, one_of({"stop", "skip"}),

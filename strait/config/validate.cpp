@@ -122,6 +122,15 @@ void check_optimizer(const Run& run) {
   }
 }
 
+void check_precision(const Run& run) {
+  if (run.train.precision == "fp16" && run.runtime.device != "cuda")
+    refuse_key(
+        run, "train.precision",
+        fmt::format("train.precision = \"fp16\" needs a device, but runtime.device is \"{}\"; "
+                    "the nearest valid value is \"bf16\"",
+                    run.runtime.device));
+}
+
 void check_control(const Run& run) {
   if (run.data.validation_share == 0) {
     const char* reason = "data.validation_share = 0 leaves nothing to evaluate";
@@ -189,6 +198,7 @@ void validate_run(const Run& run, int64_t ranks) {
   for (const Key& key : run_keys()) check_key(key, run);
   check_name(run);
   check_model(run);
+  check_precision(run);
   check_optimizer(run);
   check_control(run);
   check_cluster_choice(run);

@@ -153,6 +153,7 @@ class TensorArithmetic final : public Arithmetic {
       put_bfloat16(from, encoded);
       return at::isfinite(from.to(at::kFloat)).logical_not().sum();
     }
+    if (spec.kind == CodecKind::kFloat16) return put_float16(from, encoded);
     const EncodedTensor piece = encode_tensor(spec, from);
     bytes(encoded).copy_(piece.piece);
     return piece.non_finite;
@@ -160,7 +161,16 @@ class TensorArithmetic final : public Arithmetic {
 
   static Dtype dtype_of(const at::Tensor& values) {
     if (values.scalar_type() == at::kDouble) return Dtype::kFloat64;
+    if (values.scalar_type() == at::kHalf) return Dtype::kFloat16;
     return values.scalar_type() == at::kBFloat16 ? Dtype::kBfloat16 : Dtype::kFloat32;
+  }
+
+  /// What is not finite in fp16 becomes 0; returns how many those are.
+  at::Tensor put_float16(const at::Tensor& from, std::span<uint8_t> encoded) const {
+    const at::Tensor rounded = from.to(at::kHalf).to(at::kFloat), fits = at::isfinite(rounded);
+    device_.view(encoded.data(), {from.numel()}, Dtype::kFloat16)
+        .copy_(at::where(fits, rounded, at::zeros({}, rounded.options())));
+    return fits.logical_not().sum();
   }
 
   /// What is not finite becomes 0; the rest saturates at the largest number of bf16.
@@ -178,6 +188,8 @@ class TensorArithmetic final : public Arithmetic {
     if (spec.kind == CodecKind::kNone) return device_.view(encoded.data(), {elements}, plain);
     if (spec.kind == CodecKind::kBfloat16)
       return device_.view(encoded.data(), {elements}, Dtype::kBfloat16);
+    if (spec.kind == CodecKind::kFloat16)
+      return device_.view(encoded.data(), {elements}, Dtype::kFloat16);
     return decode_tensor(spec, bytes(encoded), elements);
   }
 

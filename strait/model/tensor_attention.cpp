@@ -122,8 +122,8 @@ void for_parts(const TensorTypes& types, const TensorAttention& form,
 // Never run yet on a GPU: see docs/gpu.md.
 
 bool flash(const TensorTypes& types, const TensorAttention& form, const at::Tensor& query) {
-  return query.is_cuda() && types.narrow == Dtype::kBfloat16 && !form.starts.defined() &&
-         !form.dropout && form.first == 0 && form.head_width % 8 == 0 && form.head_width <= 256;
+  return query.is_cuda() && types.narrow != types.wide && !form.starts.defined() && !form.dropout &&
+         form.first == 0 && form.head_width % 8 == 0 && form.head_width <= 256;
 }
 
 /// [batch, heads, tokens, head_width]; shared heads repeated.

@@ -12,9 +12,10 @@ const void* behind(const void* base, int64_t bytes) {
   return static_cast<const char*>(base) + bytes;
 }
 
-/// bf16 norms on the processor are made in fp32: its operators keep the statistics in bf16.
+/// bf16 norms on the processor are made in fp32: its operators keep the statistics in bf16. fp16 ones everywhere:
+/// the operators round the parameters' gradients, which a loss scale may have made too large for fp16.
 bool direct(const TensorTypes& types, const at::Tensor& x) {
-  return types.narrow == types.wide || !x.is_cpu();
+  return types.narrow == types.wide || (!x.is_cpu() && types.narrow == Dtype::kBfloat16);
 }
 
 at::Tensor column(const at::Tensor& values) { return values.unsqueeze(1); }
@@ -36,6 +37,10 @@ at::Tensor TensorTypes::widen(const at::Tensor& values) const {
 }
 at::Tensor TensorTypes::round(const at::Tensor& values) const {
   return values.to(tensor::scalar_type(narrow));
+}
+
+at::Tensor TensorTypes::operable(const at::Tensor& values) const {
+  return narrow == Dtype::kFloat16 && values.is_cpu() ? widen(values) : values;
 }
 
 at::Tensor TensorParameter::weight(const TensorTypes& types, const Call& call) const {
@@ -70,8 +75,12 @@ void put(at::Tensor target, const at::Tensor& value, bool accumulate) {
 
 void linear_into(const TensorTypes& types, const Call& call, const TensorLayer& layer,
                  const at::Tensor& x, at::Tensor out) {
-  const at::Tensor matrix = layer.weight.weight(types, call).t();
-  if (layer.bias.offset >= 0)
+  const at::Tensor weight = layer.weight.weight(types, call), matrix = weight.t();
+  if (const at::Tensor values = types.operable(x); !values.is_same(x)) {
+    const at::Tensor product = at::mm(values, types.operable(matrix));
+    if (layer.bias.offset >= 0) product.add_(layer.bias.weight(types, call));
+    out.copy_(product);
+  } else if (layer.bias.offset >= 0)
     at::addmm_out(out, layer.bias.weight(types, call), x, matrix);
   else
     at::mm_out(out, x, matrix);
@@ -79,7 +88,12 @@ void linear_into(const TensorTypes& types, const Call& call, const TensorLayer& 
 
 at::Tensor linear_input_gradient(const TensorTypes& types, const Call& call,
                                  const TensorLayer& layer, const at::Tensor& dy) {
-  return at::mm(dy, layer.weight.weight(types, call));
+  return narrow_product(types, dy, layer.weight.weight(types, call));
+}
+
+at::Tensor narrow_product(const TensorTypes& types, const at::Tensor& left,
+                          const at::Tensor& right) {
+  return types.round(at::mm(types.operable(left), types.operable(right)));
 }
 
 void wide_product(const TensorTypes& types, const at::Tensor& left, const at::Tensor& right,

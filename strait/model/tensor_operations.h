@@ -18,13 +18,15 @@ struct TensorTypes {
   TensorTypes(tensor::Device& the_device, Dtype dtype)
       : device(the_device),
         narrow(dtype),
-        wide(dtype == Dtype::kBfloat16 ? Dtype::kFloat32 : dtype) {}
+        wide(dtype_bytes(dtype) == 2 ? Dtype::kFloat32 : dtype) {}
   /// Activations `offset` elements of them behind `base`.
   at::Tensor at(const void* base, int64_t offset, const std::vector<int64_t>& sizes) const;
   /// Wide elements, `offset` counted in activations as the layouts of shape/ do.
   at::Tensor wide_at(const void* base, int64_t offset, const std::vector<int64_t>& sizes) const;
   at::Tensor widen(const at::Tensor& values) const;
   at::Tensor round(const at::Tensor& values) const;
+  /// What operators can take: LibTorch's have no fp16 on the processor before 2.2, there it is widened.
+  at::Tensor operable(const at::Tensor& values) const;
 };
 
 /// One parameter of a flat unit; an offset of -1 gives an undefined tensor.
@@ -52,6 +54,9 @@ void linear_into(const TensorTypes& types, const Call& call, const TensorLayer& 
 /// dx = dy W.
 at::Tensor linear_input_gradient(const TensorTypes& types, const Call& call,
                                  const TensorLayer& layer, const at::Tensor& dy);
+/// left right, narrow.
+at::Tensor narrow_product(const TensorTypes& types, const at::Tensor& left,
+                          const at::Tensor& right);
 /// Adds or writes dW = dy^T x, summed up wide, and the column sums of dy.
 void linear_weight_gradient(const TensorTypes& types, const Call& call, const TensorLayer& layer,
                             const at::Tensor& dy, const at::Tensor& x, bool accumulate);

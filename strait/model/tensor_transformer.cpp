@@ -214,15 +214,20 @@ void TensorTransformerBlock::norm_up(const Call& call, Saved& saved) const {
 }
 
 at::Tensor TensorTransformerBlock::activated(const at::Tensor& up) const {
-  if (!extent_.style.gated) return at::gelu(up, "tanh");
-  return at::silu(up.narrow(1, 0, ffn_width_)).mul_(up.narrow(1, ffn_width_, ffn_width_));
+  const at::Tensor values = types_.operable(up);
+  if (!extent_.style.gated) return types_.round(at::gelu(values, "tanh"));
+  return types_.round(
+      at::silu(values.narrow(1, 0, ffn_width_)).mul_(values.narrow(1, ffn_width_, ffn_width_)));
 }
 
 at::Tensor TensorTransformerBlock::activation_gradient(const at::Tensor& up,
-                                                       const at::Tensor& slope) const {
-  if (!extent_.style.gated) return at::gelu_backward(slope, up, "tanh");
-  const at::Tensor gate = up.narrow(1, 0, ffn_width_), value = up.narrow(1, ffn_width_, ffn_width_);
-  return at::cat({at::silu_backward(slope.mul(value), gate), slope.mul(at::silu(gate))}, 1);
+                                                       const at::Tensor& out_slope) const {
+  const at::Tensor values = types_.operable(up), slope = types_.operable(out_slope);
+  if (!extent_.style.gated) return types_.round(at::gelu_backward(slope, values, "tanh"));
+  const at::Tensor gate = values.narrow(1, 0, ffn_width_),
+                   value = values.narrow(1, ffn_width_, ffn_width_);
+  return types_.round(
+      at::cat({at::silu_backward(slope.mul(value), gate), slope.mul(at::silu(gate))}, 1));
 }
 
 void TensorTransformerBlock::backward(const Call& call) const {

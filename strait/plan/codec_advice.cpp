@@ -20,8 +20,9 @@ struct Switch {
 }  // namespace
 
 std::vector<std::string> codec_advice(const strategy::Design& design, double seconds) {
-  const bool bfloat16 = design.run.train.precision == "bf16";
-  const codec::CodecKind plain = bfloat16 ? codec::CodecKind::kBfloat16 : codec::CodecKind::kNone;
+  const std::string& precision = design.run.train.precision;
+  const std::string usual = precision == "bf16" || precision == "fp16" ? precision : "none";
+  const codec::CodecKind plain = codec::parse_codec(usual).kind;
   const auto set = [&](const codec::CodecSpec& spec) {
     return spec.kind != plain && spec.kind != codec::CodecKind::kNone;
   };
@@ -41,7 +42,7 @@ std::vector<std::string> codec_advice(const strategy::Design& design, double sec
   for (const Switch& one : switches) {
     if (!one.set) continue;
     Run without = design.run;
-    one.clear(without, bfloat16 ? "bf16" : "none");
+    one.clear(without, usual);
     without.written[one.key] = {"advice", 0};
     const strategy::Design other =
         strategy::make_design(without, design.batch.ranks, design.shape.vocabulary);

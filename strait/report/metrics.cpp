@@ -75,6 +75,7 @@ Json to_json(const StepMetrics& metrics) {
       {"memory_bytes", metrics.memory_bytes},
       {"predicted_seconds", metrics.predicted_seconds},
   });
+  if (!std::isnan(metrics.loss_scale)) value["loss_scale"] = metrics.loss_scale;
   if (!std::isnan(metrics.validation_loss)) value["validation_loss"] = metrics.validation_loss;
   return value;
 }
@@ -85,6 +86,7 @@ StepMetrics metrics_from_json(const Json& value) {
   metrics.loss = number_or_unknown(value, "loss");
   metrics.gradient_norm = number_or_unknown(value, "gradient_norm");
   metrics.learning_rate = number_or_unknown(value, "learning_rate");
+  metrics.loss_scale = number_or_unknown(value, "loss_scale");
   metrics.tokens_per_second = number_or_unknown(value, "tokens_per_second");
   metrics.model_flops_utilization = number_or_unknown(value, "model_flops_utilization");
   metrics.seconds = number_or_unknown(value, "seconds");

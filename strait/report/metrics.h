@@ -18,13 +18,14 @@ struct LevelBytes {
   int64_t bytes = 0;
 };
 
-/// One step. Doubles that are not known are NaN and become null; validation_loss is written only
-/// when it is known, that is after an evaluation.
+/// One step. Doubles that are not known are NaN and become null; validation_loss and loss_scale are
+/// written only when they are known, that is after an evaluation and in fp16.
 struct StepMetrics {
   int64_t step = 0;        // optimizer steps done, the first is 1
   double loss = kUnknown;  // nats per token, global mean of the step
   double gradient_norm = kUnknown;
   double learning_rate = kUnknown;
+  double loss_scale = kUnknown;  // of fp16
   double tokens_per_second = kUnknown;
   double model_flops_utilization = kUnknown;        // share of the peak, 0 to 1
   double seconds = kUnknown;                        // wall time of the step

@@ -74,6 +74,7 @@ std::string summary_of(const StepMetrics& metrics) {
   add_scalar("train/loss", metrics.loss, &summary);
   add_scalar("train/gradient_norm", metrics.gradient_norm, &summary);
   add_scalar("train/learning_rate", metrics.learning_rate, &summary);
+  add_scalar("train/loss_scale", metrics.loss_scale, &summary);
   add_scalar("speed/tokens_per_second", metrics.tokens_per_second, &summary);
   add_scalar("speed/model_flops_utilization", metrics.model_flops_utilization, &summary);
   add_scalar("speed/seconds", metrics.seconds, &summary);

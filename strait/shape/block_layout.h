@@ -24,7 +24,7 @@ struct BlockExtent {
   int64_t up_width() const { return style.gated ? 2 * ffn_width : ffn_width; }
 };
 BlockExtent block_extent(const ModelShape& model, int64_t batch, int64_t tokens, Dtype dtype);
-constexpr int64_t wide_elements(Dtype dtype) { return dtype == Dtype::kBfloat16 ? 2 : 1; }
+constexpr int64_t wide_elements(Dtype dtype) { return dtype_bytes(dtype) == 2 ? 2 : 1; }
 
 /// Kept from forward to backward beside the input: no T x T matrix, no repeated keys or values, no output of
 /// a norm or an activation.

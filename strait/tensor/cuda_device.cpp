@@ -153,14 +153,15 @@ class CudaDevice final : public Device {
     ensure(out.is_contiguous(), "wide_product: the result is not dense");
     if (out.numel() == 0) return;
     const ColumnMatrix a(right), b(left);
+    const cudaDataType_t narrow = left.scalar_type() == at::kHalf ? CUDA_R_16F : CUDA_R_16BF;
     const float one = 1.0f, before = accumulate ? 1.0f : 0.0f;
     const auto number = [](int64_t value) { return static_cast<int>(value); };
     check(cublasGemmEx(at::cuda::getCurrentCUDABlasHandle(), a.operation, b.operation,
                        number(out.size(1)), number(out.size(0)), number(left.size(1)), &one,
-                       right.data_ptr(), CUDA_R_16BF, a.leading, left.data_ptr(), CUDA_R_16BF,
-                       b.leading, &before, out.data_ptr(), CUDA_R_32F, number(out.size(1)),
-                       CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
-          "a product of bf16 into fp32");
+                       right.data_ptr(), narrow, a.leading, left.data_ptr(), narrow, b.leading,
+                       &before, out.data_ptr(), CUDA_R_32F, number(out.size(1)), CUBLAS_COMPUTE_32F,
+                       CUBLAS_GEMM_DEFAULT),
+          "a product of 16-bit numbers into fp32");
   }
 
   int64_t logits_bytes() const override { return int64_t{1} << 30; }

@@ -41,15 +41,15 @@ struct Cluster {
 
   /// Dense matrix products of a type, per rank.
   double flops_per_second(Dtype dtype) const {
-    return dtype == Dtype::kFloat64    ? flops_per_second_fp64
-           : dtype == Dtype::kBfloat16 ? flops_per_second_bf16
-                                       : flops_per_second_fp32;
+    return dtype == Dtype::kFloat64  ? flops_per_second_fp64
+           : dtype_bytes(dtype) == 2 ? flops_per_second_bf16
+                                     : flops_per_second_fp32;
   }
   /// Forward and backward of a model's blocks in a type, per rank.
   double model_flops_per_second(Dtype dtype) const {
-    const double measured = dtype == Dtype::kFloat32    ? model_flops_per_second_fp32
-                            : dtype == Dtype::kBfloat16 ? model_flops_per_second_bf16
-                                                        : 0.0;
+    const double measured = dtype == Dtype::kFloat32  ? model_flops_per_second_fp32
+                            : dtype_bytes(dtype) == 2 ? model_flops_per_second_bf16
+                                                      : 0.0;
     return measured > 0 ? measured : flops_per_second(dtype);
   }
   /// Ranks in one group of level `level` (product of sizes up to and including it).

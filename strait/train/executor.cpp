@@ -181,14 +181,15 @@ void ModelExecutor::squared_norm(const Instance& instance) {
 void ModelExecutor::clip_factor(const Instance& instance) {
   std::array<double, strategy::kNumAgreed> agreed{};
   arithmetic_->get(instance.read(Role::kScalars), agreed.data(), sizeof(agreed));
-  const double norm = std::sqrt(agreed[strategy::kSquaredNorm]);
+  const double norm = std::sqrt(agreed[strategy::kSquaredNorm]) / step_.loss_scale;
   const bool finite = std::isfinite(norm) && std::isfinite(agreed[strategy::kLossSum]) &&
                       agreed[strategy::kNotFinite] == 0;
   results_[strategy::kGradientNorm] = norm;
   results_[strategy::kFinite] = finite ? 1.0 : 0.0;
-  results_[strategy::kClipScale] = options_.clip_norm > 0 && norm > options_.clip_norm
-                                       ? options_.clip_norm / (norm + 1e-6)
-                                       : 1.0;
+  const double clip = options_.clip_norm > 0 && norm > options_.clip_norm
+                          ? options_.clip_norm / (norm + 1e-6)
+                          : 1.0;
+  results_[strategy::kClipScale] = clip / step_.loss_scale;
   arithmetic_->put(results_.data(), instance.write(Role::kScalars), sizeof(results_));
 }
 

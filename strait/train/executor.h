@@ -22,6 +22,7 @@ struct StepSettings {
   double learning_rate = 0;
   int64_t updates = 0;          // updates before this one
   bool stop_requested = false;  // this rank was asked to stop
+  double loss_scale = 1;        // of gradients until they are clipped
 };
 
 /// Fills the batch of one micro-step of this rank.
@@ -40,12 +41,16 @@ class ModelExecutor : public runtime::Executor {
                 tensor::Device* device = nullptr)
       : model_(model),
         settings_(settings),
+        unscaled_(settings.loss_scale),
         options_(std::move(options)),
         rank_(rank),
         on_device_(device != nullptr),
         arithmetic_(device::make_arithmetic(device, settings.threads)) {}
 
-  void set_step(const StepSettings& step) { step_ = step; }
+  void set_step(const StepSettings& step) {
+    step_ = step;
+    settings_.loss_scale = unscaled_ * step.loss_scale;
+  }
   void set_batches(BatchSource source) { source_ = std::move(source); }
   model::Settings& settings() { return settings_; }
   /// Generation: sequences and new tokens of the next run, and tokens already cached.
@@ -68,6 +73,7 @@ class ModelExecutor : public runtime::Executor {
 
   const model::Model& model_;
   model::Settings settings_;
+  const double unscaled_;  // settings_.loss_scale without that of the step
   Options options_;
   int64_t rank_;
   bool on_device_;

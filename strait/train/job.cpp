@@ -71,8 +71,7 @@ void check_device(const Job& job) {
   }
   program::for_each_op(job.design.train.body, [](const program::Op& op) {
     const codec::CodecSpec spec = codec::parse_codec(op.codec);
-    if (spec.kind != codec::CodecKind::kNone && spec.kind != codec::CodecKind::kBfloat16)
-      device::require_tensor_codec(spec, "placement.codecs");
+    if (spec.block > 0) device::require_tensor_codec(spec, "placement.codecs");
   });
 }
 
@@ -92,7 +91,9 @@ Job make_job(const Run& run, int64_t ranks, const OnLead& on_lead,
   require_data(run);
   device::require_openblas(device::blas_report());
   Job job;
-  job.device = tensor::open_device(run.runtime.device, surroundings.device_index);
+  job.device = surroundings.device
+                   ? surroundings.device
+                   : tensor::open_device(run.runtime.device, surroundings.device_index);
   const int cores = static_cast<int>(available_cores());
   OpenData data = open_data(run.data);
   // A new run's folder is made last: nothing is left on disk by a run that cannot start.

@@ -43,8 +43,9 @@ using OnLead = std::function<std::string(const std::function<std::string()>& act
 struct Surroundings {
   int64_t cores_per_rank = 0;  // the same on all; 0 = an equal part of what this process may use
   int64_t device_index = 0;    // which of several devices
-  std::map<int64_t, std::vector<int>>
-      usable_cores;  // of each rank of this computer; none = threads
+  std::shared_ptr<tensor::Device> device = {};  // instead of opening the one that the run asks for
+  std::map<int64_t, std::vector<int>> usable_cores =
+      {};  // of each rank of this computer; none = threads
 };
 
 /// Reads the data, prepares the run folder (resolved run.toml, tokenizer) and opens the checkpoint. Where ranks

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <numeric>
 #include <thread>
 
@@ -115,7 +116,8 @@ Trainer::Trainer(Shared& shared, comm::World& world, memory::PageSource* window)
       entered_(device_ ? device_->enter(*queue_) : nullptr),
       pool_(device_, window),
       state_(pool_, rank_),
-      model_(job_.design.shape, job_.design.dtype),
+      // A device replaces the blocks, and has element types that ours do not.
+      model_(job_.design.shape, device_ ? Dtype::kFloat32 : job_.design.dtype),
       executor_(model_, settings_of(job_), executor_options(job_.design.run), rank_, device_),
       site_{world,
             state_,
@@ -125,6 +127,7 @@ Trainer::Trainer(Shared& shared, comm::World& world, memory::PageSource* window)
             job_.design.run.runtime.deadline_seconds,
             &shared.flights.attach(rank_, world.waits())},
       saves_(session_options(job_, shared.save_token, rank_)) {
+  if (job_.design.dtype == Dtype::kFloat16) loss_scale_.emplace();
   if (device_) model::use_tensor_blocks(model_, *device_, job_.design.dtype);
   if (shared.hooks.before_op)
     hooked_ = std::make_unique<HookedExecutor>(executor_, shared.hooks.before_op, rank_);
@@ -141,6 +144,7 @@ Trainer::Trainer(Shared& shared, comm::World& world, memory::PageSource* window)
     job_.resume->verify_share(rank_, job_.design.batch.ranks);
     const checkpoint::Manifest& manifest = job_.resume->manifest();
     updates_ = manifest.extra.at("updates").as_integer();
+    restore_loss_scale(manifest.extra);
     first_step_ = manifest.step;
     first_sequence_ = manifest.sequences_consumed;
   } else {
@@ -164,6 +168,14 @@ Trainer::Trainer(Shared& shared, comm::World& world, memory::PageSource* window)
 }
 
 Trainer::~Trainer() = default;
+
+/// A converted checkpoint has none: it begins with the usual one.
+void Trainer::restore_loss_scale(const Json& extra) {
+  const Json* value = extra.find("loss_scale");
+  if (loss_scale_ && value != nullptr)
+    loss_scale_.emplace(optim::LossScaleOptions{}, value->as_number(),
+                        extra.at("loss_scale_good_steps").as_integer());
+}
 
 double Trainer::learning_rate(int64_t step) const {
   return optim::learning_rate(job_.design.run.optimizer, step, job_.design.run.train.steps);
@@ -204,7 +216,8 @@ void Trainer::prepare(int64_t step) {
   const Resolved& batch = job_.design.batch;
   const BatchShare share{batch.global_batch_size, batch.data_ranks, rank_, batch.micro_batch_size};
   executor_.settings().training = true;
-  executor_.set_step({learning_rate(step), updates_, shared_.signal.load() != 0});
+  executor_.set_step({learning_rate(step), updates_, shared_.signal.load() != 0,
+                      loss_scale_ ? loss_scale_->value() : 1.0});
   executor_.set_batches([this, step, share](int64_t micro_batch, BatchBuffer& buffer) {
     const int64_t first = sequences_consumed(step) + share.first_sequence(0, micro_batch);
     job_.loader->fill(first, job_.design.batch.micro_batch_size, buffer);
@@ -226,7 +239,12 @@ Trainer::StepResult Trainer::train_step(int64_t step) {
   result.finite = results[strategy::kFinite] != 0;
   updates_ += result.finite ? 1 : 0;
   weights_changed_ = result.finite;
-  if (!result.finite || updates_ % kFeedbackUpdates == 0) reset_residuals();
+  if (loss_scale_) {
+    result.loss_scale = loss_scale_->value();
+    result.overflowed = loss_scale_->advance(result.finite) && !result.finite;
+  }
+  const bool rescaled = loss_scale_ && loss_scale_->value() != result.loss_scale;
+  if (!result.finite || rescaled || updates_ % kFeedbackUpdates == 0) reset_residuals();
   return result;
 }
 
@@ -240,6 +258,7 @@ void Trainer::reset_residuals() {
 }
 
 void Trainer::non_finite(int64_t step, const StepResult& result) {
+  if (result.overflowed && std::isfinite(result.loss)) return;
   if (job_.design.run.train.non_finite == "skip") return;
   if (writer_) writer_->finish();  // all ranks stop here: none has to wait in vain
   ErrorPlace place;
@@ -308,6 +327,7 @@ report::StepMetrics Trainer::metrics_of(int64_t step, const StepResult& result) 
   metrics.loss = result.loss;
   metrics.gradient_norm = result.gradient_norm;
   metrics.learning_rate = learning_rate(step - 1);
+  if (loss_scale_) metrics.loss_scale = result.loss_scale;
   metrics.seconds = result.times.seconds;
   metrics.exposed_communication_seconds = result.times.exposed_seconds;
   metrics.compute_seconds = result.times.seconds - result.times.exposed_seconds;

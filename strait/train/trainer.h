@@ -16,6 +16,7 @@
 #include "strait/comm/threads/hub.h"
 #include "strait/memory/pool.h"
 #include "strait/model/block.h"
+#include "strait/optim/loss_scale.h"
 #include "strait/report/metrics.h"
 #include "strait/report/tensorboard.h"
 #include "strait/runtime/interpreter.h"
@@ -98,6 +99,8 @@ class Trainer {
   struct StepResult {
     double loss = 0, gradient_norm = 0;
     bool finite = true, stop = false;
+    double loss_scale = 1;
+    bool overflowed = false;  // by the loss scale, which has become smaller
     runtime::RunTimes times;
   };
   /// Gives the executor the learning rate and the batches of a training step.
@@ -116,6 +119,7 @@ class Trainer {
   void save(int64_t step);
   /// Asked to stop before its first step: what it came from is saved unless it stands there already.
   void save_unchanged();
+  /// A step with a gradient that is not finite: taken back by the loss scale, skipped, or the end.
   void non_finite(int64_t step, const StepResult& result);
   /// Error feedback starts anew: after a step that all skip, every kFeedbackUpdates updates (LoCo), and
   /// with every checkpoint, which holds no residuals, so that a resumed run is the run that went on.
@@ -127,6 +131,7 @@ class Trainer {
   /// What every checkpoint holds beside the shards: made once, as a large vocabulary takes long to print.
   void prepare_texts();
   checkpoint::SaveDescription describe(int64_t step) const;
+  void restore_loss_scale(const Json& extra);
   double learning_rate(int64_t step) const;
   /// Sequences that all ranks trained on in `step` steps.
   int64_t sequences_consumed(int64_t step) const;
@@ -155,6 +160,7 @@ class Trainer {
   Ledger traffic_;
   double exposed_seconds_ = 0, busy_seconds_ = 0;
   int64_t updates_ = 0;
+  std::optional<optim::LossScale> loss_scale_;  // fp16
   // Of this process: its first step, and the first sequence of that.
   int64_t first_step_ = 0, first_sequence_ = 0;
   int64_t steps_here_ = 0;  // steps of this process

@@ -86,6 +86,10 @@ checkpoint::SaveDescription Trainer::describe(int64_t step) const {
   manifest.parameters = design.shape.parameters();
   manifest.units = checkpoint::unit_records(design.shape);
   manifest.extra = Json::object({{"updates", updates_}});
+  if (loss_scale_) {
+    manifest.extra["loss_scale"] = loss_scale_->value();
+    manifest.extra["loss_scale_good_steps"] = loss_scale_->good_steps();
+  }
   description.texts = texts_;
   return description;
 }

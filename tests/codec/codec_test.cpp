@@ -31,8 +31,9 @@ std::string refusal(const std::string& text) {
 }
 
 TEST(CodecNames, are_read_and_printed) {
-  for (const char* text : {"none", "bf16", "bf16+ef", "int8/64", "int4/512+asymmetric+paper+ef",
-                           "fp8e4m3/1", "fp8e5m2/2048+ef", "int8/2048+paper"})
+  for (const char* text :
+       {"none", "bf16", "bf16+ef", "fp16", "fp16+ef", "int8/64", "int4/512+asymmetric+paper+ef",
+        "fp8e4m3/1", "fp8e5m2/2048+ef", "int8/2048+paper"})
     EXPECT_EQ(print_codec(parse_codec(text)), text);
   EXPECT_EQ(print_codec(parse_codec("int8")), "int8/2048");
   EXPECT_EQ(print_codec(parse_codec("int4+ef")), "int4/512+ef");
@@ -71,6 +72,30 @@ TEST(CodecSizes, are_exact) {
     EXPECT_EQ(metadata_bytes(parse_codec("bf16"), n), 0);
     EXPECT_EQ(encoded_bytes(parse_codec("fp8e4m3/64"), n), n + 4 * ((n + 63) / 64));
   }
+}
+
+// By LibTorch's and numpy's tables of IEEE 754 binary16.
+TEST(CodecValues, fp16_rounds_half_to_even_and_reports_what_is_beyond_it) {
+  const CodecSpec fp16 = parse_codec("fp16");
+  const std::vector<std::pair<float, float>> rounded = {{1.0f, 1.0f},
+                                                        {1.0f + 0x1p-11f, 1.0f},
+                                                        {1.0f + 3 * 0x1p-11f, 1.0f + 0x1p-9f},
+                                                        {-0x1.2345p3f, -0x1.234p3f},
+                                                        {0x1p-24f, 0x1p-24f},
+                                                        {0x1p-25f, 0.0f},
+                                                        {3 * 0x1p-25f, 0x1p-23f},
+                                                        {0x1p-14f - 0x1p-26f, 0x1p-14f},
+                                                        {65504.0f, 65504.0f},
+                                                        {65519.0f, 65504.0f}};
+  for (const auto& [value, want] : rounded) {
+    const std::vector<float> x = {value};
+    EXPECT_EQ(decoded_of(fp16, encoded_of(fp16, x), 1)[0], want) << value;
+  }
+  std::vector<uint8_t> piece(8);
+  const std::vector<float> beyond = {65520.0f, -1e9f, kNan, 2.0f};
+  EXPECT_EQ(encode(fp16, {beyond.data(), Dtype::kFloat32, 4}, piece), 3);
+  EXPECT_EQ(decoded_of(fp16, piece, 4), (std::vector<float>{0, 0, 0, 2.0f}));
+  EXPECT_EQ(encoded_bytes(fp16, 7), 14);
 }
 
 // specs: a = 1, divisor 2^(b-1).

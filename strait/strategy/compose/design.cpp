@@ -11,6 +11,7 @@ namespace {
 
 Dtype dtype_of(const std::string& precision) {
   if (precision == "bf16") return Dtype::kBfloat16;
+  if (precision == "fp16") return Dtype::kFloat16;
   return precision == "fp64" ? Dtype::kFloat64 : Dtype::kFloat32;
 }
 

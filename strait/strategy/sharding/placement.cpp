@@ -143,10 +143,13 @@ codec::CodecSpec parse_without_feedback(const Run& run, const std::string& key,
       place_of(run, key));
 }
 
-/// bf16 computes on weights that are sent in bf16 unless a codec makes them smaller still.
-const char* or_bfloat16(const Run& run, const char* preset) {
-  const bool bfloat16 = run.train.precision == "bf16" && std::string(preset) == "none";
-  return bfloat16 ? "bf16" : preset;
+/// 16-bit types compute on weights that are sent in them unless a codec makes them smaller still.
+bool computes_narrow(const Run& run) {
+  return run.train.precision == "bf16" || run.train.precision == "fp16";
+}
+const char* or_narrow(const Run& run, const char* preset) {
+  return computes_narrow(run) && std::string(preset) == "none" ? run.train.precision.c_str()
+                                                               : preset;
 }
 
 codec::CodecSpec read_codec(const Run& run, const std::string& key, const std::string& written,
@@ -159,7 +162,7 @@ codec::CodecSpec read_codec(const Run& run, const std::string& key, const std::s
 void read_gradient_codecs(const Run& run, const Cluster& cluster, const PlacementRow& row,
                           Placement& p) {
   const std::string key = "placement.codecs.gradients";
-  std::vector<std::string> texts = {or_bfloat16(run, row.gradients_codec)};
+  std::vector<std::string> texts = {or_narrow(run, row.gradients_codec)};
   if (run.is_set(key)) texts = run.placement.codecs.gradients;
   if (texts.empty()) texts = {"none"};
   std::vector<codec::CodecSpec> specs;
@@ -191,19 +194,32 @@ void check_codecs(const Run& run, const Placement& p) {
   const auto is_set = [](const codec::CodecSpec& spec) {
     return spec.kind != codec::CodecKind::kNone;
   };
-  const bool bfloat16 = run.train.precision == "bf16";
+  const bool narrow = computes_narrow(run);
   const bool own_master = p.weights == p.optimizer && p.weights > 1;
-  if (bfloat16 && !is_set(own_master ? p.codecs.weights : p.codecs.update)) {
+  if (narrow && !is_set(own_master ? p.codecs.weights : p.codecs.update)) {
     const std::string key = std::string("placement.codecs.") + (own_master ? "weights" : "update");
     throw UserError(
-        key +
-            " = \"none\" cannot take effect: with train.precision = \"bf16\" blocks compute "
-            "on bf16 weights; nearest: \"bf16\"",
+        fmt::format(
+            "{} = \"none\" cannot take effect: with train.precision = \"{}\" blocks compute "
+            "on {} weights; nearest: \"{}\"",
+            key, run.train.precision, run.train.precision, run.train.precision),
         place_of(run, key));
   }
-  if (is_set(p.codecs.update) && p.weights == p.optimizer && !(bfloat16 && !own_master))
+  if (is_set(p.codecs.update) && p.weights == p.optimizer && !(narrow && !own_master))
     refuse("update", p.codecs.update,
            "weights and optimizer have the same span, so updates are not sent");
+  const auto check_range = [&](const char* key, const codec::CodecSpec& spec) {
+    if (spec.kind == codec::CodecKind::kFloat16 && run.train.precision != "fp16")
+      throw UserError(fmt::format("placement.codecs.{} = \"{}\" cannot take effect: only "
+                                  "train.precision = \"fp16\" scales values into its range; "
+                                  "nearest: \"bf16\"",
+                                  key, codec::print_codec(spec)),
+                      place_of(run, std::string("placement.codecs.") + key));
+  };
+  check_range("weights", p.codecs.weights);
+  check_range("secondary", p.codecs.secondary);
+  check_range("update", p.codecs.update);
+  for (const codec::CodecSpec& spec : p.codecs.gradients) check_range("gradients", spec);
   if (is_set(p.codecs.weights) && p.weights == 1)
     refuse("weights", p.codecs.weights,
            "weights are whole on every rank, so they are not gathered");
@@ -349,11 +365,11 @@ Placement resolve_placement(const Run& run, const Cluster& cluster, int64_t rank
   const bool own_master = placement.weights == placement.optimizer && placement.weights > 1;
   placement.codecs.weights =
       read_codec(run, "weights", codecs.weights,
-                 own_master ? or_bfloat16(run, row->weights_codec) : row->weights_codec);
+                 own_master ? or_narrow(run, row->weights_codec) : row->weights_codec);
   placement.codecs.secondary = read_codec(run, "secondary", codecs.secondary, "none");
   placement.codecs.update =
       read_codec(run, "update", codecs.update,
-                 own_master ? row->update_codec : or_bfloat16(run, row->update_codec));
+                 own_master ? row->update_codec : or_narrow(run, row->update_codec));
   read_gradient_codecs(run, cluster, *row, placement);
   check_codecs(run, placement);
   check_secondary(run, placement);

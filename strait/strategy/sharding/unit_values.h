@@ -44,9 +44,9 @@ struct Types {
   Dtype compute = Dtype::kFloat32;
   Dtype state = Dtype::kFloat32;
 };
-/// bf16 computes on fp32 state; the other types on their own.
+/// bf16 and fp16 compute on fp32 state; the other types on their own.
 inline Types types_of(Dtype compute) {
-  return {compute, compute == Dtype::kBfloat16 ? Dtype::kFloat32 : compute};
+  return {compute, dtype_bytes(compute) == 2 ? Dtype::kFloat32 : compute};
 }
 
 /// Pieces of a codec that an op encodes, moves or decodes: parts of `partition` over `group`.
@@ -79,7 +79,8 @@ class UnitValues {
   }
   /// Pieces of this codec are numbers of the type that blocks compute in.
   bool is_numbers(const codec::CodecSpec& codec) const {
-    return codec.kind == codec::CodecKind::kBfloat16 && types_.compute == Dtype::kBfloat16;
+    return (codec.kind == codec::CodecKind::kBfloat16 && types_.compute == Dtype::kBfloat16) ||
+           (codec.kind == codec::CodecKind::kFloat16 && types_.compute == Dtype::kFloat16);
   }
   bool has(UnitValue value) const { return first_[index_of(value)] >= 0; }
   program::Operand operand(UnitValue value, int64_t unit, program::Role role,
