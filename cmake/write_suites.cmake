@@ -1,0 +1,25 @@
+# Script: writes one add_test per suite of a GoogleTest program. A process per suite instead of one per test,
+# because loading LibTorch costs more than most tests. Takes PROGRAM, PREFIX, OUTPUT, PROPERTIES and, where every
+# test shall have a process of its own, APART=ON.
+execute_process(COMMAND "${PROGRAM}" --gtest_list_tests OUTPUT_VARIABLE list RESULT_VARIABLE failed TIMEOUT 60)
+if(failed)
+  message(FATAL_ERROR "${PROGRAM} --gtest_list_tests: ${failed}\n${list}")
+endif()
+string(REPLACE "\n" ";" lines "${list}")
+set(text "")
+macro(write_test name filter)
+  string(APPEND text "add_test([=[${PREFIX}.${name}]=] \"${PROGRAM}\" \"--gtest_filter=${filter}\")\n"
+                     "set_tests_properties([=[${PREFIX}.${name}]=] PROPERTIES ${PROPERTIES})\n")
+endmacro()
+foreach(line IN LISTS lines)
+  string(REGEX REPLACE " *#.*" "" line "${line}")
+  if(line MATCHES "^([^ ]+)\\.$")
+    set(suite "${CMAKE_MATCH_1}")
+    if(NOT APART)
+      write_test("${suite}" "${suite}.*")
+    endif()
+  elseif(APART AND line MATCHES "^  ([^ ]+)$")
+    write_test("${suite}.${CMAKE_MATCH_1}" "${suite}.${CMAKE_MATCH_1}")
+  endif()
+endforeach()
+file(WRITE "${OUTPUT}" "${text}")
