@@ -159,6 +159,9 @@ Trainer::Trainer(Shared& shared, comm::World& world, memory::PageSource* window)
   }
   if (!job_.design.train_unchanged.body.empty())
     train_unchanged_ = std::make_unique<runtime::Interpreter>(job_.design.train_unchanged, hooked);
+  if (!job_.design.evaluation_unchanged.body.empty())
+    evaluation_unchanged_ =
+        std::make_unique<runtime::Interpreter>(job_.design.evaluation_unchanged, site_);
   if (job_.design.run.checkpoint.asynchronous)
     writer_ = std::make_unique<checkpoint::SnapshotWriter>(saves_);
   if (lead()) prepare_texts();

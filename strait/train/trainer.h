@@ -151,8 +151,9 @@ class Trainer {
   std::unique_ptr<runtime::Executor> hooked_;  // for hooks.before_op
   runtime::Site site_;
   std::unique_ptr<runtime::Interpreter> train_, evaluation_;
-  std::unique_ptr<runtime::Interpreter> train_unchanged_;  // null: train_ serves for that too
-  bool weights_changed_ = true;                            // since the step before
+  // For steps and evaluations with the weights of the step before; null: the others serve for that too.
+  std::unique_ptr<runtime::Interpreter> train_unchanged_, evaluation_unchanged_;
+  bool weights_changed_ = true;  // since the step before
   std::vector<StatePart> parts_;
   std::vector<checkpoint::TextFile> texts_;  // rank 0
   checkpoint::SaveSession saves_;

@@ -44,7 +44,10 @@ void Trainer::evaluate(int64_t step) {
       std::fill(buffer.targets.begin() + inside * job_.validation->context(), buffer.targets.end(),
                 kIgnoredTarget);
     });
-    evaluation_->run(step);
+    // The first batch makes secondary copies; a step after it makes its own all the same, so that
+    // what training moves does not depend on evaluations.
+    const bool copies = evaluation_unchanged_ != nullptr && (!weights_changed_ || first > 0);
+    (copies ? *evaluation_unchanged_ : *evaluation_).run(step);
     const auto agreed = state_.read<double, strategy::kNumAgreed>("agreed");
     loss_sum += agreed[strategy::kLossSum];
     count += agreed[strategy::kLossCount];
@@ -55,6 +58,7 @@ void Trainer::evaluate(int64_t step) {
   }
   Ledger discarded;
   evaluation_->drain_ledger(discarded);
+  if (evaluation_unchanged_) evaluation_unchanged_->drain_ledger(discarded);
   if (count == 0) return;
   validation_loss_ = loss_sum / count;
   evaluated_ = true;

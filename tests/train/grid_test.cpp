@@ -3,9 +3,11 @@
 // compute on the same weights, near those of the optimizer.
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <mutex>
 
 #include "strait/codec/codec.h"
+#include "strait/cost/cost.h"
 #include "strait/layout/layout.h"
 #include "tests/train/trained.h"
 
@@ -22,6 +24,20 @@ struct Grid {
   int64_t ranks() const { return nodes * per_node; }
   std::string text() const { return std::to_string(nodes) + " x " + std::to_string(per_node); }
 };
+
+/// Calls look(rank, instance) before each compute op of a run.
+train::Outcome observed(const strait::Run& run, int64_t ranks, const std::string& run_dir,
+                        const std::function<void(int64_t, const runtime::Instance&)>& look) {
+  strait::Run with_folder = run;
+  with_folder.output.run_dir = run_dir;
+  const train::Job job = train::make_job(with_folder, ranks);
+  train::Hooks hooks;
+  hooks.before_op = look;
+  const std::atomic<int> no_signal{0};
+  train::Outcome outcome;
+  train::train(job, {}, no_signal, outcome, hooks);
+  return outcome;
+}
 
 class OnGrids : public ::testing::Test {
  protected:
@@ -127,20 +143,6 @@ TEST_F(OnGrids, SecondaryCopiesAloneAreZero3BitForBit) {
   }
 }
 
-/// Calls look(rank, instance) before each compute op of a run.
-train::Outcome observed(const strait::Run& run, int64_t ranks, const std::string& run_dir,
-                        const std::function<void(int64_t, const runtime::Instance&)>& look) {
-  strait::Run with_folder = run;
-  with_folder.output.run_dir = run_dir;
-  const train::Job job = train::make_job(with_folder, ranks);
-  train::Hooks hooks;
-  hooks.before_op = look;
-  const std::atomic<int> no_signal{0};
-  train::Outcome outcome;
-  train::train(job, {}, no_signal, outcome, hooks);
-  return outcome;
-}
-
 bool writes_copy(const runtime::Instance& instance) {
   return instance.op->kind == program::OpKind::kEncode &&
          instance.program->arrays[instance.writes[0].array].category ==
@@ -180,6 +182,45 @@ TEST_F(OnGrids, StaleSecondaryCopiesAreNoticed) {
   const std::string want = train_on(grid, {"train.precision=fp32"}).hash;
   EXPECT_EQ(hash_with(false), want);
   EXPECT_NE(hash_with(true), want);
+}
+
+// An evaluation gathers over the nodes once, and in the fp32 of zero3.
+TEST_F(OnGrids, EvaluationsUseSecondaryCopiesOfTheirOwn) {
+  const Grid grid{2, 2};
+  const std::vector<std::string> base = {"train.precision=fp32", "evaluation.every_steps=2",
+                                         "train.non_finite=skip"};
+  std::vector<std::string> copy = base;
+  copy.push_back(spans("world", "node", "world", "world"));
+  // Step 1 is skipped by all, and the evaluation after it still has the copies of that step.
+  const auto spoil = [](int64_t rank, const runtime::Instance& instance) {
+    if (instance.op->kind == program::OpKind::kSquaredNorm && rank == 1 && instance.step == 1)
+      static_cast<float*>(instance.reads[0].data)[0] = std::numeric_limits<float>::infinity();
+  };
+  const train::Outcome want = observed(run_of(grid, base), 4, next_folder(), spoil),
+                       got = observed(run_of(grid, copy), 4, next_folder(), spoil);
+  ASSERT_EQ(got.validation.size(), 2u);
+  EXPECT_EQ(got.validation[0].loss, want.validation[0].loss);
+  EXPECT_EQ(got.validation[1].loss, want.validation[1].loss);
+  EXPECT_EQ(got.parameter_hash, want.parameter_hash);
+  std::vector<std::string> unwatched = copy;
+  unwatched.push_back("evaluation.every_steps=0");
+  EXPECT_EQ(got.traffic.payload_bytes(1),
+            observed(run_of(grid, unwatched), 4, next_folder(), spoil).traffic.payload_bytes(1))
+      << "evaluations change what training moves";
+}
+
+TEST_F(OnGrids, LaterBatchesOfAnEvaluationStayInsideTheNodes) {
+  const Grid grid{3, 4};
+  const strategy::Design design = strategy::make_design(
+      run_of(grid, {spans("world", "node", "world", "world")}), grid.ranks(), 40);
+  const auto gathered_over_nodes = [&](const program::Program& program) {
+    int64_t bytes = 0;
+    for (const Traffic& row : cost::price(program, design.cluster).traffic.rows())
+      if (row.operation == "all-gather" && row.level == 1) bytes += row.payload_bytes;
+    return bytes;
+  };
+  EXPECT_GT(gathered_over_nodes(design.evaluation), 0);
+  EXPECT_EQ(gathered_over_nodes(design.evaluation_unchanged), 0);
 }
 
 // A loaded checkpoint has other weights than the copies of this process, if it has any: they are made anew.

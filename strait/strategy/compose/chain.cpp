@@ -99,7 +99,7 @@ void Chain::emit_items(const std::vector<Item>& items, const MicroStep& step, bo
   for (size_t i = 0; i < items.size(); ++i) {
     const Item& item = items[i];
     const size_t ahead = i + static_cast<size_t>(placement_.prefetch_units);
-    gather_ahead(items, i, std::min(items.size() - 1, ahead), train);
+    gather_ahead(items, i, std::min(items.size() - 1, ahead));
     if (item.needs_weights) make_ready(item.block);
     if (item.backward)
       backward(item.block, step);
@@ -116,8 +116,8 @@ void Chain::emit_items(const std::vector<Item>& items, const MicroStep& step, bo
   }
 }
 
-GatherSource Chain::source_of(int64_t unit, bool train) {
-  if (!train || placement_.secondary == 1) return GatherSource::kShards;
+GatherSource Chain::source_of(int64_t unit) {
+  if (placement_.secondary == 1) return GatherSource::kShards;
   if (copied_[unit]) return GatherSource::kCopy;
   copied_[unit] = true;
   return GatherSource::kShardsAndCopy;
@@ -130,7 +130,7 @@ void Chain::make_ready(int64_t block) {
   ready_[unit] = true;
 }
 
-void Chain::gather_ahead(const std::vector<Item>& items, size_t current, size_t last, bool train) {
+void Chain::gather_ahead(const std::vector<Item>& items, size_t current, size_t last) {
   for (; next_gather_ <= last; ++next_gather_) {
     const Item& item = items[next_gather_];
     if (!item.needs_weights) continue;
@@ -139,7 +139,7 @@ void Chain::gather_ahead(const std::vector<Item>& items, size_t current, size_t 
     std::vector<Operand> waits;
     if (movement_.copies() && current > 0 && items[current - 1].needs_weights)
       waits.push_back(movement_.weights(unit_of(items[current - 1].block)));
-    source_[unit] = source_of(unit, train);
+    source_[unit] = source_of(unit);
     movement_.gather(unit, item.block, source_[unit], std::move(waits), nodes_);
     live_[unit] = true;
   }

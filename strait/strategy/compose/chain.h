@@ -37,7 +37,7 @@ class Chain {
   std::vector<Item> items(bool train) const;
   void emit_items(const std::vector<Item>& items, const MicroStep& step, bool train);
   /// Gathers of the items up to `last` that are not under way yet, in order.
-  void gather_ahead(const std::vector<Item>& items, size_t current, size_t last, bool train);
+  void gather_ahead(const std::vector<Item>& items, size_t current, size_t last);
   void load(const MicroStep& step);
   void forward(int64_t block, bool train, const MicroStep& step);
   void recompute(int64_t block, const MicroStep& step);
@@ -45,7 +45,7 @@ class Chain {
   void backward(int64_t block, const MicroStep& step);
   /// What stands between the gather of a unit and its use.
   void make_ready(int64_t block);
-  GatherSource source_of(int64_t unit, bool train);
+  GatherSource source_of(int64_t unit);
   void after_contribution(int64_t unit, int64_t block, const MicroStep& step);
   /// The next stage of every reduction under way.
   void advance_reductions();

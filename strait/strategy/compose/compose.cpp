@@ -206,9 +206,10 @@ Program compose_publish(const ModelShape& shape, const Placement& placement, con
 
 Program compose_evaluation(const ModelShape& shape, const Placement& placement,
                            const Cluster& cluster, const StepOptions& options) {
-  Program program = start("evaluation", placement, options);
+  Program program =
+      start(options.weights_unchanged ? "evaluation-unchanged" : "evaluation", placement, options);
   UnitValues values(program, shape, placement, cluster, types_of(options.dtype));
-  values.declare_gathered(false);
+  values.declare_gathered(true);
   const Movement movement(program, values, placement, cluster, scalar(program, "agreed"));
   Chain chain(program, shape, movement, options, placement);
   begin_step(program);

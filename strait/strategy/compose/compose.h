@@ -32,7 +32,7 @@ struct StepOptions {
   OptimizerState optimizer;
   bool documents = false;  // batches carry document starts
   bool weights_unchanged =
-      false;  // since the last step: secondary copies of the weights still hold
+      false;  // since the last program: secondary copies of the weights still hold
 };
 
 /// Elements of the agreed scalars, in order. The first kNumAgreed are summed over all ranks every step.
@@ -49,7 +49,8 @@ program::Program compose_train(const ModelShape& shape, const Placement& placeme
 /// are then set everywhere as they are. Step kind "publish".
 program::Program compose_publish(const ModelShape& shape, const Placement& placement,
                                  const Cluster& cluster, Dtype dtype);
-/// Loss over one batch per rank, by the same movement of weights. Step kind "evaluation".
+/// Loss over one batch per rank, by the same movement of weights: it makes secondary copies or, when
+/// weights_unchanged, uses them. Step kind "evaluation" or "evaluation-unchanged".
 program::Program compose_evaluation(const ModelShape& shape, const Placement& placement,
                                     const Cluster& cluster, const StepOptions& options);
 /// `options.tokens` new tokens per sequence behind a key/value cache of `capacity` tokens, on one rank.

@@ -61,7 +61,10 @@ Design make_design(const Run& run, int64_t ranks, int64_t vocabulary, int64_t co
   if (design.placement.secondary == 1) return design;
   options.weights_unchanged = true;
   design.train_unchanged = compose_train(design.shape, design.placement, design.cluster, options);
+  design.evaluation_unchanged =
+      compose_evaluation(design.shape, design.placement, design.cluster, options);
   program::verify_or_throw({design.train_unchanged});
+  program::verify_or_throw({design.evaluation_unchanged});
   return design;
 }
 

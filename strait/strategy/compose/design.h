@@ -25,6 +25,7 @@ struct Design {
   program::Program publish;  // no operations: nothing to bring anywhere
   /// A step whose weights are those of the step before; no operations: `train` serves for that too.
   program::Program train_unchanged;
+  program::Program evaluation_unchanged;  // likewise
 };
 
 /// Validates the run, composes its programs and verifies them. `vocabulary`: tokens of the data's
