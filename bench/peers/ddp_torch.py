@@ -11,6 +11,7 @@ import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import gpt2_torch  # noqa: E402
+import torch_step  # noqa: E402
 
 
 def main():
@@ -39,7 +40,7 @@ def main():
 
     if arguments.wire == "bf16":
         parallel.register_comm_hook(None, half_width)
-    optimizer = gpt2_torch.make_optimizer(torch, model)
+    optimizer = torch_step.make_optimizer(torch, model)
     tokens = torch.randint(arguments.vocabulary, (arguments.batch, arguments.context + 1))
     inputs, targets = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
     seconds = []

@@ -1,25 +1,16 @@
 """GPT-2 training steps in eager PyTorch, driven line by line, as a peer of `strait bench step`.
 
-Function as in nanoGPT: learned positions, pre-norm blocks, tanh-GELU, no dropout, tied head, AdamW with weight
-decay on matrices and embeddings only. PyTorch keeps its defaults; gradients are freed between steps.
-
-Protocol, on standard output: `ready TORCH_VERSION PARAMETERS` once the model stands, then for every line read one
-training step and `SECONDS LOSS`. Ends at end of input. Anything that fails prints `error MESSAGE`.
+Function as in nanoGPT: learned positions, pre-norm blocks, tanh-GELU, no dropout, tied head. Protocol: torch_step.py.
 """
 
-import argparse
 import math
-import sys
-import time
+
+import torch_step
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(description=__doc__)
-    for name, default in (("layers", 12), ("heads", 12), ("width", 768), ("vocabulary", 50257),
-                          ("positions", 1024), ("batch", 4), ("context", 64), ("threads", 2)):
-        parser.add_argument("--" + name, type=int, default=default)
-    parser.add_argument("--precision", choices=["fp32", "fp64", "bf16"], default="fp32", help="bf16: autocast")
-    parser.add_argument("--clip-norm", type=float, default=0.0, help="0 = off")
+    parser = torch_step.make_parser(__doc__)
+    parser.add_argument("--positions", type=int, default=1024)
     parser.add_argument("--no-bias", action="store_true")
     return parser.parse_args()
 
@@ -93,42 +84,5 @@ def make_model_class(torch):
     return Gpt2
 
 
-def make_optimizer(torch, model):
-    matrices = [p for p in model.parameters() if p.dim() >= 2]
-    vectors = [p for p in model.parameters() if p.dim() < 2]
-    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=6e-4, betas=(0.9, 0.95))
-
-
-def main():
-    arguments = parse_arguments()
-    import torch
-
-    torch.set_num_threads(arguments.threads)
-    torch.manual_seed(1337)
-    torch.set_default_dtype(torch.float64 if arguments.precision == "fp64" else torch.float32)
-    model = make_model_class(torch)(arguments)
-    optimizer = make_optimizer(torch, model)
-    tokens = torch.randint(arguments.vocabulary, (arguments.batch, arguments.context + 1))
-    inputs, targets = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
-    count = sum(parameter.numel() for parameter in model.parameters())
-    print("ready", torch.__version__, count, flush=True)
-    for _ in sys.stdin:
-        start = time.perf_counter()
-        optimizer.zero_grad(set_to_none=True)
-        with torch.autocast("cpu", torch.bfloat16, enabled=arguments.precision == "bf16"):
-            loss = model(inputs, targets)
-        loss.backward()
-        if arguments.clip_norm > 0.0:
-            torch.nn.utils.clip_grad_norm_(model.parameters(), arguments.clip_norm)
-        optimizer.step()
-        value = loss.item()
-        print(f"{time.perf_counter() - start:.9f} {value:.9f}", flush=True)
-
-
 if __name__ == "__main__":
-    try:
-        main()
-    except Exception as error:  # the other side shows it as the reason for a missing peer
-        print("error", type(error).__name__, str(error).splitlines()[0] if str(error) else "", flush=True)
-        sys.exit(1)
+    torch_step.drive(parse_arguments(), make_model_class)

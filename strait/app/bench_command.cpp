@@ -106,11 +106,21 @@ std::string verify_step(train::SoloStep& solo, const measure::StepCase& step, in
              : fmt::format("a step on the same batch moved the loss from {} to {}", before, after);
 }
 
-std::string peer_script() {
-  for (const char* candidate : {"bench/peers/gpt2_torch.py", "../bench/peers/gpt2_torch.py",
-                                "../../bench/peers/gpt2_torch.py"})
-    if (std::filesystem::exists(candidate)) return candidate;
-  return "bench/peers/gpt2_torch.py";
+std::string peer_script(const std::string& family) {
+  const std::string script = "bench/peers/" + family + "_torch.py";
+  for (const char* above : {"", "../", "../../"})
+    if (std::filesystem::exists(above + script)) return above + script;
+  return script;
+}
+
+/// The step in PyTorch, eager and, where it can be, compiled.
+void add_torch_peers(const measure::StepCase& step, const ModelShape& shape,
+                     const std::string& python, std::vector<measure::Contender>& peers) {
+  measure::TorchPeerOptions options{.python = python, .script = peer_script(shape.family)};
+  peers.push_back(measure::torch_step_peer(step, shape, options));
+  if (peers.back().version.empty() || peers.back().version.starts_with("1.")) return;
+  options.compiled = true;
+  peers.push_back(measure::torch_step_peer(step, shape, options));
 }
 
 measure::BenchRow step_row(const cli::Command& command) {
@@ -125,15 +135,15 @@ measure::BenchRow step_row(const cli::Command& command) {
   train::SoloStep solo(step_run(step), step.vocabulary);
   const measure::StepSubject subject{[&] { return verify_step(solo, step, step.vocabulary); },
                                      [&] { return solo.step().seconds; }};
-  measure::TorchPeerOptions peer;
-  peer.script = peer_script();
+  const std::string python =
+      cli::case_text(command, "peer_python", measure::TorchPeerOptions().python);
   const measure::ThreadLimit limit(step.threads);
-  std::vector<measure::Contender> peers = {
-      measure::torch_step_peer(step, solo.design().shape, peer)};
+  std::vector<measure::Contender> peers;
+  add_torch_peers(step, solo.design().shape, python, peers);
   if (step.precision == "bf16") {
     measure::StepCase wide = step;
     wide.precision = "fp32";
-    peers.push_back(measure::torch_step_peer(wide, solo.design().shape, peer));
+    add_torch_peers(wide, solo.design().shape, python, peers);
   }
   return measure::bench_step(step, solo.design().shape, subject, peers);
 }

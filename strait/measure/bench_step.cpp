@@ -62,18 +62,29 @@ std::vector<std::string> torch_arguments(const StepCase& step, const ModelShape&
   add("--context", step.context);
   add("--threads", step.threads);
   add("--clip-norm", options.clip_norm);
-  if (!shape.bias) arguments.push_back("--no-bias");
+  if (options.compiled) arguments.push_back("--compile");
+  if (model.family == "gpt2") {
+    if (!shape.bias) arguments.push_back("--no-bias");
+    return arguments;
+  }
+  add("--kv-heads", shape.kv_heads);
+  add("--ffn-width", shape.ffn_width);
+  add("--rope-theta", shape.rope.theta);
+  add("--norm-epsilon", shape.norm_eps);
+  if (shape.tied_head) arguments.push_back("--tied-head");
   return arguments;
 }
 
 /// Why the peer cannot play this model; "" when it can.
 std::string outside_of_torch_peer(const ModelShape& model) {
   const ShapeOptions& shape = model.options;
-  if (model.family != "gpt2") return "the peer knows the family gpt2, not " + model.family;
+  if (shape.dropout != 0.0) return "the peers have no dropout";
+  if (model.family == "llama")
+    return shape.rope.factor != 1 ? "the peer's rotation is not scaled" : "";
+  if (model.family != "gpt2") return "the peers are gpt2 and llama, not " + model.family;
   if (shape.ffn_width != 4 * shape.width) return "the peer's ffn_width is 4 * width";
   if (shape.kv_heads != shape.heads) return "the peer's kv_heads equal heads";
   if (!shape.tied_head) return "the peer's head is tied";
-  if (shape.dropout != 0.0) return "the peer has no dropout";
   return "";
 }
 
@@ -133,6 +144,7 @@ Contender torch_step_peer(const StepCase& step, const ModelShape& model,
                           const TorchPeerOptions& options) {
   Contender peer{step.precision == "bf16" ? "pytorch-autocast" : "pytorch-eager", "", nullptr,
                  outside_of_torch_peer(model)};
+  if (options.compiled) peer.name += "-compiled";
   if (!peer.missing.empty()) return peer;
   try {
     const auto process = std::make_shared<PeerProcess>(torch_arguments(step, model, options));

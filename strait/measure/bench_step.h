@@ -40,8 +40,9 @@ BenchRow bench_step(const StepCase& step, const ModelShape& model, const StepSub
 
 struct TorchPeerOptions {
   std::string python = "/usr/bin/python3";  // Debian's python3-torch is there
-  std::string script = {};                  // bench/peers/gpt2_torch.py
+  std::string script = {};                  // that of the family: bench/peers/gpt2_torch.py
   double clip_norm = 0.0;                   // 0 = off
+  bool compiled = false;                    // torch.compile, which PyTorch has from 2.0
   double deadline_seconds = 300.0;          // for the start and for every step
 };
 

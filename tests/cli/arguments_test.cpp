@@ -105,8 +105,8 @@ TEST(Arguments, BenchCases) {
       EXPECT_EQ(parse({"bench", subject, flag, good}).case_keys.at(key), good);
     }
   EXPECT_EQ(case_key_names("gemm"), (Words{"m", "n", "k", "dtype", "threads"}));
-  EXPECT_EQ(case_key_names("step"),
-            (Words{"model", "micro_batch_size", "context", "vocabulary", "precision", "threads"}));
+  EXPECT_EQ(case_key_names("step"), (Words{"model", "micro_batch_size", "context", "vocabulary",
+                                           "precision", "threads", "peer_python"}));
   EXPECT_EQ(case_key_names("collective"),
             (Words{"operation", "backend", "ranks", "bytes", "dtype", "codec"}));
   EXPECT_TRUE(case_key_names("other").empty());

@@ -28,6 +28,17 @@ ModelShape tiny_model() {
   return gpt2_shape(options, 101);
 }
 
+ModelShape tiny_llama() {
+  ShapeOptions options;
+  options.layers = options.heads = 2;
+  options.kv_heads = 1;
+  options.width = 16;
+  options.ffn_width = 44;
+  options.context = 32;
+  options.bias = options.tied_head = false;
+  return llama_shape(options, 101);
+}
+
 StepCase tiny_case() { return {"tiny", 3, 8, "fp32", 1, 101}; }
 
 /// A peer script for /bin/sh, removed again.
@@ -98,9 +109,13 @@ TEST(TorchStepPeer, SaysWhyItIsMissing) {
   const Script script("echo error ModuleNotFoundError no module torch");
   EXPECT_THAT(torch_step_peer(tiny_case(), tiny_model(), script.options()).missing,
               HasSubstr("ModuleNotFoundError"));
-  ModelShape llama = tiny_model();
-  llama.family = "llama";
-  EXPECT_THAT(torch_step_peer(tiny_case(), llama, script.options()).missing, HasSubstr("llama"));
+  ModelShape scaled = tiny_llama();
+  scaled.options.rope.factor = 8;
+  EXPECT_THAT(torch_step_peer(tiny_case(), scaled, script.options()).missing,
+              HasSubstr("not scaled"));
+  ModelShape other = tiny_model();
+  other.family = "mamba";
+  EXPECT_THAT(torch_step_peer(tiny_case(), other, script.options()).missing, HasSubstr("mamba"));
 }
 
 TEST(TorchStepPeer, NonsenseIsALostPeer) {
@@ -109,18 +124,27 @@ TEST(TorchStepPeer, NonsenseIsALostPeer) {
   EXPECT_THROW(peer.run(), PeerLost);
 }
 
-TEST(TorchStepPeer, PyTorchTrainsTheSameModel) {
-  const std::string script = STRAIT_SOURCE_DIR "/bench/peers/gpt2_torch.py";
-  PeerProcess peer({"/usr/bin/python3", script, "--layers", "2", "--heads", "2", "--width", "16",
-                    "--vocabulary", "101", "--positions", "32", "--batch", "3", "--context", "8",
-                    "--threads", "1"});
+/// Fresh weights of deviation 0.02 give almost equal probabilities; twenty steps on one batch lower the loss.
+void expect_trains(const std::string& script, const std::vector<std::string>& flags,
+                   const ModelShape& model) {
+  std::vector<std::string> words = {"/usr/bin/python3", STRAIT_SOURCE_DIR "/bench/peers/" + script,
+                                    "--layers",         "2",
+                                    "--heads",          "2",
+                                    "--width",          "16",
+                                    "--vocabulary",     "101",
+                                    "--positions",      "32",
+                                    "--batch",          "3",
+                                    "--context",        "8",
+                                    "--threads",        "1"};
+  words.insert(words.end(), flags.begin(), flags.end());
+  PeerProcess peer(words);
   const std::string greeting = peer.read_line(120);
   if (greeting.rfind("error ModuleNotFoundError", 0) == 0)
     GTEST_SKIP() << "PyTorch is not installed: " << greeting;
   char version[64];
   long parameters = 0;
   ASSERT_EQ(std::sscanf(greeting.c_str(), "ready %63s %ld", version, &parameters), 2) << greeting;
-  EXPECT_EQ(parameters, tiny_model().parameters());
+  EXPECT_EQ(parameters, model.parameters());
   double seconds = 0, loss = 0, first = 0;
   for (int step = 0; step < 20; ++step) {
     peer.write_line("step");
@@ -128,10 +152,14 @@ TEST(TorchStepPeer, PyTorchTrainsTheSameModel) {
     EXPECT_GT(seconds, 0.0);
     if (step == 0) first = loss;
   }
-  // Fresh weights of deviation 0.02 give almost equal probabilities; twenty steps on one batch
-  // lower the loss.
   EXPECT_NEAR(first, std::log(101.0), 0.1);
   EXPECT_LT(loss, first - 0.05);
+}
+
+TEST(TorchStepPeer, PyTorchTrainsTheSameGpt) { expect_trains("gpt2_torch.py", {}, tiny_model()); }
+
+TEST(TorchStepPeer, PyTorchTrainsTheSameLlama) {
+  expect_trains("llama_torch.py", {"--kv-heads", "1", "--ffn-width", "44"}, tiny_llama());
 }
 
 }  // namespace
