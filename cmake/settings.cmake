@@ -23,3 +23,10 @@ if(STRAIT_SANITIZE)
                          -fno-omit-frame-pointer -g1)
   target_link_options(strait_settings INTERFACE -fsanitize=${STRAIT_SANITIZE})
 endif()
+
+# For programs that mpirun starts.
+function(strait_check_no_leaks_under_mpirun target)
+  if(STRAIT_SANITIZE MATCHES "address")
+    target_sources(${target} PRIVATE "${PROJECT_SOURCE_DIR}/cmake/sanitizers/leak_check.cpp")
+  endif()
+endfunction()

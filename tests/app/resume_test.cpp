@@ -3,6 +3,7 @@
 
 #include "strait/report/metrics.h"
 #include "tests/app/program.h"
+#include "tests/sanitized.h"
 
 namespace strait {
 namespace {
@@ -106,11 +107,12 @@ TEST(Resume, HundredKillsAtRandomMomentsEndWithTheSameHash) {
   // Two chains at a time: starting the program takes longer than the run.
   KillChain one(first.path(), run_file, whole, hash_of(json));
   KillChain other(second.path(), run_file, whole, hash_of(json));
-  std::thread beside([&] { one.run(50, true); });
-  other.run(50, false);
+  const int kills = static_cast<int>(test::repetitions(50, 25));
+  std::thread beside([&] { one.run(kills, true); });
+  other.run(kills, false);
   beside.join();
   for (const KillChain* chain : {&one, &other}) {
-    EXPECT_GE(chain->kills, 50);
+    EXPECT_GE(chain->kills, kills);
     EXPECT_GE(chain->finished, 1);
     EXPECT_GT(chain->interrupted, 0) << "no kill met a save";
   }
