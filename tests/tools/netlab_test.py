@@ -174,10 +174,10 @@ class Labs(unittest.TestCase):
                   "for line in range(4):\n"
                   "    if rank == 1:\n"
                   "        for _ in range(100): out.sendto(bytes(1000 * line), ('host0', 5000))\n"
-                  "        time.sleep(0.2)\n"
+                  "        time.sleep(0.5)\n"
                   "        open(sys.argv[1], 'a').write('line\\n')\n"
-                  "        time.sleep(0.2)\n"
-                  "if rank == 0: time.sleep(2)\n")
+                  "        time.sleep(0.5)\n"
+                  "if rank == 0: time.sleep(5)\n")
         with tempfile.TemporaryDirectory() as folder:
             counters, lines = pathlib.Path(folder, "counters.json"), pathlib.Path(folder, "lines")
             result = netlab("--counters", counters, "--marks", lines, "--", sys.executable, "-c", script, str(lines))
