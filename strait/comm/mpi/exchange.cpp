@@ -245,11 +245,14 @@ class Exchange::Run {
 
   /// Drives the messages under way; true while there are any.
   bool drive() {
-    bool left = false;
-    for (Message& message : sends_) left |= !site_.messages.test(message);
+    std::vector<Message*>& left = x_.under_way_;
+    left.clear();
+    for (Message& message : sends_)
+      if (!message.done) left.push_back(&message);
     for (std::vector<Landing>& landings : landings_)
-      for (Landing& landing : landings) left |= !site_.messages.test(landing.message);
-    return left;
+      for (Landing& landing : landings)
+        if (!landing.message.done) left.push_back(&landing.message);
+    return !left.empty() && site_.messages.test(left) < static_cast<int64_t>(left.size());
   }
 
   void agree() const {
@@ -431,7 +434,7 @@ class Exchange::Run {
     for (const Transfer* pull = begin; pull < end; ++pull) {
       if (!x_.is_here(pull->from)) {
         Landing& came = landings_[pull->step & 1][landing++];
-        wait([&] { return site_.messages.test(came.message); },
+        wait([&] { return came.message.done; },
              [&] { return std::vector<int64_t>{came.message.peer}; });
         in_place = came.in_place;
         sources.push_back(came.data);
@@ -450,13 +453,16 @@ class Exchange::Run {
   }
 
   void finish() {
-    wait([&] { return !drive(); },
-         [&] {
-           std::vector<int64_t> late;
-           for (const Message& message : sends_)
-             if (!message.done) late.push_back(message.peer);
-           return late;
-         });
+    wait(
+        [&] {
+          return std::all_of(sends_.begin(), sends_.end(), [](const Message& m) { return m.done; });
+        },
+        [&] {
+          std::vector<int64_t> late;
+          for (const Message& message : sends_)
+            if (!message.done) late.push_back(message.peer);
+          return late;
+        });
     // Even when the last step was others' to make, they must see that this member's are done.
     slot_.progress.store((sequence_ + 1) * kStepsPerCollective, std::memory_order_release);
     slot_.finished.store(sequence_ + 1, std::memory_order_release);

@@ -73,6 +73,7 @@ class Exchange {
   std::map<PlanKey, Plan> plans_;
   Reserve source_, result_, scratch_, row_;
   std::vector<char> landing_[2];  // messages that are to be summed, of even and of odd steps
+  std::vector<Message*> under_way_;
 };
 
 }  // namespace strait::comm

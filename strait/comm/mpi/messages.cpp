@@ -85,12 +85,51 @@ bool Messages::test(Message& message) {
     if (!done) return false;
     take(message, status);
   }
+  finish(message);
+  return true;
+}
+
+int64_t Messages::test(const std::vector<Message*>& messages) {
+  const std::lock_guard<std::mutex> lock(mpi_mutex());
+  asked_.clear();
+  places_.clear();
+  owners_.clear();
+  for (Message* message : messages)
+    for (MPI_Request& request : message->requests) {
+      if (request == MPI_REQUEST_NULL) continue;
+      asked_.push_back(request);
+      places_.push_back(&request);
+      owners_.push_back(message);
+    }
+  ended_.resize(asked_.size());
+  statuses_.resize(asked_.size());
+  int ended = 0;
+  const int code = MPI_Testsome(static_cast<int>(asked_.size()), asked_.data(), &ended,
+                                ended_.data(), statuses_.data());
+  if (code == MPI_ERR_IN_STATUS)
+    for (int at = 0; at < ended; ++at) check(statuses_[at].MPI_ERROR, "MPI_Testsome");
+  else
+    check(code, "MPI_Testsome");
+  int64_t done = 0;
+  for (int at = 0; at < ended; ++at) {
+    *places_[ended_[at]] = MPI_REQUEST_NULL;
+    Message& message = *owners_[ended_[at]];
+    take(message, statuses_[at]);
+    if (std::any_of(message.requests.begin(), message.requests.end(),
+                    [](MPI_Request request) { return request != MPI_REQUEST_NULL; }))
+      continue;
+    finish(message);
+    ++done;
+  }
+  return done;
+}
+
+void Messages::finish(Message& message) const {
   message.done = true;
   if (message.arrived != message.expected)
     throw UserError("the members disagree: " + std::to_string(message.arrived) +
                     " bytes came from rank " + std::to_string(message.peer) +
                     ", this call expects " + std::to_string(message.expected));
-  return true;
 }
 
 void Messages::take(Message& message, const MPI_Status& status) const {

@@ -38,6 +38,8 @@ class Messages {
   /// Drives MPI and tells whether the message is done. InternalError when MPI reports one; UserError when
   /// another number of bytes arrived than expected.
   bool test(Message& message);
+  /// The same for many at once, none of them done, for little more than the cost of one. How many are done now.
+  int64_t test(const std::vector<Message*>& messages);
   /// Receives a message of `bytes` bytes from anybody, if one has come. False otherwise.
   bool receive_waiting(void* data, int64_t bytes, int tag);
   /// The same for a message of any length.
@@ -51,9 +53,17 @@ class Messages {
  private:
   void check(int code, const char* what) const;
   void take(Message& message, const MPI_Status& status) const;
+  void finish(Message& message) const;
 
   const MPI_Comm communicator_;
   int largest_tag_ = 32767;
+
+  // Of one test of many; under the lock.
+  std::vector<MPI_Request> asked_;
+  std::vector<MPI_Request*> places_;  // of those asked, in their messages
+  std::vector<Message*> owners_;
+  std::vector<int> ended_;
+  std::vector<MPI_Status> statuses_;
 };
 
 }  // namespace strait::comm

@@ -168,8 +168,8 @@ void MpiCommunicator::receive(const Call& call) {
   Message message = site_.messages.receive(target, bytes, peer_rank(call), exchange_.tag(true));
   const auto done = [&] { return site_.messages.test(message); };
   if (!done())
-    exchange_.wait_of(call).until(
-        done, [&] { return !done(); }, [&] { return std::vector<int64_t>{peer_rank(call)}; });
+    exchange_.wait_of(call).until([&] { return message.done; }, [&] { return !done(); },
+                                  [&] { return std::vector<int64_t>{peer_rank(call)}; });
   if (call.accumulate) sum_in_order(call.dtype, {target}, call.destination, call.counts[0], true);
 }
 

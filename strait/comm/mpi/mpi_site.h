@@ -70,7 +70,8 @@ struct HostWait {
   uint64_t communicator = 0;
 
   /// Returns when ready() is true. Throws PeerLost on an alarm and when a rank of late() is gone, Timeout when
-  /// the deadline passes. `drive` is called now and then and tells whether it has to be called again.
+  /// the deadline passes. `drive` is called now and then and tells whether messages are under way; `ready` may
+  /// depend on what it did.
   void until(const std::function<bool()>& ready, const std::function<bool()>& drive,
              const std::function<std::vector<int64_t>()>& late) const;
 
