@@ -13,7 +13,7 @@ struct LevelOptions {
   int64_t size = 0;  // fan-out; 0 = the rest
   double gb_per_second = 0.0;
   double latency_microseconds = 0.0;
-  int64_t links = 1;  // links that leave one group of the level below
+  int64_t links = 1;             // links that leave one group of the level below
   double processor_share = 0.0;  // of a rank's processor time, while the level is busy
 };
 
