@@ -73,23 +73,11 @@ Message Messages::receive(void* data, int64_t bytes, int64_t from, int tag) {
 }
 
 bool Messages::test(Message& message) {
-  if (message.done) return true;
-  const std::lock_guard<std::mutex> lock(mpi_mutex());
-  for (MPI_Request& request : message.requests) {
-    if (request == MPI_REQUEST_NULL) continue;
-    int done = 0;
-    MPI_Status status;
-    const int code = MPI_Test(&request, &done, &status);
-    if (code == MPI_ERR_IN_STATUS) check(status.MPI_ERROR, "MPI_Test");
-    check(code, "MPI_Test");
-    if (!done) return false;
-    take(message, status);
-  }
-  finish(message);
-  return true;
+  Message* const one = &message;
+  return message.done || test({&one, 1}) == 1;
 }
 
-int64_t Messages::test(const std::vector<Message*>& messages) {
+int64_t Messages::test(std::span<Message* const> messages) {
   const std::lock_guard<std::mutex> lock(mpi_mutex());
   asked_.clear();
   places_.clear();
@@ -118,18 +106,14 @@ int64_t Messages::test(const std::vector<Message*>& messages) {
     if (std::any_of(message.requests.begin(), message.requests.end(),
                     [](MPI_Request request) { return request != MPI_REQUEST_NULL; }))
       continue;
-    finish(message);
+    message.done = true;
     ++done;
+    if (message.arrived != message.expected)
+      throw UserError("the members disagree: " + std::to_string(message.arrived) +
+                      " bytes came from rank " + std::to_string(message.peer) +
+                      ", this call expects " + std::to_string(message.expected));
   }
   return done;
-}
-
-void Messages::finish(Message& message) const {
-  message.done = true;
-  if (message.arrived != message.expected)
-    throw UserError("the members disagree: " + std::to_string(message.arrived) +
-                    " bytes came from rank " + std::to_string(message.peer) +
-                    ", this call expects " + std::to_string(message.expected));
 }
 
 void Messages::take(Message& message, const MPI_Status& status) const {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -39,7 +40,7 @@ class Messages {
   /// another number of bytes arrived than expected.
   bool test(Message& message);
   /// The same for many at once, none of them done, for little more than the cost of one. How many are done now.
-  int64_t test(const std::vector<Message*>& messages);
+  int64_t test(std::span<Message* const> messages);
   /// Receives a message of `bytes` bytes from anybody, if one has come. False otherwise.
   bool receive_waiting(void* data, int64_t bytes, int tag);
   /// The same for a message of any length.
@@ -53,7 +54,6 @@ class Messages {
  private:
   void check(int code, const char* what) const;
   void take(Message& message, const MPI_Status& status) const;
-  void finish(Message& message) const;
 
   const MPI_Comm communicator_;
   int largest_tag_ = 32767;
