@@ -10,6 +10,7 @@
 #include "strait/config/parse.h"
 #include "strait/layout/layout.h"
 #include "strait/program/memory.h"
+#include "strait/program/roll.h"
 #include "strait/program/verify.h"
 
 namespace strait::strategy {
@@ -198,6 +199,37 @@ TEST(Compose, ADroppedGatherIsRefused) {
   }
   EXPECT_GT(tried, 4);
   EXPECT_EQ(refused, tried);
+}
+
+TEST(Compose, TransfersRunAcrossTheBordersOfMicroSteps) {
+  const Cluster cluster = two_levels(4);
+  const program::Program program = program::unroll(
+      compose_train(model_of(6), placement_of("zero++", cluster, 4), cluster, options_of(3, 0)));
+  std::vector<program::Op> ops;
+  for (const program::Node& node : program.body) ops.push_back(std::get<program::Op>(node));
+  const auto find = [&](auto from, program::OpKind kind, const char* resource, int64_t block) {
+    return std::find_if(from, ops.cend(), [&](const program::Op& op) {
+      return op.kind == kind && op.block.constant == block &&
+             program.streams[op.stream].resource == resource;
+    });
+  };
+  constexpr int64_t kHead = 7;
+  auto load = ops.cbegin();
+  for (const bool last : {false, false, true}) {
+    const auto loss = find(load, program::OpKind::kForwardBackward, "compute", kHead);
+    ASSERT_NE(loss, ops.cend());
+    load = find(loss, program::OpKind::kLoad, "compute", 0);
+    EXPECT_EQ(load == ops.cend(), last);
+    // The next micro-step's first gather, and the end of the first block's reduction in this one.
+    EXPECT_EQ(find(loss, program::OpKind::kAllGather, "pair", 0) < load, !last);
+    const auto sent = find(loss, program::OpKind::kAllToAll, "world", 1);
+    const auto decoded = find(sent, program::OpKind::kDecodeSum, "compute", 1);
+    ASSERT_NE(decoded, ops.cend());
+    const int64_t meanwhile = std::count_if(sent, decoded, [](const program::Op& op) {
+      return op.kind == program::OpKind::kForward && op.block.constant > 0;
+    });
+    EXPECT_EQ(meanwhile, last ? 0 : 1);
+  }
 }
 
 TEST(Compose, PrefetchBoundsGatheredUnitsToOneMoreThanItsDepth) {

@@ -27,6 +27,9 @@ Chain::Chain(program::Program& program, const ModelShape& shape, const Movement&
       movement_(movement),
       options_(options),
       placement_(placement),
+      live_(shape.units.size(), false),
+      ready_(shape.units.size(), false),
+      source_(shape.units.size(), GatherSource::kShards),
       copied_(shape.units.size(), options.weights_unchanged) {
   for (size_t b = 0; b < shape.blocks.size(); ++b)
     sizes_.push_back(block_sizes(shape, static_cast<int64_t>(b), options.micro_batch_size,
@@ -65,41 +68,41 @@ std::vector<Chain::Item> Chain::items(bool train) const {
   const int64_t blocks = static_cast<int64_t>(shape_.blocks.size());
   std::vector<Item> result;
   for (int64_t b = 0; b < blocks; ++b) result.push_back({b, false, true});
-  for (int64_t b = blocks - 2; train && b >= 0; --b)
-    result.push_back({b, true, shape_.blocks[b].kind != BlockKind::kEmbedding});
+  for (int64_t b = blocks - 2; train && b >= 0; --b) result.push_back({b, true, !is_embedding(b)});
   return result;
 }
 
 std::vector<Node> Chain::train(const MicroStep& step) {
   declare_arrays(true);
-  emit_items(items(true), step, true);
-  while (!under_way_.empty()) advance_reductions();
+  const bool last = step.phase == ReducePhase::kLast;
+  const std::vector<Item> own = items(true);
+  std::vector<Item> sequence = own;
+  if (!last) sequence.insert(sequence.end(), own.begin(), own.end());
+  emit_items(sequence, own.size(), step, true);
+  while (last && reduces()) advance_reductions();
   release(batch_, 0);
   return std::move(nodes_);
 }
 
 std::vector<Node> Chain::evaluate() {
   declare_arrays(false);
-  emit_items(items(false), {}, false);
+  const std::vector<Item> sequence = items(false);
+  emit_items(sequence, sequence.size(), {}, false);
   release(batch_, 0);
   return std::move(nodes_);
 }
 
-void Chain::emit_items(const std::vector<Item>& items, const MicroStep& step, bool train) {
+void Chain::emit_items(const std::vector<Item>& items, size_t count, const MicroStep& step,
+                       bool train) {
   nodes_.clear();
-  next_gather_ = 0;
   reduced_.clear();
-  live_.assign(shape_.units.size(), false);
-  ready_.assign(shape_.units.size(), false);
-  source_.assign(shape_.units.size(), GatherSource::kShards);
   contributions_.assign(shape_.units.size(), 0);
   for (const BlockShape& block : shape_.blocks) ++contributions_[block.unit];
   load(step);
   const size_t head = shape_.blocks.size() - 1;
-  for (size_t i = 0; i < items.size(); ++i) {
+  for (size_t i = 0; i < count; ++i) {
     const Item& item = items[i];
-    const size_t ahead = i + static_cast<size_t>(placement_.prefetch_units);
-    gather_ahead(items, i, std::min(items.size() - 1, ahead));
+    gather_ahead(items, i);
     if (item.needs_weights) make_ready(item.block);
     if (item.backward)
       backward(item.block, step);
@@ -113,7 +116,10 @@ void Chain::emit_items(const std::vector<Item>& items, const MicroStep& step, bo
     }
     if (item.backward || (train && static_cast<size_t>(item.block) == head))
       after_contribution(unit_of(item.block), item.block, step);
+    else if (!is_embedding(item.block))
+      advance_reductions();
   }
+  next_gather_ -= count;
 }
 
 GatherSource Chain::source_of(int64_t unit) {
@@ -130,7 +136,10 @@ void Chain::make_ready(int64_t block) {
   ready_[unit] = true;
 }
 
-void Chain::gather_ahead(const std::vector<Item>& items, size_t current, size_t last) {
+void Chain::gather_ahead(const std::vector<Item>& items, size_t current) {
+  size_t last = current;
+  for (int64_t left = placement_.prefetch_units; left > 0 && last + 1 < items.size();)
+    left -= is_embedding(items[++last].block) ? 0 : 1;
   for (; next_gather_ <= last; ++next_gather_) {
     const Item& item = items[next_gather_];
     if (!item.needs_weights) continue;
@@ -214,8 +223,7 @@ void Chain::backward(int64_t block, const MicroStep& step) {
   const bool saved = sizes_[block].saved_bytes > 0;
   if (saved && !keeps_saved(block)) recompute(block, step);
   Op op = compute(OpKind::kBackward, block, step);
-  if (shape_.blocks[block].kind != BlockKind::kEmbedding)
-    op.reads.push_back(movement_.weights(unit_of(block)));
+  if (!is_embedding(block)) op.reads.push_back(movement_.weights(unit_of(block)));
   if (block > 0) op.reads.push_back(at(activation_, block - 1, Role::kInput));
   if (saved) op.reads.push_back(at(saved_, block, Role::kSaved));
   op.reads.push_back(at(activation_gradient_, block, Role::kOutputGradient));
@@ -233,19 +241,24 @@ void Chain::backward(int64_t block, const MicroStep& step) {
 
 void Chain::after_contribution(int64_t unit, int64_t block, const MicroStep& step) {
   if (--contributions_[unit] > 0) return;
+  while (std::any_of(under_way_.begin(), under_way_.end(),
+                     [&](const Reduction& reduction) { return reduction.unit == unit; }))
+    advance_reductions();  // of the micro-step before, whose buffers this one needs
   // The new one first: its transfer runs while what arrived for older ones is decoded.
-  under_way_.insert(under_way_.begin(), movement_.reduce(unit, block, step.accumulate, step.phase));
+  under_way_.insert(under_way_.begin(),
+                    {unit, movement_.reduce(unit, block, step.accumulate, step.phase)});
   advance_reductions();
   reduced_.push_back(unit);
 }
 
 void Chain::advance_reductions() {
-  for (Stages& stages : under_way_) {
-    nodes_.insert(nodes_.end(), std::make_move_iterator(stages.front().begin()),
-                  std::make_move_iterator(stages.front().end()));
-    stages.erase(stages.begin());
+  for (Reduction& reduction : under_way_) {
+    std::vector<Node>& stage = reduction.stages.front();
+    nodes_.insert(nodes_.end(), std::make_move_iterator(stage.begin()),
+                  std::make_move_iterator(stage.end()));
+    reduction.stages.erase(reduction.stages.begin());
   }
-  std::erase_if(under_way_, [](const Stages& stages) { return stages.empty(); });
+  std::erase_if(under_way_, [](const Reduction& reduction) { return reduction.stages.empty(); });
 }
 
 void Chain::release(int array, int64_t index) {

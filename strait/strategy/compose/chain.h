@@ -22,8 +22,12 @@ class Chain {
     bool accumulate = false;  // gradients already hold earlier micro-steps
     ReducePhase phase = ReducePhase::kLast;
   };
-  /// load, forward, loss, backward, reductions.
+  /// load, forward, loss, backward, reductions. Micro-steps follow each other: what is left under way of the
+  /// one before ends behind this one's forward, and the first gathers of the next one begin behind this one's
+  /// last backward. Nothing is left of the last.
   std::vector<program::Node> train(const MicroStep& step);
+  /// Reductions of the micro-step before have stages to come.
+  bool reduces() const { return !under_way_.empty(); }
   /// load, forward, loss.
   std::vector<program::Node> evaluate();
 
@@ -35,9 +39,11 @@ class Chain {
   };
   void declare_arrays(bool train);
   std::vector<Item> items(bool train) const;
-  void emit_items(const std::vector<Item>& items, const MicroStep& step, bool train);
-  /// Gathers of the items up to `last` that are not under way yet, in order.
-  void gather_ahead(const std::vector<Item>& items, size_t current, size_t last);
+  /// Emits the first `count` items; those behind belong to the next micro-step.
+  void emit_items(const std::vector<Item>& items, size_t count, const MicroStep& step, bool train);
+  /// Gathers of the items as far ahead of the current one as the placement says, of those that are not under
+  /// way yet, in order. Embeddings do not count, because nothing hides behind them.
+  void gather_ahead(const std::vector<Item>& items, size_t current);
   void load(const MicroStep& step);
   void forward(int64_t block, bool train, const MicroStep& step);
   void recompute(int64_t block, const MicroStep& step);
@@ -47,6 +53,11 @@ class Chain {
   void make_ready(int64_t block);
   GatherSource source_of(int64_t unit);
   void after_contribution(int64_t unit, int64_t block, const MicroStep& step);
+  /// A reduction under way.
+  struct Reduction {
+    int64_t unit = 0;
+    Stages stages;  // not emitted yet
+  };
   /// The next stage of every reduction under way.
   void advance_reductions();
   program::Op compute(program::OpKind kind, int64_t block, const MicroStep& step) const;
@@ -55,6 +66,9 @@ class Chain {
   }
   void release(int array, int64_t index);
   bool keeps_saved(int64_t block) const;
+  bool is_embedding(int64_t block) const {
+    return shape_.blocks[block].kind == BlockKind::kEmbedding;
+  }
   int64_t unit_of(int64_t block) const { return shape_.blocks[block].unit; }
 
   program::Program& program_;
@@ -66,13 +80,13 @@ class Chain {
   int batch_ = -1, activation_ = -1, activation_gradient_ = -1, saved_ = -1, agreed_ = -1;
   std::vector<program::Node> nodes_;
   std::vector<int64_t> contributions_;  // blocks of each unit still to come in this backward
-  std::vector<int64_t> reduced_;        // units in the order of their reductions
+  std::vector<int64_t> reduced_;        // units in the order of their reductions in this backward
   std::vector<bool> live_;              // unit -> its gathered copy is alive
   std::vector<bool> ready_;             // unit -> and may be used
   std::vector<GatherSource> source_;    // unit -> of its last gather
   std::vector<bool> copied_;            // unit -> this program has made its secondary copy
-  std::vector<Stages> under_way_;       // reductions, stages not emitted yet, newest first
-  size_t next_gather_ = 0;
+  std::vector<Reduction> under_way_;    // newest first
+  size_t next_gather_ = 0;              // item, from the first of this micro-step
 };
 
 /// Array of the agreed scalars of `program`; declared once by compose.

@@ -57,24 +57,29 @@ void append(Program& program, std::vector<Node> nodes, const char* variable) {
     program.body.push_back(std::move(node));
 }
 
-/// First micro-step, the equal ones in between as one Repeat, and the last.
+/// First micro-step, the equal ones in between as one Repeat, and the last. The second is not equal where it ends
+/// the first one's reductions, which add to nothing.
 void micro_steps(Program& program, Chain& chain, int64_t accumulation) {
-  append(program,
-         chain.train(
-             {{0, -1, 0}, false, accumulation == 1 ? ReducePhase::kLast : ReducePhase::kInner}),
-         "i");
-  if (accumulation > 2) {
+  const auto last = [&] {
+    append(program, chain.train({{accumulation - 1, -1, 0}, accumulation > 1, ReducePhase::kLast}),
+           "i");
+  };
+  if (accumulation == 1) return last();
+  append(program, chain.train({{0, -1, 0}, false, ReducePhase::kInner}), "i");
+  int64_t next = 1;
+  if (chain.reduces() && accumulation > 2)
+    append(program, chain.train({{next++, -1, 0}, true, ReducePhase::kInner}), "i");
+  if (next < accumulation - 1) {
     program::Repeat repeat;
     repeat.variable = "a";
     repeat.loop = program.num_loops++;
-    repeat.first = 1;
-    repeat.count = accumulation - 2;
+    repeat.first = next;
+    repeat.count = accumulation - 1 - next;
     repeat.body = program::roll(chain.train({{0, repeat.loop, 1}, true, ReducePhase::kInner}),
                                 program.num_loops, "i");
     program.body.push_back(std::move(repeat));
   }
-  if (accumulation > 1)
-    append(program, chain.train({{accumulation - 1, -1, 0}, true, ReducePhase::kLast}), "i");
+  last();
 }
 
 /// Sums the agreed scalars over all ranks, behind all reductions.
