@@ -247,16 +247,16 @@ void Chain::after_contribution(int64_t unit, int64_t block, const MicroStep& ste
   // The new one first: its transfer runs while what arrived for older ones is decoded.
   under_way_.insert(under_way_.begin(),
                     {unit, movement_.reduce(unit, block, step.accumulate, step.phase)});
-  advance_reductions();
+  advance_reductions(is_embedding(block) ? 1 : SIZE_MAX);
   reduced_.push_back(unit);
 }
 
-void Chain::advance_reductions() {
-  for (Reduction& reduction : under_way_) {
-    std::vector<Node>& stage = reduction.stages.front();
+void Chain::advance_reductions(size_t newest) {
+  for (size_t i = 0; i < std::min(newest, under_way_.size()); ++i) {
+    std::vector<Node>& stage = under_way_[i].stages.front();
     nodes_.insert(nodes_.end(), std::make_move_iterator(stage.begin()),
                   std::make_move_iterator(stage.end()));
-    reduction.stages.erase(reduction.stages.begin());
+    under_way_[i].stages.erase(under_way_[i].stages.begin());
   }
   std::erase_if(under_way_, [](const Reduction& reduction) { return reduction.stages.empty(); });
 }

@@ -58,8 +58,9 @@ class Chain {
     int64_t unit = 0;
     Stages stages;  // not emitted yet
   };
-  /// The next stage of every reduction under way.
-  void advance_reductions();
+  /// The next stage of every reduction under way, or of so many of the newest: what an embedding computes
+  /// is too little for the transfers of the others to end behind it.
+  void advance_reductions(size_t newest = SIZE_MAX);
   program::Op compute(program::OpKind kind, int64_t block, const MicroStep& step) const;
   program::Operand at(int array, int64_t index, program::Role role) const {
     return {array, {index, -1, 0}, role};
