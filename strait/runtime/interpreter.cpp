@@ -149,10 +149,8 @@ RunTimes Interpreter::run(int64_t step, Waiting waiting) {
   sends_.assign(program_.streams.size(), {});
   transfer_spans_.clear();
   carried_.clear();
-  for (const int64_t s : carry_slots_) {
-    const program::SlotMap& slots = tracker_.slots();
-    if (!residents_[slots.array_of(s)]->carries[slots.index_of(s)].done()) carried_.push_back(s);
-  }
+  for (const int64_t s : carry_slots_)
+    if (!carry_of(s).done()) carried_.push_back(s);
   tracker_.begin(carried_);
   try {
     program::for_each_instance(
@@ -215,9 +213,13 @@ void Interpreter::wait_transfer(int64_t number) {
 void Interpreter::wait_for(const program::StepPlan& plan) {
   if (waiting_ == Waiting::kNever) return;
   for (const int64_t number : plan.wait_for) wait_transfer(number);
+  if (plan.communication >= 0) return;  // its communicator awaits the carries
+  for (const int64_t s : plan.carries) wait_ticket(carry_of(s));
+}
+
+comm::Ticket& Interpreter::carry_of(int64_t slot) const {
   const program::SlotMap& slots = tracker_.slots();
-  for (const int64_t s : plan.carries)
-    wait_ticket(residents_[slots.array_of(s)]->carries[slots.index_of(s)]);
+  return residents_[slots.array_of(slot)]->carries[slots.index_of(slot)];
 }
 
 void Interpreter::start(const Op& op, CompiledOp& compiled, const std::vector<int64_t>& loops,
@@ -229,6 +231,8 @@ void Interpreter::start(const Op& op, CompiledOp& compiled, const std::vector<in
     for (const int64_t send : sends_[issued_[number].stream])
       if (send < number && !tickets_[send].done()) after.push_back(tickets_[send]);
   }
+  for (const int64_t s : plan.carries)
+    if (waiting_ != Waiting::kNever) after.push_back(carry_of(s));
   // One stream may serve several groups, each with a communicator of its own: the order is ours to keep.
   if (plan.previous >= 0 && issued_[plan.previous].communicator != compiled.communicator)
     after.push_back(tickets_[plan.previous]);

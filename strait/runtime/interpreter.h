@@ -138,6 +138,8 @@ class Interpreter {
   void bind_operands(const std::vector<program::Operand>& operands,
                      const std::vector<int64_t>& loops, std::vector<Bound>& bound) const;
   void wait_for(const program::StepPlan& plan);
+  /// What an earlier program has left under way on a resident value; may be empty.
+  comm::Ticket& carry_of(int64_t slot) const;
   void wait_ticket(comm::Ticket& ticket);
   /// Points the call at buffers that no op computes with.
   void set_apart(CompiledOp& compiled);

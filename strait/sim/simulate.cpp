@@ -116,13 +116,14 @@ class Replay {
   void step(const Op& op, const std::vector<int64_t>& loops) {
     const program::StepPlan& plan = tracker_.next(op, loops);
     for (const int64_t number : plan.wait_for) wait(first_ + number);
-    for (const int64_t slot : plan.carries) wait(carries_.at(slot));
-    if (op.kind == OpKind::kFree) return;
-    ++result_.events;
     if (program::is_communication(op.kind)) {
+      ++result_.events;
       start(op, plan);
       return;
     }
+    for (const int64_t slot : plan.carries) wait(carries_.at(slot));
+    if (op.kind == OpKind::kFree) return;
+    ++result_.events;
     const double seconds = cost::compute_seconds(program_, op, cluster_);
     const double began = lanes_.now();
     lanes_.compute(seconds);
@@ -137,6 +138,7 @@ class Replay {
     const program::Group& group = program_.groups[op.group];
     flight.level = group.level;
     for (const int64_t number : plan.after) flight.after.push_back(first_ + number);
+    for (const int64_t slot : plan.carries) flight.after.push_back(carries_.at(slot));
     const double seconds = cost::transfer_seconds(program_, op, rank_, cluster_);
     flight.latency_seconds =
         group.size > 1 ? std::min(seconds, cluster_.levels[group.level].latency_seconds) : 0;

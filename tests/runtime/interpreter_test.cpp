@@ -235,6 +235,42 @@ TEST(Interpreter, WhatIsSentStaysUntilItIsTakenThoughALaterSendEndedFirst) {
   }
 }
 
+TEST(Interpreter, ATransferOfWhatIsStillBeingCarriedHoldsUpNoComputing) {
+  constexpr int64_t kElements = 1 << 12;
+  Program leave = start_program(2);
+  leave.streams.push_back({"world", 1});
+  const int x = add_value(leave, "x", kElements, program::Lifetime::kResident);
+  const int y = add_value(leave, "y", kElements, program::Lifetime::kCarry);
+  Program take = leave;
+  const int z = add_value(take, "z", kElements, program::Lifetime::kResident);
+  const int other = add_value(take, "other", 8, program::Lifetime::kResident);
+  leave.body = {all_reduce(x, y)};
+  Op further = all_reduce(y, z);
+  further.stream = 2;
+  take.body = {further, touch("compute", other), touch("needs z", z)};
+  // Rank 1 takes part in the first all-reduce only after rank 0 has computed in the second program.
+  std::atomic<bool> computed{false};
+  const auto worlds = comm::make_thread_worlds(2, flat_cluster(2));
+  comm::run_ranks(*worlds, [&](comm::World& world) {
+    memory::Pool pool;
+    State state(pool, world.rank());
+    RecordingExecutor executor;
+    if (world.rank() == 0) executor.during = [&](const Instance&) { computed = true; };
+    Interpreter first(leave, {world, state, pool, executor, nullptr, 20.0});
+    Interpreter second(take, {world, state, pool, executor, nullptr, 20.0});
+    auto* source = static_cast<float*>(state.array("x").buffers[0]);
+    std::fill(source, source + kElements, 1.0f);
+    const double limit = now_seconds() + 10;
+    while (world.rank() == 1 && !computed && now_seconds() < limit) std::this_thread::yield();
+    EXPECT_TRUE(world.rank() == 0 || computed);
+    first.run(0);
+    second.run(1);
+    state.drain();
+    const auto* sum = static_cast<const float*>(state.array("z").buffers[0]);
+    EXPECT_EQ(std::count(sum, sum + kElements, 4.0f), kElements);
+  });
+}
+
 TEST(Interpreter, ComputeThatNeedsATransferWaitsForItAndTheWaitIsMeasured) {
   Program program = start_program(2);
   const int x = add_value(program, "x", 1024, program::Lifetime::kResident);
