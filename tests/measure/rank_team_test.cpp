@@ -53,9 +53,9 @@ TEST(RankTeam, RethrowsTheLowestRanksErrorAndLivesOn) {
   } catch (const UserError& error) {
     EXPECT_STREQ(error.what(), "one");
   }
-  int64_t calls = 0;
-  team.run([&](int64_t rank) { calls += rank == 0; });
-  EXPECT_EQ(calls, 1);
+  std::vector<int64_t> calls(3);
+  team.run([&](int64_t rank) { ++calls[rank]; });
+  EXPECT_EQ(calls, std::vector<int64_t>(3, 1));
 }
 
 TEST(ThreadLimit, RestoresTheFormerLimit) {
