@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <set>
 
 #include "strait/base/errors.h"
 #include "strait/config/parse.h"
@@ -230,6 +231,47 @@ TEST(Compose, TransfersRunAcrossTheBordersOfMicroSteps) {
     });
     EXPECT_EQ(meanwhile, last ? 0 : 1);
   }
+}
+
+Cluster levels_of_two(int64_t levels) {
+  Cluster cluster;
+  cluster.name = "test";
+  cluster.ranks = int64_t{1} << levels;
+  for (int64_t level = 0; level < levels; ++level)
+    cluster.levels.push_back({"level" + std::to_string(level), 2, 1e10, 1e-6, 1});
+  return cluster;
+}
+
+TEST(Compose, AGradientIsNotWrittenWhileTheReductionOfTheLastOneNeedsIt) {
+  for (const int64_t levels : {2, 3, 4, 5})
+    for (const int64_t layers : {1, 2, 3})
+      for (const bool tied : {false, true})
+        for (const int64_t accumulation : {2, 3, 4, 6}) {
+          const Cluster cluster = levels_of_two(levels);
+          ShapeOptions options = model_of(layers).options;
+          options.tied_head = tied;
+          const program::Program program = program::unroll(
+              compose_train(gpt2_shape(options, 11), placement_of("zero++", cluster, cluster.ranks),
+                            cluster, options_of(accumulation, 0)));
+          const auto where = testing::Message()
+                             << levels << " levels, " << layers << " layers, " << accumulation
+                             << " micro-steps" << (tied ? ", tied" : "");
+          EXPECT_TRUE(program::verify({program}).empty()) << where;
+          std::set<std::pair<int, int64_t>>
+              encoded;  // full gradients between their first encode and their free
+          for (const program::Node& node : program.body) {
+            const program::Op& op = std::get<program::Op>(node);
+            if (op.kind == program::OpKind::kEncode)
+              for (const program::Operand& read : op.reads)
+                encoded.emplace(read.array, read.index.constant);
+            for (const program::Operand& written : op.writes) {
+              const std::pair<int, int64_t> value{written.array, written.index.constant};
+              if (op.kind == program::OpKind::kFree) encoded.erase(value);
+              EXPECT_FALSE(written.role == program::Role::kGradient && encoded.contains(value))
+                  << program::print_op(program, op) << ": " << where;
+            }
+          }
+        }
 }
 
 TEST(Compose, PrefetchBoundsGatheredUnitsToOneMoreThanItsDepth) {

@@ -102,8 +102,10 @@ void Chain::emit_items(const std::vector<Item>& items, size_t count, const Micro
   const size_t head = shape_.blocks.size() - 1;
   for (size_t i = 0; i < count; ++i) {
     const Item& item = items[i];
+    const bool contributes = item.backward || (train && static_cast<size_t>(item.block) == head);
     gather_ahead(items, i);
     if (item.needs_weights) make_ready(item.block);
+    if (contributes) end_reduction(unit_of(item.block));
     if (item.backward)
       backward(item.block, step);
     else if (static_cast<size_t>(item.block) == head)
@@ -114,7 +116,7 @@ void Chain::emit_items(const std::vector<Item>& items, size_t count, const Micro
       movement_.release(unit_of(item.block), nodes_);
       live_[unit_of(item.block)] = ready_[unit_of(item.block)] = false;
     }
-    if (item.backward || (train && static_cast<size_t>(item.block) == head))
+    if (contributes)
       after_contribution(unit_of(item.block), item.block, step);
     else if (!is_embedding(item.block))
       advance_reductions();
@@ -239,11 +241,13 @@ void Chain::backward(int64_t block, const MicroStep& step) {
   release(activation_gradient_, block);
 }
 
+void Chain::end_reduction(int64_t unit) {
+  const auto is_of_unit = [&](const Reduction& reduction) { return reduction.unit == unit; };
+  while (std::any_of(under_way_.begin(), under_way_.end(), is_of_unit)) advance_reductions();
+}
+
 void Chain::after_contribution(int64_t unit, int64_t block, const MicroStep& step) {
   if (--contributions_[unit] > 0) return;
-  while (std::any_of(under_way_.begin(), under_way_.end(),
-                     [&](const Reduction& reduction) { return reduction.unit == unit; }))
-    advance_reductions();  // of the micro-step before, whose buffers this one needs
   // The new one first: its transfer runs while what arrived for older ones is decoded.
   under_way_.insert(under_way_.begin(),
                     {unit, movement_.reduce(unit, block, step.accumulate, step.phase)});

@@ -1,5 +1,5 @@
-// Emits the forward and backward chain of a model for one micro-step, with weights moved ahead of use and
-// gradients reduced behind the backward by a Movement. Straight-line; roll() makes loops of it.
+// Emits the forward and backward chain of a model, one micro-step of a step after the other, with weights moved ahead
+// of use and gradients reduced behind the backward by a Movement. Straight-line; roll() makes loops of it.
 #pragma once
 
 #include <vector>
@@ -11,7 +11,7 @@
 
 namespace strait::strategy {
 
-/// One micro-step of a chain of blocks.
+/// The micro-steps of a chain of blocks, in their order, or one evaluation.
 class Chain {
  public:
   Chain(program::Program& program, const ModelShape& shape, const Movement& movement,
@@ -52,6 +52,8 @@ class Chain {
   /// What stands between the gather of a unit and its use.
   void make_ready(int64_t block);
   GatherSource source_of(int64_t unit);
+  /// Of the unit in the micro-step before: its gradient is about to be written anew.
+  void end_reduction(int64_t unit);
   void after_contribution(int64_t unit, int64_t block, const MicroStep& step);
   /// A reduction under way.
   struct Reduction {
