@@ -328,9 +328,12 @@ void Interpreter::compute(const Op& op, const CompiledOp& compiled,
 
 void Interpreter::allocate(int64_t s) {
   const int array = tracker_.slots().array_of(s);
-  if (residents_[array] == nullptr)
-    data_[s] = site_.pool.allocate(
-        value_bytes_[array], transferred_[array] ? memory::Reach::kShared : memory::Reach::kOwn);
+  if (residents_[array] != nullptr) return;
+  data_[s] = site_.pool.allocate(
+      value_bytes_[array], transferred_[array] ? memory::Reach::kShared : memory::Reach::kOwn);
+  // What no transfer fills must be ordinary numbers: denormal ones make computing many times slower.
+  if (waiting_ == Waiting::kNever && transferred_[array] && site_.pool.device() == nullptr)
+    std::memset(data_[s], 0, static_cast<size_t>(value_bytes_[array]));
 }
 
 void Interpreter::release(int64_t s) {
