@@ -506,5 +506,38 @@ TEST(Interpreter, WaitingModesMoveTheSameBytes) {
   }
 }
 
+TEST(Interpreter, WithNothingAwaitedComputingMeetsOrdinaryNumbers) {
+  constexpr int64_t kElements = 1000;
+  Program program = start_program(2);
+  const int a = add_value(program, "a", kElements, program::Lifetime::kResident);
+  const int scratch = add_value(program, "scratch", kElements, program::Lifetime::kTransient);
+  const int b = add_value(program, "b", kElements, program::Lifetime::kTransient);
+  // What lies in memory when b gets it is what the scratch has left.
+  program.body = {write("leave", scratch), free_of(scratch), all_reduce(a, b), touch("use", b),
+                  free_of(b)};
+  std::atomic<int> left{0}, ordinary{0};
+  const auto worlds = comm::make_thread_worlds(2, flat_cluster(2));
+  comm::run_ranks(*worlds, [&](comm::World& world) {
+    memory::Pool pool;
+    State state(pool, world.rank());
+    RecordingExecutor executor;
+    Interpreter interpreter(program, {world, state, pool, executor, nullptr, 20.0});
+    void* last = nullptr;
+    executor.during = [&](const Instance& instance) {
+      auto* numbers = static_cast<float*>(instance.writes.front().data);
+      if (instance.op->custom == "leave") {
+        std::fill(numbers, numbers + kElements, 1e-40f);  // denormal
+        last = numbers;
+        return;
+      }
+      left += last == numbers;
+      ordinary += std::count(numbers, numbers + kElements, 0.0f) == kElements;
+    };
+    interpreter.run(0, Waiting::kNever);
+  });
+  EXPECT_EQ(left, 2) << "the pool gave other memory; this test shows nothing";
+  EXPECT_EQ(ordinary, 2);
+}
+
 }  // namespace
 }  // namespace strait::runtime

@@ -128,9 +128,9 @@ class Labs(unittest.TestCase):
                 self.assertEqual(result.returncode, 0, result.stderr)
                 report = json.loads(counters.read_text())
             rates.append(float(result.stdout))
-        # 1448 of 1514 bytes are payload: 95.6 at best, and the burst of 32 kB is 0.5 % of what is sent.
+        # 1448 of 1514 bytes are payload: 95.6 at best, and the burst of 32 kB is 0.5 % of what is sent: 96.15.
         self.assertGreater(max(rates), 80, rates)
-        self.assertLess(max(rates), 96, rates)
+        self.assertLess(max(rates), 96.3, rates)
         self.assertEqual((report["format"], report["ranks"], report["exit_code"]), ("strait.netlab/1", 2, 0))
         self.assertEqual(report["rate_bits_per_second"], 100e6)
         receiver, sender = report["hosts"]
