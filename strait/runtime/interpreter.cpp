@@ -225,14 +225,14 @@ comm::Ticket& Interpreter::carry_of(int64_t slot) const {
 void Interpreter::start(const Op& op, CompiledOp& compiled, const std::vector<int64_t>& loops,
                         const program::StepPlan& plan) {
   std::vector<comm::Ticket> after;
-  for (const int64_t number : plan.after) {
-    if (waiting_ == Waiting::kNever) break;
-    after.push_back(tickets_[number]);
-    for (const int64_t send : sends_[issued_[number].stream])
-      if (send < number && !tickets_[send].done()) after.push_back(tickets_[send]);
+  if (waiting_ != Waiting::kNever) {
+    for (const int64_t s : plan.carries) after.push_back(carry_of(s));
+    for (const int64_t number : plan.after) {
+      after.push_back(tickets_[number]);
+      for (const int64_t send : sends_[issued_[number].stream])
+        if (send < number && !tickets_[send].done()) after.push_back(tickets_[send]);
+    }
   }
-  for (const int64_t s : plan.carries)
-    if (waiting_ != Waiting::kNever) after.push_back(carry_of(s));
   // One stream may serve several groups, each with a communicator of its own: the order is ours to keep.
   if (plan.previous >= 0 && issued_[plan.previous].communicator != compiled.communicator)
     after.push_back(tickets_[plan.previous]);

@@ -116,14 +116,15 @@ class Replay {
   void step(const Op& op, const std::vector<int64_t>& loops) {
     const program::StepPlan& plan = tracker_.next(op, loops);
     for (const int64_t number : plan.wait_for) wait(first_ + number);
-    if (program::is_communication(op.kind)) {
-      ++result_.events;
+    const bool inlined = plan.communication < 0;
+    for (const int64_t slot : plan.carries)
+      if (inlined) wait(carries_.at(slot));
+    if (op.kind == OpKind::kFree) return;
+    ++result_.events;
+    if (!inlined) {
       start(op, plan);
       return;
     }
-    for (const int64_t slot : plan.carries) wait(carries_.at(slot));
-    if (op.kind == OpKind::kFree) return;
-    ++result_.events;
     const double seconds = cost::compute_seconds(program_, op, cluster_);
     const double began = lanes_.now();
     lanes_.compute(seconds);

@@ -86,22 +86,44 @@ Op all_reduce(int from, int to) {
   return op;
 }
 
+/// What interpreters of one rank work with.
+struct Rank {
+  explicit Rank(comm::World& its_world, double busy = 0)
+      : world(its_world), state(pool, its_world.rank()), executor(busy) {}
+  Site site(double deadline_seconds = 20.0, trace::FlightRecord* flight = nullptr) {
+    return {world, state, pool, executor, nullptr, deadline_seconds, flight};
+  }
+  int64_t number() const { return world.rank(); }
+
+  comm::World& world;
+  memory::Pool pool;
+  State state;
+  RecordingExecutor executor;
+};
+
+/// Calls body(rank) on so many threads.
+void on_ranks(int64_t ranks, const std::function<void(Rank&)>& body,
+              const comm::ThreadWorldOptions& options = {}, double busy = 0) {
+  const auto worlds = comm::make_thread_worlds(ranks, flat_cluster(ranks), options);
+  comm::run_ranks(*worlds, [&](comm::World& world) {
+    Rank rank(world, busy);
+    body(rank);
+  });
+}
+
 /// Runs `program` once on every rank with an executor of its own; calls `check` on each rank
 /// afterwards.
 void run_on_threads(
     const Program& program, int64_t ranks, double busy, const comm::ThreadWorldOptions& options,
     const std::function<void(int64_t, RecordingExecutor&, State&, const RunTimes&)>& check) {
-  const auto worlds = comm::make_thread_worlds(ranks, flat_cluster(ranks), options);
-  comm::run_ranks(*worlds, [&](comm::World& world) {
-    memory::Pool pool;
-    State state(pool, world.rank());
-    RecordingExecutor executor(busy);
+  const auto once = [&](Rank& rank) {
     trace::FlightRecord flight;
-    Interpreter interpreter(program, {world, state, pool, executor, nullptr, 20.0, &flight});
+    Interpreter interpreter(program, rank.site(20.0, &flight));
     const RunTimes times = interpreter.run(0);
-    state.drain();
-    check(world.rank(), executor, state, times);
-  });
+    rank.state.drain();
+    check(rank.number(), rank.executor, rank.state, times);
+  };
+  on_ranks(ranks, once, options, busy);
 }
 
 TEST(Interpreter, SwappingTwoOpsOfAProgramChangesTheRecordedOrder) {
@@ -127,18 +149,14 @@ TEST(Interpreter, ATransferEndsWhileTheCallerComputesAndNeverWaits) {
   const int z = add_value(program, "z", 8, program::Lifetime::kResident);
   program.body = {all_reduce(x, y), touch("compute", z)};
   std::atomic<int> seen{0};
-  const auto worlds = comm::make_thread_worlds(2, flat_cluster(2));
-  comm::run_ranks(*worlds, [&](comm::World& world) {
-    memory::Pool pool;
-    State state(pool, world.rank());
-    RecordingExecutor executor;
-    Interpreter interpreter(program, {world, state, pool, executor, nullptr, 20.0});
-    auto* source = static_cast<float*>(state.array("x").buffers[0]);
+  on_ranks(2, [&](Rank& rank) {
+    Interpreter interpreter(program, rank.site());
+    auto* source = static_cast<float*>(rank.state.array("x").buffers[0]);
     std::fill(source, source + (1 << 16), 1.0f);
     // Inside the compute op, which never waits for anything, the communicator counts the finished
     // operation: an all-reduce sends half of the vector to the peer, twice.
-    comm::Communicator& communicator = world.communicator({0, 1}, 1);
-    executor.during = [&](const Instance&) {
+    comm::Communicator& communicator = rank.world.communicator({0, 1}, 1);
+    rank.executor.during = [&](const Instance&) {
       Ledger ledger;
       const double limit = now_seconds() + 10;
       while (ledger.payload_bytes(0) == 0 && now_seconds() < limit) {
@@ -214,12 +232,8 @@ TEST(Interpreter, WhatIsSentStaysUntilItIsTakenThoughALaterSendEndedFirst) {
     const std::vector<program::Problem> problems = program::verify(classes);
     ASSERT_TRUE(problems.empty()) << problems.front().message;
     std::atomic<float> taken{0};
-    const auto worlds = comm::make_thread_worlds(3, flat_cluster(3));
-    comm::run_ranks(*worlds, [&](comm::World& world) {
-      memory::Pool pool;
-      State state(pool, world.rank());
-      RecordingExecutor executor;
-      executor.during = [&](const Instance& instance) {
+    on_ranks(3, [&](Rank& rank) {
+      rank.executor.during = [&](const Instance& instance) {
         auto* value = static_cast<float*>(instance.writes[0].data);
         if (instance.op->custom == "slow")
           std::this_thread::sleep_for(std::chrono::milliseconds(100));
@@ -228,7 +242,7 @@ TEST(Interpreter, WhatIsSentStaysUntilItIsTakenThoughALaterSendEndedFirst) {
         else
           *value = std::stof(instance.op->custom);
       };
-      Interpreter interpreter(classes[world.rank()], {world, state, pool, executor, nullptr, 20.0});
+      Interpreter interpreter(classes[rank.number()], rank.site());
       interpreter.run(0);
     });
     EXPECT_EQ(taken.load(), 1.0F) << (indirect ? "indirectly" : "directly");
@@ -250,23 +264,19 @@ TEST(Interpreter, ATransferOfWhatIsStillBeingCarriedHoldsUpNoComputing) {
   take.body = {further, touch("compute", other), touch("needs z", z)};
   // Rank 1 takes part in the first all-reduce only after rank 0 has computed in the second program.
   std::atomic<bool> computed{false};
-  const auto worlds = comm::make_thread_worlds(2, flat_cluster(2));
-  comm::run_ranks(*worlds, [&](comm::World& world) {
-    memory::Pool pool;
-    State state(pool, world.rank());
-    RecordingExecutor executor;
-    if (world.rank() == 0) executor.during = [&](const Instance&) { computed = true; };
-    Interpreter first(leave, {world, state, pool, executor, nullptr, 20.0});
-    Interpreter second(take, {world, state, pool, executor, nullptr, 20.0});
-    auto* source = static_cast<float*>(state.array("x").buffers[0]);
+  on_ranks(2, [&](Rank& rank) {
+    if (rank.number() == 0) rank.executor.during = [&](const Instance&) { computed = true; };
+    Interpreter first(leave, rank.site());
+    Interpreter second(take, rank.site());
+    auto* source = static_cast<float*>(rank.state.array("x").buffers[0]);
     std::fill(source, source + kElements, 1.0f);
     const double limit = now_seconds() + 10;
-    while (world.rank() == 1 && !computed && now_seconds() < limit) std::this_thread::yield();
-    EXPECT_TRUE(world.rank() == 0 || computed);
+    while (rank.number() == 1 && !computed && now_seconds() < limit) std::this_thread::yield();
+    EXPECT_TRUE(rank.number() == 0 || computed);
     first.run(0);
     second.run(1);
-    state.drain();
-    const auto* sum = static_cast<const float*>(state.array("z").buffers[0]);
+    rank.state.drain();
+    const auto* sum = static_cast<const float*>(rank.state.array("z").buffers[0]);
     EXPECT_EQ(std::count(sum, sum + kElements, 4.0f), kElements);
   });
 }
@@ -298,23 +308,20 @@ TEST(Interpreter, TenThousandRandomLegalProgramsRunWithoutAHang) {
     comm::ThreadWorldOptions options;
     options.faults.seed = static_cast<uint64_t>(seed);
     options.faults.max_delay_seconds = seed % 10 == 0 ? 200e-6 : 0.0;
-    const auto worlds = comm::make_thread_worlds(ranks, flat_cluster(ranks), options);
     std::atomic<int64_t> executed{0};
-    ASSERT_NO_THROW(comm::run_ranks(
-        *worlds,
-        [&](comm::World& world) {
+    ASSERT_NO_THROW(on_ranks(
+        ranks,
+        [&](Rank& rank) {
           const Program* own = &classes.front();
           for (const Program& candidate : classes)
-            if (std::find(candidate.members.begin(), candidate.members.end(), world.rank()) !=
+            if (std::find(candidate.members.begin(), candidate.members.end(), rank.number()) !=
                 candidate.members.end())
               own = &candidate;
-          memory::Pool pool;
-          State state(pool, world.rank());
-          RecordingExecutor executor;
-          Interpreter interpreter(*own, {world, state, pool, executor, nullptr, 20.0});
+          Interpreter interpreter(*own, rank.site());
           executed += interpreter.run(seed).ops;
-          state.drain();
-        }))
+          rank.state.drain();
+        },
+        options))
         << "seed " << seed;
     int64_t expected = 0;
     for (const Program& candidate : classes)
@@ -365,13 +372,9 @@ TEST(Interpreter, TheFlightRecordShowsEveryOpWithItsIndexAndTimes) {
   forward.block = {1, repeat.loop, 2};
   repeat.body = {all_reduce(x, x), forward};
   program.body = {repeat};
-  const auto worlds = comm::make_thread_worlds(2, flat_cluster(2));
-  comm::run_ranks(*worlds, [&](comm::World& world) {
-    memory::Pool pool;
-    State state(pool, world.rank());
-    RecordingExecutor executor;
+  on_ranks(2, [&](Rank& rank) {
     trace::FlightRecord flight;
-    Interpreter interpreter(program, {world, state, pool, executor, nullptr, 20.0, &flight});
+    Interpreter interpreter(program, rank.site(20.0, &flight));
     const double began = now_seconds();
     interpreter.run(7);
     interpreter.run(8);
@@ -395,8 +398,8 @@ TEST(Interpreter, TheFlightRecordShowsEveryOpWithItsIndexAndTimes) {
       EXPECT_EQ(entry.bytes, transfer ? 4096 : 0);
       EXPECT_EQ(entry.group.size(), transfer ? 2u : 0u);
     }
-    EXPECT_EQ(world.waits()->standing().place.operation, "between programs");
-    EXPECT_EQ(world.waits()->standing().place.step, 8);
+    EXPECT_EQ(rank.world.waits()->standing().place.operation, "between programs");
+    EXPECT_EQ(rank.world.waits()->standing().place.step, 8);
   });
 }
 
@@ -404,30 +407,25 @@ TEST(Interpreter, AStalledOpIsNamedByEveryOtherRank) {
   Program program = start_program(4);
   const int x = add_value(program, "x", 64, program::Lifetime::kResident);
   program.body = {touch("first", x), all_reduce(x, x), touch("second", x), all_reduce(x, x)};
-  const auto worlds = comm::make_thread_worlds(4, flat_cluster(4));
   std::atomic<int> told{0};
-  EXPECT_THROW(comm::run_ranks(
-                   *worlds,
-                   [&](comm::World& world) {
-                     memory::Pool pool;
-                     State state(pool, world.rank());
-                     RecordingExecutor executor;
-                     executor.during = [&](const Instance& instance) {
-                       if (world.rank() == 2 && instance.op->custom == "second")
-                         std::this_thread::sleep_for(std::chrono::milliseconds(600));
-                     };
-                     Interpreter interpreter(program, {world, state, pool, executor, nullptr, 0.3});
-                     try {
-                       interpreter.run(5);
-                     } catch (const Error& error) {
-                       EXPECT_EQ(error.code(), ExitCode::kPeerLost);
-                       EXPECT_EQ(error.place().rank, 2);
-                       EXPECT_EQ(error.place().operation, "x = custom second(x)");
-                       EXPECT_EQ(error.place().step, 5);
-                       ++told;
-                       throw;
-                     }
-                   }),
+  EXPECT_THROW(on_ranks(4,
+                        [&](Rank& rank) {
+                          rank.executor.during = [&](const Instance& instance) {
+                            if (rank.number() == 2 && instance.op->custom == "second")
+                              std::this_thread::sleep_for(std::chrono::milliseconds(600));
+                          };
+                          Interpreter interpreter(program, rank.site(0.3));
+                          try {
+                            interpreter.run(5);
+                          } catch (const Error& error) {
+                            EXPECT_EQ(error.code(), ExitCode::kPeerLost);
+                            EXPECT_EQ(error.place().rank, 2);
+                            EXPECT_EQ(error.place().operation, "x = custom second(x)");
+                            EXPECT_EQ(error.place().step, 5);
+                            ++told;
+                            throw;
+                          }
+                        }),
                Timeout);
   EXPECT_EQ(told.load(), 4);  // the one that stalled is told as well
 }
@@ -441,31 +439,25 @@ TEST(Interpreter, AFailingExecutorReachesTheOtherRanksAndReleasesMemory) {
   Op free;
   free.writes = {{t, {}, program::Role::kDestination}};
   program.body = {write, touch("fails on rank 1", x), all_reduce(x, x), touch("after", x), free};
-  const auto worlds = comm::make_thread_worlds(2, flat_cluster(2));
   std::atomic<int64_t> live{-1};
-  EXPECT_THROW(
-      comm::run_ranks(
-          *worlds,
-          [&](comm::World& world) {
-            memory::Pool pool;
-            State state(pool, world.rank());
-            RecordingExecutor executor;
-            executor.during = [&](const Instance& instance) {
-              if (world.rank() == 1 && instance.op->custom.starts_with("fails"))
-                throw UserError("broken on purpose");
-            };
-            Interpreter interpreter(program, {world, state, pool, executor, nullptr, 20.0});
-            try {
-              interpreter.run(3);
-            } catch (const Error& error) {
-              EXPECT_EQ(error.place().rank, 1);
-              EXPECT_EQ(error.place().operation, "x = custom fails on rank 1(x)");
-              EXPECT_EQ(error.place().step, 3);
-              if (world.rank() == 1) live = pool.live_bytes();
-              throw;
-            }
-          }),
-      UserError);
+  EXPECT_THROW(on_ranks(2,
+                        [&](Rank& rank) {
+                          rank.executor.during = [&](const Instance& instance) {
+                            if (rank.number() == 1 && instance.op->custom.starts_with("fails"))
+                              throw UserError("broken on purpose");
+                          };
+                          Interpreter interpreter(program, rank.site());
+                          try {
+                            interpreter.run(3);
+                          } catch (const Error& error) {
+                            EXPECT_EQ(error.place().rank, 1);
+                            EXPECT_EQ(error.place().operation, "x = custom fails on rank 1(x)");
+                            EXPECT_EQ(error.place().step, 3);
+                            if (rank.number() == 1) live = rank.pool.live_bytes();
+                            throw;
+                          }
+                        }),
+               UserError);
   EXPECT_EQ(live.load(), 64 * 4);  // the resident value alone
 }
 
@@ -479,18 +471,14 @@ TEST(Interpreter, WaitingModesMoveTheSameBytes) {
   const int c = add_value(program, "c", 8, program::Lifetime::kResident);
   program.body = {touch("fill", a), all_reduce(a, b), touch("look", c), touch("use", b)};
   for (const Waiting waiting : {Waiting::kAsWritten, Waiting::kAtOnce, Waiting::kNever}) {
-    const auto worlds = comm::make_thread_worlds(2, flat_cluster(2));
-    comm::run_ranks(*worlds, [&](comm::World& world) {
-      memory::Pool pool;
-      State state(pool, world.rank());
-      RecordingExecutor executor;
-      Interpreter interpreter(program, {world, state, pool, executor, nullptr, 20.0});
-      float* sum = static_cast<float*>(state.array("b").buffers[0]);
+    on_ranks(2, [&](Rank& rank) {
+      Interpreter interpreter(program, rank.site());
+      float* sum = static_cast<float*>(rank.state.array("b").buffers[0]);
       std::fill(sum, sum + kElements, 0.0f);
-      executor.during = [&](const Instance& instance) {
+      rank.executor.during = [&](const Instance& instance) {
         if (instance.op->custom == "fill") {
           auto* own = static_cast<float*>(instance.writes.front().data);
-          std::fill(own, own + kElements, static_cast<float>(world.rank() + 1));
+          std::fill(own, own + kElements, static_cast<float>(rank.number() + 1));
         } else if (instance.op->custom == "look" && waiting == Waiting::kAtOnce) {
           EXPECT_EQ(sum[kElements - 1], 3.0f);
         } else if (instance.op->custom == "use") {
@@ -498,7 +486,7 @@ TEST(Interpreter, WaitingModesMoveTheSameBytes) {
         }
       };
       for (int64_t step = 0; step < 3; ++step) interpreter.run(step, waiting);
-      EXPECT_EQ(executor.executed.size(), 9u);
+      EXPECT_EQ(rank.executor.executed.size(), 9u);
       Ledger ledger;
       interpreter.drain_ledger(ledger);
       EXPECT_EQ(ledger.payload_bytes(0), 3 * kElements * 4);  // of 2 ranks, each sends half twice
@@ -516,14 +504,10 @@ TEST(Interpreter, WithNothingAwaitedComputingMeetsOrdinaryNumbers) {
   program.body = {write("leave", scratch), free_of(scratch), all_reduce(a, b), touch("use", b),
                   free_of(b)};
   std::atomic<int> left{0}, ordinary{0};
-  const auto worlds = comm::make_thread_worlds(2, flat_cluster(2));
-  comm::run_ranks(*worlds, [&](comm::World& world) {
-    memory::Pool pool;
-    State state(pool, world.rank());
-    RecordingExecutor executor;
-    Interpreter interpreter(program, {world, state, pool, executor, nullptr, 20.0});
+  on_ranks(2, [&](Rank& rank) {
+    Interpreter interpreter(program, rank.site());
     void* last = nullptr;
-    executor.during = [&](const Instance& instance) {
+    rank.executor.during = [&](const Instance& instance) {
       auto* numbers = static_cast<float*>(instance.writes.front().data);
       if (instance.op->custom == "leave") {
         std::fill(numbers, numbers + kElements, 1e-40f);  // denormal

@@ -7,6 +7,7 @@
 #include "strait/cost/cost.h"
 #include "strait/sim/lanes.h"
 #include "strait/strategy/compose/design.h"
+#include "tests/program/program_builder.h"
 
 namespace strait {
 namespace {
@@ -79,35 +80,17 @@ TEST(Simulate, TransfersOfWhatIsCarriedWaitBesideTheComputing) {
   cluster.ranks = 2;
   cluster.levels = {{"world", 2, 1e6, 0, 1}};
   cluster.flops_per_second_fp32 = 1;
-  program::Program program;
-  program.ranks = 2;
-  program.streams = {{"compute", 0}, {"world", 0}, {"world", 1}};
-  program.groups = {{"world", 2, 1, 0}};
-  const auto declare = [&](program::Lifetime lifetime) {
-    program::ValueArray array;
-    array.partition = {500'000, 500'000};
-    array.lifetime = lifetime;
-    program.arrays.push_back(array);
-    return static_cast<int>(program.arrays.size()) - 1;
-  };
-  const int mean = declare(program::Lifetime::kCarry), copy = declare(program::Lifetime::kResident),
-            source = declare(program::Lifetime::kResident),
-            state = declare(program::Lifetime::kResident);
-  const auto reduce = [&](int from, int to, int stream) {
-    program::Op op;
-    op.kind = program::OpKind::kAllReduce;
-    op.stream = stream;
-    op.group = 0;
-    op.reads = {{from, {}, program::Role::kSource}};
-    op.writes = {{to, {}, program::Role::kDestination}};
-    return op;
-  };
-  program::Op compute;
-  compute.kind = program::OpKind::kCustom;
-  compute.flops = 10;  // seconds
-  compute.writes = {{state, {}, program::Role::kDestination}};
+  program::ProgramBuilder b(2);
+  constexpr int64_t kElements = 500'000;
+  const int mean = b.array("mean", 1, program::Lifetime::kCarry, kElements);
+  const int copy = b.array("copy", 1, program::Lifetime::kResident, kElements);
+  const int source = b.array("source", 1, program::Lifetime::kResident, kElements);
+  const int state = b.array("state", 1, program::Lifetime::kResident, kElements);
   // 2 s each: the first program's last transfer ends in the second, the further one follows it, both beside the 10 s.
-  program.body = {reduce(mean, copy, 2), compute, reduce(source, mean, 1)};
+  b.add(program::OpKind::kAllReduce, {program::at(mean)}, {program::at(copy)}, 2);
+  b.touch({}, {program::at(state)}).flops = 10;
+  b.add(program::OpKind::kAllReduce, {program::at(source)}, {program::at(mean)}, 1);
+  const program::Program program = b.take();
   const sim::Result result = sim::simulate(program, cluster);
   EXPECT_NEAR(result.exposed_seconds, 0, kTolerance);
   EXPECT_NEAR(result.seconds, 10, 1e-9);

@@ -74,36 +74,31 @@ std::vector<Chain::Item> Chain::items(bool train) const {
 
 std::vector<Node> Chain::train(const MicroStep& step) {
   declare_arrays(true);
-  const bool last = step.phase == ReducePhase::kLast;
-  const std::vector<Item> own = items(true);
-  std::vector<Item> sequence = own;
-  if (!last) sequence.insert(sequence.end(), own.begin(), own.end());
-  emit_items(sequence, own.size(), step, true);
-  while (last && reduces()) advance_reductions();
+  emit_items(items(true), step, true);
+  while (step.phase == ReducePhase::kLast && reduces()) advance_reductions();
   release(batch_, 0);
   return std::move(nodes_);
 }
 
 std::vector<Node> Chain::evaluate() {
   declare_arrays(false);
-  const std::vector<Item> sequence = items(false);
-  emit_items(sequence, sequence.size(), {}, false);
+  emit_items(items(false), {}, false);
   release(batch_, 0);
   return std::move(nodes_);
 }
 
-void Chain::emit_items(const std::vector<Item>& items, size_t count, const MicroStep& step,
-                       bool train) {
+void Chain::emit_items(const std::vector<Item>& items, const MicroStep& step, bool train) {
   nodes_.clear();
   reduced_.clear();
   contributions_.assign(shape_.units.size(), 0);
   for (const BlockShape& block : shape_.blocks) ++contributions_[block.unit];
   load(step);
   const size_t head = shape_.blocks.size() - 1;
-  for (size_t i = 0; i < count; ++i) {
+  const size_t end = step.phase == ReducePhase::kLast ? items.size() : 2 * items.size();
+  for (size_t i = 0; i < items.size(); ++i) {
     const Item& item = items[i];
     const bool contributes = item.backward || (train && static_cast<size_t>(item.block) == head);
-    gather_ahead(items, i);
+    gather_ahead(items, i, end);
     if (item.needs_weights) make_ready(item.block);
     if (contributes) end_reduction(unit_of(item.block));
     if (item.backward)
@@ -121,7 +116,7 @@ void Chain::emit_items(const std::vector<Item>& items, size_t count, const Micro
     else if (!is_embedding(item.block))
       advance_reductions();
   }
-  next_gather_ -= count;
+  next_gather_ -= items.size();
 }
 
 GatherSource Chain::source_of(int64_t unit) {
@@ -138,12 +133,12 @@ void Chain::make_ready(int64_t block) {
   ready_[unit] = true;
 }
 
-void Chain::gather_ahead(const std::vector<Item>& items, size_t current) {
+void Chain::gather_ahead(const std::vector<Item>& items, size_t current, size_t end) {
   size_t last = current;
-  for (int64_t left = placement_.prefetch_units; left > 0 && last + 1 < items.size();)
-    left -= is_embedding(items[++last].block) ? 0 : 1;
+  for (int64_t left = placement_.prefetch_units; left > 0 && last + 1 < end;)
+    left -= is_embedding(items[++last % items.size()].block) ? 0 : 1;
   for (; next_gather_ <= last; ++next_gather_) {
-    const Item& item = items[next_gather_];
+    const Item& item = items[next_gather_ % items.size()];
     if (!item.needs_weights) continue;
     const int64_t unit = unit_of(item.block);
     if (live_[unit]) return;  // its earlier copy is still in use; gathered again once that is freed

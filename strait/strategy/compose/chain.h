@@ -39,11 +39,11 @@ class Chain {
   };
   void declare_arrays(bool train);
   std::vector<Item> items(bool train) const;
-  /// Emits the first `count` items; those behind belong to the next micro-step.
-  void emit_items(const std::vector<Item>& items, size_t count, const MicroStep& step, bool train);
+  void emit_items(const std::vector<Item>& items, const MicroStep& step, bool train);
   /// Gathers of the items as far ahead of the current one as the placement says, of those that are not under
-  /// way yet, in order. Embeddings do not count, because nothing hides behind them.
-  void gather_ahead(const std::vector<Item>& items, size_t current);
+  /// way yet, in order. Embeddings do not count, because nothing hides behind them. Behind the items come
+  /// those of the next micro-step, which are the same, up to `end`.
+  void gather_ahead(const std::vector<Item>& items, size_t current, size_t end);
   void load(const MicroStep& step);
   void forward(int64_t block, bool train, const MicroStep& step);
   void recompute(int64_t block, const MicroStep& step);

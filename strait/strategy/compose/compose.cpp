@@ -57,29 +57,28 @@ void append(Program& program, std::vector<Node> nodes, const char* variable) {
     program.body.push_back(std::move(node));
 }
 
-/// First micro-step, the equal ones in between as one Repeat, and the last. The second is not equal where it ends
-/// the first one's reductions, which add to nothing.
+/// First micro-step, the equal ones in between as one Repeat, and the last. The second is not equal
+/// where it ends the first one's reductions, which add to nothing.
 void micro_steps(Program& program, Chain& chain, int64_t accumulation) {
-  const auto last = [&] {
-    append(program, chain.train({{accumulation - 1, -1, 0}, accumulation > 1, ReducePhase::kLast}),
-           "i");
+  const int64_t last = accumulation - 1;
+  const auto emit = [&](int64_t index) {
+    const ReducePhase phase = index == last ? ReducePhase::kLast : ReducePhase::kInner;
+    append(program, chain.train({{index, -1, 0}, index > 0, phase}), "i");
   };
-  if (accumulation == 1) return last();
-  append(program, chain.train({{0, -1, 0}, false, ReducePhase::kInner}), "i");
-  int64_t next = 1;
-  if (chain.reduces() && accumulation > 2)
-    append(program, chain.train({{next++, -1, 0}, true, ReducePhase::kInner}), "i");
-  if (next < accumulation - 1) {
+  int64_t next = 0;
+  if (next < last) emit(next++);
+  if (next < last && chain.reduces()) emit(next++);
+  if (next < last) {
     program::Repeat repeat;
     repeat.variable = "a";
     repeat.loop = program.num_loops++;
     repeat.first = next;
-    repeat.count = accumulation - 1 - next;
+    repeat.count = last - next;
     repeat.body = program::roll(chain.train({{0, repeat.loop, 1}, true, ReducePhase::kInner}),
                                 program.num_loops, "i");
     program.body.push_back(std::move(repeat));
   }
-  last();
+  emit(last);
 }
 
 /// Sums the agreed scalars over all ranks, behind all reductions.
