@@ -18,8 +18,12 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 NETLAB = ROOT / "bench/netlab"
 CONTEXT, MICRO_STEP_TOKENS, WARM_UP = 128, 2048, 1
 HEADER_BYTES = 66  # of a packet: Ethernet 14, IP 20, TCP 32 with its timestamps
-PEER = "PyTorch DDP"
-PLACEMENTS = ["ddp", "zero3", "zero++", "zero-topo", PEER]
+OURS = ["ddp", "zero3", "zero++", "zero-topo"]
+PEERS = {"PyTorch DDP": "ddp"}  # the system of bench/peers/distributed_torch.py
+NEEDS_TORCH_2 = {"PyTorch FSDP": "fsdp", "PyTorch HSDP": "hsdp", "DeepSpeed ZeRO-3": "deepspeed",
+                 "DeepSpeed hpZ": "deepspeed-hpz"}
+PEERS |= NEEDS_TORCH_2
+PLACEMENTS = [*OURS, *PEERS]
 RUN_FILE = """name = "sharding"
 [model]
 preset = "nano-char"
@@ -61,35 +65,44 @@ def processor_ticks():
     return sum(ticks), ticks[7]
 
 
+def run_with_counters(options, lab, folder, metrics, *command):
+    """Output, and what a step that is timed sent between hosts as the interfaces count it, with and without headers."""
+    counters = folder / "counters"
+    output = netlab(options, lab, *command, more=["--counters", counters, "--marks", metrics])
+    marks = {mark["lines"]: mark["levels"][-1] for mark in json.loads(counters.read_text())["marks"]}
+    before, after = marks[WARM_UP], marks[WARM_UP + options.steps]
+    packets, counted = (after[kind] - before[kind] for kind in ("sent_packets", "sent_bytes"))
+    return output, {"interface_bytes_per_step": counted / options.steps,
+                    "interface_payload_per_step": (counted - HEADER_BYTES * packets) / options.steps}
+
+
 def train(options, lab, placement, accumulation, folder):
     ranks = lab[0] * options.ranks_per_host
     sequences = MICRO_STEP_TOKENS // CONTEXT
-    run_file, report, counters, run_dir = (folder / name for name in ("run.toml", "report", "counters", "run"))
+    run_file, report, run_dir = (folder / name for name in ("run.toml", "report", "run"))
     run_file.write_text(RUN_FILE.format(
         context=CONTEXT, text=options.text.resolve(), steps=WARM_UP + options.steps + 1, batch=sequences * accumulation,
         micro_batch=sequences // ranks, cluster=folder / "cluster.toml", placement=placement, run_dir=run_dir))
     metrics = run_dir / "metrics.jsonl"
-    netlab(options, lab, options.strait, "train", run_file, "--json", report,
-           more=["--counters", counters, "--marks", metrics])
+    _, counted = run_with_counters(options, lab, folder, metrics, options.strait, "train", run_file, "--json", report)
     figures = json.loads(report.read_text())
     seconds = [json.loads(line)["seconds"] for line in metrics.read_text().splitlines()]
-    marks = {mark["lines"]: mark["levels"][-1] for mark in json.loads(counters.read_text())["marks"]}
     sent = {row["level"]: row["payload_bytes"] + row["metadata_bytes"] for row in figures["bytes_per_step"]["runtime"]}
-    before, after = marks[WARM_UP], marks[WARM_UP + options.steps]
-    packets, counted = (after[kind] - before[kind] for kind in ("sent_packets", "sent_bytes"))
     return {"seconds": seconds[WARM_UP:-1], "predicted_seconds": figures["predicted_seconds_per_step"],
             "exposed_share": figures["exposed_communication_share"], "ledger_bytes_per_step": sent["world"],
-            "interface_bytes_per_step": counted / options.steps,
-            "interface_payload_per_step": (counted - HEADER_BYTES * packets) / options.steps, "loss": figures["train_loss"]}
+            **counted, "loss": figures["train_loss"]}
 
 
-def train_peer(options, lab, accumulation):
+def train_peer(options, lab, system, accumulation, folder):
     ranks = lab[0] * options.ranks_per_host
-    out = netlab(options, lab, "env", f"OPENBLAS_CORETYPE={options.blas}", "/usr/bin/python3",
-                 ROOT / "bench/peers/ddp_torch.py", "--accumulation", accumulation,
-                 "--batch", MICRO_STEP_TOKENS // CONTEXT // ranks, "--steps", WARM_UP + options.steps)
-    figures = json.loads(out.strip().splitlines()[-1])
-    return {"seconds": figures["seconds"][WARM_UP:], "version": figures["torch"]}
+    metrics = folder / "metrics.jsonl"
+    output, counted = run_with_counters(
+        options, lab, folder, metrics, "env", f"OPENBLAS_CORETYPE={options.blas}", options.peer_python,
+        ROOT / "bench/peers/distributed_torch.py", system, "--accumulation", accumulation, "--metrics", metrics,
+        "--batch", MICRO_STEP_TOKENS // CONTEXT // ranks, "--ranks-per-host", options.ranks_per_host,
+        "--steps", WARM_UP + options.steps + 1)
+    seconds = [json.loads(line)["seconds"] for line in metrics.read_text().splitlines()]
+    return {"seconds": seconds[WARM_UP:-1], **counted, "version": output.strip().splitlines()[-1]}
 
 
 def run_cell(options, record, lab, placement, accumulation):
@@ -97,19 +110,24 @@ def run_cell(options, record, lab, placement, accumulation):
     place = record.setdefault(key, {"rows": []})
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        if placement != PEER:
+        if placement in OURS:
             if "cluster" not in place:
                 netlab(options, lab, options.strait, "probe", "-o", folder / "cluster.toml")
                 place["cluster"] = (folder / "cluster.toml").read_text()
             (folder / "cluster.toml").write_text(place["cluster"])
         ticks, stolen = processor_ticks()
-        row = train_peer(options, lab, accumulation) if placement == PEER else train(
-            options, lab, placement, accumulation, folder)
+        row = train(options, lab, placement, accumulation, folder) if placement in OURS else train_peer(
+            options, lab, PEERS[placement], accumulation, folder)
         later, stolen_later = processor_ticks()
     row = {"placement": placement, "accumulation": accumulation, **row,
            "stolen_share": (stolen_later - stolen) / (later - ticks)}
     place["rows"] = [other for other in place["rows"]
                      if (other["placement"], other["accumulation"]) != (placement, accumulation)] + [row]
+
+
+def peer_is_new(options):
+    command = [options.peer_python, "-c", "import deepspeed, torch.distributed.fsdp as f; f.fully_shard"]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 def print_table(key, rows):
@@ -118,11 +136,11 @@ def print_table(key, rows):
           "interfaces / ledger | without headers | stolen |\n|---|---|---|---|---|---|---|---|---|")
     for row in sorted(rows, key=lambda row: (row["accumulation"], PLACEMENTS.index(row["placement"]))):
         seconds, zero3 = median[row["placement"], row["accumulation"]], median.get(("zero3", row["accumulation"]))
-        more = ["", "", "", ""]
+        counted = row.get("interface_bytes_per_step")
+        more = ["", f"{counted / 1e6:.1f}" if counted else "", "", ""]
         if "predicted_seconds" in row:
             more = [f"{row['predicted_seconds']:.2f} ({row['predicted_seconds'] / seconds - 1:+.0%})",
-                    f"{row['ledger_bytes_per_step'] / 1e6:.1f}",
-                    f"{row['interface_bytes_per_step'] / row['ledger_bytes_per_step']:.3f}",
+                    f"{row['ledger_bytes_per_step'] / 1e6:.1f}", f"{counted / row['ledger_bytes_per_step']:.3f}",
                     f"{row['interface_payload_per_step'] / row['ledger_bytes_per_step']:.3f}"]
         print(f"| {row['accumulation']} | {row['placement']} | {seconds:.2f} ({min(row['seconds']):.2f} to "
               f"{max(row['seconds']):.2f}) | {more[0]} | {f'{zero3 / seconds:.2f}x' if zero3 else ''} | {more[1]} | "
@@ -138,11 +156,15 @@ def main():
     parser.add_argument("--rate", nargs="+", default=["100mbit", "1gbit"])
     parser.add_argument("--steps", type=int, default=5, help="that are timed")
     parser.add_argument("--accumulation", type=int, nargs="+", default=[1, 4])
-    parser.add_argument("--placements", nargs="*", default=PLACEMENTS, choices=PLACEMENTS)
+    parser.add_argument("--placements", nargs="*", choices=PLACEMENTS,
+                        help="as a default all that the peers' PyTorch is new enough for")
+    parser.add_argument("--peer-python", default="/usr/bin/python3", help="with the PyTorch (and DeepSpeed) of the peers")
     parser.add_argument("--blas", default="SKYLAKEX", help="processor that the peer's OpenBLAS takes this one for")
     parser.add_argument("--json", type=pathlib.Path, help="record that is read, added to and written after each cell")
     parser.add_argument("--only-missing", action="store_true", help="leave out cells that the record has")
     options = parser.parse_args()
+    if options.placements is None:
+        options.placements = [name for name in PLACEMENTS if name not in NEEDS_TORCH_2 or peer_is_new(options)]
     record = json.loads(options.json.read_text()) if options.json and options.json.exists() else {}
     for lab in [(hosts, rate) for hosts in options.hosts for rate in options.rate]:
         key = f"{lab[0]} hosts x {options.ranks_per_host} ranks, {lab[1]}"

@@ -1,0 +1,149 @@
+"""GPT-2 training under the distributed systems of PyTorch and DeepSpeed over Gloo, started by mpirun: peers of
+bench/sharding.py.
+
+`ddp` computes in fp32 and sends gradients in --wire (a communication hook that casts; the Gloo of PyTorch 1.13 has no
+bf16). The others need PyTorch 2: `fsdp` shards over all ranks and reduces every micro-step (ZeRO-3), `hsdp` shards
+inside a host and sums across hosts once per step, both with bf16 parameters and reductions under fp32 masters;
+`deepspeed` is its ZeRO stage 3 in bf16, `deepspeed-hpz` with ZeRO++'s secondary partition inside a host (its
+quantized gathers and gradients need CUDA). Rank 0 writes a line of JSON per step and prints the version.
+"""
+import argparse
+import contextlib
+import json
+import os
+import sys
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import gpt2_torch  # noqa: E402
+import torch_step  # noqa: E402
+
+SYSTEMS = ["ddp", "fsdp", "hsdp", "deepspeed", "deepspeed-hpz"]
+
+
+class Ddp:
+    def __init__(self, torch, model, arguments):
+        self.model, self.accumulation = model, arguments.accumulation
+        masks = [name for name, buffer in model.named_buffers() if buffer.dtype == torch.bool]  # Gloo has no bool
+        parallel = torch.nn.parallel.DistributedDataParallel
+        parallel._set_params_and_buffers_to_ignore_for_model(model, masks)
+        self.forward = parallel(model)
+        if arguments.wire != "fp32":
+            wire = {"fp16": torch.float16, "bf16": torch.bfloat16}[arguments.wire]
+
+            def narrow(_, bucket):
+                small = bucket.buffer().div(arguments.ranks).to(wire)
+                future = torch.distributed.all_reduce(small, async_op=True).get_future()
+                return future.then(lambda done: done.value()[0].to(torch.float32))
+
+            self.forward.register_comm_hook(None, narrow)
+        self.optimizer = torch_step.make_optimizer(torch, model)
+        self.clip = torch.nn.utils.clip_grad_norm_
+        self.version = f"PyTorch {torch.__version__}"
+
+    def micro_step(self, inputs, targets, last):
+        with contextlib.nullcontext() if last else self.forward.no_sync():
+            (self.forward(inputs, targets) / self.accumulation).backward()
+
+    def update(self):
+        self.clip(self.model.parameters(), 1.0)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+
+
+class Fsdp:
+    def __init__(self, torch, model, arguments):
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+        self.model, self.accumulation = model, arguments.accumulation
+        self.hybrid = arguments.system == "hsdp"
+        hosts = arguments.ranks // arguments.ranks_per_host
+        shape, names = ((hosts, arguments.ranks_per_host), ("across", "inside")) if self.hybrid else (
+            (arguments.ranks,), ("all",))
+        mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
+        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)
+        for module in [*model.blocks, model]:
+            fully_shard(module, mesh=mesh, mp_policy=policy)
+        for module in model.modules():
+            if hasattr(module, "set_force_sum_reduction_for_comms"):
+                module.set_force_sum_reduction_for_comms(True)  # Gloo has no average
+        self.optimizer = torch_step.make_optimizer(torch, model)
+        self.clip = torch.nn.utils.clip_grad_norm_
+        self.version = f"PyTorch {torch.__version__}"
+
+    def micro_step(self, inputs, targets, last):
+        if self.hybrid:
+            self.model.set_requires_all_reduce(last)
+        (self.model(inputs, targets) / self.accumulation).backward()
+
+    def update(self):
+        self.clip(self.model.parameters(), 1.0)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+
+
+class DeepSpeed:
+    def __init__(self, torch, model, arguments):
+        import deepspeed
+
+        self.version = f"DeepSpeed {deepspeed.__version__}, PyTorch {torch.__version__}"
+        zero = {"stage": 3, "overlap_comm": True, "contiguous_gradients": True,
+                "stage3_param_persistence_threshold": 10000}
+        if arguments.system == "deepspeed-hpz":
+            zero["zero_hpz_partition_size"] = arguments.ranks_per_host
+        settings = {"train_micro_batch_size_per_gpu": arguments.batch, "bf16": {"enabled": True},
+                    "gradient_accumulation_steps": arguments.accumulation, "gradient_clipping": 1.0,
+                    "zero_allow_untested_optimizer": True, "zero_optimization": zero, "steps_per_print": 1 << 30}
+        self.engine, *_ = deepspeed.initialize(
+            model=model, optimizer=torch_step.make_optimizer(torch, model), config=settings, dist_init_required=False)
+
+    def micro_step(self, inputs, targets, last):
+        del last  # the engine counts
+        self.engine.backward(self.engine(inputs, targets))
+        self.engine.step()
+
+    def update(self):
+        pass
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("system", choices=SYSTEMS)
+    for name, default in (("layers", 6), ("heads", 8), ("width", 512), ("vocabulary", 256), ("positions", 128),
+                          ("batch", 4), ("context", 128), ("accumulation", 1), ("steps", 6), ("threads", 1),
+                          ("ranks-per-host", 2)):
+        parser.add_argument("--" + name, type=int, default=default)
+    parser.add_argument("--metrics", help="file for a line per step", default="/dev/stdout")
+    parser.add_argument("--wire", choices=["fp32", "fp16", "bf16"], default="fp16")
+    arguments = parser.parse_args()
+    arguments.no_bias, arguments.precision = False, "fp32"
+    rank, arguments.ranks = int(os.environ["OMPI_COMM_WORLD_RANK"]), int(os.environ["OMPI_COMM_WORLD_SIZE"])
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "eth0")
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(arguments.ranks), MASTER_ADDR="host0", MASTER_PORT="29500",
+                      LOCAL_RANK=str(rank % arguments.ranks_per_host), DS_ACCELERATOR="cpu",
+                      LOCAL_WORLD_SIZE=str(arguments.ranks_per_host))
+    import torch
+
+    torch.set_num_threads(arguments.threads)
+    torch.manual_seed(1337)
+    torch.distributed.init_process_group("gloo", rank=rank, world_size=arguments.ranks)
+    model = gpt2_torch.make_model_class(torch)(arguments)
+    systems = {"ddp": Ddp, "fsdp": Fsdp, "hsdp": Fsdp}
+    system = systems.get(arguments.system, DeepSpeed)(torch, model, arguments)
+    tokens = torch.randint(arguments.vocabulary, (arguments.batch, arguments.context + 1))
+    inputs, targets = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+    metrics = open(arguments.metrics, "w", buffering=1, encoding="utf-8") if rank == 0 else None
+    for _ in range(arguments.steps):
+        torch.distributed.barrier()
+        start = time.perf_counter()
+        for micro_step in range(arguments.accumulation):
+            system.micro_step(inputs, targets, micro_step == arguments.accumulation - 1)
+        system.update()
+        if metrics:
+            print(json.dumps({"seconds": time.perf_counter() - start}), file=metrics)
+    if metrics:
+        print(system.version)
+
+
+main()
