@@ -3,7 +3,6 @@
 
 #include "strait/app/run_job.h"
 #include "strait/app/signals.h"
-#include "strait/base/cores.h"
 #include "strait/base/errors.h"
 #include "strait/checkpoint/session.h"
 #include "strait/config/parse.h"
@@ -13,12 +12,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
-#include <fstream>
 #include <optional>
-#include <sstream>
 #include <thread>
 
 #include "strait/app/agreement.h"
+#include "strait/comm/mpi/machine_cores.h"
 #include "strait/comm/mpi/mpi_world.h"
 #ifdef STRAIT_NCCL
 #include "strait/comm/nccl/nccl_world.h"
@@ -80,32 +78,11 @@ int first_signal(const std::vector<std::string>& received) {
   return 0;
 }
 
-/// Of one running kernel: host names may be several on one machine, which has its cores once.
-std::string machine_id(const comm::MpiSession& session) {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string id;
-  file >> id;
-  return id.empty() ? session.host_names()[static_cast<size_t>(session.rank())] : id;
-}
-
-/// The launcher may have bound the ranks to cores.
 train::Surroundings agreed_surroundings(comm::MpiSession& session) {
+  comm::MachineCores cores = comm::find_machine_cores(session);
   train::Surroundings found;
-  const std::string here = machine_id(session);
-  std::string own = here;
-  for (const int core : usable_cores()) own += " " + std::to_string(core);
-  const std::vector<std::string> all = session.exchange(own);
-  std::vector<comm::CoreShare> ranks;
-  for (size_t rank = 0; rank < all.size(); ++rank) {
-    comm::CoreShare share{session.host_names()[rank], {}};
-    std::istringstream words(all[rank]);
-    std::string machine;
-    words >> machine;
-    for (int core = 0; words >> core;) share.cores.push_back(core);
-    if (machine == here) found.usable_cores[static_cast<int64_t>(rank)] = share.cores;
-    ranks.push_back(std::move(share));
-  }
-  found.cores_per_rank = comm::cores_per_rank(ranks);
+  found.usable_cores = std::move(cores.usable);
+  found.cores_per_rank = cores.per_rank;
   found.device_index = local_index(session);
   return found;
 }

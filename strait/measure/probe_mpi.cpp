@@ -14,11 +14,13 @@
 #include "strait/base/clock.h"
 #include "strait/base/cores.h"
 #include "strait/base/errors.h"
+#include "strait/comm/mpi/machine_cores.h"
 #include "strait/measure/copy.h"
 #include "strait/measure/gemm.h"
 #include "strait/measure/probe_work.h"
 #include "strait/measure/rank_team.h"
 #include "strait/report/statistics.h"
+#include "strait/topology/binding.h"
 
 namespace strait::measure {
 namespace {
@@ -27,10 +29,35 @@ constexpr double kMostShare = 0.9;           // of a processor that transfers ca
 constexpr double kLongEnough = 0.2;          // seconds that a timed transfer lasts at least
 constexpr int64_t kFirstTransfer = 1 << 20;  // bytes
 constexpr int64_t kLatencyRepeats = 50;
+constexpr double kWorthTelling = 1.25;
 constexpr double kBesideSeconds = 0.4;  // of products that are timed beside a level's transfers
 
+/// Which cores the ranks of this host keep to, in rank order.
+std::vector<std::vector<int>> cores_of_host(const comm::MpiSession& session,
+                                            const comm::MachineCores& machine,
+                                            const Binding& binding) {
+  const std::vector<std::string>& hosts = session.host_names();
+  std::vector<std::vector<int>> cores;
+  for (const auto& [rank, usable] : machine.usable)
+    if (hosts[static_cast<size_t>(rank)] == hosts[static_cast<size_t>(session.rank())])
+      cores.push_back(binding.cpus.empty() ? usable : binding.cpus.at(rank));
+  return cores;
+}
+
+/// What ranks of a host share; nothing where hosts differ. Collective.
+std::vector<RankLevel> levels_inside(comm::MpiSession& session, const std::optional<CoreTree>& host,
+                                     const std::vector<std::vector<int>>& cores) {
+  std::vector<RankLevel> levels = host ? rank_levels(*host, cores) : std::vector<RankLevel>();
+  if (!levels.empty()) levels.pop_back();  // of the whole host
+  std::string own;
+  for (const RankLevel& level : levels) own += fmt::format("{} {} ", level.shared, level.size);
+  for (const std::string& other : session.exchange(own))
+    if (other != own) levels.clear();
+  return levels;
+}
+
 /// The levels of the session's hosts, with rates that stand in until they are measured.
-Cluster levels_of(const comm::MpiSession& session) {
+Cluster levels_of(const comm::MpiSession& session, const std::vector<RankLevel>& inside) {
   const std::vector<std::string>& hosts = session.host_names();
   const int64_t here = session.ranks_on_host(), ranks = session.size();
   for (int64_t rank = 0; rank < ranks; ++rank) {
@@ -46,8 +73,15 @@ Cluster levels_of(const comm::MpiSession& session) {
   Cluster cluster;
   cluster.name = "probe";
   cluster.ranks = ranks;
-  if (here > 1 && here < ranks) cluster.levels.push_back({"node", here, 5e9, 2e-6, 1});
-  cluster.levels.push_back({"world", ranks / (cluster.levels.empty() ? 1 : here), 1e9, 2e-5, 1});
+  int64_t rest = ranks;
+  const auto add = [&](const std::string& name, int64_t size, double rate) {
+    cluster.levels.push_back({name, size, rate, 2e-6, 1});
+    rest /= size;
+  };
+  for (const RankLevel& level : inside) add(level.shared, level.size, 1e10);
+  const int64_t groups = here / (ranks / rest);  // of a host
+  if (groups > 1 && here < ranks) add("node", groups, 5e9);
+  add("world", rest, 1e9);
   return cluster;
 }
 
@@ -227,15 +261,38 @@ double model_rate_of(Together& together, const ProbeOptions& options,
 
 }  // namespace
 
+std::vector<Level> worth_telling(std::vector<Level> levels, size_t inside) {
+  for (size_t at = inside; at-- > 0;) {
+    int64_t ranks = 1;  // whose transfers enter one group below the level around this one
+    for (size_t below = 0; below <= at; ++below) ranks *= levels[below].size;
+    const double around = levels[at + 1].bytes_per_second / static_cast<double>(ranks),
+                 own = levels[at].bytes_per_second * static_cast<double>(levels[at].size) /
+                       static_cast<double>(ranks);
+    if (own >= kWorthTelling * around) continue;
+    levels[at + 1].bytes_per_second /= static_cast<double>(levels[at].size);
+    levels[at + 1].size *= levels[at].size;
+    levels.erase(levels.begin() + static_cast<int64_t>(at));
+  }
+  return levels;
+}
+
 ProbeResult probe_mpi(comm::MpiSession& session, const ProbeOptions& options) {
   ProbeResult result;
-  Cluster cluster = levels_of(session);
+  result.cores = available_cores();
+  const comm::MachineCores machine = comm::find_machine_cores(session);
+  const int64_t threads = std::max<int64_t>(1, result.cores / session.ranks_on_host());
+  const std::optional<CoreTree> host = read_core_tree();
+  const Binding bound = choose_binding({"auto", threads, machine.usable}, host);
+  const auto own_cores = bound.cpus.find(session.rank());
+  const std::vector<RankLevel> inside =
+      levels_inside(session, host, cores_of_host(session, machine, bound));
+  Cluster cluster = levels_of(session, inside);
+  const CoreBinding keep(own_cores == bound.cpus.end() ? std::vector<int>() : own_cores->second);
   comm::World& world = session.world(cluster);
   Together together(session, world);
-  result.cores = available_cores();
   result.ranks = session.size();
   result.processes = true;
-  result.threads_per_rank = std::max<int64_t>(1, result.cores / session.ranks_on_host());
+  result.threads_per_rank = threads;
   const ThreadLimit limit(result.threads_per_rank);
   result.fp32_flops_per_second = gemm_rate(together, options, Dtype::kFloat32);
   result.fp64_flops_per_second = gemm_rate(together, options, Dtype::kFloat64);
@@ -255,7 +312,7 @@ ProbeResult probe_mpi(comm::MpiSession& session, const ProbeOptions& options) {
   result.memory_bytes = usable_memory() / session.ranks_on_host();
   for (size_t level = 0; level < cluster.levels.size() && result.ranks > 1; ++level)
     measure_level(session, world, together, options, {&cluster, level});
-  result.levels = cluster.levels;
+  result.levels = worth_telling(cluster.levels, inside.size());
   const Level& outermost = cluster.levels.back();
   result.transport_bytes_per_second = outermost.bytes_per_second;
   result.transport_latency_seconds = outermost.latency_seconds;

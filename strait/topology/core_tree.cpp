@@ -1,6 +1,7 @@
 #include "strait/topology/core_tree.h"
 
 #include <algorithm>
+#include <span>
 
 #include "strait/base/errors.h"
 
@@ -42,6 +43,44 @@ class Division {
   std::vector<std::vector<int>> shares_;
 };
 
+using Ranks = std::span<const std::vector<int>>;
+
+/// How many of the first ranks keep to these processors, ascending.
+size_t count_inside(const std::vector<int>& cpus, Ranks ranks) {
+  size_t count = 0;
+  while (count < ranks.size() && !ranks[count].empty() &&
+         std::includes(cpus.begin(), cpus.end(), ranks[count].begin(), ranks[count].end()))
+    ++count;
+  return count;
+}
+
+std::vector<RankLevel> levels_of(const CoreTree& tree, Ranks ranks) {
+  if (ranks.size() < 2) return {};
+  const std::vector<RankLevel> undivided = {{tree.shared, static_cast<int64_t>(ranks.size())}};
+  std::vector<std::vector<RankLevel>> inside;  // of each part that holds ranks
+  size_t placed = 0, each = 0;
+  for (const CoreTree& part : tree.parts) {
+    const size_t count = count_inside(part.all_cpus(), ranks.subspan(placed));
+    if (count == 0) continue;
+    if (!inside.empty() && count != each) return undivided;
+    each = count;
+    inside.push_back(levels_of(part, ranks.subspan(placed, count)));
+    placed += count;
+  }
+  if (placed != ranks.size()) return undivided;
+  std::vector<RankLevel> levels = inside.front();
+  for (const std::vector<RankLevel>& other : inside)
+    if (other != levels) return undivided;
+  if (inside.size() == 1) {
+    if (!tree.shared.empty()) levels.back().shared = tree.shared;
+    return levels;
+  }
+  for (const RankLevel& level : levels)
+    if (level.shared == tree.shared) return undivided;  // names are unique
+  levels.push_back({tree.shared, static_cast<int64_t>(inside.size())});
+  return levels;
+}
+
 }  // namespace
 
 int64_t CoreTree::num_cores() const {
@@ -59,6 +98,7 @@ std::vector<int> CoreTree::all_cpus() const {
 
 std::optional<CoreTree> restrict_cores(const CoreTree& tree, const std::vector<int>& cpus) {
   CoreTree left;
+  left.shared = tree.shared;
   for (const int cpu : tree.cpus)
     if (std::find(cpus.begin(), cpus.end(), cpu) != cpus.end()) left.cpus.push_back(cpu);
   for (const CoreTree& part : tree.parts)
@@ -73,6 +113,11 @@ std::vector<std::vector<int>> divide_cores(const CoreTree& tree, int64_t ranks) 
   Division division(tree.num_cores() / ranks, ranks);
   division.take(tree);
   return division.shares();
+}
+
+std::vector<RankLevel> rank_levels(const CoreTree& tree,
+                                   const std::vector<std::vector<int>>& ranks) {
+  return levels_of(tree, ranks);
 }
 
 }  // namespace strait

@@ -10,6 +10,8 @@ namespace strait {
 
 /// A core, or several that share something; parts in the order in which the hardware has them.
 struct CoreTree {
+  std::string
+      shared;  // what the parts have in common: "socket", "die", "numa", "l3", ...; "" = the host
   std::vector<CoreTree> parts;  // empty: this is one core
   std::vector<int> cpus;        // of a core: numbers of its logical processors, ascending
 
@@ -34,5 +36,18 @@ std::optional<CoreTree> restrict_cores(const CoreTree& tree, const std::vector<i
 /// only of what is left there across parts, so that few of them straddle; neighbouring ranks are neighbours.
 /// InternalError when there are fewer cores than ranks.
 std::vector<std::vector<int>> divide_cores(const CoreTree& tree, int64_t ranks);
+
+/// What some of a host's ranks share and others do not, and how many ranks, or groups of the level below, do.
+struct RankLevel {
+  std::string shared;
+  int64_t size;
+  bool operator==(const RankLevel&) const = default;
+};
+
+/// The levels of ranks that keep to these logical processors, innermost first; the last, "" or what all of them
+/// share, holds them all. A part of the tree makes a level where every rank lies inside one part, neighbours
+/// together, and all parts that hold any are divided alike. One rank has no level.
+std::vector<RankLevel> rank_levels(const CoreTree& tree,
+                                   const std::vector<std::vector<int>>& ranks);
 
 }  // namespace strait

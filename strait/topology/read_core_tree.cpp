@@ -6,6 +6,7 @@
 #include <hwloc.h>
 
 #include <memory>
+#include <string>
 
 namespace strait {
 namespace {
@@ -23,6 +24,25 @@ std::vector<int> cpus_of(const hwloc_obj& object) {
   return cpus;
 }
 
+std::string name_of(hwloc_obj_type_t type) {
+  switch (type) {
+    case HWLOC_OBJ_PACKAGE:
+      return "socket";
+    case HWLOC_OBJ_DIE:
+      return "die";
+    case HWLOC_OBJ_GROUP:
+      return "numa";
+    case HWLOC_OBJ_L2CACHE:
+      return "l2";
+    case HWLOC_OBJ_L3CACHE:
+      return "l3";
+    case HWLOC_OBJ_L4CACHE:
+      return "l4";
+    default:
+      return "";
+  }
+}
+
 /// NUMA domains hang beside the tree of hwloc 2, but where several share a socket a group holds each one's cores.
 CoreTree tree_of(const hwloc_obj& object) {
   CoreTree tree;
@@ -30,6 +50,7 @@ CoreTree tree_of(const hwloc_obj& object) {
     tree.cpus = cpus_of(object);
     return tree;
   }
+  tree.shared = name_of(object.type);
   for (unsigned at = 0; at < object.arity; ++at)
     if (!hwloc_bitmap_iszero(object.children[at]->cpuset))
       tree.parts.push_back(tree_of(*object.children[at]));

@@ -1,10 +1,14 @@
 // The probe gives rates of plausible size, and its file is read back as the same cluster.
 #include "strait/measure/probe.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "strait/base/errors.h"
 #include "strait/config/cluster_file.h"
+#ifdef STRAIT_MPI
+#include "strait/measure/probe_mpi.h"
+#endif
 
 namespace strait::measure {
 namespace {
@@ -68,7 +72,8 @@ ProbeResult sample_result() {
           .streaming_bytes_per_second = 2.2e10,
           .memory_bytes = 17179869184,
           .transport_bytes_per_second = 6.4e9,
-          .transport_latency_seconds = 1.5e-6};
+          .transport_latency_seconds = 1.5e-6,
+          .levels = {}};
 }
 
 TEST(ClusterFile, IsReadBackAsMeasured) {
@@ -107,6 +112,32 @@ TEST(ClusterFile, AWorldOfOneIsLegal) {
   const ProbeResult result = probe(small_probe(1));
   EXPECT_EQ(parse_cluster_file(render_cluster_file(result), "cluster.toml", 1).ranks, 1);
 }
+
+#ifdef STRAIT_MPI
+/// "name size GB/s" of each.
+std::string text_of(const std::vector<Level>& levels) {
+  std::string text;
+  for (const Level& level : levels)
+    text += fmt::format("{} {} {}, ", level.name, level.size, level.bytes_per_second / 1e9);
+  return text;
+}
+
+TEST(WorthTelling, LevelsInsideAHostThatAreFasterThanTheOneAround) {
+  // Into a rank, a cache of 2, a socket of 4, a host of 8.
+  const std::vector<Level> levels = {
+      {"l3", 2, 8e9}, {"numa", 2, 12e9}, {"node", 2, 12e9}, {"world", 3, 1e9}};
+  EXPECT_EQ(text_of(worth_telling(levels, 2)), text_of(levels));  // into a rank: 8, 6, 3 GB/s
+  std::vector<Level> slow_cache = levels;
+  slow_cache[0].bytes_per_second = 7e9;
+  const std::vector<Level> without_cache = {{"numa", 4, 6e9}, {"node", 2, 12e9}, {"world", 3, 1e9}};
+  EXPECT_EQ(text_of(worth_telling(slow_cache, 2)), text_of(without_cache));
+  const std::vector<Level> alike = {
+      {"l3", 2, 3e9}, {"numa", 2, 6e9}, {"node", 2, 12e9}, {"world", 3, 1e9}};
+  const std::vector<Level> hosts = {{"node", 8, 3e9}, {"world", 3, 1e9}};
+  EXPECT_EQ(text_of(worth_telling(alike, 2)), text_of(hosts));
+  EXPECT_EQ(text_of(worth_telling(hosts, 0)), text_of(hosts));
+}
+#endif
 
 }  // namespace
 }  // namespace strait::measure

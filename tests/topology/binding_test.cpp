@@ -76,6 +76,49 @@ TEST(CoreTree, ARestrictedOneKeepsTheCoresThatAreLeft) {
   EXPECT_FALSE(restrict_cores(tree, {40}));
 }
 
+/// The levels of `each` ranks in every cache of a machine, by counting.
+std::vector<RankLevel> counted_levels(const Machine& machine, int64_t each) {
+  std::vector<RankLevel> levels;
+  const auto add = [&](const char* shared, int64_t size) {
+    if (size > 1) levels.push_back({shared, size});
+  };
+  add("l3", each);
+  add("numa", machine.caches);
+  add("", machine.domains);
+  return levels;
+}
+
+TEST(RankLevels, AreThePartsOfTheMachine) {
+  NEED_HWLOC();
+  for (const Machine& machine : std::vector<Machine>{{2, 2, 4, 2}, {2, 3, 2, 1}, {4, 2, 2, 1}})
+    for (int64_t each = 1; each <= machine.cores; ++each) {
+      if (machine.cores % each != 0) continue;
+      const CoreTree tree = tree_of(machine);
+      const int64_t ranks = machine.domains * machine.caches * each;
+      EXPECT_EQ(rank_levels(tree, divide_cores(tree, ranks)), counted_levels(machine, each))
+          << machine.text() << " " << each;
+    }
+}
+
+TEST(RankLevels, OfRanksInOnePartAreThatPartsAlone) {
+  NEED_HWLOC();
+  const CoreTree tree = tree_of({2, 2, 4, 1});
+  EXPECT_EQ(rank_levels(tree, {{4}, {5}}), (std::vector<RankLevel>{{"numa", 2}}));
+  EXPECT_EQ(rank_levels(tree, {{0}, {4}, {8}, {12}}),
+            (std::vector<RankLevel>{{"numa", 2}, {"", 2}}));
+}
+
+TEST(RankLevels, AreOneWherePartsAreNotAlike) {
+  NEED_HWLOC();
+  const CoreTree tree = tree_of({2, 1, 4, 1});
+  const auto one = [](int64_t ranks) { return std::vector<RankLevel>{{"", ranks}}; };
+  EXPECT_EQ(rank_levels(tree, {{0}, {1}, {4}}), one(3));                     // unequal parts
+  EXPECT_EQ(rank_levels(tree, {{0}, {4}, {1}, {5}}), one(4));                // not neighbours
+  EXPECT_EQ(rank_levels(tree, {{0, 1}, {2, 3, 4}, {5, 6}}), one(3));         // straddles
+  EXPECT_EQ(rank_levels(tree, {tree.all_cpus(), tree.all_cpus()}), one(2));  // nobody is bound
+  EXPECT_TRUE(rank_levels(tree, {{0, 1}}).empty());
+}
+
 TEST(DivideCores, EqualWholeAndDisjoint) {
   NEED_HWLOC();
   for (const Machine& machine : kMachines) {

@@ -69,7 +69,7 @@ bool HostBoard::ring(int64_t rank, const std::string& reason, const ErrorPlace& 
   put(own.reason, reason);
   put(own.operation, place.operation.value_or(""));
   own.state.store(2, std::memory_order_release);
-  for (int64_t place = 0; place < ranks_; ++place) row(place).freeze();
+  for (int64_t each = 0; each < ranks_; ++each) row(each).freeze();
   for (int64_t at = 0; at < kChannels; ++at)
     if (header(memory_).communicators[at].load() != 0) signal(at).notify();
   return true;
