@@ -23,6 +23,7 @@ struct Case {
   int64_t ranks, accumulation;
   bool tied;
   std::string family = "gpt2";
+  std::string precision = "fp64";
 };
 
 /// Bytes by operation and level.
@@ -50,7 +51,7 @@ Bytes closed_form(const Case& c, const strategy::Design& design, int64_t inner) 
     // both at once: once each; tied, they are one unit, gathered twice.
     const int64_t gathers = block || c.tied ? 2 : 1;
     if (c.placement == "ddp") {
-      add_exchange(bytes, "all-reduce", 2 * m, n, 1);
+      add_exchange(bytes, "all-reduce", 2 * m, n, 1);  // bf16 too: summed on the way
     } else if (c.placement == "zero1") {
       add_exchange(bytes, "reduce-scatter", m, n, 1);
       add_exchange(bytes, "all-gather", m, n, 1);
@@ -89,10 +90,10 @@ strait::Run run_of(const Case& c, const std::string& folder) {
       {"placement.preset=" + c.placement, "train.steps=3",
        "train.micro_batch_size=" + std::to_string(24 / c.ranks / c.accumulation),
        std::string("model.shape.tied_head=") + (c.tied ? "true" : "false"),
-       "model.family=" + c.family,
+       "model.family=" + c.family, "train.precision=" + c.precision,
        c.family == "gpt2" ? "model.shape.kv_heads=2" : "model.shape.kv_heads=1",
-       "cluster.levels=[{ name = \"pair\", size = 2, gb_per_second = 10.0, latency_microseconds = "
-       "1.0 }, { name = \"world\", size = 0, gb_per_second = 1.0, latency_microseconds = 5.0 }]"});
+       "cluster.levels=[{ name = \"pair\", size = 2, gb_per_second = 4.0, latency_microseconds = "
+       "1.0 }, { name = \"world\", size = 0, gb_per_second = 0.4, latency_microseconds = 5.0 }]"});
 }
 
 std::vector<Case> all_cases() {
@@ -110,7 +111,9 @@ std::vector<Case> all_cases() {
 TEST(Bytes, RuntimeSimulatorCostAndClosedFormAgreePerLevelAndOperation) {
   const TemporaryFolder folder;
   int number = 0;
-  for (const Case& c : all_cases()) {
+  std::vector<Case> cases = all_cases();
+  for (const int64_t ranks : {2, 4, 8}) cases.push_back({"ddp", ranks, 3, true, "gpt2", "bf16"});
+  for (const Case& c : cases) {
     strait::Run run = run_of(c, folder.path());
     run.output.run_dir = folder.path() + "/" + std::to_string(number++);
     const train::Job job = train::make_job(run, c.ranks);
@@ -118,7 +121,8 @@ TEST(Bytes, RuntimeSimulatorCostAndClosedFormAgreePerLevelAndOperation) {
     train::Outcome outcome;
     train::train(job, {}, no_signal, outcome);
     const std::string what = c.placement + " ranks " + std::to_string(c.ranks) + " accumulation " +
-                             std::to_string(c.accumulation) + (c.tied ? " tied" : " untied");
+                             std::to_string(c.accumulation) + (c.tied ? " tied " : " untied ") +
+                             c.precision;
     const Bytes want = closed_form(c, job.design, job.design.placement.optimizer);
     EXPECT_EQ(bytes_of(outcome.traffic, 3), want) << what << " runtime";
     EXPECT_EQ(bytes_of(job.simulated.traffic, 1), want) << what << " simulated";

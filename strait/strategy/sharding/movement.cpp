@@ -20,6 +20,11 @@ void moves_pieces(Op& op, const PieceFormat& format) {
   op.metadata_bytes = format.metadata_bytes;
 }
 
+Operand as_source(Operand operand) {
+  operand.role = Role::kSource;
+  return operand;
+}
+
 }  // namespace
 
 Movement::Movement(program::Program& program, const UnitValues& values, const Placement& placement,
@@ -209,10 +214,25 @@ void Movement::feed_back(Op& encode, const PieceFormat& format, int64_t unit, in
       parts * (2 * format.partition.grain * dtype_bytes(Dtype::kFloat32) + format.piece_bytes));
 }
 
+/// The source's parts for the members of a hop, once what brings the source has come.
+void Movement::encode_sent(const Reduction& r, Stages& stages) const {
+  const bool in_flight = std::any_of(
+      stages.back().begin(), stages.back().end(),
+      [](const Node& node) { return program::is_communication(std::get<Op>(node).kind); });
+  if (in_flight) stages.emplace_back();
+  const PieceFormat format = values_.gradient_pieces(r.unit, r.hop);
+  Op encode = coding(OpKind::kEncode, format, Pieces::kGroup, r.block);
+  encode.reads = {r.source};
+  encode.writes = {values_.operand(UnitValue::kSent, r.unit, Role::kDestination, r.hop), scalars_};
+  feed_back(encode, format, r.unit, r.hop);
+  stages.back().push_back(std::move(encode));
+  if (r.frees_full) free_value(UnitValue::kFull, r.unit, 0, stages.back());
+}
+
 void Movement::reduce_hop(const Reduction& r, Stages& stages) const {
-  const int group = r.hop < values_.num_hops() ? values_.hop_group(r.hop) : values_.across_group();
-  const int stream =
-      r.hop < values_.num_hops() ? reduce_streams_[static_cast<size_t>(r.hop)] : across_stream_;
+  const bool across = r.hop == values_.num_hops();
+  const int group = across ? values_.across_group() : values_.hop_group(r.hop);
+  const int stream = across ? across_stream_ : reduce_streams_[static_cast<size_t>(r.hop)];
   if (!coded(placement_.codecs.gradients[static_cast<size_t>(r.hop)])) {
     Op op = transfer(OpKind::kReduceScatter, stream, group, r.block);
     op.partition = values_.partition(r.unit, r.hop + 1);
@@ -223,23 +243,10 @@ void Movement::reduce_hop(const Reduction& r, Stages& stages) const {
     if (r.frees_full) free_value(UnitValue::kFull, r.unit, 0, stages.back());
     return;
   }
-  const bool in_flight = std::any_of(
-      stages.back().begin(), stages.back().end(),
-      [](const Node& node) { return program::is_communication(std::get<Op>(node).kind); });
-  if (in_flight) stages.emplace_back();
+  encode_sent(r, stages);
   const PieceFormat format = values_.gradient_pieces(r.unit, r.hop);
   const Operand sent = values_.operand(UnitValue::kSent, r.unit, Role::kDestination, r.hop);
   const Operand received = values_.operand(UnitValue::kReceived, r.unit, Role::kDestination, r.hop);
-  const auto as_source = [](Operand operand) {
-    operand.role = Role::kSource;
-    return operand;
-  };
-  Op encode = coding(OpKind::kEncode, format, Pieces::kGroup, r.block);
-  encode.reads = {r.source};
-  encode.writes = {sent, scalars_};
-  feed_back(encode, format, r.unit, r.hop);
-  stages.back().push_back(std::move(encode));
-  if (r.frees_full) free_value(UnitValue::kFull, r.unit, 0, stages.back());
   Op exchange = transfer(OpKind::kAllToAll, stream, group, r.block);
   exchange.partition = format.bytes(program_.groups[format.group].size);
   moves_pieces(exchange, format);
@@ -256,9 +263,21 @@ void Movement::reduce_hop(const Reduction& r, Stages& stages) const {
   free_value(UnitValue::kReceived, r.unit, r.hop, stages.back());
 }
 
-/// An all-reduce; with a codec the reduction of one more hop, whose result is gathered again.
+/// An all-reduce, where need be of encoded numbers; of pieces, which cannot be summed on their way, the
+/// reduction of one more hop, whose result is gathered again.
 void Movement::sum_across(const Reduction& r, Stages& stages) const {
-  if (!coded(placement_.codecs.gradients.back())) {
+  const codec::CodecSpec& codec = placement_.codecs.gradients.back();
+  const PieceFormat format = values_.gradient_pieces(r.unit, r.hop);
+  const auto decode = [&](const Operand& pieces) {
+    stages.emplace_back();
+    Op op = coding(OpKind::kDecode, format, Pieces::kGroup, r.block);
+    op.reads = {as_source(pieces)};
+    op.writes = {r.target};
+    op.accumulate = r.accumulate;
+    stages.back().push_back(std::move(op));
+    free_value(UnitValue::kSent, r.unit, r.hop, stages.back());
+  };
+  if (!coded(codec)) {
     Op op = transfer(OpKind::kAllReduce, across_stream_, values_.across_group(), r.block);
     op.reads = {r.source};
     op.writes = {r.target};
@@ -266,13 +285,21 @@ void Movement::sum_across(const Reduction& r, Stages& stages) const {
     stages.back().push_back(std::move(op));
     return;
   }
+  const Operand pieces = values_.operand(UnitValue::kSent, r.unit, Role::kDestination, r.hop);
+  if (values_.sums_numbers(codec)) {
+    encode_sent(r, stages);
+    Op op = transfer(OpKind::kAllReduce, across_stream_, values_.across_group(), r.block);
+    op.codec = codec::print_codec(codec);
+    op.reads = {as_source(pieces)};
+    op.writes = {pieces};
+    stages.back().push_back(std::move(op));
+    return decode(pieces);
+  }
   Reduction in_place = r;
   in_place.target = r.source;
   in_place.target.role = Role::kDestination;
   in_place.accumulate = false;
   reduce_hop(in_place, stages);
-  const PieceFormat format = values_.gradient_pieces(r.unit, r.hop);
-  const Operand pieces = values_.operand(UnitValue::kSent, r.unit, Role::kDestination, r.hop);
   Op encode = coding(OpKind::kEncode, format, Pieces::kMember, r.block);
   encode.reads = {r.source};
   encode.writes = {pieces, scalars_};
@@ -281,18 +308,10 @@ void Movement::sum_across(const Reduction& r, Stages& stages) const {
   Op gather = transfer(OpKind::kAllGather, across_stream_, values_.across_group(), r.block);
   gather.partition = format.bytes(placement_.replicas());
   moves_pieces(gather, format);
-  gather.reads = {pieces};
-  gather.reads[0].role = Role::kSource;
+  gather.reads = {as_source(pieces)};
   gather.writes = {pieces};
   stages.back().push_back(std::move(gather));
-  stages.emplace_back();
-  Op decode = coding(OpKind::kDecode, format, Pieces::kGroup, r.block);
-  decode.reads = {pieces};
-  decode.reads[0].role = Role::kSource;
-  decode.writes = {r.target};
-  decode.accumulate = r.accumulate;
-  stages.back().push_back(std::move(decode));
-  free_value(UnitValue::kSent, r.unit, r.hop, stages.back());
+  decode(pieces);
 }
 
 Stages Movement::reduce(int64_t unit, int64_t block, bool accumulate, ReducePhase phase) const {

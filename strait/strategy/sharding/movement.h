@@ -85,6 +85,7 @@ class Movement {
   };
   /// Error feedback, where the codec asks for it: the encode keeps the nth residual of the unit.
   void feed_back(program::Op& encode, const PieceFormat& format, int64_t unit, int64_t nth) const;
+  void encode_sent(const Reduction& reduction, Stages& stages) const;
   void reduce_hop(const Reduction& reduction, Stages& stages) const;
   void sum_across(const Reduction& reduction, Stages& stages) const;
 

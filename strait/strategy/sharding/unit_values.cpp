@@ -217,6 +217,13 @@ void UnitValues::declare_gradients(const OptimizerState& state) {
       return {format.bytes(program_.groups[format.group].size), -1, Dtype::kByte};
     };
     const std::string number = std::to_string(hop);
+    if (static_cast<int64_t>(hop) == num_hops() && sums_numbers(placement_.codecs.gradients[hop])) {
+      sent_.back() =
+          declare("S" + number, Lifetime::kTransient, Category::kBuffers, [&](int64_t elements) {
+            return numbers(elements, placement_.optimizer, inner_, Dtype::kBfloat16);
+          });
+      continue;
+    }
     sent_.back() = declare("S" + number, Lifetime::kTransient, Category::kBuffers, buffer);
     received_.back() = declare("T" + number, Lifetime::kTransient, Category::kBuffers, buffer);
   }

@@ -30,8 +30,9 @@ enum class UnitValue : uint8_t {
   kGradient,         // g: accumulated gradient, resident
   kFull,             // G: whole gradient of one micro-step; only when gradients are split
   kReduced,  // R: reduced inside the inner group, not yet across; only with sums across every micro-step
-  kMoment,    // m, v: optimizer state; `nth`: which
-  kSent,      // S0, S1, ...: pieces of a gradient for the members of a hop; `nth`: the hop
+  kMoment,  // m, v: optimizer state; `nth`: which
+  kSent,  // S0, S1, ...: pieces of a gradient for the members of a hop, or numbers that are summed on
+          // their way; `nth`: the hop
   kReceived,  // T0, T1, ...: pieces from the members of a hop
   kResidual,  // e0, e1, ...: what the encodes of a hop have lost (+ef), resident; `nth`: the hop, and for
               // the sum across replicas, which is encoded twice, one more
@@ -81,6 +82,11 @@ class UnitValues {
   bool is_numbers(const codec::CodecSpec& codec) const {
     return (codec.kind == codec::CodecKind::kBfloat16 && types_.compute == Dtype::kBfloat16) ||
            (codec.kind == codec::CodecKind::kFloat16 && types_.compute == Dtype::kFloat16);
+  }
+  /// The sum across replicas is an all-reduce of the gradient in this codec's numbers: nothing is lost that a
+  /// residual would keep, and every level is crossed once, whichever form the all-reduce takes.
+  bool sums_numbers(const codec::CodecSpec& codec) const {
+    return codec.kind == codec::CodecKind::kBfloat16 && !codec.error_feedback;
   }
   bool has(UnitValue value) const { return first_[index_of(value)] >= 0; }
   program::Operand operand(UnitValue value, int64_t unit, program::Role role,
