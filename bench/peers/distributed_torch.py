@@ -21,9 +21,25 @@ import torch_step  # noqa: E402
 SYSTEMS = ["ddp", "fsdp", "hsdp", "deepspeed", "deepspeed-hpz"]
 
 
-class Ddp:
-    def __init__(self, torch, model, arguments):
+class PyTorch:
+    def __init__(self, model, arguments):
         self.model, self.accumulation = model, arguments.accumulation
+
+    def prepare(self, torch):
+        """Once the parameters are those that this rank updates."""
+        self.optimizer = torch_step.make_optimizer(torch, self.model)
+        self.clip = torch.nn.utils.clip_grad_norm_
+        self.version = f"PyTorch {torch.__version__}"
+
+    def update(self):
+        self.clip(self.model.parameters(), 1.0)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+
+
+class Ddp(PyTorch):
+    def __init__(self, torch, model, arguments):
+        super().__init__(model, arguments)
         masks = [name for name, buffer in model.named_buffers() if buffer.dtype == torch.bool]  # Gloo has no bool
         parallel = torch.nn.parallel.DistributedDataParallel
         parallel._set_params_and_buffers_to_ignore_for_model(model, masks)
@@ -37,26 +53,19 @@ class Ddp:
                 return future.then(lambda done: done.value()[0].to(torch.float32))
 
             self.forward.register_comm_hook(None, narrow)
-        self.optimizer = torch_step.make_optimizer(torch, model)
-        self.clip = torch.nn.utils.clip_grad_norm_
-        self.version = f"PyTorch {torch.__version__}"
+        self.prepare(torch)
 
     def micro_step(self, inputs, targets, last):
         with contextlib.nullcontext() if last else self.forward.no_sync():
             (self.forward(inputs, targets) / self.accumulation).backward()
 
-    def update(self):
-        self.clip(self.model.parameters(), 1.0)
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
 
-
-class Fsdp:
+class Fsdp(PyTorch):
     def __init__(self, torch, model, arguments):
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-        self.model, self.accumulation = model, arguments.accumulation
+        super().__init__(model, arguments)
         self.hybrid = arguments.system == "hsdp"
         hosts = arguments.ranks // arguments.ranks_per_host
         shape, names = ((hosts, arguments.ranks_per_host), ("across", "inside")) if self.hybrid else (
@@ -68,19 +77,12 @@ class Fsdp:
         for module in model.modules():
             if hasattr(module, "set_force_sum_reduction_for_comms"):
                 module.set_force_sum_reduction_for_comms(True)  # Gloo has no average
-        self.optimizer = torch_step.make_optimizer(torch, model)
-        self.clip = torch.nn.utils.clip_grad_norm_
-        self.version = f"PyTorch {torch.__version__}"
+        self.prepare(torch)
 
     def micro_step(self, inputs, targets, last):
         if self.hybrid:
             self.model.set_requires_all_reduce(last)
         (self.model(inputs, targets) / self.accumulation).backward()
-
-    def update(self):
-        self.clip(self.model.parameters(), 1.0)
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
 
 
 class DeepSpeed:

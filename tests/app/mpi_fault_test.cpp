@@ -313,7 +313,9 @@ class FaultRun {
         const bool shares =
             std::find(entry.group.begin(), entry.group.end(), draw_.lost) != entry.group.end();
         // An evaluation goes by the number of the step after it.
-        if (done && shares) EXPECT_LE(entry.step, told_.step + 1) << entry.operation;
+        if (done && shares) {
+          EXPECT_LE(entry.step, told_.step + 1) << entry.operation;
+        }
         if (entry.step != told_.step || !names(told_.operation, entry.operation)) continue;
         ++all;
         if (done && file->rank == draw_.lost) ++finished;

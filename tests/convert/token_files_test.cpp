@@ -44,7 +44,9 @@ TEST(TokenFiles, AStreamOfTextComesBackTokenByToken) {
       EXPECT_EQ(found.tokenizer->serialize(), wanted.tokenizer->serialize());
       EXPECT_EQ(done.at("training_tokens").as_integer(), wanted.training.tokens.size());
       EXPECT_TRUE(done.at("documents").is_null());
-      if (form == "llm.c") EXPECT_TRUE(std::filesystem::exists(to + "/tokens_train_000002.bin"));
+      if (form == "llm.c") {
+        EXPECT_TRUE(std::filesystem::exists(to + "/tokens_train_000002.bin"));
+      }
       EXPECT_EQ(done.at("files").size(),
                 form == "llm.c" ? (wanted.training.tokens.size() % 3 ? 6u : 5u) : 5u);
     }

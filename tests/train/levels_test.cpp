@@ -249,8 +249,12 @@ TEST_F(Levels, StateAndPeakAreWhatTheAllocatorSaw) {
                 int8(shard(unit.elements, ranks, ranks)).times(ranks / 2).metadata;
       }
       const program::MemoryUse& state = outcome.state_bytes[0];
-      if (std::string(preset) == "zero++") EXPECT_EQ(state.secondary, secondary);
-      if (std::string(preset) == "zero-topo") EXPECT_EQ(state.weights, held);
+      if (std::string(preset) == "zero++") {
+        EXPECT_EQ(state.secondary, secondary);
+      }
+      if (std::string(preset) == "zero-topo") {
+        EXPECT_EQ(state.weights, held);
+      }
     }
   }
 }

@@ -144,8 +144,9 @@ TEST_F(Resume, OtherRanksAndPlacementsGoOnWithTheSameRun) {
       }
       EXPECT_LT(std::sqrt(difference / norm), kTolerance) << name << " " << unit;
     }
-    if (test.same_layout)
+    if (test.same_layout) {
       EXPECT_EQ(got.outcome.parameter_hash, want.outcome.parameter_hash) << name;
+    }
   }
 }
 

@@ -1,5 +1,7 @@
 #include "strait/strategy/sharding/unit_values.h"
 
+#include <fmt/format.h>
+
 #include <cctype>
 
 #include "strait/base/errors.h"
@@ -235,7 +237,7 @@ void UnitValues::declare_residuals() {
   residual_.assign(static_cast<size_t>(hops) + 1, -1);
   const auto declare_one = [&](int64_t nth, const auto& form) {
     residual_[static_cast<size_t>(nth)] =
-        declare("e" + std::to_string(nth), Lifetime::kResident, Category::kGradients, form);
+        declare(fmt::format("e{}", nth), Lifetime::kResident, Category::kGradients, form);
   };
   for (int64_t hop = 0; hop < hops; ++hop) {
     if (!placement_.codecs.gradients[static_cast<size_t>(hop)].error_feedback) continue;
