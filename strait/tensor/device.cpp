@@ -1,6 +1,7 @@
 #include "strait/tensor/device.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
 
 #include <algorithm>
 #include <cstring>
@@ -46,7 +47,7 @@ void sum_in_order(Device& device, const OrderedSum& sum) {
   if (sum.dtype == Dtype::kFloat16)
     throw UserError("no sum of fp16; the nearest type that can be summed is fp32");
   if (sum.elements == 0) return;
-  const at::NoGradGuard no_gradients;
+  const c10::NoGradGuard no_gradients;
   at::Tensor target = device.view(sum.destination, {sum.elements}, sum.dtype);
   const at::Tensor total = sum_of(device, sum);
   if (!sum.accumulate)
