@@ -18,8 +18,6 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import gpt2_torch  # noqa: E402
 import torch_step  # noqa: E402
 
-SYSTEMS = ["ddp", "fsdp", "hsdp", "deepspeed", "deepspeed-hpz"]
-
 
 class PyTorch:
     def __init__(self, model, arguments):
@@ -109,6 +107,9 @@ class DeepSpeed:
         pass
 
 
+SYSTEMS = {"ddp": Ddp, "fsdp": Fsdp, "hsdp": Fsdp, "deepspeed": DeepSpeed, "deepspeed-hpz": DeepSpeed}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("system", choices=SYSTEMS)
@@ -131,8 +132,7 @@ def main():
     torch.manual_seed(1337)
     torch.distributed.init_process_group("gloo", rank=rank, world_size=arguments.ranks)
     model = gpt2_torch.make_model_class(torch)(arguments)
-    systems = {"ddp": Ddp, "fsdp": Fsdp, "hsdp": Fsdp}
-    system = systems.get(arguments.system, DeepSpeed)(torch, model, arguments)
+    system = SYSTEMS[arguments.system](torch, model, arguments)
     tokens = torch.randint(arguments.vocabulary, (arguments.batch, arguments.context + 1))
     inputs, targets = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
     metrics = open(arguments.metrics, "w", buffering=1, encoding="utf-8") if rank == 0 else None

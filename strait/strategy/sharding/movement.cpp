@@ -214,7 +214,6 @@ void Movement::feed_back(Op& encode, const PieceFormat& format, int64_t unit, in
       parts * (2 * format.partition.grain * dtype_bytes(Dtype::kFloat32) + format.piece_bytes));
 }
 
-/// The source's parts for the members of a hop, once what brings the source has come.
 void Movement::encode_sent(const Reduction& r, Stages& stages) const {
   const bool in_flight = std::any_of(
       stages.back().begin(), stages.back().end(),
@@ -227,6 +226,17 @@ void Movement::encode_sent(const Reduction& r, Stages& stages) const {
   feed_back(encode, format, r.unit, r.hop);
   stages.back().push_back(std::move(encode));
   if (r.frees_full) free_value(UnitValue::kFull, r.unit, 0, stages.back());
+}
+
+void Movement::decode_into_target(OpKind kind, UnitValue come, const Reduction& r,
+                                  Stages& stages) const {
+  stages.emplace_back();
+  Op op = coding(kind, values_.gradient_pieces(r.unit, r.hop), Pieces::kGroup, r.block);
+  op.reads = {values_.operand(come, r.unit, Role::kSource, r.hop)};
+  op.writes = {r.target};
+  op.accumulate = r.accumulate;
+  stages.back().push_back(std::move(op));
+  free_value(come, r.unit, r.hop, stages.back());
 }
 
 void Movement::reduce_hop(const Reduction& r, Stages& stages) const {
@@ -254,52 +264,36 @@ void Movement::reduce_hop(const Reduction& r, Stages& stages) const {
   exchange.writes = {received};
   stages.back().push_back(std::move(exchange));
   free_value(UnitValue::kSent, r.unit, r.hop, stages.back());
-  stages.emplace_back();
-  Op decode = coding(OpKind::kDecodeSum, format, Pieces::kGroup, r.block);
-  decode.reads = {as_source(received)};
-  decode.writes = {r.target};
-  decode.accumulate = r.accumulate;
-  stages.back().push_back(std::move(decode));
-  free_value(UnitValue::kReceived, r.unit, r.hop, stages.back());
+  decode_into_target(OpKind::kDecodeSum, UnitValue::kReceived, r, stages);
 }
 
 /// An all-reduce, where need be of encoded numbers; of pieces, which cannot be summed on their way, the
 /// reduction of one more hop, whose result is gathered again.
 void Movement::sum_across(const Reduction& r, Stages& stages) const {
   const codec::CodecSpec& codec = placement_.codecs.gradients.back();
-  const PieceFormat format = values_.gradient_pieces(r.unit, r.hop);
-  const auto decode = [&](const Operand& pieces) {
-    stages.emplace_back();
-    Op op = coding(OpKind::kDecode, format, Pieces::kGroup, r.block);
-    op.reads = {as_source(pieces)};
-    op.writes = {r.target};
-    op.accumulate = r.accumulate;
-    stages.back().push_back(std::move(op));
-    free_value(UnitValue::kSent, r.unit, r.hop, stages.back());
-  };
+  Op all_reduce = transfer(OpKind::kAllReduce, across_stream_, values_.across_group(), r.block);
   if (!coded(codec)) {
-    Op op = transfer(OpKind::kAllReduce, across_stream_, values_.across_group(), r.block);
-    op.reads = {r.source};
-    op.writes = {r.target};
-    op.accumulate = r.accumulate;
-    stages.back().push_back(std::move(op));
+    all_reduce.reads = {r.source};
+    all_reduce.writes = {r.target};
+    all_reduce.accumulate = r.accumulate;
+    stages.back().push_back(std::move(all_reduce));
     return;
   }
   const Operand pieces = values_.operand(UnitValue::kSent, r.unit, Role::kDestination, r.hop);
   if (values_.sums_numbers(codec)) {
     encode_sent(r, stages);
-    Op op = transfer(OpKind::kAllReduce, across_stream_, values_.across_group(), r.block);
-    op.codec = codec::print_codec(codec);
-    op.reads = {as_source(pieces)};
-    op.writes = {pieces};
-    stages.back().push_back(std::move(op));
-    return decode(pieces);
+    all_reduce.codec = codec::print_codec(codec);
+    all_reduce.reads = {as_source(pieces)};
+    all_reduce.writes = {pieces};
+    stages.back().push_back(std::move(all_reduce));
+    return decode_into_target(OpKind::kDecode, UnitValue::kSent, r, stages);
   }
   Reduction in_place = r;
   in_place.target = r.source;
   in_place.target.role = Role::kDestination;
   in_place.accumulate = false;
   reduce_hop(in_place, stages);
+  const PieceFormat format = values_.gradient_pieces(r.unit, r.hop);
   Op encode = coding(OpKind::kEncode, format, Pieces::kMember, r.block);
   encode.reads = {r.source};
   encode.writes = {pieces, scalars_};
@@ -311,7 +305,7 @@ void Movement::sum_across(const Reduction& r, Stages& stages) const {
   gather.reads = {as_source(pieces)};
   gather.writes = {pieces};
   stages.back().push_back(std::move(gather));
-  decode(pieces);
+  decode_into_target(OpKind::kDecode, UnitValue::kSent, r, stages);
 }
 
 Stages Movement::reduce(int64_t unit, int64_t block, bool accumulate, ReducePhase phase) const {

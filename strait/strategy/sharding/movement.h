@@ -85,7 +85,11 @@ class Movement {
   };
   /// Error feedback, where the codec asks for it: the encode keeps the nth residual of the unit.
   void feed_back(program::Op& encode, const PieceFormat& format, int64_t unit, int64_t nth) const;
+  /// The source's parts for the members of a hop, once what brings the source has come.
   void encode_sent(const Reduction& reduction, Stages& stages) const;
+  /// A further stage, that makes the target of the pieces that have `come` (S or T), and frees them.
+  void decode_into_target(program::OpKind kind, UnitValue come, const Reduction& reduction,
+                          Stages& stages) const;
   void reduce_hop(const Reduction& reduction, Stages& stages) const;
   void sum_across(const Reduction& reduction, Stages& stages) const;
 
