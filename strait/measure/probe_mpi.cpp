@@ -283,11 +283,10 @@ ProbeResult probe_mpi(comm::MpiSession& session, const ProbeOptions& options) {
   const int64_t threads = std::max<int64_t>(1, result.cores / session.ranks_on_host());
   const std::optional<CoreTree> host = read_core_tree();
   const Binding bound = choose_binding({"auto", threads, machine.usable}, host);
-  const auto own_cores = bound.cpus.find(session.rank());
   const std::vector<RankLevel> inside =
       levels_inside(session, host, cores_of_host(session, machine, bound));
   Cluster cluster = levels_of(session, inside);
-  const CoreBinding keep(own_cores == bound.cpus.end() ? std::vector<int>() : own_cores->second);
+  const CoreBinding keep(bound.of(session.rank()));
   comm::World& world = session.world(cluster);
   Together together(session, world);
   result.ranks = session.size();

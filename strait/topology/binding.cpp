@@ -105,6 +105,11 @@ std::string refusal(const BindRequest& request, const Sharers& sharers,
 
 }  // namespace
 
+std::vector<int> Binding::of(int64_t rank) const {
+  const auto found = cpus.find(rank);
+  return found == cpus.end() ? std::vector<int>() : found->second;
+}
+
 Binding choose_binding(const BindRequest& request, const std::optional<CoreTree>& host) {
   ensure(!request.usable.empty(), "choose_binding: no rank");
   if (request.kind == "none") return {{}, "not bound: runtime.bind = \"none\""};

@@ -22,6 +22,9 @@ struct BindRequest {
 struct Binding {
   std::map<int64_t, std::vector<int>> cpus;
   std::string text;
+
+  /// Of a rank, none when it is not bound.
+  std::vector<int> of(int64_t rank) const;
 };
 
 /// Divides what ranks may use alike among them in whole cores (core_tree.h); `host` is what read_core_tree()

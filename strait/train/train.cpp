@@ -55,12 +55,6 @@ std::optional<comm::Failure> overdue_save(const Job& job, const Shared& shared) 
   return std::nullopt;
 }
 
-/// Where a rank runs, from before it touches its memory for the first time.
-CoreBinding bound(const Job& job, int64_t rank) {
-  const auto found = job.binding.cpus.find(rank);
-  return CoreBinding(found == job.binding.cpus.end() ? std::vector<int>() : found->second);
-}
-
 /// Runs the ranks to their end. Every rank that fails writes its flight record, then those that did
 /// not come back.
 void run_trainers(Shared& shared, const Hooks& hooks, Outcome& outcome) {
@@ -87,7 +81,8 @@ void run_trainers(Shared& shared, const Hooks& hooks, Outcome& outcome) {
         *worlds,
         [&](comm::World& world) {
           try {
-            const CoreBinding binding = bound(job, world.rank());
+            // From before a rank touches its memory for the first time.
+            const CoreBinding binding(job.binding.of(world.rank()));
             Trainer(shared, world).run();
           } catch (...) {
             shared.flights.write_failed(world.rank(), std::current_exception());
@@ -170,7 +165,7 @@ void run_process(Shared& shared, const ProcessRank& rank, const Hooks& hooks, Ou
   };
   try {
     const ProcessWatch watch(rank.world, watch_actions(shared, hooks, outcome));
-    const CoreBinding binding = bound(shared.job, rank.world.rank());
+    const CoreBinding binding(shared.job.binding.of(rank.world.rank()));
     Trainer(shared, rank.world, rank.window).run();
   } catch (const Error& error) {
     fail(error.what(), error.place());
