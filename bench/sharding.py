@@ -9,6 +9,7 @@ that a matrix can be filled in parts; the cluster of a lab is probed once. Needs
 import argparse
 import json
 import pathlib
+import signal
 import statistics
 import subprocess
 import sys
@@ -163,6 +164,7 @@ def main():
     parser.add_argument("--json", type=pathlib.Path, help="record that is read, added to and written after each cell")
     parser.add_argument("--only-missing", action="store_true", help="leave out cells that the record has")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the lab too
     if options.placements is None:
         options.placements = [name for name in PLACEMENTS if name not in NEEDS_TORCH_2 or peer_is_new(options)]
     record = json.loads(options.json.read_text()) if options.json and options.json.exists() else {}

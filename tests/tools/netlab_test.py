@@ -14,6 +14,7 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 NETLAB = ROOT / "bench/netlab"
+STRAIT = os.environ.get("STRAIT_BINARY")
 SECONDS = 60  # deadline of each lab
 PAYLOAD = 6_000_000
 # Rank 1 sends PAYLOAD bytes; rank 0 prints the rate from the first byte to the last.
@@ -209,6 +210,23 @@ class Labs(unittest.TestCase):
                         "-c", "echo $OMPI_MCA_pml")
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertEqual(sorted(result.stdout.splitlines()), ["[1,0]<stdout>:cm,ob1", "[1,1]<stdout>:cm,ob1"])
+
+
+@unittest.skipUnless(os.geteuid() == 0 and STRAIT, "an emulated cluster needs root, and this a strait with MPI")
+class Transport(unittest.TestCase):
+    def gather(self, hosts, options=""):
+        result = netlab("--hosts", hosts, "--mpirun", options, "--", STRAIT, "bench", "collective", "--backend", "mpi",
+                        "--operation", "all-gather", "--bytes", "4194304", "--json", "-")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertTrue(json.loads(result.stdout)["verified"])
+
+    def test_long_messages_among_hosts(self):
+        for hosts in ("2", "3"):
+            with self.subTest(hosts):
+                self.gather(hosts)
+
+    def test_plain_sends_that_a_user_asks_for(self):
+        self.gather("2", "--mca btl_tcp_flags 1")
 
 
 @unittest.skipUnless(os.geteuid() == 0, "an emulated cluster needs root")
