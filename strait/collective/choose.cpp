@@ -74,7 +74,7 @@ double transfer_seconds(Operation operation, Algorithm algorithm, double vector_
 }
 
 int64_t pieces_of(int64_t vector_bytes) {
-  constexpr int64_t kPieceBytes = int64_t{4} << 20, kMost = 8;
+  constexpr int64_t kPieceBytes = int64_t{1} << 20, kMost = 8;
   return std::clamp<int64_t>(vector_bytes / kPieceBytes, 1, kMost);
 }
 

@@ -47,25 +47,25 @@ TEST(Choose, SecondsAreTheArithmeticOfTheLinks) {
               2 * 6e6 / 0.1e9 + 50e-6, 1e-12);
   // Hierarchical: the host takes 6/8 once; then each rank takes half of the vector from its neighbour.
   EXPECT_NEAR(transfer_seconds(Operation::kAllGather, Algorithm::kHierarchical, 8e6, all, hosts()),
-              6e6 / 0.1e9 + 4e6 / 10e9 + 51e-6, 1e-12);
+              6e6 / 0.1e9 + 4e6 / 10e9 / 7 + 51e-6 + 6 * 50e-6, 1e-12);
   EXPECT_EQ(transfer_seconds(Operation::kAllGather, Algorithm::kDirect, 8e6, {1, 1}, hosts()), 0);
 }
 
 TEST(Choose, PiecesHideTheInnerLevelsOfLongVectors) {
   for (const auto& [megabytes, pieces] :
-       std::vector<std::pair<int64_t, int64_t>>{{0, 1}, {1, 1}, {7, 1}, {8, 2}, {16, 4}, {1000, 8}})
+       std::vector<std::pair<int64_t, int64_t>>{{0, 1}, {1, 1}, {2, 2}, {7, 7}, {8, 8}, {1000, 8}})
     EXPECT_EQ(pieces_of(megabytes << 20), pieces) << megabytes;
   const double bytes = 16 << 20;
   EXPECT_NEAR(
       transfer_seconds(Operation::kAllGather, Algorithm::kHierarchical, bytes, {2, 8}, hosts()),
-      bytes * 6 / 8 / 0.1e9 + bytes / 2 / 10e9 / 4 + 51e-6 + 3 * 50e-6, 1e-12);
+      bytes * 6 / 8 / 0.1e9 + bytes / 2 / 10e9 / 8 + 51e-6 + 7 * 50e-6, 1e-12);
   Request request;
   request.operation = Operation::kAllGather;
   request.members = 8;
   request.counts.assign(8, 1 << 19);
   choose_form(request, 16 << 20, hosts(), kAll);
   EXPECT_EQ(request.algorithm, Algorithm::kHierarchical);
-  EXPECT_EQ(request.pieces, 4);
+  EXPECT_EQ(request.pieces, 8);
 }
 
 TEST(Choose, HierarchicalWhereTheOuterLinksAreTheNarrowOnes) {
@@ -78,7 +78,7 @@ TEST(Choose, HierarchicalWhereTheOuterLinksAreTheNarrowOnes) {
   // A handful of bytes: the second step costs more than the link.
   EXPECT_EQ(choose(Operation::kAllGather, 8, {2, 8}, hosts()), Algorithm::kDirect);
   Cluster flat = hosts();
-  flat.levels[0] = {"node", 2, 0.05e9, 1e-6, 1};
+  flat.levels[0] = {"node", 2, 0.02e9, 1e-6, 1};
   EXPECT_EQ(choose(Operation::kAllGather, 8e6, {2, 8}, flat), Algorithm::kDirect);
 }
 
