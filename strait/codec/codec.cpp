@@ -23,21 +23,22 @@ constexpr int64_t kChunkElements = 2048;                   // fp32 of a chunk: 8
 /// The smallest multiple of `unit` that is at least `least`.
 int64_t grown(int64_t unit, int64_t least) { return (least + unit - 1) / unit * unit; }
 
-void require(bool condition, const char* operation, const std::string& what) {
-  if (!condition) throw InternalError(fmt::format("codec: {}: {}", operation, what));
+[[noreturn]] void refuse(const char* operation, const std::string& what) {
+  throw InternalError(fmt::format("codec: {}: {}", operation, what));
 }
 
 void require_length(const char* operation, const CodecSpec& spec, int64_t has, int64_t wants) {
-  require(has == wants, operation,
-          fmt::format("a piece of {} has {} bytes, not {}", print_codec(spec), wants, has));
+  if (has == wants) return;  // without a text that nobody reads
+  refuse(operation,
+         fmt::format("a piece of {} has {} bytes, not {}", print_codec(spec), wants, has));
 }
 
 void require_dtype(const char* operation, Dtype dtype, bool sums) {
   const bool known =
       dtype == Dtype::kFloat32 || dtype == Dtype::kFloat64 || (dtype == Dtype::kBfloat16 && !sums);
-  require(known, operation,
-          fmt::format("{} is not available; there are fp32, fp64{}", dtype_name(dtype),
-                      sums ? "" : " and bf16"));
+  if (known) return;
+  refuse(operation, fmt::format("{} is not available; there are fp32, fp64{}", dtype_name(dtype),
+                                sums ? "" : " and bf16"));
 }
 
 uint8_t* at(void* data, Dtype dtype, int64_t element) {
@@ -102,7 +103,7 @@ void decode_all(const CodecSpec& spec, const uint8_t* encoded, const Values& out
 }
 
 void require_pieces(const char* operation, const Pieces& from) {
-  require(!from.pieces.empty(), operation, "there are no pieces");
+  if (from.pieces.empty()) refuse(operation, "there are no pieces");
   for (const auto& piece : from.pieces)
     require_length(operation, from.spec, static_cast<int64_t>(piece.size()),
                    encoded_bytes(from.spec, from.elements));
@@ -187,7 +188,7 @@ void decode_add(const CodecSpec& spec, std::span<const uint8_t> encoded, const V
 void decode_sum(const Pieces& from, const Values& out, int threads) {
   require_pieces("decode_sum", from);
   require_dtype("decode_sum", out.dtype, false);
-  require(out.elements == from.elements, "decode_sum", "the sum is not as long as the pieces");
+  if (out.elements != from.elements) refuse("decode_sum", "the sum is not as long as the pieces");
   for_each_sum(from, kChunkElements, threads, [&](int64_t begin, int64_t end, const float* sums) {
     store_sums(out, sums, begin, end);
   });

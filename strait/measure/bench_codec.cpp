@@ -6,14 +6,13 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <memory>
-#include <new>
 #include <optional>
 
 #include "strait/base/errors.h"
 #include "strait/base/random.h"
 #include "strait/codec/codec.h"
 #include "strait/measure/copy.h"
+#include "strait/memory/pool.h"
 
 namespace strait::measure {
 namespace {
@@ -22,22 +21,23 @@ using codec::CodecSpec;
 
 const std::vector<std::string> kDirections = {"encode", "decode", "decode-add"};
 
-/// Memory at the start of a cache line, every page touched.
+/// Memory as training has it, on huge pages where the system grants them; every page touched.
 class Buffer {
  public:
-  explicit Buffer(int64_t bytes)
-      : bytes_(bytes), data_(static_cast<uint8_t*>(::operator new (bytes, std::align_val_t{64}))) {
-    std::memset(data_.get(), 0, static_cast<size_t>(bytes));
+  Buffer(memory::Pool& pool, int64_t bytes)
+      : pool_(&pool), bytes_(bytes), data_(static_cast<uint8_t*>(pool.allocate(bytes))) {
+    std::memset(data_, 0, static_cast<size_t>(bytes));
   }
-  uint8_t* data() const { return data_.get(); }
+  ~Buffer() { pool_->release(data_); }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  uint8_t* data() const { return data_; }
   int64_t bytes() const { return bytes_; }
 
  private:
-  struct Free {
-    void operator()(uint8_t* data) const { ::operator delete (data, std::align_val_t{64}); }
-  };
+  memory::Pool* pool_;
   int64_t bytes_;
-  std::unique_ptr<uint8_t, Free> data_;
+  uint8_t* data_;
 };
 
 float value_at(const Buffer& buffer, Dtype dtype, int64_t i) {
@@ -68,14 +68,14 @@ void fill(const Buffer& buffer, Dtype dtype, int64_t elements) {
 /// Source, piece and result of one codec.
 class CodecRun {
  public:
-  CodecRun(const CodecSpec& spec, const CodecCase& codec_case, const Buffer& source,
-           const Buffer& result)
+  CodecRun(memory::Pool& pool, const CodecSpec& spec, const CodecCase& codec_case,
+           const Buffer& source, const Buffer& result)
       : spec_(spec),
         dtype_(codec_case.dtype),
         elements_(codec_case.elements),
         source_(source),
         result_(result),
-        piece_(codec::encoded_bytes(spec, elements_, dtype_)) {}
+        piece_(pool, codec::encoded_bytes(spec, elements_, dtype_)) {}
 
   void run(const std::string& direction) {
     const codec::Values result{result_.data(), dtype_, elements_};
@@ -196,11 +196,13 @@ std::vector<BenchRow> bench_codec(const CodecCase& codec_case, const TimingOptio
       specs.push_back(codec::parse_codec(name));
   else
     specs.push_back(codec::parse_codec(codec_case.codec, "--codec"));
-  const Buffer source(codec_case.elements * dtype_bytes(codec_case.dtype)), result(source.bytes());
+  memory::Pool pool;
+  const Buffer source(pool, codec_case.elements * dtype_bytes(codec_case.dtype)),
+      result(pool, source.bytes());
   fill(source, codec_case.dtype, codec_case.elements);
   std::vector<BenchRow> rows;
   for (const CodecSpec& spec : specs) {
-    CodecRun run(spec, codec_case, source, result);
+    CodecRun run(pool, spec, codec_case, source, result);
     for (const std::string& direction : directions)
       rows.push_back(codec_row(run, spec, codec_case, direction, options));
   }

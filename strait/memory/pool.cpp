@@ -45,10 +45,7 @@ void Pool::give_back(void* pointer, bool shared) {
 }
 
 Pool::~Pool() {
-  for (const bool shared : {false, true})
-    for (auto& [capacity, buffers] : shared ? free_shared_ : free_)
-      for (void* buffer : buffers) give_back(buffer, shared);
-  for (auto& [buffer, piece] : used_) give_back(buffer, piece.shared);
+  for (auto& [buffer, piece] : pieces_) give_back(buffer, piece.shared);
 }
 
 void* Pool::allocate(int64_t bytes, Reach reach) {
@@ -67,7 +64,7 @@ void* Pool::allocate(int64_t bytes, Reach reach) {
   } else {
     pointer = take(capacity, shared);
   }
-  used_[pointer] = {bytes, capacity, shared};
+  pieces_[pointer] = {bytes, capacity, shared, true};
   live_ += bytes;
   peak_ = std::max(peak_, live_);
   return pointer;
@@ -75,12 +72,13 @@ void* Pool::allocate(int64_t bytes, Reach reach) {
 
 void Pool::release(void* pointer) {
   if (pointer == nullptr) return;
-  const auto found = used_.find(pointer);
-  ensure(found != used_.end(), "Pool::release: the buffer is not from this pool");
-  const Piece& piece = found->second;
+  const auto found = pieces_.find(pointer);
+  ensure(found != pieces_.end() && found->second.used,
+         "Pool::release: the buffer is not one that this pool has given");
+  Piece& piece = found->second;
   live_ -= piece.requested;
+  piece.used = false;
   (piece.shared ? free_shared_ : free_)[piece.capacity].push_back(pointer);
-  used_.erase(found);
 }
 
 }  // namespace strait::memory

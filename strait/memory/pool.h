@@ -25,7 +25,8 @@ class PageSource {
 enum class Reach : uint8_t { kOwn, kShared };
 
 /// Buffers are 64-byte aligned; large ones lie on huge pages where the system grants them. Freed buffers
-/// are kept for reuse by size. Counts are of requested bytes.
+/// are kept for reuse by size, so that the steady state allocates nothing, not even a list's node. Counts are of
+/// requested bytes.
 class Pool {
  public:
   /// `shared`: where buffers of Reach::kShared come from; null = where the others do. It outlives the pool.
@@ -53,7 +54,7 @@ class Pool {
  private:
   struct Piece {
     int64_t requested = 0, capacity = 0;
-    bool shared = false;
+    bool shared = false, used = false;
   };
   using FreeLists = std::map<int64_t, std::vector<void*>>;  // by capacity
   void* take(int64_t capacity, bool shared);
@@ -62,7 +63,7 @@ class Pool {
   PageSource* shared_ = nullptr;
   tensor::Device* device_ = nullptr;
   FreeLists free_, free_shared_;
-  std::map<void*, Piece> used_;
+  std::map<void*, Piece> pieces_;  // all there are
   int64_t live_ = 0, peak_ = 0, system_allocations_ = 0;
 };
 

@@ -111,9 +111,11 @@ namespace {
 template <class T, class Kernel>
 double run(std::span<const T> values, int threads, Kernel kernel) {
   const int64_t elements = static_cast<int64_t>(values.size());
-  std::vector<double> partial((elements + kNormChunkElements - 1) / kNormChunkElements);
+  thread_local std::vector<double> kept;  // the steady state allocates nothing
+  kept.resize(static_cast<size_t>((elements + kNormChunkElements - 1) / kNormChunkElements));
+  const std::span<double> partial = kept;  // of this thread, for all of its team
   for_each_chunk(elements, kNormChunkElements, threads, [&](int64_t begin, int64_t end) {
-    partial[begin / kNormChunkElements] =
+    partial[static_cast<size_t>(begin / kNormChunkElements)] =
         kernel(values.data() + begin, static_cast<size_t>(end - begin));
   });
   double total = 0.0;

@@ -245,7 +245,9 @@ std::vector<std::string> stream_names(const Program& program);
 int64_t count_ops(const Program& program);
 int64_t count_instances(const Program& program);
 
-/// Calls visit(op, loops) for every executed instance in program order.
+/// Calls visit(op, loops) for every executed instance in program order. `loops`: memory for them that is used again.
+template <class Visit>
+void for_each_instance(const Program& program, std::vector<int64_t>& loops, Visit&& visit);
 template <class Visit>
 void for_each_instance(const Program& program, Visit&& visit);
 
@@ -284,9 +286,15 @@ void visit_nodes(const std::vector<Node>& nodes, std::vector<int64_t>& loops, Vi
 }  // namespace detail
 
 template <class Visit>
-void for_each_instance(const Program& program, Visit&& visit) {
-  std::vector<int64_t> loops(program.num_loops, 0);
+void for_each_instance(const Program& program, std::vector<int64_t>& loops, Visit&& visit) {
+  loops.assign(static_cast<size_t>(program.num_loops), 0);
   detail::visit_nodes(program.body, loops, visit);
+}
+
+template <class Visit>
+void for_each_instance(const Program& program, Visit&& visit) {
+  std::vector<int64_t> loops;
+  for_each_instance(program, loops, visit);
 }
 
 }  // namespace strait::program

@@ -154,7 +154,8 @@ RunTimes Interpreter::run(int64_t step, Waiting waiting) {
   tracker_.begin(carried_);
   try {
     program::for_each_instance(
-        program_, [&](const Op& op, const std::vector<int64_t>& loops) { instance(op, loops); });
+        program_, loops_,
+        [&](const Op& op, const std::vector<int64_t>& loops) { instance(op, loops); });
     finish();
   } catch (Error& failure) {
     complete_place(failure.place());

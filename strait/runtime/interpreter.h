@@ -171,6 +171,7 @@ class Interpreter {
   comm::WaitRow* row_ = nullptr;  // may be null
   std::array<char, 128> text_{};  // of the inline op that runs now
   size_t text_size_ = 0;
+  std::vector<int64_t> loops_;  // scratch
   Instance instance_;
   RunTimes times_;
   Waiting waiting_ = Waiting::kAsWritten;
