@@ -2,25 +2,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <atomic>
-#include <cstdlib>
-#include <new>
 
 #include "strait/base/clock.h"
 #include "strait/trace/flight.h"
+#include "tests/counted_allocations.h"
 #include "tests/sanitized.h"
-
-namespace {
-std::atomic<int64_t> allocations{0};
-}
-
-void* operator new(std::size_t size) {
-  ++allocations;
-  if (void* memory = std::malloc(size)) return memory;
-  throw std::bad_alloc();
-}
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
 namespace strait::trace {
 namespace {
@@ -36,7 +22,7 @@ TEST(FlightCost, AnOperationAllocatesNothingAndTakesLessThanAMicrosecond) {
   char label[96];
   constexpr int64_t kOperations = 100000;
   double best = 1;
-  const int64_t before = allocations.load();
+  const int64_t before = test::allocations.load();
   for (int run = 0; run < 5; ++run) {  // the best of a few: other processes only add
     const double began = now_seconds();
     for (int64_t k = 0; k < kOperations; ++k) {
@@ -48,7 +34,7 @@ TEST(FlightCost, AnOperationAllocatesNothingAndTakesLessThanAMicrosecond) {
     }
     best = std::min(best, (now_seconds() - began) / kOperations);
   }
-  EXPECT_EQ(allocations.load(), before);
+  EXPECT_EQ(test::allocations.load(), before);
   RecordProperty("nanoseconds_per_operation", static_cast<int>(best * 1e9));
   EXPECT_LT(best, 1e-6 * test::kSlowdown);
 }

@@ -2,31 +2,8 @@
 // system, and no container grows.
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <cstdlib>
-#include <new>
-
 #include "strait/train/solo_step.h"
-
-namespace {
-std::atomic<int64_t> allocations{0};  // by any thread of this program
-
-void* allocate(std::size_t size, std::size_t alignment) {
-  ++allocations;
-  const std::size_t whole = (size + alignment - 1) / alignment * alignment;
-  if (void* memory = std::aligned_alloc(alignment, whole)) return memory;
-  throw std::bad_alloc();
-}
-}  // namespace
-
-void* operator new(std::size_t size) { return allocate(size, alignof(std::max_align_t)); }
-void* operator new(std::size_t size, std::align_val_t alignment) {
-  return allocate(size, static_cast<std::size_t>(alignment));
-}
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
-void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
+#include "tests/counted_allocations.h"
 
 namespace strait::train {
 namespace {
@@ -50,10 +27,10 @@ TEST(SteadyState, AllocatesNothing) {
       for (int step = 0; step < 2; ++step) solo.step();
       const int64_t first = solo.pool().system_allocations(), peak = solo.pool().peak_bytes();
       EXPECT_GT(first, 0);
-      const int64_t before = allocations.load();
+      const int64_t before = test::allocations.load();
       EXPECT_GT(before, 0);
       for (int step = 0; step < 3; ++step) solo.step();
-      EXPECT_EQ(allocations.load(), before);
+      EXPECT_EQ(test::allocations.load(), before);
       EXPECT_EQ(solo.pool().system_allocations(), first);
       EXPECT_EQ(solo.pool().peak_bytes(), peak);
     }
