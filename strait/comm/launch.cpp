@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <utility>
 
@@ -22,6 +23,9 @@ constexpr Source kSources[] = {
     {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", nullptr},
     {"PMI", "PMI_RANK", "PMI_SIZE", nullptr},
     {"Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP_ID"}};
+
+/// Numbers of hosts, the first that is set: mpirun knows its own better than the job's.
+constexpr const char* kHosts[] = {"OMPI_MCA_orte_num_nodes", "SLURM_NNODES"};
 
 int64_t number(const Lookup& lookup, const char* name) {
   const char* text = lookup(name);
@@ -45,6 +49,9 @@ Launch find_launch(const Lookup& lookup) {
     if (launch.rank >= launch.size)
       throw UserError(std::string(source.rank) + " is " + std::to_string(launch.rank) + ", but " +
                       source.size + " is " + std::to_string(launch.size));
+    const auto set = [&](const char* name) { return lookup(name) != nullptr; };
+    const auto hosts = std::find_if(std::begin(kHosts), std::end(kHosts), set);
+    if (hosts != std::end(kHosts)) launch.hosts = number(lookup, *hosts);
     return launch;
   }
   return {};

@@ -12,6 +12,7 @@ struct Launch {
   std::string launcher;       // "Open MPI", "PMI", "Slurm"; "" = none
   std::string size_variable;  // where `size` was read
   int64_t rank = 0, size = 1;
+  int64_t hosts = 1;  // the same on all ranks; 1 where the launcher does not tell
   bool launched() const { return !launcher.empty(); }
 };
 
@@ -19,7 +20,7 @@ struct Launch {
 using Lookup = std::function<const char*(const char* name)>;
 
 /// The first of: OMPI_COMM_WORLD_RANK and _SIZE; PMI_RANK and PMI_SIZE; SLURM_PROCID and SLURM_NTASKS inside a
-/// step (SLURM_STEP_ID), as srun sets them. UserError naming the variable when it is no number or the rank is
+/// step (SLURM_STEP_ID), as srun sets them; hosts from OMPI_MCA_orte_num_nodes or SLURM_NNODES. UserError naming the variable when it is no number or the rank is
 /// not below the size.
 Launch find_launch(const Lookup& lookup);
 

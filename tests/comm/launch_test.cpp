@@ -39,6 +39,21 @@ TEST(Launch, FindsWhoStartedTheProcess) {
   EXPECT_FALSE(launch_of({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "8"}}).launched());
 }
 
+TEST(Launch, TellsOnHowManyHosts) {
+  Variables open_mpi = {{"OMPI_COMM_WORLD_RANK", "3"}, {"OMPI_COMM_WORLD_SIZE", "6"}};
+  EXPECT_EQ(launch_of(open_mpi).hosts, 1);
+  open_mpi["SLURM_NNODES"] = "8";  // of the allocation that mpirun runs in
+  EXPECT_EQ(launch_of(open_mpi).hosts, 8);
+  open_mpi["OMPI_MCA_orte_num_nodes"] = "3";
+  EXPECT_EQ(launch_of(open_mpi).hosts, 3);
+  EXPECT_EQ(launch_of({{"SLURM_PROCID", "1"},
+                       {"SLURM_NTASKS", "4"},
+                       {"SLURM_STEP_ID", "0"},
+                       {"SLURM_NNODES", "4"}})
+                .hosts,
+            4);
+}
+
 TEST(Launch, RefusesWhatContradictsItself) {
   EXPECT_THAT(message_of<UserError>([] {
                 launch_of({{"PMI_RANK", "x"}, {"PMI_SIZE", "2"}});

@@ -12,6 +12,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <csignal>
+#include <cstdlib>
 #include <map>
 #include <mutex>
 #include <set>
@@ -20,6 +21,7 @@
 
 #include "strait/base/errors.h"
 #include "strait/comm/call_check.h"
+#include "strait/comm/launch.h"
 #include "strait/comm/mpi/host_bell.h"
 #include "strait/comm/mpi/inquiry.h"
 #include "strait/comm/mpi/mpi_communicator.h"
@@ -192,21 +194,14 @@ class PhaseWatch {
 
 namespace {
 
-/// How many hosts the launcher names, the same number on all ranks; 1 when it names none.
-int64_t hosts_launched_on() {
-  for (const char* variable : {"OMPI_MCA_orte_num_nodes", "SLURM_NNODES"})
-    if (const char* text = std::getenv(variable)) return std::strtoll(text, nullptr, 10);
-  return 1;
-}
-
 /// Open MPI's handshake for a long message over TCP travels on the connection that the data of the opposite
 /// direction fills: up to a send buffer (1 MiB) of it goes first, and a link that could carry both directions
 /// carries one. Between two hosts a second connection per pair lets handshakes pass. Among more, where everybody
-/// sends to everybody, plain sends keep the links busier still (4 hosts: 1.07 instead of 1.3 to 1.7 of what the wire
+/// sends to everybody, plain sends keep the links busier still (4 hosts: 1.01 to 1.09 instead of 1.2 to 1.7 of what the wire
 /// needs), for a little more processor time. What the user sets stands, alone: both together hang.
 void set_transport_defaults() {
   if (std::getenv("OMPI_MCA_btl_tcp_links") || std::getenv("OMPI_MCA_btl_tcp_flags")) return;
-  if (hosts_launched_on() > 2)
+  if (find_launch([](const char* name) { return std::getenv(name); }).hosts > 2)
     ::setenv("OMPI_MCA_btl_tcp_flags", "1", 0);
   else
     ::setenv("OMPI_MCA_btl_tcp_links", "2", 0);
