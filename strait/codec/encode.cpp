@@ -127,8 +127,8 @@ int64_t encode_bfloat16(const EncodeRange& range, const T* x) {
 
 constexpr int64_t kFetched = 64;
 
-/// Fetches kFetched elements that will be read about 16 KiB after element `i` of `count` ones. The
-/// lines of several pages take turns, because one page at a time does not keep memory busy.
+/// Fetches kFetched elements that will be read about 16 KiB after element `i` of `count` ones, into
+/// the first cache, where they stay until they are encoded: blocks are read twice. The lines of several pages take turns, because one page at a time does not keep memory busy.
 template <class T>
 HWY_INLINE void fetch_ahead(const T* x, uint64_t i, uint64_t count) {
   constexpr uint64_t kLine = 64 / sizeof(T), kPage = 4096 / sizeof(T),
@@ -136,7 +136,7 @@ HWY_INLINE void fetch_ahead(const T* x, uint64_t i, uint64_t count) {
   const uint64_t place = i % kGroup, target = i - place + kGroup + place / kPages / kLine * kLine;
   if (target + kGroup > count) return;
   for (uint64_t k = 0; k < kFetched / kLine; ++k)
-    __builtin_prefetch(x + target + k % kPages * kPage + k / kPages * kLine, 0, 2);
+    __builtin_prefetch(x + target + k % kPages * kPage + k / kPages * kLine, 0, 3);
 }
 
 /// Finds the ends of one block vector by vector.
@@ -275,10 +275,11 @@ HWY_INLINE Ends encode_block(const BlocksCall& call, const Block<T>& block, cons
   if (by_vectors && next_count == count) {
     const int64_t start = first - range.begin;
     for (int64_t k = 0; count % kFetched == 0 && k < count % Encoder::kStep; k += kFetched)
-      fetch_ahead(x - start, start + k, range.end - range.begin);
+      fetch_ahead(x - start, start + count + k, range.end - range.begin);
     for (; i + Encoder::kStep <= count; i += Encoder::kStep) {
+      // Ahead of the finder, which is a block ahead itself.
       for (int64_t k = 0; k < Encoder::kStep; k += kFetched)
-        fetch_ahead(x - start, start + i + k, range.end - range.begin);
+        fetch_ahead(x - start, start + count + i + k, range.end - range.begin);
       encoder.step(i);
       for (int64_t k = 0; k < Encoder::kStep; k += kLanes) finder.add(i + k);
     }
