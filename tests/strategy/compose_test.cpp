@@ -229,7 +229,8 @@ TEST(Compose, TransfersRunAcrossTheBordersOfMicroSteps) {
     const int64_t meanwhile = std::count_if(sent, decoded, [](const program::Op& op) {
       return op.kind == program::OpKind::kForward && op.block.constant > 0;
     });
-    EXPECT_EQ(meanwhile, last ? 0 : 1);
+    // The outer hop's result may come some blocks later.
+    EXPECT_EQ(meanwhile, last ? 0 : 4);
   }
 }
 

@@ -214,6 +214,10 @@ void Movement::feed_back(Op& encode, const PieceFormat& format, int64_t unit, in
       parts * (2 * format.partition.grain * dtype_bytes(Dtype::kFloat32) + format.piece_bytes));
 }
 
+/// Stages without operations between a transfer of an outer hop and its decoding: its pieces are few bytes to
+/// keep and its link is the slowest, and hosts that are not quite in step are not waited for.
+constexpr size_t kOuterHopStages = 3;
+
 void Movement::encode_sent(const Reduction& r, Stages& stages) const {
   const bool in_flight = std::any_of(
       stages.back().begin(), stages.back().end(),
@@ -230,7 +234,8 @@ void Movement::encode_sent(const Reduction& r, Stages& stages) const {
 
 void Movement::decode_into_target(OpKind kind, UnitValue come, const Reduction& r,
                                   Stages& stages) const {
-  stages.emplace_back();
+  const bool outer = r.hop > 0 && r.hop < values_.num_hops();
+  stages.resize(stages.size() + 1 + (outer ? kOuterHopStages : 0));
   Op op = coding(kind, values_.gradient_pieces(r.unit, r.hop), Pieces::kGroup, r.block);
   op.reads = {values_.operand(come, r.unit, Role::kSource, r.hop)};
   op.writes = {r.target};

@@ -56,7 +56,8 @@ class Movement {
   void release_master(int64_t unit, std::vector<program::Node>& nodes) const;
 
   /// Reductions that follow a unit's last contribution in a micro-step. `accumulate`: g already holds
-  /// earlier micro-steps. Without codecs one stage; else one more for each hop that decodes.
+  /// earlier micro-steps. Without codecs one stage; else one more for each hop that decodes, and for outer hops
+  /// some without operations, which leave its transfer more time.
   Stages reduce(int64_t unit, int64_t block, bool accumulate, ReducePhase phase) const;
   /// Transient values of `unit` that a later backward must wait for to bound memory.
   std::vector<program::Operand> reduction_buffers(int64_t unit) const;
