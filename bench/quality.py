@@ -101,7 +101,7 @@ def run_folder(options, setting, seed):
 
 def print_table(rows):
     loss = {(row["setting"], row["seed"]): row["validation_loss"] for row in rows}
-    sent = {row["setting"]: row["boundary_bytes_per_step"] for row in rows}
+    sent = {row["setting"]: row["boundary_bytes_per_step"] for row in rows if row["boundary_bytes_per_step"]}
     print("| setting | codecs | KB between nodes per step | validation loss, by seed | more than zero3, mean (all) |")
     print("|---|---|---|---|---|")
     for setting in SETTINGS:
@@ -112,7 +112,8 @@ def print_table(rows):
         pairs = [loss[setting, seed] - loss[BASELINE, seed] for seed in seeds if (BASELINE, seed) in loss]
         more = f"{statistics.mean(pairs):+.4f} ({', '.join(f'{pair:+.4f}' for pair in pairs)})" if pairs else ""
         codecs = ", ".join(f"{key} `{codec}`" for key, codec in SETTINGS[setting].items() if key != "preset")
-        print(f"| {setting} | {codecs} | {sent[setting] / 1e3:.0f} | {losses} | {more if setting != BASELINE else ''} |")
+        sent_kb = f"{sent[setting] / 1e3:.0f}" if setting in sent else ""
+        print(f"| {setting} | {codecs} | {sent_kb} | {losses} | {more if setting != BASELINE else ''} |")
 
 
 def main():

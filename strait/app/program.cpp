@@ -68,7 +68,10 @@ int run_program(std::vector<std::string> arguments, cli::CommandTable commands) 
         return handler(command, output);
       };
   if (launch.rank > 0) arguments = without_report(std::move(arguments));
-  const int code = cli::run_command(arguments, commands);
+  cli::Streams streams = cli::process_streams();
+  // Open MPI gives each rank a terminal of its own even where its output goes to a file.
+  if (launch.launched()) streams.out_is_terminal = streams.err_is_terminal = false;
+  const int code = cli::run_command(arguments, commands, streams);
   if (code != 0 && launch.size > 1) std::this_thread::sleep_for(kLastWords);
   return code;
 }

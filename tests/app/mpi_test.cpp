@@ -69,6 +69,20 @@ INSTANTIATE_TEST_SUITE_P(Grid, MpiTrain, ::testing::ValuesIn(cases()), [](const 
   return test.param.placement + std::to_string(test.param.ranks);
 });
 
+TEST(MpiUser, NoProgressBarBehindALauncher) {
+  const TemporaryFolder folder;
+  const std::string log = folder.path() + "/log";
+  const std::string run_file = test::small_run_file(folder.path());
+  ASSERT_EQ(Child(arguments_of({"zero3", 2}, run_file, folder.path() + "/run",
+                               folder.path() + "/report.json"),
+                  log, test::mpirun(2))
+                .wait(),
+            0);
+  const std::string told = read_file(log);
+  EXPECT_THAT(told, HasSubstr("validation loss"));
+  EXPECT_EQ(told.find('\x1b'), std::string::npos) << told;
+}
+
 TEST(MpiUser, OneMessageForWhatIsWrongOnAllRanks) {
   const TemporaryFolder folder;
   const std::string run_file = test::small_run_file(folder.path());
