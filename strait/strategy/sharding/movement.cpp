@@ -214,9 +214,20 @@ void Movement::feed_back(Op& encode, const PieceFormat& format, int64_t unit, in
       parts * (2 * format.partition.grain * dtype_bytes(Dtype::kFloat32) + format.piece_bytes));
 }
 
-/// Stages without operations between a transfer of an outer hop and its decoding: its pieces are few bytes to
-/// keep and its link is the slowest, and hosts that are not quite in step are not waited for.
-constexpr size_t kOuterHopStages = 3;
+/// Stages without operations between a transfer of the outermost hop and its decoding. Its link is the slowest:
+/// hosts that are not quite in step are not waited for.
+constexpr size_t kStagesOnTheWay = 3;
+
+bool Movement::may_stay_on_the_way(const Reduction& r) const {
+  if (r.hop != values_.num_hops() - 1) return false;
+  // By the codec alone: padding, which small units have more of, must not make them programs of their own.
+  constexpr int64_t kElements = int64_t{1} << 20;
+  const int64_t gradient = kElements * dtype_bytes(Dtype::kFloat32);
+  const int64_t inner_parts = program_.groups[static_cast<size_t>(values_.hop_group(r.hop))].stride;
+  const int64_t pieces =
+      codec::encoded_bytes(values_.gradient_pieces(r.unit, r.hop).codec, kElements) / inner_parts;
+  return static_cast<int64_t>(kStagesOnTheWay) * pieces <= gradient / 2;
+}
 
 void Movement::encode_sent(const Reduction& r, Stages& stages) const {
   const bool in_flight = std::any_of(
@@ -234,8 +245,7 @@ void Movement::encode_sent(const Reduction& r, Stages& stages) const {
 
 void Movement::decode_into_target(OpKind kind, UnitValue come, const Reduction& r,
                                   Stages& stages) const {
-  const bool outer = r.hop > 0 && r.hop < values_.num_hops();
-  stages.resize(stages.size() + 1 + (outer ? kOuterHopStages : 0));
+  stages.resize(stages.size() + 1 + (may_stay_on_the_way(r) ? kStagesOnTheWay : 0));
   Op op = coding(kind, values_.gradient_pieces(r.unit, r.hop), Pieces::kGroup, r.block);
   op.reads = {values_.operand(come, r.unit, Role::kSource, r.hop)};
   op.writes = {r.target};

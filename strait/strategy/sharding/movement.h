@@ -56,8 +56,8 @@ class Movement {
   void release_master(int64_t unit, std::vector<program::Node>& nodes) const;
 
   /// Reductions that follow a unit's last contribution in a micro-step. `accumulate`: g already holds
-  /// earlier micro-steps. Without codecs one stage; else one more for each hop that decodes, and for outer hops
-  /// some without operations, which leave its transfer more time.
+  /// earlier micro-steps. Without codecs one stage; else one more for each hop that decodes, and before the
+  /// last of them some without operations, which leave its transfer more time where it brings few bytes.
   Stages reduce(int64_t unit, int64_t block, bool accumulate, ReducePhase phase) const;
   /// Transient values of `unit` that a later backward must wait for to bound memory.
   std::vector<program::Operand> reduction_buffers(int64_t unit) const;
@@ -91,6 +91,8 @@ class Movement {
   /// A further stage, that makes the target of the pieces that have `come` (S or T), and frees them.
   void decode_into_target(program::OpKind kind, UnitValue come, const Reduction& reduction,
                           Stages& stages) const;
+  /// A hop of the outermost level that brings few bytes beside the gradient's.
+  bool may_stay_on_the_way(const Reduction& reduction) const;
   void reduce_hop(const Reduction& reduction, Stages& stages) const;
   void sum_across(const Reduction& reduction, Stages& stages) const;
 
