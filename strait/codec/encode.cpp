@@ -128,7 +128,8 @@ int64_t encode_bfloat16(const EncodeRange& range, const T* x) {
 constexpr int64_t kFetched = 64;
 
 /// Fetches kFetched elements that will be read about 16 KiB after element `i` of `count` ones, into
-/// the first cache, where they stay until they are encoded: blocks are read twice. The lines of several pages take turns, because one page at a time does not keep memory busy.
+/// the first cache, where they stay until they are encoded: blocks are read twice. The lines of
+/// several pages take turns, because one page at a time does not keep memory busy.
 template <class T>
 HWY_INLINE void fetch_ahead(const T* x, uint64_t i, uint64_t count) {
   constexpr uint64_t kLine = 64 / sizeof(T), kPage = 4096 / sizeof(T),

@@ -214,13 +214,13 @@ void Movement::feed_back(Op& encode, const PieceFormat& format, int64_t unit, in
       parts * (2 * format.partition.grain * dtype_bytes(Dtype::kFloat32) + format.piece_bytes));
 }
 
-/// Stages without operations between a transfer of the outermost hop and its decoding. Its link is the slowest:
-/// hosts that are not quite in step are not waited for.
+/// Stages without operations between a transfer of the outermost hop and its decoding. Its link is
+/// the slowest, and hosts that are not quite in step are not waited for.
 constexpr size_t kStagesOnTheWay = 3;
 
 bool Movement::may_stay_on_the_way(const Reduction& r) const {
   if (r.hop != values_.num_hops() - 1) return false;
-  // By the codec alone: padding, which small units have more of, must not make them programs of their own.
+  // By the codec alone: padding, of which small units have more, must not change the program.
   constexpr int64_t kElements = int64_t{1} << 20;
   const int64_t gradient = kElements * dtype_bytes(Dtype::kFloat32);
   const int64_t inner_parts = program_.groups[static_cast<size_t>(values_.hop_group(r.hop))].stride;
