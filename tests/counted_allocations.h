@@ -11,10 +11,13 @@ namespace strait::test {
 
 inline std::atomic<int64_t> allocations{0};
 
-inline void* counted_allocation(std::size_t size, std::size_t alignment) {
+inline void* counted_allocation_or_null(std::size_t size, std::size_t alignment) {
   ++allocations;
-  const std::size_t whole = (size + alignment - 1) / alignment * alignment;
-  if (void* memory = std::aligned_alloc(alignment, whole)) return memory;
+  return std::aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
+}
+
+inline void* counted_allocation(std::size_t size, std::size_t alignment) {
+  if (void* memory = counted_allocation_or_null(size, alignment)) return memory;
   throw std::bad_alloc();
 }
 
@@ -25,6 +28,13 @@ void* operator new(std::size_t size) {
 }
 void* operator new(std::size_t size, std::align_val_t alignment) {
   return strait::test::counted_allocation(size, static_cast<std::size_t>(alignment));
+}
+// Of these, sanitizers have their own, whose memory the operators below may not free.
+void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
+  return strait::test::counted_allocation_or_null(size, alignof(std::max_align_t));
+}
+void* operator new(std::size_t size, std::align_val_t alignment, const std::nothrow_t&) noexcept {
+  return strait::test::counted_allocation_or_null(size, static_cast<std::size_t>(alignment));
 }
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
