@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 
 #include "strait/base/errors.h"
@@ -93,7 +92,7 @@ Json run_elsewhere(const cli::Command& command, int64_t ranks) {
 #ifdef STRAIT_MPI
 measure::ProbeResult probe_ranks(const measure::ProbeOptions& options, cli::Output& output,
                                  bool& lead) {
-  const comm::Launch launch = comm::find_launch([](const char* name) { return std::getenv(name); });
+  const comm::Launch launch = comm::find_launch();
   if (!launch.launched()) return measure::probe(options);
   comm::MpiSession session(
       [&](const std::exception_ptr& cause) { output.leave(cause, Json::object()); });
@@ -110,7 +109,7 @@ Json bench_processes(const cli::Command& command, const measure::CollectiveCase&
                      cli::Output& output,
                      const std::function<void(const measure::BenchRow&, cli::Output&)>& print) {
   measure::check_case(collective);
-  const comm::Launch launch = comm::find_launch([](const char* name) { return std::getenv(name); });
+  const comm::Launch launch = comm::find_launch();
   return launch.launched() ? run_here(collective, launch, output, print)
                            : run_elsewhere(command, collective.ranks);
 }

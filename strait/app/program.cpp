@@ -58,7 +58,7 @@ cli::CommandTable all_commands() {
 int run_program(std::vector<std::string> arguments, cli::CommandTable commands) {
   comm::Launch launch;
   try {
-    launch = comm::find_launch([](const char* name) { return std::getenv(name); });
+    launch = comm::find_launch();
   } catch (const Error&) {  // the command tells
   }
   if (launch.size > 1)

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <cstdlib>
 
 #include "strait/app/run_job.h"
 #include "strait/app/signals.h"
@@ -96,7 +95,7 @@ Json train_command(const cli::Command& command, cli::Output& output) {
 }
 
 Json train_with(const cli::Command& command, cli::Output& output, train::Hooks hooks) {
-  const comm::Launch launch = comm::find_launch([](const char* name) { return std::getenv(name); });
+  const comm::Launch launch = comm::find_launch();
   if (launch.launched()) return train_on_processes(command, launch, output, std::move(hooks));
   const Run run = load_run(command.path, command.sets);
   if (run.runtime.backend == "mpi" || run.runtime.backend == "nccl")

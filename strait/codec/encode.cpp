@@ -275,12 +275,12 @@ HWY_INLINE Ends encode_block(const BlocksCall& call, const Block<T>& block, cons
   int64_t i = 0, found = 0;
   if (by_vectors && next_count == count) {
     const int64_t start = first - range.begin;
+    const int64_t sought = start + count;  // the finder is a block ahead
     for (int64_t k = 0; count % kFetched == 0 && k < count % Encoder::kStep; k += kFetched)
-      fetch_ahead(x - start, start + count + k, range.end - range.begin);
+      fetch_ahead(x - start, sought + k, range.end - range.begin);
     for (; i + Encoder::kStep <= count; i += Encoder::kStep) {
-      // Ahead of the finder, which is a block ahead itself.
       for (int64_t k = 0; k < Encoder::kStep; k += kFetched)
-        fetch_ahead(x - start, start + count + i + k, range.end - range.begin);
+        fetch_ahead(x - start, sought + i + k, range.end - range.begin);
       encoder.step(i);
       for (int64_t k = 0; k < Encoder::kStep; k += kLanes) finder.add(i + k);
     }

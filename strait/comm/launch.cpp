@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdlib>
 #include <cstring>
 #include <iterator>
 #include <map>
@@ -55,6 +56,10 @@ Launch find_launch(const Lookup& lookup) {
     return launch;
   }
   return {};
+}
+
+Launch find_launch() {
+  return find_launch([](const char* name) { return std::getenv(name); });
 }
 
 int64_t cores_per_rank(const std::vector<CoreShare>& ranks) {

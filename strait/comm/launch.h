@@ -20,9 +20,11 @@ struct Launch {
 using Lookup = std::function<const char*(const char* name)>;
 
 /// The first of: OMPI_COMM_WORLD_RANK and _SIZE; PMI_RANK and PMI_SIZE; SLURM_PROCID and SLURM_NTASKS inside a
-/// step (SLURM_STEP_ID), as srun sets them; hosts from OMPI_MCA_orte_num_nodes or SLURM_NNODES. UserError naming the variable when it is no number or the rank is
-/// not below the size.
+/// step (SLURM_STEP_ID), as srun sets them; hosts from OMPI_MCA_orte_num_nodes or SLURM_NNODES. UserError naming
+/// the variable when it is no number or the rank is not below the size.
 Launch find_launch(const Lookup& lookup);
+/// In the environment of this process.
+Launch find_launch();
 
 /// What one process may use of its host.
 struct CoreShare {

@@ -201,7 +201,7 @@ namespace {
 /// needs), for a little more processor time. What the user sets stands, alone: both together hang.
 void set_transport_defaults() {
   if (std::getenv("OMPI_MCA_btl_tcp_links") || std::getenv("OMPI_MCA_btl_tcp_flags")) return;
-  if (find_launch([](const char* name) { return std::getenv(name); }).hosts > 2)
+  if (find_launch().hosts > 2)
     ::setenv("OMPI_MCA_btl_tcp_flags", "1", 0);
   else
     ::setenv("OMPI_MCA_btl_tcp_links", "2", 0);

@@ -223,9 +223,8 @@ bool Movement::may_stay_on_the_way(const Reduction& r) const {
   // By the codec alone: padding, of which small units have more, must not change the program.
   constexpr int64_t kElements = int64_t{1} << 20;
   const int64_t gradient = kElements * dtype_bytes(Dtype::kFloat32);
-  const int64_t inner_parts = program_.groups[static_cast<size_t>(values_.hop_group(r.hop))].stride;
-  const int64_t pieces =
-      codec::encoded_bytes(values_.gradient_pieces(r.unit, r.hop).codec, kElements) / inner_parts;
+  const codec::CodecSpec& spec = placement_.codecs.gradients[static_cast<size_t>(r.hop)];
+  const int64_t pieces = codec::encoded_bytes(spec, kElements) / placement_.span_of(r.hop);
   return static_cast<int64_t>(kStagesOnTheWay) * pieces <= gradient / 2;
 }
 
