@@ -24,8 +24,14 @@ class Parts {
 
 BlockExtent block_extent(const ModelShape& model, int64_t batch, int64_t tokens, Dtype dtype) {
   const ShapeOptions& options = model.options;
-  return {batch * tokens,   options.width, options.ffn_width,   options.heads,
-          options.kv_heads, model.style,   wide_elements(dtype)};
+  return {batch * tokens,
+          options.width,
+          options.ffn_width / model.x,
+          options.heads / model.x,
+          options.kv_heads / model.x,
+          model.style,
+          wide_elements(dtype),
+          model.x};
 }
 
 SavedLayout saved_layout(const BlockExtent& extent) {
@@ -38,7 +44,7 @@ SavedLayout saved_layout(const BlockExtent& extent) {
   layout.mlp_rstd = parts.take(extent.wide * extent.rows);
   layout.log_sum_exp = parts.take(extent.wide * extent.rows * extent.heads);
   layout.qkv = parts.take(extent.rows * extent.qkv_width());
-  layout.attention = parts.take(extent.rows * extent.width);
+  layout.attention = parts.take(extent.rows * extent.attention_width());
   layout.middle = parts.take(extent.rows * extent.width);
   layout.up = parts.take(extent.rows * extent.up_width());
   layout.elements = parts.total();
@@ -60,7 +66,7 @@ BundleLayout bundle_layout(const BlockExtent& extent) {
   BundleLayout layout;
   layout.normed_attention = parts.take(extent.rows * extent.width);
   layout.qkv_gradient = parts.take(extent.rows * extent.qkv_width());
-  layout.attention = parts.take(extent.rows * extent.width);
+  layout.attention = parts.take(extent.rows * extent.attention_width());
   layout.output_gradient = parts.take(extent.rows * extent.width);
   layout.normed_mlp = parts.take(extent.rows * extent.width);
   layout.up_gradient = parts.take(extent.rows * extent.up_width());
@@ -78,7 +84,8 @@ BackwardLayout backward_layout(const BlockExtent& extent) {
   layout.second = parts.take(extent.rows * std::max(extent.width, extent.ffn_width));
   layout.third = parts.take(extent.rows * extent.width);
   layout.delta = parts.take(extent.wide * extent.rows * extent.heads);
-  layout.query_sum = parts.take(extent.wide > 1 ? extent.wide * extent.rows * extent.width : 0);
+  layout.query_sum =
+      parts.take(extent.wide > 1 ? extent.wide * extent.rows * extent.attention_width() : 0);
   layout.elements = parts.total();
   return layout;
 }

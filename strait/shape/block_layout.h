@@ -13,14 +13,17 @@ namespace strait {
 
 inline constexpr int64_t kPartAlignment = 16;  // 64 bytes of fp32, 128 of fp64; bf16: 32, 64 bytes
 
-/// The numbers that a transformer block's buffers depend on. rows = batch * tokens.
+/// The numbers that a transformer block's buffers depend on, on one of the `x` ranks that share the block: heads
+/// and ffn_width are this rank's, width is that of the residual stream. rows = batch * tokens.
 struct BlockExtent {
   int64_t rows = 0, width = 0, ffn_width = 0, heads = 0, kv_heads = 0;
   BlockStyle style = {};
   int64_t wide = 1;  // elements of the activations that a wide one takes: wide_elements(dtype)
-  int64_t head_width() const { return width / heads; }
+  int64_t x = 1;
+  int64_t head_width() const { return width / (heads * x); }
+  int64_t attention_width() const { return head_width() * heads; }
   int64_t kv_width() const { return head_width() * kv_heads; }
-  int64_t qkv_width() const { return width + 2 * kv_width(); }
+  int64_t qkv_width() const { return attention_width() + 2 * kv_width(); }
   int64_t up_width() const { return style.gated ? 2 * ffn_width : ffn_width; }
 };
 BlockExtent block_extent(const ModelShape& model, int64_t batch, int64_t tokens, Dtype dtype);
@@ -33,9 +36,9 @@ struct SavedLayout {
   int64_t mlp_mean = 0, mlp_rstd = 0;              // [rows] each
   int64_t log_sum_exp = 0;                         // [batch, heads, tokens]
   int64_t qkv = 0;                                 // [rows, qkv_width], queries and keys after RoPE
-  int64_t attention = 0;                           // [rows, width] before the output projection
-  int64_t middle = 0;                              // [rows, width] residual stream after attention
-  int64_t up = 0;  // [rows, up_width] before the activation; SwiGLU: gate, up
+  int64_t attention = 0;  // [rows, attention_width] before the output projection
+  int64_t middle = 0;     // [rows, width] residual stream after attention
+  int64_t up = 0;         // [rows, up_width] before the activation; SwiGLU: gate, up
   int64_t elements = 0;
 };
 SavedLayout saved_layout(const BlockExtent& extent);
@@ -55,7 +58,7 @@ ForwardLayout forward_layout(const BlockExtent& extent);
 struct BundleLayout {
   int64_t normed_attention = 0;  // [rows, width] input of qkv
   int64_t qkv_gradient = 0;      // [rows, qkv_width]
-  int64_t attention = 0;         // [rows, width] input of the output projection
+  int64_t attention = 0;         // [rows, attention_width] input of the output projection
   int64_t output_gradient = 0;   // [rows, width]
   int64_t normed_mlp = 0;        // [rows, width] input of up
   int64_t up_gradient = 0;       // [rows, up_width]

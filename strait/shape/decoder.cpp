@@ -8,6 +8,7 @@
 #include "strait/base/errors.h"
 #include "strait/shape/block_layout.h"
 #include "strait/shape/shape.h"
+#include "strait/shape/split.h"
 
 namespace strait {
 namespace {
@@ -22,23 +23,6 @@ ParameterShape vector(std::string name, int64_t size, Initial initial) {
   return {std::move(name), {size}, 0, false, initial, 0.0};
 }
 
-/// Assigns offsets: decayed parameters first, each group in the order given.
-UnitShape make_unit(std::string name, const std::vector<ParameterShape>& parameters) {
-  UnitShape unit;
-  unit.name = std::move(name);
-  for (const bool decay : {true, false}) {
-    const int64_t begin = unit.elements;
-    for (const ParameterShape& given : parameters) {
-      if (given.weight_decay != decay) continue;
-      ParameterShape& placed = unit.parameters.emplace_back(given);
-      placed.offset = unit.elements;
-      unit.elements += placed.elements();
-    }
-    if (unit.elements > begin) unit.sections.push_back({begin, unit.elements, decay});
-  }
-  return unit;
-}
-
 void add_norm(std::vector<ParameterShape>& parameters, const std::string& name,
               const ModelShape& model) {
   const int64_t width = model.options.width;
@@ -47,15 +31,21 @@ void add_norm(std::vector<ParameterShape>& parameters, const std::string& name,
     parameters.push_back(vector(name + ".bias", width, Initial::kZeros));
 }
 
-/// Widths of a linear layer's output and input.
+/// A linear layer: widths of its output and input, and how its weight [out, in] is cut over x.
 struct LinearSize {
   int64_t out = 0, in = 0;
+  Split split;
+  double deviation = kInitialDeviation;
 };
 
-void add_linear(std::vector<ParameterShape>& parameters, const std::string& name, LinearSize size,
-                double deviation, bool bias) {
-  parameters.push_back(matrix(name + ".weight", size.out, size.in, deviation));
-  if (bias) parameters.push_back(vector(name + ".bias", size.out, Initial::kZeros));
+/// A bias goes with the outputs: cut like the weight's rows, shared where the columns are cut.
+void add_linear(std::vector<ParameterShape>& parameters, const std::string& name,
+                const LinearSize& size, bool bias) {
+  parameters.push_back(matrix(name + ".weight", size.out, size.in, size.deviation));
+  parameters.back().split_x = size.split;
+  if (!bias) return;
+  parameters.push_back(vector(name + ".bias", size.out, Initial::kZeros));
+  if (size.split.dim == 0) parameters.back().split_x = size.split;
 }
 
 UnitShape transformer_unit(const std::string& name, const ModelShape& model) {
@@ -64,15 +54,17 @@ UnitShape transformer_unit(const std::string& name, const ModelShape& model) {
   const bool bias = model.options.bias;
   const double residual =
       kInitialDeviation / std::sqrt(2.0 * static_cast<double>(model.options.layers));
+  const Split by_heads{0, {width, size.kv_width(), size.kv_width()}};
+  const Split by_channels{0, std::vector<int64_t>(size.style.gated ? 2 : 1, size.ffn_width)};
   std::vector<ParameterShape> parameters;
   add_norm(parameters, name + ".attention_norm", model);
-  add_linear(parameters, name + ".attention.qkv", {size.qkv_width(), width}, kInitialDeviation,
-             bias);
-  add_linear(parameters, name + ".attention.output", {width, width}, residual, bias);
+  add_linear(parameters, name + ".attention.qkv", {size.qkv_width(), width, by_heads}, bias);
+  add_linear(parameters, name + ".attention.output", {width, width, {1, {width}}, residual}, bias);
   add_norm(parameters, name + ".mlp_norm", model);
   add_linear(parameters, name + (size.style.gated ? ".mlp.gate_up" : ".mlp.up"),
-             {size.up_width(), width}, kInitialDeviation, bias);
-  add_linear(parameters, name + ".mlp.down", {width, size.ffn_width}, residual, bias);
+             {size.up_width(), width, by_channels}, bias);
+  add_linear(parameters, name + ".mlp.down",
+             {width, size.ffn_width, {1, {size.ffn_width}}, residual}, bias);
   return make_unit(name, parameters);
 }
 

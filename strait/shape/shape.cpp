@@ -34,7 +34,7 @@ int64_t ModelShape::parameters() const {
 int64_t cache_bytes(const ModelShape& model, int64_t batch, int64_t context, Dtype dtype) {
   const ShapeOptions& options = model.options;
   const int64_t head_width = options.width / options.heads;
-  return 2 * batch * context * options.kv_heads * head_width * dtype_bytes(dtype);
+  return 2 * batch * context * options.kv_heads / model.x * head_width * dtype_bytes(dtype);
 }
 
 int64_t head_chunk_rows(int64_t vocabulary, int64_t rows) {
@@ -58,12 +58,11 @@ BlockSizes embedding_sizes(const ModelShape& model, int64_t rows, int64_t elemen
   return sizes;
 }
 
-/// Parameters of a transformer block that multiply: the matrices.
-double multiplying_parameters(const ModelShape& model) {
-  const BlockExtent extent = block_extent(model, 1, 1, Dtype::kFloat32);
+/// Parameters of a transformer block that multiply, on one rank of x: the matrices.
+double multiplying_parameters(const BlockExtent& extent) {
   const auto width = static_cast<double>(extent.width);
-  return width * static_cast<double>(extent.qkv_width() + extent.width + extent.up_width() +
-                                     extent.ffn_width);
+  return width * static_cast<double>(extent.qkv_width() + extent.attention_width() +
+                                     extent.up_width() + extent.ffn_width);
 }
 
 BlockSizes transformer_sizes(const ModelShape& model, int64_t batch, int64_t tokens, Dtype dtype) {
@@ -77,9 +76,8 @@ BlockSizes transformer_sizes(const ModelShape& model, int64_t batch, int64_t tok
   sizes.backward_workspace_bytes = backward_layout(extent).elements * element;
   sizes.bundle_bytes = bundle_layout(extent).elements * element;
   const auto rows = static_cast<double>(extent.rows);
-  const auto width = static_cast<double>(options.width);
-  const double linear = 2.0 * rows * multiplying_parameters(model);
-  const double attention = 2.0 * rows * static_cast<double>(tokens) * width;
+  const double linear = 2.0 * rows * multiplying_parameters(extent);
+  const double attention = 2.0 * rows * static_cast<double>(tokens * extent.attention_width());
   sizes.forward_flops = linear + attention;
   sizes.backward_flops = 2.0 * sizes.forward_flops;
   return sizes;
@@ -119,8 +117,9 @@ BlockSizes block_sizes(const ModelShape& model, int64_t block, int64_t batch, in
 double model_flops_per_token(const ModelShape& model, int64_t tokens) {
   const auto layers = static_cast<double>(model.options.layers);
   const auto width = static_cast<double>(model.options.width);
-  const double multiplying =
-      layers * multiplying_parameters(model) + static_cast<double>(model.vocabulary) * width;
+  const double block = static_cast<double>(model.x) *
+                       multiplying_parameters(block_extent(model, 1, 1, Dtype::kFloat32));
+  const double multiplying = layers * block + static_cast<double>(model.vocabulary) * width;
   return 6.0 * multiplying + 6.0 * layers * static_cast<double>(tokens) * width;
 }
 

@@ -14,6 +14,14 @@ namespace strait {
 /// Initial values. They depend only on (seed, parameter name, element), never on layout.
 enum class Initial : uint8_t { kZeros, kOnes, kNormal };
 
+/// How a tensor is cut among the ranks of a mesh axis: along `dim`, each of the consecutive `parts` evenly, so
+/// that a rank holds equal shares of queries, keys and values, or of gates and ups. split.h makes boxes of it.
+struct Split {
+  int dim = -1;                // -1: not cut, every rank holds the whole tensor
+  std::vector<int64_t> parts;  // sizes along dim; they add up to its size
+  bool none() const { return dim < 0; }
+};
+
 /// One tensor inside a unit. `offset` counts elements from the start of the unit's flat buffer.
 struct ParameterShape {
   std::string name;           // e.g. "blocks.3.attention.qkv.weight"
@@ -22,16 +30,19 @@ struct ParameterShape {
   bool weight_decay = false;  // matrices and embeddings
   Initial initial = Initial::kZeros;
   double standard_deviation = 0.0;
+  Split split_x = {};  // over the ranks of mesh axis x
   int64_t elements() const;
 };
 
-/// A contiguous range of a unit with one weight-decay flag.
+/// A contiguous range of a unit with one weight-decay flag, either all cut over x or all shared.
 struct Section {
   int64_t begin = 0, end = 0;  // elements
   bool weight_decay = false;
+  bool shared_x = false;  // every rank of x holds the same elements; never so in a model with x = 1
 };
 
-/// The parameters that move together: the flat buffer of one block. Decayed parameters come first.
+/// The parameters that move together: the flat buffer of one block. Decayed parameters come first; among
+/// equals, with x > 1, those that are cut.
 struct UnitShape {
   std::string name;  // "embedding", "blocks.0", "head"
   std::vector<ParameterShape> parameters;
@@ -42,7 +53,8 @@ struct UnitShape {
 
 enum class BlockKind : uint8_t { kEmbedding, kTransformer, kHead, kCustom };
 
-/// A piece of a block, cut wherever a tensor, sequence or ring collective may stand.
+/// A piece of a block as Block::forward and its like number them: the fused form, between whose pieces no
+/// collective stands. segment.h cuts a transformer block wherever one may.
 struct SegmentShape {
   std::string name;  // "norm+qkv", "attention+output", "norm+up", "down"
 };
@@ -80,8 +92,10 @@ BlockStyle block_style(const std::string& family);
 struct ModelShape {
   std::string family;
   BlockStyle style;
-  ShapeOptions options;
+  ShapeOptions options;  // of the whole model, also where units hold one rank's part
   int64_t vocabulary = 0;
+  int64_t x =
+      1;  // ranks of mesh axis x that share each transformer block; see local_shape in split.h
   std::vector<UnitShape> units;
   std::vector<BlockShape> blocks;  // embedding, layers x transformer, head
   int64_t parameters() const;      // elements over all units, tied ones once
@@ -108,13 +122,14 @@ ModelShape llama_shape(const ShapeOptions& options, int64_t vocabulary);
 
 /// Sizes of `model.blocks[block]` for `batch` sequences of `tokens` tokens. For the head, forward_workspace
 /// is that of the loss alone and of generation, backward_workspace that of the loss with both gradients.
-/// forward_workspace_bytes also covers a forward that keeps nothing (saved == nullptr). Kind kCustom has
-/// no sizes of its own: whoever replaces the block states them.
+/// forward_workspace_bytes also covers a forward that keeps nothing (saved == nullptr). With x > 1 the sizes are
+/// those of one rank's part. Kind kCustom has no sizes of its own: whoever replaces the block states them.
 BlockSizes block_sizes(const ModelShape& model, int64_t block, int64_t batch, int64_t tokens,
                        Dtype dtype);
 
 /// Model FLOPs per token of a training step: 6 per parameter that multiplies (token and position
-/// embedding look-ups do not, the head does) plus attention with its causal half, 6 L T C. docs/formulas.md.
+/// embedding look-ups do not, the head does) plus attention with its causal half, 6 L T C. Of the whole model,
+/// whatever x. docs/formulas.md.
 double model_flops_per_token(const ModelShape& model, int64_t tokens);
 
 /// Rows of logits that the head holds at a time, so that no full logits tensor exists.

@@ -1,0 +1,268 @@
+#include "strait/shape/segment.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "strait/base/errors.h"
+
+namespace strait {
+namespace {
+
+using enum BlockValue;
+using enum Access;
+void insert(ValueSet& set, BlockValue value) { set.set(value_index(value)); }
+bool holds(const ValueSet& set, BlockValue value) { return set.test(value_index(value)); }
+
+/// The segments of a range in the order in which a phase does them.
+std::vector<Segment> in_order(SegmentRange range, Phase phase) {
+  std::vector<Segment> order;
+  for (int index = range.begin; index < range.end; ++index)
+    order.push_back(static_cast<Segment>(index));
+  if (phase != Phase::kForward) std::ranges::reverse(order);
+  return order;
+}
+
+/// Sums that do not exist because their product and their add are one.
+ValueSet joined_sums(SegmentRange range, Phase phase) {
+  ValueSet joined;
+  if (phase != Phase::kForward) return joined;
+  if (range.holds(Segment::kOutput) && range.holds(Segment::kAttentionAdd))
+    insert(joined, kOutputSum);
+  if (range.holds(Segment::kDown) && range.holds(Segment::kMlpAdd)) insert(joined, kDownSum);
+  return joined;
+}
+
+/// Values that leave a range whoever reads them: other segments' operands, what later phases read, the block's
+/// results.
+ValueSet leaving(SegmentRange range, Phase phase, bool keeps) {
+  ValueSet values = value_set({kOutput, kInputGradient});
+  if (phase == Phase::kForward && keeps) values |= kept_values();
+  if (phase == Phase::kBackwardInput) values |= bundle_values();
+  for (int index = 0; index < kNumSegments; ++index) {
+    const auto segment = static_cast<Segment>(index);
+    if (range.holds(segment)) continue;
+    for (const ValueUse& use : segment_uses(segment, phase))
+      if (use.access != kWrite) insert(values, use.value);
+  }
+  return values;
+}
+
+/// The part of a value's life that lies in a range: the first and the last segment, counted in order, that use it.
+struct Life {
+  int first = std::numeric_limits<int>::max(), last = -1;
+  bool used() const { return last >= 0; }
+  bool meets(const Life& other) const { return first <= other.last && other.first <= last; }
+};
+
+std::array<Life, kNumBlockValues> lives(SegmentRange range, Phase phase) {
+  std::array<Life, kNumBlockValues> result;
+  int step = 0;
+  for (const Segment segment : in_order(range, phase)) {
+    for (const ValueUse& use : segment_uses(segment, phase)) {
+      Life& life = result[value_index(use.value)];
+      life.first = std::min(life.first, step);
+      life.last = std::max(life.last, step);
+    }
+    ++step;
+  }
+  return result;
+}
+
+/// A value that has its place in the workspace.
+struct Placed {
+  int64_t begin = 0, end = 0;
+  Life life;
+};
+
+/// The lowest place for `elements` that touches nothing alive at the same time.
+Placed place(std::vector<Placed>& placed, int64_t elements, const Life& life) {
+  std::ranges::sort(placed, {}, &Placed::begin);
+  int64_t begin = 0;
+  for (const Placed& other : placed)
+    if (other.life.meets(life) && other.begin < begin + elements)
+      begin = std::max(begin, other.end);
+  placed.push_back({begin, begin + elements, life});
+  return placed.back();
+}
+
+int64_t aligned(int64_t elements, const BlockExtent& extent) {
+  const int64_t unit = kPartAlignment * extent.wide;
+  return (elements + unit - 1) / unit * unit;
+}
+
+void drop_empty(ValueOffsets& offsets, const BlockExtent& extent) {
+  for (const BlockValue mean : {kAttentionMean, kMlpMean})
+    if (value_elements(mean, extent) == 0) offsets[mean] = -1;
+}
+
+double linear_flops(Segment segment, const BlockExtent& extent) {
+  const int64_t width = 2 * extent.rows * extent.width;
+  if (segment == Segment::kQkv) return static_cast<double>(width * extent.qkv_width());
+  if (segment == Segment::kOutput) return static_cast<double>(width * extent.attention_width());
+  if (segment == Segment::kUp) return static_cast<double>(width * extent.up_width());
+  if (segment == Segment::kDown) return static_cast<double>(width * extent.ffn_width);
+  return 0.0;
+}
+
+}  // namespace
+
+ValueSet value_set(std::initializer_list<BlockValue> values) {
+  ValueSet set;
+  for (const BlockValue value : values) insert(set, value);
+  return set;
+}
+
+bool partial_over_x(BlockValue value) {
+  return value == kOutputSum || value == kDownSum || value == kNormedAttentionGradient ||
+         value == kNormedMlpGradient;
+}
+
+int64_t value_elements(BlockValue value, const BlockExtent& extent) {
+  const int64_t rows = extent.rows, wide = extent.wide;
+  switch (value) {
+    case kAttentionMean:
+    case kMlpMean:
+      return extent.style.rms_norm ? 0 : wide * rows;
+    case kAttentionRstd:
+    case kMlpRstd:
+      return wide * rows;
+    case kLogSumExp:
+    case kDelta:
+      return wide * rows * extent.heads;
+    case kOutputSum:
+    case kDownSum:
+      return wide * rows * extent.width;
+    case kQkv:
+    case kQkvGradient:
+      return rows * extent.qkv_width();
+    case kAttention:
+    case kKeptAttention:
+    case kAttentionGradient:
+      return rows * extent.attention_width();
+    case kQuerySum:
+      return wide > 1 ? wide * rows * extent.attention_width() : 0;
+    case kUp:
+    case kUpGradient:
+      return rows * extent.up_width();
+    case kActivated:
+      return rows * extent.ffn_width;
+    case kAttentionNormGradient:
+    case kMlpNormGradient:
+      return wide * 2 * extent.width;
+    default:
+      return rows * extent.width;
+  }
+}
+
+Dtype value_dtype(BlockValue value, Dtype dtype) {
+  const bool wide = value == kOutputSum || value == kDownSum;
+  return wide && wide_elements(dtype) > 1 ? Dtype::kFloat32 : dtype;
+}
+
+bool reads_weights(Segment segment, Phase phase) {
+  if (phase == Phase::kBackwardWeight || segment == Segment::kAttention) return false;
+  const bool add = segment == Segment::kAttentionAdd || segment == Segment::kMlpAdd;
+  return phase == Phase::kForward || !add;
+}
+
+RangeUses range_uses(SegmentRange range, Phase phase, bool keeps) {
+  RangeUses uses;
+  ValueSet written;
+  for (const Segment segment : in_order(range, phase)) {
+    for (const ValueUse& use : segment_uses(segment, phase)) {
+      if (use.access != kWrite && !holds(written, use.value)) insert(uses.reads, use.value);
+      if (use.access != kRead) insert(written, use.value);
+    }
+  }
+  written &= ~joined_sums(range, phase);
+  uses.writes = written & leaving(range, phase, keeps);
+  uses.inside = written & ~uses.writes;
+  return uses;
+}
+
+ValueSet kept_values() {
+  static const ValueSet kept = value_set({kAttentionMean, kAttentionRstd, kQkv, kLogSumExp,
+                                          kAttention, kMiddle, kMlpMean, kMlpRstd, kUp});
+  return kept;
+}
+
+ValueSet bundle_values() {
+  static const ValueSet bundle = value_set(
+      {kNormedAttention, kQkvGradient, kKeptAttention, kOutputSumGradient, kNormedMlp, kUpGradient,
+       kActivated, kDownSumGradient, kAttentionNormGradient, kMlpNormGradient});
+  return bundle;
+}
+
+ValueOffsets saved_offsets(const BlockExtent& extent) {
+  const SavedLayout layout = saved_layout(extent);
+  ValueOffsets offsets;
+  offsets[kAttentionMean] = layout.attention_mean;
+  offsets[kAttentionRstd] = layout.attention_rstd;
+  offsets[kMlpMean] = layout.mlp_mean;
+  offsets[kMlpRstd] = layout.mlp_rstd;
+  offsets[kLogSumExp] = layout.log_sum_exp;
+  offsets[kQkv] = layout.qkv;
+  offsets[kAttention] = layout.attention;
+  offsets[kMiddle] = layout.middle;
+  offsets[kUp] = layout.up;
+  offsets.elements = layout.elements;
+  drop_empty(offsets, extent);
+  return offsets;
+}
+
+ValueOffsets bundle_offsets(const BlockExtent& extent) {
+  const BundleLayout layout = bundle_layout(extent);
+  ValueOffsets offsets;
+  offsets[kNormedAttention] = layout.normed_attention;
+  offsets[kQkvGradient] = layout.qkv_gradient;
+  offsets[kKeptAttention] = layout.attention;
+  offsets[kOutputSumGradient] = layout.output_gradient;
+  offsets[kNormedMlp] = layout.normed_mlp;
+  offsets[kUpGradient] = layout.up_gradient;
+  offsets[kActivated] = layout.activated;
+  offsets[kDownSumGradient] = layout.down_gradient;
+  offsets[kAttentionNormGradient] = layout.norm_gradients;
+  offsets[kMlpNormGradient] = layout.norm_gradients + 2 * extent.wide * extent.width;
+  offsets.elements = layout.elements;
+  return offsets;
+}
+
+ValueOffsets workspace_offsets(const BlockExtent& extent, SegmentRange range, Phase phase,
+                               const ValueSet& given) {
+  const ValueSet never = value_set({kAttentionNormGradient, kMlpNormGradient, kKeptAttention}) |
+                         joined_sums(range, phase);
+  const std::array<Life, kNumBlockValues> life = lives(range, phase);
+  ValueOffsets offsets;
+  std::vector<Placed> placed;
+  for (size_t value = 0; value < life.size(); ++value) {
+    const int64_t elements =
+        aligned(value_elements(static_cast<BlockValue>(value), extent), extent);
+    if (!life[value].used() || given.test(value) || never.test(value) || elements == 0) continue;
+    const Placed at = place(placed, elements, life[value]);
+    offsets.at[value] = at.begin;
+    offsets.elements = std::max(offsets.elements, at.end);
+  }
+  return offsets;
+}
+
+SegmentSizes segment_sizes(const ModelShape& model, SegmentRange range, int64_t batch,
+                           int64_t tokens, Dtype dtype) {
+  const BlockExtent extent = block_extent(model, batch, tokens, dtype);
+  SegmentSizes sizes;
+  for (const Segment segment : in_order(range, Phase::kForward)) {
+    const double linear = linear_flops(segment, extent);
+    const bool attends = segment == Segment::kAttention;
+    const double attention =
+        attends ? 2.0 * static_cast<double>(extent.rows * tokens * extent.attention_width()) : 0.0;
+    sizes.forward_flops += linear + attention;
+    sizes.backward_input_flops += linear + 2.0 * attention;
+    sizes.backward_weight_flops += linear;
+    for (const ValueUse& use : segment_uses(segment, Phase::kForward))
+      if (use.access == kWrite && holds(kept_values(), use.value))
+        sizes.saved_bytes +=
+            aligned(value_elements(use.value, extent), extent) * dtype_bytes(dtype);
+  }
+  return sizes;
+}
+
+}  // namespace strait

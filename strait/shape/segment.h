@@ -1,0 +1,159 @@
+// The segments of a transformer block: pieces that end wherever a collective may stand, the values that pass
+// between them, and what each piece reads and writes in each phase. No tensors; model/segments.h executes them.
+//
+//   segment          forward                                        after it, over x
+//   attention_norm   x -> normed_attention
+//   qkv              normed_attention -> qkv (with RoPE)            backward: sum normed_attention_gradient
+//   attention        qkv -> attention, log_sum_exp
+//   output           attention -> output_sum                        forward: sum output_sum
+//   attention_add    output_sum, x -> middle
+//   mlp_norm         middle -> normed_mlp
+//   up               normed_mlp -> up                               backward: sum normed_mlp_gradient
+//   down             up -> down_sum                                 forward: sum down_sum
+//   mlp_add          down_sum, middle -> output
+//
+// A partial sum leaves its segment raw. attention_add and mlp_add add the bias of the product, dropout and the
+// residual stream, once, behind the sum. The backward of a segment is its adjoint: the gradient of a product's
+// input is what is summed over x where the forward has nothing, and the other way round. No gradient of a
+// parameter is partial over x: those of cut parameters are complete for their part, those of shared ones (norms,
+// the biases that the adds own) are computed from summed values, alike on every rank.
+#pragma once
+
+#include <array>
+#include <bitset>
+#include <cstdint>
+#include <initializer_list>
+#include <vector>
+
+#include "strait/shape/block_layout.h"
+
+namespace strait {
+
+/// In forward order.
+enum class Segment : uint8_t {
+  kAttentionNorm,
+  kQkv,
+  kAttention,
+  kOutput,
+  kAttentionAdd,
+  kMlpNorm,
+  kUp,
+  kDown,
+  kMlpAdd
+};
+inline constexpr int kNumSegments = 9;
+const char* segment_name(Segment segment);
+
+/// Neighbouring segments, done by one call: [begin, end). A backward does the last one first.
+struct SegmentRange {
+  int begin = 0, end = kNumSegments;
+  bool holds(Segment segment) const {
+    return begin <= static_cast<int>(segment) && static_cast<int>(segment) < end;
+  }
+};
+
+enum class Phase : uint8_t { kForward, kBackwardInput, kBackwardWeight };
+
+/// What passes between segments and phases, besides the unit's weights and gradient. Gradients have the shape of
+/// what they are the gradient of.
+enum class BlockValue : uint8_t {
+  kInput,            // [rows, width]
+  kAttentionMean,    // [rows] wide; nothing for RMSNorm
+  kAttentionRstd,    // [rows] wide
+  kNormedAttention,  // [rows, width]; not kept: the backward makes it again
+  kQkv,              // [rows, qkv_width], queries and keys after RoPE
+  kLogSumExp,        // [batch, heads, tokens] wide
+  kAttention,        // [rows, attention_width]
+  kOutputSum,        // [rows, width] wide: x W^T of this rank's columns, no bias
+  kMiddle,           // [rows, width] residual stream after attention
+  kMlpMean,          // [rows] wide; nothing for RMSNorm
+  kMlpRstd,          // [rows] wide
+  kNormedMlp,        // [rows, width]; as kNormedAttention
+  kUp,               // [rows, up_width]
+  kActivated,        // [rows, ffn_width] input of down; as kNormedAttention
+  kDownSum,          // [rows, width] wide; as kOutputSum
+  kOutput,           // [rows, width]
+  kOutputGradient,
+  kDownSumGradient,  // after dropout, not wide; kOutputGradient itself where nothing drops
+  kUpGradient,
+  kNormedMlpGradient,  // this rank's part of a sum over x, not wide
+  kMlpNormGradient,    // [2, width] wide: of the norm's weight and bias
+  kMiddleGradient,
+  kOutputSumGradient,  // after dropout, not wide; kMiddleGradient itself where nothing drops
+  kKeptAttention,  // kAttention, or a copy of it where what the forward kept is freed before backward_weight
+  kAttentionGradient,
+  kDelta,     // [batch, heads, tokens] wide: scratch of attention's backward
+  kQuerySum,  // [batch, heads, tokens, head_width] wide: scratch likewise; nothing unless bf16
+  kQkvGradient,
+  kNormedAttentionGradient,  // as kNormedMlpGradient
+  kAttentionNormGradient,    // as kMlpNormGradient
+  kInputGradient
+};
+inline constexpr int kNumBlockValues = 31;
+constexpr size_t value_index(BlockValue value) { return static_cast<size_t>(value); }
+using ValueSet = std::bitset<kNumBlockValues>;
+ValueSet value_set(std::initializer_list<BlockValue> values);
+
+const char* value_name(BlockValue value);
+/// Whether a rank of x holds its part of a sum. Its sum over x in rank order is what the next segment needs.
+bool partial_over_x(BlockValue value);
+/// Elements of the activations, of which a wide number beside bf16 takes two.
+int64_t value_elements(BlockValue value, const BlockExtent& extent);
+/// The type that a sum over x adds up: fp32 for wide values beside bf16, else `dtype`.
+Dtype value_dtype(BlockValue value, Dtype dtype);
+
+enum class Access : uint8_t { kRead, kWrite, kUpdate };
+struct ValueUse {
+  BlockValue value;
+  Access access;
+};
+/// What one segment uses in one phase. The gradient of the unit is another matter: backward_weight adds to it
+/// or overwrites it.
+const std::vector<ValueUse>& segment_uses(Segment segment, Phase phase);
+/// Attention has no parameters, the adds none but biases. No backward_weight reads weights.
+bool reads_weights(Segment segment, Phase phase);
+
+/// What a range uses in one phase. Within it a forward joins output with attention_add, and down with mlp_add,
+/// as long as the sum is not asked for: no sum exists then.
+struct RangeUses {
+  ValueSet reads;  // needed from outside
+  ValueSet
+      writes;  // made, and used outside: by other segments, by a later phase, or by the next block
+  ValueSet inside;  // made and used here alone; in the workspace unless the caller gives it a place
+};
+/// `keeps`: the forward keeps what the backward reads; otherwise (evaluation) that is inside as well.
+RangeUses range_uses(SegmentRange range, Phase phase, bool keeps = true);
+
+/// What a forward keeps for the backward beside the input: the parts of SavedLayout.
+ValueSet kept_values();
+/// What backward_input hands to backward_weight: the parts of BundleLayout.
+ValueSet bundle_values();
+
+/// Where values lie in one buffer; offsets count elements of the activations, -1: not in it.
+struct ValueOffsets {
+  std::array<int64_t, kNumBlockValues> at;
+  int64_t elements = 0;
+  ValueOffsets() { at.fill(-1); }
+  int64_t& operator[](BlockValue value) { return at[value_index(value)]; }
+  int64_t operator[](BlockValue value) const { return at[value_index(value)]; }
+};
+/// The kept values in one bundle, as the fused block has them, and those of the split backward.
+ValueOffsets saved_offsets(const BlockExtent& extent);
+ValueOffsets bundle_offsets(const BlockExtent& extent);
+
+/// The workspace of a call: the range's values that are not `given`. Those that are not alive at the same time
+/// share memory. The gradients of norms and kKeptAttention are never in it: model/segments.h says what a call
+/// does without them.
+ValueOffsets workspace_offsets(const BlockExtent& extent, SegmentRange range, Phase phase,
+                               const ValueSet& given);
+
+/// Costs of a range on one rank of x, for one micro-batch.
+struct SegmentSizes {
+  double forward_flops = 0, backward_input_flops = 0, backward_weight_flops = 0;
+  int64_t saved_bytes = 0;  // kept values that the range makes, as parts of the saved bundle
+};
+/// Over the segments of a block they add up to block_sizes. `tokens` are those of a sequence.
+SegmentSizes segment_sizes(const ModelShape& model, SegmentRange range, int64_t batch,
+                           int64_t tokens, Dtype dtype);
+
+}  // namespace strait

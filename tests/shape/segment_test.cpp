@@ -1,0 +1,166 @@
+#include "strait/shape/segment.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "strait/shape/split.h"
+
+namespace strait {
+namespace {
+
+using enum BlockValue;
+
+constexpr Phase kPhases[] = {Phase::kForward, Phase::kBackwardInput, Phase::kBackwardWeight};
+
+std::vector<ModelShape> models() {
+  std::vector<ModelShape> result = {gpt2_shape({1, 4, 4, 24, 20, 16, true, 0.1, true}, 11),
+                                    llama_shape({1, 4, 2, 24, 20, 16, false, 0.0, false}, 11)};
+  result.push_back(local_shape(result[0], 4));
+  result.push_back(local_shape(result[1], 2));
+  return result;
+}
+
+SegmentRange one(int index) { return {index, index + 1}; }
+
+TEST(Segment, CostsAddUpToTheBlock) {
+  for (const ModelShape& model : models()) {
+    for (const Dtype dtype : {Dtype::kFloat32, Dtype::kFloat64, Dtype::kBfloat16}) {
+      const BlockSizes block = block_sizes(model, 1, 3, 7, dtype);
+      SegmentSizes sum;
+      for (int index = 0; index < kNumSegments; ++index) {
+        const SegmentSizes sizes = segment_sizes(model, one(index), 3, 7, dtype);
+        sum.forward_flops += sizes.forward_flops;
+        sum.backward_input_flops += sizes.backward_input_flops;
+        sum.backward_weight_flops += sizes.backward_weight_flops;
+        sum.saved_bytes += sizes.saved_bytes;
+      }
+      EXPECT_EQ(sum.forward_flops, block.forward_flops);
+      EXPECT_EQ(sum.backward_input_flops + sum.backward_weight_flops, block.backward_flops);
+      EXPECT_EQ(sum.saved_bytes, block.saved_bytes);
+      EXPECT_EQ(segment_sizes(model, {}, 3, 7, dtype).saved_bytes, block.saved_bytes);
+    }
+  }
+}
+
+TEST(Segment, NamesDiffer) {
+  std::set<std::string> names;
+  for (int index = 0; index < kNumSegments; ++index)
+    names.insert(segment_name(static_cast<Segment>(index)));
+  EXPECT_EQ(names.size(), static_cast<size_t>(kNumSegments));
+  names.clear();
+  for (int index = 0; index < kNumBlockValues; ++index)
+    names.insert(value_name(static_cast<BlockValue>(index)));
+  EXPECT_EQ(names.size(), static_cast<size_t>(kNumBlockValues));
+}
+
+/// What the table says about the forward and the backward must fit what the fused block keeps.
+TEST(Segment, KeptIsWhatTheBackwardReadsAndDoesNotMakeAgain) {
+  ValueSet forward, made_again, read, weight;
+  for (int index = 0; index < kNumSegments; ++index) {
+    const auto segment = static_cast<Segment>(index);
+    for (const ValueUse& use : segment_uses(segment, Phase::kForward))
+      if (use.access == Access::kWrite) forward |= value_set({use.value});
+    for (const ValueUse& use : segment_uses(segment, Phase::kBackwardInput))
+      (use.access == Access::kRead ? read : made_again) |= value_set({use.value});
+    for (const ValueUse& use : segment_uses(segment, Phase::kBackwardWeight))
+      weight |= value_set({use.value});
+  }
+  EXPECT_EQ(kept_values(), forward & read & ~made_again);
+  EXPECT_EQ(bundle_values(), weight);
+  EXPECT_TRUE((weight & ~made_again).none()) << "backward_weight reads what backward_input makes";
+  for (const ModelShape& model : models()) {
+    const BlockExtent extent = block_extent(model, 2, 3, Dtype::kBfloat16);
+    for (int index = 0; index < kNumBlockValues; ++index) {
+      const auto value = static_cast<BlockValue>(index);
+      const bool exists = value_elements(value, extent) > 0;
+      EXPECT_EQ(saved_offsets(extent)[value] >= 0,
+                kept_values().test(value_index(value)) && exists);
+      EXPECT_EQ(bundle_offsets(extent)[value] >= 0, bundle_values().test(value_index(value)));
+    }
+  }
+}
+
+/// The cuts of two tensor ranks, as docs/programs.md shows them.
+TEST(Segment, RangesBetweenTheSumsOfX) {
+  const RangeUses first = range_uses({0, 4}, Phase::kForward);
+  EXPECT_EQ(first.reads, value_set({kInput}));
+  EXPECT_EQ(first.writes,
+            value_set({kAttentionMean, kAttentionRstd, kQkv, kLogSumExp, kAttention, kOutputSum}));
+  EXPECT_EQ(first.inside, value_set({kNormedAttention}));
+  EXPECT_EQ(range_uses({0, 4}, Phase::kForward, false).writes, value_set({kOutputSum}));
+  const RangeUses second = range_uses({4, 8}, Phase::kForward, false);
+  EXPECT_EQ(second.reads, value_set({kOutputSum, kInput}));
+  EXPECT_EQ(second.writes, value_set({kMiddle, kDownSum}));
+  const RangeUses up = range_uses({6, 9}, Phase::kBackwardInput);
+  EXPECT_EQ(up.reads, value_set({kOutputGradient, kUp, kMiddle, kMlpMean, kMlpRstd}));
+  EXPECT_EQ(up.writes,
+            value_set({kDownSumGradient, kActivated, kUpGradient, kNormedMlpGradient, kNormedMlp}));
+  const RangeUses qkv = range_uses({1, 6}, Phase::kBackwardInput);
+  EXPECT_TRUE((qkv.reads & value_set({kNormedMlpGradient, kOutputGradient})).count() == 2);
+  EXPECT_EQ(qkv.inside, value_set({kAttentionGradient, kDelta, kQuerySum}));
+  const RangeUses last = range_uses({0, 1}, Phase::kBackwardInput);
+  EXPECT_EQ(last.writes, value_set({kInputGradient, kAttentionNormGradient}));
+  EXPECT_EQ(range_uses({1, 6}, Phase::kBackwardWeight).reads,
+            value_set({kMlpNormGradient, kOutputSumGradient, kKeptAttention, kQkvGradient,
+                       kNormedAttention}));
+}
+
+TEST(Segment, JoinedSegmentsHaveNoSumBetweenThem) {
+  const RangeUses whole = range_uses({}, Phase::kForward, false);
+  EXPECT_EQ(whole.reads, value_set({kInput}));
+  EXPECT_EQ(whole.writes, value_set({kOutput}));
+  EXPECT_FALSE(whole.inside.test(value_index(kOutputSum)));
+  EXPECT_FALSE(whole.inside.test(value_index(kDownSum)));
+  const BlockExtent extent = block_extent(models()[0], 2, 3, Dtype::kFloat32);
+  EXPECT_LT(workspace_offsets(extent, {}, Phase::kForward, value_set({kInput, kOutput}))[kDownSum],
+            0);
+}
+
+/// Every range in every phase: what lives at the same time does not overlap, what is given has no place.
+TEST(Segment, WorkspacePartsDoNotOverlapWhileTheyLive) {
+  for (const ModelShape& model : models()) {
+    const BlockExtent extent = block_extent(model, 2, 3, Dtype::kBfloat16);
+    for (const Phase phase : kPhases) {
+      for (int begin = 0; begin < kNumSegments; ++begin) {
+        for (int end = begin + 1; end <= kNumSegments; ++end) {
+          const SegmentRange range{begin, end};
+          const RangeUses uses = range_uses(range, phase, false);
+          const ValueSet given = uses.reads | uses.writes;
+          const ValueOffsets offsets = workspace_offsets(extent, range, phase, given);
+          for (int index = 0; index < kNumBlockValues; ++index) {
+            const auto value = static_cast<BlockValue>(index);
+            const bool exists = value_elements(value, extent) > 0;
+            const bool inside = uses.inside.test(value_index(value));
+            EXPECT_EQ(offsets[value] >= 0, inside && exists) << value_name(value);
+          }
+          for (int step = begin; step < end;
+               ++step) {  // operands of one segment are alive together
+            std::vector<int> used(static_cast<size_t>(offsets.elements));
+            for (const ValueUse& use : segment_uses(static_cast<Segment>(step), phase)) {
+              if (offsets[use.value] < 0) continue;
+              EXPECT_EQ(offsets[use.value] % (kPartAlignment * extent.wide), 0);
+              for (int64_t i = 0; i < value_elements(use.value, extent); ++i)
+                ++used.at(static_cast<size_t>(offsets[use.value] + i));
+            }
+            EXPECT_THAT(used, testing::Each(testing::Le(1)));
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Segment, PartialSumsAreWideInTheForwardOnly) {
+  EXPECT_EQ(value_dtype(kOutputSum, Dtype::kBfloat16), Dtype::kFloat32);
+  EXPECT_EQ(value_dtype(kNormedMlpGradient, Dtype::kBfloat16), Dtype::kBfloat16);
+  EXPECT_EQ(value_dtype(kDownSum, Dtype::kFloat64), Dtype::kFloat64);
+  int partial = 0;
+  for (int index = 0; index < kNumBlockValues; ++index)
+    partial += partial_over_x(static_cast<BlockValue>(index)) ? 1 : 0;
+  EXPECT_EQ(partial, 4);
+}
+
+}  // namespace
+}  // namespace strait

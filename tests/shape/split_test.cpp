@@ -1,0 +1,134 @@
+#include "strait/shape/split.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "strait/base/errors.h"
+
+namespace strait {
+namespace {
+
+ModelShape llama() { return llama_shape({2, 8, 4, 32, 12, 5, true, 0.0, false}, 11); }
+ModelShape gpt2() { return gpt2_shape({2, 4, 4, 16, 24, 5, true, 0.0, true}, 11); }
+
+/// Whose element each element of the whole is: -1 before anybody has claimed it, -2 after two have.
+std::vector<int64_t> owners(const ParameterShape& parameter, int64_t x) {
+  std::vector<int64_t> owner(static_cast<size_t>(parameter.elements()), -1);
+  for (int64_t index = 0; index < x; ++index)
+    for (const Box& box : boxes_x(parameter, x, index))
+      for (int64_t row = 0; row < box.rows; ++row)
+        for (int64_t i = 0; i < box.run; ++i) {
+          int64_t& at = owner[static_cast<size_t>(box.whole_begin + row * box.whole_stride + i)];
+          at = at == -1 ? index : -2;
+        }
+  return owner;
+}
+
+TEST(Split, BoxesTileTheWholeAndThePart) {
+  for (const ModelShape& model : {llama(), gpt2()}) {
+    for (const int64_t x : {1, 2, 4}) {
+      const ModelShape local = local_shape(model, x);
+      for (const ParameterShape& parameter : model.units[1].parameters) {
+        const int64_t part = local.units[1].parameter(parameter.name).elements();
+        for (int64_t index = 0; index < x; ++index) {
+          std::vector<int> filled(static_cast<size_t>(part));
+          for (const Box& box : boxes_x(parameter, x, index))
+            for (int64_t row = 0; row < box.rows; ++row)
+              for (int64_t i = 0; i < box.run; ++i)
+                ++filled.at(static_cast<size_t>(box.local_begin + row * box.local_stride + i));
+          EXPECT_THAT(filled, testing::Each(1)) << parameter.name;
+        }
+        if (parameter.split_x.none()) continue;
+        EXPECT_THAT(owners(parameter, x), testing::Each(testing::Ge(0))) << parameter.name;
+        EXPECT_EQ(part * x, parameter.elements()) << parameter.name;
+      }
+    }
+  }
+}
+
+TEST(Split, RanksHoldWholeHeadsAndTheirGatesWithTheirUps) {
+  const ModelShape model = llama();  // 8 heads of 4, 4 key/value heads
+  const UnitShape& unit = model.units[1];
+  const ParameterShape& qkv = unit.parameter("blocks.0.attention.qkv.weight");
+  const std::vector<int64_t> rows = owners(qkv, 4);
+  for (int64_t row = 0; row < 64; ++row) {
+    const int64_t head = row < 32 ? row / 4 : row % 16 / 4;
+    EXPECT_EQ(rows[static_cast<size_t>(row * 32)], row < 32 ? head / 2 : head) << row;
+  }
+  const std::vector<int64_t> gates = owners(unit.parameter("blocks.0.mlp.gate_up.bias"), 2);
+  EXPECT_THAT(gates, testing::ElementsAreArray(
+                         {0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1}));
+  const std::vector<int64_t> down = owners(unit.parameter("blocks.0.mlp.down.weight"), 2);
+  for (size_t i = 0; i < down.size(); ++i) EXPECT_EQ(down[i], i % 12 < 6 ? 0 : 1) << i;
+}
+
+TEST(Split, LocalShapeIsAnOrdinaryModel) {
+  const ModelShape model = gpt2(), local = local_shape(model, 2);
+  EXPECT_EQ(local.x, 2);
+  EXPECT_EQ(local.options.heads, 4);
+  EXPECT_NE(local.blocks[1].signature, model.blocks[1].signature);
+  EXPECT_EQ(local.blocks[0].signature, model.blocks[0].signature);
+  const UnitShape& unit = local.units[1];
+  EXPECT_THAT(unit.parameter("blocks.0.attention.qkv.weight").dims, testing::ElementsAre(24, 16));
+  EXPECT_THAT(unit.parameter("blocks.0.attention.output.weight").dims, testing::ElementsAre(16, 8));
+  EXPECT_THAT(unit.parameter("blocks.0.mlp.down.bias").dims, testing::ElementsAre(16));
+  int64_t next = 0;
+  for (const ParameterShape& parameter : unit.parameters) {
+    EXPECT_EQ(parameter.offset, next);
+    next += parameter.elements();
+  }
+  EXPECT_EQ(unit.elements, next);
+  // The four matrices; their biases that are cut, 24 + 12; norms and biases that are shared, 6 x 16.
+  ASSERT_EQ(unit.sections.size(), 3u);
+  EXPECT_EQ(unit.sections[0].end, (48 * 16 + 16 * 16 + 2 * 24 * 16) / 2);
+  EXPECT_TRUE(unit.sections[0].weight_decay && !unit.sections[0].shared_x);
+  EXPECT_EQ(unit.sections[1].end - unit.sections[1].begin, 24 + 12);
+  EXPECT_TRUE(!unit.sections[1].weight_decay && !unit.sections[1].shared_x);
+  EXPECT_EQ(unit.sections[2].end - unit.sections[2].begin, 6 * 16);
+  EXPECT_TRUE(!unit.sections[2].weight_decay && unit.sections[2].shared_x);
+  for (const Section& section : local.units[0].sections) EXPECT_TRUE(section.shared_x);
+  for (const Section& section : model.units[1].sections) EXPECT_FALSE(section.shared_x);
+}
+
+TEST(Split, SizesOfTheRanksAddUp) {
+  for (const ModelShape& model : {llama(), gpt2()}) {
+    const BlockSizes whole = block_sizes(model, 1, 3, 5, Dtype::kFloat32);
+    const ModelShape local = local_shape(model, 4);
+    const BlockSizes part = block_sizes(local, 1, 3, 5, Dtype::kFloat32);
+    EXPECT_EQ(4 * part.forward_flops, whole.forward_flops);
+    EXPECT_EQ(4 * part.backward_flops, whole.backward_flops);
+    EXPECT_EQ(part.output_bytes, whole.output_bytes);
+    EXPECT_EQ(4 * cache_bytes(local, 3, 7, Dtype::kFloat32),
+              cache_bytes(model, 3, 7, Dtype::kFloat32));
+    EXPECT_EQ(model_flops_per_token(local, 5), model_flops_per_token(model, 5));
+  }
+}
+
+TEST(Split, RefusesWhatDoesNotDivide) {
+  const auto message = [](const ShapeOptions& options, int64_t x) -> std::string {
+    try {
+      check_x(options, x);
+    } catch (const UserError& error) {
+      EXPECT_EQ(error.place().key, "mesh.axes.x");
+      return error.what();
+    }
+    return "accepted";
+  };
+  using testing::HasSubstr;
+  const ShapeOptions options{1, 12, 4, 48, 20, 5, true, 0.0, true};
+  EXPECT_EQ(message(options, 4), "accepted");
+  EXPECT_THAT(message(options, 5), HasSubstr("5 does not divide model.shape.heads = 12"));
+  EXPECT_THAT(message(options, 5), HasSubstr("divides heads, kv_heads and ffn_width: 4"));
+  EXPECT_THAT(message(options, 3), HasSubstr("3 does not divide model.shape.kv_heads = 4"));
+  EXPECT_THAT(message(options, 3), HasSubstr("ffn_width: 2")) << "of 2 and 4 the lesser";
+  ShapeOptions odd = options;
+  odd.ffn_width = 22;
+  EXPECT_THAT(message(odd, 4), HasSubstr("4 does not divide model.shape.ffn_width = 22"));
+  EXPECT_THAT(message(odd, 4), HasSubstr("ffn_width: 2"));
+  EXPECT_THAT(message(options, 0), HasSubstr("ffn_width: 1"));
+  EXPECT_THROW(local_shape(gpt2(), 3), UserError);
+  EXPECT_THROW(local_shape(local_shape(gpt2(), 2), 2), InternalError);
+}
+
+}  // namespace
+}  // namespace strait
