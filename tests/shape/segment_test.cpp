@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <iterator>
 #include <set>
 
 #include "strait/shape/split.h"
@@ -118,6 +120,20 @@ TEST(Segment, JoinedSegmentsHaveNoSumBetweenThem) {
             0);
 }
 
+/// Values that a segment of the range uses at or before `step`, and one at or behind it.
+std::set<BlockValue> alive(SegmentRange range, Phase phase, int step) {
+  std::set<BlockValue> before, behind;
+  for (int index = range.begin; index < range.end; ++index) {
+    for (const ValueUse& use : segment_uses(static_cast<Segment>(index), phase)) {
+      if (index <= step) before.insert(use.value);
+      if (index >= step) behind.insert(use.value);
+    }
+  }
+  std::set<BlockValue> both;
+  std::ranges::set_intersection(before, behind, std::inserter(both, both.end()));
+  return both;
+}
+
 /// Every range in every phase: what lives at the same time does not overlap, what is given has no place.
 TEST(Segment, WorkspacePartsDoNotOverlapWhileTheyLive) {
   for (const ModelShape& model : models()) {
@@ -135,14 +151,13 @@ TEST(Segment, WorkspacePartsDoNotOverlapWhileTheyLive) {
             const bool inside = uses.inside.test(value_index(value));
             EXPECT_EQ(offsets[value] >= 0, inside && exists) << value_name(value);
           }
-          for (int step = begin; step < end;
-               ++step) {  // operands of one segment are alive together
+          for (int step = begin; step < end; ++step) {
             std::vector<int> used(static_cast<size_t>(offsets.elements));
-            for (const ValueUse& use : segment_uses(static_cast<Segment>(step), phase)) {
-              if (offsets[use.value] < 0) continue;
-              EXPECT_EQ(offsets[use.value] % (kPartAlignment * extent.wide), 0);
-              for (int64_t i = 0; i < value_elements(use.value, extent); ++i)
-                ++used.at(static_cast<size_t>(offsets[use.value] + i));
+            for (const BlockValue value : alive(range, phase, step)) {
+              if (offsets[value] < 0) continue;
+              EXPECT_EQ(offsets[value] % (kPartAlignment * extent.wide), 0);
+              for (int64_t i = 0; i < value_elements(value, extent); ++i)
+                ++used.at(static_cast<size_t>(offsets[value] + i));
             }
             EXPECT_THAT(used, testing::Each(testing::Le(1)));
           }
