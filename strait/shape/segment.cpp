@@ -22,14 +22,19 @@ std::vector<Segment> in_order(SegmentRange range, Phase phase) {
   return order;
 }
 
-/// Sums that do not exist because their product and their add are one.
-ValueSet joined_sums(SegmentRange range, Phase phase) {
-  ValueSet joined;
-  if (phase != Phase::kForward) return joined;
-  if (range.holds(Segment::kOutput) && range.holds(Segment::kAttentionAdd))
-    insert(joined, kOutputSum);
-  if (range.holds(Segment::kDown) && range.holds(Segment::kMlpAdd)) insert(joined, kDownSum);
-  return joined;
+/// Whether a product and the add behind it are one: their sum does not exist then.
+bool joined(Segment product, SegmentRange range, Phase phase, const ValueSet& given) {
+  const bool output = product == Segment::kOutput;
+  if (phase != Phase::kForward || (!output && product != Segment::kDown)) return false;
+  const Segment add = output ? Segment::kAttentionAdd : Segment::kMlpAdd;
+  return range.holds(product) && range.holds(add) && !holds(given, output ? kOutputSum : kDownSum);
+}
+
+ValueSet joined_sums(SegmentRange range, Phase phase, const ValueSet& given) {
+  ValueSet sums;
+  if (joined(Segment::kOutput, range, phase, given)) insert(sums, kOutputSum);
+  if (joined(Segment::kDown, range, phase, given)) insert(sums, kDownSum);
+  return sums;
 }
 
 /// Values that leave a range whoever reads them: other segments' operands, what later phases read, the block's
@@ -54,7 +59,8 @@ struct Life {
   bool meets(const Life& other) const { return first <= other.last && other.first <= last; }
 };
 
-std::array<Life, kNumBlockValues> lives(SegmentRange range, Phase phase) {
+/// What is joined is one step: its operands are alive together.
+std::array<Life, kNumBlockValues> lives(SegmentRange range, Phase phase, const ValueSet& given) {
   std::array<Life, kNumBlockValues> result;
   int step = 0;
   for (const Segment segment : in_order(range, phase)) {
@@ -63,7 +69,7 @@ std::array<Life, kNumBlockValues> lives(SegmentRange range, Phase phase) {
       life.first = std::min(life.first, step);
       life.last = std::max(life.last, step);
     }
-    ++step;
+    if (!joined(segment, range, phase, given)) ++step;
   }
   return result;
 }
@@ -174,7 +180,7 @@ RangeUses range_uses(SegmentRange range, Phase phase, bool keeps) {
       if (use.access != kRead) insert(written, use.value);
     }
   }
-  written &= ~joined_sums(range, phase);
+  written &= ~joined_sums(range, phase, {});
   uses.writes = written & leaving(range, phase, keeps);
   uses.inside = written & ~uses.writes;
   return uses;
@@ -230,8 +236,8 @@ ValueOffsets bundle_offsets(const BlockExtent& extent) {
 ValueOffsets workspace_offsets(const BlockExtent& extent, SegmentRange range, Phase phase,
                                const ValueSet& given) {
   const ValueSet never = value_set({kAttentionNormGradient, kMlpNormGradient, kKeptAttention}) |
-                         joined_sums(range, phase);
-  const std::array<Life, kNumBlockValues> life = lives(range, phase);
+                         joined_sums(range, phase, given);
+  const std::array<Life, kNumBlockValues> life = lives(range, phase, given);
   ValueOffsets offsets;
   std::vector<Placed> placed;
   for (size_t value = 0; value < life.size(); ++value) {

@@ -167,6 +167,16 @@ TEST(Segment, WorkspacePartsDoNotOverlapWhileTheyLive) {
   }
 }
 
+TEST(Segment, JoinedProductsDoNotWriteOverTheirOperands) {
+  const BlockExtent extent = block_extent(models()[1], 2, 3, Dtype::kFloat32);
+  const ValueOffsets at = workspace_offsets(extent, {}, Phase::kForward, value_set({kInput}));
+  const auto disjoint = [&](BlockValue a, BlockValue b) {
+    return at[a] + value_elements(a, extent) <= at[b] || at[b] + value_elements(b, extent) <= at[a];
+  };
+  EXPECT_TRUE(disjoint(kAttention, kMiddle));
+  EXPECT_TRUE(disjoint(kActivated, kOutput));
+}
+
 TEST(Segment, PartialSumsAreWideInTheForwardOnly) {
   EXPECT_EQ(value_dtype(kOutputSum, Dtype::kBfloat16), Dtype::kFloat32);
   EXPECT_EQ(value_dtype(kNormedMlpGradient, Dtype::kBfloat16), Dtype::kBfloat16);
