@@ -73,6 +73,22 @@ HWY_ATTR void add_bias_any(const AddBiasCall<T>& call) {
 STRAIT_KERNEL_TARGET(add_bias, AddBiasCall)
 
 template <class T>
+HWY_ATTR void add_sum_any(const AddSumCall<T>& call) {
+  const hn::ScalableTag<Wide<T>> d;
+  for (int64_t row = 0; row < call.rows; ++row) {
+    const int64_t begin = row * call.columns;
+    for (int64_t c = 0; c < call.columns; c += lanes_of(d)) {
+      const int64_t left = call.columns - c;
+      auto value = load_part(d, call.sum + begin + c, left);
+      if (call.bias) value = hn::Add(load_part(d, call.bias + c, left), value);
+      if (call.base) value = hn::Add(load_part(d, call.base + begin + c, left), value);
+      store_part(d, value, call.out + begin + c, left);
+    }
+  }
+}
+STRAIT_KERNEL_TARGET(add_sum, AddSumCall)
+
+template <class T>
 HWY_ATTR void column_sums_any(const ColumnSumsCall<T>& call) {
   const hn::ScalableTag<Wide<T>> d;
   constexpr int64_t lanes = lanes_of(d);
@@ -97,6 +113,7 @@ namespace strait::kernel {
 STRAIT_KERNEL_DISPATCH(gelu, GeluCall)
 STRAIT_KERNEL_DISPATCH(gelu_backward, GeluBackwardCall)
 STRAIT_KERNEL_DISPATCH(add_bias, AddBiasCall)
+STRAIT_KERNEL_DISPATCH(add_sum, AddSumCall)
 STRAIT_KERNEL_DISPATCH(column_sums, ColumnSumsCall)
 
 }  // namespace strait::kernel

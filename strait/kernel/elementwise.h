@@ -41,6 +41,19 @@ struct AddBiasCall {
 template <class T>
 void add_bias(const AddBiasCall<T>& call);
 
+/// out[r, c] = base[r, c] + (bias[c] + sum[r, c]), rounded once: what gemm does behind its last product. bias and
+/// base may be null (0), out may equal base.
+template <class T>
+struct AddSumCall {
+  int64_t rows = 0, columns = 0;
+  const Wide<T>* sum = nullptr;
+  const T* bias = nullptr;
+  const T* base = nullptr;
+  T* out = nullptr;
+};
+template <class T>
+void add_sum(const AddSumCall<T>& call);
+
 /// out[c] (+)= sum over rows of x[r, c], rows in order, for columns [column_begin, column_end).
 template <class T>
 struct ColumnSumsCall {

@@ -2,11 +2,13 @@
 // no collectives. Hand-written blocks run without autograd; AutogradBlock wraps a LibTorch module.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <vector>
 
 #include "strait/base/dtype.h"
+#include "strait/shape/segment.h"
 #include "strait/shape/shape.h"
 
 namespace strait::model {
@@ -62,7 +64,53 @@ struct Call {
   void* logits = nullptr;         // * head, generation: [B, vocabulary] of the last position
 };
 
-/// One block of the chain. Thread-safe: all state is in the call.
+/// Buffers of one call of neighbouring segments (shape/segment.h) on one of the ranks that share a block. Values
+/// that the phase reads must be given; of the others those that are null and not of use behind the call lie in the
+/// workspace. A value that is only read is not written, so const memory may be given.
+///
+/// Values may share memory in these ways. output may be middle unless dropout acts; middle_gradient may be
+/// input_gradient or output_gradient, and input_gradient output_gradient, as Call has it. down_sum_gradient may be
+/// output_gradient, and output_sum_gradient middle_gradient, where nothing drops: no copy is made then; the same of
+/// kept_attention and attention. activated may be up in a forward that keeps nothing.
+///
+/// Without a place for the gradient of a norm backward_input writes it into `gradient`, and backward_weight leaves it
+/// alone; without a place for kept_attention no copy is made.
+struct SegmentCall {
+  const Settings* settings = nullptr;
+  const Batch* batch = nullptr;   // of this rank: its sequences, its tokens
+  const void* weights = nullptr;  // flat local unit
+  void* gradient = nullptr;       // flat local unit, fp32 beside bf16
+  bool accumulate = false;  // add to `gradient` instead of overwriting the segments' parameters
+  int64_t position = 0;     // number of the first token in its sequence
+  int64_t first_head = 0;   // number of this rank's first head in the block
+  std::array<void*, kNumBlockValues> values{};
+  void* workspace = nullptr;  // workspace_offsets(..., given()).elements
+  void* operator[](BlockValue value) const { return values[value_index(value)]; }
+  void give(BlockValue value, const void* address) {
+    values[value_index(value)] = const_cast<void*>(address);
+  }
+  /// Gives all values of `offsets` their places from `base` on, in elements of `dtype`.
+  void give(const ValueOffsets& offsets, const void* base, Dtype dtype);
+  ValueSet given() const;
+};
+
+/// A block cut into segments. Executors know no ranks and call no collective: with x > 1 the caller sums what
+/// partial_over_x names between the segments. Segments one by one equal the fused block bit for bit as long as no
+/// product that ends a branch is deeper than one block of depth of the matrix product (384; bf16 in pairs: 768);
+/// beyond that the residual and the bias are added before the last partial sum there and behind it here. Joined
+/// (see RangeUses), they equal it always. Thread-safe: all state is in the call.
+class SegmentedBlock {
+ public:
+  virtual ~SegmentedBlock() = default;
+  /// InternalError naming the value and the segments if one is missing.
+  virtual void forward(const SegmentCall& call, SegmentRange range) const = 0;
+  virtual void backward_input(const SegmentCall& call, SegmentRange range) const = 0;
+  /// Behind backward_input of the same range.
+  virtual void backward_weight(const SegmentCall& call, SegmentRange range) const = 0;
+};
+
+/// One block of the chain. Thread-safe: all state is in the call. With x > 1 a transformer block runs by its
+/// segments alone, and refuses the rest with InternalError.
 class Block {
  public:
   virtual ~Block() = default;
@@ -76,6 +124,8 @@ class Block {
   virtual void forward_backward(const Call& call) const = 0;
   /// Forward of call.batch's tokens behind `position` cached ones.
   virtual void forward_cached(const Call& call) const = 0;
+  /// Null for a block that is one piece.
+  virtual const SegmentedBlock* segments() const { return nullptr; }
 };
 
 /// Executes a shape: one Block per BlockShape.

@@ -29,5 +29,6 @@ T* at_offset(void* unit, int64_t offset) {
 
 /// InternalError unless the call's element type is the block's and the batch is there.
 void check_call(const Call& call, Dtype dtype);
+void check_call(const SegmentCall& call, Dtype dtype);
 
 }  // namespace strait::model

@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <cstddef>
+
 #include "strait/base/errors.h"
 #include "strait/model/decoder_blocks.h"
 
@@ -12,10 +14,32 @@ int64_t parameter_offset(const UnitShape& unit, const std::string& name) {
   return -1;
 }
 
-void check_call(const Call& call, Dtype dtype) {
-  ensure(call.settings != nullptr && call.batch != nullptr,
-         "block: settings and batch must be given");
-  ensure(call.settings->dtype == dtype, "block: Settings::dtype differs from the model's");
+namespace {
+
+void check_settings(const Settings* settings, const Batch* batch, Dtype dtype) {
+  ensure(settings != nullptr && batch != nullptr, "block: settings and batch must be given");
+  ensure(settings->dtype == dtype, "block: Settings::dtype differs from the model's");
+}
+
+}  // namespace
+
+void check_call(const Call& call, Dtype dtype) { check_settings(call.settings, call.batch, dtype); }
+
+void check_call(const SegmentCall& call, Dtype dtype) {
+  check_settings(call.settings, call.batch, dtype);
+}
+
+void SegmentCall::give(const ValueOffsets& offsets, const void* base, Dtype dtype) {
+  for (size_t value = 0; value < values.size(); ++value)
+    if (offsets.at[value] >= 0)
+      give(static_cast<BlockValue>(value),
+           static_cast<const std::byte*>(base) + offsets.at[value] * dtype_bytes(dtype));
+}
+
+ValueSet SegmentCall::given() const {
+  ValueSet set;
+  for (size_t value = 0; value < values.size(); ++value) set[value] = values[value] != nullptr;
+  return set;
 }
 
 namespace {

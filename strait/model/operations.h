@@ -78,6 +78,16 @@ struct LinearGradient {
   bool accumulate = false;
 };
 
+/// db (+)= column sums of dy [rows, columns]; nothing without a bias.
+template <class T>
+void bias_backward(int64_t rows, int64_t columns, const T* dy, const LinearGradient<T>& gradient,
+                   int threads) {
+  if (!gradient.bias) return;
+  kernel::parallel_ranges(columns, 64, threads, [&](int64_t begin, int64_t end) {
+    kernel::column_sums<T>({rows, columns, begin, end, dy, gradient.bias, gradient.accumulate});
+  });
+}
+
 /// dW (+)= dy^T x, db (+)= column sums of dy.
 template <class T>
 void linear_backward_weight(LinearExtent extent, const T* dy, const T* x,
@@ -92,11 +102,7 @@ void linear_backward_weight(LinearExtent extent, const T* dy, const T* x,
                             gradient.accumulate,
                             nullptr},
                            threads);
-  if (!gradient.bias) return;
-  kernel::parallel_ranges(extent.out, 64, threads, [&](int64_t begin, int64_t end) {
-    kernel::column_sums<T>(
-        {extent.rows, extent.out, begin, end, dy, gradient.bias, gradient.accumulate});
-  });
+  bias_backward(extent.rows, extent.out, dy, gradient, threads);
 }
 
 /// Row range of a norm.
@@ -156,6 +162,16 @@ template <class T>
 void gelu_backward(int64_t count, const T* x, T* gradient, T* out, int threads) {
   kernel::parallel_ranges(count, 1024, threads, [&](int64_t begin, int64_t end) {
     kernel::gelu_backward<T>({end - begin, x + begin, gradient + begin, out + begin});
+  });
+}
+
+/// out = base + (bias + sum) over rows.
+template <class T>
+void add_sum(const kernel::AddSumCall<T>& call, int threads) {
+  kernel::parallel_ranges(call.rows, 1, threads, [&](int64_t begin, int64_t end) {
+    const int64_t first = begin * call.columns;
+    kernel::add_sum<T>({end - begin, call.columns, call.sum + first, call.bias,
+                        call.base ? call.base + first : nullptr, call.out + first});
   });
 }
 

@@ -1,287 +1,220 @@
-// The backward of TransformerBlock: each segment's input gradient and weight gradient.
+// Backward of the segments: gradients of their inputs and of their parameters.
 #include <algorithm>
 
 #include "strait/base/errors.h"
-#include "strait/model/transformer_block.h"
+#include "strait/model/transformer_segments.h"
 
 namespace strait::model {
 
-template <class T>
-typename TransformerBlock<T>::SavedViews TransformerBlock<T>::saved_views(const Call& call) const {
-  ensure(call.saved != nullptr, "backward: no saved bundle");
-  const T* saved = static_cast<const T*>(call.saved);
-  const SavedLayout keep = saved_layout(extent(call));
-  const bool centered = !extent_.style.rms_norm;
-  return {centered ? wide(saved + keep.attention_mean) : nullptr,
-          wide(saved + keep.attention_rstd),
-          centered ? wide(saved + keep.mlp_mean) : nullptr,
-          wide(saved + keep.mlp_rstd),
-          wide(saved + keep.log_sum_exp),
-          saved + keep.qkv,
-          saved + keep.attention,
-          saved + keep.middle,
-          saved + keep.up};
-}
+using enum BlockValue;
 
 template <class T>
-typename TransformerBlock<T>::BackwardViews TransformerBlock<T>::merged_views(
-    const Call& call) const {
-  const BackwardLayout work = backward_layout(extent(call));
-  T* workspace = static_cast<T*>(call.workspace);
-  T *first = workspace + work.first, *second = workspace + work.second,
-    *third = workspace + work.third;
-  BackwardViews views{};
-  views.normed_attention = views.output_gradient = views.normed_mlp = views.activated = second;
-  views.qkv_gradient = views.up_gradient = first;
-  views.down_gradient = views.scratch = third;
-  views.delta = wide(workspace + work.delta);
-  views.query_sum = wide(workspace + work.query_sum);
-  return views;
-}
-
-template <class T>
-typename TransformerBlock<T>::BackwardViews TransformerBlock<T>::split_views(
-    const Call& call) const {
-  ensure(call.bundle != nullptr, "split backward: no bundle");
-  const BlockExtent size = extent(call);
-  const BundleLayout layout = bundle_layout(size);
-  T* bundle = static_cast<T*>(call.bundle);
-  BackwardViews views{};
-  views.split = true;
-  views.normed_attention = bundle + layout.normed_attention;
-  views.qkv_gradient = bundle + layout.qkv_gradient;
-  views.attention = bundle + layout.attention;
-  views.output_gradient = bundle + layout.output_gradient;
-  views.normed_mlp = bundle + layout.normed_mlp;
-  views.up_gradient = bundle + layout.up_gradient;
-  views.activated = bundle + layout.activated;
-  views.down_gradient = bundle + layout.down_gradient;
-  views.norm_gradients = wide(bundle + layout.norm_gradients);
-  if (!call.workspace) return views;  // backward_weight takes none
-  T* workspace = static_cast<T*>(call.workspace);
-  const BackwardLayout work = backward_layout(size);
-  views.scratch = workspace + work.third;
-  views.delta = wide(workspace + work.delta);
-  views.query_sum = wide(workspace + work.query_sum);
-  return views;
-}
-
-template <class T>
-LinearGradient<T> TransformerBlock<T>::gradient(const Call& call, const LayerOffset& layer) const {
+LinearGradient<T> TransformerSegments<T>::gradient(const SegmentCall& call,
+                                                   const LayerOffset& layer) const {
   return {at_offset<Wide<T>>(call.gradient, layer.weight),
           at_offset<Wide<T>>(call.gradient, layer.bias), call.accumulate};
 }
 
 template <class T>
-void TransformerBlock<T>::backward(const Call& call) const {
-  check_call(call, dtype_);
-  const BackwardViews views = merged_views(call);
-  for (int segment = 3; segment >= 0; --segment) {
-    segment_input(segment, call, views);
-    segment_weight(segment, call, views);
+void TransformerSegments<T>::backward_input(const SegmentCall& call, SegmentRange range) const {
+  const SegmentCall whole = complete(call, range, Phase::kBackwardInput);
+  for (int segment = range.end - 1; segment >= range.begin; --segment)
+    run_backward_input(whole, static_cast<Segment>(segment));
+}
+
+template <class T>
+void TransformerSegments<T>::backward_weight(const SegmentCall& call, SegmentRange range) const {
+  const SegmentCall whole = complete(call, range, Phase::kBackwardWeight);
+  for (int segment = range.end - 1; segment >= range.begin; --segment)
+    run_backward_weight(whole, static_cast<Segment>(segment));
+}
+
+template <class T>
+void TransformerSegments<T>::run_backward_input(const SegmentCall& call, Segment segment) const {
+  switch (segment) {
+    case Segment::kAttentionNorm:
+      return normalize_input(call, attention_norm_);
+    case Segment::kQkv:
+      rotate(call, kQkvGradient, true);
+      return begin_branch_input(call, qkv_, attention_norm_);
+    case Segment::kAttention:
+      return attend_input(call);
+    case Segment::kOutput:
+      return output_input(call);
+    case Segment::kAttentionAdd:
+      return add_input(call, attention_add_);
+    case Segment::kMlpNorm:
+      return normalize_input(call, mlp_norm_);
+    case Segment::kUp:
+      return begin_branch_input(call, up_, mlp_norm_);
+    case Segment::kDown:
+      return down_input(call);
+    case Segment::kMlpAdd:
+      return add_input(call, mlp_add_);
   }
 }
 
 template <class T>
-void TransformerBlock<T>::backward_input(const Call& call, int segment_begin,
-                                         int segment_end) const {
-  check_call(call, dtype_);
-  const BackwardViews views = split_views(call);
-  for (int segment = segment_end - 1; segment >= segment_begin; --segment)
-    segment_input(segment, call, views);
-}
-
-template <class T>
-void TransformerBlock<T>::backward_weight(const Call& call, int segment_begin,
-                                          int segment_end) const {
-  check_call(call, dtype_);
-  const BackwardViews views = split_views(call);
-  for (int segment = segment_end - 1; segment >= segment_begin; --segment) {
-    segment_weight(segment, call, views);
-    if (segment == 0) add_norm_gradient(call, views, 0);
-    if (segment == 2) add_norm_gradient(call, views, 1);
+void TransformerSegments<T>::run_backward_weight(const SegmentCall& call, Segment segment) const {
+  switch (segment) {
+    case Segment::kAttentionNorm:
+      return normalize_weight(call, attention_norm_);
+    case Segment::kQkv:
+      return linear_weight(call, qkv_, true);
+    case Segment::kAttention:
+      return;
+    case Segment::kOutput:
+      return linear_weight(call, output_, false);
+    case Segment::kAttentionAdd:
+      return add_weight(call, attention_add_);
+    case Segment::kMlpNorm:
+      return normalize_weight(call, mlp_norm_);
+    case Segment::kUp:
+      return linear_weight(call, up_, true);
+    case Segment::kDown:
+      return linear_weight(call, down_, false);
+    case Segment::kMlpAdd:
+      return add_weight(call, mlp_add_);
   }
 }
 
+/// Masked by dropout, or copied unless both are one.
 template <class T>
-void TransformerBlock<T>::segment_input(int segment, const Call& call,
-                                        const BackwardViews& views) const {
-  if (segment == 3) down_input(call, views);
-  if (segment == 2) norm_up_input(call, views);
-  if (segment == 1) attention_output_input(call, views);
-  if (segment == 0) norm_qkv_input(call, views);
-}
-
-template <class T>
-void TransformerBlock<T>::segment_weight(int segment, const Call& call,
-                                         const BackwardViews& views) const {
-  const int threads = call.settings->threads;
-  if (segment == 3) {
-    linear_backward_weight<T>(linear(call, ffn_width_, width_), down_gradient(call, views),
-                              views.activated, gradient(call, down_), threads);
-  } else if (segment == 2) {
-    linear_backward_weight<T>(linear(call, width_, extent_.up_width()), views.up_gradient,
-                              views.normed_mlp, gradient(call, up_), threads);
-  } else if (segment == 1) {
-    const T* attention = views.split ? views.attention : saved_views(call).attention;
-    linear_backward_weight<T>(linear(call, width_, width_), output_gradient(call, views), attention,
-                              gradient(call, output_), threads);
-  } else {
-    linear_backward_weight<T>(linear(call, width_, extent_.qkv_width()), views.qkv_gradient,
-                              views.normed_attention, gradient(call, qkv_), threads);
-  }
-}
-
-/// The gradient of a residual branch: masked by dropout, or copied for backward_weight, or left alone.
-template <class T>
-void TransformerBlock<T>::keep_branch_gradient(const Call& call, DropoutPlace place, const T* from,
-                                               T* to, bool split) const {
+void TransformerSegments<T>::add_input(const SegmentCall& call, const Add& add) const {
+  const T* from = at(call, add.target_gradient);
+  T* to = at(call, add.sum_gradient);
   if (drops(call)) {
-    drop<T>(site(call, place), width_, from, nullptr, to, call.settings->threads);
-  } else if (split) {
-    std::copy_n(from, extent(call).rows * width_, to);
+    drop<T>(site(call, add.place), extent_.width, from, nullptr, to, call.settings->threads);
+  } else if (to != from) {
+    std::copy_n(from, extent(call).rows * extent_.width, to);
   }
 }
 
 template <class T>
-const T* TransformerBlock<T>::down_gradient(const Call& call, const BackwardViews& views) const {
-  return views.split || drops(call) ? views.down_gradient
-                                    : static_cast<const T*>(call.output_gradient);
-}
-
-template <class T>
-const T* TransformerBlock<T>::output_gradient(const Call& call, const BackwardViews& views) const {
-  // Between the segments input_gradient holds the gradient of the residual stream after attention.
-  return views.split || drops(call) ? views.output_gradient
-                                    : static_cast<const T*>(call.input_gradient);
-}
-
-template <class T>
-void TransformerBlock<T>::down_input(const Call& call, const BackwardViews& views) const {
+void TransformerSegments<T>::down_input(const SegmentCall& call) const {
   const int threads = call.settings->threads;
-  const LinearExtent size = linear(call, ffn_width_, width_);
-  keep_branch_gradient(call, DropoutPlace::kMlpOutput, static_cast<const T*>(call.output_gradient),
-                       views.down_gradient, views.split);
   const bool gated = extent_.style.gated;
-  linear_backward_input<T>(size, down_gradient(call, views), weight(call, down_),
-                           gated ? views.activated : views.up_gradient, threads);
-  const T* up = saved_views(call).up;
+  T *activated = at(call, kActivated), *up_gradient = at(call, kUpGradient);
+  const int64_t rows = extent(call).rows, width = extent_.ffn_width;
+  linear_backward_input<T>(size(call, down_), at(call, kDownSumGradient),
+                           parameter(call, down_.layer.weight), gated ? activated : up_gradient,
+                           threads);
   if (gated) {
-    swiglu_backward<T>({size.rows, ffn_width_, up, views.activated, views.up_gradient}, threads);
+    swiglu_backward<T>({rows, width, at(call, kUp), activated, up_gradient}, threads);
   } else {
-    gelu_backward<T>(size.rows * ffn_width_, up, views.up_gradient, views.activated, threads);
+    gelu_backward<T>(rows * width, at(call, kUp), up_gradient, activated, threads);
   }
 }
 
+/// The gradient of the product's input, a part of the sum over x, and that input again.
 template <class T>
-void TransformerBlock<T>::norm_up_input(const Call& call, const BackwardViews& views) const {
-  const int threads = call.settings->threads;
-  const SavedViews saved = saved_views(call);
-  const LinearExtent size = linear(call, width_, extent_.up_width());
-  linear_backward_input<T>(size, views.up_gradient, weight(call, up_), views.scratch, threads);
-  norm_again<T>({size.rows, width_, saved.middle, weight(call, mlp_norm_), bias(call, mlp_norm_),
-                 const_cast<Wide<T>*>(saved.mlp_mean), const_cast<Wide<T>*>(saved.mlp_rstd),
-                 views.normed_mlp},
-                threads);
-  norm_backward<T>(
-      {size.rows, width_, saved.middle, saved.mlp_mean, saved.mlp_rstd, weight(call, mlp_norm_),
-       views.scratch, static_cast<const T*>(call.output_gradient),
-       static_cast<T*>(call.input_gradient)},
-      norm_target(call, views, 1), threads);
-}
-
-template <class T>
-void TransformerBlock<T>::attention_output_input(const Call& call,
-                                                 const BackwardViews& views) const {
-  const LinearExtent size = linear(call, width_, width_);
-  keep_branch_gradient(call, DropoutPlace::kAttentionOutput,
-                       static_cast<const T*>(call.input_gradient), views.output_gradient,
-                       views.split);
-  linear_backward_input<T>(size, output_gradient(call, views), weight(call, output_), views.scratch,
+void TransformerSegments<T>::begin_branch_input(const SegmentCall& call, const Linear& linear,
+                                                const Norm& norm) const {
+  linear_backward_input<T>(size(call, linear), at(call, linear.y_gradient),
+                           parameter(call, linear.layer.weight), at(call, linear.x_gradient),
                            call.settings->threads);
-  attend_backward(call, views);
-  if (views.split) std::copy_n(saved_views(call).attention, size.rows * width_, views.attention);
+  normalize_again(call, norm);
 }
 
 template <class T>
-void TransformerBlock<T>::attend_backward(const Call& call, const BackwardViews& views) const {
-  const int64_t kv_heads = extent_.kv_heads, group = heads_ / kv_heads;
-  kernel::parallel_ranges(
-      call.batch->batch * kv_heads, 1, call.settings->threads, [&](int64_t begin, int64_t end) {
-        for (int64_t item = begin; item < end; ++item)
-          attend_backward_group(call, views, item / kv_heads, item % kv_heads * group);
-      });
+void TransformerSegments<T>::normalize_again(const SegmentCall& call, const Norm& norm) const {
+  norm_again<T>({extent(call).rows, extent_.width, at(call, norm.x),
+                 parameter(call, norm.layer.weight), parameter(call, norm.layer.bias),
+                 wide(call, norm.mean), wide(call, norm.rstd), at(call, norm.y)},
+                call.settings->threads);
+}
+
+template <class T>
+void TransformerSegments<T>::normalize_input(const SegmentCall& call, const Norm& norm) const {
+  Wide<T>* place = wide(call, norm.layer_gradient);
+  ensure(place != nullptr || call.gradient != nullptr, "segments: no gradient of a norm");
+  const LinearGradient<T> target =
+      place ? LinearGradient<T>{place, place + extent_.width, false} : gradient(call, norm.layer);
+  norm_backward<T>(
+      {extent(call).rows, extent_.width, at(call, norm.x), wide(call, norm.mean),
+       wide(call, norm.rstd), parameter(call, norm.layer.weight), at(call, norm.y_gradient),
+       at(call, norm.residual_gradient), at(call, norm.x_gradient)},
+      target, call.settings->threads);
+}
+
+template <class T>
+void TransformerSegments<T>::output_input(const SegmentCall& call) const {
+  linear_backward_input<T>(size(call, output_), at(call, kOutputSumGradient),
+                           parameter(call, output_.layer.weight), at(call, kAttentionGradient),
+                           call.settings->threads);
+  T* kept = at(call, kKeptAttention);
+  if (kept && kept != at(call, kAttention))
+    std::copy_n(at(call, kAttention), value_elements(kAttention, extent(call)), kept);
+}
+
+template <class T>
+void TransformerSegments<T>::attend_input(const SegmentCall& call) const {
+  const int64_t kv_heads = extent_.kv_heads, group = extent_.heads / kv_heads;
+  kernel::parallel_ranges(call.batch->batch * kv_heads, 1, call.settings->threads,
+                          [&](int64_t begin, int64_t end) {
+                            for (int64_t item = begin; item < end; ++item)
+                              attend_input_group(call, item / kv_heads, item % kv_heads * group);
+                          });
 }
 
 /// The heads from `head` on that share keys and values.
 template <class T>
-void TransformerBlock<T>::attend_backward_group(const Call& call, const BackwardViews& views,
-                                                int64_t sequence, int64_t head) const {
-  const SavedViews saved = saved_views(call);
+void TransformerSegments<T>::attend_input_group(const SegmentCall& call, int64_t sequence,
+                                                int64_t head) const {
   const int64_t tokens = call.batch->tokens, stride = extent_.qkv_width();
-  const int64_t head_width = extent_.head_width(), group = heads_ / extent_.kv_heads;
-  const int64_t narrow = sequence * tokens * width_ + head * head_width;
-  const int64_t rows = (sequence * heads_ + head) * tokens;
+  const int64_t width = extent_.attention_width(), head_width = extent_.head_width();
+  const int64_t group = extent_.heads / extent_.kv_heads;
+  const int64_t rows = (sequence * extent_.heads + head) * tokens;
   const kernel::DropoutMask mask = site(call, DropoutPlace::kAttention).mask(sequence);
   kernel::AttentionBackwardCall<T> shared;
-  shared.forward = attention_call(call, sequence, head, saved.qkv);
-  shared.forward.out = const_cast<T*>(saved.attention) + narrow;
-  shared.forward.out_stride = width_;
-  shared.forward.log_sum_exp = const_cast<Wide<T>*>(saved.log_sum_exp) + rows;
+  shared.forward = attention_call(call, sequence, head);
   shared.forward.mask = &mask;
-  shared.out_gradient = views.scratch + narrow;
-  shared.out_gradient_stride = width_;
-  T* gradient = views.qkv_gradient + sequence * tokens * stride;
+  shared.out_gradient =
+      at(call, kAttentionGradient) + sequence * tokens * width + head * head_width;
+  shared.out_gradient_stride = width;
+  T* gradient = at(call, kQkvGradient) + sequence * tokens * stride;
   shared.dq = gradient + head * head_width;
-  shared.dk = gradient + width_ + head / group * head_width;
+  shared.dk = gradient + width + head / group * head_width;
   shared.dv = shared.dk + extent_.kv_width();
   shared.gradient_stride = stride;
-  shared.delta = views.delta + rows;
-  shared.dq_sum = views.query_sum + rows * head_width;
+  shared.delta = wide(call, kDelta) + rows;
+  if (call[kQuerySum]) shared.dq_sum = wide(call, kQuerySum) + rows * head_width;
   shared.group = group;
   kernel::attention_backward(shared);
 }
 
 template <class T>
-void TransformerBlock<T>::norm_qkv_input(const Call& call, const BackwardViews& views) const {
-  const int threads = call.settings->threads;
-  const SavedViews saved = saved_views(call);
-  const LinearExtent size = linear(call, width_, extent_.qkv_width());
-  const T* input = static_cast<const T*>(call.input);
-  T* input_gradient = static_cast<T*>(call.input_gradient);
-  rotate(call, views.qkv_gradient, true);
-  linear_backward_input<T>(size, views.qkv_gradient, weight(call, qkv_), views.scratch, threads);
-  norm_again<T>({size.rows, width_, input, weight(call, attention_norm_),
-                 bias(call, attention_norm_), const_cast<Wide<T>*>(saved.attention_mean),
-                 const_cast<Wide<T>*>(saved.attention_rstd), views.normed_attention},
-                threads);
-  norm_backward<T>({size.rows, width_, input, saved.attention_mean, saved.attention_rstd,
-                    weight(call, attention_norm_), views.scratch, input_gradient, input_gradient},
-                   norm_target(call, views, 0), threads);
+void TransformerSegments<T>::linear_weight(const SegmentCall& call, const Linear& linear,
+                                           bool bias) const {
+  LinearGradient<T> target = gradient(call, linear.layer);
+  if (!bias) target.bias = nullptr;  // the add's
+  linear_backward_weight<T>(size(call, linear), at(call, linear.y_gradient),
+                            at(call, linear.kept_x), target, call.settings->threads);
 }
 
 template <class T>
-LinearGradient<T> TransformerBlock<T>::norm_target(const Call& call, const BackwardViews& views,
-                                                   int slot) const {
-  if (!views.split) return gradient(call, slot == 0 ? attention_norm_ : mlp_norm_);
-  Wide<T>* target = views.norm_gradients + 2 * slot * width_;
-  return {target, target + width_, false};
+void TransformerSegments<T>::add_weight(const SegmentCall& call, const Add& add) const {
+  bias_backward<T>(extent(call).rows, extent_.width, at(call, add.sum_gradient),
+                   {nullptr, at_offset<Wide<T>>(call.gradient, add.bias), call.accumulate},
+                   call.settings->threads);
 }
 
 template <class T>
-void TransformerBlock<T>::add_norm_gradient(const Call& call, const BackwardViews& views,
-                                            int slot) const {
-  const LinearGradient<T> target = gradient(call, slot == 0 ? attention_norm_ : mlp_norm_);
-  const Wide<T>* from = views.norm_gradients + 2 * slot * width_;
-  for (int64_t c = 0; c < width_; ++c) {
-    target.weight[c] = target.accumulate ? target.weight[c] + from[c] : from[c];
-    if (target.bias)
-      target.bias[c] = target.accumulate ? target.bias[c] + from[width_ + c] : from[width_ + c];
-  }
+void TransformerSegments<T>::normalize_weight(const SegmentCall& call, const Norm& norm) const {
+  const Wide<T>* from = wide(call, norm.layer_gradient);
+  if (!from) return;
+  const LinearGradient<T> target = gradient(call, norm.layer);
+  const int64_t width = extent_.width;
+  const auto put = [&](const Wide<T>* values, Wide<T>* to) {
+    for (int64_t c = 0; to && c < width; ++c)
+      to[c] = target.accumulate ? to[c] + values[c] : values[c];
+  };
+  put(from, target.weight);
+  put(from + width, target.bias);
 }
 
-template class TransformerBlock<float>;
-template class TransformerBlock<double>;
-template class TransformerBlock<Bfloat16>;
+template class TransformerSegments<float>;
+template class TransformerSegments<double>;
+template class TransformerSegments<Bfloat16>;
 
 }  // namespace strait::model

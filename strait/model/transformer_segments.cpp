@@ -1,0 +1,291 @@
+// Forward of the segments, and how a call finds its buffers. The backward: transformer_backward.cpp.
+#include "strait/model/transformer_segments.h"
+
+#include <fmt/format.h>
+
+#include "strait/base/errors.h"
+#include "strait/kernel/rope.h"
+
+namespace strait::model {
+namespace {
+
+using enum BlockValue;
+
+LayerOffset layer_offset(const UnitShape& unit, const std::string& name) {
+  return {unit.parameter(name + ".weight").offset, parameter_offset(unit, name + ".bias")};
+}
+
+const UnitShape& unit_of(const ModelShape& shape, int64_t index) {
+  return shape.units[static_cast<size_t>(shape.blocks[static_cast<size_t>(index)].unit)];
+}
+
+}  // namespace
+
+template <class T>
+TransformerSegments<T>::TransformerSegments(const ModelShape& shape, int64_t index, Dtype dtype,
+                                            std::shared_ptr<const RotaryAngles> angles)
+    : dtype_(dtype),
+      index_(index),
+      extent_(block_extent(shape, 0, 0, dtype)),
+      dropout_(shape.options.dropout),
+      norm_eps_(shape.options.norm_eps),
+      angles_(std::move(angles)) {
+  ensure(extent_.style.rotary == (angles_ != nullptr), "a transformer block and its angles");
+  const UnitShape& unit = unit_of(shape, index);
+  const auto layer = [&](const char* name) { return layer_offset(unit, unit.name + name); };
+  const LayerOffset output = layer(".attention.output"), down = layer(".mlp.down");
+  const int64_t width = extent_.width;
+  attention_norm_ = {layer(".attention_norm"), kInput,           kAttentionMean,
+                     kAttentionRstd,           kNormedAttention, kNormedAttentionGradient,
+                     kMiddleGradient,          kInputGradient,   kAttentionNormGradient};
+  qkv_ = {layer(".attention.qkv"),
+          width,
+          extent_.qkv_width(),
+          kNormedAttention,
+          kQkv,
+          kQkvGradient,
+          kNormedAttentionGradient,
+          kNormedAttention};
+  output_ = {output,
+             extent_.attention_width(),
+             width,
+             kAttention,
+             kOutputSum,
+             kOutputSumGradient,
+             kAttentionGradient,
+             kKeptAttention};
+  attention_add_ = {output.bias,       DropoutPlace::kAttentionOutput,
+                    kOutputSum,        kInput,
+                    kMiddle,           kMiddleGradient,
+                    kOutputSumGradient};
+  mlp_norm_ = {layer(".mlp_norm"), kMiddle,         kMlpMean,        kMlpRstd,        kNormedMlp,
+               kNormedMlpGradient, kOutputGradient, kMiddleGradient, kMlpNormGradient};
+  up_ = {layer(extent_.style.gated ? ".mlp.gate_up" : ".mlp.up"),
+         width,
+         extent_.up_width(),
+         kNormedMlp,
+         kUp,
+         kUpGradient,
+         kNormedMlpGradient,
+         kNormedMlp};
+  down_ = {down,     extent_.ffn_width, width,      kActivated,
+           kDownSum, kDownSumGradient,  kActivated, kActivated};
+  mlp_add_ = {down.bias, DropoutPlace::kMlpOutput, kDownSum,        kMiddle,
+              kOutput,   kOutputGradient,          kDownSumGradient};
+}
+
+template <class T>
+BlockExtent TransformerSegments<T>::extent(const SegmentCall& call) const {
+  BlockExtent size = extent_;
+  size.rows = call.batch->batch * call.batch->tokens;
+  return size;
+}
+
+template <class T>
+DropoutSite TransformerSegments<T>::site(const SegmentCall& call, DropoutPlace place) const {
+  return {call.settings->seed,
+          place,
+          static_cast<uint64_t>(index_),
+          drops(call) ? dropout_ : 0.0,
+          call.batch->batch,
+          call.batch->tokens,
+          call.position,
+          call.batch->sequences};
+}
+
+template <class T>
+SegmentCall TransformerSegments<T>::complete(const SegmentCall& call, SegmentRange range,
+                                             Phase phase) const {
+  check_call(call, dtype_);
+  ensure(0 <= range.begin && range.begin < range.end && range.end <= kNumSegments,
+         "segments: an empty range");
+  const BlockExtent size = extent(call);
+  const ValueSet given = call.given(), reads = range_uses(range, phase).reads;
+  // Without a place the gradients of norms are in the unit's gradient already.
+  const ValueSet optional = value_set({kAttentionNormGradient, kMlpNormGradient});
+  for (size_t index = 0; index < reads.size(); ++index) {
+    const auto value = static_cast<BlockValue>(index);
+    if (reads[index] && !given[index] && !optional[index] && value_elements(value, size) > 0)
+      throw InternalError(fmt::format(
+          "segments {} to {}: {} is missing", segment_name(static_cast<Segment>(range.begin)),
+          segment_name(static_cast<Segment>(range.end - 1)), value_name(value)));
+  }
+  const ValueOffsets offsets = workspace_offsets(size, range, phase, given);
+  ensure(offsets.elements == 0 || call.workspace != nullptr, "segments: no workspace");
+  SegmentCall complete = call;
+  complete.give(offsets, call.workspace, dtype_);
+  for (const BlockValue mean : {kAttentionMean, kMlpMean})
+    if (value_elements(mean, size) == 0) complete.give(mean, nullptr);
+  return complete;
+}
+
+template <class T>
+void TransformerSegments<T>::forward(const SegmentCall& call, SegmentRange range) const {
+  const SegmentCall whole = complete(call, range, Phase::kForward);
+  for (int segment = range.begin; segment < range.end; ++segment)
+    run_forward(whole, static_cast<Segment>(segment));
+}
+
+template <class T>
+void TransformerSegments<T>::run_forward(const SegmentCall& call, Segment segment) const {
+  switch (segment) {
+    case Segment::kAttentionNorm:
+      return normalize(call, attention_norm_);
+    case Segment::kQkv:
+      begin_branch(call, qkv_);
+      return rotate(call, kQkv, false);
+    case Segment::kAttention:
+      return attend(call);
+    case Segment::kOutput:
+      return end_branch(call, output_, attention_add_);
+    case Segment::kAttentionAdd:
+      return add(call, attention_add_);
+    case Segment::kMlpNorm:
+      return normalize(call, mlp_norm_);
+    case Segment::kUp:
+      return begin_branch(call, up_);
+    case Segment::kDown:
+      activate(call);
+      return end_branch(call, down_, mlp_add_);
+    case Segment::kMlpAdd:
+      return add(call, mlp_add_);
+  }
+}
+
+template <class T>
+void TransformerSegments<T>::normalize(const SegmentCall& call, const Norm& norm) const {
+  norm_forward<T>({extent(call).rows, extent_.width, at(call, norm.x),
+                   parameter(call, norm.layer.weight), parameter(call, norm.layer.bias),
+                   wide(call, norm.mean), wide(call, norm.rstd), at(call, norm.y), norm_eps_},
+                  call.settings->threads);
+}
+
+template <class T>
+void TransformerSegments<T>::begin_branch(const SegmentCall& call, const Linear& linear) const {
+  linear_forward<T>(size(call, linear), at(call, linear.x), parameter(call, linear.layer.weight),
+                    parameter(call, linear.layer.bias), at(call, linear.y), call.settings->threads);
+}
+
+/// The raw sum, or, where it has no place, all of `add` at once.
+template <class T>
+void TransformerSegments<T>::end_branch(const SegmentCall& call, const Linear& linear,
+                                        const Add& add) const {
+  if (!call[add.sum]) return add_joined(call, linear, add);
+  LinearExtent extent = size(call, linear);
+  if (linear.x == kActivated) extent.input_stride = activated_stride(call);
+  linear_forward<T>(extent, at(call, linear.x), parameter(call, linear.layer.weight), nullptr,
+                    wide(call, add.sum), call.settings->threads);
+}
+
+template <class T>
+void TransformerSegments<T>::add_joined(const SegmentCall& call, const Linear& linear,
+                                        const Add& add) const {
+  const int threads = call.settings->threads;
+  LinearExtent extent = size(call, linear);
+  if (linear.x == kActivated) extent.input_stride = activated_stride(call);
+  const T *x = at(call, linear.x), *weight = parameter(call, linear.layer.weight);
+  const T *bias = parameter(call, add.bias), *base = at(call, add.base);
+  T* target = at(call, add.target);
+  if (!drops(call)) {
+    linear_forward_add<T>(extent, x, weight, bias, base, target, threads);
+    return;
+  }
+  T* value = target == base ? at(call, kNormedMlp) : target;
+  ensure(value != nullptr, "segments: dropout cannot add in place");
+  linear_forward<T>(extent, x, weight, bias, value, threads);
+  drop<T>(site(call, add.place), linear.out, value, base, target, threads);
+}
+
+template <class T>
+void TransformerSegments<T>::add(const SegmentCall& call, const Add& add) const {
+  if (!call[add.sum]) return;  // joined
+  const int threads = call.settings->threads;
+  const T* base = at(call, add.base);
+  T* target = at(call, add.target);
+  const bool dropping = drops(call);
+  ensure(!dropping || target != base, "segments: dropout cannot add in place");
+  add_sum<T>({extent(call).rows, extent_.width, wide(call, add.sum), parameter(call, add.bias),
+              dropping ? nullptr : base, target},
+             threads);
+  if (dropping) drop<T>(site(call, add.place), extent_.width, target, base, target, threads);
+}
+
+/// Turns queries and keys, or their gradients back, by the angles of their positions.
+template <class T>
+void TransformerSegments<T>::rotate(const SegmentCall& call, BlockValue qkv, bool back) const {
+  if (!angles_) return;
+  T* rows = at(call, qkv);
+  const int64_t tokens = call.batch->tokens, heads = extent_.heads + extent_.kv_heads;
+  kernel::parallel_ranges(
+      call.batch->batch * tokens, 1, call.settings->threads, [&](int64_t begin, int64_t end) {
+        for (int64_t row = begin; row < end; ++row) {
+          const int64_t position = call.position + row % tokens;
+          kernel::rotate<T>(
+              {heads, extent_.head_width(), angles_->template cosines<Wide<T>>(position),
+               angles_->template sines<Wide<T>>(position), back, rows + row * extent_.qkv_width()});
+        }
+      });
+}
+
+template <class T>
+kernel::AttentionCall<T> TransformerSegments<T>::attention_call(const SegmentCall& call,
+                                                                int64_t sequence,
+                                                                int64_t head) const {
+  const int64_t tokens = call.batch->tokens, row = sequence * tokens;
+  const int64_t head_width = extent_.head_width(), stride = extent_.qkv_width();
+  const int64_t width = extent_.attention_width();
+  const int64_t shared = head / (extent_.heads / extent_.kv_heads) * head_width;
+  const T* first = at(call, kQkv) + row * stride;
+  const int32_t* starts = call.batch->document_starts;
+  Wide<T>* sums = wide(call, kLogSumExp);
+  return {.queries = tokens,
+          .head_width = head_width,
+          .q = first + head * head_width,
+          .q_stride = stride,
+          .k = first + width + shared,
+          .v = first + width + extent_.kv_width() + shared,
+          .kv_stride = stride,
+          .out = at(call, kAttention) + row * width + head * head_width,
+          .out_stride = width,
+          .log_sum_exp = sums ? sums + (sequence * extent_.heads + head) * tokens : nullptr,
+          .starts = starts ? starts + row : nullptr,
+          .head = static_cast<uint64_t>(call.first_head + head)};
+}
+
+template <class T>
+void TransformerSegments<T>::attend(const SegmentCall& call) const {
+  ensure(call.position == 0, "segments: attention needs the sequence from its first token on");
+  const DropoutSite where = site(call, DropoutPlace::kAttention);
+  const int64_t heads = extent_.heads;
+  kernel::parallel_ranges(
+      call.batch->batch * heads, 1, call.settings->threads, [&](int64_t begin, int64_t end) {
+        for (int64_t item = begin; item < end; ++item) {
+          const kernel::DropoutMask mask = where.mask(item / heads);
+          kernel::AttentionCall<T> one = attention_call(call, item / heads, item % heads);
+          one.mask = &mask;
+          kernel::attention(one);
+        }
+      });
+}
+
+template <class T>
+int64_t TransformerSegments<T>::activated_stride(const SegmentCall& call) const {
+  return call[kActivated] == call[kUp] ? extent_.up_width() : extent_.ffn_width;
+}
+
+template <class T>
+void TransformerSegments<T>::activate(const SegmentCall& call) const {
+  const int64_t rows = extent(call).rows, width = extent_.ffn_width;
+  if (extent_.style.gated) {
+    swiglu_forward<T>({rows, width, at(call, kUp), at(call, kActivated), activated_stride(call)},
+                      call.settings->threads);
+  } else {
+    gelu_forward<T>(rows * width, at(call, kUp), at(call, kActivated), call.settings->threads);
+  }
+}
+
+template class TransformerSegments<float>;
+template class TransformerSegments<double>;
+template class TransformerSegments<Bfloat16>;
+
+}  // namespace strait::model

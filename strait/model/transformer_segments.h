@@ -1,0 +1,114 @@
+// The segments of the transformer block, on raw buffers of one rank of x. The fused block (transformer_block.h) is
+// the same pieces on its own table of addresses. Internal to model/.
+#pragma once
+
+#include "strait/kernel/attention.h"
+#include "strait/model/block.h"
+#include "strait/model/decoder_blocks.h"
+#include "strait/model/operations.h"
+#include "strait/shape/segment.h"
+
+namespace strait::model {
+
+/// Offset of a layer's weight and bias (-1: none) in the unit.
+struct LayerOffset {
+  int64_t weight = 0, bias = -1;
+};
+
+template <class T>
+class TransformerSegments : public SegmentedBlock {
+ public:
+  TransformerSegments(const ModelShape& shape, int64_t index, Dtype dtype,
+                      std::shared_ptr<const RotaryAngles> angles);
+
+  void forward(const SegmentCall& call, SegmentRange range) const override;
+  void backward_input(const SegmentCall& call, SegmentRange range) const override;
+  void backward_weight(const SegmentCall& call, SegmentRange range) const override;
+
+  // One segment, with a place for each of its values; for the fused block and the three above.
+  void run_forward(const SegmentCall& call, Segment segment) const;
+  void run_backward_input(const SegmentCall& call, Segment segment) const;
+  void run_backward_weight(const SegmentCall& call, Segment segment) const;
+
+  BlockExtent extent(const SegmentCall& call) const;
+  bool drops(const SegmentCall& call) const { return dropout_ > 0.0 && call.settings->training; }
+  /// Queries of `head` and the keys and values that it shares with its group, and where its results go.
+  kernel::AttentionCall<T> attention_call(const SegmentCall& call, int64_t sequence,
+                                          int64_t head) const;
+
+ private:
+  static T* at(const SegmentCall& call, BlockValue value) { return static_cast<T*>(call[value]); }
+  static Wide<T>* wide(const SegmentCall& call, BlockValue value) {
+    return static_cast<Wide<T>*>(call[value]);
+  }
+
+  // The pieces come in pairs, one for attention and one for the MLP; these say on which values they work.
+  struct Norm {
+    LayerOffset layer;
+    BlockValue x, mean, rstd, y;
+    BlockValue y_gradient, residual_gradient, x_gradient, layer_gradient;
+  };
+  struct Linear {
+    LayerOffset layer;
+    int64_t in = 0, out = 0;
+    BlockValue x, y, y_gradient, x_gradient;
+    BlockValue kept_x;  // x as backward_weight finds it
+  };
+  /// target = base + dropout(sum + bias).
+  struct Add {
+    int64_t bias = -1;
+    DropoutPlace place;
+    BlockValue sum, base, target;
+    BlockValue target_gradient, sum_gradient;
+  };
+
+  const T* parameter(const SegmentCall& call, int64_t offset) const {
+    return at_offset<T>(call.weights, offset);
+  }
+  LinearGradient<T> gradient(const SegmentCall& call, const LayerOffset& layer) const;
+  DropoutSite site(const SegmentCall& call, DropoutPlace place) const;
+  LinearExtent size(const SegmentCall& call, const Linear& linear) const {
+    return {extent(call).rows, linear.in, linear.out};
+  }
+
+  void normalize(const SegmentCall& call, const Norm& norm) const;
+  void normalize_again(const SegmentCall& call, const Norm& norm) const;
+  void begin_branch(const SegmentCall& call, const Linear& linear) const;
+  void end_branch(const SegmentCall& call, const Linear& linear, const Add& add) const;
+  void add_joined(const SegmentCall& call, const Linear& linear, const Add& add) const;
+  void add(const SegmentCall& call, const Add& add) const;
+  void rotate(const SegmentCall& call, BlockValue qkv, bool back) const;
+  void attend(const SegmentCall& call) const;
+  void activate(const SegmentCall& call) const;
+  /// Distance of the rows of what is activated: they may lie where the gates were.
+  int64_t activated_stride(const SegmentCall& call) const;
+
+  void normalize_input(const SegmentCall& call, const Norm& norm) const;
+  void begin_branch_input(const SegmentCall& call, const Linear& linear, const Norm& norm) const;
+  void output_input(const SegmentCall& call) const;
+  void down_input(const SegmentCall& call) const;
+  void add_input(const SegmentCall& call, const Add& add) const;
+  void attend_input(const SegmentCall& call) const;
+  void attend_input_group(const SegmentCall& call, int64_t sequence, int64_t head) const;
+  void normalize_weight(const SegmentCall& call, const Norm& norm) const;
+  void linear_weight(const SegmentCall& call, const Linear& linear, bool bias) const;
+  void add_weight(const SegmentCall& call, const Add& add) const;
+
+  /// `call` with workspace for what is not given; InternalError unless the rest is.
+  SegmentCall complete(const SegmentCall& call, SegmentRange range, Phase phase) const;
+
+  Dtype dtype_;
+  int64_t index_;
+  BlockExtent extent_;  // without rows
+  double dropout_, norm_eps_;
+  std::shared_ptr<const RotaryAngles> angles_;
+  Norm attention_norm_, mlp_norm_;
+  Linear qkv_, output_, up_, down_;
+  Add attention_add_, mlp_add_;
+};
+
+extern template class TransformerSegments<float>;
+extern template class TransformerSegments<double>;
+extern template class TransformerSegments<Bfloat16>;
+
+}  // namespace strait::model
