@@ -41,8 +41,8 @@ struct AddBiasCall {
 template <class T>
 void add_bias(const AddBiasCall<T>& call);
 
-/// out[r, c] = base[r, c] + (bias[c] + sum[r, c]), rounded once: what gemm does behind its last product. bias and
-/// base may be null (0), out may equal base.
+/// out[r, c] = base[r, c] + (bias[c] + sum[r, c]), rounded once: what gemm does behind its last
+/// product. bias and base may be null (0), out may equal base.
 template <class T>
 struct AddSumCall {
   int64_t rows = 0, columns = 0;

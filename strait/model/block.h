@@ -64,17 +64,19 @@ struct Call {
   void* logits = nullptr;         // * head, generation: [B, vocabulary] of the last position
 };
 
-/// Buffers of one call of neighbouring segments (shape/segment.h) on one of the ranks that share a block. Values
-/// that the phase reads must be given; of the others those that are null and not of use behind the call lie in the
-/// workspace. A value that is only read is not written, so const memory may be given.
+/// Buffers of one call of neighbouring segments (shape/segment.h), on one of the ranks that share a
+/// block. Give what range_uses says the range reads, and what it writes that is of use afterwards;
+/// the rest lies in the workspace. Nothing writes to a value that is only read.
 ///
-/// Values may share memory in these ways. output may be middle unless dropout acts; middle_gradient may be
-/// input_gradient or output_gradient, and input_gradient output_gradient, as Call has it. down_sum_gradient may be
-/// output_gradient, and output_sum_gradient middle_gradient, where nothing drops: no copy is made then; the same of
-/// kept_attention and attention. activated may be up in a forward that keeps nothing.
+/// Two values may share memory in these cases:
+/// * output and middle, unless dropout acts
+/// * input_gradient, middle_gradient and output_gradient, as in Call, once nobody reads the older
+/// * without dropout down_sum_gradient and output_gradient, output_sum_gradient and
+///   middle_gradient; with or without, kept_attention and attention: no copy is made then
+/// * activated and up, in a forward that keeps nothing
 ///
-/// Without a place for the gradient of a norm backward_input writes it into `gradient`, and backward_weight leaves it
-/// alone; without a place for kept_attention no copy is made.
+/// Two values may be left out. Without a place for a norm's gradient, backward_input writes it to
+/// `gradient` and backward_weight does nothing for it. Without kept_attention no copy is made.
 struct SegmentCall {
   const Settings* settings = nullptr;
   const Batch* batch = nullptr;   // of this rank: its sequences, its tokens
@@ -94,11 +96,13 @@ struct SegmentCall {
   ValueSet given() const;
 };
 
-/// A block cut into segments. Executors know no ranks and call no collective: with x > 1 the caller sums what
-/// partial_over_x names between the segments. Segments one by one equal the fused block bit for bit as long as no
-/// product that ends a branch is deeper than one block of depth of the matrix product (384; bf16 in pairs: 768);
-/// beyond that the residual and the bias are added before the last partial sum there and behind it here. Joined
-/// (see RangeUses), they equal it always. Thread-safe: all state is in the call.
+/// A block cut into segments. It knows no ranks and calls no collective: with x > 1 the caller sums
+/// what partial_over_x names. Thread-safe: all state is in the call.
+///
+/// Joined segments (RangeUses) equal the fused block bit for bit. Single ones do so while output
+/// and down are at most one block of depth deep (384 in gemm; bf16 in pairs: 768). In deeper
+/// products the fused block adds bias and residual behind the first block, single segments behind
+/// the last.
 class SegmentedBlock {
  public:
   virtual ~SegmentedBlock() = default;
@@ -109,8 +113,8 @@ class SegmentedBlock {
   virtual void backward_weight(const SegmentCall& call, SegmentRange range) const = 0;
 };
 
-/// One block of the chain. Thread-safe: all state is in the call. With x > 1 a transformer block runs by its
-/// segments alone, and refuses the rest with InternalError.
+/// One block of the chain. Thread-safe: all state is in the call. A transformer block of a model
+/// with x > 1 has segments only; the other functions throw InternalError.
 class Block {
  public:
   virtual ~Block() = default;

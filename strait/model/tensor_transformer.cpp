@@ -18,6 +18,7 @@ TensorTransformerBlock::TensorTransformerBlock(const ModelShape& shape, int64_t 
       dropout_(shape.options.dropout),
       norm_{!shape.style.rms_norm, shape.options.norm_eps},
       angles_(std::move(angles)) {
+  ensure(shape.x == 1, "blocks on a device are not cut over x yet");
   const UnitShape& unit =
       shape.units[static_cast<size_t>(shape.blocks[static_cast<size_t>(index)].unit)];
   attention_norm_ = tensor_layer(unit, unit.name + ".attention_norm");

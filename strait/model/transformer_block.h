@@ -1,6 +1,7 @@
-// The transformer block: x + output(attention(qkv(norm(x)))), then + down(activation(up(norm(.)))). The shape's
-// style chooses the norm, whether queries and keys are turned by RoPE, and the activation. This is the fused form:
-// segments joined, on buffers that share memory. Internal to model/.
+// The transformer block: x + output(attention(qkv(norm(x)))), then +
+// down(activation(up(norm(.)))). The shape's style chooses the norm, whether queries and keys are
+// turned by RoPE, and the activation. This is the fused form: segments joined, on buffers that
+// share memory. Internal to model/.
 #pragma once
 
 #include "strait/model/transformer_segments.h"
@@ -25,8 +26,8 @@ class TransformerBlock : public Block {
  private:
   /// What all calls have in common; InternalError unless the block is whole.
   SegmentCall begin(const Call& call) const;
-  /// Without a saved bundle several values share memory (ForwardLayout), and SwiGLU's output lies where the
-  /// gates were.
+  /// Without a saved bundle several values share memory (ForwardLayout), and SwiGLU's output lies
+  /// where the gates were.
   SegmentCall forward_call(const Call& call) const;
   void share_forward_memory(const Call& call, SegmentCall& table) const;
   /// Merged: in the workspace, where parts share memory as the segments pass.

@@ -1,4 +1,5 @@
-// Forward of the segments, and how a call finds its buffers. The backward: transformer_backward.cpp.
+// Forward of the segments, and how a call finds its buffers. The backward:
+// transformer_backward.cpp.
 #include "strait/model/transformer_segments.h"
 
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
-// The segments of the transformer block, on raw buffers of one rank of x. The fused block (transformer_block.h) is
-// the same pieces on its own table of addresses. Internal to model/.
+// The segments of the transformer block, on raw buffers of one rank of x. The fused block
+// (transformer_block.h) is the same pieces on its own table of addresses. Internal to model/.
 #pragma once
 
 #include "strait/kernel/attention.h"
@@ -32,7 +32,8 @@ class TransformerSegments : public SegmentedBlock {
 
   BlockExtent extent(const SegmentCall& call) const;
   bool drops(const SegmentCall& call) const { return dropout_ > 0.0 && call.settings->training; }
-  /// Queries of `head` and the keys and values that it shares with its group, and where its results go.
+  /// Queries of `head` and the keys and values that it shares with its group, and where its
+  /// results go.
   kernel::AttentionCall<T> attention_call(const SegmentCall& call, int64_t sequence,
                                           int64_t head) const;
 
@@ -42,7 +43,8 @@ class TransformerSegments : public SegmentedBlock {
     return static_cast<Wide<T>*>(call[value]);
   }
 
-  // The pieces come in pairs, one for attention and one for the MLP; these say on which values they work.
+  // The pieces come in pairs, one for attention and one for the MLP; these say on which values
+  // they work.
   struct Norm {
     LayerOffset layer;
     BlockValue x, mean, rstd, y;

@@ -13,8 +13,9 @@ namespace strait {
 
 inline constexpr int64_t kPartAlignment = 16;  // 64 bytes of fp32, 128 of fp64; bf16: 32, 64 bytes
 
-/// The numbers that a transformer block's buffers depend on, on one of the `x` ranks that share the block: heads
-/// and ffn_width are this rank's, width is that of the residual stream. rows = batch * tokens.
+/// The numbers that a transformer block's buffers depend on, on one of the `x` ranks that share
+/// the block: heads and ffn_width are this rank's, width is that of the residual stream. rows =
+/// batch * tokens.
 struct BlockExtent {
   int64_t rows = 0, width = 0, ffn_width = 0, heads = 0, kv_heads = 0;
   BlockStyle style = {};

@@ -34,7 +34,7 @@ void add_norm(std::vector<ParameterShape>& parameters, const std::string& name,
 /// A linear layer: widths of its output and input, and how its weight [out, in] is cut over x.
 struct LinearSize {
   int64_t out = 0, in = 0;
-  Split split;
+  AxisSplit split;
   double deviation = kInitialDeviation;
 };
 
@@ -42,10 +42,10 @@ struct LinearSize {
 void add_linear(std::vector<ParameterShape>& parameters, const std::string& name,
                 const LinearSize& size, bool bias) {
   parameters.push_back(matrix(name + ".weight", size.out, size.in, size.deviation));
-  parameters.back().split_x = size.split;
+  parameters.back().split.x = size.split;
   if (!bias) return;
   parameters.push_back(vector(name + ".bias", size.out, Initial::kZeros));
-  if (size.split.dim == 0) parameters.back().split_x = size.split;
+  if (size.split.dim == 0) parameters.back().split.x = size.split;
 }
 
 UnitShape transformer_unit(const std::string& name, const ModelShape& model) {
@@ -54,8 +54,8 @@ UnitShape transformer_unit(const std::string& name, const ModelShape& model) {
   const bool bias = model.options.bias;
   const double residual =
       kInitialDeviation / std::sqrt(2.0 * static_cast<double>(model.options.layers));
-  const Split by_heads{0, {width, size.kv_width(), size.kv_width()}};
-  const Split by_channels{0, std::vector<int64_t>(size.style.gated ? 2 : 1, size.ffn_width)};
+  const AxisSplit by_heads{0, {width, size.kv_width(), size.kv_width()}};
+  const AxisSplit by_channels{0, std::vector<int64_t>(size.style.gated ? 2 : 1, size.ffn_width)};
   std::vector<ParameterShape> parameters;
   add_norm(parameters, name + ".attention_norm", model);
   add_linear(parameters, name + ".attention.qkv", {size.qkv_width(), width, by_heads}, bias);

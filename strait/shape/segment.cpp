@@ -37,8 +37,8 @@ ValueSet joined_sums(SegmentRange range, Phase phase, const ValueSet& given) {
   return sums;
 }
 
-/// Values that leave a range whoever reads them: other segments' operands, what later phases read, the block's
-/// results.
+/// Values that leave a range whoever reads them: other segments' operands, what later phases
+/// read, the block's results.
 ValueSet leaving(SegmentRange range, Phase phase, bool keeps) {
   ValueSet values = value_set({kOutput, kInputGradient});
   if (phase == Phase::kForward && keeps) values |= kept_values();
@@ -52,7 +52,8 @@ ValueSet leaving(SegmentRange range, Phase phase, bool keeps) {
   return values;
 }
 
-/// The part of a value's life that lies in a range: the first and the last segment, counted in order, that use it.
+/// The part of a value's life that lies in a range: the first and the last segment, counted in
+/// order, that use it.
 struct Life {
   int first = std::numeric_limits<int>::max(), last = -1;
   bool used() const { return last >= 0; }
@@ -101,6 +102,48 @@ void drop_empty(ValueOffsets& offsets, const BlockExtent& extent) {
     if (value_elements(mean, extent) == 0) offsets[mean] = -1;
 }
 
+bool is_wide(BlockValue value) {
+  static const ValueSet wide =
+      value_set({kAttentionMean, kAttentionRstd, kLogSumExp, kOutputSum, kMlpMean, kMlpRstd,
+                 kDownSum, kMlpNormGradient, kDelta, kQuerySum, kAttentionNormGradient});
+  return holds(wide, value);
+}
+
+/// Numbers of a value.
+int64_t count_of(BlockValue value, const BlockExtent& extent) {
+  const int64_t rows = extent.rows;
+  switch (value) {
+    case kAttentionMean:
+    case kMlpMean:
+      return extent.style.rms_norm ? 0 : rows;
+    case kAttentionRstd:
+    case kMlpRstd:
+      return rows;
+    case kLogSumExp:
+    case kDelta:
+      return rows * extent.heads;
+    case kQkv:
+    case kQkvGradient:
+      return rows * extent.qkv_width();
+    case kAttention:
+    case kKeptAttention:
+    case kAttentionGradient:
+      return rows * extent.attention_width();
+    case kQuerySum:
+      return extent.wide > 1 ? rows * extent.attention_width() : 0;
+    case kUp:
+    case kUpGradient:
+      return rows * extent.up_width();
+    case kActivated:
+      return rows * extent.ffn_width;
+    case kAttentionNormGradient:
+    case kMlpNormGradient:
+      return 2 * extent.width;
+    default:
+      return rows * extent.width;
+  }
+}
+
 double linear_flops(Segment segment, const BlockExtent& extent) {
   const int64_t width = 2 * extent.rows * extent.width;
   if (segment == Segment::kQkv) return static_cast<double>(width * extent.qkv_width());
@@ -124,45 +167,11 @@ bool partial_over_x(BlockValue value) {
 }
 
 int64_t value_elements(BlockValue value, const BlockExtent& extent) {
-  const int64_t rows = extent.rows, wide = extent.wide;
-  switch (value) {
-    case kAttentionMean:
-    case kMlpMean:
-      return extent.style.rms_norm ? 0 : wide * rows;
-    case kAttentionRstd:
-    case kMlpRstd:
-      return wide * rows;
-    case kLogSumExp:
-    case kDelta:
-      return wide * rows * extent.heads;
-    case kOutputSum:
-    case kDownSum:
-      return wide * rows * extent.width;
-    case kQkv:
-    case kQkvGradient:
-      return rows * extent.qkv_width();
-    case kAttention:
-    case kKeptAttention:
-    case kAttentionGradient:
-      return rows * extent.attention_width();
-    case kQuerySum:
-      return wide > 1 ? wide * rows * extent.attention_width() : 0;
-    case kUp:
-    case kUpGradient:
-      return rows * extent.up_width();
-    case kActivated:
-      return rows * extent.ffn_width;
-    case kAttentionNormGradient:
-    case kMlpNormGradient:
-      return wide * 2 * extent.width;
-    default:
-      return rows * extent.width;
-  }
+  return count_of(value, extent) * (is_wide(value) ? extent.wide : 1);
 }
 
 Dtype value_dtype(BlockValue value, Dtype dtype) {
-  const bool wide = value == kOutputSum || value == kDownSum;
-  return wide && wide_elements(dtype) > 1 ? Dtype::kFloat32 : dtype;
+  return is_wide(value) && wide_elements(dtype) > 1 ? Dtype::kFloat32 : dtype;
 }
 
 bool reads_weights(Segment segment, Phase phase) {

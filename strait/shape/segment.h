@@ -1,22 +1,26 @@
-// The segments of a transformer block: pieces that end wherever a collective may stand, the values that pass
-// between them, and what each piece reads and writes in each phase. No tensors; model/segments.h executes them.
+// The segments of a transformer block. A segment ends wherever a collective may stand. Here are the
+// values that pass between segments, and what each segment reads and writes in each phase.
+// SegmentedBlock in model/block.h executes them.
 //
-//   segment          forward                                        after it, over x
-//   attention_norm   x -> normed_attention
-//   qkv              normed_attention -> qkv (with RoPE)            backward: sum normed_attention_gradient
+//   segment          forward                             what ranks of x must sum behind it
+//   attention_norm   input -> normed_attention
+//   qkv              normed_attention -> qkv             backward: normed_attention_gradient
 //   attention        qkv -> attention, log_sum_exp
-//   output           attention -> output_sum                        forward: sum output_sum
-//   attention_add    output_sum, x -> middle
+//   output           attention -> output_sum             forward: output_sum
+//   attention_add    output_sum, input -> middle
 //   mlp_norm         middle -> normed_mlp
-//   up               normed_mlp -> up                               backward: sum normed_mlp_gradient
-//   down             up -> down_sum                                 forward: sum down_sum
+//   up               normed_mlp -> up                    backward: normed_mlp_gradient
+//   down             up -> down_sum                      forward: down_sum
 //   mlp_add          down_sum, middle -> output
 //
-// A partial sum leaves its segment raw. attention_add and mlp_add add the bias of the product, dropout and the
-// residual stream, once, behind the sum. The backward of a segment is its adjoint: the gradient of a product's
-// input is what is summed over x where the forward has nothing, and the other way round. No gradient of a
-// parameter is partial over x: those of cut parameters are complete for their part, those of shared ones (norms,
-// the biases that the adds own) are computed from summed values, alike on every rank.
+// A partial sum leaves its segment raw. The add behind it brings in the bias of the product,
+// dropout and the residual stream, so that each enters once. The backward of a segment is its
+// adjoint: qkv and up read the same input on every rank, so the gradient of that input is a sum
+// over x.
+//
+// No gradient of a parameter is partial over x. That of a cut parameter is complete for its part.
+// That of a shared one (norms, the biases of the adds) is made from summed values, so all ranks
+// compute the same bits.
 #pragma once
 
 #include <array>
@@ -54,8 +58,8 @@ struct SegmentRange {
 
 enum class Phase : uint8_t { kForward, kBackwardInput, kBackwardWeight };
 
-/// What passes between segments and phases, besides the unit's weights and gradient. Gradients have the shape of
-/// what they are the gradient of.
+/// What passes between segments and phases, besides the unit's weights and gradient. Gradients
+/// have the shape of what they are the gradient of.
 enum class BlockValue : uint8_t {
   kInput,            // [rows, width]
   kAttentionMean,    // [rows] wide; nothing for RMSNorm
@@ -80,7 +84,7 @@ enum class BlockValue : uint8_t {
   kMlpNormGradient,    // [2, width] wide: of the norm's weight and bias
   kMiddleGradient,
   kOutputSumGradient,  // after dropout, not wide; kMiddleGradient itself where nothing drops
-  kKeptAttention,  // kAttention, or a copy of it where what the forward kept is freed before backward_weight
+  kKeptAttention,      // kAttention, or a copy of it that outlives what the forward kept
   kAttentionGradient,
   kDelta,     // [batch, heads, tokens] wide: scratch of attention's backward
   kQuerySum,  // [batch, heads, tokens, head_width] wide: scratch likewise; nothing unless bf16
@@ -95,33 +99,33 @@ using ValueSet = std::bitset<kNumBlockValues>;
 ValueSet value_set(std::initializer_list<BlockValue> values);
 
 const char* value_name(BlockValue value);
-/// Whether a rank of x holds its part of a sum. Its sum over x in rank order is what the next segment needs.
+/// Whether a rank of x makes a part of a sum only. The next segment needs the sum over x, taken in
+/// rank order.
 bool partial_over_x(BlockValue value);
-/// Elements of the activations, of which a wide number beside bf16 takes two.
-int64_t value_elements(BlockValue value, const BlockExtent& extent);
-/// The type that a sum over x adds up: fp32 for wide values beside bf16, else `dtype`.
+/// Type of its numbers: fp32 for the values marked wide beside bf16, else `dtype`.
 Dtype value_dtype(BlockValue value, Dtype dtype);
+/// Size counted in elements of the activations: a wide number beside bf16 takes two.
+int64_t value_elements(BlockValue value, const BlockExtent& extent);
 
 enum class Access : uint8_t { kRead, kWrite, kUpdate };
 struct ValueUse {
   BlockValue value;
   Access access;
 };
-/// What one segment uses in one phase. The gradient of the unit is another matter: backward_weight adds to it
-/// or overwrites it.
+/// What one segment uses in one phase. The gradient of the unit is another matter:
+/// backward_weight adds to it or overwrites it.
 const std::vector<ValueUse>& segment_uses(Segment segment, Phase phase);
 /// Attention has no parameters, the adds none but biases. No backward_weight reads weights.
 bool reads_weights(Segment segment, Phase phase);
 
-/// What a range uses in one phase. Within it a forward joins output with attention_add, and down with mlp_add,
-/// as long as the sum is not asked for: no sum exists then.
+/// What a range uses in one phase. A forward joins output with attention_add, and down with
+/// mlp_add, where the range holds both and the sum between them is not asked for.
 struct RangeUses {
-  ValueSet reads;  // needed from outside
-  ValueSet
-      writes;  // made, and used outside: by other segments, by a later phase, or by the next block
-  ValueSet inside;  // made and used here alone; in the workspace unless the caller gives it a place
+  ValueSet reads;   // needed from outside
+  ValueSet writes;  // made here and used by other segments, a later phase or the next block
+  ValueSet inside;  // made and used here alone
 };
-/// `keeps`: the forward keeps what the backward reads; otherwise (evaluation) that is inside as well.
+/// keeps = false: a forward without a backward, whose kept values are used here alone as well.
 RangeUses range_uses(SegmentRange range, Phase phase, bool keeps = true);
 
 /// What a forward keeps for the backward beside the input: the parts of SavedLayout.
@@ -141,9 +145,9 @@ struct ValueOffsets {
 ValueOffsets saved_offsets(const BlockExtent& extent);
 ValueOffsets bundle_offsets(const BlockExtent& extent);
 
-/// The workspace of a call: the range's values that are not `given`. Those that are not alive at the same time
-/// share memory. The gradients of norms and kKeptAttention are never in it: model/segments.h says what a call
-/// does without them.
+/// The workspace of a call: the range's values that are not `given`. Values share memory unless
+/// they are alive at the same time. The gradients of norms and kKeptAttention are never in the
+/// workspace; SegmentCall says what a call does without them.
 ValueOffsets workspace_offsets(const BlockExtent& extent, SegmentRange range, Phase phase,
                                const ValueSet& given);
 

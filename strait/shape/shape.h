@@ -7,20 +7,13 @@
 #include <vector>
 
 #include "strait/base/dtype.h"
+#include "strait/shape/axis_split.h"
 #include "strait/shape/options.h"
 
 namespace strait {
 
 /// Initial values. They depend only on (seed, parameter name, element), never on layout.
 enum class Initial : uint8_t { kZeros, kOnes, kNormal };
-
-/// How a tensor is cut among the ranks of a mesh axis: along `dim`, each of the consecutive `parts` evenly, so
-/// that a rank holds equal shares of queries, keys and values, or of gates and ups. split.h makes boxes of it.
-struct Split {
-  int dim = -1;                // -1: not cut, every rank holds the whole tensor
-  std::vector<int64_t> parts;  // sizes along dim; they add up to its size
-  bool none() const { return dim < 0; }
-};
 
 /// One tensor inside a unit. `offset` counts elements from the start of the unit's flat buffer.
 struct ParameterShape {
@@ -30,19 +23,20 @@ struct ParameterShape {
   bool weight_decay = false;  // matrices and embeddings
   Initial initial = Initial::kZeros;
   double standard_deviation = 0.0;
-  Split split_x = {};  // over the ranks of mesh axis x
+  ParameterSplit split = {};  // over the axes x and y of the mesh
   int64_t elements() const;
 };
 
-/// A contiguous range of a unit with one weight-decay flag, either all cut over x or all shared.
+/// A contiguous range of a unit with one weight-decay flag, whose parameters are split over the same
+/// axes.
 struct Section {
   int64_t begin = 0, end = 0;  // elements
   bool weight_decay = false;
-  bool shared_x = false;  // every rank of x holds the same elements; never so in a model with x = 1
+  bool split_x = false, split_y = false;  // else every rank of the axis holds the same values
 };
 
-/// The parameters that move together: the flat buffer of one block. Decayed parameters come first; among
-/// equals, with x > 1, those that are cut.
+/// The parameters that move together: the flat buffer of one block. Decayed parameters come
+/// first; among equals, with x > 1, those that are cut.
 struct UnitShape {
   std::string name;  // "embedding", "blocks.0", "head"
   std::vector<ParameterShape> parameters;
@@ -53,8 +47,8 @@ struct UnitShape {
 
 enum class BlockKind : uint8_t { kEmbedding, kTransformer, kHead, kCustom };
 
-/// A piece of a block as Block::forward and its like number them: the fused form, between whose pieces no
-/// collective stands. segment.h cuts a transformer block wherever one may.
+/// A piece of a block as Block::forward and its like number them: the fused form, between whose
+/// pieces no collective stands. segment.h cuts a transformer block wherever one may.
 struct SegmentShape {
   std::string name;  // "norm+qkv", "attention+output", "norm+up", "down"
 };
@@ -94,8 +88,7 @@ struct ModelShape {
   BlockStyle style;
   ShapeOptions options;  // of the whole model, also where units hold one rank's part
   int64_t vocabulary = 0;
-  int64_t x =
-      1;  // ranks of mesh axis x that share each transformer block; see local_shape in split.h
+  int64_t x = 1;  // ranks of mesh axis x that share each transformer block: local_shape in split.h
   std::vector<UnitShape> units;
   std::vector<BlockShape> blocks;  // embedding, layers x transformer, head
   int64_t parameters() const;      // elements over all units, tied ones once
@@ -120,16 +113,17 @@ ModelShape gpt2_shape(const ShapeOptions& options, int64_t vocabulary);
 /// elements i and i + head_width / 2 (Hugging Face's order). mlp.gate_up holds gate, then up.
 ModelShape llama_shape(const ShapeOptions& options, int64_t vocabulary);
 
-/// Sizes of `model.blocks[block]` for `batch` sequences of `tokens` tokens. For the head, forward_workspace
-/// is that of the loss alone and of generation, backward_workspace that of the loss with both gradients.
-/// forward_workspace_bytes also covers a forward that keeps nothing (saved == nullptr). With x > 1 the sizes are
-/// those of one rank's part. Kind kCustom has no sizes of its own: whoever replaces the block states them.
+/// Sizes of `model.blocks[block]` for `batch` sequences of `tokens` tokens. For the head,
+/// forward_workspace is that of the loss alone and of generation, backward_workspace that of the
+/// loss with both gradients. forward_workspace_bytes also covers a forward that keeps nothing
+/// (saved == nullptr). With x > 1 the sizes are those of one rank's part. Kind kCustom has no
+/// sizes of its own: whoever replaces the block states them.
 BlockSizes block_sizes(const ModelShape& model, int64_t block, int64_t batch, int64_t tokens,
                        Dtype dtype);
 
 /// Model FLOPs per token of a training step: 6 per parameter that multiplies (token and position
-/// embedding look-ups do not, the head does) plus attention with its causal half, 6 L T C. Of the whole model,
-/// whatever x. docs/formulas.md.
+/// embedding look-ups do not, the head does) plus attention with its causal half, 6 L T C. Of the
+/// whole model, whatever x. docs/formulas.md.
 double model_flops_per_token(const ModelShape& model, int64_t tokens);
 
 /// Rows of logits that the head holds at a time, so that no full logits tensor exists.

@@ -3,19 +3,12 @@
 #include <fmt/format.h>
 
 #include <cstdlib>
-#include <functional>
 #include <numeric>
 
 #include "strait/base/errors.h"
 
 namespace strait {
 namespace {
-
-int64_t product(const std::vector<int64_t>& dims, size_t begin, size_t end) {
-  const auto at = dims.begin();
-  return std::accumulate(at + static_cast<int64_t>(begin), at + static_cast<int64_t>(end),
-                         int64_t{1}, std::multiplies<>());
-}
 
 /// Among the divisors of all three sizes the one nearest to x, the lesser of two.
 int64_t nearest_x(const ShapeOptions& options, int64_t x) {
@@ -38,8 +31,9 @@ void require_divides(const ShapeOptions& options, int64_t x, const char* key, in
 
 ParameterShape local_parameter(const ParameterShape& whole, int64_t x) {
   ParameterShape local = whole;
-  local.dims = local_dims(whole, x);
-  for (int64_t& part : local.split_x.parts) part /= x;
+  AxisSplit& split = local.split.x;
+  if (split.dim >= 0) local.dims[static_cast<size_t>(split.dim)] /= x;
+  for (int64_t& part : split.parts) part /= x;
   return local;
 }
 
@@ -56,41 +50,19 @@ UnitShape make_unit(std::string name, const std::vector<ParameterShape>& paramet
   UnitShape unit;
   unit.name = std::move(name);
   for (const bool decay : {true, false}) {
-    for (const bool shared : {false, true}) {
+    for (const bool split : {true, false}) {
       const int64_t begin = unit.elements;
       for (const ParameterShape& given : parameters) {
-        if (given.weight_decay != decay || (x > 1 && given.split_x.none()) != shared) continue;
+        const bool splits = x > 1 && given.split.x.dim >= 0;
+        if (given.weight_decay != decay || splits != split) continue;
         ParameterShape& placed = unit.parameters.emplace_back(given);
         placed.offset = unit.elements;
         unit.elements += placed.elements();
       }
-      if (unit.elements > begin) unit.sections.push_back({begin, unit.elements, decay, shared});
+      if (unit.elements > begin) unit.sections.push_back({begin, unit.elements, decay, split});
     }
   }
   return unit;
-}
-
-std::vector<int64_t> local_dims(const ParameterShape& parameter, int64_t x) {
-  std::vector<int64_t> dims = parameter.dims;
-  if (!parameter.split_x.none()) dims[static_cast<size_t>(parameter.split_x.dim)] /= x;
-  return dims;
-}
-
-std::vector<Box> boxes_x(const ParameterShape& parameter, int64_t x, int64_t index) {
-  if (parameter.split_x.none()) return {{1, parameter.elements(), 0, 0, 0, 0}};
-  const auto dim = static_cast<size_t>(parameter.split_x.dim);
-  const int64_t outer = product(parameter.dims, 0, dim);
-  const int64_t inner = product(parameter.dims, dim + 1, parameter.dims.size());
-  const int64_t stride = parameter.dims[dim] * inner;
-  std::vector<Box> boxes;
-  int64_t begin = 0;  // of the part, in elements of one outer row
-  for (const int64_t part : parameter.split_x.parts) {
-    ensure(part % x == 0, "boxes_x: x does not divide a part; check_x comes first");
-    const int64_t run = part / x * inner;
-    boxes.push_back({outer, run, begin + index * run, stride, begin / x, stride / x});
-    begin += part * inner;
-  }
-  return boxes;
 }
 
 void check_x(const ShapeOptions& options, int64_t x) {

@@ -54,6 +54,19 @@ TEST(Bfloat16, RoundsToNearestEvenAndKeepsNaN) {
   EXPECT_TRUE(std::isnan(round(std::bit_cast<float>(0x7f800001U))));
 }
 
+TEST(Bfloat16, SumsAreRoundedOnce) {
+  on_every_target([] {
+    const int64_t columns = 67;
+    const auto bias = random_narrow(columns, 1), base = random_narrow(columns, 2);
+    std::vector<float> sum(static_cast<size_t>(columns), 1.0f + 0x1p-12f), expected;
+    std::vector<Bfloat16> out(sum.size());
+    for (size_t i = 0; i < sum.size(); ++i)
+      expected.push_back(static_cast<float>(base[i]) + (static_cast<float>(bias[i]) + sum[i]));
+    add_sum<Bfloat16>({1, columns, sum.data(), bias.data(), base.data(), out.data()});
+    EXPECT_EQ(bits_of(out), rounded_bits(expected));
+  });
+}
+
 /// Every kernel stores through the same vector conversion: all exponents, ties, infinities, NaN.
 TEST(Bfloat16, VectorsRoundAsScalarsDo) {
   on_every_target([] {

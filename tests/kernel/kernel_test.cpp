@@ -281,6 +281,23 @@ TYPED_TEST(KernelTest, BiasAndColumnSums) {
   });
 }
 
+TYPED_TEST(KernelTest, SumsMeetBiasAndBaseInThatOrder) {
+  using T = TypeParam;
+  on_every_target([] {
+    for (const int64_t columns : {1, 15, 64, 67}) {
+      const int64_t rows = 5;
+      const auto sum = random<T>(rows * columns, 1), bias = random<T>(columns, 2);
+      const auto base = random<T>(rows * columns, 3);
+      std::vector<T> all = base, alone(all.size());
+      add_sum<T>({rows, columns, sum.data(), bias.data(), all.data(), all.data()});
+      add_sum<T>({rows, columns, sum.data(), nullptr, nullptr, alone.data()});
+      EXPECT_EQ(alone, sum);
+      for (int64_t i = 0; i < rows * columns; ++i)
+        EXPECT_EQ(all[i], base[i] + (bias[i % columns] + sum[i])) << i;
+    }
+  });
+}
+
 TYPED_TEST(KernelTest, CrossEntropy) {
   using T = TypeParam;
   on_every_target([] {

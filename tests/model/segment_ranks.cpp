@@ -7,17 +7,23 @@
 namespace strait::model {
 namespace {
 
-/// A rank's part of the whole unit's values, or the other way round.
+/// Visits the elements of a rank's part in order: visit(whole parameter, element of the whole unit,
+/// element of the local unit). A split dim has consecutive parts; the rank has its share of each.
 template <class T, class Visit>
-void visit_parts(const UnitShape& whole, const UnitShape& local, const SegmentRank<T>& rank,
-                 Visit&& visit) {
+void visit_parts(const UnitShape& whole, const SegmentRank<T>& rank, Visit&& visit) {
   for (const ParameterShape& parameter : whole.parameters) {
-    const int64_t at = local.parameter(parameter.name).offset;
-    for (const Box& box : boxes_x(parameter, rank.x, rank.index))
-      for (int64_t row = 0; row < box.rows; ++row)
-        for (int64_t i = 0; i < box.run; ++i)
-          visit(parameter, parameter.offset + box.whole_begin + row * box.whole_stride + i,
-                at + box.local_begin + row * box.local_stride + i);
+    int64_t local = rank.unit().parameter(parameter.name).offset;
+    const int64_t columns = parameter.dims.size() > 1 ? parameter.dims[1] : 1;
+    for (int64_t element = 0; element < parameter.elements(); ++element) {
+      const AxisSplit& split = parameter.split.x;
+      int64_t at = split.dim == 0 ? element / columns : element % columns;
+      bool held = split.dim < 0;
+      for (const int64_t part : split.parts) {
+        if (0 <= at && at < part) held = at / (part / rank.x) == rank.index;
+        at -= part;
+      }
+      if (held) visit(parameter, parameter.offset + element, local++);
+    }
   }
 }
 
@@ -42,10 +48,9 @@ SegmentRank<T>::SegmentRank(const Runner<T>& whole, int64_t x_ranks, int64_t x_i
       index(x_index),
       whole_(whole),
       model_(part_of(whole.model.shape(), x_ranks), Runner<T>::kDtype) {
-  const UnitShape& local = model_.shape().units[1];
-  weights_.resize(static_cast<size_t>(local.elements));
+  weights_.resize(static_cast<size_t>(unit().elements));
   gradient.assign(weights_.size(), static_cast<Wide<T>>(NAN));
-  visit_parts(whole.model.shape().units[1], local, *this,
+  visit_parts(whole.model.shape().units[1], *this,
               [&](const ParameterShape&, int64_t from, int64_t to) {
                 weights_[static_cast<size_t>(to)] = whole.weights[1][static_cast<size_t>(from)];
               });
@@ -212,14 +217,13 @@ template <class T>
 std::vector<double> SegmentRanks<T>::whole_gradient() {
   std::vector<double> whole(static_cast<size_t>(unit_.elements), NAN);
   for (const auto& rank : ranks) {
-    visit_parts(unit_, rank->unit(), *rank,
-                [&](const ParameterShape& parameter, int64_t to, int64_t from) {
-                  const auto value = static_cast<double>(rank->gradient[static_cast<size_t>(from)]);
-                  double& place = whole[static_cast<size_t>(to)];
-                  const bool seen = parameter.split_x.none() && rank->index > 0;
-                  EXPECT_TRUE(!seen || place == value) << parameter.name;
-                  place = value;
-                });
+    visit_parts(unit_, *rank, [&](const ParameterShape& parameter, int64_t to, int64_t from) {
+      const auto value = static_cast<double>(rank->gradient[static_cast<size_t>(from)]);
+      double& place = whole[static_cast<size_t>(to)];
+      const bool seen = parameter.split.x.dim < 0 && rank->index > 0;
+      EXPECT_TRUE(!seen || place == value) << parameter.name;
+      place = value;
+    });
   }
   return whole;
 }

@@ -1,5 +1,6 @@
-// The ranks of mesh axis x in one thread: each runs the segments of its part of a block on guarded buffers that hold
-// exactly what shape/segment.h declares, and plain loops sum what is partial between them.
+// The ranks of mesh axis x in one thread: each runs the segments of its part of a block on
+// guarded buffers that hold exactly what shape/segment.h declares, and plain loops sum what is
+// partial between them.
 #pragma once
 
 #include <map>

@@ -67,7 +67,8 @@ TEST_P(SegmentsTest, EqualTheFusedBlockBitForBit) {
   expect_the_bits_of_the_fused_block<Bfloat16>(GetParam());
 }
 
-// Sums of at most 48 terms in another order: 48 x 2^-53 each, through about ten operations, 5e-14 expected.
+// Sums of at most 48 terms in another order: 48 x 2^-53 each, through about ten operations, 5e-14
+// expected.
 constexpr double kTolerance = 1e-12;
 
 TEST_P(SegmentsTest, RanksOfXTogetherEqualTheWholeBlock) {
@@ -143,7 +144,8 @@ TEST_P(SegmentsTest, AccumulateAddsOnEveryRank) {
 
 INSTANTIATE_TEST_SUITE_P(Cases, SegmentsTest, testing::ValuesIn(segment_cases()));
 
-/// Products deeper than one block of depth: joined they are the fused block's, apart they add in another order.
+/// Products deeper than one block of depth: joined they are the fused block's, apart they add in
+/// another order.
 TEST(Segments, DeepProductsDifferByTheOrderOfSumsAlone) {
   const Case test_case{{1, 2, 2, 420, 800, 5, true, 0.1, true}, 37, 1, 5};
   const Ends ends(test_case);
@@ -156,7 +158,8 @@ TEST(Segments, DeepProductsDifferByTheOrderOfSumsAlone) {
             kTolerance);
 }
 
-/// Ranks that hold half of the tokens each: positions and dropout go by the number of the token in its sequence.
+/// Ranks that hold half of the tokens each: positions and dropout go by the number of the token
+/// in its sequence.
 TEST(Segments, TokensOfARankKeepTheirNumbers) {
   for (const char* family : {"gpt2", "llama"}) {
     const Case test_case{{1, 4, 4, 24, 20, 16, true, 0.3, true}, 37, 1, 10, false, family};

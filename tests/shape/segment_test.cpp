@@ -134,7 +134,8 @@ std::set<BlockValue> alive(SegmentRange range, Phase phase, int step) {
   return both;
 }
 
-/// Every range in every phase: what lives at the same time does not overlap, what is given has no place.
+/// Every range in every phase: what lives at the same time does not overlap, what is given has no
+/// place.
 TEST(Segment, WorkspacePartsDoNotOverlapWhileTheyLive) {
   for (const ModelShape& model : models()) {
     const BlockExtent extent = block_extent(model, 2, 3, Dtype::kBfloat16);

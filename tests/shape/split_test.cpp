@@ -11,55 +11,22 @@ namespace {
 ModelShape llama() { return llama_shape({2, 8, 4, 32, 12, 5, true, 0.0, false}, 11); }
 ModelShape gpt2() { return gpt2_shape({2, 4, 4, 16, 24, 5, true, 0.0, true}, 11); }
 
-/// Whose element each element of the whole is: -1 before anybody has claimed it, -2 after two have.
-std::vector<int64_t> owners(const ParameterShape& parameter, int64_t x) {
-  std::vector<int64_t> owner(static_cast<size_t>(parameter.elements()), -1);
-  for (int64_t index = 0; index < x; ++index)
-    for (const Box& box : boxes_x(parameter, x, index))
-      for (int64_t row = 0; row < box.rows; ++row)
-        for (int64_t i = 0; i < box.run; ++i) {
-          int64_t& at = owner[static_cast<size_t>(box.whole_begin + row * box.whole_stride + i)];
-          at = at == -1 ? index : -2;
-        }
-  return owner;
-}
-
-TEST(Split, BoxesTileTheWholeAndThePart) {
-  for (const ModelShape& model : {llama(), gpt2()}) {
-    for (const int64_t x : {1, 2, 4}) {
-      const ModelShape local = local_shape(model, x);
-      for (const ParameterShape& parameter : model.units[1].parameters) {
-        const int64_t part = local.units[1].parameter(parameter.name).elements();
-        for (int64_t index = 0; index < x; ++index) {
-          std::vector<int> filled(static_cast<size_t>(part));
-          for (const Box& box : boxes_x(parameter, x, index))
-            for (int64_t row = 0; row < box.rows; ++row)
-              for (int64_t i = 0; i < box.run; ++i)
-                ++filled.at(static_cast<size_t>(box.local_begin + row * box.local_stride + i));
-          EXPECT_THAT(filled, testing::Each(1)) << parameter.name;
-        }
-        if (parameter.split_x.none()) continue;
-        EXPECT_THAT(owners(parameter, x), testing::Each(testing::Ge(0))) << parameter.name;
-        EXPECT_EQ(part * x, parameter.elements()) << parameter.name;
-      }
-    }
-  }
-}
-
-TEST(Split, RanksHoldWholeHeadsAndTheirGatesWithTheirUps) {
-  const ModelShape model = llama();  // 8 heads of 4, 4 key/value heads
-  const UnitShape& unit = model.units[1];
-  const ParameterShape& qkv = unit.parameter("blocks.0.attention.qkv.weight");
-  const std::vector<int64_t> rows = owners(qkv, 4);
-  for (int64_t row = 0; row < 64; ++row) {
-    const int64_t head = row < 32 ? row / 4 : row % 16 / 4;
-    EXPECT_EQ(rows[static_cast<size_t>(row * 32)], row < 32 ? head / 2 : head) << row;
-  }
-  const std::vector<int64_t> gates = owners(unit.parameter("blocks.0.mlp.gate_up.bias"), 2);
-  EXPECT_THAT(gates, testing::ElementsAreArray(
-                         {0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1}));
-  const std::vector<int64_t> down = owners(unit.parameter("blocks.0.mlp.down.weight"), 2);
-  for (size_t i = 0; i < down.size(); ++i) EXPECT_EQ(down[i], i % 12 < 6 ? 0 : 1) << i;
+TEST(Split, PartsAreHeadsAndChannels) {
+  const UnitShape unit = llama().units[1];  // 8 heads of 4, 4 key/value heads
+  const auto split = [&](const char* name) {
+    return unit.parameter(std::string("blocks.0.") + name).split.x;
+  };
+  EXPECT_EQ(split("attention.qkv.weight").dim, 0);
+  EXPECT_THAT(split("attention.qkv.weight").parts, testing::ElementsAre(32, 16, 16));
+  EXPECT_THAT(split("attention.qkv.bias").parts, testing::ElementsAre(32, 16, 16));
+  EXPECT_EQ(split("attention.output.weight").dim, 1);
+  EXPECT_THAT(split("attention.output.weight").parts, testing::ElementsAre(32));
+  EXPECT_THAT(split("mlp.gate_up.weight").parts, testing::ElementsAre(12, 12));
+  EXPECT_EQ(split("mlp.down.weight").dim, 1);
+  for (const char* shared : {"attention.output.bias", "mlp.down.bias", "attention_norm.weight"})
+    EXPECT_EQ(split(shared).dim, -1) << shared;
+  const UnitShape plain = gpt2().units[1];
+  EXPECT_THAT(plain.parameter("blocks.0.mlp.up.bias").split.x.parts, testing::ElementsAre(24));
 }
 
 TEST(Split, LocalShapeIsAnOrdinaryModel) {
@@ -78,16 +45,17 @@ TEST(Split, LocalShapeIsAnOrdinaryModel) {
     next += parameter.elements();
   }
   EXPECT_EQ(unit.elements, next);
-  // The four matrices; their biases that are cut, 24 + 12; norms and biases that are shared, 6 x 16.
+  // The four matrices; their biases that are cut, 24 + 12; norms and biases that are shared, 6 x
+  // 16.
   ASSERT_EQ(unit.sections.size(), 3u);
   EXPECT_EQ(unit.sections[0].end, (48 * 16 + 16 * 16 + 2 * 24 * 16) / 2);
-  EXPECT_TRUE(unit.sections[0].weight_decay && !unit.sections[0].shared_x);
+  EXPECT_TRUE(unit.sections[0].weight_decay && unit.sections[0].split_x);
   EXPECT_EQ(unit.sections[1].end - unit.sections[1].begin, 24 + 12);
-  EXPECT_TRUE(!unit.sections[1].weight_decay && !unit.sections[1].shared_x);
+  EXPECT_TRUE(!unit.sections[1].weight_decay && unit.sections[1].split_x);
   EXPECT_EQ(unit.sections[2].end - unit.sections[2].begin, 6 * 16);
-  EXPECT_TRUE(!unit.sections[2].weight_decay && unit.sections[2].shared_x);
-  for (const Section& section : local.units[0].sections) EXPECT_TRUE(section.shared_x);
-  for (const Section& section : model.units[1].sections) EXPECT_FALSE(section.shared_x);
+  EXPECT_TRUE(!unit.sections[2].weight_decay && !unit.sections[2].split_x);
+  for (const Section& section : local.units[0].sections) EXPECT_FALSE(section.split_x);
+  for (const Section& section : model.units[1].sections) EXPECT_FALSE(section.split_x);
 }
 
 TEST(Split, SizesOfTheRanksAddUp) {
