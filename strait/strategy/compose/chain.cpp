@@ -3,16 +3,17 @@
 #include <algorithm>
 
 #include "strait/base/errors.h"
+#include "strait/draft/block_kernels.h"
 
 namespace strait::strategy {
 
+using draft::add_operand;
+using program::Access;
 using program::Category;
-using program::Lifetime;
 using program::Node;
 using program::Op;
 using program::Operand;
 using program::OpKind;
-using program::Role;
 
 int find_array(const program::Program& program, const std::string& name) {
   for (size_t i = 0; i < program.arrays.size(); ++i)
@@ -50,13 +51,17 @@ void Chain::declare_arrays(bool train) {
     return static_cast<int>(program_.arrays.size()) - 1;
   };
   const int64_t rows = options_.micro_batch_size * options_.tokens;
-  // inputs, targets and, with documents, document starts; then the sequence numbers as two words each.
-  const int64_t words = rows * (options_.documents ? 3 : 2) + 2 * options_.micro_batch_size;
+  // inputs, targets and, with documents, document starts.
+  const int64_t words = rows * (options_.documents ? 3 : 2);
   const int64_t blocks = static_cast<int64_t>(shape_.blocks.size());
   const int64_t elements = sizes_.front().output_bytes / dtype_bytes(options_.dtype);
   batch_ = declare("batch", 1, Dtype::kInt32, words, Category::kActivations);
   activation_ = declare("x", blocks - 1, options_.dtype, elements, Category::kActivations);
+  sequences_ =
+      declare("sequences", 1, Dtype::kInt64, options_.micro_batch_size, Category::kActivations);
+  program_.arrays[sequences_].tier = program::Tier::kHost;
   agreed_ = find_array(program_, "agreed");
+  step_ = find_array(program_, "step");
   if (!train) return;
   activation_gradient_ = declare("d", blocks - 1, options_.dtype, elements, Category::kActivations);
   int64_t saved = 0;
@@ -77,6 +82,7 @@ std::vector<Node> Chain::train(const MicroStep& step) {
   emit_items(items(true), step, true);
   while (step.phase == ReducePhase::kLast && reduces()) advance_reductions();
   release(batch_, 0);
+  release(sequences_, 0);
   return std::move(nodes_);
 }
 
@@ -84,12 +90,15 @@ std::vector<Node> Chain::evaluate() {
   declare_arrays(false);
   emit_items(items(false), {}, false);
   release(batch_, 0);
+  release(sequences_, 0);
   return std::move(nodes_);
 }
 
 void Chain::emit_items(const std::vector<Item>& items, const MicroStep& step, bool train) {
   nodes_.clear();
   reduced_.clear();
+  made_.clear();
+  trains_ = train;
   contributions_.assign(shape_.units.size(), 0);
   for (const BlockShape& block : shape_.blocks) ++contributions_[block.unit];
   load(step);
@@ -106,7 +115,7 @@ void Chain::emit_items(const std::vector<Item>& items, const MicroStep& step, bo
     else if (static_cast<size_t>(item.block) == head)
       loss(item.block, train, step);
     else
-      forward(item.block, train, step);
+      forward(item.block, train);
     if (item.needs_weights) {
       movement_.release(unit_of(item.block), nodes_);
       live_[unit_of(item.block)] = ready_[unit_of(item.block)] = false;
@@ -129,7 +138,7 @@ GatherSource Chain::source_of(int64_t unit) {
 void Chain::make_ready(int64_t block) {
   const int64_t unit = unit_of(block);
   if (ready_[unit]) return;
-  movement_.ready(unit, block, source_[unit], nodes_);
+  movement_.ready(unit, source_[unit], nodes_);
   ready_[unit] = true;
 }
 
@@ -146,26 +155,51 @@ void Chain::gather_ahead(const std::vector<Item>& items, size_t current, size_t 
     if (movement_.copies() && current > 0 && items[current - 1].needs_weights)
       waits.push_back(movement_.weights(unit_of(items[current - 1].block)));
     source_[unit] = source_of(unit);
-    movement_.gather(unit, item.block, source_[unit], std::move(waits), nodes_);
+    movement_.gather(unit, source_[unit], std::move(waits), nodes_);
     live_[unit] = true;
   }
 }
 
-Op Chain::compute(OpKind kind, int64_t block, const MicroStep& step) const {
-  Op op;
-  op.kind = kind;
-  op.block = {block, -1, 0};
-  op.micro_batch = step.index;
-  op.segment_end = static_cast<int>(shape_.blocks[block].segments.size());
-  op.reads = {at(batch_, 0, Role::kTokens)};
+Op Chain::compute(const program::Kernel& kernel, int64_t block) const {
+  const int64_t segments = static_cast<int64_t>(shape_.blocks[block].segments.size());
+  Op op = draft::block_op(kernel, block, {0, segments});
+  op.attributes[draft::kBatch] = options_.micro_batch_size;
+  op.attributes[draft::kLength] = options_.tokens;
+  op.attributes[draft::kTraining] = int64_t{trains_ ? 1 : 0};
+  read(op, batch_, 0, draft::kTokens);
   return op;
+}
+
+void Chain::set_cost(Op& op, double flops, int64_t workspace_bytes) const {
+  op.attributes[draft::kFlops] = flops;
+  op.attributes[draft::kWorkspace] = workspace_bytes;
+}
+
+void Chain::read_weights(Op& op, int64_t block) const {
+  op.reads.push_back(
+      program::as(movement_.weights(unit_of(block)), Access::kRead, draft::kWeights));
+}
+
+/// The gradient of the block's unit: made, added to that of earlier micro-steps, or, where another block
+/// of the unit has made its part in this one, updated.
+void Chain::make_gradient(Op& op, int64_t block, const MicroStep& step) const {
+  const int64_t unit = unit_of(block);
+  const bool adds = step.accumulate && !movement_.gradient_is_fresh();
+  const Access access = adds                   ? Access::kAdd
+                        : made_.contains(unit) ? Access::kUpdate
+                                               : Access::kWrite;
+  op.writes.push_back(program::as(movement_.gradient(unit), access, draft::kGradient));
 }
 
 void Chain::load(const MicroStep& step) {
   Op op;
-  op.kind = OpKind::kLoad;
-  op.micro_batch = step.index;
-  op.writes = {at(batch_, 0, Role::kTokens)};
+  op.kind = OpKind::kKernel;
+  op.kernel = &draft::kLoad;
+  op.attributes = {step.index, options_.micro_batch_size, options_.tokens};
+  read(op, step_, 0, draft::kStepValues);
+  write(op, batch_, 0, draft::kTokens);
+  write(op, sequences_, 0, draft::kSequences);
+  add_operand(op, agreed_, {}, Access::kAdd, draft::kAgreed);
   nodes_.push_back(std::move(op));
 }
 
@@ -174,43 +208,42 @@ bool Chain::keeps_saved(int64_t block) const {
   return sizes_[block].saved_bytes > 0 && !(transformer && options_.recompute.applies(block - 1));
 }
 
-void Chain::forward(int64_t block, bool train, const MicroStep& step) {
-  Op op = compute(OpKind::kForward, block, step);
-  op.reads.push_back(movement_.weights(unit_of(block)));
-  if (block > 0) op.reads.push_back(at(activation_, block - 1, Role::kInput));
-  op.writes = {at(activation_, block, Role::kOutput)};
-  op.save = train && keeps_saved(block);
-  if (op.save) op.writes.push_back(at(saved_, block, Role::kSaved));
-  op.flops = sizes_[block].forward_flops;
-  op.workspace_bytes = sizes_[block].forward_workspace_bytes;
+void Chain::forward(int64_t block, bool train) {
+  Op op = compute(draft::kForward, block);
+  read(op, sequences_, 0, draft::kSequences);
+  read_weights(op, block);
+  if (block > 0) read(op, activation_, block - 1, draft::kInput);
+  write(op, activation_, block, draft::kOutput);
+  if (train && keeps_saved(block)) write(op, saved_, block, draft::kSaved);
+  set_cost(op, sizes_[block].forward_flops, sizes_[block].forward_workspace_bytes);
   nodes_.push_back(std::move(op));
   if (!train && block > 0) release(activation_, block - 1);
 }
 
-void Chain::recompute(int64_t block, const MicroStep& step) {
-  Op op = compute(OpKind::kForward, block, step);
-  op.reads.push_back(movement_.weights(unit_of(block)));
-  op.reads.push_back(at(activation_, block - 1, Role::kInput));
-  op.writes = {at(saved_, block, Role::kSaved)};
-  op.save = true;
-  op.segment_end -= 1;  // the last segment saves nothing
-  op.flops = sizes_[block].forward_flops;
-  op.workspace_bytes = sizes_[block].forward_workspace_bytes;
+void Chain::recompute(int64_t block) {
+  Op op = compute(draft::kForward, block);
+  read(op, sequences_, 0, draft::kSequences);
+  read_weights(op, block);
+  read(op, activation_, block - 1, draft::kInput);
+  write(op, saved_, block, draft::kSaved);
+  // The last segment saves nothing.
+  --std::get<program::IntegerRange>(op.attributes[draft::kSegments]).end;
+  set_cost(op, sizes_[block].forward_flops, sizes_[block].forward_workspace_bytes);
   nodes_.push_back(std::move(op));
 }
 
 void Chain::loss(int64_t block, bool train, const MicroStep& step) {
-  Op op = compute(train ? OpKind::kForwardBackward : OpKind::kForwardLoss, block, step);
-  op.reads.push_back(movement_.weights(unit_of(block)));
-  op.reads.push_back(at(activation_, block - 1, Role::kInput));
-  op.writes = {at(agreed_, 0, Role::kScalars)};
-  op.flops = sizes_[block].forward_flops + (train ? sizes_[block].backward_flops : 0);
-  op.workspace_bytes =
-      train ? sizes_[block].backward_workspace_bytes : sizes_[block].forward_workspace_bytes;
+  const BlockSizes& sizes = sizes_[block];
+  Op op = compute(train ? draft::kForwardBackward : draft::kForwardLoss, block);
+  if (train) read(op, step_, 0, draft::kStepValues);
+  read_weights(op, block);
+  read(op, activation_, block - 1, draft::kInput);
+  add_operand(op, agreed_, {}, Access::kAdd, draft::kAgreed);
+  set_cost(op, sizes.forward_flops + (train ? sizes.backward_flops : 0),
+           train ? sizes.backward_workspace_bytes : sizes.forward_workspace_bytes);
   if (train) {
-    op.writes.push_back(at(activation_gradient_, block - 1, Role::kInputGradient));
-    op.writes.push_back(movement_.gradient(unit_of(block)));
-    op.accumulate = step.accumulate && !movement_.gradient_is_fresh();
+    write(op, activation_gradient_, block - 1, draft::kInputGradient);
+    make_gradient(op, block, step);
   }
   nodes_.push_back(std::move(op));
   release(activation_, block - 1);
@@ -218,18 +251,17 @@ void Chain::loss(int64_t block, bool train, const MicroStep& step) {
 
 void Chain::backward(int64_t block, const MicroStep& step) {
   const bool saved = sizes_[block].saved_bytes > 0;
-  if (saved && !keeps_saved(block)) recompute(block, step);
-  Op op = compute(OpKind::kBackward, block, step);
-  if (!is_embedding(block)) op.reads.push_back(movement_.weights(unit_of(block)));
-  if (block > 0) op.reads.push_back(at(activation_, block - 1, Role::kInput));
-  if (saved) op.reads.push_back(at(saved_, block, Role::kSaved));
-  op.reads.push_back(at(activation_gradient_, block, Role::kOutputGradient));
-  if (block > 0) op.writes.push_back(at(activation_gradient_, block - 1, Role::kInputGradient));
-  op.writes.push_back(movement_.gradient(unit_of(block)));
-  op.accumulate = step.accumulate && !movement_.gradient_is_fresh();
+  if (saved && !keeps_saved(block)) recompute(block);
+  Op op = compute(draft::kBackward, block);
+  read(op, sequences_, 0, draft::kSequences);
+  if (!is_embedding(block)) read_weights(op, block);
+  if (block > 0) read(op, activation_, block - 1, draft::kInput);
+  if (saved) read(op, saved_, block, draft::kSaved);
+  read(op, activation_gradient_, block, draft::kOutputGradient);
+  if (block > 0) write(op, activation_gradient_, block - 1, draft::kInputGradient);
+  make_gradient(op, block, step);
   if (reduced_.size() >= 2) op.waits = movement_.reduction_buffers(reduced_[reduced_.size() - 2]);
-  op.flops = sizes_[block].backward_flops;
-  op.workspace_bytes = sizes_[block].backward_workspace_bytes;
+  set_cost(op, sizes_[block].backward_flops, sizes_[block].backward_workspace_bytes);
   nodes_.push_back(std::move(op));
   if (saved) release(saved_, block);
   if (block > 0) release(activation_, block - 1);
@@ -242,10 +274,11 @@ void Chain::end_reduction(int64_t unit) {
 }
 
 void Chain::after_contribution(int64_t unit, int64_t block, const MicroStep& step) {
+  made_.insert(unit);
   if (--contributions_[unit] > 0) return;
   // The new one first: its transfer runs while what arrived for older ones is decoded.
   under_way_.insert(under_way_.begin(),
-                    {unit, movement_.reduce(unit, block, step.accumulate, step.phase)});
+                    {unit, movement_.reduce(unit, step.accumulate, step.phase)});
   advance_reductions(is_embedding(block) ? 1 : SIZE_MAX);
   reduced_.push_back(unit);
 }
@@ -263,7 +296,7 @@ void Chain::advance_reductions(size_t newest) {
 void Chain::release(int array, int64_t index) {
   Op op;
   op.kind = OpKind::kFree;
-  op.writes = {at(array, index, Role::kDestination)};
+  op.writes = {{array, {index}, Access::kWrite}};
   nodes_.push_back(std::move(op));
 }
 

@@ -2,6 +2,7 @@
 // of use and gradients reduced behind the backward by a Movement. Straight-line; roll() makes loops of it.
 #pragma once
 
+#include <set>
 #include <vector>
 
 #include "strait/program/program.h"
@@ -45,8 +46,8 @@ class Chain {
   /// those of the next micro-step, which are the same, up to `end`.
   void gather_ahead(const std::vector<Item>& items, size_t current, size_t end);
   void load(const MicroStep& step);
-  void forward(int64_t block, bool train, const MicroStep& step);
-  void recompute(int64_t block, const MicroStep& step);
+  void forward(int64_t block, bool train);
+  void recompute(int64_t block);
   void loss(int64_t block, bool train, const MicroStep& step);
   void backward(int64_t block, const MicroStep& step);
   /// What stands between the gather of a unit and its use.
@@ -63,9 +64,15 @@ class Chain {
   /// The next stage of every reduction under way, or of so many of the newest: what an embedding computes
   /// is too little for the transfers of the others to end behind it.
   void advance_reductions(size_t newest = SIZE_MAX);
-  program::Op compute(program::OpKind kind, int64_t block, const MicroStep& step) const;
-  program::Operand at(int array, int64_t index, program::Role role) const {
-    return {array, {index, -1, 0}, role};
+  program::Op compute(const program::Kernel& kernel, int64_t block) const;
+  void set_cost(program::Op& op, double flops, int64_t workspace_bytes) const;
+  void read_weights(program::Op& op, int64_t block) const;
+  void make_gradient(program::Op& op, int64_t block, const MicroStep& step) const;
+  static void read(program::Op& op, int array, int64_t index, int slot) {
+    op.reads.push_back({array, {index}, program::Access::kRead, slot});
+  }
+  static void write(program::Op& op, int array, int64_t index, int slot) {
+    op.writes.push_back({array, {index}, program::Access::kWrite, slot});
   }
   void release(int array, int64_t index);
   bool keeps_saved(int64_t block) const;
@@ -80,9 +87,12 @@ class Chain {
   const StepOptions& options_;
   const Placement& placement_;
   std::vector<BlockSizes> sizes_;
-  int batch_ = -1, activation_ = -1, activation_gradient_ = -1, saved_ = -1, agreed_ = -1;
+  int batch_ = -1, sequences_ = -1, activation_ = -1, activation_gradient_ = -1, saved_ = -1;
+  int agreed_ = -1, step_ = -1;
+  bool trains_ = false;
   std::vector<program::Node> nodes_;
   std::vector<int64_t> contributions_;  // blocks of each unit still to come in this backward
+  std::set<int64_t> made_;              // units with a gradient in this micro-step
   std::vector<int64_t> reduced_;        // units in the order of their reductions in this backward
   std::vector<bool> live_;              // unit -> its gathered copy is alive
   std::vector<bool> ready_;             // unit -> and may be used

@@ -3,22 +3,23 @@
 #include <charconv>
 
 #include "strait/base/errors.h"
+#include "strait/draft/block_kernels.h"
 #include "strait/program/roll.h"
 #include "strait/strategy/compose/chain.h"
+#include "strait/strategy/finish/kernels.h"
+#include "strait/strategy/finish/step_values.h"
 #include "strait/strategy/sharding/movement.h"
 
 namespace strait::strategy {
 namespace {
 
+using program::Access;
 using program::Category;
 using program::Lifetime;
 using program::Node;
 using program::Op;
 using program::OpKind;
 using program::Program;
-using program::Role;
-
-constexpr int64_t kUpdatePasses = 2;  // every state and the weights are read and written
 
 Program start(const char* kind, const Placement& placement, const StepOptions& options) {
   Program program;
@@ -27,28 +28,40 @@ Program start(const char* kind, const Placement& placement, const StepOptions& o
   program.ranks = placement.ranks;
   program.streams = {{"compute", 0}};
   program.tokens = options.micro_batch_size * options.tokens * options.accumulation;
-  const auto scalars = [&](const char* name, int64_t elements) {
+  const auto scalars = [&](const char* name, int64_t elements, program::Tier tier) {
     program::ValueArray array;
     array.name = name;
     array.dtype = Dtype::kFloat64;
     array.partition = {elements, elements};
     array.lifetime = Lifetime::kResident;
+    array.tier = tier;
     program.arrays.push_back(std::move(array));
   };
-  scalars("agreed", kNumAgreed);
-  scalars("results", kNumResults);
+  scalars("agreed", kNumAgreed, program::Tier::kDevice);
+  scalars("results", kNumResults, program::Tier::kHost);
+  scalars("step", kNumStepValues, program::Tier::kHost);
+  scalars("progress", kNumProgress, program::Tier::kHost);
+  program.arrays.back().address.state = "progress";
   return program;
 }
 
-program::Operand scalar(const Program& program, const char* name) {
-  return {find_array(program, name), {}, Role::kScalars};
+/// An operand on one of the scalars.
+program::Operand scalar(const Program& program, const char* name, Access access, int slot) {
+  return {find_array(program, name), {}, access, slot};
+}
+
+Op kernel_op(const program::Kernel& kernel) {
+  Op op;
+  op.kind = OpKind::kKernel;
+  op.kernel = &kernel;
+  return op;
 }
 
 void begin_step(Program& program) {
-  Op op;
-  op.kind = OpKind::kCustom;
-  op.custom = "begin_step";
-  op.writes = {scalar(program, "agreed")};
+  Op op = kernel_op(kBeginStep);
+  op.reads = {scalar(program, "progress", Access::kRead, kBeginProgress)};
+  op.writes = {scalar(program, "step", Access::kWrite, kBeginStepValues),
+               scalar(program, "agreed", Access::kWrite, kBeginAgreed)};
   program.body.push_back(std::move(op));
 }
 
@@ -88,23 +101,18 @@ void agree(Program& program, const UnitValues& values, const Movement& movement)
   op.kind = OpKind::kAllReduce;
   op.stream = movement.agreement_stream();
   op.group = values.world_group();
-  op.reads = {scalar(program, "agreed")};
-  op.writes = {scalar(program, "agreed")};
+  op.reads = {scalar(program, "agreed", Access::kRead, 0)};
+  op.writes = {scalar(program, "agreed", Access::kWrite, 0)};
   program.body.push_back(std::move(op));
 }
 
-/// First block of every unit, in chain order.
-std::vector<int64_t> first_blocks(const ModelShape& shape) {
-  std::vector<int64_t> result(shape.units.size(), -1);
-  for (size_t b = 0; b < shape.blocks.size(); ++b)
-    if (result[shape.blocks[b].unit] < 0) result[shape.blocks[b].unit] = static_cast<int64_t>(b);
-  return result;
-}
-
-Op unit_op(OpKind kind, int64_t block) {
-  Op op;
-  op.kind = kind;
-  op.block = {block, -1, 0};
+/// An op on the optimizer's shard of a unit.
+Op shard_op(const program::Kernel& kernel, const UnitValues& values, int64_t unit) {
+  Op op = kernel_op(kernel);
+  op.attributes = {program::Index{unit}};
+  op.group = values.inner_group();
+  op.partition = values.partition(unit);
+  op.reads = {values.operand(UnitValue::kGradient, unit)};
   return op;
 }
 
@@ -113,49 +121,59 @@ Op unit_op(OpKind kind, int64_t block) {
 void clip(Program& program, const ModelShape& shape, const UnitValues& values,
           const Movement& movement) {
   std::vector<Node> nodes;
-  const std::vector<int64_t> blocks = first_blocks(shape);
   for (int64_t unit = static_cast<int64_t>(shape.units.size()) - 1; unit >= 0; --unit) {
-    Op op = unit_op(OpKind::kSquaredNorm, blocks[unit]);
-    op.group = values.inner_group();
-    op.partition = values.partition(unit);
-    op.reads = {values.operand(UnitValue::kGradient, unit, Role::kGradient)};
-    op.writes = {scalar(program, "agreed")};
-    op.accumulate = true;
-    op.memory_bytes = static_cast<double>(shape.units[unit].elements) / program.ranks *
-                      dtype_bytes(program.arrays[op.reads[0].array].dtype);
+    Op op = shard_op(kSquaredNormOf, values, unit);
+    op.writes = {scalar(program, "agreed", Access::kAdd, kNormAgreed)};
     nodes.push_back(std::move(op));
   }
   append(program, std::move(nodes), "i");
   agree(program, values, movement);
-  Op op;
-  op.kind = OpKind::kClipFactor;
-  op.reads = {scalar(program, "agreed")};
-  op.writes = {scalar(program, "results")};
+  Op op = kernel_op(kClipFactor);
+  op.reads = {scalar(program, "agreed", Access::kRead, kClipAgreed),
+              scalar(program, "step", Access::kRead, kClipStep)};
+  op.writes = {scalar(program, "results", Access::kWrite, kClipResults)};
   program.body.push_back(std::move(op));
 }
 
 void update(Program& program, const ModelShape& shape, const UnitValues& values,
             const Movement& movement) {
+  const UnitValue weights = values.has(UnitValue::kMaster) ? UnitValue::kMaster : UnitValue::kShard;
   std::vector<Node> nodes;
-  const std::vector<int64_t> blocks = first_blocks(shape);
   for (int64_t unit = 0; unit < static_cast<int64_t>(shape.units.size()); ++unit) {
-    Op op = unit_op(OpKind::kUpdate, blocks[unit]);
-    op.group = values.inner_group();
-    op.partition = values.partition(unit);
-    op.reads = {values.operand(UnitValue::kGradient, unit, Role::kGradient),
-                scalar(program, "results")};
-    const UnitValue weights =
-        values.has(UnitValue::kMaster) ? UnitValue::kMaster : UnitValue::kShard;
-    op.writes = {values.operand(weights, unit, Role::kWeights)};
+    Op op = shard_op(kUpdate, values, unit);
+    op.reads.push_back(scalar(program, "step", Access::kRead, kUpdateStep));
+    op.reads.push_back(scalar(program, "results", Access::kRead, kUpdateResults));
+    const auto updates = [&](UnitValue value, int slot, int64_t nth = 0) {
+      op.writes.push_back(program::as(values.operand(value, unit, nth), Access::kUpdate, slot));
+    };
+    updates(weights, kUpdateWeights);
     for (int64_t moment = 0; moment < values.num_moments(); ++moment)
-      op.writes.push_back(values.operand(UnitValue::kMoment, unit, Role::kState, moment));
-    const double shard = static_cast<double>(values.partition(unit).count(0));
-    op.memory_bytes = shard * dtype_bytes(program.arrays[op.reads[0].array].dtype) *
-                      static_cast<double>(1 + kUpdatePasses * (1 + values.num_moments()));
+      updates(UnitValue::kMoment, kUpdateMoments, moment);
     nodes.push_back(std::move(op));
-    movement.publish(unit, blocks[unit], nodes);
+    movement.publish(unit, nodes);
   }
   append(program, std::move(nodes), "i");
+}
+
+/// What the next step starts from, and residuals that start anew with it.
+void finish_step(Program& program, const ModelShape& shape, const UnitValues& values) {
+  Op op = kernel_op(kFinishStep);
+  op.reads = {scalar(program, "results", Access::kRead, kFinishResults),
+              scalar(program, "step", Access::kRead, kFinishStepValues)};
+  op.writes = {scalar(program, "progress", Access::kUpdate, kFinishProgress)};
+  program.body.push_back(std::move(op));
+  std::vector<Node> nodes;
+  for (int64_t nth = 0; nth < values.num_residuals(); ++nth) {
+    for (size_t unit = 0; unit < shape.units.size() && values.has_residual(nth); ++unit) {
+      Op end = kernel_op(kEndFeedback);
+      end.reads = {scalar(program, "progress", Access::kRead, kFeedbackProgress)};
+      end.writes = {
+          program::as(values.operand(UnitValue::kResidual, static_cast<int64_t>(unit), nth),
+                      Access::kUpdate, kFeedbackResidual)};
+      nodes.push_back(std::move(end));
+    }
+  }
+  append(program, std::move(nodes), "u");
 }
 
 }  // namespace
@@ -182,12 +200,14 @@ Program compose_train(const ModelShape& shape, const Placement& placement, const
   UnitValues values(program, shape, placement, cluster, types_of(options.dtype));
   values.declare_gathered(true);
   values.declare_gradients(options.optimizer);
-  const Movement movement(program, values, placement, cluster, scalar(program, "agreed"));
+  const Movement movement(program, values, placement, cluster,
+                          scalar(program, "agreed", Access::kAdd, 0));
   Chain chain(program, shape, movement, options, placement);
   begin_step(program);
   micro_steps(program, chain, options.accumulation);
   clip(program, shape, values, movement);
   update(program, shape, values, movement);
+  finish_step(program, shape, values);
   return program;
 }
 
@@ -200,9 +220,8 @@ Program compose_publish(const ModelShape& shape, const Placement& placement, con
   const Movement movement(program, values, placement, cluster, {});
   std::vector<Node> nodes;
   if (placement.has_master()) {
-    const std::vector<int64_t> blocks = first_blocks(shape);
     for (size_t unit = 0; unit < shape.units.size(); ++unit)
-      movement.publish(static_cast<int64_t>(unit), blocks[unit], nodes);
+      movement.publish(static_cast<int64_t>(unit), nodes);
   }
   append(program, std::move(nodes), "i");
   return program;
@@ -214,7 +233,8 @@ Program compose_evaluation(const ModelShape& shape, const Placement& placement,
       start(options.weights_unchanged ? "evaluation-unchanged" : "evaluation", placement, options);
   UnitValues values(program, shape, placement, cluster, types_of(options.dtype));
   values.declare_gathered(true);
-  const Movement movement(program, values, placement, cluster, scalar(program, "agreed"));
+  const Movement movement(program, values, placement, cluster,
+                          scalar(program, "agreed", Access::kAdd, 0));
   Chain chain(program, shape, movement, options, placement);
   begin_step(program);
   append(program, chain.evaluate(), "i");
@@ -228,7 +248,8 @@ Program compose_generation(const ModelShape& shape, const Cluster& cluster,
   whole.preset = "generation";
   Program program = start("generation", whole, options);
   const UnitValues values(program, shape, whole, cluster, types_of(options.dtype));
-  const Movement movement(program, values, whole, cluster, scalar(program, "agreed"));
+  const Movement movement(program, values, whole, cluster,
+                          scalar(program, "agreed", Access::kAdd, 0));
   const auto declare = [&](const std::string& name, int64_t count, Dtype dtype, int64_t elements,
                            Lifetime lifetime) {
     program::ValueArray array;
@@ -252,25 +273,36 @@ Program compose_generation(const ModelShape& shape, const Cluster& cluster,
   const int cache =
       declare("cache", shape.options.layers, Dtype::kByte,
               cache_bytes(shape, batch, capacity, options.dtype), Lifetime::kResident);
+  const int position = declare("position", 1, Dtype::kInt64, 1, Lifetime::kResident);
+  program.arrays[position].tier = program::Tier::kHost;
   std::vector<Node> nodes;
   for (int64_t b = 0; b <= last; ++b) {
     const BlockSizes sizes = block_sizes(shape, b, batch, options.tokens, options.dtype);
-    Op op = unit_op(OpKind::kForwardCached, b);
-    op.segment_end = static_cast<int>(shape.blocks[b].segments.size());
-    op.reads = {{tokens, {}, Role::kTokens}, movement.weights(shape.blocks[b].unit)};
-    if (b > 0) op.reads.push_back({x, {b - 1, -1, 0}, Role::kInput});
-    op.writes = {b < last ? program::Operand{x, {b, -1, 0}, Role::kOutput}
-                          : program::Operand{logits, {}, Role::kOutput}};
+    const int64_t segments = static_cast<int64_t>(shape.blocks[b].segments.size());
+    Op op = draft::block_op(draft::kForwardCached, b, {0, segments});
+    op.attributes[draft::kBatch] = batch;
+    op.attributes[draft::kLength] = options.tokens;
+    op.attributes[draft::kCapacity] = capacity;
+    const auto add = [&](int array, int64_t index, Access access, int slot) {
+      draft::add_operand(op, array, {index}, access, slot);
+    };
+    add(tokens, 0, Access::kRead, draft::kTokens);
+    add(position, 0, Access::kRead, draft::kPosition);
+    op.reads.push_back(
+        program::as(movement.weights(shape.blocks[b].unit), Access::kRead, draft::kWeights));
+    if (b > 0) add(x, b - 1, Access::kRead, draft::kInput);
+    b < last ? add(x, b, Access::kWrite, draft::kOutput)
+             : add(logits, 0, Access::kWrite, draft::kOutput);
     if (shape.blocks[b].kind == BlockKind::kTransformer)
-      op.writes.push_back({cache, {b - 1, -1, 0}, Role::kCache});
-    op.flops = sizes.forward_flops;
+      add(cache, b - 1, Access::kUpdate, draft::kCache);
+    op.attributes[draft::kFlops] = sizes.forward_flops;
     // Attention reaches back over the cache: scratch as for a whole sequence.
-    op.workspace_bytes =
+    op.attributes[draft::kWorkspace] =
         block_sizes(shape, b, batch, capacity, options.dtype).forward_workspace_bytes;
     nodes.push_back(std::move(op));
     if (b > 0) {
       Op free;
-      free.writes = {{x, {b - 1, -1, 0}, Role::kDestination}};
+      free.writes = {{x, {b - 1}, Access::kWrite}};
       nodes.push_back(std::move(free));
     }
   }

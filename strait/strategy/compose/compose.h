@@ -35,11 +35,6 @@ struct StepOptions {
       false;  // since the last program: secondary copies of the weights still hold
 };
 
-/// Elements of the agreed scalars, in order. The first kNumAgreed are summed over all ranks every step.
-enum Scalar : int { kLossSum, kLossCount, kSquaredNorm, kStopRequests, kNotFinite, kNumAgreed };
-/// Results that clip_factor derives from them: gradient norm, clip factor, 1 when finite.
-enum Result : int { kGradientNorm, kClipScale, kFinite, kNumResults };
-
 /// One optimizer step: accumulation micro-steps, clipping, update. Step kind "steady", or "unchanged" when
 /// weights_unchanged.
 program::Program compose_train(const ModelShape& shape, const Placement& placement,
