@@ -113,7 +113,9 @@ const Kernel kLoad = {
     operands({{kTokens, kWrites}, {kSequences, kWrites}, {kStepValues, kReads}, {kAgreed, kAdds}}),
     {{"micro-batch", AttributeType::kIndex, true},
      {"batch", AttributeType::kInteger},
-     {"tokens", AttributeType::kInteger}}};
+     {"tokens", AttributeType::kInteger}},
+    nullptr,
+    true};
 
 Op block_op(const Kernel& kernel, int64_t block, const program::IntegerRange& segments) {
   Op op;

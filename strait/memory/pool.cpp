@@ -12,12 +12,11 @@
 namespace strait::memory {
 namespace {
 
-constexpr int64_t kAlignment = 64;
 constexpr int64_t kHugePage = int64_t{2} << 20;
 
-void* system_allocate(int64_t capacity) {
+void* system_allocate(int64_t capacity, int64_t least_alignment) {
   const bool large = capacity >= 2 * kHugePage;
-  const size_t alignment = static_cast<size_t>(large ? kHugePage : kAlignment);
+  const size_t alignment = static_cast<size_t>(large ? kHugePage : least_alignment);
   void* pointer = std::aligned_alloc(alignment, static_cast<size_t>(capacity));
   if (pointer == nullptr)
     throw InputOutputError(fmt::format("out of memory: the system refused {} bytes", capacity));
@@ -37,7 +36,8 @@ Reach Pool::source_of(Reach reach) const {
 void* Pool::take(int64_t capacity, Reach source) {
   ++system_allocations_;
   if (source == Reach::kShared) return shared_->allocate(capacity);
-  return device_ && source == Reach::kOwn ? device_->allocate(capacity) : system_allocate(capacity);
+  return device_ && source == Reach::kOwn ? device_->allocate(capacity)
+                                          : system_allocate(capacity, alignment_);
 }
 
 void Pool::give_back(void* pointer, Reach source) {
@@ -61,7 +61,7 @@ void* Pool::allocate(int64_t bytes, Reach reach) {
   // The smallest kept buffer that fits and wastes at most half of itself.
   auto fit = lists.lower_bound(bytes);
   while (fit != lists.end() && fit->second.empty()) ++fit;
-  int64_t capacity = round_up(bytes, bytes >= 2 * kHugePage ? kHugePage : kAlignment);
+  int64_t capacity = round_up(bytes, bytes >= 2 * kHugePage ? kHugePage : alignment_);
   if (fit != lists.end() && fit->first <= std::max(2 * bytes, capacity)) {
     pointer = fit->second.back();
     capacity = fit->first;

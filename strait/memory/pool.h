@@ -25,7 +25,7 @@ class PageSource {
 /// even where the pool is a device's.
 enum class Reach : uint8_t { kOwn, kShared, kHost };
 
-/// Buffers are 64-byte aligned; large ones lie on huge pages where the system grants them. Freed buffers
+/// Buffers are aligned to 64 bytes or more; large ones lie on huge pages where the system grants them. Freed buffers
 /// are kept for reuse by size, so that the steady state allocates nothing, not even a list's node. Counts are of
 /// requested bytes.
 class Pool {
@@ -38,6 +38,9 @@ class Pool {
   ~Pool();
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
+
+  /// Buffers share no page, so that each can be guarded alone. Before the first one is allocated.
+  void separate_pages() { alignment_ = kPage; }
 
   /// A buffer of `bytes` bytes, contents undefined; nullptr for 0. Throws InputOutputError when the
   /// system has no memory left.
@@ -67,6 +70,12 @@ class Pool {
 
   PageSource* shared_ = nullptr;
   tensor::Device* device_ = nullptr;
+  static constexpr int64_t kPage = 4096, kCacheLine = 64;
+#ifdef STRAIT_GUARD
+  int64_t alignment_ = kPage;
+#else
+  int64_t alignment_ = kCacheLine;
+#endif
   FreeLists free_[3];              // by source
   std::map<void*, Piece> pieces_;  // all there are
   int64_t live_ = 0, peak_ = 0, system_allocations_ = 0;

@@ -87,6 +87,8 @@ struct Kernel {
   /// As a function of the sizes of the op's operands and its attributes; null = touches its operands
   /// and nothing else.
   KernelCost (*cost)(const Program&, const Op&, int64_t rank) = nullptr;
+  /// Takes something from outside the program or gives it away: a second execution is not the first.
+  bool outside = false;
 };
 
 /// Bytes of the operands that `op` touches as a whole: read or written once, updated or added to

@@ -14,12 +14,7 @@ Execute Executors::make(const program::Program& program, const program::Op& op) 
   const auto found = makers_.find(op.kernel);
   if (found == makers_.end())
     throw InternalError("no executor for the op " + program::print_op(program, op));
-  Execute execute = found->second(program, op);
-  if (!before_) return execute;
-  return [execute = std::move(execute), before = before_](const Instance& instance) {
-    before(instance);
-    execute(instance);
-  };
+  return found->second(program, op);
 }
 
 }  // namespace strait::runtime

@@ -74,8 +74,11 @@ class Executors {
   void add(const program::Kernel& kernel, Execute execute);
   /// InternalError naming the kernel when nobody executes it.
   Execute make(const program::Program& program, const program::Op& op) const;
-  /// Called before each kernel: for tests that look or strike.
+  /// Called once before each execution of a kernel: for tests that look or strike.
   void set_before(std::function<void(const Instance&)> before) { before_ = std::move(before); }
+  void before(const Instance& instance) const {
+    if (before_) before_(instance);
+  }
 
  private:
   std::unordered_map<const program::Kernel*, MakeExecute> makers_;

@@ -44,6 +44,7 @@ Interpreter::Interpreter(const program::Program& program, const Site& site)
     if (residents_[array] != nullptr) data_[s] = residents_[array]->buffers[slots.index_of(s)];
     if (may_carry(program_.arrays[array])) carry_slots_.push_back(s);
   }
+  if (site_.guarded && site_.pool.device() == nullptr) guard_ = std::make_unique<Guard>();
   compile();
 }
 
@@ -252,7 +253,10 @@ void Interpreter::start(const Op& op, CompiledOp& compiled, const program::Loops
   if (waiting_ == Waiting::kNever) set_apart(compiled);
   tickets_.push_back(compiled.communicator->start(call, after));
   if (op.kind == OpKind::kSend) sends_[op.stream].push_back(static_cast<int64_t>(issued_.size()));
-  issued_.push_back({compiled.communicator, op.stream});
+  const auto first = [&](const std::vector<program::Operand>& operands) {
+    return guard_ && !operands.empty() ? slot(operands.front(), loops) : -1;
+  };
+  issued_.push_back({compiled.communicator, op.stream, first(op.reads), first(op.writes)});
   if (waiting_ == Waiting::kAtOnce && !comm::is_pairwise(call.operation))
     wait_ticket(tickets_.back());
   if (site_.recorder != nullptr && site_.recorder->recording())
@@ -301,6 +305,27 @@ void Interpreter::bind_operands(const std::vector<program::Operand>& operands,
   }
 }
 
+/// Whether a transfer may be at work on a value, one of this program or a carry of an earlier one.
+bool Interpreter::in_flight(int64_t s) const {
+  for (size_t number = 0; number < issued_.size(); ++number)
+    if ((issued_[number].source == s || issued_[number].destination == s) &&
+        !tickets_[number].done())
+      return true;
+  const bool resident = residents_[tracker_.slots().array_of(s)] != nullptr;
+  return resident && !carry_of(s).done();
+}
+
+void Interpreter::run_guarded(const CompiledOp& compiled) {
+  guard_->begin();
+  const program::SlotMap& slots = tracker_.slots();
+  for (int64_t s = 0; s < slots.size(); ++s) {
+    const int array = slots.array_of(s);
+    if (data_[s] == nullptr || in_flight(s)) continue;
+    guard_->add({static_cast<std::byte*>(data_[s]), value_bytes_[array], array, slots.index_of(s)});
+  }
+  guard_->run(compiled.execute, instance_, compiled.workspace_bytes);
+}
+
 void Interpreter::execute(const Op& op, const CompiledOp& compiled, const program::Loops& loops) {
   instance_.program = &program_;
   instance_.op = &op;
@@ -314,7 +339,8 @@ void Interpreter::execute(const Op& op, const CompiledOp& compiled, const progra
   const trace::FlightMark mark = note(compiled, loops, began);
   mark.begin(began);
   try {
-    compiled.execute(instance_);
+    site_.executors.before(instance_);
+    guard_ ? run_guarded(compiled) : compiled.execute(instance_);
   } catch (...) {
     mark.end(now_seconds(), true);
     site_.pool.release(instance_.workspace);

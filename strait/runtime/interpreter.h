@@ -17,6 +17,7 @@
 #include "strait/program/lifetime.h"
 #include "strait/program/program.h"
 #include "strait/runtime/executors.h"
+#include "strait/runtime/guard.h"
 #include "strait/runtime/state.h"
 #include "strait/trace/flight.h"
 #include "strait/trace/spans.h"
@@ -47,6 +48,7 @@ struct Site {
   trace::Recorder* recorder = nullptr;  // may be null: nothing is recorded
   double deadline_seconds = 120;
   trace::FlightRecord* flight = nullptr;  // may be null: none is kept
+  bool guarded = kGuarded;                // kernels are held to what they declare; on plain memory
 };
 
 /// A program bound to one rank. Not thread-safe; one thread per rank. While it runs, the rank's row
@@ -86,6 +88,7 @@ class Interpreter {
   struct Issued {
     comm::Communicator* communicator = nullptr;
     int stream = 0;
+    int64_t source = -1, destination = -1;  // slots
   };
   void compile();
   void add_to_flight(const program::Op& op, CompiledOp& compiled);
@@ -98,6 +101,8 @@ class Interpreter {
   void instance(const program::Op& op, const program::Loops& loops);
   void start(const program::Op& op, CompiledOp& compiled, const program::Loops& loops,
              const program::StepPlan& plan);
+  void run_guarded(const CompiledOp& compiled);
+  bool in_flight(int64_t slot) const;
   void execute(const program::Op& op, const CompiledOp& compiled, const program::Loops& loops);
   void copy(const program::Op& op, const CompiledOp& compiled, const program::Loops& loops);
   void bind_operands(const std::vector<program::Operand>& operands, const program::Loops& loops,
@@ -138,6 +143,7 @@ class Interpreter {
   size_t text_size_ = 0;
   program::Loops loops_;  // scratch
   Instance instance_;
+  std::unique_ptr<Guard> guard_;  // null = not guarded
   RunTimes times_;
   Waiting waiting_ = Waiting::kAsWritten;
   int64_t step_ = 0;

@@ -11,7 +11,9 @@ namespace strait::strategy {
 const program::Kernel kVisit = {"visit",
                                 program::Bound::kNothing,
                                 {{"weights", program::kReads}},
-                                {{"number", program::AttributeType::kIndex, true}}};
+                                {{"number", program::AttributeType::kIndex, true}},
+                                nullptr,
+                                true};
 
 std::vector<UnitVisit> visits_by_name(const ModelShape& shape) {
   std::map<std::string, int64_t> units;

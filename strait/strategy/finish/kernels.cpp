@@ -37,10 +37,9 @@ using program::kWrites;
 
 }  // namespace
 
-const Kernel kBeginStep = {"begin_step",
-                           Bound::kNothing,
-                           {{"progress", kReads}, {"step", kWrites}, {"agreed", kWrites}},
-                           {}};
+const Kernel kBeginStep = {
+    "begin_step", Bound::kNothing, {{"progress", kReads}, {"step", kWrites}, {"agreed", kWrites}},
+    {},           nullptr,         true};
 
 const Kernel kSquaredNormOf = {
     "squared_norm",
@@ -59,7 +58,7 @@ const Kernel kUpdate = {"update",
                         {{"gradient", kReads, Count::kOne, false},
                          {"step", kReads, Count::kOne, false},
                          {"results", kReads, Count::kOne, false},
-                         {"weights", kUpdates},
+                         {"weights", kUpdates, Count::kOne, false},
                          {"moments", kUpdates, Count::kAny}},
                         {{"unit", AttributeType::kIndex, true}},
                         update_cost};
