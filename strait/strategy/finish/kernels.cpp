@@ -59,7 +59,7 @@ const Kernel kUpdate = {"update",
                         {{"gradient", kReads, Count::kOne, false},
                          {"step", kReads, Count::kOne, false},
                          {"results", kReads, Count::kOne, false},
-                         {"weights", kUpdates},
+                         {"weights", kUpdates, Count::kOne, false},
                          {"moments", kUpdates, Count::kAny}},
                         {{"unit", AttributeType::kIndex, true}},
                         update_cost};
