@@ -127,7 +127,7 @@ TEST(SpansOnGrids, ShardsNestAndTileTheUnitOncePerReplica) {
           shape.units[0].name = "unit";
           shape.units[0].elements = elements;
           UnitValues values(program, shape, placement, grid.cluster(), {});
-          values.declare_gradients({{"m"}});
+          values.declare_gradients({{"m", "momentum"}});
           std::map<std::string, int64_t> covered;
           for (int64_t rank = 0; rank < grid.ranks(); ++rank) {
             const auto w = held(program, "w.unit", rank), g = held(program, "g.unit", rank),
@@ -286,7 +286,7 @@ program::Program step_of(const Grid& grid, const Placement& placement, int64_t a
   options.tokens = 4;
   options.accumulation = accumulation;
   options.dtype = dtype;
-  options.optimizer = {{"m", "v"}};
+  options.optimizer = {{"m", "first_moment"}, {"v", "second_moment"}};
   program::Program program = compose_train(model(), placement, grid.cluster(), options);
   std::erase_if(program.body, [&](const program::Node& node) {
     const auto* op = std::get_if<program::Op>(&node);
