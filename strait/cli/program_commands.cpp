@@ -50,13 +50,13 @@ Json verify_command(const Command& command, Output& output) {
       ops += program::count_ops(program);
       for (const program::ValueArray& array : program.arrays) values += array.count;
     }
-    for (const program::Problem& problem : program::verify(kind.classes)) {
-      output.line(problem.message);
-      problems.push_back(Json::object({{"kind", problem.kind},
-                                       {"op", problem.op},
-                                       {"other", problem.other},
-                                       {"message", problem.message}}));
-    }
+  }
+  for (const program::Problem& problem : program::verify(design.programs)) {
+    output.line(problem.message);
+    problems.push_back(Json::object({{"kind", problem.kind},
+                                     {"op", problem.op},
+                                     {"other", problem.other},
+                                     {"message", problem.message}}));
   }
   output.line(
       fmt::format("verified: {} operations, {} values, {} problems", ops, values, problems.size()));

@@ -105,8 +105,7 @@ Design make_design(const Run& run, int64_t ranks, int64_t vocabulary, int64_t co
   options.optimizer = optimizer_state(run.optimizer);
   options.documents = !run.data.document_separator.empty();
   design.programs = compose(design, options);
-  for (const program::StepKind& kind : design.programs.kinds)
-    program::verify_or_throw(kind.classes);
+  program::verify_or_throw(design.programs);
   return design;
 }
 
