@@ -136,6 +136,8 @@ class StructureCheck {
       op_problem("malformed", op, "is no communication but stands on a communication stream");
     } else if (op.kind == OpKind::kFree) {
       frees(op);
+    } else if (op.kind == OpKind::kCopy) {
+      if (operand_counts(op)) transfer_accesses(op);
     } else if (op.kind == OpKind::kKernel) {
       kernel(op);
     }
@@ -269,16 +271,26 @@ class StructureCheck {
       return op_problem("malformed", op,
                         fmt::format("is among group {} of {}", op.group, program_.groups.size()));
     }
-    if (!operand_counts(op)) return;
-    for (const Operand& operand : op.writes) {
-      const bool sums = op.kind == OpKind::kReduceScatter || op.kind == OpKind::kAllReduce;
-      if (operand.access == Access::kWrite || (sums && operand.access == Access::kAdd)) continue;
-      return op_problem("malformed", op,
-                        fmt::format("is said to {} what it makes", access_name(operand.access)));
-    }
+    if (!operand_counts(op) || !transfer_accesses(op)) return;
     if (op.kind == OpKind::kSend || op.kind == OpKind::kReceive || op.kind == OpKind::kBroadcast)
       peer(op);
     if (op.kind != OpKind::kBarrier) sizes(op);
+  }
+
+  /// A transfer only reads its source, and overwrites what it makes or, where it sums, adds to it.
+  bool transfer_accesses(const Op& op) {
+    const bool sums = op.kind == OpKind::kReduceScatter || op.kind == OpKind::kAllReduce;
+    const auto refuse = [&](const Operand& operand, const char* which) {
+      op_problem("malformed", op,
+                 fmt::format("is said to {} what it {}", access_name(operand.access), which));
+      return false;
+    };
+    for (const Operand& operand : op.reads)
+      if (operand.access != Access::kRead) return refuse(operand, "reads");
+    for (const Operand& operand : op.writes)
+      if (operand.access != Access::kWrite && !(sums && operand.access == Access::kAdd))
+        return refuse(operand, "makes");
+    return true;
   }
 
   bool operand_counts(const Op& op) {

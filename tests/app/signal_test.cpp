@@ -5,6 +5,7 @@
 #include <atomic>
 #include <thread>
 
+#include "strait/strategy/finish/kernels.h"
 #include "strait/trace/flight_file.h"
 #include "tests/app/program.h"
 

@@ -341,6 +341,65 @@ TEST(Verify, StructuralMistakes) {
                  "malformed", "group odd of 3 ranks, 1 apart, does not divide a world of 4");
 }
 
+TEST(Verify, TransfersReadTheirSourceAndOverwriteOrAddToWhatTheyMake) {
+  using K = OpKind;
+  const auto written = [](K kind, Access access) {
+    return broken(split_program(2, 3, 1),
+                  [&](Program& p) { find(p, kind).writes[0].access = access; });
+  };
+  expect_refused(written(K::kAllGather, Access::kAdd), "malformed", "is said to add what it makes");
+  expect_refused(written(K::kAllGather, Access::kUpdate), "malformed",
+                 "is said to update what it makes");
+  expect_refused(written(K::kAllReduce, Access::kUpdate), "malformed",
+                 "is said to update what it makes");
+  expect_refused(written(K::kReduceScatter, Access::kRead), "malformed",
+                 "is said to read what it makes");
+  EXPECT_EQ(list(verify(written(K::kReduceScatter, Access::kWrite))), "");
+  EXPECT_EQ(list(verify(written(K::kAllReduce, Access::kAdd))), "");
+  expect_refused(broken(split_program(2, 3, 1),
+                        [](Program& p) { find(p, K::kAllGather).reads[0].access = Access::kAdd; }),
+                 "malformed", "is said to add what it reads");
+}
+
+TEST(Verify, CopiesOverwriteOneValueWithOne) {
+  const auto copy = [](const std::function<void(Op&)>& change) {
+    return broken(carry_program(2), [&](Program& p) { change(find(p, OpKind::kCopy)); });
+  };
+  expect_refused(copy([](Op& op) { op.writes[0].access = Access::kAdd; }), "malformed",
+                 "is said to add what it makes");
+  expect_refused(copy([](Op& op) { op.reads[0].access = Access::kUpdate; }), "malformed",
+                 "is said to update what it reads");
+  expect_refused(copy([](Op& op) { op.reads.clear(); }), "malformed",
+                 "reads 0 values and writes 1, but copy reads 1 and writes 1");
+}
+
+TEST(Verify, IndicesOfCountersAndTwoLoopsStayInTheirArray) {
+  // A loop of three inside one of two, and a value of six.
+  const auto verified = [](const Index& index) {
+    ProgramBuilder b(1);
+    const int x = b.array("x", 6, Lifetime::kResident, 1);
+    b.repeat("a", 0, 2);
+    b.repeat("i", 0, 3);
+    Op& op = b.touch({}, {at(x)});
+    op.writes[0].index = index;
+    b.end();
+    b.end();
+    return list(verify({b.take()}));
+  };
+  const int a = 0, i = 1;
+  EXPECT_EQ(verified({0, i, 1, a, 3}), "");
+  EXPECT_THAT(verified({1, i, 1, a, 3}), HasSubstr("uses x[6], but x has 6 elements"));
+  EXPECT_THAT(verified({2, i, 1, a, -3}), HasSubstr("uses x[-1], but x has 6 elements"));
+  EXPECT_EQ(verified({3, i, 1, a, -3}), "");
+  EXPECT_EQ(verified({1, i, 1, a, 3, 6}), "") << "the seventh is the first";
+  EXPECT_THAT(verified({2, i, 1, a, -3, 6}), HasSubstr("uses x[-1]"))
+      << "a remainder may be negative";
+  EXPECT_EQ(verified({1, kStepCounter, 1, i, 1, 6}), "");
+  EXPECT_THAT(verified({0, kStepCounter, 1, kNoLoop, 0, 7}), HasSubstr("uses x[6]"));
+  EXPECT_THAT(verified({0, kRoundCounter, 1}), HasSubstr("a counter without a modulo"));
+  EXPECT_THAT(verified({0, i, 1, 2, 1}), HasSubstr("uses a loop variable outside its loop"));
+}
+
 TEST(Verify, ClassesMustCoverTheWorldOnce) {
   expect_refused({}, "malformed", "there is no program");
   expect_refused(broken(stage_program(2, 1), [](Program& p) { p.members = {0}; }), "malformed",
