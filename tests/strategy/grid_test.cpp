@@ -10,6 +10,7 @@
 #include "strait/cost/cost.h"
 #include "strait/sim/simulate.h"
 #include "strait/strategy/compose/compose.h"
+#include "strait/strategy/sharding/unit_values.h"
 #include "tests/strategy/sent.h"
 
 namespace strait::strategy {
