@@ -72,11 +72,13 @@ Generator::Compiled& Generator::program_for(int64_t tokens) {
   const auto found = programs_.find(tokens);
   if (found != programs_.end()) return *found->second;
   strategy::StepOptions options;
+  options.purpose = strategy::Purpose::kGenerate;
   options.tokens = tokens;
+  options.cache_tokens = context();
   options.dtype = dtype_;
   auto compiled = std::make_unique<Compiled>();
   compiled->program =
-      strategy::compose_generation(model_.shape(), single_rank(), options, context());
+      strategy::compose(model_.shape(), strategy::whole_placement(), single_rank(), options);
   program::verify_or_throw({compiled->program});
   compiled->interpreter = std::make_unique<runtime::Interpreter>(compiled->program, site_);
   return *programs_.emplace(tokens, std::move(compiled)).first->second;

@@ -45,6 +45,14 @@ ModelShape model_of(int64_t layers) {
   return gpt2_shape(options, 11);
 }
 
+StepOptions options_of(int64_t accumulation, int64_t every);
+
+StepOptions with(Purpose purpose, int64_t every = 0) {
+  StepOptions options = options_of(1, every);
+  options.purpose = purpose;
+  return options;
+}
+
 StepOptions options_of(int64_t accumulation, int64_t every) {
   StepOptions options;
   options.tokens = 4;
@@ -122,7 +130,7 @@ TEST(Layout, TheRangesThatRanksCountTileEveryUnitUnderEveryPlacement) {
       const Cluster cluster = two_levels(ranks);
       if (!is_applicable(row, cluster, ranks)) continue;
       const program::Program program =
-          compose_train(shape, placement_of(row.name, cluster, ranks), cluster, options_of(1, 0));
+          compose(shape, placement_of(row.name, cluster, ranks), cluster, options_of(1, 0));
       program::for_each_instance(program, [&](const program::Op& op, const std::vector<int64_t>&) {
         if (op.kernel != &kSquaredNormOf) return;
         std::vector<Range> ranges;
@@ -158,9 +166,9 @@ TEST(Compose, EveryProgramIsLegal) {
             const Placement placement = placement_of(
                 row.name, cluster, ranks, {"placement.prefetch_units=" + std::to_string(prefetch)});
             for (const program::Program& program :
-                 {compose_train(model_of(5), placement, cluster, options_of(accumulation, every)),
-                  compose_publish(model_of(5), placement, cluster, Dtype::kFloat32),
-                  compose_evaluation(model_of(5), placement, cluster, options_of(1, every))}) {
+                 {compose(model_of(5), placement, cluster, options_of(accumulation, every)),
+                  compose(model_of(5), placement, cluster, with(Purpose::kPublish)),
+                  compose(model_of(5), placement, cluster, with(Purpose::kEvaluate, every))}) {
               const std::vector<program::Problem> problems = program::verify({program});
               EXPECT_TRUE(problems.empty())
                   << row.name << " on " << ranks << ": " << problems.front().message;
@@ -176,9 +184,8 @@ TEST(Compose, TheSizeOfAProgramGrowsWithNeitherLayersNorMicroBatchesNorRanks) {
   for (const PlacementRow& row : placement_table()) {
     const auto ops = [&](int64_t layers, int64_t accumulation, int64_t ranks) {
       const Cluster cluster = two_levels(ranks);
-      return program::count_ops(compose_train(model_of(layers),
-                                              placement_of(row.name, cluster, ranks), cluster,
-                                              options_of(accumulation, 0)));
+      return program::count_ops(compose(model_of(layers), placement_of(row.name, cluster, ranks),
+                                        cluster, options_of(accumulation, 0)));
     };
     const int64_t small = ops(12, 4, 4);
     EXPECT_EQ(ops(96, 4, 4), small) << row.name;
@@ -190,7 +197,7 @@ TEST(Compose, TheSizeOfAProgramGrowsWithNeitherLayersNorMicroBatchesNorRanks) {
 TEST(Compose, ADroppedGatherIsRefused) {
   const Cluster cluster = two_levels(4);
   const program::Program whole = program::Program(
-      compose_train(model_of(2), placement_of("zero3", cluster, 4), cluster, options_of(1, 0)));
+      compose(model_of(2), placement_of("zero3", cluster, 4), cluster, options_of(1, 0)));
   ASSERT_TRUE(program::verify({whole}).empty());
   int refused = 0, tried = 0;
   for (size_t i = 0; i < whole.body.size(); ++i) {
@@ -208,7 +215,7 @@ TEST(Compose, ADroppedGatherIsRefused) {
 TEST(Compose, TransfersRunAcrossTheBordersOfMicroSteps) {
   const Cluster cluster = two_levels(4);
   const program::Program program = program::unroll(
-      compose_train(model_of(6), placement_of("zero++", cluster, 4), cluster, options_of(3, 0)));
+      compose(model_of(6), placement_of("zero++", cluster, 4), cluster, options_of(3, 0)));
   std::vector<program::Op> ops;
   for (const program::Node& node : program.body) ops.push_back(std::get<program::Op>(node));
   const auto find = [&](auto from, const auto& matches) {
@@ -291,8 +298,8 @@ TEST(Compose, AGradientIsNotWrittenWhileTheReductionOfTheLastOneNeedsIt) {
           ShapeOptions options = model_of(layers).options;
           options.tied_head = tied;
           const program::Program program =
-              compose_train(gpt2_shape(options, 11), placement_of("zero++", cluster, cluster.ranks),
-                            cluster, options_of(accumulation, 0));
+              compose(gpt2_shape(options, 11), placement_of("zero++", cluster, cluster.ranks),
+                      cluster, options_of(accumulation, 0));
           const auto where = testing::Message()
                              << levels << " levels, " << layers << " layers, " << accumulation
                              << " micro-steps" << (tied ? ", tied" : "");
@@ -306,7 +313,7 @@ TEST(Compose, PrefetchBoundsGatheredUnitsToOneMoreThanItsDepth) {
   const auto buffers = [&](int64_t prefetch) {
     const Placement placement =
         placement_of("zero3", cluster, 4, {"placement.prefetch_units=" + std::to_string(prefetch)});
-    return program::peak_memory(compose_train(model_of(8), placement, cluster, options_of(1, 0)), 0)
+    return program::peak_memory(compose(model_of(8), placement, cluster, options_of(1, 0)), 0)
         .total();
   };
   EXPECT_LT(buffers(0), buffers(1));

@@ -10,6 +10,7 @@
 #include "strait/cost/cost.h"
 #include "strait/sim/simulate.h"
 #include "strait/strategy/compose/compose.h"
+#include "strait/strategy/sharding/unit_values.h"
 #include "tests/strategy/sent.h"
 
 namespace strait::strategy {
@@ -287,7 +288,7 @@ program::Program step_of(const Grid& grid, const Placement& placement, int64_t a
   options.accumulation = accumulation;
   options.dtype = dtype;
   options.optimizer = {{"m", "first_moment"}, {"v", "second_moment"}};
-  program::Program program = compose_train(model(), placement, grid.cluster(), options);
+  program::Program program = compose(model(), placement, grid.cluster(), options);
   std::erase_if(program.body, [&](const program::Node& node) {
     const auto* op = std::get_if<program::Op>(&node);
     return op != nullptr && op->kind == program::OpKind::kAllReduce &&

@@ -18,7 +18,7 @@ Dtype dtype_of(const std::string& precision) {
   return precision == "fp64" ? Dtype::kFloat64 : Dtype::kFloat32;
 }
 
-OptimizerState optimizer_state(const OptimizerOptions& options) {
+draft::OptimizerState optimizer_state(const OptimizerOptions& options) {
   if (options.kind == "adamw") return {{"m", "first_moment"}, {"v", "second_moment"}};
   return {{"m", "momentum"}};
 }
@@ -63,23 +63,26 @@ std::vector<program::Rule> rules_of(bool publishes, bool secondary) {
   return rules;
 }
 
-program::ProgramSet compose(const Design& design, StepOptions options) {
+program::ProgramSet compose_all(const Design& design, StepOptions options) {
   program::ProgramSet set;
   const auto add = [&](program::Program program) {
     std::string kind = program.step_kind;
     set.kinds.push_back({std::move(kind), {std::move(program)}});
   };
   const bool secondary = design.placement.secondary > 1;
-  add(compose_train(design.shape, design.placement, design.cluster, options));
-  add(compose_evaluation(design.shape, design.placement, design.cluster, options));
-  program::Program publish =
-      compose_publish(design.shape, design.placement, design.cluster, design.dtype);
+  const auto made = [&](Purpose purpose) {
+    options.purpose = purpose;
+    return compose(design.shape, design.placement, design.cluster, options);
+  };
+  add(made(Purpose::kTrain));
+  add(made(Purpose::kEvaluate));
+  program::Program publish = made(Purpose::kPublish);
   const bool publishes = !publish.body.empty();
   if (publishes) add(std::move(publish));
   if (secondary) {
     options.weights_unchanged = true;
-    add(compose_train(design.shape, design.placement, design.cluster, options));
-    add(compose_evaluation(design.shape, design.placement, design.cluster, options));
+    add(made(Purpose::kTrain));
+    add(made(Purpose::kEvaluate));
   }
   set.rules = rules_of(publishes, secondary);
   return set;
@@ -101,10 +104,10 @@ Design make_design(const Run& run, int64_t ranks, int64_t vocabulary, int64_t co
   options.tokens = run.model.shape.context;
   options.accumulation = design.batch.accumulation;
   options.dtype = design.dtype;
-  options.recompute = parse_recompute(run.train.recompute);
+  options.recompute = draft::parse_recompute(run.train.recompute);
   options.optimizer = optimizer_state(run.optimizer);
   options.documents = !run.data.document_separator.empty();
-  design.programs = compose(design, options);
+  design.programs = compose_all(design, options);
   program::verify_or_throw(design.programs);
   return design;
 }

@@ -193,7 +193,7 @@ void UnitValues::declare_gradients(const OptimizerState& state) {
   if (placement_.gradients > 1) first_[index_of(UnitValue::kFull)] = declare({"G"}, shard(1));
   if (placement_.across_every_micro_step)
     first_[index_of(UnitValue::kReduced)] = declare({"R"}, shard(placement_.gradients));
-  for (const Moment& moment : state) {
+  for (const draft::Moment& moment : state) {
     const int first =
         declare({moment.letter, Lifetime::kResident, Category::kOptimizer, moment.state},
                 shard(placement_.optimizer));

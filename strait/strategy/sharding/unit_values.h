@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "strait/draft/step_options.h"
 #include "strait/program/program.h"
 #include "strait/shape/shape.h"
 #include "strait/strategy/sharding/placement.h"
@@ -14,14 +15,7 @@
 
 namespace strait::strategy {
 
-/// A state that an optimizer keeps per parameter beside the weights: its letter in programs, and what
-/// checkpoints call it.
-struct Moment {
-  std::string letter;  // "m", "v"
-  std::string state;   // "first_moment", "momentum"
-};
-/// Two for AdamW, one for SGD with momentum.
-using OptimizerState = std::vector<Moment>;
+using draft::OptimizerState;
 
 /// What checkpoints call the optimizer's own weights, and the residuals of the nth encode.
 inline constexpr const char* kMasterState = "master";
