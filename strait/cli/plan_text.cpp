@@ -42,7 +42,7 @@ std::vector<std::string> plan_lines(const strategy::Design& design, const sim::R
       batch.global_batch_size, batch.micro_batch_size, batch.data_ranks, batch.accumulation));
   lines.push_back(
       fmt::format("placement   {}: {}", design.placement.preset, design.placement.describe()));
-  for (const program::Group& group : design.train.groups)
+  for (const program::Group& group : design.steady().front().groups)
     if (group.size > 1)
       lines.push_back(fmt::format("group       {}: {} ranks, {} apart, over {}", group.name,
                                   group.size, group.stride,
@@ -52,8 +52,8 @@ std::vector<std::string> plan_lines(const strategy::Design& design, const sim::R
     bytes += fmt::format("{}{} {}", level == 0 ? "" : ", ", design.cluster.levels[level].name,
                          bytes_text(static_cast<double>(cost.level_bytes[level])));
   lines.push_back(fmt::format("traffic     per step over all ranks: {}", bytes));
-  const program::MemoryUse peak = program::peak_memory(design.train, 0);
-  const program::MemoryUse state = program::resident_memory(design.train, 0);
+  const program::MemoryUse peak = program::peak_memory(design.steady().front(), 0);
+  const program::MemoryUse state = program::resident_memory(design.steady().front(), 0);
   lines.push_back(fmt::format(
       "memory      {} per rank at the peak, {} of it state (weights {}, gradients {}, optimizer "
       "{})",

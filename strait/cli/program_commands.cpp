@@ -44,17 +44,19 @@ Json verify_command(const Command& command, Output& output) {
       strategy::make_design(run, command.ranks.value_or(1), vocabulary_of(run, output));
   int64_t ops = 0, values = 0;
   Json problems = Json::array();
-  for (const program::Program* program : {&design.train, &design.evaluation}) {
-    if (command.print) output.line(program::print(*program));
-    ops += program::count_ops(*program);
-    for (const program::ValueArray& array : program->arrays) values += array.count;
-    for (const program::Problem& problem : program::verify({*program})) {
-      output.line(problem.message);
-      problems.push_back(Json::object({{"kind", problem.kind},
-                                       {"op", problem.op},
-                                       {"other", problem.other},
-                                       {"message", problem.message}}));
+  for (const program::StepKind& kind : design.programs.kinds) {
+    for (const program::Program& program : kind.classes) {
+      if (command.print) output.line(program::print(program));
+      ops += program::count_ops(program);
+      for (const program::ValueArray& array : program.arrays) values += array.count;
     }
+  }
+  for (const program::Problem& problem : program::verify(design.programs)) {
+    output.line(problem.message);
+    problems.push_back(Json::object({{"kind", problem.kind},
+                                     {"op", problem.op},
+                                     {"other", problem.other},
+                                     {"message", problem.message}}));
   }
   output.line(
       fmt::format("verified: {} operations, {} values, {} problems", ops, values, problems.size()));
@@ -69,18 +71,19 @@ Json simulate_command(const Command& command, Output& output) {
   const double began = now_seconds();
   trace::Recorder recorder;
   recorder.record_all(!command.trace.empty() || !command.plot.empty());
-  sim::Result result = sim::simulate(design.train, design.cluster, &recorder);
+  sim::Result result = sim::simulate(design.steady().front(), design.cluster, &recorder);
   // Without jitter every step is the same; the further ones are replayed because they were asked for.
   for (int64_t step = 1; step < run.simulate.steps; ++step)
-    result.events += sim::simulate(design.train, design.cluster).events;
+    result.events += sim::simulate(design.steady().front(), design.cluster).events;
   const double wall = now_seconds() - began;
-  const cost::Cost cost = cost::price(design.train, design.cluster);
+  const cost::Cost cost = cost::price(design.steady().front(), design.cluster);
   for (const std::string& line : plan_lines(design, result, cost)) output.line(line);
   if (!command.plot.empty())
-    report::draw_timeline(recorder, program::stream_names(design.train), command.plot);
+    report::draw_timeline(recorder, program::stream_names(design.steady().front()), command.plot);
   if (!command.trace.empty())
-    write_file_atomically(command.trace,
-                          trace::chrome_trace({&recorder}, program::stream_names(design.train)));
+    write_file_atomically(
+        command.trace,
+        trace::chrome_trace({&recorder}, program::stream_names(design.steady().front())));
   const double tokens =
       static_cast<double>(design.batch.global_batch_size * run.model.shape.context);
   const double rate = design.cluster.flops_per_second(design.dtype);
@@ -97,7 +100,8 @@ Json simulate_command(const Command& command, Output& output) {
         result.seconds > 0 ? result.exposed_seconds / result.seconds : 0.0},
        {"bubble_share", 0.0},
        {"bytes_per_step", trace::levels_json(result.traffic, level_names(design.cluster), 1)},
-       {"memory", Json(Json::Array{program::to_json(program::peak_memory(design.train, 0))})},
+       {"memory",
+        Json(Json::Array{program::to_json(program::peak_memory(design.steady().front(), 0))})},
        {"tokens_per_second", tokens / result.seconds},
        {"model_flops_utilization",
         tokens * model_flops / result.seconds / (rate * static_cast<double>(ranks))},

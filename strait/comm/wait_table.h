@@ -82,7 +82,7 @@ class SharedCell {
 
 /// Text of fixed size; longer ones are cut and end in "..".
 struct Label {
-  std::array<char, 96> text{};
+  std::array<char, 128> text{};
   Label() = default;
   explicit Label(std::string_view whole);
   std::string_view view() const;

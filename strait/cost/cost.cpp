@@ -40,6 +40,15 @@ double vector_bytes(const Program& program, const Op& op, int64_t rank) {
                              dtype_bytes(program::transfer_array(program, op).dtype));
 }
 
+/// The rank that stands for its class: shards shrink with the rank.
+int64_t first_rank(const Program& program) {
+  return program.members.empty() ? 0 : program.members.front();
+}
+
+double seconds_of(double amount, double per_second) {
+  return amount > 0 ? amount / per_second : 0.0;
+}
+
 class Pricer {
  public:
   Pricer(const Program& program, const Cluster& cluster) : program_(program), cluster_(cluster) {
@@ -60,7 +69,8 @@ class Pricer {
   void one(const Op& op, int64_t times) {
     if (!program::is_communication(op.kind)) {
       cost_.compute_seconds += static_cast<double>(times) * compute_seconds(program_, op, cluster_);
-      cost_.flops += static_cast<double>(times) * op.flops;
+      cost_.flops +=
+          static_cast<double>(times) * program::cost_of(program_, op, first_rank(program_)).flops;
       return;
     }
     cost_.communication_seconds +=
@@ -117,19 +127,21 @@ class Pricer {
 }  // namespace
 
 double compute_seconds(const Program& program, const Op& op, const Cluster& cluster) {
-  double rate = cluster.model_flops_per_second(Dtype::kFloat32);
-  for (const program::Operand& operand : op.reads)
-    if (operand.role == program::Role::kWeights)
-      rate = cluster.model_flops_per_second(program.arrays[operand.array].dtype);
-  const bool coding =
-      op.kind == OpKind::kEncode || op.kind == OpKind::kDecode || op.kind == OpKind::kDecodeSum;
-  const double memory_rate = coding && cluster.codec_bytes_per_second > 0
-                                 ? cluster.codec_bytes_per_second
-                                 : cluster.memory_bytes_per_second;
-  double seconds = 0;
-  if (op.flops > 0) seconds += op.flops / rate;
-  if (op.memory_bytes > 0) seconds += op.memory_bytes / memory_rate;
-  return seconds;
+  const program::KernelCost cost = program::cost_of(program, op, first_rank(program));
+  if (op.kernel == nullptr) return 0;
+  switch (op.kernel->bound) {
+    case program::Bound::kNothing:
+      return 0;
+    case program::Bound::kProducts:
+      return seconds_of(cost.flops, cluster.model_flops_per_second(cost.dtype));
+    case program::Bound::kMemory:
+      return seconds_of(cost.bytes, cluster.memory_bytes_per_second);
+    case program::Bound::kCodec:
+      break;
+  }
+  const bool known = cluster.codec_bytes_per_second > 0;
+  return seconds_of(cost.bytes,
+                    known ? cluster.codec_bytes_per_second : cluster.memory_bytes_per_second);
 }
 
 double transfer_seconds(const Program& program, const Op& op, int64_t rank,

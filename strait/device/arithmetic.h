@@ -42,6 +42,7 @@ class Arithmetic {
   virtual void put(const void* host, void* value, int64_t bytes) = 0;
   /// On a device it waits for all work before.
   virtual void get(const void* value, void* host, int64_t bytes) = 0;
+  virtual void fill_zero(void* value, int64_t bytes) = 0;
   virtual void add(double amount, double* scalar) = 0;
   virtual void add_squared_norm(const codec::ConstValues& values, double* scalar) = 0;
   virtual void update(const UpdateCall& call) = 0;

@@ -39,6 +39,9 @@ class HostArithmetic final : public Arithmetic {
     if (bytes > 0) std::memcpy(value, host, static_cast<size_t>(bytes));
   }
   void get(const void* value, void* host, int64_t bytes) override { put(value, host, bytes); }
+  void fill_zero(void* value, int64_t bytes) override {
+    if (bytes > 0) std::memset(value, 0, static_cast<size_t>(bytes));
+  }
   void add(double amount, double* scalar) override { *scalar += amount; }
 
   void add_squared_norm(const codec::ConstValues& values, double* scalar) override {

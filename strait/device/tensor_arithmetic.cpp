@@ -66,6 +66,7 @@ class TensorArithmetic final : public Arithmetic {
   void get(const void* value, void* host, int64_t bytes) override {
     tensor::copy_bytes(&device_, value, host, bytes);
   }
+  void fill_zero(void* value, int64_t bytes) override { tensor::fill_zero(&device_, value, bytes); }
   void add(double amount, double* scalar) override { scalar_at(scalar).add_(amount); }
 
   void add_squared_norm(const codec::ConstValues& values, double* scalar) override {

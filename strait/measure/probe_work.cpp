@@ -36,10 +36,12 @@ Run block_run(Dtype dtype, int64_t width, int64_t threads) {
 
 ModelWork::ModelWork(Dtype dtype, int64_t width, int64_t threads)
     : step_(std::make_unique<train::SoloStep>(block_run(dtype, width, threads), kVocabulary)) {
-  const program::Program& program = step_->design().train;
-  program::for_each_instance(program, [&](const program::Op& op, const std::vector<int64_t>&) {
-    flops_ += op.flops;
-    update_bytes_ += op.memory_bytes;
+  const program::Program& program = step_->design().steady().front();
+  program::for_each_instance(program, [&](const program::Op& op, const program::Loops&) {
+    const program::KernelCost cost = program::cost_of(program, op, 0);
+    flops_ += cost.flops;
+    if (op.kernel != nullptr && op.kernel->bound == program::Bound::kMemory)
+      update_bytes_ += cost.bytes;
   });
 }
 

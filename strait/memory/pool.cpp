@@ -12,12 +12,11 @@
 namespace strait::memory {
 namespace {
 
-constexpr int64_t kAlignment = 64;
 constexpr int64_t kHugePage = int64_t{2} << 20;
 
-void* system_allocate(int64_t capacity) {
+void* system_allocate(int64_t capacity, int64_t least_alignment) {
   const bool large = capacity >= 2 * kHugePage;
-  const size_t alignment = static_cast<size_t>(large ? kHugePage : kAlignment);
+  const size_t alignment = static_cast<size_t>(large ? kHugePage : least_alignment);
   void* pointer = std::aligned_alloc(alignment, static_cast<size_t>(capacity));
   if (pointer == nullptr)
     throw InputOutputError(fmt::format("out of memory: the system refused {} bytes", capacity));
@@ -29,42 +28,48 @@ int64_t round_up(int64_t bytes, int64_t unit) { return (bytes + unit - 1) / unit
 
 }  // namespace
 
-void* Pool::take(int64_t capacity, bool shared) {
-  ++system_allocations_;
-  if (device_) return device_->allocate(capacity);
-  return shared ? shared_->allocate(capacity) : system_allocate(capacity);
+Reach Pool::source_of(Reach reach) const {
+  const bool differs = reach == Reach::kHost ? device_ != nullptr : shared_ != nullptr;
+  return differs ? reach : Reach::kOwn;
 }
 
-void Pool::give_back(void* pointer, bool shared) {
-  if (device_)
-    device_->release(pointer);
-  else if (shared)
+void* Pool::take(int64_t capacity, Reach source) {
+  ++system_allocations_;
+  if (source == Reach::kShared) return shared_->allocate(capacity);
+  return device_ && source == Reach::kOwn ? device_->allocate(capacity)
+                                          : system_allocate(capacity, alignment_);
+}
+
+void Pool::give_back(void* pointer, Reach source) {
+  if (source == Reach::kShared)
     shared_->release(pointer);
+  else if (device_ && source == Reach::kOwn)
+    device_->release(pointer);
   else
     std::free(pointer);
 }
 
 Pool::~Pool() {
-  for (auto& [buffer, piece] : pieces_) give_back(buffer, piece.shared);
+  for (auto& [buffer, piece] : pieces_) give_back(buffer, piece.source);
 }
 
 void* Pool::allocate(int64_t bytes, Reach reach) {
   if (bytes <= 0) return nullptr;
-  const bool shared = reach == Reach::kShared && shared_ != nullptr;
-  FreeLists& lists = shared ? free_shared_ : free_;
+  const Reach source = source_of(reach);
+  FreeLists& lists = free_list(source);
   void* pointer = nullptr;
   // The smallest kept buffer that fits and wastes at most half of itself.
   auto fit = lists.lower_bound(bytes);
   while (fit != lists.end() && fit->second.empty()) ++fit;
-  int64_t capacity = round_up(bytes, bytes >= 2 * kHugePage ? kHugePage : kAlignment);
+  int64_t capacity = round_up(bytes, bytes >= 2 * kHugePage ? kHugePage : alignment_);
   if (fit != lists.end() && fit->first <= std::max(2 * bytes, capacity)) {
     pointer = fit->second.back();
     capacity = fit->first;
     fit->second.pop_back();
   } else {
-    pointer = take(capacity, shared);
+    pointer = take(capacity, source);
   }
-  pieces_[pointer] = {bytes, capacity, shared, true};
+  pieces_[pointer] = {bytes, capacity, source, true};
   live_ += bytes;
   peak_ = std::max(peak_, live_);
   return pointer;
@@ -78,7 +83,7 @@ void Pool::release(void* pointer) {
   Piece& piece = found->second;
   live_ -= piece.requested;
   piece.used = false;
-  (piece.shared ? free_shared_ : free_)[piece.capacity].push_back(pointer);
+  free_list(piece.source)[piece.capacity].push_back(pointer);
 }
 
 }  // namespace strait::memory

@@ -21,10 +21,11 @@ class PageSource {
   virtual void release(void* pointer) = 0;
 };
 
-/// Who has to reach a buffer: this rank, or the others too, because it is sent and received.
-enum class Reach : uint8_t { kOwn, kShared };
+/// Who has to reach a buffer: this rank, the others too, because it is sent and received, or the processor
+/// even where the pool is a device's.
+enum class Reach : uint8_t { kOwn, kShared, kHost };
 
-/// Buffers are 64-byte aligned; large ones lie on huge pages where the system grants them. Freed buffers
+/// Buffers are aligned to 64 bytes or more; large ones lie on huge pages where the system grants them. Freed buffers
 /// are kept for reuse by size, so that the steady state allocates nothing, not even a list's node. Counts are of
 /// requested bytes.
 class Pool {
@@ -37,6 +38,9 @@ class Pool {
   ~Pool();
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
+
+  /// Buffers share no page, so that each can be guarded alone. Before the first one is allocated.
+  void separate_pages() { alignment_ = kPage; }
 
   /// A buffer of `bytes` bytes, contents undefined; nullptr for 0. Throws InputOutputError when the
   /// system has no memory left.
@@ -54,15 +58,25 @@ class Pool {
  private:
   struct Piece {
     int64_t requested = 0, capacity = 0;
-    bool shared = false, used = false;
+    Reach source = Reach::kOwn;
+    bool used = false;
   };
   using FreeLists = std::map<int64_t, std::vector<void*>>;  // by capacity
-  void* take(int64_t capacity, bool shared);
-  void give_back(void* pointer, bool shared);
+  /// kOwn where the reach makes no difference to this pool.
+  Reach source_of(Reach reach) const;
+  void* take(int64_t capacity, Reach source);
+  void give_back(void* pointer, Reach source);
+  FreeLists& free_list(Reach source) { return free_[static_cast<size_t>(source)]; }
 
   PageSource* shared_ = nullptr;
   tensor::Device* device_ = nullptr;
-  FreeLists free_, free_shared_;
+  static constexpr int64_t kPage = 4096, kCacheLine = 64;
+#ifdef STRAIT_GUARD
+  int64_t alignment_ = kPage;
+#else
+  int64_t alignment_ = kCacheLine;
+#endif
+  FreeLists free_[3];              // by source
   std::map<void*, Piece> pieces_;  // all there are
   int64_t live_ = 0, peak_ = 0, system_allocations_ = 0;
 };

@@ -47,10 +47,10 @@ Candidate evaluate(const Run& run, int64_t ranks, int64_t vocabulary) {
   Candidate candidate;
   candidate.design = strategy::make_design(run, ranks, vocabulary);
   const strategy::Design& design = candidate.design;
-  candidate.cost = cost::price(design.train, design.cluster);
-  candidate.simulated = sim::simulate(design.train, design.cluster);
+  candidate.cost = cost::price(design.steady().front(), design.cluster);
+  candidate.simulated = sim::simulate(design.steady().front(), design.cluster);
   // Shards shrink with the rank, so rank 0 holds most.
-  candidate.memory = program::peak_memory(design.train, 0);
+  candidate.memory = program::peak_memory(design.steady().front(), 0);
   candidate.bound_seconds = candidate.cost.flops / design.cluster.flops_per_second(design.dtype);
   return candidate;
 }

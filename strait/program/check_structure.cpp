@@ -95,14 +95,28 @@ class StructureCheck {
     return nullptr;
   }
 
-  /// Smallest and largest value of an index; nothing when its loop does not enclose it.
+  /// Smallest and largest value of an index; nothing when a loop of it does not enclose it. A counter
+  /// has no bounds, so its index needs a modulo.
   bool range(const Index& index, int64_t& low, int64_t& high) const {
     low = high = index.constant;
-    if (index.loop < 0) return true;
-    const Repeat* repeat = find_loop(index.loop);
+    const bool counted = index.loop < kNoLoop || index.other_loop < kNoLoop;
+    if (counted && index.modulo == 0) return false;
+    if (!add_range(index.loop, index.scale, low, high) ||
+        !add_range(index.other_loop, index.other_scale, low, high))
+      return false;
+    if (index.modulo > 0 && (counted || low < 0 || high >= index.modulo)) {
+      low = std::min<int64_t>(low, 0);  // a negative number stays negative modulo anything
+      high = index.modulo - 1;
+    }
+    return true;
+  }
+
+  bool add_range(int loop, int64_t scale, int64_t& low, int64_t& high) const {
+    if (loop < 0) return true;
+    const Repeat* repeat = find_loop(loop);
     if (repeat == nullptr) return false;
-    const int64_t first = index.scale * repeat->first;
-    const int64_t last = index.scale * (repeat->first + (repeat->count - 1) * repeat->step);
+    const int64_t first = scale * repeat->first;
+    const int64_t last = scale * (repeat->first + (repeat->count - 1) * repeat->step);
     low += std::min(first, last);
     high += std::max(first, last);
     return true;
@@ -122,7 +136,80 @@ class StructureCheck {
       op_problem("malformed", op, "is no communication but stands on a communication stream");
     } else if (op.kind == OpKind::kFree) {
       frees(op);
+    } else if (op.kind == OpKind::kCopy) {
+      if (operand_counts(op)) transfer_accesses(op);
+    } else if (op.kind == OpKind::kKernel) {
+      kernel(op);
     }
+  }
+
+  /// The operands and attributes are those of the kernel's table entry, and it costs no less than
+  /// touching them.
+  void kernel(const Op& op) {
+    if (op.kernel == nullptr) return op_problem("malformed", op, "calls no kernel");
+    if (!accesses(op, op.reads) || !accesses(op, op.writes) || !present(op) || !attributes(op))
+      return;
+    const double bytes = cost_of(program_, op, sample_.front()).bytes;
+    const double least = touched_bytes(program_, op, sample_.front());
+    if (bytes >= least) return;
+    op_problem(
+        "malformed", op,
+        fmt::format("is said to touch {:.0f} bytes, but its operands have {:.0f}", bytes, least));
+  }
+
+  bool accesses(const Op& op, const std::vector<Operand>& operands) {
+    const std::vector<KernelOperand>& known = op.kernel->operands;
+    for (const Operand& operand : operands) {
+      const std::string& name = program_.arrays[operand.array].name;
+      if (operand.slot < 0 || operand.slot >= static_cast<int>(known.size())) {
+        op_problem("malformed", op,
+                   fmt::format("gives {} as operand {} of {}, which has {}", name, operand.slot,
+                               op.kernel->name, known.size()));
+        return false;
+      }
+      const KernelOperand& entry = known[static_cast<size_t>(operand.slot)];
+      const bool in_reads = &operands == &op.reads;
+      if ((entry.access & only(operand.access)) != 0 &&
+          in_reads == (operand.access == Access::kRead))
+        continue;
+      op_problem("malformed", op,
+                 fmt::format("declares {} of {} as {}, which its table entry does not allow",
+                             access_name(operand.access), name, entry.name));
+      return false;
+    }
+    return true;
+  }
+
+  bool present(const Op& op) {
+    for (size_t slot = 0; slot < op.kernel->operands.size(); ++slot) {
+      const KernelOperand& entry = op.kernel->operands[slot];
+      int64_t given = 0;
+      for (const auto* list : {&op.reads, &op.writes})
+        given += std::count_if(list->begin(), list->end(), [&](const Operand& operand) {
+          return operand.slot == static_cast<int>(slot);
+        });
+      const bool fits = given == 1   ? entry.count != Count::kNone
+                        : given == 0 ? entry.count != Count::kOne
+                                     : entry.count == Count::kAny;
+      if (fits) continue;
+      op_problem("malformed", op,
+                 fmt::format("has {} values for {} of {}", given, entry.name, op.kernel->name));
+      return false;
+    }
+    return true;
+  }
+
+  bool attributes(const Op& op) {
+    const std::vector<AttributeInfo>& known = op.kernel->attributes;
+    const auto fits = [](const Attribute& attribute, const AttributeInfo& info) {
+      return attribute.index() == static_cast<size_t>(info.type);
+    };
+    if (std::equal(op.attributes.begin(), op.attributes.end(), known.begin(), known.end(), fits))
+      return true;
+    op_problem(
+        "malformed", op,
+        fmt::format("has other attributes than the {} of {}", known.size(), op.kernel->name));
+    return false;
   }
 
   bool operands(const Op& op) {
@@ -131,13 +218,20 @@ class StructureCheck {
       for (const Operand& operand : *list)
         good = one_operand(op, operand, list != &op.waits) && good;
     }
-    int64_t low = 0, high = 0;
-    for (const Index* index : {&op.block, &op.micro_batch, &op.peer}) {
-      if (range(*index, low, high)) continue;
-      op_problem("malformed", op, "uses a loop variable outside its loop");
-      good = false;
-    }
+    good = loops_enclose(op, op.peer) && good;
+    for (const Attribute& attribute : op.attributes)
+      if (const Index* index = std::get_if<Index>(&attribute))
+        good = loops_enclose(op, *index) && good;
     return good;
+  }
+
+  bool loops_enclose(const Op& op, const Index& index) {
+    for (const int loop : {index.loop, index.other_loop}) {
+      if (loop < 0 || find_loop(loop) != nullptr) continue;
+      op_problem("malformed", op, "uses a loop variable outside its loop");
+      return false;
+    }
+    return true;
   }
 
   bool one_operand(const Op& op, const Operand& operand, bool must_exist) {
@@ -148,7 +242,8 @@ class StructureCheck {
     }
     int64_t low = 0, high = 0;
     if (!range(operand.index, low, high)) {
-      op_problem("malformed", op, "uses a loop variable outside its loop");
+      op_problem("malformed", op,
+                 "uses a loop variable outside its loop, or a counter without a modulo");
       return false;
     }
     const ValueArray& array = program_.arrays[operand.array];
@@ -176,10 +271,26 @@ class StructureCheck {
       return op_problem("malformed", op,
                         fmt::format("is among group {} of {}", op.group, program_.groups.size()));
     }
-    if (!operand_counts(op)) return;
+    if (!operand_counts(op) || !transfer_accesses(op)) return;
     if (op.kind == OpKind::kSend || op.kind == OpKind::kReceive || op.kind == OpKind::kBroadcast)
       peer(op);
     if (op.kind != OpKind::kBarrier) sizes(op);
+  }
+
+  /// A transfer only reads its source, and overwrites what it makes or, where it sums, adds to it.
+  bool transfer_accesses(const Op& op) {
+    const bool sums = op.kind == OpKind::kReduceScatter || op.kind == OpKind::kAllReduce;
+    const auto refuse = [&](const Operand& operand, const char* which) {
+      op_problem("malformed", op,
+                 fmt::format("is said to {} what it {}", access_name(operand.access), which));
+      return false;
+    };
+    for (const Operand& operand : op.reads)
+      if (operand.access != Access::kRead) return refuse(operand, "reads");
+    for (const Operand& operand : op.writes)
+      if (operand.access != Access::kWrite && !(sums && operand.access == Access::kAdd))
+        return refuse(operand, "makes");
+    return true;
   }
 
   bool operand_counts(const Op& op) {

@@ -71,7 +71,7 @@ class ValueCheck {
     for (const Operand& operand : op.reads) use(op, operand, "reads");
     for (size_t w = 0; w < op.writes.size(); ++w) {
       twice(op, w);
-      if (adds_to(op, op.writes[w])) use(op, op.writes[w], "adds to");
+      if (reads_before(op.writes[w])) use(op, op.writes[w], verb_of(op.writes[w]));
       write(op, op.writes[w]);
     }
   }
@@ -102,14 +102,17 @@ class ValueCheck {
       problem("concurrent-write", op, s, fmt::format("writes {} twice", name(s)), &op);
     }
     for (const Operand& read : op.reads) {
-      if (slot(read) != s || !conflicts(op, read, op.writes[w])) continue;
+      if (slot(read) != s || !conflicts(op)) continue;
       problem("concurrent-write", op, s, fmt::format("reads {} while it writes it", name(s)), &op);
     }
   }
 
-  static bool conflicts(const Op& op, const Operand& read, const Operand& written) {
-    if (op.kind == OpKind::kCopy || op.kind == OpKind::kAllToAll) return true;
-    return read.role == Role::kInput && written.role == Role::kOutput;
+  /// Collectives but all-to-all work in place. A kernel that does declares an update.
+  static bool conflicts(const Op& op) {
+    return op.kind == OpKind::kCopy || op.kind == OpKind::kAllToAll || op.kind == OpKind::kKernel;
+  }
+  static const char* verb_of(const Operand& operand) {
+    return operand.access == Access::kAdd ? "adds to" : "updates";
   }
 
   void write(const Op& op, const Operand& operand) {

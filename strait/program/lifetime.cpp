@@ -27,20 +27,6 @@ SlotMap::SlotMap(const Program& program) {
   }
 }
 
-bool adds_to(const Op& op, const Operand& operand) {
-  if (!op.accumulate) return false;
-  switch (operand.role) {
-    case Role::kGradient:
-    case Role::kState:
-    case Role::kScalars:
-    case Role::kSource:
-    case Role::kDestination:
-      return true;
-    default:
-      return false;
-  }
-}
-
 LifetimeTracker::LifetimeTracker(const Program& program)
     : program_(program),
       slots_(program),

@@ -130,8 +130,4 @@ class LifetimeTracker {
 /// True when `op` frees: the freed values are its operands, whether listed as read or as written.
 inline bool is_free(const Op& op) { return op.kind == OpKind::kFree; }
 
-/// True when `op` adds to `operand`, one of its writes, instead of overwriting it. Of a compute op
-/// only gradients, scalars and state are added to; activations are always overwritten.
-bool adds_to(const Op& op, const Operand& operand);
-
 }  // namespace strait::program

@@ -1,6 +1,6 @@
 #include "strait/program/memory.h"
 
-#include <utility>
+#include <unordered_map>
 
 #include "strait/program/lifetime.h"
 
@@ -30,25 +30,25 @@ int64_t& category(MemoryUse& use, Category which) {
 class Meter {
  public:
   Meter(const Program& program, int64_t rank)
-      : program_(program), tracker_(program), now_(resident_memory(program, rank)), peak_(now_) {
+      : program_(program),
+        tracker_(program),
+        rank_(rank),
+        now_(resident_memory(program, rank)),
+        peak_(now_) {
     for (const ValueArray& array : program.arrays)
       bytes_.push_back(value_bytes(program, array, rank));
   }
 
   void step(const Op& op, const std::vector<int64_t>& loops) {
     const StepPlan& plan = tracker_.next(op, loops);
-    if (!plan.wait_for.empty()) release_workspaces();
     change(plan.release_before, -1);
     change(plan.allocate, 1);
-    now_.buffers += op.workspace_bytes;
-    total_ += op.workspace_bytes;
+    const int64_t workspace = workspace_of(op);
+    now_.buffers += workspace;
+    total_ += workspace;
     if (total_ > peak_total_) record();
-    if (plan.communication < 0) {
-      now_.buffers -= op.workspace_bytes;
-      total_ -= op.workspace_bytes;
-    } else if (op.workspace_bytes > 0) {
-      workspaces_.emplace_back(plan.communication, op.workspace_bytes);
-    }
+    now_.buffers -= workspace;
+    total_ -= workspace;
     change(plan.release_after, -1);
   }
 
@@ -68,19 +68,18 @@ class Meter {
     peak_total_ = total_;
   }
 
-  void release_workspaces() {
-    std::erase_if(workspaces_, [&](const std::pair<int64_t, int64_t>& workspace) {
-      if (!tracker_.known_ended(workspace.first)) return false;
-      now_.buffers -= workspace.second;
-      total_ -= workspace.second;
-      return true;
-    });
+  int64_t workspace_of(const Op& op) {
+    if (op.kernel == nullptr) return 0;
+    const auto [found, fresh] = workspaces_.try_emplace(&op, 0);
+    if (fresh) found->second = cost_of(program_, op, rank_).workspace_bytes;
+    return found->second;
   }
 
   const Program& program_;
   LifetimeTracker tracker_;
-  std::vector<int64_t> bytes_;                           // of one value, by array
-  std::vector<std::pair<int64_t, int64_t>> workspaces_;  // of communication ops: (number, bytes)
+  int64_t rank_;
+  std::vector<int64_t> bytes_;                         // of one value, by array
+  std::unordered_map<const Op*, int64_t> workspaces_;  // of kernels
   MemoryUse now_, peak_;
   int64_t total_ = now_.total(), peak_total_ = total_;
 };

@@ -63,11 +63,16 @@ class Printer {
 
  private:
   void name_loops(const std::vector<Node>& nodes);
+  std::string loop_name(int loop) const;
+  bool has_values(const Index& index) const;
+  std::string term_text(int loop, int64_t scale) const;
   std::string index_text(const Index& index) const;
+  std::string attribute_text(const AttributeInfo& info, const Attribute& attribute) const;
   bool mark_index(const Index& index) const;
   std::string operand_text(const Operand& operand) const;
   std::string list_text(const std::vector<Operand>& operands) const;
   std::string subject(const Op& op) const;
+  std::string results(const Op& op) const;
   std::string call(const Op& op) const;
   std::string among(const Op& op) const;
   std::string tail(const Op& op) const;
@@ -95,23 +100,49 @@ void Printer::name_loops(const std::vector<Node>& nodes) {
   }
 }
 
-std::string Printer::index_text(const Index& index) const {
-  if (index.loop < 0) return std::to_string(index.constant);
-  const size_t loop = static_cast<size_t>(index.loop);
-  if (marked_ != nullptr && mark_index(index)) return {kMark};
-  if (loops_ != nullptr && loop < loops_->size()) return std::to_string(evaluate(index, *loops_));
-  const bool named = loop < names_.size() && !names_[loop].empty();
-  const std::string name = named ? names_[loop] : fmt::format("loop{}", index.loop);
-  if (index.scale == -1 && index.constant != 0) return fmt::format("{}-{}", index.constant, name);
-  std::string text = index.scale == 1    ? name
-                     : index.scale == -1 ? fmt::format("-{}", name)
-                                         : fmt::format("{}*{}", index.scale, name);
-  if (index.constant != 0) text += fmt::format("{:+}", index.constant);
-  return text;
+std::string Printer::loop_name(int loop) const {
+  if (loop == kStepCounter) return "step";
+  if (loop == kRoundCounter) return "round";
+  const bool named = static_cast<size_t>(loop) < names_.size() && !names_[loop].empty();
+  return named ? names_[loop] : fmt::format("loop{}", loop);
 }
 
-/// False when the operation depends on too many loops.
+/// True when the loops that an index uses have values.
+bool Printer::has_values(const Index& index) const {
+  const auto has = [&](int loop) {
+    return loop == kNoLoop || (loop >= 0 && static_cast<size_t>(loop) < loops_->size()) ||
+           loops_->size() >= kNumCounters;
+  };
+  return loops_ != nullptr && has(index.loop) && has(index.other_loop);
+}
+
+std::string Printer::term_text(int loop, int64_t scale) const {
+  if (scale == 1) return loop_name(loop);
+  if (scale == -1) return "-" + loop_name(loop);
+  return fmt::format("{}*{}", scale, loop_name(loop));
+}
+
+std::string Printer::index_text(const Index& index) const {
+  if (index.is_constant()) return std::to_string(index.constant);
+  if (marked_ != nullptr && mark_index(index)) return {kMark};
+  if (has_values(index)) return std::to_string(evaluate(index, *loops_));
+  std::string text;
+  if (index.loop != kNoLoop && index.scale == -1 && index.constant != 0) {
+    text = fmt::format("{}-{}", index.constant, loop_name(index.loop));
+  } else {
+    if (index.loop != kNoLoop) text = term_text(index.loop, index.scale);
+    if (index.constant != 0) text += fmt::format("{:+}", index.constant);
+  }
+  if (index.other_loop != kNoLoop) {
+    const std::string other = term_text(index.other_loop, index.other_scale);
+    text += (text.empty() || other.front() == '-' ? "" : "+") + other;
+  }
+  return index.modulo == 0 ? text : fmt::format("({})%{}", text, index.modulo);
+}
+
+/// False when the operation depends on too many loops, or on two at once.
 bool Printer::mark_index(const Index& index) const {
+  if (index.loop < 0 || index.other_loop != kNoLoop || index.modulo != 0) return false;
   std::vector<int>& used = marked_->loops;
   auto at = std::find(used.begin(), used.end(), index.loop);
   if (at == used.end()) {
@@ -152,34 +183,45 @@ std::string Printer::list_text(const std::vector<Operand>& operands) const {
   return text;
 }
 
-/// What a compute operation works on: "block i", its segments when it has some, the micro-batch of
-/// a load.
+std::string Printer::attribute_text(const AttributeInfo& info, const Attribute& attribute) const {
+  const auto named = [&](const auto& value) { return fmt::format(" {} {}", info.name, value); };
+  if (const Index* index = std::get_if<Index>(&attribute)) return named(index_text(*index));
+  if (const IntegerRange* range = std::get_if<IntegerRange>(&attribute))
+    return range->end > range->begin ? named(fmt::format("{}..{}", range->begin, range->end - 1))
+                                     : "";
+  if (const std::string* text = std::get_if<std::string>(&attribute)) return named(*text);
+  if (const int64_t* integer = std::get_if<int64_t>(&attribute)) return named(*integer);
+  return named(std::get<double>(attribute));
+}
+
+/// What a kernel works on, from its printed attributes: " block i segments 0..3".
 std::string Printer::subject(const Op& op) const {
-  switch (op.kind) {
-    case OpKind::kLoad:
-      return fmt::format(" micro-batch {}", index_text(op.micro_batch));
-    case OpKind::kCustom:
-      return fmt::format(" {}", op.custom);
-    case OpKind::kForward:
-    case OpKind::kForwardBackward:
-    case OpKind::kForwardLoss:
-    case OpKind::kForwardCached:
-    case OpKind::kBackward:
-    case OpKind::kBackwardInput:
-    case OpKind::kBackwardWeight: {
-      std::string text = fmt::format(" block {}", index_text(op.block));
-      if (op.segment_end > op.segment_begin) {
-        text += fmt::format(" segments {}..{}", op.segment_begin, op.segment_end - 1);
-      }
-      return text;
-    }
-    case OpKind::kUpdate:
-    case OpKind::kSquaredNorm:
-      return op.unit >= 0 ? fmt::format(" unit {}", op.unit)
-                          : fmt::format(" block {}", index_text(op.block));
-    default:
-      return "";
+  std::string text;
+  if (op.kernel == nullptr) return text;
+  const size_t count = std::min(op.attributes.size(), op.kernel->attributes.size());
+  for (size_t i = 0; i < count; ++i)
+    if (op.kernel->attributes[i].printed)
+      text += attribute_text(op.kernel->attributes[i], op.attributes[i]);
+  return text;
+}
+
+/// What an operation makes: "a, b = ", "a += ", "a <- "; where access differs, "a, +b, ~c = ".
+std::string Printer::results(const Op& op) const {
+  if (op.writes.empty()) return "";
+  const Access first = op.writes.front().access;
+  const bool alike = std::all_of(op.writes.begin(), op.writes.end(),
+                                 [&](const Operand& operand) { return operand.access == first; });
+  if (alike)
+    return list_text(op.writes) + (first == Access::kAdd      ? " += "
+                                   : first == Access::kUpdate ? " <- "
+                                                              : " = ");
+  std::string text;
+  for (const Operand& operand : op.writes) {
+    text += text.empty() ? "" : ", ";
+    text += operand.access == Access::kAdd ? "+" : operand.access == Access::kUpdate ? "~" : "";
+    text += operand_text(operand);
   }
+  return text + " = ";
 }
 
 std::string Printer::call(const Op& op) const {
@@ -187,11 +229,9 @@ std::string Printer::call(const Op& op) const {
     const std::string reads = list_text(op.reads), writes = list_text(op.writes);
     return "free " + reads + (reads.empty() || writes.empty() ? "" : ", ") + writes;
   }
-  std::string text;
-  if (!op.writes.empty()) text = list_text(op.writes) + (op.accumulate ? " += " : " = ");
-  text += op_kind_name(op.kind) + subject(op);
-  if (!op.reads.empty() || op.kind == OpKind::kCustom)
-    text += fmt::format("({})", list_text(op.reads));
+  std::string text = results(op);
+  text += op_name(op) + subject(op);
+  if (!op.reads.empty() || op.kernel != nullptr) text += fmt::format("({})", list_text(op.reads));
   if (op.kind == OpKind::kSend) text += " to " + index_text(op.peer);
   if (op.kind == OpKind::kReceive || op.kind == OpKind::kBroadcast) {
     text += " from " + index_text(op.peer);

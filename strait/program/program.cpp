@@ -18,34 +18,8 @@ int64_t Group::part(int64_t rank) const {
 
 const char* op_kind_name(OpKind kind) {
   switch (kind) {
-    case OpKind::kLoad:
-      return "load";
-    case OpKind::kForward:
-      return "forward";
-    case OpKind::kForwardBackward:
-      return "forward_backward";
-    case OpKind::kForwardLoss:
-      return "forward_loss";
-    case OpKind::kForwardCached:
-      return "forward_cached";
-    case OpKind::kBackward:
-      return "backward";
-    case OpKind::kBackwardInput:
-      return "backward_input";
-    case OpKind::kBackwardWeight:
-      return "backward_weight";
-    case OpKind::kSquaredNorm:
-      return "squared_norm";
-    case OpKind::kClipFactor:
-      return "clip_factor";
-    case OpKind::kUpdate:
-      return "update";
-    case OpKind::kEncode:
-      return "encode";
-    case OpKind::kDecode:
-      return "decode";
-    case OpKind::kDecodeSum:
-      return "decode_sum";
+    case OpKind::kKernel:
+      return "kernel";
     case OpKind::kCopy:
       return "copy";
     case OpKind::kAllGather:
@@ -66,14 +40,18 @@ const char* op_kind_name(OpKind kind) {
       return "barrier";
     case OpKind::kFree:
       return "free";
-    case OpKind::kCustom:
-      return "custom";
   }
   return "?";
 }
 
-bool is_communication(OpKind kind) {
-  return kind >= OpKind::kAllGather && kind <= OpKind::kBarrier;
+const char* op_name(const Op& op) {
+  return op.kernel != nullptr ? op.kernel->name : op_kind_name(op.kind);
+}
+
+const Operand* operand_in(const std::vector<Operand>& operands, int slot) {
+  for (const Operand& operand : operands)
+    if (operand.slot == slot) return &operand;
+  return nullptr;
 }
 
 int64_t value_begin(const Program& program, const ValueArray& array, int64_t rank) {

@@ -9,15 +9,26 @@
 #include <vector>
 
 #include "strait/base/dtype.h"
+#include "strait/program/kernel.h"
 
 namespace strait::program {
 
-/// constant + scale * (loop variable), or a plain constant when `loop` < 0. Affine, so that a body
-/// is checked and priced once.
+/// No loop, and the counters that live as long as a run: the optimizer's step, the round of local steps.
+inline constexpr int kNoLoop = -1;
+inline constexpr int kStepCounter = -2;
+inline constexpr int kRoundCounter = -3;
+inline constexpr int kNumCounters = 2;
+
+/// (constant + scale * loop + other_scale * other_loop) modulo `modulo`, which is 0 for none. A loop is
+/// the variable of an enclosing Repeat or a counter. Affine, so that a body is checked and priced once.
 struct Index {
   int64_t constant = 0;
-  int loop = -1;  // id of a Repeat that encloses the use
+  int loop = kNoLoop;
   int64_t scale = 0;
+  int other_loop = kNoLoop;
+  int64_t other_scale = 0;
+  int64_t modulo = 0;
+  bool is_constant() const { return loop == kNoLoop && other_loop == kNoLoop; }
   bool operator==(const Index&) const = default;
 };
 
@@ -86,6 +97,21 @@ enum class Category : uint8_t {
   kBuffers
 };
 
+/// Where a value lies.
+enum class Tier : uint8_t {
+  kDevice,  // where the rank computes: plain memory, or that of its device
+  kHost,    // plain memory
+};
+
+/// What a value that outlives a step is called by checkpoints, whatever its name in a program: a state
+/// ("master", "first_moment", "residual/0") of consecutive units. Of residuals every sender has its own.
+struct Address {
+  std::string state;  // "" = none: the value ends with the process
+  int64_t unit = -1;  // of index 0; -1 = of no unit
+  bool by_sender = false;
+  bool operator==(const Address&) const = default;
+};
+
 /// An array of equal values, addressed by one index. The size of an element of the array is that of
 /// part(rank) of `partition` in `group`, or all of it when group < 0.
 struct ValueArray {
@@ -96,50 +122,26 @@ struct ValueArray {
   int group = -1;  // index into Program::groups
   Lifetime lifetime = Lifetime::kTransient;
   Category category = Category::kBuffers;
+  Tier tier = Tier::kDevice;
+  Address address = {};
   bool operator==(const ValueArray&) const = default;
 };
 
-/// What an operand means to its operation.
-enum class Role : uint8_t {
-  kTokens,          // micro-batch: inputs, targets, document starts
-  kWeights,         // flat unit, whole
-  kInput,           // activation entering
-  kOutput,          // activation leaving
-  kSaved,           // saved bundle
-  kOutputGradient,  // gradient entering a backward
-  kInputGradient,   // gradient leaving a backward
-  kBundle,          // from backward_input to backward_weight
-  kGradient,        // gradient of a unit
-  kState,           // optimizer moments and master weights
-  kScalars,         // agreed scalars
-  kCache,           // key/value cache
-  kSource,          // of a transfer or copy
-  kDestination,     // of a transfer or copy
-};
-
+/// One value that an operation touches. `slot`: which operand of the kernel's table entry it is;
+/// transfers have none.
 struct Operand {
   int array = 0;  // index into Program::arrays
   Index index;
-  Role role = Role::kSource;
+  Access access = Access::kRead;
+  int slot = 0;
   bool operator==(const Operand&) const = default;
 };
 
+/// Transfers, control and kernels; there is no other operation.
 enum class OpKind : uint8_t {
-  kLoad,             // tokens of a micro-batch
-  kForward,          // block; with `save` keeps what the backward needs
-  kForwardBackward,  // head: loss, gradient of its input and of its unit
-  kForwardLoss,      // head: loss alone (evaluation)
-  kForwardCached,    // block with key/value cache (generation)
-  kBackward,         // block: input and weight gradients
-  kBackwardInput,
-  kBackwardWeight,
-  kSquaredNorm,  // adds this rank's part of the squared gradient norm to the scalars
-  kClipFactor,   // norm -> clip factor and finite flag
-  kUpdate,       // optimizer on a shard
-  kEncode,       // values into pieces of a codec
-  kDecode,       // pieces into values
-  kDecodeSum,    // pieces that stand for the same values, one per member of the group: their sum
-  kCopy,
+  kKernel,
+  // Transfers.
+  kCopy,  // runs inline
   kAllGather,
   kReduceScatter,
   kAllReduce,
@@ -148,21 +150,18 @@ enum class OpKind : uint8_t {
   kSend,
   kReceive,
   kBarrier,
+  // Control. Repeat is the other one.
   kFree,
-  kCustom,  // named executor
 };
 
-/// "forward", "all_gather", ... as printed.
+/// "all_gather", "free", ...
 const char* op_kind_name(OpKind kind);
-bool is_communication(OpKind kind);
+/// Has a group and runs on a stream of a link.
+inline bool is_communication(OpKind kind) {
+  return kind >= OpKind::kAllGather && kind <= OpKind::kBarrier;
+}
 
-/// Which parts of its partition an encode or decode works on, and where their pieces lie.
-enum class Pieces : uint8_t {
-  kOwn,     // the rank's own; in an array that is split, where that part lies
-  kAll,     // all, likewise
-  kGroup,   // those of its group; in a buffer of the group's pieces, by position
-  kMember,  // the rank's own, likewise
-};
+using Attribute = std::variant<Index, int64_t, double, IntegerRange, std::string>;
 
 /// One operation. It waits for the writers of what it reads, for the readers and writers of what it
 /// overwrites, for the operation before it on its stream and, for every value in `waits`, for all
@@ -170,30 +169,40 @@ enum class Pieces : uint8_t {
 /// `waits` is no wait.
 struct Op {
   OpKind kind = OpKind::kFree;
-  std::vector<Operand> reads;
-  std::vector<Operand> writes;
+  const Kernel* kernel = nullptr;  // of a kKernel; a constant that outlives the program
+  std::vector<Operand> reads;      // only read
+  std::vector<Operand> writes;     // written, updated, added to; freed
   std::vector<Operand> waits;
   int stream = kCompute;
-  int group = -1;  // communication: the group of ranks; update, squared norm: the sharding group
+  int group = -1;       // transfers: among whom; kernels: whose parts `partition` has
   Partition partition;  // how the whole vector is split over the group
   Index peer;           // send, receive: position of the peer; broadcast: position of the root
-  std::string codec = "none";    // of the pieces that are moved, encoded or decoded
-  Pieces pieces = Pieces::kOwn;  // encode, decode
-  int64_t piece_bytes = 0;       // of one piece, when there is a codec
-  int64_t metadata_bytes = 0;    // of these: scales and the like
-  bool accumulate = false;       // add to what is written instead of overwriting it
-  bool save = false;             // forward: keep the saved bundle
-  Index block;                   // compute: index of the block in the model's chain
-  int segment_begin = 0;         // compute: segments of the block, merged into this op
-  int segment_end = 0;
-  double flops = 0;
-  double memory_bytes = 0;      // compute bound by memory (update, norm): bytes read and written
-  int64_t workspace_bytes = 0;  // scratch that lives during the op
-  Index micro_batch;            // load, forward, backward: which micro-batch of the step
-  int64_t unit = -1;   // update, squared norm, gathers, reductions: unit, or -1 = by `block`
-  std::string custom;  // kCustom: name of the executor
+  std::string codec = "none";         // of the pieces that are moved, encoded or decoded
+  int64_t piece_bytes = 0;            // of one piece, when there is a codec
+  int64_t metadata_bytes = 0;         // of these: scales and the like
+  std::vector<Attribute> attributes;  // kernels: as the table lists them
   bool operator==(const Op&) const = default;
 };
+
+/// The value of an attribute; the table says its type.
+template <class T>
+const T& attribute(const Op& op, int number) {
+  return std::get<T>(op.attributes[static_cast<size_t>(number)]);
+}
+/// "forward", "all_gather": the kernel's name or that of the kind.
+const char* op_name(const Op& op);
+/// The first operand in a slot, or nullptr.
+const Operand* operand_in(const std::vector<Operand>& operands, int slot);
+/// The same value with another access, in a slot of a kernel.
+inline Operand as(Operand operand, Access access, int slot = 0) {
+  operand.access = access;
+  operand.slot = slot;
+  return operand;
+}
+/// True when it reads what the operand held before.
+inline bool reads_before(const Operand& operand) {
+  return operand.access == Access::kUpdate || operand.access == Access::kAdd;
+}
 
 struct Repeat;
 using Node = std::variant<Op, Repeat>;
@@ -227,10 +236,23 @@ struct Program {
   bool operator==(const Program&) const = default;
 };
 
-/// Value of an index under the loop variables (indexed by loop id).
-inline int64_t evaluate(const Index& index, const std::vector<int64_t>& loops) {
-  return index.loop < 0 ? index.constant : index.constant + index.scale * loops[index.loop];
+/// Loop variables by loop id, then the counters: what an index is evaluated under.
+using Loops = std::vector<int64_t>;
+inline int64_t loop_value(int loop, const Loops& loops) {
+  return loops[loop >= 0 ? static_cast<size_t>(loop)
+                         : loops.size() - static_cast<size_t>(loop - kRoundCounter) - 1];
 }
+inline int64_t evaluate(const Index& index, const Loops& loops) {
+  int64_t value = index.constant;
+  if (index.loop != kNoLoop) value += index.scale * loop_value(index.loop, loops);
+  if (index.other_loop != kNoLoop) value += index.other_scale * loop_value(index.other_loop, loops);
+  return index.modulo > 0 ? value % index.modulo : value;
+}
+
+/// Values of the counters while a program runs.
+struct Counters {
+  int64_t step = 0, round = 0;
+};
 
 /// First element of `array`'s part on `rank`, 0 when it holds all.
 int64_t value_begin(const Program& program, const ValueArray& array, int64_t rank);
@@ -245,9 +267,11 @@ std::vector<std::string> stream_names(const Program& program);
 int64_t count_ops(const Program& program);
 int64_t count_instances(const Program& program);
 
-/// Calls visit(op, loops) for every executed instance in program order. `loops`: memory for them that is used again.
+/// Calls visit(op, loops) for every executed instance in program order. `loops`: memory for them that
+/// is used again.
 template <class Visit>
-void for_each_instance(const Program& program, std::vector<int64_t>& loops, Visit&& visit);
+void for_each_instance(const Program& program, Loops& loops, const Counters& counters,
+                       Visit&& visit);
 template <class Visit>
 void for_each_instance(const Program& program, Visit&& visit);
 
@@ -270,7 +294,7 @@ std::string print_op(const Program& program, const Op& op,
 
 namespace detail {
 template <class Visit>
-void visit_nodes(const std::vector<Node>& nodes, std::vector<int64_t>& loops, Visit& visit) {
+void visit_nodes(const std::vector<Node>& nodes, Loops& loops, Visit& visit) {
   for (const Node& node : nodes) {
     if (const Op* op = std::get_if<Op>(&node)) {
       visit(*op, loops);
@@ -286,15 +310,18 @@ void visit_nodes(const std::vector<Node>& nodes, std::vector<int64_t>& loops, Vi
 }  // namespace detail
 
 template <class Visit>
-void for_each_instance(const Program& program, std::vector<int64_t>& loops, Visit&& visit) {
+void for_each_instance(const Program& program, Loops& loops, const Counters& counters,
+                       Visit&& visit) {
   loops.assign(static_cast<size_t>(program.num_loops), 0);
+  loops.push_back(counters.step);  // loop_value reads them from the end
+  loops.push_back(counters.round);
   detail::visit_nodes(program.body, loops, visit);
 }
 
 template <class Visit>
 void for_each_instance(const Program& program, Visit&& visit) {
-  std::vector<int64_t> loops;
-  for_each_instance(program, loops, visit);
+  Loops loops;
+  for_each_instance(program, loops, {}, visit);
 }
 
 }  // namespace strait::program

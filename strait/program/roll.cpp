@@ -16,10 +16,13 @@ void visit_indices(AnyOp& op, Visit&& visit) {
   for (auto& operand : op.reads) visit(operand.index);
   for (auto& operand : op.writes) visit(operand.index);
   for (auto& operand : op.waits) visit(operand.index);
-  visit(op.block);
-  visit(op.micro_batch);
+  for (auto& attribute : op.attributes)
+    if (auto* index = std::get_if<Index>(&attribute)) visit(*index);
   visit(op.peer);
 }
+
+/// Its constant may differ between the repetitions of a body.
+bool may_advance(const Index& index) { return index.other_loop == kNoLoop && index.modulo == 0; }
 
 /// The same through the bodies of repeats.
 template <class AnyNode, class Visit>
@@ -68,21 +71,27 @@ class Signature {
   }
 
   void add_index(const Index& index) {
-    if (index.loop < 0) {
-      put('p');
-      return;
-    }
-    const auto found = std::find(local_.rbegin(), local_.rend(), index.loop);
-    put(found == local_.rend() ? index.loop : -2 - static_cast<int>(found - local_.rbegin()));
-    put(index.scale);
+    add_loop(index.loop, index.scale);
+    if (may_advance(index)) return;
+    add_loop(index.other_loop, index.other_scale);
+    put(index.modulo);
     put(index.constant);
+  }
+
+  void add_loop(int loop, int64_t scale) {
+    const auto found = std::find(local_.rbegin(), local_.rend(), loop);
+    const bool here = found != local_.rend();
+    put(here ? static_cast<int>(found - local_.rbegin()) : loop);
+    put(here);
+    put(scale);
   }
 
   void add_operands(const std::vector<Operand>& operands) {
     put(operands.size());
     for (const Operand& operand : operands) {
       put(operand.array);
-      put(operand.role);
+      put(operand.access);
+      put(operand.slot);
       add_index(operand.index);
     }
   }
@@ -98,21 +107,24 @@ class Signature {
     put(op.partition.elements);
     put(op.partition.grain);
     put(op.codec);
-    put(op.pieces);
+    put(op.kernel);
     put(op.piece_bytes);
     put(op.metadata_bytes);
-    put(op.accumulate);
-    put(op.save);
-    put(op.segment_begin);
-    put(op.segment_end);
-    put(op.flops);
-    put(op.memory_bytes);
-    put(op.workspace_bytes);
-    put(op.unit);
-    put(op.custom);
-    add_index(op.block);
-    add_index(op.micro_batch);
+    put(op.attributes.size());
+    for (const Attribute& attribute : op.attributes) add_attribute(attribute);
     add_index(op.peer);
+  }
+
+  void add_attribute(const Attribute& attribute) {
+    put(attribute.index());
+    std::visit(
+        [this](const auto& value) {
+          if constexpr (std::is_same_v<std::decay_t<decltype(value)>, Index>)
+            add_index(value);
+          else
+            put(value);
+        },
+        attribute);
   }
 
   std::vector<int> local_;
@@ -143,7 +155,7 @@ class Roller {
   static std::vector<int64_t> plain_constants(const Node& node) {
     std::vector<int64_t> constants;
     auto collect = [&](const Index& index) {
-      if (index.loop < 0) constants.push_back(index.constant);
+      if (may_advance(index)) constants.push_back(index.constant);
     };
     visit_node_indices(node, collect);
     return constants;
@@ -218,8 +230,15 @@ std::vector<int64_t> body_constants(const std::vector<Node>& nodes, int64_t begi
   return constants;
 }
 
-/// Lets the loop variable be the block of the first compute operation that advances, if every
-/// difference is a multiple of that block's.
+/// The first index attribute of a kernel, or nullptr.
+const Index* first_attribute(const Op& op) {
+  for (const Attribute& attribute : op.attributes)
+    if (const Index* index = std::get_if<Index>(&attribute)) return index;
+  return nullptr;
+}
+
+/// Lets the loop variable be the first index attribute of a kernel that advances, if every difference is
+/// a multiple of that one's.
 void choose_variable(Repeat& repeat, const std::vector<int64_t>& first,
                      const std::vector<int64_t>& delta) {
   size_t at = 0;
@@ -229,10 +248,10 @@ void choose_variable(Repeat& repeat, const std::vector<int64_t>& first,
       at += Roller::plain_constants(node).size();
       continue;
     }
+    const Index* counted = first_attribute(*op);
     visit_indices(*op, [&](const Index& index) {
-      if (index.loop >= 0) return;
-      const bool is_block = &index == &op->block && !is_communication(op->kind) && delta[at] != 0;
-      if (is_block && repeat.step == 0) {
+      if (!may_advance(index)) return;
+      if (&index == counted && delta[at] != 0 && repeat.step == 0) {
         repeat.first = first[at];
         repeat.step = delta[at];
       }
@@ -253,9 +272,14 @@ void list_operands(const Node& node, std::vector<std::tuple<int, Index, bool>>& 
   const Op& op = std::get<Op>(node);
   for (const Operand& operand : op.reads) list.emplace_back(operand.array, operand.index, false);
   for (const Operand& operand : op.writes) {
-    if (op.accumulate) list.emplace_back(operand.array, operand.index, false);
+    if (reads_before(operand)) list.emplace_back(operand.array, operand.index, false);
     list.emplace_back(operand.array, operand.index, true);
   }
+}
+
+/// How fast an index advances with a loop.
+int64_t scale_of(const Index& index, int loop) {
+  return index.loop == loop ? index.scale : index.other_loop == loop ? index.other_scale : 0;
 }
 
 /// Arrays of which an element written in one iteration is used in a later one.
@@ -269,13 +293,15 @@ void find_carried(Repeat& repeat) {
     for (size_t t = 0; t < list.size(); ++t) {
       const auto& [other, used, other_writes] = list[t];
       if (other != array || other_writes) continue;
-      const bool moves = written.loop == repeat.loop && used.loop == repeat.loop;
-      if (moves && written.scale == used.scale) {
-        const int64_t step = written.scale * repeat.step;
+      const int64_t scale = scale_of(written, repeat.loop);
+      const bool moves = scale != 0 && scale == scale_of(used, repeat.loop);
+      const bool stays = scale == 0 && scale_of(used, repeat.loop) == 0;
+      if (moves) {
+        const int64_t step = scale * repeat.step;
         const int64_t gap = written.constant - used.constant;
         const int64_t lag = gap / step;
         if (gap % step == 0 && lag >= 1 && lag < repeat.count) carried.insert(array);
-      } else if (!moves && written == used && t < w) {
+      } else if (stays && written == used && t < w) {
         carried.insert(array);
       }
     }
@@ -295,11 +321,13 @@ Repeat make_repeat(const std::vector<Node>& nodes, int64_t begin, const Run& run
   choose_variable(repeat, first, delta);
   size_t at = 0;
   auto rewrite = [&](Index& index) {
-    if (index.loop >= 0) return;
+    if (!may_advance(index)) return;
     if (delta[at] != 0) {
-      index.loop = loop;
-      index.scale = delta[at] / repeat.step;
-      index.constant = first[at] - index.scale * repeat.first;
+      const bool used = index.loop != kNoLoop;
+      const int64_t scale = delta[at] / repeat.step;
+      (used ? index.other_loop : index.loop) = loop;
+      (used ? index.other_scale : index.scale) = scale;
+      index.constant = first[at] - scale * repeat.first;
     }
     ++at;
   };
@@ -333,7 +361,7 @@ Program unroll(const Program& program) {
   flat.num_loops = 0;
   for_each_instance(program, [&](const Op& op, const std::vector<int64_t>& loops) {
     Op copy = op;
-    visit_indices(copy, [&](Index& index) { index = Index{evaluate(index, loops), -1, 0}; });
+    visit_indices(copy, [&](Index& index) { index = Index{evaluate(index, loops)}; });
     flat.body.emplace_back(std::move(copy));
   });
   return flat;

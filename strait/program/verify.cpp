@@ -18,8 +18,9 @@ std::vector<Problem> verify(const std::vector<Program>& classes) {
   return findings.take();
 }
 
-void verify_or_throw(const std::vector<Program>& classes) {
-  const std::vector<Problem> problems = verify(classes);
+void verify_or_throw(const std::vector<Program>& classes) { throw_first(verify(classes)); }
+
+void throw_first(const std::vector<Problem>& problems) {
   if (problems.empty()) return;
   ErrorPlace place;
   place.operation = problems[0].op;

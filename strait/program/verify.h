@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "strait/program/program.h"
+#include "strait/program/program_set.h"
 
 namespace strait::program {
 
@@ -12,7 +12,7 @@ namespace strait::program {
 struct Problem {
   std::string
       kind;  // read-before-write | use-after-free | not-freed | double-free | concurrent-write |
-             // unmatched-message | collective-order | cycle | out-of-range | malformed
+             // unmatched-message | collective-order | cycle | carry | out-of-range | malformed
   std::string op;       // text of the offending operation, with program, rank class and loop
   std::string other;    // the operation it conflicts with, or ""
   std::string message;  // full sentence, as DESIGN "what the verifier says when it refuses"
@@ -26,7 +26,13 @@ struct Problem {
 /// symmetric classes are checked on representative ranks.
 std::vector<Problem> verify(const std::vector<Program>& classes);
 
-/// Throws InternalError with the first problem's message unless the programs are legal.
+/// The same for all kinds of a set; and carries match across kinds: what one leaves in flight has a
+/// taker among those that may follow, and is taken once.
+std::vector<Problem> verify(const ProgramSet& set);
+
+/// Throw InternalError with the first problem's message unless the programs are legal.
 void verify_or_throw(const std::vector<Program>& classes);
+void verify_or_throw(const ProgramSet& set);
+void throw_first(const std::vector<Problem>& problems);
 
 }  // namespace strait::program

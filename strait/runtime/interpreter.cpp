@@ -44,6 +44,7 @@ Interpreter::Interpreter(const program::Program& program, const Site& site)
     if (residents_[array] != nullptr) data_[s] = residents_[array]->buffers[slots.index_of(s)];
     if (may_carry(program_.arrays[array])) carry_slots_.push_back(s);
   }
+  if (site_.guarded && site_.pool.device() == nullptr) guard_ = std::make_unique<Guard>();
   compile();
 }
 
@@ -62,10 +63,16 @@ Interpreter::CompiledOp Interpreter::compile_op(const Op& op) {
   if (site_.recorder != nullptr)
     compiled.span_name = site_.recorder->name(program::print_op(program_, op));
   compiled.text = program::operation_text(program_, op);
-  if (!program::is_communication(op.kind)) {
-    add_to_flight(op, compiled);
-    return compiled;
+  if (op.kernel != nullptr) {
+    compiled.execute = site_.executors.make(program_, op);
+    compiled.workspace_bytes = program::cost_of(program_, op, site_.state.rank()).workspace_bytes;
   }
+  if (program::is_communication(op.kind)) compile_call(op, compiled);
+  add_to_flight(op, compiled);
+  return compiled;
+}
+
+void Interpreter::compile_call(const Op& op, CompiledOp& compiled) {
   const int64_t rank = site_.state.rank();
   const program::Group& group = program_.groups[op.group];
   std::vector<int64_t> members;
@@ -75,14 +82,11 @@ Interpreter::CompiledOp Interpreter::compile_op(const Op& op) {
   comm::Call& call = compiled.call;
   call.operation = collective::operation_of(op.kind);
   call.deadline_seconds = site_.deadline_seconds;
-  call.accumulate = op.accumulate;
+  call.accumulate = !op.writes.empty() && op.writes.front().access == program::Access::kAdd;
   call.codec = op.codec;
   call.piece_bytes = op.piece_bytes;
   call.metadata_bytes = op.metadata_bytes;
-  if (op.kind == OpKind::kBarrier) {
-    add_to_flight(op, compiled);
-    return compiled;
-  }
+  if (op.kind == OpKind::kBarrier) return;
   call.dtype = program::transfer_array(program_, op).dtype;
   const program::Split split = program::transfer_split(program_, op, rank);
   for (int64_t part = 0; part < split.parts; ++part) call.counts.push_back(split.count(part));
@@ -92,8 +96,6 @@ Interpreter::CompiledOp Interpreter::compile_op(const Op& op) {
   compiled.source_offset = program::source_offset(program_, op, rank) * dtype_bytes(call.dtype);
   compiled.destination_offset =
       program::destination_offset(program_, op, rank) * dtype_bytes(call.dtype);
-  add_to_flight(op, compiled);
-  return compiled;
 }
 
 void Interpreter::add_to_flight(const Op& op, CompiledOp& compiled) {
@@ -111,7 +113,7 @@ void Interpreter::add_to_flight(const Op& op, CompiledOp& compiled) {
   compiled.flight_operation = site_.flight->add(std::move(operation));
 }
 
-trace::FlightMark Interpreter::note(const CompiledOp& compiled, const std::vector<int64_t>& loops,
+trace::FlightMark Interpreter::note(const CompiledOp& compiled, const program::Loops& loops,
                                     double now) {
   const auto values = compiled.text.pick(loops);
   text_size_ = compiled.text.write(values, text_.data(), text_.size());
@@ -154,8 +156,8 @@ RunTimes Interpreter::run(int64_t step, Waiting waiting) {
   tracker_.begin(carried_);
   try {
     program::for_each_instance(
-        program_, loops_,
-        [&](const Op& op, const std::vector<int64_t>& loops) { instance(op, loops); });
+        program_, loops_, {step, 0},
+        [&](const Op& op, const program::Loops& loops) { instance(op, loops); });
     finish();
   } catch (Error& failure) {
     complete_place(failure.place());
@@ -175,7 +177,7 @@ void Interpreter::drain_ledger(Ledger& ledger) {
   for (comm::Communicator* communicator : communicators_) communicator->drain_ledger(ledger);
 }
 
-void Interpreter::instance(const Op& op, const std::vector<int64_t>& loops) {
+void Interpreter::instance(const Op& op, const program::Loops& loops) {
   ++times_.ops;
   const program::StepPlan& plan = tracker_.next(op, loops);
   wait_for(plan);
@@ -187,7 +189,7 @@ void Interpreter::instance(const Op& op, const std::vector<int64_t>& loops) {
   else if (op.kind == OpKind::kCopy)
     copy(op, compiled, loops);
   else if (op.kind != OpKind::kFree)
-    compute(op, compiled, loops);
+    execute(op, compiled, loops);
   for (const int64_t s : plan.release_after) release(s);
 }
 
@@ -223,7 +225,7 @@ comm::Ticket& Interpreter::carry_of(int64_t slot) const {
   return residents_[slots.array_of(slot)]->carries[slots.index_of(slot)];
 }
 
-void Interpreter::start(const Op& op, CompiledOp& compiled, const std::vector<int64_t>& loops,
+void Interpreter::start(const Op& op, CompiledOp& compiled, const program::Loops& loops,
                         const program::StepPlan& plan) {
   std::vector<comm::Ticket> after;
   if (waiting_ != Waiting::kNever) {
@@ -251,7 +253,10 @@ void Interpreter::start(const Op& op, CompiledOp& compiled, const std::vector<in
   if (waiting_ == Waiting::kNever) set_apart(compiled);
   tickets_.push_back(compiled.communicator->start(call, after));
   if (op.kind == OpKind::kSend) sends_[op.stream].push_back(static_cast<int64_t>(issued_.size()));
-  issued_.push_back({compiled.communicator, op.stream});
+  const auto first = [&](const std::vector<program::Operand>& operands) {
+    return guard_ && !operands.empty() ? slot(operands.front(), loops) : -1;
+  };
+  issued_.push_back({compiled.communicator, op.stream, first(op.reads), first(op.writes)});
   if (waiting_ == Waiting::kAtOnce && !comm::is_pairwise(call.operation))
     wait_ticket(tickets_.back());
   if (site_.recorder != nullptr && site_.recorder->recording())
@@ -275,8 +280,7 @@ void Interpreter::set_apart(CompiledOp& compiled) {
   if (call.destination != nullptr) call.destination = static_cast<char*>(compiled.apart) + bytes;
 }
 
-void Interpreter::copy(const Op& op, const CompiledOp& compiled,
-                       const std::vector<int64_t>& loops) {
+void Interpreter::copy(const Op& op, const CompiledOp& compiled, const program::Loops& loops) {
   const int from = op.reads.front().array, to = op.writes.front().array;
   if (value_bytes_[from] != value_bytes_[to])
     throw InternalError("copy of values of different size: " +
@@ -291,31 +295,52 @@ void Interpreter::copy(const Op& op, const CompiledOp& compiled,
 }
 
 void Interpreter::bind_operands(const std::vector<program::Operand>& operands,
-                                const std::vector<int64_t>& loops,
-                                std::vector<Bound>& bound) const {
+                                const program::Loops& loops, std::vector<Bound>& bound) const {
   bound.clear();
   for (const program::Operand& operand : operands) {
     const int64_t index = program::evaluate(operand.index, loops);
-    bound.push_back({operand.role, operand.array, index, value_bytes_[operand.array],
+    bound.push_back({operand.slot, operand.access, operand.array, index,
+                     value_bytes_[operand.array],
                      data_[tracker_.slots().slot(operand.array, index)]});
   }
 }
 
-void Interpreter::compute(const Op& op, const CompiledOp& compiled,
-                          const std::vector<int64_t>& loops) {
+/// Whether a transfer may be at work on a value, one of this program or a carry of an earlier one.
+bool Interpreter::in_flight(int64_t s) const {
+  for (size_t number = 0; number < issued_.size(); ++number)
+    if ((issued_[number].source == s || issued_[number].destination == s) &&
+        !tickets_[number].done())
+      return true;
+  const bool resident = residents_[tracker_.slots().array_of(s)] != nullptr;
+  return resident && !carry_of(s).done();
+}
+
+void Interpreter::run_guarded(const CompiledOp& compiled) {
+  guard_->begin();
+  const program::SlotMap& slots = tracker_.slots();
+  for (int64_t s = 0; s < slots.size(); ++s) {
+    const int array = slots.array_of(s);
+    if (data_[s] == nullptr || in_flight(s)) continue;
+    guard_->add({static_cast<std::byte*>(data_[s]), value_bytes_[array], array, slots.index_of(s)});
+  }
+  guard_->run(compiled.execute, instance_, compiled.workspace_bytes);
+}
+
+void Interpreter::execute(const Op& op, const CompiledOp& compiled, const program::Loops& loops) {
   instance_.program = &program_;
   instance_.op = &op;
+  instance_.loops = &loops;
   instance_.step = step_;
-  instance_.block = program::evaluate(op.block, loops);
-  instance_.micro_batch = program::evaluate(op.micro_batch, loops);
+  instance_.rank = site_.state.rank();
   bind_operands(op.reads, loops, instance_.reads);
   bind_operands(op.writes, loops, instance_.writes);
-  instance_.workspace = site_.pool.allocate(op.workspace_bytes);
+  instance_.workspace = site_.pool.allocate(compiled.workspace_bytes);
   const double began = now_seconds();
   const trace::FlightMark mark = note(compiled, loops, began);
   mark.begin(began);
   try {
-    site_.executor.execute(instance_);
+    site_.executors.before(instance_);
+    guard_ ? run_guarded(compiled) : compiled.execute(instance_);
   } catch (...) {
     mark.end(now_seconds(), true);
     site_.pool.release(instance_.workspace);
@@ -330,8 +355,8 @@ void Interpreter::compute(const Op& op, const CompiledOp& compiled,
 void Interpreter::allocate(int64_t s) {
   const int array = tracker_.slots().array_of(s);
   if (residents_[array] != nullptr) return;
-  data_[s] = site_.pool.allocate(
-      value_bytes_[array], transferred_[array] ? memory::Reach::kShared : memory::Reach::kOwn);
+  data_[s] = site_.pool.allocate(value_bytes_[array],
+                                 reach_of(program_.arrays[array], transferred_[array]));
   // What no transfer fills must be ordinary numbers: denormal ones make computing many times slower.
   if (waiting_ == Waiting::kNever && transferred_[array] && site_.pool.device() == nullptr)
     std::memset(data_[s], 0, static_cast<size_t>(value_bytes_[array]));

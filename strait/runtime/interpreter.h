@@ -16,49 +16,13 @@
 #include "strait/memory/pool.h"
 #include "strait/program/lifetime.h"
 #include "strait/program/program.h"
+#include "strait/runtime/executors.h"
+#include "strait/runtime/guard.h"
 #include "strait/runtime/state.h"
 #include "strait/trace/flight.h"
 #include "strait/trace/spans.h"
 
 namespace strait::runtime {
-
-/// One operand of an executed op.
-struct Bound {
-  program::Role role = program::Role::kSource;
-  int array = 0;
-  int64_t index = 0;
-  int64_t bytes = 0;
-  void* data = nullptr;
-};
-
-/// One executed compute op, as its executor sees it.
-struct Instance {
-  const program::Program* program = nullptr;
-  const program::Op* op = nullptr;
-  int64_t step = 0;
-  int64_t block = 0;
-  int64_t micro_batch = 0;
-  void* workspace = nullptr;
-  std::vector<Bound> reads;
-  std::vector<Bound> writes;
-  /// Data of the first operand with a role, or nullptr.
-  void* read(program::Role role) const { return data(reads, role); }
-  void* write(program::Role role) const { return data(writes, role); }
-
- private:
-  static void* data(const std::vector<Bound>& operands, program::Role role) {
-    for (const Bound& operand : operands)
-      if (operand.role == role) return operand.data;
-    return nullptr;
-  }
-};
-
-/// Executes compute ops (all kinds but transfers, copies and frees).
-class Executor {
- public:
-  virtual ~Executor() = default;
-  virtual void execute(const Instance& instance) = 0;
-};
 
 /// When an op waits for transfers. All but the first are for measuring what overlap hides.
 enum class Waiting : uint8_t {
@@ -80,10 +44,11 @@ struct Site {
   comm::World& world;
   State& state;
   memory::Pool& pool;
-  Executor& executor;
+  const Executors& executors;
   trace::Recorder* recorder = nullptr;  // may be null: nothing is recorded
   double deadline_seconds = 120;
   trace::FlightRecord* flight = nullptr;  // may be null: none is kept
+  bool guarded = kGuarded;                // kernels are held to what they declare; on plain memory
 };
 
 /// A program bound to one rank. Not thread-safe; one thread per rank. While it runs, the rank's row
@@ -106,6 +71,8 @@ class Interpreter {
 
  private:
   struct CompiledOp {
+    Execute execute;  // of a kernel
+    int64_t workspace_bytes = 0;
     comm::Communicator* communicator = nullptr;
     comm::Call call;  // all but buffers, peer, step, label and mark
     int64_t source_offset = 0, destination_offset = 0;  // bytes
@@ -121,22 +88,25 @@ class Interpreter {
   struct Issued {
     comm::Communicator* communicator = nullptr;
     int stream = 0;
+    int64_t source = -1, destination = -1;  // slots
   };
   void compile();
   void add_to_flight(const program::Op& op, CompiledOp& compiled);
   /// Notes that the op begins on the rank's own thread, or is handed to a communicator.
-  trace::FlightMark note(const CompiledOp& compiled, const std::vector<int64_t>& loops, double now);
+  trace::FlightMark note(const CompiledOp& compiled, const program::Loops& loops, double now);
   double ended(const trace::FlightMark& mark) const;
   void complete_place(ErrorPlace& place) const;
   CompiledOp compile_op(const program::Op& op);
-  void instance(const program::Op& op, const std::vector<int64_t>& loops);
-  void start(const program::Op& op, CompiledOp& compiled, const std::vector<int64_t>& loops,
+  void compile_call(const program::Op& op, CompiledOp& compiled);
+  void instance(const program::Op& op, const program::Loops& loops);
+  void start(const program::Op& op, CompiledOp& compiled, const program::Loops& loops,
              const program::StepPlan& plan);
-  void compute(const program::Op& op, const CompiledOp& compiled,
-               const std::vector<int64_t>& loops);
-  void copy(const program::Op& op, const CompiledOp& compiled, const std::vector<int64_t>& loops);
-  void bind_operands(const std::vector<program::Operand>& operands,
-                     const std::vector<int64_t>& loops, std::vector<Bound>& bound) const;
+  void run_guarded(const CompiledOp& compiled);
+  bool in_flight(int64_t slot) const;
+  void execute(const program::Op& op, const CompiledOp& compiled, const program::Loops& loops);
+  void copy(const program::Op& op, const CompiledOp& compiled, const program::Loops& loops);
+  void bind_operands(const std::vector<program::Operand>& operands, const program::Loops& loops,
+                     std::vector<Bound>& bound) const;
   void wait_for(const program::StepPlan& plan);
   /// What an earlier program has left under way on a resident value; may be empty.
   comm::Ticket& carry_of(int64_t slot) const;
@@ -149,7 +119,7 @@ class Interpreter {
   void release(int64_t slot);
   void finish();
   void release_all(const std::string& reason, const ErrorPlace& place);
-  int64_t slot(const program::Operand& operand, const std::vector<int64_t>& loops) const {
+  int64_t slot(const program::Operand& operand, const program::Loops& loops) const {
     return tracker_.slots().slot(operand.array, program::evaluate(operand.index, loops));
   }
 
@@ -171,8 +141,9 @@ class Interpreter {
   comm::WaitRow* row_ = nullptr;  // may be null
   std::array<char, 128> text_{};  // of the inline op that runs now
   size_t text_size_ = 0;
-  std::vector<int64_t> loops_;  // scratch
+  program::Loops loops_;  // scratch
   Instance instance_;
+  std::unique_ptr<Guard> guard_;  // null = not guarded
   RunTimes times_;
   Waiting waiting_ = Waiting::kAsWritten;
   int64_t step_ = 0;

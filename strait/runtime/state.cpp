@@ -8,6 +8,11 @@
 
 namespace strait::runtime {
 
+memory::Reach reach_of(const program::ValueArray& array, bool transferred) {
+  if (array.tier == program::Tier::kHost) return memory::Reach::kHost;
+  return transferred ? memory::Reach::kShared : memory::Reach::kOwn;
+}
+
 State::~State() { release(""); }
 
 void State::release(const std::string& prefix) {
@@ -39,11 +44,11 @@ void State::bind(const program::Program& program) {
     }
     ResidentArray& created = arrays_[array.name];
     created.bytes = bytes;
+    created.tier = array.tier;
     created.carries.resize(static_cast<size_t>(array.count));
     for (int64_t i = 0; i < array.count; ++i) {
-      void* buffer =
-          pool_.allocate(bytes, transferred[number] ? memory::Reach::kShared : memory::Reach::kOwn);
-      tensor::fill_zero(pool_.device(), buffer, bytes);
+      void* buffer = pool_.allocate(bytes, reach_of(array, transferred[number]));
+      tensor::fill_zero(device_of(created), buffer, bytes);
       created.buffers.push_back(buffer);
     }
   }
@@ -55,10 +60,20 @@ ResidentArray& State::array(const std::string& name) {
   return found->second;
 }
 
+tensor::Device* State::device_of(const ResidentArray& array) const {
+  return array.tier == program::Tier::kHost ? nullptr : pool_.device();
+}
+
 void State::read(const std::string& name, void* to, int64_t bytes) {
   const ResidentArray& values = array(name);
   ensure(bytes <= values.bytes, "State::read: more than there is");
-  tensor::copy_bytes(pool_.device(), values.buffers.at(0), to, bytes);
+  tensor::copy_bytes(device_of(values), values.buffers.at(0), to, bytes);
+}
+
+void State::write(const std::string& name, const void* from, int64_t bytes) {
+  const ResidentArray& values = array(name);
+  ensure(bytes <= values.bytes, "State::write: more than there is");
+  tensor::copy_bytes(device_of(values), from, values.buffers.at(0), bytes);
 }
 
 void State::drain() {

@@ -14,9 +14,13 @@
 
 namespace strait::runtime {
 
+/// Who must reach the buffers of an array.
+memory::Reach reach_of(const program::ValueArray& array, bool transferred);
+
 /// One resident array: a buffer per index, and the transfer that may still be writing it.
 struct ResidentArray {
-  int64_t bytes = 0;                  // of one value on this rank
+  int64_t bytes = 0;  // of one value on this rank
+  program::Tier tier = program::Tier::kDevice;
   std::vector<void*> buffers;         // by index; nullptr when bytes == 0
   std::vector<comm::Ticket> carries;  // by index; empty = nothing under way
 };
@@ -33,8 +37,11 @@ class State {
   /// one exists with another size or count.
   void bind(const program::Program& program);
   ResidentArray& array(const std::string& name);
-  /// Copies `bytes` bytes of the first value to host memory, from wherever the state lives.
+  /// The device that holds an array's buffers; null = plain memory.
+  tensor::Device* device_of(const ResidentArray& array) const;
+  /// Copies `bytes` bytes of the first value to host memory, from wherever the state lives; and back.
   void read(const std::string& name, void* to, int64_t bytes);
+  void write(const std::string& name, const void* from, int64_t bytes);
   template <class T, size_t kCount>
   std::array<T, kCount> read(const std::string& name) {
     std::array<T, kCount> values;

@@ -38,20 +38,21 @@ Generator::Generator(const ModelShape& shape, Dtype dtype, int threads, comm::Wo
       pool_(device),
       state_(pool_, 0),
       model_(shape, dtype),
-      executor_(model_, settings_of(dtype, threads), {}, 0, device),
-      site_{world, state_, pool_, executor_, nullptr, 120.0} {
+      arithmetic_(device::make_arithmetic(device, threads)),
+      environment_{model_, settings_of(dtype, threads), *arithmetic_, device != nullptr},
+      site_{world, state_, pool_, executors_, nullptr, 120.0} {
   if (device) model::use_tensor_blocks(model_, *device, dtype);
+  execute::add_block_executors(executors_, environment_, {});
   program_for(1);
   const program::Program& program = programs_.at(1)->program;
   std::vector<checkpoint::LoadRequest> requests;
   std::vector<std::vector<std::byte>> images;  // in host memory, of what goes to a device
   std::vector<void*> targets;
   for (const program::ValueArray& array : program.arrays) {
-    if (!array.name.starts_with("w.")) continue;
+    if (array.address.state != checkpoint::kMaster) continue;
     runtime::ResidentArray& weights = state_.array(array.name);
     for (int64_t i = 0; i < array.count; ++i) {
-      const std::string unit =
-          array.name == "w.block" ? fmt::format("blocks.{}", i) : array.name.substr(2);
+      const std::string& unit = shape.units[static_cast<size_t>(array.address.unit + i)].name;
       std::byte* memory = static_cast<std::byte*>(weights.buffers[i]);
       if (device) memory = images.emplace_back(static_cast<size_t>(weights.bytes)).data();
       requests.push_back({{unit, checkpoint::kMaster, 0, array.partition.elements, dtype},
@@ -71,11 +72,13 @@ Generator::Compiled& Generator::program_for(int64_t tokens) {
   const auto found = programs_.find(tokens);
   if (found != programs_.end()) return *found->second;
   strategy::StepOptions options;
+  options.purpose = strategy::Purpose::kGenerate;
   options.tokens = tokens;
+  options.cache_tokens = context();
   options.dtype = dtype_;
   auto compiled = std::make_unique<Compiled>();
   compiled->program =
-      strategy::compose_generation(model_.shape(), single_rank(), options, context());
+      strategy::compose(model_.shape(), strategy::whole_placement(), single_rank(), options);
   program::verify_or_throw({compiled->program});
   compiled->interpreter = std::make_unique<runtime::Interpreter>(compiled->program, site_);
   return *programs_.emplace(tokens, std::move(compiled)).first->second;
@@ -91,7 +94,7 @@ std::vector<double> Generator::feed(std::span<const int32_t> tokens) {
   tensor::copy_bytes(pool_.device(), tokens.data(),
                      state_.array("prompt." + std::to_string(count)).buffers[0],
                      static_cast<int64_t>(tokens.size_bytes()));
-  executor_.set_prompt(1, count, position_, context());
+  state_.write("position", &position_, sizeof(position_));
   compiled.interpreter->run(position_);
   position_ += count;
   const int64_t vocabulary = model_.shape().vocabulary;

@@ -10,12 +10,12 @@
 
 #include "strait/checkpoint/reader.h"
 #include "strait/comm/communicator.h"
+#include "strait/execute/environment.h"
 #include "strait/memory/pool.h"
 #include "strait/model/block.h"
 #include "strait/runtime/interpreter.h"
 #include "strait/runtime/state.h"
 #include "strait/tensor/device.h"
-#include "strait/train/executor.h"
 
 namespace strait::train {
 
@@ -59,7 +59,9 @@ class Generator {
   memory::Pool pool_;
   runtime::State state_;
   model::Model model_;
-  ModelExecutor executor_;
+  std::unique_ptr<device::Arithmetic> arithmetic_;
+  execute::Environment environment_;
+  runtime::Executors executors_;
   runtime::Site site_;
   std::map<int64_t, std::unique_ptr<Compiled>> programs_;  // by number of new tokens
   int64_t position_ = 0;

@@ -69,7 +69,7 @@ void check_device(const Job& job) {
         "the nearest valid choice is false, or runtime.device = \"cpu\"",
         place);
   }
-  program::for_each_op(job.design.train.body, [](const program::Op& op) {
+  program::for_each_op(job.design.steady().front().body, [](const program::Op& op) {
     const codec::CodecSpec spec = codec::parse_codec(op.codec);
     if (spec.block > 0) device::require_tensor_codec(spec, "placement.codecs");
   });
@@ -110,8 +110,8 @@ Job make_job(const Run& run, int64_t ranks, const OnLead& on_lead,
   job.loader = std::make_unique<SequenceLoader>(*job.corpus, run.model.shape.context, run.seed);
   job.validation = std::make_unique<ValidationWindows>(*job.corpus, run.model.shape.context);
   if (job.resume) check_resume(job);
-  job.simulated = sim::simulate(job.design.train, job.design.cluster);
-  job.cost = cost::price(job.design.train, job.design.cluster);
+  job.simulated = sim::simulate(job.design.steady().front(), job.design.cluster);
+  job.cost = cost::price(job.design.steady().front(), job.design.cluster);
   job.model_flops_per_token = model_flops_per_token(job.design.shape, run.model.shape.context);
   job.peak_flops_per_second =
       static_cast<double>(ranks) * job.design.cluster.flops_per_second(job.design.dtype);

@@ -13,15 +13,16 @@ namespace strait::train {
 namespace {
 
 /// Hashes the parameters of a visit from the whole unit.
-class HashExecutor : public runtime::Executor {
+class VisitHash {
  public:
-  HashExecutor(const std::vector<strategy::UnitVisit>& visits, const ModelShape& shape,
-               int64_t element_bytes, tensor::Device* device)
+  VisitHash(const std::vector<strategy::UnitVisit>& visits, const ModelShape& shape,
+            int64_t element_bytes, tensor::Device* device)
       : visits_(visits), shape_(shape), element_bytes_(element_bytes), device_(device) {}
 
-  void execute(const runtime::Instance& instance) override {
-    const strategy::UnitVisit& visit = visits_[instance.micro_batch];
-    const auto* unit = static_cast<const std::byte*>(instance.read(program::Role::kWeights));
+  void visit(const runtime::Instance& instance) {
+    const strategy::UnitVisit& visit =
+        visits_[static_cast<size_t>(instance.index(strategy::kVisitNumber))];
+    const auto* unit = static_cast<const std::byte*>(instance.read(strategy::kVisited));
     for (const std::string& name : visit.parameters) {
       const ParameterShape& parameter = shape_.units[visit.unit].parameter(name);
       const size_t bytes = static_cast<size_t>(parameter.elements() * element_bytes_);
@@ -51,14 +52,19 @@ std::string parameter_hash(const strategy::Design& design, const runtime::Site& 
   const std::vector<strategy::UnitVisit> visits = strategy::visits_by_name(design.shape);
   const program::Program program = strategy::compose_collect(design.shape, design.placement,
                                                              design.cluster, design.dtype, visits);
-  HashExecutor executor(visits, design.shape, dtype_bytes(strategy::types_of(design.dtype).state),
-                        site.pool.device());
-  runtime::Site own{site.world, site.state, site.pool, executor, nullptr, site.deadline_seconds};
+  VisitHash hash(visits, design.shape, dtype_bytes(strategy::types_of(design.dtype).state),
+                 site.pool.device());
+  runtime::Executors executors;
+  executors.add(strategy::kVisit, runtime::Execute([&hash](const runtime::Instance& instance) {
+                  hash.visit(instance);
+                }));
+  const runtime::Site own{site.world, site.state, site.pool,
+                          executors,  nullptr,    site.deadline_seconds};
   runtime::Interpreter interpreter(program, own);
   interpreter.run(0);
   Ledger discarded;  // not part of training
   interpreter.drain_ledger(discarded);
-  return site.world.rank() == 0 ? executor.hex() : "";
+  return site.world.rank() == 0 ? hash.hex() : "";
 }
 
 }  // namespace strait::train

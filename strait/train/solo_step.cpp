@@ -2,7 +2,7 @@
 
 #include "strait/base/random.h"
 #include "strait/model/tensor_blocks.h"
-#include "strait/strategy/compose/compose.h"
+#include "strait/strategy/finish/step_values.h"
 #include "strait/train/unit_state.h"
 
 namespace strait::train {
@@ -25,10 +25,10 @@ comm::ThreadWorldOptions on_device(tensor::Device* device) {
 }
 
 /// The same random tokens every time.
-BatchSource synthetic_batches(const strategy::Design& design) {
+execute::BatchSource synthetic_batches(const strategy::Design& design) {
   const int64_t sequences = design.batch.micro_batch_size, tokens = design.run.model.shape.context;
   const uint64_t vocabulary = static_cast<uint64_t>(design.shape.vocabulary);
-  return [=, stream = RandomStream(design.run.seed, "synthetic")](int64_t micro_batch,
+  return [=, stream = RandomStream(design.run.seed, "synthetic")](int64_t, int64_t micro_batch,
                                                                   BatchBuffer& batch) {
     batch.inputs.clear();
     batch.targets.clear();
@@ -45,6 +45,17 @@ BatchSource synthetic_batches(const strategy::Design& design) {
   };
 }
 
+/// The learning rate stays as it is.
+execute::StepRules rules_of(const strategy::Design& design) {
+  execute::StepRules rules;
+  rules.optimizer = design.run.optimizer;
+  rules.optimizer.schedule = "constant";
+  rules.optimizer.warmup_steps = 0;
+  rules.clip_norm = design.run.train.clip_norm;
+  rules.global_batch_size = design.batch.global_batch_size;
+  return rules;
+}
+
 }  // namespace
 
 SoloStep::SoloStep(const Run& run, int64_t vocabulary, tensor::Device* device)
@@ -53,31 +64,29 @@ SoloStep::SoloStep(const Run& run, int64_t vocabulary, tensor::Device* device)
       pool_(device),
       state_(pool_, 0),
       model_(design_.shape, design_.dtype),
-      executor_(model_, settings_of(design_), {run.optimizer, run.train.clip_norm, false}, 0,
-                device),
-      site_{worlds_->world(0), state_, pool_, executor_, nullptr, run.runtime.deadline_seconds} {
+      arithmetic_(device::make_arithmetic(device, settings_of(design_).threads)),
+      environment_{model_, settings_of(design_), *arithmetic_, device != nullptr},
+      site_{worlds_->world(0), state_, pool_, executors_, nullptr, run.runtime.deadline_seconds},
+      runner_(design_.programs, site_) {
   if (device) model::use_tensor_blocks(model_, *device, design_.dtype);
-  train_ = std::make_unique<runtime::Interpreter>(design_.train, site_);
-  evaluation_ = std::make_unique<runtime::Interpreter>(design_.evaluation, site_);
-  executor_.set_batches(synthetic_batches(design_));
-  initialize_parts(state_parts(design_.train, design_.shape, state_, moment_states(run.optimizer)),
-                   design_.shape, run.seed, device);
-  if (!design_.publish.body.empty()) runtime::Interpreter(design_.publish, site_).run(0);
+  execute::add_block_executors(executors_, environment_, synthetic_batches(design_));
+  execute::add_coding_executors(executors_, *arithmetic_);
+  execute::add_step_executors(executors_, environment_, rules_of(design_));
+  runner_.prepare(strategy::kSteady);
+  initialize_parts(state_parts(design_.steady().front(), state_), design_.shape, run.seed, device);
+  runner_.run(strategy::kForStart, 0);
 }
 
 SoloStep::~SoloStep() = default;
 
 SoloStep::Result SoloStep::step() {
-  executor_.settings().training = true;
-  executor_.set_step({design_.run.optimizer.learning_rate, steps_, false});
-  const runtime::RunTimes times = train_->run(steps_++);
+  const runtime::RunTimes times = runner_.run(strategy::kForStep, steps_++);
   const auto agreed = state_.read<double, strategy::kNumAgreed>("agreed");
   return {times.seconds, agreed[strategy::kLossSum] / agreed[strategy::kLossCount], times.ops};
 }
 
 double SoloStep::loss() {
-  executor_.settings().training = false;
-  evaluation_->run(steps_);
+  runner_.run(strategy::kForEvaluation, steps_);
   const auto agreed = state_.read<double, strategy::kNumAgreed>("agreed");
   return agreed[strategy::kLossSum] / agreed[strategy::kLossCount];
 }

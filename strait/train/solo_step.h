@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "strait/comm/threads/thread_world.h"
-#include "strait/runtime/interpreter.h"
+#include "strait/execute/environment.h"
+#include "strait/runtime/runner.h"
 #include "strait/runtime/state.h"
 #include "strait/strategy/compose/design.h"
-#include "strait/train/executor.h"
 
 namespace strait::train {
 
@@ -40,9 +40,11 @@ class SoloStep {
   memory::Pool pool_;
   runtime::State state_;
   model::Model model_;
-  ModelExecutor executor_;
+  std::unique_ptr<device::Arithmetic> arithmetic_;
+  execute::Environment environment_;
+  runtime::Executors executors_;
   runtime::Site site_;
-  std::unique_ptr<runtime::Interpreter> train_, evaluation_;
+  runtime::Runner runner_;
   int64_t steps_ = 0;
 };
 

@@ -135,7 +135,7 @@ void train(const Job& job, const Observer& observer, const std::atomic<int>& sig
   write_summary(job, &outcome);
   if (job.design.run.output.timeline_steps > 0)
     write_file_atomically(job.folder.path + "/timeline.json",
-                          timeline(job.design.train, shared.recorders));
+                          timeline(job.design.steady().front(), shared.recorders));
 }
 
 namespace {
@@ -197,13 +197,14 @@ void train_rank(const Job& job, const Observer& observer, const std::atomic<int>
   for (size_t at = 1; at < parts.size(); ++at) {
     const int64_t other = static_cast<int64_t>(at);
     add_rank_part(outcome, other, Json::parse(parts[at], "the outcome of a rank"));
-    outcome.state_bytes[at] = program::resident_memory(job.design.train, other);
-    outcome.predicted_peak_bytes[at] = program::peak_memory(job.design.train, other).total();
+    const program::Program& step = job.design.programs.program(strategy::kSteady, other);
+    outcome.state_bytes[at] = program::resident_memory(step, other);
+    outcome.predicted_peak_bytes[at] = program::peak_memory(step, other).total();
   }
   if (own == 0) write_summary(job, &outcome);
   if (job.design.run.output.timeline_steps > 0)
     write_file_atomically(fmt::format("{}/timeline-rank-{:05}.json", job.folder.path, own),
-                          timeline(job.design.train, {shared.recorders[own]}));
+                          timeline(job.design.steady().front(), {shared.recorders[own]}));
 }
 
 }  // namespace strait::train

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <numeric>
@@ -10,19 +11,19 @@
 
 #include "strait/base/clock.h"
 #include "strait/base/errors.h"
-#include "strait/codec/error_feedback.h"
 #include "strait/config/print.h"
 #include "strait/model/tensor_blocks.h"
+#include "strait/optim/loss_scale.h"
 #include "strait/optim/schedule.h"
-#include "strait/strategy/compose/compose.h"
+#include "strait/strategy/finish/step_values.h"
+#include "strait/strategy/sharding/unit_values.h"
 #include "strait/train/parameter_hash.h"
 
 namespace strait::train {
 namespace {
 
 constexpr int64_t kBookkeepingLane = 1000;  // beside the streams of programs
-constexpr int64_t kFeedbackUpdates = codec::ErrorFeedbackOptions{}.reset_every;
-constexpr int64_t kUncountedSteps = 5;  // first steps of a process: caches and pages are cold
+constexpr int64_t kUncountedSteps = 5;      // first steps of a process: caches and pages are cold
 
 /// Seconds since 1970, for TensorBoard.
 double wall_seconds() {
@@ -40,8 +41,16 @@ model::Settings settings_of(const Job& job) {
   return settings;
 }
 
-ModelExecutor::Options executor_options(const Run& run) {
-  return {run.optimizer, run.train.clip_norm, !run.data.document_separator.empty()};
+execute::StepRules rules_of(const Job& job, const std::atomic<int>& signal) {
+  const Run& run = job.design.run;
+  execute::StepRules rules;
+  rules.optimizer = run.optimizer;
+  rules.clip_norm = run.train.clip_norm;
+  rules.total_steps = run.train.steps;
+  rules.global_batch_size = job.design.batch.global_batch_size;
+  rules.scales_loss = job.design.dtype == Dtype::kFloat16;
+  rules.stop_requested = [&signal] { return signal.load() != 0; };
+  return rules;
 }
 
 checkpoint::SessionOptions session_options(const Job& job, const std::string& token, int64_t rank) {
@@ -52,23 +61,6 @@ checkpoint::SessionOptions session_options(const Job& job, const std::string& to
           job.design.run.runtime.deadline_seconds,
           job.design.run.checkpoint.keep};
 }
-
-/// Calls a test's hook before each op.
-class HookedExecutor final : public runtime::Executor {
- public:
-  HookedExecutor(runtime::Executor& executor,
-                 const std::function<void(int64_t, const runtime::Instance&)>& before, int64_t rank)
-      : executor_(executor), before_(before), rank_(rank) {}
-  void execute(const runtime::Instance& instance) override {
-    before_(rank_, instance);
-    executor_.execute(instance);
-  }
-
- private:
-  runtime::Executor& executor_;
-  const std::function<void(int64_t, const runtime::Instance&)>& before_;
-  const int64_t rank_;
-};
 
 }  // namespace
 
@@ -118,75 +110,75 @@ Trainer::Trainer(Shared& shared, comm::World& world, memory::PageSource* window)
       state_(pool_, rank_),
       // A device replaces the blocks, and has element types that ours do not.
       model_(job_.design.shape, device_ ? Dtype::kFloat32 : job_.design.dtype),
-      executor_(model_, settings_of(job_), executor_options(job_.design.run), rank_, device_),
+      arithmetic_(
+          device::make_arithmetic(device_, static_cast<int>(job_.design.batch.threads_per_rank))),
+      environment_{model_, settings_of(job_), *arithmetic_, device_ != nullptr},
       site_{world,
             state_,
             pool_,
-            executor_,
+            executors_,
             &shared.recorders[rank_],
             job_.design.run.runtime.deadline_seconds,
             &shared.flights.attach(rank_, world.waits())},
+      runner_(job_.design.programs, site_),
       saves_(session_options(job_, shared.save_token, rank_)) {
-  if (job_.design.dtype == Dtype::kFloat16) loss_scale_.emplace();
   if (device_) model::use_tensor_blocks(model_, *device_, job_.design.dtype);
+  execute::add_block_executors(executors_, environment_,
+                               [this](int64_t first, int64_t micro_batch, BatchBuffer& buffer) {
+                                 fill_batch(first, micro_batch, buffer);
+                               });
+  execute::add_coding_executors(executors_, *arithmetic_);
+  execute::add_step_executors(executors_, environment_, rules_of(job_, shared_.signal));
   if (shared.hooks.before_op)
-    hooked_ = std::make_unique<HookedExecutor>(executor_, shared.hooks.before_op, rank_);
-  const runtime::Site hooked{world,          state_,
-                             pool_,          hooked_ ? *hooked_ : executor_,
-                             site_.recorder, site_.deadline_seconds,
-                             site_.flight};
-  train_ = std::make_unique<runtime::Interpreter>(job_.design.train, hooked);
-  evaluation_ = std::make_unique<runtime::Interpreter>(job_.design.evaluation, site_);
-  parts_ = state_parts(job_.design.train, job_.design.shape, state_,
-                       moment_states(job_.design.run.optimizer));
+    executors_.set_before(
+        [this](const runtime::Instance& instance) { shared_.hooks.before_op(rank_, instance); });
+  const program::Program& step = job_.design.programs.program(strategy::kSteady, rank_);
+  runner_.prepare(strategy::kSteady);
+  parts_ = state_parts(step, state_);
   if (job_.resume) {
     load_parts(parts_, job_.design.shape, *job_.resume, device_);
     job_.resume->verify_share(rank_, job_.design.batch.ranks);
-    const checkpoint::Manifest& manifest = job_.resume->manifest();
-    updates_ = manifest.extra.at("updates").as_integer();
-    restore_loss_scale(manifest.extra);
-    first_step_ = manifest.step;
-    first_sequence_ = manifest.sequences_consumed;
+    first_step_ = job_.resume->manifest().step;
   } else {
     initialize_parts(parts_, job_.design.shape, job_.design.run.seed, device_);
   }
-  if (!job_.design.publish.body.empty()) {
-    runtime::Interpreter publish(job_.design.publish, site_);
-    publish.run(first_step_);
-    state_.drain();
-    Ledger discarded;  // no step of training
-    publish.drain_ledger(discarded);
-  }
-  if (!job_.design.train_unchanged.body.empty())
-    train_unchanged_ = std::make_unique<runtime::Interpreter>(job_.design.train_unchanged, hooked);
-  if (!job_.design.evaluation_unchanged.body.empty())
-    evaluation_unchanged_ =
-        std::make_unique<runtime::Interpreter>(job_.design.evaluation_unchanged, site_);
+  begin_progress();
+  runner_.run(strategy::kForStart, first_step_);
+  state_.drain();
+  Ledger discarded;  // no step of training
+  runner_.drain_ledger(discarded);
   if (job_.design.run.checkpoint.asynchronous)
     writer_ = std::make_unique<checkpoint::SnapshotWriter>(saves_);
   if (lead()) prepare_texts();
-  shared_.outcome.state_bytes[rank_] = program::resident_memory(job_.design.train, rank_);
-  shared_.outcome.predicted_peak_bytes[rank_] =
-      program::peak_memory(job_.design.train, rank_).total();
+  shared_.outcome.state_bytes[rank_] = program::resident_memory(step, rank_);
+  shared_.outcome.predicted_peak_bytes[rank_] = program::peak_memory(step, rank_).total();
 }
 
 Trainer::~Trainer() = default;
 
-/// A converted checkpoint has none: it begins with the usual one.
-void Trainer::restore_loss_scale(const Json& extra) {
-  const Json* value = extra.find("loss_scale");
-  if (loss_scale_ && value != nullptr)
-    loss_scale_.emplace(optim::LossScaleOptions{}, value->as_number(),
-                        extra.at("loss_scale_good_steps").as_integer());
+void Trainer::begin_progress() {
+  std::array<double, strategy::kNumProgress> values{};
+  values[strategy::kNextLossScale] = optim::LossScaleOptions{}.initial;
+  if (job_.resume) {
+    const checkpoint::Manifest& manifest = job_.resume->manifest();
+    values[strategy::kUpdatesDone] = static_cast<double>(manifest.extra.at("updates").as_integer());
+    values[strategy::kSequencesDone] = static_cast<double>(manifest.sequences_consumed);
+    // A converted checkpoint has none: it begins with the usual one.
+    if (const Json* scale = manifest.extra.find("loss_scale")) {
+      values[strategy::kNextLossScale] = scale->as_number();
+      values[strategy::kGoodSteps] =
+          static_cast<double>(manifest.extra.at("loss_scale_good_steps").as_integer());
+    }
+  }
+  state_.write("progress", values.data(), sizeof(values));
+}
+
+double Trainer::progress(int element) {
+  return state_.read<double, strategy::kNumProgress>("progress")[static_cast<size_t>(element)];
 }
 
 double Trainer::learning_rate(int64_t step) const {
   return optim::learning_rate(job_.design.run.optimizer, step, job_.design.run.train.steps);
-}
-
-int64_t Trainer::sequences_consumed(int64_t step) const {
-  // The batch may have had another size before.
-  return first_sequence_ + (step - first_step_) * job_.design.batch.global_batch_size;
 }
 
 void Trainer::run() {
@@ -215,44 +207,35 @@ void Trainer::run() {
   if (run.output.overlap_steps > 0 && !stopped) measure_overlap(step);
 }
 
-void Trainer::prepare(int64_t step) {
+void Trainer::fill_batch(int64_t first_sequence, int64_t micro_batch, BatchBuffer& buffer) {
+  if (evaluated_window_) return fill_window(*evaluated_window_, buffer);
   const Resolved& batch = job_.design.batch;
   const BatchShare share{batch.global_batch_size, batch.data_ranks, rank_, batch.micro_batch_size};
-  executor_.settings().training = true;
-  executor_.set_step({learning_rate(step), updates_, shared_.signal.load() != 0,
-                      loss_scale_ ? loss_scale_->value() : 1.0});
-  executor_.set_batches([this, step, share](int64_t micro_batch, BatchBuffer& buffer) {
-    const int64_t first = sequences_consumed(step) + share.first_sequence(0, micro_batch);
-    job_.loader->fill(first, job_.design.batch.micro_batch_size, buffer);
-    if (shared_.observer.loaded) shared_.observer.loaded(step, buffer);
-  });
+  const int64_t first = first_sequence + share.first_sequence(0, micro_batch);
+  job_.loader->fill(first, batch.micro_batch_size, buffer);
+  if (shared_.observer.loaded) shared_.observer.loaded(step_, buffer);
 }
 
 Trainer::StepResult Trainer::train_step(int64_t step) {
-  prepare(step);
   StepResult result;
-  runtime::Interpreter& program =
-      weights_changed_ || train_unchanged_ == nullptr ? *train_ : *train_unchanged_;
-  result.times = program.run(step);
+  step_ = step;
+  result.times = runner_.run(strategy::kForStep, step);
   const auto agreed = state_.read<double, strategy::kNumAgreed>("agreed");
   const auto results = state_.read<double, strategy::kNumResults>("results");
+  const auto values = state_.read<double, strategy::kNumStepValues>("step");
   result.loss = agreed[strategy::kLossSum] / agreed[strategy::kLossCount];
   result.stop = agreed[strategy::kStopRequests] > 0;
   result.gradient_norm = results[strategy::kGradientNorm];
   result.finite = results[strategy::kFinite] != 0;
-  updates_ += result.finite ? 1 : 0;
-  weights_changed_ = result.finite;
-  if (loss_scale_) {
-    result.loss_scale = loss_scale_->value();
-    result.overflowed = loss_scale_->advance(result.finite) && !result.finite;
-  }
-  const bool rescaled = loss_scale_ && loss_scale_->value() != result.loss_scale;
-  if (!result.finite || rescaled || updates_ % kFeedbackUpdates == 0) reset_residuals();
+  result.loss_scale = values[strategy::kLossScale];
+  result.overflowed =
+      scales_loss() && !result.finite && progress(strategy::kNextLossScale) < result.loss_scale;
   return result;
 }
 
 void Trainer::reset_residuals() {
-  for (const program::ValueArray& array : job_.design.train.arrays) {
+  const program::Program& step = job_.design.programs.program(strategy::kSteady, rank_);
+  for (const program::ValueArray& array : step.arrays) {
     if (!strategy::is_residual(array)) continue;
     const runtime::ResidentArray& residuals = state_.array(array.name);
     for (void* buffer : residuals.buffers)
@@ -275,8 +258,7 @@ void Trainer::non_finite(int64_t step, const StepResult& result) {
 
 void Trainer::count_traffic(int64_t step) {
   Ledger ledger;
-  train_->drain_ledger(ledger);
-  if (train_unchanged_) train_unchanged_->drain_ledger(ledger);
+  runner_.drain_ledger(ledger);
   traffic_.merge(ledger);
   const int64_t levels = static_cast<int64_t>(job_.design.cluster.levels.size());
   std::vector<int64_t> sent;
@@ -330,7 +312,7 @@ report::StepMetrics Trainer::metrics_of(int64_t step, const StepResult& result) 
   metrics.loss = result.loss;
   metrics.gradient_norm = result.gradient_norm;
   metrics.learning_rate = learning_rate(step - 1);
-  if (loss_scale_) metrics.loss_scale = result.loss_scale;
+  if (scales_loss()) metrics.loss_scale = result.loss_scale;
   metrics.seconds = result.times.seconds;
   metrics.exposed_communication_seconds = result.times.exposed_seconds;
   metrics.compute_seconds = result.times.seconds - result.times.exposed_seconds;

@@ -14,16 +14,15 @@
 #include "strait/checkpoint/snapshot.h"
 #include "strait/comm/communicator.h"
 #include "strait/comm/threads/hub.h"
+#include "strait/execute/environment.h"
 #include "strait/memory/pool.h"
 #include "strait/model/block.h"
-#include "strait/optim/loss_scale.h"
 #include "strait/report/metrics.h"
 #include "strait/report/tensorboard.h"
-#include "strait/runtime/interpreter.h"
+#include "strait/runtime/runner.h"
 #include "strait/runtime/state.h"
 #include "strait/tensor/device.h"
 #include "strait/trace/spans.h"
-#include "strait/train/executor.h"
 #include "strait/train/flight_dump.h"
 #include "strait/train/job.h"
 #include "strait/train/outcome.h"
@@ -103,9 +102,10 @@ class Trainer {
     bool overflowed = false;  // by the loss scale, which has become smaller
     runtime::RunTimes times;
   };
-  /// Gives the executor the learning rate and the batches of a training step.
-  void prepare(int64_t step);
   StepResult train_step(int64_t step);
+  /// Fills a batch of training, or of the evaluation under way.
+  void fill_batch(int64_t first_sequence, int64_t micro_batch, BatchBuffer& buffer);
+  void fill_window(int64_t first, BatchBuffer& buffer) const;
   /// Moves what the communicators counted into this rank's traffic.
   void count_traffic(int64_t step);
   void add_over_ranks(std::vector<int64_t>& values, int64_t step) const;
@@ -121,20 +121,22 @@ class Trainer {
   void save_unchanged();
   /// A step with a gradient that is not finite: taken back by the loss scale, skipped, or the end.
   void non_finite(int64_t step, const StepResult& result);
-  /// Error feedback starts anew: after a step that all skip, every kFeedbackUpdates updates (LoCo), and
-  /// with every checkpoint, which holds no residuals, so that a resumed run is the run that went on.
+  /// Error feedback starts anew with every checkpoint, which holds no residuals, so that a resumed run is
+  /// the run that went on.
   void reset_residuals();
+  /// Counters and the loss scale, as the checkpoint says or as a run starts.
+  void begin_progress();
+  /// An element of the scalars that live from step to step.
+  double progress(int element);
+  bool scales_loss() const { return job_.design.dtype == Dtype::kFloat16; }
   /// Times steps behind the end of the run, whose state they spoil, in three ways of waiting (Overlap).
   void measure_overlap(int64_t step);
   /// Waits for saves and carries; hash, memory and traffic of the whole run into the outcome.
   void finish(int64_t step);
   /// What every checkpoint holds beside the shards: made once, as a large vocabulary takes long to print.
   void prepare_texts();
-  checkpoint::SaveDescription describe(int64_t step) const;
-  void restore_loss_scale(const Json& extra);
+  checkpoint::SaveDescription describe(int64_t step);
   double learning_rate(int64_t step) const;
-  /// Sequences that all ranks trained on in `step` steps.
-  int64_t sequences_consumed(int64_t step) const;
   bool lead() const { return rank_ == 0; }
 
   Shared& shared_;
@@ -147,23 +149,21 @@ class Trainer {
   memory::Pool pool_;
   runtime::State state_;
   model::Model model_;
-  ModelExecutor executor_;
-  std::unique_ptr<runtime::Executor> hooked_;  // for hooks.before_op
+  std::unique_ptr<device::Arithmetic> arithmetic_;
+  execute::Environment environment_;
+  runtime::Executors executors_;
   runtime::Site site_;
-  std::unique_ptr<runtime::Interpreter> train_, evaluation_;
-  // For steps and evaluations with the weights of the step before; null: the others serve for that too.
-  std::unique_ptr<runtime::Interpreter> train_unchanged_, evaluation_unchanged_;
-  bool weights_changed_ = true;  // since the step before
+  runtime::Runner runner_;
   std::vector<StatePart> parts_;
   std::vector<checkpoint::TextFile> texts_;  // rank 0
   checkpoint::SaveSession saves_;
   std::unique_ptr<checkpoint::SnapshotWriter> writer_;  // null = saves are synchronous
   Ledger traffic_;
   double exposed_seconds_ = 0, busy_seconds_ = 0;
-  int64_t updates_ = 0;
-  std::optional<optim::LossScale> loss_scale_;  // fp16
-  // Of this process: its first step, and the first sequence of that.
-  int64_t first_step_ = 0, first_sequence_ = 0;
+  int64_t first_step_ = 0;  // of this process
+  int64_t step_ = 0;        // that is under way
+  std::optional<int64_t>
+      evaluated_window_;    // first of this rank's, while an evaluation is under way
   int64_t steps_here_ = 0;  // steps of this process
   int64_t saved_step_ = -1;
   bool evaluated_ = false;

@@ -15,12 +15,12 @@ struct Timed {
 }  // namespace
 
 void Trainer::measure_overlap(int64_t step) {
-  prepare(step);
+  runtime::Interpreter& program = runner_.prepare(strategy::kSteady);
   const auto timed = [&](runtime::Waiting waiting) {
     std::vector<double> seconds, waited;
     state_.drain();
     for (int64_t k = 0; k <= job_.design.run.output.overlap_steps; ++k) {
-      const runtime::RunTimes times = train_->run(step, waiting);
+      const runtime::RunTimes times = program.run(step, waiting);
       if (k == 0) continue;  // warms up
       seconds.push_back(times.seconds);
       waited.push_back(times.exposed_seconds);

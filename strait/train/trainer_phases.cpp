@@ -10,7 +10,7 @@
 #include "strait/base/errors.h"
 #include "strait/comm/wait_table.h"
 #include "strait/config/print.h"
-#include "strait/strategy/compose/compose.h"
+#include "strait/strategy/finish/step_values.h"
 #include "strait/train/parameter_hash.h"
 #include "strait/train/trainer.h"
 
@@ -33,21 +33,12 @@ void Trainer::evaluate(int64_t step) {
   count_traffic(step);
   const int64_t batch = job_.design.batch.micro_batch_size;
   const int64_t stride = batch * job_.design.batch.data_ranks;
-  executor_.settings().training = false;
   double loss_sum = 0, count = 0;
   for (int64_t first = 0; first < windows; first += stride) {
-    const int64_t mine = first + rank_ * batch;
-    executor_.set_step({0, updates_, shared_.signal.load() != 0});
-    executor_.set_batches([&](int64_t, BatchBuffer& buffer) {
-      job_.validation->fill(mine, batch, buffer);
-      const int64_t inside = std::clamp<int64_t>(windows - mine, 0, batch);
-      std::fill(buffer.targets.begin() + inside * job_.validation->context(), buffer.targets.end(),
-                kIgnoredTarget);
-    });
+    evaluated_window_ = first + rank_ * batch;
     // The first batch makes secondary copies; a step after it makes its own all the same, so that
     // what training moves does not depend on evaluations.
-    const bool copies = evaluation_unchanged_ != nullptr && (!weights_changed_ || first > 0);
-    (copies ? *evaluation_unchanged_ : *evaluation_).run(step);
+    runner_.run(strategy::kForEvaluation, step);
     const auto agreed = state_.read<double, strategy::kNumAgreed>("agreed");
     loss_sum += agreed[strategy::kLossSum];
     count += agreed[strategy::kLossCount];
@@ -56,15 +47,24 @@ void Trainer::evaluate(int64_t step) {
       break;
     }
   }
+  evaluated_window_.reset();
   Ledger discarded;
-  evaluation_->drain_ledger(discarded);
-  if (evaluation_unchanged_) evaluation_unchanged_->drain_ledger(discarded);
+  runner_.drain_ledger(discarded);
   if (count == 0) return;
   validation_loss_ = loss_sum / count;
   evaluated_ = true;
   if (!lead()) return;
   shared_.outcome.validation.push_back({step, validation_loss_});
   shared_.observer.evaluated(step, validation_loss_);
+}
+
+/// Windows beyond the last one count for nothing.
+void Trainer::fill_window(int64_t first, BatchBuffer& buffer) const {
+  const int64_t batch = job_.design.batch.micro_batch_size;
+  job_.validation->fill(first, batch, buffer);
+  const int64_t inside = std::clamp<int64_t>(evaluated_windows(job_) - first, 0, batch);
+  std::fill(buffer.targets.begin() + inside * job_.validation->context(), buffer.targets.end(),
+            kIgnoredTarget);
 }
 
 void Trainer::prepare_texts() {
@@ -74,12 +74,12 @@ void Trainer::prepare_texts() {
             {"run.toml", print_run(resolved)}};
 }
 
-checkpoint::SaveDescription Trainer::describe(int64_t step) const {
+checkpoint::SaveDescription Trainer::describe(int64_t step) {
   const strategy::Design& design = job_.design;
   checkpoint::SaveDescription description;
   checkpoint::Manifest& manifest = description.manifest;
   manifest.step = step;
-  manifest.sequences_consumed = sequences_consumed(step);
+  manifest.sequences_consumed = static_cast<int64_t>(progress(strategy::kSequencesDone));
   manifest.tokens = manifest.sequences_consumed * design.run.model.shape.context;
   manifest.ranks = design.batch.ranks;
   manifest.placement = Json(design.placement.preset);
@@ -89,10 +89,11 @@ checkpoint::SaveDescription Trainer::describe(int64_t step) const {
   manifest.precision = design.run.train.precision;
   manifest.parameters = design.shape.parameters();
   manifest.units = checkpoint::unit_records(design.shape);
-  manifest.extra = Json::object({{"updates", updates_}});
-  if (loss_scale_) {
-    manifest.extra["loss_scale"] = loss_scale_->value();
-    manifest.extra["loss_scale_good_steps"] = loss_scale_->good_steps();
+  manifest.extra =
+      Json::object({{"updates", static_cast<int64_t>(progress(strategy::kUpdatesDone))}});
+  if (scales_loss()) {
+    manifest.extra["loss_scale"] = progress(strategy::kNextLossScale);
+    manifest.extra["loss_scale_good_steps"] = static_cast<int64_t>(progress(strategy::kGoodSteps));
   }
   description.texts = texts_;
   return description;

@@ -5,6 +5,7 @@
 
 #include "strait/base/errors.h"
 #include "strait/model/block.h"
+#include "strait/strategy/finish/kernels.h"
 
 namespace strait::train {
 namespace {
@@ -16,29 +17,21 @@ Range held_range(const program::Program& program, const program::ValueArray& arr
 
 }  // namespace
 
-std::vector<std::string> moment_states(const OptimizerOptions& options) {
-  if (options.kind == "adamw") return {checkpoint::kFirstMoment, checkpoint::kSecondMoment};
-  return {checkpoint::kMomentum};
-}
-
-std::vector<StatePart> state_parts(const program::Program& train, const ModelShape& shape,
-                                   runtime::State& state,
-                                   const std::vector<std::string>& moment_states) {
+std::vector<StatePart> state_parts(const program::Program& train, runtime::State& state) {
   std::vector<StatePart> parts;
   const int64_t rank = state.rank();
-  program::for_each_instance(train, [&](const program::Op& op, const std::vector<int64_t>& loops) {
-    if (op.kind != program::OpKind::kUpdate) return;
-    size_t moment = 0;
+  program::for_each_instance(train, [&](const program::Op& op, const program::Loops& loops) {
+    if (op.kernel != &strategy::kUpdate) return;
     for (const program::Operand& operand : op.writes) {
       const program::ValueArray& array = train.arrays[operand.array];
+      const int64_t index = program::evaluate(operand.index, loops);
       StatePart part;
-      part.unit = shape.blocks[program::evaluate(op.block, loops)].unit;
-      part.state = operand.role == program::Role::kWeights ? checkpoint::kMaster
-                                                           : moment_states.at(moment++);
+      part.unit = array.address.unit + index;
+      part.state = array.address.state;
       part.dtype = array.dtype;
       part.held = held_range(train, array, rank);
       part.saved = counted_range(train, op, rank);
-      part.data = state.array(array.name).buffers[program::evaluate(operand.index, loops)];
+      part.data = state.array(array.name).buffers[static_cast<size_t>(index)];
       parts.push_back(std::move(part));
     }
   });

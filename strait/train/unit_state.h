@@ -9,7 +9,6 @@
 #include "strait/checkpoint/checkpoint.h"
 #include "strait/checkpoint/reader.h"
 #include "strait/layout/layout.h"
-#include "strait/optim/options.h"
 #include "strait/program/program.h"
 #include "strait/runtime/state.h"
 #include "strait/shape/shape.h"
@@ -27,14 +26,9 @@ struct StatePart {
   void* data = nullptr;  // element held.begin
 };
 
-/// What a checkpoint calls the optimizer's moments, in the order of the program's operands.
-std::vector<std::string> moment_states(const OptimizerOptions& options);
-
-/// Everything a step program updates, found in the program itself: one part per unit and updated value.
-/// `moment_states` names the moments in the order of the program's operands.
-std::vector<StatePart> state_parts(const program::Program& train, const ModelShape& shape,
-                                   runtime::State& state,
-                                   const std::vector<std::string>& moment_states);
+/// Everything a step program updates, found in the program itself by the values' addresses: one part per
+/// unit and updated value.
+std::vector<StatePart> state_parts(const program::Program& train, runtime::State& state);
 
 /// Initial weights; moments stay zero. `device`: where the parts are, null = plain memory.
 void initialize_parts(const std::vector<StatePart>& parts, const ModelShape& shape, uint64_t seed,

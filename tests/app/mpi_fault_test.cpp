@@ -187,8 +187,8 @@ class FaultRun {
     const bool evaluation = transfer && draw_.stream.below(8, 4) == 0;
     if (evaluation) strike.step = 2;
     std::vector<std::string> fitting;
-    for (const test::Instance& instance :
-         test::instances_of(evaluation ? job.design.evaluation : job.design.train))
+    for (const test::Instance& instance : test::instances_of(job.design.programs.program(
+             evaluation ? strategy::kEvaluation : strategy::kSteady, draw_.lost)))
       if (instance.transfer == transfer && !instance.alone) fitting.push_back(instance.text);
     strike.number = static_cast<int64_t>(draw_.stream.below(9, fitting.size()));
     strike.operation = fitting[strike.number];

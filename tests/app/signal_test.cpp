@@ -5,6 +5,7 @@
 #include <atomic>
 #include <thread>
 
+#include "strait/strategy/finish/kernels.h"
 #include "strait/trace/flight_file.h"
 #include "tests/app/program.h"
 
@@ -229,7 +230,7 @@ TEST(Hang, ARankThatStallsEndsTheRunWithFourAndIsNamedInTheReport) {
   const std::string json = folder.path() + "/report.json", run_dir = folder.path() + "/run";
   train::Hooks hooks;
   hooks.before_op = [](int64_t rank, const runtime::Instance& instance) {
-    if (rank == 1 && instance.step == 3 && instance.op->kind == program::OpKind::kUpdate)
+    if (rank == 1 && instance.step == 3 && instance.op->kernel == &strategy::kUpdate)
       test::sleep_seconds(0.3);  // per update
   };
   const std::vector<std::string> all = {"train",   test::small_run_file(folder.path()),

@@ -155,7 +155,7 @@ TEST(WaitTable, TheEvidenceIsKeptOnceInAWindow) {
 TEST(WaitTable, LongLabelsAreCutAndLanesBeyondTheLastAreIgnored) {
   const auto row = std::make_unique<WaitRow>();
   row->busy(std::string(300, 'x'), 0, 0);
-  EXPECT_EQ(row->standing().place.operation, std::string(94, 'x') + "..");
+  EXPECT_EQ(row->standing().place.operation, std::string(126, 'x') + "..");
   for (uint64_t id = 1; id <= WaitRow::kLanes; ++id) EXPECT_GE(row->open(id, {0}), 0);
   const int none = row->open(1000, {0});
   EXPECT_EQ(none, -1);

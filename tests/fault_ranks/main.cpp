@@ -31,7 +31,7 @@ class Striker {
     };
     hooks.before_op = [this](int64_t rank, const runtime::Instance& instance) {
       if (strike_.place == "compute" && rank == strike_.rank && instance.step == strike_.step &&
-          computed_++ == strike_.number)
+          instance.program->step_kind == strategy::kSteady && computed_++ == strike_.number)
         now();
     };
     hooks.before_transfer = [this](int64_t rank, const comm::Call& call) {

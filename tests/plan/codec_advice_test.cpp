@@ -24,7 +24,7 @@ std::vector<std::string> advice(const std::string& gigabytes, std::vector<std::s
       gigabytes + ", latency_microseconds = 0.1 }]");
   const strategy::Design design = strategy::make_design(
       parse_run("[model]\npreset = \"nano-char\"\n", "test.toml", sets), 4, 65);
-  return plan::codec_advice(design, sim::simulate(design.train, design.cluster).seconds);
+  return plan::codec_advice(design, sim::simulate(design.steady().front(), design.cluster).seconds);
 }
 
 TEST(CodecAdvice, NamesEveryCodecThatTheLinksDoNotNeed) {

@@ -37,17 +37,17 @@ inline std::vector<Program> split_program(int64_t ranks, int64_t blocks, int64_t
   b.free(at(gathered, 0, i));
   b.free(at(x, 0, i));
   b.free(at(d, 1, i));
-  b.add(OpKind::kReduceScatter, {at(full, 0, i)}, {at(g, 0, i)}, 2).accumulate = true;
+  b.add(OpKind::kReduceScatter, {at(full, 0, i)}, {added(at(g, 0, i))}, 2);
   b.free(at(full, 0, i));
   b.end();
   b.free(at(d, 0));
   b.end();
   i = b.repeat("u", 0, blocks);
-  b.touch({at(g, 0, i), at(norm)}, {at(norm)});
+  b.touch({at(g, 0, i)}, {updated(at(norm))});
   b.end();
   b.add(OpKind::kAllReduce, {at(norm)}, {at(norm)}, 2);
   i = b.repeat("u", 0, blocks);
-  b.touch({at(g, 0, i), at(norm)}, {at(w, 0, i), at(g, 0, i)});
+  b.touch({at(norm)}, {at(w, 0, i), updated(at(g, 0, i))});
   b.end();
   return {b.take()};
 }
@@ -72,7 +72,7 @@ inline std::vector<Program> stage_program(int64_t replicas, int64_t micro_batche
     };
     const auto backward = [&](int64_t k) {
       b.receive(at(d, k), 0 + 1, 2, chain);
-      b.touch({at(d, k), at(x, k), at(g)}, {at(g)});
+      b.touch({at(d, k), at(x, k)}, {updated(at(g))});
       b.free(at(x, k));
       b.free(at(d, k));
     };
@@ -86,7 +86,7 @@ inline std::vector<Program> stage_program(int64_t replicas, int64_t micro_batche
     } else {
       const int k = b.repeat("k", 0, micro_batches);
       b.receive(at(x, 0, k), 0, 1, chain);
-      b.touch({at(x, 0, k), at(g)}, {at(d, 0, k), at(g)});
+      b.touch({at(x, 0, k)}, {at(d, 0, k), updated(at(g))});
       b.free(at(x, 0, k));
       b.send(at(d, 0, k), 0, 2, chain);
       b.free(at(d, 0, k));
@@ -95,7 +95,7 @@ inline std::vector<Program> stage_program(int64_t replicas, int64_t micro_batche
     b.add(OpKind::kAllReduce, {at(g)}, {at(g)}, 3, data);
     b.touch({at(g)}, {at(norm)});
     b.add(OpKind::kAllReduce, {at(norm)}, {at(norm)}, 3);
-    b.touch({at(norm), at(g)}, {at(g)});
+    b.touch({at(norm)}, {updated(at(g))});
     classes.push_back(b.take());
   }
   return classes;

@@ -7,6 +7,7 @@
 
 #include "strait/base/errors.h"
 #include "strait/program/memory.h"
+#include "tests/program/test_kernels.h"
 #include "tests/sanitized.h"
 
 namespace strait::program {
@@ -37,22 +38,20 @@ int declare(Program& program, const std::string& name, Lifetime lifetime, int64_
   return static_cast<int>(program.arrays.size()) - 1;
 }
 
-Operand value(int array, int64_t index = 0) { return {array, {index, -1, 0}, Role::kSource}; }
+Operand value(int array, int64_t index = 0) { return at(array, index); }
 
 Op make(OpKind kind, std::vector<Operand> reads, std::vector<Operand> writes, int stream = 0,
         std::vector<Operand> waits = {}) {
-  Op op;
-  op.kind = kind;
-  op.reads = std::move(reads);
-  op.writes = std::move(writes);
+  Op op = make_op(kind, std::move(reads), std::move(writes), stream);
   op.waits = std::move(waits);
-  op.stream = stream;
   op.group = stream > 0 ? 0 : -1;
   return op;
 }
 
 Op touch(std::vector<Operand> reads, std::vector<Operand> writes, std::vector<Operand> waits = {}) {
-  return make(OpKind::kCustom, std::move(reads), std::move(writes), 0, std::move(waits));
+  Op op = touch_op(std::move(reads), std::move(writes));
+  op.waits = std::move(waits);
+  return op;
 }
 Op transfer(std::vector<Operand> reads, std::vector<Operand> writes, int stream,
             std::vector<Operand> waits = {}) {
@@ -91,6 +90,20 @@ TEST(Lifetime, ReadersBlockOverwritersButNotReaders) {
   EXPECT_THAT(tracker.next(touch({value(g)}, {}), kNoLoops).wait_for, IsEmpty());
   EXPECT_THAT(tracker.next(transfer({value(g)}, {value(out, 1)}, 2), kNoLoops).after, IsEmpty());
   EXPECT_THAT(tracker.next(touch({}, {value(g)}), kNoLoops).wait_for, ElementsAre(0, 1));
+}
+
+TEST(Lifetime, UpdatesAndAddsWaitForWritersAndReaders) {
+  for (const Access access : {Access::kUpdate, Access::kAdd}) {
+    Program program = empty_program();
+    const int g = declare(program, "g", Lifetime::kResident);
+    const int out = declare(program, "out", Lifetime::kResident);
+    LifetimeTracker tracker(program);
+    tracker.next(transfer({value(out)}, {value(g)}, 1), kNoLoops);
+    tracker.next(transfer({value(g)}, {value(out)}, 2), kNoLoops);
+    EXPECT_THAT(tracker.next(touch({}, {as(value(g), access)}), kNoLoops).wait_for,
+                ElementsAre(0, 1))
+        << access_name(access);
+  }
 }
 
 TEST(Lifetime, CommunicationIsChainedAcrossStreams) {
@@ -219,23 +232,24 @@ TEST(Memory, PeakFollowsTheRules) {
   for (Node& node : program.body) std::get<Op>(node).waits.clear();
   EXPECT_EQ(peak_memory(program, 0).gradients, 400) << "nothing bounds the buffers";
 
-  std::get<Op>(program.body[3]).workspace_bytes = 5000;
+  std::get<Op>(program.body[3]) = work_op(kForward, {}, {}, {value(full, 1)});
+  std::get<Op>(program.body[3]).attributes[kWorkspace] = int64_t{5000};
   peak = peak_memory(program, 0);
   EXPECT_EQ(peak.buffers, 5000);
   EXPECT_EQ(peak.gradients, 200);
 }
 
-TEST(Memory, WorkspaceOfATransferLivesUntilItIsKnownToHaveEnded) {
+TEST(Memory, WorkspaceOfAKernelLivesWhileItRuns) {
   Program program = empty_program();
   const int a = declare(program, "a", Lifetime::kResident, 2, 1);
-  Op first = transfer({value(a, 0)}, {value(a, 0)}, 1);
-  first.workspace_bytes = 10;
-  Op second = transfer({value(a, 1)}, {value(a, 1)}, 1);
-  second.workspace_bytes = 20;
-  program.body = {first, second};
-  EXPECT_EQ(peak_memory(program, 0).buffers, 32);
-  program.body = {first, touch({value(a, 0)}, {}), second};
+  Op first = work_op(kForward, {}, {}, {value(a, 0)});
+  first.attributes[kWorkspace] = int64_t{10};
+  Op second = work_op(kBackward, {}, {}, {value(a, 1)});
+  second.attributes[kWorkspace] = int64_t{20};
+  program.body = {first, second, first};
   EXPECT_EQ(peak_memory(program, 0).buffers, 22);
+  program.body = {first};
+  EXPECT_EQ(peak_memory(program, 0).buffers, 12);
 }
 
 TEST(Memory, PartsDependOnTheRank) {
@@ -254,12 +268,10 @@ TEST(Lifetime, CostsLittlePerOperation) {
   Repeat repeat;
   repeat.loop = program.num_loops++;
   repeat.count = 64;
-  const auto at = [&](int array, int64_t constant) {
-    return Operand{array, {constant, repeat.loop, 1}, Role::kSource};
-  };
-  repeat.body.emplace_back(transfer({at(w, 0)}, {at(gathered, 0)}, 1, {at(gathered, -2)}));
-  repeat.body.emplace_back(touch({at(gathered, 0), at(w, 0)}, {at(w, 0)}));
-  repeat.body.emplace_back(release(at(gathered, 0)));
+  const auto here = [&](int array, int64_t constant) { return at(array, constant, repeat.loop); };
+  repeat.body.emplace_back(transfer({here(w, 0)}, {here(gathered, 0)}, 1, {here(gathered, -2)}));
+  repeat.body.emplace_back(touch({here(gathered, 0)}, {updated(here(w, 0))}));
+  repeat.body.emplace_back(release(here(gathered, 0)));
   program.body.emplace_back(repeat);
   LifetimeTracker tracker(program);
   double best = 1;

@@ -10,7 +10,7 @@
 namespace strait::program {
 namespace {
 
-Operand value(int array, int64_t index = 0) { return {array, {index, -1, 0}, Role::kSource}; }
+Operand value(int array, int64_t index = 0) { return at(array, index); }
 
 /// Two units of a model on two ranks, gathers one block ahead.
 Program example() {
@@ -30,31 +30,25 @@ Program example() {
   };
   const auto add = [&](std::vector<Node>& nodes, OpKind kind, std::vector<Operand> reads,
                        std::vector<Operand> writes, int stream = 0) -> Op& {
-    Op op;
-    op.kind = kind;
-    op.reads = std::move(reads);
-    op.writes = std::move(writes);
-    op.stream = stream;
+    Op op = make_op(kind, std::move(reads), std::move(writes), stream);
     op.group = stream == 0 ? -1 : 0;
     nodes.emplace_back(op);
     return std::get<Op>(nodes.back());
   };
-  std::vector<Node> nodes;
-  add(nodes, OpKind::kLoad, {}, {value(3), value(2, 0)});
+  std::vector<Node> nodes = {load_op({}, {value(3), value(2, 0)})};
   add(nodes, OpKind::kAllGather, {value(0, 0)}, {value(1, 0)}, 1);
   for (int64_t i = 0; i < 4; ++i) {
     if (i < 3) {
       add(nodes, OpKind::kAllGather, {value(0, i + 1)}, {value(1, i + 1)}, 1).waits = {
           value(1, i - 1)};
     }
-    Op& op = add(nodes, OpKind::kForward, {value(2, i), value(1, i)}, {value(2, i + 1)});
-    op.block.constant = i;
-    op.segment_end = 4;
+    Op op = work_op(kForward, {i}, {value(2, i), value(1, i)}, {value(2, i + 1)});
+    op.attributes[kSegments] = IntegerRange{0, 4};
+    nodes.emplace_back(op);
     add(nodes, OpKind::kFree, {}, {value(1, i)});
     add(nodes, OpKind::kFree, {}, {value(2, i)});
   }
-  Op& reduce = add(nodes, OpKind::kReduceScatter, {value(2, 4)}, {value(4)}, 2);
-  reduce.accumulate = true;
+  Op& reduce = add(nodes, OpKind::kReduceScatter, {value(2, 4)}, {added(value(4))}, 2);
   reduce.codec = "int8";
   add(nodes, OpKind::kFree, {}, {value(2, 4)});
   add(nodes, OpKind::kSend, {value(4)}, {}, 2).peer.constant = 1;
@@ -72,7 +66,7 @@ TEST(Print, ReadsLikeTheExamples) {
   transient  W[0..3]                  64 fp32, buffers
   transient  x[0..4]                  10 fp32, activations
   transient  tokens                   8 i32, activations
-  tokens, x[0] = load micro-batch 0                                         on compute
+  tokens, x[0] = load micro-batch 0()                                       on compute
   W[0] = all_gather(w[0])                                                   on world.0 among inner
   repeat i in 0..2 (3 times)   carried: W, x
     W[i+1] = all_gather(w[i+1])                                             on world.0 among inner)"
@@ -121,10 +115,42 @@ TEST(Print, OperationTextOfEveryInstanceIsItsPrintWithoutTheStream) {
 TEST(Print, SurvivesWhatIsOutOfRange) {
   Op op;
   op.kind = OpKind::kAllReduce;
-  op.reads = {{17, {3, 5, -2}, Role::kSource}};
+  op.reads = {at(17, 3, 5, -2)};
   op.stream = 9;
   op.group = 4;
   EXPECT_EQ(print_op(Program{}, op), "all_reduce(array17[-2*loop5+3]) on stream9");
+}
+
+TEST(Print, WhatAKernelDoesToItsOperands) {
+  const Program program = example();
+  EXPECT_EQ(print_op(program, touch_op({value(3)}, {value(4), value(2, 1)})),
+            "g, x[1] = touch(tokens) on compute");
+  EXPECT_EQ(print_op(program, touch_op({}, {added(value(4))})), "g += touch() on compute");
+  EXPECT_EQ(print_op(program, touch_op({}, {updated(value(4))})), "g <- touch() on compute");
+  EXPECT_EQ(print_op(program, touch_op({}, {value(2, 1), added(value(4)), updated(value(3))})),
+            "x[1], +g, ~tokens = touch() on compute");
+}
+
+TEST(Print, Attributes) {
+  const Program program = example();
+  EXPECT_EQ(print_op(program, call_op("me", {}, {value(4)})), "g = call name me() on compute");
+  Op op = work_op(kBackward, {7}, {}, {});
+  EXPECT_EQ(print_op(program, op), "backward block 7() on compute") << "of no segments";
+  op.attributes[kSegments] = IntegerRange{2, 3};
+  EXPECT_EQ(print_op(program, op), "backward block 7 segments 2..2() on compute");
+}
+
+TEST(Print, IndicesOfTwoLoopsAndCounters) {
+  const Program program = example();  // its loop 0 is i
+  const auto printed = [&](const Index& index) {
+    Op op = touch_op({value(0)}, {});
+    op.reads[0].index = index;
+    return print_op(program, op);
+  };
+  EXPECT_EQ(printed({1, 0, 2, 3, -1}), "touch(w[2*i+1-loop3]) on compute");
+  EXPECT_EQ(printed({0, 0, 1, 3, 4}), "touch(w[i+4*loop3]) on compute");
+  EXPECT_EQ(printed({1, kStepCounter, 1, kNoLoop, 0, 2}), "touch(w[(step+1)%2]) on compute");
+  EXPECT_EQ(printed({0, kRoundCounter, 1, kNoLoop, 0, 3}), "touch(w[(round)%3]) on compute");
 }
 
 TEST(Print, MembersInRuns) {

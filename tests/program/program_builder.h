@@ -6,13 +6,9 @@
 #include <vector>
 
 #include "strait/program/program.h"
+#include "tests/program/test_kernels.h"
 
 namespace strait::program {
-
-/// An index that may use a loop variable: 3, or loop + 1.
-inline Operand at(int array, int64_t constant = 0, int loop = -1, int64_t scale = 1) {
-  return {array, {constant, loop, loop < 0 ? 0 : scale}, Role::kSource};
-}
 
 /// Declares arrays and appends operations to the innermost open repeat of one program.
 class ProgramBuilder {
@@ -67,24 +63,21 @@ class ProgramBuilder {
 
   Op& add(OpKind kind, std::vector<Operand> reads, std::vector<Operand> writes,
           int stream = kCompute, int group = 0) {
-    Op op;
-    op.kind = kind;
-    op.reads = std::move(reads);
-    op.writes = std::move(writes);
-    op.stream = stream;
+    Op op = make_op(kind, std::move(reads), std::move(writes), stream);
     if (stream != kCompute) op.group = group;
     const bool gathers = kind == OpKind::kAllGather;
     if (gathers || kind == OpKind::kReduceScatter || kind == OpKind::kAllToAll) {
       const int whole = gathers ? op.writes[0].array : op.reads[0].array;
       op.partition = split(program_.arrays[whole].partition.elements, group);
     }
+    return add(std::move(op));
+  }
+  Op& add(Op op) {
     open_.back()->emplace_back(std::move(op));
     return std::get<Op>(open_.back()->back());
   }
   Op& touch(std::vector<Operand> reads, std::vector<Operand> writes) {
-    Op& op = add(OpKind::kCustom, std::move(reads), std::move(writes));
-    op.custom = "touch";
-    return op;
+    return add(touch_op(std::move(reads), std::move(writes)));
   }
   Op& free(Operand operand) { return add(OpKind::kFree, {}, {operand}); }
   Op& send(Operand operand, int64_t peer, int stream, int group = 0) {

@@ -8,12 +8,13 @@
 
 #include "strait/base/random.h"
 #include "strait/program/program.h"
+#include "tests/program/test_kernels.h"
 
 namespace strait::program {
 
 /// Writes one script of steps and, from it, the program of every class of ranks. Every class issues
 /// its part of every step in the order of the script, so no cycle can arise; values live alike in
-/// all classes. Compute is kCopy and kCustom "touch" (reads any values, writes any values). Two
+/// all classes. Compute is kCopy and kTouch (reads, writes, updates and adds to any values). Two
 /// families of values (a number of elements and a dtype), each as whole and as parts over every
 /// group, resident and transient.
 class RandomProgram {
@@ -117,7 +118,6 @@ class RandomProgram {
     return classes_[0].arrays[array].lifetime == Lifetime::kTransient;
   }
 
-  static Operand at(int array, int64_t index) { return {array, {index, -1, 0}, Role::kSource}; }
   Value& value(const Operand& operand) { return values_[operand.array][operand.index.constant]; }
 
   /// A value that can be read: live; else resident, which always is.
@@ -129,6 +129,10 @@ class RandomProgram {
       }
     }
     return pick(choices);
+  }
+
+  static bool same(const Operand& one, const Operand& other) {
+    return one.array == other.array && one.index == other.index;
   }
 
   /// A value that an op on `stream` may overwrite; not `other`. Falls back to null array -1.
@@ -186,18 +190,23 @@ class RandomProgram {
     }
   }
 
+  /// What a kernel does to a value; only what exists can be read before.
+  Access change_of(const Operand& target) {
+    if (!value(target).live || below(3) == 0) return Access::kWrite;
+    return below(2) == 0 ? Access::kUpdate : Access::kAdd;
+  }
+
   void touch() {
-    Op op;
-    op.kind = OpKind::kCustom;
-    op.custom = "touch";
+    Op op = touch_op({}, {});
     for (int64_t k = below(3); k > 0; --k) op.reads.push_back(readable(pick(kinds_)));
     for (const Operand& operand : op.reads) read(operand);
     maybe_wait(op);
     for (int64_t k = 1 + below(2); k > 0; --k) {
       const Operand target = writable(pick(kinds_), kCompute);
-      const auto same = [&](const Operand& other) { return other == target; };
-      if (target.array < 0 || std::any_of(op.writes.begin(), op.writes.end(), same)) continue;
-      op.writes.push_back(target);
+      const auto is_target = [&](const Operand& other) { return same(other, target); };
+      if (target.array < 0 || std::any_of(op.writes.begin(), op.writes.end(), is_target)) continue;
+      const bool was_read = std::erase_if(op.reads, is_target) > 0;
+      op.writes.push_back(as(target, was_read ? Access::kUpdate : change_of(target)));
     }
     for (const Operand& operand : op.writes) wrote(operand, kCompute);
     emit(op);
@@ -217,7 +226,7 @@ class RandomProgram {
       return;
     }
     op.reads = {from};
-    op.writes = {to};
+    op.writes = {as(to, Access::kWrite)};
     wrote(to, kCompute);
     emit(op);
   }
@@ -281,9 +290,9 @@ class RandomProgram {
     }
     const bool reduces = op_kind == OpKind::kReduceScatter || op_kind == OpKind::kAllReduce;
     const bool exists = values_[target.array][target.index.constant].live;
-    op.accumulate = reduces && exists && !(target == source) && below(2) == 0;
+    const bool adds = reduces && exists && !same(target, source) && below(2) == 0;
     op.reads = {source};
-    op.writes = {target};
+    op.writes = {as(target, adds ? Access::kAdd : Access::kWrite)};
     wrote(target, op.stream);
     emit(op);
   }
@@ -307,11 +316,8 @@ class RandomProgram {
     receive.kind = OpKind::kReceive;
     receive.peer.constant = from;
     receive.reads.clear();
-    receive.writes = {target};
-    Op local;
-    local.kind = OpKind::kCustom;
-    local.custom = "touch";
-    local.writes = {target};
+    receive.writes = {as(target, Access::kWrite)};
+    const Op local = touch_op({}, {target});
     for (int64_t c = 0; c < count; ++c) {
       if (c == from) emit_to(static_cast<size_t>(c), send);
       emit_to(static_cast<size_t>(c), c == to ? receive : local);
@@ -320,9 +326,7 @@ class RandomProgram {
   }
 
   void free_value(const Operand& operand) {
-    Op op;
-    op.kind = OpKind::kFree;
-    op.writes = {operand};
+    const Op op = make_op(OpKind::kFree, {}, {operand});
     value(operand) = {};
     emit(op);
   }
@@ -356,30 +360,18 @@ class RandomProgram {
     const bool down = below(2) == 0;
     const int stream = lane();
     const int number = classes_[0].num_loops;
-    const auto element = [&](int of, int64_t offset) {
-      return Operand{of, {offset, number, 1}, Role::kSource};
-    };
-    Op gather;
-    gather.kind = OpKind::kAllGather;
+    const auto element = [&](int of, int64_t offset) { return at(of, offset, number); };
+    Op gather =
+        make_op(OpKind::kAllGather, {element(parts.resident, 0)}, {element(array, 0)}, stream);
     gather.group = group;
-    gather.stream = stream;
     gather.partition = classes_[0].arrays[parts.resident].partition;
-    gather.reads = {element(parts.resident, 0)};
-    gather.writes = {element(array, 0)};
     if (below(2) == 0) gather.waits = {element(array, down ? 2 : -2)};
-    Op use;
-    use.kind = OpKind::kCustom;
-    use.custom = "touch";
-    use.reads = {element(array, 0)};
-    Op reduce = gather;
-    reduce.kind = OpKind::kReduceScatter;
-    reduce.stream = lane();
-    reduce.accumulate = true;
-    reduce.waits.clear();
-    std::swap(reduce.reads, reduce.writes);
-    Op release;
-    release.kind = OpKind::kFree;
-    release.writes = {element(array, 0)};
+    const Op use = touch_op({element(array, 0)}, {});
+    Op reduce = make_op(OpKind::kReduceScatter, {element(array, 0)},
+                        {added(element(parts.resident, 0))}, lane());
+    reduce.group = group;
+    reduce.partition = gather.partition;
+    const Op release = make_op(OpKind::kFree, {}, {element(array, 0)});
     open_loop(number, down);
     emit(gather);
     if (below(4) != 0) emit(use);
@@ -397,9 +389,7 @@ class RandomProgram {
 
   /// An op that awaits all elements of an array, so that any stream may overwrite them.
   void settle(int array) {
-    Op op;
-    op.kind = OpKind::kCustom;
-    op.custom = "touch";
+    Op op = touch_op({}, {});
     for (int64_t k = 0; k < kCount; ++k) op.waits.push_back(at(array, k));
     emit(op);
   }

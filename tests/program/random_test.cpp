@@ -135,6 +135,39 @@ TEST(Mutations, OfRandomProgramsAreJudgedAsByTheReference) {
   }
 }
 
+/// Says of the nth update of the program that it reads and writes; false when there is none.
+bool split_update(std::vector<Node>& nodes, int& nth) {
+  for (Node& node : nodes) {
+    Op* op = std::get_if<Op>(&node);
+    if (op == nullptr) {
+      if (split_update(std::get<Repeat>(node).body, nth)) return true;
+      continue;
+    }
+    for (Operand& operand : op->writes) {
+      if (operand.access != Access::kUpdate || nth-- > 0) continue;
+      op->reads.push_back(as(operand, Access::kRead));
+      operand.access = Access::kWrite;
+      return true;
+    }
+  }
+  return false;
+}
+
+TEST(Mutations, AKernelThatReadsAndWritesOneValueMustSayThatItUpdatesIt) {
+  int64_t tried = 0;
+  for (uint64_t seed = 0; seed < 600; ++seed) {
+    for (int nth = 0;; ++nth) {
+      std::vector<Program> classes = random_program(seed, world_of(seed));
+      int left = nth;
+      if (!split_update(classes[0].body, left)) break;
+      ++tried;
+      ASSERT_EQ(first_problem(classes).substr(0, 17), "concurrent-write:") << "seed " << seed;
+      ASSERT_EQ(reference_check(classes), "read while written") << "seed " << seed;
+    }
+  }
+  EXPECT_GT(tried, 300);
+}
+
 TEST(Mutations, TheLastFreeOfEveryRandomProgramIsNeeded) {
   int64_t tried = 0;
   for (uint64_t seed = 0; seed < 10000; ++seed) {

@@ -22,6 +22,11 @@ bool names(const std::vector<Operand>& operands, const Value& value) {
 Value value_of(const Operand& operand) { return {operand.array, operand.index.constant}; }
 bool frees(const Op& op) { return op.kind == OpKind::kFree; }
 
+/// It uses what the value held before.
+bool uses_before(const Operand& written) {
+  return written.access == Access::kUpdate || written.access == Access::kAdd;
+}
+
 /// The rule of Op, for i earlier than j in the program.
 bool must_precede(const Op& i, const Op& j) {
   if (!is_communication(i.kind)) return true;  // inline: ended before anything after it is issued
@@ -56,11 +61,26 @@ std::string check_write(const std::vector<Op>& ops, size_t j, const Operand& ope
   size_t i = 0;
   const Op* before = last_change(ops, j, value, &i);
   if (before == nullptr || frees(*before) || before->stream == ops[j].stream) return "";
-  if (ops[j].accumulate || names(ops[j].reads, value) || names(ops[j].waits, value)) return "";
+  if (uses_before(operand) || names(ops[j].reads, value) || names(ops[j].waits, value)) return "";
   for (size_t k = i + 1; k < j; ++k) {
     if (names(ops[k].reads, value) || names(ops[k].waits, value)) return "";
   }
   return "concurrent-write";
+}
+
+/// What an op may not do to one value at once: write it twice, or read and write it where its kind does
+/// not work in place.
+std::string check_twice(const Op& op) {
+  if (frees(op)) return "";
+  const bool in_place =
+      is_communication(op.kind) && op.kind != OpKind::kAllToAll;  // a kernel says that it updates
+  for (size_t w = 0; w < op.writes.size(); ++w) {
+    const std::vector<Operand> others(op.writes.begin() + static_cast<std::ptrdiff_t>(w) + 1,
+                                      op.writes.end());
+    if (names(others, value_of(op.writes[w]))) return "written twice";
+    if (!in_place && names(op.reads, value_of(op.writes[w]))) return "read while written";
+  }
+  return "";
 }
 
 /// Life of all values on one rank.
@@ -69,9 +89,10 @@ std::string check_rank(const Program& program, const std::vector<Op>& ops) {
     return program.arrays[operand.array].lifetime == Lifetime::kTransient;
   };
   for (size_t j = 0; j < ops.size(); ++j) {
+    if (const std::string why = check_twice(ops[j]); !why.empty()) return why;
     std::vector<Operand> used = ops[j].reads;
-    if (frees(ops[j]) || ops[j].accumulate)
-      used.insert(used.end(), ops[j].writes.begin(), ops[j].writes.end());
+    for (const Operand& operand : ops[j].writes)
+      if (frees(ops[j]) || uses_before(operand)) used.push_back(operand);
     for (const Operand& operand : used) {
       const Op* before = last_change(ops, j, value_of(operand));
       if (transient(operand) && (before == nullptr || frees(*before)))

@@ -2,28 +2,20 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <set>
 
 #include "strait/base/random.h"
+#include "tests/program/test_kernels.h"
 
 namespace strait::program {
 namespace {
 
-Operand value(int array, int64_t index) { return {array, {index, -1, 0}, Role::kSource}; }
+Operand value(int array, int64_t index) { return at(array, index); }
 
-Op simple(OpKind kind, std::vector<Operand> reads, std::vector<Operand> writes, int stream = 0) {
-  Op op;
-  op.kind = kind;
-  op.reads = std::move(reads);
-  op.writes = std::move(writes);
-  op.stream = stream;
-  return op;
-}
-
-Op block_op(OpKind kind, int64_t block, std::vector<Operand> reads, std::vector<Operand> writes) {
-  Op op = simple(kind, std::move(reads), std::move(writes));
-  op.block.constant = block;
-  return op;
+Op block_op(const Kernel& kernel, int64_t block, std::vector<Operand> reads,
+            std::vector<Operand> writes) {
+  return work_op(kernel, {block}, std::move(reads), std::move(writes));
 }
 
 /// Rolls `nodes` and checks that nothing changes: operations, order, indices.
@@ -43,17 +35,17 @@ enum Array { kTokens, kShard, kGathered, kActivation, kSaved, kFlow, kGradient, 
 std::vector<Node> chain(int64_t blocks, int64_t prefetch, int64_t every) {
   std::vector<Node> nodes;
   const auto gather = [&](int64_t i) {
-    Op op = simple(OpKind::kAllGather, {value(kShard, i)}, {value(kGathered, i)}, 1);
+    Op op = make_op(OpKind::kAllGather, {value(kShard, i)}, {value(kGathered, i)}, 1);
     op.group = 0;
     nodes.emplace_back(op);
   };
   const auto free_value = [&](int array, int64_t i) {
-    nodes.emplace_back(simple(OpKind::kFree, {value(array, i)}, {}));
+    nodes.emplace_back(make_op(OpKind::kFree, {value(array, i)}, {}));
   };
   for (int64_t i = 0; i < std::min(prefetch, blocks); ++i) gather(i);
   for (int64_t i = 0; i < blocks; ++i) {
     if (i + prefetch < blocks) gather(i + prefetch);
-    nodes.emplace_back(block_op(OpKind::kForward, i, {value(kActivation, i), value(kGathered, i)},
+    nodes.emplace_back(block_op(kForward, i, {value(kActivation, i), value(kGathered, i)},
                                 {value(kActivation, i + 1)}));
     free_value(kGathered, i);
     if (i % every != 0) free_value(kActivation, i);
@@ -62,18 +54,17 @@ std::vector<Node> chain(int64_t blocks, int64_t prefetch, int64_t every) {
     const int64_t begin = std::max<int64_t>(end - every, 0);
     for (int64_t i = begin; i < end; ++i) {
       gather(i);
-      nodes.emplace_back(block_op(OpKind::kForward, i, {value(kActivation, i), value(kGathered, i)},
+      nodes.emplace_back(block_op(kForward, i, {value(kActivation, i), value(kGathered, i)},
                                   {value(kActivation, i + 1), value(kSaved, i)}));
     }
     for (int64_t i = end - 1; i >= begin; --i) {
-      nodes.emplace_back(block_op(OpKind::kBackward, i,
+      nodes.emplace_back(block_op(kBackward, i,
                                   {value(kFlow, i + 1), value(kSaved, i), value(kGathered, i)},
                                   {value(kFlow, i), value(kGradient, i)}));
       free_value(kSaved, i);
       free_value(kGathered, i);
-      Op reduce =
-          simple(OpKind::kReduceScatter, {value(kGradient, i)}, {value(kGradientShard, i)}, 2);
-      reduce.accumulate = true;
+      Op reduce = make_op(OpKind::kReduceScatter, {value(kGradient, i)},
+                          {added(value(kGradientShard, i))}, 2);
       nodes.emplace_back(reduce);
       free_value(kGradient, i);
     }
@@ -95,8 +86,8 @@ TEST(Roll, KeepsEverythingAndForgetsTheNumberOfBlocks) {
 TEST(Roll, LoopVariableIsTheBlock) {
   std::vector<Node> nodes;
   for (int64_t i = 11; i >= 0; --i) {
-    nodes.emplace_back(simple(OpKind::kAllGather, {value(0, i - 1)}, {value(1, i - 1)}, 1));
-    nodes.emplace_back(block_op(OpKind::kBackward, i, {value(1, i)}, {value(2, 3 * i)}));
+    nodes.emplace_back(make_op(OpKind::kAllGather, {value(0, i - 1)}, {value(1, i - 1)}, 1));
+    nodes.emplace_back(block_op(kBackward, i, {value(1, i)}, {value(2, 3 * i)}));
   }
   const Program program = rolled(nodes);
   ASSERT_EQ(program.body.size(), 1u);
@@ -108,7 +99,7 @@ TEST(Roll, LoopVariableIsTheBlock) {
   const Op& gather = std::get<Op>(repeat.body[0]);
   EXPECT_EQ(gather.reads[0].index, (Index{-1, repeat.loop, 1}));
   const Op& backward = std::get<Op>(repeat.body[1]);
-  EXPECT_EQ(backward.block, (Index{0, repeat.loop, 1}));
+  EXPECT_EQ(attribute<Index>(backward, kBlock), (Index{0, repeat.loop, 1}));
   EXPECT_EQ(backward.writes[0].index, (Index{0, repeat.loop, 3}));
   EXPECT_EQ(repeat.carried, std::vector<int>{1});
 }
@@ -116,60 +107,153 @@ TEST(Roll, LoopVariableIsTheBlock) {
 TEST(Roll, LoopVariableCountsWhenBlocksDoNotDivide) {
   std::vector<Node> nodes;
   for (int64_t k = 0; k < 4; ++k) {
-    nodes.emplace_back(block_op(OpKind::kForward, 5 + 2 * k, {value(0, 3 * k)}, {value(1, 0)}));
-    nodes.emplace_back(simple(OpKind::kFree, {value(1, 0)}, {}));
+    nodes.emplace_back(block_op(kForward, 5 + 2 * k, {value(0, 3 * k)}, {value(1, 0)}));
+    nodes.emplace_back(make_op(OpKind::kFree, {value(1, 0)}, {}));
   }
   const Program program = rolled(nodes);
   const Repeat& repeat = std::get<Repeat>(program.body.at(0));
   EXPECT_EQ(repeat.first, 0);
   EXPECT_EQ(repeat.step, 1);
-  EXPECT_EQ(std::get<Op>(repeat.body[0]).block, (Index{5, repeat.loop, 2}));
+  EXPECT_EQ(attribute<Index>(std::get<Op>(repeat.body[0]), kBlock), (Index{5, repeat.loop, 2}));
 }
 
-TEST(Roll, IndicesOfEnclosingLoopsStayAndMustBeEqual) {
+/// `nodes` inside the body of a repeat with loop 7 that runs 3 times, rolled or not.
+Program inside(std::vector<Node> nodes) {
+  Repeat outer;
+  outer.loop = 7;
+  outer.count = 3;
+  outer.body = std::move(nodes);
+  Program program;
+  program.num_loops = 9;
+  program.body = {outer};
+  return program;
+}
+
+/// Six blocks inside loop 7, with the micro-batch that `index` says.
+std::vector<Node> six_blocks(const std::function<Index(int64_t)>& index) {
   std::vector<Node> nodes;
   for (int64_t i = 0; i < 6; ++i) {
-    Op op = block_op(OpKind::kForward, i, {value(0, i)}, {value(0, i + 1)});
-    op.micro_batch = {0, 7, 1};
+    Op op = block_op(kForward, i, {value(0, i)}, {value(0, i + 1)});
+    op.attributes[kMicroBatch] = index(i);
     nodes.emplace_back(op);
   }
-  int next_loop = 8;
-  std::vector<Node> result = roll(nodes, next_loop, "i");
-  ASSERT_EQ(result.size(), 1u);
-  EXPECT_EQ(next_loop, 9);
-  EXPECT_EQ(std::get<Repeat>(result[0]).loop, 8);
-  EXPECT_EQ(std::get<Op>(std::get<Repeat>(result[0]).body[0]).micro_batch, (Index{0, 7, 1}));
+  return nodes;
+}
 
-  for (int64_t i = 0; i < 6; ++i) std::get<Op>(nodes[i]).micro_batch = {i, 7, 1};
-  EXPECT_EQ(roll(nodes, next_loop, "i"), nodes);
+/// The micro-batch of the one op that six blocks are rolled into, in loop 8.
+Index rolled_micro_batch(const std::vector<Node>& nodes) {
+  int next_loop = 8;
+  const std::vector<Node> result = roll(nodes, next_loop, "i");
+  EXPECT_EQ(unroll(inside(result)), unroll(inside(nodes)));
+  EXPECT_EQ(result.size(), 1u);
+  EXPECT_EQ(next_loop, 9);
+  const Repeat& repeat = std::get<Repeat>(result.at(0));
+  EXPECT_EQ(repeat.loop, 8);
+  return attribute<Index>(std::get<Op>(repeat.body.at(0)), kMicroBatch);
+}
+
+bool stays(const std::vector<Node>& nodes) {
+  int next_loop = 8;
+  return roll(nodes, next_loop, "i") == nodes;
+}
+
+TEST(Roll, IndicesOfOneEnclosingLoopStayOrTakeTheNewOneAsTheirSecond) {
+  EXPECT_EQ(rolled_micro_batch(six_blocks([](int64_t) {
+              return Index{0, 7, 1};
+            })),
+            (Index{0, 7, 1}));
+  EXPECT_EQ(rolled_micro_batch(six_blocks([](int64_t i) {
+              return Index{2 + 3 * i, 7, 5};
+            })),
+            (Index{2, 7, 5, 8, 3}));
+  const std::vector<Node> uneven = six_blocks([](int64_t i) { return Index{i * i, 7, 1}; });
+  int next_loop = 8;
+  const std::vector<Node> result = roll(uneven, next_loop, "i");
+  EXPECT_GE(count_ops(inside(result)), 3) << "no six times the same";
+  EXPECT_EQ(unroll(inside(result)), unroll(inside(uneven)));
+  EXPECT_TRUE(stays(six_blocks([](int64_t i) { return Index{0, 7, i}; }))) << "other scales";
+  EXPECT_TRUE(stays(six_blocks([](int64_t i) {
+    return Index{0, static_cast<int>(i), 1};
+  }))) << "other loops";
+}
+
+TEST(Roll, IndicesOfTwoLoopsOrAModuloStayAndMustBeEqual) {
+  const Index two{1, 7, 1, 6, 4};
+  EXPECT_EQ(rolled_micro_batch(six_blocks([&](int64_t) { return two; })), two);
+  EXPECT_TRUE(stays(six_blocks([](int64_t i) { return Index{i, 7, 1, 6, 4}; })));
+  EXPECT_TRUE(stays(six_blocks([](int64_t i) { return Index{1, 7, 1, 6, i}; })));
+  const Index cyclic{1, 7, 1, kNoLoop, 0, 2};
+  EXPECT_EQ(rolled_micro_batch(six_blocks([&](int64_t) { return cyclic; })), cyclic);
+  EXPECT_TRUE(stays(six_blocks([](int64_t i) { return Index{i, 7, 1, kNoLoop, 0, 2}; })));
+  EXPECT_TRUE(stays(six_blocks([](int64_t i) { return Index{1, 7, 1, kNoLoop, 0, 2 + i}; })));
+  EXPECT_TRUE(stays(six_blocks([](int64_t i) { return Index{i, kNoLoop, 0, kNoLoop, 0, 9}; })));
+  const Index counted{0, kStepCounter, 1, kNoLoop, 0, 2};
+  const std::vector<Node> steps = six_blocks([&](int64_t) { return counted; });
+  int next_loop = 8;
+  const std::vector<Node> result = roll(steps, next_loop, "i");
+  ASSERT_EQ(result.size(), 1u);
+  const Op& op = std::get<Op>(std::get<Repeat>(result[0]).body.at(0));
+  EXPECT_EQ(attribute<Index>(op, kMicroBatch), counted);
+}
+
+TEST(Roll, IndicesOfTwoLoopsSurvive) {
+  // Micro-batches of blocks that use a value of their own each: both loops end up in its index.
+  constexpr int64_t kMicroBatches = 4, kBlocks = 9;
+  std::vector<Node> flat, outer;
+  int next_loop = 0;
+  for (int64_t m = 0; m < kMicroBatches; ++m) {
+    std::vector<Node> inner;
+    for (int64_t i = kBlocks - 1; i >= 0; --i)
+      inner.emplace_back(
+          block_op(kBackward, i, {value(0, kBlocks * m + i)}, {value(1, 2 * i - 3 * m + 20)}));
+    flat.insert(flat.end(), inner.begin(), inner.end());
+    for (Node& node : roll(inner, next_loop, "i")) outer.emplace_back(std::move(node));
+  }
+  Program program;
+  program.body = roll(outer, next_loop, "a");
+  program.num_loops = next_loop;
+  EXPECT_EQ(unroll(program).body, flat);
+  EXPECT_EQ(count_ops(program), 1);
+  const Repeat& batches = std::get<Repeat>(program.body.at(0));
+  const Repeat& blocks = std::get<Repeat>(batches.body.at(0));
+  const Op& op = std::get<Op>(blocks.body.at(0));
+  EXPECT_EQ(op.reads[0].index, (Index{0, blocks.loop, 1, batches.loop, kBlocks}));
+  EXPECT_EQ(op.writes[0].index, (Index{20, blocks.loop, 2, batches.loop, -3}));
 }
 
 TEST(Roll, EveryFieldMustBeEqual) {
-  const auto stays = [](auto change) {
+  static const Kernel other = kForward;  // an equal entry that is another kernel
+  const auto differs = [](auto change) {
     std::vector<Node> nodes;
     for (int64_t i = 0; i < 4; ++i) {
-      nodes.emplace_back(block_op(OpKind::kForward, i, {value(0, i)}, {value(0, i + 1)}));
+      nodes.emplace_back(block_op(kForward, i, {value(0, i)}, {value(0, i + 1)}));
       if (i % 2 == 1) change(std::get<Op>(nodes.back()), i);
     }
     for (size_t i = 1; i < nodes.size(); i += 2) change(std::get<Op>(nodes[i]), 100 * i * i * i);
     int next_loop = 0;
     return roll(nodes, next_loop, "i") == nodes;
   };
-  EXPECT_TRUE(stays([](Op& op, int64_t i) { op.unit = i; }));
-  EXPECT_TRUE(stays([](Op& op, int64_t i) { op.flops = static_cast<double>(i); }));
-  EXPECT_TRUE(stays([](Op& op, int64_t i) { op.memory_bytes = static_cast<double>(i); }));
-  EXPECT_TRUE(stays([](Op& op, int64_t i) { op.workspace_bytes = i; }));
-  EXPECT_TRUE(stays([](Op& op, int64_t i) { op.partition.elements = i; }));
-  EXPECT_TRUE(stays([](Op& op, int64_t i) { op.partition.grain = i; }));
-  EXPECT_TRUE(stays([](Op& op, int64_t i) { op.codec = std::to_string(i); }));
-  EXPECT_TRUE(stays([](Op& op, int64_t i) { op.custom = std::to_string(i); }));
-  EXPECT_TRUE(stays([](Op& op, int64_t i) { op.segment_begin = static_cast<int>(i); }));
-  EXPECT_TRUE(stays([](Op& op, int64_t i) { op.segment_end = static_cast<int>(i); }));
-  EXPECT_TRUE(stays([](Op& op, int64_t i) { op.stream = static_cast<int>(i); }));
-  EXPECT_TRUE(stays([](Op& op, int64_t i) { op.group = static_cast<int>(i); }));
-  EXPECT_TRUE(stays([](Op& op, int64_t i) { op.reads[0].array = static_cast<int>(i); }));
-  EXPECT_TRUE(stays([](Op& op, int64_t i) { op.waits = {value(static_cast<int>(i), 0)}; }));
-  EXPECT_TRUE(stays([](Op& op, int64_t i) { op.block = {i, 3, i}; }));
+  EXPECT_TRUE(differs([](Op& op, int64_t i) { op.attributes[kFlops] = static_cast<double>(i); }));
+  EXPECT_TRUE(differs([](Op& op, int64_t i) { op.attributes[kWorkspace] = i; }));
+  EXPECT_TRUE(differs([](Op& op, int64_t i) { op.attributes[kSegments] = IntegerRange{i, 0}; }));
+  EXPECT_TRUE(differs([](Op& op, int64_t i) { op.attributes[kSegments] = IntegerRange{0, i}; }));
+  EXPECT_TRUE(differs([](Op& op, int64_t i) { op.attributes.emplace_back(std::to_string(i)); }));
+  EXPECT_TRUE(differs([](Op& op, int64_t i) { op.attributes.resize(i == 100 ? 0 : 2); }));
+  EXPECT_TRUE(differs([](Op& op, int64_t i) { op.kernel = i == 100 ? &other : &kForward; }));
+  EXPECT_TRUE(differs([](Op& op, int64_t i) { op.partition.elements = i; }));
+  EXPECT_TRUE(differs([](Op& op, int64_t i) { op.partition.grain = i; }));
+  EXPECT_TRUE(differs([](Op& op, int64_t i) { op.codec = std::to_string(i); }));
+  EXPECT_TRUE(differs([](Op& op, int64_t i) { op.piece_bytes = i; }));
+  EXPECT_TRUE(differs([](Op& op, int64_t i) { op.metadata_bytes = i; }));
+  EXPECT_TRUE(differs([](Op& op, int64_t i) { op.stream = static_cast<int>(i); }));
+  EXPECT_TRUE(differs([](Op& op, int64_t i) { op.group = static_cast<int>(i); }));
+  EXPECT_TRUE(differs([](Op& op, int64_t i) { op.reads[0].array = static_cast<int>(i); }));
+  EXPECT_TRUE(differs([](Op& op, int64_t i) { op.reads[0].slot = static_cast<int>(i); }));
+  EXPECT_TRUE(differs([](Op& op, int64_t i) {
+    if (i == 100) op.writes[0].access = Access::kAdd;
+  }));
+  EXPECT_TRUE(differs([](Op& op, int64_t i) { op.waits = {value(static_cast<int>(i), 0)}; }));
+  EXPECT_TRUE(differs([](Op& op, int64_t i) { op.attributes[kBlock] = Index{i, 3, i}; }));
 }
 
 TEST(Roll, RandomSequencesSurvive) {
@@ -186,15 +270,19 @@ TEST(Roll, RandomSequencesSurvive) {
       std::vector<Op> body;
       std::vector<int64_t> deltas;
       for (int64_t p = 0; p < period; ++p) {
-        body.push_back(block_op(below(2) ? OpKind::kForward : OpKind::kFree, below(3),
-                                {value(static_cast<int>(below(2)), below(3))}, {}));
+        const bool computes = below(2) != 0;
+        const int64_t block = below(3);
+        const Operand operand = value(static_cast<int>(below(2)), below(3));
+        body.push_back(computes ? block_op(kForward, block, {operand}, {})
+                                : make_op(OpKind::kFree, {operand}, {}));
         deltas.push_back(below(5) - 2);
       }
       for (int64_t k = 0; k < count; ++k) {
         for (int64_t p = 0; p < period; ++p) {
           Op op = body[p];
           op.reads[0].index.constant += k * deltas[p];
-          op.block.constant += k * (below(8) == 0 ? 7 : deltas[0]);
+          const int64_t blocks = k * (below(8) == 0 ? 7 : deltas[0]);
+          if (op.kernel != nullptr) std::get<Index>(op.attributes[kBlock]).constant += blocks;
           nodes.emplace_back(op);
         }
       }
@@ -210,11 +298,10 @@ TEST(Roll, RepeatsInsideTakePart) {
   int next_loop = 0;
   for (int64_t m = 0; m < 5; ++m) {
     std::vector<Node> inner;
-    Op load = simple(OpKind::kLoad, {}, {value(0, m)});
-    load.micro_batch.constant = m;
+    const Op load = load_op({m}, {value(0, m)});
     for (int64_t i = 0; i < 9; ++i) {
-      Op op = block_op(OpKind::kForward, i, {value(1, i)}, {value(1, i + 1)});
-      op.micro_batch.constant = m;
+      Op op = block_op(kForward, i, {value(1, i)}, {value(1, i + 1)});
+      op.attributes[kMicroBatch] = Index{m};
       inner.emplace_back(op);
     }
     outer.emplace_back(load);
@@ -242,10 +329,10 @@ TEST(Partition, PartsCoverUnevenly) {
 
 TEST(Program, KindsHaveTheirOwnNames) {
   std::set<std::string> names;
-  for (int kind = 0; kind <= static_cast<int>(OpKind::kCustom); ++kind) {
+  for (int kind = 0; kind <= static_cast<int>(OpKind::kFree); ++kind) {
     names.insert(op_kind_name(static_cast<OpKind>(kind)));
   }
-  EXPECT_EQ(names.size(), static_cast<size_t>(OpKind::kCustom) + 1);
+  EXPECT_EQ(names.size(), static_cast<size_t>(OpKind::kFree) + 1);
   EXPECT_FALSE(names.count("?"));
   EXPECT_TRUE(is_communication(OpKind::kAllGather));
   EXPECT_TRUE(is_communication(OpKind::kBarrier));

@@ -119,9 +119,7 @@ TEST(Verify, MissingFree) {
 TEST(Verify, FreeOfWhatWasNeverWritten) {
   expect_refused(broken(split_program(2, 4, 1),
                         [](Program& p) {
-                          Op op;
-                          op.writes = {at(3, 1)};
-                          p.body.insert(p.body.begin(), op);
+                          p.body.insert(p.body.begin(), make_op(OpKind::kFree, {}, {at(3, 1)}));
                         }),
                  "read-before-write", "frees W[1], which nothing has written");
 }
@@ -135,11 +133,13 @@ TEST(Verify, ConcurrentWrites) {
                         }),
                  "concurrent-write", "overwrites mean on another stream than");
   expect_refused(broken(carry_program(2),
-                        [](Program& p) { find(p, OpKind::kCustom).writes.push_back(at(0)); }),
+                        [](Program& p) {
+                          find(p, OpKind::kKernel).writes.push_back(overwritten({at(0)})[0]);
+                        }),
                  "concurrent-write", "writes master twice");
-  expect_refused(
-      broken(carry_program(2), [](Program& p) { find(p, OpKind::kCopy).writes = {at(0)}; }),
-      "concurrent-write", "reads master while it writes it");
+  expect_refused(broken(carry_program(2),
+                        [](Program& p) { find(p, OpKind::kCopy).writes = overwritten({at(0)}); }),
+                 "concurrent-write", "reads master while it writes it");
 }
 
 TEST(Verify, SwappedCollectivesOfOneClass) {
@@ -153,7 +153,8 @@ TEST(Verify, SwappedCollectivesOfOneClass) {
   barrier.group = 0;
   Op sum = barrier;
   sum.kind = OpKind::kAllReduce;
-  sum.reads = sum.writes = {at(2)};
+  sum.reads = {at(2)};
+  sum.writes = overwritten({at(2)});
   order[0].body.insert(order[0].body.end(), {barrier, sum});
   order[1].body.insert(order[1].body.end(), {sum, barrier});
   expect_refused(order, "collective-order",
@@ -198,7 +199,8 @@ TEST(Verify, Messages) {
                      stage_program(2, 3),
                      [](Program& p) {
                        Op& op = find(p, OpKind::kReceive);
-                       op.kind = OpKind::kCustom;
+                       op.kind = OpKind::kKernel;
+                       op.kernel = &kTouch;
                        op.stream = 0;
                        op.group = -1;
                      },
@@ -308,14 +310,15 @@ TEST(Verify, StructuralMistakes) {
                  "malformed", "is communication but stands on compute");
   expect_refused(broken(split(), [](Program& p) { find(p, K::kAllGather).stream = 4; }),
                  "malformed", "is on stream 4 of 4");
-  expect_refused(broken(split(), [](Program& p) { find(p, K::kCustom).stream = 1; }), "malformed",
+  expect_refused(broken(split(), [](Program& p) { find(p, K::kKernel).stream = 1; }), "malformed",
                  "is no communication but stands on a communication stream");
   expect_refused(broken(split(), [](Program& p) { find(p, K::kAllGather).group = 3; }), "malformed",
                  "is among group 3 of 1");
   expect_refused(broken(split(), [](Program& p) { find(p, K::kAllGather).reads.clear(); }),
                  "malformed", "reads 0 values and writes 1, but all_gather reads 1 and writes 1");
-  expect_refused(broken(split(), [](Program& p) { find(p, K::kFree).writes = {at(0)}; }),
-                 "malformed", "frees a value that outlives the program");
+  expect_refused(
+      broken(split(), [](Program& p) { find(p, K::kFree).writes = overwritten({at(0)}); }),
+      "malformed", "frees a value that outlives the program");
   expect_refused(broken(split(), [](Program& p) { find(p, K::kAllGather).partition.grain = 2; }),
                  "malformed", "splits 10 elements by 2 over 4 ranks, which leaves some to nobody");
   expect_refused(broken(split(), [](Program& p) { p.arrays[3].dtype = Dtype::kFloat64; }),
@@ -336,6 +339,65 @@ TEST(Verify, StructuralMistakes) {
                           p.groups.push_back({"odd", 3, 1, 0});
                         }),
                  "malformed", "group odd of 3 ranks, 1 apart, does not divide a world of 4");
+}
+
+TEST(Verify, TransfersReadTheirSourceAndOverwriteOrAddToWhatTheyMake) {
+  using K = OpKind;
+  const auto written = [](K kind, Access access) {
+    return broken(split_program(2, 3, 1),
+                  [&](Program& p) { find(p, kind).writes[0].access = access; });
+  };
+  expect_refused(written(K::kAllGather, Access::kAdd), "malformed", "is said to add what it makes");
+  expect_refused(written(K::kAllGather, Access::kUpdate), "malformed",
+                 "is said to update what it makes");
+  expect_refused(written(K::kAllReduce, Access::kUpdate), "malformed",
+                 "is said to update what it makes");
+  expect_refused(written(K::kReduceScatter, Access::kRead), "malformed",
+                 "is said to read what it makes");
+  EXPECT_EQ(list(verify(written(K::kReduceScatter, Access::kWrite))), "");
+  EXPECT_EQ(list(verify(written(K::kAllReduce, Access::kAdd))), "");
+  expect_refused(broken(split_program(2, 3, 1),
+                        [](Program& p) { find(p, K::kAllGather).reads[0].access = Access::kAdd; }),
+                 "malformed", "is said to add what it reads");
+}
+
+TEST(Verify, CopiesOverwriteOneValueWithOne) {
+  const auto copy = [](const std::function<void(Op&)>& change) {
+    return broken(carry_program(2), [&](Program& p) { change(find(p, OpKind::kCopy)); });
+  };
+  expect_refused(copy([](Op& op) { op.writes[0].access = Access::kAdd; }), "malformed",
+                 "is said to add what it makes");
+  expect_refused(copy([](Op& op) { op.reads[0].access = Access::kUpdate; }), "malformed",
+                 "is said to update what it reads");
+  expect_refused(copy([](Op& op) { op.reads.clear(); }), "malformed",
+                 "reads 0 values and writes 1, but copy reads 1 and writes 1");
+}
+
+TEST(Verify, IndicesOfCountersAndTwoLoopsStayInTheirArray) {
+  // A loop of three inside one of two, and a value of six.
+  const auto verified = [](const Index& index) {
+    ProgramBuilder b(1);
+    const int x = b.array("x", 6, Lifetime::kResident, 1);
+    b.repeat("a", 0, 2);
+    b.repeat("i", 0, 3);
+    Op& op = b.touch({}, {at(x)});
+    op.writes[0].index = index;
+    b.end();
+    b.end();
+    return list(verify({b.take()}));
+  };
+  const int a = 0, i = 1;
+  EXPECT_EQ(verified({0, i, 1, a, 3}), "");
+  EXPECT_THAT(verified({1, i, 1, a, 3}), HasSubstr("uses x[6], but x has 6 elements"));
+  EXPECT_THAT(verified({2, i, 1, a, -3}), HasSubstr("uses x[-1], but x has 6 elements"));
+  EXPECT_EQ(verified({3, i, 1, a, -3}), "");
+  EXPECT_EQ(verified({1, i, 1, a, 3, 6}), "") << "the seventh is the first";
+  EXPECT_THAT(verified({2, i, 1, a, -3, 6}), HasSubstr("uses x[-1]"))
+      << "a remainder may be negative";
+  EXPECT_EQ(verified({1, kStepCounter, 1, i, 1, 6}), "");
+  EXPECT_THAT(verified({0, kStepCounter, 1, kNoLoop, 0, 7}), HasSubstr("uses x[6]"));
+  EXPECT_THAT(verified({0, kRoundCounter, 1}), HasSubstr("a counter without a modulo"));
+  EXPECT_THAT(verified({0, i, 1, 2, 1}), HasSubstr("uses a loop variable outside its loop"));
 }
 
 TEST(Verify, ClassesMustCoverTheWorldOnce) {

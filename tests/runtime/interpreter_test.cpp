@@ -12,6 +12,7 @@
 #include "strait/comm/threads/thread_world.h"
 #include "strait/program/verify.h"
 #include "tests/program/random_program.h"
+#include "tests/program/test_kernels.h"
 #include "tests/sanitized.h"
 
 namespace strait::runtime {
@@ -29,21 +30,34 @@ Cluster flat_cluster(int64_t ranks) {
   return cluster;
 }
 
-/// Remembers what it executed; `busy` seconds of work each.
-class RecordingExecutor : public Executor {
+/// The name of an op that is a call, else "".
+std::string name_of(const Op& op) {
+  return op.kernel == &program::kCall ? program::attribute<std::string>(op, program::kName) : "";
+}
+
+/// Executes all kernels of tests and remembers the names; `busy` seconds of work each.
+class RecordingExecutor {
  public:
-  explicit RecordingExecutor(double busy = 0) : busy_(busy) {}
-  void execute(const Instance& instance) override {
-    executed.push_back(instance.op->custom);
+  explicit RecordingExecutor(double busy = 0) : busy_(busy) {
+    for (const program::Kernel* kernel : {&program::kCall, &program::kTouch, &program::kForward})
+      table.add(*kernel, Execute([this](const Instance& instance) { execute(instance); }));
+  }
+  RecordingExecutor(const RecordingExecutor&) = delete;
+  RecordingExecutor& operator=(const RecordingExecutor&) = delete;
+
+  Executors table;
+  std::vector<std::string> executed;
+  std::function<void(const Instance&)> during;
+
+ private:
+  void execute(const Instance& instance) {
+    executed.push_back(name_of(*instance.op));
     const double end = now_seconds() + busy_;
     while (busy_ > 0 && now_seconds() < end) {
     }
     if (during) during(instance);
   }
-  std::vector<std::string> executed;
-  std::function<void(const Instance&)> during;
 
- private:
   double busy_;
 };
 
@@ -68,21 +82,12 @@ int add_value(Program& program, const std::string& name, int64_t elements,
 }
 
 Op touch(const std::string& name, int value) {
-  Op op;
-  op.kind = OpKind::kCustom;
-  op.custom = name;
-  op.reads = {{value, {}, program::Role::kSource}};
-  op.writes = {{value, {}, program::Role::kDestination}};
-  return op;
+  return program::call_op(name, {}, {program::updated(program::at(value))});
 }
 
 Op all_reduce(int from, int to) {
-  Op op;
-  op.kind = OpKind::kAllReduce;
-  op.stream = 1;
+  Op op = program::make_op(OpKind::kAllReduce, {program::at(from)}, {program::at(to)}, 1);
   op.group = 0;
-  op.reads = {{from, {}, program::Role::kSource}};
-  op.writes = {{to, {}, program::Role::kDestination}};
   return op;
 }
 
@@ -91,7 +96,7 @@ struct Rank {
   explicit Rank(comm::World& its_world, double busy = 0)
       : world(its_world), state(pool, its_world.rank()), executor(busy) {}
   Site site(double deadline_seconds = 20.0, trace::FlightRecord* flight = nullptr) {
-    return {world, state, pool, executor, nullptr, deadline_seconds, flight};
+    return {world, state, pool, executor.table, nullptr, deadline_seconds, flight};
   }
   int64_t number() const { return world.rank(); }
 
@@ -171,25 +176,17 @@ TEST(Interpreter, ATransferEndsWhileTheCallerComputesAndNeverWaits) {
 }
 
 Op write(const std::string& name, int value) {
-  Op op = touch(name, value);
-  op.reads.clear();
-  return op;
+  return program::call_op(name, {}, {program::at(value)});
 }
 
-Op free_of(int value) {
-  Op op;
-  op.writes = {{value, {}, program::Role::kDestination}};
-  return op;
-}
+Op free_of(int value) { return program::make_op(OpKind::kFree, {}, {program::at(value)}); }
 
 Op transfer(OpKind kind, int stream, int64_t peer, int value) {
-  Op op;
-  op.kind = kind;
-  op.stream = stream;
+  Op op = program::make_op(kind, {program::at(value)}, {program::at(value)}, stream);
+  if (kind == OpKind::kReceive) op.reads.clear();
+  if (kind == OpKind::kSend) op.writes.clear();
   op.group = 0;
   op.peer.constant = peer;
-  if (kind != OpKind::kReceive) op.reads = {{value, {}, program::Role::kSource}};
-  if (kind != OpKind::kSend) op.writes = {{value, {}, program::Role::kDestination}};
   return op;
 }
 
@@ -235,12 +232,13 @@ TEST(Interpreter, WhatIsSentStaysUntilItIsTakenThoughALaterSendEndedFirst) {
     on_ranks(3, [&](Rank& rank) {
       rank.executor.during = [&](const Instance& instance) {
         auto* value = static_cast<float*>(instance.writes[0].data);
-        if (instance.op->custom == "slow")
+        const std::string name = name_of(*instance.op);
+        if (name == "slow")
           std::this_thread::sleep_for(std::chrono::milliseconds(100));
-        else if (instance.op->custom == "check")
+        else if (name == "check")
           taken = *value;
         else
-          *value = std::stof(instance.op->custom);
+          *value = std::stof(name);
       };
       Interpreter interpreter(classes[rank.number()], rank.site());
       interpreter.run(0);
@@ -342,12 +340,7 @@ TEST(Interpreter, CostsAtMostTwoMicrosecondsPerOp) {
   repeat.variable = "i";
   repeat.loop = program.num_loops++;
   repeat.count = 20000;
-  Op use = touch("use", value);
-  Op write = use;
-  write.reads.clear();
-  Op free;
-  free.writes = {{value, {}, program::Role::kDestination}};
-  repeat.body = {write, use, free};
+  repeat.body = {write("use", value), touch("use", value), free_of(value)};
   program.body = {repeat};
   double best = 1;
   for (int run = 0; run < 5; ++run) {  // the best of a few: other processes only add
@@ -367,10 +360,8 @@ TEST(Interpreter, TheFlightRecordShowsEveryOpWithItsIndexAndTimes) {
   repeat.variable = "i";
   repeat.loop = program.num_loops++;
   repeat.count = 3;
-  Op forward = touch("use", x);
-  forward.kind = OpKind::kForward;
-  forward.block = {1, repeat.loop, 2};
-  repeat.body = {all_reduce(x, x), forward};
+  repeat.body = {all_reduce(x, x), program::work_op(program::kForward, {1, repeat.loop, 2}, {},
+                                                    {program::updated(program::at(x))})};
   program.body = {repeat};
   on_ranks(2, [&](Rank& rank) {
     trace::FlightRecord flight;
@@ -393,7 +384,7 @@ TEST(Interpreter, TheFlightRecordShowsEveryOpWithItsIndexAndTimes) {
       const bool transfer = i % 2 == 0;
       EXPECT_EQ(entry.operation,
                 transfer ? "x = all_reduce(x)"
-                         : "x = forward block " + std::to_string(1 + 2 * (i % 6 / 2)) + "(x)");
+                         : "x <- forward block " + std::to_string(1 + 2 * (i % 6 / 2)) + "()");
       EXPECT_EQ(entry.stream, transfer ? "world.0" : "compute");
       EXPECT_EQ(entry.bytes, transfer ? 4096 : 0);
       EXPECT_EQ(entry.group.size(), transfer ? 2u : 0u);
@@ -411,7 +402,7 @@ TEST(Interpreter, AStalledOpIsNamedByEveryOtherRank) {
   EXPECT_THROW(on_ranks(4,
                         [&](Rank& rank) {
                           rank.executor.during = [&](const Instance& instance) {
-                            if (rank.number() == 2 && instance.op->custom == "second")
+                            if (rank.number() == 2 && name_of(*instance.op) == "second")
                               std::this_thread::sleep_for(std::chrono::milliseconds(600));
                           };
                           Interpreter interpreter(program, rank.site(0.3));
@@ -420,7 +411,7 @@ TEST(Interpreter, AStalledOpIsNamedByEveryOtherRank) {
                           } catch (const Error& error) {
                             EXPECT_EQ(error.code(), ExitCode::kPeerLost);
                             EXPECT_EQ(error.place().rank, 2);
-                            EXPECT_EQ(error.place().operation, "x = custom second(x)");
+                            EXPECT_EQ(error.place().operation, "x <- call name second()");
                             EXPECT_EQ(error.place().step, 5);
                             ++told;
                             throw;
@@ -434,16 +425,13 @@ TEST(Interpreter, AFailingExecutorReachesTheOtherRanksAndReleasesMemory) {
   Program program = start_program(2);
   const int x = add_value(program, "x", 64, program::Lifetime::kResident);
   const int t = add_value(program, "t", 64, program::Lifetime::kTransient);
-  Op write = touch("write", t);
-  write.reads.clear();
-  Op free;
-  free.writes = {{t, {}, program::Role::kDestination}};
-  program.body = {write, touch("fails on rank 1", x), all_reduce(x, x), touch("after", x), free};
+  program.body = {write("write", t), touch("fails on rank 1", x), all_reduce(x, x),
+                  touch("after", x), free_of(t)};
   std::atomic<int64_t> live{-1};
   EXPECT_THROW(on_ranks(2,
                         [&](Rank& rank) {
                           rank.executor.during = [&](const Instance& instance) {
-                            if (rank.number() == 1 && instance.op->custom.starts_with("fails"))
+                            if (rank.number() == 1 && name_of(*instance.op).starts_with("fails"))
                               throw UserError("broken on purpose");
                           };
                           Interpreter interpreter(program, rank.site());
@@ -451,7 +439,7 @@ TEST(Interpreter, AFailingExecutorReachesTheOtherRanksAndReleasesMemory) {
                             interpreter.run(3);
                           } catch (const Error& error) {
                             EXPECT_EQ(error.place().rank, 1);
-                            EXPECT_EQ(error.place().operation, "x = custom fails on rank 1(x)");
+                            EXPECT_EQ(error.place().operation, "x <- call name fails on rank 1()");
                             EXPECT_EQ(error.place().step, 3);
                             if (rank.number() == 1) live = rank.pool.live_bytes();
                             throw;
@@ -476,12 +464,13 @@ TEST(Interpreter, WaitingModesMoveTheSameBytes) {
       float* sum = static_cast<float*>(rank.state.array("b").buffers[0]);
       std::fill(sum, sum + kElements, 0.0f);
       rank.executor.during = [&](const Instance& instance) {
-        if (instance.op->custom == "fill") {
+        const std::string name = name_of(*instance.op);
+        if (name == "fill") {
           auto* own = static_cast<float*>(instance.writes.front().data);
           std::fill(own, own + kElements, static_cast<float>(rank.number() + 1));
-        } else if (instance.op->custom == "look" && waiting == Waiting::kAtOnce) {
+        } else if (name == "look" && waiting == Waiting::kAtOnce) {
           EXPECT_EQ(sum[kElements - 1], 3.0f);
-        } else if (instance.op->custom == "use") {
+        } else if (name == "use") {
           EXPECT_EQ(sum[kElements - 1], waiting == Waiting::kNever ? 0.0f : 3.0f);
         }
       };
@@ -509,7 +498,7 @@ TEST(Interpreter, WithNothingAwaitedComputingMeetsOrdinaryNumbers) {
     void* last = nullptr;
     rank.executor.during = [&](const Instance& instance) {
       auto* numbers = static_cast<float*>(instance.writes.front().data);
-      if (instance.op->custom == "leave") {
+      if (name_of(*instance.op) == "leave") {
         std::fill(numbers, numbers + kElements, 1e-40f);  // denormal
         last = numbers;
         return;

@@ -7,6 +7,7 @@
 #include "strait/cost/cost.h"
 #include "strait/sim/lanes.h"
 #include "strait/strategy/compose/design.h"
+#include "strait/strategy/sharding/kernels.h"
 #include "tests/program/program_builder.h"
 
 namespace strait {
@@ -68,8 +69,8 @@ strategy::Design design_on(double processor_share) {
 
 TEST(Simulate, ABusyLevelThatTakesProcessorsMakesStepsLonger) {
   const strategy::Design idle = design_on(0.0), busy = design_on(0.5);
-  const sim::Result without = sim::simulate(idle.train, idle.cluster);
-  const sim::Result with = sim::simulate(busy.train, busy.cluster);
+  const sim::Result without = sim::simulate(idle.steady().front(), idle.cluster);
+  const sim::Result with = sim::simulate(busy.steady().front(), busy.cluster);
   EXPECT_GT(with.seconds, 1.001 * without.seconds);
   EXPECT_LT(with.seconds, without.seconds + without.compute_seconds);  // at half pace throughout
   EXPECT_EQ(with.level_bytes, without.level_bytes);
@@ -88,7 +89,8 @@ TEST(Simulate, TransfersOfWhatIsCarriedWaitBesideTheComputing) {
   const int state = b.array("state", 1, program::Lifetime::kResident, kElements);
   // 2 s each: the first program's last transfer ends in the second, the further one follows it, both beside the 10 s.
   b.add(program::OpKind::kAllReduce, {program::at(mean)}, {program::at(copy)}, 2);
-  b.touch({}, {program::at(state)}).flops = 10;
+  program::Op& work = b.add(program::work_op(program::kForward, {}, {}, {program::at(state)}));
+  work.attributes[program::kFlops] = 10.0;
   b.add(program::OpKind::kAllReduce, {program::at(source)}, {program::at(mean)}, 1);
   const program::Program program = b.take();
   const sim::Result result = sim::simulate(program, cluster);
@@ -98,21 +100,23 @@ TEST(Simulate, TransfersOfWhatIsCarriedWaitBesideTheComputing) {
 
 TEST(Cost, CodecsAndBlocksHaveRatesOfTheirOwn) {
   strategy::Design design = design_on(0.0);
-  const double before = cost::price(design.train, design.cluster).compute_seconds;
+  const program::Program& step = design.steady().front();
+  const double before = cost::price(step, design.cluster).compute_seconds;
   double coding = 0, blocks = 0;  // of that
-  program::for_each_instance(design.train, [&](const program::Op& op, const std::vector<int64_t>&) {
-    const bool codes = op.kind == program::OpKind::kEncode || op.kind == program::OpKind::kDecode ||
-                       op.kind == program::OpKind::kDecodeSum;
-    if (codes) coding += op.memory_bytes / design.cluster.memory_bytes_per_second;
-    blocks += op.flops / design.cluster.flops_per_second_fp32;
+  program::for_each_instance(step, [&](const program::Op& op, const std::vector<int64_t>&) {
+    const program::KernelCost cost = program::cost_of(step, op, 0);
+    const bool codes = op.kernel == &strategy::kEncode || op.kernel == &strategy::kDecode ||
+                       op.kernel == &strategy::kDecodeSum;
+    if (codes) coding += cost.bytes / design.cluster.memory_bytes_per_second;
+    blocks += cost.flops / design.cluster.flops_per_second_fp32;
   });
   ASSERT_GT(coding, 0);
   design.cluster.codec_bytes_per_second = design.cluster.memory_bytes_per_second / 4;
-  EXPECT_NEAR(cost::price(design.train, design.cluster).compute_seconds, before + 3 * coding,
+  EXPECT_NEAR(cost::price(step, design.cluster).compute_seconds, before + 3 * coding,
               1e-9 * before);
   design.cluster.model_flops_per_second_fp32 = design.cluster.flops_per_second_fp32 / 2;
-  EXPECT_NEAR(cost::price(design.train, design.cluster).compute_seconds,
-              before + 3 * coding + blocks, 1e-9 * before);
+  EXPECT_NEAR(cost::price(step, design.cluster).compute_seconds, before + 3 * coding + blocks,
+              1e-9 * before);
 }
 
 }  // namespace

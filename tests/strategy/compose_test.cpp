@@ -9,10 +9,13 @@
 
 #include "strait/base/errors.h"
 #include "strait/config/parse.h"
+#include "strait/draft/block_kernels.h"
 #include "strait/layout/layout.h"
 #include "strait/program/memory.h"
 #include "strait/program/roll.h"
 #include "strait/program/verify.h"
+#include "strait/strategy/finish/kernels.h"
+#include "strait/strategy/sharding/kernels.h"
 
 namespace strait::strategy {
 namespace {
@@ -42,12 +45,20 @@ ModelShape model_of(int64_t layers) {
   return gpt2_shape(options, 11);
 }
 
+StepOptions options_of(int64_t accumulation, int64_t every);
+
+StepOptions with(Purpose purpose, int64_t every = 0) {
+  StepOptions options = options_of(1, every);
+  options.purpose = purpose;
+  return options;
+}
+
 StepOptions options_of(int64_t accumulation, int64_t every) {
   StepOptions options;
   options.tokens = 4;
   options.accumulation = accumulation;
   options.recompute = {every};
-  options.optimizer = {{"m", "v"}};
+  options.optimizer = {{"m", "first_moment"}, {"v", "second_moment"}};
   return options;
 }
 
@@ -119,9 +130,9 @@ TEST(Layout, TheRangesThatRanksCountTileEveryUnitUnderEveryPlacement) {
       const Cluster cluster = two_levels(ranks);
       if (!is_applicable(row, cluster, ranks)) continue;
       const program::Program program =
-          compose_train(shape, placement_of(row.name, cluster, ranks), cluster, options_of(1, 0));
+          compose(shape, placement_of(row.name, cluster, ranks), cluster, options_of(1, 0));
       program::for_each_instance(program, [&](const program::Op& op, const std::vector<int64_t>&) {
-        if (op.kind != program::OpKind::kSquaredNorm) return;
+        if (op.kernel != &kSquaredNormOf) return;
         std::vector<Range> ranges;
         for (int64_t rank = 0; rank < ranks; ++rank) {
           ranges.push_back(counted_range(program, op, rank));
@@ -155,9 +166,9 @@ TEST(Compose, EveryProgramIsLegal) {
             const Placement placement = placement_of(
                 row.name, cluster, ranks, {"placement.prefetch_units=" + std::to_string(prefetch)});
             for (const program::Program& program :
-                 {compose_train(model_of(5), placement, cluster, options_of(accumulation, every)),
-                  compose_publish(model_of(5), placement, cluster, Dtype::kFloat32),
-                  compose_evaluation(model_of(5), placement, cluster, options_of(1, every))}) {
+                 {compose(model_of(5), placement, cluster, options_of(accumulation, every)),
+                  compose(model_of(5), placement, cluster, with(Purpose::kPublish)),
+                  compose(model_of(5), placement, cluster, with(Purpose::kEvaluate, every))}) {
               const std::vector<program::Problem> problems = program::verify({program});
               EXPECT_TRUE(problems.empty())
                   << row.name << " on " << ranks << ": " << problems.front().message;
@@ -173,9 +184,8 @@ TEST(Compose, TheSizeOfAProgramGrowsWithNeitherLayersNorMicroBatchesNorRanks) {
   for (const PlacementRow& row : placement_table()) {
     const auto ops = [&](int64_t layers, int64_t accumulation, int64_t ranks) {
       const Cluster cluster = two_levels(ranks);
-      return program::count_ops(compose_train(model_of(layers),
-                                              placement_of(row.name, cluster, ranks), cluster,
-                                              options_of(accumulation, 0)));
+      return program::count_ops(compose(model_of(layers), placement_of(row.name, cluster, ranks),
+                                        cluster, options_of(accumulation, 0)));
     };
     const int64_t small = ops(12, 4, 4);
     EXPECT_EQ(ops(96, 4, 4), small) << row.name;
@@ -187,7 +197,7 @@ TEST(Compose, TheSizeOfAProgramGrowsWithNeitherLayersNorMicroBatchesNorRanks) {
 TEST(Compose, ADroppedGatherIsRefused) {
   const Cluster cluster = two_levels(4);
   const program::Program whole = program::Program(
-      compose_train(model_of(2), placement_of("zero3", cluster, 4), cluster, options_of(1, 0)));
+      compose(model_of(2), placement_of("zero3", cluster, 4), cluster, options_of(1, 0)));
   ASSERT_TRUE(program::verify({whole}).empty());
   int refused = 0, tried = 0;
   for (size_t i = 0; i < whole.body.size(); ++i) {
@@ -205,29 +215,44 @@ TEST(Compose, ADroppedGatherIsRefused) {
 TEST(Compose, TransfersRunAcrossTheBordersOfMicroSteps) {
   const Cluster cluster = two_levels(4);
   const program::Program program = program::unroll(
-      compose_train(model_of(6), placement_of("zero++", cluster, 4), cluster, options_of(3, 0)));
+      compose(model_of(6), placement_of("zero++", cluster, 4), cluster, options_of(3, 0)));
   std::vector<program::Op> ops;
   for (const program::Node& node : program.body) ops.push_back(std::get<program::Op>(node));
-  const auto find = [&](auto from, program::OpKind kind, const char* resource, int64_t block) {
-    return std::find_if(from, ops.cend(), [&](const program::Op& op) {
-      return op.kind == kind && op.block.constant == block &&
-             program.streams[op.stream].resource == resource;
-    });
+  const auto find = [&](auto from, const auto& matches) {
+    return std::find_if(from, ops.cend(), matches);
   };
-  constexpr int64_t kHead = 7;
+  const auto calls = [](const program::Kernel& kernel) {
+    return [&kernel](const program::Op& op) { return op.kernel == &kernel; };
+  };
+  /// A transfer to a value of a class of units ("block" or a unit's own name).
+  const auto transfer = [&](program::OpKind kind, const char* resource, const char* units) {
+    return [&, kind, resource, units](const program::Op& op) {
+      if (op.kind != kind || program.streams[op.stream].resource != resource) return false;
+      const std::string& name = program.arrays[op.writes[0].array].name;
+      return name.ends_with(std::string(".") + units) && op.writes[0].index.constant == 0;
+    };
+  };
+  const std::string embedding = model_of(6).units[0].name;
   auto load = ops.cbegin();
   for (const bool last : {false, false, true}) {
-    const auto loss = find(load, program::OpKind::kForwardBackward, "compute", kHead);
+    const auto loss = find(load, calls(draft::kForwardBackward));
     ASSERT_NE(loss, ops.cend());
-    load = find(loss, program::OpKind::kLoad, "compute", 0);
+    load = find(loss, calls(draft::kLoad));
     EXPECT_EQ(load == ops.cend(), last);
     // The next micro-step's first gather, and the end of the first block's reduction in this one.
-    EXPECT_EQ(find(loss, program::OpKind::kAllGather, "pair", 0) < load, !last);
-    const auto sent = find(loss, program::OpKind::kAllToAll, "world", 1);
-    const auto decoded = find(sent, program::OpKind::kDecodeSum, "compute", 1);
+    const auto gathered =
+        find(loss, transfer(program::OpKind::kAllGather, "pair", embedding.c_str()));
+    EXPECT_EQ(gathered < load, !last);
+    const auto sent = find(loss, transfer(program::OpKind::kAllToAll, "world", "block"));
+    ASSERT_NE(sent, ops.cend());
+    const auto decoded = find(sent, [&](const program::Op& op) {
+      return op.kernel == &kDecodeSum && op.reads[0].array == sent->writes[0].array &&
+             op.reads[0].index == sent->writes[0].index;
+    });
     ASSERT_NE(decoded, ops.cend());
     const int64_t meanwhile = std::count_if(sent, decoded, [](const program::Op& op) {
-      return op.kind == program::OpKind::kForward && op.block.constant > 0;
+      return op.kernel == &draft::kForward &&
+             program::attribute<program::Index>(op, draft::kBlock).constant > 0;
     });
     // The outer hop's result may come some blocks later.
     EXPECT_EQ(meanwhile, last ? 0 : 4);
@@ -251,11 +276,14 @@ void expect_whole_reductions(const program::Program& program, const testing::Mes
         const auto value = [&](const program::Operand& operand) {
           return std::pair{operand.array, program::evaluate(operand.index, loops)};
         };
-        if (op.kind == program::OpKind::kEncode)
+        const bool makes_gradient =
+            op.kernel == &draft::kBackward || op.kernel == &draft::kForwardBackward;
+        if (op.kernel == &kEncode)
           for (const program::Operand& read : op.reads) encoded.insert(value(read));
         for (const program::Operand& written : op.writes) {
           if (op.kind == program::OpKind::kFree) encoded.erase(value(written));
-          EXPECT_FALSE(written.role == program::Role::kGradient && encoded.contains(value(written)))
+          EXPECT_FALSE(makes_gradient && written.slot == draft::kGradient &&
+                       encoded.contains(value(written)))
               << program::print_op(program, op, &loops) << ": " << where;
         }
       });
@@ -270,8 +298,8 @@ TEST(Compose, AGradientIsNotWrittenWhileTheReductionOfTheLastOneNeedsIt) {
           ShapeOptions options = model_of(layers).options;
           options.tied_head = tied;
           const program::Program program =
-              compose_train(gpt2_shape(options, 11), placement_of("zero++", cluster, cluster.ranks),
-                            cluster, options_of(accumulation, 0));
+              compose(gpt2_shape(options, 11), placement_of("zero++", cluster, cluster.ranks),
+                      cluster, options_of(accumulation, 0));
           const auto where = testing::Message()
                              << levels << " levels, " << layers << " layers, " << accumulation
                              << " micro-steps" << (tied ? ", tied" : "");
@@ -285,7 +313,7 @@ TEST(Compose, PrefetchBoundsGatheredUnitsToOneMoreThanItsDepth) {
   const auto buffers = [&](int64_t prefetch) {
     const Placement placement =
         placement_of("zero3", cluster, 4, {"placement.prefetch_units=" + std::to_string(prefetch)});
-    return program::peak_memory(compose_train(model_of(8), placement, cluster, options_of(1, 0)), 0)
+    return program::peak_memory(compose(model_of(8), placement, cluster, options_of(1, 0)), 0)
         .total();
   };
   EXPECT_LT(buffers(0), buffers(1));

@@ -10,6 +10,7 @@
 #include "strait/cost/cost.h"
 #include "strait/sim/simulate.h"
 #include "strait/strategy/compose/compose.h"
+#include "strait/strategy/sharding/unit_values.h"
 #include "tests/strategy/sent.h"
 
 namespace strait::strategy {
@@ -127,7 +128,7 @@ TEST(SpansOnGrids, ShardsNestAndTileTheUnitOncePerReplica) {
           shape.units[0].name = "unit";
           shape.units[0].elements = elements;
           UnitValues values(program, shape, placement, grid.cluster(), {});
-          values.declare_gradients({{"m"}});
+          values.declare_gradients({{"m", "momentum"}});
           std::map<std::string, int64_t> covered;
           for (int64_t rank = 0; rank < grid.ranks(); ++rank) {
             const auto w = held(program, "w.unit", rank), g = held(program, "g.unit", rank),
@@ -286,8 +287,8 @@ program::Program step_of(const Grid& grid, const Placement& placement, int64_t a
   options.tokens = 4;
   options.accumulation = accumulation;
   options.dtype = dtype;
-  options.optimizer = {{"m", "v"}};
-  program::Program program = compose_train(model(), placement, grid.cluster(), options);
+  options.optimizer = {{"m", "first_moment"}, {"v", "second_moment"}};
+  program::Program program = compose(model(), placement, grid.cluster(), options);
   std::erase_if(program.body, [&](const program::Node& node) {
     const auto* op = std::get_if<program::Op>(&node);
     return op != nullptr && op->kind == program::OpKind::kAllReduce &&

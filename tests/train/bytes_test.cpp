@@ -133,17 +133,18 @@ TEST(Bytes, RuntimeSimulatorCostAndClosedFormAgreePerLevelAndOperation) {
 TEST(Bytes, AProgramThatMovesAUnitTwiceIsNoticed) {
   const TemporaryFolder folder;
   const Case c{"zero3", 2, 1, true};
-  strategy::Design design = strategy::make_design(run_of(c, folder.path()), c.ranks, 40);
+  const strategy::Design design = strategy::make_design(run_of(c, folder.path()), c.ranks, 40);
   const Bytes want = closed_form(c, design, 2);
-  EXPECT_EQ(bytes_of(sim::simulate(design.train, design.cluster).traffic, 1), want);
-  for (size_t i = 0; i < design.train.body.size(); ++i) {
-    const auto* op = std::get_if<program::Op>(&design.train.body[i]);
+  const program::Program& step = design.steady().front();
+  EXPECT_EQ(bytes_of(sim::simulate(step, design.cluster).traffic, 1), want);
+  for (size_t i = 0; i < step.body.size(); ++i) {
+    const auto* op = std::get_if<program::Op>(&step.body[i]);
     if (op == nullptr || op->kind != program::OpKind::kReduceScatter) continue;
-    program::Program twice = design.train;
+    program::Program twice = step;
     twice.body.insert(twice.body.begin() + static_cast<int64_t>(i), *op);
     EXPECT_NE(bytes_of(sim::simulate(twice, design.cluster).traffic, 1), want);
     EXPECT_NE(bytes_of(cost::price(twice, design.cluster).traffic, 1), want);
-    program::Program dropped = design.train;
+    program::Program dropped = step;
     dropped.body.erase(dropped.body.begin() + static_cast<int64_t>(i));
     EXPECT_NE(bytes_of(cost::price(dropped, design.cluster).traffic, 1), want);
     return;

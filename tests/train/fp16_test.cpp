@@ -6,6 +6,7 @@
 
 #include "strait/base/file.h"
 #include "tests/tensor/devices.h"
+#include "tests/train/instances.h"
 #include "tests/train/trained.h"
 
 namespace strait {
@@ -38,9 +39,7 @@ Trained train_fp16(Run run, int64_t ranks, const std::string& run_dir,
   train::Hooks hooks;
   hooks.before_op = [&](int64_t rank, const runtime::Instance& instance) {
     const bool now = std::ranges::find(overflow.steps, instance.step) != overflow.steps.end();
-    const bool encodes = instance.op->kind == program::OpKind::kEncode &&
-                         instance.write(program::Role::kScalars) != nullptr;
-    const bool sees = encodes || instance.op->kind == program::OpKind::kSquaredNorm;
+    const bool sees = test::looks_at_a_gradient(instance);
     if (!now || rank != overflow.rank || !sees || instance.reads[0].bytes == 0) return;
     const float infinite = std::numeric_limits<float>::infinity();
     job.device->copy(&infinite, instance.reads[0].data, sizeof(infinite));

@@ -8,7 +8,9 @@
 
 #include "strait/codec/codec.h"
 #include "strait/cost/cost.h"
+#include "strait/draft/block_kernels.h"
 #include "strait/layout/layout.h"
+#include "tests/train/instances.h"
 #include "tests/train/trained.h"
 
 namespace strait {
@@ -25,14 +27,16 @@ struct Grid {
   std::string text() const { return std::to_string(nodes) + " x " + std::to_string(per_node); }
 };
 
-/// Calls look(rank, instance) before each compute op of a run.
+/// Calls look(rank, instance) before each kernel of the steps of a run.
 train::Outcome observed(const strait::Run& run, int64_t ranks, const std::string& run_dir,
                         const std::function<void(int64_t, const runtime::Instance&)>& look) {
   strait::Run with_folder = run;
   with_folder.output.run_dir = run_dir;
   const train::Job job = train::make_job(with_folder, ranks);
   train::Hooks hooks;
-  hooks.before_op = look;
+  hooks.before_op = [&](int64_t rank, const runtime::Instance& instance) {
+    if (test::trains(instance)) look(rank, instance);
+  };
   const std::atomic<int> no_signal{0};
   train::Outcome outcome;
   train::train(job, {}, no_signal, outcome, hooks);
@@ -144,7 +148,7 @@ TEST_F(OnGrids, SecondaryCopiesAloneAreZero3BitForBit) {
 }
 
 bool writes_copy(const runtime::Instance& instance) {
-  return instance.op->kind == program::OpKind::kEncode &&
+  return instance.op->kernel == &strategy::kEncode &&
          instance.program->arrays[instance.writes[0].array].category ==
              program::Category::kSecondary;
 }
@@ -193,7 +197,7 @@ TEST_F(OnGrids, EvaluationsUseSecondaryCopiesOfTheirOwn) {
   copy.push_back(spans("world", "node", "world", "world"));
   // Step 1 is skipped by all, and the evaluation after it still has the copies of that step.
   const auto spoil = [](int64_t rank, const runtime::Instance& instance) {
-    if (instance.op->kind == program::OpKind::kSquaredNorm && rank == 1 && instance.step == 1)
+    if (instance.op->kernel == &strategy::kSquaredNormOf && rank == 1 && instance.step == 1)
       static_cast<float*>(instance.reads[0].data)[0] = std::numeric_limits<float>::infinity();
   };
   const train::Outcome want = observed(run_of(grid, base), 4, next_folder(), spoil),
@@ -219,8 +223,8 @@ TEST_F(OnGrids, LaterBatchesOfAnEvaluationStayInsideTheNodes) {
       if (row.operation == "all-gather" && row.level == 1) bytes += row.payload_bytes;
     return bytes;
   };
-  EXPECT_GT(gathered_over_nodes(design.evaluation), 0);
-  EXPECT_EQ(gathered_over_nodes(design.evaluation_unchanged), 0);
+  EXPECT_GT(gathered_over_nodes(design.programs.program(strategy::kEvaluation, 0)), 0);
+  EXPECT_EQ(gathered_over_nodes(design.programs.program(strategy::kEvaluationUnchanged, 0)), 0);
 }
 
 // A loaded checkpoint has other weights than the copies of this process, if it has any: they are made anew.
@@ -245,15 +249,14 @@ Weights forward_weights(const strait::Run& run, int64_t ranks, const std::string
   std::mutex mutex;
   differences = 0;
   observed(run, ranks, run_dir, [&](int64_t, const runtime::Instance& instance) {
-    if (instance.op->kind != program::OpKind::kForward) return;
-    for (const runtime::Bound& operand : instance.reads) {
-      if (operand.role != program::Role::kWeights) continue;
-      const std::vector<char> bytes(static_cast<char*>(operand.data),
-                                    static_cast<char*>(operand.data) + operand.bytes);
-      const std::lock_guard lock(mutex);
-      const auto [seen, fresh] = weights.try_emplace({instance.step, instance.block}, bytes);
-      differences += seen->second != bytes;
-    }
+    if (instance.op->kernel != &draft::kForward) return;
+    const runtime::Bound& operand = *instance.find_read(draft::kWeights);
+    const std::vector<char> bytes(static_cast<char*>(operand.data),
+                                  static_cast<char*>(operand.data) + operand.bytes);
+    const std::lock_guard lock(mutex);
+    const auto [seen, fresh] =
+        weights.try_emplace({instance.step, instance.index(draft::kBlock)}, bytes);
+    differences += seen->second != bytes;
   });
   return weights;
 }

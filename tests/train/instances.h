@@ -6,6 +6,10 @@
 
 #include "strait/program/operation_text.h"
 #include "strait/program/program.h"
+#include "strait/runtime/executors.h"
+#include "strait/strategy/compose/design.h"
+#include "strait/strategy/finish/kernels.h"
+#include "strait/strategy/sharding/kernels.h"
 
 namespace strait::test {
 
@@ -27,6 +31,19 @@ inline std::vector<Instance> instances_of(const program::Program& program) {
             {text.str(text.pick(loops)), transfer, transfer && program.groups[op.group].size == 1});
       });
   return instances;
+}
+
+/// A step of training, not an evaluation, nor what runs at the begin and the end.
+inline bool trains(const runtime::Instance& instance) {
+  const std::string& kind = instance.program->step_kind;
+  return kind == strategy::kSteady || kind == strategy::kUnchanged;
+}
+
+/// An op that would notice a gradient, its first operand, that is not finite.
+inline bool looks_at_a_gradient(const runtime::Instance& instance) {
+  return instance.op->kernel == &strategy::kSquaredNormOf ||
+         (instance.op->kernel == &strategy::kEncode &&
+          instance.write(strategy::kEncodeAgreed) != nullptr);
 }
 
 }  // namespace strait::test

@@ -9,6 +9,7 @@
 #include "strait/cost/cost.h"
 #include "strait/sim/simulate.h"
 #include "tests/strategy/sent.h"
+#include "tests/train/instances.h"
 #include "tests/train/trained.h"
 
 namespace strait {
@@ -289,10 +290,7 @@ TEST_F(Levels, SecondaryCopiesOutliveASkippedStep) {
     run.output.run_dir = folder_.path() + "/" + std::to_string(number_++);
     train::Hooks hooks;
     hooks.before_op = [&](int64_t rank, const runtime::Instance& instance) {
-      const bool encodes = instance.op->kind == program::OpKind::kEncode;
-      const bool reads_gradient = instance.op->kind == program::OpKind::kSquaredNorm ||
-                                  (encodes && instance.write(program::Role::kScalars) != nullptr);
-      if (!inject || rank != 1 || instance.step != 2 || !reads_gradient ||
+      if (!inject || rank != 1 || instance.step != 2 || !test::looks_at_a_gradient(instance) ||
           instance.reads[0].bytes == 0)
         return;
       static_cast<float*>(instance.reads[0].data)[0] = std::numeric_limits<float>::infinity();

@@ -8,11 +8,12 @@
 
 #include "strait/comm/threads/thread_world.h"
 #include "strait/device/arithmetic.h"
+#include "strait/execute/environment.h"
 #include "strait/layout/layout.h"
 #include "strait/program/verify.h"
 #include "strait/runtime/interpreter.h"
+#include "strait/strategy/finish/step_values.h"
 #include "strait/strategy/sharding/movement.h"
-#include "strait/train/coding.h"
 
 namespace strait::test {
 
@@ -52,28 +53,19 @@ inline Range owned_range(int64_t nodes, int64_t ranks_per_node, int64_t elements
   return {std::min(elements, part * grain), std::min(elements, (part + 1) * grain)};
 }
 
-class ReductionExecutor final : public runtime::Executor {
- public:
-  ReductionExecutor(const GradientOf& gradient, int64_t rank) : gradient_(gradient), rank_(rank) {}
-  void execute(const runtime::Instance& instance) override {
-    if (instance.op->kind == program::OpKind::kEncode) {
-      coding_.encode(instance, rank_, *arithmetic_, &not_finite);
-    } else if (instance.op->kind != program::OpKind::kCustom) {
-      coding_.decode(instance, rank_, *arithmetic_);
-    } else {
-      float* out = static_cast<float*>(instance.writes[0].data);
-      for (int64_t i = 0; i < instance.writes[0].bytes / 4; ++i)
-        out[i] = gradient_(rank_, instance.step, i);
-    }
-  }
-  double not_finite = 0;
+/// Makes a gradient up.
+inline const program::Kernel kFill{
+    "fill", program::Bound::kNothing, {{"gradient", program::kWrites}}, {}};
 
- private:
-  const GradientOf& gradient_;
-  int64_t rank_;
-  train::Coding coding_;
-  const std::unique_ptr<device::Arithmetic> arithmetic_ = device::make_arithmetic(nullptr, 1);
-};
+inline void add_reduction_executors(runtime::Executors& executors, const GradientOf& gradient,
+                                    device::Arithmetic& arithmetic) {
+  execute::add_coding_executors(executors, arithmetic);
+  executors.add(kFill, runtime::Execute([&](const runtime::Instance& instance) {
+                  float* out = static_cast<float*>(instance.writes[0].data);
+                  for (int64_t i = 0; i < instance.writes[0].bytes / 4; ++i)
+                    out[i] = gradient(instance.rank, instance.step, i);
+                }));
+}
 
 /// The program; `change` may break it.
 inline program::Program reduction_program(const ReductionCase& c,
@@ -86,7 +78,7 @@ inline program::Program reduction_program(const ReductionCase& c,
   program::ValueArray agreed;
   agreed.name = "agreed";
   agreed.dtype = Dtype::kFloat64;
-  agreed.partition = {8, 8};
+  agreed.partition = {strategy::kNumAgreed, strategy::kNumAgreed};
   agreed.lifetime = program::Lifetime::kResident;
   program.arrays = {agreed};
   ModelShape shape;
@@ -96,13 +88,13 @@ inline program::Program reduction_program(const ReductionCase& c,
   strategy::UnitValues values(program, shape, placement, cluster, {});
   values.declare_gradients({});
   const strategy::Movement movement(program, values, placement, cluster,
-                                    {0, {}, program::Role::kScalars});
+                                    {0, {}, program::Access::kAdd});
   program::Op fill;
-  fill.kind = program::OpKind::kCustom;
-  fill.custom = "fill";
-  fill.writes = {movement.gradient(0)};
+  fill.kind = program::OpKind::kKernel;
+  fill.kernel = &kFill;
+  fill.writes = {program::as(movement.gradient(0), program::Access::kWrite)};
   program.body.push_back(fill);
-  for (auto& stage : movement.reduce(0, 0, false, strategy::ReducePhase::kLast))
+  for (auto& stage : movement.reduce(0, false, strategy::ReducePhase::kLast))
     for (program::Node& node : stage) program.body.push_back(std::move(node));
   return program;
 }
@@ -130,9 +122,11 @@ inline std::vector<Reduced> reduce_on_ranks(
   comm::run_ranks(*worlds, [&](comm::World& world) {
     memory::Pool pool;
     runtime::State state(pool, world.rank());
-    ReductionExecutor executor(gradient, world.rank());
+    const std::unique_ptr<device::Arithmetic> arithmetic = device::make_arithmetic(nullptr, 1);
+    runtime::Executors executors;
+    add_reduction_executors(executors, gradient, *arithmetic);
     runtime::Interpreter interpreter(program,
-                                     {world, state, pool, executor, nullptr, 60.0, nullptr});
+                                     {world, state, pool, executors, nullptr, 60.0, nullptr});
     Reduced& result = results[static_cast<size_t>(world.rank())];
     const auto values_of = [&](const program::ValueArray& array) {
       const runtime::ResidentArray& held = state.array(array.name);
@@ -151,7 +145,8 @@ inline std::vector<Reduced> reduce_on_ranks(
     }
     for (const program::ValueArray& array : program.arrays)
       if (strategy::is_residual(array)) result.residuals.push_back(values_of(array));
-    result.not_finite = static_cast<int64_t>(executor.not_finite);
+    const auto agreed = state.read<double, strategy::kNumAgreed>("agreed");
+    result.not_finite = static_cast<int64_t>(agreed[strategy::kNotFinite]);
   });
   return results;
 }

@@ -8,6 +8,13 @@
 
 namespace strait::strategy {
 
+const program::Kernel kVisit = {"visit",
+                                program::Bound::kNothing,
+                                {{"weights", program::kReads}},
+                                {{"number", program::AttributeType::kIndex, true}},
+                                nullptr,
+                                true};
+
 std::vector<UnitVisit> visits_by_name(const ModelShape& shape) {
   std::map<std::string, int64_t> units;
   for (size_t unit = 0; unit < shape.units.size(); ++unit)
@@ -36,10 +43,10 @@ program::Program compose_collect(const ModelShape& shape, const Placement& place
   for (size_t v = 0; v < visits.size(); ++v) {
     movement.gather_master(visits[v].unit, nodes);
     program::Op op;
-    op.kind = program::OpKind::kCustom;
-    op.custom = "visit";
-    op.micro_batch = {static_cast<int64_t>(v), -1, 0};
-    op.reads = {movement.master(visits[v].unit)};
+    op.kind = program::OpKind::kKernel;
+    op.kernel = &kVisit;
+    op.attributes = {program::Index{static_cast<int64_t>(v)}};
+    op.reads = {program::as(movement.master(visits[v].unit), program::Access::kRead, kVisited)};
     nodes.push_back(std::move(op));
     movement.release_master(visits[v].unit, nodes);
   }

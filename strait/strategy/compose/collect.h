@@ -20,7 +20,12 @@ struct UnitVisit {
 /// All parameters in the order of their names (bytewise), joined while they stay in one unit.
 std::vector<UnitVisit> visits_by_name(const ModelShape& shape);
 
-/// For each visit v: gather the unit, custom "visit" with micro_batch v reading it, free. Step kind "collect".
+/// Shows a whole unit: operand kVisited, attribute kVisitNumber.
+extern const program::Kernel kVisit;
+enum VisitOperand : int { kVisited };
+enum VisitAttribute : int { kVisitNumber };
+
+/// For each visit v: gather the unit, kVisit number v reading it, free. Step kind "collect".
 program::Program compose_collect(const ModelShape& shape, const Placement& placement,
                                  const Cluster& cluster, Dtype dtype,
                                  const std::vector<UnitVisit>& visits);

@@ -1,10 +1,13 @@
 #include "strait/strategy/compose/design.h"
 
+#include <tuple>
+
 #include "strait/base/errors.h"
 #include "strait/config/cluster_file.h"
 #include "strait/data/corpus.h"
 #include "strait/program/verify.h"
 #include "strait/strategy/compose/compose.h"
+#include "strait/strategy/finish/step_values.h"
 
 namespace strait::strategy {
 namespace {
@@ -15,9 +18,9 @@ Dtype dtype_of(const std::string& precision) {
   return precision == "fp64" ? Dtype::kFloat64 : Dtype::kFloat32;
 }
 
-OptimizerState optimizer_state(const OptimizerOptions& options) {
-  if (options.kind == "adamw") return {{"m", "v"}};
-  return {{"m"}};
+draft::OptimizerState optimizer_state(const OptimizerOptions& options) {
+  if (options.kind == "adamw") return {{"m", "first_moment"}, {"v", "second_moment"}};
+  return {{"m", "momentum"}};
 }
 
 /// The cluster, with compute rates for the threads that each rank uses.
@@ -32,6 +35,57 @@ Cluster cluster_of(const Run& run, const Resolved& batch) {
   cluster.model_flops_per_second_fp32 *= factor;
   cluster.model_flops_per_second_bf16 *= factor;
   return cluster;
+}
+
+/// Which programs run next. Where ranks keep secondary copies of the weights, a step after one that
+/// changed nothing uses them, and so does an evaluation after its first batch.
+std::vector<program::Rule> rules_of(bool publishes, bool secondary) {
+  std::vector<program::Rule> rules;
+  rules.push_back({kForStart, "*", {}, {}});
+  if (publishes) rules.back().kinds = {kPublish};
+  if (secondary) {
+    const program::AgreedScalar finite{"results", kFinite};
+    for (const auto& [purpose, changed, unchanged] :
+         {std::tuple{kForStep, kSteady, kUnchanged},
+          std::tuple{kForEvaluation, kEvaluation, kEvaluationUnchanged}}) {
+      rules.push_back({purpose, "", {}, {changed}});
+      rules.push_back({purpose, kPublish, {}, {changed}});
+      if (purpose == kForEvaluation)
+        for (const char* after : {kEvaluation, kEvaluationUnchanged})
+          rules.push_back({purpose, after, {}, {unchanged}});
+      rules.push_back({purpose, "*", finite, {changed}});
+      rules.push_back({purpose, "*", {}, {unchanged}});
+    }
+    return rules;
+  }
+  rules.push_back({kForStep, "*", {}, {kSteady}});
+  rules.push_back({kForEvaluation, "*", {}, {kEvaluation}});
+  return rules;
+}
+
+program::ProgramSet compose_all(const Design& design, StepOptions options) {
+  program::ProgramSet set;
+  const auto add = [&](program::Program program) {
+    std::string kind = program.step_kind;
+    set.kinds.push_back({std::move(kind), {std::move(program)}});
+  };
+  const bool secondary = design.placement.secondary > 1;
+  const auto made = [&](Purpose purpose) {
+    options.purpose = purpose;
+    return compose(design.shape, design.placement, design.cluster, options);
+  };
+  add(made(Purpose::kTrain));
+  add(made(Purpose::kEvaluate));
+  program::Program publish = made(Purpose::kPublish);
+  const bool publishes = !publish.body.empty();
+  if (publishes) add(std::move(publish));
+  if (secondary) {
+    options.weights_unchanged = true;
+    add(made(Purpose::kTrain));
+    add(made(Purpose::kEvaluate));
+  }
+  set.rules = rules_of(publishes, secondary);
+  return set;
 }
 
 }  // namespace
@@ -50,21 +104,11 @@ Design make_design(const Run& run, int64_t ranks, int64_t vocabulary, int64_t co
   options.tokens = run.model.shape.context;
   options.accumulation = design.batch.accumulation;
   options.dtype = design.dtype;
-  options.recompute = parse_recompute(run.train.recompute);
+  options.recompute = draft::parse_recompute(run.train.recompute);
   options.optimizer = optimizer_state(run.optimizer);
   options.documents = !run.data.document_separator.empty();
-  design.train = compose_train(design.shape, design.placement, design.cluster, options);
-  design.evaluation = compose_evaluation(design.shape, design.placement, design.cluster, options);
-  design.publish = compose_publish(design.shape, design.placement, design.cluster, design.dtype);
-  for (const program::Program* program : {&design.train, &design.evaluation, &design.publish})
-    program::verify_or_throw({*program});
-  if (design.placement.secondary == 1) return design;
-  options.weights_unchanged = true;
-  design.train_unchanged = compose_train(design.shape, design.placement, design.cluster, options);
-  design.evaluation_unchanged =
-      compose_evaluation(design.shape, design.placement, design.cluster, options);
-  program::verify_or_throw({design.train_unchanged});
-  program::verify_or_throw({design.evaluation_unchanged});
+  design.programs = compose_all(design, options);
+  program::verify_or_throw(design.programs);
   return design;
 }
 

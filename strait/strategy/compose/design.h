@@ -5,12 +5,22 @@
 
 #include "strait/config/run.h"
 #include "strait/config/validate.h"
-#include "strait/program/program.h"
+#include "strait/program/program_set.h"
 #include "strait/shape/shape.h"
 #include "strait/strategy/sharding/placement.h"
 #include "strait/topology/cluster.h"
 
 namespace strait::strategy {
+
+/// Kinds of programs, and what they are for. "start": what must run before the first step.
+inline constexpr const char* kSteady = "steady";
+inline constexpr const char* kUnchanged = "unchanged";  // weights are those of the step before
+inline constexpr const char* kEvaluation = "evaluation";
+inline constexpr const char* kEvaluationUnchanged = "evaluation-unchanged";
+inline constexpr const char* kPublish = "publish";
+inline constexpr const char* kForStart = "start";
+inline constexpr const char* kForStep = "step";
+inline constexpr const char* kForEvaluation = "evaluation";
 
 /// A run, resolved for a number of ranks. Programs are verified.
 struct Design {
@@ -20,12 +30,9 @@ struct Design {
   ModelShape shape;
   Placement placement;
   Dtype dtype = Dtype::kFloat32;
-  program::Program train;
-  program::Program evaluation;
-  program::Program publish;  // no operations: nothing to bring anywhere
-  /// A step whose weights are those of the step before; no operations: `train` serves for that too.
-  program::Program train_unchanged;
-  program::Program evaluation_unchanged;  // likewise
+  program::ProgramSet programs;
+  /// The programs of an ordinary step, by rank class.
+  const std::vector<program::Program>& steady() const { return programs.classes(kSteady); }
 };
 
 /// Validates the run, composes its programs and verifies them. `vocabulary`: tokens of the data's

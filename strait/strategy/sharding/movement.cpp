@@ -2,14 +2,15 @@
 
 #include <algorithm>
 
+#include "strait/strategy/sharding/kernels.h"
+
 namespace strait::strategy {
 
+using program::Access;
 using program::Node;
 using program::Op;
 using program::Operand;
 using program::OpKind;
-using program::Pieces;
-using program::Role;
 
 namespace {
 
@@ -20,9 +21,19 @@ void moves_pieces(Op& op, const PieceFormat& format) {
   op.metadata_bytes = format.metadata_bytes;
 }
 
-Operand as_source(Operand operand) {
-  operand.role = Role::kSource;
-  return operand;
+Operand made(const Operand& operand, int slot = 0) {
+  return program::as(operand, Access::kWrite, slot);
+}
+
+/// Made, or added to what is there.
+Operand summed(const Operand& operand, bool accumulate, int slot = 0) {
+  return program::as(operand, accumulate ? Access::kAdd : Access::kWrite, slot);
+}
+
+/// An encode into pieces, or a decode into numbers.
+void set_operands(Op& coding, const Operand& from, const Operand& to) {
+  coding.reads = {program::as(from, Access::kRead, 0)};
+  coding.writes = {made(to, 1)};
 }
 
 }  // namespace
@@ -54,20 +65,18 @@ int Movement::lane(int group) {
 }
 
 Operand Movement::weights(int64_t unit) const {
-  return values_.operand(copies() ? UnitValue::kGathered : UnitValue::kShard, unit, Role::kWeights);
+  return values_.operand(copies() ? UnitValue::kGathered : UnitValue::kShard, unit);
 }
 
 Operand Movement::gradient(int64_t unit) const {
-  return values_.operand(gradient_is_fresh() ? UnitValue::kFull : UnitValue::kGradient, unit,
-                         Role::kGradient);
+  return values_.operand(gradient_is_fresh() ? UnitValue::kFull : UnitValue::kGradient, unit);
 }
 
-Op Movement::transfer(OpKind kind, int stream, int group, int64_t block) const {
+Op Movement::transfer(OpKind kind, int stream, int group) const {
   Op op;
   op.kind = kind;
   op.stream = stream;
   op.group = group;
-  op.block = {block, -1, 0};
   return op;
 }
 
@@ -75,33 +84,24 @@ void Movement::free_value(UnitValue value, int64_t unit, int64_t nth,
                           std::vector<Node>& nodes) const {
   Op op;
   op.kind = OpKind::kFree;
-  op.writes = {values_.operand(value, unit, Role::kDestination, nth)};
+  op.writes = {made(values_.operand(value, unit, nth))};
   nodes.push_back(std::move(op));
 }
 
-Op Movement::coding(OpKind kind, const PieceFormat& format, Pieces pieces, int64_t block) const {
+Op Movement::coding(const program::Kernel& kernel, const PieceFormat& format, Pieces pieces) const {
   Op op;
-  op.kind = kind;
-  op.block = {block, -1, 0};
+  op.kind = OpKind::kKernel;
+  op.kernel = &kernel;
   op.group = format.group;
   op.partition = format.partition;
-  op.pieces = pieces;
+  op.attributes = {static_cast<int64_t>(pieces)};
   moves_pieces(op, format);
-  // Reads and writes: the numbers of the pieces, and the pieces.
-  const program::Group* group = format.group < 0 ? nullptr : &program_.groups[format.group];
-  const int64_t parts = group == nullptr           ? 1
-                        : pieces == Pieces::kAll   ? group->parts()
-                        : pieces == Pieces::kGroup ? group->size
-                                                   : 1;
-  const int64_t number_bytes = format.partition.grain * dtype_bytes(Dtype::kFloat32);
-  op.memory_bytes = static_cast<double>(parts * format.piece_bytes +
-                                        (kind == OpKind::kDecodeSum ? 1 : parts) * number_bytes);
   return op;
 }
 
-Op Movement::gather_hop(int64_t unit, int64_t block, int64_t hop, const PieceFormat* pieces) const {
+Op Movement::gather_hop(int64_t unit, int64_t hop, const PieceFormat* pieces) const {
   Op op = transfer(OpKind::kAllGather, gather_streams_[static_cast<size_t>(hop)],
-                   values_.hop_group(hop), block);
+                   values_.hop_group(hop));
   op.partition = values_.partition(unit, hop + 1);
   if (pieces == nullptr) return op;
   op.codec = codec::print_codec(pieces->codec);
@@ -113,21 +113,19 @@ Op Movement::gather_hop(int64_t unit, int64_t block, int64_t hop, const PieceFor
   return op;
 }
 
-void Movement::gather(int64_t unit, int64_t block, GatherSource source, std::vector<Operand> waits,
+void Movement::gather(int64_t unit, GatherSource source, std::vector<Operand> waits,
                       std::vector<Node>& nodes) const {
   if (placement_.weights == 1) return;
   if (source == GatherSource::kCopy) {
     const bool pieces = values_.has(UnitValue::kSecondaryPieces);
-    Op op = transfer(OpKind::kAllGather, secondary_stream_, values_.secondary_group(), block);
+    Op op = transfer(OpKind::kAllGather, secondary_stream_, values_.secondary_group());
     const PieceFormat format = values_.secondary_pieces(unit);
     op.partition = pieces ? format.bytes(placement_.secondary) : format.partition;
-    op.reads = {values_.operand(UnitValue::kSecondary, unit, Role::kSource)};
-    op.writes = {values_.operand(pieces ? UnitValue::kSecondaryPieces : UnitValue::kGathered, unit,
-                                 Role::kDestination)};
+    op.reads = {values_.operand(UnitValue::kSecondary, unit)};
+    op.writes = {
+        made(values_.operand(pieces ? UnitValue::kSecondaryPieces : UnitValue::kGathered, unit))};
     op.waits = std::move(waits);
-    if (pieces) {
-      moves_pieces(op, format);
-    }
+    if (pieces) moves_pieces(op, format);
     nodes.push_back(std::move(op));
     return;
   }
@@ -136,32 +134,28 @@ void Movement::gather(int64_t unit, int64_t block, GatherSource source, std::vec
       values_.has(UnitValue::kPieces) ? UnitValue::kPieces : UnitValue::kGathered;
   const bool encodes = coded(format.codec) && !placement_.has_master();
   if (encodes) {
-    Op op = coding(OpKind::kEncode, format, Pieces::kOwn, block);
-    op.reads = {values_.operand(UnitValue::kShard, unit, Role::kSource)};
-    op.writes = {values_.operand(target, unit, Role::kDestination)};
+    Op op = coding(kEncode, format, Pieces::kOwn);
+    set_operands(op, values_.operand(UnitValue::kShard, unit), values_.operand(target, unit));
     nodes.push_back(std::move(op));
   }
   const int64_t hops = placement_.hops_in(placement_.weights);
   for (int64_t hop = hops - 1; hop >= 0; --hop) {
-    Op op = gather_hop(unit, block, hop, coded(format.codec) ? &format : nullptr);
+    Op op = gather_hop(unit, hop, coded(format.codec) ? &format : nullptr);
     const bool from_shard = hop == hops - 1 && !encodes;
-    op.reads = {values_.operand(from_shard ? UnitValue::kShard : target, unit, Role::kSource)};
-    op.writes = {values_.operand(target, unit, Role::kDestination)};
+    op.reads = {values_.operand(from_shard ? UnitValue::kShard : target, unit)};
+    op.writes = {made(values_.operand(target, unit))};
     if (hop == hops - 1) op.waits = std::move(waits);
     nodes.push_back(std::move(op));
   }
 }
 
-void Movement::ready(int64_t unit, int64_t block, GatherSource source,
-                     std::vector<Node>& nodes) const {
+void Movement::ready(int64_t unit, GatherSource source, std::vector<Node>& nodes) const {
   const bool copy = source == GatherSource::kCopy;
-  const Operand whole = values_.has(UnitValue::kGathered)
-                            ? values_.operand(UnitValue::kGathered, unit, Role::kDestination)
-                            : Operand{};
+  const Operand whole =
+      values_.has(UnitValue::kGathered) ? values_.operand(UnitValue::kGathered, unit) : Operand{};
   const auto decode = [&](UnitValue from, const PieceFormat& format) {
-    Op op = coding(OpKind::kDecode, format, Pieces::kAll, block);
-    op.reads = {values_.operand(from, unit, Role::kSource)};
-    op.writes = {whole};
+    Op op = coding(kDecode, format, Pieces::kAll);
+    set_operands(op, values_.operand(from, unit), whole);
     nodes.push_back(std::move(op));
     if (from != UnitValue::kShard) free_value(from, unit, 0, nodes);
   };
@@ -172,9 +166,9 @@ void Movement::ready(int64_t unit, int64_t block, GatherSource source,
   else if (placement_.weights == 1 && values_.keeps_pieces())
     decode(UnitValue::kShard, values_.weight_pieces(unit));
   if (source != GatherSource::kShardsAndCopy) return;
-  Op op = coding(OpKind::kEncode, values_.secondary_pieces(unit), Pieces::kOwn, block);
-  op.reads = {values_.operand(UnitValue::kGathered, unit, Role::kSource)};
-  op.writes = {values_.operand(UnitValue::kSecondary, unit, Role::kDestination)};
+  Op op = coding(kEncode, values_.secondary_pieces(unit), Pieces::kOwn);
+  set_operands(op, values_.operand(UnitValue::kGathered, unit),
+               values_.operand(UnitValue::kSecondary, unit));
   nodes.push_back(std::move(op));
 }
 
@@ -184,8 +178,7 @@ void Movement::release(int64_t unit, std::vector<Node>& nodes) const {
 
 Operand Movement::master(int64_t unit) const {
   const UnitValue held = placement_.has_master() ? UnitValue::kMaster : UnitValue::kShard;
-  return values_.operand(placement_.master_span() > 1 ? UnitValue::kGathered : held, unit,
-                         Role::kWeights);
+  return values_.operand(placement_.master_span() > 1 ? UnitValue::kGathered : held, unit);
 }
 
 void Movement::release_master(int64_t unit, std::vector<Node>& nodes) const {
@@ -197,21 +190,28 @@ void Movement::gather_master(int64_t unit, std::vector<Node>& nodes) const {
   const UnitValue from = placement_.has_master() ? UnitValue::kMaster : UnitValue::kShard;
   for (int64_t hop = placement_.hops_in(placement_.master_span()) - 1, last = hop; hop >= 0;
        --hop) {
-    Op op = gather_hop(unit, -1, hop, nullptr);
-    op.reads = {values_.operand(hop == last ? from : UnitValue::kGathered, unit, Role::kSource)};
-    op.writes = {values_.operand(UnitValue::kGathered, unit, Role::kDestination)};
+    Op op = gather_hop(unit, hop, nullptr);
+    op.reads = {values_.operand(hop == last ? from : UnitValue::kGathered, unit)};
+    op.writes = {made(values_.operand(UnitValue::kGathered, unit))};
     nodes.push_back(std::move(op));
   }
 }
 
 void Movement::feed_back(Op& encode, const PieceFormat& format, int64_t unit, int64_t nth) const {
   if (!format.codec.error_feedback) return;
-  encode.writes.push_back(values_.operand(UnitValue::kResidual, unit, Role::kState, nth));
-  // The residual is read and written, what was encoded is decoded again.
-  const int64_t parts =
-      encode.pieces == Pieces::kGroup ? program_.groups[static_cast<size_t>(format.group)].size : 1;
-  encode.memory_bytes += static_cast<double>(
-      parts * (2 * format.partition.grain * dtype_bytes(Dtype::kFloat32) + format.piece_bytes));
+  encode.writes.push_back(program::as(values_.operand(UnitValue::kResidual, unit, nth),
+                                      Access::kUpdate, kEncodeResidual));
+}
+
+/// An encode of a gradient, which counts what is not finite.
+Op Movement::encode_gradient(const Reduction& r, const Operand& pieces, Pieces which,
+                             int64_t residual) const {
+  const PieceFormat format = values_.gradient_pieces(r.unit, r.hop);
+  Op encode = coding(kEncode, format, which);
+  set_operands(encode, r.source, pieces);
+  encode.writes.push_back(program::as(scalars_, Access::kAdd, kEncodeAgreed));
+  feed_back(encode, format, r.unit, residual);
+  return encode;
 }
 
 /// Stages without operations between a transfer of the outermost hop and its decoding. Its link is
@@ -233,22 +233,17 @@ void Movement::encode_sent(const Reduction& r, Stages& stages) const {
       stages.back().begin(), stages.back().end(),
       [](const Node& node) { return program::is_communication(std::get<Op>(node).kind); });
   if (in_flight) stages.emplace_back();
-  const PieceFormat format = values_.gradient_pieces(r.unit, r.hop);
-  Op encode = coding(OpKind::kEncode, format, Pieces::kGroup, r.block);
-  encode.reads = {r.source};
-  encode.writes = {values_.operand(UnitValue::kSent, r.unit, Role::kDestination, r.hop), scalars_};
-  feed_back(encode, format, r.unit, r.hop);
-  stages.back().push_back(std::move(encode));
+  stages.back().push_back(
+      encode_gradient(r, values_.operand(UnitValue::kSent, r.unit, r.hop), Pieces::kGroup, r.hop));
   if (r.frees_full) free_value(UnitValue::kFull, r.unit, 0, stages.back());
 }
 
-void Movement::decode_into_target(OpKind kind, UnitValue come, const Reduction& r,
+void Movement::decode_into_target(const program::Kernel& kernel, UnitValue come, const Reduction& r,
                                   Stages& stages) const {
   stages.resize(stages.size() + 1 + (may_stay_on_the_way(r) ? kStagesOnTheWay : 0));
-  Op op = coding(kind, values_.gradient_pieces(r.unit, r.hop), Pieces::kGroup, r.block);
-  op.reads = {values_.operand(come, r.unit, Role::kSource, r.hop)};
-  op.writes = {r.target};
-  op.accumulate = r.accumulate;
+  Op op = coding(kernel, values_.gradient_pieces(r.unit, r.hop), Pieces::kGroup);
+  op.reads = {program::as(values_.operand(come, r.unit, r.hop), Access::kRead, kDecodePieces)};
+  op.writes = {summed(r.target, r.accumulate, kDecodeNumbers)};
   stages.back().push_back(std::move(op));
   free_value(come, r.unit, r.hop, stages.back());
 }
@@ -258,73 +253,66 @@ void Movement::reduce_hop(const Reduction& r, Stages& stages) const {
   const int group = across ? values_.across_group() : values_.hop_group(r.hop);
   const int stream = across ? across_stream_ : reduce_streams_[static_cast<size_t>(r.hop)];
   if (!coded(placement_.codecs.gradients[static_cast<size_t>(r.hop)])) {
-    Op op = transfer(OpKind::kReduceScatter, stream, group, r.block);
+    Op op = transfer(OpKind::kReduceScatter, stream, group);
     op.partition = values_.partition(r.unit, r.hop + 1);
     op.reads = {r.source};
-    op.writes = {r.target};
-    op.accumulate = r.accumulate;
+    op.writes = {summed(r.target, r.accumulate)};
     stages.back().push_back(std::move(op));
     if (r.frees_full) free_value(UnitValue::kFull, r.unit, 0, stages.back());
     return;
   }
   encode_sent(r, stages);
   const PieceFormat format = values_.gradient_pieces(r.unit, r.hop);
-  const Operand sent = values_.operand(UnitValue::kSent, r.unit, Role::kDestination, r.hop);
-  const Operand received = values_.operand(UnitValue::kReceived, r.unit, Role::kDestination, r.hop);
-  Op exchange = transfer(OpKind::kAllToAll, stream, group, r.block);
+  const Operand sent = values_.operand(UnitValue::kSent, r.unit, r.hop);
+  const Operand received = values_.operand(UnitValue::kReceived, r.unit, r.hop);
+  Op exchange = transfer(OpKind::kAllToAll, stream, group);
   exchange.partition = format.bytes(program_.groups[format.group].size);
   moves_pieces(exchange, format);
-  exchange.reads = {as_source(sent)};
-  exchange.writes = {received};
+  exchange.reads = {sent};
+  exchange.writes = {made(received)};
   stages.back().push_back(std::move(exchange));
   free_value(UnitValue::kSent, r.unit, r.hop, stages.back());
-  decode_into_target(OpKind::kDecodeSum, UnitValue::kReceived, r, stages);
+  decode_into_target(kDecodeSum, UnitValue::kReceived, r, stages);
 }
 
 /// An all-reduce, where need be of encoded numbers; of pieces, which cannot be summed on their way, the
 /// reduction of one more hop, whose result is gathered again.
 void Movement::sum_across(const Reduction& r, Stages& stages) const {
   const codec::CodecSpec& codec = placement_.codecs.gradients.back();
-  Op all_reduce = transfer(OpKind::kAllReduce, across_stream_, values_.across_group(), r.block);
+  Op all_reduce = transfer(OpKind::kAllReduce, across_stream_, values_.across_group());
   if (!coded(codec)) {
     all_reduce.reads = {r.source};
-    all_reduce.writes = {r.target};
-    all_reduce.accumulate = r.accumulate;
+    all_reduce.writes = {summed(r.target, r.accumulate)};
     stages.back().push_back(std::move(all_reduce));
     return;
   }
-  const Operand pieces = values_.operand(UnitValue::kSent, r.unit, Role::kDestination, r.hop);
+  const Operand pieces = values_.operand(UnitValue::kSent, r.unit, r.hop);
   if (values_.sums_numbers(codec)) {
     encode_sent(r, stages);
     all_reduce.codec = codec::print_codec(codec);
-    all_reduce.reads = {as_source(pieces)};
-    all_reduce.writes = {pieces};
+    all_reduce.reads = {pieces};
+    all_reduce.writes = {made(pieces)};
     stages.back().push_back(std::move(all_reduce));
-    return decode_into_target(OpKind::kDecode, UnitValue::kSent, r, stages);
+    return decode_into_target(kDecode, UnitValue::kSent, r, stages);
   }
   Reduction in_place = r;
   in_place.target = r.source;
-  in_place.target.role = Role::kDestination;
   in_place.accumulate = false;
   reduce_hop(in_place, stages);
   const PieceFormat format = values_.gradient_pieces(r.unit, r.hop);
-  Op encode = coding(OpKind::kEncode, format, Pieces::kMember, r.block);
-  encode.reads = {r.source};
-  encode.writes = {pieces, scalars_};
-  feed_back(encode, format, r.unit, r.hop + 1);
-  stages.back().push_back(std::move(encode));
-  Op gather = transfer(OpKind::kAllGather, across_stream_, values_.across_group(), r.block);
+  stages.back().push_back(encode_gradient(r, pieces, Pieces::kMember, r.hop + 1));
+  Op gather = transfer(OpKind::kAllGather, across_stream_, values_.across_group());
   gather.partition = format.bytes(placement_.replicas());
   moves_pieces(gather, format);
-  gather.reads = {as_source(pieces)};
-  gather.writes = {pieces};
+  gather.reads = {pieces};
+  gather.writes = {made(pieces)};
   stages.back().push_back(std::move(gather));
-  decode_into_target(OpKind::kDecode, UnitValue::kSent, r, stages);
+  decode_into_target(kDecode, UnitValue::kSent, r, stages);
 }
 
-Stages Movement::reduce(int64_t unit, int64_t block, bool accumulate, ReducePhase phase) const {
+Stages Movement::reduce(int64_t unit, bool accumulate, ReducePhase phase) const {
   Stages stages(1);
-  const auto value = [&](UnitValue which, Role role) { return values_.operand(which, unit, role); };
+  const auto value = [&](UnitValue which) { return values_.operand(which, unit); };
   const bool last = phase == ReducePhase::kLast;
   const bool every = placement_.across_every_micro_step;
   const int64_t inner_hops = placement_.hops_in(placement_.gradients);
@@ -333,51 +321,46 @@ Stages Movement::reduce(int64_t unit, int64_t block, bool accumulate, ReducePhas
     const UnitValue target = !final_hop ? UnitValue::kFull
                              : every    ? UnitValue::kReduced
                                         : UnitValue::kGradient;
-    reduce_hop({unit, block, hop, value(UnitValue::kFull, Role::kSource),
-                value(target, Role::kDestination), final_hop && !every && accumulate, final_hop},
+    reduce_hop({unit, hop, value(UnitValue::kFull), value(target),
+                final_hop && !every && accumulate, final_hop},
                stages);
   }
   const int64_t across_hop = values_.num_hops();
-  const Operand source = value(UnitValue::kGradient, Role::kSource),
-                target = value(UnitValue::kGradient, Role::kDestination);
+  const Operand gradient = value(UnitValue::kGradient);
   if (every) {
-    sum_across({unit, block, across_hop, value(UnitValue::kReduced, Role::kSource), target,
-                accumulate, false},
-               stages);
+    sum_across({unit, across_hop, value(UnitValue::kReduced), gradient, accumulate, false}, stages);
     free_value(UnitValue::kReduced, unit, 0, stages.back());
   }
   if (!last) return stages;
   for (int64_t hop = inner_hops; hop < values_.num_hops(); ++hop)
-    reduce_hop({unit, block, hop, source, target, false, false}, stages);
+    reduce_hop({unit, hop, gradient, gradient, false, false}, stages);
   if (!every && placement_.replicas() > 1)
-    sum_across({unit, block, across_hop, source, target, false, false}, stages);
+    sum_across({unit, across_hop, gradient, gradient, false, false}, stages);
   return stages;
 }
 
 std::vector<Operand> Movement::reduction_buffers(int64_t unit) const {
   std::vector<Operand> buffers;
-  if (placement_.gradients > 1)
-    buffers.push_back(values_.operand(UnitValue::kFull, unit, Role::kSource));
+  if (placement_.gradients > 1) buffers.push_back(values_.operand(UnitValue::kFull, unit));
   if (placement_.across_every_micro_step)
-    buffers.push_back(values_.operand(UnitValue::kReduced, unit, Role::kSource));
+    buffers.push_back(values_.operand(UnitValue::kReduced, unit));
   return buffers;
 }
 
-void Movement::publish(int64_t unit, int64_t block, std::vector<Node>& nodes) const {
+void Movement::publish(int64_t unit, std::vector<Node>& nodes) const {
   const bool pieces = placement_.has_master();
   const PieceFormat format = values_.weight_pieces(unit);
-  const auto shard = [&](Role role) { return values_.operand(UnitValue::kShard, unit, role); };
+  const Operand shard = values_.operand(UnitValue::kShard, unit);
   if (pieces) {
-    Op op = coding(OpKind::kEncode, format, Pieces::kOwn, block);
-    op.reads = {values_.operand(UnitValue::kMaster, unit, Role::kSource)};
-    op.writes = {shard(Role::kDestination)};
+    Op op = coding(kEncode, format, Pieces::kOwn);
+    set_operands(op, values_.operand(UnitValue::kMaster, unit), shard);
     nodes.push_back(std::move(op));
   }
   const int64_t stop = placement_.hops_in(placement_.weights);
   for (int64_t hop = values_.num_hops() - 1; hop >= stop; --hop) {
-    Op op = gather_hop(unit, block, hop, pieces ? &format : nullptr);
-    op.reads = {shard(Role::kSource)};
-    op.writes = {shard(Role::kDestination)};
+    Op op = gather_hop(unit, hop, pieces ? &format : nullptr);
+    op.reads = {shard};
+    op.writes = {made(shard)};
     nodes.push_back(std::move(op));
   }
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "strait/program/program.h"
+#include "strait/strategy/sharding/kernels.h"
 #include "strait/strategy/sharding/unit_values.h"
 
 namespace strait::strategy {
@@ -38,16 +39,15 @@ class Movement {
   bool copies() const { return values_.copies(); }
   /// The operand a block reads its weights from.
   program::Operand weights(int64_t unit) const;
-  /// The operand a backward writes its gradient to, and whether it adds (G is fresh every micro-step).
+  /// The operand a backward writes its gradient to, and whether it is made anew every micro-step.
   program::Operand gradient(int64_t unit) const;
   bool gradient_is_fresh() const { return placement_.gradients > 1; }
 
   /// Transfers towards W[unit], not before the values in `waits` are free.
-  void gather(int64_t unit, int64_t block, GatherSource source, std::vector<program::Operand> waits,
+  void gather(int64_t unit, GatherSource source, std::vector<program::Operand> waits,
               std::vector<program::Node>& nodes) const;
   /// What makes W[unit] of the gathered pieces and, when asked for, the secondary copy of W[unit].
-  void ready(int64_t unit, int64_t block, GatherSource source,
-             std::vector<program::Node>& nodes) const;
+  void ready(int64_t unit, GatherSource source, std::vector<program::Node>& nodes) const;
   /// free W[unit].
   void release(int64_t unit, std::vector<program::Node>& nodes) const;
   /// The optimizer's own weights of a unit, whole and exact; gather_master() first, release_master() after.
@@ -58,12 +58,12 @@ class Movement {
   /// Reductions that follow a unit's last contribution in a micro-step. `accumulate`: g already holds
   /// earlier micro-steps. Without codecs one stage; else one more for each hop that decodes, and before the
   /// last of them some without operations, which leave its transfer more time where it brings few bytes.
-  Stages reduce(int64_t unit, int64_t block, bool accumulate, ReducePhase phase) const;
+  Stages reduce(int64_t unit, bool accumulate, ReducePhase phase) const;
   /// Transient values of `unit` that a later backward must wait for to bound memory.
   std::vector<program::Operand> reduction_buffers(int64_t unit) const;
 
   /// After the update: updated shards to where weights are gathered from.
-  void publish(int64_t unit, int64_t block, std::vector<program::Node>& nodes) const;
+  void publish(int64_t unit, std::vector<program::Node>& nodes) const;
 
   /// Lane of sums over all ranks.
   int agreement_stream() const { return agreement_stream_; }
@@ -71,25 +71,26 @@ class Movement {
  private:
   int lane(int group);
   bool coded(const codec::CodecSpec& codec) const { return codec.kind != codec::CodecKind::kNone; }
-  program::Op transfer(program::OpKind kind, int stream, int group, int64_t block) const;
-  program::Op gather_hop(int64_t unit, int64_t block, int64_t hop, const PieceFormat* pieces) const;
-  program::Op coding(program::OpKind kind, const PieceFormat& format, program::Pieces pieces,
-                     int64_t block) const;
+  program::Op transfer(program::OpKind kind, int stream, int group) const;
+  program::Op gather_hop(int64_t unit, int64_t hop, const PieceFormat* pieces) const;
+  program::Op coding(const program::Kernel& kernel, const PieceFormat& format, Pieces pieces) const;
   void free_value(UnitValue value, int64_t unit, int64_t nth,
                   std::vector<program::Node>& nodes) const;
   /// One hop of a reduction: from `source`, which holds the parts of the hop's group, to `target`.
   struct Reduction {
-    int64_t unit, block, hop;
+    int64_t unit, hop;
     program::Operand source, target;
     bool accumulate;
     bool frees_full;  // the source is G, and not needed any more
   };
   /// Error feedback, where the codec asks for it: the encode keeps the nth residual of the unit.
   void feed_back(program::Op& encode, const PieceFormat& format, int64_t unit, int64_t nth) const;
+  program::Op encode_gradient(const Reduction& reduction, const program::Operand& pieces,
+                              Pieces which, int64_t residual) const;
   /// The source's parts for the members of a hop, once what brings the source has come.
   void encode_sent(const Reduction& reduction, Stages& stages) const;
   /// A further stage, that makes the target of the pieces that have `come` (S or T), and frees them.
-  void decode_into_target(program::OpKind kind, UnitValue come, const Reduction& reduction,
+  void decode_into_target(const program::Kernel& kernel, UnitValue come, const Reduction& reduction,
                           Stages& stages) const;
   /// A hop of the outermost level that brings few bytes beside the gradient's.
   bool may_stay_on_the_way(const Reduction& reduction) const;

@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <cctype>
-
 #include "strait/base/errors.h"
 #include "strait/layout/layout.h"
 
@@ -25,11 +23,6 @@ int64_t level_of(const Group& group, const Cluster& cluster) {
 
 }  // namespace
 
-bool is_residual(const program::ValueArray& array) {
-  return array.name.size() > 1 && array.name[0] == 'e' &&
-         std::isdigit(static_cast<unsigned char>(array.name[1])) != 0;
-}
-
 UnitValues::UnitValues(program::Program& program, const ModelShape& shape,
                        const Placement& placement, const Cluster& cluster, Types types)
     : program_(program), placement_(placement), types_(types) {
@@ -41,7 +34,8 @@ UnitValues::UnitValues(program::Program& program, const ModelShape& shape,
       ++classes_.back().count;
     } else {
       const bool block = shape.units[u].name == "blocks.0";
-      classes_.push_back({block ? "block" : shape.units[u].name, elements, 1});
+      classes_.push_back(
+          {block ? "block" : shape.units[u].name, elements, static_cast<int64_t>(u), 1});
     }
     place_.emplace_back(static_cast<int>(classes_.size()) - 1, classes_.back().count - 1);
   }
@@ -50,18 +44,19 @@ UnitValues::UnitValues(program::Program& program, const ModelShape& shape,
   const Lifetime lifetime = moves ? Lifetime::kCarry : Lifetime::kResident;
   const int group = group_of_span(placement.weights);
   first_[index_of(UnitValue::kShard)] =
-      declare("w", lifetime, Category::kWeights, [&](int64_t elements) -> Form {
-        if (!keeps_pieces())
-          return numbers(elements, placement_.weights, group,
-                         placement_.has_master() ? types_.compute : types_.state);
-        const PieceFormat format = weight_pieces_of(elements);
-        Partition bytes = format.bytes(placement_.optimizer);
-        bytes.grain *= placement_.optimizer / placement_.weights;
-        return {bytes, group, Dtype::kByte};
-      });
+      declare({"w", lifetime, Category::kWeights, placement.has_master() ? "" : kMasterState},
+              [&](int64_t elements) -> Form {
+                if (!keeps_pieces())
+                  return numbers(elements, placement_.weights, group,
+                                 placement_.has_master() ? types_.compute : types_.state);
+                const PieceFormat format = weight_pieces_of(elements);
+                Partition bytes = format.bytes(placement_.optimizer);
+                bytes.grain *= placement_.optimizer / placement_.weights;
+                return {bytes, group, Dtype::kByte};
+              });
   if (placement.has_master())
-    first_[index_of(UnitValue::kMaster)] =
-        declare("p", Lifetime::kResident, Category::kOptimizer, [&](int64_t elements) {
+    first_[index_of(UnitValue::kMaster)] = declare(
+        {"p", Lifetime::kResident, Category::kOptimizer, kMasterState}, [&](int64_t elements) {
           return numbers(elements, placement_.optimizer, inner_, types_.state);
         });
 }
@@ -158,37 +153,33 @@ PieceFormat UnitValues::gradient_pieces(int64_t unit, int64_t hop) const {
 void UnitValues::declare_gathered_master() {
   if (placement_.master_span() == 1) return;
   first_[index_of(UnitValue::kGathered)] =
-      declare("W", Lifetime::kTransient, Category::kBuffers,
-              [&](int64_t elements) { return numbers(elements, 1, -1, types_.state); });
+      declare({"W"}, [&](int64_t elements) { return numbers(elements, 1, -1, types_.state); });
 }
 
 void UnitValues::declare_gathered(bool secondary) {
   if (copies())
     first_[index_of(UnitValue::kGathered)] =
-        declare("W", Lifetime::kTransient, Category::kBuffers,
-                [&](int64_t elements) { return numbers(elements, 1, -1, types_.compute); });
+        declare({"W"}, [&](int64_t elements) { return numbers(elements, 1, -1, types_.compute); });
   const codec::CodecSpec& codec =
       placement_.has_master() ? placement_.codecs.update : placement_.codecs.weights;
   if (placement_.weights > 1 && codec.kind != CodecKind::kNone && !is_numbers(codec))
-    first_[index_of(UnitValue::kPieces)] =
-        declare("E", Lifetime::kTransient, Category::kBuffers, [&](int64_t elements) -> Form {
-          const PieceFormat format = weight_pieces_of(elements);
-          return {format.bytes(program_.groups[format.group].parts()), -1, Dtype::kByte};
-        });
+    first_[index_of(UnitValue::kPieces)] = declare({"E"}, [&](int64_t elements) -> Form {
+      const PieceFormat format = weight_pieces_of(elements);
+      return {format.bytes(program_.groups[format.group].parts()), -1, Dtype::kByte};
+    });
   if (!secondary || placement_.secondary == 1) return;
   const bool coded_copy = placement_.codecs.secondary.kind != CodecKind::kNone &&
                           !is_numbers(placement_.codecs.secondary);
   first_[index_of(UnitValue::kSecondary)] =
-      declare("s", Lifetime::kResident, Category::kSecondary, [&](int64_t elements) -> Form {
+      declare({"s", Lifetime::kResident, Category::kSecondary}, [&](int64_t elements) -> Form {
         if (!coded_copy) return {split(elements, placement_.secondary), secondary_, types_.compute};
         return {secondary_pieces_of(elements).bytes(placement_.secondary), secondary_,
                 Dtype::kByte};
       });
   if (coded_copy)
-    first_[index_of(UnitValue::kSecondaryPieces)] =
-        declare("F", Lifetime::kTransient, Category::kBuffers, [&](int64_t elements) -> Form {
-          return {secondary_pieces_of(elements).bytes(placement_.secondary), -1, Dtype::kByte};
-        });
+    first_[index_of(UnitValue::kSecondaryPieces)] = declare({"F"}, [&](int64_t elements) -> Form {
+      return {secondary_pieces_of(elements).bytes(placement_.secondary), -1, Dtype::kByte};
+    });
 }
 
 void UnitValues::declare_gradients(const OptimizerState& state) {
@@ -198,16 +189,14 @@ void UnitValues::declare_gradients(const OptimizerState& state) {
     };
   };
   first_[index_of(UnitValue::kGradient)] =
-      declare("g", Lifetime::kResident, Category::kGradients, shard(placement_.gradients));
-  if (placement_.gradients > 1)
-    first_[index_of(UnitValue::kFull)] =
-        declare("G", Lifetime::kTransient, Category::kBuffers, shard(1));
+      declare({"g", Lifetime::kResident, Category::kGradients}, shard(placement_.gradients));
+  if (placement_.gradients > 1) first_[index_of(UnitValue::kFull)] = declare({"G"}, shard(1));
   if (placement_.across_every_micro_step)
-    first_[index_of(UnitValue::kReduced)] =
-        declare("R", Lifetime::kTransient, Category::kBuffers, shard(placement_.gradients));
-  for (const std::string& name : state.names) {
+    first_[index_of(UnitValue::kReduced)] = declare({"R"}, shard(placement_.gradients));
+  for (const draft::Moment& moment : state) {
     const int first =
-        declare(name, Lifetime::kResident, Category::kOptimizer, shard(placement_.optimizer));
+        declare({moment.letter, Lifetime::kResident, Category::kOptimizer, moment.state},
+                shard(placement_.optimizer));
     if (num_moments_++ == 0) first_[index_of(UnitValue::kMoment)] = first;
   }
   for (size_t hop = 0; hop < placement_.codecs.gradients.size(); ++hop) {
@@ -220,14 +209,13 @@ void UnitValues::declare_gradients(const OptimizerState& state) {
     };
     const std::string number = std::to_string(hop);
     if (static_cast<int64_t>(hop) == num_hops() && sums_numbers(placement_.codecs.gradients[hop])) {
-      sent_.back() =
-          declare("S" + number, Lifetime::kTransient, Category::kBuffers, [&](int64_t elements) {
-            return numbers(elements, placement_.optimizer, inner_, Dtype::kBfloat16);
-          });
+      sent_.back() = declare({"S" + number}, [&](int64_t elements) {
+        return numbers(elements, placement_.optimizer, inner_, Dtype::kBfloat16);
+      });
       continue;
     }
-    sent_.back() = declare("S" + number, Lifetime::kTransient, Category::kBuffers, buffer);
-    received_.back() = declare("T" + number, Lifetime::kTransient, Category::kBuffers, buffer);
+    sent_.back() = declare({"S" + number}, buffer);
+    received_.back() = declare({"T" + number}, buffer);
   }
   declare_residuals();
 }
@@ -237,7 +225,9 @@ void UnitValues::declare_residuals() {
   residual_.assign(static_cast<size_t>(hops) + 1, -1);
   const auto declare_one = [&](int64_t nth, const auto& form) {
     residual_[static_cast<size_t>(nth)] =
-        declare(fmt::format("e{}", nth), Lifetime::kResident, Category::kGradients, form);
+        declare({fmt::format("e{}", nth), Lifetime::kResident, Category::kGradients,
+                 kResidualState + std::to_string(nth), true},
+                form);
   };
   for (int64_t hop = 0; hop < hops; ++hop) {
     if (!placement_.codecs.gradients[static_cast<size_t>(hop)].error_feedback) continue;
@@ -254,26 +244,26 @@ void UnitValues::declare_residuals() {
 }
 
 template <class FormOf>
-int UnitValues::declare(const std::string& letter, Lifetime lifetime, Category category,
-                        const FormOf& form) {
+int UnitValues::declare(const Naming& naming, const FormOf& form) {
   const int first = static_cast<int>(program_.arrays.size());
   for (const UnitClass& unit_class : classes_) {
     const Form shape = form(unit_class.elements);
     program::ValueArray array;
-    array.name = letter + "." + unit_class.name;
+    array.name = naming.letter + "." + unit_class.name;
     array.count = unit_class.count;
     array.dtype = shape.dtype;
     array.partition = shape.partition;
     array.group = shape.group;
-    array.lifetime = lifetime;
-    array.category = category;
+    array.lifetime = naming.lifetime;
+    array.category = naming.category;
+    if (!naming.state.empty())
+      array.address = {naming.state, unit_class.first_unit, naming.by_sender};
     program_.arrays.push_back(std::move(array));
   }
   return first;
 }
 
-program::Operand UnitValues::operand(UnitValue value, int64_t unit, program::Role role,
-                                     int64_t nth) const {
+program::Operand UnitValues::operand(UnitValue value, int64_t unit, int64_t nth) const {
   int first = first_[index_of(value)];
   if (value == UnitValue::kMoment)
     first += static_cast<int>(nth * static_cast<int64_t>(classes_.size()));
@@ -282,7 +272,7 @@ program::Operand UnitValues::operand(UnitValue value, int64_t unit, program::Rol
   if (value == UnitValue::kResidual) first = residual_.at(static_cast<size_t>(nth));
   ensure(first >= 0, "unit value used but not declared by this placement");
   const auto& [unit_class, index] = place_[unit];
-  return {first + unit_class, {index, -1, 0}, role};
+  return {first + unit_class, {index}};
 }
 
 Partition UnitValues::partition(int64_t unit, int64_t hops) const {

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "strait/draft/step_options.h"
 #include "strait/program/program.h"
 #include "strait/shape/shape.h"
 #include "strait/strategy/sharding/placement.h"
@@ -14,10 +15,11 @@
 
 namespace strait::strategy {
 
-/// Which states an optimizer keeps per parameter beside the weights.
-struct OptimizerState {
-  std::vector<std::string> names;  // "m", "v" for AdamW; "m" for SGD with momentum; empty without
-};
+using draft::OptimizerState;
+
+/// What checkpoints call the optimizer's own weights, and the residuals of the nth encode.
+inline constexpr const char* kMasterState = "master";
+inline constexpr const char* kResidualState = "residual/";
 
 /// What a unit value is. The letter is the array's name before the dot.
 enum class UnitValue : uint8_t {
@@ -38,7 +40,7 @@ enum class UnitValue : uint8_t {
               // the sum across replicas, which is encoded twice, one more
 };
 /// Whether an array holds residuals of error feedback.
-bool is_residual(const program::ValueArray& array);
+inline bool is_residual(const program::ValueArray& array) { return array.address.by_sender; }
 
 /// Element types of a program: what blocks compute in, and what state is kept and summed in.
 struct Types {
@@ -89,8 +91,7 @@ class UnitValues {
     return codec.kind == codec::CodecKind::kBfloat16 && !codec.error_feedback;
   }
   bool has(UnitValue value) const { return first_[index_of(value)] >= 0; }
-  program::Operand operand(UnitValue value, int64_t unit, program::Role role,
-                           int64_t nth = 0) const;
+  program::Operand operand(UnitValue value, int64_t unit, int64_t nth = 0) const;
 
   /// Split of the unit over the first `hops` hops.
   program::Partition partition(int64_t unit, int64_t hops) const;
@@ -104,6 +105,9 @@ class UnitValues {
 
   int64_t num_hops() const { return static_cast<int64_t>(hops_.size()); }
   int64_t num_moments() const { return num_moments_; }
+  /// Residuals of the unit that encodes keep: some of 0, 1, ..., num_residuals() - 1.
+  int64_t num_residuals() const { return static_cast<int64_t>(residual_.size()); }
+  bool has_residual(int64_t nth) const { return residual_[static_cast<size_t>(nth)] >= 0; }
   int world_group() const { return world_; }
   int hop_group(int64_t hop) const { return hops_.at(static_cast<size_t>(hop)); }
   /// Whose parts the optimizer's shards are; of one rank when nothing is split.
@@ -115,6 +119,7 @@ class UnitValues {
   struct UnitClass {
     std::string name;
     int64_t elements = 0;
+    int64_t first_unit = 0;
     int64_t count = 0;
   };
   /// How an array of a class is declared.
@@ -128,10 +133,17 @@ class UnitValues {
 
   void declare_groups(const Cluster& cluster);
   int add_group(program::Group group);
+  /// What the arrays of a unit value are called and what they are.
+  struct Naming {
+    std::string letter;
+    program::Lifetime lifetime = program::Lifetime::kTransient;
+    program::Category category = program::Category::kBuffers;
+    std::string state = {};  // of its address
+    bool by_sender = false;
+  };
   /// Adds one array per class, `form(elements)` each; returns the index of the first.
   template <class FormOf>
-  int declare(const std::string& letter, program::Lifetime lifetime, program::Category category,
-              const FormOf& form);
+  int declare(const Naming& naming, const FormOf& form);
   Form numbers(int64_t elements, int64_t span, int group, Dtype dtype) const;
   int group_of_span(int64_t span) const;
   program::Partition split(int64_t elements, int64_t span) const;

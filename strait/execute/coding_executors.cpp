@@ -1,42 +1,44 @@
-#include "strait/train/coding.h"
-
+// Executors of encodes and decodes: numbers of a unit to pieces of a codec and back.
+#include <memory>
 #include <span>
 #include <vector>
 
-#include "strait/program/program.h"
+#include "strait/codec/codec.h"
+#include "strait/execute/environment.h"
+#include "strait/strategy/finish/step_values.h"
+#include "strait/strategy/sharding/kernels.h"
 
-namespace strait::train {
-
-using program::Pieces;
-using runtime::Bound;
-using runtime::Instance;
-
+namespace strait::execute {
 namespace {
+
+using runtime::Bound;
+using runtime::Execute;
+using runtime::Instance;
+using strategy::Pieces;
 
 /// The parts that an op works on, and where they lie in its numbers and in its pieces.
 class Parts {
  public:
-  Parts(const Instance& instance, const Bound& numbers, const Bound& pieces, int64_t rank)
+  Parts(const Instance& instance, const Bound& numbers, const Bound& pieces)
       : program_(*instance.program),
-        rank_(rank),
+        rank_(instance.rank),
         op_(*instance.op),
         group_(instance.program->groups[op_.group]),
         values_(instance.program->arrays[numbers.array]),
         bytes_(instance.program->arrays[pieces.array]),
         numbers_(static_cast<char*>(numbers.data)),
         pieces_(static_cast<uint8_t*>(pieces.data)),
-        own_(group_.part(rank)),
-        group_first_(group_.first_part(rank)),
-        numbers_begin_(program::value_begin(*instance.program, values_, rank)),
-        pieces_begin_(program::value_begin(*instance.program, bytes_, rank)) {}
+        which_(static_cast<Pieces>(instance.integer(strategy::kPieces))),
+        own_(group_.part(rank_)),
+        group_first_(group_.first_part(rank_)),
+        numbers_begin_(program::value_begin(*instance.program, values_, rank_)),
+        pieces_begin_(program::value_begin(*instance.program, bytes_, rank_)) {}
 
   int64_t first() const {
-    return op_.pieces == Pieces::kAll ? 0 : op_.pieces == Pieces::kGroup ? group_first_ : own_;
+    return which_ == Pieces::kAll ? 0 : which_ == Pieces::kGroup ? group_first_ : own_;
   }
   int64_t count() const {
-    return op_.pieces == Pieces::kAll     ? group_.parts()
-           : op_.pieces == Pieces::kGroup ? group_.size
-                                          : 1;
+    return which_ == Pieces::kAll ? group_.parts() : which_ == Pieces::kGroup ? group_.size : 1;
   }
   int64_t own() const { return own_; }
   int64_t elements(int64_t part) const { return op_.partition.count(part); }
@@ -48,7 +50,7 @@ class Parts {
   std::span<uint8_t> piece(const codec::CodecSpec& spec, int64_t part) const {
     const size_t bytes =
         static_cast<size_t>(codec::encoded_bytes(spec, elements(part), values_.dtype));
-    if (op_.pieces == Pieces::kGroup || op_.pieces == Pieces::kMember)
+    if (which_ == Pieces::kGroup || which_ == Pieces::kMember)
       return member(part - group_first_, bytes);
     if (bytes_.dtype == Dtype::kByte)
       return {pieces_ + part * op_.piece_bytes - pieces_begin_, bytes};
@@ -75,29 +77,17 @@ class Parts {
   const program::ValueArray& bytes_;
   char* numbers_;
   uint8_t* pieces_;
+  Pieces which_;
   int64_t own_, group_first_, numbers_begin_, pieces_begin_;
 };
 
-/// Of an encode with error feedback; else null.
-const Bound* residual_of(const Instance& instance) {
-  for (const Bound& operand : instance.writes)
-    if (operand.role == program::Role::kState) return &operand;
-  return nullptr;
-}
-
-}  // namespace
-
-const codec::CodecSpec& Coding::spec(const std::string& text) {
-  const auto found = specs_.find(text);
-  return found != specs_.end() ? found->second
-                               : specs_.emplace(text, codec::parse_codec(text)).first->second;
-}
-
-void Coding::encode(const Instance& instance, int64_t rank, device::Arithmetic& arithmetic,
-                    double* not_finite) {
-  const codec::CodecSpec& codec = spec(instance.op->codec);
-  const Parts parts(instance, instance.reads.front(), instance.writes.front(), rank);
-  const Bound* kept = residual_of(instance);
+void encode(const codec::CodecSpec& codec, device::Arithmetic& arithmetic,
+            const Instance& instance) {
+  const Parts parts(instance, *instance.find_read(strategy::kEncodeNumbers),
+                    *instance.find_write(strategy::kEncodePieces));
+  const Bound* kept = instance.find_write(strategy::kEncodeResidual);
+  double* agreed = static_cast<double*>(instance.write(strategy::kEncodeAgreed));
+  double* not_finite = agreed != nullptr ? agreed + strategy::kNotFinite : nullptr;
   for (int64_t part = parts.first(); part < parts.first() + parts.count(); ++part) {
     if (parts.elements(part) == 0) continue;
     const codec::Values from = parts.numbers(part);
@@ -108,17 +98,28 @@ void Coding::encode(const Instance& instance, int64_t rank, device::Arithmetic& 
   }
 }
 
-void Coding::decode(const Instance& instance, int64_t rank, device::Arithmetic& arithmetic) {
-  const codec::CodecSpec& codec = spec(instance.op->codec);
-  const Parts parts(instance, instance.writes.front(), instance.reads.front(), rank);
-  const bool add = instance.op->accumulate;
-  if (instance.op->kind == program::OpKind::kDecode) {
-    for (int64_t part = parts.first(); part < parts.first() + parts.count(); ++part) {
-      if (parts.elements(part) == 0) continue;
-      arithmetic.decode(codec, parts.piece(codec, part), parts.numbers(part), add);
-    }
-    return;
+/// The numbers, and whether the pieces are added to them.
+struct Decoded {
+  Parts parts;
+  bool add;
+  explicit Decoded(const Instance& instance)
+      : parts(instance, *instance.find_write(strategy::kDecodeNumbers),
+              *instance.find_read(strategy::kDecodePieces)),
+        add(instance.find_write(strategy::kDecodeNumbers)->access == program::Access::kAdd) {}
+};
+
+void decode(const codec::CodecSpec& codec, device::Arithmetic& arithmetic,
+            const Instance& instance) {
+  const auto [parts, add] = Decoded(instance);
+  for (int64_t part = parts.first(); part < parts.first() + parts.count(); ++part) {
+    if (parts.elements(part) == 0) continue;
+    arithmetic.decode(codec, parts.piece(codec, part), parts.numbers(part), add);
   }
+}
+
+void decode_sum(const codec::CodecSpec& codec, device::Arithmetic& arithmetic,
+                const Instance& instance) {
+  const auto [parts, add] = Decoded(instance);
   const codec::Values out = parts.numbers(parts.own());
   if (out.elements == 0) return;
   const size_t bytes = static_cast<size_t>(codec::encoded_bytes(codec, out.elements, out.dtype));
@@ -129,4 +130,18 @@ void Coding::decode(const Instance& instance, int64_t rank, device::Arithmetic& 
   for (const std::span<const uint8_t> piece : pieces) arithmetic.decode(codec, piece, out, true);
 }
 
-}  // namespace strait::train
+}  // namespace
+
+void add_coding_executors(runtime::Executors& executors, device::Arithmetic& arithmetic) {
+  const auto add = [&](const program::Kernel& kernel, auto* execute) {
+    executors.add(kernel, [&arithmetic, execute](const program::Program&, const program::Op& op) {
+      return Execute([&arithmetic, execute, codec = codec::parse_codec(op.codec)](
+                         const Instance& instance) { execute(codec, arithmetic, instance); });
+    });
+  };
+  add(strategy::kEncode, &encode);
+  add(strategy::kDecode, &decode);
+  add(strategy::kDecodeSum, &decode_sum);
+}
+
+}  // namespace strait::execute

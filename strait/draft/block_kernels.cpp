@@ -1,0 +1,133 @@
+#include "strait/draft/block_kernels.h"
+
+#include <utility>
+
+namespace strait::draft {
+
+using program::AccessSet;
+using program::AttributeType;
+using program::Count;
+using program::Kernel;
+using program::KernelCost;
+using program::KernelOperand;
+using program::Op;
+using program::Program;
+
+namespace {
+
+struct Entry {
+  BlockOperand operand;
+  AccessSet access;
+  Count count = Count::kOne;
+  bool whole = true;
+};
+
+/// All operands of block kernels, of which this one has those of `entries`.
+std::vector<KernelOperand> operands(std::initializer_list<Entry> entries) {
+  std::vector<KernelOperand> list = {
+      {"tokens"}, {"sequences"},       {"step"},    {"weights"},        {"input"},
+      {"saved"},  {"output gradient"}, {"output"},  {"input gradient"}, {"gradient"},
+      {"agreed"}, {"cache"},           {"position"}};
+  for (KernelOperand& operand : list) operand.count = Count::kNone;
+  for (const Entry& entry : entries) {
+    KernelOperand& operand = list[entry.operand];
+    operand.access = entry.access;
+    operand.count = entry.count;
+    operand.whole = entry.whole;
+  }
+  return list;
+}
+
+std::vector<program::AttributeInfo> block_attributes() {
+  return {{"block", AttributeType::kIndex, true}, {"segments", AttributeType::kRange, true},
+          {"batch", AttributeType::kInteger},     {"tokens", AttributeType::kInteger},
+          {"training", AttributeType::kInteger},  {"flops", AttributeType::kNumber},
+          {"workspace", AttributeType::kInteger}, {"capacity", AttributeType::kInteger}};
+}
+
+KernelCost block_cost(const Program& program, const Op& op, int64_t rank) {
+  KernelCost cost;
+  cost.flops = program::attribute<double>(op, kFlops);
+  cost.bytes = program::touched_bytes(program, op, rank);
+  cost.workspace_bytes = program::attribute<int64_t>(op, kWorkspace);
+  if (const program::Operand* weights = program::operand_in(op.reads, kWeights))
+    cost.dtype = program.arrays[weights->array].dtype;
+  return cost;
+}
+
+Kernel block_kernel(const char* name, std::vector<KernelOperand> operands) {
+  return {name, program::Bound::kProducts, std::move(operands), block_attributes(), block_cost};
+}
+
+using program::kAdds;
+using program::kReads;
+using program::kUpdates;
+using program::kWrites;
+
+/// A unit of tied weights gets its gradient from two blocks: the second one updates it.
+constexpr AccessSet kMakesGradient = kWrites | kUpdates | kAdds;
+
+}  // namespace
+
+const Kernel kForward = block_kernel("forward", operands({{kTokens, kReads},
+                                                          {kSequences, kReads},
+                                                          {kWeights, kReads},
+                                                          {kInput, kReads, Count::kOptional},
+                                                          {kOutput, kWrites, Count::kOptional},
+                                                          {kSaved, kWrites, Count::kOptional}}));
+
+const Kernel kForwardBackward =
+    block_kernel("forward_backward", operands({{kTokens, kReads},
+                                               {kStepValues, kReads},
+                                               {kWeights, kReads},
+                                               {kInput, kReads},
+                                               {kInputGradient, kWrites},
+                                               {kGradient, kMakesGradient},
+                                               {kAgreed, kAdds}}));
+
+const Kernel kForwardLoss = block_kernel(
+    "forward_loss",
+    operands({{kTokens, kReads}, {kWeights, kReads}, {kInput, kReads}, {kAgreed, kAdds}}));
+
+const Kernel kForwardCached =
+    block_kernel("forward_cached", operands({{kTokens, kReads},
+                                             {kPosition, kReads},
+                                             {kWeights, kReads},
+                                             {kInput, kReads, Count::kOptional},
+                                             {kOutput, kWrites},
+                                             {kCache, kUpdates, Count::kOptional}}));
+
+const Kernel kBackward =
+    block_kernel("backward", operands({{kTokens, kReads},
+                                       {kSequences, kReads},
+                                       {kWeights, kReads, Count::kOptional},
+                                       {kInput, kReads, Count::kOptional},
+                                       {kSaved, kReads, Count::kOptional},
+                                       {kOutputGradient, kReads},
+                                       {kInputGradient, kWrites, Count::kOptional},
+                                       {kGradient, kMakesGradient}}));
+
+const Kernel kLoad = {
+    "load",
+    program::Bound::kNothing,
+    operands({{kTokens, kWrites}, {kSequences, kWrites}, {kStepValues, kReads}, {kAgreed, kAdds}}),
+    {{"micro-batch", AttributeType::kIndex, true},
+     {"batch", AttributeType::kInteger},
+     {"tokens", AttributeType::kInteger}},
+    nullptr,
+    true};
+
+Op block_op(const Kernel& kernel, int64_t block, const program::IntegerRange& segments) {
+  Op op;
+  op.kind = program::OpKind::kKernel;
+  op.kernel = &kernel;
+  op.attributes = {program::Index{block}, segments,   int64_t{0}, int64_t{0}, int64_t{0},
+                   double{0.0},           int64_t{0}, int64_t{0}};
+  return op;
+}
+
+void add_operand(Op& op, int array, const program::Index& index, program::Access access, int slot) {
+  (access == program::Access::kRead ? op.reads : op.writes).push_back({array, index, access, slot});
+}
+
+}  // namespace strait::draft

@@ -1,0 +1,63 @@
+// Table entries of what a model computes: batches, blocks, loss. No LibTorch; executors stand in
+// strait/execute.
+#pragma once
+
+#include "strait/program/program.h"
+
+namespace strait::draft {
+
+/// Operands of the kernels that work on blocks.
+enum BlockOperand : int {
+  kTokens,      // int32: inputs, targets and, with documents, document starts; [batch, tokens] each
+  kSequences,   // int64, host: number of each sequence in the run
+  kStepValues,  // strategy::StepValue
+  kWeights,     // flat unit, whole
+  kInput,       // activation entering
+  kSaved,       // saved bundle
+  kOutputGradient,  // gradient entering a backward pass
+  kOutput,          // activation leaving
+  kInputGradient,   // gradient leaving a backward pass
+  kGradient,        // gradient of the unit
+  kAgreed,          // strategy::Agreed: losses are added
+  kCache,           // key/value cache
+  kPosition,        // int64, host: tokens already cached
+  kNumBlockOperands
+};
+
+/// Attributes of the kernels that work on blocks.
+enum BlockAttribute : int {
+  kBlock,      // index: of the block in the model's chain
+  kSegments,   // range: segments of the block, merged into this op
+  kBatch,      // integer: sequences
+  kLength,     // integer: tokens of each
+  kTraining,   // integer: 1 = dropout acts
+  kFlops,      // number
+  kWorkspace,  // integer: bytes
+  kCapacity,   // integer: tokens that the cache holds
+};
+
+/// Block; where it writes kSaved it keeps what the backward pass needs.
+extern const program::Kernel kForward;
+/// Head: loss, gradient of its input and of its unit.
+extern const program::Kernel kForwardBackward;
+/// Head: loss alone.
+extern const program::Kernel kForwardLoss;
+/// Block behind a key/value cache.
+extern const program::Kernel kForwardCached;
+/// Block: gradients of input and weights.
+extern const program::Kernel kBackward;
+
+/// Fetches the tokens of a micro-batch: kTokens and kSequences, and adds to kAgreed how many targets
+/// count.
+extern const program::Kernel kLoad;
+enum LoadAttribute : int { kMicroBatch, kLoadBatch, kLoadLength };
+
+/// An op of a block kernel over all segments of a block; operands and costs are the caller's to add.
+program::Op block_op(const program::Kernel& kernel, int64_t block,
+                     const program::IntegerRange& segments);
+
+/// Appends an operand: to the reads, or to the writes unless it is only read.
+void add_operand(program::Op& op, int array, const program::Index& index, program::Access access,
+                 int slot);
+
+}  // namespace strait::draft

@@ -1,0 +1,46 @@
+// What decides a step beside model, placement and cluster.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "strait/base/dtype.h"
+
+namespace strait::draft {
+
+/// Which blocks keep only their input and run their forward again in the backward: every `every`-th
+/// transformer block (1 = all, 0 = none).
+struct Recompute {
+  int64_t every = 0;
+  bool applies(int64_t layer) const { return every > 0 && layer % every == every - 1; }
+};
+/// "none" | "block" | "every:K"; UserError otherwise.
+Recompute parse_recompute(const std::string& text);
+
+/// A state that an optimizer keeps per parameter beside the weights: its letter in programs, and what
+/// checkpoints call it.
+struct Moment {
+  std::string letter;  // "m", "v"
+  std::string state;   // "first_moment", "momentum"
+};
+/// Two for AdamW, one for SGD with momentum.
+using OptimizerState = std::vector<Moment>;
+
+/// What a program is for.
+enum class Purpose : uint8_t { kTrain, kEvaluate, kGenerate, kPublish };
+
+struct StepOptions {
+  Purpose purpose = Purpose::kTrain;
+  int64_t micro_batch_size = 1;  // sequences per rank and micro-step
+  int64_t tokens = 1;            // tokens per sequence
+  int64_t accumulation = 1;      // micro-steps per optimizer step
+  int64_t cache_tokens = 0;      // generation: that the key/value cache holds
+  Dtype dtype = Dtype::kFloat32;
+  Recompute recompute;
+  OptimizerState optimizer;
+  bool documents = false;          // batches carry document starts
+  bool weights_unchanged = false;  // since the last program: secondary copies still hold
+};
+
+}  // namespace strait::draft

@@ -1,0 +1,152 @@
+// Executors of what a model computes.
+#include <algorithm>
+#include <memory>
+
+#include "strait/draft/block_kernels.h"
+#include "strait/execute/environment.h"
+#include "strait/model/tensor_blocks.h"
+#include "strait/strategy/finish/step_values.h"
+
+namespace strait::execute {
+namespace {
+
+using draft::BlockAttribute;
+using program::Access;
+using runtime::Bound;
+using runtime::Execute;
+using runtime::Instance;
+
+/// The micro-batch that lies in the operands of a block kernel.
+model::Batch batch_of(const Instance& instance) {
+  const Bound& tokens = *instance.find_read(draft::kTokens);
+  model::Batch batch;
+  batch.batch = instance.integer(draft::kBatch);
+  batch.tokens = instance.integer(draft::kLength);
+  batch.sequences = static_cast<const int64_t*>(instance.read(draft::kSequences));
+  const int64_t rows = batch.batch * batch.tokens;
+  const int64_t held = tokens.bytes / static_cast<int64_t>(sizeof(int32_t));
+  batch.inputs = static_cast<const int32_t*>(tokens.data);
+  if (held >= 2 * rows) batch.targets = batch.inputs + rows;
+  if (held >= 3 * rows) batch.document_starts = batch.targets + rows;
+  return batch;
+}
+
+/// A call with what it points to.
+struct BlockCall {
+  model::Settings settings;
+  model::Batch batch;
+  model::Call call;
+  const model::Block& block;
+
+  BlockCall(const Environment& environment, const Instance& instance)
+      : settings(environment.settings),
+        batch(batch_of(instance)),
+        block(environment.model.block(instance.index(draft::kBlock))) {
+    settings.training = instance.integer(draft::kTraining) != 0;
+    if (const void* step = instance.read(draft::kStepValues))
+      settings.loss_scale *= static_cast<const double*>(step)[strategy::kLossScale];
+    call.settings = &settings;
+    call.batch = &batch;
+    call.weights = instance.read(draft::kWeights);
+    call.input = instance.read(draft::kInput);
+    call.output = instance.write(draft::kOutput);
+    call.output_gradient = instance.read(draft::kOutputGradient);
+    call.input_gradient = instance.write(draft::kInputGradient);
+    call.workspace = instance.workspace;
+    if (const Bound* gradient = instance.find_write(draft::kGradient)) {
+      call.gradient = gradient->data;
+      call.accumulate = gradient->access == Access::kAdd;
+    }
+  }
+  BlockCall(const BlockCall&) = delete;
+  BlockCall& operator=(const BlockCall&) = delete;
+};
+
+void forward(const Environment& environment, const Instance& instance) {
+  BlockCall c(environment, instance);
+  c.call.saved = instance.write(draft::kSaved);
+  const auto& segments = program::attribute<program::IntegerRange>(*instance.op, draft::kSegments);
+  c.block.forward(c.call, static_cast<int>(segments.begin), static_cast<int>(segments.end));
+}
+
+/// With or without gradients, as the operands say.
+void loss(const Environment& environment, const Instance& instance) {
+  BlockCall c(environment, instance);
+  c.call.loss_sum = static_cast<double*>(instance.write(draft::kAgreed)) + strategy::kLossSum;
+  c.block.forward_backward(c.call);
+}
+
+void backward(const Environment& environment, const Instance& instance) {
+  BlockCall c(environment, instance);
+  c.call.saved = instance.read(draft::kSaved);
+  c.block.backward(c.call);
+}
+
+void forward_cached(const Environment& environment, const Instance& instance) {
+  BlockCall c(environment, instance);
+  c.call.cache = instance.write(draft::kCache);
+  c.call.cache_capacity = instance.integer(draft::kCapacity);
+  c.call.position = *static_cast<const int64_t*>(instance.read(draft::kPosition));
+  const ModelShape& shape = environment.model.shape();
+  if (shape.blocks[static_cast<size_t>(instance.index(draft::kBlock))].kind == BlockKind::kHead) {
+    c.call.logits = c.call.output;
+    c.call.output = nullptr;
+  }
+  c.block.forward_cached(c.call);
+}
+
+/// What leaves for a device is checked while it is on the host.
+void check(const BatchBuffer& buffer, const model::Model& model) {
+  const int64_t rows = static_cast<int64_t>(buffer.inputs.size());
+  const int64_t sequences = static_cast<int64_t>(buffer.sequences.size());
+  const model::Batch batch{sequences, rows / sequences, buffer.inputs.data(),
+                           buffer.targets.data()};
+  model::check_tokens(batch, model.shape().vocabulary);
+  model::check_targets(batch, model.shape().vocabulary);
+}
+
+void load(const Environment& environment, const BatchSource& source, BatchBuffer& buffer,
+          const Instance& instance) {
+  const auto* step = static_cast<const double*>(instance.read(draft::kStepValues));
+  source(static_cast<int64_t>(step[strategy::kFirstSequence]), instance.index(draft::kMicroBatch),
+         buffer);
+  if (environment.on_device) check(buffer, environment.model);
+  const Bound& tokens = *instance.find_write(draft::kTokens);
+  char* out = static_cast<char*>(tokens.data);
+  char* const end = out + tokens.bytes;
+  for (const auto* words : {&buffer.inputs, &buffer.targets, &buffer.document_starts}) {
+    if (out == end) break;  // without documents
+    const int64_t bytes = static_cast<int64_t>(words->size() * sizeof((*words)[0]));
+    environment.arithmetic.put(words->data(), out, bytes);
+    out += bytes;
+  }
+  std::ranges::copy(buffer.sequences, static_cast<int64_t*>(instance.write(draft::kSequences)));
+  const auto counted =
+      std::ranges::count_if(buffer.targets, [](int32_t target) { return target >= 0; });
+  environment.arithmetic.add(
+      static_cast<double>(counted),
+      static_cast<double*>(instance.write(draft::kAgreed)) + strategy::kLossCount);
+}
+
+}  // namespace
+
+void add_block_executors(runtime::Executors& executors, const Environment& environment,
+                         BatchSource source) {
+  const auto add = [&](const program::Kernel& kernel, auto* execute) {
+    executors.add(kernel, Execute([&environment, execute](const Instance& instance) {
+                    execute(environment, instance);
+                  }));
+  };
+  add(draft::kForward, &forward);
+  add(draft::kForwardBackward, &loss);
+  add(draft::kForwardLoss, &loss);
+  add(draft::kBackward, &backward);
+  add(draft::kForwardCached, &forward_cached);
+  // The buffer is memory that is used again, and holds nothing that the next execution reads.
+  executors.add(
+      draft::kLoad,
+      Execute([&environment, source = std::move(source), buffer = std::make_shared<BatchBuffer>()](
+                  const Instance& instance) { load(environment, source, *buffer, instance); }));
+}
+
+}  // namespace strait::execute

@@ -1,0 +1,49 @@
+// What the executors of one rank work with, and their registration. Executors keep nothing between two
+// executions; what they hold here belongs to the rank or comes from outside the program.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "strait/data/loader.h"
+#include "strait/device/arithmetic.h"
+#include "strait/model/block.h"
+#include "strait/optim/options.h"
+#include "strait/runtime/executors.h"
+
+namespace strait::execute {
+
+/// Fills the batch of one micro-step of this rank. `first_sequence`: of the step's global batch.
+using BatchSource =
+    std::function<void(int64_t first_sequence, int64_t micro_batch, BatchBuffer& batch)>;
+
+/// Of one rank; outlives the executors made for it.
+struct Environment {
+  const model::Model& model;
+  /// `training` and the loss scale of a step are the ops' to say.
+  model::Settings settings;
+  device::Arithmetic& arithmetic;
+  bool on_device = false;  // tokens are checked before they leave the host
+};
+
+/// What a step takes from outside, and the rules of its scalars.
+struct StepRules {
+  OptimizerOptions optimizer;
+  double clip_norm = 0;           // 0 = off
+  int64_t total_steps = 1;        // of the run: the learning rate's schedule ends there
+  int64_t global_batch_size = 1;  // sequences per step
+  bool scales_loss = false;       // fp16
+  /// True when this rank was asked to stop; asked once per program.
+  std::function<bool()> stop_requested = [] { return false; };
+};
+
+/// load, forward, forward_backward, forward_loss, forward_cached, backward.
+void add_block_executors(runtime::Executors& executors, const Environment& environment,
+                         BatchSource source);
+/// encode, decode, decode_sum.
+void add_coding_executors(runtime::Executors& executors, device::Arithmetic& arithmetic);
+/// begin_step, squared_norm, clip_factor, update, finish_step, end_feedback.
+void add_step_executors(runtime::Executors& executors, const Environment& environment,
+                        const StepRules& rules);
+
+}  // namespace strait::execute

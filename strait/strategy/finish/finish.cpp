@@ -1,0 +1,149 @@
+#include "strait/strategy/finish/finish.h"
+
+#include <utility>
+
+#include "strait/strategy/finish/kernels.h"
+#include "strait/strategy/finish/step_values.h"
+
+namespace strait::strategy {
+namespace {
+
+using draft::Draft;
+using draft::Purpose;
+using draft::Shard;
+using program::Access;
+using program::Node;
+using program::Op;
+using program::Operand;
+
+/// An operand on one of the scalars.
+Operand scalar(const Draft& draft, const char* name, Access access, int slot) {
+  return {draft::find_array(draft.program, name), {}, access, slot};
+}
+
+int declare_scalars(Draft& draft, const char* name, int64_t elements, program::Tier tier) {
+  return draft::declare(draft.program,
+                        {name, 1, Dtype::kFloat64, elements, program::Lifetime::kResident,
+                         program::Category::kBuffers, tier});
+}
+
+/// Sums the agreed scalars over all ranks, behind all reductions.
+void agree(Draft& draft) {
+  if (draft.program.ranks == 1) return;
+  Op op;
+  op.kind = program::OpKind::kAllReduce;
+  op.stream = draft.agreement_stream;
+  op.group = draft.world;
+  op.reads = {scalar(draft, "agreed", Access::kRead, 0)};
+  op.writes = {scalar(draft, "agreed", Access::kWrite, 0)};
+  draft.program.body.push_back(std::move(op));
+}
+
+/// A kernel on the optimizer's shard of a unit.
+Op shard_op(const program::Kernel& kernel, const Shard& shard) {
+  Op op = draft::kernel_op(kernel);
+  op.attributes = {program::Index{shard.unit}};
+  op.group = shard.group;
+  op.partition = shard.partition;
+  op.reads = {shard.gradient};
+  return op;
+}
+
+/// Norm of the reduced gradients: rank r adds the part that it alone counts, so that the sum over ranks
+/// is the whole norm under every placement. Then one all-reduce, and the clip factor.
+void clip(Draft& draft) {
+  std::vector<Node> nodes;
+  for (auto shard = draft.shards.rbegin(); shard != draft.shards.rend(); ++shard) {
+    Op op = shard_op(kSquaredNormOf, *shard);
+    op.writes = {scalar(draft, "agreed", Access::kAdd, kNormAgreed)};
+    nodes.push_back(std::move(op));
+  }
+  draft::append_rolled(draft.program, std::move(nodes), "i");
+  agree(draft);
+  Op op = draft::kernel_op(kClipFactor);
+  op.reads = {scalar(draft, "agreed", Access::kRead, kClipAgreed),
+              scalar(draft, "step", Access::kRead, kClipStep)};
+  op.writes = {scalar(draft, "results", Access::kWrite, kClipResults)};
+  draft.program.body.push_back(std::move(op));
+}
+
+Op update_op(const Draft& draft, const Shard& shard) {
+  Op op = shard_op(kUpdate, shard);
+  op.reads.push_back(scalar(draft, "step", Access::kRead, kUpdateStep));
+  op.reads.push_back(scalar(draft, "results", Access::kRead, kUpdateResults));
+  op.writes = {program::as(shard.weights, Access::kUpdate, kUpdateWeights)};
+  for (const Operand& moment : shard.moments)
+    op.writes.push_back(program::as(moment, Access::kUpdate, kUpdateMoments));
+  return op;
+}
+
+void update(Draft& draft) {
+  std::vector<Node> nodes;
+  for (Shard& shard : draft.shards) {
+    nodes.emplace_back(update_op(draft, shard));
+    for (Node& node : shard.publish) nodes.push_back(std::move(node));
+  }
+  draft::append_rolled(draft.program, std::move(nodes), "i");
+}
+
+/// What the next step starts from, and residuals that start anew with it.
+void prepare_next(Draft& draft) {
+  Op op = draft::kernel_op(kFinishStep);
+  op.reads = {scalar(draft, "results", Access::kRead, kFinishResults),
+              scalar(draft, "step", Access::kRead, kFinishStepValues)};
+  op.writes = {scalar(draft, "progress", Access::kUpdate, kFinishProgress)};
+  draft.program.body.push_back(std::move(op));
+  std::vector<Node> nodes;
+  const size_t residuals = draft.shards.empty() ? 0 : draft.shards.front().residuals.size();
+  for (size_t nth = 0; nth < residuals; ++nth) {
+    for (const Shard& shard : draft.shards) {
+      Op end = draft::kernel_op(kEndFeedback);
+      end.reads = {scalar(draft, "progress", Access::kRead, kFeedbackProgress)};
+      end.writes = {program::as(shard.residuals[nth], Access::kUpdate, kFeedbackResidual)};
+      nodes.push_back(std::move(end));
+    }
+  }
+  draft::append_rolled(draft.program, std::move(nodes), "u");
+}
+
+/// Brings the optimizer's weights to where they are gathered from, where the optimizer has its own.
+void publish(Draft& draft) {
+  std::vector<Node> nodes;
+  for (Shard& shard : draft.shards)
+    for (Node& node : shard.publish)
+      if (shard.own_weights) nodes.push_back(std::move(node));
+  draft::append_rolled(draft.program, std::move(nodes), "i");
+}
+
+}  // namespace
+
+void begin(Draft& draft, const draft::StepOptions& options) {
+  declare_scalars(draft, "agreed", kNumAgreed, program::Tier::kDevice);
+  declare_scalars(draft, "results", kNumResults, program::Tier::kHost);
+  declare_scalars(draft, "step", kNumStepValues, program::Tier::kHost);
+  const int progress = declare_scalars(draft, "progress", kNumProgress, program::Tier::kHost);
+  draft.program.arrays[static_cast<size_t>(progress)].address.state = "progress";
+  if (options.purpose == Purpose::kPublish || options.purpose == Purpose::kGenerate) return;
+  Op op = draft::kernel_op(kBeginStep);
+  op.reads = {scalar(draft, "progress", Access::kRead, kBeginProgress)};
+  op.writes = {scalar(draft, "step", Access::kWrite, kBeginStepValues),
+               scalar(draft, "agreed", Access::kWrite, kBeginAgreed)};
+  draft.program.body.push_back(std::move(op));
+}
+
+void finish(Draft& draft, const draft::StepOptions& options) {
+  switch (options.purpose) {
+    case Purpose::kTrain:
+      clip(draft);
+      update(draft);
+      return prepare_next(draft);
+    case Purpose::kEvaluate:
+      return agree(draft);
+    case Purpose::kPublish:
+      return publish(draft);
+    case Purpose::kGenerate:
+      return;
+  }
+}
+
+}  // namespace strait::strategy

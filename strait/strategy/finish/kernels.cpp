@@ -1,0 +1,74 @@
+#include "strait/strategy/finish/kernels.h"
+
+namespace strait::strategy {
+
+using program::AttributeType;
+using program::Bound;
+using program::Count;
+using program::Kernel;
+using program::KernelCost;
+using program::Op;
+using program::Program;
+
+namespace {
+
+/// The gradient is read once; weights and moments are read and written.
+KernelCost update_cost(const Program& program, const Op& op, int64_t rank) {
+  const int64_t part = program.groups[op.group].part(rank);
+  const program::Operand& gradient = *program::operand_in(op.reads, kUpdateGradient);
+  const double shard = static_cast<double>(op.partition.count(part) *
+                                           dtype_bytes(program.arrays[gradient.array].dtype));
+  KernelCost cost;
+  cost.bytes = shard * static_cast<double>(1 + 2 * op.writes.size());
+  return cost;
+}
+
+KernelCost squared_norm_cost(const Program& program, const Op& op, int64_t) {
+  KernelCost cost;
+  cost.bytes = static_cast<double>(op.partition.elements) / static_cast<double>(program.ranks) *
+               static_cast<double>(dtype_bytes(program.arrays[op.reads[0].array].dtype));
+  return cost;
+}
+
+using program::kAdds;
+using program::kReads;
+using program::kUpdates;
+using program::kWrites;
+
+}  // namespace
+
+const Kernel kBeginStep = {
+    "begin_step", Bound::kNothing, {{"progress", kReads}, {"step", kWrites}, {"agreed", kWrites}},
+    {},           nullptr,         true};
+
+const Kernel kSquaredNormOf = {
+    "squared_norm",
+    Bound::kMemory,
+    {{"gradient", kReads, Count::kOne, false}, {"agreed", kAdds, Count::kOne, false}},
+    {{"unit", AttributeType::kIndex, true}},
+    squared_norm_cost};
+
+const Kernel kClipFactor = {"clip_factor",
+                            Bound::kNothing,
+                            {{"agreed", kReads}, {"step", kReads}, {"results", kWrites}},
+                            {}};
+
+const Kernel kUpdate = {"update",
+                        Bound::kMemory,
+                        {{"gradient", kReads, Count::kOne, false},
+                         {"step", kReads, Count::kOne, false},
+                         {"results", kReads, Count::kOne, false},
+                         {"weights", kUpdates, Count::kOne, false},
+                         {"moments", kUpdates, Count::kAny}},
+                        {{"unit", AttributeType::kIndex, true}},
+                        update_cost};
+
+const Kernel kFinishStep = {"finish_step",
+                            Bound::kNothing,
+                            {{"results", kReads}, {"step", kReads}, {"progress", kUpdates}},
+                            {}};
+
+const Kernel kEndFeedback = {
+    "end_feedback", Bound::kNothing, {{"progress", kReads}, {"residual", kUpdates}}, {}};
+
+}  // namespace strait::strategy

@@ -1,0 +1,276 @@
+#include "strait/strategy/order/order.h"
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "strait/draft/block_kernels.h"
+
+namespace strait::strategy {
+namespace {
+
+using draft::MicroStep;
+using draft::Purpose;
+using draft::StepOptions;
+using draft::Visit;
+using program::Access;
+using program::Op;
+using program::Operand;
+
+/// Writes the visits of the blocks of a chain.
+class Chain {
+ public:
+  Chain(program::Program& program, const ModelShape& shape, const StepOptions& options)
+      : shape_(shape), options_(options), head_(static_cast<int64_t>(shape.blocks.size()) - 1) {
+    for (int64_t b = 0; b <= head_; ++b)
+      sizes_.push_back(
+          block_sizes(shape, b, options.micro_batch_size, options.tokens, options.dtype));
+    declare_batch(program);
+    agreed_ = draft::find_array(program, "agreed");
+    step_ = draft::find_array(program, "step");
+    if (!trains()) return;
+    gradient_ = draft::declare(program, {"d", head_, options.dtype, activation_elements()});
+    const auto by_saved = [](const BlockSizes& a, const BlockSizes& b) {
+      return a.saved_bytes < b.saved_bytes;
+    };
+    const int64_t saved = std::ranges::max_element(sizes_, by_saved)->saved_bytes;
+    saved_ = draft::declare(program, {"s", head_, Dtype::kByte, saved});
+  }
+
+  MicroStep micro_step(const program::Index& index, bool first, bool last) const {
+    MicroStep step;
+    step.index = index;
+    step.accumulates = !first;
+    step.last = last;
+    step.begin = {load(index)};
+    for (int64_t b = 0; b < head_; ++b) step.visits.push_back(forward(b));
+    step.visits.push_back(loss());
+    for (int64_t b = head_ - 1; trains() && b >= 0; --b) step.visits.push_back(backward(b));
+    step.frees = {{batch_, {}}, {sequences_, {}}};
+    return step;
+  }
+
+ private:
+  bool trains() const { return options_.purpose == Purpose::kTrain; }
+  bool is_embedding(int64_t block) const {
+    return shape_.blocks[static_cast<size_t>(block)].kind == BlockKind::kEmbedding;
+  }
+  const BlockSizes& sizes(int64_t block) const { return sizes_[static_cast<size_t>(block)]; }
+  int64_t activation_elements() const {
+    return sizes_.front().output_bytes / dtype_bytes(options_.dtype);
+  }
+  /// Kept from forward to backward; otherwise computed again.
+  bool keeps_saved(int64_t block) const {
+    const bool transformer =
+        shape_.blocks[static_cast<size_t>(block)].kind == BlockKind::kTransformer;
+    return sizes(block).saved_bytes > 0 && !(transformer && options_.recompute.applies(block - 1));
+  }
+
+  void declare_batch(program::Program& program) {
+    const int64_t rows = options_.micro_batch_size * options_.tokens;
+    // Inputs, targets and, with documents, document starts.
+    const int64_t words = rows * (options_.documents ? 3 : 2);
+    batch_ = draft::declare(program, {"batch", 1, Dtype::kInt32, words});
+    activation_ = draft::declare(program, {"x", head_, options_.dtype, activation_elements()});
+    sequences_ = draft::declare(program, {"sequences", 1, Dtype::kInt64, options_.micro_batch_size,
+                                          program::Lifetime::kTransient,
+                                          program::Category::kActivations, program::Tier::kHost});
+  }
+
+  static void read(Op& op, int array, int64_t index, int slot) {
+    op.reads.push_back({array, {index}, Access::kRead, slot});
+  }
+  static void write(Op& op, int array, int64_t index, int slot) {
+    op.writes.push_back({array, {index}, Access::kWrite, slot});
+  }
+  void add_to_agreed(Op& op) const {
+    op.writes.push_back({agreed_, {}, Access::kAdd, draft::kAgreed});
+  }
+
+  Op compute(const program::Kernel& kernel, int64_t block) const {
+    const auto& segments = shape_.blocks[static_cast<size_t>(block)].segments;
+    Op op = draft::block_op(kernel, block, {0, static_cast<int64_t>(segments.size())});
+    op.attributes[draft::kBatch] = options_.micro_batch_size;
+    op.attributes[draft::kLength] = options_.tokens;
+    op.attributes[draft::kTraining] = int64_t{trains() ? 1 : 0};
+    read(op, batch_, 0, draft::kTokens);
+    return op;
+  }
+  static void set_cost(Op& op, double flops, int64_t workspace_bytes) {
+    op.attributes[draft::kFlops] = flops;
+    op.attributes[draft::kWorkspace] = workspace_bytes;
+  }
+
+  Visit visit(int64_t block) const {
+    Visit visit;
+    visit.block = block;
+    visit.brief = is_embedding(block);
+    visit.needs = shape_.blocks[static_cast<size_t>(block)].unit;
+    return visit;
+  }
+
+  Op load(const program::Index& index) const {
+    Op op = draft::kernel_op(draft::kLoad);
+    op.attributes = {index, options_.micro_batch_size, options_.tokens};
+    read(op, step_, 0, draft::kStepValues);
+    write(op, batch_, 0, draft::kTokens);
+    write(op, sequences_, 0, draft::kSequences);
+    add_to_agreed(op);
+    return op;
+  }
+
+  Op forward_op(int64_t block) const {
+    Op op = compute(draft::kForward, block);
+    read(op, sequences_, 0, draft::kSequences);
+    if (block > 0) read(op, activation_, block - 1, draft::kInput);
+    set_cost(op, sizes(block).forward_flops, sizes(block).forward_workspace_bytes);
+    return op;
+  }
+
+  Visit forward(int64_t block) const {
+    Visit v = visit(block);
+    Op op = forward_op(block);
+    write(op, activation_, block, draft::kOutput);
+    if (trains() && keeps_saved(block)) write(op, saved_, block, draft::kSaved);
+    v.ops.push_back(std::move(op));
+    if (!trains() && block > 0) v.frees = {{activation_, {block - 1}}};
+    return v;
+  }
+
+  Visit loss() const {
+    Visit v = visit(head_);
+    Op op = compute(trains() ? draft::kForwardBackward : draft::kForwardLoss, head_);
+    if (trains()) read(op, step_, 0, draft::kStepValues);
+    read(op, activation_, head_ - 1, draft::kInput);
+    add_to_agreed(op);
+    const BlockSizes& size = sizes(head_);
+    set_cost(op, size.forward_flops + (trains() ? size.backward_flops : 0),
+             trains() ? size.backward_workspace_bytes : size.forward_workspace_bytes);
+    if (trains()) {
+      write(op, gradient_, head_ - 1, draft::kInputGradient);
+      v.makes = v.needs;
+    }
+    v.ops.push_back(std::move(op));
+    v.frees = {{activation_, {head_ - 1}}};
+    return v;
+  }
+
+  /// A forward up to the last segment, which saves nothing.
+  Op recompute(int64_t block) const {
+    Op op = forward_op(block);
+    write(op, saved_, block, draft::kSaved);
+    --std::get<program::IntegerRange>(op.attributes[draft::kSegments]).end;
+    return op;
+  }
+
+  Visit backward(int64_t block) const {
+    Visit v = visit(block);
+    v.makes = v.needs;
+    if (is_embedding(block)) v.needs.reset();
+    const bool saved = sizes(block).saved_bytes > 0;
+    if (saved && !keeps_saved(block)) v.ops.push_back(recompute(block));
+    Op op = compute(draft::kBackward, block);
+    read(op, sequences_, 0, draft::kSequences);
+    if (block > 0) read(op, activation_, block - 1, draft::kInput);
+    if (saved) read(op, saved_, block, draft::kSaved);
+    read(op, gradient_, block, draft::kOutputGradient);
+    if (block > 0) write(op, gradient_, block - 1, draft::kInputGradient);
+    set_cost(op, sizes(block).backward_flops, sizes(block).backward_workspace_bytes);
+    v.ops.push_back(std::move(op));
+    if (saved) v.frees.push_back({saved_, {block}});
+    if (block > 0) v.frees.push_back({activation_, {block - 1}});
+    v.frees.push_back({gradient_, {block}});
+    return v;
+  }
+
+  const ModelShape& shape_;
+  const StepOptions options_;
+  const int64_t head_;
+  std::vector<BlockSizes> sizes_;
+  int batch_ = -1, sequences_ = -1, activation_ = -1, gradient_ = -1, saved_ = -1;
+  int agreed_ = -1, step_ = -1;
+};
+
+/// New tokens behind a key/value cache.
+class CachedChain {
+ public:
+  CachedChain(program::Program& program, const ModelShape& shape, const StepOptions& options)
+      : shape_(shape), options_(options), head_(static_cast<int64_t>(shape.blocks.size()) - 1) {
+    using program::Lifetime;
+    const int64_t batch = options.micro_batch_size, rows = batch * options.tokens;
+    tokens_ = draft::declare(program, {"prompt." + std::to_string(options.tokens), 1, Dtype::kInt32,
+                                       rows, Lifetime::kResident});
+    logits_ = draft::declare(
+        program, {"logits", 1, options.dtype, batch * shape.vocabulary, Lifetime::kResident});
+    activation_ = draft::declare(program, {"x", head_, options.dtype, rows * shape.options.width});
+    cache_ =
+        draft::declare(program, {"cache", shape.options.layers, Dtype::kByte,
+                                 cache_bytes(shape, batch, options.cache_tokens, options.dtype),
+                                 Lifetime::kResident});
+    position_ = draft::declare(program, {"position", 1, Dtype::kInt64, 1, Lifetime::kResident,
+                                         program::Category::kActivations, program::Tier::kHost});
+  }
+
+  MicroStep micro_step() const {
+    MicroStep step;
+    for (int64_t b = 0; b <= head_; ++b) step.visits.push_back(visit(b));
+    return step;
+  }
+
+ private:
+  Visit visit(int64_t block) const {
+    const BlockShape& b = shape_.blocks[static_cast<size_t>(block)];
+    const int64_t batch = options_.micro_batch_size;
+    Op op =
+        draft::block_op(draft::kForwardCached, block, {0, static_cast<int64_t>(b.segments.size())});
+    op.attributes[draft::kBatch] = batch;
+    op.attributes[draft::kLength] = options_.tokens;
+    op.attributes[draft::kCapacity] = options_.cache_tokens;
+    op.attributes[draft::kFlops] =
+        block_sizes(shape_, block, batch, options_.tokens, options_.dtype).forward_flops;
+    // Attention reaches back over the cache: scratch as for a whole sequence.
+    op.attributes[draft::kWorkspace] =
+        block_sizes(shape_, block, batch, options_.cache_tokens, options_.dtype)
+            .forward_workspace_bytes;
+    const auto add = [&](int array, int64_t index, Access access, int slot) {
+      draft::add_operand(op, array, {index}, access, slot);
+    };
+    add(tokens_, 0, Access::kRead, draft::kTokens);
+    add(position_, 0, Access::kRead, draft::kPosition);
+    if (block > 0) add(activation_, block - 1, Access::kRead, draft::kInput);
+    if (block < head_)
+      add(activation_, block, Access::kWrite, draft::kOutput);
+    else
+      add(logits_, 0, Access::kWrite, draft::kOutput);
+    if (b.kind == BlockKind::kTransformer) add(cache_, block - 1, Access::kUpdate, draft::kCache);
+    Visit v;
+    v.block = block;
+    v.needs = b.unit;
+    v.ops = {std::move(op)};
+    if (block > 0) v.frees = {{activation_, {block - 1}}};
+    return v;
+  }
+
+  const ModelShape& shape_;
+  const StepOptions options_;
+  const int64_t head_;
+  int tokens_ = -1, logits_ = -1, activation_ = -1, cache_ = -1, position_ = -1;
+};
+
+}  // namespace
+
+void order(draft::Draft& draft, const ModelShape& shape, const StepOptions& options) {
+  if (options.purpose == Purpose::kPublish) return;
+  draft.micro_batches = options.purpose == Purpose::kTrain ? options.accumulation : 1;
+  if (options.purpose == Purpose::kGenerate) {
+    const auto chain = std::make_shared<const CachedChain>(draft.program, shape, options);
+    draft.micro_step = [chain](const program::Index&, bool, bool) { return chain->micro_step(); };
+    return;
+  }
+  const auto chain = std::make_shared<const Chain>(draft.program, shape, options);
+  draft.micro_step = [chain](const program::Index& index, bool first, bool last) {
+    return chain->micro_step(index, first, last);
+  };
+}
+
+}  // namespace strait::strategy

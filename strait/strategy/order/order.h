@@ -1,0 +1,15 @@
+// The pass that says who computes what when: the chain of blocks forward and, in training, backward, one
+// micro-batch after another.
+#pragma once
+
+#include "strait/draft/draft.h"
+#include "strait/draft/step_options.h"
+#include "strait/shape/shape.h"
+
+namespace strait::strategy {
+
+/// Declares the batch, activations, their gradients and what is saved, and fills micro_step for the
+/// purpose of the options. The scalars "agreed" and "step" are declared. `shape` outlives the draft.
+void order(draft::Draft& draft, const ModelShape& shape, const draft::StepOptions& options);
+
+}  // namespace strait::strategy

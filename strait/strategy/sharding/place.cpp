@@ -1,0 +1,260 @@
+#include "strait/strategy/sharding/place.h"
+
+#include <algorithm>
+#include <set>
+#include <vector>
+
+#include "strait/draft/block_kernels.h"
+#include "strait/program/roll.h"
+#include "strait/strategy/sharding/movement.h"
+
+namespace strait::strategy {
+namespace {
+
+using draft::MicroStep;
+using draft::Purpose;
+using draft::Visit;
+using program::Access;
+using program::Node;
+using program::Op;
+using program::Operand;
+
+bool takes_weights(const Op& op) {
+  return op.kernel->operands[draft::kWeights].count != program::Count::kNone;
+}
+
+/// Moves units around the visits of one micro-step after another: what is left under way of the one before
+/// ends during this one's forward pass, and the first gathers of the next one begin during this one's last
+/// backward. After the last micro-step nothing is in flight.
+class Mover {
+ public:
+  Mover(const Movement& movement, const Placement& placement, size_t units, bool unchanged)
+      : movement_(movement),
+        placement_(placement),
+        live_(units, false),
+        ready_(units, false),
+        source_(units, GatherSource::kShards),
+        copied_(units, unchanged) {}
+
+  std::vector<Node> write(const MicroStep& step);
+  /// Reductions of the micro-step before have stages to come.
+  bool reduces() const { return !under_way_.empty(); }
+
+ private:
+  /// Gathers of the visits as far ahead of the current one as the placement says, of those that are not
+  /// under way yet, in order. Brief ones do not count, because nothing hides behind them. Behind the visits
+  /// come those of the next micro-step, which are the same, up to `end`.
+  void gather_ahead(const MicroStep& step, size_t current, size_t end);
+  std::vector<Operand> freed_before(const MicroStep& step, size_t current) const;
+  GatherSource source_of(int64_t unit);
+  /// What stands between the gather of a unit and its use.
+  void make_ready(int64_t unit);
+  void compute(const Visit& visit, bool accumulates);
+  Operand gradient(int64_t unit, bool accumulates) const;
+  void release(int64_t unit);
+  /// Of the unit in the micro-step before: its gradient is about to be written anew.
+  void end_reduction(int64_t unit);
+  void after_contribution(const Visit& visit, const MicroStep& step);
+  /// The next stage of every reduction under way, or of so many of the newest: a brief visit computes too
+  /// little for the transfers of the others to end behind it.
+  void advance_reductions(size_t newest = SIZE_MAX);
+
+  /// A reduction under way, with the stages that are not written yet.
+  struct Reduction {
+    int64_t unit = 0;
+    Stages stages;
+  };
+  const Movement& movement_;
+  const Placement& placement_;
+  std::vector<Node> nodes_;
+  std::vector<int64_t> contributions_;  // visits of each unit still to come in this backward
+  std::set<int64_t> made_;              // units with a gradient in this micro-step
+  std::vector<int64_t> reduced_;        // units in the order of their reductions in this backward
+  std::vector<bool> live_;              // unit -> its gathered copy is alive
+  std::vector<bool> ready_;             // unit -> and may be used
+  std::vector<GatherSource> source_;    // unit -> of its last gather
+  std::vector<bool> copied_;            // unit -> this program has made its secondary copy
+  std::vector<Reduction> under_way_;    // newest first
+  size_t next_gather_ = 0;              // visit, from the first of this micro-step
+};
+
+std::vector<Node> Mover::write(const MicroStep& step) {
+  nodes_.assign(step.begin.begin(), step.begin.end());
+  reduced_.clear();
+  made_.clear();
+  contributions_.assign(live_.size(), 0);
+  for (const Visit& visit : step.visits)
+    if (visit.makes) ++contributions_[static_cast<size_t>(*visit.makes)];
+  const size_t end = step.last ? step.visits.size() : 2 * step.visits.size();
+  for (size_t i = 0; i < step.visits.size(); ++i) {
+    const Visit& visit = step.visits[i];
+    gather_ahead(step, i, end);
+    if (visit.needs) make_ready(*visit.needs);
+    if (visit.makes) end_reduction(*visit.makes);
+    compute(visit, step.accumulates);
+    if (visit.needs) release(*visit.needs);
+    if (visit.makes)
+      after_contribution(visit, step);
+    else if (!visit.brief)
+      advance_reductions();
+  }
+  next_gather_ -= std::min(next_gather_, step.visits.size());
+  while (step.last && reduces()) advance_reductions();
+  for (const Operand& operand : step.frees) nodes_.push_back(draft::free_op(operand));
+  return std::move(nodes_);
+}
+
+void Mover::gather_ahead(const MicroStep& step, size_t current, size_t end) {
+  const std::vector<Visit>& visits = step.visits;
+  size_t last = current;
+  for (int64_t left = placement_.prefetch_units; left > 0 && last + 1 < end;)
+    left -= visits[++last % visits.size()].brief ? 0 : 1;
+  for (; next_gather_ <= last; ++next_gather_) {
+    const Visit& visit = visits[next_gather_ % visits.size()];
+    if (!visit.needs) continue;
+    const int64_t unit = *visit.needs;
+    if (live_[unit]) return;  // its earlier copy is still in use; gathered again once that is freed
+    source_[unit] = source_of(unit);
+    movement_.gather(unit, source_[unit], freed_before(step, current), nodes_);
+    live_[unit] = true;
+  }
+}
+
+/// The copy that the visit before has freed: two alive at most.
+std::vector<Operand> Mover::freed_before(const MicroStep& step, size_t current) const {
+  if (!movement_.copies() || current == 0 || !step.visits[current - 1].needs) return {};
+  return {movement_.weights(*step.visits[current - 1].needs)};
+}
+
+GatherSource Mover::source_of(int64_t unit) {
+  if (placement_.secondary == 1) return GatherSource::kShards;
+  if (copied_[unit]) return GatherSource::kCopy;
+  copied_[unit] = true;
+  return GatherSource::kShardsAndCopy;
+}
+
+void Mover::make_ready(int64_t unit) {
+  if (ready_[unit]) return;
+  movement_.ready(unit, source_[unit], nodes_);
+  ready_[unit] = true;
+}
+
+/// Made, added to that of earlier micro-steps, or, where another visit has made its part in this one,
+/// updated.
+Operand Mover::gradient(int64_t unit, bool accumulates) const {
+  const bool adds = accumulates && !movement_.gradient_is_fresh();
+  const Access access = adds                   ? Access::kAdd
+                        : made_.contains(unit) ? Access::kUpdate
+                                               : Access::kWrite;
+  return program::as(movement_.gradient(unit), access, draft::kGradient);
+}
+
+void Mover::compute(const Visit& visit, bool accumulates) {
+  for (const Op& written : visit.ops) {
+    Op op = written;
+    if (visit.needs && takes_weights(op))
+      op.reads.push_back(
+          program::as(movement_.weights(*visit.needs), Access::kRead, draft::kWeights));
+    const bool contributes = visit.makes && &written == &visit.ops.back();
+    if (contributes) {
+      op.writes.push_back(gradient(*visit.makes, accumulates));
+      // Two gradients alive at most: the backward pass of a block waits for the reduction before the last.
+      if (reduced_.size() >= 2)
+        op.waits = movement_.reduction_buffers(reduced_[reduced_.size() - 2]);
+    }
+    nodes_.push_back(std::move(op));
+  }
+  for (const Operand& operand : visit.frees) nodes_.push_back(draft::free_op(operand));
+}
+
+void Mover::release(int64_t unit) {
+  movement_.release(unit, nodes_);
+  live_[unit] = ready_[unit] = false;
+}
+
+void Mover::end_reduction(int64_t unit) {
+  const auto is_of_unit = [&](const Reduction& reduction) { return reduction.unit == unit; };
+  while (std::ranges::any_of(under_way_, is_of_unit)) advance_reductions();
+}
+
+void Mover::after_contribution(const Visit& visit, const MicroStep& step) {
+  const int64_t unit = *visit.makes;
+  made_.insert(unit);
+  if (--contributions_[unit] > 0) return;
+  const ReducePhase phase = step.last ? ReducePhase::kLast : ReducePhase::kInner;
+  // The new one first: its transfer runs while what arrived for older ones is decoded.
+  under_way_.insert(under_way_.begin(), {unit, movement_.reduce(unit, step.accumulates, phase)});
+  advance_reductions(visit.brief ? 1 : SIZE_MAX);
+  reduced_.push_back(unit);
+}
+
+void Mover::advance_reductions(size_t newest) {
+  for (size_t i = 0; i < std::min(newest, under_way_.size()); ++i) {
+    std::vector<Node>& stage = under_way_[i].stages.front();
+    nodes_.insert(nodes_.end(), std::make_move_iterator(stage.begin()),
+                  std::make_move_iterator(stage.end()));
+    under_way_[i].stages.erase(under_way_[i].stages.begin());
+  }
+  std::erase_if(under_way_, [](const Reduction& reduction) { return reduction.stages.empty(); });
+}
+
+/// First micro-step, the equal ones in between as one Repeat, and the last. The second is not equal where
+/// it ends the first one's reductions, which add to nothing.
+void write_micro_steps(draft::Draft& draft, Mover& mover) {
+  const int64_t last = draft.micro_batches - 1;
+  const auto emit = [&](int64_t index) {
+    draft::append_rolled(draft.program,
+                         mover.write(draft.micro_step({index}, index == 0, index == last)), "i");
+  };
+  int64_t next = 0;
+  if (next < last) emit(next++);
+  if (next < last && mover.reduces()) emit(next++);
+  if (next < last) {
+    program::Repeat repeat;
+    repeat.variable = "a";
+    repeat.loop = draft.program.num_loops++;
+    repeat.first = next;
+    repeat.count = last - next;
+    repeat.body = program::roll(mover.write(draft.micro_step({0, repeat.loop, 1}, false, false)),
+                                draft.program.num_loops, "i");
+    draft.program.body.push_back(std::move(repeat));
+  }
+  emit(last);
+}
+
+draft::Shard shard_of(int64_t unit, const UnitValues& values, const Movement& movement) {
+  draft::Shard shard;
+  shard.unit = unit;
+  shard.group = values.inner_group();
+  shard.partition = values.partition(unit);
+  if (values.has(UnitValue::kGradient)) shard.gradient = values.operand(UnitValue::kGradient, unit);
+  shard.own_weights = values.has(UnitValue::kMaster);
+  shard.weights = values.operand(shard.own_weights ? UnitValue::kMaster : UnitValue::kShard, unit);
+  for (int64_t nth = 0; nth < values.num_moments(); ++nth)
+    shard.moments.push_back(values.operand(UnitValue::kMoment, unit, nth));
+  for (int64_t nth = 0; nth < values.num_residuals(); ++nth)
+    if (values.has_residual(nth))
+      shard.residuals.push_back(values.operand(UnitValue::kResidual, unit, nth));
+  movement.publish(unit, shard.publish);
+  return shard;
+}
+
+}  // namespace
+
+void place(draft::Draft& draft, const ModelShape& shape, const Placement& placement,
+           const Cluster& cluster, const draft::StepOptions& options) {
+  const bool trains = options.purpose == Purpose::kTrain;
+  UnitValues values(draft.program, shape, placement, cluster, types_of(options.dtype));
+  if (trains || options.purpose == Purpose::kEvaluate) values.declare_gathered(true);
+  if (trains) values.declare_gradients(options.optimizer);
+  const Operand agreed{draft::find_array(draft.program, "agreed")};
+  const Movement movement(draft.program, values, placement, cluster, agreed);
+  draft.world = values.world_group();
+  draft.agreement_stream = movement.agreement_stream();
+  for (size_t unit = 0; unit < shape.units.size(); ++unit)
+    draft.shards.push_back(shard_of(static_cast<int64_t>(unit), values, movement));
+  Mover mover(movement, placement, shape.units.size(), options.weights_unchanged);
+  if (draft.micro_batches > 0) write_micro_steps(draft, mover);
+}
+
+}  // namespace strait::strategy

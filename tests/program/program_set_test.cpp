@@ -1,0 +1,128 @@
+#include "strait/program/program_set.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "strait/base/errors.h"
+
+namespace strait::program {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+/// Agreed scalars by array, and which ones were asked for.
+struct Scalars {
+  std::map<std::string, std::vector<double>> values;
+  std::vector<std::string> asked = {};
+  ReadScalar read() {
+    return [this](const AgreedScalar& scalar) {
+      asked.push_back(scalar.array);
+      return values.at(scalar.array).at(static_cast<size_t>(scalar.element));
+    };
+  }
+};
+
+Rule rule(const char* purpose, const char* after, const AgreedScalar& unless_zero,
+          std::vector<std::string> kinds) {
+  Rule made;
+  made.purpose = purpose;
+  made.after = after;
+  made.unless_zero = unless_zero;
+  made.kinds = std::move(kinds);
+  return made;
+}
+
+/// A step that goes on from the one before when nothing changed, with a border after every round.
+ProgramSet example() {
+  ProgramSet set;
+  const AgreedScalar always, changed{"results", 1};
+  set.rules = {rule("step", "", always, {"first"}), rule("step", "first", always, {"steady"}),
+               rule("step", "*", changed, {"steady", "border"}),
+               rule("step", "*", always, {"unchanged"}), rule("start", "*", always, {})};
+  return set;
+}
+
+TEST(ProgramSet, TheFirstRuleThatHoldsDecides) {
+  const ProgramSet set = example();
+  Scalars scalars{{{"results", {0, 0}}}};
+  EXPECT_THAT(set.next("step", "", scalars.read()), ElementsAre("first"));
+  EXPECT_THAT(set.next("step", "first", scalars.read()), ElementsAre("steady"));
+  EXPECT_THAT(scalars.asked, IsEmpty()) << "no rule that could hold asks";
+  EXPECT_THAT(set.next("step", "steady", scalars.read()), ElementsAre("unchanged"));
+  EXPECT_THAT(scalars.asked, ElementsAre("results"));
+}
+
+TEST(ProgramSet, AScalarThatIsNotZeroHolds) {
+  const ProgramSet set = example();
+  for (const double value : {1.0, -1.0, 1e-300}) {
+    Scalars scalars{{{"results", {0, value}}}};
+    EXPECT_THAT(set.next("step", "steady", scalars.read()), ElementsAre("steady", "border"))
+        << value;
+  }
+  Scalars other_element{{{"results", {1, 0}}}};
+  EXPECT_THAT(set.next("step", "steady", other_element.read()), ElementsAre("unchanged"));
+}
+
+TEST(ProgramSet, APurposeHasRulesOfItsOwnAndMayNeedNothing) {
+  const ProgramSet set = example();
+  Scalars scalars;
+  EXPECT_THAT(set.next("start", "", scalars.read()), IsEmpty());
+  EXPECT_THAT(set.next("start", "steady", scalars.read()), IsEmpty());
+}
+
+template <class Body>
+std::string error_of(const Body& body) {
+  try {
+    body();
+  } catch (const InternalError& error) {
+    return error.what();
+  }
+  return "no InternalError";
+}
+
+TEST(ProgramSet, WhatNoRuleSaysIsAnError) {
+  const ProgramSet set = example();
+  Scalars scalars;
+  EXPECT_THAT(error_of([&] { set.next("evaluation", "steady", scalars.read()); }),
+              HasSubstr("no rule says what runs for the purpose evaluation after 'steady'"));
+  ProgramSet narrow;
+  narrow.rules = {rule("step", "first", {}, {"steady"})};
+  EXPECT_THAT(error_of([&] { narrow.next("step", "", scalars.read()); }),
+              HasSubstr("for the purpose step after ''"));
+}
+
+TEST(ProgramSet, EveryRankFindsItsProgramOfAKind) {
+  ProgramSet set;
+  for (const char* kind : {"steady", "evaluation"}) {
+    StepKind one{kind, {}};
+    for (int64_t c = 0; c < 2; ++c) {
+      Program program;
+      program.step_kind = kind;
+      program.name = std::to_string(c);
+      program.members = {c, c + 2};
+      one.classes.push_back(program);
+    }
+    set.kinds.push_back(one);
+  }
+  Program whole;
+  whole.step_kind = "publish";
+  set.kinds.push_back({"publish", {whole}});
+  for (const int64_t rank : {0, 1, 2, 3}) {
+    EXPECT_EQ(set.program("evaluation", rank).name, std::to_string(rank % 2));
+    EXPECT_EQ(set.program("evaluation", rank).step_kind, "evaluation");
+    EXPECT_EQ(set.program("publish", rank).step_kind, "publish") << "no members: every rank";
+  }
+  EXPECT_EQ(set.classes("steady").size(), 2u);
+  EXPECT_EQ(set.find("steady"), &set.kinds[0]);
+  EXPECT_EQ(set.find("skipped"), nullptr);
+  EXPECT_THAT(error_of([&] { set.classes("skipped"); }),
+              HasSubstr("no program of the kind skipped"));
+  EXPECT_THAT(error_of([&] { set.program("steady", 4); }), HasSubstr("rank 4 is in no rank class"));
+}
+
+}  // namespace
+}  // namespace strait::program
