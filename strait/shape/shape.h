@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "strait/base/dtype.h"
+#include "strait/shape/axis_split.h"
 #include "strait/shape/options.h"
 
 namespace strait {
@@ -22,13 +23,15 @@ struct ParameterShape {
   bool weight_decay = false;  // matrices and embeddings
   Initial initial = Initial::kZeros;
   double standard_deviation = 0.0;
+  ParameterSplit split = {};  // over the axes x and y of the mesh
   int64_t elements() const;
 };
 
-/// A contiguous range of a unit with one weight-decay flag.
+/// A contiguous range of a unit with one weight-decay flag, whose parameters are split over the same axes.
 struct Section {
   int64_t begin = 0, end = 0;  // elements
   bool weight_decay = false;
+  bool split_x = false, split_y = false;  // else every rank of the axis holds the same values
 };
 
 /// The parameters that move together: the flat buffer of one block. Decayed parameters come first.
