@@ -8,7 +8,8 @@
 namespace strait {
 namespace {
 
-/// Positions [begin, end) of one entry: the rest of a first run, whole runs, the head of a last one.
+/// Positions [begin, end) of one entry: the rest of a first run, whole runs, the head of a last
+/// one.
 void append_slice(ElementRuns& out, const ElementRun& run, int64_t begin, int64_t end) {
   while (begin < end) {
     const int64_t k = begin / run.length, within = begin % run.length;

@@ -1,5 +1,5 @@
-// Elements of a flat buffer that are not one range: runs at equal distances. A box of a matrix is such
-// runs of the matrix. Layouts, initial values and checkpoints speak of elements in this way.
+// Elements of a flat buffer that are not one range: runs at equal distances. A box of a matrix is
+// such runs of the matrix. Layouts, initial values and checkpoints speak of elements in this way.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,8 @@ struct ElementRun {
   bool operator==(const ElementRun&) const = default;
 };
 
-/// Runs of a whole buffer in the order in which they are packed, one behind the other, in a part of it.
+/// Runs of a whole buffer in the order in which they are packed, one behind the other, in a part of
+/// it.
 using ElementRuns = std::vector<ElementRun>;
 
 int64_t num_elements(const ElementRuns& runs);
@@ -41,8 +42,9 @@ struct DimRange {
 };
 using Box = std::vector<std::vector<DimRange>>;
 
-/// Runs of a box of an array of `dims`, packed row-major. One range where the box is one, else one entry
-/// for each combination of ranges that the box has beside the innermost cut dim and the one before it.
+/// Runs of a box of an array of `dims`, packed row-major. One range where the box is one, else one
+/// entry for each combination of ranges that the box has beside the innermost cut dim and the one
+/// before it.
 ElementRuns box_runs(const std::vector<int64_t>& dims, const Box& box);
 
 /// Calls visit(position in the whole, position in the packed part, length) for every single run.

@@ -27,7 +27,8 @@ struct ParameterShape {
   int64_t elements() const;
 };
 
-/// A contiguous range of a unit with one weight-decay flag, whose parameters are split over the same axes.
+/// A contiguous range of a unit with one weight-decay flag, whose parameters are split over the same
+/// axes.
 struct Section {
   int64_t begin = 0, end = 0;  // elements
   bool weight_decay = false;

@@ -108,8 +108,8 @@ TEST_P(Layouts, PiecesAreThoseOfThePlainForm) {
   }
 }
 
-// All ranks together write every element of every unit once, whatever the hops; and each group of replicas
-// holds every element as often as there are replicas.
+// All ranks together write every element of every unit once, whatever the hops; and each group of
+// replicas holds every element as often as there are replicas.
 TEST_P(Layouts, EveryElementIsWrittenOnce) {
   for (const Mesh& mesh : meshes()) {
     std::vector<int64_t> first_stage;
@@ -182,7 +182,8 @@ TEST_P(Layouts, SectionsAreByAxesAndDecay) {
     }
     EXPECT_EQ(end, unit.elements);
   }
-  // Matrices over both axes; biases of qkv and up over x; norms, and biases of output and down, on all.
+  // Matrices over both axes; biases of qkv and up over x; norms, and biases of output and down, on
+  // all.
   EXPECT_EQ(layout.local_shape().units[1].sections.size(), 3u);
 }
 

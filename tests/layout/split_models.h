@@ -7,7 +7,8 @@
 
 namespace strait {
 
-/// Odd sizes where they may be: 4 heads of 6, two of keys and values in Llama, 20 as feed-forward width.
+/// Odd sizes where they may be: 4 heads of 6, two of keys and values in Llama, 20 as feed-forward
+/// width.
 inline ShapeOptions split_options(const std::string& family) {
   ShapeOptions options;
   options.layers = 2;
