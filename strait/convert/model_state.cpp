@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <set>
 
 #include "strait/base/errors.h"
@@ -18,10 +19,16 @@ namespace {
 
 using checkpoint::FileRecord;
 
+/// A state of units that every replica holds once: not what senders keep, and no value of the run.
+bool is_of_model(const checkpoint::ShardRecord& shard) {
+  return !shard.range.unit.empty() && shard.range.sender == checkpoint::kNoSender;
+}
+
 std::set<std::string> states_of(const checkpoint::Manifest& manifest, Part part) {
   if (part == Part::kWeights) return {checkpoint::kMaster};
   std::set<std::string> names;
-  for (const checkpoint::ShardRecord& shard : manifest.shards) names.insert(shard.range.state);
+  for (const checkpoint::ShardRecord& shard : manifest.shards)
+    if (is_of_model(shard)) names.insert(shard.range.state);
   return names;
 }
 
@@ -101,6 +108,10 @@ ModelState read_checkpoint(const std::string& path, Part part) {
   reader.load(requests);
   reader.verify_share(0, 1);
   state.about = reader.manifest();
+  const auto& shards = state.about.shards;
+  if (part == Part::kAll && !std::all_of(shards.begin(), shards.end(), is_of_model))
+    state.notes.push_back("the residuals of error feedback are left out: they begin at zero");
+  state.about.values.clear();
   state.about.shards.clear();
   state.about.files.clear();
   return state;

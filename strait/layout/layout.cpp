@@ -93,35 +93,47 @@ Range Layout::written(int64_t unit, int64_t rank, const std::vector<int64_t>& ho
                           held(unit, rank, hops), replicas, position(rank) / span);
 }
 
-ElementRuns Layout::pieces(int64_t unit, int64_t rank, Range local) const {
-  return runs_of(unit, rank, local, false);
-}
-
-ElementRuns Layout::written_pieces(int64_t unit, int64_t rank, Range local) const {
-  return runs_of(unit, rank, local, true);
-}
-
 bool Layout::writes(const ParameterShape& parameter, int64_t rank) const {
   return (parameter.split.x.dim >= 0 || x_.coordinate(rank) == 0) &&
          (parameter.split.y.dim >= 0 || y_.coordinate(rank) == 0);
 }
 
-ElementRuns Layout::runs_of(int64_t unit, int64_t rank, Range local, bool written) const {
+template <class Visit>
+void Layout::for_each_parameter(int64_t unit, int64_t rank, Range local, const Visit& visit) const {
   const UnitShape& shape = local_.units.at(static_cast<size_t>(unit));
   ensure(0 <= local.begin && local.begin <= local.end && local.end <= shape.elements,
          "layout: a range outside of the local unit");
-  ElementRuns runs;
-  if (written && stage_.coordinate(rank) != first_stage_[static_cast<size_t>(unit)]) return runs;
   for (size_t at = 0; at < shape.parameters.size(); ++at) {
-    const ParameterShape& held = shape.parameters[at];
+    const int64_t offset = shape.parameters[at].offset;
+    const Range held{std::max(local.begin, offset),
+                     std::min(local.end, offset + shape.parameters[at].elements())};
+    if (held.size() <= 0) continue;
     const ParameterShape& logical = logical_[static_cast<size_t>(unit)][at];
-    const int64_t begin = std::max(local.begin - held.offset, int64_t{0});
-    const int64_t end = std::min(local.end - held.offset, held.elements());
-    if (begin >= end || (written && !writes(logical, rank))) continue;
     const ElementRuns whole = parameter_runs(logical, x_.place(rank), y_.place(rank));
-    for (const ElementRun& run : slice(whole, begin, end)) append(runs, run);
+    visit(logical, held, slice(whole, held.begin - offset, held.end - offset));
   }
-  return runs;
+}
+
+ElementRuns Layout::pieces(int64_t unit, int64_t rank, Range local) const {
+  ElementRuns all;
+  for_each_parameter(unit, rank, local, [&](const ParameterShape&, Range, const ElementRuns& runs) {
+    append(all, runs);
+  });
+  return all;
+}
+
+std::vector<LocalPiece> Layout::written_pieces(int64_t unit, int64_t rank, Range local) const {
+  std::vector<LocalPiece> pieces;
+  if (stage_.coordinate(rank) != first_stage_.at(static_cast<size_t>(unit))) return pieces;
+  for_each_parameter(unit, rank, local,
+                     [&](const ParameterShape& parameter, Range held, const ElementRuns& runs) {
+                       if (!writes(parameter, rank)) return;
+                       if (pieces.empty() || pieces.back().local.end != held.begin)
+                         pieces.push_back({{held.begin, held.begin}, {}});
+                       pieces.back().local.end = held.end;
+                       append(pieces.back().runs, runs);
+                     });
+  return pieces;
 }
 
 }  // namespace strait

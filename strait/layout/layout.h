@@ -42,6 +42,12 @@ Range updated_range(const program::Program& program, const program::Op& op, int6
 /// placement; ranks in order tile it in order when there is one replica or when nothing is split.
 Range counted_range(const program::Program& program, const program::Op& op, int64_t rank);
 
+/// A range of a local unit and the elements of the logical unit behind it.
+struct LocalPiece {
+  Range local;
+  ElementRuns runs;
+};
+
 /// Where elements of the model lie on the ranks of a mesh. A rank holds, of every parameter, a box
 /// of its dims (axes x and y), packed into the **local unit**; of that a flat range (axes z,
 /// sequence and data, whose ranks are the positions that spans and hops count). The **logical
@@ -77,9 +83,9 @@ class Layout {
   /// Elements of the logical unit behind a range of the local one. Cost: O(parameters + runs).
   ElementRuns pieces(int64_t unit, int64_t rank, Range local) const;
 
-  /// Those among them that this rank writes: of what several ranks of x or y, or several stages,
-  /// hold, the first of them.
-  ElementRuns written_pieces(int64_t unit, int64_t rank, Range local) const;
+  /// The parts of `local` that this rank writes, in order: of what several ranks of x or y, or
+  /// several stages, hold, the first of them. Neighbours are joined.
+  std::vector<LocalPiece> written_pieces(int64_t unit, int64_t rank, Range local) const;
 
  private:
   struct Axis {
@@ -88,8 +94,10 @@ class Layout {
     AxisPlace place(int64_t rank) const { return {size, coordinate(rank)}; }
   };
   static Axis axis_of(const Mesh& mesh, const char* name);
-  ElementRuns runs_of(int64_t unit, int64_t rank, Range local, bool written) const;
   bool writes(const ParameterShape& parameter, int64_t rank) const;
+  /// visit(logical parameter, what of the local unit it has of `local`, the elements behind that).
+  template <class Visit>
+  void for_each_parameter(int64_t unit, int64_t rank, Range local, const Visit& visit) const;
 
   Axis x_, y_, z_, sequence_, data_, stage_;
   ModelShape local_;

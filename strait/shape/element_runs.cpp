@@ -72,6 +72,10 @@ void append(ElementRuns& runs, ElementRun run) {
   }
 }
 
+void append(ElementRuns& runs, const ElementRuns& more) {
+  for (const ElementRun& run : more) append(runs, run);
+}
+
 ElementRuns slice(const ElementRuns& runs, int64_t begin, int64_t end) {
   ElementRuns out;
   int64_t position = 0;

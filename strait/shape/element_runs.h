@@ -29,6 +29,7 @@ int64_t num_elements(const ElementRuns& runs);
 
 /// Appends `run`, joined to the last one where that gives one range. Empty runs are left out.
 void append(ElementRuns& runs, ElementRun run);
+void append(ElementRuns& runs, const ElementRuns& more);
 
 /// The runs behind the packed positions [begin, end). Cost: O(runs).
 ElementRuns slice(const ElementRuns& runs, int64_t begin, int64_t end);

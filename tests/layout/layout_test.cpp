@@ -123,8 +123,10 @@ TEST_P(Layouts, EveryElementIsWrittenOnce) {
         for (int64_t rank = 0; rank < mesh.ranks(); ++rank) {
           const Range held = layout.held(id, rank, hops), own = layout.written(id, rank, hops);
           EXPECT_TRUE(own.size() == 0 || (held.begin <= own.begin && own.end <= held.end));
-          for (const int64_t i : elements_of(layout.written_pieces(id, rank, own)))
-            ++written[static_cast<size_t>(i)];
+          for (const LocalPiece& piece : layout.written_pieces(id, rank, own)) {
+            EXPECT_EQ(piece.runs, layout.pieces(id, rank, piece.local));
+            for (const int64_t i : elements_of(piece.runs)) ++written[static_cast<size_t>(i)];
+          }
         }
         EXPECT_THAT(written, ::testing::Each(1)) << model_.units[unit].name;
       }
