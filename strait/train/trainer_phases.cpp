@@ -147,10 +147,8 @@ void Trainer::save(int64_t step) {
   if (saved_step_ == step) return;
   const double begin = now_seconds();
   state_.drain();
-  reset_residuals();
   HostImages images;
-  const std::vector<checkpoint::ShardView> shards =
-      saved_shards(parts_, job_.design.shape, device_, images);
+  const std::vector<checkpoint::ShardView> shards = units_->shards(images);
   std::optional<checkpoint::SaveDescription> description;
   if (lead()) description = describe(step);
   if (writer_) {
