@@ -22,19 +22,18 @@ inline ShapeOptions split_options(const std::string& family) {
   return options;
 }
 
-/// Columns of qkv and up over x with their biases, rows of output and down; the other dim over y.
-inline ModelShape split_model(const std::string& family) {
-  ModelShape model = family == "llama" ? llama_shape(split_options(family), 13)
-                                       : gpt2_shape(split_options(family), 13);
-  const int64_t kv = 6 * model.options.kv_heads;
+/// Rows of qkv and up over x with their biases, columns of output and down; the other dim over y.
+inline void split_parameters(ModelShape& model) {
+  const ShapeOptions& options = model.options;
+  const int64_t kv = options.width / options.heads * options.kv_heads;
   for (UnitShape& unit : model.units)
     for (ParameterShape& parameter : unit.parameters) {
       const bool matrix = parameter.dims.size() == 2;
       const auto is = [&](const char* part) {
         return parameter.name.find(part) != std::string::npos;
       };
-      if (is("qkv")) parameter.split.x = {0, {24, kv, kv}};
-      if (is("mlp.gate_up")) parameter.split.x = {0, {20, 20}};
+      if (is("qkv")) parameter.split.x = {0, {options.width, kv, kv}};
+      if (is("mlp.gate_up")) parameter.split.x = {0, {options.ffn_width, options.ffn_width}};
       if (is("mlp.up")) parameter.split.x = {0, {}};
       if (matrix && (is("attention.output") || is("mlp.down"))) {
         parameter.split.x = {1, {}};
@@ -43,6 +42,13 @@ inline ModelShape split_model(const std::string& family) {
         parameter.split.y = {1, {}};
       }
     }
+}
+
+/// A model of split_options, split so.
+inline ModelShape split_model(const std::string& family) {
+  ModelShape model = family == "llama" ? llama_shape(split_options(family), 13)
+                                       : gpt2_shape(split_options(family), 13);
+  split_parameters(model);
   return model;
 }
 
