@@ -1,13 +1,17 @@
 #include "strait/train/unit_state.h"
 
+#include <numeric>
 #include <span>
 
+#include "strait/base/errors.h"
 #include "strait/model/block.h"
 #include "strait/program/program_set.h"
 #include "strait/strategy/finish/kernels.h"
 
 namespace strait::train {
 namespace {
+
+constexpr int64_t kCollectLane = 1000;  // beside the streams of programs
 
 Range held_range(const program::Program& program, const program::ValueArray& array, int64_t rank) {
   const int64_t begin = program::value_begin(program, array, rank);
@@ -22,6 +26,37 @@ const program::ValueArray* array_of(const program::Program& program, const std::
         unit < array.address.unit + array.count)
       return &array;
   return nullptr;
+}
+
+/// Calls visit(op, array, index) for every value that the step's updates write.
+template <class Visit>
+void for_each_updated(const program::Program& step, const Visit& visit) {
+  program::for_each_instance(step, [&](const program::Op& op, const program::Loops& loops) {
+    if (op.kernel != &strategy::kUpdate) return;
+    for (const program::Operand& operand : op.writes)
+      visit(op, step.arrays[operand.array], program::evaluate(operand.index, loops));
+  });
+}
+
+/// Memory of a pool that others send into and read from.
+class SharedBuffer {
+ public:
+  SharedBuffer(memory::Pool& pool, int64_t bytes)
+      : pool_(pool), data_(pool.allocate(bytes, memory::Reach::kShared)) {}
+  ~SharedBuffer() { pool_.release(data_); }
+  SharedBuffer(const SharedBuffer&) = delete;
+  SharedBuffer& operator=(const SharedBuffer&) = delete;
+  std::byte* data() const { return static_cast<std::byte*>(data_); }
+
+ private:
+  memory::Pool& pool_;
+  void* data_;
+};
+
+std::vector<int64_t> all_ranks(int64_t ranks) {
+  std::vector<int64_t> all(static_cast<size_t>(ranks));
+  std::iota(all.begin(), all.end(), int64_t{0});
+  return all;
 }
 
 /// Calls fill(memory) for `bytes` bytes of host memory that end up at `data` of the device.
@@ -58,15 +93,12 @@ UnitState::Part UnitState::part_of(const program::Program& step, const program::
 }
 
 void UnitState::add_updated(const program::Program& step) {
-  program::for_each_instance(step, [&](const program::Op& op, const program::Loops& loops) {
-    if (op.kernel != &strategy::kUpdate) return;
-    for (const program::Operand& operand : op.writes) {
-      Part part =
-          part_of(step, step.arrays[operand.array], program::evaluate(operand.index, loops));
-      part.saved = counted_range(step, op, state_.rank());
-      parts_.push_back(std::move(part));
-    }
-  });
+  for_each_updated(step,
+                   [&](const program::Op& op, const program::ValueArray& array, int64_t index) {
+                     Part part = part_of(step, array, index);
+                     part.saved = counted_range(step, op, state_.rank());
+                     parts_.push_back(std::move(part));
+                   });
 }
 
 void UnitState::add_residuals(const program::Program& step) {
@@ -133,6 +165,74 @@ void UnitState::load_residual(const checkpoint::CheckpointReader& reader, const 
   checkpoint::load_residual(reader, address(part, {}), mine, shares_of(part), values);
   tensor::copy_bytes(part.device, values.data(), part.data,
                      static_cast<int64_t>(values.size() * sizeof(float)));
+}
+
+/// What each rank saves of a unit's weights.
+std::vector<ElementRuns> UnitState::weights_by_rank(int64_t unit) const {
+  std::vector<ElementRuns> runs(static_cast<size_t>(classes_.front().ranks));
+  const auto add = [&](const program::Program& step, const program::Op& op) {
+    for (size_t at = 0; at < runs.size(); ++at) {
+      const auto rank = static_cast<int64_t>(at);
+      if (&program::class_of(classes_, rank) != &step) continue;
+      for (const LocalPiece& piece :
+           layout_.written_pieces(unit, rank, counted_range(step, op, rank)))
+        append(runs[at], piece.runs);
+    }
+  };
+  for (const program::Program& step : classes_)
+    for_each_updated(
+        step, [&](const program::Op& op, const program::ValueArray& array, int64_t index) {
+          if (array.address.state == checkpoint::kMaster && array.address.unit + index == unit)
+            add(step, op);
+        });
+  return runs;
+}
+
+/// Copies what this rank saves of a unit's weights, one piece behind the other.
+void UnitState::pack_weights(int64_t unit, std::byte* to) const {
+  for (const Part& part : parts_) {
+    if (part.unit != unit || part.state != checkpoint::kMaster) continue;
+    const int64_t size = dtype_bytes(part.dtype);
+    for (const LocalPiece& piece : layout_.written_pieces(unit, state_.rank(), part.saved)) {
+      const auto* from = static_cast<const std::byte*>(part.data);
+      const int64_t bytes = piece.local.size() * size;
+      tensor::copy_bytes(part.device, from + (piece.local.begin - part.held.begin) * size, to,
+                         bytes);
+      to += bytes;
+    }
+  }
+}
+
+Dtype UnitState::weights_dtype() const {
+  for (const Part& part : parts_)
+    if (part.state == checkpoint::kMaster) return part.dtype;
+  throw InternalError("unit state: the step updates no weights");
+}
+
+std::vector<std::byte> UnitState::collect_weights(int64_t unit, const runtime::Site& site) const {
+  const std::vector<ElementRuns> by_rank = weights_by_rank(unit);
+  ElementRuns received;  // in the order of ranks
+  comm::Call call;
+  for (const ElementRuns& runs : by_rank) {
+    if (state_.rank() == 0) append(received, runs);
+    call.receive_counts.push_back(state_.rank() == 0 ? num_elements(runs) : 0);
+  }
+  call.operation = comm::Operation::kAllToAll;
+  call.dtype = weights_dtype();
+  call.counts.assign(by_rank.size(), 0);
+  call.counts[0] = num_elements(by_rank[static_cast<size_t>(state_.rank())]);
+  call.deadline_seconds = site.deadline_seconds;
+  call.label = "collect " + shape_.units[static_cast<size_t>(unit)].name;
+  const int64_t size = dtype_bytes(call.dtype), bytes = num_elements(received) * size;
+  const SharedBuffer source(site.pool, call.counts[0] * size), destination(site.pool, bytes);
+  pack_weights(unit, source.data());
+  call.source = source.data();
+  call.destination = destination.data();
+  site.world.communicator(all_ranks(site.world.size()), kCollectLane).run(call);
+  std::vector<std::byte> packed(static_cast<size_t>(bytes)), whole(packed.size());
+  tensor::copy_bytes(site.pool.device(), destination.data(), packed.data(), bytes);
+  unpack(received, size, packed, whole);
+  return whole;
 }
 
 std::vector<checkpoint::ShardView> UnitState::shards(HostImages& images) const {

@@ -11,6 +11,7 @@
 #include "strait/checkpoint/reader.h"
 #include "strait/layout/layout.h"
 #include "strait/program/program.h"
+#include "strait/runtime/interpreter.h"
 #include "strait/runtime/state.h"
 #include "strait/shape/shape.h"
 #include "strait/tensor/device.h"
@@ -36,6 +37,13 @@ class UnitState {
   /// then. UserError naming the file, unit or state.
   void load(const checkpoint::CheckpointReader& reader) const;
 
+  /// The weights of a unit as one rank would hold them, on rank 0; nothing on the others. All ranks
+  /// call it, in the same order, when no transfer is in flight. Cost: each element is sent once, by
+  /// the rank that would save it.
+  std::vector<std::byte> collect_weights(int64_t unit, const runtime::Site& site) const;
+  /// Type of the weights as they are kept.
+  Dtype weights_dtype() const;
+
   /// What this rank writes. What lives on a device is copied into `images`, which the shards refer
   /// to; waits for the copies.
   std::vector<checkpoint::ShardView> shards(HostImages& images) const;
@@ -53,6 +61,8 @@ class UnitState {
     tensor::Device* device = nullptr;
   };
   void add_updated(const program::Program& step);
+  void pack_weights(int64_t unit, std::byte* to) const;
+  std::vector<ElementRuns> weights_by_rank(int64_t unit) const;
   void add_residuals(const program::Program& step);
   Part part_of(const program::Program& step, const program::ValueArray& array, int64_t index);
   checkpoint::StateRange address(const Part& part, ElementRuns runs) const;
