@@ -98,8 +98,5 @@ class Model {
 /// only on (seed, parameter name, element), so those of a part are a slice of those of the whole.
 void initialize(const UnitShape& unit, uint64_t seed, Dtype dtype, const ElementRuns& runs,
                 void* destination);
-/// The same of elements [begin, end).
-void initialize(const UnitShape& unit, uint64_t seed, Dtype dtype, int64_t begin, int64_t end,
-                void* destination);
 
 }  // namespace strait::model

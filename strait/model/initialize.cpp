@@ -60,10 +60,4 @@ void initialize(const UnitShape& unit, uint64_t seed, Dtype dtype, const Element
   }
 }
 
-void initialize(const UnitShape& unit, uint64_t seed, Dtype dtype, int64_t begin, int64_t end,
-                void* destination) {
-  ensure(0 <= begin && begin <= end, "initialize: no range");
-  initialize(unit, seed, dtype, ElementRuns{{begin, end - begin, 1, 0}}, destination);
-}
-
 }  // namespace strait::model

@@ -130,7 +130,8 @@ float residual_of(int64_t sender, int64_t element) {
   return static_cast<float>((sender * 131 + element * 17) % 4093) / 256.0f;
 }
 
-/// Two hops of error feedback: the first encodes whole local units, the second what the first leaves.
+/// Two hops of error feedback: the first encodes whole local units, the second what the first
+/// leaves.
 class Residuals : public ::testing::TestWithParam<const char*> {
  protected:
   struct Held {
@@ -138,7 +139,8 @@ class Residuals : public ::testing::TestWithParam<const char*> {
     ElementRuns runs;
     std::vector<float> values;
   };
-  /// What the ranks of a grid hold of a unit's residual of `hop`: each element of a sender on one rank.
+  /// What the ranks of a grid hold of a unit's residual of `hop`: each element of a sender on one
+  /// rank.
   static std::vector<Held> shares(const Layout& layout, const Grid& grid, int64_t unit,
                                   size_t hop) {
     const std::vector<int64_t> inside(grid.hops.begin(),

@@ -64,6 +64,20 @@ TEST_F(Convert, ARunGoesOnBitForBitFromASingleFile) {
   }
 }
 
+// Residuals of error feedback go through every form, each with its sender.
+TEST_F(Convert, ErrorFeedbackGoesOnBitForBit) {
+  const std::vector<std::string> sets = {"placement.codecs.gradients=int4/64+ef",
+                                         "train.precision=fp32"};
+  const std::string hash = train_small(run(8, sets), 2, path("whole")).parameter_hash;
+  train_small(run(4, sets), 2, path("half"));
+  convert(path("half"), path("half.safetensors"), "");
+  convert(path("half.safetensors"), path("again"), "");
+  convert(path("half"), path("one"), "checkpoint");
+  convert(path("half.safetensors"), path("hf"), "hf");
+  for (const char* name : {"again", "one"})
+    EXPECT_EQ(train_small(run(8, sets), 2, path(name)).parameter_hash, hash) << name;
+}
+
 /// The checkpoint of one rank again, as four ranks write it that split matrices over x and y.
 std::string split_checkpoint(const std::string& from, const std::string& to) {
   const checkpoint::CheckpointReader reader(from);
