@@ -35,6 +35,12 @@ Json inspect_command(const cli::Command& command, cli::Output& output) {
     output.line(fmt::format("  {:<28} {:>14} bytes  {}", file.at("name").as_string(),
                             file.at("bytes").as_integer(),
                             file.at("ok").as_bool() ? "ok" : "DAMAGED"));
+  for (const Json& state : found.at("states").as_array()) {
+    const int64_t senders = state.at("senders").as_integer();
+    output.line(fmt::format("  {:<28} {:>14} elements  {}{}", state.at("name").as_string(),
+                            state.at("elements").as_integer(), state.at("dtype").as_string(),
+                            senders > 0 ? fmt::format(", of {} senders", senders) : ""));
+  }
   return found;
 }
 

@@ -194,7 +194,7 @@ RankRecord write_rank_file(const std::string& temporary_folder, int64_t rank,
   std::vector<TensorView> tensors;
   for (const auto& [range, data] : shards) {
     ensure(0 <= range.begin && range.begin <= range.end, "write_rank_file: a shard is no range");
-    const int64_t elements = range.end - range.begin;
+    const int64_t elements = range.elements();
     if (elements == 0) continue;
     const std::span bytes(static_cast<const std::byte*>(data),
                           static_cast<size_t>(elements * dtype_bytes(range.dtype)));

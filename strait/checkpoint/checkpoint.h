@@ -17,7 +17,7 @@
 
 namespace strait::checkpoint {
 
-/// A range and where its elements lie in memory now.
+/// A range and where its elements lie in memory now, packed where it is not one range.
 struct ShardView {
   StateRange range;
   const void* data = nullptr;
@@ -54,15 +54,16 @@ std::string publish(const std::string& temporary_folder, const Manifest& manifes
 /// was not.
 std::string published_path(const std::string& temporary_folder);
 
-/// Removes complete checkpoints older than `newest` beside it, but for the `keep` - 1 newest of them.
-/// A crash in between leaves each of them whole or hidden. InputOutputError when the system refuses.
+/// Removes complete checkpoints older than `newest` beside it, but for the `keep` - 1 newest of
+/// them. A crash in between leaves each of them whole or hidden. InputOutputError when the system
+/// refuses.
 void remove_older(const std::string& newest, int64_t keep);
 
 /// Drops a save that failed.
 void abandon(const std::string& temporary_folder);
 
-/// What keeps `folder` from being complete, naming the file: no valid manifest, or a listed file that
-/// is missing or has another size. "" when complete. Hashes are not checked.
+/// What keeps `folder` from being complete, naming the file: no valid manifest, or a listed file
+/// that is missing or has another size. "" when complete. Hashes are not checked.
 std::string damage_of(const std::string& folder);
 bool is_complete(const std::string& folder);
 
@@ -72,15 +73,16 @@ std::vector<std::string> complete_checkpoints(const std::string& run_dir);
 /// The newest of them.
 std::optional<std::string> latest_complete(const std::string& run_dir);
 
-/// The checkpoint to go on from: that of the highest step; nothing when the run has none. A crash leaves
-/// no other than complete ones, so one that is not was damaged: UserError naming the file, and the newest
-/// complete one instead.
+/// The checkpoint to go on from: that of the highest step; nothing when the run has none. A crash
+/// leaves no other than complete ones, so one that is not was damaged: UserError naming the file,
+/// and the newest complete one instead.
 std::optional<std::string> newest_checkpoint(const std::string& run_dir);
 
 /// Removes what interrupted saves left. Only when no save is in progress in `run_dir`.
 void clean_partial(const std::string& run_dir);
 
-/// The checkpoint folder that a user's path means: itself, or the newest_checkpoint of a run folder. UserError naming the nearest choice otherwise.
+/// The checkpoint folder that a user's path means: itself, or the newest_checkpoint of a run
+/// folder. UserError naming the nearest choice otherwise.
 std::string resolve_checkpoint(const std::string& path);
 
 }  // namespace strait::checkpoint

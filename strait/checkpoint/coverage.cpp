@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <tuple>
 
 #include "strait/base/errors.h"
 #include "strait/checkpoint/manifest.h"
@@ -11,18 +12,50 @@
 namespace strait::checkpoint {
 namespace {
 
-using ByState = std::map<std::pair<std::string, std::string>, std::vector<const ShardRecord*>>;
+/// What shards must not share an element of.
+using StateKey = std::tuple<int64_t, std::string, std::string, int64_t>;
 
-/// Shards that are not empty, by unit and state, in the order of their elements.
-ByState sorted_shards(const Manifest& manifest) {
-  ByState groups;
+StateKey key_of(const StateRange& range) {
+  return {range.replica, range.unit, range.state, range.sender};
+}
+
+/// A single run of a shard.
+struct Held {
+  int64_t begin = 0, end = 0;
+  const ShardRecord* shard = nullptr;
+};
+
+/// Shards by address.
+std::map<StateKey, std::vector<const ShardRecord*>> shards_by_key(const Manifest& manifest) {
+  std::map<StateKey, std::vector<const ShardRecord*>> groups;
   for (const ShardRecord& shard : manifest.shards)
-    if (shard.range.end > shard.range.begin)
-      groups[{shard.range.unit, shard.range.state}].push_back(&shard);
-  for (auto& [key, shards] : groups)
-    std::sort(shards.begin(), shards.end(),
-              [](const auto* a, const auto* b) { return a->range.begin < b->range.begin; });
+    if (shard.range.elements() > 0) groups[key_of(shard.range)].push_back(&shard);
   return groups;
+}
+
+/// Every single run of the shards, in the order of the elements.
+std::vector<Held> sorted_runs(const std::vector<const ShardRecord*>& shards) {
+  std::vector<Held> held;
+  for (const ShardRecord* shard : shards)
+    for_each_run(runs_of(shard->range), [&](int64_t begin, int64_t, int64_t length) {
+      held.push_back({begin, begin + length, shard});
+    });
+  std::sort(held.begin(), held.end(),
+            [](const Held& a, const Held& b) { return a.begin < b.begin; });
+  return held;
+}
+
+/// "unit blocks.0", or "the run".
+std::string owner_of(const StateRange& range) {
+  return range.unit.empty() ? "the run" : "unit " + range.unit;
+}
+
+void check_no_overlap(const std::vector<Held>& held) {
+  for (size_t i = 1; i < held.size(); ++i)
+    if (held[i].begin < held[i - 1].end)
+      throw UserError(fmt::format(
+          "shards {} of {} and {} of {} overlap", shard_tensor_name(held[i - 1].shard->range),
+          held[i - 1].shard->file, shard_tensor_name(held[i].shard->range), held[i].shard->file));
 }
 
 std::string join_dims(const std::vector<int64_t>& dims) {
@@ -78,49 +111,52 @@ std::set<std::string> unique_names(const Records& records, const char* what) {
   return names;
 }
 
+void check_shard(const Manifest& manifest, const std::set<std::string>& files,
+                 const ShardRecord& shard) {
+  const std::string name = shard_tensor_name(shard.range);
+  if (!files.contains(shard.file))
+    throw UserError(fmt::format("shard {} lies in {}, which is not listed", name, shard.file));
+  const auto elements = manifest.elements_of(shard.range);
+  if (!elements) throw UserError(fmt::format("shard {} is of no listed unit", name));
+  if (shard.range.begin < 0 || shard.range.begin > shard.range.end || shard.range.end > *elements)
+    throw UserError(
+        fmt::format("shard {} reaches beyond the {} elements of its unit", name, *elements));
+  if (shard.range.runs.empty()) return;
+  const StateRange bounds = with_runs(shard.range, shard.range.runs);
+  if (bounds.begin != shard.range.begin || bounds.end != shard.range.end)
+    throw UserError(fmt::format("shard {} has runs from {} to {}", name, bounds.begin, bounds.end));
+}
+
+[[noreturn]] void refuse_gap(const StateRange& range, int64_t begin, int64_t end,
+                             const std::string& path) {
+  ErrorPlace place;
+  place.file = path;
+  throw UserError(fmt::format("{}: no rank's file holds elements [{}, {}) of {} of {}", path, begin,
+                              end, range.state, owner_of(range)),
+                  place);
+}
+
 }  // namespace
 
 void check_shards(const Manifest& manifest) {
   const std::set<std::string> files = unique_names(manifest.files, "file");
   unique_names(manifest.units, "unit");
-  std::map<std::string, int64_t> elements;
-  for (const UnitRecord& unit : manifest.units) elements[unit.name] = unit.elements;
-  for (const ShardRecord& shard : manifest.shards) {
-    const std::string name = shard_tensor_name(shard.range);
-    if (!files.contains(shard.file))
-      throw UserError(fmt::format("shard {} lies in {}, which is not listed", name, shard.file));
-    const auto unit = elements.find(shard.range.unit);
-    if (unit == elements.end()) throw UserError(fmt::format("shard {} is of no listed unit", name));
-    if (shard.range.begin < 0 || shard.range.begin > shard.range.end ||
-        shard.range.end > unit->second)
-      throw UserError(
-          fmt::format("shard {} reaches beyond the {} elements of its unit", name, unit->second));
-  }
-  for (const auto& [key, shards] : sorted_shards(manifest)) {
-    for (size_t i = 1; i < shards.size(); ++i)
-      if (shards[i]->range.begin < shards[i - 1]->range.end)
-        throw UserError(fmt::format("shards {} of {} and {} of {} overlap",
-                                    shard_tensor_name(shards[i - 1]->range), shards[i - 1]->file,
-                                    shard_tensor_name(shards[i]->range), shards[i]->file));
-  }
+  unique_names(manifest.values, "value");
+  for (const ShardRecord& shard : manifest.shards) check_shard(manifest, files, shard);
+  for (const auto& [key, shards] : shards_by_key(manifest)) check_no_overlap(sorted_runs(shards));
 }
 
 void require_full_coverage(const Manifest& manifest, const std::string& path) {
-  const auto gap = [&](const auto& key, int64_t begin, int64_t end) {
-    ErrorPlace place;
-    place.file = path;
-    throw UserError(fmt::format("{}: no rank's file holds elements [{}, {}) of {} of unit {}", path,
-                                begin, end, key.second, key.first),
-                    place);
-  };
-  for (const auto& [key, shards] : sorted_shards(manifest)) {
+  for (const auto& [key, shards] : shards_by_key(manifest)) {
+    const StateRange& range = shards.front()->range;
+    if (range.sender != kNoSender) continue;
     int64_t expected = 0;
-    for (const ShardRecord* shard : shards) {
-      if (shard->range.begin > expected) gap(key, expected, shard->range.begin);
-      expected = shard->range.end;
+    for (const Held& held : sorted_runs(shards)) {
+      if (held.begin > expected) refuse_gap(range, expected, held.begin, path);
+      expected = held.end;
     }
-    const int64_t elements = manifest.unit(key.first)->elements;
-    if (expected < elements) gap(key, expected, elements);
+    const int64_t elements = manifest.elements_of(range).value_or(0);
+    if (expected < elements) refuse_gap(range, expected, elements, path);
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <vector>
 
 #include "strait/checkpoint/checkpoint.h"
@@ -25,9 +26,17 @@ Json files_json(const Manifest& manifest, const std::string& folder) {
 /// shards.
 using MasterShards = std::map<std::string, std::vector<const ShardRecord*>>;
 
+bool holds(const StateRange& range, int64_t element) {
+  bool found = false;
+  for_each_run(runs_of(range), [&](int64_t begin, int64_t, int64_t length) {
+    found = found || (begin <= element && element < begin + length);
+  });
+  return found;
+}
+
 Json tensor_json(const ParameterRecord& parameter, const std::vector<const ShardRecord*>& shards) {
   const auto holds_begin = [&](const ShardRecord* shard) {
-    return shard->range.begin <= parameter.offset && parameter.offset < shard->range.end;
+    return holds(shard->range, parameter.offset);
   };
   const auto shard = std::find_if(shards.begin(), shards.end(), holds_begin);
   const bool found = shard != shards.end();
@@ -48,6 +57,33 @@ Json tensors_json(const Manifest& manifest) {
   return tensors;
 }
 
+/// What the shards of a state hold together.
+struct StateSum {
+  Dtype dtype = Dtype::kFloat32;
+  int64_t shards = 0, elements = 0;
+  std::set<int64_t> senders;
+};
+
+Json states_json(const Manifest& manifest) {
+  std::map<std::string, StateSum> states;
+  for (const auto& [range, file] : manifest.shards) {
+    StateSum& sum = states[range.state];
+    sum.dtype = range.dtype;
+    ++sum.shards;
+    sum.elements += range.elements();
+    if (range.sender != kNoSender) sum.senders.insert(range.sender);
+  }
+  Json json = Json::array();
+  for (const auto& [name, sum] : states)
+    json.push_back(Json::object({{"name", name},
+                                 {"dtype", dtype_name(sum.dtype)},
+                                 {"elements", sum.elements},
+                                 {"bytes", sum.elements * dtype_bytes(sum.dtype)},
+                                 {"shards", sum.shards},
+                                 {"senders", static_cast<int64_t>(sum.senders.size())}}));
+  return json;
+}
+
 }  // namespace
 
 Json inspect(const std::string& path) {
@@ -65,7 +101,8 @@ Json inspect(const std::string& path) {
                        {"parameters", manifest.parameters},
                        {"parameter_hash", hash ? Json(*hash) : Json()},
                        {"files", files_json(manifest, folder)},
-                       {"tensors", tensors_json(manifest)}});
+                       {"tensors", tensors_json(manifest)},
+                       {"states", states_json(manifest)}});
 }
 
 }  // namespace strait::checkpoint

@@ -9,11 +9,12 @@ namespace strait::checkpoint {
 
 /// The inspect object of the command line's JSON: path, complete, step, tokens, ranks, placement,
 /// mesh, model, parameters, parameter_hash, files[{name, bytes, hash, ok}], tensors[{name, dtype,
-/// shape, file}]. `path` is a checkpoint or a run folder (its newest checkpoint).
-/// `complete`: every listed file has its size; `ok`: and its hash. `bytes` and `hash` are those of
-/// the manifest. Tensors are the model's parameters; `file` is the rank file where the parameter
-/// begins. UserError when there is no checkpoint or its manifest is not valid. Cost: reads all
-/// files once.
+/// shape, file}], states[{name, dtype, elements, bytes, shards, senders}]. `path` is a checkpoint
+/// or a run folder (its newest checkpoint). `complete`: every listed file has its size; `ok`: and
+/// its hash. `bytes` and `hash` are those of the manifest. Tensors are the model's parameters;
+/// `file` is the rank file where the parameter begins. States are all that is saved, by name:
+/// elements over all units and senders. UserError when there is no checkpoint or its manifest is
+/// not valid. Cost: reads all files once.
 Json inspect(const std::string& path);
 
 }  // namespace strait::checkpoint

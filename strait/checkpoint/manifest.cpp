@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <array>
+#include <algorithm>
 
 #include "strait/base/errors.h"
 #include "strait/base/file.h"
@@ -10,36 +10,6 @@
 
 namespace strait::checkpoint {
 namespace {
-
-constexpr std::array kDtypes = {Dtype::kByte,     Dtype::kInt32,   Dtype::kInt64,  Dtype::kFloat16,
-                                Dtype::kBfloat16, Dtype::kFloat32, Dtype::kFloat64};
-
-Dtype parse_dtype(const std::string& word) {
-  std::vector<std::string> known;
-  for (const Dtype dtype : kDtypes) {
-    if (word == dtype_name(dtype)) return dtype;
-    known.emplace_back(dtype_name(dtype));
-  }
-  throw UserError(
-      fmt::format("unknown dtype \"{}\"; the nearest is {}", word, nearest_choice(word, known)));
-}
-
-/// A count: an integer of at least `least`.
-int64_t count_at(const Json& json, const char* key, int64_t least = 0) {
-  const int64_t value = json.at(key).as_integer();
-  if (value < least) throw UserError(fmt::format("{} is {}, less than {}", key, value, least));
-  return value;
-}
-
-/// A file name that cannot leave the checkpoint's folder.
-std::string plain_name(const Json& json) {
-  const std::string& name = json.as_string();
-  if (name.empty() || name == "." || name == ".." ||
-      name.find_first_of(std::string_view("/\0", 2)) != std::string::npos)
-    throw UserError(
-        fmt::format("\"{}\" is not the name of a file in the checkpoint's folder", name));
-  return name;
-}
 
 Json file_json(const FileRecord& file) {
   return Json::object({{"name", file.name}, {"bytes", file.bytes}, {"hash", file.hash}});
@@ -49,24 +19,12 @@ FileRecord parse_file(const Json& json) {
   return {plain_name(json.at("name")), count_at(json, "bytes"), json.at("hash").as_string()};
 }
 
-Json shard_json(const ShardRecord& shard) {
-  return Json::object({{"file", shard.file},
-                       {"unit", shard.range.unit},
-                       {"state", shard.range.state},
-                       {"begin", shard.range.begin},
-                       {"end", shard.range.end},
-                       {"dtype", dtype_name(shard.range.dtype)}});
+Json value_json(const ValueRecord& value) {
+  return Json::object({{"name", value.name}, {"elements", value.elements}});
 }
 
-ShardRecord parse_shard(const Json& json) {
-  ShardRecord shard;
-  shard.file = plain_name(json.at("file"));
-  shard.range.unit = json.at("unit").as_string();
-  shard.range.state = json.at("state").as_string();
-  shard.range.begin = count_at(json, "begin");
-  shard.range.end = count_at(json, "end", shard.range.begin);
-  shard.range.dtype = parse_dtype(json.at("dtype").as_string());
-  return shard;
+ValueRecord parse_value(const Json& json) {
+  return {json.at("name").as_string(), count_at(json, "elements")};
 }
 
 Json unit_json(const UnitRecord& unit) {
@@ -110,33 +68,47 @@ std::vector<T> parse_array(const Json& json, T (*parse)(const Json&)) {
   return records;
 }
 
+bool is_plain(const ShardRecord& shard) {
+  const StateRange& range = shard.range;
+  return !range.unit.empty() && range.runs.empty() && range.sender == kNoSender &&
+         range.replica == 0;
+}
+
+const char* format_of(const Manifest& manifest) {
+  const bool plain = manifest.values.empty() &&
+                     std::all_of(manifest.shards.begin(), manifest.shards.end(), is_plain);
+  return plain ? kManifestFormat : kSecondFormat;
+}
+
 Json manifest_json(const Manifest& manifest) {
   const auto& hash = manifest.parameter_hash;
-  return Json::object({{"format", kManifestFormat},
-                       {"step", manifest.step},
-                       {"tokens", manifest.tokens},
-                       {"ranks", manifest.ranks},
-                       {"placement", manifest.placement},
-                       {"mesh", manifest.mesh},
-                       {"model", manifest.model},
-                       {"seed", manifest.seed},
-                       {"precision", manifest.precision},
-                       {"sequences_consumed", manifest.sequences_consumed},
-                       {"parameters", manifest.parameters},
-                       {"parameter_hash", hash ? Json(*hash) : Json()},
-                       {"units", array_of(manifest.units, unit_json)},
-                       {"shards", array_of(manifest.shards, shard_json)},
-                       {"files", array_of(manifest.files, file_json)},
-                       {"extra", manifest.extra}});
+  Json json = Json::object({{"format", format_of(manifest)},
+                            {"step", manifest.step},
+                            {"tokens", manifest.tokens},
+                            {"ranks", manifest.ranks},
+                            {"placement", manifest.placement},
+                            {"mesh", manifest.mesh},
+                            {"model", manifest.model},
+                            {"seed", manifest.seed},
+                            {"precision", manifest.precision},
+                            {"sequences_consumed", manifest.sequences_consumed},
+                            {"parameters", manifest.parameters},
+                            {"parameter_hash", hash ? Json(*hash) : Json()},
+                            {"units", array_of(manifest.units, unit_json)},
+                            {"shards", array_of(manifest.shards, shard_json)},
+                            {"files", array_of(manifest.files, file_json)},
+                            {"extra", manifest.extra}});
+  if (!manifest.values.empty()) json["values"] = array_of(manifest.values, value_json);
+  return json;
 }
 
 void check_format(const Json& json) {
   const std::string& format = json.at("format").as_string();
-  if (format == kManifestFormat) return;
+  if (format == kManifestFormat || format == kSecondFormat) return;
   const bool ours = format.starts_with("strait.checkpoint/");
-  throw UserError(fmt::format("format is \"{}\"{}; this program reads \"{}\"", format,
+  throw UserError(fmt::format("format is \"{}\"{}; this program reads \"{}\" and \"{}\"", format,
                               ours ? ", another version" : ", which is no checkpoint's",
-                              kManifestFormat));
+                              kManifestFormat, kSecondFormat));
 }
 
 Manifest manifest_from(const Json& json) {
@@ -158,6 +130,7 @@ Manifest manifest_from(const Json& json) {
   manifest.shards = parse_array(json.at("shards"), parse_shard);
   manifest.files = parse_array(json.at("files"), parse_file);
   manifest.extra = json.at("extra");
+  if (const Json* values = json.find("values")) manifest.values = parse_array(*values, parse_value);
   return manifest;
 }
 
@@ -183,10 +156,6 @@ int64_t ParameterRecord::elements() const {
   return product;
 }
 
-std::string shard_tensor_name(const StateRange& range) {
-  return fmt::format("{}/{}/{}-{}", range.unit, range.state, range.begin, range.end);
-}
-
 Json rank_record_json(const RankRecord& record) {
   return Json::object(
       {{"file", file_json(record.file)}, {"shards", array_of(record.shards, shard_json)}});
@@ -205,6 +174,16 @@ const UnitRecord* Manifest::unit(const std::string& name) const {
   for (const UnitRecord& record : units)
     if (record.name == name) return &record;
   return nullptr;
+}
+
+std::optional<int64_t> Manifest::elements_of(const StateRange& range) const {
+  if (!range.unit.empty()) {
+    const UnitRecord* found = unit(range.unit);
+    return found ? std::optional(found->elements) : std::nullopt;
+  }
+  for (const ValueRecord& value : values)
+    if (value.name == range.state) return value.elements;
+  return std::nullopt;
 }
 
 std::vector<UnitRecord> unit_records(const ModelShape& model) {

@@ -6,30 +6,17 @@
 #include <string>
 #include <vector>
 
-#include "strait/base/dtype.h"
 #include "strait/base/json.h"
+#include "strait/checkpoint/state_range.h"
 #include "strait/shape/shape.h"
 
 namespace strait::checkpoint {
 
 inline constexpr const char* kManifestFormat = "strait.checkpoint/1";
+/// Of a manifest that names what the first format has not: shards of several runs, of senders, of
+/// replicas beyond the first, values of the whole run.
+inline constexpr const char* kSecondFormat = "strait.checkpoint/2";
 inline constexpr const char* kManifestFile = "manifest.json";
-/// States of the optimizer and of the weights, as train writes them. Others may be added by a
-/// strategy.
-inline constexpr const char* kMaster = "master";
-inline constexpr const char* kFirstMoment = "first_moment";
-inline constexpr const char* kSecondMoment = "second_moment";
-inline constexpr const char* kMomentum = "momentum";
-
-/// Elements [begin, end) of one state of one unit. Elements count from the start of the unit,
-/// without padding: end is at most the unit's elements.
-struct StateRange {
-  std::string unit;
-  std::string state;
-  int64_t begin = 0, end = 0;
-  Dtype dtype = Dtype::kFloat32;
-};
-
 struct ParameterRecord {
   std::string name;
   std::vector<int64_t> dims;
@@ -43,21 +30,18 @@ struct UnitRecord {
   std::vector<ParameterRecord> parameters;
 };
 
+/// A value of the whole run, as counters.
+struct ValueRecord {
+  std::string name;  // the state of its shards
+  int64_t elements = 0;
+};
+
 /// A file of the checkpoint other than the manifest. `name` has no folder.
 struct FileRecord {
   std::string name;
   int64_t bytes = 0;
   std::string hash;  // XXH3-128, hexadecimal
 };
-
-/// A range that lies in `file` as the tensor shard_tensor_name(range).
-struct ShardRecord {
-  StateRange range;
-  std::string file;
-};
-
-/// "blocks.0/master/0-100".
-std::string shard_tensor_name(const StateRange& range);
 
 /// What one rank wrote; travels to the rank that publishes.
 struct RankRecord {
@@ -80,6 +64,7 @@ struct Manifest {
   int64_t parameters = 0;
   std::optional<std::string> parameter_hash;
   std::vector<UnitRecord> units;
+  std::vector<ValueRecord> values;
   std::vector<ShardRecord> shards;
   std::vector<FileRecord> files;
   Json extra = Json::object();  // the caller's own: losses, counters
@@ -88,6 +73,8 @@ struct Manifest {
   void add(const RankRecord& record);
   /// Unit by name, or nullptr.
   const UnitRecord* unit(const std::string& name) const;
+  /// Elements of the unit of a range, or of its value; nothing when neither is listed.
+  std::optional<int64_t> elements_of(const StateRange& range) const;
 };
 
 /// The units of a model, to save them or to compare them with a checkpoint's.
@@ -107,11 +94,12 @@ Manifest parse_manifest(const std::string& text, const std::string& path);
 /// Manifest of the checkpoint folder `folder`. UserError as above, or when it has none.
 Manifest read_manifest(const std::string& folder);
 
-/// UserError unless the shards name known units and files, lie inside their units and do not
-/// overlap.
+/// UserError unless the shards name known units, values and files, lie inside them and do not
+/// overlap; shards of several senders may. Cost: O(n log n) for n single runs.
 void check_shards(const Manifest& manifest);
 
 /// UserError naming the first gap unless the shards of every state that occurs cover their unit.
+/// What senders keep need not.
 void require_full_coverage(const Manifest& manifest, const std::string& path);
 
 /// UserError, naming both models, unless the checkpoint at `path` holds exactly `units`: the same

@@ -11,6 +11,7 @@
 #include "strait/base/file.h"
 #include "strait/checkpoint/checkpoint.h"
 #include "strait/checkpoint/hash.h"
+#include "strait/shape/run_overlaps.h"
 
 namespace strait::checkpoint {
 namespace {
@@ -19,10 +20,6 @@ namespace {
   ErrorPlace place;
   place.file = path;
   throw UserError(fmt::format("{}: {}", path, what), place);
-}
-
-std::string group_key(const std::string& unit, const std::string& state) {
-  return unit + "/" + state;
 }
 
 /// What is wrong with a file's size, "" when right.
@@ -54,10 +51,33 @@ using Parts = std::vector<InputFile::Part>;
 const TensorInfo& tensor_of(const SafetensorsFile& file, const StateRange& source) {
   const TensorInfo& tensor = file.tensor(shard_tensor_name(source));
   if (tensor.dtype != source.dtype ||
-      tensor.end - tensor.begin != (source.end - source.begin) * dtype_bytes(source.dtype))
+      tensor.end - tensor.begin != source.elements() * dtype_bytes(source.dtype))
     refuse(file.path(),
            fmt::format("tensor {} is not the shard that the manifest describes", tensor.name));
   return tensor;
+}
+
+void check_dtype(const std::string& path, const StateRange& stored, const StateRange& wanted) {
+  if (stored.dtype == wanted.dtype) return;
+  refuse(path, fmt::format(
+                   "{} of unit {} is stored as {}, but {} is wanted: the runs differ in precision",
+                   wanted.state, wanted.unit, dtype_name(stored.dtype), dtype_name(wanted.dtype)));
+}
+
+/// UserError naming the first element of `wanted` that is at no position of `found`.
+void require_all(const std::string& path, const StateRange& range,
+                 const std::vector<Stretch>& wanted, std::vector<Stretch> found) {
+  std::sort(found.begin(), found.end(),
+            [](const Stretch& a, const Stretch& b) { return a.begin < b.begin; });
+  int64_t position = 0;
+  for (const Stretch& part : found) {
+    if (part.begin != position) break;
+    position = part.end;
+  }
+  for (const Stretch& part : wanted)
+    if (part.packed <= position && position < part.packed + part.end - part.begin)
+      refuse(path, fmt::format("no file holds element {} of {} of unit {}",
+                               part.begin + position - part.packed, range.state, range.unit));
 }
 
 }  // namespace
@@ -71,20 +91,28 @@ struct CheckpointReader::VerifiedFile {
 
 /// Elements of a shard, from `first_element` on, that are wanted.
 struct CheckpointReader::Piece {
-  StateRange source;
+  const StateRange* source = nullptr;
   int64_t first_element = 0;
   std::span<std::byte> destination;
 
-  /// The pieces as parts of a file that is not checked yet; nothing when that cannot be: a tensor is not
-  /// as the manifest says (the hash will show why), or two pieces overlap.
+  /// Byte of the piece in a file whose shards are as the manifest says.
+  int64_t offset_in(const SafetensorsFile& file, const TensorInfo& tensor) const {
+    return file.offset_of(tensor) + first_element * dtype_bytes(source->dtype);
+  }
+
+  /// The pieces as parts of a file that is not checked yet; nothing when that cannot be: a tensor
+  /// is not as the manifest says (the hash will show why), or two pieces overlap.
   static std::optional<Parts> as_parts(const SafetensorsFile& file,
                                        const std::vector<Piece>& pieces) {
     Parts parts;
     try {
-      for (const Piece& piece : pieces)
-        parts.push_back({file.offset_of(tensor_of(file, piece.source)) +
-                             piece.first_element * dtype_bytes(piece.source.dtype),
-                         piece.destination});
+      const StateRange* shard = nullptr;
+      const TensorInfo* tensor = nullptr;
+      for (const Piece& piece : pieces) {
+        if (piece.source != shard) tensor = &tensor_of(file, *piece.source);
+        shard = piece.source;
+        parts.push_back({piece.offset_in(file, *tensor), piece.destination});
+      }
     } catch (const UserError&) {
       return std::nullopt;
     }
@@ -101,8 +129,8 @@ struct CheckpointReader::Piece {
 CheckpointReader::CheckpointReader(const std::string& path)
     : path_(resolve_checkpoint(path)), manifest_(read_manifest(path_)) {
   for (const ShardRecord& shard : manifest_.shards)
-    if (shard.range.end > shard.range.begin)
-      shards_[group_key(shard.range.unit, shard.range.state)].push_back(&shard);
+    if (shard.range.elements() > 0)
+      shards_[{shard.range.unit, shard.range.state}].push_back(&shard);
   for (auto& [key, shards] : shards_)
     std::sort(shards.begin(), shards.end(),
               [](const auto* a, const auto* b) { return a->range.begin < b->range.begin; });
@@ -151,7 +179,7 @@ void CheckpointReader::load_file(const std::string& name, const std::vector<Piec
   }
   lock.unlock();
   for (const Piece& piece : pieces)
-    entry.file->read_elements(tensor_of(*entry.file, piece.source), piece.first_element,
+    entry.file->read_elements(tensor_of(*entry.file, *piece.source), piece.first_element,
                               piece.destination);
 }
 
@@ -169,69 +197,89 @@ void CheckpointReader::verify_share(int64_t rank, int64_t ranks) const {
   }
 }
 
-const std::vector<const ShardRecord*>& CheckpointReader::shards_of(const StateRange& range) const {
-  const UnitRecord* unit = manifest_.unit(range.unit);
-  if (unit == nullptr) {
+/// UserError unless the unit or value is known and holds the range.
+void CheckpointReader::check_request(const StateRange& range) const {
+  const auto elements = manifest_.elements_of(range);
+  if (!elements) {
     std::vector<std::string> names;
     for (const UnitRecord& known : manifest_.units) names.push_back(known.name);
-    refuse(path_, fmt::format("has no unit {}; the nearest is {}", range.unit,
-                              nearest_choice(range.unit, names)));
+    for (const ValueRecord& known : manifest_.values) names.push_back(known.name);
+    const bool value = range.unit.empty();
+    const std::string& name = value ? range.state : range.unit;
+    refuse(path_, fmt::format("has no {} {}; the nearest is {}", value ? "value" : "unit", name,
+                              nearest_choice(name, names)));
   }
-  if (range.begin < 0 || range.begin > range.end || range.end > unit->elements)
+  if (range.begin < 0 || range.begin > range.end || range.end > *elements)
     refuse(path_,
            fmt::format("elements [{}, {}) of unit {} were asked for, but it has {} in this "
                        "checkpoint of model {}: another model's",
-                       range.begin, range.end, range.unit, unit->elements, manifest_.model.dump()));
-  const auto found = shards_.find(group_key(range.unit, range.state));
-  if (found != shards_.end()) return found->second;
-  std::vector<std::string> states;
-  for (const auto& [key, shards] : shards_)
-    if (shards.front()->range.unit == range.unit) states.push_back(shards.front()->range.state);
-  refuse(
-      path_,
-      fmt::format("holds no state {} of unit {}{}", range.state, range.unit,
-                  states.empty() ? "" : "; the nearest is " + nearest_choice(range.state, states)));
+                       range.begin, range.end, range.unit, *elements, manifest_.model.dump()));
 }
 
-void CheckpointReader::add_pieces(const LoadRequest& request,
-                                  std::map<std::string, std::vector<Piece>>& pieces) const {
+/// The shards of the range's address that reach into it.
+std::vector<const ShardRecord*> CheckpointReader::shards_of(const StateRange& range) const {
+  check_request(range);
+  const auto found = shards_.find({range.unit, range.state});
+  if (found == shards_.end()) {
+    std::vector<std::string> states;
+    for (const auto& [key, shards] : shards_)
+      if (key.first == range.unit) states.push_back(key.second);
+    refuse(path_,
+           fmt::format(
+               "holds no state {} of unit {}{}", range.state, range.unit,
+               states.empty() ? "" : "; the nearest is " + nearest_choice(range.state, states)));
+  }
+  std::vector<const ShardRecord*> shards;
+  for (const ShardRecord* shard : found->second)
+    if (shard->range.begin < range.end && range.begin < shard->range.end &&
+        shard->range.sender == range.sender && shard->range.replica == range.replica)
+      shards.push_back(shard);
+  return shards;
+}
+
+void CheckpointReader::add_pieces(const LoadRequest& request, Pieces& pieces) const {
   const StateRange& range = request.range;
   const int64_t element_bytes = dtype_bytes(range.dtype);
-  ensure(
-      static_cast<int64_t>(request.destination.size()) == (range.end - range.begin) * element_bytes,
-      "load: the destination has another length than the range");
-  if (range.begin == range.end) return;
-  const auto& shards = shards_of(range);
-  // The last shard that starts at or before the range.
-  auto shard =
-      std::upper_bound(shards.begin(), shards.end(), range.begin,
-                       [](int64_t begin, const auto* s) { return begin < s->range.begin; });
-  if (shard != shards.begin()) --shard;
-  for (int64_t position = range.begin; position < range.end; ++shard) {
-    if (shard == shards.end() || (*shard)->range.begin > position ||
-        (*shard)->range.end <= position)
-      refuse(path_, fmt::format("no file holds element {} of {} of unit {}", position, range.state,
-                                range.unit));
-    const StateRange& source = (*shard)->range;
-    if (source.dtype != range.dtype)
-      refuse(
-          path_,
-          fmt::format("{} of unit {} is stored as {}, but {} is wanted: the runs differ in "
-                      "precision",
-                      range.state, range.unit, dtype_name(source.dtype), dtype_name(range.dtype)));
-    const int64_t end = std::min(source.end, range.end);
-    const auto destination =
-        request.destination.subspan(static_cast<size_t>((position - range.begin) * element_bytes),
-                                    static_cast<size_t>((end - position) * element_bytes));
-    pieces[(*shard)->file].push_back({source, position - source.begin, destination});
-    position = end;
+  ensure(static_cast<int64_t>(request.destination.size()) == range.elements() * element_bytes,
+         "load: the destination has another length than the range");
+  if (range.elements() == 0) return;
+  const std::vector<Stretch> wanted = stretches_of(runs_of(range));
+  std::vector<Stretch> found;
+  for (const ShardRecord* shard : shards_of(range)) {
+    const std::vector<Overlap> parts = overlaps(wanted, stretches_of(runs_of(shard->range)));
+    if (!parts.empty()) check_dtype(path_, shard->range, range);
+    for (const Overlap& part : parts) {
+      found.push_back({part.a, part.a + part.length, 0});
+      pieces[shard->file].push_back(
+          {&shard->range, part.b,
+           request.destination.subspan(static_cast<size_t>(part.a * element_bytes),
+                                       static_cast<size_t>(part.length * element_bytes))});
+    }
   }
+  require_all(path_, range, wanted, std::move(found));
 }
 
 void CheckpointReader::load(const std::vector<LoadRequest>& requests) const {
-  std::map<std::string, std::vector<Piece>> pieces;
+  Pieces pieces;
   for (const LoadRequest& request : requests) add_pieces(request, pieces);
   for (const auto& [name, of_file] : pieces) load_file(name, of_file);
+}
+
+std::vector<int64_t> CheckpointReader::senders_of(const std::string& unit,
+                                                  const std::string& state) const {
+  std::set<int64_t> senders;
+  if (const auto found = shards_.find({unit, state}); found != shards_.end())
+    for (const ShardRecord* shard : found->second) senders.insert(shard->range.sender);
+  return {senders.begin(), senders.end()};
+}
+
+ElementRuns CheckpointReader::sent_by(const std::string& unit, const std::string& state,
+                                      int64_t sender) const {
+  ElementRuns runs;
+  if (const auto found = shards_.find({unit, state}); found != shards_.end())
+    for (const ShardRecord* shard : found->second)
+      if (shard->range.sender == sender) append(runs, runs_of(shard->range));
+  return runs;
 }
 
 std::string CheckpointReader::read_text(const std::string& name) const {

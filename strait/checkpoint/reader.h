@@ -14,7 +14,8 @@
 
 namespace strait::checkpoint {
 
-/// A range that is wanted, and memory of its exact length in bytes.
+/// A range that is wanted, and memory of its exact length in bytes, packed where it is not one
+/// range.
 struct LoadRequest {
   StateRange range;
   std::span<std::byte> destination;
@@ -33,18 +34,25 @@ class CheckpointReader {
   const std::string& path() const { return path_; }
   const Manifest& manifest() const { return manifest_; }
 
-  /// Copies ranges from whichever shards hold them. The layout of the saving run does not matter. UserError when unit or state is unknown (the nearest
-  /// is named), the range reaches beyond the unit, a part is in no file, or the dtype is another.
-  /// On an error the destinations hold nothing of use. Cost: a file that was not checked yet is read
-  /// once, whole, whatever is wanted of it: ask for all that is wanted at a time. Of others the ranges are
-  /// read.
+  /// Copies ranges from whichever shards hold them. The layout of the saving run does not matter.
+  /// UserError when unit or state is unknown (the nearest is named), the range reaches beyond the
+  /// unit, a part is in no file, or the dtype is another. On an error the destinations hold nothing
+  /// of use. Cost: a file that was not checked yet is read once, whole, whatever is wanted of it:
+  /// ask for all that is wanted at a time. Of others the ranges are read. A request costs O(n log
+  /// n) besides for the n single runs of it and of the shards of its state.
   void load(const std::vector<LoadRequest>& requests) const;
   void load(const StateRange& range, std::span<std::byte> destination) const {
     load(std::vector<LoadRequest>{{range, destination}});
   }
 
-  /// Checks the hashes of every `ranks`-th file, from the `rank`-th on, that were not checked yet: after
-  /// all ranks have loaded and called this, no file of the checkpoint is unchecked.
+  /// Positions of the ranks whose residuals `state` of a unit holds, ascending; empty without the
+  /// state.
+  std::vector<int64_t> senders_of(const std::string& unit, const std::string& state) const;
+  /// What is stored of one of them, as runs in no particular order.
+  ElementRuns sent_by(const std::string& unit, const std::string& state, int64_t sender) const;
+
+  /// Checks the hashes of every `ranks`-th file, from the `rank`-th on, that were not checked yet:
+  /// after all ranks have loaded and called this, no file of the checkpoint is unchecked.
   void verify_share(int64_t rank, int64_t ranks) const;
 
   /// Contents of tokenizer.json, run.toml, ..., verified.
@@ -55,18 +63,34 @@ class CheckpointReader {
  private:
   struct VerifiedFile;
   struct Piece;
-  void add_pieces(const LoadRequest& request,
-                  std::map<std::string, std::vector<Piece>>& pieces) const;
+  using Pieces = std::map<std::string, std::vector<Piece>>;  // by file
+  void add_pieces(const LoadRequest& request, Pieces& pieces) const;
   void load_file(const std::string& name, const std::vector<Piece>& pieces) const;
-  const std::vector<const ShardRecord*>& shards_of(const StateRange& range) const;
+  void check_request(const StateRange& range) const;
+  std::vector<const ShardRecord*> shards_of(const StateRange& range) const;
   const FileRecord& record(const std::string& name) const;
 
   std::string path_;
   Manifest manifest_;
-  // Shards by "unit/state", in the order of their elements.
-  std::map<std::string, std::vector<const ShardRecord*>> shards_;
+  // Shards that are not empty by unit and state, in the order of their first elements.
+  std::map<std::pair<std::string, std::string>, std::vector<const ShardRecord*>> shards_;
   std::map<std::string, std::unique_ptr<VerifiedFile>> files_;
 };
+
+/// What a rank holds of a residual: the position of the rank, and the elements.
+struct SenderShare {
+  int64_t sender = 0;
+  ElementRuns runs;
+};
+
+/// Fills `destination` with a share `mine` of a residual (fp32), packed. `all`: what the ranks of
+/// the run hold together, each element of a sender once. Where the senders are those that saved,
+/// with the same elements, each gets its own. Else every sender gets, of each element, the sum of
+/// what the old ones held divided by the number of new ones, so that nothing that was owed is lost.
+/// Zeros for a checkpoint without the state. Errors as load. Cost: the runs of `all`; where senders
+/// changed, a share of every old sender is read.
+void load_residual(const CheckpointReader& reader, const StateRange& state, const SenderShare& mine,
+                   const std::vector<SenderShare>& all, std::span<float> destination);
 
 /// Size and hash of one listed file. `problem` is empty when both are right.
 struct FileCheck {

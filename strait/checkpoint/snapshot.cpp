@@ -16,7 +16,7 @@ constexpr int64_t kAlignmentBytes = 64;
 constexpr double kMarginSeconds = 5;
 
 int64_t view_bytes(const ShardView& view) {
-  return (view.range.end - view.range.begin) * dtype_bytes(view.range.dtype);
+  return view.range.elements() * dtype_bytes(view.range.dtype);
 }
 
 int64_t aligned(int64_t bytes) {

@@ -18,11 +18,27 @@ namespace {
 
 using checkpoint::FileRecord;
 
+/// A state of units that every replica holds once: not what senders keep, and no value of the run.
+bool is_of_model(const checkpoint::StateRange& range) {
+  return !range.unit.empty() && range.sender == checkpoint::kNoSender;
+}
+
 std::set<std::string> states_of(const checkpoint::Manifest& manifest, Part part) {
   if (part == Part::kWeights) return {checkpoint::kMaster};
   std::set<std::string> names;
-  for (const checkpoint::ShardRecord& shard : manifest.shards) names.insert(shard.range.state);
+  for (const checkpoint::ShardRecord& shard : manifest.shards)
+    if (is_of_model(shard.range)) names.insert(shard.range.state);
   return names;
+}
+
+/// Every shard that is not of the model, with memory for it.
+std::vector<Kept> kept_shards(const checkpoint::Manifest& manifest) {
+  std::vector<Kept> all;
+  for (const auto& [range, file] : manifest.shards)
+    if (!is_of_model(range))
+      all.push_back({range, std::vector<std::byte>(
+                                static_cast<size_t>(range.elements() * dtype_bytes(range.dtype)))});
+  return all;
 }
 
 /// What training resumes with; AdamW keeps two moments, SGD one.
@@ -98,9 +114,12 @@ ModelState read_checkpoint(const std::string& path, Part part) {
           {{shape.name, name, 0, shape.elements, state.dtype}, state.states[name][unit]});
     }
   }
+  if (part == Part::kAll) state.kept = kept_shards(reader.manifest());
+  for (Kept& kept : state.kept) requests.push_back({kept.range, kept.bytes});
   reader.load(requests);
   reader.verify_share(0, 1);
   state.about = reader.manifest();
+  if (part == Part::kWeights) state.about.values.clear();
   state.about.shards.clear();
   state.about.files.clear();
   return state;
@@ -123,6 +142,7 @@ std::vector<FileRecord> write_checkpoint(const ModelState& state, const std::str
         const UnitShape& shape = state.shape.units[unit];
         shards.push_back({{shape.name, name, 0, shape.elements, state.dtype}, units[unit].data()});
       }
+  for (const Kept& kept : state.kept) shards.push_back({kept.range, kept.bytes.data()});
   const std::string folder = checkpoint::begin_save(run_dir, manifest.step);
   manifest.add(checkpoint::write_rank_file(folder, 0, shards));
   manifest.files.push_back(checkpoint::write_text(folder, "tokenizer.json", state.tokenizer_json));

@@ -20,6 +20,12 @@ enum class Part { kWeights, kAll };
 /// By name (checkpoint::kMaster, ...): for each unit of the shape its elements, in the state's dtype.
 using States = std::map<std::string, std::vector<std::vector<std::byte>>>;
 
+/// What belongs to a sender or to the whole run, not to the model: residuals, values. Stored as it is.
+struct Kept {
+  checkpoint::StateRange range;
+  std::vector<std::byte> bytes;
+};
+
 struct ModelState {
   Run run;  // of the training that made it; of an import the defaults, with the model's sizes
   std::string tokenizer_json;
@@ -27,6 +33,7 @@ struct ModelState {
   Dtype dtype = Dtype::kFloat32;  // of all states
   checkpoint::Manifest about;     // without shards and files
   States states;
+  std::vector<Kept> kept;
   std::vector<std::string> notes;  // what was added, left out or is worth knowing
 
   /// The bytes of one parameter. InternalError when there is no such state.

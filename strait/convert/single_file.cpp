@@ -47,12 +47,35 @@ void check_format(const SafetensorsFile& file) {
                      kSingleFileFormat));
 }
 
-/// States whose tensors the file has.
-std::set<std::string> states_in(const SafetensorsFile& file) {
+/// States whose tensors the file has, beside those of `kept`.
+std::set<std::string> states_in(const SafetensorsFile& file, const std::set<std::string>& kept) {
   std::set<std::string> names = {checkpoint::kMaster};
   for (const TensorInfo& tensor : file.tensors())
-    if (const size_t slash = tensor.name.find('/'); slash != std::string::npos)
+    if (const size_t slash = tensor.name.find('/');
+        slash != std::string::npos && !kept.contains(tensor.name))
       names.insert(tensor.name.substr(0, slash));
+  return names;
+}
+
+/// Takes what the manifest lists as shards, and their names.
+std::set<std::string> read_kept(const SafetensorsFile& file, ModelState& state, Part part) {
+  std::set<std::string> names;
+  for (const auto& [range, of_file] : state.about.shards) {
+    const TensorInfo& tensor = file.tensor(checkpoint::shard_tensor_name(range));
+    names.insert(tensor.name);
+    if (part == Part::kWeights) continue;
+    const int64_t bytes = range.elements() * dtype_bytes(range.dtype);
+    if (tensor.dtype != range.dtype || tensor.end - tensor.begin != bytes)
+      refuse(file.path(),
+             fmt::format("tensor {} is not the shard that the manifest describes", tensor.name));
+    std::vector<std::byte>& to =
+        state.kept.emplace_back(Kept{range, std::vector<std::byte>(static_cast<size_t>(bytes))})
+            .bytes;
+    file.read_tensor(tensor, to);
+  }
+  if (part == Part::kWeights) state.about.values.clear();
+  state.about.shards.clear();
+  state.about.files.clear();
   return names;
 }
 
@@ -86,13 +109,20 @@ std::vector<checkpoint::FileRecord> write_single_file(const ModelState& state,
       for (const ParameterShape& parameter : state.shape.units[unit].parameters)
         tensors.push_back({tensor_name(name, parameter), state.dtype, parameter.dims,
                            state.parameter(name, static_cast<int64_t>(unit), parameter)});
+  const std::string name = std::filesystem::path(path).filename().string();
+  if (!state.kept.empty()) manifest.files = {{name, 0, ""}};
+  for (const auto& [range, bytes] : state.kept) {
+    tensors.push_back(
+        {checkpoint::shard_tensor_name(range), range.dtype, {range.elements()}, bytes});
+    manifest.shards.push_back({range, name});
+  }
   const checkpoint::WrittenFile written =
       checkpoint::write_safetensors(path, std::move(tensors),
                                     {{"format", kSingleFileFormat},
                                      {"manifest", checkpoint::manifest_text(manifest)},
                                      {"run.toml", print_run(state.run)},
                                      {"tokenizer.json", state.tokenizer_json}});
-  return {{std::filesystem::path(path).filename().string(), written.bytes, written.hash}};
+  return {{name, written.bytes, written.hash}};
 }
 
 ModelState read_single_file(const std::string& path, Part part) {
@@ -102,8 +132,8 @@ ModelState read_single_file(const std::string& path, Part part) {
   checkpoint::Manifest manifest = checkpoint::parse_manifest(metadata(file, "manifest"), path);
   checkpoint::require_same_units(manifest, state.about.units, path);
   state.about = std::move(manifest);
-  std::set<std::string> known;
-  for (const std::string& name : states_in(file)) {
+  std::set<std::string> known = read_kept(file, state, part);
+  for (const std::string& name : states_in(file, known)) {
     const bool wanted = part == Part::kAll || name == checkpoint::kMaster;
     if (wanted) state.add_state(name);
     for (size_t unit = 0; unit < state.shape.units.size(); ++unit)

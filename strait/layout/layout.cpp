@@ -1,10 +1,29 @@
 #include "strait/layout/layout.h"
 
 #include <algorithm>
+#include <functional>
+#include <numeric>
 
 #include "strait/base/errors.h"
 
 namespace strait {
+namespace {
+
+int64_t span_of(const std::vector<int64_t>& hops) {
+  return std::accumulate(hops.begin(), hops.end(), int64_t{1}, std::multiplies<>());
+}
+
+/// `held`, a part of `partition`, split again over the `replicas` ranks that hold it.
+Range share_of_replica(const program::Partition& partition, Range held, int64_t replicas,
+                       int64_t replica) {
+  const int64_t full = partition.grain == partition.elements
+                           ? split_unit(partition.elements, replicas, replicas).grain
+                           : partition.grain / replicas;
+  const int64_t begin = held.begin + replica * full;
+  return {std::min(begin, held.end), std::min(begin + full, held.end)};
+}
+
+}  // namespace
 
 program::Partition split_unit(int64_t elements, int64_t span, int64_t world) {
   ensure(span >= 1 && world >= span && world % span == 0,
@@ -28,13 +47,93 @@ Range updated_range(const program::Program& program, const program::Op& op, int6
 
 Range counted_range(const program::Program& program, const program::Op& op, int64_t rank) {
   const program::Group& group = program.groups[op.group];
-  const int64_t replicas = program.ranks / group.parts();
-  const Range held = updated_range(program, op, rank);
-  const int64_t full = group.parts() == 1
-                           ? split_unit(op.partition.elements, replicas, replicas).grain
-                           : op.partition.grain / replicas;
-  const int64_t begin = held.begin + rank / group.parts() * full;
-  return {std::min(begin, held.end), std::min(begin + full, held.end)};
+  const int64_t parts = group.parts();
+  return share_of_replica(op.partition, updated_range(program, op, rank), program.ranks / parts,
+                          rank / parts);
+}
+
+Layout::Axis Layout::axis_of(const Mesh& mesh, const char* name) {
+  return {mesh.axis(name).size, mesh.axis(name).stride};
+}
+
+Layout::Layout(const ModelShape& shape, const Mesh& mesh, std::vector<int64_t> first_stage)
+    : x_(axis_of(mesh, "x")),
+      y_(axis_of(mesh, "y")),
+      z_(axis_of(mesh, "z")),
+      sequence_(axis_of(mesh, "sequence")),
+      data_(axis_of(mesh, "data")),
+      stage_(axis_of(mesh, "stage")),
+      local_(shape),
+      first_stage_(std::move(first_stage)) {
+  first_stage_.resize(shape.units.size(), 0);
+  for (UnitShape& unit : local_.units) {
+    LocalUnit local = localize(unit, x_.size, y_.size);
+    unit = std::move(local.shape);
+    logical_.push_back(std::move(local.logical));
+  }
+}
+
+int64_t Layout::positions() const { return z_.size * sequence_.size * data_.size; }
+
+int64_t Layout::position(int64_t rank) const {
+  const int64_t outer = data_.coordinate(rank) * sequence_.size + sequence_.coordinate(rank);
+  return outer * z_.size + z_.coordinate(rank);
+}
+
+Range Layout::held(int64_t unit, int64_t rank, const std::vector<int64_t>& hops) const {
+  const int64_t span = span_of(hops);
+  const program::Partition partition = split_unit(local_elements(unit), span, positions());
+  const int64_t part = program::Group{"", span, 1, 0, hops}.part(position(rank));
+  return {partition.begin(part), partition.end(part)};
+}
+
+Range Layout::written(int64_t unit, int64_t rank, const std::vector<int64_t>& hops) const {
+  const int64_t span = span_of(hops), replicas = positions() / span;
+  return share_of_replica(split_unit(local_elements(unit), span, positions()),
+                          held(unit, rank, hops), replicas, position(rank) / span);
+}
+
+bool Layout::writes(const ParameterShape& parameter, int64_t rank) const {
+  return (parameter.split.x.dim >= 0 || x_.coordinate(rank) == 0) &&
+         (parameter.split.y.dim >= 0 || y_.coordinate(rank) == 0);
+}
+
+template <class Visit>
+void Layout::for_each_parameter(int64_t unit, int64_t rank, Range local, const Visit& visit) const {
+  const UnitShape& shape = local_.units.at(static_cast<size_t>(unit));
+  ensure(0 <= local.begin && local.begin <= local.end && local.end <= shape.elements,
+         "layout: a range outside of the local unit");
+  for (size_t at = 0; at < shape.parameters.size(); ++at) {
+    const int64_t offset = shape.parameters[at].offset;
+    const Range held{std::max(local.begin, offset),
+                     std::min(local.end, offset + shape.parameters[at].elements())};
+    if (held.size() <= 0) continue;
+    const ParameterShape& logical = logical_[static_cast<size_t>(unit)][at];
+    const ElementRuns whole = parameter_runs(logical, x_.place(rank), y_.place(rank));
+    visit(logical, held, slice(whole, held.begin - offset, held.end - offset));
+  }
+}
+
+ElementRuns Layout::pieces(int64_t unit, int64_t rank, Range local) const {
+  ElementRuns all;
+  for_each_parameter(unit, rank, local, [&](const ParameterShape&, Range, const ElementRuns& runs) {
+    append(all, runs);
+  });
+  return all;
+}
+
+std::vector<LocalPiece> Layout::written_pieces(int64_t unit, int64_t rank, Range local) const {
+  std::vector<LocalPiece> pieces;
+  if (stage_.coordinate(rank) != first_stage_.at(static_cast<size_t>(unit))) return pieces;
+  for_each_parameter(unit, rank, local,
+                     [&](const ParameterShape& parameter, Range held, const ElementRuns& runs) {
+                       if (!writes(parameter, rank)) return;
+                       if (pieces.empty() || pieces.back().local.end != held.begin)
+                         pieces.push_back({{held.begin, held.begin}, {}});
+                       pieces.back().local.end = held.end;
+                       append(pieces.back().runs, runs);
+                     });
+  return pieces;
 }
 
 }  // namespace strait

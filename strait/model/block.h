@@ -1,5 +1,6 @@
-// What the runtime needs of a model: each block's compute on local buffers. Blocks know no ranks and call
-// no collectives. Hand-written blocks run without autograd; AutogradBlock wraps a LibTorch module.
+// What the runtime needs of a model: each block's compute on local buffers. Blocks know no ranks
+// and call no collectives. Hand-written blocks run without autograd; AutogradBlock wraps a LibTorch
+// module.
 #pragma once
 
 #include <array>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "strait/base/dtype.h"
+#include "strait/shape/element_runs.h"
 #include "strait/shape/segment.h"
 #include "strait/shape/shape.h"
 
@@ -37,12 +39,12 @@ struct Settings {
   double loss_scale = 1.0;        // gradients are those of loss_scale * (sum of token losses)
 };
 
-/// Buffers of one call. Null = not part of this call. Elements have Settings::dtype, but for bf16 those
-/// marked * have fp32: gradients of weights are made and summed up in fp32, logits leave in fp32. Every sum
-/// inside a block (products, norms, softmax, loss) is fp32 then; saved, bundle and workspace hold statistics
-/// and norm gradients in fp32, activations and their gradients in bf16, each rounded once where it is
-/// written. `weights` are bf16 throughout, vectors included.
-/// In place: `output` may not alias `input`; `input_gradient` may equal `output_gradient`.
+/// Buffers of one call. Null = not part of this call. Elements have Settings::dtype, but for bf16
+/// those marked * have fp32: gradients of weights are made and summed up in fp32, logits leave in
+/// fp32. Every sum inside a block (products, norms, softmax, loss) is fp32 then; saved, bundle and
+/// workspace hold statistics and norm gradients in fp32, activations and their gradients in bf16,
+/// each rounded once where it is written. `weights` are bf16 throughout, vectors included. In
+/// place: `output` may not alias `input`; `input_gradient` may equal `output_gradient`.
 struct Call {
   const Settings* settings = nullptr;
   const Batch* batch = nullptr;
@@ -123,8 +125,8 @@ class Block {
   virtual void backward_weight(const Call& call, int segment_begin, int segment_end) const = 0;
   /// Input and weight gradients together; the bundle lies in the workspace.
   virtual void backward(const Call& call) const = 0;
-  /// Head only: loss and both gradients at once, logits in chunks of rows. With gradient == nullptr the
-  /// loss alone.
+  /// Head only: loss and both gradients at once, logits in chunks of rows. With gradient == nullptr
+  /// the loss alone.
   virtual void forward_backward(const Call& call) const = 0;
   /// Forward of call.batch's tokens behind `position` cached ones.
   virtual void forward_cached(const Call& call) const = 0;
@@ -146,9 +148,9 @@ class Model {
   std::vector<std::unique_ptr<Block>> blocks_;
 };
 
-/// Initial values of elements [begin, end) of `unit`, depending only on (seed, parameter name, element).
-/// `destination` points at element `begin`.
-void initialize(const UnitShape& unit, uint64_t seed, Dtype dtype, int64_t begin, int64_t end,
+/// Initial values of the elements of `unit` behind `runs`, packed at `destination`. They depend
+/// only on (seed, parameter name, element), so those of a part are a slice of those of the whole.
+void initialize(const UnitShape& unit, uint64_t seed, Dtype dtype, const ElementRuns& runs,
                 void* destination);
 
 }  // namespace strait::model

@@ -20,16 +20,12 @@ void fill(const ParameterShape& parameter, uint64_t seed, int64_t begin, int64_t
     return;
   }
   const uint64_t key = RandomStream(seed, parameter.name).key();
-  kernel::parallel_ranges(
-      end - begin, 4096, omp_get_max_threads(), [&](int64_t first, int64_t last) {
-        kernel::normal<T>({key, static_cast<uint64_t>(begin + first), last - first,
-                           parameter.standard_deviation, destination + first});
-      });
+  kernel::normal<T>(
+      {key, static_cast<uint64_t>(begin), end - begin, parameter.standard_deviation, destination});
 }
 
 template <class T>
-void initialize_range(const UnitShape& unit, uint64_t seed, int64_t begin, int64_t end,
-                      T* destination) {
+void fill_range(const UnitShape& unit, uint64_t seed, int64_t begin, int64_t end, T* destination) {
   for (const ParameterShape& parameter : unit.parameters) {
     const int64_t first = std::max(begin, parameter.offset);
     const int64_t last = std::min(end, parameter.offset + parameter.elements());
@@ -39,15 +35,26 @@ void initialize_range(const UnitShape& unit, uint64_t seed, int64_t begin, int64
   }
 }
 
+template <class T>
+void fill_runs(const UnitShape& unit, uint64_t seed, const ElementRuns& runs, T* destination) {
+  kernel::parallel_ranges(
+      num_elements(runs), 4096, omp_get_max_threads(), [&](int64_t first, int64_t last) {
+        for_each_run(slice(runs, first, last), [&](int64_t at, int64_t packed, int64_t length) {
+          fill_range(unit, seed, at, at + length, destination + first + packed);
+        });
+      });
+}
+
 }  // namespace
 
-void initialize(const UnitShape& unit, uint64_t seed, Dtype dtype, int64_t begin, int64_t end,
+void initialize(const UnitShape& unit, uint64_t seed, Dtype dtype, const ElementRuns& runs,
                 void* destination) {
-  ensure(0 <= begin && begin <= end && end <= unit.elements, "initialize: range outside the unit");
+  for (const ElementRun& run : runs)
+    ensure(0 <= run.begin && run.end() <= unit.elements, "initialize: a run outside the unit");
   if (dtype == Dtype::kFloat32) {
-    initialize_range(unit, seed, begin, end, static_cast<float*>(destination));
+    fill_runs(unit, seed, runs, static_cast<float*>(destination));
   } else if (dtype == Dtype::kFloat64) {
-    initialize_range(unit, seed, begin, end, static_cast<double*>(destination));
+    fill_runs(unit, seed, runs, static_cast<double*>(destination));
   } else {
     throw InternalError("initialize: fp32 or fp64");
   }

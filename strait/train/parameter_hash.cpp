@@ -5,66 +5,43 @@
 #include <span>
 
 #include "strait/checkpoint/hash.h"
-#include "strait/strategy/compose/collect.h"
-#include "strait/strategy/sharding/unit_values.h"
-#include "strait/tensor/device.h"
 
 namespace strait::train {
 namespace {
 
-/// Hashes the parameters of a visit from the whole unit.
-class VisitHash {
- public:
-  VisitHash(const std::vector<strategy::UnitVisit>& visits, const ModelShape& shape,
-            int64_t element_bytes, tensor::Device* device)
-      : visits_(visits), shape_(shape), element_bytes_(element_bytes), device_(device) {}
-
-  void visit(const runtime::Instance& instance) {
-    const strategy::UnitVisit& visit =
-        visits_[static_cast<size_t>(instance.index(strategy::kVisitNumber))];
-    const auto* unit = static_cast<const std::byte*>(instance.read(strategy::kVisited));
-    for (const std::string& name : visit.parameters) {
-      const ParameterShape& parameter = shape_.units[visit.unit].parameter(name);
-      const size_t bytes = static_cast<size_t>(parameter.elements() * element_bytes_);
-      const std::byte* values = unit + parameter.offset * element_bytes_;
-      if (device_) {
-        image_.resize(bytes);
-        tensor::copy_bytes(device_, values, image_.data(), static_cast<int64_t>(bytes));
-        values = image_.data();
-      }
-      hasher_.update(std::span(values, bytes));
-    }
-  }
-  std::string hex() const { return hasher_.hex(); }
-
- private:
-  const std::vector<strategy::UnitVisit>& visits_;
-  const ModelShape& shape_;
-  int64_t element_bytes_;
-  tensor::Device* device_;
-  std::vector<std::byte> image_;  // of a parameter that lives on the device
-  checkpoint::Hasher128 hasher_;
+struct Named {
+  int64_t unit = 0;
+  const ParameterShape* parameter = nullptr;
 };
+
+/// Bytewise by name, as checkpoint::parameter_hash has them.
+std::vector<Named> by_name(const ModelShape& shape) {
+  std::vector<Named> all;
+  for (size_t unit = 0; unit < shape.units.size(); ++unit)
+    for (const ParameterShape& parameter : shape.units[unit].parameters)
+      all.push_back({static_cast<int64_t>(unit), &parameter});
+  std::sort(all.begin(), all.end(),
+            [](const Named& a, const Named& b) { return a.parameter->name < b.parameter->name; });
+  return all;
+}
 
 }  // namespace
 
-std::string parameter_hash(const strategy::Design& design, const runtime::Site& site) {
-  const std::vector<strategy::UnitVisit> visits = strategy::visits_by_name(design.shape);
-  const program::Program program = strategy::compose_collect(design.shape, design.placement,
-                                                             design.cluster, design.dtype, visits);
-  VisitHash hash(visits, design.shape, dtype_bytes(strategy::types_of(design.dtype).state),
-                 site.pool.device());
-  runtime::Executors executors;
-  executors.add(strategy::kVisit, runtime::Execute([&hash](const runtime::Instance& instance) {
-                  hash.visit(instance);
-                }));
-  const runtime::Site own{site.world, site.state, site.pool,
-                          executors,  nullptr,    site.deadline_seconds};
-  runtime::Interpreter interpreter(program, own);
-  interpreter.run(0);
-  Ledger discarded;  // not part of training
-  interpreter.drain_ledger(discarded);
-  return site.world.rank() == 0 ? hash.hex() : "";
+std::string parameter_hash(const UnitState& units, const ModelShape& shape,
+                           const runtime::Site& site) {
+  checkpoint::Hasher128 hasher;
+  const auto size = static_cast<size_t>(dtype_bytes(units.weights_dtype()));
+  int64_t collected = -1;
+  std::vector<std::byte> unit;
+  for (const Named& named : by_name(shape)) {
+    if (named.unit != collected) unit = units.collect_weights(named.unit, site);
+    collected = named.unit;
+    if (site.world.rank() != 0) continue;
+    const auto offset = static_cast<size_t>(named.parameter->offset) * size;
+    const auto bytes = static_cast<size_t>(named.parameter->elements()) * size;
+    hasher.update(std::span(unit).subspan(offset, bytes));
+  }
+  return site.world.rank() == 0 ? hasher.hex() : "";
 }
 
 }  // namespace strait::train

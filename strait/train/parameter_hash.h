@@ -1,15 +1,16 @@
-// The hash of all master weights of a running job, the same for any world and placement with equal bits.
+// The hash of all weights of a run, whatever its ranks hold of them.
 #pragma once
 
 #include <string>
 
-#include "strait/runtime/interpreter.h"
-#include "strait/strategy/compose/design.h"
+#include "strait/train/unit_state.h"
 
 namespace strait::train {
 
-/// XXH3-128 of the master weights, parameters in the order of their names, unpadded. Collective: all ranks
-/// call it; rank 0 gets the hash, the others "". Gathers one unit at a time. State must be drained.
-std::string parameter_hash(const strategy::Design& design, const runtime::Site& site);
+/// checkpoint::parameter_hash of the weights that all ranks hold, on rank 0; "" elsewhere. All
+/// ranks call it when no transfer is in flight. Cost: a unit is collected once for each group of
+/// its parameters that follow one another by name; rank 0 holds one at a time.
+std::string parameter_hash(const UnitState& units, const ModelShape& shape,
+                           const runtime::Site& site);
 
 }  // namespace strait::train

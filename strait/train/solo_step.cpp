@@ -73,7 +73,8 @@ SoloStep::SoloStep(const Run& run, int64_t vocabulary, tensor::Device* device)
   execute::add_coding_executors(executors_, *arithmetic_);
   execute::add_step_executors(executors_, environment_, rules_of(design_));
   runner_.prepare(strategy::kSteady);
-  initialize_parts(state_parts(design_.steady().front(), state_), design_.shape, run.seed, device);
+  const Layout layout(design_.shape, Mesh({}, 1));
+  UnitState(design_.steady(), design_.shape, layout, state_).initialize(run.seed);
   runner_.run(strategy::kForStart, 0);
 }
 

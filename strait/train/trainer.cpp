@@ -121,6 +121,7 @@ Trainer::Trainer(Shared& shared, comm::World& world, memory::PageSource* window)
             job_.design.run.runtime.deadline_seconds,
             &shared.flights.attach(rank_, world.waits())},
       runner_(job_.design.programs, site_),
+      layout_(job_.design.shape, Mesh(job_.design.run.mesh, job_.design.batch.ranks)),
       saves_(session_options(job_, shared.save_token, rank_)) {
   if (device_) model::use_tensor_blocks(model_, *device_, job_.design.dtype);
   execute::add_block_executors(executors_, environment_,
@@ -134,13 +135,14 @@ Trainer::Trainer(Shared& shared, comm::World& world, memory::PageSource* window)
         [this](const runtime::Instance& instance) { shared_.hooks.before_op(rank_, instance); });
   const program::Program& step = job_.design.programs.program(strategy::kSteady, rank_);
   runner_.prepare(strategy::kSteady);
-  parts_ = state_parts(step, state_);
+  units_ = std::make_unique<UnitState>(job_.design.programs.classes(strategy::kSteady),
+                                       job_.design.shape, layout_, state_);
   if (job_.resume) {
-    load_parts(parts_, job_.design.shape, *job_.resume, device_);
+    units_->load(*job_.resume);
     job_.resume->verify_share(rank_, job_.design.batch.ranks);
     first_step_ = job_.resume->manifest().step;
   } else {
-    initialize_parts(parts_, job_.design.shape, job_.design.run.seed, device_);
+    units_->initialize(job_.design.run.seed);
   }
   begin_progress();
   runner_.run(strategy::kForStart, first_step_);
@@ -231,16 +233,6 @@ Trainer::StepResult Trainer::train_step(int64_t step) {
   result.overflowed =
       scales_loss() && !result.finite && progress(strategy::kNextLossScale) < result.loss_scale;
   return result;
-}
-
-void Trainer::reset_residuals() {
-  const program::Program& step = job_.design.programs.program(strategy::kSteady, rank_);
-  for (const program::ValueArray& array : step.arrays) {
-    if (!strategy::is_residual(array)) continue;
-    const runtime::ResidentArray& residuals = state_.array(array.name);
-    for (void* buffer : residuals.buffers)
-      if (buffer != nullptr) tensor::fill_zero(device_, buffer, residuals.bytes);
-  }
 }
 
 void Trainer::non_finite(int64_t step, const StepResult& result) {

@@ -121,9 +121,6 @@ class Trainer {
   void save_unchanged();
   /// A step with a gradient that is not finite: taken back by the loss scale, skipped, or the end.
   void non_finite(int64_t step, const StepResult& result);
-  /// Error feedback starts anew with every checkpoint, which holds no residuals, so that a resumed run is
-  /// the run that went on.
-  void reset_residuals();
   /// Counters and the loss scale, as the checkpoint says or as a run starts.
   void begin_progress();
   /// An element of the scalars that live from step to step.
@@ -154,7 +151,8 @@ class Trainer {
   runtime::Executors executors_;
   runtime::Site site_;
   runtime::Runner runner_;
-  std::vector<StatePart> parts_;
+  const Layout layout_;
+  std::unique_ptr<UnitState> units_;
   std::vector<checkpoint::TextFile> texts_;  // rank 0
   checkpoint::SaveSession saves_;
   std::unique_ptr<checkpoint::SnapshotWriter> writer_;  // null = saves are synchronous

@@ -147,10 +147,8 @@ void Trainer::save(int64_t step) {
   if (saved_step_ == step) return;
   const double begin = now_seconds();
   state_.drain();
-  reset_residuals();
   HostImages images;
-  const std::vector<checkpoint::ShardView> shards =
-      saved_shards(parts_, job_.design.shape, device_, images);
+  const std::vector<checkpoint::ShardView> shards = units_->shards(images);
   std::optional<checkpoint::SaveDescription> description;
   if (lead()) description = describe(step);
   if (writer_) {
@@ -185,7 +183,7 @@ void Trainer::finish(int64_t step) {
     const std::lock_guard lock(shared_.mutex);
     shared_.outcome.traffic.merge(traffic_);
   }
-  const std::string hash = parameter_hash(job_.design, site_);
+  const std::string hash = parameter_hash(*units_, job_.design.shape, site_);
   struct rusage usage {};
   if ((lead() || shared_.processes) && ::getrusage(RUSAGE_SELF, &usage) == 0)
     shared_.outcome.peak_resident_bytes = usage.ru_maxrss * 1024;

@@ -1,4 +1,5 @@
-// The training state of one rank by unit: where weights and moments lie, what this rank loads and saves.
+// The training state of one rank: where the values with a logical address lie, what this rank loads
+// and saves of them.
 #pragma once
 
 #include <cstddef>
@@ -10,40 +11,69 @@
 #include "strait/checkpoint/reader.h"
 #include "strait/layout/layout.h"
 #include "strait/program/program.h"
+#include "strait/runtime/interpreter.h"
 #include "strait/runtime/state.h"
 #include "strait/shape/shape.h"
 #include "strait/tensor/device.h"
 
 namespace strait::train {
 
-/// One state of one unit on this rank.
-struct StatePart {
-  int64_t unit = 0;
-  std::string state;  // "master", "first_moment", ...
-  Dtype dtype = Dtype::kFloat32;
-  Range held;   // elements of the unit that the buffer holds
-  Range saved;  // elements that this rank writes to a checkpoint; all ranks together tile the unit
-  void* data = nullptr;  // element held.begin
-};
-
-/// Everything a step program updates, found in the program itself by the values' addresses: one part per
-/// unit and updated value.
-std::vector<StatePart> state_parts(const program::Program& train, runtime::State& state);
-
-/// Initial weights; moments stay zero. `device`: where the parts are, null = plain memory.
-void initialize_parts(const std::vector<StatePart>& parts, const ModelShape& shape, uint64_t seed,
-                      tensor::Device* device = nullptr);
-
-/// Fills all parts from a checkpoint of any layout. UserError naming the file, unit or state.
-void load_parts(const std::vector<StatePart>& parts, const ModelShape& shape,
-                const checkpoint::CheckpointReader& reader, tensor::Device* device = nullptr);
-
 /// Copies in host memory of what lives on a device.
 using HostImages = std::vector<std::vector<std::byte>>;
 
-/// What this rank writes. Shards of a device are copied into `images`, which they refer to; waits for them.
-std::vector<checkpoint::ShardView> saved_shards(const std::vector<StatePart>& parts,
-                                                const ModelShape& shape, tensor::Device* device,
-                                                HostImages& images);
+/// Weights, moments and residuals of one rank, by unit. Found in the programs of a step: what
+/// updates write, and what senders keep, by the addresses of the values.
+class UnitState {
+ public:
+  /// `classes`: the step's programs, one per rank class, bound to `state` already. `shape`: the
+  /// model as one rank would hold it. All outlive this.
+  UnitState(const std::vector<program::Program>& classes, const ModelShape& shape,
+            const Layout& layout, runtime::State& state);
+
+  /// Initial weights; everything else stays zero.
+  void initialize(uint64_t seed) const;
+
+  /// Fills all of it from a checkpoint of any layout; residuals, which older ones lack, are zero
+  /// then. UserError naming the file, unit or state.
+  void load(const checkpoint::CheckpointReader& reader) const;
+
+  /// The weights of a unit as one rank would hold them, on rank 0; nothing on the others. All ranks
+  /// call it, in the same order, when no transfer is in flight. Cost: each element is sent once, by
+  /// the rank that would save it.
+  std::vector<std::byte> collect_weights(int64_t unit, const runtime::Site& site) const;
+  /// Type of the weights as they are kept.
+  Dtype weights_dtype() const;
+
+  /// What this rank writes. What lives on a device is copied into `images`, which the shards refer
+  /// to; waits for the copies.
+  std::vector<checkpoint::ShardView> shards(HostImages& images) const;
+
+ private:
+  /// One state of one unit. Ranges are of the local unit.
+  struct Part {
+    int64_t unit = 0;
+    std::string state;
+    Dtype dtype = Dtype::kFloat32;
+    bool by_sender = false;
+    Range held;            // in the buffer
+    Range saved;           // that this position writes
+    void* data = nullptr;  // element held.begin
+    tensor::Device* device = nullptr;
+  };
+  void add_updated(const program::Program& step);
+  void pack_weights(int64_t unit, std::byte* to) const;
+  std::vector<ElementRuns> weights_by_rank(int64_t unit) const;
+  void add_residuals(const program::Program& step);
+  Part part_of(const program::Program& step, const program::ValueArray& array, int64_t index);
+  checkpoint::StateRange address(const Part& part, ElementRuns runs) const;
+  std::vector<checkpoint::SenderShare> shares_of(const Part& part) const;
+  void load_residual(const checkpoint::CheckpointReader& reader, const Part& part) const;
+
+  const std::vector<program::Program>& classes_;
+  const ModelShape& shape_;
+  const Layout& layout_;
+  runtime::State& state_;
+  std::vector<Part> parts_;
+};
 
 }  // namespace strait::train

@@ -25,7 +25,7 @@ TEST(Inspect, ReportsTheLatestCheckpoint) {
   const Json json = inspect(run.path());
   EXPECT_THAT(keys(json), ::testing::ElementsAre("path", "complete", "step", "tokens", "ranks",
                                                  "placement", "mesh", "model", "parameters",
-                                                 "parameter_hash", "files", "tensors"));
+                                                 "parameter_hash", "files", "tensors", "states"));
   EXPECT_EQ(json.at("path").as_string(), path);
   EXPECT_TRUE(json.at("complete").as_bool());
   EXPECT_EQ(json.at("step").as_integer(), 2);
@@ -61,6 +61,31 @@ TEST(Inspect, TensorsAreTheParameters) {
                          line("tokens.weight", "[10, 10]", 0), line("norm.bias", "[3]", 1),
                          line("blocks.0.up.weight", "[7, 8]", 0), line("blocks.0.scale", "[]", 1),
                          line("head.bias", "[1]", 1)));
+}
+
+TEST(Inspect, StatesAreSummedUp) {
+  const TemporaryFolder run;
+  const std::string folder = begin_save(run.path(), 1);
+  Manifest manifest = example_manifest(1, 2, 1);
+  for (int64_t rank = 0; rank < 2; ++rank) {
+    std::vector<std::byte> memory = example_bytes(1, {"blocks.0", kMaster, 0, 57});
+    StateRange columns = with_runs({"blocks.0", kMaster}, {{4 * rank, 4, 7, 8}});
+    StateRange residual{"blocks.0", "residual/0", 0, 57};
+    residual.sender = rank;
+    std::vector<ShardView> shards = {{columns, memory.data()}, {residual, memory.data()}};
+    if (rank == 1) shards.push_back({{"blocks.0", kMaster, 56, 57}, memory.data()});
+    manifest.add(write_rank_file(folder, rank, shards));
+  }
+  const Json json = inspect(publish(folder, manifest));
+  std::vector<std::string> lines;
+  for (const Json& state : json.at("states").as_array()) lines.push_back(state.dump());
+  EXPECT_THAT(lines, ::testing::ElementsAre(
+                         "{\"name\": \"master\", \"dtype\": \"fp32\", \"elements\": 57, "
+                         "\"bytes\": 228, \"shards\": 3, \"senders\": 0}",
+                         "{\"name\": \"residual/0\", \"dtype\": \"fp32\", \"elements\": 114, "
+                         "\"bytes\": 456, \"shards\": 2, \"senders\": 2}"));
+  // The first element of blocks.0.scale is the 57th.
+  EXPECT_EQ(json.at("tensors").as_array()[3].at("file").as_string(), "rank-00001.safetensors");
 }
 
 TEST(Inspect, DamageIsShown) {

@@ -100,7 +100,7 @@ std::string with(const std::string& from, const std::string& to) {
 
 TEST(Manifest, WrongFieldsAreNamed) {
   const std::vector<std::array<std::string, 3>> cases = {
-      {"strait.checkpoint/1", "strait.checkpoint/2", "another version"},
+      {"strait.checkpoint/1", "strait.checkpoint/3", "another version"},
       {"strait.checkpoint/1", "something/1", "no checkpoint's"},
       {"\"step\": 100", "\"step\": -1", "step is -1"},
       {"\"step\": 100", "\"step\": \"100\"", "expected an integer"},
@@ -128,6 +128,72 @@ TEST(Manifest, WrongFieldsAreNamed) {
   EXPECT_THAT(message_of<UserError>([] { parse_manifest("", "m"); }), HasSubstr("not valid JSON"));
   EXPECT_THAT(message_of<UserError>([] { parse_manifest("[]", "m"); }),
               HasSubstr("\"format\" is missing"));
+}
+
+/// Two ranks hold the columns of a matrix, each 4 of 8; a residual of sender 3; a value of the run.
+Manifest split_manifest() {
+  Manifest manifest = example_manifest(100, 2, 7);
+  for (int64_t rank = 0; rank < 2; ++rank) {
+    RankRecord record;
+    record.file = {"rank-" + std::to_string(rank), 123, std::string(32, '0')};
+    record.shards.push_back(
+        {with_runs({"blocks.0", kMaster}, {{4 * rank, 4, 7, 8}}), record.file.name});
+    manifest.add(record);
+  }
+  manifest.shards.push_back({{"blocks.0", kMaster, 56, 57}, "rank-0"});
+  StateRange residual{"blocks.0", "residual/1", 0, 10};
+  residual.sender = 3;
+  manifest.shards.push_back({residual, "rank-0"});
+  manifest.values.push_back({"counters", 4});
+  manifest.shards.push_back({{"", "counters", 0, 4, Dtype::kFloat64}, "rank-1"});
+  return manifest;
+}
+
+TEST(Manifest, RunsSendersAndValuesSurvive) {
+  const Manifest manifest = split_manifest();
+  const std::string text = manifest_text(manifest);
+  EXPECT_NE(text.find("strait.checkpoint/2"), std::string::npos);
+  const Manifest parsed = parse_manifest(text, "m");
+  EXPECT_EQ(manifest_text(parsed), text);
+  EXPECT_NO_THROW(require_full_coverage(parsed, "m"));
+  EXPECT_EQ(parsed.shards[1].range.runs, (ElementRuns{{4, 4, 7, 8}}));
+  EXPECT_EQ(parsed.shards[1].range.begin, 4);
+  EXPECT_EQ(parsed.shards[1].range.end, 56);
+  EXPECT_EQ(parsed.shards[1].range.elements(), 28);
+  EXPECT_EQ(parsed.shards[3].range.sender, 3);
+  EXPECT_EQ(shard_tensor_name(parsed.shards[3].range), "blocks.0/residual/1/0-10;sender=3");
+  EXPECT_EQ(shard_tensor_name(parsed.shards[4].range), "counters/0-4");
+  EXPECT_EQ(parsed.elements_of(parsed.shards[4].range), 4);
+  EXPECT_EQ(manifest_text(full_manifest()).find("checkpoint/2"), std::string::npos);
+}
+
+TEST(Manifest, WrongRunsAreNamed) {
+  const auto refused = [](const std::function<void(Manifest&)>& change, const char* says) {
+    Manifest manifest = split_manifest();
+    change(manifest);
+    EXPECT_THAT(message_of<UserError>([&] { parse_manifest(manifest_text(manifest), "m"); }),
+                HasSubstr(says));
+  };
+  const auto run_of = [](Manifest& manifest) -> ElementRun& {
+    return manifest.shards[1].range.runs[0];
+  };
+  refused([&](Manifest& m) { run_of(m).begin = 3; }, "has runs from 3 to 55");
+  refused([&](Manifest& m) { run_of(m).length = 5; }, "do not lie in the 56 elements");
+  refused([&](Manifest& m) { run_of(m).length = 0; }, "do not lie in");
+  refused([&](Manifest& m) { run_of(m).stride = 3; }, "do not lie in");
+  refused([&](Manifest& m) { run_of(m).count = INT64_MAX; }, "do not lie in");
+  refused(
+      [&](Manifest& m) {
+        m.shards[1].range = with_runs(m.shards[1].range, {{2, 4, 7, 8}});
+      },
+      "overlap");
+  refused([&](Manifest& m) { m.shards[3].range.sender = -2; }, "sender is -2");
+  refused([&](Manifest& m) { m.values[0].name = "counts"; }, "of no listed unit");
+  refused([&](Manifest& m) { m.values.push_back(m.values[0]); }, "value counters stands twice");
+  Manifest gap = split_manifest();
+  gap.shards.erase(gap.shards.begin() + 1);
+  EXPECT_THAT(message_of<UserError>([&] { require_full_coverage(gap, "m"); }),
+              HasSubstr("elements [4, 8) of master of unit blocks.0"));
 }
 
 TEST(Manifest, GapsAreNamed) {

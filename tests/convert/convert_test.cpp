@@ -5,7 +5,9 @@
 
 #include "strait/base/errors.h"
 #include "strait/checkpoint/checkpoint.h"
+#include "strait/layout/layout.h"
 #include "tests/convert/stored_model.h"
+#include "tests/layout/split_models.h"
 
 namespace strait {
 namespace {
@@ -59,6 +61,74 @@ TEST_F(Convert, ARunGoesOnBitForBitFromASingleFile) {
     const train::Outcome outcome = train_small(run(8, {optimizer}), 2, path(name + "-again"));
     EXPECT_EQ(outcome.first_step, 4);
     EXPECT_EQ(outcome.parameter_hash, hash) << kind;
+  }
+}
+
+// Residuals of error feedback go through every form, each with its sender.
+TEST_F(Convert, ErrorFeedbackGoesOnBitForBit) {
+  const std::vector<std::string> sets = {"placement.codecs.gradients=int4/64+ef",
+                                         "train.precision=fp32"};
+  const std::string hash = train_small(run(8, sets), 2, path("whole")).parameter_hash;
+  train_small(run(4, sets), 2, path("half"));
+  convert(path("half"), path("half.safetensors"), "");
+  convert(path("half.safetensors"), path("again"), "");
+  convert(path("half"), path("one"), "checkpoint");
+  convert(path("half.safetensors"), path("hf"), "hf");
+  for (const char* name : {"again", "one"})
+    EXPECT_EQ(train_small(run(8, sets), 2, path(name)).parameter_hash, hash) << name;
+}
+
+/// The checkpoint of one rank again, as four ranks write it that split matrices over x and y.
+std::string split_checkpoint(const std::string& from, const std::string& to) {
+  const checkpoint::CheckpointReader reader(from);
+  const Run run = parse_run(reader.read_text("run.toml"), "run.toml");
+  const auto tokenizer = parse_tokenizer(reader.read_text("tokenizer.json"), "tokenizer.json");
+  ModelShape shape = model_shape(run.model, tokenizer->vocabulary_size());
+  split_parameters(shape);
+  MeshOptions mesh;
+  mesh.axes = {2, 2, 1, 1, 1, 1};
+  const Layout layout(shape, Mesh(mesh, 4));
+  const std::string folder = checkpoint::begin_save(to, reader.manifest().step);
+  checkpoint::Manifest manifest = reader.manifest();
+  manifest.shards.clear();
+  manifest.files.clear();
+  for (int64_t rank = 0; rank < 4; ++rank) {
+    std::vector<std::vector<std::byte>> memory;
+    std::vector<checkpoint::ShardView> views;
+    for (const checkpoint::ShardRecord& whole : reader.manifest().shards) {
+      std::vector<std::byte> bytes(static_cast<size_t>(whole.range.elements() * 8));
+      reader.load(whole.range, bytes);
+      size_t unit = 0;
+      while (shape.units[unit].name != whole.range.unit) ++unit;
+      const auto id = static_cast<int64_t>(unit);
+      for (const LocalPiece& piece :
+           layout.written_pieces(id, rank, {0, layout.local_elements(id)})) {
+        memory.emplace_back(static_cast<size_t>(piece.local.size() * 8));
+        pack(piece.runs, 8, bytes, memory.back());
+        views.push_back({with_runs(whole.range, piece.runs), memory.back().data()});
+      }
+    }
+    manifest.add(checkpoint::write_rank_file(folder, rank, views));
+  }
+  for (const char* text : {"run.toml", "tokenizer.json"})
+    manifest.files.push_back(checkpoint::write_text(folder, text, reader.read_text(text)));
+  return checkpoint::publish(folder, manifest);
+}
+
+TEST_F(Convert, SplitMatricesAreConvertedAsWholeOnes) {
+  train_small(run(2, {"model.shape.ffn_width=36"}), 1, path("whole"));
+  const std::string split = split_checkpoint(path("whole"), path("split"));
+  EXPECT_NE(read_file(split + "/manifest.json").find("\"runs\""), std::string::npos);
+  for (const char* form : {"safetensors", "hf"}) {
+    const std::string ending = form == std::string("hf") ? "-hf" : ".safetensors";
+    const Json want = convert(path("whole"), path("a" + ending), form);
+    const Json got = convert(path("split"), path("b" + ending), form);
+    EXPECT_EQ(got.at("parameter_hash").as_string(), want.at("parameter_hash").as_string());
+    const std::string tensors = form == std::string("hf") ? "/model.safetensors" : "";
+    const TensorFile a(path("a" + ending) + tensors), b(path("b" + ending) + tensors);
+    ASSERT_EQ(a.tensors.size(), b.tensors.size());
+    for (size_t i = 0; i < a.tensors.size(); ++i)
+      EXPECT_EQ(a.tensors[i].data, b.tensors[i].data) << a.tensors[i].name;
   }
 }
 

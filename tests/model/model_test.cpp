@@ -162,14 +162,14 @@ TEST(Initialize, DependsOnlyOnSeedNameAndElement) {
   units.insert(units.end(), llama.units.begin(), llama.units.end());
   for (const UnitShape& unit : units) {
     std::vector<double> whole(static_cast<size_t>(unit.elements));
-    initialize(unit, 5, Dtype::kFloat64, 0, unit.elements, whole.data());
+    initialize(unit, 5, Dtype::kFloat64, {{0, unit.elements, 1, 0}}, whole.data());
     for (const int64_t piece : {1, 7, 64}) {
       for (int64_t begin = 0; begin < unit.elements; begin += piece) {
         const int64_t end = std::min(unit.elements, begin + piece);
         std::vector<double> part(static_cast<size_t>(end - begin));
         std::vector<float> single(part.size());
-        initialize(unit, 5, Dtype::kFloat64, begin, end, part.data());
-        initialize(unit, 5, Dtype::kFloat32, begin, end, single.data());
+        initialize(unit, 5, Dtype::kFloat64, {{begin, end - begin, 1, 0}}, part.data());
+        initialize(unit, 5, Dtype::kFloat32, {{begin, end - begin, 1, 0}}, single.data());
         for (int64_t i = begin; i < end; ++i) {
           const auto at = static_cast<size_t>(i - begin);
           ASSERT_EQ(part[at], whole[static_cast<size_t>(i)]) << unit.name << " " << i;
@@ -178,7 +178,7 @@ TEST(Initialize, DependsOnlyOnSeedNameAndElement) {
       }
     }
     std::vector<double> other(whole.size());
-    initialize(unit, 6, Dtype::kFloat64, 0, unit.elements, other.data());
+    initialize(unit, 6, Dtype::kFloat64, {{0, unit.elements, 1, 0}}, other.data());
     EXPECT_NE(whole, other);
   }
 }
@@ -187,7 +187,7 @@ TEST(Initialize, HasTheStatedMomentsAndConstants) {
   const ModelShape shape = gpt2_shape({8, 2, 2, 128, 512, 64, true, 0.0, true}, 1000);
   const UnitShape& unit = shape.units[1];
   std::vector<double> values(static_cast<size_t>(unit.elements));
-  initialize(unit, 1, Dtype::kFloat64, 0, unit.elements, values.data());
+  initialize(unit, 1, Dtype::kFloat64, {{0, unit.elements, 1, 0}}, values.data());
   for (const ParameterShape& parameter : unit.parameters) {
     const auto n = static_cast<double>(parameter.elements());
     double mean = 0, square = 0, fourth = 0;

@@ -207,24 +207,6 @@ TEST_F(FeedbackTraining, MovesTheSameBytesAndCountsItsMemory) {
   }
 }
 
-// Checkpoints hold no residuals: with each one they start anew, so a run resumed from it is the run that
-// went on.
-TEST_F(FeedbackTraining, ResumedRunsEndWithTheSameBits) {
-  for (const char* preset : {"zero++", "zero-topo"}) {
-    const auto with = [&](const char* steps, const char* resume) {
-      return run_of({std::string("placement.preset=") + preset, "train.precision=fp32",
-                     "placement.codecs.gradients=int4/64+ef", "checkpoint.every_steps=5",
-                     "optimizer.decay_steps=12", std::string("train.steps=") + steps,
-                     std::string("checkpoint.resume=") + resume});
-    };
-    const std::string whole = folder_.path() + "/w" + preset,
-                      parts = folder_.path() + "/p" + preset;
-    const std::string want = train_small(with("12", "never"), 4, whole).parameter_hash;
-    train_small(with("5", "never"), 4, parts);
-    EXPECT_EQ(train_small(with("12", "auto"), 4, parts).parameter_hash, want) << preset;
-  }
-}
-
 // A step that all skip leaves no residual on any rank, and what was not finite does not live on in one.
 TEST_F(FeedbackTraining, StartsAnewAfterASkippedStep) {
   std::atomic<int64_t> looked{0}, left{0};
