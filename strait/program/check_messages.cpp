@@ -21,6 +21,7 @@ class MessageCheck {
       const int channel = static_cast<int>(k);
       const Group& group = exchange_.channels()[k].group;
       for (int64_t rank = 0; rank < exchange_.ranks() && !findings_.full(); ++rank) {
+        if (!group.holds(rank)) continue;
         compare_collectives(channel, group.base(rank), rank);
         if (exchange_.has_messages(channel)) compare_messages(channel, rank);
       }

@@ -44,6 +44,11 @@ class Exchange {
   const std::vector<int64_t>& collectives(int64_t rank_class, int channel) const;
   const std::map<int64_t, std::vector<int64_t>>& sends(int64_t rank_class, int channel) const;
   const std::map<int64_t, std::vector<int64_t>>& receives(int64_t rank_class, int channel) const;
+  /// True when a class runs anything on the channel.
+  bool uses(int64_t rank_class, int channel) const {
+    const Traffic& used = traffic(rank_class, channel);
+    return !used.collectives.empty() || !used.sends.empty() || !used.receives.empty();
+  }
   /// True when some class sends or receives on the channel.
   bool has_messages(int channel) const { return has_messages_[channel]; }
 
