@@ -5,7 +5,7 @@
 #include <map>
 
 #include "strait/collective/nesting.h"
-#include "strait/collective/traffic.h"
+#include "tests/collective/walked_traffic.h"
 #include "tests/comm/thread_ranks.h"
 
 namespace strait::comm {
