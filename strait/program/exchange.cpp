@@ -8,7 +8,7 @@
 
 namespace strait::program {
 
-Exchange::Exchange(const std::vector<Program>& classes)
+Exchange::Exchange(std::span<const Program> classes)
     : transfers_(classes.size()), traffic_(classes.size()), class_of_(classes[0].ranks, 0) {
   for (size_t c = 0; c < classes.size(); ++c) {
     for (const int64_t rank : class_ranks(classes[c])) class_of_[rank] = static_cast<int64_t>(c);

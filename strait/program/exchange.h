@@ -4,9 +4,11 @@
 
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "strait/program/classes.h"
 #include "strait/program/program.h"
 
 namespace strait::program {
@@ -30,7 +32,7 @@ struct Transfer {
 class Exchange {
  public:
   /// `classes` must have passed check_structure and check_classes, and must outlive this object.
-  explicit Exchange(const std::vector<Program>& classes);
+  explicit Exchange(std::span<const Program> classes);
 
   const std::vector<Channel>& channels() const { return channels_; }
   const std::vector<Transfer>& transfers(int64_t rank_class) const {
@@ -67,7 +69,5 @@ class Exchange {
   std::vector<int64_t> class_of_;                 // [rank]
   std::vector<bool> has_messages_;                // [channel]
 };
-
-inline bool is_message(OpKind kind) { return kind == OpKind::kSend || kind == OpKind::kReceive; }
 
 }  // namespace strait::program

@@ -6,6 +6,7 @@
 #include <tuple>
 #include <vector>
 
+#include "strait/program/classes.h"
 #include "strait/program/program.h"
 #include "strait/program/verify.h"
 
@@ -48,9 +49,6 @@ class Findings {
   std::vector<Problem> problems_;
   std::set<std::tuple<std::string, int64_t, const Op*, int>> seen_;
 };
-
-/// Ranks of a class: its members, or every rank.
-std::vector<int64_t> class_ranks(const Program& program);
 
 /// Text of the n-th executed op of `program` (from 0).
 std::string instance_text(const Program& program, int64_t instance);
