@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <map>
-#include <numeric>
 
 #include "strait/collective/choose.h"
 #include "strait/collective/of_op.h"
@@ -15,6 +14,7 @@
 #include "strait/sim/simulate.h"
 #include "tests/program/program_builder.h"
 #include "tests/program/random_program.h"
+#include "tests/sim/pipeline_programs.h"
 
 namespace strait {
 namespace {
@@ -25,6 +25,7 @@ using program::Op;
 using program::OpKind;
 using program::Program;
 using program::ProgramBuilder;
+using sim::one_forward_one_backward;
 
 constexpr double kTolerance = 1e-9;  // seconds; sums of a few hundred numbers near 1
 
@@ -36,70 +37,6 @@ Cluster cluster_of(int64_t ranks, int64_t inner = 1, double bytes_per_second = 1
                     {"world", ranks / inner, bytes_per_second, 0, 1}};
   cluster.flops_per_second_fp32 = cluster.memory_bytes_per_second = 1;
   return cluster;
-}
-
-/// One stage of a pipeline of `stages`, each of `width` ranks one after another.
-class StageBuilder {
- public:
-  StageBuilder(int64_t stages, int64_t width, int64_t stage, int64_t elements)
-      : builder_(stages * width, members(stage, width)), stages_(stages), stage_(stage) {
-    chain_ = builder_.group("chain", stages, width);
-    for (const char* name : {"x", "y", "d", "e"})
-      builder_.array(name, kMost, Lifetime::kTransient, elements);
-    gradient_ = builder_.array("g", 1, Lifetime::kResident, elements);
-  }
-  void forward(int64_t k) {
-    if (stage_ > 0) builder_.receive(at(0, k), stage_ - 1, 1, chain_);
-    compute(stage_ > 0 ? std::vector{at(0, k)} : std::vector<program::Operand>{}, {at(1, k)}, 1);
-    if (stage_ > 0) builder_.free(at(0, k));
-    if (stage_ + 1 < stages_) {
-      builder_.send(at(1, k), stage_ + 1, 1, chain_);
-      builder_.free(at(1, k));
-    }
-  }
-  void backward(int64_t k) {
-    const bool last = stage_ + 1 == stages_;
-    if (!last) builder_.receive(at(2, k), stage_ + 1, 2, chain_);
-    compute({at(last ? 1 : 2, k), at(gradient_)}, {at(3, k), at(gradient_)}, 2);
-    builder_.free(at(last ? 1 : 2, k));
-    if (stage_ > 0) builder_.send(at(3, k), stage_ - 1, 2, chain_);
-    builder_.free(at(3, k));
-  }
-  Program take() { return builder_.take(); }
-
- private:
-  static constexpr int64_t kMost = 64;
-  static std::vector<int64_t> members(int64_t stage, int64_t width) {
-    std::vector<int64_t> ranks(width);
-    std::iota(ranks.begin(), ranks.end(), stage * width);
-    return ranks;
-  }
-  void compute(std::vector<program::Operand> reads, std::vector<program::Operand> writes,
-               double seconds) {
-    builder_.touch(std::move(reads), std::move(writes)).flops = seconds;
-  }
-
-  ProgramBuilder builder_;
-  int64_t stages_, stage_;
-  int chain_ = 0, gradient_ = 0;
-};
-
-/// 1F1B: forwards that fill the pipeline, then one backward per forward, then the rest.
-std::vector<Program> one_forward_one_backward(int64_t stages, int64_t micro_batches, int64_t width,
-                                              int64_t elements) {
-  std::vector<Program> classes;
-  for (int64_t stage = 0; stage < stages; ++stage) {
-    StageBuilder b(stages, width, stage, elements);
-    const int64_t warm = std::min(stages - 1 - stage, micro_batches);
-    for (int64_t k = 0; k < warm; ++k) b.forward(k);
-    for (int64_t k = warm; k < micro_batches; ++k) {
-      b.forward(k);
-      b.backward(k - warm);
-    }
-    for (int64_t k = micro_batches - warm; k < micro_batches; ++k) b.backward(k);
-    classes.push_back(b.take());
-  }
-  return classes;
 }
 
 TEST(Classes, APipelineOnFastLinksHasItsBubble) {
