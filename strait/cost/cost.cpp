@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 
 #include "strait/base/errors.h"
 #include "strait/collective/choose.h"
@@ -57,6 +56,7 @@ class Pricer {
         ranks_(program::class_size(program)),
         groups_(program.groups.size(), -1) {
     cost_.level_bytes.assign(cluster.levels.size(), 0);
+    program::begin_loops(program, {}, loops_);
   }
   void nodes(const std::vector<program::Node>& nodes, int64_t times) {
     for (const program::Node& node : nodes) {
@@ -80,17 +80,12 @@ class Pricer {
       cost_.flops += static_cast<double>(times) * program::cost_of(program_, op, rank_).flops;
       return;
     }
-    const int64_t peer = program::is_message(op.kind) ? peer_of(op) : 0;
+    // Of a peer that counts up with a loop, that of the first iteration.
+    const int64_t peer = program::is_message(op.kind) ? program::evaluate(op.peer, loops_) : 0;
     cost_.communication_seconds +=
         static_cast<double>(times) * transfer_seconds(program_, op, rank_, cluster_, peer);
     if (op.kind == OpKind::kReceive || op.kind == OpKind::kBarrier) return;
     add_bytes(op, op.kind == OpKind::kSend ? messages(op, peer) : collectives(op), times);
-  }
-
-  /// Of a message whose peer counts up with a loop, that of the first iteration.
-  int64_t peer_of(const Op& op) const {
-    const auto found = loops_.find(op.peer.loop);
-    return op.peer.constant + (found == loops_.end() ? 0 : op.peer.scale * found->second);
   }
 
   void add_bytes(const Op& op, const std::vector<int64_t>& bytes, int64_t times) {
@@ -160,8 +155,8 @@ class Pricer {
   const Program& program_;
   const Cluster& cluster_;
   int64_t rank_, ranks_;
-  std::vector<int64_t> groups_;   // first_members, by group; -1: not asked yet
-  std::map<int, int64_t> loops_;  // first value of each
+  std::vector<int64_t> groups_;  // first_members, by group; -1: not asked yet
+  program::Loops loops_;         // in the first iteration of each
   Cost cost_;
 };
 

@@ -324,12 +324,17 @@ void visit_nodes(const std::vector<Node>& nodes, Loops& loops, Visit& visit) {
 }
 }  // namespace detail
 
-template <class Visit>
-void for_each_instance(const Program& program, Loops& loops, const Counters& counters,
-                       Visit&& visit) {
+/// What indices are evaluated under before the first loop.
+inline void begin_loops(const Program& program, const Counters& counters, Loops& loops) {
   loops.assign(static_cast<size_t>(program.num_loops), 0);
   loops.push_back(counters.step);  // loop_value reads them from the end
   loops.push_back(counters.round);
+}
+
+template <class Visit>
+void for_each_instance(const Program& program, Loops& loops, const Counters& counters,
+                       Visit&& visit) {
+  begin_loops(program, counters, loops);
   detail::visit_nodes(program.body, loops, visit);
 }
 

@@ -16,7 +16,7 @@ class Cursor {
   explicit Cursor(const program::Program& program) : program_(program) { rewind(); }
 
   void rewind() {
-    loops_.assign(static_cast<size_t>(program_.num_loops), 0);
+    program::begin_loops(program_, {}, loops_);
     frames_ = {{&program_.body, nullptr}};
   }
   /// The next operation in program order, null after the last.
@@ -34,7 +34,7 @@ class Cursor {
     return nullptr;
   }
   /// Loop variables of that operation, by loop id.
-  const std::vector<int64_t>& loops() const { return loops_; }
+  const program::Loops& loops() const { return loops_; }
 
  private:
   struct Frame {
@@ -56,7 +56,7 @@ class Cursor {
   }
 
   const program::Program& program_;
-  std::vector<int64_t> loops_;
+  program::Loops loops_;
   std::vector<Frame> frames_;
 };
 

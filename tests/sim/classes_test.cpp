@@ -112,9 +112,9 @@ TEST(Classes, ACollectiveWaitsForTheLastOfItsClasses) {
   for (int64_t c = 0; c < 2; ++c) {
     ProgramBuilder b(4, {c, c + 2});
     const int value = b.array("g", 1, Lifetime::kResident, 1'000'000);
-    b.touch({}, {at(value)}).flops = c == 0 ? 1 : 5;
+    b.add(sim::timed_op(c == 0 ? 1 : 5, {}, {at(value)}));
     b.add(OpKind::kAllReduce, {at(value)}, {at(value)}, 1);
-    b.touch({at(value)}, {at(value)}).flops = 1;
+    b.add(sim::timed_op(1, {}, {program::updated(at(value))}));
     classes.push_back(b.take());
   }
   const Cluster cluster = cluster_of(4);

@@ -11,6 +11,14 @@
 
 namespace strait::sim {
 
+/// A kernel that takes `seconds` where a flop takes one.
+inline program::Op timed_op(double seconds, std::vector<program::Operand> reads,
+                            std::vector<program::Operand> writes) {
+  program::Op op = program::work_op(program::kForward, {}, std::move(reads), std::move(writes));
+  op.attributes[program::kFlops] = seconds;
+  return op;
+}
+
 /// One stage of a pipeline of `stages`, each of `width` ranks one after another.
 class StageBuilder {
  public:
@@ -34,8 +42,8 @@ class StageBuilder {
   void backward(int64_t k) {
     const bool last = stage_ + 1 == stages_;
     if (!last) builder_.receive(program::at(2, k), stage_ + 1, 2, chain_);
-    compute({program::at(last ? 1 : 2, k), program::at(gradient_)},
-            {program::at(3, k), program::at(gradient_)}, 2);
+    compute({program::at(last ? 1 : 2, k)},
+            {program::at(3, k), program::updated(program::at(gradient_))}, 2);
     builder_.free(program::at(last ? 1 : 2, k));
     if (stage_ > 0) builder_.send(program::at(3, k), stage_ - 1, 2, chain_);
     builder_.free(program::at(3, k));
@@ -51,7 +59,7 @@ class StageBuilder {
   }
   void compute(std::vector<program::Operand> reads, std::vector<program::Operand> writes,
                double seconds) {
-    builder_.touch(std::move(reads), std::move(writes)).flops = seconds;
+    builder_.add(timed_op(seconds, std::move(reads), std::move(writes)));
   }
 
   program::ProgramBuilder builder_;

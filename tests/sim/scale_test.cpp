@@ -54,9 +54,10 @@ TEST(Scale, ZeroTopoOnFrontier) {
   expect_seconds("composing and verifying zero-topo", 0.05,
                  [&] { design = strategy::make_design(run, kRanks, 50'257); });
   sim::Result result;
-  expect_seconds("simulating it", 1, [&] { result = sim::simulate(design.train, design.cluster); });
+  expect_seconds("simulating it", 1,
+                 [&] { result = sim::simulate(design.steady(), design.cluster); });
   cost::Cost cost;
-  expect_seconds("pricing it", 0.001, [&] { cost = cost::price(design.train, design.cluster); });
+  expect_seconds("pricing it", 0.001, [&] { cost = cost::price(design.steady(), design.cluster); });
   EXPECT_EQ(result.level_bytes, cost.level_bytes);
   EXPECT_GT(result.seconds, 0);
   std::printf("resident at most %.0f MB\n", static_cast<double>(most_resident_bytes()) / 1e6);
@@ -68,8 +69,8 @@ TEST(Scale, AModelOf175BillionOnAThousandRanks) {
       strategy::make_design(run_of("gpt3-175b", "zero3", "dgx-h100", 1024), 1024, 50'257);
   sim::Result result;
   expect_seconds("simulating 175B under zero3, 1,024 ranks", 1,
-                 [&] { result = sim::simulate(design.train, design.cluster); });
-  EXPECT_EQ(result.level_bytes, cost::price(design.train, design.cluster).level_bytes);
+                 [&] { result = sim::simulate(design.steady(), design.cluster); });
+  EXPECT_EQ(result.level_bytes, cost::price(design.steady(), design.cluster).level_bytes);
 }
 
 TEST(Scale, APipelineOfWideStages) {
