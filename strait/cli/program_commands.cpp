@@ -64,33 +64,52 @@ Json verify_command(const Command& command, Output& output) {
       {{"rank_classes", 1}, {"ops", ops}, {"values", values}, {"problems", problems}});
 }
 
+/// One timeline per representative, named by its rank.
+std::string simulated_trace(const sim::Result& result,
+                            const std::vector<trace::Recorder>& recorders,
+                            const std::vector<std::string>& streams) {
+  std::vector<const trace::Recorder*> timelines;
+  std::vector<int64_t> ranks;
+  for (const trace::Recorder& recorder : recorders) timelines.push_back(&recorder);
+  for (const sim::Representative& one : result.representatives) ranks.push_back(one.rank);
+  return trace::chrome_trace(timelines, streams, ranks);
+}
+
+Json memory_json(const std::vector<program::MemoryUse>& classes) {
+  Json json = Json::array();
+  for (const program::MemoryUse& use : classes) json.push_back(program::to_json(use));
+  return json;
+}
+
 Json simulate_command(const Command& command, Output& output) {
   const Run run = run_of(command);
   const int64_t ranks = command.ranks.value_or(1);
   const strategy::Design design = strategy::make_design(run, ranks, vocabulary_of(run, output));
   const double began = now_seconds();
-  trace::Recorder recorder;
-  recorder.record_all(!command.trace.empty() || !command.plot.empty());
-  sim::Result result = sim::simulate(design.steady().front(), design.cluster, &recorder);
+  std::vector<trace::Recorder> recorders;  // one per representative
+  const bool records = !command.trace.empty() || !command.plot.empty();
+  sim::Result result =
+      sim::simulate(design.steady(), design.cluster, records ? &recorders : nullptr);
   // Without jitter every step is the same; the further ones are replayed because they were asked for.
   for (int64_t step = 1; step < run.simulate.steps; ++step)
-    result.events += sim::simulate(design.steady().front(), design.cluster).events;
+    result.events += sim::simulate(design.steady(), design.cluster).events;
   const double wall = now_seconds() - began;
-  const cost::Cost cost = cost::price(design.steady().front(), design.cluster);
+  const cost::Cost cost = cost::price(design.steady(), design.cluster);
   for (const std::string& line : plan_lines(design, result, cost)) output.line(line);
   if (!command.plot.empty())
-    report::draw_timeline(recorder, program::stream_names(design.steady().front()), command.plot);
+    report::draw_timeline(recorders.front(), program::stream_names(design.steady().front()),
+                          command.plot);
   if (!command.trace.empty())
     write_file_atomically(
         command.trace,
-        trace::chrome_trace({&recorder}, program::stream_names(design.steady().front())));
+        simulated_trace(result, recorders, program::stream_names(design.steady().front())));
   const double tokens =
       static_cast<double>(design.batch.global_batch_size * run.model.shape.context);
   const double rate = design.cluster.flops_per_second(design.dtype);
   const double model_flops = model_flops_per_token(design.shape, run.model.shape.context);
   return Json::object(
       {{"ranks", ranks},
-       {"rank_classes", 1},
+       {"rank_classes", result.rank_classes},
        {"events", result.events},
        {"wall_seconds", wall},
        {"seconds_per_step", result.seconds},
@@ -98,10 +117,9 @@ Json simulate_command(const Command& command, Output& output) {
        {"exposed_communication_seconds", result.exposed_seconds},
        {"exposed_communication_share",
         result.seconds > 0 ? result.exposed_seconds / result.seconds : 0.0},
-       {"bubble_share", 0.0},
+       {"bubble_share", result.bubble_share()},
        {"bytes_per_step", trace::levels_json(result.traffic, level_names(design.cluster), 1)},
-       {"memory",
-        Json(Json::Array{program::to_json(program::peak_memory(design.steady().front(), 0))})},
+       {"memory", memory_json(program::peak_memories(design.steady()))},
        {"tokens_per_second", tokens / result.seconds},
        {"model_flops_utilization",
         tokens * model_flops / result.seconds / (rate * static_cast<double>(ranks))},

@@ -49,6 +49,8 @@ std::string print_codec(const CodecSpec& spec);
 int64_t num_blocks(const CodecSpec& spec, int64_t elements);
 int64_t payload_bytes(const CodecSpec& spec, int64_t elements, Dtype dtype = Dtype::kFloat32);
 int64_t metadata_bytes(const CodecSpec& spec, int64_t elements);
+/// Scales among the bytes of a whole piece, from its length alone: metadata_bytes of the elements that it holds.
+int64_t scale_bytes(const CodecSpec& spec, int64_t piece_bytes);
 /// Payload and metadata.
 int64_t encoded_bytes(const CodecSpec& spec, int64_t elements, Dtype dtype = Dtype::kFloat32);
 

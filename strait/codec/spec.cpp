@@ -166,6 +166,15 @@ int64_t metadata_bytes(const CodecSpec& spec, int64_t elements) {
   return num_blocks(spec, elements) * (spec.asymmetric ? 8 : 4);
 }
 
+int64_t scale_bytes(const CodecSpec& spec, int64_t piece_bytes) {
+  if (kind_of(spec.kind).usual_block == 0) return 0;
+  const int64_t two_blocks = encoded_bytes(spec, 2 * spec.block);  // int4: whole bytes
+  const int64_t rest = piece_bytes % two_blocks;
+  const int64_t blocks = piece_bytes / two_blocks * 2 + (rest > 0 ? 1 : 0) +
+                         (rest > encoded_bytes(spec, spec.block) ? 1 : 0);
+  return blocks * metadata_bytes(spec, 1);
+}
+
 int64_t encoded_bytes(const CodecSpec& spec, int64_t elements, Dtype dtype) {
   return payload_bytes(spec, elements, dtype) + metadata_bytes(spec, elements);
 }

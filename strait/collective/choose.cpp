@@ -1,6 +1,7 @@
 #include "strait/collective/choose.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "strait/collective/nesting.h"
 
@@ -71,6 +72,16 @@ double transfer_seconds(Operation operation, Algorithm algorithm, double vector_
   const double pieces = static_cast<double>(pieces_of(static_cast<int64_t>(vector_bytes)));
   return slowest + (sum - slowest) / pieces + phases(operation) * latencies +
          (pieces - 1) * latency;
+}
+
+double message_seconds(double bytes, int64_t from, int64_t to, const Cluster& cluster) {
+  const int64_t crossed = cluster.level_between(from, to);
+  const Level& level = cluster.levels[crossed];
+  const int64_t below = crossed == 0 ? 1 : cluster.group_size(crossed - 1);
+  const int64_t leaving = std::min(std::abs(to - from), below);
+  return level.latency_seconds +
+         bytes * static_cast<double>(leaving) /
+             (level.bytes_per_second * static_cast<double>(level.links));
 }
 
 int64_t pieces_of(int64_t vector_bytes) {

@@ -94,10 +94,17 @@ namespace {
 
 constexpr int64_t kLineElements = 64;  // what pieces are cut at multiples of: whole cache lines
 
+/// All-to-all: every sender sends alike.
+bool one_row(int64_t members, const std::vector<int64_t>& counts) {
+  return static_cast<int64_t>(counts.size()) == members;
+}
+
 size_t wanted_counts(const Request& request) {
   switch (request.operation) {
     case Operation::kAllToAll:
-      return static_cast<size_t>(request.members * request.members);
+      return static_cast<size_t>(one_row(request.members, request.counts)
+                                     ? request.members
+                                     : request.members * request.members);
     case Operation::kBroadcast:
     case Operation::kSend:
     case Operation::kReceive:
@@ -241,13 +248,14 @@ class Pulls {
   }
 
   void all_to_all() {
+    const int64_t row = one_row(members_, counts_) ? 0 : members_;  // from sender to sender
     std::vector<int64_t> received(members_ + 1, 0);
     for (int64_t from = 0; from < members_; ++from)
-      received[from + 1] = received[from] + counts_[from * members_ + me_];
+      received[from + 1] = received[from] + counts_[from * row + me_];
     for (int64_t distance = 0; distance < members_; ++distance) {
       const int64_t from = (me_ + distance) % members_;
-      const int64_t cell = from * members_ + me_;
-      add({0, from, me_, false, Place::kSource, offsets_[cell] - offsets_[from * members_],
+      const int64_t cell = from * row + me_;
+      add({0, from, me_, false, Place::kSource, offsets_[cell] - offsets_[from * row],
            Place::kDestination, received[from], counts_[cell]});
     }
   }

@@ -42,8 +42,8 @@ struct Request {
   Algorithm algorithm = Algorithm::kDirect;
   int64_t members = 1;
   /// Elements of each part, any of them 0. all-gather, reduce-scatter, all-reduce: one per member;
-  /// all-to-all: members x members, row = sender; broadcast, send, receive: {elements}; barrier:
-  /// empty.
+  /// all-to-all: members x members, row = sender, or one row when all send alike; broadcast, send,
+  /// receive: {elements}; barrier: empty.
   std::vector<int64_t> counts;
   int64_t root = 0;      // broadcast: owner; send, receive: position of the sender
   int64_t receiver = 0;  // send, receive: position of the receiver

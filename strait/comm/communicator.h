@@ -43,15 +43,15 @@ struct Call {
   int64_t peer = 0;
   bool accumulate = false;
   double deadline_seconds = 120.0;
-  std::string codec = "none";  // for the ledger: what the bytes are pieces of,
-  int64_t piece_bytes = 0;     // how long each is, and
-  int64_t metadata_bytes = 0;  // how much of that are scales
+  std::string codec = "none";  // for the ledger: what the bytes are pieces of, and
+  int64_t piece_bytes = 0;     // how long each piece is in the buffers; 0: no pieces
   int64_t step = -1;           // for messages: optimizer step
   std::string label;           // for messages: the op as the program prints it
   trace::FlightMark flight;    // told when the operation's turn comes and when it has ended
 };
 
-/// Adds what a member sent in `call` over one level to `ledger`; the transport counted `bytes`.
+/// Adds what a member sent in `call` over one level to `ledger`; the transport counted `bytes`. The codec's name
+/// tells how much of every piece is scales.
 void add_to_ledger(const Call& call, int64_t level, int64_t bytes, Ledger& ledger);
 
 /// Outcome of an operation. Copies share it.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -11,11 +12,11 @@
 
 namespace strait::cost {
 
-/// Sums over one execution of a program.
+/// Sums over one execution of the programs of a step kind.
 struct Cost {
-  double compute_seconds = 0;        // one rank
-  double communication_seconds = 0;  // one rank, lanes summed, nothing hidden
-  double flops = 0;                  // one rank
+  double compute_seconds = 0;        // a rank of the class that takes longest, with the next line
+  double communication_seconds = 0;  // of the same rank, lanes summed, nothing hidden
+  double flops = 0;                  // mean over ranks
   Ledger traffic;                    // summed over all ranks, by operation and level
   std::vector<int64_t> level_bytes;  // payload per level, summed over all ranks
 };
@@ -25,11 +26,18 @@ struct Cost {
 double compute_seconds(const program::Program& program, const program::Op& op,
                        const Cluster& cluster);
 
-/// Seconds of one transfer on an idle lane, by the algorithm that collective::choose takes.
+/// Seconds of one transfer on an idle lane, by the algorithm that collective::choose takes. `peer`: the op's,
+/// evaluated, for messages.
 double transfer_seconds(const program::Program& program, const program::Op& op, int64_t rank,
-                        const Cluster& cluster);
+                        const Cluster& cluster, int64_t peer = 0);
 
-/// Sums a program; each body is priced once and multiplied. Precondition: every group tiles the world.
-Cost price(const program::Program& program, const Cluster& cluster);
+/// Sums the programs of all rank classes; each body is priced once and multiplied. Precondition: groups lie alike
+/// on the levels, and the ranks of a class send their messages equally far. Cost: O(operations); with several
+/// classes or member lists O(ranks) per group.
+Cost price(std::span<const program::Program> classes, const Cluster& cluster);
+/// The same for one class.
+inline Cost price(const program::Program& program, const Cluster& cluster) {
+  return price(std::span(&program, 1), cluster);
+}
 
 }  // namespace strait::cost

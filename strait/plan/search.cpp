@@ -47,10 +47,10 @@ Candidate evaluate(const Run& run, int64_t ranks, int64_t vocabulary) {
   Candidate candidate;
   candidate.design = strategy::make_design(run, ranks, vocabulary);
   const strategy::Design& design = candidate.design;
-  candidate.cost = cost::price(design.steady().front(), design.cluster);
-  candidate.simulated = sim::simulate(design.steady().front(), design.cluster);
-  // Shards shrink with the rank, so rank 0 holds most.
-  candidate.memory = program::peak_memory(design.steady().front(), 0);
+  const std::vector<program::Program>& classes = design.steady();
+  candidate.cost = cost::price(classes, design.cluster);
+  candidate.simulated = sim::simulate(classes, design.cluster);
+  candidate.memory = program::largest(program::peak_memories(classes));
   candidate.bound_seconds = candidate.cost.flops / design.cluster.flops_per_second(design.dtype);
   return candidate;
 }
@@ -99,7 +99,7 @@ Json candidate_json(const Candidate& candidate, int64_t position) {
         candidate.cost.compute_seconds + candidate.cost.communication_seconds},
        {"compute_seconds", candidate.simulated.compute_seconds},
        {"exposed_communication_seconds", candidate.simulated.exposed_seconds},
-       {"bubble_seconds", 0.0},
+       {"bubble_seconds", candidate.simulated.bubble_seconds},
        {"tokens_per_second", tokens / seconds},
        {"model_flops_utilization",
         tokens * model_flops / seconds / (peak * static_cast<double>(design.batch.ranks))},

@@ -1,15 +1,11 @@
 // Whether the ranks can wait for each other in a circle. Every transfer is taken to end only once
 // all its ranks have started it, the strictest a backend may be; then legal programs are those
-// whose waits, over all ranks, have no cycle. Ranks that see the same surroundings behave alike, so
-// one of each kind is followed: kinds are found by colouring ranks by class and refining by the
-// colours of their groups.
+// whose waits, over all ranks, have no cycle. One rank of each colour is followed (colouring.h).
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
-#include <set>
 
-#include "strait/program/exchange.h"
+#include "strait/program/colouring.h"
 #include "strait/program/findings.h"
 #include "strait/program/lifetime.h"
 
@@ -50,89 +46,21 @@ Waits find_waits(const Program& program) {
   return waits;
 }
 
-/// Colours of ranks: ranks of one colour run the same program among equally coloured ranks.
-class Colouring {
- public:
-  Colouring(const Exchange& exchange, const std::vector<std::set<int>>& channels_by_class)
-      : exchange_(exchange), channels_(channels_by_class) {
-    for (int64_t rank = 0; rank < exchange.ranks(); ++rank)
-      colour_.push_back(exchange.class_of(rank));
-    size_t before = 0;
-    while (refine() > before) before = representative_.size();
-  }
-
-  int64_t colours() const { return static_cast<int64_t>(representative_.size()); }
-  int64_t colour(int64_t rank) const { return colour_[rank]; }
-  int64_t rank(int64_t colour) const { return representative_[colour]; }
-
-  /// Colours of the members of the group of `rank`: in order where messages are sent, else as a
-  /// set.
-  std::vector<int64_t> surroundings(int channel, int64_t rank) const {
-    const Group& group = exchange_.channels()[channel].group;
-    std::vector<int64_t> members;
-    for (int64_t at = 0; at < group.size; ++at) members.push_back(colour_[group.member(rank, at)]);
-    if (exchange_.has_messages(channel)) return members;
-    std::sort(members.begin(), members.end());
-    members.erase(std::unique(members.begin(), members.end()), members.end());
-    return members;
-  }
-
- private:
-  size_t refine() {
-    std::map<std::vector<int64_t>, int64_t> known;
-    std::map<std::vector<int64_t>, int64_t> known_surroundings;
-    std::map<std::pair<int, int64_t>, int64_t>
-        by_group;  // (channel, base) -> number of its surroundings
-    std::vector<int64_t> next;
-    representative_.clear();
-    for (int64_t rank = 0; rank < exchange_.ranks(); ++rank) {
-      std::vector<int64_t> signature = {colour_[rank]};
-      for (const int channel : channels_[exchange_.class_of(rank)]) {
-        const Group& group = exchange_.channels()[channel].group;
-        const auto [found, fresh] = by_group.try_emplace({channel, group.base(rank)}, 0);
-        if (fresh) {
-          const int64_t number = static_cast<int64_t>(known_surroundings.size());
-          found->second =
-              known_surroundings.emplace(surroundings(channel, rank), number).first->second;
-        }
-        signature.push_back(found->second);
-        signature.push_back(exchange_.has_messages(channel) ? group.position(rank) : -1);
-      }
-      const auto [found, fresh] =
-          known.emplace(std::move(signature), static_cast<int64_t>(known.size()));
-      if (fresh) representative_.push_back(rank);
-      next.push_back(found->second);
-    }
-    colour_ = std::move(next);
-    return representative_.size();
-  }
-
-  const Exchange& exchange_;
-  const std::vector<std::set<int>>& channels_;  // by class
-  std::vector<int64_t> colour_;                 // by rank
-  std::vector<int64_t> representative_;         // by colour
-};
-
 /// The events of all colours and what each must wait for: meetings (a transfer with all its ranks)
 /// and pauses.
 class EventGraph {
  public:
-  explicit EventGraph(Findings& findings) : findings_(findings), exchange_(findings.classes()) {
-    const size_t classes = findings.classes().size();
-    channels_.resize(classes);
-    for (size_t c = 0; c < classes; ++c) {
-      const std::vector<Transfer>& transfers = exchange_.transfers(static_cast<int64_t>(c));
-      for (const Transfer& transfer : transfers) channels_[c].insert(transfer.channel);
-      waits_.push_back(find_waits(findings.classes()[c]));
-    }
+  explicit EventGraph(Findings& findings)
+      : findings_(findings),
+        exchange_(findings.classes()),
+        colouring_(exchange_),
+        meetings_(exchange_, colouring_) {
+    for (const Program& program : findings.classes()) waits_.push_back(find_waits(program));
   }
 
   void run() {
-    const Colouring colouring(exchange_, channels_);
-    meetings_.resize(colouring.colours());
-    for (int64_t colour = 0; colour < colouring.colours(); ++colour)
-      place_meetings(colouring, colour);
-    for (int64_t colour = 0; colour < colouring.colours(); ++colour) add_edges(colouring, colour);
+    events_.resize(meetings_.count());
+    for (int64_t colour = 0; colour < colouring_.colours(); ++colour) add_edges(colour);
     const std::vector<char> done = simulate();
     if (std::find(done.begin(), done.end(), 0) != done.end()) report(done);
   }
@@ -151,54 +79,24 @@ class EventGraph {
     return static_cast<int64_t>(events_.size()) - 1;
   }
 
-  /// Gives every transfer of a colour the event in which it meets those of the other ranks.
-  void place_meetings(const Colouring& colouring, int64_t colour) {
-    const int64_t rank = colouring.rank(colour);
-    const int64_t rank_class = exchange_.class_of(rank);
-    meetings_[colour].assign(exchange_.transfers(rank_class).size(), -1);
-    for (const int channel : channels_[rank_class]) {
-      const std::vector<int64_t> surroundings = colouring.surroundings(channel, rank);
-      const int64_t position = exchange_.channels()[channel].group.position(rank);
-      join(colour, rank_class, exchange_.collectives(rank_class, channel), {channel, -1, -1},
-           surroundings);
-      for (const auto& [peer, numbers] : exchange_.sends(rank_class, channel)) {
-        join(colour, rank_class, numbers, {channel, position, peer}, surroundings);
-      }
-      for (const auto& [peer, numbers] : exchange_.receives(rank_class, channel)) {
-        join(colour, rank_class, numbers, {channel, peer, position}, surroundings);
-      }
-    }
-  }
-
-  void join(int64_t colour, int64_t rank_class, const std::vector<int64_t>& numbers,
-            std::vector<int64_t> key, const std::vector<int64_t>& surroundings) {
-    key.insert(key.end(), surroundings.begin(), surroundings.end());
-    std::vector<int64_t>& events = known_[key];
-    for (size_t k = 0; k < numbers.size(); ++k) {
-      if (k >= events.size()) {
-        events.push_back(
-            new_event(rank_class, exchange_.transfers(rank_class)[numbers[k]].instance));
-      }
-      meetings_[colour][numbers[k]] = events[k];
-    }
-  }
-
-  void add_edges(const Colouring& colouring, int64_t colour) {
-    const int64_t rank_class = exchange_.class_of(colouring.rank(colour));
+  void add_edges(int64_t colour) {
+    const int64_t rank_class = exchange_.class_of(colouring_.rank(colour));
     const Waits& waits = waits_[rank_class];
-    const std::vector<int64_t>& meetings = meetings_[colour];
     std::vector<int64_t> pauses;
     for (const Waits::Pause& pause : waits.pauses) {
       const int64_t event = new_event(rank_class, pause.instance);
       if (!pauses.empty()) edges_.push_back({pauses.back(), event});
-      for (const int64_t number : pause.ended) edges_.push_back({meetings[number], event});
+      for (const int64_t number : pause.ended)
+        edges_.push_back({meetings_.at(colour, number), event});
       pauses.push_back(event);
     }
     for (size_t number = 0; number < waits.starts.size(); ++number) {
       const Waits::Start& start = waits.starts[number];
+      const int64_t meeting = meetings_.at(colour, static_cast<int64_t>(number));
+      events_[meeting] = {rank_class, exchange_.transfers(rank_class)[number].instance};
       for (const int64_t earlier : start.after)
-        edges_.push_back({meetings[earlier], meetings[number]});
-      if (start.pause >= 0) edges_.push_back({pauses[start.pause], meetings[number]});
+        edges_.push_back({meetings_.at(colour, earlier), meeting});
+      if (start.pause >= 0) edges_.push_back({pauses[start.pause], meeting});
     }
   }
 
@@ -267,11 +165,10 @@ class EventGraph {
 
   Findings& findings_;
   Exchange exchange_;
-  std::vector<std::set<int>> channels_;                         // used, by class
-  std::vector<Waits> waits_;                                    // by class
-  std::vector<std::vector<int64_t>> meetings_;                  // [colour][transfer] -> event
-  std::map<std::vector<int64_t>, std::vector<int64_t>> known_;  // who meets -> events in order
-  std::vector<Event> events_;
+  Colouring colouring_;
+  Meetings meetings_;
+  std::vector<Waits> waits_;   // by class
+  std::vector<Event> events_;  // meetings, then pauses
   std::vector<Edge> edges_;
 };
 

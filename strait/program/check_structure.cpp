@@ -40,22 +40,6 @@ class StructureCheck {
 
   void header() {
     if (program_.streams.empty()) problem("malformed", nullptr, "there is no compute stream");
-    for (const Group& group : program_.groups) {
-      const bool positive = group.size >= 1 && group.stride >= 1;
-      const bool nested = !group.nest.empty();
-      int64_t hops = 1;
-      for (const int64_t hop : group.nest) hops *= hop;
-      if (nested && (hops != group.size * group.stride || group.nest.back() != group.size)) {
-        problem("malformed", nullptr,
-                fmt::format("group {} of {} ranks, {} apart, has hops of {} ranks inside",
-                            group.name, group.size, group.stride, hops));
-        continue;
-      }
-      if (positive && program_.ranks % (group.size * group.stride) == 0) continue;
-      problem("malformed", nullptr,
-              fmt::format("group {} of {} ranks, {} apart, does not divide a world of {}",
-                          group.name, group.size, group.stride, program_.ranks));
-    }
     for (const ValueArray& array : program_.arrays) {
       const bool known = array.group < static_cast<int>(program_.groups.size());
       if (known && array.count >= 0 && array.partition.elements >= 0 && array.partition.grain >= 0)

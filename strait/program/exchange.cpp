@@ -8,7 +8,7 @@
 
 namespace strait::program {
 
-Exchange::Exchange(const std::vector<Program>& classes)
+Exchange::Exchange(std::span<const Program> classes)
     : transfers_(classes.size()), traffic_(classes.size()), class_of_(classes[0].ranks, 0) {
   for (size_t c = 0; c < classes.size(); ++c) {
     for (const int64_t rank : class_ranks(classes[c])) class_of_[rank] = static_cast<int64_t>(c);
@@ -29,9 +29,8 @@ int Exchange::channel_of(const Program& program, const Op& op) {
   const Group& group = program.groups[op.group];
   for (size_t k = 0; k < channels_.size(); ++k) {
     const Channel& channel = channels_[k];
-    const bool same = channel.group.size == group.size &&
-                      (channel.group.stride == group.stride || group.size == 1);
-    if (same && channel.stream == op.stream) return static_cast<int>(k);
+    if (channel.stream == op.stream && same_members(channel.group, group, ranks()))
+      return static_cast<int>(k);
   }
   const Stream& stream = program.streams[op.stream];
   channels_.push_back(

@@ -4,9 +4,11 @@
 
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "strait/program/classes.h"
 #include "strait/program/program.h"
 
 namespace strait::program {
@@ -30,7 +32,7 @@ struct Transfer {
 class Exchange {
  public:
   /// `classes` must have passed check_structure and check_classes, and must outlive this object.
-  explicit Exchange(const std::vector<Program>& classes);
+  explicit Exchange(std::span<const Program> classes);
 
   const std::vector<Channel>& channels() const { return channels_; }
   const std::vector<Transfer>& transfers(int64_t rank_class) const {
@@ -44,6 +46,11 @@ class Exchange {
   const std::vector<int64_t>& collectives(int64_t rank_class, int channel) const;
   const std::map<int64_t, std::vector<int64_t>>& sends(int64_t rank_class, int channel) const;
   const std::map<int64_t, std::vector<int64_t>>& receives(int64_t rank_class, int channel) const;
+  /// True when a class runs anything on the channel.
+  bool uses(int64_t rank_class, int channel) const {
+    const Traffic& used = traffic(rank_class, channel);
+    return !used.collectives.empty() || !used.sends.empty() || !used.receives.empty();
+  }
   /// True when some class sends or receives on the channel.
   bool has_messages(int channel) const { return has_messages_[channel]; }
 
@@ -62,7 +69,5 @@ class Exchange {
   std::vector<int64_t> class_of_;                 // [rank]
   std::vector<bool> has_messages_;                // [channel]
 };
-
-inline bool is_message(OpKind kind) { return kind == OpKind::kSend || kind == OpKind::kReceive; }
 
 }  // namespace strait::program

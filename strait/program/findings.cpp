@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <numeric>
-
 namespace strait::program {
 
 namespace {
@@ -57,13 +55,6 @@ void Findings::add(const std::string& kind, const Site& site, const std::string&
   problem.other = other;
   problem.message = where + ": " + sentence;
   problems_.push_back(std::move(problem));
-}
-
-std::vector<int64_t> class_ranks(const Program& program) {
-  if (!program.members.empty()) return program.members;
-  std::vector<int64_t> ranks(program.ranks);
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return ranks;
 }
 
 std::string instance_text(const Program& program, int64_t instance) {

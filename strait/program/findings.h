@@ -6,6 +6,7 @@
 #include <tuple>
 #include <vector>
 
+#include "strait/program/classes.h"
 #include "strait/program/program.h"
 #include "strait/program/verify.h"
 
@@ -49,9 +50,6 @@ class Findings {
   std::set<std::tuple<std::string, int64_t, const Op*, int>> seen_;
 };
 
-/// Ranks of a class: its members, or every rank.
-std::vector<int64_t> class_ranks(const Program& program);
-
 /// Text of the n-th executed op of `program` (from 0).
 std::string instance_text(const Program& program, int64_t instance);
 
@@ -60,6 +58,9 @@ std::string instance_text(const Program& program, int64_t instance);
 /// malformed, out-of-range: one program by itself, without executing it; then the classes together.
 void check_structure(int64_t rank_class, Findings& findings);
 void check_classes(Findings& findings);
+/// malformed: the groups of one program. group-members: groups of one name, or with a group of ranks in
+/// common, that differ between the programs of two classes.
+void check_groups(Findings& findings);
 /// read-before-write, use-after-free, not-freed, double-free, concurrent-write: values of one
 /// program.
 void check_values(int64_t rank_class, Findings& findings);

@@ -1,7 +1,9 @@
 #include "strait/program/memory.h"
 
+#include <algorithm>
 #include <unordered_map>
 
+#include "strait/program/classes.h"
 #include "strait/program/lifetime.h"
 
 namespace strait::program {
@@ -100,6 +102,18 @@ MemoryUse peak_memory(const Program& program, int64_t rank) {
   for_each_instance(
       program, [&](const Op& op, const std::vector<int64_t>& loops) { meter.step(op, loops); });
   return meter.peak();
+}
+
+std::vector<MemoryUse> peak_memories(std::span<const Program> classes) {
+  std::vector<MemoryUse> uses;
+  for (const Program& program : classes) uses.push_back(peak_memory(program, first_rank(program)));
+  return uses;
+}
+
+MemoryUse largest(const std::vector<MemoryUse>& classes) {
+  return *std::max_element(
+      classes.begin(), classes.end(),
+      [](const MemoryUse& a, const MemoryUse& b) { return a.total() < b.total(); });
 }
 
 }  // namespace strait::program

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
+#include <vector>
 
 #include "strait/program/program.h"
 
@@ -26,5 +28,10 @@ MemoryUse resident_memory(const Program& program, int64_t rank);
 /// inline op does so, for example by naming the value in `waits`, or at the end. Cost:
 /// O(instances).
 MemoryUse peak_memory(const Program& program, int64_t rank);
+
+/// Of the rank of each class that holds most, its first.
+std::vector<MemoryUse> peak_memories(std::span<const Program> classes);
+/// The one with the highest total. Precondition: there is one.
+MemoryUse largest(const std::vector<MemoryUse>& classes);
 
 }  // namespace strait::program

@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <string>
@@ -339,6 +340,14 @@ std::string Printer::members_text() const {
   return text + fmt::format(" of {}", program_.ranks);
 }
 
+std::string lists_text(const MemberLists& lists) {
+  constexpr size_t kMostShown = 4;
+  std::string text;
+  for (size_t k = 0; k < std::min(lists.lists().size(), kMostShown); ++k)
+    text += fmt::format("{} {}", k == 0 ? ":" : " |", fmt::join(lists.lists()[k], " "));
+  return text + (lists.lists().size() > kMostShown ? " | ..." : "");
+}
+
 std::string Printer::array_text(const ValueArray& array) const {
   std::string name =
       array.count == 1 ? array.name : fmt::format("{}[0..{}]", array.name, array.count - 1);
@@ -357,6 +366,7 @@ void Printer::add_header() {
   for (const Group& group : program_.groups) {
     text_ += fmt::format("  group {:<10} {} ranks", group.name, group.size);
     if (group.stride != 1) text_ += fmt::format(", {} apart", group.stride);
+    if (!group.lists.empty()) text_ += lists_text(group.lists);
     text_ += "\n";
   }
   std::string streams;

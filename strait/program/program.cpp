@@ -16,6 +16,23 @@ int64_t Group::part(int64_t rank) const {
   return part;
 }
 
+std::vector<int64_t> Group::members(int64_t rank) const {
+  std::vector<int64_t> result;
+  for (int64_t at = 0; at < size; ++at) result.push_back(member(rank, at));
+  return result;
+}
+
+bool same_members(const Group& a, const Group& b, int64_t ranks) {
+  if (a.size != b.size) return false;
+  if (a.lists.empty() && b.lists.empty()) return a.stride == b.stride || a.size == 1;
+  if (a.lists == b.lists) return true;
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    if (a.position(rank) != b.position(rank)) return false;
+    if (a.holds(rank) && a.base(rank) != b.base(rank)) return false;
+  }
+  return true;
+}
+
 const char* op_kind_name(OpKind kind) {
   switch (kind) {
     case OpKind::kKernel:

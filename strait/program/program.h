@@ -10,6 +10,7 @@
 
 #include "strait/base/dtype.h"
 #include "strait/program/kernel.h"
+#include "strait/program/member_lists.h"
 
 namespace strait::program {
 
@@ -43,8 +44,10 @@ struct Partition {
   bool operator==(const Partition&) const = default;
 };
 
-/// A group of ranks: rank r belongs to the group {base + k * stride, k < size} with position = (r /
-/// stride) % size and base = r - position * stride. Axes of the mesh are such groups.
+/// Groups of equally many ranks. Strided: rank r belongs to the group {base + k * stride, k < size} with
+/// position = (r / stride) % size and base = r - position * stride. Axes of the mesh are such groups.
+/// Otherwise `lists` names the members, and stride and nest stay as they are. Classes that name one group must
+/// mean the same members (verifier: group-members).
 ///
 /// A group may be the outermost of several hops that shard a vector one after another: the first hop
 /// cuts it over neighbouring ranks, the next one cuts each of those shards, and so on. `nest` then holds
@@ -57,9 +60,18 @@ struct Group {
   int64_t stride = 1;
   int64_t level = 0;               // index of the outermost cluster level that the group spans
   std::vector<int64_t> nest = {};  // empty: no hops inside; else their product is stride * size
-  int64_t position(int64_t rank) const { return (rank / stride) % size; }
-  int64_t base(int64_t rank) const { return rank - position(rank) * stride; }
-  int64_t member(int64_t rank, int64_t at) const { return base(rank) + at * stride; }
+  MemberLists lists = {};          // empty: strided
+  /// -1 when no list holds `rank`; base, member and members need one that does.
+  int64_t position(int64_t rank) const {
+    return lists.empty() ? (rank / stride) % size : lists.position(rank);
+  }
+  bool holds(int64_t rank) const { return position(rank) >= 0; }
+  int64_t base(int64_t rank) const { return member(rank, 0); }
+  int64_t member(int64_t rank, int64_t at) const {
+    return lists.empty() ? rank + (at - position(rank)) * stride : lists.member(rank, at);
+  }
+  /// All of them, ascending.
+  std::vector<int64_t> members(int64_t rank) const;
   /// Parts of a vector that this group and the hops inside it shard.
   int64_t parts() const { return nest.empty() ? size : stride * size; }
   /// Which of them `rank` holds; without hops inside, its position. O(hops).
@@ -68,6 +80,9 @@ struct Group {
   int64_t first_part(int64_t rank) const { return part(base(rank)); }
   bool operator==(const Group&) const = default;
 };
+
+/// Whether two groups have the same members on every one of `ranks` ranks. O(1) for strided groups.
+bool same_members(const Group& a, const Group& b, int64_t ranks);
 
 /// A place where operations run one after another: compute, or one lane of a link level. Lanes of
 /// one level run concurrently and share its bandwidth.
@@ -309,12 +324,17 @@ void visit_nodes(const std::vector<Node>& nodes, Loops& loops, Visit& visit) {
 }
 }  // namespace detail
 
-template <class Visit>
-void for_each_instance(const Program& program, Loops& loops, const Counters& counters,
-                       Visit&& visit) {
+/// What indices are evaluated under before the first loop.
+inline void begin_loops(const Program& program, const Counters& counters, Loops& loops) {
   loops.assign(static_cast<size_t>(program.num_loops), 0);
   loops.push_back(counters.step);  // loop_value reads them from the end
   loops.push_back(counters.round);
+}
+
+template <class Visit>
+void for_each_instance(const Program& program, Loops& loops, const Counters& counters,
+                       Visit&& visit) {
+  begin_loops(program, counters, loops);
   detail::visit_nodes(program.body, loops, visit);
 }
 

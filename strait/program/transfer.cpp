@@ -1,5 +1,7 @@
 #include "strait/program/transfer.h"
 
+#include <algorithm>
+
 #include "strait/base/errors.h"
 
 namespace strait::program {
@@ -53,6 +55,17 @@ int64_t source_offset(const Program& program, const Op& op, int64_t rank) {
 
 int64_t destination_offset(const Program& program, const Op& op, int64_t rank) {
   return offset(program, op, op.writes, op.kind == OpKind::kReduceScatter, rank);
+}
+
+int64_t piece_length(const Program& program, const Op& op) {
+  int64_t finest = 0;
+  for (const auto* operands : {&op.reads, &op.writes})
+    for (const Operand& operand : *operands) {
+      const ValueArray& array = program.arrays[operand.array];
+      if (op.codec == "none" || array.dtype != Dtype::kByte) continue;
+      finest = finest == 0 ? array.partition.grain : std::min(finest, array.partition.grain);
+    }
+  return finest;
 }
 
 std::vector<bool> transferred_arrays(const Program& program) {

@@ -34,6 +34,10 @@ const ValueArray& transfer_array(const Program& program, const Op& op);
 int64_t source_offset(const Program& program, const Op& op, int64_t rank);
 int64_t destination_offset(const Program& program, const Op& op, int64_t rank);
 
+/// Bytes of one piece of a codec in the buffers that `op` moves: the finest part into which their values are cut; 0
+/// when it moves numbers. Read from the values, so that it can be held against op.piece_bytes.
+int64_t piece_length(const Program& program, const Op& op);
+
 /// Scales and the like among `bytes` that an op sends.
 inline int64_t metadata_in(const Op& op, int64_t bytes) {
   return op.piece_bytes > 0 ? bytes / op.piece_bytes * op.metadata_bytes : 0;

@@ -10,6 +10,8 @@ std::vector<Problem> verify(const std::vector<Program>& classes) {
   Findings findings(classes);
   const int64_t count = static_cast<int64_t>(classes.size());
   check_classes(findings);
+  if (findings.empty()) check_groups(findings);
+  if (!findings.empty()) return findings.take();
   for (int64_t c = 0; c < count; ++c) check_structure(c, findings);
   if (!findings.empty()) return findings.take();
   for (int64_t c = 0; c < count; ++c) check_values(c, findings);

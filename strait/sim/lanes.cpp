@@ -9,94 +9,170 @@ namespace strait::sim {
 namespace {
 
 constexpr double kLeastPace = 0.05;  // transfers never starve computing
+constexpr double kInstant = 1e-15;   // seconds; less is rounding
+constexpr double kNever = std::numeric_limits<double>::infinity();
+
+bool in_latency(const Flight& flight) { return flight.latency_seconds > 0; }
 
 }  // namespace
 
-int64_t Lanes::issue(int stream, Flight flight) {
-  flights_.push_back(std::move(flight));
-  const int64_t number = static_cast<int64_t>(flights_.size()) - 1;
-  queues_[stream].push_back(number);
-  return number;
+Lanes::Lanes(int64_t num_actors, int64_t num_streams, std::vector<double> processor_share)
+    : streams_(num_streams),
+      levels_(static_cast<int64_t>(processor_share.size())),
+      processor_share_(std::move(processor_share)),
+      actors_(static_cast<size_t>(num_actors)),
+      queues_(static_cast<size_t>(num_actors * num_streams)) {}
+
+int64_t Lanes::open(const Flight& flight) {
+  levels_ = std::max(levels_, flight.level + 1);
+  flights_.push_back({flight, {}, {}, flight.sides});
+  return static_cast<int64_t>(flights_.size()) - 1;
 }
 
-void Lanes::collect_active() {
-  active_.clear();
-  for (const auto& queue : queues_) {
-    if (queue.empty()) continue;
-    Flight& head = flights_[queue.front()];
-    const bool ready = std::all_of(head.after.begin(), head.after.end(),
-                                   [&](int64_t number) { return flights_[number].landed >= 0; });
-    if (!ready) continue;
-    if (head.started < 0) head.started = now_;
-    active_.push_back(queue.front());
+void Lanes::arrive(int64_t number, const Side& side, const std::vector<int64_t>& after) {
+  Passage& passage = flights_[number];
+  passage.arrived.push_back(side);
+  for (const int64_t earlier : after) {
+    if (flights_[earlier].flight.landed >= 0) continue;
+    flights_[earlier].followers.push_back(number);
+    ++passage.missing;
   }
+  if (!queue(side).empty()) ++passage.missing;
+  queue(side).push_back(number);
+  release(number);
 }
 
-void Lanes::progress(double time) {
-  collect_active();
-  const auto sharing = [&](int64_t level) {
-    return static_cast<double>(std::count_if(active_.begin(), active_.end(), [&](int64_t number) {
-      return flights_[number].level == level && flights_[number].latency_seconds <= 0;
-    }));
-  };
-  std::vector<double> speed;
-  double span = time - now_;
+/// One thing less holds a flight up.
+void Lanes::release(int64_t number) {
+  if (--flights_[number].missing > 0) return;
+  flights_[number].flight.started = now_;
+  active_.push_back(number);
+}
+
+void Lanes::land(int64_t number) {
+  flights_[number].flight.landed = now_;
+  for (const Side& side : flights_[number].arrived) {
+    queue(side).pop_front();
+    if (!queue(side).empty()) release(queue(side).front());
+  }
+  for (const int64_t follower : flights_[number].followers) release(follower);
+  for (Actor& actor : actors_)
+    if (actor.awaits == number) actor.awaits = -1;
+}
+
+void Lanes::compute(int64_t actor, double seconds) { actors_[actor].seconds = seconds; }
+
+void Lanes::await(int64_t actor, int64_t number) {
+  if (flights_[number].flight.landed < 0) actors_[actor].awaits = number;
+}
+
+int64_t& Lanes::busy(const Side& side, int64_t level, bool out) {
+  return busy_[(side.actor * levels_ + level) * 2 + (out ? 1 : 0)];
+}
+
+void Lanes::share_links() {
+  busy_.assign(actors_.size() * static_cast<size_t>(levels_) * 2, 0);
+  for (Actor& actor : actors_) actor.under_way = false;
   for (const int64_t number : active_) {
-    const Flight& flight = flights_[number];
-    const bool in_latency = flight.latency_seconds > 0;
-    speed.push_back(in_latency ? 1.0 : 1.0 / sharing(flight.level));
-    span = std::min(span, in_latency ? flight.latency_seconds : flight.work_seconds / speed.back());
-  }
-  now_ += span;
-  for (size_t i = 0; i < active_.size(); ++i) {
-    Flight& flight = flights_[active_[i]];
-    double& left = flight.latency_seconds > 0 ? flight.latency_seconds : flight.work_seconds;
-    left -= span * speed[i];
-    if (left < 1e-15) left = 0;
-    if (flight.latency_seconds > 0 || flight.work_seconds > 0) continue;
-    flight.landed = now_;
-    for (auto& queue : queues_)
-      if (!queue.empty() && queue.front() == active_[i]) queue.pop_front();
-  }
-}
-
-double Lanes::computing_pace() {
-  double left = 1.0;
-  for (size_t level = 0; level < processor_share_.size(); ++level)
-    if (std::any_of(active_.begin(), active_.end(), [&](int64_t number) {
-          return flights_[number].level == static_cast<int64_t>(level) &&
-                 flights_[number].latency_seconds <= 0;
-        }))
-      left -= processor_share_[level];
-  return std::max(left, kLeastPace);
-}
-
-void Lanes::compute(double seconds) {
-  const auto landed = [&](int64_t number) { return flights_[number].landed >= 0; };
-  while (seconds > 0) {
-    collect_active();
-    const double pace = computing_pace(), end = now_ + seconds / pace;
-    if (active_.empty() || now_ == end) {
-      now_ = end;
-      return;
+    const Passage& passage = flights_[number];
+    for (const Side& side : passage.arrived) {
+      actors_[side.actor].under_way = true;
+      if (in_latency(passage.flight)) continue;
+      if (side.way != Way::kIn) ++busy(side, passage.flight.level, true);
+      if (side.way != Way::kOut) ++busy(side, passage.flight.level, false);
     }
-    const double before = now_;
-    progress(end);  // to the end, or to where the pace may change
-    if (now_ >= end) return;
-    if (now_ == before && std::none_of(active_.begin(), active_.end(), landed)) {
-      now_ = end;  // the rest is below the clock's resolution
-      return;
-    }
-    seconds -= (now_ - before) * pace;
   }
 }
 
-void Lanes::advance_until(int64_t number) {
-  while (flights_[number].landed < 0) {
-    collect_active();
-    ensure(!active_.empty(), "simulation: a transfer waits for one that never starts");
-    progress(std::numeric_limits<double>::infinity());
+double Lanes::speed(const Passage& passage) {
+  if (in_latency(passage.flight)) return 1.0;
+  int64_t sharing = 1;
+  for (const Side& side : passage.arrived) {
+    if (side.way != Way::kIn) sharing = std::max(sharing, busy(side, passage.flight.level, true));
+    if (side.way != Way::kOut) sharing = std::max(sharing, busy(side, passage.flight.level, false));
   }
+  return 1.0 / static_cast<double>(sharing);
+}
+
+/// What the flights at work leave of a processor: 1 minus the shares of their levels, at least 0.05.
+void Lanes::set_paces() {
+  for (size_t a = 0; a < actors_.size(); ++a) {
+    Actor& actor = actors_[a];
+    const Side side{static_cast<int64_t>(a)};
+    double left = 1.0;
+    for (size_t l = 0; l < processor_share_.size(); ++l) {
+      const int64_t level = static_cast<int64_t>(l);
+      if (busy(side, level, true) + busy(side, level, false) > 0) left -= processor_share_[l];
+    }
+    actor.pace = std::max(left, kLeastPace);
+    actor.end = actor.seconds > 0 ? now_ + actor.seconds / actor.pace : kNever;
+  }
+}
+
+/// Actors that wait while nothing of theirs is under way wait for other ranks.
+void Lanes::starve(double span) {
+  for (Actor& actor : actors_)
+    if (actor.awaits >= 0 && !actor.under_way) actor.starved += span;
+}
+
+bool Lanes::move_flights(double span) {
+  std::vector<double> speeds;
+  for (const int64_t number : active_) speeds.push_back(speed(flights_[number]));
+  std::vector<int64_t> landed;
+  size_t kept = 0;
+  for (size_t i = 0; i < speeds.size(); ++i) {
+    const int64_t number = active_[i];
+    Flight& flight = flights_[number].flight;
+    double& left = in_latency(flight) ? flight.latency_seconds : flight.work_seconds;
+    left -= span * speeds[i];
+    if (left < kInstant) left = 0;
+    if (flight.latency_seconds > 0 || flight.work_seconds > 0)
+      active_[kept++] = number;
+    else
+      landed.push_back(number);
+  }
+  active_.resize(kept);
+  for (const int64_t number : landed) land(number);
+  return !landed.empty();
+}
+
+void Lanes::move_actors(double before, bool landed) {
+  const bool stuck = now_ == before && !landed;  // the rest is below the clock's resolution
+  double first = kNever;
+  for (const Actor& actor : actors_) first = std::min(first, actor.end);
+  if (stuck && first < kNever) now_ = first;
+  for (Actor& actor : actors_) {
+    if (actor.seconds <= 0) continue;
+    if (now_ >= actor.end)
+      actor.seconds = 0;
+    else
+      actor.seconds -= (now_ - before) * actor.pace;
+  }
+}
+
+void Lanes::advance() {
+  share_links();
+  set_paces();
+  double first = kNever;
+  for (const Actor& actor : actors_) first = std::min(first, actor.end);
+  const double before = now_;
+  bool landed = false;
+  if (active_.empty()) {
+    ensure(first < kNever, "simulation: a transfer waits for one that never starts");
+    now_ = first;
+    starve(now_ - before);
+  } else {
+    double span = first - now_;
+    for (const int64_t number : active_) {
+      const Flight& flight = flights_[number].flight;
+      span = std::min(span, in_latency(flight) ? flight.latency_seconds
+                                               : flight.work_seconds / speed(flights_[number]));
+    }
+    now_ += span;
+    starve(span);
+    landed = move_flights(span);
+  }
+  move_actors(before, landed);
 }
 
 }  // namespace strait::sim

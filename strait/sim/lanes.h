@@ -1,7 +1,7 @@
-// The virtual links: transfers in flight, one at a time per lane, lanes of a level sharing its bandwidth.
+// The virtual clock: actors that compute or wait, and transfers in flight between them, one at a time per
+// lane of an actor, lanes of a level sharing its bandwidth.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <utility>
@@ -9,46 +9,88 @@
 
 namespace strait::sim {
 
-/// One transfer of the replayed rank.
+/// One transfer. It is under way once all its sides have arrived, each at the head of its lane and behind
+/// what it was told to follow; it lands on all sides at once.
 struct Flight {
   int64_t level = 0;
   double latency_seconds = 0;  // passes at its own pace
   double work_seconds = 0;     // time on an otherwise idle level; shrinks at the lane's share
-  std::vector<int64_t> after;  // flights that must land first
+  int64_t sides = 1;           // actors that take part
   double started = -1, landed = -1;
 };
 
-/// Processor sharing: k lanes at work on a level each run at 1/k of its speed. Flights are numbered in the
-/// order of issue.
+/// Which way the bytes of a flight pass an actor. Links carry both directions at full speed.
+enum class Way : uint8_t { kBoth, kOut, kIn };
+
+/// One actor's part in a flight.
+struct Side {
+  int64_t actor = 0;
+  int stream = 0;
+  Way way = Way::kBoth;
+};
+
+/// Processor sharing: k lanes of an actor at work on a level, in one direction, each run at 1/k of its speed;
+/// a flight runs at the pace of its slowest side. Flights are numbered in the order of open().
 class Lanes {
  public:
   /// `processor_share`, by level: what a busy level takes from computing; empty = nothing.
-  explicit Lanes(int64_t num_streams, std::vector<double> processor_share = {})
-      : queues_(static_cast<size_t>(num_streams)), processor_share_(std::move(processor_share)) {}
+  Lanes(int64_t num_actors, int64_t num_streams, std::vector<double> processor_share = {});
   double now() const { return now_; }
-  const Flight& flight(int64_t number) const { return flights_[number]; }
-  /// Flights issued so far: the number of the next one.
-  int64_t issued() const { return static_cast<int64_t>(flights_.size()); }
-  int64_t issue(int stream, Flight flight);
-  /// Advances until `seconds` of work have been computed, at the pace that busy levels leave.
-  void compute(double seconds);
-  /// Advances until flight `number` has landed.
-  void advance_until(int64_t number);
+  const Flight& flight(int64_t number) const { return flights_[number].flight; }
+  /// A flight that waits for its sides.
+  int64_t open(const Flight& flight);
+  /// A side arrives behind those on its lane, to start after the flights in `after`.
+  void arrive(int64_t number, const Side& side, const std::vector<int64_t>& after = {});
+  /// The idle actor computes for `seconds` at full pace; busy levels slow it down.
+  void compute(int64_t actor, double seconds);
+  /// The idle actor waits until flight `number` has landed.
+  void await(int64_t actor, int64_t number);
+  bool idle(int64_t actor) const {
+    return actors_[actor].seconds <= 0 && actors_[actor].awaits < 0;
+  }
+  /// Waited by `actor` so far while none of its own flights was under way: the wait was for other ranks.
+  double starved_seconds(int64_t actor) const { return actors_[actor].starved; }
+  /// Lets time pass until a flight lands or an actor has computed. InternalError when nothing ever will.
+  /// O(actors + flights under way).
+  void advance();
 
  private:
-  /// Flights at work now: heads of lanes whose predecessors have landed.
-  void collect_active();
-  /// Progresses until `time` or the first landing, whichever comes first.
-  void progress(double time);
-
-  /// What the flights at work leave of a processor: 1 minus the shares of their levels, at least 0.05.
-  double computing_pace();
+  struct Actor {
+    double seconds = 0;   // of computing left
+    int64_t awaits = -1;  // flight
+    double starved = 0;
+    double end = 0;   // of computing at the present pace
+    double pace = 1;  // of computing
+    bool under_way = false;
+  };
+  struct Passage {  // a flight and what holds it up
+    Flight flight;
+    std::vector<Side> arrived;
+    std::vector<int64_t> followers;  // flights to tell of the landing, as often as they follow it
+    int64_t missing = 0;             // sides, places at heads of lanes, flights that it follows
+  };
+  std::deque<int64_t>& queue(const Side& side) {
+    return queues_[side.actor * streams_ + side.stream];
+  }
+  int64_t& busy(const Side& side, int64_t level, bool out);
+  double speed(const Passage& passage);
+  void release(int64_t number);
+  void land(int64_t number);
+  void share_links();
+  void set_paces();
+  void starve(double span);
+  /// Moves what is under way by `span`; whether something landed.
+  bool move_flights(double span);
+  void move_actors(double before, bool landed);
 
   double now_ = 0;
-  std::vector<Flight> flights_;
-  std::vector<std::deque<int64_t>> queues_;
-  std::vector<int64_t> active_;
+  int64_t streams_, levels_ = 0;
   std::vector<double> processor_share_;
+  std::vector<Actor> actors_;
+  std::vector<Passage> flights_;
+  std::vector<std::deque<int64_t>> queues_;  // [actor * streams + stream]
+  std::vector<int64_t> active_;              // flights under way
+  std::vector<int64_t> busy_;                // [actor][level][way]: flights past their latency
 };
 
 }  // namespace strait::sim

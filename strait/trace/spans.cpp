@@ -32,7 +32,8 @@ int Recorder::name(const std::string& text) {
 }
 
 std::string chrome_trace(const std::vector<const Recorder*>& ranks,
-                         const std::vector<std::string>& streams) {
+                         const std::vector<std::string>& streams,
+                         const std::vector<int64_t>& numbers) {
   double origin = std::numeric_limits<double>::infinity();
   for (const Recorder* recorder : ranks)
     for (const Span& span : recorder->spans()) origin = std::min(origin, span.time.begin);
@@ -43,7 +44,9 @@ std::string chrome_trace(const std::vector<const Recorder*>& ranks,
     separator = ",\n";
   };
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
-    append(metadata("process_name", rank, 0, fmt::format("rank {}", rank)));
+    append(metadata(
+        "process_name", rank, 0,
+        fmt::format("rank {}", numbers.empty() ? static_cast<int64_t>(rank) : numbers[rank])));
     for (size_t stream = 0; stream < streams.size(); ++stream)
       append(metadata("thread_name", rank, stream, streams[stream]));
     for (const Span& span : ranks[rank]->spans())

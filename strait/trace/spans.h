@@ -43,8 +43,9 @@ class Recorder {
 };
 
 /// Chrome trace JSON of all ranks (Perfetto opens it): one process per rank, one row per stream, times in
-/// microseconds from the first span. `streams` names the rows.
+/// microseconds from the first span. `streams` names the rows; `numbers`: of the ranks, empty = 0, 1, ...
 std::string chrome_trace(const std::vector<const Recorder*>& ranks,
-                         const std::vector<std::string>& streams);
+                         const std::vector<std::string>& streams,
+                         const std::vector<int64_t>& numbers = {});
 
 }  // namespace strait::trace

@@ -204,6 +204,17 @@ TEST(Schedule, AllToAllDeliversEveryCell) {
   }
 }
 
+TEST(Schedule, AllToAllOfOneRowIsThatOfEqualRows) {
+  for (const int64_t members : {1, 2, 3, 8}) {
+    Request request{Operation::kAllToAll, Algorithm::kDirect, members, {}, 0, 0, {}};
+    for (int64_t part = 0; part < members; ++part) request.counts.push_back((part * 7 + 2) % 5);
+    Request square = request;
+    for (int64_t from = 1; from < members; ++from)
+      square.counts.insert(square.counts.end(), request.counts.begin(), request.counts.end());
+    EXPECT_EQ(make_schedule(request).transfers, make_schedule(square).transfers);
+  }
+}
+
 TEST(Schedule, BroadcastAndSendReachExactlyTheirReceivers) {
   for (const int64_t members : {2, 3, 5}) {
     std::vector<Buffers> buffers(members);
@@ -287,7 +298,7 @@ std::string refusal(const Request& request) {
 TEST(Schedule, RefusesWhatDoesNotFit) {
   EXPECT_THAT(refusal({Operation::kAllGather, Algorithm::kDirect, 3, {1, 2}, 0, 0, {}}),
               HasSubstr("expected 3 counts, got 2"));
-  EXPECT_THAT(refusal({Operation::kAllToAll, Algorithm::kDirect, 2, {1, 2}, 0, 0, {}}),
+  EXPECT_THAT(refusal({Operation::kAllToAll, Algorithm::kDirect, 2, {1, 2, 3}, 0, 0, {}}),
               HasSubstr("expected 4 counts"));
   EXPECT_THAT(refusal({Operation::kAllReduce, Algorithm::kDirect, 2, {1, -1}, 0, 0, {}}),
               HasSubstr("part 1 is -1"));

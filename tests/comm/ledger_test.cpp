@@ -1,11 +1,16 @@
-// Bytes: what the backend counted equals the schedule, per member, level and operation; a mutated schedule
-// would not.
+// Bytes: what the backend counted equals the schedule, per member, level and operation, and follows the transport
+// when that sends a chunk twice or drops it.
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <functional>
 #include <map>
+#include <mutex>
+#include <tuple>
 
+#include "strait/codec/codec.h"
 #include "strait/collective/nesting.h"
-#include "strait/collective/traffic.h"
+#include "tests/collective/walked_traffic.h"
 #include "tests/comm/thread_ranks.h"
 
 namespace strait::comm {
@@ -21,8 +26,9 @@ struct Exchange {
 
 /// Runs one operation of float64 zeros among `members` and returns what every member counted.
 Exchange exchange(const Request& request, const std::vector<int64_t>& members,
-                  const Cluster& cluster) {
+                  const Cluster& cluster, std::function<int64_t()> repeats = {}) {
   ThreadWorldOptions options;
+  options.faults.repeats = std::move(repeats);
   options.algorithm = request.algorithm;
   const auto worlds = make_thread_worlds(cluster.ranks, cluster, options);
   Exchange result{request, std::vector<Ledger>(members.size())};
@@ -124,20 +130,76 @@ TEST(Ledger, EqualsTheScheduleForEveryOperationGroupAndLevel) {
           << collective::operation_name(request.operation) << " among " << members.size();
 }
 
-TEST(Ledger, NoticesAChunkSentTwiceOrDropped) {
+int64_t all_bytes(const Exchange& exchange) {
+  int64_t bytes = 0;
+  for (const Ledger& ledger : exchange.ledgers)
+    for (const Traffic& row : ledger.rows()) bytes += row.payload_bytes;
+  return bytes;
+}
+
+TEST(Ledger, NoticesAChunkThatTheTransportSendsTwiceOrDrops) {
   const Cluster cluster = test_cluster(4);
-  const Request request{Operation::kReduceScatter, Algorithm::kDirect, 4, {3, 4, 5, 6}, 0, 0, {}};
-  const auto counted = counted_bytes(exchange(request, all_ranks(4), cluster));
-  const collective::Schedule schedule = collective::make_schedule(request);
-  ASSERT_EQ(counted, expected_bytes(schedule, cluster, all_ranks(4)));
-  for (size_t at = 0; at < schedule.transfers.size(); ++at) {
-    if (schedule.transfers[at].from == schedule.transfers[at].to) continue;
-    collective::Schedule twice = schedule, dropped = schedule;
-    twice.transfers.push_back(schedule.transfers[at]);
-    dropped.transfers.erase(dropped.transfers.begin() + static_cast<int64_t>(at));
-    EXPECT_NE(counted, expected_bytes(twice, cluster, all_ranks(4)));
-    EXPECT_NE(counted, expected_bytes(dropped, cluster, all_ranks(4)));
+  const Request gather{Operation::kAllGather, Algorithm::kDirect, 4, {5, 5, 5, 5}, 0, 0, {}};
+  const Request send{Operation::kSend, Algorithm::kDirect, 4, {5}, 0, 3, {}};
+  for (const auto& [request, copies, chunks] :
+       {std::tuple{gather, 2 * 4 * 4, 2 * 4 * 3}, std::tuple{send, 2, 2}}) {
+    const int64_t chunk_bytes = 5 * 8;
+    ASSERT_EQ(all_bytes(exchange(request, all_ranks(4), cluster)), chunks * chunk_bytes);
+    for (const int64_t times : {0, 2}) {
+      int64_t noticed = 0;  // copies of a member's own part are no chunks on a link
+      for (int64_t nth = 0; nth < copies; ++nth) {
+        std::atomic<int64_t> copy = 0;
+        const auto repeats = [&] { return copy++ == nth ? times : 1; };
+        const int64_t counted = all_bytes(exchange(request, all_ranks(4), cluster, repeats));
+        if (counted == chunks * chunk_bytes) continue;
+        EXPECT_EQ(counted, (chunks + times - 1) * chunk_bytes);
+        ++noticed;
+      }
+      EXPECT_GE(noticed, 1);
+      EXPECT_LE(noticed, copies);
+    }
+    // All of them at once: the ledger knows nothing but what was copied.
+    EXPECT_EQ(all_bytes(exchange(request, all_ranks(4), cluster, [] { return 2; })),
+              2 * chunks * chunk_bytes);
+    EXPECT_EQ(all_bytes(exchange(request, all_ranks(4), cluster, [] { return 0; })), 0);
   }
+}
+
+/// Two operations whose parts are `pieces` pieces of a codec each, among two ranks.
+Traffic coded(const std::string& codec, int64_t elements, int64_t pieces) {
+  const codec::CodecSpec spec = codec::parse_codec(codec);
+  const int64_t piece_bytes = codec::encoded_bytes(spec, elements);
+  const auto worlds = make_thread_worlds(2, test_cluster(2), {});
+  Ledger sum;
+  std::mutex mutex;
+  run_ranks(*worlds, [&](World& world) {
+    Call call;
+    call.operation = Operation::kAllGather;
+    call.dtype = Dtype::kByte;
+    call.codec = codec;
+    call.piece_bytes = piece_bytes;
+    call.counts.assign(2, pieces * piece_bytes);
+    std::vector<char> source(pieces * piece_bytes), destination(2 * pieces * piece_bytes);
+    call.source = source.data();
+    call.destination = destination.data();
+    Communicator& group = world.communicator({0, 1}, 0);
+    group.start(call).wait();
+    const std::lock_guard<std::mutex> lock(mutex);
+    group.drain_ledger(sum);
+  });
+  EXPECT_EQ(sum.rows().size(), 1u);
+  return sum.rows().front();
+}
+
+TEST(Ledger, ScalesAreToldFromTheCodecAndTheBytesThatMoved) {
+  for (const char* codec : {"int8/2048", "int4/128", "int8/64+asymmetric", "bf16"})
+    for (const int64_t elements : {16, 2048, 5000})
+      for (const int64_t pieces : {1, 3}) {
+        const Traffic row = coded(codec, elements, pieces);
+        const codec::CodecSpec spec = codec::parse_codec(codec);
+        EXPECT_EQ(row.metadata_bytes, 2 * pieces * codec::metadata_bytes(spec, elements)) << codec;
+        EXPECT_EQ(row.payload_bytes, 2 * pieces * codec::payload_bytes(spec, elements)) << codec;
+      }
 }
 
 TEST(Ledger, ClosedFormsWrittenOut) {

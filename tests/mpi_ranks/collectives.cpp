@@ -249,6 +249,32 @@ TEST(MpiCollectives, LedgerIsTheSchedule) {
     }
 }
 
+TEST(MpiCollectives, TheLedgerNoticesChunksSentTwiceOrDropped) {
+  World& world = Ranks::get().world;
+  const int64_t n = world.size(), part = 3000;
+  Communicator& group = Ranks::get().all(11);
+  const Cluster cluster = test_cluster(n);
+  Call call;
+  call.operation = Operation::kAllGather;
+  call.dtype = Dtype::kFloat64;
+  call.counts.assign(n, part);
+  std::vector<double> source(part), destination(n * part);
+  call.source = source.data();
+  call.destination = destination.data();
+  // A hierarchical form reads what others have copied, ring and recursive ones too: only totals are compared.
+  for (const int64_t times : {1, 2, 0, 1}) {
+    Ranks::repeats() = times;
+    group.start(call).wait();
+    Ranks::repeats() = 1;
+    Ledger ledger;
+    group.drain_ledger(ledger);
+    int64_t counted = 0;
+    for (size_t level = 0; level < cluster.levels.size(); ++level)
+      counted += ledger.payload_bytes(static_cast<int64_t>(level));
+    EXPECT_EQ(counted, times * (n - 1) * part * 8) << times;
+  }
+}
+
 TEST(MpiCollectives, TenThousandShortOnesInARow) {
   Communicator& group = Ranks::get().all(5);
   double value = 0;

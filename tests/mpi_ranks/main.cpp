@@ -13,12 +13,18 @@ Ranks*& Ranks::slot() {
   return ranks;
 }
 
+std::atomic<int64_t>& Ranks::repeats() {
+  static std::atomic<int64_t> repeats = 1;
+  return repeats;
+}
+
 }  // namespace strait::comm
 
 int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
   strait::comm::MpiSession session;
   strait::comm::MpiOptions options;
+  options.repeats = [] { return strait::comm::Ranks::repeats().load(); };
   const std::string algorithm = argc > 1 ? argv[1] : "";
   for (const auto form :
        {strait::collective::Algorithm::kDirect, strait::collective::Algorithm::kRing,

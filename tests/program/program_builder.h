@@ -28,6 +28,12 @@ class ProgramBuilder {
     return static_cast<int>(program_.groups.size()) - 1;
   }
 
+  int lists(const std::string& name, std::vector<std::vector<int64_t>> lists) {
+    const int64_t size = static_cast<int64_t>(lists.front().size());
+    program_.groups.push_back({name, size, 1, 0, {}, MemberLists(std::move(lists))});
+    return static_cast<int>(program_.groups.size()) - 1;
+  }
+
   /// A value of `elements` fp32, whole (group < 0) or split evenly over the group.
   int array(const std::string& name, int64_t count, Lifetime lifetime, int64_t elements,
             int group = -1) {

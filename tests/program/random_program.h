@@ -69,6 +69,12 @@ class RandomProgram {
       if (size > 1)
         program.groups.push_back({"far" + std::to_string(size), ranks_ / size, size, 0});
     }
+    for (int trial = 0; ranks_ % 2 == 0 && trial < 8; ++trial) {
+      const Group pairs = mixed_pairs();
+      if (coincides(program.groups, pairs)) continue;
+      program.groups.push_back(pairs);
+      break;
+    }
     // Classes are the positions in one group; messages run along it.
     line_ = static_cast<int>(below(static_cast<int64_t>(program.groups.size())));
     const Group line = program.groups[line_];
@@ -81,6 +87,28 @@ class RandomProgram {
       classes_.push_back(std::move(one));
     }
     for (Program& one : classes_) open_.push_back({&one.body});
+  }
+
+  /// Pairs of ranks that no stride describes, most of the time.
+  Group mixed_pairs() {
+    std::vector<int64_t> ranks;
+    for (int64_t rank = 0; rank < ranks_; ++rank)
+      ranks.insert(ranks.begin() + below(rank + 1), rank);
+    std::vector<std::vector<int64_t>> lists;
+    for (int64_t rank = 0; rank < ranks_; rank += 2)
+      lists.push_back(
+          {std::min(ranks[rank], ranks[rank + 1]), std::max(ranks[rank], ranks[rank + 1])});
+    return {"mixed", 2, 1, 0, {}, MemberLists(std::move(lists))};
+  }
+
+  /// Whether a group has the ranks of another one somewhere, but not everywhere.
+  bool coincides(const std::vector<Group>& groups, const Group& pairs) const {
+    for (const Group& other : groups) {
+      if (other.size != 2 || same_members(other, pairs, ranks_)) continue;
+      for (int64_t rank = 0; rank < ranks_; ++rank)
+        if (other.members(rank) == pairs.members(rank)) return true;
+    }
+    return false;
   }
 
   void declare_values() {

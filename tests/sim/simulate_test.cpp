@@ -23,8 +23,29 @@ sim::Flight flight(int64_t level, double latency, double work) {
   return one;
 }
 
+/// One rank on its lanes.
+class Rank {
+ public:
+  explicit Rank(int64_t streams, std::vector<double> shares = {})
+      : lanes_(1, streams, std::move(shares)) {}
+  int64_t issue(int stream, const sim::Flight& flight) {
+    const int64_t number = lanes_.open(flight);
+    lanes_.arrive(number, {0, stream});
+    return number;
+  }
+  void compute(double seconds) {
+    lanes_.compute(0, seconds);
+    while (!lanes_.idle(0)) lanes_.advance();
+  }
+  double now() const { return lanes_.now(); }
+  const sim::Flight& flight(int64_t number) const { return lanes_.flight(number); }
+
+ private:
+  sim::Lanes lanes_;
+};
+
 TEST(Lanes, ComputingIsSlowedWhileItsLevelIsBusy) {
-  sim::Lanes lanes(3, {0.25, 0.5});
+  Rank lanes(3, {0.25, 0.5});
   lanes.compute(1.0);  // nothing under way
   EXPECT_NEAR(lanes.now(), 1.0, kTolerance);
   lanes.issue(1, flight(1, 0.5, 1.0));
@@ -41,7 +62,7 @@ TEST(Lanes, ComputingIsSlowedWhileItsLevelIsBusy) {
 }
 
 TEST(Lanes, TransfersNeverStarveComputing) {
-  sim::Lanes lanes(2, {0.9, 0.9});
+  Rank lanes(2, {0.9, 0.9});
   lanes.issue(0, flight(0, 0, 100.0));
   lanes.issue(1, flight(1, 0, 100.0));
   lanes.compute(1.0);
@@ -49,7 +70,7 @@ TEST(Lanes, TransfersNeverStarveComputing) {
 }
 
 TEST(Lanes, WithoutSharesComputingIgnoresTransfers) {
-  sim::Lanes lanes(1);
+  Rank lanes(1);
   lanes.issue(0, flight(0, 0, 0.5));
   lanes.compute(2.0);
   EXPECT_NEAR(lanes.now(), 2.0, kTolerance);

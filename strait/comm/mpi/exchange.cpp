@@ -395,7 +395,7 @@ class Exchange::Run {
     const int64_t bytes = push.elements * element();
     sends_.push_back(site_.messages.send(own_address(push.source, push.source_offset), bytes,
                                          x_.members_[push.to], x_.tag(false)));
-    sent_[x_.levels_[push.to]] += bytes;
+    sent_[x_.levels_[push.to]] += sends_.back().handed;
   }
 
   char* own_address(Place place, int64_t offset) const {
@@ -442,14 +442,25 @@ class Exchange::Run {
       }
       await_sender(*pull);
       sources.push_back(address(*pull));
-      if (pull->from != x_.position_) sent_[x_.levels_[pull->from]] += pull->elements * element();
     }
     if (in_place || (begin->destination == Place::kDestination && result_ == nullptr)) return;
     char* destination = own_address(begin->destination, begin->destination_offset);
+    const int64_t moved = begin->elements * element();
+    int64_t times = 1;
     if (sources.size() == 1 && !adds_to_caller(*begin))
-      copy_bytes(sources[0], destination, begin->elements * element());
+      times = copy_chunk(sources[0], destination, moved);
     else
       sum_in_order(call_.dtype, sources, destination, begin->elements, adds_to_caller(*begin));
+    for (const Transfer* pull = begin; pull < end; ++pull)
+      if (x_.is_here(pull->from) && pull->from != x_.position_)
+        sent_[x_.levels_[pull->from]] += times * moved;
+  }
+
+  /// How often it was copied.
+  int64_t copy_chunk(const void* source, void* destination, int64_t bytes) const {
+    const int64_t times = site_.repeats ? site_.repeats() : 1;
+    for (int64_t time = 0; time < times; ++time) copy_bytes(source, destination, bytes);
+    return times;
   }
 
   void finish() {

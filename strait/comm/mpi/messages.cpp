@@ -47,11 +47,12 @@ Message Messages::send(const void* data, int64_t bytes, int64_t to, int tag) {
   message.done = bytes == 0;
   const std::lock_guard<std::mutex> lock(mpi_mutex());
   for (int64_t at = 0; at < bytes; at += kPieceBytes) {
+    const int64_t piece = std::min(kPieceBytes, bytes - at);
     message.requests.push_back(MPI_REQUEST_NULL);
-    check(MPI_Isend(static_cast<const char*>(data) + at,
-                    static_cast<int>(std::min(kPieceBytes, bytes - at)), MPI_BYTE,
+    check(MPI_Isend(static_cast<const char*>(data) + at, static_cast<int>(piece), MPI_BYTE,
                     static_cast<int>(to), tag, communicator_, &message.requests.back()),
           "MPI_Isend");
+    message.handed += piece;
   }
   return message;
 }

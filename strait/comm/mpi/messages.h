@@ -22,6 +22,7 @@ struct Message {
   int64_t peer = 0;      // rank of the world
   int64_t expected = 0;  // bytes to receive; 0 for a send
   int64_t arrived = 0;   // bytes received by those that are done
+  int64_t handed = 0;    // bytes given to MPI to send
   bool done = false;
 };
 

@@ -155,7 +155,7 @@ void MpiCommunicator::send(const std::shared_ptr<QueuedCall>& queued) {
                    site_.messages.send(call.source, bytes, peer_rank(call), exchange_.tag(true)),
                    deadline_after(call.deadline_seconds)};
   LevelBytes sent(site_.cluster.levels.size(), 0);
-  sent[site_.cluster.level_between(site_.rank(), peer_rank(call))] = bytes;
+  sent[site_.cluster.level_between(site_.rank(), peer_rank(call))] = send.message.handed;
   count(call, sent);
   if (site_.messages.test(send.message)) return queued->complete(std::nullopt);
   sends_.push_back(std::move(send));

@@ -56,6 +56,7 @@ struct MpiSite {
   std::optional<collective::Algorithm> algorithm;
   double spin_seconds = 0;
   std::function<void(const Call&)> at_turn;  // MpiOptions
+  std::function<int64_t()> repeats;          // likewise
   /// Asks the ranks of other hosts where they stand; those that do not answer in time have told nothing.
   std::function<void(std::vector<trace::Standing>& ranks, double deadline_seconds)> inquire;
 };

@@ -300,6 +300,7 @@ World& MpiSession::world(const Cluster& cluster, const MpiOptions& options) {
   auto site = std::make_unique<MpiSite>(*state_->messages, *state_->memory, cluster, state_->here);
   site->algorithm = options.algorithm;
   site->at_turn = options.at_turn;
+  site->repeats = options.repeats;
   site->spin_seconds =
       options.spin_seconds < 0.0 ? default_spin_seconds(ranks_on_host()) : options.spin_seconds;
   state_->world = std::make_unique<MpiWorld>(std::move(site), state_->bell_messages.get());

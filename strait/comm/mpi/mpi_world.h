@@ -22,6 +22,8 @@ struct MpiOptions {
   double spin_seconds = -1.0;  // how long a wait spins before it blocks; < 0: by ranks and cores
   /// For tests: called before this rank takes part in an operation, on the thread that will run it.
   std::function<void(const Call&)> at_turn;
+  /// For tests: how often a chunk is copied inside a host, asked for each on the thread that copies it; null: once.
+  std::function<int64_t()> repeats;
 };
 
 /// The process's membership in an MPI job. One at a time; made and destroyed on one thread.

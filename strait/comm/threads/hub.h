@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -29,6 +30,8 @@ struct ThreadFaults {
   int64_t lost_at = 0;     // operations throw PeerLost, its peers find out by their deadlines
   int64_t lost_step = -1;  // >= 0: from the one labelled so in this step on, instead of lost_at
   std::string lost_operation;
+  /// How often a chunk is copied, asked for each on the thread that copies it; null: once.
+  std::function<int64_t()> repeats;
 };
 
 struct ThreadWorldOptions {

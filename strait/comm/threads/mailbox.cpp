@@ -117,13 +117,12 @@ void Mailbox::deliver(Parcel& parcel, int64_t to, const Call& call, const Mover&
     parcel.complete(0, Failure{Failure::Kind::kUser, text, place_of(sent, rounds_.members()[to])});
     throw UserError(text, place_of(call, rounds_.members()[call.peer]));
   }
-  const int64_t bytes = call.counts[0] * dtype_bytes(call.dtype);
-  if (call.accumulate)
-    mover.sum(call.dtype, {sent.source}, call.destination, call.counts[0], true);
-  else
-    mover.copy(sent.source, call.destination, bytes);
+  const int64_t moved =
+      call.accumulate
+          ? mover.sum(call.dtype, {sent.source}, call.destination, call.counts[0], true)
+          : mover.copy(sent.source, call.destination, call.counts[0] * dtype_bytes(call.dtype));
   mover.settle(call.destination);
-  parcel.complete(bytes, std::nullopt);
+  parcel.complete(moved, std::nullopt);
 }
 
 }  // namespace strait::comm

@@ -15,19 +15,24 @@ std::shared_ptr<const tensor::Mark> Mover::mark(const void* source, const void* 
   return device_->mark();
 }
 
-void Mover::copy(const void* source, void* destination, int64_t bytes) const {
-  if (on_device(destination))
-    tensor::copy_bytes(device_, source, destination, bytes);
-  else
-    copy_bytes(source, destination, bytes);
+int64_t Mover::copy(const void* source, void* destination, int64_t bytes) const {
+  const int64_t times = repeats_ ? repeats_() : 1;
+  for (int64_t time = 0; time < times; ++time) {
+    if (on_device(destination))
+      tensor::copy_bytes(device_, source, destination, bytes);
+    else
+      copy_bytes(source, destination, bytes);
+  }
+  return times * bytes;
 }
 
-void Mover::sum(Dtype dtype, const std::vector<const void*>& sources, void* destination,
-                int64_t elements, bool accumulate) const {
+int64_t Mover::sum(Dtype dtype, const std::vector<const void*>& sources, void* destination,
+                   int64_t elements, bool accumulate) const {
   if (on_device(destination))
     tensor::sum_in_order(*device_, {dtype, sources, destination, elements, accumulate});
   else
     sum_in_order(dtype, sources, destination, elements, accumulate);
+  return elements * dtype_bytes(dtype);
 }
 
 void Mover::settle(const void* address) const {

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "strait/base/dtype.h"
@@ -14,8 +16,11 @@ namespace strait::comm {
 /// begin() gave, and has ended only after settle().
 class Mover {
  public:
-  explicit Mover(tensor::Device* device)
-      : device_(device), queue_(device ? device->make_queue() : nullptr) {}
+  /// `repeats`, for tests: how often a copy is made, 0 = dropped; null: once.
+  explicit Mover(tensor::Device* device, std::function<int64_t()> repeats = {})
+      : device_(device),
+        queue_(device ? device->make_queue() : nullptr),
+        repeats_(std::move(repeats)) {}
   ~Mover();
   Mover(const Mover&) = delete;
   Mover& operator=(const Mover&) = delete;
@@ -26,10 +31,11 @@ class Mover {
   std::unique_ptr<tensor::Entered> begin() {
     return device_ ? device_->enter(*queue_) : std::unique_ptr<tensor::Entered>();
   }
-  /// As comm::copy_bytes and comm::sum_in_order; all addresses are of one kind of memory.
-  void copy(const void* source, void* destination, int64_t bytes) const;
-  void sum(Dtype dtype, const std::vector<const void*>& sources, void* destination,
-           int64_t elements, bool accumulate) const;
+  /// As comm::copy_bytes and comm::sum_in_order; all addresses are of one kind of memory. Bytes that were read
+  /// of every source: what the ledger learns.
+  int64_t copy(const void* source, void* destination, int64_t bytes) const;
+  int64_t sum(Dtype dtype, const std::vector<const void*>& sources, void* destination,
+              int64_t elements, bool accumulate) const;
   /// Waits for the work of this thread's queue when `address` is of the device.
   void settle(const void* address) const;
   /// Memory of the member's own, of the same kind as `like`; valid until the next call.
@@ -38,6 +44,7 @@ class Mover {
  private:
   tensor::Device* device_;
   std::unique_ptr<tensor::Queue> queue_;
+  std::function<int64_t()> repeats_;
   std::vector<char> plain_;
   void* buffer_ = nullptr;  // of the device
   int64_t buffer_bytes_ = 0;

@@ -126,24 +126,23 @@ class RoundRun {
       return;  // root, no copy
     char* destination = address(me_, first.destination, first.destination_offset);
     std::vector<const void*> sources(count);
-    for (int64_t i = 0; i < count; ++i) {
+    for (int64_t i = 0; i < count; ++i)
       sources[i] = address(transfers[i].from, transfers[i].source, transfers[i].source_offset);
-      count_bytes(transfers[i]);
-    }
     const bool accumulate =
         call_->accumulate && !form_.staged && first.destination == Place::kDestination;
-    if (count == 1 && !accumulate)
-      mover_.copy(sources[0], destination, first.elements * dtype_bytes(call_->dtype));
-    else
-      mover_.sum(call_->dtype, sources, destination, first.elements, accumulate);
+    const int64_t moved =
+        count == 1 && !accumulate
+            ? mover_.copy(sources[0], destination, first.elements * dtype_bytes(call_->dtype))
+            : mover_.sum(call_->dtype, sources, destination, first.elements, accumulate);
+    for (int64_t i = 0; i < count; ++i) count_bytes(transfers[i].from, moved);
     mover_.settle(destination);  // the sources belong to others again when this member has read
   }
 
-  void count_bytes(const Transfer& transfer) {
-    if (transfer.from == me_) return;
-    const int64_t level = rounds_.level_between(transfer.from, me_);
-    round_->sent[transfer.from * rounds_.num_levels() + level].fetch_add(transfer.elements *
-                                                                         dtype_bytes(call_->dtype));
+  /// What left `from` for this member.
+  void count_bytes(int64_t from, int64_t bytes) {
+    if (from == me_) return;
+    const int64_t level = rounds_.level_between(from, me_);
+    round_->sent[from * rounds_.num_levels() + level].fetch_add(bytes);
   }
 
   void finish() {

@@ -93,7 +93,7 @@ ThreadCommunicator::ThreadCommunicator(std::shared_ptr<Hub> hub, std::shared_ptr
                                          : row_.open(meeting_->number, meeting_->rounds.members())),
       work_signal_(hub_->make_signal(0.0)),
       done_signal_(hub_->make_signal(hub_->spin_seconds)),
-      mover_(hub_->options.device) {}
+      mover_(hub_->options.device, hub_->options.faults.repeats) {}
 
 ThreadCommunicator::~ThreadCommunicator() = default;
 

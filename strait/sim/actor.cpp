@@ -1,0 +1,186 @@
+#include "strait/sim/actor.h"
+
+#include <algorithm>
+
+#include "strait/cost/cost.h"
+
+namespace strait::sim {
+
+using program::Op;
+using program::OpKind;
+
+namespace {
+
+/// What each level takes of the processors that also compute.
+std::vector<double> processor_shares(const Cluster& cluster) {
+  std::vector<double> shares;
+  for (const Level& level : cluster.levels) shares.push_back(level.processor_share);
+  return shares;
+}
+
+int64_t most_streams(std::span<const program::Program> classes) {
+  size_t most = 0;
+  for (const program::Program& program : classes) most = std::max(most, program.streams.size());
+  return static_cast<int64_t>(most);
+}
+
+}  // namespace
+
+Scene::Scene(std::span<const program::Program> programs, const Cluster& on)
+    : classes(programs),
+      cluster(on),
+      exchange(programs),
+      colouring(exchange),
+      meetings(exchange, colouring),
+      lanes(colouring.colours(), most_streams(programs), processor_shares(on)) {}
+
+Actor::Actor(Scene& scene, int64_t colour, int executions, trace::Recorder* recorder)
+    : scene_(scene),
+      colour_(colour),
+      executions_(executions),
+      recorder_(recorder),
+      program_(scene.classes[scene.exchange.class_of(scene.colouring.rank(colour))]),
+      tracker_(program_),
+      cursor_(program_) {
+  result_.rank = scene.colouring.rank(colour);
+  result_.rank_class = scene.exchange.class_of(result_.rank);
+  result_.count = scene.colouring.count(colour);
+  begin_execution();
+}
+
+void Actor::begin_execution() {
+  std::vector<int64_t> carried;
+  for (const auto& [slot, flight] : carries_) carried.push_back(slot);
+  tracker_.begin(carried);
+  cursor_.rewind();
+  numbers_.clear();
+  began_ = scene_.lanes.now();
+  starved_ = scene_.lanes.starved_seconds(colour_);
+  events_ = 0;
+  result_.compute_seconds = result_.exposed_seconds = result_.bubble_seconds = 0;
+}
+
+void Actor::resume() {
+  while (!ended() && scene_.lanes.idle(colour_)) go_on();
+}
+
+void Actor::go_on() {
+  if (wait_began_ >= 0) count_wait();
+  if (!waits_.empty()) return wait();
+  if (computing_) return end_compute();
+  if (op_ != nullptr) return run_op();
+  if (finishing_) return finish_execution();
+  next_op();
+}
+
+void Actor::wait() {
+  wait_began_ = scene_.lanes.now();
+  scene_.lanes.await(colour_, waits_.front());
+  waits_.pop_front();
+}
+
+/// A wait has ended: for the rank's own links, or for other ranks.
+void Actor::count_wait() {
+  const double starved = scene_.lanes.starved_seconds(colour_) - starved_;
+  starved_ += starved;
+  result_.bubble_seconds += starved;
+  result_.exposed_seconds += scene_.lanes.now() - wait_began_ - starved;
+  wait_began_ = -1;
+}
+
+void Actor::next_op() {
+  op_ = cursor_.next();
+  if (op_ == nullptr) {
+    finishing_ = true;
+    for (const int64_t number : tracker_.finish().wait_for) waits_.push_back(numbers_[number]);
+    return;
+  }
+  plan_ = &tracker_.next(*op_, cursor_.loops());
+  for (const int64_t number : plan_->wait_for) waits_.push_back(numbers_[number]);
+  if (plan_->communication >= 0) return;
+  for (const int64_t slot : plan_->carries) waits_.push_back(carries_.at(slot));
+}
+
+void Actor::run_op() {
+  if (program::is_free(*op_)) {
+    op_ = nullptr;
+    return;
+  }
+  ++events_;
+  if (plan_->communication >= 0) {
+    start();
+    op_ = nullptr;
+    return;
+  }
+  const double seconds =
+      seconds_of(*op_, [&] { return cost::compute_seconds(program_, *op_, scene_.cluster); });
+  result_.compute_seconds += seconds;
+  compute_began_ = scene_.lanes.now();
+  computing_ = true;
+  scene_.lanes.compute(colour_, seconds);
+}
+
+void Actor::end_compute() {
+  computing_ = false;
+  if (records())
+    recorder_->add(recorder_->name(program::print_op(program_, *op_)), op_->stream,
+                   {compute_began_ - began_, scene_.lanes.now() - began_}, 0);
+  op_ = nullptr;
+}
+
+void Actor::start() {
+  std::vector<int64_t> after;
+  for (const int64_t number : plan_->after) after.push_back(numbers_[number]);
+  for (const int64_t slot : plan_->carries) after.push_back(carries_.at(slot));
+  const int64_t meeting = scene_.meetings.at(colour_, plan_->communication);
+  int64_t& number = scene_.flights[execution_ * scene_.meetings.count() + meeting];
+  if (number < 0) number = scene_.lanes.open(flight(scene_.meetings.sides(meeting)));
+  const Way way = op_->kind == OpKind::kSend      ? Way::kOut
+                  : op_->kind == OpKind::kReceive ? Way::kIn
+                                                  : Way::kBoth;
+  numbers_.push_back(number);
+  if (records()) flown_.emplace_back(op_, number);
+  scene_.lanes.arrive(number, {colour_, op_->stream, way}, after);
+}
+
+/// The transfer of the present op, as its first side sees it.
+Flight Actor::flight(int64_t sides) {
+  const program::Group& group = program_.groups[op_->group];
+  const int64_t peer = program::evaluate(op_->peer, cursor_.loops());
+  Flight flight;
+  flight.sides = sides;
+  flight.level = group.level;
+  double seconds = 0;
+  if (program::is_message(op_->kind)) {
+    flight.level = scene_.cluster.level_between(result_.rank, group.member(result_.rank, peer));
+    seconds = cost::transfer_seconds(program_, *op_, result_.rank, scene_.cluster, peer);
+  } else {
+    seconds = seconds_of(
+        *op_, [&] { return cost::transfer_seconds(program_, *op_, result_.rank, scene_.cluster); });
+  }
+  const double latency = scene_.cluster.levels[flight.level].latency_seconds;
+  flight.latency_seconds = group.size > 1 ? std::min(seconds, latency) : 0;
+  flight.work_seconds = seconds - flight.latency_seconds;
+  return flight;
+}
+
+void Actor::finish_execution() {
+  finishing_ = false;
+  carries_.clear();
+  for (const auto& [slot, number] : tracker_.finish().outstanding)
+    carries_[slot] = numbers_[number];
+  ended_ = scene_.lanes.now();
+  result_.seconds = ended_ - began_;
+  if (++execution_ < executions_) begin_execution();
+}
+
+void Actor::record_flights() const {
+  for (const auto& [op, number] : flown_) {
+    const Flight& flight = scene_.lanes.flight(number);
+    if (flight.landed >= 0)
+      recorder_->add(recorder_->name(program::print_op(program_, *op)), op->stream,
+                     {flight.started - began_, flight.landed - began_}, 0);
+  }
+}
+
+}  // namespace strait::sim
