@@ -23,6 +23,20 @@
 namespace strait::cli {
 namespace {
 
+/// Composing keeps a member list per group and pricing walks over it, so the work grows with the ranks.
+constexpr int64_t kMostRanks = 1 << 16;
+
+int64_t ranks_of(const Command& command) {
+  const int64_t ranks = ranks_of(command);
+  if (ranks <= kMostRanks) return ranks;
+  ErrorPlace place;
+  place.key = "--ranks";
+  throw UserError(
+      fmt::format("--ranks {}: {} answers for at most {} ranks; the nearest valid value is {}",
+                  ranks, command.name, kMostRanks, kMostRanks),
+      place);
+}
+
 Run run_of(const Command& command) {
   std::vector<std::string> sets = command.sets;
   if (!command.cluster.empty()) sets.push_back(cluster_setting(command.cluster));
@@ -41,7 +55,7 @@ int64_t vocabulary_of(const Run& run, Output& output) {
 Json verify_command(const Command& command, Output& output) {
   const Run run = run_of(command);
   const strategy::Design design =
-      strategy::make_design(run, command.ranks.value_or(1), vocabulary_of(run, output));
+      strategy::make_design(run, ranks_of(command), vocabulary_of(run, output));
   int64_t ops = 0, values = 0;
   Json problems = Json::array();
   for (const program::Program* program : {&design.train, &design.evaluation}) {
@@ -64,15 +78,14 @@ Json verify_command(const Command& command, Output& output) {
 
 Json simulate_command(const Command& command, Output& output) {
   const Run run = run_of(command);
-  const int64_t ranks = command.ranks.value_or(1);
+  const int64_t ranks = ranks_of(command);
   const strategy::Design design = strategy::make_design(run, ranks, vocabulary_of(run, output));
   const double began = now_seconds();
   trace::Recorder recorder;
   recorder.record_all(!command.trace.empty() || !command.plot.empty());
   sim::Result result = sim::simulate(design.train, design.cluster, &recorder);
-  // Without jitter every step is the same; the further ones are replayed because they were asked for.
-  for (int64_t step = 1; step < run.simulate.steps; ++step)
-    result.events += sim::simulate(design.train, design.cluster).events;
+  // Without jitter every step is the same, so one stands for all of them.
+  result.events *= run.simulate.steps;
   const double wall = now_seconds() - began;
   const cost::Cost cost = cost::price(design.train, design.cluster);
   for (const std::string& line : plan_lines(design, result, cost)) output.line(line);
@@ -128,7 +141,7 @@ void print_candidates(const plan::SearchResult& result, int64_t keep, Output& ou
 
 Json plan_command(const Command& command, Output& output) {
   const Run run = run_of(command);
-  const int64_t ranks = command.ranks.value_or(1);
+  const int64_t ranks = ranks_of(command);
   const plan::SearchResult result = plan::search(run, ranks, vocabulary_of(run, output));
   print_candidates(result, run.plan.keep, output);
   output.partial() = plan::search_json(result, ranks, run.plan.keep, "");
