@@ -56,6 +56,11 @@ void print_start(const train::Job& job, cli::Output& output) {
   if (job.resume)
     output.line(fmt::format("resumed     from {} at step {}", job.resume->path(),
                             job.resume->manifest().step));
+  for (const train::ResumeChange& change : job.changes)
+    output.line(fmt::format("changed     {}: {}, was {}", change.key, change.is, change.was));
+  if (job.finished)
+    output.line(
+        "finished    nothing is left to train; what stands in the run folder stays as it is");
 }
 
 }  // namespace

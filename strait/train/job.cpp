@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "strait/base/cores.h"
 #include "strait/base/errors.h"
@@ -23,32 +24,20 @@ std::shared_ptr<const Tokenizer> stored_tokenizer(const checkpoint::CheckpointRe
   return parse_tokenizer(reader->read_text("tokenizer.json"), reader->path() + "/tokenizer.json");
 }
 
-void check_resume(const Job& job) {
-  const checkpoint::Manifest& manifest = job.resume->manifest();
-  checkpoint::require_same_units(manifest, checkpoint::unit_records(job.design.shape),
-                                 job.resume->path());
-  ErrorPlace place;
-  place.file = job.resume->path();
-  place.key = "train.precision";
-  if (manifest.precision != job.design.run.train.precision)
-    throw UserError(
-        fmt::format("{} was saved with precision {}, this run asks for {}", job.resume->path(),
-                    manifest.precision, job.design.run.train.precision),
-        place);
-}
-
 }  // namespace
 
 namespace {
 
 RunFolder folder_of(const Run& run, const OnLead& on_lead) {
+  std::unique_ptr<LockFile> lock;
   const std::string text = on_lead([&] {
-    const RunFolder folder = prepare_run_folder(run);
+    RunFolder folder = prepare_run_folder(run);
+    lock = std::move(folder.lock);
     return Json::object({{"path", folder.path}, {"checkpoint", folder.checkpoint.value_or("")}})
         .dump();
   });
   const Json agreed = Json::parse(text, "the run folder of rank 0");
-  RunFolder folder{agreed.at("path").as_string(), std::nullopt};
+  RunFolder folder{agreed.at("path").as_string(), std::nullopt, std::move(lock)};
   const std::string& checkpoint = agreed.at("checkpoint").as_string();
   if (!checkpoint.empty()) folder.checkpoint = checkpoint;
   return folder;
@@ -73,6 +62,21 @@ void check_device(const Job& job) {
     const codec::CodecSpec spec = codec::parse_codec(op.codec);
     if (spec.block > 0) device::require_tensor_codec(spec, "placement.codecs");
   });
+}
+
+/// Writes the resolved run file; not over that of a run which has reached its last step. True = the latter.
+bool record_run(const Job& job, const OnLead& on_lead) {
+  const Run& run = job.design.run;
+  const bool at_end = job.resume && job.resume->manifest().step >= run.train.steps;
+  const std::string path = job.folder.path + "/run.toml";
+  const std::string stands = on_lead([&] {
+    if (at_end && std::filesystem::exists(path)) return std::string("stands");
+    Run resolved = run;
+    resolved.output.run_dir = job.folder.path;
+    write_file_atomically(path, print_run(resolved));
+    return std::string();
+  });
+  return !stands.empty();
 }
 
 Binding bind_ranks(const strategy::Design& design, const Surroundings& surroundings) {
@@ -109,19 +113,15 @@ Job make_job(const Run& run, int64_t ranks, const OnLead& on_lead,
   check_device(job);
   job.loader = std::make_unique<SequenceLoader>(*job.corpus, run.model.shape.context, run.seed);
   job.validation = std::make_unique<ValidationWindows>(*job.corpus, run.model.shape.context);
-  if (job.resume) check_resume(job);
+  job.data_hash = data_hash(*job.corpus);
+  if (job.resume) job.changes = check_resume(job.design, *job.corpus, *job.resume);
   job.simulated = sim::simulate(job.design.train, job.design.cluster);
   job.cost = cost::price(job.design.train, job.design.cluster);
   job.model_flops_per_token = model_flops_per_token(job.design.shape, run.model.shape.context);
   job.peak_flops_per_second =
       static_cast<double>(ranks) * job.design.cluster.flops_per_second(job.design.dtype);
   if (!resuming) job.folder = folder_of(run, on_lead);
-  Run resolved = run;
-  resolved.output.run_dir = job.folder.path;
-  on_lead([&] {
-    write_file_atomically(job.folder.path + "/run.toml", print_run(resolved));
-    return std::string();
-  });
+  job.finished = record_run(job, on_lead);
   return job;
 }
 

@@ -2,6 +2,7 @@
 
 #include <numeric>
 
+#include "strait/base/errors.h"
 #include "strait/base/file.h"
 #include "strait/program/memory_json.h"
 #include "strait/report/statistics.h"
@@ -150,8 +151,18 @@ Json outcome_json(const Job& job, const Outcome& outcome) {
   body["binding"] = job.binding.text;
   body["run_dir"] = job.folder.path;
   body["checkpoint"] = outcome.checkpoint.empty() ? Json() : Json(outcome.checkpoint);
+  body["resume_changes"] = to_json(job.changes);
   body["resumed_from_step"] = job.resume ? Json(outcome.first_step) : Json();
   return body;
+}
+
+bool summary_is_whole(const Job& job) {
+  const std::string path = job.folder.path + "/summary.json";
+  try {
+    return !Json::parse(read_file(path), path).at("train").is_null();
+  } catch (const UserError&) {
+    return false;
+  }
 }
 
 void write_summary(const Job& job, const Outcome* outcome) {

@@ -89,7 +89,7 @@ checkpoint::SaveDescription Trainer::describe(int64_t step) const {
   manifest.precision = design.run.train.precision;
   manifest.parameters = design.shape.parameters();
   manifest.units = checkpoint::unit_records(design.shape);
-  manifest.extra = Json::object({{"updates", updates_}});
+  manifest.extra = Json::object({{"updates", updates_}, {"data_hash", job_.data_hash}});
   if (loss_scale_) {
     manifest.extra["loss_scale"] = loss_scale_->value();
     manifest.extra["loss_scale_good_steps"] = loss_scale_->good_steps();
