@@ -27,6 +27,7 @@
 #include "strait/train/flight_dump.h"
 #include "strait/train/job.h"
 #include "strait/train/outcome.h"
+#include "strait/train/step_clock.h"
 #include "strait/train/unit_state.h"
 
 namespace strait::train {
@@ -101,7 +102,8 @@ class Trainer {
     bool finite = true, stop = false;
     double loss_scale = 1;
     bool overflowed = false;  // by the loss scale, which has become smaller
-    runtime::RunTimes times;
+    runtime::RunTimes times;  // inside the program
+    double seconds = 0;       // of the step, by the clock
   };
   /// Gives the executor the learning rate and the batches of a training step.
   void prepare(int64_t step);
@@ -159,7 +161,9 @@ class Trainer {
   checkpoint::SaveSession saves_;
   std::unique_ptr<checkpoint::SnapshotWriter> writer_;  // null = saves are synchronous
   Ledger traffic_;
+  StepClock clock_;
   double exposed_seconds_ = 0, busy_seconds_ = 0;
+  double evaluation_seconds_ = 0, saving_seconds_ = 0;
   int64_t updates_ = 0;
   std::optional<optim::LossScale> loss_scale_;  // fp16
   // Of this process: its first step, and the first sequence of that.

@@ -125,9 +125,9 @@ class Exchange::Run {
         sequence_(sequence),
         wait_(exchange.wait_of(call)),
         slot_(site_.board.slot(x_.channel_, site_.memory.own())),
-        sent_(site_.cluster.levels.size(), 0) {}
+        sent_{std::vector<int64_t>(site_.cluster.levels.size(), 0)} {}
 
-  LevelBytes run() {
+  SentBytes run() {
     offer();
     await_locals([](const HostSlot& slot) { return slot.arrived.load(std::memory_order_acquire); },
                  sequence_ + 1);
@@ -395,7 +395,8 @@ class Exchange::Run {
     const int64_t bytes = push.elements * element();
     sends_.push_back(site_.messages.send(own_address(push.source, push.source_offset), bytes,
                                          x_.members_[push.to], x_.tag(false)));
-    sent_[x_.levels_[push.to]] += bytes;
+    sent_.by_level[x_.levels_[push.to]] += bytes;
+    sent_.network += bytes;
   }
 
   char* own_address(Place place, int64_t offset) const {
@@ -442,7 +443,8 @@ class Exchange::Run {
       }
       await_sender(*pull);
       sources.push_back(address(*pull));
-      if (pull->from != x_.position_) sent_[x_.levels_[pull->from]] += pull->elements * element();
+      if (pull->from != x_.position_)
+        sent_.by_level[x_.levels_[pull->from]] += pull->elements * element();
     }
     if (in_place || (begin->destination == Place::kDestination && result_ == nullptr)) return;
     char* destination = own_address(begin->destination, begin->destination_offset);
@@ -486,7 +488,7 @@ class Exchange::Run {
   const int64_t sequence_;
   const HostWait wait_;
   HostSlot& slot_;
-  LevelBytes sent_;
+  SentBytes sent_;
   bool inline_ = false;
   char* result_ =
       nullptr;  // what this member makes: the destination, or a copy that others can read
@@ -496,7 +498,7 @@ class Exchange::Run {
   int64_t posted_ = 0;                // steps whose messages are under way
 };
 
-LevelBytes Exchange::run(const Call& call, int64_t sequence) {
+SentBytes Exchange::run(const Call& call, int64_t sequence) {
   return Run(*this, call, plan_of(call), sequence).run();
 }
 
