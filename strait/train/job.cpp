@@ -9,11 +9,13 @@
 #include "strait/base/errors.h"
 #include "strait/base/file.h"
 #include "strait/base/json.h"
+#include "strait/base/process_memory.h"
 #include "strait/config/print.h"
 #include "strait/config/validate.h"
 #include "strait/device/blas.h"
 #include "strait/device/tensor_codec.h"
 #include "strait/tensor/open_device.h"
+#include "strait/train/memory_check.h"
 
 namespace strait::train {
 namespace {
@@ -79,6 +81,12 @@ bool record_run(const Job& job, const OnLead& on_lead) {
   return !stands.empty();
 }
 
+/// Ranks that share this computer's memory.
+int64_t ranks_here(int64_t ranks, const Surroundings& surroundings) {
+  const std::size_t known = surroundings.usable_cores.size();
+  return known == 0 ? ranks : static_cast<int64_t>(known);
+}
+
 Binding bind_ranks(const strategy::Design& design, const Surroundings& surroundings) {
   BindRequest request{design.run.runtime.bind, design.batch.threads_per_rank,
                       surroundings.usable_cores};
@@ -111,6 +119,8 @@ Job make_job(const Run& run, int64_t ranks, const OnLead& on_lead,
                                      surroundings.cores_per_rank * ranks);
   job.binding = bind_ranks(job.design, surroundings);
   check_device(job);
+  if (!job.device)
+    require_memory(job.design, ranks_here(ranks, surroundings), usable_memory_bytes());
   job.loader = std::make_unique<SequenceLoader>(*job.corpus, run.model.shape.context, run.seed);
   job.validation = std::make_unique<ValidationWindows>(*job.corpus, run.model.shape.context);
   job.data_hash = data_hash(*job.corpus);
