@@ -156,9 +156,10 @@ void print_row(const measure::BenchRow& row, cli::Output& output) {
                           cli::seconds_text(row.seconds->min), cli::seconds_text(row.seconds->max),
                           row.work / row.seconds->median, row.rate_unit));
   if (row.bound)
-    output.line(fmt::format("  bound {}: {} = {:.0f} % of our time", row.bound->name,
-                            cli::seconds_text(row.bound->seconds),
-                            100 * row.bound->seconds / row.seconds->median));
+    output.line(fmt::format("  {} {}: {} = {:.0f} % of our time",
+                            row.share() > 1 ? "reference, passed and so no bound," : "bound",
+                            row.bound->name, cli::seconds_text(row.bound->seconds),
+                            100 * row.share()));
   for (const measure::BenchPeer& peer : row.peers) {
     if (peer.seconds)
       output.line(fmt::format("  peer {} {}: {}, ours is {:.2f} times as fast", peer.name,

@@ -24,6 +24,23 @@ void add_commands(cli::CommandTable& table) {
   table["bench"] = bench_command;
 }
 
+namespace {
+
+/// A user error that names the first damaged file; the report holds all of them.
+void refuse_damage(const Json& found, cli::Output& output) {
+  ErrorPlace place;
+  for (const Json& file : found.at("files").as_array())
+    if (!file.at("ok").as_bool() && !place.file)
+      place.file = found.at("path").as_string() + "/" + file.at("name").as_string();
+  if (!place.file && found.at("complete").as_bool()) return;
+  output.partial() = found;
+  throw UserError(place.file ? fmt::format("{} is damaged", *place.file)
+                             : found.at("path").as_string() + " is not complete",
+                  place);
+}
+
+}  // namespace
+
 Json inspect_command(const cli::Command& command, cli::Output& output) {
   Json found = checkpoint::inspect(command.path);
   output.line(fmt::format("{}: step {}, {} parameters in {} tensors, {} ranks, {}",
@@ -41,6 +58,7 @@ Json inspect_command(const cli::Command& command, cli::Output& output) {
                             state.at("elements").as_integer(), state.at("dtype").as_string(),
                             senders > 0 ? fmt::format(", of {} senders", senders) : ""));
   }
+  refuse_damage(found, output);
   return found;
 }
 

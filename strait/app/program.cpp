@@ -8,6 +8,8 @@
 #include <utility>
 
 #include "strait/app/commands.h"
+#include "strait/app/local_rates.h"
+#include "strait/base/cores.h"
 #include "strait/base/errors.h"
 #include "strait/cli/program_commands.h"
 #include "strait/comm/launch.h"
@@ -50,7 +52,8 @@ bool is_parallel(const cli::Command& command) {
 }  // namespace
 
 cli::CommandTable all_commands() {
-  cli::CommandTable commands = cli::program_commands();
+  cli::CommandTable commands =
+      cli::program_commands([](Run& run) { use_local_rates(run, available_cores()); });
   add_commands(commands);
   return commands;
 }

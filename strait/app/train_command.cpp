@@ -3,8 +3,10 @@
 
 #include <cmath>
 
+#include "strait/app/local_rates.h"
 #include "strait/app/run_job.h"
 #include "strait/app/signals.h"
+#include "strait/base/cores.h"
 #include "strait/cli/plan_text.h"
 #include "strait/config/parse.h"
 #include "strait/report/progress.h"
@@ -41,6 +43,20 @@ void print_summary(const train::Job& job, const train::Outcome& outcome, cli::Ou
         "{:.4g} s with nothing hidden, {:.4g} s with nothing awaited",
         100 * outcome.overlap->hidden_share(), 100 * outcome.overlap->hidden_share_without_floor(),
         outcome.overlap->seconds, outcome.overlap->serial_seconds, outcome.overlap->floor_seconds));
+  if (outcome.backend != "nccl" && outcome.steps > outcome.first_step) {
+    const double steps = static_cast<double>(outcome.steps - outcome.first_step);
+    const double network = static_cast<double>(outcome.traffic.network_bytes()) / steps;
+    const double all = static_cast<double>(outcome.traffic.bytes()) / steps;
+    output.line(fmt::format("crossed     {} per step through shared memory, {} over a network",
+                            cli::bytes_text(all - network), cli::bytes_text(network)));
+  }
+  const double utilization = train::model_flops_utilization(job, outcome);
+  if (utilization > 1)
+    output.line(fmt::format(
+        "warning     MFU is {:.0f} %, above 100 %: the peak of {:.4g} GFLOP/s ({}) is less than "
+        "this "
+        "machine can do",
+        100 * utilization, job.peak_flops_per_second / 1e9, job.design.cluster.rates_source));
   output.line(fmt::format("stopped by {} after {} steps; run folder {}, checkpoint {}",
                           outcome.stopped_by, outcome.steps, job.folder.path,
                           outcome.checkpoint.empty() ? "none" : outcome.checkpoint));
@@ -56,6 +72,11 @@ void print_start(const train::Job& job, cli::Output& output) {
   if (job.resume)
     output.line(fmt::format("resumed     from {} at step {}", job.resume->path(),
                             job.resume->manifest().step));
+  for (const train::ResumeChange& change : job.changes)
+    output.line(fmt::format("changed     {}: {}, was {}", change.key, change.is, change.was));
+  if (job.finished)
+    output.line(
+        "finished    nothing is left to train; what stands in the run folder stays as it is");
 }
 
 }  // namespace
@@ -70,6 +91,7 @@ Json run_job(const train::Job& job, cli::Output& output, train::Hooks hooks,
   options.total_steps = run.train.steps;
   options.first_step = outcome.first_step;
   options.log_every_steps = run.output.log_every_steps;
+  options.prediction_note = prediction_note(job.design.cluster);
   report::Progress progress(options);
   const train::Observer observer = observer_of(job, progress, output);
   hooks.stuck = [&](const std::exception_ptr& cause) {
@@ -97,11 +119,12 @@ Json train_command(const cli::Command& command, cli::Output& output) {
 Json train_with(const cli::Command& command, cli::Output& output, train::Hooks hooks) {
   const comm::Launch launch = comm::find_launch();
   if (launch.launched()) return train_on_processes(command, launch, output, std::move(hooks));
-  const Run run = load_run(command.path, command.sets);
+  Run run = load_run(command.path, command.sets);
   if (run.runtime.backend == "mpi" || run.runtime.backend == "nccl")
     return train_on_processes(command, launch, output, std::move(hooks));
   const StopSignals signals;
   DumpSignals dumps;
+  use_local_rates(run, available_cores());
   const train::Job job = train::make_job(run, command.ranks.value_or(1));
   hooks.on_request = [&](const auto& dump) { dumps.set(dump); };
   return run_job(

@@ -16,6 +16,7 @@
 #include <thread>
 
 #include "strait/app/agreement.h"
+#include "strait/app/local_rates.h"
 #include "strait/comm/mpi/machine_cores.h"
 #include "strait/comm/mpi/mpi_world.h"
 #ifdef STRAIT_NCCL
@@ -143,10 +144,12 @@ Json train_on_processes(const cli::Command& command, const comm::Launch& launch,
   agreement.all([&] {
     comm::check_launch(launch, session.size());
     session.require_network();
-    const Run run = load_run(command.path, command.sets);
+    Run run = load_run(command.path, command.sets);
     check_run(run, command, session.size());
     check_backend(run.runtime);
     session.set_deadline(run.runtime.deadline_seconds);
+    use_agreed_rates(run, surroundings.cores_per_rank,
+                     [&](const auto& action) { return agreement.on_lead(action); });
     job = train::make_job(
         run, session.size(), [&](const auto& action) { return agreement.on_lead(action); },
         surroundings);

@@ -47,15 +47,24 @@ void write_all(int fd, std::string_view contents, const std::string& path) {
 
 std::string errno_text(int error_number) { return std::generic_category().message(error_number); }
 
+const char* file_kind(unsigned mode) {
+  if (S_ISREG(mode)) return "file";
+  if (S_ISDIR(mode)) return "folder";
+  if (S_ISFIFO(mode)) return "FIFO";
+  if (S_ISSOCK(mode)) return "socket";
+  return S_ISBLK(mode) || S_ISCHR(mode) ? "device" : "special file";
+}
+
 std::string read_file(const std::string& path) {
-  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  // A FIFO without a writer would block here for ever.
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   ErrorPlace place;
   place.file = path;
   if (file.get() < 0)
     throw UserError(fmt::format("cannot open {}: {}", path, errno_text(errno)), place);
   struct stat status {};
-  if (::fstat(file.get(), &status) == 0 && S_ISDIR(status.st_mode))
-    throw UserError(fmt::format("{} is a folder, not a file", path), place);
+  if (::fstat(file.get(), &status) == 0 && !S_ISREG(status.st_mode))
+    throw UserError(fmt::format("{} is a {}, not a file", path, file_kind(status.st_mode)), place);
   std::string contents;
   if (status.st_size > 0) contents.reserve(static_cast<size_t>(status.st_size));
   char buffer[1 << 16];

@@ -6,9 +6,12 @@
 
 namespace strait {
 
-/// Whole contents of a file. UserError when it does not exist or is a folder, InputOutputError when
-/// reading fails.
+/// Whole contents of a file. UserError when it does not exist or is none: a folder, or a FIFO, socket or device,
+/// which may never end. InputOutputError when reading fails.
 std::string read_file(const std::string& path);
+
+/// "file" for a regular one, "folder", "FIFO", "socket", "device": of st_mode.
+const char* file_kind(unsigned mode);
 
 /// Writes `contents` to `path` so that a reader, or a crash at any point, sees the old file or the new
 /// one: temporary file beside it, fsync, rename, fsync of the folder. InputOutputError on failure; the

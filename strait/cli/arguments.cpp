@@ -175,9 +175,8 @@ class Grammar {
     add_sets(sub);
   }
   void add_sample() {
-    CLI::App* sub =
-        add("sample", "Generate text from a checkpoint",
-            "strait sample runs/my-run-001/checkpoints/step-2000 --prompt \"Once\" --tokens 100");
+    CLI::App* sub = add("sample", "Generate text from a checkpoint",
+                        "strait sample runs/my-run-001 --prompt \"Once\" --tokens 100");
     add_path(sub, "CHECKPOINT", "Checkpoint folder");
     SampleArguments& sample = command_.sample;
     sub->add_option("--prompt", sample.prompt, "Text to continue")->type_name("TEXT");
@@ -209,7 +208,8 @@ class Grammar {
   void add_simulate() {
     CLI::App* sub =
         add("simulate", "Replay the run file's programs on a virtual clock",
-            "strait simulate run.toml --ranks 64 --cluster frontier --trace trace.json");
+            "strait simulate run.toml --ranks 64 --cluster frontier --trace trace.json --set "
+            "train.global_batch_size=512");
     add_path(sub, "RUN.toml", "Run file");
     add_ranks(sub, "Ranks; default 1");
     add_sets(sub);
@@ -219,7 +219,8 @@ class Grammar {
   }
   void add_plan() {
     CLI::App* sub = add("plan", "Rank the ways to run a model on a cluster",
-                        "strait plan run.toml --ranks 64 --cluster perlmutter");
+                        "strait plan run.toml --ranks 64 --cluster perlmutter --set "
+                        "train.global_batch_size=512");
     add_path(sub, "RUN.toml", "Run file");
     add_ranks(sub, "Ranks")->required();
     add_cluster(sub);
@@ -262,14 +263,14 @@ class Grammar {
   }
   void add_inspect() {
     CLI::App* sub = add("inspect", "Show and check a checkpoint or a run folder",
-                        "strait inspect runs/my-run-001/checkpoints/step-2000");
+                        "strait inspect runs/my-run-001");
     add_path(sub, "CHECKPOINT|RUN_DIR", "Checkpoint or run folder");
   }
   void add_convert() {
     CLI::App* sub =
         add("convert", "Turn a model, or data, from one form of storing it into another",
-            "strait convert runs/my-run-001 my-gpt2\n  strait convert gpt2 runs/gpt2 "
-            "--to checkpoint\n  strait convert books.jsonl.gz shards --to llm.c --set "
+            "strait convert runs/my-run-001 my-gpt2\n  strait convert my-gpt2 "
+            "runs/gpt2 --to checkpoint\n  strait convert books.jsonl.gz shards --to llm.c --set "
             "data.tokenizer=bpe:32000");
     add_path(sub, "FROM",
              "Checkpoint, run folder, .safetensors file of Strait's, or Hugging Face folder; or "
@@ -358,6 +359,16 @@ void refuse_remaining(Grammar& grammar) {
          word);
 }
 
+/// A flag that was given an empty value, which would otherwise read as one left out. A prompt may be empty.
+void refuse_empty(const CLI::App& app) {
+  for (const CLI::Option* option : app.get_options()) {
+    const std::vector<std::string>& values = option->results();
+    const std::string name = option->get_name();
+    if (name == "--prompt" || std::find(values.begin(), values.end(), "") == values.end()) continue;
+    refuse(fmt::format("{} was given an empty value; give one, or leave {} out", name, name), name);
+  }
+}
+
 void check_case_keys(const Command& command) {
   const Subject* subject = find_subject(command.subject);
   if (!subject)
@@ -431,6 +442,7 @@ Command parse_arguments(const std::vector<std::string>& arguments,
   }
   if (!command.text.empty()) return command;
   refuse_remaining(grammar);
+  refuse_empty(*active(app));
   const CLI::App* chosen = app.get_subcommands().back();
   command.name = chosen->get_name();
   if (!chosen->get_subcommands().empty())

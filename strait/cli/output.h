@@ -13,6 +13,10 @@
 
 namespace strait::cli {
 
+/// The text with control characters but line breaks and tabs spelled out, so that a name from a file or a model
+/// cannot drive a terminal.
+std::string without_controls(std::string_view text);
+
 /// Thread-safe, except partial().
 class Output {
  public:
@@ -20,7 +24,7 @@ class Output {
   Output(std::ostream& stream, bool terminal) : stream_(stream), terminal_(terminal) {}
 
   bool is_terminal() const { return terminal_; }
-  /// Prints a line and flushes.
+  /// Prints a line, without_controls, and flushes.
   void line(std::string_view text);
   /// On a terminal: shows `text` until the next line() or progress(); elsewhere nothing.
   void progress(std::string_view text);

@@ -62,8 +62,14 @@ std::vector<std::string> plan_lines(const strategy::Design& design, const sim::R
       bytes_text(static_cast<double>(state.gradients)),
       bytes_text(static_cast<double>(state.optimizer))));
   const double share = simulated.seconds > 0 ? simulated.exposed_seconds / simulated.seconds : 0;
-  lines.push_back(fmt::format("predicted   {} per step on {}, {:.1f} % of it waiting for links",
-                              seconds_text(simulated.seconds), design.cluster.name, 100 * share));
+  lines.push_back(fmt::format("predicted   {} per step{}, {:.1f} % of it waiting for links",
+                              seconds_text(simulated.seconds), prediction_note(design.cluster),
+                              100 * share));
+  lines.push_back("figures     " + source_text(design.cluster));
+  const double peak_rate =
+      static_cast<double>(batch.ranks) * design.cluster.flops_per_second(design.dtype);
+  lines.push_back(fmt::format("peak        {:.4g} GFLOP/s in {} over all ranks, {}",
+                              peak_rate / 1e9, run.train.precision, design.cluster.rates_source));
   for (std::string& line : plan::codec_advice(design, simulated.seconds))
     lines.push_back(std::move(line));
   return lines;

@@ -3,13 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "strait/base/clock.h"
 #include "strait/base/errors.h"
 #include "strait/base/file.h"
 #include "strait/cli/plan_text.h"
+#include "strait/cli/report_envelope.h"
 #include "strait/config/parse.h"
 #include "strait/config/print.h"
+#include "strait/config/validate.h"
 #include "strait/plan/search.h"
 #include "strait/program/memory.h"
 #include "strait/program/memory_json.h"
@@ -23,10 +26,26 @@
 namespace strait::cli {
 namespace {
 
-Run run_of(const Command& command) {
+/// Composing keeps a member list per group and pricing walks over it, so the work grows with the ranks.
+constexpr int64_t kMostRanks = 1 << 16;
+
+int64_t ranks_of(const Command& command) {
+  const int64_t ranks = command.ranks.value_or(1);
+  if (ranks <= kMostRanks) return ranks;
+  ErrorPlace place;
+  place.key = "--ranks";
+  throw UserError(
+      fmt::format("--ranks {}: {} answers for at most {} ranks; the nearest valid value is {}",
+                  ranks, command.name, kMostRanks, kMostRanks),
+      place);
+}
+
+Run run_of(const Command& command, const PrepareRun& prepare) {
   std::vector<std::string> sets = command.sets;
   if (!command.cluster.empty()) sets.push_back(cluster_setting(command.cluster));
-  return load_run(command.path, sets);
+  Run run = load_run(command.path, sets);
+  prepare(run);
+  return run;
 }
 
 int64_t vocabulary_of(const Run& run, Output& output) {
@@ -38,10 +57,47 @@ int64_t vocabulary_of(const Run& run, Output& output) {
   return vocabulary;
 }
 
+Json problem_json(const UserError& problem) {
+  const ErrorPlace& place = problem.place();
+  return Json::object({{"kind", "run-file"},
+                       {"op", place.key ? Json(*place.key) : Json()},
+                       {"other", Json()},
+                       {"message", problem.what()},
+                       {"file", place.file ? Json(*place.file) : Json()},
+                       {"line", place.line ? Json(*place.line) : Json()}});
+}
+
+/// Tells all problems; the report holds them too.
+[[noreturn]] void refuse_all(const Command& command, const Problems& problems, Output& output) {
+  Json list = Json::array();
+  for (const UserError& problem : problems.found()) {
+    output.line(error_line(problem));
+    list.push_back(problem_json(problem));
+  }
+  output.partial() = Json::object(
+      {{"rank_classes", Json()}, {"ops", Json()}, {"values", Json()}, {"problems", list}});
+  const size_t count = problems.found().size();
+  if (count == 1) throw problems.found().front();
+  throw UserError(fmt::format("{} has {} problems", command.path, count),
+                  problems.found().front().place());
+}
+
+/// The run file's design, once nothing of it is wrong.
+strategy::Design checked_design(const Command& command, Output& output) {
+  const int64_t ranks = ranks_of(command);
+  Problems problems;
+  const Run run = parse_run(read_file(command.path), command.path, command.sets, problems);
+  validate_run(run, ranks, problems);
+  std::optional<strategy::Design> design;
+  if (problems.found().empty())
+    problems.attempt(
+        [&] { design = strategy::make_design(run, ranks, vocabulary_of(run, output)); });
+  if (!design) refuse_all(command, problems, output);
+  return std::move(*design);
+}
+
 Json verify_command(const Command& command, Output& output) {
-  const Run run = run_of(command);
-  const strategy::Design design =
-      strategy::make_design(run, command.ranks.value_or(1), vocabulary_of(run, output));
+  const strategy::Design design = checked_design(command, output);
   int64_t ops = 0, values = 0;
   Json problems = Json::array();
   for (const program::StepKind& kind : design.programs.kinds) {
@@ -60,8 +116,11 @@ Json verify_command(const Command& command, Output& output) {
   }
   output.line(
       fmt::format("verified: {} operations, {} values, {} problems", ops, values, problems.size()));
-  return Json::object(
-      {{"rank_classes", 1}, {"ops", ops}, {"values", values}, {"problems", problems}});
+  Json body =
+      Json::object({{"rank_classes", 1}, {"ops", ops}, {"values", values}, {"problems", problems}});
+  if (problems.size() == 0) return body;
+  output.partial() = std::move(body);
+  throw UserError(fmt::format("{} has {} problems", command.path, problems.size()));
 }
 
 /// One timeline per representative, named by its rank.
@@ -81,18 +140,16 @@ Json memory_json(const std::vector<program::MemoryUse>& classes) {
   return json;
 }
 
-Json simulate_command(const Command& command, Output& output) {
-  const Run run = run_of(command);
-  const int64_t ranks = command.ranks.value_or(1);
+Json simulate_command(const Command& command, const Run& run, Output& output) {
+  const int64_t ranks = ranks_of(command);
   const strategy::Design design = strategy::make_design(run, ranks, vocabulary_of(run, output));
   const double began = now_seconds();
   std::vector<trace::Recorder> recorders;  // one per representative
   const bool records = !command.trace.empty() || !command.plot.empty();
   sim::Result result =
       sim::simulate(design.steady(), design.cluster, records ? &recorders : nullptr);
-  // Without jitter every step is the same; the further ones are replayed because they were asked for.
-  for (int64_t step = 1; step < run.simulate.steps; ++step)
-    result.events += sim::simulate(design.steady(), design.cluster).events;
+  // Without jitter every step is the same, so one stands for all of them.
+  result.events *= run.simulate.steps;
   const double wall = now_seconds() - began;
   const cost::Cost cost = cost::price(design.steady(), design.cluster);
   for (const std::string& line : plan_lines(design, result, cost)) output.line(line);
@@ -113,6 +170,7 @@ Json simulate_command(const Command& command, Output& output) {
        {"events", result.events},
        {"wall_seconds", wall},
        {"seconds_per_step", result.seconds},
+       {"predicted_from", source_text(design.cluster)},
        {"compute_seconds", result.compute_seconds},
        {"exposed_communication_seconds", result.exposed_seconds},
        {"exposed_communication_share",
@@ -141,6 +199,8 @@ void print_candidates(const plan::SearchResult& result, int64_t keep, Output& ou
         bytes_text(static_cast<double>(candidate.memory.total())),
         100 * candidate.simulated.exposed_seconds / candidate.simulated.seconds));
   }
+  if (!result.candidates.empty())
+    output.line("figures: " + source_text(result.candidates.front().design.cluster));
   for (const plan::Rejection& rejection : result.rejected)
     output.line(fmt::format("left out: {} x {}: needs {} per rank (most of it {}), has {}",
                             rejection.count, rejection.family,
@@ -148,9 +208,8 @@ void print_candidates(const plan::SearchResult& result, int64_t keep, Output& ou
                             bytes_text(static_cast<double>(rejection.has_bytes))));
 }
 
-Json plan_command(const Command& command, Output& output) {
-  const Run run = run_of(command);
-  const int64_t ranks = command.ranks.value_or(1);
+Json plan_command(const Command& command, const Run& run, Output& output) {
+  const int64_t ranks = ranks_of(command);
   const plan::SearchResult result = plan::search(run, ranks, vocabulary_of(run, output));
   print_candidates(result, run.plan.keep, output);
   output.partial() = plan::search_json(result, ranks, run.plan.keep, "");
@@ -181,10 +240,15 @@ Json report_command(const Command& command, Output& output) {
 
 }  // namespace
 
-CommandTable program_commands() {
+CommandTable program_commands(const PrepareRun& prepare) {
+  const auto with_run = [&](Json (*handler)(const Command&, const Run&, Output&)) {
+    return [handler, prepare](const Command& command, Output& output) {
+      return handler(command, run_of(command, prepare), output);
+    };
+  };
   return {{"verify", verify_command},
-          {"simulate", simulate_command},
-          {"plan", plan_command},
+          {"simulate", with_run(simulate_command)},
+          {"plan", with_run(plan_command)},
           {"report", report_command}};
 }
 

@@ -34,7 +34,8 @@ std::vector<std::string> names_of(const CommandTable& table) {
 
 void print_error(const std::string& command, const Error& error, Streams& streams) {
   const std::string who = command.empty() ? "strait" : "strait " + command;
-  streams.err << fmt::format("{}: error: {}\n", who, error_line(error)) << std::flush;
+  streams.err << fmt::format("{}: error: {}\n", who, without_controls(error_line(error)))
+              << std::flush;
 }
 
 /// Writes the report where --json says. Throws InputOutputError.

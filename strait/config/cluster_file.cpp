@@ -134,6 +134,8 @@ Cluster parse_cluster_file(std::string_view text, const std::string& file, int64
   try {
     Cluster cluster = make_cluster(options, ranks);
     cluster.name = name;
+    cluster.links_source = file;
+    if (rates) cluster.rates_source = file;
     if (rates)
       for (const auto& [word, value] : *rates->as<TomlValue::Table>())
         reader.read_rate(word, value, cluster);

@@ -45,6 +45,12 @@ Rule positive() {
   return rule;
 }
 
+Rule seconds() {  // 31 years: clocks count nanoseconds in 64 bits
+  Rule rule = between(0, 1e9);
+  rule.above_least = true;
+  return rule;
+}
+
 Rule one_of(std::vector<std::string> choices, std::vector<std::string> later = {}) {
   Rule rule;
   rule.choices = std::move(choices);
@@ -101,7 +107,7 @@ Rows general_keys() {
        "ranks. "
        "docs/clusters.md."},
       {"runtime.deadline_seconds", kField<&Run::runtime, &RuntimeOptions::deadline_seconds>,
-       positive(), "Longest wait for another rank before the run ends with exit code 4."},
+       seconds(), "Longest wait for another rank before the run ends with exit code 4."},
       {"runtime.deterministic", kField<&Run::runtime, &RuntimeOptions::deterministic>, any(),
        "Refuse every source of run-to-run differences."},
   };

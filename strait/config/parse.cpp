@@ -28,24 +28,26 @@ const char* const kClusterKeys[] = {"cluster.preset", "cluster.file", "cluster.l
 /// Where and as what a value was written.
 class Reader {
  public:
-  Reader(Run& run, std::string file) : run_(run), file_(std::move(file)) {}
+  Reader(Run& run, std::string file, Problems& problems)
+      : run_(run), file_(std::move(file)), problems_(problems) {}
 
-  /// Reads every key below `prefix`.
+  /// Reads every key below `prefix`. One that cannot be read stays as it is.
   void read_table(const TomlValue::Table& table, const std::string& prefix) {
-    for (const auto& [word, value] : table) {
-      const std::string name = prefix.empty() ? word : prefix + "." + word;
-      if (const Key* key = find_key(name)) {
-        read_value(*key, value, file_, run_);
-        run_.written[name] = {file_, value.line};
-      } else if (const auto* below = value.as<TomlValue::Table>(); below && is_section(name)) {
-        read_table(*below, name);
-      } else {
-        refuse_name(name, value);
-      }
-    }
+    for (const auto& [word, value] : table)
+      problems_.attempt([&] { read_entry(prefix.empty() ? word : prefix + "." + word, value); });
   }
 
  private:
+  void read_entry(const std::string& name, const TomlValue& value) {
+    if (const Key* key = find_key(name)) {
+      read_value(*key, value, file_, run_);
+      run_.written[name] = {file_, value.line};
+    } else if (const auto* below = value.as<TomlValue::Table>(); below && is_section(name)) {
+      read_table(*below, name);
+    } else {
+      refuse_name(name, value);
+    }
+  }
   [[noreturn]] void refuse_name(const std::string& name, const TomlValue& value) const {
     if (is_section(name))
       refuse(
@@ -59,6 +61,7 @@ class Reader {
 
   Run& run_;
   std::string file_;
+  Problems& problems_;
 };
 
 /// `text` as one TOML value, or nothing when it is none.
@@ -123,7 +126,7 @@ void forget_other_clusters(const std::string& chosen, Run& run) {
   }
 }
 
-void apply_setting(const std::string& setting, Run& run) {
+void apply_setting(const std::string& setting, Run& run, Problems& problems) {
   const size_t equals = setting.find('=');
   if (equals == std::string::npos || equals == 0)
     refuse(fmt::format("--set {}: wants KEY=VALUE, for example train.steps=100", setting), setting,
@@ -135,7 +138,7 @@ void apply_setting(const std::string& setting, Run& run) {
   } else if (auto table = is_section(name) ? parse_value(text) : std::nullopt;
              table && table->as<TomlValue::Table>()) {
     for (auto& member : std::get<TomlValue::Table>(table->value)) member.value.line = 0;
-    Reader(run, kCommandLine).read_table(*table->as<TomlValue::Table>(), name);
+    Reader(run, kCommandLine, problems).read_table(*table->as<TomlValue::Table>(), name);
   } else {
     const std::string nearest = is_section(name) ? name + ".KEY" : nearest_key(name);
     refuse(fmt::format("unknown key \"{}\"; the nearest is \"{}\"", name, nearest), name,
@@ -167,17 +170,28 @@ void fill_model(Run& run) {
 
 }  // namespace
 
-Run parse_run(std::string_view text, const std::string& file,
-              const std::vector<std::string>& sets) {
+Run parse_run(std::string_view text, const std::string& file, const std::vector<std::string>& sets,
+              Problems& problems) {
   Run run;
   run.file = file;
-  const TomlValue top = parse_toml(text, file);
-  Reader(run, file).read_table(*top.as<TomlValue::Table>(), "");
-  for (const std::string& setting : sets) apply_setting(setting, run);
-  fill_model(run);
+  problems.attempt([&] {
+    const TomlValue top = parse_toml(text, file);
+    Reader(run, file, problems).read_table(*top.as<TomlValue::Table>(), "");
+  });
+  for (const std::string& setting : sets)
+    problems.attempt([&] { apply_setting(setting, run, problems); });
+  problems.attempt([&] { fill_model(run); });
   if (!run.is_set("optimizer.minimum_learning_rate"))
     run.optimizer.minimum_learning_rate =
         std::min(run.optimizer.minimum_learning_rate, run.optimizer.learning_rate);
+  return run;
+}
+
+Run parse_run(std::string_view text, const std::string& file,
+              const std::vector<std::string>& sets) {
+  Problems problems;
+  Run run = parse_run(text, file, sets, problems);
+  problems.throw_first();
   return run;
 }
 

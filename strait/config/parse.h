@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "strait/config/problems.h"
 #include "strait/config/run.h"
 
 namespace strait {
@@ -17,6 +18,10 @@ namespace strait {
 /// comes from --set has the file "--set" and no line.
 Run parse_run(std::string_view text, const std::string& file,
               const std::vector<std::string>& sets = {});
+
+/// The same, with all that is wrong in `problems`; what could not be read keeps its default.
+Run parse_run(std::string_view text, const std::string& file, const std::vector<std::string>& sets,
+              Problems& problems);
 
 /// parse_run of a file's contents.
 Run load_run(const std::string& path, const std::vector<std::string>& sets = {});

@@ -40,24 +40,26 @@ void check_name(const Run& run) {
                            toml_string(run.name), good));
 }
 
-void check_rope(const Run& run) {
-  if (run.model.family != "llama") {
-    for (const char* key :
-         {"model.rope.theta", "model.rope.factor", "model.rope.low_frequency_factor",
-          "model.rope.high_frequency_factor", "model.rope.original_context"})
-      refuse_without_effect(run, key,
-                            fmt::format("model.family = \"{}\" has no RoPE", run.model.family));
-    return;
-  }
+void check_rope_effect(const Run& run, const char* key) {
+  if (run.model.family != "llama")
+    refuse_without_effect(run, key,
+                          fmt::format("model.family = \"{}\" has no RoPE", run.model.family));
+}
+
+void check_rope_pairs(const Run& run) {
   const ShapeOptions& shape = run.model.shape;
+  if (run.model.family != "llama" || shape.width % shape.heads != 0) return;
   const int64_t head_width = shape.width / shape.heads;
   if (head_width % 2 != 0)
     refuse_key(run, run.is_set("model.shape.heads") ? "model.shape.heads" : "model.shape.width",
                fmt::format("width {} over {} heads gives {} elements per head, but RoPE turns "
                            "pairs; the nearest valid width is {}",
                            shape.width, shape.heads, head_width, (head_width + 1) * shape.heads));
-  const RopeOptions& rope = shape.rope;
-  if (rope.high_frequency_factor <= rope.low_frequency_factor)
+}
+
+void check_rope_factors(const Run& run) {
+  const RopeOptions& rope = run.model.shape.rope;
+  if (run.model.family == "llama" && rope.high_frequency_factor <= rope.low_frequency_factor)
     refuse_key(run,
                run.is_set("model.rope.high_frequency_factor") ? "model.rope.high_frequency_factor"
                                                               : "model.rope.low_frequency_factor",
@@ -67,7 +69,7 @@ void check_rope(const Run& run) {
                            rope.low_frequency_factor + 1));
 }
 
-void check_model(const Run& run) {
+void check_heads(const Run& run) {
   const ShapeOptions& shape = run.model.shape;
   if (shape.width % shape.heads != 0)
     refuse_key(
@@ -76,6 +78,10 @@ void check_model(const Run& run) {
             "{} heads do not divide the width {}; the nearest valid heads is {}, or a width of {}",
             shape.heads, shape.width, nearest_divisor(shape.width, shape.heads),
             std::max<int64_t>((shape.width + shape.heads / 2) / shape.heads, 1) * shape.heads));
+}
+
+void check_kv_heads(const Run& run) {
+  const ShapeOptions& shape = run.model.shape;
   if (run.model.family == "gpt2" && shape.kv_heads != shape.heads)
     refuse_key(run, "model.shape.kv_heads",
                fmt::format("model.shape.kv_heads = {}: gpt2 has as many key/value heads as heads; "
@@ -88,38 +94,44 @@ void check_model(const Run& run) {
         fmt::format("model.shape.kv_heads = {} does not divide the {} heads; the nearest "
                     "valid value is {}",
                     shape.kv_heads, shape.heads, nearest_divisor(shape.heads, shape.kv_heads)));
-  check_rope(run);
 }
 
-void check_optimizer(const Run& run) {
-  const OptimizerOptions& optimizer = run.optimizer;
-  if (optimizer.kind == "sgd") {
+void check_sgd_eps(const Run& run) {
+  if (run.optimizer.kind == "sgd")
     refuse_without_effect(run, "optimizer.eps", "optimizer.kind = \"sgd\" has no eps");
-    if (optimizer.betas[1] != OptimizerOptions().betas[1])
-      refuse_key(
-          run, "optimizer.betas",
-          fmt::format("the second of optimizer.betas = {} cannot take effect: optimizer.kind = "
-                      "\"sgd\" uses "
-                      "only the first; the nearest valid value is [{}, {}]",
-                      value_text(*find_key("optimizer.betas"), run),
-                      toml_number(optimizer.betas[0]), toml_number(OptimizerOptions().betas[1])));
-  }
-  if (optimizer.schedule == "constant") {
-    // The default minimum follows a lower peak (parse_run), so a follower is as good as the
-    // default.
-    if (run.is_set("optimizer.minimum_learning_rate"))
-      refuse_without_effect(run, "optimizer.minimum_learning_rate",
-                            "optimizer.schedule = \"constant\" never decays");
-    refuse_without_effect(run, "optimizer.decay_steps",
-                          "optimizer.schedule = \"constant\" never decays");
-  } else if (optimizer.minimum_learning_rate > optimizer.learning_rate) {
-    refuse_key(run, "optimizer.minimum_learning_rate",
-               fmt::format("optimizer.minimum_learning_rate = {} is above optimizer.learning_rate "
-                           "= {}; the nearest "
-                           "valid value is {}",
-                           optimizer.minimum_learning_rate, optimizer.learning_rate,
-                           optimizer.learning_rate));
-  }
+}
+
+void check_sgd_betas(const Run& run) {
+  const OptimizerOptions& optimizer = run.optimizer;
+  if (optimizer.kind != "sgd" || optimizer.betas[1] == OptimizerOptions().betas[1]) return;
+  refuse_key(
+      run, "optimizer.betas",
+      fmt::format("the second of optimizer.betas = {} cannot take effect: optimizer.kind = "
+                  "\"sgd\" uses "
+                  "only the first; the nearest valid value is [{}, {}]",
+                  value_text(*find_key("optimizer.betas"), run), toml_number(optimizer.betas[0]),
+                  toml_number(OptimizerOptions().betas[1])));
+}
+
+void check_decay_effect(const Run& run, const char* key) {
+  // The default minimum follows a lower peak (parse_run), so a follower is as good as the default.
+  const bool follows =
+      std::string_view(key) == "optimizer.minimum_learning_rate" && !run.is_set(key);
+  if (run.optimizer.schedule == "constant" && !follows)
+    refuse_without_effect(run, key, "optimizer.schedule = \"constant\" never decays");
+}
+
+void check_minimum_rate(const Run& run) {
+  const OptimizerOptions& optimizer = run.optimizer;
+  if (optimizer.schedule == "constant" ||
+      optimizer.minimum_learning_rate <= optimizer.learning_rate)
+    return;
+  refuse_key(run, "optimizer.minimum_learning_rate",
+             fmt::format("optimizer.minimum_learning_rate = {} is above optimizer.learning_rate "
+                         "= {}; the nearest "
+                         "valid value is {}",
+                         optimizer.minimum_learning_rate, optimizer.learning_rate,
+                         optimizer.learning_rate));
 }
 
 void check_precision(const Run& run) {
@@ -131,17 +143,24 @@ void check_precision(const Run& run) {
                     run.runtime.device));
 }
 
-void check_control(const Run& run) {
-  if (run.data.validation_share == 0) {
-    const char* reason = "data.validation_share = 0 leaves nothing to evaluate";
-    refuse_without_effect(run, "evaluation.every_steps", reason);
-    refuse_without_effect(run, "evaluation.batches", reason);
-  }
+void check_evaluation_effect(const Run& run, const char* key) {
+  if (run.data.validation_share == 0)
+    refuse_without_effect(run, key, "data.validation_share = 0 leaves nothing to evaluate");
+}
+
+void check_resume(const Run& run) {
   if (run.checkpoint.resume == "auto" && run.output.run_dir.empty())
     refuse_key(run, "checkpoint.resume",
                "checkpoint.resume = \"auto\" cannot take effect without output.run_dir, because "
                "every run then gets a "
                "new folder; set output.run_dir, or the nearest valid value is \"never\"");
+}
+
+void check_overlap(const Run& run, int64_t ranks) {
+  if (run.output.overlap_steps > 0 && ranks == 1)
+    refuse_key(run, "output.overlap_steps",
+               "output.overlap_steps > 0, but a run of one rank communicates with nobody; the "
+               "nearest valid value is 0");
 }
 
 void check_cluster_choice(const Run& run) {
@@ -167,49 +186,84 @@ void check_mesh(const Run& run, int64_t ranks) {
                            data, ranks, ranks));
 }
 
-void check_spans(const Run& run, const Cluster& cluster) {
+void check_span(const Run& run, const Cluster& cluster, const char* word, const std::string& span) {
   std::vector<std::string> names = {"none", "world"};
   for (const Level& level : cluster.levels)
     if (level.name != "world") names.push_back(level.name);
+  if (std::find(names.begin(), names.end(), span) != names.end()) return;
+  int64_t number = 0;
+  const char* end = span.data() + span.size();
+  const auto [stop, code] = std::from_chars(span.data(), end, number);
+  if (code == std::errc() && stop == end && number >= 1) return;
+  refuse_key(run, fmt::format("placement.spans.{}", word),
+             fmt::format("placement.spans.{} = {}: a span is none, a level of cluster {} or a "
+                         "number of ranks >= 1; "
+                         "the nearest valid value is \"{}\" ({})",
+                         word, toml_string(span), cluster.name,
+                         nearest_choice(span.substr(0, 100), names), fmt::join(names, ", ")));
+}
+
+/// Checks of keys against each other, by the sections that they read.
+void check_model(const Run& run, Problems& problems) {
+  problems.attempt([&] { check_heads(run); });
+  problems.attempt([&] { check_kv_heads(run); });
+  for (const char* key :
+       {"model.rope.theta", "model.rope.factor", "model.rope.low_frequency_factor",
+        "model.rope.high_frequency_factor", "model.rope.original_context"})
+    problems.attempt([&] { check_rope_effect(run, key); });
+  problems.attempt([&] { check_rope_pairs(run); });
+  problems.attempt([&] { check_rope_factors(run); });
+}
+
+void check_optimizer(const Run& run, Problems& problems) {
+  problems.attempt([&] { check_sgd_eps(run); });
+  problems.attempt([&] { check_sgd_betas(run); });
+  for (const char* key : {"optimizer.minimum_learning_rate", "optimizer.decay_steps"})
+    problems.attempt([&] { check_decay_effect(run, key); });
+  problems.attempt([&] { check_minimum_rate(run); });
+}
+
+void check_control(const Run& run, int64_t ranks, Problems& problems) {
+  for (const char* key : {"evaluation.every_steps", "evaluation.batches"})
+    problems.attempt([&] { check_evaluation_effect(run, key); });
+  problems.attempt([&] { check_resume(run); });
+  problems.attempt([&] { check_overlap(run, ranks); });
+}
+
+void check_spans(const Run& run, int64_t ranks, Problems& problems) {
   const PlacementSpans& spans = run.placement.spans;
-  const std::pair<const char*, const std::string*> all[] = {{"weights", &spans.weights},
-                                                            {"secondary", &spans.secondary},
-                                                            {"gradients", &spans.gradients},
-                                                            {"optimizer", &spans.optimizer}};
-  for (const auto& [word, span] : all) {
-    if (std::find(names.begin(), names.end(), *span) != names.end()) continue;
-    int64_t number = 0;
-    const char* end = span->data() + span->size();
-    const auto [stop, code] = std::from_chars(span->data(), end, number);
-    if (code == std::errc() && stop == end && number >= 1) continue;
-    refuse_key(run, fmt::format("placement.spans.{}", word),
-               fmt::format("placement.spans.{} = {}: a span is none, a level of cluster {} or a "
-                           "number of ranks >= 1; "
-                           "the nearest valid value is \"{}\" ({})",
-                           word, toml_string(*span), cluster.name,
-                           nearest_choice(span->substr(0, 100), names), fmt::join(names, ", ")));
-  }
+  problems.attempt([&] {
+    const Cluster cluster = resolve_cluster(run, ranks);
+    for (const auto& [word, span] :
+         {std::pair("weights", &spans.weights), std::pair("secondary", &spans.secondary),
+          std::pair("gradients", &spans.gradients), std::pair("optimizer", &spans.optimizer)})
+      problems.attempt([&] { check_span(run, cluster, word, *span); });
+  });
 }
 
 }  // namespace
 
+void validate_run(const Run& run, int64_t ranks, Problems& problems) {
+  if (ranks < 1)
+    return problems.attempt(
+        [&] { throw UserError(fmt::format("{} ranks; the nearest valid number is 1", ranks)); });
+  for (const Key& key : run_keys()) problems.attempt([&] { check_key(key, run); });
+  problems.attempt([&] { check_name(run); });
+  if (!problems.concern("model.")) check_model(run, problems);
+  problems.attempt([&] { check_precision(run); });
+  if (!problems.concern("optimizer.")) check_optimizer(run, problems);
+  check_control(run, ranks, problems);
+  problems.attempt([&] { check_cluster_choice(run); });
+  problems.attempt([&] { check_mesh(run, ranks); });
+  if (!problems.concern("cluster.")) check_spans(run, ranks, problems);
+  if (!problems.concern("train.") && !problems.concern("mesh."))
+    problems.attempt([&] { resolve_batch(run, ranks, 1); });
+}
+
 void validate_run(const Run& run, int64_t ranks) {
-  if (ranks < 1) throw UserError(fmt::format("{} ranks; the nearest valid number is 1", ranks));
-  for (const Key& key : run_keys()) check_key(key, run);
-  check_name(run);
-  check_model(run);
-  check_precision(run);
-  check_optimizer(run);
-  check_control(run);
-  check_cluster_choice(run);
-  check_mesh(run, ranks);
-  if (run.output.overlap_steps > 0 && ranks == 1)
-    refuse_key(run, "output.overlap_steps",
-               "output.overlap_steps > 0, but a run of one rank communicates with nobody; the "
-               "nearest valid "
-               "value is 0");
-  check_spans(run, resolve_cluster(run, ranks));
-  resolve_batch(run, ranks, 1);
+  Problems problems;
+  validate_run(run, ranks, problems);
+  problems.throw_first();
 }
 
 void require_data(const Run& run) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "strait/config/problems.h"
 #include "strait/config/run.h"
 
 namespace strait {
@@ -13,6 +14,10 @@ namespace strait {
 /// value that cannot take effect is refused. Whether data.path exists is not checked here: see
 /// require_data. Errors: UserError with file, line, key and the nearest valid choice.
 void validate_run(const Run& run, int64_t ranks);
+
+/// The same, with all that is wrong in `problems`, where those of reading the file may stand already: a
+/// check that builds on a key with a problem is left out.
+void validate_run(const Run& run, int64_t ranks, Problems& problems);
 
 /// UserError unless data.path is set: training needs it; plan, simulate and verify do not.
 void require_data(const Run& run);

@@ -80,9 +80,16 @@ bool is_gzip(std::string_view bytes) {
   return bytes.size() >= 2 && bytes[0] == '\x1f' && bytes[1] == '\x8b';
 }
 
-std::string gunzip(std::string_view bytes, const std::string& name) {
+std::string gunzip(std::string_view bytes, const std::string& name, int64_t most_bytes) {
   std::string out;
   gunzip_chunks(bytes, name, [&](std::string_view chunk) {
+    if (static_cast<int64_t>(out.size() + chunk.size()) > most_bytes) {
+      ErrorPlace place;
+      place.file = name;
+      throw UserError(fmt::format("{}: its {} bytes unpack to more than {}, the most that is read",
+                                  name, bytes.size(), most_bytes),
+                      place);
+    }
     out += chunk;
     return true;
   });

@@ -1,6 +1,7 @@
 #include "strait/data/source.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -8,6 +9,7 @@
 #include <map>
 
 #include "strait/base/errors.h"
+#include "strait/base/file.h"
 #include "strait/data/ids_tokenizer.h"
 #include "strait/data/json_lines.h"
 #include "strait/data/shards/llmc_shard.h"
@@ -24,6 +26,17 @@ namespace fs = std::filesystem;
   place.file = options.path;
   place.key = key;
   throw UserError(message, place);
+}
+
+/// A FIFO, socket or device may never end, nor even begin.
+void refuse_special(const DataOptions& options) {
+  struct stat status {};
+  if (::stat(options.path.c_str(), &status) != 0) return;
+  if (S_ISREG(status.st_mode) || S_ISDIR(status.st_mode)) return;
+  refuse(options,
+         fmt::format("data.path: {} is a {}; name a file or a folder", options.path,
+                     file_kind(status.st_mode)),
+         "data.path");
 }
 
 bool is_pair(const std::string& prefix) {
@@ -129,6 +142,7 @@ const char* name_of(DataForm form) {
 DataFiles find_data(const DataOptions& options) {
   DataFiles files;
   std::error_code none;
+  refuse_special(options);
   if (fs::is_directory(options.path, none)) return find_in_folder(options);
   if (!fs::exists(options.path, none)) {
     if (options.path.empty() || !is_pair(options.path))

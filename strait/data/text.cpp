@@ -10,6 +10,7 @@
 
 #include "strait/base/errors.h"
 #include "strait/base/file.h"
+#include "strait/base/process_memory.h"
 #include "strait/data/gzip.h"
 #include "strait/data/utf8.h"
 
@@ -94,7 +95,18 @@ void collect_files(const fs::path& folder, std::vector<std::string>& files) {
                      folder.string());
 }
 
+/// What of a text may be held: beside the bytes stand a decoded copy and up to four bytes per token.
+int64_t most_text_bytes() { return usable_memory_bytes() / 8; }
+
 std::string read_one(const std::string& path, const DataOptions& options) {
+  std::error_code none;
+  const auto size = static_cast<int64_t>(fs::file_size(path, none));
+  if (!none && size > most_text_bytes())
+    throw path_error(fmt::format("data.path: the text {} has {} bytes and {} may be held in this "
+                                 "memory; strait convert of JSON-lines makes shards that are read "
+                                 "where they lie",
+                                 path, size, most_text_bytes()),
+                     path);
   std::string bytes;
   try {
     bytes = read_file(path);
@@ -128,7 +140,7 @@ std::string decode_text(std::string bytes, const std::string& encoding, const st
         place);
   }
   const bool unpacked = is_gzip(bytes);
-  if (unpacked) bytes = gunzip(bytes, name);
+  if (unpacked) bytes = gunzip(bytes, name, most_text_bytes());
   if (encoding == "utf-8") return checked_utf8(std::move(bytes), name, unpacked);
   return from_single_bytes(bytes, encoding == "windows-1252");
 }

@@ -28,21 +28,23 @@ Json peer_to_json(const BenchPeer& peer, const BenchRow& row) {
 }
 
 Json row_to_json(const BenchRow& row) {
-  std::optional<double> rate, share;
-  if (row.seconds) {
-    rate = row.work / row.seconds->median;
-    if (row.bound) share = row.bound->seconds / row.seconds->median;
-  }
-  Json bound(nullptr);
-  if (row.bound) bound = Json::object({{"name", row.bound->name}, {"seconds", row.bound->seconds}});
+  std::optional<double> rate;
+  if (row.seconds) rate = row.work / row.seconds->median;
+  Json yardstick(nullptr);
+  if (row.bound && row.seconds)
+    yardstick = Json::object({{"name", row.bound->name}, {"seconds", row.bound->seconds}});
+  std::optional<double> share, passed_share;
+  if (yardstick.is_object()) (row.share() > 1 ? passed_share : share) = row.share();
   Json peers = Json::array();
   for (const BenchPeer& peer : row.peers) peers.push_back(peer_to_json(peer, row));
   return Json::object({{"case", row.bench_case},
                        {"seconds", row.seconds ? report::to_json(*row.seconds) : Json(nullptr)},
                        {"rate", number_or_null(rate)},
                        {"rate_unit", row.rate_unit},
-                       {"bound", bound},
+                       {"bound", share ? yardstick : Json()},
                        {"bound_share", number_or_null(share)},
+                       {"reference", passed_share ? yardstick : Json()},
+                       {"reference_share", number_or_null(passed_share)},
                        {"peers", peers},
                        {"failure", text_or_null(row.failure)}});
 }
@@ -54,6 +56,11 @@ BenchPeer peer_of(const Timings& timings) {
 }
 
 }  // namespace
+
+double BenchRow::share() const {
+  return bound && seconds ? bound->seconds / seconds->median
+                          : std::numeric_limits<double>::quiet_NaN();
+}
 
 bool BenchReport::verified() const {
   return !rows.empty() && std::all_of(rows.begin(), rows.end(),

@@ -1,17 +1,15 @@
 #include "strait/measure/probe.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <memory>
 #include <vector>
 
 #include "strait/base/clock.h"
 #include "strait/base/cores.h"
 #include "strait/base/errors.h"
-#include "strait/base/file.h"
+#include "strait/base/process_memory.h"
 #include "strait/config/cluster_file.h"
 #include "strait/measure/collective_run.h"
 #include "strait/measure/copy.h"
@@ -106,18 +104,6 @@ void measure_transport(RankTeam& team, const ProbeOptions& options, ProbeResult&
 
 }  // namespace
 
-int64_t usable_memory() {
-  const int64_t physical = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
-  try {
-    const std::string text = read_file("/sys/fs/cgroup/memory.max");
-    int64_t limit = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), limit);
-    return error == std::errc() && limit > 0 ? std::min(limit, physical) : physical;
-  } catch (const Error&) {
-    return physical;
-  }
-}
-
 ProbeResult probe(const ProbeOptions& options) {
   ProbeResult result;
   result.cores = available_cores();
@@ -137,7 +123,7 @@ ProbeResult probe(const ProbeOptions& options) {
   const double ranks = static_cast<double>(result.ranks);
   result.memcpy_bytes_per_second = rates.memcpy_bytes_per_second / ranks;
   result.streaming_bytes_per_second = rates.streaming_bytes_per_second / ranks;
-  result.memory_bytes = usable_memory() / result.ranks;
+  result.memory_bytes = usable_memory_bytes() / result.ranks;
   result.fp32_model_flops_per_second = model_rate_of(team, options, result, Dtype::kFloat32);
   result.bf16_model_flops_per_second = model_rate_of(team, options, result, Dtype::kBfloat16);
   result.codec_bytes_per_second = codec_rate_of(team, options);

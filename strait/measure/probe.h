@@ -43,8 +43,6 @@ struct ProbeResult {
       levels;  // measured one by one; empty: one level, "world", of the transport above
 };
 
-/// Bytes that this process may use: the physical memory or its control group's limit.
-int64_t usable_memory();
 /// Measures. Blocking: about (gemm_size / 1000)^3 + copy_bytes / 1e8 seconds. Every product, copy
 /// and transfer is verified before it is timed; InternalError when one is wrong. UserError for
 /// ranks < 0 or runs < 5.

@@ -14,6 +14,7 @@
 #include "strait/base/clock.h"
 #include "strait/base/cores.h"
 #include "strait/base/errors.h"
+#include "strait/base/process_memory.h"
 #include "strait/comm/mpi/machine_cores.h"
 #include "strait/measure/copy.h"
 #include "strait/measure/gemm.h"
@@ -308,7 +309,7 @@ ProbeResult probe_mpi(comm::MpiSession& session, const ProbeOptions& options) {
   CodecWork coding(options.codec_elements);
   result.codec_bytes_per_second =
       coding.bytes() / together.seconds(options.runs, [&] { coding.run(); });
-  result.memory_bytes = usable_memory() / session.ranks_on_host();
+  result.memory_bytes = usable_memory_bytes() / session.ranks_on_host();
   for (size_t level = 0; level < cluster.levels.size() && result.ranks > 1; ++level)
     measure_level(session, world, together, options, {&cluster, level});
   result.levels = worth_telling(cluster.levels, inside.size());

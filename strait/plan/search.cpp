@@ -7,6 +7,7 @@
 #include "strait/base/clock.h"
 #include "strait/base/errors.h"
 #include "strait/config/cluster_file.h"
+#include "strait/config/validate.h"
 #include "strait/program/memory_json.h"
 #include "strait/trace/level_json.h"
 
@@ -19,6 +20,13 @@ bool searches(const Run& run, const char* what) {
 
 /// Marks a key as written, so that a preset does not fill it again.
 void write_key(Run& run, const std::string& key) { run.written[key] = {"plan", 0}; }
+
+/// Refuses what no candidate could mend, before any is tried: nothing would be enumerated otherwise.
+void require_candidates(const Run& run, int64_t ranks) {
+  Run widest = run;
+  if (searches(run, "micro_batch_size")) widest.train.micro_batch_size = 0;
+  validate_run(widest, ranks);
+}
 
 std::vector<std::string> placements(const Run& run, int64_t ranks) {
   if (!searches(run, "placement")) return {run.placement.preset};
@@ -112,6 +120,7 @@ Json candidate_json(const Candidate& candidate, int64_t position) {
 
 SearchResult search(const Run& run, int64_t ranks, int64_t vocabulary) {
   const double began = now_seconds();
+  require_candidates(run, ranks);
   SearchResult result;
   for (const std::string& placement : placements(run, ranks)) {
     for (const int64_t micro_batch : micro_batches(run, ranks)) {
@@ -132,6 +141,7 @@ SearchResult search(const Run& run, int64_t ranks, int64_t vocabulary) {
       }
     }
   }
+  ensure(result.enumerated > 0, "a valid run has at least one candidate");
   std::stable_sort(result.candidates.begin(), result.candidates.end(),
                    [](const Candidate& a, const Candidate& b) {
                      if (a.simulated.seconds != b.simulated.seconds)

@@ -73,6 +73,7 @@ Json to_json(const StepMetrics& metrics) {
       {"exposed_communication_seconds", metrics.exposed_communication_seconds},
       {"bytes_per_level", std::move(levels)},
       {"memory_bytes", metrics.memory_bytes},
+      {"resident_bytes", metrics.resident_bytes},
       {"predicted_seconds", metrics.predicted_seconds},
   });
   if (!std::isnan(metrics.loss_scale)) value["loss_scale"] = metrics.loss_scale;
@@ -97,6 +98,8 @@ StepMetrics metrics_from_json(const Json& value) {
         {level.at("level").as_string(), level.at("bytes").as_integer()});
   }
   metrics.memory_bytes = value.at("memory_bytes").as_integer();
+  if (const Json* resident = value.find("resident_bytes"))
+    metrics.resident_bytes = resident->as_integer();
   metrics.predicted_seconds = number_or_unknown(value, "predicted_seconds");
   metrics.validation_loss = number_or_unknown(value, "validation_loss");
   return metrics;

@@ -141,8 +141,10 @@ std::string key_figures(const Json& summary) {
       key_figure("tokens per second", known(number(summary, {"tokens_per_second"}), count_text));
   html += key_figure("per step, median",
                      known(number(summary, {"seconds_per_step", "median"}), seconds_text));
-  html += key_figure("of the peak FLOP/s",
-                     known(number(summary, {"model_flops_utilization"}), share_text));
+  const double utilization = number(summary, {"model_flops_utilization"});
+  html += key_figure(
+      utilization > 1 ? "of the peak FLOP/s, which is assumed too low" : "of the peak FLOP/s",
+      known(utilization, share_text));
   html += key_figure("waiting for links",
                      known(number(summary, {"exposed_communication_share"}), share_text));
   return html + "</section>\n";
@@ -206,7 +208,8 @@ std::string time_by_kind(const PageInput& input) {
   if (std::isfinite(compute + exposed))
     html += "<p class=dim>Measured</p>" + bar(compute, exposed, seconds);
   if (std::isfinite(planned_compute + planned_exposed) && planned > 0)
-    html += "<p class=dim>Plan</p>" + bar(planned_compute, planned_exposed, planned);
+    html += fmt::format("<p class=dim>Plan{}</p>", escaped(word(input.plan, {"prediction_note"}))) +
+            bar(planned_compute, planned_exposed, planned);
   html +=
       "<p class=legend><span><i style=\"background:var(--compute)\"></i>compute</span><span><i "
       "style=\"background:var(--exposed)\"></i>exposed communication</span><span><i "
@@ -278,15 +281,16 @@ std::string memory(const PageInput& input) {
   const double planned = number(input.plan, {"memory", "total"});
   double measured = largest(find(input.train, {"allocator_peak_bytes"}));
   if (!std::isfinite(measured)) measured = number(input.summary, {"peak_memory_bytes"});
-  std::vector<Row> rows = {
-      {"peak of a rank", bytes_cell(planned), bytes_cell(measured), difference(planned, measured)}};
+  std::vector<Row> rows = {{"allocated, peak of a rank", bytes_cell(planned), bytes_cell(measured),
+                            difference(planned, measured)}};
   for (const char* kind :
        {"weights", "secondary", "gradients", "optimizer", "activations", "buffers"}) {
     const double bytes = number(input.plan, {"memory", kind});
     if (bytes > 0) rows.push_back({fmt::format("of it {}", kind), bytes_cell(bytes), "", ""});
   }
   const double resident = number(input.train, {"peak_resident_bytes"});
-  if (resident > 0) rows.push_back({"resident, all processes", "", bytes_cell(resident), ""});
+  if (resident > 0)
+    rows.push_back({"resident, sum of all processes", "", bytes_cell(resident), ""});
   return section("Memory", table({"", "plan", "measured", "off by"}, rows));
 }
 

@@ -59,7 +59,7 @@ std::string series_table(const std::vector<StepMetrics>& steps) {
 
 std::vector<std::pair<std::string, std::string>> page_figures(const std::vector<StepMetrics>& steps,
                                                               const std::string& folder,
-                                                              const std::string& gnuplot) {
+                                                              const PlotOptions& options) {
   const std::filesystem::path path(folder);
   write_file_atomically(path / "series.tsv", series_table(steps));
   bool validated = false, predicted = false;
@@ -91,9 +91,10 @@ std::vector<std::pair<std::string, std::string>> page_figures(const std::vector<
         ", 'validation.tsv' using 1:2 with linespoints linewidth 2 pointtype 7 pointsize 0.5 "
         "linecolor rgb '#d9541e' title 'validation'";
   if (predicted)
-    figures[2].plot +=
+    figures[2].plot += fmt::format(
         ", '' using 1:5 with lines linewidth 2 dashtype (8,5) linecolor rgb '#202020' title "
-        "'predicted'";
+        "'predicted{}'",
+        options.prediction_note);
   const std::string range = fmt::format("set xrange [0:{}]\n", steps.back().step);
   std::vector<std::string> scripts;
   for (const Figure& figure : figures) {
@@ -101,7 +102,7 @@ std::vector<std::pair<std::string, std::string>> page_figures(const std::vector<
     write_file_atomically(path / scripts.back(), script(figure, range));
   }
   std::vector<std::pair<std::string, std::string>> drawn;
-  for (const std::string& one : scripts) run_gnuplot(gnuplot, path, {one});
+  for (const std::string& one : scripts) run_gnuplot(options.gnuplot, path, {one});
   for (const Figure& figure : figures)
     drawn.emplace_back(figure.caption, read_file(path / fmt::format("page_{}.svg", figure.name)));
   return drawn;

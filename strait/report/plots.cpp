@@ -166,7 +166,7 @@ std::string loss_script(int64_t last_step, bool has_validation) {
   return script(picture);
 }
 
-std::string time_script(int64_t last_step, double limit, bool has_prediction) {
+std::string time_script(int64_t last_step, double limit, const std::string& prediction) {
   Picture picture{.name = "time", .settings = {}, .plot = {}, .last_step = last_step};
   picture.settings = fmt::format(
       "set yrange [0:{}]\nset ylabel 'Time per step (ms)' textcolor rgb '#303030'\n"
@@ -177,10 +177,11 @@ std::string time_script(int64_t last_step, double limit, bool has_prediction) {
       "     '' using 1:3 with filledcurves x1 linecolor rgb '#ec8b4f' title 'exposed "
       "communication', \\\n"
       "     '' using 1:2 with filledcurves x1 linecolor rgb '#4f86c0' title 'compute'";
-  if (has_prediction) {
-    picture.plot +=
+  if (!prediction.empty()) {
+    picture.plot += fmt::format(
         ", \\\n     '' using 1:5 with lines linewidth 2 dashtype (8,5) linecolor rgb '#202020'"
-        " title 'predicted'";
+        " title '{}'",
+        prediction);
   }
   return script(picture);
 }
@@ -188,7 +189,7 @@ std::string time_script(int64_t last_step, double limit, bool has_prediction) {
 }  // namespace
 
 std::vector<std::string> draw_plots(const std::vector<StepMetrics>& steps,
-                                    const std::string& folder, const std::string& gnuplot) {
+                                    const std::string& folder, const PlotOptions& options) {
   if (steps.empty()) throw UserError("no steps to draw: the run has not finished its first step");
   const std::filesystem::path path(folder);
   std::error_code error;
@@ -206,9 +207,11 @@ std::vector<std::string> draw_plots(const std::vector<StepMetrics>& steps,
   write_file_atomically(path / "time.tsv", time_table(groups));
   write_file_atomically(path / "loss.gnuplot",
                         loss_script(last_step, known(&StepMetrics::validation_loss)));
-  write_file_atomically(path / "time.gnuplot", time_script(last_step, time_limit(groups),
-                                                           known(&StepMetrics::predicted_seconds)));
-  run_gnuplot(gnuplot, path, {"loss.gnuplot", "time.gnuplot"});
+  const std::string prediction =
+      known(&StepMetrics::predicted_seconds) ? "predicted" + options.prediction_note : "";
+  write_file_atomically(path / "time.gnuplot",
+                        time_script(last_step, time_limit(groups), prediction));
+  run_gnuplot(options.gnuplot, path, {"loss.gnuplot", "time.gnuplot"});
   std::vector<std::string> pictures;
   for (const char* name : {"loss.svg", "loss.png", "time.svg", "time.png"}) {
     pictures.push_back(path / name);

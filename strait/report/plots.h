@@ -17,22 +17,26 @@ class PlotterError : public UserError {
   using UserError::UserError;
 };
 
+struct PlotOptions {
+  std::string gnuplot = "gnuplot";
+  std::string prediction_note = {};  // behind "predicted" in legends: " by preset frontier"
+};
+
 /// Draws into `folder` (made when missing): loss.{svg,png}, training and validation loss over
 /// steps, and time.{svg,png}, the seconds of a step stacked into computing, exposed communication
 /// and the rest, with the predicted time. Beside them the data (*.tsv) and the scripts (*.gnuplot),
 /// so that a picture can be changed by hand. Long runs are drawn as means over at most 400 groups
 /// of neighbouring steps. Blocks until gnuplot ends. Returns the paths of the pictures. Errors: no
-/// steps (UserError); `gnuplot`, a name looked up in PATH or a path, cannot be started or fails
+/// steps (UserError); options.gnuplot, a name looked up in PATH or a path, cannot be started or fails
 /// (PlotterError); a file cannot be written (InputOutputError).
 std::vector<std::string> draw_plots(const std::vector<StepMetrics>& steps,
-                                    const std::string& folder,
-                                    const std::string& gnuplot = "gnuplot");
+                                    const std::string& folder, const PlotOptions& options = {});
 
 /// Draws, behind draw_plots and from its tables in `folder`, the figures of the page: loss, throughput, time,
 /// memory. Captions and SVG texts. Errors as draw_plots.
-std::vector<std::pair<std::string, std::string>> page_figures(
-    const std::vector<StepMetrics>& steps, const std::string& folder,
-    const std::string& gnuplot = "gnuplot");
+std::vector<std::pair<std::string, std::string>> page_figures(const std::vector<StepMetrics>& steps,
+                                                              const std::string& folder,
+                                                              const PlotOptions& options = {});
 
 /// Draws what ran when on one rank, a row per stream, to `path` (.svg or .png; UserError for another ending);
 /// data and script lie beside it. Errors as draw_plots.

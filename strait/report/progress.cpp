@@ -41,11 +41,15 @@ std::string Progress::line(const StepMetrics& metrics) const {
   text += "  exposed " + share_text(metrics.exposed_communication_seconds / metrics.seconds);
   text += "  step " + seconds_text(metrics.seconds);
   if (std::isfinite(metrics.predicted_seconds)) {
-    text += fmt::format(" (predicted {})", seconds_text(metrics.predicted_seconds));
+    text += fmt::format(" (predicted {}{})", seconds_text(metrics.predicted_seconds),
+                        options_.prediction_note);
   }
   if (metrics.memory_bytes > 0) {
-    text += "  memory " + bytes_text(static_cast<double>(metrics.memory_bytes));
+    text +=
+        fmt::format("  memory {} allocated", bytes_text(static_cast<double>(metrics.memory_bytes)));
   }
+  if (metrics.resident_bytes > 0)
+    text += fmt::format(", {} resident", bytes_text(static_cast<double>(metrics.resident_bytes)));
   return text;
 }
 

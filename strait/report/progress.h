@@ -12,8 +12,9 @@ struct ProgressOptions {
   int64_t total_steps = 1;
   int64_t first_step = 0;  // steps done before this process: resumed_from_step
   int64_t log_every_steps = 10;
-  bool terminal = false;  // stdout is a terminal: draw the bar with carriage returns
-  int64_t columns = 80;   // width of the terminal
+  bool terminal = false;        // stdout is a terminal: draw the bar with carriage returns
+  int64_t columns = 80;         // width of the terminal
+  std::string prediction_note;  // behind what was predicted: " by preset localhost"
 };
 
 /// Turns the metrics of each step into text to print. It prints nothing itself and knows no clock:

@@ -34,7 +34,8 @@ struct Figures {
   double compute_share = kUnknown, exposed_share = kUnknown;
   double tokens_per_second = kUnknown, utilization = kUnknown, predicted_seconds = kUnknown;
   std::vector<LevelBytes> bytes_per_step;
-  int64_t peak_memory_bytes = 0;
+  int64_t peak_memory_bytes = 0, peak_resident_bytes = 0;
+  std::string prediction_note;
 };
 
 double mean(const std::vector<double>& values) {
@@ -87,6 +88,7 @@ Figures figures_of(const std::vector<StepMetrics>& steps) {
   figures.bytes_per_step = steps.back().bytes_per_level;
   for (const StepMetrics& metrics : steps) {
     figures.peak_memory_bytes = std::max(figures.peak_memory_bytes, metrics.memory_bytes);
+    figures.peak_resident_bytes = std::max(figures.peak_resident_bytes, metrics.resident_bytes);
   }
   return figures;
 }
@@ -113,6 +115,8 @@ Json summary_of(const Figures& figures, const std::string& run_dir) {
       {"predicted_seconds_per_step", figures.predicted_seconds},
       {"bytes_per_step", std::move(levels)},
       {"peak_memory_bytes", figures.peak_memory_bytes},
+      {"peak_resident_bytes",
+       figures.peak_resident_bytes > 0 ? Json(figures.peak_resident_bytes) : Json()},
   });
 }
 
@@ -135,7 +139,8 @@ std::string times_text(const Figures& figures) {
       fmt::format("{} median, {} to {} for 80 % of the steps", seconds_text(figures.seconds.median),
                   seconds_text(figures.seconds.p10), seconds_text(figures.seconds.p90));
   if (std::isfinite(figures.predicted_seconds)) {
-    time += fmt::format("; predicted {}", seconds_text(figures.predicted_seconds));
+    time += fmt::format("; predicted {}{}", seconds_text(figures.predicted_seconds),
+                        figures.prediction_note);
   }
   return row("Step", time) +
          row("of it",
@@ -157,8 +162,12 @@ std::string text_of(const Figures& figures, const std::string& run_dir) {
     text += row("Sent", fmt::format("{} per step over {}",
                                     bytes_text(static_cast<double>(level.bytes)), level.level));
   }
-  return text + row("Memory", bytes_text(static_cast<double>(figures.peak_memory_bytes)) +
-                                  " at the peak of the fullest rank");
+  std::string memory = bytes_text(static_cast<double>(figures.peak_memory_bytes)) +
+                       " at the peak of rank 0's allocator";
+  if (figures.peak_resident_bytes > 0)
+    memory += fmt::format("; {} resident in its process",
+                          bytes_text(static_cast<double>(figures.peak_resident_bytes)));
+  return text + row("Memory", memory);
 }
 
 using FlightFiles = std::vector<std::optional<trace::FlightFile>>;
@@ -195,13 +204,16 @@ void add_verdict(const FlightFiles& files, RunReport* report) {
 RunReport report_steps(const std::vector<StepMetrics>& steps, const std::string& run_dir,
                        const std::string& gnuplot, PageInput* page) {
   const std::filesystem::path folder(run_dir);
-  const Figures figures = figures_of(steps);
+  Figures figures = figures_of(steps);
+  if (const Json* note = page->plan.is_object() ? page->plan.find("prediction_note") : nullptr)
+    figures.prediction_note = note->as_string();
+  const PlotOptions options{gnuplot, figures.prediction_note};
   RunReport report{summary_of(figures, run_dir), text_of(figures, run_dir)};
   std::vector<std::string> plots;
   Json plots_error;
   try {
-    plots = draw_plots(steps, folder / "report", gnuplot);
-    page->figures = page_figures(steps, folder / "report", gnuplot);
+    plots = draw_plots(steps, folder / "report", options);
+    page->figures = page_figures(steps, folder / "report", options);
     report.text += row("Plots", (folder / "report").string() + "/{loss,time}.{svg,png}");
   } catch (const PlotterError& error) {
     plots_error = Json(error.what());
@@ -212,9 +224,9 @@ RunReport report_steps(const std::vector<StepMetrics>& steps, const std::string&
   return report;
 }
 
-/// Writes report.html into the run folder.
-void write_page(const std::string& run_dir, PageInput page, RunReport* report) {
-  const std::string path = run_dir + "/report.html";
+/// What the run left besides its metrics.
+PageInput read_page_input(const std::string& run_dir) {
+  PageInput page;
   if (std::filesystem::exists(run_dir + "/summary.json")) {
     const Json stored =
         Json::parse(read_file(run_dir + "/summary.json"), run_dir + "/summary.json");
@@ -223,6 +235,12 @@ void write_page(const std::string& run_dir, PageInput page, RunReport* report) {
   }
   if (std::filesystem::exists(run_dir + "/run.toml"))
     page.run_toml = read_file(run_dir + "/run.toml");
+  return page;
+}
+
+/// Writes report.html into the run folder.
+void write_page(const std::string& run_dir, PageInput page, RunReport* report) {
+  const std::string path = run_dir + "/report.html";
   page.summary = report->summary;
   write_file_atomically(path, report_page(page));
   report->summary["page"] = path;
@@ -247,7 +265,7 @@ RunReport report_run(const std::string& run_dir, const std::string& gnuplot) {
     throw UserError(fmt::format("{}: no whole step yet", metrics_path), place);
   }
   RunReport report;
-  PageInput page;
+  PageInput page = read_page_input(run_dir);
   if (steps.empty()) {
     report.summary = Json::object({{"run_dir", run_dir}, {"steps", 0}});
     report.text = row("Run", run_dir) + row("Steps", "none whole");

@@ -93,6 +93,21 @@ std::vector<int64_t> lay_sizes(const std::vector<LevelOptions>& levels, int64_t 
   return sizes;
 }
 
+/// The rates that were measured; the others stay.
+void use_measured(const MeasuredRates& measured, Cluster& cluster) {
+  const std::pair<double, double*> rates[] = {
+      {measured.flops_per_second_fp32, &cluster.flops_per_second_fp32},
+      {measured.flops_per_second_fp64, &cluster.flops_per_second_fp64},
+      {measured.flops_per_second_bf16, &cluster.flops_per_second_bf16},
+      {measured.model_flops_per_second_fp32, &cluster.model_flops_per_second_fp32},
+      {measured.model_flops_per_second_bf16, &cluster.model_flops_per_second_bf16},
+      {measured.memory_bytes_per_second, &cluster.memory_bytes_per_second}};
+  for (const auto& [rate, target] : rates)
+    if (rate > 0) *target = rate;
+  cluster.cores_per_rank = measured.cores_per_rank;
+  cluster.rates_source = "measured on this machine";
+}
+
 }  // namespace
 
 int64_t Cluster::group_size(int64_t level) const {
@@ -116,7 +131,12 @@ Cluster make_cluster(const ClusterOptions& options, int64_t ranks) {
   ensure(options.file.empty(), "make_cluster takes no file: read it with resolve_cluster");
   Cluster cluster =
       options.levels.empty() ? cluster_rates(options.preset) : cluster_rates("localhost");
-  if (!options.levels.empty()) cluster.name = "levels";
+  if (options.measured && cluster.name == "localhost") use_measured(*options.measured, cluster);
+  cluster.links_source = "preset " + cluster.name;
+  if (!options.levels.empty()) {
+    cluster.name = "levels";
+    cluster.links_source = "cluster.levels";
+  }
   const std::vector<LevelOptions> levels =
       options.levels.empty() ? preset_levels(options.preset) : options.levels;
   check_levels(levels);
@@ -127,6 +147,18 @@ Cluster make_cluster(const ClusterOptions& options, int64_t ranks) {
                               levels[i].processor_share});
   cluster.ranks = ranks;
   return cluster;
+}
+
+std::string source_text(const Cluster& cluster) {
+  if (cluster.rates_source == cluster.links_source) return cluster.rates_source;
+  return fmt::format(
+      "rates {}, links of {}",
+      cluster.rates_are_assumed() ? "of " + cluster.rates_source : cluster.rates_source,
+      cluster.links_source);
+}
+
+std::string prediction_note(const Cluster& cluster) {
+  return cluster.rates_are_assumed() ? " by " + cluster.rates_source : "";
 }
 
 std::vector<std::string> level_names(const Cluster& cluster) {

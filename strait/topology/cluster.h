@@ -38,6 +38,11 @@ struct Cluster {
   int64_t memory_bytes = 0;             // per rank
   int64_t cores_per_rank = 1;
   bool shares_cores = false;  // compute and transport use the same cores
+  /// Where the figures are from: "preset frontier", "measured on this machine", "cluster.levels", a file.
+  std::string rates_source, links_source;
+
+  /// Rates nobody has measured here.
+  bool rates_are_assumed() const { return rates_source.starts_with("preset "); }
 
   /// Dense matrix products of a type, per rank.
   double flops_per_second(Dtype dtype) const {
@@ -58,6 +63,11 @@ struct Cluster {
   /// level whose group holds both. Precondition: a != b.
   int64_t level_between(int64_t a, int64_t b) const;
 };
+
+/// "preset frontier", or "rates measured on this machine, links of preset localhost".
+std::string source_text(const Cluster& cluster);
+/// What to print behind a prediction that rests on a preset's rates, such as " by preset frontier"; else "".
+std::string prediction_note(const Cluster& cluster);
 
 /// Names of the levels, innermost first.
 std::vector<std::string> level_names(const Cluster& cluster);

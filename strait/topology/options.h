@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,11 +18,22 @@ struct LevelOptions {
   double processor_share = 0.0;  // of a rank's processor time, while the level is busy
 };
 
+/// What this machine was seen to do, instead of what the preset localhost assumes. Of one rank with
+/// `cores_per_rank` cores while all cores are busy; 0 = not measured.
+struct MeasuredRates {
+  int64_t cores_per_rank = 1;
+  double flops_per_second_fp32 = 0, flops_per_second_fp64 = 0, flops_per_second_bf16 = 0;
+  double model_flops_per_second_fp32 = 0, model_flops_per_second_bf16 = 0;
+  double memory_bytes_per_second = 0;  // copies, read + write
+};
+
 /// Exactly one of preset, file, levels.
 struct ClusterOptions {
   std::string preset = "localhost";
   std::string file;
   std::vector<LevelOptions> levels;
+  /// No key: filled in by the program that measures. Takes effect where rates are localhost's.
+  std::optional<MeasuredRates> measured;
 };
 
 struct MeshAxes {

@@ -118,6 +118,7 @@ Cluster cluster_rates(const std::string& preset) {
   const Preset& found = find_preset(preset);
   Cluster cluster;
   cluster.name = found.name;
+  cluster.rates_source = "preset " + found.name;
   cluster.flops_per_second_fp32 = found.fp32;
   cluster.flops_per_second_fp64 = found.fp64;
   cluster.flops_per_second_bf16 = found.bf16;

@@ -14,6 +14,13 @@ void Ledger::merge(const Ledger& other) {
   for (const auto& [key, counts] : other.rows_)
     add(std::get<0>(key), std::get<1>(key), std::get<2>(key), counts.payload_bytes,
         counts.metadata_bytes, counts.count);
+  network_bytes_ += other.network_bytes_;
+}
+
+int64_t Ledger::bytes() const {
+  int64_t sum = 0;
+  for (const auto& [key, counts] : rows_) sum += counts.payload_bytes + counts.metadata_bytes;
+  return sum;
 }
 
 std::vector<Traffic> Ledger::rows() const {

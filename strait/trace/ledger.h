@@ -25,18 +25,24 @@ class Ledger {
  public:
   void add(const std::string& operation, int64_t level, const std::string& codec,
            int64_t payload_bytes, int64_t metadata_bytes = 0, int64_t count = 1);
+  /// Of bytes added, so many left the host over a network.
+  void add_network(int64_t bytes) { network_bytes_ += bytes; }
   void merge(const Ledger& other);
-  void clear() { rows_.clear(); }
+  void clear() { *this = Ledger(); }
   std::vector<Traffic> rows() const;
   /// Payload bytes over a level, all operations.
   int64_t payload_bytes(int64_t level) const;
   int64_t metadata_bytes(int64_t level) const;
+  /// Payload and metadata over all levels, and what of it crossed a network.
+  int64_t bytes() const;
+  int64_t network_bytes() const { return network_bytes_; }
 
  private:
   struct Counts {
     int64_t payload_bytes = 0, metadata_bytes = 0, count = 0;
   };
   std::map<std::tuple<std::string, int64_t, std::string>, Counts> rows_;
+  int64_t network_bytes_ = 0;
 };
 
 }  // namespace strait

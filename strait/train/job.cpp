@@ -3,16 +3,19 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "strait/base/cores.h"
 #include "strait/base/errors.h"
 #include "strait/base/file.h"
 #include "strait/base/json.h"
+#include "strait/base/process_memory.h"
 #include "strait/config/print.h"
 #include "strait/config/validate.h"
 #include "strait/device/blas.h"
 #include "strait/device/tensor_codec.h"
 #include "strait/tensor/open_device.h"
+#include "strait/train/memory_check.h"
 
 namespace strait::train {
 namespace {
@@ -23,32 +26,20 @@ std::shared_ptr<const Tokenizer> stored_tokenizer(const checkpoint::CheckpointRe
   return parse_tokenizer(reader->read_text("tokenizer.json"), reader->path() + "/tokenizer.json");
 }
 
-void check_resume(const Job& job) {
-  const checkpoint::Manifest& manifest = job.resume->manifest();
-  checkpoint::require_same_units(manifest, checkpoint::unit_records(job.design.shape),
-                                 job.resume->path());
-  ErrorPlace place;
-  place.file = job.resume->path();
-  place.key = "train.precision";
-  if (manifest.precision != job.design.run.train.precision)
-    throw UserError(
-        fmt::format("{} was saved with precision {}, this run asks for {}", job.resume->path(),
-                    manifest.precision, job.design.run.train.precision),
-        place);
-}
-
 }  // namespace
 
 namespace {
 
 RunFolder folder_of(const Run& run, const OnLead& on_lead) {
+  std::unique_ptr<LockFile> lock;
   const std::string text = on_lead([&] {
-    const RunFolder folder = prepare_run_folder(run);
+    RunFolder folder = prepare_run_folder(run);
+    lock = std::move(folder.lock);
     return Json::object({{"path", folder.path}, {"checkpoint", folder.checkpoint.value_or("")}})
         .dump();
   });
   const Json agreed = Json::parse(text, "the run folder of rank 0");
-  RunFolder folder{agreed.at("path").as_string(), std::nullopt};
+  RunFolder folder{agreed.at("path").as_string(), std::nullopt, std::move(lock)};
   const std::string& checkpoint = agreed.at("checkpoint").as_string();
   if (!checkpoint.empty()) folder.checkpoint = checkpoint;
   return folder;
@@ -73,6 +64,27 @@ void check_device(const Job& job) {
     const codec::CodecSpec spec = codec::parse_codec(op.codec);
     if (spec.block > 0) device::require_tensor_codec(spec, "placement.codecs");
   });
+}
+
+/// Writes the resolved run file; not over that of a run which has reached its last step. True = the latter.
+bool record_run(const Job& job, const OnLead& on_lead) {
+  const Run& run = job.design.run;
+  const bool at_end = job.resume && job.resume->manifest().step >= run.train.steps;
+  const std::string path = job.folder.path + "/run.toml";
+  const std::string stands = on_lead([&] {
+    if (at_end && std::filesystem::exists(path)) return std::string("stands");
+    Run resolved = run;
+    resolved.output.run_dir = job.folder.path;
+    write_file_atomically(path, print_run(resolved));
+    return std::string();
+  });
+  return !stands.empty();
+}
+
+/// Ranks that share this computer's memory.
+int64_t ranks_here(int64_t ranks, const Surroundings& surroundings) {
+  const std::size_t known = surroundings.usable_cores.size();
+  return known == 0 ? ranks : static_cast<int64_t>(known);
 }
 
 Binding bind_ranks(const strategy::Design& design, const Surroundings& surroundings) {
@@ -107,21 +119,19 @@ Job make_job(const Run& run, int64_t ranks, const OnLead& on_lead,
                                      surroundings.cores_per_rank * ranks);
   job.binding = bind_ranks(job.design, surroundings);
   check_device(job);
+  if (!job.device)
+    require_memory(job.design, ranks_here(ranks, surroundings), usable_memory_bytes());
   job.loader = std::make_unique<SequenceLoader>(*job.corpus, run.model.shape.context, run.seed);
   job.validation = std::make_unique<ValidationWindows>(*job.corpus, run.model.shape.context);
-  if (job.resume) check_resume(job);
-  job.simulated = sim::simulate(job.design.steady().front(), job.design.cluster);
-  job.cost = cost::price(job.design.steady().front(), job.design.cluster);
+  job.data_hash = data_hash(*job.corpus);
+  if (job.resume) job.changes = check_resume(job.design, *job.corpus, *job.resume);
+  job.simulated = sim::simulate(job.design.steady(), job.design.cluster);
+  job.cost = cost::price(job.design.steady(), job.design.cluster);
   job.model_flops_per_token = model_flops_per_token(job.design.shape, run.model.shape.context);
   job.peak_flops_per_second =
       static_cast<double>(ranks) * job.design.cluster.flops_per_second(job.design.dtype);
   if (!resuming) job.folder = folder_of(run, on_lead);
-  Run resolved = run;
-  resolved.output.run_dir = job.folder.path;
-  on_lead([&] {
-    write_file_atomically(job.folder.path + "/run.toml", print_run(resolved));
-    return std::string();
-  });
+  job.finished = record_run(job, on_lead);
   return job;
 }
 

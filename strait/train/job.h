@@ -15,6 +15,7 @@
 #include "strait/strategy/compose/design.h"
 #include "strait/tensor/device.h"
 #include "strait/topology/binding.h"
+#include "strait/train/resume_check.h"
 #include "strait/train/run_folder.h"
 
 namespace strait::train {
@@ -27,7 +28,10 @@ struct Job {
   std::unique_ptr<ValidationWindows> validation;
   RunFolder folder;
   std::unique_ptr<checkpoint::CheckpointReader> resume;  // null = from the start
-  sim::Result simulated;                                 // of one steady step
+  std::vector<ResumeChange> changes;                     // against the run that saved `resume`
+  bool finished = false;  // nothing to train: what stands in the run folder stays as it is
+  std::string data_hash;
+  sim::Result simulated;  // of one steady step
   cost::Cost cost;
   /// Where the ranks of this process keep their values; null = plain memory and our own kernels.
   std::shared_ptr<tensor::Device> device;

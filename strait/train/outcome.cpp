@@ -2,6 +2,7 @@
 
 #include <numeric>
 
+#include "strait/base/errors.h"
 #include "strait/base/file.h"
 #include "strait/program/memory_json.h"
 #include "strait/report/statistics.h"
@@ -36,20 +37,21 @@ void add_losses(const Job& job, const Outcome& outcome, Json& body) {
 
 void add_speed(const Job& job, const Outcome& outcome, Json& body) {
   const report::Statistics seconds = report::statistics_of(outcome.step_seconds);
-  const Resolved& batch = job.design.batch;
-  const double tokens =
-      static_cast<double>(batch.global_batch_size * job.design.run.model.shape.context);
-  const double rate = tokens / seconds.median;
   body["seconds_per_step"] = report::to_json(seconds);
   body["save_stall_seconds"] =
       outcome.save_stall_seconds.empty()
           ? Json()
           : report::to_json(report::statistics_of(outcome.save_stall_seconds));
-  body["tokens_per_second"] = rate;
+  body["wall_seconds"] = Json::object({{"training", outcome.wall.training},
+                                       {"steps", outcome.wall.steps},
+                                       {"evaluation", outcome.wall.evaluation},
+                                       {"saving", outcome.wall.saving}});
+  body["tokens_per_second"] = tokens_per_second(job, outcome);
   body["model_flops_per_token"] = job.model_flops_per_token;
   body["device"] = job.device ? job.device->name() : "cpu";
   body["peak_flops_per_second"] = job.peak_flops_per_second;
-  body["model_flops_utilization"] = rate * job.model_flops_per_token / job.peak_flops_per_second;
+  body["peak_flops_source"] = job.design.cluster.rates_source;
+  body["model_flops_utilization"] = model_flops_utilization(job, outcome);
 }
 
 Json overlap_json(const Overlap& overlap) {
@@ -62,6 +64,16 @@ Json overlap_json(const Overlap& overlap) {
                        {"hidden_share_without_floor", overlap.hidden_share_without_floor()}});
 }
 
+/// A device's links are neither: nobody has told the two apart there.
+Json crossed_json(const Outcome& outcome, int64_t steps) {
+  const int64_t network = outcome.traffic.network_bytes();
+  const int64_t counted = std::max<int64_t>(steps, 1);
+  const bool known = outcome.backend != "nccl";
+  return Json::object({{"shared_memory_bytes",
+                        known ? Json((outcome.traffic.bytes() - network) / counted) : Json()},
+                       {"network_bytes", known ? Json(network / counted) : Json()}});
+}
+
 void add_traffic(const Job& job, const Outcome& outcome, Json& body) {
   const std::vector<std::string> names = level_names(job.design.cluster);
   const int64_t steps = outcome.steps - outcome.first_step;
@@ -69,6 +81,7 @@ void add_traffic(const Job& job, const Outcome& outcome, Json& body) {
       Json::object({{"runtime", trace::levels_json(outcome.traffic, names, steps)},
                     {"simulated", trace::levels_json(job.simulated.traffic, names, 1)},
                     {"cost", trace::levels_json(job.cost.traffic, names, 1)}});
+  body["crossed_per_step"] = crossed_json(outcome, steps);
   body["traffic"] = trace::traffic_json(outcome.traffic, names, steps);
   double exposed = 0;
   for (const double share : outcome.exposed_shares) exposed += share;
@@ -76,6 +89,7 @@ void add_traffic(const Job& job, const Outcome& outcome, Json& body) {
       exposed / static_cast<double>(outcome.exposed_shares.size());
   body["overlap"] = outcome.overlap ? overlap_json(*outcome.overlap) : Json();
   body["predicted_seconds_per_step"] = job.simulated.seconds;
+  body["predicted_from"] = source_text(job.design.cluster);
 }
 
 void add_memory(const Outcome& outcome, Json& body) {
@@ -88,6 +102,17 @@ void add_memory(const Outcome& outcome, Json& body) {
 }
 
 }  // namespace
+
+double tokens_per_second(const Job& job, const Outcome& outcome) {
+  const std::vector<double>& seconds = outcome.step_seconds;
+  const int64_t tokens = job.design.batch.global_batch_size * job.design.run.model.shape.context;
+  return static_cast<double>(tokens) * static_cast<double>(seconds.size()) /
+         std::accumulate(seconds.begin(), seconds.end(), 0.0);
+}
+
+double model_flops_utilization(const Job& job, const Outcome& outcome) {
+  return tokens_per_second(job, outcome) * job.model_flops_per_token / job.peak_flops_per_second;
+}
 
 double Overlap::hidden_share() const {
   return serial_seconds > floor_seconds
@@ -111,6 +136,7 @@ Json rank_part(const Outcome& outcome, int64_t rank) {
                                     {"metadata_bytes", row.metadata_bytes},
                                     {"count", row.count}}));
   return Json::object({{"exposed_share", outcome.exposed_shares[own]},
+                       {"network_bytes", outcome.traffic.network_bytes()},
                        {"pool_peak_bytes", outcome.pool_peak_bytes[own]},
                        {"peak_resident_bytes", outcome.peak_resident_bytes},
                        {"traffic", traffic}});
@@ -121,6 +147,7 @@ void add_rank_part(Outcome& outcome, int64_t rank, const Json& part) {
   outcome.exposed_shares[other] = part.at("exposed_share").as_number();
   outcome.pool_peak_bytes[other] = part.at("pool_peak_bytes").as_integer();
   outcome.peak_resident_bytes += part.at("peak_resident_bytes").as_integer();
+  outcome.traffic.add_network(part.at("network_bytes").as_integer());
   for (const Json& row : part.at("traffic").as_array())
     outcome.traffic.add(row.at("operation").as_string(), row.at("level").as_integer(),
                         row.at("codec").as_string(), row.at("payload_bytes").as_integer(),
@@ -150,20 +177,32 @@ Json outcome_json(const Job& job, const Outcome& outcome) {
   body["binding"] = job.binding.text;
   body["run_dir"] = job.folder.path;
   body["checkpoint"] = outcome.checkpoint.empty() ? Json() : Json(outcome.checkpoint);
+  body["resume_changes"] = to_json(job.changes);
   body["resumed_from_step"] = job.resume ? Json(outcome.first_step) : Json();
   return body;
+}
+
+bool summary_is_whole(const Job& job) {
+  const std::string path = job.folder.path + "/summary.json";
+  try {
+    return !Json::parse(read_file(path), path).at("train").is_null();
+  } catch (const UserError&) {
+    return false;
+  }
 }
 
 void write_summary(const Job& job, const Outcome* outcome) {
   const strategy::Design& design = job.design;
   const std::vector<std::string> names = level_names(design.cluster);
-  const Json plan = Json::object(
-      {{"total_steps", design.run.train.steps},
-       {"seconds_per_step", job.simulated.seconds},
-       {"compute_seconds", job.simulated.compute_seconds},
-       {"exposed_communication_seconds", job.simulated.exposed_seconds},
-       {"bytes_per_step", trace::levels_json(job.simulated.traffic, names, 1)},
-       {"memory", program::to_json(program::peak_memory(design.steady().front(), 0))}});
+  const Json plan =
+      Json::object({{"total_steps", design.run.train.steps},
+                    {"seconds_per_step", job.simulated.seconds},
+                    {"predicted_from", source_text(design.cluster)},
+                    {"prediction_note", prediction_note(design.cluster)},
+                    {"compute_seconds", job.simulated.compute_seconds},
+                    {"exposed_communication_seconds", job.simulated.exposed_seconds},
+                    {"bytes_per_step", trace::levels_json(job.simulated.traffic, names, 1)},
+                    {"memory", program::to_json(program::peak_memory(design.steady().front(), 0))}});
   Json summary = Json::object({{"format", "strait.summary/1"}, {"plan", plan}});
   summary["train"] = outcome == nullptr ? Json() : outcome_json(job, *outcome);
   write_file_atomically(job.folder.path + "/summary.json", summary.dump(1) + "\n");

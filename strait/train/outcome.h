@@ -30,6 +30,13 @@ struct ValidationPoint {
   double loss = 0;
 };
 
+/// Seconds of rank 0 from the begin of its first step to the end of its last one, and their parts.
+struct WallTime {
+  double training = 0;                // the whole
+  double steps = 0;                   // sum over steps
+  double evaluation = 0, saving = 0;  // timed apart
+};
+
 /// Filled while the run goes on, so that a run that fails still reports what it did.
 struct Outcome {
   int64_t first_step = 0;      // steps done before this process
@@ -38,6 +45,7 @@ struct Outcome {
   std::vector<double> losses;  // each step since the run began, global mean
   std::vector<ValidationPoint> validation;
   std::vector<double> step_seconds;  // of this process: without the first 5, evaluation, saving
+  WallTime wall;
   std::vector<double> save_stall_seconds;  // by save of this process: training stood still, rank 0
   std::vector<double> exposed_shares;      // by rank: waited / step time, steps of this process
   Ledger traffic;                          // training steps of this process, all ranks
@@ -55,6 +63,11 @@ struct Outcome {
 Json rank_part(const Outcome& outcome, int64_t rank);
 void add_rank_part(Outcome& outcome, int64_t rank, const Json& part);
 
+/// Of the steps that seconds_per_step counts: tokens over time, all ranks; and the share of the peak. NaN
+/// without steps.
+double tokens_per_second(const Job& job, const Outcome& outcome);
+double model_flops_utilization(const Job& job, const Outcome& outcome);
+
 /// The members of the train report that follow from a job and its outcome.
 Json outcome_json(const Job& job, const Outcome& outcome);
 
@@ -62,5 +75,7 @@ Json outcome_json(const Job& job, const Outcome& outcome);
 /// total_steps, seconds_per_step, compute_seconds, exposed_communication_seconds, bytes_per_step: LEVELS,
 /// memory: MEM of rank 0 at its peak}, and, with an outcome, {train: outcome_json}.
 void write_summary(const Job& job, const Outcome* outcome);
+/// Whether the run folder's summary.json holds an outcome.
+bool summary_is_whole(const Job& job);
 
 }  // namespace strait::train

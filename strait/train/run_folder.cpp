@@ -46,6 +46,16 @@ std::string new_folder(const std::string& name) {
       place("output.run_dir", "runs"));
 }
 
+std::unique_ptr<LockFile> lock_folder(const std::string& path) {
+  try {
+    return std::make_unique<LockFile>(path + "/lock", "the run folder " + path);
+  } catch (const UserError& error) {
+    throw UserError(fmt::format("{}; wait for the end of that run, or set another output.run_dir",
+                                error.what()),
+                    place("output.run_dir", path));
+  }
+}
+
 bool holds_run(const std::string& path) {
   return fs::exists(path + "/metrics.jsonl") || fs::exists(path + "/run.toml") ||
          fs::exists(path + "/checkpoints");
@@ -73,15 +83,17 @@ RunFolder prepare_run_folder(const Run& run) {
           "in",
           place("checkpoint.resume", "run.toml"));
     folder.path = new_folder(run.name);
+    folder.lock = lock_folder(folder.path);
     return folder;
   }
+  make_folder(folder.path);
+  folder.lock = lock_folder(folder.path);
   if (resume == "never" && holds_run(folder.path))
     throw UserError(
         fmt::format("{} already holds a run; set checkpoint.resume = \"auto\" to go on with it, or "
                     "another output.run_dir",
                     folder.path),
         place("output.run_dir", folder.path));
-  make_folder(folder.path);
   checkpoint::clean_partial(folder.path);
   if (resume == "auto") folder.checkpoint = checkpoint::newest_checkpoint(folder.path);
   return folder;

@@ -1,9 +1,11 @@
 // The folder of a run: a new one, a given one, or the one that is resumed.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 
+#include "strait/base/lock_file.h"
 #include "strait/config/run.h"
 
 namespace strait::train {
@@ -12,13 +14,15 @@ namespace strait::train {
 struct RunFolder {
   std::string path;                       // exists when prepare_run_folder returns
   std::optional<std::string> checkpoint;  // folder of the checkpoint to go on from
+  std::unique_ptr<LockFile> lock;         // nobody else trains in the folder while this lives
 };
 
 /// Resolves output.run_dir and checkpoint.resume. "" makes runs/<name>-NNN with the first free number. A
 /// folder that holds a run is a UserError unless resuming; "auto" resumes its newest checkpoint if there
 /// is one, a UserError when that is damaged; a path resumes from there, into run_dir (or its own run
-/// folder when run_dir is ""). What interrupted saves left is removed. InputOutputError when the folder
-/// cannot be made.
+/// folder when run_dir is ""). What interrupted saves left is removed. A folder in which a run goes on is a
+/// UserError naming the process, and nothing in it is touched. InputOutputError when the folder cannot be
+/// made.
 RunFolder prepare_run_folder(const Run& run);
 
 }  // namespace strait::train

@@ -103,6 +103,7 @@ namespace {
 
 /// What only one rank of the run keeps: the figures of its steps, on disk and so far.
 void begin_records(const Job& job, Shared& shared) {
+  if (job.finished) return take_history(job, shared.outcome);
   shared.metrics = std::make_unique<report::MetricsWriter>(job.folder.path + "/metrics.jsonl",
                                                            shared.outcome.first_step);
   const double wall =
@@ -111,6 +112,11 @@ void begin_records(const Job& job, Shared& shared) {
       job.folder.path + "/tensorboard", wall, std::to_string(shared.outcome.first_step));
   take_history(job, shared.outcome);
   write_summary(job, nullptr);
+}
+
+/// A finished run keeps its own summary, unless it ended before it could write one.
+void end_records(const Job& job, const Outcome& outcome) {
+  if (!job.finished || !summary_is_whole(job)) write_summary(job, &outcome);
 }
 
 void begin(const Job& job, Shared& shared) {
@@ -132,8 +138,8 @@ void train(const Job& job, const Observer& observer, const std::atomic<int>& sig
     throw;
   }
   outcome = std::move(shared.outcome);
-  write_summary(job, &outcome);
-  if (job.design.run.output.timeline_steps > 0)
+  end_records(job, outcome);
+  if (job.design.run.output.timeline_steps > 0 && !job.finished)
     write_file_atomically(job.folder.path + "/timeline.json",
                           timeline(job.design.steady().front(), shared.recorders));
 }
@@ -201,8 +207,8 @@ void train_rank(const Job& job, const Observer& observer, const std::atomic<int>
     outcome.state_bytes[at] = program::resident_memory(step, other);
     outcome.predicted_peak_bytes[at] = program::peak_memory(step, other).total();
   }
-  if (own == 0) write_summary(job, &outcome);
-  if (job.design.run.output.timeline_steps > 0)
+  if (own == 0) end_records(job, outcome);
+  if (job.design.run.output.timeline_steps > 0 && !job.finished)
     write_file_atomically(fmt::format("{}/timeline-rank-{:05}.json", job.folder.path, own),
                           timeline(job.design.steady().front(), {shared.recorders[own]}));
 }

@@ -11,6 +11,7 @@
 
 #include "strait/base/clock.h"
 #include "strait/base/errors.h"
+#include "strait/base/process_memory.h"
 #include "strait/config/print.h"
 #include "strait/model/tensor_blocks.h"
 #include "strait/optim/loss_scale.h"
@@ -189,9 +190,10 @@ void Trainer::run() {
   int64_t step = first;
   bool stopped = step < run.train.steps && any_asked_to_stop(step);
   if (stopped) guard_save("save a checkpoint", step, [&] { save_unchanged(); });
+  clock_.start();
   while (step < run.train.steps && !stopped) {
     shared_.recorders[rank_].record_all(step - first < run.output.timeline_steps);
-    const StepResult result = train_step(step);
+    StepResult result = train_step(step);
     ++steps_here_;
     count_traffic(step);
     ++step;
@@ -199,10 +201,15 @@ void Trainer::run() {
     const bool last = step == run.train.steps;
     stopped = result.stop;
     const bool due = run.evaluation.every_steps > 0 && step % run.evaluation.every_steps == 0;
-    if (last || (due && !stopped)) evaluate(step);
-    account(step, result);
     const bool save_due = run.checkpoint.every_steps > 0 && step % run.checkpoint.every_steps == 0;
-    if (last || stopped || save_due) guard_save("save a checkpoint", step, [&] { save(step); });
+    const bool saves = last || stopped || save_due;
+    if (due || saves) state_.drain();  // belongs to the step
+    if (last || (due && !stopped)) clock_.apart(evaluation_seconds_, [&] { evaluate(step); });
+    result.seconds = clock_.lap();
+    account(step, result);
+    if (saves)
+      clock_.apart(saving_seconds_,
+                   [&] { guard_save("save a checkpoint", step, [&] { save(step); }); });
   }
   if (first >= run.train.steps) evaluate(step);
   guard_save("finish the run", step, [&] { finish(step); });
@@ -283,14 +290,16 @@ void Trainer::add_over_ranks(std::vector<int64_t>& values, int64_t step) const {
 
 void Trainer::account(int64_t step, const StepResult& result) {
   exposed_seconds_ += result.times.exposed_seconds;
-  busy_seconds_ += result.times.seconds;
+  busy_seconds_ += result.seconds;
   if (!lead()) return;
   Outcome& outcome = shared_.outcome;
   outcome.steps = step;
   outcome.losses.push_back(result.loss);
   const int64_t here = step - outcome.first_step;
   if (here > kUncountedSteps || job_.design.run.train.steps - outcome.first_step <= kUncountedSteps)
-    outcome.step_seconds.push_back(result.times.seconds);
+    outcome.step_seconds.push_back(result.seconds);
+  outcome.wall = {clock_.seconds(), outcome.wall.steps + result.seconds, evaluation_seconds_,
+                  saving_seconds_};
   const report::StepMetrics metrics = metrics_of(step, result);
   evaluated_ = false;
   shared_.metrics->append(metrics);
@@ -305,13 +314,13 @@ report::StepMetrics Trainer::metrics_of(int64_t step, const StepResult& result) 
   metrics.gradient_norm = result.gradient_norm;
   metrics.learning_rate = learning_rate(step - 1);
   if (scales_loss()) metrics.loss_scale = result.loss_scale;
-  metrics.seconds = result.times.seconds;
+  metrics.seconds = result.seconds;
   metrics.exposed_communication_seconds = result.times.exposed_seconds;
   metrics.compute_seconds = result.times.seconds - result.times.exposed_seconds;
   const Resolved& batch = job_.design.batch;
   const double tokens =
       static_cast<double>(batch.global_batch_size * job_.design.run.model.shape.context);
-  metrics.tokens_per_second = tokens / result.times.seconds;
+  metrics.tokens_per_second = tokens / result.seconds;
   metrics.model_flops_utilization =
       metrics.tokens_per_second * job_.model_flops_per_token / job_.peak_flops_per_second;
   for (size_t level = 0; level < job_.design.cluster.levels.size(); ++level) {
@@ -319,6 +328,7 @@ report::StepMetrics Trainer::metrics_of(int64_t step, const StepResult& result) 
         {job_.design.cluster.levels[level].name, shared_.sent_by_all(static_cast<int64_t>(level))});
   }
   metrics.memory_bytes = pool_.peak_bytes();
+  metrics.resident_bytes = peak_resident_bytes();
   metrics.predicted_seconds = job_.simulated.seconds;
   if (evaluated_) metrics.validation_loss = validation_loss_;
   return metrics;

@@ -26,6 +26,7 @@
 #include "strait/train/flight_dump.h"
 #include "strait/train/job.h"
 #include "strait/train/outcome.h"
+#include "strait/train/step_clock.h"
 #include "strait/train/unit_state.h"
 
 namespace strait::train {
@@ -100,7 +101,8 @@ class Trainer {
     bool finite = true, stop = false;
     double loss_scale = 1;
     bool overflowed = false;  // by the loss scale, which has become smaller
-    runtime::RunTimes times;
+    runtime::RunTimes times;  // inside the program
+    double seconds = 0;       // of the step, by the clock
   };
   StepResult train_step(int64_t step);
   /// Fills a batch of training, or of the evaluation under way.
@@ -157,11 +159,13 @@ class Trainer {
   checkpoint::SaveSession saves_;
   std::unique_ptr<checkpoint::SnapshotWriter> writer_;  // null = saves are synchronous
   Ledger traffic_;
+  StepClock clock_;
   double exposed_seconds_ = 0, busy_seconds_ = 0;
+  double evaluation_seconds_ = 0, saving_seconds_ = 0;
   int64_t first_step_ = 0;  // of this process
   int64_t step_ = 0;        // that is under way
-  std::optional<int64_t>
-      evaluated_window_;    // first of this rank's, while an evaluation is under way
+  // First of this rank's, while an evaluation is under way.
+  std::optional<int64_t> evaluated_window_;
   int64_t steps_here_ = 0;  // steps of this process
   int64_t saved_step_ = -1;
   bool evaluated_ = false;

@@ -1,6 +1,4 @@
 // What a trainer does between steps: evaluation, checkpoints, and the end of the run.
-#include <sys/resource.h>
-
 #include <algorithm>
 #include <csignal>
 #include <filesystem>
@@ -8,6 +6,7 @@
 
 #include "strait/base/clock.h"
 #include "strait/base/errors.h"
+#include "strait/base/process_memory.h"
 #include "strait/comm/wait_table.h"
 #include "strait/config/print.h"
 #include "strait/strategy/finish/step_values.h"
@@ -90,7 +89,8 @@ checkpoint::SaveDescription Trainer::describe(int64_t step) {
   manifest.parameters = design.shape.parameters();
   manifest.units = checkpoint::unit_records(design.shape);
   manifest.extra =
-      Json::object({{"updates", static_cast<int64_t>(progress(strategy::kUpdatesDone))}});
+      Json::object({{"updates", static_cast<int64_t>(progress(strategy::kUpdatesDone))},
+                    {"data_hash", job_.data_hash}});
   if (scales_loss()) {
     manifest.extra["loss_scale"] = progress(strategy::kNextLossScale);
     manifest.extra["loss_scale_good_steps"] = static_cast<int64_t>(progress(strategy::kGoodSteps));
@@ -184,9 +184,7 @@ void Trainer::finish(int64_t step) {
     shared_.outcome.traffic.merge(traffic_);
   }
   const std::string hash = parameter_hash(*units_, job_.design.shape, site_);
-  struct rusage usage {};
-  if ((lead() || shared_.processes) && ::getrusage(RUSAGE_SELF, &usage) == 0)
-    shared_.outcome.peak_resident_bytes = usage.ru_maxrss * 1024;
+  if (lead() || shared_.processes) shared_.outcome.peak_resident_bytes = peak_resident_bytes();
   if (lead()) shared_.outcome.parameter_hash = hash;
 }
 

@@ -1,6 +1,7 @@
 // Wrong input: the exit code of INTERFACE, a message that names what is wrong, and nothing lost.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include "tests/app/program.h"
 #include "tests/data/token_files.h"
@@ -176,6 +177,49 @@ TEST_F(BadInput, NothingFitsEndsWithThree) {
   EXPECT_EQ(ran.exit_code, 3) << ran.err;
   EXPECT_THAT(ran.err, HasSubstr("per rank"));
   EXPECT_GT(ran.report.at("rejected").size(), 0u);
+}
+
+TEST_F(BadInput, FilesThatNeverEndOrBeginAreRefusedByKind) {
+  const std::string fifo = folder_.path() + "/fifo", loop = folder_.path() + "/loop";
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  std::filesystem::create_symlink(loop, loop);
+  expect_refused(train({"data.path=" + fifo}), {"data.path", "is a FIFO"});
+  expect_refused(train({"data.path=/dev/zero"}), {"data.path", "/dev/zero is a device"});
+  expect_refused(train({"data.path=" + loop}), {"data.path", "loop"});
+  expect_refused(train({"data.tokenizer=" + fifo}), {"is a FIFO"});
+  expect_refused(train({"cluster.file=" + fifo}), {"cluster.file", "is a FIFO"});
+  run_file_ = fifo;
+  expect_refused(train({}), {"is a FIFO"});
+  run_file_ = "/dev/zero";
+  expect_refused(train({}), {"is a device"});
+}
+
+TEST_F(BadInput, AModelBeyondMemoryIsRefusedBeforeAnyIsTaken) {
+  const Ran ran =
+      train({"model.preset=gpt3-175b", "model.shape.layers=96", "model.shape.width=12288",
+             "model.shape.heads=96", "model.shape.kv_heads=96", "model.shape.ffn_width=49152"});
+  EXPECT_EQ(ran.exit_code, 3) << ran.err;
+  EXPECT_THAT(ran.err,
+              AllOf(HasSubstr("need"), HasSubstr("GB are there"), HasSubstr("strait plan")));
+  EXPECT_FALSE(std::filesystem::exists(run_dir()));
+}
+
+TEST_F(BadInput, DurationsThatOverflowAreRefused) {
+  for (const char* value : {"1e300", "1e10", "0", "-1", "inf", "nan"})
+    expect_refused(train({std::string("runtime.deadline_seconds=") + value}),
+                   {"runtime.deadline_seconds"});
+}
+
+TEST_F(BadInput, InspectOfADamagedCheckpointFails) {
+  ASSERT_EQ(train({"train.steps=2"}).exit_code, 0);
+  const std::string shard = run_dir() + "/checkpoints/step-00000002/rank-00000.safetensors";
+  std::string bytes = read_file(shard);
+  bytes[bytes.size() / 2] ^= 1;
+  std::ofstream(shard, std::ios::binary | std::ios::trunc) << bytes;
+  const Ran ran = run({"inspect", run_dir()}, folder_.path() + "/report.json");
+  EXPECT_EQ(ran.exit_code, 2);
+  EXPECT_THAT(ran.err, HasSubstr("rank-00000.safetensors is damaged"));
+  EXPECT_FALSE(ran.report.at("files").as_array()[0].at("ok").as_bool());
 }
 
 }  // namespace

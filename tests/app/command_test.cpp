@@ -160,7 +160,7 @@ TEST(Commands, SamplePlanSimulateInspectAndReportAnswer) {
   const std::string page = read_file(reported.report.at("page").as_string());
   for (const char* part :
        {"30 steps of 30", "<td>world, payload</td><td>0 B</td><td>0 B</td><td>equal</td>",
-        "<td>of it weights</td>", "resident, all processes"})
+        "<td>of it weights</td>", "resident, sum of all processes"})
     EXPECT_NE(page.find(part), std::string::npos) << part;
 }
 
@@ -192,6 +192,23 @@ TEST(Commands, TrainingOnConvertedDataIsTrainingOnTheText) {
                             "megatron", "--shard-tokens", "5"});
   EXPECT_EQ(useless.exit_code, 2);
   EXPECT_THAT(useless.err, ::testing::HasSubstr("--shard-tokens has no effect"));
+}
+
+TEST(Commands, VerifyListsAllProblemsOfARunFile) {
+  const TemporaryFolder folder;
+  std::ofstream(folder.path() + "/run.toml")
+      << "[train]\nsteps = -3\nprecision = \"fp33\"\n[optimizer]\nkind = \"sgd\"\neps = 1.0\n";
+  const auto ran = run({"verify", folder.path() + "/run.toml"}, folder.path() + "/report.json");
+  EXPECT_EQ(ran.exit_code, 2);
+  const auto& problems = ran.report.at("problems").as_array();
+  ASSERT_EQ(problems.size(), 3u) << ran.report.dump(1);
+  for (const Json& problem : problems) {
+    EXPECT_EQ(problem.at("kind").as_string(), "run-file");
+    EXPECT_THAT(ran.out, ::testing::HasSubstr(problem.at("message").as_string()));
+  }
+  EXPECT_EQ(problems[0].at("op").as_string(), "train.steps");
+  EXPECT_EQ(problems[0].at("line").as_integer(), 2);
+  EXPECT_THAT(ran.err, ::testing::HasSubstr("has 3 problems"));
 }
 
 }  // namespace

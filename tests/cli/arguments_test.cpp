@@ -171,5 +171,18 @@ TEST(Arguments, ACommandThatThisProgramLacksDoesNotExist) {
   EXPECT_EQ(parse_arguments({"verify", "run.toml"}, few).name, "verify");
 }
 
+TEST(Arguments, AnEmptyValueIsNoValueLeftOut) {
+  const std::pair<Words, const char*> cases[] = {
+      {{"plan", "run.toml", "--ranks", ""}, "--ranks"},
+      {{"plan", "run.toml", "--ranks", "4", "--cluster", ""}, "--cluster"},
+      {{"train", ""}, "RUN.toml"},
+      {{"train", "run.toml", "--json", ""}, "--json"},
+      {{"train", "run.toml", "--set", ""}, "--set"},
+      {{"bench", "gemm", "--m", ""}, "--m"}};
+  for (const auto& [words, name] : cases)
+    EXPECT_THAT(error_of(words), HasSubstr(std::string(name) + " was given an empty value"));
+  EXPECT_EQ(parse({"sample", "run", "--prompt", ""}).sample.prompt, "");
+}
+
 }  // namespace
 }  // namespace strait::cli

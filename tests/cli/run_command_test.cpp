@@ -219,5 +219,16 @@ TEST(Output, ProgressShowsOnlyOnATerminal) {
   EXPECT_EQ(run({"train", "run.toml"}, handler, true).out, "50 %\r\x1b[Kstep 1\n100 %\r\x1b[K");
 }
 
+TEST(Output, ControlCharactersAreSpelledOut) {
+  EXPECT_EQ(without_controls("plain \xc3\xa4 \xe2\x82\xac\n\ttext"),
+            "plain \xc3\xa4 \xe2\x82\xac\n\ttext");
+  EXPECT_EQ(without_controls("\x1b[2Jgone\r\x7f"), "\\x1b[2Jgone\\x0d\\x7f");
+  EXPECT_EQ(without_controls("\xc2\x9b"
+                             "2J \xc2\xa0"),
+            "\\u009b2J \xc2\xa0");
+  EXPECT_EQ(without_controls(std::string_view("\0", 1)), "\\x00");
+  EXPECT_EQ(without_controls("a\r\nb\r"), "a\r\nb\\x0d");
+}
+
 }  // namespace
 }  // namespace strait::cli

@@ -1,6 +1,7 @@
 // Deadlines, lost ranks, disagreement and bad arguments: who is named, and that nothing hangs.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <pthread.h>
 
 #include <atomic>
 #include <thread>
@@ -293,6 +294,20 @@ TEST(Errors, RunRanksThrowsWhatTheFirstRankThrew) {
                 });
               }),
               HasSubstr("no such file"));
+}
+
+TEST(Errors, AThreadThatTheSystemRefusesEndsTheRanksByName) {
+  const auto worlds = make_thread_worlds(3, test_cluster(3));
+  pthread_attr_t former, huge;
+  ASSERT_EQ(::pthread_getattr_default_np(&former), 0);
+  ::pthread_attr_init(&huge);
+  ::pthread_attr_setstacksize(&huge, size_t{1} << 47);  // more than there are addresses
+  ASSERT_EQ(::pthread_setattr_default_np(&huge), 0);
+  const std::string message = message_of<UserError>([&] { run_ranks(*worlds, [](World&) {}); });
+  ::pthread_setattr_default_np(&former);
+  ::pthread_attr_destroy(&huge);
+  ::pthread_attr_destroy(&former);
+  EXPECT_THAT(message, HasSubstr("the system refuses a thread for rank 0 of 3"));
 }
 
 }  // namespace

@@ -354,5 +354,35 @@ TEST(Documents, ExamplesAreValid) {
   EXPECT_FALSE(llama.model.shape.bias);
 }
 
+std::vector<std::string> problem_keys(const std::string& text, int64_t ranks = 2) {
+  Problems problems;
+  const RunFile run = parse_run(text, "run.toml", {"data.wrong=1", "train.steps=many"}, problems);
+  validate_run(run, ranks, problems);
+  std::vector<std::string> keys;
+  for (const UserError& problem : problems.found())
+    keys.push_back(problem.place().key.value_or(""));
+  return keys;
+}
+
+TEST(Validate, AllProblemsOfAFileAreFound) {
+  EXPECT_THAT(problem_keys("nmae = \"x\"\n[train]\nsteps = \"two\"\nclip_norm = -1\nrecompute = "
+                           "\"sometimes\"\n[optimizer]\nkind = \"sgd\"\neps = 1e-3\nbetas = [0.9, "
+                           "0.5]\nschedule = \"constant\"\ndecay_steps = 7\n[mesh.axes]\ndata = 3\n"
+                           "[placement.spans]\nweights = \"wrold\"\ngradients = \"nods\"\n"),
+              testing::UnorderedElementsAre(
+                  "nmae", "train.steps", "data.wrong", "train.steps", "train.clip_norm",
+                  "train.recompute", "optimizer.eps", "optimizer.betas", "optimizer.decay_steps",
+                  "mesh.axes.data", "placement.spans.weights", "placement.spans.gradients"));
+}
+
+TEST(Validate, NoCheckBuildsOnAKeyWithAProblem) {
+  // No head divides by zero, no batch by a size below one.
+  EXPECT_THAT(problem_keys("[model]\nshape = { heads = 0, kv_heads = 1 }\n[train]\nglobal_batch_size = 0\n"),
+              testing::UnorderedElementsAre("data.wrong", "train.steps", "model.shape.heads",
+                                            "train.global_batch_size"));
+}
+
+TEST(Validate, AFileThatIsNoTomlIsOneProblem) { EXPECT_EQ(problem_keys("[train\n").size(), 3u); }
+
 }  // namespace
 }  // namespace strait

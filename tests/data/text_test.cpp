@@ -17,6 +17,8 @@ namespace {
 using testing::expect_user_error;
 using testing::TemporaryFolder;
 
+constexpr int64_t kMost = int64_t{1} << 30;
+
 /// One gzip member; `extra` is the header's extra field, as dictzip files have one.
 std::string gzip(const std::string& text, std::string extra = "") {
   z_stream stream{};
@@ -82,25 +84,26 @@ TEST(Utf8, FirstInvalidIsFoundAtEveryAlignment) {
 TEST(Gzip, MembersExtraFieldsAndPaddingAreRead) {
   const std::string text = testing::english(20000);
   ASSERT_GT(text.size(), 90000u);
-  EXPECT_EQ(gunzip(gzip(text), "f"), text);
-  EXPECT_EQ(gunzip(gzip("one ") + gzip("") + gzip("two"), "f"), "one two");
-  EXPECT_EQ(gunzip(gzip(text, "RA\x06\x00\x01\x00\x01\x00\x02\x00") + std::string(512, '\0'), "f"),
-            text);
-  EXPECT_EQ(gunzip(gzip(std::string(3 << 20, 'z')), "f"), std::string(3 << 20, 'z'));
+  EXPECT_EQ(gunzip(gzip(text), "f", kMost), text);
+  EXPECT_EQ(gunzip(gzip("one ") + gzip("") + gzip("two"), "f", kMost), "one two");
+  EXPECT_EQ(
+      gunzip(gzip(text, "RA\x06\x00\x01\x00\x01\x00\x02\x00") + std::string(512, '\0'), "f", kMost),
+      text);
+  EXPECT_EQ(gunzip(gzip(std::string(3 << 20, 'z')), "f", kMost), std::string(3 << 20, 'z'));
 }
 
 TEST(Gzip, EveryTruncationAndEveryFlippedByteIsSeen) {
   const std::string text = testing::english(60);
   const std::string packed = gzip(text);
   for (size_t size = 2; size < packed.size(); ++size)
-    expect_user_error([&] { gunzip(std::string_view(packed).substr(0, size), "short.gz"); },
+    expect_user_error([&] { gunzip(std::string_view(packed).substr(0, size), "short.gz", kMost); },
                       {"short.gz", "at byte " + std::to_string(size), "truncated"});
   int refused = 0;
   for (size_t i = 10; i < packed.size(); ++i) {  // bytes 2 to 9 of the header may change unnoticed,
     if (i == packed.size() - 9) continue;        // and so may the padding bits before the checksum
     std::string damaged = packed;
     damaged[i] = static_cast<char>(damaged[i] ^ 0x10);
-    expect_user_error([&] { gunzip(damaged, "bad.gz"); }, {"bad.gz", "at byte "});
+    expect_user_error([&] { gunzip(damaged, "bad.gz", kMost); }, {"bad.gz", "at byte "});
     ++refused;
   }
   EXPECT_GT(refused, 100);
@@ -108,9 +111,9 @@ TEST(Gzip, EveryTruncationAndEveryFlippedByteIsSeen) {
 
 TEST(Gzip, OtherDataBehindTheLastMemberIsRefusedWithItsOffset) {
   const std::string packed = gzip("text");
-  expect_user_error([&] { gunzip(packed + "garbage", "f.gz"); },
+  expect_user_error([&] { gunzip(packed + "garbage", "f.gz", kMost); },
                     {"f.gz", "at byte " + std::to_string(packed.size()), "not gzip"});
-  expect_user_error([&] { gunzip(packed + std::string(3, '\0') + "x", "f.gz"); },
+  expect_user_error([&] { gunzip(packed + std::string(3, '\0') + "x", "f.gz", kMost); },
                     {"at byte " + std::to_string(packed.size() + 3)});
 }
 
@@ -191,6 +194,14 @@ TEST(Text, BadInputIsRefusedWithPlaceAndAdvice) {
                     "data.path");
   std::filesystem::create_directory(folder.at("bare"));
   expect_user_error([&] { read_text(options_for(folder.at("bare"))); }, {"no files"}, "data.path");
+}
+
+TEST(Text, ABombIsCutAtTheLimit) {
+  const std::string packed = gzip(std::string(3 << 20, 'z'));
+  EXPECT_LT(packed.size(), 10000u);
+  EXPECT_EQ(gunzip(packed, "f", 3 << 20).size(), size_t{3 << 20});
+  expect_user_error([&] { gunzip(packed, "bomb.gz", (3 << 20) - 1); },
+                    {"bomb.gz", "unpack to more than 3145727"});
 }
 
 }  // namespace

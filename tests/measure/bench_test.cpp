@@ -31,12 +31,25 @@ TEST(BenchRow, JsonHasTheKeysOfTheInterface) {
           R"({"subject":"gemm","verified":true,"rows":[{"case":{"size":3},)"
           R"("seconds":{"median":2.0,"min":2.0,"max":2.0,"p10":2.0,"p90":2.0,"count":5},)"
           R"("rate":5.0,"rate_unit":"flops_per_second","bound":{"name":"copy","seconds":1.5},"bound_share":0.75,)"
+          R"("reference":null,"reference_share":null,)"
           R"("peers":[{"name":"slow","version":"1.2",)"
           R"("seconds":{"median":5.0,"min":5.0,"max":5.0,"p10":5.0,"p90":5.0,"count":5},"speedup":2.5,"missing":null},)"
           R"({"name":"absent","version":null,"seconds":null,"speedup":null,"missing":"not installed"}],)"
           R"("failure":null}]})",
           "wanted")
           .dump());
+}
+
+TEST(BenchRow, WhatWasPassedIsNoBound) {
+  BenchWork work = sample_work();
+  work.bound_factor = 5.0;  // 2.5 seconds against our 2
+  const BenchReport report{"gemm", {bench_row(work, {.runs = 5})}};
+  const Json json = bench_report_to_json(report);
+  const Json& row = json.at("rows").as_array()[0];
+  EXPECT_TRUE(row.at("bound").is_null());
+  EXPECT_TRUE(row.at("bound_share").is_null());
+  EXPECT_EQ(row.at("reference").at("name").as_string(), "copy");
+  EXPECT_EQ(row.at("reference_share").as_number(), 1.25);
 }
 
 TEST(BenchRow, WrongResultsAreNotTimed) {

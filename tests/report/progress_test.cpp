@@ -29,6 +29,7 @@ StepMetrics example(int64_t step, double seconds = 0.25) {
   metrics.exposed_communication_seconds = 0.025;
   metrics.bytes_per_level = {{"pair", 1200000}, {"node", 0}, {"world", 35600000}};
   metrics.memory_bytes = 181000000;
+  metrics.resident_bytes = 500000000;
   metrics.predicted_seconds = 0.24;
   return metrics;
 }
@@ -38,7 +39,12 @@ TEST(ProgressTest, LineNamesEveryFigure) {
       Progress({.total_steps = 600}).line(example(20)),
       "step  20/600  loss 5.2500  gradient norm 0.875  rate 1.50e-03  4,096 tokens/s  MFU 41.2 %"
       "  sent 1.20 MB pair, 35.6 MB world  exposed 10.0 %  step 250 ms (predicted 240 ms)"
-      "  memory 181 MB");
+      "  memory 181 MB allocated, 500 MB resident");
+}
+
+TEST(ProgressTest, AnAssumedPredictionIsMarkedInEveryLine) {
+  Progress progress({.total_steps = 600, .prediction_note = " by preset frontier"});
+  EXPECT_THAT(progress.advance(example(1)), HasSubstr("(predicted 240 ms by preset frontier)"));
 }
 
 TEST(ProgressTest, UnknownFiguresAreMarked) {

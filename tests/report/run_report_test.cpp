@@ -47,6 +47,7 @@ class RunReportTest : public ::testing::Test {
       metrics.model_flops_utilization = 0.4;
       metrics.bytes_per_level = {{"world", 35600000}};
       metrics.memory_bytes = 1000000 * step;
+      metrics.resident_bytes = 2000000 * step;
       metrics.predicted_seconds = 0.48;
       if (step % 4 == 0) metrics.validation_loss = std::abs(static_cast<double>(step) - 8.0) + 3.0;
       writer.append(metrics);
@@ -87,7 +88,8 @@ TEST_F(RunReportTest, FiguresAgainstHandCalculation) {
   for (const char* part :
        {"loss 70.5000, mean of the last 100 steps", "best 3.0000 after step 8", "500 ms median",
         "predicted 480 ms", "80.0 % compute", "5.0 % exposed communication, 15.0 % other",
-        "2,048 tokens/s", "35.6 MB per step over world", "120 MB at the peak"}) {
+        "2,048 tokens/s", "35.6 MB per step over world",
+        "120 MB at the peak of rank 0's allocator; 240 MB resident"}) {
     EXPECT_THAT(report.text, HasSubstr(part));
   }
 }
@@ -278,12 +280,26 @@ TEST_F(RunReportTest, ThePageShowsPlanAgainstMeasured) {
             "<tr><td>world, payload</td><td>30.0 MB</td><td>33.0 MB</td><td>+10.0 %</td>");
   EXPECT_EQ(row_of(page, "world, metadata"),
             "<tr><td>world, metadata</td><td>2.00 kB</td><td>2.00 kB</td><td>equal</td>");
-  EXPECT_EQ(row_of(page, "peak of a rank"),
-            "<tr><td>peak of a rank</td><td>100 MB</td><td>120 MB</td><td>+20.0 %</td>");
+  EXPECT_EQ(row_of(page, "allocated, peak of a rank"),
+            "<tr><td>allocated, peak of a rank</td><td>100 MB</td><td>120 MB</td><td>+20.0 %</td>");
   EXPECT_EQ(row_of(page, "of it weights"),
             "<tr><td>of it weights</td><td>60.0 MB</td><td></td><td></td>");
   EXPECT_THAT(row_of(page, "all-gather"), HasSubstr("<td>int8/2048</td><td>33.0 MB</td>"));
   EXPECT_THAT(page, HasSubstr("name = &quot;a&lt;b&amp;c&quot;"));
+}
+
+TEST_F(RunReportTest, AnAssumedPredictionIsMarkedOnThePageItsFiguresAndInTheText) {
+  write_run(120);
+  std::string summary = kSummary;
+  const std::string before = "\"total_steps\": 120,";
+  summary.replace(summary.find(before), before.size(),
+                  before + " \"prediction_note\": \" by preset frontier\",");
+  std::ofstream(folder_ / "summary.json") << summary;
+  const RunReport report = report_run(folder_);
+  EXPECT_THAT(report.text, HasSubstr("predicted 480 ms by preset frontier"));
+  EXPECT_THAT(text("report.html"), HasSubstr("Plan by preset frontier"));
+  EXPECT_THAT(text("report.html"), HasSubstr(">predicted by preset frontier<"));
+  EXPECT_THAT(text("report/time.svg"), HasSubstr(">predicted by preset frontier<"));
 }
 
 TEST_F(RunReportTest, ThePageNeedsNothingElseAndHoldsEveryFigure) {

@@ -199,5 +199,29 @@ TEST(Nearest, EqualsPlainSearch) {
   EXPECT_EQ(nearest_multiples(3, 8), "8");
 }
 
+TEST(Cluster, SaysWhereItsFiguresAreFrom) {
+  EXPECT_EQ(source_text(make_cluster({}, 2)), "preset localhost");
+  EXPECT_EQ(prediction_note(make_cluster({.preset = "frontier"}, 8)), " by preset frontier");
+  ClusterOptions own = levels({0});
+  EXPECT_EQ(source_text(make_cluster(own, 2)),
+            "rates of preset localhost, links of cluster.levels");
+  own.measured = MeasuredRates{};
+  EXPECT_EQ(source_text(make_cluster(own, 2)),
+            "rates measured on this machine, links of cluster.levels");
+  EXPECT_EQ(prediction_note(make_cluster(own, 2)), "");
+}
+
+TEST(Cluster, MeasuredRatesReplaceThoseOfLocalhostAlone) {
+  MeasuredRates measured;
+  measured.flops_per_second_fp32 = 3e9;
+  const Cluster local = make_cluster({.measured = measured}, 2);
+  EXPECT_EQ(local.flops_per_second(Dtype::kFloat32), 3e9);
+  EXPECT_EQ(local.flops_per_second(Dtype::kFloat64),
+            make_cluster({}, 2).flops_per_second(Dtype::kFloat64));
+  const Cluster far = make_cluster({.preset = "frontier", .measured = measured}, 8);
+  EXPECT_NE(far.flops_per_second(Dtype::kFloat32), 3e9);
+  EXPECT_EQ(source_text(far), "preset frontier");
+}
+
 }  // namespace
 }  // namespace strait

@@ -30,6 +30,20 @@ TEST(Ledger, AddsUpRowsByOperationLevelAndCodec) {
   EXPECT_EQ(sample().payload_bytes(2), 0);
 }
 
+TEST(Ledger, TellsWhatCrossedANetwork) {
+  Ledger ledger = sample();
+  EXPECT_EQ(ledger.bytes(), 183);
+  EXPECT_EQ(ledger.network_bytes(), 0);
+  ledger.add_network(70);
+  EXPECT_EQ(ledger.bytes(), 183);
+  Ledger sum = sample();
+  sum.merge(ledger);
+  sum.merge(ledger);
+  EXPECT_EQ(sum.network_bytes(), 140);
+  sum.clear();
+  EXPECT_EQ(sum.network_bytes(), 0);
+}
+
 TEST(Ledger, MergesAndClears) {
   Ledger sum = sample();
   sum.merge(sample());

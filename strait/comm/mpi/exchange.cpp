@@ -125,9 +125,9 @@ class Exchange::Run {
         sequence_(sequence),
         wait_(exchange.wait_of(call)),
         slot_(site_.board.slot(x_.channel_, site_.memory.own())),
-        sent_(site_.cluster.levels.size(), 0) {}
+        sent_{std::vector<int64_t>(site_.cluster.levels.size(), 0)} {}
 
-  LevelBytes run() {
+  SentBytes run() {
     offer();
     await_locals([](const HostSlot& slot) { return slot.arrived.load(std::memory_order_acquire); },
                  sequence_ + 1);
@@ -395,7 +395,8 @@ class Exchange::Run {
     const int64_t bytes = push.elements * element();
     sends_.push_back(site_.messages.send(own_address(push.source, push.source_offset), bytes,
                                          x_.members_[push.to], x_.tag(false)));
-    sent_[x_.levels_[push.to]] += sends_.back().handed;
+    sent_.by_level[x_.levels_[push.to]] += sends_.back().handed;
+    sent_.network += sends_.back().handed;
   }
 
   char* own_address(Place place, int64_t offset) const {
@@ -453,7 +454,7 @@ class Exchange::Run {
       sum_in_order(call_.dtype, sources, destination, begin->elements, adds_to_caller(*begin));
     for (const Transfer* pull = begin; pull < end; ++pull)
       if (x_.is_here(pull->from) && pull->from != x_.position_)
-        sent_[x_.levels_[pull->from]] += times * moved;
+        sent_.by_level[x_.levels_[pull->from]] += times * moved;
   }
 
   /// How often it was copied.
@@ -497,7 +498,7 @@ class Exchange::Run {
   const int64_t sequence_;
   const HostWait wait_;
   HostSlot& slot_;
-  LevelBytes sent_;
+  SentBytes sent_;
   bool inline_ = false;
   char* result_ =
       nullptr;  // what this member makes: the destination, or a copy that others can read
@@ -507,7 +508,7 @@ class Exchange::Run {
   int64_t posted_ = 0;                // steps whose messages are under way
 };
 
-LevelBytes Exchange::run(const Call& call, int64_t sequence) {
+SentBytes Exchange::run(const Call& call, int64_t sequence) {
   return Run(*this, call, plan_of(call), sequence).run();
 }
 

@@ -13,8 +13,12 @@
 
 namespace strait::comm {
 
-/// Bytes by level.
-using LevelBytes = std::vector<int64_t>;
+/// What a member sent.
+struct SentBytes {
+  std::vector<int64_t> by_level;
+  int64_t network =
+      0;  // of it, to other hosts; the rest went through memory that a host's ranks share
+};
 
 /// One thread at a time.
 class Exchange {
@@ -29,7 +33,7 @@ class Exchange {
   /// its caller's again. Returns what it counted: transfers inside the host that this member read, messages
   /// that it sent. Throws Timeout, PeerLost, UserError when the members disagree; the destination is
   /// undefined then and no further call may be made.
-  LevelBytes run(const Call& call, int64_t sequence);
+  SentBytes run(const Call& call, int64_t sequence);
 
   const std::vector<int64_t>& members() const { return members_; }
   int64_t position() const { return position_; }

@@ -154,8 +154,10 @@ void MpiCommunicator::send(const std::shared_ptr<QueuedCall>& queued) {
   Outstanding send{queued,
                    site_.messages.send(call.source, bytes, peer_rank(call), exchange_.tag(true)),
                    deadline_after(call.deadline_seconds)};
-  LevelBytes sent(site_.cluster.levels.size(), 0);
-  sent[site_.cluster.level_between(site_.rank(), peer_rank(call))] = send.message.handed;
+  const int64_t handed = send.message.handed;
+  SentBytes sent{std::vector<int64_t>(site_.cluster.levels.size(), 0)};
+  sent.by_level[site_.cluster.level_between(site_.rank(), peer_rank(call))] = handed;
+  if (site_.place(peer_rank(call)) < 0) sent.network = handed;
   count(call, sent);
   if (site_.messages.test(send.message)) return queued->complete(std::nullopt);
   sends_.push_back(std::move(send));
@@ -195,10 +197,12 @@ SteadyTime MpiCommunicator::tend() {
   return sends_.empty() ? SteadyTime::max() : deadline_after(kSendLook);
 }
 
-void MpiCommunicator::count(const Call& call, const LevelBytes& bytes) {
+void MpiCommunicator::count(const Call& call, const SentBytes& sent) {
   const std::lock_guard<std::mutex> lock(ledger_mutex_);
-  for (size_t level = 0; level < bytes.size(); ++level)
-    if (bytes[level] > 0) add_to_ledger(call, static_cast<int64_t>(level), bytes[level], ledger_);
+  ledger_.add_network(sent.network);
+  for (size_t level = 0; level < sent.by_level.size(); ++level)
+    if (const int64_t bytes = sent.by_level[level]; bytes > 0)
+      add_to_ledger(call, static_cast<int64_t>(level), bytes, ledger_);
 }
 
 void MpiCommunicator::drain_ledger(Ledger& ledger) {

@@ -47,7 +47,7 @@ class MpiCommunicator final : public Communicator, private CallRunner {
   void run_alone(const Call& call) const;
   void send(const std::shared_ptr<QueuedCall>& queued);
   void receive(const Call& call);
-  void count(const Call& call, const LevelBytes& bytes);
+  void count(const Call& call, const SentBytes& sent);
   /// The others hear of it, and later calls of this rank fail with the same.
   void fail(QueuedCall& queued, Failure failure);
   int64_t peer_rank(const Call& call) const { return exchange_.members()[call.peer]; }

@@ -1,5 +1,7 @@
 #include "strait/comm/threads/thread_world.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
@@ -7,6 +9,7 @@
 #include <limits>
 #include <map>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -205,6 +208,23 @@ class Runners {
 
 }  // namespace
 
+namespace {
+
+/// The system has no thread for rank `first`: it and those behind it end before they began.
+void end_unstarted(ThreadWorlds& worlds, int64_t first, const std::system_error& error,
+                   Runners& runners) {
+  try {
+    throw UserError(fmt::format(
+        "the system refuses a thread for rank {} of {}: {}; the nearest number of ranks "
+        "that may work is {}",
+        first, worlds.size(), error.what(), std::max<int64_t>(first, 1)));
+  } catch (const UserError&) {
+    for (int64_t rank = first; rank < worlds.size(); ++rank) runners.end(worlds.world(rank), true);
+  }
+}
+
+}  // namespace
+
 void run_ranks(ThreadWorlds& worlds, const std::function<void(World&)>& body) {
   RankWatch patient;
   patient.grace_seconds = std::numeric_limits<double>::infinity();
@@ -224,8 +244,14 @@ void run_ranks(ThreadWorlds& worlds, const std::function<void(World&)>& body,
     runners.end(world, false);
   };
   std::vector<std::thread> threads;
-  for (int64_t rank = 0; rank < worlds.size(); ++rank)
-    threads.emplace_back(run, std::ref(worlds.world(rank)));
+  for (int64_t rank = 0; rank < worlds.size(); ++rank) {
+    try {
+      threads.emplace_back(run, std::ref(worlds.world(rank)));
+    } catch (const std::system_error& error) {
+      end_unstarted(worlds, rank, error, runners);
+      break;
+    }
+  }
   runners.wait(watch, [&](const Failure& late) {
     worlds.world(late.place.rank.value_or(0)).abort(late.message, late.place);
   });

@@ -17,7 +17,7 @@ MappedFile::MappedFile(std::string path) : path_(std::move(path)) {
   ErrorPlace place;
   place.file = path_;
   place.key = "data.path";
-  const int descriptor = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
+  const int descriptor = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0)
     throw UserError(fmt::format("cannot open {}: {}", path_, errno_text(errno)), place);
   struct stat status {};
@@ -26,7 +26,8 @@ MappedFile::MappedFile(std::string path) : path_(std::move(path)) {
   void* mapped = size_ > 0 ? ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, descriptor, 0) : nullptr;
   const int failure = errno;
   ::close(descriptor);
-  if (!regular) throw UserError(fmt::format("{} is not a regular file", path_), place);
+  if (!regular)
+    throw UserError(fmt::format("{} is a {}, not a file", path_, file_kind(status.st_mode)), place);
   if (mapped == MAP_FAILED)
     throw InputOutputError(fmt::format("cannot map {}: {}", path_, errno_text(failure)), place);
   begin_ = static_cast<const char*>(mapped);

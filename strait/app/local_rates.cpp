@@ -1,0 +1,50 @@
+#include "strait/app/local_rates.h"
+
+#include <cstdlib>
+
+#include "strait/measure/machine_rates.h"
+
+namespace strait::app {
+namespace {
+
+std::string folder_of(const char* variable) {
+  const char* value = std::getenv(variable);
+  return value == nullptr ? "" : value;
+}
+
+bool takes_local_rates(const Run& run) {
+  const bool local = !run.cluster.levels.empty() || run.cluster.preset == "localhost";
+  return local && run.cluster.file.empty() && run.runtime.device != "cuda";
+}
+
+Dtype measured_type(const std::string& precision) {
+  if (precision == "bf16") return Dtype::kBfloat16;
+  return precision == "fp64" ? Dtype::kFloat64 : Dtype::kFloat32;
+}
+
+}  // namespace
+
+std::string cache_folder() {
+  const std::string given = folder_of("XDG_CACHE_HOME");
+  if (!given.empty()) return given + "/strait";
+  const std::string home = folder_of("HOME");
+  return home.empty() ? "" : home + "/.cache/strait";
+}
+
+void use_local_rates(Run& run, int64_t cores) {
+  if (takes_local_rates(run))
+    run.cluster.measured =
+        measure::remembered_rates(cache_folder(), measured_type(run.train.precision), cores);
+}
+
+void use_agreed_rates(
+    Run& run, int64_t cores,
+    const std::function<std::string(const std::function<std::string()>&)>& on_lead) {
+  if (!takes_local_rates(run)) return;
+  use_local_rates(run, cores);
+  const std::string text =
+      on_lead([&] { return measure::rates_json(*run.cluster.measured).dump(); });
+  run.cluster.measured = measure::rates_from_json(Json::parse(text, "the rates of rank 0"));
+}
+
+}  // namespace strait::app

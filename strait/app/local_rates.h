@@ -1,0 +1,25 @@
+// The rates of the machine that the program runs on, for runs whose cluster is localhost.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "strait/config/run.h"
+
+namespace strait::app {
+
+/// Where the user's programs keep what they can make again: $XDG_CACHE_HOME/strait or
+/// $HOME/.cache/strait; "" when neither is set.
+std::string cache_folder();
+
+/// Fills run.cluster.measured, measured with `cores` cores at work or remembered (machine_rates.h), where
+/// the run would otherwise take the rates of the preset localhost and computes on a processor.
+void use_local_rates(Run& run, int64_t cores);
+
+/// The same for ranks that are processes: all measure at once, and go by what `on_lead` says of rank 0's.
+void use_agreed_rates(
+    Run& run, int64_t cores,
+    const std::function<std::string(const std::function<std::string()>&)>& on_lead);
+
+}  // namespace strait::app

@@ -1,0 +1,40 @@
+#include "strait/base/process_memory.h"
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <limits>
+
+namespace strait {
+namespace {
+
+constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
+
+int64_t control_group_limit() {
+  std::ifstream file("/sys/fs/cgroup/memory.max");
+  int64_t limit = 0;  // "max" is no number
+  return file >> limit && limit > 0 ? limit : kNoLimit;
+}
+
+int64_t address_space_limit() {
+  struct rlimit limit {};
+  const bool limited = ::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+  return limited ? static_cast<int64_t>(limit.rlim_cur) : kNoLimit;
+}
+
+}  // namespace
+
+int64_t peak_resident_bytes() {
+  struct rusage usage {};
+  constexpr int64_t kKibibyte = 1024;  // the unit of ru_maxrss on Linux
+  return ::getrusage(RUSAGE_SELF, &usage) == 0 ? int64_t{usage.ru_maxrss} * kKibibyte : 0;
+}
+
+int64_t usable_memory_bytes() {
+  const int64_t physical = int64_t{::sysconf(_SC_PHYS_PAGES)} * ::sysconf(_SC_PAGESIZE);
+  return std::min({physical, control_group_limit(), address_space_limit()});
+}
+
+}  // namespace strait

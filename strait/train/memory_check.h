@@ -1,0 +1,15 @@
+// Whether a run's memory is there, asked before any of it is taken.
+#pragma once
+
+#include <cstdint>
+
+#include "strait/strategy/compose/design.h"
+
+namespace strait::train {
+
+/// NothingFits when `ranks_here` ranks at their peak (program/memory.h) need more than `has_bytes`, the memory
+/// of this computer. The message names both, and the largest micro-batch that would fit, with
+/// recomputation if need be.
+void require_memory(const strategy::Design& design, int64_t ranks_here, int64_t has_bytes);
+
+}  // namespace strait::train

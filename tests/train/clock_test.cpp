@@ -1,0 +1,82 @@
+// The seconds that a run reports for its steps add up to the time that it took.
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "strait/base/clock.h"
+#include "tests/train/small_run.h"
+
+namespace strait {
+namespace {
+
+/// What an observer saw of a run: rank 0's steps, and its own clock at the end of each.
+struct Seen {
+  train::Outcome outcome;
+  std::vector<double> reported, at;
+};
+
+Seen watch(const std::vector<std::string>& sets, int64_t ranks, double pause_seconds = 0) {
+  const test::TemporaryFolder folder;
+  Seen seen;
+  train::Observer observer;
+  observer.step = [&](const report::StepMetrics& metrics) {
+    seen.at.push_back(now_seconds());
+    seen.reported.push_back(metrics.seconds);
+    std::this_thread::sleep_for(std::chrono::duration<double>(pause_seconds));
+  };
+  seen.outcome = test::train_small(test::small_run(folder.path(), sets), ranks,
+                                   folder.path() + "/run", observer);
+  return seen;
+}
+
+/// Of step 2 to the last but one, which no evaluation follows: what was reported, over what the observer's clock
+/// says.
+double told_share(const Seen& seen) {
+  return std::accumulate(seen.reported.begin() + 1, seen.reported.end() - 1, 0.0) /
+         (seen.at.end()[-2] - seen.at.front());
+}
+
+TEST(StepClock, StepsAddUpToTheWallTime) {
+  for (const int64_t ranks : {1, 2, 4})
+    EXPECT_NEAR(told_share(watch({"train.steps=60"}, ranks)), 1, 0.01) << ranks;
+}
+
+TEST(StepClock, WhatIsDoneBetweenStepsIsNotLost) {
+  // An observer that dawdles stands for metrics, pictures, anything that a trainer does besides.
+  EXPECT_NEAR(told_share(watch({"train.steps=20"}, 2, 0.02)), 1, 0.01);
+}
+
+TEST(StepClock, EvaluationsAndSavesAreTimedApart) {
+  const Seen seen = watch({"train.steps=30", "evaluation.every_steps=2", "checkpoint.every_steps=3",
+                           "checkpoint.asynchronous=false"},
+                          2);
+  const train::WallTime& wall = seen.outcome.wall;
+  EXPECT_GT(wall.evaluation, 0);
+  EXPECT_GT(wall.saving, 0);
+  EXPECT_LT(told_share(seen), 0.99);
+  // The last save comes behind the last step.
+  EXPECT_GE(wall.steps + wall.evaluation + wall.saving, 0.99 * wall.training);
+  EXPECT_LE(wall.steps + wall.evaluation, 1.01 * wall.training);
+}
+
+TEST(StepClock, TokensPerSecondAreTokensOverTime) {
+  const test::TemporaryFolder folder;
+  auto run = test::small_run(folder.path(), {"train.steps=30"});
+  run.output.run_dir = folder.path() + "/run";
+  const std::atomic<int> no_signal{0};
+  train::Outcome outcome;
+  const train::Job job = train::make_job(run, 2);
+  train::Observer observer;
+  observer.step = [](const report::StepMetrics& metrics) {  // one slow step, far from the median
+    if (metrics.step == 20) std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  };
+  train::train(job, observer, no_signal, outcome);
+  const Json report = train::outcome_json(job, outcome);
+  const double seconds =
+      std::accumulate(outcome.step_seconds.begin(), outcome.step_seconds.end(), 0.0);
+  EXPECT_GT(seconds, 0.5);
+  EXPECT_DOUBLE_EQ(report.at("tokens_per_second").as_number(), 25 * 24 * 13 / seconds);
+}
+
+}  // namespace
+}  // namespace strait
