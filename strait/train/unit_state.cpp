@@ -18,6 +18,12 @@ Range held_range(const program::Program& program, const program::ValueArray& arr
   return {begin, begin + program::value_elements(program, array, rank)};
 }
 
+/// How many ranks each hop has that cuts what an update works on, innermost first.
+std::vector<int64_t> hops_of(const program::Program& program, const program::Op& op) {
+  const program::Group& group = program.groups[op.group];
+  return group.nest.empty() ? std::vector<int64_t>{group.size} : group.nest;
+}
+
 /// The array that holds a state of a unit, or nullptr.
 const program::ValueArray* array_of(const program::Program& program, const std::string& state,
                                     int64_t unit) {
@@ -96,7 +102,7 @@ void UnitState::add_updated(const program::Program& step) {
   for_each_updated(step,
                    [&](const program::Op& op, const program::ValueArray& array, int64_t index) {
                      Part part = part_of(step, array, index);
-                     part.saved = counted_range(step, op, state_.rank());
+                     part.saved = layout_.written(part.unit, state_.rank(), hops_of(step, op));
                      parts_.push_back(std::move(part));
                    });
 }
@@ -171,11 +177,12 @@ void UnitState::load_residual(const checkpoint::CheckpointReader& reader, const 
 std::vector<ElementRuns> UnitState::weights_by_rank(int64_t unit) const {
   std::vector<ElementRuns> runs(static_cast<size_t>(classes_.front().ranks));
   const auto add = [&](const program::Program& step, const program::Op& op) {
+    const std::vector<int64_t> hops = hops_of(step, op);
     for (size_t at = 0; at < runs.size(); ++at) {
       const auto rank = static_cast<int64_t>(at);
       if (&program::class_of(classes_, rank) != &step) continue;
       for (const LocalPiece& piece :
-           layout_.written_pieces(unit, rank, counted_range(step, op, rank)))
+           layout_.written_pieces(unit, rank, layout_.written(unit, rank, hops)))
         append(runs[at], piece.runs);
     }
   };
