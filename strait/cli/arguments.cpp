@@ -393,7 +393,8 @@ void check_case_keys(const Command& command) {
   }
 }
 
-/// A whole number in [least, most]. CLI11 turns what is too large for 64 bits into the largest number.
+/// A whole number in [least, most]. CLI11 turns what is too large for 64 bits into the largest
+/// number.
 void check_range(const char* flag, int64_t value, int64_t least, int64_t most) {
   if (value < least || value > most)
     refuse(fmt::format("{} {} is out of range; the nearest valid value is {}", flag, value,

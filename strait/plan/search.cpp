@@ -58,7 +58,8 @@ Candidate evaluate(const Run& run, int64_t ranks, int64_t vocabulary) {
   const std::vector<program::Program>& classes = design.steady();
   candidate.cost = cost::price(classes, design.cluster);
   candidate.simulated = sim::simulate(classes, design.cluster);
-  candidate.memory = program::largest(program::peak_memories(classes));
+  const std::vector<program::MemoryUse> peaks = program::peak_memories(classes);
+  candidate.memory = peaks[program::largest(peaks)];
   candidate.bound_seconds = candidate.cost.flops / design.cluster.flops_per_second(design.dtype);
   return candidate;
 }
