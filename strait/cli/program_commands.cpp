@@ -26,7 +26,8 @@
 namespace strait::cli {
 namespace {
 
-/// Composing keeps a member list per group and pricing walks over it, so the work grows with the ranks.
+/// Composing keeps a member list per group and pricing walks over it, so the work grows with the
+/// ranks.
 constexpr int64_t kMostRanks = 1 << 16;
 
 int64_t ranks_of(const Command& command) {
