@@ -230,7 +230,9 @@ Json plan_command(const Command& command, const Run& run, Output& output) {
     write_file_atomically(command.output, print_run(result.candidates.front().design.run));
     written = command.output;
   }
-  return plan::search_json(result, ranks, run.plan.keep, written);
+  Json body = plan::search_json(result, ranks, run.plan.keep, written);
+  body["predicted_from"] = source_text(result.candidates.front().design.cluster);
+  return body;
 }
 
 Json report_command(const Command& command, Output& output) {
