@@ -359,7 +359,8 @@ void refuse_remaining(Grammar& grammar) {
          word);
 }
 
-/// A flag that was given an empty value, which would otherwise read as one left out. A prompt may be empty.
+/// A flag that was given an empty value, which would otherwise read as one left out. A prompt may
+/// be empty.
 void refuse_empty(const CLI::App& app) {
   for (const CLI::Option* option : app.get_options()) {
     const std::vector<std::string>& values = option->results();

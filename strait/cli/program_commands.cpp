@@ -26,7 +26,8 @@
 namespace strait::cli {
 namespace {
 
-/// Composing keeps a member list per group and pricing walks over it, so the work grows with the ranks.
+/// Composing keeps a member list per group and pricing walks over it, so the work grows with the
+/// ranks.
 constexpr int64_t kMostRanks = 1 << 16;
 
 int64_t ranks_of(const Command& command) {
@@ -234,7 +235,9 @@ Json plan_command(const Command& command, const Run& run, Output& output) {
     write_file_atomically(command.output, print_run(result.candidates.front().design.run));
     written = command.output;
   }
-  return plan::search_json(result, ranks, run.plan.keep, written);
+  Json body = plan::search_json(result, ranks, run.plan.keep, written);
+  body["predicted_from"] = source_text(result.candidates.front().design.cluster);
+  return body;
 }
 
 Json report_command(const Command& command, Output& output) {

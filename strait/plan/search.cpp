@@ -21,7 +21,8 @@ bool searches(const Run& run, const char* what) {
 /// Marks a key as written, so that a preset does not fill it again.
 void write_key(Run& run, const std::string& key) { run.written[key] = {"plan", 0}; }
 
-/// Refuses what no candidate could mend, before any is tried: nothing would be enumerated otherwise.
+/// Refuses what no candidate could mend, before any is tried: nothing would be enumerated
+/// otherwise.
 void require_candidates(const Run& run, int64_t ranks) {
   Run widest = run;
   if (searches(run, "micro_batch_size")) widest.train.micro_batch_size = 0;
