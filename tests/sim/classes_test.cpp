@@ -14,6 +14,7 @@
 #include "strait/sim/simulate.h"
 #include "tests/program/program_builder.h"
 #include "tests/program/random_program.h"
+#include "tests/sanitized.h"
 #include "tests/sim/pipeline_programs.h"
 
 namespace strait {
@@ -245,12 +246,13 @@ Rows walked(const std::vector<Program>& classes, const Cluster& cluster) {
 
 TEST(Classes, RandomProgramsEndAndSendWhatAWalkOverAllRanksFinds) {
   int64_t messages = 0, many = 0;
-  for (uint64_t seed = 0; seed < 1500; ++seed) {
+  for (int64_t seed = 0; seed < test::repetitions(1500, 150); ++seed) {
     const int64_t ranks = std::vector<int64_t>{1, 2, 3, 4, 6, 8}[seed % 6];
     const int64_t inner = ranks % 2 == 0 && seed % 4 != 0 ? 2 : 1;
     Cluster cluster = cluster_of(ranks, inner);
     cluster.levels[0].bytes_per_second = 1e9;  // hierarchical forms pay off
-    const std::vector<Program> classes = program::random_program(seed, ranks);
+    const std::vector<Program> classes =
+        program::random_program(static_cast<uint64_t>(seed), ranks);
     const sim::Result result = sim::simulate(classes, cluster);
     Rows rows;
     for (const Traffic& row : result.traffic.rows()) {
@@ -260,8 +262,8 @@ TEST(Classes, RandomProgramsEndAndSendWhatAWalkOverAllRanksFinds) {
     ASSERT_EQ(rows, walked(classes, cluster)) << seed;
     many += classes.size() > 1;
   }
-  EXPECT_GT(messages, 300);
-  EXPECT_GT(many, 500);
+  EXPECT_GT(messages, test::repetitions(300, 30));
+  EXPECT_GT(many, test::repetitions(500, 50));
 }
 
 TEST(Classes, MemoryIsThatOfEachClass) {

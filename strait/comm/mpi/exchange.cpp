@@ -453,7 +453,7 @@ class Exchange::Run {
       sum_in_order(call_.dtype, sources, destination, begin->elements, adds_to_caller(*begin));
     for (const Transfer* pull = begin; pull < end; ++pull)
       if (x_.is_here(pull->from) && pull->from != x_.position_)
-        sent_.by_level[x_.levels_[pull->from]] += times * moved;
+        sent_.by_level[x_.levels_[pull->from]] += moved;
   }
 
   void finish() {
