@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "strait/base/errors.h"
+#include "strait/program/classes.h"
 
 namespace strait::program {
 namespace {
@@ -58,13 +59,11 @@ int64_t destination_offset(const Program& program, const Op& op, int64_t rank) {
 }
 
 int64_t piece_length(const Program& program, const Op& op) {
-  int64_t finest = 0;
+  if (op.codec == "none" || transfer_array(program, op).dtype != Dtype::kByte) return 0;
+  int64_t finest = transfer_split(program, op, first_rank(program)).partition.grain;
   for (const auto* operands : {&op.reads, &op.writes})
-    for (const Operand& operand : *operands) {
-      const ValueArray& array = program.arrays[operand.array];
-      if (op.codec == "none" || array.dtype != Dtype::kByte) continue;
-      finest = finest == 0 ? array.partition.grain : std::min(finest, array.partition.grain);
-    }
+    for (const Operand& operand : *operands)
+      finest = std::min(finest, program.arrays[operand.array].partition.grain);
   return finest;
 }
 

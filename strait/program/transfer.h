@@ -36,8 +36,8 @@ int64_t source_offset(const Program& program, const Op& op, int64_t rank);
 int64_t destination_offset(const Program& program, const Op& op, int64_t rank);
 
 /// Bytes of one piece of a codec in the buffers that `op` moves: the finest part into which their
-/// values are cut; 0 when it moves numbers. Read from the values, so that it can be held against
-/// op.piece_bytes.
+/// values are cut, or which goes to one member; 0 when it moves numbers. Read from what is handed to
+/// the transport, so that it can be held against op.piece_bytes.
 int64_t piece_length(const Program& program, const Op& op);
 
 /// Scales and the like among `bytes` that an op sends.
