@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "strait/base/errors.h"
+#include "strait/program/classes.h"
 
 namespace strait::program {
 namespace {
@@ -57,14 +58,31 @@ int64_t destination_offset(const Program& program, const Op& op, int64_t rank) {
   return offset(program, op, op.writes, op.kind == OpKind::kReduceScatter, rank);
 }
 
-int64_t piece_length(const Program& program, const Op& op) {
-  int64_t finest = 0;
+namespace {
+
+bool moves_bytes(const Program& program, const Op& op) {
+  return is_communication(op.kind) && op.codec != "none" &&
+         transfer_array(program, op).dtype == Dtype::kByte;
+}
+
+/// The finest part of one transfer.
+int64_t finest_part(const Program& program, const Op& op) {
+  int64_t finest = transfer_split(program, op, first_rank(program)).partition.grain;
   for (const auto* operands : {&op.reads, &op.writes})
-    for (const Operand& operand : *operands) {
-      const ValueArray& array = program.arrays[operand.array];
-      if (op.codec == "none" || array.dtype != Dtype::kByte) continue;
-      finest = finest == 0 ? array.partition.grain : std::min(finest, array.partition.grain);
-    }
+    for (const Operand& operand : *operands)
+      finest = std::min(finest, program.arrays[operand.array].partition.grain);
+  return finest;
+}
+
+}  // namespace
+
+int64_t piece_length(const Program& program, const Op& op) {
+  if (!moves_bytes(program, op)) return 0;
+  int64_t finest = finest_part(program, op);
+  for_each_op(program.body, [&](const Op& other) {
+    const bool same = other.codec == op.codec && other.partition.elements == op.partition.elements;
+    if (same && moves_bytes(program, other)) finest = std::min(finest, finest_part(program, other));
+  });
   return finest;
 }
 

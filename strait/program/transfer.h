@@ -35,9 +35,9 @@ const ValueArray& transfer_array(const Program& program, const Op& op);
 int64_t source_offset(const Program& program, const Op& op, int64_t rank);
 int64_t destination_offset(const Program& program, const Op& op, int64_t rank);
 
-/// Bytes of one piece of a codec in the buffers that `op` moves: the finest part into which their
-/// values are cut; 0 when it moves numbers. Read from the values, so that it can be held against
-/// op.piece_bytes.
+/// Bytes of one piece of a codec in the buffers that `op` moves: the finest part into which the
+/// program cuts that vector, in a value or on its way to one member; 0 when it moves numbers. Read
+/// from what is handed to the transport, so that it can be held against op.piece_bytes. O(ops).
 int64_t piece_length(const Program& program, const Op& op);
 
 /// Scales and the like among `bytes` that an op sends.

@@ -6,8 +6,10 @@
 #include <map>
 
 #include "strait/base/errors.h"
+#include "strait/codec/codec.h"
 #include "strait/config/parse.h"
 #include "strait/cost/cost.h"
+#include "strait/program/transfer.h"
 #include "strait/sim/simulate.h"
 #include "strait/strategy/compose/compose.h"
 #include "strait/strategy/sharding/unit_values.h"
@@ -320,6 +322,29 @@ TEST(BytesOnGrids, AreThoseOfTheTablesForEveryPreset) {
       }
     }
   }
+}
+
+// The runtime's ledger tells scales from the codec's name and the length of a piece in the buffers,
+// the other readers from the operation.
+TEST(BytesOnGrids, PiecesInTheBuffersHaveTheScalesOfTheOperations) {
+  int64_t seen = 0;
+  for (const Grid& grid : all_grids()) {
+    for (const PlacementRow& row : placement_table()) {
+      if (!is_applicable(row, grid.cluster(), grid.ranks())) continue;
+      const Placement placement =
+          placement_of(grid, {std::string("placement.preset=") + row.name, "train.precision=bf16"});
+      const program::Program program = step_of(grid, placement, 2, Dtype::kBfloat16);
+      program::for_each_op(program.body, [&](const program::Op& op) {
+        if (!program::is_communication(op.kind) || op.piece_bytes == 0) return;
+        const int64_t length = program::piece_length(program, op);
+        EXPECT_EQ(length, op.piece_bytes) << program::print_op(program, op);
+        EXPECT_EQ(codec::scale_bytes(codec::parse_codec(op.codec), length), op.metadata_bytes)
+            << row.name << " on " << grid.text() << ": " << program::print_op(program, op);
+        ++seen;
+      });
+    }
+  }
+  EXPECT_GT(seen, 1000);
 }
 
 /// Payload that leaves all nodes in a step.
