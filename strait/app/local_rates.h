@@ -13,11 +13,13 @@ namespace strait::app {
 /// $HOME/.cache/strait; "" when neither is set.
 std::string cache_folder();
 
-/// Fills run.cluster.measured, measured with `cores` cores at work or remembered (machine_rates.h), where
-/// the run would otherwise take the rates of the preset localhost and computes on a processor.
+/// Fills run.cluster.measured, measured with `cores` cores at work or remembered (machine_rates.h),
+/// where the run would otherwise take the rates of the preset localhost and computes on a
+/// processor.
 void use_local_rates(Run& run, int64_t cores);
 
-/// The same for ranks that are processes: all measure at once, and go by what `on_lead` says of rank 0's.
+/// The same for ranks that are processes: all measure at once, and go by what `on_lead` says of
+/// rank 0's.
 void use_agreed_rates(
     Run& run, int64_t cores,
     const std::function<std::string(const std::function<std::string()>&)>& on_lead);

@@ -6,8 +6,8 @@
 
 namespace strait {
 
-/// Whole contents of a file. UserError when it does not exist or is none: a folder, or a FIFO, socket or device,
-/// which may never end. InputOutputError when reading fails.
+/// Whole contents of a file. UserError when it does not exist or is none: a folder, or a FIFO,
+/// socket or device, which may never end. InputOutputError when reading fails.
 std::string read_file(const std::string& path);
 
 /// "file" for a regular one, "folder", "FIFO", "socket", "device": of st_mode.

@@ -85,7 +85,8 @@ std::optional<int64_t> touched_nanoseconds(const std::string& file) {
   return int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec;
 }
 
-/// Whether nobody touches the file for so long. Compares its times with each other only: clocks differ.
+/// Whether nobody touches the file for so long. Compares its times with each other only: clocks
+/// differ.
 bool stands_still(const std::string& file, double seconds) {
   const std::optional<int64_t> before = touched_nanoseconds(file);
   for (const double end = now_seconds() + seconds; now_seconds() < end;) {

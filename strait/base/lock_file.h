@@ -15,19 +15,20 @@ struct LockTimes {
 /// Holds the lock `path` from construction to destruction.
 ///
 /// Whoever makes the file owns the lock. It is made whole under another name and given its own by
-/// link(), which exactly one of several contenders can do, on NFS too; O_CREAT | O_EXCL serves where
-/// a file system has no links. A process that dies leaves its lock. The next one to come finds the
-/// owner gone and takes over: at once where it can see the owner's process (process id and start time,
-/// same boot, same process namespace), else after watching the file for `patience_seconds`.
+/// link(), which exactly one of several contenders can do, on NFS too; O_CREAT | O_EXCL serves
+/// where a file system has no links. A process that dies leaves its lock. The next one to come
+/// finds the owner gone and takes over: at once where it can see the owner's process (process id
+/// and start time, same boot, same process namespace), else after watching the file for
+/// `patience_seconds`.
 ///
-/// Takes over without a race: the successor of an owner is a file `path`.after-<token of the owner>,
-/// again made by link(), so every owner has at most one. Ownership is what the chain from `path` ends
-/// with; the winner moves its own file to `path`.
+/// Takes over without a race: the successor of an owner is a file `path`.after-<token of the
+/// owner>, again made by link(), so every owner has at most one. Ownership is what the chain from
+/// `path` ends with; the winner moves its own file to `path`.
 class LockFile {
  public:
-  /// UserError naming host, process and start of an owner that lives; `subject` says what is locked ("the
-  /// run folder runs/a"). InputOutputError when the system refuses. Blocks up to `patience_seconds`
-  /// when the owner is of another host, else not.
+  /// UserError naming host, process and start of an owner that lives; `subject` says what is locked
+  /// ("the run folder runs/a"). InputOutputError when the system refuses. Blocks up to
+  /// `patience_seconds` when the owner is of another host, else not.
   LockFile(std::string path, const std::string& subject, const LockTimes& times = {});
   /// Removes the file if it is still this owner's.
   ~LockFile();

@@ -359,7 +359,8 @@ void refuse_remaining(Grammar& grammar) {
          word);
 }
 
-/// A flag that was given an empty value, which would otherwise read as one left out. A prompt may be empty.
+/// A flag that was given an empty value, which would otherwise read as one left out. A prompt may
+/// be empty.
 void refuse_empty(const CLI::App& app) {
   for (const CLI::Option* option : app.get_options()) {
     const std::vector<std::string>& values = option->results();
@@ -393,7 +394,8 @@ void check_case_keys(const Command& command) {
   }
 }
 
-/// A whole number in [least, most]. CLI11 turns what is too large for 64 bits into the largest number.
+/// A whole number in [least, most]. CLI11 turns what is too large for 64 bits into the largest
+/// number.
 void check_range(const char* flag, int64_t value, int64_t least, int64_t most) {
   if (value < least || value > most)
     refuse(fmt::format("{} {} is out of range; the nearest valid value is {}", flag, value,

@@ -13,8 +13,8 @@
 
 namespace strait::cli {
 
-/// The text with control characters but line breaks and tabs spelled out, so that a name from a file or a model
-/// cannot drive a terminal.
+/// The text with control characters but line breaks and tabs spelled out, so that a name from a
+/// file or a model cannot drive a terminal.
 std::string without_controls(std::string_view text);
 
 /// Thread-safe, except partial().

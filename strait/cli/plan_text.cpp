@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "strait/plan/codec_advice.h"
+#include "strait/program/classes.h"
 #include "strait/program/memory.h"
 
 namespace strait::cli {
@@ -23,6 +24,17 @@ std::string seconds_text(double seconds) {
   return fmt::format("{:.1f} us", seconds * 1e6);
 }
 
+namespace {
+
+std::string group_line(const program::Group& group, const Cluster& cluster) {
+  const std::string how =
+      group.lists.empty() ? fmt::format("{} apart", group.stride) : std::string("listed");
+  return fmt::format("group       {}: {} ranks, {}, over {}", group.name, group.size, how,
+                     cluster.levels[group.level].name);
+}
+
+}  // namespace
+
 std::vector<std::string> plan_lines(const strategy::Design& design, const sim::Result& simulated,
                                     const cost::Cost& cost) {
   const Run& run = design.run;
@@ -42,18 +54,22 @@ std::vector<std::string> plan_lines(const strategy::Design& design, const sim::R
       batch.global_batch_size, batch.micro_batch_size, batch.data_ranks, batch.accumulation));
   lines.push_back(
       fmt::format("placement   {}: {}", design.placement.preset, design.placement.describe()));
-  for (const program::Group& group : design.steady().front().groups)
-    if (group.size > 1)
-      lines.push_back(fmt::format("group       {}: {} ranks, {} apart, over {}", group.name,
-                                  group.size, group.stride,
-                                  design.cluster.levels[group.level].name));
+  const std::vector<program::Program>& classes = design.steady();
+  if (classes.size() > 1)
+    lines.push_back(
+        fmt::format("classes     {} of ranks that run different programs", classes.size()));
+  for (const program::Group& group : classes.front().groups)
+    if (group.size > 1) lines.push_back(group_line(group, design.cluster));
   std::string bytes;
   for (size_t level = 0; level < design.cluster.levels.size(); ++level)
     bytes += fmt::format("{}{} {}", level == 0 ? "" : ", ", design.cluster.levels[level].name,
                          bytes_text(static_cast<double>(cost.level_bytes[level])));
   lines.push_back(fmt::format("traffic     per step over all ranks: {}", bytes));
-  const program::MemoryUse peak = program::peak_memory(design.steady().front(), 0);
-  const program::MemoryUse state = program::resident_memory(design.steady().front(), 0);
+  const std::vector<program::MemoryUse> peaks = program::peak_memories(classes);
+  const size_t fullest = program::largest(peaks);
+  const program::MemoryUse& peak = peaks[fullest];
+  const program::MemoryUse state =
+      program::resident_memory(classes[fullest], program::first_rank(classes[fullest]));
   lines.push_back(fmt::format(
       "memory      {} per rank at the peak, {} of it state (weights {}, gradients {}, optimizer "
       "{})",
@@ -62,9 +78,12 @@ std::vector<std::string> plan_lines(const strategy::Design& design, const sim::R
       bytes_text(static_cast<double>(state.gradients)),
       bytes_text(static_cast<double>(state.optimizer))));
   const double share = simulated.seconds > 0 ? simulated.exposed_seconds / simulated.seconds : 0;
-  lines.push_back(fmt::format("predicted   {} per step{}, {:.1f} % of it waiting for links",
-                              seconds_text(simulated.seconds), prediction_note(design.cluster),
-                              100 * share));
+  std::string predicted =
+      fmt::format("predicted   {} per step{}, {:.1f} % of it waiting for links",
+                  seconds_text(simulated.seconds), prediction_note(design.cluster), 100 * share);
+  if (simulated.bubble_seconds > 0)
+    predicted += fmt::format(", {:.1f} % for other ranks", 100 * simulated.bubble_share());
+  lines.push_back(std::move(predicted));
   lines.push_back("figures     " + source_text(design.cluster));
   const double peak_rate =
       static_cast<double>(batch.ranks) * design.cluster.flops_per_second(design.dtype);

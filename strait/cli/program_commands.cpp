@@ -26,7 +26,8 @@
 namespace strait::cli {
 namespace {
 
-/// Composing keeps a member list per group and pricing walks over it, so the work grows with the ranks.
+/// Composing keeps a member list per group and pricing walks over it, so the work grows with the
+/// ranks.
 constexpr int64_t kMostRanks = 1 << 16;
 
 int64_t ranks_of(const Command& command) {
@@ -74,8 +75,11 @@ Json problem_json(const UserError& problem) {
     output.line(error_line(problem));
     list.push_back(problem_json(problem));
   }
-  output.partial() = Json::object(
-      {{"rank_classes", Json()}, {"ops", Json()}, {"values", Json()}, {"problems", list}});
+  output.partial() = Json::object({{"rank_classes", Json()},
+                                   {"step_kinds", Json()},
+                                   {"ops", Json()},
+                                   {"values", Json()},
+                                   {"problems", list}});
   const size_t count = problems.found().size();
   if (count == 1) throw problems.found().front();
   throw UserError(fmt::format("{} has {} problems", command.path, count),
@@ -98,9 +102,11 @@ strategy::Design checked_design(const Command& command, Output& output) {
 
 Json verify_command(const Command& command, Output& output) {
   const strategy::Design design = checked_design(command, output);
-  int64_t ops = 0, values = 0;
-  Json problems = Json::array();
+  int64_t ops = 0, values = 0, classes = 0;
+  Json problems = Json::array(), step_kinds = Json::array();
   for (const program::StepKind& kind : design.programs.kinds) {
+    step_kinds.push_back(kind.name);
+    classes = std::max(classes, static_cast<int64_t>(kind.classes.size()));
     for (const program::Program& program : kind.classes) {
       if (command.print) output.line(program::print(program));
       ops += program::count_ops(program);
@@ -114,24 +120,30 @@ Json verify_command(const Command& command, Output& output) {
                                      {"other", problem.other},
                                      {"message", problem.message}}));
   }
-  output.line(
-      fmt::format("verified: {} operations, {} values, {} problems", ops, values, problems.size()));
-  Json body =
-      Json::object({{"rank_classes", 1}, {"ops", ops}, {"values", values}, {"problems", problems}});
+  output.line(fmt::format(
+      "verified: {} step kinds, {} rank class{}, {} operations, {} values, {} problems",
+      step_kinds.size(), classes, classes == 1 ? "" : "es", ops, values, problems.size()));
+  Json body = Json::object({{"rank_classes", classes},
+                            {"step_kinds", step_kinds},
+                            {"ops", ops},
+                            {"values", values},
+                            {"problems", problems}});
   if (problems.size() == 0) return body;
   output.partial() = std::move(body);
   throw UserError(fmt::format("{} has {} problems", command.path, problems.size()));
 }
 
-/// One timeline per representative, named by its rank.
-std::string simulated_trace(const sim::Result& result,
-                            const std::vector<trace::Recorder>& recorders,
-                            const std::vector<std::string>& streams) {
+/// A trace with one timeline per representative, named by its rank, and a picture of the first.
+void write_timelines(const Command& command, const strategy::Design& design,
+                     const sim::Result& result, const std::vector<trace::Recorder>& recorders) {
+  const std::vector<std::string> streams = program::stream_names(design.steady().front());
+  if (!command.plot.empty()) report::draw_timeline(recorders.front(), streams, command.plot);
+  if (command.trace.empty()) return;
   std::vector<const trace::Recorder*> timelines;
   std::vector<int64_t> ranks;
   for (const trace::Recorder& recorder : recorders) timelines.push_back(&recorder);
   for (const sim::Representative& one : result.representatives) ranks.push_back(one.rank);
-  return trace::chrome_trace(timelines, streams, ranks);
+  write_file_atomically(command.trace, trace::chrome_trace(timelines, streams, ranks));
 }
 
 Json memory_json(const std::vector<program::MemoryUse>& classes) {
@@ -153,13 +165,7 @@ Json simulate_command(const Command& command, const Run& run, Output& output) {
   const double wall = now_seconds() - began;
   const cost::Cost cost = cost::price(design.steady(), design.cluster);
   for (const std::string& line : plan_lines(design, result, cost)) output.line(line);
-  if (!command.plot.empty())
-    report::draw_timeline(recorders.front(), program::stream_names(design.steady().front()),
-                          command.plot);
-  if (!command.trace.empty())
-    write_file_atomically(
-        command.trace,
-        simulated_trace(result, recorders, program::stream_names(design.steady().front())));
+  write_timelines(command, design, result, recorders);
   const double tokens =
       static_cast<double>(design.batch.global_batch_size * run.model.shape.context);
   const double rate = design.cluster.flops_per_second(design.dtype);
@@ -229,7 +235,9 @@ Json plan_command(const Command& command, const Run& run, Output& output) {
     write_file_atomically(command.output, print_run(result.candidates.front().design.run));
     written = command.output;
   }
-  return plan::search_json(result, ranks, run.plan.keep, written);
+  Json body = plan::search_json(result, ranks, run.plan.keep, written);
+  body["predicted_from"] = source_text(result.candidates.front().design.cluster);
+  return body;
 }
 
 Json report_command(const Command& command, Output& output) {

@@ -38,18 +38,20 @@ struct CodecSpec {
   bool operator==(const CodecSpec&) const = default;
 };
 
-/// `text` as above; a kind without a block gets its usual one (int8 and fp8 2048, int4 512). Errors:
-/// UserError with `key` and the nearest valid choice.
+/// `text` as above; a kind without a block gets its usual one (int8 and fp8 2048, int4 512).
+/// Errors: UserError with `key` and the nearest valid choice.
 CodecSpec parse_codec(const std::string& text, const std::string& key = "");
 
 /// What parse_codec reads back, the block always written.
 std::string print_codec(const CodecSpec& spec);
 
-/// Exact sizes of the piece of `elements` elements. `dtype` (of the source) matters to `none` alone.
+/// Exact sizes of the piece of `elements` elements. `dtype` (of the source) matters to `none`
+/// alone.
 int64_t num_blocks(const CodecSpec& spec, int64_t elements);
 int64_t payload_bytes(const CodecSpec& spec, int64_t elements, Dtype dtype = Dtype::kFloat32);
 int64_t metadata_bytes(const CodecSpec& spec, int64_t elements);
-/// Scales among the bytes of a whole piece, from its length alone: metadata_bytes of the elements that it holds.
+/// Scales among the bytes of a whole piece, from its length alone: metadata_bytes of the elements
+/// that it holds.
 int64_t scale_bytes(const CodecSpec& spec, int64_t piece_bytes);
 /// Payload and metadata.
 int64_t encoded_bytes(const CodecSpec& spec, int64_t elements, Dtype dtype = Dtype::kFloat32);
@@ -82,10 +84,11 @@ struct Values {
 
 /// Encodes and returns the number of elements that are not finite in fp32 (NaN, infinities, fp64
 /// numbers beyond fp32). Such an element takes no part in its block's scale and is encoded as 0, so
-/// the caller must look at the result; `none` copies it as it is. Rounding: half to even. A block of
-/// zeros decodes to exact zeros. fp64 is rounded to fp32 first. bf16 saturates at its largest finite
-/// number; fp16 does not: what rounds to its infinity counts as not finite. encoded: exactly encoded_bytes long. Cost: reads the source once (blocks up to about
-/// 8,192 elements), writes the piece once.
+/// the caller must look at the result; `none` copies it as it is. Rounding: half to even. A block
+/// of zeros decodes to exact zeros. fp64 is rounded to fp32 first. bf16 saturates at its largest
+/// finite number; fp16 does not: what rounds to its infinity counts as not finite. encoded: exactly
+/// encoded_bytes long. Cost: reads the source once (blocks up to about 8,192 elements), writes the
+/// piece once.
 [[nodiscard]] int64_t encode(const CodecSpec& spec, const ConstValues& source,
                              std::span<uint8_t> encoded, int threads = 1);
 
@@ -104,8 +107,8 @@ struct Pieces {
   int64_t elements = 0;
 };
 
-/// out = ((piece 0 + piece 1) + piece 2) ... in fp32, rounded to out's dtype. Reads every piece once.
-/// At least one piece.
+/// out = ((piece 0 + piece 1) + piece 2) ... in fp32, rounded to out's dtype. Reads every piece
+/// once. At least one piece.
 void decode_sum(const Pieces& from, const Values& out, int threads = 1);
 
 /// The same sum, encoded as encode would encode it in fp32; returns what encode returns.

@@ -1,5 +1,5 @@
-// What a collective costs on a cluster, and which algorithm that makes the best one. Backends, cost and sim
-// ask the same functions, so that what is predicted is what runs.
+// What a collective costs on a cluster, and which algorithm that makes the best one. Backends, cost
+// and sim ask the same functions, so that what is predicted is what runs.
 #pragma once
 
 #include <cstdint>
@@ -10,40 +10,42 @@
 
 namespace strait::collective {
 
-/// How a group lies on the levels of a cluster: [level] = its members in one group of that level, the most
-/// there are. The last is the size of the group when the outermost level holds everything.
+/// How a group lies on the levels of a cluster: [level] = its members in one group of that level,
+/// the most there are. The last is the size of the group when the outermost level holds everything.
 using Spread = std::vector<int64_t>;
 
 /// `members`: ascending ranks. O(members * levels).
 Spread spread_of(const Cluster& cluster, const std::vector<int64_t>& members);
 
 /// Elements over each level, summed over the group, for each element of the whole vector: direct
-/// m_l - m_(l-1), hierarchical N_(l-1) - N_l with N_l = n / m_l groups; all-reduce twice that. Broadcast from
-/// one root, all-to-all of equal parts. Exact when every group of a level holds equally many members.
+/// m_l - m_(l-1), hierarchical N_(l-1) - N_l with N_l = n / m_l groups; all-reduce twice that.
+/// Broadcast from one root, all-to-all of equal parts. Exact when every group of a level holds
+/// equally many members.
 std::vector<double> relative_traffic(Operation operation, Algorithm algorithm,
                                      const Spread& spread);
 
-/// Seconds on idle links while all groups of the cluster do the same: direct = the busiest level, its latency
-/// once per exchange; hierarchical = the busiest level, and of the others what one piece of pieces_of takes,
-/// with a latency for each further piece. O(levels).
+/// Seconds on idle links while all groups of the cluster do the same: direct = the busiest level,
+/// its latency once per exchange; hierarchical = the busiest level, and of the others what one
+/// piece of pieces_of takes, with a latency for each further piece. O(levels).
 double transfer_seconds(Operation operation, Algorithm algorithm, double vector_bytes,
                         const Spread& spread, const Cluster& cluster);
 
-/// Seconds of one message of `bytes` between ranks `from` and `to` on idle links, while all ranks send as far:
-/// those of a group of the level below whose messages leave it share its links. O(levels).
+/// Seconds of one message of `bytes` between ranks `from` and `to` on idle links, while all ranks
+/// send as far: those of a group of the level below whose messages leave it share its links.
+/// O(levels).
 double message_seconds(double bytes, int64_t from, int64_t to, const Cluster& cluster);
 
-/// direct or hierarchical, whichever is predicted faster. An all-reduce is a reduce-scatter and an all-gather
-/// of the same form, so that all placements add in the same order.
+/// direct or hierarchical, whichever is predicted faster. An all-reduce is a reduce-scatter and an
+/// all-gather of the same form, so that all placements add in the same order.
 Algorithm choose(Operation operation, double vector_bytes, const Spread& spread,
                  const Cluster& cluster);
 
-/// Into how many pieces a hierarchical form cuts a vector of so many bytes: enough to hide the inner levels
-/// behind the outermost, few enough that latencies stay small beside them.
+/// Into how many pieces a hierarchical form cuts a vector of so many bytes: enough to hide the
+/// inner levels behind the outermost, few enough that latencies stay small beside them.
 int64_t pieces_of(int64_t vector_bytes);
 
-/// Sets algorithm, nest and pieces of `request`, whose whole vector has `vector_bytes`. `members`: ranks behind the
-/// positions, ascending.
+/// Sets algorithm, nest and pieces of `request`, whose whole vector has `vector_bytes`. `members`:
+/// ranks behind the positions, ascending.
 void choose_form(Request& request, int64_t vector_bytes, const Cluster& cluster,
                  const std::vector<int64_t>& members);
 

@@ -208,7 +208,8 @@ class Pulls {
     }
   }
 
-  /// Parts come down from the groups that hold them; what other members hold in their sources first.
+  /// Parts come down from the groups that hold them; what other members hold in their sources
+  /// first.
   void nested_gather(const Nesting& nesting, int64_t first_step, bool after_reduction) {
     for (int64_t distance = 0; distance < members_; ++distance) {
       const int64_t part = (me_ + distance) % members_;
@@ -223,7 +224,8 @@ class Pulls {
     sort_by_step(first_step);
   }
 
-  /// Partial sums go up: over the members of the innermost group, then over the groups inside the next.
+  /// Partial sums go up: over the members of the innermost group, then over the groups inside the
+  /// next.
   void nested_reduce(const Nesting& nesting, int64_t destination_offset) {
     for (int64_t level = 0; level < nesting.levels(); ++level) {
       for (int64_t part = 0; part < members_; ++part) {
@@ -353,8 +355,8 @@ void add_broadcast(Pulls& pulls, const Request& request, int64_t position) {
              request.counts[0]});
 }
 
-/// Piece p follows p steps behind the first. Every transfer of the form lies inside one part, all of them cut
-/// alike, so a piece depends on the same piece alone.
+/// Piece p follows p steps behind the first. Every transfer of the form lies inside one part, all
+/// of them cut alike, so a piece depends on the same piece alone.
 std::vector<Transfer> in_pieces(std::vector<Transfer> whole, int64_t pieces) {
   if (pieces == 1) return whole;
   std::vector<Transfer> result;

@@ -22,15 +22,15 @@ enum class Operation : uint8_t {
 /// "all-gather", "reduce-scatter", ...
 const char* operation_name(Operation operation);
 
-/// All but direct exist for all-gather, reduce-scatter and all-reduce; hierarchical for broadcast too.
-/// direct: every member pulls straight from the owner; sums run in member order 0..n-1.
-/// ring: members pull from their left neighbour in n-1 steps; the sum of part p runs in the order
-/// p+1, p+2, ..., p (mod n), so its last bits differ from direct.
-/// recursive: doubling gathers and halving reductions in log2 n steps, n a power of two (Thakur,
-/// Rabenseifner, Gropp 2005); a sum is the balanced tree whose widest step comes first.
-/// hierarchical: a byte crosses each boundary of `Request::nest` once per group that needs it; inside
-/// the groups members pass it on. Sums run inside the innermost groups first, then over those, in
-/// member order at each level. With one boundary this is the two-level form.
+/// All but direct exist for all-gather, reduce-scatter and all-reduce; hierarchical for broadcast
+/// too. direct: every member pulls straight from the owner; sums run in member order 0..n-1. ring:
+/// members pull from their left neighbour in n-1 steps; the sum of part p runs in the order p+1,
+/// p+2, ..., p (mod n), so its last bits differ from direct. recursive: doubling gathers and
+/// halving reductions in log2 n steps, n a power of two (Thakur, Rabenseifner, Gropp 2005); a sum
+/// is the balanced tree whose widest step comes first. hierarchical: a byte crosses each boundary
+/// of `Request::nest` once per group that needs it; inside the groups members pass it on. Sums run
+/// inside the innermost groups first, then over those, in member order at each level. With one
+/// boundary this is the two-level form.
 enum class Algorithm : uint8_t { kDirect, kRing, kRecursive, kHierarchical };
 const char* algorithm_name(Algorithm algorithm);
 bool has_form(Operation operation, Algorithm algorithm);
@@ -47,12 +47,12 @@ struct Request {
   std::vector<int64_t> counts;
   int64_t root = 0;      // broadcast: owner; send, receive: position of the sender
   int64_t receiver = 0;  // send, receive: position of the receiver
-  /// hierarchical: [level][position] = number of the group that holds the position, innermost first,
-  /// equal neighbours together, each group inside one of the next level; the outermost level may be
-  /// left out.
+  /// hierarchical: [level][position] = number of the group that holds the position, innermost
+  /// first, equal neighbours together, each group inside one of the next level; the outermost level
+  /// may be left out.
   std::vector<std::vector<int64_t>> nest;
-  /// hierarchical: every part passes the levels in so many pieces, one behind the other, so that all levels
-  /// are busy at once; the others: 1.
+  /// hierarchical: every part passes the levels in so many pieces, one behind the other, so that
+  /// all levels are busy at once; the others: 1.
   int64_t pieces = 1;
 };
 
@@ -89,8 +89,8 @@ struct Schedule {
 };
 
 /// The steps in which bytes cross links one after another: what latency is multiplied by. A world
-/// of one has none. Barrier: 1. `levels`: boundaries of a hierarchical form, the outermost included; its further
-/// pieces are a step each.
+/// of one has none. Barrier: 1. `levels`: boundaries of a hierarchical form, the outermost
+/// included; its further pieces are a step each.
 int64_t latency_steps(Operation operation, Algorithm algorithm, int64_t members, int64_t levels = 1,
                       int64_t pieces = 1);
 

@@ -1,6 +1,7 @@
 // Asynchronous operations among a group of ranks, each with a deadline. One communicator per
-// (group, lane); operations on it start in the same order on every member, each after the one before
-// it has ended; but a send holds up nothing, and only its own ticket tells that it was taken.
+// (group, lane); operations on it start in the same order on every member, each after the one
+// before it has ended; but a send holds up nothing, and only its own ticket tells that it was
+// taken.
 #pragma once
 
 #include <cstdint>
@@ -50,8 +51,8 @@ struct Call {
   trace::FlightMark flight;    // told when the operation's turn comes and when it has ended
 };
 
-/// Adds what a member sent in `call` over one level to `ledger`; the transport counted `bytes`. The codec's name
-/// tells how much of every piece is scales.
+/// Adds what a member sent in `call` over one level to `ledger`; the transport counted `bytes`. The
+/// codec's name tells how much of every piece is scales.
 void add_to_ledger(const Call& call, int64_t level, int64_t bytes, Ledger& ledger);
 
 /// Outcome of an operation. Copies share it.
@@ -73,7 +74,8 @@ class Ticket {
     if (state_) state_->wait();
   }
   const std::shared_ptr<State>& state() const { return state_; }
-  /// Begin and end in now_seconds(), from its turn on its communicator to its end; zeros when unknown.
+  /// Begin and end in now_seconds(), from its turn on its communicator to its end; zeros when
+  /// unknown.
   std::pair<double, double> interval() const {
     return state_ && state_->done() ? state_->interval() : std::pair<double, double>{0, 0};
   }

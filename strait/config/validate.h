@@ -15,8 +15,8 @@ namespace strait {
 /// require_data. Errors: UserError with file, line, key and the nearest valid choice.
 void validate_run(const Run& run, int64_t ranks);
 
-/// The same, with all that is wrong in `problems`, where those of reading the file may stand already: a
-/// check that builds on a key with a problem is left out.
+/// The same, with all that is wrong in `problems`, where those of reading the file may stand
+/// already: a check that builds on a key with a problem is left out.
 void validate_run(const Run& run, int64_t ranks, Problems& problems);
 
 /// UserError unless data.path is set: training needs it; plan, simulate and verify do not.

@@ -18,8 +18,8 @@ using program::Program;
 
 namespace {
 
-/// Members of a strided group that share one group of `level` with a given member, itself included. Groups
-/// are laid so that every member sees the same number.
+/// Members of a strided group that share one group of `level` with a given member, itself included.
+/// Groups are laid so that every member sees the same number.
 int64_t members_within(const Group& group, const Cluster& cluster, int64_t level) {
   const int64_t ranks = cluster.group_size(level);
   if (group.stride >= ranks) return 1;
@@ -110,8 +110,8 @@ class Pricer {
     return by_level;
   }
 
-  /// Bytes per level, summed over the groups whose first member is of this class. An all-reduce moves the
-  /// operand that its ranks hold, which may be a shard that differs between groups.
+  /// Bytes per level, summed over the groups whose first member is of this class. An all-reduce
+  /// moves the operand that its ranks hold, which may be a shard that differs between groups.
   std::vector<int64_t> collectives(const Op& op) {
     const Group& group = program_.groups[op.group];
     const int64_t element = dtype_bytes(program::transfer_array(program_, op).dtype);
@@ -121,10 +121,11 @@ class Pricer {
       const auto& array = program::transfer_array(program_, op);
       if (array.group < 0)
         bytes = groups * array.partition.elements * element;
-      else  // shards of one whole vector: groups across hold its parts, one replica set after another
+      else  // shards of one vector: groups across hold its parts, one set of replicas after another
         bytes = groups * array.partition.elements / program_.groups[array.group].parts() * element;
     } else {
-      // Hops inside cut the vector: as many groups as there are parts before this one move all of it.
+      // Hops inside cut the vector: as many groups as there are parts before this one move all of
+      // it.
       const int64_t pieces = op.kind == OpKind::kAllToAll ? 1 : group.parts() / group.size;
       bytes = groups * op.partition.elements / pieces * element;
     }

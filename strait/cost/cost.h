@@ -1,4 +1,5 @@
-// The cost model: sums up a program in closed form, without running or simulating it. Time by simple rates.
+// The cost model: sums up a program in closed form, without running or simulating it. Time by
+// simple rates.
 #pragma once
 
 #include <cstdint>
@@ -21,19 +22,19 @@ struct Cost {
   std::vector<int64_t> level_bytes;  // payload per level, summed over all ranks
 };
 
-/// Seconds of one compute op on idle links: floating-point operations over the model's rate in the dtype plus
-/// bytes over the memory rate, or the codec's.
+/// Seconds of one compute op on idle links: floating-point operations over the model's rate in the
+/// dtype plus bytes over the memory rate, or the codec's.
 double compute_seconds(const program::Program& program, const program::Op& op,
                        const Cluster& cluster);
 
-/// Seconds of one transfer on an idle lane, by the algorithm that collective::choose takes. `peer`: the op's,
-/// evaluated, for messages.
+/// Seconds of one transfer on an idle lane, by the algorithm that collective::choose takes. `peer`:
+/// the op's, evaluated, for messages.
 double transfer_seconds(const program::Program& program, const program::Op& op, int64_t rank,
                         const Cluster& cluster, int64_t peer = 0);
 
-/// Sums the programs of all rank classes; each body is priced once and multiplied. Precondition: groups lie alike
-/// on the levels, and the ranks of a class send their messages equally far. Cost: O(operations); with several
-/// classes or member lists O(ranks) per group.
+/// Sums the programs of all rank classes; each body is priced once and multiplied. Precondition:
+/// groups lie alike on the levels, and the ranks of a class send their messages equally far. Cost:
+/// O(operations); with several classes or member lists O(ranks) per group.
 Cost price(std::span<const program::Program> classes, const Cluster& cluster);
 /// The same for one class.
 inline Cost price(const program::Program& program, const Cluster& cluster) {

@@ -95,7 +95,8 @@ void collect_files(const fs::path& folder, std::vector<std::string>& files) {
                      folder.string());
 }
 
-/// What of a text may be held: beside the bytes stand a decoded copy and up to four bytes per token.
+/// What of a text may be held: beside the bytes stand a decoded copy and up to four bytes per
+/// token.
 int64_t most_text_bytes() { return usable_memory_bytes() / 8; }
 
 std::string read_one(const std::string& path, const DataOptions& options) {

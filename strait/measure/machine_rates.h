@@ -1,4 +1,5 @@
-// Rates of this machine, measured in a fraction of a second at the start of a program and remembered.
+// Rates of this machine, measured in a fraction of a second at the start of a program and
+// remembered.
 #pragma once
 
 #include <cstdint>
@@ -10,14 +11,15 @@
 
 namespace strait::measure {
 
-/// One core's rates in `dtype` (fp32, fp64 or bf16) with `cores` threads at work: the best of several
-/// products and of several copies, and, where `dtype` is not fp64, forward and backward of a whole
-/// block. Verified before they are timed (InternalError). Blocks for at most 0.3 s on an idle machine.
+/// One core's rates in `dtype` (fp32, fp64 or bf16) with `cores` threads at work: the best of
+/// several products and of several copies, and, where `dtype` is not fp64, forward and backward of
+/// a whole block. Seconds are processor time, which a busy machine does not lengthen. Results are
+/// checked (InternalError). Blocks for at most 0.3 s on an idle machine.
 MeasuredRates measure_rates(Dtype dtype, int64_t cores);
 
-/// As measure_rates, from a file in `cache_folder` where this program has measured this machine before;
-/// "" = no such folder. Any number of processes may call at once: files are replaced whole. A file that
-/// cannot be read is measured again, one that cannot be written is done without.
+/// As measure_rates, from a file in `cache_folder` where this program has measured this machine
+/// before; "" = no such folder. Any number of processes may call at once: files are replaced whole.
+/// A file that cannot be read is measured again, one that cannot be written is done without.
 MeasuredRates remembered_rates(const std::string& cache_folder, Dtype dtype, int64_t cores);
 
 /// The file that remembered_rates reads: named by type, cores, processor, host and commit.

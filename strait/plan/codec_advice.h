@@ -8,9 +8,9 @@
 
 namespace strait::plan {
 
-/// One line for each codec of the placement (bf16 under precision bf16 aside) without which a step is predicted
-/// to take no longer than 1 % more. `seconds`: the predicted step of `design`. Cost: one simulation per codec;
-/// nothing when there is none.
+/// One line for each codec of the placement (bf16 under precision bf16 aside) without which a step
+/// is predicted to take no longer than 1 % more. `seconds`: the predicted step of `design`. Cost:
+/// one simulation per codec; nothing when there is none.
 std::vector<std::string> codec_advice(const strategy::Design& design, double seconds);
 
 }  // namespace strait::plan

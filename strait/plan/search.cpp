@@ -21,7 +21,8 @@ bool searches(const Run& run, const char* what) {
 /// Marks a key as written, so that a preset does not fill it again.
 void write_key(Run& run, const std::string& key) { run.written[key] = {"plan", 0}; }
 
-/// Refuses what no candidate could mend, before any is tried: nothing would be enumerated otherwise.
+/// Refuses what no candidate could mend, before any is tried: nothing would be enumerated
+/// otherwise.
 void require_candidates(const Run& run, int64_t ranks) {
   Run widest = run;
   if (searches(run, "micro_batch_size")) widest.train.micro_batch_size = 0;
@@ -58,7 +59,8 @@ Candidate evaluate(const Run& run, int64_t ranks, int64_t vocabulary) {
   const std::vector<program::Program>& classes = design.steady();
   candidate.cost = cost::price(classes, design.cluster);
   candidate.simulated = sim::simulate(classes, design.cluster);
-  candidate.memory = program::largest(program::peak_memories(classes));
+  const std::vector<program::MemoryUse> peaks = program::peak_memories(classes);
+  candidate.memory = peaks[program::largest(peaks)];
   candidate.bound_seconds = candidate.cost.flops / design.cluster.flops_per_second(design.dtype);
   return candidate;
 }

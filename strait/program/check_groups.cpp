@@ -1,5 +1,5 @@
-// Whether the groups of every class are well formed and the classes mean the same ranks by them: each
-// builder writes its groups down alone, without asking the ranks that it names.
+// Whether the groups of every class are well formed and the classes mean the same ranks by them:
+// each builder writes its groups down alone, without asking the ranks that it names.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

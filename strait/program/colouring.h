@@ -8,10 +8,10 @@
 
 namespace strait::program {
 
-/// Colours of ranks: ranks of one colour run the same program among equally coloured ranks. Classes are the
-/// first colours; ranks whose groups are coloured differently part until nothing parts any more. Position in
-/// a group counts only where messages are sent. Cost: O(ranks * channels) per round; nothing when one class
-/// sends no messages.
+/// Colours of ranks: ranks of one colour run the same program among equally coloured ranks. Classes
+/// are the first colours; ranks whose groups are coloured differently part until nothing parts any
+/// more. Position in a group counts only where messages are sent. Cost: O(ranks * channels) per
+/// round; nothing when one class sends no messages.
 class Colouring {
  public:
   /// `exchange` must outlive this object, and its classes must have passed check_messages.
@@ -23,7 +23,8 @@ class Colouring {
   int64_t rank(int64_t colour) const { return representative_[colour]; }
   int64_t count(int64_t colour) const { return count_[colour]; }
 
-  /// Colours of the members of the group of `rank`: in order where messages are sent, else as a set.
+  /// Colours of the members of the group of `rank`: in order where messages are sent, else as a
+  /// set.
   std::vector<int64_t> surroundings(int channel, int64_t rank) const;
 
  private:
@@ -38,7 +39,8 @@ class Colouring {
   std::vector<int64_t> count_;           // by colour
 };
 
-/// Where transfers of several colours meet: a collective with all its ranks, a message with its other side.
+/// Where transfers of several colours meet: a collective with all its ranks, a message with its
+/// other side.
 class Meetings {
  public:
   explicit Meetings(const Exchange& exchange, const Colouring& colouring);

@@ -58,8 +58,8 @@ std::string instance_text(const Program& program, int64_t instance);
 /// malformed, out-of-range: one program by itself, without executing it; then the classes together.
 void check_structure(int64_t rank_class, Findings& findings);
 void check_classes(Findings& findings);
-/// malformed: the groups of one program. group-members: groups of one name, or with a group of ranks in
-/// common, that differ between the programs of two classes.
+/// malformed: the groups of one program. group-members: groups of one name, or with a group of
+/// ranks in common, that differ between the programs of two classes.
 void check_groups(Findings& findings);
 /// read-before-write, use-after-free, not-freed, double-free, concurrent-write: values of one
 /// program.

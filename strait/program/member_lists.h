@@ -7,9 +7,9 @@
 
 namespace strait::program {
 
-/// Disjoint lists of ranks, each ascending and all of one length; ranks in none take no part. Plain data: any
-/// class may name any lists without asking other ranks, and the verifier refuses lists that break these rules.
-/// Lookups O(log ranks).
+/// Disjoint lists of ranks, each ascending and all of one length; ranks in none take no part. Plain
+/// data: any class may name any lists without asking other ranks, and the verifier refuses lists
+/// that break these rules. Lookups O(log ranks).
 class MemberLists {
  public:
   MemberLists() = default;

@@ -110,10 +110,11 @@ std::vector<MemoryUse> peak_memories(std::span<const Program> classes) {
   return uses;
 }
 
-MemoryUse largest(const std::vector<MemoryUse>& classes) {
-  return *std::max_element(
+size_t largest(const std::vector<MemoryUse>& classes) {
+  const auto found = std::max_element(
       classes.begin(), classes.end(),
       [](const MemoryUse& a, const MemoryUse& b) { return a.total() < b.total(); });
+  return static_cast<size_t>(found - classes.begin());
 }
 
 }  // namespace strait::program

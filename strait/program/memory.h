@@ -2,6 +2,7 @@
 // and exactly when no executor takes memory of its own).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -31,7 +32,7 @@ MemoryUse peak_memory(const Program& program, int64_t rank);
 
 /// Of the rank of each class that holds most, its first.
 std::vector<MemoryUse> peak_memories(std::span<const Program> classes);
-/// The one with the highest total. Precondition: there is one.
-MemoryUse largest(const std::vector<MemoryUse>& classes);
+/// Position of the one with the highest total. Precondition: there is one.
+size_t largest(const std::vector<MemoryUse>& classes);
 
 }  // namespace strait::program

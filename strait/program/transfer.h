@@ -21,21 +21,23 @@ struct Split {
 };
 
 /// All-gather and reduce-scatter move the parts of the op's own partition that the group of `rank`
-/// shares; all-to-all all of its parts. All-reduce takes the whole operand as this rank holds it, in
-/// equal parts of a multiple of 16 elements; broadcast, send and receive move it in one part. Empty
-/// for a barrier.
+/// shares; all-to-all all of its parts. All-reduce takes the whole operand as this rank holds it,
+/// in equal parts of a multiple of 16 elements; broadcast, send and receive move it in one part.
+/// Empty for a barrier.
 Split transfer_split(const Program& program, const Op& op, int64_t rank);
 
 /// The array that carries the data: the source, or the destination of a receive.
 const ValueArray& transfer_array(const Program& program, const Op& op);
 
 /// Elements from the beginning of the operand's buffer to what the op moves: an all-gather or
-/// reduce-scatter may work on a part of a value that holds more (in place; the hops of nested shards).
+/// reduce-scatter may work on a part of a value that holds more (in place; the hops of nested
+/// shards).
 int64_t source_offset(const Program& program, const Op& op, int64_t rank);
 int64_t destination_offset(const Program& program, const Op& op, int64_t rank);
 
-/// Bytes of one piece of a codec in the buffers that `op` moves: the finest part into which their values are cut; 0
-/// when it moves numbers. Read from the values, so that it can be held against op.piece_bytes.
+/// Bytes of one piece of a codec in the buffers that `op` moves: the finest part into which their
+/// values are cut; 0 when it moves numbers. Read from the values, so that it can be held against
+/// op.piece_bytes.
 int64_t piece_length(const Program& program, const Op& op);
 
 /// Scales and the like among `bytes` that an op sends.

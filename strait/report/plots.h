@@ -27,8 +27,8 @@ struct PlotOptions {
 /// and the rest, with the predicted time. Beside them the data (*.tsv) and the scripts (*.gnuplot),
 /// so that a picture can be changed by hand. Long runs are drawn as means over at most 400 groups
 /// of neighbouring steps. Blocks until gnuplot ends. Returns the paths of the pictures. Errors: no
-/// steps (UserError); options.gnuplot, a name looked up in PATH or a path, cannot be started or fails
-/// (PlotterError); a file cannot be written (InputOutputError).
+/// steps (UserError); options.gnuplot, a name looked up in PATH or a path, cannot be started or
+/// fails (PlotterError); a file cannot be written (InputOutputError).
 std::vector<std::string> draw_plots(const std::vector<StepMetrics>& steps,
                                     const std::string& folder, const PlotOptions& options = {});
 

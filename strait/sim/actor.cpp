@@ -54,6 +54,8 @@ void Actor::begin_execution() {
   tracker_.begin(carried);
   cursor_.rewind();
   numbers_.clear();
+  issued_.clear();
+  sends_.assign(program_.streams.size(), {});
   began_ = scene_.lanes.now();
   starved_ = scene_.lanes.starved_seconds(colour_);
   events_ = 0;
@@ -92,13 +94,25 @@ void Actor::next_op() {
   op_ = cursor_.next();
   if (op_ == nullptr) {
     finishing_ = true;
-    for (const int64_t number : tracker_.finish().wait_for) waits_.push_back(numbers_[number]);
+    for (const int64_t number : tracker_.finish().wait_for) add_ends(number, waits_);
     return;
   }
   plan_ = &tracker_.next(*op_, cursor_.loops());
-  for (const int64_t number : plan_->wait_for) waits_.push_back(numbers_[number]);
+  for (const int64_t number : plan_->wait_for) add_ends(number, waits_);
   if (plan_->communication >= 0) return;
   for (const int64_t slot : plan_->carries) waits_.push_back(carries_.at(slot));
+}
+
+/// To the tracker a transfer ends after those before it on its stream; sends, which hold up nothing,
+/// are awaited for themselves.
+template <class Flights>
+void Actor::add_ends(int64_t number, Flights& flights) {
+  flights.push_back(numbers_[number]);
+  std::vector<int64_t>& sends = sends_[issued_[number]->stream];
+  std::erase_if(sends,
+                [&](int64_t send) { return scene_.lanes.flight(numbers_[send]).landed >= 0; });
+  for (const int64_t send : sends)
+    if (send < number) flights.push_back(numbers_[send]);
 }
 
 void Actor::run_op() {
@@ -130,7 +144,10 @@ void Actor::end_compute() {
 
 void Actor::start() {
   std::vector<int64_t> after;
-  for (const int64_t number : plan_->after) after.push_back(numbers_[number]);
+  for (const int64_t number : plan_->after) add_ends(number, after);
+  // Communicators keep the order of their own operations alone.
+  if (plan_->previous >= 0 && issued_[plan_->previous]->group != op_->group)
+    after.push_back(numbers_[plan_->previous]);
   for (const int64_t slot : plan_->carries) after.push_back(carries_.at(slot));
   const int64_t meeting = scene_.meetings.at(colour_, plan_->communication);
   int64_t& number = scene_.flights[execution_ * scene_.meetings.count() + meeting];
@@ -138,7 +155,9 @@ void Actor::start() {
   const Way way = op_->kind == OpKind::kSend      ? Way::kOut
                   : op_->kind == OpKind::kReceive ? Way::kIn
                                                   : Way::kBoth;
+  if (way == Way::kOut) sends_[op_->stream].push_back(plan_->communication);
   numbers_.push_back(number);
+  issued_.push_back(op_);
   if (records()) flown_.emplace_back(op_, number);
   scene_.lanes.arrive(number, {colour_, op_->stream, way}, after);
 }

@@ -33,8 +33,8 @@ struct Scene {
 
 class Actor {
  public:
-  /// Replays the rank of `colour`, `executions` times in a row; the last one counts. `recorder`: null or
-  /// what takes its spans.
+  /// Replays the rank of `colour`, `executions` times in a row; the last one counts. `recorder`:
+  /// null or what takes its spans.
   Actor(Scene& scene, int64_t colour, int executions, trace::Recorder* recorder);
 
   /// Goes on as far as no time passes.
@@ -55,6 +55,8 @@ class Actor {
   void wait();
   void count_wait();
   void next_op();
+  template <class Flights>
+  void add_ends(int64_t number, Flights& flights);
   void run_op();
   void end_compute();
   void start();
@@ -83,8 +85,10 @@ class Actor {
   double starved_ = 0;                          // counted so far
   double compute_began_ = 0, began_ = 0, ended_ = 0;
   int64_t events_ = 0;
-  std::vector<int64_t> numbers_;        // flights of this execution, by number of the transfer
-  std::map<int64_t, int64_t> carries_;  // slot -> flight of the execution before
+  std::vector<int64_t> numbers_;             // flights of this execution, by number of the transfer
+  std::vector<const program::Op*> issued_;   // and their ops
+  std::vector<std::vector<int64_t>> sends_;  // [stream]: those that may not have landed
+  std::map<int64_t, int64_t> carries_;       // slot -> flight of the execution before
   std::unordered_map<const program::Op*, double> seconds_;
   std::vector<std::pair<const program::Op*, int64_t>> flown_;  // while recording
   Representative result_;

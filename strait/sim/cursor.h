@@ -1,5 +1,5 @@
-// Pulls the executed operations of a program one by one, where for_each_instance pushes them: ranks that
-// are replayed side by side take turns.
+// Pulls the executed operations of a program one by one, where for_each_instance pushes them: ranks
+// that are replayed side by side take turns.
 #pragma once
 
 #include <cstdint>

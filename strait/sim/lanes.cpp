@@ -30,32 +30,44 @@ int64_t Lanes::open(const Flight& flight) {
 }
 
 void Lanes::arrive(int64_t number, const Side& side, const std::vector<int64_t>& after) {
-  Passage& passage = flights_[number];
-  passage.arrived.push_back(side);
+  const Place place{number, flights_[number].parts.size()};
+  Part part{side, queue(side).empty() ? 0 : 1};
   for (const int64_t earlier : after) {
     if (flights_[earlier].flight.landed >= 0) continue;
-    flights_[earlier].followers.push_back(number);
-    ++passage.missing;
+    flights_[earlier].followers.push_back(place);
+    ++part.blocked;
   }
-  if (!queue(side).empty()) ++passage.missing;
-  queue(side).push_back(number);
-  release(number);
+  flights_[number].parts.push_back(part);
+  queue(side).push_back(place);
+  if (part.blocked == 0) ready(place);
 }
 
-/// One thing less holds a flight up.
-void Lanes::release(int64_t number) {
-  if (--flights_[number].missing > 0) return;
-  flights_[number].flight.started = now_;
-  active_.push_back(number);
+void Lanes::unblock(const Place& place) {
+  if (--flights_[place.flight].parts[place.part].blocked == 0) ready(place);
+}
+
+/// Nothing on this side holds the flight up any more.
+void Lanes::ready(const Place& place) {
+  Passage& passage = flights_[place.flight];
+  const Side side = passage.parts[place.part].side;
+  if (--passage.missing == 0) {
+    passage.flight.started = now_;
+    active_.push_back(place.flight);
+  }
+  if (side.way == Way::kOut) leave_lane(side);
+}
+
+void Lanes::leave_lane(const Side& side) {
+  queue(side).pop_front();
+  if (!queue(side).empty()) unblock(queue(side).front());
 }
 
 void Lanes::land(int64_t number) {
+  const Passage& passage = flights_[number];
   flights_[number].flight.landed = now_;
-  for (const Side& side : flights_[number].arrived) {
-    queue(side).pop_front();
-    if (!queue(side).empty()) release(queue(side).front());
-  }
-  for (const int64_t follower : flights_[number].followers) release(follower);
+  for (const Part& part : passage.parts)
+    if (part.side.way != Way::kOut) leave_lane(part.side);
+  for (const Place& follower : passage.followers) unblock(follower);
   for (Actor& actor : actors_)
     if (actor.awaits == number) actor.awaits = -1;
 }
@@ -75,7 +87,7 @@ void Lanes::share_links() {
   for (Actor& actor : actors_) actor.under_way = false;
   for (const int64_t number : active_) {
     const Passage& passage = flights_[number];
-    for (const Side& side : passage.arrived) {
+    for (const auto& [side, blocked] : passage.parts) {
       actors_[side.actor].under_way = true;
       if (in_latency(passage.flight)) continue;
       if (side.way != Way::kIn) ++busy(side, passage.flight.level, true);
@@ -87,14 +99,15 @@ void Lanes::share_links() {
 double Lanes::speed(const Passage& passage) {
   if (in_latency(passage.flight)) return 1.0;
   int64_t sharing = 1;
-  for (const Side& side : passage.arrived) {
+  for (const auto& [side, blocked] : passage.parts) {
     if (side.way != Way::kIn) sharing = std::max(sharing, busy(side, passage.flight.level, true));
     if (side.way != Way::kOut) sharing = std::max(sharing, busy(side, passage.flight.level, false));
   }
   return 1.0 / static_cast<double>(sharing);
 }
 
-/// What the flights at work leave of a processor: 1 minus the shares of their levels, at least 0.05.
+/// What the flights at work leave of a processor: 1 minus the shares of their levels, at least
+/// 0.05.
 void Lanes::set_paces() {
   for (size_t a = 0; a < actors_.size(); ++a) {
     Actor& actor = actors_[a];

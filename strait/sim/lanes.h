@@ -1,5 +1,5 @@
-// The virtual clock: actors that compute or wait, and transfers in flight between them, one at a time per
-// lane of an actor, lanes of a level sharing its bandwidth.
+// The virtual clock: actors that compute or wait, and transfers in flight between them, one at a
+// time per lane of an actor, lanes of a level sharing its bandwidth.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace strait::sim {
 
-/// One transfer. It is under way once all its sides have arrived, each at the head of its lane and behind
-/// what it was told to follow; it lands on all sides at once.
+/// One transfer. It is under way once all its sides have arrived, each at the head of its lane and
+/// behind what it was told to follow; it lands on all sides at once.
 struct Flight {
   int64_t level = 0;
   double latency_seconds = 0;  // passes at its own pace
@@ -20,6 +20,7 @@ struct Flight {
 };
 
 /// Which way the bytes of a flight pass an actor. Links carry both directions at full speed.
+/// What goes out as a message holds up nothing behind it on its lane, as in the backends.
 enum class Way : uint8_t { kBoth, kOut, kIn };
 
 /// One actor's part in a flight.
@@ -29,8 +30,9 @@ struct Side {
   Way way = Way::kBoth;
 };
 
-/// Processor sharing: k lanes of an actor at work on a level, in one direction, each run at 1/k of its speed;
-/// a flight runs at the pace of its slowest side. Flights are numbered in the order of open().
+/// Processor sharing: k lanes of an actor at work on a level, in one direction, each run at 1/k of
+/// its speed; a flight runs at the pace of its slowest side. Flights are numbered in the order of
+/// open().
 class Lanes {
  public:
   /// `processor_share`, by level: what a busy level takes from computing; empty = nothing.
@@ -48,10 +50,11 @@ class Lanes {
   bool idle(int64_t actor) const {
     return actors_[actor].seconds <= 0 && actors_[actor].awaits < 0;
   }
-  /// Waited by `actor` so far while none of its own flights was under way: the wait was for other ranks.
+  /// Waited by `actor` so far while none of its own flights was under way: the wait was for other
+  /// ranks.
   double starved_seconds(int64_t actor) const { return actors_[actor].starved; }
-  /// Lets time pass until a flight lands or an actor has computed. InternalError when nothing ever will.
-  /// O(actors + flights under way).
+  /// Lets time pass until a flight lands or an actor has computed. InternalError when nothing ever
+  /// will. O(actors + flights under way).
   void advance();
 
  private:
@@ -63,18 +66,28 @@ class Lanes {
     double pace = 1;  // of computing
     bool under_way = false;
   };
-  struct Passage {  // a flight and what holds it up
-    Flight flight;
-    std::vector<Side> arrived;
-    std::vector<int64_t> followers;  // flights to tell of the landing, as often as they follow it
-    int64_t missing = 0;             // sides, places at heads of lanes, flights that it follows
+  struct Part {  // a side that has arrived
+    Side side;
+    int64_t blocked = 0;  // by those before it on its lane, by flights that it follows
   };
-  std::deque<int64_t>& queue(const Side& side) {
+  struct Place {  // a part of a flight
+    int64_t flight = 0;
+    size_t part = 0;
+  };
+  struct Passage {
+    Flight flight;
+    std::vector<Part> parts;
+    std::vector<Place> followers;  // to tell of the landing, as often as they follow it
+    int64_t missing = 0;           // sides that have not arrived, or are blocked
+  };
+  std::deque<Place>& queue(const Side& side) {
     return queues_[side.actor * streams_ + side.stream];
   }
   int64_t& busy(const Side& side, int64_t level, bool out);
   double speed(const Passage& passage);
-  void release(int64_t number);
+  void unblock(const Place& place);
+  void ready(const Place& place);
+  void leave_lane(const Side& side);
   void land(int64_t number);
   void share_links();
   void set_paces();
@@ -88,9 +101,9 @@ class Lanes {
   std::vector<double> processor_share_;
   std::vector<Actor> actors_;
   std::vector<Passage> flights_;
-  std::vector<std::deque<int64_t>> queues_;  // [actor * streams + stream]
-  std::vector<int64_t> active_;              // flights under way
-  std::vector<int64_t> busy_;                // [actor][level][way]: flights past their latency
+  std::vector<std::deque<Place>> queues_;  // [actor * streams + stream]
+  std::vector<int64_t> active_;            // flights under way
+  std::vector<int64_t> busy_;              // [actor][level][way]: flights past their latency
 };
 
 }  // namespace strait::sim

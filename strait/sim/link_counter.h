@@ -14,15 +14,15 @@
 namespace strait::sim {
 
 /// Schedules are made of one group of every kind that lies alike on the levels, and counted as
-/// collective::elements_by_level does: exact however uneven the parts are, without walking all pairs of ranks.
-/// Answers are kept; the programs must outlive it.
+/// collective::elements_by_level does: exact however uneven the parts are, without walking all
+/// pairs of ranks. Answers are kept; the programs must outlive it.
 class LinkCounter {
  public:
   explicit LinkCounter(const Cluster& cluster) : cluster_(cluster) {}
 
-  /// Bytes by level that one execution of a transfer puts on the links, all ranks of the program's class together.
-  /// A collective is counted in the class of its first member, a message in that of its sender. `peer`: of
-  /// the op, evaluated. First time O(ranks * levels).
+  /// Bytes by level that one execution of a transfer puts on the links, all ranks of the program's
+  /// class together. A collective is counted in the class of its first member, a message in that of
+  /// its sender. `peer`: of the op, evaluated. First time O(ranks * levels).
   const std::vector<int64_t>& bytes(const program::Program& program, const program::Op& op,
                                     int64_t peer);
 

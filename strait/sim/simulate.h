@@ -1,6 +1,7 @@
-// Replays the programs of all rank classes on a virtual clock: compute one op after another, transfers on
-// their lanes, lanes of one level sharing its bandwidth, both sides of a transfer meeting. Bytes are counted
-// as they leave the virtual links, transfer by transfer of the collective's schedule.
+// Replays the programs of all rank classes on a virtual clock: compute one op after another,
+// transfers on their lanes, lanes of one level sharing its bandwidth, both sides of a transfer
+// meeting. Bytes are counted as they leave the virtual links, transfer by transfer of the
+// collective's schedule.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +25,8 @@ struct Representative {
       0;  // compute waited for other ranks: the links were idle, or it had ended
 };
 
-/// What a simulation of one step found. Shares of the step are means over ranks; traffic is summed over
-/// all ranks.
+/// What a simulation of one step found. Shares of the step are means over ranks; traffic is summed
+/// over all ranks.
 struct Result {
   double seconds = 0;  // until the last rank has ended
   double compute_seconds = 0, exposed_seconds = 0, bubble_seconds = 0;
@@ -37,11 +38,12 @@ struct Result {
   double bubble_share() const { return seconds > 0 ? bubble_seconds / seconds : 0; }
 };
 
-/// Simulates one execution of the programs of a step kind, one per rank class: from idle links or, when they
-/// leave carries under way, right after another execution, so that what a step leaves to the next one is paid
-/// for. One rank of every colour is replayed. Precondition: the programs are legal (verify). `recorders`, when
-/// given, takes a recorder per representative with its spans in virtual seconds. Cost: O(instances * lanes) per
-/// representative, O(ranks * groups) for what is counted.
+/// Simulates one execution of the programs of a step kind, one per rank class: from idle links or,
+/// when they leave carries under way, right after another execution, so that what a step leaves to
+/// the next one is paid for. One rank of every colour is replayed. Precondition: the programs are
+/// legal (verify). `recorders`, when given, takes a recorder per representative with its spans in
+/// virtual seconds. Cost: O(instances * lanes) per representative, O(ranks * groups) for what is
+/// counted.
 Result simulate(std::span<const program::Program> classes, const Cluster& cluster,
                 std::vector<trace::Recorder>* recorders = nullptr);
 /// The same for one class.

@@ -38,7 +38,8 @@ struct Cluster {
   int64_t memory_bytes = 0;             // per rank
   int64_t cores_per_rank = 1;
   bool shares_cores = false;  // compute and transport use the same cores
-  /// Where the figures are from: "preset frontier", "measured on this machine", "cluster.levels", a file.
+  /// Where the figures are from: "preset frontier", "measured on this machine", "cluster.levels", a
+  /// file.
   std::string rates_source, links_source;
 
   /// Rates nobody has measured here.
@@ -66,7 +67,8 @@ struct Cluster {
 
 /// "preset frontier", or "rates measured on this machine, links of preset localhost".
 std::string source_text(const Cluster& cluster);
-/// What to print behind a prediction that rests on a preset's rates, such as " by preset frontier"; else "".
+/// What to print behind a prediction that rests on a preset's rates, such as " by preset frontier";
+/// else "".
 std::string prediction_note(const Cluster& cluster);
 
 /// Names of the levels, innermost first.

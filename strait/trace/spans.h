@@ -1,4 +1,5 @@
-// What ran when on one rank in chosen steps (timeline). Real runs and simulations write the same spans.
+// What ran when on one rank in chosen steps (timeline). Real runs and simulations write the same
+// spans.
 #pragma once
 
 #include <cstdint>
@@ -42,8 +43,9 @@ class Recorder {
   bool recording_ = false;
 };
 
-/// Chrome trace JSON of all ranks (Perfetto opens it): one process per rank, one row per stream, times in
-/// microseconds from the first span. `streams` names the rows; `numbers`: of the ranks, empty = 0, 1, ...
+/// Chrome trace JSON of all ranks (Perfetto opens it): one process per rank, one row per stream,
+/// times in microseconds from the first span. `streams` names the rows; `numbers`: of the ranks,
+/// empty = 0, 1, ...
 std::string chrome_trace(const std::vector<const Recorder*>& ranks,
                          const std::vector<std::string>& streams,
                          const std::vector<int64_t>& numbers = {});

@@ -66,7 +66,8 @@ void check_device(const Job& job) {
   });
 }
 
-/// Writes the resolved run file; not over that of a run which has reached its last step. True = the latter.
+/// Writes the resolved run file; not over that of a run which has reached its last step. True = the
+/// latter.
 bool record_run(const Job& job, const OnLead& on_lead) {
   const Run& run = job.design.run;
   const bool at_end = job.resume && job.resume->manifest().step >= run.train.steps;

@@ -18,7 +18,8 @@ double needs_bytes(const strategy::Design& design, int64_t ranks_here) {
          static_cast<double>(ranks_here);
 }
 
-/// "train.micro_batch_size = 2 with train.recompute = "block", which needs 7.1 GB", or that none does.
+/// "train.micro_batch_size = 2 with train.recompute = "block", which needs 7.1 GB", or that none
+/// does.
 std::string what_would_fit(const strategy::Design& design, int64_t ranks_here, double has_bytes) {
   const int64_t largest = design.batch.micro_batch_size;
   for (const char* recompute : {design.run.train.recompute.c_str(), "block"})

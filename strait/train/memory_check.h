@@ -7,9 +7,9 @@
 
 namespace strait::train {
 
-/// NothingFits when `ranks_here` ranks at their peak (program/memory.h) need more than `has_bytes`, the memory
-/// of this computer. The message names both, and the largest micro-batch that would fit, with
-/// recomputation if need be.
+/// NothingFits when `ranks_here` ranks at their peak (program/memory.h) need more than `has_bytes`,
+/// the memory of this computer. The message names both, and the largest micro-batch that would fit,
+/// with recomputation if need be.
 void require_memory(const strategy::Design& design, int64_t ranks_here, int64_t has_bytes);
 
 }  // namespace strait::train

@@ -63,8 +63,8 @@ struct Outcome {
 Json rank_part(const Outcome& outcome, int64_t rank);
 void add_rank_part(Outcome& outcome, int64_t rank, const Json& part);
 
-/// Of the steps that seconds_per_step counts: tokens over time, all ranks; and the share of the peak. NaN
-/// without steps.
+/// Of the steps that seconds_per_step counts: tokens over time, all ranks; and the share of the
+/// peak. NaN without steps.
 double tokens_per_second(const Job& job, const Outcome& outcome);
 double model_flops_utilization(const Job& job, const Outcome& outcome);
 

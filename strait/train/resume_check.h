@@ -18,14 +18,15 @@ struct ResumeChange {
   std::string was, is;
 };
 
-/// Hash of the training tokens: of all, or of 64 evenly spaced blocks of 65,536 tokens where there are
-/// more. XXH3-128, hexadecimal.
+/// Hash of the training tokens: of all, or of 64 evenly spaced blocks of 65,536 tokens where there
+/// are more. XXH3-128, hexadecimal.
 std::string data_hash(const Corpus& corpus);
 
-/// Compares a run with the checkpoint that it goes on from. UserError with the saved value as the nearest
-/// valid choice where a change could not take effect, or not from the start as the numbers so far
-/// did: parameters, heads, precision, seed, tokenizer. Returns all others. A checkpoint that does not
-/// hold what to compare with (converted, or of an earlier version) is compared in the rest.
+/// Compares a run with the checkpoint that it goes on from. UserError with the saved value as the
+/// nearest valid choice where a change could not take effect, or not from the start as the numbers
+/// so far did: parameters, heads, precision, seed, tokenizer. Returns all others. A checkpoint that
+/// does not hold what to compare with (converted, or of an earlier version) is compared in the
+/// rest.
 std::vector<ResumeChange> check_resume(const strategy::Design& design, const Corpus& corpus,
                                        const checkpoint::CheckpointReader& resume);
 

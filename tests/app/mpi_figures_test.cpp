@@ -1,4 +1,5 @@
-// What a run among processes reports of itself: seconds that add up, bytes by the way that they took.
+// What a run among processes reports of itself: seconds that add up, bytes by the way that they
+// took.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -10,8 +11,9 @@
 namespace strait {
 namespace {
 
-/// The system's clock at each event of a TensorBoard file: records of length (8 bytes), its checksum (4), data,
-/// checksum (4); the first member of an event is tag 9 and the time as a double.
+/// The system's clock at each event of a TensorBoard file: records of length (8 bytes), its
+/// checksum (4), data, checksum (4); the first member of an event is tag 9 and the time as a
+/// double.
 std::vector<double> event_times(const std::string& path) {
   constexpr size_t kHead = 12, kTail = 4;
   const std::string file = read_file(path);
@@ -43,7 +45,8 @@ TEST(MpiClock, StepsAddUpToTheWallTime) {
   EXPECT_NEAR(reported / (times[199] - times[1]), 1, 0.01);
 }
 
-/// crossed_per_step of two ranks of zero3 on so many hosts, and the payload and metadata of all levels.
+/// crossed_per_step of two ranks of zero3 on so many hosts, and the payload and metadata of all
+/// levels.
 std::array<int64_t, 3> crossed(int64_t hosts) {
   const test::TemporaryFolder folder;
   const std::string json = folder.path() + "/report.json";

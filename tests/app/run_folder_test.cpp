@@ -1,4 +1,5 @@
-// A run folder has one run at a time, goes on only as what it was, and stays as it is when finished.
+// A run folder has one run at a time, goes on only as what it was, and stays as it is when
+// finished.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -48,7 +48,8 @@ class LockFileTest : public ::testing::Test {
       names.push_back(entry.path().filename());
     return names;
   }
-  /// How many of `count` threads that come at once get the lock; those hold it until all have tried.
+  /// How many of `count` threads that come at once get the lock; those hold it until all have
+  /// tried.
   int winners(int count) const {
     std::atomic<int> won{0};
     std::barrier start(count), tried(count);
@@ -106,7 +107,8 @@ TEST_F(LockFileTest, NothingIsLeftWhenItIsGivenBack) {
 }
 
 TEST_F(LockFileTest, OfManyAtOnceExactlyOneWins) {
-  for (int round = 0; round < test::repetitions(200, 30); ++round) ASSERT_EQ(winners(8), 1) << round;
+  for (int round = 0; round < test::repetitions(200, 30); ++round)
+    ASSERT_EQ(winners(8), 1) << round;
   EXPECT_TRUE(files().empty());
 }
 

@@ -45,7 +45,8 @@ TEST(Choose, SecondsAreTheArithmeticOfTheLinks) {
   // Direct: each of a host's two ranks takes 6/8 of the vector over the host's link.
   EXPECT_NEAR(transfer_seconds(Operation::kAllGather, Algorithm::kDirect, 8e6, all, hosts()),
               2 * 6e6 / 0.1e9 + 50e-6, 1e-12);
-  // Hierarchical: the host takes 6/8 once; then each rank takes half of the vector from its neighbour.
+  // Hierarchical: the host takes 6/8 once; then each rank takes half of the vector from its
+  // neighbour.
   EXPECT_NEAR(transfer_seconds(Operation::kAllGather, Algorithm::kHierarchical, 8e6, all, hosts()),
               6e6 / 0.1e9 + 4e6 / 10e9 / 7 + 51e-6 + 6 * 50e-6, 1e-12);
   EXPECT_EQ(transfer_seconds(Operation::kAllGather, Algorithm::kDirect, 8e6, {1, 1}, hosts()), 0);

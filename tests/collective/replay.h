@@ -16,7 +16,8 @@ struct Buffers {
 inline constexpr double kUnwritten = -1e300;
 
 /// Reads of a step see what was written in earlier steps and, inside one member, before them in the
-/// list; a sum reads everything before it writes. Throws when a transfer leaves its buffers or reads what nobody wrote.
+/// list; a sum reads everything before it writes. Throws when a transfer leaves its buffers or
+/// reads what nobody wrote.
 inline void replay(const Schedule& schedule, std::vector<Buffers>& members) {
   const auto buffer = [&](int64_t member, Place place) -> std::vector<double>& {
     Buffers& own = members.at(member);

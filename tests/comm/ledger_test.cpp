@@ -1,5 +1,5 @@
-// Bytes: what the backend counted equals the schedule, per member, level and operation, and follows the transport
-// when that sends a chunk twice or drops it.
+// Bytes: what the backend counted equals the schedule, per member, level and operation, and follows
+// the transport when that sends a chunk twice or drops it.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -66,7 +66,8 @@ Exchange exchange(const Request& request, const std::vector<int64_t>& members,
   return result;
 }
 
-/// The same figures from a schedule: bytes by (sender, level), of two operations of 8-byte elements.
+/// The same figures from a schedule: bytes by (sender, level), of two operations of 8-byte
+/// elements.
 std::map<std::pair<int64_t, int64_t>, int64_t> expected_bytes(const collective::Schedule& schedule,
                                                               const Cluster& cluster,
                                                               const std::vector<int64_t>& members) {

@@ -377,7 +377,8 @@ TEST(Validate, AllProblemsOfAFileAreFound) {
 
 TEST(Validate, NoCheckBuildsOnAKeyWithAProblem) {
   // No head divides by zero, no batch by a size below one.
-  EXPECT_THAT(problem_keys("[model]\nshape = { heads = 0, kv_heads = 1 }\n[train]\nglobal_batch_size = 0\n"),
+  EXPECT_THAT(problem_keys(
+                  "[model]\nshape = { heads = 0, kv_heads = 1 }\n[train]\nglobal_batch_size = 0\n"),
               testing::UnorderedElementsAre("data.wrong", "train.steps", "model.shape.heads",
                                             "train.global_batch_size"));
 }

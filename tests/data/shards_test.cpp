@@ -80,7 +80,8 @@ TEST(LlmcShard, DamageIsNamed) {
   refused(llmc_header(20240520, 1, 2147483647), {"truncated", "4294968318"});
   expect_user_error([&] { open_llmc_shard(folder.at("none.bin")); }, {"none.bin", "No such file"},
                     "data.path");
-  expect_user_error([&] { open_llmc_shard(folder.path()); }, {"is a folder, not a file"}, "data.path");
+  expect_user_error([&] { open_llmc_shard(folder.path()); }, {"is a folder, not a file"},
+                    "data.path");
 }
 
 /// Writes the pair and returns what stands before the dots.

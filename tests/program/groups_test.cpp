@@ -47,7 +47,8 @@ TEST(Groups, ARankInNoListTakesNoPart) {
   EXPECT_FALSE(same_members(group, listed({{0, 3}}), 6));
 }
 
-/// Ranks 0 and 3 sum a value, as tied weights of the first and the last stage do; the others compute.
+/// Ranks 0 and 3 sum a value, as tied weights of the first and the last stage do; the others
+/// compute.
 std::vector<Program> tied(const Lists& first, const Lists& last,
                           std::vector<int64_t> inner = {1, 2}) {
   std::vector<Program> classes;

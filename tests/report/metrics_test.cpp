@@ -61,13 +61,13 @@ std::vector<int64_t> steps_of(const std::vector<StepMetrics>& all) {
 }
 
 TEST_F(MetricsTest, KeysAreThoseOfTheInterface) {
-  EXPECT_EQ(
-      to_json(example(2)).dump(),
-      R"({"step": 2, "loss": 5.5, "gradient_norm": 0.1, "learning_rate": 0.001, )"
-      R"("tokens_per_second": 12345.678, "model_flops_utilization": 0.41, "seconds": 0.3, )"
-      R"("compute_seconds": 0.25, "exposed_communication_seconds": 0.02, "bytes_per_level": )"
-      R"([{"level": "pair", "bytes": 123456789012}, {"level": "world", "bytes": 0}], )"
-      R"("memory_bytes": 1099511627776, "resident_bytes": 3298534883328, "predicted_seconds": 0.28, "validation_loss": 5.5})");
+  EXPECT_EQ(to_json(example(2)).dump(),
+            R"({"step": 2, "loss": 5.5, "gradient_norm": 0.1, "learning_rate": 0.001, )"
+            R"("tokens_per_second": 12345.678, "model_flops_utilization": 0.41, "seconds": 0.3, )"
+            R"("compute_seconds": 0.25, "exposed_communication_seconds": 0.02, "bytes_per_level": )"
+            R"([{"level": "pair", "bytes": 123456789012}, {"level": "world", "bytes": 0}], )"
+            R"("memory_bytes": 1099511627776, "resident_bytes": 3298534883328, )"
+            R"("predicted_seconds": 0.28, "validation_loss": 5.5})");
   EXPECT_EQ(to_json(example(3)).find("validation_loss"), nullptr);
 }
 

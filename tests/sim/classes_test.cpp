@@ -1,5 +1,5 @@
-// Several rank classes side by side: pipelines against closed forms and times reckoned by hand, random
-// programs against a walk over all transfers of all ranks.
+// Several rank classes side by side: pipelines against closed forms and times reckoned by hand,
+// random programs against a walk over all transfers of all ranks.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -76,7 +76,8 @@ TEST(Classes, MessagesTakeTheTimeOfTheirBytes) {
 }
 
 TEST(Classes, RanksOfANodeThatSendOutShareItsLinks) {
-  // Two ranks per stage in a node: both messages leave the node together, so each takes twice as long.
+  // Two ranks per stage in a node: both messages leave the node together, so each takes twice as
+  // long.
   const std::vector<Program> classes = one_forward_one_backward(2, 1, 2, 1'000'000);
   EXPECT_NEAR(sim::simulate(classes, cluster_of(4, 2)).seconds, 1 + 8 + 3 + 8 + 2, kTolerance);
   // With both stages in the node every message has the level to itself.
@@ -105,6 +106,31 @@ std::vector<Program> exchange_of(bool both_ways) {
 TEST(Classes, LinksCarryBothDirectionsAtFullSpeedAndShareOne) {
   EXPECT_NEAR(sim::simulate(exchange_of(true), cluster_of(2)).seconds, 4, kTolerance);
   EXPECT_NEAR(sim::simulate(exchange_of(false), cluster_of(2)).seconds, 8, kTolerance);
+}
+
+TEST(Classes, ASendHoldsUpNothingBehindIt) {
+  // Rank 0 sends to rank 1, which takes it after 5 s of work; meanwhile the next transfer on the lane
+  // of rank 0, from rank 1, which sends it at once, takes its 4 s.
+  std::vector<Program> classes;
+  for (int64_t rank = 0; rank < 2; ++rank) {
+    ProgramBuilder b(2, {rank});
+    const int out = b.array("out", 1, Lifetime::kResident, 1'000'000);
+    const int in = b.array("in", 1, Lifetime::kResident, 1'000'000);
+    const int state = b.array("state", 1, Lifetime::kResident, 1);
+    if (rank == 0) {
+      b.send(at(out), 1, 1);
+      b.receive(at(in), 1, 1);
+      b.add(sim::timed_op(1, {at(in)}, {at(state)}));
+    } else {
+      b.send(at(in), 0, 1);
+      b.add(sim::timed_op(5, {}, {at(state)}));
+      b.receive(at(out), 0, 1);
+    }
+    classes.push_back(b.take());
+  }
+  const sim::Result result = sim::simulate(classes, cluster_of(2));
+  EXPECT_NEAR(result.representatives[0].seconds, 5 + 4, kTolerance);  // until its send has landed
+  EXPECT_NEAR(result.representatives[1].seconds, 5 + 4, kTolerance);
 }
 
 TEST(Classes, ACollectiveWaitsForTheLastOfItsClasses) {
@@ -219,7 +245,7 @@ TEST(Classes, MemoryIsThatOfEachClass) {
   ASSERT_EQ(uses.size(), 4u);
   for (size_t c = 0; c < 4; ++c) {
     EXPECT_EQ(uses[c].total(), program::peak_memory(classes[c], static_cast<int64_t>(c)).total());
-    EXPECT_LE(uses[c].total(), program::largest(uses).total());
+    EXPECT_LE(uses[c].total(), uses[program::largest(uses)].total());
   }
 }
 

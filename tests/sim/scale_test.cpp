@@ -1,5 +1,6 @@
-// 32,768 ranks in one process. Targets on an idle core: composing 50 ms, pricing 1 ms, simulating 1 s, 1 GB; the
-// limits leave room for busy machines and sanitizers, and still refuse anything that walks n x n transfers.
+// 32,768 ranks in one process. Targets on an idle core: composing 50 ms, pricing 1 ms, simulating 1
+// s, 1 GB; the limits leave room for busy machines and sanitizers, and still refuse anything that
+// walks n x n transfers.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 

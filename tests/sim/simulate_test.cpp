@@ -49,7 +49,8 @@ TEST(Lanes, ComputingIsSlowedWhileItsLevelIsBusy) {
   lanes.compute(1.0);  // nothing under way
   EXPECT_NEAR(lanes.now(), 1.0, kTolerance);
   lanes.issue(1, flight(1, 0.5, 1.0));
-  // Half a second of latency costs nothing; the second of work halves the pace; then it is whole again.
+  // Half a second of latency costs nothing; the second of work halves the pace; then it is whole
+  // again.
   lanes.compute(2.0);
   EXPECT_NEAR(lanes.flight(0).landed, 2.5, kTolerance);
   EXPECT_NEAR(lanes.now(), 1.0 + 0.5 + 1.0 + 1.0, kTolerance);
@@ -108,7 +109,8 @@ TEST(Simulate, TransfersOfWhatIsCarriedWaitBesideTheComputing) {
   const int copy = b.array("copy", 1, program::Lifetime::kResident, kElements);
   const int source = b.array("source", 1, program::Lifetime::kResident, kElements);
   const int state = b.array("state", 1, program::Lifetime::kResident, kElements);
-  // 2 s each: the first program's last transfer ends in the second, the further one follows it, both beside the 10 s.
+  // 2 s each: the first program's last transfer ends in the second, the further one follows it,
+  // both beside the 10 s.
   b.add(program::OpKind::kAllReduce, {program::at(mean)}, {program::at(copy)}, 2);
   program::Op& work = b.add(program::work_op(program::kForward, {}, {}, {program::at(state)}));
   work.attributes[program::kFlops] = 10.0;

@@ -29,8 +29,8 @@ Seen watch(const std::vector<std::string>& sets, int64_t ranks, double pause_sec
   return seen;
 }
 
-/// Of step 2 to the last but one, which no evaluation follows: what was reported, over what the observer's clock
-/// says.
+/// Of step 2 to the last but one, which no evaluation follows: what was reported, over what the
+/// observer's clock says.
 double told_share(const Seen& seen) {
   return std::accumulate(seen.reported.begin() + 1, seen.reported.end() - 1, 0.0) /
          (seen.at.end()[-2] - seen.at.front());

@@ -1,5 +1,6 @@
-// Point-to-point messages of one process. MPI is used by one thread at a time (MPI_THREAD_SERIALIZED): every
-// call takes the same lock and returns at once, so that no thread ever waits inside MPI.
+// Point-to-point messages of one process. MPI is used by one thread at a time
+// (MPI_THREAD_SERIALIZED): every call takes the same lock and returns at once, so that no thread
+// ever waits inside MPI.
 #pragma once
 
 #include <mpi.h>
@@ -13,7 +14,8 @@
 
 namespace strait::comm {
 
-/// Keeps every other thread of the process out of MPI: for calls that block, before a world or after its end.
+/// Keeps every other thread of the process out of MPI: for calls that block, before a world or
+/// after its end.
 std::unique_lock<std::mutex> lock_mpi();
 
 /// One transfer under way; long ones are several MPI messages.
@@ -32,15 +34,16 @@ class Messages {
   /// `communicator`: over all ranks of the world, numbered alike; kept, not freed.
   explicit Messages(MPI_Comm communicator);
 
-  /// Starts a transfer; buffers stay untouched until it is done. Messages between two ranks with the same
-  /// tag are received in the order in which they were sent. Nothing is sent for 0 bytes.
+  /// Starts a transfer; buffers stay untouched until it is done. Messages between two ranks with
+  /// the same tag are received in the order in which they were sent. Nothing is sent for 0 bytes.
   Message send(const void* data, int64_t bytes, int64_t to, int tag);
   Message receive(void* data, int64_t bytes, int64_t from, int tag);
 
-  /// Drives MPI and tells whether the message is done. InternalError when MPI reports one; UserError when
-  /// another number of bytes arrived than expected.
+  /// Drives MPI and tells whether the message is done. InternalError when MPI reports one;
+  /// UserError when another number of bytes arrived than expected.
   bool test(Message& message);
-  /// The same for many at once, none of them done, for little more than the cost of one. How many are done now.
+  /// The same for many at once, none of them done, for little more than the cost of one. How many
+  /// are done now.
   int64_t test(std::span<Message* const> messages);
   /// Receives a message of `bytes` bytes from anybody, if one has come. False otherwise.
   bool receive_waiting(void* data, int64_t bytes, int tag);

@@ -1,5 +1,5 @@
-// What the communicators of one MPI process share: its messages, its host's memory and board, where every rank
-// lives, and how it waits.
+// What the communicators of one MPI process share: its messages, its host's memory and board, where
+// every rank lives, and how it waits.
 #pragma once
 
 #include <csignal>
@@ -41,8 +41,9 @@ struct MpiSite {
   [[noreturn]] void raise_alarm(const Call& call) const;
   /// The ranks among `late` whose process is gone.
   std::vector<int64_t> gone(const std::vector<int64_t>& late) const;
-  /// What the verdict about a wait of this rank that ends now is made from: what the ranks of this host stood
-  /// at when the first of them gave up, processes that are gone as missing, the others as `inquire` finds them.
+  /// What the verdict about a wait of this rank that ends now is made from: what the ranks of this
+  /// host stood at when the first of them gave up, processes that are gone as missing, the others
+  /// as `inquire` finds them.
   std::vector<trace::Standing> standings(double deadline_seconds) const;
   /// Those of this host alone.
   std::vector<trace::Standing> standings_here(double deadline_seconds) const;
@@ -57,12 +58,13 @@ struct MpiSite {
   double spin_seconds = 0;
   std::function<void(const Call&)> at_turn;  // MpiOptions
   std::function<int64_t()> repeats;          // likewise
-  /// Asks the ranks of other hosts where they stand; those that do not answer in time have told nothing.
+  /// Asks the ranks of other hosts where they stand; those that do not answer in time have told
+  /// nothing.
   std::function<void(std::vector<trace::Standing>& ranks, double deadline_seconds)> inquire;
 };
 
-/// One wait of a call: until `ready`, the deadline, or an alarm. While messages are under way it drives them
-/// and sleeps briefly in between; otherwise it blocks until `signal` tells.
+/// One wait of a call: until `ready`, the deadline, or an alarm. While messages are under way it
+/// drives them and sleeps briefly in between; otherwise it blocks until `signal` tells.
 struct HostWait {
   const MpiSite& site;
   const Call& call;
@@ -70,9 +72,9 @@ struct HostWait {
   HostSignal& signal;
   uint64_t communicator = 0;
 
-  /// Returns when ready() is true. Throws PeerLost on an alarm and when a rank of late() is gone, Timeout when
-  /// the deadline passes. `drive` is called now and then and tells whether messages are under way; `ready` may
-  /// depend on what it did.
+  /// Returns when ready() is true. Throws PeerLost on an alarm and when a rank of late() is gone,
+  /// Timeout when the deadline passes. `drive` is called now and then and tells whether messages
+  /// are under way; `ready` may depend on what it did.
   void until(const std::function<bool()>& ready, const std::function<bool()>& drive,
              const std::function<std::vector<int64_t>()>& late) const;
 
