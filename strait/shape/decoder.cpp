@@ -1,5 +1,5 @@
-// Decoder-only transformers, GPT-2 and Llama: which parameters their blocks have, in which order, with which
-// initial values.
+// Decoder-only transformers, GPT-2 and Llama: which parameters their blocks have, in which order,
+// with which initial values.
 #include <fmt/format.h>
 
 #include <array>

@@ -1,9 +1,9 @@
 // What of the model a rank of the mesh axes x and y holds.
 //
-// Over x, of a transformer block, the products that begin a branch are split by rows (qkv by heads, up by
-// channels, gate and up alike, with their biases), those that end it by columns (output, down).
-// Norms and the biases of output and down are shared: each rank holds them, and adds them once,
-// behind the sum over x (Megatron-LM, Shoeybi et al. 2019). Embedding and head are shared as
+// Over x, of a transformer block, the products that begin a branch are split by rows (qkv by heads,
+// up by channels, gate and up alike, with their biases), those that end it by columns (output,
+// down). Norms and the biases of output and down are shared: each rank holds them, and adds them
+// once, behind the sum over x (Megatron-LM, Shoeybi et al. 2019). Embedding and head are shared as
 // well.
 #pragma once
 
