@@ -71,7 +71,7 @@ void Actor::go_on() {
   if (!waits_.empty()) return wait();
   if (computing_) return end_compute();
   if (op_ != nullptr) return run_op();
-  if (finishing_) return finish_execution();
+  if (finish_ != nullptr) return finish_execution();
   next_op();
 }
 
@@ -93,8 +93,8 @@ void Actor::count_wait() {
 void Actor::next_op() {
   op_ = cursor_.next();
   if (op_ == nullptr) {
-    finishing_ = true;
-    for (const int64_t number : tracker_.finish().wait_for) add_ends(number, waits_);
+    finish_ = &tracker_.finish();
+    for (const int64_t number : finish_->wait_for) add_ends(number, waits_);
     return;
   }
   plan_ = &tracker_.next(*op_, cursor_.loops());
@@ -103,8 +103,8 @@ void Actor::next_op() {
   for (const int64_t slot : plan_->carries) waits_.push_back(carries_.at(slot));
 }
 
-/// To the tracker a transfer ends after those before it on its stream; sends, which hold up nothing,
-/// are awaited for themselves.
+/// To the tracker a transfer ends after those before it on its stream; sends, which hold up
+/// nothing, are awaited for themselves.
 template <class Flights>
 void Actor::add_ends(int64_t number, Flights& flights) {
   flights.push_back(numbers_[number]);
@@ -184,10 +184,9 @@ Flight Actor::flight(int64_t sides) {
 }
 
 void Actor::finish_execution() {
-  finishing_ = false;
   carries_.clear();
-  for (const auto& [slot, number] : tracker_.finish().outstanding)
-    carries_[slot] = numbers_[number];
+  for (const auto& [slot, number] : finish_->outstanding) carries_[slot] = numbers_[number];
+  finish_ = nullptr;
   ended_ = scene_.lanes.now();
   result_.seconds = ended_ - began_;
   if (++execution_ < executions_) begin_execution();

@@ -77,12 +77,13 @@ class Actor {
   const program::Program& program_;
   program::LifetimeTracker tracker_;
   Cursor cursor_;
-  const program::Op* op_ = nullptr;             // the present op: waiting, or computing
-  const program::StepPlan* plan_ = nullptr;     // its plan
-  bool computing_ = false, finishing_ = false;  // finishing: the last waits of an execution
-  std::deque<int64_t> waits_;                   // flights still to wait for
-  double wait_began_ = -1;                      // -1: not waiting
-  double starved_ = 0;                          // counted so far
+  const program::Op* op_ = nullptr;              // the present op: waiting, or computing
+  const program::StepPlan* plan_ = nullptr;      // its plan
+  const program::FinishPlan* finish_ = nullptr;  // of an execution whose last waits are under way
+  bool computing_ = false;
+  std::deque<int64_t> waits_;  // flights still to wait for
+  double wait_began_ = -1;     // -1: not waiting
+  double starved_ = 0;         // counted so far
   double compute_began_ = 0, began_ = 0, ended_ = 0;
   int64_t events_ = 0;
   std::vector<int64_t> numbers_;             // flights of this execution, by number of the transfer

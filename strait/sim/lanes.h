@@ -2,6 +2,7 @@
 // time per lane of an actor, lanes of a level sharing its bandwidth.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <utility>

@@ -14,13 +14,14 @@
 #include "strait/program/verify.h"
 #include "strait/sim/simulate.h"
 #include "strait/strategy/compose/design.h"
+#include "tests/sanitized.h"
 #include "tests/sim/pipeline_programs.h"
 
 namespace strait {
 namespace {
 
 constexpr int64_t kRanks = 32'768;
-constexpr double kBusy = 10;  // times the target
+constexpr double kBusy = 10 * test::kSlowdown;  // times the target
 
 /// Runs `work` a few times, prints the median and expects it below kBusy times the target.
 void expect_seconds(const char* what, double target, const std::function<void()>& work) {

@@ -446,22 +446,14 @@ class Exchange::Run {
     }
     if (in_place || (begin->destination == Place::kDestination && result_ == nullptr)) return;
     char* destination = own_address(begin->destination, begin->destination_offset);
-    const int64_t moved = begin->elements * element();
-    int64_t times = 1;
+    int64_t moved = begin->elements * element();
     if (sources.size() == 1 && !adds_to_caller(*begin))
-      times = copy_chunk(sources[0], destination, moved);
+      moved = site_.copy_chunk(sources[0], destination, moved);
     else
       sum_in_order(call_.dtype, sources, destination, begin->elements, adds_to_caller(*begin));
     for (const Transfer* pull = begin; pull < end; ++pull)
       if (x_.is_here(pull->from) && pull->from != x_.position_)
-        sent_.by_level[x_.levels_[pull->from]] += times * moved;
-  }
-
-  /// How often it was copied.
-  int64_t copy_chunk(const void* source, void* destination, int64_t bytes) const {
-    const int64_t times = site_.repeats ? site_.repeats() : 1;
-    for (int64_t time = 0; time < times; ++time) copy_bytes(source, destination, bytes);
-    return times;
+        sent_.by_level[x_.levels_[pull->from]] += moved;
   }
 
   void finish() {

@@ -5,6 +5,8 @@
 #include <string>
 #include <thread>
 
+#include "strait/comm/sums.h"
+
 namespace strait::comm {
 namespace {
 
@@ -18,6 +20,12 @@ void relax() {
 }
 
 }  // namespace
+
+int64_t MpiSite::copy_chunk(const void* source, void* destination, int64_t bytes) const {
+  const int64_t times = repeats ? repeats() : 1;
+  for (int64_t time = 0; time < times; ++time) copy_bytes(source, destination, bytes);
+  return times * bytes;
+}
 
 void MpiSite::raise_alarm(const Call& call) const {
   const HostBoard::Rung rung = board.rung_by();

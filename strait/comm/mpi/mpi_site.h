@@ -37,6 +37,9 @@ struct MpiSite {
   WaitRow& row() const { return board.row(memory.own()); }
   bool rung() const { return board.rung(); }
 
+  /// Copies a chunk inside the host, and tells how many bytes it copied: what the ledger learns.
+  int64_t copy_chunk(const void* source, void* destination, int64_t bytes) const;
+
   /// Throws PeerLost for what the board's alarm says. Precondition: rung().
   [[noreturn]] void raise_alarm(const Call& call) const;
   /// The ranks among `late` whose process is gone.

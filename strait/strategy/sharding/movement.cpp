@@ -176,27 +176,6 @@ void Movement::release(int64_t unit, std::vector<Node>& nodes) const {
   if (copies()) free_value(UnitValue::kGathered, unit, 0, nodes);
 }
 
-Operand Movement::master(int64_t unit) const {
-  const UnitValue held = placement_.has_master() ? UnitValue::kMaster : UnitValue::kShard;
-  return values_.operand(placement_.master_span() > 1 ? UnitValue::kGathered : held, unit);
-}
-
-void Movement::release_master(int64_t unit, std::vector<Node>& nodes) const {
-  if (placement_.master_span() > 1) free_value(UnitValue::kGathered, unit, 0, nodes);
-}
-
-void Movement::gather_master(int64_t unit, std::vector<Node>& nodes) const {
-  if (placement_.master_span() == 1) return;
-  const UnitValue from = placement_.has_master() ? UnitValue::kMaster : UnitValue::kShard;
-  for (int64_t hop = placement_.hops_in(placement_.master_span()) - 1, last = hop; hop >= 0;
-       --hop) {
-    Op op = gather_hop(unit, hop, nullptr);
-    op.reads = {values_.operand(hop == last ? from : UnitValue::kGathered, unit)};
-    op.writes = {made(values_.operand(UnitValue::kGathered, unit))};
-    nodes.push_back(std::move(op));
-  }
-}
-
 void Movement::feed_back(Op& encode, const PieceFormat& format, int64_t unit, int64_t nth) const {
   if (!format.codec.error_feedback) return;
   encode.writes.push_back(program::as(values_.operand(UnitValue::kResidual, unit, nth),

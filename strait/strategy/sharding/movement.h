@@ -50,10 +50,6 @@ class Movement {
   void ready(int64_t unit, GatherSource source, std::vector<program::Node>& nodes) const;
   /// free W[unit].
   void release(int64_t unit, std::vector<program::Node>& nodes) const;
-  /// The optimizer's own weights of a unit, whole and exact; gather_master() first, release_master() after.
-  program::Operand master(int64_t unit) const;
-  void gather_master(int64_t unit, std::vector<program::Node>& nodes) const;
-  void release_master(int64_t unit, std::vector<program::Node>& nodes) const;
 
   /// Reductions that follow a unit's last contribution in a micro-step. `accumulate`: g already holds
   /// earlier micro-steps. Without codecs one stage; else one more for each hop that decodes, and before the

@@ -47,8 +47,6 @@ struct Placement {
   int64_t span_of(int64_t count) const;
   /// The optimizer has weights of its own: those that are gathered from are kept in the update's codec.
   bool has_master() const { return codecs.update.kind != codec::CodecKind::kNone; }
-  /// Ranks over which the optimizer's weights are split.
-  int64_t master_span() const { return has_master() ? optimizer : weights; }
   /// Hops of the borders between spans, and of those in `borders` that fit in; then one codec, none, for
   /// each hop and for the sum across replicas.
   void set_hops(const std::vector<int64_t>& borders = {});

@@ -150,12 +150,6 @@ PieceFormat UnitValues::gradient_pieces(int64_t unit, int64_t hop) const {
   return gradient_pieces_of(elements_of(unit), hop);
 }
 
-void UnitValues::declare_gathered_master() {
-  if (placement_.master_span() == 1) return;
-  first_[index_of(UnitValue::kGathered)] =
-      declare({"W"}, [&](int64_t elements) { return numbers(elements, 1, -1, types_.state); });
-}
-
 void UnitValues::declare_gathered(bool secondary) {
   if (copies())
     first_[index_of(UnitValue::kGathered)] =

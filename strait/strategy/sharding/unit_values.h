@@ -72,8 +72,6 @@ class UnitValues {
   void declare_gradients(const OptimizerState& state);
   /// W and what it is gathered through; `secondary`: the program uses the secondary copy.
   void declare_gathered(bool secondary);
-  /// W for the optimizer's own weights.
-  void declare_gathered_master();
   /// Weights are used from a transient copy W.
   bool copies() const { return placement_.weights > 1 || keeps_pieces(); }
   /// The weights' shards are pieces of a codec, not numbers that blocks could compute on.
