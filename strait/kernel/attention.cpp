@@ -45,8 +45,8 @@ inline int64_t first_key(const AttentionCall<T>& call, int64_t query, int64_t ro
   return start / kTile * kTile;
 }
 
-/// Where sums of `width` columns over several products are kept: in the target where its type can, else in
-/// `wide` (rows of `wide_stride`).
+/// Where sums of `width` columns over several products are kept: in the target where its type can,
+/// else in `wide` (rows of `wide_stride`).
 template <class T>
 struct Sums {
   Wide<T>* data = nullptr;
@@ -78,7 +78,8 @@ HWY_ATTR void settle([[maybe_unused]] Sums<T> sums, [[maybe_unused]] int64_t row
   }
 }
 
-/// A tile of factors in the type that products take: the tile itself, or `narrow` filled with it rounded.
+/// A tile of factors in the type that products take: the tile itself, or `narrow` filled with it
+/// rounded.
 template <class T>
 HWY_ATTR const T* factors(const Wide<T>* tile, [[maybe_unused]] int64_t rows,
                           [[maybe_unused]] int64_t columns, [[maybe_unused]] T* narrow) {
@@ -336,7 +337,8 @@ struct BackwardTiles {
   HWY_ALIGN T narrow[2 * kFactorElements<T>];
 };
 
-/// Adds what the queries of one head say about the keys [key, key + columns), whose gradients are in `sums`.
+/// Adds what the queries of one head say about the keys [key, key + columns), whose gradients are
+/// in `sums`.
 template <class T>
 HWY_ATTR void add_key_tile(const AttentionBackwardCall<T>& call, int64_t key, int64_t columns,
                            BackwardTiles<T>& tiles, TileSums<T>& sums) {
@@ -362,7 +364,8 @@ HWY_ATTR void add_key_tile(const AttentionBackwardCall<T>& call, int64_t key, in
             call.dq + key * call.gradient_stride, call.gradient_stride);
 }
 
-/// Keys outside, so that their gradients are summed up in one place; a query's last tile is its diagonal.
+/// Keys outside, so that their gradients are summed up in one place; a query's last tile is its
+/// diagonal.
 template <class T>
 HWY_ATTR void attention_backward_any(const AttentionBackwardCall<T>& call) {
   BackwardTiles<T> tiles;

@@ -1,5 +1,6 @@
-// Causal attention of one (sequence, head) on strided rows, in tiles of queries x keys: no T x T matrix
-// (FlashAttention, Dao et al. 2022; the backward recomputes probabilities from the log-sum-exp).
+// Causal attention of one (sequence, head) on strided rows, in tiles of queries x keys: no T x T
+// matrix (FlashAttention, Dao et al. 2022; the backward recomputes probabilities from the
+// log-sum-exp).
 #pragma once
 
 #include <cstdint>
@@ -28,15 +29,16 @@ struct AttentionCall {
   const DropoutMask* mask = nullptr;
   uint64_t head = 0;
 };
-/// Writes out and log_sum_exp. Scores, probabilities' sums and results are summed up in Wide<T>; bf16
-/// probabilities are rounded before they multiply values. Single-threaded; takes up to 1 MB of stack.
-/// bf16: head_width up to kMostNarrowHeadWidth.
+/// Writes out and log_sum_exp. Scores, probabilities' sums and results are summed up in Wide<T>;
+/// bf16 probabilities are rounded before they multiply values. Single-threaded; takes up to 1 MB of
+/// stack. bf16: head_width up to kMostNarrowHeadWidth.
 template <class T>
 void attention(const AttentionCall<T>& call);
 
-/// Gradients of q, k, v (rows of gradient_stride elements, overwritten); `forward.first` must be 0. `group` heads
-/// share k and v: head number g of them has its q, out, out_gradient and dq g * head_width elements behind the
-/// first one's, its log_sum_exp, delta and dq_sum g * queries rows; dk and dv are the sums over all.
+/// Gradients of q, k, v (rows of gradient_stride elements, overwritten); `forward.first` must be 0.
+/// `group` heads share k and v: head number g of them has its q, out, out_gradient and dq g *
+/// head_width elements behind the first one's, its log_sum_exp, delta and dq_sum g * queries rows;
+/// dk and dv are the sums over all.
 template <class T>
 struct AttentionBackwardCall {
   AttentionCall<T> forward;  // out and log_sum_exp as attention wrote them

@@ -1,10 +1,10 @@
-// Instruction sets that Strait's kernels are compiled for: AVX-512, AVX2 and plain scalar code on x86;
-// NEON on Arm. The processor's best is chosen at run time. Include before any Highway header.
+// Instruction sets that Strait's kernels are compiled for: AVX-512, AVX2 and plain scalar code on
+// x86; NEON on Arm. The processor's best is chosen at run time. Include before any Highway header.
 //
-// A kernel takes one argument structure. Its file writes `name_any(const Call<T>&)` in every target's
-// namespace, STRAIT_KERNEL_TARGET behind it and, under HWY_ONCE, STRAIT_KERNEL_DISPATCH, which defines
-// strait::kernel::name<float>, name<double> and name<Bfloat16>. Elements of bf16 are widened when they are
-// loaded and rounded when they are stored; everything between is fp32.
+// A kernel takes one argument structure. Its file writes `name_any(const Call<T>&)` in every
+// target's namespace, STRAIT_KERNEL_TARGET behind it and, under HWY_ONCE, STRAIT_KERNEL_DISPATCH,
+// which defines strait::kernel::name<float>, name<double> and name<Bfloat16>. Elements of bf16 are
+// widened when they are loaded and rounded when they are stored; everything between is fp32.
 #pragma once
 
 #include "strait/base/bfloat16.h"

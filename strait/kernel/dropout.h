@@ -1,5 +1,5 @@
-// Dropout (Srivastava et al. 2014) whose mask is a function of a key and an element index alone, so that
-// the backward and a recomputed forward draw the same mask under every layout.
+// Dropout (Srivastava et al. 2014) whose mask is a function of a key and an element index alone, so
+// that the backward and a recomputed forward draw the same mask under every layout.
 #pragma once
 
 #include <cmath>

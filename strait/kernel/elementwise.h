@@ -1,5 +1,5 @@
-// Elementwise kernels and column sums on dense memory. Single-threaded on what is given; the result of an
-// element does not depend on the range that it is computed in.
+// Elementwise kernels and column sums on dense memory. Single-threaded on what is given; the result
+// of an element does not depend on the range that it is computed in.
 #pragma once
 
 #include <cstdint>

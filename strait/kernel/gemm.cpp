@@ -72,8 +72,8 @@ void run_range(const GemmCall<Bfloat16, float>& call, int64_t row_begin, int64_t
   HWY_DYNAMIC_DISPATCH(gemm_range_bf16_f32)(call, row_begin, row_end, column_begin, column_end);
 }
 
-/// How many of `threads` share the rows; the rest of the factor shares the columns. Each thread packs
-/// what it reads, so the least total of packed rows and columns wins.
+/// How many of `threads` share the rows; the rest of the factor shares the columns. Each thread
+/// packs what it reads, so the least total of packed rows and columns wins.
 int row_shares(int64_t rows, int64_t columns, int threads) {
   int best = 1;
   double best_cost = -1;

@@ -26,8 +26,8 @@ constexpr int64_t kPackSlack = 16;
 #if HWY_TARGET != HWY_SCALAR
 using Words = hn::ScalableTag<uint32_t>;
 
-/// Four words of each of up to 16 rows (as many as a vector has lanes), `stride` bytes apart, transposed: word
-/// w of all rows becomes t[w]. Rows from kRows on are filled with others.
+/// Four words of each of up to 16 rows (as many as a vector has lanes), `stride` bytes apart,
+/// transposed: word w of all rows becomes t[w]. Rows from kRows on are filled with others.
 template <int64_t kRows>
 HWY_ATTR inline void transpose_words(const uint8_t* in, int64_t stride, hn::Vec<Words>* t) {
   const Words d;
@@ -105,8 +105,8 @@ HWY_ATTR inline void transpose_square(const double* in, int64_t stride, double* 
   hn::StoreU(hn::InterleaveUpper(d, r0, r1), d, out + out_stride);
 }
 
-/// As many depths as go in steps; returns how many. Each step's stores may spill into the next row, which the
-/// next step overwrites.
+/// As many depths as go in steps; returns how many. Each step's stores may spill into the next row,
+/// which the next step overwrites.
 template <int64_t kWidth, class T, class P>
 HWY_ATTR inline int64_t pack_steps(const T* in, int64_t stride, int64_t depth, P* out) {
   constexpr int64_t kLane = lanes_of(Words()), kStep = 16 / static_cast<int64_t>(sizeof(T));
@@ -165,7 +165,8 @@ HWY_ATTR inline void copy_entries(const T* in, W* out) {
   }
 }
 
-/// Packs `entries` rows of A (or columns of B) into panels [depth][kWidth]; the last is padded with 0.
+/// Packs `entries` rows of A (or columns of B) into panels [depth][kWidth]; the last is padded with
+/// 0.
 template <int64_t kWidth, class T, class W>
 HWY_ATTR inline void pack_panels(const T* in, int64_t entry_stride, int64_t depth_stride,
                                  int64_t entries, int64_t depth, W* out) {
@@ -190,7 +191,8 @@ HWY_ATTR inline void pack_panels(const T* in, int64_t entry_stride, int64_t dept
   }
 }
 
-/// Panels [ceil(depth / 2)][kWidth] of pairs: the even depth below, the odd one (0 behind an odd end) above.
+/// Panels [ceil(depth / 2)][kWidth] of pairs: the even depth below, the odd one (0 behind an odd
+/// end) above.
 template <int64_t kWidth>
 HWY_ATTR inline void pack_panels(const Bfloat16* in, int64_t entry_stride, int64_t depth_stride,
                                  int64_t entries, int64_t depth, uint32_t* out) {

@@ -1,9 +1,9 @@
-// The register tile of matrix products and the packing that feeds it, for one instruction set. Included
-// once per target by foreach_target.h.
+// The register tile of matrix products and the packing that feeds it, for one instruction set.
+// Included once per target by foreach_target.h.
 //
-// Blocks of B (kDepthBlock deep, kColumnBlock wide) are packed once and stay in the second-level cache; of A
-// one panel of kTileRows rows at a time is packed and stays in the first-level cache while the block of B
-// streams past it.
+// Blocks of B (kDepthBlock deep, kColumnBlock wide) are packed once and stay in the second-level
+// cache; of A one panel of kTileRows rows at a time is packed and stays in the first-level cache
+// while the block of B streams past it.
 #if defined(STRAIT_KERNEL_GEMM_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef STRAIT_KERNEL_GEMM_TILE_INL_H_
 #undef STRAIT_KERNEL_GEMM_TILE_INL_H_
@@ -235,8 +235,8 @@ HWY_ATTR void multiply_block(const MatrixView<T>& a, const Panels<W>& panels, in
   }
 }
 
-/// whole.rows x whole.columns of the result over the full depth. `b` begins at the first column, `a` at the
-/// first row.
+/// whole.rows x whole.columns of the result over the full depth. `b` begins at the first column,
+/// `a` at the first row.
 template <bool kPairs, class T, class C, class W = Wide<T>>
 HWY_ATTR void multiply_columns(const MatrixView<T>& a, const MatrixView<T>& b, int64_t total_depth,
                                const Panels<W>& panels, const TileTarget<W, C>& whole) {

@@ -10,7 +10,8 @@ namespace strait::kernel {
 template <class T>
 struct CrossEntropyCall {
   int64_t vocabulary = 0;
-  /// [vocabulary]. When asked for, the gradient takes its place: elements of T from the same address on.
+  /// [vocabulary]. When asked for, the gradient takes its place: elements of T from the same
+  /// address on.
   Wide<T>* logits = nullptr;
   int32_t target = -1;  // -1: not counted, loss and gradient are 0
   bool gradient = false;

@@ -1,6 +1,7 @@
-// LayerNorm (Ba et al. 2016) over rows, y = (x - mean) rstd weight + bias with rstd = 1 / sqrt(variance +
-// epsilon). Where `mean` is null it is RMSNorm (Zhang & Sennrich 2019): no mean, rstd of the mean square. All
-// matrices are row-major and dense. Single-threaded on what is given; rows are independent.
+// LayerNorm (Ba et al. 2016) over rows, y = (x - mean) rstd weight + bias with rstd = 1 /
+// sqrt(variance + epsilon). Where `mean` is null it is RMSNorm (Zhang & Sennrich 2019): no mean,
+// rstd of the mean square. All matrices are row-major and dense. Single-threaded on what is given;
+// rows are independent.
 #pragma once
 
 #include <cstdint>
@@ -41,7 +42,8 @@ struct LayerNormBackwardCall {
 template <class T>
 void layer_norm_backward(const LayerNormBackwardCall<T>& call);
 
-/// Gradients of weight and bias for the columns [column_begin, column_end): sums over all rows in order.
+/// Gradients of weight and bias for the columns [column_begin, column_end): sums over all rows in
+/// order.
 template <class T>
 struct LayerNormParametersCall {
   int64_t rows = 0, columns = 0, column_begin = 0, column_end = 0;

@@ -8,8 +8,9 @@
 
 namespace strait::kernel {
 
-/// Calls function(begin, end) for consecutive ranges that cover [0, count), their borders at multiples
-/// of `unit`, each on its own thread. `function` must not throw. Blocks until all are done.
+/// Calls function(begin, end) for consecutive ranges that cover [0, count), their borders at
+/// multiples of `unit`, each on its own thread. `function` must not throw. Blocks until all are
+/// done.
 template <class Function>
 void parallel_ranges(int64_t count, int64_t unit, int threads, const Function& function) {
   const int64_t units = (count + unit - 1) / unit;

@@ -8,7 +8,8 @@
 
 namespace strait::kernel {
 
-/// x of each head <- the pairs turned by the angles whose cosines and sines are given, or back again.
+/// x of each head <- the pairs turned by the angles whose cosines and sines are given, or back
+/// again.
 template <class T>
 struct RotateCall {
   int64_t heads = 0, head_width = 0;  // head_width even

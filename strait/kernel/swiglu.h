@@ -1,5 +1,6 @@
-// SwiGLU (Shazeer 2020) on rows [gate, up]: silu(gate) up, silu(g) = g / (1 + exp(-g)). Single-threaded on what
-// is given; the result of an element does not depend on the range that it is computed in.
+// SwiGLU (Shazeer 2020) on rows [gate, up]: silu(gate) up, silu(g) = g / (1 + exp(-g)).
+// Single-threaded on what is given; the result of an element does not depend on the range that it
+// is computed in.
 #pragma once
 
 #include <cstdint>

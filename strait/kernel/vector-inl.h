@@ -1,5 +1,5 @@
-// Loads and stores of vectors that may be cut off at the end of a row. Every element passes through the
-// same vector operations wherever a row is cut, so results do not depend on how work is split.
+// Loads and stores of vectors that may be cut off at the end of a row. Every element passes through
+// the same vector operations wherever a row is cut, so results do not depend on how work is split.
 #if defined(STRAIT_KERNEL_VECTOR_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef STRAIT_KERNEL_VECTOR_INL_H_
 #undef STRAIT_KERNEL_VECTOR_INL_H_

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "strait/base/errors.h"
+#include "strait/shape/split.h"
 
 namespace strait {
 namespace {
@@ -63,14 +64,11 @@ Layout::Layout(const ModelShape& shape, const Mesh& mesh, std::vector<int64_t> f
       sequence_(axis_of(mesh, "sequence")),
       data_(axis_of(mesh, "data")),
       stage_(axis_of(mesh, "stage")),
-      local_(shape),
+      local_(strait::local_shape(shape, x_.size, y_.size)),
       first_stage_(std::move(first_stage)) {
   first_stage_.resize(shape.units.size(), 0);
-  for (UnitShape& unit : local_.units) {
-    LocalUnit local = localize(unit, x_.size, y_.size);
-    unit = std::move(local.shape);
-    logical_.push_back(std::move(local.logical));
-  }
+  for (const UnitShape& unit : shape.units)
+    logical_.push_back(localize(unit, x_.size, y_.size).logical);
 }
 
 int64_t Layout::positions() const { return z_.size * sequence_.size * data_.size; }

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "strait/layout/boxes.h"
+#include "strait/shape/boxes.h"
 #include "strait/program/program.h"
 #include "strait/shape/element_runs.h"
 #include "strait/shape/shape.h"

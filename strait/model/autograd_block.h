@@ -1,5 +1,6 @@
-// Any LibTorch module as a block. The backward recomputes the forward under autograd, so nothing is saved
-// and input and weight gradients come together: a schedule that splits them refuses such a block.
+// Any LibTorch module as a block. The backward recomputes the forward under autograd, so nothing is
+// saved and input and weight gradients come together: a schedule that splits them refuses such a
+// block.
 #pragma once
 
 #include <functional>

@@ -70,7 +70,8 @@ void check_targets(const Batch& batch, int64_t vocabulary) {
 
 namespace {
 
-/// A block of `shape` on elements of `dtype` (fp32, fp64 or bf16). kCustom gives null: the caller sets it.
+/// A block of `shape` on elements of `dtype` (fp32, fp64 or bf16). kCustom gives null: the caller
+/// sets it.
 std::unique_ptr<Block> make_block(const ModelShape& shape, int64_t index, Dtype dtype,
                                   const std::shared_ptr<const RotaryAngles>& angles) {
   if (dtype != Dtype::kFloat32 && dtype != Dtype::kFloat64 && dtype != Dtype::kBfloat16) {

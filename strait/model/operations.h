@@ -196,8 +196,8 @@ void swiglu_backward(const kernel::SwigluBackwardCall<T>& call, int threads) {
 enum class DropoutPlace : uint8_t { kEmbedding, kAttention, kAttentionOutput, kMlpOutput };
 const char* dropout_purpose(DropoutPlace place);
 
-/// Which rows dropout is drawn for: element (t, c) of sequence b has index (first_token + t) width + c in
-/// the stream (seed, purpose, block, sequences[b]).
+/// Which rows dropout is drawn for: element (t, c) of sequence b has index (first_token + t) width
+/// + c in the stream (seed, purpose, block, sequences[b]).
 struct DropoutSite {
   uint64_t seed = 0;
   DropoutPlace place = DropoutPlace::kEmbedding;

@@ -10,11 +10,12 @@
 
 namespace strait::model {
 
-/// Radians per position of each pair of a head (head_width / 2 of them), stretched as RopeOptions states.
+/// Radians per position of each pair of a head (head_width / 2 of them), stretched as RopeOptions
+/// states.
 std::vector<double> rotary_frequencies(const RopeOptions& options, int64_t head_width);
 
-/// Computed in fp64 and rounded once: fp64 for a model in fp64, otherwise fp32. Holds options.context *
-/// head_width elements. Immutable.
+/// Computed in fp64 and rounded once: fp64 for a model in fp64, otherwise fp32. Holds
+/// options.context * head_width elements. Immutable.
 class RotaryAngles {
  public:
   RotaryAngles(const ShapeOptions& options, Dtype dtype);

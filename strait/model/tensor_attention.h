@@ -15,13 +15,14 @@ struct TensorAttention {
   const DropoutSite* dropout = nullptr;  // null: none
 };
 
-/// query [batch, queries, heads * head_width]; key, value [batch, keys, kv_heads * head_width]; each may be
-/// a slice of wider rows. out: as query, dense; log_sum_exp [batch, heads, queries] wide, or undefined: not wanted.
+/// query [batch, queries, heads * head_width]; key, value [batch, keys, kv_heads * head_width];
+/// each may be a slice of wider rows. out: as query, dense; log_sum_exp [batch, heads, queries]
+/// wide, or undefined: not wanted.
 struct AttentionTensors {
   at::Tensor query, key, value, out, log_sum_exp;
 };
-/// Without documents and dropout bf16 runs in LibTorch's flash attention on a GPU; otherwise scores are made
-/// for as many sequences at a time as 256 MiB hold.
+/// Without documents and dropout bf16 runs in LibTorch's flash attention on a GPU; otherwise scores
+/// are made for as many sequences at a time as 256 MiB hold.
 void tensor_attention(const TensorTypes& types, const TensorAttention& form,
                       const AttentionTensors& tensors);
 /// Gradients into slices of rows, overwritten; `first` must be 0.

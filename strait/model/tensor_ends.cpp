@@ -165,7 +165,8 @@ class TensorHeadBlock : public Block {
                              narrow_product(types_, slope, matrix), accumulate));
   }
 
-  /// Adds the chunk's losses; gives the gradient of the logits, made in their memory where they are not wide.
+  /// Adds the chunk's losses; gives the gradient of the logits, made in their memory where they are
+  /// not wide.
   at::Tensor add_losses(const Call& call, int64_t begin, at::Tensor& logits) const {
     const at::Tensor targets =
         types_.device.view(call.batch->targets + begin, {logits.size(0)}, Dtype::kInt32)

@@ -12,8 +12,9 @@ const void* behind(const void* base, int64_t bytes) {
   return static_cast<const char*>(base) + bytes;
 }
 
-/// bf16 norms on the processor are made in fp32: its operators keep the statistics in bf16. fp16 ones everywhere:
-/// the operators round the parameters' gradients, which a loss scale may have made too large for fp16.
+/// bf16 norms on the processor are made in fp32: its operators keep the statistics in bf16. fp16
+/// ones everywhere: the operators round the parameters' gradients, which a loss scale may have made
+/// too large for fp16.
 bool direct(const TensorTypes& types, const at::Tensor& x) {
   return types.narrow == types.wide || (!x.is_cpu() && types.narrow == Dtype::kBfloat16);
 }

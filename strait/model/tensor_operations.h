@@ -25,7 +25,8 @@ struct TensorTypes {
   at::Tensor wide_at(const void* base, int64_t offset, const std::vector<int64_t>& sizes) const;
   at::Tensor widen(const at::Tensor& values) const;
   at::Tensor round(const at::Tensor& values) const;
-  /// What operators can take: LibTorch's have no fp16 on the processor before 2.2, there it is widened.
+  /// What operators can take: LibTorch's have no fp16 on the processor before 2.2, there it is
+  /// widened.
   at::Tensor operable(const at::Tensor& values) const;
 };
 
@@ -82,8 +83,9 @@ at::Tensor norm_backward(const TensorTypes& types, const Call& call, const Tenso
                          const NormResult& kept, const at::Tensor& x, const at::Tensor& dy,
                          bool accumulate);
 
-/// Factors (0 or 1 / (1 - rate)) of elements `elements` (int64, [sequences, ...]) of each sequence's stream: those of
-/// kernel::DropoutMask, bit for bit. Wide. site.sequences lies in host memory.
+/// Factors (0 or 1 / (1 - rate)) of elements `elements` (int64, [sequences, ...]) of each
+/// sequence's stream: those of kernel::DropoutMask, bit for bit. Wide. site.sequences lies in host
+/// memory.
 at::Tensor dropout_factors(const TensorTypes& types, const DropoutSite& site,
                            const at::Tensor& elements);
 /// The same for [batch, tokens, width] as drop() counts elements; [batch * tokens, width].

@@ -13,7 +13,8 @@ namespace strait::model {
 
 class TensorTransformerBlock : public Block {
  public:
-  /// `angles`: [context, head_width], cosines then sines, wide; undefined where positions are learned.
+  /// `angles`: [context, head_width], cosines then sines, wide; undefined where positions are
+  /// learned.
   TensorTransformerBlock(const ModelShape& shape, int64_t index, const TensorTypes& types,
                          at::Tensor angles);
 

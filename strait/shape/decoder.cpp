@@ -1,5 +1,5 @@
-// Decoder-only transformers, GPT-2 and Llama: which parameters their blocks have, in which order, with which
-// initial values.
+// Decoder-only transformers, GPT-2 and Llama: which parameters their blocks have, in which order,
+// with which initial values.
 #include <fmt/format.h>
 
 #include <array>
@@ -8,7 +8,6 @@
 #include "strait/base/errors.h"
 #include "strait/shape/block_layout.h"
 #include "strait/shape/shape.h"
-#include "strait/shape/split.h"
 
 namespace strait {
 namespace {
@@ -21,6 +20,23 @@ ParameterShape matrix(std::string name, int64_t out, int64_t in, double deviatio
 
 ParameterShape vector(std::string name, int64_t size, Initial initial) {
   return {std::move(name), {size}, 0, false, initial, 0.0};
+}
+
+/// Assigns offsets: decayed parameters first, each group in the order given.
+UnitShape make_unit(std::string name, const std::vector<ParameterShape>& parameters) {
+  UnitShape unit;
+  unit.name = std::move(name);
+  for (const bool decay : {true, false}) {
+    const int64_t begin = unit.elements;
+    for (const ParameterShape& given : parameters) {
+      if (given.weight_decay != decay) continue;
+      ParameterShape& placed = unit.parameters.emplace_back(given);
+      placed.offset = unit.elements;
+      unit.elements += placed.elements();
+    }
+    if (unit.elements > begin) unit.sections.push_back({begin, unit.elements, decay});
+  }
+  return unit;
 }
 
 void add_norm(std::vector<ParameterShape>& parameters, const std::string& name,

@@ -1,7 +1,7 @@
 // Named model sizes. Sources: nanoGPT's CPU setting of its character model; Radford et al. 2019
-// (GPT-2); Brown et al. 2020, table 2.1 (GPT-3); Touvron et al. 2023 and Grattafiori et al. 2024 (Llama 2 and
-// 3) as their config.json state them. llama-10m and llama-124m have the sizes of nanoGPT's GPU character model
-// and of GPT-2 124M.
+// (GPT-2); Brown et al. 2020, table 2.1 (GPT-3); Touvron et al. 2023 and Grattafiori et al. 2024
+// (Llama 2 and 3) as their config.json state them. llama-10m and llama-124m have the sizes of
+// nanoGPT's GPU character model and of GPT-2 124M.
 #include <fmt/format.h>
 
 #include <array>

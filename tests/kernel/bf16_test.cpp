@@ -1,4 +1,5 @@
-// Kernels on bf16: those that only load and store it equal the fp32 kernel's rounded result bit for bit.
+// Kernels on bf16: those that only load and store it equal the fp32 kernel's rounded result bit for
+// bit.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -298,8 +299,9 @@ TEST(Bfloat16Kernels, GemmDoesNotDependOnThreads) {
   });
 }
 
-/// Against fp32 attention on the same numbers. Probabilities and score gradients are rounded once (2^-8 each),
-/// results once more; delta comes from a rounded output: errors stay below three roundings of what is summed.
+/// Against fp32 attention on the same numbers. Probabilities and score gradients are rounded once
+/// (2^-8 each), results once more; delta comes from a rounded output: errors stay below three
+/// roundings of what is summed.
 TEST(Bfloat16Kernels, AttentionStaysNearFloats) {
   on_every_target([] {
     for (const bool documents : {false, true}) {

@@ -1,4 +1,5 @@
-// Every kernel against a plain reference in long double, for every instruction set this processor has.
+// Every kernel against a plain reference in long double, for every instruction set this processor
+// has.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -30,8 +31,8 @@ std::vector<T> random(int64_t count, uint64_t seed) {
   return values;
 }
 
-/// Rounding of `terms` additions of products around 1, as a share of the result's scale; the factor 8
-/// covers the few operations around the sum.
+/// Rounding of `terms` additions of products around 1, as a share of the result's scale; the factor
+/// 8 covers the few operations around the sum.
 template <class T>
 Wide tolerance(int64_t terms) {
   return 8 * static_cast<Wide>(std::numeric_limits<T>::epsilon()) *

@@ -194,14 +194,16 @@ INSTANTIATE_TEST_SUITE_P(Families, Layouts, ::testing::Values("gpt2", "llama"));
 TEST(Layout, UnevenSplitsAreRefused) {
   ModelShape model = split_model("gpt2");
   try {
-    const Layout layout(model, mesh_of(5, 1, 1, 1));
-    ADD_FAILURE() << "24 rows over 5";
+    const Layout layout(model, mesh_of(1, 5, 1, 1));
+    ADD_FAILURE() << "24 columns over 5";
   } catch (const UserError& error) {
-    EXPECT_THAT(error.what(), ::testing::AllOf(::testing::HasSubstr("mesh.axes.x = 5"),
+    EXPECT_THAT(error.what(), ::testing::AllOf(::testing::HasSubstr("mesh.axes.y = 5"),
                                                ::testing::HasSubstr("blocks.0.attention"),
                                                ::testing::HasSubstr("nearest below: 4")));
-    EXPECT_EQ(error.place().key, "mesh.axes.x");
+    EXPECT_EQ(error.place().key, "mesh.axes.y");
   }
+  // 12 rows of keys would go over 4 ranks, but there are two heads of them.
+  EXPECT_THROW(Layout(split_model("llama"), mesh_of(4, 1, 1, 1)), UserError);
   for (const AxisSplit& wrong : {AxisSplit{2, {}}, AxisSplit{0, {3, 4}}, AxisSplit{1, {}}}) {
     ModelShape broken = model;
     broken.units[1].parameters[0].split.y = {1, {}};

@@ -11,10 +11,11 @@ namespace {
 
 // One rounding to bf16: at most 2^-8 of the value.
 constexpr double kUnit = 0x1p-8;
-// Forward of a transformer block: the branches pass six and seven stored values (norm, qkv, probabilities,
-// attention, residual; norm, up, activation, output); norms and softmax keep errors at their relative size.
-// Errors of a whole chain of roundings add up to at most their number, as long as attention's scores, whose
-// errors are exponentiated, are of size one: rounded_units sees to it.
+// Forward of a transformer block: the branches pass six and seven stored values (norm, qkv,
+// probabilities, attention, residual; norm, up, activation, output); norms and softmax keep errors
+// at their relative size. Errors of a whole chain of roundings add up to at most their number, as
+// long as attention's scores, whose errors are exponentiated, are of size one: rounded_units sees
+// to it.
 constexpr double kForward = 9 * kUnit;
 // Backward: the forward's values, and as many stored gradients.
 constexpr double kBackward = 18 * kUnit;

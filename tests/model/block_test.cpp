@@ -7,8 +7,9 @@
 namespace strait::model {
 namespace {
 
-// Both sides sum at most about a thousand fp64 terms (2^-53 each) through a chain of about ten operations:
-// 1e-13 is expected; the vectorised exp and the different order of sums may cost another factor of 100.
+// Both sides sum at most about a thousand fp64 terms (2^-53 each) through a chain of about ten
+// operations: 1e-13 is expected; the vectorised exp and the different order of sums may cost
+// another factor of 100.
 constexpr double kTolerance = 1e-11;
 
 std::vector<double> values_of(const at::Tensor& tensor) {

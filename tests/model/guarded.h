@@ -9,7 +9,8 @@
 
 namespace strait::model {
 
-/// `bytes` bytes, 64-byte aligned, filled with NaN; `intact` tells whether the guards around still stand.
+/// `bytes` bytes, 64-byte aligned, filled with NaN; `intact` tells whether the guards around still
+/// stand.
 class Guarded {
  public:
   explicit Guarded(int64_t bytes)

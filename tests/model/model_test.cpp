@@ -55,7 +55,8 @@ TEST_P(DifferencesTest, GradientEqualsFiniteDifferences) {
   const ReferenceInput input = random_input(test_case, 3);
   const auto units = random_units(shape, 5);
   const auto gradient = Runner<double>(shape, input, units).step().gradients;
-  // Central differences: error h^2 f''' / 6 + eps |f| / h, least near h = 1e-5: about 1e-9 absolute.
+  // Central differences: error h^2 f''' / 6 + eps |f| / h, least near h = 1e-5: about 1e-9
+  // absolute.
   const double h = 1e-5;
   for (size_t unit = 0; unit < units.size(); ++unit) {
     const std::vector<double> direction =

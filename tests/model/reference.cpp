@@ -31,7 +31,8 @@ at::Tensor norm(const ReferenceInput& input, const Parameters& parameters, const
   return bias.defined() ? y + bias : y;
 }
 
-/// One factor of the mask of `stream` at `element`: 32 bits of a shared 64-bit draw per two elements.
+/// One factor of the mask of `stream` at `element`: 32 bits of a shared 64-bit draw per two
+/// elements.
 double mask_factor(const RandomStream& stream, uint64_t element, double rate) {
   const uint64_t draw = stream.bits(element / 2);
   const double uniform = static_cast<double>(element % 2 == 0 ? (draw & 0xffffffff) : (draw >> 32));

@@ -1,5 +1,6 @@
-// GPT-2 and Llama once more, in LibTorch operators in fp64, for the tests: plain, with full score matrices,
-// repeated keys and values, and full logits. Shares nothing with the blocks but names, shapes and the definition of the dropout streams.
+// GPT-2 and Llama once more, in LibTorch operators in fp64, for the tests: plain, with full score
+// matrices, repeated keys and values, and full logits. Shares nothing with the blocks but names,
+// shapes and the definition of the dropout streams.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -29,7 +30,8 @@ using Parameters = std::map<std::string, at::Tensor>;
 Parameters reference_parameters(const ModelShape& shape,
                                 const std::vector<std::vector<double>>& units);
 
-/// x [B, H, T, D] with RoPE: pairs (i, i + D / 2) as complex numbers times exp(i position frequency).
+/// x [B, H, T, D] with RoPE: pairs (i, i + D / 2) as complex numbers times exp(i position
+/// frequency).
 at::Tensor reference_rope(const RopeOptions& rope, const at::Tensor& x);
 
 at::Tensor reference_embedding(const ReferenceInput& input, const Parameters& parameters);

@@ -59,7 +59,8 @@ class Runner {
   struct Backward {
     std::vector<double> input_gradient, unit_gradient;
   };
-  /// Output of a forward of `block`; `saved` null keeps nothing. Segment by segment when `stepwise`.
+  /// Output of a forward of `block`; `saved` null keeps nothing. Segment by segment when
+  /// `stepwise`.
   std::vector<double> forward(int64_t block, const std::vector<double>& x, Guarded* saved,
                               bool stepwise = false);
   /// Backward behind forward(block, x, saved). `start` fills the unit gradient before.

@@ -149,8 +149,8 @@ TEST_P(TensorBlocks, GenerationEqualsTheHandWrittenOne) {
   EXPECT_LT(relative_error(generate(*tensors, {input_.tokens - 3, 2, 1}), want), kExact);
 }
 
-// One rounding to bf16 is at most 2^-8; as tests/model/bf16_test.cpp counts them, and as many again for
-// the stored values between ATen's operators.
+// One rounding to bf16 is at most 2^-8; as tests/model/bf16_test.cpp counts them, and as many again
+// for the stored values between ATen's operators.
 TEST_P(TensorBlocks, Bfloat16StaysWithinItsRoundings) {
   if (input_.options.width < 15) return;
   auto rounded = [](std::vector<double> values, double scale) {

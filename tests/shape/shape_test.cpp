@@ -51,7 +51,8 @@ TEST(Shape, LlamaBlock) {
   const ModelShape biased = llama_shape({2, 4, 2, 16, 6, 5, true, 0.0, true}, 11);
   EXPECT_EQ(biased.units[1].parameters.size(), 10u) << "biases of linear layers alone";
   EXPECT_EQ(biased.units[0].parameters.size(), 2u);
-  // qkv 16 + 2 * 8, attention 16, residual 16, gate and up 12, rstd of two norms, a log-sum-exp per head.
+  // qkv 16 + 2 * 8, attention 16, residual 16, gate and up 12, rstd of two norms, a log-sum-exp per
+  // head.
   EXPECT_EQ(block_sizes(model, 1, 8, 16, Dtype::kFloat32).saved_bytes,
             128 * (32 + 16 + 16 + 12 + 2 + 4) * 4);
   EXPECT_EQ(cache_bytes(model, 3, 32, Dtype::kFloat32), 2 * 3 * 32 * 8 * 4);

@@ -1,4 +1,4 @@
-#include "strait/layout/boxes.h"
+#include "strait/shape/boxes.h"
 
 #include <fmt/format.h>
 
@@ -11,12 +11,12 @@ namespace {
 
 /// The parts of the dim that `split` cuts.
 std::vector<int64_t> parts_of(const ParameterShape& parameter, const AxisSplit& split) {
-  ensure(split.dim < static_cast<int>(parameter.dims.size()), "layout: a split of no dim");
+  ensure(split.dim < static_cast<int>(parameter.dims.size()), "localize: a split of no dim");
   const int64_t extent = parameter.dims[static_cast<size_t>(split.dim)];
   if (split.parts.empty()) return {extent};
   int64_t sum = 0;
   for (const int64_t part : split.parts) sum += part;
-  ensure(sum == extent, "layout: the parts of a split dim are not as long as the dim");
+  ensure(sum == extent, "localize: the parts of a split dim are not as long as the dim");
   return split.parts;
 }
 
@@ -93,7 +93,7 @@ LocalUnit localize(const UnitShape& unit, int64_t x, int64_t y) {
     ParameterSplit& split = parameter.split;
     split.x = effective(parameter, split.x, "x", x);
     split.y = effective(parameter, split.y, "y", y);
-    ensure(split.x.dim < 0 || split.x.dim != split.y.dim, "layout: one dim split over x and y");
+    ensure(split.x.dim < 0 || split.x.dim != split.y.dim, "localize: one dim split over x and y");
   }
   if (std::none_of(parameters.begin(), parameters.end(), is_split))
     return whole_unit(unit, parameters);
