@@ -26,9 +26,8 @@
 namespace strait::cli {
 namespace {
 
-/// Composing keeps a member list per group and pricing walks over it, so the work grows with the
-/// ranks.
-constexpr int64_t kMostRanks = 1 << 16;
+/// Some of what is composed still grows with the ranks: plan takes seconds at this number.
+constexpr int64_t kMostRanks = 1 << 18;
 
 int64_t ranks_of(const Command& command) {
   const int64_t ranks = command.ranks.value_or(1);
