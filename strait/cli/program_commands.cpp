@@ -11,6 +11,7 @@
 #include "strait/cli/plan_text.h"
 #include "strait/cli/report_envelope.h"
 #include "strait/config/parse.h"
+#include "strait/config/place.h"
 #include "strait/config/print.h"
 #include "strait/config/validate.h"
 #include "strait/plan/search.h"
@@ -50,7 +51,8 @@ Run run_of(const Command& command, const PrepareRun& prepare) {
 
 int64_t vocabulary_of(const Run& run, Output& output) {
   bool assumed = false;
-  const int64_t vocabulary = strategy::design_vocabulary(run, assumed);
+  const int64_t vocabulary =
+      with_place(run, [&] { return strategy::design_vocabulary(run, assumed); });
   if (assumed)
     output.line(
         fmt::format("note: data.path is not set, so a vocabulary of {} is assumed", vocabulary));
