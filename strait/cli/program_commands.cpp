@@ -11,6 +11,7 @@
 #include "strait/cli/plan_text.h"
 #include "strait/cli/report_envelope.h"
 #include "strait/config/parse.h"
+#include "strait/config/place.h"
 #include "strait/config/print.h"
 #include "strait/config/validate.h"
 #include "strait/plan/search.h"
@@ -26,9 +27,8 @@
 namespace strait::cli {
 namespace {
 
-/// Composing keeps a member list per group and pricing walks over it, so the work grows with the
-/// ranks.
-constexpr int64_t kMostRanks = 1 << 16;
+/// Some of what is composed still grows with the ranks: plan takes seconds at this number.
+constexpr int64_t kMostRanks = 1 << 18;
 
 int64_t ranks_of(const Command& command) {
   const int64_t ranks = command.ranks.value_or(1);
@@ -51,7 +51,8 @@ Run run_of(const Command& command, const PrepareRun& prepare) {
 
 int64_t vocabulary_of(const Run& run, Output& output) {
   bool assumed = false;
-  const int64_t vocabulary = strategy::design_vocabulary(run, assumed);
+  const int64_t vocabulary =
+      with_place(run, [&] { return strategy::design_vocabulary(run, assumed); });
   if (assumed)
     output.line(
         fmt::format("note: data.path is not set, so a vocabulary of {} is assumed", vocabulary));

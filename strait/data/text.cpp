@@ -161,10 +161,13 @@ std::string read_text(const DataOptions& options) {
   if (options.path.empty())
     throw path_error("data.path is empty: name a text file, a folder or a gzip file", options.path);
   std::error_code code;
-  if (!fs::exists(options.path, code))
-    throw path_error(
+  if (!fs::exists(options.path, code)) {
+    ErrorPlace place;  // the caller knows where the path is written
+    place.key = "data.path";
+    throw UserError(
         fmt::format("data.path: {} does not exist{}", options.path, nearest_path(options.path)),
-        options.path);
+        place);
+  }
   std::string text =
       fs::is_directory(options.path, code) ? read_folder(options) : read_one(options.path, options);
   if (text.empty())

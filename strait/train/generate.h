@@ -27,7 +27,8 @@ struct Sampling {
   uint64_t seed = 1337;
 };
 
-/// Draws a token. `draw` numbers the draws of a text: the result is a pure function of its arguments.
+/// Draws a token. `draw` numbers the draws of a text: the result is a pure function of its
+/// arguments. NonFinite, naming the token, when a logit is NaN or +infinity.
 int32_t sample_token(std::span<const double> logits, const Sampling& sampling, uint64_t draw);
 
 /// A model with its cache for one sequence, on one rank. When the context is full the cache is filled anew

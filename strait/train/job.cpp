@@ -10,6 +10,7 @@
 #include "strait/base/file.h"
 #include "strait/base/json.h"
 #include "strait/base/process_memory.h"
+#include "strait/config/place.h"
 #include "strait/config/print.h"
 #include "strait/config/validate.h"
 #include "strait/device/blas.h"
@@ -108,7 +109,7 @@ Job make_job(const Run& run, int64_t ranks, const OnLead& on_lead,
                    ? surroundings.device
                    : tensor::open_device(run.runtime.device, surroundings.device_index);
   const int cores = static_cast<int>(available_cores());
-  OpenData data = open_data(run.data);
+  OpenData data = with_place(run, [&] { return open_data(run.data); });
   // A new run's folder is made last: nothing is left on disk by a run that cannot start.
   const bool resuming = run.checkpoint.resume != "never";
   if (resuming) job.folder = folder_of(run, on_lead);

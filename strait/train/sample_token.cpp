@@ -1,5 +1,8 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "strait/base/errors.h"
@@ -25,10 +28,23 @@ size_t kept_tokens(const std::vector<double>& weights, const std::vector<int32_t
   return kept;
 }
 
+/// A comparison with NaN is false, so one NaN would make any token the most likely.
+void require_numbers(std::span<const double> logits) {
+  const auto bad = std::find_if(logits.begin(), logits.end(), [](double logit) {
+    return !(logit < std::numeric_limits<double>::infinity());
+  });
+  if (bad != logits.end())
+    throw NonFinite(fmt::format(
+        "the model gives token {} the logit {}: its weights are damaged or had diverged; "
+        "sample an earlier checkpoint",
+        bad - logits.begin(), *bad));
+}
+
 }  // namespace
 
 int32_t sample_token(std::span<const double> logits, const Sampling& sampling, uint64_t draw) {
   ensure(!logits.empty(), "sample_token: no logits");
+  require_numbers(logits);
   const auto most = std::max_element(logits.begin(), logits.end());
   if (sampling.temperature <= 0) return static_cast<int32_t>(most - logits.begin());
   std::vector<double> weights;

@@ -179,6 +179,16 @@ TEST_F(BadInput, NothingFitsEndsWithThree) {
   EXPECT_GT(ran.report.at("rejected").size(), 0u);
 }
 
+TEST_F(BadInput, AMissingPathNamesTheLineThatWritesIt) {
+  run_file_ = file("missing.toml", "name = \"x\"\n[data]\npath = \"texxt.txt\"\n");
+  for (const char* command : {"train", "verify", "simulate", "plan"}) {
+    const Ran ran = run({command, run_file_, "--ranks", "1"}, folder_.path() + "/report.json");
+    EXPECT_EQ(ran.exit_code, 2) << command;
+    EXPECT_THAT(ran.err, AllOf(HasSubstr("texxt.txt does not exist"), HasSubstr("missing.toml:3")));
+    EXPECT_EQ(ran.report.at("error").at("line").as_integer(), 3) << command;
+  }
+}
+
 TEST_F(BadInput, FilesThatNeverEndOrBeginAreRefusedByKind) {
   const std::string fifo = folder_.path() + "/fifo", loop = folder_.path() + "/loop";
   ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);

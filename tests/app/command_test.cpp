@@ -211,5 +211,37 @@ TEST(Commands, VerifyListsAllProblemsOfARunFile) {
   EXPECT_THAT(ran.err, ::testing::HasSubstr("has 3 problems"));
 }
 
+TEST(Commands, FiguresSayWhereTheyAreFromAndAPeakThatIsPassedIsWarnedOf) {
+  const TemporaryFolder folder;
+  const std::string run_file = test::small_run_file(folder.path());
+  const auto train = [&](const std::string& set, const std::string& name) {
+    return run({"train", run_file, "--set", "train.steps=8", "--set", set, "--set",
+                "output.run_dir=" + folder.path() + "/" + name},
+               folder.path() + "/" + name + ".json");
+  };
+  const auto local = train("cluster.preset=localhost", "local");
+  ASSERT_EQ(local.exit_code, 0) << local.err;
+  EXPECT_EQ(local.report.at("peak_flops_source").as_string(), "measured on this machine");
+  EXPECT_LE(local.report.at("model_flops_utilization").as_number(), 1);
+  EXPECT_THAT(local.out, ::testing::Not(::testing::HasSubstr(" by preset")));
+
+  const auto assumed = train("cluster.preset=perlmutter", "assumed");
+  ASSERT_EQ(assumed.exit_code, 0) << assumed.err;
+  EXPECT_EQ(assumed.report.at("predicted_from").as_string(), "preset perlmutter");
+  EXPECT_THAT(assumed.out, ::testing::ContainsRegex("predicted .* per step by preset perlmutter"));
+  EXPECT_THAT(assumed.out, ::testing::ContainsRegex("\\(predicted [^)]* by preset perlmutter\\)"));
+  const auto page = run({"report", folder.path() + "/assumed"}, folder.path() + "/page.json");
+  EXPECT_THAT(read_file(page.report.at("page").as_string()),
+              ::testing::HasSubstr("Plan by preset perlmutter"));
+
+  std::ofstream(folder.path() + "/slow.toml")
+      << "version = 1\nlevels = [{ name = \"world\", size = 0, gb_per_second = 1.0, "
+         "latency_microseconds = 1.0 }]\n[rates]\nfp32_flops_per_second = 1e6\n";
+  const auto slow = train("cluster.file=" + folder.path() + "/slow.toml", "slow");
+  ASSERT_EQ(slow.exit_code, 0) << slow.err;
+  EXPECT_GT(slow.report.at("model_flops_utilization").as_number(), 1);
+  EXPECT_THAT(slow.out, ::testing::ContainsRegex("warning +MFU is .* above 100 %.*slow.toml"));
+}
+
 }  // namespace
 }  // namespace strait

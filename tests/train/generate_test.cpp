@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <set>
 
+#include "strait/base/errors.h"
 #include "strait/comm/threads/thread_world.h"
 #include "tests/train/small_run.h"
 
@@ -112,6 +114,19 @@ TEST(Sampling, DrawsFollowTheProbabilities) {
   EXPECT_NEAR(counts[0], 0.2 * kDraws, 355);
   EXPECT_NEAR(counts[1], 0.5 * kDraws, 355);
   EXPECT_NEAR(counts[2], 0.3 * kDraws, 355);
+}
+
+TEST(Sampling, WhatIsNoNumberIsNotSampled) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  for (const double bad : {std::numeric_limits<double>::quiet_NaN(), kInfinity})
+    for (const size_t at : {0, 1, 2}) {
+      std::vector<double> logits = {0.5, 1.5, 0.0};
+      logits[at] = bad;
+      EXPECT_THROW(sample_token(logits, {0.0, 0, 1.0, 1}, 0), NonFinite);
+      EXPECT_THROW(sample_token(logits, {1.0, 0, 1.0, 1}, 0), NonFinite);
+    }
+  // A token that is ruled out is no damage.
+  EXPECT_EQ(sample_token(std::vector<double>{-kInfinity, 0.0}, {1.0, 0, 1.0, 1}, 0), 1);
 }
 
 }  // namespace
