@@ -9,6 +9,7 @@
 #include "strait/config/cluster_file.h"
 #include "strait/config/validate.h"
 #include "strait/program/memory_json.h"
+#include "strait/topology/mesh.h"
 #include "strait/trace/level_json.h"
 
 namespace strait::plan {
@@ -38,12 +39,17 @@ std::vector<std::string> placements(const Run& run, int64_t ranks) {
   return names;
 }
 
+/// A simulated step replays each of its micro-steps.
+constexpr int64_t kMostMicroSteps = 4096;
+
+/// The divisors of a rank's share that need no more micro-steps than that, ascending.
 std::vector<int64_t> micro_batches(const Run& run, int64_t ranks) {
   if (!searches(run, "micro_batch_size")) return {run.train.micro_batch_size};
   std::vector<int64_t> sizes;
-  const int64_t share = run.train.global_batch_size / ranks;
-  for (int64_t size = share; size >= 1; --size)
-    if (share % size == 0) sizes.push_back(size);
+  const int64_t share = run.train.global_batch_size / Mesh(run.mesh, ranks).data_ranks();
+  for (int64_t steps = 1; steps <= std::min(share, kMostMicroSteps); ++steps)
+    if (share % steps == 0) sizes.push_back(share / steps);
+  std::reverse(sizes.begin(), sizes.end());
   return sizes;
 }
 
@@ -72,12 +78,13 @@ std::string largest_part(const program::MemoryUse& use) {
   return std::max_element(std::begin(parts), std::end(parts))->second;
 }
 
-void reject(SearchResult& result, const Candidate& candidate, int64_t has_bytes) {
+/// `count`: it and those that need more.
+void reject(SearchResult& result, const Candidate& candidate, int64_t has_bytes, int64_t count) {
   const std::string family = candidate.design.placement.preset;
   const int64_t needs = candidate.memory.total();
   for (Rejection& rejection : result.rejected) {
     if (rejection.family != family) continue;
-    ++rejection.count;
+    rejection.count += count;
     if (needs < rejection.needs_bytes) {  // the nearest miss is what the user wants to know
       rejection.needs_bytes = needs;
       rejection.where = largest_part(candidate.memory);
@@ -85,7 +92,29 @@ void reject(SearchResult& result, const Candidate& candidate, int64_t has_bytes)
     return;
   }
   result.rejected.push_back(
-      {family, "memory", 1, needs, has_bytes, largest_part(candidate.memory)});
+      {family, "memory", count, needs, has_bytes, largest_part(candidate.memory)});
+}
+
+/// Tries the micro-batches `sizes` of a run in this order. Activations grow with them, so behind the
+/// first that does not fit only the last is tried, which may need no sums over micro-steps.
+void search_micro_batches(const Run& run, int64_t ranks, int64_t vocabulary,
+                          const std::vector<int64_t>& sizes, SearchResult& result) {
+  for (size_t at = 0; at < sizes.size();) {
+    Run trial = run;
+    trial.train.micro_batch_size = sizes[at];
+    Candidate candidate = evaluate(trial, ranks, vocabulary);
+    const int64_t has_bytes = static_cast<int64_t>(
+        run.plan.memory_share * static_cast<double>(candidate.design.cluster.memory_bytes));
+    const bool fits = candidate.memory.total() <= has_bytes;
+    const size_t next = fits ? at + 1 : std::max(at + 1, sizes.size() - 1);
+    const int64_t count = static_cast<int64_t>(next - at);
+    result.enumerated += count;
+    if (fits)
+      result.candidates.push_back(std::move(candidate));
+    else
+      reject(result, candidate, has_bytes, count);
+    at = next;
+  }
 }
 
 Json candidate_json(const Candidate& candidate, int64_t position) {
@@ -124,23 +153,14 @@ SearchResult search(const Run& run, int64_t ranks, int64_t vocabulary) {
   const double began = now_seconds();
   require_candidates(run, ranks);
   SearchResult result;
+  const std::vector<int64_t> sizes = micro_batches(run, ranks);
   for (const std::string& placement : placements(run, ranks)) {
-    for (const int64_t micro_batch : micro_batches(run, ranks)) {
-      for (const std::string& recompute : recomputes(run)) {
-        Run trial = run;
-        trial.placement.preset = placement;
-        trial.train.micro_batch_size = micro_batch;
-        trial.train.recompute = recompute;
-        write_key(trial, "placement.preset");
-        ++result.enumerated;
-        Candidate candidate = evaluate(trial, ranks, vocabulary);
-        const int64_t has_bytes = static_cast<int64_t>(
-            run.plan.memory_share * static_cast<double>(candidate.design.cluster.memory_bytes));
-        if (candidate.memory.total() > has_bytes)
-          reject(result, candidate, has_bytes);
-        else
-          result.candidates.push_back(std::move(candidate));
-      }
+    for (const std::string& recompute : recomputes(run)) {
+      Run trial = run;
+      trial.placement.preset = placement;
+      trial.train.recompute = recompute;
+      write_key(trial, "placement.preset");
+      search_micro_batches(trial, ranks, vocabulary, sizes, result);
     }
   }
   ensure(result.enumerated > 0, "a valid run has at least one candidate");

@@ -40,8 +40,9 @@ struct SearchResult {
   double wall_seconds = 0;
 };
 
-/// Searches what plan.search names; what it does not name stays as the run file says. Memory per
-/// rank may be plan.memory_share of the cluster's. At least one candidate is enumerated: a run that
+/// Searches what plan.search names; what it does not name stays as the run file says. Micro-batches
+/// that take more than 4,096 micro-steps are not tried. Memory per rank may be plan.memory_share of
+/// the cluster's. At least one candidate is enumerated: a run that
 /// allows none, such as a batch smaller than its ranks, is a UserError naming the nearest valid
 /// choice. Empty candidates = nothing fits, and `rejected` says why (the caller decides).
 SearchResult search(const Run& run, int64_t ranks, int64_t vocabulary);

@@ -1,0 +1,56 @@
+// What plan enumerates, against every combination tried one by one.
+#include "strait/plan/search.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "strait/base/clock.h"
+#include "strait/config/parse.h"
+#include "tests/sanitized.h"
+
+namespace strait::plan {
+namespace {
+
+auto planned(const std::vector<std::string>& sets) {
+  std::vector<std::string> all = {"model.preset=nano-char", "cluster.preset=perlmutter"};
+  all.insert(all.end(), sets.begin(), sets.end());
+  return parse_run("", "run.toml", all);
+}
+
+TEST(Search, EveryDivisorOfTheShareIsTried) {
+  const SearchResult result = search(planned({"train.global_batch_size=48"}), 4, 65);
+  std::set<int64_t> sizes;
+  for (const Candidate& candidate : result.candidates)
+    sizes.insert(candidate.design.batch.micro_batch_size);
+  EXPECT_EQ(sizes, (std::set<int64_t>{1, 2, 3, 4, 6, 12}));
+  EXPECT_EQ(result.enumerated, static_cast<int64_t>(result.candidates.size()));
+}
+
+TEST(Search, WhatDoesNotFitIsCountedThoughOnlyItsFirstIsTried) {
+  const std::vector<std::string> sets = {"train.global_batch_size=4096", "plan.memory_share=0.01"};
+  const SearchResult result = search(planned(sets), 4, 65);
+  int64_t rejected = 0;
+  for (const Rejection& rejection : result.rejected) rejected += rejection.count;
+  EXPECT_GT(rejected, 0);
+  EXPECT_EQ(result.enumerated, static_cast<int64_t>(result.candidates.size()) + rejected);
+  // One by one: the same candidates fit.
+  size_t fit = 0;
+  for (int64_t size = 1; size <= 1024; size *= 2) {
+    std::vector<std::string> one = sets;
+    one.push_back("train.micro_batch_size=" + std::to_string(size));
+    one.push_back("plan.search=placement,recompute");
+    fit += search(planned(one), 4, 65).candidates.size();
+  }
+  EXPECT_EQ(result.candidates.size(), fit);
+}
+
+TEST(Search, ABatchOfABillionEndsSoon) {
+  const double began = now_seconds();
+  const SearchResult result = search(planned({"train.global_batch_size=1000000000"}), 4, 65);
+  EXPECT_GT(result.enumerated, 100);
+  EXPECT_LT(now_seconds() - began, 30 * test::kSlowdown);  // at most 4,096 micro-steps each
+}
+
+}  // namespace
+}  // namespace strait::plan
