@@ -85,7 +85,9 @@ void UnitValues::declare_groups(const Cluster& cluster) {
   for (const int64_t hop : placement_.hops) {
     nest.push_back(hop);
     const std::string& level = cluster.levels[level_of({"", hop, stride, 0, {}}, cluster)].name;
-    const std::string name = one_hop ? "inner" : stride == 1 ? level : level + " rail";
+    // A part of the outermost level must not be called as the whole of it.
+    const std::string part = level == "world" ? fmt::format("{} of world", hop) : level;
+    const std::string name = one_hop ? "inner" : stride == 1 ? part : level + " rail";
     hops_.push_back(add(name, hop, stride, stride == 1 ? std::vector<int64_t>{} : nest));
     stride *= hop;
   }
