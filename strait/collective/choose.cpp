@@ -79,9 +79,8 @@ double message_seconds(double bytes, int64_t from, int64_t to, const Cluster& cl
   const Level& level = cluster.levels[crossed];
   const int64_t below = crossed == 0 ? 1 : cluster.group_size(crossed - 1);
   const int64_t leaving = std::min(std::abs(to - from), below);
-  return level.latency_seconds +
-         bytes * static_cast<double>(leaving) /
-             (level.bytes_per_second * static_cast<double>(level.links));
+  return level.latency_seconds + bytes * static_cast<double>(leaving) /
+                                     (level.bytes_per_second * static_cast<double>(level.links));
 }
 
 int64_t pieces_of(int64_t vector_bytes) {

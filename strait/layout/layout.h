@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "strait/shape/boxes.h"
 #include "strait/program/program.h"
+#include "strait/shape/boxes.h"
 #include "strait/shape/element_runs.h"
 #include "strait/shape/shape.h"
 #include "strait/topology/mesh.h"

@@ -70,9 +70,8 @@ TEST(CodecSizes, are_exact) {
     EXPECT_EQ(metadata_bytes(parse_codec("int4/64"), n), 4 * ((n + 63) / 64));
     EXPECT_EQ(metadata_bytes(parse_codec("int8/64+asymmetric"), n), 8 * ((n + 63) / 64));
     EXPECT_EQ(metadata_bytes(parse_codec("bf16"), n), 0);
-    for (const char* text :
-         {"none", "bf16", "fp16", "int8", "int8/3", "int4", "int4/1", "int4/7", "int4/128",
-          "int8/64+asymmetric", "int4/7+asymmetric", "fp8e4m3/33"}) {
+    for (const char* text : {"none", "bf16", "fp16", "int8", "int8/3", "int4", "int4/1", "int4/7",
+                             "int4/128", "int8/64+asymmetric", "int4/7+asymmetric", "fp8e4m3/33"}) {
       const CodecSpec spec = parse_codec(text);
       EXPECT_EQ(scale_bytes(spec, encoded_bytes(spec, n)), metadata_bytes(spec, n))
           << text << " " << n;
