@@ -1,7 +1,8 @@
 // Where each tensor of a block lies inside its saved bundle and its workspaces. Used by block_sizes
 // and by the blocks of model/, so that sizes and addresses cannot differ. Offsets and totals count
-// elements of the activations; every part starts at a multiple of kPartAlignment of them. Statistics and norm
-// gradients are wide: fp32 beside bf16 activations, each as two elements, otherwise like activations.
+// elements of the activations; every part starts at a multiple of kPartAlignment of them.
+// Statistics and norm gradients are wide: fp32 beside bf16 activations, each as two elements,
+// otherwise like activations.
 #pragma once
 
 #include <cstdint>
@@ -30,8 +31,8 @@ struct BlockExtent {
 BlockExtent block_extent(const ModelShape& model, int64_t batch, int64_t tokens, Dtype dtype);
 constexpr int64_t wide_elements(Dtype dtype) { return dtype_bytes(dtype) == 2 ? 2 : 1; }
 
-/// Kept from forward to backward beside the input: no T x T matrix, no repeated keys or values, no output of
-/// a norm or an activation.
+/// Kept from forward to backward beside the input: no T x T matrix, no repeated keys or values, no
+/// output of a norm or an activation.
 struct SavedLayout {
   int64_t attention_mean = 0, attention_rstd = 0;  // [rows] each; RMSNorm has no mean
   int64_t mlp_mean = 0, mlp_rstd = 0;              // [rows] each

@@ -6,9 +6,10 @@
 
 namespace strait {
 
-/// Rotary position embedding (Su et al. 2021): pair i of a head turns by position * theta^(-2i / head width).
-/// With factor > 1 as Llama 3.1 stretches it: wave lengths above original_context / low_frequency_factor
-/// grow by `factor`, those below original_context / high_frequency_factor stay, between them it is blended.
+/// Rotary position embedding (Su et al. 2021): pair i of a head turns by position * theta^(-2i /
+/// head width). With factor > 1 as Llama 3.1 stretches it: wave lengths above original_context /
+/// low_frequency_factor grow by `factor`, those below original_context / high_frequency_factor
+/// stay, between them it is blended.
 struct RopeOptions {
   double theta = 10000.0;
   double factor = 1.0;  // 1 = as trained

@@ -1,5 +1,5 @@
-// What a model is without tensors: blocks -> segments -> parameters, floating-point operations and bytes.
-// Builders, cost and sim read it; model/ executes it.
+// What a model is without tensors: blocks -> segments -> parameters, floating-point operations and
+// bytes. Builders, cost and sim read it; model/ executes it.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +27,8 @@ struct ParameterShape {
   int64_t elements() const;
 };
 
-/// A contiguous range of a unit with one weight-decay flag, whose parameters are split over the same
-/// axes.
+/// A contiguous range of a unit with one weight-decay flag, whose parameters are split over the
+/// same axes.
 struct Section {
   int64_t begin = 0, end = 0;  // elements
   bool weight_decay = false;
@@ -101,16 +101,17 @@ int64_t cache_bytes(const ModelShape& model, int64_t batch, int64_t context, Dty
 void validate_shape(const ShapeOptions& options, int64_t vocabulary,
                     const std::string& family = "gpt2");
 
-/// The chain of `model.family`; initial values and weight-decay split as nanoGPT: output projections start
-/// at 0.02 / sqrt(2 layers). Errors as validate_shape.
+/// The chain of `model.family`; initial values and weight-decay split as nanoGPT: output
+/// projections start at 0.02 / sqrt(2 layers). Errors as validate_shape.
 ModelShape model_shape(const ModelOptions& model, int64_t vocabulary);
 
 /// GPT-2 (Radford et al. 2019): learned positions, LayerNorm, tanh-GELU.
 ModelShape gpt2_shape(const ShapeOptions& options, int64_t vocabulary);
 
-/// Llama (Touvron et al. 2023): RoPE, RMSNorm, SwiGLU, grouped key/value heads (Ainslie et al. 2023).
-/// attention.qkv holds the rows of queries, keys, values one after the other; a head's pairs are its
-/// elements i and i + head_width / 2 (Hugging Face's order). mlp.gate_up holds gate, then up.
+/// Llama (Touvron et al. 2023): RoPE, RMSNorm, SwiGLU, grouped key/value heads (Ainslie et al.
+/// 2023). attention.qkv holds the rows of queries, keys, values one after the other; a head's pairs
+/// are its elements i and i + head_width / 2 (Hugging Face's order). mlp.gate_up holds gate, then
+/// up.
 ModelShape llama_shape(const ShapeOptions& options, int64_t vocabulary);
 
 /// Sizes of `model.blocks[block]` for `batch` sequences of `tokens` tokens. For the head,
