@@ -3,20 +3,11 @@
 #include "strait/base/random.h"
 #include "strait/model/tensor_blocks.h"
 #include "strait/strategy/finish/step_values.h"
+#include "strait/train/model_settings.h"
 #include "strait/train/unit_state.h"
 
 namespace strait::train {
 namespace {
-
-model::Settings settings_of(const strategy::Design& design) {
-  model::Settings settings;
-  settings.dtype = design.dtype;
-  settings.threads = static_cast<int>(design.batch.threads_per_rank);
-  settings.seed = design.run.seed;
-  settings.loss_scale =
-      1.0 / static_cast<double>(design.batch.global_batch_size * design.run.model.shape.context);
-  return settings;
-}
 
 comm::ThreadWorldOptions on_device(tensor::Device* device) {
   comm::ThreadWorldOptions options;
@@ -64,8 +55,8 @@ SoloStep::SoloStep(const Run& run, int64_t vocabulary, tensor::Device* device)
       pool_(device),
       state_(pool_, 0),
       model_(design_.shape, design_.dtype),
-      arithmetic_(device::make_arithmetic(device, settings_of(design_).threads)),
-      environment_{model_, settings_of(design_), *arithmetic_, device != nullptr},
+      arithmetic_(device::make_arithmetic(device, model_settings(design_).threads)),
+      environment_{model_, model_settings(design_), *arithmetic_, device != nullptr},
       site_{worlds_->world(0), state_, pool_, executors_, nullptr, run.runtime.deadline_seconds},
       runner_(design_.programs, site_) {
   if (device) model::use_tensor_blocks(model_, *device, design_.dtype);

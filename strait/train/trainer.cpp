@@ -18,6 +18,7 @@
 #include "strait/optim/schedule.h"
 #include "strait/strategy/finish/step_values.h"
 #include "strait/strategy/sharding/unit_values.h"
+#include "strait/train/model_settings.h"
 #include "strait/train/parameter_hash.h"
 
 namespace strait::train {
@@ -29,17 +30,6 @@ constexpr int64_t kUncountedSteps = 5;      // first steps of a process: caches 
 /// Seconds since 1970, for TensorBoard.
 double wall_seconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-
-model::Settings settings_of(const Job& job) {
-  const strategy::Design& design = job.design;
-  model::Settings settings;
-  settings.dtype = design.dtype;
-  settings.threads = static_cast<int>(design.batch.threads_per_rank);
-  settings.seed = design.run.seed;
-  settings.loss_scale =
-      1.0 / static_cast<double>(design.batch.global_batch_size * design.run.model.shape.context);
-  return settings;
 }
 
 execute::StepRules rules_of(const Job& job, const std::atomic<int>& signal) {
@@ -113,7 +103,7 @@ Trainer::Trainer(Shared& shared, comm::World& world, memory::PageSource* window)
       model_(job_.design.shape, device_ ? Dtype::kFloat32 : job_.design.dtype),
       arithmetic_(
           device::make_arithmetic(device_, static_cast<int>(job_.design.batch.threads_per_rank))),
-      environment_{model_, settings_of(job_), *arithmetic_, device_ != nullptr},
+      environment_{model_, model_settings(job_.design), *arithmetic_, device_ != nullptr},
       site_{world,
             state_,
             pool_,

@@ -1,0 +1,15 @@
+#include "strait/train/model_settings.h"
+
+namespace strait::train {
+
+model::Settings model_settings(const strategy::Design& design) {
+  model::Settings settings;
+  settings.dtype = design.dtype;
+  settings.threads = static_cast<int>(design.batch.threads_per_rank);
+  settings.seed = design.run.seed;
+  settings.loss_scale =
+      1.0 / static_cast<double>(design.batch.global_batch_size * design.run.model.shape.context);
+  return settings;
+}
+
+}  // namespace strait::train

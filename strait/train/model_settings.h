@@ -1,0 +1,12 @@
+// What decides the numbers of a run's blocks besides their buffers.
+#pragma once
+
+#include "strait/model/block.h"
+#include "strait/strategy/compose/design.h"
+
+namespace strait::train {
+
+/// Gradients are means over the tokens of the global batch.
+model::Settings model_settings(const strategy::Design& design);
+
+}  // namespace strait::train
