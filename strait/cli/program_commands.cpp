@@ -17,12 +17,12 @@
 #include "strait/plan/search.h"
 #include "strait/program/memory.h"
 #include "strait/program/memory_json.h"
-#include "strait/program/verify.h"
 #include "strait/report/plots.h"
 #include "strait/report/run_report.h"
 #include "strait/sim/simulate.h"
 #include "strait/strategy/compose/design.h"
 #include "strait/trace/level_json.h"
+#include "strait/verify/verify.h"
 
 namespace strait::cli {
 namespace {

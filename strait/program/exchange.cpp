@@ -4,8 +4,6 @@
 
 #include <unordered_map>
 
-#include "strait/program/findings.h"
-
 namespace strait::program {
 
 Exchange::Exchange(std::span<const Program> classes)

@@ -4,8 +4,8 @@
 
 #include "strait/base/errors.h"
 #include "strait/model/tensor_blocks.h"
-#include "strait/program/verify.h"
 #include "strait/strategy/compose/compose.h"
+#include "strait/verify/verify.h"
 
 namespace strait::train {
 namespace {

@@ -6,8 +6,8 @@
 
 #include "strait/base/errors.h"
 #include "strait/comm/threads/thread_world.h"
-#include "strait/program/verify.h"
 #include "strait/runtime/interpreter.h"
+#include "strait/verify/verify.h"
 
 namespace strait::runtime {
 namespace {

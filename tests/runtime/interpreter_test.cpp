@@ -10,7 +10,7 @@
 
 #include "strait/base/clock.h"
 #include "strait/comm/threads/thread_world.h"
-#include "strait/program/verify.h"
+#include "strait/verify/verify.h"
 #include "tests/program/random_program.h"
 #include "tests/program/test_kernels.h"
 #include "tests/sanitized.h"

@@ -11,9 +11,9 @@
 #include "strait/config/parse.h"
 #include "strait/cost/cost.h"
 #include "strait/program/memory.h"
-#include "strait/program/verify.h"
 #include "strait/sim/simulate.h"
 #include "strait/strategy/compose/design.h"
+#include "strait/verify/verify.h"
 #include "tests/sanitized.h"
 #include "tests/sim/pipeline_programs.h"
 

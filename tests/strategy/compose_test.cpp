@@ -13,9 +13,9 @@
 #include "strait/layout/layout.h"
 #include "strait/program/memory.h"
 #include "strait/program/roll.h"
-#include "strait/program/verify.h"
 #include "strait/strategy/finish/kernels.h"
 #include "strait/strategy/sharding/kernels.h"
+#include "strait/verify/verify.h"
 
 namespace strait::strategy {
 namespace {

@@ -10,10 +10,10 @@
 #include "strait/device/arithmetic.h"
 #include "strait/execute/environment.h"
 #include "strait/layout/layout.h"
-#include "strait/program/verify.h"
 #include "strait/runtime/interpreter.h"
 #include "strait/strategy/finish/step_values.h"
 #include "strait/strategy/sharding/movement.h"
+#include "strait/verify/verify.h"
 
 namespace strait::test {
 

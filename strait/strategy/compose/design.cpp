@@ -5,9 +5,9 @@
 #include "strait/base/errors.h"
 #include "strait/config/cluster_file.h"
 #include "strait/data/corpus.h"
-#include "strait/program/verify.h"
 #include "strait/strategy/compose/compose.h"
 #include "strait/strategy/finish/step_values.h"
+#include "strait/verify/verify.h"
 
 namespace strait::strategy {
 namespace {

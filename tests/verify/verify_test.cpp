@@ -1,4 +1,4 @@
-#include "strait/program/verify.h"
+#include "strait/verify/verify.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,7 +1,7 @@
-#include "strait/program/verify.h"
+#include "strait/verify/verify.h"
 
 #include "strait/base/errors.h"
-#include "strait/program/findings.h"
+#include "strait/verify/findings.h"
 
 namespace strait::program {
 

@@ -6,10 +6,10 @@
 
 #include "strait/program/lifetime.h"
 #include "strait/program/roll.h"
-#include "strait/program/verify.h"
+#include "strait/verify/verify.h"
 #include "tests/program/example_programs.h"
 #include "tests/program/random_program.h"
-#include "tests/program/reference_check.h"
+#include "tests/verify/reference_check.h"
 
 namespace strait::program {
 namespace {

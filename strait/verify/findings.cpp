@@ -1,4 +1,4 @@
-#include "strait/program/findings.h"
+#include "strait/verify/findings.h"
 
 #include <fmt/format.h>
 

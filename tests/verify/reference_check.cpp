@@ -1,4 +1,4 @@
-#include "tests/program/reference_check.h"
+#include "tests/verify/reference_check.h"
 
 #include <algorithm>
 #include <map>

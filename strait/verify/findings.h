@@ -8,7 +8,7 @@
 
 #include "strait/program/classes.h"
 #include "strait/program/program.h"
-#include "strait/program/verify.h"
+#include "strait/verify/verify.h"
 
 namespace strait::program {
 

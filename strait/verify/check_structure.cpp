@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
-#include "strait/program/findings.h"
 #include "strait/program/lifetime.h"
 #include "strait/program/transfer.h"
+#include "strait/verify/findings.h"
 
 namespace strait::program {
 

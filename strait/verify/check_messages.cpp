@@ -5,8 +5,8 @@
 #include <tuple>
 
 #include "strait/program/exchange.h"
-#include "strait/program/findings.h"
 #include "strait/program/transfer.h"
+#include "strait/verify/findings.h"
 
 namespace strait::program {
 

@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "strait/program/verify.h"
+#include "strait/verify/verify.h"
 #include "tests/program/program_builder.h"
 
 namespace strait::program {

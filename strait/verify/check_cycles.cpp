@@ -6,8 +6,8 @@
 #include <algorithm>
 
 #include "strait/program/colouring.h"
-#include "strait/program/findings.h"
 #include "strait/program/lifetime.h"
+#include "strait/verify/findings.h"
 
 namespace strait::program {
 

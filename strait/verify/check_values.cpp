@@ -1,8 +1,8 @@
 // The life of every value of one program, followed through one execution.
 #include <fmt/format.h>
 
-#include "strait/program/findings.h"
 #include "strait/program/lifetime.h"
+#include "strait/verify/findings.h"
 
 namespace strait::program {
 

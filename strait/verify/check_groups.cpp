@@ -7,7 +7,7 @@
 #include <numeric>
 #include <set>
 
-#include "strait/program/findings.h"
+#include "strait/verify/findings.h"
 
 namespace strait::program {
 

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <set>
 
-#include "strait/program/findings.h"
 #include "strait/program/program_set.h"
-#include "strait/program/verify.h"
+#include "strait/verify/findings.h"
+#include "strait/verify/verify.h"
 
 namespace strait::program {
 
