@@ -1,11 +1,21 @@
 #include "strait/draft/draft.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "strait/base/errors.h"
 #include "strait/program/roll.h"
 
 namespace strait::draft {
+namespace {
+
+/// Outermost level that a group of ranks spans; groups are translates of the one that holds rank 0.
+int64_t level_of(const program::Group& group, const Cluster& cluster) {
+  if (group.size == 1) return 0;
+  return cluster.level_between(0, (group.size - 1) * group.stride);
+}
+
+}  // namespace
 
 int find_array(const program::Program& program, const std::string& name) {
   for (size_t i = 0; i < program.arrays.size(); ++i)
@@ -24,6 +34,26 @@ int declare(program::Program& program, const WholeValues& values) {
   array.tier = values.tier;
   program.arrays.push_back(std::move(array));
   return static_cast<int>(program.arrays.size()) - 1;
+}
+
+int add_group(program::Program& program, const Cluster& cluster, program::Group group) {
+  for (size_t i = 0; i < program.groups.size(); ++i) {
+    const program::Group& other = program.groups[i];
+    if (other.size == group.size && other.stride == group.stride && other.nest == group.nest)
+      return static_cast<int>(i);
+  }
+  group.level = level_of(group, cluster);
+  program.groups.push_back(std::move(group));
+  return static_cast<int>(program.groups.size()) - 1;
+}
+
+int add_lane(program::Program& program, const Cluster& cluster, int group) {
+  const int64_t number = program.groups[static_cast<size_t>(group)].level;
+  const std::string& level = cluster.levels[static_cast<size_t>(number)].name;
+  const int64_t used = std::ranges::count_if(
+      program.streams, [&](const program::Stream& stream) { return stream.resource == level; });
+  program.streams.push_back({level, used});
+  return static_cast<int>(program.streams.size()) - 1;
 }
 
 program::Op kernel_op(const program::Kernel& kernel) {

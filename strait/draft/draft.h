@@ -1,5 +1,6 @@
-// A step before it is a program: what passes of strategy/ rewrite. A pass reads marks ("this needs the
-// weights of unit u", "this makes a gradient of unit u"), never the name of another pass.
+// A step before it is a program: what passes of strategy/ rewrite. A pass reads marks ("this needs
+// the weights of unit u", "this makes a gradient of unit u"), never the name of another pass. There
+// is one draft per class of ranks.
 #pragma once
 
 #include <cstdint>
@@ -9,28 +10,46 @@
 #include <vector>
 
 #include "strait/program/program.h"
+#include "strait/topology/cluster.h"
+#include "strait/topology/mesh.h"
 
 namespace strait::draft {
 
 /// What is computed at one place of the order: kernels on one block, without the operands that hold
-/// weights and gradients, which whoever places them adds.
+/// weights and gradients, which whoever places them adds; and transfers of what enters or leaves.
 struct Visit {
   int64_t block = 0;
   bool brief = false;            // too little computing for transfers to hide behind
   std::optional<int64_t> needs;  // unit whose weights the ops read
-  std::optional<int64_t> makes;  // unit to whose gradient the last op contributes
+  std::optional<int64_t> makes;  // unit to whose gradient an op contributes
   std::vector<program::Op> ops;
   std::vector<program::Operand> frees;  // after the ops
 };
 
-/// One micro-batch's way through the chain.
+/// Visits one after another. A simple order has one micro-batch's way through the chain; another one
+/// may join visits of several micro-batches.
 struct MicroStep {
-  program::Index index;
-  bool accumulates = false;  // gradients hold those of earlier micro-batches of the step
+  bool accumulates = false;  // gradients hold those of earlier micro-steps of the step
   bool last = true;          // of the step
+  bool repeats = false;      // the next one has the same visits
   std::vector<program::Op> begin;
   std::vector<Visit> visits;
   std::vector<program::Operand> frees;
+};
+
+/// The micro-steps of a step. Those of `equal` differ in their number alone: a loop may do them.
+struct Schedule {
+  int64_t micro_steps = 0;  // 0: nothing is computed
+  int64_t equal_begin = 0, equal_end = 0;
+  /// The micro-step with this number, its indices written with `index`: the number, or the variable
+  /// of a loop over equal ones, of which `number` is the first.
+  std::function<MicroStep(int64_t number, const program::Index& index)> micro_step;
+};
+
+/// A unit that ranks of other classes hold, too: the sum of their gradients is that of the unit.
+struct SharedUnit {
+  int64_t unit = 0;
+  int group = -1, stream = -1;  // its holders
 };
 
 /// Where the state of a unit lies at the end of a step, and what brings updated weights to where they are
@@ -47,11 +66,12 @@ struct Shard {
 
 struct Draft {
   program::Program program;  // groups, streams, values; in its body what is finished
-  /// The micro-batches of a step: writes the one with this index, or with the variable of a loop over the
-  /// inner ones. Empty: nothing is computed.
-  std::function<MicroStep(const program::Index& index, bool first, bool last)> micro_step;
-  int64_t micro_batches = 0;
-  std::vector<Shard> shards;  // by unit
+  Mesh mesh;
+  int64_t rank = 0;            // of the class: its place in the mesh is that of the others
+  std::vector<int64_t> units;  // that ranks of the class hold, ascending
+  Schedule schedule;
+  std::vector<SharedUnit> shared;
+  std::vector<Shard> shards;  // one per unit
   int world = -1;             // group and stream of what all ranks agree on
   int agreement_stream = -1;
 };
@@ -69,6 +89,12 @@ struct WholeValues {
   program::Tier tier = program::Tier::kDevice;
 };
 int declare(program::Program& program, const WholeValues& values);
+
+/// The number of a group with these members, which is declared unless it is there; its level is that
+/// of the cluster which it spans.
+int add_group(program::Program& program, const Cluster& cluster, program::Group group);
+/// A new stream on the level of a group.
+int add_lane(program::Program& program, const Cluster& cluster, int group);
 
 /// A call of a kernel without operands and attributes.
 program::Op kernel_op(const program::Kernel& kernel);

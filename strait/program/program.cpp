@@ -1,17 +1,24 @@
 #include "strait/program/program.h"
 
 #include <algorithm>
+#include <functional>
+#include <numeric>
 
 namespace strait::program {
 
 int64_t Partition::begin(int64_t part) const { return std::min(part * grain, elements); }
 
+int64_t Group::parts() const {
+  if (nest.empty()) return size;
+  return std::accumulate(nest.begin(), nest.end(), int64_t{1}, std::multiplies<>());
+}
+
 int64_t Group::part(int64_t rank) const {
   if (nest.empty()) return position(rank);
-  int64_t part = 0;
+  int64_t part = 0, outer = rank / (stride * size / parts());
   for (const int64_t hop : nest) {
-    part = part * hop + rank % hop;
-    rank /= hop;
+    part = part * hop + outer % hop;
+    outer /= hop;
   }
   return part;
 }

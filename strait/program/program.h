@@ -51,16 +51,18 @@ struct Partition {
 ///
 /// A group may be the outermost of several hops that shard a vector one after another: the first hop
 /// cuts it over neighbouring ranks, the next one cuts each of those shards, and so on. `nest` then holds
-/// the sizes of the hops, innermost first, this group's last. Shards of inner hops hold those of outer
+/// the sizes of the hops, innermost first, this group's last; the innermost hop's members lie
+/// stride * size / (product of nest) ranks apart. Shards of inner hops hold those of outer
 /// ones, so what one hop gathers is what the next one needs, in order (specs: nesting of ZeRO-topo; no
 /// data has to be reordered after the hops of a ZeRO++ reduction).
 struct Group {
   std::string name;  // "world", "node", "across"
   int64_t size = 1;
   int64_t stride = 1;
-  int64_t level = 0;               // index of the outermost cluster level that the group spans
-  std::vector<int64_t> nest = {};  // empty: no hops inside; else their product is stride * size
-  MemberLists lists = {};          // empty: strided
+  int64_t level = 0;  // index of the outermost cluster level that the group spans
+  std::vector<int64_t> nest =
+      {};                  // empty: no hops inside; else their product divides stride * size
+  MemberLists lists = {};  // empty: strided
   /// -1 when no list holds `rank`; base, member and members need one that does.
   int64_t position(int64_t rank) const {
     return lists.empty() ? (rank / stride) % size : lists.position(rank);
@@ -73,7 +75,7 @@ struct Group {
   /// All of them, ascending.
   std::vector<int64_t> members(int64_t rank) const;
   /// Parts of a vector that this group and the hops inside it shard.
-  int64_t parts() const { return nest.empty() ? size : stride * size; }
+  int64_t parts() const;
   /// Which of them `rank` holds; without hops inside, its position. O(hops).
   int64_t part(int64_t rank) const;
   /// The members of the group of `rank` hold the parts first_part(rank) + position.

@@ -22,7 +22,7 @@ void visit_indices(AnyOp& op, Visit&& visit) {
 }
 
 /// Its constant may differ between the repetitions of a body.
-bool may_advance(const Index& index) { return index.other_loop == kNoLoop && index.modulo == 0; }
+bool may_advance(const Index& index) { return index.other_loop == kNoLoop; }
 
 /// The same through the bodies of repeats.
 template <class AnyNode, class Visit>
@@ -72,9 +72,9 @@ class Signature {
 
   void add_index(const Index& index) {
     add_loop(index.loop, index.scale);
+    put(index.modulo);
     if (may_advance(index)) return;
     add_loop(index.other_loop, index.other_scale);
-    put(index.modulo);
     put(index.constant);
   }
 

@@ -3,8 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <functional>
-#include <numeric>
+#include <algorithm>
 #include <set>
 
 #include "strait/verify/findings.h"
@@ -15,14 +14,14 @@ namespace {
 
 /// What is wrong with one group by itself; empty when nothing is.
 std::string strided_problem(const Group& group, int64_t ranks) {
-  const int64_t hops =
-      std::accumulate(group.nest.begin(), group.nest.end(), int64_t{1}, std::multiplies<>());
   if (group.size < 1 || group.stride < 1 || ranks % (group.size * group.stride) != 0)
     return fmt::format("of {} ranks, {} apart, does not divide a world of {}", group.size,
                        group.stride, ranks);
-  if (!group.nest.empty() && (hops != group.size * group.stride || group.nest.back() != group.size))
+  if (group.nest.empty()) return "";
+  const bool sized = std::ranges::all_of(group.nest, [](int64_t hop) { return hop >= 1; });
+  if (!sized || group.size * group.stride % group.parts() != 0 || group.nest.back() != group.size)
     return fmt::format("of {} ranks, {} apart, has hops of {} ranks inside", group.size,
-                       group.stride, hops);
+                       group.stride, group.parts());
   return "";
 }
 

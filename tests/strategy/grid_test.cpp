@@ -123,13 +123,14 @@ TEST(SpansOnGrids, ShardsNestAndTileTheUnitOncePerReplica) {
             placement_of(grid, {spans(weights, gradients, optimizer),
                                 std::string("placement.codecs.gradients=") + codec});
         for (const int64_t elements : {int64_t{1}, int64_t{777}, 48 * grid.ranks()}) {
-          program::Program program;
+          draft::Draft draft{.mesh = Mesh({}, grid.ranks()), .units = {0}};
+          program::Program& program = draft.program;
           program.ranks = grid.ranks();
           ModelShape shape;
           shape.units.resize(1);
           shape.units[0].name = "unit";
           shape.units[0].elements = elements;
-          UnitValues values(program, shape, placement, grid.cluster(), {});
+          UnitValues values(draft, shape, placement, grid.cluster(), {});
           values.declare_gradients({{"m", "momentum"}});
           std::map<std::string, int64_t> covered;
           for (int64_t rank = 0; rank < grid.ranks(); ++rank) {

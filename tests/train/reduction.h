@@ -71,7 +71,8 @@ inline void add_reduction_executors(runtime::Executors& executors, const Gradien
 inline program::Program reduction_program(const ReductionCase& c,
                                           const strategy::Placement& placement,
                                           const Cluster& cluster) {
-  program::Program program;
+  draft::Draft draft{.mesh = Mesh({}, placement.ranks), .units = {0}};
+  program::Program& program = draft.program;
   program.name = "reduction";
   program.ranks = placement.ranks;
   program.streams = {{"compute", 0}};
@@ -85,7 +86,7 @@ inline program::Program reduction_program(const ReductionCase& c,
   shape.units.resize(1);
   shape.units[0].name = "unit";
   shape.units[0].elements = c.elements;
-  strategy::UnitValues values(program, shape, placement, cluster, {});
+  strategy::UnitValues values(draft, shape, placement, cluster, {});
   values.declare_gradients({});
   const strategy::Movement movement(program, values, placement, cluster,
                                     {0, {}, program::Access::kAdd});
@@ -96,7 +97,7 @@ inline program::Program reduction_program(const ReductionCase& c,
   program.body.push_back(fill);
   for (auto& stage : movement.reduce(0, false, strategy::ReducePhase::kLast))
     for (program::Node& node : stage) program.body.push_back(std::move(node));
-  return program;
+  return std::move(program);
 }
 
 inline strategy::Placement reduction_placement(const ReductionCase& c) {

@@ -22,27 +22,50 @@ const char* step_kind(const StepOptions& options) {
   return "publish";
 }
 
-draft::Draft start(const Placement& placement, const StepOptions& options) {
-  draft::Draft draft;
-  draft.program.name = placement.preset;
+/// Ranks whose programs are equal.
+using RankClass = std::vector<int64_t>;
+
+/// One class of all ranks.
+std::vector<RankClass> classes_of(const Mesh&) { return {{}}; }
+
+draft::Draft start(const Ingredients& from, const RankClass& ranks, const StepOptions& options) {
+  draft::Draft draft{.mesh = from.mesh};
+  draft.program.name = from.placement.preset;
   draft.program.step_kind = step_kind(options);
-  draft.program.ranks = placement.ranks;
+  draft.program.ranks = from.mesh.ranks();
+  draft.program.members = ranks;
   draft.program.streams = {{"compute", 0}};
   draft.program.tokens = options.micro_batch_size * options.tokens * options.accumulation;
+  draft.rank = ranks.empty() ? 0 : ranks.front();
+  for (size_t unit = 0; unit < from.shape.units.size(); ++unit)
+    draft.units.push_back(static_cast<int64_t>(unit));
   return draft;
+}
+
+program::Program compose_class(const Ingredients& from, const RankClass& ranks,
+                               const StepOptions& options) {
+  draft::Draft draft = start(from, ranks, options);
+  begin(draft, options);              // the step's scalars
+  order(draft, from.shape, options);  // who computes what when
+  place(draft, from.shape, from.placement, from.cluster,
+        options);          // gathers before a use, reductions after a making
+  finish(draft, options);  // norm, clip, update, publish
+  return std::move(draft.program);
 }
 
 }  // namespace
 
+std::vector<program::Program> compose(const Ingredients& from, const StepOptions& options) {
+  std::vector<program::Program> classes;
+  for (const RankClass& ranks : classes_of(from.mesh))
+    classes.push_back(compose_class(from, ranks, options));
+  return classes;
+}
+
 program::Program compose(const ModelShape& shape, const Placement& placement,
                          const Cluster& cluster, const StepOptions& options) {
-  draft::Draft draft = start(placement, options);
-  begin(draft, options);         // the step's scalars
-  order(draft, shape, options);  // who computes what when
-  place(draft, shape, placement, cluster,
-        options);          // gathers before a use, reductions after a making
-  finish(draft, options);  // norm, clip, update, publish
-  return std::move(draft.program);
+  const Mesh mesh(MeshOptions{}, placement.ranks);
+  return std::move(compose({shape, placement, cluster, mesh}, options).front());
 }
 
 Placement whole_placement() {

@@ -7,13 +7,23 @@
 #include "strait/shape/shape.h"
 #include "strait/strategy/sharding/placement.h"
 #include "strait/topology/cluster.h"
+#include "strait/topology/mesh.h"
 
 namespace strait::strategy {
 
 using draft::Purpose;
 using draft::StepOptions;
 
-/// The program of one purpose; its step kind:
+/// What programs are made from: the model as a rank of the mesh holds it (Layout::local_shape), where
+/// its state lies along data, and on what it runs. Whoever composes keeps them.
+struct Ingredients {
+  const ModelShape& shape;
+  const Placement& placement;
+  const Cluster& cluster;
+  const Mesh& mesh;
+};
+
+/// The programs of one purpose, one per class of ranks; their step kind:
 ///   kTrain     one optimizer step: accumulation micro-steps, clipping, update. "steady", or "unchanged"
 ///              with weights_unchanged.
 ///   kEvaluate  loss over one batch per rank, by the same movement of weights: it makes secondary copies
@@ -22,6 +32,9 @@ using draft::StepOptions;
 ///   kPublish   brings the optimizer's weights to where they are gathered from, as every step does at its
 ///              end: for the first step and after loading. Without operations where the optimizer updates
 ///              the weights themselves, which are then set everywhere as they are. "publish".
+std::vector<program::Program> compose(const Ingredients& from, const StepOptions& options);
+
+/// The same where all ranks lie along data and are of one class.
 program::Program compose(const ModelShape& shape, const Placement& placement,
                          const Cluster& cluster, const StepOptions& options);
 

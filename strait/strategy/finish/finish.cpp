@@ -1,5 +1,6 @@
 #include "strait/strategy/finish/finish.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "strait/strategy/finish/kernels.h"
@@ -47,6 +48,20 @@ Op shard_op(const program::Kernel& kernel, const Shard& shard) {
   op.partition = shard.partition;
   op.reads = {shard.gradient};
   return op;
+}
+
+/// Gradients of units that other classes hold, too, become those of the whole unit.
+void sum_shared(Draft& draft) {
+  for (const draft::SharedUnit& shared : draft.shared) {
+    const Shard& shard = *std::ranges::find(draft.shards, shared.unit, &Shard::unit);
+    Op op;
+    op.kind = program::OpKind::kAllReduce;
+    op.stream = shared.stream;
+    op.group = shared.group;
+    op.reads = {program::as(shard.gradient, Access::kRead)};
+    op.writes = {program::as(shard.gradient, Access::kWrite)};
+    draft.program.body.push_back(std::move(op));
+  }
 }
 
 /// Norm of the reduced gradients: rank r adds the part that it alone counts, so that the sum over ranks
@@ -134,6 +149,7 @@ void begin(Draft& draft, const draft::StepOptions& options) {
 void finish(Draft& draft, const draft::StepOptions& options) {
   switch (options.purpose) {
     case Purpose::kTrain:
+      sum_shared(draft);
       clip(draft);
       update(draft);
       return prepare_next(draft);

@@ -17,6 +17,10 @@ using program::Access;
 using program::Op;
 using program::Operand;
 
+int64_t micro_batches_of(const StepOptions& options) {
+  return options.purpose == Purpose::kTrain ? options.accumulation : 1;
+}
+
 /// Writes the visits of the blocks of a chain.
 class Chain {
  public:
@@ -37,11 +41,11 @@ class Chain {
     saved_ = draft::declare(program, {"s", head_, Dtype::kByte, saved});
   }
 
-  MicroStep micro_step(const program::Index& index, bool first, bool last) const {
+  MicroStep micro_step(int64_t number, const program::Index& index) const {
     MicroStep step;
-    step.index = index;
-    step.accumulates = !first;
-    step.last = last;
+    step.accumulates = number > 0;
+    step.last = number == micro_batches_of(options_) - 1;
+    step.repeats = !step.last;
     step.begin = {load(index)};
     for (int64_t b = 0; b < head_; ++b) step.visits.push_back(forward(b));
     step.visits.push_back(loss());
@@ -261,15 +265,18 @@ class CachedChain {
 
 void order(draft::Draft& draft, const ModelShape& shape, const StepOptions& options) {
   if (options.purpose == Purpose::kPublish) return;
-  draft.micro_batches = options.purpose == Purpose::kTrain ? options.accumulation : 1;
+  const int64_t count = micro_batches_of(options);
+  draft.schedule = {count, 1, count - 1, {}};
   if (options.purpose == Purpose::kGenerate) {
     const auto chain = std::make_shared<const CachedChain>(draft.program, shape, options);
-    draft.micro_step = [chain](const program::Index&, bool, bool) { return chain->micro_step(); };
+    draft.schedule.micro_step = [chain](int64_t, const program::Index&) {
+      return chain->micro_step();
+    };
     return;
   }
   const auto chain = std::make_shared<const Chain>(draft.program, shape, options);
-  draft.micro_step = [chain](const program::Index& index, bool first, bool last) {
-    return chain->micro_step(index, first, last);
+  draft.schedule.micro_step = [chain](int64_t number, const program::Index& index) {
+    return chain->micro_step(number, index);
   };
 }
 

@@ -8,7 +8,7 @@
 
 namespace strait::strategy {
 
-/// Declares the batch, activations, their gradients and what is saved, and fills micro_step for the
+/// Declares the batch, activations, their gradients and what is saved, and fills the schedule for the
 /// purpose of the options. The scalars "agreed" and "step" are declared. `shape` outlives the draft.
 void order(draft::Draft& draft, const ModelShape& shape, const draft::StepOptions& options);
 

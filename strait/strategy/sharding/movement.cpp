@@ -40,28 +40,17 @@ void set_operands(Op& coding, const Operand& from, const Operand& to) {
 
 Movement::Movement(program::Program& program, const UnitValues& values, const Placement& placement,
                    const Cluster& cluster, Operand scalars)
-    : program_(program),
-      values_(values),
-      placement_(placement),
-      cluster_(cluster),
-      scalars_(scalars) {
+    : program_(program), values_(values), placement_(placement), scalars_(scalars) {
+  const auto lane = [&](int group) { return draft::add_lane(program, cluster, group); };
   for (int64_t hop = 0; hop < values_.num_hops(); ++hop)
     gather_streams_.push_back(lane(values_.hop_group(hop)));
   for (int64_t hop = 0; hop < values_.num_hops(); ++hop)
     reduce_streams_.push_back(lane(values_.hop_group(hop)));
   if (values_.across_group() >= 0) across_stream_ = lane(values_.across_group());
   if (values_.secondary_group() >= 0) secondary_stream_ = lane(values_.secondary_group());
-  const bool has_hops = !reduce_streams_.empty();
-  agreement_stream_ = has_hops ? reduce_streams_.back() : across_stream_;
-}
-
-int Movement::lane(int group) {
-  const std::string& level = cluster_.levels[program_.groups[group].level].name;
-  const int64_t used =
-      std::count_if(program_.streams.begin(), program_.streams.end(),
-                    [&](const program::Stream& stream) { return stream.resource == level; });
-  program_.streams.push_back({level, used});
-  return static_cast<int>(program_.streams.size()) - 1;
+  agreement_stream_ = reduce_streams_.empty() ? across_stream_ : reduce_streams_.back();
+  // Ranks that no placement joins agree on a lane of their own.
+  if (program.ranks != placement.ranks) agreement_stream_ = lane(values_.world_group());
 }
 
 Operand Movement::weights(int64_t unit) const {

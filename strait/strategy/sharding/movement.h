@@ -65,7 +65,6 @@ class Movement {
   int agreement_stream() const { return agreement_stream_; }
 
  private:
-  int lane(int group);
   bool coded(const codec::CodecSpec& codec) const { return codec.kind != codec::CodecKind::kNone; }
   program::Op transfer(program::OpKind kind, int stream, int group) const;
   program::Op gather_hop(int64_t unit, int64_t hop, const PieceFormat* pieces) const;
@@ -96,7 +95,6 @@ class Movement {
   program::Program& program_;
   const UnitValues& values_;
   const Placement& placement_;
-  const Cluster& cluster_;
   program::Operand scalars_;
   std::vector<int> gather_streams_, reduce_streams_;  // [hop]
   int secondary_stream_ = -1, across_stream_ = -1, agreement_stream_ = -1;

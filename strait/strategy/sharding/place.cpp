@@ -19,8 +19,10 @@ using program::Node;
 using program::Op;
 using program::Operand;
 
-bool takes_weights(const Op& op) {
-  return op.kernel->operands[draft::kWeights].count != program::Count::kNone;
+/// Whether the kernel of an op has an operand of blocks. Transfers have no kernel.
+bool takes(const Op& op, draft::BlockOperand operand) {
+  return op.kernel != nullptr && op.kernel->operands.size() == draft::kNumBlockOperands &&
+         op.kernel->operands[operand].count != program::Count::kNone;
 }
 
 /// Moves units around the visits of one micro-step after another: what is left under way of the one before
@@ -85,7 +87,7 @@ std::vector<Node> Mover::write(const MicroStep& step) {
   contributions_.assign(live_.size(), 0);
   for (const Visit& visit : step.visits)
     if (visit.makes) ++contributions_[static_cast<size_t>(*visit.makes)];
-  const size_t end = step.last ? step.visits.size() : 2 * step.visits.size();
+  const size_t end = step.repeats ? 2 * step.visits.size() : step.visits.size();
   for (size_t i = 0; i < step.visits.size(); ++i) {
     const Visit& visit = step.visits[i];
     gather_ahead(step, i, end);
@@ -152,11 +154,10 @@ Operand Mover::gradient(int64_t unit, bool accumulates) const {
 void Mover::compute(const Visit& visit, bool accumulates) {
   for (const Op& written : visit.ops) {
     Op op = written;
-    if (visit.needs && takes_weights(op))
+    if (visit.needs && takes(op, draft::kWeights))
       op.reads.push_back(
           program::as(movement_.weights(*visit.needs), Access::kRead, draft::kWeights));
-    const bool contributes = visit.makes && &written == &visit.ops.back();
-    if (contributes) {
+    if (visit.makes && takes(op, draft::kGradient)) {
       op.writes.push_back(gradient(*visit.makes, accumulates));
       // Two gradients alive at most: the backward pass of a block waits for the reduction before the last.
       if (reduced_.size() >= 2)
@@ -198,28 +199,29 @@ void Mover::advance_reductions(size_t newest) {
   std::erase_if(under_way_, [](const Reduction& reduction) { return reduction.stages.empty(); });
 }
 
-/// First micro-step, the equal ones in between as one Repeat, and the last. The second is not equal where
-/// it ends the first one's reductions, which add to nothing.
+/// Micro-steps one after another, the equal ones as one Repeat. The first of these is not equal where it
+/// ends reductions of the one before, which add to nothing.
 void write_micro_steps(draft::Draft& draft, Mover& mover) {
-  const int64_t last = draft.micro_batches - 1;
-  const auto emit = [&](int64_t index) {
-    draft::append_rolled(draft.program,
-                         mover.write(draft.micro_step({index}, index == 0, index == last)), "i");
-  };
+  const draft::Schedule& schedule = draft.schedule;
   int64_t next = 0;
-  if (next < last) emit(next++);
-  if (next < last && mover.reduces()) emit(next++);
-  if (next < last) {
+  const auto emit = [&] {
+    draft::append_rolled(draft.program, mover.write(schedule.micro_step(next, {next})), "i");
+    ++next;
+  };
+  while (next < std::min(schedule.equal_begin, schedule.micro_steps)) emit();
+  if (next < schedule.equal_end && mover.reduces()) emit();
+  if (next < schedule.equal_end) {
     program::Repeat repeat;
     repeat.variable = "a";
     repeat.loop = draft.program.num_loops++;
     repeat.first = next;
-    repeat.count = last - next;
-    repeat.body = program::roll(mover.write(draft.micro_step({0, repeat.loop, 1}, false, false)),
+    repeat.count = schedule.equal_end - next;
+    repeat.body = program::roll(mover.write(schedule.micro_step(next, {0, repeat.loop, 1})),
                                 draft.program.num_loops, "i");
     draft.program.body.push_back(std::move(repeat));
+    next = schedule.equal_end;
   }
-  emit(last);
+  while (next < schedule.micro_steps) emit();
 }
 
 draft::Shard shard_of(int64_t unit, const UnitValues& values, const Movement& movement) {
@@ -244,17 +246,16 @@ draft::Shard shard_of(int64_t unit, const UnitValues& values, const Movement& mo
 void place(draft::Draft& draft, const ModelShape& shape, const Placement& placement,
            const Cluster& cluster, const draft::StepOptions& options) {
   const bool trains = options.purpose == Purpose::kTrain;
-  UnitValues values(draft.program, shape, placement, cluster, types_of(options.dtype));
+  UnitValues values(draft, shape, placement, cluster, types_of(options.dtype));
   if (trains || options.purpose == Purpose::kEvaluate) values.declare_gathered(true);
   if (trains) values.declare_gradients(options.optimizer);
   const Operand agreed{draft::find_array(draft.program, "agreed")};
   const Movement movement(draft.program, values, placement, cluster, agreed);
   draft.world = values.world_group();
   draft.agreement_stream = movement.agreement_stream();
-  for (size_t unit = 0; unit < shape.units.size(); ++unit)
-    draft.shards.push_back(shard_of(static_cast<int64_t>(unit), values, movement));
+  for (const int64_t unit : draft.units) draft.shards.push_back(shard_of(unit, values, movement));
   Mover mover(movement, placement, shape.units.size(), options.weights_unchanged);
-  if (draft.micro_batches > 0) write_micro_steps(draft, mover);
+  write_micro_steps(draft, mover);
 }
 
 }  // namespace strait::strategy

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "strait/base/errors.h"
 #include "strait/layout/layout.h"
 
@@ -13,33 +15,14 @@ using program::Group;
 using program::Lifetime;
 using program::Partition;
 
-namespace {
-
-/// Outermost level that a group of ranks spans; groups are translates of the one that holds rank 0.
-int64_t level_of(const Group& group, const Cluster& cluster) {
-  if (group.size == 1) return 0;
-  return cluster.level_between(0, (group.size - 1) * group.stride);
-}
-
-}  // namespace
-
-UnitValues::UnitValues(program::Program& program, const ModelShape& shape,
-                       const Placement& placement, const Cluster& cluster, Types types)
-    : program_(program), placement_(placement), types_(types) {
-  for (size_t u = 0; u < shape.units.size(); ++u) {
-    const int64_t elements = shape.units[u].elements;
-    const bool in_run = shape.units[u].name.starts_with("blocks.") && !classes_.empty() &&
-                        classes_.back().name == "block" && classes_.back().elements == elements;
-    if (in_run) {
-      ++classes_.back().count;
-    } else {
-      const bool block = shape.units[u].name == "blocks.0";
-      classes_.push_back(
-          {block ? "block" : shape.units[u].name, elements, static_cast<int64_t>(u), 1});
-    }
-    place_.emplace_back(static_cast<int>(classes_.size()) - 1, classes_.back().count - 1);
-  }
-  declare_groups(cluster);
+UnitValues::UnitValues(draft::Draft& draft, const ModelShape& shape, const Placement& placement,
+                       const Cluster& cluster, Types types)
+    : program_(draft.program),
+      placement_(placement),
+      types_(types),
+      place_(shape.units.size(), {-1, 0}) {
+  for (const int64_t unit : draft.units) classify(unit, shape.units[static_cast<size_t>(unit)]);
+  declare_groups(draft.mesh, cluster);
   const bool moves = placement.weights < placement.optimizer;
   const Lifetime lifetime = moves ? Lifetime::kCarry : Lifetime::kResident;
   const int group = group_of_span(placement.weights);
@@ -61,35 +44,46 @@ UnitValues::UnitValues(program::Program& program, const ModelShape& shape,
         });
 }
 
-int UnitValues::add_group(Group group) {
-  for (size_t i = 0; i < program_.groups.size(); ++i) {
-    const Group& other = program_.groups[i];
-    if (other.size == group.size && other.stride == group.stride && other.nest == group.nest)
-      return static_cast<int>(i);
-  }
-  program_.groups.push_back(std::move(group));
-  return static_cast<int>(program_.groups.size()) - 1;
+/// Blocks of one size are a class; the first of them is called "block".
+void UnitValues::classify(int64_t unit, const UnitShape& shape) {
+  const auto is_run = [](const UnitClass& known) { return known.name == "block"; };
+  const bool block = shape.name.starts_with("blocks.");
+  const bool in_run = block && !classes_.empty() && is_run(classes_.back()) &&
+                      classes_.back().elements == shape.elements;
+  const bool first = block && std::ranges::none_of(classes_, is_run);
+  if (in_run)
+    ++classes_.back().count;
+  else
+    classes_.push_back({first ? "block" : shape.name, shape.elements, unit, 1});
+  place_[static_cast<size_t>(unit)] = {static_cast<int>(classes_.size()) - 1,
+                                       classes_.back().count - 1};
 }
 
-void UnitValues::declare_groups(const Cluster& cluster) {
-  const auto add = [&](std::string name, int64_t size, int64_t stride, std::vector<int64_t> nest) {
-    Group group{std::move(name), size, stride, 0, std::move(nest)};
-    group.level = level_of(group, cluster);
-    return add_group(std::move(group));
+/// Ranks along data are the mesh's stride apart, and so are the members of every group here.
+void UnitValues::declare_groups(const Mesh& mesh, const Cluster& cluster) {
+  const int64_t apart = mesh.axis("data").stride;
+  const auto add = [&](std::string name, int64_t size, int64_t positions,
+                       std::vector<int64_t> nest) {
+    Group group{std::move(name), size, positions * apart, 0, std::move(nest)};
+    return draft::add_group(program_, cluster, std::move(group));
+  };
+  const auto level_name = [&](int64_t size, int64_t positions) {
+    const int64_t farthest = (size - 1) * positions * apart;
+    return cluster.levels[farthest == 0 ? 0 : cluster.level_between(0, farthest)].name;
   };
   const int64_t replicas = placement_.replicas();
   const bool one_hop = placement_.hops.size() <= 1;
-  world_ = add("world", placement_.ranks, 1, {});
+  world_ = draft::add_group(program_, cluster, {"world", program_.ranks, 1});
   std::vector<int64_t> nest;
-  int64_t stride = 1;
+  int64_t positions = 1;
   for (const int64_t hop : placement_.hops) {
     nest.push_back(hop);
-    const std::string& level = cluster.levels[level_of({"", hop, stride, 0, {}}, cluster)].name;
+    const std::string level = level_name(hop, positions);
     // A part of the outermost level must not be called as the whole of it.
     const std::string part = level == "world" ? fmt::format("{} of world", hop) : level;
-    const std::string name = one_hop ? "inner" : stride == 1 ? part : level + " rail";
-    hops_.push_back(add(name, hop, stride, stride == 1 ? std::vector<int64_t>{} : nest));
-    stride *= hop;
+    const std::string name = one_hop ? "inner" : positions == 1 ? part : level + " rail";
+    hops_.push_back(add(name, hop, positions, positions == 1 ? std::vector<int64_t>{} : nest));
+    positions *= hop;
   }
   inner_ = hops_.empty() ? add("inner", 1, 1, {}) : hops_.back();
   if (replicas > 1 && placement_.optimizer > 1) {
@@ -97,7 +91,7 @@ void UnitValues::declare_groups(const Cluster& cluster) {
     nest.push_back(replicas);
     across_nested_ = add("across shards", replicas, placement_.optimizer, nest);
   } else if (placement_.optimizer == 1) {
-    across_ = across_nested_ = world_;
+    across_ = across_nested_ = add("data", placement_.ranks, 1, {});
   }
   if (placement_.secondary > 1) secondary_ = add("secondary", placement_.secondary, 1, {});
 }

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "strait/draft/draft.h"
 #include "strait/draft/step_options.h"
 #include "strait/program/program.h"
 #include "strait/shape/shape.h"
@@ -65,8 +66,9 @@ struct PieceFormat {
 /// Arrays of all unit values of a program. Lives while a program is being built.
 class UnitValues {
  public:
-  /// Declares groups "world", those of the hops, "across" and "secondary", and the resident arrays.
-  UnitValues(program::Program& program, const ModelShape& shape, const Placement& placement,
+  /// Declares groups "world", "data", those of the hops, "across" and "secondary", and the resident
+  /// arrays of the draft's units.
+  UnitValues(draft::Draft& draft, const ModelShape& shape, const Placement& placement,
              const Cluster& cluster, Types types);
 
   void declare_gradients(const OptimizerState& state);
@@ -129,8 +131,8 @@ class UnitValues {
   static constexpr size_t kNumValues = 14;
   static size_t index_of(UnitValue value) { return static_cast<size_t>(value); }
 
-  void declare_groups(const Cluster& cluster);
-  int add_group(program::Group group);
+  void classify(int64_t unit, const UnitShape& shape);
+  void declare_groups(const Mesh& mesh, const Cluster& cluster);
   /// What the arrays of a unit value are called and what they are.
   struct Naming {
     std::string letter;
