@@ -72,7 +72,7 @@ program::ProgramSet compose_all(const Design& design, StepOptions options) {
   const bool secondary = design.placement.secondary > 1;
   const auto made = [&](Purpose purpose) {
     options.purpose = purpose;
-    return compose(design.shape, design.placement, design.cluster, options);
+    return compose(design.layout.local_shape(), design.placement, design.cluster, options);
   };
   add(made(Purpose::kTrain));
   add(made(Purpose::kEvaluate));
@@ -97,6 +97,8 @@ Design make_design(const Run& run, int64_t ranks, int64_t vocabulary, int64_t co
   design.batch = cores > 0 ? resolve_batch(run, ranks, cores) : resolve_batch(run, ranks);
   design.cluster = cluster_of(run, design.batch);
   design.shape = model_shape(run.model, vocabulary);
+  design.mesh = Mesh(run.mesh, ranks);
+  design.layout = Layout(design.shape, design.mesh);
   design.placement = resolve_placement(run, design.cluster, design.batch.data_ranks);
   design.dtype = dtype_of(run.train.precision);
   StepOptions options;

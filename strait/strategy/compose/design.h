@@ -5,10 +5,12 @@
 
 #include "strait/config/run.h"
 #include "strait/config/validate.h"
+#include "strait/layout/layout.h"
 #include "strait/program/program_set.h"
 #include "strait/shape/shape.h"
 #include "strait/strategy/sharding/placement.h"
 #include "strait/topology/cluster.h"
+#include "strait/topology/mesh.h"
 
 namespace strait::strategy {
 
@@ -27,7 +29,10 @@ struct Design {
   Run run;
   Resolved batch;
   Cluster cluster;
-  ModelShape shape;
+  ModelShape shape;  // whole, as checkpoints name it
+  Mesh mesh = Mesh({}, 1);
+  /// Which rank holds what. Programs are composed for layout.local_shape().
+  Layout layout = Layout(ModelShape(), mesh);
   Placement placement;
   Dtype dtype = Dtype::kFloat32;
   program::ProgramSet programs;
