@@ -12,7 +12,9 @@ namespace {
 /// Outermost level that a group of ranks spans; groups are translates of the one that holds rank 0.
 int64_t level_of(const program::Group& group, const Cluster& cluster) {
   if (group.size == 1) return 0;
-  return cluster.level_between(0, (group.size - 1) * group.stride);
+  if (group.lists.empty()) return cluster.level_between(0, (group.size - 1) * group.stride);
+  const std::vector<int64_t>& members = group.lists.lists().front();
+  return cluster.level_between(members.front(), members.back());
 }
 
 }  // namespace
@@ -39,7 +41,8 @@ int declare(program::Program& program, const WholeValues& values) {
 int add_group(program::Program& program, const Cluster& cluster, program::Group group) {
   for (size_t i = 0; i < program.groups.size(); ++i) {
     const program::Group& other = program.groups[i];
-    if (other.size == group.size && other.stride == group.stride && other.nest == group.nest)
+    if (other.size == group.size && other.stride == group.stride && other.nest == group.nest &&
+        other.lists == group.lists)
       return static_cast<int>(i);
   }
   group.level = level_of(group, cluster);

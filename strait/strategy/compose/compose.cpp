@@ -3,6 +3,7 @@
 #include "strait/draft/draft.h"
 #include "strait/strategy/finish/finish.h"
 #include "strait/strategy/order/order.h"
+#include "strait/strategy/pipeline/pipeline.h"
 #include "strait/strategy/sharding/place.h"
 
 namespace strait::strategy {
@@ -25,8 +26,10 @@ const char* step_kind(const StepOptions& options) {
 /// Ranks whose programs are equal.
 using RankClass = std::vector<int64_t>;
 
-/// One class of all ranks.
-std::vector<RankClass> classes_of(const Mesh&) { return {{}}; }
+/// The passes that make ranks differ say how.
+std::vector<RankClass> classes_of(const ModelShape& shape, const Mesh& mesh) {
+  return stage_classes(shape, mesh);
+}
 
 draft::Draft start(const Ingredients& from, const RankClass& ranks, const StepOptions& options) {
   draft::Draft draft{.mesh = from.mesh};
@@ -45,10 +48,11 @@ draft::Draft start(const Ingredients& from, const RankClass& ranks, const StepOp
 program::Program compose_class(const Ingredients& from, const RankClass& ranks,
                                const StepOptions& options) {
   draft::Draft draft = start(from, ranks, options);
-  begin(draft, options);              // the step's scalars
-  order(draft, from.shape, options);  // who computes what when
-  place(draft, from.shape, from.placement, from.cluster,
-        options);          // gathers before a use, reductions after a making
+  begin(draft, options);                              // the step's scalars
+  order(draft, from.shape, options);                  // who computes what when
+  pipeline(draft, from.shape, from.cluster, options);  // of it, a stage's part
+  // Gathers before a use, reductions after a making.
+  place(draft, from.shape, from.placement, from.cluster, options);
   finish(draft, options);  // norm, clip, update, publish
   return std::move(draft.program);
 }
@@ -57,7 +61,7 @@ program::Program compose_class(const Ingredients& from, const RankClass& ranks,
 
 std::vector<program::Program> compose(const Ingredients& from, const StepOptions& options) {
   std::vector<program::Program> classes;
-  for (const RankClass& ranks : classes_of(from.mesh))
+  for (const RankClass& ranks : classes_of(from.shape, from.mesh))
     classes.push_back(compose_class(from, ranks, options));
   return classes;
 }

@@ -1,5 +1,6 @@
 #include "strait/strategy/compose/design.h"
 
+#include <algorithm>
 #include <tuple>
 
 #include "strait/base/errors.h"
@@ -7,6 +8,7 @@
 #include "strait/data/corpus.h"
 #include "strait/strategy/compose/compose.h"
 #include "strait/strategy/finish/step_values.h"
+#include "strait/strategy/pipeline/pipeline.h"
 #include "strait/verify/verify.h"
 
 namespace strait::strategy {
@@ -65,20 +67,22 @@ std::vector<program::Rule> rules_of(bool publishes, bool secondary) {
 
 program::ProgramSet compose_all(const Design& design, StepOptions options) {
   program::ProgramSet set;
-  const auto add = [&](program::Program program) {
-    std::string kind = program.step_kind;
-    set.kinds.push_back({std::move(kind), {std::move(program)}});
-  };
-  const bool secondary = design.placement.secondary > 1;
   const auto made = [&](Purpose purpose) {
     options.purpose = purpose;
-    return compose(design.layout.local_shape(), design.placement, design.cluster, options);
+    return compose({design.layout.local_shape(), design.placement, design.cluster, design.mesh},
+                   options);
+  };
+  const auto add = [&](std::vector<program::Program> classes) {
+    std::string kind = classes.front().step_kind;
+    set.kinds.push_back({std::move(kind), std::move(classes)});
   };
   add(made(Purpose::kTrain));
   add(made(Purpose::kEvaluate));
-  program::Program publish = made(Purpose::kPublish);
-  const bool publishes = !publish.body.empty();
+  std::vector<program::Program> publish = made(Purpose::kPublish);
+  const bool publishes = std::ranges::any_of(
+      publish, [](const program::Program& program) { return !program.body.empty(); });
   if (publishes) add(std::move(publish));
+  const bool secondary = design.placement.secondary > 1;
   if (secondary) {
     options.weights_unchanged = true;
     add(made(Purpose::kTrain));
@@ -98,7 +102,7 @@ Design make_design(const Run& run, int64_t ranks, int64_t vocabulary, int64_t co
   design.cluster = cluster_of(run, design.batch);
   design.shape = model_shape(run.model, vocabulary);
   design.mesh = Mesh(run.mesh, ranks);
-  design.layout = Layout(design.shape, design.mesh);
+  design.layout = Layout(design.shape, design.mesh, first_stages(design.shape, design.mesh));
   design.placement = resolve_placement(run, design.cluster, design.batch.data_ranks);
   design.dtype = dtype_of(run.train.precision);
   StepOptions options;
