@@ -7,6 +7,7 @@
 
 #include "strait/data/loader.h"
 #include "strait/device/arithmetic.h"
+#include "strait/layout/layout.h"
 #include "strait/model/block.h"
 #include "strait/optim/options.h"
 #include "strait/runtime/executors.h"
@@ -19,7 +20,8 @@ using BatchSource =
 
 /// Of one rank; outlives the executors made for it.
 struct Environment {
-  const model::Model& model;
+  const model::Model& model;  // of layout.local_shape()
+  const Layout& layout;
   /// `training` and the loss scale of a step are the ops' to say.
   model::Settings settings;
   device::Arithmetic& arithmetic;
