@@ -42,7 +42,7 @@ struct StepRules {
 /// load, forward, forward_backward, forward_loss, forward_cached, backward.
 void add_block_executors(runtime::Executors& executors, const Environment& environment,
                          BatchSource source);
-/// encode, decode, decode_sum.
+/// encode, decode, decode_sum, clear.
 void add_coding_executors(runtime::Executors& executors, device::Arithmetic& arithmetic);
 /// begin_step, squared_norm, clip_factor, update, finish_step, end_feedback.
 void add_step_executors(runtime::Executors& executors, const Environment& environment,
