@@ -74,7 +74,6 @@ TEST(Validate, ReservedKeysAcceptOnlyTheDefault) {
       {"mesh.axes.y", "2"},
       {"mesh.axes.z", "2"},
       {"mesh.axes.sequence", "2"},
-      {"mesh.axes.stage", "2"},
       {"mesh.order", "[\"data\", \"x\", \"y\", \"z\", \"sequence\", \"stage\"]"},
       {"sync.replica", "\"node\""},
       {"sync.rounds.period_steps", "3"},
