@@ -59,6 +59,42 @@ int add_lane(program::Program& program, const Cluster& cluster, int group) {
   return static_cast<int>(program.streams.size()) - 1;
 }
 
+namespace {
+
+/// Calls act(operand) for every operand that is written in the nodes.
+template <class Act>
+void for_each_operand(std::vector<program::Node>& nodes, Act&& act) {
+  for (program::Node& node : nodes) {
+    if (auto* op = std::get_if<program::Op>(&node)) {
+      for (auto* operands : {&op->reads, &op->writes, &op->waits})
+        for (program::Operand& operand : *operands) act(operand);
+    } else {
+      for_each_operand(std::get<program::Repeat>(node).body, act);
+    }
+  }
+}
+
+}  // namespace
+
+void drop_unnamed(program::Program& program) {
+  std::vector<bool> named;
+  for (const program::ValueArray& array : program.arrays)
+    named.push_back(array.lifetime != program::Lifetime::kTransient);
+  for_each_operand(program.body, [&](const program::Operand& operand) {
+    named[static_cast<size_t>(operand.array)] = true;
+  });
+  std::vector<int> number;  // of those that stay
+  std::vector<program::ValueArray> arrays;
+  for (size_t i = 0; i < named.size(); ++i) {
+    number.push_back(static_cast<int>(arrays.size()));
+    if (named[i]) arrays.push_back(std::move(program.arrays[i]));
+  }
+  program.arrays = std::move(arrays);
+  for_each_operand(program.body, [&](program::Operand& operand) {
+    operand.array = number[static_cast<size_t>(operand.array)];
+  });
+}
+
 program::Op kernel_op(const program::Kernel& kernel) {
   program::Op op;
   op.kind = program::OpKind::kKernel;
