@@ -298,8 +298,8 @@ Rows mesh_keys() {
        "Sequence parts."},
       {"mesh.axes.data", kField<&Run::mesh, axes, &MeshAxes::data>, between(0, kMostCount),
        "Data-parallel ranks; 0 = the rest."},
-      {"mesh.axes.stage", kField<&Run::mesh, axes, &MeshAxes::stage>, only_default(),
-       "Pipeline stages."},
+      {"mesh.axes.stage", kField<&Run::mesh, axes, &MeshAxes::stage>, between(1, kMostCount),
+       "Pipeline stages; micro-batches run one forward, one backward (1F1B)."},
   };
 }
 

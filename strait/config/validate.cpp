@@ -179,7 +179,7 @@ void check_cluster_choice(const Run& run) {
 
 void check_mesh(const Run& run, int64_t ranks) {
   const int64_t data = run.mesh.axes.data;
-  if (data != 0 && data != ranks)
+  if (data != 0 && data != ranks && run.mesh.axes.stage == 1)
     refuse_key(run, "mesh.axes.data",
                fmt::format("mesh.axes.data = {}, but the run has {} ranks and every other axis "
                            "is 1; the nearest valid value is {} (or 0, the rest)",

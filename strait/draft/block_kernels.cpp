@@ -146,7 +146,8 @@ const Kernel kLoad = {
     operands({{kTokens, kWrites}, {kSequences, kWrites}, {kStepValues, kReads}, {kAgreed, kAdds}}),
     {{"micro-batch", AttributeType::kIndex, true},
      {"batch", AttributeType::kInteger},
-     {"tokens", AttributeType::kInteger}},
+     {"tokens", AttributeType::kInteger},
+     {"counted", AttributeType::kInteger}},
     nullptr,
     true};
 

@@ -7,7 +7,8 @@
 
 namespace strait::draft {
 
-/// Operands of the kernels that work on blocks.
+/// Operands of the kernels that work on blocks. Where such an op has a group, its members compute
+/// the same from the same batch: what is added to kAgreed, the first of them adds alone.
 enum BlockOperand : int {
   kTokens,      // int32: inputs, targets and, with documents, document starts; [batch, tokens] each
   kSequences,   // int64, host: number of each sequence in the run
@@ -58,9 +59,9 @@ extern const program::Kernel kBackwardInput;
 extern const program::Kernel kBackwardWeight;
 
 /// Fetches the tokens of a micro-batch: kTokens and kSequences, and adds to kAgreed how many targets
-/// count.
+/// count, unless kCounted is 0: where others hold the same batch and count it.
 extern const program::Kernel kLoad;
-enum LoadAttribute : int { kMicroBatch, kLoadBatch, kLoadLength };
+enum LoadAttribute : int { kMicroBatch, kLoadBatch, kLoadLength, kCounted };
 
 /// An op of a block kernel over all segments of a block; operands and costs are the caller's to add.
 program::Op block_op(const program::Kernel& kernel, int64_t block,

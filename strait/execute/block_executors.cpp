@@ -31,6 +31,12 @@ model::Batch batch_of(const Instance& instance) {
   return batch;
 }
 
+/// Of the members of the op's group, which all see the same batch, the first counts for all.
+bool counts_here(const Instance& instance) {
+  const int group = instance.op->group;
+  return group < 0 || instance.program->groups[group].position(instance.rank) == 0;
+}
+
 /// A call with what it points to.
 struct BlockCall {
   model::Settings settings;
@@ -72,7 +78,8 @@ void forward(const Environment& environment, const Instance& instance) {
 /// With or without gradients, as the operands say.
 void loss(const Environment& environment, const Instance& instance) {
   BlockCall c(environment, instance);
-  c.call.loss_sum = static_cast<double*>(instance.write(draft::kAgreed)) + strategy::kLossSum;
+  if (counts_here(instance))
+    c.call.loss_sum = static_cast<double*>(instance.write(draft::kAgreed)) + strategy::kLossSum;
   c.block.forward_backward(c.call);
 }
 
@@ -121,6 +128,7 @@ void load(const Environment& environment, const BatchSource& source, BatchBuffer
     out += bytes;
   }
   std::ranges::copy(buffer.sequences, static_cast<int64_t*>(instance.write(draft::kSequences)));
+  if (instance.integer(draft::kCounted) == 0 || !counts_here(instance)) return;
   const auto counted =
       std::ranges::count_if(buffer.targets, [](int32_t target) { return target >= 0; });
   environment.arithmetic.add(

@@ -142,6 +142,9 @@ void add_coding_executors(runtime::Executors& executors, device::Arithmetic& ari
   add(strategy::kEncode, &encode);
   add(strategy::kDecode, &decode);
   add(strategy::kDecodeSum, &decode_sum);
+  executors.add(strategy::kClear, Execute([&arithmetic](const Instance& instance) {
+                  arithmetic.fill_zero(instance.writes[0].data, instance.writes[0].bytes);
+                }));
 }
 
 }  // namespace strait::execute

@@ -7,6 +7,7 @@
 
 #include "strait/data/loader.h"
 #include "strait/device/arithmetic.h"
+#include "strait/layout/layout.h"
 #include "strait/model/block.h"
 #include "strait/optim/options.h"
 #include "strait/runtime/executors.h"
@@ -19,7 +20,8 @@ using BatchSource =
 
 /// Of one rank; outlives the executors made for it.
 struct Environment {
-  const model::Model& model;
+  const model::Model& model;  // of layout.local_shape()
+  const Layout& layout;
   /// `training` and the loss scale of a step are the ops' to say.
   model::Settings settings;
   device::Arithmetic& arithmetic;
@@ -40,7 +42,7 @@ struct StepRules {
 /// load, forward, forward_backward, forward_loss, forward_cached, backward.
 void add_block_executors(runtime::Executors& executors, const Environment& environment,
                          BatchSource source);
-/// encode, decode, decode_sum.
+/// encode, decode, decode_sum, clear.
 void add_coding_executors(runtime::Executors& executors, device::Arithmetic& arithmetic);
 /// begin_step, squared_norm, clip_factor, update, finish_step, end_feedback.
 void add_step_executors(runtime::Executors& executors, const Environment& environment,

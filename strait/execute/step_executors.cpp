@@ -6,7 +6,6 @@
 
 #include "strait/codec/error_feedback.h"
 #include "strait/execute/environment.h"
-#include "strait/layout/layout.h"
 #include "strait/optim/loss_scale.h"
 #include "strait/optim/schedule.h"
 #include "strait/strategy/finish/kernels.h"
@@ -47,12 +46,23 @@ codec::ConstValues constant(const codec::Values& values) {
   return {values.data, values.dtype, values.elements};
 }
 
-void squared_norm(const Environment& environment, const Instance& instance) {
-  const Range range = counted_range(*instance.program, *instance.op, instance.rank);
+/// `hops`: that cut the optimizer's shards.
+void squared_norm(const Environment& environment, const std::vector<int64_t>& hops,
+                  const Instance& instance) {
   double* agreed = doubles(instance.write(strategy::kNormAgreed));
   const Bound& gradient = *instance.find_read(strategy::kNormGradient);
-  environment.arithmetic.add_squared_norm(constant(at_range(instance, gradient, range)),
-                                          agreed + strategy::kSquaredNorm);
+  environment.layout.for_each_counted(
+      instance.index(strategy::kUnit), instance.rank, hops, [&](const Range& range) {
+        environment.arithmetic.add_squared_norm(constant(at_range(instance, gradient, range)),
+                                                agreed + strategy::kSquaredNorm);
+      });
+}
+
+Execute make_squared_norm(const Environment& environment, const program::Program& program,
+                          const program::Op& op) {
+  return [&environment, hops = hops_of(program.groups[op.group])](const Instance& instance) {
+    squared_norm(environment, hops, instance);
+  };
 }
 
 void clip_factor(const Environment& environment, const StepRules& rules, const Instance& instance) {
@@ -137,7 +147,10 @@ void add_step_executors(runtime::Executors& executors, const Environment& enviro
     executors.add(kernel, Execute(execute));
   };
   add(strategy::kBeginStep, [&, rules](const Instance& i) { begin_step(environment, rules, i); });
-  add(strategy::kSquaredNormOf, [&](const Instance& i) { squared_norm(environment, i); });
+  executors.add(strategy::kSquaredNormOf,
+                runtime::MakeExecute([&](const program::Program& program, const program::Op& op) {
+                  return make_squared_norm(environment, program, op);
+                }));
   add(strategy::kClipFactor, [&, rules](const Instance& i) { clip_factor(environment, rules, i); });
   add(strategy::kUpdate, [&, rules](const Instance& i) { update(environment, rules, i); });
   add(strategy::kFinishStep, [rules](const Instance& i) { finish_step(rules, i); });

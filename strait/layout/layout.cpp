@@ -14,6 +14,16 @@ int64_t span_of(const std::vector<int64_t>& hops) {
   return std::accumulate(hops.begin(), hops.end(), int64_t{1}, std::multiplies<>());
 }
 
+/// Which part a position holds of what hops have cut one after another (program::Group::part).
+int64_t part_of(const std::vector<int64_t>& hops, int64_t position) {
+  int64_t part = 0;
+  for (const int64_t hop : hops) {
+    part = part * hop + position % hop;
+    position /= hop;
+  }
+  return part;
+}
+
 /// `held`, a part of `partition`, split again over the `replicas` ranks that hold it.
 Range share_of_replica(const program::Partition& partition, Range held, int64_t replicas,
                        int64_t replica) {
@@ -46,11 +56,8 @@ Range updated_range(const program::Program& program, const program::Op& op, int6
   return {op.partition.begin(part), op.partition.end(part)};
 }
 
-Range counted_range(const program::Program& program, const program::Op& op, int64_t rank) {
-  const program::Group& group = program.groups[op.group];
-  const int64_t parts = group.parts();
-  return share_of_replica(op.partition, updated_range(program, op, rank), program.ranks / parts,
-                          rank / parts);
+std::vector<int64_t> hops_of(const program::Group& group) {
+  return group.nest.empty() ? std::vector<int64_t>{group.size} : group.nest;
 }
 
 Layout::Axis Layout::axis_of(const Mesh& mesh, const char* name) {
@@ -81,7 +88,7 @@ int64_t Layout::position(int64_t rank) const {
 Range Layout::held(int64_t unit, int64_t rank, const std::vector<int64_t>& hops) const {
   const int64_t span = span_of(hops);
   const program::Partition partition = split_unit(local_elements(unit), span, positions());
-  const int64_t part = program::Group{"", span, 1, 0, hops}.part(position(rank));
+  const int64_t part = part_of(hops, position(rank));
   return {partition.begin(part), partition.end(part)};
 }
 
@@ -91,9 +98,19 @@ Range Layout::written(int64_t unit, int64_t rank, const std::vector<int64_t>& ho
                           held(unit, rank, hops), replicas, position(rank) / span);
 }
 
-bool Layout::writes(const ParameterShape& parameter, int64_t rank) const {
-  return (parameter.split.x.dim >= 0 || x_.coordinate(rank) == 0) &&
-         (parameter.split.y.dim >= 0 || y_.coordinate(rank) == 0);
+bool Layout::is_first(bool split_x, bool split_y, int64_t rank) const {
+  return (split_x || x_.coordinate(rank) == 0) && (split_y || y_.coordinate(rank) == 0);
+}
+
+bool Layout::is_first_stage(int64_t unit, int64_t rank) const {
+  return stage_.coordinate(rank) == first_stage_.at(static_cast<size_t>(unit));
+}
+
+std::vector<Range> Layout::counted(int64_t unit, int64_t rank,
+                                   const std::vector<int64_t>& hops) const {
+  std::vector<Range> ranges;
+  for_each_counted(unit, rank, hops, [&](const Range& range) { ranges.push_back(range); });
+  return ranges;
 }
 
 template <class Visit>
@@ -122,10 +139,11 @@ ElementRuns Layout::pieces(int64_t unit, int64_t rank, Range local) const {
 
 std::vector<LocalPiece> Layout::written_pieces(int64_t unit, int64_t rank, Range local) const {
   std::vector<LocalPiece> pieces;
-  if (stage_.coordinate(rank) != first_stage_.at(static_cast<size_t>(unit))) return pieces;
+  if (!is_first_stage(unit, rank)) return pieces;
   for_each_parameter(unit, rank, local,
                      [&](const ParameterShape& parameter, Range held, const ElementRuns& runs) {
-                       if (!writes(parameter, rank)) return;
+                       const ParameterSplit& split = parameter.split;
+                       if (!is_first(split.x.dim >= 0, split.y.dim >= 0, rank)) return;
                        if (pieces.empty() || pieces.back().local.end != held.begin)
                          pieces.push_back({{held.begin, held.begin}, {}});
                        pieces.back().local.end = held.end;

@@ -2,6 +2,7 @@
 // checkpoints read it.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -37,10 +38,8 @@ Range shard_of(int64_t elements, int64_t span, int64_t world, int64_t rank);
 /// or a squared norm.
 Range updated_range(const program::Program& program, const program::Op& op, int64_t rank);
 
-/// Range of a unit that `rank` alone counts for the gradient norm: its updated range split again
-/// over the replicas that hold the same one. The ranges of all ranks tile the unit, whatever the
-/// placement; ranks in order tile it in order when there is one replica or when nothing is split.
-Range counted_range(const program::Program& program, const program::Op& op, int64_t rank);
+/// How many members each hop has that cuts what a group's parts are of, innermost first.
+std::vector<int64_t> hops_of(const program::Group& group);
 
 /// A range of a local unit and the elements of the logical unit behind it.
 struct LocalPiece {
@@ -80,6 +79,16 @@ class Layout {
   /// same.
   Range written(int64_t unit, int64_t rank, const std::vector<int64_t>& hops) const;
 
+  /// The ranges of `written` that this rank alone counts where ranks add up something over the
+  /// elements of the model, such as the gradient norm: the first rank of x and y counts what all of
+  /// them hold, the first stage a unit that several stages hold. Those of all ranks tile the
+  /// logical unit. In order, not empty, neighbours joined.
+  std::vector<Range> counted(int64_t unit, int64_t rank, const std::vector<int64_t>& hops) const;
+  /// Calls visit(range) for each of them. Allocates nothing.
+  template <class Visit>
+  void for_each_counted(int64_t unit, int64_t rank, const std::vector<int64_t>& hops,
+                        const Visit& visit) const;
+
   /// Elements of the logical unit behind a range of the local one. Cost: O(parameters + runs).
   ElementRuns pieces(int64_t unit, int64_t rank, Range local) const;
 
@@ -94,7 +103,9 @@ class Layout {
     AxisPlace place(int64_t rank) const { return {size, coordinate(rank)}; }
   };
   static Axis axis_of(const Mesh& mesh, const char* name);
-  bool writes(const ParameterShape& parameter, int64_t rank) const;
+  /// Whether the rank is the one that counts and writes what is split like this.
+  bool is_first(bool split_x, bool split_y, int64_t rank) const;
+  bool is_first_stage(int64_t unit, int64_t rank) const;
   /// visit(logical parameter, what of the local unit it has of `local`, the elements behind that).
   template <class Visit>
   void for_each_parameter(int64_t unit, int64_t rank, Range local, const Visit& visit) const;
@@ -104,5 +115,24 @@ class Layout {
   std::vector<std::vector<ParameterShape>> logical_;  // [unit] LocalUnit::logical
   std::vector<int64_t> first_stage_;
 };
+
+template <class Visit>
+void Layout::for_each_counted(int64_t unit, int64_t rank, const std::vector<int64_t>& hops,
+                              const Visit& visit) const {
+  const UnitShape& shape = local_.units.at(static_cast<size_t>(unit));
+  if (!is_first_stage(unit, rank)) return;
+  Range own = written(unit, rank, hops);
+  // What one section after another leaves of `own`: it ends where a section is not counted.
+  const auto give = [&](int64_t end) {
+    const Range counted{own.begin, std::min(own.end, end)};
+    if (counted.size() > 0) visit(counted);
+  };
+  for (const Section& section : shape.sections) {
+    if (is_first(section.split_x, section.split_y, rank)) continue;
+    give(section.begin);
+    own.begin = std::max(own.begin, section.end);
+  }
+  give(shape.elements);
+}
 
 }  // namespace strait

@@ -128,7 +128,7 @@ Json candidate_json(const Candidate& candidate, int64_t position) {
   return Json::object(
       {{"position", position},
        {"summary", fmt::format("{}: {}", design.placement.preset, design.placement.describe())},
-       {"mesh", Json::object({{"data", design.batch.data_ranks}})},
+       {"mesh", mesh_json(design.mesh)},
        {"placement", design.placement.preset},
        {"micro_batch_size", design.batch.micro_batch_size},
        {"accumulation", design.batch.accumulation},

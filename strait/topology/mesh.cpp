@@ -97,4 +97,11 @@ std::vector<int64_t> Mesh::group(int64_t rank, const std::string& name) const {
 
 int64_t Mesh::data_ranks() const { return axis("data").size * axis("z").size; }
 
+Json mesh_json(const Mesh& mesh) {
+  Json json = Json::object({{"data", mesh.axis("data").size}});
+  for (const MeshAxis& axis : mesh.axes())
+    if (axis.size > 1) json[axis.name] = axis.size;
+  return json;
+}
+
 }  // namespace strait

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "strait/base/json.h"
 #include "strait/topology/options.h"
 
 namespace strait {
@@ -39,5 +40,8 @@ class Mesh {
 };
 
 const std::vector<std::string>& mesh_axis_names();
+
+/// {"data": size}, and every other axis of more than one rank, innermost first.
+Json mesh_json(const Mesh& mesh);
 
 }  // namespace strait

@@ -37,9 +37,10 @@ Generator::Generator(const ModelShape& shape, Dtype dtype, int threads, comm::Wo
     : dtype_(dtype),
       pool_(device),
       state_(pool_, 0),
-      model_(shape, dtype),
+      layout_(shape, Mesh({}, 1)),
+      model_(layout_.local_shape(), dtype),
       arithmetic_(device::make_arithmetic(device, threads)),
-      environment_{model_, settings_of(dtype, threads), *arithmetic_, device != nullptr},
+      environment_{model_, layout_, settings_of(dtype, threads), *arithmetic_, device != nullptr},
       site_{world, state_, pool_, executors_, nullptr, 120.0} {
   if (device) model::use_tensor_blocks(model_, *device, dtype);
   execute::add_block_executors(executors_, environment_, {});

@@ -59,6 +59,7 @@ class Generator {
   Dtype dtype_;
   memory::Pool pool_;
   runtime::State state_;
+  Layout layout_;
   model::Model model_;
   std::unique_ptr<device::Arithmetic> arithmetic_;
   execute::Environment environment_;

@@ -162,7 +162,7 @@ Json outcome_json(const Job& job, const Outcome& outcome) {
                             {"precision", run.train.precision},
                             {"seed", static_cast<int64_t>(run.seed)},
                             {"placement", job.design.placement.preset},
-                            {"mesh", Json::object({{"data", job.design.batch.data_ranks}})},
+                            {"mesh", mesh_json(job.design.mesh)},
                             {"parameters", job.design.shape.parameters()},
                             {"steps", outcome.steps},
                             {"steps_this_process", outcome.steps - outcome.first_step},

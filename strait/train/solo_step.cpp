@@ -54,9 +54,10 @@ SoloStep::SoloStep(const Run& run, int64_t vocabulary, tensor::Device* device)
       worlds_(comm::make_thread_worlds(1, design_.cluster, on_device(device))),
       pool_(device),
       state_(pool_, 0),
-      model_(design_.shape, design_.dtype),
+      model_(design_.layout.local_shape(), design_.dtype),
       arithmetic_(device::make_arithmetic(device, model_settings(design_).threads)),
-      environment_{model_, model_settings(design_), *arithmetic_, device != nullptr},
+      environment_{model_, design_.layout, model_settings(design_), *arithmetic_,
+                   device != nullptr},
       site_{worlds_->world(0), state_, pool_, executors_, nullptr, run.runtime.deadline_seconds},
       runner_(design_.programs, site_) {
   if (device) model::use_tensor_blocks(model_, *device, design_.dtype);
@@ -64,8 +65,7 @@ SoloStep::SoloStep(const Run& run, int64_t vocabulary, tensor::Device* device)
   execute::add_coding_executors(executors_, *arithmetic_);
   execute::add_step_executors(executors_, environment_, rules_of(design_));
   runner_.prepare(strategy::kSteady);
-  const Layout layout(design_.shape, Mesh({}, 1));
-  UnitState(design_.steady(), design_.shape, layout, state_).initialize(run.seed);
+  UnitState(design_.steady(), design_.shape, design_.layout, state_).initialize(run.seed);
   runner_.run(strategy::kForStart, 0);
 }
 

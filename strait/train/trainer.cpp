@@ -100,10 +100,11 @@ Trainer::Trainer(Shared& shared, comm::World& world, memory::PageSource* window)
       pool_(device_, window),
       state_(pool_, rank_),
       // A device replaces the blocks, and has element types that ours do not.
-      model_(job_.design.shape, device_ ? Dtype::kFloat32 : job_.design.dtype),
+      model_(job_.design.layout.local_shape(), device_ ? Dtype::kFloat32 : job_.design.dtype),
       arithmetic_(
           device::make_arithmetic(device_, static_cast<int>(job_.design.batch.threads_per_rank))),
-      environment_{model_, model_settings(job_.design), *arithmetic_, device_ != nullptr},
+      environment_{model_, job_.design.layout, model_settings(job_.design), *arithmetic_,
+                   device_ != nullptr},
       site_{world,
             state_,
             pool_,
@@ -112,7 +113,6 @@ Trainer::Trainer(Shared& shared, comm::World& world, memory::PageSource* window)
             job_.design.run.runtime.deadline_seconds,
             &shared.flights.attach(rank_, world.waits())},
       runner_(job_.design.programs, site_),
-      layout_(job_.design.shape, Mesh(job_.design.run.mesh, job_.design.batch.ranks)),
       saves_(session_options(job_, shared.save_token, rank_)) {
   if (device_) model::use_tensor_blocks(model_, *device_, job_.design.dtype);
   execute::add_block_executors(executors_, environment_,
@@ -127,7 +127,7 @@ Trainer::Trainer(Shared& shared, comm::World& world, memory::PageSource* window)
   const program::Program& step = job_.design.programs.program(strategy::kSteady, rank_);
   runner_.prepare(strategy::kSteady);
   units_ = std::make_unique<UnitState>(job_.design.programs.classes(strategy::kSteady),
-                                       job_.design.shape, layout_, state_);
+                                       job_.design.shape, job_.design.layout, state_);
   if (job_.resume) {
     units_->load(*job_.resume);
     job_.resume->verify_share(rank_, job_.design.batch.ranks);
@@ -209,7 +209,8 @@ void Trainer::run() {
 void Trainer::fill_batch(int64_t first_sequence, int64_t micro_batch, BatchBuffer& buffer) {
   if (evaluated_window_) return fill_window(*evaluated_window_, buffer);
   const Resolved& batch = job_.design.batch;
-  const BatchShare share{batch.global_batch_size, batch.data_ranks, rank_, batch.micro_batch_size};
+  const BatchShare share{batch.global_batch_size, batch.data_ranks,
+                         job_.design.layout.position(rank_), batch.micro_batch_size};
   const int64_t first = first_sequence + share.first_sequence(0, micro_batch);
   job_.loader->fill(first, batch.micro_batch_size, buffer);
   if (shared_.observer.loaded) shared_.observer.loaded(step_, buffer);

@@ -34,7 +34,7 @@ void Trainer::evaluate(int64_t step) {
   const int64_t stride = batch * job_.design.batch.data_ranks;
   double loss_sum = 0, count = 0;
   for (int64_t first = 0; first < windows; first += stride) {
-    evaluated_window_ = first + rank_ * batch;
+    evaluated_window_ = first + job_.design.layout.position(rank_) * batch;
     // The first batch makes secondary copies; a step after it makes its own all the same, so that
     // what training moves does not depend on evaluations.
     runner_.run(strategy::kForEvaluation, step);
@@ -82,7 +82,7 @@ checkpoint::SaveDescription Trainer::describe(int64_t step) {
   manifest.tokens = manifest.sequences_consumed * design.run.model.shape.context;
   manifest.ranks = design.batch.ranks;
   manifest.placement = Json(design.placement.preset);
-  manifest.mesh = Json::object({{"data", design.batch.data_ranks}});
+  manifest.mesh = mesh_json(design.mesh);
   manifest.model = checkpoint::model_json(design.run.model, design.shape.vocabulary);
   manifest.seed = static_cast<int64_t>(design.run.seed);
   manifest.precision = design.run.train.precision;

@@ -18,12 +18,6 @@ Range held_range(const program::Program& program, const program::ValueArray& arr
   return {begin, begin + program::value_elements(program, array, rank)};
 }
 
-/// How many ranks each hop has that cuts what an update works on, innermost first.
-std::vector<int64_t> hops_of(const program::Program& program, const program::Op& op) {
-  const program::Group& group = program.groups[op.group];
-  return group.nest.empty() ? std::vector<int64_t>{group.size} : group.nest;
-}
-
 /// The array that holds a state of a unit, or nullptr.
 const program::ValueArray* array_of(const program::Program& program, const std::string& state,
                                     int64_t unit) {
@@ -99,12 +93,12 @@ UnitState::Part UnitState::part_of(const program::Program& step, const program::
 }
 
 void UnitState::add_updated(const program::Program& step) {
-  for_each_updated(step,
-                   [&](const program::Op& op, const program::ValueArray& array, int64_t index) {
-                     Part part = part_of(step, array, index);
-                     part.saved = layout_.written(part.unit, state_.rank(), hops_of(step, op));
-                     parts_.push_back(std::move(part));
-                   });
+  for_each_updated(
+      step, [&](const program::Op& op, const program::ValueArray& array, int64_t index) {
+        Part part = part_of(step, array, index);
+        part.saved = layout_.written(part.unit, state_.rank(), hops_of(step.groups[op.group]));
+        parts_.push_back(std::move(part));
+      });
 }
 
 void UnitState::add_residuals(const program::Program& step) {
@@ -177,7 +171,7 @@ void UnitState::load_residual(const checkpoint::CheckpointReader& reader, const 
 std::vector<ElementRuns> UnitState::weights_by_rank(int64_t unit) const {
   std::vector<ElementRuns> runs(static_cast<size_t>(classes_.front().ranks));
   const auto add = [&](const program::Program& step, const program::Op& op) {
-    const std::vector<int64_t> hops = hops_of(step, op);
+    const std::vector<int64_t> hops = hops_of(step.groups[op.group]);
     for (size_t at = 0; at < runs.size(); ++at) {
       const auto rank = static_cast<int64_t>(at);
       if (&program::class_of(classes_, rank) != &step) continue;

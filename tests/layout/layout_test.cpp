@@ -123,10 +123,13 @@ TEST_P(Layouts, EveryElementIsWrittenOnce) {
         for (int64_t rank = 0; rank < mesh.ranks(); ++rank) {
           const Range held = layout.held(id, rank, hops), own = layout.written(id, rank, hops);
           EXPECT_TRUE(own.size() == 0 || (held.begin <= own.begin && own.end <= held.end));
+          std::vector<Range> counted;
           for (const LocalPiece& piece : layout.written_pieces(id, rank, own)) {
             EXPECT_EQ(piece.runs, layout.pieces(id, rank, piece.local));
+            counted.push_back(piece.local);
             for (const int64_t i : elements_of(piece.runs)) ++written[static_cast<size_t>(i)];
           }
+          EXPECT_EQ(layout.counted(id, rank, hops), counted) << "what is written is counted";
         }
         EXPECT_THAT(written, ::testing::Each(1)) << model_.units[unit].name;
       }

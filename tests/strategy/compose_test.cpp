@@ -131,16 +131,19 @@ TEST(Layout, TheRangesThatRanksCountTileEveryUnitUnderEveryPlacement) {
       if (!is_applicable(row, cluster, ranks)) continue;
       const program::Program program =
           compose(shape, placement_of(row.name, cluster, ranks), cluster, options_of(1, 0));
-      program::for_each_instance(program, [&](const program::Op& op, const std::vector<int64_t>&) {
+      const Layout layout(shape, Mesh({}, ranks));
+      program::for_each_instance(program, [&](const program::Op& op, const program::Loops& loops) {
         if (op.kernel != &kSquaredNormOf) return;
+        const int64_t unit =
+            program::evaluate(program::attribute<program::Index>(op, kUnit), loops);
         std::vector<Range> ranges;
         for (int64_t rank = 0; rank < ranks; ++rank) {
-          ranges.push_back(counted_range(program, op, rank));
           const Range held = updated_range(program, op, rank);
-          EXPECT_TRUE(ranges.back().size() <= 0 ||
-                      (held.begin <= ranges.back().begin && ranges.back().end <= held.end));
+          for (const Range& range : layout.counted(unit, rank, hops_of(program.groups[op.group]))) {
+            EXPECT_TRUE(held.begin <= range.begin && range.end <= held.end);
+            ranges.push_back(range);
+          }
         }
-        std::erase_if(ranges, [](const Range& range) { return range.size() <= 0; });
         std::sort(ranges.begin(), ranges.end(),
                   [](const Range& a, const Range& b) { return a.begin < b.begin; });
         int64_t next = 0;

@@ -141,6 +141,15 @@ TEST(Mesh, DataTakesTheRest) {
   EXPECT_EQ(mesh.group(3, "x"), (std::vector<int64_t>{3}));
 }
 
+TEST(Mesh, JsonNamesDataAndEveryAxisOfSeveralRanks) {
+  MeshOptions options;
+  EXPECT_EQ(mesh_json(Mesh(options, 1)).dump(), R"({"data": 1})");
+  options.axes.x = 2;
+  options.axes.stage = 3;
+  EXPECT_EQ(mesh_json(Mesh(options, 6)).dump(), R"({"data": 1, "x": 2, "stage": 3})");
+  EXPECT_EQ(mesh_json(Mesh(options, 24)).dump(), R"({"data": 4, "x": 2, "stage": 3})");
+}
+
 TEST(Mesh, GroupsAgreeWithCoordinates) {
   MeshOptions options;
   options.axes = {2, 1, 3, 1, 0, 2};

@@ -121,7 +121,7 @@ class Chain {
 
   Op load(const program::Index& index) const {
     Op op = draft::kernel_op(draft::kLoad);
-    op.attributes = {index, options_.micro_batch_size, options_.tokens};
+    op.attributes = {index, options_.micro_batch_size, options_.tokens, int64_t{1}};
     read(op, step_, 0, draft::kStepValues);
     write(op, arrays_.batch, 0, draft::kTokens);
     write(op, arrays_.sequences, 0, draft::kSequences);

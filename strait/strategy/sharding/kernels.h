@@ -1,4 +1,4 @@
-// Table entries of encoding and decoding. No LibTorch; executors stand in strait/execute.
+// Table entries of encoding, decoding and clearing. No LibTorch; executors stand in strait/execute.
 #pragma once
 
 #include "strait/program/program.h"
@@ -25,5 +25,8 @@ extern const program::Kernel kDecodeSum;
 enum DecodeOperand : int { kDecodePieces, kDecodeNumbers };
 
 enum CodingAttribute : int { kPieces };
+
+/// Zeroes a gradient of which the blocks of this rank make a part.
+extern const program::Kernel kClear;
 
 }  // namespace strait::strategy

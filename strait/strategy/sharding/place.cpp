@@ -30,13 +30,17 @@ bool takes(const Op& op, draft::BlockOperand operand) {
 /// backward. After the last micro-step nothing is in flight.
 class Mover {
  public:
-  Mover(const Movement& movement, const Placement& placement, size_t units, bool unchanged)
+  Mover(const Movement& movement, const Placement& placement, const draft::Draft& draft,
+        size_t units, bool unchanged)
       : movement_(movement),
         placement_(placement),
+        shared_(units, false),
         live_(units, false),
         ready_(units, false),
         source_(units, GatherSource::kShards),
-        copied_(units, unchanged) {}
+        copied_(units, unchanged) {
+    for (const draft::SharedUnit& shared : draft.shared) shared_[shared.unit] = true;
+  }
 
   std::vector<Node> write(const MicroStep& step);
   /// Reductions of the micro-step before have stages to come.
@@ -52,6 +56,10 @@ class Mover {
   /// What stands between the gather of a unit and its use.
   void make_ready(int64_t unit);
   void compute(const Visit& visit, bool accumulates);
+  /// Zeroes the gradient of a unit whose other blocks are visited by ranks of other classes: those
+  /// here make a part of it.
+  void clear_shared(int64_t unit, bool accumulates);
+  std::vector<Operand> bounded() const;
   Operand gradient(int64_t unit, bool accumulates) const;
   void release(int64_t unit);
   /// Of the unit in the micro-step before: its gradient is about to be written anew.
@@ -69,6 +77,7 @@ class Mover {
   const Movement& movement_;
   const Placement& placement_;
   std::vector<Node> nodes_;
+  std::vector<bool> shared_;            // unit -> ranks of other classes hold it, too
   std::vector<int64_t> contributions_;  // visits of each unit still to come in this backward
   std::set<int64_t> made_;              // units with a gradient in this micro-step
   std::vector<int64_t> reduced_;        // units in the order of their reductions in this backward
@@ -92,7 +101,10 @@ std::vector<Node> Mover::write(const MicroStep& step) {
     const Visit& visit = step.visits[i];
     gather_ahead(step, i, end);
     if (visit.needs) make_ready(*visit.needs);
-    if (visit.makes) end_reduction(*visit.makes);
+    if (visit.makes) {
+      end_reduction(*visit.makes);
+      clear_shared(*visit.makes, step.accumulates);
+    }
     compute(visit, step.accumulates);
     if (visit.needs) release(*visit.needs);
     if (visit.makes)
@@ -151,6 +163,21 @@ Operand Mover::gradient(int64_t unit, bool accumulates) const {
   return program::as(movement_.gradient(unit), access, draft::kGradient);
 }
 
+/// Two gradients alive at most: who makes one waits for the reduction before the last.
+std::vector<Operand> Mover::bounded() const {
+  return reduced_.size() < 2 ? std::vector<Operand>{}
+                             : movement_.reduction_buffers(reduced_[reduced_.size() - 2]);
+}
+
+void Mover::clear_shared(int64_t unit, bool accumulates) {
+  if (!shared_[unit] || gradient(unit, accumulates).access != Access::kWrite) return;
+  Op op = draft::kernel_op(kClear);
+  op.writes = {program::as(movement_.gradient(unit), Access::kWrite)};
+  op.waits = bounded();
+  nodes_.push_back(std::move(op));
+  made_.insert(unit);
+}
+
 void Mover::compute(const Visit& visit, bool accumulates) {
   for (const Op& written : visit.ops) {
     Op op = written;
@@ -159,9 +186,7 @@ void Mover::compute(const Visit& visit, bool accumulates) {
           program::as(movement_.weights(*visit.needs), Access::kRead, draft::kWeights));
     if (visit.makes && takes(op, draft::kGradient)) {
       op.writes.push_back(gradient(*visit.makes, accumulates));
-      // Two gradients alive at most: the backward pass of a block waits for the reduction before the last.
-      if (reduced_.size() >= 2)
-        op.waits = movement_.reduction_buffers(reduced_[reduced_.size() - 2]);
+      op.waits = bounded();
     }
     nodes_.push_back(std::move(op));
   }
@@ -254,7 +279,7 @@ void place(draft::Draft& draft, const ModelShape& shape, const Placement& placem
   draft.world = values.world_group();
   draft.agreement_stream = movement.agreement_stream();
   for (const int64_t unit : draft.units) draft.shards.push_back(shard_of(unit, values, movement));
-  Mover mover(movement, placement, shape.units.size(), options.weights_unchanged);
+  Mover mover(movement, placement, draft, shape.units.size(), options.weights_unchanged);
   write_micro_steps(draft, mover);
 }
 

@@ -1,0 +1,175 @@
+// Stages of a pipeline: legal programs, the order of 1F1B, what is in flight, and its time.
+#include "strait/strategy/pipeline/pipeline.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "strait/base/errors.h"
+#include "strait/draft/block_kernels.h"
+#include "strait/shape/shape.h"
+#include "strait/sim/simulate.h"
+#include "strait/strategy/compose/compose.h"
+#include "strait/verify/verify.h"
+
+namespace strait::strategy {
+namespace {
+
+Cluster one_level(int64_t ranks) {
+  Cluster cluster;
+  cluster.name = "test";
+  cluster.levels = {{"world", ranks, 1e9, 1e-6, 1}};
+  cluster.ranks = ranks;
+  cluster.flops_per_second_fp32 = 1e9;
+  cluster.memory_bytes_per_second = 1e9;
+  return cluster;
+}
+
+Mesh mesh_of(int64_t stages, int64_t data) {
+  MeshOptions options;
+  options.axes.stage = stages;
+  return Mesh(options, stages * data);
+}
+
+ModelShape model_of(int64_t layers, bool tied = true) {
+  ShapeOptions options;
+  options.layers = layers;
+  options.heads = options.kv_heads = 2;
+  options.width = 16;
+  options.ffn_width = 32;
+  options.context = 4;
+  options.tied_head = tied;
+  return gpt2_shape(options, 11);
+}
+
+StepOptions options_of(int64_t accumulation) {
+  StepOptions options;
+  options.tokens = 4;
+  options.accumulation = accumulation;
+  options.optimizer = {{"m", "first_moment"}, {"v", "second_moment"}};
+  return options;
+}
+
+/// Spans of ddp, zero1, zero2 and zero3 on `ranks` data ranks.
+Placement placement_of(const std::string& preset, int64_t ranks) {
+  Placement placement;
+  placement.preset = preset;
+  placement.ranks = ranks;
+  if (preset != "ddp") placement.optimizer = ranks;
+  if (preset == "zero2" || preset == "zero3") placement.gradients = ranks;
+  if (preset == "zero3") placement.weights = ranks;
+  placement.set_hops();
+  return placement;
+}
+
+std::vector<program::Program> programs_of(const ModelShape& shape, const Mesh& mesh,
+                                          const std::string& preset, const StepOptions& options) {
+  const Cluster cluster = one_level(mesh.ranks());
+  const Placement placement = placement_of(preset, mesh.data_ranks());
+  return compose({shape, placement, cluster, mesh}, options);
+}
+
+/// What a stage computes, in order: "F2" forward and "B2" backward of micro-batch 2. A forward begins
+/// with a load, and backwards come in the order of micro-batches.
+std::vector<std::string> order_of(const program::Program& program, int64_t first_block) {
+  std::vector<std::string> order;
+  int64_t backwards = 0;
+  program::for_each_instance(program, [&](const program::Op& op, const program::Loops& loops) {
+    if (op.kernel == nullptr) return;
+    const std::string name = op.kernel->name;
+    const auto index = [&] { return evaluate(program::attribute<program::Index>(op, 0), loops); };
+    if (name == "load") order.push_back("F" + std::to_string(index()));
+    if (name == "backward" && index() == first_block)
+      order.push_back("B" + std::to_string(backwards++));
+  });
+  return order;
+}
+
+TEST(Pipeline, OneStageChangesNothing) {
+  const ModelShape shape = model_of(3);
+  const Cluster cluster = one_level(2);
+  const Placement placement = placement_of("zero1", 2);
+  const std::vector<program::Program> classes =
+      compose({shape, placement, cluster, mesh_of(1, 2)}, options_of(2));
+  ASSERT_EQ(classes.size(), 1u);
+  EXPECT_TRUE(classes[0].members.empty());
+  EXPECT_EQ(first_stages(shape, mesh_of(1, 2)), std::vector<int64_t>(shape.units.size(), 0));
+}
+
+TEST(Pipeline, ProgramsAreLegal) {
+  for (const int64_t stages : {2, 3, 4})
+    for (const int64_t data : {1, 2})
+      for (const char* preset : {"ddp", "zero1", "zero2", "zero3"})
+        for (const int64_t micro_batches : {1, 2, 3, 7})
+          for (const bool tied : {false, true}) {
+            SCOPED_TRACE(testing::Message()
+                         << stages << " stages, " << data << " data, " << preset << ", "
+                         << micro_batches << " micro-batches, tied " << tied);
+            StepOptions options = options_of(micro_batches);
+            for (const draft::Purpose purpose :
+                 {draft::Purpose::kTrain, draft::Purpose::kEvaluate, draft::Purpose::kPublish}) {
+              options.purpose = purpose;
+              const auto classes =
+                  programs_of(model_of(6, tied), mesh_of(stages, data), preset, options);
+              ASSERT_EQ(static_cast<int64_t>(classes.size()), stages);
+              const std::vector<program::Problem> problems = program::verify(classes);
+              EXPECT_TRUE(problems.empty()) << problems.front().message;
+            }
+          }
+}
+
+TEST(Pipeline, RunsOneForwardOneBackward) {
+  const auto classes = programs_of(model_of(4), mesh_of(2, 1), "ddp", options_of(4));
+  EXPECT_EQ(order_of(classes[0], 0),
+            (std::vector<std::string>{"F0", "F1", "B0", "F2", "B1", "F3", "B2", "B3"}));
+  EXPECT_EQ(order_of(classes[1], 3),
+            (std::vector<std::string>{"F0", "B0", "F1", "B1", "F2", "B2", "F3", "B3"}));
+}
+
+TEST(Pipeline, HoldsAtMostSoManyMicroBatches) {
+  const int64_t stages = 4;
+  for (const int64_t micro_batches : {1, 2, 3, 9}) {
+    const auto classes =
+        programs_of(model_of(8), mesh_of(stages, 1), "ddp", options_of(micro_batches));
+    for (int64_t stage = 0; stage < stages; ++stage) {
+      int64_t in_flight = 0, most = 0;
+      const int64_t first = stage == 0 ? 0 : 1 + 2 * stage;
+      for (const std::string& entry : order_of(classes[static_cast<size_t>(stage)], first)) {
+        in_flight += entry[0] == 'F' ? 1 : -1;
+        most = std::max(most, in_flight);
+      }
+      EXPECT_EQ(in_flight, 0);
+      EXPECT_EQ(most, std::min(stages - stage, micro_batches)) << "stage " << stage;
+    }
+  }
+}
+
+TEST(Pipeline, ProgramsGrowNeitherWithLayersNorWithMicroBatches) {
+  const auto operations = [](int64_t layers, int64_t micro_batches) {
+    return program::count_ops(
+        programs_of(model_of(layers), mesh_of(2, 2), "zero3", options_of(micro_batches)).front());
+  };
+  EXPECT_EQ(operations(16, 8), operations(48, 8));
+  EXPECT_EQ(operations(16, 8), operations(16, 64));
+}
+
+TEST(Pipeline, HoldsEveryUnitOnceAndTiedOnesOnBothEnds) {
+  const ModelShape tied = model_of(4, true), untied = model_of(4, false);
+  EXPECT_EQ(first_stages(tied, mesh_of(2, 1)), (std::vector<int64_t>{0, 0, 0, 1, 1}));
+  EXPECT_EQ(first_stages(untied, mesh_of(2, 1)), (std::vector<int64_t>{0, 0, 0, 1, 1, 1}));
+}
+
+TEST(Pipeline, MoreStagesThanBlocksAreRefused) {
+  try {
+    stage_classes(model_of(3), mesh_of(4, 1));
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.place().key, "mesh.axes.stage");
+    EXPECT_NE(std::string(error.what()).find("nearest valid value is 3"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace strait::strategy
