@@ -8,6 +8,7 @@
 #include "strait/base/errors.h"
 #include "strait/cost/cost.h"
 #include "strait/sim/simulate.h"
+#include "tests/tensor/devices.h"
 #include "tests/train/trained.h"
 
 namespace strait {
@@ -193,6 +194,35 @@ TEST_F(Pipelines, HashesDoNotDependOnTheMesh) {
         .hash;
   };
   EXPECT_EQ(hash_at_the_start(c), hash_at_the_start({1, 1, 1, "ddp"}));
+}
+
+TEST_F(Pipelines, MemoryIsWhatTheAllocatorSaw) {
+  for (const char* placement : {"ddp", "zero3"})
+    for (const int64_t micro_batches : {2, 4}) {
+      const Case c{2, 2, micro_batches, placement};
+      SCOPED_TRACE(c.text());
+      const train::Outcome outcome =
+          test::train_small(run_of(c, {"train.steps=3"}), c.ranks(), next_folder());
+      for (size_t rank = 0; rank < outcome.pool_peak_bytes.size(); ++rank)
+        EXPECT_NEAR(static_cast<double>(outcome.predicted_peak_bytes[rank]),
+                    static_cast<double>(outcome.pool_peak_bytes[rank]),
+                    0.05 * static_cast<double>(outcome.pool_peak_bytes[rank]))
+            << "rank " << rank;
+    }
+}
+
+TEST_F(Pipelines, TrainOnADevice) {
+  const Case c{2, 2, 2, "zero3"};
+  strait::Run run = run_of(c);
+  run.output.run_dir = next_folder();
+  train::Job job = train::make_job(run, c.ranks());
+  job.device = tensor::make_test_device("shadow");
+  const std::atomic<int> no_signal{0};
+  train::Outcome outcome;
+  train::train(job, {}, no_signal, outcome);
+  expect_equal({outcome.losses, "", test::master_weights(run.output.run_dir, run),
+                outcome.validation.back().loss},
+               serial(c));
 }
 
 }  // namespace
