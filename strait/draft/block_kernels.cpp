@@ -24,11 +24,10 @@ struct Entry {
 
 /// All operands of block kernels, of which this one has those of `entries`.
 std::vector<KernelOperand> operands(const std::vector<Entry>& entries) {
-  std::vector<KernelOperand> list = {{"tokens"},   {"sequences"},       {"step"},
-                                     {"weights"},  {"input"},           {"output"},
-                                     {"saved"},    {"output gradient"}, {"input gradient"},
-                                     {"gradient"}, {"agreed"},          {"cache"},
-                                     {"position"}, {"bundle"}};
+  std::vector<KernelOperand> list = {
+      {"tokens"},   {"sequences"},       {"step"},           {"weights"},  {"input"},  {"output"},
+      {"saved"},    {"output gradient"}, {"input gradient"}, {"gradient"}, {"agreed"}, {"cache"},
+      {"position"}, {"bundle"}};
   for (int value = 0; value < kNumBlockValues; ++value)
     list.push_back({value_name(static_cast<BlockValue>(value))});
   for (KernelOperand& operand : list) operand.count = Count::kNone;
@@ -129,13 +128,13 @@ const Kernel kForwardSegments =
                                                        {kOutput, kWrites, Count::kOptional}}));
 
 const Kernel kBackwardInput = block_kernel(
-    "backward_input", segment_operands({{kTokens, kReads},
-                                        {kSequences, kReads},
-                                        {kWeights, kReads, Count::kOptional},
-                                        {kInput, kReads, Count::kOptional},
-                                        {kOutputGradient, kReads, Count::kOptional},
-                                        {kInputGradient, kWrites | kUpdates | kReads,
-                                         Count::kOptional}}));
+    "backward_input",
+    segment_operands({{kTokens, kReads},
+                      {kSequences, kReads},
+                      {kWeights, kReads, Count::kOptional},
+                      {kInput, kReads, Count::kOptional},
+                      {kOutputGradient, kReads, Count::kOptional},
+                      {kInputGradient, kWrites | kUpdates | kReads, Count::kOptional}}));
 
 const Kernel kBackwardWeight = block_kernel(
     "backward_weight", segment_operands({{kTokens, kReads}, {kGradient, kMakesGradient}}));

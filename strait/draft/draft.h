@@ -96,7 +96,7 @@ int add_group(program::Program& program, const Cluster& cluster, program::Group 
 /// A new stream on the level of a group.
 int add_lane(program::Program& program, const Cluster& cluster, int group);
 
-/// Takes away the transient arrays that no operation names.
+/// Takes away the transient activations that no operation names.
 void drop_unnamed(program::Program& program);
 
 /// A call of a kernel without operands and attributes.

@@ -85,7 +85,8 @@ ValueSet values_in(int slot) {
   if (slot == draft::kInput) return value_set({BlockValue::kInput});
   if (slot == draft::kOutput) return value_set({BlockValue::kOutput});
   if (slot == draft::kOutputGradient) return value_set({BlockValue::kOutputGradient});
-  if (slot == draft::kInputGradient) return value_set({BlockValue::kInputGradient, kMiddleGradient});
+  if (slot == draft::kInputGradient)
+    return value_set({BlockValue::kInputGradient, kMiddleGradient});
   if (slot == kSaved) return kept_values();
   if (slot == kBundle) return bundle_values();
   if (slot < kBlockValues) return {};

@@ -49,8 +49,8 @@ draft::Draft start(const Ingredients& from, const RankClass& ranks, const StepOp
 program::Program compose_class(const Ingredients& from, const RankClass& ranks,
                                const StepOptions& options) {
   draft::Draft draft = start(from, ranks, options);
-  begin(draft, options);                              // the step's scalars
-  order(draft, from.shape, options);                  // who computes what when
+  begin(draft, options);                               // the step's scalars
+  order(draft, from.shape, options);                   // who computes what when
   pipeline(draft, from.shape, from.cluster, options);  // of it, a stage's part
   fuse(draft, from.shape, options);                    // what nothing separates is one op
   // Gathers before a use, reductions after a making.

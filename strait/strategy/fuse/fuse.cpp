@@ -126,9 +126,7 @@ class Fuser {
     visit.ops.push_back(std::move(op));
   }
 
-  void price(Op& op, const Visit& visit) const {
-    draft::price(op, shape_, visit.block, dtype_);
-  }
+  void price(Op& op, const Visit& visit) const { draft::price(op, shape_, visit.block, dtype_); }
 
   const ModelShape& shape_;
   Dtype dtype_;

@@ -46,21 +46,21 @@ class Maker {
   Operand operand_of(int slot) {
     switch (slot) {
       case draft::kTokens:
-        return {arrays_.batch};
+        return {arrays_.batch, {}};
       case draft::kSequences:
-        return {arrays_.sequences};
+        return {arrays_.sequences, {}};
       case draft::kInput:
         return {arrays_.activation, {-1}};
       case draft::kOutput:
-        return {arrays_.activation};
+        return {arrays_.activation, {}};
       case draft::kSaved:
-        return {arrays_.saved};
+        return {arrays_.saved, {}};
       case draft::kOutputGradient:
-        return {arrays_.gradient};
+        return {arrays_.gradient, {}};
       case draft::kInputGradient:
         return {arrays_.gradient, {-1}};
       default:
-        return {inside(slot)};
+        return {inside(slot), {}};
     }
   }
 

@@ -65,8 +65,7 @@ class Chain {
   const BlockSizes& sizes(int64_t block) const { return sizes_[static_cast<size_t>(block)]; }
   /// Kept from forward to backward; otherwise computed again.
   bool keeps_saved(int64_t block) const {
-    const bool again =
-        is_transformer(block_shape(block)) && options_.recompute.applies(block - 1);
+    const bool again = is_transformer(block_shape(block)) && options_.recompute.applies(block - 1);
     return sizes(block).saved_bytes > 0 && !again;
   }
 
