@@ -33,6 +33,15 @@ std::string group_line(const program::Group& group, const Cluster& cluster) {
                      cluster.levels[group.level].name);
 }
 
+/// "x 2, data 2, stage 2": axes of more than one rank.
+std::string axes_text(const Mesh& mesh) {
+  std::string text;
+  for (const MeshAxis& axis : mesh.axes())
+    if (axis.size > 1)
+      text += fmt::format("{}{} {}", text.empty() ? "" : ", ", axis.name, axis.size);
+  return text;
+}
+
 }  // namespace
 
 std::vector<std::string> plan_lines(const strategy::Design& design, const sim::Result& simulated,
@@ -49,6 +58,8 @@ std::vector<std::string> plan_lines(const strategy::Design& design, const sim::R
   lines.push_back(fmt::format("ranks       {} with {} compute thread{} each, {}", batch.ranks,
                               batch.threads_per_rank, batch.threads_per_rank == 1 ? "" : "s",
                               run.train.precision));
+  if (design.mesh.ranks() > batch.data_ranks)
+    lines.push_back(fmt::format("mesh        {}; innermost first", axes_text(design.mesh)));
   lines.push_back(fmt::format(
       "batch       {} sequences = {} per rank and micro-step x {} ranks x {} micro-steps",
       batch.global_batch_size, batch.micro_batch_size, batch.data_ranks, batch.accumulation));

@@ -6,20 +6,11 @@
 #include <tuple>
 #include <unordered_map>
 
+#include "strait/program/indices.h"
+
 namespace strait::program {
 
 namespace {
-
-/// Calls visit on every index of an operation, operands first.
-template <class AnyOp, class Visit>
-void visit_indices(AnyOp& op, Visit&& visit) {
-  for (auto& operand : op.reads) visit(operand.index);
-  for (auto& operand : op.writes) visit(operand.index);
-  for (auto& operand : op.waits) visit(operand.index);
-  for (auto& attribute : op.attributes)
-    if (auto* index = std::get_if<Index>(&attribute)) visit(*index);
-  visit(op.peer);
-}
 
 /// Its constant may differ between the repetitions of a body.
 bool may_advance(const Index& index) { return index.other_loop == kNoLoop; }

@@ -16,15 +16,6 @@ namespace strait::runtime {
 using program::Op;
 using program::OpKind;
 
-namespace {
-
-bool may_carry(const program::ValueArray& array) {
-  return array.lifetime != program::Lifetime::kTransient &&
-         array.lifetime != program::Lifetime::kResident;
-}
-
-}  // namespace
-
 Interpreter::Interpreter(const program::Program& program, const Site& site)
     : program_(program),
       site_(site),
@@ -42,7 +33,7 @@ Interpreter::Interpreter(const program::Program& program, const Site& site)
   for (int64_t s = 0; s < slots.size(); ++s) {
     const int array = slots.array_of(s);
     if (residents_[array] != nullptr) data_[s] = residents_[array]->buffers[slots.index_of(s)];
-    if (may_carry(program_.arrays[array])) carry_slots_.push_back(s);
+    if (residents_[array] != nullptr) resident_slots_.push_back(s);
   }
   if (site_.guarded && site_.pool.device() == nullptr) guard_ = std::make_unique<Guard>();
   compile();
@@ -150,8 +141,8 @@ RunTimes Interpreter::run(int64_t step, Waiting waiting) {
   sends_.assign(program_.streams.size(), {});
   transfer_spans_.clear();
   carried_.clear();
-  for (const int64_t s : carry_slots_)
-    if (!carry_of(s).done()) carried_.push_back(s);
+  for (const int64_t s : resident_slots_)
+    if (carries_of(s).under_way()) carried_.push_back(s);
   tracker_.begin(carried_);
   try {
     program::for_each_instance(
@@ -216,10 +207,11 @@ void Interpreter::wait_for(const program::StepPlan& plan) {
   if (waiting_ == Waiting::kNever) return;
   for (const int64_t number : plan.wait_for) wait_transfer(number);
   if (plan.communication >= 0) return;  // its communicator awaits the carries
-  for (const int64_t s : plan.carries) wait_ticket(carry_of(s));
+  for (const int64_t s : plan.carries)
+    for (comm::Ticket& ticket : carries_of(s).tickets) wait_ticket(ticket);
 }
 
-comm::Ticket& Interpreter::carry_of(int64_t slot) const {
+Carries& Interpreter::carries_of(int64_t slot) const {
   const program::SlotMap& slots = tracker_.slots();
   return residents_[slots.array_of(slot)]->carries[slots.index_of(slot)];
 }
@@ -228,7 +220,8 @@ void Interpreter::start(const Op& op, CompiledOp& compiled, const program::Loops
                         const program::StepPlan& plan) {
   std::vector<comm::Ticket> after;
   if (waiting_ != Waiting::kNever) {
-    for (const int64_t s : plan.carries) after.push_back(carry_of(s));
+    for (const int64_t s : plan.carries)
+      after.insert(after.end(), carries_of(s).tickets.begin(), carries_of(s).tickets.end());
     for (const int64_t number : plan.after) {
       after.push_back(tickets_[number]);
       for (const int64_t send : sends_[issued_[number].stream])
@@ -311,7 +304,7 @@ bool Interpreter::in_flight(int64_t s) const {
         !tickets_[number].done())
       return true;
   const bool resident = residents_[tracker_.slots().array_of(s)] != nullptr;
-  return resident && !carry_of(s).done();
+  return resident && carries_of(s).under_way();
 }
 
 void Interpreter::run_guarded(const CompiledOp& compiled) {
@@ -379,8 +372,10 @@ void Interpreter::finish() {
   }
   const program::SlotMap& slots = tracker_.slots();
   if (waiting_ == Waiting::kNever) return;
+  // What this program has started on a value comes after what it found under way there.
+  for (const auto& [s, number] : plan.outstanding) carries_of(s).tickets.clear();
   for (const auto& [s, number] : plan.outstanding)
-    residents_[slots.array_of(s)]->carries[slots.index_of(s)] = tickets_[number];
+    carries_of(s).tickets.push_back(tickets_[number]);
 }
 
 void Interpreter::release_all(const std::string& reason, const ErrorPlace& place) {

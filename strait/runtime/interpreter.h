@@ -108,8 +108,8 @@ class Interpreter {
   void bind_operands(const std::vector<program::Operand>& operands, const program::Loops& loops,
                      std::vector<Bound>& bound) const;
   void wait_for(const program::StepPlan& plan);
-  /// What an earlier program has left under way on a resident value; may be empty.
-  comm::Ticket& carry_of(int64_t slot) const;
+  /// What an earlier program has left under way on a resident value.
+  Carries& carries_of(int64_t slot) const;
   void wait_ticket(comm::Ticket& ticket);
   /// Points the call at buffers that no op computes with.
   void set_apart(CompiledOp& compiled);
@@ -126,10 +126,10 @@ class Interpreter {
   const program::Program& program_;
   Site site_;
   program::LifetimeTracker tracker_;
-  std::vector<int64_t> value_bytes_;         // by array
-  std::vector<ResidentArray*> residents_;    // by array, nullptr for transient ones
-  std::vector<bool> transferred_;            // by array: other ranks must reach it
-  std::vector<int64_t> carry_slots_;         // slots of arrays that may carry
+  std::vector<int64_t> value_bytes_;       // by array
+  std::vector<ResidentArray*> residents_;  // by array, nullptr for transient ones
+  std::vector<bool> transferred_;          // by array: other ranks must reach it
+  std::vector<int64_t> resident_slots_;
   std::vector<int64_t> carried_;             // scratch: slots with a carry under way
   std::vector<void*> data_;                  // by slot
   std::vector<comm::Ticket> tickets_;        // by transfer instance of this run

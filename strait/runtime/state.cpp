@@ -78,9 +78,9 @@ void State::write(const std::string& name, const void* from, int64_t bytes) {
 
 void State::drain() {
   for (auto& [name, array] : arrays_) {
-    for (comm::Ticket& ticket : array.carries) {
-      ticket.wait();
-      ticket = {};
+    for (Carries& carries : array.carries) {
+      for (comm::Ticket& ticket : carries.tickets) ticket.wait();
+      carries.tickets.clear();
     }
   }
 }

@@ -1,6 +1,7 @@
 // The resident values of one rank: what exists between programs, by array name.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -17,12 +18,21 @@ namespace strait::runtime {
 /// Who must reach the buffers of an array.
 memory::Reach reach_of(const program::ValueArray& array, bool transferred);
 
-/// One resident array: a buffer per index, and the transfer that may still be writing it.
+/// Transfers that an earlier program has left under way on a value: they write it, or read it for a
+/// carry that they write. Several may read at once.
+struct Carries {
+  std::vector<comm::Ticket> tickets;
+  bool under_way() const {
+    return std::ranges::any_of(tickets, [](const comm::Ticket& one) { return !one.done(); });
+  }
+};
+
+/// One resident array: a buffer per index, and what is still under way there.
 struct ResidentArray {
   int64_t bytes = 0;  // of one value on this rank
   program::Tier tier = program::Tier::kDevice;
-  std::vector<void*> buffers;         // by index; nullptr when bytes == 0
-  std::vector<comm::Ticket> carries;  // by index; empty = nothing under way
+  std::vector<void*> buffers;    // by index; nullptr when bytes == 0
+  std::vector<Carries> carries;  // by index
 };
 
 /// Owns the buffers through a pool. Programs that name the same array share it. Not thread-safe.

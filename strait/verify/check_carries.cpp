@@ -47,11 +47,19 @@ class CarryCheck {
   }
 
  private:
+  /// Whether a turn may end with `kind`, so that the table is asked after it.
+  bool ends_a_turn(const StepKind& kind) const {
+    return std::ranges::any_of(set_.rules, [&](const Rule& rule) {
+      return !rule.kinds.empty() && rule.kinds.back() == kind.name;
+    });
+  }
+
   /// Kinds that may run right after `kind`.
   std::vector<const StepKind*> successors(const StepKind& kind) const {
+    const bool asks = ends_a_turn(kind);
     std::set<std::string> names;
     for (const Rule& rule : set_.rules) {
-      if ((rule.after == "*" || rule.after == kind.name) && !rule.kinds.empty())
+      if (asks && (rule.after == "*" || rule.after == kind.name) && !rule.kinds.empty())
         names.insert(rule.kinds.front());
       for (size_t i = 0; i + 1 < rule.kinds.size(); ++i)
         if (rule.kinds[i] == kind.name) names.insert(rule.kinds[i + 1]);

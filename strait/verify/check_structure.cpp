@@ -80,20 +80,25 @@ class StructureCheck {
   }
 
   /// Smallest and largest value of an index; nothing when a loop of it does not enclose it. A counter
-  /// has no bounds, so its index needs a modulo.
+  /// grows without bounds, so its index needs a modulo, and must not start or count below zero.
   bool range(const Index& index, int64_t& low, int64_t& high) const {
     low = high = index.constant;
     const bool counted = index.loop < kNoLoop || index.other_loop < kNoLoop;
-    if (counted && index.modulo == 0) return false;
+    if (counted && (index.modulo == 0 || falls(index.loop, index.scale) ||
+                    falls(index.other_loop, index.other_scale)))
+      return false;
     if (!add_range(index.loop, index.scale, low, high) ||
         !add_range(index.other_loop, index.other_scale, low, high))
       return false;
+    if (counted && low < 0) return false;
     if (index.modulo > 0 && (counted || low < 0 || high >= index.modulo)) {
       low = std::min<int64_t>(low, 0);  // a negative number stays negative modulo anything
       high = index.modulo - 1;
     }
     return true;
   }
+
+  static bool falls(int loop, int64_t scale) { return loop < kNoLoop && scale < 0; }
 
   bool add_range(int loop, int64_t scale, int64_t& low, int64_t& high) const {
     if (loop < 0) return true;
@@ -226,8 +231,9 @@ class StructureCheck {
     }
     int64_t low = 0, high = 0;
     if (!range(operand.index, low, high)) {
-      op_problem("malformed", op,
-                 "uses a loop variable outside its loop, or a counter without a modulo");
+      op_problem(
+          "malformed", op,
+          "uses a loop variable outside its loop, or a counter without a modulo or below zero");
       return false;
     }
     const ValueArray& array = program_.arrays[operand.array];
@@ -296,7 +302,9 @@ class StructureCheck {
   void peer(const Op& op) {
     const Group& group = program_.groups[op.group];
     int64_t low = 0, high = 0;
-    range(op.peer, low, high);
+    if (!range(op.peer, low, high))
+      return op_problem("malformed", op,
+                        "has a peer that uses a counter without a modulo or below zero");
     if (low < 0 || high >= group.size) {
       return op_problem("out-of-range", op,
                         fmt::format("has peer {}, but group {} has positions 0..{}",

@@ -2,36 +2,59 @@
 #pragma once
 
 #include <algorithm>
-#include <string>
 #include <utility>
 #include <vector>
 
-#include "strait/base/random.h"
 #include "strait/program/program.h"
+#include "tests/program/random_world.h"
 #include "tests/program/test_kernels.h"
 
 namespace strait::program {
 
+/// Indices of an array move on by `scale` with a counter, modulo its count.
+struct Rotation {
+  int counter = kNoLoop;  // none
+  int64_t scale = 0;
+};
+
 /// Writes one script of steps and, from it, the program of every class of ranks. Every class issues
 /// its part of every step in the order of the script, so no cycle can arise; values live alike in
-/// all classes. Compute is kCopy and kTouch (reads, writes, updates and adds to any values). Two
-/// families of values (a number of elements and a dtype), each as whole and as parts over every
-/// group, resident and transient.
+/// all classes. Compute is kCopy and kTouch (reads, writes, updates and adds to any values).
+///
+/// An array that rotates does so in every operand, so under any value of the counter the program is
+/// the one without rotation with the elements of that array renamed.
 class RandomProgram {
  public:
-  RandomProgram(uint64_t seed, int64_t ranks) : random_(seed, "random program"), ranks_(ranks) {
-    declare_world();
-    declare_values();
-    const int64_t steps = 4 + below(16);
-    for (int64_t k = 0; k < steps; ++k) step();
-    for (size_t a = 0; a < values_.size(); ++a) free_left(static_cast<int>(a));
+  /// `rotations`: by array; empty = none rotates, and roots do not move either.
+  RandomProgram(Draws& draws, const RandomWorld& world, std::vector<Rotation> rotations = {})
+      : draws_(draws),
+        classes_(world.classes),
+        line_(world.line),
+        pairs_(world.pairs),
+        rotations_(std::move(rotations)) {
+    for (Program& one : classes_) open_.push_back({&one.body});
+    for (const ValueArray& array : classes_[0].arrays)
+      values_.emplace_back(kCount, Value{array.lifetime != Lifetime::kTransient, -1, true});
+    for (int64_t left = 4 + below(16); left > 0; --left) step();
   }
 
-  std::vector<Program> take() { return std::move(classes_); }
+  /// A transfer into an element of every given array, so that it is under way when the program ends.
+  void launch(const std::vector<int>& arrays) {
+    for (const int array : arrays) {
+      const auto pair = std::find_if(pairs_.begin(), pairs_.end(), [&](const ArrayPair& candidate) {
+        return candidate.resident == array;
+      });
+      transfer_into(*pair);
+    }
+  }
+
+  std::vector<Program> take() {
+    for (size_t a = 0; a < values_.size(); ++a) free_left(static_cast<int>(a));
+    return std::move(classes_);
+  }
 
  private:
-  static constexpr int kLanes = 3;
-  static constexpr int64_t kCount = 4;  // elements of every array
+  static constexpr int64_t kCount = RandomWorld::kCount;
   static constexpr int kNoStream = -2;
 
   /// What the script knows of one value. Transient ones exist while `live`.
@@ -40,106 +63,11 @@ class RandomProgram {
     int stream = -1;   // of the last write
     bool seen = true;  // read since
   };
-  struct Kind {  // equal arrays
-    int family = 0;
-    int group = -1;     // parts over this group, -1 = whole
-    int resident = 0;   // array
-    int transient = 0;  // array
-  };
 
-  int64_t below(int64_t bound) {
-    return static_cast<int64_t>(random_.below(counter_++, static_cast<uint64_t>(bound)));
-  }
+  int64_t below(int64_t bound) { return draws_.below(bound); }
   template <class T>
   const T& pick(const std::vector<T>& from) {
-    return from[below(static_cast<int64_t>(from.size()))];
-  }
-
-  void declare_world() {
-    Program program;
-    program.name = "random";
-    program.step_kind = "steady";
-    program.ranks = ranks_;
-    program.streams = {{"compute", 0}};
-    for (int64_t lane = 0; lane < kLanes; ++lane) program.streams.push_back({"world", lane});
-    program.groups = {{"world", ranks_, 1, 0}};
-    for (int64_t size = 1; size < ranks_; ++size) {
-      if (ranks_ % size != 0) continue;
-      program.groups.push_back({"near" + std::to_string(size), size, 1, 0});
-      if (size > 1)
-        program.groups.push_back({"far" + std::to_string(size), ranks_ / size, size, 0});
-    }
-    for (int trial = 0; ranks_ % 2 == 0 && trial < 8; ++trial) {
-      const Group pairs = mixed_pairs();
-      if (coincides(program.groups, pairs)) continue;
-      program.groups.push_back(pairs);
-      break;
-    }
-    // Classes are the positions in one group; messages run along it.
-    line_ = static_cast<int>(below(static_cast<int64_t>(program.groups.size())));
-    const Group line = program.groups[line_];
-    const int64_t num_classes = below(4) == 0 ? 1 : line.size;
-    for (int64_t c = 0; c < num_classes; ++c) {
-      Program one = program;
-      for (int64_t rank = 0; num_classes > 1 && rank < ranks_; ++rank) {
-        if (line.position(rank) == c) one.members.push_back(rank);
-      }
-      classes_.push_back(std::move(one));
-    }
-    for (Program& one : classes_) open_.push_back({&one.body});
-  }
-
-  /// Pairs of ranks that no stride describes, most of the time.
-  Group mixed_pairs() {
-    std::vector<int64_t> ranks;
-    for (int64_t rank = 0; rank < ranks_; ++rank)
-      ranks.insert(ranks.begin() + below(rank + 1), rank);
-    std::vector<std::vector<int64_t>> lists;
-    for (int64_t rank = 0; rank < ranks_; rank += 2)
-      lists.push_back(
-          {std::min(ranks[rank], ranks[rank + 1]), std::max(ranks[rank], ranks[rank + 1])});
-    return {"mixed", 2, 1, 0, {}, MemberLists(std::move(lists))};
-  }
-
-  /// Whether a group has the ranks of another one somewhere, but not everywhere.
-  bool coincides(const std::vector<Group>& groups, const Group& pairs) const {
-    for (const Group& other : groups) {
-      if (other.size != 2 || same_members(other, pairs, ranks_)) continue;
-      for (int64_t rank = 0; rank < ranks_; ++rank)
-        if (other.members(rank) == pairs.members(rank)) return true;
-    }
-    return false;
-  }
-
-  void declare_values() {
-    const std::vector<Group>& groups = classes_[0].groups;
-    for (int family = 0; family < 2; ++family) {
-      const int64_t elements = pick(std::vector<int64_t>{0, 1, 5, 24, 33});
-      const Dtype dtype = below(2) == 0 ? Dtype::kFloat32 : Dtype::kFloat64;
-      for (int group = -1; group < static_cast<int>(groups.size()); ++group) {
-        const int64_t size = group < 0 ? 1 : groups[group].size;
-        const int64_t grain = (elements + size - 1) / size + (group < 0 ? 0 : below(3));
-        Kind kind{family, group,
-                  declare(family, group, {elements, grain}, dtype, Lifetime::kResident),
-                  declare(family, group, {elements, grain}, dtype, Lifetime::kTransient)};
-        kinds_.push_back(kind);
-      }
-    }
-  }
-
-  int declare(int family, int group, Partition partition, Dtype dtype, Lifetime lifetime) {
-    ValueArray array;
-    const bool resident = lifetime == Lifetime::kResident;
-    array.name = std::string(resident ? "r" : "t") + std::to_string(family) +
-                 (group < 0 ? "" : "." + classes_[0].groups[group].name);
-    array.count = kCount;
-    array.dtype = dtype;
-    array.partition = partition;
-    array.group = group;
-    array.lifetime = lifetime;
-    for (Program& program : classes_) program.arrays.push_back(array);
-    values_.push_back(std::vector<Value>(kCount, Value{resident, -1, true}));
-    return static_cast<int>(values_.size()) - 1;
+    return draws_.pick(from);
   }
 
   bool is_transient(int array) const {
@@ -149,9 +77,9 @@ class RandomProgram {
   Value& value(const Operand& operand) { return values_[operand.array][operand.index.constant]; }
 
   /// A value that can be read: live; else resident, which always is.
-  Operand readable(const Kind& kind) {
+  Operand readable(const ArrayPair& pair) {
     std::vector<Operand> choices;
-    for (const int array : {kind.resident, kind.transient}) {
+    for (const int array : {pair.resident, pair.transient}) {
       for (int64_t k = 0; k < kCount; ++k) {
         if (values_[array][k].live) choices.push_back(at(array, k));
       }
@@ -164,9 +92,9 @@ class RandomProgram {
   }
 
   /// A value that an op on `stream` may overwrite; not `other`. Falls back to null array -1.
-  Operand writable(const Kind& kind, int stream, const Operand* other = nullptr) {
+  Operand writable(const ArrayPair& pair, int stream, const Operand* other = nullptr) {
     std::vector<Operand> choices;
-    for (const int array : {kind.resident, kind.transient}) {
+    for (const int array : {pair.resident, pair.transient}) {
       for (int64_t k = 0; k < kCount; ++k) {
         const Value& v = values_[array][k];
         if (v.live && !v.seen && v.stream != stream) continue;
@@ -180,22 +108,37 @@ class RandomProgram {
   void wrote(const Operand& operand, int stream) { value(operand) = {true, stream, false}; }
   void read(const Operand& operand) { value(operand).seen = true; }
 
-  const Kind& kind_of(int family, int group) const {
-    return *std::find_if(kinds_.begin(), kinds_.end(), [&](const Kind& kind) {
-      return kind.family == family && kind.group == group;
+  const ArrayPair& pair_of(int family, int group) const {
+    return *std::find_if(pairs_.begin(), pairs_.end(), [&](const ArrayPair& pair) {
+      return pair.family == family && pair.group == group;
     });
   }
 
   void emit(const Op& op) {
     for (size_t c = 0; c < classes_.size(); ++c) emit_to(c, op);
   }
-  void emit_to(size_t c, const Op& op) { open_[c].back()->emplace_back(op); }
+  void emit_to(size_t c, Op op) {
+    for (auto* operands : {&op.reads, &op.writes, &op.waits})
+      for (Operand& operand : *operands) rotate(operand);
+    open_[c].back()->emplace_back(std::move(op));
+  }
+
+  void rotate(Operand& operand) const {
+    const Rotation rotation = rotations_.empty() ? Rotation{} : rotations_[operand.array];
+    if (rotation.counter == kNoLoop) return;
+    Index& index = operand.index;
+    index.constant =
+        (index.constant + kCount) % kCount;  // a wait may have named a value out of range
+    (index.loop == kNoLoop ? index.loop : index.other_loop) = rotation.counter;
+    (index.other_loop == kNoLoop ? index.scale : index.other_scale) = rotation.scale;
+    index.modulo = kCount;
+  }
 
   void maybe_wait(Op& op) {
     if (below(5) != 0) return;
-    const Kind& kind = pick(kinds_);
+    const ArrayPair& pair = pick(pairs_);
     const Operand operand =
-        at(below(2) == 0 ? kind.resident : kind.transient, below(kCount + 2) - 1);
+        at(below(2) == 0 ? pair.resident : pair.transient, below(kCount + 2) - 1);
     op.waits.push_back(operand);
     if (operand.index.constant >= 0 && operand.index.constant < kCount) read(operand);
   }
@@ -226,11 +169,11 @@ class RandomProgram {
 
   void touch() {
     Op op = touch_op({}, {});
-    for (int64_t k = below(3); k > 0; --k) op.reads.push_back(readable(pick(kinds_)));
+    for (int64_t k = below(3); k > 0; --k) op.reads.push_back(readable(pick(pairs_)));
     for (const Operand& operand : op.reads) read(operand);
     maybe_wait(op);
     for (int64_t k = 1 + below(2); k > 0; --k) {
-      const Operand target = writable(pick(kinds_), kCompute);
+      const Operand target = writable(pick(pairs_), kCompute);
       const auto is_target = [&](const Operand& other) { return same(other, target); };
       if (target.array < 0 || std::any_of(op.writes.begin(), op.writes.end(), is_target)) continue;
       const bool was_read = std::erase_if(op.reads, is_target) > 0;
@@ -243,12 +186,12 @@ class RandomProgram {
   void copy() {
     Op op;
     op.kind = OpKind::kCopy;
-    const Kind& kind = pick(kinds_);
+    const ArrayPair& pair = pick(pairs_);
     const std::vector<std::vector<Value>> before = values_;
-    const Operand from = readable(kind);
+    const Operand from = readable(pair);
     read(from);
     maybe_wait(op);
-    const Operand to = writable(kind, kCompute, &from);
+    const Operand to = writable(pair, kCompute, &from);
     if (to.array < 0) {
       values_ = before;  // no op, so nothing has been read
       return;
@@ -259,13 +202,13 @@ class RandomProgram {
     emit(op);
   }
 
-  int lane() { return 1 + static_cast<int>(below(kLanes)); }
+  int lane() { return 1 + static_cast<int>(below(RandomWorld::kLanes)); }
 
   void collective() {
     const int group = static_cast<int>(below(static_cast<int64_t>(classes_[0].groups.size())));
     const int family = static_cast<int>(below(2));
-    const Kind &whole = kind_of(family, -1), &parts = kind_of(family, group);
-    const Kind& any = pick(kinds_);
+    const ArrayPair &whole = pair_of(family, -1), &parts = pair_of(family, group);
+    const ArrayPair& any = pick(pairs_);
     switch (below(6)) {
       case 0:
         return transfer(OpKind::kAllGather, group, parts, whole);
@@ -289,40 +232,66 @@ class RandomProgram {
     }
   }
 
-  void all_to_all(int group, const Kind& whole) {
+  void all_to_all(int group, const ArrayPair& whole) {
     const Partition partition = classes_[0].arrays[whole.resident].partition;
     if (partition.elements % classes_[0].groups[group].size != 0) return;
     transfer(OpKind::kAllToAll, group, whole, whole);
   }
 
-  /// A collective from a value of one kind to one of another. Same kind: sometimes in place.
-  void transfer(OpKind op_kind, int group, const Kind& from, const Kind& to) {
+  /// A collective among a group, of vectors of a family; without operands.
+  Op collective_op(OpKind kind, int group, int family) {
     Op op;
-    op.kind = op_kind;
+    op.kind = kind;
     op.group = group;
     op.stream = lane();
-    const Kind& parts = kind_of(from.family, group);
-    op.partition = classes_[0].arrays[parts.resident].partition;
+    op.partition = classes_[0].arrays[pair_of(family, group).resident].partition;
     const int64_t size = classes_[0].groups[group].size;
-    if (op_kind == OpKind::kAllToAll) op.partition.grain = op.partition.elements / size;
-    if (op_kind == OpKind::kBroadcast) op.peer.constant = below(size);
+    if (kind == OpKind::kAllToAll) op.partition.grain = op.partition.elements / size;
+    if (kind == OpKind::kBroadcast) {
+      op.peer.constant = below(size);
+      if (!rotations_.empty() && draws_.one_in(2)) op.peer = {op.peer.constant, kStepCounter, 1};
+      if (!op.peer.is_constant()) op.peer.modulo = size;
+    }
+    return op;
+  }
+
+  /// A collective from a value of one pair to one of another. Of the same pair: sometimes in place.
+  void transfer(OpKind kind, int group, const ArrayPair& from, const ArrayPair& to) {
+    Op op = collective_op(kind, group, from.family);
     const std::vector<std::vector<Value>> before = values_;
     const Operand source = readable(from);
     read(source);
     maybe_wait(op);
-    const bool may_alias = op_kind == OpKind::kAllReduce || op_kind == OpKind::kBroadcast;
-    Operand target = may_alias && below(3) == 0 ? source : writable(to, op.stream, &source);
+    const bool may_alias = kind == OpKind::kAllReduce || kind == OpKind::kBroadcast;
+    const Operand target = may_alias && below(3) == 0 ? source : writable(to, op.stream, &source);
     if (target.array < 0) {
       values_ = before;  // no op, so nothing has been read
       return;
     }
-    const bool reduces = op_kind == OpKind::kReduceScatter || op_kind == OpKind::kAllReduce;
-    const bool exists = values_[target.array][target.index.constant].live;
-    const bool adds = reduces && exists && !same(target, source) && below(2) == 0;
+    connect(op, source, target);
+  }
+
+  void connect(Op& op, const Operand& source, const Operand& target) {
+    const bool reduces = op.kind == OpKind::kReduceScatter || op.kind == OpKind::kAllReduce;
+    const bool adds = reduces && value(target).live && !same(target, source) && below(2) == 0;
     op.reads = {source};
     op.writes = {as(target, adds ? Access::kAdd : Access::kWrite)};
     wrote(target, op.stream);
     emit(op);
+  }
+
+  /// A collective into a resident value of the pair, from whole resident values.
+  void transfer_into(const ArrayPair& to) {
+    const int64_t groups = static_cast<int64_t>(classes_[0].groups.size());
+    const bool whole = to.group < 0;
+    const int group = whole ? static_cast<int>(below(groups)) : to.group;
+    Op op = collective_op(whole ? OpKind::kAllReduce : OpKind::kReduceScatter, group, to.family);
+    const Operand source = at(pair_of(to.family, -1).resident, below(kCount));
+    const Operand target = at(to.resident, below(kCount));
+    const Value& there = value(target);
+    if (!there.seen && there.stream != op.stream) op.waits = {target};
+    read(source);
+    connect(op, source, target);
   }
 
   /// From one class to another along the line; the other classes touch what the receiver gets.
@@ -330,15 +299,15 @@ class RandomProgram {
     if (classes_.size() < 2) return;
     const int64_t count = static_cast<int64_t>(classes_.size());
     const int64_t from = below(count), to = (from + 1 + below(count - 1)) % count;
-    const Kind& kind = kind_of(static_cast<int>(below(2)), -1);
+    const ArrayPair& pair = pair_of(static_cast<int>(below(2)), -1);
     Op send;
     send.kind = OpKind::kSend;
     send.group = line_;
     send.stream = lane();
     send.peer.constant = to;
-    send.reads = {readable(kind)};
+    send.reads = {readable(pair)};
     // The other classes overwrite on compute, so the value must be overwritable from any stream.
-    const Operand target = writable(kind, kNoStream, &send.reads[0]);
+    const Operand target = writable(pair, kNoStream, &send.reads[0]);
     if (target.array < 0) return;
     Op receive = send;
     receive.kind = OpKind::kReceive;
@@ -381,7 +350,7 @@ class RandomProgram {
   void loop() {
     const int group = static_cast<int>(below(static_cast<int64_t>(classes_[0].groups.size())));
     const int family = static_cast<int>(below(2));
-    const Kind &whole = kind_of(family, -1), &parts = kind_of(family, group);
+    const ArrayPair &whole = pair_of(family, -1), &parts = pair_of(family, group);
     const int array = whole.transient;
     const auto live = [](const Value& v) { return v.live; };
     if (std::any_of(values_[array].begin(), values_[array].end(), live)) return;
@@ -439,19 +408,20 @@ class RandomProgram {
     for (auto& open : open_) open.pop_back();
   }
 
-  RandomStream random_;
-  uint64_t counter_ = 0;
-  int64_t ranks_;
-  int line_ = 0;  // group along which messages run
+  Draws& draws_;
   std::vector<Program> classes_;
+  int line_ = 0;  // group along which messages run
+  std::vector<ArrayPair> pairs_;
+  std::vector<Rotation> rotations_;                    // [array]
   std::vector<std::vector<std::vector<Node>*>> open_;  // [class] innermost body last
-  std::vector<Kind> kinds_;
-  std::vector<std::vector<Value>> values_;  // [array][index]
+  std::vector<std::vector<Value>> values_;             // [array][index]
 };
 
 /// Programs of all classes of a world of `ranks` ranks; the same for the same arguments.
 inline std::vector<Program> random_program(uint64_t seed, int64_t ranks) {
-  return RandomProgram(seed, ranks).take();
+  Draws draws(seed);
+  const RandomWorld world(draws, ranks);
+  return RandomProgram(draws, world).take();
 }
 
 }  // namespace strait::program

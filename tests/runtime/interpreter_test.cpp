@@ -9,127 +9,12 @@
 #include <thread>
 
 #include "strait/base/clock.h"
-#include "strait/comm/threads/thread_world.h"
 #include "strait/verify/verify.h"
-#include "tests/program/random_program.h"
-#include "tests/program/test_kernels.h"
+#include "tests/runtime/thread_ranks.h"
 #include "tests/sanitized.h"
 
 namespace strait::runtime {
 namespace {
-
-using program::Op;
-using program::OpKind;
-using program::Program;
-
-Cluster flat_cluster(int64_t ranks) {
-  Cluster cluster;
-  cluster.name = "test";
-  cluster.levels = {{"world", ranks, 1e9, 1e-6, 1}};
-  cluster.ranks = ranks;
-  return cluster;
-}
-
-/// The name of an op that is a call, else "".
-std::string name_of(const Op& op) {
-  return op.kernel == &program::kCall ? program::attribute<std::string>(op, program::kName) : "";
-}
-
-/// Executes all kernels of tests and remembers the names; `busy` seconds of work each.
-class RecordingExecutor {
- public:
-  explicit RecordingExecutor(double busy = 0) : busy_(busy) {
-    for (const program::Kernel* kernel : {&program::kCall, &program::kTouch, &program::kForward})
-      table.add(*kernel, Execute([this](const Instance& instance) { execute(instance); }));
-  }
-  RecordingExecutor(const RecordingExecutor&) = delete;
-  RecordingExecutor& operator=(const RecordingExecutor&) = delete;
-
-  Executors table;
-  std::vector<std::string> executed;
-  std::function<void(const Instance&)> during;
-
- private:
-  void execute(const Instance& instance) {
-    executed.push_back(name_of(*instance.op));
-    const double end = now_seconds() + busy_;
-    while (busy_ > 0 && now_seconds() < end) {
-    }
-    if (during) during(instance);
-  }
-
-  double busy_;
-};
-
-Program start_program(int64_t ranks) {
-  Program program;
-  program.name = "test";
-  program.step_kind = "steady";
-  program.ranks = ranks;
-  program.streams = {{"compute", 0}, {"world", 0}};
-  program.groups = {{"world", ranks, 1, 0}};
-  return program;
-}
-
-int add_value(Program& program, const std::string& name, int64_t elements,
-              program::Lifetime lifetime) {
-  program::ValueArray array;
-  array.name = name;
-  array.partition = {elements, elements};
-  array.lifetime = lifetime;
-  program.arrays.push_back(array);
-  return static_cast<int>(program.arrays.size()) - 1;
-}
-
-Op touch(const std::string& name, int value) {
-  return program::call_op(name, {}, {program::updated(program::at(value))});
-}
-
-Op all_reduce(int from, int to) {
-  Op op = program::make_op(OpKind::kAllReduce, {program::at(from)}, {program::at(to)}, 1);
-  op.group = 0;
-  return op;
-}
-
-/// What interpreters of one rank work with.
-struct Rank {
-  explicit Rank(comm::World& its_world, double busy = 0)
-      : world(its_world), state(pool, its_world.rank()), executor(busy) {}
-  Site site(double deadline_seconds = 20.0, trace::FlightRecord* flight = nullptr) {
-    return {world, state, pool, executor.table, nullptr, deadline_seconds, flight};
-  }
-  int64_t number() const { return world.rank(); }
-
-  comm::World& world;
-  memory::Pool pool;
-  State state;
-  RecordingExecutor executor;
-};
-
-/// Calls body(rank) on so many threads.
-void on_ranks(int64_t ranks, const std::function<void(Rank&)>& body,
-              const comm::ThreadWorldOptions& options = {}, double busy = 0) {
-  const auto worlds = comm::make_thread_worlds(ranks, flat_cluster(ranks), options);
-  comm::run_ranks(*worlds, [&](comm::World& world) {
-    Rank rank(world, busy);
-    body(rank);
-  });
-}
-
-/// Runs `program` once on every rank with an executor of its own; calls `check` on each rank
-/// afterwards.
-void run_on_threads(
-    const Program& program, int64_t ranks, double busy, const comm::ThreadWorldOptions& options,
-    const std::function<void(int64_t, RecordingExecutor&, State&, const RunTimes&)>& check) {
-  const auto once = [&](Rank& rank) {
-    trace::FlightRecord flight;
-    Interpreter interpreter(program, rank.site(20.0, &flight));
-    const RunTimes times = interpreter.run(0);
-    rank.state.drain();
-    check(rank.number(), rank.executor, rank.state, times);
-  };
-  on_ranks(ranks, once, options, busy);
-}
 
 TEST(Interpreter, SwappingTwoOpsOfAProgramChangesTheRecordedOrder) {
   Program program = start_program(1);
@@ -247,38 +132,6 @@ TEST(Interpreter, WhatIsSentStaysUntilItIsTakenThoughALaterSendEndedFirst) {
   }
 }
 
-TEST(Interpreter, ATransferOfWhatIsStillBeingCarriedHoldsUpNoComputing) {
-  constexpr int64_t kElements = 1 << 12;
-  Program leave = start_program(2);
-  leave.streams.push_back({"world", 1});
-  const int x = add_value(leave, "x", kElements, program::Lifetime::kResident);
-  const int y = add_value(leave, "y", kElements, program::Lifetime::kCarry);
-  Program take = leave;
-  const int z = add_value(take, "z", kElements, program::Lifetime::kResident);
-  const int other = add_value(take, "other", 8, program::Lifetime::kResident);
-  leave.body = {all_reduce(x, y)};
-  Op further = all_reduce(y, z);
-  further.stream = 2;
-  take.body = {further, touch("compute", other), touch("needs z", z)};
-  // Rank 1 takes part in the first all-reduce only after rank 0 has computed in the second program.
-  std::atomic<bool> computed{false};
-  on_ranks(2, [&](Rank& rank) {
-    if (rank.number() == 0) rank.executor.during = [&](const Instance&) { computed = true; };
-    Interpreter first(leave, rank.site());
-    Interpreter second(take, rank.site());
-    auto* source = static_cast<float*>(rank.state.array("x").buffers[0]);
-    std::fill(source, source + kElements, 1.0f);
-    const double limit = now_seconds() + 10;
-    while (rank.number() == 1 && !computed && now_seconds() < limit) std::this_thread::yield();
-    EXPECT_TRUE(rank.number() == 0 || computed);
-    first.run(0);
-    second.run(1);
-    rank.state.drain();
-    const auto* sum = static_cast<const float*>(rank.state.array("z").buffers[0]);
-    EXPECT_EQ(std::count(sum, sum + kElements, 4.0f), kElements);
-  });
-}
-
 TEST(Interpreter, ComputeThatNeedsATransferWaitsForItAndTheWaitIsMeasured) {
   Program program = start_program(2);
   const int x = add_value(program, "x", 1024, program::Lifetime::kResident);
@@ -292,44 +145,6 @@ TEST(Interpreter, ComputeThatNeedsATransferWaitsForItAndTheWaitIsMeasured) {
                    if (rank == 0) exposed = times.exposed_seconds;
                  });
   EXPECT_GT(exposed.load(), 0.001);
-}
-
-TEST(Interpreter, TenThousandRandomLegalProgramsRunWithoutAHang) {
-  constexpr int kPrograms = static_cast<int>(test::repetitions(10000, 1000));
-  int64_t ops = 0;
-  for (int seed = 0; seed < kPrograms; ++seed) {
-    const int64_t ranks = std::array<int64_t, 4>{1, 2, 3, 4}[static_cast<size_t>(seed) % 4];
-    const std::vector<Program> classes =
-        program::random_program(static_cast<uint64_t>(seed), ranks);
-    const std::vector<program::Problem> problems = program::verify(classes);
-    ASSERT_TRUE(problems.empty()) << "seed " << seed << ": " << problems.front().message;
-    comm::ThreadWorldOptions options;
-    options.faults.seed = static_cast<uint64_t>(seed);
-    options.faults.max_delay_seconds = seed % 10 == 0 ? 200e-6 : 0.0;
-    std::atomic<int64_t> executed{0};
-    ASSERT_NO_THROW(on_ranks(
-        ranks,
-        [&](Rank& rank) {
-          const Program* own = &classes.front();
-          for (const Program& candidate : classes)
-            if (std::find(candidate.members.begin(), candidate.members.end(), rank.number()) !=
-                candidate.members.end())
-              own = &candidate;
-          Interpreter interpreter(*own, rank.site());
-          executed += interpreter.run(seed).ops;
-          rank.state.drain();
-        },
-        options))
-        << "seed " << seed;
-    int64_t expected = 0;
-    for (const Program& candidate : classes)
-      expected +=
-          program::count_instances(candidate) *
-          (candidate.members.empty() ? ranks : static_cast<int64_t>(candidate.members.size()));
-    ASSERT_EQ(executed.load(), expected) << "seed " << seed;
-    ops += executed.load();
-  }
-  EXPECT_GT(ops, kPrograms);
 }
 
 TEST(Interpreter, CostsAtMostTwoMicrosecondsPerOp) {

@@ -13,7 +13,7 @@
 #include "strait/sim/simulate.h"
 #include "strait/verify/verify.h"
 #include "tests/program/program_builder.h"
-#include "tests/program/random_program.h"
+#include "tests/program/random_set.h"
 #include "tests/sanitized.h"
 #include "tests/sim/pipeline_programs.h"
 
@@ -244,26 +244,32 @@ Rows walked(const std::vector<Program>& classes, const Cluster& cluster) {
   return rows;
 }
 
-TEST(Classes, RandomProgramsEndAndSendWhatAWalkOverAllRanksFinds) {
+/// Bytes by operation and level that a simulation of one execution counts.
+Rows simulated(const std::vector<Program>& classes, const Cluster& cluster) {
+  Rows rows;
+  const sim::Result result = sim::simulate(classes, cluster);
+  for (const Traffic& row : result.traffic.rows())
+    rows[{row.operation, row.level}] += row.payload_bytes;
+  return rows;
+}
+
+TEST(Classes, RandomSetsEndAndSendWhatAWalkOverAllRanksFinds) {
   int64_t messages = 0, many = 0;
   for (int64_t seed = 0; seed < test::repetitions(1500, 150); ++seed) {
     const int64_t ranks = std::vector<int64_t>{1, 2, 3, 4, 6, 8}[seed % 6];
     const int64_t inner = ranks % 2 == 0 && seed % 4 != 0 ? 2 : 1;
     Cluster cluster = cluster_of(ranks, inner);
     cluster.levels[0].bytes_per_second = 1e9;  // hierarchical forms pay off
-    const std::vector<Program> classes =
-        program::random_program(static_cast<uint64_t>(seed), ranks);
-    const sim::Result result = sim::simulate(classes, cluster);
-    Rows rows;
-    for (const Traffic& row : result.traffic.rows()) {
-      rows[{row.operation, row.level}] += row.payload_bytes;
-      messages += row.operation == std::string("send");
+    const program::RandomSet set = program::random_set(static_cast<uint64_t>(seed), ranks);
+    for (const program::StepKind& kind : set.programs.kinds) {
+      const Rows rows = simulated(kind.classes, cluster);
+      ASSERT_EQ(rows, walked(kind.classes, cluster)) << seed << ", " << kind.name;
+      for (const auto& [key, bytes] : rows) messages += key.first == "send";
+      many += kind.classes.size() > 1;
     }
-    ASSERT_EQ(rows, walked(classes, cluster)) << seed;
-    many += classes.size() > 1;
   }
-  EXPECT_GT(messages, test::repetitions(300, 30));
-  EXPECT_GT(many, test::repetitions(500, 50));
+  EXPECT_GT(messages, test::repetitions(500, 50));
+  EXPECT_GT(many, test::repetitions(900, 90));
 }
 
 TEST(Classes, MemoryIsThatOfEachClass) {

@@ -43,6 +43,16 @@ TEST(Carry, ARoundThatTakesWhatTheOneBeforeLaunchedIsLegal) {
   EXPECT_EQ(problems_of(rounds(Lifetime::kCarry, true, Lifetime::kCarry)), "");
 }
 
+TEST(Carry, AKindWithinATurnIsFollowedByTheNextOneOnly) {
+  ProgramSet set;
+  set.kinds = {{"launch", {one("launch", Lifetime::kCarryOut, true, false)}},
+               {"take", {one("take", Lifetime::kCarryIn, false, true)}}};
+  set.rules = {{"round", "*", {}, {"launch", "take"}}};
+  EXPECT_EQ(problems_of(set), "");
+  set.rules.push_back({"alone", "*", {}, {"launch"}});
+  EXPECT_THAT(problems_of(set), HasSubstr("carry mean has no taker: launch, which may follow"));
+}
+
 TEST(Carry, WithoutATakerItIsRefused) {
   EXPECT_THAT(problems_of(rounds(Lifetime::kResident, false, Lifetime::kCarryOut)),
               HasSubstr("test/border, rank class 0: carry mean has no taker"));

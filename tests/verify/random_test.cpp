@@ -6,9 +6,10 @@
 
 #include "strait/program/lifetime.h"
 #include "strait/program/roll.h"
+#include "strait/verify/counters.h"
 #include "strait/verify/verify.h"
 #include "tests/program/example_programs.h"
-#include "tests/program/random_program.h"
+#include "tests/program/random_set.h"
 #include "tests/verify/reference_check.h"
 
 namespace strait::program {
@@ -21,21 +22,56 @@ std::string first_problem(const std::vector<Program>& classes) {
 
 int64_t world_of(uint64_t seed) { return std::vector<int64_t>{1, 2, 3, 4, 6, 8}[seed % 6]; }
 
-TEST(RandomPrograms, TenThousandAreLegal) {
-  int64_t instances = 0, messages = 0, loops = 0;
-  for (uint64_t seed = 0; seed < 10000; ++seed) {
-    const std::vector<Program> classes = random_program(seed, world_of(seed));
-    ASSERT_EQ(first_problem(classes), "") << "seed " << seed << "\n" << print(classes[0]);
-    instances += count_instances(classes[0]);
-    loops += classes[0].num_loops;
-    for_each_instance(classes[0], [&](const Op& op, const std::vector<int64_t>&) {
+/// What generators must not quietly lose.
+struct Contents {
+  int64_t instances = 0, messages = 0, loops = 0, listed = 0, counted = 0, classes = 0, carried = 0;
+
+  void add(const Program& program) {
+    loops += program.num_loops;
+    listed += !program.groups.back().lists.empty();
+    LifetimeTracker tracker(program);
+    for_each_instance(program, [&](const Op& op, const Loops& loop_values) {
+      ++instances;
       messages += op.kind == OpKind::kSend || op.kind == OpKind::kReceive;
+      tracker.next(op, loop_values);
     });
+    carried += !tracker.finish().outstanding.empty();
   }
-  // The generator must not quietly become trivial.
-  EXPECT_GT(instances, 200000);
-  EXPECT_GT(messages, 3000);
-  EXPECT_GT(loops, 5000);
+  void add(const StepKind& kind) {
+    counted += counter_period(kind.classes) != CounterPeriod{};
+    classes += kind.classes.size() > 1;
+    for (const Program& program : kind.classes) add(program);
+  }
+};
+
+TEST(RandomSets, TenThousandAreLegal) {
+  Contents contents;
+  for (uint64_t seed = 0; seed < 10000; ++seed) {
+    const RandomSet set = random_set(seed, world_of(seed));
+    const std::vector<Problem> problems = verify(set.programs);
+    ASSERT_TRUE(problems.empty()) << "seed " << seed << ": " << problems[0].kind << ": "
+                                  << problems[0].message;
+    for (const StepKind& kind : set.programs.kinds) contents.add(kind);
+  }
+  EXPECT_GT(contents.instances, 400000);
+  EXPECT_GT(contents.messages, 10000);
+  EXPECT_GT(contents.loops, 10000);
+  EXPECT_GT(contents.classes, 5000) << "kinds of several classes";
+  EXPECT_GT(contents.counted, 5000) << "kinds with counters";
+  EXPECT_GT(contents.listed, 5000) << "programs with groups that list their members";
+  EXPECT_GT(contents.carried, 5000) << "programs that leave transfers under way";
+}
+
+TEST(RandomSets, ReferenceAgreesAtEveryValueOfTheCounters) {
+  for (uint64_t seed = 0; seed < 100; ++seed) {
+    for (const StepKind& kind : random_set(seed, world_of(seed)).programs.kinds) {
+      const CounterPeriod period = counter_period(kind.classes);
+      for (int64_t step = 0; step < period.steps; ++step)
+        for (int64_t round = 0; round < period.rounds; ++round)
+          ASSERT_EQ(reference_check(at_counters(kind.classes, {step, round})), "")
+              << "seed " << seed << ", step " << step << ", round " << round;
+    }
+  }
 }
 
 TEST(RandomPrograms, ReferenceAgrees) {
@@ -47,6 +83,7 @@ TEST(RandomPrograms, ReferenceAgrees) {
 TEST(RandomPrograms, SameSeedSameProgram) {
   EXPECT_EQ(random_program(7, 4), random_program(7, 4));
   EXPECT_NE(random_program(7, 4), random_program(8, 4));
+  EXPECT_EQ(random_set(7, 4).programs.kinds[0].classes, random_set(7, 4).programs.kinds[0].classes);
 }
 
 /// Every list of nodes of a program, bodies included.

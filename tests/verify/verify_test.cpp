@@ -397,7 +397,44 @@ TEST(Verify, IndicesOfCountersAndTwoLoopsStayInTheirArray) {
   EXPECT_EQ(verified({1, kStepCounter, 1, i, 1, 6}), "");
   EXPECT_THAT(verified({0, kStepCounter, 1, kNoLoop, 0, 7}), HasSubstr("uses x[6]"));
   EXPECT_THAT(verified({0, kRoundCounter, 1}), HasSubstr("a counter without a modulo"));
+  EXPECT_THAT(verified({3, kStepCounter, -1, kNoLoop, 0, 6}), HasSubstr("below zero"));
+  EXPECT_THAT(verified({-1, kStepCounter, 1, kNoLoop, 0, 6}), HasSubstr("below zero"));
   EXPECT_THAT(verified({0, i, 1, 2, 1}), HasSubstr("uses a loop variable outside its loop"));
+}
+
+/// Of `count` buffers, one after another from step to step: fills one, uses and frees another.
+std::string alternating(int64_t count, int64_t used, int64_t other_modulo) {
+  ProgramBuilder b(1);
+  const int buffer = b.array("buffer", count, Lifetime::kTransient, 1);
+  Operand filled = at(buffer), taken = at(buffer);
+  filled.index = {0, kStepCounter, 1, kNoLoop, 0, count};
+  taken.index = {used, kStepCounter, 1, kNoLoop, 0, other_modulo};
+  b.touch({}, {filled});
+  b.touch({taken}, {});
+  b.free(taken);
+  return list(verify({b.take()}));
+}
+
+TEST(Verify, ProgramsAreFollowedAtEveryValueOfTheirCounters) {
+  EXPECT_EQ(alternating(4, 0, 4), "");
+  EXPECT_EQ(alternating(4, 4, 4), "") << "once around is the same";
+  EXPECT_THAT(alternating(4, 1, 4), HasSubstr("reads buffer[1], which nothing has written"));
+  // Legal as long as the step is below two.
+  EXPECT_THAT(alternating(4, 0, 2), HasSubstr("reads buffer[0], which nothing has written"));
+  EXPECT_THAT(alternating(4, 0, 2), HasSubstr("(in step 2 of round 0)"));
+  EXPECT_THAT(alternating(4097, 0, 4097), HasSubstr("repeat after more than 4096 steps"));
+}
+
+TEST(Verify, ARootThatMovesWithTheStepStaysInItsGroup) {
+  const auto verified = [](const Index& root) {
+    ProgramBuilder b(3);
+    const int x = b.array("x", 1, Lifetime::kResident, 1);
+    b.add(OpKind::kBroadcast, {at(x)}, {at(x)}, 1).peer = root;
+    return list(verify({b.take()}));
+  };
+  EXPECT_EQ(verified({1, kStepCounter, 1, kNoLoop, 0, 3}), "");
+  EXPECT_THAT(verified({1, kStepCounter, 1, kNoLoop, 0, 4}), HasSubstr("has peer 3"));
+  EXPECT_THAT(verified({1, kStepCounter, 1}), HasSubstr("a counter without a modulo"));
 }
 
 TEST(Verify, ClassesMustCoverTheWorldOnce) {
