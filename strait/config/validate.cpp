@@ -11,6 +11,7 @@
 #include "strait/config/check_key.h"
 #include "strait/config/cluster_file.h"
 #include "strait/config/keys.h"
+#include "strait/shape/split.h"
 #include "strait/topology/nearest.h"
 
 namespace strait {
@@ -179,11 +180,28 @@ void check_cluster_choice(const Run& run) {
 
 void check_mesh(const Run& run, int64_t ranks) {
   const int64_t data = run.mesh.axes.data;
-  if (data != 0 && data != ranks && run.mesh.axes.stage == 1)
+  if (data != 0 && data != ranks && run.mesh.axes.stage == 1 && run.mesh.axes.x == 1)
     refuse_key(run, "mesh.axes.data",
                fmt::format("mesh.axes.data = {}, but the run has {} ranks and every other axis "
                            "is 1; the nearest valid value is {} (or 0, the rest)",
                            data, ranks, ranks));
+}
+
+/// Blocks are shared by their segments, which run on plain memory.
+void check_shared_blocks(const Run& run) {
+  const int64_t x = run.mesh.axes.x;
+  if (x == 1) return;
+  if (run.runtime.device == "cuda")
+    refuse_key(run, "mesh.axes.x",
+               fmt::format("mesh.axes.x = {} cannot take effect with runtime.device = \"cuda\", "
+                           "whose blocks run as one piece; the nearest valid value is 1, or "
+                           "runtime.device = \"cpu\"",
+                           x));
+  try {
+    check_x(run.model.shape, x);
+  } catch (const UserError& error) {
+    refuse_key(run, "mesh.axes.x", error.what());
+  }
 }
 
 void check_span(const Run& run, const Cluster& cluster, const char* word, const std::string& span) {
@@ -255,6 +273,7 @@ void validate_run(const Run& run, int64_t ranks, Problems& problems) {
   check_control(run, ranks, problems);
   problems.attempt([&] { check_cluster_choice(run); });
   problems.attempt([&] { check_mesh(run, ranks); });
+  if (!problems.concern("model.")) problems.attempt([&] { check_shared_blocks(run); });
   if (!problems.concern("cluster.")) check_spans(run, ranks, problems);
   if (!problems.concern("train.") && !problems.concern("mesh."))
     problems.attempt([&] { resolve_batch(run, ranks, 1); });

@@ -93,6 +93,11 @@ ValueSet values_in(int slot) {
   return value_set({static_cast<BlockValue>(slot - kBlockValues)});
 }
 
+bool is_partial_over_x(int slot) {
+  return slot >= kBlockValues &&
+         strait::partial_over_x(static_cast<BlockValue>(slot - kBlockValues));
+}
+
 const Kernel& segment_kernel(Phase phase) {
   return phase == Phase::kForward         ? kForwardSegments
          : phase == Phase::kBackwardInput ? kBackwardInput

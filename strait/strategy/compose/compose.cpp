@@ -3,6 +3,7 @@
 #include "strait/draft/draft.h"
 #include "strait/strategy/finish/finish.h"
 #include "strait/strategy/fuse/fuse.h"
+#include "strait/strategy/grid/grid.h"
 #include "strait/strategy/order/order.h"
 #include "strait/strategy/pipeline/pipeline.h"
 #include "strait/strategy/sharding/place.h"
@@ -52,6 +53,7 @@ program::Program compose_class(const Ingredients& from, const RankClass& ranks,
   begin(draft, options);                               // the step's scalars
   order(draft, from.shape, options);                   // who computes what when
   pipeline(draft, from.shape, from.cluster, options);  // of it, a stage's part
+  grid(draft, from.cluster);                           // of each block, a rank's part
   fuse(draft, from.shape, options);                    // what nothing separates is one op
   // Gathers before a use, reductions after a making.
   place(draft, from.shape, from.placement, from.cluster, options);
