@@ -51,6 +51,13 @@ void check_mesh_sizes(const Run& run, int64_t ranks) {
 }
 
 void check_mesh_model(const Run& run) {
+  const int64_t x = run.mesh.axes.x;
+  if (x > 1 && run.runtime.device == "cuda")
+    refuse_key(run, "mesh.axes.x",
+               fmt::format("mesh.axes.x = {} cannot take effect with runtime.device = \"cuda\", "
+                           "whose blocks run as one piece; the nearest valid value is 1, or "
+                           "runtime.device = \"cpu\"",
+                           x));
   with_place(run, [&] { check_x(run.model.shape, run.mesh.axes.x); });
 }
 
