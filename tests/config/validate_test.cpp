@@ -70,11 +70,9 @@ TEST(Validate, ReservedKeysAcceptOnlyTheDefault) {
       {"tune.budget_seconds", "1"},
       {"tune.trial_steps", "1"},
       {"tune.candidates", "1"},
-      {"mesh.axes.x", "2"},
       {"mesh.axes.y", "2"},
       {"mesh.axes.z", "2"},
       {"mesh.axes.sequence", "2"},
-      {"mesh.axes.stage", "2"},
       {"mesh.order", "[\"data\", \"x\", \"y\", \"z\", \"sequence\", \"stage\"]"},
       {"sync.replica", "\"node\""},
       {"sync.rounds.period_steps", "3"},
@@ -99,6 +97,19 @@ TEST(Validate, ReservedKeysAcceptOnlyTheDefault) {
   }
   for (const Key& key : run_keys())
     EXPECT_EQ(key.rule.only_default, tested.contains(key.name)) << key.name;
+}
+
+TEST(Validate, RanksThatShareBlocksDivideThem) {
+  const auto expect_x_refused = [](const std::string& text, const std::string& part) {
+    expect_refused(text, "mesh.axes.x", part, 12);
+  };
+  for (const int64_t x : {1, 2, 3, 4, 6, 12})
+    EXPECT_NO_THROW(validate_run(parse_run("mesh.axes.x = " + std::to_string(x), "run.toml", {}), 12))
+        << x;
+  expect_x_refused("mesh.axes.x = 0", "the nearest valid value is 1");
+  expect_x_refused("mesh.axes.x = 24", "does not fit 12 ranks");
+  expect_x_refused("model.shape = { heads = 9, kv_heads = 9 }\nmesh.axes.x = 6", "heads");
+  expect_x_refused("mesh.axes.x = 2\nruntime.device = \"cuda\"", "runtime.device = \"cpu\"");
 }
 
 TEST(Validate, ChoicesThatWorkAndThatDoNot) {
