@@ -205,9 +205,11 @@ void UnitState::pack_weights(int64_t unit, std::byte* to) const {
 }
 
 Dtype UnitState::weights_dtype() const {
-  for (const Part& part : parts_)
-    if (part.state == checkpoint::kMaster) return part.dtype;
-  throw InternalError("unit state: the step updates no weights");
+  // Of any class: a rank may hold no weights at all.
+  for (const program::Program& step : classes_)
+    for (const program::ValueArray& array : step.arrays)
+      if (array.address.state == checkpoint::kMaster) return array.dtype;
+  throw InternalError("unit state: the step keeps no weights");
 }
 
 std::vector<std::byte> UnitState::collect_weights(int64_t unit, const runtime::Site& site) const {
