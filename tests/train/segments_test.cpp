@@ -36,20 +36,23 @@ strait::Run run_of(const Case& c, const std::string& folder) {
                             "evaluation.every_steps=3", "evaluation.batches=1"});
 }
 
-/// The program of a kind without `fuse`.
-program::Program cut(const strategy::Design& design, draft::Purpose purpose) {
+/// Composes the kinds that compute anew, without `fuse`.
+void cut_blocks(strategy::Design& design) {
   draft::StepOptions options;
-  options.purpose = purpose;
   options.micro_batch_size = design.batch.micro_batch_size;
   options.tokens = design.run.model.shape.context;
   options.accumulation = design.batch.accumulation;
   options.dtype = design.dtype;
   options.recompute = draft::parse_recompute(design.run.train.recompute);
   options.optimizer = {{"m", "first_moment"}, {"v", "second_moment"}};
-  const bool trains = purpose == draft::Purpose::kTrain;
-  return test::compose_with(
-      {design.layout.local_shape(), design.placement, design.cluster, design.mesh}, options,
-      trains ? strategy::kSteady : strategy::kEvaluation, [](draft::Draft&) {});
+  for (program::StepKind& kind : design.programs.kinds) {
+    if (kind.name == strategy::kPublish) continue;
+    options.purpose =
+        kind.name == strategy::kSteady ? draft::Purpose::kTrain : draft::Purpose::kEvaluate;
+    kind.classes = {test::compose_with(
+        {design.layout.local_shape(), design.placement, design.cluster, design.mesh}, options,
+        kind.name.c_str(), [](draft::Draft&) {})};
+  }
 }
 
 Outcome trained(Job job) {
@@ -70,10 +73,7 @@ TEST(Segments, CutBlocksTrainToTheBitsOfFusedOnes) {
     };
     const Outcome fused = trained(job());
     Job in_pieces = job();
-    for (program::StepKind& kind : in_pieces.design.programs.kinds)
-      kind.classes = {cut(in_pieces.design, kind.name == strategy::kSteady
-                                                ? draft::Purpose::kTrain
-                                                : draft::Purpose::kEvaluate)};
+    cut_blocks(in_pieces.design);
     const Outcome cut = trained(std::move(in_pieces));
     const std::string what = c.family + " " + c.precision + " " + c.recompute;
     EXPECT_EQ(cut.losses, fused.losses) << what;
