@@ -61,10 +61,11 @@ void check_device(const Job& job) {
         "the nearest valid choice is false, or runtime.device = \"cpu\"",
         place);
   }
-  program::for_each_op(job.design.steady().front().body, [](const program::Op& op) {
-    const codec::CodecSpec spec = codec::parse_codec(op.codec);
-    if (spec.block > 0) device::require_tensor_codec(spec, "placement.codecs");
-  });
+  for (const program::Program& step : job.design.steady())
+    program::for_each_op(step.body, [](const program::Op& op) {
+      const codec::CodecSpec spec = codec::parse_codec(op.codec);
+      if (spec.block > 0) device::require_tensor_codec(spec, "placement.codecs");
+    });
 }
 
 /// Writes the resolved run file; not over that of a run which has reached its last step. True = the
@@ -84,9 +85,12 @@ bool record_run(const Job& job, const OnLead& on_lead) {
 }
 
 /// Ranks that share this computer's memory.
-int64_t ranks_here(int64_t ranks, const Surroundings& surroundings) {
-  const std::size_t known = surroundings.usable_cores.size();
-  return known == 0 ? ranks : static_cast<int64_t>(known);
+std::vector<int64_t> ranks_here(int64_t ranks, const Surroundings& surroundings) {
+  std::vector<int64_t> here;
+  for (const auto& [rank, cores] : surroundings.usable_cores) here.push_back(rank);
+  for (int64_t rank = 0; surroundings.usable_cores.empty() && rank < ranks; ++rank)
+    here.push_back(rank);
+  return here;
 }
 
 Binding bind_ranks(const strategy::Design& design, const Surroundings& surroundings) {
