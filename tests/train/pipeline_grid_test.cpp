@@ -30,6 +30,7 @@ class PipelineGrids : public ::testing::Test {
         "train.clip_norm=0.3",
         "model.shape.layers=4",
         "model.shape.heads=4",
+        "model.shape.width=24",
         "model.shape.ffn_width=40",
         "model.shape.dropout=0.1",
         "model.shape.tied_head=" + std::string(c.family == "gpt2" ? "true" : "false"),
