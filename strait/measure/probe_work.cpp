@@ -36,7 +36,7 @@ Run block_run(Dtype dtype, int64_t width, int64_t threads) {
 
 ModelWork::ModelWork(Dtype dtype, int64_t width, int64_t threads)
     : step_(std::make_unique<train::SoloStep>(block_run(dtype, width, threads), kVocabulary)) {
-  const program::Program& program = step_->design().steady().front();
+  const program::Program& program = program::class_of(step_->design().steady(), 0);
   program::for_each_instance(program, [&](const program::Op& op, const program::Loops&) {
     const program::KernelCost cost = program::cost_of(program, op, 0);
     flops_ += cost.flops;

@@ -194,15 +194,16 @@ bool summary_is_whole(const Job& job) {
 void write_summary(const Job& job, const Outcome* outcome) {
   const strategy::Design& design = job.design;
   const std::vector<std::string> names = level_names(design.cluster);
-  const Json plan = Json::object(
-      {{"total_steps", design.run.train.steps},
-       {"seconds_per_step", job.simulated.seconds},
-       {"predicted_from", source_text(design.cluster)},
-       {"prediction_note", prediction_note(design.cluster)},
-       {"compute_seconds", job.simulated.compute_seconds},
-       {"exposed_communication_seconds", job.simulated.exposed_seconds},
-       {"bytes_per_step", trace::levels_json(job.simulated.traffic, names, 1)},
-       {"memory", program::to_json(program::peak_memory(design.steady().front(), 0))}});
+  const std::vector<program::MemoryUse> peaks = program::peak_memories(design.steady());
+  const Json plan =
+      Json::object({{"total_steps", design.run.train.steps},
+                    {"seconds_per_step", job.simulated.seconds},
+                    {"predicted_from", source_text(design.cluster)},
+                    {"prediction_note", prediction_note(design.cluster)},
+                    {"compute_seconds", job.simulated.compute_seconds},
+                    {"exposed_communication_seconds", job.simulated.exposed_seconds},
+                    {"bytes_per_step", trace::levels_json(job.simulated.traffic, names, 1)},
+                    {"memory", program::to_json(peaks[program::largest(peaks)])}});
   Json summary = Json::object({{"format", "strait.summary/1"}, {"plan", plan}});
   summary["train"] = outcome == nullptr ? Json() : outcome_json(job, *outcome);
   write_file_atomically(job.folder.path + "/summary.json", summary.dump(1) + "\n");

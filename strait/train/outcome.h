@@ -73,7 +73,7 @@ Json outcome_json(const Job& job, const Outcome& outcome);
 
 /// Writes summary.json into the run folder, for `strait report`: {plan: what was computed before the first step:
 /// total_steps, seconds_per_step, compute_seconds, exposed_communication_seconds, bytes_per_step: LEVELS,
-/// memory: MEM of rank 0 at its peak}, and, with an outcome, {train: outcome_json}.
+/// memory: MEM at its peak of the rank that needs most}, and, with an outcome, {train: outcome_json}.
 void write_summary(const Job& job, const Outcome* outcome);
 /// Whether the run folder's summary.json holds an outcome.
 bool summary_is_whole(const Job& job);
