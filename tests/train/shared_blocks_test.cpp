@@ -25,12 +25,10 @@ struct Case {
   std::string placement;
   bool tied = true;
   std::string family = "gpt2";
-  int64_t stages = 1;
-  int64_t ranks() const { return x * data * stages; }
+  int64_t ranks() const { return x * data; }
   std::string text() const {
-    return std::to_string(x) + " along x, " + std::to_string(data) + " along data, " +
-           std::to_string(stages) + " stages, " + placement + ", " + family +
-           (tied ? " tied" : " untied");
+    return std::to_string(x) + " along x, " + std::to_string(data) + " along data, " + placement +
+           ", " + family + (tied ? " tied" : " untied");
   }
 };
 
@@ -42,7 +40,6 @@ class SharedBlocks : public ::testing::Test {
   strait::Run run_of(const Case& c, std::vector<std::string> more = {}) {
     const std::vector<std::string> first = {
         "mesh.axes.x=" + std::to_string(c.x),
-        "mesh.axes.stage=" + std::to_string(c.stages),
         "placement.preset=" + c.placement,
         "train.global_batch_size=" + std::to_string(kGlobalBatch),
         "train.micro_batch_size=" + std::to_string(kGlobalBatch / c.data / c.micro_batches),
@@ -94,15 +91,6 @@ TEST_F(SharedBlocks, EqualOneRank) {
     SCOPED_TRACE(c.text());
     expect_equal(train(c), serial(c));
   }
-}
-
-TEST_F(SharedBlocks, EqualOneRankInStages) {
-  for (const char* placement : {"ddp", "zero3"})
-    for (const bool tied : {true, false}) {
-      const Case c{2, 2, 2, placement, tied, "gpt2", 2};
-      SCOPED_TRACE(c.text());
-      expect_equal(train(c), serial(c));
-    }
 }
 
 TEST_F(SharedBlocks, EqualOneRankWithRecomputation) {
@@ -201,9 +189,8 @@ TEST_F(SharedBlocks, BytesAreClosedFormsInAllReaders) {
 }
 
 TEST_F(SharedBlocks, CheckpointsGoFromAnyToAny) {
-  const std::vector<Case> parts = {{2, 2, 2, "zero1"}, {1, 4, 1, "zero3"},
-                                   {4, 1, 4, "ddp"},   {2, 4, 1, "zero3"},
-                                   {1, 1, 2, "ddp"},   {2, 2, 2, "zero3", true, "gpt2", 2}};
+  const std::vector<Case> parts = {{2, 2, 2, "zero1"}, {1, 4, 1, "zero3"}, {4, 1, 4, "ddp"},
+                                   {2, 4, 1, "zero3"}, {1, 1, 2, "ddp"},   {2, 2, 2, "zero3"}};
   const std::string run_dir = next_folder();
   Trained got;
   for (size_t part = 0; part < parts.size(); ++part) {
