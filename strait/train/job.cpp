@@ -64,6 +64,11 @@ void check_device(const Job& job) {
         "runtime.deterministic",
         "runtime.deterministic cannot be held on a device: LibTorch's attention adds in any order; "
         "the nearest valid choice is false, or runtime.device = \"cpu\"");
+  if (job.design.layout.local_shape().x > 1)
+    refuse_on_device("runtime.device",
+                     "ranks share blocks by their segments, and the blocks of a device are one "
+                     "piece; the nearest valid choice is runtime.device = \"cpu\", or "
+                     "mesh.axes.x = 1");
   for (const program::Program& step : job.design.steady())
     program::for_each_op(step.body, [](const program::Op& op) {
       const codec::CodecSpec spec = codec::parse_codec(op.codec);

@@ -6,7 +6,6 @@
 #include <array>
 #include <chrono>
 #include <cmath>
-#include <numeric>
 #include <thread>
 
 #include "strait/base/clock.h"
@@ -18,14 +17,14 @@
 #include "strait/optim/schedule.h"
 #include "strait/strategy/finish/step_values.h"
 #include "strait/strategy/sharding/unit_values.h"
+#include "strait/train/bookkeeping.h"
 #include "strait/train/model_settings.h"
 #include "strait/train/parameter_hash.h"
 
 namespace strait::train {
 namespace {
 
-constexpr int64_t kBookkeepingLane = 1000;  // beside the streams of programs
-constexpr int64_t kUncountedSteps = 5;      // first steps of a process: caches and pages are cold
+constexpr int64_t kUncountedSteps = 5;  // first steps of a process: caches and pages are cold
 
 /// Seconds since 1970, for TensorBoard.
 double wall_seconds() {
@@ -254,29 +253,14 @@ void Trainer::count_traffic(int64_t step) {
   std::vector<int64_t> sent;
   for (int64_t level = 0; level < levels; ++level)
     sent.push_back(traffic_.payload_bytes(level) / std::max<int64_t>(1, steps_here_));
-  if (shared_.processes) add_over_ranks(sent, step);
+  if (shared_.processes)
+    sum_over_ranks(world_, sent, {"bytes sent so far", step, site_.deadline_seconds});
   for (int64_t level = 0; level < levels; ++level) {
     shared_.sent_bytes[rank_ * levels + level] = sent[level];
     // The sum stands in for all: the figures of the others are in it.
     for (int64_t other = 0; shared_.processes && other < job_.design.batch.ranks; ++other)
       if (other != rank_) shared_.sent_bytes[other * levels + level] = 0;
   }
-}
-
-/// Its bytes are bookkeeping, not training, and are counted nowhere.
-void Trainer::add_over_ranks(std::vector<int64_t>& values, int64_t step) const {
-  std::vector<int64_t> ranks(static_cast<size_t>(world_.size()));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  comm::Call call;
-  call.operation = comm::Operation::kAllReduce;
-  call.dtype = Dtype::kInt64;
-  call.source = values.data();
-  call.destination = values.data();
-  call.counts = {static_cast<int64_t>(values.size())};
-  call.deadline_seconds = site_.deadline_seconds;
-  call.step = step;
-  call.label = "bytes sent so far";
-  world_.communicator(ranks, kBookkeepingLane).run(call);
 }
 
 void Trainer::account(int64_t step, const StepResult& result) {

@@ -110,7 +110,6 @@ class Trainer {
   void fill_window(int64_t first, BatchBuffer& buffer) const;
   /// Moves what the communicators counted into this rank's traffic.
   void count_traffic(int64_t step);
-  void add_over_ranks(std::vector<int64_t>& values, int64_t step) const;
   void account(int64_t step, const StepResult& result);
   report::StepMetrics metrics_of(int64_t step, const StepResult& result) const;
   void evaluate(int64_t step);

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <csignal>
 #include <filesystem>
-#include <numeric>
 
 #include "strait/base/clock.h"
 #include "strait/base/errors.h"
@@ -10,6 +9,7 @@
 #include "strait/comm/wait_table.h"
 #include "strait/config/print.h"
 #include "strait/strategy/finish/step_values.h"
+#include "strait/train/bookkeeping.h"
 #include "strait/train/parameter_hash.h"
 #include "strait/train/trainer.h"
 
@@ -118,19 +118,9 @@ void Trainer::guard_save(const std::string& phase, int64_t step,
 }
 
 bool Trainer::any_asked_to_stop(int64_t step) {
-  std::vector<int64_t> ranks(static_cast<size_t>(world_.size()));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  constexpr int64_t kLane = 1000;  // of no program
   int64_t asked = shared_.signal.load() != 0 ? 1 : 0;
-  comm::Call call;
-  call.operation = comm::Operation::kAllReduce;
-  call.dtype = Dtype::kInt64;
-  call.source = call.destination = &asked;
-  call.counts = {1};
-  call.deadline_seconds = job_.design.run.runtime.deadline_seconds;
-  call.step = step;
-  call.label = "agree to stop before the first step";
-  world_.communicator(ranks, kLane).start(call).wait();
+  sum_over_ranks(world_, {&asked, 1},
+                 {"agree to stop before the first step", step, site_.deadline_seconds});
   return asked > 0;
 }
 
@@ -179,11 +169,12 @@ void Trainer::finish(int64_t step) {
   shared_.outcome.pool_peak_bytes[rank_] = pool_.peak_bytes();
   shared_.outcome.exposed_shares[rank_] =
       busy_seconds_ > 0 ? exposed_seconds_ / busy_seconds_ : 0.0;
+  const std::string hash = parameter_hash(*units_, job_.design.shape, site_);
   {
     const std::lock_guard lock(shared_.mutex);
     shared_.outcome.traffic.merge(traffic_);
+    bookkeeping_lane(world_).drain_ledger(shared_.outcome.bookkeeping);
   }
-  const std::string hash = parameter_hash(*units_, job_.design.shape, site_);
   if (lead() || shared_.processes) shared_.outcome.peak_resident_bytes = peak_resident_bytes();
   if (lead()) shared_.outcome.parameter_hash = hash;
 }
