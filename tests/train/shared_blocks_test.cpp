@@ -44,6 +44,7 @@ class SharedBlocks : public ::testing::Test {
         "train.global_batch_size=" + std::to_string(kGlobalBatch),
         "train.micro_batch_size=" + std::to_string(kGlobalBatch / c.data / c.micro_batches),
         "train.clip_norm=0.3",
+        "runtime.threads_per_rank=1",
         "model.shape.heads=4",
         "model.shape.width=24",
         "model.shape.ffn_width=36",
