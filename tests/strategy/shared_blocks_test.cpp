@@ -6,6 +6,7 @@
 
 #include "strait/config/parse.h"
 #include "strait/draft/segment_ops.h"
+#include "strait/plan/search.h"
 #include "strait/shape/split.h"
 #include "strait/strategy/grid/grid.h"
 #include "strait/verify/verify.h"
@@ -169,6 +170,25 @@ TEST(SharedBlocks, ProgramsGrowNeitherWithLayersNorWithRanks) {
   };
   EXPECT_EQ(count(2, 2, 96), count(2, 2, 12));
   EXPECT_EQ(count(4, 1024, 12), count(2, 2, 12));
+}
+
+// A node of two ranks is one data-parallel rank: what follows its level is not even tried.
+TEST(SharedBlocks, PlansLeaveOutPlacementsWhoseLevelIsFilled) {
+  const auto names = [](int64_t x) {
+    strait::Run run =
+        parse_run("", "run.toml",
+                  {"cluster.levels=[{ name = \"node\", size = 2, gb_per_second = 1.0 }, { "
+                   "name = \"world\", size = 0, gb_per_second = 1.0 }]",
+                   "plan.search=placement", "train.global_batch_size=16",
+                   "mesh.axes.x=" + std::to_string(x)});
+    std::set<std::string> placements;
+    for (const plan::Candidate& candidate : plan::search(run, 8, 65).candidates)
+      placements.insert(candidate.design.placement.preset);
+    return placements;
+  };
+  EXPECT_TRUE(names(1).contains("zero-topo"));
+  EXPECT_FALSE(names(2).contains("zero-topo"));
+  EXPECT_TRUE(names(2).contains("zero3"));
 }
 
 }  // namespace
