@@ -1,7 +1,7 @@
 // One token per byte: token b is byte b.
 #pragma once
 
-#include "strait/data/tokenizer.h"
+#include "strait/tokenizer/tokenizer.h"
 
 namespace strait {
 

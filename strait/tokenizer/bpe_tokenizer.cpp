@@ -1,4 +1,4 @@
-#include "strait/data/bpe_tokenizer.h"
+#include "strait/tokenizer/bpe_tokenizer.h"
 
 #include <fmt/format.h>
 
@@ -8,7 +8,7 @@
 #include <queue>
 
 #include "strait/base/errors.h"
-#include "strait/data/bpe_json.h"
+#include "strait/tokenizer/bpe_json.h"
 
 namespace strait {
 namespace {

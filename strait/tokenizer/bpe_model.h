@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "strait/data/split_pattern.h"
+#include "strait/tokenizer/split_pattern.h"
 
 namespace strait {
 

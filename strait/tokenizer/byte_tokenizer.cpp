@@ -1,4 +1,4 @@
-#include "strait/data/byte_tokenizer.h"
+#include "strait/tokenizer/byte_tokenizer.h"
 
 #include <algorithm>
 

@@ -1,8 +1,8 @@
-#include "strait/data/byte_alphabet.h"
+#include "strait/tokenizer/byte_alphabet.h"
 
 #include <algorithm>
 
-#include "strait/data/utf8.h"
+#include "strait/tokenizer/utf8.h"
 
 namespace strait {
 namespace {

@@ -1,11 +1,11 @@
-#include "strait/data/split_pattern.h"
+#include "strait/tokenizer/split_pattern.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <fmt/format.h>
 #include <pcre2.h>
 
 #include "strait/base/errors.h"
-#include "strait/data/utf8.h"
+#include "strait/tokenizer/utf8.h"
 
 namespace strait {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "strait/data/tokenizer.h"
+#include "strait/tokenizer/tokenizer.h"
 
 namespace strait {
 

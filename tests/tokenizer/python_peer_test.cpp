@@ -9,10 +9,10 @@
 
 #include "strait/base/file.h"
 #include "strait/base/json.h"
-#include "strait/data/bpe_json.h"
-#include "strait/data/bpe_tokenizer.h"
-#include "strait/data/bpe_trainer.h"
-#include "strait/data/tokenizer.h"
+#include "strait/tokenizer/bpe_json.h"
+#include "strait/tokenizer/bpe_tokenizer.h"
+#include "strait/tokenizer/bpe_trainer.h"
+#include "strait/tokenizer/tokenizer.h"
 #include "tests/data/sample_texts.h"
 #include "tests/data/temporary_folder.h"
 

@@ -4,10 +4,10 @@
 #include <array>
 #include <memory>
 
-#include "strait/data/bpe_model.h"
-#include "strait/data/flat_table.h"
-#include "strait/data/split_pattern.h"
-#include "strait/data/tokenizer.h"
+#include "strait/tokenizer/bpe_model.h"
+#include "strait/tokenizer/flat_table.h"
+#include "strait/tokenizer/split_pattern.h"
+#include "strait/tokenizer/tokenizer.h"
 
 namespace strait {
 

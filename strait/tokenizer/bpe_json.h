@@ -4,7 +4,7 @@
 #include <string>
 
 #include "strait/base/json.h"
-#include "strait/data/bpe_model.h"
+#include "strait/tokenizer/bpe_model.h"
 
 namespace strait {
 

@@ -1,4 +1,4 @@
-#include "strait/data/bpe_trainer.h"
+#include "strait/tokenizer/bpe_trainer.h"
 
 #include <fmt/format.h>
 
@@ -8,9 +8,9 @@
 #include <string>
 
 #include "strait/base/errors.h"
-#include "strait/data/byte_alphabet.h"
-#include "strait/data/flat_table.h"
-#include "strait/data/split_pattern.h"
+#include "strait/tokenizer/byte_alphabet.h"
+#include "strait/tokenizer/flat_table.h"
+#include "strait/tokenizer/split_pattern.h"
 
 namespace strait {
 namespace {

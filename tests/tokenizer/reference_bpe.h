@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
-#include "strait/data/bpe_model.h"
-#include "strait/data/byte_alphabet.h"
-#include "strait/data/split_pattern.h"
+#include "strait/tokenizer/bpe_model.h"
+#include "strait/tokenizer/byte_alphabet.h"
+#include "strait/tokenizer/split_pattern.h"
 
 namespace strait::testing {
 

@@ -1,11 +1,11 @@
-#include "strait/data/split_pattern.h"
+#include "strait/tokenizer/split_pattern.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "strait/data/utf8.h"
-#include "tests/data/reference_bpe.h"
+#include "strait/tokenizer/utf8.h"
 #include "tests/data/sample_texts.h"
+#include "tests/tokenizer/reference_bpe.h"
 
 namespace strait {
 namespace {

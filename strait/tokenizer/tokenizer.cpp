@@ -1,4 +1,4 @@
-#include "strait/data/tokenizer.h"
+#include "strait/tokenizer/tokenizer.h"
 
 #include <fmt/format.h>
 
@@ -10,12 +10,12 @@
 #include "strait/base/errors.h"
 #include "strait/base/file.h"
 #include "strait/base/json.h"
-#include "strait/data/bpe_json.h"
-#include "strait/data/bpe_tokenizer.h"
-#include "strait/data/bpe_trainer.h"
-#include "strait/data/byte_tokenizer.h"
-#include "strait/data/char_tokenizer.h"
-#include "strait/data/ids_tokenizer.h"
+#include "strait/tokenizer/bpe_json.h"
+#include "strait/tokenizer/bpe_tokenizer.h"
+#include "strait/tokenizer/bpe_trainer.h"
+#include "strait/tokenizer/byte_tokenizer.h"
+#include "strait/tokenizer/char_tokenizer.h"
+#include "strait/tokenizer/ids_tokenizer.h"
 
 namespace strait {
 namespace {

@@ -1,11 +1,11 @@
-#include "strait/data/tokenizer.h"
+#include "strait/tokenizer/tokenizer.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <set>
 
-#include "strait/data/bpe_tokenizer.h"
+#include "strait/tokenizer/bpe_tokenizer.h"
 #include "tests/data/expect_user_error.h"
 #include "tests/data/sample_texts.h"
 #include "tests/data/temporary_folder.h"

@@ -5,12 +5,12 @@
 #include <set>
 
 #include "strait/base/json.h"
-#include "strait/data/bpe_json.h"
-#include "strait/data/bpe_tokenizer.h"
-#include "strait/data/bpe_trainer.h"
+#include "strait/tokenizer/bpe_json.h"
+#include "strait/tokenizer/bpe_tokenizer.h"
+#include "strait/tokenizer/bpe_trainer.h"
 #include "tests/data/expect_user_error.h"
-#include "tests/data/reference_bpe.h"
 #include "tests/data/sample_texts.h"
+#include "tests/tokenizer/reference_bpe.h"
 
 namespace strait {
 namespace {

@@ -1,4 +1,4 @@
-#include "strait/data/bpe_json.h"
+#include "strait/tokenizer/bpe_json.h"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,7 @@
 #include <unordered_map>
 
 #include "strait/base/errors.h"
-#include "strait/data/byte_alphabet.h"
+#include "strait/tokenizer/byte_alphabet.h"
 
 namespace strait {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <string_view>
 
-#include "strait/data/bpe_model.h"
+#include "strait/tokenizer/bpe_model.h"
 
 namespace strait {
 

@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "strait/base/json.h"
-#include "strait/data/tokenizer.h"
+#include "strait/tokenizer/tokenizer.h"
 
 namespace strait {
 

@@ -1,4 +1,4 @@
-#include "strait/data/utf8.h"
+#include "strait/tokenizer/utf8.h"
 
 #include <cstring>
 

@@ -1,4 +1,4 @@
-#include "strait/data/ids_tokenizer.h"
+#include "strait/tokenizer/ids_tokenizer.h"
 
 #include <fmt/format.h>
 
@@ -6,8 +6,8 @@
 
 #include "strait/base/errors.h"
 #include "strait/base/json.h"
-#include "strait/data/bpe_model.h"
-#include "strait/data/byte_tokenizer.h"
+#include "strait/tokenizer/bpe_model.h"
+#include "strait/tokenizer/byte_tokenizer.h"
 
 namespace strait {
 namespace {

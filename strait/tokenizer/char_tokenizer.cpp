@@ -1,12 +1,12 @@
-#include "strait/data/char_tokenizer.h"
+#include "strait/tokenizer/char_tokenizer.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "strait/base/errors.h"
-#include "strait/data/byte_tokenizer.h"
-#include "strait/data/utf8.h"
+#include "strait/tokenizer/byte_tokenizer.h"
+#include "strait/tokenizer/utf8.h"
 
 namespace strait {
 namespace {
