@@ -1,4 +1,4 @@
-#include "strait/measure/probe_work.h"
+#include "strait/probe/probe_work.h"
 
 #include <fmt/format.h>
 

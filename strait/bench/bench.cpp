@@ -1,4 +1,4 @@
-#include "strait/measure/bench.h"
+#include "strait/bench/bench.h"
 
 #include <algorithm>
 #include <limits>

@@ -1,8 +1,8 @@
 // A collective among MPI processes, beside MPI's own and Gloo's, all of them interleaved in one run.
 #pragma once
 
+#include "strait/bench/bench.h"
 #include "strait/comm/mpi/mpi_world.h"
-#include "strait/measure/bench.h"
 #include "strait/measure/collective_run.h"
 
 namespace strait::measure {

@@ -1,4 +1,4 @@
-#include "strait/measure/probe.h"
+#include "strait/probe/probe.h"
 
 #include <fmt/format.h>
 
@@ -14,9 +14,9 @@
 #include "strait/measure/collective_run.h"
 #include "strait/measure/copy.h"
 #include "strait/measure/gemm.h"
-#include "strait/measure/probe_work.h"
 #include "strait/measure/rank_team.h"
 #include "strait/measure/timing.h"
+#include "strait/probe/probe_work.h"
 #include "strait/report/statistics.h"
 
 namespace strait::measure {

@@ -1,5 +1,5 @@
 // The probe gives rates of plausible size, and its file is read back as the same cluster.
-#include "strait/measure/probe.h"
+#include "strait/probe/probe.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 #include "strait/base/errors.h"
 #include "strait/config/cluster_file.h"
 #ifdef STRAIT_MPI
-#include "strait/measure/probe_mpi.h"
+#include "strait/probe/probe_mpi.h"
 #endif
 
 namespace strait::measure {

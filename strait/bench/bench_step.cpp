@@ -1,4 +1,4 @@
-#include "strait/measure/bench_step.h"
+#include "strait/bench/bench_step.h"
 
 #include <fmt/format.h>
 

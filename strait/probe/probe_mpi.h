@@ -2,7 +2,7 @@
 #pragma once
 
 #include "strait/comm/mpi/mpi_world.h"
-#include "strait/measure/probe.h"
+#include "strait/probe/probe.h"
 
 namespace strait::measure {
 

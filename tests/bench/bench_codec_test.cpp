@@ -1,4 +1,4 @@
-#include "strait/measure/bench_codec.h"
+#include "strait/bench/bench_codec.h"
 
 #include <gmock/gmock.h>
 

@@ -1,6 +1,6 @@
 #ifdef STRAIT_MPI
 
-#include "strait/measure/probe_mpi.h"
+#include "strait/probe/probe_mpi.h"
 
 #include <fmt/format.h>
 
@@ -18,8 +18,8 @@
 #include "strait/comm/mpi/machine_cores.h"
 #include "strait/measure/copy.h"
 #include "strait/measure/gemm.h"
-#include "strait/measure/probe_work.h"
 #include "strait/measure/rank_team.h"
+#include "strait/probe/probe_work.h"
 #include "strait/report/statistics.h"
 #include "strait/topology/binding.h"
 

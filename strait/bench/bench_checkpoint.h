@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "strait/measure/bench.h"
+#include "strait/bench/bench.h"
 
 namespace strait::measure {
 

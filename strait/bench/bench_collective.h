@@ -1,7 +1,7 @@
 // Collectives against the time that copying the same bytes takes.
 #pragma once
 
-#include "strait/measure/bench.h"
+#include "strait/bench/bench.h"
 #include "strait/measure/collective_run.h"
 
 namespace strait::measure {

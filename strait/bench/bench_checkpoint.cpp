@@ -1,4 +1,4 @@
-#include "strait/measure/bench_checkpoint.h"
+#include "strait/bench/bench_checkpoint.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>

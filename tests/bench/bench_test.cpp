@@ -1,5 +1,5 @@
 // Rows: verified before timed, JSON as the interface fixes it.
-#include "strait/measure/bench.h"
+#include "strait/bench/bench.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // The step benchmark: its products, its peer's protocol, and PyTorch itself where it is installed.
-#include "strait/measure/bench_step.h"
+#include "strait/bench/bench_step.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

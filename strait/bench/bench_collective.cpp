@@ -1,4 +1,4 @@
-#include "strait/measure/bench_collective.h"
+#include "strait/bench/bench_collective.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,6 +1,6 @@
 #ifdef STRAIT_MPI
 
-#include "strait/measure/bench_mpi.h"
+#include "strait/bench/bench_mpi.h"
 
 #include <mpi.h>
 

@@ -1,5 +1,5 @@
 // Rates are measured in a moment, remembered, and taken again where the memory is of no use.
-#include "strait/measure/machine_rates.h"
+#include "strait/probe/machine_rates.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

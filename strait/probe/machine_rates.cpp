@@ -1,4 +1,4 @@
-#include "strait/measure/machine_rates.h"
+#include "strait/probe/machine_rates.h"
 
 #include <fmt/format.h>
 
@@ -21,8 +21,8 @@
 #include "strait/base/version.h"
 #include "strait/measure/copy.h"
 #include "strait/measure/gemm.h"
-#include "strait/measure/probe_work.h"
 #include "strait/measure/rank_team.h"
+#include "strait/probe/probe_work.h"
 
 namespace strait::measure {
 namespace {

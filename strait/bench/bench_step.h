@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "strait/measure/bench.h"
+#include "strait/bench/bench.h"
 #include "strait/shape/shape.h"
 
 namespace strait::measure {
