@@ -125,16 +125,7 @@ Trainer::Trainer(Shared& shared, comm::World& world, memory::PageSource* window)
         [this](const runtime::Instance& instance) { shared_.hooks.before_op(rank_, instance); });
   const program::Program& step = job_.design.programs.program(strategy::kSteady, rank_);
   runner_.prepare(strategy::kSteady);
-  units_ = std::make_unique<UnitState>(job_.design.programs.classes(strategy::kSteady),
-                                       job_.design.shape, job_.design.layout, state_);
-  if (job_.resume) {
-    units_->load(*job_.resume);
-    job_.resume->verify_share(rank_, job_.design.batch.ranks);
-    first_step_ = job_.resume->manifest().step;
-  } else {
-    units_->initialize(job_.design.run.seed);
-  }
-  begin_progress();
+  begin_state();
   runner_.run(strategy::kForStart, first_step_);
   state_.drain();
   Ledger discarded;  // no step of training
@@ -148,18 +139,30 @@ Trainer::Trainer(Shared& shared, comm::World& world, memory::PageSource* window)
 
 Trainer::~Trainer() = default;
 
+void Trainer::begin_state() {
+  const strategy::Design& design = job_.design;
+  units_ = std::make_unique<UnitState>(design.steady(), design.shape, design.layout, state_);
+  values_ = std::make_unique<RunValues>(design.programs.program(strategy::kSteady, rank_), state_);
+  begin_progress();
+  if (!job_.resume) return units_->initialize(design.run.seed);
+  units_->load(*job_.resume);
+  values_->load(*job_.resume);
+  job_.resume->verify_share(rank_, design.batch.ranks);
+  first_step_ = job_.resume->manifest().step;
+}
+
 void Trainer::begin_progress() {
   std::array<double, strategy::kNumProgress> values{};
   values[strategy::kNextLossScale] = optim::LossScaleOptions{}.initial;
-  if (job_.resume) {
-    const checkpoint::Manifest& manifest = job_.resume->manifest();
-    values[strategy::kUpdatesDone] = static_cast<double>(manifest.extra.at("updates").as_integer());
-    values[strategy::kSequencesDone] = static_cast<double>(manifest.sequences_consumed);
+  const checkpoint::Manifest* before = job_.resume ? &job_.resume->manifest() : nullptr;
+  if (before != nullptr && before->extra.find("updates") != nullptr) {
+    values[strategy::kUpdatesDone] = static_cast<double>(before->extra.at("updates").as_integer());
+    values[strategy::kSequencesDone] = static_cast<double>(before->sequences_consumed);
     // A converted checkpoint has none: it begins with the usual one.
-    if (const Json* scale = manifest.extra.find("loss_scale")) {
+    if (const Json* scale = before->extra.find("loss_scale")) {
       values[strategy::kNextLossScale] = scale->as_number();
       values[strategy::kGoodSteps] =
-          static_cast<double>(manifest.extra.at("loss_scale_good_steps").as_integer());
+          static_cast<double>(before->extra.at("loss_scale_good_steps").as_integer());
     }
   }
   state_.write("progress", values.data(), sizeof(values));

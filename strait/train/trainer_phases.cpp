@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <csignal>
 #include <filesystem>
+#include <iterator>
 
 #include "strait/base/clock.h"
 #include "strait/base/errors.h"
@@ -88,13 +89,8 @@ checkpoint::SaveDescription Trainer::describe(int64_t step) {
   manifest.precision = design.run.train.precision;
   manifest.parameters = design.shape.parameters();
   manifest.units = checkpoint::unit_records(design.shape);
-  manifest.extra =
-      Json::object({{"updates", static_cast<int64_t>(progress(strategy::kUpdatesDone))},
-                    {"data_hash", job_.data_hash}});
-  if (scales_loss()) {
-    manifest.extra["loss_scale"] = progress(strategy::kNextLossScale);
-    manifest.extra["loss_scale_good_steps"] = static_cast<int64_t>(progress(strategy::kGoodSteps));
-  }
+  manifest.values = values_->records();
+  manifest.extra = Json::object({{"data_hash", job_.data_hash}});
   description.texts = texts_;
   return description;
 }
@@ -138,9 +134,12 @@ void Trainer::save(int64_t step) {
   const double begin = now_seconds();
   state_.drain();
   HostImages images;
-  const std::vector<checkpoint::ShardView> shards = units_->shards(images);
+  std::vector<checkpoint::ShardView> shards = units_->shards(images);
   std::optional<checkpoint::SaveDescription> description;
-  if (lead()) description = describe(step);
+  if (lead()) {
+    description = describe(step);
+    std::ranges::move(values_->shards(), std::back_inserter(shards));
+  }
   if (writer_) {
     const std::optional<std::string> before = saved_step_ >= 0 ? writer_->finish() : std::nullopt;
     if (lead() && before) shared_.observer.saved(*before);

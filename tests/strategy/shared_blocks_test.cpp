@@ -7,6 +7,7 @@
 #include "strait/base/clock.h"
 #include "strait/config/parse.h"
 #include "strait/draft/segment_ops.h"
+#include "strait/plan/search.h"
 #include "strait/shape/split.h"
 #include "strait/strategy/grid/grid.h"
 #include "strait/verify/verify.h"
@@ -182,6 +183,25 @@ TEST(SharedBlocks, ManyRanksAreComposedInMilliseconds) {
   EXPECT_EQ(program.ranks, 32'768);
   std::printf("composing 96 shared blocks on 32,768 ranks: %.1f ms\n", 1e3 * seconds);
   EXPECT_LT(seconds, 0.5 * test::kSlowdown);
+}
+
+// A node of two ranks is one data-parallel rank: what follows its level is not even tried.
+TEST(SharedBlocks, PlansLeaveOutPlacementsWhoseLevelIsFilled) {
+  const auto names = [](int64_t x) {
+    strait::Run run =
+        parse_run("", "run.toml",
+                  {"cluster.levels=[{ name = \"node\", size = 2, gb_per_second = 1.0 }, { "
+                   "name = \"world\", size = 0, gb_per_second = 1.0 }]",
+                   "plan.search=placement", "train.global_batch_size=16",
+                   "mesh.axes.x=" + std::to_string(x)});
+    std::set<std::string> placements;
+    for (const plan::Candidate& candidate : plan::search(run, 8, 65).candidates)
+      placements.insert(candidate.design.placement.preset);
+    return placements;
+  };
+  EXPECT_TRUE(names(1).contains("zero-topo"));
+  EXPECT_FALSE(names(2).contains("zero-topo"));
+  EXPECT_TRUE(names(2).contains("zero3"));
 }
 
 }  // namespace
