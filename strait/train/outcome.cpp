@@ -89,9 +89,9 @@ Json ledger_json(const Ledger& ledger) {
 void add_ledger(const Json& json, Ledger& ledger) {
   ledger.add_network(json.at("network_bytes").as_integer());
   for (const Json& row : json.at("rows").as_array())
-    ledger.add(row.at("operation").as_string(), row.at("level").as_integer(),
-               row.at("codec").as_string(), row.at("payload_bytes").as_integer(),
-               row.at("metadata_bytes").as_integer(), row.at("count").as_integer());
+    ledger.add({row.at("operation").as_string(), row.at("level").as_integer(),
+                row.at("codec").as_string(), row.at("payload_bytes").as_integer(),
+                row.at("metadata_bytes").as_integer(), row.at("count").as_integer()});
 }
 
 void add_traffic(const Job& job, const Outcome& outcome, Json& body) {

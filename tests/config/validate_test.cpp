@@ -103,21 +103,6 @@ TEST(Validate, ReservedKeysAcceptOnlyTheDefault) {
     }
 }
 
-TEST(Validate, RanksThatShareBlocksDivideThem) {
-  for (const char* x : {"1", "2", "3", "4", "6", "12"})
-    expect_valid(std::string("mesh.axes.x = ") + x, 12);
-  const std::string key = "mesh.axes.x", nine =
-                                             "model.shape = { heads = 9, kv_heads = 9, width = "
-                                             "72, ffn_width = 288 }";
-  expect_refused("mesh.axes.x = 0", key, "the nearest valid value is 1");
-  expect_refused("mesh.axes.x = 6\n" + nine, key,
-                 "does not divide model.shape.heads = 9; nearest that divides heads, kv_heads and "
-                 "ffn_width: 3",
-                 12);
-  expect_refused("mesh.axes.x = 2\nruntime.device = \"cuda\"", key,
-                 "the nearest valid value is 1, or runtime.device = \"cpu\"");
-}
-
 TEST(Validate, ChoicesThatWorkAndThatDoNot) {
   const auto all_work = [](const std::string& key, const std::vector<std::string>& values) {
     for (const std::string& value : values) expect_valid(key + " = " + toml_string(value));

@@ -174,6 +174,24 @@ TEST(Fuse, WhatAPassPutsBetweenRangesKeepsThemApart) {
   }
 }
 
+TEST(Fuse, OnlyNeighboursAreJoined) {
+  Example example("ddp", Purpose::kEvaluate);
+  const Program program = example.with([&](Draft& draft) {
+    draft.schedule.micro_step = [whole = draft.schedule.micro_step](int64_t number,
+                                                                    const program::Index& index) {
+      draft::MicroStep step = whole(number, index);
+      for (draft::Visit& visit : step.visits)
+        if (draft::works_on_segments(visit.ops.front()))
+          visit.ops.insert(visit.ops.begin(), visit.ops.front());
+      return step;
+    };
+    fuse(draft, example.shape, example.options);
+  });
+  EXPECT_EQ(ranges_of(program), std::vector<std::string>{"forward_segments 0..4"})
+      << "done twice: alone, then as part of the block";
+  EXPECT_TRUE(program::verify({program}).empty());
+}
+
 double flops_of(const Program& program) {
   double flops = 0;
   program::for_each_instance(program, [&](const Op& op, const std::vector<int64_t>&) {
