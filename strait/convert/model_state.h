@@ -17,10 +17,12 @@ namespace strait::convert {
 /// Which states are wanted: the weights alone, or those of the optimizer too.
 enum class Part { kWeights, kAll };
 
-/// By name (checkpoint::kMaster, ...): for each unit of the shape its elements, in the state's dtype.
+/// By name (checkpoint::kMaster, ...): for each unit of the shape its elements, in the state's
+/// dtype.
 using States = std::map<std::string, std::vector<std::vector<std::byte>>>;
 
-/// What belongs to a sender or to the whole run, not to the model: residuals, values. Stored as it is.
+/// What belongs to a sender or to the whole run, not to the model: residuals, values. Stored as it
+/// is.
 struct Kept {
   checkpoint::StateRange range;
   std::vector<std::byte> bytes;
@@ -51,7 +53,8 @@ struct ModelState {
 ModelState make_state(const std::string& run_toml, const std::string& tokenizer_json,
                       const std::string& path);
 
-/// From a checkpoint of any number of ranks, or a run folder's newest. Errors as CheckpointReader's.
+/// From a checkpoint of any number of ranks, or a run folder's newest. Errors as
+/// CheckpointReader's.
 ModelState read_checkpoint(const std::string& path, Part part);
 
 /// Writes RUN_DIR/checkpoints/step-... by one rank, and RUN_DIR/run.toml, which goes on from it.
@@ -65,8 +68,8 @@ inline constexpr const char* kSingleFileFormat = "strait.model/1";
 std::vector<checkpoint::FileRecord> write_single_file(const ModelState& state,
                                                       const std::string& path);
 
-/// The inverse. UserError naming the file and the tensor: unknown, missing, of another dtype or shape,
-/// or weights that do not have the hash that the manifest states.
+/// The inverse. UserError naming the file and the tensor: unknown, missing, of another dtype or
+/// shape, or weights that do not have the hash that the manifest states.
 ModelState read_single_file(const std::string& path, Part part);
 
 }  // namespace strait::convert
