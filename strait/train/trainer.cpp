@@ -50,7 +50,7 @@ checkpoint::SessionOptions session_options(const Job& job, const std::string& to
           rank,
           job.design.batch.ranks,
           job.design.run.runtime.deadline_seconds,
-          job.design.run.checkpoint.keep};
+          {job.design.run.checkpoint.keep, job.design.run.checkpoint.keep_best}};
 }
 
 }  // namespace
@@ -151,6 +151,7 @@ Trainer::~Trainer() = default;
 
 void Trainer::begin_progress() {
   std::array<double, strategy::kNumProgress> values{};
+  best_validation_loss_ = job_.folder.best_validation_loss;
   values[strategy::kNextLossScale] = optim::LossScaleOptions{}.initial;
   if (job_.resume) {
     const checkpoint::Manifest& manifest = job_.resume->manifest();
@@ -192,14 +193,15 @@ void Trainer::run() {
     stopped = result.stop;
     const bool due = run.evaluation.every_steps > 0 && step % run.evaluation.every_steps == 0;
     const bool save_due = run.checkpoint.every_steps > 0 && step % run.checkpoint.every_steps == 0;
-    const bool saves = last || stopped || save_due;
-    if (due || saves) state_.drain();  // belongs to the step
+    const bool must_save = last || stopped || save_due;
+    if (due || must_save) state_.drain();  // belongs to the step
+    is_best_ = false;
     if (last || (due && !stopped)) clock_.apart(evaluation_seconds_, [&] { evaluate(step); });
     result.seconds = clock_.lap();
     account(step, result);
-    if (saves)
+    if (must_save || (is_best_ && run.checkpoint.keep_best))
       clock_.apart(saving_seconds_,
-                   [&] { guard_save("save a checkpoint", step, [&] { save(step); }); });
+                   [&] { guard_save("save a checkpoint", step, [&] { save(step, must_save); }); });
   }
   if (first >= run.train.steps) evaluate(step);
   guard_save("finish the run", step, [&] { finish(step); });
@@ -207,7 +209,8 @@ void Trainer::run() {
 }
 
 void Trainer::fill_batch(int64_t first_sequence, int64_t micro_batch, BatchBuffer& buffer) {
-  if (evaluated_window_) return fill_window(*evaluated_window_, buffer);
+  if (evaluated_window_)
+    return fill_windows(*job_.validation, validation_plan(), *evaluated_window_, buffer);
   const Resolved& batch = job_.design.batch;
   const BatchShare share{batch.global_batch_size, batch.data_ranks,
                          job_.design.layout.position(rank_), batch.micro_batch_size};
@@ -292,7 +295,6 @@ void Trainer::account(int64_t step, const StepResult& result) {
   outcome.wall = {clock_.seconds(), outcome.wall.steps + result.seconds, evaluation_seconds_,
                   saving_seconds_};
   const report::StepMetrics metrics = metrics_of(step, result);
-  evaluated_ = false;
   shared_.metrics->append(metrics);
   shared_.events->append(metrics, wall_seconds());
   shared_.observer.step(metrics);
@@ -321,7 +323,7 @@ report::StepMetrics Trainer::metrics_of(int64_t step, const StepResult& result) 
   metrics.memory_bytes = pool_.peak_bytes();
   metrics.resident_bytes = peak_resident_bytes();
   metrics.predicted_seconds = job_.simulated.seconds;
-  if (evaluated_) metrics.validation_loss = validation_loss_;
+  if (evaluated_step_ == step) metrics.validation_loss = validation_loss_;
   return metrics;
 }
 
