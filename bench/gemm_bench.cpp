@@ -1,7 +1,7 @@
 // The matrix products of a GPT-2 124M step. Run with --benchmark_repetitions=5 for a spread.
 #include <benchmark/benchmark.h>
 
-#include "strait/measure/bench_step.h"
+#include "strait/bench/bench_step.h"
 #include "strait/measure/gemm.h"
 #include "strait/measure/rank_team.h"
 

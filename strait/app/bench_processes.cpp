@@ -13,8 +13,8 @@
 #include "strait/comm/launch.h"
 
 #ifdef STRAIT_MPI
-#include "strait/measure/bench_mpi.h"
-#include "strait/measure/probe_mpi.h"
+#include "strait/bench/bench_mpi.h"
+#include "strait/probe/probe_mpi.h"
 #endif
 
 extern char** environ;

@@ -3,10 +3,10 @@
 
 #include <functional>
 
+#include "strait/bench/bench.h"
 #include "strait/cli/run_command.h"
-#include "strait/measure/bench.h"
 #include "strait/measure/collective_run.h"
-#include "strait/measure/probe.h"
+#include "strait/probe/probe.h"
 
 namespace strait::app {
 

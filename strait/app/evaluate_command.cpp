@@ -11,8 +11,8 @@
 #include "strait/config/parse.h"
 #include "strait/config/place.h"
 #include "strait/config/validate.h"
-#include "strait/data/tokenizer.h"
 #include "strait/device/blas.h"
+#include "strait/tokenizer/tokenizer.h"
 #include "strait/train/evaluate.h"
 
 namespace strait::app {

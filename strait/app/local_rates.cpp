@@ -2,7 +2,7 @@
 
 #include <cstdlib>
 
-#include "strait/measure/machine_rates.h"
+#include "strait/probe/machine_rates.h"
 
 namespace strait::app {
 namespace {

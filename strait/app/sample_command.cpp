@@ -10,10 +10,10 @@
 #include "strait/checkpoint/reader.h"
 #include "strait/comm/threads/thread_world.h"
 #include "strait/config/parse.h"
-#include "strait/data/tokenizer.h"
 #include "strait/device/blas.h"
 #include "strait/shape/shape.h"
 #include "strait/tensor/open_device.h"
+#include "strait/tokenizer/tokenizer.h"
 #include "strait/train/generate.h"
 
 namespace strait::app {

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "strait/plan/codec_advice.h"
 #include "strait/program/classes.h"
 #include "strait/program/memory.h"
@@ -31,6 +33,18 @@ std::string group_line(const program::Group& group, const Cluster& cluster) {
       group.lists.empty() ? fmt::format("{} apart", group.stride) : std::string("listed");
   return fmt::format("group       {}: {} ranks, {}, over {}", group.name, group.size, how,
                      cluster.levels[group.level].name);
+}
+
+/// A line for each group of any class.
+void add_groups(const std::vector<program::Program>& classes, const Cluster& cluster,
+                std::vector<std::string>& lines) {
+  const auto first = static_cast<int64_t>(lines.size());
+  for (const program::Program& step : classes)
+    for (const program::Group& group : step.groups) {
+      std::string line = group_line(group, cluster);
+      if (group.size > 1 && std::count(lines.begin() + first, lines.end(), line) == 0)
+        lines.push_back(std::move(line));
+    }
 }
 
 /// "x 2, data 2, stage 2": axes of more than one rank.
@@ -69,8 +83,7 @@ std::vector<std::string> plan_lines(const strategy::Design& design, const sim::R
   if (classes.size() > 1)
     lines.push_back(
         fmt::format("classes     {} of ranks that run different programs", classes.size()));
-  for (const program::Group& group : classes.front().groups)
-    if (group.size > 1) lines.push_back(group_line(group, design.cluster));
+  add_groups(classes, design.cluster, lines);
   std::string bytes;
   for (size_t level = 0; level < design.cluster.levels.size(); ++level)
     bytes += fmt::format("{}{} {}", level == 0 ? "" : ", ", design.cluster.levels[level].name,

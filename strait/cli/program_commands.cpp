@@ -137,14 +137,16 @@ Json verify_command(const Command& command, Output& output) {
 /// A trace with one timeline per representative, named by its rank, and a picture of the first.
 void write_timelines(const Command& command, const strategy::Design& design,
                      const sim::Result& result, const std::vector<trace::Recorder>& recorders) {
-  const std::vector<std::string> streams = program::stream_names(design.steady().front());
-  if (!command.plot.empty()) report::draw_timeline(recorders.front(), streams, command.plot);
+  std::vector<trace::Timeline> timelines;
+  for (size_t at = 0; at < recorders.size(); ++at) {
+    const int64_t rank = result.representatives[at].rank;
+    const program::Program& step = program::class_of(design.steady(), rank);
+    timelines.push_back({rank, &recorders[at], program::stream_names(step)});
+  }
+  const trace::Timeline& first = timelines.front();
+  if (!command.plot.empty()) report::draw_timeline(*first.spans, first.streams, command.plot);
   if (command.trace.empty()) return;
-  std::vector<const trace::Recorder*> timelines;
-  std::vector<int64_t> ranks;
-  for (const trace::Recorder& recorder : recorders) timelines.push_back(&recorder);
-  for (const sim::Representative& one : result.representatives) ranks.push_back(one.rank);
-  write_file_atomically(command.trace, trace::chrome_trace(timelines, streams, ranks));
+  write_file_atomically(command.trace, trace::chrome_trace(timelines));
 }
 
 Json memory_json(const std::vector<program::MemoryUse>& classes) {

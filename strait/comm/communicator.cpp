@@ -9,7 +9,7 @@ void add_to_ledger(const Call& call, int64_t level, int64_t bytes, Ledger& ledge
   if (call.piece_bytes > 0)
     metadata = bytes / call.piece_bytes *
                codec::scale_bytes(codec::parse_codec(call.codec), call.piece_bytes);
-  ledger.add(operation_name(call.operation), level, call.codec, bytes - metadata, metadata);
+  ledger.add({operation_name(call.operation), level, call.codec, bytes - metadata, metadata, 1});
 }
 
 }  // namespace strait::comm

@@ -87,17 +87,16 @@ void WaitRow::issue(int lane) {
   if (writable(lane)) lanes_[lane].issued.fetch_add(1, std::memory_order_acq_rel);
 }
 
-void WaitRow::call(int lane, int64_t number, std::string_view kind, std::string_view operation,
-                   int64_t step, int64_t peer) {
+void WaitRow::call(int lane, const Called& called) {
   if (!writable(lane)) return;
   Turn turn;
   turn.turn = static_cast<uint64_t>(LaneStanding::Turn::kCalled);
-  turn.number = number;
-  turn.step = step;
-  turn.peer = peer;
+  turn.number = called.number;
+  turn.step = called.step;
+  turn.peer = called.peer;
   turn.since = now_seconds();
-  std::memcpy(turn.kind.data(), kind.data(), std::min(kind.size(), turn.kind.size()));
-  turn.operation = Label(operation);
+  std::memcpy(turn.kind.data(), called.kind.data(), std::min(called.kind.size(), turn.kind.size()));
+  turn.operation = Label(called.operation);
   lanes_[lane].turn.store(turn);
 }
 

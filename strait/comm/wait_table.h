@@ -127,10 +127,15 @@ class WaitRow {
   int open(uint64_t communicator, const std::vector<int64_t>& members);
   /// A collective was issued on the lane. Pairwise operations are not counted.
   void issue(int lane);
-  /// The turn of an operation has come. `number`: of the collective, counted from 0 on this
+  /// An operation whose turn has come. `number`: of the collective, counted from 0 on this
   /// communicator; for a pairwise one that of the next collective, and `peer` the rank it needs.
-  void call(int lane, int64_t number, std::string_view kind, std::string_view operation,
-            int64_t step, int64_t peer = -1);
+  struct Called {
+    int64_t number = 0;
+    std::string_view kind, operation;
+    int64_t step = 0;
+    int64_t peer = -1;
+  };
+  void call(int lane, const Called& called);
   /// The operation at its turn waits for one of this rank on another communicator.
   void hold(int lane, uint64_t by);
   /// The other members can see this rank in the operation.

@@ -291,8 +291,8 @@ Rows mesh_keys() {
   return {
       {"mesh.order", kField<&Run::mesh, &MeshOptions::order>, only_default(),
        "Axes, innermost first."},
-      {"mesh.axes.x", kField<&Run::mesh, axes, &MeshAxes::x>, only_default(),
-       "Tensor grid, first axis."},
+      {"mesh.axes.x", kField<&Run::mesh, axes, &MeshAxes::x>, between(1, kMostCount),
+       "Ranks that share every transformer block (tensor parallelism): heads and MLP channels."},
       {"mesh.axes.y", kField<&Run::mesh, axes, &MeshAxes::y>, only_default(),
        "Tensor grid, second axis."},
       {"mesh.axes.z", kField<&Run::mesh, axes, &MeshAxes::z>, only_default(),

@@ -9,6 +9,7 @@
 
 #include "strait/base/errors.h"
 #include "strait/config/check_key.h"
+#include "strait/config/check_mesh.h"
 #include "strait/config/cluster_file.h"
 #include "strait/config/keys.h"
 #include "strait/topology/nearest.h"
@@ -183,15 +184,6 @@ void check_cluster_choice(const Run& run) {
                "cluster.levels is empty; write at least one level, or preset = \"localhost\"");
 }
 
-void check_mesh(const Run& run, int64_t ranks) {
-  const int64_t data = run.mesh.axes.data;
-  if (data != 0 && data != ranks && run.mesh.axes.stage == 1)
-    refuse_key(run, "mesh.axes.data",
-               fmt::format("mesh.axes.data = {}, but the run has {} ranks and every other axis "
-                           "is 1; the nearest valid value is {} (or 0, the rest)",
-                           data, ranks, ranks));
-}
-
 void check_span(const Run& run, const Cluster& cluster, const char* word, const std::string& span) {
   std::vector<std::string> names = {"none", "world"};
   for (const Level& level : cluster.levels)
@@ -237,7 +229,7 @@ void check_control(const Run& run, int64_t ranks, Problems& problems) {
   problems.attempt([&] { check_overlap(run, ranks); });
 }
 
-void check_spans(const Run& run, int64_t ranks, Problems& problems) {
+void check_on_cluster(const Run& run, int64_t ranks, Problems& problems) {
   const PlacementSpans& spans = run.placement.spans;
   problems.attempt([&] {
     const Cluster cluster = resolve_cluster(run, ranks);
@@ -245,6 +237,7 @@ void check_spans(const Run& run, int64_t ranks, Problems& problems) {
          {std::pair("weights", &spans.weights), std::pair("secondary", &spans.secondary),
           std::pair("gradients", &spans.gradients), std::pair("optimizer", &spans.optimizer)})
       problems.attempt([&] { check_span(run, cluster, word, *span); });
+    if (!problems.concern("mesh.")) problems.attempt([&] { check_mesh_levels(run, cluster); });
   });
 }
 
@@ -261,8 +254,10 @@ void validate_run(const Run& run, int64_t ranks, Problems& problems) {
   if (!problems.concern("optimizer.")) check_optimizer(run, problems);
   check_control(run, ranks, problems);
   problems.attempt([&] { check_cluster_choice(run); });
-  problems.attempt([&] { check_mesh(run, ranks); });
-  if (!problems.concern("cluster.")) check_spans(run, ranks, problems);
+  if (!problems.concern("mesh.")) problems.attempt([&] { check_mesh_sizes(run, ranks); });
+  if (!problems.concern("mesh.") && !problems.concern("model."))
+    problems.attempt([&] { check_mesh_model(run); });
+  if (!problems.concern("cluster.")) check_on_cluster(run, ranks, problems);
   if (!problems.concern("train.") && !problems.concern("mesh."))
     problems.attempt([&] { resolve_batch(run, ranks, 1); });
 }

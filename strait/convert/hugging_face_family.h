@@ -6,8 +6,8 @@
 
 #include "strait/base/dtype.h"
 #include "strait/base/json.h"
-#include "strait/data/tokenizer.h"
 #include "strait/shape/shape.h"
+#include "strait/tokenizer/tokenizer.h"
 
 namespace strait::convert {
 

@@ -14,7 +14,7 @@
 #include "strait/checkpoint/reader.h"
 #include "strait/config/parse.h"
 #include "strait/config/print.h"
-#include "strait/data/tokenizer.h"
+#include "strait/tokenizer/tokenizer.h"
 
 namespace strait::convert {
 namespace {

@@ -95,9 +95,9 @@ class Pricer {
       const int64_t payload = bytes[level] - metadata;
       cost_.level_bytes[level] += times * payload;
       // Every rank sends once per operation and level.
-      cost_.traffic.add(collective::operation_name(collective::operation_of(op.kind)),
-                        static_cast<int64_t>(level), op.codec, times * payload, times * metadata,
-                        times * ranks_);
+      cost_.traffic.add({collective::operation_name(collective::operation_of(op.kind)),
+                         static_cast<int64_t>(level), op.codec, times * payload, times * metadata,
+                         times * ranks_});
     }
   }
 

@@ -10,7 +10,7 @@
 #include "strait/data/options.h"
 #include "strait/data/shards/tokens.h"
 #include "strait/data/source.h"
-#include "strait/data/tokenizer.h"
+#include "strait/tokenizer/tokenizer.h"
 
 namespace strait {
 

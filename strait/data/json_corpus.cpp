@@ -6,7 +6,7 @@
 #include "strait/base/errors.h"
 #include "strait/data/corpus_forms.h"
 #include "strait/data/json_lines.h"
-#include "strait/data/utf8.h"
+#include "strait/tokenizer/utf8.h"
 
 namespace strait {
 namespace {

@@ -10,11 +10,11 @@
 
 #include "strait/base/errors.h"
 #include "strait/base/file.h"
-#include "strait/data/ids_tokenizer.h"
 #include "strait/data/json_lines.h"
 #include "strait/data/shards/llmc_shard.h"
 #include "strait/data/text.h"
-#include "strait/data/tokenizer.h"
+#include "strait/tokenizer/ids_tokenizer.h"
+#include "strait/tokenizer/tokenizer.h"
 
 namespace strait {
 namespace {

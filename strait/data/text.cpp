@@ -12,7 +12,7 @@
 #include "strait/base/file.h"
 #include "strait/base/process_memory.h"
 #include "strait/data/gzip.h"
-#include "strait/data/utf8.h"
+#include "strait/tokenizer/utf8.h"
 
 namespace strait {
 namespace {

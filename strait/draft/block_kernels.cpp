@@ -23,11 +23,13 @@ struct Entry {
 };
 
 /// All operands of block kernels, of which this one has those of `entries`.
-std::vector<KernelOperand> operands(std::initializer_list<Entry> entries) {
+std::vector<KernelOperand> operands(const std::vector<Entry>& entries) {
   std::vector<KernelOperand> list = {
-      {"tokens"}, {"sequences"},       {"step"},    {"weights"},        {"input"},
-      {"saved"},  {"output gradient"}, {"output"},  {"input gradient"}, {"gradient"},
-      {"agreed"}, {"cache"},           {"position"}};
+      {"tokens"},   {"sequences"},       {"step"},           {"weights"},  {"input"},  {"output"},
+      {"saved"},    {"output gradient"}, {"input gradient"}, {"gradient"}, {"agreed"}, {"cache"},
+      {"position"}, {"bundle"}};
+  for (int value = 0; value < kNumBlockValues; ++value)
+    list.push_back({value_name(static_cast<BlockValue>(value))});
   for (KernelOperand& operand : list) operand.count = Count::kNone;
   for (const Entry& entry : entries) {
     KernelOperand& operand = list[entry.operand];
@@ -66,6 +68,17 @@ using program::kWrites;
 
 /// A unit of tied weights gets its gradient from two blocks: the second one updates it.
 constexpr AccessSet kMakesGradient = kWrites | kUpdates | kAdds;
+
+/// Those of a range of segments: `entries`, and whatever passes between ranges. Of bundles a range
+/// touches its part alone, and what another range has put there stays.
+std::vector<KernelOperand> segment_operands(std::vector<Entry> entries) {
+  constexpr AccessSet kAny = kReads | kWrites | kUpdates;
+  for (const BlockOperand bundle : {kSaved, kBundle})
+    entries.push_back({bundle, kAny, Count::kOptional, false});
+  for (int value = 0; value < kNumBlockValues; ++value)
+    entries.push_back({static_cast<BlockOperand>(kBlockValues + value), kAny, Count::kOptional});
+  return operands(entries);
+}
 
 }  // namespace
 
@@ -106,6 +119,25 @@ const Kernel kBackward =
                                        {kOutputGradient, kReads},
                                        {kInputGradient, kWrites, Count::kOptional},
                                        {kGradient, kMakesGradient}}));
+
+const Kernel kForwardSegments =
+    block_kernel("forward_segments", segment_operands({{kTokens, kReads},
+                                                       {kSequences, kReads},
+                                                       {kWeights, kReads, Count::kOptional},
+                                                       {kInput, kReads, Count::kOptional},
+                                                       {kOutput, kWrites, Count::kOptional}}));
+
+const Kernel kBackwardInput = block_kernel(
+    "backward_input",
+    segment_operands({{kTokens, kReads},
+                      {kSequences, kReads},
+                      {kWeights, kReads, Count::kOptional},
+                      {kInput, kReads, Count::kOptional},
+                      {kOutputGradient, kReads, Count::kOptional},
+                      {kInputGradient, kWrites | kUpdates | kReads, Count::kOptional}}));
+
+const Kernel kBackwardWeight = block_kernel(
+    "backward_weight", segment_operands({{kTokens, kReads}, {kGradient, kMakesGradient}}));
 
 const Kernel kLoad = {
     "load",

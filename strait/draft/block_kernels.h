@@ -3,6 +3,7 @@
 #pragma once
 
 #include "strait/program/program.h"
+#include "strait/shape/segment.h"
 
 namespace strait::draft {
 
@@ -14,21 +15,24 @@ enum BlockOperand : int {
   kStepValues,  // strategy::StepValue
   kWeights,     // flat unit, whole
   kInput,       // activation entering
+  kOutput,      // activation leaving
   kSaved,       // saved bundle
   kOutputGradient,  // gradient entering a backward pass
-  kOutput,          // activation leaving
   kInputGradient,   // gradient leaving a backward pass
   kGradient,        // gradient of the unit
   kAgreed,          // strategy::Agreed: losses are added
   kCache,           // key/value cache
   kPosition,        // int64, host: tokens already cached
-  kNumBlockOperands
+  kBundle,          // what backward_input hands to backward_weight
+  kBlockValues,     // and on: what passes between ranges of segments, by BlockValue
+  kNumBlockOperands = kBlockValues + kNumBlockValues
 };
 
 /// Attributes of the kernels that work on blocks.
 enum BlockAttribute : int {
   kBlock,      // index: of the block in the model's chain
-  kSegments,   // range: segments of the block, merged into this op
+  kSegments,   // range: pieces of the fused block, merged into this op; of the kernels that
+               // work on ranges of segments: segments
   kBatch,      // integer: sequences
   kLength,     // integer: tokens of each
   kTraining,   // integer: 1 = dropout acts
@@ -47,6 +51,12 @@ extern const program::Kernel kForwardLoss;
 extern const program::Kernel kForwardCached;
 /// Block: gradients of input and weights.
 extern const program::Kernel kBackward;
+
+/// The same for a range of segments of a transformer block (shape/segment.h): its forward, the
+/// gradients of its inputs, and behind them those of its weights. Operands: segment_ops.h.
+extern const program::Kernel kForwardSegments;
+extern const program::Kernel kBackwardInput;
+extern const program::Kernel kBackwardWeight;
 
 /// Fetches the tokens of a micro-batch: kTokens and kSequences, and adds to kAgreed how many targets
 /// count, unless kCounted is 0: where others hold the same batch and count it.

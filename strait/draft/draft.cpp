@@ -59,6 +59,41 @@ int add_lane(program::Program& program, const Cluster& cluster, int group) {
   return static_cast<int>(program.streams.size()) - 1;
 }
 
+namespace {
+
+/// Calls act(number) for every array that the nodes name.
+template <class Act>
+void for_each_array(std::vector<program::Node>& nodes, Act&& act) {
+  for (program::Node& node : nodes) {
+    if (auto* op = std::get_if<program::Op>(&node)) {
+      for (auto* operands : {&op->reads, &op->writes, &op->waits})
+        for (program::Operand& operand : *operands) act(operand.array);
+    } else {
+      auto& repeat = std::get<program::Repeat>(node);
+      for_each_array(repeat.body, act);
+      for (int& array : repeat.carried) act(array);
+    }
+  }
+}
+
+}  // namespace
+
+void drop_unnamed(program::Program& program) {
+  std::vector<bool> named;
+  for (const program::ValueArray& array : program.arrays)
+    named.push_back(array.lifetime != program::Lifetime::kTransient ||
+                    array.category != program::Category::kActivations);
+  for_each_array(program.body, [&](int array) { named[static_cast<size_t>(array)] = true; });
+  std::vector<int> number;  // of those that stay
+  std::vector<program::ValueArray> arrays;
+  for (size_t i = 0; i < named.size(); ++i) {
+    number.push_back(static_cast<int>(arrays.size()));
+    if (named[i]) arrays.push_back(std::move(program.arrays[i]));
+  }
+  program.arrays = std::move(arrays);
+  for_each_array(program.body, [&](int& array) { array = number[static_cast<size_t>(array)]; });
+}
+
 program::Op kernel_op(const program::Kernel& kernel) {
   program::Op op;
   op.kind = program::OpKind::kKernel;

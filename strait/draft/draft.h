@@ -96,6 +96,9 @@ int add_group(program::Program& program, const Cluster& cluster, program::Group 
 /// A new stream on the level of a group.
 int add_lane(program::Program& program, const Cluster& cluster, int group);
 
+/// Takes away the transient activations that no operation names.
+void drop_unnamed(program::Program& program);
+
 /// A call of a kernel without operands and attributes.
 program::Op kernel_op(const program::Kernel& kernel);
 program::Op free_op(const program::Operand& operand);

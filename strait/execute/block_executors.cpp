@@ -2,9 +2,11 @@
 #include <algorithm>
 #include <memory>
 
-#include "strait/draft/block_kernels.h"
+#include "strait/base/errors.h"
+#include "strait/draft/segment_ops.h"
 #include "strait/execute/environment.h"
 #include "strait/model/tensor_blocks.h"
+#include "strait/shape/block_layout.h"
 #include "strait/strategy/finish/step_values.h"
 
 namespace strait::execute {
@@ -89,6 +91,67 @@ void backward(const Environment& environment, const Instance& instance) {
   c.block.backward(c.call);
 }
 
+/// A call of a range of segments with what it points to. The op's group shares the block.
+struct RangeCall {
+  model::Settings settings;
+  model::Batch batch;
+  model::SegmentCall call;
+  SegmentRange range;
+  const model::SegmentedBlock* segments;
+
+  RangeCall(const Environment& environment, const Instance& instance)
+      : settings(environment.settings),
+        batch(batch_of(instance)),
+        range(draft::range_of(*instance.op)),
+        segments(environment.model.block(instance.index(draft::kBlock)).segments()) {
+    ensure(segments != nullptr, "a range of segments of a block that has none");
+    settings.training = instance.integer(draft::kTraining) != 0;
+    call.settings = &settings;
+    call.batch = &batch;
+    call.weights = instance.read(draft::kWeights);
+    call.workspace = instance.workspace;
+    if (const Bound* gradient = instance.find_write(draft::kGradient)) {
+      call.gradient = gradient->data;
+      call.accumulate = gradient->access == Access::kAdd;
+    }
+    const BlockExtent extent =
+        block_extent(environment.model.shape(), batch.batch, batch.tokens, settings.dtype);
+    if (const int group = instance.op->group; group >= 0)
+      call.first_head = instance.program->groups[group].position(instance.rank) * extent.heads;
+    for (const auto* operands : {&instance.reads, &instance.writes})
+      for (const Bound& operand : *operands) give(operand, extent);
+  }
+  RangeCall(const RangeCall&) = delete;
+  RangeCall& operator=(const RangeCall&) = delete;
+
+ private:
+  void give(const Bound& operand, const BlockExtent& extent) {
+    if (operand.slot == draft::kSaved)
+      return call.give(saved_offsets(extent), operand.data, settings.dtype);
+    if (operand.slot == draft::kBundle)
+      return call.give(bundle_offsets(extent), operand.data, settings.dtype);
+    const ValueSet values = draft::values_in(operand.slot);
+    for (int value = 0; value < kNumBlockValues; ++value)
+      if (values[static_cast<size_t>(value)])
+        call.give(static_cast<BlockValue>(value), operand.data);
+  }
+};
+
+void forward_segments(const Environment& environment, const Instance& instance) {
+  const RangeCall c(environment, instance);
+  c.segments->forward(c.call, c.range);
+}
+
+void backward_input(const Environment& environment, const Instance& instance) {
+  const RangeCall c(environment, instance);
+  c.segments->backward_input(c.call, c.range);
+}
+
+void backward_weight(const Environment& environment, const Instance& instance) {
+  const RangeCall c(environment, instance);
+  c.segments->backward_weight(c.call, c.range);
+}
+
 void forward_cached(const Environment& environment, const Instance& instance) {
   BlockCall c(environment, instance);
   c.call.cache = instance.write(draft::kCache);
@@ -150,6 +213,9 @@ void add_block_executors(runtime::Executors& executors, const Environment& envir
   add(draft::kForwardLoss, &loss);
   add(draft::kBackward, &backward);
   add(draft::kForwardCached, &forward_cached);
+  add(draft::kForwardSegments, &forward_segments);
+  add(draft::kBackwardInput, &backward_input);
+  add(draft::kBackwardWeight, &backward_weight);
   // The buffer is memory that is used again, and holds nothing that the next execution reads.
   executors.add(
       draft::kLoad,

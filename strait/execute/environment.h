@@ -39,7 +39,8 @@ struct StepRules {
   std::function<bool()> stop_requested = [] { return false; };
 };
 
-/// load, forward, forward_backward, forward_loss, forward_cached, backward.
+/// load, forward, forward_backward, forward_loss, forward_cached, backward, forward_segments,
+/// backward_input, backward_weight.
 void add_block_executors(runtime::Executors& executors, const Environment& environment,
                          BatchSource source);
 /// encode, decode, decode_sum, clear.

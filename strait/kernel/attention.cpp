@@ -169,9 +169,10 @@ HWY_ATTR void scale_row(T* row, int64_t count, T factor) {
 
 /// Turns scores into unnormalised probabilities; rescales what earlier key tiles left in `sums`.
 template <class T>
-HWY_ATTR void softmax_tile(const AttentionCall<T>& call, const AttentionTile& tile, bool first,
-                           Wide<T>* scores, RowState<Wide<T>>& state, Sums<T> sums) {
+HWY_ATTR void softmax_tile(const AttentionCall<T>& call, const AttentionTile& tile, Wide<T>* scores,
+                           RowState<Wide<T>>& state, Sums<T> sums) {
   using W = Wide<T>;
+  const bool first = tile.key == first_key(call, tile.query, tile.rows);
   const W scale = W{1} / std::sqrt(static_cast<W>(call.head_width));
   for (int64_t row = 0; row < tile.rows; ++row) {
     W* values = scores + row * kTile;
@@ -212,7 +213,7 @@ HWY_ATTR void attention_any(const AttentionCall<T>& call) {
     for (int64_t key = begin; key < keys; key += kTile) {
       const AttentionTile tile{query, rows, key, std::min(kTile, keys - key)};
       tile_scores(call, tile, scores);
-      softmax_tile(call, tile, key == begin, scores, state, sums);
+      softmax_tile(call, tile, scores, state, sums);
       gemm_range<T, W>({.rows = rows,
                         .columns = call.head_width,
                         .depth = tile.columns,

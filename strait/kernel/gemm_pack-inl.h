@@ -13,6 +13,7 @@
 
 #include "hwy/highway.h"
 #include "strait/base/bfloat16.h"
+#include "strait/kernel/gemm.h"
 #include "strait/kernel/vector-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -165,13 +166,13 @@ HWY_ATTR inline void copy_entries(const T* in, W* out) {
   }
 }
 
-/// Packs `entries` rows of A (or columns of B) into panels [depth][kWidth]; the last is padded with
-/// 0.
+/// Packs `entries` rows of A (or of B transposed) into panels [depth][kWidth]; the last is padded
+/// with 0.
 template <int64_t kWidth, class T, class W>
-HWY_ATTR inline void pack_panels(const T* in, int64_t entry_stride, int64_t depth_stride,
-                                 int64_t entries, int64_t depth, W* out) {
+HWY_ATTR inline void pack_panels(const MatrixView<T>& in, int64_t entries, int64_t depth, W* out) {
+  const int64_t entry_stride = in.row_stride, depth_stride = in.column_stride;
   for (int64_t begin = 0; begin < entries; begin += kWidth, out += kWidth * depth) {
-    const T* panel = in + begin * entry_stride;
+    const T* panel = in.data + begin * entry_stride;
     const int64_t width = std::min(kWidth, entries - begin);
     if (width == kWidth && depth_stride == 1 && entry_stride != 1) {
       pack_transposed<kWidth>(panel, entry_stride, depth, out);
@@ -194,11 +195,12 @@ HWY_ATTR inline void pack_panels(const T* in, int64_t entry_stride, int64_t dept
 /// Panels [ceil(depth / 2)][kWidth] of pairs: the even depth below, the odd one (0 behind an odd
 /// end) above.
 template <int64_t kWidth>
-HWY_ATTR inline void pack_panels(const Bfloat16* in, int64_t entry_stride, int64_t depth_stride,
-                                 int64_t entries, int64_t depth, uint32_t* out) {
+HWY_ATTR inline void pack_panels(const MatrixView<Bfloat16>& in, int64_t entries, int64_t depth,
+                                 uint32_t* out) {
+  const int64_t entry_stride = in.row_stride, depth_stride = in.column_stride;
   const int64_t pairs = (depth + 1) / 2;
   for (int64_t begin = 0; begin < entries; begin += kWidth, out += kWidth * pairs) {
-    const Bfloat16* panel = in + begin * entry_stride;
+    const Bfloat16* panel = in.data + begin * entry_stride;
     const int64_t width = std::min(kWidth, entries - begin);
     int64_t k = 0;
 #if HWY_TARGET != HWY_SCALAR

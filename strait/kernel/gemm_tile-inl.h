@@ -222,8 +222,8 @@ HWY_ATTR void multiply_block(const MatrixView<T>& a, const Panels<W>& panels, in
   for (int64_t row = 0; row < whole.rows; row += kTileRows) {
     TileTarget<W, C> tile = whole;
     tile.rows = std::min(kTileRows, whole.rows - row);
-    pack_panels<kTileRows>(a.data + row * a.row_stride, a.row_stride, a.column_stride, tile.rows,
-                           depth, reinterpret_cast<Packed<kPairs, W>*>(panels.a));
+    const MatrixView<T> rows{a.data + row * a.row_stride, a.row_stride, a.column_stride};
+    pack_panels<kTileRows>(rows, tile.rows, depth, reinterpret_cast<Packed<kPairs, W>*>(panels.a));
     for (int64_t column = 0; column < whole.columns; column += kTileColumns<W>) {
       tile.columns = std::min(kTileColumns<W>, whole.columns - column);
       tile.c = whole.c + row * whole.c_stride + column;
@@ -244,8 +244,8 @@ HWY_ATTR void multiply_columns(const MatrixView<T>& a, const MatrixView<T>& b, i
   TileTarget<W, C> target = whole;
   for (int64_t k = 0; k < total_depth; k += depth_block) {
     const int64_t depth = std::min(depth_block, total_depth - k);
-    pack_panels<kTileColumns<W>>(b.data + k * b.row_stride, b.column_stride, b.row_stride,
-                                 whole.columns, depth,
+    const MatrixView<T> turned{b.data + k * b.row_stride, b.column_stride, b.row_stride};
+    pack_panels<kTileColumns<W>>(turned, whole.columns, depth,
                                  reinterpret_cast<Packed<kPairs, W>*>(panels.b));
     const MatrixView<T> part{a.data + k * a.column_stride, a.row_stride, a.column_stride};
     multiply_block<kPairs, T, C>(part, panels, depth, target);

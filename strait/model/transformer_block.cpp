@@ -9,16 +9,6 @@ namespace {
 
 using enum BlockValue;
 
-/// The first segment of each of BlockShape::segments, and the end.
-constexpr std::array<Segment, 4> kFirst = {Segment::kAttentionNorm, Segment::kAttention,
-                                           Segment::kMlpNorm, Segment::kDown};
-SegmentRange range_of(int begin, int end) {
-  const auto first = [](int fused) {
-    return fused < 4 ? static_cast<int>(kFirst[static_cast<size_t>(fused)]) : kNumSegments;
-  };
-  return {first(begin), first(end)};
-}
-
 }  // namespace
 
 template <class T>
@@ -119,7 +109,7 @@ SegmentCall TransformerBlock<T>::split_call(const Call& call) const {
 template <class T>
 void TransformerBlock<T>::forward(const Call& call, int segment_begin, int segment_end) const {
   const SegmentCall table = forward_call(call);
-  const SegmentRange range = range_of(segment_begin, segment_end);
+  const SegmentRange range = segments_of_pieces(segment_begin, segment_end);
   for (int segment = range.begin; segment < range.end; ++segment)
     segments_.run_forward(table, static_cast<Segment>(segment));
 }
@@ -160,7 +150,7 @@ template <class T>
 void TransformerBlock<T>::backward_input(const Call& call, int segment_begin,
                                          int segment_end) const {
   const SegmentCall table = split_call(call);
-  const SegmentRange range = range_of(segment_begin, segment_end);
+  const SegmentRange range = segments_of_pieces(segment_begin, segment_end);
   for (int index = range.end - 1; index >= range.begin; --index)
     segments_.run_backward_input(table, static_cast<Segment>(index));
 }
@@ -169,7 +159,7 @@ template <class T>
 void TransformerBlock<T>::backward_weight(const Call& call, int segment_begin,
                                           int segment_end) const {
   const SegmentCall table = split_call(call);
-  const SegmentRange range = range_of(segment_begin, segment_end);
+  const SegmentRange range = segments_of_pieces(segment_begin, segment_end);
   for (int index = range.end - 1; index >= range.begin; --index)
     segments_.run_backward_weight(table, static_cast<Segment>(index));
 }

@@ -10,6 +10,7 @@
 #include "strait/config/validate.h"
 #include "strait/program/memory_json.h"
 #include "strait/topology/mesh.h"
+#include "strait/topology/positions.h"
 #include "strait/trace/level_json.h"
 
 namespace strait::plan {
@@ -32,10 +33,10 @@ void require_candidates(const Run& run, int64_t ranks) {
 
 std::vector<std::string> placements(const Run& run, int64_t ranks) {
   if (!searches(run, "placement")) return {run.placement.preset};
-  const Cluster cluster = resolve_cluster(run, ranks);
+  const Cluster cluster = positions_of(resolve_cluster(run, ranks), Mesh(run.mesh, ranks));
   std::vector<std::string> names;
   for (const strategy::PlacementRow& row : strategy::placement_table())
-    if (strategy::is_applicable(row, cluster, ranks)) names.push_back(row.name);
+    if (strategy::is_applicable(row, cluster, cluster.ranks)) names.push_back(row.name);
   return names;
 }
 

@@ -370,7 +370,6 @@ void Interpreter::finish() {
     const auto [begin, end] = tickets_[span.number].interval();
     if (end > 0) site_.recorder->add(span.name, span.stream, {begin, end}, step_);
   }
-  const program::SlotMap& slots = tracker_.slots();
   if (waiting_ == Waiting::kNever) return;
   // What this program has started on a value comes after what it found under way there.
   for (const auto& [s, number] : plan.outstanding) carries_of(s).tickets.clear();

@@ -195,6 +195,33 @@ RangeUses range_uses(SegmentRange range, Phase phase, bool keeps) {
   return uses;
 }
 
+SegmentRange segments_of_pieces(int begin, int end) {
+  static constexpr std::array<Segment, 4> kFirst = {Segment::kAttentionNorm, Segment::kAttention,
+                                                    Segment::kMlpNorm, Segment::kDown};
+  const auto first = [](int piece) {
+    return piece < 4 ? static_cast<int>(kFirst[static_cast<size_t>(piece)]) : kNumSegments;
+  };
+  return {first(begin), first(end)};
+}
+
+std::vector<SegmentRange> cut_behind_sums(SegmentRange range, Phase phase) {
+  std::vector<SegmentRange> pieces;
+  SegmentRange piece = range;
+  for (const Segment segment : in_order(range, phase)) {
+    const int index = static_cast<int>(segment);
+    const bool sums = std::ranges::any_of(segment_uses(segment, phase), [](const ValueUse& use) {
+      return use.access != kRead && partial_over_x(use.value);
+    });
+    if (!sums) continue;
+    const bool forward = phase == Phase::kForward;
+    pieces.push_back(forward ? SegmentRange{piece.begin, index + 1}
+                             : SegmentRange{index, piece.end});
+    (forward ? piece.begin : piece.end) = forward ? index + 1 : index;
+  }
+  if (piece.begin < piece.end) pieces.push_back(piece);
+  return pieces;
+}
+
 ValueSet kept_values() {
   static const ValueSet kept = value_set({kAttentionMean, kAttentionRstd, kQkv, kLogSumExp,
                                           kAttention, kMiddle, kMlpMean, kMlpRstd, kUp});

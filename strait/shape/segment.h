@@ -56,6 +56,9 @@ struct SegmentRange {
   }
 };
 
+/// The segments that the fused pieces [begin, end) of a transformer block join (BlockShape::segments).
+SegmentRange segments_of_pieces(int begin, int end);
+
 enum class Phase : uint8_t { kForward, kBackwardInput, kBackwardWeight };
 
 /// What passes between segments and phases, besides the unit's weights and gradient. Gradients
@@ -127,6 +130,10 @@ struct RangeUses {
 };
 /// keeps = false: a forward without a backward, whose kept values are used here alone as well.
 RangeUses range_uses(SegmentRange range, Phase phase, bool keeps = true);
+
+/// A range, cut behind every sum over x that the phase needs; in the order in which the phase does
+/// the pieces.
+std::vector<SegmentRange> cut_behind_sums(SegmentRange range, Phase phase);
 
 /// What a forward keeps for the backward beside the input: the parts of SavedLayout.
 ValueSet kept_values();

@@ -30,8 +30,8 @@ void add_traffic(const Op& op, const std::vector<int64_t>& levels, int64_t times
     const int64_t metadata = program::metadata_in(op, levels[level]);
     const int64_t payload = levels[level] - metadata;
     result.level_bytes[level] += times * payload;
-    result.traffic.add(name, static_cast<int64_t>(level), op.codec, times * payload,
-                       times * metadata, times * ranks);
+    result.traffic.add({name, static_cast<int64_t>(level), op.codec, times * payload,
+                        times * metadata, times * ranks});
   }
 }
 

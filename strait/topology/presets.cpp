@@ -22,7 +22,7 @@ struct Preset {
   bool shares_cores = false;
 };
 
-std::vector<Preset> make_presets() {
+std::vector<Preset> single_systems() {
   return {
       {"localhost",
        {{"world", 0, 10.0 /*memcpy 13.4 [measured]*/, 5.0 /*[design]*/, 1}},
@@ -62,6 +62,11 @@ std::vector<Preset> make_presets() {
        4.0e12 /*[vendor]*/,
        96 * kGibibyte /*[vendor]*/,
        false},
+  };
+}
+
+std::vector<Preset> dgx_systems() {
+  return {
       {"dgx-v100",  // DGX-2
        {{"node", 16, 150.0 /*NVSwitch [vendor]*/, 3.0 /*[design]*/, 1},
         {"world", 0, 12.5 /*InfiniBand 100 Gb/s [zeropp]*/, 10.0 /*[design]*/, 8 /*[zeropp]*/}},
@@ -93,7 +98,11 @@ std::vector<Preset> make_presets() {
 }
 
 const std::vector<Preset>& presets() {
-  static const std::vector<Preset> table = make_presets();
+  static const std::vector<Preset> table = [] {
+    std::vector<Preset> all = single_systems();
+    for (Preset& preset : dgx_systems()) all.push_back(std::move(preset));
+    return all;
+  }();
   return table;
 }
 

@@ -2,18 +2,15 @@
 
 namespace strait {
 
-void Ledger::add(const std::string& operation, int64_t level, const std::string& codec,
-                 int64_t payload_bytes, int64_t metadata_bytes, int64_t count) {
-  Counts& row = rows_[{operation, level, codec}];
-  row.payload_bytes += payload_bytes;
-  row.metadata_bytes += metadata_bytes;
-  row.count += count;
+void Ledger::add(const Traffic& traffic) {
+  Counts& row = rows_[{traffic.operation, traffic.level, traffic.codec}];
+  row.payload_bytes += traffic.payload_bytes;
+  row.metadata_bytes += traffic.metadata_bytes;
+  row.count += traffic.count;
 }
 
 void Ledger::merge(const Ledger& other) {
-  for (const auto& [key, counts] : other.rows_)
-    add(std::get<0>(key), std::get<1>(key), std::get<2>(key), counts.payload_bytes,
-        counts.metadata_bytes, counts.count);
+  for (const Traffic& traffic : other.rows()) add(traffic);
   network_bytes_ += other.network_bytes_;
 }
 

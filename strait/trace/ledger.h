@@ -23,8 +23,8 @@ struct Traffic {
 /// Counts per rank. Not thread-safe: one ledger per rank and worker thread, merged afterwards.
 class Ledger {
  public:
-  void add(const std::string& operation, int64_t level, const std::string& codec,
-           int64_t payload_bytes, int64_t metadata_bytes = 0, int64_t count = 1);
+  /// Adds to the row of its operation, level and codec.
+  void add(const Traffic& traffic);
   /// Of bytes added, so many left the host over a network.
   void add_network(int64_t bytes) { network_bytes_ += bytes; }
   void merge(const Ledger& other);

@@ -10,12 +10,12 @@
 namespace strait::trace {
 namespace {
 
-std::string metadata(const char* kind, size_t process, size_t thread, const std::string& name) {
+std::string metadata(const char* kind, int64_t process, size_t thread, const std::string& name) {
   return fmt::format(R"({{"name":"{}","ph":"M","pid":{},"tid":{},"args":{{"name":{}}}}})", kind,
                      process, thread, Json(name).dump());
 }
 
-std::string event(const Span& span, const std::string& name, size_t rank, double origin) {
+std::string event(const Span& span, const std::string& name, int64_t rank, double origin) {
   constexpr double kMicroseconds = 1e6;
   return fmt::format(
       R"({{"name":{},"ph":"X","pid":{},"tid":{},"ts":{:.3f},"dur":{:.3f},"args":{{"step":{}}}}})",
@@ -31,26 +31,22 @@ int Recorder::name(const std::string& text) {
   return found->second;
 }
 
-std::string chrome_trace(const std::vector<const Recorder*>& ranks,
-                         const std::vector<std::string>& streams,
-                         const std::vector<int64_t>& numbers) {
+std::string chrome_trace(const std::vector<Timeline>& ranks) {
   double origin = std::numeric_limits<double>::infinity();
-  for (const Recorder* recorder : ranks)
-    for (const Span& span : recorder->spans()) origin = std::min(origin, span.time.begin);
+  for (const Timeline& timeline : ranks)
+    for (const Span& span : timeline.spans->spans()) origin = std::min(origin, span.time.begin);
   std::string text = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[";
   const char* separator = "\n";
   const auto append = [&](const std::string& line) {
     text += separator + line;
     separator = ",\n";
   };
-  for (size_t rank = 0; rank < ranks.size(); ++rank) {
-    append(metadata(
-        "process_name", rank, 0,
-        fmt::format("rank {}", numbers.empty() ? static_cast<int64_t>(rank) : numbers[rank])));
+  for (const auto& [rank, spans, streams] : ranks) {
+    append(metadata("process_name", rank, 0, fmt::format("rank {}", rank)));
     for (size_t stream = 0; stream < streams.size(); ++stream)
       append(metadata("thread_name", rank, stream, streams[stream]));
-    for (const Span& span : ranks[rank]->spans())
-      append(event(span, ranks[rank]->names()[span.name], rank, origin));
+    for (const Span& span : spans->spans())
+      append(event(span, spans->names()[span.name], rank, origin));
   }
   return text + "\n]}\n";
 }

@@ -43,11 +43,15 @@ class Recorder {
   bool recording_ = false;
 };
 
-/// Chrome trace JSON of all ranks (Perfetto opens it): one process per rank, one row per stream,
-/// times in microseconds from the first span. `streams` names the rows; `numbers`: of the ranks,
-/// empty = 0, 1, ...
-std::string chrome_trace(const std::vector<const Recorder*>& ranks,
-                         const std::vector<std::string>& streams,
-                         const std::vector<int64_t>& numbers = {});
+/// What is drawn of one rank: a row per stream.
+struct Timeline {
+  int64_t rank = 0;
+  const Recorder* spans = nullptr;
+  std::vector<std::string> streams;
+};
+
+/// Chrome trace JSON (Perfetto opens it): one process per rank, times in microseconds from the
+/// first span of all.
+std::string chrome_trace(const std::vector<Timeline>& ranks);
 
 }  // namespace strait::trace

@@ -56,21 +56,30 @@ RunFolder folder_of(const Run& run, const OnLead& on_lead) {
 
 namespace {
 
+[[noreturn]] void refuse_on_device(const char* key, const char* message) {
+  ErrorPlace place;
+  place.key = key;
+  throw UserError(message, place);
+}
+
 /// What would be found out only in the middle of a step.
 void check_device(const Job& job) {
   if (!job.device) return;
-  if (job.design.run.runtime.deterministic) {
-    ErrorPlace place;
-    place.key = "runtime.deterministic";
-    throw UserError(
+  if (job.design.run.runtime.deterministic)
+    refuse_on_device(
+        "runtime.deterministic",
         "runtime.deterministic cannot be held on a device: LibTorch's attention adds in any order; "
-        "the nearest valid choice is false, or runtime.device = \"cpu\"",
-        place);
-  }
-  program::for_each_op(job.design.steady().front().body, [](const program::Op& op) {
-    const codec::CodecSpec spec = codec::parse_codec(op.codec);
-    if (spec.block > 0) device::require_tensor_codec(spec, "placement.codecs");
-  });
+        "the nearest valid choice is false, or runtime.device = \"cpu\"");
+  if (job.design.layout.local_shape().x > 1)
+    refuse_on_device("runtime.device",
+                     "ranks share blocks by their segments, and the blocks of a device are one "
+                     "piece; the nearest valid choice is runtime.device = \"cpu\", or "
+                     "mesh.axes.x = 1");
+  for (const program::Program& step : job.design.steady())
+    program::for_each_op(step.body, [](const program::Op& op) {
+      const codec::CodecSpec spec = codec::parse_codec(op.codec);
+      if (spec.block > 0) device::require_tensor_codec(spec, "placement.codecs");
+    });
 }
 
 /// The best checkpoint is known by its validation loss.
@@ -98,9 +107,12 @@ bool record_run(const Job& job, const OnLead& on_lead) {
 }
 
 /// Ranks that share this computer's memory.
-int64_t ranks_here(int64_t ranks, const Surroundings& surroundings) {
-  const std::size_t known = surroundings.usable_cores.size();
-  return known == 0 ? ranks : static_cast<int64_t>(known);
+std::vector<int64_t> ranks_here(int64_t ranks, const Surroundings& surroundings) {
+  std::vector<int64_t> here;
+  for (const auto& [rank, cores] : surroundings.usable_cores) here.push_back(rank);
+  for (int64_t rank = 0; surroundings.usable_cores.empty() && rank < ranks; ++rank)
+    here.push_back(rank);
+  return here;
 }
 
 Binding bind_ranks(const strategy::Design& design, const Surroundings& surroundings) {

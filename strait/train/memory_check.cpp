@@ -12,15 +12,24 @@ namespace {
 
 double gigabytes(int64_t bytes) { return static_cast<double>(bytes) / 1e9; }
 
-/// Of the ranks of this computer. Shards shrink with the rank, so rank 0 holds most.
-double needs_bytes(const strategy::Design& design, int64_t ranks_here) {
-  return static_cast<double>(program::peak_memory(design.steady().front(), 0).total()) *
-         static_cast<double>(ranks_here);
+using Ranks = std::vector<int64_t>;
+
+/// Of the ranks of this computer, each as much as the one of its class that holds most.
+double needs_bytes(const strategy::Design& design, const Ranks& ranks_here) {
+  const std::vector<program::Program>& classes = design.steady();
+  const std::vector<program::MemoryUse> peaks = program::peak_memories(classes);
+  double bytes = 0;
+  for (const int64_t rank : ranks_here) {
+    const auto at = &program::class_of(classes, rank) - classes.data();
+    bytes += static_cast<double>(peaks[static_cast<size_t>(at)].total());
+  }
+  return bytes;
 }
 
 /// "train.micro_batch_size = 2 with train.recompute = "block", which needs 7.1 GB", or that none
 /// does.
-std::string what_would_fit(const strategy::Design& design, int64_t ranks_here, double has_bytes) {
+std::string what_would_fit(const strategy::Design& design, const Ranks& ranks_here,
+                           double has_bytes) {
   const int64_t largest = design.batch.micro_batch_size;
   for (const char* recompute : {design.run.train.recompute.c_str(), "block"})
     for (int64_t size = largest; size >= 1; --size) {
@@ -42,13 +51,13 @@ std::string what_would_fit(const strategy::Design& design, int64_t ranks_here, d
 
 }  // namespace
 
-void require_memory(const strategy::Design& design, int64_t ranks_here, int64_t has_bytes) {
+void require_memory(const strategy::Design& design, const Ranks& ranks_here, int64_t has_bytes) {
   const double needs = needs_bytes(design, ranks_here), has = static_cast<double>(has_bytes);
   if (needs <= has) return;
   throw NothingFits(
       fmt::format("the {} rank{} of this computer need {:.4g} GB and {:.4g} GB are there; {}",
-                  ranks_here, ranks_here == 1 ? "" : "s", needs / 1e9, gigabytes(has_bytes),
-                  what_would_fit(design, ranks_here, has)));
+                  ranks_here.size(), ranks_here.size() == 1 ? "" : "s", needs / 1e9,
+                  gigabytes(has_bytes), what_would_fit(design, ranks_here, has)));
 }
 
 }  // namespace strait::train

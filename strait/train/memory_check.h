@@ -2,14 +2,16 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "strait/strategy/compose/design.h"
 
 namespace strait::train {
 
-/// NothingFits when `ranks_here` ranks at their peak (program/memory.h) need more than `has_bytes`,
-/// the memory of this computer. The message names both, and the largest micro-batch that would fit,
+/// NothingFits when these ranks at their peak (program/memory.h) need more than `has_bytes`, the
+/// memory of this computer. The message names both, and the largest micro-batch that would fit,
 /// with recomputation if need be.
-void require_memory(const strategy::Design& design, int64_t ranks_here, int64_t has_bytes);
+void require_memory(const strategy::Design& design, const std::vector<int64_t>& ranks_here,
+                    int64_t has_bytes);
 
 }  // namespace strait::train

@@ -74,6 +74,26 @@ Json crossed_json(const Outcome& outcome, int64_t steps) {
                        {"network_bytes", known ? Json(network / counted) : Json()}});
 }
 
+Json ledger_json(const Ledger& ledger) {
+  Json rows = Json::array();
+  for (const Traffic& row : ledger.rows())
+    rows.push_back(Json::object({{"operation", row.operation},
+                                 {"level", row.level},
+                                 {"codec", row.codec},
+                                 {"payload_bytes", row.payload_bytes},
+                                 {"metadata_bytes", row.metadata_bytes},
+                                 {"count", row.count}}));
+  return Json::object({{"rows", rows}, {"network_bytes", ledger.network_bytes()}});
+}
+
+void add_ledger(const Json& json, Ledger& ledger) {
+  ledger.add_network(json.at("network_bytes").as_integer());
+  for (const Json& row : json.at("rows").as_array())
+    ledger.add({row.at("operation").as_string(), row.at("level").as_integer(),
+                row.at("codec").as_string(), row.at("payload_bytes").as_integer(),
+                row.at("metadata_bytes").as_integer(), row.at("count").as_integer()});
+}
+
 void add_traffic(const Job& job, const Outcome& outcome, Json& body) {
   const std::vector<std::string> names = level_names(job.design.cluster);
   const int64_t steps = outcome.steps - outcome.first_step;
@@ -83,6 +103,10 @@ void add_traffic(const Job& job, const Outcome& outcome, Json& body) {
                     {"cost", trace::levels_json(job.cost.traffic, names, 1)}});
   body["crossed_per_step"] = crossed_json(outcome, steps);
   body["traffic"] = trace::traffic_json(outcome.traffic, names, steps);
+  body["bookkeeping"] =
+      Json::object({{"bytes", outcome.bookkeeping.bytes()},
+                    {"network_bytes", outcome.bookkeeping.network_bytes()},
+                    {"traffic", trace::traffic_json(outcome.bookkeeping, names, 1)}});
   double exposed = 0;
   for (const double share : outcome.exposed_shares) exposed += share;
   body["exposed_communication_share"] =
@@ -127,19 +151,11 @@ double Overlap::hidden_share_without_floor() const {
 
 Json rank_part(const Outcome& outcome, int64_t rank) {
   const size_t own = static_cast<size_t>(rank);
-  Json traffic = Json::array();
-  for (const Traffic& row : outcome.traffic.rows())
-    traffic.push_back(Json::object({{"operation", row.operation},
-                                    {"level", row.level},
-                                    {"codec", row.codec},
-                                    {"payload_bytes", row.payload_bytes},
-                                    {"metadata_bytes", row.metadata_bytes},
-                                    {"count", row.count}}));
   return Json::object({{"exposed_share", outcome.exposed_shares[own]},
-                       {"network_bytes", outcome.traffic.network_bytes()},
                        {"pool_peak_bytes", outcome.pool_peak_bytes[own]},
                        {"peak_resident_bytes", outcome.peak_resident_bytes},
-                       {"traffic", traffic}});
+                       {"traffic", ledger_json(outcome.traffic)},
+                       {"bookkeeping", ledger_json(outcome.bookkeeping)}});
 }
 
 void add_rank_part(Outcome& outcome, int64_t rank, const Json& part) {
@@ -147,11 +163,8 @@ void add_rank_part(Outcome& outcome, int64_t rank, const Json& part) {
   outcome.exposed_shares[other] = part.at("exposed_share").as_number();
   outcome.pool_peak_bytes[other] = part.at("pool_peak_bytes").as_integer();
   outcome.peak_resident_bytes += part.at("peak_resident_bytes").as_integer();
-  outcome.traffic.add_network(part.at("network_bytes").as_integer());
-  for (const Json& row : part.at("traffic").as_array())
-    outcome.traffic.add(row.at("operation").as_string(), row.at("level").as_integer(),
-                        row.at("codec").as_string(), row.at("payload_bytes").as_integer(),
-                        row.at("metadata_bytes").as_integer(), row.at("count").as_integer());
+  add_ledger(part.at("traffic"), outcome.traffic);
+  add_ledger(part.at("bookkeeping"), outcome.bookkeeping);
 }
 
 Json outcome_json(const Job& job, const Outcome& outcome) {
@@ -196,15 +209,16 @@ bool summary_is_whole(const Job& job) {
 void write_summary(const Job& job, const Outcome* outcome) {
   const strategy::Design& design = job.design;
   const std::vector<std::string> names = level_names(design.cluster);
-  const Json plan = Json::object(
-      {{"total_steps", design.run.train.steps},
-       {"seconds_per_step", job.simulated.seconds},
-       {"predicted_from", source_text(design.cluster)},
-       {"prediction_note", prediction_note(design.cluster)},
-       {"compute_seconds", job.simulated.compute_seconds},
-       {"exposed_communication_seconds", job.simulated.exposed_seconds},
-       {"bytes_per_step", trace::levels_json(job.simulated.traffic, names, 1)},
-       {"memory", program::to_json(program::peak_memory(design.steady().front(), 0))}});
+  const std::vector<program::MemoryUse> peaks = program::peak_memories(design.steady());
+  const Json plan =
+      Json::object({{"total_steps", design.run.train.steps},
+                    {"seconds_per_step", job.simulated.seconds},
+                    {"predicted_from", source_text(design.cluster)},
+                    {"prediction_note", prediction_note(design.cluster)},
+                    {"compute_seconds", job.simulated.compute_seconds},
+                    {"exposed_communication_seconds", job.simulated.exposed_seconds},
+                    {"bytes_per_step", trace::levels_json(job.simulated.traffic, names, 1)},
+                    {"memory", program::to_json(peaks[program::largest(peaks)])}});
   Json summary = Json::object({{"format", "strait.summary/1"}, {"plan", plan}});
   summary["train"] = outcome == nullptr ? Json() : outcome_json(job, *outcome);
   write_file_atomically(job.folder.path + "/summary.json", summary.dump(1) + "\n");

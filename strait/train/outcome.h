@@ -49,6 +49,7 @@ struct Outcome {
   std::vector<double> save_stall_seconds;  // by save of this process: training stood still, rank 0
   std::vector<double> exposed_shares;      // by rank: waited / step time, steps of this process
   Ledger traffic;                          // training steps of this process, all ranks
+  Ledger bookkeeping;                      // beside them (bookkeeping.h), all ranks
   std::vector<program::MemoryUse> state_bytes;  // by rank: resident
   std::vector<int64_t> predicted_peak_bytes;    // by rank: peak_memory of the step program
   std::vector<int64_t> pool_peak_bytes;         // by rank: what the allocator saw
@@ -74,7 +75,7 @@ Json outcome_json(const Job& job, const Outcome& outcome);
 
 /// Writes summary.json into the run folder, for `strait report`: {plan: what was computed before the first step:
 /// total_steps, seconds_per_step, compute_seconds, exposed_communication_seconds, bytes_per_step: LEVELS,
-/// memory: MEM of rank 0 at its peak}, and, with an outcome, {train: outcome_json}.
+/// memory: MEM at its peak of the rank that needs most}, and, with an outcome, {train: outcome_json}.
 void write_summary(const Job& job, const Outcome* outcome);
 /// Whether the run folder's summary.json holds an outcome.
 bool summary_is_whole(const Job& job);

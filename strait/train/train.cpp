@@ -27,11 +27,16 @@ void take_history(const Job& job, Outcome& outcome) {
   }
 }
 
-std::string timeline(const program::Program& program,
-                     const std::vector<trace::Recorder>& recorders) {
-  std::vector<const trace::Recorder*> ranks;
-  for (const trace::Recorder& recorder : recorders) ranks.push_back(&recorder);
-  return trace::chrome_trace(ranks, program::stream_names(program));
+trace::Timeline timeline_of(const Job& job, const Shared& shared, int64_t rank) {
+  return {rank, &shared.recorders[static_cast<size_t>(rank)],
+          program::stream_names(program::class_of(job.design.steady(), rank))};
+}
+
+std::string timelines(const Job& job, const Shared& shared) {
+  std::vector<trace::Timeline> ranks;
+  for (int64_t rank = 0; rank < job.design.batch.ranks; ++rank)
+    ranks.push_back(timeline_of(job, shared, rank));
+  return trace::chrome_trace(ranks);
 }
 
 /// A save that takes longer than its ranks may wait for each other: the disk does not answer.
@@ -140,8 +145,7 @@ void train(const Job& job, const Observer& observer, const std::atomic<int>& sig
   outcome = std::move(shared.outcome);
   end_records(job, outcome);
   if (job.design.run.output.timeline_steps > 0 && !job.finished)
-    write_file_atomically(job.folder.path + "/timeline.json",
-                          timeline(job.design.steady().front(), shared.recorders));
+    write_file_atomically(job.folder.path + "/timeline.json", timelines(job, shared));
 }
 
 namespace {
@@ -210,7 +214,7 @@ void train_rank(const Job& job, const Observer& observer, const std::atomic<int>
   if (own == 0) end_records(job, outcome);
   if (job.design.run.output.timeline_steps > 0 && !job.finished)
     write_file_atomically(fmt::format("{}/timeline-rank-{:05}.json", job.folder.path, own),
-                          timeline(job.design.steady().front(), {shared.recorders[own]}));
+                          trace::chrome_trace({timeline_of(job, shared, own)}));
 }
 
 }  // namespace strait::train

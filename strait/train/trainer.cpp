@@ -6,7 +6,6 @@
 #include <array>
 #include <chrono>
 #include <cmath>
-#include <numeric>
 #include <thread>
 
 #include "strait/base/clock.h"
@@ -18,14 +17,14 @@
 #include "strait/optim/schedule.h"
 #include "strait/strategy/finish/step_values.h"
 #include "strait/strategy/sharding/unit_values.h"
+#include "strait/train/bookkeeping.h"
 #include "strait/train/model_settings.h"
 #include "strait/train/parameter_hash.h"
 
 namespace strait::train {
 namespace {
 
-constexpr int64_t kBookkeepingLane = 1000;  // beside the streams of programs
-constexpr int64_t kUncountedSteps = 5;      // first steps of a process: caches and pages are cold
+constexpr int64_t kUncountedSteps = 5;  // first steps of a process: caches and pages are cold
 
 /// Seconds since 1970, for TensorBoard.
 double wall_seconds() {
@@ -126,16 +125,7 @@ Trainer::Trainer(Shared& shared, comm::World& world, memory::PageSource* window)
         [this](const runtime::Instance& instance) { shared_.hooks.before_op(rank_, instance); });
   const program::Program& step = job_.design.programs.program(strategy::kSteady, rank_);
   runner_.prepare(strategy::kSteady);
-  units_ = std::make_unique<UnitState>(job_.design.programs.classes(strategy::kSteady),
-                                       job_.design.shape, job_.design.layout, state_);
-  if (job_.resume) {
-    units_->load(*job_.resume);
-    job_.resume->verify_share(rank_, job_.design.batch.ranks);
-    first_step_ = job_.resume->manifest().step;
-  } else {
-    units_->initialize(job_.design.run.seed);
-  }
-  begin_progress();
+  begin_state();
   runner_.run(strategy::kForStart, first_step_);
   state_.drain();
   Ledger discarded;  // no step of training
@@ -149,19 +139,31 @@ Trainer::Trainer(Shared& shared, comm::World& world, memory::PageSource* window)
 
 Trainer::~Trainer() = default;
 
+void Trainer::begin_state() {
+  const strategy::Design& design = job_.design;
+  units_ = std::make_unique<UnitState>(design.steady(), design.shape, design.layout, state_);
+  values_ = std::make_unique<RunValues>(design.programs.program(strategy::kSteady, rank_), state_);
+  begin_progress();
+  best_validation_loss_ = job_.folder.best_validation_loss;
+  if (!job_.resume) return units_->initialize(design.run.seed);
+  units_->load(*job_.resume);
+  values_->load(*job_.resume);
+  job_.resume->verify_share(rank_, design.batch.ranks);
+  first_step_ = job_.resume->manifest().step;
+}
+
 void Trainer::begin_progress() {
   std::array<double, strategy::kNumProgress> values{};
-  best_validation_loss_ = job_.folder.best_validation_loss;
   values[strategy::kNextLossScale] = optim::LossScaleOptions{}.initial;
-  if (job_.resume) {
-    const checkpoint::Manifest& manifest = job_.resume->manifest();
-    values[strategy::kUpdatesDone] = static_cast<double>(manifest.extra.at("updates").as_integer());
-    values[strategy::kSequencesDone] = static_cast<double>(manifest.sequences_consumed);
+  const checkpoint::Manifest* before = job_.resume ? &job_.resume->manifest() : nullptr;
+  if (before != nullptr && before->extra.find("updates") != nullptr) {
+    values[strategy::kUpdatesDone] = static_cast<double>(before->extra.at("updates").as_integer());
+    values[strategy::kSequencesDone] = static_cast<double>(before->sequences_consumed);
     // A converted checkpoint has none: it begins with the usual one.
-    if (const Json* scale = manifest.extra.find("loss_scale")) {
+    if (const Json* scale = before->extra.find("loss_scale")) {
       values[strategy::kNextLossScale] = scale->as_number();
       values[strategy::kGoodSteps] =
-          static_cast<double>(manifest.extra.at("loss_scale_good_steps").as_integer());
+          static_cast<double>(before->extra.at("loss_scale_good_steps").as_integer());
     }
   }
   state_.write("progress", values.data(), sizeof(values));
@@ -257,29 +259,14 @@ void Trainer::count_traffic(int64_t step) {
   std::vector<int64_t> sent;
   for (int64_t level = 0; level < levels; ++level)
     sent.push_back(traffic_.payload_bytes(level) / std::max<int64_t>(1, steps_here_));
-  if (shared_.processes) add_over_ranks(sent, step);
+  if (shared_.processes)
+    sum_over_ranks(world_, sent, {"bytes sent so far", step, site_.deadline_seconds});
   for (int64_t level = 0; level < levels; ++level) {
     shared_.sent_bytes[rank_ * levels + level] = sent[level];
     // The sum stands in for all: the figures of the others are in it.
     for (int64_t other = 0; shared_.processes && other < job_.design.batch.ranks; ++other)
       if (other != rank_) shared_.sent_bytes[other * levels + level] = 0;
   }
-}
-
-/// Its bytes are bookkeeping, not training, and are counted nowhere.
-void Trainer::add_over_ranks(std::vector<int64_t>& values, int64_t step) const {
-  std::vector<int64_t> ranks(static_cast<size_t>(world_.size()));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  comm::Call call;
-  call.operation = comm::Operation::kAllReduce;
-  call.dtype = Dtype::kInt64;
-  call.source = values.data();
-  call.destination = values.data();
-  call.counts = {static_cast<int64_t>(values.size())};
-  call.deadline_seconds = site_.deadline_seconds;
-  call.step = step;
-  call.label = "bytes sent so far";
-  world_.communicator(ranks, kBookkeepingLane).run(call);
 }
 
 void Trainer::account(int64_t step, const StepResult& result) {

@@ -26,6 +26,7 @@
 #include "strait/train/flight_dump.h"
 #include "strait/train/job.h"
 #include "strait/train/outcome.h"
+#include "strait/train/run_values.h"
 #include "strait/train/step_clock.h"
 #include "strait/train/unit_state.h"
 #include "strait/train/validation.h"
@@ -111,7 +112,6 @@ class Trainer {
   ValidationPlan validation_plan() const;
   /// Moves what the communicators counted into this rank's traffic.
   void count_traffic(int64_t step);
-  void add_over_ranks(std::vector<int64_t>& values, int64_t step) const;
   void account(int64_t step, const StepResult& result);
   report::StepMetrics metrics_of(int64_t step, const StepResult& result) const;
   void evaluate(int64_t step);
@@ -127,7 +127,10 @@ class Trainer {
   void save_unchanged();
   /// A step with a gradient that is not finite: taken back by the loss scale, skipped, or the end.
   void non_finite(int64_t step, const StepResult& result);
-  /// Counters and the loss scale, as the checkpoint says or as a run starts.
+  /// Weights, counters and all else that a step starts from: as the checkpoint has them, or as a
+  /// run starts.
+  void begin_state();
+  /// Counters and the loss scale as a run starts, or as a checkpoint of version 0.1 says.
   void begin_progress();
   /// An element of the scalars that live from step to step.
   double progress(int element);
@@ -158,6 +161,7 @@ class Trainer {
   runtime::Site site_;
   runtime::Runner runner_;
   std::unique_ptr<UnitState> units_;
+  std::unique_ptr<RunValues> values_;
   std::vector<checkpoint::TextFile> texts_;  // rank 0
   checkpoint::SaveSession saves_;
   std::unique_ptr<checkpoint::SnapshotWriter> writer_;  // null = saves are synchronous

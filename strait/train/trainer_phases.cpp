@@ -2,7 +2,7 @@
 #include <cmath>
 #include <csignal>
 #include <filesystem>
-#include <numeric>
+#include <iterator>
 
 #include "strait/base/clock.h"
 #include "strait/base/errors.h"
@@ -10,6 +10,7 @@
 #include "strait/comm/wait_table.h"
 #include "strait/config/print.h"
 #include "strait/strategy/finish/step_values.h"
+#include "strait/train/bookkeeping.h"
 #include "strait/train/parameter_hash.h"
 #include "strait/train/trainer.h"
 
@@ -71,13 +72,8 @@ checkpoint::SaveDescription Trainer::describe(int64_t step, bool due) {
   manifest.precision = design.run.train.precision;
   manifest.parameters = design.shape.parameters();
   manifest.units = checkpoint::unit_records(design.shape);
-  manifest.extra =
-      Json::object({{"updates", static_cast<int64_t>(progress(strategy::kUpdatesDone))},
-                    {"data_hash", job_.data_hash}});
-  if (scales_loss()) {
-    manifest.extra["loss_scale"] = progress(strategy::kNextLossScale);
-    manifest.extra["loss_scale_good_steps"] = static_cast<int64_t>(progress(strategy::kGoodSteps));
-  }
+  manifest.values = values_->records();
+  manifest.extra = Json::object({{"data_hash", job_.data_hash}});
   if (evaluated_step_ == step && std::isfinite(validation_loss_))
     checkpoint::record_validation(manifest, validation_loss_, !due);
   description.texts = texts_;
@@ -103,19 +99,9 @@ void Trainer::guard_save(const std::string& phase, int64_t step,
 }
 
 bool Trainer::any_asked_to_stop(int64_t step) {
-  std::vector<int64_t> ranks(static_cast<size_t>(world_.size()));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  constexpr int64_t kLane = 1000;  // of no program
   int64_t asked = shared_.signal.load() != 0 ? 1 : 0;
-  comm::Call call;
-  call.operation = comm::Operation::kAllReduce;
-  call.dtype = Dtype::kInt64;
-  call.source = call.destination = &asked;
-  call.counts = {1};
-  call.deadline_seconds = job_.design.run.runtime.deadline_seconds;
-  call.step = step;
-  call.label = "agree to stop before the first step";
-  world_.communicator(ranks, kLane).start(call).wait();
+  sum_over_ranks(world_, {&asked, 1},
+                 {"agree to stop before the first step", step, site_.deadline_seconds});
   return asked > 0;
 }
 
@@ -133,9 +119,12 @@ void Trainer::save(int64_t step, bool due) {
   const double begin = now_seconds();
   state_.drain();
   HostImages images;
-  const std::vector<checkpoint::ShardView> shards = units_->shards(images);
+  std::vector<checkpoint::ShardView> shards = units_->shards(images);
   std::optional<checkpoint::SaveDescription> description;
-  if (lead()) description = describe(step, due);
+  if (lead()) {
+    description = describe(step, due);
+    std::ranges::move(values_->shards(), std::back_inserter(shards));
+  }
   if (writer_) {
     const std::optional<std::string> before = saved_step_ >= 0 ? writer_->finish() : std::nullopt;
     if (lead() && before) shared_.observer.saved(*before);
@@ -164,11 +153,12 @@ void Trainer::finish(int64_t step) {
   shared_.outcome.pool_peak_bytes[rank_] = pool_.peak_bytes();
   shared_.outcome.exposed_shares[rank_] =
       busy_seconds_ > 0 ? exposed_seconds_ / busy_seconds_ : 0.0;
+  const std::string hash = parameter_hash(*units_, job_.design.shape, site_);
   {
     const std::lock_guard lock(shared_.mutex);
     shared_.outcome.traffic.merge(traffic_);
+    bookkeeping_lane(world_).drain_ledger(shared_.outcome.bookkeeping);
   }
-  const std::string hash = parameter_hash(*units_, job_.design.shape, site_);
   if (lead() || shared_.processes) shared_.outcome.peak_resident_bytes = peak_resident_bytes();
   if (!lead()) return;
   shared_.outcome.parameter_hash = hash;

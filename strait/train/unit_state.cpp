@@ -1,17 +1,15 @@
 #include "strait/train/unit_state.h"
 
-#include <numeric>
 #include <span>
 
 #include "strait/base/errors.h"
 #include "strait/model/block.h"
 #include "strait/program/program_set.h"
 #include "strait/strategy/finish/kernels.h"
+#include "strait/train/bookkeeping.h"
 
 namespace strait::train {
 namespace {
-
-constexpr int64_t kCollectLane = 1000;  // beside the streams of programs
 
 Range held_range(const program::Program& program, const program::ValueArray& array, int64_t rank) {
   const int64_t begin = program::value_begin(program, array, rank);
@@ -52,12 +50,6 @@ class SharedBuffer {
   memory::Pool& pool_;
   void* data_;
 };
-
-std::vector<int64_t> all_ranks(int64_t ranks) {
-  std::vector<int64_t> all(static_cast<size_t>(ranks));
-  std::iota(all.begin(), all.end(), int64_t{0});
-  return all;
-}
 
 /// Calls fill(memory) for `bytes` bytes of host memory that end up at `data` of the device.
 template <class Fill>
@@ -205,9 +197,11 @@ void UnitState::pack_weights(int64_t unit, std::byte* to) const {
 }
 
 Dtype UnitState::weights_dtype() const {
-  for (const Part& part : parts_)
-    if (part.state == checkpoint::kMaster) return part.dtype;
-  throw InternalError("unit state: the step updates no weights");
+  // Of any class: a rank may hold no weights at all.
+  for (const program::Program& step : classes_)
+    for (const program::ValueArray& array : step.arrays)
+      if (array.address.state == checkpoint::kMaster) return array.dtype;
+  throw InternalError("unit state: the step keeps no weights");
 }
 
 std::vector<std::byte> UnitState::collect_weights(int64_t unit, const runtime::Site& site) const {
@@ -229,7 +223,7 @@ std::vector<std::byte> UnitState::collect_weights(int64_t unit, const runtime::S
   pack_weights(unit, source.data());
   call.source = source.data();
   call.destination = destination.data();
-  site.world.communicator(all_ranks(site.world.size()), kCollectLane).run(call);
+  bookkeeping_lane(site.world).run(call);
   std::vector<std::byte> packed(static_cast<size_t>(bytes)), whole(packed.size());
   tensor::copy_bytes(site.pool.device(), destination.data(), packed.data(), bytes);
   unpack(received, size, packed, whole);

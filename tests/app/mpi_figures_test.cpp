@@ -2,7 +2,6 @@
 // took.
 #include <gtest/gtest.h>
 
-#include <array>
 #include <cstring>
 
 #include "strait/report/metrics.h"
@@ -45,9 +44,15 @@ TEST(MpiClock, StepsAddUpToTheWallTime) {
   EXPECT_NEAR(reported / (times[199] - times[1]), 1, 0.01);
 }
 
-/// crossed_per_step of two ranks of zero3 on so many hosts, and the payload and metadata of all
-/// levels.
-std::array<int64_t, 3> crossed(int64_t hosts) {
+/// What two ranks of zero3 on so many hosts report of the bytes of a step.
+struct Crossed {
+  int64_t shared_memory = 0, network = 0;
+  int64_t levels = 0;                                // payload and metadata of all levels
+  int64_t bookkeeping = 0, bookkeeping_network = 0;  // of the run
+  int64_t questions = 0;                             // all-reduces of the ranks outside of programs
+};
+
+Crossed crossed(int64_t hosts) {
   const test::TemporaryFolder folder;
   const std::string json = folder.path() + "/report.json";
   test::MpiJob job({"train", test::small_run_file(folder.path()), "--json", json, "--set",
@@ -60,19 +65,32 @@ std::array<int64_t, 3> crossed(int64_t hosts) {
   for (const Json& level : report.at("bytes_per_step").at("runtime").as_array())
     all += level.at("payload_bytes").as_integer() + level.at("metadata_bytes").as_integer();
   const Json& crossed = report.at("crossed_per_step");
-  return {crossed.at("shared_memory_bytes").as_integer(), crossed.at("network_bytes").as_integer(),
-          all};
+  const Json& bookkeeping = report.at("bookkeeping");
+  int64_t questions = 0;
+  for (const Json& row : bookkeeping.at("traffic").as_array())
+    if (row.at("operation").as_string() == "all-reduce") questions += row.at("count").as_integer();
+  return {crossed.at("shared_memory_bytes").as_integer(),
+          crossed.at("network_bytes").as_integer(),
+          all,
+          bookkeeping.at("bytes").as_integer(),
+          bookkeeping.at("network_bytes").as_integer(),
+          questions};
 }
 
 TEST(MpiBytes, AreToldApartByWhetherTheyLeftTheHost) {
-  const auto [shared, none, all] = crossed(1);
-  EXPECT_EQ(none, 0);
-  EXPECT_EQ(shared, all);
-  EXPECT_GT(all, 0);
-  const auto [nothing, network, same] = crossed(2);  // the same levels, which know no hosts
-  EXPECT_EQ(nothing, 0);
-  EXPECT_EQ(network, same);
-  EXPECT_EQ(same, all);
+  const Crossed one = crossed(1);
+  EXPECT_EQ(one.network, 0);
+  EXPECT_EQ(one.shared_memory, one.levels);
+  EXPECT_GT(one.levels, 0);
+  EXPECT_EQ(one.bookkeeping_network, 0);
+  const Crossed two = crossed(2);  // the same levels, which know no hosts
+  EXPECT_EQ(two.shared_memory, 0);
+  EXPECT_EQ(two.network, two.levels);
+  EXPECT_EQ(two.levels, one.levels);
+  EXPECT_EQ(two.bookkeeping_network, two.bookkeeping);
+  EXPECT_EQ(two.bookkeeping, one.bookkeeping);
+  // Both ranks ask before the first step, and after each of four, what all have sent.
+  EXPECT_GE(two.questions, 2 * 5);
 }
 
 }  // namespace

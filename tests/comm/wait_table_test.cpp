@@ -32,7 +32,7 @@ TEST(WaitTable, ARowTellsWhatWasWritten) {
   EXPECT_EQ(row->open(77, {1, 3, 5}), lane);
   row->issue(lane);
   row->issue(lane);
-  row->call(lane, 0, "all-gather", "W = all_gather(w)", 7);
+  row->call(lane, {0, "all-gather", "W = all_gather(w)", 7});
   row->waits(77);
   standing = row->standing();
   EXPECT_EQ(standing.kind, Standing::Kind::kWaiting);
@@ -59,7 +59,7 @@ TEST(WaitTable, ARowTellsWhatWasWritten) {
 TEST(WaitTable, APairwiseOperationDoesNotCountAsACollective) {
   const auto row = std::make_unique<WaitRow>();
   const int lane = row->open(5, {0, 1});
-  row->call(lane, 0, "receive", "x", 1, 1);
+  row->call(lane, {0, "receive", "x", 1, 1});
   row->join(lane);
   EXPECT_EQ(row->standing().lanes[0].peer, 1);
   row->end(lane);
@@ -69,7 +69,7 @@ TEST(WaitTable, APairwiseOperationDoesNotCountAsACollective) {
 TEST(WaitTable, AFrozenRowKeepsWhatItHad) {
   const auto row = std::make_unique<WaitRow>();
   const int lane = row->open(5, {0, 1});
-  row->call(lane, 4, "barrier", "b", 1);
+  row->call(lane, {4, "barrier", "b", 1});
   row->busy("last words", 1, 2);
   row->freeze();
   row->ended();
@@ -84,12 +84,12 @@ TEST(WaitTable, AFrozenRowKeepsWhatItHad) {
 TEST(WaitTable, ALostRowOnlyEndsWhatHadBegun) {
   const auto row = std::make_unique<WaitRow>();
   const int begun = row->open(5, {0, 1}), fatal = row->open(6, {0, 1});
-  row->call(begun, 4, "barrier", "begun", 1);
+  row->call(begun, {4, "barrier", "begun", 1});
   row->join(begun);
-  row->call(fatal, 2, "barrier", "fatal", 1);
+  row->call(fatal, {2, "barrier", "fatal", 1});
   row->lose("fatal", 1);
   row->end(begun);
-  row->call(begun, 5, "barrier", "never", 2);
+  row->call(begun, {5, "barrier", "never", 2});
   row->join(fatal);
   row->waits(5);
   const Standing standing = row->standing();
@@ -109,7 +109,7 @@ TEST(WaitTable, AGoneRankKeepsItsLastWords) {
   EXPECT_EQ(row->standing().place.operation, "forward");
   EXPECT_EQ(row->standing().beat, 42.5);
   const int lane = row->open(5, {0, 1});
-  row->call(lane, 0, "barrier", "b", 4);
+  row->call(lane, {0, "barrier", "b", 4});
   row->waits(5);
   EXPECT_EQ(row->standing().kind, Standing::Kind::kMissing);
   EXPECT_EQ(row->standing().communicator, 5u);
@@ -134,7 +134,7 @@ TEST(WaitTable, TheEvidenceIsKeptOnceInAWindow) {
   const auto row = std::make_unique<WaitRow>();
   const int lane = row->open(5, {0, 1});
   row->issue(lane);
-  row->call(lane, 0, "barrier", "first", 1);
+  row->call(lane, {0, "barrier", "first", 1});
   row->busy("early", 1, 1);
   EXPECT_EQ(row->kept_standing().place.operation, "early");  // never kept: now
   row->keep(100, 1);
@@ -159,7 +159,7 @@ TEST(WaitTable, LongLabelsAreCutAndLanesBeyondTheLastAreIgnored) {
   for (uint64_t id = 1; id <= WaitRow::kLanes; ++id) EXPECT_GE(row->open(id, {0}), 0);
   const int none = row->open(1000, {0});
   EXPECT_EQ(none, -1);
-  row->call(none, 0, "barrier", "b", 0);
+  row->call(none, {0, "barrier", "b", 0});
   row->issue(none);
   row->join(none);
   row->end(none);
@@ -193,7 +193,7 @@ TEST(WaitTable, AReaderNeverSeesHalfAValue) {
     for (int64_t i = 0; !stop.load(); ++i) {
       const std::string text(40 + i % 50, static_cast<char>('a' + i % 26));
       row->busy(text, i, i);
-      row->call(lane, i, "all-gather", text, i);
+      row->call(lane, {i, "all-gather", text, i});
     }
   });
   for (int turn = 0; turn < 20000; ++turn) {
@@ -220,7 +220,7 @@ TEST(WaitTable, AnotherProcessReadsItAndARowOfADeadWriterStaysReadable) {
   const pid_t child = ::fork();
   if (child == 0) {
     const int lane = row->open(3, {0, 1});
-    row->call(lane, 2, "all-reduce", "g = all_reduce(g)", 11);
+    row->call(lane, {2, "all-reduce", "g = all_reduce(g)", 11});
     for (int64_t i = 0;; ++i) row->busy("over and over", i, i);
   }
   while (row->standing().place.step < 1000) std::this_thread::yield();

@@ -17,7 +17,7 @@
 #include "strait/comm/threads/thread_world.h"
 #include "strait/config/parse.h"
 #include "strait/convert/convert.h"
-#include "strait/data/tokenizer.h"
+#include "strait/tokenizer/tokenizer.h"
 #include "strait/train/generate.h"
 #include "tests/train/small_run.h"
 

@@ -8,7 +8,7 @@
 #include <set>
 #include <thread>
 
-#include "strait/data/byte_tokenizer.h"
+#include "strait/tokenizer/byte_tokenizer.h"
 #include "tests/data/expect_user_error.h"
 #include "tests/data/sample_texts.h"
 

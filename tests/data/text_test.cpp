@@ -6,7 +6,7 @@
 #include <set>
 
 #include "strait/data/gzip.h"
-#include "strait/data/utf8.h"
+#include "strait/tokenizer/utf8.h"
 #include "tests/data/expect_user_error.h"
 #include "tests/data/sample_texts.h"
 #include "tests/data/temporary_folder.h"

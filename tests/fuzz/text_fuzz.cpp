@@ -7,8 +7,8 @@
 
 #include "strait/base/errors.h"
 #include "strait/data/text.h"
-#include "strait/data/tokenizer.h"
-#include "strait/data/utf8.h"
+#include "strait/tokenizer/tokenizer.h"
+#include "strait/tokenizer/utf8.h"
 
 namespace {
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "strait/base/errors.h"
-#include "strait/data/tokenizer.h"
+#include "strait/tokenizer/tokenizer.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string bytes(reinterpret_cast<const char*>(data), size);

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "strait/base/errors.h"
-#include "strait/measure/bench_collective.h"
+#include "strait/bench/bench_collective.h"
 
 namespace strait::measure {
 namespace {

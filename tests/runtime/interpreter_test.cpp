@@ -1,5 +1,6 @@
 // The program is what runs: order, overlap, legality at random, and what interpreting costs.
 #include "strait/runtime/interpreter.h"
+#include "strait/runtime/guard.h"
 
 #include <gtest/gtest.h>
 
@@ -284,7 +285,8 @@ TEST(Interpreter, WaitingModesMoveTheSameBytes) {
           auto* own = static_cast<float*>(instance.writes.front().data);
           std::fill(own, own + kElements, static_cast<float>(rank.number() + 1));
         } else if (name == "look" && waiting == Waiting::kAtOnce) {
-          EXPECT_EQ(sum[kElements - 1], 3.0f);
+          // It does not declare the sum, which a guard therefore keeps from it.
+          if constexpr (!kGuarded) EXPECT_EQ(sum[kElements - 1], 3.0f);
         } else if (name == "use") {
           EXPECT_EQ(sum[kElements - 1], waiting == Waiting::kNever ? 0.0f : 3.0f);
         }

@@ -109,6 +109,21 @@ TEST(Segment, RangesBetweenTheSumsOfX) {
                        kNormedAttention}));
 }
 
+TEST(Segment, RangesAreCutBehindEverySum) {
+  const auto cuts = [](SegmentRange range, Phase phase) {
+    std::vector<std::pair<int, int>> pieces;
+    for (const SegmentRange piece : cut_behind_sums(range, phase))
+      pieces.emplace_back(piece.begin, piece.end);
+    return pieces;
+  };
+  using Pieces = std::vector<std::pair<int, int>>;
+  EXPECT_EQ(cuts({}, Phase::kForward), (Pieces{{0, 4}, {4, 8}, {8, 9}}));
+  EXPECT_EQ(cuts({0, 7}, Phase::kForward), (Pieces{{0, 4}, {4, 7}}));
+  EXPECT_EQ(cuts({0, 4}, Phase::kForward), (Pieces{{0, 4}}));
+  EXPECT_EQ(cuts({}, Phase::kBackwardInput), (Pieces{{6, 9}, {1, 6}, {0, 1}}));
+  EXPECT_EQ(cuts({}, Phase::kBackwardWeight), (Pieces{{0, 9}}));
+}
+
 TEST(Segment, JoinedSegmentsHaveNoSumBetweenThem) {
   const RangeUses whole = range_uses({}, Phase::kForward, false);
   EXPECT_EQ(whole.reads, value_set({kInput}));

@@ -113,6 +113,52 @@ class Layers(Fixture):
                 (self.root / f"tests/data/{name}.h").unlink()
 
 
+class Names(Fixture):
+    def setUp(self):
+        super().setUp()
+        self.write("strait/draft/kernels.cpp", 'const Kernel kForward = block_kernel(\n    "forward", operands());\n'
+                   'const program::Kernel kUpdate{"update", {}};\n')
+        self.write("strait/shape/preset.cpp", 'Preset{"gpt2-124m", 12}, LlamaPreset{"llama-10m", 6},\n')
+        self.write("strait/config/keys.cpp", 'row("placement.preset",\n one_of({"ddp", "zero3", "zero++"}))\n')
+        self.write("strait/program/kernel.h", "// For example forward, \"zero3\".\nenum class Access { kUpdate };\n")
+        self.write("strait/sim/lanes.cpp", 'return access == Access::kUpdate ? "update" : "zero order forward";\n')
+
+    def refuse(self, text, *expected):
+        self.write("strait/cost/bad.cpp", text)
+        status, output = self.run_tool("check_names")
+        self.assertEqual(status, 1, output)
+        self.assertIn("1 breaches", output)
+        for part in ("strait/cost/bad.cpp", *expected):
+            self.assertIn(part, output)
+
+    def test_sound_tree(self):
+        self.assertEqual(self.run_tool("check_names"), (0, "names: 2 files, 0 breaches\n"))
+
+    def test_kernels(self):
+        self.refuse('\nif (name == "forward") {}\n', ":2:", "the kernel forward in a text")
+        self.refuse("if (op.kernel == &kForward) {}\n", "the kernel kForward")
+
+    def test_models(self):
+        self.refuse("int layers_of_gpt3() { return 96; }\n", "the model gpt: layers_of_gpt3")
+        self.refuse('fmt::format("like Llama")\n', "the model llama in a text")
+
+    def test_placements(self):
+        self.refuse("bool isZero3 = false;\n", "the placement zero3: isZero3")
+        self.refuse('name.starts_with("ddp-")\n', "the placement ddp in a text")
+
+    def test_strategies(self):
+        self.refuse("int kTensorBytes = 0;\n", "the strategy tensor")
+
+    def test_includes_of_what_brings_them(self):
+        self.refuse('#include "strait/draft/kernels.h"\n', "includes strait/draft")
+
+    def test_tree_without_names(self):
+        (self.root / "strait/draft/kernels.cpp").unlink()
+        status, output = self.run_tool("check_names")
+        self.assertEqual(status, 1)
+        self.assertIn("no kernel is defined where this check looks", output)
+
+
 class Headers(Fixture):
     def setUp(self):
         super().setUp()

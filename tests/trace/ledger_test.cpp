@@ -10,10 +10,10 @@ namespace {
 
 Ledger sample() {
   Ledger ledger;
-  ledger.add("all-gather", 1, "none", 100);
-  ledger.add("all-gather", 1, "none", 50, 4);
-  ledger.add("all-gather", 0, "none", 7);
-  ledger.add("reduce-scatter", 1, "int4/512", 20, 2);
+  ledger.add({"all-gather", 1, "none", 100, 0, 1});
+  ledger.add({"all-gather", 1, "none", 50, 4, 1});
+  ledger.add({"all-gather", 0, "none", 7, 0, 1});
+  ledger.add({"reduce-scatter", 1, "int4/512", 20, 2, 1});
   return ledger;
 }
 

@@ -3,20 +3,20 @@
 // what the allocator saw.
 #include <gtest/gtest.h>
 
-#include <map>
-
 #include "strait/cost/cost.h"
 #include "strait/sim/simulate.h"
+#include "tests/train/exchanged_bytes.h"
 #include "tests/train/small_run.h"
 
 namespace strait {
 namespace {
 
+using test::add_exchange;
+using test::Bytes;
+using test::bytes_of;
+using test::kAgreedBytes;
 using test::small_run;
 using test::TemporaryFolder;
-
-// Loss, count, squared norm, stop requests, elements that are not finite: in fp64.
-constexpr int64_t kAgreedBytes = 5 * 8;
 
 struct Case {
   std::string placement;
@@ -25,20 +25,6 @@ struct Case {
   std::string family = "gpt2";
   std::string precision = "fp64";
 };
-
-/// Bytes by operation and level.
-using Bytes = std::map<std::pair<std::string, int64_t>, int64_t>;
-
-/// One vector of V bytes moved by one exchange among `group` ranks, `stride` apart, `groups` such groups in
-/// the world: over the inner level of pairs (level 0) and over the rest (level 1). Hierarchical where the
-/// group spans several pairs: across, a byte enters each further pair once; a few agreed scalars go direct.
-void add_exchange(Bytes& bytes, const std::string& operation, int64_t vector_bytes, int64_t group,
-                  int64_t stride, bool direct = false) {
-  const int64_t in_pair = stride == 1 ? std::min<int64_t>(group, 2) : 1;
-  const int64_t pairs = group / in_pair;
-  bytes[{operation, 0}] += vector_bytes * (direct ? in_pair - 1 : group - pairs);
-  bytes[{operation, 1}] += vector_bytes * (direct ? group - in_pair : pairs - 1);
-}
 
 /// The closed forms of one optimizer step, summed over all ranks; M = bytes of a unit.
 Bytes closed_form(const Case& c, const strategy::Design& design, int64_t inner) {
@@ -73,17 +59,6 @@ Bytes closed_form(const Case& c, const strategy::Design& design, int64_t inner) 
   return bytes;
 }
 
-Bytes bytes_of(const Ledger& ledger, int64_t steps) {
-  Bytes bytes;
-  for (const Traffic& row : ledger.rows()) {
-    EXPECT_EQ(row.payload_bytes % steps, 0);
-    EXPECT_EQ(row.metadata_bytes, 0);
-    bytes[{row.operation, row.level}] += row.payload_bytes / steps;
-  }
-  std::erase_if(bytes, [](const auto& row) { return row.second == 0; });
-  return bytes;
-}
-
 strait::Run run_of(const Case& c, const std::string& folder) {
   return small_run(
       folder,
@@ -91,9 +66,7 @@ strait::Run run_of(const Case& c, const std::string& folder) {
        "train.micro_batch_size=" + std::to_string(24 / c.ranks / c.accumulation),
        std::string("model.shape.tied_head=") + (c.tied ? "true" : "false"),
        "model.family=" + c.family, "train.precision=" + c.precision,
-       c.family == "gpt2" ? "model.shape.kv_heads=2" : "model.shape.kv_heads=1",
-       "cluster.levels=[{ name = \"pair\", size = 2, gb_per_second = 4.0, latency_microseconds = "
-       "1.0 }, { name = \"world\", size = 0, gb_per_second = 0.4, latency_microseconds = 5.0 }]"});
+       c.family == "gpt2" ? "model.shape.kv_heads=2" : "model.shape.kv_heads=1", test::kPairs});
 }
 
 std::vector<Case> all_cases() {

@@ -88,8 +88,8 @@ void MpiCommunicator::prepare(QueuedCall& queued) {
   const Call& call = queued.call;
   if (row_lane_ >= 0 && !site_.rung()) {
     const bool pairwise = is_pairwise(call.operation);
-    row_.call(row_lane_, pairwise ? begun_ : queued.number, operation_name(call.operation),
-              call.label, call.step, pairwise ? peer_rank(call) : -1);
+    row_.call(row_lane_, {pairwise ? begun_ : queued.number, operation_name(call.operation),
+                          call.label, call.step, pairwise ? peer_rank(call) : -1});
     if (!pairwise) begun_ = queued.number + 1;
   }
   await(queued);

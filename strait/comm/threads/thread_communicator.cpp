@@ -175,8 +175,9 @@ void ThreadCommunicator::prepare(Task& task) {
   const Call& call = *task.call;
   if (row_lane_ >= 0 && !hub_->alarm.rung()) {
     const bool pairwise = is_pairwise(call.operation);
-    row_.call(row_lane_, pairwise ? rounds_begun_ : task.round, operation_name(call.operation),
-              call.label, call.step, pairwise ? meeting_->rounds.members()[call.peer] : -1);
+    row_.call(row_lane_,
+              {pairwise ? rounds_begun_ : task.round, operation_name(call.operation), call.label,
+               call.step, pairwise ? meeting_->rounds.members()[call.peer] : -1});
     if (!pairwise) rounds_begun_ = task.round + 1;
   }
   inject_faults(call);

@@ -2,6 +2,8 @@
 
 #include "strait/draft/draft.h"
 #include "strait/strategy/finish/finish.h"
+#include "strait/strategy/fuse/fuse.h"
+#include "strait/strategy/grid/grid.h"
 #include "strait/strategy/order/order.h"
 #include "strait/strategy/pipeline/pipeline.h"
 #include "strait/strategy/sharding/place.h"
@@ -48,12 +50,15 @@ draft::Draft start(const Ingredients& from, const RankClass& ranks, const StepOp
 program::Program compose_class(const Ingredients& from, const RankClass& ranks,
                                const StepOptions& options) {
   draft::Draft draft = start(from, ranks, options);
-  begin(draft, options);                              // the step's scalars
-  order(draft, from.shape, options);                  // who computes what when
+  begin(draft, options);                               // the step's scalars
+  order(draft, from.shape, options);                   // who computes what when
   pipeline(draft, from.shape, from.cluster, options);  // of it, a stage's part
+  grid(draft, from.cluster);                           // of each block, a rank's part
+  fuse(draft, from.shape, options);                    // what nothing separates is one op
   // Gathers before a use, reductions after a making.
   place(draft, from.shape, from.placement, from.cluster, options);
   finish(draft, options);  // norm, clip, update, publish
+  draft::drop_unnamed(draft.program);
   return std::move(draft.program);
 }
 

@@ -9,6 +9,7 @@
 #include "strait/strategy/compose/compose.h"
 #include "strait/strategy/finish/step_values.h"
 #include "strait/strategy/pipeline/pipeline.h"
+#include "strait/topology/positions.h"
 #include "strait/verify/verify.h"
 
 namespace strait::strategy {
@@ -103,7 +104,8 @@ Design make_design(const Run& run, int64_t ranks, int64_t vocabulary, int64_t co
   design.shape = model_shape(run.model, vocabulary);
   design.mesh = Mesh(run.mesh, ranks);
   design.layout = Layout(design.shape, design.mesh, first_stages(design.shape, design.mesh));
-  design.placement = resolve_placement(run, design.cluster, design.batch.data_ranks);
+  design.placement =
+      resolve_placement(run, positions_of(design.cluster, design.mesh), design.layout.positions());
   design.dtype = dtype_of(run.train.precision);
   StepOptions options;
   options.micro_batch_size = design.batch.micro_batch_size;

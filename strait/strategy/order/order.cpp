@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <vector>
 
-#include "strait/draft/block_kernels.h"
+#include "strait/draft/segment_ops.h"
+#include "strait/strategy/order/block_segments.h"
 
 namespace strait::strategy {
 namespace {
@@ -29,16 +31,11 @@ class Chain {
     for (int64_t b = 0; b <= head_; ++b)
       sizes_.push_back(
           block_sizes(shape, b, options.micro_batch_size, options.tokens, options.dtype));
-    declare_batch(program);
+    declare_values(program);
     agreed_ = draft::find_array(program, "agreed");
     step_ = draft::find_array(program, "step");
-    if (!trains()) return;
-    gradient_ = draft::declare(program, {"d", head_, options.dtype, activation_elements()});
-    const auto by_saved = [](const BlockSizes& a, const BlockSizes& b) {
-      return a.saved_bytes < b.saved_bytes;
-    };
-    const int64_t saved = std::ranges::max_element(sizes_, by_saved)->saved_bytes;
-    saved_ = draft::declare(program, {"s", head_, Dtype::kByte, saved});
+    if (std::ranges::any_of(shape.blocks, is_transformer))
+      segments_.emplace(program, shape, options, arrays_);
   }
 
   MicroStep micro_step(int64_t number, const program::Index& index) const {
@@ -50,35 +47,46 @@ class Chain {
     for (int64_t b = 0; b < head_; ++b) step.visits.push_back(forward(b));
     step.visits.push_back(loss());
     for (int64_t b = head_ - 1; trains() && b >= 0; --b) step.visits.push_back(backward(b));
-    step.frees = {{batch_, {}}, {sequences_, {}}};
+    step.frees = {{arrays_.batch, {}}, {arrays_.sequences, {}}};
     return step;
   }
 
  private:
   bool trains() const { return options_.purpose == Purpose::kTrain; }
+  const BlockShape& block_shape(int64_t block) const {
+    return shape_.blocks[static_cast<size_t>(block)];
+  }
   bool is_embedding(int64_t block) const {
-    return shape_.blocks[static_cast<size_t>(block)].kind == BlockKind::kEmbedding;
+    return block_shape(block).kind == BlockKind::kEmbedding;
+  }
+  static bool is_transformer(const BlockShape& block) {
+    return block.kind == BlockKind::kTransformer;
   }
   const BlockSizes& sizes(int64_t block) const { return sizes_[static_cast<size_t>(block)]; }
-  int64_t activation_elements() const {
-    return sizes_.front().output_bytes / dtype_bytes(options_.dtype);
-  }
   /// Kept from forward to backward; otherwise computed again.
   bool keeps_saved(int64_t block) const {
-    const bool transformer =
-        shape_.blocks[static_cast<size_t>(block)].kind == BlockKind::kTransformer;
-    return sizes(block).saved_bytes > 0 && !(transformer && options_.recompute.applies(block - 1));
+    const bool again = is_transformer(block_shape(block)) && options_.recompute.applies(block - 1);
+    return sizes(block).saved_bytes > 0 && !again;
   }
 
-  void declare_batch(program::Program& program) {
+  void declare_values(program::Program& program) {
     const int64_t rows = options_.micro_batch_size * options_.tokens;
     // Inputs, targets and, with documents, document starts.
     const int64_t words = rows * (options_.documents ? 3 : 2);
-    batch_ = draft::declare(program, {"batch", 1, Dtype::kInt32, words});
-    activation_ = draft::declare(program, {"x", head_, options_.dtype, activation_elements()});
-    sequences_ = draft::declare(program, {"sequences", 1, Dtype::kInt64, options_.micro_batch_size,
-                                          program::Lifetime::kTransient,
-                                          program::Category::kActivations, program::Tier::kHost});
+    arrays_.batch = draft::declare(program, {"batch", 1, Dtype::kInt32, words});
+    const int64_t elements = sizes_.front().output_bytes / dtype_bytes(options_.dtype);
+    arrays_.activation = draft::declare(program, {"x", head_, options_.dtype, elements});
+    arrays_.sequences =
+        draft::declare(program, {"sequences", 1, Dtype::kInt64, options_.micro_batch_size,
+                                 program::Lifetime::kTransient, program::Category::kActivations,
+                                 program::Tier::kHost});
+    if (!trains()) return;
+    arrays_.gradient = draft::declare(program, {"d", head_, options_.dtype, elements});
+    const auto by_saved = [](const BlockSizes& a, const BlockSizes& b) {
+      return a.saved_bytes < b.saved_bytes;
+    };
+    const int64_t saved = std::ranges::max_element(sizes_, by_saved)->saved_bytes;
+    arrays_.saved = draft::declare(program, {"s", head_, Dtype::kByte, saved});
   }
 
   static void read(Op& op, int array, int64_t index, int slot) {
@@ -92,24 +100,21 @@ class Chain {
   }
 
   Op compute(const program::Kernel& kernel, int64_t block) const {
-    const auto& segments = shape_.blocks[static_cast<size_t>(block)].segments;
+    const auto& segments = block_shape(block).segments;
     Op op = draft::block_op(kernel, block, {0, static_cast<int64_t>(segments.size())});
     op.attributes[draft::kBatch] = options_.micro_batch_size;
     op.attributes[draft::kLength] = options_.tokens;
     op.attributes[draft::kTraining] = int64_t{trains() ? 1 : 0};
-    read(op, batch_, 0, draft::kTokens);
+    read(op, arrays_.batch, 0, draft::kTokens);
     return op;
   }
-  static void set_cost(Op& op, double flops, int64_t workspace_bytes) {
-    op.attributes[draft::kFlops] = flops;
-    op.attributes[draft::kWorkspace] = workspace_bytes;
-  }
+  void price(Op& op, int64_t block) const { draft::price(op, shape_, block, options_.dtype); }
 
   Visit visit(int64_t block) const {
     Visit visit;
     visit.block = block;
     visit.brief = is_embedding(block);
-    visit.needs = shape_.blocks[static_cast<size_t>(block)].unit;
+    visit.needs = block_shape(block).unit;
     return visit;
   }
 
@@ -117,81 +122,93 @@ class Chain {
     Op op = draft::kernel_op(draft::kLoad);
     op.attributes = {index, options_.micro_batch_size, options_.tokens, int64_t{1}};
     read(op, step_, 0, draft::kStepValues);
-    write(op, batch_, 0, draft::kTokens);
-    write(op, sequences_, 0, draft::kSequences);
+    write(op, arrays_.batch, 0, draft::kTokens);
+    write(op, arrays_.sequences, 0, draft::kSequences);
     add_to_agreed(op);
-    return op;
-  }
-
-  Op forward_op(int64_t block) const {
-    Op op = compute(draft::kForward, block);
-    read(op, sequences_, 0, draft::kSequences);
-    if (block > 0) read(op, activation_, block - 1, draft::kInput);
-    set_cost(op, sizes(block).forward_flops, sizes(block).forward_workspace_bytes);
     return op;
   }
 
   Visit forward(int64_t block) const {
     Visit v = visit(block);
-    Op op = forward_op(block);
-    write(op, activation_, block, draft::kOutput);
-    if (trains() && keeps_saved(block)) write(op, saved_, block, draft::kSaved);
-    v.ops.push_back(std::move(op));
-    if (!trains() && block > 0) v.frees = {{activation_, {block - 1}}};
+    if (is_transformer(block_shape(block)))
+      add_segments(v, segments_->forward(block, trains() && keeps_saved(block)));
+    else
+      v.ops.push_back(forward_op(block));
+    if (!trains() && block > 0) v.frees.push_back({arrays_.activation, {block - 1}});
     return v;
+  }
+
+  /// Of a block that is one piece.
+  Op forward_op(int64_t block) const {
+    Op op = compute(draft::kForward, block);
+    read(op, arrays_.sequences, 0, draft::kSequences);
+    if (block > 0) read(op, arrays_.activation, block - 1, draft::kInput);
+    write(op, arrays_.activation, block, draft::kOutput);
+    if (trains() && keeps_saved(block)) write(op, arrays_.saved, block, draft::kSaved);
+    price(op, block);
+    return op;
+  }
+
+  /// What passes between the ops ends with the visit.
+  static void add_segments(Visit& v, std::vector<Op> ops) {
+    for (Op& op : ops) {
+      for (const Operand& written : op.writes)
+        if (draft::is_inside_block(written.slot) && written.access == Access::kWrite)
+          v.frees.push_back(written);
+      v.ops.push_back(std::move(op));
+    }
   }
 
   Visit loss() const {
     Visit v = visit(head_);
     Op op = compute(trains() ? draft::kForwardBackward : draft::kForwardLoss, head_);
     if (trains()) read(op, step_, 0, draft::kStepValues);
-    read(op, activation_, head_ - 1, draft::kInput);
+    read(op, arrays_.activation, head_ - 1, draft::kInput);
     add_to_agreed(op);
-    const BlockSizes& size = sizes(head_);
-    set_cost(op, size.forward_flops + (trains() ? size.backward_flops : 0),
-             trains() ? size.backward_workspace_bytes : size.forward_workspace_bytes);
     if (trains()) {
-      write(op, gradient_, head_ - 1, draft::kInputGradient);
+      write(op, arrays_.gradient, head_ - 1, draft::kInputGradient);
       v.makes = v.needs;
     }
+    price(op, head_);
     v.ops.push_back(std::move(op));
-    v.frees = {{activation_, {head_ - 1}}};
+    v.frees = {{arrays_.activation, {head_ - 1}}};
     return v;
-  }
-
-  /// A forward up to the last segment, which saves nothing.
-  Op recompute(int64_t block) const {
-    Op op = forward_op(block);
-    write(op, saved_, block, draft::kSaved);
-    --std::get<program::IntegerRange>(op.attributes[draft::kSegments]).end;
-    return op;
   }
 
   Visit backward(int64_t block) const {
     Visit v = visit(block);
     v.makes = v.needs;
     if (is_embedding(block)) v.needs.reset();
-    const bool saved = sizes(block).saved_bytes > 0;
-    if (saved && !keeps_saved(block)) v.ops.push_back(recompute(block));
-    Op op = compute(draft::kBackward, block);
-    read(op, sequences_, 0, draft::kSequences);
-    if (block > 0) read(op, activation_, block - 1, draft::kInput);
-    if (saved) read(op, saved_, block, draft::kSaved);
-    read(op, gradient_, block, draft::kOutputGradient);
-    if (block > 0) write(op, gradient_, block - 1, draft::kInputGradient);
-    set_cost(op, sizes(block).backward_flops, sizes(block).backward_workspace_bytes);
-    v.ops.push_back(std::move(op));
-    if (saved) v.frees.push_back({saved_, {block}});
-    if (block > 0) v.frees.push_back({activation_, {block - 1}});
-    v.frees.push_back({gradient_, {block}});
+    if (is_transformer(block_shape(block))) {
+      if (!keeps_saved(block)) add_segments(v, segments_->recompute(block));
+      add_segments(v, segments_->backward(block));
+    } else {
+      v.ops.push_back(backward_op(block));
+    }
+    if (sizes(block).saved_bytes > 0) v.frees.push_back({arrays_.saved, {block}});
+    if (block > 0) v.frees.push_back({arrays_.activation, {block - 1}});
+    v.frees.push_back({arrays_.gradient, {block}});
     return v;
+  }
+
+  /// Of a block that is one piece.
+  Op backward_op(int64_t block) const {
+    Op op = compute(draft::kBackward, block);
+    read(op, arrays_.sequences, 0, draft::kSequences);
+    if (block > 0) read(op, arrays_.activation, block - 1, draft::kInput);
+    if (sizes(block).saved_bytes > 0) read(op, arrays_.saved, block, draft::kSaved);
+    read(op, arrays_.gradient, block, draft::kOutputGradient);
+    if (block > 0) write(op, arrays_.gradient, block - 1, draft::kInputGradient);
+    price(op, block);
+    return op;
   }
 
   const ModelShape& shape_;
   const StepOptions options_;
   const int64_t head_;
   std::vector<BlockSizes> sizes_;
-  int batch_ = -1, sequences_ = -1, activation_ = -1, gradient_ = -1, saved_ = -1;
+  ChainArrays arrays_;
+  std::optional<BlockSegments> segments_;  // of transformer blocks
   int agreed_ = -1, step_ = -1;
 };
 

@@ -1,0 +1,130 @@
+#include "strait/draft/segment_ops.h"
+
+#include <bitset>
+
+namespace strait::draft {
+namespace {
+
+using enum BlockValue;
+using program::Kernel;
+using program::Op;
+
+bool holds(const ValueSet& set, BlockValue value) { return set.test(value_index(value)); }
+
+/// The gradient of the residual stream keeps its place from the middle of a block to its input.
+int slot_of(BlockValue value, Phase phase, bool keeps) {
+  if (value == kInput) return draft::kInput;
+  if (value == kOutput) return draft::kOutput;
+  if (value == kOutputGradient) return draft::kOutputGradient;
+  if (value == kInputGradient || value == kMiddleGradient) return draft::kInputGradient;
+  if (holds(kept_values(), value) && keeps) return kSaved;
+  if (holds(bundle_values(), value) && phase != Phase::kForward) return kBundle;
+  return kBlockValues + static_cast<int>(value);
+}
+
+/// A bundle holds what other ranges of the phase have put there before.
+bool is_begun(int slot, SegmentRange range, Phase phase) {
+  const bool first = phase == Phase::kForward ? range.begin == 0 : range.end == kNumSegments;
+  return (slot == kSaved || slot == kBundle) && !first;
+}
+
+struct Costs {
+  double flops = 0;
+  int64_t workspace_bytes = 0;
+};
+
+Costs segment_costs(const Op& op, const ModelShape& shape, Dtype dtype) {
+  const auto batch = program::attribute<int64_t>(op, kBatch);
+  const auto tokens = program::attribute<int64_t>(op, kLength);
+  const SegmentSizes sizes = segment_sizes(shape, range_of(op), batch, tokens, dtype);
+  ValueSet given;
+  for (const auto* operands : {&op.reads, &op.writes})
+    for (const program::Operand& operand : *operands) given |= values_in(operand.slot);
+  const Phase phase = phase_of(op);
+  const BlockExtent extent = block_extent(shape, batch, tokens, dtype);
+  return {phase == Phase::kForward         ? sizes.forward_flops
+          : phase == Phase::kBackwardInput ? sizes.backward_input_flops
+                                           : sizes.backward_weight_flops,
+          workspace_offsets(extent, range_of(op), phase, given).elements * dtype_bytes(dtype)};
+}
+
+Costs fused_costs(const Op& op, const ModelShape& shape, int64_t block, Dtype dtype) {
+  const BlockSizes sizes = block_sizes(shape, block, program::attribute<int64_t>(op, kBatch),
+                                       program::attribute<int64_t>(op, kLength), dtype);
+  if (op.kernel == &kBackward) return {sizes.backward_flops, sizes.backward_workspace_bytes};
+  if (op.kernel == &kForwardBackward)
+    return {sizes.forward_flops + sizes.backward_flops, sizes.backward_workspace_bytes};
+  return {sizes.forward_flops, sizes.forward_workspace_bytes};
+}
+
+}  // namespace
+
+std::vector<OperandUse> segment_operands(SegmentRange range, Phase phase, bool keeps) {
+  using program::Access;
+  const RangeUses uses = range_uses(range, phase, keeps);
+  std::bitset<kNumBlockOperands> read, written;
+  for (int number = 0; number < kNumBlockValues; ++number) {
+    const auto value = static_cast<BlockValue>(number);
+    const auto slot = static_cast<size_t>(slot_of(value, phase, keeps));
+    if (holds(uses.reads, value)) read.set(slot);
+    if (holds(uses.writes, value)) written.set(slot);
+  }
+  read.set(kTokens);
+  read.set(kSequences, phase != Phase::kBackwardWeight);
+  std::vector<OperandUse> operands;
+  for (int slot = 0; slot < kNumBlockOperands; ++slot) {
+    const auto at = static_cast<size_t>(slot);
+    const bool before = read[at] || is_begun(slot, range, phase);
+    if (written[at]) operands.push_back({slot, before ? Access::kUpdate : Access::kWrite});
+    if (read[at] && !written[at]) operands.push_back({slot, Access::kRead});
+  }
+  return operands;
+}
+
+ValueSet values_in(int slot) {
+  if (slot == draft::kInput) return value_set({BlockValue::kInput});
+  if (slot == draft::kOutput) return value_set({BlockValue::kOutput});
+  if (slot == draft::kOutputGradient) return value_set({BlockValue::kOutputGradient});
+  if (slot == draft::kInputGradient)
+    return value_set({BlockValue::kInputGradient, kMiddleGradient});
+  if (slot == kSaved) return kept_values();
+  if (slot == kBundle) return bundle_values();
+  if (slot < kBlockValues) return {};
+  return value_set({static_cast<BlockValue>(slot - kBlockValues)});
+}
+
+bool is_partial_over_x(int slot) {
+  return slot >= kBlockValues &&
+         strait::partial_over_x(static_cast<BlockValue>(slot - kBlockValues));
+}
+
+const Kernel& segment_kernel(Phase phase) {
+  return phase == Phase::kForward         ? kForwardSegments
+         : phase == Phase::kBackwardInput ? kBackwardInput
+                                          : kBackwardWeight;
+}
+
+bool works_on_segments(const Op& op) {
+  return op.kernel == &kForwardSegments || op.kernel == &kBackwardInput ||
+         op.kernel == &kBackwardWeight;
+}
+
+Phase phase_of(const Op& op) {
+  return op.kernel == &kForwardSegments ? Phase::kForward
+         : op.kernel == &kBackwardInput ? Phase::kBackwardInput
+                                        : Phase::kBackwardWeight;
+}
+
+SegmentRange range_of(const Op& op) {
+  const auto& range = program::attribute<program::IntegerRange>(op, kSegments);
+  return {static_cast<int>(range.begin), static_cast<int>(range.end)};
+}
+
+void price(Op& op, const ModelShape& shape, int64_t block, Dtype dtype) {
+  const Costs costs = works_on_segments(op) ? segment_costs(op, shape, dtype)
+                                            : fused_costs(op, shape, block, dtype);
+  op.attributes[kFlops] = costs.flops;
+  op.attributes[kWorkspace] = costs.workspace_bytes;
+}
+
+}  // namespace strait::draft

@@ -1,0 +1,41 @@
+// Operations over ranges of a transformer block's segments. What a range reads and writes
+// (shape/segment.h) decides their operands: of bundles and of what enters and leaves a block each
+// has one, and whatever else passes from one range to the next is a value of its own.
+#pragma once
+
+#include <vector>
+
+#include "strait/draft/block_kernels.h"
+#include "strait/program/program.h"
+#include "strait/shape/segment.h"
+#include "strait/shape/shape.h"
+
+namespace strait::draft {
+
+/// An operand of a kernel, and what an op does to it.
+struct OperandUse {
+  int slot = 0;
+  program::Access access = program::Access::kRead;
+};
+
+/// The operands of an op over a range, by slot, but for weights and gradients of the unit. `keeps`:
+/// a forward keeps what the backward needs.
+std::vector<OperandUse> segment_operands(SegmentRange range, Phase phase, bool keeps = true);
+/// The values of a block that lie in the operand of a slot.
+ValueSet values_in(int slot);
+/// Whether a slot is for what passes inside a block, between its ranges.
+inline bool is_inside_block(int slot) { return slot >= kBundle; }
+/// Whether a slot is for a value of which each rank of axis x makes a part.
+bool is_partial_over_x(int slot);
+
+const program::Kernel& segment_kernel(Phase phase);
+/// Whether an op works on a range of segments; phase_of and range_of are for those that do.
+bool works_on_segments(const program::Op& op);
+Phase phase_of(const program::Op& op);
+SegmentRange range_of(const program::Op& op);
+
+/// Sets floating-point operations and workspace of an op on a block that has its other attributes
+/// and its operands.
+void price(program::Op& op, const ModelShape& shape, int64_t block, Dtype dtype);
+
+}  // namespace strait::draft

@@ -1,0 +1,339 @@
+#include "strait/tokenizer/bpe_json.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string_view>
+#include <unordered_map>
+
+#include "strait/base/errors.h"
+#include "strait/tokenizer/byte_alphabet.h"
+
+namespace strait {
+namespace {
+
+using Ids = std::unordered_map<std::string, int32_t>;
+
+bool absent(const Json* part) { return part == nullptr || part->is_null(); }
+
+std::string type_of(const Json& part) {
+  const Json* type = part.find("type");
+  return type != nullptr && type->is_string() ? type->as_string() : "(without a type)";
+}
+
+[[noreturn]] void unsupported(const std::string& part, const std::string& found,
+                              const char* supported) {
+  throw UserError(fmt::format("{} \"{}\" is not supported; supported: {}", part, found, supported));
+}
+
+void require_nothing(const Json& json, const char* part) {
+  const Json* found = json.find(part);
+  if (!absent(found)) unsupported(part, type_of(*found), "none (null)");
+}
+
+/// A flag of `json` that must have the value `wanted`, which is also what its absence means.
+void require_flag(const Json& json, const char* part, const char* key, bool wanted) {
+  const Json* found = json.find(key);
+  if (!absent(found) && found->as_bool() != wanted)
+    throw UserError(
+        fmt::format("{}.{} = {} is not supported; supported: {}", part, key, !wanted, wanted));
+}
+
+void check_decoder(const Json& json) {
+  const Json* found = json.find("decoder");
+  if (!absent(found) && type_of(*found) != "ByteLevel")
+    unsupported("decoder", type_of(*found), "ByteLevel, or none");
+}
+
+/// TemplateProcessing that puts special tokens around the text.
+void check_template(const Json& json) {
+  const Json* single = json.find("single");
+  int64_t sequences = 0;
+  if (!absent(single))
+    for (const Json& piece : single->as_array())
+      if (piece.find("SpecialToken") == nullptr) ++sequences;
+  if (sequences != 1)
+    throw UserError(
+        "post_processor.TemplateProcessing.single is not supported; supported: one sequence and "
+        "special tokens");
+}
+
+void check_post_processor(const Json& part) {
+  const std::string type = type_of(part);
+  if (type == "Sequence") {
+    for (const Json& one : part.at("processors").as_array()) check_post_processor(one);
+  } else if (type == "TemplateProcessing") {
+    check_template(part);
+  } else if (type != "ByteLevel") {
+    unsupported("post_processor", type,
+                "ByteLevel, TemplateProcessing, a Sequence of them, or none");
+  }
+}
+
+void check_byte_level(const Json& part, bool use_regex) {
+  const Json* prefix = part.find("add_prefix_space");
+  if (absent(prefix))
+    throw UserError("pre_tokenizer.add_prefix_space is missing; supported: false");
+  require_flag(part, "pre_tokenizer", "add_prefix_space", false);
+  const Json* regex = part.find("use_regex");  // absent: true
+  if ((absent(regex) || regex->as_bool()) != use_regex)
+    throw UserError(
+        fmt::format("pre_tokenizer.use_regex = {} is not supported {} a Split; "
+                    "supported: {}",
+                    !use_regex, use_regex ? "without" : "behind", use_regex));
+}
+
+SplitKind kind_of_split(const Json& part) {
+  const Json* pattern = part.find("pattern");
+  const Json* regex = absent(pattern) ? nullptr : pattern->find("Regex");
+  const std::string text = absent(regex) ? "(without a Regex)" : regex->as_string();
+  const Json* behavior = part.find("behavior");
+  if (absent(behavior) || behavior->as_string() != "Isolated")
+    throw UserError(
+        fmt::format("pre_tokenizer.Split.behavior {} is not supported; supported: "
+                    "\"Isolated\"",
+                    absent(behavior) ? "null" : behavior->dump()));
+  require_flag(part, "pre_tokenizer.Split", "invert", false);
+  for (const SplitKind kind : {SplitKind::kGpt2, SplitKind::kLlama3})
+    if (text == split_regex(kind)) return kind;
+  unsupported("pre_tokenizer.Split.pattern", text, "GPT-2's and Llama 3's");
+}
+
+/// ByteLevel alone, or a Sequence of Split and ByteLevel.
+SplitKind read_pre_tokenizer(const Json& json) {
+  const Json* found = json.find("pre_tokenizer");
+  const std::string type = absent(found) ? "null" : type_of(*found);
+  constexpr const char* kSupported = "ByteLevel, or a Sequence of Split and ByteLevel";
+  if (type == "ByteLevel") {
+    check_byte_level(*found, true);
+    return SplitKind::kGpt2;
+  }
+  if (type != "Sequence") unsupported("pre_tokenizer", type, kSupported);
+  const Json::Array& parts = found->at("pretokenizers").as_array();
+  std::string types;
+  for (const Json& part : parts) types += (types.empty() ? "" : ", ") + type_of(part);
+  if (types != "Split, ByteLevel") unsupported("pre_tokenizer", "Sequence of " + types, kSupported);
+  check_byte_level(parts[1], false);
+  return kind_of_split(parts[0]);
+}
+
+void check_model_options(const Json& model) {
+  const Json* type = model.find("type");
+  if (!absent(type) && type->as_string() != "BPE")
+    throw UserError(
+        fmt::format("model \"{}\" is not supported; supported: BPE", type->as_string()));
+  for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
+    const Json* found = model.find(key);
+    if (!absent(found) && !found->as_string().empty())
+      throw UserError(fmt::format("model.{} = \"{}\" is not supported; supported: \"\"", key,
+                                  found->as_string()));
+  }
+  const Json* dropout = model.find("dropout");
+  if (!absent(dropout) && dropout->as_number() != 0)
+    throw UserError("model.dropout is not supported; supported: null");
+  require_flag(model, "model", "byte_fallback", false);
+}
+
+void check_parts(const Json& json) {
+  if (!json.is_object()) throw UserError("not a tokenizer: the file is not a JSON object");
+  if (json.find("model") == nullptr)
+    throw UserError(
+        "not a tokenizer: it has neither \"model\" (Hugging Face tokenizer.json) nor \"format\"");
+  require_nothing(json, "normalizer");
+  if (const Json* part = json.find("post_processor"); !absent(part)) check_post_processor(*part);
+  check_decoder(json);
+  require_nothing(json, "truncation");
+  require_nothing(json, "padding");
+  check_model_options(json.at("model"));
+}
+
+/// The id of a token; ids of n tokens are 0 .. n - 1, each once.
+int32_t checked_id(const Json& id, const std::string& token, size_t tokens) {
+  if (id.as_integer() < 0 || id.as_integer() >= static_cast<int64_t>(tokens))
+    throw UserError(
+        fmt::format("token \"{}\" has the number {}, but {} tokens must be numbered 0 to {}", token,
+                    id.as_integer(), tokens, tokens - 1));
+  return static_cast<int32_t>(id.as_integer());
+}
+
+/// Number of each token as it is written in the file; fills special_tokens and end_of_document.
+Ids read_ids(const Json& json, BpeModel& model) {
+  const Json::Object& vocabulary = json.at("model").at("vocab").as_object();
+  std::vector<std::pair<std::string, const Json*>> entries;
+  Ids ids;
+  for (const auto& [token, id] : vocabulary) {
+    entries.emplace_back(token, &id);
+    ids.emplace(token, -1);
+  }
+  const Json* added = json.find("added_tokens");
+  std::vector<std::string> special;
+  if (!absent(added)) {
+    for (const Json& entry : added->as_array()) {
+      const std::string& content = entry.at("content").as_string();
+      const Json* flag = entry.find("special");
+      if (absent(flag) || !flag->as_bool())
+        throw UserError(
+            fmt::format("the added token \"{}\" is not special; supported: special added "
+                        "tokens only",
+                        content));
+      special.push_back(content);
+      if (ids.emplace(content, -1).second) {
+        entries.emplace_back(content, &entry.at("id"));
+      } else if (const Json* id = json.at("model").at("vocab").find(content);
+                 id == nullptr || id->as_integer() != entry.at("id").as_integer()) {
+        throw UserError(fmt::format("the added token \"{}\" has two numbers", content));
+      }
+    }
+  }
+  std::vector<bool> used(entries.size());
+  for (const auto& [token, id] : entries) {
+    const int32_t number = checked_id(*id, token, entries.size());
+    if (used[number]) throw UserError(fmt::format("two tokens have the number {}", number));
+    used[number] = true;
+    ids[token] = number;
+  }
+  for (const std::string& token : special) model.special_tokens.push_back(ids[token]);
+  std::sort(model.special_tokens.begin(), model.special_tokens.end());
+  for (const char* end : {kLlamaEndOfDocumentText, kEndOfDocumentText})
+    if (std::find(special.begin(), special.end(), end) != special.end())
+      model.end_of_document = ids[end];
+  return ids;
+}
+
+void read_tokens(const Ids& ids, BpeModel& model) {
+  model.tokens.resize(ids.size());
+  for (const auto& [token, id] : ids) {
+    if (std::binary_search(model.special_tokens.begin(), model.special_tokens.end(), id)) {
+      model.tokens[id] = token;
+      continue;
+    }
+    const auto bytes = visible_to_bytes(token);
+    if (!bytes || bytes->empty())
+      throw UserError(
+          fmt::format("token {} (\"{}\") is not written in the byte-level alphabet", id, token));
+    model.tokens[id] = *bytes;
+  }
+}
+
+std::pair<std::string, std::string> merge_parts(const Json& merge, size_t index) {
+  if (merge.is_array()) {
+    const Json::Array& parts = merge.as_array();
+    if (parts.size() == 2) return {parts[0].as_string(), parts[1].as_string()};
+  } else {
+    const std::string& text = merge.as_string();
+    const size_t space = text.find(' ');
+    if (space != std::string::npos) return {text.substr(0, space), text.substr(space + 1)};
+  }
+  throw UserError(fmt::format("merge {} is not a pair; write \"a b\" or [\"a\", \"b\"]", index));
+}
+
+void read_merges(const Json& json, const Ids& ids, BpeModel& model) {
+  const auto id_of = [&](const std::string& token, size_t index) {
+    const auto found = ids.find(token);
+    if (found == ids.end())
+      throw UserError(fmt::format("merge {} needs the token \"{}\", which is not in the vocabulary",
+                                  index, token));
+    return found->second;
+  };
+  for (const Json& merge : json.at("model").at("merges").as_array()) {
+    const size_t index = model.merges.size();
+    const auto [left, right] = merge_parts(merge, index);
+    model.merges.push_back({id_of(left, index), id_of(right, index), id_of(left + right, index)});
+  }
+}
+
+std::string quoted(const std::string& text) { return Json(text).dump(); }
+
+/// How a token is spelled in the file.
+std::string spelling(const BpeModel& model, int32_t token) {
+  const bool special =
+      std::binary_search(model.special_tokens.begin(), model.special_tokens.end(), token);
+  return special ? model.tokens[token] : bytes_to_visible(model.tokens[token]);
+}
+
+Json added_tokens_json(const BpeModel& model) {
+  Json added = Json::array();
+  for (const int32_t token : model.special_tokens)
+    added.push_back(Json::object({{"id", token},
+                                  {"content", model.tokens[token]},
+                                  {"single_word", false},
+                                  {"lstrip", false},
+                                  {"rstrip", false},
+                                  {"normalized", false},
+                                  {"special", true}}));
+  return added;
+}
+
+/// The "pre_tokenizer" object.
+Json pre_tokenizer_json(SplitKind kind) {
+  const auto byte_level = [](bool use_regex) {
+    return Json::object({{"type", "ByteLevel"},
+                         {"add_prefix_space", false},
+                         {"trim_offsets", true},
+                         {"use_regex", use_regex}});
+  };
+  if (kind == SplitKind::kGpt2) return byte_level(true);
+  const Json split =
+      Json::object({{"type", "Split"},
+                    {"pattern", Json::object({{"Regex", std::string(split_regex(kind))}})},
+                    {"behavior", "Isolated"},
+                    {"invert", false}});
+  return Json::object(
+      {{"type", "Sequence"}, {"pretokenizers", Json::Array{split, byte_level(false)}}});
+}
+
+/// The "model" object. Written by hand because a Json object would be searched for every new key.
+std::string model_json(const BpeModel& model) {
+  std::string out =
+      "{\n    \"type\": \"BPE\",\n    \"dropout\": null,\n    \"unk_token\": null,\n"
+      "    \"continuing_subword_prefix\": null,\n    \"end_of_word_suffix\": null,\n"
+      "    \"fuse_unk\": false,\n    \"byte_fallback\": false,\n";
+  if (model.ignore_merges) out += "    \"ignore_merges\": true,\n";
+  out += "    \"vocab\": {";
+  for (size_t i = 0; i < model.tokens.size(); ++i)
+    out += fmt::format("{}\n      {}: {}", i == 0 ? "" : ",",
+                       quoted(spelling(model, static_cast<int32_t>(i))), i);
+  out += "\n    },\n    \"merges\": [";
+  for (size_t i = 0; i < model.merges.size(); ++i)
+    out += fmt::format("{}\n      {}", i == 0 ? "" : ",",
+                       quoted(spelling(model, model.merges[i].left) + " " +
+                              spelling(model, model.merges[i].right)));
+  return out + "\n    ]\n  }";
+}
+
+}  // namespace
+
+BpeModel bpe_from_json(const Json& json) {
+  check_parts(json);
+  BpeModel model;
+  const Ids ids = read_ids(json, model);
+  read_tokens(ids, model);
+  read_merges(json, ids, model);
+  model.split = read_pre_tokenizer(json);
+  const Json *ignore = json.at("model").find("ignore_merges"), *post = json.find("post_processor");
+  model.ignore_merges = !absent(ignore) && ignore->as_bool();
+  if (!absent(post)) model.post_processor = post->dump();
+  return model;
+}
+
+std::string bpe_to_json(const BpeModel& model) {
+  const Json byte_level = Json::object({{"type", "ByteLevel"},
+                                        {"add_prefix_space", false},
+                                        {"trim_offsets", true},
+                                        {"use_regex", true}});
+  std::string out = "{\n";
+  const auto part = [&](const char* key, const std::string& value) {
+    out += fmt::format("  \"{}\": {},\n", key, value);
+  };
+  part("version", "\"1.0\"");
+  part("truncation", "null");
+  part("padding", "null");
+  part("added_tokens", added_tokens_json(model).dump());
+  part("normalizer", "null");
+  part("pre_tokenizer", pre_tokenizer_json(model.split).dump());
+  part("post_processor", model.post_processor.empty() ? "null" : model.post_processor);
+  part("decoder", byte_level.dump());
+  return out + "  \"model\": " + model_json(model) + "\n}\n";
+}
+
+}  // namespace strait

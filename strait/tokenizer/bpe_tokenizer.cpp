@@ -1,0 +1,210 @@
+#include "strait/tokenizer/bpe_tokenizer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <future>
+#include <limits>
+#include <queue>
+
+#include "strait/base/errors.h"
+#include "strait/tokenizer/bpe_json.h"
+
+namespace strait {
+namespace {
+
+constexpr size_t kShortPiece = 64;  // bytes; longer pieces use a queue and are not remembered
+constexpr size_t kRememberedPieces = 1 << 21;  // per thread
+constexpr size_t kSmallestShare = 1 << 16;     // bytes that are worth a thread
+constexpr int32_t kNone = -1;
+
+/// Tokens of the pieces seen so far in one call.
+class PieceCache {
+ public:
+  /// Appends the tokens of `piece` and returns true if they are known.
+  bool append(std::string_view piece, std::vector<int32_t>& out) const {
+    const int32_t index = table_.find(piece);
+    if (index < 0) return false;
+    out.insert(out.end(), tokens_.begin() + begins_[index], tokens_.begin() + begins_[index + 1]);
+    return true;
+  }
+  void remember(std::string_view piece, std::span<const int32_t> tokens) {
+    if (table_.size() >= kRememberedPieces) return;
+    table_.find_or_insert(piece, static_cast<int32_t>(begins_.size() - 1));
+    tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
+    begins_.push_back(static_cast<int64_t>(tokens_.size()));
+  }
+
+ private:
+  PieceTable table_;
+  std::vector<int32_t> tokens_;
+  std::vector<int64_t> begins_ = {0};
+};
+
+}  // namespace
+
+BpeTokenizer::BpeTokenizer(BpeModel model) : model_(std::move(model)), pattern_(model_.split) {
+  check();
+  token_of_byte_.fill(kNone);
+  std::vector<bool> special(model_.tokens.size());
+  for (const int32_t token : model_.special_tokens) special[token] = true;
+  for (size_t token = 0; token < model_.tokens.size(); ++token)
+    if (model_.tokens[token].size() == 1 && !special[token])
+      token_of_byte_[static_cast<uint8_t>(model_.tokens[token][0])] = static_cast<int32_t>(token);
+  for (int byte = 0; byte < 256; ++byte)
+    if (token_of_byte_[byte] == kNone)
+      throw UserError(
+          fmt::format("the vocabulary has no token for byte 0x{:02x}; only byte-level "
+                      "vocabularies with all 256 bytes are supported",
+                      byte));
+  if (model_.ignore_merges)
+    for (size_t token = 0; token < model_.tokens.size(); ++token)
+      if (!special[token])
+        whole_pieces_.find_or_insert(model_.tokens[token], static_cast<int32_t>(token));
+  for (size_t i = 0; i < model_.merges.size(); ++i)
+    if (ranks_.find_or_insert(pair_key(model_.merges[i].left, model_.merges[i].right),
+                              static_cast<int32_t>(i)) != static_cast<int32_t>(i))
+      throw UserError(fmt::format("merge {} stands in the list twice", i));
+}
+
+void BpeTokenizer::check() const {
+  const auto size = static_cast<int64_t>(model_.tokens.size());
+  if (size > std::numeric_limits<int32_t>::max())
+    throw UserError(fmt::format("a vocabulary of {} tokens is too large", size));
+  const auto in_range = [&](int32_t token) { return token >= 0 && token < size; };
+  for (const int32_t token : model_.special_tokens)
+    if (!in_range(token)) throw UserError(fmt::format("special token {} is out of range", token));
+  if (model_.end_of_document && !in_range(*model_.end_of_document))
+    throw UserError(fmt::format("token {} is out of range", *model_.end_of_document));
+  for (size_t i = 0; i < model_.merges.size(); ++i) {
+    const Merge& merge = model_.merges[i];
+    if (!in_range(merge.left) || !in_range(merge.right) || !in_range(merge.result))
+      throw UserError(fmt::format("merge {} names a token that is out of range", i));
+    for (const int32_t token : {merge.left, merge.right, merge.result})
+      if (std::binary_search(model_.special_tokens.begin(), model_.special_tokens.end(), token))
+        throw UserError(fmt::format("merge {} uses the special token {}", i, token));
+    if (model_.tokens[merge.left] + model_.tokens[merge.right] != model_.tokens[merge.result])
+      throw UserError(fmt::format("merge {}: the result is not its parts joined", i));
+  }
+}
+
+std::string_view BpeTokenizer::token_bytes(int32_t token) const {
+  check_token(token);
+  return model_.tokens[static_cast<size_t>(token)];
+}
+
+std::string BpeTokenizer::serialize() const { return bpe_to_json(model_); }
+
+std::vector<int32_t> BpeTokenizer::encode(std::string_view text, int threads) const {
+  std::vector<int32_t> tokens;
+  if (threads <= 1 || text.size() <= kSmallestShare) {
+    encode_range(text, tokens);
+    return tokens;
+  }
+  std::vector<std::string_view> shares;
+  const size_t share = std::max(kSmallestShare, text.size() / static_cast<size_t>(threads) + 1);
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = safe_split_offset(text, std::min(text.size(), begin + share));
+    shares.push_back(text.substr(begin, end - begin));
+    begin = end;
+  }
+  std::vector<std::future<std::vector<int32_t>>> parts;
+  for (const std::string_view part : shares)
+    parts.push_back(std::async(std::launch::async, [this, part] {
+      std::vector<int32_t> out;
+      encode_range(part, out);
+      return out;
+    }));
+  for (auto& part : parts) {
+    const std::vector<int32_t> out = part.get();
+    tokens.insert(tokens.end(), out.begin(), out.end());
+  }
+  return tokens;
+}
+
+void BpeTokenizer::encode_range(std::string_view text, std::vector<int32_t>& out) const {
+  out.reserve(text.size() / 3);
+  PieceCache cache;
+  Splitter splitter(pattern_, text);
+  for (std::string_view piece; splitter.next(piece);) {
+    if (piece.size() == 1) {
+      out.push_back(token_of_byte_[static_cast<uint8_t>(piece[0])]);
+    } else if (const int32_t whole = whole_pieces_.find(piece); whole != kNone) {
+      out.push_back(whole);
+    } else if (piece.size() >= kShortPiece) {
+      encode_long_piece(piece, out);
+    } else if (!cache.append(piece, out)) {
+      const size_t before = out.size();
+      encode_piece(piece, out);
+      cache.remember(piece, std::span(out).subspan(before));
+    }
+  }
+}
+
+void BpeTokenizer::encode_piece(std::string_view piece, std::vector<int32_t>& out) const {
+  std::array<int32_t, kShortPiece> tokens;
+  std::array<int32_t, kShortPiece> ranks;  // of the pair that begins here
+  size_t size = piece.size();
+  for (size_t i = 0; i < size; ++i) tokens[i] = token_of_byte_[static_cast<uint8_t>(piece[i])];
+  const auto pair_rank = [&](size_t i) {
+    return i + 1 < size ? rank(tokens[i], tokens[i + 1]) : kNone;
+  };
+  for (size_t i = 0; i < size; ++i) ranks[i] = pair_rank(i);
+  while (true) {
+    size_t best = size;
+    for (size_t i = 0; i < size; ++i)
+      if (ranks[i] != kNone && (best == size || ranks[i] < ranks[best])) best = i;
+    if (best == size) break;
+    tokens[best] = model_.merges[ranks[best]].result;
+    std::copy(tokens.begin() + best + 2, tokens.begin() + size, tokens.begin() + best + 1);
+    std::copy(ranks.begin() + best + 2, ranks.begin() + size, ranks.begin() + best + 1);
+    --size;
+    ranks[best] = pair_rank(best);
+    if (best > 0) ranks[best - 1] = pair_rank(best - 1);
+  }
+  out.insert(out.end(), tokens.begin(), tokens.begin() + size);
+}
+
+void BpeTokenizer::encode_long_piece(std::string_view piece, std::vector<int32_t>& out) const {
+  struct Node {
+    int32_t token;
+    int64_t previous;
+    int64_t next;
+  };
+  struct Candidate {
+    int32_t rank;
+    int64_t left;
+    bool operator<(const Candidate& other) const {  // the queue's top is the largest
+      return rank != other.rank ? rank > other.rank : left > other.left;
+    }
+  };
+  const auto size = static_cast<int64_t>(piece.size());
+  std::vector<Node> nodes(piece.size());
+  std::priority_queue<Candidate> queue;
+  const auto pair_rank = [&](int64_t left) {
+    const bool pair = left >= 0 && nodes[left].token != kNone && nodes[left].next < size;
+    return pair ? rank(nodes[left].token, nodes[nodes[left].next].token) : kNone;
+  };
+  const auto offer = [&](int64_t left) {
+    if (const int32_t r = pair_rank(left); r != kNone) queue.push({r, left});
+  };
+  for (int64_t i = 0; i < size; ++i)
+    nodes[i] = {token_of_byte_[static_cast<uint8_t>(piece[i])], i - 1, i + 1};
+  for (int64_t i = 0; i < size; ++i) offer(i);
+  while (!queue.empty()) {
+    const Candidate top = queue.top();
+    queue.pop();
+    if (pair_rank(top.left) != top.rank) continue;  // one of the two has been merged since
+    Node& node = nodes[top.left];
+    const int64_t gone = node.next;
+    node.token = model_.merges[top.rank].result;
+    node.next = nodes[gone].next;
+    nodes[gone].token = kNone;
+    if (node.next < size) nodes[node.next].previous = top.left;
+    offer(top.left);
+    offer(node.previous);
+  }
+  for (int64_t i = 0; i < size; i = nodes[i].next) out.push_back(nodes[i].token);
+}
+
+}  // namespace strait

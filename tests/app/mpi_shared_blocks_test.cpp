@@ -1,0 +1,34 @@
+// Processes that share blocks along x: the bits and bytes of threads, which equal one rank.
+#include <gtest/gtest.h>
+
+#include "tests/app/mpi_and_threads.h"
+
+namespace strait {
+namespace {
+
+struct Case {
+  std::string placement, precision;
+  int64_t ranks;
+};
+
+class MpiSharedBlocks : public ::testing::TestWithParam<Case> {};
+
+TEST_P(MpiSharedBlocks, GivesTheBitsAndBytesOfThreadRanks) {
+  const Case c = GetParam();
+  test::expect_processes_to_train_as_threads(
+      {"placement.preset=" + c.placement, "mesh.axes.x=2", "train.precision=" + c.precision,
+       "train.global_batch_size=24", "train.micro_batch_size=3", "train.steps=6",
+       "model.shape.dropout=0.1"},
+      c.ranks);
+}
+
+INSTANTIATE_TEST_SUITE_P(Grid, MpiSharedBlocks,
+                         ::testing::Values(Case{"ddp", "fp64", 2}, Case{"zero1", "fp64", 4},
+                                           Case{"zero3", "fp64", 8}, Case{"zero3", "bf16", 4}),
+                         [](const auto& test) {
+                           return test.param.placement + test.param.precision + "of" +
+                                  std::to_string(test.param.ranks);
+                         });
+
+}  // namespace
+}  // namespace strait

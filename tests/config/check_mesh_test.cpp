@@ -1,0 +1,85 @@
+// Axes of the mesh that fit ranks, model and cluster, and the nearest size for those that do not.
+#include "strait/config/check_mesh.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "strait/base/errors.h"
+#include "strait/shape/shape.h"
+
+namespace strait {
+namespace {
+
+using testing::HasSubstr;
+
+Run run_of(int64_t x, int64_t data, int64_t stage) {
+  Run run;
+  run.model = model_preset("gpt2-124m");  // 12 heads
+  run.mesh.axes.x = x;
+  run.mesh.axes.data = data;
+  run.mesh.axes.stage = stage;
+  run.file = "run.toml";
+  for (const char* key : {"mesh.axes.x", "mesh.axes.data", "mesh.axes.stage"})
+    run.written[key] = {"run.toml", 4};
+  return run;
+}
+
+void expect_refused(const std::function<void()>& check, const std::string& key,
+                    const std::string& part) {
+  try {
+    check();
+    FAIL() << "accepted; expected a problem of " << key;
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.place().key, key);
+    EXPECT_EQ(error.place().file, "run.toml");
+    EXPECT_THAT(error.what(), HasSubstr(part));
+    EXPECT_EQ(error.place().line, 4);
+  }
+}
+
+TEST(CheckMesh, SizesMultiplyToTheRanks) {
+  // Plain reference: the product, with any data for 0.
+  for (const int64_t ranks : {1, 2, 4, 6, 8})
+    for (const int64_t x : {1, 2, 3})
+      for (const int64_t data : {0, 1, 2, 3})
+        for (const int64_t stage : {1, 2}) {
+          const strait::Run run = run_of(x, data, stage);
+          const bool fits = data == 0 ? ranks % (x * stage) == 0 : x * data * stage == ranks;
+          const auto check = [&] { check_mesh_sizes(run, ranks); };
+          if (fits)
+            EXPECT_NO_THROW(check()) << x << " " << data << " " << stage << " of " << ranks;
+          else
+            EXPECT_THROW(check(), UserError) << x << " " << data << " " << stage;
+        }
+}
+
+TEST(CheckMesh, TheNearestSizeIsNamed) {
+  expect_refused([] { check_mesh_sizes(run_of(3, 0, 1), 8); }, "mesh.axes.x",
+                 "mesh.axes.x = 3 does not divide 8 of the 8 ranks; the nearest valid value is 2");
+  expect_refused([] { check_mesh_sizes(run_of(2, 0, 3), 8); }, "mesh.axes.stage",
+                 "mesh.axes.stage = 3 does not divide 4 of the 8 ranks; the nearest valid value "
+                 "is 2");
+  expect_refused([] { check_mesh_sizes(run_of(2, 8, 2), 8); }, "mesh.axes.data",
+                 "8 ranks and x = 2, stage = 2; the nearest valid value is 2 (or 0, the rest)");
+  expect_refused([] { check_mesh_sizes(run_of(0, 0, 1), 4); }, "mesh.axes.x", "value is 1");
+}
+
+TEST(CheckMesh, AxisXDividesHeads) {
+  check_mesh_model(run_of(4, 0, 1));
+  expect_refused([] { check_mesh_model(run_of(5, 0, 1)); }, "mesh.axes.x", "heads = 12; nearest");
+}
+
+TEST(CheckMesh, NoAxisEndsWithinALevel) {
+  ClusterOptions frontier;
+  frontier.preset = "frontier";  // pairs, four of them a node
+  check_mesh_levels(run_of(4, 0, 3), make_cluster(frontier, 48));
+  expect_refused([&] { check_mesh_levels(run_of(3, 0, 1), make_cluster(frontier, 48)); },
+                 "mesh.axes.x", "size is 2");
+  expect_refused([&] { check_mesh_levels(run_of(1, 0, 4), make_cluster(frontier, 48)); },
+                 "mesh.axes.stage", "size is 3");
+}
+
+}  // namespace
+}  // namespace strait

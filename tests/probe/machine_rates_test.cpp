@@ -1,0 +1,89 @@
+// Rates are measured in a moment, remembered, and taken again where the memory is of no use.
+#include "strait/probe/machine_rates.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+#include <vector>
+
+#include "strait/base/cores.h"
+#include "strait/base/file.h"
+#include "tests/sanitized.h"
+
+namespace strait::measure {
+namespace {
+
+namespace fs = std::filesystem;
+
+class MachineRates : public ::testing::Test {
+ protected:
+  MachineRates()
+      : folder_(
+            (fs::temp_directory_path() / ("strait-rates-" + std::to_string(::getpid()))).string()) {
+  }
+  ~MachineRates() override { fs::remove_all(folder_); }
+
+  std::string folder_;
+};
+
+TEST_F(MachineRates, EachTypeHasItsOwnRates) {
+  const MeasuredRates fp32 = measure_rates(Dtype::kFloat32, 1);
+  EXPECT_GT(fp32.flops_per_second_fp32, 1e9 / test::kSlowdown);
+  EXPECT_GT(fp32.model_flops_per_second_fp32, 0);
+  EXPECT_GT(fp32.memory_bytes_per_second, 1e8 / test::kSlowdown);
+  EXPECT_EQ(fp32.flops_per_second_bf16, 0);
+  EXPECT_EQ(fp32.cores_per_rank, 1);
+  EXPECT_GT(measure_rates(Dtype::kBfloat16, 1).flops_per_second_bf16, 0);
+  EXPECT_GT(measure_rates(Dtype::kFloat64, 1).flops_per_second_fp64, 0);
+}
+
+TEST_F(MachineRates, MeasuringIsBrief) {
+  // Time of the processor, which other programs do not lengthen; all cores work at once.
+  const int64_t cores = available_cores();
+  const std::clock_t began = std::clock();
+  for (int call = 0; call < 3; ++call) measure_rates(Dtype::kFloat32, cores);
+  const double seconds = static_cast<double>(std::clock() - began) / CLOCKS_PER_SEC;
+  EXPECT_LT(seconds / static_cast<double>(3 * cores), 0.3 * test::kSlowdown);
+}
+
+TEST_F(MachineRates, TheyAreRememberedByTypeAndCores) {
+  const MeasuredRates first = remembered_rates(folder_, Dtype::kFloat32, 1);
+  const MeasuredRates again = remembered_rates(folder_, Dtype::kFloat32, 1);
+  EXPECT_EQ(first.flops_per_second_fp32, again.flops_per_second_fp32);
+  EXPECT_EQ(first.model_flops_per_second_fp32, again.model_flops_per_second_fp32);
+  EXPECT_EQ(first.memory_bytes_per_second, again.memory_bytes_per_second);
+  EXPECT_NE(rates_file(folder_, Dtype::kFloat32, 1), rates_file(folder_, Dtype::kFloat32, 2));
+  EXPECT_NE(rates_file(folder_, Dtype::kFloat32, 1), rates_file(folder_, Dtype::kBfloat16, 1));
+}
+
+TEST_F(MachineRates, AFileOfNoUseIsReplaced) {
+  fs::create_directories(folder_);
+  const std::string file = rates_file(folder_, Dtype::kFloat32, 1);
+  for (const char* text : {"", "{", "{\"fp32_flops_per_second\": \"fast\"}"}) {
+    std::ofstream(file) << text;
+    EXPECT_GT(remembered_rates(folder_, Dtype::kFloat32, 1).flops_per_second_fp32, 0) << text;
+    EXPECT_NE(read_file(file), text);
+  }
+}
+
+TEST_F(MachineRates, ManyAtOnceLeaveOneWholeFile) {
+  std::vector<std::jthread> threads;
+  for (int i = 0; i < 4; ++i)
+    threads.emplace_back(
+        [&] { EXPECT_GT(remembered_rates(folder_, Dtype::kFloat32, 1).flops_per_second_fp32, 0); });
+  threads.clear();
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), fs::directory_iterator{}), 1);
+  EXPECT_GT(remembered_rates(folder_, Dtype::kFloat32, 1).flops_per_second_fp32, 0);
+}
+
+TEST_F(MachineRates, WithoutAFolderTheyAreMeasured) {
+  EXPECT_GT(remembered_rates("", Dtype::kFloat32, 1).flops_per_second_fp32, 0);
+  EXPECT_GT(remembered_rates("/proc/none", Dtype::kFloat32, 1).flops_per_second_fp32, 0);
+}
+
+}  // namespace
+}  // namespace strait::measure

@@ -1,0 +1,143 @@
+// The probe gives rates of plausible size, and its file is read back as the same cluster.
+#include "strait/probe/probe.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "strait/base/errors.h"
+#include "strait/config/cluster_file.h"
+#ifdef STRAIT_MPI
+#include "strait/probe/probe_mpi.h"
+#endif
+
+namespace strait::measure {
+namespace {
+
+ProbeOptions small_probe(int64_t ranks) {
+  return {.ranks = ranks,
+          .threads_per_rank = 1,
+          .gemm_size = 96,
+          .copy_bytes = 1 << 20,
+          .codec_elements = 5000,
+          .transfer_bytes = 1 << 20,
+          .runs = 5};
+}
+
+TEST(Probe, MeasuresEveryRate) {
+  for (const int64_t ranks : {1, 2, 3}) {
+    const ProbeResult result = probe(small_probe(ranks));
+    EXPECT_EQ(result.ranks, ranks);
+    EXPECT_EQ(result.threads_per_rank, 1);
+    // Between a pocket calculator and a supercomputer: only wrong units fall outside.
+    for (const double rate :
+         {result.fp32_flops_per_second, result.fp64_flops_per_second,
+          result.bf16_flops_per_second.value_or(1e9), result.fp32_model_flops_per_second,
+          result.bf16_model_flops_per_second, result.codec_bytes_per_second,
+          result.memcpy_bytes_per_second, result.streaming_bytes_per_second,
+          result.transport_bytes_per_second}) {
+      EXPECT_GT(rate, 1e5);
+      EXPECT_LT(rate, 1e14);
+    }
+    EXPECT_GT(result.memory_bytes, 1 << 20);
+    EXPECT_EQ(result.transport_latency_seconds > 0.0, ranks > 1);
+    EXPECT_LT(result.transport_latency_seconds, 1.0);
+  }
+}
+
+TEST(Probe, ZeroRanksMeansTheCores) {
+  ProbeOptions options = small_probe(0);
+  options.threads_per_rank = 0;
+  const ProbeResult result = probe(options);
+  EXPECT_EQ(result.ranks, result.cores);
+  EXPECT_EQ(result.threads_per_rank, 1);
+}
+
+TEST(Probe, RefusesNegativeRanksAndFewRuns) {
+  EXPECT_THROW(probe({.ranks = -1}), UserError);
+  ProbeOptions options = small_probe(1);
+  options.runs = 3;
+  EXPECT_THROW(probe(options), UserError);
+}
+
+ProbeResult sample_result() {
+  return {.ranks = 4,
+          .threads_per_rank = 2,
+          .cores = 8,
+          .fp32_flops_per_second = 1.25e11,
+          .fp64_flops_per_second = 5.5e10,
+          .bf16_flops_per_second = {},
+          .fp32_model_flops_per_second = 1.1e11,
+          .codec_bytes_per_second = 7.5e9,
+          .memcpy_bytes_per_second = 1.3e10,
+          .streaming_bytes_per_second = 2.2e10,
+          .memory_bytes = 17179869184,
+          .transport_bytes_per_second = 6.4e9,
+          .transport_latency_seconds = 1.5e-6,
+          .levels = {}};
+}
+
+TEST(ClusterFile, IsReadBackAsMeasured) {
+  for (const bool has_bf16 : {false, true}) {
+    ProbeResult result = sample_result();
+    if (has_bf16) result.bf16_flops_per_second = 4.4e11;
+    const std::string text = render_cluster_file(result);
+    const Cluster cluster = parse_cluster_file(text, "cluster.toml", 4);
+    EXPECT_EQ(cluster.flops_per_second_fp32, 1.25e11);
+    EXPECT_EQ(cluster.flops_per_second_fp64, 5.5e10);
+    if (has_bf16) {
+      EXPECT_EQ(cluster.flops_per_second_bf16, 4.4e11);
+    }
+    EXPECT_EQ(text.find("bf16") != std::string::npos, has_bf16);
+    EXPECT_EQ(cluster.model_flops_per_second(Dtype::kFloat32), 1.1e11);
+    EXPECT_EQ(cluster.model_flops_per_second(Dtype::kFloat64), 5.5e10);  // as products
+    EXPECT_EQ(cluster.codec_bytes_per_second, 7.5e9);
+    EXPECT_EQ(cluster.memory_bytes_per_second, 2.2e10);
+    EXPECT_EQ(cluster.memory_bytes, 17179869184);
+    EXPECT_EQ(cluster.cores_per_rank, 2);
+    EXPECT_TRUE(cluster.shares_cores);
+    ASSERT_EQ(cluster.levels.size(), 1u);
+    EXPECT_EQ(cluster.levels[0].name, "world");
+    EXPECT_EQ(cluster.levels[0].size, 4);
+    EXPECT_NEAR(cluster.levels[0].bytes_per_second, 6.4e9, 1.0);
+    EXPECT_NEAR(cluster.levels[0].latency_seconds, 1.5e-6, 1e-12);
+  }
+}
+
+// The outermost level takes the rest: the file serves other numbers of ranks too.
+TEST(ClusterFile, ServesOtherWorlds) {
+  EXPECT_EQ(parse_cluster_file(render_cluster_file(sample_result()), "cluster.toml", 6).ranks, 6);
+}
+
+TEST(ClusterFile, AWorldOfOneIsLegal) {
+  const ProbeResult result = probe(small_probe(1));
+  EXPECT_EQ(parse_cluster_file(render_cluster_file(result), "cluster.toml", 1).ranks, 1);
+}
+
+#ifdef STRAIT_MPI
+/// "name size GB/s" of each.
+std::string text_of(const std::vector<Level>& levels) {
+  std::string text;
+  for (const Level& level : levels)
+    text += fmt::format("{} {} {}, ", level.name, level.size, level.bytes_per_second / 1e9);
+  return text;
+}
+
+TEST(WorthTelling, LevelsInsideAHostThatAreFasterThanTheOneAround) {
+  // Into a rank, a cache of 2, a socket of 4, a host of 8.
+  const std::vector<Level> levels = {
+      {"l3", 2, 8e9}, {"numa", 2, 12e9}, {"node", 2, 12e9}, {"world", 3, 1e9}};
+  EXPECT_EQ(text_of(worth_telling(levels, 2)), text_of(levels));  // into a rank: 8, 6, 3 GB/s
+  std::vector<Level> slow_cache = levels;
+  slow_cache[0].bytes_per_second = 7e9;
+  const std::vector<Level> without_cache = {{"numa", 4, 6e9}, {"node", 2, 12e9}, {"world", 3, 1e9}};
+  EXPECT_EQ(text_of(worth_telling(slow_cache, 2)), text_of(without_cache));
+  const std::vector<Level> alike = {
+      {"l3", 2, 3e9}, {"numa", 2, 6e9}, {"node", 2, 12e9}, {"world", 3, 1e9}};
+  const std::vector<Level> hosts = {{"node", 8, 3e9}, {"world", 3, 1e9}};
+  EXPECT_EQ(text_of(worth_telling(alike, 2)), text_of(hosts));
+  EXPECT_EQ(text_of(worth_telling(hosts, 0)), text_of(hosts));
+}
+#endif
+
+}  // namespace
+}  // namespace strait::measure

@@ -1,0 +1,48 @@
+// Closed forms of exchanges over pairs of ranks, and what a ledger says, both by operation and level.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "strait/trace/ledger.h"
+
+namespace strait::test {
+
+// Loss, count, squared norm, stop requests, elements that are not finite: in fp64.
+inline constexpr int64_t kAgreedBytes = 5 * 8;
+
+/// Pairs of ranks, and what connects them.
+inline constexpr const char* kPairs =
+    "cluster.levels=[{ name = \"pair\", size = 2, gb_per_second = 4.0, latency_microseconds = 1.0 "
+    "}, { name = \"world\", size = 0, gb_per_second = 0.4, latency_microseconds = 5.0 }]";
+
+/// Bytes by operation and level.
+using Bytes = std::map<std::pair<std::string, int64_t>, int64_t>;
+
+/// One vector of V bytes moved by one exchange among `group` ranks, `stride` apart, `groups` such groups in
+/// the world: over the inner level of pairs (level 0) and over the rest (level 1). Hierarchical where the
+/// group spans several pairs: across, a byte enters each further pair once; a few agreed scalars go direct.
+inline void add_exchange(Bytes& bytes, const std::string& operation, int64_t vector_bytes,
+                         int64_t group, int64_t stride, bool direct = false) {
+  const int64_t in_pair = stride == 1 ? std::min<int64_t>(group, 2) : 1;
+  const int64_t pairs = group / in_pair;
+  bytes[{operation, 0}] += vector_bytes * (direct ? in_pair - 1 : group - pairs);
+  bytes[{operation, 1}] += vector_bytes * (direct ? group - in_pair : pairs - 1);
+}
+
+inline Bytes bytes_of(const Ledger& ledger, int64_t steps) {
+  Bytes bytes;
+  for (const Traffic& row : ledger.rows()) {
+    EXPECT_EQ(row.payload_bytes % steps, 0);
+    EXPECT_EQ(row.metadata_bytes, 0);
+    bytes[{row.operation, row.level}] += row.payload_bytes / steps;
+  }
+  std::erase_if(bytes, [](const auto& row) { return row.second == 0; });
+  return bytes;
+}
+
+}  // namespace strait::test

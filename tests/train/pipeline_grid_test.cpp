@@ -1,0 +1,82 @@
+// Ranks that share blocks, in stages, with placements along data: all three at once equal one rank,
+// and checkpoints go between them.
+#include <gtest/gtest.h>
+
+#include "tests/train/trained.h"
+
+namespace strait {
+namespace {
+
+using test::small_run;
+using test::TemporaryFolder;
+using test::Trained;
+
+struct Case {
+  int64_t x, data, stages;
+  std::string placement;
+  std::string family = "gpt2";
+  int64_t ranks() const { return x * data * stages; }
+};
+
+class PipelineGrids : public ::testing::Test {
+ protected:
+  strait::Run run_of(const Case& c, std::vector<std::string> more = {}) {
+    const std::vector<std::string> first = {
+        "mesh.axes.x=" + std::to_string(c.x),
+        "mesh.axes.stage=" + std::to_string(c.stages),
+        "placement.preset=" + c.placement,
+        "train.global_batch_size=8",
+        "train.micro_batch_size=" + std::to_string(c.ranks() == 1 ? 8 : 8 / c.data / 2),
+        "train.clip_norm=0.3",
+        "model.shape.layers=4",
+        "model.shape.heads=4",
+        "model.shape.width=24",
+        "model.shape.ffn_width=40",
+        "model.shape.dropout=0.1",
+        "model.shape.tied_head=" + std::string(c.family == "gpt2" ? "true" : "false"),
+        "model.family=" + c.family,
+        "model.shape.kv_heads=" + std::string(c.family == "gpt2" ? "4" : "2")};
+    more.insert(more.begin(), first.begin(), first.end());
+    return small_run(folder_.path(), more);
+  }
+  Trained train(const Case& c) { return test::trained(run_of(c), c.ranks(), next_folder()); }
+  std::string next_folder() { return folder_.path() + "/" + std::to_string(number_++); }
+  static void expect_equal(const Trained& got, const Trained& want, const std::string& what) {
+    ASSERT_EQ(got.losses.size(), want.losses.size()) << what;
+    for (size_t step = 0; step < want.losses.size(); ++step)
+      ASSERT_NEAR(got.losses[step], want.losses[step], 1e-9 * want.losses[step]) << what;
+    EXPECT_NEAR(got.validation, want.validation, 1e-9 * want.validation) << what;
+    EXPECT_LT(test::distance(got, want), 1e-9) << what;
+  }
+  TemporaryFolder folder_;
+  int number_ = 0;
+};
+
+TEST_F(PipelineGrids, EqualOneRank) {
+  for (const char* family : {"gpt2", "llama"}) {
+    const Trained want = train({1, 1, 1, "ddp", family});
+    for (const char* placement : {"ddp", "zero1", "zero2", "zero3"})
+      expect_equal(train({2, 2, 2, placement, family}), want, family + std::string(placement));
+    expect_equal(train({2, 1, 4, "ddp", family}), want, family + std::string(" 4 stages"));
+  }
+}
+
+TEST_F(PipelineGrids, CheckpointsGoFromAnyToAny) {
+  const std::vector<Case> parts = {{2, 2, 2, "zero1"},
+                                   {1, 4, 2, "zero3"},
+                                   {2, 2, 1, "zero3"},
+                                   {1, 1, 1, "ddp"},
+                                   {2, 1, 4, "ddp"}};
+  const std::string run_dir = next_folder();
+  Trained got;
+  for (size_t part = 0; part < parts.size(); ++part) {
+    const std::string until = std::to_string(4 * (part + 1));
+    got = test::trained(run_of(parts[part], {"train.steps=" + until, "checkpoint.resume=auto",
+                                             "optimizer.decay_steps=20"}),
+                        parts[part].ranks(), run_dir);
+  }
+  expect_equal(got, train({1, 1, 1, "ddp"}), "through five meshes");
+}
+
+}  // namespace
+}  // namespace strait
