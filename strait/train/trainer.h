@@ -29,6 +29,7 @@
 #include "strait/train/flight_dump.h"
 #include "strait/train/outcome.h"
 #include "strait/train/step_clock.h"
+#include "strait/train/validation.h"
 
 namespace strait::train {
 
@@ -108,17 +109,20 @@ class Trainer {
   StepResult train_step(int64_t step);
   /// Fills a batch of training, or of the evaluation under way.
   void fill_batch(int64_t first_sequence, int64_t micro_batch, BatchBuffer& buffer);
-  void fill_window(int64_t first, BatchBuffer& buffer) const;
+  ValidationPlan validation_plan() const;
   /// Moves what the communicators counted into this rank's traffic.
   void count_traffic(int64_t step);
   void account(int64_t step, const StepResult& result);
   report::StepMetrics metrics_of(int64_t step, const StepResult& result) const;
   void evaluate(int64_t step);
+  /// Takes up a validation loss that all ranks have.
+  void note_validation(int64_t step, double loss);
   /// Calls save or finish as a phase that the table of waits and the watch over saves can see.
   void guard_save(const std::string& phase, int64_t step, const std::function<void()>& body);
   /// True on all ranks when any of them has been asked to stop. For moments outside of a program.
   bool any_asked_to_stop(int64_t step);
-  void save(int64_t step);
+  /// `due`: it would be saved if it were not the best so far.
+  void save(int64_t step, bool due = true);
   /// Asked to stop before its first step: what it came from is saved unless it stands there already.
   void save_unchanged();
   /// A step with a gradient that is not finite: taken back by the loss scale, skipped, or the end.
@@ -137,7 +141,7 @@ class Trainer {
   void finish(int64_t step);
   /// What every checkpoint holds beside the shards: made once, as a large vocabulary takes long to print.
   void prepare_texts();
-  checkpoint::SaveDescription describe(int64_t step);
+  checkpoint::SaveDescription describe(int64_t step, bool due);
   double learning_rate(int64_t step) const;
   bool lead() const { return rank_ == 0; }
 
@@ -171,8 +175,10 @@ class Trainer {
   std::optional<int64_t> evaluated_window_;
   int64_t steps_here_ = 0;  // steps of this process
   int64_t saved_step_ = -1;
-  bool evaluated_ = false;
-  double validation_loss_ = report::kUnknown;
+  std::optional<int64_t> evaluated_step_;      // last one that was
+  double validation_loss_ = report::kUnknown;  // of that step
+  std::optional<double> best_validation_loss_;
+  bool is_best_ = false;  // the last evaluated step is, so far
 };
 
 }  // namespace strait::train
