@@ -46,11 +46,12 @@ class SaveSession {
   explicit SaveSession(SessionOptions options);
   double deadline_seconds() const { return options_.deadline_seconds; }
 
-  /// Writes this rank's part; rank 0, which gives the description, then waits for the others, publishes
-  /// and removes what retention does not keep; the others wait for that. Returns the path of the
-  /// checkpoint. Throws on every rank what any rank failed with, and Timeout, naming the ranks that are
-  /// missing, a deadline after this rank wrote its part. What failed leaves no checkpoint and no large
-  /// file. Waits look at the folder, every 0.2 ms at first, every 100 ms later on.
+  /// Writes this rank's part; rank 0, which gives the description, then waits for the others,
+  /// publishes and removes what retention does not keep; the others wait for that. Returns the path
+  /// of the checkpoint. Throws on every rank what any rank failed with, and Timeout, naming the
+  /// ranks that are missing, a deadline after this rank wrote its part. What failed leaves no
+  /// checkpoint and no large file. Waits look at the folder, every 0.2 ms at first, every 100 ms
+  /// later on.
   std::string save(int64_t step, const std::vector<ShardView>& shards,
                    std::optional<SaveDescription> description = std::nullopt);
 

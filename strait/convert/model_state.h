@@ -43,8 +43,8 @@ struct ModelState {
                                  const ParameterShape& parameter);
   std::span<const std::byte> parameter(const std::string& state, int64_t unit,
                                        const ParameterShape& parameter) const;
-  /// NothingFits, before anything is allocated, when this computer has less memory than `count` states
-  /// take.
+  /// NothingFits, before anything is allocated, when this computer has less memory than `count`
+  /// states take.
   void require_memory_for(int64_t count) const;
   /// UserError naming the parameter when a weight is not finite. `path`: where it comes from.
   void require_finite_weights(const std::string& path) const;
