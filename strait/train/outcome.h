@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "strait/base/json.h"
+#include "strait/job/job.h"
 #include "strait/program/memory.h"
 #include "strait/report/metrics.h"
-#include "strait/train/job.h"
 
 namespace strait::train {
 

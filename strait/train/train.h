@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "strait/train/job.h"
+#include "strait/job/job.h"
 #include "strait/train/outcome.h"
 #include "strait/train/trainer.h"
 

@@ -15,8 +15,11 @@
 #include "strait/comm/communicator.h"
 #include "strait/comm/threads/hub.h"
 #include "strait/execute/environment.h"
+#include "strait/job/job.h"
 #include "strait/memory/pool.h"
 #include "strait/model/block.h"
+#include "strait/persist/run_values.h"
+#include "strait/persist/unit_state.h"
 #include "strait/report/metrics.h"
 #include "strait/report/tensorboard.h"
 #include "strait/runtime/runner.h"
@@ -24,11 +27,8 @@
 #include "strait/tensor/device.h"
 #include "strait/trace/spans.h"
 #include "strait/train/flight_dump.h"
-#include "strait/train/job.h"
 #include "strait/train/outcome.h"
-#include "strait/train/run_values.h"
 #include "strait/train/step_clock.h"
-#include "strait/train/unit_state.h"
 
 namespace strait::train {
 
@@ -156,8 +156,8 @@ class Trainer {
   runtime::Executors executors_;
   runtime::Site site_;
   runtime::Runner runner_;
-  std::unique_ptr<UnitState> units_;
-  std::unique_ptr<RunValues> values_;
+  std::unique_ptr<persist::UnitState> units_;
+  std::unique_ptr<persist::RunValues> values_;
   std::vector<checkpoint::TextFile> texts_;  // rank 0
   checkpoint::SaveSession saves_;
   std::unique_ptr<checkpoint::SnapshotWriter> writer_;  // null = saves are synchronous

@@ -182,7 +182,7 @@ class FaultRun {
   /// An operation of the programs, as a run with threads makes them.
   void draw_operation(Strike& strike) const {
     const Run run = load_run(run_file_, settings(folder_ + "/drawn", kSteps));
-    const train::Job job = train::make_job(run, draw_.ranks);
+    const Job job = make_job(run, draw_.ranks);
     const bool transfer = draw_.kind == "transfer";
     const bool evaluation = transfer && draw_.stream.below(8, 4) == 0;
     if (evaluation) strike.step = 2;

@@ -89,7 +89,7 @@ TEST(Bytes, RuntimeSimulatorCostAndClosedFormAgreePerLevelAndOperation) {
   for (const Case& c : cases) {
     strait::Run run = run_of(c, folder.path());
     run.output.run_dir = folder.path() + "/" + std::to_string(number++);
-    const train::Job job = train::make_job(run, c.ranks);
+    const Job job = make_job(run, c.ranks);
     const std::atomic<int> no_signal{0};
     train::Outcome outcome;
     train::train(job, {}, no_signal, outcome);
@@ -132,7 +132,7 @@ TEST(Memory, StateIsTheFormulaAndThePeakIsWhatTheAllocatorSaw) {
     if (!c.tied) continue;
     strait::Run run = run_of(c, folder.path());
     run.output.run_dir = folder.path() + "/" + std::to_string(number++);
-    const train::Job job = train::make_job(run, c.ranks);
+    const Job job = make_job(run, c.ranks);
     const std::atomic<int> no_signal{0};
     train::Outcome outcome;
     train::train(job, {}, no_signal, outcome);

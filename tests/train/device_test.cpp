@@ -25,7 +25,7 @@ Trained trained(Run run, int64_t ranks, const std::string& run_dir, const std::s
   run.output.run_dir = run_dir;
   const std::atomic<int> no_signal{0};
   Trained result;
-  train::Job job = train::make_job(run, ranks);
+  Job job = make_job(run, ranks);
   if (device != "plain") job.device = tensor::make_test_device(device);
   train::train(job, {}, no_signal, result.outcome);
   if (result.outcome.checkpoint.empty()) return result;  // nothing was left to train

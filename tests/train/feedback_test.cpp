@@ -165,7 +165,7 @@ class FeedbackTraining : public ::testing::Test {
                           const train::Hooks& hooks = {}) {
     strait::Run run = run_of(std::move(sets));
     run.output.run_dir = folder_.path() + "/" + std::to_string(number_++);
-    const train::Job job = train::make_job(run, ranks);
+    const Job job = make_job(run, ranks);
     const std::atomic<int> no_signal{0};
     train::Outcome outcome;
     train::train(job, {}, no_signal, outcome, hooks);

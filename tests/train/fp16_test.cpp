@@ -32,10 +32,10 @@ Trained train_fp16(Run run, int64_t ranks, const std::string& run_dir,
   run.output.run_dir = run_dir;
   run.train.precision = "fp16";
   run.runtime.device = "cuda";
-  train::Surroundings surroundings;
+  Surroundings surroundings;
   surroundings.device = tensor::make_test_device(kind);
   const auto alone = [](const auto& action) { return action(); };
-  const train::Job job = train::make_job(run, ranks, alone, surroundings);
+  const Job job = make_job(run, ranks, alone, surroundings);
   train::Hooks hooks;
   hooks.before_op = [&](int64_t rank, const runtime::Instance& instance) {
     const bool now = std::ranges::find(overflow.steps, instance.step) != overflow.steps.end();

@@ -32,7 +32,7 @@ train::Outcome observed(const strait::Run& run, int64_t ranks, const std::string
                         const std::function<void(int64_t, const runtime::Instance&)>& look) {
   strait::Run with_folder = run;
   with_folder.output.run_dir = run_dir;
-  const train::Job job = train::make_job(with_folder, ranks);
+  const Job job = make_job(with_folder, ranks);
   train::Hooks hooks;
   hooks.before_op = [&](int64_t rank, const runtime::Instance& instance) {
     if (test::trains(instance)) look(rank, instance);

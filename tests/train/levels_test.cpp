@@ -210,7 +210,7 @@ TEST_F(Levels, BytesPerLevelAreThoseOfTheTables) {
         run_of({std::string("placement.preset=") + c.preset, kTwoLevels, "train.steps=3",
                 "train.micro_batch_size=" + std::to_string(24 / c.ranks / c.accumulation)});
     run.output.run_dir = folder_.path() + "/" + std::to_string(number_++);
-    const train::Job job = train::make_job(run, c.ranks);
+    const Job job = make_job(run, c.ranks);
     const std::atomic<int> no_signal{0};
     train::Outcome outcome;
     train::train(job, {}, no_signal, outcome);
@@ -233,7 +233,7 @@ TEST_F(Levels, StateAndPeakAreWhatTheAllocatorSaw) {
       RunFile run = run_of({std::string("placement.preset=") + preset, kTwoLevels, "train.steps=3",
                             "train.micro_batch_size=1"});
       run.output.run_dir = folder_.path() + "/" + std::to_string(number_++);
-      const train::Job job = train::make_job(run, ranks);
+      const Job job = make_job(run, ranks);
       const std::atomic<int> no_signal{0};
       train::Outcome outcome;
       train::train(job, {}, no_signal, outcome);
@@ -295,7 +295,7 @@ TEST_F(Levels, SecondaryCopiesOutliveASkippedStep) {
         return;
       static_cast<float*>(instance.reads[0].data)[0] = std::numeric_limits<float>::infinity();
     };
-    const train::Job job = train::make_job(run, 4);
+    const Job job = make_job(run, 4);
     const std::atomic<int> no_signal{0};
     train::train(job, {}, no_signal, outcome, hooks);
     return bytes_of(outcome.traffic, 1);
@@ -326,7 +326,7 @@ TEST_F(Levels, Bfloat16ComputesAndSendsTwoBytesOnFp32State) {
           run_of({"train.precision=bf16", std::string("placement.preset=") + placement, kTwoLevels,
                   "train.micro_batch_size=" + std::to_string(6 / accumulation)});
       run.output.run_dir = folder_.path() + "/" + std::to_string(number_++);
-      const train::Job job = train::make_job(run, 4);
+      const Job job = make_job(run, 4);
       const std::atomic<int> no_signal{0};
       train::Outcome outcome;
       train::train(job, {}, no_signal, outcome);

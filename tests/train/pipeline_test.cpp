@@ -149,7 +149,7 @@ TEST_F(Pipelines, BytesAreClosedFormsInAllReaders) {
           SCOPED_TRACE(c.text());
           strait::Run run = run_of(c, {"train.steps=3"});
           run.output.run_dir = next_folder();
-          const train::Job job = train::make_job(run, c.ranks());
+          const Job job = make_job(run, c.ranks());
           const std::atomic<int> no_signal{0};
           train::Outcome outcome;
           train::train(job, {}, no_signal, outcome);
@@ -204,7 +204,7 @@ TEST_F(Pipelines, TrainOnADevice) {
   const Case c{2, 2, 2, "zero3"};
   strait::Run run = run_of(c);
   run.output.run_dir = next_folder();
-  train::Job job = train::make_job(run, c.ranks());
+  Job job = make_job(run, c.ranks());
   job.device = tensor::make_test_device("shadow");
   const std::atomic<int> no_signal{0};
   train::Outcome outcome;

@@ -171,7 +171,7 @@ TEST_F(SharedBlocks, BytesAreClosedFormsInAllReaders) {
     settings.insert(settings.end(), {"train.steps=3", test::kPairs});
     strait::Run run = run_of(c, settings);
     run.output.run_dir = next_folder();
-    const train::Job job = train::make_job(run, c.ranks());
+    const Job job = make_job(run, c.ranks());
     const std::atomic<int> no_signal{0};
     train::Outcome outcome;
     train::train(job, {}, no_signal, outcome);
@@ -243,10 +243,10 @@ TEST_F(SharedBlocks, ADeviceIsRefused) {
   const Case c{2, 1, 2, "ddp"};
   strait::Run run = run_of(c);
   run.output.run_dir = next_folder();
-  train::Surroundings surroundings;
+  Surroundings surroundings;
   surroundings.device = tensor::make_test_device("shadow");
   try {
-    train::make_job(
+    make_job(
         run, c.ranks(), [](const auto& action) { return action(); }, surroundings);
     FAIL() << "accepted";
   } catch (const UserError& error) {

@@ -11,14 +11,14 @@
 #include "strait/cost/cost.h"
 #include "strait/data/corpus.h"
 #include "strait/data/loader.h"
+#include "strait/job/resume_check.h"
+#include "strait/job/run_folder.h"
 #include "strait/sim/simulate.h"
 #include "strait/strategy/compose/design.h"
 #include "strait/tensor/device.h"
 #include "strait/topology/binding.h"
-#include "strait/train/resume_check.h"
-#include "strait/train/run_folder.h"
 
-namespace strait::train {
+namespace strait {
 
 /// Design plus data, run folder and the checkpoint to go on from.
 struct Job {
@@ -60,4 +60,4 @@ Job make_job(
     const OnLead& on_lead = [](const auto& action) { return action(); },
     const Surroundings& surroundings = {});
 
-}  // namespace strait::train
+}  // namespace strait

@@ -1,4 +1,4 @@
-#include "strait/train/run_folder.h"
+#include "strait/job/run_folder.h"
 
 #include <fmt/format.h>
 
@@ -8,7 +8,7 @@
 #include "strait/base/errors.h"
 #include "strait/checkpoint/checkpoint.h"
 
-namespace strait::train {
+namespace strait {
 namespace {
 
 namespace fs = std::filesystem;
@@ -99,4 +99,4 @@ RunFolder prepare_run_folder(const Run& run) {
   return folder;
 }
 
-}  // namespace strait::train
+}  // namespace strait
