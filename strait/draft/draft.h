@@ -65,14 +65,14 @@ struct Shard {
 };
 
 struct Draft {
-  program::Program program;  // groups, streams, values; in its body what is finished
+  program::Program program = {};  // groups, streams, values; in its body what is finished
   Mesh mesh;
-  int64_t rank = 0;            // of the class: its place in the mesh is that of the others
-  std::vector<int64_t> units;  // that ranks of the class hold, ascending
-  Schedule schedule;
-  std::vector<SharedUnit> shared;
-  std::vector<Shard> shards;  // one per unit
-  int world = -1;             // group and stream of what all ranks agree on
+  int64_t rank = 0;                 // of the class: its place in the mesh is that of the others
+  std::vector<int64_t> units = {};  // that ranks of the class hold, ascending
+  Schedule schedule = {};
+  std::vector<SharedUnit> shared = {};
+  std::vector<Shard> shards = {};  // one per unit
+  int world = -1;                  // group and stream of what all ranks agree on
   int agreement_stream = -1;
 };
 
