@@ -17,6 +17,7 @@ namespace strait::app {
 
 void add_commands(cli::CommandTable& table) {
   table["train"] = train_command;
+  table["evaluate"] = evaluate_command;
   table["sample"] = sample_command;
   table["inspect"] = inspect_command;
   table["convert"] = convert_command;
@@ -48,6 +49,8 @@ Json inspect_command(const cli::Command& command, cli::Output& output) {
                           found.at("parameters").as_integer(), found.at("tensors").size(),
                           found.at("ranks").as_integer(),
                           found.at("complete").as_bool() ? "complete" : "NOT complete"));
+  if (const Json& loss = found.at("validation_loss"); !loss.is_null())
+    output.line(fmt::format("  validation loss {:.4f} nats per token", loss.as_number()));
   for (const Json& file : found.at("files").as_array())
     output.line(fmt::format("  {:<28} {:>14} bytes  {}", file.at("name").as_string(),
                             file.at("bytes").as_integer(),

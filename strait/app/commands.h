@@ -6,12 +6,13 @@
 
 namespace strait::app {
 
-/// Adds train, sample, inspect, convert, probe and bench.
+/// Adds train, evaluate, sample, inspect, convert, probe and bench.
 void add_commands(cli::CommandTable& table);
 
 Json train_command(const cli::Command& command, cli::Output& output);
 /// The same with the hooks that tests need; stuck is its own, and among threads on_request.
 Json train_with(const cli::Command& command, cli::Output& output, train::Hooks hooks);
+Json evaluate_command(const cli::Command& command, cli::Output& output);
 Json sample_command(const cli::Command& command, cli::Output& output);
 Json inspect_command(const cli::Command& command, cli::Output& output);
 Json convert_command(const cli::Command& command, cli::Output& output);

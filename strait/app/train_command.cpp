@@ -35,6 +35,8 @@ void print_summary(const Job& job, const train::Outcome& outcome, cli::Output& o
     output.line(fmt::format("validation loss {:.4f} nats per token", loss) +
                 (std::isfinite(bits) ? fmt::format(", {:.3f} bits per byte", bits) : ""));
   }
+  if (job.design.run.checkpoint.keep_best && !outcome.best_checkpoint.empty())
+    output.line("best        " + outcome.best_checkpoint);
   if (outcome.overlap)
     output.line(fmt::format(
         "overlap     {:.1f} % of communication is hidden against the floor, {:.1f} % without it: "

@@ -16,6 +16,7 @@
 #include "strait/base/file.h"
 #include "strait/checkpoint/hash.h"
 #include "strait/checkpoint/reader.h"
+#include "strait/checkpoint/retention.h"
 #include "strait/checkpoint/safetensors.h"
 
 namespace strait::checkpoint {
@@ -241,17 +242,11 @@ std::string published_path(const std::string& temporary_folder) {
   return final_path.string();
 }
 
-void remove_older(const std::string& newest, int64_t keep) {
-  const fs::path parent = fs::path(newest).parent_path();
-  std::vector<std::string> older = complete_checkpoints(parent.parent_path().string());
-  std::erase_if(older, [&](const std::string& path) { return step_of(path) >= step_of(newest); });
-  for (int64_t i = 0; i + keep - 1 < static_cast<int64_t>(older.size()); ++i) {
-    const fs::path old = older[static_cast<size_t>(i)];
-    const fs::path going = hidden(old, ".old" + std::string(kPartial));
-    rename_folder(old, going);
-    sync_path(parent.string());
-    remove_folder(going);
-  }
+void remove_checkpoint(const std::string& path) {
+  const fs::path going = hidden(path, ".old" + std::string(kPartial));
+  rename_folder(path, going);
+  sync_path(going.parent_path().string());
+  remove_folder(going);
 }
 
 void abandon(const std::string& temporary_folder) { remove_folder(temporary_folder); }
@@ -313,10 +308,26 @@ void clean_partial(const std::string& run_dir) {
   }
 }
 
+namespace {
+
+std::string best_or_throw(const std::string& run_dir) {
+  if (const auto best = best_checkpoint(run_dir)) return best->path;
+  ErrorPlace place;
+  place.file = run_dir;
+  throw UserError(
+      fmt::format("no checkpoint of {} was evaluated, so none is the best; the nearest is {}, its "
+                  "newest one",
+                  run_dir, run_dir),
+      place);
+}
+
+}  // namespace
+
 std::string resolve_checkpoint(const std::string& path) {
   fs::path folder = fs::path(path).lexically_normal();
   if (!folder.has_filename()) folder = folder.parent_path();  // a trailing slash
   if (is_there(folder / kManifestFile)) return folder.string();
+  if (names_best(folder.string())) return best_or_throw(folder.parent_path().string());
   if (const auto newest = newest_checkpoint(folder.string())) return *newest;
   ErrorPlace place;
   place.file = path;

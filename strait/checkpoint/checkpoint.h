@@ -54,10 +54,9 @@ std::string publish(const std::string& temporary_folder, const Manifest& manifes
 /// was not.
 std::string published_path(const std::string& temporary_folder);
 
-/// Removes complete checkpoints older than `newest` beside it, but for the `keep` - 1 newest of
-/// them. A crash in between leaves each of them whole or hidden. InputOutputError when the system
-/// refuses.
-void remove_older(const std::string& newest, int64_t keep);
+/// Removes a checkpoint. A crash in between leaves it whole or hidden. InputOutputError when the
+/// system refuses.
+void remove_checkpoint(const std::string& path);
 
 /// Drops a save that failed.
 void abandon(const std::string& temporary_folder);
@@ -81,8 +80,9 @@ std::optional<std::string> newest_checkpoint(const std::string& run_dir);
 /// Removes what interrupted saves left. Only when no save is in progress in `run_dir`.
 void clean_partial(const std::string& run_dir);
 
-/// The checkpoint folder that a user's path means: itself, or the newest_checkpoint of a run
-/// folder. UserError naming the nearest choice otherwise.
+/// The checkpoint folder that a user's path means: itself, the newest_checkpoint of a run folder,
+/// or the best_checkpoint of RUN where the path is RUN/best. UserError naming the nearest choice
+/// otherwise.
 std::string resolve_checkpoint(const std::string& path);
 
 }  // namespace strait::checkpoint

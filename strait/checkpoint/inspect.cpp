@@ -8,6 +8,7 @@
 #include "strait/checkpoint/checkpoint.h"
 #include "strait/checkpoint/manifest.h"
 #include "strait/checkpoint/reader.h"
+#include "strait/checkpoint/retention.h"
 
 namespace strait::checkpoint {
 namespace {
@@ -90,6 +91,7 @@ Json inspect(const std::string& path) {
   const std::string folder = resolve_checkpoint(path);
   const Manifest manifest = read_manifest(folder);
   const auto& hash = manifest.parameter_hash;
+  const std::optional<double> loss = validation_loss_of(manifest);
   return Json::object({{"path", folder},
                        {"complete", is_complete(folder)},
                        {"step", manifest.step},
@@ -100,6 +102,7 @@ Json inspect(const std::string& path) {
                        {"model", manifest.model},
                        {"parameters", manifest.parameters},
                        {"parameter_hash", hash ? Json(*hash) : Json()},
+                       {"validation_loss", loss ? Json(*loss) : Json()},
                        {"files", files_json(manifest, folder)},
                        {"tensors", tensors_json(manifest)},
                        {"states", states_json(manifest)}});

@@ -89,7 +89,7 @@ std::string make_session_token() {
 SaveSession::SaveSession(SessionOptions options) : options_(std::move(options)) {
   ensure(is_token(options_.token), "save session: the token is not 1 to 64 letters or digits");
   ensure(0 <= options_.rank && options_.rank < options_.ranks, "save session: rank out of range");
-  ensure(options_.keep >= 0, "save session: keep is negative");
+  ensure(options_.retention.keep >= 0, "save session: keep is negative");
 }
 
 std::string SaveSession::save(int64_t step, const std::vector<ShardView>& shards,
@@ -124,7 +124,7 @@ std::string SaveSession::lead(Meeting& meeting, int64_t step,
     manifest.files.push_back(write_text(meeting.folder(), name, contents));
   meeting.remove_notes();
   const std::string path = publish(meeting.folder(), manifest);
-  if (options_.keep > 0) remove_older(path, options_.keep);
+  remove_superseded(path, options_.retention);
   return path;
 }
 

@@ -127,11 +127,12 @@ class Grammar {
     app_.require_subcommand(0, 1);
     using Add = void (Grammar::*)();
     const std::pair<const char*, Add> all[] = {
-        {"train", &Grammar::add_train},   {"sample", &Grammar::add_sample},
-        {"verify", &Grammar::add_verify}, {"simulate", &Grammar::add_simulate},
-        {"plan", &Grammar::add_plan},     {"probe", &Grammar::add_probe},
-        {"bench", &Grammar::add_bench},   {"inspect", &Grammar::add_inspect},
-        {"report", &Grammar::add_report}, {"convert", &Grammar::add_convert},
+        {"train", &Grammar::add_train},       {"evaluate", &Grammar::add_evaluate},
+        {"sample", &Grammar::add_sample},     {"verify", &Grammar::add_verify},
+        {"simulate", &Grammar::add_simulate}, {"plan", &Grammar::add_plan},
+        {"probe", &Grammar::add_probe},       {"bench", &Grammar::add_bench},
+        {"inspect", &Grammar::add_inspect},   {"report", &Grammar::add_report},
+        {"convert", &Grammar::add_convert},
     };
     for (const auto& [name, add] : all)
       if (std::find(available.begin(), available.end(), name) != available.end()) (this->*add)();
@@ -174,10 +175,21 @@ class Grammar {
     add_ranks(sub, "Ranks, as threads of this process");
     add_sets(sub);
   }
+  void add_evaluate() {
+    CLI::App* sub = add("evaluate", "Validation loss of a checkpoint",
+                        "strait evaluate runs/my-run-001 --set data.path=book.txt --set "
+                        "data.validation_share=0.5");
+    add_path(sub, "CHECKPOINT", "Checkpoint, run folder, or RUN_DIR/best");
+    sub->add_option("--set", command_.sets,
+                    "A key of [data], evaluation.batches or train.micro_batch_size, over those of "
+                    "the run that saved it; may be given again")
+        ->type_name("KEY=VALUE")
+        ->allow_extra_args(false);
+  }
   void add_sample() {
     CLI::App* sub = add("sample", "Generate text from a checkpoint",
                         "strait sample runs/my-run-001 --prompt \"Once\" --tokens 100");
-    add_path(sub, "CHECKPOINT", "Checkpoint folder");
+    add_path(sub, "CHECKPOINT", "Checkpoint, run folder, or RUN_DIR/best");
     SampleArguments& sample = command_.sample;
     sub->add_option("--prompt", sample.prompt, "Text to continue")->type_name("TEXT");
     sub->add_option("--tokens", sample.tokens, "Number of new tokens")
@@ -264,7 +276,7 @@ class Grammar {
   void add_inspect() {
     CLI::App* sub = add("inspect", "Show and check a checkpoint or a run folder",
                         "strait inspect runs/my-run-001");
-    add_path(sub, "CHECKPOINT|RUN_DIR", "Checkpoint or run folder");
+    add_path(sub, "CHECKPOINT|RUN_DIR", "Checkpoint, run folder, or RUN_DIR/best");
   }
   void add_convert() {
     CLI::App* sub =

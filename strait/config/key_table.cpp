@@ -253,6 +253,9 @@ Rows run_control_keys() {
       {"checkpoint.keep", kField<&Run::checkpoint, &CheckpointOptions::keep>,
        between(0, kMostSteps),
        "Newest checkpoints kept; older ones are removed once a newer one is complete. 0 = all."},
+      {"checkpoint.keep_best", kField<&Run::checkpoint, &CheckpointOptions::keep_best>, any(),
+       "Save whenever the validation loss is the least so far, and keep that checkpoint: "
+       "RUN/best."},
       {"checkpoint.resume", kField<&Run::checkpoint, &CheckpointOptions::resume>,
        or_path(one_of({"never", "auto"})),
        "auto = go on if output.run_dir holds a complete checkpoint; a path names a checkpoint."},

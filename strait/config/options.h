@@ -76,6 +76,7 @@ struct CheckpointOptions {
   int64_t every_steps = 0;
   bool asynchronous = true;
   int64_t keep = 0;              // newest checkpoints kept; 0 = all
+  bool keep_best = false;        // and that of least validation loss
   std::string resume = "never";  // never | auto | PATH
 };
 

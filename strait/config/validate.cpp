@@ -149,6 +149,12 @@ void check_evaluation_effect(const Run& run, const char* key) {
     refuse_without_effect(run, key, "data.validation_share = 0 leaves nothing to evaluate");
 }
 
+void check_keep_best(const Run& run) {
+  if (run.evaluation.every_steps == 0)
+    refuse_without_effect(run, "checkpoint.keep_best",
+                          "evaluation.every_steps = 0 evaluates only after the last step");
+}
+
 void check_resume(const Run& run) {
   if (run.checkpoint.resume == "auto" && run.output.run_dir.empty())
     refuse_key(run, "checkpoint.resume",
@@ -216,8 +222,9 @@ void check_optimizer(const Run& run, Problems& problems) {
 }
 
 void check_control(const Run& run, int64_t ranks, Problems& problems) {
-  for (const char* key : {"evaluation.every_steps", "evaluation.batches"})
+  for (const char* key : {"evaluation.every_steps", "evaluation.batches", "checkpoint.keep_best"})
     problems.attempt([&] { check_evaluation_effect(run, key); });
+  problems.attempt([&] { check_keep_best(run); });
   problems.attempt([&] { check_resume(run); });
   problems.attempt([&] { check_overlap(run, ranks); });
 }

@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "strait/base/errors.h"
+#include "strait/checkpoint/retention.h"
 #include "strait/convert/hugging_face.h"
 #include "strait/convert/model_state.h"
 
@@ -34,7 +35,8 @@ constexpr std::string_view kEnding = ".safetensors";
 /// "" when it is none.
 std::string form_or_none(const std::string& from) {
   if (fs::is_regular_file(from) && from.ends_with(kEnding)) return kSingleFile;
-  if (fs::exists(from + "/manifest.json") || fs::is_directory(from + "/checkpoints"))
+  if (fs::exists(from + "/manifest.json") || fs::is_directory(from + "/checkpoints") ||
+      checkpoint::names_best(from))
     return kCheckpoint;
   return fs::exists(from + "/config.json") ? kHuggingFace : "";
 }
@@ -87,6 +89,7 @@ Json convert(const std::string& from, const std::string& to, const std::string& 
   const std::string to_form = wanted_form(from_form, to, form);
   if (fs::exists(to)) refuse(to, fmt::format("{} is already there; name a path that is not", to));
   ModelState state = read(from_form, from, to_form == kHuggingFace ? Part::kWeights : Part::kAll);
+  state.require_finite_weights(from);
   std::vector<checkpoint::FileRecord> files;
   if (to_form == kHuggingFace) {
     files = write_hugging_face(state, to);

@@ -123,8 +123,8 @@ void describe(ModelState& state) {
   about.extra = Json::object({{"updates", 0}});
 }
 
-/// Every parameter that Hugging Face's model has, from a state that may have fewer biases. Owns what the
-/// views point to.
+/// Every parameter that Hugging Face's model has, from a state that may have fewer biases. Owns
+/// what the views point to.
 struct Export {
   std::vector<std::vector<std::byte>> memory;
   std::vector<checkpoint::TensorView> tensors;
@@ -196,6 +196,7 @@ ModelState read_hugging_face(const std::string& folder) {
       vocabulary != nullptr && vocabulary->as_integer() != state.shape.vocabulary)
     refuse_file(config_path, fmt::format("vocab_size is {}, but tokenizer.json has {} tokens",
                                          vocabulary->as_integer(), state.shape.vocabulary));
+  state.require_memory_for(1);
   state.add_state(checkpoint::kMaster);
   check_rest(tensors, family, state.dtype, import_parameters(tensors, family, state));
   describe(state);

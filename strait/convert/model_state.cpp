@@ -6,6 +6,9 @@
 
 #include "strait/base/errors.h"
 #include "strait/base/file.h"
+#include "strait/base/finite.h"
+#include "strait/base/memory_need.h"
+#include "strait/base/process_memory.h"
 #include "strait/checkpoint/checkpoint.h"
 #include "strait/checkpoint/hash.h"
 #include "strait/checkpoint/reader.h"
@@ -71,6 +74,31 @@ std::span<const std::byte> ModelState::parameter(const std::string& state, int64
   return const_cast<ModelState*>(this)->parameter(state, unit, parameter);
 }
 
+void ModelState::require_memory_for(int64_t count) const {
+  int64_t elements = 0;
+  for (const UnitShape& unit : shape.units) elements += unit.elements;
+  require_memory_bytes(fmt::format("a conversion that holds {} parameters in {} state{}", elements,
+                                   count, count == 1 ? "" : "s"),
+                       elements * count * dtype_bytes(dtype), usable_memory_bytes(),
+                       count > 1 ? "with --to hf the weights alone are held"
+                                 : "no smaller part of the model can be converted");
+}
+
+void ModelState::require_finite_weights(const std::string& path) const {
+  for (size_t unit = 0; unit < shape.units.size(); ++unit)
+    for (const ParameterShape& one : shape.units[unit].parameters) {
+      const auto bytes = parameter(checkpoint::kMaster, static_cast<int64_t>(unit), one);
+      const auto at = first_non_finite(dtype, bytes);
+      if (!at) continue;
+      ErrorPlace place;
+      place.file = path;
+      throw UserError(fmt::format("{} of {} is not finite, first at element {}; a model of such "
+                                  "weights computes nothing: take an earlier checkpoint",
+                                  one.name, path, *at),
+                      place);
+    }
+}
+
 void ModelState::add_state(const std::string& state) {
   auto& units = states[state];
   for (const UnitShape& unit : shape.units)
@@ -106,7 +134,9 @@ ModelState read_checkpoint(const std::string& path, Part part) {
       make_state(reader.read_text("run.toml"), reader.read_text("tokenizer.json"), reader.path());
   checkpoint::require_same_units(reader.manifest(), state.about.units, reader.path());
   std::vector<checkpoint::LoadRequest> requests;
-  for (const std::string& name : states_of(reader.manifest(), part)) {
+  const std::set<std::string> names = states_of(reader.manifest(), part);
+  state.require_memory_for(static_cast<int64_t>(names.size()));
+  for (const std::string& name : names) {
     state.add_state(name);
     for (size_t unit = 0; unit < state.shape.units.size(); ++unit) {
       const UnitShape& shape = state.shape.units[unit];

@@ -133,7 +133,9 @@ ModelState read_single_file(const std::string& path, Part part) {
   checkpoint::require_same_units(manifest, state.about.units, path);
   state.about = std::move(manifest);
   std::set<std::string> known = read_kept(file, state, part);
-  for (const std::string& name : states_in(file, known)) {
+  const std::set<std::string> names = states_in(file, known);
+  state.require_memory_for(part == Part::kAll ? static_cast<int64_t>(names.size()) : 1);
+  for (const std::string& name : names) {
     const bool wanted = part == Part::kAll || name == checkpoint::kMaster;
     if (wanted) state.add_state(name);
     for (size_t unit = 0; unit < state.shape.units.size(); ++unit)

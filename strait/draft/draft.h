@@ -26,8 +26,8 @@ struct Visit {
   std::vector<program::Operand> frees;  // after the ops
 };
 
-/// Visits one after another. A simple order has one micro-batch's way through the chain; another one
-/// may join visits of several micro-batches.
+/// Visits one after another. A simple order has one micro-batch's way through the chain; another
+/// one may join visits of several micro-batches.
 struct MicroStep {
   bool accumulates = false;  // gradients hold those of earlier micro-steps of the step
   bool last = true;          // of the step
@@ -52,8 +52,8 @@ struct SharedUnit {
   int group = -1, stream = -1;  // its holders
 };
 
-/// Where the state of a unit lies at the end of a step, and what brings updated weights to where they are
-/// gathered from.
+/// Where the state of a unit lies at the end of a step, and what brings updated weights to where
+/// they are gathered from.
 struct Shard {
   int64_t unit = 0;
   int group = -1;  // whose parts `partition` has
@@ -90,8 +90,8 @@ struct WholeValues {
 };
 int declare(program::Program& program, const WholeValues& values);
 
-/// The number of a group with these members, which is declared unless it is there; its level is that
-/// of the cluster which it spans.
+/// The number of a group with these members, which is declared unless it is there; its level is
+/// that of the cluster which it spans.
 int add_group(program::Program& program, const Cluster& cluster, program::Group group);
 /// A new stream on the level of a group.
 int add_lane(program::Program& program, const Cluster& cluster, int group);

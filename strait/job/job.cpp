@@ -10,6 +10,7 @@
 #include "strait/base/file.h"
 #include "strait/base/json.h"
 #include "strait/base/process_memory.h"
+#include "strait/config/keys.h"
 #include "strait/config/place.h"
 #include "strait/config/print.h"
 #include "strait/config/validate.h"
@@ -36,11 +37,16 @@ RunFolder folder_of(const Run& run, const OnLead& on_lead) {
   const std::string text = on_lead([&] {
     RunFolder folder = prepare_run_folder(run);
     lock = std::move(folder.lock);
-    return Json::object({{"path", folder.path}, {"checkpoint", folder.checkpoint.value_or("")}})
+    const auto& best = folder.best_validation_loss;
+    return Json::object({{"path", folder.path},
+                         {"checkpoint", folder.checkpoint.value_or("")},
+                         {"best_validation_loss", best ? Json(*best) : Json()}})
         .dump();
   });
   const Json agreed = Json::parse(text, "the run folder of rank 0");
-  RunFolder folder{agreed.at("path").as_string(), std::nullopt, std::move(lock)};
+  RunFolder folder{agreed.at("path").as_string(), std::nullopt, std::nullopt, std::move(lock)};
+  const Json& best = agreed.at("best_validation_loss");
+  if (!best.is_null()) folder.best_validation_loss = best.as_number();
   const std::string& checkpoint = agreed.at("checkpoint").as_string();
   if (!checkpoint.empty()) folder.checkpoint = checkpoint;
   return folder;
@@ -74,6 +80,14 @@ void check_device(const Job& job) {
       const codec::CodecSpec spec = codec::parse_codec(op.codec);
       if (spec.block > 0) device::require_tensor_codec(spec, "placement.codecs");
     });
+}
+
+/// The best checkpoint is known by its validation loss.
+void require_validation(const Job& job) {
+  if (!job.design.run.checkpoint.keep_best || job.validation->windows() > 0) return;
+  refuse_key(job.design.run, "checkpoint.keep_best",
+             "checkpoint.keep_best = true cannot take effect: the validation part has fewer than "
+             "two tokens; the nearest valid value is false");
 }
 
 /// Writes the resolved run file; not over that of a run which has reached its last step. True = the
@@ -137,6 +151,7 @@ Job make_job(const Run& run, int64_t ranks, const OnLead& on_lead,
     require_memory(job.design, ranks_here(ranks, surroundings), usable_memory_bytes());
   job.loader = std::make_unique<SequenceLoader>(*job.corpus, run.model.shape.context, run.seed);
   job.validation = std::make_unique<ValidationWindows>(*job.corpus, run.model.shape.context);
+  require_validation(job);
   job.data_hash = data_hash(*job.corpus);
   if (job.resume) job.changes = check_resume(job.design, *job.corpus, *job.resume);
   job.simulated = sim::simulate(job.design.steady(), job.design.cluster);

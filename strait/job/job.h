@@ -1,4 +1,5 @@
-// Everything that is decided before the ranks start: one immutable description that all of them share.
+// Everything that is decided before the ranks start: one immutable description that all of them
+// share.
 #pragma once
 
 #include <functional>
@@ -52,9 +53,9 @@ struct Surroundings {
       {};  // of each rank of this computer; none = threads
 };
 
-/// Reads the data, prepares the run folder (resolved run.toml, tokenizer) and opens the checkpoint. Where ranks
-/// are processes every one calls it, and `on_lead` keeps them from each making a folder. Opens the device
-/// that the run asks for, and decides which cores the ranks keep to.
+/// Reads the data, prepares the run folder (resolved run.toml, tokenizer) and opens the checkpoint.
+/// Where ranks are processes every one calls it, and `on_lead` keeps them from each making a
+/// folder. Opens the device that the run asks for, and decides which cores the ranks keep to.
 Job make_job(
     const Run& run, int64_t ranks,
     const OnLead& on_lead = [](const auto& action) { return action(); },

@@ -7,6 +7,7 @@
 
 #include "strait/base/errors.h"
 #include "strait/checkpoint/checkpoint.h"
+#include "strait/checkpoint/retention.h"
 
 namespace strait {
 namespace {
@@ -96,6 +97,8 @@ RunFolder prepare_run_folder(const Run& run) {
         place("output.run_dir", folder.path));
   checkpoint::clean_partial(folder.path);
   if (resume == "auto") folder.checkpoint = checkpoint::newest_checkpoint(folder.path);
+  if (const auto best = checkpoint::best_checkpoint(folder.path))
+    folder.best_validation_loss = best->validation_loss;
   return folder;
 }
 

@@ -12,9 +12,10 @@ namespace strait {
 
 /// Where a run lives and what it resumes from.
 struct RunFolder {
-  std::string path;                       // exists when prepare_run_folder returns
-  std::optional<std::string> checkpoint;  // folder of the checkpoint to go on from
-  std::unique_ptr<LockFile> lock;         // nobody else trains in the folder while this lives
+  std::string path;                            // exists when prepare_run_folder returns
+  std::optional<std::string> checkpoint;       // folder of the checkpoint to go on from
+  std::optional<double> best_validation_loss;  // of a checkpoint that stands in it
+  std::unique_ptr<LockFile> lock;              // nobody else trains in the folder while this lives
 };
 
 /// Resolves output.run_dir and checkpoint.resume. "" makes runs/<name>-NNN with the first free

@@ -32,14 +32,14 @@ struct PlotOptions {
 std::vector<std::string> draw_plots(const std::vector<StepMetrics>& steps,
                                     const std::string& folder, const PlotOptions& options = {});
 
-/// Draws, behind draw_plots and from its tables in `folder`, the figures of the page: loss, throughput, time,
-/// memory. Captions and SVG texts. Errors as draw_plots.
+/// Draws, behind draw_plots and from its tables in `folder`, the figures of the page: loss,
+/// throughput, time, memory. Captions and SVG texts. Errors as draw_plots.
 std::vector<std::pair<std::string, std::string>> page_figures(const std::vector<StepMetrics>& steps,
                                                               const std::string& folder,
                                                               const PlotOptions& options = {});
 
-/// Draws what ran when on one rank, a row per stream, to `path` (.svg or .png; UserError for another ending);
-/// data and script lie beside it. Errors as draw_plots.
+/// Draws what ran when on one rank, a row per stream, to `path` (.svg or .png; UserError for
+/// another ending); data and script lie beside it. Errors as draw_plots.
 void draw_timeline(const trace::Recorder& recorder, const std::vector<std::string>& streams,
                    const std::string& path, const std::string& gnuplot = "gnuplot");
 

@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include "strait/base/errors.h"
+#include "strait/base/process_memory.h"
 #include "strait/model/tensor_blocks.h"
 #include "strait/strategy/compose/compose.h"
+#include "strait/train/load_weights.h"
 #include "strait/verify/verify.h"
 
 namespace strait::train {
@@ -45,26 +47,7 @@ Generator::Generator(const ModelShape& shape, Dtype dtype, int threads, comm::Wo
   if (device) model::use_tensor_blocks(model_, *device, dtype);
   execute::add_block_executors(executors_, environment_, {});
   program_for(1);
-  const program::Program& program = programs_.at(1)->program;
-  std::vector<checkpoint::LoadRequest> requests;
-  std::vector<std::vector<std::byte>> images;  // in host memory, of what goes to a device
-  std::vector<void*> targets;
-  for (const program::ValueArray& array : program.arrays) {
-    if (array.address.state != checkpoint::kMaster) continue;
-    runtime::ResidentArray& weights = state_.array(array.name);
-    for (int64_t i = 0; i < array.count; ++i) {
-      const std::string& unit = shape.units[static_cast<size_t>(array.address.unit + i)].name;
-      std::byte* memory = static_cast<std::byte*>(weights.buffers[i]);
-      if (device) memory = images.emplace_back(static_cast<size_t>(weights.bytes)).data();
-      requests.push_back({{unit, checkpoint::kMaster, 0, array.partition.elements, dtype},
-                          std::span(memory, static_cast<size_t>(weights.bytes))});
-      if (device) targets.push_back(weights.buffers[i]);
-    }
-  }
-  reader.load(requests);
-  for (size_t at = 0; at < targets.size(); ++at)
-    tensor::copy_bytes(device, images[at].data(), targets[at],
-                       static_cast<int64_t>(images[at].size()));
+  load_weights(programs_.at(1)->program, shape, state_, reader, device);
 }
 
 Generator::~Generator() = default;
@@ -81,6 +64,10 @@ Generator::Compiled& Generator::program_for(int64_t tokens) {
   compiled->program =
       strategy::compose(model_.shape(), strategy::whole_placement(), single_rank(), options);
   program::verify_or_throw({compiled->program});
+  if (!pool_.device())
+    require_room(compiled->program, fmt::format("generation with {} tokens at a time", tokens),
+                 tokens > 1 ? "give a shorter prompt" : "the weights alone take most of it",
+                 usable_memory_bytes());
   compiled->interpreter = std::make_unique<runtime::Interpreter>(compiled->program, site_);
   return *programs_.emplace(tokens, std::move(compiled)).first->second;
 }

@@ -190,6 +190,8 @@ Json outcome_json(const Job& job, const Outcome& outcome) {
   body["binding"] = job.binding.text;
   body["run_dir"] = job.folder.path;
   body["checkpoint"] = outcome.checkpoint.empty() ? Json() : Json(outcome.checkpoint);
+  body["best_checkpoint"] =
+      outcome.best_checkpoint.empty() ? Json() : Json(outcome.best_checkpoint);
   body["resume_changes"] = to_json(job.changes);
   body["resumed_from_step"] = job.resume ? Json(outcome.first_step) : Json();
   return body;

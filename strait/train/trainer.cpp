@@ -49,7 +49,7 @@ checkpoint::SessionOptions session_options(const Job& job, const std::string& to
           rank,
           job.design.batch.ranks,
           job.design.run.runtime.deadline_seconds,
-          job.design.run.checkpoint.keep};
+          {job.design.run.checkpoint.keep, job.design.run.checkpoint.keep_best}};
 }
 
 }  // namespace
@@ -146,6 +146,7 @@ void Trainer::begin_state() {
   values_ = std::make_unique<persist::RunValues>(design.programs.program(strategy::kSteady, rank_),
                                                  state_);
   begin_progress();
+  best_validation_loss_ = job_.folder.best_validation_loss;
   if (!job_.resume) return units_->initialize(design.run.seed);
   units_->load(*job_.resume);
   values_->load(*job_.resume);
@@ -196,14 +197,15 @@ void Trainer::run() {
     stopped = result.stop;
     const bool due = run.evaluation.every_steps > 0 && step % run.evaluation.every_steps == 0;
     const bool save_due = run.checkpoint.every_steps > 0 && step % run.checkpoint.every_steps == 0;
-    const bool saves = last || stopped || save_due;
-    if (due || saves) state_.drain();  // belongs to the step
+    const bool must_save = last || stopped || save_due;
+    if (due || must_save) state_.drain();  // belongs to the step
+    is_best_ = false;
     if (last || (due && !stopped)) clock_.apart(evaluation_seconds_, [&] { evaluate(step); });
     result.seconds = clock_.lap();
     account(step, result);
-    if (saves)
+    if (must_save || (is_best_ && run.checkpoint.keep_best))
       clock_.apart(saving_seconds_,
-                   [&] { guard_save("save a checkpoint", step, [&] { save(step); }); });
+                   [&] { guard_save("save a checkpoint", step, [&] { save(step, must_save); }); });
   }
   if (first >= run.train.steps) evaluate(step);
   guard_save("finish the run", step, [&] { finish(step); });
@@ -211,7 +213,8 @@ void Trainer::run() {
 }
 
 void Trainer::fill_batch(int64_t first_sequence, int64_t micro_batch, BatchBuffer& buffer) {
-  if (evaluated_window_) return fill_window(*evaluated_window_, buffer);
+  if (evaluated_window_)
+    return fill_windows(*job_.validation, validation_plan(), *evaluated_window_, buffer);
   const Resolved& batch = job_.design.batch;
   const BatchShare share{batch.global_batch_size, batch.data_ranks,
                          job_.design.layout.position(rank_), batch.micro_batch_size};
@@ -281,7 +284,6 @@ void Trainer::account(int64_t step, const StepResult& result) {
   outcome.wall = {clock_.seconds(), outcome.wall.steps + result.seconds, evaluation_seconds_,
                   saving_seconds_};
   const report::StepMetrics metrics = metrics_of(step, result);
-  evaluated_ = false;
   shared_.metrics->append(metrics);
   shared_.events->append(metrics, wall_seconds());
   shared_.observer.step(metrics);
@@ -310,7 +312,7 @@ report::StepMetrics Trainer::metrics_of(int64_t step, const StepResult& result) 
   metrics.memory_bytes = pool_.peak_bytes();
   metrics.resident_bytes = peak_resident_bytes();
   metrics.predicted_seconds = job_.simulated.seconds;
-  if (evaluated_) metrics.validation_loss = validation_loss_;
+  if (evaluated_step_ == step) metrics.validation_loss = validation_loss_;
   return metrics;
 }
 

@@ -29,12 +29,14 @@
 #include "strait/train/flight_dump.h"
 #include "strait/train/outcome.h"
 #include "strait/train/step_clock.h"
+#include "strait/train/validation.h"
 
 namespace strait::train {
 
 /// Called on rank 0 as the run goes on; may print. Never throws.
 struct Observer {
-  /// Every rank's, on its own thread: a batch as it is about to be trained on. Not called when empty.
+  /// Every rank's, on its own thread: a batch as it is about to be trained on. Not called when
+  /// empty.
   std::function<void(int64_t step, const BatchBuffer&)> loaded;
   std::function<void(const report::StepMetrics&)> step = [](const report::StepMetrics&) {};
   std::function<void(int64_t step, double loss)> evaluated = [](int64_t, double) {};
@@ -46,8 +48,9 @@ struct Hooks {
   /// Is given, while the run lasts, a function that writes the flight records of the ranks of this
   /// process; then an empty one. `kind` says why: "request", "crash".
   std::function<void(std::function<void(const std::string& kind)>)> on_request;
-  /// The run has failed with `cause`, but some of its ranks hang in something that cannot be ended from
-  /// outside. The outcome is filled in. Only the end of the process helps: it should not return.
+  /// The run has failed with `cause`, but some of its ranks hang in something that cannot be ended
+  /// from outside. The outcome is filled in. Only the end of the process helps: it should not
+  /// return.
   std::function<void(const std::exception_ptr& cause)> stuck;
   /// For tests: faults of the ranks, and what a rank does before a compute op and in a save.
   comm::ThreadFaults faults;
@@ -63,7 +66,8 @@ struct Saving {
   std::atomic<int64_t> step{0};
 };
 
-/// What ranks of one process share; `process_rank`: it has this one rank only. Rank r writes only entry r of the vectors; rank 0 writes the rest.
+/// What ranks of one process share; `process_rank`: it has this one rank only. Rank r writes only
+/// entry r of the vectors; rank 0 writes the rest.
 struct Shared {
   Shared(const Job& the_job, const Observer& the_observer, const std::atomic<int>& the_signal,
          const Hooks& the_hooks, std::optional<int64_t> process_rank = std::nullopt);
@@ -75,9 +79,11 @@ struct Shared {
   Outcome outcome;
   std::unique_ptr<report::MetricsWriter> metrics;     // rank 0
   std::unique_ptr<report::TensorboardWriter> events;  // rank 0
-  /// [rank * levels + level] bytes that a rank sends per step, on average so far; -1 before its first step.
+  /// [rank * levels + level] bytes that a rank sends per step, on average so far; -1 before its
+  /// first step.
   std::vector<std::atomic<int64_t>> sent_bytes;
-  /// Sum over ranks. In the first step it waits, a second at most, for the ranks that are still at it.
+  /// Sum over ranks. In the first step it waits, a second at most, for the ranks that are still at
+  /// it.
   int64_t sent_by_all(int64_t level) const;
   const bool processes = false;            // other ranks' figures must be asked for
   std::vector<trace::Recorder> recorders;  // [rank] timeline
@@ -92,8 +98,8 @@ class Trainer {
   /// `window`: memory that other ranks reach without a copy, or null.
   Trainer(Shared& shared, comm::World& world, memory::PageSource* window = nullptr);
   ~Trainer();
-  /// From the first step to the last, evaluation and checkpoints included. Throws NonFinite under policy
-  /// "stop".
+  /// From the first step to the last, evaluation and checkpoints included. Throws NonFinite under
+  /// policy "stop".
   void run();
 
  private:
@@ -108,18 +114,22 @@ class Trainer {
   StepResult train_step(int64_t step);
   /// Fills a batch of training, or of the evaluation under way.
   void fill_batch(int64_t first_sequence, int64_t micro_batch, BatchBuffer& buffer);
-  void fill_window(int64_t first, BatchBuffer& buffer) const;
+  ValidationPlan validation_plan() const;
   /// Moves what the communicators counted into this rank's traffic.
   void count_traffic(int64_t step);
   void account(int64_t step, const StepResult& result);
   report::StepMetrics metrics_of(int64_t step, const StepResult& result) const;
   void evaluate(int64_t step);
+  /// Takes up a validation loss that all ranks have.
+  void note_validation(int64_t step, double loss);
   /// Calls save or finish as a phase that the table of waits and the watch over saves can see.
   void guard_save(const std::string& phase, int64_t step, const std::function<void()>& body);
   /// True on all ranks when any of them has been asked to stop. For moments outside of a program.
   bool any_asked_to_stop(int64_t step);
-  void save(int64_t step);
-  /// Asked to stop before its first step: what it came from is saved unless it stands there already.
+  /// `due`: it would be saved if it were not the best so far.
+  void save(int64_t step, bool due = true);
+  /// Asked to stop before its first step: what it came from is saved unless it stands there
+  /// already.
   void save_unchanged();
   /// A step with a gradient that is not finite: taken back by the loss scale, skipped, or the end.
   void non_finite(int64_t step, const StepResult& result);
@@ -131,13 +141,15 @@ class Trainer {
   /// An element of the scalars that live from step to step.
   double progress(int element);
   bool scales_loss() const { return job_.design.dtype == Dtype::kFloat16; }
-  /// Times steps behind the end of the run, whose state they spoil, in three ways of waiting (Overlap).
+  /// Times steps behind the end of the run, whose state they spoil, in three ways of waiting
+  /// (Overlap).
   void measure_overlap(int64_t step);
   /// Waits for saves and carries; hash, memory and traffic of the whole run into the outcome.
   void finish(int64_t step);
-  /// What every checkpoint holds beside the shards: made once, as a large vocabulary takes long to print.
+  /// What every checkpoint holds beside the shards: made once, as a large vocabulary takes long to
+  /// print.
   void prepare_texts();
-  checkpoint::SaveDescription describe(int64_t step);
+  checkpoint::SaveDescription describe(int64_t step, bool due);
   double learning_rate(int64_t step) const;
   bool lead() const { return rank_ == 0; }
 
@@ -171,8 +183,10 @@ class Trainer {
   std::optional<int64_t> evaluated_window_;
   int64_t steps_here_ = 0;  // steps of this process
   int64_t saved_step_ = -1;
-  bool evaluated_ = false;
-  double validation_loss_ = report::kUnknown;
+  std::optional<int64_t> evaluated_step_;      // last one that was
+  double validation_loss_ = report::kUnknown;  // of that step
+  std::optional<double> best_validation_loss_;
+  bool is_best_ = false;  // the last evaluated step is, so far
 };
 
 }  // namespace strait::train

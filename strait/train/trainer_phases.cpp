@@ -1,5 +1,5 @@
 // What a trainer does between steps: evaluation, checkpoints, and the end of the run.
-#include <algorithm>
+#include <cmath>
 #include <csignal>
 #include <filesystem>
 #include <iterator>
@@ -15,56 +15,39 @@
 #include "strait/train/trainer.h"
 
 namespace strait::train {
-namespace {
 
-/// Windows that an evaluation covers.
-int64_t evaluated_windows(const Job& job) {
-  const int64_t all = job.validation->windows();
-  const int64_t batches = job.design.run.evaluation.batches;
-  return batches == 0 ? all : std::min(all, batches * job.design.batch.global_batch_size);
+ValidationPlan Trainer::validation_plan() const {
+  const Resolved& batch = job_.design.batch;
+  return {evaluated_windows(*job_.validation, job_.design.run.evaluation, batch.global_batch_size),
+          batch.micro_batch_size, batch.data_ranks};
 }
 
-}  // namespace
-
 void Trainer::evaluate(int64_t step) {
-  const int64_t windows = evaluated_windows(job_);
-  if (windows == 0) return;
+  const ValidationPlan plan = validation_plan();
+  if (plan.windows == 0) return;
   state_.drain();
   count_traffic(step);
-  const int64_t batch = job_.design.batch.micro_batch_size;
-  const int64_t stride = batch * job_.design.batch.data_ranks;
-  double loss_sum = 0, count = 0;
-  for (int64_t first = 0; first < windows; first += stride) {
-    evaluated_window_ = first + job_.design.layout.position(rank_) * batch;
+  const int64_t position = job_.design.layout.position(rank_);
+  const std::optional<double> loss = validation_loss(plan, state_, [&](int64_t first) {
+    evaluated_window_ = first + position * plan.micro_batch;
     // The first batch makes secondary copies; a step after it makes its own all the same, so that
     // what training moves does not depend on evaluations.
     runner_.run(strategy::kForEvaluation, step);
-    const auto agreed = state_.read<double, strategy::kNumAgreed>("agreed");
-    loss_sum += agreed[strategy::kLossSum];
-    count += agreed[strategy::kLossCount];
-    if (agreed[strategy::kStopRequests] > 0 && first + stride < windows) {
-      count = 0;  // asked to stop in between: a part of the validation is no validation
-      break;
-    }
-  }
+  });
   evaluated_window_.reset();
   Ledger discarded;
   runner_.drain_ledger(discarded);
-  if (count == 0) return;
-  validation_loss_ = loss_sum / count;
-  evaluated_ = true;
+  if (loss) note_validation(step, *loss);
+}
+
+void Trainer::note_validation(int64_t step, double loss) {
+  validation_loss_ = loss;
+  evaluated_step_ = step;
+  is_best_ = std::isfinite(loss) && (!best_validation_loss_ || loss < *best_validation_loss_);
+  if (is_best_) best_validation_loss_ = loss;
   if (!lead()) return;
   shared_.outcome.validation.push_back({step, validation_loss_});
   shared_.observer.evaluated(step, validation_loss_);
-}
-
-/// Windows beyond the last one count for nothing.
-void Trainer::fill_window(int64_t first, BatchBuffer& buffer) const {
-  const int64_t batch = job_.design.batch.micro_batch_size;
-  job_.validation->fill(first, batch, buffer);
-  const int64_t inside = std::clamp<int64_t>(evaluated_windows(job_) - first, 0, batch);
-  std::fill(buffer.targets.begin() + inside * job_.validation->context(), buffer.targets.end(),
-            kIgnoredTarget);
 }
 
 void Trainer::prepare_texts() {
@@ -74,7 +57,7 @@ void Trainer::prepare_texts() {
             {"run.toml", print_run(resolved)}};
 }
 
-checkpoint::SaveDescription Trainer::describe(int64_t step) {
+checkpoint::SaveDescription Trainer::describe(int64_t step, bool due) {
   const strategy::Design& design = job_.design;
   checkpoint::SaveDescription description;
   checkpoint::Manifest& manifest = description.manifest;
@@ -91,6 +74,8 @@ checkpoint::SaveDescription Trainer::describe(int64_t step) {
   manifest.units = checkpoint::unit_records(design.shape);
   manifest.values = values_->records();
   manifest.extra = Json::object({{"data_hash", job_.data_hash}});
+  if (evaluated_step_ == step && std::isfinite(validation_loss_))
+    checkpoint::record_validation(manifest, validation_loss_, !due);
   description.texts = texts_;
   return description;
 }
@@ -129,7 +114,7 @@ void Trainer::save_unchanged() {
   if (lead()) shared_.outcome.checkpoint = path;
 }
 
-void Trainer::save(int64_t step) {
+void Trainer::save(int64_t step, bool due) {
   if (saved_step_ == step) return;
   const double begin = now_seconds();
   state_.drain();
@@ -137,7 +122,7 @@ void Trainer::save(int64_t step) {
   std::vector<checkpoint::ShardView> shards = units_->shards(images);
   std::optional<checkpoint::SaveDescription> description;
   if (lead()) {
-    description = describe(step);
+    description = describe(step, due);
     std::ranges::move(values_->shards(), std::back_inserter(shards));
   }
   if (writer_) {
@@ -175,7 +160,10 @@ void Trainer::finish(int64_t step) {
     comm::bookkeeping_lane(world_).drain_ledger(shared_.outcome.bookkeeping);
   }
   if (lead() || shared_.processes) shared_.outcome.peak_resident_bytes = peak_resident_bytes();
-  if (lead()) shared_.outcome.parameter_hash = hash;
+  if (!lead()) return;
+  shared_.outcome.parameter_hash = hash;
+  if (const auto best = checkpoint::best_checkpoint(job_.folder.path))
+    shared_.outcome.best_checkpoint = best->path;
 }
 
 }  // namespace strait::train

@@ -171,7 +171,7 @@ TEST(Retention, KeepsTheNewestOnceANewerOneIsThere) {
   const TemporaryFolder run;
   SessionOptions options = example_session(run.path(), 0, 1);
   for (const int64_t step : {1, 2, 3}) save_example(run.path(), step, 1);  // before this process
-  options.keep = 2;
+  options.retention.keep = 2;
   SaveSession session(options);
   EXPECT_EQ(checkpoint_entries(run.path()).size(), 3u);
   save_step(session, 4, 0, 1);
@@ -187,7 +187,7 @@ TEST(Retention, LeavesWhatIsNewerAndWhatIsNotComplete) {
   for (const int64_t step : {1, 2, 3, 9}) save_example(run.path(), step, 1);
   fs::remove(run.path() + "/checkpoints/step-00000002/manifest.json");
   SessionOptions options = example_session(run.path(), 0, 1);
-  options.keep = 1;
+  options.retention.keep = 1;
   SaveSession session(options);
   save_step(session, 5, 0, 1);  // a run that went back behind step 9
   EXPECT_THAT(checkpoint_entries(run.path()),
@@ -199,7 +199,7 @@ TEST(Retention, AFailedSaveRemovesNothing) {
   save_example(run.path(), 1, 1);
   fs::create_directories(partial_of(run.path(), 2, 1) + "/rank-00000.safetensors/full");
   SessionOptions options = example_session(run.path(), 0, 1);
-  options.keep = 1;
+  options.retention.keep = 1;
   SaveSession session(options);
   EXPECT_THROW(save_step(session, 2, 0, 1), InputOutputError);
   expect_content(run.path() + "/checkpoints/step-00000001", 1);

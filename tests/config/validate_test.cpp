@@ -1,4 +1,5 @@
-// Every value that works is accepted, every other is refused with file, line, key and the nearest choice.
+// Every value that works is accepted, every other is refused with file, line, key and the nearest
+// choice.
 #include "strait/config/validate.h"
 
 #include <gmock/gmock.h>

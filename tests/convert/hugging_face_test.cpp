@@ -1,4 +1,5 @@
-// GPT-2 to and from Hugging Face's form, held against an implementation that shares no line with ours.
+// GPT-2 to and from Hugging Face's form, held against an implementation that shares no line with
+// ours.
 #include "strait/convert/hugging_face.h"
 
 #include <gmock/gmock.h>
@@ -252,9 +253,26 @@ TEST_F(HuggingFace, WrongTensorsAndMissingFilesAreNamed) {
     EXPECT_THAT(refusal(hf), HasSubstr(missing));
     fs::remove_all(hf);
   }
+  EXPECT_THAT(damaged([&](TensorFile& file) {
+                const float nan = std::numeric_limits<float>::quiet_NaN();
+                std::memcpy(file.at(name).data.data() + 8, &nan, sizeof(nan));
+              }),
+              AllOf(HasSubstr("blocks.1"), HasSubstr("is not finite")));
   const std::string hf = copy_fixture(folder_.path());
   fs::resize_file(hf + "/model.safetensors", 50000);
   EXPECT_THAT(refusal(hf), HasSubstr("model.safetensors"));
+}
+
+TEST_F(HuggingFace, AModelBeyondMemoryIsRefusedBeforeItIsAllocated) {
+  const std::string hf = copy_fixture(folder_.path());
+  set_config(hf, "n_positions", int64_t{1'000'000'000'000});
+  try {
+    convert(hf, path("run"), "checkpoint");
+    FAIL() << "nothing was refused";
+  } catch (const NothingFits& error) {
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("needs 9.6e+04 GB"), HasSubstr("are there")));
+  }
+  EXPECT_FALSE(fs::exists(path("run")));
 }
 
 /// The independent implementation as a program; its exit code.

@@ -15,7 +15,8 @@
 namespace strait {
 namespace {
 
-/// Cores of each thread of this process that is inside the kernel's table now, as the kernel writes them.
+/// Cores of each thread of this process that is inside the kernel's table now, as the kernel writes
+/// them.
 std::multiset<std::string> cores_of_threads() {
   constexpr std::string_view kLabel = "Cpus_allowed_list:\t";
   std::multiset<std::string> found;

@@ -1,0 +1,110 @@
+// strait evaluate: the validation loss of a checkpoint.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "strait/app/commands.h"
+#include "strait/base/clock.h"
+#include "strait/base/cores.h"
+#include "strait/base/errors.h"
+#include "strait/config/parse.h"
+#include "strait/config/place.h"
+#include "strait/config/validate.h"
+#include "strait/device/blas.h"
+#include "strait/tokenizer/tokenizer.h"
+#include "strait/train/evaluate.h"
+
+namespace strait::app {
+namespace {
+
+/// Keys of the checkpoint's run file that an evaluation takes up.
+bool takes_effect(const std::string& key) {
+  return (key.starts_with("data.") && key != "data.tokenizer") || key == "evaluation.batches" ||
+         key == "train.micro_batch_size";
+}
+
+void check_sets(const std::vector<std::string>& sets) {
+  for (const std::string& set : sets) {
+    const std::string key = set.substr(0, set.find('='));
+    if (takes_effect(key)) continue;
+    ErrorPlace place;
+    place.key = key;
+    throw UserError(fmt::format("--set {} has no effect on an evaluation, which takes the keys of "
+                                "[data] but the tokenizer, evaluation.batches and "
+                                "train.micro_batch_size; the nearest is data.path=FILE",
+                                set),
+                    place);
+  }
+}
+
+/// The run that saved the checkpoint, with `sets` over it.
+Run evaluated_run(const checkpoint::CheckpointReader& reader,
+                  const std::vector<std::string>& sets) {
+  check_sets(sets);
+  Run run = parse_run(reader.read_text("run.toml"), reader.path() + "/run.toml", sets);
+  require_data(run);
+  return run;
+}
+
+Corpus corpus_of(const Run& run, const checkpoint::CheckpointReader& reader) {
+  std::shared_ptr<const Tokenizer> tokenizer =
+      parse_tokenizer(reader.read_text("tokenizer.json"), reader.path() + "/tokenizer.json");
+  return with_place(
+      run, [&] { return make_corpus(run.data, tokenizer, static_cast<int>(available_cores())); });
+}
+
+/// As many windows at a time as a rank of the training took sequences.
+train::ValidationPlan plan_of(const Run& run, const checkpoint::Manifest& manifest,
+                              const ValidationWindows& validation) {
+  train::ValidationPlan plan;
+  plan.windows = train::evaluated_windows(validation, run.evaluation, run.train.global_batch_size);
+  const int64_t share = std::max<int64_t>(1, run.train.global_batch_size / manifest.ranks);
+  plan.micro_batch = run.train.micro_batch_size > 0 ? run.train.micro_batch_size : share;
+  if (plan.windows > 0) return plan;
+  ErrorPlace place;
+  place.key = "data.validation_share";
+  throw UserError(
+      fmt::format("{} has no validation part: fewer than two tokens are left at "
+                  "data.validation_share = {}; the nearest valid choice is 0.5, or more text",
+                  run.data.path, run.data.validation_share),
+      place);
+}
+
+}  // namespace
+
+Json evaluate_command(const cli::Command& command, cli::Output& output) {
+  device::require_openblas(device::blas_report());
+  const checkpoint::CheckpointReader reader(command.path);
+  const Run run = evaluated_run(reader, command.sets);
+  const Corpus corpus = corpus_of(run, reader);
+  const ModelShape shape = model_shape(run.model, corpus.tokenizer->vocabulary_size());
+  checkpoint::require_same_units(reader.manifest(), checkpoint::unit_records(shape), reader.path());
+  const ValidationWindows validation(corpus, run.model.shape.context);
+  train::EvaluationJob job{reader, shape, validation, plan_of(run, reader.manifest(), validation)};
+  job.dtype = run.train.precision == "fp64" ? Dtype::kFloat64 : Dtype::kFloat32;
+  job.threads = static_cast<int>(available_cores());
+  job.documents = !run.data.document_separator.empty();
+  const double began = now_seconds();
+  const double loss = train::evaluate_checkpoint(job);
+  const double seconds = now_seconds() - began;
+  const double bits = bits_per_byte(loss, corpus.validation);
+  const int64_t tokens = job.plan.windows * run.model.shape.context;
+  output.line(fmt::format("{}: step {}, {} windows of {}", reader.path(), reader.manifest().step,
+                          job.plan.windows, corpus.source));
+  output.line(fmt::format("validation loss {:.4f} nats per token", loss) +
+              (std::isfinite(bits) ? fmt::format(", {:.3f} bits per byte", bits) : "") +
+              fmt::format(", perplexity {:.4g}", std::exp(loss)));
+  return Json::object({{"path", reader.path()},
+                       {"step", reader.manifest().step},
+                       {"data", corpus.source},
+                       {"windows", job.plan.windows},
+                       {"precision", dtype_name(job.dtype)},
+                       {"validation_loss", loss},
+                       {"validation_bits_per_byte", bits},
+                       {"perplexity", std::exp(loss)},
+                       {"seconds", seconds},
+                       {"tokens_per_second", static_cast<double>(tokens) / seconds}});
+}
+
+}  // namespace strait::app

@@ -1,0 +1,86 @@
+// A run that keeps the checkpoint of its least validation loss.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "strait/base/errors.h"
+#include "strait/checkpoint/reader.h"
+#include "strait/checkpoint/retention.h"
+#include "tests/train/small_run.h"
+
+namespace strait {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+/// The rate grows until the loss does too, so that the best step is neither the first nor the last.
+const std::vector<std::string> kSets = {"train.steps=24",
+                                        "evaluation.every_steps=2",
+                                        "optimizer.learning_rate=0.4",
+                                        "optimizer.warmup_steps=24",
+                                        "checkpoint.keep_best=true",
+                                        "checkpoint.keep=1"};
+
+class KeepBestRun : public ::testing::Test {
+ protected:
+  train::Outcome train(int64_t ranks, std::vector<std::string> more = {}) const {
+    std::vector<std::string> sets = kSets;
+    sets.insert(sets.end(), more.begin(), more.end());
+    return test::train_small(test::small_run(folder_.path(), sets), ranks, run_dir_);
+  }
+  std::vector<int64_t> steps_left() const {
+    std::vector<int64_t> steps;
+    for (const std::string& path : checkpoint::complete_checkpoints(run_dir_))
+      steps.push_back(checkpoint::read_manifest(path).step);
+    return steps;
+  }
+  static train::ValidationPoint best_of(const train::Outcome& outcome) {
+    return *std::min_element(outcome.validation.begin(), outcome.validation.end(),
+                             [](const auto& a, const auto& b) { return a.loss < b.loss; });
+  }
+
+  test::TemporaryFolder folder_;
+  std::string run_dir_ = folder_.path() + "/run";
+};
+
+TEST_F(KeepBestRun, TheCheckpointOfTheLeastLossIsThereInTheEnd) {
+  const train::Outcome outcome = train(2);
+  const train::ValidationPoint best = best_of(outcome);
+  ASSERT_GT(best.step, 2);
+  ASSERT_LT(best.step, 24);
+  EXPECT_THAT(steps_left(), ElementsAre(best.step, 24));
+  const checkpoint::CheckpointReader reader(run_dir_ + "/best");
+  EXPECT_EQ(reader.path(), outcome.best_checkpoint);
+  EXPECT_EQ(reader.manifest().step, best.step);
+  EXPECT_EQ(checkpoint::validation_loss_of(reader.manifest()), best.loss);
+}
+
+TEST_F(KeepBestRun, AResumedRunGoesOnFromTheBestSoFar) {
+  const train::Outcome first = train(1, {"train.steps=18", "optimizer.schedule=constant"});
+  const int64_t best = best_of(first).step;
+  ASSERT_LT(best, 18);
+  const train::Outcome second = train(2, {"optimizer.schedule=constant", "checkpoint.resume=auto"});
+  ASSERT_EQ(best_of(second).step, best);
+  EXPECT_THAT(steps_left(), ElementsAre(best, 24));
+}
+
+TEST_F(KeepBestRun, WhatCannotTakeEffectIsRefusedByName) {
+  const auto message = [&](const std::vector<std::string>& sets) -> std::string {
+    try {
+      train(1, sets);
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_THAT(message({"evaluation.every_steps=0"}),
+              HasSubstr("checkpoint.keep_best = true cannot take effect"));
+  EXPECT_THAT(message({"data.validation_share=0", "evaluation.every_steps=250"}),
+              HasSubstr("checkpoint.keep_best = true cannot take effect"));
+  EXPECT_THAT(message({"data.validation_share=0.000001"}), HasSubstr("fewer than two tokens"));
+}
+
+}  // namespace
+}  // namespace strait
