@@ -112,6 +112,20 @@ TEST_F(SharedBlocks, Bfloat16TrainsAlongsideOneRank) {
     }
 }
 
+/// Codecs lose something: what is learnt differs by less than a fifth.
+TEST_F(SharedBlocks, CodedPlacementsLearnWhatOneRankLearns) {
+  const char* nodes =
+      "cluster.levels=[{ name = \"node\", size = 4, gb_per_second = 4.0, latency_microseconds = "
+      "1.0 "
+      "}, { name = \"world\", size = 0, gb_per_second = 0.4, latency_microseconds = 5.0 }]";
+  for (const char* placement : {"zero++", "zero-topo"}) {
+    const Case c{2, 4, 1, placement};
+    const Trained& want = serial(c);
+    const double first = want.losses.front(), last = want.losses.back();
+    EXPECT_NEAR(train(c, {nodes}).losses.back(), last, 0.2 * (first - last)) << placement;
+  }
+}
+
 /// Elements of a transformer block that a rank of x holds: norms and the biases behind sums are
 /// everybody's.
 int64_t local_elements(const Case& c, const UnitShape& unit, int64_t width) {
