@@ -23,9 +23,10 @@ TEST(Inspect, ReportsTheLatestCheckpoint) {
   save_example(run.path(), 1, 1);
   const std::string path = save_example(run.path(), 2, 2);
   const Json json = inspect(run.path());
-  EXPECT_THAT(keys(json), ::testing::ElementsAre("path", "complete", "step", "tokens", "ranks",
-                                                 "placement", "mesh", "model", "parameters",
-                                                 "parameter_hash", "files", "tensors", "states"));
+  EXPECT_THAT(keys(json),
+              ::testing::ElementsAre("path", "complete", "step", "tokens", "ranks", "placement",
+                                     "mesh", "model", "parameters", "parameter_hash",
+                                     "validation_loss", "files", "tensors", "states"));
   EXPECT_EQ(json.at("path").as_string(), path);
   EXPECT_TRUE(json.at("complete").as_bool());
   EXPECT_EQ(json.at("step").as_integer(), 2);
