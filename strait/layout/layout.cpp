@@ -14,16 +14,6 @@ int64_t span_of(const std::vector<int64_t>& hops) {
   return std::accumulate(hops.begin(), hops.end(), int64_t{1}, std::multiplies<>());
 }
 
-/// Which part a position holds of what hops have cut one after another (program::Group::part).
-int64_t part_of(const std::vector<int64_t>& hops, int64_t position) {
-  int64_t part = 0;
-  for (const int64_t hop : hops) {
-    part = part * hop + position % hop;
-    position /= hop;
-  }
-  return part;
-}
-
 /// `held`, a part of `partition`, split again over the `replicas` ranks that hold it.
 Range share_of_replica(const program::Partition& partition, Range held, int64_t replicas,
                        int64_t replica) {
@@ -88,7 +78,7 @@ int64_t Layout::position(int64_t rank) const {
 Range Layout::held(int64_t unit, int64_t rank, const std::vector<int64_t>& hops) const {
   const int64_t span = span_of(hops);
   const program::Partition partition = split_unit(local_elements(unit), span, positions());
-  const int64_t part = part_of(hops, position(rank));
+  const int64_t part = program::part_of(hops, position(rank));
   return {partition.begin(part), partition.end(part)};
 }
 

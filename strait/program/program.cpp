@@ -13,14 +13,17 @@ int64_t Group::parts() const {
   return std::accumulate(nest.begin(), nest.end(), int64_t{1}, std::multiplies<>());
 }
 
-int64_t Group::part(int64_t rank) const {
-  if (nest.empty()) return position(rank);
-  int64_t part = 0, outer = rank / (stride * size / parts());
-  for (const int64_t hop : nest) {
-    part = part * hop + outer % hop;
-    outer /= hop;
+int64_t part_of(const std::vector<int64_t>& hops, int64_t place) {
+  int64_t part = 0;
+  for (const int64_t hop : hops) {
+    part = part * hop + place % hop;
+    place /= hop;
   }
   return part;
+}
+
+int64_t Group::part(int64_t rank) const {
+  return nest.empty() ? position(rank) : part_of(nest, rank / (stride * size / parts()));
 }
 
 std::vector<int64_t> Group::members(int64_t rank) const {

@@ -46,6 +46,11 @@ struct Partition {
   bool operator==(const Partition&) const = default;
 };
 
+/// Which part of a vector the holder at `place` has when hops of these sizes, innermost first, have
+/// cut it one after another: the first hop cuts it over neighbouring places, the next one cuts each
+/// of those parts, and so on.
+int64_t part_of(const std::vector<int64_t>& hops, int64_t place);
+
 /// Groups of equally many ranks. Strided: rank r belongs to the group {base + k * stride, k < size}
 /// with position = (r / stride) % size and base = r - position * stride. Axes of the mesh are such
 /// groups. Otherwise `lists` names the members, and stride and nest stay as they are. Classes that
