@@ -4,8 +4,6 @@
 
 #include <gmock/gmock.h>
 
-#include <algorithm>
-
 #include "strait/base/errors.h"
 #include "strait/checkpoint/checkpoint.h"
 #include "strait/layout/layout.h"
@@ -101,12 +99,15 @@ std::string split_checkpoint(const std::string& from, const std::string& to) {
     for (const checkpoint::ShardRecord& whole : reader.manifest().shards) {
       std::vector<std::byte> bytes(static_cast<size_t>(whole.range.elements() * 8));
       reader.load(whole.range, bytes);
-      const auto unit = std::ranges::find(shape.units, whole.range.unit, &UnitShape::name);
-      if (unit == shape.units.end()) {  // a value of the whole run
-        if (rank == 0) views.push_back({whole.range, memory.emplace_back(bytes).data()});
+      if (whole.range.unit.empty()) {  // values of the whole run
+        if (rank > 0) continue;
+        memory.push_back(std::move(bytes));
+        views.push_back({whole.range, memory.back().data()});
         continue;
       }
-      const auto id = unit - shape.units.begin();
+      size_t unit = 0;
+      while (shape.units[unit].name != whole.range.unit) ++unit;
+      const auto id = static_cast<int64_t>(unit);
       for (const LocalPiece& piece :
            layout.written_pieces(id, rank, {0, layout.local_elements(id)})) {
         memory.emplace_back(static_cast<size_t>(piece.local.size() * 8));
@@ -159,7 +160,7 @@ TEST_F(Convert, TheSingleFileHoldsParametersByName) {
   EXPECT_EQ(file.at("second_moment/head.norm.bias").dims, (std::vector<int64_t>{20}));
   size_t parameters = 0;
   for (const UnitShape& unit : shape.units) parameters += unit.parameters.size();
-  EXPECT_EQ(file.tensors.size(), 3 * parameters + 1);  // and "progress"
+  EXPECT_EQ(file.tensors.size(), 3 * parameters + 1) << "and the counters of the run";
 }
 
 TEST_F(Convert, AnImportedModelIsTrainedAndWordsAreSampledFromIt) {

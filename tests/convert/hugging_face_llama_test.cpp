@@ -1,10 +1,6 @@
 // Llama to and from Hugging Face's form, held against an implementation that shares no line with
 // ours.
-#include <gmock/gmock.h>
-
-#include "strait/base/errors.h"
-#include "strait/convert/hugging_face.h"
-#include "tests/convert/stored_model.h"
+#include "tests/convert/hugging_face_fixture.h"
 
 namespace strait {
 namespace {
@@ -14,38 +10,15 @@ using convert::convert;
 using test::change_tensors;
 using test::compute_logits;
 using test::kLlamaFixture;
+using test::kLogitTolerance;
 using test::set_config;
 using test::TensorFile;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// The bound; logits of the fixture reach 20, and fp32 keeps 7 digits.
-constexpr double kLogitTolerance = 1e-4;
-
-class HuggingFaceLlama : public ::testing::Test {
+class HuggingFaceLlama : public test::HuggingFaceFixture {
  protected:
-  std::string path(const std::string& name) const { return folder_.path() + "/" + name; }
-  std::string copy(const std::string& name = "hf") const {
-    return test::copy_fixture(folder_.path(), name, kLlamaFixture);
-  }
-  test::Logits imported(const std::string& hf, const std::string& name) const {
-    convert(hf, path(name), "checkpoint");
-    return compute_logits(path(name), expected_.tokens);
-  }
-  std::string refusal(const std::string& from) const {
-    try {
-      convert(from, path("refused"), "checkpoint");
-    } catch (const UserError& error) {
-      EXPECT_TRUE(error.place().file) << error.what();
-      EXPECT_FALSE(fs::exists(path("refused")));
-      return error.what();
-    }
-    ADD_FAILURE() << "accepted";
-    return "";
-  }
-
-  test::TemporaryFolder folder_;
-  const test::Logits expected_ = test::read_logits(kLlamaFixture + "/expected.safetensors");
+  HuggingFaceLlama() : HuggingFaceFixture(kLlamaFixture) {}
 };
 
 TEST_F(HuggingFaceLlama, LogitsEqualThoseOfTheIndependentImplementation) {

@@ -2,11 +2,8 @@
 // ours.
 #include "strait/convert/hugging_face.h"
 
-#include <gmock/gmock.h>
-
-#include "strait/base/errors.h"
 #include "strait/config/print.h"
-#include "tests/convert/stored_model.h"
+#include "tests/convert/hugging_face_fixture.h"
 
 namespace strait {
 namespace {
@@ -15,39 +12,16 @@ namespace fs = std::filesystem;
 using convert::convert;
 using test::change_tensors;
 using test::compute_logits;
-using test::copy_fixture;
 using test::kFixture;
+using test::kLogitTolerance;
 using test::set_config;
-using test::TemporaryFolder;
 using test::TensorFile;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// The bound; logits of the fixture reach 20, and fp32 keeps 7 digits.
-constexpr double kLogitTolerance = 1e-4;
-
-class HuggingFace : public ::testing::Test {
+class HuggingFace : public test::HuggingFaceFixture {
  protected:
-  std::string path(const std::string& name) const { return folder_.path() + "/" + name; }
-  /// Logits of our model from a Hugging Face folder.
-  test::Logits imported(const std::string& hf, const std::string& name) const {
-    convert(hf, path(name), "checkpoint");
-    return compute_logits(path(name), expected_.tokens);
-  }
-  std::string refusal(const std::string& from) const {
-    try {
-      convert(from, path("refused"), "checkpoint");
-    } catch (const UserError& error) {
-      EXPECT_TRUE(error.place().file) << error.what();
-      EXPECT_FALSE(fs::exists(path("refused")));
-      return error.what();
-    }
-    ADD_FAILURE() << "accepted";
-    return "";
-  }
-
-  TemporaryFolder folder_;
-  const test::Logits expected_ = test::read_logits(kFixture + "/expected.safetensors");
+  HuggingFace() : HuggingFaceFixture(kFixture) {}
 };
 
 TEST_F(HuggingFace, LogitsEqualThoseOfTheIndependentImplementation) {
@@ -59,7 +33,7 @@ TEST_F(HuggingFace, LogitsEqualThoseOfTheIndependentImplementation) {
 }
 
 TEST_F(HuggingFace, NamesWithoutPrefixMasksAndARepeatedHeadAreTheSameModel) {
-  const std::string hf = copy_fixture(folder_.path());
+  const std::string hf = copy();
   change_tensors(hf, [](TensorFile& file) {
     for (auto& tensor : file.tensors) tensor.name = tensor.name.substr(12);
     file.tensors.push_back(
@@ -74,7 +48,7 @@ TEST_F(HuggingFace, NamesWithoutPrefixMasksAndARepeatedHeadAreTheSameModel) {
 }
 
 TEST_F(HuggingFace, ShardsWithAnIndexAreTheSameModel) {
-  const std::string hf = copy_fixture(folder_.path());
+  const std::string hf = copy();
   const TensorFile whole(hf + "/model.safetensors");
   fs::remove(hf + "/model.safetensors");
   Json map = Json::object();
@@ -110,7 +84,7 @@ TEST_F(HuggingFace, ShardsWithAnIndexAreTheSameModel) {
 }
 
 TEST_F(HuggingFace, AHeadOfItsOwnIsUsed) {
-  const std::string hf = copy_fixture(folder_.path());
+  const std::string hf = copy();
   set_config(hf, "tie_word_embeddings", false);
   change_tensors(hf, [](TensorFile& file) {  // twice the embedding: twice the logits
     TensorFile::Tensor head = file.at("transformer.wte.weight");
@@ -138,7 +112,7 @@ TEST_F(HuggingFace, HalfPrecisionIsWidenedExactly) {
   for (const Dtype dtype : {Dtype::kFloat16, Dtype::kBfloat16}) {
     const auto& values = dtype == Dtype::kFloat16 ? halves : brains;
     const std::string name = dtype_name(dtype);
-    const std::string hf = copy_fixture(folder_.path(), name);
+    const std::string hf = copy(name);
     change_tensors(hf, [&](TensorFile& file) {
       TensorFile::Tensor& norm = file.at("transformer.ln_f.bias");
       norm.dtype = dtype;
@@ -207,14 +181,14 @@ TEST_F(HuggingFace, WhatOurModelDoesNotComputeIsRefusedByName) {
                                                 {"n_head", 5},
                                                 {"vocab_size", 301}};
   for (const auto& [key, value] : wrong) {
-    const std::string hf = copy_fixture(folder_.path(), std::string("wrong-") + key);
+    const std::string hf = copy(std::string("wrong-") + key);
     set_config(hf, key, value);
     const std::string message = refusal(hf);
     EXPECT_THAT(message, HasSubstr(key));
     fs::remove_all(hf);
   }
   for (const char* same : {"gelu_new", "gelu_pytorch_tanh", "gelu_fast"}) {
-    const std::string hf = copy_fixture(folder_.path(), same);
+    const std::string hf = copy(same);
     set_config(hf, "activation_function", same);
     EXPECT_LT(distance(imported(hf, std::string(same) + "-run"), expected_), kLogitTolerance);
   }
@@ -222,7 +196,7 @@ TEST_F(HuggingFace, WhatOurModelDoesNotComputeIsRefusedByName) {
 
 TEST_F(HuggingFace, WrongTensorsAndMissingFilesAreNamed) {
   const auto damaged = [&](const std::function<void(TensorFile&)>& change) {
-    const std::string hf = copy_fixture(folder_.path());
+    const std::string hf = copy();
     change_tensors(hf, change);
     const std::string message = refusal(hf);
     fs::remove_all(hf);
@@ -248,7 +222,7 @@ TEST_F(HuggingFace, WrongTensorsAndMissingFilesAreNamed) {
               }),
               HasSubstr("second time"));
   for (const char* missing : {"tokenizer.json", "model.safetensors"}) {
-    const std::string hf = copy_fixture(folder_.path());
+    const std::string hf = copy();
     fs::remove(hf + "/" + missing);
     EXPECT_THAT(refusal(hf), HasSubstr(missing));
     fs::remove_all(hf);
@@ -258,13 +232,13 @@ TEST_F(HuggingFace, WrongTensorsAndMissingFilesAreNamed) {
                 std::memcpy(file.at(name).data.data() + 8, &nan, sizeof(nan));
               }),
               AllOf(HasSubstr("blocks.1"), HasSubstr("is not finite")));
-  const std::string hf = copy_fixture(folder_.path());
+  const std::string hf = copy();
   fs::resize_file(hf + "/model.safetensors", 50000);
   EXPECT_THAT(refusal(hf), HasSubstr("model.safetensors"));
 }
 
 TEST_F(HuggingFace, AModelBeyondMemoryIsRefusedBeforeItIsAllocated) {
-  const std::string hf = copy_fixture(folder_.path());
+  const std::string hf = copy();
   set_config(hf, "n_positions", int64_t{1'000'000'000'000});
   try {
     convert(hf, path("run"), "checkpoint");

@@ -5,25 +5,17 @@
 #include <atomic>
 #include <cstring>
 
-#include "strait/comm/threads/thread_world.h"
 #include "strait/runtime/runner.h"
 #include "strait/verify/verify.h"
 #include "tests/program/random_set.h"
 #include "tests/runtime/reference_run.h"
+#include "tests/runtime/thread_ranks.h"
 #include "tests/sanitized.h"
 
 namespace strait::runtime {
 namespace {
 
 using program::RandomSet;
-
-Cluster flat_cluster(int64_t ranks) {
-  Cluster cluster;
-  cluster.name = "test";
-  cluster.levels = {{"world", ranks, 1e9, 1e-6, 1}};
-  cluster.ranks = ranks;
-  return cluster;
-}
 
 double number_at(Dtype dtype, const void* data, int64_t element) {
   if (dtype == Dtype::kFloat64) return static_cast<const double*>(data)[element];
@@ -85,12 +77,16 @@ std::string difference(State& state, const RandomSet& set, const ReferenceRun& r
 }
 
 /// Runs the turns of a set on one rank.
-int64_t run_turns(const RandomSet& set, comm::World& world, const ReferenceRun& reference) {
+int64_t run_turns(const RandomSet& set, comm::World& world, const ReferenceRun& reference,
+                  bool guarded) {
   memory::Pool pool;
+  if (guarded) pool.separate_pages();
   State state(pool, world.rank());
   Executors executors;
   executors.add(program::kTouch, Execute(touch));
-  Runner runner(set.programs, Site{world, state, pool, executors, nullptr, 20.0});
+  Site site{world, state, pool, executors};
+  site.guarded = guarded;
+  Runner runner(set.programs, site);
   int64_t ops = 0, step = 0;
   for (const std::string& turn : set.turns) ops += runner.run(turn, step++).ops;
   state.drain();
@@ -112,27 +108,32 @@ int64_t run_plainly(const RandomSet& set, ReferenceRun& reference) {
   return ops;
 }
 
+/// Runs the set of a seed, sometimes on a slow network; returns the operations of all ranks.
+int64_t run_set(uint64_t seed, int64_t ranks, bool slow, bool guarded) {
+  const RandomSet set = program::random_set(seed, ranks);
+  program::verify_or_throw(set.programs);
+  ReferenceRun reference(ranks);
+  const int64_t expected = run_plainly(set, reference);
+  comm::ThreadWorldOptions options;
+  options.faults.seed = seed;
+  options.faults.max_delay_seconds = slow ? 200e-6 : 0.0;
+  const auto worlds = comm::make_thread_worlds(ranks, flat_cluster(ranks), options);
+  std::atomic<int64_t> executed{0};
+  EXPECT_NO_THROW(comm::run_ranks(
+      *worlds, [&](comm::World& world) { executed += run_turns(set, world, reference, guarded); }))
+      << "seed " << seed;
+  EXPECT_EQ(executed.load(), expected) << "seed " << seed;
+  return executed;
+}
+
 /// Every fourth of the sets, from `first` on; a tenth of them on a slow network.
 void run_sets(uint64_t first) {
   const uint64_t count = static_cast<uint64_t>(test::repetitions(10000, 600));
   int64_t ops = 0;
   for (uint64_t seed = first; seed < count; seed += 4) {
     const int64_t ranks = std::vector<int64_t>{2, 3, 4, 2, 4, 1}[(seed / 4) % 6];
-    const RandomSet set = program::random_set(seed, ranks);
-    program::verify_or_throw(set.programs);
-    ReferenceRun reference(ranks);
-    const int64_t expected = run_plainly(set, reference);
-    comm::ThreadWorldOptions options;
-    options.faults.seed = seed;
-    options.faults.max_delay_seconds = (seed / 4) % 10 == 0 ? 200e-6 : 0.0;
-    const auto worlds = comm::make_thread_worlds(ranks, flat_cluster(ranks), options);
-    std::atomic<int64_t> executed{0};
-    ASSERT_NO_THROW(comm::run_ranks(
-        *worlds, [&](comm::World& world) { executed += run_turns(set, world, reference); }))
-        << "seed " << seed;
+    ops += run_set(seed, ranks, (seed / 4) % 10 == 0, false);
     ASSERT_FALSE(testing::Test::HasFailure()) << "seed " << seed;
-    ASSERT_EQ(executed.load(), expected) << "seed " << seed;
-    ops += executed;
   }
   EXPECT_GT(ops, static_cast<int64_t>(count) * 20);
 }
@@ -142,6 +143,14 @@ TEST(RandomSetsFirst, ComputeWhatThePlainExecutionDoes) { run_sets(0); }
 TEST(RandomSetsSecond, ComputeWhatThePlainExecutionDoes) { run_sets(1); }
 TEST(RandomSetsThird, ComputeWhatThePlainExecutionDoes) { run_sets(2); }
 TEST(RandomSetsFourth, ComputeWhatThePlainExecutionDoes) { run_sets(3); }
+
+// Values that transfers in flight use stay within reach of them, and of nobody else.
+TEST(RandomSetsGuarded, ComputeTheSame) {
+  for (uint64_t seed = 0; seed < static_cast<uint64_t>(test::repetitions(200, 40)); ++seed) {
+    run_set(seed, 2 + static_cast<int64_t>(seed % 3), seed % 10 == 0, true);
+    ASSERT_FALSE(HasFailure()) << "seed " << seed;
+  }
+}
 
 }  // namespace
 }  // namespace strait::runtime
