@@ -22,7 +22,7 @@ train::Observer observer_of(const train::Job& job, report::Progress& progress,
     std::string text = progress.advance(metrics);
     while (text.ends_with('\n')) text.pop_back();
     if (!text.empty()) output.line(text);
-    output.progress(progress.bar(metrics));
+    output.progress(progress.bar(metrics, output.columns()));
   };
   observer.saved = [&](const std::string& path) { output.line("saved " + path); };
   (void)job;
