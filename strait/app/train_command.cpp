@@ -21,7 +21,7 @@ train::Observer observer_of(const Job& job, report::Progress& progress, cli::Out
     std::string text = progress.advance(metrics);
     while (text.ends_with('\n')) text.pop_back();
     if (!text.empty()) output.line(text);
-    output.progress(progress.bar(metrics));
+    output.progress(progress.bar(metrics, output.columns()));
   };
   observer.saved = [&](const std::string& path) { output.line("saved " + path); };
   (void)job;
@@ -112,6 +112,21 @@ Json run_job(const Job& job, cli::Output& output, train::Hooks hooks, const RunR
   return train::outcome_json(job, outcome);
 }
 
+namespace {
+
+/// A prediction knows nothing of threads that take turns.
+void warn_of_crowd(int64_t ranks, cli::Output& output) {
+  constexpr int64_t kCrowd = 16;  // ranks of a core
+  const int64_t cores = available_cores();
+  if (ranks > kCrowd * cores)
+    output.line(
+        fmt::format("warning     {} ranks take turns on {} cores: a step takes far longer "
+                    "than predicted, as every collective visits all pairs of ranks",
+                    ranks, cores));
+}
+
+}  // namespace
+
 Json train_command(const cli::Command& command, cli::Output& output) {
   return train_with(command, output, {});
 }
@@ -126,6 +141,7 @@ Json train_with(const cli::Command& command, cli::Output& output, train::Hooks h
   DumpSignals dumps;
   use_local_rates(run, available_cores());
   const Job job = make_job(run, command.ranks.value_or(1));
+  warn_of_crowd(job.design.batch.ranks, output);
   hooks.on_request = [&](const auto& dump) { dumps.set(dump); };
   return run_job(
       job, output, std::move(hooks),

@@ -230,12 +230,15 @@ class Grammar {
     sub->add_option("--plot", command_.plot, "Write a picture of the timeline")->type_name("FILE");
   }
   void add_plan() {
-    CLI::App* sub = add("plan", "Rank the ways to run a model on a cluster",
-                        "strait plan run.toml --ranks 64 --cluster perlmutter --set "
-                        "train.global_batch_size=512");
+    CLI::App* sub =
+        add("plan", "Rank the ways to run a model on a cluster",
+            "strait plan run.toml --ranks 64 --cluster perlmutter --set "
+            "train.global_batch_size=512\n  strait plan run.toml --ranks 2 -o best.toml");
     add_path(sub, "RUN.toml", "Run file");
     add_ranks(sub, "Ranks")->required();
     add_cluster(sub);
+    sub->add_option("-o,--output", command_.output, "Write the run file of the first candidate")
+        ->type_name("FILE");
     add_sets(sub);
   }
   void add_probe() {
@@ -306,9 +309,15 @@ class Grammar {
         ->allow_extra_args(false);
   }
   void add_report() {
-    CLI::App* sub = add("report", "Tables, pictures and one HTML page of a run",
-                        "strait report runs/my-run-001");
-    add_path(sub, "RUN_DIR", "Run folder");
+    CLI::App* sub = add("report", "Tables, pictures and one HTML page of a run, or runs compared",
+                        "strait report runs/my-run-001\n  strait report runs/my-run-001 "
+                        "runs/my-run-001 -o comparison");
+    sub->add_option("RUN_DIR", command_.paths, "Run folder; several are compared")
+        ->required()
+        ->type_name("PATH");
+    sub->add_option("-o,--output", command_.output,
+                    "Folder for page and pictures instead of the run folder; is made")
+        ->type_name("FOLDER");
   }
 
   CLI::App app_;
@@ -459,6 +468,7 @@ Command parse_arguments(const std::vector<std::string>& arguments,
   refuse_empty(*active(app));
   const CLI::App* chosen = app.get_subcommands().back();
   command.name = chosen->get_name();
+  if (!command.paths.empty()) command.path = command.paths.front();
   if (!chosen->get_subcommands().empty())
     command.subject = chosen->get_subcommands().back()->get_name();
   check_values(command);

@@ -21,15 +21,16 @@ struct SampleArguments {
 
 /// A parsed command line. Fields that a command does not have keep their defaults.
 struct Command {
-  std::string name;               // "train"; "" with `text` for --help and --version of the program
-  std::string text;               // not empty: print it and exit with 0
-  std::string path;               // the positional argument: RUN.toml, CHECKPOINT or RUN_DIR
-  std::optional<int64_t> ranks;   // --ranks, at least 1
-  std::vector<std::string> sets;  // --set KEY=VALUE, in order
-  std::string json;               // --json: "" none, "-" stdout, else a file
-  std::string cluster;            // --cluster PRESET|FILE (config/parse.h: cluster_setting)
-  std::string output;             // probe -o, convert TO
-  std::string form;               // convert --to: "" = as TO suggests
+  std::string name;  // "train"; "" with `text` for --help and --version of the program
+  std::string text;  // not empty: print it and exit with 0
+  std::string path;  // the positional argument: RUN.toml, CHECKPOINT or RUN_DIR
+  std::vector<std::string> paths;       // report: all run folders; `path` is the first
+  std::optional<int64_t> ranks;         // --ranks, at least 1
+  std::vector<std::string> sets;        // --set KEY=VALUE, in order
+  std::string json;                     // --json: "" none, "-" stdout, else a file
+  std::string cluster;                  // --cluster PRESET|FILE (config/parse.h: cluster_setting)
+  std::string output;                   // probe -o, plan -o, report -o, convert TO
+  std::string form;                     // convert --to: "" = as TO suggests
   std::optional<int64_t> shard_tokens;  // convert --shard-tokens, 1 to 2^31 - 1
   std::string trace, plot;              // simulate
   bool print = false;                   // verify --print

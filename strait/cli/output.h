@@ -1,6 +1,7 @@
 // Where a command's lines go: stdout, or stderr when stdout is kept for JSON.
 #pragma once
 
+#include <cstdint>
 #include <exception>
 #include <functional>
 #include <mutex>
@@ -20,10 +21,15 @@ std::string without_controls(std::string_view text);
 /// Thread-safe, except partial().
 class Output {
  public:
+  static constexpr int64_t kColumns = 80;  // of a terminal that does not say
+
   /// `terminal`: a person watches the stream, so progress() shows.
   Output(std::ostream& stream, bool terminal) : stream_(stream), terminal_(terminal) {}
 
   bool is_terminal() const { return terminal_; }
+  /// Columns of the terminal as it is now; 80 where nobody knows.
+  int64_t columns() const { return columns_ ? columns_() : kColumns; }
+  void set_columns(std::function<int64_t()> columns) { columns_ = std::move(columns); }
   /// Prints a line, without_controls, and flushes.
   void line(std::string_view text);
   /// On a terminal: shows `text` until the next line() or progress(); elsewhere nothing.
@@ -51,6 +57,7 @@ class Output {
   mutable std::mutex mutex_;
   Json partial_ = Json::object();
   std::function<void(const std::exception_ptr&, const Json&)> leave_;
+  std::function<int64_t()> columns_;
 };
 
 }  // namespace strait::cli

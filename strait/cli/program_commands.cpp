@@ -8,6 +8,7 @@
 #include "strait/base/clock.h"
 #include "strait/base/errors.h"
 #include "strait/base/file.h"
+#include "strait/cli/plan_table.h"
 #include "strait/cli/plan_text.h"
 #include "strait/cli/report_envelope.h"
 #include "strait/config/parse.h"
@@ -17,6 +18,7 @@
 #include "strait/plan/search.h"
 #include "strait/program/memory.h"
 #include "strait/program/memory_json.h"
+#include "strait/report/compare.h"
 #include "strait/report/plots.h"
 #include "strait/report/run_report.h"
 #include "strait/sim/simulate.h"
@@ -194,33 +196,10 @@ Json simulate_command(const Command& command, const Run& run, Output& output) {
        {"trace", command.trace.empty() ? Json() : Json(command.trace)}});
 }
 
-void print_candidates(const plan::SearchResult& result, int64_t keep, Output& output) {
-  output.line(fmt::format("{:>3}  {:<8} {:>11} {:>12} {:<9} {:>12} {:>11} {:>9}", "#", "placement",
-                          "micro-batch", "accumulation", "recompute", "step", "memory", "exposed"));
-  int64_t position = 0;
-  for (const plan::Candidate& candidate : result.candidates) {
-    if (++position > keep) break;
-    const strategy::Design& design = candidate.design;
-    output.line(fmt::format(
-        "{:>3}  {:<9} {:>11} {:>12} {:<9} {:>12} {:>11} {:>7.1f} %", position,
-        design.placement.preset, design.batch.micro_batch_size, design.batch.accumulation,
-        design.run.train.recompute, seconds_text(candidate.simulated.seconds),
-        bytes_text(static_cast<double>(candidate.memory.total())),
-        100 * candidate.simulated.exposed_seconds / candidate.simulated.seconds));
-  }
-  if (!result.candidates.empty())
-    output.line("figures: " + source_text(result.candidates.front().design.cluster));
-  for (const plan::Rejection& rejection : result.rejected)
-    output.line(fmt::format("left out: {} x {}: needs {} per rank (most of it {}), has {}",
-                            rejection.count, rejection.family,
-                            bytes_text(static_cast<double>(rejection.needs_bytes)), rejection.where,
-                            bytes_text(static_cast<double>(rejection.has_bytes))));
-}
-
 Json plan_command(const Command& command, const Run& run, Output& output) {
   const int64_t ranks = ranks_of(command);
   const plan::SearchResult result = plan::search(run, ranks, vocabulary_of(run, output));
-  print_candidates(result, run.plan.keep, output);
+  for (const std::string& line : plan_table(result, run.plan.keep)) output.line(line);
   output.partial() = plan::search_json(result, ranks, run.plan.keep, "");
   if (result.candidates.empty()) {
     const plan::Rejection& nearest =
@@ -237,6 +216,8 @@ Json plan_command(const Command& command, const Run& run, Output& output) {
   if (!command.output.empty()) {
     write_file_atomically(command.output, print_run(result.candidates.front().design.run));
     written = command.output;
+    output.line(
+        fmt::format("wrote the first to {}: strait train {} --ranks {}", written, written, ranks));
   }
   Json body = plan::search_json(result, ranks, run.plan.keep, written);
   body["predicted_from"] = source_text(result.candidates.front().design.cluster);
@@ -244,7 +225,9 @@ Json plan_command(const Command& command, const Run& run, Output& output) {
 }
 
 Json report_command(const Command& command, Output& output) {
-  report::RunReport report = report::report_run(command.path);
+  const report::ReportOptions options{.folder = command.output};
+  report::RunReport report = command.paths.size() > 1 ? report::compare_runs(command.paths, options)
+                                                      : report::report_run(command.path, options);
   output.line(report.text);
   return std::move(report.summary);
 }

@@ -28,6 +28,14 @@ bool is_disk_failure(const std::error_code& code) {
          code.value() == EROFS;
 }
 
+/// Of an exception of another library, such as LibTorch, which tells its stack behind the first
+/// line and has no type of its own for memory that is not there.
+Error library_error(const std::string& what) {
+  const std::string line = what.substr(0, what.find('\n'));
+  if (line.find("allocate memory") != std::string::npos) return NothingFits(line);
+  return InternalError(line);
+}
+
 }  // namespace
 
 Error as_error(const std::exception_ptr& exception) {
@@ -36,16 +44,21 @@ Error as_error(const std::exception_ptr& exception) {
   } catch (const Error& error) {
     return error;
   } catch (const std::bad_alloc&) {
-    return InternalError("out of memory");
+    return NothingFits("the system gave no more memory; strait plan tells what a run needs");
   } catch (const std::filesystem::filesystem_error& error) {
     ErrorPlace place;
     if (!error.path1().empty()) place.file = error.path1().string();
     return InputOutputError(error.what(), place);
   } catch (const std::system_error& error) {
     if (is_disk_failure(error.code())) return InputOutputError(error.what());
+    if (error.code() == std::errc::resource_unavailable_try_again)
+      return UserError(
+          fmt::format("a limit of the system is reached: {}; run fewer ranks or threads, "
+                      "or raise it (ulimit -a)",
+                      error.what()));
     return InternalError(error.what());
   } catch (const std::exception& error) {
-    return InternalError(error.what());
+    return library_error(error.what());
   } catch (...) {
     return InternalError("an exception of an unknown type");
   }

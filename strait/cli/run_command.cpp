@@ -1,6 +1,7 @@
 #include "strait/cli/run_command.h"
 
 #include <fmt/format.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -80,8 +81,21 @@ int finish(const Command& command, std::optional<Error> error, const Json& body,
 
 }  // namespace
 
+namespace {
+
+/// Of the first of the two streams that is a terminal.
+int64_t terminal_columns() {
+  struct winsize size {};
+  for (const int stream : {STDOUT_FILENO, STDERR_FILENO})
+    if (::ioctl(stream, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
+  return Output::kColumns;
+}
+
+}  // namespace
+
 Streams process_streams() {
-  return {std::cout, std::cerr, ::isatty(STDOUT_FILENO) == 1, ::isatty(STDERR_FILENO) == 1};
+  return {std::cout, std::cerr, ::isatty(STDOUT_FILENO) == 1, ::isatty(STDERR_FILENO) == 1,
+          terminal_columns};
 }
 
 int run_command(const std::vector<std::string>& arguments, const CommandTable& table,
@@ -99,6 +113,7 @@ int run_command(const std::vector<std::string>& arguments, const CommandTable& t
   const bool json_on_out = command.json == "-";
   Output output(json_on_out ? streams.err : streams.out,
                 json_on_out ? streams.err_is_terminal : streams.out_is_terminal);
+  output.set_columns(streams.columns);
   output.set_leave([&](const std::exception_ptr& failure, const Json& so_far) {
     output.progress("");
     const int code = finish(command, as_error(failure), so_far, streams);

@@ -24,6 +24,7 @@ struct Streams {
   std::ostream& err;
   bool out_is_terminal = false;
   bool err_is_terminal = false;
+  std::function<int64_t()> columns = {};  // of the terminal, now; empty = not known
 };
 /// std::cout and std::cerr.
 Streams process_streams();

@@ -1,6 +1,7 @@
 #include "strait/comm/call_queue.h"
 
 #include "strait/base/cores.h"
+#include "strait/base/start_thread.h"
 #include "strait/comm/call_check.h"
 
 namespace strait::comm {
@@ -92,7 +93,7 @@ void CallQueue::run(const std::shared_ptr<QueuedCall>& call) {
 /// Precondition: mutex_ is held.
 void CallQueue::need_worker() {
   if (!worker_.joinable() && !stopping_.load())
-    worker_ = std::thread([this, cores = cores_before_binding()] {
+    worker_ = start_thread("transfers", [this, cores = cores_before_binding()] {
       run_on(cores);
       work();
     });

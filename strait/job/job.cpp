@@ -17,6 +17,7 @@
 #include "strait/device/blas.h"
 #include "strait/device/tensor_codec.h"
 #include "strait/job/memory_check.h"
+#include "strait/job/thread_check.h"
 #include "strait/tensor/open_device.h"
 
 namespace strait {
@@ -127,6 +128,7 @@ Binding bind_ranks(const strategy::Design& design, const Surroundings& surroundi
 
 Job make_job(const Run& run, int64_t ranks, const OnLead& on_lead,
              const Surroundings& surroundings) {
+  if (surroundings.usable_cores.empty()) require_threads(ranks, thread_limit());
   validate_run(run, ranks);
   require_data(run);
   device::require_openblas(device::blas_report());

@@ -120,12 +120,7 @@ void search_micro_batches(const Run& run, int64_t ranks, int64_t vocabulary,
 
 Json candidate_json(const Candidate& candidate, int64_t position) {
   const strategy::Design& design = candidate.design;
-  const double tokens =
-      static_cast<double>(design.batch.global_batch_size * design.run.model.shape.context);
   const double seconds = candidate.simulated.seconds;
-  const double peak =
-      candidate.bound_seconds > 0 ? candidate.cost.flops / candidate.bound_seconds : 0;
-  const double model_flops = model_flops_per_token(design.shape, design.run.model.shape.context);
   return Json::object(
       {{"position", position},
        {"summary", fmt::format("{}: {}", design.placement.preset, design.placement.describe())},
@@ -140,15 +135,28 @@ Json candidate_json(const Candidate& candidate, int64_t position) {
        {"compute_seconds", candidate.simulated.compute_seconds},
        {"exposed_communication_seconds", candidate.simulated.exposed_seconds},
        {"bubble_seconds", candidate.simulated.bubble_seconds},
-       {"tokens_per_second", tokens / seconds},
-       {"model_flops_utilization",
-        tokens * model_flops / seconds / (peak * static_cast<double>(design.batch.ranks))},
+       {"tokens_per_second", tokens_per_second(candidate)},
+       {"model_flops_utilization", model_flops_utilization(candidate)},
        {"bytes_per_step",
         trace::levels_json(candidate.simulated.traffic, level_names(design.cluster), 1)},
        {"memory", program::to_json(candidate.memory)}});
 }
 
 }  // namespace
+
+double tokens_per_second(const Candidate& candidate) {
+  const strategy::Design& design = candidate.design;
+  return static_cast<double>(design.batch.global_batch_size * design.run.model.shape.context) /
+         candidate.simulated.seconds;
+}
+
+double model_flops_utilization(const Candidate& candidate) {
+  const strategy::Design& design = candidate.design;
+  const double peak =
+      static_cast<double>(design.batch.ranks) * design.cluster.flops_per_second(design.dtype);
+  return tokens_per_second(candidate) *
+         model_flops_per_token(design.shape, design.run.model.shape.context) / peak;
+}
 
 SearchResult search(const Run& run, int64_t ranks, int64_t vocabulary) {
   const double began = now_seconds();

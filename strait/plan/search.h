@@ -24,6 +24,10 @@ struct Candidate {
   double bound_seconds = 0;   // its floating-point operations at the cluster's rate
 };
 
+/// Of the simulated step; utilisation is a share of the cluster's rate over all ranks.
+double tokens_per_second(const Candidate& candidate);
+double model_flops_utilization(const Candidate& candidate);
+
 /// Why a family of candidates was left out.
 struct Rejection {
   std::string family;  // "ddp, micro-batch 8"

@@ -187,15 +187,59 @@ std::string time_script(int64_t last_step, double limit, const std::string& pred
   return script(picture);
 }
 
+void make_folder(const std::string& folder) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) throw InputOutputError(fmt::format("cannot make {}: {}", folder, error.message()));
+}
+
+/// A name as text of a gnuplot string in single quotes.
+std::string quoted(const std::string& name) {
+  std::string text;
+  for (const char c : name) text += c == '\'' ? "''" : std::string(1, c);
+  return "'" + text + "' noenhanced";
+}
+
+std::string comparison_script(const std::vector<NamedSteps>& runs) {
+  static constexpr const char* kColours[] = {"#1f5fa8", "#d9541e", "#2a8a4a", "#8a4fb0",
+                                             "#b08a1f", "#c0366c", "#3a9aa8", "#606060"};
+  Picture picture{.name = "compare", .settings = {}, .plot = "plot ", .last_step = 1};
+  picture.settings =
+      "set key maxrows auto\nset ylabel 'Loss (nats per token)' textcolor rgb '#303030'\n";
+  for (size_t run = 0; run < runs.size(); ++run) {
+    const char* colour = kColours[run % std::size(kColours)];
+    picture.plot += fmt::format(
+        "{}'compare-{}.tsv' using 1:3 with lines linewidth 2 linecolor rgb '{}' title {}, \\\n"
+        "     'compare-{}-validation.tsv' using 1:2 with points pointtype 7 pointsize 0.7 "
+        "linecolor rgb '{}' notitle",
+        run == 0 ? "" : ", \\\n     ", run, colour, quoted(runs[run].name), run, colour);
+    picture.last_step = std::max(picture.last_step, runs[run].steps.back().step);
+  }
+  return script(picture);
+}
+
 }  // namespace
+
+std::vector<std::string> draw_comparison(const std::vector<NamedSteps>& runs,
+                                         const std::string& folder, const PlotOptions& options) {
+  const std::filesystem::path path(folder);
+  make_folder(folder);
+  for (size_t run = 0; run < runs.size(); ++run) {
+    write_file_atomically(path / fmt::format("compare-{}.tsv", run),
+                          loss_table(grouped(runs[run].steps)));
+    write_file_atomically(path / fmt::format("compare-{}-validation.tsv", run),
+                          validation_table(runs[run].steps));
+  }
+  write_file_atomically(path / "compare.gnuplot", comparison_script(runs));
+  run_gnuplot(options.gnuplot, path, {"compare.gnuplot"});
+  return {path / "compare.svg", path / "compare.png"};
+}
 
 std::vector<std::string> draw_plots(const std::vector<StepMetrics>& steps,
                                     const std::string& folder, const PlotOptions& options) {
   if (steps.empty()) throw UserError("no steps to draw: the run has not finished its first step");
   const std::filesystem::path path(folder);
-  std::error_code error;
-  std::filesystem::create_directories(path, error);
-  if (error) throw InputOutputError(fmt::format("cannot make {}: {}", folder, error.message()));
+  make_folder(folder);
   const auto known = [&](double StepMetrics::*member) {
     return std::any_of(steps.begin(), steps.end(), [member](const StepMetrics& metrics) {
       return std::isfinite(metrics.*member);

@@ -32,6 +32,18 @@ struct PlotOptions {
 std::vector<std::string> draw_plots(const std::vector<StepMetrics>& steps,
                                     const std::string& folder, const PlotOptions& options = {});
 
+/// The steps of one of several runs.
+struct NamedSteps {
+  std::string name;
+  std::vector<StepMetrics> steps;
+};
+
+/// Draws compare.{svg,png} into `folder` (made when missing): the smoothed training loss of each
+/// run over its steps, and its validation loss as points. Errors as draw_plots.
+std::vector<std::string> draw_comparison(const std::vector<NamedSteps>& runs,
+                                         const std::string& folder,
+                                         const PlotOptions& options = {});
+
 /// Draws, behind draw_plots and from its tables in `folder`, the figures of the page: loss,
 /// throughput, time, memory. Captions and SVG texts. Errors as draw_plots.
 std::vector<std::pair<std::string, std::string>> page_figures(const std::vector<StepMetrics>& steps,

@@ -10,8 +10,6 @@
 namespace strait::report {
 namespace {
 
-constexpr const char* kClearLine = "\r\x1b[K";
-
 std::string number_text(const char* format, double value) {
   return std::isfinite(value) ? fmt::format(fmt::runtime(format), value) : "?";
 }
@@ -53,7 +51,7 @@ std::string Progress::line(const StepMetrics& metrics) const {
   return text;
 }
 
-std::string Progress::bar(const StepMetrics& metrics) const {
+std::string Progress::bar(const StepMetrics& metrics, int64_t columns) const {
   const double share =
       std::clamp(static_cast<double>(metrics.step) /
                      static_cast<double>(std::max<int64_t>(options_.total_steps, 1)),
@@ -64,9 +62,8 @@ std::string Progress::bar(const StepMetrics& metrics) const {
       fmt::format(" {:3.0f} %  {}/{}  loss {}  {} left", std::floor(100 * share), metrics.step,
                   options_.total_steps, number_text("{:.3f}", metrics.loss), seconds_text(left));
   // One column stays free: a full last column wraps on some terminals.
-  const int64_t room = options_.columns - 1 - static_cast<int64_t>(tail.size()) - 2;
-  if (room < 4)
-    return tail.substr(1, static_cast<size_t>(std::max<int64_t>(options_.columns - 1, 0)));
+  const int64_t room = columns - 1 - static_cast<int64_t>(tail.size()) - 2;
+  if (room < 4) return tail.substr(1, static_cast<size_t>(std::max<int64_t>(columns - 1, 0)));
   const auto width = static_cast<size_t>(std::min<int64_t>(room, 40));
   const auto filled = static_cast<size_t>(share * static_cast<double>(width));
   return fmt::format("[{}{}]{}", std::string(filled, '#'), std::string(width - filled, '.'), tail);
@@ -103,17 +100,7 @@ std::string Progress::advance(const StepMetrics& metrics) {
   if (std::isfinite(metrics.validation_loss)) {
     text += fmt::format("step {}  validation loss {:.4f}\n", metrics.step, metrics.validation_loss);
   }
-  if (!options_.terminal) return text;
-  const bool last = metrics.step >= options_.total_steps;
-  text = kClearLine + text + (last ? "" : bar(metrics));
-  bar_shown_ = !last;
   return text;
-}
-
-std::string Progress::clear_bar() {
-  const bool shown = bar_shown_;
-  bar_shown_ = false;
-  return shown ? kClearLine : "";
 }
 
 }  // namespace strait::report

@@ -12,9 +12,7 @@ struct ProgressOptions {
   int64_t total_steps = 1;
   int64_t first_step = 0;  // steps done before this process: resumed_from_step
   int64_t log_every_steps = 10;
-  bool terminal = false;        // stdout is a terminal: draw the bar with carriage returns
-  int64_t columns = 80;         // width of the terminal
-  std::string prediction_note;  // behind what was predicted: " by preset localhost"
+  std::string prediction_note = {};  // behind what was predicted: " by preset localhost"
 };
 
 /// Turns the metrics of each step into text to print. It prints nothing itself and knows no clock:
@@ -25,18 +23,14 @@ class Progress {
   explicit Progress(ProgressOptions options) : options_(options) {}
 
   /// Text to print after a step: the line of the interval when one ends (also after the first and
-  /// the last step), the line of an evaluation, the bar on a terminal, or "".
+  /// the last step), the line of an evaluation, or "".
   std::string advance(const StepMetrics& metrics);
-
-  /// Text to print before any other output, so that the bar does not stand in its way; "" without
-  /// bar.
-  std::string clear_bar();
 
   /// One step, or the means over an interval that ends with it, as one line without line break.
   std::string line(const StepMetrics& metrics) const;
 
-  /// The bar as it stands, at most `columns` wide, without carriage return.
-  std::string bar(const StepMetrics& metrics) const;
+  /// The bar as it stands, narrower than `columns`, without carriage return.
+  std::string bar(const StepMetrics& metrics, int64_t columns) const;
 
  private:
   StepMetrics interval_mean(const StepMetrics& last) const;
@@ -48,7 +42,6 @@ class Progress {
   // Since the start, for the remaining time.
   double elapsed_seconds_ = 0;
   int64_t elapsed_steps_ = 0;
-  bool bar_shown_ = false;
 };
 
 }  // namespace strait::report

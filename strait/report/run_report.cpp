@@ -200,28 +200,49 @@ void add_verdict(const FlightFiles& files, RunReport* report) {
   report->text += row("Verdict", verdict ? verdict->text : "no rank waits for another");
 }
 
+/// Where page and pictures go. Only a folder that was asked for must be writable.
+struct Target {
+  std::string folder;
+  bool required = false;
+};
+
+/// Runs `write`; why the folder could not be written, or "".
+template <class Write>
+std::string attempt(const Target& target, const Write& write) {
+  try {
+    write();
+    return "";
+  } catch (const PlotterError& error) {
+    return error.what();
+  } catch (const InputOutputError& error) {
+    if (target.required) throw;
+    return fmt::format("{}; -o FOLDER writes elsewhere", error.what());
+  }
+}
+
 /// Figures and pictures of the steps.
 RunReport report_steps(const std::vector<StepMetrics>& steps, const std::string& run_dir,
-                       const std::string& gnuplot, PageInput* page) {
-  const std::filesystem::path folder(run_dir);
+                       const Target& target, const PlotOptions& options, PageInput* page) {
   Figures figures = figures_of(steps);
-  if (const Json* note = page->plan.is_object() ? page->plan.find("prediction_note") : nullptr)
-    figures.prediction_note = note->as_string();
-  const PlotOptions options{gnuplot, figures.prediction_note};
+  figures.prediction_note = options.prediction_note;
   RunReport report{summary_of(figures, run_dir), text_of(figures, run_dir)};
+  const std::string folder = target.folder + "/report";
   std::vector<std::string> plots;
-  Json plots_error;
-  try {
-    plots = draw_plots(steps, folder / "report", options);
-    page->figures = page_figures(steps, folder / "report", options);
-    report.text += row("Plots", (folder / "report").string() + "/{loss,time}.{svg,png}");
-  } catch (const PlotterError& error) {
-    plots_error = Json(error.what());
-    report.text += row("Plots", std::string("none: ") + error.what());
-  }
+  const std::string problem = attempt(target, [&] {
+    plots = draw_plots(steps, folder, options);
+    page->figures = page_figures(steps, folder, options);
+  });
+  report.text +=
+      row("Plots", problem.empty() ? folder + "/{loss,time}.{svg,png}" : "none: " + problem);
   report.summary["plots"] = Json(plots);
-  report.summary["plots_error"] = plots_error;
+  report.summary["plots_error"] = problem.empty() ? Json() : Json(problem);
   return report;
+}
+
+/// Behind what was predicted.
+std::string prediction_note(const PageInput& page) {
+  const Json* note = page.plan.is_object() ? page.plan.find("prediction_note") : nullptr;
+  return note != nullptr ? note->as_string() : "";
 }
 
 /// What the run left besides its metrics.
@@ -238,44 +259,73 @@ PageInput read_page_input(const std::string& run_dir) {
   return page;
 }
 
-/// Writes report.html into the run folder.
-void write_page(const std::string& run_dir, PageInput page, RunReport* report) {
-  const std::string path = run_dir + "/report.html";
+/// Writes report.html.
+void write_page(const Target& target, PageInput page, RunReport* report) {
+  const std::string path = target.folder + "/report.html";
   page.summary = report->summary;
-  write_file_atomically(path, report_page(page));
-  report->summary["page"] = path;
-  report->text += row("Page", path);
+  const std::string problem =
+      attempt(target, [&] { write_file_atomically(path, report_page(page)); });
+  report->summary["page"] = problem.empty() ? Json(path) : Json();
+  report->summary["page_error"] = problem.empty() ? Json() : Json(problem);
+  report->text += row("Page", problem.empty() ? path : "none: " + problem);
+}
+
+Target target_of(const std::string& run_dir, const ReportOptions& options) {
+  if (options.folder.empty()) return {run_dir, false};
+  std::error_code error;
+  std::filesystem::create_directories(options.folder, error);
+  if (error)
+    throw InputOutputError(
+        fmt::format("cannot make the folder {}: {}", options.folder, error.message()));
+  return {options.folder, true};
+}
+
+[[noreturn]] void refuse(const std::string& metrics_path, const std::string& message) {
+  ErrorPlace place;
+  place.file = metrics_path;
+  throw UserError(message, place);
+}
+
+std::string metrics_of(const std::string& run_dir) { return run_dir + "/metrics.jsonl"; }
+
+/// Steps of a run; none where it left no metrics.
+std::vector<StepMetrics> steps_of(const std::string& run_dir) {
+  const std::string path = metrics_of(run_dir);
+  return std::filesystem::exists(path) ? read_metrics(path) : std::vector<StepMetrics>{};
+}
+
+void require_run(const std::string& run_dir, bool has_steps) {
+  const std::string path = metrics_of(run_dir);
+  if (!std::filesystem::exists(path))
+    refuse(path, fmt::format("{} is not a run folder: it holds no metrics.jsonl", run_dir));
+  if (!has_steps) refuse(path, path + ": no whole step yet");
 }
 
 }  // namespace
 
-RunReport report_run(const std::string& run_dir, const std::string& gnuplot) {
-  const std::string metrics_path = run_dir + "/metrics.jsonl";
-  ErrorPlace place;
-  place.file = metrics_path;
+RunReport report_run(const std::string& run_dir, const ReportOptions& options) {
   const FlightFiles files = trace::read_flight(run_dir);
-  const bool exists = std::filesystem::exists(metrics_path);
-  if (!exists && files.empty()) {
-    throw UserError(fmt::format("{} is not a run folder: it holds no metrics.jsonl", run_dir),
-                    place);
-  }
-  const std::vector<StepMetrics> steps =
-      exists ? read_metrics(metrics_path) : std::vector<StepMetrics>{};
-  if (steps.empty() && files.empty()) {
-    throw UserError(fmt::format("{}: no whole step yet", metrics_path), place);
-  }
+  const std::vector<StepMetrics> steps = steps_of(run_dir);
+  if (files.empty()) require_run(run_dir, !steps.empty());
+  const Target target = target_of(run_dir, options);
   RunReport report;
   PageInput page = read_page_input(run_dir);
   if (steps.empty()) {
     report.summary = Json::object({{"run_dir", run_dir}, {"steps", 0}});
     report.text = row("Run", run_dir) + row("Steps", "none whole");
   } else {
-    report = report_steps(steps, run_dir, gnuplot, &page);
+    report = report_steps(steps, run_dir, target, {options.gnuplot, prediction_note(page)}, &page);
   }
   add_verdict(files, &report);
-  write_page(run_dir, std::move(page), &report);
+  write_page(target, std::move(page), &report);
   report.text.pop_back();  // a line break ends each row but the last
   return report;
+}
+
+Json run_figures(const std::string& run_dir) {
+  const std::vector<StepMetrics> steps = steps_of(run_dir);
+  require_run(run_dir, !steps.empty());
+  return summary_of(figures_of(steps), run_dir);
 }
 
 }  // namespace strait::report

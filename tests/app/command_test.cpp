@@ -145,6 +145,18 @@ TEST(Commands, SamplePlanSimulateInspectAndReportAnswer) {
     EXPECT_GE(candidate.at("seconds_per_step").as_number(), before);
     before = candidate.at("seconds_per_step").as_number();
   }
+  const std::string best = folder.path() + "/best.toml";
+  const auto written =
+      run({"plan", run_file, "--ranks", "4", "-o", best}, folder.path() + "/w.json");
+  EXPECT_EQ(written.report.at("run_file").as_string(), best);
+  for (const char* heading : {"tokens/s", "MFU", "sent", "over world"})
+    EXPECT_NE(written.out.find(heading), std::string::npos) << heading;
+  const auto chosen = run({"simulate", best, "--ranks", "4"}, folder.path() + "/chosen.json");
+  EXPECT_EQ(chosen.exit_code, 0) << chosen.err;
+  const Json& first = written.report.at("candidates").as_array().front();
+  EXPECT_EQ(chosen.report.at("seconds_per_step").as_number(),
+            first.at("seconds_per_step").as_number());
+  EXPECT_EQ(chosen.report.at("bytes_per_step").dump(), first.at("bytes_per_step").dump());
   const auto simulated =
       run({"simulate", run_file, "--ranks", "4", "--trace", folder.path() + "/t.json"},
           folder.path() + "/simulate.json");

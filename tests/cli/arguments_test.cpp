@@ -68,6 +68,11 @@ TEST(Arguments, TheOtherCommands) {
   const Command plan = parse({"plan", "run.toml", "--ranks", "8", "--cluster", "c.toml"});
   EXPECT_EQ(plan.ranks, 8);
   EXPECT_EQ(plan.cluster, "c.toml");
+  EXPECT_EQ(parse({"plan", "run.toml", "--ranks", "8", "-o", "best.toml"}).output, "best.toml");
+  const Command report = parse({"report", "runs/a", "runs/b", "-o", "both"});
+  EXPECT_EQ(report.path, "runs/a");
+  EXPECT_EQ(report.paths, Words({"runs/a", "runs/b"}));
+  EXPECT_EQ(report.output, "both");
   EXPECT_EQ(parse({"probe", "-o", "c.toml"}).output, "c.toml");
   EXPECT_EQ(parse({"probe", "--output", "c.toml"}).output, "c.toml");
   EXPECT_EQ(parse({"inspect", "runs/a", "--json", "x.json"}).json, "x.json");

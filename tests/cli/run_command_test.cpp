@@ -93,11 +93,12 @@ TEST(RunCommand, ExitCodesOfEveryFailure) {
       {failing(Timeout("x")), 4, "timeout"},
       {failing(NonFinite("x")), 5, "non-finite"},
       {failing(InputOutputError("x")), 6, "input-output"},
-      {failing(std::bad_alloc()), 1, "internal"},
+      {failing(std::bad_alloc()), 3, "nothing-fits"},
       {failing(std::runtime_error("x")), 1, "internal"},
+      {failing(std::runtime_error("can't allocate memory: 4 bytes\nframe #0")), 3, "nothing-fits"},
       {failing(42), 1, "internal"},
       {failing(std::system_error(ENOSPC, std::generic_category())), 6, "input-output"},
-      {failing(std::system_error(EAGAIN, std::generic_category())), 1, "internal"},
+      {failing(std::system_error(EAGAIN, std::generic_category())), 2, "user"},
       {failing(
            std::filesystem::filesystem_error("x", "p", std::make_error_code(std::errc::io_error))),
        6, "input-output"},
@@ -112,6 +113,20 @@ TEST(RunCommand, ExitCodesOfEveryFailure) {
     EXPECT_EQ(report.at("error").at("kind").as_string(), c.kind);
     EXPECT_EQ(report.at("ranks").as_integer(), 2);  // what was known before the failure
   }
+}
+
+TEST(RunCommand, TheWidthOfTheTerminalIsAskedForEachTime) {
+  std::ostringstream out, err;
+  int64_t columns = 60;
+  const Handler train = [&](const Command&, Output& output) {
+    EXPECT_EQ(output.columns(), 60);
+    columns = 40;  // somebody has made it narrower
+    EXPECT_EQ(output.columns(), 40);
+    return Json::object({});
+  };
+  const Streams streams{out, err, true, true, [&] { return columns; }};
+  EXPECT_EQ(run_command({"train", "run.toml"}, {{"train", train}}, streams), 0);
+  EXPECT_EQ(Output(out, true).columns(), 80);
 }
 
 TEST(RunCommand, TheErrorNamesEveryPlace) {

@@ -179,6 +179,13 @@ TEST(Validate, Ranges) {
   expect_valid("simulate.steps = 5");
 }
 
+TEST(Validate, MicroStepsThatNobodyCouldFollowAreRefusedWithTheNearest) {
+  expect_refused("train.global_batch_size = 1000000000\ntrain.micro_batch_size = 1",
+                 "train.micro_batch_size", "the nearest valid value is 500", 2, 2);
+  expect_refused("train.global_batch_size = 999999937\ntrain.micro_batch_size = 1",
+                 "train.micro_batch_size", "the nearest valid value is 999999937", 1, 2);
+}
+
 TEST(Validate, LongWarmUpsAndIntervalsAreLegal) {
   expect_valid(
       "train.steps = 5\noptimizer.warmup_steps = 100000\noptimizer.decay_steps = 50000\n"

@@ -134,6 +134,29 @@ TEST_F(RunReportTest, PicturesAreWholeAndHoldEveryCurve) {
   }
 }
 
+TEST_F(RunReportTest, AFolderThatCannotBeWrittenCostsPageAndPicturesAlone) {
+  write_run(20);
+  std::ofstream(folder_ / "report") << "a file where the folder of pictures would be";
+  std::filesystem::create_directories(folder_ / "report.html" / "in the way");
+  const RunReport report = report_run(folder_);
+  EXPECT_EQ(report.summary.at("steps").as_integer(), 20);
+  EXPECT_TRUE(report.summary.at("page").is_null());
+  EXPECT_THAT(report.summary.at("page_error").as_string(), HasSubstr("-o FOLDER"));
+  EXPECT_EQ(report.summary.at("plots").size(), 0u);
+  EXPECT_THAT(report.text, HasSubstr("Page        none: "));
+}
+
+TEST_F(RunReportTest, AnotherFolderTakesPageAndPictures) {
+  write_run(20);
+  const std::filesystem::path other = folder_ / "elsewhere";
+  const RunReport report = report_run(folder_, {.folder = other});
+  EXPECT_EQ(report.summary.at("page").as_string(), other / "report.html");
+  EXPECT_TRUE(std::filesystem::exists(other / "report" / "loss.svg"));
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "report"));
+  std::ofstream(folder_ / "file") << "x";
+  EXPECT_THROW(report_run(folder_, {.folder = folder_ / "file"}), InputOutputError);
+}
+
 TEST_F(RunReportTest, TablesHoldMeansOfGroups) {
   draw_plots(write_run(801), folder_ / "report");  // groups of 3
   const std::string loss = text("report/loss.tsv");
@@ -158,12 +181,12 @@ TEST_F(RunReportTest, UnknownTimesStillGiveAPicture) {
 
 TEST_F(RunReportTest, WithoutGnuplotTheReportStillComes) {
   write_run(10);
-  const RunReport missing = report_run(folder_, "no-such-gnuplot");
+  const RunReport missing = report_run(folder_, {.gnuplot = "no-such-gnuplot"});
   EXPECT_EQ(missing.summary.at("steps").as_integer(), 10);
   EXPECT_EQ(missing.summary.at("plots").size(), 0u);
   EXPECT_THAT(missing.summary.at("plots_error").as_string(), HasSubstr("install gnuplot"));
   EXPECT_THAT(missing.text, HasSubstr("no-such-gnuplot"));
-  const RunReport failing = report_run(folder_, "false");
+  const RunReport failing = report_run(folder_, {.gnuplot = "false"});
   EXPECT_THAT(failing.summary.at("plots_error").as_string(), HasSubstr("false failed"));
 }
 
@@ -179,9 +202,8 @@ TEST_F(RunReportTest, BadFolders) {
     EXPECT_EQ(error.place().file, folder_ / "metrics.jsonl");
   }
   EXPECT_THROW(draw_plots({}, folder_), UserError);
-  write_run(2);
   std::ofstream(folder_ / "report") << "a file where the folder should be";
-  EXPECT_THROW(report_run(folder_), InputOutputError);
+  EXPECT_THROW(draw_plots(write_run(2), folder_ / "report"), InputOutputError);
 }
 
 /// Two of three ranks wait, in step 12, for rank 1, which is inside a forward.
@@ -211,7 +233,7 @@ void write_hang(const std::string& run_dir, bool with_rank_one) {
 
 TEST_F(RunReportTest, WithoutRecordsTheVerdictIsNull) {
   write_run(2);
-  const RunReport report = report_run(folder_, "no-gnuplot");
+  const RunReport report = report_run(folder_, {.gnuplot = "no-gnuplot"});
   EXPECT_TRUE(report.summary.at("verdict").is_null());
   EXPECT_EQ(report.summary.at("failures").size(), 0u);
   EXPECT_EQ(report.text.find("Verdict"), std::string::npos);
@@ -220,7 +242,7 @@ TEST_F(RunReportTest, WithoutRecordsTheVerdictIsNull) {
 TEST_F(RunReportTest, TheVerdictNamesRankOperationStepAndWhoWaits) {
   write_run(12);
   write_hang(folder_, true);
-  const RunReport report = report_run(folder_, "no-gnuplot");
+  const RunReport report = report_run(folder_, {.gnuplot = "no-gnuplot"});
   const Json& verdict = report.summary.at("verdict");
   EXPECT_EQ(verdict.at("rank").as_integer(), 1);
   EXPECT_EQ(verdict.at("operation").as_string(), "y = forward block 1(x)");
@@ -234,7 +256,7 @@ TEST_F(RunReportTest, TheVerdictNamesRankOperationStepAndWhoWaits) {
 
 TEST_F(RunReportTest, ARunThatHangsInItsFirstStepHasAVerdictToo) {
   write_hang(folder_, false);
-  const RunReport report = report_run(folder_, "no-gnuplot");
+  const RunReport report = report_run(folder_, {.gnuplot = "no-gnuplot"});
   EXPECT_EQ(report.summary.at("verdict").at("fault").as_string(), "missing");
   EXPECT_EQ(report.summary.at("verdict").at("rank").as_integer(), 1);
   EXPECT_EQ(report.summary.at("verdict").at("records").as_integer(), 2);
@@ -326,7 +348,7 @@ TEST_F(RunReportTest, ThePageNeedsNothingElseAndHoldsEveryFigure) {
 
 TEST_F(RunReportTest, ThePageComesWithoutGnuplotAndWithoutSteps) {
   write_run(12);
-  report_run(folder_, "no-such-gnuplot");
+  report_run(folder_, {.gnuplot = "no-such-gnuplot"});
   EXPECT_THAT(text("report.html"), HasSubstr("No figures: cannot start no-such-gnuplot"));
   EXPECT_THAT(text("report.html"), HasSubstr("Time by kind"));
   std::filesystem::remove(folder_ / "metrics.jsonl");

@@ -5,6 +5,7 @@
 
 #include "strait/base/cores.h"
 #include "strait/base/random.h"
+#include "strait/base/start_thread.h"
 #include "strait/comm/call_check.h"
 #include "strait/comm/threads/round_run.h"
 
@@ -126,17 +127,17 @@ bool ThreadCommunicator::start_alone(const std::shared_ptr<Task>& task) {
 void ThreadCommunicator::enqueue(const std::shared_ptr<Task>& task) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
+    if (!worker_.joinable())  // before anything is queued: it may be refused
+      worker_ = start_thread("transfers", [this, cores = cores_before_binding()] {
+        run_on(cores);
+        work();
+      });
     if (!is_pairwise(task->call->operation)) {
       task->round = next_round_++;
       row_.issue(row_lane_);
     }
     queue_.push_back(task);
     queued_.fetch_add(1);
-    if (!worker_.joinable())
-      worker_ = std::thread([this, cores = cores_before_binding()] {
-        run_on(cores);
-        work();
-      });
   }
   work_signal_->notify();
 }

@@ -210,14 +210,15 @@ class Runners {
 
 namespace {
 
-/// The system has no thread for rank `first`: it and those behind it end before they began.
-void end_unstarted(ThreadWorlds& worlds, int64_t first, const std::system_error& error,
+/// The system has no thread for rank `first`: it and those behind it end before they began. Each
+/// rank needs threads for its transfers besides.
+void end_unstarted(ThreadWorlds& worlds, int64_t first, const std::string& reason,
                    Runners& runners) {
   try {
     throw UserError(fmt::format(
         "the system refuses a thread for rank {} of {}: {}; the nearest number of ranks "
         "that may work is {}",
-        first, worlds.size(), error.what(), std::max<int64_t>(first, 1)));
+        first, worlds.size(), reason, std::max<int64_t>(first / 5, 1)));
   } catch (const UserError&) {
     for (int64_t rank = first; rank < worlds.size(); ++rank) runners.end(worlds.world(rank), true);
   }
@@ -248,7 +249,7 @@ void run_ranks(ThreadWorlds& worlds, const std::function<void(World&)>& body,
     try {
       threads.emplace_back(run, std::ref(worlds.world(rank)));
     } catch (const std::system_error& error) {
-      end_unstarted(worlds, rank, error, runners);
+      end_unstarted(worlds, rank, error.code().message(), runners);
       break;
     }
   }

@@ -1,0 +1,26 @@
+// Threads that the system may refuse.
+#pragma once
+
+#include <string>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "strait/base/errors.h"
+
+namespace strait {
+
+/// Starts a thread. UserError, saying what it is for and what helps, when the system gives none:
+/// its limits of processes, of mapped regions or of address space are reached.
+template <class Body>
+std::thread start_thread(const std::string& what, Body&& body) {
+  try {
+    return std::thread(std::forward<Body>(body));
+  } catch (const std::system_error& error) {
+    throw UserError("the system refuses a thread for " + what + ": " + error.code().message() +
+                    "; run fewer ranks, or raise the limits of processes (ulimit -u), of address "
+                    "space (ulimit -v) or of mapped regions (vm.max_map_count)");
+  }
+}
+
+}  // namespace strait

@@ -1,0 +1,52 @@
+// Limits of the system end a command with a message, never with an abort.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/app/program.h"
+#include "tests/sanitized.h"
+
+namespace strait {
+namespace {
+
+using test::Child;
+using test::TemporaryFolder;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+/// Starts the program with so much address space.
+std::vector<std::string> with_address_space(int64_t kibibytes) {
+  return {"bash", "-c", "ulimit -v " + std::to_string(kibibytes) + "; exec \"$0\" \"$@\""};
+}
+
+TEST(Limits, ThreadRanksBeyondTheAddressSpaceAreRefusedWithTheNearestNumber) {
+  if (test::kSanitized) GTEST_SKIP() << "a sanitizer reserves more address space than the limit";
+  const TemporaryFolder folder;
+  const std::string file = test::small_run_file(folder.path()), log = folder.path() + "/log",
+                    run_dir = folder.path() + "/run";
+  Child child({"train", file, "--ranks", "100000", "--set", "train.global_batch_size=100000",
+               "--set", "output.run_dir=" + run_dir},
+              log, with_address_space(4'000'000));
+  EXPECT_EQ(child.wait(), 2) << read_file(log);
+  EXPECT_THAT(read_file(log), AllOf(HasSubstr("100000 thread ranks take"),
+                                    HasSubstr("the nearest number of ranks is ")));
+  EXPECT_FALSE(std::filesystem::exists(run_dir));
+}
+
+TEST(Limits, MoreRanksThanAnySystemHasThreadsForAreRefusedAtOnce) {
+  const TemporaryFolder folder;
+  const auto ran =
+      test::run({"train", test::small_run_file(folder.path()), "--ranks", "1000000000"},
+                folder.path() + "/report.json");
+  EXPECT_EQ(ran.exit_code, 2);
+  EXPECT_EQ(ran.report.at("error").at("key").as_string(), "--ranks");
+}
+
+TEST(Limits, MemoryThatTheSystemRefusesIsNothingFits) {
+  if (test::kSanitized) GTEST_SKIP() << "a sanitizer ends the process itself";
+  const auto ran = test::run({"bench", "gemm", "--m", "100000000", "--n", "100000000", "--k", "1"});
+  EXPECT_EQ(ran.exit_code, 3) << ran.err;
+  EXPECT_EQ(std::count(ran.err.begin(), ran.err.end(), '\n'), 1) << ran.err;  // no stack behind it
+}
+
+}  // namespace
+}  // namespace strait
