@@ -18,7 +18,6 @@ using runtime::Bound;
 using runtime::Execute;
 using runtime::Instance;
 
-const double* doubles(const void* data) { return static_cast<const double*>(data); }
 double* doubles(void* data) { return static_cast<double*>(data); }
 
 void begin_step(const Environment& environment, const StepRules& rules, const Instance& instance) {

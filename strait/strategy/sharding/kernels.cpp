@@ -73,6 +73,6 @@ const Kernel kDecodeSum = {"decode_sum",
                            {{"pieces", AttributeType::kInteger}},
                            decode_cost};
 
-const Kernel kClear = {"clear", Bound::kMemory, {{"gradient", kWrites}}};
+const Kernel kClear = {"clear", Bound::kMemory, {{"gradient", kWrites}}, {}};
 
 }  // namespace strait::strategy

@@ -274,7 +274,7 @@ void place(draft::Draft& draft, const ModelShape& shape, const Placement& placem
   UnitValues values(draft, shape, placement, cluster, types_of(options.dtype));
   if (trains || options.purpose == Purpose::kEvaluate) values.declare_gathered(true);
   if (trains) values.declare_gradients(options.optimizer);
-  const Operand agreed{draft::find_array(draft.program, "agreed")};
+  const Operand agreed{draft::find_array(draft.program, "agreed"), {}};
   const Movement movement(draft.program, values, placement, cluster, agreed);
   draft.world = values.world_group();
   draft.agreement_stream = movement.agreement_stream();
