@@ -1,5 +1,6 @@
-// What interpreting costs per operation, with kernels that do nothing: the counter ns_per_op, to compare
-// between builds. Arguments: iterations of the loop. Run with --benchmark_repetitions=5 for a spread.
+// What interpreting costs per operation, with kernels that do nothing: the counter ns_per_op, to
+// compare between builds. Arguments: iterations of the loop. Run with --benchmark_repetitions=5 for
+// a spread.
 #include <benchmark/benchmark.h>
 
 #include <string>

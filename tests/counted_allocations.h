@@ -1,4 +1,5 @@
-// Counts what a test program allocates with `new`, on any thread. To be included in one source of a program.
+// Counts what a test program allocates with `new`, on any thread. To be included in one source of a
+// program.
 #pragma once
 
 #include <atomic>

@@ -1,5 +1,5 @@
-// What tests adapt to sanitizers and debug builds: how often they repeat, and how long they may take.
-// Nothing is skipped there, and release builds hold the full numbers.
+// What tests adapt to sanitizers and debug builds: how often they repeat, and how long they may
+// take. Nothing is skipped there, and release builds hold the full numbers.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// Writes the pages under docs/ that the program generates, or with --check says which are out of date.
+// Writes the pages under docs/ that the program generates, or with --check says which are out of
+// date.
 #include <fstream>
 #include <iostream>
 #include <sstream>

@@ -21,7 +21,8 @@ struct Agreed {
   Error error;
 };
 
-/// How long a rank that says nothing stays, so that the launcher does not end rank 0 before it has spoken.
+/// How long a rank that says nothing stays, so that the launcher does not end rank 0 before it has
+/// spoken.
 constexpr auto kSilence = std::chrono::milliseconds(500);
 
 std::string told(const Error& error) {

@@ -1,4 +1,5 @@
-// Processes that go on together or not at all, before their world exists: what one of them throws, all learn.
+// Processes that go on together or not at all, before their world exists: what one of them throws,
+// all learn.
 #pragma once
 
 #include <functional>
@@ -8,8 +9,8 @@
 
 namespace strait::app {
 
-/// Rank 0 throws what went wrong first, by rank; the others leave without a word, with its exit code, once rank
-/// 0 has had time to tell. Every member function is collective.
+/// Rank 0 throws what went wrong first, by rank; the others leave without a word, with its exit
+/// code, once rank 0 has had time to tell. Every member function is collective.
 class Agreement {
  public:
   explicit Agreement(comm::MpiSession& session) : session_(session) {}

@@ -87,8 +87,8 @@ Run step_run(const measure::StepCase& step) {
   return run;
 }
 
-/// The loss of the first batch against the same weights in fp64 (of bf16 in fp32), and against itself after
-/// the steps.
+/// The loss of the first batch against the same weights in fp64 (of bf16 in fp32), and against
+/// itself after the steps.
 std::string verify_step(train::SoloStep& solo, const measure::StepCase& step, int64_t vocabulary) {
   const double before = solo.loss();
   if (step.precision != "fp64") {

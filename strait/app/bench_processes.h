@@ -1,4 +1,5 @@
-// strait bench collective --backend mpi, which starts mpirun or is one of its ranks, and strait probe as a rank.
+// strait bench collective --backend mpi, which starts mpirun or is one of its ranks, and strait
+// probe as a rank.
 #pragma once
 
 #include <functional>
@@ -10,14 +11,15 @@
 
 namespace strait::app {
 
-/// Under a launcher: this rank's part, printed by rank 0 through `print`. Otherwise starts as many ranks on this
-/// host and returns their report. UserError when this program was built without MPI or mpirun fails.
+/// Under a launcher: this rank's part, printed by rank 0 through `print`. Otherwise starts as many
+/// ranks on this host and returns their report. UserError when this program was built without MPI
+/// or mpirun fails.
 Json bench_processes(const cli::Command& command, const measure::CollectiveCase& collective,
                      cli::Output& output,
                      const std::function<void(const measure::BenchRow&, cli::Output&)>& print);
 
-/// Measures the thread ranks of this process or, under mpirun or srun, all processes; sets `lead` to whether this
-/// one reports.
+/// Measures the thread ranks of this process or, under mpirun or srun, all processes; sets `lead`
+/// to whether this one reports.
 measure::ProbeResult probe_ranks(const measure::ProbeOptions& options, cli::Output& output,
                                  bool& lead);
 

@@ -17,7 +17,8 @@
 namespace strait::app {
 namespace {
 
-/// How long a rank that failed stays, so that the launcher does not end the others before they have spoken.
+/// How long a rank that failed stays, so that the launcher does not end the others before they have
+/// spoken.
 constexpr auto kLastWords = std::chrono::seconds(1);
 
 /// Rank 0 writes the report for all.

@@ -15,8 +15,7 @@
 namespace strait::app {
 namespace {
 
-train::Observer observer_of(const train::Job& job, report::Progress& progress,
-                            cli::Output& output) {
+train::Observer observer_of(const Job& job, report::Progress& progress, cli::Output& output) {
   train::Observer observer;
   observer.step = [&](const report::StepMetrics& metrics) {
     std::string text = progress.advance(metrics);
@@ -29,7 +28,7 @@ train::Observer observer_of(const train::Job& job, report::Progress& progress,
   return observer;
 }
 
-void print_summary(const train::Job& job, const train::Outcome& outcome, cli::Output& output) {
+void print_summary(const Job& job, const train::Outcome& outcome, cli::Output& output) {
   if (!outcome.validation.empty()) {
     const double loss = outcome.validation.back().loss;
     const double bits = bits_per_byte(loss, job.corpus->validation);
@@ -64,7 +63,7 @@ void print_summary(const train::Job& job, const train::Outcome& outcome, cli::Ou
                           outcome.checkpoint.empty() ? "none" : outcome.checkpoint));
 }
 
-void print_start(const train::Job& job, cli::Output& output) {
+void print_start(const Job& job, cli::Output& output) {
   for (const std::string& line : cli::plan_lines(job.design, job.simulated, job.cost))
     output.line(line);
   output.line("cores       " + job.binding.text);
@@ -74,7 +73,7 @@ void print_start(const train::Job& job, cli::Output& output) {
   if (job.resume)
     output.line(fmt::format("resumed     from {} at step {}", job.resume->path(),
                             job.resume->manifest().step));
-  for (const train::ResumeChange& change : job.changes)
+  for (const ResumeChange& change : job.changes)
     output.line(fmt::format("changed     {}: {}, was {}", change.key, change.is, change.was));
   if (job.finished)
     output.line(
@@ -83,8 +82,7 @@ void print_start(const train::Job& job, cli::Output& output) {
 
 }  // namespace
 
-Json run_job(const train::Job& job, cli::Output& output, train::Hooks hooks,
-             const RunRanks& run_ranks) {
+Json run_job(const Job& job, cli::Output& output, train::Hooks hooks, const RunRanks& run_ranks) {
   const Run& run = job.design.run;
   print_start(job, output);
   train::Outcome outcome;
@@ -142,7 +140,7 @@ Json train_with(const cli::Command& command, cli::Output& output, train::Hooks h
   const StopSignals signals;
   DumpSignals dumps;
   use_local_rates(run, available_cores());
-  const train::Job job = train::make_job(run, command.ranks.value_or(1));
+  const Job job = make_job(run, command.ranks.value_or(1));
   warn_of_crowd(job.design.batch.ranks, output);
   hooks.on_request = [&](const auto& dump) { dumps.set(dump); };
   return run_job(

@@ -79,9 +79,9 @@ int first_signal(const std::vector<std::string>& received) {
   return 0;
 }
 
-train::Surroundings agreed_surroundings(comm::MpiSession& session) {
+Surroundings agreed_surroundings(comm::MpiSession& session) {
   comm::MachineCores cores = comm::find_machine_cores(session);
-  train::Surroundings found;
+  Surroundings found;
   found.usable_cores = std::move(cores.usable);
   found.cores_per_rank = cores.per_rank;
   found.device_index = local_index(session);
@@ -97,7 +97,7 @@ comm::MpiOptions mpi_options(const train::Hooks& hooks, int64_t rank) {
   return options;
 }
 
-Json run_rank(comm::MpiSession& session, const train::Job& job, const std::atomic<int>& signal,
+Json run_rank(comm::MpiSession& session, const Job& job, const std::atomic<int>& signal,
               cli::Output& output, train::Hooks own_hooks) {
   const std::string token = session.exchange(checkpoint::make_session_token()).front();
   const train::Hooks given = own_hooks;
@@ -138,9 +138,9 @@ Json train_on_processes(const cli::Command& command, const comm::Launch& launch,
   const StopSignals signals;
   comm::MpiSession session(
       [&](const std::exception_ptr& cause) { output.leave(cause, Json::object()); });
-  const train::Surroundings surroundings = agreed_surroundings(session);
+  const Surroundings surroundings = agreed_surroundings(session);
   Agreement agreement(session);
-  std::optional<train::Job> job;
+  std::optional<Job> job;
   agreement.all([&] {
     comm::check_launch(launch, session.size());
     session.require_network();
@@ -150,7 +150,7 @@ Json train_on_processes(const cli::Command& command, const comm::Launch& launch,
     session.set_deadline(run.runtime.deadline_seconds);
     use_agreed_rates(run, surroundings.cores_per_rank,
                      [&](const auto& action) { return agreement.on_lead(action); });
-    job = train::make_job(
+    job = make_job(
         run, session.size(), [&](const auto& action) { return agreement.on_lead(action); },
         surroundings);
   });

@@ -13,9 +13,9 @@ std::string read_file(const std::string& path);
 /// "file" for a regular one, "folder", "FIFO", "socket", "device": of st_mode.
 const char* file_kind(unsigned mode);
 
-/// Writes `contents` to `path` so that a reader, or a crash at any point, sees the old file or the new
-/// one: temporary file beside it, fsync, rename, fsync of the folder. InputOutputError on failure; the
-/// temporary file is removed then.
+/// Writes `contents` to `path` so that a reader, or a crash at any point, sees the old file or the
+/// new one: temporary file beside it, fsync, rename, fsync of the folder. InputOutputError on
+/// failure; the temporary file is removed then.
 void write_file_atomically(const std::string& path, std::string_view contents);
 
 /// Flushes a file's or folder's own data to disk. InputOutputError on failure.

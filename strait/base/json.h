@@ -34,7 +34,8 @@ class Json {
 
   static Json object() { return Json(Object{}, 0); }
   static Json object(std::initializer_list<Member> members) { return Json(Object(members), 0); }
-  /// An object of `members`, whose keys are distinct. O(1), where operator[] searches for every new key.
+  /// An object of `members`, whose keys are distinct. O(1), where operator[] searches for every new
+  /// key.
   static Json from_members(Object members) { return Json(std::move(members), 0); }
   static Json array() { return Json(Array{}); }
 
@@ -63,9 +64,11 @@ class Json {
   void push_back(Json element);
   size_t size() const;
 
-  /// Text of the value. indent < 0: one line. Doubles round-trip; invalid UTF-8 is replaced by U+FFFD.
+  /// Text of the value. indent < 0: one line. Doubles round-trip; invalid UTF-8 is replaced by
+  /// U+FFFD.
   std::string dump(int indent = -1) const;
-  /// Parses text; throws UserError with `name`, and the byte offset in the message. Depth limit 200.
+  /// Parses text; throws UserError with `name`, and the byte offset in the message. Depth limit
+  /// 200.
   static Json parse(std::string_view text, const std::string& name);
 
  private:

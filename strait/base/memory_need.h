@@ -6,8 +6,8 @@
 
 namespace strait {
 
-/// NothingFits, naming both numbers, when `what` needs more than `has_bytes`. `hint` says what would
-/// fit.
+/// NothingFits, naming both numbers, when `what` needs more than `has_bytes`. `hint` says what
+/// would fit.
 void require_memory_bytes(const std::string& what, int64_t needs_bytes, int64_t has_bytes,
                           const std::string& hint);
 

@@ -1,5 +1,5 @@
-// Named, counter-based random streams: a value depends only on (seed, purpose, indices, counter), never
-// on the order of calls, on threads or on layout.
+// Named, counter-based random streams: a value depends only on (seed, purpose, indices, counter),
+// never on the order of calls, on threads or on layout.
 #pragma once
 
 #include <cstdint>

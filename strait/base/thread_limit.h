@@ -12,8 +12,8 @@ struct ThreadLimit {
   std::string name;
 };
 
-/// Of processes per user, of the control group, of the system, of mapped regions, and of address space
-/// with the stacks that threads get. What other processes take is not subtracted.
+/// Of processes per user, of the control group, of the system, of mapped regions, and of address
+/// space with the stacks that threads get. What other processes take is not subtracted.
 ThreadLimit thread_limit();
 
 }  // namespace strait

@@ -16,12 +16,12 @@ struct CheckpointCase {
 };
 
 /// Two rows, for direction "save" and "load". Saving: SaveSession of all ranks, hashes and fsync
-/// included; bound "disk-write": as many threads write as many bytes plainly, through the page cache or past it,
-/// whichever is faster, and fsync. Loading:
-/// CheckpointReader into the ranks' memory, hashes checked, nothing in the page cache; bound "disk-read":
-/// plain reads of the same files, the faster of the two ways, nothing in the page cache. Verified: what was saved is what is loaded.
-/// rate = bytes per second. UserError when the folder does not exist; InputOutputError when the disk is
-/// full.
+/// included; bound "disk-write": as many threads write as many bytes plainly, through the page
+/// cache or past it, whichever is faster, and fsync. Loading: CheckpointReader into the ranks'
+/// memory, hashes checked, nothing in the page cache; bound "disk-read": plain reads of the same
+/// files, the faster of the two ways, nothing in the page cache. Verified: what was saved is what
+/// is loaded. rate = bytes per second. UserError when the folder does not exist; InputOutputError
+/// when the disk is full.
 std::vector<BenchRow> bench_checkpoint(const CheckpointCase& checkpoint,
                                        const TimingOptions& options = {});
 

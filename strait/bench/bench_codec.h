@@ -17,10 +17,10 @@ struct CodecCase {
 };
 
 /// One row per codec and direction, on the calling thread. Verified: every element decodes within
-/// the codec's stated bound, and decode-add equals the sum. rate = bytes read and written per second;
-/// bound "memory-copy": as many bytes at the rate of the faster of memcpy and a loop of stores past
-/// the caches, over buffers of the same size, in the same runs. UserError for an unknown codec or
-/// direction and for bf16 sums. Memory: two buffers of elements and one piece.
+/// the codec's stated bound, and decode-add equals the sum. rate = bytes read and written per
+/// second; bound "memory-copy": as many bytes at the rate of the faster of memcpy and a loop of
+/// stores past the caches, over buffers of the same size, in the same runs. UserError for an
+/// unknown codec or direction and for bf16 sums. Memory: two buffers of elements and one piece.
 std::vector<BenchRow> bench_codec(const CodecCase& codec_case, const TimingOptions& options = {});
 
 }  // namespace strait::measure

@@ -46,9 +46,9 @@ struct TorchPeerOptions {
   double deadline_seconds = 300.0;          // for the start and for every step
 };
 
-/// The step in eager PyTorch as a contender: a child process that waits between runs; bf16 is autocast
-/// there, with fp32 weights. When it cannot be had, `missing` says why and nothing is thrown. The child ends with the last copy of
-/// the contender.
+/// The step in eager PyTorch as a contender: a child process that waits between runs; bf16 is
+/// autocast there, with fp32 weights. When it cannot be had, `missing` says why and nothing is
+/// thrown. The child ends with the last copy of the contender.
 Contender torch_step_peer(const StepCase& step, const ModelShape& model,
                           const TorchPeerOptions& options);
 

@@ -80,8 +80,8 @@ std::optional<std::string> newest_checkpoint(const std::string& run_dir);
 /// Removes what interrupted saves left. Only when no save is in progress in `run_dir`.
 void clean_partial(const std::string& run_dir);
 
-/// The checkpoint folder that a user's path means: itself, the newest_checkpoint of a run folder, or
-/// the best_checkpoint of RUN where the path is RUN/best. UserError naming the nearest choice
+/// The checkpoint folder that a user's path means: itself, the newest_checkpoint of a run folder,
+/// or the best_checkpoint of RUN where the path is RUN/best. UserError naming the nearest choice
 /// otherwise.
 std::string resolve_checkpoint(const std::string& path);
 

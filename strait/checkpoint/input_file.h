@@ -28,8 +28,8 @@ class InputFile {
     int64_t offset = 0;
     std::span<std::byte> destination;
   };
-  /// XXH3-128 of the whole file, streamed; fills the parts on the way, so that the file is read once.
-  /// `parts` do not overlap and lie in the order of their offsets.
+  /// XXH3-128 of the whole file, streamed; fills the parts on the way, so that the file is read
+  /// once. `parts` do not overlap and lie in the order of their offsets.
   std::string hash(const std::vector<Part>& parts = {}) const;
 
  private:

@@ -1,10 +1,10 @@
-// Where the ranks of one save meet: small notes in the save's temporary folder. Ranks need nothing in
-// common but the file system, so threads, processes and several computers save in the same way.
+// Where the ranks of one save meet: small notes in the save's temporary folder. Ranks need nothing
+// in common but the file system, so threads, processes and several computers save in the same way.
 //
 // Notes of rank 2, each made whole by one rename or creation:
 //   rank-00002.record.json   its file is written: rank_record_json
-//   rank-00002.failed.json   it gave up, and why; rank-00002.failed-6 where the disk is too full for the
-//                            reason and only the exit code is left
+//   rank-00002.failed.json   it gave up, and why; rank-00002.failed-6 where the disk is too full
+//                            for the reason and only the exit code is left
 //   rank-00002.left          it has seen a failure and looks at the folder no more
 #pragma once
 
@@ -51,8 +51,8 @@ class Meeting {
   /// This rank waits for nobody, but its record counts.
   void withdraw() noexcept { left_ = true; }
 
-  /// By rank; nothing when the folder is gone: it has its final name. One listing of the folder, which
-  /// network file systems ask the server for. InputOutputError when it cannot be listed.
+  /// By rank; nothing when the folder is gone: it has its final name. One listing of the folder,
+  /// which network file systems ask the server for. InputOutputError when it cannot be listed.
   std::optional<std::vector<Presence>> look() const;
   /// What a rank that is kReported wrote. InternalError when its note is none.
   RankRecord record(int64_t rank) const;

@@ -1,5 +1,5 @@
-// One rank's side of a run's saves. The ranks meet in the folder of the save and nowhere else, so it
-// is the same for threads, for processes and for several computers that share a file system.
+// One rank's side of a run's saves. The ranks meet in the folder of the save and nowhere else, so
+// it is the same for threads, for processes and for several computers that share a file system.
 #pragma once
 
 #include <atomic>
@@ -46,16 +46,17 @@ class SaveSession {
   explicit SaveSession(SessionOptions options);
   double deadline_seconds() const { return options_.deadline_seconds; }
 
-  /// Writes this rank's part; rank 0, which gives the description, then waits for the others, publishes
-  /// and removes what retention does not keep; the others wait for that. Returns the path of the
-  /// checkpoint. Throws on every rank what any rank failed with, and Timeout, naming the ranks that are
-  /// missing, a deadline after this rank wrote its part. What failed leaves no checkpoint and no large
-  /// file. Waits look at the folder, every 0.2 ms at first, every 100 ms later on.
+  /// Writes this rank's part; rank 0, which gives the description, then waits for the others,
+  /// publishes and removes what retention does not keep; the others wait for that. Returns the path
+  /// of the checkpoint. Throws on every rank what any rank failed with, and Timeout, naming the
+  /// ranks that are missing, a deadline after this rank wrote its part. What failed leaves no
+  /// checkpoint and no large file. Waits look at the folder, every 0.2 ms at first, every 100 ms
+  /// later on.
   std::string save(int64_t step, const std::vector<ShardView>& shards,
                    std::optional<SaveDescription> description = std::nullopt);
 
-  /// Ends the waiting of a save in flight, and of later ones: ranks leave once they have written, rank 0
-  /// gives the others 2 seconds to do so.
+  /// Ends the waiting of a save in flight, and of later ones: ranks leave once they have written,
+  /// rank 0 gives the others 2 seconds to do so.
   void cancel() { cancelled_ = true; }
 
  private:

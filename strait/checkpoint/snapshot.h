@@ -19,8 +19,8 @@ class SnapshotWriter {
  public:
   /// `session`, the rank's own, outlives the writer.
   explicit SnapshotWriter(SaveSession& session) : session_(&session) {}
-  /// Waits until this rank's file is written, and cancels the session: other ranks are hardly waited
-  /// for. Failures are lost: call finish first.
+  /// Waits until this rank's file is written, and cancels the session: other ranks are hardly
+  /// waited for. Failures are lost: call finish first.
   ~SnapshotWriter();
   SnapshotWriter(const SnapshotWriter&) = delete;
   SnapshotWriter& operator=(const SnapshotWriter&) = delete;
@@ -30,15 +30,17 @@ class SnapshotWriter {
   /// is in flight.
   void use_buffer(std::span<std::byte> buffer);
 
-  /// Copies the shards and returns; the session saves the copies on a thread of the writer's. Waits first for the save before it, and throws what that one failed with;
-  /// nothing is started then. All ranks start the same saves. Cost: one copy of the shards.
+  /// Copies the shards and returns; the session saves the copies on a thread of the writer's. Waits
+  /// first for the save before it, and throws what that one failed with; nothing is started then.
+  /// All ranks start the same saves. Cost: one copy of the shards.
   void start(int64_t step, const std::vector<ShardView>& shards,
              std::optional<SaveDescription> description = std::nullopt);
 
   /// Whether a save is still in flight.
   bool busy() const;
-  /// Waits until the last save is published; its path, or nothing when none was in flight. Throws what
-  /// it failed with. Timeout when this rank's own disk takes more than twice the session's deadline.
+  /// Waits until the last save is published; its path, or nothing when none was in flight. Throws
+  /// what it failed with. Timeout when this rank's own disk takes more than twice the session's
+  /// deadline.
   std::optional<std::string> finish();
 
  private:

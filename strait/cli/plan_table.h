@@ -9,9 +9,9 @@
 
 namespace strait::cli {
 
-/// One line for each of the best `keep` candidates below a heading, then where the figures come from
-/// and what was left out. Bytes are payload per step over all ranks: all of it, and what crosses the
-/// outermost level of links.
+/// One line for each of the best `keep` candidates below a heading, then where the figures come
+/// from and what was left out. Bytes are payload per step over all ranks: all of it, and what
+/// crosses the outermost level of links.
 std::vector<std::string> plan_table(const plan::SearchResult& result, int64_t keep);
 
 }  // namespace strait::cli

@@ -30,8 +30,8 @@ inline float symmetric_divisor(const CodecSpec& spec) {
 }
 
 /// code = round((x - middle) * inverse - shift), decoded = (code + shift) * step + middle, where
-/// shift is 1/2 for the asymmetric codec without +paper (an even number of levels around the middle)
-/// and 0 for all others.
+/// shift is 1/2 for the asymmetric codec without +paper (an even number of levels around the
+/// middle) and 0 for all others.
 struct BlockScale {
   float step = 0.0f, inverse = 0.0f, middle = 0.0f;
 };
@@ -43,7 +43,8 @@ inline float level_shift(const CodecSpec& spec) {
 /// Ends beyond this are taken for it, so that rounding of step and product cannot reach infinity.
 inline constexpr float kLargestEnd = 0x1.fffff8p127f;
 
-// A step of at least the smallest normal number keeps step and inverse finite and free of denormals.
+// A step of at least the smallest normal number keeps step and inverse finite and free of
+// denormals.
 inline BlockScale symmetric_scale(float largest, float divisor) {
   const float step = std::max(std::min(largest, kLargestEnd) / divisor, FLT_MIN);
   return {step, 1.0f / step, 0.0f};

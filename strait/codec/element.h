@@ -1,5 +1,5 @@
-// One element at a time: what the vector kernels do with the ends of blocks and with blocks that hold
-// numbers that are not finite. Same bits as the vectors.
+// One element at a time: what the vector kernels do with the ends of blocks and with blocks that
+// hold numbers that are not finite. Same bits as the vectors.
 #pragma once
 
 #include <algorithm>

@@ -206,7 +206,8 @@ HWY_INLINE void store_bytes(D d, hn::Vec<D> bytes, hn::TFromD<D>* out, bool past
   past_caches ? hn::Stream(bytes, d, out) : hn::StoreU(bytes, d, out);
 }
 
-/// Int4: both codes of a 64-bit lane in its lowest byte, the first one low; the rest is not cleared.
+/// Int4: both codes of a 64-bit lane in its lowest byte, the first one low; the rest is not
+/// cleared.
 HWY_INLINE hn::Vec<Unsigned> join_nibbles(hn::Vec<Unsigned> codes) {
   const hn::Repartition<uint64_t, Unsigned> pairs;
   const auto both = hn::BitCast(pairs, codes);

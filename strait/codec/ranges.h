@@ -1,5 +1,5 @@
-// Encoding and decoding of element ranges of one piece, on the calling thread: what threads and fused
-// functions are made of.
+// Encoding and decoding of element ranges of one piece, on the calling thread: what threads and
+// fused functions are made of.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace strait::codec {
 
-/// Elements [begin, end) of a piece of `elements`; begin is a multiple of range_unit, end too unless
-/// it is the piece's end. `source` points to element `begin`.
+/// Elements [begin, end) of a piece of `elements`; begin is a multiple of range_unit, end too
+/// unless it is the piece's end. `source` points to element `begin`.
 struct EncodeRange {
   const CodecSpec& spec;
   const void* source;

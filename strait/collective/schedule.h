@@ -79,9 +79,9 @@ struct Transfer {
 ///   * A transfer of step s that reads a destination or scratch waits until `from` has made its own
 ///     transfers of all steps before s. One that reads a source waits only until `from` has
 ///     arrived.
-///   * Neighbouring transfers of one member and step with equal destination form one sum: a copy and
-///   then additions, in order. An executor takes it in one pass that reads all before it writes, which
-///   is what makes the in-place forms right.
+///   * Neighbouring transfers of one member and step with equal destination form one sum: a copy
+///     and then additions, in order. An executor takes it in one pass that reads all before it
+///     writes, which is what makes the in-place forms right.
 struct Schedule {
   Request request;
   int64_t steps = 0;

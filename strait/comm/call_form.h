@@ -16,13 +16,14 @@ struct CallForm {
   int64_t whole_bytes = 0;        // of the whole vector (all-to-all: of the caller's source)
   bool needs_scratch = false;     // whole_bytes of partial sums
   bool destination_read = false;  // members read from each other's destinations
-  /// The result has to be made beside the destination and added at the end, because others must find the
-  /// result where they read and not what it is to be added to.
+  /// The result has to be made beside the destination and added at the end, because others must
+  /// find the result where they read and not what it is to be added to.
   bool staged = false;
 };
 
-/// `members`: ranks behind the positions. `forced`: this algorithm wherever the operation has it; otherwise
-/// what collective::choose takes. The same on every member of a call that check_call accepts.
+/// `members`: ranks behind the positions. `forced`: this algorithm wherever the operation has it;
+/// otherwise what collective::choose takes. The same on every member of a call that check_call
+/// accepts.
 CallForm form_of(const Call& call, const std::vector<int64_t>& members, const Cluster& cluster,
                  std::optional<collective::Algorithm> forced = std::nullopt);
 

@@ -1,4 +1,5 @@
-// The calls of one member on one communicator, run in order: by a worker thread, or by whoever waits.
+// The calls of one member on one communicator, run in order: by a worker thread, or by whoever
+// waits.
 #pragma once
 
 #include <atomic>
@@ -73,13 +74,15 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
 
   /// Appends a call. Collectives are numbered in the order of push.
   Ticket push(const Call& call, const std::vector<Ticket>& after);
-  /// Runs a call on the calling thread, without the worker, when none is queued; else as push and wait.
+  /// Runs a call on the calling thread, without the worker, when none is queued; else as push and
+  /// wait.
   void run_inline(const Call& call);
   /// Runs the first call of the queue, unless there is none or another thread runs one.
   bool run_next();
   /// Has what happened elsewhere looked at: an alarm.
   void nudge();
-  /// Runs what is queued and ends the worker. Precondition: calls end soon, because the alarm has rung.
+  /// Runs what is queued and ends the worker. Precondition: calls end soon, because the alarm has
+  /// rung.
   void stop();
 
   Signal& done_signal() { return done_; }

@@ -31,22 +31,22 @@ std::string describe(const Call& call, int64_t rank);
 /// Operation and step of a call, and a rank to blame when it is not negative.
 ErrorPlace place_of(const Call& call, int64_t rank);
 
-/// The Timeout of `call` on `rank`, whose wait passed its deadline with `late` (ranks) not come. Its
-/// place is that of the rank which holds up the others, found by following `wait` through what all
-/// `ranks` stand at; the first of `late` and the call itself when that leads nowhere.
+/// The Timeout of `call` on `rank`, whose wait passed its deadline with `late` (ranks) not come.
+/// Its place is that of the rank which holds up the others, found by following `wait` through what
+/// all `ranks` stand at; the first of `late` and the call itself when that leads nowhere.
 Failure timeout(const Call& call, int64_t rank, const std::vector<int64_t>& late,
                 const std::vector<trace::Standing>& ranks, const trace::Wait& wait);
 
-/// The PeerLost of `call` on `rank`, because the process of rank `peer` is gone; its place is what that
-/// one was in last, or what it is missed in.
+/// The PeerLost of `call` on `rank`, because the process of rank `peer` is gone; its place is what
+/// that one was in last, or what it is missed in.
 Failure lost(const Call& call, int64_t rank, int64_t peer,
              const std::vector<trace::Standing>& ranks, const trace::Wait& wait);
 
 /// Set once, when a rank fails or the world ends; every wait looks at it.
 class Alarm {
  public:
-  /// True for the first call, which stands. `rank` gives up, < 0: the world ends; `place`: the rank to
-  /// blame (`rank` when not set), its operation and step.
+  /// True for the first call, which stands. `rank` gives up, < 0: the world ends; `place`: the rank
+  /// to blame (`rank` when not set), its operation and step.
   bool ring(int64_t rank, const std::string& reason, const ErrorPlace& place);
   bool rung() const { return rung_.load(std::memory_order_acquire); }
   /// Throws PeerLost. Precondition: rung().

@@ -19,9 +19,10 @@ struct Launch {
 /// Value of an environment variable, or null.
 using Lookup = std::function<const char*(const char* name)>;
 
-/// The first of: OMPI_COMM_WORLD_RANK and _SIZE; PMI_RANK and PMI_SIZE; SLURM_PROCID and SLURM_NTASKS inside a
-/// step (SLURM_STEP_ID), as srun sets them; hosts from OMPI_MCA_orte_num_nodes or SLURM_NNODES. UserError naming
-/// the variable when it is no number or the rank is not below the size.
+/// The first of: OMPI_COMM_WORLD_RANK and _SIZE; PMI_RANK and PMI_SIZE; SLURM_PROCID and
+/// SLURM_NTASKS inside a step (SLURM_STEP_ID), as srun sets them; hosts from
+/// OMPI_MCA_orte_num_nodes or SLURM_NNODES. UserError naming the variable when it is no number or
+/// the rank is not below the size.
 Launch find_launch(const Lookup& lookup);
 /// In the environment of this process.
 Launch find_launch();
@@ -32,12 +33,12 @@ struct CoreShare {
   std::vector<int> cores;  // numbers
 };
 
-/// Cores that every rank may count on when those that may use the same ones take equal parts: the least over
-/// the ranks, at least 1.
+/// Cores that every rank may count on when those that may use the same ones take equal parts: the
+/// least over the ranks, at least 1.
 int64_t cores_per_rank(const std::vector<CoreShare>& ranks);
 
-/// UserError when the launcher started another number of ranks than MPI joined: then this program and the
-/// launcher do not speak the same protocol, and every process would train alone.
+/// UserError when the launcher started another number of ranks than MPI joined: then this program
+/// and the launcher do not speak the same protocol, and every process would train alone.
 void check_launch(const Launch& launch, int64_t mpi_size);
 
 }  // namespace strait::comm

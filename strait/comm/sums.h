@@ -16,9 +16,9 @@ void copy_bytes(const void* source, void* destination, int64_t bytes);
 bool is_summable(Dtype dtype);
 
 /// destination[i] = ((sources[0][i] + sources[1][i]) + ...), or that added to destination[i] when
-/// `accumulate`. Integers wrap; bf16 is added in fp32 and rounded once. A source may be equal to the destination, but not overlap it
-/// otherwise. Reads every source and writes the destination once; deterministic. Throws UserError
-/// for other types.
+/// `accumulate`. Integers wrap; bf16 is added in fp32 and rounded once. A source may be equal to
+/// the destination, but not overlap it otherwise. Reads every source and writes the destination
+/// once; deterministic. Throws UserError for other types.
 void sum_in_order(Dtype dtype, const std::vector<const void*>& sources, void* destination,
                   int64_t elements, bool accumulate);
 

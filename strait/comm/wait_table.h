@@ -18,9 +18,9 @@
 namespace strait::comm {
 
 /// A value that one side writes now and then and others read at any time without holding it up.
-/// Zero-filled memory is an empty cell. Writers exclude each other. A writer that is held up or dies in
-/// between leaves the value before, whole: the new one goes to another place. Cost of store: one
-/// atomic exchange and a copy of T.
+/// Zero-filled memory is an empty cell. Writers exclude each other. A writer that is held up or
+/// dies in between leaves the value before, whole: the new one goes to another place. Cost of
+/// store: one atomic exchange and a copy of T.
 template <class T>
 class SharedCell {
   static_assert(std::is_trivially_copyable_v<T> && sizeof(T) % sizeof(uint64_t) == 0);

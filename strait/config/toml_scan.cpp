@@ -13,8 +13,8 @@ namespace {
 constexpr size_t kMostBytes = size_t{1} << 20;
 constexpr int64_t kMostDots = 64;
 
-/// Walks over the tokens of TOML as far as quotes, comments and lines go. Text that is not TOML may end
-/// a string too early, but never beyond the line where the parser stops as well.
+/// Walks over the tokens of TOML as far as quotes, comments and lines go. Text that is not TOML may
+/// end a string too early, but never beyond the line where the parser stops as well.
 class Scanner {
  public:
   Scanner(std::string_view text, const std::string& file) : text_(text), file_(file) {}

@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <cmath>
 
-// Two places where toml++ 3.3 trusts its input, found by tests/fuzz. It asserts that "[/" cannot occur (an
-// abort in debug builds, an assumption for clang in release builds) though its next lines refuse it
-// properly, and its tables of Unicode classes call characters such as U+FD3F unreachable.
+// Two places where toml++ 3.3 trusts its input, found by tests/fuzz. It asserts that "[/" cannot
+// occur (an abort in debug builds, an assumption for clang in release builds) though its next lines
+// refuse it properly, and its tables of Unicode classes call characters such as U+FD3F unreachable.
 // clang-format off: the order of these lines matters
 #undef NDEBUG
 #define TOML_ASSERT(expression) static_assert(true)

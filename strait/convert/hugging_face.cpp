@@ -123,8 +123,8 @@ void describe(ModelState& state) {
   about.extra = Json::object({{"updates", 0}});
 }
 
-/// Every parameter that Hugging Face's model has, from a state that may have fewer biases. Owns what the
-/// views point to.
+/// Every parameter that Hugging Face's model has, from a state that may have fewer biases. Owns
+/// what the views point to.
 struct Export {
   std::vector<std::vector<std::byte>> memory;
   std::vector<checkpoint::TensorView> tensors;

@@ -8,7 +8,8 @@
 
 namespace strait::convert {
 
-/// Keeps references: the JSON and the path must outlive it. All members throw UserError naming path and key.
+/// Keeps references: the JSON and the path must outlive it. All members throw UserError naming path
+/// and key.
 class ForeignConfig {
  public:
   ForeignConfig(const Json& json, const std::string& path) : json_(json), path_(path) {}

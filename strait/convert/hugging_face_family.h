@@ -1,4 +1,5 @@
-// What a family of models looks like in Hugging Face's transformers: names, layouts and config.json.
+// What a family of models looks like in Hugging Face's transformers: names, layouts and
+// config.json.
 #pragma once
 
 #include <string>
@@ -28,8 +29,8 @@ class ForeignFamily {
   virtual std::string prefix() const = 0;
   /// The token embedding, which a tied head repeats.
   virtual std::string embedding() const = 0;
-  /// The tensors whose rows, one after the other, are `parameter` of `model`. InternalError for a parameter
-  /// that the family does not have.
+  /// The tensors whose rows, one after the other, are `parameter` of `model`. InternalError for a
+  /// parameter that the family does not have.
   virtual std::vector<ForeignPart> parts(const ModelShape& model,
                                          const ParameterShape& parameter) const = 0;
   /// Tensors without meaning that old files carry beside the weights, by name without prefix.
@@ -38,8 +39,8 @@ class ForeignFamily {
   virtual ModelShape exported(const ModelShape& model) const = 0;
   virtual Json config(const ShapeOptions& shape, Dtype dtype, const Tokenizer& tokenizer,
                       std::vector<std::string>& notes) const = 0;
-  /// Sizes from config.json, checked against what our model computes. `notes` gets what is not taken
-  /// over. UserError naming `path` and the key.
+  /// Sizes from config.json, checked against what our model computes. `notes` gets what is not
+  /// taken over. UserError naming `path` and the key.
   virtual ShapeOptions shape(const Json& config, const std::string& path,
                              std::vector<std::string>& notes) const = 0;
 };
@@ -49,7 +50,8 @@ const ForeignFamily& llama_family();
 
 /// By model.family of ours. InternalError for others.
 const ForeignFamily& foreign_family(const std::string& family);
-/// model.family by config.json's model_type (gpt2 where it is absent). UserError naming `path` and the key.
+/// model.family by config.json's model_type (gpt2 where it is absent). UserError naming `path` and
+/// the key.
 std::string family_of_config(const Json& config, const std::string& path);
 
 }  // namespace strait::convert

@@ -1,6 +1,7 @@
-// Llama's names and config.json. Their query, key and value projections are rows of our attention.qkv, gate and
-// up rows of our mlp.gate_up. RoPE turns the same pairs of a head here and there, (i, i + head_dim / 2), so the
-// rows keep their order; Meta's own files, whose pairs are neighbours, are not of this form.
+// Llama's names and config.json. Their query, key and value projections are rows of our
+// attention.qkv, gate and up rows of our mlp.gate_up. RoPE turns the same pairs of a head here and
+// there, (i, i + head_dim / 2), so the rows keep their order; Meta's own files, whose pairs are
+// neighbours, are not of this form.
 #include <fmt/format.h>
 
 #include <array>

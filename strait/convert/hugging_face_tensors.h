@@ -1,4 +1,5 @@
-// The tensors of a Hugging Face folder: model.safetensors, or shards listed by model.safetensors.index.json.
+// The tensors of a Hugging Face folder: model.safetensors, or shards listed by
+// model.safetensors.index.json.
 #pragma once
 
 #include <cstddef>
@@ -17,8 +18,8 @@ inline constexpr const char* kWeightsFile = "model.safetensors";
 /// Throws UserError about a file.
 [[noreturn]] void refuse_file(const std::string& path, const std::string& what);
 
-/// By name without the family's prefix. UserError naming file and tensor: a tensor twice, listed and not there,
-/// there and not listed, a shard outside the folder; and as SafetensorsFile.
+/// By name without the family's prefix. UserError naming file and tensor: a tensor twice, listed
+/// and not there, there and not listed, a shard outside the folder; and as SafetensorsFile.
 class ForeignTensors {
  public:
   ForeignTensors(const std::string& folder, std::string prefix);
@@ -39,7 +40,8 @@ class ForeignTensors {
   std::map<std::string, Found> tensors_;
 };
 
-/// The values in `dtype`; 16-bit floats are widened to fp32, without loss. UserError for other types.
+/// The values in `dtype`; 16-bit floats are widened to fp32, without loss. UserError for other
+/// types.
 std::vector<std::byte> read_tensor_as(const ForeignTensors::Found& found, Dtype dtype);
 
 }  // namespace strait::convert

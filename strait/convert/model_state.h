@@ -17,10 +17,12 @@ namespace strait::convert {
 /// Which states are wanted: the weights alone, or those of the optimizer too.
 enum class Part { kWeights, kAll };
 
-/// By name (checkpoint::kMaster, ...): for each unit of the shape its elements, in the state's dtype.
+/// By name (checkpoint::kMaster, ...): for each unit of the shape its elements, in the state's
+/// dtype.
 using States = std::map<std::string, std::vector<std::vector<std::byte>>>;
 
-/// What belongs to a sender or to the whole run, not to the model: residuals, values. Stored as it is.
+/// What belongs to a sender or to the whole run, not to the model: residuals, values. Stored as it
+/// is.
 struct Kept {
   checkpoint::StateRange range;
   std::vector<std::byte> bytes;
@@ -41,8 +43,8 @@ struct ModelState {
                                  const ParameterShape& parameter);
   std::span<const std::byte> parameter(const std::string& state, int64_t unit,
                                        const ParameterShape& parameter) const;
-  /// NothingFits, before anything is allocated, when this computer has less memory than `count` states
-  /// take.
+  /// NothingFits, before anything is allocated, when this computer has less memory than `count`
+  /// states take.
   void require_memory_for(int64_t count) const;
   /// UserError naming the parameter when a weight is not finite. `path`: where it comes from.
   void require_finite_weights(const std::string& path) const;
@@ -56,7 +58,8 @@ struct ModelState {
 ModelState make_state(const std::string& run_toml, const std::string& tokenizer_json,
                       const std::string& path);
 
-/// From a checkpoint of any number of ranks, or a run folder's newest. Errors as CheckpointReader's.
+/// From a checkpoint of any number of ranks, or a run folder's newest. Errors as
+/// CheckpointReader's.
 ModelState read_checkpoint(const std::string& path, Part part);
 
 /// Writes RUN_DIR/checkpoints/step-... by one rank, and RUN_DIR/run.toml, which goes on from it.
@@ -70,8 +73,8 @@ inline constexpr const char* kSingleFileFormat = "strait.model/1";
 std::vector<checkpoint::FileRecord> write_single_file(const ModelState& state,
                                                       const std::string& path);
 
-/// The inverse. UserError naming the file and the tensor: unknown, missing, of another dtype or shape,
-/// or weights that do not have the hash that the manifest states.
+/// The inverse. UserError naming the file and the tensor: unknown, missing, of another dtype or
+/// shape, or weights that do not have the hash that the manifest states.
 ModelState read_single_file(const std::string& path, Part part);
 
 }  // namespace strait::convert

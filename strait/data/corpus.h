@@ -22,8 +22,9 @@ struct TokenPart {
   std::vector<int64_t> document_starts;
   /// Documents begin at each of these tokens instead (llm.c shards), and where the part begins.
   std::optional<int32_t> document_token;
-  /// Of the part's text in UTF-8, separators included; this and the figures below are not counted for the
-  /// training part of data that are tokens already, nor text where the tokenizer knows none.
+  /// Of the part's text in UTF-8, separators included; this and the figures below are not counted
+  /// for the training part of data that are tokens already, nor text where the tokenizer knows
+  /// none.
   int64_t text_bytes = 0;
 
   bool has_documents() const { return !document_starts.empty() || document_token.has_value(); }
@@ -58,7 +59,8 @@ struct Corpus {
 Corpus make_corpus(const std::string& text, const DataOptions& options,
                    std::shared_ptr<const Tokenizer> existing = nullptr, int threads = 1);
 
-/// What data.path names, ready to become tokens: of text the text, of the others their files, not yet read.
+/// What data.path names, ready to become tokens: of text the text, of the others their files, not
+/// yet read.
 struct OpenData {
   DataFiles files;
   std::string text;
@@ -70,16 +72,17 @@ OpenData open_data(const DataOptions& options);
 
 /// The corpus of any form of data.
 ///   Text        as above.
-///   JSON-lines  each line is a document. It ends with the end-of-document token or, where the tokenizer has
-///               none, with document_separator ("" = a line break, and one stream). The cut lies between
-///               documents. Lines are encoded as they are read; only the tokens stay, and for bpe:N the
-///               training part's text while it is learnt.
-///   Tokens      stay where they are, mapped. The cut is at (1 - validation_share) of the tokens. The default
-///               of data.tokenizer means the tokenizer.json beside them. With document_separator, which must
-///               be the text of the tokenizer's end-of-document token if it has one: documents begin at
-///               that token (llm.c), or where the index says (Megatron).
-/// UserError naming file, line or byte offset; tokens outside the vocabulary are looked for in up to 2^24
-/// tokens of each file here, and in every batch later.
+///   JSON-lines  each line is a document. It ends with the end-of-document token or, where the
+///               tokenizer has none, with document_separator ("" = a line break, and one stream).
+///               The cut lies between documents. Lines are encoded as they are read; only the
+///               tokens stay, and for bpe:N the training part's text while it is learnt.
+///   Tokens      stay where they are, mapped. The cut is at (1 - validation_share) of the tokens.
+///               The default of data.tokenizer means the tokenizer.json beside them. With
+///               document_separator, which must be the text of the tokenizer's end-of-document
+///               token if it has one: documents begin at that token (llm.c), or where the index
+///               says (Megatron).
+/// UserError naming file, line or byte offset; tokens outside the vocabulary are looked for in up
+/// to 2^24 tokens of each file here, and in every batch later.
 Corpus make_corpus(OpenData data, const DataOptions& options,
                    std::shared_ptr<const Tokenizer> existing = nullptr, int threads = 1);
 
@@ -87,8 +90,8 @@ Corpus make_corpus(OpenData data, const DataOptions& options,
 Corpus make_corpus(const DataOptions& options, std::shared_ptr<const Tokenizer> existing = nullptr,
                    int threads = 1);
 
-/// Bits per byte of text from the mean loss in nats over the scored tokens of a part; NaN where no bytes
-/// are known.
+/// Bits per byte of text from the mean loss in nats over the scored tokens of a part; NaN where no
+/// bytes are known.
 double bits_per_byte(double mean_loss, const TokenPart& part);
 
 }  // namespace strait

@@ -20,8 +20,8 @@ std::string gunzip(std::string_view bytes, const std::string& name, int64_t most
 /// Takes the next unpacked bytes; false ends the unpacking.
 using ChunkSink = std::function<bool(std::string_view chunk)>;
 
-/// The same piece by piece, none larger than 256 KiB: memory does not grow with the file. Errors come
-/// when the sink has had what stands before them.
+/// The same piece by piece, none larger than 256 KiB: memory does not grow with the file. Errors
+/// come when the sink has had what stands before them.
 void gunzip_chunks(std::string_view bytes, const std::string& name, const ChunkSink& sink);
 
 }  // namespace strait

@@ -9,14 +9,15 @@ namespace strait {
 /// Takes the text of one document.
 using DocumentSink = std::function<void(std::string text)>;
 
-/// Calls `sink` with the text of each line in order; blank lines and empty texts are left out. The file is
-/// mapped, unpacked piece by piece when it is gzip (known by its content), and never held whole. UserError
-/// with file and line: not JSON, not an object, no member `field` (key data.text_field; the nearest member is
-/// named), a member that is no string; broken gzip as gunzip.
+/// Calls `sink` with the text of each line in order; blank lines and empty texts are left out. The
+/// file is mapped, unpacked piece by piece when it is gzip (known by its content), and never held
+/// whole. UserError with file and line: not JSON, not an object, no member `field` (key
+/// data.text_field; the nearest member is named), a member that is no string; broken gzip as
+/// gunzip.
 void read_json_lines(const std::string& path, const std::string& field, const DocumentSink& sink);
 
-/// Whether a file is JSON-lines: .jsonl and .ndjson always; .json when its first line is a whole object;
-/// each also with .gz behind it.
+/// Whether a file is JSON-lines: .jsonl and .ndjson always; .json when its first line is a whole
+/// object; each also with .gz behind it.
 bool is_json_lines(const std::string& path);
 
 }  // namespace strait

@@ -18,7 +18,8 @@ void resize(BatchBuffer& batch, int64_t count, int64_t context, bool documents) 
   batch.sequences.resize(static_cast<size_t>(count));
 }
 
-/// Calls `action` with each place 1 .. targets.size(), counted from `start`, where a document begins.
+/// Calls `action` with each place 1 .. targets.size(), counted from `start`, where a document
+/// begins.
 template <class Action>
 void for_each_start(const TokenPart& part, int64_t start, std::span<const int32_t> targets,
                     Action action) {

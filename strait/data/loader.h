@@ -58,8 +58,8 @@ class SequenceLoader {
   int64_t windows_per_epoch() const { return windows_; }
   /// Position in the training tokens at which sequence `number` begins. O(1).
   int64_t window_start(int64_t number) const;
-  /// Parts of the text that take turns, so that every batch is drawn from all over it: a stratified sample
-  /// has less variance than a plain one.
+  /// Parts of the text that take turns, so that every batch is drawn from all over it: a stratified
+  /// sample has less variance than a plain one.
   static constexpr int64_t kStrata = 48;
 
   /// Writes the sequences `first` .. `first + count - 1`. Thread-safe; O(count * T).

@@ -16,8 +16,8 @@ namespace strait {
 /// (`name`, byte offset, what to try), broken gzip.
 std::string decode_text(std::string bytes, const std::string& encoding, const std::string& name);
 
-/// The files of a folder as read_text takes them. UserError (key data.path) when there are none or the folder
-/// cannot be listed.
+/// The files of a folder as read_text takes them. UserError (key data.path) when there are none or
+/// the folder cannot be listed.
 std::vector<std::string> data_files(const std::string& folder);
 
 /// The whole text that `options` names: a file, or a folder: its regular files, recursively, in the

@@ -37,7 +37,8 @@ std::shared_ptr<const Tokenizer> tokenizer_of(const DataFiles& files, const Data
       "data.tokenizer");
 }
 
-/// document_separator means the end-of-document token; its text is compared so that no value is ignored.
+/// document_separator means the end-of-document token; its text is compared so that no value is
+/// ignored.
 void check_separator(const DataFiles& files, const DataOptions& options,
                      const Tokenizer& tokenizer) {
   if (options.document_separator.empty()) return;

@@ -1,5 +1,5 @@
-// What a rank computes besides the blocks of its model, on plain memory by our own kernels or on a device in ATen
-// operators: optimizer, norms, codecs, and scalars that live among the values.
+// What a rank computes besides the blocks of its model, on plain memory by our own kernels or on a
+// device in ATen operators: optimizer, norms, codecs, and scalars that live among the values.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,8 @@ class Device;
 
 namespace strait::device {
 
-/// One update of `elements` parameters of fp32 or fp64; states are the moments in the optimizer's order.
+/// One update of `elements` parameters of fp32 or fp64; states are the moments in the optimizer's
+/// order.
 struct UpdateCall {
   const OptimizerOptions& options;
   double learning_rate = 0, weight_decay = 0;
@@ -33,9 +34,9 @@ struct EncodeCall {
   std::span<float> residual = {};
 };
 
-/// Pointers to values are of the memory that the arithmetic was made for. Scalars are fp64. One per rank; not
-/// thread-safe. Errors as the functions of codec/ and optim/; codecs that a device lacks: UserError with the
-/// nearest that it has.
+/// Pointers to values are of the memory that the arithmetic was made for. Scalars are fp64. One per
+/// rank; not thread-safe. Errors as the functions of codec/ and optim/; codecs that a device lacks:
+/// UserError with the nearest that it has.
 class Arithmetic {
  public:
   virtual ~Arithmetic() = default;

@@ -5,8 +5,9 @@
 
 namespace strait::device {
 
-/// Sums of squares are made in fp64 in LibTorch's order; updates are those of optim/ up to rounding, with
-/// LibTorch 2's fused AdamW where it is there. Codecs: none, bf16, and what tensor_codec.h has.
+/// Sums of squares are made in fp64 in LibTorch's order; updates are those of optim/ up to
+/// rounding, with LibTorch 2's fused AdamW where it is there. Codecs: none, bf16, and what
+/// tensor_codec.h has.
 std::unique_ptr<Arithmetic> make_tensor_arithmetic(tensor::Device& device);
 
 }  // namespace strait::device

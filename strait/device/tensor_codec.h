@@ -15,16 +15,17 @@ struct EncodedTensor {
   at::Tensor non_finite;  // one int64: elements that are not finite, encoded as 0
 };
 
-/// Encodes a floating-point tensor of any shape. int8 and int4, symmetric; on the CPU the same bits as
-/// codec::encode. Reads nothing back to the host. Errors: UserError, with the nearest valid choice,
-/// for other codecs. Cost: about ten passes over fp32 copies of the source.
+/// Encodes a floating-point tensor of any shape. int8 and int4, symmetric; on the CPU the same bits
+/// as codec::encode. Reads nothing back to the host. Errors: UserError, with the nearest valid
+/// choice, for other codecs. Cost: about ten passes over fp32 copies of the source.
 EncodedTensor encode_tensor(const codec::CodecSpec& spec, const at::Tensor& source);
 
-/// UserError, with the nearest valid choice and the key where it is given, unless encode_tensor takes the codec.
+/// UserError, with the nearest valid choice and the key where it is given, unless encode_tensor
+/// takes the codec.
 void require_tensor_codec(const codec::CodecSpec& spec, const std::string& key = "");
 
-/// The `elements` numbers of a piece, one-dimensional fp32. Errors: as above; InternalError when the
-/// piece has another length.
+/// The `elements` numbers of a piece, one-dimensional fp32. Errors: as above; InternalError when
+/// the piece has another length.
 at::Tensor decode_tensor(const codec::CodecSpec& spec, const at::Tensor& piece, int64_t elements);
 
 }  // namespace strait::device

@@ -58,12 +58,13 @@ extern const program::Kernel kForwardSegments;
 extern const program::Kernel kBackwardInput;
 extern const program::Kernel kBackwardWeight;
 
-/// Fetches the tokens of a micro-batch: kTokens and kSequences, and adds to kAgreed how many targets
-/// count, unless kCounted is 0: where others hold the same batch and count it.
+/// Fetches the tokens of a micro-batch: kTokens and kSequences, and adds to kAgreed how many
+/// targets count, unless kCounted is 0: where others hold the same batch and count it.
 extern const program::Kernel kLoad;
 enum LoadAttribute : int { kMicroBatch, kLoadBatch, kLoadLength, kCounted };
 
-/// An op of a block kernel over all segments of a block; operands and costs are the caller's to add.
+/// An op of a block kernel over all segments of a block; operands and costs are the caller's to
+/// add.
 program::Op block_op(const program::Kernel& kernel, int64_t block,
                      const program::IntegerRange& segments);
 

@@ -26,8 +26,8 @@ struct Visit {
   std::vector<program::Operand> frees;  // after the ops
 };
 
-/// Visits one after another. A simple order has one micro-batch's way through the chain; another one
-/// may join visits of several micro-batches.
+/// Visits one after another. A simple order has one micro-batch's way through the chain; another
+/// one may join visits of several micro-batches.
 struct MicroStep {
   bool accumulates = false;  // gradients hold those of earlier micro-steps of the step
   bool last = true;          // of the step
@@ -52,8 +52,8 @@ struct SharedUnit {
   int group = -1, stream = -1;  // its holders
 };
 
-/// Where the state of a unit lies at the end of a step, and what brings updated weights to where they are
-/// gathered from.
+/// Where the state of a unit lies at the end of a step, and what brings updated weights to where
+/// they are gathered from.
 struct Shard {
   int64_t unit = 0;
   int group = -1;  // whose parts `partition` has
@@ -65,14 +65,14 @@ struct Shard {
 };
 
 struct Draft {
-  program::Program program;  // groups, streams, values; in its body what is finished
+  program::Program program = {};  // groups, streams, values; in its body what is finished
   Mesh mesh;
-  int64_t rank = 0;            // of the class: its place in the mesh is that of the others
-  std::vector<int64_t> units;  // that ranks of the class hold, ascending
-  Schedule schedule;
-  std::vector<SharedUnit> shared;
-  std::vector<Shard> shards;  // one per unit
-  int world = -1;             // group and stream of what all ranks agree on
+  int64_t rank = 0;                 // of the class: its place in the mesh is that of the others
+  std::vector<int64_t> units = {};  // that ranks of the class hold, ascending
+  Schedule schedule = {};
+  std::vector<SharedUnit> shared = {};
+  std::vector<Shard> shards = {};  // one per unit
+  int world = -1;                  // group and stream of what all ranks agree on
   int agreement_stream = -1;
 };
 
@@ -90,8 +90,8 @@ struct WholeValues {
 };
 int declare(program::Program& program, const WholeValues& values);
 
-/// The number of a group with these members, which is declared unless it is there; its level is that
-/// of the cluster which it spans.
+/// The number of a group with these members, which is declared unless it is there; its level is
+/// that of the cluster which it spans.
 int add_group(program::Program& program, const Cluster& cluster, program::Group group);
 /// A new stream on the level of a group.
 int add_lane(program::Program& program, const Cluster& cluster, int group);

@@ -18,8 +18,8 @@ struct Recompute {
 /// "none" | "block" | "every:K"; UserError otherwise.
 Recompute parse_recompute(const std::string& text);
 
-/// A state that an optimizer keeps per parameter beside the weights: its letter in programs, and what
-/// checkpoints call it.
+/// A state that an optimizer keeps per parameter beside the weights: its letter in programs, and
+/// what checkpoints call it.
 struct Moment {
   std::string letter;  // "m", "v"
   std::string state;   // "first_moment", "momentum"

@@ -39,35 +39,50 @@ bool counts_here(const Instance& instance) {
   return group < 0 || instance.program->groups[group].position(instance.rank) == 0;
 }
 
-/// A call with what it points to.
-struct BlockCall {
+/// What all calls of blocks point to.
+struct Context {
   model::Settings settings;
   model::Batch batch;
-  model::Call call;
-  const model::Block& block;
 
-  BlockCall(const Environment& environment, const Instance& instance)
-      : settings(environment.settings),
-        batch(batch_of(instance)),
-        block(environment.model.block(instance.index(draft::kBlock))) {
+  Context(const Environment& environment, const Instance& instance)
+      : settings(environment.settings), batch(batch_of(instance)) {
     settings.training = instance.integer(draft::kTraining) != 0;
     if (const void* step = instance.read(draft::kStepValues))
       settings.loss_scale *= static_cast<const double*>(step)[strategy::kLossScale];
+  }
+  Context(const Context&) = delete;
+  Context& operator=(const Context&) = delete;
+
+  template <class Call>
+  void fill(Call& call, const Instance& instance) const {
     call.settings = &settings;
     call.batch = &batch;
     call.weights = instance.read(draft::kWeights);
-    call.input = instance.read(draft::kInput);
-    call.output = instance.write(draft::kOutput);
-    call.output_gradient = instance.read(draft::kOutputGradient);
-    call.input_gradient = instance.write(draft::kInputGradient);
     call.workspace = instance.workspace;
     if (const Bound* gradient = instance.find_write(draft::kGradient)) {
       call.gradient = gradient->data;
       call.accumulate = gradient->access == Access::kAdd;
     }
   }
-  BlockCall(const BlockCall&) = delete;
-  BlockCall& operator=(const BlockCall&) = delete;
+};
+
+const model::Block& block_of(const Environment& environment, const Instance& instance) {
+  return environment.model.block(instance.index(draft::kBlock));
+}
+
+/// A call of a whole block.
+struct BlockCall : Context {
+  model::Call call;
+  const model::Block& block;
+
+  BlockCall(const Environment& environment, const Instance& instance)
+      : Context(environment, instance), block(block_of(environment, instance)) {
+    fill(call, instance);
+    call.input = instance.read(draft::kInput);
+    call.output = instance.write(draft::kOutput);
+    call.output_gradient = instance.read(draft::kOutputGradient);
+    call.input_gradient = instance.write(draft::kInputGradient);
+  }
 };
 
 void forward(const Environment& environment, const Instance& instance) {
@@ -91,29 +106,18 @@ void backward(const Environment& environment, const Instance& instance) {
   c.block.backward(c.call);
 }
 
-/// A call of a range of segments with what it points to. The op's group shares the block.
-struct RangeCall {
-  model::Settings settings;
-  model::Batch batch;
+/// A call of a range of segments. The op's group shares the block.
+struct RangeCall : Context {
   model::SegmentCall call;
   SegmentRange range;
   const model::SegmentedBlock* segments;
 
   RangeCall(const Environment& environment, const Instance& instance)
-      : settings(environment.settings),
-        batch(batch_of(instance)),
+      : Context(environment, instance),
         range(draft::range_of(*instance.op)),
-        segments(environment.model.block(instance.index(draft::kBlock)).segments()) {
+        segments(block_of(environment, instance).segments()) {
     ensure(segments != nullptr, "a range of segments of a block that has none");
-    settings.training = instance.integer(draft::kTraining) != 0;
-    call.settings = &settings;
-    call.batch = &batch;
-    call.weights = instance.read(draft::kWeights);
-    call.workspace = instance.workspace;
-    if (const Bound* gradient = instance.find_write(draft::kGradient)) {
-      call.gradient = gradient->data;
-      call.accumulate = gradient->access == Access::kAdd;
-    }
+    fill(call, instance);
     const BlockExtent extent =
         block_extent(environment.model.shape(), batch.batch, batch.tokens, settings.dtype);
     if (const int group = instance.op->group; group >= 0)
@@ -121,8 +125,6 @@ struct RangeCall {
     for (const auto* operands : {&instance.reads, &instance.writes})
       for (const Bound& operand : *operands) give(operand, extent);
   }
-  RangeCall(const RangeCall&) = delete;
-  RangeCall& operator=(const RangeCall&) = delete;
 
  private:
   void give(const Bound& operand, const BlockExtent& extent) {

@@ -1,5 +1,5 @@
-// What the executors of one rank work with, and their registration. Executors keep nothing between two
-// executions; what they hold here belongs to the rank or comes from outside the program.
+// What the executors of one rank work with, and their registration. Executors keep nothing between
+// two executions; what they hold here belongs to the rank or comes from outside the program.
 #pragma once
 
 #include <cstdint>

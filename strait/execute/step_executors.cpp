@@ -116,8 +116,8 @@ void advance_loss_scale(double* progress, bool finite) {
   progress[strategy::kGoodSteps] = static_cast<double>(scale.good_steps());
 }
 
-/// Error feedback starts anew after a step that all skip, when the loss scale moves, and every so many
-/// updates (LoCo).
+/// Error feedback starts anew after a step that all skip, when the loss scale moves, and every so
+/// many updates (LoCo).
 void finish_step(const StepRules& rules, const Instance& instance) {
   constexpr int64_t kFeedbackUpdates = codec::ErrorFeedbackOptions{}.reset_every;
   const bool finite = doubles(instance.read(strategy::kFinishResults))[strategy::kFinite] != 0.0;

@@ -22,9 +22,11 @@ struct CollectiveCase {
   std::string codec = "none";
 };
 
-/// Value of element `i` as rank `rank` holds it before the operation: small integers, so that sums are exact.
+/// Value of element `i` as rank `rank` holds it before the operation: small integers, so that sums
+/// are exact.
 double start_value(int64_t rank, int64_t i);
-/// Element `i` of what rank `rank` of `ranks` holds afterwards; `part`: elements of one rank's part.
+/// Element `i` of what rank `rank` of `ranks` holds afterwards; `part`: elements of one rank's
+/// part.
 double wanted_value(comm::Operation operation, int64_t ranks, int64_t part, int64_t rank,
                     int64_t i);
 /// Bytes that must be read plus written, over all ranks, with every rank's buffer in one memory.
@@ -32,8 +34,8 @@ double wanted_value(comm::Operation operation, int64_t ranks, int64_t part, int6
 /// all-to-all 2 n V, broadcast 2 (n-1) V.
 double moved_bytes(comm::Operation operation, int64_t ranks, int64_t vector_bytes);
 comm::Operation operation_by_name(const std::string& name);
-/// UserError naming the nearest choice for an unknown operation, codec or dtype, and for a vector shorter than
-/// one element per rank.
+/// UserError naming the nearest choice for an unknown operation, codec or dtype, and for a vector
+/// shorter than one element per rank.
 void check_case(const CollectiveCase& collective);
 
 /// The operations, by name.

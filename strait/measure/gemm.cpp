@@ -141,8 +141,8 @@ std::string Gemm::check() const {
   const at::Tensor b = in_double(operands_->b, !shape_.transpose_b);  // columns of B contiguous
   const at::Tensor c = in_double(operands_->c, false);
   const int64_t last = shape_.m * shape_.n - 1;
-  // We and oneDNN add bf16 products up in fp32 and round once; LibTorch's own loop, for at most 16^3
-  // multiply-adds, rounds every sum to bf16.
+  // We and oneDNN add bf16 products up in fp32 and round once; LibTorch's own loop, for at most
+  // 16^3 multiply-adds, rounds every sum to bf16.
   const bool sums_in_fp32 = dtype_ == Dtype::kBfloat16 && (engine_ == GemmEngine::kStrait ||
                                                            shape_.m * shape_.n * shape_.k > 4096);
   const double unit = unit_roundoff(sums_in_fp32 ? Dtype::kFloat32 : dtype_);

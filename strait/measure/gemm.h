@@ -26,8 +26,8 @@ enum class GemmEngine : uint8_t {
 /// The one that others are compared with: kTorch for bf16, else kBlas.
 GemmEngine other_engine(Dtype dtype);
 
-/// One product with its own operands of reproducible values in (-1, 1). Uses the OpenMP limit of the
-/// calling thread. Not thread-safe; one per rank.
+/// One product with its own operands of reproducible values in (-1, 1). Uses the OpenMP limit of
+/// the calling thread. Not thread-safe; one per rank.
 class Gemm {
  public:
   /// Allocates and fills (m k + k n + m n) elements. UserError for a size below 1 or a dtype that

@@ -21,16 +21,17 @@ class PageSource {
   virtual void release(void* pointer) = 0;
 };
 
-/// Who has to reach a buffer: this rank, the others too, because it is sent and received, or the processor
-/// even where the pool is a device's.
+/// Who has to reach a buffer: this rank, the others too, because it is sent and received, or the
+/// processor even where the pool is a device's.
 enum class Reach : uint8_t { kOwn, kShared, kHost };
 
-/// Buffers are aligned to 64 bytes or more; large ones lie on huge pages where the system grants them. Freed buffers
-/// are kept for reuse by size, so that the steady state allocates nothing, not even a list's node. Counts are of
-/// requested bytes.
+/// Buffers are aligned to 64 bytes or more; large ones lie on huge pages where the system grants
+/// them. Freed buffers are kept for reuse by size, so that the steady state allocates nothing, not
+/// even a list's node. Counts are of requested bytes.
 class Pool {
  public:
-  /// `shared`: where buffers of Reach::kShared come from; null = where the others do. It outlives the pool.
+  /// `shared`: where buffers of Reach::kShared come from; null = where the others do. It outlives
+  /// the pool.
   explicit Pool(PageSource* shared = nullptr) : shared_(shared) {}
   /// Buffers of a device, which outlives the pool; null = plain memory.
   explicit Pool(tensor::Device* device, PageSource* shared = nullptr)

@@ -1,5 +1,5 @@
-// The factor that keeps fp16 gradients inside their range. Source: Micikevicius et al., Mixed Precision Training
-// (2018), section 3.2; the figures are those of PyTorch's GradScaler.
+// The factor that keeps fp16 gradients inside their range. Source: Micikevicius et al., Mixed
+// Precision Training (2018), section 3.2; the figures are those of PyTorch's GradScaler.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@ struct LossScaleOptions {
   double smallest = 1;
 };
 
-/// What the gradients of a step are multiplied by; powers of two, so that taking it out again is exact. Every rank
-/// keeps its own and takes the same steps.
+/// What the gradients of a step are multiplied by; powers of two, so that taking it out again is
+/// exact. Every rank keeps its own and takes the same steps.
 class LossScale {
  public:
   explicit LossScale(const LossScaleOptions& options = {})
@@ -26,8 +26,8 @@ class LossScale {
   double value() const { return value_; }
   /// Updates since the scale last changed or a step was skipped.
   int64_t good_steps() const { return good_steps_; }
-  /// After a step; `finite`: its gradients were, on all ranks. False when they were not and the scale could not
-  /// get smaller: it was not the scale's fault.
+  /// After a step; `finite`: its gradients were, on all ranks. False when they were not and the
+  /// scale could not get smaller: it was not the scale's fault.
   bool advance(bool finite);
 
  private:

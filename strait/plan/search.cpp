@@ -96,8 +96,8 @@ void reject(SearchResult& result, const Candidate& candidate, int64_t has_bytes,
       {family, "memory", count, needs, has_bytes, largest_part(candidate.memory)});
 }
 
-/// Tries the micro-batches `sizes` of a run in this order. Activations grow with them, so behind the
-/// first that does not fit only the last is tried, which may need no sums over micro-steps.
+/// Tries the micro-batches `sizes` of a run in this order. Activations grow with them, so behind
+/// the first that does not fit only the last is tried, which may need no sums over micro-steps.
 void search_micro_batches(const Run& run, int64_t ranks, int64_t vocabulary,
                           const std::vector<int64_t>& sizes, SearchResult& result) {
   for (size_t at = 0; at < sizes.size();) {

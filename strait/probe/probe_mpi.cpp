@@ -190,7 +190,8 @@ class LevelGather {
   char* buffer_ = nullptr;
 };
 
-/// What products lose while all-gathers of a level, each of so many bytes and seconds, go on behind them.
+/// What products lose while all-gathers of a level, each of so many bytes and seconds, go on behind
+/// them.
 double processor_share(Together& together, const ProbeOptions& options, LevelGather& gather,
                        std::pair<int64_t, double> each) {
   const GemmShape shape{.m = options.gemm_size, .n = options.gemm_size, .k = options.gemm_size};

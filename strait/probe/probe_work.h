@@ -1,4 +1,5 @@
-// What a rank does besides products while it trains, to be timed: whole blocks of a model, and codecs.
+// What a rank does besides products while it trains, to be timed: whole blocks of a model, and
+// codecs.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +12,12 @@
 
 namespace strait::measure {
 
-/// Steps of a GPT of one block on one rank. Not thread-safe; one thread makes, runs and destroys it.
+/// Steps of a GPT of one block on one rank. Not thread-safe; one thread makes, runs and destroys
+/// it.
 class ModelWork {
  public:
-  /// fp32 or bf16. `width` of the block, at least 16; 512 tokens, or fewer where the block is narrow.
+  /// fp32 or bf16. `width` of the block, at least 16; 512 tokens, or fewer where the block is
+  /// narrow.
   ModelWork(Dtype dtype, int64_t width, int64_t threads);
   /// One step. InternalError when its loss is not finite.
   void run();
@@ -31,7 +34,8 @@ class ModelWork {
 class CodecWork {
  public:
   explicit CodecWork(int64_t elements);
-  /// Each codec there and back, on one thread. InternalError when what comes back is further off than a level.
+  /// Each codec there and back, on one thread. InternalError when what comes back is further off
+  /// than a level.
   void run();
   /// Bytes read and written by a run: numbers as fp32, and pieces.
   double bytes() const { return bytes_; }

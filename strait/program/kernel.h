@@ -1,7 +1,8 @@
-// The kernel table's entries. A kernel is a named computation that programs call and that `program`,
-// `runtime`, `sim` and `cost` know by its entry alone: operands with their access, typed attributes,
-// cost and what bounds it. Its executor is registered elsewhere, where LibTorch may be seen
-// (strait/runtime/executors.h). Entries are constants: an op points to one, a test may define its own.
+// The kernel table's entries. A kernel is a named computation that programs call and that
+// `program`, `runtime`, `sim` and `cost` know by its entry alone: operands with their access, typed
+// attributes, cost and what bounds it. Its executor is registered elsewhere, where LibTorch may be
+// seen (strait/runtime/executors.h). Entries are constants: an op points to one, a test may define
+// its own.
 #pragma once
 
 #include <cstdint>
@@ -54,7 +55,8 @@ struct IntegerRange {
   bool operator==(const IntegerRange&) const = default;
 };
 
-/// Values of attributes are Index (affine in the loop variables), integers, numbers, ranges and texts.
+/// Values of attributes are Index (affine in the loop variables), integers, numbers, ranges and
+/// texts.
 enum class AttributeType : uint8_t { kIndex, kInteger, kNumber, kRange, kText };
 struct AttributeInfo {
   const char* name = "";
@@ -84,10 +86,11 @@ struct Kernel {
   Bound bound = Bound::kNothing;
   std::vector<KernelOperand> operands;
   std::vector<AttributeInfo> attributes;
-  /// As a function of the sizes of the op's operands and its attributes; null = touches its operands
-  /// and nothing else.
+  /// As a function of the sizes of the op's operands and its attributes; null = touches its
+  /// operands and nothing else.
   KernelCost (*cost)(const Program&, const Op&, int64_t rank) = nullptr;
-  /// Takes something from outside the program or gives it away: a second execution is not the first.
+  /// Takes something from outside the program or gives it away: a second execution is not the
+  /// first.
   bool outside = false;
 };
 

@@ -36,8 +36,8 @@ class SlotMap {
 
 /// What surrounds one executed operation, in this order: wait_for ends; release_before; allocate;
 /// the operation runs or is started; release_after. Carries end before an inline op runs; a
-/// communication op is started after them, as after those in `after`. Communication ops are numbered
-/// 0, 1, ... in the order of issue.
+/// communication op is started after them, as after those in `after`. Communication ops are
+/// numbered 0, 1, ... in the order of issue.
 struct StepPlan {
   int64_t communication = -1;  // number of this op, -1 for inline ops
   int64_t previous = -1;       // communication: the op before it on its stream, unless known ended

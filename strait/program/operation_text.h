@@ -1,5 +1,5 @@
-// The text of an operation with places for the indices of its loops, so that a record of millions of
-// instances need not print them.
+// The text of an operation with places for the indices of its loops, so that a record of millions
+// of instances need not print them.
 #pragma once
 
 #include "strait/program/program.h"

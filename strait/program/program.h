@@ -14,14 +14,16 @@
 
 namespace strait::program {
 
-/// No loop, and the counters that live as long as a run: the optimizer's step, the round of local steps.
+/// No loop, and the counters that live as long as a run: the optimizer's step, the round of local
+/// steps.
 inline constexpr int kNoLoop = -1;
 inline constexpr int kStepCounter = -2;
 inline constexpr int kRoundCounter = -3;
 inline constexpr int kNumCounters = 2;
 
-/// (constant + scale * loop + other_scale * other_loop) modulo `modulo`, which is 0 for none. A loop is
-/// the variable of an enclosing Repeat or a counter. Affine, so that a body is checked and priced once.
+/// (constant + scale * loop + other_scale * other_loop) modulo `modulo`, which is 0 for none. A
+/// loop is the variable of an enclosing Repeat or a counter. Affine, so that a body is checked and
+/// priced once.
 struct Index {
   int64_t constant = 0;
   int loop = kNoLoop;
@@ -44,17 +46,17 @@ struct Partition {
   bool operator==(const Partition&) const = default;
 };
 
-/// Groups of equally many ranks. Strided: rank r belongs to the group {base + k * stride, k < size} with
-/// position = (r / stride) % size and base = r - position * stride. Axes of the mesh are such groups.
-/// Otherwise `lists` names the members, and stride and nest stay as they are. Classes that name one group must
-/// mean the same members (verifier: group-members).
+/// Groups of equally many ranks. Strided: rank r belongs to the group {base + k * stride, k < size}
+/// with position = (r / stride) % size and base = r - position * stride. Axes of the mesh are such
+/// groups. Otherwise `lists` names the members, and stride and nest stay as they are. Classes that
+/// name one group must mean the same members (verifier: group-members).
 ///
-/// A group may be the outermost of several hops that shard a vector one after another: the first hop
-/// cuts it over neighbouring ranks, the next one cuts each of those shards, and so on. `nest` then holds
-/// the sizes of the hops, innermost first, this group's last; the innermost hop's members lie
-/// stride * size / (product of nest) ranks apart. Shards of inner hops hold those of outer
-/// ones, so what one hop gathers is what the next one needs, in order (specs: nesting of ZeRO-topo; no
-/// data has to be reordered after the hops of a ZeRO++ reduction).
+/// A group may be the outermost of several hops that shard a vector one after another: the first
+/// hop cuts it over neighbouring ranks, the next one cuts each of those shards, and so on. `nest`
+/// then holds the sizes of the hops, innermost first, this group's last; the innermost hop's
+/// members lie stride * size / (product of nest) ranks apart. Shards of inner hops hold those of
+/// outer ones, so what one hop gathers is what the next one needs, in order (specs: nesting of
+/// ZeRO-topo; no data has to be reordered after the hops of a ZeRO++ reduction).
 struct Group {
   std::string name;  // "world", "node", "across"
   int64_t size = 1;
@@ -120,8 +122,9 @@ enum class Tier : uint8_t {
   kHost,    // plain memory
 };
 
-/// What a value that outlives a step is called by checkpoints, whatever its name in a program: a state
-/// ("master", "first_moment", "residual/0") of consecutive units. Of residuals every sender has its own.
+/// What a value that outlives a step is called by checkpoints, whatever its name in a program: a
+/// state ("master", "first_moment", "residual/0") of consecutive units. Of residuals every sender
+/// has its own.
 struct Address {
   std::string state;  // "" = none: the value ends with the process
   int64_t unit = -1;  // of index 0; -1 = of no unit
@@ -284,8 +287,8 @@ std::vector<std::string> stream_names(const Program& program);
 int64_t count_ops(const Program& program);
 int64_t count_instances(const Program& program);
 
-/// Calls visit(op, loops) for every executed instance in program order. `loops`: memory for them that
-/// is used again.
+/// Calls visit(op, loops) for every executed instance in program order. `loops`: memory for them
+/// that is used again.
 template <class Visit>
 void for_each_instance(const Program& program, Loops& loops, const Counters& counters,
                        Visit&& visit);

@@ -41,7 +41,8 @@ struct ProgramSet {
   const std::vector<Program>& classes(const std::string& kind) const;
   /// The program that `rank` runs in a kind.
   const Program& program(const std::string& kind, int64_t rank) const;
-  /// The kinds that run next for a purpose; all ranks get the same, because they read agreed scalars.
+  /// The kinds that run next for a purpose; all ranks get the same, because they read agreed
+  /// scalars.
   const std::vector<std::string>& next(const std::string& purpose, const std::string& after,
                                        const ReadScalar& read) const;
 };

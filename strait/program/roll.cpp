@@ -228,8 +228,8 @@ const Index* first_attribute(const Op& op) {
   return nullptr;
 }
 
-/// Lets the loop variable be the first index attribute of a kernel that advances, if every difference is
-/// a multiple of that one's.
+/// Lets the loop variable be the first index attribute of a kernel that advances, if every
+/// difference is a multiple of that one's.
 void choose_variable(Repeat& repeat, const std::vector<int64_t>& first,
                      const std::vector<int64_t>& delta) {
   size_t at = 0;

@@ -11,14 +11,14 @@
 namespace strait::program {
 
 /// Replaces runs of equal bodies by `Repeat`. Two nodes are equal when they differ only in plain
-/// index constants (operands, attributes, peer); along a run each constant advances by its own fixed
-/// difference. An index that uses one loop already may take the new one as its second; indices that use
-/// two must be equal in all repetitions and stay. Nodes that are repeats take part like operations.
-/// The result has the fewest operations that repeats which are not nested in each other can give, a
-/// repeat counted as one more. The loop variable is the first index attribute of a kernel that
-/// advances, where all differences allow it, otherwise 0, 1, ... New loops get ids from `next_loop`
-/// on (advanced) and the name `variable`. unroll(roll(nodes)) is nodes. Cost: O(n * min(n / 2,
-/// kMaxPeriod)) comparisons of integers.
+/// index constants (operands, attributes, peer); along a run each constant advances by its own
+/// fixed difference. An index that uses one loop already may take the new one as its second;
+/// indices that use two must be equal in all repetitions and stay. Nodes that are repeats take part
+/// like operations. The result has the fewest operations that repeats which are not nested in each
+/// other can give, a repeat counted as one more. The loop variable is the first index attribute of
+/// a kernel that advances, where all differences allow it, otherwise 0, 1, ... New loops get ids
+/// from `next_loop` on (advanced) and the name `variable`. unroll(roll(nodes)) is nodes. Cost: O(n
+/// * min(n / 2, kMaxPeriod)) comparisons of integers.
 std::vector<Node> roll(std::vector<Node> nodes, int& next_loop, const std::string& variable);
 inline constexpr int64_t kMaxPeriod = 1024;
 

@@ -7,8 +7,8 @@
 
 namespace strait::report {
 
-/// Runs gnuplot (a name looked up in PATH or a path) on scripts in `folder`; its messages go to gnuplot.log
-/// there. Blocks until it ends. PlotterError when it cannot be started or fails.
+/// Runs gnuplot (a name looked up in PATH or a path) on scripts in `folder`; its messages go to
+/// gnuplot.log there. Blocks until it ends. PlotterError when it cannot be started or fails.
 void run_gnuplot(const std::string& gnuplot, const std::filesystem::path& folder,
                  const std::vector<std::string>& scripts);
 

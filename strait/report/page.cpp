@@ -12,28 +12,35 @@ namespace strait::report {
 namespace {
 
 constexpr const char* kStyle = R"(
-:root{color-scheme:light dark;--page:#f6f7f9;--card:#fff;--text:#1c2128;--dim:#5b6470;--line:#dfe3e8;--plan:#9db2c9;
---compute:#4f86c0;--exposed:#ec8b4f;--other:#b9bec5;--good:#1a7f43;--bad:#c0362c}
-@media(prefers-color-scheme:dark){:root{--page:#14171b;--card:#1d2127;--text:#e4e7eb;--dim:#9aa4b0;--line:#333a43;
---plan:#5b7189;--other:#6b737d;--good:#4cc27d;--bad:#f0766c}figure svg{filter:invert(.885) hue-rotate(180deg)}}
+:root{color-scheme:light dark;--page:#f6f7f9;--card:#fff;--text:#1c2128;--dim:#5b6470;
+--line:#dfe3e8;--plan:#9db2c9;--compute:#4f86c0;--exposed:#ec8b4f;
+--other:#b9bec5;--good:#1a7f43;--bad:#c0362c}
+@media(prefers-color-scheme:dark){:root{--page:#14171b;--card:#1d2127;--text:#e4e7eb;--dim:#9aa4b0;
+--line:#333a43;--plan:#5b7189;--other:#6b737d;--good:#4cc27d;--bad:#f0766c}
+figure svg{filter:invert(.885) hue-rotate(180deg)}}
 *{box-sizing:border-box}
 body{margin:0;background:var(--page);color:var(--text);font:16px/1.5 system-ui,sans-serif}
 main{max-width:1120px;margin:0 auto;padding:20px 16px 48px}
 h1{font-size:1.5rem;margin:0 0 4px;overflow-wrap:anywhere}h2{font-size:1.1rem;margin:0 0 10px}
 p{margin:0 0 8px}.dim{color:var(--dim)}.good{color:var(--good)}.bad{color:var(--bad)}
-section{background:var(--card);border:1px solid var(--line);border-radius:10px;padding:16px;margin-top:16px}
+section{background:var(--card);border:1px solid var(--line);border-radius:10px;padding:16px;
+margin-top:16px}
 .grid{display:grid;gap:16px;grid-template-columns:repeat(auto-fit,minmax(min(100%,440px),1fr))}
 .grid>section{margin-top:0;min-width:0}.grid{margin-top:16px}
 .key{display:grid;gap:12px;grid-template-columns:repeat(auto-fit,minmax(140px,1fr))}
-.key b{display:block;font-size:1.25rem;font-variant-numeric:tabular-nums}.key span{color:var(--dim);font-size:.85rem}
+.key b{display:block;font-size:1.25rem;font-variant-numeric:tabular-nums}
+.key span{color:var(--dim);font-size:.85rem}
 figure{margin:0}figure svg{display:block;width:100%;height:auto;border-radius:6px}
-.wide{overflow-x:auto}table{border-collapse:collapse;width:100%;font-size:.9rem;font-variant-numeric:tabular-nums}
+.wide{overflow-x:auto}
+table{border-collapse:collapse;width:100%;font-size:.9rem;font-variant-numeric:tabular-nums}
 th,td{text-align:right;padding:5px 8px;border-top:1px solid var(--line);white-space:nowrap}
 th:first-child,td:first-child{text-align:left;padding-left:0;white-space:normal}
 tr:first-child>th{border-top:0}th{color:var(--dim);font-weight:500}
-.bar{display:flex;height:18px;border-radius:4px;overflow:hidden;background:var(--line);margin:2px 0 8px}
-.bar i{display:block;height:100%}.legend{font-size:.85rem}.legend i{display:inline-block;width:10px;height:10px;
-border-radius:2px;margin:0 5px 0 0}.legend span{margin-right:14px;white-space:nowrap}
+.bar{display:flex;height:18px;border-radius:4px;overflow:hidden;background:var(--line);
+margin:2px 0 8px}
+.bar i{display:block;height:100%}.legend{font-size:.85rem}
+.legend i{display:inline-block;width:10px;height:10px;border-radius:2px;margin:0 5px 0 0}
+.legend span{margin-right:14px;white-space:nowrap}
 @media(max-width:480px){section{padding:14px 12px}table{font-size:.82rem}th,td{padding:5px 4px}}
 pre{margin:0;overflow-x:auto;font:13px/1.45 ui-monospace,monospace}summary{cursor:pointer}
 )";

@@ -17,9 +17,10 @@ struct PageInput {
   std::vector<std::pair<std::string, std::string>> figures;
 };
 
-/// HTML with its styles and figures inside: no script, no reference to anything outside. Widths follow the
-/// screen from 320 px on; colours follow the reader's light or dark setting. What is not known is shown as a
-/// dash. Without figures it says why (summary.plots_error) and its tables remain.
+/// HTML with its styles and figures inside: no script, no reference to anything outside. Widths
+/// follow the screen from 320 px on; colours follow the reader's light or dark setting. What is not
+/// known is shown as a dash. Without figures it says why (summary.plots_error) and its tables
+/// remain.
 std::string report_page(const PageInput& input);
 
 }  // namespace strait::report

@@ -22,7 +22,8 @@ set border 3 linecolor rgb '#606060' linewidth 1
 set tics nomirror out scale 0.6 textcolor rgb '#303030'
 set grid ytics linecolor rgb '#e4e4e4' linewidth 1 linetype 1
 set format x "%.0f"
-set key outside above left horizontal Left reverse samplen 3 width 1 maxrows 1 textcolor rgb '#303030'
+set key outside above left horizontal Left reverse samplen 3 width 1 maxrows 1
+set key textcolor rgb '#303030'
 set xlabel 'Optimizer step' textcolor rgb '#303030'
 set datafile separator tab
 set datafile missing '?'

@@ -38,20 +38,20 @@ struct NamedSteps {
   std::vector<StepMetrics> steps;
 };
 
-/// Draws compare.{svg,png} into `folder` (made when missing): the smoothed training loss of each run
-/// over its steps, and its validation loss as points. Errors as draw_plots.
+/// Draws compare.{svg,png} into `folder` (made when missing): the smoothed training loss of each
+/// run over its steps, and its validation loss as points. Errors as draw_plots.
 std::vector<std::string> draw_comparison(const std::vector<NamedSteps>& runs,
                                          const std::string& folder,
                                          const PlotOptions& options = {});
 
-/// Draws, behind draw_plots and from its tables in `folder`, the figures of the page: loss, throughput, time,
-/// memory. Captions and SVG texts. Errors as draw_plots.
+/// Draws, behind draw_plots and from its tables in `folder`, the figures of the page: loss,
+/// throughput, time, memory. Captions and SVG texts. Errors as draw_plots.
 std::vector<std::pair<std::string, std::string>> page_figures(const std::vector<StepMetrics>& steps,
                                                               const std::string& folder,
                                                               const PlotOptions& options = {});
 
-/// Draws what ran when on one rank, a row per stream, to `path` (.svg or .png; UserError for another ending);
-/// data and script lie beside it. Errors as draw_plots.
+/// Draws what ran when on one rank, a row per stream, to `path` (.svg or .png; UserError for
+/// another ending); data and script lie beside it. Errors as draw_plots.
 void draw_timeline(const trace::Recorder& recorder, const std::vector<std::string>& streams,
                    const std::string& path, const std::string& gnuplot = "gnuplot");
 

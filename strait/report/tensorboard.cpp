@@ -16,7 +16,8 @@
 namespace strait::report {
 namespace {
 
-// Fields of the messages, as (number << 3) | wire type; 0 varint, 1 eight bytes, 2 counted, 5 four bytes.
+// Fields of the messages, as (number << 3) | wire type; 0 varint, 1 eight bytes, 2 counted, 5 four
+// bytes.
 constexpr char kEventWallTime = (1 << 3) | 1, kEventStep = (2 << 3) | 0;
 constexpr char kEventFileVersion = (3 << 3) | 2, kEventSummary = (5 << 3) | 2;
 constexpr char kSummaryValue = (1 << 3) | 2, kValueTag = (1 << 3) | 2, kValueSimple = (2 << 3) | 5;

@@ -1,5 +1,5 @@
-// TensorBoard event files, written without TensorBoard: records (length, checksum, payload, checksum)
-// whose payloads are Event messages in protocol buffer encoding with scalar summaries.
+// TensorBoard event files, written without TensorBoard: records (length, checksum, payload,
+// checksum) whose payloads are Event messages in protocol buffer encoding with scalar summaries.
 // Format: tensorflow/core/lib/io/record_writer.h and tensorflow/core/util/event.proto.
 #pragma once
 
@@ -17,8 +17,9 @@ uint32_t masked_crc32c(std::string_view bytes);
 /// One record around a payload.
 std::string event_record(std::string_view payload);
 
-/// Appends events to one new file per process, so that a resumed run goes on in a second file; TensorBoard
-/// reads all files of a folder. Not thread-safe. Errors (InputOutputError): the file cannot be written.
+/// Appends events to one new file per process, so that a resumed run goes on in a second file;
+/// TensorBoard reads all files of a folder. Not thread-safe. Errors (InputOutputError): the file
+/// cannot be written.
 class TensorboardWriter {
  public:
   /// Makes `folder`/events.out.tfevents.<seconds>.<name>; `wall_seconds` since 1970, `name` tells

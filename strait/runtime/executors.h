@@ -1,5 +1,5 @@
-// Who executes the kernels of a program. The table is filled by whoever composes a rank (strait/execute
-// for training); the interpreter asks it once per operation.
+// Who executes the kernels of a program. The table is filled by whoever composes a rank
+// (strait/execute for training); the interpreter asks it once per operation.
 #pragma once
 
 #include <cstdint>
@@ -59,8 +59,8 @@ struct Instance {
   }
 };
 
-/// Executes one operation of a program as often as it comes up. Keeps nothing from one execution to the
-/// next: all that passes between operations is in their operands.
+/// Executes one operation of a program as often as it comes up. Keeps nothing from one execution to
+/// the next: all that passes between operations is in their operands.
 using Execute = std::function<void(const Instance&)>;
 /// Makes it, once per operation of a program that is written (not per execution).
 using MakeExecute = std::function<Execute(const program::Program&, const program::Op&)>;

@@ -93,7 +93,8 @@ class Replay {
     for (size_t i = 0; i < changed_.size(); ++i)
       std::ranges::copy(before_[i], bytes_of(*changed_[i]).begin());
   }
-  /// The operand whose results depend on the noise, or nullptr. Bytes that keep it were not written.
+  /// The operand whose results depend on the noise, or nullptr. Bytes that keep it were not
+  /// written.
   const Bound* depends(std::byte first, std::byte second) const {
     for (size_t i = 0; i < made_.size(); ++i) {
       const std::span<std::byte> now = bytes_of(*made_[i]);

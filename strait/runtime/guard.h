@@ -1,6 +1,6 @@
-// Holds kernels to their table entries while they run: what an op does not declare is out of reach, what
-// it only reads cannot be written, and what it writes holds noise before. For tests (preset `guard`); costs
-// two executions and some system calls per op. Plain memory on Linux only.
+// Holds kernels to their table entries while they run: what an op does not declare is out of reach,
+// what it only reads cannot be written, and what it writes holds noise before. For tests (preset
+// `guard`); costs two executions and some system calls per op. Plain memory on Linux only.
 #pragma once
 
 #include <cstddef>
@@ -38,11 +38,13 @@ class Guard {
   void begin() { values_.clear(); }
   /// Buffers share no page (memory::Pool::separate_pages).
   void add(const Value& value) { values_.push_back(value); }
-  /// Executes the op among the values added. InternalError naming op and value when it reads or writes
-  /// what it does not declare, writes what it only reads, or reads what it declares as written.
+  /// Executes the op among the values added. InternalError naming op and value when it reads or
+  /// writes what it does not declare, writes what it only reads, or reads what it declares as
+  /// written.
   void run(const Execute& execute, const Instance& instance, int64_t workspace_bytes);
 
-  /// For the signal's handler: true when `address` is guarded here; lets the access pass and notes it.
+  /// For the signal's handler: true when `address` is guarded here; lets the access pass and notes
+  /// it.
   bool pass(const void* address, bool writes);
 
  private:

@@ -80,7 +80,8 @@ void Interpreter::compile_call(const Op& op, CompiledOp& compiled) {
   call.dtype = program::transfer_array(program_, op).dtype;
   const program::Split split = program::transfer_split(program_, op, rank);
   for (int64_t part = 0; part < split.parts; ++part) call.counts.push_back(split.count(part));
-  // Every member sends part p of an equal split to position p, so it receives its own part from each.
+  // Every member sends part p of an equal split to position p, so it receives its own part from
+  // each.
   if (op.kind == OpKind::kAllToAll)
     call.receive_counts.assign(static_cast<size_t>(group.size), split.count(group.position(rank)));
   compiled.source_offset = program::source_offset(program_, op, rank) * dtype_bytes(call.dtype);
@@ -193,8 +194,8 @@ void Interpreter::wait_ticket(comm::Ticket& ticket) {
   }
 }
 
-/// To the tracker a transfer ends after those before it on its stream. A communicator does not hold up what
-/// follows a send that nobody has taken yet, so the sends are awaited by their own tickets.
+/// To the tracker a transfer ends after those before it on its stream. A communicator does not hold
+/// up what follows a send that nobody has taken yet, so the sends are awaited by their own tickets.
 void Interpreter::wait_transfer(int64_t number) {
   wait_ticket(tickets_[number]);
   std::vector<int64_t>& sends = sends_[issued_[number].stream];
@@ -228,7 +229,8 @@ void Interpreter::start(const Op& op, CompiledOp& compiled, const program::Loops
         if (send < number && !tickets_[send].done()) after.push_back(tickets_[send]);
     }
   }
-  // One stream may serve several groups, each with a communicator of its own: the order is ours to keep.
+  // One stream may serve several groups, each with a communicator of its own: the order is ours to
+  // keep.
   if (plan.previous >= 0 && issued_[plan.previous].communicator != compiled.communicator)
     after.push_back(tickets_[plan.previous]);
   comm::Call& call = compiled.call;
@@ -349,7 +351,8 @@ void Interpreter::allocate(int64_t s) {
   if (residents_[array] != nullptr) return;
   data_[s] = site_.pool.allocate(value_bytes_[array],
                                  reach_of(program_.arrays[array], transferred_[array]));
-  // What no transfer fills must be ordinary numbers: denormal ones make computing many times slower.
+  // What no transfer fills must be ordinary numbers: denormal ones make computing many times
+  // slower.
   if (waiting_ == Waiting::kNever && transferred_[array] && site_.pool.device() == nullptr)
     std::memset(data_[s], 0, static_cast<size_t>(value_bytes_[array]));
 }

@@ -28,8 +28,8 @@ namespace strait::runtime {
 enum class Waiting : uint8_t {
   kAsWritten,  // for those that the program says
   kAtOnce,     // for each transfer as soon as it is started: nothing is hidden; the same results
-  kNever,  // for none before the end: the same bytes flow behind the same compute, from and to buffers of
-           // their own. What is computed means nothing
+  kNever,      // for none before the end: the same bytes flow behind the same compute, from and to
+               // buffers of their own. What is computed means nothing
 };
 
 /// What one run of a program took on this rank.

@@ -43,13 +43,14 @@ class State {
   State(const State&) = delete;
   State& operator=(const State&) = delete;
 
-  /// Creates the resident arrays of `program` that do not exist yet, filled with zeros. InternalError when
-  /// one exists with another size or count.
+  /// Creates the resident arrays of `program` that do not exist yet, filled with zeros.
+  /// InternalError when one exists with another size or count.
   void bind(const program::Program& program);
   ResidentArray& array(const std::string& name);
   /// The device that holds an array's buffers; null = plain memory.
   tensor::Device* device_of(const ResidentArray& array) const;
-  /// Copies `bytes` bytes of the first value to host memory, from wherever the state lives; and back.
+  /// Copies `bytes` bytes of the first value to host memory, from wherever the state lives; and
+  /// back.
   void read(const std::string& name, void* to, int64_t bytes);
   void write(const std::string& name, const void* from, int64_t bytes);
   template <class T, size_t kCount>

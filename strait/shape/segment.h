@@ -56,7 +56,8 @@ struct SegmentRange {
   }
 };
 
-/// The segments that the fused pieces [begin, end) of a transformer block join (BlockShape::segments).
+/// The segments that the fused pieces [begin, end) of a transformer block join
+/// (BlockShape::segments).
 SegmentRange segments_of_pieces(int begin, int end);
 
 enum class Phase : uint8_t { kForward, kBackwardInput, kBackwardWeight };

@@ -15,8 +15,9 @@ struct CudaCount {
 };
 CudaCount count_cuda_devices();
 
-/// Memory by cudaMalloc, queues as LibTorch's streams, marks as events. Threads that have entered no queue
-/// work in LibTorch's current stream of the device. InputOutputError when it fails, with CUDA's text.
+/// Memory by cudaMalloc, queues as LibTorch's streams, marks as events. Threads that have entered
+/// no queue work in LibTorch's current stream of the device. InputOutputError when it fails, with
+/// CUDA's text.
 std::shared_ptr<Device> make_cuda_device(int64_t index);
 
 }  // namespace strait::tensor

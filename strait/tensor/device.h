@@ -1,5 +1,5 @@
-// Where the values of a rank live when that is not plain memory that our own kernels work on: a GPU, or in
-// tests a stand-in for one. Everything else knows such memory by its addresses alone.
+// Where the values of a rank live when that is not plain memory that our own kernels work on: a
+// GPU, or in tests a stand-in for one. Everything else knows such memory by its addresses alone.
 #pragma once
 
 #include <cstdint>
@@ -35,8 +35,8 @@ class Entered {
   virtual ~Entered() = default;
 };
 
-/// Thread-safe. Work is handed over by the calling thread, in the order of its queue, and may still run
-/// when a call returns; host memory that a call names is free again then.
+/// Thread-safe. Work is handed over by the calling thread, in the order of its queue, and may still
+/// run when a call returns; host memory that a call names is free again then.
 class Device {
  public:
   virtual ~Device() = default;
@@ -54,8 +54,8 @@ class Device {
   /// Either side may be host memory; a copy to the host has ended when this returns. No overlap.
   virtual void copy(const void* from, void* to, int64_t bytes) = 0;
   virtual void fill_zero(void* address, int64_t bytes) = 0;
-  /// out (+)= left right, of matrices of bf16 and a dense fp32 `out`, summed up in fp32. Either factor may be
-  /// a transposed view.
+  /// out (+)= left right, of matrices of bf16 and a dense fp32 `out`, summed up in fp32. Either
+  /// factor may be a transposed view.
   virtual void wide_product(const at::Tensor& left, const at::Tensor& right, at::Tensor& out,
                             bool accumulate) = 0;
   /// How much logits a head may hold at a time, bytes.
@@ -69,8 +69,8 @@ class Device {
 void copy_bytes(Device* device, const void* from, void* to, int64_t bytes);
 void fill_zero(Device* device, void* address, int64_t bytes);
 
-/// destination[i] = ((sources[0][i] + sources[1][i]) + ...), or that added to destination[i]; as comm::sum_in_order
-/// states it, on addresses of `device`. UserError for types without sums.
+/// destination[i] = ((sources[0][i] + sources[1][i]) + ...), or that added to destination[i]; as
+/// comm::sum_in_order states it, on addresses of `device`. UserError for types without sums.
 struct OrderedSum {
   Dtype dtype = Dtype::kFloat32;
   std::vector<const void*> sources;

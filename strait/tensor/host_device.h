@@ -8,10 +8,11 @@
 
 namespace strait::tensor {
 
-/// All work has ended when a call returns. Addresses lie `shadow` bytes below the memory that they stand for:
-/// with a shadow no address can be read or written but through the device, so that a test sees whatever
-/// takes them for plain memory. `shadow` reserves that much address space and is the limit of what
-/// allocate gives, rounded up to pages; freed space is used again only when it lies at the end.
+/// All work has ended when a call returns. Addresses lie `shadow` bytes below the memory that they
+/// stand for: with a shadow no address can be read or written but through the device, so that a
+/// test sees whatever takes them for plain memory. `shadow` reserves that much address space and is
+/// the limit of what allocate gives, rounded up to pages; freed space is used again only when it
+/// lies at the end.
 class HostDevice : public Device {
  public:
   explicit HostDevice(int64_t shadow = 0);

@@ -33,7 +33,8 @@ struct BpeModel {
       tokens;                 // bytes of each token; of a special token the text it is shown as
   std::vector<Merge> merges;  // first = applied first
   std::vector<int32_t> special_tokens;  // never made by encode; ascending
-  /// The special token written kEndOfDocumentText, otherwise kLlamaEndOfDocumentText, if there is one.
+  /// The special token written kEndOfDocumentText, otherwise kLlamaEndOfDocumentText, if there is
+  /// one.
   std::optional<int32_t> end_of_document;
   SplitKind split = SplitKind::kGpt2;
   bool ignore_merges =

@@ -18,9 +18,9 @@ class BpeTokenizer : public Tokenizer {
 
   std::string kind() const override { return "bpe"; }
   int64_t vocabulary_size() const override { return static_cast<int64_t>(model_.tokens.size()); }
-  /// Splits the text by the model's SplitPattern; inside each piece joins, again and again, the pair of the
-  /// earliest merge, the leftmost of several. Cost: a hash look-up per piece that occurred before;
-  /// for others O(n^2) below 64 bytes, O(n log n) from there.
+  /// Splits the text by the model's SplitPattern; inside each piece joins, again and again, the
+  /// pair of the earliest merge, the leftmost of several. Cost: a hash look-up per piece that
+  /// occurred before; for others O(n^2) below 64 bytes, O(n log n) from there.
   std::vector<int32_t> encode(std::string_view text, int threads = 1) const override;
   std::string_view token_bytes(int32_t token) const override;
   std::optional<int32_t> end_of_document() const override { return model_.end_of_document; }

@@ -148,15 +148,16 @@ class Trainer {
   void merge(int32_t index) {
     const int32_t left = pairs_[index].left;
     const int32_t right = pairs_[index].right;
-    // New bytes for certain: no token crosses the ends of another, so what merges made of those bytes
-    // is the same wherever they form a token, and the pair that makes them is always this one.
+    // New bytes for certain: no token crosses the ends of another, so what merges made of those
+    // bytes is the same wherever they form a token, and the pair that makes them is always this
+    // one.
     const auto joined = static_cast<int32_t>(model_.tokens.size());
     model_.tokens.push_back(model_.tokens[left] + model_.tokens[right]);
     model_.merges.push_back({left, right, joined});
     std::vector<int32_t> slots = std::move(pairs_[index].slots);
     pairs_[index].slots.clear();
-    // Ascending, because all were found in one pass when the later of the two tokens was made: "aaa" must
-    // be merged from the left.
+    // Ascending, because all were found in one pass when the later of the two tokens was made:
+    // "aaa" must be merged from the left.
     for (const int32_t slot : slots) merge_at(slot, index, joined);
     ensure(pairs_[index].count == 0, "BPE training: a merged pair is left over");
   }

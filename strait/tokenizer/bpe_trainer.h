@@ -16,12 +16,12 @@ struct BpeTrainOptions {
   int64_t sample_bytes = int64_t{64} << 20;
 };
 
-/// Tokens: the 256 bytes in GPT-2's order, one per merge, then kEndOfDocumentText as the last. Each merge
-/// joins the pair that is most frequent inside the pieces of SplitPattern (adjacent positions counted,
-/// overlaps too); of equally frequent pairs the one with the smaller left, then smaller right token.
-/// Deterministic. Cost: one pass over the text to count distinct pieces, then O(occurrences of merged pairs
-/// in distinct pieces); about 40 bytes of memory per byte of distinct pieces. UserError when
-/// vocabulary_size is out of [257, 1000000].
+/// Tokens: the 256 bytes in GPT-2's order, one per merge, then kEndOfDocumentText as the last. Each
+/// merge joins the pair that is most frequent inside the pieces of SplitPattern (adjacent positions
+/// counted, overlaps too); of equally frequent pairs the one with the smaller left, then smaller
+/// right token. Deterministic. Cost: one pass over the text to count distinct pieces, then
+/// O(occurrences of merged pairs in distinct pieces); about 40 bytes of memory per byte of distinct
+/// pieces. UserError when vocabulary_size is out of [257, 1000000].
 BpeModel train_bpe(std::string_view text, const BpeTrainOptions& options);
 
 }  // namespace strait

@@ -7,8 +7,8 @@
 
 namespace strait {
 
-/// For data that are tokens already when their tokenizer is not at hand. Token t is written " t", in decimal
-/// digits, so that " 17 4" is two tokens.
+/// For data that are tokens already when their tokenizer is not at hand. Token t is written " t",
+/// in decimal digits, so that " 17 4" is two tokens.
 class IdsTokenizer : public Tokenizer {
  public:
   /// `vocabulary` >= 1 tokens; `end_of_document` one of them, if documents end or begin with it.

@@ -17,9 +17,9 @@ constexpr char kGpt2Pattern[] =
     R"('(?:s|t|re|ve|m|ll|d)| ?\p{L}++| ?\p{N}++| ?[^\p{L}\p{N})" STRAIT_WHITE
     R"(]++|[)" STRAIT_WHITE R"(]+(?![^)" STRAIT_WHITE R"(])|[)" STRAIT_WHITE R"(]+)";
 constexpr char kLlama3Pattern[] =
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}++|\p{N}{1,3}+| ?[^\p{L}\p{N})" STRAIT_WHITE
-    R"(]++[\r\n]*+|[)" STRAIT_WHITE R"(]*[\r\n]+|[)" STRAIT_WHITE R"(]+(?![^)" STRAIT_WHITE
-    R"(])|[)" STRAIT_WHITE R"(]+)";
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}++|\p{N}{1,3}+)"
+    R"(| ?[^\p{L}\p{N})" STRAIT_WHITE R"(]++[\r\n]*+|[)" STRAIT_WHITE R"(]*[\r\n]+|[)" STRAIT_WHITE
+    R"(]+(?![^)" STRAIT_WHITE R"(])|[)" STRAIT_WHITE R"(]+)";
 #undef STRAIT_WHITE
 
 bool is_ascii_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
@@ -34,8 +34,8 @@ struct SplitPattern::Compiled {
 
 std::string_view split_regex(SplitKind kind) {
   if (kind == SplitKind::kLlama3)
-    return R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|)"
-           R"(\s*[\r\n]+|\s+(?!\S)|\s+)";
+    return R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3})"
+           R"(| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
   return R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 }
 

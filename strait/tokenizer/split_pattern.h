@@ -7,17 +7,17 @@
 
 namespace strait {
 
-/// kGpt2: English contractions; a run of letters, of numbers or of other signs, each with at most one space
-/// before it; white space. kLlama3: contractions in either case; letters with at most one sign or space
-/// before them; up to three digits; other signs with a space before and line ends behind them; white space
-/// up to its last line end; other white space.
+/// kGpt2: English contractions; a run of letters, of numbers or of other signs, each with at most
+/// one space before it; white space. kLlama3: contractions in either case; letters with at most one
+/// sign or space before them; up to three digits; other signs with a space before and line ends
+/// behind them; white space up to its last line end; other white space.
 enum class SplitKind : uint8_t { kGpt2, kLlama3 };
 
 /// The pattern as tokenizer.json writes it.
 std::string_view split_regex(SplitKind kind);
 
-/// Immutable and thread-safe once made; compiled by PCRE2, to machine code where the platform allows it.
-/// What a letter or a number is, is Unicode's of the installed PCRE2.
+/// Immutable and thread-safe once made; compiled by PCRE2, to machine code where the platform
+/// allows it. What a letter or a number is, is Unicode's of the installed PCRE2.
 class SplitPattern {
  public:
   explicit SplitPattern(SplitKind kind = SplitKind::kGpt2);

@@ -47,8 +47,8 @@ class Tokenizer {
 };
 
 /// A tokenizer as data.tokenizer names it: "byte", "char" (the characters of `text`), "bpe:N"
-/// (trained on `text`, at most N tokens), "ids:N" (numbers below N), or the path of a saved tokenizer. UserError with key
-/// data.tokenizer and the nearest choice.
+/// (trained on `text`, at most N tokens), "ids:N" (numbers below N), or the path of a saved
+/// tokenizer. UserError with key data.tokenizer and the nearest choice.
 std::unique_ptr<Tokenizer> make_tokenizer(const std::string& spec, std::string_view text);
 
 /// Whether make_tokenizer(spec, text) would learn merges, which must see the training part only.

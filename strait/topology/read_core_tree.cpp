@@ -43,7 +43,8 @@ std::string name_of(hwloc_obj_type_t type) {
   }
 }
 
-/// NUMA domains hang beside the tree of hwloc 2, but where several share a socket a group holds each one's cores.
+/// NUMA domains hang beside the tree of hwloc 2, but where several share a socket a group holds
+/// each one's cores.
 CoreTree tree_of(const hwloc_obj& object) {
   CoreTree tree;
   if (object.type == HWLOC_OBJ_CORE || object.type == HWLOC_OBJ_PU) {

@@ -259,8 +259,8 @@ std::vector<std::optional<FlightFile>> read_flight(const std::string& run_dir) {
 
 namespace {
 
-/// A rank may be late in several operations at once, and one without a record is known only by what it is missed
-/// in: the place that the others were told while they ran stands.
+/// A rank may be late in several operations at once, and one without a record is known only by what
+/// it is missed in: the place that the others were told while they ran stands.
 void take_told_place(Verdict& verdict, const std::vector<std::optional<FlightFile>>& files) {
   for (const std::optional<FlightFile>& file : files) {
     if (!file || file->rank == verdict.rank || file->reason.place.rank != verdict.rank ||

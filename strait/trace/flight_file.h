@@ -48,8 +48,9 @@ void clear_flight(const std::string& run_dir);
 std::vector<std::optional<FlightFile>> read_flight(const std::string& run_dir);
 
 /// Who fell behind first, by judge() over the standings of the records; a rank without a record is
-/// missing. Its place is the one that the ranks were told, when they recorded one for it. When no rank
-/// waits on a communicator: whom the ranks recorded as the one they waited for; nothing when nobody.
+/// missing. Its place is the one that the ranks were told, when they recorded one for it. When no
+/// rank waits on a communicator: whom the ranks recorded as the one they waited for; nothing when
+/// nobody.
 std::optional<Verdict> judge_flight(const std::vector<std::optional<FlightFile>>& files);
 /// {fault, rank, operation, step, seconds, waiting[], records, ranks, text}, or null.
 Json verdict_json(const std::optional<Verdict>& verdict,

@@ -1,5 +1,5 @@
-// The honest ledger: what left a rank, by operation, level and codec, counted where buffers meet the
-// transport. It never reads a program's own figures.
+// The honest ledger: what left a rank, by operation, level and codec, counted where buffers meet
+// the transport. It never reads a program's own figures.
 #pragma once
 
 #include <cstdint>

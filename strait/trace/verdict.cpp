@@ -95,8 +95,8 @@ const LaneStanding* Search::lane(int64_t rank, uint64_t communicator) const {
   return nullptr;
 }
 
-/// The operation that `at` waits for on this rank's own communicators; `at` itself when none of them is at its
-/// turn: it has ended, and the rank did not go on.
+/// The operation that `at` waits for on this rank's own communicators; `at` itself when none of
+/// them is at its turn: it has ended, and the rank did not go on.
 const LaneStanding* Search::end_of_holds(int64_t rank, const LaneStanding* at) const {
   for (size_t turn = 0; turn < ranks_[rank].lanes.size() && at->turn == Turn::kHeld; ++turn) {
     const LaneStanding* next = lane(rank, at->held_by);
@@ -106,8 +106,8 @@ const LaneStanding* Search::end_of_holds(int64_t rank, const LaneStanding* at) c
   return at;
 }
 
-/// Named with the last that is known of it: `missed` when that was at its turn, or what its program was in;
-/// otherwise with `missed`.
+/// Named with the last that is known of it: `missed` when that was at its turn, or what its program
+/// was in; otherwise with `missed`.
 void Search::find_missing(int64_t rank, const LaneStanding& missed) {
   const Standing& last = ranks_[rank];
   const LaneStanding* at = lane(rank, missed.communicator);

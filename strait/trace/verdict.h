@@ -44,7 +44,7 @@ struct Standing {
   enum class Kind : uint8_t {
     kMissing,  // no record, or the process is gone; `place` is then the last known, if any
     kAbsent,   // it exists and has told nothing yet
-    kBusy,  // inside `place`, which waits for no other rank; "between ..." = in none of its operations
+    kBusy,     // inside `place`, which waits for no other rank; "between ..." = in no operation
     kWaiting,  // for its operations on `communicator`
     kEnded,    // its program has ended
   };
@@ -94,8 +94,8 @@ struct Wait {
 /// its program waits for; a rank that waits for nobody is a finding. Of several findings stands the
 /// first by: missing, ended, busy or silent, disorder, transfer; then step, index, rank. Among
 /// members that are all in one operation, the one is silent whose signs of life stopped for more
-/// than half of the wait, or else that the others have already left behind in it. Nothing when `starts`
-/// lead nowhere. Cost: O(lanes * members) of the ranks that are reached.
+/// than half of the wait, or else that the others have already left behind in it. Nothing when
+/// `starts` lead nowhere. Cost: O(lanes * members) of the ranks that are reached.
 std::optional<Verdict> judge(const std::vector<Standing>& ranks, const std::vector<Wait>& starts,
                              double now);
 

@@ -31,24 +31,24 @@ struct Sampling {
 /// arguments. NonFinite, naming the token, when a logit is NaN or +infinity.
 int32_t sample_token(std::span<const double> logits, const Sampling& sampling, uint64_t draw);
 
-/// A model with its cache for one sequence, on one rank. When the context is full the cache is filled anew
-/// from the second half of the text, so that generation goes on.
+/// A model with its cache for one sequence, on one rank. When the context is full the cache is
+/// filled anew from the second half of the text, so that generation goes on.
 class Generator {
  public:
-  /// `world` has one rank. Weights are loaded from the checkpoint. `device`: where the values are, null =
-  /// plain memory; outlives this.
+  /// `world` has one rank. Weights are loaded from the checkpoint. `device`: where the values are,
+  /// null = plain memory; outlives this.
   Generator(const ModelShape& shape, Dtype dtype, int threads, comm::World& world,
             const checkpoint::CheckpointReader& reader, tensor::Device* device = nullptr);
   ~Generator();
-  /// Feeds tokens behind what was fed before and returns the logits after the last one. UserError when a
-  /// token is out of range or the context would overflow.
+  /// Feeds tokens behind what was fed before and returns the logits after the last one. UserError
+  /// when a token is out of range or the context would overflow.
   std::vector<double> feed(std::span<const int32_t> tokens);
   /// Forgets all tokens.
   void reset() { position_ = 0; }
   int64_t position() const { return position_; }
   int64_t context() const { return model_.shape().options.context; }
-  /// Appends `count` tokens to `text` (which holds the prompt, at least one token), calling `each` for every
-  /// new one.
+  /// Appends `count` tokens to `text` (which holds the prompt, at least one token), calling `each`
+  /// for every new one.
   void generate(std::vector<int32_t>& text, int64_t count, const Sampling& sampling,
                 const std::function<void(int32_t)>& each);
 

@@ -7,21 +7,23 @@
 #include <vector>
 
 #include "strait/base/json.h"
+#include "strait/job/job.h"
 #include "strait/program/memory.h"
 #include "strait/report/metrics.h"
-#include "strait/train/job.h"
 
 namespace strait::train {
 
-/// Medians over steps after training, rank 0: as the program is written, with every transfer awaited at once, and
-/// with the same bytes behind the same compute that nothing waits for (the floor).
+/// Medians over steps after training, rank 0: as the program is written, with every transfer
+/// awaited at once, and with the same bytes behind the same compute that nothing waits for (the
+/// floor).
 struct Overlap {
   int64_t steps = 0;
   double seconds = 0, serial_seconds = 0, floor_seconds = 0;
   double communication_seconds = 0;  // of the serial step: waited for transfers
   /// (serial - as written) / (serial - floor): 1 = nothing to gain. NaN when nothing can be hidden.
   double hidden_share() const;
-  /// (serial - as written) / communication: what of it is hidden, whatever moving it takes from computing.
+  /// (serial - as written) / communication: what of it is hidden, whatever moving it takes from
+  /// computing.
   double hidden_share_without_floor() const;
 };
 
@@ -61,7 +63,8 @@ struct Outcome {
   std::optional<Overlap> overlap;
 };
 
-/// What rank `rank` alone knows, where ranks are processes: shares, memory, traffic. And adds it on rank 0.
+/// What rank `rank` alone knows, where ranks are processes: shares, memory, traffic. And adds it on
+/// rank 0.
 Json rank_part(const Outcome& outcome, int64_t rank);
 void add_rank_part(Outcome& outcome, int64_t rank, const Json& part);
 
@@ -73,9 +76,10 @@ double model_flops_utilization(const Job& job, const Outcome& outcome);
 /// The members of the train report that follow from a job and its outcome.
 Json outcome_json(const Job& job, const Outcome& outcome);
 
-/// Writes summary.json into the run folder, for `strait report`: {plan: what was computed before the first step:
-/// total_steps, seconds_per_step, compute_seconds, exposed_communication_seconds, bytes_per_step: LEVELS,
-/// memory: MEM at its peak of the rank that needs most}, and, with an outcome, {train: outcome_json}.
+/// Writes summary.json into the run folder, for `strait report`: {plan: what was computed before
+/// the first step: total_steps, seconds_per_step, compute_seconds, exposed_communication_seconds,
+/// bytes_per_step: LEVELS, memory: MEM at its peak of the rank that needs most}, and, with an
+/// outcome, {train: outcome_json}.
 void write_summary(const Job& job, const Outcome* outcome);
 /// Whether the run folder's summary.json holds an outcome.
 bool summary_is_whole(const Job& job);

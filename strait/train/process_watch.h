@@ -12,13 +12,15 @@
 
 namespace strait::train {
 
-/// What comm::RankWatch is for threads. Looks every 50 ms, on a thread of its own, until it is destroyed.
+/// What comm::RankWatch is for threads. Looks every 50 ms, on a thread of its own, until it is
+/// destroyed.
 class ProcessWatch {
  public:
   struct Actions {
     /// A failure that this rank does not notice itself.
     std::function<std::optional<comm::Failure>()> overdue;
-    /// The run failed `grace_seconds` ago and the rank is still there. Only the end of the process helps.
+    /// The run failed `grace_seconds` ago and the rank is still there. Only the end of the process
+    /// helps.
     std::function<void(const std::exception_ptr& cause)> stuck;
     double grace_seconds = 3;
   };

@@ -14,8 +14,8 @@
 
 namespace strait::train {
 
-/// A world of one with a whole model. The batch never changes, so its loss falls from step to step. Call all
-/// methods from one thread.
+/// A world of one with a whole model. The batch never changes, so its loss falls from step to step.
+/// Call all methods from one thread.
 class SoloStep {
  public:
   /// `run` gives model, batch, context, precision and optimizer; random tokens from its seed.

@@ -6,16 +6,16 @@
 #include <string>
 #include <vector>
 
-#include "strait/train/job.h"
+#include "strait/job/job.h"
 #include "strait/train/outcome.h"
 #include "strait/train/trainer.h"
 
 namespace strait::train {
 
-/// On thread ranks: trains to the end or until `signal` is not 0. `outcome` holds what is known also when this
-/// throws: what a rank failed with. Writes metrics.jsonl, checkpoints and, when asked,
-/// timeline.json into the run folder. Every failure leaves the flight records of the ranks in the
-/// run folder; `strait report` reads them.
+/// On thread ranks: trains to the end or until `signal` is not 0. `outcome` holds what is known
+/// also when this throws: what a rank failed with. Writes metrics.jsonl, checkpoints and, when
+/// asked, timeline.json into the run folder. Every failure leaves the flight records of the ranks
+/// in the run folder; `strait report` reads them.
 void train(const Job& job, const Observer& observer, const std::atomic<int>& signal,
            Outcome& outcome, const Hooks& hooks = {});
 
@@ -28,8 +28,9 @@ struct ProcessRank {
   std::function<std::vector<std::string>(const std::string&)> gather;
 };
 
-/// The same for one rank whose others are other processes; all call it. Rank 0 writes the run folder and, when
-/// it ends well, gets the outcome of all ranks; the others' outcomes hold their own part.
+/// The same for one rank whose others are other processes; all call it. Rank 0 writes the run
+/// folder and, when it ends well, gets the outcome of all ranks; the others' outcomes hold their
+/// own part.
 void train_rank(const Job& job, const Observer& observer, const std::atomic<int>& signal,
                 Outcome& outcome, const ProcessRank& rank, const Hooks& hooks = {});
 

@@ -11,15 +11,15 @@
 #include "strait/base/clock.h"
 #include "strait/base/errors.h"
 #include "strait/base/process_memory.h"
+#include "strait/comm/bookkeeping.h"
 #include "strait/config/print.h"
 #include "strait/model/tensor_blocks.h"
 #include "strait/optim/loss_scale.h"
 #include "strait/optim/schedule.h"
+#include "strait/persist/parameter_hash.h"
 #include "strait/strategy/finish/step_values.h"
 #include "strait/strategy/sharding/unit_values.h"
-#include "strait/train/bookkeeping.h"
 #include "strait/train/model_settings.h"
-#include "strait/train/parameter_hash.h"
 
 namespace strait::train {
 namespace {
@@ -141,8 +141,10 @@ Trainer::~Trainer() = default;
 
 void Trainer::begin_state() {
   const strategy::Design& design = job_.design;
-  units_ = std::make_unique<UnitState>(design.steady(), design.shape, design.layout, state_);
-  values_ = std::make_unique<RunValues>(design.programs.program(strategy::kSteady, rank_), state_);
+  units_ =
+      std::make_unique<persist::UnitState>(design.steady(), design.shape, design.layout, state_);
+  values_ = std::make_unique<persist::RunValues>(design.programs.program(strategy::kSteady, rank_),
+                                                 state_);
   begin_progress();
   best_validation_loss_ = job_.folder.best_validation_loss;
   if (!job_.resume) return units_->initialize(design.run.seed);
@@ -260,7 +262,7 @@ void Trainer::count_traffic(int64_t step) {
   for (int64_t level = 0; level < levels; ++level)
     sent.push_back(traffic_.payload_bytes(level) / std::max<int64_t>(1, steps_here_));
   if (shared_.processes)
-    sum_over_ranks(world_, sent, {"bytes sent so far", step, site_.deadline_seconds});
+    comm::sum_over_ranks(world_, sent, {"bytes sent so far", step, site_.deadline_seconds});
   for (int64_t level = 0; level < levels; ++level) {
     shared_.sent_bytes[rank_ * levels + level] = sent[level];
     // The sum stands in for all: the figures of the others are in it.

@@ -15,8 +15,11 @@
 #include "strait/comm/communicator.h"
 #include "strait/comm/threads/hub.h"
 #include "strait/execute/environment.h"
+#include "strait/job/job.h"
 #include "strait/memory/pool.h"
 #include "strait/model/block.h"
+#include "strait/persist/run_values.h"
+#include "strait/persist/unit_state.h"
 #include "strait/report/metrics.h"
 #include "strait/report/tensorboard.h"
 #include "strait/runtime/runner.h"
@@ -24,18 +27,16 @@
 #include "strait/tensor/device.h"
 #include "strait/trace/spans.h"
 #include "strait/train/flight_dump.h"
-#include "strait/train/job.h"
 #include "strait/train/outcome.h"
-#include "strait/train/run_values.h"
 #include "strait/train/step_clock.h"
-#include "strait/train/unit_state.h"
 #include "strait/train/validation.h"
 
 namespace strait::train {
 
 /// Called on rank 0 as the run goes on; may print. Never throws.
 struct Observer {
-  /// Every rank's, on its own thread: a batch as it is about to be trained on. Not called when empty.
+  /// Every rank's, on its own thread: a batch as it is about to be trained on. Not called when
+  /// empty.
   std::function<void(int64_t step, const BatchBuffer&)> loaded;
   std::function<void(const report::StepMetrics&)> step = [](const report::StepMetrics&) {};
   std::function<void(int64_t step, double loss)> evaluated = [](int64_t, double) {};
@@ -47,8 +48,9 @@ struct Hooks {
   /// Is given, while the run lasts, a function that writes the flight records of the ranks of this
   /// process; then an empty one. `kind` says why: "request", "crash".
   std::function<void(std::function<void(const std::string& kind)>)> on_request;
-  /// The run has failed with `cause`, but some of its ranks hang in something that cannot be ended from
-  /// outside. The outcome is filled in. Only the end of the process helps: it should not return.
+  /// The run has failed with `cause`, but some of its ranks hang in something that cannot be ended
+  /// from outside. The outcome is filled in. Only the end of the process helps: it should not
+  /// return.
   std::function<void(const std::exception_ptr& cause)> stuck;
   /// For tests: faults of the ranks, and what a rank does before a compute op and in a save.
   comm::ThreadFaults faults;
@@ -64,7 +66,8 @@ struct Saving {
   std::atomic<int64_t> step{0};
 };
 
-/// What ranks of one process share; `process_rank`: it has this one rank only. Rank r writes only entry r of the vectors; rank 0 writes the rest.
+/// What ranks of one process share; `process_rank`: it has this one rank only. Rank r writes only
+/// entry r of the vectors; rank 0 writes the rest.
 struct Shared {
   Shared(const Job& the_job, const Observer& the_observer, const std::atomic<int>& the_signal,
          const Hooks& the_hooks, std::optional<int64_t> process_rank = std::nullopt);
@@ -76,9 +79,11 @@ struct Shared {
   Outcome outcome;
   std::unique_ptr<report::MetricsWriter> metrics;     // rank 0
   std::unique_ptr<report::TensorboardWriter> events;  // rank 0
-  /// [rank * levels + level] bytes that a rank sends per step, on average so far; -1 before its first step.
+  /// [rank * levels + level] bytes that a rank sends per step, on average so far; -1 before its
+  /// first step.
   std::vector<std::atomic<int64_t>> sent_bytes;
-  /// Sum over ranks. In the first step it waits, a second at most, for the ranks that are still at it.
+  /// Sum over ranks. In the first step it waits, a second at most, for the ranks that are still at
+  /// it.
   int64_t sent_by_all(int64_t level) const;
   const bool processes = false;            // other ranks' figures must be asked for
   std::vector<trace::Recorder> recorders;  // [rank] timeline
@@ -93,8 +98,8 @@ class Trainer {
   /// `window`: memory that other ranks reach without a copy, or null.
   Trainer(Shared& shared, comm::World& world, memory::PageSource* window = nullptr);
   ~Trainer();
-  /// From the first step to the last, evaluation and checkpoints included. Throws NonFinite under policy
-  /// "stop".
+  /// From the first step to the last, evaluation and checkpoints included. Throws NonFinite under
+  /// policy "stop".
   void run();
 
  private:
@@ -123,7 +128,8 @@ class Trainer {
   bool any_asked_to_stop(int64_t step);
   /// `due`: it would be saved if it were not the best so far.
   void save(int64_t step, bool due = true);
-  /// Asked to stop before its first step: what it came from is saved unless it stands there already.
+  /// Asked to stop before its first step: what it came from is saved unless it stands there
+  /// already.
   void save_unchanged();
   /// A step with a gradient that is not finite: taken back by the loss scale, skipped, or the end.
   void non_finite(int64_t step, const StepResult& result);
@@ -135,11 +141,13 @@ class Trainer {
   /// An element of the scalars that live from step to step.
   double progress(int element);
   bool scales_loss() const { return job_.design.dtype == Dtype::kFloat16; }
-  /// Times steps behind the end of the run, whose state they spoil, in three ways of waiting (Overlap).
+  /// Times steps behind the end of the run, whose state they spoil, in three ways of waiting
+  /// (Overlap).
   void measure_overlap(int64_t step);
   /// Waits for saves and carries; hash, memory and traffic of the whole run into the outcome.
   void finish(int64_t step);
-  /// What every checkpoint holds beside the shards: made once, as a large vocabulary takes long to print.
+  /// What every checkpoint holds beside the shards: made once, as a large vocabulary takes long to
+  /// print.
   void prepare_texts();
   checkpoint::SaveDescription describe(int64_t step, bool due);
   double learning_rate(int64_t step) const;
@@ -160,8 +168,8 @@ class Trainer {
   runtime::Executors executors_;
   runtime::Site site_;
   runtime::Runner runner_;
-  std::unique_ptr<UnitState> units_;
-  std::unique_ptr<RunValues> values_;
+  std::unique_ptr<persist::UnitState> units_;
+  std::unique_ptr<persist::RunValues> values_;
   std::vector<checkpoint::TextFile> texts_;  // rank 0
   checkpoint::SaveSession saves_;
   std::unique_ptr<checkpoint::SnapshotWriter> writer_;  // null = saves are synchronous

@@ -7,11 +7,11 @@
 #include "strait/base/clock.h"
 #include "strait/base/errors.h"
 #include "strait/base/process_memory.h"
+#include "strait/comm/bookkeeping.h"
 #include "strait/comm/wait_table.h"
 #include "strait/config/print.h"
+#include "strait/persist/parameter_hash.h"
 #include "strait/strategy/finish/step_values.h"
-#include "strait/train/bookkeeping.h"
-#include "strait/train/parameter_hash.h"
 #include "strait/train/trainer.h"
 
 namespace strait::train {
@@ -100,8 +100,8 @@ void Trainer::guard_save(const std::string& phase, int64_t step,
 
 bool Trainer::any_asked_to_stop(int64_t step) {
   int64_t asked = shared_.signal.load() != 0 ? 1 : 0;
-  sum_over_ranks(world_, {&asked, 1},
-                 {"agree to stop before the first step", step, site_.deadline_seconds});
+  comm::sum_over_ranks(world_, {&asked, 1},
+                       {"agree to stop before the first step", step, site_.deadline_seconds});
   return asked > 0;
 }
 
@@ -118,7 +118,7 @@ void Trainer::save(int64_t step, bool due) {
   if (saved_step_ == step) return;
   const double begin = now_seconds();
   state_.drain();
-  HostImages images;
+  persist::HostImages images;
   std::vector<checkpoint::ShardView> shards = units_->shards(images);
   std::optional<checkpoint::SaveDescription> description;
   if (lead()) {
@@ -153,11 +153,11 @@ void Trainer::finish(int64_t step) {
   shared_.outcome.pool_peak_bytes[rank_] = pool_.peak_bytes();
   shared_.outcome.exposed_shares[rank_] =
       busy_seconds_ > 0 ? exposed_seconds_ / busy_seconds_ : 0.0;
-  const std::string hash = parameter_hash(*units_, job_.design.shape, site_);
+  const std::string hash = persist::parameter_hash(*units_, job_.design.shape, site_);
   {
     const std::lock_guard lock(shared_.mutex);
     shared_.outcome.traffic.merge(traffic_);
-    bookkeeping_lane(world_).drain_ledger(shared_.outcome.bookkeeping);
+    comm::bookkeeping_lane(world_).drain_ledger(shared_.outcome.bookkeeping);
   }
   if (lead() || shared_.processes) shared_.outcome.peak_resident_bytes = peak_resident_bytes();
   if (!lead()) return;

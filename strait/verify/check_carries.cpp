@@ -1,5 +1,5 @@
-// Whether carries match across the kinds of a set: what one program leaves in flight, a program that may
-// follow it takes over, once.
+// Whether carries match across the kinds of a set: what one program leaves in flight, a program
+// that may follow it takes over, once.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -79,8 +79,9 @@ class StructureCheck {
     return nullptr;
   }
 
-  /// Smallest and largest value of an index; nothing when a loop of it does not enclose it. A counter
-  /// grows without bounds, so its index needs a modulo, and must not start or count below zero.
+  /// Smallest and largest value of an index; nothing when a loop of it does not enclose it. A
+  /// counter grows without bounds, so its index needs a modulo, and must not start or count below
+  /// zero.
   bool range(const Index& index, int64_t& low, int64_t& high) const {
     low = high = index.constant;
     const bool counted = index.loop < kNoLoop || index.other_loop < kNoLoop;
@@ -360,8 +361,8 @@ class StructureCheck {
            same_elsewhere(op, rank, all);
   }
 
-  /// What an op moves lies in its operand, which is split from the same vector: as this rank's part of it,
-  /// or as a part of a value that holds more (gathered from or reduced into in place).
+  /// What an op moves lies in its operand, which is split from the same vector: as this rank's part
+  /// of it, or as a part of a value that holds more (gathered from or reduced into in place).
   bool lies_in(const Op& op, int64_t rank, const std::vector<Operand>& operands, int64_t offset,
                int64_t needed) {
     for (const Operand& operand : operands) {

@@ -10,10 +10,9 @@ namespace strait::program {
 
 /// One reason why a set of programs is refused.
 struct Problem {
-  std::string
-      kind;  // read-before-write | use-after-free | not-freed | double-free | concurrent-write |
-             // unmatched-message | collective-order | cycle | carry | out-of-range | malformed |
-             // group-members
+  std::string kind;     // read-before-write | use-after-free | not-freed | double-free |
+                        // concurrent-write | unmatched-message | collective-order | cycle | carry |
+                        // out-of-range | malformed | group-members
   std::string op;       // text of the offending operation, with program, rank class and loop
   std::string other;    // the operation it conflicts with, or ""
   std::string message;  // full sentence, as DESIGN "what the verifier says when it refuses"

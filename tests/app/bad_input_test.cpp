@@ -34,7 +34,8 @@ class BadInput : public ::testing::Test {
     std::ofstream(path) << contents;
     return path;
   }
-  /// Exit code 2, the texts in the message, an error object in the report and no run folder left behind.
+  /// Exit code 2, the texts in the message, an error object in the report and no run folder left
+  /// behind.
   void expect_refused(const Ran& ran, const std::vector<std::string>& texts) {
     EXPECT_EQ(ran.exit_code, 2) << ran.err;
     for (const std::string& text : texts) EXPECT_THAT(ran.err, HasSubstr(text));
@@ -158,7 +159,8 @@ TEST_F(BadInput, AFullDiskEndsWithSixAndKeepsTheOldCheckpoint) {
   ASSERT_EQ(train({"train.steps=2", "checkpoint.asynchronous=false"}).exit_code, 0);
   const std::string old_manifest =
       read_file(run_dir() + "/checkpoints/step-00000002/manifest.json");
-  // A limit on file sizes stands for the full disk: the shard of this model is larger than 16 blocks of 512.
+  // A limit on file sizes stands for the full disk: the shard of this model is larger than 16
+  // blocks of 512.
   const std::string log = folder_.path() + "/log";
   const std::string command = "ulimit -f 16; exec " STRAIT_BINARY_DIR "/strait train " + run_file_ +
                               " --set output.run_dir=" + run_dir() +

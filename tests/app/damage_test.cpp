@@ -1,5 +1,5 @@
-// Checkpoints that were damaged, and disks that are full or read-only: the exit codes of INTERFACE, the
-// file named, and what was saved before untouched.
+// Checkpoints that were damaged, and disks that are full or read-only: the exit codes of INTERFACE,
+// the file named, and what was saved before untouched.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -84,8 +84,8 @@ int in_own_mounts(const std::string& command) {
   return WEXITSTATUS(std::system(("unshare -rm bash -c '" + command + "'").c_str()));
 }
 
-/// A run of 2 steps is moved to a file system made by `mount`, then `before` is done, then it goes on to
-/// step 40. The exit code of that, output in `log`; the run folder comes back to `run_dir`.
+/// A run of 2 steps is moved to a file system made by `mount`, then `before` is done, then it goes
+/// on to step 40. The exit code of that, output in `log`; the run folder comes back to `run_dir`.
 int go_on_in(const std::string& mount, const std::string& before, const std::string& run_file,
              const std::string& run_dir, const std::string& log) {
   const std::string disk = run_dir + "-disk";

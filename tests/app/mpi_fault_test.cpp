@@ -1,6 +1,6 @@
-// Ranks under mpirun that are killed or stopped anywhere in a run: the others end in time, and all name that rank
-// with the operation and the step in which it was lost. Run n is the same run every time:
-// STRAIT_MPI_FAULT_RUNS=200 makes as many, STRAIT_MPI_FAULT_RUN=17 makes run 17 alone.
+// Ranks under mpirun that are killed or stopped anywhere in a run: the others end in time, and all
+// name that rank with the operation and the step in which it was lost. Run n is the same run every
+// time: STRAIT_MPI_FAULT_RUNS=200 makes as many, STRAIT_MPI_FAULT_RUN=17 makes run 17 alone.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -182,7 +182,7 @@ class FaultRun {
   /// An operation of the programs, as a run with threads makes them.
   void draw_operation(Strike& strike) const {
     const Run run = load_run(run_file_, settings(folder_ + "/drawn", kSteps));
-    const train::Job job = train::make_job(run, draw_.ranks);
+    const Job job = make_job(run, draw_.ranks);
     const bool transfer = draw_.kind == "transfer";
     const bool evaluation = transfer && draw_.stream.below(8, 4) == 0;
     if (evaluation) strike.step = 2;
@@ -300,8 +300,8 @@ class FaultRun {
     return std::count_if(truth_->entries.begin(), truth_->entries.end(), of_place) < most;
   }
 
-  /// A stopped rank that goes on tells itself what it had finished; of a killed one the others know at least
-  /// that it took part in what they finished.
+  /// A stopped rank that goes on tells itself what it had finished; of a killed one the others know
+  /// at least that it took part in what they finished.
   void check_unfinished(const std::vector<std::optional<FlightFile>>& files) const {
     EXPECT_GE(told_.step, 0) << text_of(told_);
     int64_t most = 0, finished = 0;  // a step may have several operations of one name

@@ -30,9 +30,9 @@ struct JobOptions {
   int64_t hosts = 1;     // emulated ones when there are several, which needs root
 };
 
-/// The launcher and its ranks, which survive the loss of one of them. `folder` is named in the arguments of this job
-/// alone; it gets stdout and stderr of each
-/// rank, and code.R with the exit code of rank R when `with_codes`: a shell stands between the launcher and it.
+/// The launcher and its ranks, which survive the loss of one of them. `folder` is named in the
+/// arguments of this job alone; it gets stdout and stderr of each rank, and code.R with the exit
+/// code of rank R when `with_codes`: a shell stands between the launcher and it.
 class MpiJob {
  public:
   MpiJob(const std::vector<std::string>& arguments, int64_t ranks, const std::string& folder,
@@ -132,8 +132,8 @@ class MpiJob {
   Child child_;
 };
 
-/// Waits until rank 0 of this launch has written the figures of a step, or the launcher has ended. The run folder
-/// may hold those of a launch before.
+/// Waits until rank 0 of this launch has written the figures of a step, or the launcher has ended.
+/// The run folder may hold those of a launch before.
 inline void wait_for_step(Child& launcher, const std::string& run_dir) {
   const std::string path = run_dir + "/metrics.jsonl";
   std::error_code none;

@@ -1,5 +1,5 @@
-// Checkpoints between backends, worlds and placements; and runs under mpirun that are killed, most often while they
-// save, and go on. STRAIT_MPI_KILLS=100 kills as often.
+// Checkpoints between backends, worlds and placements; and runs under mpirun that are killed, most
+// often while they save, and go on. STRAIT_MPI_KILLS=100 kills as often.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -55,8 +55,8 @@ class Legs : public ::testing::Test {
     std::snprintf(step, sizeof(step), "/checkpoints/step-%08d", static_cast<int>(legs * kLegSteps));
     return path(name) + step;
   }
-  /// The loss of a step depends on its sequences and on all steps before: within what sums in another order
-  /// leave of fp64.
+  /// The loss of a step depends on its sequences and on all steps before: within what sums in
+  /// another order leave of fp64.
   static void expect_same_curve(const Json& got, const Json& want, int64_t from) {
     const auto& losses = got.at("losses").as_array();
     const auto& reference = want.at("losses").as_array();
@@ -121,8 +121,8 @@ class Kills : public ::testing::Test {
     return count;
   }
 
-  /// Kills the launcher with all ranks, or one rank, whose loss the launcher answers by ending the others.
-  /// False when the run came to its end before.
+  /// Kills the launcher with all ranks, or one rank, whose loss the launcher answers by ending the
+  /// others. False when the run came to its end before.
   bool kill_once(int number) {
     const RandomStream stream(31, "mpi kills", static_cast<uint64_t>(number));
     const std::string folder = folder_.path() + "/" + std::to_string(number);

@@ -1,5 +1,5 @@
-// Signals to one rank under mpirun, or to mpirun itself: all ranks save and exit with 0, and what they saved goes
-// on. STRAIT_MPI_SIGNAL_RUNS=100 sends as many.
+// Signals to one rank under mpirun, or to mpirun itself: all ranks save and exit with 0, and what
+// they saved goes on. STRAIT_MPI_SIGNAL_RUNS=100 sends as many.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -15,8 +15,8 @@ namespace {
 using test::MpiJob;
 using test::TemporaryFolder;
 
-/// One run folder that is stopped and goes on, again and again. Every chain has another placement; its saves and
-/// evaluations come so often that many of the signals meet one.
+/// One run folder that is stopped and goes on, again and again. Every chain has another placement;
+/// its saves and evaluations come so often that many of the signals meet one.
 class Chain {
  public:
   Chain(int number, const std::string& folder, const std::string& run_file)

@@ -1,5 +1,5 @@
-// Ranks under mpirun that are killed or stopped before the first step, most often before they have a world: the
-// others do not wait for ever. STRAIT_MPI_FAULT_RUNS=200 makes 20 runs.
+// Ranks under mpirun that are killed or stopped before the first step, most often before they have
+// a world: the others do not wait for ever. STRAIT_MPI_FAULT_RUNS=200 makes 20 runs.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -30,11 +30,12 @@ std::string hash_of(const std::string& json) {
   return Json::parse(read_file(json), json).at("parameter_hash").as_string();
 }
 
-/// One run after the other is killed at random moments and goes on, until `wanted` kills are reached and
-/// a run has come to its end.
+/// One run after the other is killed at random moments and goes on, until `wanted` kills are
+/// reached and a run has come to its end.
 class KillChain {
  public:
-  /// `run_file` in `folder`; `seconds` is how long a run takes undisturbed, `want` the hash that it ends with.
+  /// `run_file` in `folder`; `seconds` is how long a run takes undisturbed, `want` the hash that it
+  /// ends with.
   KillChain(std::string folder, std::string run_file, double seconds, std::string want)
       : folder_(std::move(folder)),
         run_file_(std::move(run_file)),

@@ -79,12 +79,11 @@ TEST(StepGemms, HaveSixOperationsPerWeightAndToken) {
 TEST(BenchStep, FillsARow) {
   const StepSubject subject{[] { return std::string(); }, [] { return 0.5; }};
   const BenchRow row = bench_step(tiny_case(), tiny_model(), subject, {}, {.runs = 5});
-  EXPECT_EQ(
-      row.bench_case.dump(),
-      Json::parse(
-          R"({"model":"tiny","micro_batch_size":3,"context":8,"vocabulary":101,"precision":"fp32","threads":1})",
-          "wanted")
-          .dump());
+  EXPECT_EQ(row.bench_case.dump(),
+            Json::parse(R"({"model":"tiny","micro_batch_size":3,"context":8,"vocabulary":101,)"
+                        R"("precision":"fp32","threads":1})",
+                        "wanted")
+                .dump());
   ASSERT_TRUE(row.seconds && row.bound);
   EXPECT_EQ(row.work, 24);
   EXPECT_EQ(row.rate_unit, "tokens_per_second");
@@ -124,7 +123,8 @@ TEST(TorchStepPeer, NonsenseIsALostPeer) {
   EXPECT_THROW(peer.run(), PeerLost);
 }
 
-/// Fresh weights of deviation 0.02 give almost equal probabilities; twenty steps on one batch lower the loss.
+/// Fresh weights of deviation 0.02 give almost equal probabilities; twenty steps on one batch lower
+/// the loss.
 void expect_trains(const std::string& script, const std::vector<std::string>& flags,
                    const ModelShape& model) {
   std::vector<std::string> words = {"/usr/bin/python3", STRAIT_SOURCE_DIR "/bench/peers/" + script,

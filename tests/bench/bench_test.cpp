@@ -30,11 +30,14 @@ TEST(BenchRow, JsonHasTheKeysOfTheInterface) {
       Json::parse(
           R"({"subject":"gemm","verified":true,"rows":[{"case":{"size":3},)"
           R"("seconds":{"median":2.0,"min":2.0,"max":2.0,"p10":2.0,"p90":2.0,"count":5},)"
-          R"("rate":5.0,"rate_unit":"flops_per_second","bound":{"name":"copy","seconds":1.5},"bound_share":0.75,)"
+          R"("rate":5.0,"rate_unit":"flops_per_second","bound":{"name":"copy","seconds":1.5},)"
+          R"("bound_share":0.75,)"
           R"("reference":null,"reference_share":null,)"
           R"("peers":[{"name":"slow","version":"1.2",)"
-          R"("seconds":{"median":5.0,"min":5.0,"max":5.0,"p10":5.0,"p90":5.0,"count":5},"speedup":2.5,"missing":null},)"
-          R"({"name":"absent","version":null,"seconds":null,"speedup":null,"missing":"not installed"}],)"
+          R"("seconds":{"median":5.0,"min":5.0,"max":5.0,"p10":5.0,"p90":5.0,"count":5},)"
+          R"("speedup":2.5,"missing":null},)"
+          R"({"name":"absent","version":null,"seconds":null,"speedup":null,)"
+          R"("missing":"not installed"}],)"
           R"("failure":null}]})",
           "wanted")
           .dump());

@@ -99,7 +99,8 @@ double save_seconds() {
   return shortest;
 }
 
-/// Kills a saving child at random moments, `rounds` times, and checks the latest checkpoint each time.
+/// Kills a saving child at random moments, `rounds` times, and checks the latest checkpoint each
+/// time.
 void kill_at_random(bool same_step, int rounds) {
   const TemporaryFolder run;
   const RandomStream random(same_step ? 2 : 1, "kill");

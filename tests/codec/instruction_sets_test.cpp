@@ -1,5 +1,5 @@
-// Encoding and decoding against the plain form, bit for bit, for every instruction set this processor
-// has; ranges, alignments and large results.
+// Encoding and decoding against the plain form, bit for bit, for every instruction set this
+// processor has; ranges, alignments and large results.
 #include <gtest/gtest.h>
 
 #include <bit>

@@ -1,5 +1,6 @@
 // The codecs again, one element at a time in the plainest form and without the library's code: what
-// every instruction set must equal bit for bit. fp8 is found by search in the table of all its numbers.
+// every instruction set must equal bit for bit. fp8 is found by search in the table of all its
+// numbers.
 #pragma once
 
 #include <algorithm>

@@ -116,7 +116,8 @@ struct CollectiveGrid {
                           halved_sum<T>(begin + stride, 2 * stride, index));
   }
 
-  /// The sum of an element of `part` in the documented order of the algorithm on test_cluster's pairs.
+  /// The sum of an element of `part` in the documented order of the algorithm on test_cluster's
+  /// pairs.
   template <class T>
   T reference_sum(int64_t part, int64_t index) const {
     const int64_t n = param.ranks;

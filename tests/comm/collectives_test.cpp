@@ -112,7 +112,8 @@ TEST_P(Worlds, AllReduceOfOneCountIsSplitEvenly) {
     call.source = mine.data();
     call.destination = mine.data();
     group.start(call).wait();
-    // The algorithm is the backend's choice here: sums of at most 8 terms in any order differ by 7 roundings.
+    // The algorithm is the backend's choice here: sums of at most 8 terms in any order differ by 7
+    // roundings.
     for (int64_t i = 0; i < 1001; ++i) {
       const double sum = ordered_sum<double>(group.size(), i, 0);
       ASSERT_NEAR(mine[i], sum, 7 * sum * 0x1p-53);

@@ -1,5 +1,5 @@
-// The nccl backend over the grid of collectives, ranks as threads with a CUDA device each. Only in builds with
-// NCCL.
+// The nccl backend over the grid of collectives, ranks as threads with a CUDA device each. Only in
+// builds with NCCL.
 #include "strait/comm/nccl/nccl_world.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
-// Asynchrony: operations end while the caller computes, lanes run side by side, tickets order operations.
+// Asynchrony: operations end while the caller computes, lanes run side by side, tickets order
+// operations.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// Replays the fuzz corpus of run files, and seeded mutations of it: nothing but UserError may come out.
+// Replays the fuzz corpus of run files, and seeded mutations of it: nothing but UserError may come
+// out.
 #include <gtest/gtest.h>
 
 #include <algorithm>

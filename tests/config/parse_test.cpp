@@ -1,4 +1,5 @@
-// Every key is read, printed and read again; every kind of bad input names file, line, key and the nearest.
+// Every key is read, printed and read again; every kind of bad input names file, line, key and the
+// nearest.
 #include "strait/config/parse.h"
 
 #include <gmock/gmock.h>
@@ -73,9 +74,9 @@ TEST(Parse, EveryKeyIsRead) {
 TEST(Parse, NamesAreUniqueAndAsManyAsTheInterfaceHas) {
   std::set<std::string> names;
   for (const Key& key : run_keys()) EXPECT_TRUE(names.insert(key.name).second) << key.name;
-  // Counted by hand in the interface: 3 top level, 6 runtime, 4 tensor, 4 pipeline, 4 compression, 4 simulate,
-  // 3 plan, 3 tune, 17 model, 5 data, 7 train, 9 optimizer, 2 evaluation, 4 checkpoint, 4 output, 3 cluster,
-  // 7 mesh, 11 placement, 15 sync.
+  // Counted by hand in the interface: 3 top level, 6 runtime, 4 tensor, 4 pipeline, 4 compression,
+  // 4 simulate, 3 plan, 3 tune, 17 model, 5 data, 7 train, 9 optimizer, 2 evaluation, 4 checkpoint,
+  // 4 output, 3 cluster, 7 mesh, 11 placement, 15 sync.
   EXPECT_EQ(names.size(),
             3u + 6 + 4 + 4 + 4 + 4 + 3 + 3 + 17 + 6 + 7 + 9 + 2 + 4 + 4 + 3 + 7 + 11 + 15);
 }
@@ -256,7 +257,8 @@ TEST(Set, AClusterChoiceReplacesTheFiles) {
   EXPECT_THROW(cluster_setting("fronteer"), UserError);
 }
 
-/// A random value of the key's type, of any finite size; the file need not make sense to be read back.
+/// A random value of the key's type, of any finite size; the file need not make sense to be read
+/// back.
 std::string random_literal(const Key& key, const RandomStream& random, uint64_t& counter) {
   const auto number = [&] {
     double value = std::bit_cast<double>(random.bits(counter++));

@@ -1,4 +1,5 @@
-// Every value that works is accepted, every other is refused with file, line, key and the nearest choice.
+// Every value that works is accepted, every other is refused with file, line, key and the nearest
+// choice.
 #include "strait/config/validate.h"
 
 #include <gmock/gmock.h>
@@ -51,7 +52,7 @@ TEST(Validate, DefaultsAreAcceptedWrittenOrNot) {
 }
 
 TEST(Validate, ReservedKeysAcceptOnlyTheDefault) {
-  const std::pair<const char*, const char*> cases[] = {
+  std::vector<std::pair<const char*, const char*>> cases = {
       {"tensor.overlap", "[\"oar\"]"},
       {"tensor.sequence_parallel", "true"},
       {"tensor.tiles", "\"on\""},
@@ -89,6 +90,9 @@ TEST(Validate, ReservedKeysAcceptOnlyTheDefault) {
       {"sync.outer.codec", "\"bf16\""},
       {"sync.outer.on_lost_replica", "\"continue\""},
   };
+  // These take effect as long as their passes are there.
+  for (const char* axis : {"mesh.axes.x", "mesh.axes.stage"})
+    if (find_key(axis)->rule.only_default) cases.emplace_back(axis, "2");
   std::set<std::string> tested;
   for (const auto& [key, value] : cases) {
     tested.insert(key);

@@ -1,4 +1,5 @@
-// Checkpoints, single files and back: no bit is lost, training goes on, and what does not fit is refused.
+// Checkpoints, single files and back: no bit is lost, training goes on, and what does not fit is
+// refused.
 #include "strait/convert/convert.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,5 @@
-// Llama to and from Hugging Face's form, held against an implementation that shares no line with ours.
+// Llama to and from Hugging Face's form, held against an implementation that shares no line with
+// ours.
 #include <gmock/gmock.h>
 
 #include "strait/base/errors.h"

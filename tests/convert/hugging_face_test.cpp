@@ -1,4 +1,5 @@
-// GPT-2 to and from Hugging Face's form, held against an implementation that shares no line with ours.
+// GPT-2 to and from Hugging Face's form, held against an implementation that shares no line with
+// ours.
 #include "strait/convert/hugging_face.h"
 
 #include <gmock/gmock.h>

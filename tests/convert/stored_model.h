@@ -1,5 +1,6 @@
 // The committed models of independent implementations (bench/peers/gpt2_hugging_face.py and
-// llama_hugging_face.py), copies of them to damage, and the logits that our model computes from a checkpoint.
+// llama_hugging_face.py), copies of them to damage, and the logits that our model computes from a
+// checkpoint.
 #pragma once
 
 #include <gtest/gtest.h>

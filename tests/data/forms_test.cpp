@@ -1,5 +1,5 @@
-// Corpora of JSON-lines, llm.c shards and Megatron pairs: what is found, equal to text where it must be, and
-// what is refused.
+// Corpora of JSON-lines, llm.c shards and Megatron pairs: what is found, equal to text where it
+// must be, and what is refused.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <zlib.h>

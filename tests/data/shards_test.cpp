@@ -1,5 +1,5 @@
-// llm.c shards and Megatron pairs: read against independent writers, written against independent bytes, and
-// every damage named.
+// llm.c shards and Megatron pairs: read against independent writers, written against independent
+// bytes, and every damage named.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// Tiny writers of llm.c shards and Megatron pairs, made from the descriptions of the formats and not from our
-// own writers, so that they check those too.
+// Tiny writers of llm.c shards and Megatron pairs, made from the descriptions of the formats and
+// not from our own writers, so that they check those too.
 #pragma once
 
 #include <cstdint>

@@ -124,13 +124,21 @@ TEST(Counting, EveryElementOfAGradientIsCountedOnce) {
   }
 }
 
+/// Two data-parallel pairs of ranks that share blocks.
+struct Pairs {
+  const ModelShape model = split_model("gpt2");
+  const Mesh mesh = mesh_of(2, 2, 1);
+  const Layout layout{model, mesh};
+  const Program program = program_of(mesh, "x");
+};
+
 /// Tokens that rank `at` counts when it loads a batch.
-double loaded(const Layout& layout, const Program& program, const Op& op, int64_t at) {
-  Rank rank(layout);
+double loaded(const Pairs& pairs, const Op& op, int64_t at) {
+  Rank rank(pairs.layout);
   std::array<double, strategy::kNumStepValues> step{};
   std::array<int32_t, 2 * kTokens> tokens{};
   int64_t sequence = -1;
-  Instance instance{&program, &op};
+  Instance instance{&pairs.program, &op};
   instance.rank = at;
   instance.reads = {{draft::kStepValues, Access::kRead, 0, 0, sizeof(step), step.data()}};
   instance.writes = {{draft::kTokens, Access::kWrite, 0, 0, sizeof(tokens), tokens.data()},
@@ -142,24 +150,21 @@ double loaded(const Layout& layout, const Program& program, const Op& op, int64_
 }
 
 TEST(Counting, TheFirstMemberOfAGroupCountsTheTokensOfItsBatch) {
-  const ModelShape model = split_model("gpt2");
-  const Mesh mesh = mesh_of(2, 2, 1);
-  const Layout layout(model, mesh);
-  const Program program = program_of(mesh, "x");
+  const Pairs pairs;
   Op op = draft::kernel_op(draft::kLoad);
   op.attributes = {program::Index{}, int64_t{1}, kTokens, int64_t{1}};
-  EXPECT_EQ(loaded(layout, program, op, 1), 3) << "without a group";
+  EXPECT_EQ(loaded(pairs, op, 1), 3) << "without a group";
   op.group = 0;
-  for (int64_t rank = 0; rank < mesh.ranks(); ++rank)
-    EXPECT_EQ(loaded(layout, program, op, rank), rank % 2 == 0 ? 3 : 0) << rank;
+  for (int64_t rank = 0; rank < pairs.mesh.ranks(); ++rank)
+    EXPECT_EQ(loaded(pairs, op, rank), rank % 2 == 0 ? 3 : 0) << rank;
   op.attributes[draft::kCounted] = int64_t{0};
-  EXPECT_EQ(loaded(layout, program, op, 0), 0) << "counted by others";
+  EXPECT_EQ(loaded(pairs, op, 0), 0) << "counted by others";
 }
 
 /// The loss that rank `at` adds with a head of zeros: each token costs log(vocabulary).
-double loss_of(const Layout& layout, const Program& program, const Op& op, int64_t at) {
-  Rank rank(layout);
-  const ModelShape& model = layout.local_shape();
+double loss_of(const Pairs& pairs, const Op& op, int64_t at) {
+  Rank rank(pairs.layout);
+  const ModelShape& model = pairs.layout.local_shape();
   const int64_t head = static_cast<int64_t>(model.blocks.size()) - 1;
   const UnitShape& unit = model.units[static_cast<size_t>(model.blocks.back().unit)];
   std::vector<double> weights(static_cast<size_t>(unit.elements));
@@ -167,7 +172,7 @@ double loss_of(const Layout& layout, const Program& program, const Op& op, int64
   std::vector<char> workspace(static_cast<size_t>(
       block_sizes(model, head, 1, kTokens, Dtype::kFloat64).forward_workspace_bytes));
   std::array<int32_t, 2 * kTokens> tokens{};
-  Instance instance{&program, &op};
+  Instance instance{&pairs.program, &op};
   instance.rank = at;
   instance.workspace = workspace.data();
   instance.reads = {{draft::kTokens, Access::kRead, 0, 0, sizeof(tokens), tokens.data()},
@@ -179,19 +184,16 @@ double loss_of(const Layout& layout, const Program& program, const Op& op, int64
 }
 
 TEST(Counting, TheFirstMemberOfAGroupCountsTheLossOfItsBatch) {
-  const ModelShape model = split_model("gpt2");
-  const Mesh mesh = mesh_of(2, 2, 1);
-  const Layout layout(model, mesh);
-  const Program program = program_of(mesh, "x");
-  const int64_t head = static_cast<int64_t>(model.blocks.size()) - 1;
+  const Pairs pairs;
+  const int64_t head = static_cast<int64_t>(pairs.model.blocks.size()) - 1;
   Op op = draft::block_op(draft::kForwardLoss, head, {0, 1});
   op.attributes[draft::kBatch] = int64_t{1};
   op.attributes[draft::kLength] = kTokens;
   const double want = static_cast<double>(kTokens) * std::log(13.0);
-  EXPECT_NEAR(loss_of(layout, program, op, 1), want, 1e-12) << "without a group";
+  EXPECT_NEAR(loss_of(pairs, op, 1), want, 1e-12) << "without a group";
   op.group = 0;
-  for (int64_t rank = 0; rank < mesh.ranks(); ++rank)
-    EXPECT_NEAR(loss_of(layout, program, op, rank), rank % 2 == 0 ? want : 0.0, 1e-12) << rank;
+  for (int64_t rank = 0; rank < pairs.mesh.ranks(); ++rank)
+    EXPECT_NEAR(loss_of(pairs, op, rank), rank % 2 == 0 ? want : 0.0, 1e-12) << rank;
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// strait, but one of its ranks strikes itself down: the first argument is a file that says where (strike.h),
-// the others are strait's own.
+// strait, but one of its ranks strikes itself down: the first argument is a file that says where
+// (strike.h), the others are strait's own.
 #include "tests/fault_ranks/strike.h"
 
 #include <unistd.h>

@@ -13,8 +13,8 @@
 
 namespace strait {
 
-/// Returns true when the bytes are a run file that parses. Any failure but UserError is a finding, and so
-/// is a printed run that does not read back as the same text.
+/// Returns true when the bytes are a run file that parses. Any failure but UserError is a finding,
+/// and so is a printed run that does not read back as the same text.
 inline bool try_run_file(std::string_view bytes) {
   try {
     parse_cluster_file(bytes, "fuzz", 4);

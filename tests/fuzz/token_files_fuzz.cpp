@@ -1,5 +1,6 @@
-// libFuzzer target: any bytes as an llm.c shard, a Megatron index beside a .bin, and JSON-lines. The first
-// byte chooses. What is accepted must be readable whole. Corpus: tests/fuzz/corpus/token_files.
+// libFuzzer target: any bytes as an llm.c shard, a Megatron index beside a .bin, and JSON-lines.
+// The first byte chooses. What is accepted must be readable whole. Corpus:
+// tests/fuzz/corpus/token_files.
 #include <unistd.h>
 
 #include <algorithm>

@@ -71,9 +71,9 @@ TEST(BenchCollective, FillsARow) {
   EXPECT_EQ(row.work, 1 << 20);
   EXPECT_EQ(
       row.bench_case.dump(),
-      Json::parse(
-          R"({"operation":"all-reduce","backend":"threads","ranks":2,"bytes":1048576,"dtype":"fp32","codec":"none"})",
-          "wanted")
+      Json::parse(R"({"operation":"all-reduce","backend":"threads","ranks":2,"bytes":1048576,)"
+                  R"("dtype":"fp32","codec":"none"})",
+                  "wanted")
           .dump());
 }
 

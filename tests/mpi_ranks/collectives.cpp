@@ -261,7 +261,8 @@ TEST(MpiCollectives, TheLedgerNoticesChunksSentTwiceOrDropped) {
   std::vector<double> source(part), destination(n * part);
   call.source = source.data();
   call.destination = destination.data();
-  // A hierarchical form reads what others have copied, ring and recursive ones too: only totals are compared.
+  // A hierarchical form reads what others have copied, ring and recursive ones too: only totals are
+  // compared.
   for (const int64_t times : {1, 2, 0, 1}) {
     Ranks::repeats() = times;
     group.start(call).wait();

@@ -1,5 +1,5 @@
-// A test program whose every rank is an MPI process: started by mpirun (tests/comm/mpi_test.cpp). All ranks
-// run the same tests in the same order on one world.
+// A test program whose every rank is an MPI process: started by mpirun (tests/comm/mpi_test.cpp).
+// All ranks run the same tests in the same order on one world.
 #include <gtest/gtest.h>
 
 #include <cstdlib>

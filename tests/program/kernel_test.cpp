@@ -1,4 +1,5 @@
-// Kernels as tables: the verifier holds every op to the entry of its kernel; costs come from there alone.
+// Kernels as tables: the verifier holds every op to the entry of its kernel; costs come from there
+// alone.
 #include "strait/program/kernel.h"
 
 #include <gmock/gmock.h>

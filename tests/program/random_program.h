@@ -38,7 +38,8 @@ class RandomProgram {
     for (int64_t left = 4 + below(16); left > 0; --left) step();
   }
 
-  /// A transfer into an element of every given array, so that it is under way when the program ends.
+  /// A transfer into an element of every given array, so that it is under way when the program
+  /// ends.
   void launch(const std::vector<int>& arrays) {
     for (const int array : arrays) {
       const auto pair = std::find_if(pairs_.begin(), pairs_.end(), [&](const ArrayPair& candidate) {

@@ -197,14 +197,12 @@ TEST(Roll, IndicesOfTwoLoopsStayAndMustBeEqual) {
 
 TEST(Roll, IndicesWithAModuloAdvance) {
   // Slots of micro-batches: what a loop over blocks adds stays inside the modulo.
-  EXPECT_EQ(rolled_micro_batch(six_blocks([](int64_t i) {
-              return Index{i, 7, 6, kNoLoop, 0, 12};
-            })),
-            (Index{0, 7, 6, 8, 1, 12}));
-  EXPECT_EQ(rolled_micro_batch(six_blocks([](int64_t i) {
-              return Index{i, kNoLoop, 0, kNoLoop, 0, 9};
-            })),
-            (Index{0, 8, 1, kNoLoop, 0, 9}));
+  EXPECT_EQ(
+      rolled_micro_batch(six_blocks([](int64_t i) { return Index{i, 7, 6, kNoLoop, 0, 12}; })),
+      (Index{0, 7, 6, 8, 1, 12}));
+  EXPECT_EQ(
+      rolled_micro_batch(six_blocks([](int64_t i) { return Index{i, kNoLoop, 0, kNoLoop, 0, 9}; })),
+      (Index{0, 8, 1, kNoLoop, 0, 9}));
 }
 
 TEST(Roll, IndicesOfTwoLoopsSurvive) {

@@ -272,8 +272,9 @@ constexpr const char* kSummary = R"({"format": "strait.summary/1", "plan": {"tot
   "memory": {"weights": 60000000, "secondary": 0, "gradients": 20000000, "optimizer": 20000000,
              "activations": 0, "buffers": 0, "total": 100000000}},
  "train": {"ranks": 4, "precision": "fp32", "placement": "zero2",
-  "bytes_per_step": {"runtime": [{"level": "node", "payload_bytes": 0, "metadata_bytes": 0},
-                                 {"level": "world", "payload_bytes": 33000000, "metadata_bytes": 2000}]},
+  "bytes_per_step": {
+    "runtime": [{"level": "node", "payload_bytes": 0, "metadata_bytes": 0},
+                {"level": "world", "payload_bytes": 33000000, "metadata_bytes": 2000}]},
   "traffic": [{"operation": "all-gather", "level": "world", "codec": "int8/2048",
                "payload_bytes": 33000000, "metadata_bytes": 2000, "count": 7}],
   "allocator_peak_bytes": [110000000, 120000000], "peak_resident_bytes": 500000000}})";

@@ -1,4 +1,5 @@
-// Event files: checksum against published vectors, and a reader written here, without the writer's code.
+// Event files: checksum against published vectors, and a reader written here, without the writer's
+// code.
 #include "strait/report/tensorboard.h"
 
 #include <gmock/gmock.h>

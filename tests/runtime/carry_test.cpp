@@ -42,7 +42,8 @@ TEST(Carries, ATransferOfWhatIsStillBeingCarriedHoldsUpNoComputing) {
   });
 }
 
-/// Two sums of x, each on a stream of its own, are left under way. Rank 1 is late for the first one.
+/// Two sums of x, each on a stream of its own, are left under way. Rank 1 is late for the first
+/// one.
 std::vector<Program> two_sums_under_way() {
   std::vector<Program> classes;
   for (int64_t rank = 0; rank < 2; ++rank) {

@@ -76,9 +76,9 @@ Op transfer(OpKind kind, int stream, int64_t peer, int value) {
   return op;
 }
 
-/// Rank 0 sends `late` to the slow rank 1, then `soon` to rank 2, on one stream; it waits for the second,
-/// which the rules take for the end of the first, frees `late` and writes a value that gets its memory.
-/// With `indirect` it waits for a broadcast that was started after the second send.
+/// Rank 0 sends `late` to the slow rank 1, then `soon` to rank 2, on one stream; it waits for the
+/// second, which the rules take for the end of the first, frees `late` and writes a value that gets
+/// its memory. With `indirect` it waits for a broadcast that was started after the second send.
 std::vector<Program> sends_to_a_slow_rank(bool indirect) {
   std::vector<Program> classes;
   for (int64_t rank = 0; rank < 3; ++rank) {
@@ -265,8 +265,8 @@ TEST(Interpreter, AFailingExecutorReachesTheOtherRanksAndReleasesMemory) {
   EXPECT_EQ(live.load(), 64 * 4);  // the resident value alone
 }
 
-// Awaited at once, a sum is there before the next op, which does not use it; never awaited, the op that uses it
-// runs without it and nothing of it arrives, but the same bytes move.
+// Awaited at once, a sum is there before the next op, which does not use it; never awaited, the op
+// that uses it runs without it and nothing of it arrives, but the same bytes move.
 TEST(Interpreter, WaitingModesMoveTheSameBytes) {
   constexpr int64_t kElements = 1000;
   Program program = start_program(2);

@@ -104,8 +104,8 @@ class Execution {
     return numbers;
   }
 
-  /// Executes one op of a rank, and with a transfer those of all who take part; false when some of them
-  /// are not there yet.
+  /// Executes one op of a rank, and with a transfer those of all who take part; false when some of
+  /// them are not there yet.
   bool advance(RankRun& run) {
     if (run.next == run.ops.size()) return false;
     const Op& op = run.ops[run.next];

@@ -1,5 +1,5 @@
-// Programs executed plainly: all ranks by turns on one thread, every op awaited before the next. What
-// legal programs compute does not depend on when transfers end, so the interpreter must agree.
+// Programs executed plainly: all ranks by turns on one thread, every op awaited before the next.
+// What legal programs compute does not depend on when transfers end, so the interpreter must agree.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +25,8 @@ class ReferenceRun {
  public:
   explicit ReferenceRun(int64_t ranks) : residents_(static_cast<size_t>(ranks)) {}
 
-  /// Runs the programs of all classes once; values that outlive them stay for the next call. Returns the
-  /// number of operations that all ranks have executed.
+  /// Runs the programs of all classes once; values that outlive them stay for the next call.
+  /// Returns the number of operations that all ranks have executed.
   int64_t run(const std::vector<program::Program>& classes, const program::Counters& counters);
 
   /// The resident values of a rank by name and index. They start as zeros.

@@ -1,4 +1,5 @@
-// Builders: legal programs for every placement, sizes that do not grow, one table, and what it says.
+// Builders: legal programs for every placement, sizes that do not grow, one table, and what it
+// says.
 #include "strait/strategy/compose/compose.h"
 
 #include <gmock/gmock.h>
@@ -271,7 +272,8 @@ Cluster levels_of_two(int64_t levels) {
   return cluster;
 }
 
-/// No gradient is written between the first encode of one, which begins its reduction, and its free.
+/// No gradient is written between the first encode of one, which begins its reduction, and its
+/// free.
 void expect_whole_reductions(const program::Program& program, const testing::Message& where) {
   std::set<std::pair<int, int64_t>> encoded;
   program::for_each_instance(

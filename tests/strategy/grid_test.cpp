@@ -1,5 +1,6 @@
-// Placements on 1 to 4 nodes of 1 to 8 ranks (specs/sharding.md 2.b, invariants 3 to 5; 3.b, 7 and 9): which
-// spans are legal, that shards nest and tile, and the bytes of every preset on every level.
+// Placements on 1 to 4 nodes of 1 to 8 ranks (specs/sharding.md 2.b, invariants 3 to 5; 3.b, 7 and
+// 9): which spans are legal, that shards nest and tile, and the bytes of every preset on every
+// level.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -29,7 +30,8 @@ struct Grid {
   int64_t nodes = 1, per_node = 1, pair = 1;
   int64_t ranks() const { return nodes * per_node; }
   bool has_levels() const { return nodes > 1 && per_node > 1; }
-  /// Latencies so small that the exchange with the fewest bytes on outer levels is always the choice.
+  /// Latencies so small that the exchange with the fewest bytes on outer levels is always the
+  /// choice.
   Cluster cluster() const {
     Cluster cluster;
     cluster.name = "grid";
@@ -165,14 +167,15 @@ Bytes bytes_of(const Ledger& ledger, const Grid& grid) {
   return bytes;
 }
 
-/// The tables of the specification, written out for one unit of `e` elements: each rank sends what the others
-/// of its group lack.
+/// The tables of the specification, written out for one unit of `e` elements: each rank sends what
+/// the others of its group lack.
 class Table {
  public:
   Table(const Grid& grid, int64_t accumulation, int64_t elements, Bytes& bytes)
       : grid_(grid), accumulation_(accumulation), e_(elements), bytes_(bytes) {}
 
-  /// Every unit is gathered twice per micro-step: blocks forward and backward, tied embedding and head.
+  /// Every unit is gathered twice per micro-step: blocks forward and backward, tied embedding and
+  /// head.
   int64_t gathers() const { return 2 * accumulation_; }
 
   void zero_plus_plus() {
@@ -207,7 +210,8 @@ class Table {
     add("all-gather", 1, piece.times(world * n * (q - 1)));
   }
 
-  /// Presets without codecs: exchanges of fp32 among `group` neighbours, or among ranks `stride` apart.
+  /// Presets without codecs: exchanges of fp32 among `group` neighbours, or among ranks `stride`
+  /// apart.
   void exchange(const char* operation, int64_t times, int64_t group, int64_t stride) {
     const int64_t d = grid_.pair, in_node = grid_.per_node;
     const int64_t copies = grid_.ranks() / group / stride, v = times * copies * e_ * 4;
@@ -360,8 +364,8 @@ int64_t boundary_bytes(const std::string& preset, const Grid& grid, int64_t accu
   return sum;
 }
 
-// In units of M = 2 bytes per parameter, of which (n - 1) / n leave each of n nodes: 3 A M for ZeRO-3,
-// 0.5 M + A 0.25 M for ZeRO++, 0.75 M for ZeRO-topo whatever A is.
+// In units of M = 2 bytes per parameter, of which (n - 1) / n leave each of n nodes: 3 A M for
+// ZeRO-3, 0.5 M + A 0.25 M for ZeRO++, 0.75 M for ZeRO-topo whatever A is.
 TEST(BytesOnGrids, WhatCrossesTheNodesIsTheFormulaOfEachScheme) {
   for (const Grid& grid : all_grids()) {
     if (!grid.has_levels()) continue;

@@ -71,8 +71,8 @@ std::vector<program::Program> programs_of(const ModelShape& shape, const Mesh& m
   return compose({shape, placement, cluster, mesh}, options);
 }
 
-/// What a stage computes, in order: "F2" forward and "B2" backward of micro-batch 2. A forward begins
-/// with a load, and backwards come in the order of micro-batches.
+/// What a stage computes, in order: "F2" forward and "B2" backward of micro-batch 2. A forward
+/// begins with a load, and backwards come in the order of micro-batches.
 std::vector<std::string> order_of(const program::Program& program, int64_t first_block) {
   std::vector<std::string> order;
   int64_t backwards = 0;

@@ -1,4 +1,5 @@
-// Bytes that ranks send, as tests write the specification's tables: payload and metadata by operation and level.
+// Bytes that ranks send, as tests write the specification's tables: payload and metadata by
+// operation and level.
 #pragma once
 
 #include <cstdint>

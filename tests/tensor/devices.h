@@ -1,4 +1,5 @@
-// The devices that tests run on: the stand-in on the processor, and a CUDA device where there is one.
+// The devices that tests run on: the stand-in on the processor, and a CUDA device where there is
+// one.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,5 @@
-// The stand-in for a GPU: addresses that nobody reads but through the device, and sums in order on it.
+// The stand-in for a GPU: addresses that nobody reads but through the device, and sums in order on
+// it.
 #include "strait/tensor/host_device.h"
 
 #include <ATen/ATen.h>

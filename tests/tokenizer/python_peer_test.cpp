@@ -1,5 +1,5 @@
-// The BPE tokenizer against an implementation in Python that shares no line with it, on a megabyte of mixed text,
-// and against tokens that Hugging Face's library made.
+// The BPE tokenizer against an implementation in Python that shares no line with it, on a megabyte
+// of mixed text, and against tokens that Hugging Face's library made.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -54,8 +54,8 @@ std::string utf8(uint32_t c) {
   return out;
 }
 
-/// Words of one script each, digits, contractions in any case, every kind of white space; with `broken`
-/// also bytes that are not UTF-8.
+/// Words of one script each, digits, contractions in any case, every kind of white space; with
+/// `broken` also bytes that are not UTF-8.
 std::string mixed(size_t words, uint64_t seed, bool broken) {
   static const std::vector<std::string> kGaps = {
       " ",      " ",      " ", " ", "  ", "\n",     "\n",     "\t",     "\r\n",

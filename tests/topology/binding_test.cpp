@@ -1,4 +1,5 @@
-// Shares of cores on machines that hwloc imagines, against plain counting, and when ranks are bound at all.
+// Shares of cores on machines that hwloc imagines, against plain counting, and when ranks are bound
+// at all.
 #include "strait/topology/binding.h"
 
 #include <fmt/format.h>
@@ -16,8 +17,8 @@ namespace {
 
 using testing::HasSubstr;
 
-/// A machine of `domains` NUMA domains of `caches` caches of `cores` cores of `threads` logical processors, which
-/// hwloc numbers in this order.
+/// A machine of `domains` NUMA domains of `caches` caches of `cores` cores of `threads` logical
+/// processors, which hwloc numbers in this order.
 struct Machine {
   int64_t domains, caches, cores, threads;
 

@@ -68,8 +68,8 @@ TEST(ChromeTrace, OfNothingIsStillJson) {
   EXPECT_EQ(Json::parse(chrome_trace({}), "trace").at("traceEvents").size(), 0u);
 }
 
-// Bound: 100 ns per span in the best of 50 batches, which a machine busy with other work still reaches;
-// an optimised build takes a few ns.
+// Bound: 100 ns per span in the best of 50 batches, which a machine busy with other work still
+// reaches; an optimised build takes a few ns.
 TEST(Recorder, ASpanCostsLessThan100Nanoseconds) {
   Recorder recorder;
   const int name = recorder.name("forward");

@@ -17,7 +17,7 @@ using Turn = LaneStanding::Turn;
 
 /// A rank that waits, joined in collective `number` of communicator `id`.
 LaneStanding lane(uint64_t id, std::vector<int64_t> members, int64_t number, Turn turn,
-                  const std::string& operation = "all-gather W", int64_t step = 7) {
+                  const std::string& operation = "all-gather W") {
   LaneStanding at;
   at.communicator = id;
   at.members = std::move(members);
@@ -25,8 +25,13 @@ LaneStanding lane(uint64_t id, std::vector<int64_t> members, int64_t number, Tur
   at.issued = turn == Turn::kIdle ? number : number + 1;
   at.turn = turn;
   at.kind = "all-gather";
-  at.place = {operation, step, -1};
+  at.place = {operation, 7, -1};
   at.since = 100;
+  return at;
+}
+
+LaneStanding in_step(int64_t step, LaneStanding at) {
+  at.place.step = step;
   return at;
 }
 
@@ -108,7 +113,7 @@ TEST(Verdict, AHeldOperationLeadsToTheOneItWaitsFor) {
 
 TEST(Verdict, ARankThatWasCalledAndDoesNotComeIsSilent) {
   std::vector<Standing> ranks(3, waiting(lane(1, {0, 1, 2}, 5, Turn::kJoined)));
-  ranks[1] = waiting(lane(1, {0, 1, 2}, 5, Turn::kCalled, "its own turn", 8));
+  ranks[1] = waiting(in_step(8, lane(1, {0, 1, 2}, 5, Turn::kCalled, "its own turn")));
   const Verdict found = verdict(ranks);
   EXPECT_EQ(found.fault, Fault::kSilent);
   EXPECT_EQ(found.rank, 1);
@@ -117,7 +122,7 @@ TEST(Verdict, ARankThatWasCalledAndDoesNotComeIsSilent) {
 }
 
 TEST(Verdict, AMissingRankComesBeforeOneThatComputes) {
-  std::vector<Standing> ranks(4, waiting(lane(1, {0, 1, 2, 3}, 5, Turn::kJoined, "gather", 7)));
+  std::vector<Standing> ranks(4, waiting(lane(1, {0, 1, 2, 3}, 5, Turn::kJoined, "gather")));
   ranks[1] = busy("computes", 2);
   ranks[3] = Standing{};
   const Verdict found = verdict(ranks);
@@ -128,7 +133,7 @@ TEST(Verdict, AMissingRankComesBeforeOneThatComputes) {
 }
 
 TEST(Verdict, AnEndedAndAnUntoldRankAreNamedWithWhatTheyMiss) {
-  std::vector<Standing> ranks(2, waiting(lane(1, {0, 1}, 5, Turn::kJoined, "gather", 7)));
+  std::vector<Standing> ranks(2, waiting(lane(1, {0, 1}, 5, Turn::kJoined, "gather")));
   ranks[1] = Standing{};
   ranks[1].kind = Standing::Kind::kEnded;
   EXPECT_EQ(verdict(ranks).fault, Fault::kEnded);
@@ -150,8 +155,8 @@ TEST(Verdict, OfSeveralLateRanksTheOneBehindInProgramOrderIsNamed) {
 
 TEST(Verdict, RanksThatWaitForEachOtherDisagreeAboutTheOrder) {
   // Rank 0: A on communicator 1, then B on 2. Rank 1: the other way round.
-  const std::vector<Standing> ranks = {waiting(lane(1, {0, 1}, 0, Turn::kJoined, "A", 7)),
-                                       waiting(lane(2, {0, 1}, 0, Turn::kJoined, "B", 6))};
+  const std::vector<Standing> ranks = {waiting(lane(1, {0, 1}, 0, Turn::kJoined, "A")),
+                                       waiting(in_step(6, lane(2, {0, 1}, 0, Turn::kJoined, "B")))};
   const Verdict found = verdict(ranks);
   EXPECT_EQ(found.fault, Fault::kDisorder);
   EXPECT_EQ(found.rank, 1);  // its step is the earlier one
@@ -306,7 +311,7 @@ TEST(Verdict, FromEveryRankOfARandomTreeTheRootIsFound) {
       std::vector<int64_t> members = {order[i], order[draw(i)]};
       std::sort(members.begin(), members.end());
       ranks[order[i]] =
-          waiting(lane(static_cast<uint64_t>(i), members, 0, Turn::kJoined, "wait", 4));
+          waiting(in_step(4, lane(static_cast<uint64_t>(i), members, 0, Turn::kJoined, "wait")));
     }
     for (const Wait& start : all_waits(ranks)) {
       const std::optional<Verdict> found = judge(ranks, {start}, 101);

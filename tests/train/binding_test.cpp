@@ -15,7 +15,8 @@
 namespace strait {
 namespace {
 
-/// Cores of each thread of this process that is inside the kernel's table now, as the kernel writes them.
+/// Cores of each thread of this process that is inside the kernel's table now, as the kernel writes
+/// them.
 std::multiset<std::string> cores_of_threads() {
   constexpr std::string_view kLabel = "Cpus_allowed_list:\t";
   std::multiset<std::string> found;
@@ -38,12 +39,12 @@ std::set<std::vector<int>> cores_of_team() {
   return found;
 }
 
-train::Job job_of(const std::string& folder, int64_t ranks, std::vector<std::string> sets) {
+Job job_of(const std::string& folder, int64_t ranks, std::vector<std::string> sets) {
   sets.insert(sets.end(), {"train.steps=3", "output.run_dir=" + folder + "/run"});
-  return train::make_job(test::small_run(folder, sets), ranks);
+  return make_job(test::small_run(folder, sets), ranks);
 }
 
-void run(const train::Job& job, const train::Hooks& hooks) {
+void run(const Job& job, const train::Hooks& hooks) {
   const std::atomic<int> no_signal{0};
   train::Outcome outcome;
   train::train(job, {}, no_signal, outcome, hooks);
@@ -52,7 +53,7 @@ void run(const train::Job& job, const train::Hooks& hooks) {
 TEST(Binding, ComputeThreadsKeepToTheCoresOfTheirRank) {
   const std::vector<int> all = usable_cores(), last = {all.back()};
   const test::TemporaryFolder folder;
-  train::Job job = job_of(folder.path(), 2, {"runtime.threads_per_rank=2", "runtime.bind=none"});
+  Job job = job_of(folder.path(), 2, {"runtime.threads_per_rank=2", "runtime.bind=none"});
   ASSERT_TRUE(job.binding.cpus.empty());
   job.binding.cpus = {{0, last}, {1, all}};
   std::mutex mutex;
@@ -80,8 +81,7 @@ TEST(Binding, GivesRanksCoresOfTheirOwnAndLeavesTransfersFree) {
   if (!obstacle().empty()) GTEST_SKIP() << obstacle();
   const std::vector<int> all = usable_cores();
   const test::TemporaryFolder folder;
-  const train::Job job =
-      job_of(folder.path(), 2, {"runtime.threads_per_rank=1", "runtime.bind=core"});
+  const Job job = job_of(folder.path(), 2, {"runtime.threads_per_rank=1", "runtime.bind=core"});
   ASSERT_EQ(job.binding.cpus.size(), 2u) << job.binding.text;
   std::mutex mutex;
   std::multiset<std::string> threads;  // most that were seen together

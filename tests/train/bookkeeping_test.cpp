@@ -14,7 +14,7 @@ TEST(Bookkeeping, IsCountedApartFromTraining) {
   const test::TemporaryFolder folder;
   strait::Run run = test::small_run(folder.path(), {"train.steps=3", "placement.preset=zero3"});
   run.output.run_dir = folder.path() + "/run";
-  const train::Job job = train::make_job(run, kRanks);
+  const Job job = make_job(run, kRanks);
   train::Outcome outcome;
   train::train(job, {}, std::atomic<int>{0}, outcome);
   std::map<std::string, int64_t> bytes;

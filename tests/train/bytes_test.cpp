@@ -1,6 +1,6 @@
-// The honest ledger: what the runtime counted at the transport = what the simulator counted on its links =
-// what the cost model sums = closed forms, per level and per operation. And memory: state = formula, peak =
-// what the allocator saw.
+// The honest ledger: what the runtime counted at the transport = what the simulator counted on its
+// links = what the cost model sums = closed forms, per level and per operation. And memory: state =
+// formula, peak = what the allocator saw.
 #include <gtest/gtest.h>
 
 #include "strait/cost/cost.h"
@@ -33,8 +33,8 @@ Bytes closed_form(const Case& c, const strategy::Design& design, int64_t inner) 
   for (const UnitShape& unit : design.shape.units) {
     const int64_t m = unit.elements * dtype_bytes(design.dtype);
     const bool block = unit.name.starts_with("blocks.");
-    // Blocks are gathered twice per micro-step. The embedding's backward needs no weights and the head runs
-    // both at once: once each; tied, they are one unit, gathered twice.
+    // Blocks are gathered twice per micro-step. The embedding's backward needs no weights and the
+    // head runs both at once: once each; tied, they are one unit, gathered twice.
     const int64_t gathers = block || c.tied ? 2 : 1;
     if (c.placement == "ddp") {
       add_exchange(bytes, "all-reduce", 2 * m, n, 1);  // bf16 too: summed on the way
@@ -89,7 +89,7 @@ TEST(Bytes, RuntimeSimulatorCostAndClosedFormAgreePerLevelAndOperation) {
   for (const Case& c : cases) {
     strait::Run run = run_of(c, folder.path());
     run.output.run_dir = folder.path() + "/" + std::to_string(number++);
-    const train::Job job = train::make_job(run, c.ranks);
+    const Job job = make_job(run, c.ranks);
     const std::atomic<int> no_signal{0};
     train::Outcome outcome;
     train::train(job, {}, no_signal, outcome);
@@ -132,7 +132,7 @@ TEST(Memory, StateIsTheFormulaAndThePeakIsWhatTheAllocatorSaw) {
     if (!c.tied) continue;
     strait::Run run = run_of(c, folder.path());
     run.output.run_dir = folder.path() + "/" + std::to_string(number++);
-    const train::Job job = train::make_job(run, c.ranks);
+    const Job job = make_job(run, c.ranks);
     const std::atomic<int> no_signal{0};
     train::Outcome outcome;
     train::train(job, {}, no_signal, outcome);
@@ -140,7 +140,8 @@ TEST(Memory, StateIsTheFormulaAndThePeakIsWhatTheAllocatorSaw) {
     for (int64_t rank = 0; rank < c.ranks; ++rank) {
       int64_t weights = 0, gradients = 0, moments = 0;
       for (const UnitShape& unit : job.design.shape.units) {
-        // A span of s of N ranks holds ceil(n / N) rounded up to 16, times N / s, elements, cut at the end.
+        // A span of s of N ranks holds ceil(n / N) rounded up to 16, times N / s, elements, cut at
+        // the end.
         const auto held = [&](int64_t span) {
           if (span == 1) return unit.elements;
           const int64_t grain =

@@ -65,7 +65,7 @@ TEST(StepClock, TokensPerSecondAreTokensOverTime) {
   run.output.run_dir = folder.path() + "/run";
   const std::atomic<int> no_signal{0};
   train::Outcome outcome;
-  const train::Job job = train::make_job(run, 2);
+  const Job job = make_job(run, 2);
   train::Observer observer;
   observer.step = [](const report::StepMetrics& metrics) {  // one slow step, far from the median
     if (metrics.step == 20) std::this_thread::sleep_for(std::chrono::milliseconds(500));

@@ -1,5 +1,5 @@
-// Whole runs on a device: the same programs in ATen operators, on memory that nothing else can read, against
-// plain memory and our own kernels.
+// Whole runs on a device: the same programs in ATen operators, on memory that nothing else can
+// read, against plain memory and our own kernels.
 #include <gtest/gtest.h>
 
 #include "strait/train/generate.h"
@@ -25,7 +25,7 @@ Trained trained(Run run, int64_t ranks, const std::string& run_dir, const std::s
   run.output.run_dir = run_dir;
   const std::atomic<int> no_signal{0};
   Trained result;
-  train::Job job = train::make_job(run, ranks);
+  Job job = make_job(run, ranks);
   if (device != "plain") job.device = tensor::make_test_device(device);
   train::train(job, {}, no_signal, result.outcome);
   if (result.outcome.checkpoint.empty()) return result;  // nothing was left to train
@@ -119,8 +119,8 @@ TEST_P(DeviceRun, TheParameterHashIsOfTheBitsInTheCheckpoint) {
             one.outcome.parameter_hash);
 }
 
-// fp32 state, bf16 compute and wire: both sides round at the same places up to a few operators, so that their
-// losses differ by less than the roundings move a loss (2^-8 of it).
+// fp32 state, bf16 compute and wire: both sides round at the same places up to a few operators, so
+// that their losses differ by less than the roundings move a loss (2^-8 of it).
 TEST_P(DeviceRun, Bfloat16TrainsAlongsideTheKernels) {
   const TemporaryFolder folder;
   for (const char* placement : {"ddp", "zero3"}) {

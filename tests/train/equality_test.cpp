@@ -1,4 +1,5 @@
-// Parallel equals serial: every placement on every world ends with the weights and losses of one rank.
+// Parallel equals serial: every placement on every world ends with the weights and losses of one
+// rank.
 #include <gtest/gtest.h>
 
 #include "tests/train/trained.h"
@@ -13,8 +14,8 @@ using test::train_small;
 using test::Trained;
 using test::trained;
 
-// Sums in another order differ by a few units of 2^-53 per step; AdamW divides by sqrt(v), which keeps
-// relative errors relative. 20 steps stay far below 1e-9 of a tensor's norm (DESIGN 6).
+// Sums in another order differ by a few units of 2^-53 per step; AdamW divides by sqrt(v), which
+// keeps relative errors relative. 20 steps stay far below 1e-9 of a tensor's norm (DESIGN 6).
 constexpr double kTolerance = 1e-9;
 
 void expect_equal(const Trained& got, const Trained& want, const std::string& what) {

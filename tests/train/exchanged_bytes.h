@@ -1,4 +1,5 @@
-// Closed forms of exchanges over pairs of ranks, and what a ledger says, both by operation and level.
+// Closed forms of exchanges over pairs of ranks, and what a ledger says, both by operation and
+// level.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -23,9 +24,10 @@ inline constexpr const char* kPairs =
 /// Bytes by operation and level.
 using Bytes = std::map<std::pair<std::string, int64_t>, int64_t>;
 
-/// One vector of V bytes moved by one exchange among `group` ranks, `stride` apart, `groups` such groups in
-/// the world: over the inner level of pairs (level 0) and over the rest (level 1). Hierarchical where the
-/// group spans several pairs: across, a byte enters each further pair once; a few agreed scalars go direct.
+/// One vector of V bytes moved by one exchange among `group` ranks, `stride` apart: over
+/// the inner level of pairs (level 0) and over the rest (level 1).
+/// Hierarchical where the group spans several pairs: across, a byte enters each further pair once;
+/// a few agreed scalars go direct.
 inline void add_exchange(Bytes& bytes, const std::string& operation, int64_t vector_bytes,
                          int64_t group, int64_t stride, bool direct = false) {
   const int64_t in_pair = stride == 1 ? std::min<int64_t>(group, 2) : 1;

@@ -28,7 +28,7 @@ struct Strike {
 };
 
 /// Draws the fault of run `number` from the job's own program.
-Strike draw(int number, const train::Job& job, const std::string& placement) {
+Strike draw(int number, const Job& job, const std::string& placement) {
   const RandomStream stream(2024, "strike", static_cast<uint64_t>(number));
   Strike strike;
   strike.number = number;
@@ -62,7 +62,7 @@ struct Ending {
 
 class StrikeRun {
  public:
-  StrikeRun(const train::Job& job, const Strike& strike) : job_(job), strike_(strike) {}
+  StrikeRun(const Job& job, const Strike& strike) : job_(job), strike_(strike) {}
 
   Ending run() {
     train::Hooks hooks;
@@ -94,7 +94,7 @@ class StrikeRun {
   }
 
  private:
-  const train::Job& job_;
+  const Job& job_;
   const Strike& strike_;
   std::atomic<double> struck_{0};
   int count_ = 0;
@@ -129,7 +129,7 @@ void strike_once(int number, const std::string& folder) {
   }
   Run run = test::small_run(folder, sets);
   run.output.run_dir = run_dir;
-  const train::Job job = train::make_job(run, ranks);
+  const Job job = make_job(run, ranks);
   const Strike strike = draw(number, job, placement);
   const std::string what = describe(strike);
   const Ending ending = StrikeRun(job, strike).run();

@@ -1,5 +1,5 @@
-// Error feedback in reductions: against a plain form written out here, what is sent and what is left adding
-// up to what was given, and what it costs and where it starts anew in training.
+// Error feedback in reductions: against a plain form written out here, what is sent and what is
+// left adding up to what was given, and what it costs and where it starts anew in training.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -107,8 +107,8 @@ TEST(Feedback, ReductionsEqualThePlainFormBitForBit) {
   }
 }
 
-// Sum of what came out + sum of all residuals / (1 - beta) = sum of what went in, by element. Each of the
-// 12 rounds adds a few roundings of numbers below 8.
+// Sum of what came out + sum of all residuals / (1 - beta) = sum of what went in, by element. Each
+// of the 12 rounds adds a few roundings of numbers below 8.
 TEST(Feedback, WhatIsSentAndWhatIsLeftIsWhatWasGiven) {
   constexpr int64_t kRounds = 12;
   for (const bool sharded : {true, false}) {
@@ -165,7 +165,7 @@ class FeedbackTraining : public ::testing::Test {
                           const train::Hooks& hooks = {}) {
     strait::Run run = run_of(std::move(sets));
     run.output.run_dir = folder_.path() + "/" + std::to_string(number_++);
-    const train::Job job = train::make_job(run, ranks);
+    const Job job = make_job(run, ranks);
     const std::atomic<int> no_signal{0};
     train::Outcome outcome;
     train::train(job, {}, no_signal, outcome, hooks);
@@ -190,7 +190,8 @@ TEST_F(FeedbackTraining, MovesTheSameBytesAndCountsItsMemory) {
     EXPECT_EQ(plain.traffic.payload_bytes(1), kept.traffic.payload_bytes(1)) << preset;
     EXPECT_NE(plain.parameter_hash, kept.parameter_hash) << preset;
     EXPECT_LT(kept.losses.back(), kept.losses.front()) << preset;
-    // fp32 of what a rank encodes: whole units, then its part of the node's; a sum over replicas once more.
+    // fp32 of what a rank encodes: whole units, then its part of the node's; a sum over replicas
+    // once more.
     const std::string name = preset;
     const double share = name == "ddp" ? 1.25 : name == "hsdp" ? 1.75 : 1.5;
     for (int64_t rank = 0; rank < 4; ++rank) {
@@ -207,7 +208,8 @@ TEST_F(FeedbackTraining, MovesTheSameBytesAndCountsItsMemory) {
   }
 }
 
-// A step that all skip leaves no residual on any rank, and what was not finite does not live on in one.
+// A step that all skip leaves no residual on any rank, and what was not finite does not live on in
+// one.
 TEST_F(FeedbackTraining, StartsAnewAfterASkippedStep) {
   std::atomic<int64_t> looked{0}, left{0};
   std::vector<std::set<void*>> used(4);  // by rank

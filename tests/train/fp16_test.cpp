@@ -32,10 +32,10 @@ Trained train_fp16(Run run, int64_t ranks, const std::string& run_dir,
   run.output.run_dir = run_dir;
   run.train.precision = "fp16";
   run.runtime.device = "cuda";
-  train::Surroundings surroundings;
+  Surroundings surroundings;
   surroundings.device = tensor::make_test_device(kind);
   const auto alone = [](const auto& action) { return action(); };
-  const train::Job job = train::make_job(run, ranks, alone, surroundings);
+  const Job job = make_job(run, ranks, alone, surroundings);
   train::Hooks hooks;
   hooks.before_op = [&](int64_t rank, const runtime::Instance& instance) {
     const bool now = std::ranges::find(overflow.steps, instance.step) != overflow.steps.end();
@@ -67,8 +67,8 @@ class Fp16 : public ::testing::TestWithParam<std::string> {
   TemporaryFolder folder_;
 };
 
-// fp32 state, fp16 compute and wire: numbers are rounded to 2^-11 where bf16 rounds to 2^-8, so the losses
-// keep to those of fp32 eight times as well (2^-8 in device_test.cpp).
+// fp32 state, fp16 compute and wire: numbers are rounded to 2^-11 where bf16 rounds to 2^-8, so the
+// losses keep to those of fp32 eight times as well (2^-8 in device_test.cpp).
 TEST_P(Fp16, TrainsAlongsideFp32InEveryPlacement) {
   // With sgd the size of an update is that of the gradient, which a scale left in would change.
   const std::pair<const char*, const char*> variants[] = {{"gpt2", "model.family=gpt2"},
@@ -91,7 +91,8 @@ TEST_P(Fp16, TrainsAlongsideFp32InEveryPlacement) {
   }
 }
 
-// All ranks skip the step of one rank's overflow and go on with half the scale, without train.non_finite = skip.
+// All ranks skip the step of one rank's overflow and go on with half the scale, without
+// train.non_finite = skip.
 TEST_P(Fp16, AnOverflowOnOneRankIsSkippedByAllAndHalvesTheScale) {
   std::vector<std::vector<double>> losses;
   for (const char* placement : {"ddp", "zero1", "zero3"}) {

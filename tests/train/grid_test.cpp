@@ -1,6 +1,6 @@
-// Training on 1 to 4 nodes of 1 to 8 ranks (specs/sharding.md 2.b, invariants 1, 2 and 6; 3.b, 2, 3 and 8): any
-// legal placement is one rank's training, hpZ is zero3 bit for bit and a stale copy is not, and all ranks
-// compute on the same weights, near those of the optimizer.
+// Training on 1 to 4 nodes of 1 to 8 ranks (specs/sharding.md 2.b, invariants 1, 2 and 6; 3.b, 2, 3
+// and 8): any legal placement is one rank's training, hpZ is zero3 bit for bit and a stale copy is
+// not, and all ranks compute on the same weights, near those of the optimizer.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -32,7 +32,7 @@ train::Outcome observed(const strait::Run& run, int64_t ranks, const std::string
                         const std::function<void(int64_t, const runtime::Instance&)>& look) {
   strait::Run with_folder = run;
   with_folder.output.run_dir = run_dir;
-  const train::Job job = train::make_job(with_folder, ranks);
+  const Job job = make_job(with_folder, ranks);
   train::Hooks hooks;
   hooks.before_op = [&](int64_t rank, const runtime::Instance& instance) {
     if (test::trains(instance)) look(rank, instance);
@@ -153,8 +153,8 @@ bool writes_copy(const runtime::Instance& instance) {
              program::Category::kSecondary;
 }
 
-// The defect of DeepSpeed's early hpZ, injected: in every step but the first, the copies are put back to those
-// of the step before as soon as they are made.
+// The defect of DeepSpeed's early hpZ, injected: in every step but the first, the copies are put
+// back to those of the step before as soon as they are made.
 TEST_F(OnGrids, StaleSecondaryCopiesAreNoticed) {
   const Grid grid{2, 2};
   const std::vector<std::string> hpz = {"train.precision=fp32",
@@ -227,7 +227,8 @@ TEST_F(OnGrids, LaterBatchesOfAnEvaluationStayInsideTheNodes) {
   EXPECT_EQ(gathered_over_nodes(design.programs.program(strategy::kEvaluationUnchanged, 0)), 0);
 }
 
-// A loaded checkpoint has other weights than the copies of this process, if it has any: they are made anew.
+// A loaded checkpoint has other weights than the copies of this process, if it has any: they are
+// made anew.
 TEST_F(OnGrids, SecondaryCopiesAreMadeAnewAfterLoading) {
   const auto with = [&](const char* steps, const char* resume) {
     return run_of({2, 2}, {"train.precision=fp32", spans("world", "node", "world", "world"),
@@ -240,7 +241,8 @@ TEST_F(OnGrids, SecondaryCopiesAreMadeAnewAfterLoading) {
   EXPECT_EQ(train_small(with("6", "auto"), 4, parts).parameter_hash, want);
 }
 
-/// The weights that every forward of a run computes on: [step, block] -> bytes, the same on all ranks.
+/// The weights that every forward of a run computes on: [step, block] -> bytes, the same on all
+/// ranks.
 using Weights = std::map<std::pair<int64_t, int64_t>, std::vector<char>>;
 
 Weights forward_weights(const strait::Run& run, int64_t ranks, const std::string& run_dir,
@@ -276,7 +278,8 @@ TEST_F(OnGrids, AllRanksComputeOnTheSameWeightsWithinTheCodecsBound) {
                                           grid.ranks(), next_folder(), differences);
       EXPECT_EQ(differences, 0) << preset << " on " << grid.text();
       EXPECT_EQ(got.size(), 3 * want.size());
-      // Before the first step the optimizer's weights are the initial ones. Pieces are shards of all ranks.
+      // Before the first step the optimizer's weights are the initial ones. Pieces are shards of
+      // all ranks.
       const codec::CodecSpec spec = codec::parse_codec("int8/2048");
       int64_t rounded = 0;
       for (const auto& [at, bytes] : want) {

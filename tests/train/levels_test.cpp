@@ -1,5 +1,6 @@
-// Placements whose spans differ by level, secondary copies and codecs (specs/sharding.md, invariants 2.b and
-// 3.b): the weights of one rank where nothing is lossy, the bytes of the tables, and bounds where it is.
+// Placements whose spans differ by level, secondary copies and codecs (specs/sharding.md,
+// invariants 2.b and 3.b): the weights of one rank where nothing is lossy, the bytes of the tables,
+// and bounds where it is.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -97,8 +98,8 @@ TEST_F(Levels, EveryLegalTripleOfSpansEqualsOneRank) {
   }
 }
 
-// Gradients without a codec go one way whatever the weights do, so a secondary copy changes no bit; what a
-// stale copy would change.
+// Gradients without a codec go one way whatever the weights do, so a secondary copy changes no bit;
+// what a stale copy would change.
 TEST_F(Levels, SecondaryCopyAloneIsBitExact) {
   for (const char* prefetch : {"0", "1", "3"}) {
     const std::vector<std::string> base = {"train.precision=fp32", "train.micro_batch_size=1",
@@ -111,7 +112,8 @@ TEST_F(Levels, SecondaryCopyAloneIsBitExact) {
 }
 
 TEST_F(Levels, LosslessCodecsOfWholeNumbersMoveWhatNoCodecMoves) {
-  // fp64 through the pieces of "none" are the numbers themselves: hops and stages are those of a codec.
+  // fp64 through the pieces of "none" are the numbers themselves: hops and stages are those of a
+  // codec.
   const std::vector<std::string> base = {kThreeLevels, spans("pair", "none", "node", "world")};
   std::vector<std::string> coded = base;
   coded.push_back(codecs("none", "none", "[\"bf16\"]", "none"));
@@ -177,7 +179,8 @@ Bytes closed_form(const Case& c, const ModelShape& shape) {
     const int64_t gathers = a * 2;  // tied: every unit twice per micro-step
     const Sent piece = int8(shard(e, n, n));
     if (std::string(c.preset) == "zero++") {
-      // qwZ once per step, over the rail and then inside the host; hpZ for all other gathers, in fp64.
+      // qwZ once per step, over the rail and then inside the host; hpZ for all other gathers, in
+      // fp64.
       bytes[{"all-gather", 1}] += piece.times(n * (h - 1));
       bytes[{"all-gather", 0}] += piece.times(n * h);
       bytes[{"all-gather", 0}] += Sent{(gathers - 1) * h * e * 8, 0};
@@ -210,7 +213,7 @@ TEST_F(Levels, BytesPerLevelAreThoseOfTheTables) {
         run_of({std::string("placement.preset=") + c.preset, kTwoLevels, "train.steps=3",
                 "train.micro_batch_size=" + std::to_string(24 / c.ranks / c.accumulation)});
     run.output.run_dir = folder_.path() + "/" + std::to_string(number_++);
-    const train::Job job = train::make_job(run, c.ranks);
+    const Job job = make_job(run, c.ranks);
     const std::atomic<int> no_signal{0};
     train::Outcome outcome;
     train::train(job, {}, no_signal, outcome);
@@ -233,7 +236,7 @@ TEST_F(Levels, StateAndPeakAreWhatTheAllocatorSaw) {
       RunFile run = run_of({std::string("placement.preset=") + preset, kTwoLevels, "train.steps=3",
                             "train.micro_batch_size=1"});
       run.output.run_dir = folder_.path() + "/" + std::to_string(number_++);
-      const train::Job job = train::make_job(run, ranks);
+      const Job job = make_job(run, ranks);
       const std::atomic<int> no_signal{0};
       train::Outcome outcome;
       train::train(job, {}, no_signal, outcome);
@@ -260,7 +263,8 @@ TEST_F(Levels, StateAndPeakAreWhatTheAllocatorSaw) {
   }
 }
 
-// The weights that are gathered follow from the optimizer's own, so that a resumed run is the same run.
+// The weights that are gathered follow from the optimizer's own, so that a resumed run is the same
+// run.
 TEST_F(Levels, ResumedRunsEndWithTheSameBits) {
   for (const char* preset : {"zero++", "zero-topo"}) {
     const std::vector<std::string> base = {std::string("placement.preset=") + preset, kTwoLevels,
@@ -280,8 +284,8 @@ TEST_F(Levels, ResumedRunsEndWithTheSameBits) {
   }
 }
 
-// A step with a gradient that is not finite on one rank is skipped by all; the copies made in it still hold,
-// and the next step gathers from them alone.
+// A step with a gradient that is not finite on one rank is skipped by all; the copies made in it
+// still hold, and the next step gathers from them alone.
 TEST_F(Levels, SecondaryCopiesOutliveASkippedStep) {
   const auto run_with = [&](std::vector<std::string> sets, bool inject, train::Outcome& outcome) {
     sets.insert(sets.end(),
@@ -295,7 +299,7 @@ TEST_F(Levels, SecondaryCopiesOutliveASkippedStep) {
         return;
       static_cast<float*>(instance.reads[0].data)[0] = std::numeric_limits<float>::infinity();
     };
-    const train::Job job = train::make_job(run, 4);
+    const Job job = make_job(run, 4);
     const std::atomic<int> no_signal{0};
     train::train(job, {}, no_signal, outcome, hooks);
     return bytes_of(outcome.traffic, 1);
@@ -314,8 +318,8 @@ TEST_F(Levels, SecondaryCopiesOutliveASkippedStep) {
   for (const double loss : coded.losses) EXPECT_TRUE(std::isfinite(loss));
 }
 
-// Two bytes per parameter on every link: zero3 moves 3 A M (specs: M = 2 bytes per parameter), and fp32
-// master weights, wherever they lie, learn what one fp32 rank learns.
+// Two bytes per parameter on every link: zero3 moves 3 A M (specs: M = 2 bytes per parameter), and
+// fp32 master weights, wherever they lie, learn what one fp32 rank learns.
 TEST_F(Levels, Bfloat16ComputesAndSendsTwoBytesOnFp32State) {
   const Trained plain = train_on(1, {"train.precision=fp32"});
   const double first = plain.losses.front(), last = plain.losses.back();
@@ -326,7 +330,7 @@ TEST_F(Levels, Bfloat16ComputesAndSendsTwoBytesOnFp32State) {
           run_of({"train.precision=bf16", std::string("placement.preset=") + placement, kTwoLevels,
                   "train.micro_batch_size=" + std::to_string(6 / accumulation)});
       run.output.run_dir = folder_.path() + "/" + std::to_string(number_++);
-      const train::Job job = train::make_job(run, 4);
+      const Job job = make_job(run, 4);
       const std::atomic<int> no_signal{0};
       train::Outcome outcome;
       train::train(job, {}, no_signal, outcome);

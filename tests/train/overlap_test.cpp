@@ -60,7 +60,7 @@ TEST(Overlap, OneRankHasNothingToHide) {
   const TemporaryFolder folder;
   strait::Run run = run_of(folder, "ddp", 2);
   run.cluster.levels.clear();
-  EXPECT_THROW(train::make_job(run, 1), UserError);
+  EXPECT_THROW(make_job(run, 1), UserError);
 }
 
 }  // namespace

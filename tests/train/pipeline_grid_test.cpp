@@ -2,13 +2,12 @@
 // and checkpoints go between them.
 #include <gtest/gtest.h>
 
-#include "tests/train/trained.h"
+#include "tests/train/mesh_runs.h"
 
 namespace strait {
 namespace {
 
 using test::small_run;
-using test::TemporaryFolder;
 using test::Trained;
 
 struct Case {
@@ -18,7 +17,7 @@ struct Case {
   int64_t ranks() const { return x * data * stages; }
 };
 
-class PipelineGrids : public ::testing::Test {
+class PipelineGrids : public test::MeshRuns {
  protected:
   strait::Run run_of(const Case& c, std::vector<std::string> more = {}) {
     const std::vector<std::string> first = {
@@ -40,24 +39,17 @@ class PipelineGrids : public ::testing::Test {
     return small_run(folder_.path(), more);
   }
   Trained train(const Case& c) { return test::trained(run_of(c), c.ranks(), next_folder()); }
-  std::string next_folder() { return folder_.path() + "/" + std::to_string(number_++); }
-  static void expect_equal(const Trained& got, const Trained& want, const std::string& what) {
-    ASSERT_EQ(got.losses.size(), want.losses.size()) << what;
-    for (size_t step = 0; step < want.losses.size(); ++step)
-      ASSERT_NEAR(got.losses[step], want.losses[step], 1e-9 * want.losses[step]) << what;
-    EXPECT_NEAR(got.validation, want.validation, 1e-9 * want.validation) << what;
-    EXPECT_LT(test::distance(got, want), 1e-9) << what;
-  }
-  TemporaryFolder folder_;
-  int number_ = 0;
 };
 
 TEST_F(PipelineGrids, EqualOneRank) {
   for (const char* family : {"gpt2", "llama"}) {
     const Trained want = train({1, 1, 1, "ddp", family});
-    for (const char* placement : {"ddp", "zero1", "zero2", "zero3"})
-      expect_equal(train({2, 2, 2, placement, family}), want, family + std::string(placement));
-    expect_equal(train({2, 1, 4, "ddp", family}), want, family + std::string(" 4 stages"));
+    for (const char* placement : {"ddp", "zero1", "zero2", "zero3"}) {
+      SCOPED_TRACE(family + std::string(" ") + placement);
+      expect_equal(train({2, 2, 2, placement, family}), want);
+    }
+    SCOPED_TRACE(family + std::string(", 4 stages"));
+    expect_equal(train({2, 1, 4, "ddp", family}), want);
   }
 }
 
@@ -75,7 +67,7 @@ TEST_F(PipelineGrids, CheckpointsGoFromAnyToAny) {
                                              "optimizer.decay_steps=20"}),
                         parts[part].ranks(), run_dir);
   }
-  expect_equal(got, train({1, 1, 1, "ddp"}), "through five meshes");
+  expect_equal(got, train({1, 1, 1, "ddp"}));
 }
 
 }  // namespace

@@ -9,13 +9,12 @@
 #include "strait/cost/cost.h"
 #include "strait/sim/simulate.h"
 #include "tests/tensor/devices.h"
-#include "tests/train/trained.h"
+#include "tests/train/mesh_runs.h"
 
 namespace strait {
 namespace {
 
 using test::small_run;
-using test::TemporaryFolder;
 using test::Trained;
 
 struct Case {
@@ -31,7 +30,7 @@ struct Case {
   }
 };
 
-class Pipelines : public ::testing::Test {
+class Pipelines : public test::MeshRuns {
  public:
   static constexpr int64_t kGlobalBatch = 8;
 
@@ -61,18 +60,8 @@ class Pipelines : public ::testing::Test {
     if (fresh) found->second = train({1, 1, 1, "ddp", c.tied, c.family});
     return found->second;
   }
-  std::string next_folder() { return folder_.path() + "/" + std::to_string(number_++); }
-  static void expect_equal(const Trained& got, const Trained& want) {
-    ASSERT_EQ(got.losses.size(), want.losses.size());
-    for (size_t step = 0; step < want.losses.size(); ++step)
-      ASSERT_NEAR(got.losses[step], want.losses[step], 1e-9 * want.losses[step]) << step;
-    EXPECT_NEAR(got.validation, want.validation, 1e-9 * want.validation);
-    EXPECT_LT(test::distance(got, want), 1e-9);
-  }
 
-  TemporaryFolder folder_;
   std::map<std::string, Trained> serial_;
-  int number_ = 0;
 };
 
 TEST_F(Pipelines, EqualOneRank) {
@@ -160,7 +149,7 @@ TEST_F(Pipelines, BytesAreClosedFormsInAllReaders) {
           SCOPED_TRACE(c.text());
           strait::Run run = run_of(c, {"train.steps=3"});
           run.output.run_dir = next_folder();
-          const train::Job job = train::make_job(run, c.ranks());
+          const Job job = make_job(run, c.ranks());
           const std::atomic<int> no_signal{0};
           train::Outcome outcome;
           train::train(job, {}, no_signal, outcome);
@@ -215,7 +204,7 @@ TEST_F(Pipelines, TrainOnADevice) {
   const Case c{2, 2, 2, "zero3"};
   strait::Run run = run_of(c);
   run.output.run_dir = next_folder();
-  train::Job job = train::make_job(run, c.ranks());
+  Job job = make_job(run, c.ranks());
   job.device = tensor::make_test_device("shadow");
   const std::atomic<int> no_signal{0};
   train::Outcome outcome;

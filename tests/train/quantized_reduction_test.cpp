@@ -1,5 +1,6 @@
-// The quantized reduction in hops (qgZ; specs/sharding.md 3.b, invariants 4, 5 and 9) on 1 to 4 nodes of 1 to
-// 8 ranks: exact where the codec is, on the rank that owns the result; near and unbiased elsewhere.
+// The quantized reduction in hops (qgZ; specs/sharding.md 3.b, invariants 4, 5 and 9) on 1 to 4
+// nodes of 1 to 8 ranks: exact where the codec is, on the rank that owns the result; near and
+// unbiased elsewhere.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -14,8 +15,8 @@ using test::owned_range;
 using test::Reduced;
 using test::ReductionCase;
 
-/// Whole numbers up to 7, with a 7 in every block of 16, so that int4/16 loses nothing: not in what a rank
-/// gives, which is a multiple of this one, and not in sums of those.
+/// Whole numbers up to 7, with a 7 in every block of 16, so that int4/16 loses nothing: not in what
+/// a rank gives, which is a multiple of this one, and not in sums of those.
 float pattern(int64_t element, int64_t elements) {
   if (element >= elements / 16 * 16) return static_cast<float>(element % 2 * 7);
   if (element % 16 == 3) return 7.0f;
@@ -58,8 +59,8 @@ TEST(QuantizedReduction, IsExactOnTheRankThatOwnsItOnEveryGrid) {
   }
 }
 
-// Parts are cut over the ranks of a node first. A hop between nodes that takes them as if cut over the nodes
-// alone leaves what it sums on the wrong ranks.
+// Parts are cut over the ranks of a node first. A hop between nodes that takes them as if cut over
+// the nodes alone leaves what it sums on the wrong ranks.
 TEST(QuantizedReduction, WithoutTheNestingOfHopsResultsAreOnTheWrongRanks) {
   for (const auto& [nodes, per_node] :
        std::vector<std::pair<int64_t, int64_t>>{{2, 2}, {2, 4}, {3, 2}, {3, 8}, {4, 3}}) {
@@ -84,10 +85,10 @@ float normal(int64_t rank, int64_t round, int64_t element) {
   return sum;
 }
 
-// A step is a / 7 with a of a block of 64 between 1.9 and 3.3 standard deviations, nearly always: an error of
-// 0.08 to 0.14 of them for each encode (step / sqrt(12)), as independent as the elements. A sum of N has
-// sqrt(N) deviations, its inner pieces sqrt(N) such errors, its outer ones as many of larger numbers; with two
-// hops sqrt(2) of it.
+// A step is a / 7 with a of a block of 64 between 1.9 and 3.3 standard deviations, nearly always:
+// an error of 0.08 to 0.14 of them for each encode (step / sqrt(12)), as independent as the
+// elements. A sum of N has sqrt(N) deviations, its inner pieces sqrt(N) such errors, its outer ones
+// as many of larger numbers; with two hops sqrt(2) of it.
 TEST(QuantizedReduction, IsNearTheExactSumAndUnbiased) {
   for (const auto& [nodes, per_node] :
        std::vector<std::pair<int64_t, int64_t>>{{2, 2}, {1, 4}, {4, 1}, {3, 3}, {2, 8}}) {

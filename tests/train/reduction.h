@@ -44,8 +44,8 @@ struct Reduced {
 /// The gradient of a rank in a round, element by element.
 using GradientOf = std::function<float(int64_t rank, int64_t round, int64_t element)>;
 
-/// Elements that rank r of a split over a whole world owns: each node cuts a unit over its ranks, then each
-/// of these shards is cut over the nodes.
+/// Elements that rank r of a split over a whole world owns: each node cuts a unit over its ranks,
+/// then each of these shards is cut over the nodes.
 inline Range owned_range(int64_t nodes, int64_t ranks_per_node, int64_t elements, int64_t rank) {
   const int64_t world = nodes * ranks_per_node;
   const int64_t grain = ((elements + world - 1) / world + 15) / 16 * 16;

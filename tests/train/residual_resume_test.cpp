@@ -84,7 +84,7 @@ TEST_F(ResidualResume, OtherRanksShareTheResiduals) {
     run.output.run_dir = folder_.path() + "/" + preset;
     const std::atomic<int> stop{SIGTERM};  // before the first step: it loads and saves
     train::Outcome outcome;
-    train::train(train::make_job(run, ranks), {}, stop, outcome);
+    train::train(make_job(run, ranks), {}, stop, outcome);
     const auto after = owed(run.output.run_dir);
     for (const auto& [name, sum] : after) {
       double apart = 0, largest = 0;

@@ -1,6 +1,6 @@
-// A run that is stopped and goes on with other ranks, placements and micro-batches is the same run: the
-// same sequences in the same steps, the same masks of dropout, the losses and weights of one that was
-// never stopped.
+// A run that is stopped and goes on with other ranks, placements and micro-batches is the same run:
+// the same sequences in the same steps, the same masks of dropout, the losses and weights of one
+// that was never stopped.
 #include <gtest/gtest.h>
 
 #include <cmath>

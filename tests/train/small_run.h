@@ -73,7 +73,7 @@ inline train::Outcome train_small(Run run, int64_t ranks, const std::string& run
   run.output.run_dir = run_dir;
   const std::atomic<int> no_signal{0};
   train::Outcome outcome;
-  const train::Job job = train::make_job(run, ranks);
+  const Job job = make_job(run, ranks);
   train::train(job, observer, no_signal, outcome);
   return outcome;
 }

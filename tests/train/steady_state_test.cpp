@@ -1,5 +1,5 @@
-// A step in the steady state allocates nothing: its buffers come from the pool, the pool takes nothing from the
-// system, and no container grows.
+// A step in the steady state allocates nothing: its buffers come from the pool, the pool takes
+// nothing from the system, and no container grows.
 #include <gtest/gtest.h>
 
 #include "strait/train/solo_step.h"

@@ -1,4 +1,5 @@
-// Carries across the kinds of a set: legal rounds pass, and each way to lose one is refused by name.
+// Carries across the kinds of a set: legal rounds pass, and each way to lose one is refused by
+// name.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// The seven lies that a set of programs can tell, each told to the verifier by one change of one honest
-// set, and refused by name. The five that a kernel can tell while it runs are in
+// The seven lies that a set of programs can tell, each told to the verifier by one change of one
+// honest set, and refused by name. The five that a kernel can tell while it runs are in
 // tests/runtime/guard_test.cpp.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -68,8 +68,8 @@ std::string check_write(const std::vector<Op>& ops, size_t j, const Operand& ope
   return "concurrent-write";
 }
 
-/// What an op may not do to one value at once: write it twice, or read and write it where its kind does
-/// not work in place.
+/// What an op may not do to one value at once: write it twice, or read and write it where its kind
+/// does not work in place.
 std::string check_twice(const Op& op) {
   if (frees(op)) return "";
   const bool in_place =

@@ -1,5 +1,6 @@
-// Collectives of one communicator over MPI processes. The schedules of strait/collective run as they stand: a
-// transfer inside a host is a read of the other's window, one between hosts a message.
+// Collectives of one communicator over MPI processes. The schedules of strait/collective run as
+// they stand: a transfer inside a host is a read of the other's window, one between hosts a
+// message.
 #pragma once
 
 #include <cstdint>
@@ -23,27 +24,30 @@ struct SentBytes {
 /// One thread at a time.
 class Exchange {
  public:
-  /// `members`: ranks, ascending, this one among them. `number`: communicator_number of the communicator.
+  /// `members`: ranks, ascending, this one among them. `number`: communicator_number of the
+  /// communicator.
   Exchange(MpiSite& site, std::vector<int64_t> members, uint64_t number);
   ~Exchange();
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
 
-  /// Runs collective `sequence` (0, 1, ...; all members the same) and blocks until this member's buffers are
-  /// its caller's again. Returns what it counted: transfers inside the host that this member read, messages
-  /// that it sent. Throws Timeout, PeerLost, UserError when the members disagree; the destination is
-  /// undefined then and no further call may be made.
+  /// Runs collective `sequence` (0, 1, ...; all members the same) and blocks until this member's
+  /// buffers are its caller's again. Returns what it counted: transfers inside the host that this
+  /// member read, messages that it sent. Throws Timeout, PeerLost, UserError when the members
+  /// disagree; the destination is undefined then and no further call may be made.
   SentBytes run(const Call& call, int64_t sequence);
 
   const std::vector<int64_t>& members() const { return members_; }
   int64_t position() const { return position_; }
-  /// Of a message between this communicator's members; `pairwise`: sends and receives of the program.
+  /// Of a message between this communicator's members; `pairwise`: sends and receives of the
+  /// program.
   int tag(bool pairwise) const;
   HostWait wait_of(const Call& call) const;
 
  private:
   class Run;
-  /// What a call of this form moves on this member. Kept, so that the steady state computes nothing.
+  /// What a call of this form moves on this member. Kept, so that the steady state computes
+  /// nothing.
   struct Plan {
     CallForm form;
     std::vector<collective::Transfer> pulls;   // to this member, by step

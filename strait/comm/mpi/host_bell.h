@@ -18,8 +18,8 @@
 
 namespace strait::comm {
 
-/// A thread that looks at the board and at MPI every few milliseconds. The rank that rang the alarm of its host
-/// tells every rank of the other hosts, which ring theirs.
+/// A thread that looks at the board and at MPI every few milliseconds. The rank that rang the alarm
+/// of its host tells every rank of the other hosts, which ring theirs.
 class HostBell {
  public:
   struct Actions {
@@ -35,8 +35,8 @@ class HostBell {
   HostBell(const HostBell&) = delete;
   HostBell& operator=(const HostBell&) = delete;
 
-  /// Asks every rank of the other hosts, and hands each answer to `take` until that returns false, at most for
-  /// `seconds`. Thread-safe.
+  /// Asks every rank of the other hosts, and hands each answer to `take` until that returns false,
+  /// at most for `seconds`. Thread-safe.
   void ask(double deadline_seconds, double seconds,
            const std::function<bool(const std::string& answer)>& take);
 

@@ -1,5 +1,6 @@
-// What the ranks of one host write for each other to see: the alarm, the rows of the table of waits, and for
-// every communicator how far each member is. Lies in shared memory; zero-filled memory is an empty board.
+// What the ranks of one host write for each other to see: the alarm, the rows of the table of
+// waits, and for every communicator how far each member is. Lies in shared memory; zero-filled
+// memory is an empty board.
 #pragma once
 
 #include <array>
@@ -14,7 +15,8 @@
 
 namespace strait::comm {
 
-/// A member's buffers up to this size lie in the board itself: no window, and no wait for the readers.
+/// A member's buffers up to this size lie in the board itself: no window, and no wait for the
+/// readers.
 inline constexpr int64_t kInlineBytes = 4096;
 /// Where a buffer of an offer lies, other than at an offset of the member's window.
 inline constexpr int64_t kNowhere = -1, kInline = -2;
@@ -27,8 +29,9 @@ struct HostOffer {
   Label label;
 };
 
-/// One member of one communicator. Offers and inline buffers are used in turn: a member that arrives at
-/// collective s + 1 has read what it needed of s, and all members arrive at s + 1 before one begins s + 2.
+/// One member of one communicator. Offers and inline buffers are used in turn: a member that
+/// arrives at collective s + 1 has read what it needed of s, and all members arrive at s + 1 before
+/// one begins s + 2.
 struct alignas(64) HostSlot {
   alignas(64) std::atomic<int64_t> arrived;   // collectives offered so far
   alignas(64) std::atomic<int64_t> progress;  // collective * kStepsPerCollective + steps made

@@ -1,5 +1,5 @@
-// Memory that the ranks of one host share: a window of each rank, mapped by all of them. Pages exist once
-// somebody has written them.
+// Memory that the ranks of one host share: a window of each rank, mapped by all of them. Pages
+// exist once somebody has written them.
 #pragma once
 
 #include <cstddef>
@@ -14,15 +14,16 @@
 
 namespace strait::comm {
 
-/// The windows of the ranks of `host`, by place in it; this rank allocates from its own. Thread-safe.
+/// The windows of the ranks of `host`, by place in it; this rank allocates from its own.
+/// Thread-safe.
 class HostMemory final : public memory::PageSource {
  public:
   /// Gives the texts of all ranks of the host, by place, on all of them. Collective.
   using Exchange = std::function<std::vector<std::string>(const std::string& text)>;
 
-  /// Collective over the ranks of the host. `board_bytes`: a further window, shared by all and filled with
-  /// zeros. InputOutputError when the system refuses memory, or when the ranks cannot reach each other's (they
-  /// run under different users, or in containers that hide processes).
+  /// Collective over the ranks of the host. `board_bytes`: a further window, shared by all and
+  /// filled with zeros. InputOutputError when the system refuses memory, or when the ranks cannot
+  /// reach each other's (they run under different users, or in containers that hide processes).
   HostMemory(int64_t place, int64_t board_bytes, const Exchange& exchange);
   ~HostMemory() override;
   HostMemory(const HostMemory&) = delete;

@@ -11,9 +11,9 @@
 
 namespace strait::comm {
 
-/// Zero-filled memory is a signal. Whoever changes a condition calls notify() afterwards; whoever waits
-/// brackets the look at the condition and the sleep with enter() and leave(). A process that dies in between
-/// costs the others needless system calls, nothing else.
+/// Zero-filled memory is a signal. Whoever changes a condition calls notify() afterwards; whoever
+/// waits brackets the look at the condition and the sleep with enter() and leave(). A process that
+/// dies in between costs the others needless system calls, nothing else.
 struct HostSignal {
   std::atomic<uint32_t> epoch;
   std::atomic<uint32_t> sleepers;

@@ -12,8 +12,8 @@ namespace strait::comm {
 std::string standings_text(const std::vector<trace::Standing>& standings,
                            const std::vector<int64_t>& ranks, double now);
 
-/// Puts what `text` tells in its place, its times moved to the clock of this host, whose time is `now`. Returns
-/// the ranks that it told of.
+/// Puts what `text` tells in its place, its times moved to the clock of this host, whose time is
+/// `now`. Returns the ranks that it told of.
 std::vector<int64_t> take_standings(const std::string& text, double now,
                                     std::vector<trace::Standing>& standings);
 

@@ -10,8 +10,8 @@
 namespace strait::comm {
 
 struct MachineCores {
-  /// Logical processors of each rank that runs under this rank's kernel, by rank: several host names may be one
-  /// machine, which has its cores once.
+  /// Logical processors of each rank that runs under this rank's kernel, by rank: several host
+  /// names may be one machine, which has its cores once.
   std::map<int64_t, std::vector<int>> usable;
   int64_t per_rank = 1;  // that every rank of the world may count on
 };

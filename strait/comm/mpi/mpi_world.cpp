@@ -194,11 +194,12 @@ class PhaseWatch {
 
 namespace {
 
-/// Open MPI's handshake for a long message over TCP travels on the connection that the data of the opposite
-/// direction fills: up to a send buffer (1 MiB) of it goes first, and a link that could carry both directions
-/// carries one. Between two hosts a second connection per pair lets handshakes pass. Among more, where everybody
-/// sends to everybody, plain sends keep the links busier still (4 hosts: 1.01 to 1.09 instead of 1.2 to 1.7 of what the wire
-/// needs), for a little more processor time. What the user sets stands, alone: both together hang.
+/// Open MPI's handshake for a long message over TCP travels on the connection that the data of the
+/// opposite direction fills: up to a send buffer (1 MiB) of it goes first, and a link that could
+/// carry both directions carries one. Between two hosts a second connection per pair lets
+/// handshakes pass. Among more, where everybody sends to everybody, plain sends keep the links
+/// busier still (4 hosts: 1.01 to 1.09 instead of 1.2 to 1.7 of what the wire needs), for a little
+/// more processor time. What the user sets stands, alone: both together hang.
 void set_transport_defaults() {
   if (std::getenv("OMPI_MCA_btl_tcp_links") || std::getenv("OMPI_MCA_btl_tcp_flags")) return;
   if (find_launch().hosts > 2)

@@ -55,9 +55,11 @@ class MpiSession {
   /// The world on `cluster`; collective, once. Inside a host data moves through shared memory,
   /// between hosts by MPI messages. UserError when the cluster is laid out for another number of
   /// ranks.
-  ///   * The deadline of an operation counts from its turn. Any failed operation ends the world for all ranks.
+  ///   * The deadline of an operation counts from its turn. Any failed operation ends the world for
+  ///     all ranks.
   ///   * A process that is gone is noticed at once on its own host, elsewhere by the deadline.
-  ///   * The ledger counts a transfer inside a host at the rank that reads it, a message at its sender.
+  ///   * The ledger counts a transfer inside a host at the rank that reads it, a message at its
+  ///     sender.
   World& world(const Cluster& cluster, const MpiOptions& options = {});
   /// Memory that the other ranks of the host can reach: what operations take from there is not
   /// copied first. Precondition: world() was called.

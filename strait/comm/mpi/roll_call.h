@@ -22,10 +22,10 @@ class RollCall {
   RollCall(const RollCall&) = delete;
   RollCall& operator=(const RollCall&) = delete;
 
-  /// The texts of all ranks, by rank. Every rank tells every other one, so that each knows itself who does not
-  /// come: Timeout after `deadline_seconds`, PeerLost when a process has ended before it told; both name the
-  /// first such rank, and `purpose` as the operation. No further call may be made then. Cost: two messages to
-  /// every rank.
+  /// The texts of all ranks, by rank. Every rank tells every other one, so that each knows itself
+  /// who does not come: Timeout after `deadline_seconds`, PeerLost when a process has ended before
+  /// it told; both name the first such rank, and `purpose` as the operation. No further call may be
+  /// made then. Cost: two messages to every rank.
   std::vector<std::string> meet(const std::string& text, const std::string& purpose,
                                 double deadline_seconds);
 

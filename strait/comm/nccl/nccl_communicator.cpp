@@ -130,8 +130,8 @@ void NcclCommunicator::count(const Call& call, int64_t peer, int64_t bytes) {
   add_to_ledger(call, place_.cluster.level_between(rank(), members_[peer]), bytes, ledger_);
 }
 
-/// All-to-all: what the others send to this member is known from its own receive_counts, and no more is asked of
-/// the schedule than its row and its column.
+/// All-to-all: what the others send to this member is known from its own receive_counts, and no
+/// more is asked of the schedule than its row and its column.
 void NcclCommunicator::execute(const Call& call, SteadyTime deadline) {
   const CallForm form = form_of(call, members_, place_.cluster);
   collective::Request request = form.request;
@@ -163,8 +163,8 @@ void NcclCommunicator::execute(const Call& call, SteadyTime deadline) {
   link_.await(*place_.device.mark(), call, deadline);
 }
 
-/// All-to-all reads the source of another member at an offset that only that one knows; it sends from there, so
-/// a receiver needs its own addresses alone.
+/// All-to-all reads the source of another member at an offset that only that one knows; it sends
+/// from there, so a receiver needs its own addresses alone.
 void NcclCommunicator::run_step(const Step& step, const Call& call, const CallForm& form,
                                 SteadyTime deadline) {
   const int64_t me = position(), element = dtype_bytes(call.dtype);

@@ -14,9 +14,9 @@
 
 namespace strait::comm {
 
-/// Executes the schedules of strait/collective as NCCL's sends and receives, one group per step, and sums in
-/// their order: the same bits and the same bytes on every level as the other backends. Calls on host memory go to
-/// the control world's communicator of the same members.
+/// Executes the schedules of strait/collective as NCCL's sends and receives, one group per step,
+/// and sums in their order: the same bits and the same bytes on every level as the other backends.
+/// Calls on host memory go to the control world's communicator of the same members.
 class NcclCommunicator final : public Communicator, private CallRunner {
  public:
   struct Site {

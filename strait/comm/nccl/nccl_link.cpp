@@ -28,7 +28,8 @@ void NcclLink::give_up(const Call& call) const {
   raise(timeout(call, rank_, {}, {}, {rank_, 0, -1, {}}));
 }
 
-/// A call of a communicator that does not block has begun when it returns, and ended when this does.
+/// A call of a communicator that does not block has begun when it returns, and ended when this
+/// does.
 void NcclLink::settle(const char* what, const Call& call, SteadyTime deadline) {
   ncclResult_t state = ncclInProgress;
   while (true) {

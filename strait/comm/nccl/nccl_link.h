@@ -1,4 +1,5 @@
-// One NCCL communicator: made by handing round its id, used without blocking, given up at a deadline.
+// One NCCL communicator: made by handing round its id, used without blocking, given up at a
+// deadline.
 #pragma once
 
 #include <nccl.h>
@@ -27,14 +28,15 @@ class NcclLink {
   NcclLink& operator=(const NcclLink&) = delete;
 
   bool joined() const { return communicator_ != nullptr; }
-  /// Position 0 makes the id and broadcasts it over `control`, which has the same members; then all join,
-  /// by the deadline of `call`.
+  /// Position 0 makes the id and broadcasts it over `control`, which has the same members; then all
+  /// join, by the deadline of `call`.
   void join(Communicator& control, const Call& call);
-  /// Hands over all sends and receives of one step as one group. Between two members they match in order.
+  /// Hands over all sends and receives of one step as one group. Between two members they match in
+  /// order.
   void exchange(const std::vector<NcclPiece>& sends, const std::vector<NcclPiece>& receives,
                 const Call& call, SteadyTime deadline);
-  /// Waits until `mark` is reached; Timeout at the deadline, PeerLost when NCCL says so. The communicator is
-  /// aborted first then, so that nothing of it touches memory any more.
+  /// Waits until `mark` is reached; Timeout at the deadline, PeerLost when NCCL says so. The
+  /// communicator is aborted first then, so that nothing of it touches memory any more.
   void await(const tensor::Mark& mark, const Call& call, SteadyTime deadline);
 
  private:

@@ -1,5 +1,5 @@
-// Ranks with a CUDA device each: their values move through NCCL, everything else through the world that has
-// brought them together.
+// Ranks with a CUDA device each: their values move through NCCL, everything else through the world
+// that has brought them together.
 #pragma once
 
 #include <map>
@@ -12,9 +12,10 @@
 
 namespace strait::comm {
 
-/// `control` (of threads or MPI) hands round NCCL's ids and carries calls on host memory, barriers and alarms; it
-/// outlives this, as does the device. No two ranks of a communicator may have the same device: NCCL refuses it.
-/// An abort of another rank is heard when NCCL tells of it, or at the deadline of the call under way.
+/// `control` (of threads or MPI) hands round NCCL's ids and carries calls on host memory, barriers
+/// and alarms; it outlives this, as does the device. No two ranks of a communicator may have the
+/// same device: NCCL refuses it. An abort of another rank is heard when NCCL tells of it, or at the
+/// deadline of the call under way.
 class NcclWorld final : public World {
  public:
   NcclWorld(World& control, const Cluster& cluster, tensor::Device& device)

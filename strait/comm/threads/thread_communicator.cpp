@@ -68,7 +68,8 @@ class ThreadCommunicator::Task final : public Ticket::State {
 
 namespace {
 
-/// For what only done() is known of, such as tickets of another backend or marks of a device: polls.
+/// For what only done() is known of, such as tickets of another backend or marks of a device:
+/// polls.
 template <class Awaited>
 bool poll(const Awaited& awaited, const Alarm& alarm, SteadyTime deadline) {
   for (int64_t turn = 0; !awaited.done(); ++turn) {

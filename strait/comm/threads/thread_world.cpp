@@ -210,8 +210,8 @@ class Runners {
 
 namespace {
 
-/// The system has no thread for rank `first`: it and those behind it end before they began. Each rank
-/// needs threads for its transfers besides.
+/// The system has no thread for rank `first`: it and those behind it end before they began. Each
+/// rank needs threads for its transfers besides.
 void end_unstarted(ThreadWorlds& worlds, int64_t first, const std::string& reason,
                    Runners& runners) {
   try {

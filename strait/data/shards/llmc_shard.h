@@ -1,5 +1,5 @@
-// llm.c's token files: 256 header words of 32 bits (magic, version, number of tokens), then the tokens.
-// Format: karpathy/llm.c, dev/data/data_common.py (write_datafile) and llmc/dataloader.h.
+// llm.c's token files: 256 header words of 32 bits (magic, version, number of tokens), then the
+// tokens. Format: karpathy/llm.c, dev/data/data_common.py (write_datafile) and llmc/dataloader.h.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,9 @@ namespace strait {
 bool is_llmc_shard(std::string_view bytes);
 
 /// The tokens of a shard, mapped: version 1 (GPT-2) has 16 bits each, version 7 (Llama 3) 32.
-/// UserError (key data.path) naming the file and what is wrong: too short for a header, another magic number
-/// or version, a number of tokens that the length of the file contradicts (both in bytes).
+/// UserError (key data.path) naming the file and what is wrong: too short for a header, another
+/// magic number or version, a number of tokens that the length of the file contradicts (both in
+/// bytes).
 TokenSegment open_llmc_shard(const std::string& path);
 
 /// Writes one shard; nothing is at `path` before finish().

@@ -1,6 +1,6 @@
-// Megatron's pairs: PREFIX.bin holds nothing but tokens, PREFIX.idx says which type they have, how they are
-// cut into sequences and which sequences make a document.
-// Format: NVIDIA/Megatron-LM, megatron/core/datasets/indexed_dataset.py (_IndexReader, _IndexWriter).
+// Megatron's pairs: PREFIX.bin holds nothing but tokens, PREFIX.idx says which type they have, how
+// they are cut into sequences and which sequences make a document. Format: NVIDIA/Megatron-LM,
+// megatron/core/datasets/indexed_dataset.py (_IndexReader, _IndexWriter).
 #pragma once
 
 #include <cstdint>
@@ -23,14 +23,16 @@ struct MegatronPair {
   std::vector<int64_t> document_starts;
 };
 
-/// Opens `prefix`.idx and `prefix`.bin, both mapped; the index is checked whole and nothing of it kept but
-/// the documents (8 bytes each). UserError (key data.path) naming the file, the byte offset and what is
-/// wrong: a missing half, another magic number or version, a type that holds no tokens, an index that is
-/// truncated or too long, lengths below zero, pointers that are not the sums of the lengths before them,
-/// documents out of order, a .bin of another size than the index says. Cost: one pass over the .idx.
+/// Opens `prefix`.idx and `prefix`.bin, both mapped; the index is checked whole and nothing of it
+/// kept but the documents (8 bytes each). UserError (key data.path) naming the file, the byte
+/// offset and what is wrong: a missing half, another magic number or version, a type that holds no
+/// tokens, an index that is truncated or too long, lengths below zero, pointers that are not the
+/// sums of the lengths before them, documents out of order, a .bin of another size than the index
+/// says. Cost: one pass over the .idx.
 MegatronPair open_megatron(const std::string& prefix);
 
-/// Writes a pair, the index last. A document of any length is one sequence, or several of 2^30 tokens.
+/// Writes a pair, the index last. A document of any length is one sequence, or several of 2^30
+/// tokens.
 class MegatronWriter {
  public:
   /// `type`: kUint16 or kInt32.

@@ -13,7 +13,8 @@ namespace {
 
 constexpr uint64_t kUnchecked = std::numeric_limits<uint64_t>::max();
 
-/// Copies `count` stored tokens; false when one is not below `limit`. Negative ones are huge as unsigned.
+/// Copies `count` stored tokens; false when one is not below `limit`. Negative ones are huge as
+/// unsigned.
 template <class T>
 bool convert(const std::byte* data, int64_t count, uint64_t limit, int32_t* out) {
   bool good = true;

@@ -34,22 +34,22 @@ class Tokens {
 
   /// Adds tokens behind the others. A segment without tokens changes nothing.
   void append(TokenSegment segment);
-  /// From now on reading checks that tokens are 0 .. vocabulary - 1, which nobody did when files were
-  /// opened. `tokenizer` names the vocabulary in messages.
+  /// From now on reading checks that tokens are 0 .. vocabulary - 1, which nobody did when files
+  /// were opened. `tokenizer` names the vocabulary in messages.
   void set_vocabulary(int64_t vocabulary, std::string tokenizer);
 
   int64_t size() const { return starts_.back(); }
   bool empty() const { return size() == 0; }
-  /// Writes the tokens first .. first + out.size() - 1, which must exist. UserError (key data.path) naming the
-  /// file, the position in it, the byte offset and the token when one is outside the vocabulary.
-  /// Cost: one pass; O(log segments) to find the place.
+  /// Writes the tokens first .. first + out.size() - 1, which must exist. UserError (key data.path)
+  /// naming the file, the position in it, the byte offset and the token when one is outside the
+  /// vocabulary. Cost: one pass; O(log segments) to find the place.
   void read(int64_t first, std::span<int32_t> out) const;
   int32_t operator[](int64_t position) const;
   /// The tokens first .. first + count - 1, which must exist. Shares them. O(segments).
   Tokens part(int64_t first, int64_t count) const;
   std::vector<int32_t> to_vector() const;
-  /// Reads evenly spaced blocks, all tokens of segments of up to `most` tokens: finds files of another
-  /// vocabulary before training. Errors as read.
+  /// Reads evenly spaced blocks, all tokens of segments of up to `most` tokens: finds files of
+  /// another vocabulary before training. Errors as read.
   void check_samples(int64_t most) const;
 
   friend bool operator==(const Tokens& a, const Tokens& b) {

@@ -1,5 +1,5 @@
-// The one visible function that turns a model, a placement and a cluster into a program: passes over one
-// draft, in the order of application.
+// The one visible function that turns a model, a placement and a cluster into a program: passes
+// over one draft, in the order of application.
 #pragma once
 
 #include "strait/draft/step_options.h"
@@ -14,8 +14,8 @@ namespace strait::strategy {
 using draft::Purpose;
 using draft::StepOptions;
 
-/// What programs are made from: the model as a rank of the mesh holds it (Layout::local_shape), where
-/// its state lies along data, and on what it runs. Whoever composes keeps them.
+/// What programs are made from: the model as a rank of the mesh holds it (Layout::local_shape),
+/// where its state lies along data, and on what it runs. Whoever composes keeps them.
 struct Ingredients {
   const ModelShape& shape;
   const Placement& placement;
@@ -23,15 +23,18 @@ struct Ingredients {
   const Mesh& mesh;
 };
 
-/// The programs of one purpose, one per class of ranks; their step kind:
-///   kTrain     one optimizer step: accumulation micro-steps, clipping, update. "steady", or "unchanged"
-///              with weights_unchanged.
-///   kEvaluate  loss over one batch per rank, by the same movement of weights: it makes secondary copies
-///              or, with weights_unchanged, uses them. "evaluation", "evaluation-unchanged".
-///   kGenerate  options.tokens new tokens per sequence behind a key/value cache, on one rank. "generation".
-///   kPublish   brings the optimizer's weights to where they are gathered from, as every step does at its
-///              end: for the first step and after loading. Without operations where the optimizer updates
-///              the weights themselves, which are then set everywhere as they are. "publish".
+/// The programs of one purpose, one per class of ranks. Purposes and the step kinds of their
+/// programs:
+///
+/// * kTrain: one optimizer step, that is micro-steps, clipping, update. "steady", or with
+///   weights_unchanged "unchanged".
+/// * kEvaluate: loss over one batch per rank, by the same movement of weights. It makes secondary
+///   copies or, with weights_unchanged, uses them. "evaluation", "evaluation-unchanged".
+/// * kGenerate: options.tokens new tokens per sequence behind a key/value cache, on one rank.
+///   "generation".
+/// * kPublish: brings the optimizer's weights to where they are gathered from, as every step does
+///   at its end: for the first step and after loading. Without operations where the optimizer
+///   updates the weights themselves, which are then set everywhere as they are. "publish".
 std::vector<program::Program> compose(const Ingredients& from, const StepOptions& options);
 
 /// The same where all ranks lie along data and are of one class.

@@ -1,4 +1,5 @@
-// Model, layout and programs of a run: what needs no data. Made for train, simulate, verify and plan.
+// Model, layout and programs of a run: what needs no data. Made for train, simulate, verify and
+// plan.
 #pragma once
 
 #include <cstdint>
@@ -41,12 +42,12 @@ struct Design {
 };
 
 /// Validates the run, composes its programs and verifies them. `vocabulary`: tokens of the data's
-/// tokenizer; `cores`: what all ranks share, 0 = those that this process may use. Errors: UserError with file,
-/// line, key.
+/// tokenizer; `cores`: what all ranks share, 0 = those that this process may use. Errors: UserError
+/// with file, line, key.
 Design make_design(const Run& run, int64_t ranks, int64_t vocabulary, int64_t cores = 0);
 
-/// Vocabulary of a run whose data need not be there: what data.tokenizer says, else the data's if data.path
-/// is set, else an assumed 256, noted in `assumed`.
+/// Vocabulary of a run whose data need not be there: what data.tokenizer says, else the data's if
+/// data.path is set, else an assumed 256, noted in `assumed`.
 int64_t design_vocabulary(const Run& run, bool& assumed);
 
 }  // namespace strait::strategy

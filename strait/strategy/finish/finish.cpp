@@ -64,8 +64,8 @@ void sum_shared(Draft& draft) {
   }
 }
 
-/// Norm of the reduced gradients: rank r adds the part that it alone counts, so that the sum over ranks
-/// is the whole norm under every placement. Then one all-reduce, and the clip factor.
+/// Norm of the reduced gradients: rank r adds the part that it alone counts, so that the sum over
+/// ranks is the whole norm under every placement. Then one all-reduce, and the clip factor.
 void clip(Draft& draft) {
   std::vector<Node> nodes;
   for (auto shard = draft.shards.rbegin(); shard != draft.shards.rend(); ++shard) {

@@ -1,5 +1,5 @@
-// The scalars that pass between the operations of a step: what its ranks agree on, what follows from
-// that, what a step reads, and what lives from step to step. All fp64.
+// The scalars that pass between the operations of a step: what its ranks agree on, what follows
+// from that, what a step reads, and what lives from step to step. All fp64.
 #pragma once
 
 namespace strait::strategy {
@@ -8,12 +8,12 @@ namespace strait::strategy {
 /// kNotFinite: numbers that encoders met.
 enum Agreed : int { kLossSum, kLossCount, kSquaredNorm, kStopRequests, kNotFinite, kNumAgreed };
 
-/// "results", which clip_factor derives from them: gradient norm, what gradients are multiplied by, 1
-/// when all is finite.
+/// "results", which clip_factor derives from them: gradient norm, what gradients are multiplied by,
+/// 1 when all is finite.
 enum Result : int { kGradientNorm, kClipScale, kFinite, kNumResults };
 
-/// "step", which begin_step writes: rate of this update, loss scale, updates before it, first sequence
-/// of the global batch.
+/// "step", which begin_step writes: rate of this update, loss scale, updates before it, first
+/// sequence of the global batch.
 enum StepValue : int { kLearningRate, kLossScale, kUpdatesBefore, kFirstSequence, kNumStepValues };
 
 /// "progress", which finish_step takes on; saved by checkpoints.

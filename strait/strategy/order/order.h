@@ -1,5 +1,6 @@
-// The pass that says who computes what when: the chain of blocks forward and, in training, backward, one
-// micro-batch after another.
+// The pass that says who computes what when: the chain of blocks forward and, in training,
+// backward, one micro-batch after another. Transformer blocks are cut wherever a sum over ranks
+// may stand.
 #pragma once
 
 #include "strait/draft/draft.h"
@@ -8,8 +9,9 @@
 
 namespace strait::strategy {
 
-/// Declares the batch, activations, their gradients and what is saved, and fills the schedule for the
-/// purpose of the options. The scalars "agreed" and "step" are declared. `shape` outlives the draft.
+/// Declares the batch, activations, their gradients, what is saved and what passes inside blocks,
+/// and fills the schedule for the purpose of the options. The scalars "agreed" and "step" are
+/// declared. `shape` outlives the draft.
 void order(draft::Draft& draft, const ModelShape& shape, const draft::StepOptions& options);
 
 }  // namespace strait::strategy

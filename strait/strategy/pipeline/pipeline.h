@@ -1,6 +1,7 @@
 // The pass that gives the stages of a pipeline their blocks: mesh axis "stage". Micro-batches run
 // one forward, one backward (1F1B; Narayanan et al., "Memory-Efficient Pipeline-Parallel DNN
-// Training", 2021, section 2.2): stage i of S has at most min(S - i, m) of m micro-batches in flight.
+// Training", 2021, section 2.2): stage i of S has at most min(S - i, m) of m micro-batches in
+// flight.
 #pragma once
 
 #include <cstdint>

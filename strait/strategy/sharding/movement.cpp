@@ -243,8 +243,8 @@ void Movement::reduce_hop(const Reduction& r, Stages& stages) const {
   decode_into_target(kDecodeSum, UnitValue::kReceived, r, stages);
 }
 
-/// An all-reduce, where need be of encoded numbers; of pieces, which cannot be summed on their way, the
-/// reduction of one more hop, whose result is gathered again.
+/// An all-reduce, where need be of encoded numbers; of pieces, which cannot be summed on their way,
+/// the reduction of one more hop, whose result is gathered again.
 void Movement::sum_across(const Reduction& r, Stages& stages) const {
   const codec::CodecSpec& codec = placement_.codecs.gradients.back();
   Op all_reduce = transfer(OpKind::kAllReduce, across_stream_, values_.across_group());

@@ -1,6 +1,6 @@
-// How the state of a unit moves under a placement: gather before use, reduce after the backward, update,
-// and gather after the update, hop by hop and in the codecs of the placement. Emits operations; knows
-// nothing of models or micro-batches.
+// How the state of a unit moves under a placement: gather before use, reduce after the backward,
+// update, and gather after the update, hop by hop and in the codecs of the placement. Emits
+// operations; knows nothing of models or micro-batches.
 #pragma once
 
 #include <vector>
@@ -27,8 +27,8 @@ enum class GatherSource : uint8_t {
 /// Operations that belong together: transfers in flight after one stage are awaited by the next.
 using Stages = std::vector<std::vector<program::Node>>;
 
-/// Emits transfers of unit values. Each hop of the gathers, each hop of the reductions and the sums across
-/// groups have a lane of their own, so that none waits behind another.
+/// Emits transfers of unit values. Each hop of the gathers, each hop of the reductions and the sums
+/// across groups have a lane of their own, so that none waits behind another.
 class Movement {
  public:
   /// `scalars`: where encodes of gradients count what is not finite.
@@ -51,9 +51,10 @@ class Movement {
   /// free W[unit].
   void release(int64_t unit, std::vector<program::Node>& nodes) const;
 
-  /// Reductions that follow a unit's last contribution in a micro-step. `accumulate`: g already holds
-  /// earlier micro-steps. Without codecs one stage; else one more for each hop that decodes, and before the
-  /// last of them some without operations, which leave its transfer more time where it brings few bytes.
+  /// Reductions that follow a unit's last contribution in a micro-step. `accumulate`: g already
+  /// holds earlier micro-steps. Without codecs one stage; else one more for each hop that decodes,
+  /// and before the last of them some without operations, which leave its transfer more time where
+  /// it brings few bytes.
   Stages reduce(int64_t unit, bool accumulate, ReducePhase phase) const;
   /// Transient values of `unit` that a later backward must wait for to bound memory.
   std::vector<program::Operand> reduction_buffers(int64_t unit) const;
@@ -84,7 +85,8 @@ class Movement {
                               Pieces which, int64_t residual) const;
   /// The source's parts for the members of a hop, once what brings the source has come.
   void encode_sent(const Reduction& reduction, Stages& stages) const;
-  /// A further stage, that makes the target of the pieces that have `come` (S or T), and frees them.
+  /// A further stage, that makes the target of the pieces that have `come` (S or T), and frees
+  /// them.
   void decode_into_target(const program::Kernel& kernel, UnitValue come, const Reduction& reduction,
                           Stages& stages) const;
   /// A hop of the outermost level that brings few bytes beside the gradient's.

@@ -25,9 +25,9 @@ bool takes(const Op& op, draft::BlockOperand operand) {
          op.kernel->operands[operand].count != program::Count::kNone;
 }
 
-/// Moves units around the visits of one micro-step after another: what is left under way of the one before
-/// ends during this one's forward pass, and the first gathers of the next one begin during this one's last
-/// backward. After the last micro-step nothing is in flight.
+/// Moves units around the visits of one micro-step after another: what is left under way of the one
+/// before ends during this one's forward pass, and the first gathers of the next one begin during
+/// this one's last backward. After the last micro-step nothing is in flight.
 class Mover {
  public:
   Mover(const Movement& movement, const Placement& placement, const draft::Draft& draft,
@@ -47,9 +47,9 @@ class Mover {
   bool reduces() const { return !under_way_.empty(); }
 
  private:
-  /// Gathers of the visits as far ahead of the current one as the placement says, of those that are not
-  /// under way yet, in order. Brief ones do not count, because nothing hides behind them. Behind the visits
-  /// come those of the next micro-step, which are the same, up to `end`.
+  /// Gathers of the visits as far ahead of the current one as the placement says, of those that are
+  /// not under way yet, in order. Brief ones do not count, because nothing hides behind them.
+  /// Behind the visits come those of the next micro-step, which are the same, up to `end`.
   void gather_ahead(const MicroStep& step, size_t current, size_t end);
   std::vector<Operand> freed_before(const MicroStep& step, size_t current) const;
   GatherSource source_of(int64_t unit);
@@ -65,8 +65,8 @@ class Mover {
   /// Of the unit in the micro-step before: its gradient is about to be written anew.
   void end_reduction(int64_t unit);
   void after_contribution(const Visit& visit, const MicroStep& step);
-  /// The next stage of every reduction under way, or of so many of the newest: a brief visit computes too
-  /// little for the transfers of the others to end behind it.
+  /// The next stage of every reduction under way, or of so many of the newest: a brief visit
+  /// computes too little for the transfers of the others to end behind it.
   void advance_reductions(size_t newest = SIZE_MAX);
 
   /// A reduction under way, with the stages that are not written yet.
@@ -153,8 +153,8 @@ void Mover::make_ready(int64_t unit) {
   ready_[unit] = true;
 }
 
-/// Made, added to that of earlier micro-steps, or, where another visit has made its part in this one,
-/// updated.
+/// Made, added to that of earlier micro-steps, or, where another visit has made its part in this
+/// one, updated.
 Operand Mover::gradient(int64_t unit, bool accumulates) const {
   const bool adds = accumulates && !movement_.gradient_is_fresh();
   const Access access = adds                   ? Access::kAdd
@@ -224,8 +224,8 @@ void Mover::advance_reductions(size_t newest) {
   std::erase_if(under_way_, [](const Reduction& reduction) { return reduction.stages.empty(); });
 }
 
-/// Micro-steps one after another, the equal ones as one Repeat. The first of these is not equal where it
-/// ends reductions of the one before, which add to nothing.
+/// Micro-steps one after another, the equal ones as one Repeat. The first of these is not equal
+/// where it ends reductions of the one before, which add to nothing.
 void write_micro_steps(draft::Draft& draft, Mover& mover) {
   const draft::Schedule& schedule = draft.schedule;
   int64_t next = 0;

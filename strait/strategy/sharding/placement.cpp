@@ -51,7 +51,8 @@ std::string divisors(int64_t ranks) {
   return text;
 }
 
-/// Ranks of the innermost level or of the one below the outermost; 0 when that is no part of the ranks.
+/// Ranks of the innermost level or of the one below the outermost; 0 when that is no part of the
+/// ranks.
 int64_t preset_level_ranks(const Cluster& cluster, int64_t ranks, bool innermost) {
   const int64_t outermost = static_cast<int64_t>(cluster.levels.size()) - 1;
   if (outermost == 0) return 0;
@@ -171,7 +172,8 @@ void read_gradient_codecs(const Run& run, const Cluster& cluster, const Placemen
   const bool coded = std::any_of(specs.begin(), specs.end(), [](const codec::CodecSpec& spec) {
     return spec.kind != codec::CodecKind::kNone;
   });
-  // Pieces cannot be summed on their way: with a codec every level is a hop, whose sums are encoded anew.
+  // Pieces cannot be summed on their way: with a codec every level is a hop, whose sums are encoded
+  // anew.
   for (size_t level = 0; coded && level < cluster.levels.size(); ++level)
     borders.push_back(cluster.group_size(static_cast<int64_t>(level)));
   p.set_hops(borders);
@@ -261,7 +263,8 @@ bool across_every_micro_step(const Run& run, const Placement& p, const Placement
 
 const std::vector<PlacementRow>& placement_table() {
   static const std::vector<PlacementRow> rows = {
-      // name    weights   secondary gradients  optimizer  reduced across  codecs: weights, gradients, update
+      // name    weights   secondary gradients  optimizer  reduced across  codecs: weights,
+      // gradients, update
       {"ddp", "none", "none", "none", "none", "step", "none", "none", "none"},
       {"zero1", "none", "none", "none", "world", "step", "none", "none", "none"},
       {"zero2", "none", "none", "world", "world", "micro-step", "none", "none", "none"},

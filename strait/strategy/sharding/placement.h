@@ -1,6 +1,6 @@
-// Placement: over which span of ranks each kind of training state is split, in which codec it moves, and
-// how often what lies beyond the gradients' span is reduced. One table of presets; builders read only
-// spans, hops and codecs.
+// Placement: over which span of ranks each kind of training state is split, in which codec it
+// moves, and how often what lies beyond the gradients' span is reduced. One table of presets;
+// builders read only spans, hops and codecs.
 #pragma once
 
 #include <cstdint>
@@ -23,9 +23,9 @@ struct StateCodecs {
 };
 
 /// Spans in ranks; 1 = not split. Each divides the next: weights, gradients, optimizer, data ranks
-/// (specs/sharding.md 2.b), so that what a rank updates lies inside what it reduces, and that inside what
-/// it gathers from. State is sharded, gathered and reduced in `hops`, innermost first: their sizes multiply
-/// to the optimizer's span, and the other spans are products of the first few.
+/// (specs/sharding.md 2.b), so that what a rank updates lies inside what it reduces, and that
+/// inside what it gathers from. State is sharded, gathered and reduced in `hops`, innermost first:
+/// their sizes multiply to the optimizer's span, and the other spans are products of the first few.
 struct Placement {
   std::string preset;  // for reports only
   int64_t ranks = 1;   // data ranks
@@ -45,17 +45,19 @@ struct Placement {
   int64_t hops_in(int64_t span) const;
   /// Ranks that the first `count` hops span.
   int64_t span_of(int64_t count) const;
-  /// The optimizer has weights of its own: those that are gathered from are kept in the update's codec.
+  /// The optimizer has weights of its own: those that are gathered from are kept in the update's
+  /// codec.
   bool has_master() const { return codecs.update.kind != codec::CodecKind::kNone; }
-  /// Hops of the borders between spans, and of those in `borders` that fit in; then one codec, none, for
-  /// each hop and for the sum across replicas.
+  /// Hops of the borders between spans, and of those in `borders` that fit in; then one codec,
+  /// none, for each hop and for the sum across replicas.
   void set_hops(const std::vector<int64_t>& borders = {});
   std::string describe()
       const;  // "weights/2 gradients/2 optimizer/2, across 2 groups every micro-step"
 };
 
-/// One row of the table: what a preset fills. A span is "none", "world", "group" (the innermost level, or
-/// any small group), "inner" (the innermost level), or "node" (the level below the outermost).
+/// One row of the table: what a preset fills. A span is "none", "world", "group" (the innermost
+/// level, or any small group), "inner" (the innermost level), or "node" (the level below the
+/// outermost).
 struct PlacementRow {
   const char* name;
   const char* weights;
@@ -71,9 +73,9 @@ const std::vector<PlacementRow>& placement_table();
 /// Whether a preset's spans exist: some follow the levels and need one inside the outermost.
 bool is_applicable(const PlacementRow& row, const Cluster& cluster, int64_t ranks);
 
-/// The run's placement on `ranks` data ranks. Keys that the user wrote override the preset. "group" is the
-/// innermost level of the cluster when it is smaller than the world, else the smallest prime factor of the
-/// world. Errors: UserError with file, line, key and the nearest valid choice.
+/// The run's placement on `ranks` data ranks. Keys that the user wrote override the preset. "group"
+/// is the innermost level of the cluster when it is smaller than the world, else the smallest prime
+/// factor of the world. Errors: UserError with file, line, key and the nearest valid choice.
 Placement resolve_placement(const Run& run, const Cluster& cluster, int64_t ranks);
 
 }  // namespace strait::strategy

@@ -1,6 +1,6 @@
-// Declares the values of training state in a program: shards of weights, gradients and moments, gathered
-// units, full gradients and the pieces of codecs, one array per run of equal units. A placement decides
-// only their partitions and formats.
+// Declares the values of training state in a program: shards of weights, gradients and moments,
+// gathered units, full gradients and the pieces of codecs, one array per run of equal units. A
+// placement decides only their partitions and formats.
 #pragma once
 
 #include <string>
@@ -32,13 +32,14 @@ enum class UnitValue : uint8_t {
   kSecondaryPieces,  // F: the same from the secondary copy
   kGradient,         // g: accumulated gradient, resident
   kFull,             // G: whole gradient of one micro-step; only when gradients are split
-  kReduced,  // R: reduced inside the inner group, not yet across; only with sums across every micro-step
-  kMoment,  // m, v: optimizer state; `nth`: which
-  kSent,  // S0, S1, ...: pieces of a gradient for the members of a hop, or numbers that are summed on
-          // their way; `nth`: the hop
+  kReduced,  // R: reduced inside the inner group, not yet across; only with sums across every
+             // micro-step
+  kMoment,   // m, v: optimizer state; `nth`: which
+  kSent,  // S0, S1, ...: pieces of a gradient for the members of a hop, or numbers that are summed
+          // on their way; `nth`: the hop
   kReceived,  // T0, T1, ...: pieces from the members of a hop
-  kResidual,  // e0, e1, ...: what the encodes of a hop have lost (+ef), resident; `nth`: the hop, and for
-              // the sum across replicas, which is encoded twice, one more
+  kResidual,  // e0, e1, ...: what the encodes of a hop have lost (+ef), resident; `nth`: the hop,
+              // and for the sum across replicas, which is encoded twice, one more
 };
 /// Whether an array holds residuals of error feedback.
 inline bool is_residual(const program::ValueArray& array) { return array.address.by_sender; }
@@ -85,8 +86,9 @@ class UnitValues {
     return (codec.kind == codec::CodecKind::kBfloat16 && types_.compute == Dtype::kBfloat16) ||
            (codec.kind == codec::CodecKind::kFloat16 && types_.compute == Dtype::kFloat16);
   }
-  /// The sum across replicas is an all-reduce of the gradient in this codec's numbers: nothing is lost that a
-  /// residual would keep, and every level is crossed once, whichever form the all-reduce takes.
+  /// The sum across replicas is an all-reduce of the gradient in this codec's numbers: nothing is
+  /// lost that a residual would keep, and every level is crossed once, whichever form the
+  /// all-reduce takes.
   bool sums_numbers(const codec::CodecSpec& codec) const {
     return codec.kind == codec::CodecKind::kBfloat16 && !codec.error_feedback;
   }

@@ -1,4 +1,4 @@
-#include "strait/train/parameter_hash.h"
+#include "strait/persist/parameter_hash.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -6,7 +6,7 @@
 
 #include "strait/checkpoint/hash.h"
 
-namespace strait::train {
+namespace strait::persist {
 namespace {
 
 struct Named {
@@ -44,4 +44,4 @@ std::string parameter_hash(const UnitState& units, const ModelShape& shape,
   return site.world.rank() == 0 ? hasher.hex() : "";
 }
 
-}  // namespace strait::train
+}  // namespace strait::persist

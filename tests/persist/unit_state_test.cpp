@@ -1,6 +1,6 @@
 // The state of ranks that split matrices over x and y, and units over stages: initial values, hash,
 // saving and loading are those of one rank.
-#include "strait/train/unit_state.h"
+#include "strait/persist/unit_state.h"
 
 #include <gtest/gtest.h>
 
@@ -9,8 +9,8 @@
 #include "strait/checkpoint/session.h"
 #include "strait/comm/threads/thread_world.h"
 #include "strait/memory/pool.h"
+#include "strait/persist/parameter_hash.h"
 #include "strait/strategy/finish/kernels.h"
-#include "strait/train/parameter_hash.h"
 #include "tests/layout/split_models.h"
 #include "tests/train/small_run.h"
 
@@ -99,17 +99,17 @@ class SplitState : public ::testing::TestWithParam<const char*> {
       state.bind(program::class_of(classes, world.rank()));
       const runtime::Executors none;
       const runtime::Site site{world, state, pool, none};
-      body(train::UnitState(classes, model_, layout, state), site);
+      body(persist::UnitState(classes, model_, layout, state), site);
     });
   }
   /// The hash that the ranks agree on.
-  std::string hash_of(const train::UnitState& units, const runtime::Site& site) {
-    const std::string hash = train::parameter_hash(units, model_, site);
+  std::string hash_of(const persist::UnitState& units, const runtime::Site& site) {
+    const std::string hash = persist::parameter_hash(units, model_, site);
     const std::lock_guard lock(mutex_);
     if (site.world.rank() == 0) hash_ = hash;
     return hash;
   }
-  void save(const train::UnitState& units, int64_t rank, int64_t ranks, int64_t step) {
+  void save(const persist::UnitState& units, int64_t rank, int64_t ranks, int64_t step) {
     checkpoint::SessionOptions options;
     options.run_dir = folder_.path();
     options.token = "split" + std::to_string(step);
@@ -118,7 +118,7 @@ class SplitState : public ::testing::TestWithParam<const char*> {
     checkpoint::SaveSession session(options);
     std::optional<checkpoint::SaveDescription> description;
     if (rank == 0) description.emplace().manifest = manifest(step, ranks);
-    train::HostImages images;
+    persist::HostImages images;
     session.save(step, units.shards(images), std::move(description));
   }
   checkpoint::Manifest manifest(int64_t step, int64_t ranks) const {
@@ -138,7 +138,7 @@ class SplitState : public ::testing::TestWithParam<const char*> {
 TEST_P(SplitState, InitialWeightsHaveOneHash) {
   std::string one;
   for (const Axes& axes : {Axes{}, {2, 1, 1}, {1, 2, 1}, {2, 2, 1}, {1, 1, 2}, {2, 1, 3}, kIdle}) {
-    on_ranks(axes, [&](const train::UnitState& units, const runtime::Site& site) {
+    on_ranks(axes, [&](const persist::UnitState& units, const runtime::Site& site) {
       units.initialize(kSeed);
       EXPECT_EQ(hash_of(units, site).empty(), site.world.rank() != 0);
     });
@@ -151,7 +151,7 @@ TEST_P(SplitState, CheckpointsGoFromAnySplitToAnyOther) {
   int64_t step = 0;
   for (const Axes& axes : {Axes{}, {2, 1, 1}, {2, 2, 1}, {2, 1, 2}, kIdle}) {
     ++step;
-    on_ranks(axes, [&](const train::UnitState& units, const runtime::Site& site) {
+    on_ranks(axes, [&](const persist::UnitState& units, const runtime::Site& site) {
       units.initialize(kSeed + static_cast<uint64_t>(step));
       hash_of(units, site);
       save(units, site.world.rank(), axes.ranks(), step);
@@ -161,7 +161,7 @@ TEST_P(SplitState, CheckpointsGoFromAnySplitToAnyOther) {
     EXPECT_EQ(reader.manifest().step, step);
     EXPECT_EQ(stored_parameter_hash(reader), saved);
     for (const Axes& to : {Axes{}, {1, 2, 1}, {2, 2, 1}, {1, 2, 2}}) {
-      on_ranks(to, [&](const train::UnitState& units, const runtime::Site& site) {
+      on_ranks(to, [&](const persist::UnitState& units, const runtime::Site& site) {
         units.load(reader);
         hash_of(units, site);
       });

@@ -8,7 +8,7 @@
 #include "strait/base/lock_file.h"
 #include "strait/config/run.h"
 
-namespace strait::train {
+namespace strait {
 
 /// Where a run lives and what it resumes from.
 struct RunFolder {
@@ -26,4 +26,4 @@ struct RunFolder {
 /// InputOutputError when the folder cannot be made.
 RunFolder prepare_run_folder(const Run& run);
 
-}  // namespace strait::train
+}  // namespace strait

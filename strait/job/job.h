@@ -1,4 +1,5 @@
-// Everything that is decided before the ranks start: one immutable description that all of them share.
+// Everything that is decided before the ranks start: one immutable description that all of them
+// share.
 #pragma once
 
 #include <functional>
@@ -11,14 +12,14 @@
 #include "strait/cost/cost.h"
 #include "strait/data/corpus.h"
 #include "strait/data/loader.h"
+#include "strait/job/resume_check.h"
+#include "strait/job/run_folder.h"
 #include "strait/sim/simulate.h"
 #include "strait/strategy/compose/design.h"
 #include "strait/tensor/device.h"
 #include "strait/topology/binding.h"
-#include "strait/train/resume_check.h"
-#include "strait/train/run_folder.h"
 
-namespace strait::train {
+namespace strait {
 
 /// Design plus data, run folder and the checkpoint to go on from.
 struct Job {
@@ -52,12 +53,12 @@ struct Surroundings {
       {};  // of each rank of this computer; none = threads
 };
 
-/// Reads the data, prepares the run folder (resolved run.toml, tokenizer) and opens the checkpoint. Where ranks
-/// are processes every one calls it, and `on_lead` keeps them from each making a folder. Opens the device
-/// that the run asks for, and decides which cores the ranks keep to.
+/// Reads the data, prepares the run folder (resolved run.toml, tokenizer) and opens the checkpoint.
+/// Where ranks are processes every one calls it, and `on_lead` keeps them from each making a
+/// folder. Opens the device that the run asks for, and decides which cores the ranks keep to.
 Job make_job(
     const Run& run, int64_t ranks,
     const OnLead& on_lead = [](const auto& action) { return action(); },
     const Surroundings& surroundings = {});
 
-}  // namespace strait::train
+}  // namespace strait

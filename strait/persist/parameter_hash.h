@@ -3,9 +3,9 @@
 
 #include <string>
 
-#include "strait/train/unit_state.h"
+#include "strait/persist/unit_state.h"
 
-namespace strait::train {
+namespace strait::persist {
 
 /// checkpoint::parameter_hash of the weights that all ranks hold, on rank 0; "" elsewhere. All
 /// ranks call it when no transfer is in flight. Cost: a unit is collected once for each group of
@@ -13,4 +13,4 @@ namespace strait::train {
 std::string parameter_hash(const UnitState& units, const ModelShape& shape,
                            const runtime::Site& site);
 
-}  // namespace strait::train
+}  // namespace strait::persist

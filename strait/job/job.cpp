@@ -1,4 +1,4 @@
-#include "strait/train/job.h"
+#include "strait/job/job.h"
 
 #include <fmt/format.h>
 
@@ -16,11 +16,11 @@
 #include "strait/config/validate.h"
 #include "strait/device/blas.h"
 #include "strait/device/tensor_codec.h"
+#include "strait/job/memory_check.h"
+#include "strait/job/thread_check.h"
 #include "strait/tensor/open_device.h"
-#include "strait/train/memory_check.h"
-#include "strait/train/thread_check.h"
 
-namespace strait::train {
+namespace strait {
 namespace {
 
 /// The tokenizer of the checkpoint, so that tokens keep their meaning; none when starting anew.
@@ -166,4 +166,4 @@ Job make_job(const Run& run, int64_t ranks, const OnLead& on_lead,
   return job;
 }
 
-}  // namespace strait::train
+}  // namespace strait

@@ -1,4 +1,4 @@
-#include "strait/train/resume_check.h"
+#include "strait/job/resume_check.h"
 
 #include <fmt/format.h>
 
@@ -11,7 +11,7 @@
 #include "strait/config/keys.h"
 #include "strait/config/parse.h"
 
-namespace strait::train {
+namespace strait {
 namespace {
 
 constexpr int64_t kBlocks = 64, kBlockTokens = 1 << 16;
@@ -129,4 +129,4 @@ Json to_json(const std::vector<ResumeChange>& changes) {
   return list;
 }
 
-}  // namespace strait::train
+}  // namespace strait

@@ -1,12 +1,12 @@
 // Whether memory is there: every rank of this computer counts as much as its class needs.
-#include "strait/train/memory_check.h"
+#include "strait/job/memory_check.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "strait/base/errors.h"
 
-namespace strait::train {
+namespace strait {
 namespace {
 
 /// A step of `members` that keeps `bytes` bytes.
@@ -53,4 +53,4 @@ TEST(MemoryCheck, AddsWhatEveryClassNeedsHere) {
 }
 
 }  // namespace
-}  // namespace strait::train
+}  // namespace strait

@@ -10,7 +10,7 @@
 #include "strait/data/corpus.h"
 #include "strait/strategy/compose/design.h"
 
-namespace strait::train {
+namespace strait {
 
 /// A setting that the resumed run changes, as text.
 struct ResumeChange {
@@ -32,4 +32,4 @@ std::vector<ResumeChange> check_resume(const strategy::Design& design, const Cor
 
 Json to_json(const std::vector<ResumeChange>& changes);
 
-}  // namespace strait::train
+}  // namespace strait

@@ -1,12 +1,12 @@
 // More thread ranks than the system has threads for.
-#include "strait/train/thread_check.h"
+#include "strait/job/thread_check.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "strait/base/errors.h"
 
-namespace strait::train {
+namespace strait {
 namespace {
 
 using ::testing::AllOf;
@@ -37,4 +37,4 @@ TEST(ThreadCheck, TheSystemHasALimit) {
 }
 
 }  // namespace
-}  // namespace strait::train
+}  // namespace strait

@@ -6,7 +6,7 @@
 
 #include "strait/strategy/compose/design.h"
 
-namespace strait::train {
+namespace strait {
 
 /// NothingFits when these ranks at their peak (program/memory.h) need more than `has_bytes`, the
 /// memory of this computer. The message names both, and the largest micro-batch that would fit,
@@ -14,4 +14,4 @@ namespace strait::train {
 void require_memory(const strategy::Design& design, const std::vector<int64_t>& ranks_here,
                     int64_t has_bytes);
 
-}  // namespace strait::train
+}  // namespace strait

@@ -1,4 +1,4 @@
-#include "strait/train/run_values.h"
+#include "strait/persist/run_values.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -6,7 +6,7 @@
 
 #include "strait/base/errors.h"
 
-namespace strait::train {
+namespace strait::persist {
 
 RunValues::RunValues(const program::Program& step, runtime::State& state) {
   for (const program::ValueArray& array : step.arrays) {
@@ -44,4 +44,4 @@ std::vector<checkpoint::ShardView> RunValues::shards() const {
   return shards;
 }
 
-}  // namespace strait::train
+}  // namespace strait::persist

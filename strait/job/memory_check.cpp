@@ -1,4 +1,4 @@
-#include "strait/train/memory_check.h"
+#include "strait/job/memory_check.h"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,7 @@
 #include "strait/base/errors.h"
 #include "strait/program/memory.h"
 
-namespace strait::train {
+namespace strait {
 namespace {
 
 double gigabytes(int64_t bytes) { return static_cast<double>(bytes) / 1e9; }
@@ -60,4 +60,4 @@ void require_memory(const strategy::Design& design, const Ranks& ranks_here, int
                   gigabytes(has_bytes), what_would_fit(design, ranks_here, has)));
 }
 
-}  // namespace strait::train
+}  // namespace strait

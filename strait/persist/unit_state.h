@@ -16,7 +16,7 @@
 #include "strait/shape/shape.h"
 #include "strait/tensor/device.h"
 
-namespace strait::train {
+namespace strait::persist {
 
 /// Copies in host memory of what lives on a device.
 using HostImages = std::vector<std::vector<std::byte>>;
@@ -76,4 +76,4 @@ class UnitState {
   std::vector<Part> parts_;
 };
 
-}  // namespace strait::train
+}  // namespace strait::persist

@@ -1,4 +1,4 @@
-#include "strait/train/run_folder.h"
+#include "strait/job/run_folder.h"
 
 #include <fmt/format.h>
 
@@ -9,7 +9,7 @@
 #include "strait/checkpoint/checkpoint.h"
 #include "strait/checkpoint/retention.h"
 
-namespace strait::train {
+namespace strait {
 namespace {
 
 namespace fs = std::filesystem;
@@ -102,4 +102,4 @@ RunFolder prepare_run_folder(const Run& run) {
   return folder;
 }
 
-}  // namespace strait::train
+}  // namespace strait

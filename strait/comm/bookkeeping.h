@@ -1,5 +1,5 @@
-// What the ranks of a run tell each other outside of programs. It goes over a lane of its own, whose
-// ledger counts it apart from what training moves.
+// What the ranks of a run tell each other outside of programs. It goes over a lane of its own,
+// whose ledger counts it apart from what training moves.
 #pragma once
 
 #include <cstdint>
@@ -8,10 +8,10 @@
 
 #include "strait/comm/communicator.h"
 
-namespace strait::train {
+namespace strait::comm {
 
 /// All ranks, on a lane that no program has. Drain its ledger when idle.
-comm::Communicator& bookkeeping_lane(comm::World& world);
+Communicator& bookkeeping_lane(World& world);
 
 /// What is asked when, for messages, and how long others may take.
 struct Occasion {
@@ -22,6 +22,6 @@ struct Occasion {
 
 /// Replaces `values`, equally many on all ranks, by their sums. Blocking; one all-reduce. Errors:
 /// PeerLost, Timeout.
-void sum_over_ranks(comm::World& world, std::span<int64_t> values, const Occasion& occasion);
+void sum_over_ranks(World& world, std::span<int64_t> values, const Occasion& occasion);
 
-}  // namespace strait::train
+}  // namespace strait::comm

@@ -1,4 +1,4 @@
-#include "strait/train/thread_check.h"
+#include "strait/job/thread_check.h"
 
 #include <fmt/format.h>
 
@@ -6,7 +6,7 @@
 
 #include "strait/base/errors.h"
 
-namespace strait::train {
+namespace strait {
 namespace {
 
 /// The rank, its transfers on up to three streams, and its saves.
@@ -25,4 +25,4 @@ void require_threads(int64_t ranks, const ThreadLimit& limit) {
                   place);
 }
 
-}  // namespace strait::train
+}  // namespace strait

@@ -1,4 +1,5 @@
-// Values of the whole run that outlive a step, such as its counters: equal on all ranks, saved once.
+// Values of the whole run that outlive a step, such as its counters: equal on all ranks, saved
+// once.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +11,7 @@
 #include "strait/program/program.h"
 #include "strait/runtime/state.h"
 
-namespace strait::train {
+namespace strait::persist {
 
 /// Those of one rank. Found in a program by their addresses: a state, but no unit.
 class RunValues {
@@ -39,4 +40,4 @@ class RunValues {
   std::vector<Value> values_;
 };
 
-}  // namespace strait::train
+}  // namespace strait::persist

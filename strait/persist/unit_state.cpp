@@ -1,14 +1,14 @@
-#include "strait/train/unit_state.h"
+#include "strait/persist/unit_state.h"
 
 #include <span>
 
 #include "strait/base/errors.h"
+#include "strait/comm/bookkeeping.h"
 #include "strait/model/block.h"
 #include "strait/program/program_set.h"
 #include "strait/strategy/finish/kernels.h"
-#include "strait/train/bookkeeping.h"
 
-namespace strait::train {
+namespace strait::persist {
 namespace {
 
 Range held_range(const program::Program& program, const program::ValueArray& array, int64_t rank) {
@@ -223,7 +223,7 @@ std::vector<std::byte> UnitState::collect_weights(int64_t unit, const runtime::S
   pack_weights(unit, source.data());
   call.source = source.data();
   call.destination = destination.data();
-  bookkeeping_lane(site.world).run(call);
+  comm::bookkeeping_lane(site.world).run(call);
   std::vector<std::byte> packed(static_cast<size_t>(bytes)), whole(packed.size());
   tensor::copy_bytes(site.pool.device(), destination.data(), packed.data(), bytes);
   unpack(received, size, packed, whole);
@@ -248,4 +248,4 @@ std::vector<checkpoint::ShardView> UnitState::shards(HostImages& images) const {
   return shards;
 }
 
-}  // namespace strait::train
+}  // namespace strait::persist

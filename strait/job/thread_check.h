@@ -5,10 +5,10 @@
 
 #include "strait/base/thread_limit.h"
 
-namespace strait::train {
+namespace strait {
 
-/// UserError naming the limit and the nearest number of ranks when the system gives fewer threads than
-/// `ranks` thread ranks take. One rank runs on any system.
+/// UserError naming the limit and the nearest number of ranks when the system gives fewer threads
+/// than `ranks` thread ranks take. One rank runs on any system.
 void require_threads(int64_t ranks, const ThreadLimit& limit);
 
-}  // namespace strait::train
+}  // namespace strait

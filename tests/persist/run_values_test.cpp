@@ -1,6 +1,6 @@
 // Counters that outlive a step lie in a checkpoint under addresses of their own; those of version
 // 0.1, which wrote them into the manifest, still count.
-#include "strait/train/run_values.h"
+#include "strait/persist/run_values.h"
 
 #include <gtest/gtest.h>
 
@@ -74,7 +74,7 @@ TEST(RunValues, ElementsThatACheckpointLacksStayAsTheyAre) {
   state.bind(longer);
   const std::vector<double> before(strategy::kNumProgress + 1, -1.0);
   state.write("counters", before.data(), static_cast<int64_t>(before.size() * sizeof(double)));
-  const train::RunValues values(longer, state);
+  const persist::RunValues values(longer, state);
   values.load(reader);
   const auto after = state.read<double, strategy::kNumProgress + 1>("counters");
   EXPECT_EQ(after[strategy::kUpdatesDone], 3);
