@@ -70,14 +70,16 @@ void remove_superseded(const std::string& newest, const Retention& retention) {
   if (retention.keep == 0 && !retention.keep_best) return;
   const std::vector<Candidate> all = candidates_of(run_of(newest));
   const std::optional<BestCheckpoint> best = retention.keep_best ? best_of(all) : std::nullopt;
+  const int64_t newest_step = read_manifest(newest).step;
   int64_t due = 0;  // so far, newest first
   for (auto at = all.rbegin(); at != all.rend(); ++at) {
+    const int64_t step = at->manifest.step;
+    if (step > newest_step) continue;  // of a run that went back
     const bool was_due = !retention.keep_best || !only_best(at->manifest);
-    const bool older = at->path < newest;
-    if (at->path > newest) continue;  // of a run that went back
     if (was_due) ++due;
     const bool stays = was_due && (retention.keep == 0 || due <= retention.keep);
-    if (older && !stays && !(best && best->path == at->path)) remove_checkpoint(at->path);
+    const bool is_best = best && best->path == at->path;
+    if (step < newest_step && !stays && !is_best) remove_checkpoint(at->path);
   }
 }
 

@@ -15,9 +15,9 @@ struct RunReport {
   /// model_flops_utilization, predicted_seconds_per_step, bytes_per_step [{level, payload_bytes}],
   /// peak_memory_bytes, plots [path], plots_error (null or why there are none), verdict: null, or
   /// who fell behind first by the flight records: {fault, rank, operation, step, seconds, waiting
-  /// [rank], records, ranks, text}; page: path of the HTML page, or null with page_error; failures
-  /// [{rank, kind, message, operation, step}] as the ranks recorded them. Without a whole step only
-  /// run_dir, steps, verdict, page and failures.
+  /// [rank], records, ranks, text}; page: path of the HTML page, or null with
+  /// page_error; failures [{rank, kind, message, operation, step}] as the ranks recorded them.
+  /// Without a whole step only run_dir, steps, verdict, page and failures.
   Json summary;
   std::string text;  // the same for a person, lines of at most 100 columns
 };

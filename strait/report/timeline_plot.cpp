@@ -10,15 +10,35 @@
 namespace strait::report {
 namespace {
 
-/// Colour by what an operation does: the word before its parenthesis says it.
-const char* colour(const std::string& name) {
-  const auto has = [&](const char* word) { return name.find(word) != std::string::npos; };
-  if (has("all_gather")) return "0x1f9e89";
-  if (has("reduce_scatter") || has("all_reduce")) return "0xd9541e";
-  if (has("backward")) return "0x8c6bb1";
-  if (has("forward")) return "0x4f86c0";
-  if (has("update")) return "0xb8860b";
-  return "0x909090";
+/// What the bars of a kind of operation look like; the words before its parenthesis say the kind.
+struct Kind {
+  const char* word;
+  const char* colour;
+  const char* title;  // in the legend; null = that of the row before it
+};
+constexpr Kind kKinds[] = {{"all_gather", "1f9e89", "gather"},
+                           {"reduce_scatter", "d9541e", "reduction"},
+                           {"all_reduce", "d9541e", nullptr},
+                           {"backward", "8c6bb1", "backward"},
+                           {"forward", "4f86c0", "forward"},
+                           {"update", "b8860b", "update"},
+                           {"", "909090", "other"}};
+
+std::string colour(const std::string& name) {
+  const Kind* kind = std::find_if(std::begin(kKinds), std::end(kKinds), [&](const Kind& one) {
+    return name.find(one.word) != std::string::npos;
+  });
+  return std::string("0x") + kind->colour;
+}
+
+/// Entries of the legend: what a plot command holds besides the data.
+std::string legend() {
+  std::string entries;
+  for (const Kind& kind : kKinds)
+    if (kind.title != nullptr)
+      entries += fmt::format(", \\\n     keyentry with boxes linecolor rgb '#{}' title '{}'",
+                             kind.colour, kind.title);
+  return entries;
 }
 
 std::string table(const trace::Recorder& recorder) {
@@ -37,16 +57,18 @@ std::string script(const std::vector<std::string>& streams, const std::string& s
   for (size_t stream = 0; stream < streams.size(); ++stream)
     rows += fmt::format("{}'{}' {}", stream == 0 ? "" : ", ", streams[stream], stream);
   return fmt::format(
-      "set encoding utf8\nset terminal {}\nset output '{}.{}'\nset datafile separator tab\nunset "
-      "key\n"
+      "set encoding utf8\nset terminal {}\nset output '{}.{}'\nset datafile separator tab\n"
+      "set key outside above left horizontal Left reverse samplen 1 width 1 maxrows 1 textcolor "
+      "rgb "
+      "'#303030'\n"
       "set border 3 linecolor rgb '#606060'\nset tics nomirror out\nset xlabel 'Time (ms)'\n"
-      "set title 'forward blue, backward violet, update gold, gathers green, reductions orange' "
-      "textcolor rgb '#505050'\nset lmargin 12\nset rmargin 4\nset style fill solid 0.9 noborder\n"
+      "set lmargin 12\nset rmargin 4\nset style fill solid 0.9 noborder\n"
       "set ytics ({})\nset yrange [{}.6:-0.6]\nset xrange [0:*]\n"
-      "plot '{}.tsv' using ($1+$3/2):2:($3/2):(0.35):4 with boxxyerror linecolor rgb variable\n",
+      "plot '{}.tsv' using ($1+$3/2):2:($3/2):(0.35):4 with boxxyerror linecolor rgb variable "
+      "notitle{}\n",
       svg ? "svg size 1200,420 font 'DejaVu Sans,14' background rgb 'white'"
           : "pngcairo size 1600,560 font 'DejaVu Sans,14' background rgb 'white'",
-      stem, svg ? "svg" : "png", rows, streams.size() - 1, stem);
+      stem, svg ? "svg" : "png", rows, streams.size() - 1, stem, legend());
 }
 
 }  // namespace
