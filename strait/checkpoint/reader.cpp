@@ -265,20 +265,24 @@ void CheckpointReader::load(const std::vector<LoadRequest>& requests) const {
   for (const auto& [name, of_file] : pieces) load_file(name, of_file);
 }
 
-std::vector<int64_t> CheckpointReader::senders_of(const std::string& unit,
-                                                  const std::string& state) const {
+bool CheckpointReader::has_state(const std::string& unit, const std::string& state) const {
+  return shards_.contains({unit, state});
+}
+
+std::vector<int64_t> CheckpointReader::senders_of(const StateRange& range) const {
   std::set<int64_t> senders;
-  if (const auto found = shards_.find({unit, state}); found != shards_.end())
-    for (const ShardRecord* shard : found->second) senders.insert(shard->range.sender);
+  if (const auto found = shards_.find({range.unit, range.state}); found != shards_.end())
+    for (const ShardRecord* shard : found->second)
+      if (shard->range.replica == range.replica) senders.insert(shard->range.sender);
   return {senders.begin(), senders.end()};
 }
 
-ElementRuns CheckpointReader::sent_by(const std::string& unit, const std::string& state,
-                                      int64_t sender) const {
+ElementRuns CheckpointReader::sent_by(const StateRange& range) const {
   ElementRuns runs;
-  if (const auto found = shards_.find({unit, state}); found != shards_.end())
+  if (const auto found = shards_.find({range.unit, range.state}); found != shards_.end())
     for (const ShardRecord* shard : found->second)
-      if (shard->range.sender == sender) append(runs, runs_of(shard->range));
+      if (shard->range.replica == range.replica && shard->range.sender == range.sender)
+        append(runs, runs_of(shard->range));
   return runs;
 }
 

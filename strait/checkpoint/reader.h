@@ -45,11 +45,13 @@ class CheckpointReader {
     load(std::vector<LoadRequest>{{range, destination}});
   }
 
-  /// Positions of the ranks whose residuals `state` of a unit holds, ascending; empty without the
-  /// state.
-  std::vector<int64_t> senders_of(const std::string& unit, const std::string& state) const;
-  /// What is stored of one of them, as runs in no particular order.
-  ElementRuns sent_by(const std::string& unit, const std::string& state, int64_t sender) const;
+  /// Whether anything of a state of a unit is stored.
+  bool has_state(const std::string& unit, const std::string& state) const;
+  /// Positions of the ranks whose residuals are stored under the unit, state and replica of a
+  /// range, ascending; empty without the state.
+  std::vector<int64_t> senders_of(const StateRange& range) const;
+  /// What is stored of the sender of a range, as runs in no particular order.
+  ElementRuns sent_by(const StateRange& range) const;
 
   /// Checks the hashes of every `ranks`-th file, from the `rank`-th on, that were not checked yet:
   /// after all ranks have loaded and called this, no file of the checkpoint is unchecked.

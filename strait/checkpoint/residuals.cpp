@@ -69,8 +69,10 @@ void load_residual(const CheckpointReader& reader, const StateRange& state, cons
          "load_residual: the destination has another length than the share");
   StateRange range = state;
   std::map<int64_t, ElementRuns> old_ones;
-  for (const int64_t sender : reader.senders_of(state.unit, state.state))
-    old_ones[sender] = reader.sent_by(state.unit, state.state, sender);
+  for (const int64_t sender : reader.senders_of(state)) {
+    range.sender = sender;
+    old_ones[sender] = reader.sent_by(range);
+  }
   const std::map<int64_t, ElementRuns> new_ones = by_sender(all);
   if (same_senders(old_ones, new_ones)) {
     range.sender = mine.sender;

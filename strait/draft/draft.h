@@ -72,7 +72,7 @@ struct Draft {
   Schedule schedule = {};
   std::vector<SharedUnit> shared = {};
   std::vector<Shard> shards = {};  // one per unit
-  int world = -1;                  // group and stream of what all ranks agree on
+  int agreement = -1;              // group and stream of the agreed scalars
   int agreement_stream = -1;
 };
 

@@ -18,6 +18,11 @@ struct Recompute {
 /// "none" | "block" | "every:K"; UserError otherwise.
 Recompute parse_recompute(const std::string& text);
 
+/// What checkpoints call the weights that are evaluated and exported, and, between borders of
+/// rounds, the weights of one replica.
+inline constexpr const char* kMasterState = "master";
+inline constexpr const char* kLocalState = "local";
+
 /// A state that an optimizer keeps per parameter beside the weights: its letter in programs, and
 /// what checkpoints call it.
 struct Moment {
@@ -28,7 +33,7 @@ struct Moment {
 using OptimizerState = std::vector<Moment>;
 
 /// What a program is for.
-enum class Purpose : uint8_t { kTrain, kEvaluate, kGenerate, kPublish };
+enum class Purpose : uint8_t { kTrain, kEvaluate, kGenerate, kPublish, kBorder };
 
 struct StepOptions {
   Purpose purpose = Purpose::kTrain;
@@ -41,6 +46,7 @@ struct StepOptions {
   OptimizerState optimizer;
   bool documents = false;          // batches carry document starts
   bool weights_unchanged = false;  // since the last program: secondary copies still hold
+  bool local_steps = false;        // replicas have weights of their own between borders of rounds
 };
 
 }  // namespace strait::draft

@@ -60,6 +60,7 @@ Layout::Layout(const ModelShape& shape, const Mesh& mesh, std::vector<int64_t> f
       z_(axis_of(mesh, "z")),
       sequence_(axis_of(mesh, "sequence")),
       data_(axis_of(mesh, "data")),
+      replica_(axis_of(mesh, "replica")),
       stage_(axis_of(mesh, "stage")),
       local_(strait::local_shape(shape, x_.size, y_.size)),
       first_stage_(std::move(first_stage)) {

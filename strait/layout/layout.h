@@ -66,9 +66,16 @@ class Layout {
   const ModelShape& local_shape() const { return local_; }
   int64_t local_elements(int64_t unit) const { return local_.units.at(unit).elements; }
 
-  /// Ranks that hold the same boxes as one another, and which of them a rank is.
+  /// Ranks of one replica that hold the same boxes as one another, and which of them a rank is.
   int64_t positions() const;
   int64_t position(int64_t rank) const;
+  /// Replicas have training states of their own; without local steps there is one.
+  int64_t replicas() const { return replica_.size; }
+  int64_t replica(int64_t rank) const { return replica_.coordinate(rank); }
+  /// Which of all data-parallel ranks, those of one replica after those of another.
+  int64_t data_position(int64_t rank) const {
+    return replica(rank) * positions() + position(rank);
+  }
 
   /// Which range of the local unit a rank holds when hops of these sizes, innermost first, have cut
   /// it one after another: every range of fewer hops holds those of more (program::Group::nest).
@@ -110,7 +117,7 @@ class Layout {
   template <class Visit>
   void for_each_parameter(int64_t unit, int64_t rank, Range local, const Visit& visit) const;
 
-  Axis x_, y_, z_, sequence_, data_, stage_;
+  Axis x_, y_, z_, sequence_, data_, replica_, stage_;
   ModelShape local_;
   std::vector<std::vector<ParameterShape>> logical_;  // [unit] LocalUnit::logical
   std::vector<int64_t> first_stage_;

@@ -1,12 +1,14 @@
 #include "strait/persist/unit_state.h"
 
+#include <algorithm>
 #include <span>
 
 #include "strait/base/errors.h"
 #include "strait/comm/bookkeeping.h"
+#include "strait/draft/step_options.h"
 #include "strait/model/block.h"
-#include "strait/program/program_set.h"
-#include "strait/strategy/finish/kernels.h"
+#include "strait/program/classes.h"
+#include "strait/strategy/sync/sync.h"
 
 namespace strait::persist {
 namespace {
@@ -26,13 +28,17 @@ const program::ValueArray* array_of(const program::Program& program, const std::
   return nullptr;
 }
 
-/// Calls visit(op, array, index) for every value that the step's updates write.
+/// Calls visit(op, array, index) for every value of a unit that a program's kernels write and that
+/// all its holders have in common: what optimizers do.
 template <class Visit>
-void for_each_updated(const program::Program& step, const Visit& visit) {
-  program::for_each_instance(step, [&](const program::Op& op, const program::Loops& loops) {
-    if (op.kernel != &strategy::kUpdate) return;
-    for (const program::Operand& operand : op.writes)
-      visit(op, step.arrays[operand.array], program::evaluate(operand.index, loops));
+void for_each_updated(const program::Program& program, const Visit& visit) {
+  program::for_each_instance(program, [&](const program::Op& op, const program::Loops& loops) {
+    if (op.kernel == nullptr) return;
+    for (const program::Operand& operand : op.writes) {
+      const program::ValueArray& array = program.arrays[operand.array];
+      if (array.address.unit >= 0 && !array.address.by_sender)
+        visit(op, array, program::evaluate(operand.index, loops));
+    }
   });
 }
 
@@ -51,6 +57,18 @@ class SharedBuffer {
   void* data_;
 };
 
+/// What stands in for a state that a checkpoint lacks because it comes from a run without local
+/// steps: the weights of all for those of a replica; else nothing, which leaves zeros.
+checkpoint::StateRange fallback_of(checkpoint::StateRange range) {
+  const bool weights = range.state == draft::kLocalState;
+  const bool outer =
+      range.state == strategy::kOuterMomentumState || range.state == strategy::kOuterGradientState;
+  range.replica = 0;
+  if (weights) range.state = checkpoint::kMaster;
+  if (outer) range.state.clear();
+  return range;
+}
+
 /// Calls fill(memory) for `bytes` bytes of host memory that end up at `data` of the device.
 template <class Fill>
 void fill_from_host(tensor::Device* device, void* data, int64_t bytes, const Fill& fill) {
@@ -62,12 +80,21 @@ void fill_from_host(tensor::Device* device, void* data, int64_t bytes, const Fil
 
 }  // namespace
 
-UnitState::UnitState(const std::vector<program::Program>& classes, const ModelShape& shape,
+UnitState::UnitState(const program::ProgramSet& programs, const ModelShape& shape,
                      const Layout& layout, runtime::State& state)
-    : classes_(classes), shape_(shape), layout_(layout), state_(state) {
-  const program::Program& step = program::class_of(classes, state.rank());
-  add_updated(step);
-  add_residuals(step);
+    : programs_(programs), shape_(shape), layout_(layout), state_(state) {
+  for (const program::StepKind& kind : programs.kinds)
+    add_updated(program::class_of(kind.classes, state.rank()));
+  add_residuals(step_of(state.rank()));
+}
+
+const program::Program& UnitState::step_of(int64_t rank) const {
+  return program::class_of(programs_.kinds.front().classes, rank);
+}
+
+bool UnitState::has(int64_t unit, const std::string& state) const {
+  return std::ranges::any_of(
+      parts_, [&](const Part& part) { return part.unit == unit && part.state == state; });
 }
 
 UnitState::Part UnitState::part_of(const program::Program& step, const program::ValueArray& array,
@@ -78,17 +105,19 @@ UnitState::Part UnitState::part_of(const program::Program& step, const program::
   part.state = array.address.state;
   part.dtype = array.dtype;
   part.by_sender = array.address.by_sender;
+  part.by_replica = array.address.by_replica;
   part.held = part.saved = held_range(step, array, state_.rank());
   part.data = resident.buffers[static_cast<size_t>(index)];
   part.device = state_.device_of(resident);
   return part;
 }
 
-void UnitState::add_updated(const program::Program& step) {
+void UnitState::add_updated(const program::Program& program) {
   for_each_updated(
-      step, [&](const program::Op& op, const program::ValueArray& array, int64_t index) {
-        Part part = part_of(step, array, index);
-        part.saved = layout_.written(part.unit, state_.rank(), hops_of(step.groups[op.group]));
+      program, [&](const program::Op& op, const program::ValueArray& array, int64_t index) {
+        if (has(array.address.unit + index, array.address.state)) return;
+        Part part = part_of(program, array, index);
+        part.saved = layout_.written(part.unit, state_.rank(), hops_of(program.groups[op.group]));
         parts_.push_back(std::move(part));
       });
 }
@@ -103,12 +132,13 @@ checkpoint::StateRange UnitState::address(const Part& part, ElementRuns runs) co
   checkpoint::StateRange range{shape_.units[static_cast<size_t>(part.unit)].name, part.state};
   range.dtype = part.dtype;
   if (part.by_sender) range.sender = layout_.position(state_.rank());
+  if (part.by_replica) range.replica = layout_.replica(state_.rank());
   return checkpoint::with_runs(std::move(range), std::move(runs));
 }
 
 void UnitState::initialize(uint64_t seed) const {
   for (const Part& part : parts_) {
-    if (part.state != checkpoint::kMaster) continue;
+    if (part.state != checkpoint::kMaster && part.state != draft::kLocalState) continue;
     const ElementRuns runs = layout_.pieces(part.unit, state_.rank(), part.held);
     fill_from_host(part.device, part.data, part.held.size() * dtype_bytes(part.dtype),
                    [&](std::byte* memory) {
@@ -126,8 +156,11 @@ void UnitState::load(const checkpoint::CheckpointReader& reader) const {
     const auto bytes = static_cast<size_t>(part.held.size() * dtype_bytes(part.dtype));
     std::byte* memory = static_cast<std::byte*>(part.data);
     if (part.device) memory = images.emplace_back(&part, bytes).second.data();
-    requests.push_back({address(part, layout_.pieces(part.unit, state_.rank(), part.held)),
-                        std::span(memory, bytes)});
+    checkpoint::StateRange range =
+        address(part, layout_.pieces(part.unit, state_.rank(), part.held));
+    if (!reader.has_state(range.unit, range.state)) range = fallback_of(std::move(range));
+    if (range.state.empty()) continue;
+    requests.push_back({std::move(range), std::span(memory, bytes)});
   }
   reader.load(requests);
   for (const auto& [part, image] : images)
@@ -139,8 +172,9 @@ void UnitState::load(const checkpoint::CheckpointReader& reader) const {
 /// What all ranks hold of a residual.
 std::vector<checkpoint::SenderShare> UnitState::shares_of(const Part& part) const {
   std::vector<checkpoint::SenderShare> shares;
-  for (int64_t rank = 0; rank < classes_.front().ranks; ++rank) {
-    const program::Program& step = program::class_of(classes_, rank);
+  for (int64_t rank = 0; rank < step_of(0).ranks; ++rank) {
+    if (layout_.replica(rank) != layout_.replica(state_.rank())) continue;
+    const program::Program& step = step_of(rank);
     const program::ValueArray* array = array_of(step, part.state, part.unit);
     if (array == nullptr) continue;
     for (LocalPiece& piece :
@@ -159,30 +193,43 @@ void UnitState::load_residual(const checkpoint::CheckpointReader& reader, const 
                      static_cast<int64_t>(values.size() * sizeof(float)));
 }
 
-/// What each rank saves of a unit's weights.
+/// The op of a class whose kernel writes a unit's weights, and its program.
+std::pair<const program::Program*, const program::Op*> UnitState::find_update(size_t rank_class,
+                                                                              int64_t unit) const {
+  for (const program::StepKind& kind : programs_.kinds) {
+    const program::Program& program = kind.classes[rank_class];
+    const program::Op* found = nullptr;
+    for_each_updated(
+        program, [&](const program::Op& op, const program::ValueArray& array, int64_t index) {
+          if (array.address.state == checkpoint::kMaster && array.address.unit + index == unit)
+            found = &op;
+        });
+    if (found != nullptr) return {&program, found};
+  }
+  return {};
+}
+
+/// What each rank of the first replica saves of a unit's weights.
 std::vector<ElementRuns> UnitState::weights_by_rank(int64_t unit) const {
-  std::vector<ElementRuns> runs(static_cast<size_t>(classes_.front().ranks));
-  const auto add = [&](const program::Program& step, const program::Op& op) {
-    const std::vector<int64_t> hops = hops_of(step.groups[op.group]);
-    for (size_t at = 0; at < runs.size(); ++at) {
-      const auto rank = static_cast<int64_t>(at);
-      if (&program::class_of(classes_, rank) != &step) continue;
+  const std::vector<program::Program>& classes = programs_.kinds.front().classes;
+  std::vector<ElementRuns> runs(static_cast<size_t>(classes.front().ranks));
+  for (size_t c = 0; c < classes.size(); ++c) {
+    const auto [program, op] = find_update(c, unit);
+    if (op == nullptr) continue;
+    const std::vector<int64_t> hops = hops_of(program->groups[op->group]);
+    for (const int64_t rank : program::class_ranks(*program)) {
+      if (layout_.replica(rank) != 0) continue;
       for (const LocalPiece& piece :
            layout_.written_pieces(unit, rank, layout_.written(unit, rank, hops)))
-        append(runs[at], piece.runs);
+        append(runs[static_cast<size_t>(rank)], piece.runs);
     }
-  };
-  for (const program::Program& step : classes_)
-    for_each_updated(
-        step, [&](const program::Op& op, const program::ValueArray& array, int64_t index) {
-          if (array.address.state == checkpoint::kMaster && array.address.unit + index == unit)
-            add(step, op);
-        });
+  }
   return runs;
 }
 
 /// Copies what this rank saves of a unit's weights, one piece behind the other.
 void UnitState::pack_weights(int64_t unit, std::byte* to) const {
+  if (layout_.replica(state_.rank()) != 0) return;
   for (const Part& part : parts_) {
     if (part.unit != unit || part.state != checkpoint::kMaster) continue;
     const int64_t size = dtype_bytes(part.dtype);
@@ -198,9 +245,10 @@ void UnitState::pack_weights(int64_t unit, std::byte* to) const {
 
 Dtype UnitState::weights_dtype() const {
   // Of any class: a rank may hold no weights at all.
-  for (const program::Program& step : classes_)
-    for (const program::ValueArray& array : step.arrays)
-      if (array.address.state == checkpoint::kMaster) return array.dtype;
+  for (const program::StepKind& kind : programs_.kinds)
+    for (const program::Program& program : kind.classes)
+      for (const program::ValueArray& array : program.arrays)
+        if (array.address.state == checkpoint::kMaster) return array.dtype;
   throw InternalError("unit state: the step keeps no weights");
 }
 
@@ -230,9 +278,14 @@ std::vector<std::byte> UnitState::collect_weights(int64_t unit, const runtime::S
   return whole;
 }
 
+bool UnitState::saves(const Part& part) const {
+  return part.by_replica || layout_.replica(state_.rank()) == 0;
+}
+
 std::vector<checkpoint::ShardView> UnitState::shards(HostImages& images) const {
   std::vector<checkpoint::ShardView> shards;
-  for (const Part& part : parts_)
+  for (const Part& part : parts_) {
+    if (!saves(part)) continue;
     for (LocalPiece& piece : layout_.written_pieces(part.unit, state_.rank(), part.saved)) {
       const int64_t size = dtype_bytes(part.dtype);
       const auto* data =
@@ -245,6 +298,7 @@ std::vector<checkpoint::ShardView> UnitState::shards(HostImages& images) const {
       }
       shards.push_back({address(part, std::move(piece.runs)), data});
     }
+  }
   return shards;
 }
 

@@ -5,12 +5,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "strait/checkpoint/checkpoint.h"
 #include "strait/checkpoint/reader.h"
 #include "strait/layout/layout.h"
-#include "strait/program/program.h"
+#include "strait/program/program_set.h"
 #include "strait/runtime/interpreter.h"
 #include "strait/runtime/state.h"
 #include "strait/shape/shape.h"
@@ -21,14 +22,14 @@ namespace strait::persist {
 /// Copies in host memory of what lives on a device.
 using HostImages = std::vector<std::vector<std::byte>>;
 
-/// Weights, moments and residuals of one rank, by unit. Found in the programs of a step: what
-/// updates write, and what senders keep, by the addresses of the values.
+/// Weights, moments, residuals and what else of one rank outlives a step, by unit. Found in the
+/// programs by the addresses of the values: what kernels write, and what senders keep.
 class UnitState {
  public:
-  /// `classes`: the step's programs, one per rank class, bound to `state` already. `shape`: the
-  /// model as one rank would hold it. All outlive this.
-  UnitState(const std::vector<program::Program>& classes, const ModelShape& shape,
-            const Layout& layout, runtime::State& state);
+  /// `programs`: of a run, bound to `state` already. `shape`: the model as one rank would hold it.
+  /// All outlive this.
+  UnitState(const program::ProgramSet& programs, const ModelShape& shape, const Layout& layout,
+            runtime::State& state);
 
   /// Initial weights; everything else stays zero.
   void initialize(uint64_t seed) const;
@@ -54,22 +55,29 @@ class UnitState {
     int64_t unit = 0;
     std::string state;
     Dtype dtype = Dtype::kFloat32;
-    bool by_sender = false;
+    bool by_sender = false, by_replica = false;
     Range held;            // in the buffer
     Range saved;           // that this position writes
     void* data = nullptr;  // element held.begin
     tensor::Device* device = nullptr;
   };
-  void add_updated(const program::Program& step);
+  void add_updated(const program::Program& program);
+  bool has(int64_t unit, const std::string& state) const;
+  /// Whether this rank's replica saves it.
+  bool saves(const Part& part) const;
   void pack_weights(int64_t unit, std::byte* to) const;
   std::vector<ElementRuns> weights_by_rank(int64_t unit) const;
+  std::pair<const program::Program*, const program::Op*> find_update(size_t rank_class,
+                                                                     int64_t unit) const;
+  /// What a rank runs in a step, which is the first kind of the set.
+  const program::Program& step_of(int64_t rank) const;
   void add_residuals(const program::Program& step);
   Part part_of(const program::Program& step, const program::ValueArray& array, int64_t index);
   checkpoint::StateRange address(const Part& part, ElementRuns runs) const;
   std::vector<checkpoint::SenderShare> shares_of(const Part& part) const;
   void load_residual(const checkpoint::CheckpointReader& reader, const Part& part) const;
 
-  const std::vector<program::Program>& classes_;
+  const program::ProgramSet& programs_;
   const ModelShape& shape_;
   const Layout& layout_;
   runtime::State& state_;

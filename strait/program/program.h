@@ -129,11 +129,12 @@ enum class Tier : uint8_t {
 
 /// What a value that outlives a step is called by checkpoints, whatever its name in a program: a
 /// state ("master", "first_moment", "residual/0") of consecutive units. Of residuals every sender
-/// has its own.
+/// has its own; of what differs between replicas of the model, every replica.
 struct Address {
   std::string state;  // "" = none: the value ends with the process
   int64_t unit = -1;  // of index 0; -1 = of no unit
   bool by_sender = false;
+  bool by_replica = false;
   bool operator==(const Address&) const = default;
 };
 

@@ -21,15 +21,23 @@ const Program& ProgramSet::program(const std::string& kind, int64_t rank) const 
   return class_of(classes(kind), rank);
 }
 
-const std::vector<std::string>& ProgramSet::next(const std::string& purpose,
-                                                 const std::string& after,
-                                                 const ReadScalar& read) const {
-  for (const Rule& rule : rules) {
-    if (rule.purpose != purpose || (rule.after != "*" && rule.after != after)) continue;
-    if (rule.unless_zero.array.empty() || read(rule.unless_zero) != 0.0) return rule.kinds;
-  }
-  throw InternalError("no rule says what runs for the purpose " + purpose + " after '" + after +
-                      "'");
+void ProgramSet::next(const std::string& purpose, const Turn& turn, const ReadScalar& read,
+                      std::vector<const std::string*>& names) const {
+  names.clear();
+  const auto take = [&](const Rule& rule) {
+    for (const std::string& kind : rule.kinds) names.push_back(&kind);
+  };
+  const auto decides = std::ranges::find_if(rules, [&](const Rule& rule) {
+    return !rule.adds() && rule.purpose == purpose &&
+           (rule.after == "*" || rule.after == turn.after) &&
+           (rule.unless_zero.array.empty() || read(rule.unless_zero) != 0.0);
+  });
+  if (decides == rules.end())
+    throw InternalError("no rule says what runs for the purpose " + purpose + " after '" +
+                        turn.after + "'");
+  take(*decides);
+  for (const Rule& rule : rules)
+    if (rule.purpose == purpose && rule.turns.hold(turn.step)) take(rule);
 }
 
 const Program& class_of(const std::vector<Program>& classes, int64_t rank) {

@@ -23,28 +23,49 @@ struct AgreedScalar {
 };
 using ReadScalar = std::function<double(const AgreedScalar&)>;
 
+/// `length` steps of every `period`, from step `first` on.
+struct Turns {
+  int64_t first = 0, period = 0, length = 1;
+  bool hold(int64_t step) const {
+    return period > 0 && step >= first && (step - first) % period < length;
+  }
+};
+
 /// One row of the table. It holds when the purpose is asked for, when `after` ran last (in this
-/// process), and, where a scalar is named, when that is not zero.
+/// process), and, where a scalar is named, when that is not zero. A row with turns is about
+/// borders: its kinds run behind those of the row that decides, in those turns.
 struct Rule {
   std::string purpose;             // "step", "evaluation"
   std::string after = "*";         // a kind; "" = nothing ran yet; "*" = whatever ran
   AgreedScalar unless_zero{};      // without an array: no condition
-  std::vector<std::string> kinds;  // run one after another: the step, then what its border asks for
+  std::vector<std::string> kinds;  // run one after another
+  Turns turns{};
+  bool adds() const { return turns.period > 0; }
+};
+
+/// Where a run stands when the table is asked: what ran last, and the step that is under way or
+/// comes next, from 0.
+struct Turn {
+  const std::string& after;
+  int64_t step = 0;
 };
 
 struct ProgramSet {
+  /// What a run, new or resumed, asks for before its first step, and behind its last one.
+  static constexpr const char* kStart = "start";
+  static constexpr const char* kEnd = "end";
   std::vector<StepKind> kinds;
-  std::vector<Rule> rules;  // the first that holds decides
+  std::vector<Rule> rules;  // the first that holds decides; all that add and hold come behind it
 
   const StepKind* find(const std::string& kind) const;
   /// The classes of a kind; InternalError when there is none of that name.
   const std::vector<Program>& classes(const std::string& kind) const;
   /// The program that `rank` runs in a kind.
   const Program& program(const std::string& kind, int64_t rank) const;
-  /// The kinds that run next for a purpose; all ranks get the same, because they read agreed
-  /// scalars.
-  const std::vector<std::string>& next(const std::string& purpose, const std::string& after,
-                                       const ReadScalar& read) const;
+  /// Fills `names` with the kinds that run next for a purpose; all ranks get the same, because they
+  /// read agreed scalars and count the same steps.
+  void next(const std::string& purpose, const Turn& turn, const ReadScalar& read,
+            std::vector<const std::string*>& names) const;
 };
 
 /// The class that `rank` belongs to.

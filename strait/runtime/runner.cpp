@@ -19,15 +19,15 @@ double Runner::read(const program::AgreedScalar& scalar) const {
 }
 
 RunTimes Runner::run(const std::string& purpose, int64_t step) {
-  const std::vector<std::string>& kinds = programs_.next(
-      purpose, last_, [this](const program::AgreedScalar& scalar) { return read(scalar); });
+  const auto read_scalar = [this](const program::AgreedScalar& scalar) { return read(scalar); };
+  programs_.next(purpose, {last_, step}, read_scalar, kinds_);
   RunTimes total;
-  for (const std::string& kind : kinds) {
-    const RunTimes times = prepare(kind).run(step);
+  for (const std::string* kind : kinds_) {
+    const RunTimes times = prepare(*kind).run(step);
     total.seconds += times.seconds;
     total.exposed_seconds += times.exposed_seconds;
     total.ops += times.ops;
-    last_ = kind;
+    last_ = *kind;
   }
   return total;
 }

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "strait/program/program_set.h"
 #include "strait/runtime/interpreter.h"
@@ -19,7 +20,7 @@ class Runner {
 
   /// Binds the programs of a kind, so that its resident values exist.
   Interpreter& prepare(const std::string& kind);
-  /// Runs what the table says for a purpose; times are summed up.
+  /// Runs what the table says for a purpose in the turn of `step`; times are summed up.
   RunTimes run(const std::string& purpose, int64_t step);
   /// Adds what the communicators counted since the last call, and forgets it there.
   void drain_ledger(Ledger& ledger);
@@ -31,6 +32,7 @@ class Runner {
   Site site_;
   std::map<std::string, std::unique_ptr<Interpreter>> interpreters_;  // by kind
   std::string last_;                                                  // kind that ran last
+  std::vector<const std::string*> kinds_;                             // scratch
 };
 
 }  // namespace strait::runtime

@@ -72,6 +72,7 @@ Mesh::Mesh(const MeshOptions& options, int64_t ranks) : ranks_(ranks) {
     const int64_t size = name == rest ? ranks / product : written_size(options.axes, name);
     axes_.push_back({name, size, stride});
     stride *= size;
+    if (name == "data") axes_.push_back({"replica", 1, stride});
   }
 }
 
@@ -95,7 +96,23 @@ std::vector<int64_t> Mesh::group(int64_t rank, const std::string& name) const {
   return members;
 }
 
-int64_t Mesh::data_ranks() const { return axis("data").size * axis("z").size; }
+Mesh Mesh::with_replicas(int64_t replicas) const {
+  Mesh cut = *this;
+  for (MeshAxis& axis : cut.axes_) {
+    if (axis.name == "data") {
+      ensure(axis.size % replicas == 0, "mesh: replicas do not divide the axis data");
+      axis.size /= replicas;
+    } else if (axis.name == "replica") {
+      axis.size = replicas;
+      axis.stride /= replicas;
+    }
+  }
+  return cut;
+}
+
+int64_t Mesh::data_ranks() const {
+  return axis("data").size * axis("z").size * axis("replica").size;
+}
 
 Json mesh_json(const Mesh& mesh) {
   Json json = Json::object({{"data", mesh.axis("data").size}});

@@ -24,6 +24,10 @@ class Mesh {
   /// choice.
   Mesh(const MeshOptions& options, int64_t ranks);
 
+  /// The same ranks with axis data cut into `replicas` parts, which lie along an axis "replica" of
+  /// their own, outside of it. InternalError unless `replicas` divides the axis.
+  Mesh with_replicas(int64_t replicas) const;
+
   int64_t ranks() const { return ranks_; }
   const std::vector<MeshAxis>& axes() const { return axes_; }  // innermost first
   const MeshAxis& axis(const std::string& name) const;         // UserError names the nearest
@@ -31,7 +35,7 @@ class Mesh {
   int64_t coordinate(int64_t rank, const std::string& axis) const;
   /// Ranks that differ from `rank` only along `axis`, in the order of that axis.
   std::vector<int64_t> group(int64_t rank, const std::string& axis) const;
-  /// Data-parallel ranks: data * z.
+  /// Data-parallel ranks: data * z, of all replicas.
   int64_t data_ranks() const;
 
  private:
@@ -39,6 +43,7 @@ class Mesh {
   int64_t ranks_ = 1;
 };
 
+/// Those that a run file names; "replica" is made by with_replicas alone.
 const std::vector<std::string>& mesh_axis_names();
 
 /// {"data": size}, and every other axis of more than one rank, innermost first.

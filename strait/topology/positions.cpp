@@ -59,12 +59,20 @@ void take_axis(const MeshAxis& axis, bool inside, Cluster& cluster) {
     cluster.levels = std::move(left.levels);
     return;
   }
+  const int64_t nearest = nearest_size(axis.size, inside, cluster);
   ErrorPlace place;
+  if (axis.name == "replica") {
+    place.key = "sync.replica";
+    throw UserError(fmt::format("sync.replica makes {} replicas, which end within a group of a "
+                                "level of cluster {} (fan-outs {} are left); the nearest valid "
+                                "number of replicas is {}",
+                                axis.size, cluster.name, fan_outs(cluster), nearest),
+                    place);
+  }
   place.key = "mesh.axes." + axis.name;
   throw UserError(fmt::format("{} = {} ends within a group of a level of cluster {} (fan-outs {} "
                               "are left); the nearest valid size is {}",
-                              *place.key, axis.size, cluster.name, fan_outs(cluster),
-                              nearest_size(axis.size, inside, cluster)),
+                              *place.key, axis.size, cluster.name, fan_outs(cluster), nearest),
                   place);
 }
 

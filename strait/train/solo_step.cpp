@@ -65,7 +65,7 @@ SoloStep::SoloStep(const Run& run, int64_t vocabulary, tensor::Device* device)
   execute::add_coding_executors(executors_, *arithmetic_);
   execute::add_step_executors(executors_, environment_, rules_of(design_));
   runner_.prepare(strategy::kSteady);
-  persist::UnitState(design_.steady(), design_.shape, design_.layout, state_).initialize(run.seed);
+  persist::UnitState(design_.programs, design_.shape, design_.layout, state_).initialize(run.seed);
   runner_.run(strategy::kForStart, 0);
 }
 

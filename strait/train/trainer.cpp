@@ -19,6 +19,8 @@
 #include "strait/persist/parameter_hash.h"
 #include "strait/strategy/finish/step_values.h"
 #include "strait/strategy/sharding/unit_values.h"
+#include "strait/strategy/sync/kernels.h"
+#include "strait/strategy/sync/sync.h"
 #include "strait/train/model_settings.h"
 
 namespace strait::train {
@@ -120,11 +122,15 @@ Trainer::Trainer(Shared& shared, comm::World& world, memory::PageSource* window)
                                });
   execute::add_coding_executors(executors_, *arithmetic_);
   execute::add_step_executors(executors_, environment_, rules_of(job_, shared_.signal));
+  execute::add_outer_executors(executors_, *arithmetic_,
+                               static_cast<int>(job_.design.batch.threads_per_rank));
   if (shared.hooks.before_op)
     executors_.set_before(
         [this](const runtime::Instance& instance) { shared_.hooks.before_op(rank_, instance); });
   const program::Program& step = job_.design.programs.program(strategy::kSteady, rank_);
   runner_.prepare(strategy::kSteady);
+  for (const strategy::Border& border : strategy::borders_of(job_.design.policy))
+    runner_.prepare(strategy::border_kind(border));
   begin_state();
   runner_.run(strategy::kForStart, first_step_);
   state_.drain();
@@ -142,7 +148,7 @@ Trainer::~Trainer() = default;
 void Trainer::begin_state() {
   const strategy::Design& design = job_.design;
   units_ =
-      std::make_unique<persist::UnitState>(design.steady(), design.shape, design.layout, state_);
+      std::make_unique<persist::UnitState>(design.programs, design.shape, design.layout, state_);
   values_ = std::make_unique<persist::RunValues>(design.programs.program(strategy::kSteady, rank_),
                                                  state_);
   begin_progress();
@@ -198,6 +204,7 @@ void Trainer::run() {
     const bool due = run.evaluation.every_steps > 0 && step % run.evaluation.every_steps == 0;
     const bool save_due = run.checkpoint.every_steps > 0 && step % run.checkpoint.every_steps == 0;
     const bool must_save = last || stopped || save_due;
+    if (last) runner_.run(strategy::kForEnd, step);
     if (due || must_save) state_.drain();  // belongs to the step
     is_best_ = false;
     if (last || (due && !stopped)) clock_.apart(evaluation_seconds_, [&] { evaluate(step); });
@@ -217,7 +224,7 @@ void Trainer::fill_batch(int64_t first_sequence, int64_t micro_batch, BatchBuffe
     return fill_windows(*job_.validation, validation_plan(), *evaluated_window_, buffer);
   const Resolved& batch = job_.design.batch;
   const BatchShare share{batch.global_batch_size, batch.data_ranks,
-                         job_.design.layout.position(rank_), batch.micro_batch_size};
+                         job_.design.layout.data_position(rank_), batch.micro_batch_size};
   const int64_t first = first_sequence + share.first_sequence(0, micro_batch);
   job_.loader->fill(first, batch.micro_batch_size, buffer);
   if (shared_.observer.loaded) shared_.observer.loaded(step_, buffer);
@@ -232,6 +239,10 @@ Trainer::StepResult Trainer::train_step(int64_t step) {
   const auto values = state_.read<double, strategy::kNumStepValues>("step");
   result.loss = agreed[strategy::kLossSum] / agreed[strategy::kLossCount];
   result.stop = agreed[strategy::kStopRequests] > 0;
+  // Replicas go on until all of them know.
+  if (job_.design.policy.local_steps())
+    result.stop = state_.read<double, strategy::kNumBorderValues>(
+                      "border")[strategy::kBorderStopRequests] > 0;
   result.gradient_norm = results[strategy::kGradientNorm];
   result.finite = results[strategy::kFinite] != 0;
   result.loss_scale = values[strategy::kLossScale];

@@ -27,7 +27,8 @@ void Trainer::evaluate(int64_t step) {
   if (plan.windows == 0) return;
   state_.drain();
   count_traffic(step);
-  const int64_t position = job_.design.layout.position(rank_);
+  const int64_t position = job_.design.layout.data_position(rank_);
+  runner_.run(strategy::kForShow, step);
   const std::optional<double> loss = validation_loss(plan, state_, [&](int64_t first) {
     evaluated_window_ = first + position * plan.micro_batch;
     // The first batch makes secondary copies; a step after it makes its own all the same, so that
@@ -35,6 +36,8 @@ void Trainer::evaluate(int64_t step) {
     runner_.run(strategy::kForEvaluation, step);
   });
   evaluated_window_.reset();
+  runner_.run(strategy::kForShow, step);
+  state_.drain();
   Ledger discarded;
   runner_.drain_ledger(discarded);
   if (loss) note_validation(step, *loss);

@@ -20,16 +20,6 @@ bool leaves(Lifetime lifetime) {
   return lifetime == Lifetime::kCarryOut || lifetime == Lifetime::kCarry;
 }
 
-/// Names of the arrays that some op of a program touches.
-std::set<std::string> touched_arrays(const Program& program) {
-  std::set<std::string> names;
-  for_each_op(program.body, [&](const Op& op) {
-    for (const auto* operands : {&op.reads, &op.writes, &op.waits})
-      for (const Operand& operand : *operands) names.insert(program.arrays[operand.array].name);
-  });
-  return names;
-}
-
 class CarryCheck {
  public:
   explicit CarryCheck(const ProgramSet& set) : set_(set) {}
@@ -54,11 +44,12 @@ class CarryCheck {
     });
   }
 
-  /// Kinds that may run right after `kind`.
+  /// Kinds that may run right after `kind`, borders aside: check_turns follows these.
   std::vector<const StepKind*> successors(const StepKind& kind) const {
     const bool asks = ends_a_turn(kind);
     std::set<std::string> names;
     for (const Rule& rule : set_.rules) {
+      if (rule.adds()) continue;
       if (asks && (rule.after == "*" || rule.after == kind.name) && !rule.kinds.empty())
         names.insert(rule.kinds.front());
       for (size_t i = 0; i + 1 < rule.kinds.size(); ++i)
@@ -122,6 +113,15 @@ class CarryCheck {
 
 }  // namespace
 
+std::set<std::string> touched_arrays(const Program& program) {
+  std::set<std::string> names;
+  for_each_op(program.body, [&](const Op& op) {
+    for (const auto* operands : {&op.reads, &op.writes, &op.waits})
+      for (const Operand& operand : *operands) names.insert(program.arrays[operand.array].name);
+  });
+  return names;
+}
+
 std::vector<Problem> verify(const ProgramSet& set) {
   std::vector<Problem> problems;
   for (const StepKind& kind : set.kinds) {
@@ -129,7 +129,9 @@ std::vector<Problem> verify(const ProgramSet& set) {
     problems.insert(problems.end(), found.begin(), found.end());
   }
   if (!problems.empty()) return problems;
-  return CarryCheck(set).run();
+  problems = CarryCheck(set).run();
+  check_turns(set, problems);
+  return problems;
 }
 
 void verify_or_throw(const ProgramSet& set) { throw_first(verify(set)); }

@@ -8,6 +8,7 @@
 
 #include "strait/program/classes.h"
 #include "strait/program/program.h"
+#include "strait/program/program_set.h"
 #include "strait/verify/verify.h"
 
 namespace strait::program {
@@ -50,6 +51,9 @@ class Findings {
   std::set<std::tuple<std::string, int64_t, const Op*, int>> seen_;
 };
 
+/// Names of the arrays that some op of a program touches.
+std::set<std::string> touched_arrays(const Program& program);
+
 /// Text of the n-th executed op of `program` (from 0).
 std::string instance_text(const Program& program, int64_t instance);
 
@@ -68,5 +72,7 @@ void check_values(int64_t rank_class, Findings& findings);
 void check_messages(Findings& findings);
 /// cycle: all ranks together, every transfer taken to end only once all its ranks have started it.
 void check_cycles(Findings& findings);
+/// carry: the borders of a set's table, turn by turn.
+void check_turns(const ProgramSet& set, std::vector<Problem>& problems);
 
 }  // namespace strait::program

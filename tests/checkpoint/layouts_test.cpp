@@ -245,7 +245,7 @@ TEST_P(Residuals, OtherSendersShareTheSum) {
 
 TEST_P(Residuals, AreZeroWhereNoneWereSaved) {
   const CheckpointReader reader(save({{1, 1, 1, 1, 2, 1}, {2}}, false));
-  EXPECT_TRUE(reader.senders_of("blocks.0", "residual/0").empty());
+  EXPECT_TRUE(reader.senders_of({"blocks.0", "residual/0"}).empty());
   for (const Held& held : load(reader, {{1, 1, 1, 1, 2, 1}, {2}}, 1, 0))
     EXPECT_THAT(held.values, ::testing::Each(0.0f));
   std::vector<float> memory(4);

@@ -36,6 +36,17 @@ Rule rule(const char* purpose, const char* after, const AgreedScalar& unless_zer
   return made;
 }
 
+/// What runs in the turn of a step.
+std::vector<std::string> next(const ProgramSet& set, const std::string& purpose,
+                              const std::string& after, const ReadScalar& read,
+                              int64_t step = 0) {
+  std::vector<const std::string*> kinds;
+  set.next(purpose, {after, step}, read, kinds);
+  std::vector<std::string> names;
+  for (const std::string* kind : kinds) names.push_back(*kind);
+  return names;
+}
+
 /// A step that goes on from the one before when nothing changed, with a border after every round.
 ProgramSet example() {
   ProgramSet set;
@@ -49,10 +60,10 @@ ProgramSet example() {
 TEST(ProgramSet, TheFirstRuleThatHoldsDecides) {
   const ProgramSet set = example();
   Scalars scalars{{{"results", {0, 0}}}};
-  EXPECT_THAT(set.next("step", "", scalars.read()), ElementsAre("first"));
-  EXPECT_THAT(set.next("step", "first", scalars.read()), ElementsAre("steady"));
+  EXPECT_THAT(next(set, "step", "", scalars.read()), ElementsAre("first"));
+  EXPECT_THAT(next(set, "step", "first", scalars.read()), ElementsAre("steady"));
   EXPECT_THAT(scalars.asked, IsEmpty()) << "no rule that could hold asks";
-  EXPECT_THAT(set.next("step", "steady", scalars.read()), ElementsAre("unchanged"));
+  EXPECT_THAT(next(set, "step", "steady", scalars.read()), ElementsAre("unchanged"));
   EXPECT_THAT(scalars.asked, ElementsAre("results"));
 }
 
@@ -60,18 +71,40 @@ TEST(ProgramSet, AScalarThatIsNotZeroHolds) {
   const ProgramSet set = example();
   for (const double value : {1.0, -1.0, 1e-300}) {
     Scalars scalars{{{"results", {0, value}}}};
-    EXPECT_THAT(set.next("step", "steady", scalars.read()), ElementsAre("steady", "border"))
+    EXPECT_THAT(next(set, "step", "steady", scalars.read()), ElementsAre("steady", "border"))
         << value;
   }
   Scalars other_element{{{"results", {1, 0}}}};
-  EXPECT_THAT(set.next("step", "steady", other_element.read()), ElementsAre("unchanged"));
+  EXPECT_THAT(next(set, "step", "steady", other_element.read()), ElementsAre("unchanged"));
 }
 
 TEST(ProgramSet, APurposeHasRulesOfItsOwnAndMayNeedNothing) {
   const ProgramSet set = example();
   Scalars scalars;
-  EXPECT_THAT(set.next("start", "", scalars.read()), IsEmpty());
-  EXPECT_THAT(set.next("start", "steady", scalars.read()), IsEmpty());
+  EXPECT_THAT(next(set, "start", "", scalars.read()), IsEmpty());
+  EXPECT_THAT(next(set, "start", "steady", scalars.read()), IsEmpty());
+}
+
+TEST(ProgramSet, BordersComeBehindTheStepInTheirTurns) {
+  ProgramSet set = example();
+  const auto border = [&](const char* kind, const Turns& turns) {
+    set.rules.push_back(rule("step", "*", {}, {kind}));
+    set.rules.back().turns = turns;
+  };
+  border("land", {5, 4});
+  border("launch", {3, 4});
+  border("hold", {3, 4, 2});
+  Scalars scalars{{{"results", {0, 0}}}};
+  std::vector<std::string> borders;
+  for (int64_t step = 0; step < 10; ++step) {
+    const std::vector<std::string> kinds = next(set, "step", "steady", scalars.read(), step);
+    EXPECT_EQ(kinds.front(), "unchanged");
+    for (size_t at = 1; at < kinds.size(); ++at)
+      borders.push_back(std::to_string(step) + kinds[at]);
+  }
+  EXPECT_THAT(borders, ElementsAre("3launch", "3hold", "4hold", "5land", "7launch", "7hold",
+                                   "8hold", "9land"));
+  EXPECT_THAT(next(set, "start", "", scalars.read(), 3), IsEmpty()) << "of another purpose";
 }
 
 template <class Body>
@@ -87,11 +120,11 @@ std::string error_of(const Body& body) {
 TEST(ProgramSet, WhatNoRuleSaysIsAnError) {
   const ProgramSet set = example();
   Scalars scalars;
-  EXPECT_THAT(error_of([&] { set.next("evaluation", "steady", scalars.read()); }),
+  EXPECT_THAT(error_of([&] { next(set, "evaluation", "steady", scalars.read()); }),
               HasSubstr("no rule says what runs for the purpose evaluation after 'steady'"));
   ProgramSet narrow;
   narrow.rules = {rule("step", "first", {}, {"steady"})};
-  EXPECT_THAT(error_of([&] { narrow.next("step", "", scalars.read()); }),
+  EXPECT_THAT(error_of([&] { next(narrow, "step", "", scalars.read()); }),
               HasSubstr("for the purpose step after ''"));
 }
 

@@ -99,9 +99,11 @@ int64_t run_plainly(const RandomSet& set, ReferenceRun& reference) {
   std::string last;
   int64_t ops = 0, step = 0;
   for (const std::string& turn : set.turns) {
-    for (const std::string& kind : set.programs.next(turn, last, {})) {
-      ops += reference.run(set.programs.classes(kind), {step, 0});
-      last = kind;
+    std::vector<const std::string*> kinds;
+    set.programs.next(turn, {last, step}, {}, kinds);
+    for (const std::string* kind : kinds) {
+      ops += reference.run(set.programs.classes(*kind), {step, 0});
+      last = *kind;
     }
     ++step;
   }

@@ -20,6 +20,7 @@ const char* step_kind(const StepOptions& options) {
     case Purpose::kGenerate:
       return "generation";
     case Purpose::kPublish:
+    case Purpose::kBorder:  // its kind is that of the border
       break;
   }
   return "publish";
@@ -48,7 +49,7 @@ draft::Draft start(const Ingredients& from, const RankClass& ranks, const StepOp
 }
 
 program::Program compose_class(const Ingredients& from, const RankClass& ranks,
-                               const StepOptions& options) {
+                               const StepOptions& options, const Border& border) {
   draft::Draft draft = start(from, ranks, options);
   begin(draft, options);                               // the step's scalars
   order(draft, from.shape, options);                   // who computes what when
@@ -58,6 +59,8 @@ program::Program compose_class(const Ingredients& from, const RankClass& ranks,
   // Gathers before a use, reductions after a making.
   place(draft, from.shape, from.placement, from.cluster, options);
   finish(draft, options);  // norm, clip, update, publish
+  if (options.purpose == Purpose::kBorder)
+    synchronise(draft, from.shape, from.cluster, from.policy, border);  // replicas agree
   draft::drop_unnamed(draft.program);
   return std::move(draft.program);
 }
@@ -67,7 +70,19 @@ program::Program compose_class(const Ingredients& from, const RankClass& ranks,
 std::vector<program::Program> compose(const Ingredients& from, const StepOptions& options) {
   std::vector<program::Program> classes;
   for (const RankClass& ranks : classes_of(from.shape, from.mesh))
-    classes.push_back(compose_class(from, ranks, options));
+    classes.push_back(compose_class(from, ranks, options, {}));
+  return classes;
+}
+
+std::vector<program::Program> compose_border(const Ingredients& from, StepOptions options,
+                                             const Border& border) {
+  options.purpose = Purpose::kBorder;
+  options.weights_unchanged = false;
+  std::vector<program::Program> classes;
+  for (const RankClass& ranks : classes_of(from.shape, from.mesh)) {
+    classes.push_back(compose_class(from, ranks, options, border));
+    classes.back().step_kind = border_kind(border);
+  }
   return classes;
 }
 

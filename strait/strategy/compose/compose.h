@@ -6,6 +6,7 @@
 #include "strait/program/program.h"
 #include "strait/shape/shape.h"
 #include "strait/strategy/sharding/placement.h"
+#include "strait/strategy/sync/sync.h"
 #include "strait/topology/cluster.h"
 #include "strait/topology/mesh.h"
 
@@ -21,6 +22,7 @@ struct Ingredients {
   const Placement& placement;
   const Cluster& cluster;
   const Mesh& mesh;
+  const Policy& policy = kEveryStepPolicy;
 };
 
 /// The programs of one purpose, one per class of ranks. Purposes and the step kinds of their
@@ -35,9 +37,14 @@ struct Ingredients {
 /// * kPublish: brings the optimizer's weights to where they are gathered from, as every step does
 ///   at its end: for the first step and after loading. Without operations where the optimizer
 ///   updates the weights themselves, which are then set everywhere as they are. "publish".
+/// * kBorder: see compose_border.
 std::vector<program::Program> compose(const Ingredients& from, const StepOptions& options);
 
-/// The same where all ranks lie along data and are of one class.
+/// What replicas do at a border of rounds: see BorderPart.
+std::vector<program::Program> compose_border(const Ingredients& from, StepOptions options,
+                                             const Border& border);
+
+/// The same as the first where all ranks lie along data and are of one class.
 program::Program compose(const ModelShape& shape, const Placement& placement,
                          const Cluster& cluster, const StepOptions& options);
 

@@ -42,8 +42,12 @@ Cluster cluster_of(const Run& run, const Resolved& batch) {
 
 /// Which programs run next. Where ranks keep secondary copies of the weights, a step after one that
 /// changed nothing uses them, and so does an evaluation after its first batch.
-std::vector<program::Rule> rules_of(bool publishes, bool secondary) {
-  std::vector<program::Rule> rules;
+std::vector<program::Rule> rules_of(bool publishes, bool secondary, const Policy& policy) {
+  std::vector<program::Rule> rules = border_rules(policy, kForStep);
+  rules.push_back({kForEnd, "*", {}, {}});
+  rules.push_back({kForShow, "*", {}, {}});
+  const std::vector<Border> borders = borders_of(policy);
+  if (!borders.empty()) rules.back().kinds = {border_kind({})};
   rules.push_back({kForStart, "*", {}, {}});
   if (publishes) rules.back().kinds = {kPublish};
   if (secondary) {
@@ -53,6 +57,8 @@ std::vector<program::Rule> rules_of(bool publishes, bool secondary) {
           std::tuple{kForEvaluation, kEvaluation, kEvaluationUnchanged}}) {
       rules.push_back({purpose, "", {}, {changed}});
       rules.push_back({purpose, kPublish, {}, {changed}});
+      for (const Border& border : borders)
+        rules.push_back({purpose, border_kind(border), {}, {changed}});
       if (purpose == kForEvaluation)
         for (const char* after : {kEvaluation, kEvaluationUnchanged})
           rules.push_back({purpose, after, {}, {unchanged}});
@@ -66,12 +72,20 @@ std::vector<program::Rule> rules_of(bool publishes, bool secondary) {
   return rules;
 }
 
+/// The run's mesh; its data ranks are cut into the replicas of the policy, which is filled in.
+Mesh mesh_of(const Run& run, int64_t ranks, const Cluster& cluster, Policy& policy) {
+  const Mesh mesh(run.mesh, ranks);
+  policy = resolve_policy(run, positions_of(cluster, mesh), mesh.data_ranks());
+  return mesh.with_replicas(policy.replicas);
+}
+
 program::ProgramSet compose_all(const Design& design, StepOptions options) {
   program::ProgramSet set;
+  const Ingredients from{design.layout.local_shape(), design.placement, design.cluster, design.mesh,
+                         design.policy};
   const auto made = [&](Purpose purpose) {
     options.purpose = purpose;
-    return compose({design.layout.local_shape(), design.placement, design.cluster, design.mesh},
-                   options);
+    return compose(from, options);
   };
   const auto add = [&](std::vector<program::Program> classes) {
     std::string kind = classes.front().step_kind;
@@ -89,7 +103,8 @@ program::ProgramSet compose_all(const Design& design, StepOptions options) {
     add(made(Purpose::kTrain));
     add(made(Purpose::kEvaluate));
   }
-  set.rules = rules_of(publishes, secondary);
+  for (const Border& border : borders_of(design.policy)) add(compose_border(from, options, border));
+  set.rules = rules_of(publishes, secondary, design.policy);
   return set;
 }
 
@@ -102,7 +117,7 @@ Design make_design(const Run& run, int64_t ranks, int64_t vocabulary, int64_t co
   design.batch = cores > 0 ? resolve_batch(run, ranks, cores) : resolve_batch(run, ranks);
   design.cluster = cluster_of(run, design.batch);
   design.shape = model_shape(run.model, vocabulary);
-  design.mesh = Mesh(run.mesh, ranks);
+  design.mesh = mesh_of(run, ranks, design.cluster, design.policy);
   design.layout = Layout(design.shape, design.mesh, first_stages(design.shape, design.mesh));
   design.placement =
       resolve_placement(run, positions_of(design.cluster, design.mesh), design.layout.positions());
@@ -115,6 +130,7 @@ Design make_design(const Run& run, int64_t ranks, int64_t vocabulary, int64_t co
   options.recompute = draft::parse_recompute(run.train.recompute);
   options.optimizer = optimizer_state(run.optimizer);
   options.documents = !run.data.document_separator.empty();
+  options.local_steps = design.policy.local_steps();
   design.programs = compose_all(design, options);
   program::verify_or_throw(design.programs);
   return design;

@@ -10,6 +10,7 @@
 #include "strait/program/program_set.h"
 #include "strait/shape/shape.h"
 #include "strait/strategy/sharding/placement.h"
+#include "strait/strategy/sync/policy.h"
 #include "strait/topology/cluster.h"
 #include "strait/topology/mesh.h"
 
@@ -21,9 +22,11 @@ inline constexpr const char* kUnchanged = "unchanged";  // weights are those of 
 inline constexpr const char* kEvaluation = "evaluation";
 inline constexpr const char* kEvaluationUnchanged = "evaluation-unchanged";
 inline constexpr const char* kPublish = "publish";
-inline constexpr const char* kForStart = "start";
+inline constexpr const char* kForStart = program::ProgramSet::kStart;
 inline constexpr const char* kForStep = "step";
 inline constexpr const char* kForEvaluation = "evaluation";
+inline constexpr const char* kForEnd = program::ProgramSet::kEnd;
+inline constexpr const char* kForShow = "show";  // the weights to evaluate come, and go again
 
 /// A run, resolved for a number of ranks. Programs are verified.
 struct Design {
@@ -35,6 +38,7 @@ struct Design {
   /// Which rank holds what. Programs are composed for layout.local_shape().
   Layout layout = Layout(ModelShape(), mesh);
   Placement placement;
+  Policy policy;
   Dtype dtype = Dtype::kFloat32;
   program::ProgramSet programs;
   /// The programs of an ordinary step, by rank class.

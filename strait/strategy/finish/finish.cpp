@@ -28,13 +28,13 @@ int declare_scalars(Draft& draft, const char* name, int64_t elements, program::T
                          program::Category::kBuffers, tier});
 }
 
-/// Sums the agreed scalars over all ranks, behind all reductions.
+/// Sums the agreed scalars over the ranks of their scope, behind all reductions.
 void agree(Draft& draft) {
-  if (draft.program.ranks == 1) return;
+  if (draft.program.groups[static_cast<size_t>(draft.agreement)].size == 1) return;
   Op op;
   op.kind = program::OpKind::kAllReduce;
   op.stream = draft.agreement_stream;
-  op.group = draft.world;
+  op.group = draft.agreement;
   op.reads = {scalar(draft, "agreed", Access::kRead, 0)};
   op.writes = {scalar(draft, "agreed", Access::kWrite, 0)};
   draft.program.body.push_back(std::move(op));
@@ -138,7 +138,7 @@ void begin(Draft& draft, const draft::StepOptions& options) {
   declare_scalars(draft, "step", kNumStepValues, program::Tier::kHost);
   const int progress = declare_scalars(draft, "progress", kNumProgress, program::Tier::kHost);
   draft.program.arrays[static_cast<size_t>(progress)].address.state = "progress";
-  if (options.purpose == Purpose::kPublish || options.purpose == Purpose::kGenerate) return;
+  if (options.purpose != Purpose::kTrain && options.purpose != Purpose::kEvaluate) return;
   Op op = draft::kernel_op(kBeginStep);
   op.reads = {scalar(draft, "progress", Access::kRead, kBeginProgress)};
   op.writes = {scalar(draft, "step", Access::kWrite, kBeginStepValues),
@@ -158,6 +158,7 @@ void finish(Draft& draft, const draft::StepOptions& options) {
     case Purpose::kPublish:
       return publish(draft);
     case Purpose::kGenerate:
+    case Purpose::kBorder:
       return;
   }
 }

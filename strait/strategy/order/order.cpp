@@ -281,7 +281,7 @@ class CachedChain {
 }  // namespace
 
 void order(draft::Draft& draft, const ModelShape& shape, const StepOptions& options) {
-  if (options.purpose == Purpose::kPublish) return;
+  if (options.purpose == Purpose::kPublish || options.purpose == Purpose::kBorder) return;
   const int64_t count = micro_batches_of(options);
   draft.schedule = {count, 1, count - 1, {}};
   if (options.purpose == Purpose::kGenerate) {

@@ -38,10 +38,10 @@ void set_operands(Op& coding, const Operand& from, const Operand& to) {
 
 }  // namespace
 
-Movement::Movement(program::Program& program, const UnitValues& values, const Placement& placement,
+Movement::Movement(draft::Draft& draft, const UnitValues& values, const Placement& placement,
                    const Cluster& cluster, Operand scalars)
-    : program_(program), values_(values), placement_(placement), scalars_(scalars) {
-  const auto lane = [&](int group) { return draft::add_lane(program, cluster, group); };
+    : program_(draft.program), values_(values), placement_(placement), scalars_(scalars) {
+  const auto lane = [&](int group) { return draft::add_lane(draft.program, cluster, group); };
   for (int64_t hop = 0; hop < values_.num_hops(); ++hop)
     gather_streams_.push_back(lane(values_.hop_group(hop)));
   for (int64_t hop = 0; hop < values_.num_hops(); ++hop)
@@ -50,7 +50,8 @@ Movement::Movement(program::Program& program, const UnitValues& values, const Pl
   if (values_.secondary_group() >= 0) secondary_stream_ = lane(values_.secondary_group());
   agreement_stream_ = reduce_streams_.empty() ? across_stream_ : reduce_streams_.back();
   // Ranks that no placement joins agree on a lane of their own.
-  if (program.ranks != placement.ranks) agreement_stream_ = lane(values_.world_group());
+  if (program_.groups[static_cast<size_t>(draft.agreement)].size != placement.ranks)
+    agreement_stream_ = lane(draft.agreement);
 }
 
 Operand Movement::weights(int64_t unit) const {

@@ -32,7 +32,7 @@ using Stages = std::vector<std::vector<program::Node>>;
 class Movement {
  public:
   /// `scalars`: where encodes of gradients count what is not finite.
-  Movement(program::Program& program, const UnitValues& values, const Placement& placement,
+  Movement(draft::Draft& draft, const UnitValues& values, const Placement& placement,
            const Cluster& cluster, program::Operand scalars);
 
   /// Weights are used from a transient copy W, which gather() and ready() make and release() frees.

@@ -271,12 +271,12 @@ draft::Shard shard_of(int64_t unit, const UnitValues& values, const Movement& mo
 void place(draft::Draft& draft, const ModelShape& shape, const Placement& placement,
            const Cluster& cluster, const draft::StepOptions& options) {
   const bool trains = options.purpose == Purpose::kTrain;
-  UnitValues values(draft, shape, placement, cluster, types_of(options.dtype));
+  UnitValues values(draft, shape, placement, cluster, options);
   if (trains || options.purpose == Purpose::kEvaluate) values.declare_gathered(true);
   if (trains) values.declare_gradients(options.optimizer);
   const Operand agreed{draft::find_array(draft.program, "agreed"), {}};
-  const Movement movement(draft.program, values, placement, cluster, agreed);
-  draft.world = values.world_group();
+  draft.agreement = trains ? values.replica_group() : values.world_group();
+  const Movement movement(draft, values, placement, cluster, agreed);
   draft.agreement_stream = movement.agreement_stream();
   for (const int64_t unit : draft.units) draft.shards.push_back(shard_of(unit, values, movement));
   Mover mover(movement, placement, draft, shape.units.size(), options.weights_unchanged);

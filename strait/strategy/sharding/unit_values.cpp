@@ -15,19 +15,38 @@ using program::Group;
 using program::Lifetime;
 using program::Partition;
 
+namespace {
+
+/// Neighbours where replicas are the outermost axis; else a list for each.
+Group ranks_of_a_replica(const Mesh& mesh) {
+  const MeshAxis& replica = mesh.axis("replica");
+  if (replica.size == 1) return {"world", mesh.ranks(), 1};
+  if (replica.stride * replica.size == mesh.ranks()) return {"replica", replica.stride, 1};
+  std::vector<std::vector<int64_t>> lists(static_cast<size_t>(replica.size));
+  for (int64_t rank = 0; rank < mesh.ranks(); ++rank)
+    lists[static_cast<size_t>(mesh.coordinate(rank, "replica"))].push_back(rank);
+  Group group{"replica", mesh.ranks() / replica.size};
+  group.lists = program::MemberLists(std::move(lists));
+  return group;
+}
+
+}  // namespace
+
 UnitValues::UnitValues(draft::Draft& draft, const ModelShape& shape, const Placement& placement,
-                       const Cluster& cluster, Types types)
+                       const Cluster& cluster, const draft::StepOptions& options)
     : program_(draft.program),
       placement_(placement),
-      types_(types),
-      place_(shape.units.size(), {-1, 0}) {
+      types_(types_of(options.dtype)),
+      place_(shape.units.size(), {-1, 0}),
+      local_steps_(options.local_steps) {
   for (const int64_t unit : draft.units) classify(unit, shape.units[static_cast<size_t>(unit)]);
   declare_groups(draft.mesh, cluster);
   const bool moves = placement.weights < placement.optimizer;
   const Lifetime lifetime = moves ? Lifetime::kCarry : Lifetime::kResident;
   const int group = group_of_span(placement.weights);
+  const char* const state = local_steps_ ? kLocalState : kMasterState;
   first_[index_of(UnitValue::kShard)] =
-      declare({"w", lifetime, Category::kWeights, placement.has_master() ? "" : kMasterState},
+      declare({"w", lifetime, Category::kWeights, placement.has_master() ? "" : state},
               [&](int64_t elements) -> Form {
                 if (!keeps_pieces())
                   return numbers(elements, placement_.weights, group,
@@ -39,7 +58,7 @@ UnitValues::UnitValues(draft::Draft& draft, const ModelShape& shape, const Place
               });
   if (placement.has_master())
     first_[index_of(UnitValue::kMaster)] = declare(
-        {"p", Lifetime::kResident, Category::kOptimizer, kMasterState}, [&](int64_t elements) {
+        {"p", Lifetime::kResident, Category::kOptimizer, state}, [&](int64_t elements) {
           return numbers(elements, placement_.optimizer, inner_, types_.state);
         });
 }
@@ -74,6 +93,7 @@ void UnitValues::declare_groups(const Mesh& mesh, const Cluster& cluster) {
   const int64_t replicas = placement_.replicas();
   const bool one_hop = placement_.hops.size() <= 1;
   world_ = draft::add_group(program_, cluster, {"world", program_.ranks, 1});
+  replica_ = draft::add_group(program_, cluster, ranks_of_a_replica(mesh));
   std::vector<int64_t> nest;
   int64_t positions = 1;
   for (const int64_t hop : placement_.hops) {
@@ -247,7 +267,7 @@ int UnitValues::declare(const Naming& naming, const FormOf& form) {
     array.lifetime = naming.lifetime;
     array.category = naming.category;
     if (!naming.state.empty())
-      array.address = {naming.state, unit_class.first_unit, naming.by_sender};
+      array.address = {naming.state, unit_class.first_unit, naming.by_sender, local_steps_};
     program_.arrays.push_back(std::move(array));
   }
   return first;

@@ -16,10 +16,11 @@
 
 namespace strait::strategy {
 
+using draft::kLocalState;
+using draft::kMasterState;
 using draft::OptimizerState;
 
-/// What checkpoints call the optimizer's own weights, and the residuals of the nth encode.
-inline constexpr const char* kMasterState = "master";
+/// What checkpoints call the residuals of the nth encode.
 inline constexpr const char* kResidualState = "residual/";
 
 /// What a unit value is. The letter is the array's name before the dot.
@@ -67,10 +68,10 @@ struct PieceFormat {
 /// Arrays of all unit values of a program. Lives while a program is being built.
 class UnitValues {
  public:
-  /// Declares groups "world", "data", those of the hops, "across" and "secondary", and the resident
+  /// Declares groups "world", "replica", "data", those of the hops, "across" and "secondary", and the resident
   /// arrays of the draft's units.
   UnitValues(draft::Draft& draft, const ModelShape& shape, const Placement& placement,
-             const Cluster& cluster, Types types);
+             const Cluster& cluster, const draft::StepOptions& options);
 
   void declare_gradients(const OptimizerState& state);
   /// W and what it is gathered through; `secondary`: the program uses the secondary copy.
@@ -110,6 +111,8 @@ class UnitValues {
   /// Residuals of the unit that encodes keep: some of 0, 1, ..., num_residuals() - 1.
   int64_t num_residuals() const { return static_cast<int64_t>(residual_.size()); }
   bool has_residual(int64_t nth) const { return residual_[static_cast<size_t>(nth)] >= 0; }
+  /// The ranks of one replica: all, without local steps.
+  int replica_group() const { return replica_; }
   int world_group() const { return world_; }
   int hop_group(int64_t hop) const { return hops_.at(static_cast<size_t>(hop)); }
   /// Whose parts the optimizer's shards are; of one rank when nothing is split.
@@ -163,7 +166,8 @@ class UnitValues {
   std::vector<UnitClass> classes_;
   std::vector<std::pair<int, int64_t>> place_;  // unit -> (class, index)
   std::vector<int> hops_;                       // groups
-  int world_ = -1, inner_ = -1, across_ = -1, across_nested_ = -1, secondary_ = -1;
+  bool local_steps_ = false;  // the state is a replica's
+  int world_ = -1, replica_ = -1, inner_ = -1, across_ = -1, across_nested_ = -1, secondary_ = -1;
   int64_t num_moments_ = 0;
   std::vector<int> first_ = std::vector<int>(kNumValues, -1);  // [UnitValue] first array
   std::vector<int> sent_, received_, residual_;                // [hop]

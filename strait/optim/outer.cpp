@@ -1,0 +1,62 @@
+#include "strait/optim/outer.h"
+
+#include <algorithm>
+#include <cstddef>
+
+namespace strait::optim {
+
+template <class T>
+void outer_gradient(std::span<const T> outer, std::span<const T> local, std::span<T> out,
+                    int threads) {
+  const int64_t count = static_cast<int64_t>(out.size());
+#pragma omp parallel for num_threads(threads) schedule(static)
+  for (int64_t i = 0; i < count; ++i) {
+    const auto at = static_cast<size_t>(i);
+    out[at] = outer[at] - local[at];
+  }
+}
+
+namespace {
+
+/// What the replicas together say about one element.
+template <class T>
+double mean_difference(const OuterState<T>& state, const OuterUpdate& update, size_t at) {
+  double sum = state.sum[at];
+  if (!state.sent.empty()) sum -= static_cast<double>(state.sent[at]);
+  if (!state.fresh.empty()) sum += static_cast<double>(state.fresh[at]);
+  return sum / static_cast<double>(update.replicas) / update.penalty;
+}
+
+template <class T>
+void step_element(const OuterState<T>& state, const OuterUpdate& update, size_t at) {
+  const double difference = mean_difference(state, update, at);
+  double velocity = update.momentum * static_cast<double>(state.velocity[at]) + difference;
+  if (update.clip > 0) velocity = std::clamp(velocity, -update.clip, update.clip);
+  const double direction = update.nesterov ? difference + update.momentum * velocity : velocity;
+  const double outer = static_cast<double>(state.outer[at]) - update.learning_rate * direction;
+  state.velocity[at] = static_cast<T>(velocity);
+  state.outer[at] = static_cast<T>(outer);
+  // Without mixing the same bits on all replicas.
+  state.local[at] =
+      update.mixing == 0
+          ? state.outer[at]
+          : static_cast<T>(update.mixing * static_cast<double>(state.local[at]) +
+                           (1 - update.mixing) * static_cast<double>(state.outer[at]));
+}
+
+}  // namespace
+
+template <class T>
+void outer_step(const OuterState<T>& state, const OuterUpdate& update, int threads) {
+  const int64_t count = static_cast<int64_t>(state.outer.size());
+#pragma omp parallel for num_threads(threads) schedule(static)
+  for (int64_t i = 0; i < count; ++i) step_element(state, update, static_cast<size_t>(i));
+}
+
+template void outer_gradient(std::span<const float>, std::span<const float>, std::span<float>, int);
+template void outer_gradient(std::span<const double>, std::span<const double>, std::span<double>,
+                             int);
+template void outer_step(const OuterState<float>&, const OuterUpdate&, int);
+template void outer_step(const OuterState<double>&, const OuterUpdate&, int);
+
+}  // namespace strait::optim

@@ -1,0 +1,59 @@
+// Table entries of the outer optimizer and of what replicas tell each other. No LibTorch; executors
+// stand in strait/execute.
+//
+// Group and partition of an op on state: those of the optimizer's shards, as the update's; what it
+// works on is part(rank) of them, which is all of every operand but the local weights.
+#pragma once
+
+#include "strait/program/program.h"
+
+namespace strait::strategy {
+
+/// Outer weights - local weights.
+extern const program::Kernel kOuterGradient;
+enum OuterGradientOperand : int { kDifferenceOuter, kDifferenceLocal, kDifference };
+
+/// One step of the outer optimizer, and what becomes of the local weights (Policy::outer, mixing).
+/// `sent` and `fresh` where updates are eager (optim/outer.h).
+extern const program::Kernel kOuterStep;
+enum OuterStepOperand : int {
+  kOuterSum,
+  kOuterSent,
+  kOuterFresh,
+  kOuterVelocity,
+  kOuterWeights,
+  kOuterLocal
+};
+enum OuterStepAttribute : int {
+  kOuterReplicas,
+  kOuterNesterov,
+  kOuterLearningRate,
+  kOuterMomentum,
+  kOuterClip,
+  kOuterPenalty,
+  kOuterMixing
+};
+
+/// The outer weights change places with the local ones: before an evaluation, and after it.
+extern const program::Kernel kExchangeWeights;
+enum ExchangeOperand : int { kExchangedOuter, kExchangedLocal };
+
+/// A difference into this rank's place among the pieces of all replicas, and those of all into
+/// their sum, added in fp32 in the order of replicas. The op's partition is that of the pieces over
+/// its group.
+extern const program::Kernel kEncodeDifference;
+enum EncodeDifferenceOperand : int { kEncodedDifference, kDifferencePieces };
+extern const program::Kernel kSumDifferences;
+enum SumDifferencesOperand : int { kSummedPieces, kSumOfDifferences };
+
+/// What a step's ranks agreed on begins its way to the other replicas.
+extern const program::Kernel kReportStep;
+enum ReportStepOperand : int { kReportedAgreed, kReportedScalars };
+/// And is there: "border", which whoever runs the steps reads.
+extern const program::Kernel kTakeReports;
+enum TakeReportsOperand : int { kTakenScalars, kTakenBorder };
+
+/// "border": what all replicas agreed on when a result was last taken up.
+enum BorderValue : int { kBorderLossSum, kBorderLossCount, kBorderStopRequests, kNumBorderValues };
+
+}  // namespace strait::strategy

@@ -1,0 +1,456 @@
+#include "strait/strategy/sync/sync.h"
+
+#include <fmt/format.h>
+
+#include <map>
+#include <utility>
+
+#include "strait/draft/step_options.h"
+#include "strait/strategy/sync/kernels.h"
+
+namespace strait::strategy {
+namespace {
+
+using draft::Draft;
+using draft::kMasterState;
+using draft::Shard;
+using program::Access;
+using program::Group;
+using program::Lifetime;
+using program::Node;
+using program::Op;
+using program::Operand;
+using program::OpKind;
+
+/// Units whose transfers are under way at once where a border waits for them.
+constexpr size_t kUnderWay = 2;
+constexpr int64_t kNeverAgain = int64_t{1} << 40;
+
+/// The state of local steps that one unit has, as operands of one program.
+struct UnitOperands {
+  const Shard* shard = nullptr;
+  Operand outer, velocity, difference, fresh, sum, pieces;
+  int64_t piece_bytes = 0;
+};
+
+Operand read(const Operand& operand, int slot = 0) {
+  return program::as(operand, Access::kRead, slot);
+}
+Operand write(const Operand& operand, int slot = 0) {
+  return program::as(operand, Access::kWrite, slot);
+}
+Operand update(const Operand& operand, int slot) {
+  return program::as(operand, Access::kUpdate, slot);
+}
+
+/// Writes one border into the body of a draft.
+class BorderWriter {
+ public:
+  BorderWriter(Draft& draft, const Policy& policy, const Border& border)
+      : draft_(draft), program_(draft.program), policy_(policy), part_(border.part) {}
+
+  void declare(const ModelShape& shape, const Cluster& cluster, int64_t fragment);
+  void write_body();
+
+ private:
+  bool sends() const { return part_ != BorderPart::kLand && part_ != BorderPart::kExchange; }
+  bool takes() const {
+    return part_ == BorderPart::kAtOnce || part_ == BorderPart::kLand ||
+           part_ == BorderPart::kRound;
+  }
+  bool coded() const { return policy_.codec.kind != codec::CodecKind::kNone; }
+  bool alone() const { return policy_.replicas == 1; }
+  /// What the round before sent is still asked for when the new differences are there.
+  bool keeps_old() const { return part_ == BorderPart::kRound && (policy_.eager || alone()); }
+  /// Of what is sent and arrives in one border, or in different ones.
+  Lifetime transferred() const;
+  void declare_unit(const Shard& shard);
+  int declare_like(const Shard& shard, const char* letter, const program::ValueArray& like);
+  int declare_pieces(const Shard& shard, UnitOperands& unit, const program::ValueArray& like);
+  void declare_scalars();
+  Operand scalar(const char* name) const { return {draft::find_array(program_, name), {}}; }
+
+  Op shard_op(const program::Kernel& kernel, const Shard& shard) const;
+  Op transfer(OpKind kind) const;
+  void subtract(const UnitOperands& unit, const Operand& into, std::vector<Node>& nodes) const;
+  void launch(const UnitOperands& unit, std::vector<Node>& nodes) const;
+  void send(const UnitOperands& unit, std::vector<Node>& nodes) const;
+  void take(const UnitOperands& unit, std::vector<Node>& nodes) const;
+  Op outer_step(const UnitOperands& unit) const;
+  void round(const UnitOperands& unit, std::vector<Node>& nodes) const;
+  void exchange(const UnitOperands& unit, std::vector<Node>& nodes) const;
+  void publish(const UnitOperands& unit, std::vector<Node>& nodes) const;
+  void report();
+  void take_reports();
+
+  Draft& draft_;
+  program::Program& program_;
+  const Policy& policy_;
+  const BorderPart part_;
+  int replicas_ = -1, stream_ = -1;
+  std::vector<UnitOperands> units_;
+  std::map<std::pair<std::string, int>, int> arrays_;  // [letter, weights' array]
+};
+
+void BorderWriter::declare(const ModelShape& shape, const Cluster& cluster, int64_t fragment) {
+  const MeshAxis& axis = draft_.mesh.axis("replica");
+  replicas_ = draft::add_group(program_, cluster, {"replicas", axis.size, axis.stride});
+  stream_ = draft::add_lane(program_, cluster, replicas_);
+  if (part_ != BorderPart::kExchange) declare_scalars();
+  for (const Shard& shard : draft_.shards) {
+    const std::string& name = shape.units[static_cast<size_t>(shard.unit)].name;
+    if (part_ == BorderPart::kExchange ||
+        policy_.fragment_of(name, shape.options.layers) == fragment)
+      declare_unit(shard);
+  }
+}
+
+Lifetime BorderWriter::transferred() const {
+  switch (part_) {
+    case BorderPart::kLaunch:
+    case BorderPart::kRelaunch:
+      return Lifetime::kCarryOut;
+    case BorderPart::kLand:
+      return Lifetime::kCarryIn;
+    case BorderPart::kRound:
+      return Lifetime::kCarry;
+    case BorderPart::kAtOnce:
+    case BorderPart::kExchange:
+      break;
+  }
+  return Lifetime::kTransient;
+}
+
+/// One array of shards for every array of weights.
+int BorderWriter::declare_like(const Shard& shard, const char* letter,
+                               const program::ValueArray& like) {
+  const auto [found, fresh] = arrays_.try_emplace({letter, shard.weights.array}, -1);
+  if (!fresh) return found->second;
+  const program::ValueArray weights = program_.arrays[static_cast<size_t>(shard.weights.array)];
+  program::ValueArray array = like;
+  array.name = letter + weights.name.substr(weights.name.find('.'));
+  array.count = weights.count;
+  array.dtype = weights.dtype;
+  if (!array.address.state.empty()) array.address.unit = weights.address.unit;
+  if (array.partition.elements == 0) {
+    array.partition = shard.partition;
+    array.group = shard.group;
+  }
+  program_.arrays.push_back(std::move(array));
+  return found->second = static_cast<int>(program_.arrays.size()) - 1;
+}
+
+/// The pieces of all replicas, one after another.
+int BorderWriter::declare_pieces(const Shard& shard, UnitOperands& unit,
+                                 const program::ValueArray& like) {
+  unit.piece_bytes = codec::encoded_bytes(policy_.codec, shard.partition.grain);
+  const int64_t bytes = policy_.replicas * unit.piece_bytes;
+  program::ValueArray array = like;
+  array.partition = {bytes, bytes};
+  const int declared = declare_like(shard, "Q", array);
+  program_.arrays[static_cast<size_t>(declared)].dtype = Dtype::kByte;
+  return declared;
+}
+
+void BorderWriter::declare_unit(const Shard& shard) {
+  UnitOperands unit;
+  unit.shard = &shard;
+  const auto declared = [&](const char* letter, Lifetime lifetime, program::Category category,
+                            program::Address address) {
+    program::ValueArray like;
+    like.lifetime = lifetime;
+    like.category = category;
+    like.address = std::move(address);
+    return Operand{declare_like(shard, letter, like), shard.weights.index};
+  };
+  // Eager replicas put their own news first, so their outer weights differ by it.
+  const bool own = policy_.eager;
+  const auto kept = program::Category::kOptimizer;
+  const auto buffer = program::Category::kBuffers;
+  unit.outer = declared("o", Lifetime::kResident, kept, {kMasterState, -1, false, own});
+  if (part_ == BorderPart::kExchange) {
+    units_.push_back(unit);
+    return;
+  }
+  if (takes())
+    unit.velocity = declared("u", Lifetime::kResident, kept, {kOuterMomentumState, -1, false, own});
+  const bool stays = part_ != BorderPart::kAtOnce;
+  if (sends() || policy_.eager)
+    unit.difference =
+        stays ? declared("d", Lifetime::kResident, buffer, {kOuterGradientState, -1, false, true})
+              : declared("d", Lifetime::kTransient, buffer, {});
+  if (keeps_old()) unit.fresh = declared("f", Lifetime::kTransient, buffer, {});
+  unit.sum = unit.difference;
+  if (alone() && part_ == BorderPart::kLand)
+    unit.sum = declared("d", Lifetime::kResident, buffer, {kOuterGradientState, -1, false, true});
+  if (!alone() && coded()) {
+    program::ValueArray like;
+    like.lifetime = transferred();
+    unit.pieces = {declare_pieces(shard, unit, like), shard.weights.index};
+    if (takes()) unit.sum = declared("q", Lifetime::kTransient, buffer, {});
+  } else if (!alone() && stays) {
+    unit.sum = declared("q", transferred(), buffer, {});
+  }
+  units_.push_back(unit);
+}
+
+void BorderWriter::declare_scalars() {
+  const auto add = [&](const char* name, int64_t elements, Lifetime lifetime, program::Tier tier) {
+    draft::declare(program_, {name, 1, Dtype::kFloat64, elements, lifetime,
+                              program::Category::kBuffers, tier});
+  };
+  add("report", kNumBorderValues, transferred(), program::Tier::kDevice);
+  add("border", kNumBorderValues, Lifetime::kResident, program::Tier::kHost);
+}
+
+Op BorderWriter::shard_op(const program::Kernel& kernel, const Shard& shard) const {
+  Op op = draft::kernel_op(kernel);
+  op.group = shard.group;
+  op.partition = shard.partition;
+  return op;
+}
+
+Op BorderWriter::transfer(OpKind kind) const {
+  Op op;
+  op.kind = kind;
+  op.stream = stream_;
+  op.group = replicas_;
+  return op;
+}
+
+void BorderWriter::subtract(const UnitOperands& unit, const Operand& into,
+                            std::vector<Node>& nodes) const {
+  Op op = shard_op(kOuterGradient, *unit.shard);
+  op.reads = {read(unit.outer, kDifferenceOuter), read(unit.shard->weights, kDifferenceLocal)};
+  op.writes = {write(into, kDifference)};
+  nodes.push_back(std::move(op));
+}
+
+/// The difference on its way: summed by an all-reduce, or gathered in pieces, of which every
+/// replica makes the same sum in fp32, encoded once.
+void BorderWriter::send(const UnitOperands& unit, std::vector<Node>& nodes) const {
+  if (alone()) return;
+  if (!coded()) {
+    Op op = transfer(OpKind::kAllReduce);
+    op.reads = {read(unit.difference)};
+    op.writes = {write(unit.sum)};
+    nodes.push_back(std::move(op));
+    return;
+  }
+  const int64_t metadata = codec::metadata_bytes(policy_.codec, unit.shard->partition.grain);
+  const auto moves_pieces = [&](Op op) {
+    op.group = replicas_;
+    op.partition = {policy_.replicas * unit.piece_bytes, unit.piece_bytes};
+    op.codec = codec::print_codec(policy_.codec);
+    op.piece_bytes = unit.piece_bytes;
+    op.metadata_bytes = metadata;
+    return op;
+  };
+  Op encode = moves_pieces(draft::kernel_op(kEncodeDifference));
+  encode.reads = {read(unit.difference, kEncodedDifference)};
+  encode.writes = {write(unit.pieces, kDifferencePieces)};
+  nodes.push_back(std::move(encode));
+  if (part_ == BorderPart::kAtOnce) nodes.push_back(draft::free_op(unit.difference));
+  Op gather = moves_pieces(transfer(OpKind::kAllGather));
+  gather.reads = {read(unit.pieces)};
+  gather.writes = {write(unit.pieces)};
+  nodes.push_back(std::move(gather));
+}
+
+void BorderWriter::launch(const UnitOperands& unit, std::vector<Node>& nodes) const {
+  if (part_ != BorderPart::kRelaunch) subtract(unit, unit.difference, nodes);
+  send(unit, nodes);
+}
+
+Op BorderWriter::outer_step(const UnitOperands& unit) const {
+  Op op = shard_op(kOuterStep, *unit.shard);
+  const OuterRule& rule = policy_.outer;
+  op.attributes = {policy_.replicas, int64_t{rule.nesterov}, rule.learning_rate, rule.momentum,
+                   rule.clip,        rule.penalty,           policy_.mixing};
+  op.reads = {read(unit.sum, kOuterSum)};
+  if (policy_.eager) op.reads.push_back(read(unit.difference, kOuterSent));
+  if (policy_.eager && part_ == BorderPart::kRound)
+    op.reads.push_back(read(unit.fresh, kOuterFresh));
+  op.writes = {update(unit.velocity, kOuterVelocity), update(unit.outer, kOuterWeights),
+               update(unit.shard->weights, kOuterLocal)};
+  return op;
+}
+
+void BorderWriter::publish(const UnitOperands& unit, std::vector<Node>& nodes) const {
+  nodes.insert(nodes.end(), unit.shard->publish.begin(), unit.shard->publish.end());
+}
+
+void BorderWriter::take(const UnitOperands& unit, std::vector<Node>& nodes) const {
+  const bool pieces = !alone() && coded();
+  if (pieces) {
+    Op op = draft::kernel_op(kSumDifferences);
+    op.group = replicas_;
+    op.partition = {policy_.replicas * unit.piece_bytes, unit.piece_bytes};
+    op.codec = codec::print_codec(policy_.codec);
+    op.piece_bytes = unit.piece_bytes;
+    op.reads = {read(unit.pieces, kSummedPieces)};
+    op.writes = {write(unit.sum, kSumOfDifferences)};
+    nodes.push_back(std::move(op));
+    if (part_ == BorderPart::kAtOnce) nodes.push_back(draft::free_op(unit.pieces));
+  }
+  nodes.push_back(outer_step(unit));
+  if (pieces || part_ == BorderPart::kAtOnce) nodes.push_back(draft::free_op(unit.sum));
+  publish(unit, nodes);
+}
+
+/// What the round before sent is taken up; what this one has to send is computed before that
+/// changes the weights.
+void BorderWriter::round(const UnitOperands& unit, std::vector<Node>& nodes) const {
+  if (keeps_old()) {
+    subtract(unit, unit.fresh, nodes);
+    take(unit, nodes);
+    Op copy;
+    copy.kind = OpKind::kCopy;
+    copy.reads = {read(unit.fresh)};
+    copy.writes = {write(unit.difference)};
+    nodes.push_back(std::move(copy));
+    nodes.push_back(draft::free_op(unit.fresh));
+  } else {
+    subtract(unit, unit.difference, nodes);
+    take(unit, nodes);
+  }
+  send(unit, nodes);
+}
+
+void BorderWriter::exchange(const UnitOperands& unit, std::vector<Node>& nodes) const {
+  Op op = shard_op(kExchangeWeights, *unit.shard);
+  op.writes = {update(unit.outer, kExchangedOuter), update(unit.shard->weights, kExchangedLocal)};
+  nodes.push_back(std::move(op));
+  publish(unit, nodes);
+}
+
+void BorderWriter::report() {
+  if (part_ != BorderPart::kRelaunch) {
+    Op op = draft::kernel_op(kReportStep);
+    op.reads = {read(scalar("agreed"), kReportedAgreed)};
+    op.writes = {write(scalar("report"), kReportedScalars)};
+    program_.body.push_back(std::move(op));
+  }
+  if (alone()) return;
+  Op sum = transfer(OpKind::kAllReduce);
+  sum.reads = {read(scalar("report"))};
+  sum.writes = {write(scalar("report"))};
+  program_.body.push_back(std::move(sum));
+}
+
+void BorderWriter::take_reports() {
+  Op op = draft::kernel_op(kTakeReports);
+  op.reads = {read(scalar("report"), kTakenScalars)};
+  op.writes = {write(scalar("border"), kTakenBorder)};
+  program_.body.push_back(std::move(op));
+  if (part_ == BorderPart::kAtOnce) program_.body.push_back(draft::free_op(scalar("report")));
+}
+
+void BorderWriter::write_body() {
+  std::vector<Node> nodes;
+  if (part_ == BorderPart::kRound) take_reports();
+  if (sends()) report();
+  for (size_t at = 0; at < units_.size() + kUnderWay; ++at) {
+    const bool starts = at < units_.size(), ends = at >= kUnderWay;
+    switch (part_) {
+      case BorderPart::kAtOnce:
+        if (starts) launch(units_[at], nodes);
+        if (ends) take(units_[at - kUnderWay], nodes);
+        break;
+      case BorderPart::kLaunch:
+      case BorderPart::kRelaunch:
+        if (starts) launch(units_[at], nodes);
+        break;
+      case BorderPart::kLand:
+        if (starts) take(units_[at], nodes);
+        break;
+      case BorderPart::kRound:
+        if (starts) round(units_[at], nodes);
+        break;
+      case BorderPart::kExchange:
+        if (starts) exchange(units_[at], nodes);
+        break;
+    }
+  }
+  draft::append_rolled(program_, std::move(nodes), "i");
+  if (part_ == BorderPart::kAtOnce || part_ == BorderPart::kLand) take_reports();
+}
+
+program::Rule rule_of(const std::string& purpose, const Border& border,
+                      const program::Turns& turns) {
+  program::Rule rule;
+  rule.purpose = purpose;
+  rule.kinds = {border_kind(border)};
+  rule.turns = turns;
+  return rule;
+}
+
+}  // namespace
+
+std::string border_kind(const Border& border) {
+  switch (border.part) {
+    case BorderPart::kAtOnce:
+      return fmt::format("border-{}", border.fragment);
+    case BorderPart::kLaunch:
+      return fmt::format("launch-{}", border.fragment);
+    case BorderPart::kLand:
+      return fmt::format("land-{}", border.fragment);
+    case BorderPart::kRound:
+      return fmt::format("round-{}", border.fragment);
+    case BorderPart::kRelaunch:
+      return fmt::format("relaunch-{}", border.fragment);
+    case BorderPart::kExchange:
+      break;
+  }
+  return "exchange";
+}
+
+std::vector<Border> borders_of(const Policy& policy) {
+  std::vector<Border> borders;
+  for (int64_t p = 0; p < policy.fragments && policy.local_steps(); ++p) {
+    if (policy.delay == 0) {
+      borders.push_back({BorderPart::kAtOnce, p});
+      continue;
+    }
+    borders.push_back({policy.one_round_late() ? BorderPart::kRound : BorderPart::kLaunch, p});
+    borders.push_back({BorderPart::kLand, p});
+    borders.push_back({BorderPart::kRelaunch, p});
+  }
+  if (policy.local_steps()) borders.push_back({BorderPart::kExchange, 0});
+  return borders;
+}
+
+std::vector<program::Rule> border_rules(const Policy& policy, const std::string& step) {
+  std::vector<program::Rule> rules;
+  const auto add = [&](const std::string& purpose, BorderPart part, int64_t fragment,
+                       const program::Turns& turns) {
+    rules.push_back(rule_of(purpose, {part, fragment}, turns));
+  };
+  const int64_t period = policy.period, delay = policy.delay;
+  const bool late = policy.one_round_late();
+  for (int64_t p = 0; p < policy.fragments && delay > 0 && !late; ++p)
+    add(step, BorderPart::kLand, p, {policy.first_border(p) + delay - 1, period});
+  for (int64_t p = 0; p < policy.fragments; ++p) {
+    const int64_t first = policy.first_border(p);
+    const BorderPart part = delay == 0 ? BorderPart::kAtOnce
+                            : late     ? BorderPart::kRound
+                                       : BorderPart::kLaunch;
+    add(step, part, p, {first - 1, period});
+    if (delay == 0) continue;
+    add(program::ProgramSet::kStart, BorderPart::kRelaunch, p, {first, period, delay});
+    add(program::ProgramSet::kEnd, BorderPart::kLand, p, {first, period, delay});
+  }
+  // A last round may be shorter.
+  if (policy.fragments == 1 && delay == 0 && policy.steps % period != 0)
+    add(step, BorderPart::kAtOnce, 0, {policy.steps - 1, kNeverAgain});
+  return rules;
+}
+
+void synchronise(Draft& draft, const ModelShape& shape, const Cluster& cluster,
+                 const Policy& policy, const Border& border) {
+  BorderWriter writer(draft, policy, border);
+  writer.declare(shape, cluster, border.fragment);
+  writer.write_body();
+}
+
+}  // namespace strait::strategy
