@@ -49,8 +49,8 @@ void add_coding_executors(runtime::Executors& executors, device::Arithmetic& ari
 void add_step_executors(runtime::Executors& executors, const Environment& environment,
                         const StepRules& rules);
 
-/// outer_gradient, outer_step, exchange_weights, encode_difference, sum_differences, report_step,
-/// take_reports: on plain memory, with `threads` threads.
+/// outer_gradient, keep_difference, outer_step, exchange_weights, encode_difference,
+/// sum_differences, report_step, take_reports: on plain memory, with `threads` threads.
 void add_outer_executors(runtime::Executors& executors, device::Arithmetic& arithmetic,
                          int threads);
 

@@ -56,6 +56,13 @@ void outer_gradient(const Instance& instance, int threads) {
   });
 }
 
+void keep_difference(const Instance& instance) {
+  in_type_of(instance, [&]<class T>() {
+    std::ranges::copy(read_part<T>(instance, strategy::kKeptFrom),
+                      write_part<T>(instance, strategy::kKept).begin());
+  });
+}
+
 optim::OuterUpdate update_of(const program::Op& op) {
   const auto number = [&](int at) { return attribute<double>(op, at); };
   return {attribute<int64_t>(op, strategy::kOuterReplicas),
@@ -145,6 +152,7 @@ void add_outer_executors(runtime::Executors& executors, device::Arithmetic& arit
                 }));
   executors.add(strategy::kOuterStep,
                 Execute([threads](const Instance& instance) { outer_step(instance, threads); }));
+  executors.add(strategy::kKeepDifference, Execute(keep_difference));
   executors.add(strategy::kExchangeWeights, Execute(exchange_weights));
   const auto add_coding = [&](const program::Kernel& kernel, auto* execute) {
     executors.add(kernel, [&arithmetic, execute](const program::Program&, const program::Op& op) {

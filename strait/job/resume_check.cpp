@@ -22,6 +22,11 @@ bool is_open_model_key(const std::string& name) {
          name.starts_with("model.rope.");
 }
 
+/// Keys that say when replicas agree: what is under way, and what replicas have, follows from them.
+bool decides_rounds(const std::string& name) {
+  return name == "sync.policy" || (name.starts_with("sync.rounds.") && name != "sync.rounds.mixing");
+}
+
 /// Keys that say where and how to resume.
 bool is_about_resuming(const std::string& name) {
   return name == "output.run_dir" || name == "checkpoint.resume";
@@ -76,12 +81,25 @@ void check_precision_and_seed(const Run& run, const checkpoint::Manifest& manife
     refuse(run, path, {"seed", std::to_string(manifest.seed), std::to_string(run.seed)});
 }
 
+/// Replicas that join have no weights of their own, and those of one that leaves would be lost.
+void check_replicas(const strategy::Design& design, const checkpoint::Manifest& manifest,
+                    const std::string& path) {
+  const Json* saved = manifest.mesh.find("replica");
+  const int64_t was = saved ? saved->as_integer() : 1, is = design.mesh.axis("replica").size;
+  if (was == is || manifest.step == 0) return;
+  refuse_key(design.run, "sync.replica",
+             fmt::format("{} was saved by {} replicas, and here are {}; the nearest valid choice is "
+                         "{} replicas of any size, or train.start_from",
+                         path, was, is, was));
+}
+
 void compare_keys(const Run& run, const Run& saved, const std::string& path,
                   std::vector<ResumeChange>& changes) {
   for (const Key& key : run_keys()) {
     if (same_value(key, run, saved) || is_about_resuming(key.name)) continue;
     const ResumeChange change{key.name, value_text(key, saved), value_text(key, run)};
     if (key.name.starts_with("model.") && !is_open_model_key(key.name)) refuse(run, path, change);
+    if (decides_rounds(key.name)) refuse(run, path, change);
     if (key.name != "data.tokenizer") changes.push_back(change);
   }
 }
@@ -112,10 +130,11 @@ std::vector<ResumeChange> check_resume(const strategy::Design& design, const Cor
   const std::optional<Run> saved = saved_run(resume);
   check_tokenizer(run, corpus, resume.path(), saved);
   std::vector<ResumeChange> changes;
+  if (saved) compare_keys(run, *saved, resume.path(), changes);
+  check_replicas(design, manifest, resume.path());
   if (manifest.ranks != design.batch.ranks)
     changes.push_back(
         {"ranks", std::to_string(manifest.ranks), std::to_string(design.batch.ranks)});
-  if (saved) compare_keys(run, *saved, resume.path(), changes);
   const Json* hash = manifest.extra.find("data_hash");
   if (hash && hash->as_string() != data_hash(corpus))
     changes.push_back({"data", hash->as_string(), data_hash(corpus)});

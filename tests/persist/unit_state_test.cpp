@@ -89,7 +89,8 @@ class SplitState : public ::testing::TestWithParam<const char*> {
     for (size_t unit = 1; unit < model_.units.size(); ++unit)
       first_stage.push_back(static_cast<int64_t>(unit) % axes.stage);
     const Layout layout(model_, axes.mesh(), first_stage);
-    std::vector<program::Program> classes;
+    program::ProgramSet set{{{"steady", {}}}, {}};
+    std::vector<program::Program>& classes = set.kinds.front().classes;
     for (int64_t stage = 0; stage < axes.stage; ++stage)
       classes.push_back(class_of(layout, axes, stage));
     const auto worlds = comm::make_thread_worlds(axes.ranks(), cluster_of(axes.ranks()));
@@ -99,7 +100,7 @@ class SplitState : public ::testing::TestWithParam<const char*> {
       state.bind(program::class_of(classes, world.rank()));
       const runtime::Executors none;
       const runtime::Site site{world, state, pool, none};
-      body(persist::UnitState(classes, model_, layout, state), site);
+      body(persist::UnitState(set, model_, layout, state), site);
     });
   }
   /// The hash that the ranks agree on.

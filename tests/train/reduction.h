@@ -88,7 +88,8 @@ inline program::Program reduction_program(const ReductionCase& c,
   shape.units[0].elements = c.elements;
   strategy::UnitValues values(draft, shape, placement, cluster, {});
   values.declare_gradients({});
-  const strategy::Movement movement(program, values, placement, cluster,
+  draft.agreement = values.world_group();
+  const strategy::Movement movement(draft, values, placement, cluster,
                                     {0, {}, program::Access::kAdd});
   program::Op fill;
   fill.kind = program::OpKind::kKernel;

@@ -39,6 +39,9 @@ const Kernel kOuterGradient = {
     {},
     shard_cost};
 
+const Kernel kKeepDifference = {
+    "keep_difference", Bound::kMemory, {{"from", kReads}, {"to", kWrites}}, {}, shard_cost};
+
 const Kernel kOuterStep = {"outer_step",
                            Bound::kMemory,
                            {{"sum", kReads},

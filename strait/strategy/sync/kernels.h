@@ -13,6 +13,10 @@ namespace strait::strategy {
 extern const program::Kernel kOuterGradient;
 enum OuterGradientOperand : int { kDifferenceOuter, kDifferenceLocal, kDifference };
 
+/// What was just computed becomes what a round has sent.
+extern const program::Kernel kKeepDifference;
+enum KeepDifferenceOperand : int { kKeptFrom, kKept };
+
 /// One step of the outer optimizer, and what becomes of the local weights (Policy::outer, mixing).
 /// `sent` and `fresh` where updates are eager (optim/outer.h).
 extern const program::Kernel kOuterStep;

@@ -304,10 +304,9 @@ void BorderWriter::round(const UnitOperands& unit, std::vector<Node>& nodes) con
   if (keeps_old()) {
     subtract(unit, unit.fresh, nodes);
     take(unit, nodes);
-    Op copy;
-    copy.kind = OpKind::kCopy;
-    copy.reads = {read(unit.fresh)};
-    copy.writes = {write(unit.difference)};
+    Op copy = shard_op(kKeepDifference, *unit.shard);
+    copy.reads = {read(unit.fresh, kKeptFrom)};
+    copy.writes = {write(unit.difference, kKept)};
     nodes.push_back(std::move(copy));
     nodes.push_back(draft::free_op(unit.fresh));
   } else {
@@ -422,6 +421,7 @@ std::vector<Border> borders_of(const Policy& policy) {
 
 std::vector<program::Rule> border_rules(const Policy& policy, const std::string& step) {
   std::vector<program::Rule> rules;
+  if (!policy.local_steps()) return rules;
   const auto add = [&](const std::string& purpose, BorderPart part, int64_t fragment,
                        const program::Turns& turns) {
     rules.push_back(rule_of(purpose, {part, fragment}, turns));

@@ -1,0 +1,248 @@
+// Replicas of the model that agree rarely, in real training: the invariants of DiLoCo, Streaming
+// DiLoCo and CO2 (C1 to C7 and D1 to D12 of what tests call them), any placement and mesh inside a
+// replica, checkpoints in the middle of a round.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "strait/base/errors.h"
+#include "tests/train/mesh_runs.h"
+
+namespace strait {
+namespace {
+
+using test::distance;
+using test::MasterWeights;
+using test::small_run;
+using test::Trained;
+using Sets = std::vector<std::string>;
+
+Sets operator+(Sets a, const Sets& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+Sets policy(const std::string& name, int64_t period, const Sets& more = {}) {
+  return Sets{"sync.policy=" + name, "sync.rounds.period_steps=" + std::to_string(period)} + more;
+}
+Sets streaming(int64_t period, int64_t fragments, int64_t delay) {
+  return policy("streaming-diloco", period,
+                {"sync.rounds.fragments=" + std::to_string(fragments),
+                 "sync.rounds.delay_steps=" + std::to_string(delay), "sync.outer.codec=none"});
+}
+
+/// Policies that differ in what they do.
+const std::vector<Sets>& policies() {
+  static const std::vector<Sets> all = {
+      policy("post-local-sgd", 4),
+      policy("slowmo", 5),
+      policy("diloco", 5),
+      policy("diloco", 6, {"sync.rounds.delay_steps=2"}),
+      streaming(6, 3, 1),
+      policy("streaming-diloco", 6, {"sync.outer.codec=int4/128"}),
+      policy("co2", 3),
+      policy("co2", 4, {"sync.rounds.eager=true", "sync.outer.penalty=constant:2.0"}),
+  };
+  return all;
+}
+
+class LocalSteps : public test::MeshRuns {
+ protected:
+  strait::Run run_of(const Sets& sets) { return small_run(folder_.path(), sets); }
+  Trained train(const Sets& sets, int64_t ranks) {
+    return test::trained(run_of(sets), ranks, next_folder());
+  }
+};
+
+TEST_F(LocalSteps, OneReplicaThatAveragesIsPlainTraining) {
+  const Trained plain = train({}, 1);
+  expect_equal(train(policy("post-local-sgd", 4), 1), plain);
+  expect_equal(train(policy("post-local-sgd", 3, {"sync.replica=2"}), 2), plain);
+}
+
+/// SGD is linear, so the mean of replicas after every step is a step on the mean gradient.
+TEST_F(LocalSteps, AveragingEveryStepIsDataParallel) {
+  const Sets sgd = {"optimizer.kind=sgd", "optimizer.betas=[0.5, 0.99]", "train.clip_norm=0",
+                    "optimizer.learning_rate=0.05"};
+  const Trained want = train(sgd + Sets{"placement.preset=ddp"}, 4);
+  const Trained got = train(sgd + policy("post-local-sgd", 1), 4);
+  EXPECT_LT(distance(got, want), 1e-9);
+  EXPECT_NEAR(got.validation, want.validation, 1e-9);
+}
+
+TEST_F(LocalSteps, StreamingInOneFragmentAtOnceIsDiLoCo) {
+  const Sets outer = {"sync.outer.learning_rate=0.6", "sync.outer.momentum=0.8",
+                      "sync.rounds.mixing=0"};
+  const Trained want = train(policy("diloco", 5, outer), 2);
+  EXPECT_EQ(train(streaming(5, 1, 0) + outer, 2).hash, want.hash);
+}
+
+TEST_F(LocalSteps, LocalWeightsThatStayNeverNoticeTheOthers) {
+  const Trained alone = train(policy("diloco", 1000), 2);
+  const Trained mixed = train(streaming(6, 3, 1) + Sets{"sync.rounds.mixing=1"}, 2);
+  EXPECT_EQ(mixed.losses, alone.losses) << "of the first replica";
+  EXPECT_NE(mixed.hash, alone.hash) << "the outer weights move";
+}
+
+/// All weights of a state of one replica.
+MasterWeights weights_of(const std::string& path, const std::string& state, int64_t replica) {
+  MasterWeights units;
+  const checkpoint::CheckpointReader reader(path);
+  for (const checkpoint::UnitRecord& unit : reader.manifest().units) {
+    std::vector<double>& values = units[unit.name];
+    values.resize(static_cast<size_t>(unit.elements));
+    checkpoint::StateRange range{unit.name, state, 0, unit.elements, Dtype::kFloat64};
+    range.replica = replica;
+    reader.load(range, std::as_writable_bytes(std::span(values)));
+  }
+  return units;
+}
+
+/// The replicas' own weights, taken from a run without borders, say what a border must make of
+/// them.
+TEST_F(LocalSteps, ABorderTakesTheMeanOfWhatReplicasCameTo) {
+  const Sets ten = {"optimizer.decay_steps=20", "train.clip_norm=0.3", "model.shape.dropout=0.1"};
+  const std::string apart = next_folder();
+  test::train_small(
+      run_of(ten + policy("diloco", 1000) +
+             Sets{"train.steps=20", "checkpoint.every_steps=10", "checkpoint.keep=5"}),
+      4, apart);
+  const std::string at_ten = apart + "/checkpoints/step-00000010";
+  const MasterWeights start = weights_of(at_ten, "master", 0);
+  std::vector<MasterWeights> local;
+  for (int64_t replica = 0; replica < 4; ++replica)
+    local.push_back(weights_of(at_ten, "local", replica));
+  EXPECT_GT(distance(local[0].begin()->second, local[1].begin()->second), 1e-3);
+  const Trained got = train(ten + policy("diloco", 10) + Sets{"train.steps=10"}, 4);
+  for (const auto& [unit, values] : got.units)
+    for (size_t i = 0; i < values.size(); ++i) {
+      double mean = 0;
+      for (const MasterWeights& replica : local) mean += replica.at(unit)[i] / 4;
+      const double difference = start.at(unit)[i] - mean;
+      ASSERT_NEAR(values[i], start.at(unit)[i] - 0.7 * (difference + 0.9 * difference), 1e-12);
+    }
+}
+
+struct Inside {
+  const char* name;
+  int64_t ranks;  // of two replicas
+  Sets sets;
+};
+
+TEST_F(LocalSteps, AReplicaMayHoldAnyPlacementAndMesh) {
+  const std::vector<Inside> inside = {
+      {"zero3", 4, {"placement.preset=zero3"}},
+      {"zero1", 4, {"placement.preset=zero1"}},
+      {"zero2", 8, {"placement.preset=zero2"}},
+      {"ddp", 4, {"placement.preset=ddp"}},
+      {"hsdp",
+       8,
+       {"placement.preset=hsdp", "placement.spans.weights=2", "placement.spans.gradients=2",
+        "placement.spans.optimizer=2"}},
+      {"two stages", 4, {"placement.preset=zero1", "mesh.axes.stage=2"}},
+      {"two stages of zero3", 8, {"placement.preset=zero3", "mesh.axes.stage=2"}},
+      {"x = 2", 4, {"placement.preset=ddp", "mesh.axes.x=2"}},
+  };
+  const Sets model = {"train.clip_norm=0.3", "model.shape.dropout=0.1", "model.shape.layers=4",
+                      "model.shape.ffn_width=38", "train.micro_batch_size=3"};
+  for (const Sets& policy : {policies()[2], policies()[4], policies()[6], policies()[7]}) {
+    const Trained want = train(model + policy + Sets{"train.micro_batch_size=12"}, 2);
+    for (const Inside& one : inside) {
+      SCOPED_TRACE(policy.front() + ", " + one.name);
+      int64_t span = one.ranks / 2;
+      for (const std::string& set : one.sets)
+        if (set == "mesh.axes.stage=2" || set == "mesh.axes.x=2") span /= 2;
+      expect_equal(train(model + policy + one.sets +
+                             Sets{"sync.replica=" + (span == 1 ? "none" : std::to_string(span))},
+                         one.ranks),
+                   want);
+    }
+  }
+}
+
+/// From a checkpoint after every step, wherever in a round that is.
+TEST_F(LocalSteps, ARunGoesOnInTheMiddleOfARound) {
+  for (const Sets& policy : policies())
+    for (const char* placement : {"zero3", "zero1"}) {
+      const Sets sets =
+          policy + Sets{std::string("placement.preset=") + placement, "sync.replica=2",
+                        "checkpoint.every_steps=1", "checkpoint.keep=100", "train.steps=13"};
+      const std::string whole = next_folder();
+      const Trained want = test::trained(run_of(sets), 4, whole);
+      for (const int64_t step : {1, 4, 6, 7, 9, 11, 12}) {
+        SCOPED_TRACE(policy.front() + " " + placement + ", from step " + std::to_string(step));
+        char name[32];
+        std::snprintf(name, sizeof(name), "%08d", static_cast<int>(step));
+        const Sets from = {"checkpoint.resume=" + whole + "/checkpoints/step-" + name};
+        EXPECT_EQ(train(sets + from, 4).hash, want.hash);
+        if (step != 7) continue;
+        for (const auto& [ranks, span] : {std::pair{8, 4}, {2, 1}}) {
+          const Trained other = train(
+              sets + from + Sets{"sync.replica=" + (span == 1 ? "none" : std::to_string(span))},
+              ranks);
+          // A codec's blocks begin elsewhere.
+          const bool coded = std::ranges::count(policy, "sync.outer.codec=int4/128") > 0;
+          EXPECT_LT(distance(other, want), coded ? 0.1 : 1e-9) << ranks << " ranks";
+        }
+      }
+    }
+}
+
+std::string refusal(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "nothing was refused";
+}
+
+TEST_F(LocalSteps, TheNumberOfReplicasStays) {
+  const Sets sets = policy("diloco", 5, {"train.steps=7"});
+  const std::string two = next_folder();
+  test::train_small(run_of(sets), 2, two);
+  const std::string text = refusal([&] {
+    train(sets + Sets{"train.steps=9", "checkpoint.resume=" + two}, 3);
+  });
+  EXPECT_NE(text.find("2 replicas"), std::string::npos) << text;
+  const std::string other = refusal([&] {
+    train({"train.steps=9", "checkpoint.resume=" + two}, 2);
+  });
+  EXPECT_NE(other.find("sync.policy"), std::string::npos) << other;
+}
+
+TEST_F(LocalSteps, WhatExcludesEachOtherIsRefusedWithTheNearest) {
+  struct Bad {
+    Sets sets;
+    const char* key;
+    const char* nearest;
+  };
+  const std::vector<Bad> all = {
+      {{"sync.rounds.period_steps=5"}, "sync.rounds.period_steps", "remove it"},
+      {policy("diloco", 5, {"sync.replica=3"}), "sync.replica", "4"},
+      {policy("diloco", 5, {"sync.replica=world"}), "sync.replica", "none"},
+      {policy("diloco", 5, {"sync.replica=nodes"}), "sync.replica", "none"},
+      {policy("diloco", 5, {"sync.rounds.fragments=2"}), "sync.rounds.fragments", "is 1"},
+      {policy("streaming-diloco", 9, {"sync.rounds.fragments=4"}), "sync.rounds.fragments", "is 3"},
+      {policy("streaming-diloco", 9, {"sync.rounds.fragments=3", "sync.rounds.delay_steps=3"}),
+       "sync.rounds.delay_steps", "is 2"},
+      {policy("diloco", 5, {"sync.rounds.delay_steps=6"}), "sync.rounds.delay_steps", "is 4"},
+      {policy("co2", 5, {"sync.rounds.delay_steps=2"}), "sync.rounds.delay_steps", "is 5"},
+      {policy("co2", 5, {"sync.rounds.mixing=0.5"}), "sync.rounds.mixing", "is 0"},
+      {policy("diloco", 5, {"sync.rounds.eager=true"}), "sync.rounds.eager", "delay_steps = 5"},
+      {policy("diloco", 5, {"sync.outer.penalty=constant:2"}), "sync.outer.penalty",
+       "constant:1.0"},
+      {policy("co2", 5, {"sync.outer.penalty=some"}), "sync.outer.penalty", "constant:1.0"},
+      {policy("co2", 5, {"sync.outer.codec=int8/64+ef"}), "sync.outer.codec", "int8/64"},
+      {policy("co2", 5, {"train.non_finite=skip"}), "train.non_finite", "stop"},
+      {policy("dilico", 5), "sync.policy", "diloco"},
+  };
+  for (const Bad& bad : all) {
+    const std::string text = refusal([&] { train(bad.sets, 4); });
+    EXPECT_NE(text.find(bad.key), std::string::npos) << bad.sets.back() << ": " << text;
+    EXPECT_NE(text.find(bad.nearest), std::string::npos) << bad.sets.back() << ": " << text;
+  }
+}
+
+}  // namespace
+}  // namespace strait
