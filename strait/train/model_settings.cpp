@@ -7,8 +7,8 @@ model::Settings model_settings(const strategy::Design& design) {
   settings.dtype = design.dtype;
   settings.threads = static_cast<int>(design.batch.threads_per_rank);
   settings.seed = design.run.seed;
-  settings.loss_scale =
-      1.0 / static_cast<double>(design.batch.global_batch_size * design.run.model.shape.context);
+  const int64_t sequences = design.batch.global_batch_size / design.policy.replicas;
+  settings.loss_scale = 1.0 / static_cast<double>(sequences * design.run.model.shape.context);
   return settings;
 }
 

@@ -152,10 +152,16 @@ TEST_F(LocalSteps, AReplicaMayHoldAnyPlacementAndMesh) {
       int64_t span = one.ranks / 2;
       for (const std::string& set : one.sets)
         if (set == "mesh.axes.stage=2" || set == "mesh.axes.x=2") span /= 2;
-      expect_equal(train(model + policy + one.sets +
-                             Sets{"sync.replica=" + (span == 1 ? "none" : std::to_string(span))},
-                         one.ranks),
-                   want);
+      const Trained got =
+          train(model + policy + one.sets +
+                    Sets{"sync.replica=" + (span == 1 ? "none" : std::to_string(span))},
+                one.ranks);
+      EXPECT_LT(distance(got, want), 1e-9);
+      for (size_t step = 0; step < want.losses.size(); ++step)
+        ASSERT_NEAR(got.losses[step], want.losses[step], 1e-9 * want.losses[step]) << step;
+      // Eager replicas have outer weights of their own, and evaluate other windows with them.
+      if (std::ranges::count(policy, "sync.rounds.eager=true") == 0)
+        EXPECT_NEAR(got.validation, want.validation, 1e-9 * want.validation);
     }
   }
 }
