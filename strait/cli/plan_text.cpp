@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "strait/plan/codec_advice.h"
+#include "strait/predict/predict.h"
 #include "strait/program/classes.h"
 #include "strait/program/memory.h"
 
@@ -79,6 +80,8 @@ std::vector<std::string> plan_lines(const strategy::Design& design, const sim::R
       batch.global_batch_size, batch.micro_batch_size, batch.data_ranks, batch.accumulation));
   lines.push_back(
       fmt::format("placement   {}: {}", design.placement.preset, design.placement.describe()));
+  if (design.policy.local_steps())
+    lines.push_back(fmt::format("rounds      {}", design.policy.describe()));
   const std::vector<program::Program>& classes = design.steady();
   if (classes.size() > 1)
     lines.push_back(
@@ -89,11 +92,11 @@ std::vector<std::string> plan_lines(const strategy::Design& design, const sim::R
     bytes += fmt::format("{}{} {}", level == 0 ? "" : ", ", design.cluster.levels[level].name,
                          bytes_text(static_cast<double>(cost.level_bytes[level])));
   lines.push_back(fmt::format("traffic     per step over all ranks: {}", bytes));
-  const std::vector<program::MemoryUse> peaks = program::peak_memories(classes);
+  const std::vector<program::MemoryUse> peaks = predict::peak_memories(design);
   const size_t fullest = program::largest(peaks);
   const program::MemoryUse& peak = peaks[fullest];
-  const program::MemoryUse state =
-      program::resident_memory(classes[fullest], program::first_rank(classes[fullest]));
+  const program::MemoryUse state = program::resident_memory(design.round.classes[fullest],
+                                                            program::first_rank(classes[fullest]));
   lines.push_back(fmt::format(
       "memory      {} per rank at the peak, {} of it state (weights {}, gradients {}, optimizer "
       "{})",

@@ -16,6 +16,7 @@
 #include "strait/config/print.h"
 #include "strait/config/validate.h"
 #include "strait/plan/search.h"
+#include "strait/predict/predict.h"
 #include "strait/program/memory.h"
 #include "strait/program/memory_json.h"
 #include "strait/report/compare.h"
@@ -142,7 +143,7 @@ void write_timelines(const Command& command, const strategy::Design& design,
   std::vector<trace::Timeline> timelines;
   for (size_t at = 0; at < recorders.size(); ++at) {
     const int64_t rank = result.representatives[at].rank;
-    const program::Program& step = program::class_of(design.steady(), rank);
+    const program::Program& step = program::class_of(design.round.classes, rank);
     timelines.push_back({rank, &recorders[at], program::stream_names(step)});
   }
   const trace::Timeline& first = timelines.front();
@@ -163,12 +164,11 @@ Json simulate_command(const Command& command, const Run& run, Output& output) {
   const double began = now_seconds();
   std::vector<trace::Recorder> recorders;  // one per representative
   const bool records = !command.trace.empty() || !command.plot.empty();
-  sim::Result result =
-      sim::simulate(design.steady(), design.cluster, records ? &recorders : nullptr);
+  sim::Result result = predict::simulate(design, records ? &recorders : nullptr);
   // Without jitter every step is the same, so one stands for all of them.
   result.events *= run.simulate.steps;
   const double wall = now_seconds() - began;
-  const cost::Cost cost = cost::price(design.steady(), design.cluster);
+  const cost::Cost cost = predict::price(design);
   for (const std::string& line : plan_lines(design, result, cost)) output.line(line);
   write_timelines(command, design, result, recorders);
   const double tokens =
@@ -188,7 +188,7 @@ Json simulate_command(const Command& command, const Run& run, Output& output) {
         result.seconds > 0 ? result.exposed_seconds / result.seconds : 0.0},
        {"bubble_share", result.bubble_share()},
        {"bytes_per_step", trace::levels_json(result.traffic, level_names(design.cluster), 1)},
-       {"memory", memory_json(program::peak_memories(design.steady()))},
+       {"memory", memory_json(predict::peak_memories(design))},
        {"tokens_per_second", tokens / result.seconds},
        {"model_flops_utilization",
         tokens * model_flops / result.seconds / (rate * static_cast<double>(ranks))},

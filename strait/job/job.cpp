@@ -18,6 +18,7 @@
 #include "strait/device/tensor_codec.h"
 #include "strait/job/memory_check.h"
 #include "strait/job/thread_check.h"
+#include "strait/predict/predict.h"
 #include "strait/tensor/open_device.h"
 
 namespace strait {
@@ -156,8 +157,8 @@ Job make_job(const Run& run, int64_t ranks, const OnLead& on_lead,
   require_validation(job);
   job.data_hash = data_hash(*job.corpus);
   if (job.resume) job.changes = check_resume(job.design, *job.corpus, *job.resume);
-  job.simulated = sim::simulate(job.design.steady(), job.design.cluster);
-  job.cost = cost::price(job.design.steady(), job.design.cluster);
+  job.simulated = predict::simulate(job.design);
+  job.cost = predict::price(job.design);
   job.model_flops_per_token = model_flops_per_token(job.design.shape, run.model.shape.context);
   job.peak_flops_per_second =
       static_cast<double>(ranks) * job.design.cluster.flops_per_second(job.design.dtype);

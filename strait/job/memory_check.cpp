@@ -5,6 +5,7 @@
 #include <string>
 
 #include "strait/base/errors.h"
+#include "strait/predict/predict.h"
 #include "strait/program/memory.h"
 
 namespace strait {
@@ -16,8 +17,8 @@ using Ranks = std::vector<int64_t>;
 
 /// Of the ranks of this computer, each as much as the one of its class that holds most.
 double needs_bytes(const strategy::Design& design, const Ranks& ranks_here) {
-  const std::vector<program::Program>& classes = design.steady();
-  const std::vector<program::MemoryUse> peaks = program::peak_memories(classes);
+  const std::vector<program::Program>& classes = design.round.classes;
+  const std::vector<program::MemoryUse> peaks = predict::peak_memories(design);
   double bytes = 0;
   for (const int64_t rank : ranks_here) {
     const auto at = &program::class_of(classes, rank) - classes.data();

@@ -24,7 +24,8 @@ bool is_open_model_key(const std::string& name) {
 
 /// Keys that say when replicas agree: what is under way, and what replicas have, follows from them.
 bool decides_rounds(const std::string& name) {
-  return name == "sync.policy" || (name.starts_with("sync.rounds.") && name != "sync.rounds.mixing");
+  return name == "sync.policy" ||
+         (name.starts_with("sync.rounds.") && name != "sync.rounds.mixing");
 }
 
 /// Keys that say where and how to resume.
@@ -87,10 +88,11 @@ void check_replicas(const strategy::Design& design, const checkpoint::Manifest& 
   const Json* saved = manifest.mesh.find("replica");
   const int64_t was = saved ? saved->as_integer() : 1, is = design.mesh.axis("replica").size;
   if (was == is || manifest.step == 0) return;
-  refuse_key(design.run, "sync.replica",
-             fmt::format("{} was saved by {} replicas, and here are {}; the nearest valid choice is "
-                         "{} replicas of any size, or train.start_from",
-                         path, was, is, was));
+  refuse_key(
+      design.run, "sync.replica",
+      fmt::format("{} was saved by {} replicas, and here are {}; the nearest valid choice is "
+                  "{} replicas of any size, or train.start_from",
+                  path, was, is, was));
 }
 
 void compare_keys(const Run& run, const Run& saved, const std::string& path,

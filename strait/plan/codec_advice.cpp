@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "strait/predict/predict.h"
 #include "strait/sim/simulate.h"
 
 namespace strait::plan {
@@ -46,7 +47,7 @@ std::vector<std::string> codec_advice(const strategy::Design& design, double sec
     without.written[one.key] = {"advice", 0};
     const strategy::Design other =
         strategy::make_design(without, design.batch.ranks, design.shape.vocabulary);
-    const double plain_seconds = sim::simulate(other.steady(), other.cluster).seconds;
+    const double plain_seconds = predict::simulate(other).seconds;
     if (plain_seconds > kWorthwhile * seconds) continue;
     lines.push_back(fmt::format(
         "warning     {} is predicted to bring nothing on cluster {}: a step of {:.4g} s "

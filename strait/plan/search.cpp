@@ -8,6 +8,7 @@
 #include "strait/base/errors.h"
 #include "strait/config/cluster_file.h"
 #include "strait/config/validate.h"
+#include "strait/predict/predict.h"
 #include "strait/program/memory_json.h"
 #include "strait/topology/mesh.h"
 #include "strait/topology/positions.h"
@@ -63,10 +64,9 @@ Candidate evaluate(const Run& run, int64_t ranks, int64_t vocabulary) {
   Candidate candidate;
   candidate.design = strategy::make_design(run, ranks, vocabulary);
   const strategy::Design& design = candidate.design;
-  const std::vector<program::Program>& classes = design.steady();
-  candidate.cost = cost::price(classes, design.cluster);
-  candidate.simulated = sim::simulate(classes, design.cluster);
-  const std::vector<program::MemoryUse> peaks = program::peak_memories(classes);
+  candidate.cost = predict::price(design);
+  candidate.simulated = predict::simulate(design);
+  const std::vector<program::MemoryUse> peaks = predict::peak_memories(design);
   candidate.memory = peaks[program::largest(peaks)];
   candidate.bound_seconds = candidate.cost.flops / design.cluster.flops_per_second(design.dtype);
   return candidate;

@@ -4,6 +4,7 @@
 
 #include "strait/base/errors.h"
 #include "strait/base/file.h"
+#include "strait/predict/predict.h"
 #include "strait/program/memory_json.h"
 #include "strait/report/statistics.h"
 #include "strait/trace/level_json.h"
@@ -209,7 +210,7 @@ bool summary_is_whole(const Job& job) {
 void write_summary(const Job& job, const Outcome* outcome) {
   const strategy::Design& design = job.design;
   const std::vector<std::string> names = level_names(design.cluster);
-  const std::vector<program::MemoryUse> peaks = program::peak_memories(design.steady());
+  const std::vector<program::MemoryUse> peaks = predict::peak_memories(design);
   const Json plan =
       Json::object({{"total_steps", design.run.train.steps},
                     {"seconds_per_step", job.simulated.seconds},

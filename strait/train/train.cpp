@@ -207,7 +207,7 @@ void train_rank(const Job& job, const Observer& observer, const std::atomic<int>
   for (size_t at = 1; at < parts.size(); ++at) {
     const int64_t other = static_cast<int64_t>(at);
     add_rank_part(outcome, other, Json::parse(parts[at], "the outcome of a rank"));
-    const program::Program& step = job.design.programs.program(strategy::kSteady, other);
+    const program::Program& step = program::class_of(job.design.round.classes, other);
     outcome.state_bytes[at] = program::resident_memory(step, other);
     outcome.predicted_peak_bytes[at] = program::peak_memory(step, other).total();
   }

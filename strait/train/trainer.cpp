@@ -127,7 +127,7 @@ Trainer::Trainer(Shared& shared, comm::World& world, memory::PageSource* window)
   if (shared.hooks.before_op)
     executors_.set_before(
         [this](const runtime::Instance& instance) { shared_.hooks.before_op(rank_, instance); });
-  const program::Program& step = job_.design.programs.program(strategy::kSteady, rank_);
+  const program::Program& step = program::class_of(job_.design.round.classes, rank_);
   runner_.prepare(strategy::kSteady);
   for (const strategy::Border& border : strategy::borders_of(job_.design.policy))
     runner_.prepare(strategy::border_kind(border));

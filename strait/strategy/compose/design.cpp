@@ -133,6 +133,7 @@ Design make_design(const Run& run, int64_t ranks, int64_t vocabulary, int64_t co
   options.local_steps = design.policy.local_steps();
   design.programs = compose_all(design, options);
   program::verify_or_throw(design.programs);
+  design.round = round_of(design.programs);
   return design;
 }
 

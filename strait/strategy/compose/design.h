@@ -9,6 +9,7 @@
 #include "strait/layout/layout.h"
 #include "strait/program/program_set.h"
 #include "strait/shape/shape.h"
+#include "strait/strategy/compose/round.h"
 #include "strait/strategy/sharding/placement.h"
 #include "strait/strategy/sync/policy.h"
 #include "strait/topology/cluster.h"
@@ -41,6 +42,7 @@ struct Design {
   Policy policy;
   Dtype dtype = Dtype::kFloat32;
   program::ProgramSet programs;
+  Round round;  // what a step is on the average
   /// The programs of an ordinary step, by rank class.
   const std::vector<program::Program>& steady() const { return programs.classes(kSteady); }
 };

@@ -237,6 +237,25 @@ int64_t Policy::fragment_of(const std::string& unit, int64_t layers) const {
   return strided ? layer % fragments : layer * fragments / layers;
 }
 
+std::string Policy::describe() const {
+  std::string text = fmt::format("{} replica{}, {} every {} steps", replicas,
+                                 replicas == 1 ? "" : "s", name, period);
+  if (fragments > 1)
+    text += fmt::format(", {} {} fragments", fragments, strided ? "strided" : "sequential");
+  if (one_round_late())
+    text += ", taken up one round late";
+  else if (delay > 0)
+    text += fmt::format(", taken up {} step{} later", delay, delay == 1 ? "" : "s");
+  if (eager) text += ", eager";
+  if (mixing > 0) text += fmt::format(", mixing {}", mixing);
+  text += fmt::format("; outer {} of rate {}, momentum {}", outer.nesterov ? "nesterov" : "sgd",
+                      outer.learning_rate, outer.momentum);
+  if (outer.clip > 0) text += fmt::format(", clip {}", outer.clip);
+  if (outer.penalty != 1) text += fmt::format(", penalty {}", outer.penalty);
+  if (codec.kind != codec::CodecKind::kNone) text += ", " + codec::print_codec(codec);
+  return text;
+}
+
 int64_t Policy::first_border(int64_t fragment) const {
   const int64_t phase = fragment * period / fragments;
   return phase >= 1 ? phase : period;

@@ -42,6 +42,8 @@ struct Policy {
   bool one_round_late() const { return delay == period && delay > 0; }
   /// Which fragment a unit belongs to: layers by the order, everything else 0.
   int64_t fragment_of(const std::string& unit, int64_t layers) const;
+  /// "2 replicas, streaming-diloco: 4 fragments, each every 30 steps, ...".
+  std::string describe() const;
   /// Step after which fragment p starts its first transfer.
   int64_t first_border(int64_t fragment) const;
 };

@@ -1,0 +1,73 @@
+#include "strait/predict/predict.h"
+
+#include <cmath>
+
+namespace strait::predict {
+namespace {
+
+/// (stretch + idle * step) / steps, for every figure of a step.
+class Mean {
+ public:
+  explicit Mean(const strategy::Round& round)
+      : steps_(static_cast<double>(round.steps)), idle_(static_cast<double>(round.idle_steps)) {}
+
+  void take(double& stretch, double step) const { stretch = (stretch + idle_ * step) / steps_; }
+  void take(int64_t& stretch, int64_t step) const {
+    stretch =
+        std::llround((static_cast<double>(stretch) + idle_ * static_cast<double>(step)) / steps_);
+  }
+  void take(std::vector<int64_t>& stretch, const std::vector<int64_t>& step) const {
+    for (size_t at = 0; at < stretch.size(); ++at) take(stretch[at], step[at]);
+  }
+  void take(Ledger& stretch, const Ledger& step) const {
+    Ledger sum = stretch;
+    for (int64_t nth = 0; nth < static_cast<int64_t>(idle_); ++nth) sum.merge(step);
+    stretch.clear();
+    for (Traffic row : sum.rows()) {
+      for (int64_t* count : {&row.payload_bytes, &row.metadata_bytes, &row.count})
+        *count = std::llround(static_cast<double>(*count) / steps_);
+      stretch.add(row);
+    }
+    stretch.add_network(std::llround(static_cast<double>(sum.network_bytes()) / steps_));
+  }
+
+ private:
+  double steps_, idle_;
+};
+
+}  // namespace
+
+sim::Result simulate(const strategy::Design& design, std::vector<trace::Recorder>* recorders) {
+  const strategy::Round& round = design.round;
+  sim::Result result = sim::simulate(round.classes, design.cluster, recorders);
+  if (round.steps == 1) return result;
+  const sim::Result step = sim::simulate(design.steady(), design.cluster);
+  const Mean mean(round);
+  mean.take(result.seconds, step.seconds);
+  mean.take(result.compute_seconds, step.compute_seconds);
+  mean.take(result.exposed_seconds, step.exposed_seconds);
+  mean.take(result.bubble_seconds, step.bubble_seconds);
+  mean.take(result.level_bytes, step.level_bytes);
+  mean.take(result.traffic, step.traffic);
+  return result;
+}
+
+cost::Cost price(const strategy::Design& design) {
+  const strategy::Round& round = design.round;
+  cost::Cost cost = cost::price(round.classes, design.cluster);
+  if (round.steps == 1) return cost;
+  const cost::Cost step = cost::price(design.steady(), design.cluster);
+  const Mean mean(round);
+  mean.take(cost.compute_seconds, step.compute_seconds);
+  mean.take(cost.communication_seconds, step.communication_seconds);
+  mean.take(cost.flops, step.flops);
+  mean.take(cost.level_bytes, step.level_bytes);
+  mean.take(cost.traffic, step.traffic);
+  return cost;
+}
+
+std::vector<program::MemoryUse> peak_memories(const strategy::Design& design) {
+  return program::peak_memories(design.round.classes);
+}
+
+}  // namespace strait::predict
