@@ -22,9 +22,16 @@ std::string chosen_cluster_key(const Run& run) {
   return run.cluster.file.empty() ? "cluster.preset" : "cluster.file";
 }
 
+/// By a placement's preset or a policy, once the cluster is known: a run file that said what was
+/// filled in would keep it for another.
+bool is_filled_later(const Key& key) {
+  const std::string_view filler = key.filled_by;
+  return filler == "placement.preset" || filler == "sync.policy";
+}
+
 bool is_printed(const Key& key, const Run& run) {
   if (section_of(key) == "cluster") return key.name == chosen_cluster_key(run);
-  return std::string_view(key.filled_by) != "placement.preset" || run.is_set(key.name);
+  return !is_filled_later(key) || run.is_set(key.name);
 }
 
 /// Markdown tables end a cell at '|'.
@@ -35,8 +42,8 @@ std::string cell(const std::string& text) {
 }
 
 std::string default_text(const Key& key, const Run& defaults) {
-  const std::string filler = key.filled_by;
-  if (filler == "placement.preset" && !key.rule.only_default) return "by the preset";
+  if (is_filled_later(key) && !key.rule.only_default)
+    return std::string_view(key.filled_by) == "sync.policy" ? "by the policy" : "by the preset";
   return fmt::format("`{}`", value_text(key, defaults));
 }
 

@@ -6,6 +6,8 @@
 #include <filesystem>
 
 #include "strait/base/errors.h"
+#include "strait/config/parse.h"
+#include "strait/config/print.h"
 #include "strait/verify/verify.h"
 #include "tests/train/mesh_runs.h"
 
@@ -278,6 +280,18 @@ std::string refusal(const std::function<void()>& body) {
   return "nothing was refused";
 }
 
+/// What a run folder keeps is a run file again, of the same run.
+TEST_F(LocalSteps, TheResolvedRunFileSaysTheSame) {
+  std::vector<Sets> all = policies();
+  all.push_back({});
+  for (const Sets& policy : all) {
+    const strait::Run run = run_of(policy);
+    const strait::Run again = parse_run(print_run(run), "again.toml", {});
+    const strategy::Design want = strategy::make_design(run, 4, 20);
+    EXPECT_EQ(strategy::make_design(again, 4, 20).policy.describe(), want.policy.describe());
+  }
+}
+
 TEST_F(LocalSteps, TheNumberOfReplicasStays) {
   const Sets sets = policy("diloco", 5, {"train.steps=7"});
   const std::string two = next_folder();
@@ -300,6 +314,7 @@ TEST_F(LocalSteps, WhatExcludesEachOtherIsRefusedWithTheNearest) {
   };
   const std::vector<Bad> all = {
       {{"sync.rounds.period_steps=5"}, "sync.rounds.period_steps", "remove it"},
+      {{"sync.outer.momentum=0.9"}, "sync.outer.momentum", "remove it"},
       {policy("diloco", 5, {"sync.replica=3"}), "sync.replica", "4"},
       {policy("diloco", 5, {"sync.replica=world"}), "sync.replica", "none"},
       {policy("diloco", 5, {"sync.replica=nodes"}), "sync.replica", "none"},

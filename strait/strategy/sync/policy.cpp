@@ -53,8 +53,10 @@ class Reader {
       : run_(run), positions_(positions), data_ranks_(data_ranks) {}
 
   Policy every_step() const {
+    static const Run defaults;
     for (const Key& key : run_keys())
-      if (key.name.starts_with("sync.") && key.name != "sync.policy" && run_.is_set(key.name))
+      if (key.name.starts_with("sync.") && key.name != "sync.policy" && run_.is_set(key.name) &&
+          (*key.filled_by != '\0' || !same_value(key, run_, defaults)))
         refuse_key(run_, key.name,
                    fmt::format("{} cannot take effect: sync.policy = \"every-step\" has no rounds; "
                                "the nearest valid choice is to remove it, or a policy such as "
