@@ -314,7 +314,7 @@ TEST_F(LocalSteps, WhatExcludesEachOtherIsRefusedWithTheNearest) {
   };
   const std::vector<Bad> all = {
       {{"sync.rounds.period_steps=5"}, "sync.rounds.period_steps", "remove it"},
-      {{"sync.outer.momentum=0.9"}, "sync.outer.momentum", "remove it"},
+      {{"sync.outer.momentum=0.8"}, "sync.outer.momentum", "remove it"},
       {policy("diloco", 5, {"sync.replica=3"}), "sync.replica", "4"},
       {policy("diloco", 5, {"sync.replica=world"}), "sync.replica", "none"},
       {policy("diloco", 5, {"sync.replica=nodes"}), "sync.replica", "none"},
