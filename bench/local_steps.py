@@ -1,0 +1,97 @@
+#!/usr/bin/env python3
+"""How much of their time replicas compute that agree rarely, on emulated clusters: utilisation of each policy, that is
+its mean step on links without a limit over its mean step on the links measured, beside the simulator's.
+
+For each rate of the links: probe the cluster, then train nanoGPT's character model (0.8M parameters) under each policy,
+one replica a host, for whole rounds; the first round warms up. Needs root (bench/netlab)."""
+import argparse
+import json
+import pathlib
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PERIOD = 30
+FREE = "20gbit"  # more than the hosts, which share a memory, can send
+ROUNDS = [f"rounds.period_steps={PERIOD}"]
+POLICIES = {
+    "every step": [],
+    "diloco": ["policy=diloco", *ROUNDS],
+    "co2": ["policy=co2", *ROUNDS],
+    "streaming": ["policy=streaming-diloco", *ROUNDS, "rounds.fragments=2", f"rounds.delay_steps={PERIOD // 2 - 1}",
+                  "outer.codec=none"],
+    "streaming, 4 bits": ["policy=streaming-diloco", *ROUNDS, "rounds.fragments=2",
+                          f"rounds.delay_steps={PERIOD // 2 - 1}"],
+}
+
+
+def netlab(options, rate, *command):
+    words = [ROOT / "bench/netlab", "--hosts", options.hosts, "--ranks-per-host", 1, "--rate", rate, "--", *command]
+    done = subprocess.run(list(map(str, words)), capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"{' '.join(map(str, command))}: status {done.returncode}\n{done.stderr[-2000:]}")
+
+
+def train(options, rate, policy, folder):
+    """Mean step of the rounds behind the first, what was predicted, and bytes per step over all links."""
+    run_dir, report = folder / "run", folder / "report"
+    sets = [f"data.path={options.text.resolve()}", f"output.run_dir={run_dir}", f"cluster.file={folder / 'cluster.toml'}",
+            f"train.steps={(options.rounds + 1) * PERIOD}", "evaluation.every_steps=0", "evaluation.batches=1",
+            "placement.preset=ddp", *(f"sync.{key}" for key in POLICIES[policy])]
+    command = [options.strait, "train", ROOT / "examples/shakespeare_char.toml", "--json", report]
+    for one in sets:
+        command += ["--set", one]
+    netlab(options, rate, *command)
+    figures = json.loads(report.read_text())
+    seconds = [json.loads(line)["seconds"] for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    sent = sum(row["payload_bytes"] + row["metadata_bytes"] for row in figures["bytes_per_step"]["runtime"])
+    return {"seconds": statistics.fmean(seconds[PERIOD:]), "predicted": figures["predicted_seconds_per_step"],
+            "bytes": sent, "loss": figures["train_loss"]}
+
+
+def measure(options):
+    rows = {}
+    for rate in [FREE, *options.rate]:
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            netlab(options, rate, options.strait, "probe", "-o", folder / "cluster.toml")
+            for policy in options.policies:
+                subprocess.run(["rm", "-rf", folder / "run"], check=True)
+                rows[rate, policy] = train(options, rate, policy, folder)
+                print(rate, policy, json.dumps(rows[rate, policy]), file=sys.stderr, flush=True)
+    return rows
+
+
+def table(options, rows):
+    lines = [f"`bench/local_steps.py`: {options.hosts} hosts of one rank, {options.rounds} rounds of {PERIOD} steps.", "",
+             "| links | policy | seconds per step | predicted | utilisation | kB per step over all links |",
+             "|---|---|---|---|---|---|"]
+    for (rate, policy), row in rows.items():
+        share = rows[FREE, policy]["seconds"] / row["seconds"]
+        lines.append(f"| {'no limit' if rate == FREE else rate} | {policy} | {row['seconds']:.4f} | "
+                     f"{row['predicted']:.4f} ({row['predicted'] / row['seconds'] - 1:+.0%}) | {share:.1%} | "
+                     f"{row['bytes'] / 1e3:.1f} |")
+    return "\n".join(lines) + "\n"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("text", type=pathlib.Path, help="any text of 1 MB or so")
+    parser.add_argument("--strait", type=pathlib.Path, default=ROOT / "build/release/strait")
+    parser.add_argument("--hosts", type=int, default=4)
+    parser.add_argument("--rate", nargs="+", default=["10mbit", "100mbit"])
+    parser.add_argument("--rounds", type=int, default=3, help="that are timed")
+    parser.add_argument("--policies", nargs="+", choices=POLICIES, default=list(POLICIES))
+    parser.add_argument("-o", "--output", type=pathlib.Path, help="writes the table there")
+    options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the lab too
+    text = table(options, measure(options))
+    print(text, end="")
+    if options.output:
+        options.output.write_text(text)
+
+
+main()
