@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <utility>
 
@@ -65,8 +66,10 @@ class BorderWriter {
   /// Of what is sent and arrives in one border, or in different ones.
   Lifetime transferred() const;
   void declare_unit(const Shard& shard);
-  int declare_like(const Shard& shard, const char* letter, const program::ValueArray& like);
-  int declare_pieces(const Shard& shard, UnitOperands& unit, const program::ValueArray& like);
+  int declare_beside(const Shard& shard, const char* letter, program::ValueArray like);
+  Operand kept(const Shard& shard, const char* letter, const char* state, bool by_replica);
+  Operand buffer(const Shard& shard, const char* letter, Lifetime lifetime, int64_t bytes = 0);
+  void declare_transferred(const Shard& shard, UnitOperands& unit);
   void declare_scalars();
   Operand scalar(const char* name) const { return {draft::find_array(program_, name), {}}; }
 
@@ -90,6 +93,8 @@ class BorderWriter {
   int replicas_ = -1, stream_ = -1;
   std::vector<UnitOperands> units_;
   std::map<std::pair<std::string, int>, int> arrays_;  // [letter, weights' array]
+  std::map<int64_t, int64_t> ordinal_;                 // of a unit among those of its fragment
+  std::map<int, int64_t> most_units_;                  // [weights' array] of any fragment
 };
 
 void BorderWriter::declare(const ModelShape& shape, const Cluster& cluster, int64_t fragment) {
@@ -97,12 +102,17 @@ void BorderWriter::declare(const ModelShape& shape, const Cluster& cluster, int6
   replicas_ = draft::add_group(program_, cluster, {"replicas", axis.size, axis.stride});
   stream_ = draft::add_lane(program_, cluster, replicas_);
   if (part_ != BorderPart::kExchange) declare_scalars();
+  std::map<std::pair<int, int64_t>, int64_t> units;  // [weights' array, fragment]
+  std::vector<const Shard*> of_border;
   for (const Shard& shard : draft_.shards) {
     const std::string& name = shape.units[static_cast<size_t>(shard.unit)].name;
-    if (part_ == BorderPart::kExchange ||
-        policy_.fragment_of(name, shape.options.layers) == fragment)
-      declare_unit(shard);
+    const int64_t its = policy_.fragment_of(name, shape.options.layers);
+    ordinal_[shard.unit] = units[{shard.weights.array, its}]++;
+    if (part_ == BorderPart::kExchange || its == fragment) of_border.push_back(&shard);
   }
+  for (const auto& [key, count] : units)
+    most_units_[key.first] = std::max(most_units_[key.first], count);
+  for (const Shard* shard : of_border) declare_unit(*shard);
 }
 
 Lifetime BorderWriter::transferred() const {
@@ -121,77 +131,68 @@ Lifetime BorderWriter::transferred() const {
   return Lifetime::kTransient;
 }
 
-/// One array of shards for every array of weights.
-int BorderWriter::declare_like(const Shard& shard, const char* letter,
-                               const program::ValueArray& like) {
+/// The array of a letter beside an array of weights, of the optimizer's shards unless `like` says
+/// how large its values are.
+int BorderWriter::declare_beside(const Shard& shard, const char* letter, program::ValueArray like) {
   const auto [found, fresh] = arrays_.try_emplace({letter, shard.weights.array}, -1);
   if (!fresh) return found->second;
-  const program::ValueArray weights = program_.arrays[static_cast<size_t>(shard.weights.array)];
-  program::ValueArray array = like;
-  array.name = letter + weights.name.substr(weights.name.find('.'));
-  array.count = weights.count;
-  array.dtype = weights.dtype;
-  if (!array.address.state.empty()) array.address.unit = weights.address.unit;
-  if (array.partition.elements == 0) {
-    array.partition = shard.partition;
-    array.group = shard.group;
+  const std::string& weights = program_.arrays[static_cast<size_t>(shard.weights.array)].name;
+  like.name = letter + weights.substr(weights.find('.'));
+  if (like.partition.elements == 0) {
+    like.dtype = program_.arrays[static_cast<size_t>(shard.weights.array)].dtype;
+    like.partition = shard.partition;
+    like.group = shard.group;
   }
-  program_.arrays.push_back(std::move(array));
+  program_.arrays.push_back(std::move(like));
   return found->second = static_cast<int>(program_.arrays.size()) - 1;
 }
 
-/// The pieces of all replicas, one after another.
-int BorderWriter::declare_pieces(const Shard& shard, UnitOperands& unit,
-                                 const program::ValueArray& like) {
-  unit.piece_bytes = codec::encoded_bytes(policy_.codec, shard.partition.grain);
-  const int64_t bytes = policy_.replicas * unit.piece_bytes;
-  program::ValueArray array = like;
-  array.partition = {bytes, bytes};
-  const int declared = declare_like(shard, "Q", array);
-  program_.arrays[static_cast<size_t>(declared)].dtype = Dtype::kByte;
-  return declared;
+/// A value of every unit that outlives a step, under an address.
+Operand BorderWriter::kept(const Shard& shard, const char* letter, const char* state,
+                           bool by_replica) {
+  const program::ValueArray& weights = program_.arrays[static_cast<size_t>(shard.weights.array)];
+  program::ValueArray like;
+  like.count = weights.count;
+  like.lifetime = Lifetime::kResident;
+  like.category = program::Category::kOptimizer;
+  like.address = {state, weights.address.unit, false, by_replica};
+  return {declare_beside(shard, letter, std::move(like)), shard.weights.index};
+}
+
+/// A value of the units of one fragment: the next fragment has the same memory.
+Operand BorderWriter::buffer(const Shard& shard, const char* letter, Lifetime lifetime,
+                             int64_t bytes) {
+  program::ValueArray like;
+  like.count = most_units_.at(shard.weights.array);
+  like.lifetime = lifetime;
+  if (bytes > 0) like.partition = {bytes, bytes}, like.dtype = Dtype::kByte;
+  return {declare_beside(shard, letter, std::move(like)), {ordinal_.at(shard.unit)}};
 }
 
 void BorderWriter::declare_unit(const Shard& shard) {
   UnitOperands unit;
   unit.shard = &shard;
-  const auto declared = [&](const char* letter, Lifetime lifetime, program::Category category,
-                            program::Address address) {
-    program::ValueArray like;
-    like.lifetime = lifetime;
-    like.category = category;
-    like.address = std::move(address);
-    return Operand{declare_like(shard, letter, like), shard.weights.index};
-  };
   // Eager replicas put their own news first, so their outer weights differ by it.
-  const bool own = policy_.eager;
-  const auto kept = program::Category::kOptimizer;
-  const auto buffer = program::Category::kBuffers;
-  unit.outer = declared("o", Lifetime::kResident, kept, {kMasterState, -1, false, own});
-  if (part_ == BorderPart::kExchange) {
-    units_.push_back(unit);
+  unit.outer = kept(shard, "o", kMasterState, policy_.eager);
+  if (takes()) unit.velocity = kept(shard, "u", kOuterMomentumState, policy_.eager);
+  const bool stays = part_ != BorderPart::kAtOnce;
+  if (part_ != BorderPart::kExchange && (sends() || policy_.eager || alone()))
+    unit.difference = stays ? kept(shard, "d", kOuterGradientState, true)
+                            : buffer(shard, "d", Lifetime::kTransient);
+  if (keeps_old()) unit.fresh = buffer(shard, "f", Lifetime::kTransient);
+  unit.sum = unit.difference;
+  if (part_ != BorderPart::kExchange && !alone()) declare_transferred(shard, unit);
+  units_.push_back(unit);
+}
+
+void BorderWriter::declare_transferred(const Shard& shard, UnitOperands& unit) {
+  if (!coded()) {
+    if (part_ != BorderPart::kAtOnce) unit.sum = buffer(shard, "q", transferred());
     return;
   }
-  if (takes())
-    unit.velocity = declared("u", Lifetime::kResident, kept, {kOuterMomentumState, -1, false, own});
-  const bool stays = part_ != BorderPart::kAtOnce;
-  if (sends() || policy_.eager)
-    unit.difference =
-        stays ? declared("d", Lifetime::kResident, buffer, {kOuterGradientState, -1, false, true})
-              : declared("d", Lifetime::kTransient, buffer, {});
-  if (keeps_old()) unit.fresh = declared("f", Lifetime::kTransient, buffer, {});
-  unit.sum = unit.difference;
-  if (alone() && part_ == BorderPart::kLand)
-    unit.sum = declared("d", Lifetime::kResident, buffer, {kOuterGradientState, -1, false, true});
-  if (!alone() && coded()) {
-    program::ValueArray like;
-    like.lifetime = transferred();
-    unit.pieces = {declare_pieces(shard, unit, like), shard.weights.index};
-    if (takes()) unit.sum = declared("q", Lifetime::kTransient, buffer, {});
-  } else if (!alone() && stays) {
-    unit.sum = declared("q", transferred(), buffer, {});
-  }
-  units_.push_back(unit);
+  unit.piece_bytes = codec::encoded_bytes(policy_.codec, shard.partition.grain);
+  unit.pieces = buffer(shard, "Q", transferred(), policy_.replicas * unit.piece_bytes);
+  if (takes()) unit.sum = buffer(shard, "q", Lifetime::kTransient);
 }
 
 void BorderWriter::declare_scalars() {
