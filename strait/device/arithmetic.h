@@ -1,5 +1,5 @@
 // What a rank computes besides the blocks of its model, on plain memory by our own kernels or on a
-// device in ATen operators: optimizer, norms, codecs, and scalars that live among the values.
+// device in ATen operators: optimizers, norms, codecs, and scalars that live among the values.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +8,7 @@
 
 #include "strait/codec/codec.h"
 #include "strait/optim/options.h"
+#include "strait/optim/outer.h"
 
 namespace strait::tensor {
 class Device;
@@ -25,6 +26,14 @@ struct UpdateCall {
   codec::Values weights;
   codec::ConstValues gradient;
   void* states[2] = {nullptr, nullptr};
+};
+
+/// A step of the outer optimizer (optim/outer.h) on equally many elements; `sent` and `fresh` may
+/// be empty.
+struct OuterCall {
+  const optim::OuterUpdate& update;
+  codec::ConstValues sum, sent, fresh;
+  codec::Values velocity, outer, local;
 };
 
 /// What is encoded, and the residual of error feedback that goes with it: empty = none.
@@ -47,6 +56,11 @@ class Arithmetic {
   virtual void add(double amount, double* scalar) = 0;
   virtual void add_squared_norm(const codec::ConstValues& values, double* scalar) = 0;
   virtual void update(const UpdateCall& call) = 0;
+  /// out = a - b, all of out's type.
+  virtual void subtract(const codec::ConstValues& a, const codec::ConstValues& b,
+                        const codec::Values& out) = 0;
+  virtual void outer_step(const OuterCall& call) = 0;
+  virtual void exchange(const codec::Values& a, const codec::Values& b) = 0;
   /// Adds the number of elements that are not finite to `not_finite` unless it is null.
   virtual void encode(const EncodeCall& call, std::span<uint8_t> encoded, double* not_finite) = 0;
   /// out = or += the decoded piece.

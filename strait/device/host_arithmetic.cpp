@@ -1,4 +1,5 @@
 // Arithmetic on plain memory: the kernels of codec/ and optim/.
+#include <algorithm>
 #include <cstring>
 
 #include "strait/codec/error_feedback.h"
@@ -31,6 +32,24 @@ void update_numbers(const UpdateCall& call, int threads) {
   }
 }
 
+template <class T>
+std::span<const T> elements(const codec::ConstValues& values) {
+  return {static_cast<const T*>(values.data), static_cast<size_t>(values.elements)};
+}
+template <class T>
+std::span<T> elements(const codec::Values& values) {
+  return {static_cast<T*>(values.data), static_cast<size_t>(values.elements)};
+}
+
+/// Calls work.operator()<double or float>().
+template <class Work>
+void in_type(Dtype dtype, const Work& work) {
+  if (dtype == Dtype::kFloat64)
+    work.template operator()<double>();
+  else
+    work.template operator()<float>();
+}
+
 class HostArithmetic final : public Arithmetic {
  public:
   explicit HostArithmetic(int threads) : threads_(threads) {}
@@ -59,6 +78,24 @@ class HostArithmetic final : public Arithmetic {
       update_numbers<double>(call, threads_);
     else
       update_numbers<float>(call, threads_);
+  }
+
+  void subtract(const codec::ConstValues& a, const codec::ConstValues& b,
+                const codec::Values& out) override {
+    in_type(out.dtype, [&]<class T>() {
+      optim::outer_gradient<T>(elements<T>(a), elements<T>(b), elements<T>(out), threads_);
+    });
+  }
+  void outer_step(const OuterCall& call) override {
+    in_type(call.outer.dtype, [&]<class T>() {
+      optim::outer_step<T>(
+          {elements<T>(call.sum), elements<T>(call.sent), elements<T>(call.fresh),
+           elements<T>(call.velocity), elements<T>(call.outer), elements<T>(call.local)},
+          call.update, threads_);
+    });
+  }
+  void exchange(const codec::Values& a, const codec::Values& b) override {
+    in_type(a.dtype, [&]<class T>() { std::ranges::swap_ranges(elements<T>(a), elements<T>(b)); });
   }
 
   void encode(const EncodeCall& call, std::span<uint8_t> encoded, double* not_finite) override {

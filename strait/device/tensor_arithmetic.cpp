@@ -91,6 +91,37 @@ class TensorArithmetic final : public Arithmetic {
       sgd(call, tensors);
   }
 
+  void subtract(const codec::ConstValues& a, const codec::ConstValues& b,
+                const codec::Values& out) override {
+    if (out.elements == 0) return;
+    const at::AutoDispatchBelowADInplaceOrView no_gradients;
+    written(out).copy_(numbers(a).sub(numbers(b)));
+  }
+
+  void outer_step(const OuterCall& call) override {
+    if (call.outer.elements == 0) return;
+    const at::AutoDispatchBelowADInplaceOrView no_gradients;
+    const optim::OuterUpdate& rule = call.update;
+    at::Tensor difference = numbers(call.sum);
+    if (call.sent.elements > 0) difference = difference.sub(numbers(call.sent));
+    if (call.fresh.elements > 0) difference = difference.add(numbers(call.fresh));
+    difference = difference.div(static_cast<double>(rule.replicas) * rule.penalty);
+    at::Tensor velocity = written(call.velocity), outer = written(call.outer);
+    velocity.mul_(rule.momentum).add_(difference);
+    if (rule.clip > 0) velocity.clamp_(-rule.clip, rule.clip);
+    outer.sub_(rule.nesterov ? difference.add(velocity, rule.momentum) : velocity,
+               rule.learning_rate);
+    written(call.local).mul_(rule.mixing).add_(outer, 1 - rule.mixing);
+  }
+
+  void exchange(const codec::Values& a, const codec::Values& b) override {
+    if (a.elements == 0) return;
+    const at::AutoDispatchBelowADInplaceOrView no_gradients;
+    const at::Tensor kept = written(a).clone();
+    written(a).copy_(written(b));
+    written(b).copy_(kept);
+  }
+
   void encode(const EncodeCall& call, std::span<uint8_t> encoded, double* not_finite) override {
     const at::AutoDispatchBelowADInplaceOrView no_gradients;
     const at::Tensor from = numbers(call.source);
@@ -134,6 +165,9 @@ class TensorArithmetic final : public Arithmetic {
  private:
   at::Tensor scalar_at(double* scalar) const { return device_.view(scalar, {}, Dtype::kFloat64); }
   at::Tensor numbers(const codec::ConstValues& values) const {
+    return device_.view(values.data, {values.elements}, values.dtype);
+  }
+  at::Tensor written(const codec::Values& values) const {
     return device_.view(values.data, {values.elements}, values.dtype);
   }
   at::Tensor bytes(std::span<const uint8_t> encoded) const {

@@ -50,8 +50,7 @@ void add_step_executors(runtime::Executors& executors, const Environment& enviro
                         const StepRules& rules);
 
 /// outer_gradient, keep_difference, outer_step, exchange_weights, encode_difference,
-/// sum_differences, report_step, take_reports: on plain memory, with `threads` threads.
-void add_outer_executors(runtime::Executors& executors, device::Arithmetic& arithmetic,
-                         int threads);
+/// sum_differences, report_step, take_reports.
+void add_outer_executors(runtime::Executors& executors, device::Arithmetic& arithmetic);
 
 }  // namespace strait::execute

@@ -1,5 +1,5 @@
 // Executors of the outer optimizer and of what replicas tell each other.
-#include <algorithm>
+#include <array>
 #include <span>
 #include <vector>
 
@@ -20,47 +20,36 @@ using runtime::Instance;
 
 /// The rank's part of the op's partition inside an operand that holds it or more; nothing where
 /// there is no operand.
-template <class T>
-std::span<T> part_of(const Instance& instance, const Bound* operand) {
+codec::Values part_of(const Instance& instance, const Bound* operand) {
   if (operand == nullptr) return {};
+  const program::ValueArray& array = instance.array(*operand);
   const Range range = updated_range(*instance.program, *instance.op, instance.rank);
-  const int64_t first =
-      program::value_begin(*instance.program, instance.array(*operand), instance.rank);
-  return {static_cast<T*>(operand->data) + (range.begin - first),
-          static_cast<size_t>(range.size())};
+  const int64_t first = program::value_begin(*instance.program, array, instance.rank);
+  return {static_cast<char*>(operand->data) + (range.begin - first) * dtype_bytes(array.dtype),
+          array.dtype, range.size()};
 }
 
-template <class T>
-std::span<const T> read_part(const Instance& instance, int slot) {
-  return part_of<T>(instance, instance.find_read(slot));
+codec::ConstValues read_part(const Instance& instance, int slot) {
+  const codec::Values part = part_of(instance, instance.find_read(slot));
+  return {part.data, part.dtype, part.elements};
 }
-template <class T>
-std::span<T> write_part(const Instance& instance, int slot) {
-  return part_of<T>(instance, instance.find_write(slot));
-}
-
-/// Calls work.operator()<float or double>().
-template <class Work>
-void in_type_of(const Instance& instance, const Work& work) {
-  if (instance.array(instance.writes.front()).dtype == Dtype::kFloat64)
-    work.template operator()<double>();
-  else
-    work.template operator()<float>();
+codec::Values write_part(const Instance& instance, int slot) {
+  return part_of(instance, instance.find_write(slot));
 }
 
-void outer_gradient(const Instance& instance, int threads) {
-  in_type_of(instance, [&]<class T>() {
-    optim::outer_gradient<T>(read_part<T>(instance, strategy::kDifferenceOuter),
-                             read_part<T>(instance, strategy::kDifferenceLocal),
-                             write_part<T>(instance, strategy::kDifference), threads);
-  });
+void outer_gradient(device::Arithmetic& arithmetic, const Instance& instance) {
+  arithmetic.subtract(read_part(instance, strategy::kDifferenceOuter),
+                      read_part(instance, strategy::kDifferenceLocal),
+                      write_part(instance, strategy::kDifference));
 }
 
-void keep_difference(const Instance& instance) {
-  in_type_of(instance, [&]<class T>() {
-    std::ranges::copy(read_part<T>(instance, strategy::kKeptFrom),
-                      write_part<T>(instance, strategy::kKept).begin());
-  });
+/// As numbers of no codec: a copy.
+void keep_difference(device::Arithmetic& arithmetic, const Instance& instance) {
+  const codec::ConstValues from = read_part(instance, strategy::kKeptFrom);
+  const std::span<const uint8_t> bytes(
+      static_cast<const uint8_t*>(from.data),
+      static_cast<size_t>(from.elements * dtype_bytes(from.dtype)));
+  arithmetic.decode({}, bytes, write_part(instance, strategy::kKept), false);
 }
 
 optim::OuterUpdate update_of(const program::Op& op) {
@@ -74,23 +63,17 @@ optim::OuterUpdate update_of(const program::Op& op) {
           number(strategy::kOuterMixing)};
 }
 
-void outer_step(const Instance& instance, int threads) {
-  in_type_of(instance, [&]<class T>() {
-    const optim::OuterState<T> state{read_part<T>(instance, strategy::kOuterSum),
-                                     read_part<T>(instance, strategy::kOuterSent),
-                                     read_part<T>(instance, strategy::kOuterFresh),
-                                     write_part<T>(instance, strategy::kOuterVelocity),
-                                     write_part<T>(instance, strategy::kOuterWeights),
-                                     write_part<T>(instance, strategy::kOuterLocal)};
-    optim::outer_step(state, update_of(*instance.op), threads);
-  });
+void outer_step(device::Arithmetic& arithmetic, const Instance& instance) {
+  arithmetic.outer_step(
+      {update_of(*instance.op), read_part(instance, strategy::kOuterSum),
+       read_part(instance, strategy::kOuterSent), read_part(instance, strategy::kOuterFresh),
+       write_part(instance, strategy::kOuterVelocity),
+       write_part(instance, strategy::kOuterWeights), write_part(instance, strategy::kOuterLocal)});
 }
 
-void exchange_weights(const Instance& instance) {
-  in_type_of(instance, [&]<class T>() {
-    std::ranges::swap_ranges(write_part<T>(instance, strategy::kExchangedOuter),
-                             write_part<T>(instance, strategy::kExchangedLocal));
-  });
+void exchange_weights(device::Arithmetic& arithmetic, const Instance& instance) {
+  arithmetic.exchange(write_part(instance, strategy::kExchangedOuter),
+                      write_part(instance, strategy::kExchangedLocal));
 }
 
 /// Elements of the difference, or of the sum, as numbers.
@@ -129,31 +112,35 @@ void sum_differences(const codec::CodecSpec& codec, device::Arithmetic& arithmet
   arithmetic.decode_sum({codec, pieces, to.elements}, to);
 }
 
-void report_step(const Instance& instance) {
-  const auto* agreed = static_cast<const double*>(instance.read(strategy::kReportedAgreed));
-  auto* report = static_cast<double*>(instance.write(strategy::kReportedScalars));
+void report_step(device::Arithmetic& arithmetic, const Instance& instance) {
+  std::array<double, strategy::kNumAgreed> agreed{};
+  arithmetic.get(instance.read(strategy::kReportedAgreed), agreed.data(), sizeof(agreed));
+  std::array<double, strategy::kNumBorderValues> report{};
   report[strategy::kBorderLossSum] = agreed[strategy::kLossSum];
   report[strategy::kBorderLossCount] = agreed[strategy::kLossCount];
   report[strategy::kBorderStopRequests] = agreed[strategy::kStopRequests];
+  arithmetic.put(report.data(), instance.write(strategy::kReportedScalars), sizeof(report));
 }
 
-void take_reports(const Instance& instance) {
-  const auto* report = static_cast<const double*>(instance.read(strategy::kTakenScalars));
-  std::copy_n(report, strategy::kNumBorderValues,
-              static_cast<double*>(instance.write(strategy::kTakenBorder)));
+void take_reports(device::Arithmetic& arithmetic, const Instance& instance) {
+  arithmetic.get(instance.read(strategy::kTakenScalars), instance.write(strategy::kTakenBorder),
+                 strategy::kNumBorderValues * static_cast<int64_t>(sizeof(double)));
 }
 
 }  // namespace
 
-void add_outer_executors(runtime::Executors& executors, device::Arithmetic& arithmetic,
-                         int threads) {
-  executors.add(strategy::kOuterGradient, Execute([threads](const Instance& instance) {
-                  outer_gradient(instance, threads);
-                }));
-  executors.add(strategy::kOuterStep,
-                Execute([threads](const Instance& instance) { outer_step(instance, threads); }));
-  executors.add(strategy::kKeepDifference, Execute(keep_difference));
-  executors.add(strategy::kExchangeWeights, Execute(exchange_weights));
+void add_outer_executors(runtime::Executors& executors, device::Arithmetic& arithmetic) {
+  const auto add = [&](const program::Kernel& kernel, auto* execute) {
+    executors.add(kernel, Execute([&arithmetic, execute](const Instance& instance) {
+                    execute(arithmetic, instance);
+                  }));
+  };
+  add(strategy::kOuterGradient, &outer_gradient);
+  add(strategy::kKeepDifference, &keep_difference);
+  add(strategy::kOuterStep, &outer_step);
+  add(strategy::kExchangeWeights, &exchange_weights);
+  add(strategy::kReportStep, &report_step);
+  add(strategy::kTakeReports, &take_reports);
   const auto add_coding = [&](const program::Kernel& kernel, auto* execute) {
     executors.add(kernel, [&arithmetic, execute](const program::Program&, const program::Op& op) {
       return Execute([&arithmetic, execute, codec = codec::parse_codec(op.codec)](
@@ -162,8 +149,6 @@ void add_outer_executors(runtime::Executors& executors, device::Arithmetic& arit
   };
   add_coding(strategy::kEncodeDifference, &encode_difference);
   add_coding(strategy::kSumDifferences, &sum_differences);
-  executors.add(strategy::kReportStep, Execute(report_step));
-  executors.add(strategy::kTakeReports, Execute(take_reports));
 }
 
 }  // namespace strait::execute

@@ -122,8 +122,7 @@ Trainer::Trainer(Shared& shared, comm::World& world, memory::PageSource* window)
                                });
   execute::add_coding_executors(executors_, *arithmetic_);
   execute::add_step_executors(executors_, environment_, rules_of(job_, shared_.signal));
-  execute::add_outer_executors(executors_, *arithmetic_,
-                               static_cast<int>(job_.design.batch.threads_per_rank));
+  execute::add_outer_executors(executors_, *arithmetic_);
   if (shared.hooks.before_op)
     executors_.set_before(
         [this](const runtime::Instance& instance) { shared_.hooks.before_op(rank_, instance); });

@@ -216,7 +216,7 @@ class Rank {
         site_{world, state_, pool_, executors_},
         runner_(programs.set(), site_) {
     pool_.separate_pages();
-    execute::add_outer_executors(executors_, *arithmetic_, 1);
+    execute::add_outer_executors(executors_, *arithmetic_);
     execute::add_coding_executors(executors_, *arithmetic_);
     executors_.add(kInnerStep, runtime::Execute([this](const runtime::Instance& instance) {
                      inner_steps(instance);

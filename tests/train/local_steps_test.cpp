@@ -9,6 +9,7 @@
 #include "strait/config/parse.h"
 #include "strait/config/print.h"
 #include "strait/verify/verify.h"
+#include "tests/tensor/devices.h"
 #include "tests/train/mesh_runs.h"
 
 namespace strait {
@@ -289,6 +290,25 @@ TEST_F(LocalSteps, ARoundIsALegalProgram) {
     EXPECT_EQ(design.round.steps, design.policy.period);
     for (const program::Problem& problem : program::verify(design.round.classes))
       ADD_FAILURE() << policy.front() << ": " << problem.message;
+  }
+}
+
+/// Memory that faults when the host touches it: tensor/host_device.h.
+TEST_F(LocalSteps, TrainOnADevice) {
+  for (const Sets& policy : policies()) {
+    SCOPED_TRACE(policy.front());
+    const Sets sets = policy + Sets{"placement.preset=zero1", "sync.replica=2", "train.steps=13"};
+    const Trained want = train(sets, 4);
+    strait::Run run = run_of(sets);
+    run.output.run_dir = next_folder();
+    Job job = make_job(run, 4);
+    job.device = tensor::make_test_device("shadow");
+    const std::atomic<int> no_signal{0};
+    train::Outcome outcome;
+    train::train(job, {}, no_signal, outcome);
+    const bool coded = std::ranges::count(policy, "sync.outer.codec=int4/128") > 0;
+    const Trained got{outcome.losses, "", test::master_weights(run.output.run_dir, run)};
+    EXPECT_LT(distance(got, want), coded ? 1e-3 : 1e-9);
   }
 }
 

@@ -216,10 +216,6 @@ class Reader {
   }
 
   void check_surroundings() const {
-    if (run_.runtime.device == "cuda")
-      refuse("sync.policy", toml_string(run_.sync.policy),
-             "outer steps run on the processor so far, and runtime.device is \"cuda\"",
-             "\"every-step\"");
     if (run_.train.non_finite == "skip")
       refuse("train.non_finite", "\"skip\"",
              "replicas that skip different steps would count them differently", "\"stop\"");
