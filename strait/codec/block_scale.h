@@ -50,6 +50,17 @@ inline BlockScale symmetric_scale(float largest, float divisor) {
   return {step, 1.0f / step, 0.0f};
 }
 
+/// Keeps every power of two of a block a normal number.
+inline constexpr float kSmallestE3m0Scale = 0x1p-119f;
+
+/// 1 / sqrt(2): between two powers of two where log2 is the measure.
+inline constexpr float kSqrtHalf = 0.70710678f;
+
+/// The largest size itself: its powers of two are exact, and no inverse is needed.
+inline BlockScale e3m0_scale(float largest) {
+  return {std::max(largest, kSmallestE3m0Scale), 0.0f, 0.0f};
+}
+
 // Halves, because the difference of the ends could overflow.
 inline BlockScale asymmetric_scale(float low, float high, float divisor) {
   if (low == high) return {0.0f, 0.0f, low + 0.0f};  // no -0

@@ -59,7 +59,17 @@ HWY_INLINE void put_floats(FloatVector value, double* out) {
   for (int64_t i = 0; i < kLanes; ++i) out[i] = kPut == Put::kAdd ? out[i] + buffer[i] : buffer[i];
 }
 
-/// One vector of codes as numbers, before the scale; int4: i is even.
+/// The nibbles of elements i and on, one a byte; i is even.
+HWY_INLINE hn::Vec<hn::Rebind<int8_t, Floats> > read_nibbles(const uint8_t* payload, int64_t i) {
+  const hn::Rebind<int8_t, Floats> narrow;
+  const hn::RepartitionToWide<hn::RebindToUnsigned<decltype(narrow)> > wide;
+  const hn::Rebind<uint8_t, decltype(wide)> packed;
+  const auto bytes = hn::PromoteTo(wide, hn::LoadU(packed, payload + i / 2));
+  const auto nibbles = hn::And(hn::Or(bytes, hn::ShiftLeft<4>(bytes)), hn::Set(wide, 0x0f0f));
+  return hn::BitCast(narrow, nibbles);
+}
+
+/// One vector of codes as numbers, before the scale; nibbles: i is even.
 template <CodecKind kKind>
 HWY_INLINE FloatVector read_codes(const uint8_t* payload, int64_t i) {
   const Signed d;
@@ -68,14 +78,11 @@ HWY_INLINE FloatVector read_codes(const uint8_t* payload, int64_t i) {
     const auto codes = hn::LoadU(narrow, reinterpret_cast<const int8_t*>(payload + i));
     return hn::ConvertTo(Floats(), hn::PromoteTo(d, codes));
   } else if constexpr (kKind == CodecKind::kInt4) {
-    const hn::Rebind<int8_t, Floats> narrow;
-    const hn::RepartitionToWide<hn::RebindToUnsigned<decltype(narrow)> > wide;
-    const hn::Rebind<uint8_t, decltype(wide)> packed;
-    const auto bytes = hn::PromoteTo(wide, hn::LoadU(packed, payload + i / 2));
-    const auto nibbles = hn::And(hn::Or(bytes, hn::ShiftLeft<4>(bytes)), hn::Set(wide, 0x0f0f));
-    const auto eight = hn::Set(narrow, 8);
-    const auto codes = hn::Sub(hn::Xor(hn::BitCast(narrow, nibbles), eight), eight);
+    const auto eight = hn::Set(hn::Rebind<int8_t, Floats>(), 8);
+    const auto codes = hn::Sub(hn::Xor(read_nibbles(payload, i), eight), eight);
     return hn::ConvertTo(Floats(), hn::PromoteTo(d, codes));
+  } else if constexpr (kKind == CodecKind::kE3m0) {
+    return from_e3m0_codes(hn::PromoteTo(d, read_nibbles(payload, i)));
   } else {
     return from_fp8_codes<kKind>(payload + i);
   }
@@ -117,7 +124,7 @@ HWY_INLINE void decode_block(const DecodeRange& range, const BlockScale& scale, 
     put_float<kPut>(get_element(range.spec, range.encoded, scale, i), out + (i - first));
   };
   int64_t i = first;
-  if (kKind == CodecKind::kInt4 && i % 2 != 0) decode_one(i++);
+  if (has_nibbles(kKind) && i % 2 != 0) decode_one(i++);
   i += decode_vectors<kKind, kAsymmetric, kPut>(range, scale, out + (i - first), i, last);
   for (; i < last; ++i) decode_one(i);
 }
@@ -172,6 +179,8 @@ void decode_values(const DecodeRange& range, T* out) {
       return decode_blocks<CodecKind::kFp8E4m3, false, kPut>(range, out);
     case CodecKind::kFp8E5m2:
       return decode_blocks<CodecKind::kFp8E5m2, false, kPut>(range, out);
+    case CodecKind::kE3m0:
+      return decode_blocks<CodecKind::kE3m0, false, kPut>(range, out);
     case CodecKind::kNone:
       break;
   }

@@ -95,6 +95,28 @@ constexpr bool is_integer(CodecKind kind) {
   return kind == CodecKind::kInt8 || kind == CodecKind::kInt4;
 }
 
+/// Two codes in a byte.
+constexpr bool has_nibbles(CodecKind kind) {
+  return kind == CodecKind::kInt4 || kind == CodecKind::kE3m0;
+}
+
+/// The smallest size that e3m0 takes for `scale` itself, as bits: scale / sqrt(2). That for
+/// scale / 2^k has an exponent smaller by k and the same mantissa.
+inline int32_t e3m0_border_bits(float scale) { return std::bit_cast<int32_t>(scale * kSqrtHalf); }
+
+/// Precondition: |value| <= scale, which is at least kSmallestE3m0Scale.
+inline uint8_t to_e3m0(float value, float scale) {
+  const int32_t bits = std::bit_cast<int32_t>(value);
+  const int32_t binades = ((bits & 0x7fffffff) - e3m0_border_bits(scale)) >> 23;  // <= 0
+  return static_cast<uint8_t>(std::max(7 + binades, 0) | (bits < 0 ? 8 : 0));
+}
+
+/// For a scale of 1.
+inline float from_e3m0(uint8_t code) {
+  const uint32_t power = code & 7u, sign = uint32_t{code & 8u} << 28;
+  return std::bit_cast<float>(power == 0 ? sign : sign | (power + 120) << 23);
+}
+
 /// Where the scales of a piece stand: unaligned fp32, `Byte` const or not.
 template <class Byte>
 struct Scales {
@@ -116,18 +138,20 @@ struct Scales {
   }
 };
 
-/// Writes element `i` of a piece. Int4: elements of a byte in order, the even one first.
-inline void put_element(const CodecSpec& spec, uint8_t* encoded, const BlockScale& scale, int64_t i,
-                        float x) {
+inline uint8_t code_of(const CodecSpec& spec, const BlockScale& scale, float x) {
+  if (spec.kind == CodecKind::kE3m0) return to_e3m0(x, scale.step);
   const float scaled = (x - scale.middle) * scale.inverse - level_shift(spec);
-  if (!is_integer(spec.kind)) {
-    encoded[i] = to_fp8(fp8_form(spec.kind), scaled);
-    return;
-  }
+  if (!is_integer(spec.kind)) return to_fp8(fp8_form(spec.kind), scaled);
   const IntegerRange levels = integer_range(spec);
   const float level = std::nearbyint(std::clamp(scaled, levels.lowest, levels.highest));
-  const uint8_t code = static_cast<uint8_t>(static_cast<int>(level));
-  if (spec.kind == CodecKind::kInt8)
+  return static_cast<uint8_t>(static_cast<int>(level));
+}
+
+/// Writes element `i` of a piece. Nibbles: elements of a byte in order, the even one first.
+inline void put_element(const CodecSpec& spec, uint8_t* encoded, const BlockScale& scale, int64_t i,
+                        float x) {
+  const uint8_t code = code_of(spec, scale, x);
+  if (!has_nibbles(spec.kind))
     encoded[i] = code;
   else if (i % 2 == 0)
     encoded[i / 2] = code & 15;
@@ -137,10 +161,11 @@ inline void put_element(const CodecSpec& spec, uint8_t* encoded, const BlockScal
 
 inline float get_element(const CodecSpec& spec, const uint8_t* encoded, const BlockScale& scale,
                          int64_t i) {
-  if (!is_integer(spec.kind)) return from_fp8(fp8_form(spec.kind), encoded[i]) * scale.step;
-  const int code = spec.kind == CodecKind::kInt8 ? static_cast<int8_t>(encoded[i])
-                                                 : ((encoded[i / 2] >> (i % 2 * 4) & 15) ^ 8) - 8;
-  return (static_cast<float>(code) + level_shift(spec)) * scale.step + scale.middle;
+  const uint8_t code = has_nibbles(spec.kind) ? encoded[i / 2] >> (i % 2 * 4) & 15 : encoded[i];
+  if (spec.kind == CodecKind::kE3m0) return from_e3m0(code) * scale.step;
+  if (!is_integer(spec.kind)) return from_fp8(fp8_form(spec.kind), code) * scale.step;
+  const int level = spec.kind == CodecKind::kInt8 ? static_cast<int8_t>(code) : (code ^ 8) - 8;
+  return (static_cast<float>(level) + level_shift(spec)) * scale.step + scale.middle;
 }
 
 }  // namespace strait::codec

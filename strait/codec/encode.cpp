@@ -56,11 +56,17 @@ struct BlocksCall {
 
   /// Fixes and writes the scale of a block.
   BlockScale put_scale(const Ends& ends, int64_t block) const {
-    const BlockScale scale = range.spec.asymmetric
-                                 ? asymmetric_scale(ends.low, ends.high, divisor)
-                                 : symmetric_scale(std::max(-ends.low, ends.high), divisor);
+    const BlockScale scale = scale_of(ends);
     scales.put(block, scale);
     return scale;
+  }
+
+ private:
+  BlockScale scale_of(const Ends& ends) const {
+    if (range.spec.asymmetric) return asymmetric_scale(ends.low, ends.high, divisor);
+    const float largest = std::max(-ends.low, ends.high);
+    return range.spec.kind == CodecKind::kE3m0 ? e3m0_scale(largest)
+                                               : symmetric_scale(largest, divisor);
   }
 };
 
@@ -186,6 +192,8 @@ struct EndsFinder {
 template <CodecKind kKind, bool kAsymmetric>
 HWY_INLINE hn::Vec<Unsigned> codes_of(FloatVector x, const BlockScale& scale, FloatVector shift) {
   const Floats d;
+  if constexpr (kKind == CodecKind::kE3m0)
+    return hn::BitCast(Unsigned(), to_e3m0_codes(x, scale.step));
   if constexpr (kAsymmetric) x = hn::Sub(x, hn::Set(d, scale.middle));
   auto scaled = hn::Mul(x, hn::Set(d, scale.inverse));
   if constexpr (!is_integer(kKind)) {
@@ -206,7 +214,7 @@ HWY_INLINE void store_bytes(D d, hn::Vec<D> bytes, hn::TFromD<D>* out, bool past
   past_caches ? hn::Stream(bytes, d, out) : hn::StoreU(bytes, d, out);
 }
 
-/// Int4: both codes of a 64-bit lane in its lowest byte, the first one low; the rest is not
+/// Nibbles: both codes of a 64-bit lane in its lowest byte, the first one low; the rest is not
 /// cleared.
 HWY_INLINE hn::Vec<Unsigned> join_nibbles(hn::Vec<Unsigned> codes) {
   const hn::Repartition<uint64_t, Unsigned> pairs;
@@ -228,21 +236,21 @@ struct BlockEncoder {
   bool past_caches;
 
   /// Elements whose codes fill a quarter of a vector, and a whole one.
-  static constexpr int64_t kQuarter = kKind == CodecKind::kInt4 ? 2 * kLanes : kLanes;
+  static constexpr int64_t kQuarter = has_nibbles(kKind) ? 2 * kLanes : kLanes;
   static constexpr int64_t kStep = 4 * kQuarter;
 
   HWY_INLINE hn::Vec<Unsigned> codes(int64_t i) const {
     return codes_of<kKind, kAsymmetric>(load_floats(x + i), scale, shift);
   }
   HWY_INLINE hn::Vec<Quarter> quarter(int64_t i) const {
-    if constexpr (kKind == CodecKind::kInt4) {
+    if constexpr (has_nibbles(kKind)) {
       const auto low = join_nibbles(codes(i)), high = join_nibbles(codes(i + kLanes));
       return hn::TruncateTo(Quarter(), hn::ConcatEven(Unsigned(), high, low));
     } else {
       return hn::TruncateTo(Quarter(), codes(i));
     }
   }
-  HWY_INLINE uint8_t* at(int64_t i) const { return out + (kKind == CodecKind::kInt4 ? i / 2 : i); }
+  HWY_INLINE uint8_t* at(int64_t i) const { return out + (has_nibbles(kKind) ? i / 2 : i); }
   HWY_INLINE void quarter_step(int64_t i) const { hn::StoreU(quarter(i), Quarter(), at(i)); }
   HWY_INLINE void step(int64_t i) const {
     const hn::Twice<Quarter> half;
@@ -268,10 +276,10 @@ HWY_INLINE Ends encode_block(const BlocksCall& call, const Block<T>& block, cons
   const EncodeRange& range = call.range;
   const auto [x, index, first, last] = block;
   const BlockScale scale = call.put_scale(ends, index);
-  const Encoder encoder{x, range.encoded + (kKind == CodecKind::kInt4 ? first / 2 : first), scale,
+  const Encoder encoder{x, range.encoded + (has_nibbles(kKind) ? first / 2 : first), scale,
                         hn::Set(Floats(), level_shift(range.spec)), call.past_caches};
   const int64_t count = last - first, next_count = std::min(range.spec.block, range.end - last);
-  const bool by_vectors = ends.lost == 0 && (kKind != CodecKind::kInt4 || first % 2 == 0);
+  const bool by_vectors = ends.lost == 0 && (!has_nibbles(kKind) || first % 2 == 0);
   EndsFinder<kAsymmetric, T> finder(next_count > 0 ? x + count : x);
   int64_t i = 0, found = 0;
   if (by_vectors && next_count == count) {
@@ -359,6 +367,8 @@ int64_t encode_values(const EncodeRange& range, const T* x) {
       return encode_blocks<CodecKind::kFp8E4m3, false>(range, x);
     case CodecKind::kFp8E5m2:
       return encode_blocks<CodecKind::kFp8E5m2, false>(range, x);
+    case CodecKind::kE3m0:
+      return encode_blocks<CodecKind::kE3m0, false>(range, x);
     case CodecKind::kNone:
       break;
   }
@@ -388,7 +398,7 @@ int64_t encode_range(const EncodeRange& range) {
 
 int64_t range_unit(const CodecSpec& spec) {
   if (spec.block == 0) return 2;
-  return spec.block % 2 == 0 || spec.kind != CodecKind::kInt4 ? spec.block : 2 * spec.block;
+  return spec.block % 2 == 0 || !has_nibbles(spec.kind) ? spec.block : 2 * spec.block;
 }
 
 }  // namespace strait::codec

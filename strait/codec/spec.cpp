@@ -23,7 +23,7 @@ constexpr Kind kKinds[] = {
     {CodecKind::kNone, "none", 0},          {CodecKind::kBfloat16, "bf16", 0},
     {CodecKind::kFloat16, "fp16", 0},       {CodecKind::kInt8, "int8", 2048},
     {CodecKind::kInt4, "int4", 512},        {CodecKind::kFp8E4m3, "fp8e4m3", 2048},
-    {CodecKind::kFp8E5m2, "fp8e5m2", 2048},
+    {CodecKind::kFp8E5m2, "fp8e5m2", 2048}, {CodecKind::kE3m0, "e3m0", 64},
 };
 
 const Kind& kind_of(CodecKind kind) {
@@ -153,6 +153,7 @@ int64_t payload_bytes(const CodecSpec& spec, int64_t elements, Dtype dtype) {
     case CodecKind::kFloat16:
       return elements * 2;
     case CodecKind::kInt4:
+    case CodecKind::kE3m0:
       return (elements + 1) / 2;
     case CodecKind::kInt8:
     case CodecKind::kFp8E4m3:
@@ -168,7 +169,7 @@ int64_t metadata_bytes(const CodecSpec& spec, int64_t elements) {
 
 int64_t scale_bytes(const CodecSpec& spec, int64_t piece_bytes) {
   if (kind_of(spec.kind).usual_block == 0) return 0;
-  const int64_t two_blocks = encoded_bytes(spec, 2 * spec.block);  // int4: whole bytes
+  const int64_t two_blocks = encoded_bytes(spec, 2 * spec.block);  // nibbles: whole bytes
   const int64_t rest = piece_bytes % two_blocks;
   const int64_t blocks = piece_bytes / two_blocks * 2 + (rest > 0 ? 1 : 0) +
                          (rest > encoded_bytes(spec, spec.block) ? 1 : 0);
@@ -195,6 +196,8 @@ double error_bound(const CodecSpec& spec, double low, double high) {
       return std::max(largest / 448, 0x1p-126) * 16 * (1 + 0x1p-12);
     case CodecKind::kFp8E5m2:
       return std::max(largest / 57344, 0x1p-126) * 4096 * (1 + 0x1p-12);
+    case CodecKind::kE3m0:
+      return (1 - std::sqrt(0.5)) * std::max(largest, double{kSmallestE3m0Scale}) * (1 + 0x1p-20);
   }
   throw InternalError("codec: unknown kind");
 }

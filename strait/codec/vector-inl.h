@@ -1,4 +1,4 @@
-// Vectors of fp32 from and to the element types of buffers, and 8-bit floats in vectors.
+// Vectors of fp32 from and to the element types of buffers, and small floats in vectors.
 #if defined(STRAIT_CODEC_VECTOR_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef STRAIT_CODEC_VECTOR_INL_H_
 #undef STRAIT_CODEC_VECTOR_INL_H_
@@ -97,6 +97,24 @@ HWY_INLINE FloatVector from_fp8_codes(const uint8_t* codes) {
   const auto sign = hn::ShiftLeft<24>(hn::Sub(code, low));
   const auto size = hn::BitCast(di, hn::IfThenElse(hn::RebindMask(d, is_small), small, normal));
   return hn::BitCast(d, hn::Or(size, sign));
+}
+
+/// Codes of e3m0 in 32-bit lanes; as to_e3m0.
+HWY_INLINE SignedVector to_e3m0_codes(FloatVector x, float scale) {
+  const Signed d;
+  const auto distance = hn::Sub(size_bits(x), hn::Set(d, e3m0_border_bits(scale)));
+  const auto power = hn::Max(hn::Add(hn::ShiftRight<23>(distance), hn::Set(d, 7)), hn::Zero(d));
+  const auto sign = hn::ShiftLeft<3>(hn::ShiftRight<31>(hn::BitCast(Unsigned(), x)));
+  return hn::Or(power, hn::BitCast(d, sign));
+}
+
+/// Of codes 0 to 15; as from_e3m0.
+HWY_INLINE FloatVector from_e3m0_codes(SignedVector codes) {
+  const Signed d;
+  const auto power = hn::And(codes, hn::Set(d, 7));
+  const auto bits = hn::ShiftLeft<23>(hn::Add(power, hn::Set(d, 120)));
+  const auto size = hn::IfThenZeroElse(hn::Eq(power, hn::Zero(d)), bits);
+  return hn::BitCast(Floats(), hn::Or(size, hn::ShiftLeft<28>(hn::Sub(codes, power))));
 }
 
 #endif  // HWY_SCALAR

@@ -7,6 +7,7 @@
 
 #include "strait/base/errors.h"
 #include "strait/codec/block_scale.h"
+#include "strait/codec/element.h"
 
 namespace strait::device {
 namespace {
@@ -21,10 +22,26 @@ at::Tensor padded(const at::Tensor& flat, int64_t unit) {
 
 /// Elements as rows of blocks; the scale of a block as a column.
 at::Tensor steps_of(const at::Tensor& blocks, const CodecSpec& spec) {
+  const at::Tensor largest = blocks.abs().amax({1}, true);
+  if (spec.kind == CodecKind::kE3m0) return largest.clamp_min(codec::kSmallestE3m0Scale);
   // A tensor, because a division by a number may become a product with its inverse.
   const at::Tensor divisor = at::full({1, 1}, codec::symmetric_divisor(spec), blocks.options());
-  const at::Tensor largest = blocks.abs().amax({1}, true).clamp_max(codec::kLargestEnd);
-  return largest.div(divisor).clamp_min(FLT_MIN);
+  return largest.clamp_max(codec::kLargestEnd).div(divisor).clamp_min(FLT_MIN);
+}
+
+at::Tensor integer_codes(const at::Tensor& blocks, const at::Tensor& steps, const CodecSpec& spec) {
+  const codec::IntegerRange range = codec::integer_range(spec);
+  const at::Tensor levels = blocks.mul(at::ones_like(steps).div(steps)).round_();
+  return levels.clamp_(range.lowest, range.highest).to(at::kChar);
+}
+
+/// As codec::to_e3m0, on the bits of all elements at once.
+at::Tensor e3m0_codes(const at::Tensor& blocks, const at::Tensor& steps) {
+  const at::Tensor bits = blocks.view(at::kInt);
+  const at::Tensor borders = steps.mul(at::full({1, 1}, codec::kSqrtHalf, steps.options()));
+  const at::Tensor distances = bits.bitwise_and(0x7fffffff).sub_(borders.view(at::kInt));
+  const at::Tensor powers = distances.bitwise_right_shift(23).add_(7).clamp_min_(0);
+  return powers.bitwise_or(bits.bitwise_right_shift(28).bitwise_and(8)).to(at::kChar);
 }
 
 at::Tensor pack_nibbles(const at::Tensor& codes) {
@@ -32,21 +49,29 @@ at::Tensor pack_nibbles(const at::Tensor& codes) {
   return pairs.select(1, 0).bitwise_or(pairs.select(1, 1).mul(16));
 }
 
-/// Signed codes of both halves of each byte.
+/// The codes in both halves of each byte.
 at::Tensor unpack_nibbles(const at::Tensor& bytes) {
-  const at::Tensor halves =
-      at::stack({bytes.bitwise_and(15), bytes.floor_divide(16)}, 1).view({-1});
-  return halves.to(at::kChar).bitwise_xor(8).sub(8);
+  return at::stack({bytes.bitwise_and(15), bytes.floor_divide(16)}, 1).view({-1});
+}
+
+/// The numbers of a payload before the scales, fp32.
+at::Tensor numbers_of(const at::Tensor& payload, const CodecSpec& spec) {
+  if (spec.kind == CodecKind::kInt8) return payload.contiguous().view(at::kChar).to(at::kFloat);
+  const at::Tensor codes = unpack_nibbles(payload).to(at::kChar);
+  if (spec.kind == CodecKind::kInt4) return codes.bitwise_xor(8).sub(8).to(at::kFloat);
+  const at::Tensor wide = codes.to(at::kInt), powers = wide.bitwise_and(7);
+  const at::Tensor sizes = powers.add(120).bitwise_left_shift(23).mul_(powers.ne(0));
+  return sizes.bitwise_or(wide.bitwise_and(8).bitwise_left_shift(28)).view(at::kFloat);
 }
 
 }  // namespace
 
 void require_tensor_codec(const CodecSpec& spec, const std::string& key) {
-  const bool integer = spec.kind == CodecKind::kInt8 || spec.kind == CodecKind::kInt4;
-  if (integer && !spec.asymmetric) return;
+  const bool known = codec::is_integer(spec.kind) || spec.kind == CodecKind::kE3m0;
+  if (known && !spec.asymmetric) return;
   CodecSpec nearest = spec;
   nearest.asymmetric = false;
-  if (!integer) nearest = codec::parse_codec("int8");
+  if (!known) nearest = codec::parse_codec("int8");
   ErrorPlace place;
   if (!key.empty()) place.key = key;
   throw UserError(
@@ -62,12 +87,12 @@ EncodedTensor encode_tensor(const CodecSpec& spec, const at::Tensor& source) {
   const at::Tensor kept = at::where(finite, flat, at::zeros({}, flat.options()));
   const at::Tensor blocks = padded(kept, spec.block).view({-1, spec.block});
   const at::Tensor steps = steps_of(blocks, spec);
-  const codec::IntegerRange range = codec::integer_range(spec);
-  at::Tensor codes = blocks.mul(at::ones_like(steps).div(steps)).round_();
-  codes = codes.clamp_(range.lowest, range.highest).to(at::kChar).view({-1});
-  codes = codes.slice(0, 0, flat.numel());
+  const bool integer = codec::is_integer(spec.kind);
+  const at::Tensor padded_codes =
+      integer ? integer_codes(blocks, steps, spec) : e3m0_codes(blocks, steps);
+  const at::Tensor codes = padded_codes.view({-1}).slice(0, 0, flat.numel());
   const at::Tensor payload =
-      spec.kind == CodecKind::kInt4 ? pack_nibbles(codes) : codes.contiguous().view(at::kByte);
+      codec::has_nibbles(spec.kind) ? pack_nibbles(codes) : codes.contiguous().view(at::kByte);
   return {at::cat({payload, steps.view({-1}).view(at::kByte)}), finite.logical_not().sum()};
 }
 
@@ -78,11 +103,8 @@ at::Tensor decode_tensor(const CodecSpec& spec, const at::Tensor& piece, int64_t
   const int64_t payload = codec::payload_bytes(spec, elements);
   // Cloned, because a view as fp32 needs aligned memory.
   const at::Tensor steps = piece.slice(0, payload).clone().view(at::kFloat).view({-1, 1});
-  const at::Tensor bytes = piece.slice(0, 0, payload);
-  const at::Tensor codes =
-      spec.kind == CodecKind::kInt4 ? unpack_nibbles(bytes) : bytes.contiguous().view(at::kChar);
-  const at::Tensor blocks =
-      padded(codes.slice(0, 0, elements), spec.block).view({-1, spec.block}).to(at::kFloat);
+  const at::Tensor numbers = numbers_of(piece.slice(0, 0, payload), spec).slice(0, 0, elements);
+  const at::Tensor blocks = padded(numbers, spec.block).view({-1, spec.block});
   return blocks.mul(steps).view({-1}).slice(0, 0, elements);
 }
 

@@ -33,10 +33,11 @@ std::string refusal(const std::string& text) {
 TEST(CodecNames, are_read_and_printed) {
   for (const char* text :
        {"none", "bf16", "bf16+ef", "fp16", "fp16+ef", "int8/64", "int4/512+asymmetric+paper+ef",
-        "fp8e4m3/1", "fp8e5m2/2048+ef", "int8/2048+paper"})
+        "fp8e4m3/1", "fp8e5m2/2048+ef", "e3m0/64+ef", "int8/2048+paper"})
     EXPECT_EQ(print_codec(parse_codec(text)), text);
   EXPECT_EQ(print_codec(parse_codec("int8")), "int8/2048");
   EXPECT_EQ(print_codec(parse_codec("int4+ef")), "int4/512+ef");
+  EXPECT_EQ(print_codec(parse_codec("e3m0")), "e3m0/64");
   EXPECT_EQ(parse_codec("int4/7+paper"), (CodecSpec{CodecKind::kInt4, 7, false, true, false}));
   EXPECT_EQ(print_codec(parse_codec("int8+ef+paper")), "int8/2048+paper+ef");
 }
@@ -53,6 +54,8 @@ TEST(CodecNames, wrong_ones_name_the_nearest_choice) {
   EXPECT_THAT(refusal("bf16/64"), HasSubstr("nearest valid choice: bf16"));
   EXPECT_THAT(refusal("none+ef"), HasSubstr("nearest valid choice: none"));
   EXPECT_THAT(refusal("fp8e4m3+paper"), HasSubstr("nearest valid choice: fp8e4m3/2048"));
+  EXPECT_THAT(refusal("e3m0/32+asymmetric"), HasSubstr("nearest valid choice: e3m0/32"));
+  EXPECT_THAT(refusal("e3m1"), HasSubstr("nearest valid choice: e3m0"));
   EXPECT_THAT(refusal("int8+asymetric"), HasSubstr("nearest valid choice: int8/2048+asymmetric"));
   EXPECT_THAT(refusal("int8+ef+ef"), HasSubstr("nearest valid choice: int8/2048+ef"));
   EXPECT_THAT(refusal(""), HasSubstr("nearest valid choice: "));
@@ -68,10 +71,12 @@ TEST(CodecSizes, are_exact) {
     EXPECT_EQ(payload_bytes(parse_codec("int4/64"), n), (n + 1) / 2);
     EXPECT_EQ(payload_bytes(parse_codec("fp8e5m2/64"), n), n);
     EXPECT_EQ(metadata_bytes(parse_codec("int4/64"), n), 4 * ((n + 63) / 64));
+    EXPECT_EQ(encoded_bytes(parse_codec("e3m0/64"), n), 4 * ((n + 63) / 64) + (n + 1) / 2);
     EXPECT_EQ(metadata_bytes(parse_codec("int8/64+asymmetric"), n), 8 * ((n + 63) / 64));
     EXPECT_EQ(metadata_bytes(parse_codec("bf16"), n), 0);
-    for (const char* text : {"none", "bf16", "fp16", "int8", "int8/3", "int4", "int4/1", "int4/7",
-                             "int4/128", "int8/64+asymmetric", "int4/7+asymmetric", "fp8e4m3/33"}) {
+    for (const char* text :
+         {"none", "bf16", "fp16", "int8", "int8/3", "int4", "int4/1", "int4/7", "int4/128",
+          "int8/64+asymmetric", "int4/7+asymmetric", "fp8e4m3/33", "e3m0", "e3m0/7"}) {
       const CodecSpec spec = parse_codec(text);
       EXPECT_EQ(scale_bytes(spec, encoded_bytes(spec, n)), metadata_bytes(spec, n))
           << text << " " << n;
@@ -123,6 +128,47 @@ TEST(CodecValues, integers_are_exact_with_the_better_divisor) {
   const CodecSpec int8 = parse_codec("int8/255"), int4 = parse_codec("int4/15");
   EXPECT_EQ(decoded_of(int8, encoded_of(int8, eight), 255), eight);
   EXPECT_EQ(decoded_of(int4, encoded_of(int4, four), 15), four);
+}
+
+TEST(CodecE3m0, codes_are_signs_and_powers_of_two) {
+  const CodecSpec spec = parse_codec("e3m0/6");
+  const std::vector<uint8_t> piece =
+      encoded_of(spec, {-3.0f, 1.5f, 0.0f, 0.046875f, -0.75f, 1e-9f});
+  EXPECT_EQ(piece[0], 0x6f);  // -s in the low half, s / 2 in the high half
+  EXPECT_EQ(piece[1], 0x10);  // zero, s / 64
+  EXPECT_EQ(piece[2], 0x0d);  // -s / 4, what is too small
+  EXPECT_EQ(decoded_of(spec, piece, 6),
+            (std::vector<float>{-3.0f, 1.5f, 0.0f, 0.046875f, -0.75f, 0.0f}));
+}
+
+// Nearest in log2, away from the borders; below s / 2^6.5 zero. The worst relative error of what is
+// not zero is sqrt(2) - 1, and it occurs.
+TEST(CodecE3m0, rounds_to_the_nearest_in_log2) {
+  const int64_t count = 40000;
+  std::vector<float> x(static_cast<size_t>(count));
+  for (int64_t i = 0; i < count; ++i)
+    x[static_cast<size_t>(i)] = static_cast<float>(7.3 * std::exp2(-8.0 * double(i) / count));
+  const CodecSpec spec = spec_of("e3m0", count);
+  const std::vector<float> got = decoded_of(spec, encoded_of(spec, x), count);
+  double worst = 0;
+  for (size_t i = 0; i < x.size(); ++i) {
+    const double octaves = std::log2(double{x[i]} / double{x[0]}), nearest = std::round(octaves);
+    if (std::abs(std::abs(octaves - nearest) - 0.5) < 1e-6) continue;
+    const double want = nearest < -6 ? 0.0 : double{x[0]} * std::exp2(nearest);
+    ASSERT_EQ(double{got[i]}, want) << x[i];
+    if (want > 0) worst = std::max(worst, std::abs(want / double{x[i]} - 1));
+  }
+  EXPECT_LE(worst, (std::sqrt(2.0) - 1) * (1 + 0x1p-20));
+  EXPECT_GT(worst, 0.999 * (std::sqrt(2.0) - 1));
+}
+
+TEST(CodecE3m0, is_idempotent) {
+  for (const int64_t block : {1, 7, 64})
+    for (const Input& input : finite_inputs(1030)) {
+      const CodecSpec spec = spec_of("e3m0", block);
+      const std::vector<float> once = decoded_of(spec, encoded_of(spec, input.values), 1030);
+      EXPECT_EQ(decoded_of(spec, encoded_of(spec, once), 1030), once) << input.name;
+    }
 }
 
 void expect_within_bound(const CodecSpec& spec, const Input& input) {
@@ -299,7 +345,8 @@ struct RankPieces {
 };
 
 TEST(CodecSums, fused_forms_equal_the_separate_steps) {
-  for (const std::string kind : {"none", "bf16", "int8", "int4", "fp8e4m3", "int4+asymmetric"}) {
+  for (const std::string kind :
+       {"none", "bf16", "int8", "int4", "fp8e4m3", "e3m0", "int4+asymmetric"}) {
     for (const int64_t count : {1, 17, 300, 5000, 40001}) {
       for (const int ranks : {1, 2, 5}) {
         const CodecSpec spec = spec_of(kind, 33);
@@ -315,7 +362,7 @@ TEST(CodecSums, fused_forms_equal_the_separate_steps) {
           decode_add(spec, rank_pieces.spans[static_cast<size_t>(rank)],
                      {sum.data(), Dtype::kFloat32, count});
         EXPECT_EQ(sum, rank_pieces.sum) << kind << " " << count;
-        for (const char* name : {"int8/7", "int4/4096", "bf16", "none", "fp8e5m2/100"}) {
+        for (const char* name : {"int8/7", "int4/4096", "bf16", "none", "fp8e5m2/100", "e3m0/9"}) {
           const CodecSpec to = parse_codec(name);
           std::vector<uint8_t> piece(static_cast<size_t>(encoded_bytes(to, count)));
           EXPECT_EQ(decode_add_encode(from, to, piece, 2), 0);

@@ -102,11 +102,25 @@ TEST(CodecInstructionSets, round_borders_alike) {
   on_every_target([&] { expect_plain(parse_codec("bf16"), {"borders", x}); });
 }
 
+// Both sides of every border of e3m0, for scales of every kind.
+TEST(CodecInstructionSets, take_borders_of_e3m0_alike) {
+  for (const float scale : {1.0f, 3.1415926f, 0x1.fffffep-3f, 0x1p-119f, FLT_MAX}) {
+    std::vector<float> x = {scale};
+    for (int power = 0; power < 8; ++power) {
+      const float border = std::ldexp(scale * static_cast<float>(std::sqrt(0.5)), -power);
+      for (const float value : {border, std::nextafter(border, 0.0f), std::ldexp(scale, -power)})
+        x.push_back(value), x.push_back(-value);
+    }
+    const CodecSpec spec = spec_of("e3m0", static_cast<int64_t>(x.size()));
+    on_every_target([&] { expect_plain(spec, {"borders", x}); });
+  }
+}
+
 // Large aligned results are written past the caches, others are not.
 TEST(CodecInstructionSets, alignment_does_not_change_a_bit) {
   const int64_t count = (int64_t{1} << 21) + 100;
   const std::vector<float> x = normals(count + 3, 8);
-  for (const char* name : {"int8/256", "int4/64", "bf16", "fp8e4m3/100"}) {
+  for (const char* name : {"int8/256", "int4/64", "bf16", "fp8e4m3/100", "e3m0/64"}) {
     const CodecSpec spec = parse_codec(name);
     const std::vector<uint8_t> piece = encoded_of(spec, {x.begin() + 3, x.end()});
     const size_t size = static_cast<size_t>(encoded_bytes(spec, count));

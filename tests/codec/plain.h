@@ -51,6 +51,8 @@ inline Scale scale_of(const CodecSpec& spec, const std::vector<float>& finite) {
     return {step, 1 / step, high / 2 + low / 2, shift};
   }
   const float largest = std::min(std::max(std::abs(low), std::abs(high)), most);
+  if (spec.kind == CodecKind::kE3m0)
+    return {std::max(std::max(std::abs(low), std::abs(high)), 0x1p-119f), 0, 0, 0};
   float divisor = spec.paper_divisor ? half : half - 1;
   if (spec.kind == CodecKind::kFp8E4m3) divisor = 448;
   if (spec.kind == CodecKind::kFp8E5m2) divisor = 57344;
@@ -89,6 +91,19 @@ inline int integer_code(const CodecSpec& spec, const Scale& scale, float x) {
   return static_cast<int>(std::clamp(level, -half_range(spec), half_range(spec) - 1));
 }
 
+/// The powers of two one by one, from s on: the first whose lower border is not above |x|.
+inline int e3m0_code(const Scale& scale, float x) {
+  const float border = scale.step * static_cast<float>(std::sqrt(0.5));
+  int power = 7;
+  while (power > 0 && std::abs(x) < std::ldexp(border, power - 7)) --power;
+  return power + (std::signbit(x) ? 8 : 0);
+}
+
+inline int nibble_of(const CodecSpec& spec, const Scale& scale, float x) {
+  if (spec.kind == CodecKind::kE3m0) return e3m0_code(scale, x);
+  return integer_code(spec, scale, x) & 15;
+}
+
 inline void encode_block(const CodecSpec& spec, const std::vector<float>& x, int64_t first,
                          int64_t last, std::vector<uint8_t>& piece) {
   const int64_t count = static_cast<int64_t>(x.size());
@@ -104,9 +119,9 @@ inline void encode_block(const CodecSpec& spec, const std::vector<float>& x, int
     const float value = std::isfinite(x[i]) ? x[i] : 0;
     if (spec.kind == CodecKind::kInt8)
       piece[i] = static_cast<uint8_t>(integer_code(spec, scale, value));
-    else if (spec.kind == CodecKind::kInt4)
-      piece[i / 2] = static_cast<uint8_t>(piece[i / 2] | (integer_code(spec, scale, value) & 15)
-                                                             << (i % 2 * 4));
+    else if (spec.kind == CodecKind::kInt4 || spec.kind == CodecKind::kE3m0)
+      piece[i / 2] =
+          static_cast<uint8_t>(piece[i / 2] | nibble_of(spec, scale, value) << (i % 2 * 4));
     else
       piece[i] = fp8_code(spec.kind, value * scale.inverse);
   }
@@ -139,6 +154,11 @@ inline float decode_one(const CodecSpec& spec, const std::vector<uint8_t>& piece
   if (spec.kind == CodecKind::kFp8E4m3 || spec.kind == CodecKind::kFp8E5m2) {
     const float size = static_cast<float>(fp8_table(spec.kind)[piece[i] & 0x7f]);
     return (piece[i] & 0x80 ? -size : size) * step;
+  }
+  if (spec.kind == CodecKind::kE3m0) {
+    const int code = (i % 2 == 0 ? piece[i / 2] : piece[i / 2] >> 4) & 15;
+    const float size = code % 8 == 0 ? 0.0f : std::ldexp(1.0f, code % 8 - 7);
+    return (code >= 8 ? -size : size) * step;
   }
   int code = static_cast<int8_t>(piece[spec.kind == CodecKind::kInt8 ? i : i / 2]);
   if (spec.kind == CodecKind::kInt4) {

@@ -32,7 +32,7 @@ constexpr Row kRows[] = {
     {"post-local-sgd", 0, false, 0.0, "sgd", 1.0, 0.0, 0.0, "none"},
     {"slowmo", 0, false, 0.0, "sgd", 1.0, 0.5, 0.0, "none"},
     {"diloco", 0, false, 0.0, "nesterov", 0.7, 0.9, 0.0, "none"},
-    {"streaming-diloco", 1, true, 0.5, "nesterov", 0.4, 0.9, 0.0, "int4/128"},
+    {"streaming-diloco", 1, true, 0.5, "nesterov", 0.4, 0.9, 0.0, "e3m0/64"},
     {"co2", kWholePeriod, false, 0.0, "sgd", 1.0, 0.2, 1.0, "none"},
 };
 
