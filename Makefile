@@ -1,5 +1,5 @@
 # One verb each. demo, test, build and bench first install what they need (Debian 12, tools/setup).
-.PHONY: demo test build bench check carry format
+.PHONY: demo test build bench check fuzz carry format
 .DEFAULT_GOAL := build
 MAKEFLAGS += --no-print-directory
 JOBS := $(shell nproc)
@@ -36,6 +36,11 @@ carry:
 # Everything that a change must pass beyond the tests: see tools/check.
 check:
 	@tools/check
+
+# Every parser on damaged input for MINUTES in all (10 unless told), with clang: see tools/fuzz.
+fuzz:
+	@tools/setup --fuzz
+	@tools/fuzz $(or $(MINUTES),10)
 
 format:
 	@git ls-files '*.cpp' '*.h' | xargs clang-format -i

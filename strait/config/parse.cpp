@@ -34,7 +34,9 @@ class Reader {
   /// Reads every key below `prefix`. One that cannot be read stays as it is.
   void read_table(const TomlValue::Table& table, const std::string& prefix) {
     for (const auto& [word, value] : table)
-      problems_.attempt([&] { read_entry(prefix.empty() ? word : prefix + "." + word, value); });
+      problems_.attempt([&, &word = word, &value = value] {
+        read_entry(prefix.empty() ? word : prefix + "." + word, value);
+      });
   }
 
  private:

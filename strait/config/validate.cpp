@@ -236,7 +236,7 @@ void check_on_cluster(const Run& run, int64_t ranks, Problems& problems) {
     for (const auto& [word, span] :
          {std::pair("weights", &spans.weights), std::pair("secondary", &spans.secondary),
           std::pair("gradients", &spans.gradients), std::pair("optimizer", &spans.optimizer)})
-      problems.attempt([&] { check_span(run, cluster, word, *span); });
+      problems.attempt([&, word = word, span = span] { check_span(run, cluster, word, *span); });
     if (!problems.concern("mesh.")) problems.attempt([&] { check_mesh_levels(run, cluster); });
   });
 }

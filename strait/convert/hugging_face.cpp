@@ -212,10 +212,9 @@ std::vector<checkpoint::FileRecord> write_hugging_face(ModelState& state,
     state.notes.push_back(fmt::format(
         "the model has no biases and Hugging Face's {} has: {} tensors of zeros were added",
         family.title(), weights.zero_biases));
-  if (tokenizer->kind() != "bpe")
-    state.notes.push_back(
-        fmt::format("tokenizer.json holds Strait's {} tokenizer, which no other program reads",
-                    tokenizer->kind()));
+  if (const std::string kind = tokenizer->kind(); kind == "byte" || kind == "char" || kind == "ids")
+    state.notes.push_back(fmt::format(
+        "tokenizer.json holds Strait's {} tokenizer, which no other program reads", kind));
   const fs::path path = fs::path(folder).lexically_normal();
   const std::string hidden =
       (path.parent_path() / fmt::format(".{}.partial", path.filename().string())).string();

@@ -119,6 +119,15 @@ HWY_ATTR HWY_NOINLINE void multiply_rows(const TileOperands<W>& in,
 }
 
 #ifdef STRAIT_KERNEL_PAIRED
+/// Apart from multiply_pairs, whose target clang does not take for one that has all of Highway's.
+template <class C>
+HWY_ATTR inline void store_rows(const TileTarget<float, C>& target, const float (*sums)[32],
+                                int64_t rows) {
+  const hn::ScalableTag<float> d;
+  for (int64_t row = 0; row < rows; ++row)
+    store_row(target, row, hn::Load(d, sums[row]), hn::Load(d, sums[row] + 16));
+}
+
 /// kRows rows of a tile of packed pairs: every product adds two depths.
 template <int64_t kRows, class C>
 __attribute__((target("avx512bf16"))) HWY_NOINLINE void multiply_pairs(
@@ -144,9 +153,7 @@ __attribute__((target("avx512bf16"))) HWY_NOINLINE void multiply_pairs(
     _mm512_store_ps(sums[row], low[row]);
     _mm512_store_ps(sums[row] + 16, high[row]);
   }
-  const hn::ScalableTag<float> d;
-  for (int64_t row = 0; row < std::min(kRows, target.rows); ++row)
-    store_row(target, row, hn::Load(d, sums[row]), hn::Load(d, sums[row] + 16));
+  store_rows(target, sums, std::min(kRows, target.rows));
 }
 #endif
 

@@ -8,35 +8,21 @@
 
 #include "strait/base/errors.h"
 #include "strait/tokenizer/byte_alphabet.h"
+#include "strait/tokenizer/subword/json_part.h"
 
 namespace strait {
 namespace {
 
 using Ids = std::unordered_map<std::string, int32_t>;
 
-bool absent(const Json* part) { return part == nullptr || part->is_null(); }
-
-std::string type_of(const Json& part) {
-  const Json* type = part.find("type");
-  return type != nullptr && type->is_string() ? type->as_string() : "(without a type)";
-}
-
-[[noreturn]] void unsupported(const std::string& part, const std::string& found,
-                              const char* supported) {
-  throw UserError(fmt::format("{} \"{}\" is not supported; supported: {}", part, found, supported));
-}
+using subword::absent;
+using subword::require_flag;
+using subword::type_of;
+using subword::unsupported;
 
 void require_nothing(const Json& json, const char* part) {
   const Json* found = json.find(part);
   if (!absent(found)) unsupported(part, type_of(*found), "none (null)");
-}
-
-/// A flag of `json` that must have the value `wanted`, which is also what its absence means.
-void require_flag(const Json& json, const char* part, const char* key, bool wanted) {
-  const Json* found = json.find(key);
-  if (!absent(found) && found->as_bool() != wanted)
-    throw UserError(
-        fmt::format("{}.{} = {} is not supported; supported: {}", part, key, !wanted, wanted));
 }
 
 void check_decoder(const Json& json) {
@@ -120,14 +106,10 @@ SplitKind read_pre_tokenizer(const Json& json) {
 void check_model_options(const Json& model) {
   const Json* type = model.find("type");
   if (!absent(type) && type->as_string() != "BPE")
-    throw UserError(
-        fmt::format("model \"{}\" is not supported; supported: BPE", type->as_string()));
-  for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
-    const Json* found = model.find(key);
-    if (!absent(found) && !found->as_string().empty())
-      throw UserError(fmt::format("model.{} = \"{}\" is not supported; supported: \"\"", key,
-                                  found->as_string()));
-  }
+    throw UserError(fmt::format("model \"{}\" is not supported; supported: BPE, Unigram, WordPiece",
+                                type->as_string()));
+  subword::require_empty(model, "model", "continuing_subword_prefix");
+  subword::require_empty(model, "model", "end_of_word_suffix");
   const Json* dropout = model.find("dropout");
   if (!absent(dropout) && dropout->as_number() != 0)
     throw UserError("model.dropout is not supported; supported: null");
@@ -215,18 +197,6 @@ void read_tokens(const Ids& ids, BpeModel& model) {
   }
 }
 
-std::pair<std::string, std::string> merge_parts(const Json& merge, size_t index) {
-  if (merge.is_array()) {
-    const Json::Array& parts = merge.as_array();
-    if (parts.size() == 2) return {parts[0].as_string(), parts[1].as_string()};
-  } else {
-    const std::string& text = merge.as_string();
-    const size_t space = text.find(' ');
-    if (space != std::string::npos) return {text.substr(0, space), text.substr(space + 1)};
-  }
-  throw UserError(fmt::format("merge {} is not a pair; write \"a b\" or [\"a\", \"b\"]", index));
-}
-
 void read_merges(const Json& json, const Ids& ids, BpeModel& model) {
   const auto id_of = [&](const std::string& token, size_t index) {
     const auto found = ids.find(token);
@@ -237,7 +207,7 @@ void read_merges(const Json& json, const Ids& ids, BpeModel& model) {
   };
   for (const Json& merge : json.at("model").at("merges").as_array()) {
     const size_t index = model.merges.size();
-    const auto [left, right] = merge_parts(merge, index);
+    const auto [left, right] = subword::pair_of_merge(merge, index);
     model.merges.push_back({id_of(left, index), id_of(right, index), id_of(left + right, index)});
   }
 }

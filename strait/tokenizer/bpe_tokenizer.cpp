@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <future>
 #include <limits>
-#include <queue>
 
 #include "strait/base/errors.h"
 #include "strait/tokenizer/bpe_json.h"
+#include "strait/tokenizer/subword/merge_queue.h"
 
 namespace strait {
 namespace {
@@ -166,45 +166,13 @@ void BpeTokenizer::encode_piece(std::string_view piece, std::vector<int32_t>& ou
 }
 
 void BpeTokenizer::encode_long_piece(std::string_view piece, std::vector<int32_t>& out) const {
-  struct Node {
-    int32_t token;
-    int64_t previous;
-    int64_t next;
-  };
-  struct Candidate {
-    int32_t rank;
-    int64_t left;
-    bool operator<(const Candidate& other) const {  // the queue's top is the largest
-      return rank != other.rank ? rank > other.rank : left > other.left;
-    }
-  };
-  const auto size = static_cast<int64_t>(piece.size());
-  std::vector<Node> nodes(piece.size());
-  std::priority_queue<Candidate> queue;
-  const auto pair_rank = [&](int64_t left) {
-    const bool pair = left >= 0 && nodes[left].token != kNone && nodes[left].next < size;
-    return pair ? rank(nodes[left].token, nodes[nodes[left].next].token) : kNone;
-  };
-  const auto offer = [&](int64_t left) {
-    if (const int32_t r = pair_rank(left); r != kNone) queue.push({r, left});
-  };
-  for (int64_t i = 0; i < size; ++i)
-    nodes[i] = {token_of_byte_[static_cast<uint8_t>(piece[i])], i - 1, i + 1};
-  for (int64_t i = 0; i < size; ++i) offer(i);
-  while (!queue.empty()) {
-    const Candidate top = queue.top();
-    queue.pop();
-    if (pair_rank(top.left) != top.rank) continue;  // one of the two has been merged since
-    Node& node = nodes[top.left];
-    const int64_t gone = node.next;
-    node.token = model_.merges[top.rank].result;
-    node.next = nodes[gone].next;
-    nodes[gone].token = kNone;
-    if (node.next < size) nodes[node.next].previous = top.left;
-    offer(top.left);
-    offer(node.previous);
-  }
-  for (int64_t i = 0; i < size; i = nodes[i].next) out.push_back(nodes[i].token);
+  std::vector<int32_t> tokens;
+  tokens.reserve(piece.size());
+  for (const char byte : piece) tokens.push_back(token_of_byte_[static_cast<uint8_t>(byte)]);
+  subword::merge_all(
+      tokens, [&](int32_t left, int32_t right) { return rank(left, right); },
+      [&](int32_t r) { return model_.merges[r].result; });
+  out.insert(out.end(), tokens.begin(), tokens.end());
 }
 
 }  // namespace strait

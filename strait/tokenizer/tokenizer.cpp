@@ -16,6 +16,7 @@
 #include "strait/tokenizer/byte_tokenizer.h"
 #include "strait/tokenizer/char_tokenizer.h"
 #include "strait/tokenizer/ids_tokenizer.h"
+#include "strait/tokenizer/subword_tokenizer.h"
 
 namespace strait {
 namespace {
@@ -96,6 +97,8 @@ std::unique_ptr<Tokenizer> parse_tokenizer(std::string_view json_text, const std
   const Json json = Json::parse(json_text, name);
   try {
     const Json* format = json.find("format");
+    if (format == nullptr && is_subword_json(json))
+      return std::make_unique<SubwordTokenizer>(json, json_text);
     if (format == nullptr) return std::make_unique<BpeTokenizer>(bpe_from_json(json));
     if (format->as_string() != kTokenizerFormat)
       throw UserError(

@@ -11,14 +11,16 @@
 
 namespace strait {
 
-/// Immutable once made; every method is thread-safe. Lossless: decode(encode(t)) == t for every t
-/// that encode accepts. Tokens are 0 .. vocabulary_size() - 1.
+/// Immutable once made; every method is thread-safe. Tokens are 0 .. vocabulary_size() - 1.
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  /// "byte", "char", "ids" or "bpe".
+  /// "byte", "char", "ids", "bpe", "unigram" or "wordpiece".
   virtual std::string kind() const = 0;
+  /// Whether decode(encode(t)) == t for every t that encode accepts. The others give text back as
+  /// their normalizer left it.
+  virtual bool is_lossless() const { return true; }
   virtual int64_t vocabulary_size() const = 0;
 
   /// Tokens of `text`; never a special token, even where the text spells one. `threads` >= 1 bounds
@@ -34,8 +36,9 @@ class Tokenizer {
   /// The special token that ends a document, if the tokenizer has one.
   virtual std::optional<int32_t> end_of_document() const { return std::nullopt; }
 
-  /// Everything parse_tokenizer needs to make the same tokenizer again, as JSON text: for bpe a
-  /// Hugging Face tokenizer.json, for the others "format": "strait.tokenizer/1".
+  /// Everything parse_tokenizer needs to make the same tokenizer again, as JSON text: for bpe,
+  /// unigram and wordpiece a Hugging Face tokenizer.json, for the others "format":
+  /// "strait.tokenizer/1".
   virtual std::string serialize() const = 0;
 
   /// token_bytes of all, one after the other.

@@ -1,12 +1,6 @@
 // Replays the stored inputs of the libFuzzer targets of this folder, so that they are checked
 // without clang.
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <filesystem>
-#include <vector>
-
-#include "strait/base/file.h"
+#include "tests/fuzz/replay.h"
 
 #define LLVMFuzzerTestOneInput text_fuzz_one_input
 #include "tests/fuzz/text_fuzz.cpp"
@@ -20,22 +14,7 @@
 
 namespace {
 
-using FuzzTarget = int (*)(const uint8_t*, size_t);
-
-/// Runs every stored input, and every prefix of the short ones; returns how many inputs there were.
-int replay(const std::string& name, FuzzTarget target) {
-  int count = 0;
-  for (const auto& entry :
-       std::filesystem::directory_iterator(STRAIT_SOURCE_DIR "/tests/fuzz/corpus/" + name)) {
-    const std::string bytes = strait::read_file(entry.path().string());
-    const auto* data = reinterpret_cast<const uint8_t*>(bytes.data());
-    const size_t first = bytes.size() <= 300 ? 0 : bytes.size();
-    for (size_t size = first; size <= bytes.size(); ++size)
-      EXPECT_NO_THROW(target(data, size)) << entry.path() << ", the first " << size << " bytes";
-    ++count;
-  }
-  return count;
-}
+using strait::testing::replay;
 
 TEST(FuzzCorpus, Text) { EXPECT_GE(replay("text", text_fuzz_one_input), 12); }
 

@@ -365,7 +365,7 @@ TEST(BpeJson, EveryUnsupportedPartIsNamed) {
   refuse([&](Json& j) { j["decoder"] = typed("WordPiece"); }, {"decoder \"WordPiece\""});
   refuse([&](Json& j) { j["truncation"] = Json::object({{"max_length", 5}}); }, {"truncation"});
   refuse([&](Json& j) { j["padding"] = Json::object({{"pad_id", 5}}); }, {"padding"});
-  refuse([&](Json& j) { j["model"]["type"] = "Unigram"; }, {"model \"Unigram\"", "BPE"});
+  refuse([&](Json& j) { j["model"]["type"] = "WordLevel"; }, {"model \"WordLevel\"", "BPE"});
   refuse([&](Json& j) { j["model"]["dropout"] = 0.1; }, {"dropout"});
   refuse([&](Json& j) { j["model"]["byte_fallback"] = true; }, {"byte_fallback"});
   refuse([&](Json& j) { j["model"]["continuing_subword_prefix"] = "##"; },
