@@ -111,6 +111,7 @@ kernel::LayerNormCall<T> norm_rows(kernel::LayerNormCall<T> call, int64_t begin,
   call.rows = end - begin;
   call.x += begin * call.columns;
   call.out += begin * call.columns;
+  if (call.base) call.base += begin * call.columns;
   if (call.mean) call.mean += begin;
   call.rstd += begin;
   return call;
@@ -172,6 +173,14 @@ void add_sum(const kernel::AddSumCall<T>& call, int threads) {
     const int64_t first = begin * call.columns;
     kernel::add_sum<T>({end - begin, call.columns, call.sum + first, call.bias,
                         call.base ? call.base + first : nullptr, call.out + first});
+  });
+}
+
+/// out = a + b; out may equal either.
+template <class T>
+void add_values(int64_t count, const T* a, const T* b, T* out, int threads) {
+  kernel::parallel_ranges(count, 1024, threads, [&](int64_t begin, int64_t end) {
+    kernel::add_bias<T>({1, end - begin, a + begin, b + begin, out + begin});
   });
 }
 
