@@ -197,7 +197,7 @@ class TensorHeadBlock : public Block {
 /// Rows of cosines, then sines, on the device.
 at::Tensor angle_table(const ModelShape& shape, const TensorTypes& types) {
   if (!shape.style.rotary) return {};
-  const int64_t half = shape.options.width / shape.options.heads / 2;
+  const int64_t half = shape.options.head_elements() / 2;
   const std::vector<double> frequencies = rotary_frequencies(shape.options.rope, 2 * half);
   const at::Tensor positions = at::arange(0, shape.options.context, at::kDouble).unsqueeze(1);
   const at::Tensor angles = positions.mul(at::tensor(frequencies, at::kDouble).unsqueeze(0));
