@@ -11,6 +11,7 @@
 #include "strait/base/file.h"
 #include "strait/checkpoint/hash.h"
 #include "strait/checkpoint/safetensors.h"
+#include "strait/convert/hugging_face_companions.h"
 #include "strait/convert/hugging_face_family.h"
 #include "strait/convert/hugging_face_tensors.h"
 
@@ -99,12 +100,14 @@ std::string run_of(const ModelOptions& model, Dtype dtype, const std::string& na
   std::string text = fmt::format(
       "name = {}\n[train]\nprecision = \"{}\"\n[model]\nfamily = \"{}\"\n"
       "[model.shape]\nlayers = {}\nheads = {}\nkv_heads = {}\nwidth = {}\nffn_width = {}\n"
-      "context = {}\nbias = {}\ndropout = {}\ntied_head = {}\nnorm_eps = {}\n",
+      "context = {}\nbias = {}\ndropout = {}\ntied_head = {}\nnorm_eps = {}\nhead_width = {}\n"
+      "window = {}\n",
       Json(name).dump(), dtype == Dtype::kFloat64 ? "fp64" : "fp32", model.family, shape.layers,
       shape.heads, shape.kv_heads, shape.width, shape.ffn_width, shape.context, shape.bias,
-      number(shape.dropout), shape.tied_head, number(shape.norm_eps));
+      number(shape.dropout), shape.tied_head, number(shape.norm_eps), shape.head_width,
+      shape.window);
   const RopeOptions& rope = shape.rope;
-  if (model.family == "llama")
+  if (block_style(model.family).rotary)
     text += fmt::format(
         "[model.rope]\ntheta = {}\nfactor = {}\nlow_frequency_factor = {}\n"
         "high_frequency_factor = {}\noriginal_context = {}\n",
@@ -231,6 +234,9 @@ std::vector<checkpoint::FileRecord> write_hugging_face(ModelState& state,
     const Json config = family.config(state.shape.options, state.dtype, *tokenizer, state.notes);
     files.push_back(write_text(hidden, "config.json", config.dump(2) + "\n"));
     files.push_back(write_text(hidden, "tokenizer.json", state.tokenizer_json));
+    for (const auto& [name, text] : companion_files(state.shape.options, state.tokenizer_json,
+                                                    tokenizer->end_of_document().value_or(-1)))
+      files.push_back(write_text(hidden, name, text));
     fs::rename(hidden, path, error);
     if (error) throw InputOutputError(fmt::format("cannot create {}: {}", folder, error.message()));
   } catch (...) {

@@ -97,8 +97,8 @@ TEST_F(HuggingFaceLlama, ThereAndBackKeepsEveryBit) {
 TEST_F(HuggingFaceLlama, WhatOurModelDoesNotComputeIsRefusedByName) {
   const std::pair<const char*, Json> wrong[] = {
       {"hidden_act", "gelu"},
-      {"model_type", "mistral"},
-      {"head_dim", 16},
+      {"model_type", "gemma9"},
+      {"head_dim", 15},
       {"num_attention_heads", 5},
       {"num_key_value_heads", 3},
       {"mlp_bias", true},
