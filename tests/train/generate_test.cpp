@@ -21,6 +21,16 @@ const std::vector<std::string> kGpt2 = {"train.steps=5"};
 const std::vector<std::string> kLlama = {"train.steps=5", "model.family=llama",
                                          "model.shape.kv_heads=1"};
 
+const std::vector<std::string> kMistral = {"train.steps=5", "model.family=mistral",
+                                           "model.shape.kv_heads=1", "model.shape.window=4",
+                                           "model.shape.bias=false"};
+const std::vector<std::string> kQwen2 = {"train.steps=5", "model.family=qwen2",
+                                         "model.shape.kv_heads=1"};
+const std::vector<std::string> kQwen3 = {"train.steps=5", "model.family=qwen3",
+                                         "model.shape.head_width=14", "model.shape.bias=false"};
+const std::vector<std::string> kOlmo2 = {"train.steps=5", "model.family=olmo2",
+                                         "model.shape.bias=false"};
+
 /// What the trained model is made with, beside small_run.
 class Generation : public ::testing::TestWithParam<std::vector<std::string>> {
  protected:
@@ -87,7 +97,8 @@ TEST_P(Generation, TokensOutOfRangeAndTooManyAreRefused) {
   EXPECT_THROW(generator_->feed(many), UserError);
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, Generation, ::testing::Values(kGpt2, kLlama));
+INSTANTIATE_TEST_SUITE_P(Families, Generation,
+                         ::testing::Values(kGpt2, kLlama, kMistral, kQwen2, kQwen3, kOlmo2));
 
 TEST(Sampling, TemperatureTopKAndTopP) {
   const std::vector<double> logits = {1.0, 3.0, 2.0, -1.0};
