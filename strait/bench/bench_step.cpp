@@ -79,6 +79,7 @@ std::vector<std::string> torch_arguments(const StepCase& step, const ModelShape&
 std::string outside_of_torch_peer(const ModelShape& model) {
   const ShapeOptions& shape = model.options;
   if (shape.dropout != 0.0) return "the peers have no dropout";
+  if (shape.head_width != 0) return "the peers' heads have width / heads elements";
   if (model.family == "llama")
     return shape.rope.factor != 1 ? "the peer's rotation is not scaled" : "";
   if (model.family != "gpt2") return "the peers are gpt2 and llama, not " + model.family;

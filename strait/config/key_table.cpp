@@ -154,6 +154,11 @@ Rows model_keys() {
        "The head shares the token embedding.", filled},
       {"model.shape.norm_eps", kField<model, shape, &ShapeOptions::norm_eps>, positive(),
        "Added to the variance by LayerNorm, to the mean square by RMSNorm.", filled},
+      {"model.shape.vocabulary", kField<model, shape, &ShapeOptions::vocabulary>, between(0, 1e9),
+       "Rows of embedding and head, at least one per token; 0 = as many as the tokenizer has "
+       "tokens. "
+       "Rows behind the last token are trained and never drawn.",
+       filled},
       {"model.shape.head_width", kField<model, shape, &ShapeOptions::head_width>, between(0, 1e5),
        "Elements of a head, even; 0 = width / heads. All families but gpt2.", filled},
       {"model.shape.window", kField<model, shape, &ShapeOptions::window>, between(0, 1e9),

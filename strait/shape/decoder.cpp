@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "strait/base/errors.h"
 #include "strait/shape/block_layout.h"
 #include "strait/shape/shape.h"
 
@@ -171,7 +172,17 @@ ModelShape build(const std::string& family, const ShapeOptions& options, int64_t
 }  // namespace
 
 ModelShape model_shape(const ModelOptions& model, int64_t vocabulary) {
-  return build(model.family, model.shape, vocabulary);
+  const int64_t rows = model.shape.vocabulary;
+  if (rows == 0) return build(model.family, model.shape, vocabulary);
+  if (rows < vocabulary) {
+    ErrorPlace place;
+    place.key = "model.shape.vocabulary";
+    throw UserError(fmt::format("model.shape.vocabulary = {} is below the {} tokens of the "
+                                "tokenizer; the nearest valid value is {} (or 0)",
+                                rows, vocabulary, vocabulary),
+                    place);
+  }
+  return build(model.family, model.shape, rows);
 }
 
 ModelShape gpt2_shape(const ShapeOptions& options, int64_t vocabulary) {

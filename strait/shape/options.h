@@ -33,6 +33,7 @@ struct ShapeOptions {
   RopeOptions rope = {};   // all families but gpt2
   int64_t head_width = 0;  // elements of one head; 0: width / heads
   int64_t window = 0;      // latest tokens that a query attends, itself included; 0: all before it
+  int64_t vocabulary = 0;  // rows of embedding and head; 0: one per token of the tokenizer
   int64_t head_elements() const { return head_width > 0 ? head_width : width / heads; }
 };
 

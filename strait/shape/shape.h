@@ -123,7 +123,8 @@ void validate_shape(const ShapeOptions& options, int64_t vocabulary,
                     const std::string& family = "gpt2");
 
 /// The chain of `model.family`; initial values and weight-decay split as nanoGPT: output
-/// projections start at 0.02 / sqrt(2 layers). Errors as validate_shape.
+/// projections start at 0.02 / sqrt(2 layers). `vocabulary` counts the tokens of the tokenizer;
+/// ShapeOptions::vocabulary may add rows that stand for none. Errors as validate_shape.
 ModelShape model_shape(const ModelOptions& model, int64_t vocabulary);
 
 /// GPT-2 (Radford et al. 2019): learned positions, LayerNorm, tanh-GELU.

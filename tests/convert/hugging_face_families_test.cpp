@@ -94,6 +94,29 @@ INSTANTIATE_TEST_SUITE_P(All, Families,
                          ::testing::Values("smollm", "mistral", "qwen2", "qwen3", "olmo2"),
                          [](const auto& info) { return std::string(info.param); });
 
+/// Published vocabularies are padded: Qwen's embedding has more rows than its tokenizer has tokens.
+TEST(PaddedVocabulary, GoesThereAndBack) {
+  const test::TemporaryFolder folder;
+  const std::string hf = folder.path() + "/hf", run = folder.path() + "/run";
+  make_folder("qwen2", hf);
+  set_config(hf, "vocab_size", 304);
+  test::change_tensors(hf, [](TensorFile& file) {
+    for (const char* name : {"model.embed_tokens.weight", "lm_head.weight"}) {
+      file.at(name).dims[0] = 304;
+      file.at(name).data.resize(file.at(name).data.size() / 300 * 304);
+    }
+  });
+  convert(hf, run, "checkpoint");
+  const test::Logits want = plain_logits(hf, kTokens);
+  ASSERT_EQ(want.rows.front().size(), 304u);
+  EXPECT_LT(distance(test::compute_logits(run, kTokens), want), kTolerance);
+  convert(run, folder.path() + "/back", "hf");
+  EXPECT_EQ(TensorFile(folder.path() + "/back/model.safetensors").at("lm_head.weight").data,
+            TensorFile(hf + "/model.safetensors").at("lm_head.weight").data);
+  const Json config = Json::parse(read_file(folder.path() + "/back/config.json"), "config.json");
+  EXPECT_EQ(config.at("vocab_size").as_integer(), 304);
+}
+
 TEST(FamilyMembers, ThatChangeTheModelAreRefused) {
   const std::tuple<const char*, const char*, Json> wrong[] = {
       {"qwen2", "use_sliding_window", true}, {"qwen3", "use_sliding_window", true},

@@ -106,7 +106,7 @@ TEST_F(HuggingFaceLlama, WhatOurModelDoesNotComputeIsRefusedByName) {
       {"rope_theta", -1.0},
       {"rope_scaling", Json::object({{"rope_type", "yarn"}, {"factor", 4.0}})},
       {"num_hidden_layers", "two"},
-      {"vocab_size", 301}};
+      {"vocab_size", 299}};
   for (const auto& [key, value] : wrong) {
     const std::string hf = copy(std::string("wrong-") + key);
     set_config(hf, key, value);

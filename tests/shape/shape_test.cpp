@@ -73,6 +73,16 @@ TEST(Shape, WindowsAndHeadWidthsCount) {
                    6.0 * (2 * 16 * (48 + 24 + 12 + 6) + 176) + 6.0 * 2 * 6.4 * 24);
 }
 
+TEST(Shape, VocabulariesMayBePadded) {
+  ModelOptions model = model_preset("gpt2-124m");
+  model.shape.vocabulary = 50304;  // a multiple of 128
+  const ModelShape padded = model_shape(model, 50257);
+  EXPECT_EQ(padded.vocabulary, 50304);
+  EXPECT_EQ(padded.parameters(), 124439808 + 47 * 768);
+  model.shape.vocabulary = 50256;
+  EXPECT_THROW(model_shape(model, 50257), UserError);
+}
+
 TEST(Shape, LlamaBlock) {
   const ModelShape model = llama_shape({2, 4, 2, 16, 6, 5, false, 0.0, false}, 11);
   const UnitShape& unit = model.units[1];

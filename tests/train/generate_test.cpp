@@ -127,6 +127,13 @@ TEST(Sampling, DrawsFollowTheProbabilities) {
   EXPECT_NEAR(counts[2], 0.3 * kDraws, 355);
 }
 
+TEST(Sampling, RowsThatStandForNoTokenAreNotDrawn) {
+  const std::vector<double> logits = {0.0, 1.0, 9.0, std::nan("")};
+  EXPECT_EQ(sample_token(logits, {0.0, 0, 1.0, 1, 2}, 0), 1);
+  for (uint64_t draw = 0; draw < 50; ++draw)
+    EXPECT_LT(sample_token(logits, {1.0, 0, 1.0, 1, 2}, draw), 2);
+}
+
 TEST(Sampling, WhatIsNoNumberIsNotSampled) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   for (const double bad : {std::numeric_limits<double>::quiet_NaN(), kInfinity})
