@@ -87,12 +87,12 @@ void TensorTransformerBlock::forward(const Call& call, int segment_begin, int se
     if (segment == 0) norm_qkv(call, saved);
     if (segment == 1) {
       attend(call, saved);
-      add_branch(call, output_, DropoutPlace::kAttentionOutput, saved.attention,
+      add_branch(call, {output_, saved.attention, DropoutPlace::kAttentionOutput},
                  matrix(call, call.input, width_), saved.middle);
     }
     if (segment == 2) norm_up(call, saved);
     if (segment == 3)
-      add_branch(call, down_, DropoutPlace::kMlpOutput, activated(saved.up), saved.middle,
+      add_branch(call, {down_, activated(saved.up), DropoutPlace::kMlpOutput}, saved.middle,
                  matrix(call, call.output, width_));
   }
 }
@@ -107,10 +107,10 @@ void TensorTransformerBlock::forward_cached(const Call& call) const {
   Saved saved = unsaved(call);
   norm_qkv(call, saved);
   attend_cached(call, saved);
-  add_branch(call, output_, DropoutPlace::kAttentionOutput, saved.attention,
+  add_branch(call, {output_, saved.attention, DropoutPlace::kAttentionOutput},
              matrix(call, call.input, width_), saved.middle);
   norm_up(call, saved);
-  add_branch(call, down_, DropoutPlace::kMlpOutput, activated(saved.up), saved.middle,
+  add_branch(call, {down_, activated(saved.up), DropoutPlace::kMlpOutput}, saved.middle,
              saved.middle);
 }
 
@@ -198,13 +198,12 @@ at::Tensor TensorTransformerBlock::dropped(const Call& call, DropoutPlace place,
   return types_.round(types_.widen(values).mul(dropout_factors(types_, site(call, place), width_)));
 }
 
-void TensorTransformerBlock::add_branch(const Call& call, const TensorLayer& layer,
-                                        DropoutPlace place, const at::Tensor& x,
+void TensorTransformerBlock::add_branch(const Call& call, const BranchEnd& end,
                                         const at::Tensor& base, const at::Tensor& target) const {
-  const at::Tensor branch = at::empty({x.size(0), width_}, x.options());
-  linear_into(types_, call, layer, x, branch);
+  const at::Tensor branch = at::empty({end.x.size(0), width_}, end.x.options());
+  linear_into(types_, call, end.layer, end.x, branch);
   at::Tensor out = target;
-  at::add_out(out, base, dropped(call, place, branch));
+  at::add_out(out, base, dropped(call, end.place, branch));
 }
 
 void TensorTransformerBlock::norm_up(const Call& call, Saved& saved) const {
@@ -245,14 +244,14 @@ void TensorTransformerBlock::backward(const Call& call) const {
 at::Tensor TensorTransformerBlock::backward_mlp(const Call& call, const Saved& saved) const {
   const at::Tensor slope = matrix(call, call.output_gradient, width_);
   const at::Tensor branch = dropped(call, DropoutPlace::kMlpOutput, slope);
-  linear_weight_gradient(types_, call, down_, branch, activated(saved.up), call.accumulate);
+  linear_weight_gradient(types_, call, down_, branch, activated(saved.up));
   const at::Tensor up_slope =
       activation_gradient(saved.up, linear_input_gradient(types_, call, down_, branch));
   const NormResult kept{{}, saved.mlp_mean, saved.mlp_rstd};
   linear_weight_gradient(types_, call, up_, up_slope,
-                         norm_again(types_, call, mlp_norm_, kept, saved.middle), call.accumulate);
+                         norm_again(types_, call, mlp_norm_, kept, saved.middle));
   const at::Tensor normed_slope = linear_input_gradient(types_, call, up_, up_slope);
-  return norm_backward(types_, call, mlp_norm_, kept, saved.middle, normed_slope, call.accumulate)
+  return norm_backward(types_, call, mlp_norm_, {kept, saved.middle, normed_slope, call.accumulate})
       .add_(slope);
 }
 
@@ -260,7 +259,7 @@ at::Tensor TensorTransformerBlock::backward_mlp(const Call& call, const Saved& s
 at::Tensor TensorTransformerBlock::backward_attention(const Call& call, const Saved& saved,
                                                       const at::Tensor& slope) const {
   const at::Tensor branch = dropped(call, DropoutPlace::kAttentionOutput, slope);
-  linear_weight_gradient(types_, call, output_, branch, saved.attention, call.accumulate);
+  linear_weight_gradient(types_, call, output_, branch, saved.attention);
   const at::Tensor attention_slope = linear_input_gradient(types_, call, output_, branch);
   const at::Tensor qkv_slope = at::empty_like(saved.qkv);
   const DropoutSite where = site(call, DropoutPlace::kAttention);
@@ -274,9 +273,9 @@ at::Tensor TensorTransformerBlock::backward_attention(const Call& call, const Sa
   const at::Tensor input = matrix(call, call.input, width_);
   const NormResult kept{{}, saved.attention_mean, saved.attention_rstd};
   linear_weight_gradient(types_, call, qkv_, qkv_slope,
-                         norm_again(types_, call, attention_norm_, kept, input), call.accumulate);
+                         norm_again(types_, call, attention_norm_, kept, input));
   const at::Tensor normed_slope = linear_input_gradient(types_, call, qkv_, qkv_slope);
-  return norm_backward(types_, call, attention_norm_, kept, input, normed_slope, call.accumulate)
+  return norm_backward(types_, call, attention_norm_, {kept, input, normed_slope, call.accumulate})
       .add_(slope);
 }
 

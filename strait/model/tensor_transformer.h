@@ -45,9 +45,15 @@ class TensorTransformerBlock : public Block {
   /// Turns queries and keys in place, or their gradients back.
   void rotate(const Call& call, const at::Tensor& qkv, bool back) const;
   at::Tensor dropped(const Call& call, DropoutPlace place, const at::Tensor& values) const;
+  /// The end of a branch: its last layer, that layer's input, and where dropout stands behind it.
+  struct BranchEnd {
+    const TensorLayer& layer;
+    at::Tensor x;
+    DropoutPlace place;
+  };
   /// target = base + dropout(x W^T + bias).
-  void add_branch(const Call& call, const TensorLayer& layer, DropoutPlace place,
-                  const at::Tensor& x, const at::Tensor& base, const at::Tensor& target) const;
+  void add_branch(const Call& call, const BranchEnd& end, const at::Tensor& base,
+                  const at::Tensor& target) const;
   at::Tensor activated(const at::Tensor& up) const;
   at::Tensor activation_gradient(const at::Tensor& up, const at::Tensor& slope) const;
 
