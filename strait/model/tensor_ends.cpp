@@ -161,8 +161,8 @@ class TensorHeadBlock : public Block {
     const bool accumulate = call.accumulate || begin > 0;
     wide_product(types_, slope.t(), normed.out, matrix_.gradient(types_, call), accumulate);
     types_.at(call.input_gradient, begin * width_, {rows, width_})
-        .copy_(norm_backward(types_, call, layer_, normed, input,
-                             narrow_product(types_, slope, matrix), accumulate));
+        .copy_(norm_backward(types_, call, layer_,
+                             {normed, input, narrow_product(types_, slope, matrix), accumulate}));
   }
 
   /// Adds the chunk's losses; gives the gradient of the logits, made in their memory where they are

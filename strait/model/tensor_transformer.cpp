@@ -197,8 +197,8 @@ void TensorTransformerBlock::query_key_gradient(const Call& call, const QueryKey
       {}, {}, saved.query_key_rstd.narrow(1, part.rstd, part.count).reshape({-1})};
   const at::Tensor raw =
       saved.raw_query_key.narrow(1, part.first, columns).reshape({-1, part.width});
-  view.copy_(norm_backward(types_, call, part.layer, kept, raw, view.reshape({-1, part.width}),
-                           call.accumulate)
+  view.copy_(norm_backward(types_, call, part.layer,
+                           {kept, raw, view.reshape({-1, part.width}), call.accumulate})
                  .view_as(view));
 }
 
@@ -293,8 +293,9 @@ at::Tensor TensorTransformerBlock::branch_gradient(const Call& call, const Endin
                                                    const Saved& saved,
                                                    const at::Tensor& slope) const {
   if (!extent_.style.norm_behind) return dropped(call, ending.place, slope);
-  return norm_backward(types_, call, ending.norm, {{}, {}, saved.*ending.rstd},
-                       saved.*ending.branch, slope, call.accumulate);
+  return norm_backward(
+      types_, call, ending.norm,
+      {{{}, {}, saved.*ending.rstd}, saved.*ending.branch, slope, call.accumulate});
 }
 
 void TensorTransformerBlock::norm_up(const Call& call, Saved& saved) const {
@@ -335,20 +336,19 @@ at::Tensor TensorTransformerBlock::entry_gradient(const Call& call, const Tensor
                                                   const NormResult& kept, const at::Tensor& x,
                                                   const at::Tensor& slope) const {
   if (!extent_.style.norm_before) return slope;
-  return norm_backward(types_, call, norm, kept, x, slope, call.accumulate);
+  return norm_backward(types_, call, norm, {kept, x, slope, call.accumulate});
 }
 
 /// Gradient of the residual stream between the two branches.
 at::Tensor TensorTransformerBlock::backward_mlp(const Call& call, const Saved& saved) const {
   const at::Tensor slope = matrix(call, call.output_gradient, width_);
   const at::Tensor branch = branch_gradient(call, mlp_end_, saved, slope);
-  linear_weight_gradient(types_, call, mlp_end_.product, branch, activated(saved.up),
-                         call.accumulate);
+  linear_weight_gradient(types_, call, mlp_end_.product, branch, activated(saved.up));
   const at::Tensor up_slope =
       activation_gradient(saved.up, linear_input_gradient(types_, call, mlp_end_.product, branch));
   const NormResult kept{{}, saved.mlp_mean, saved.mlp_rstd};
   linear_weight_gradient(types_, call, up_, up_slope,
-                         normed_again(call, mlp_norm_, saved.middle, kept), call.accumulate);
+                         normed_again(call, mlp_norm_, saved.middle, kept));
   const at::Tensor normed_slope = linear_input_gradient(types_, call, up_, up_slope);
   return entry_gradient(call, mlp_norm_, kept, saved.middle, normed_slope).add_(slope);
 }
@@ -358,7 +358,7 @@ at::Tensor TensorTransformerBlock::backward_attention(const Call& call, const Sa
                                                       const at::Tensor& slope) const {
   const at::Tensor branch = branch_gradient(call, attention_end_, saved, slope);
   const TensorLayer& output = attention_end_.product;
-  linear_weight_gradient(types_, call, output, branch, saved.attention, call.accumulate);
+  linear_weight_gradient(types_, call, output, branch, saved.attention);
   const at::Tensor attention_slope = linear_input_gradient(types_, call, output, branch);
   const at::Tensor qkv_slope = at::empty_like(saved.qkv);
   const DropoutSite where = site(call, DropoutPlace::kAttention);
@@ -373,7 +373,7 @@ at::Tensor TensorTransformerBlock::backward_attention(const Call& call, const Sa
   const at::Tensor input = matrix(call, call.input, width_);
   const NormResult kept{{}, saved.attention_mean, saved.attention_rstd};
   linear_weight_gradient(types_, call, qkv_, qkv_slope,
-                         normed_again(call, attention_norm_, input, kept), call.accumulate);
+                         normed_again(call, attention_norm_, input, kept));
   const at::Tensor normed_slope = linear_input_gradient(types_, call, qkv_, qkv_slope);
   return entry_gradient(call, attention_norm_, kept, input, normed_slope).add_(slope);
 }

@@ -87,7 +87,7 @@ void TransformerSegments<T>::add_input(const SegmentCall& call, const Add& add) 
   const T* from = at(call, add.target_gradient);
   T* to = at(call, add.sum_gradient);
   if (drops(call)) {
-    drop<T>(site(call, add.place), extent_.width, from, nullptr, to, call.settings->threads);
+    drop<T>(site(call, add.place), {extent_.width, from, nullptr, to}, call.settings->threads);
   } else if (to != from) {
     std::copy_n(from, extent(call).rows * extent_.width, to);
   }

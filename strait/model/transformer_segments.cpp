@@ -223,8 +223,10 @@ void TransformerSegments<T>::normalize(const SegmentCall& call, const Norm& norm
 
 template <class T>
 void TransformerSegments<T>::begin_branch(const SegmentCall& call, const Linear& linear) const {
-  linear_forward<T>(size(call, linear), at(call, linear.x), parameter(call, linear.layer.weight),
-                    parameter(call, linear.layer.bias), at(call, linear.y), call.settings->threads);
+  linear_forward<T>(size(call, linear),
+                    {at(call, linear.x), parameter(call, linear.layer.weight),
+                     parameter(call, linear.layer.bias)},
+                    at(call, linear.y), call.settings->threads);
 }
 
 /// The raw sum, or, where it has no place, all of `add` at once.
@@ -234,7 +236,7 @@ void TransformerSegments<T>::end_branch(const SegmentCall& call, const Linear& l
   if (!call[add.sum]) return add_joined(call, linear, add);
   LinearExtent extent = size(call, linear);
   if (linear.x == kActivated) extent.input_stride = activated_stride(call);
-  linear_forward<T>(extent, at(call, linear.x), parameter(call, linear.layer.weight), nullptr,
+  linear_forward<T>(extent, {at(call, linear.x), parameter(call, linear.layer.weight), nullptr},
                     wide(call, add.sum), call.settings->threads);
 }
 
@@ -244,21 +246,22 @@ void TransformerSegments<T>::add_joined(const SegmentCall& call, const Linear& l
   const int threads = call.settings->threads;
   LinearExtent extent = size(call, linear);
   if (linear.x == kActivated) extent.input_stride = activated_stride(call);
-  const T *x = at(call, linear.x), *weight = parameter(call, linear.layer.weight);
-  const T *bias = parameter(call, add.bias), *base = at(call, add.base);
+  const LinearInput<T> input{at(call, linear.x), parameter(call, linear.layer.weight),
+                             parameter(call, add.bias)};
+  const T* base = at(call, add.base);
   T* target = at(call, add.target);
   if (add.norm >= 0) {
-    linear_forward<T>(extent, x, weight, bias, at(call, add.branch), threads);
+    linear_forward<T>(extent, input, at(call, add.branch), threads);
     return normalize_branch(call, add);
   }
   if (!drops(call)) {
-    linear_forward_add<T>(extent, x, weight, bias, base, target, threads);
+    linear_forward_add<T>(extent, input, base, target, threads);
     return;
   }
   T* value = target == base ? at(call, kNormedMlp) : target;
   ensure(value != nullptr, "segments: dropout cannot add in place");
-  linear_forward<T>(extent, x, weight, bias, value, threads);
-  drop<T>(site(call, add.place), linear.out, value, base, target, threads);
+  linear_forward<T>(extent, input, value, threads);
+  drop<T>(site(call, add.place), {linear.out, value, base, target}, threads);
 }
 
 template <class T>
@@ -278,7 +281,7 @@ void TransformerSegments<T>::add(const SegmentCall& call, const Add& add) const 
   add_sum<T>({extent(call).rows, extent_.width, wide(call, add.sum), parameter(call, add.bias),
               dropping ? nullptr : base, target},
              threads);
-  if (dropping) drop<T>(site(call, add.place), extent_.width, target, base, target, threads);
+  if (dropping) drop<T>(site(call, add.place), {extent_.width, target, base, target}, threads);
 }
 
 template <class T>

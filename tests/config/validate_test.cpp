@@ -75,19 +75,6 @@ TEST(Validate, ReservedKeysAcceptOnlyTheDefault) {
       {"mesh.axes.z", "2"},
       {"mesh.axes.sequence", "2"},
       {"mesh.order", "[\"data\", \"x\", \"y\", \"z\", \"sequence\", \"stage\"]"},
-      {"sync.replica", "\"node\""},
-      {"sync.rounds.period_steps", "3"},
-      {"sync.rounds.delay_steps", "3"},
-      {"sync.rounds.fragments", "3"},
-      {"sync.rounds.fragment_order", "\"x\""},
-      {"sync.rounds.mixing", "0.1"},
-      {"sync.rounds.eager", "true"},
-      {"sync.outer.kind", "\"sgd\""},
-      {"sync.outer.learning_rate", "1"},
-      {"sync.outer.momentum", "0"},
-      {"sync.outer.clip", "1"},
-      {"sync.outer.penalty", "\"none\""},
-      {"sync.outer.codec", "\"bf16\""},
       {"sync.outer.on_lost_replica", "\"continue\""},
   };
   // These take effect as long as their passes are there.
@@ -135,7 +122,6 @@ TEST(Validate, ChoicesThatWorkAndThatDoNot) {
   all_work("placement.codecs.weights",
            {"bf16", "int8", "int4/512", "fp8e4m3", "int8/64+asymmetric"});
   expect_refused("placement.codecs.update = \"int7\"", "placement.codecs.update", "int");
-  expect_refused("sync.policy = \"diloco\"", "sync.policy", later + "\"every-step\"");
   expect_refused("placement.preset = \"zero4\"", "placement.preset",
                  "is unknown; the nearest valid value is \"zero1\"");
   expect_refused("optimizer.schedule = \"cosin\"", "optimizer.schedule",

@@ -52,10 +52,14 @@ ModelShape tiny_shape() {
   return model_shape(model, 7);
 }
 
+/// A weight after a step.
+using Inner = double (*)(double weight, int64_t replica, int64_t element, int64_t step);
+
 struct Case {
   Policy policy;
   int64_t span = 1;  // ranks of a replica, over which the weights are split
   int64_t steps = 23;
+  Inner inner = inner_step;
   int64_t ranks() const { return policy.replicas * span; }
 };
 
@@ -203,8 +207,9 @@ int64_t number_of(int64_t unit, int64_t element) { return unit * 1000 + element;
 /// One rank of a case.
 class Rank {
  public:
-  Rank(const Programs& programs, comm::World& world)
+  Rank(const Programs& programs, comm::World& world, Inner inner)
       : programs_(programs),
+        inner_(inner),
         world_(world),
         state_(pool_, world.rank()),
         arithmetic_(device::make_arithmetic(nullptr, 1)),
@@ -255,12 +260,12 @@ class Rank {
     const int64_t replica = programs_.mesh().coordinate(world_.rank(), "replica");
     auto* values = static_cast<double*>(weights.data);
     for (int64_t i = 0; i < weights.bytes / static_cast<int64_t>(sizeof(double)); ++i)
-      values[i] =
-          inner_step(values[i], replica, number_of(array.address.unit + weights.index, begin + i),
-                     instance.step);
+      values[i] = inner_(values[i], replica,
+                         number_of(array.address.unit + weights.index, begin + i), instance.step);
   }
 
   const Programs& programs_;
+  Inner inner_;
   comm::World& world_;
   memory::Pool pool_;
   runtime::State state_;
@@ -287,7 +292,7 @@ void expect_as_written(const Case& c) {
   int64_t compared = 0;
   const auto worlds = comm::make_thread_worlds(c.ranks(), programs.cluster());
   comm::run_ranks(*worlds, [&](comm::World& world) {
-    Rank rank(programs, world);
+    Rank rank(programs, world, c.inner);
     for (int64_t step = 0; step < c.steps; ++step) rank.run("step", step);
     rank.drain();
     const std::lock_guard lock(mutex);
@@ -379,6 +384,60 @@ TEST(LocalSteps, AResultMayBeARoundLate) {
     eager.delay = 4;
     eager.eager = true;
     expect_as_written({eager});
+  }
+}
+
+/// f = w^2 / 2, one step of gradient descent: what stays of w.
+constexpr double kStays = 0.5;
+double descend(double weight, int64_t, int64_t, int64_t) { return kStays * weight; }
+
+/// The largest weight that a case has come to.
+double largest(const Case& c) {
+  const Programs programs(c);
+  std::mutex mutex;
+  double largest = 0;
+  const auto worlds = comm::make_thread_worlds(c.ranks(), programs.cluster());
+  comm::run_ranks(*worlds, [&](comm::World& world) {
+    Rank rank(programs, world, c.inner);
+    for (int64_t step = 0; step < c.steps; ++step) rank.run("step", step);
+    rank.drain();
+    const std::lock_guard lock(mutex);
+    rank.for_each_value(
+        "o", [&](int64_t, double& value) { largest = std::max(largest, std::abs(value)); });
+  });
+  return largest;
+}
+
+/// Rounds of tau steps of which rho = kStays^tau of the weights is left; c = (1 - rho) / penalty.
+/// A round late, x' = (1 + beta) x - (beta + alpha c) x_before, which is stable when alpha c < 1 -
+/// beta; at once it is when alpha c < 2 (1 + beta).
+struct Limit {
+  double momentum, learning_rate, penalty;
+  int64_t period;
+  bool late, converges;
+};
+
+TEST(LocalSteps, LateRoundsAreStableWhereTheRecursionIs) {
+  const double rho = kStays, c = 1 - rho;  // of a period of one step
+  const std::vector<Limit> limits = {
+      {0.2, 0.75 / c, 1, 1, true, true}, {0.2, 0.85 / c, 1, 1, true, false},
+      {0.9, 0.09 / c, 1, 1, true, true}, {0.9, 0.11 / c, 1, 1, true, false},
+      {0.2, 2.3 / c, 1, 1, false, true}, {0.2, 2.5 / c, 1, 1, false, false},
+      {0.9, 1, 1, 8, true, false},  // rho is as good as 0, and beta large
+      {0.9, 1, 11, 8, true, true},  // the penalty's limit is alpha (1 - rho) / (1 - beta) = 10
+      {0.9, 1, 9, 8, true, false},
+  };
+  for (const Limit& limit : limits) {
+    SCOPED_TRACE(testing::Message() << "momentum " << limit.momentum << ", rate "
+                                    << limit.learning_rate << ", penalty " << limit.penalty);
+    Policy made = policy(limit.late ? "co2" : "slowmo", 2, limit.period);
+    made.delay = limit.late ? limit.period : 0;
+    made.outer = {false, limit.learning_rate, limit.momentum, 0, limit.penalty};
+    const double after = largest({made, 1, 600 * limit.period, descend});
+    if (limit.converges)
+      EXPECT_LT(after, 0.3);
+    else
+      EXPECT_GT(after, 3);
   }
 }
 

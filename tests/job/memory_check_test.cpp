@@ -31,6 +31,7 @@ strategy::Design two_stages() {
   design.shape = model_shape(design.run.model, 65);
   design.programs.kinds = {
       {strategy::kSteady, {class_of({0, 1}, kGigabyte), class_of({2, 3}, 3 * kGigabyte)}}};
+  design.round = strategy::round_of(design.programs);
   return design;
 }
 

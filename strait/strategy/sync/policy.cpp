@@ -56,7 +56,7 @@ class Reader {
     static const Run defaults;
     for (const Key& key : run_keys())
       if (key.name.starts_with("sync.") && key.name != "sync.policy" && run_.is_set(key.name) &&
-          (*key.filled_by != '\0' || !same_value(key, run_, defaults)))
+          !same_value(key, run_, defaults))
         refuse_key(run_, key.name,
                    fmt::format("{} cannot take effect: sync.policy = \"every-step\" has no rounds; "
                                "the nearest valid choice is to remove it, or a policy such as "
