@@ -92,7 +92,7 @@ TEST_P(Families, WhatOurModelDoesNotComputeIsRefused) {
 
 INSTANTIATE_TEST_SUITE_P(All, Families,
                          ::testing::Values("smollm", "mistral", "qwen2", "qwen3", "olmo2"),
-                         [](const auto& info) { return std::string(info.param); });
+                         [](const auto& family) { return std::string(family.param); });
 
 /// Published vocabularies are padded: Qwen's embedding has more rows than its tokenizer has tokens.
 TEST(PaddedVocabulary, GoesThereAndBack) {

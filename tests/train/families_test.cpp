@@ -98,7 +98,7 @@ TEST_P(Families, ResumingOnAnotherMeshChangesNothing) {
 
 INSTANTIATE_TEST_SUITE_P(All, Families,
                          ::testing::Values("llama", "mistral", "qwen2", "qwen3", "olmo2"),
-                         [](const auto& info) { return std::string(info.param); });
+                         [](const auto& family) { return std::string(family.param); });
 
 using FamilyBytes = test::MeshRuns;
 
