@@ -50,7 +50,8 @@ Json sample_command(const cli::Command& command, cli::Output& output) {
   reader.verify_share(0, 1);
   const cli::SampleArguments& arguments = command.sample;
   const train::Sampling sampling{arguments.temperature, arguments.top_k, arguments.top_p,
-                                 static_cast<uint64_t>(arguments.seed)};
+                                 static_cast<uint64_t>(arguments.seed),
+                                 tokenizer->vocabulary_size()};
   std::vector<int32_t> text = prompt_tokens(*tokenizer, arguments.prompt);
   const size_t given = text.size();
   const double began = now_seconds();

@@ -79,6 +79,7 @@ std::vector<std::string> torch_arguments(const StepCase& step, const ModelShape&
 std::string outside_of_torch_peer(const ModelShape& model) {
   const ShapeOptions& shape = model.options;
   if (shape.dropout != 0.0) return "the peers have no dropout";
+  if (shape.head_width != 0) return "the peers' heads have width / heads elements";
   if (model.family == "llama")
     return shape.rope.factor != 1 ? "the peer's rotation is not scaled" : "";
   if (model.family != "gpt2") return "the peers are gpt2 and llama, not " + model.family;
@@ -93,11 +94,12 @@ std::string outside_of_torch_peer(const ModelShape& model) {
 std::vector<GemmShape> step_gemms(const ModelShape& model, int64_t sequences, int64_t tokens) {
   const ShapeOptions& shape = model.options;
   const int64_t rows = sequences * tokens, width = shape.width;
-  const int64_t kv_width = width / shape.heads * shape.kv_heads;
+  const int64_t attention_width = shape.heads * shape.head_elements();
+  const int64_t kv_width = shape.kv_heads * shape.head_elements();
   const int64_t up_width = model.style.gated ? 2 * shape.ffn_width : shape.ffn_width;
   std::vector<GemmShape> list;
-  add_linear(list, rows, width, width + 2 * kv_width, shape.layers);
-  add_linear(list, rows, width, width, shape.layers);
+  add_linear(list, rows, width, attention_width + 2 * kv_width, shape.layers);
+  add_linear(list, rows, attention_width, width, shape.layers);
   add_linear(list, rows, width, up_width, shape.layers);
   add_linear(list, rows, shape.ffn_width, width, shape.layers);
   add_linear(list, rows, width, model.vocabulary, 1);

@@ -211,6 +211,8 @@ Json model_json(const ModelOptions& model, int64_t vocabulary) {
                        {"dropout", shape.dropout},
                        {"tied_head", shape.tied_head},
                        {"norm_eps", shape.norm_eps},
+                       {"head_width", shape.head_width},
+                       {"window", shape.window},
                        {"vocabulary", vocabulary}});
 }
 

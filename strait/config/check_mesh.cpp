@@ -58,7 +58,8 @@ void check_mesh_model(const Run& run) {
                            "whose blocks run as one piece; the nearest valid value is 1, or "
                            "runtime.device = \"cpu\"",
                            x));
-  with_place(run, [&] { check_x(run.model.shape, run.mesh.axes.x); });
+  with_place(run,
+             [&] { check_x(run.model.shape, block_style(run.model.family), run.mesh.axes.x); });
 }
 
 void check_mesh_levels(const Run& run, const Cluster& cluster) {

@@ -1,5 +1,6 @@
 // The table itself: one row per key of run.toml.
 #include "strait/config/keys.h"
+#include "strait/shape/shape.h"
 #include "strait/topology/cluster.h"
 
 namespace strait {
@@ -121,12 +122,12 @@ Rows model_keys() {
   return {
       {"model.preset", kField<model, &ModelOptions::preset>, any(),
        "Named model that fills the keys of this section that are not written."},
-      {"model.family", kField<model, &ModelOptions::family>, one_of({"gpt2", "llama"}, {"unet"}),
-       "Architecture.", filled},
+      {"model.family", kField<model, &ModelOptions::family>, one_of(family_names(), {"unet"}),
+       "Architecture; docs/models.md compares them.", filled},
       {"model.shape.layers", kField<model, shape, &ShapeOptions::layers>, between(1, 1e5),
        "Transformer blocks.", filled},
       {"model.shape.heads", kField<model, shape, &ShapeOptions::heads>, between(1, 1e5),
-       "Attention heads; they divide the width.", filled},
+       "Attention heads; they divide the width where head_width is 0.", filled},
       {"model.shape.kv_heads", kField<model, shape, &ShapeOptions::kv_heads>, between(1, 1e5),
        "Key/value heads; they divide the heads; gpt2: equal to heads. Follow heads when not "
        "written, unless the "
@@ -135,32 +136,46 @@ Rows model_keys() {
       {"model.shape.width", kField<model, shape, &ShapeOptions::width>, between(1, 1e6),
        "Size of the residual stream.", filled},
       {"model.shape.ffn_width", kField<model, shape, &ShapeOptions::ffn_width>, between(1, 1e7),
-       "Inner size of the feed-forward part (llama: of gate and up each); it does not follow a "
+       "Inner size of the feed-forward part (gated families: of gate and up each); it does not "
+       "follow a "
        "written "
        "width.",
        filled},
       {"model.shape.context", kField<model, shape, &ShapeOptions::context>, between(1, 1e7),
        "Longest sequence in tokens.", filled},
       {"model.shape.bias", kField<model, shape, &ShapeOptions::bias>, any(),
-       "Biases of linear layers and LayerNorm (llama: of linear layers).", filled},
+       "Biases: gpt2 of linear layers and LayerNorm, llama of linear layers, qwen2 of queries, "
+       "keys "
+       "and values; the other families have none.",
+       filled},
       {"model.shape.dropout", kField<model, shape, &ShapeOptions::dropout>, share(),
        "Dropout probability.", filled},
       {"model.shape.tied_head", kField<model, shape, &ShapeOptions::tied_head>, any(),
        "The head shares the token embedding.", filled},
       {"model.shape.norm_eps", kField<model, shape, &ShapeOptions::norm_eps>, positive(),
        "Added to the variance by LayerNorm, to the mean square by RMSNorm.", filled},
+      {"model.shape.vocabulary", kField<model, shape, &ShapeOptions::vocabulary>, between(0, 1e9),
+       "Rows of embedding and head, at least one per token; 0 = as many as the tokenizer has "
+       "tokens. "
+       "Rows behind the last token are trained and never drawn.",
+       filled},
+      {"model.shape.head_width", kField<model, shape, &ShapeOptions::head_width>, between(0, 1e5),
+       "Elements of a head, even; 0 = width / heads. All families but gpt2.", filled},
+      {"model.shape.window", kField<model, shape, &ShapeOptions::window>, between(0, 1e9),
+       "mistral: a query attends the latest so many tokens, itself included; 0 = all before it.",
+       filled},
       {"model.rope.theta", kField<model, shape, rope, &RopeOptions::theta>, positive(),
-       "llama: base of the frequencies of rotary position embedding.", filled},
+       "Base of the frequencies of rotary position embedding.", filled},
       {"model.rope.factor", kField<model, shape, rope, &RopeOptions::factor>, at_least(1),
-       "llama: stretches wave lengths as Llama 3.1 does; 1 = off.", filled},
+       "Stretches wave lengths as Llama 3.1 does; 1 = off.", filled},
       {"model.rope.low_frequency_factor",
        kField<model, shape, rope, &RopeOptions::low_frequency_factor>, positive(),
-       "llama: wave lengths above original_context / this are stretched in full.", filled},
+       "Wave lengths above original_context / this are stretched in full.", filled},
       {"model.rope.high_frequency_factor",
        kField<model, shape, rope, &RopeOptions::high_frequency_factor>, positive(),
-       "llama: wave lengths below original_context / this stay; blended between.", filled},
+       "Wave lengths below original_context / this stay; blended between.", filled},
       {"model.rope.original_context", kField<model, shape, rope, &RopeOptions::original_context>,
-       between(1, 1e9), "llama: tokens that the frequencies were trained for.", filled},
+       between(1, 1e9), "Tokens that the frequencies were trained for.", filled},
   };
 }
 

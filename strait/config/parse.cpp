@@ -150,6 +150,22 @@ void apply_setting(const std::string& setting, Run& run, Problems& problems) {
     forget_other_clusters(name, run);
 }
 
+/// What the preset of one family fills has no place in another.
+void fit_to_family(Run& run, const ModelOptions& preset) {
+  if (run.model.family == preset.family || !is_family(run.model.family)) return;
+  const BlockStyle style = block_style(run.model.family);
+  const auto reset = [&](bool drops, std::string_view prefix) {
+    for (const Key& key : run_keys())
+      if (drops && std::string_view(key.name).starts_with(prefix) && !run.is_set(key.name))
+        copy_value(key, Run(), run);
+  };
+  reset(!style.rotary, "model.rope.");
+  reset(!style.rotary, "model.shape.head_width");
+  reset(!style.windows, "model.shape.window");
+  if (!run.is_set("model.shape.bias") && style.biases != Biases::kAll)
+    run.model.shape.bias = style.biases == Biases::kQkv;
+}
+
 void fill_model(Run& run) {
   Run filled;
   try {
@@ -164,10 +180,7 @@ void fill_model(Run& run) {
   const bool follows = run.model.family == "gpt2" || preset.kv_heads == preset.heads;
   if (follows && !run.is_set("model.shape.kv_heads"))
     run.model.shape.kv_heads = run.model.shape.heads;
-  if (run.model.family == "gpt2")  // what a llama preset fills has no place in another family
-    for (const Key& key : run_keys())
-      if (std::string_view(key.name).starts_with("model.rope.") && !run.is_set(key.name))
-        copy_value(key, Run(), run);
+  fit_to_family(run, filled.model);
 }
 
 }  // namespace

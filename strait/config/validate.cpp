@@ -12,6 +12,8 @@
 #include "strait/config/check_mesh.h"
 #include "strait/config/cluster_file.h"
 #include "strait/config/keys.h"
+#include "strait/config/place.h"
+#include "strait/shape/shape.h"
 #include "strait/topology/nearest.h"
 
 namespace strait {
@@ -42,14 +44,16 @@ void check_name(const Run& run) {
 }
 
 void check_rope_effect(const Run& run, const char* key) {
-  if (run.model.family != "llama")
+  if (!block_style(run.model.family).rotary)
     refuse_without_effect(run, key,
                           fmt::format("model.family = \"{}\" has no RoPE", run.model.family));
 }
 
 void check_rope_pairs(const Run& run) {
   const ShapeOptions& shape = run.model.shape;
-  if (run.model.family != "llama" || shape.width % shape.heads != 0) return;
+  if (!block_style(run.model.family).rotary || shape.head_width > 0 ||
+      shape.width % shape.heads != 0)
+    return;
   const int64_t head_width = shape.width / shape.heads;
   if (head_width % 2 != 0)
     refuse_key(run, run.is_set("model.shape.heads") ? "model.shape.heads" : "model.shape.width",
@@ -60,7 +64,8 @@ void check_rope_pairs(const Run& run) {
 
 void check_rope_factors(const Run& run) {
   const RopeOptions& rope = run.model.shape.rope;
-  if (run.model.family == "llama" && rope.high_frequency_factor <= rope.low_frequency_factor)
+  if (block_style(run.model.family).rotary &&
+      rope.high_frequency_factor <= rope.low_frequency_factor)
     refuse_key(run,
                run.is_set("model.rope.high_frequency_factor") ? "model.rope.high_frequency_factor"
                                                               : "model.rope.low_frequency_factor",
@@ -72,7 +77,7 @@ void check_rope_factors(const Run& run) {
 
 void check_heads(const Run& run) {
   const ShapeOptions& shape = run.model.shape;
-  if (shape.width % shape.heads != 0)
+  if (shape.head_width == 0 && shape.width % shape.heads != 0)
     refuse_key(
         run, run.is_set("model.shape.heads") ? "model.shape.heads" : "model.shape.width",
         fmt::format(
@@ -203,6 +208,9 @@ void check_span(const Run& run, const Cluster& cluster, const char* word, const 
 
 /// Checks of keys against each other, by the sections that they read.
 void check_model(const Run& run, Problems& problems) {
+  if (problems.concern("model.family")) return;
+  problems.attempt(
+      [&] { with_place(run, [&] { check_family(run.model.shape, run.model.family); }); });
   problems.attempt([&] { check_heads(run); });
   problems.attempt([&] { check_kv_heads(run); });
   for (const char* key :

@@ -11,6 +11,7 @@
 #include "strait/base/file.h"
 #include "strait/checkpoint/hash.h"
 #include "strait/checkpoint/safetensors.h"
+#include "strait/convert/hugging_face_companions.h"
 #include "strait/convert/hugging_face_family.h"
 #include "strait/convert/hugging_face_tensors.h"
 
@@ -99,12 +100,14 @@ std::string run_of(const ModelOptions& model, Dtype dtype, const std::string& na
   std::string text = fmt::format(
       "name = {}\n[train]\nprecision = \"{}\"\n[model]\nfamily = \"{}\"\n"
       "[model.shape]\nlayers = {}\nheads = {}\nkv_heads = {}\nwidth = {}\nffn_width = {}\n"
-      "context = {}\nbias = {}\ndropout = {}\ntied_head = {}\nnorm_eps = {}\n",
+      "context = {}\nbias = {}\ndropout = {}\ntied_head = {}\nnorm_eps = {}\nhead_width = {}\n"
+      "window = {}\nvocabulary = {}\n",
       Json(name).dump(), dtype == Dtype::kFloat64 ? "fp64" : "fp32", model.family, shape.layers,
       shape.heads, shape.kv_heads, shape.width, shape.ffn_width, shape.context, shape.bias,
-      number(shape.dropout), shape.tied_head, number(shape.norm_eps));
+      number(shape.dropout), shape.tied_head, number(shape.norm_eps), shape.head_width,
+      shape.window, shape.vocabulary);
   const RopeOptions& rope = shape.rope;
-  if (model.family == "llama")
+  if (block_style(model.family).rotary)
     text += fmt::format(
         "[model.rope]\ntheta = {}\nfactor = {}\nlow_frequency_factor = {}\n"
         "high_frequency_factor = {}\noriginal_context = {}\n",
@@ -175,6 +178,16 @@ checkpoint::FileRecord write_text(const std::string& folder, const std::string& 
   return {name, static_cast<int64_t>(contents.size()), checkpoint::hash_hex(contents)};
 }
 
+/// Rows of the embedding: those of the tokens, and often some more.
+int64_t rows_of_vocabulary(const Json& config, const std::string& config_path, int64_t tokens) {
+  const Json* rows = config.find("vocab_size");
+  if (rows == nullptr || rows->is_null()) return 0;
+  if (rows->as_integer() < tokens)
+    refuse_file(config_path, fmt::format("vocab_size is {}, but tokenizer.json has {} tokens",
+                                         rows->as_integer(), tokens));
+  return rows->as_integer() > tokens ? rows->as_integer() : 0;
+}
+
 }  // namespace
 
 ModelState read_hugging_face(const std::string& folder) {
@@ -185,17 +198,17 @@ ModelState read_hugging_face(const std::string& folder) {
   model.family = family_of_config(config, config_path);
   const ForeignFamily& family = foreign_family(model.family);
   model.shape = family.shape(config, config_path, notes);
+  const std::string tokenizer_path = folder + "/tokenizer.json";
+  const std::string tokenizer = read_file(tokenizer_path);
+  model.shape.vocabulary = rows_of_vocabulary(
+      config, config_path, parse_tokenizer(tokenizer, tokenizer_path)->vocabulary_size());
   const ForeignTensors tensors(folder, family.prefix());
   const bool wide = tensors.at(family.embedding()).tensor->dtype == Dtype::kFloat64;
   const std::string name = fs::path(folder).lexically_normal().filename().string();
   ModelState state = make_state(
       run_of(model, wide ? Dtype::kFloat64 : Dtype::kFloat32, name.empty() ? "imported" : name),
-      read_file(folder + "/tokenizer.json"), folder);
+      tokenizer, folder);
   state.notes = std::move(notes);
-  if (const Json* vocabulary = config.find("vocab_size");
-      vocabulary != nullptr && vocabulary->as_integer() != state.shape.vocabulary)
-    refuse_file(config_path, fmt::format("vocab_size is {}, but tokenizer.json has {} tokens",
-                                         vocabulary->as_integer(), state.shape.vocabulary));
   state.require_memory_for(1);
   state.add_state(checkpoint::kMaster);
   check_rest(tensors, family, state.dtype, import_parameters(tensors, family, state));
@@ -230,6 +243,9 @@ std::vector<checkpoint::FileRecord> write_hugging_face(ModelState& state,
     const Json config = family.config(state.shape.options, state.dtype, *tokenizer, state.notes);
     files.push_back(write_text(hidden, "config.json", config.dump(2) + "\n"));
     files.push_back(write_text(hidden, "tokenizer.json", state.tokenizer_json));
+    for (const auto& [name, text] : companion_files(state.shape.options, state.tokenizer_json,
+                                                    tokenizer->end_of_document().value_or(-1)))
+      files.push_back(write_text(hidden, name, text));
     fs::rename(hidden, path, error);
     if (error) throw InputOutputError(fmt::format("cannot create {}: {}", folder, error.message()));
   } catch (...) {

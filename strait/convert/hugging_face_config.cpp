@@ -54,16 +54,19 @@ void ForeignConfig::require_flag(const char* key, bool wanted) const {
 
 const ForeignFamily& foreign_family(const std::string& family) {
   if (family == "gpt2") return gpt2_family();
-  ensure(family == "llama", "a family that Hugging Face's form does not know");
-  return llama_family();
+  const ForeignFamily* rotary = rotary_family(family);
+  ensure(rotary != nullptr, "a family that Hugging Face's form does not know");
+  return *rotary;
 }
 
 std::string family_of_config(const Json& json, const std::string& path) {
   const ForeignConfig config(json, path);
   const Json* type = config.find("model_type");
-  if (type == nullptr || type->dump() == "\"gpt2\"") return "gpt2";
-  if (type->dump() == "\"llama\"") return "llama";
-  config.refuse("model_type", fmt::format("is {}; supported: \"gpt2\", \"llama\"", type->dump()));
+  if (type == nullptr) return "gpt2";
+  for (const std::string& family : family_names())
+    if (type->dump() == fmt::format("\"{}\"", family)) return family;
+  config.refuse("model_type", fmt::format("is {}; supported: \"{}\"", type->dump(),
+                                          fmt::join(family_names(), "\", \"")));
 }
 
 }  // namespace strait::convert

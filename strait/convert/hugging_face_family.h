@@ -46,7 +46,8 @@ class ForeignFamily {
 };
 
 const ForeignFamily& gpt2_family();
-const ForeignFamily& llama_family();
+/// Llama and the families like it; null for others.
+const ForeignFamily* rotary_family(const std::string& family);
 
 /// By model.family of ours. InternalError for others.
 const ForeignFamily& foreign_family(const std::string& family);

@@ -99,7 +99,7 @@ Json Gpt2Family::config(const ShapeOptions& shape, Dtype dtype, const Tokenizer&
   const Json end_token = end ? Json(static_cast<int64_t>(*end)) : Json();
   return Json::object({{"architectures", std::vector<std::string>{"GPT2LMHeadModel"}},
                        {"model_type", "gpt2"},
-                       {"vocab_size", tokenizer.vocabulary_size()},
+                       {"vocab_size", std::max(shape.vocabulary, tokenizer.vocabulary_size())},
                        {"n_positions", shape.context},
                        {"n_ctx", shape.context},
                        {"n_embd", shape.width},

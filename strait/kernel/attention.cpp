@@ -24,6 +24,12 @@ struct AttentionTile {
   int64_t query = 0, rows = 0, key = 0, columns = 0;
 };
 
+/// First key of a query's window.
+template <class T>
+inline int64_t window_start(const AttentionCall<T>& call, int64_t query) {
+  return call.window > 0 ? call.first + query + 1 - call.window : 0;
+}
+
 /// Keys of the tile that row `row` attends: [begin, end) relative to the tile, possibly empty.
 struct KeyRange {
   int64_t begin = 0, end = 0;
@@ -31,7 +37,8 @@ struct KeyRange {
 template <class T>
 inline KeyRange key_range(const AttentionCall<T>& call, const AttentionTile& tile, int64_t row) {
   const int64_t query = tile.query + row;
-  const int64_t start = call.starts ? call.starts[query] : 0;
+  const int64_t start =
+      std::max<int64_t>(call.starts ? call.starts[query] : 0, window_start(call, query));
   const int64_t begin = std::clamp<int64_t>(start - tile.key, 0, tile.columns);
   const int64_t end = std::clamp<int64_t>(call.first + query + 1 - tile.key, 0, tile.columns);
   return {std::min(begin, end), end};
@@ -40,8 +47,10 @@ inline KeyRange key_range(const AttentionCall<T>& call, const AttentionTile& til
 /// First key tile that any query of the tile attends.
 template <class T>
 inline int64_t first_key(const AttentionCall<T>& call, int64_t query, int64_t rows) {
-  if (!call.starts) return 0;
-  const int64_t start = *std::min_element(call.starts + query, call.starts + query + rows);
+  int64_t start = std::max<int64_t>(0, window_start(call, query));
+  if (call.starts)
+    start = std::max<int64_t>(start,
+                              *std::min_element(call.starts + query, call.starts + query + rows));
   return start / kTile * kTile;
 }
 

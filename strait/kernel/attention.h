@@ -12,11 +12,13 @@ namespace strait::kernel {
 
 inline constexpr int64_t kMostNarrowHeadWidth = 256;
 
-/// Query i stands at position `first + i` and attends keys [starts ? starts[i] : 0, first + i].
-/// Probabilities are dropped with mask element (head << 40) + (position << 20) + key.
+/// Query i stands at position `first + i` and attends keys [starts ? starts[i] : 0, first + i],
+/// with a window only the last `window` of them. Probabilities are dropped with mask element (head
+/// << 40) + (position << 20) + key.
 template <class T>
 struct AttentionCall {
   int64_t queries = 0, first = 0, head_width = 0;
+  int64_t window = 0;    // 0: none
   const T* q = nullptr;  // [queries] rows of q_stride elements
   int64_t q_stride = 0;
   const T* k = nullptr;  // [first + queries] rows of kv_stride elements; v likewise

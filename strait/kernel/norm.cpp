@@ -25,12 +25,13 @@ HWY_ATTR void normalize_row(const LayerNormCall<T>& call, int64_t row) {
   constexpr int64_t lanes = lanes_of(d);
   const T* x = call.x + row * call.columns;
   T* out = call.out + row * call.columns;
+  const T* added = call.base ? call.base + row * call.columns : call.bias;
   const auto mean = hn::Set(d, mean_of(call.mean, row)), rstd = hn::Set(d, call.rstd[row]);
   for (int64_t c = 0; c < call.columns; c += lanes) {
     const int64_t left = call.columns - c;
     const auto scaled = hn::Mul(hn::Sub(load_part(d, x + c, left), mean), rstd);
     const auto weight = load_part(d, call.weight + c, left);
-    const auto bias = call.bias ? load_part(d, call.bias + c, left) : hn::Zero(d);
+    const auto bias = added ? load_part(d, added + c, left) : hn::Zero(d);
     store_part(d, hn::MulAdd(scaled, weight, bias), out + c, left);
   }
 }

@@ -18,8 +18,9 @@ struct LayerNormCall {
   const T* bias = nullptr;    // [columns] or null
   Wide<T>* mean = nullptr;    // [rows] or null: RMSNorm
   Wide<T>* rstd = nullptr;    // [rows]
-  T* out = nullptr;           // [rows, columns]
+  T* out = nullptr;           // [rows, columns]; may be x or base
   double epsilon = 0.0;       // not needed by layer_norm_again
+  const T* base = nullptr;    // [rows, columns] added in place of a bias, or null
 };
 /// Writes mean, rstd and out.
 template <class T>
@@ -37,7 +38,7 @@ struct LayerNormBackwardCall {
   const T* weight = nullptr;
   const T* gradient = nullptr;  // of out
   const T* residual = nullptr;  // added to the result, or null; may equal out
-  T* out = nullptr;             // gradient of x
+  T* out = nullptr;             // gradient of x; may equal gradient
 };
 template <class T>
 void layer_norm_backward(const LayerNormBackwardCall<T>& call);

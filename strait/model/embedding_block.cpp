@@ -84,14 +84,14 @@ class EmbeddingBlock : public Block {
           }
         });
     const DropoutSite where = site(call, first_token);
-    if (where.rate > 0.0) drop<T>(where, width_, output, nullptr, output, threads);
+    if (where.rate > 0.0) drop<T>(where, {width_, output, nullptr, output}, threads);
   }
 
   void mask_gradient(const Call& call, T* target) const {
     const T* gradient = static_cast<const T*>(call.output_gradient);
     const DropoutSite where = site(call, 0);
     if (where.rate > 0.0) {
-      drop<T>(where, width_, gradient, nullptr, target, call.settings->threads);
+      drop<T>(where, {width_, gradient, nullptr, target}, call.settings->threads);
     } else {
       std::copy_n(gradient, call.batch->batch * call.batch->tokens * width_, target);
     }

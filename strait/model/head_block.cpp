@@ -61,8 +61,8 @@ class HeadBlock : public Block {
                                wide(workspace, layout.rstd),
                                workspace + layout.normed + row * width_, norm_eps_});
       }
-      linear_forward<T>({rows, width_, vocabulary_}, workspace + layout.normed,
-                        at_offset<T>(call.weights, matrix_), nullptr,
+      linear_forward<T>({rows, width_, vocabulary_},
+                        {workspace + layout.normed, at_offset<T>(call.weights, matrix_), nullptr},
                         static_cast<Wide<T>*>(call.logits) + begin * vocabulary_,
                         call.settings->threads);
     }
@@ -92,7 +92,7 @@ class HeadBlock : public Block {
     norm_forward<T>({rows, width_, input, at_offset<T>(call.weights, norm_weight_),
                      at_offset<T>(call.weights, norm_bias_), mean, rstd, normed, norm_eps_},
                     threads);
-    linear_forward<T>({rows, width_, vocabulary_}, normed, matrix, nullptr, logits, threads);
+    linear_forward<T>({rows, width_, vocabulary_}, {normed, matrix, nullptr}, logits, threads);
     add_losses(call, begin, rows, layout);
     if (!call.gradient) return;
     const bool accumulate = call.accumulate || begin > 0;

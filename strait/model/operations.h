@@ -22,34 +22,39 @@ struct LinearExtent {
   int64_t x_stride() const { return input_stride > 0 ? input_stride : in; }
 };
 
+/// What goes into a linear layer; `bias` may be null.
+template <class T>
+struct LinearInput {
+  const T *x, *weight, *bias;
+};
+
 /// y = x W^T + bias.
 template <class T, class Y>
-void linear_forward(LinearExtent extent, const T* x, const T* weight, const T* bias, Y* y,
-                    int threads) {
+void linear_forward(LinearExtent extent, const LinearInput<T>& input, Y* y, int threads) {
   kernel::gemm<T, Y>({extent.rows,
                       extent.out,
                       extent.in,
-                      {x, extent.x_stride(), 1},
-                      {weight, 1, extent.in},
+                      {input.x, extent.x_stride(), 1},
+                      {input.weight, 1, extent.in},
                       y,
                       extent.out,
                       false,
-                      bias},
+                      input.bias},
                      threads);
 }
 /// y = base + x W^T + bias; y may be base.
 template <class T>
-void linear_forward_add(LinearExtent extent, const T* x, const T* weight, const T* bias,
-                        const T* base, T* y, int threads) {
+void linear_forward_add(LinearExtent extent, const LinearInput<T>& input, const T* base, T* y,
+                        int threads) {
   kernel::gemm<T>({extent.rows,
                    extent.out,
                    extent.in,
-                   {x, extent.x_stride(), 1},
-                   {weight, 1, extent.in},
+                   {input.x, extent.x_stride(), 1},
+                   {input.weight, 1, extent.in},
                    y,
                    extent.out,
                    false,
-                   bias,
+                   input.bias,
                    base,
                    extent.out},
                   threads);
@@ -111,6 +116,7 @@ kernel::LayerNormCall<T> norm_rows(kernel::LayerNormCall<T> call, int64_t begin,
   call.rows = end - begin;
   call.x += begin * call.columns;
   call.out += begin * call.columns;
+  if (call.base) call.base += begin * call.columns;
   if (call.mean) call.mean += begin;
   call.rstd += begin;
   return call;
@@ -175,6 +181,14 @@ void add_sum(const kernel::AddSumCall<T>& call, int threads) {
   });
 }
 
+/// out = a + b; out may equal either.
+template <class T>
+void add_values(int64_t count, const T* a, const T* b, T* out, int threads) {
+  kernel::parallel_ranges(count, 1024, threads, [&](int64_t begin, int64_t end) {
+    kernel::add_bias<T>({1, end - begin, a + begin, b + begin, out + begin});
+  });
+}
+
 /// Rows of a SwiGLU; the output's rows are out_stride apart.
 template <class T>
 void swiglu_forward(const kernel::SwigluCall<T>& call, int threads) {
@@ -211,15 +225,23 @@ struct DropoutSite {
   }
 };
 
-/// out = base + mask x over [batch, tokens, width]; base may be null.
+/// Values of [batch, tokens, width] through dropout: out = base + mask x; base may be null.
 template <class T>
-void drop(const DropoutSite& site, int64_t width, const T* x, const T* base, T* out, int threads) {
+struct DropCall {
+  int64_t width;
+  const T *x, *base;
+  T* out;
+};
+
+template <class T>
+void drop(const DropoutSite& site, const DropCall<T>& call, int threads) {
+  const int64_t width = call.width;
   kernel::parallel_ranges(site.batch * site.tokens, 1, threads, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       const kernel::DropoutMask mask = site.mask(row / site.tokens);
       const auto first = static_cast<uint64_t>((site.first_token + row % site.tokens) * width);
-      kernel::dropout<T>({width, &mask, first, x + row * width, base ? base + row * width : nullptr,
-                          out + row * width});
+      kernel::dropout<T>({width, &mask, first, call.x + row * width,
+                          call.base ? call.base + row * width : nullptr, call.out + row * width});
     }
   });
 }

@@ -43,7 +43,7 @@ std::vector<double> rotary_frequencies(const RopeOptions& options, int64_t head_
 }
 
 RotaryAngles::RotaryAngles(const ShapeOptions& options, Dtype dtype)
-    : head_width_(options.width / options.heads) {
+    : head_width_(options.head_elements()) {
   if (dtype == Dtype::kFloat64) {
     wide_ = make_table<double>(options, head_width_);
   } else {

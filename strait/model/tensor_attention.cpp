@@ -95,7 +95,8 @@ class Part {
     const at::Tensor keys = at::arange(0, keys_, options);
     const at::Tensor positions =
         at::arange(form_.first, form_.first + tokens_, options).view({1, 1, -1, 1});
-    const at::Tensor later = keys.gt(positions);
+    at::Tensor later = keys.gt(positions);
+    if (form_.window > 0) later = later.logical_or(keys.le(positions.sub(form_.window)));
     if (!form_.starts.defined()) return later;
     return later.logical_or(keys.lt(rows(form_.starts).view({count_, 1, tokens_, 1})));
   }
@@ -123,7 +124,7 @@ void for_parts(const TensorTypes& types, const TensorAttention& form,
 
 bool flash(const TensorTypes& types, const TensorAttention& form, const at::Tensor& query) {
   return query.is_cuda() && types.narrow != types.wide && !form.starts.defined() && !form.dropout &&
-         form.first == 0 && form.head_width % 8 == 0 && form.head_width <= 256;
+         form.first == 0 && form.window == 0 && form.head_width % 8 == 0 && form.head_width <= 256;
 }
 
 /// [batch, heads, tokens, head_width]; shared heads repeated.

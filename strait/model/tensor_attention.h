@@ -11,6 +11,7 @@ namespace strait::model {
 struct TensorAttention {
   int64_t heads = 0, kv_heads = 0, head_width = 0;
   int64_t first = 0;
+  int64_t window = 0;                    // kernel::AttentionCall's; 0: none
   at::Tensor starts;                     // [batch, queries] int32 first key, or undefined
   const DropoutSite* dropout = nullptr;  // null: none
 };

@@ -161,8 +161,8 @@ class TensorHeadBlock : public Block {
     const bool accumulate = call.accumulate || begin > 0;
     wide_product(types_, slope.t(), normed.out, matrix_.gradient(types_, call), accumulate);
     types_.at(call.input_gradient, begin * width_, {rows, width_})
-        .copy_(norm_backward(types_, call, layer_, normed, input,
-                             narrow_product(types_, slope, matrix), accumulate));
+        .copy_(norm_backward(types_, call, layer_,
+                             {normed, input, narrow_product(types_, slope, matrix), accumulate}));
   }
 
   /// Adds the chunk's losses; gives the gradient of the logits, made in their memory where they are
@@ -197,7 +197,7 @@ class TensorHeadBlock : public Block {
 /// Rows of cosines, then sines, on the device.
 at::Tensor angle_table(const ModelShape& shape, const TensorTypes& types) {
   if (!shape.style.rotary) return {};
-  const int64_t half = shape.options.width / shape.options.heads / 2;
+  const int64_t half = shape.options.head_elements() / 2;
   const std::vector<double> frequencies = rotary_frequencies(shape.options.rope, 2 * half);
   const at::Tensor positions = at::arange(0, shape.options.context, at::kDouble).unsqueeze(1);
   const at::Tensor angles = positions.mul(at::tensor(frequencies, at::kDouble).unsqueeze(0));

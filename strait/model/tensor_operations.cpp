@@ -108,11 +108,11 @@ void wide_product(const TensorTypes& types, const at::Tensor& left, const at::Te
 }
 
 void linear_weight_gradient(const TensorTypes& types, const Call& call, const TensorLayer& layer,
-                            const at::Tensor& dy, const at::Tensor& x, bool accumulate) {
-  wide_product(types, dy.t(), x, layer.weight.gradient(types, call), accumulate);
+                            const at::Tensor& dy, const at::Tensor& x) {
+  wide_product(types, dy.t(), x, layer.weight.gradient(types, call), call.accumulate);
   if (layer.bias.offset >= 0)
     put(layer.bias.gradient(types, call), at::sum(dy, {0}, false, tensor::scalar_type(types.wide)),
-        accumulate);
+        call.accumulate);
 }
 
 NormResult norm_forward(const TensorTypes& types, const Call& call, const TensorNorm& norm,
@@ -147,8 +147,8 @@ at::Tensor norm_again(const TensorTypes& types, const Call& call, const TensorLa
 }
 
 at::Tensor norm_backward(const TensorTypes& types, const Call& call, const TensorLayer& layer,
-                         const NormResult& kept, const at::Tensor& x, const at::Tensor& dy,
-                         bool accumulate) {
+                         const NormSlope& slope) {
+  const auto& [kept, x, dy, accumulate] = slope;
   const at::Tensor weight = layer.weight.weight(types, call);
   const bool biased = layer.bias.offset >= 0;
   if (kept.mean.defined()) {
@@ -166,9 +166,9 @@ at::Tensor norm_backward(const TensorTypes& types, const Call& call, const Tenso
   }
   const at::Tensor normal = types.widen(x).mul(column(kept.rstd)), wide = types.widen(dy);
   put(layer.weight.gradient(types, call), wide.mul(normal).sum({0}), accumulate);
-  const at::Tensor slope = wide.mul(types.widen(weight));
-  const at::Tensor along = slope.mul(normal).mean({1}, true);
-  return types.round(slope.sub(normal.mul(along)).mul_(column(kept.rstd)));
+  const at::Tensor scaled = wide.mul(types.widen(weight));
+  const at::Tensor along = scaled.mul(normal).mean({1}, true);
+  return types.round(scaled.sub(normal.mul(along)).mul_(column(kept.rstd)));
 }
 
 namespace {

@@ -58,9 +58,9 @@ at::Tensor linear_input_gradient(const TensorTypes& types, const Call& call,
 /// left right, narrow.
 at::Tensor narrow_product(const TensorTypes& types, const at::Tensor& left,
                           const at::Tensor& right);
-/// Adds or writes dW = dy^T x, summed up wide, and the column sums of dy.
+/// Adds or writes, as the call says, dW = dy^T x, summed up wide, and the column sums of dy.
 void linear_weight_gradient(const TensorTypes& types, const Call& call, const TensorLayer& layer,
-                            const at::Tensor& dy, const at::Tensor& x, bool accumulate);
+                            const at::Tensor& dy, const at::Tensor& x);
 /// out (+)= left right, wide.
 void wide_product(const TensorTypes& types, const at::Tensor& left, const at::Tensor& right,
                   at::Tensor out, bool accumulate);
@@ -78,10 +78,16 @@ NormResult norm_forward(const TensorTypes& types, const Call& call, const Tensor
 /// `out` of norm_forward again, from its statistics.
 at::Tensor norm_again(const TensorTypes& types, const Call& call, const TensorLayer& layer,
                       const NormResult& kept, const at::Tensor& x);
+/// Of a norm's backward: its statistics, input, the gradient of its output, and whether gradients
+/// of weight and bias are added.
+struct NormSlope {
+  const NormResult& kept;
+  at::Tensor x, dy;
+  bool accumulate = false;
+};
 /// Gradient of x; those of weight and bias go to the unit's gradient.
 at::Tensor norm_backward(const TensorTypes& types, const Call& call, const TensorLayer& layer,
-                         const NormResult& kept, const at::Tensor& x, const at::Tensor& dy,
-                         bool accumulate);
+                         const NormSlope& slope);
 
 /// Factors (0 or 1 / (1 - rate)) of elements `elements` (int64, [sequences, ...]) of each
 /// sequence's stream: those of kernel::DropoutMask, bit for bit. Wide. site.sequences lies in host

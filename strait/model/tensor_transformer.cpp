@@ -16,17 +16,37 @@ TensorTransformerBlock::TensorTransformerBlock(const ModelShape& shape, int64_t 
       heads_(shape.options.heads),
       extent_(block_extent(shape, 0, 0, types.narrow)),
       dropout_(shape.options.dropout),
+      window_(shape.options.window),
       norm_{!shape.style.rms_norm, shape.options.norm_eps},
       angles_(std::move(angles)) {
   ensure(shape.x == 1, "blocks on a device are not cut over x yet");
   const UnitShape& unit =
       shape.units[static_cast<size_t>(shape.blocks[static_cast<size_t>(index)].unit)];
-  attention_norm_ = tensor_layer(unit, unit.name + ".attention_norm");
-  qkv_ = tensor_layer(unit, unit.name + ".attention.qkv");
-  output_ = tensor_layer(unit, unit.name + ".attention.output");
-  mlp_norm_ = tensor_layer(unit, unit.name + ".mlp_norm");
-  up_ = tensor_layer(unit, unit.name + (extent_.style.gated ? ".mlp.gate_up" : ".mlp.up"));
-  down_ = tensor_layer(unit, unit.name + ".mlp.down");
+  const auto layer = [&](const char* name) { return tensor_layer(unit, unit.name + name); };
+  const BlockStyle& style = extent_.style;
+  if (style.norm_before) attention_norm_ = layer(".attention_norm");
+  if (style.norm_before) mlp_norm_ = layer(".mlp_norm");
+  qkv_ = layer(".attention.qkv");
+  up_ = layer(style.gated ? ".mlp.gate_up" : ".mlp.up");
+  attention_end_ = {layer(".attention.output"),
+                    {},
+                    DropoutPlace::kAttentionOutput,
+                    &Saved::attention_branch,
+                    &Saved::attention_branch_rstd};
+  mlp_end_ = {layer(".mlp.down"),
+              {},
+              DropoutPlace::kMlpOutput,
+              &Saved::mlp_branch,
+              &Saved::mlp_branch_rstd};
+  if (style.norm_behind) attention_end_.norm = layer(".attention_post_norm");
+  if (style.norm_behind) mlp_end_.norm = layer(".mlp_post_norm");
+  if (!extent_.norms_query_key()) return;
+  const bool apart = style.query_key_norm == QueryKeyNorm::kHead;
+  const int64_t queries = apart ? heads_ : 1, keys = apart ? extent_.kv_heads : 1;
+  query_key_ = {
+      {layer(".attention.query_norm"), 0, queries, extent_.attention_width() / queries, 0},
+      {layer(".attention.key_norm"), extent_.attention_width(), keys, extent_.kv_width() / keys,
+       queries}};
 }
 
 at::Tensor TensorTransformerBlock::matrix(const Call& call, const void* data, int64_t width) const {
@@ -54,11 +74,24 @@ TensorTransformerBlock::Saved TensorTransformerBlock::saved_of(const Call& call)
   Saved saved;
   if (norm_.centered) saved.attention_mean = wide(keep.attention_mean, {count});
   if (norm_.centered) saved.mlp_mean = wide(keep.mlp_mean, {count});
-  saved.attention_rstd = wide(keep.attention_rstd, {count});
-  saved.mlp_rstd = wide(keep.mlp_rstd, {count});
+  if (size.style.norm_before) {
+    saved.attention_rstd = wide(keep.attention_rstd, {count});
+    saved.mlp_rstd = wide(keep.mlp_rstd, {count});
+  }
+  if (size.style.norm_behind) {
+    saved.attention_branch = types_.at(call.saved, keep.attention_branch, {count, width_});
+    saved.mlp_branch = types_.at(call.saved, keep.mlp_branch, {count, width_});
+    saved.attention_branch_rstd = wide(keep.attention_branch_rstd, {count});
+    saved.mlp_branch_rstd = wide(keep.mlp_branch_rstd, {count});
+  }
+  if (size.norms_query_key()) {
+    saved.query_key_rstd = wide(keep.query_key_rstd, {count, size.query_key_norms()});
+    saved.raw_query_key =
+        types_.at(call.saved, keep.raw_query_key, {count, size.query_key_width()});
+  }
   saved.log_sum_exp = wide(keep.log_sum_exp, {call.batch->batch, heads_, call.batch->tokens});
   saved.qkv = types_.at(call.saved, keep.qkv, {count, size.qkv_width()});
-  saved.attention = types_.at(call.saved, keep.attention, {count, width_});
+  saved.attention = types_.at(call.saved, keep.attention, {count, size.attention_width()});
   saved.middle = types_.at(call.saved, keep.middle, {count, width_});
   saved.up = types_.at(call.saved, keep.up, {count, size.up_width()});
   return saved;
@@ -72,7 +105,7 @@ TensorTransformerBlock::Saved TensorTransformerBlock::unsaved(const Call& call) 
     return at::empty({rows(call), width}, saved.middle.options());
   };
   saved.qkv = fresh(extent_.qkv_width());
-  saved.attention = fresh(width_);
+  saved.attention = fresh(extent_.attention_width());
   saved.up = fresh(extent_.up_width());
   return saved;
 }
@@ -87,13 +120,13 @@ void TensorTransformerBlock::forward(const Call& call, int segment_begin, int se
     if (segment == 0) norm_qkv(call, saved);
     if (segment == 1) {
       attend(call, saved);
-      add_branch(call, output_, DropoutPlace::kAttentionOutput, saved.attention,
-                 matrix(call, call.input, width_), saved.middle);
+      add_branch(call, attention_end_, saved,
+                 {saved.attention, matrix(call, call.input, width_), saved.middle});
     }
     if (segment == 2) norm_up(call, saved);
     if (segment == 3)
-      add_branch(call, down_, DropoutPlace::kMlpOutput, activated(saved.up), saved.middle,
-                 matrix(call, call.output, width_));
+      add_branch(call, mlp_end_, saved,
+                 {activated(saved.up), saved.middle, matrix(call, call.output, width_)});
   }
 }
 
@@ -107,11 +140,10 @@ void TensorTransformerBlock::forward_cached(const Call& call) const {
   Saved saved = unsaved(call);
   norm_qkv(call, saved);
   attend_cached(call, saved);
-  add_branch(call, output_, DropoutPlace::kAttentionOutput, saved.attention,
-             matrix(call, call.input, width_), saved.middle);
+  add_branch(call, attention_end_, saved,
+             {saved.attention, matrix(call, call.input, width_), saved.middle});
   norm_up(call, saved);
-  add_branch(call, down_, DropoutPlace::kMlpOutput, activated(saved.up), saved.middle,
-             saved.middle);
+  add_branch(call, mlp_end_, saved, {activated(saved.up), saved.middle, saved.middle});
 }
 
 void TensorTransformerBlock::forward_backward(const Call&) const {
@@ -119,12 +151,55 @@ void TensorTransformerBlock::forward_backward(const Call&) const {
 }
 
 void TensorTransformerBlock::norm_qkv(const Call& call, Saved& saved) const {
-  const NormResult normed =
-      norm_forward(types_, call, norm_, attention_norm_, matrix(call, call.input, width_));
-  if (saved.attention_mean.defined()) saved.attention_mean.copy_(normed.mean);
-  if (saved.attention_rstd.defined()) saved.attention_rstd.copy_(normed.rstd);
-  linear_into(types_, call, qkv_, normed.out, saved.qkv);
+  const at::Tensor input = matrix(call, call.input, width_);
+  linear_into(
+      types_, call, qkv_,
+      normed(call, attention_norm_, input, {{}, saved.attention_mean, saved.attention_rstd}),
+      saved.qkv);
+  for (const QueryKeyNorms& part : query_key_) normalize_query_key(call, part, saved);
   rotate(call, saved.qkv, false);
+}
+
+/// The input of a branch; statistics go where `kept` has a place for them.
+at::Tensor TensorTransformerBlock::normed(const Call& call, const TensorLayer& norm,
+                                          const at::Tensor& x, NormResult kept) const {
+  if (!extent_.style.norm_before) return x;
+  const NormResult result = norm_forward(types_, call, norm_, norm, x);
+  if (kept.mean.defined()) kept.mean.copy_(result.mean);
+  if (kept.rstd.defined()) kept.rstd.copy_(result.rstd);
+  return result.out;
+}
+
+at::Tensor TensorTransformerBlock::normed_again(const Call& call, const TensorLayer& norm,
+                                                const at::Tensor& x, const NormResult& kept) const {
+  return extent_.style.norm_before ? norm_again(types_, call, norm, kept, x) : x;
+}
+
+/// In place; what the product made is kept where it has a place.
+void TensorTransformerBlock::normalize_query_key(const Call& call, const QueryKeyNorms& part,
+                                                 const Saved& saved) const {
+  const int64_t columns = part.count * part.width;
+  const at::Tensor view = saved.qkv.narrow(1, part.first, columns);
+  if (saved.raw_query_key.defined()) saved.raw_query_key.narrow(1, part.first, columns).copy_(view);
+  const NormResult result =
+      norm_forward(types_, call, norm_, part.layer, view.reshape({-1, part.width}));
+  view.copy_(result.out.view_as(view));
+  if (saved.query_key_rstd.defined())
+    saved.query_key_rstd.narrow(1, part.rstd, part.count).copy_(result.rstd.view({-1, part.count}));
+}
+
+/// From the gradients of what RoPE was given to those of what the product made, in place.
+void TensorTransformerBlock::query_key_gradient(const Call& call, const QueryKeyNorms& part,
+                                                const Saved& saved, const at::Tensor& slope) const {
+  const int64_t columns = part.count * part.width;
+  const at::Tensor view = slope.narrow(1, part.first, columns);
+  const NormResult kept{
+      {}, {}, saved.query_key_rstd.narrow(1, part.rstd, part.count).reshape({-1})};
+  const at::Tensor raw =
+      saved.raw_query_key.narrow(1, part.first, columns).reshape({-1, part.width});
+  view.copy_(norm_backward(types_, call, part.layer,
+                           {kept, raw, view.reshape({-1, part.width}), call.accumulate})
+                 .view_as(view));
 }
 
 at::Tensor TensorTransformerBlock::columns(const Call& call, const at::Tensor& qkv, int64_t first,
@@ -134,9 +209,9 @@ at::Tensor TensorTransformerBlock::columns(const Call& call, const at::Tensor& q
 
 void TensorTransformerBlock::rotate(const Call& call, const at::Tensor& qkv, bool back) const {
   if (!angles_.defined()) return;
-  const int64_t half = extent_.head_width() / 2, heads = heads_ + extent_.kv_heads;
-  const at::Tensor turned = columns(call, qkv, 0, heads * extent_.head_width())
-                                .unflatten(2, std::vector<int64_t>{heads, extent_.head_width()});
+  const int64_t half = extent_.head_width / 2, heads = heads_ + extent_.kv_heads;
+  const at::Tensor turned = columns(call, qkv, 0, heads * extent_.head_width)
+                                .unflatten(2, std::vector<int64_t>{heads, extent_.head_width});
   const at::Tensor table =
       angles_.narrow(0, call.position, call.batch->tokens).unsqueeze(0).unsqueeze(2);
   const at::Tensor cosines = table.narrow(3, 0, half);
@@ -152,7 +227,7 @@ void TensorTransformerBlock::rotate(const Call& call, const at::Tensor& qkv, boo
 
 TensorAttention TensorTransformerBlock::attention_form(const Call& call,
                                                        const DropoutSite* dropout) const {
-  TensorAttention form{heads_, extent_.kv_heads, extent_.head_width(), 0, {}, dropout};
+  TensorAttention form{heads_, extent_.kv_heads, extent_.head_width, 0, window_, {}, dropout};
   const int32_t* starts = call.batch->document_starts;
   if (starts)
     form.starts =
@@ -162,10 +237,10 @@ TensorAttention TensorTransformerBlock::attention_form(const Call& call,
 
 AttentionTensors TensorTransformerBlock::attention_tensors(const Call& call,
                                                            const Saved& saved) const {
-  const int64_t kv_width = extent_.kv_width();
-  return {columns(call, saved.qkv, 0, width_), columns(call, saved.qkv, width_, kv_width),
-          columns(call, saved.qkv, width_ + kv_width, kv_width),
-          columns(call, saved.attention, 0, width_), saved.log_sum_exp};
+  const int64_t kv_width = extent_.kv_width(), width = extent_.attention_width();
+  return {columns(call, saved.qkv, 0, width), columns(call, saved.qkv, width, kv_width),
+          columns(call, saved.qkv, width + kv_width, kv_width),
+          columns(call, saved.attention, 0, width), saved.log_sum_exp};
 }
 
 void TensorTransformerBlock::attend(const Call& call, const Saved& saved) const {
@@ -198,20 +273,35 @@ at::Tensor TensorTransformerBlock::dropped(const Call& call, DropoutPlace place,
   return types_.round(types_.widen(values).mul(dropout_factors(types_, site(call, place), width_)));
 }
 
-void TensorTransformerBlock::add_branch(const Call& call, const TensorLayer& layer,
-                                        DropoutPlace place, const at::Tensor& x,
-                                        const at::Tensor& base, const at::Tensor& target) const {
-  const at::Tensor branch = at::empty({x.size(0), width_}, x.options());
-  linear_into(types_, call, layer, x, branch);
-  at::Tensor out = target;
-  at::add_out(out, base, dropped(call, place, branch));
+void TensorTransformerBlock::add_branch(const Call& call, const Ending& ending, const Saved& saved,
+                                        const Stream& stream) const {
+  at::Tensor branch = saved.*ending.branch;
+  if (!branch.defined()) branch = at::empty({stream.x.size(0), width_}, stream.x.options());
+  linear_into(types_, call, ending.product, stream.x, branch);
+  at::Tensor out = stream.target, rstd = saved.*ending.rstd;
+  if (!extent_.style.norm_behind) {
+    at::add_out(out, stream.base, dropped(call, ending.place, branch));
+    return;
+  }
+  const NormResult result = norm_forward(types_, call, norm_, ending.norm, branch);
+  if (rstd.defined()) rstd.copy_(result.rstd);
+  at::add_out(out, stream.base, result.out);
+}
+
+/// Gradient of what the product of a branch made from that of the residual stream.
+at::Tensor TensorTransformerBlock::branch_gradient(const Call& call, const Ending& ending,
+                                                   const Saved& saved,
+                                                   const at::Tensor& slope) const {
+  if (!extent_.style.norm_behind) return dropped(call, ending.place, slope);
+  return norm_backward(
+      types_, call, ending.norm,
+      {{{}, {}, saved.*ending.rstd}, saved.*ending.branch, slope, call.accumulate});
 }
 
 void TensorTransformerBlock::norm_up(const Call& call, Saved& saved) const {
-  const NormResult normed = norm_forward(types_, call, norm_, mlp_norm_, saved.middle);
-  if (saved.mlp_mean.defined()) saved.mlp_mean.copy_(normed.mean);
-  if (saved.mlp_rstd.defined()) saved.mlp_rstd.copy_(normed.rstd);
-  linear_into(types_, call, up_, normed.out, saved.up);
+  linear_into(types_, call, up_,
+              normed(call, mlp_norm_, saved.middle, {{}, saved.mlp_mean, saved.mlp_rstd}),
+              saved.up);
 }
 
 at::Tensor TensorTransformerBlock::activated(const at::Tensor& up) const {
@@ -241,43 +331,51 @@ void TensorTransformerBlock::backward(const Call& call) const {
   matrix(call, call.input_gradient, width_).copy_(input_slope);
 }
 
+/// Gradient of what enters a branch from that of its normed form.
+at::Tensor TensorTransformerBlock::entry_gradient(const Call& call, const TensorLayer& norm,
+                                                  const NormResult& kept, const at::Tensor& x,
+                                                  const at::Tensor& slope) const {
+  if (!extent_.style.norm_before) return slope;
+  return norm_backward(types_, call, norm, {kept, x, slope, call.accumulate});
+}
+
 /// Gradient of the residual stream between the two branches.
 at::Tensor TensorTransformerBlock::backward_mlp(const Call& call, const Saved& saved) const {
   const at::Tensor slope = matrix(call, call.output_gradient, width_);
-  const at::Tensor branch = dropped(call, DropoutPlace::kMlpOutput, slope);
-  linear_weight_gradient(types_, call, down_, branch, activated(saved.up), call.accumulate);
+  const at::Tensor branch = branch_gradient(call, mlp_end_, saved, slope);
+  linear_weight_gradient(types_, call, mlp_end_.product, branch, activated(saved.up));
   const at::Tensor up_slope =
-      activation_gradient(saved.up, linear_input_gradient(types_, call, down_, branch));
+      activation_gradient(saved.up, linear_input_gradient(types_, call, mlp_end_.product, branch));
   const NormResult kept{{}, saved.mlp_mean, saved.mlp_rstd};
   linear_weight_gradient(types_, call, up_, up_slope,
-                         norm_again(types_, call, mlp_norm_, kept, saved.middle), call.accumulate);
+                         normed_again(call, mlp_norm_, saved.middle, kept));
   const at::Tensor normed_slope = linear_input_gradient(types_, call, up_, up_slope);
-  return norm_backward(types_, call, mlp_norm_, kept, saved.middle, normed_slope, call.accumulate)
-      .add_(slope);
+  return entry_gradient(call, mlp_norm_, kept, saved.middle, normed_slope).add_(slope);
 }
 
 /// Gradient of the block's input from that of the stream in the middle.
 at::Tensor TensorTransformerBlock::backward_attention(const Call& call, const Saved& saved,
                                                       const at::Tensor& slope) const {
-  const at::Tensor branch = dropped(call, DropoutPlace::kAttentionOutput, slope);
-  linear_weight_gradient(types_, call, output_, branch, saved.attention, call.accumulate);
-  const at::Tensor attention_slope = linear_input_gradient(types_, call, output_, branch);
+  const at::Tensor branch = branch_gradient(call, attention_end_, saved, slope);
+  const TensorLayer& output = attention_end_.product;
+  linear_weight_gradient(types_, call, output, branch, saved.attention);
+  const at::Tensor attention_slope = linear_input_gradient(types_, call, output, branch);
   const at::Tensor qkv_slope = at::empty_like(saved.qkv);
   const DropoutSite where = site(call, DropoutPlace::kAttention);
-  const int64_t kv_width = extent_.kv_width();
+  const int64_t kv_width = extent_.kv_width(), width = extent_.attention_width();
   tensor_attention_backward(
       types_, attention_form(call, drops(call) ? &where : nullptr), attention_tensors(call, saved),
-      {columns(call, attention_slope, 0, width_), columns(call, qkv_slope, 0, width_),
-       columns(call, qkv_slope, width_, kv_width),
-       columns(call, qkv_slope, width_ + kv_width, kv_width)});
+      {columns(call, attention_slope, 0, width), columns(call, qkv_slope, 0, width),
+       columns(call, qkv_slope, width, kv_width),
+       columns(call, qkv_slope, width + kv_width, kv_width)});
   rotate(call, qkv_slope, true);
+  for (const QueryKeyNorms& part : query_key_) query_key_gradient(call, part, saved, qkv_slope);
   const at::Tensor input = matrix(call, call.input, width_);
   const NormResult kept{{}, saved.attention_mean, saved.attention_rstd};
   linear_weight_gradient(types_, call, qkv_, qkv_slope,
-                         norm_again(types_, call, attention_norm_, kept, input), call.accumulate);
+                         normed_again(call, attention_norm_, input, kept));
   const at::Tensor normed_slope = linear_input_gradient(types_, call, qkv_, qkv_slope);
-  return norm_backward(types_, call, attention_norm_, kept, input, normed_slope, call.accumulate)
-      .add_(slope);
+  return entry_gradient(call, attention_norm_, kept, input, normed_slope).add_(slope);
 }
 
 }  // namespace strait::model

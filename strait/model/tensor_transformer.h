@@ -30,6 +30,25 @@ class TensorTransformerBlock : public Block {
   struct Saved {
     at::Tensor attention_mean, attention_rstd, mlp_mean, mlp_rstd, log_sum_exp;
     at::Tensor qkv, attention, middle, up;
+    at::Tensor query_key_rstd, raw_query_key;
+    at::Tensor attention_branch, attention_branch_rstd, mlp_branch, mlp_branch_rstd;
+  };
+  /// How a branch ends: its product, and the norm behind it where the family has one.
+  struct Ending {
+    TensorLayer product, norm;
+    DropoutPlace place = DropoutPlace::kAttentionOutput;
+    at::Tensor Saved::*branch = nullptr;
+    at::Tensor Saved::*rstd = nullptr;
+  };
+  /// target = base + the branch's result from x.
+  struct Stream {
+    at::Tensor x, base, target;
+  };
+  /// The norms of a row's queries or keys: `count` of `width` elements each from column `first` on.
+  struct QueryKeyNorms {
+    TensorLayer layer;
+    int64_t first = 0, count = 0, width = 0;
+    int64_t rstd = 0;  // place of the first among the row's
   };
   Saved saved_of(const Call& call) const;
   Saved unsaved(const Call& call) const;
@@ -45,9 +64,19 @@ class TensorTransformerBlock : public Block {
   /// Turns queries and keys in place, or their gradients back.
   void rotate(const Call& call, const at::Tensor& qkv, bool back) const;
   at::Tensor dropped(const Call& call, DropoutPlace place, const at::Tensor& values) const;
-  /// target = base + dropout(x W^T + bias).
-  void add_branch(const Call& call, const TensorLayer& layer, DropoutPlace place,
-                  const at::Tensor& x, const at::Tensor& base, const at::Tensor& target) const;
+  void add_branch(const Call& call, const Ending& ending, const Saved& saved,
+                  const Stream& stream) const;
+  at::Tensor branch_gradient(const Call& call, const Ending& ending, const Saved& saved,
+                             const at::Tensor& slope) const;
+  at::Tensor normed(const Call& call, const TensorLayer& norm, const at::Tensor& x,
+                    NormResult kept) const;
+  at::Tensor normed_again(const Call& call, const TensorLayer& norm, const at::Tensor& x,
+                          const NormResult& kept) const;
+  at::Tensor entry_gradient(const Call& call, const TensorLayer& norm, const NormResult& kept,
+                            const at::Tensor& x, const at::Tensor& slope) const;
+  void normalize_query_key(const Call& call, const QueryKeyNorms& part, const Saved& saved) const;
+  void query_key_gradient(const Call& call, const QueryKeyNorms& part, const Saved& saved,
+                          const at::Tensor& slope) const;
   at::Tensor activated(const at::Tensor& up) const;
   at::Tensor activation_gradient(const at::Tensor& up, const at::Tensor& slope) const;
 
@@ -65,9 +94,12 @@ class TensorTransformerBlock : public Block {
   int64_t index_, width_, ffn_width_, heads_;
   BlockExtent extent_;  // without rows
   double dropout_;
+  int64_t window_;
   TensorNorm norm_;
   at::Tensor angles_;
-  TensorLayer attention_norm_, qkv_, output_, mlp_norm_, up_, down_;
+  TensorLayer attention_norm_, qkv_, mlp_norm_, up_;
+  Ending attention_end_, mlp_end_;
+  std::vector<QueryKeyNorms> query_key_;  // of queries, of keys; empty without
 };
 
 }  // namespace strait::model

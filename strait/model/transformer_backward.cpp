@@ -36,6 +36,7 @@ void TransformerSegments<T>::run_backward_input(const SegmentCall& call, Segment
       return normalize_input(call, attention_norm_);
     case Segment::kQkv:
       rotate(call, kQkvGradient, true);
+      query_key_input(call);
       return begin_branch_input(call, qkv_, attention_norm_);
     case Segment::kAttention:
       return attend_input(call);
@@ -60,6 +61,7 @@ void TransformerSegments<T>::run_backward_weight(const SegmentCall& call, Segmen
     case Segment::kAttentionNorm:
       return normalize_weight(call, attention_norm_);
     case Segment::kQkv:
+      query_key_weight(call);
       return linear_weight(call, qkv_, true);
     case Segment::kAttention:
       return;
@@ -81,10 +83,11 @@ void TransformerSegments<T>::run_backward_weight(const SegmentCall& call, Segmen
 /// Masked by dropout, or copied unless both are one.
 template <class T>
 void TransformerSegments<T>::add_input(const SegmentCall& call, const Add& add) const {
+  if (add.norm >= 0) return normalize_branch_input(call, add);
   const T* from = at(call, add.target_gradient);
   T* to = at(call, add.sum_gradient);
   if (drops(call)) {
-    drop<T>(site(call, add.place), extent_.width, from, nullptr, to, call.settings->threads);
+    drop<T>(site(call, add.place), {extent_.width, from, nullptr, to}, call.settings->threads);
   } else if (to != from) {
     std::copy_n(from, extent(call).rows * extent_.width, to);
   }
@@ -118,6 +121,7 @@ void TransformerSegments<T>::begin_branch_input(const SegmentCall& call, const L
 
 template <class T>
 void TransformerSegments<T>::normalize_again(const SegmentCall& call, const Norm& norm) const {
+  if (!extent_.style.norm_before) return pass_on(call, norm);
   norm_again<T>({extent(call).rows, extent_.width, at(call, norm.x),
                  parameter(call, norm.layer.weight), parameter(call, norm.layer.bias),
                  wide(call, norm.mean), wide(call, norm.rstd), at(call, norm.y)},
@@ -126,6 +130,10 @@ void TransformerSegments<T>::normalize_again(const SegmentCall& call, const Norm
 
 template <class T>
 void TransformerSegments<T>::normalize_input(const SegmentCall& call, const Norm& norm) const {
+  if (!extent_.style.norm_before)
+    return add_values<T>(extent(call).rows * extent_.width, at(call, norm.y_gradient),
+                         at(call, norm.residual_gradient), at(call, norm.x_gradient),
+                         call.settings->threads);
   Wide<T>* place = wide(call, norm.layer_gradient);
   ensure(place != nullptr || call.gradient != nullptr, "segments: no gradient of a norm");
   const LinearGradient<T> target =
@@ -135,6 +143,68 @@ void TransformerSegments<T>::normalize_input(const SegmentCall& call, const Norm
        wide(call, norm.rstd), parameter(call, norm.layer.weight), at(call, norm.y_gradient),
        at(call, norm.residual_gradient), at(call, norm.x_gradient)},
       target, call.settings->threads);
+}
+
+template <class T>
+void TransformerSegments<T>::normalize_branch_input(const SegmentCall& call, const Add& add) const {
+  Wide<T>* place = wide(call, add.norm_gradient);
+  ensure(place != nullptr || call.gradient != nullptr, "segments: no gradient of a norm");
+  const LinearGradient<T> target =
+      place ? LinearGradient<T>{place, nullptr, false} : gradient(call, {add.norm, -1});
+  norm_backward<T>({.rows = extent(call).rows,
+                    .columns = extent_.width,
+                    .x = at(call, add.branch),
+                    .rstd = wide(call, add.rstd),
+                    .weight = parameter(call, add.norm),
+                    .gradient = at(call, add.target_gradient),
+                    .out = at(call, add.sum_gradient)},
+                   target, call.settings->threads);
+}
+
+/// From the gradients of what RoPE was given to those of what the product made, in place.
+template <class T>
+void TransformerSegments<T>::query_key_input(const SegmentCall& call) const {
+  if (!extent_.norms_query_key()) return;
+  const int64_t width = extent_.query_key_width(), norms = extent_.query_key_norms();
+  const T* raw = at(call, kRawQueryKey);
+  T* gradients = at(call, kQkvGradient);
+  const auto normalize_row = [&](int64_t row, const QueryKeyNorms& part) {
+    T* gradient = gradients + row * extent_.qkv_width() + part.first;
+    kernel::layer_norm_backward<T>({.rows = part.count,
+                                    .columns = part.width,
+                                    .x = raw + row * width + part.first,
+                                    .rstd = wide(call, kQueryKeyRstd) + row * norms + part.rstd,
+                                    .weight = parameter(call, part.weight),
+                                    .gradient = gradient,
+                                    .out = gradient});
+  };
+  for (const QueryKeyNorms& part : query_key_) {
+    query_key_parameters(call, part);
+    kernel::parallel_ranges(extent(call).rows, 1, call.settings->threads,
+                            [&](int64_t begin, int64_t end) {
+                              for (int64_t row = begin; row < end; ++row) normalize_row(row, part);
+                            });
+  }
+}
+
+/// The gradient of one weight: the sum over rows, and over the heads of a row.
+template <class T>
+void TransformerSegments<T>::query_key_parameters(const SegmentCall& call,
+                                                  const QueryKeyNorms& part) const {
+  Wide<T>* place = wide(call, kQueryKeyNormGradient);
+  ensure(place != nullptr || call.gradient != nullptr, "segments: no gradient of a norm");
+  Wide<T>* to = place ? place + part.gradient : at_offset<Wide<T>>(call.gradient, part.weight);
+  const bool begun = place == nullptr && call.accumulate;
+  const int64_t rows = extent(call).rows, width = extent_.query_key_width();
+  const T *raw = at(call, kRawQueryKey), *gradients = at(call, kQkvGradient);
+  const Wide<T>* rstd = wide(call, kQueryKeyRstd) + part.rstd;
+  kernel::parallel_ranges(part.width, 64, call.settings->threads, [&](int64_t begin, int64_t end) {
+    for (int64_t row = 0; row < rows; ++row)
+      kernel::layer_norm_parameters<T>(
+          {part.count, part.width, begin, end, raw + row * width + part.first, nullptr,
+           rstd + row * extent_.query_key_norms(),
+           gradients + row * extent_.qkv_width() + part.first, to, nullptr, begun || row > 0});
+  });
 }
 
 template <class T>
@@ -162,7 +232,7 @@ template <class T>
 void TransformerSegments<T>::attend_input_group(const SegmentCall& call, int64_t sequence,
                                                 int64_t head) const {
   const int64_t tokens = call.batch->tokens, stride = extent_.qkv_width();
-  const int64_t width = extent_.attention_width(), head_width = extent_.head_width();
+  const int64_t width = extent_.attention_width(), head_width = extent_.head_width;
   const int64_t group = extent_.heads / extent_.kv_heads;
   const int64_t rows = (sequence * extent_.heads + head) * tokens;
   const kernel::DropoutMask mask = site(call, DropoutPlace::kAttention).mask(sequence);
@@ -197,20 +267,29 @@ void TransformerSegments<T>::add_weight(const SegmentCall& call, const Add& add)
   bias_backward<T>(extent(call).rows, extent_.width, at(call, add.sum_gradient),
                    {nullptr, at_offset<Wide<T>>(call.gradient, add.bias), call.accumulate},
                    call.settings->threads);
+  if (const Wide<T>* from = wide(call, add.norm_gradient)) put(call, from, extent_.width, add.norm);
+}
+
+template <class T>
+void TransformerSegments<T>::query_key_weight(const SegmentCall& call) const {
+  const Wide<T>* from = wide(call, kQueryKeyNormGradient);
+  for (const QueryKeyNorms& part : query_key_)
+    if (from) put(call, from + part.gradient, part.width, part.weight);
+}
+
+template <class T>
+void TransformerSegments<T>::put(const SegmentCall& call, const Wide<T>* values, int64_t count,
+                                 int64_t offset) const {
+  Wide<T>* to = at_offset<Wide<T>>(call.gradient, offset);
+  for (int64_t c = 0; to && c < count; ++c) to[c] = call.accumulate ? to[c] + values[c] : values[c];
 }
 
 template <class T>
 void TransformerSegments<T>::normalize_weight(const SegmentCall& call, const Norm& norm) const {
   const Wide<T>* from = wide(call, norm.layer_gradient);
   if (!from) return;
-  const LinearGradient<T> target = gradient(call, norm.layer);
-  const int64_t width = extent_.width;
-  const auto put = [&](const Wide<T>* values, Wide<T>* to) {
-    for (int64_t c = 0; to && c < width; ++c)
-      to[c] = target.accumulate ? to[c] + values[c] : values[c];
-  };
-  put(from, target.weight);
-  put(from + width, target.bias);
+  put(call, from, extent_.width, norm.layer.weight);
+  put(call, from + extent_.width, extent_.width, norm.layer.bias);
 }
 
 template class TransformerSegments<float>;

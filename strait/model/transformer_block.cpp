@@ -41,7 +41,16 @@ SegmentCall TransformerBlock<T>::forward_call(const Call& call) const {
   } else {
     share_forward_memory(call, table);
   }
+  skip_norms(call, table);
   return table;
+}
+
+/// Without norms before the branches these read the residual stream where it is.
+template <class T>
+void TransformerBlock<T>::skip_norms(const Call& call, SegmentCall& table) const {
+  if (segments_.extent(table).style.norm_before) return;
+  table.give(kNormedAttention, call.input);
+  table.give(kNormedMlp, table[kMiddle]);
 }
 
 template <class T>
@@ -51,8 +60,11 @@ void TransformerBlock<T>::share_forward_memory(const Call& call, SegmentCall& ta
   auto* statistics = reinterpret_cast<Wide<T>*>(workspace + forward_layout(extent).statistics);
   for (const BlockValue mean : {kAttentionMean, kMlpMean})
     if (!extent.style.rms_norm) table.give(mean, statistics);
-  for (const BlockValue rstd : {kAttentionRstd, kMlpRstd})
+  for (const BlockValue rstd : {kAttentionRstd, kMlpRstd, kAttentionBranchRstd, kMlpBranchRstd})
     table.give(rstd, statistics + extent.rows);
+  table.give(kQueryKeyRstd, statistics);
+  for (const BlockValue branch : {kAttentionBranch, kMlpBranch})
+    table.give(branch, workspace + forward_layout(extent).branch);
   table.give(kQkv, table[kActivated]);
   table.give(kUp, table[kActivated]);
   table.give(kAttention, table[kNormedAttention]);
@@ -81,9 +93,10 @@ SegmentCall TransformerBlock<T>::merged_call(const Call& call) const {
     table.give(value, second);
   for (const BlockValue value : {kNormedMlpGradient, kAttentionGradient, kNormedAttentionGradient})
     table.give(value, third);
-  const bool drops = segments_.drops(table);
-  table.give(kDownSumGradient, drops ? third : call.output_gradient);
-  table.give(kOutputSumGradient, drops ? second : call.input_gradient);
+  skip_norms(call, table);
+  const bool apart = segments_.drops(table) || segments_.extent(table).style.norm_behind;
+  table.give(kDownSumGradient, apart ? third : call.output_gradient);
+  table.give(kOutputSumGradient, apart ? second : call.input_gradient);
   table.give(kKeptAttention, table[kAttention]);
   table.give(kDelta, workspace + work.delta);
   table.give(kQuerySum, workspace + work.query_sum);
@@ -94,7 +107,11 @@ template <class T>
 SegmentCall TransformerBlock<T>::split_call(const Call& call) const {
   ensure(call.bundle != nullptr, "split backward: no bundle");
   SegmentCall table = begin(call);
-  table.give(bundle_offsets(segments_.extent(table)), call.bundle, dtype_);
+  const BlockExtent extent = segments_.extent(table);
+  table.give(bundle_offsets(extent), call.bundle, dtype_);
+  if (extent.norms_query_key())
+    table.give(kQueryKeyNormGradient,
+               static_cast<T*>(call.bundle) + bundle_layout(extent).query_key_gradients);
   if (!call.workspace) return table;  // backward_weight takes none
   give_saved(call, table);
   const BackwardLayout work = backward_layout(segments_.extent(table));
@@ -172,7 +189,8 @@ void TransformerBlock<T>::attend_cached(const Call& call, const SegmentCall& tab
   const int64_t kv_width = extent.kv_width(), plane = call.cache_capacity * kv_width;
   T* cache = static_cast<T*>(call.cache);
   for (int64_t row = 0; row < extent.rows; ++row) {
-    const T* keys = static_cast<const T*>(table[kQkv]) + row * extent.qkv_width() + extent.width;
+    const T* keys =
+        static_cast<const T*>(table[kQkv]) + row * extent.qkv_width() + extent.attention_width();
     T* to = cache + row / tokens * 2 * plane + (call.position + row % tokens) * kv_width;
     std::copy_n(keys, kv_width, to);
     std::copy_n(keys + kv_width, kv_width, to + plane);
@@ -181,7 +199,7 @@ void TransformerBlock<T>::attend_cached(const Call& call, const SegmentCall& tab
       call.batch->batch * heads, 1, call.settings->threads, [&](int64_t begin, int64_t end) {
         for (int64_t item = begin; item < end; ++item) {
           const int64_t sequence = item / heads, head = item % heads;
-          const int64_t shared = head / (heads / extent.kv_heads) * extent.head_width();
+          const int64_t shared = head / (heads / extent.kv_heads) * extent.head_width;
           kernel::AttentionCall<T> one = segments_.attention_call(table, sequence, head);
           one.first = call.position;
           one.k = cache + sequence * 2 * plane + shared;

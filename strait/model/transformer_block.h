@@ -30,6 +30,7 @@ class TransformerBlock : public Block {
   /// where the gates were.
   SegmentCall forward_call(const Call& call) const;
   void share_forward_memory(const Call& call, SegmentCall& table) const;
+  void skip_norms(const Call& call, SegmentCall& table) const;
   /// Merged: in the workspace, where parts share memory as the segments pass.
   SegmentCall merged_call(const Call& call) const;
   /// Split: everything that backward_weight reads lies in the bundle.

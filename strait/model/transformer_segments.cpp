@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "strait/base/errors.h"
 #include "strait/kernel/rope.h"
 
@@ -12,8 +14,9 @@ namespace {
 
 using enum BlockValue;
 
+/// -1 for what the family does not have.
 LayerOffset layer_offset(const UnitShape& unit, const std::string& name) {
-  return {unit.parameter(name + ".weight").offset, parameter_offset(unit, name + ".bias")};
+  return {parameter_offset(unit, name + ".weight"), parameter_offset(unit, name + ".bias")};
 }
 
 const UnitShape& unit_of(const ModelShape& shape, int64_t index) {
@@ -30,11 +33,19 @@ TransformerSegments<T>::TransformerSegments(const ModelShape& shape, int64_t ind
       extent_(block_extent(shape, 0, 0, dtype)),
       dropout_(shape.options.dropout),
       norm_eps_(shape.options.norm_eps),
+      window_(shape.options.window),
       angles_(std::move(angles)) {
   ensure(extent_.style.rotary == (angles_ != nullptr), "a transformer block and its angles");
   const UnitShape& unit = unit_of(shape, index);
+  find_attention(unit);
+  find_query_key_norms(unit);
+  find_mlp(unit);
+}
+
+template <class T>
+void TransformerSegments<T>::find_attention(const UnitShape& unit) {
   const auto layer = [&](const char* name) { return layer_offset(unit, unit.name + name); };
-  const LayerOffset output = layer(".attention.output"), down = layer(".mlp.down");
+  const LayerOffset output = layer(".attention.output");
   const int64_t width = extent_.width;
   attention_norm_ = {layer(".attention_norm"), kInput,           kAttentionMean,
                      kAttentionRstd,           kNormedAttention, kNormedAttentionGradient,
@@ -55,10 +66,24 @@ TransformerSegments<T>::TransformerSegments(const ModelShape& shape, int64_t ind
              kOutputSumGradient,
              kAttentionGradient,
              kKeptAttention};
-  attention_add_ = {output.bias,       DropoutPlace::kAttentionOutput,
-                    kOutputSum,        kInput,
-                    kMiddle,           kMiddleGradient,
-                    kOutputSumGradient};
+  attention_add_ = {output.bias,
+                    DropoutPlace::kAttentionOutput,
+                    kOutputSum,
+                    kInput,
+                    kMiddle,
+                    kMiddleGradient,
+                    kOutputSumGradient,
+                    kAttentionBranch,
+                    kAttentionBranchRstd,
+                    kAttentionBranchGradient,
+                    layer(".attention_post_norm").weight};
+}
+
+template <class T>
+void TransformerSegments<T>::find_mlp(const UnitShape& unit) {
+  const auto layer = [&](const char* name) { return layer_offset(unit, unit.name + name); };
+  const LayerOffset down = layer(".mlp.down");
+  const int64_t width = extent_.width;
   mlp_norm_ = {layer(".mlp_norm"), kMiddle,         kMlpMean,        kMlpRstd,        kNormedMlp,
                kNormedMlpGradient, kOutputGradient, kMiddleGradient, kMlpNormGradient};
   up_ = {layer(extent_.style.gated ? ".mlp.gate_up" : ".mlp.up"),
@@ -71,8 +96,32 @@ TransformerSegments<T>::TransformerSegments(const ModelShape& shape, int64_t ind
          kNormedMlp};
   down_ = {down,     extent_.ffn_width, width,      kActivated,
            kDownSum, kDownSumGradient,  kActivated, kActivated};
-  mlp_add_ = {down.bias, DropoutPlace::kMlpOutput, kDownSum,        kMiddle,
-              kOutput,   kOutputGradient,          kDownSumGradient};
+  mlp_add_ = {down.bias,
+              DropoutPlace::kMlpOutput,
+              kDownSum,
+              kMiddle,
+              kOutput,
+              kOutputGradient,
+              kDownSumGradient,
+              kMlpBranch,
+              kMlpBranchRstd,
+              kMlpBranchGradient,
+              layer(".mlp_post_norm").weight};
+}
+
+template <class T>
+void TransformerSegments<T>::find_query_key_norms(const UnitShape& unit) {
+  const auto layer = [&](const char* name) { return layer_offset(unit, unit.name + name); };
+  const bool apart = extent_.style.query_key_norm == QueryKeyNorm::kHead;
+  const int64_t queries = apart ? extent_.heads : 1, keys = apart ? extent_.kv_heads : 1;
+  const int64_t query_width = extent_.attention_width() / queries;
+  query_key_[0] = {layer(".attention.query_norm").weight, 0, queries, query_width, 0, 0};
+  query_key_[1] = {layer(".attention.key_norm").weight,
+                   extent_.attention_width(),
+                   keys,
+                   extent_.kv_width() / keys,
+                   queries,
+                   query_width};
 }
 
 template <class T>
@@ -103,7 +152,9 @@ SegmentCall TransformerSegments<T>::complete(const SegmentCall& call, SegmentRan
   const BlockExtent size = extent(call);
   const ValueSet given = call.given(), reads = range_uses(range, phase).reads;
   // Without a place the gradients of norms are in the unit's gradient already.
-  const ValueSet optional = value_set({kAttentionNormGradient, kMlpNormGradient});
+  const ValueSet optional =
+      value_set({kAttentionNormGradient, kMlpNormGradient, kAttentionBranchGradient,
+                 kMlpBranchGradient, kQueryKeyNormGradient});
   for (size_t index = 0; index < reads.size(); ++index) {
     const auto value = static_cast<BlockValue>(index);
     if (reads[index] && !given[index] && !optional[index] && value_elements(value, size) > 0)
@@ -115,8 +166,9 @@ SegmentCall TransformerSegments<T>::complete(const SegmentCall& call, SegmentRan
   ensure(offsets.elements == 0 || call.workspace != nullptr, "segments: no workspace");
   SegmentCall complete = call;
   complete.give(offsets, call.workspace, dtype_);
-  for (const BlockValue mean : {kAttentionMean, kMlpMean})
-    if (value_elements(mean, size) == 0) complete.give(mean, nullptr);
+  for (int value = 0; value < kNumBlockValues; ++value)
+    if (value_elements(static_cast<BlockValue>(value), size) == 0)
+      complete.give(static_cast<BlockValue>(value), nullptr);
   return complete;
 }
 
@@ -134,6 +186,7 @@ void TransformerSegments<T>::run_forward(const SegmentCall& call, Segment segmen
       return normalize(call, attention_norm_);
     case Segment::kQkv:
       begin_branch(call, qkv_);
+      normalize_query_key(call);
       return rotate(call, kQkv, false);
     case Segment::kAttention:
       return attend(call);
@@ -154,7 +207,14 @@ void TransformerSegments<T>::run_forward(const SegmentCall& call, Segment segmen
 }
 
 template <class T>
+void TransformerSegments<T>::pass_on(const SegmentCall& call, const Norm& norm) const {
+  if (at(call, norm.x) != at(call, norm.y))
+    std::copy_n(at(call, norm.x), extent(call).rows * extent_.width, at(call, norm.y));
+}
+
+template <class T>
 void TransformerSegments<T>::normalize(const SegmentCall& call, const Norm& norm) const {
+  if (!extent_.style.norm_before) return pass_on(call, norm);
   norm_forward<T>({extent(call).rows, extent_.width, at(call, norm.x),
                    parameter(call, norm.layer.weight), parameter(call, norm.layer.bias),
                    wide(call, norm.mean), wide(call, norm.rstd), at(call, norm.y), norm_eps_},
@@ -163,8 +223,10 @@ void TransformerSegments<T>::normalize(const SegmentCall& call, const Norm& norm
 
 template <class T>
 void TransformerSegments<T>::begin_branch(const SegmentCall& call, const Linear& linear) const {
-  linear_forward<T>(size(call, linear), at(call, linear.x), parameter(call, linear.layer.weight),
-                    parameter(call, linear.layer.bias), at(call, linear.y), call.settings->threads);
+  linear_forward<T>(size(call, linear),
+                    {at(call, linear.x), parameter(call, linear.layer.weight),
+                     parameter(call, linear.layer.bias)},
+                    at(call, linear.y), call.settings->threads);
 }
 
 /// The raw sum, or, where it has no place, all of `add` at once.
@@ -174,7 +236,7 @@ void TransformerSegments<T>::end_branch(const SegmentCall& call, const Linear& l
   if (!call[add.sum]) return add_joined(call, linear, add);
   LinearExtent extent = size(call, linear);
   if (linear.x == kActivated) extent.input_stride = activated_stride(call);
-  linear_forward<T>(extent, at(call, linear.x), parameter(call, linear.layer.weight), nullptr,
+  linear_forward<T>(extent, {at(call, linear.x), parameter(call, linear.layer.weight), nullptr},
                     wide(call, add.sum), call.settings->threads);
 }
 
@@ -184,23 +246,34 @@ void TransformerSegments<T>::add_joined(const SegmentCall& call, const Linear& l
   const int threads = call.settings->threads;
   LinearExtent extent = size(call, linear);
   if (linear.x == kActivated) extent.input_stride = activated_stride(call);
-  const T *x = at(call, linear.x), *weight = parameter(call, linear.layer.weight);
-  const T *bias = parameter(call, add.bias), *base = at(call, add.base);
+  const LinearInput<T> input{at(call, linear.x), parameter(call, linear.layer.weight),
+                             parameter(call, add.bias)};
+  const T* base = at(call, add.base);
   T* target = at(call, add.target);
+  if (add.norm >= 0) {
+    linear_forward<T>(extent, input, at(call, add.branch), threads);
+    return normalize_branch(call, add);
+  }
   if (!drops(call)) {
-    linear_forward_add<T>(extent, x, weight, bias, base, target, threads);
+    linear_forward_add<T>(extent, input, base, target, threads);
     return;
   }
   T* value = target == base ? at(call, kNormedMlp) : target;
   ensure(value != nullptr, "segments: dropout cannot add in place");
-  linear_forward<T>(extent, x, weight, bias, value, threads);
-  drop<T>(site(call, add.place), linear.out, value, base, target, threads);
+  linear_forward<T>(extent, input, value, threads);
+  drop<T>(site(call, add.place), {linear.out, value, base, target}, threads);
 }
 
 template <class T>
 void TransformerSegments<T>::add(const SegmentCall& call, const Add& add) const {
   if (!call[add.sum]) return;  // joined
   const int threads = call.settings->threads;
+  if (add.norm >= 0) {
+    add_sum<T>({extent(call).rows, extent_.width, wide(call, add.sum), parameter(call, add.bias),
+                nullptr, at(call, add.branch)},
+               threads);
+    return normalize_branch(call, add);
+  }
   const T* base = at(call, add.base);
   T* target = at(call, add.target);
   const bool dropping = drops(call);
@@ -208,7 +281,44 @@ void TransformerSegments<T>::add(const SegmentCall& call, const Add& add) const 
   add_sum<T>({extent(call).rows, extent_.width, wide(call, add.sum), parameter(call, add.bias),
               dropping ? nullptr : base, target},
              threads);
-  if (dropping) drop<T>(site(call, add.place), extent_.width, target, base, target, threads);
+  if (dropping) drop<T>(site(call, add.place), {extent_.width, target, base, target}, threads);
+}
+
+template <class T>
+void TransformerSegments<T>::normalize_branch(const SegmentCall& call, const Add& add) const {
+  norm_forward<T>({.rows = extent(call).rows,
+                   .columns = extent_.width,
+                   .x = at(call, add.branch),
+                   .weight = parameter(call, add.norm),
+                   .rstd = wide(call, add.rstd),
+                   .out = at(call, add.target),
+                   .epsilon = norm_eps_,
+                   .base = at(call, add.base)},
+                  call.settings->threads);
+}
+
+/// In place; what the product made is kept where it has a place.
+template <class T>
+void TransformerSegments<T>::normalize_query_key(const SegmentCall& call) const {
+  if (!extent_.norms_query_key()) return;
+  const int64_t width = extent_.query_key_width(), norms = extent_.query_key_norms();
+  T *rows = at(call, kQkv), *raw = at(call, kRawQueryKey);
+  const auto normalize_row = [&](int64_t row) {
+    T* x = rows + row * extent_.qkv_width();
+    if (raw) std::copy_n(x, width, raw + row * width);
+    for (const QueryKeyNorms& part : query_key_)
+      kernel::layer_norm<T>({.rows = part.count,
+                             .columns = part.width,
+                             .x = x + part.first,
+                             .weight = parameter(call, part.weight),
+                             .rstd = wide(call, kQueryKeyRstd) + row * norms + part.rstd,
+                             .out = x + part.first,
+                             .epsilon = norm_eps_});
+  };
+  kernel::parallel_ranges(extent(call).rows, 1, call.settings->threads,
+                          [&](int64_t begin, int64_t end) {
+                            for (int64_t row = begin; row < end; ++row) normalize_row(row);
+                          });
 }
 
 /// Turns queries and keys, or their gradients back, by the angles of their positions.
@@ -222,7 +332,7 @@ void TransformerSegments<T>::rotate(const SegmentCall& call, BlockValue qkv, boo
         for (int64_t row = begin; row < end; ++row) {
           const int64_t position = call.position + row % tokens;
           kernel::rotate<T>(
-              {heads, extent_.head_width(), angles_->template cosines<Wide<T>>(position),
+              {heads, extent_.head_width, angles_->template cosines<Wide<T>>(position),
                angles_->template sines<Wide<T>>(position), back, rows + row * extent_.qkv_width()});
         }
       });
@@ -233,7 +343,7 @@ kernel::AttentionCall<T> TransformerSegments<T>::attention_call(const SegmentCal
                                                                 int64_t sequence,
                                                                 int64_t head) const {
   const int64_t tokens = call.batch->tokens, row = sequence * tokens;
-  const int64_t head_width = extent_.head_width(), stride = extent_.qkv_width();
+  const int64_t head_width = extent_.head_width, stride = extent_.qkv_width();
   const int64_t width = extent_.attention_width();
   const int64_t shared = head / (extent_.heads / extent_.kv_heads) * head_width;
   const T* first = at(call, kQkv) + row * stride;
@@ -241,6 +351,7 @@ kernel::AttentionCall<T> TransformerSegments<T>::attention_call(const SegmentCal
   Wide<T>* sums = wide(call, kLogSumExp);
   return {.queries = tokens,
           .head_width = head_width,
+          .window = window_,
           .q = first + head * head_width,
           .q_stride = stride,
           .k = first + width + shared,

@@ -56,13 +56,27 @@ class TransformerSegments : public SegmentedBlock {
     BlockValue x, y, y_gradient, x_gradient;
     BlockValue kept_x;  // x as backward_weight finds it
   };
-  /// target = base + dropout(sum + bias).
+  /// target = base + dropout(sum + bias), or base + norm(sum + bias) with a norm behind the branch.
   struct Add {
     int64_t bias = -1;
     DropoutPlace place;
     BlockValue sum, base, target;
     BlockValue target_gradient, sum_gradient;
+    BlockValue branch, rstd, norm_gradient;
+    int64_t norm = -1;  // offset of the weight of the norm behind
   };
+  /// The norms of a row's queries or keys: `count` of `width` elements each from column `first` on.
+  struct QueryKeyNorms {
+    int64_t weight = -1;  // offset in the unit
+    int64_t first = 0, count = 0, width = 0;
+    int64_t rstd = 0;      // place of the first among the row's
+    int64_t gradient = 0;  // place of the weight's among those of both
+  };
+
+  // Where the unit holds the layers of each piece.
+  void find_attention(const UnitShape& unit);
+  void find_query_key_norms(const UnitShape& unit);
+  void find_mlp(const UnitShape& unit);
 
   const T* parameter(const SegmentCall& call, int64_t offset) const {
     return at_offset<T>(call.weights, offset);
@@ -74,11 +88,15 @@ class TransformerSegments : public SegmentedBlock {
   }
 
   void normalize(const SegmentCall& call, const Norm& norm) const;
+  /// y = x, for families without a norm before.
+  void pass_on(const SegmentCall& call, const Norm& norm) const;
   void normalize_again(const SegmentCall& call, const Norm& norm) const;
   void begin_branch(const SegmentCall& call, const Linear& linear) const;
   void end_branch(const SegmentCall& call, const Linear& linear, const Add& add) const;
   void add_joined(const SegmentCall& call, const Linear& linear, const Add& add) const;
   void add(const SegmentCall& call, const Add& add) const;
+  void normalize_branch(const SegmentCall& call, const Add& add) const;
+  void normalize_query_key(const SegmentCall& call) const;
   void rotate(const SegmentCall& call, BlockValue qkv, bool back) const;
   void attend(const SegmentCall& call) const;
   void activate(const SegmentCall& call) const;
@@ -86,6 +104,9 @@ class TransformerSegments : public SegmentedBlock {
   int64_t activated_stride(const SegmentCall& call) const;
 
   void normalize_input(const SegmentCall& call, const Norm& norm) const;
+  void normalize_branch_input(const SegmentCall& call, const Add& add) const;
+  void query_key_input(const SegmentCall& call) const;
+  void query_key_parameters(const SegmentCall& call, const QueryKeyNorms& part) const;
   void begin_branch_input(const SegmentCall& call, const Linear& linear, const Norm& norm) const;
   void output_input(const SegmentCall& call) const;
   void down_input(const SegmentCall& call) const;
@@ -93,6 +114,9 @@ class TransformerSegments : public SegmentedBlock {
   void attend_input(const SegmentCall& call) const;
   void attend_input_group(const SegmentCall& call, int64_t sequence, int64_t head) const;
   void normalize_weight(const SegmentCall& call, const Norm& norm) const;
+  void query_key_weight(const SegmentCall& call) const;
+  /// Adds or writes a finished gradient to the parameter at `offset`; -1: there is none.
+  void put(const SegmentCall& call, const Wide<T>* values, int64_t count, int64_t offset) const;
   void linear_weight(const SegmentCall& call, const Linear& linear, bool bias) const;
   void add_weight(const SegmentCall& call, const Add& add) const;
 
@@ -103,10 +127,12 @@ class TransformerSegments : public SegmentedBlock {
   int64_t index_;
   BlockExtent extent_;  // without rows
   double dropout_, norm_eps_;
+  int64_t window_;
   std::shared_ptr<const RotaryAngles> angles_;
   Norm attention_norm_, mlp_norm_;
   Linear qkv_, output_, up_, down_;
   Add attention_add_, mlp_add_;
+  std::array<QueryKeyNorms, 2> query_key_;
 };
 
 extern template class TransformerSegments<float>;

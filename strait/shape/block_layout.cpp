@@ -29,6 +29,7 @@ BlockExtent block_extent(const ModelShape& model, int64_t batch, int64_t tokens,
           options.ffn_width / model.x,
           options.heads / model.x,
           options.kv_heads / model.x,
+          options.head_elements(),
           model.style,
           wide_elements(dtype),
           model.x};
@@ -37,16 +38,24 @@ BlockExtent block_extent(const ModelShape& model, int64_t batch, int64_t tokens,
 SavedLayout saved_layout(const BlockExtent& extent) {
   Parts parts(extent.wide);
   SavedLayout layout;
-  const int64_t means = extent.style.rms_norm ? 0 : extent.wide * extent.rows;
+  const int64_t statistic = extent.wide * extent.rows;
+  const int64_t before = extent.style.norm_before ? statistic : 0;
+  const int64_t means = extent.style.rms_norm ? 0 : before;
   layout.attention_mean = parts.take(means);
-  layout.attention_rstd = parts.take(extent.wide * extent.rows);
+  layout.attention_rstd = parts.take(before);
   layout.mlp_mean = parts.take(means);
-  layout.mlp_rstd = parts.take(extent.wide * extent.rows);
-  layout.log_sum_exp = parts.take(extent.wide * extent.rows * extent.heads);
+  layout.mlp_rstd = parts.take(before);
+  layout.query_key_rstd = parts.take(statistic * extent.query_key_norms());
+  for (int64_t* rstd : {&layout.attention_branch_rstd, &layout.mlp_branch_rstd})
+    *rstd = parts.take(extent.style.norm_behind ? statistic : 0);
+  layout.log_sum_exp = parts.take(statistic * extent.heads);
   layout.qkv = parts.take(extent.rows * extent.qkv_width());
   layout.attention = parts.take(extent.rows * extent.attention_width());
   layout.middle = parts.take(extent.rows * extent.width);
   layout.up = parts.take(extent.rows * extent.up_width());
+  layout.raw_query_key = parts.take(extent.rows * extent.query_key_width());
+  layout.attention_branch = parts.take(extent.rows * extent.branch_width());
+  layout.mlp_branch = parts.take(extent.rows * extent.branch_width());
   layout.elements = parts.total();
   return layout;
 }
@@ -54,9 +63,11 @@ SavedLayout saved_layout(const BlockExtent& extent) {
 ForwardLayout forward_layout(const BlockExtent& extent) {
   Parts parts(extent.wide);
   ForwardLayout layout;
-  layout.normed = parts.take(extent.rows * extent.width);
+  layout.normed = parts.take(extent.rows * std::max(extent.width, extent.attention_width()));
   layout.wide = parts.take(extent.rows * std::max(extent.qkv_width(), extent.up_width()));
-  layout.statistics = parts.take(extent.wide * extent.rows * std::max<int64_t>(2, extent.heads));
+  layout.branch = parts.take(extent.rows * extent.branch_width());
+  const int64_t statistics = std::max({int64_t{2}, extent.heads, extent.query_key_norms()});
+  layout.statistics = parts.take(extent.wide * extent.rows * statistics);
   layout.elements = parts.total();
   return layout;
 }
@@ -72,7 +83,9 @@ BundleLayout bundle_layout(const BlockExtent& extent) {
   layout.up_gradient = parts.take(extent.rows * extent.up_width());
   layout.activated = parts.take(extent.rows * extent.ffn_width);
   layout.down_gradient = parts.take(extent.rows * extent.width);
-  layout.norm_gradients = parts.take(extent.wide * 4 * extent.width);
+  layout.norm_gradients = parts.take(extent.style.norm_before ? extent.wide * 4 * extent.width : 0);
+  layout.query_key_gradients = parts.take(extent.wide * extent.query_key_weights());
+  layout.branch_gradients = parts.take(extent.wide * 2 * extent.branch_width());
   layout.elements = parts.total();
   return layout;
 }
@@ -82,7 +95,7 @@ BackwardLayout backward_layout(const BlockExtent& extent) {
   BackwardLayout layout;
   layout.first = parts.take(extent.rows * std::max(extent.qkv_width(), extent.up_width()));
   layout.second = parts.take(extent.rows * std::max(extent.width, extent.ffn_width));
-  layout.third = parts.take(extent.rows * extent.width);
+  layout.third = parts.take(extent.rows * std::max(extent.width, extent.attention_width()));
   layout.delta = parts.take(extent.wide * extent.rows * extent.heads);
   layout.query_sum =
       parts.take(extent.wide > 1 ? extent.wide * extent.rows * extent.attention_width() : 0);

@@ -1,8 +1,7 @@
-// Decoder-only transformers, GPT-2 and Llama: which parameters their blocks have, in which order,
-// with which initial values.
+// Decoder-only transformers: which parameters their blocks have, in which order, with which initial
+// values. families.cpp says what differs between families.
 #include <fmt/format.h>
 
-#include <array>
 #include <cmath>
 
 #include "strait/base/errors.h"
@@ -64,23 +63,45 @@ void add_linear(std::vector<ParameterShape>& parameters, const std::string& name
   if (size.split.dim == 0) parameters.back().split.x = size.split;
 }
 
+/// The RMSNorms of queries and keys. Ranks of x hold them whole.
+void add_query_key_norms(std::vector<ParameterShape>& parameters, const std::string& name,
+                         const BlockExtent& size) {
+  if (!size.norms_query_key()) return;
+  const bool apart = size.style.query_key_norm == QueryKeyNorm::kHead;
+  const int64_t queries = apart ? size.head_width : size.attention_width();
+  const int64_t keys = apart ? size.head_width : size.kv_width();
+  parameters.push_back(vector(name + ".query_norm.weight", queries, Initial::kOnes));
+  parameters.push_back(vector(name + ".key_norm.weight", keys, Initial::kOnes));
+}
+
+/// The norms around a branch, as far as the family has them.
+void add_branch_norms(std::vector<ParameterShape>& parameters, const std::string& branch,
+                      const ModelShape& model) {
+  if (model.style.norm_before) add_norm(parameters, branch + "_norm", model);
+  if (model.style.norm_behind) add_norm(parameters, branch + "_post_norm", model);
+}
+
 UnitShape transformer_unit(const std::string& name, const ModelShape& model) {
   const BlockExtent size = block_extent(model, 1, 1, Dtype::kFloat32);
   const int64_t width = size.width;
-  const bool bias = model.options.bias;
+  const bool all = model.options.bias && size.style.biases == Biases::kAll;
+  const bool qkv = model.options.bias && size.style.biases != Biases::kNone;
   const double residual =
       kInitialDeviation / std::sqrt(2.0 * static_cast<double>(model.options.layers));
-  const AxisSplit by_heads{0, {width, size.kv_width(), size.kv_width()}};
+  const int64_t attention_width = size.attention_width();
+  const AxisSplit by_heads{0, {attention_width, size.kv_width(), size.kv_width()}};
   const AxisSplit by_channels{0, std::vector<int64_t>(size.style.gated ? 2 : 1, size.ffn_width)};
   std::vector<ParameterShape> parameters;
-  add_norm(parameters, name + ".attention_norm", model);
-  add_linear(parameters, name + ".attention.qkv", {size.qkv_width(), width, by_heads}, bias);
-  add_linear(parameters, name + ".attention.output", {width, width, {1, {width}}, residual}, bias);
-  add_norm(parameters, name + ".mlp_norm", model);
+  add_branch_norms(parameters, name + ".attention", model);
+  add_linear(parameters, name + ".attention.qkv", {size.qkv_width(), width, by_heads}, qkv);
+  add_query_key_norms(parameters, name + ".attention", size);
+  add_linear(parameters, name + ".attention.output",
+             {width, attention_width, {1, {attention_width}}, residual}, all);
+  add_branch_norms(parameters, name + ".mlp", model);
   add_linear(parameters, name + (size.style.gated ? ".mlp.gate_up" : ".mlp.up"),
-             {size.up_width(), width, by_channels}, bias);
+             {size.up_width(), width, by_channels}, all);
   add_linear(parameters, name + ".mlp.down",
-             {width, size.ffn_width, {1, {size.ffn_width}}, residual}, bias);
+             {width, size.ffn_width, {1, {size.ffn_width}}, residual}, all);
   return make_unit(name, parameters);
 }
 
@@ -109,55 +130,9 @@ std::string sizes_signature(const char* kind, const ModelShape& model) {
                   options.ffn_width, options.heads, options.bias, options.dropout);
   if (model.family != "gpt2")
     text += fmt::format(" family={} kv_heads={}", model.family, options.kv_heads);
+  if (options.head_width > 0 || options.window > 0)
+    text += fmt::format(" head_width={} window={}", options.head_width, options.window);
   return text;
-}
-
-[[noreturn]] void refuse(const std::string& key, const std::string& message) {
-  ErrorPlace place;
-  place.key = "model." + key;
-  throw UserError(fmt::format("model.{}: {}", key, message), place);
-}
-
-void require_positive(const char* key, int64_t value) {
-  if (value < 1)
-    refuse(std::string("shape.") + key, fmt::format("{} is not a size; the least is 1", value));
-}
-
-void check_kv_heads(const ShapeOptions& options, const std::string& family) {
-  require_positive("kv_heads", options.kv_heads);
-  if (family == "gpt2" && options.kv_heads != options.heads) {
-    refuse("shape.kv_heads",
-           fmt::format("{} differs from heads = {}; family gpt2 has one key/value head per "
-                       "head: write kv_heads = {}",
-                       options.kv_heads, options.heads, options.heads));
-  }
-  if (options.heads % options.kv_heads != 0) {
-    int64_t below = options.kv_heads;
-    while (options.heads % below != 0) --below;
-    refuse("shape.kv_heads", fmt::format("{} does not divide heads = {}; nearest below: {}",
-                                         options.kv_heads, options.heads, below));
-  }
-}
-
-void check_rope(const ShapeOptions& options) {
-  const int64_t head_width = options.width / options.heads;
-  if (head_width % 2 != 0)
-    refuse("shape.width",
-           fmt::format("{} / {} heads = {}: RoPE turns pairs, so the width of a head must be even; "
-                       "nearest above: {}",
-                       options.width, options.heads, head_width, (head_width + 1) * options.heads));
-  const RopeOptions& rope = options.rope;
-  if (!(rope.theta > 0.0)) refuse("rope.theta", fmt::format("{} is not above 0", rope.theta));
-  if (!(rope.factor >= 1.0)) refuse("rope.factor", fmt::format("{} is below 1", rope.factor));
-  if (!(rope.low_frequency_factor > 0.0 &&
-        rope.high_frequency_factor > rope.low_frequency_factor)) {
-    refuse("rope.high_frequency_factor",
-           fmt::format("{} is not above low_frequency_factor = {}, which is above 0",
-                       rope.high_frequency_factor, rope.low_frequency_factor));
-  }
-  if (rope.original_context < 1)
-    refuse("rope.original_context",
-           fmt::format("{} is not a size; the least is 1", rope.original_context));
 }
 
 /// Chain of a family: embedding, transformer blocks, head.
@@ -196,38 +171,18 @@ ModelShape build(const std::string& family, const ShapeOptions& options, int64_t
 
 }  // namespace
 
-BlockStyle block_style(const std::string& family) {
-  if (family == "gpt2") return {};
-  if (family == "llama") return {.rms_norm = true, .rotary = true, .gated = true};
-  refuse("family", fmt::format("\"{}\" is not known; nearest: \"{}\"", family,
-                               nearest_choice(family, std::array{"gpt2", "llama"})));
-}
-
-void validate_shape(const ShapeOptions& options, int64_t vocabulary, const std::string& family) {
-  const BlockStyle style = block_style(family);
-  require_positive("layers", options.layers);
-  require_positive("heads", options.heads);
-  require_positive("width", options.width);
-  require_positive("ffn_width", options.ffn_width);
-  require_positive("context", options.context);
-  check_kv_heads(options, family);
-  if (options.width % options.heads != 0) {
-    const int64_t per_head = (options.width + options.heads - 1) / options.heads;
-    refuse("shape.width", fmt::format("{} is not a multiple of heads = {}; nearest above: {}",
-                                      options.width, options.heads, per_head * options.heads));
-  }
-  if (style.rotary) check_rope(options);
-  if (!(options.dropout >= 0.0 && options.dropout < 1.0)) {
-    refuse("shape.dropout", fmt::format("{} is not in [0, 1)", options.dropout));
-  }
-  if (!(options.norm_eps > 0.0))
-    refuse("shape.norm_eps", fmt::format("{} is not above 0", options.norm_eps));
-  if (vocabulary < 1)
-    throw UserError(fmt::format("a vocabulary of {} tokens has no token", vocabulary));
-}
-
 ModelShape model_shape(const ModelOptions& model, int64_t vocabulary) {
-  return build(model.family, model.shape, vocabulary);
+  const int64_t rows = model.shape.vocabulary;
+  if (rows == 0) return build(model.family, model.shape, vocabulary);
+  if (rows < vocabulary) {
+    ErrorPlace place;
+    place.key = "model.shape.vocabulary";
+    throw UserError(fmt::format("model.shape.vocabulary = {} is below the {} tokens of the "
+                                "tokenizer; the nearest valid value is {} (or 0)",
+                                rows, vocabulary, vocabulary),
+                    place);
+  }
+  return build(model.family, model.shape, rows);
 }
 
 ModelShape gpt2_shape(const ShapeOptions& options, int64_t vocabulary) {

@@ -22,15 +22,19 @@ struct RopeOptions {
 struct ShapeOptions {
   int64_t layers = 12;
   int64_t heads = 12;
-  int64_t kv_heads = 12;  // == heads for gpt2; llama: divides heads
-  int64_t width = 768;    // multiple of heads
+  int64_t kv_heads = 12;  // == heads for gpt2; otherwise divides heads
+  int64_t width = 768;    // of the residual stream; multiple of heads where head_width is 0
   int64_t ffn_width = 3072;
   int64_t context = 1024;  // longest sequence, tokens
   bool bias = true;        // biases of linear layers and LayerNorm (RMSNorm has none)
   double dropout = 0.0;    // in [0, 1)
   bool tied_head = true;   // head shares the token embedding
   double norm_eps = 1e-5;  // added to the variance or the mean square
-  RopeOptions rope = {};   // llama
+  RopeOptions rope = {};   // all families but gpt2
+  int64_t head_width = 0;  // elements of one head; 0: width / heads
+  int64_t window = 0;      // latest tokens that a query attends, itself included; 0: all before it
+  int64_t vocabulary = 0;  // rows of embedding and head; 0: one per token of the tokenizer
+  int64_t head_elements() const { return head_width > 0 ? head_width : width / heads; }
 };
 
 struct ModelOptions {

@@ -1,7 +1,7 @@
 // Named model sizes. Sources: nanoGPT's CPU setting of its character model; Radford et al. 2019
 // (GPT-2); Brown et al. 2020, table 2.1 (GPT-3); Touvron et al. 2023 and Grattafiori et al. 2024
-// (Llama 2 and 3) as their config.json state them. llama-10m and llama-124m have the sizes of
-// nanoGPT's GPU character model and of GPT-2 124M.
+// (Llama 2 and 3) as their config.json state them; so are SmolLM, Mistral, Qwen and OLMo 2.
+// llama-10m and llama-124m have the sizes of nanoGPT's GPU character model and of GPT-2 124M.
 #include <fmt/format.h>
 
 #include <array>
@@ -53,6 +53,30 @@ constexpr std::array kLlamaPresets = {
     LlamaPreset{"llama-3.2-3b", 28, 24, 8, 3072, 8192, 131072, 5e5, 32, true},
 };
 
+/// The other families: vocabularies come with the tokenizer; 0 in head_width: width / heads.
+struct FamilyPreset {
+  const char *name, *family;
+  int64_t layers, heads, kv_heads, width, ffn_width, context;
+  double theta, norm_eps;
+  bool tied_head;
+  int64_t head_width, window;
+};
+
+constexpr std::array kFamilyPresets = {
+    FamilyPreset{"smollm2-135m", "llama", 30, 9, 3, 576, 1536, 8192, 1e5, 1e-5, true, 0, 0},
+    FamilyPreset{"smollm2-360m", "llama", 32, 15, 5, 960, 2560, 8192, 1e5, 1e-5, true, 0, 0},
+    FamilyPreset{"smollm2-1.7b", "llama", 24, 32, 32, 2048, 8192, 8192, 1.3e5, 1e-5, true, 0, 0},
+    FamilyPreset{"mistral-7b", "mistral", 32, 32, 8, 4096, 14336, 32768, 1e4, 1e-5, false, 0, 4096},
+    FamilyPreset{"qwen2.5-0.5b", "qwen2", 24, 14, 2, 896, 4864, 32768, 1e6, 1e-6, true, 0, 0},
+    FamilyPreset{"qwen2.5-1.5b", "qwen2", 28, 12, 2, 1536, 8960, 131072, 1e6, 1e-6, true, 0, 0},
+    FamilyPreset{"qwen2.5-7b", "qwen2", 28, 28, 4, 3584, 18944, 131072, 1e6, 1e-6, false, 0, 0},
+    FamilyPreset{"qwen3-0.6b", "qwen3", 28, 16, 8, 1024, 3072, 40960, 1e6, 1e-6, true, 128, 0},
+    FamilyPreset{"qwen3-1.7b", "qwen3", 28, 16, 8, 2048, 6144, 40960, 1e6, 1e-6, true, 128, 0},
+    FamilyPreset{"qwen3-8b", "qwen3", 36, 32, 8, 4096, 12288, 40960, 1e6, 1e-6, false, 128, 0},
+    FamilyPreset{"olmo2-1b", "olmo2", 16, 16, 16, 2048, 8192, 4096, 5e5, 1e-6, false, 0, 0},
+    FamilyPreset{"olmo2-7b", "olmo2", 32, 32, 32, 4096, 11008, 4096, 5e5, 1e-6, false, 0, 0},
+};
+
 ShapeOptions gpt_options(const Preset& preset) {
   ShapeOptions shape;
   shape.layers = preset.layers;
@@ -79,6 +103,17 @@ ShapeOptions llama_options(const LlamaPreset& preset) {
   return shape;
 }
 
+ShapeOptions family_options(const FamilyPreset& preset) {
+  ShapeOptions shape =
+      llama_options({preset.name, preset.layers, preset.heads, preset.kv_heads, preset.width,
+                     preset.ffn_width, preset.context, preset.theta, 1.0, preset.tied_head});
+  shape.bias = block_style(preset.family).biases == Biases::kQkv;
+  shape.norm_eps = preset.norm_eps;
+  shape.head_width = preset.head_width;
+  shape.window = preset.window;
+  return shape;
+}
+
 }  // namespace
 
 const std::vector<std::string>& model_preset_names() {
@@ -86,6 +121,7 @@ const std::vector<std::string>& model_preset_names() {
     std::vector<std::string> list;
     for (const Preset& preset : kPresets) list.emplace_back(preset.name);
     for (const LlamaPreset& preset : kLlamaPresets) list.emplace_back(preset.name);
+    for (const FamilyPreset& preset : kFamilyPresets) list.emplace_back(preset.name);
     return list;
   }();
   return names;
@@ -96,6 +132,8 @@ ModelOptions model_preset(const std::string& name) {
     if (name == preset.name) return {name, "gpt2", gpt_options(preset)};
   for (const LlamaPreset& preset : kLlamaPresets)
     if (name == preset.name) return {name, "llama", llama_options(preset)};
+  for (const FamilyPreset& preset : kFamilyPresets)
+    if (name == preset.name) return {name, preset.family, family_options(preset)};
   ErrorPlace place;
   place.key = "model.preset";
   throw UserError(fmt::format("model.preset: \"{}\" is not known; nearest: \"{}\"", name,

@@ -42,7 +42,8 @@ ValueSet joined_sums(SegmentRange range, Phase phase, const ValueSet& given) {
 ValueSet leaving(SegmentRange range, Phase phase, bool keeps) {
   ValueSet values = value_set({kOutput, kInputGradient});
   if (phase == Phase::kForward && keeps) values |= kept_values();
-  if (phase == Phase::kBackwardInput) values |= bundle_values();
+  if (phase == Phase::kBackwardInput)
+    values |= bundle_values() | value_set({kQueryKeyNormGradient});
   for (int index = 0; index < kNumSegments; ++index) {
     const auto segment = static_cast<Segment>(index);
     if (range.holds(segment)) continue;
@@ -98,14 +99,16 @@ int64_t aligned(int64_t elements, const BlockExtent& extent) {
 }
 
 void drop_empty(ValueOffsets& offsets, const BlockExtent& extent) {
-  for (const BlockValue mean : {kAttentionMean, kMlpMean})
-    if (value_elements(mean, extent) == 0) offsets[mean] = -1;
+  for (int value = 0; value < kNumBlockValues; ++value)
+    if (value_elements(static_cast<BlockValue>(value), extent) == 0)
+      offsets.at[static_cast<size_t>(value)] = -1;
 }
 
 bool is_wide(BlockValue value) {
-  static const ValueSet wide =
-      value_set({kAttentionMean, kAttentionRstd, kLogSumExp, kOutputSum, kMlpMean, kMlpRstd,
-                 kDownSum, kMlpNormGradient, kDelta, kQuerySum, kAttentionNormGradient});
+  static const ValueSet wide = value_set(
+      {kAttentionMean, kAttentionRstd, kQueryKeyRstd, kLogSumExp, kOutputSum, kAttentionBranchRstd,
+       kMlpMean, kMlpRstd, kDownSum, kMlpBranchRstd, kMlpBranchGradient, kMlpNormGradient,
+       kAttentionBranchGradient, kDelta, kQuerySum, kQueryKeyNormGradient, kAttentionNormGradient});
   return holds(wide, value);
 }
 
@@ -115,10 +118,25 @@ int64_t count_of(BlockValue value, const BlockExtent& extent) {
   switch (value) {
     case kAttentionMean:
     case kMlpMean:
-      return extent.style.rms_norm ? 0 : rows;
+      return extent.style.rms_norm || !extent.style.norm_before ? 0 : rows;
     case kAttentionRstd:
     case kMlpRstd:
-      return rows;
+      return extent.style.norm_before ? rows : 0;
+    case kAttentionBranchRstd:
+    case kMlpBranchRstd:
+      return extent.style.norm_behind ? rows : 0;
+    case kAttentionBranch:
+    case kMlpBranch:
+      return rows * extent.branch_width();
+    case kAttentionBranchGradient:
+    case kMlpBranchGradient:
+      return extent.branch_width();
+    case kRawQueryKey:
+      return rows * extent.query_key_width();
+    case kQueryKeyRstd:
+      return rows * extent.query_key_norms();
+    case kQueryKeyNormGradient:
+      return extent.query_key_weights();
     case kLogSumExp:
     case kDelta:
       return rows * extent.heads;
@@ -138,10 +156,15 @@ int64_t count_of(BlockValue value, const BlockExtent& extent) {
       return rows * extent.ffn_width;
     case kAttentionNormGradient:
     case kMlpNormGradient:
-      return 2 * extent.width;
+      return extent.style.norm_before ? 2 * extent.width : 0;
     default:
       return rows * extent.width;
   }
+}
+
+double attention_flops(const BlockExtent& extent, int64_t tokens, int64_t window) {
+  return 2.0 * static_cast<double>(extent.rows * extent.attention_width()) *
+         attended_tokens(tokens, window);
 }
 
 double linear_flops(Segment segment, const BlockExtent& extent) {
@@ -163,7 +186,7 @@ ValueSet value_set(std::initializer_list<BlockValue> values) {
 
 bool partial_over_x(BlockValue value) {
   return value == kOutputSum || value == kDownSum || value == kNormedAttentionGradient ||
-         value == kNormedMlpGradient;
+         value == kNormedMlpGradient || value == kQueryKeyNormGradient;
 }
 
 int64_t value_elements(BlockValue value, const BlockExtent& extent) {
@@ -176,8 +199,7 @@ Dtype value_dtype(BlockValue value, Dtype dtype) {
 
 bool reads_weights(Segment segment, Phase phase) {
   if (phase == Phase::kBackwardWeight || segment == Segment::kAttention) return false;
-  const bool add = segment == Segment::kAttentionAdd || segment == Segment::kMlpAdd;
-  return phase == Phase::kForward || !add;
+  return true;
 }
 
 RangeUses range_uses(SegmentRange range, Phase phase, bool keeps) {
@@ -223,15 +245,18 @@ std::vector<SegmentRange> cut_behind_sums(SegmentRange range, Phase phase) {
 }
 
 ValueSet kept_values() {
-  static const ValueSet kept = value_set({kAttentionMean, kAttentionRstd, kQkv, kLogSumExp,
-                                          kAttention, kMiddle, kMlpMean, kMlpRstd, kUp});
+  static const ValueSet kept =
+      value_set({kAttentionMean, kAttentionRstd, kRawQueryKey, kQueryKeyRstd, kQkv, kLogSumExp,
+                 kAttention, kAttentionBranch, kAttentionBranchRstd, kMiddle, kMlpMean, kMlpRstd,
+                 kUp, kMlpBranch, kMlpBranchRstd});
   return kept;
 }
 
 ValueSet bundle_values() {
-  static const ValueSet bundle = value_set(
-      {kNormedAttention, kQkvGradient, kKeptAttention, kOutputSumGradient, kNormedMlp, kUpGradient,
-       kActivated, kDownSumGradient, kAttentionNormGradient, kMlpNormGradient});
+  static const ValueSet bundle =
+      value_set({kNormedAttention, kQkvGradient, kKeptAttention, kOutputSumGradient, kNormedMlp,
+                 kUpGradient, kActivated, kDownSumGradient, kAttentionNormGradient,
+                 kMlpNormGradient, kAttentionBranchGradient, kMlpBranchGradient});
   return bundle;
 }
 
@@ -242,11 +267,17 @@ ValueOffsets saved_offsets(const BlockExtent& extent) {
   offsets[kAttentionRstd] = layout.attention_rstd;
   offsets[kMlpMean] = layout.mlp_mean;
   offsets[kMlpRstd] = layout.mlp_rstd;
+  offsets[kQueryKeyRstd] = layout.query_key_rstd;
+  offsets[kAttentionBranchRstd] = layout.attention_branch_rstd;
+  offsets[kMlpBranchRstd] = layout.mlp_branch_rstd;
   offsets[kLogSumExp] = layout.log_sum_exp;
   offsets[kQkv] = layout.qkv;
   offsets[kAttention] = layout.attention;
   offsets[kMiddle] = layout.middle;
   offsets[kUp] = layout.up;
+  offsets[kRawQueryKey] = layout.raw_query_key;
+  offsets[kAttentionBranch] = layout.attention_branch;
+  offsets[kMlpBranch] = layout.mlp_branch;
   offsets.elements = layout.elements;
   drop_empty(offsets, extent);
   return offsets;
@@ -265,14 +296,19 @@ ValueOffsets bundle_offsets(const BlockExtent& extent) {
   offsets[kDownSumGradient] = layout.down_gradient;
   offsets[kAttentionNormGradient] = layout.norm_gradients;
   offsets[kMlpNormGradient] = layout.norm_gradients + 2 * extent.wide * extent.width;
+  offsets[kAttentionBranchGradient] = layout.branch_gradients;
+  offsets[kMlpBranchGradient] = layout.branch_gradients + extent.wide * extent.width;
   offsets.elements = layout.elements;
+  drop_empty(offsets, extent);
   return offsets;
 }
 
 ValueOffsets workspace_offsets(const BlockExtent& extent, SegmentRange range, Phase phase,
                                const ValueSet& given) {
-  const ValueSet never = value_set({kAttentionNormGradient, kMlpNormGradient, kKeptAttention}) |
-                         joined_sums(range, phase, given);
+  const ValueSet never =
+      value_set({kAttentionNormGradient, kMlpNormGradient, kAttentionBranchGradient,
+                 kMlpBranchGradient, kQueryKeyNormGradient, kKeptAttention}) |
+      joined_sums(range, phase, given);
   const std::array<Life, kNumBlockValues> life = lives(range, phase, given);
   ValueOffsets offsets;
   std::vector<Placed> placed;
@@ -294,8 +330,7 @@ SegmentSizes segment_sizes(const ModelShape& model, SegmentRange range, int64_t 
   for (const Segment segment : in_order(range, Phase::kForward)) {
     const double linear = linear_flops(segment, extent);
     const bool attends = segment == Segment::kAttention;
-    const double attention =
-        attends ? 2.0 * static_cast<double>(extent.rows * tokens * extent.attention_width()) : 0.0;
+    const double attention = attends ? attention_flops(extent, tokens, model.options.window) : 0.0;
     sizes.forward_flops += linear + attention;
     sizes.backward_input_flops += linear + 2.0 * attention;
     sizes.backward_weight_flops += linear;

@@ -13,6 +13,9 @@
 //   down             up -> down_sum                      forward: down_sum
 //   mlp_add          down_sum, middle -> output
 //
+// Without norms before the branches (OLMo 2) the two norm segments copy. Norms behind them are part
+// of the adds, which keep the sums as `branch`. Norms of queries and keys are part of qkv.
+//
 // A partial sum leaves its segment raw. The add behind it brings in the bias of the product,
 // dropout and the residual stream, so that each enters once. The backward of a segment is its
 // adjoint: qkv and up read the same input on every rank, so the gradient of that input is a sum
@@ -20,7 +23,8 @@
 //
 // No gradient of a parameter is partial over x. That of a cut parameter is complete for its part.
 // That of a shared one (norms, the biases of the adds) is made from summed values, so all ranks
-// compute the same bits.
+// compute the same bits. The exception is the norm of each head's queries and keys: every rank has
+// its heads' part of the gradient, which is summed over x like the values above.
 #pragma once
 
 #include <array>
@@ -65,39 +69,48 @@ enum class Phase : uint8_t { kForward, kBackwardInput, kBackwardWeight };
 /// What passes between segments and phases, besides the unit's weights and gradient. Gradients
 /// have the shape of what they are the gradient of.
 enum class BlockValue : uint8_t {
-  kInput,            // [rows, width]
-  kAttentionMean,    // [rows] wide; nothing for RMSNorm
-  kAttentionRstd,    // [rows] wide
-  kNormedAttention,  // [rows, width]; not kept: the backward makes it again
-  kQkv,              // [rows, qkv_width], queries and keys after RoPE
-  kLogSumExp,        // [batch, heads, tokens] wide
-  kAttention,        // [rows, attention_width]
-  kOutputSum,        // [rows, width] wide: x W^T of this rank's columns, no bias
-  kMiddle,           // [rows, width] residual stream after attention
-  kMlpMean,          // [rows] wide; nothing for RMSNorm
-  kMlpRstd,          // [rows] wide
-  kNormedMlp,        // [rows, width]; as kNormedAttention
-  kUp,               // [rows, up_width]
-  kActivated,        // [rows, ffn_width] input of down; as kNormedAttention
-  kDownSum,          // [rows, width] wide; as kOutputSum
-  kOutput,           // [rows, width]
+  kInput,                // [rows, width]
+  kAttentionMean,        // [rows] wide; nothing for RMSNorm
+  kAttentionRstd,        // [rows] wide; nothing without a norm before
+  kNormedAttention,      // [rows, width]; not kept: the backward makes it again
+  kRawQueryKey,          // [rows, query_key_width] before their norms; nothing without
+  kQueryKeyRstd,         // [rows, query_key_norms] wide
+  kQkv,                  // [rows, qkv_width], queries and keys after RoPE
+  kLogSumExp,            // [batch, heads, tokens] wide
+  kAttention,            // [rows, attention_width]
+  kOutputSum,            // [rows, width] wide: x W^T of this rank's columns, no bias
+  kAttentionBranch,      // [rows, width] before the norm behind it; nothing without
+  kAttentionBranchRstd,  // [rows] wide; likewise
+  kMiddle,               // [rows, width] residual stream after attention
+  kMlpMean,              // [rows] wide; nothing for RMSNorm
+  kMlpRstd,              // [rows] wide
+  kNormedMlp,            // [rows, width]; as kNormedAttention
+  kUp,                   // [rows, up_width]
+  kActivated,            // [rows, ffn_width] input of down; as kNormedAttention
+  kDownSum,              // [rows, width] wide; as kOutputSum
+  kMlpBranch,            // as kAttentionBranch
+  kMlpBranchRstd,
+  kOutput,  // [rows, width]
   kOutputGradient,
-  kDownSumGradient,  // after dropout, not wide; kOutputGradient itself where nothing drops
+  kMlpBranchGradient,  // [width] wide: of the weight of the norm behind; nothing without
+  kDownSumGradient,    // after dropout, not wide; kOutputGradient itself where nothing drops
   kUpGradient,
   kNormedMlpGradient,  // this rank's part of a sum over x, not wide
   kMlpNormGradient,    // [2, width] wide: of the norm's weight and bias
   kMiddleGradient,
-  kOutputSumGradient,  // after dropout, not wide; kMiddleGradient itself where nothing drops
-  kKeptAttention,      // kAttention, or a copy of it that outlives what the forward kept
+  kAttentionBranchGradient,  // as kMlpBranchGradient
+  kOutputSumGradient,        // after dropout, not wide; kMiddleGradient itself where nothing drops
+  kKeptAttention,            // kAttention, or a copy of it that outlives what the forward kept
   kAttentionGradient,
   kDelta,     // [batch, heads, tokens] wide: scratch of attention's backward
   kQuerySum,  // [batch, heads, tokens, head_width] wide: scratch likewise; nothing unless bf16
   kQkvGradient,
+  kQueryKeyNormGradient,     // [query_key_weights] wide: queries, keys; a part of a sum over x
   kNormedAttentionGradient,  // as kNormedMlpGradient
   kAttentionNormGradient,    // as kMlpNormGradient
   kInputGradient
 };
-inline constexpr int kNumBlockValues = 31;
+inline constexpr int kNumBlockValues = 40;
 constexpr size_t value_index(BlockValue value) { return static_cast<size_t>(value); }
 using ValueSet = std::bitset<kNumBlockValues>;
 ValueSet value_set(std::initializer_list<BlockValue> values);
@@ -119,7 +132,7 @@ struct ValueUse {
 /// What one segment uses in one phase. The gradient of the unit is another matter:
 /// backward_weight adds to it or overwrites it.
 const std::vector<ValueUse>& segment_uses(Segment segment, Phase phase);
-/// Attention has no parameters, the adds none but biases. No backward_weight reads weights.
+/// Attention has no parameters. No backward_weight reads weights.
 bool reads_weights(Segment segment, Phase phase);
 
 /// What a range uses in one phase. A forward joins output with attention_add, and down with
@@ -138,7 +151,8 @@ std::vector<SegmentRange> cut_behind_sums(SegmentRange range, Phase phase);
 
 /// What a forward keeps for the backward beside the input: the parts of SavedLayout.
 ValueSet kept_values();
-/// What backward_input hands to backward_weight: the parts of BundleLayout.
+/// What backward_input hands to backward_weight: the parts of BundleLayout, but for the gradients
+/// of the norms of queries and keys, which ranks of x may have to sum first.
 ValueSet bundle_values();
 
 /// Where values lie in one buffer; offsets count elements of the activations, -1: not in it.

@@ -33,8 +33,14 @@ int64_t ModelShape::parameters() const {
 
 int64_t cache_bytes(const ModelShape& model, int64_t batch, int64_t context, Dtype dtype) {
   const ShapeOptions& options = model.options;
-  const int64_t head_width = options.width / options.heads;
-  return 2 * batch * context * options.kv_heads / model.x * head_width * dtype_bytes(dtype);
+  return 2 * batch * context * options.kv_heads / model.x * options.head_elements() *
+         dtype_bytes(dtype);
+}
+
+double attended_tokens(int64_t tokens, int64_t window) {
+  if (window == 0 || window >= tokens) return static_cast<double>(tokens);
+  const auto near = static_cast<double>(window);
+  return near * (2.0 - near / static_cast<double>(tokens));
 }
 
 int64_t head_chunk_rows(int64_t vocabulary, int64_t rows) {
@@ -77,7 +83,8 @@ BlockSizes transformer_sizes(const ModelShape& model, int64_t batch, int64_t tok
   sizes.bundle_bytes = bundle_layout(extent).elements * element;
   const auto rows = static_cast<double>(extent.rows);
   const double linear = 2.0 * rows * multiplying_parameters(extent);
-  const double attention = 2.0 * rows * static_cast<double>(tokens * extent.attention_width());
+  const double attention = 2.0 * rows * static_cast<double>(extent.attention_width()) *
+                           attended_tokens(tokens, options.window);
   sizes.forward_flops = linear + attention;
   sizes.backward_flops = 2.0 * sizes.forward_flops;
   return sizes;
@@ -117,10 +124,13 @@ BlockSizes block_sizes(const ModelShape& model, int64_t block, int64_t batch, in
 double model_flops_per_token(const ModelShape& model, int64_t tokens) {
   const auto layers = static_cast<double>(model.options.layers);
   const auto width = static_cast<double>(model.options.width);
+  const auto attention_width =
+      static_cast<double>(model.options.heads * model.options.head_elements());
   const double block = static_cast<double>(model.x) *
                        multiplying_parameters(block_extent(model, 1, 1, Dtype::kFloat32));
   const double multiplying = layers * block + static_cast<double>(model.vocabulary) * width;
-  return 6.0 * multiplying + 6.0 * layers * static_cast<double>(tokens) * width;
+  return 6.0 * multiplying +
+         6.0 * layers * attended_tokens(tokens, model.options.window) * attention_width;
 }
 
 }  // namespace strait

@@ -74,14 +74,31 @@ struct BlockSizes {
   double backward_flops = 0;  // input and weight together
 };
 
+/// Which linear layers have a bias where ShapeOptions::bias is true.
+enum class Biases : uint8_t { kAll, kQkv, kNone };
+
+/// RMSNorm of queries and keys before RoPE: none, of each head with one weight for all heads, or of
+/// all heads together.
+enum class QueryKeyNorm : uint8_t { kNone, kHead, kWidth };
+
 /// What the blocks of a family are made of; all families share one chain and one transformer block.
 struct BlockStyle {
-  bool rms_norm = false;  // RMSNorm (Zhang & Sennrich 2019), otherwise LayerNorm
-  bool rotary = false;    // RoPE on queries and keys, otherwise a learned position embedding
-  bool gated = false;     // SwiGLU (Shazeer 2020), otherwise GELU in its tanh form
+  bool rms_norm = false;     // RMSNorm (Zhang & Sennrich 2019), otherwise LayerNorm
+  bool rotary = false;       // RoPE on queries and keys, otherwise a learned position embedding
+  bool gated = false;        // SwiGLU (Shazeer 2020), otherwise GELU in its tanh form
+  bool norm_before = true;   // norms of what enters attention and MLP
+  bool norm_behind = false;  // RMSNorm of what leaves them, before the residual stream is added
+  bool windows = false;      // ShapeOptions::window may be set
+  Biases biases = Biases::kAll;
+  QueryKeyNorm query_key_norm = QueryKeyNorm::kNone;
 };
-/// UserError (with the key) for a family that is not known.
+/// The row of a family: a model family is this and its presets. UserError (with the key) for one
+/// that is not known.
 BlockStyle block_style(const std::string& family);
+const std::vector<std::string>& family_names();
+bool is_family(const std::string& name);
+/// Throws UserError (with the key) for sizes and biases that the family does not have.
+void check_family(const ShapeOptions& options, const std::string& family);
 
 struct ModelShape {
   std::string family;
@@ -97,12 +114,17 @@ struct ModelShape {
 /// Key/value cache bytes of one transformer block for `batch` sequences of up to `context` tokens.
 int64_t cache_bytes(const ModelShape& model, int64_t batch, int64_t context, Dtype dtype);
 
+/// Keys that a query attends on average, twice: the causal half of `tokens`, less what a window
+/// hides.
+double attended_tokens(int64_t tokens, int64_t window);
+
 /// Throws UserError (with the key) unless `options` is a shape that `family` can build.
 void validate_shape(const ShapeOptions& options, int64_t vocabulary,
                     const std::string& family = "gpt2");
 
 /// The chain of `model.family`; initial values and weight-decay split as nanoGPT: output
-/// projections start at 0.02 / sqrt(2 layers). Errors as validate_shape.
+/// projections start at 0.02 / sqrt(2 layers). `vocabulary` counts the tokens of the tokenizer;
+/// ShapeOptions::vocabulary may add rows that stand for none. Errors as validate_shape.
 ModelShape model_shape(const ModelOptions& model, int64_t vocabulary);
 
 /// GPT-2 (Radford et al. 2019): learned positions, LayerNorm, tanh-GELU.

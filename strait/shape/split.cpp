@@ -32,7 +32,15 @@ void require_divides(const ShapeOptions& options, int64_t x, const char* key, in
 
 }  // namespace
 
-void check_x(const ShapeOptions& options, int64_t x) {
+void check_x(const ShapeOptions& options, const BlockStyle& style, int64_t x) {
+  if (style.query_key_norm == QueryKeyNorm::kWidth && x != 1) {
+    ErrorPlace place;
+    place.key = "mesh.axes.x";
+    throw UserError(fmt::format("mesh.axes.x = {} cuts rows of queries and keys that model.family "
+                                "normalizes as a whole; the nearest valid value is 1",
+                                x),
+                    place);
+  }
   require_divides(options, x, "heads", options.heads);
   require_divides(options, x, "kv_heads", options.kv_heads);
   require_divides(options, x, "ffn_width", options.ffn_width);
@@ -40,7 +48,7 @@ void check_x(const ShapeOptions& options, int64_t x) {
 
 ModelShape local_shape(const ModelShape& model, int64_t x, int64_t y) {
   ensure(model.x == 1, "local_shape: the model is a rank's part already");
-  check_x(model.options, x);
+  check_x(model.options, model.style, x);
   ModelShape local = model;
   local.x = x;
   for (UnitShape& unit : local.units) unit = localize(unit, x, y).shape;

@@ -14,8 +14,9 @@
 namespace strait {
 
 /// UserError (key mesh.axes.x) unless x divides heads, kv_heads and ffn_width: it names the first
-/// that it does not divide, and the nearest x that divides all three.
-void check_x(const ShapeOptions& options, int64_t x);
+/// that it does not divide, and the nearest x that divides all three. A family that normalizes all
+/// queries of a row together has x = 1.
+void check_x(const ShapeOptions& options, const BlockStyle& style, int64_t x);
 
 /// The model as each rank of x and y sees it: dims, offsets and sections of its part (boxes.h);
 /// options and names of the whole. Without splits for an axis of size 1. `model` must be whole.

@@ -25,11 +25,13 @@ struct Sampling {
   int64_t top_k = 0;         // 0 = all
   double top_p = 1.0;        // smallest set of most likely tokens with this probability
   uint64_t seed = 1337;
+  int64_t tokens = 0;  // the first so many may be drawn, rows behind them stand for none; 0 = all
 };
 
 /// Draws a token. `draw` numbers the draws of a text: the result is a pure function of its
-/// arguments. NonFinite, naming the token, when a logit is NaN or +infinity.
-int32_t sample_token(std::span<const double> logits, const Sampling& sampling, uint64_t draw);
+/// arguments. NonFinite, naming the token, when a logit of one that may be drawn is NaN or
+/// +infinity.
+int32_t sample_token(std::span<const double> all, const Sampling& sampling, uint64_t draw);
 
 /// A model with its cache for one sequence, on one rank. When the context is full the cache is
 /// filled anew from the second half of the text, so that generation goes on.

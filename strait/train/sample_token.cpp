@@ -42,8 +42,10 @@ void require_numbers(std::span<const double> logits) {
 
 }  // namespace
 
-int32_t sample_token(std::span<const double> logits, const Sampling& sampling, uint64_t draw) {
-  ensure(!logits.empty(), "sample_token: no logits");
+int32_t sample_token(std::span<const double> all, const Sampling& sampling, uint64_t draw) {
+  ensure(!all.empty(), "sample_token: no logits");
+  const auto tokens = static_cast<size_t>(sampling.tokens);
+  const auto logits = all.first(tokens > 0 ? std::min(tokens, all.size()) : all.size());
   require_numbers(logits);
   const auto most = std::max_element(logits.begin(), logits.end());
   if (sampling.temperature <= 0) return static_cast<int32_t>(most - logits.begin());

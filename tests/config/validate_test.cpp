@@ -116,7 +116,7 @@ TEST(Validate, ChoicesThatWorkAndThatDoNot) {
   expect_refused("runtime.device = \"cud\"", "runtime.device", "\"cuda\" (auto, cpu, cuda)");
   expect_refused("train.precision = \"fp16\"", "train.precision",
                  "runtime.device is \"auto\"; the nearest valid value is \"bf16\"");
-  all_work("model.family", {"gpt2", "llama"});
+  all_work("model.family", {"gpt2", "llama", "mistral", "qwen2", "qwen3", "olmo2"});
   expect_refused("model.family = \"unet\"", "model.family", later + "\"gpt2\"");
   all_work("placement.preset", {"zero++", "zero-topo"});
   all_work("placement.codecs.weights",
@@ -200,7 +200,20 @@ TEST(Validate, Combinations) {
   expect_refused("model.rope.theta = 5e5", "model.rope.theta",
                  "model.family = \"gpt2\" has no RoPE; the nearest valid value is 10000");
   expect_valid("model.preset = \"llama-3.2-1b\"\nmodel.family = \"gpt2\"");
-  expect_valid("model.preset = \"llama-124m\"\nmodel.shape.heads = 6");  // kv_heads follow
+  expect_valid("model.preset = \"llama-124m\"\nmodel.shape.heads = 6");    // kv_heads follow
+  expect_valid("model.preset = \"mistral-7b\"\nmodel.family = \"gpt2\"");  // no window is left
+  expect_valid("model.family = \"qwen3\"\nmodel.shape.head_width = 6");    // nor are biases
+  expect_refused("model.shape.head_width = 7\nmodel.family = \"qwen3\"", "model.shape.head_width",
+                 "nearest valid value is 8");
+  expect_refused("model.shape.head_width = 6", "model.shape.head_width",
+                 "nearest valid value is 0");
+  expect_refused("model.shape.window = 6\nmodel.family = \"llama\"", "model.shape.window",
+                 "model.family = \"mistral\"");
+  expect_refused("model.shape.bias = true\nmodel.family = \"mistral\"", "model.shape.bias",
+                 "nearest valid value is false");
+  expect_refused("model.shape.dropout = 0.1\nmodel.family = \"olmo2\"", "model.shape.dropout",
+                 "nearest valid value is 0");
+  expect_refused("model.family = \"lama\"", "model.family", "nearest valid value is \"llama\"");
   expect_refused("optimizer.eps = 1e-6\noptimizer.kind = \"sgd\"", "optimizer.eps",
                  "\"sgd\" has no eps");
   expect_refused("optimizer.betas = [0.9, 0.5]\noptimizer.kind = \"sgd\"", "optimizer.betas",

@@ -97,8 +97,8 @@ TEST_F(HuggingFaceLlama, ThereAndBackKeepsEveryBit) {
 TEST_F(HuggingFaceLlama, WhatOurModelDoesNotComputeIsRefusedByName) {
   const std::pair<const char*, Json> wrong[] = {
       {"hidden_act", "gelu"},
-      {"model_type", "mistral"},
-      {"head_dim", 16},
+      {"model_type", "gemma9"},
+      {"head_dim", 15},
       {"num_attention_heads", 5},
       {"num_key_value_heads", 3},
       {"mlp_bias", true},
@@ -106,7 +106,7 @@ TEST_F(HuggingFaceLlama, WhatOurModelDoesNotComputeIsRefusedByName) {
       {"rope_theta", -1.0},
       {"rope_scaling", Json::object({{"rope_type", "yarn"}, {"factor", 4.0}})},
       {"num_hidden_layers", "two"},
-      {"vocab_size", 301}};
+      {"vocab_size", 299}};
   for (const auto& [key, value] : wrong) {
     const std::string hf = copy(std::string("wrong-") + key);
     set_config(hf, key, value);

@@ -1,6 +1,9 @@
 // Each block against LibTorch's autograd in fp64.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <iterator>
+
 #include "strait/base/errors.h"
 #include "tests/model/runner.h"
 
@@ -47,6 +50,12 @@ std::vector<Case> block_cases() {
   cases.push_back({{1, 2, 1, 136, 70, 200, false, 0.1, false}, 65, 1, 200, false, "llama"});
   cases.back().options.norm_eps = 1e-3;
   cases.back().options.rope = {500.0, 8.0, 1.0, 4.0, 64};  // kept, blended and stretched pairs
+  for (const int64_t window : {64, 70, 199}) {             // over several tiles
+    cases.push_back(
+        {{1, 2, 1, 24, 20, 200, false, 0.1, false}, 65, 2, 200, window == 70, "mistral"});
+    cases.back().options.window = window;
+  }
+  std::ranges::copy(family_cases(), std::back_inserter(cases));
   return cases;
 }
 

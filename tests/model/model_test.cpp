@@ -46,6 +46,7 @@ std::vector<Case> model_cases() {
   return cases;
 }
 INSTANTIATE_TEST_SUITE_P(Sizes, WholeModelTest, testing::ValuesIn(model_cases()));
+INSTANTIATE_TEST_SUITE_P(Families, WholeModelTest, testing::ValuesIn(family_cases()));
 
 class DifferencesTest : public testing::TestWithParam<Case> {};
 

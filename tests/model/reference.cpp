@@ -23,7 +23,7 @@ at::Tensor norm(const ReferenceInput& input, const Parameters& parameters, const
                 const at::Tensor& x) {
   const double eps = input.options.norm_eps;
   const at::Tensor weight = get(parameters, name + ".weight");
-  if (input.family == "llama") return x / at::sqrt(x.pow(2).mean(-1, true) + eps) * weight;
+  if (input.family != "gpt2") return x / at::sqrt(x.pow(2).mean(-1, true) + eps) * weight;
   const at::Tensor mean = x.mean(-1, true);
   const at::Tensor variance = (x - mean).pow(2).mean(-1, true);
   const at::Tensor y = (x - mean) / at::sqrt(variance + eps) * weight;
@@ -78,10 +78,34 @@ at::Tensor attention_dropout(const ReferenceInput& input, int64_t block,
   return probabilities * mask;
 }
 
+int64_t head_width_of(const ReferenceInput& input) {
+  const int64_t given = input.options.head_width;
+  return given > 0 ? given : input.options.width / input.options.heads;
+}
+
+/// OLMo 2 normalizes all queries or keys of a token together: columns of qkv.
+at::Tensor normalized_columns(const ReferenceInput& input, const Parameters& parameters,
+                              const std::string& attention, const at::Tensor& qkv) {
+  if (input.family != "olmo2") return qkv;
+  const int64_t queries = input.options.heads * head_width_of(input),
+                keys = input.options.kv_heads * head_width_of(input);
+  return at::cat(
+      {norm(input, parameters, attention + ".query_norm", qkv.slice(2, 0, queries)),
+       norm(input, parameters, attention + ".key_norm", qkv.slice(2, queries, queries + keys)),
+       qkv.slice(2, queries + keys)},
+      2);
+}
+
+/// Qwen 3 normalizes each head, [B, H, T, D].
+at::Tensor normalized_heads(const ReferenceInput& input, const Parameters& parameters,
+                            const std::string& name, const at::Tensor& heads) {
+  return input.family == "qwen3" ? norm(input, parameters, name, heads) : heads;
+}
+
 /// Queries, keys or values of every head, [B, H, T, D]: `count` heads from column `first` of qkv.
 at::Tensor heads_of(const ReferenceInput& input, const at::Tensor& qkv, int64_t first,
                     int64_t count) {
-  const int64_t head_width = input.options.width / input.options.heads;
+  const int64_t head_width = head_width_of(input);
   const at::Tensor part = qkv.slice(2, first, first + count * head_width)
                               .reshape({input.batch, input.tokens, count, head_width})
                               .transpose(1, 2);
@@ -89,7 +113,7 @@ at::Tensor heads_of(const ReferenceInput& input, const at::Tensor& qkv, int64_t 
 }
 
 at::Tensor activation(const ReferenceInput& input, const at::Tensor& up) {
-  if (input.family == "llama") {
+  if (input.family != "gpt2") {
     const std::vector<at::Tensor> parts = at::chunk(up, 2, -1);
     return parts[0] * at::sigmoid(parts[0]) * parts[1];
   }
@@ -102,7 +126,9 @@ at::Tensor attended(const ReferenceInput& input) {
   bool* to = allowed.data_ptr<bool>();
   for (int64_t row = 0; row < input.batch * input.tokens; ++row) {
     const int64_t start = input.starts.empty() ? 0 : input.starts[static_cast<size_t>(row)];
-    for (int64_t j = 0; j < input.tokens; ++j) *to++ = j >= start && j <= row % input.tokens;
+    const int64_t query = row % input.tokens, window = input.options.window;
+    for (int64_t j = 0; j < input.tokens; ++j)
+      *to++ = j >= start && j <= query && (window == 0 || query - j < window);
   }
   return allowed;
 }
@@ -150,7 +176,7 @@ at::Tensor reference_embedding(const ReferenceInput& input, const Parameters& pa
   const at::Tensor tokens =
       at::tensor(input.inputs, at::kInt).to(at::kLong).reshape({input.batch, input.tokens});
   at::Tensor x = at::embedding(get(parameters, "embedding.token.weight"), tokens);
-  if (input.family != "llama")
+  if (input.family == "gpt2")
     x = x + get(parameters, "embedding.position.weight").slice(0, 0, input.tokens);
   return dropout(input, "dropout.embedding", 0, x);
 }
@@ -158,13 +184,22 @@ at::Tensor reference_embedding(const ReferenceInput& input, const Parameters& pa
 at::Tensor reference_transformer(const ReferenceInput& input, const Parameters& parameters,
                                  int64_t block, const at::Tensor& x) {
   const std::string name = "blocks." + std::to_string(block - 1);
-  const bool llama = input.family == "llama";
+  const bool llama = input.family != "gpt2", behind = input.family == "olmo2";
   const int64_t heads = input.options.heads, kv_heads = input.options.kv_heads,
-                width = input.options.width, head_width = width / heads;
-  const at::Tensor qkv = linear(parameters, name + ".attention.qkv",
-                                norm(input, parameters, name + ".attention_norm", x));
+                head_width = head_width_of(input), width = heads * head_width;
+  const auto before = [&](const char* which, const at::Tensor& y) {
+    return behind ? y : norm(input, parameters, name + which, y);
+  };
+  const auto after = [&](const char* which, const at::Tensor& y) {
+    return behind ? norm(input, parameters, name + which, y) : y;
+  };
+  const at::Tensor qkv =
+      normalized_columns(input, parameters, name + ".attention",
+                         linear(parameters, name + ".attention.qkv", before(".attention_norm", x)));
   at::Tensor queries = heads_of(input, qkv, 0, heads), keys = heads_of(input, qkv, width, kv_heads);
   const at::Tensor values = heads_of(input, qkv, width + kv_heads * head_width, kv_heads);
+  queries = normalized_heads(input, parameters, name + ".attention.query_norm", queries);
+  keys = normalized_heads(input, parameters, name + ".attention.key_norm", keys);
   if (llama) {
     queries = reference_rope(input.options.rope, queries);
     keys = reference_rope(input.options.rope, keys);
@@ -175,12 +210,15 @@ at::Tensor reference_transformer(const ReferenceInput& input, const Parameters& 
   const at::Tensor probabilities = attention_dropout(input, block, at::softmax(scores, -1));
   const at::Tensor attention =
       at::matmul(probabilities, values).transpose(1, 2).reshape({input.batch, input.tokens, width});
-  const at::Tensor middle = x + dropout(input, "dropout.attention_output", block,
-                                        linear(parameters, name + ".attention.output", attention));
-  const at::Tensor up = linear(parameters, name + (llama ? ".mlp.gate_up" : ".mlp.up"),
-                               norm(input, parameters, name + ".mlp_norm", middle));
+  const at::Tensor middle =
+      x + dropout(input, "dropout.attention_output", block,
+                  after(".attention_post_norm",
+                        linear(parameters, name + ".attention.output", attention)));
+  const at::Tensor up =
+      linear(parameters, name + (llama ? ".mlp.gate_up" : ".mlp.up"), before(".mlp_norm", middle));
   return middle + dropout(input, "dropout.mlp_output", block,
-                          linear(parameters, name + ".mlp.down", activation(input, up)));
+                          after(".mlp_post_norm",
+                                linear(parameters, name + ".mlp.down", activation(input, up))));
 }
 
 at::Tensor reference_logits(const ReferenceInput& input, const Parameters& parameters,

@@ -1,4 +1,4 @@
-// GPT-2 and Llama once more, in LibTorch operators in fp64, for the tests: plain, with full score
+// The families once more, in LibTorch operators in fp64, for the tests: plain, with full score
 // matrices, repeated keys and values, and full logits. Shares nothing with the blocks but names,
 // shapes and the definition of the dropout streams.
 #pragma once

@@ -20,6 +20,24 @@ std::vector<double> random_values(int64_t count, uint64_t seed, double scale) {
   return values;
 }
 
+std::vector<Case> family_cases() {
+  std::vector<Case> cases;
+  const auto add = [&](const char* family, int64_t kv_heads, double dropout, bool tied) {
+    cases.push_back({{2, 8, kv_heads, 48, 20, 13, false, dropout, tied}, 37, 3, 11, tied, family});
+    return &cases.back().options;
+  };
+  add("qwen2", 4, 0.1, true)->bias = true;
+  ShapeOptions* windowed = add("mistral", 4, 0.1, false);
+  windowed->window = 4;
+  windowed->head_width = 10;
+  add("mistral", 8, 0.0, true)->window = 1;
+  add("qwen3", 4, 0.1, true)->head_width = 10;
+  add("qwen3", 8, 0.0, false);
+  add("olmo2", 8, 0.0, false);
+  add("olmo2", 4, 0.0, true)->norm_eps = 1e-3;
+  return cases;
+}
+
 ReferenceInput random_input(const Case& test_case, uint64_t seed) {
   const RandomStream stream(seed, "test.tokens");
   ReferenceInput input;

@@ -23,6 +23,8 @@ struct Case {
   ModelShape shape() const { return model_shape({"", family, options}, vocabulary); }
 };
 std::ostream& operator<<(std::ostream& out, const Case& test_case);
+/// A case of each family beside GPT-2 and Llama, with what sets it apart.
+std::vector<Case> family_cases();
 ReferenceInput random_input(const Case& test_case, uint64_t seed);
 /// Weights far from their initial values, so that every gradient is large enough to compare.
 std::vector<std::vector<double>> random_units(const ModelShape& shape, uint64_t seed);

@@ -122,7 +122,8 @@ void SegmentRank<T>::set(BlockValue value, const std::vector<T>& values) {
 
 template <class T>
 std::vector<Wide<T>> SegmentRank<T>::part(BlockValue value) {
-  const int64_t count = extent.rows * extent.width;
+  const int64_t wide = value_dtype(value, Runner<T>::kDtype) == Runner<T>::kDtype ? 1 : extent.wide;
+  const int64_t count = value_elements(value, extent) / wide;
   if (value_dtype(value, Runner<T>::kDtype) == Runner<T>::kDtype) {
     const T* from = buffer(value).template as<T>();
     return {from, from + count};

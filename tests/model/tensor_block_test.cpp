@@ -178,6 +178,7 @@ TEST_P(TensorBlocks, Bfloat16StaysWithinItsRoundings) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Sizes, TensorBlocks, testing::ValuesIn(tensor_cases()));
+INSTANTIATE_TEST_SUITE_P(Families, TensorBlocks, testing::ValuesIn(family_cases()));
 
 TEST(TensorBlocksRefuse, ABackwardInTwoHalves) {
   tensor::HostDevice device;

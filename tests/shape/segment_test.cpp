@@ -21,6 +21,14 @@ std::vector<ModelShape> models() {
                                     llama_shape({1, 4, 2, 24, 20, 16, false, 0.0, false}, 11)};
   result.push_back(local_shape(result[0], 4));
   result.push_back(local_shape(result[1], 2));
+  ShapeOptions options{1, 4, 2, 24, 20, 16, false, 0.0, false};
+  result.push_back(model_shape({"", "olmo2", options}, 11));
+  options.window = 3;
+  result.push_back(model_shape({"", "mistral", options}, 11));
+  options.window = 0;
+  options.head_width = 10;
+  result.push_back(model_shape({"", "qwen3", options}, 11));
+  result.push_back(local_shape(result.back(), 2));
   return result;
 }
 
@@ -70,7 +78,7 @@ TEST(Segment, KeptIsWhatTheBackwardReadsAndDoesNotMakeAgain) {
       weight |= value_set({use.value});
   }
   EXPECT_EQ(kept_values(), forward & read & ~made_again);
-  EXPECT_EQ(bundle_values(), weight);
+  EXPECT_EQ(bundle_values() | value_set({kQueryKeyNormGradient}), weight);
   EXPECT_TRUE((weight & ~made_again).none()) << "backward_weight reads what backward_input makes";
   for (const ModelShape& model : models()) {
     const BlockExtent extent = block_extent(model, 2, 3, Dtype::kBfloat16);
@@ -79,7 +87,8 @@ TEST(Segment, KeptIsWhatTheBackwardReadsAndDoesNotMakeAgain) {
       const bool exists = value_elements(value, extent) > 0;
       EXPECT_EQ(saved_offsets(extent)[value] >= 0,
                 kept_values().test(value_index(value)) && exists);
-      EXPECT_EQ(bundle_offsets(extent)[value] >= 0, bundle_values().test(value_index(value)));
+      EXPECT_EQ(bundle_offsets(extent)[value] >= 0,
+                bundle_values().test(value_index(value)) && exists);
     }
   }
 }
@@ -88,25 +97,26 @@ TEST(Segment, KeptIsWhatTheBackwardReadsAndDoesNotMakeAgain) {
 TEST(Segment, RangesBetweenTheSumsOfX) {
   const RangeUses first = range_uses({0, 4}, Phase::kForward);
   EXPECT_EQ(first.reads, value_set({kInput}));
-  EXPECT_EQ(first.writes,
-            value_set({kAttentionMean, kAttentionRstd, kQkv, kLogSumExp, kAttention, kOutputSum}));
+  EXPECT_EQ(first.writes, value_set({kAttentionMean, kAttentionRstd, kRawQueryKey, kQueryKeyRstd,
+                                     kQkv, kLogSumExp, kAttention, kOutputSum}));
   EXPECT_EQ(first.inside, value_set({kNormedAttention}));
   EXPECT_EQ(range_uses({0, 4}, Phase::kForward, false).writes, value_set({kOutputSum}));
   const RangeUses second = range_uses({4, 8}, Phase::kForward, false);
   EXPECT_EQ(second.reads, value_set({kOutputSum, kInput}));
   EXPECT_EQ(second.writes, value_set({kMiddle, kDownSum}));
   const RangeUses up = range_uses({6, 9}, Phase::kBackwardInput);
-  EXPECT_EQ(up.reads, value_set({kOutputGradient, kUp, kMiddle, kMlpMean, kMlpRstd}));
-  EXPECT_EQ(up.writes,
-            value_set({kDownSumGradient, kActivated, kUpGradient, kNormedMlpGradient, kNormedMlp}));
+  EXPECT_EQ(up.reads, value_set({kOutputGradient, kMlpBranch, kMlpBranchRstd, kUp, kMiddle,
+                                 kMlpMean, kMlpRstd}));
+  EXPECT_EQ(up.writes, value_set({kDownSumGradient, kMlpBranchGradient, kActivated, kUpGradient,
+                                  kNormedMlpGradient, kNormedMlp}));
   const RangeUses qkv = range_uses({1, 6}, Phase::kBackwardInput);
   EXPECT_TRUE((qkv.reads & value_set({kNormedMlpGradient, kOutputGradient})).count() == 2);
   EXPECT_EQ(qkv.inside, value_set({kAttentionGradient, kDelta, kQuerySum}));
   const RangeUses last = range_uses({0, 1}, Phase::kBackwardInput);
   EXPECT_EQ(last.writes, value_set({kInputGradient, kAttentionNormGradient}));
   EXPECT_EQ(range_uses({1, 6}, Phase::kBackwardWeight).reads,
-            value_set({kMlpNormGradient, kOutputSumGradient, kKeptAttention, kQkvGradient,
-                       kNormedAttention}));
+            value_set({kMlpNormGradient, kOutputSumGradient, kAttentionBranchGradient,
+                       kKeptAttention, kQkvGradient, kQueryKeyNormGradient, kNormedAttention}));
 }
 
 TEST(Segment, RangesAreCutBehindEverySum) {
@@ -193,14 +203,15 @@ TEST(Segment, JoinedProductsDoNotWriteOverTheirOperands) {
   EXPECT_TRUE(disjoint(kActivated, kOutput));
 }
 
-TEST(Segment, PartialSumsAreWideInTheForwardOnly) {
+TEST(Segment, PartialSumsAreWideInTheForwardAndForParameters) {
   EXPECT_EQ(value_dtype(kOutputSum, Dtype::kBfloat16), Dtype::kFloat32);
   EXPECT_EQ(value_dtype(kNormedMlpGradient, Dtype::kBfloat16), Dtype::kBfloat16);
   EXPECT_EQ(value_dtype(kDownSum, Dtype::kFloat64), Dtype::kFloat64);
   int partial = 0;
   for (int index = 0; index < kNumBlockValues; ++index)
     partial += partial_over_x(static_cast<BlockValue>(index)) ? 1 : 0;
-  EXPECT_EQ(partial, 4);
+  EXPECT_EQ(partial, 5);
+  EXPECT_EQ(value_dtype(kQueryKeyNormGradient, Dtype::kBfloat16), Dtype::kFloat32);
 }
 
 }  // namespace

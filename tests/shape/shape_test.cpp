@@ -40,6 +40,49 @@ TEST(Shape, PublishedParameterCountsOfLlama) {
             12 * (12 * 768 * 768 + 2 * 768) + 50257 * 768 + 768);
 }
 
+TEST(Shape, PublishedParameterCountsOfOtherFamilies) {
+  // The counts of the published checkpoints.
+  EXPECT_EQ(preset_shape("smollm2-135m", 49152).parameters(), 134515008);
+  EXPECT_EQ(preset_shape("smollm2-360m", 49152).parameters(), 361821120);
+  EXPECT_EQ(preset_shape("smollm2-1.7b", 49152).parameters(), 1711376384);
+  EXPECT_EQ(preset_shape("mistral-7b", 32000).parameters(), 7241732096);
+  EXPECT_EQ(preset_shape("qwen2.5-0.5b", 151936).parameters(), 494032768);
+  EXPECT_EQ(preset_shape("qwen2.5-1.5b", 151936).parameters(), 1543714304);
+  EXPECT_EQ(preset_shape("qwen2.5-7b", 152064).parameters(), 7615616512);
+  EXPECT_EQ(preset_shape("qwen3-0.6b", 151936).parameters(), 596049920);
+  EXPECT_EQ(preset_shape("qwen3-1.7b", 151936).parameters(), 1720574976);
+  EXPECT_EQ(preset_shape("qwen3-8b", 151936).parameters(), 8190735360);
+  EXPECT_EQ(preset_shape("olmo2-1b", 100352).parameters(), 1484916736);
+  EXPECT_EQ(preset_shape("olmo2-7b", 100352).parameters(), 7298617344);
+}
+
+TEST(Shape, WindowsAndHeadWidthsCount) {
+  ShapeOptions options{2, 4, 2, 16, 6, 10, false, 0.0, false};
+  options.head_width = 6;
+  options.window = 4;
+  const ModelShape model = model_shape({"", "mistral", options}, 11);
+  EXPECT_THAT(model.units[1].parameter("blocks.0.attention.qkv.weight").dims,
+              testing::ElementsAre(48, 16));
+  EXPECT_THAT(model.units[1].parameter("blocks.0.attention.output.weight").dims,
+              testing::ElementsAre(16, 24));
+  EXPECT_EQ(cache_bytes(model, 3, 32, Dtype::kFloat32), 2 * 3 * 32 * 12 * 4);
+  // Of 10 queries the first 4 attend 2 on average, the other 6 attend 4: 32 in halves of 6.4.
+  EXPECT_DOUBLE_EQ(attended_tokens(10, 4), 6.4);
+  EXPECT_DOUBLE_EQ(attended_tokens(10, 10), 10.0);
+  EXPECT_DOUBLE_EQ(model_flops_per_token(model, 10),
+                   6.0 * (2 * 16 * (48 + 24 + 12 + 6) + 176) + 6.0 * 2 * 6.4 * 24);
+}
+
+TEST(Shape, VocabulariesMayBePadded) {
+  ModelOptions model = model_preset("gpt2-124m");
+  model.shape.vocabulary = 50304;  // a multiple of 128
+  const ModelShape padded = model_shape(model, 50257);
+  EXPECT_EQ(padded.vocabulary, 50304);
+  EXPECT_EQ(padded.parameters(), 124439808 + 47 * 768);
+  model.shape.vocabulary = 50256;
+  EXPECT_THROW(model_shape(model, 50257), UserError);
+}
+
 TEST(Shape, LlamaBlock) {
   const ModelShape model = llama_shape({2, 4, 2, 16, 6, 5, false, 0.0, false}, 11);
   const UnitShape& unit = model.units[1];
@@ -239,7 +282,7 @@ TEST(Shape, UnknownPresetNamesTheNearest) {
 }
 
 TEST(Shape, LayoutPartsAreAlignedAndDisjoint) {
-  const BlockExtent extent{15, 10, 7, 2, 2, {}};
+  const BlockExtent extent{15, 10, 7, 2, 2, 5, {}};
   const SavedLayout layout = saved_layout(extent);
   EXPECT_EQ(layout.attention_mean, 0);
   EXPECT_EQ(layout.log_sum_exp, 64);

@@ -75,7 +75,7 @@ TEST(Split, SizesOfTheRanksAddUp) {
 TEST(Split, RefusesWhatDoesNotDivide) {
   const auto message = [](const ShapeOptions& options, int64_t x) -> std::string {
     try {
-      check_x(options, x);
+      check_x(options, {}, x);
     } catch (const UserError& error) {
       EXPECT_EQ(error.place().key, "mesh.axes.x");
       return error.what();

@@ -21,6 +21,16 @@ const std::vector<std::string> kGpt2 = {"train.steps=5"};
 const std::vector<std::string> kLlama = {"train.steps=5", "model.family=llama",
                                          "model.shape.kv_heads=1"};
 
+const std::vector<std::string> kMistral = {"train.steps=5", "model.family=mistral",
+                                           "model.shape.kv_heads=1", "model.shape.window=4",
+                                           "model.shape.bias=false"};
+const std::vector<std::string> kQwen2 = {"train.steps=5", "model.family=qwen2",
+                                         "model.shape.kv_heads=1"};
+const std::vector<std::string> kQwen3 = {"train.steps=5", "model.family=qwen3",
+                                         "model.shape.head_width=14", "model.shape.bias=false"};
+const std::vector<std::string> kOlmo2 = {"train.steps=5", "model.family=olmo2",
+                                         "model.shape.bias=false"};
+
 /// What the trained model is made with, beside small_run.
 class Generation : public ::testing::TestWithParam<std::vector<std::string>> {
  protected:
@@ -87,7 +97,8 @@ TEST_P(Generation, TokensOutOfRangeAndTooManyAreRefused) {
   EXPECT_THROW(generator_->feed(many), UserError);
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, Generation, ::testing::Values(kGpt2, kLlama));
+INSTANTIATE_TEST_SUITE_P(Families, Generation,
+                         ::testing::Values(kGpt2, kLlama, kMistral, kQwen2, kQwen3, kOlmo2));
 
 TEST(Sampling, TemperatureTopKAndTopP) {
   const std::vector<double> logits = {1.0, 3.0, 2.0, -1.0};
@@ -114,6 +125,13 @@ TEST(Sampling, DrawsFollowTheProbabilities) {
   EXPECT_NEAR(counts[0], 0.2 * kDraws, 355);
   EXPECT_NEAR(counts[1], 0.5 * kDraws, 355);
   EXPECT_NEAR(counts[2], 0.3 * kDraws, 355);
+}
+
+TEST(Sampling, RowsThatStandForNoTokenAreNotDrawn) {
+  const std::vector<double> logits = {0.0, 1.0, 9.0, std::nan("")};
+  EXPECT_EQ(sample_token(logits, {0.0, 0, 1.0, 1, 2}, 0), 1);
+  for (uint64_t draw = 0; draw < 50; ++draw)
+    EXPECT_LT(sample_token(logits, {1.0, 0, 1.0, 1, 2}, draw), 2);
 }
 
 TEST(Sampling, WhatIsNoNumberIsNotSampled) {

@@ -28,6 +28,7 @@ class Maker {
     op.attributes[draft::kLength] = options_.tokens;
     op.attributes[draft::kTraining] = int64_t{options_.purpose == draft::Purpose::kTrain ? 1 : 0};
     for (const draft::OperandUse& use : draft::segment_operands(range, phase, keeps)) {
+      if (is_empty(use.slot)) continue;
       const Operand operand = operand_of(use.slot);
       draft::add_operand(op, operand.array, operand.index, use.access, use.slot);
     }
@@ -64,17 +65,25 @@ class Maker {
     }
   }
 
+  /// A value that the family does not have.
+  bool is_empty(int slot) const {
+    return slot >= draft::kBlockValues &&
+           value_elements(static_cast<BlockValue>(slot - draft::kBlockValues), extent()) == 0;
+  }
+
+  BlockExtent extent() const {
+    return block_extent(shape_, options_.micro_batch_size, options_.tokens, options_.dtype);
+  }
+
   /// The array of what passes inside a block.
   int inside(int slot) {
     ensure(draft::is_inside_block(slot), "a range of segments with an operand of other kernels");
     int& array = inside_[static_cast<size_t>(slot)];
     if (array >= 0) return array;
-    const BlockExtent extent =
-        block_extent(shape_, options_.micro_batch_size, options_.tokens, options_.dtype);
-    draft::WholeValues values{"bundle", 1, options_.dtype, bundle_layout(extent).elements};
+    draft::WholeValues values{"bundle", 1, options_.dtype, bundle_layout(extent()).elements};
     if (slot != draft::kBundle) {
       const auto value = static_cast<BlockValue>(slot - draft::kBlockValues);
-      const int64_t bytes = value_elements(value, extent) * dtype_bytes(options_.dtype);
+      const int64_t bytes = value_elements(value, extent()) * dtype_bytes(options_.dtype);
       values.name = value_name(value);
       values.dtype = value_dtype(value, options_.dtype);
       values.elements = bytes / dtype_bytes(values.dtype);
@@ -100,7 +109,9 @@ BlockSegments::BlockSegments(program::Program& program, const ModelShape& shape,
   if (!trains || recomputes) plain_ = maker.make({}, Phase::kForward, false);
   if (!trains) return;
   keeping_ = maker.make({}, Phase::kForward);
-  if (recomputes) recompute_ = maker.make(segments_of_pieces(0, 3), Phase::kForward);
+  // The result of the last piece is read again only by a norm behind it.
+  const int pieces = shape.style.norm_behind ? 4 : 3;
+  if (recomputes) recompute_ = maker.make(segments_of_pieces(0, pieces), Phase::kForward);
   backward_ = maker.make({}, Phase::kBackwardInput);
   backward_.push_back(maker.make_op({}, Phase::kBackwardWeight));
 }

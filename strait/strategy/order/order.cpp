@@ -159,6 +159,14 @@ class Chain {
     }
   }
 
+  /// The output, where it is made again at all, is of no use.
+  static void add_recompute(Visit& v, const std::vector<Op>& ops) {
+    for (const Op& op : ops)
+      for (const Operand& written : op.writes)
+        if (written.slot == draft::kOutput) v.frees.push_back(written);
+    add_segments(v, ops);
+  }
+
   Visit loss() const {
     Visit v = visit(head_);
     Op op = compute(trains() ? draft::kForwardBackward : draft::kForwardLoss, head_);
@@ -180,7 +188,7 @@ class Chain {
     v.makes = v.needs;
     if (is_embedding(block)) v.needs.reset();
     if (is_transformer(block_shape(block))) {
-      if (!keeps_saved(block)) add_segments(v, segments_->recompute(block));
+      if (!keeps_saved(block)) add_recompute(v, segments_->recompute(block));
       add_segments(v, segments_->backward(block));
     } else {
       v.ops.push_back(backward_op(block));
