@@ -144,7 +144,7 @@ TEST(CodecE3m0, codes_are_signs_and_powers_of_two) {
 // Nearest in log2, away from the borders; below s / 2^6.5 zero. The worst relative error of what is
 // not zero is sqrt(2) - 1, and it occurs.
 TEST(CodecE3m0, rounds_to_the_nearest_in_log2) {
-  const int64_t count = 40000;
+  const int64_t count = 400000;
   std::vector<float> x(static_cast<size_t>(count));
   for (int64_t i = 0; i < count; ++i)
     x[static_cast<size_t>(i)] = static_cast<float>(7.3 * std::exp2(-8.0 * double(i) / count));
