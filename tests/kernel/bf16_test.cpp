@@ -319,11 +319,21 @@ TEST(Bfloat16Kernels, AttentionStaysNearFloats) {
             std::vector<T> out(count), dq(count), dk(count), dv(count);
             std::vector<float> log_sum(queries), delta(queries), dq_sum(queries * width);
             AttentionBackwardCall<T> call;
-            call.forward = {
-                queries,    0,         width,          tq.data(),
-                stride,     tk.data(), tv.data(),      stride,
-                out.data(), stride,    log_sum.data(), documents ? starts.data() : nullptr,
-                &mask,      6};
+            call.forward = {queries,
+                            0,
+                            width,
+                            0,
+                            tq.data(),
+                            stride,
+                            tk.data(),
+                            tv.data(),
+                            stride,
+                            out.data(),
+                            stride,
+                            log_sum.data(),
+                            documents ? starts.data() : nullptr,
+                            &mask,
+                            6};
             attention(call.forward);
             call.out_gradient = tdout.data();
             call.out_gradient_stride = call.gradient_stride = stride;

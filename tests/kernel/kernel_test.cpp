@@ -383,7 +383,7 @@ void check_attention(const AttentionCase& c) {
   for (int64_t i = 0; i < c.queries; ++i) starts[i] = static_cast<int32_t>((c.first + i) / 37 * 37);
   const DropoutMask mask(RandomStream(3, "a"), c.rate);
   std::vector<T> out(c.queries * c.head_width), log_sum_exp(c.queries);
-  attention<T>({c.queries, c.first, c.head_width, q.data(), stride, k.data(), v.data(), stride,
+  attention<T>({c.queries, c.first, c.head_width, 0, q.data(), stride, k.data(), v.data(), stride,
                 out.data(), c.head_width, log_sum_exp.data(), c.documents ? starts.data() : nullptr,
                 &mask, 6});
   std::vector<Wide> expected(out.size(), 0), expected_log(c.queries);
