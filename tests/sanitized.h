@@ -1,5 +1,6 @@
 // What tests adapt to sanitizers and debug builds: how often they repeat, and how long they may
-// take. Nothing is skipped there, and release builds hold the full numbers.
+// take. Release builds hold the full numbers. A test is skipped under a sanitizer, with its reason,
+// only where the sanitizer takes the limit of the system away that the test is about.
 #pragma once
 
 #include <cstdint>

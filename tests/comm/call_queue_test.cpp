@@ -48,8 +48,9 @@ TEST(CallQueue, CallsAndTheWorkersOwnTasksNeverMeet) {
   });
   Call call;
   call.operation = Operation::kBarrier;
-  constexpr int kCalls = 20000;
-  for (int at = 0; at < kCalls; at += 4) {
+  constexpr int64_t kCalls = 20000;
+  constexpr int64_t kTended = 100;  // the worker's own turns, which come late on a loaded machine
+  for (int64_t at = 0; at < kCalls || runner.tended.load() < kTended; at += 4) {
     Ticket first = queue->push(call, {}), second = queue->push(call, {});
     queue->run_inline(call);
     second.wait();
@@ -61,7 +62,6 @@ TEST(CallQueue, CallsAndTheWorkersOwnTasksNeverMeet) {
   queue->stop();
   EXPECT_EQ(runner.overlapping.load(), 0);
   EXPECT_EQ(runner.disordered.load(), 0);
-  EXPECT_GT(runner.tended.load(), 100);
 }
 
 }  // namespace
