@@ -1,8 +1,9 @@
 # One verb each. demo, test, build and bench first install what they need (Debian 12, tools/setup).
-.PHONY: demo test build bench check fuzz carry format
+.PHONY: demo test build install bench check fuzz carry format
 .DEFAULT_GOAL := build
 MAKEFLAGS += --no-print-directory
 JOBS := $(shell nproc)
+PREFIX ?= /usr/local
 
 # Trains a small GPT on a dictionary of English, or on TEXT=FILE.
 demo: build
@@ -20,6 +21,10 @@ build:
 	@tools/setup
 	@cmake --preset release
 	@cmake --build build/release --parallel $(JOBS) --target strait
+
+# Program, libraries, headers and docs into PREFIX.
+install: build
+	@cmake --install build/release --prefix $(PREFIX)
 
 # Speed against bounds and peers, in one run.
 bench:

@@ -1,4 +1,5 @@
-# Every outside library, found once. Debian 12's packages suffice; see tools/setup.
+# Every outside library, found once: by this build, and by those of others through strait-config.cmake.
+# Debian 12's packages suffice; see tools/setup.
 find_package(Threads REQUIRED)
 find_package(OpenMP REQUIRED COMPONENTS CXX)
 find_package(ZLIB REQUIRED)
@@ -41,7 +42,7 @@ if(STRAIT_TORCH)
   cmake_path(GET OPENBLAS_OPENMP PARENT_PATH OPENBLAS_DIR)
   find_path(OPENBLAS_INCLUDE cblas.h PATHS ${OPENBLAS_DIR} /usr/include/${CMAKE_LIBRARY_ARCHITECTURE}/openblas-openmp
                                            /usr/include/${CMAKE_LIBRARY_ARCHITECTURE})
-  add_library(strait_blas INTERFACE)
+  add_library(strait_blas INTERFACE IMPORTED GLOBAL)
   target_include_directories(strait_blas SYSTEM INTERFACE ${OPENBLAS_INCLUDE})
   target_link_libraries(strait_blas INTERFACE ${OPENBLAS_OPENMP})
   # DT_RPATH, not DT_RUNPATH: LibTorch's own libblas.so.3 must be found there too.

@@ -1,4 +1,5 @@
 # Language level, warnings, sanitizers and the compiler cache, for every target.
+include(GNUInstallDirs)
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
@@ -13,8 +14,11 @@ if(CCACHE)
 endif()
 
 add_library(strait_settings INTERFACE)
-target_include_directories(strait_settings INTERFACE "${PROJECT_SOURCE_DIR}")
-target_compile_options(strait_settings INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor -fno-math-errno)
+target_include_directories(strait_settings INTERFACE "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>"
+                                                     "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>")
+target_compile_features(strait_settings INTERFACE cxx_std_20)
+target_compile_options(strait_settings INTERFACE
+                       "$<BUILD_INTERFACE:-Wall;-Wextra;-Wshadow;-Wnon-virtual-dtor;-fno-math-errno>")
 if(STRAIT_FUZZ)
   target_compile_options(strait_settings INTERFACE -fsanitize=fuzzer-no-link)
 endif()

@@ -1,0 +1,29 @@
+# What cmake --install puts where. Others build against it with find_package(strait): docs/library.md.
+include(CMakePackageConfigHelpers)
+set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/strait")
+
+set(exported strait_settings strait_core)
+set_target_properties(strait_settings PROPERTIES EXPORT_NAME settings)
+set_target_properties(strait_core PROPERTIES EXPORT_NAME core)
+if(TARGET strait_torch)
+  set_target_properties(strait_torch PROPERTIES EXPORT_NAME torch)
+  list(APPEND exported strait_torch)
+endif()
+install(TARGETS strait RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
+install(TARGETS ${exported} EXPORT strait ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}")
+install(EXPORT strait NAMESPACE strait:: FILE strait-targets.cmake DESTINATION "${package_dir}")
+install(DIRECTORY "${PROJECT_SOURCE_DIR}/strait" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}"
+        FILES_MATCHING PATTERN "*.h")
+
+configure_package_config_file("${CMAKE_CURRENT_LIST_DIR}/strait-config.cmake.in" strait-config.cmake
+                              INSTALL_DESTINATION "${package_dir}")
+write_basic_package_version_file(strait-config-version.cmake COMPATIBILITY SameMinorVersion)
+install(FILES "${PROJECT_BINARY_DIR}/strait-config.cmake" "${PROJECT_BINARY_DIR}/strait-config-version.cmake"
+              "${CMAKE_CURRENT_LIST_DIR}/dependencies.cmake" "${CMAKE_CURRENT_LIST_DIR}/cuda.cmake"
+        DESTINATION "${package_dir}")
+
+install(DIRECTORY "${PROJECT_SOURCE_DIR}/docs/" DESTINATION "${CMAKE_INSTALL_DOCDIR}")
+install(DIRECTORY "${PROJECT_SOURCE_DIR}/examples" DESTINATION "${CMAKE_INSTALL_DOCDIR}")
+install(FILES "${PROJECT_SOURCE_DIR}/README.md" "${PROJECT_SOURCE_DIR}/CHANGELOG.md"
+              "${PROJECT_SOURCE_DIR}/LICENSE"
+        DESTINATION "${CMAKE_INSTALL_DOCDIR}")

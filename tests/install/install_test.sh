@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# Installs a finished build into a prefix of its own, without rebuilding. Then configures, compiles,
+# links and runs examples/embed against it, and the program from another folder.
+# usage: install_test.sh SOURCE BUILD
+set -euo pipefail
+source_folder=$1
+build_folder=$2
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+cmake --install "$build_folder" --prefix "$work/prefix" >"$work/install.log" ||
+  { cat "$work/install.log"; exit 1; }
+if grep -rIlF -e "$source_folder" -e "$build_folder" "$work/prefix/lib" "$work/prefix/include"; then
+  echo "installed files name the folder of the sources or of the build"
+  exit 1
+fi
+cp -r "$source_folder/examples/embed" "$work/embed"
+cmake -S "$work/embed" -B "$work/build" -DCMAKE_BUILD_TYPE=Release \
+  -DCMAKE_PREFIX_PATH="$work/prefix" >"$work/configure.log" ||
+  { cat "$work/configure.log"; exit 1; }
+cmake --build "$work/build"
+"$work/build/embed"
+
+cd "$work"
+prefix/bin/strait --version
+"$work/prefix/bin/strait" verify "$work/prefix/share/doc/strait/examples/minimal.toml" --ranks 2
