@@ -1,5 +1,6 @@
 // What tests adapt to sanitizers and debug builds: how often they repeat, and how long they may
-// take. Nothing is skipped there, and release builds hold the full numbers.
+// take. Release builds hold the full numbers. Skipped under sanitizers are only limits of memory in
+// tests/app/limits_test.cpp, because a sanitizer takes address space and refuses memory itself.
 #pragma once
 
 #include <cstdint>
