@@ -68,8 +68,8 @@ struct PieceFormat {
 /// Arrays of all unit values of a program. Lives while a program is being built.
 class UnitValues {
  public:
-  /// Declares groups "world", "replica", "data", those of the hops, "across" and "secondary", and the resident
-  /// arrays of the draft's units.
+  /// Declares groups "world", "replica", "data", those of the hops, "across" and "secondary", and
+  /// the resident arrays of the draft's units.
   UnitValues(draft::Draft& draft, const ModelShape& shape, const Placement& placement,
              const Cluster& cluster, const draft::StepOptions& options);
 
@@ -166,7 +166,7 @@ class UnitValues {
   std::vector<UnitClass> classes_;
   std::vector<std::pair<int, int64_t>> place_;  // unit -> (class, index)
   std::vector<int> hops_;                       // groups
-  bool local_steps_ = false;  // the state is a replica's
+  bool local_steps_ = false;                    // the state is a replica's
   int world_ = -1, replica_ = -1, inner_ = -1, across_ = -1, across_nested_ = -1, secondary_ = -1;
   int64_t num_moments_ = 0;
   std::vector<int> first_ = std::vector<int>(kNumValues, -1);  // [UnitValue] first array
