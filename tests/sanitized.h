@@ -1,6 +1,6 @@
 // What tests adapt to sanitizers and debug builds: how often they repeat, and how long they may
-// take. Release builds hold the full numbers. A test is skipped under a sanitizer, with its reason,
-// only where the sanitizer takes the limit of the system away that the test is about.
+// take. Release builds hold the full numbers. Skipped under sanitizers are only limits of memory in
+// tests/app/limits_test.cpp, because a sanitizer takes address space and refuses memory itself.
 #pragma once
 
 #include <cstdint>

@@ -46,7 +46,7 @@ Json sample_command(const cli::Command& command, cli::Output& output) {
   const auto worlds = comm::make_thread_worlds(1, one_rank(), options);
   const int threads = static_cast<int>(available_cores());
   const Dtype dtype = run.train.precision == "fp64" ? Dtype::kFloat64 : Dtype::kFloat32;
-  train::Generator generator(shape, dtype, threads, worlds->world(0), reader, device.get());
+  train::Generator generator(shape, {dtype, threads, device.get()}, worlds->world(0), reader);
   reader.verify_share(0, 1);
   const cli::SampleArguments& arguments = command.sample;
   const train::Sampling sampling{arguments.temperature, arguments.top_k, arguments.top_p,

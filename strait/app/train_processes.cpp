@@ -112,7 +112,6 @@ Json run_rank(comm::MpiSession& session, const Job& job, const std::atomic<int>&
 #else
   comm::World& used = world;
 #endif
-  const train::ProcessRank rank{used, &session.window(), token, gather};
   DumpSignals dumps;
   own_hooks.on_request = [&](const auto& dump) {
     dumps.set(dump);
@@ -121,7 +120,8 @@ Json run_rank(comm::MpiSession& session, const Job& job, const std::atomic<int>&
   const auto run = [&](const train::Observer& observer, train::Outcome& outcome,
                        const train::Hooks& hooks) {
     try {
-      train::train_rank(job, observer, signal, outcome, rank, hooks);
+      train::train_rank(job, observer, signal, outcome,
+                        {used, &session.window(), token, gather, hooks});
     } catch (...) {
       session.abandon();
       throw;

@@ -1,11 +1,14 @@
 #include "strait/base/process_memory.h"
 
+#include <fmt/format.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <fstream>
 #include <limits>
+
+#include "strait/base/errors.h"
 
 namespace strait {
 namespace {
@@ -35,6 +38,15 @@ int64_t peak_resident_bytes() {
 int64_t usable_memory_bytes() {
   const int64_t physical = int64_t{::sysconf(_SC_PHYS_PAGES)} * ::sysconf(_SC_PAGESIZE);
   return std::min({physical, control_group_limit(), address_space_limit()});
+}
+
+void require_memory_bytes(const std::string& what, int64_t needs_bytes, int64_t has_bytes,
+                          const std::string& hint) {
+  if (needs_bytes <= has_bytes) return;
+  constexpr double kGiga = 1e9;
+  throw NothingFits(fmt::format("{} needs {:.4g} GB of memory and {:.4g} GB are there; {}", what,
+                                static_cast<double>(needs_bytes) / kGiga,
+                                static_cast<double>(has_bytes) / kGiga, hint));
 }
 
 }  // namespace strait

@@ -1,7 +1,8 @@
-// Memory of this process as the system sees it.
+// Memory of this process as the system sees it, and refusing what it has not.
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 namespace strait {
 
@@ -11,5 +12,10 @@ int64_t peak_resident_bytes();
 /// Bytes that this process may use: the physical memory, or less where its control group or its
 /// limit of address space says so.
 int64_t usable_memory_bytes();
+
+/// NothingFits, naming both numbers, when `what` needs more than `has_bytes`. `hint` says what
+/// would fit.
+void require_memory_bytes(const std::string& what, int64_t needs_bytes, int64_t has_bytes,
+                          const std::string& hint);
 
 }  // namespace strait

@@ -14,10 +14,10 @@
 
 #include "strait/base/errors.h"
 #include "strait/base/file.h"
-#include "strait/checkpoint/hash.h"
+#include "strait/checkpoint/files/hash.h"
+#include "strait/checkpoint/files/safetensors.h"
 #include "strait/checkpoint/reader.h"
 #include "strait/checkpoint/retention.h"
-#include "strait/checkpoint/safetensors.h"
 
 namespace strait::checkpoint {
 namespace {

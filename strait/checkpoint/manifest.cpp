@@ -6,7 +6,7 @@
 
 #include "strait/base/errors.h"
 #include "strait/base/file.h"
-#include "strait/checkpoint/hash.h"
+#include "strait/checkpoint/files/hash.h"
 
 namespace strait::checkpoint {
 namespace {

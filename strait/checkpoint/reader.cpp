@@ -10,7 +10,7 @@
 #include "strait/base/errors.h"
 #include "strait/base/file.h"
 #include "strait/checkpoint/checkpoint.h"
-#include "strait/checkpoint/hash.h"
+#include "strait/checkpoint/files/hash.h"
 #include "strait/shape/run_overlaps.h"
 
 namespace strait::checkpoint {

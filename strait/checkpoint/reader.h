@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "strait/checkpoint/files/safetensors.h"
 #include "strait/checkpoint/manifest.h"
-#include "strait/checkpoint/safetensors.h"
 
 namespace strait::checkpoint {
 

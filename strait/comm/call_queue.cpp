@@ -1,7 +1,7 @@
 #include "strait/comm/call_queue.h"
 
 #include "strait/base/cores.h"
-#include "strait/base/start_thread.h"
+#include "strait/base/thread_limit.h"
 #include "strait/comm/call_check.h"
 
 namespace strait::comm {

@@ -54,10 +54,10 @@ Generated from the table of keys in `strait/config/key_table.cpp`; a test holds 
 it.
 
 A run file is TOML. Every key is optional, except that training needs `data.path`. A key at its
-default is always accepted. Any other value that cannot take effect is an error that names file,
+default is always accepted; any other value that cannot take effect is an error that names file,
 line, key and the nearest valid choice. `--set KEY=VALUE` on the command line overrides a key, for
-example `--set train.steps=100`. The value is read as the key's type, otherwise as a string; lists
-may be written with commas. The resolved file is kept in the run folder and can be run again.
+example `--set train.steps=100`: the value is read as the key's type, otherwise as a string, and
+lists may be written with commas. The resolved file is kept in the run folder and can be run again.
 
 "only the default" marks keys that are reserved: no other value can take effect in this version.
 )";

@@ -9,8 +9,8 @@
 
 #include "strait/base/errors.h"
 #include "strait/base/file.h"
-#include "strait/checkpoint/hash.h"
-#include "strait/checkpoint/safetensors.h"
+#include "strait/checkpoint/files/hash.h"
+#include "strait/checkpoint/files/safetensors.h"
 #include "strait/convert/hugging_face_companions.h"
 #include "strait/convert/hugging_face_family.h"
 #include "strait/convert/hugging_face_tensors.h"

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "strait/base/dtype.h"
-#include "strait/checkpoint/safetensors.h"
+#include "strait/checkpoint/files/safetensors.h"
 
 namespace strait::convert {
 

@@ -6,7 +6,7 @@
 
 #include "strait/base/errors.h"
 #include "strait/checkpoint/checkpoint.h"
-#include "strait/checkpoint/safetensors.h"
+#include "strait/checkpoint/files/safetensors.h"
 #include "strait/config/print.h"
 #include "strait/convert/model_state.h"
 

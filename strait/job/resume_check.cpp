@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "strait/base/errors.h"
-#include "strait/checkpoint/hash.h"
+#include "strait/checkpoint/files/hash.h"
 #include "strait/config/keys.h"
 #include "strait/config/parse.h"
 

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <span>
 
-#include "strait/checkpoint/hash.h"
+#include "strait/checkpoint/files/hash.h"
 
 namespace strait::persist {
 namespace {

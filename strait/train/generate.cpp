@@ -34,20 +34,21 @@ struct Generator::Compiled {
   std::unique_ptr<runtime::Interpreter> interpreter;
 };
 
-Generator::Generator(const ModelShape& shape, Dtype dtype, int threads, comm::World& world,
-                     const checkpoint::CheckpointReader& reader, tensor::Device* device)
-    : dtype_(dtype),
-      pool_(device),
+Generator::Generator(const ModelShape& shape, const Resources& resources, comm::World& world,
+                     const checkpoint::CheckpointReader& reader)
+    : dtype_(resources.dtype),
+      pool_(resources.device),
       state_(pool_, 0),
       layout_(shape, Mesh({}, 1)),
-      model_(layout_.local_shape(), dtype),
-      arithmetic_(device::make_arithmetic(device, threads)),
-      environment_{model_, layout_, settings_of(dtype, threads), *arithmetic_, device != nullptr},
+      model_(layout_.local_shape(), dtype_),
+      arithmetic_(device::make_arithmetic(resources.device, resources.threads)),
+      environment_{model_, layout_, settings_of(dtype_, resources.threads), *arithmetic_,
+                   resources.device != nullptr},
       site_{world, state_, pool_, executors_, nullptr, 120.0} {
-  if (device) model::use_tensor_blocks(model_, *device, dtype);
+  if (resources.device) model::use_tensor_blocks(model_, *resources.device, dtype_);
   execute::add_block_executors(executors_, environment_, {});
   program_for(1);
-  load_weights(programs_.at(1)->program, shape, state_, reader, device);
+  load_weights(programs_.at(1)->program, shape, state_, reader, resources.device);
 }
 
 Generator::~Generator() = default;

@@ -37,10 +37,16 @@ int32_t sample_token(std::span<const double> all, const Sampling& sampling, uint
 /// filled anew from the second half of the text, so that generation goes on.
 class Generator {
  public:
-  /// `world` has one rank. Weights are loaded from the checkpoint. `device`: where the values are,
-  /// null = plain memory; outlives this.
-  Generator(const ModelShape& shape, Dtype dtype, int threads, comm::World& world,
-            const checkpoint::CheckpointReader& reader, tensor::Device* device = nullptr);
+  /// In which type, with how many threads and where it computes. `device`: null = plain memory;
+  /// outlives this.
+  struct Resources {
+    Dtype dtype = Dtype::kFloat32;
+    int threads = 1;
+    tensor::Device* device = nullptr;
+  };
+  /// `world` has one rank. Weights are loaded from the checkpoint.
+  Generator(const ModelShape& shape, const Resources& resources, comm::World& world,
+            const checkpoint::CheckpointReader& reader);
   ~Generator();
   /// Feeds tokens behind what was fed before and returns the logits after the last one. UserError
   /// when a token is out of range or the context would overflow.

@@ -6,7 +6,7 @@
 
 #include "strait/base/errors.h"
 #include "strait/base/finite.h"
-#include "strait/base/memory_need.h"
+#include "strait/base/process_memory.h"
 #include "strait/program/memory.h"
 
 namespace strait::train {

@@ -104,10 +104,13 @@ void add_traffic(const Job& job, const Outcome& outcome, Json& body) {
                     {"cost", trace::levels_json(job.cost.traffic, names, 1)}});
   body["crossed_per_step"] = crossed_json(outcome, steps);
   body["traffic"] = trace::traffic_json(outcome.traffic, names, steps);
-  body["bookkeeping"] =
-      Json::object({{"bytes", outcome.bookkeeping.bytes()},
-                    {"network_bytes", outcome.bookkeeping.network_bytes()},
-                    {"traffic", trace::traffic_json(outcome.bookkeeping, names, 1)}});
+  const auto whole_run = [&](const Ledger& ledger) {
+    return Json::object({{"bytes", ledger.bytes()},
+                         {"network_bytes", ledger.network_bytes()},
+                         {"traffic", trace::traffic_json(ledger, names, 1)}});
+  };
+  body["between_steps"] = whole_run(outcome.between_steps);
+  body["bookkeeping"] = whole_run(outcome.bookkeeping);
   double exposed = 0;
   for (const double share : outcome.exposed_shares) exposed += share;
   body["exposed_communication_share"] =
@@ -156,6 +159,7 @@ Json rank_part(const Outcome& outcome, int64_t rank) {
                        {"pool_peak_bytes", outcome.pool_peak_bytes[own]},
                        {"peak_resident_bytes", outcome.peak_resident_bytes},
                        {"traffic", ledger_json(outcome.traffic)},
+                       {"between_steps", ledger_json(outcome.between_steps)},
                        {"bookkeeping", ledger_json(outcome.bookkeeping)}});
 }
 
@@ -165,6 +169,7 @@ void add_rank_part(Outcome& outcome, int64_t rank, const Json& part) {
   outcome.pool_peak_bytes[other] = part.at("pool_peak_bytes").as_integer();
   outcome.peak_resident_bytes += part.at("peak_resident_bytes").as_integer();
   add_ledger(part.at("traffic"), outcome.traffic);
+  add_ledger(part.at("between_steps"), outcome.between_steps);
   add_ledger(part.at("bookkeeping"), outcome.bookkeeping);
 }
 

@@ -1,10 +1,10 @@
 #include "strait/train/solo_step.h"
 
 #include "strait/base/random.h"
+#include "strait/execute/model_settings.h"
 #include "strait/model/tensor_blocks.h"
 #include "strait/persist/unit_state.h"
 #include "strait/strategy/finish/step_values.h"
-#include "strait/train/model_settings.h"
 
 namespace strait::train {
 namespace {
@@ -55,8 +55,8 @@ SoloStep::SoloStep(const Run& run, int64_t vocabulary, tensor::Device* device)
       pool_(device),
       state_(pool_, 0),
       model_(design_.layout.local_shape(), design_.dtype),
-      arithmetic_(device::make_arithmetic(device, model_settings(design_).threads)),
-      environment_{model_, design_.layout, model_settings(design_), *arithmetic_,
+      arithmetic_(device::make_arithmetic(device, execute::model_settings(design_).threads)),
+      environment_{model_, design_.layout, execute::model_settings(design_), *arithmetic_,
                    device != nullptr},
       site_{worlds_->world(0), state_, pool_, executors_, nullptr, run.runtime.deadline_seconds},
       runner_(design_.programs, site_) {

@@ -161,7 +161,8 @@ ProcessWatch::Actions watch_actions(Shared& shared, const Hooks& hooks, Outcome&
   return actions;
 }
 
-void run_process(Shared& shared, const ProcessRank& rank, const Hooks& hooks, Outcome& outcome) {
+void run_process(Shared& shared, const ProcessRank& rank, Outcome& outcome) {
+  const Hooks& hooks = rank.hooks;
   if (hooks.on_request)
     hooks.on_request([&](const std::string& kind) { shared.flights.write_all(kind, ""); });
   const auto end = [&] {
@@ -190,14 +191,14 @@ void run_process(Shared& shared, const ProcessRank& rank, const Hooks& hooks, Ou
 }  // namespace
 
 void train_rank(const Job& job, const Observer& observer, const std::atomic<int>& signal,
-                Outcome& outcome, const ProcessRank& rank, const Hooks& hooks) {
+                Outcome& outcome, const ProcessRank& rank) {
   const int64_t own = rank.world.rank();
-  Shared shared(job, observer, signal, hooks, own);
+  Shared shared(job, observer, signal, rank.hooks, own);
   shared.save_token = rank.save_token;
   begin(job, shared);
   if (own == 0) begin_records(job, shared);
   try {
-    run_process(shared, rank, hooks, outcome);
+    run_process(shared, rank, outcome);
   } catch (...) {
     outcome = std::move(shared.outcome);
     throw;

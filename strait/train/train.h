@@ -26,12 +26,13 @@ struct ProcessRank {
   std::string save_token;                // checkpoint/session.h; the same on all ranks
   /// The texts of all ranks on rank 0, by rank. Collective.
   std::function<std::vector<std::string>(const std::string&)> gather;
+  Hooks hooks{};
 };
 
 /// The same for one rank whose others are other processes; all call it. Rank 0 writes the run
 /// folder and, when it ends well, gets the outcome of all ranks; the others' outcomes hold their
 /// own part.
 void train_rank(const Job& job, const Observer& observer, const std::atomic<int>& signal,
-                Outcome& outcome, const ProcessRank& rank, const Hooks& hooks = {});
+                Outcome& outcome, const ProcessRank& rank);
 
 }  // namespace strait::train

@@ -13,6 +13,7 @@
 #include "strait/base/process_memory.h"
 #include "strait/comm/bookkeeping.h"
 #include "strait/config/print.h"
+#include "strait/execute/model_settings.h"
 #include "strait/model/tensor_blocks.h"
 #include "strait/optim/loss_scale.h"
 #include "strait/optim/schedule.h"
@@ -21,7 +22,6 @@
 #include "strait/strategy/sharding/unit_values.h"
 #include "strait/strategy/sync/kernels.h"
 #include "strait/strategy/sync/sync.h"
-#include "strait/train/model_settings.h"
 
 namespace strait::train {
 namespace {
@@ -104,7 +104,7 @@ Trainer::Trainer(Shared& shared, comm::World& world, memory::PageSource* window)
       model_(job_.design.layout.local_shape(), device_ ? Dtype::kFloat32 : job_.design.dtype),
       arithmetic_(
           device::make_arithmetic(device_, static_cast<int>(job_.design.batch.threads_per_rank))),
-      environment_{model_, job_.design.layout, model_settings(job_.design), *arithmetic_,
+      environment_{model_, job_.design.layout, execute::model_settings(job_.design), *arithmetic_,
                    device_ != nullptr},
       site_{world,
             state_,
@@ -133,8 +133,7 @@ Trainer::Trainer(Shared& shared, comm::World& world, memory::PageSource* window)
   begin_state();
   runner_.run(strategy::kForStart, first_step_);
   state_.drain();
-  Ledger discarded;  // no step of training
-  runner_.drain_ledger(discarded);
+  count_between_steps();
   if (job_.design.run.checkpoint.asynchronous)
     writer_ = std::make_unique<checkpoint::SnapshotWriter>(saves_);
   if (lead()) prepare_texts();
@@ -279,6 +278,11 @@ void Trainer::count_traffic(int64_t step) {
     for (int64_t other = 0; shared_.processes && other < job_.design.batch.ranks; ++other)
       if (other != rank_) shared_.sent_bytes[other * levels + level] = 0;
   }
+}
+
+void Trainer::count_between_steps() {
+  const std::lock_guard lock(shared_.mutex);
+  runner_.drain_ledger(shared_.outcome.between_steps);
 }
 
 void Trainer::account(int64_t step, const StepResult& result) {

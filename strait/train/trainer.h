@@ -89,7 +89,7 @@ struct Shared {
   std::vector<trace::Recorder> recorders;  // [rank] timeline
   FlightDump flights;
   std::vector<Saving> saving;  // [rank]
-  std::mutex mutex;            // guards outcome.traffic
+  std::mutex mutex;            // guards the ledgers of outcome
 };
 
 /// Owns the state of one rank and runs its steps. All methods run on the rank's thread.
@@ -117,6 +117,8 @@ class Trainer {
   ValidationPlan validation_plan() const;
   /// Moves what the communicators counted into this rank's traffic.
   void count_traffic(int64_t step);
+  /// What programs have moved since that are no steps.
+  void count_between_steps();
   void account(int64_t step, const StepResult& result);
   report::StepMetrics metrics_of(int64_t step, const StepResult& result) const;
   void evaluate(int64_t step);

@@ -38,8 +38,7 @@ void Trainer::evaluate(int64_t step) {
   evaluated_window_.reset();
   runner_.run(strategy::kForShow, step);
   state_.drain();
-  Ledger discarded;
-  runner_.drain_ledger(discarded);
+  count_between_steps();
   if (loss) note_validation(step, *loss);
 }
 

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "strait/base/errors.h"
-#include "strait/checkpoint/hash.h"
+#include "strait/checkpoint/files/hash.h"
 #include "tests/checkpoint/example_run.h"
 
 namespace strait::checkpoint {

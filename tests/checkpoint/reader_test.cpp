@@ -7,7 +7,7 @@
 #include "strait/base/errors.h"
 #include "strait/base/file.h"
 #include "strait/checkpoint/checkpoint.h"
-#include "strait/checkpoint/hash.h"
+#include "strait/checkpoint/files/hash.h"
 #include "tests/checkpoint/example_run.h"
 
 namespace strait::checkpoint {

@@ -1,4 +1,4 @@
-#include "strait/checkpoint/safetensors.h"
+#include "strait/checkpoint/files/safetensors.h"
 
 #include <gmock/gmock.h>
 #include <sys/resource.h>
@@ -9,7 +9,7 @@
 
 #include "strait/base/errors.h"
 #include "strait/base/file.h"
-#include "strait/checkpoint/hash.h"
+#include "strait/checkpoint/files/hash.h"
 #include "tests/checkpoint/example_run.h"
 
 namespace strait::checkpoint {

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "strait/base/file.h"
+#include "strait/checkpoint/files/safetensors.h"
 #include "strait/checkpoint/reader.h"
-#include "strait/checkpoint/safetensors.h"
 #include "strait/comm/threads/thread_world.h"
 #include "strait/config/parse.h"
 #include "strait/convert/convert.h"
@@ -117,7 +117,7 @@ inline Logits compute_logits(const std::string& checkpoint, const std::vector<in
   cluster.levels = {{"world", 1, 1e9, 0, 1}};
   const auto worlds = comm::make_thread_worlds(1, cluster);
   const Dtype dtype = run.train.precision == "fp64" ? Dtype::kFloat64 : Dtype::kFloat32;
-  train::Generator generator(shape, dtype, 1, worlds->world(0), reader);
+  train::Generator generator(shape, {dtype, 1}, worlds->world(0), reader);
   Logits computed{tokens, {}};
   for (const int32_t token : tokens) computed.rows.push_back(generator.feed({&token, 1}));
   return computed;

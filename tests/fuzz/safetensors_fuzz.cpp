@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "strait/base/errors.h"
-#include "strait/checkpoint/safetensors.h"
+#include "strait/checkpoint/files/safetensors.h"
 
 namespace {
 

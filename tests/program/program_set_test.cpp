@@ -38,8 +38,7 @@ Rule rule(const char* purpose, const char* after, const AgreedScalar& unless_zer
 
 /// What runs in the turn of a step.
 std::vector<std::string> next(const ProgramSet& set, const std::string& purpose,
-                              const std::string& after, const ReadScalar& read,
-                              int64_t step = 0) {
+                              const std::string& after, const ReadScalar& read, int64_t step = 0) {
   std::vector<const std::string*> kinds;
   set.next(purpose, {after, step}, read, kinds);
   std::vector<std::string> names;

@@ -169,6 +169,25 @@ class Labs(unittest.TestCase):
             self.assertEqual(int(told), sum(list(SIZES.values())[list(SIZES).index(level):]))
             self.assertAlmostEqual(float(ratio), int(counted) / int(told), delta=0.001)
 
+    @unittest.skipUnless(STRAIT, "needs the program: STRAIT_BINARY")
+    def test_interfaces_count_what_the_ledger_of_a_step_says(self):
+        with tempfile.TemporaryDirectory() as folder:
+            text, report, run = (pathlib.Path(folder, name) for name in ("text.txt", "report.json", "run"))
+            text.write_text("a ship in the strait has no other road\n" * 500)
+            # A step takes most of a second, so that reading the counters beside it costs next to nothing.
+            settings = (f"data.path={text}", f"output.run_dir={run}", "train.steps=6", "evaluation.every_steps=0",
+                        "train.global_batch_size=4")
+            result = netlab("--ranks-per-host", "2", "--rate", "200mbit", "--marks", run / "metrics.jsonl", "--ledger", report,
+                            "--", STRAIT, "train", ROOT / "examples/minimal.toml", "--json", report,
+                            *(word for setting in settings for word in ("--set", setting)))
+            self.assertEqual(result.returncode, 0, result.stderr)
+            crossed = json.loads(report.read_text())["crossed_per_step"]
+        name, counted, told, ratio = result.stdout.splitlines()[-1].split()
+        self.assertEqual(name, "world")
+        self.assertEqual(int(told), crossed["network_bytes"])
+        self.assertGreater(crossed["shared_memory_bytes"], 0)  # of ranks of one host: on no interface
+        self.assertAlmostEqual(float(ratio), 1, delta=0.05, msg=f"{counted} against {told}")
+
     def test_marks_split_the_counters(self):
         script = ("import os, socket, sys, time\nrank = int(os.environ['OMPI_COMM_WORLD_RANK'])\n"
                   "out = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n"

@@ -72,6 +72,19 @@ TEST(Positions, LevelsThatAnAxisFillsAreDropped) {
   EXPECT_THAT(names(8, 2), ElementsAre("level2")) << "one data-parallel rank";
 }
 
+TEST(Positions, RanksAlongZAndSequenceAreDataParallelToo) {
+  const Cluster cluster = cluster_of({2, 4, 2});
+  for (int64_t MeshAxes::*axis : {&MeshAxes::z, &MeshAxes::sequence}) {
+    MeshOptions options;
+    options.axes.*axis = 4;
+    EXPECT_THAT(level_names(positions_of(cluster, Mesh(options, cluster.ranks))),
+                ElementsAre("level0", "level1", "level2"));
+    options.axes.x = 2;
+    EXPECT_THAT(level_names(positions_of(cluster, Mesh(options, cluster.ranks))),
+                ElementsAre("level1", "level2"));
+  }
+}
+
 TEST(Positions, WithoutOtherAxesTheClusterStaysAsItIs) {
   ClusterOptions frontier;
   frontier.preset = "frontier";

@@ -1,9 +1,12 @@
 // The honest ledger: what the runtime counted at the transport = what the simulator counted on its
 // links = what the cost model sums = closed forms, per level and per operation. And memory: state =
-// formula, peak = what the allocator saw.
+// formula, peak = what the allocator saw. What ranks exchange outside of programs is counted apart.
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "strait/cost/cost.h"
+#include "strait/layout/layout.h"
 #include "strait/sim/simulate.h"
 #include "tests/train/exchanged_bytes.h"
 #include "tests/train/small_run.h"
@@ -37,24 +40,24 @@ Bytes closed_form(const Case& c, const strategy::Design& design, int64_t inner) 
     // head runs both at once: once each; tied, they are one unit, gathered twice.
     const int64_t gathers = block || c.tied ? 2 : 1;
     if (c.placement == "ddp") {
-      add_exchange(bytes, "all-reduce", 2 * m, n, 1);  // bf16 too: summed on the way
+      add_exchange(bytes, "all-reduce", 2 * m, {n, 1});  // bf16 too: summed on the way
     } else if (c.placement == "zero1") {
-      add_exchange(bytes, "reduce-scatter", m, n, 1);
-      add_exchange(bytes, "all-gather", m, n, 1);
+      add_exchange(bytes, "reduce-scatter", m, {n, 1});
+      add_exchange(bytes, "all-gather", m, {n, 1});
     } else if (c.placement == "zero2") {
-      add_exchange(bytes, "reduce-scatter", a * m, n, 1);
-      add_exchange(bytes, "all-gather", m, n, 1);
+      add_exchange(bytes, "reduce-scatter", a * m, {n, 1});
+      add_exchange(bytes, "all-gather", m, {n, 1});
     } else if (c.placement == "zero3") {
-      add_exchange(bytes, "all-gather", a * gathers * m, n, 1);
-      add_exchange(bytes, "reduce-scatter", a * m, n, 1);
+      add_exchange(bytes, "all-gather", a * gathers * m, {n, 1});
+      add_exchange(bytes, "reduce-scatter", a * m, {n, 1});
     } else {
-      add_exchange(bytes, "all-gather", groups * a * gathers * m, inner, 1);
-      add_exchange(bytes, "reduce-scatter", groups * a * m, inner, 1);
+      add_exchange(bytes, "all-gather", groups * a * gathers * m, {inner, 1});
+      add_exchange(bytes, "reduce-scatter", groups * a * m, {inner, 1});
       const int64_t times = c.placement == "hsdp" ? a : 1;
-      add_exchange(bytes, "all-reduce", 2 * times * m, groups, inner);
+      add_exchange(bytes, "all-reduce", 2 * times * m, {groups, inner});
     }
   }
-  add_exchange(bytes, "all-reduce", 2 * kAgreedBytes, n, 1, true);
+  add_exchange(bytes, "all-reduce", 2 * kAgreedBytes, {n, 1}, true);
   std::erase_if(bytes, [](const auto& row) { return row.second == 0; });
   return bytes;
 }
@@ -162,6 +165,58 @@ TEST(Memory, StateIsTheFormulaAndThePeakIsWhatTheAllocatorSaw) {
           << rank;
     }
   }
+}
+
+TEST(Bookkeeping, IsCountedApartFromTraining) {
+  constexpr int64_t kRanks = 4;
+  const test::TemporaryFolder folder;
+  strait::Run run = test::small_run(folder.path(), {"train.steps=3", "placement.preset=zero3"});
+  run.output.run_dir = folder.path() + "/run";
+  const Job job = make_job(run, kRanks);
+  train::Outcome outcome;
+  train::train(job, {}, std::atomic<int>{0}, outcome);
+  std::map<std::string, int64_t> bytes;
+  for (const Traffic& row : outcome.bookkeeping.rows())
+    bytes[row.operation] += row.payload_bytes + row.metadata_bytes;
+  EXPECT_EQ(bytes.size(), 2u);
+  // Before the first step, whether anybody was asked to stop: one integer.
+  EXPECT_EQ(bytes["all-reduce"], 8 * 2 * (kRanks - 1));
+  // For the hash, the weights that rank 0 does not hold itself.
+  int64_t collected = 0;
+  for (const UnitShape& unit : job.design.shape.units)
+    for (int64_t rank = 1; rank < kRanks; ++rank)
+      collected += 8 * shard_of(unit.elements, kRanks, kRanks, rank).size();
+  EXPECT_EQ(bytes["all-to-all"], collected);
+}
+
+// An evaluation gathers every unit once per batch, and nothing of it counts as a step's.
+TEST(BetweenSteps, EvaluationsAreCountedApartFromTraining) {
+  constexpr int64_t kRanks = 4, kBatches = 2;
+  const TemporaryFolder folder;
+  const auto train = [&](const std::string& every, int64_t& elements) {
+    strait::Run run = small_run(
+        folder.path(), {"train.steps=6", "placement.preset=zero3", "train.micro_batch_size=6",
+                        "model.shape.tied_head=false", "evaluation.every_steps=" + every,
+                        "evaluation.batches=" + std::to_string(kBatches)});
+    run.output.run_dir = folder.path() + "/run-" + every;
+    const Job job = make_job(run, kRanks);
+    elements = job.design.shape.parameters();
+    train::Outcome outcome;
+    train::train(job, {}, std::atomic<int>{0}, outcome);
+    return outcome;
+  };
+  const auto gathered = [](const train::Outcome& outcome) {
+    int64_t bytes = 0;
+    for (const Traffic& row : outcome.between_steps.rows())
+      if (row.operation == "all-gather") bytes += row.payload_bytes;
+    return bytes;
+  };
+  int64_t elements = 0;
+  const train::Outcome once = train("0", elements), often = train("2", elements);
+  const int64_t evaluation = kBatches * (kRanks - 1) * 8 * elements;
+  EXPECT_EQ(gathered(once), evaluation);  // behind the last step
+  EXPECT_EQ(gathered(often), 3 * evaluation);
+  EXPECT_EQ(often.traffic.bytes(), once.traffic.bytes());
 }
 
 }  // namespace

@@ -153,8 +153,8 @@ TEST_P(DeviceRun, GenerationGivesTheLogitsOfPlainMemory) {
     comm::ThreadWorldOptions options;
     options.device = device.get();
     const auto worlds = comm::make_thread_worlds(1, cluster, options);
-    train::Generator plain(shape, Dtype::kFloat64, 1, worlds->world(0), reader);
-    train::Generator on_device(shape, Dtype::kFloat64, 1, worlds->world(0), reader, device.get());
+    train::Generator plain(shape, {Dtype::kFloat64, 1}, worlds->world(0), reader);
+    train::Generator on_device(shape, {Dtype::kFloat64, 1, device.get()}, worlds->world(0), reader);
     const std::vector<std::vector<int32_t>> pieces = {{1, 4, 2, 7, 3}, {3}, {9, 0}, {5}};
     for (const std::vector<int32_t>& piece : pieces) {
       const std::vector<double> want = plain.feed(piece), got = on_device.feed(piece);

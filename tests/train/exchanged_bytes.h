@@ -24,12 +24,17 @@ inline constexpr const char* kPairs =
 /// Bytes by operation and level.
 using Bytes = std::map<std::pair<std::string, int64_t>, int64_t>;
 
+struct Team {
+  int64_t group, stride;
+};
+
 /// One vector of V bytes moved by one exchange among `group` ranks, `stride` apart: over
 /// the inner level of pairs (level 0) and over the rest (level 1).
 /// Hierarchical where the group spans several pairs: across, a byte enters each further pair once;
 /// a few agreed scalars go direct.
 inline void add_exchange(Bytes& bytes, const std::string& operation, int64_t vector_bytes,
-                         int64_t group, int64_t stride, bool direct = false) {
+                         const Team& team, bool direct = false) {
+  const auto [group, stride] = team;
   const int64_t in_pair = stride == 1 ? std::min<int64_t>(group, 2) : 1;
   const int64_t pairs = group / in_pair;
   bytes[{operation, 0}] += vector_bytes * (direct ? in_pair - 1 : group - pairs);

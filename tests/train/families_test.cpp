@@ -4,7 +4,7 @@
 
 #include "strait/base/errors.h"
 #include "tests/train/exchanged_bytes.h"
-#include "tests/train/mesh_runs.h"
+#include "tests/train/trained.h"
 
 namespace strait {
 namespace {

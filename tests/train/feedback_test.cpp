@@ -54,11 +54,12 @@ class PlainReduction {
     for (int64_t rank = 0; rank < world; ++rank)
       for (int64_t i = 0; i < c_.elements; ++i) given[rank].push_back(gradient(rank, round, i));
     for (int64_t rank = 0; rank < world; ++rank)
-      inner[rank] = hop(0, rank, rank / g * g, 1, g, given, [&](int64_t) { return int64_t{0}; });
+      inner[rank] =
+          sum_of({0, rank, rank / g * g, 1, g}, given, [](int64_t) { return int64_t{0}; });
     if (n == 1) return inner;
     for (int64_t rank = 0; rank < world; ++rank)
-      result[rank] = hop(1, rank, rank % g, g, n, inner,
-                         [&](int64_t from) { return span_range(from % g).begin; });
+      result[rank] = sum_of({1, rank, rank % g, g, n}, inner,
+                            [&](int64_t from) { return span_range(from % g).begin; });
     return result;
   }
 
@@ -69,9 +70,15 @@ class PlainReduction {
     return {owned_range(c_.nodes, c_.ranks_per_node, c_.elements, local).begin,
             owned_range(c_.nodes, c_.ranks_per_node, c_.elements, last).end};
   }
+  /// What `rank` sums up in the nth hop: of `size` senders from `first` on, `stride` apart.
+  struct Hop {
+    int nth;
+    int64_t rank, first, stride, size;
+  };
   template <class BeginOf>
-  std::vector<float> hop(int nth, int64_t rank, int64_t first, int64_t stride, int64_t size,
-                         const std::vector<std::vector<float>>& from, const BeginOf& begin_of) {
+  std::vector<float> sum_of(const Hop& hop, const std::vector<std::vector<float>>& from,
+                            const BeginOf& begin_of) {
+    const auto& [nth, rank, first, stride, size] = hop;
     const Range mine = nth == 0 ? span_range(rank % c_.ranks_per_node)
                                 : owned_range(c_.nodes, c_.ranks_per_node, c_.elements, rank);
     std::vector<float> sum(static_cast<size_t>(mine.size()), 0.0f);

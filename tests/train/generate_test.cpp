@@ -43,8 +43,8 @@ class Generation : public ::testing::TestWithParam<std::vector<std::string>> {
     cluster.name = "one";
     cluster.levels = {{"world", 1, 1e9, 0, 1}};
     worlds_ = comm::make_thread_worlds(1, cluster);
-    generator_ =
-        std::make_unique<train::Generator>(shape_, Dtype::kFloat64, 1, worlds_->world(0), *reader_);
+    generator_ = std::make_unique<train::Generator>(
+        shape_, train::Generator::Resources{Dtype::kFloat64, 1}, worlds_->world(0), *reader_);
   }
   test::TemporaryFolder folder_;
   std::unique_ptr<checkpoint::CheckpointReader> reader_;

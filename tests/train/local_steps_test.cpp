@@ -10,7 +10,7 @@
 #include "strait/config/print.h"
 #include "strait/verify/verify.h"
 #include "tests/tensor/devices.h"
-#include "tests/train/mesh_runs.h"
+#include "tests/train/trained.h"
 
 namespace strait {
 namespace {

@@ -2,7 +2,7 @@
 // and checkpoints go between them.
 #include <gtest/gtest.h>
 
-#include "tests/train/mesh_runs.h"
+#include "tests/train/trained.h"
 
 namespace strait {
 namespace {

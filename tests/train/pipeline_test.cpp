@@ -9,7 +9,7 @@
 #include "strait/cost/cost.h"
 #include "strait/sim/simulate.h"
 #include "tests/tensor/devices.h"
-#include "tests/train/mesh_runs.h"
+#include "tests/train/trained.h"
 
 namespace strait {
 namespace {
@@ -30,38 +30,23 @@ struct Case {
   }
 };
 
-class Pipelines : public test::MeshRuns {
+class Pipelines : public test::MeshCases<Case> {
  public:
   static constexpr int64_t kGlobalBatch = 8;
 
  protected:
-  strait::Run run_of(const Case& c, std::vector<std::string> more = {}) {
-    const std::vector<std::string> first = {
-        "mesh.axes.stage=" + std::to_string(c.stages),
-        "placement.preset=" + c.placement,
-        "train.global_batch_size=" + std::to_string(kGlobalBatch),
-        "train.micro_batch_size=" + std::to_string(kGlobalBatch / c.data / c.micro_batches),
-        "train.clip_norm=0.3",
-        "model.shape.layers=4",
-        "model.shape.dropout=0.1",
-        std::string("model.shape.tied_head=") + (c.tied ? "true" : "false"),
-        "model.family=" + c.family,
-        c.family == "gpt2" ? "model.shape.kv_heads=2" : "model.shape.kv_heads=1"};
-    more.insert(more.begin(), first.begin(), first.end());
-    return small_run(folder_.path(), more);
+  std::vector<std::string> sets_of(const Case& c) const override {
+    return {"mesh.axes.stage=" + std::to_string(c.stages),
+            "placement.preset=" + c.placement,
+            "train.global_batch_size=" + std::to_string(kGlobalBatch),
+            "train.micro_batch_size=" + std::to_string(kGlobalBatch / c.data / c.micro_batches),
+            "train.clip_norm=0.3",
+            "model.shape.layers=4",
+            "model.shape.dropout=0.1",
+            std::string("model.shape.tied_head=") + (c.tied ? "true" : "false"),
+            "model.family=" + c.family,
+            c.family == "gpt2" ? "model.shape.kv_heads=2" : "model.shape.kv_heads=1"};
   }
-  Trained train(const Case& c, const std::vector<std::string>& more = {}) {
-    return test::trained(run_of(c, more), c.ranks(), next_folder());
-  }
-  /// The same on one rank.
-  const Trained& serial(const Case& c) {
-    const std::string key = c.family + (c.tied ? " tied" : " untied");
-    const auto [found, fresh] = serial_.try_emplace(key);
-    if (fresh) found->second = train({1, 1, 1, "ddp", c.tied, c.family});
-    return found->second;
-  }
-
-  std::map<std::string, Trained> serial_;
 };
 
 TEST_F(Pipelines, EqualOneRank) {

@@ -10,7 +10,7 @@
 #include "strait/sim/simulate.h"
 #include "tests/tensor/devices.h"
 #include "tests/train/exchanged_bytes.h"
-#include "tests/train/mesh_runs.h"
+#include "tests/train/trained.h"
 
 namespace strait {
 namespace {
@@ -31,41 +31,26 @@ struct Case {
   }
 };
 
-class SharedBlocks : public test::MeshRuns {
+class SharedBlocks : public test::MeshCases<Case> {
  public:
   static constexpr int64_t kGlobalBatch = 8;
 
  protected:
-  strait::Run run_of(const Case& c, std::vector<std::string> more = {}) {
-    const std::vector<std::string> first = {
-        "mesh.axes.x=" + std::to_string(c.x),
-        "placement.preset=" + c.placement,
-        "train.global_batch_size=" + std::to_string(kGlobalBatch),
-        "train.micro_batch_size=" + std::to_string(kGlobalBatch / c.data / c.micro_batches),
-        "train.clip_norm=0.3",
-        "runtime.threads_per_rank=1",
-        "model.shape.heads=4",
-        "model.shape.width=24",
-        "model.shape.ffn_width=36",
-        "model.shape.dropout=0.1",
-        std::string("model.shape.tied_head=") + (c.tied ? "true" : "false"),
-        "model.family=" + c.family,
-        c.family == "gpt2" ? "model.shape.kv_heads=4" : "model.shape.kv_heads=2"};
-    more.insert(more.begin(), first.begin(), first.end());
-    return small_run(folder_.path(), more);
+  std::vector<std::string> sets_of(const Case& c) const override {
+    return {"mesh.axes.x=" + std::to_string(c.x),
+            "placement.preset=" + c.placement,
+            "train.global_batch_size=" + std::to_string(kGlobalBatch),
+            "train.micro_batch_size=" + std::to_string(kGlobalBatch / c.data / c.micro_batches),
+            "train.clip_norm=0.3",
+            "runtime.threads_per_rank=1",
+            "model.shape.heads=4",
+            "model.shape.width=24",
+            "model.shape.ffn_width=36",
+            "model.shape.dropout=0.1",
+            std::string("model.shape.tied_head=") + (c.tied ? "true" : "false"),
+            "model.family=" + c.family,
+            c.family == "gpt2" ? "model.shape.kv_heads=4" : "model.shape.kv_heads=2"};
   }
-  Trained train(const Case& c, const std::vector<std::string>& more = {}) {
-    return test::trained(run_of(c, more), c.ranks(), next_folder());
-  }
-  /// The same on one rank.
-  const Trained& serial(const Case& c) {
-    const std::string key = c.family + (c.tied ? " tied" : " untied");
-    const auto [found, fresh] = serial_.try_emplace(key);
-    if (fresh) found->second = train({1, 1, 1, "ddp", c.tied, c.family});
-    return found->second;
-  }
-
-  std::map<std::string, Trained> serial_;
 };
 
 TEST_F(SharedBlocks, EqualOneRank) {
@@ -146,7 +131,7 @@ Bytes closed_form(const Case& c, const strategy::Design& design) {
     const int64_t uses = unit.name.starts_with("blocks.") || c.tied ? 2 : 1;
     const auto along_data = [&](const char* operation, int64_t vectors) {
       for (int64_t place = 0; place < c.x; ++place)
-        test::add_exchange(bytes, operation, vectors * m, n, c.x);
+        test::add_exchange(bytes, operation, vectors * m, {n, c.x});
     };
     if (c.placement == "ddp") along_data("all-reduce", 2);
     if (c.placement == "zero1") {
@@ -163,8 +148,8 @@ Bytes closed_form(const Case& c, const strategy::Design& design) {
   // Two sums of the forward, in fp32 beside bf16, and one again; two of the backward.
   const int64_t forward = design.run.train.recompute == "none" ? 2 : 3;
   const int64_t sums = forward * (narrow ? 4 : 8) + 2 * (narrow ? 2 : 8);
-  test::add_exchange(bytes, "all-reduce", 2 * numbers * sums, c.x, 1);
-  test::add_exchange(bytes, "all-reduce", 2 * test::kAgreedBytes, c.ranks(), 1, true);
+  test::add_exchange(bytes, "all-reduce", 2 * numbers * sums, {c.x, 1});
+  test::add_exchange(bytes, "all-reduce", 2 * test::kAgreedBytes, {c.ranks(), 1}, true);
   std::erase_if(bytes, [](const auto& row) { return row.second == 0; });
   return bytes;
 }

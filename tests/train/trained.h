@@ -1,11 +1,14 @@
 // A finished training run as tests compare it: losses, hash, validation and every weight.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <cmath>
 #include <map>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "strait/checkpoint/reader.h"
@@ -68,5 +71,51 @@ inline double distance(const Trained& a, const Trained& b) {
     worst = std::max(worst, distance(a.units.at(unit), values));
   return worst;
 }
+
+/// What tests of the mesh share: runs that must equal one rank's.
+class MeshRuns : public ::testing::Test {
+ protected:
+  std::string next_folder() { return folder_.path() + "/" + std::to_string(number_++); }
+
+  /// In fp64: losses, validation and every tensor to 1e-9.
+  static void expect_equal(const Trained& got, const Trained& want) {
+    ASSERT_EQ(got.losses.size(), want.losses.size());
+    for (size_t step = 0; step < want.losses.size(); ++step)
+      ASSERT_NEAR(got.losses[step], want.losses[step], 1e-9 * want.losses[step]) << step;
+    EXPECT_NEAR(got.validation, want.validation, 1e-9 * want.validation);
+    EXPECT_LT(distance(got, want), 1e-9);
+  }
+
+  TemporaryFolder folder_;
+
+ private:
+  int number_ = 0;
+};
+
+/// The same for cases that one rank repeats by family and tying of the head. `Case` begins with the
+/// three extents of a run, its placement, whether the head is tied, and the family.
+template <class Case>
+class MeshCases : public MeshRuns {
+ protected:
+  /// What a case sets, in words of the run file.
+  virtual std::vector<std::string> sets_of(const Case& c) const = 0;
+  strait::Run run_of(const Case& c, const std::vector<std::string>& more = {}) {
+    std::vector<std::string> sets = sets_of(c);
+    sets.insert(sets.end(), more.begin(), more.end());
+    return small_run(folder_.path(), sets);
+  }
+  Trained train(const Case& c, const std::vector<std::string>& more = {}) {
+    return trained(run_of(c, more), c.ranks(), next_folder());
+  }
+  /// The same on one rank.
+  const Trained& serial(const Case& c) {
+    const auto [found, fresh] = serial_.try_emplace({c.family, c.tied});
+    if (fresh) found->second = train({1, 1, 1, "ddp", c.tied, c.family});
+    return found->second;
+  }
+
+ private:
+  std::map<std::pair<std::string, bool>, Trained> serial_;
+};
 
 }  // namespace strait::test

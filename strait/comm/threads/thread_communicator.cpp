@@ -5,7 +5,7 @@
 
 #include "strait/base/cores.h"
 #include "strait/base/random.h"
-#include "strait/base/start_thread.h"
+#include "strait/base/thread_limit.h"
 #include "strait/comm/call_check.h"
 #include "strait/comm/threads/round_run.h"
 

@@ -43,32 +43,33 @@ Cluster cluster_of(const Run& run, const Resolved& batch) {
 /// Which programs run next. Where ranks keep secondary copies of the weights, a step after one that
 /// changed nothing uses them, and so does an evaluation after its first batch.
 std::vector<program::Rule> rules_of(bool publishes, bool secondary, const Policy& policy) {
+  const program::AgreedScalar always;
   std::vector<program::Rule> rules = border_rules(policy, kForStep);
-  rules.push_back({kForEnd, "*", {}, {}});
-  rules.push_back({kForShow, "*", {}, {}});
+  rules.push_back({kForEnd, "*", always, {}});
+  rules.push_back({kForShow, "*", always, {}});
   const std::vector<Border> borders = borders_of(policy);
   if (!borders.empty()) rules.back().kinds = {border_kind({})};
-  rules.push_back({kForStart, "*", {}, {}});
+  rules.push_back({kForStart, "*", always, {}});
   if (publishes) rules.back().kinds = {kPublish};
   if (secondary) {
     const program::AgreedScalar finite{"results", kFinite};
     for (const auto& [purpose, changed, unchanged] :
          {std::tuple{kForStep, kSteady, kUnchanged},
           std::tuple{kForEvaluation, kEvaluation, kEvaluationUnchanged}}) {
-      rules.push_back({purpose, "", {}, {changed}});
-      rules.push_back({purpose, kPublish, {}, {changed}});
+      rules.push_back({purpose, "", always, {changed}});
+      rules.push_back({purpose, kPublish, always, {changed}});
       for (const Border& border : borders)
-        rules.push_back({purpose, border_kind(border), {}, {changed}});
+        rules.push_back({purpose, border_kind(border), always, {changed}});
       if (purpose == kForEvaluation)
         for (const char* after : {kEvaluation, kEvaluationUnchanged})
-          rules.push_back({purpose, after, {}, {unchanged}});
+          rules.push_back({purpose, after, always, {unchanged}});
       rules.push_back({purpose, "*", finite, {changed}});
-      rules.push_back({purpose, "*", {}, {unchanged}});
+      rules.push_back({purpose, "*", always, {unchanged}});
     }
     return rules;
   }
-  rules.push_back({kForStep, "*", {}, {kSteady}});
-  rules.push_back({kForEvaluation, "*", {}, {kEvaluation}});
+  rules.push_back({kForStep, "*", always, {kSteady}});
+  rules.push_back({kForEvaluation, "*", always, {kEvaluation}});
   return rules;
 }
 

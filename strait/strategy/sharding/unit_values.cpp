@@ -57,8 +57,8 @@ UnitValues::UnitValues(draft::Draft& draft, const ModelShape& shape, const Place
                 return {bytes, group, Dtype::kByte};
               });
   if (placement.has_master())
-    first_[index_of(UnitValue::kMaster)] = declare(
-        {"p", Lifetime::kResident, Category::kOptimizer, state}, [&](int64_t elements) {
+    first_[index_of(UnitValue::kMaster)] =
+        declare({"p", Lifetime::kResident, Category::kOptimizer, state}, [&](int64_t elements) {
           return numbers(elements, placement_.optimizer, inner_, types_.state);
         });
 }

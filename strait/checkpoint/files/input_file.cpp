@@ -1,4 +1,4 @@
-#include "strait/checkpoint/input_file.h"
+#include "strait/checkpoint/files/input_file.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -11,7 +11,7 @@
 
 #include "strait/base/errors.h"
 #include "strait/base/file.h"
-#include "strait/checkpoint/hash.h"
+#include "strait/checkpoint/files/hash.h"
 
 namespace strait::checkpoint {
 namespace {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "strait/base/dtype.h"
-#include "strait/checkpoint/input_file.h"
+#include "strait/checkpoint/files/input_file.h"
 
 namespace strait::checkpoint {
 

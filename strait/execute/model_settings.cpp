@@ -1,6 +1,6 @@
-#include "strait/train/model_settings.h"
+#include "strait/execute/model_settings.h"
 
-namespace strait::train {
+namespace strait::execute {
 
 model::Settings model_settings(const strategy::Design& design) {
   model::Settings settings;
@@ -12,4 +12,4 @@ model::Settings model_settings(const strategy::Design& design) {
   return settings;
 }
 
-}  // namespace strait::train
+}  // namespace strait::execute

@@ -4,9 +4,9 @@
 #include "strait/model/block.h"
 #include "strait/strategy/compose/design.h"
 
-namespace strait::train {
+namespace strait::execute {
 
 /// Gradients are means over the tokens of the global batch.
 model::Settings model_settings(const strategy::Design& design);
 
-}  // namespace strait::train
+}  // namespace strait::execute

@@ -12,8 +12,8 @@
 #include "strait/base/errors.h"
 #include "strait/base/file.h"
 #include "strait/base/json.h"
-#include "strait/checkpoint/hash.h"
-#include "strait/checkpoint/safetensors.h"
+#include "strait/checkpoint/files/hash.h"
+#include "strait/checkpoint/files/safetensors.h"
 
 namespace strait::checkpoint {
 namespace {

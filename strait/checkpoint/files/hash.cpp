@@ -1,4 +1,4 @@
-#include "strait/checkpoint/hash.h"
+#include "strait/checkpoint/files/hash.h"
 
 #include <fmt/format.h>
 #include <xxhash.h>

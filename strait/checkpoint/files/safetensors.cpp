@@ -1,4 +1,4 @@
-#include "strait/checkpoint/safetensors.h"
+#include "strait/checkpoint/files/safetensors.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
