@@ -66,7 +66,8 @@ TEST_F(BadInput, ImpossibleCombinationsNameTheNearestChoice) {
   expect_refused(train({"model.shape.heads=3"}), {"heads"});
   expect_refused(train({"train.precision=fp16"}), {"train.precision", "bf16"});
   expect_refused(train({"model.preset=gpt2-125m"}), {"gpt2-124m"});
-  expect_refused(train({"sync.policy=co2"}), {"sync.policy"});
+  expect_refused(train({"sync.policy=co2", "sync.rounds.delay_steps=1"}),
+                 {"sync.rounds.delay_steps", "is 30"});
   expect_refused(train({"train.recompute=every:0"}), {"train.recompute"});
 }
 
