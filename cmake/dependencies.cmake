@@ -28,12 +28,17 @@ if(STRAIT_TORCH AND STRAIT_MPI)
 endif()
 
 if(STRAIT_TORCH)
+  # Where no GPU can be asked, LibTorch's CMake files need a list. There is no .cu file to build for it.
+  if(STRAIT_CUDA AND NOT DEFINED TORCH_CUDA_ARCH_LIST AND NOT DEFINED ENV{TORCH_CUDA_ARCH_LIST})
+    set(TORCH_CUDA_ARCH_LIST "8.0 9.0")
+  endif()
   find_package(Torch QUIET)
   if(NOT Torch_FOUND)
     message(FATAL_ERROR "LibTorch not found. Install libtorch-dev, point CMAKE_PREFIX_PATH at another LibTorch, "
                         "or configure with -DSTRAIT_TORCH=OFF (preset notorch).")
   endif()
   include(cuda)
+  include(own_headers)
   # The OpenMP build of OpenBLAS: the pthread build, which Debian prefers, ignores per-thread limits.
   find_library(OPENBLAS_OPENMP openblas PATHS /usr/lib/${CMAKE_LIBRARY_ARCHITECTURE}/openblas-openmp NO_DEFAULT_PATH)
   if(NOT OPENBLAS_OPENMP)

@@ -1,6 +1,7 @@
 #include "strait/cli/report_envelope.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cerrno>
 #include <filesystem>

@@ -2,6 +2,7 @@
 #include "strait/config/keys.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>

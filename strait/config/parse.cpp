@@ -1,6 +1,7 @@
 #include "strait/config/parse.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <optional>

@@ -1,6 +1,7 @@
 #include "strait/config/validate.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>

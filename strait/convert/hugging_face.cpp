@@ -1,6 +1,7 @@
 #include "strait/convert/hugging_face.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cstring>
 #include <filesystem>

@@ -1,6 +1,7 @@
 #include "strait/convert/hugging_face_config.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "strait/base/errors.h"
 #include "strait/convert/hugging_face_family.h"

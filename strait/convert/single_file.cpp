@@ -1,5 +1,6 @@
 // A model as one safetensors file.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <filesystem>
 #include <set>

@@ -1,6 +1,7 @@
 #include "strait/measure/collective_run.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <numeric>

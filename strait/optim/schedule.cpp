@@ -1,6 +1,7 @@
 #include "strait/optim/schedule.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>

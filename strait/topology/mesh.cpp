@@ -1,6 +1,7 @@
 #include "strait/topology/mesh.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 

@@ -5,6 +5,7 @@
 #include "strait/topology/presets.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "strait/base/errors.h"
 

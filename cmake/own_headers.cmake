@@ -1,0 +1,18 @@
+# PyTorch's wheels bring headers of libraries that the build takes from the system, in other versions.
+# A folder of links to the system's, searched before LibTorch's, keeps headers and libraries of one version.
+add_library(strait_own_headers INTERFACE)
+foreach(torch_folder ${TORCH_INCLUDE_DIRS})
+  foreach(bundled fmt nlohmann toml++ CLI hwy)
+    if(torch_folder STREQUAL "/usr/include" OR NOT EXISTS "${torch_folder}/${bundled}")
+      continue()
+    endif()
+    unset(own_folder)
+    find_path(own_folder ${bundled} PATHS /usr/local/include /usr/include NO_DEFAULT_PATH NO_CACHE)
+    if(NOT own_folder)
+      message(FATAL_ERROR "LibTorch brings headers of ${bundled}, and the system's were not found")
+    endif()
+    file(MAKE_DIRECTORY "${CMAKE_BINARY_DIR}/own_headers")
+    file(CREATE_LINK "${own_folder}/${bundled}" "${CMAKE_BINARY_DIR}/own_headers/${bundled}" SYMBOLIC)
+    target_include_directories(strait_own_headers SYSTEM INTERFACE "${CMAKE_BINARY_DIR}/own_headers")
+  endforeach()
+endforeach()
