@@ -117,7 +117,6 @@ Rows general_keys() {
 Rows model_keys() {
   constexpr auto model = &Run::model;
   constexpr auto shape = &ModelOptions::shape;
-  constexpr auto rope = &ShapeOptions::rope;
   const char* filled = "model.preset";
   return {
       {"model.preset", kField<model, &ModelOptions::preset>, any(),
@@ -164,6 +163,15 @@ Rows model_keys() {
       {"model.shape.window", kField<model, shape, &ShapeOptions::window>, between(0, 1e9),
        "mistral: a query attends the latest so many tokens, itself included; 0 = all before it.",
        filled},
+  };
+}
+
+Rows rope_keys() {
+  constexpr auto model = &Run::model;
+  constexpr auto shape = &ModelOptions::shape;
+  constexpr auto rope = &ShapeOptions::rope;
+  const char* filled = "model.preset";
+  return {
       {"model.rope.theta", kField<model, shape, rope, &RopeOptions::theta>, positive(),
        "Base of the frequencies of rotary position embedding.", filled},
       {"model.rope.factor", kField<model, shape, rope, &RopeOptions::factor>, at_least(1),
@@ -463,9 +471,9 @@ Rows tool_keys() {
 const std::vector<Key>& run_keys() {
   static const std::vector<Key> table = [] {
     Rows rows;
-    for (Rows (*part)() :
-         {general_keys, model_keys, data_keys, train_keys, optimizer_keys, run_control_keys,
-          cluster_keys, mesh_keys, placement_keys, parallel_keys, sync_keys, tool_keys})
+    for (Rows (*part)() : {general_keys, model_keys, rope_keys, data_keys, train_keys,
+                           optimizer_keys, run_control_keys, cluster_keys, mesh_keys,
+                           placement_keys, parallel_keys, sync_keys, tool_keys})
       for (Key& key : part()) rows.push_back(std::move(key));
     return rows;
   }();

@@ -299,75 +299,89 @@ TEST(Bfloat16Kernels, GemmDoesNotDependOnThreads) {
   });
 }
 
+/// Rows of one head, and what masks them.
+struct AttentionSize {
+  int64_t queries = 0, width = 0;
+  bool documents = false;
+  int64_t stride() const { return width + 4; }
+  int64_t count() const { return queries * stride(); }
+  std::vector<int32_t> starts() const {
+    std::vector<int32_t> all(static_cast<size_t>(queries));
+    for (int64_t i = 0; i < queries; ++i)
+      all[static_cast<size_t>(i)] = static_cast<int32_t>(i / 37 * 37);
+    return all;
+  }
+};
+
+template <class T>
+struct AttentionInputs {
+  std::vector<T> q, k, v, out_gradient;
+};
+
+/// The results and the gradients of q, k and v, without what lies between rows.
+template <class T>
+std::vector<std::vector<double>> attention_and_gradients(const AttentionSize& size,
+                                                         const AttentionInputs<T>& in) {
+  const std::vector<int32_t> starts = size.starts();
+  const DropoutMask mask(RandomStream(3, "a"), 0.1);
+  std::vector<T> out(size.count()), dq(size.count()), dk(size.count()), dv(size.count());
+  std::vector<float> log_sum(size.queries), delta(size.queries), dq_sum(size.queries * size.width);
+  AttentionBackwardCall<T> call;
+  AttentionCall<T>& forward = call.forward;
+  forward.queries = size.queries;
+  forward.head_width = size.width;
+  forward.q = in.q.data(), forward.k = in.k.data(), forward.v = in.v.data();
+  forward.q_stride = forward.kv_stride = forward.out_stride = size.stride();
+  forward.out = out.data();
+  forward.log_sum_exp = log_sum.data();
+  forward.starts = size.documents ? starts.data() : nullptr;
+  forward.mask = &mask;
+  forward.head = 6;
+  attention(forward);
+  call.out_gradient = in.out_gradient.data();
+  call.out_gradient_stride = call.gradient_stride = size.stride();
+  call.dq = dq.data(), call.dk = dk.data(), call.dv = dv.data();
+  call.delta = delta.data();
+  call.dq_sum = dq_sum.data();
+  attention_backward(call);
+  std::vector<std::vector<double>> results;
+  for (const auto* part : {&out, &dq, &dk, &dv}) {
+    std::vector<double>& to = results.emplace_back();
+    for (int64_t row = 0; row < size.queries; ++row)
+      for (int64_t c = 0; c < size.width; ++c)
+        to.push_back(static_cast<float>((*part)[row * size.stride() + c]));
+  }
+  return results;
+}
+
 /// Against fp32 attention on the same numbers. Probabilities and score gradients are rounded once
 /// (2^-8 each), results once more; delta comes from a rounded output: errors stay below three
 /// roundings of what is summed.
+void expect_near_floats(const AttentionSize& size) {
+  const int64_t count = size.count();
+  const AttentionInputs<Bfloat16> in{random_narrow(count, 1), random_narrow(count, 2),
+                                     random_narrow(count, 3), random_narrow(count, 4)};
+  const auto narrow = attention_and_gradients(size, in);
+  const auto wide = attention_and_gradients<float>(
+      size, {widened(in.q), widened(in.k), widened(in.v), widened(in.out_gradient)});
+  for (size_t part = 0; part < 4; ++part) {
+    // One key: dq and dk vanish, their roundings do not; they are those of dout.
+    double difference = 0, norm = size.queries == 1 ? static_cast<double>(size.width) : 0.0;
+    for (size_t i = 0; i < wide[part].size(); ++i) {
+      difference += std::pow(narrow[part][i] - wide[part][i], 2);
+      norm += std::pow(wide[part][i], 2);
+    }
+    EXPECT_LE(std::sqrt(difference / norm), 3 * 0x1p-8)
+        << "part " << part << " queries " << size.queries << " width " << size.width;
+  }
+}
+
 TEST(Bfloat16Kernels, AttentionStaysNearFloats) {
   on_every_target([] {
-    for (const bool documents : {false, true}) {
-      for (const int64_t width : {5, 32, 256}) {
-        for (const int64_t queries : {1, 64, 65, 150}) {
-          const int64_t stride = width + 4, count = queries * stride;
-          const auto q = random_narrow(count, 1), k = random_narrow(count, 2),
-                     v = random_narrow(count, 3), dout = random_narrow(count, 4);
-          std::vector<int32_t> starts(static_cast<size_t>(queries));
-          for (int64_t i = 0; i < queries; ++i)
-            starts[static_cast<size_t>(i)] = static_cast<int32_t>(i / 37 * 37);
-          const DropoutMask mask(RandomStream(3, "a"), 0.1);
-          const auto run = [&]<class T>(std::vector<T> tq, std::vector<T> tk, std::vector<T> tv,
-                                        std::vector<T> tdout) {
-            std::vector<T> out(count), dq(count), dk(count), dv(count);
-            std::vector<float> log_sum(queries), delta(queries), dq_sum(queries * width);
-            AttentionBackwardCall<T> call;
-            call.forward = {queries,
-                            0,
-                            width,
-                            0,
-                            tq.data(),
-                            stride,
-                            tk.data(),
-                            tv.data(),
-                            stride,
-                            out.data(),
-                            stride,
-                            log_sum.data(),
-                            documents ? starts.data() : nullptr,
-                            &mask,
-                            6};
-            attention(call.forward);
-            call.out_gradient = tdout.data();
-            call.out_gradient_stride = call.gradient_stride = stride;
-            call.dq = dq.data();
-            call.dk = dk.data();
-            call.dv = dv.data();
-            call.delta = delta.data();
-            call.dq_sum = dq_sum.data();
-            attention_backward(call);
-            std::vector<std::vector<double>> results;
-            for (const auto* part : {&out, &dq, &dk, &dv}) {
-              std::vector<double>& to = results.emplace_back();
-              for (int64_t row = 0; row < queries; ++row) {
-                for (int64_t c = 0; c < width; ++c)
-                  to.push_back(static_cast<float>((*part)[row * stride + c]));
-              }
-            }
-            return results;
-          };
-          const auto narrow = run(q, k, v, dout);
-          const auto wide = run(widened(q), widened(k), widened(v), widened(dout));
-          for (size_t part = 0; part < 4; ++part) {
-            // One key: dq and dk vanish, their roundings do not; they are those of dout.
-            double difference = 0, norm = queries == 1 ? static_cast<double>(width) : 0.0;
-            for (size_t i = 0; i < wide[part].size(); ++i) {
-              difference += std::pow(narrow[part][i] - wide[part][i], 2);
-              norm += std::pow(wide[part][i], 2);
-            }
-            EXPECT_LE(std::sqrt(difference / norm), 3 * 0x1p-8)
-                << "part " << part << " queries " << queries << " width " << width;
-          }
-        }
-      }
-    }
+    for (const bool documents : {false, true})
+      for (const int64_t width : {5, 32, 256})
+        for (const int64_t queries : {1, 64, 65, 150})
+          expect_near_floats({queries, width, documents});
   });
 }
 
