@@ -1,5 +1,5 @@
 // Replicas of the model that agree rarely, in real training: the invariants of DiLoCo, Streaming
-// DiLoCo and CO2 (C1 to C7 and D1 to D12 of what tests call them), any placement and mesh inside a
+// DiLoCo and CO2 (C1 to C7 and D1 to D12 of what tests call them), any placement inside a
 // replica, checkpoints in the middle of a round.
 #include <gtest/gtest.h>
 
@@ -133,7 +133,7 @@ struct Inside {
   Sets sets;
 };
 
-TEST_F(LocalSteps, AReplicaMayHoldAnyPlacementAndMesh) {
+TEST_F(LocalSteps, AReplicaMayHoldAnyPlacement) {
   const std::vector<Inside> inside = {
       {"zero3", 4, {"placement.preset=zero3"}},
       {"zero1", 4, {"placement.preset=zero1"}},
@@ -143,22 +143,15 @@ TEST_F(LocalSteps, AReplicaMayHoldAnyPlacementAndMesh) {
        8,
        {"placement.preset=hsdp", "placement.spans.weights=2", "placement.spans.gradients=2",
         "placement.spans.optimizer=2"}},
-      {"two stages", 4, {"placement.preset=zero1", "mesh.axes.stage=2"}},
-      {"two stages of zero3", 8, {"placement.preset=zero3", "mesh.axes.stage=2"}},
-      {"x = 2", 4, {"placement.preset=ddp", "mesh.axes.x=2"}},
   };
   const Sets model = {"train.clip_norm=0.3", "model.shape.dropout=0.1", "model.shape.layers=4",
-                      "model.shape.ffn_width=38", "train.micro_batch_size=3"};
+                      "train.micro_batch_size=3"};
   for (const Sets& policy : {policies()[2], policies()[4], policies()[6], policies()[7]}) {
     const Trained want = train(model + policy + Sets{"train.micro_batch_size=12"}, 2);
     for (const Inside& one : inside) {
       SCOPED_TRACE(policy.front() + ", " + one.name);
-      int64_t span = one.ranks / 2;
-      for (const std::string& set : one.sets)
-        if (set == "mesh.axes.stage=2" || set == "mesh.axes.x=2") span /= 2;
       const Trained got =
-          train(model + policy + one.sets +
-                    Sets{"sync.replica=" + (span == 1 ? "none" : std::to_string(span))},
+          train(model + policy + one.sets + Sets{"sync.replica=" + std::to_string(one.ranks / 2)},
                 one.ranks);
       EXPECT_LT(distance(got, want), 1e-9);
       for (size_t step = 0; step < want.losses.size(); ++step)
@@ -285,8 +278,7 @@ TEST_F(LocalSteps, MemoryIsWhatTheAllocatorSaw) {
 TEST_F(LocalSteps, ARoundIsALegalProgram) {
   for (const Sets& policy : policies()) {
     const strategy::Design design = strategy::make_design(
-        run_of(policy + Sets{"placement.preset=zero1", "sync.replica=2", "mesh.axes.stage=2"}), 8,
-        20);
+        run_of(policy + Sets{"placement.preset=zero1", "sync.replica=2"}), 8, 20);
     EXPECT_EQ(design.round.steps, design.policy.period);
     for (const program::Problem& problem : program::verify(design.round.classes))
       ADD_FAILURE() << policy.front() << ": " << problem.message;

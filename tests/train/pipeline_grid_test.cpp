@@ -70,5 +70,31 @@ TEST_F(PipelineGrids, CheckpointsGoFromAnyToAny) {
   expect_equal(got, train({1, 1, 1, "ddp"}));
 }
 
+/// Replicas that agree rarely, of every mesh.
+TEST_F(PipelineGrids, AReplicaMayHoldAnyMesh) {
+  const std::vector<std::vector<std::string>> policies = {
+      {"sync.policy=diloco", "sync.rounds.period_steps=5"},
+      {"sync.policy=streaming-diloco", "sync.rounds.period_steps=6", "sync.rounds.fragments=3",
+       "sync.outer.codec=none"},
+      {"sync.policy=co2", "sync.rounds.period_steps=3"}};
+  for (const std::vector<std::string>& policy : policies) {
+    // Of two replicas, each one data rank or two.
+    const auto train_replicas = [&](const Case& one, const char* replica) {
+      std::vector<std::string> sets = policy;
+      sets.push_back(std::string("sync.replica=") + replica);
+      const Case two{one.x, 2 * one.data, one.stages, one.placement};
+      return test::trained(run_of(two, sets), two.ranks(), next_folder());
+    };
+    const Trained want = train_replicas({1, 1, 1, "ddp"}, "none");
+    for (const Case& one : {Case{2, 1, 1, "ddp"}, Case{1, 1, 2, "ddp"}, Case{2, 1, 2, "zero3"}}) {
+      SCOPED_TRACE(policy.front() + ", x " + std::to_string(one.x) + ", stages " +
+                   std::to_string(one.stages));
+      expect_equal(train_replicas(one, "none"), want);
+    }
+    SCOPED_TRACE(policy.front() + ", two data ranks in two stages");
+    expect_equal(train_replicas({1, 2, 2, "zero1"}, "2"), want);
+  }
+}
+
 }  // namespace
 }  // namespace strait
