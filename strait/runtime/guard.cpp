@@ -64,20 +64,21 @@ void fill(std::span<std::byte> memory, std::byte noise) {
   if (!memory.empty()) std::memset(memory.data(), static_cast<int>(noise), memory.size());
 }
 
-/// The operands that an execution changes, and what they held before.
-class Replay {
+}  // namespace
+
+/// The operands that an execution changes, and what they held before. Its memory is kept from op to
+/// op, so that guarded steps too allocate nothing in the steady state.
+class Guard::Replay {
  public:
-  explicit Replay(const Instance& instance) {
+  void begin(const Instance& instance) {
+    made_.clear();
+    changed_.clear();
+    before_.clear();
     for (const Bound& operand : instance.writes) {
       if (operand.data == nullptr) continue;
-      if (operand.access == Access::kWrite) {
-        made_.push_back(&operand);
-      } else {
-        changed_.push_back(&operand);
-        const std::span<std::byte> held = bytes_of(operand);
-        before_.emplace_back(held.begin(), held.end());
-      }
+      (operand.access == Access::kWrite ? made_ : changed_).push_back(&operand);
     }
+    for (const Bound* operand : changed_) keep(*operand, before_);
   }
   bool makes_something() const { return !made_.empty(); }
   /// Noise where results will be.
@@ -86,30 +87,37 @@ class Replay {
   }
   /// Remembers the results and puts back what was there.
   void rewind() {
-    for (const Bound* operand : made_) {
-      const std::span<std::byte> held = bytes_of(*operand);
-      results_.emplace_back(held.begin(), held.end());
+    results_.clear();
+    for (const Bound* operand : made_) keep(*operand, results_);
+    const std::byte* from = before_.data();
+    for (const Bound* operand : changed_) {
+      std::copy_n(from, operand->bytes, bytes_of(*operand).begin());
+      from += operand->bytes;
     }
-    for (size_t i = 0; i < changed_.size(); ++i)
-      std::ranges::copy(before_[i], bytes_of(*changed_[i]).begin());
   }
   /// The operand whose results depend on the noise, or nullptr. Bytes that keep it were not
   /// written.
   const Bound* depends(std::byte first, std::byte second) const {
-    for (size_t i = 0; i < made_.size(); ++i) {
-      const std::span<std::byte> now = bytes_of(*made_[i]);
-      for (size_t at = 0; at < now.size(); ++at) {
-        const bool kept = results_[i][at] == first && now[at] == second;
-        if (results_[i][at] != now[at] && !kept) return made_[i];
+    const std::byte* result = results_.data();
+    for (const Bound* operand : made_)
+      for (const std::byte now : bytes_of(*operand)) {
+        const std::byte before = *result++;
+        if (before != now && !(before == first && now == second)) return operand;
       }
-    }
     return nullptr;
   }
 
  private:
+  static void keep(const Bound& operand, std::vector<std::byte>& memory) {
+    const std::span<std::byte> held = bytes_of(operand);
+    memory.insert(memory.end(), held.begin(), held.end());
+  }
+
   std::vector<const Bound*> made_, changed_;
-  std::vector<std::vector<std::byte>> before_, results_;
+  std::vector<std::byte> before_, results_;  // of one operand after another
 };
+
+namespace {
 
 // Neither is what a computation leaves by chance: signalling NaNs of odd bytes.
 constexpr std::byte kFirstNoise{0xA5}, kSecondNoise{0x5A};
@@ -121,7 +129,7 @@ std::string name_of(const Instance& instance, int array, int64_t index) {
 
 }  // namespace
 
-Guard::Guard() {
+Guard::Guard() : replay_(std::make_unique<Replay>()) {
   install_handler();
   for (std::atomic<Guard*>& place : guards_at_work) {
     Guard* none = nullptr;
@@ -198,7 +206,8 @@ void Guard::execute_protected(const Execute& execute, const Instance& instance) 
 }
 
 void Guard::run(const Execute& execute, const Instance& instance, int64_t workspace_bytes) {
-  Replay replay(instance);
+  Replay& replay = *replay_;
+  replay.begin(instance);
   const std::span<std::byte> workspace(static_cast<std::byte*>(instance.workspace),
                                        static_cast<size_t>(workspace_bytes));
   replay.poison(kFirstNoise);

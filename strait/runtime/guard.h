@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -48,6 +49,7 @@ class Guard {
   bool pass(const void* address, bool writes);
 
  private:
+  class Replay;
   enum class Reach : uint8_t { kNone, kReadable, kAll };
   Reach reach_of(const Value& value, const Instance& instance) const;
   void protect(const Instance& instance);
@@ -55,6 +57,7 @@ class Guard {
   void execute_protected(const Execute& execute, const Instance& instance);
   void complain(const Instance& instance) const;
 
+  const std::unique_ptr<Replay> replay_;
   std::vector<Value> values_;
   std::vector<Reach> reach_;       // by value
   volatile int64_t touched_ = -1;  // value
