@@ -20,6 +20,7 @@ configure_package_config_file("${CMAKE_CURRENT_LIST_DIR}/strait-config.cmake.in"
 write_basic_package_version_file(strait-config-version.cmake COMPATIBILITY SameMinorVersion)
 install(FILES "${PROJECT_BINARY_DIR}/strait-config.cmake" "${PROJECT_BINARY_DIR}/strait-config-version.cmake"
               "${CMAKE_CURRENT_LIST_DIR}/dependencies.cmake" "${CMAKE_CURRENT_LIST_DIR}/cuda.cmake"
+              "${CMAKE_CURRENT_LIST_DIR}/own_headers.cmake"
         DESTINATION "${package_dir}")
 
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/docs/" DESTINATION "${CMAKE_INSTALL_DOCDIR}")
