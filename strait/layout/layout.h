@@ -73,9 +73,7 @@ class Layout {
   int64_t replicas() const { return replica_.size; }
   int64_t replica(int64_t rank) const { return replica_.coordinate(rank); }
   /// Which of all data-parallel ranks, those of one replica after those of another.
-  int64_t data_position(int64_t rank) const {
-    return replica(rank) * positions() + position(rank);
-  }
+  int64_t data_position(int64_t rank) const { return replica(rank) * positions() + position(rank); }
 
   /// Which range of the local unit a rank holds when hops of these sizes, innermost first, have cut
   /// it one after another: every range of fewer hops holds those of more (program::Group::nest).
