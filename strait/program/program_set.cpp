@@ -30,7 +30,7 @@ void ProgramSet::next(const std::string& purpose, const Turn& turn, const ReadSc
   const auto decides = std::ranges::find_if(rules, [&](const Rule& rule) {
     return !rule.adds() && rule.purpose == purpose &&
            (rule.after == "*" || rule.after == turn.after) &&
-           (rule.unless_zero.array.empty() || read(rule.unless_zero) != 0.0);
+           (!rule.unless_zero || read(*rule.unless_zero) != 0.0);
   });
   if (decides == rules.end())
     throw InternalError("no rule says what runs for the purpose " + purpose + " after '" +

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,9 +36,9 @@ struct Turns {
 /// process), and, where a scalar is named, when that is not zero. A row with turns is about
 /// borders: its kinds run behind those of the row that decides, in those turns.
 struct Rule {
-  std::string purpose;             // "step", "evaluation"
-  std::string after = "*";         // a kind; "" = nothing ran yet; "*" = whatever ran
-  AgreedScalar unless_zero{};      // without an array: no condition
+  std::string purpose;      // "step", "evaluation"
+  std::string after = "*";  // a kind; "" = nothing ran yet; "*" = whatever ran
+  std::optional<AgreedScalar> unless_zero{};
   std::vector<std::string> kinds;  // run one after another
   Turns turns{};
   bool adds() const { return turns.period > 0; }

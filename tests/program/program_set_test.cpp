@@ -26,7 +26,7 @@ struct Scalars {
   }
 };
 
-Rule rule(const char* purpose, const char* after, const AgreedScalar& unless_zero,
+Rule rule(const char* purpose, const char* after, const std::optional<AgreedScalar>& unless_zero,
           std::vector<std::string> kinds) {
   Rule made;
   made.purpose = purpose;
@@ -49,7 +49,7 @@ std::vector<std::string> next(const ProgramSet& set, const std::string& purpose,
 /// A step that goes on from the one before when nothing changed, with a border after every round.
 ProgramSet example() {
   ProgramSet set;
-  const AgreedScalar always, changed{"results", 1};
+  const std::optional<AgreedScalar> always, changed = AgreedScalar{"results", 1};
   set.rules = {rule("step", "", always, {"first"}), rule("step", "first", always, {"steady"}),
                rule("step", "*", changed, {"steady", "border"}),
                rule("step", "*", always, {"unchanged"}), rule("start", "*", always, {})};

@@ -22,7 +22,7 @@ struct RoundShape {
 
 inline std::vector<RoundShape> round_shapes() {
   using enum Lifetime;
-  const AgreedScalar always{};
+  const std::optional<AgreedScalar> always;
   return {
       {{"steady"}, {{"step", "*", always, {"steady"}}}, {"step", "step", "step"}, {{kCarry}}},
       {{"launch", "take"},

@@ -140,9 +140,35 @@ TEST(Turns, ABorderThatTakesWhatNobodyLeftIsRefused) {
             "carry: carry mean is taken by land in step 0, but nothing has left it\n");
 }
 
+TEST(Turns, ABorderThatTakesWhatNoKindLeavesIsRefused) {
+  ProgramSet set = honest();
+  set.rules = {set.rules[kStep], set.rules[kLands]};
+  set.kinds.erase(set.kinds.begin() + 3);
+  set.kinds.erase(set.kinds.begin() + 1);
+  EXPECT_EQ(problems_of(set),
+            "carry: carry mean is taken by land in step 3, but nothing has left it\n");
+}
+
 TEST(Turns, ALaunchWhileOneIsUnderWayIsRefused) {
   EXPECT_EQ(told(honest(), [](Rules& rules) { rules[kLaunches].turns.length = 2; }),
             "carry: carry mean is left by launch in step 2 while it is still under way\n");
+}
+
+TEST(Turns, ALaunchThatNeverLandsIsRefusedWhenItsTurnComesAgain) {
+  EXPECT_EQ(told(honest(),
+                 [](Rules& rules) {
+                   rules[kStarts].turns = rules[kEnds].turns = {2, 1, 1};
+                   rules.erase(rules.begin() + kLands);
+                 }),
+            "carry: carry mean is left by launch in step 5 while it is still under way\n");
+}
+
+TEST(Turns, BordersThatBeginLateAreReached) {
+  EXPECT_EQ(told(honest(),
+                 [](Rules& rules) {
+                   rules.insert(rules.begin() + kLands, border("step", "look", {22, 4, 1}));
+                 }),
+            "carry: carry mean is used by look in step 22 without being taken over\n");
 }
 
 TEST(Turns, BordersOfDifferentPeriodsAreFollowedUntilTheyRepeat) {
