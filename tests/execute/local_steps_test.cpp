@@ -60,6 +60,7 @@ struct Case {
   int64_t span = 1;  // ranks of a replica, over which the weights are split
   int64_t steps = 23;
   Inner inner = inner_step;
+  bool guarded = true;  // kernels reach nothing that they do not declare
   int64_t ranks() const { return policy.replicas * span; }
 };
 
@@ -207,26 +208,27 @@ int64_t number_of(int64_t unit, int64_t element) { return unit * 1000 + element;
 /// One rank of a case.
 class Rank {
  public:
-  Rank(const Programs& programs, comm::World& world, Inner inner)
+  Rank(const Programs& programs, comm::World& world, const Case& c)
       : programs_(programs),
-        inner_(inner),
+        inner_(c.inner),
         world_(world),
         state_(pool_, world.rank()),
         arithmetic_(device::make_arithmetic(nullptr, 1)),
-        site_{world, state_, pool_, executors_},
-        runner_(programs.set(), site_) {
-    pool_.separate_pages();
+        site_{world, state_, pool_, executors_} {
+    if (c.guarded) pool_.separate_pages();
+    site_.guarded = c.guarded;
     execute::add_outer_executors(executors_, *arithmetic_);
     execute::add_coding_executors(executors_, *arithmetic_);
     executors_.add(kInnerStep, runtime::Execute([this](const runtime::Instance& instance) {
                      inner_steps(instance);
                    }));
-    for (const program::StepKind& kind : programs.set().kinds) runner_.prepare(kind.name);
+    runner_ = std::make_unique<runtime::Runner>(programs.set(), site_);
+    for (const program::StepKind& kind : programs.set().kinds) runner_->prepare(kind.name);
     for (const char* letter : {"w", "o"})
       for_each_value(letter, [](int64_t number, double& value) { value = initial(number); });
   }
 
-  void run(const char* purpose, int64_t step) { runner_.run(purpose, step); }
+  void run(const char* purpose, int64_t step) { runner_->run(purpose, step); }
   void drain() { state_.drain(); }
 
   /// visit(number, value) for all elements that the rank holds of the arrays of a letter.
@@ -272,7 +274,7 @@ class Rank {
   runtime::Executors executors_;
   std::unique_ptr<device::Arithmetic> arithmetic_;
   runtime::Site site_;
-  runtime::Runner runner_;
+  std::unique_ptr<runtime::Runner> runner_;
   std::set<std::string> visited_;
 };
 
@@ -292,7 +294,7 @@ void expect_as_written(const Case& c) {
   int64_t compared = 0;
   const auto worlds = comm::make_thread_worlds(c.ranks(), programs.cluster());
   comm::run_ranks(*worlds, [&](comm::World& world) {
-    Rank rank(programs, world, c.inner);
+    Rank rank(programs, world, c);
     for (int64_t step = 0; step < c.steps; ++step) rank.run("step", step);
     rank.drain();
     const std::lock_guard lock(mutex);
@@ -398,7 +400,7 @@ double largest(const Case& c) {
   double largest = 0;
   const auto worlds = comm::make_thread_worlds(c.ranks(), programs.cluster());
   comm::run_ranks(*worlds, [&](comm::World& world) {
-    Rank rank(programs, world, c.inner);
+    Rank rank(programs, world, c);
     for (int64_t step = 0; step < c.steps; ++step) rank.run("step", step);
     rank.drain();
     const std::lock_guard lock(mutex);
@@ -433,7 +435,7 @@ TEST(LocalSteps, LateRoundsAreStableWhereTheRecursionIs) {
     Policy made = policy(limit.late ? "co2" : "slowmo", 2, limit.period);
     made.delay = limit.late ? limit.period : 0;
     made.outer = {false, limit.learning_rate, limit.momentum, 0, limit.penalty};
-    const double after = largest({made, 1, 600 * limit.period, descend});
+    const double after = largest({made, 1, 600 * limit.period, descend, false});
     if (limit.converges)
       EXPECT_LT(after, 0.3);
     else
