@@ -1,6 +1,7 @@
 #include "strait/strategy/compose/design.h"
 
 #include <algorithm>
+#include <optional>
 #include <tuple>
 
 #include "strait/base/errors.h"
@@ -43,7 +44,7 @@ Cluster cluster_of(const Run& run, const Resolved& batch) {
 /// Which programs run next. Where ranks keep secondary copies of the weights, a step after one that
 /// changed nothing uses them, and so does an evaluation after its first batch.
 std::vector<program::Rule> rules_of(bool publishes, bool secondary, const Policy& policy) {
-  const program::AgreedScalar always;
+  const std::optional<program::AgreedScalar> always;
   std::vector<program::Rule> rules = border_rules(policy, kForStep);
   rules.push_back({kForEnd, "*", always, {}});
   rules.push_back({kForShow, "*", always, {}});
