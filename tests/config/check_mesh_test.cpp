@@ -61,9 +61,19 @@ TEST(CheckMesh, TheNearestSizeIsNamed) {
   expect_refused([] { check_mesh_sizes(run_of(2, 0, 3), 8); }, "mesh.axes.stage",
                  "mesh.axes.stage = 3 does not divide 4 of the 8 ranks; the nearest valid value "
                  "is 2");
+  expect_refused([] { check_mesh_sizes(run_of(2, 0, 5), 12); }, "mesh.axes.stage", "value is 6");
   expect_refused([] { check_mesh_sizes(run_of(2, 8, 2), 8); }, "mesh.axes.data",
                  "8 ranks and x = 2, stage = 2; the nearest valid value is 2 (or 0, the rest)");
   expect_refused([] { check_mesh_sizes(run_of(0, 0, 1), 4); }, "mesh.axes.x", "value is 1");
+}
+
+TEST(CheckMesh, EveryAxisTakesItsShareOfTheRanks) {
+  for (int64_t MeshAxes::*axis : {&MeshAxes::y, &MeshAxes::z, &MeshAxes::sequence}) {
+    strait::Run run = run_of(1, 3, 1);
+    run.mesh.axes.*axis = 2;
+    check_mesh_sizes(run, 6);
+    EXPECT_THROW(check_mesh_sizes(run, 3), UserError);
+  }
 }
 
 TEST(CheckMesh, AxisXDividesHeads) {

@@ -150,6 +150,16 @@ TEST(Mesh, JsonNamesDataAndEveryAxisOfSeveralRanks) {
   EXPECT_EQ(mesh_json(Mesh(options, 24)).dump(), R"({"data": 4, "x": 2, "stage": 3})");
 }
 
+TEST(Mesh, ReplicasCutTheAxisData) {
+  MeshOptions options;
+  options.axes.x = 2;
+  const Mesh mesh = Mesh(options, 12).with_replicas(3);
+  EXPECT_EQ(mesh.group(5, "data"), (std::vector<int64_t>{5, 7}));
+  EXPECT_EQ(mesh.group(5, "replica"), (std::vector<int64_t>{1, 5, 9}));
+  EXPECT_EQ(mesh.data_ranks(), 6);
+  EXPECT_THROW(mesh.with_replicas(4), InternalError);
+}
+
 TEST(Mesh, GroupsAgreeWithCoordinates) {
   MeshOptions options;
   options.axes = {2, 1, 3, 1, 0, 2};

@@ -112,5 +112,13 @@ TEST(Positions, AnAxisThatEndsWithinAGroupIsRefused) {
   EXPECT_EQ(error_of(cluster, mesh_of(2, 3, 24), ""), "");
 }
 
+TEST(Positions, ReplicasThatEndWithinAGroupAreRefusedUnderTheirOwnKey) {
+  const std::string error =
+      error_of(cluster_of({4, 6}), Mesh({}, 24).with_replicas(4), "sync.replica");
+  EXPECT_THAT(error, HasSubstr("sync.replica makes 4 replicas, which end within a group of a level "
+                               "of cluster levels (fan-outs 4, 6 are left)"));
+  EXPECT_THAT(error, HasSubstr("number of replicas is 3"));
+}
+
 }  // namespace
 }  // namespace strait
