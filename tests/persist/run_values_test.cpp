@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "strait/base/errors.h"
 #include "strait/base/file.h"
 #include "strait/strategy/finish/step_values.h"
 #include "tests/train/small_run.h"
@@ -81,6 +82,21 @@ TEST(RunValues, ElementsThatACheckpointLacksStayAsTheyAre) {
   EXPECT_EQ(after[strategy::kNumProgress], -1.0);
   ASSERT_EQ(values.records().size(), 1u);
   EXPECT_EQ(values.records()[0].elements, strategy::kNumProgress + 1);
+}
+
+TEST(RunValues, AValueInPartsIsRefused) {
+  const auto values_of = [](const auto& change) {
+    program::Program step = step_of(4);
+    step.groups = {{"world", 1, 1, 0}};
+    change(step.arrays.front());
+    memory::Pool pool;
+    runtime::State state(pool, 0);
+    state.bind(step);
+    return persist::RunValues(step, state).records().size();
+  };
+  EXPECT_EQ(values_of([](program::ValueArray&) {}), 1u);
+  EXPECT_THROW(values_of([](program::ValueArray& array) { array.count = 2; }), InternalError);
+  EXPECT_THROW(values_of([](program::ValueArray& array) { array.group = 0; }), InternalError);
 }
 
 }  // namespace
