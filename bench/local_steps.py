@@ -36,10 +36,11 @@ def netlab(options, rate, *command):
 
 
 def train(options, rate, policy, folder):
-    """Mean step of the rounds behind the first, what was predicted, and bytes per step over all links."""
+    """Mean step behind the first round, what was predicted, and bytes per step over all links."""
+    warm, steps = (PERIOD, options.rounds * PERIOD) if POLICIES[policy] else (2, 10)
     run_dir, report = folder / "run", folder / "report"
     sets = [f"data.path={options.text.resolve()}", f"output.run_dir={run_dir}", f"cluster.file={folder / 'cluster.toml'}",
-            f"train.steps={(options.rounds + 1) * PERIOD}", "evaluation.every_steps=0", "evaluation.batches=1",
+            f"train.steps={warm + steps}", "evaluation.every_steps=0", "evaluation.batches=1",
             "placement.preset=ddp", *(f"sync.{key}" for key in POLICIES[policy])]
     command = [options.strait, "train", ROOT / "examples/shakespeare_char.toml", "--json", report]
     for one in sets:
@@ -48,7 +49,7 @@ def train(options, rate, policy, folder):
     figures = json.loads(report.read_text())
     seconds = [json.loads(line)["seconds"] for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     sent = sum(row["payload_bytes"] + row["metadata_bytes"] for row in figures["bytes_per_step"]["runtime"])
-    return {"seconds": statistics.fmean(seconds[PERIOD:]), "predicted": figures["predicted_seconds_per_step"],
+    return {"seconds": statistics.fmean(seconds[warm:]), "predicted": figures["predicted_seconds_per_step"],
             "bytes": sent, "loss": figures["train_loss"]}
 
 

@@ -65,11 +65,11 @@ Launch find_launch() {
 int64_t cores_per_rank(const std::vector<CoreShare>& ranks) {
   std::map<std::pair<std::string, int>, int64_t> users;  // of a core
   for (const CoreShare& rank : ranks)
-    for (const int core : rank.cores) ++users[{rank.host, core}];
+    for (const int core : rank.cores) ++users[{rank.machine, core}];
   double least = 0;
   for (const CoreShare& rank : ranks) {
     double share = 0;
-    for (const int core : rank.cores) share += 1.0 / static_cast<double>(users[{rank.host, core}]);
+    for (const int core : rank.cores) share += 1.0 / static_cast<double>(users[{rank.machine, core}]);
     least = least == 0 ? share : std::min(least, share);
   }
   constexpr double kRounding = 1e-6;  // thirds do not add up to a whole

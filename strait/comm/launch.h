@@ -27,9 +27,9 @@ Launch find_launch(const Lookup& lookup);
 /// In the environment of this process.
 Launch find_launch();
 
-/// What one process may use of its host.
+/// What one process may use of its machine.
 struct CoreShare {
-  std::string host;
+  std::string machine;     // a kernel: several host names may be one, as containers are
   std::vector<int> cores;  // numbers
 };
 

@@ -80,7 +80,7 @@ TEST(Launch, RanksShareTheCoresThatTheyMayUse) {
   EXPECT_EQ(cores_per_rank({on("a", all), on("a", all), on("a", all)}), 2);           // 8 / 3
   EXPECT_EQ(cores_per_rank({on("a", {0, 1, 2, 3}), on("a", {4, 5, 6, 7})}), 4);       // by socket
   EXPECT_EQ(cores_per_rank({on("a", {0}), on("a", {1})}), 1);                         // by core
-  EXPECT_EQ(cores_per_rank({on("a", all), on("b", all)}), 8);                         // hosts
+  EXPECT_EQ(cores_per_rank({on("a", all), on("b", all)}), 8);                         // machines
   EXPECT_EQ(cores_per_rank({on("a", all), on("b", {0, 1}), on("b", {0, 1})}), 1);     // the least
   EXPECT_EQ(cores_per_rank({on("a", {0, 1}), on("a", {0, 1}), on("a", {0, 1})}), 1);  // crowded
 }

@@ -31,12 +31,11 @@ MachineCores find_machine_cores(MpiSession& session) {
   const std::vector<std::string> all = session.exchange(own);
   std::vector<CoreShare> ranks;
   for (size_t rank = 0; rank < all.size(); ++rank) {
-    CoreShare share{session.host_names()[rank], {}};
+    CoreShare share;
     std::istringstream words(all[rank]);
-    std::string machine;
-    words >> machine;
+    words >> share.machine;
     for (int core = 0; words >> core;) share.cores.push_back(core);
-    if (machine == here) found.usable[static_cast<int64_t>(rank)] = share.cores;
+    if (share.machine == here) found.usable[static_cast<int64_t>(rank)] = share.cores;
     ranks.push_back(std::move(share));
   }
   found.per_rank = cores_per_rank(ranks);
