@@ -259,6 +259,12 @@ Rows optimizer_keys() {
        between(0, kMostSteps), "Steps of linear warm-up; may be longer than the run."},
       {"optimizer.decay_steps", kField<optimizer, &OptimizerOptions::decay_steps>,
        between(0, kMostSteps), "Step at which the decay ends; 0 = train.steps."},
+      {"optimizer.in_backward", kField<optimizer, &OptimizerOptions::in_backward>, any(),
+       "Update each unit during the backward pass, as soon as its gradient is final, and start "
+       "then "
+       "what follows. Without clipping; a step whose gradient is not finite has changed weights "
+       "when "
+       "the run stops."},
   };
 }
 

@@ -150,6 +150,23 @@ void check_precision(const Run& run) {
                     run.runtime.device));
 }
 
+/// What an update needs that is known only when all gradients are.
+void check_in_backward(const Run& run) {
+  if (!run.optimizer.in_backward) return;
+  const auto refuse = [&](const std::string& other, const std::string& instead) {
+    refuse_key(run, "optimizer.in_backward",
+               fmt::format("optimizer.in_backward = true updates weights before all gradients are "
+                           "known, but {} needs them; the nearest valid value is false, or set {}",
+                           other, instead));
+  };
+  if (run.train.clip_norm > 0)
+    refuse(fmt::format("train.clip_norm = {:g}", run.train.clip_norm), "train.clip_norm = 0");
+  if (run.train.non_finite == "skip")
+    refuse("train.non_finite = \"skip\"", "train.non_finite = \"stop\"");
+  if (run.train.precision == "fp16")
+    refuse("the loss scale of train.precision = \"fp16\"", "train.precision = \"bf16\"");
+}
+
 void check_evaluation_effect(const Run& run, const char* key) {
   if (run.data.validation_share == 0)
     refuse_without_effect(run, key, "data.validation_share = 0 leaves nothing to evaluate");
@@ -260,6 +277,7 @@ void validate_run(const Run& run, int64_t ranks, Problems& problems) {
   problems.attempt([&] { check_name(run); });
   if (!problems.concern("model.")) check_model(run, problems);
   problems.attempt([&] { check_precision(run); });
+  problems.attempt([&] { check_in_backward(run); });
   if (!problems.concern("optimizer.")) check_optimizer(run, problems);
   check_control(run, ranks, problems);
   problems.attempt([&] { check_cluster_choice(run); });

@@ -46,6 +46,7 @@ struct StepOptions {
   OptimizerState optimizer;
   bool documents = false;          // batches carry document starts
   bool weights_unchanged = false;  // since the last program: secondary copies still hold
+  bool in_backward = false;        // units are updated as soon as their gradients are final
   bool local_steps = false;        // replicas have weights of their own between borders of rounds
 };
 

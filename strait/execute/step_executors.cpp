@@ -80,9 +80,10 @@ void clip_factor(const Environment& environment, const StepRules& rules, const I
 }
 
 void update(const Environment& environment, const StepRules& rules, const Instance& instance) {
-  const double* results = doubles(instance.read(strategy::kUpdateResults));
+  const Bound* known = instance.find_read(strategy::kUpdateResults);
+  const double* results = known == nullptr ? nullptr : doubles(known->data);
   const double* step = doubles(instance.read(strategy::kUpdateStep));
-  if (results[strategy::kFinite] == 0.0) return;
+  if (results != nullptr && results[strategy::kFinite] == 0.0) return;
   const Range held = updated_range(*instance.program, *instance.op, instance.rank);
   const UnitShape& unit =
       environment.model.shape().units[static_cast<size_t>(instance.index(strategy::kUnit))];
@@ -93,7 +94,7 @@ void update(const Environment& environment, const StepRules& rules, const Instan
         .options = rules.optimizer,
         .learning_rate = step[strategy::kLearningRate],
         .weight_decay = section.weight_decay ? rules.optimizer.weight_decay : 0.0,
-        .gradient_scale = results[strategy::kClipScale],
+        .gradient_scale = results == nullptr ? 1.0 : results[strategy::kClipScale],
         .step = static_cast<int64_t>(step[strategy::kUpdatesBefore]) + 1,
         .weights = at_range(instance, *instance.find_write(strategy::kUpdateWeights), range),
         .gradient =

@@ -15,7 +15,8 @@ struct OptimizerOptions {
   double learning_rate = 1e-3;
   double minimum_learning_rate = 1e-4;
   int64_t warmup_steps = 100;
-  int64_t decay_steps = 0;  // 0 = train.steps
+  int64_t decay_steps = 0;   // 0 = train.steps
+  bool in_backward = false;  // a unit is updated as soon as its gradient is final
 };
 
 }  // namespace strait

@@ -29,6 +29,7 @@ void ProgramSet::next(const std::string& purpose, const Turn& turn, const ReadSc
   };
   const auto decides = std::ranges::find_if(rules, [&](const Rule& rule) {
     return !rule.adds() && rule.purpose == purpose &&
+           (rule.turns.period == 0 || rule.turns.hold(turn.step)) &&
            (rule.after == "*" || rule.after == turn.after) &&
            (!rule.unless_zero || read(*rule.unless_zero) != 0.0);
   });
@@ -37,7 +38,7 @@ void ProgramSet::next(const std::string& purpose, const Turn& turn, const ReadSc
                         turn.after + "'");
   take(*decides);
   for (const Rule& rule : rules)
-    if (rule.purpose == purpose && rule.turns.hold(turn.step)) take(rule);
+    if (rule.adds() && rule.purpose == purpose && rule.turns.hold(turn.step)) take(rule);
 }
 
 const Program& class_of(const std::vector<Program>& classes, int64_t rank) {

@@ -33,15 +33,17 @@ struct Turns {
 };
 
 /// One row of the table. It holds when the purpose is asked for, when `after` ran last (in this
-/// process), and, where a scalar is named, when that is not zero. A row with turns is about
-/// borders: its kinds run behind those of the row that decides, in those turns.
+/// process), and, where a scalar is named, when that is not zero. A row with turns holds in those
+/// alone and is about borders: its kinds run behind those of the row that decides, unless they hold
+/// the step, too.
 struct Rule {
   std::string purpose;      // "step", "evaluation"
   std::string after = "*";  // a kind; "" = nothing ran yet; "*" = whatever ran
   std::optional<AgreedScalar> unless_zero{};
   std::vector<std::string> kinds;  // run one after another
   Turns turns{};
-  bool adds() const { return turns.period > 0; }
+  bool holds_step = false;  // with turns: its kinds hold the step, too, so that it decides
+  bool adds() const { return turns.period > 0 && !holds_step; }
 };
 
 /// Where a run stands when the table is asked: what ran last, and the step that is under way or

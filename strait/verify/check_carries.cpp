@@ -49,7 +49,7 @@ class CarryCheck {
     const bool asks = ends_a_turn(kind);
     std::set<std::string> names;
     for (const Rule& rule : set_.rules) {
-      if (rule.adds()) continue;
+      if (rule.turns.period > 0) continue;
       if (asks && (rule.after == "*" || rule.after == kind.name) && !rule.kinds.empty())
         names.insert(rule.kinds.front());
       for (size_t i = 0; i + 1 < rule.kinds.size(); ++i)

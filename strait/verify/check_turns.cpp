@@ -57,11 +57,12 @@ class TurnCheck {
       compare(step, ProgramSet::kEnd, &Carried::takes,
               "but a run that ends there does not take it over");
       for (const Rule& rule : set_.rules)
-        if (rule.purpose == purpose && !rule.adds())
+        if (rule.purpose == purpose && rule.turns.period == 0)
           for (const std::string& kind : rule.kinds) use(kind, step);
-      for (const Rule& rule : set_.rules)
-        if (rule.purpose == purpose && rule.turns.hold(step))
-          for (const std::string& kind : rule.kinds) run(kind, step);
+      for (const bool adds : {false, true})
+        for (const Rule& rule : set_.rules)
+          if (rule.purpose == purpose && rule.adds() == adds && rule.turns.hold(step))
+            for (const std::string& kind : rule.kinds) run(kind, step);
     }
   }
 
@@ -69,7 +70,7 @@ class TurnCheck {
   int64_t turns_of(const std::string& purpose) const {
     int64_t first = 0, period = 1;
     for (const Rule& rule : set_.rules) {
-      if (rule.purpose != purpose || !rule.adds()) continue;
+      if (rule.purpose != purpose || rule.turns.period == 0) continue;
       first = std::max(first, rule.turns.first);
       period = std::lcm(period, rule.turns.period);
     }
@@ -137,7 +138,8 @@ class TurnCheck {
 void check_turns(const ProgramSet& set, std::vector<Problem>& problems) {
   std::set<std::string> purposes;
   for (const Rule& rule : set.rules)
-    if (rule.adds() && rule.purpose != ProgramSet::kStart && rule.purpose != ProgramSet::kEnd)
+    if (rule.turns.period > 0 && rule.purpose != ProgramSet::kStart &&
+        rule.purpose != ProgramSet::kEnd)
       purposes.insert(rule.purpose);
   for (const std::string& purpose : purposes)
     if (problems.empty()) TurnCheck(set, problems).walk(purpose);

@@ -161,6 +161,11 @@ TEST(Validate, Ranges) {
   expect_refused("simulate.steps = 0", "simulate.steps", "nearest valid value is 1");
   expect_refused("train.clip_norm = -1.0", "train.clip_norm", "nearest valid value is 0");
   expect_valid("train.clip_norm = 0");
+  expect_refused("optimizer.in_backward = true", "optimizer.in_backward",
+                 "nearest valid value is false, or set train.clip_norm = 0");
+  expect_refused("optimizer.in_backward = true\ntrain.clip_norm = 0\ntrain.non_finite = \"skip\"",
+                 "optimizer.in_backward", "or set train.non_finite = \"stop\"");
+  expect_valid("optimizer.in_backward = true\ntrain.clip_norm = 0");
   expect_valid("plan.memory_share = 1.0");
   expect_valid("simulate.steps = 5");
 }

@@ -162,7 +162,7 @@ class Programs {
     for (const strategy::Border& border : strategy::borders_of(c.policy))
       add(strategy::compose_border(from, options, border));
     add({inner_steps()});
-    set_.rules = strategy::border_rules(c.policy, "step");
+    set_.rules = strategy::border_rules(c.policy, "step", [](const auto&) { return false; });
     for (const auto& [purpose, kinds] : std::map<std::string, std::vector<std::string>>{
              {"step", {"steady"}}, {"start", {}}, {"end", {}}, {"show", {"exchange"}}})
       set_.rules.push_back({purpose, "*", {}, kinds});

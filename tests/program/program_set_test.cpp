@@ -106,6 +106,22 @@ TEST(ProgramSet, BordersComeBehindTheStepInTheirTurns) {
   EXPECT_THAT(next(set, "start", "", scalars.read(), 3), IsEmpty()) << "of another purpose";
 }
 
+TEST(ProgramSet, AStepThatHoldsItsBorderDecidesInItsTurns) {
+  ProgramSet set = example();
+  set.rules.insert(set.rules.begin(), rule("step", "*", {}, {"step and launch"}));
+  set.rules.front().turns = {3, 4};
+  set.rules.front().holds_step = true;
+  set.rules.push_back(rule("step", "*", {}, {"land"}));
+  set.rules.back().turns = {3, 2};
+  Scalars scalars{{{"results", {0, 0}}}};
+  EXPECT_THAT(next(set, "step", "steady", scalars.read(), 2), ElementsAre("unchanged"));
+  EXPECT_THAT(next(set, "step", "steady", scalars.read(), 3),
+              ElementsAre("step and launch", "land"));
+  EXPECT_THAT(next(set, "step", "steady", scalars.read(), 5), ElementsAre("unchanged", "land"));
+  EXPECT_THAT(next(set, "step", "steady", scalars.read(), 7),
+              ElementsAre("step and launch", "land"));
+}
+
 template <class Body>
 std::string error_of(const Body& body) {
   try {

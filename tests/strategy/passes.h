@@ -12,12 +12,12 @@
 
 namespace strait::test {
 
-/// What stands between `order` and `place`.
+/// What stands between `order` and `place`, or behind `finish`.
 using Passes = std::function<void(draft::Draft&)>;
 
-inline program::Program compose_with(const strategy::Ingredients& from,
-                                     const draft::StepOptions& options, const char* kind,
-                                     const Passes& passes) {
+inline program::Program compose_with(
+    const strategy::Ingredients& from, const draft::StepOptions& options, const char* kind,
+    const Passes& passes, const Passes& behind = [](draft::Draft&) {}) {
   draft::Draft draft{.mesh = from.mesh};
   draft.program.name = from.placement.preset;
   draft.program.step_kind = kind;
@@ -31,6 +31,7 @@ inline program::Program compose_with(const strategy::Ingredients& from,
   passes(draft);
   strategy::place(draft, from.shape, from.placement, from.cluster, options);
   strategy::finish(draft, options);
+  behind(draft);
   draft::drop_unnamed(draft.program);
   return std::move(draft.program);
 }

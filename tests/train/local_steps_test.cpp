@@ -157,8 +157,9 @@ TEST_F(LocalSteps, AReplicaMayHoldAnyPlacement) {
       for (size_t step = 0; step < want.losses.size(); ++step)
         ASSERT_NEAR(got.losses[step], want.losses[step], 1e-9 * want.losses[step]) << step;
       // Eager replicas have outer weights of their own, and evaluate other windows with them.
-      if (std::ranges::count(policy, "sync.rounds.eager=true") == 0)
+      if (std::ranges::count(policy, "sync.rounds.eager=true") == 0) {
         EXPECT_NEAR(got.validation, want.validation, 1e-9 * want.validation);
+      }
     }
   }
 }

@@ -89,6 +89,15 @@ TEST(Turns, HonestBordersAreLegal) {
   EXPECT_EQ(problems_of(rounds()), "");
 }
 
+/// As honest(), where the launch is one program with its step.
+TEST(Turns, StepsThatHoldTheirBordersAreFollowed) {
+  ProgramSet set = honest();
+  set.rules[kLaunches].holds_step = true;
+  EXPECT_EQ(problems_of(set), "");
+  set.rules[kLands].turns.first = 4;
+  EXPECT_THAT(problems_of(set), HasSubstr("is under way before step 4"));
+}
+
 TEST(Turns, ARunThatStartsMustLaunchWhatIsUnderWay) {
   EXPECT_EQ(told(honest(), [](Rules& rules) { rules[kStarts].turns.length = 1; }),
             "carry: carry mean is under way before step 3, but a run that starts there does not "

@@ -1,9 +1,12 @@
 #include "strait/strategy/compose/compose.h"
 
+#include <optional>
+
 #include "strait/draft/draft.h"
 #include "strait/strategy/finish/finish.h"
 #include "strait/strategy/fuse/fuse.h"
 #include "strait/strategy/grid/grid.h"
+#include "strait/strategy/hoist/hoist.h"
 #include "strait/strategy/order/order.h"
 #include "strait/strategy/pipeline/pipeline.h"
 #include "strait/strategy/sharding/place.h"
@@ -49,7 +52,7 @@ draft::Draft start(const Ingredients& from, const RankClass& ranks, const StepOp
 }
 
 program::Program compose_class(const Ingredients& from, const RankClass& ranks,
-                               const StepOptions& options, const Border& border) {
+                               const StepOptions& options, const std::optional<Border>& border) {
   draft::Draft draft = start(from, ranks, options);
   begin(draft, options);                               // the step's scalars
   order(draft, from.shape, options);                   // who computes what when
@@ -58,9 +61,12 @@ program::Program compose_class(const Ingredients& from, const RankClass& ranks,
   fuse(draft, from.shape, options);                    // what nothing separates is one op
   // Gathers before a use, reductions after a making.
   place(draft, from.shape, from.placement, from.cluster, options);
+  const size_t computed = draft.program.body.size();
   finish(draft, options);  // norm, clip, update, publish
-  if (options.purpose == Purpose::kBorder)
-    synchronise(draft, from.shape, from.cluster, from.policy, border);  // replicas agree
+  if (border)              // replicas agree
+    synchronise(draft, from.shape, from.cluster, from.policy, *border);
+  if (options.in_backward && options.purpose == Purpose::kTrain)
+    hoist(draft.program, computed);  // updates, and what follows them, as early as may be
   draft::drop_unnamed(draft.program);
   return std::move(draft.program);
 }
@@ -70,13 +76,14 @@ program::Program compose_class(const Ingredients& from, const RankClass& ranks,
 std::vector<program::Program> compose(const Ingredients& from, const StepOptions& options) {
   std::vector<program::Program> classes;
   for (const RankClass& ranks : classes_of(from.shape, from.mesh))
-    classes.push_back(compose_class(from, ranks, options, {}));
+    classes.push_back(compose_class(from, ranks, options, std::nullopt));
   return classes;
 }
 
 std::vector<program::Program> compose_border(const Ingredients& from, StepOptions options,
                                              const Border& border) {
-  options.purpose = Purpose::kBorder;
+  const bool with_step = options.in_backward && in_step(from.placement, border);
+  options.purpose = with_step ? Purpose::kTrain : Purpose::kBorder;
   options.weights_unchanged = false;
   std::vector<program::Program> classes;
   for (const RankClass& ranks : classes_of(from.shape, from.mesh)) {
@@ -84,6 +91,11 @@ std::vector<program::Program> compose_border(const Ingredients& from, StepOption
     classes.back().step_kind = border_kind(border);
   }
   return classes;
+}
+
+bool in_step(const Placement& placement, const Border& border) {
+  return placement.secondary == 1 &&
+         (border.part == BorderPart::kLaunch || border.part == BorderPart::kAtOnce);
 }
 
 program::Program compose(const ModelShape& shape, const Placement& placement,

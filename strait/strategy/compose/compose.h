@@ -40,9 +40,15 @@ struct Ingredients {
 /// * kBorder: see compose_border.
 std::vector<program::Program> compose(const Ingredients& from, const StepOptions& options);
 
-/// What replicas do at a border of rounds: see BorderPart.
+/// What replicas do at a border of rounds: see BorderPart. With options.in_backward, of a border
+/// that is in_step: the step and the border in one, where the transfers of a unit start as soon as
+/// it is updated.
 std::vector<program::Program> compose_border(const Ingredients& from, StepOptions options,
                                              const Border& border);
+
+/// Whether a border that starts transfers may begin them in the step before it. Not beside
+/// secondary copies of weights, for which there are steps of two kinds.
+bool in_step(const Placement& placement, const Border& border);
 
 /// The same as the first where all ranks lie along data and are of one class.
 program::Program compose(const ModelShape& shape, const Placement& placement,

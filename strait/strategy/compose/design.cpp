@@ -43,16 +43,19 @@ Cluster cluster_of(const Run& run, const Resolved& batch) {
 
 /// Which programs run next. Where ranks keep secondary copies of the weights, a step after one that
 /// changed nothing uses them, and so does an evaluation after its first batch.
-std::vector<program::Rule> rules_of(bool publishes, bool secondary, const Policy& policy) {
+std::vector<program::Rule> rules_of(bool publishes, const Placement& placement,
+                                    const Policy& policy, bool in_backward) {
   const std::optional<program::AgreedScalar> always;
-  std::vector<program::Rule> rules = border_rules(policy, kForStep);
+  std::vector<program::Rule> rules = border_rules(policy, kForStep, [&](const Border& border) {
+    return in_backward && in_step(placement, border);
+  });
   rules.push_back({kForEnd, "*", always, {}});
   rules.push_back({kForShow, "*", always, {}});
   const std::vector<Border> borders = borders_of(policy);
   if (!borders.empty()) rules.back().kinds = {border_kind({})};
   rules.push_back({kForStart, "*", always, {}});
   if (publishes) rules.back().kinds = {kPublish};
-  if (secondary) {
+  if (placement.secondary > 1) {
     const program::AgreedScalar finite{"results", kFinite};
     for (const auto& [purpose, changed, unchanged] :
          {std::tuple{kForStep, kSteady, kUnchanged},
@@ -106,7 +109,7 @@ program::ProgramSet compose_all(const Design& design, StepOptions options) {
     add(made(Purpose::kEvaluate));
   }
   for (const Border& border : borders_of(design.policy)) add(compose_border(from, options, border));
-  set.rules = rules_of(publishes, secondary, design.policy);
+  set.rules = rules_of(publishes, design.placement, design.policy, options.in_backward);
   return set;
 }
 
@@ -132,6 +135,7 @@ Design make_design(const Run& run, int64_t ranks, int64_t vocabulary, int64_t co
   options.recompute = draft::parse_recompute(run.train.recompute);
   options.optimizer = optimizer_state(run.optimizer);
   options.documents = !run.data.document_separator.empty();
+  options.in_backward = run.optimizer.in_backward;
   options.local_steps = design.policy.local_steps();
   design.programs = compose_all(design, options);
   program::verify_or_throw(design.programs);

@@ -29,8 +29,10 @@ constexpr int64_t kMostSteps = 1 << 16;
 
 /// One step of a round and the kinds at its border.
 struct Turn {
+  std::string step;  // "" = the set's first kind
   std::vector<std::string> borders;
   bool idle = false;
+  bool plain() const { return step.empty() && borders.empty(); }
   bool operator==(const Turn&) const = default;
 };
 
@@ -49,8 +51,8 @@ class Turns {
  public:
   explicit Turns(const ProgramSet& set) : set_(set) {
     for (const Rule& rule : set.rules)
-      if (rule.adds() && rule.purpose != ProgramSet::kStart && rule.purpose != ProgramSet::kEnd &&
-          rule.turns.period <= kMostSteps)
+      if (rule.turns.period > 0 && rule.purpose != ProgramSet::kStart &&
+          rule.purpose != ProgramSet::kEnd && rule.turns.period <= kMostSteps)
         rules_.push_back(&rule);
     int64_t first = 0;
     for (const Rule* rule : rules_) {
@@ -71,17 +73,23 @@ class Turns {
   void add(int64_t step) {
     Turn turn;
     turn.idle = under_way_.empty();
-    for (const Rule* rule : rules_)
-      if (rule->turns.hold(step))
+    for (const Rule* rule : rules_) {
+      if (!rule->turns.hold(step)) continue;
+      if (rule->holds_step)
+        turn.step = rule->kinds.front();
+      else
         turn.borders.insert(turn.borders.end(), rule->kinds.begin(), rule->kinds.end());
-    turn.idle = turn.idle && turn.borders.empty();
-    for (const std::string& name : turn.borders) {
-      const program::StepKind& kind = *set_.find(name);
-      for (const std::string& taken : carried(kind, Lifetime::kCarryIn)) under_way_.erase(taken);
-      under_way_.merge(carried(kind, Lifetime::kCarryOut));
-      under_way_.merge(borders_carries(kind));
     }
+    turn.idle = turn.idle && turn.plain();
+    if (!turn.step.empty()) follow(turn.step);
+    for (const std::string& name : turn.borders) follow(name);
     turns_.push_back(std::move(turn));
+  }
+  void follow(const std::string& name) {
+    const program::StepKind& kind = *set_.find(name);
+    for (const std::string& taken : carried(kind, Lifetime::kCarryIn)) under_way_.erase(taken);
+    under_way_.merge(carried(kind, Lifetime::kCarryOut));
+    under_way_.merge(borders_carries(kind));
   }
   /// What a border takes and leaves again; the step's own carries end within a step.
   Names borders_carries(const program::StepKind& kind) const {
@@ -218,8 +226,7 @@ class Joined {
 Round round_of(const ProgramSet& set) {
   const std::vector<Program>& step = set.kinds.front().classes;
   const Turns turns(set);
-  if (std::ranges::all_of(turns.turns(), [](const Turn& turn) { return turn.borders.empty(); }))
-    return {step};
+  if (std::ranges::all_of(turns.turns(), &Turn::plain)) return {step};
   Round round;
   round.steps = static_cast<int64_t>(turns.turns().size());
   round.idle_steps = std::ranges::count(turns.turns(), true, &Turn::idle);
@@ -228,8 +235,8 @@ Round round_of(const ProgramSet& set) {
     for (auto turn = turns.turns().begin(); turn != turns.turns().end();) {
       const auto next = std::find_if(turn, turns.turns().end(),
                                      [&](const Turn& other) { return other != *turn; });
-      const int64_t alike = turn->borders.empty() ? next - turn : 1;
-      if (!turn->idle) joined.add(step[c], alike);
+      const int64_t alike = turn->plain() ? next - turn : 1;
+      if (!turn->idle) joined.add((turn->step.empty() ? step : set.classes(turn->step))[c], alike);
       for (const std::string& border : turn->borders) joined.add(set.classes(border)[c], 1);
       turn += alike;
     }

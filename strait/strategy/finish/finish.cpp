@@ -82,21 +82,21 @@ void clip(Draft& draft) {
   draft.program.body.push_back(std::move(op));
 }
 
-Op update_op(const Draft& draft, const Shard& shard) {
+Op update_op(const Draft& draft, const Shard& shard, bool in_backward) {
   Op op = shard_op(kUpdate, shard);
   op.reads.push_back(scalar(draft, "step", Access::kRead, kUpdateStep));
-  op.reads.push_back(scalar(draft, "results", Access::kRead, kUpdateResults));
+  if (!in_backward) op.reads.push_back(scalar(draft, "results", Access::kRead, kUpdateResults));
   op.writes = {program::as(shard.weights, Access::kUpdate, kUpdateWeights)};
   for (const Operand& moment : shard.moments)
     op.writes.push_back(program::as(moment, Access::kUpdate, kUpdateMoments));
   return op;
 }
 
-void update(Draft& draft) {
+void update(Draft& draft, bool in_backward) {
   std::vector<Node> nodes;
-  for (Shard& shard : draft.shards) {
-    nodes.emplace_back(update_op(draft, shard));
-    for (Node& node : shard.publish) nodes.push_back(std::move(node));
+  for (const Shard& shard : draft.shards) {
+    nodes.emplace_back(update_op(draft, shard, in_backward));
+    nodes.insert(nodes.end(), shard.publish.begin(), shard.publish.end());
   }
   draft::append_rolled(draft.program, std::move(nodes), "i");
 }
@@ -151,7 +151,7 @@ void finish(Draft& draft, const draft::StepOptions& options) {
     case Purpose::kTrain:
       sum_shared(draft);
       clip(draft);
-      update(draft);
+      update(draft, options.in_backward);
       return prepare_next(draft);
     case Purpose::kEvaluate:
       return agree(draft);

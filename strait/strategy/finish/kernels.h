@@ -23,7 +23,8 @@ extern const program::Kernel kClipFactor;
 enum ClipFactorOperand : int { kClipAgreed, kClipStep, kClipResults };
 
 /// Optimizer on a shard: part(rank) of the partition in the group. Changes nothing when the results
-/// say that something is not finite.
+/// say that something is not finite; without them, that is during the backward pass, it takes
+/// gradients as they are.
 extern const program::Kernel kUpdate;
 enum UpdateOperand : int {
   kUpdateGradient,

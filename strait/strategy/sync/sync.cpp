@@ -420,12 +420,14 @@ std::vector<Border> borders_of(const Policy& policy) {
   return borders;
 }
 
-std::vector<program::Rule> border_rules(const Policy& policy, const std::string& step) {
+std::vector<program::Rule> border_rules(const Policy& policy, const std::string& step,
+                                        const std::function<bool(const Border&)>& in_step) {
   std::vector<program::Rule> rules;
   if (!policy.local_steps()) return rules;
   const auto add = [&](const std::string& purpose, BorderPart part, int64_t fragment,
                        const program::Turns& turns) {
     rules.push_back(rule_of(purpose, {part, fragment}, turns));
+    rules.back().holds_step = in_step({part, fragment});
   };
   const int64_t period = policy.period, delay = policy.delay;
   const bool late = policy.one_round_late();

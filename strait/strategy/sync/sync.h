@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -38,9 +39,10 @@ std::string border_kind(const Border& border);
 std::vector<Border> borders_of(const Policy& policy);
 
 /// The rows of the table that say when borders run: behind a step, which is what the purpose `step`
-/// asks for; at the start of a run, which launches again what was under way; and at its end, which
-/// takes that up.
-std::vector<program::Rule> border_rules(const Policy& policy, const std::string& step);
+/// asks for, or with it, for borders whose programs `in_step` says hold it; at the start of a run,
+/// which launches again what was under way; and at its end, which takes that up.
+std::vector<program::Rule> border_rules(const Policy& policy, const std::string& step,
+                                        const std::function<bool(const Border&)>& in_step);
 
 /// Writes the operations of a border into a draft whose state is placed. Declares the outer
 /// weights ("o", which checkpoints call "master"), the outer momentum and what is sent.
