@@ -69,7 +69,8 @@ int64_t cores_per_rank(const std::vector<CoreShare>& ranks) {
   double least = 0;
   for (const CoreShare& rank : ranks) {
     double share = 0;
-    for (const int core : rank.cores) share += 1.0 / static_cast<double>(users[{rank.machine, core}]);
+    for (const int core : rank.cores)
+      share += 1.0 / static_cast<double>(users[{rank.machine, core}]);
     least = least == 0 ? share : std::min(least, share);
   }
   constexpr double kRounding = 1e-6;  // thirds do not add up to a whole
