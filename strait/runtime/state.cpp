@@ -13,6 +13,16 @@ memory::Reach reach_of(const program::ValueArray& array, bool transferred) {
   return transferred ? memory::Reach::kShared : memory::Reach::kOwn;
 }
 
+void Carries::settle() noexcept {
+  for (comm::Ticket& ticket : tickets) {
+    try {
+      ticket.wait();
+    } catch (const std::exception&) {  // whoever needs the value hears of it
+    }
+  }
+  tickets.clear();
+}
+
 State::~State() { release(""); }
 
 void State::release(const std::string& prefix) {
@@ -21,6 +31,7 @@ void State::release(const std::string& prefix) {
       ++entry;
       continue;
     }
+    for (Carries& carries : entry->second.carries) carries.settle();
     for (void* buffer : entry->second.buffers) pool_.release(buffer);
     entry = arrays_.erase(entry);
   }

@@ -25,6 +25,8 @@ struct Carries {
   bool under_way() const {
     return std::ranges::any_of(tickets, [](const comm::Ticket& one) { return !one.done(); });
   }
+  /// Waits until none is under way, and forgets how they ended.
+  void settle() noexcept;
 };
 
 /// One resident array: a buffer per index, and what is still under way there.
@@ -60,7 +62,8 @@ class State {
     return values;
   }
   bool has(const std::string& name) const { return arrays_.contains(name); }
-  /// Frees all resident arrays whose name starts with `prefix`.
+  /// Frees all resident arrays whose name starts with `prefix`, once no carry touches them any
+  /// longer, whatever became of it: who fails aborts the world first.
   void release(const std::string& prefix);
   /// Waits for all carries. Afterwards every resident value may be read.
   void drain();

@@ -9,6 +9,7 @@
 #include "strait/base/cores.h"
 #include "strait/base/errors.h"
 #include "strait/base/file.h"
+#include "strait/comm/failure.h"
 #include "strait/comm/threads/thread_world.h"
 #include "strait/trace/spans.h"
 #include "strait/train/process_watch.h"
@@ -62,6 +63,17 @@ std::optional<comm::Failure> overdue_save(const Job& job, const Shared& shared) 
 
 /// Runs the ranks to their end. Every rank that fails writes its flight record, then those that did
 /// not come back.
+/// A rank that fails tells the others before its memory goes: what is under way then ends.
+void run_rank(Trainer& trainer, comm::World& world) {
+  try {
+    trainer.run();
+  } catch (...) {
+    const comm::Failure failure = comm::current_failure();
+    world.abort(failure.message, failure.place);
+    throw;
+  }
+}
+
 void run_trainers(Shared& shared, const Hooks& hooks, Outcome& outcome) {
   comm::ThreadWorldOptions options;
   options.faults = hooks.faults;
@@ -88,7 +100,8 @@ void run_trainers(Shared& shared, const Hooks& hooks, Outcome& outcome) {
           try {
             // From before a rank touches its memory for the first time.
             const CoreBinding binding(job.binding.of(world.rank()));
-            Trainer(shared, world).run();
+            Trainer trainer(shared, world);
+            run_rank(trainer, world);
           } catch (...) {
             shared.flights.write_failed(world.rank(), std::current_exception());
             throw;
@@ -177,7 +190,8 @@ void run_process(Shared& shared, const ProcessRank& rank, Outcome& outcome) {
   try {
     const ProcessWatch watch(rank.world, watch_actions(shared, hooks, outcome));
     const CoreBinding binding(shared.job.binding.of(rank.world.rank()));
-    Trainer(shared, rank.world, rank.window).run();
+    Trainer trainer(shared, rank.world, rank.window);
+    run_rank(trainer, rank.world);
   } catch (const Error& error) {
     fail(error.what(), error.place());
     throw;

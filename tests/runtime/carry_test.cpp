@@ -86,5 +86,44 @@ TEST(Carries, WhatTheyReadIsNotOverwrittenBeforeAllOfThemHaveEnded) {
   });
 }
 
+/// Rank 0 leaves a sum under way, fails in its next program and gives its memory back, which rank
+/// 1, late for the sum, would still read.
+TEST(Carries, MemoryStaysUntilTheyHaveEndedWhenARankFails) {
+  Program leave = start_program(2);
+  const int x = add_value(leave, "x", 64, program::Lifetime::kResident);
+  const int y = add_value(leave, "y", 64, program::Lifetime::kCarry);
+  leave.body = {all_reduce(x, y)};
+  Program next = start_program(2);
+  next.body = {touch("fail", add_value(next, "z", 64, program::Lifetime::kResident))};
+  std::atomic<bool> failing{false};
+  int failed = 0;
+  on_ranks(2, [&](Rank& rank) {
+    rank.executor.during = [&](const Instance&) {
+      failing = true;
+      throw UserError("struck");
+    };
+    Interpreter first(leave, rank.site());
+    Interpreter second(next, rank.site());
+    if (rank.number() == 1) {
+      while (!failing) std::this_thread::yield();
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      EXPECT_THROW(
+          {
+            first.run(0);
+            rank.state.drain();
+          },
+          PeerLost);
+      return;
+    }
+    first.run(0);
+    comm::Ticket ticket = rank.state.array("y").carries[0].tickets.at(0);
+    EXPECT_THROW(second.run(1), UserError);
+    rank.state.release("");
+    EXPECT_TRUE(ticket.done());
+    ++failed;
+  });
+  EXPECT_EQ(failed, 1);
+}
+
 }  // namespace
 }  // namespace strait::runtime
