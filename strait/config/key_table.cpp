@@ -260,11 +260,9 @@ Rows optimizer_keys() {
       {"optimizer.decay_steps", kField<optimizer, &OptimizerOptions::decay_steps>,
        between(0, kMostSteps), "Step at which the decay ends; 0 = train.steps."},
       {"optimizer.in_backward", kField<optimizer, &OptimizerOptions::in_backward>, any(),
-       "Update each unit during the backward pass, as soon as its gradient is final, and start "
-       "then "
-       "what follows. Without clipping; a step whose gradient is not finite has changed weights "
-       "when "
-       "the run stops."},
+       "Update each unit as soon as its gradient is final, in the backward pass, and start then "
+       "what follows; with one micro-step the gradient ends there. Without clipping; where a "
+       "gradient is not finite, weights have changed when the run stops."},
   };
 }
 

@@ -105,6 +105,7 @@ class Kills : public ::testing::Test {
           std::string("checkpoint.every_steps=5"), std::string("checkpoint.keep=2"),
           std::string("runtime.deadline_seconds=10"), "train.steps=" + std::to_string(kSteps)})
       all.insert(all.end(), {"--set", set});
+    for (const std::string& set : more_) all.insert(all.end(), {"--set", set});
     return all;
   }
   std::string run_dir() const { return folder_.path() + "/killed"; }
@@ -149,11 +150,14 @@ class Kills : public ::testing::Test {
     return true;
   }
 
+  void expect_the_same_end();
+
   const TemporaryFolder folder_;
   const std::string run_file_ = test::small_run_file(folder_.path());
+  std::vector<std::string> more_;  // settings
 };
 
-TEST_F(Kills, WhatIsLeftGoesOnToTheSameBitsAndNothingElseStays) {
+void Kills::expect_the_same_end() {
   const std::string json = folder_.path() + "/report.json", log = folder_.path() + "/log";
   std::vector<std::string> whole = arguments("whole", json);
   whole.insert(whole.end(), {"--ranks", std::to_string(kRanks)});
@@ -185,6 +189,16 @@ TEST_F(Kills, WhatIsLeftGoesOnToTheSameBitsAndNothingElseStays) {
   std::printf("%d kills, %d of them cut a save in two, %d runs had ended before\n", kills,
               while_saving, finished);
   EXPECT_GT(while_saving, 0);
+}
+
+TEST_F(Kills, WhatIsLeftGoesOnToTheSameBitsAndNothingElseStays) { expect_the_same_end(); }
+
+/// In the middle of rounds, with a fragment under way in half of the steps.
+TEST_F(Kills, RoundsOfReplicasToo) {
+  more_ = {"sync.policy=streaming-diloco", "sync.rounds.period_steps=12", "sync.rounds.fragments=2",
+           "sync.rounds.delay_steps=2",    "placement.preset=ddp",        "train.clip_norm=0",
+           "optimizer.in_backward=true"};
+  expect_the_same_end();
 }
 
 }  // namespace

@@ -133,7 +133,9 @@ TEST(SpansOnGrids, ShardsNestAndTileTheUnitOncePerReplica) {
           shape.units[0].name = "unit";
           shape.units[0].elements = elements;
           UnitValues values(draft, shape, placement, grid.cluster(), {});
-          values.declare_gradients({{"m", "momentum"}});
+          draft::StepOptions options;
+          options.optimizer = {{"m", "momentum"}};
+          values.declare_gradients(options);
           std::map<std::string, int64_t> covered;
           for (int64_t rank = 0; rank < grid.ranks(); ++rank) {
             const auto w = held(program, "w.unit", rank), g = held(program, "g.unit", rank),

@@ -43,6 +43,27 @@ TEST_F(InBackward, Levels) {
     expect_same({levels, std::string("placement.preset=") + preset}, 4);
 }
 
+/// With one micro-step gradients end with their update: a unit or two are alive at once.
+TEST_F(InBackward, GradientsOfOneMicroStepLiveBriefly) {
+  const Sets common = {"train.clip_norm=0", "train.steps=3", "model.shape.layers=8"};
+  const auto outcome_of = [&](const char* early) {
+    Sets sets = common;
+    sets.push_back(early);
+    return test::train_small(test::small_run(folder_.path(), sets), 1, next_folder());
+  };
+  const train::Outcome late = outcome_of("optimizer.in_backward=false");
+  const train::Outcome early = outcome_of("optimizer.in_backward=true");
+  EXPECT_EQ(early.parameter_hash, late.parameter_hash);
+  for (const train::Outcome* outcome : {&late, &early})
+    EXPECT_NEAR(static_cast<double>(outcome->pool_peak_bytes[0]),
+                static_cast<double>(outcome->predicted_peak_bytes[0]),
+                0.05 * static_cast<double>(outcome->predicted_peak_bytes[0]));
+  const int64_t state = late.state_bytes[0].total() - early.state_bytes[0].total();
+  EXPECT_NEAR(static_cast<double>(state), static_cast<double>(late.state_bytes[0].total()) / 4, 100)
+      << "weights, gradients and two moments; some scalars";
+  EXPECT_LT(early.pool_peak_bytes[0], late.pool_peak_bytes[0] - state / 2);
+}
+
 TEST_F(InBackward, Meshes) {
   expect_same({"mesh.axes.stage=2", "placement.preset=zero1", "train.micro_batch_size=4"}, 4);
   expect_same({"mesh.axes.x=2", "model.shape.ffn_width=36", "placement.preset=zero3"}, 4);

@@ -92,11 +92,17 @@ Op update_op(const Draft& draft, const Shard& shard, bool in_backward) {
   return op;
 }
 
+bool is_transient(const Draft& draft, const Operand& value) {
+  const program::ValueArray& array = draft.program.arrays[static_cast<size_t>(value.array)];
+  return array.lifetime == program::Lifetime::kTransient;
+}
+
 void update(Draft& draft, bool in_backward) {
   std::vector<Node> nodes;
   for (const Shard& shard : draft.shards) {
     nodes.emplace_back(update_op(draft, shard, in_backward));
     nodes.insert(nodes.end(), shard.publish.begin(), shard.publish.end());
+    if (is_transient(draft, shard.gradient)) nodes.emplace_back(draft::free_op(shard.gradient));
   }
   draft::append_rolled(draft.program, std::move(nodes), "i");
 }

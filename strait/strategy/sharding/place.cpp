@@ -273,7 +273,7 @@ void place(draft::Draft& draft, const ModelShape& shape, const Placement& placem
   const bool trains = options.purpose == Purpose::kTrain;
   UnitValues values(draft, shape, placement, cluster, options);
   if (trains || options.purpose == Purpose::kEvaluate) values.declare_gathered(true);
-  if (trains) values.declare_gradients(options.optimizer);
+  if (trains) values.declare_gradients(options);
   const Operand agreed{draft::find_array(draft.program, "agreed"), {}};
   draft.agreement = trains ? values.replica_group() : values.world_group();
   const Movement movement(draft, values, placement, cluster, agreed);

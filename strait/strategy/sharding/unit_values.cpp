@@ -192,18 +192,21 @@ void UnitValues::declare_gathered(bool secondary) {
     });
 }
 
-void UnitValues::declare_gradients(const OptimizerState& state) {
+void UnitValues::declare_gradients(const draft::StepOptions& options) {
   const auto shard = [&](int64_t span) {
     return [this, span](int64_t elements) {
       return numbers(elements, span, group_of_span(span), types_.state);
     };
   };
+  // Where a unit is updated as soon as its gradient is final, nothing needs it any longer then.
+  const bool brief = options.in_backward && options.accumulation == 1;
+  const Lifetime lifetime = brief ? Lifetime::kTransient : Lifetime::kResident;
   first_[index_of(UnitValue::kGradient)] =
-      declare({"g", Lifetime::kResident, Category::kGradients}, shard(placement_.gradients));
+      declare({"g", lifetime, Category::kGradients}, shard(placement_.gradients));
   if (placement_.gradients > 1) first_[index_of(UnitValue::kFull)] = declare({"G"}, shard(1));
   if (placement_.across_every_micro_step)
     first_[index_of(UnitValue::kReduced)] = declare({"R"}, shard(placement_.gradients));
-  for (const draft::Moment& moment : state) {
+  for (const draft::Moment& moment : options.optimizer) {
     const int first =
         declare({moment.letter, Lifetime::kResident, Category::kOptimizer, moment.state},
                 shard(placement_.optimizer));

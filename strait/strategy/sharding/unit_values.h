@@ -18,7 +18,6 @@ namespace strait::strategy {
 
 using draft::kLocalState;
 using draft::kMasterState;
-using draft::OptimizerState;
 
 /// What checkpoints call the residuals of the nth encode.
 inline constexpr const char* kResidualState = "residual/";
@@ -73,7 +72,7 @@ class UnitValues {
   UnitValues(draft::Draft& draft, const ModelShape& shape, const Placement& placement,
              const Cluster& cluster, const draft::StepOptions& options);
 
-  void declare_gradients(const OptimizerState& state);
+  void declare_gradients(const draft::StepOptions& options);
   /// W and what it is gathered through; `secondary`: the program uses the secondary copy.
   void declare_gathered(bool secondary);
   /// Weights are used from a transient copy W.
