@@ -282,7 +282,7 @@ ProbeResult probe_mpi(comm::MpiSession& session, const ProbeOptions& options) {
   ProbeResult result;
   result.cores = available_cores();
   const comm::MachineCores machine = comm::find_machine_cores(session);
-  const int64_t threads = std::max<int64_t>(1, result.cores / session.ranks_on_host());
+  const int64_t threads = machine.per_rank;
   const std::optional<CoreTree> host = read_core_tree();
   const Binding bound = choose_binding({"auto", threads, machine.usable}, host);
   const std::vector<RankLevel> inside =
@@ -310,7 +310,7 @@ ProbeResult probe_mpi(comm::MpiSession& session, const ProbeOptions& options) {
   CodecWork coding(options.codec_elements);
   result.codec_bytes_per_second =
       coding.bytes() / together.seconds(options.runs, [&] { coding.run(); });
-  result.memory_bytes = usable_memory_bytes() / session.ranks_on_host();
+  result.memory_bytes = usable_memory_bytes() / static_cast<int64_t>(machine.usable.size());
   for (size_t level = 0; level < cluster.levels.size() && result.ranks > 1; ++level)
     measure_level(session, world, together, options, {&cluster, level});
   result.levels = worth_telling(cluster.levels, inside.size());
