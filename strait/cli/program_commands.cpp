@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 
 #include "strait/base/clock.h"
@@ -10,11 +11,13 @@
 #include "strait/base/file.h"
 #include "strait/cli/plan_table.h"
 #include "strait/cli/plan_text.h"
+#include "strait/cli/policy_table.h"
 #include "strait/cli/report_envelope.h"
 #include "strait/config/parse.h"
 #include "strait/config/place.h"
 #include "strait/config/print.h"
 #include "strait/config/validate.h"
+#include "strait/plan/policies.h"
 #include "strait/plan/search.h"
 #include "strait/predict/predict.h"
 #include "strait/program/memory.h"
@@ -196,31 +199,57 @@ Json simulate_command(const Command& command, const Run& run, Output& output) {
        {"trace", command.trace.empty() ? Json() : Json(command.trace)}});
 }
 
+[[noreturn]] void refuse_memory(const std::vector<plan::Rejection>& rejected) {
+  const plan::Rejection& nearest = *std::min_element(
+      rejected.begin(), rejected.end(), [](const plan::Rejection& a, const plan::Rejection& b) {
+        return a.needs_bytes < b.needs_bytes;
+      });
+  throw NothingFits(
+      fmt::format("nothing fits: {} needs the least, {} per rank (most of it {}), and {} are there",
+                  nearest.family, bytes_text(static_cast<double>(nearest.needs_bytes)),
+                  nearest.where, bytes_text(static_cast<double>(nearest.has_bytes))));
+}
+
+/// `best`: the policy that comes nearest to the target.
+[[noreturn]] void refuse_links(const plan::Candidate& best) {
+  const double reached = best.policy->utilization;
+  throw NothingFits(fmt::format(
+      "no policy keeps utilization at {}: the nearest, {}, reaches {:.4f}; the nearest valid value "
+      "of plan.utilization is {:.4f}",
+      best.design.run.plan.utilization, best.design.policy.describe(), reached,
+      std::floor(reached * 1e4) / 1e4));
+}
+
+/// What was searched, as the text says it; refused when none of it will do.
+plan::SearchResult search_and_tell(const Run& run, int64_t ranks, Output& output) {
+  const int64_t vocabulary = vocabulary_of(run, output);
+  const bool policies = plan::searches_policies(run);
+  plan::SearchResult result = policies ? plan::search_policies(run, ranks, vocabulary)
+                                       : plan::search(run, ranks, vocabulary);
+  const auto table = policies ? policy_table : plan_table;
+  for (const std::string& line : table(result, run.plan.keep)) output.line(line);
+  output.partial() = plan::search_json(result, ranks, run.plan.keep, "");
+  if (result.candidates.empty()) refuse_memory(result.rejected);
+  const plan::Candidate& best = result.candidates.front();
+  if (policies && !plan::reaches_target(best)) refuse_links(best);
+  return result;
+}
+
 Json plan_command(const Command& command, const Run& run, Output& output) {
   const int64_t ranks = ranks_of(command);
-  const plan::SearchResult result = plan::search(run, ranks, vocabulary_of(run, output));
-  for (const std::string& line : plan_table(result, run.plan.keep)) output.line(line);
-  output.partial() = plan::search_json(result, ranks, run.plan.keep, "");
-  if (result.candidates.empty()) {
-    const plan::Rejection& nearest =
-        *std::min_element(result.rejected.begin(), result.rejected.end(),
-                          [](const plan::Rejection& a, const plan::Rejection& b) {
-                            return a.needs_bytes < b.needs_bytes;
-                          });
-    throw NothingFits(fmt::format(
-        "nothing fits: {} needs the least, {} per rank (most of it {}), and {} are there",
-        nearest.family, bytes_text(static_cast<double>(nearest.needs_bytes)), nearest.where,
-        bytes_text(static_cast<double>(nearest.has_bytes))));
-  }
+  const plan::SearchResult result = search_and_tell(run, ranks, output);
+  const plan::Candidate& best = result.candidates.front();
   std::string written;
   if (!command.output.empty()) {
-    write_file_atomically(command.output, print_run(result.candidates.front().design.run));
+    Run chosen = best.design.run;
+    chosen.plan.utilization = 0;  // its policy is chosen and no longer varies
+    write_file_atomically(command.output, print_run(chosen));
     written = command.output;
     output.line(
         fmt::format("wrote the first to {}: strait train {} --ranks {}", written, written, ranks));
   }
   Json body = plan::search_json(result, ranks, run.plan.keep, written);
-  body["predicted_from"] = source_text(result.candidates.front().design.cluster);
+  body["predicted_from"] = source_text(best.design.cluster);
   return body;
 }
 

@@ -1,18 +1,13 @@
 #include "strait/plan/search.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "strait/base/clock.h"
 #include "strait/base/errors.h"
 #include "strait/config/cluster_file.h"
 #include "strait/config/validate.h"
-#include "strait/predict/predict.h"
-#include "strait/program/memory_json.h"
 #include "strait/topology/mesh.h"
 #include "strait/topology/positions.h"
-#include "strait/trace/level_json.h"
 
 namespace strait::plan {
 namespace {
@@ -32,9 +27,18 @@ void require_candidates(const Run& run, int64_t ranks) {
   validate_run(widest, ranks);
 }
 
+/// What a placement sees: the ranks of one replica.
+Cluster positions_of_replica(const Run& run, int64_t ranks) {
+  const Cluster cluster = resolve_cluster(run, ranks);
+  const Mesh mesh(run.mesh, ranks);
+  const strategy::Policy policy =
+      strategy::resolve_policy(run, positions_of(cluster, mesh), mesh.data_ranks());
+  return positions_of(cluster, mesh.with_replicas(policy.replicas));
+}
+
 std::vector<std::string> placements(const Run& run, int64_t ranks) {
   if (!searches(run, "placement")) return {run.placement.preset};
-  const Cluster cluster = positions_of(resolve_cluster(run, ranks), Mesh(run.mesh, ranks));
+  const Cluster cluster = positions_of_replica(run, ranks);
   std::vector<std::string> names;
   for (const strategy::PlacementRow& row : strategy::placement_table())
     if (strategy::is_applicable(row, cluster, cluster.ranks)) names.push_back(row.name);
@@ -60,18 +64,6 @@ std::vector<std::string> recomputes(const Run& run) {
   return {"none", "every:2", "block"};
 }
 
-Candidate evaluate(const Run& run, int64_t ranks, int64_t vocabulary) {
-  Candidate candidate;
-  candidate.design = strategy::make_design(run, ranks, vocabulary);
-  const strategy::Design& design = candidate.design;
-  candidate.cost = predict::price(design);
-  candidate.simulated = predict::simulate(design);
-  const std::vector<program::MemoryUse> peaks = predict::peak_memories(design);
-  candidate.memory = peaks[program::largest(peaks)];
-  candidate.bound_seconds = candidate.cost.flops / design.cluster.flops_per_second(design.dtype);
-  return candidate;
-}
-
 std::string largest_part(const program::MemoryUse& use) {
   const std::pair<int64_t, const char*> parts[] = {
       {use.weights, "weights"},         {use.gradients, "gradients"}, {use.optimizer, "optimizer"},
@@ -80,7 +72,7 @@ std::string largest_part(const program::MemoryUse& use) {
 }
 
 /// `count`: it and those that need more.
-void reject(SearchResult& result, const Candidate& candidate, int64_t has_bytes, int64_t count) {
+void reject(SearchResult& result, const Candidate& candidate, int64_t count) {
   const std::string family = candidate.design.placement.preset;
   const int64_t needs = candidate.memory.total();
   for (Rejection& rejection : result.rejected) {
@@ -93,7 +85,7 @@ void reject(SearchResult& result, const Candidate& candidate, int64_t has_bytes,
     return;
   }
   result.rejected.push_back(
-      {family, "memory", count, needs, has_bytes, largest_part(candidate.memory)});
+      {family, "memory", count, needs, candidate.has_bytes(), largest_part(candidate.memory)});
 }
 
 /// Tries the micro-batches `sizes` of a run in this order. Activations grow with them, so behind
@@ -104,59 +96,19 @@ void search_micro_batches(const Run& run, int64_t ranks, int64_t vocabulary,
     Run trial = run;
     trial.train.micro_batch_size = sizes[at];
     Candidate candidate = evaluate(trial, ranks, vocabulary);
-    const int64_t has_bytes = static_cast<int64_t>(
-        run.plan.memory_share * static_cast<double>(candidate.design.cluster.memory_bytes));
-    const bool fits = candidate.memory.total() <= has_bytes;
+    const bool fits = candidate.fits();
     const size_t next = fits ? at + 1 : std::max(at + 1, sizes.size() - 1);
     const int64_t count = static_cast<int64_t>(next - at);
     result.enumerated += count;
     if (fits)
       result.candidates.push_back(std::move(candidate));
     else
-      reject(result, candidate, has_bytes, count);
+      reject(result, candidate, count);
     at = next;
   }
 }
 
-Json candidate_json(const Candidate& candidate, int64_t position) {
-  const strategy::Design& design = candidate.design;
-  const double seconds = candidate.simulated.seconds;
-  return Json::object(
-      {{"position", position},
-       {"summary", fmt::format("{}: {}", design.placement.preset, design.placement.describe())},
-       {"mesh", mesh_json(design.mesh)},
-       {"placement", design.placement.preset},
-       {"micro_batch_size", design.batch.micro_batch_size},
-       {"accumulation", design.batch.accumulation},
-       {"recompute", design.run.train.recompute},
-       {"seconds_per_step", seconds},
-       {"cost_seconds_per_step",
-        candidate.cost.compute_seconds + candidate.cost.communication_seconds},
-       {"compute_seconds", candidate.simulated.compute_seconds},
-       {"exposed_communication_seconds", candidate.simulated.exposed_seconds},
-       {"bubble_seconds", candidate.simulated.bubble_seconds},
-       {"tokens_per_second", tokens_per_second(candidate)},
-       {"model_flops_utilization", model_flops_utilization(candidate)},
-       {"bytes_per_step",
-        trace::levels_json(candidate.simulated.traffic, level_names(design.cluster), 1)},
-       {"memory", program::to_json(candidate.memory)}});
-}
-
 }  // namespace
-
-double tokens_per_second(const Candidate& candidate) {
-  const strategy::Design& design = candidate.design;
-  return static_cast<double>(design.batch.global_batch_size * design.run.model.shape.context) /
-         candidate.simulated.seconds;
-}
-
-double model_flops_utilization(const Candidate& candidate) {
-  const strategy::Design& design = candidate.design;
-  const double peak =
-      static_cast<double>(design.batch.ranks) * design.cluster.flops_per_second(design.dtype);
-  return tokens_per_second(candidate) *
-         model_flops_per_token(design.shape, design.run.model.shape.context) / peak;
-}
 
 SearchResult search(const Run& run, int64_t ranks, int64_t vocabulary) {
   const double began = now_seconds();

@@ -8,25 +8,9 @@
 
 #include "strait/base/json.h"
 #include "strait/config/run.h"
-#include "strait/cost/cost.h"
-#include "strait/program/memory.h"
-#include "strait/sim/simulate.h"
-#include "strait/strategy/compose/design.h"
+#include "strait/plan/candidate.h"
 
 namespace strait::plan {
-
-/// One way to run, with what it would take.
-struct Candidate {
-  strategy::Design design;
-  sim::Result simulated;
-  cost::Cost cost;
-  program::MemoryUse memory;  // peak of the rank that holds most
-  double bound_seconds = 0;   // its floating-point operations at the cluster's rate
-};
-
-/// Of the simulated step; utilisation is a share of the cluster's rate over all ranks.
-double tokens_per_second(const Candidate& candidate);
-double model_flops_utilization(const Candidate& candidate);
 
 /// Why a family of candidates was left out.
 struct Rejection {

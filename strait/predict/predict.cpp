@@ -1,9 +1,14 @@
 #include "strait/predict/predict.h"
 
+#include <algorithm>
 #include <cmath>
+#include <string>
 
 namespace strait::predict {
 namespace {
+
+/// Over which any transfer takes less than a clock can tell.
+constexpr double kUnlimitedBytesPerSecond = 1e24;
 
 /// (stretch + idle * step) / steps, for every figure of a step.
 class Mean {
@@ -35,13 +40,12 @@ class Mean {
   double steps_, idle_;
 };
 
-}  // namespace
-
-sim::Result simulate(const strategy::Design& design, std::vector<trace::Recorder>* recorders) {
+sim::Result simulate_on(const Cluster& cluster, const strategy::Design& design,
+                        std::vector<trace::Recorder>* recorders) {
   const strategy::Round& round = design.round;
-  sim::Result result = sim::simulate(round.classes, design.cluster, recorders);
+  sim::Result result = sim::simulate(round.classes, cluster, recorders);
   if (round.steps == 1) return result;
-  const sim::Result step = sim::simulate(design.steady(), design.cluster);
+  const sim::Result step = sim::simulate(design.steady(), cluster);
   const Mean mean(round);
   mean.take(result.seconds, step.seconds);
   mean.take(result.compute_seconds, step.compute_seconds);
@@ -50,6 +54,34 @@ sim::Result simulate(const strategy::Design& design, std::vector<trace::Recorder
   mean.take(result.level_bytes, step.level_bytes);
   mean.take(result.traffic, step.traffic);
   return result;
+}
+
+}  // namespace
+
+sim::Result simulate(const strategy::Design& design, std::vector<trace::Recorder>* recorders) {
+  return simulate_on(design.cluster, design, recorders);
+}
+
+double unlimited_seconds(const strategy::Design& design) {
+  Cluster cluster = design.cluster;
+  for (Level& level : cluster.levels) {
+    level.bytes_per_second = kUnlimitedBytesPerSecond;
+    level.latency_seconds = 0;
+    level.processor_share = 0;
+  }
+  return simulate_on(cluster, design, nullptr).seconds;
+}
+
+int64_t bytes_in_flight(const strategy::Design& design) {
+  const auto sent = [&](const std::string& kind) {
+    return cost::price(design.programs.classes(kind), design.cluster).traffic.bytes();
+  };
+  int64_t most = 0;
+  for (const program::Rule& rule : design.programs.rules)
+    if (rule.adds() && rule.purpose == strategy::kForStep)
+      for (const std::string& kind : rule.kinds) most = std::max(most, sent(kind));
+  if (!design.policy.local_steps()) most = sent(strategy::kSteady);
+  return most / design.batch.ranks;
 }
 
 cost::Cost price(const strategy::Design& design) {

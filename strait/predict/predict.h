@@ -2,6 +2,7 @@
 // mean step of a round.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "strait/cost/cost.h"
@@ -15,6 +16,13 @@ namespace strait::predict {
 /// those of a round in which replicas exchange something.
 sim::Result simulate(const strategy::Design& design,
                      std::vector<trace::Recorder>* recorders = nullptr);
+
+/// Seconds of the mean step if no link took any time: utilisation is these over the mean step's.
+double unlimited_seconds(const strategy::Design& design);
+
+/// The most bytes that a rank sends for one border of a round, mean over ranks; without rounds,
+/// what it sends in a step.
+int64_t bytes_in_flight(const strategy::Design& design);
 
 /// As cost::price.
 cost::Cost price(const strategy::Design& design);

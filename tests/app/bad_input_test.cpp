@@ -182,6 +182,15 @@ TEST_F(BadInput, NothingFitsEndsWithThree) {
   EXPECT_GT(ran.report.at("rejected").size(), 0u);
 }
 
+TEST_F(BadInput, AUtilizationThatNoPolicyReachesEndsWithThree) {
+  const Ran ran = run({"plan", run_file_, "--ranks", "2", "--set", "plan.utilization=0.9999999",
+                       "--set", "cluster.levels=[{name=\"site\",size=0,gb_per_second=1e-9}]"},
+                      folder_.path() + "/p.json");
+  EXPECT_EQ(ran.exit_code, 3) << ran.err;
+  EXPECT_THAT(ran.err, HasSubstr("the nearest valid value of plan.utilization is 0."));
+  EXPECT_GT(ran.report.at("candidates").size(), 0u);
+}
+
 TEST_F(BadInput, AMissingPathNamesTheLineThatWritesIt) {
   run_file_ = file("missing.toml", "name = \"x\"\n[data]\npath = \"texxt.txt\"\n");
   for (const char* command : {"train", "verify", "simulate", "plan"}) {

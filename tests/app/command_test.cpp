@@ -125,6 +125,28 @@ TEST(Commands, TheResolvedRunFileRunsAgainToTheSameHash) {
             two.report.at("parameter_hash").as_string());
 }
 
+TEST(Commands, PlanChoosesAPolicyForALinkAndTheRunItWritesTrains) {
+  const TemporaryFolder folder;
+  const std::string best = folder.path() + "/best.toml";
+  const auto planned =
+      run({"plan", test::small_run_file(folder.path()), "--ranks", "2", "-o", best, "--set",
+           "plan.utilization=0.9", "--set", "plan.search=sync", "--set",
+           "cluster.levels=[{name=\"site\",size=0,gb_per_second=0.01,latency_microseconds=1.0}]"},
+          folder.path() + "/plan.json");
+  ASSERT_EQ(planned.exit_code, 0) << planned.err;
+  for (const char* heading : {"utilization", "in flight", "loss, nats", "known at"})
+    EXPECT_NE(planned.out.find(heading), std::string::npos) << heading;
+  const Json& first = planned.report.at("candidates").as_array().front();
+  EXPECT_GE(first.at("utilization").as_number(), 0.9);
+  expect_keys(first, {"sync", "utilization", "peak_bytes_in_flight", "quality"});
+  expect_keys(first.at("quality"), {"loss_gap_nats", "period_steps", "replicas", "parameters",
+                                    "extrapolated", "source"});
+  const auto trained = run({"train", best, "--ranks", "2", "--set", "train.steps=3", "--set",
+                            "output.run_dir=" + folder.path() + "/run"});
+  EXPECT_EQ(trained.exit_code, 0) << trained.err;
+  EXPECT_NE(trained.out.find(first.at("sync").at("policy").as_string()), std::string::npos);
+}
+
 TEST(Commands, SamplePlanSimulateInspectAndReportAnswer) {
   const TemporaryFolder folder;
   const std::string run_file = test::small_run_file(folder.path()),

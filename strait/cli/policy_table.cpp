@@ -1,0 +1,69 @@
+#include "strait/cli/policy_table.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "strait/cli/plan_text.h"
+#include "strait/plan/policies.h"
+
+namespace strait::cli {
+namespace {
+
+constexpr const char* kHeading =
+    "  #  policy            replicas  period  fragments  delay  codec    utilization       step   "
+    "sent/step  in flight  loss, nats  known at";
+
+/// "H 100, 2 replicas, 35M".
+std::string known_at(const plan::QualityCost& cost) {
+  const plan::QualityRow& row = cost.known;
+  return fmt::format("H {}, {} replicas, {:.3g}M parameters{}; {}", row.period, row.replicas,
+                     row.parameters / 1e6, cost.extrapolated ? ", so at least" : "", row.source);
+}
+
+std::string quality_text(const plan::Candidate& candidate) {
+  if (!candidate.design.policy.local_steps()) return fmt::format("{:>10}", "baseline");
+  const std::optional<plan::QualityCost>& cost = candidate.policy->quality;
+  if (!cost) return fmt::format("{:>10}  nowhere", "unknown");
+  return fmt::format("{:>+10.3f}  {}", cost->known.gap_nats, known_at(*cost));
+}
+
+std::string name_of(const strategy::Policy& policy) {
+  return policy.eager ? policy.name + ", eager" : policy.name;
+}
+
+std::string line_of(const plan::Candidate& candidate, int64_t position) {
+  const strategy::Policy& policy = candidate.design.policy;
+  const bool rounds = policy.local_steps();
+  const auto of_rounds = [&](int64_t number) {
+    return rounds ? std::to_string(number) : std::string("-");
+  };
+  return fmt::format(
+      "{:>3}  {:<16}  {:>8}  {:>6}  {:>9}  {:>5}  {:<7} {:>10.1f} % {:>10}  {:>10} {:>10}  {}",
+      position, name_of(policy), of_rounds(policy.replicas), of_rounds(policy.period),
+      of_rounds(policy.fragments), of_rounds(policy.delay), codec::print_codec(policy.codec),
+      100 * candidate.policy->utilization, seconds_text(candidate.simulated.seconds),
+      bytes_text(static_cast<double>(candidate.simulated.traffic.bytes())),
+      bytes_text(static_cast<double>(candidate.policy->peak_bytes_in_flight)),
+      quality_text(candidate));
+}
+
+}  // namespace
+
+std::vector<std::string> policy_table(const plan::SearchResult& result, int64_t keep) {
+  std::vector<std::string> lines;
+  if (result.candidates.empty()) return lines;
+  lines.push_back(kHeading);
+  int64_t position = 0;
+  for (const plan::Candidate& candidate : result.candidates)
+    if (++position <= keep) lines.push_back(line_of(candidate, position));
+  const strategy::Design& first = result.candidates.front().design;
+  lines.push_back(
+      fmt::format("{} of {} keep utilization at {} or above; the first costs least in loss",
+                  std::ranges::count_if(result.candidates, plan::reaches_target),
+                  result.candidates.size(), first.run.plan.utilization));
+  lines.push_back("figures: " + source_text(first.cluster));
+  return lines;
+}
+
+}  // namespace strait::cli

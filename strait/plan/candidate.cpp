@@ -1,0 +1,95 @@
+#include "strait/plan/candidate.h"
+
+#include <fmt/format.h>
+
+#include "strait/predict/predict.h"
+#include "strait/program/memory_json.h"
+#include "strait/trace/level_json.h"
+
+namespace strait::plan {
+namespace {
+
+/// null where a gradient is exchanged in every step.
+Json policy_json(const strategy::Policy& policy) {
+  if (!policy.local_steps()) return {};
+  return Json::object({{"policy", policy.name},
+                       {"replicas", policy.replicas},
+                       {"period_steps", policy.period},
+                       {"fragments", policy.fragments},
+                       {"delay_steps", policy.delay},
+                       {"eager", policy.eager},
+                       {"codec", codec::print_codec(policy.codec)}});
+}
+
+Json quality_json(const QualityCost& cost) {
+  return Json::object({{"loss_gap_nats", cost.known.gap_nats},
+                       {"period_steps", cost.known.period},
+                       {"replicas", cost.known.replicas},
+                       {"parameters", cost.known.parameters},
+                       {"extrapolated", cost.extrapolated},
+                       {"source", cost.known.source}});
+}
+
+}  // namespace
+
+int64_t Candidate::has_bytes() const {
+  return static_cast<int64_t>(design.run.plan.memory_share *
+                              static_cast<double>(design.cluster.memory_bytes));
+}
+
+Candidate evaluate(const Run& run, int64_t ranks, int64_t vocabulary) {
+  Candidate candidate;
+  candidate.design = strategy::make_design(run, ranks, vocabulary);
+  const strategy::Design& design = candidate.design;
+  candidate.cost = predict::price(design);
+  candidate.simulated = predict::simulate(design);
+  const std::vector<program::MemoryUse> peaks = predict::peak_memories(design);
+  candidate.memory = peaks[program::largest(peaks)];
+  candidate.bound_seconds = candidate.cost.flops / design.cluster.flops_per_second(design.dtype);
+  return candidate;
+}
+
+double tokens_per_second(const Candidate& candidate) {
+  const strategy::Design& design = candidate.design;
+  return static_cast<double>(design.batch.global_batch_size * design.run.model.shape.context) /
+         candidate.simulated.seconds;
+}
+
+double model_flops_utilization(const Candidate& candidate) {
+  const strategy::Design& design = candidate.design;
+  const double peak =
+      static_cast<double>(design.batch.ranks) * design.cluster.flops_per_second(design.dtype);
+  return tokens_per_second(candidate) *
+         model_flops_per_token(design.shape, design.run.model.shape.context) / peak;
+}
+
+Json candidate_json(const Candidate& candidate, int64_t position) {
+  const strategy::Design& design = candidate.design;
+  const double seconds = candidate.simulated.seconds;
+  const std::optional<PolicyFigures>& figures = candidate.policy;
+  return Json::object(
+      {{"position", position},
+       {"summary", fmt::format("{}: {}", design.placement.preset, design.placement.describe())},
+       {"mesh", mesh_json(design.mesh)},
+       {"placement", design.placement.preset},
+       {"micro_batch_size", design.batch.micro_batch_size},
+       {"accumulation", design.batch.accumulation},
+       {"recompute", design.run.train.recompute},
+       {"seconds_per_step", seconds},
+       {"cost_seconds_per_step",
+        candidate.cost.compute_seconds + candidate.cost.communication_seconds},
+       {"compute_seconds", candidate.simulated.compute_seconds},
+       {"exposed_communication_seconds", candidate.simulated.exposed_seconds},
+       {"bubble_seconds", candidate.simulated.bubble_seconds},
+       {"tokens_per_second", tokens_per_second(candidate)},
+       {"model_flops_utilization", model_flops_utilization(candidate)},
+       {"bytes_per_step",
+        trace::levels_json(candidate.simulated.traffic, level_names(design.cluster), 1)},
+       {"memory", program::to_json(candidate.memory)},
+       {"sync", policy_json(design.policy)},
+       {"utilization", figures ? Json(figures->utilization) : Json()},
+       {"peak_bytes_in_flight", figures ? Json(figures->peak_bytes_in_flight) : Json()},
+       {"quality", figures && figures->quality ? quality_json(*figures->quality) : Json()}});
+}
+
+}  // namespace strait::plan

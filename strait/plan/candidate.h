@@ -1,0 +1,48 @@
+// One way to run a job, with what it would take: composed, priced and simulated.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "strait/base/json.h"
+#include "strait/config/run.h"
+#include "strait/cost/cost.h"
+#include "strait/plan/quality.h"
+#include "strait/program/memory.h"
+#include "strait/sim/simulate.h"
+#include "strait/strategy/compose/design.h"
+
+namespace strait::plan {
+
+/// What tells policies of local steps apart.
+struct PolicyFigures {
+  double utilization = 0;              // step with unlimited links / step
+  int64_t peak_bytes_in_flight = 0;    // that a rank sends for one border, or for one step
+  std::optional<QualityCost> quality;  // nullopt: nobody has published or measured it
+};
+
+struct Candidate {
+  strategy::Design design;
+  sim::Result simulated;
+  cost::Cost cost;
+  program::MemoryUse memory;            // peak of the rank that holds most
+  double bound_seconds = 0;             // its floating-point operations at the cluster's rate
+  std::optional<PolicyFigures> policy;  // where policies are searched
+
+  /// What a rank may hold: plan.memory_share of the cluster's memory.
+  int64_t has_bytes() const;
+  bool fits() const { return memory.total() <= has_bytes(); }
+};
+
+/// Composes, prices and simulates a run. Errors: those of strategy::make_design.
+Candidate evaluate(const Run& run, int64_t ranks, int64_t vocabulary);
+
+/// Of the simulated step; utilisation is a share of the cluster's rate over all ranks.
+double tokens_per_second(const Candidate& candidate);
+double model_flops_utilization(const Candidate& candidate);
+
+/// Its entry in the plan report.
+Json candidate_json(const Candidate& candidate, int64_t position);
+
+}  // namespace strait::plan

@@ -1,0 +1,193 @@
+#include "strait/plan/policies.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include "strait/base/clock.h"
+#include "strait/config/cluster_file.h"
+#include "strait/config/keys.h"
+#include "strait/predict/predict.h"
+#include "strait/topology/mesh.h"
+#include "strait/topology/positions.h"
+
+namespace strait::plan {
+namespace {
+
+constexpr const char* kFourBits = "e3m0/64";
+
+constexpr PolicyRow kPolicies[] = {
+    // policy, period, delay, eager, codec
+    {"every-step", 1, Delay::kNone, false, "none"},
+    {"streaming-diloco", 30, Delay::kOneStep, false, "none"},
+    {"streaming-diloco", 30, Delay::kOneStep, false, kFourBits},
+    {"streaming-diloco", 30, Delay::kMostSteps, false, kFourBits},
+    {"diloco", 30, Delay::kNone, false, "none"},
+    {"diloco", 30, Delay::kNone, false, kFourBits},
+    {"diloco", 30, Delay::kOneRound, true, "none"},
+    {"diloco", 30, Delay::kOneRound, true, kFourBits},
+    {"co2", 12, Delay::kOneRound, false, "none"},
+    {"co2", 48, Delay::kOneRound, false, "none"},
+    {"streaming-diloco", 100, Delay::kOneStep, false, "none"},
+    {"streaming-diloco", 100, Delay::kOneStep, false, kFourBits},
+    {"streaming-diloco", 100, Delay::kMostSteps, false, kFourBits},
+    {"diloco", 100, Delay::kNone, false, kFourBits},
+    {"diloco", 100, Delay::kOneRound, true, kFourBits},
+    {"diloco", 500, Delay::kNone, false, "none"},
+    {"streaming-diloco", 500, Delay::kMostSteps, false, kFourBits},
+};
+
+bool is_every_step(const PolicyRow& row) { return std::string(row.policy) == "every-step"; }
+
+template <class T>
+void set(Run& run, const char* key, T& field, T value) {
+  field = std::move(value);
+  run.written[key] = {"plan", 0};
+}
+
+/// The file's [sync] without a policy.
+void clear_policy(Run& run) {
+  run.sync = SyncOptions();
+  std::erase_if(run.written, [](const auto& entry) { return entry.first.starts_with("sync."); });
+}
+
+int64_t most_delay(const Run& run, int64_t ranks) {
+  const Mesh mesh(run.mesh, ranks);
+  const strategy::Policy policy = strategy::resolve_policy(
+      run, positions_of(resolve_cluster(run, ranks), mesh), mesh.data_ranks());
+  return policy.period / policy.fragments - 1;
+}
+
+/// The run with the policy of a row.
+Run with_policy(Run run, const PolicyRow& row, const std::string& replica, int64_t ranks) {
+  clear_policy(run);
+  if (is_every_step(row)) return run;
+  SyncOptions& sync = run.sync;
+  set(run, "sync.policy", sync.policy, std::string(row.policy));
+  set(run, "sync.replica", sync.replica, replica);
+  set(run, "sync.rounds.period_steps", sync.rounds.period_steps, row.period);
+  set(run, "sync.outer.codec", sync.outer.codec, std::string(row.codec));
+  if (row.eager) set(run, "sync.rounds.eager", sync.rounds.eager, true);
+  int64_t delay = 0;
+  switch (row.delay) {
+    case Delay::kNone:
+    case Delay::kOneStep:
+      return run;  // as the policy's default
+    case Delay::kMostSteps:
+      delay = most_delay(run, ranks);
+      break;
+    case Delay::kOneRound:
+      delay = row.period;
+      break;
+  }
+  set(run, "sync.rounds.delay_steps", sync.rounds.delay_steps, delay);
+  return run;
+}
+
+[[noreturn]] void refuse_target(const Run& run, const std::string& why,
+                                const std::string& nearest) {
+  refuse_key(run, "plan.utilization",
+             fmt::format("plan.utilization = {} cannot take effect: {}; the nearest valid choice "
+                         "is {}",
+                         run.plan.utilization, why, nearest));
+}
+
+void require_free_policies(const Run& run, int64_t ranks) {
+  const auto& names = run.plan.search;
+  if (std::find(names.begin(), names.end(), "sync") == names.end())
+    refuse_target(run, "plan.search does not name \"sync\", so no policy may vary",
+                  "plan.utilization = 0, or \"sync\" in plan.search");
+  const Run defaults;
+  for (const Key& key : run_keys())
+    if (key.name.starts_with("sync.") && key.name != "sync.replica" &&
+        !same_value(key, run, defaults))
+      refuse_target(run, fmt::format("{} is written, and the policy varies", key.name),
+                    fmt::format("plan.utilization = 0, or no {}", key.name));
+  if (Mesh(run.mesh, ranks).data_ranks() == 1)
+    refuse_target(run, "one data rank has no other to agree with",
+                  "plan.utilization = 0, or more ranks");
+}
+
+/// What a replica may be: what the file says, or one rank and the groups of each inner level.
+std::vector<std::string> replica_spans(const Run& run, int64_t ranks) {
+  if (run.is_set("sync.replica")) return {run.sync.replica};
+  const Mesh mesh(run.mesh, ranks);
+  const Cluster positions = positions_of(resolve_cluster(run, ranks), mesh);
+  std::vector<std::string> spans = {"none"};
+  for (size_t level = 0; level + 1 < positions.levels.size(); ++level) {
+    const int64_t size = positions.group_size(static_cast<int64_t>(level));
+    if (size > 1 && size < mesh.data_ranks()) spans.push_back(positions.levels[level].name);
+  }
+  return spans;
+}
+
+void add_figures(Candidate& candidate) {
+  const strategy::Design& design = candidate.design;
+  PolicyFigures figures;
+  figures.utilization = predict::unlimited_seconds(design) / candidate.simulated.seconds;
+  figures.peak_bytes_in_flight = predict::bytes_in_flight(design);
+  figures.quality = quality_of(design.policy, static_cast<double>(design.shape.parameters()));
+  candidate.policy = std::move(figures);
+}
+
+/// Adds the rows for one kind of replica; `every_step`: the row of that name, or the others.
+void add_rows(const Run& run, const std::string& replica, bool every_step, int64_t ranks,
+              int64_t vocabulary, SearchResult& result) {
+  const PolicyRow& like = every_step ? kPolicies[0] : kPolicies[1];
+  SearchResult placed = search(with_policy(run, like, replica, ranks), ranks, vocabulary);
+  result.enumerated += placed.enumerated;
+  std::ranges::move(placed.rejected, std::back_inserter(result.rejected));
+  if (placed.candidates.empty()) return;
+  const Run& best = placed.candidates.front().design.run;
+  for (const PolicyRow& row : kPolicies) {
+    if (is_every_step(row) != every_step) continue;
+    Candidate candidate = evaluate(with_policy(best, row, replica, ranks), ranks, vocabulary);
+    ++result.enumerated;
+    if (!candidate.fits()) continue;
+    add_figures(candidate);
+    result.candidates.push_back(std::move(candidate));
+  }
+}
+
+/// In this order: whether the cost in loss is known, whether for rounds as long and replicas as
+/// many, the nats, and how far from what was measured. Better than the baseline counts as equal.
+std::tuple<bool, bool, double, double> cost_in_loss(const Candidate& candidate) {
+  const std::optional<QualityCost>& cost = candidate.policy->quality;
+  if (!cost) return {true, true, 0, 0};
+  const bool rounds = candidate.design.policy.local_steps();
+  return {false, cost->extrapolated, std::max(0.0, cost->known.gap_nats),
+          rounds ? cost->distance : 0};
+}
+
+bool is_better(const Candidate& a, const Candidate& b) {
+  if (reaches_target(a) != reaches_target(b)) return reaches_target(a);
+  if (!reaches_target(a)) return a.policy->utilization > b.policy->utilization;
+  return cost_in_loss(a) < cost_in_loss(b);
+}
+
+}  // namespace
+
+std::span<const PolicyRow> policy_table() { return kPolicies; }
+
+bool searches_policies(const Run& run) { return run.plan.utilization > 0; }
+
+bool reaches_target(const Candidate& candidate) {
+  return candidate.policy->utilization >= candidate.design.run.plan.utilization;
+}
+
+SearchResult search_policies(const Run& run, int64_t ranks, int64_t vocabulary) {
+  const double began = now_seconds();
+  require_free_policies(run, ranks);
+  SearchResult result;
+  add_rows(run, "", true, ranks, vocabulary, result);
+  for (const std::string& replica : replica_spans(run, ranks))
+    add_rows(run, replica, false, ranks, vocabulary, result);
+  std::ranges::stable_sort(result.candidates, is_better);
+  result.wall_seconds = now_seconds() - began;
+  return result;
+}
+
+}  // namespace strait::plan

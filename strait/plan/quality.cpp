@@ -1,0 +1,72 @@
+#include "strait/plan/quality.h"
+
+#include <cmath>
+#include <limits>
+
+namespace strait::plan {
+namespace {
+
+constexpr const char* kDiLoCo = "published, arXiv 2311.08105, table 2";
+constexpr const char* kTwo = "published, arXiv 2501.18512, table 5";
+constexpr const char* kFour = "published, arXiv 2501.18512, table 6";
+constexpr const char* kEager = "published, arXiv 2502.12996";
+
+constexpr QualityRow kRows[] = {
+    // policy, late, eager, replicas, period, parameters, nats, source
+    {"every-step", false, false, 1, 1, 1e9, 0.00, "the baseline"},
+    {"diloco", false, false, 2, 30, 35e6, 0.03, kTwo},
+    {"diloco", false, false, 2, 30, 100e6, 0.02, kTwo},
+    {"diloco", false, false, 2, 30, 300e6, 0.01, kTwo},
+    {"diloco", false, false, 2, 30, 1e9, 0.00, kTwo},
+    {"diloco", false, false, 8, 500, 150e6, -0.018, kDiLoCo},
+    {"diloco", true, true, 2, 30, 500e6, 0.02, kEager},
+    {"diloco", true, false, 2, 30, 500e6, 0.34, kEager},
+    {"streaming-diloco", false, false, 2, 30, 35e6, 0.02, kTwo},
+    {"streaming-diloco", false, false, 2, 30, 100e6, 0.02, kTwo},
+    {"streaming-diloco", false, false, 2, 30, 300e6, 0.01, kTwo},
+    {"streaming-diloco", false, false, 2, 30, 1e9, -0.01, kTwo},
+    {"streaming-diloco", false, false, 2, 100, 35e6, 0.05, kTwo},
+    {"streaming-diloco", false, false, 2, 100, 100e6, 0.03, kTwo},
+    {"streaming-diloco", false, false, 2, 100, 300e6, 0.03, kTwo},
+    {"streaming-diloco", false, false, 2, 100, 1e9, 0.01, kTwo},
+    {"streaming-diloco", false, false, 2, 100, 4e9, 0.01, kTwo},
+    {"streaming-diloco", false, false, 4, 30, 35e6, 0.09, kFour},
+    {"streaming-diloco", false, false, 4, 30, 100e6, 0.06, kFour},
+    {"streaming-diloco", false, false, 4, 30, 300e6, 0.04, kFour},
+    {"streaming-diloco", false, false, 4, 30, 1e9, 0.01, kFour},
+    {"streaming-diloco", false, false, 4, 100, 35e6, 0.13, kFour},
+    {"streaming-diloco", false, false, 4, 100, 100e6, 0.10, kFour},
+    {"streaming-diloco", false, false, 4, 100, 300e6, 0.07, kFour},
+    {"streaming-diloco", false, false, 4, 100, 1e9, 0.04, kFour},
+};
+
+double apart(double a, double b) { return std::abs(std::log(a / b)); }
+
+double distance(const QualityRow& row, const strategy::Policy& policy, double parameters) {
+  const auto number = [](int64_t count) { return static_cast<double>(count); };
+  return apart(number(row.replicas), number(policy.replicas)) +
+         apart(number(row.period), number(policy.period)) + apart(row.parameters, parameters);
+}
+
+}  // namespace
+
+std::span<const QualityRow> quality_table() { return kRows; }
+
+std::optional<QualityCost> quality_of(const strategy::Policy& policy, double parameters) {
+  std::optional<QualityCost> nearest;
+  double least = std::numeric_limits<double>::infinity();
+  for (const QualityRow& row : kRows) {
+    if (policy.name != row.policy || policy.one_round_late() != row.late ||
+        policy.eager != row.eager)
+      continue;
+    const double its = distance(row, policy, parameters);
+    if (its >= least) continue;
+    least = its;
+    const bool beyond =
+        policy.replicas > row.replicas || policy.period > row.period || parameters < row.parameters;
+    nearest = QualityCost{row, policy.local_steps() && beyond, its};
+  }
+  return nearest;
+}
+
+}  // namespace strait::plan

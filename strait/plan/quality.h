@@ -1,0 +1,38 @@
+// What policies of local steps cost in loss, as published or as measured with Strait.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "strait/strategy/sync/policy.h"
+
+namespace strait::plan {
+
+/// Loss of the outer weights minus the loss of a gradient in every step, at equal tokens.
+struct QualityRow {
+  const char* policy;
+  bool late;   // a result is taken up one round late
+  bool eager;  // and its own part is replaced by the newest
+  int64_t replicas, period;
+  double parameters;
+  double gap_nats;  // per token
+  const char* source;
+};
+
+std::span<const QualityRow> quality_table();
+
+/// The row nearest to a policy. `extrapolated`: the policy has more replicas or longer rounds, or
+/// the model is smaller, than what was measured, so that it may cost more. `distance`: the sum of
+/// the logarithms of the ratios of replicas, periods and parameters.
+struct QualityCost {
+  QualityRow known;
+  bool extrapolated = false;
+  double distance = 0;
+};
+
+/// The row of the least distance. nullopt when the table has no row of this policy. Codecs of 4
+/// bits and more count as none: no source found them to cost anything.
+std::optional<QualityCost> quality_of(const strategy::Policy& policy, double parameters);
+
+}  // namespace strait::plan

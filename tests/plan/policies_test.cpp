@@ -1,0 +1,143 @@
+// Which policy plan chooses for a link, against every row composed and simulated by itself.
+#include "strait/plan/policies.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "strait/base/errors.h"
+#include "strait/config/parse.h"
+#include "strait/config/print.h"
+#include "strait/config/validate.h"
+#include "strait/predict/predict.h"
+#include "tests/sanitized.h"
+
+namespace strait::plan {
+namespace {
+
+using Sets = std::vector<std::string>;
+
+/// Ranks that are joined two by two, over links of `gb_per_second` between the pairs.
+Run linked(const std::string& gb_per_second, const Sets& sets = {}) {
+  const std::string file = R"([model]
+preset = "nano-char"
+[train]
+global_batch_size = 48
+micro_batch_size = 12
+[cluster]
+levels = [{ name = "pair", size = 2, gb_per_second = 10.0, latency_microseconds = 1.0 },
+          { name = "site", size = 0, gb_per_second = )" +
+                           gb_per_second + R"(, latency_microseconds = 100.0 }]
+)";
+  Sets all = {"plan.utilization=0.95", "plan.search=sync"};
+  all.insert(all.end(), sets.begin(), sets.end());
+  return parse_run(file, "run.toml", all);
+}
+
+SearchResult searched(const std::string& gb_per_second, const Sets& sets = {}) {
+  return search_policies(linked(gb_per_second, sets), 4, 65);
+}
+
+/// What counts against a candidate: measured costs before extrapolated ones, unknown ones last.
+double disadvantage(const Candidate& candidate) {
+  const std::optional<QualityCost>& cost = candidate.policy->quality;
+  if (!cost) return 200;
+  return std::max(0.0, cost->known.gap_nats) + (cost->extrapolated ? 100 : 0);
+}
+
+/// What a message must say.
+std::string refusal(const Run& run, int64_t ranks = 4) {
+  try {
+    search_policies(run, ranks, 65);
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.place().key, "plan.utilization");
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Policies, FastLinksNeedNone) {
+  const SearchResult result = searched("1000.0");
+  EXPECT_FALSE(result.candidates.front().design.policy.local_steps());
+  EXPECT_GE(result.candidates.front().policy->utilization, 0.95);
+}
+
+TEST(Policies, SlowLinksTakeTheLeastCostThatReachesTheTarget) {
+  const SearchResult result = searched("0.002");
+  const Candidate& best = result.candidates.front();
+  ASSERT_TRUE(best.design.policy.local_steps());
+  ASSERT_GE(best.policy->utilization, 0.95);
+  bool short_of_it = false;
+  for (const Candidate& other : result.candidates) {
+    const bool reaches = other.policy->utilization >= 0.95;
+    if (reaches) {
+      EXPECT_GE(disadvantage(other), disadvantage(best));
+    }
+    EXPECT_FALSE(reaches && short_of_it) << "those that fall short come last";
+    short_of_it = short_of_it || !reaches;
+  }
+  EXPECT_TRUE(short_of_it);
+}
+
+TEST(Policies, EveryRowIsTriedForEveryKindOfReplica) {
+  const SearchResult result = searched("0.002");
+  std::set<std::string> described;
+  for (const Candidate& one : result.candidates)
+    described.insert(one.design.policy.describe() + std::to_string(one.design.policy.replicas));
+  const size_t local = policy_table().size() - 1;
+  EXPECT_EQ(result.candidates.size(), 1 + 2 * local);  // every step; single ranks and pairs
+  EXPECT_EQ(described.size(), result.candidates.size());
+  EXPECT_EQ(searched("0.002", {"sync.replica=pair"}).candidates.size(), 1 + local);
+}
+
+/// The figures are those of the run file that plan writes, composed by itself.
+TEST(Policies, FiguresAreThoseOfTheRunThatIsWritten) {
+  for (const Candidate& one : searched("0.002").candidates) {
+    const strait::Run written = parse_run(print_run(one.design.run), "best.toml", {});
+    const strategy::Design design = strategy::make_design(written, 4, 65);
+    EXPECT_EQ(design.policy.describe(), one.design.policy.describe());
+    EXPECT_EQ(design.placement.describe(), one.design.placement.describe());
+    const double seconds = predict::simulate(design).seconds;
+    EXPECT_EQ(seconds, one.simulated.seconds);
+    strait::Run unlimited = written;
+    for (LevelOptions& level : unlimited.cluster.levels)
+      level.gb_per_second = 1e12, level.latency_microseconds = 0;
+    const double free = predict::simulate(strategy::make_design(unlimited, 4, 65)).seconds;
+    EXPECT_NEAR(one.policy->utilization, free / seconds, 1e-6) << design.policy.describe();
+  }
+}
+
+TEST(Policies, OneFragmentIsInFlight) {
+  const SearchResult result = searched("0.002", {"sync.replica=none"});
+  for (const Candidate& one : result.candidates) {
+    const strategy::Policy& policy = one.design.policy;
+    if (policy.name != "streaming-diloco" || policy.codec.kind != codec::CodecKind::kNone) continue;
+    std::vector<int64_t> elements(static_cast<size_t>(policy.fragments));
+    for (const auto& unit : one.design.shape.units)
+      elements[policy.fragment_of(unit.name, one.design.shape.options.layers)] += unit.elements;
+    ASSERT_EQ(policy.fragments, 2);
+    const auto most = static_cast<double>(*std::ranges::max_element(elements));
+    // All-reduced over four replicas, with 24 bytes of scalars each; units are padded a little.
+    const double sent = 2.0 * 3 / 4 * 4 * most + 24;
+    EXPECT_NEAR(static_cast<double>(one.policy->peak_bytes_in_flight), sent, 0.002 * sent);
+  }
+}
+
+TEST(Policies, WhatCannotVaryIsRefused) {
+  EXPECT_NE(refusal(linked("0.1", {"plan.search=placement"})).find("\"sync\" in plan.search"),
+            std::string::npos);
+  EXPECT_NE(refusal(linked("0.1", {"sync.policy=diloco"})).find("or no sync.policy"),
+            std::string::npos);
+  EXPECT_NE(refusal(parse_run("", "run.toml", {"plan.utilization=0.9"}), 1).find("or more ranks"),
+            std::string::npos);
+  EXPECT_THROW(validate_run(linked("0.1", {"plan.utilization=1"}), 4), UserError);
+}
+
+TEST(Policies, MemoryIsHeldAgainstTheShare) {
+  const SearchResult result = searched("0.002", {"plan.memory_share=0.000001"});
+  EXPECT_TRUE(result.candidates.empty());
+  EXPECT_FALSE(result.rejected.empty());
+}
+
+}  // namespace
+}  // namespace strait::plan

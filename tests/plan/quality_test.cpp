@@ -1,0 +1,62 @@
+// What is known of the loss that policies cost.
+#include "strait/plan/quality.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace strait::plan {
+namespace {
+
+strategy::Policy streaming(int64_t replicas, int64_t period) {
+  strategy::Policy policy;
+  policy.name = "streaming-diloco";
+  policy.replicas = replicas;
+  policy.period = period;
+  policy.delay = 1;
+  return policy;
+}
+
+TEST(Quality, APublishedCellIsFound) {
+  const std::optional<QualityCost> cost = quality_of(streaming(4, 100), 1e9);
+  ASSERT_TRUE(cost);
+  EXPECT_EQ(cost->known.gap_nats, 0.04);  // 2.53 - 2.49, arXiv 2501.18512, tables 5 and 6
+  EXPECT_EQ(cost->known.period, 100);
+  EXPECT_FALSE(cost->extrapolated);
+}
+
+TEST(Quality, BeyondWhatIsKnownIsSaid) {
+  EXPECT_TRUE(quality_of(streaming(16, 100), 1e9)->extrapolated);
+  EXPECT_TRUE(quality_of(streaming(4, 500), 1e9)->extrapolated);
+  EXPECT_TRUE(quality_of(streaming(2, 30), 1e3)->extrapolated);
+  EXPECT_FALSE(quality_of(streaming(2, 30), 2e9)->extrapolated);
+}
+
+TEST(Quality, LateResultsHaveRowsOfTheirOwn) {
+  strategy::Policy late = streaming(2, 30);
+  late.name = "diloco";
+  late.delay = late.period;
+  const double naive = quality_of(late, 500e6)->known.gap_nats;
+  late.eager = true;
+  const double eager = quality_of(late, 500e6)->known.gap_nats;
+  EXPECT_LT(eager, 0.05);
+  EXPECT_GT(naive, 0.3);
+}
+
+TEST(Quality, WhatNobodyMeasuredIsUnknown) {
+  strategy::Policy policy = streaming(2, 30);
+  policy.name = "slowmo";
+  EXPECT_FALSE(quality_of(policy, 1e9));
+  EXPECT_EQ(quality_of(strategy::kEveryStepPolicy, 1e9)->known.gap_nats, 0);
+}
+
+TEST(Quality, EveryRowNamesItsSource) {
+  for (const QualityRow& row : quality_table()) {
+    EXPECT_FALSE(std::string(row.source).empty());
+    EXPECT_GT(row.parameters, 0);
+    EXPECT_EQ(row.eager && !row.late, false);
+  }
+}
+
+}  // namespace
+}  // namespace strait::plan
