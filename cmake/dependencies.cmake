@@ -19,6 +19,15 @@ if(STRAIT_HWLOC)
   endif()
 endif()
 
+if(STRAIT_ONEDNN)
+  # Not by its own CMake files, which look for OpenCL's headers.
+  find_path(STRAIT_DNNL_INCLUDE dnnl.hpp)
+  find_library(STRAIT_DNNL_LIBRARY dnnl)
+  if(NOT STRAIT_DNNL_INCLUDE OR NOT STRAIT_DNNL_LIBRARY)
+    message(WARNING "oneDNN was not found (libdnnl-dev): built without runtime.products = \"onednn\"")
+  endif()
+endif()
+
 if(STRAIT_TORCH AND STRAIT_MPI)
   find_package(MPI COMPONENTS C)
   if(NOT MPI_C_FOUND)

@@ -11,7 +11,7 @@
 #include "hwy/foreach_target.h"
 // After foreach_target.h.
 #include "hwy/contrib/math/math-inl.h"
-#include "strait/kernel/gemm_tile-inl.h"
+#include "strait/kernel/gemm_block-inl.h"
 #include "strait/kernel/vector-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -102,23 +102,23 @@ HWY_ATTR const T* factors(const Wide<T>* tile, [[maybe_unused]] int64_t rows,
 
 /// target[rows, columns] = left rows . right rows^T over head_width.
 template <class T>
-HWY_ATTR void row_products(const AttentionTile& tile, MatrixView<T> left, MatrixView<T> right,
-                           int64_t depth, Wide<T>* target) {
+HWY_ATTR void row_products(const AttentionCall<T>& call, const AttentionTile& tile,
+                           MatrixView<T> left, MatrixView<T> right, Wide<T>* target) {
   gemm_range<T, Wide<T>>({.rows = tile.rows,
                           .columns = tile.columns,
-                          .depth = depth,
+                          .depth = call.head_width,
                           .a = left,
                           .b = {right.data, right.column_stride, right.row_stride},
                           .c = target,
-                          .c_stride = kTile},
-                         0, tile.rows, 0, tile.columns);
+                          .c_stride = kTile,
+                          .products = call.products});
 }
 
 template <class T>
 HWY_ATTR void tile_scores(const AttentionCall<T>& call, const AttentionTile& tile,
                           Wide<T>* scores) {
-  row_products<T>(tile, {call.q + tile.query * call.q_stride, call.q_stride, 1},
-                  {call.k + tile.key * call.kv_stride, call.kv_stride, 1}, call.head_width, scores);
+  row_products<T>(call, tile, {call.q + tile.query * call.q_stride, call.q_stride, 1},
+                  {call.k + tile.key * call.kv_stride, call.kv_stride, 1}, scores);
 }
 
 /// Multiplies row `row` of the tile by the dropout mask.
@@ -230,8 +230,8 @@ HWY_ATTR void attention_any(const AttentionCall<T>& call) {
                         .b = {call.v + key * call.kv_stride, call.kv_stride, 1},
                         .c = sums.data,
                         .c_stride = sums.stride,
-                        .accumulate = key != begin},
-                       0, rows, 0, call.head_width);
+                        .accumulate = key != begin,
+                        .products = call.products});
     }
     for (int64_t row = 0; row < rows; ++row) {
       scale_row(sums.data + row * sums.stride, call.head_width, W{1} / state.sum[row]);
@@ -299,12 +299,13 @@ HWY_ATTR void add_tile_gradients(const AttentionBackwardCall<T>& call, const Att
       .b = {call.out_gradient + tile.query * call.out_gradient_stride, call.out_gradient_stride, 1},
       .c = sums.dv.data,
       .c_stride = sums.dv.stride,
-      .accumulate = sums.begun};
-  gemm_range(product, 0, tile.columns, 0, width);
+      .accumulate = sums.begun,
+      .products = forward.products};
+  gemm_range(product);
   product.a.data = gradients;
   product.b = {forward.q + tile.query * forward.q_stride, forward.q_stride, 1};
   product.c = sums.dk.data;
-  gemm_range(product, 0, tile.columns, 0, width);
+  gemm_range(product);
   product.rows = tile.rows;
   product.depth = tile.columns;
   product.a = {gradients, kTile, 1};
@@ -312,7 +313,7 @@ HWY_ATTR void add_tile_gradients(const AttentionBackwardCall<T>& call, const Att
   product.c = sums.dq.data + tile.query * sums.dq.stride;
   product.c_stride = sums.dq.stride;
   product.accumulate = tile.key != first_key(forward, tile.query, tile.rows);
-  gemm_range(product, 0, tile.rows, 0, width);
+  gemm_range(product);
 }
 
 template <class T>
@@ -361,9 +362,8 @@ HWY_ATTR void add_key_tile(const AttentionBackwardCall<T>& call, int64_t key, in
     const AttentionTile tile{query, rows, key, columns};
     const T* out_gradient = call.out_gradient + query * call.out_gradient_stride;
     tile_scores(forward, tile, tiles.probabilities);
-    row_products<T>(tile, {out_gradient, call.out_gradient_stride, 1},
-                    {forward.v + key * forward.kv_stride, forward.kv_stride, 1}, width,
-                    tiles.gradients);
+    row_products<T>(forward, tile, {out_gradient, call.out_gradient_stride, 1},
+                    {forward.v + key * forward.kv_stride, forward.kv_stride, 1}, tiles.gradients);
     score_gradients(forward, tile, call.delta + query, tiles.probabilities, tiles.gradients);
     add_tile_gradients(
         call, tile, factors<T>(tiles.probabilities, rows, columns, tiles.narrow),

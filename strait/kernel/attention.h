@@ -7,6 +7,7 @@
 
 #include "strait/base/bfloat16.h"
 #include "strait/kernel/dropout.h"
+#include "strait/kernel/products.h"
 
 namespace strait::kernel {
 
@@ -30,6 +31,7 @@ struct AttentionCall {
   const int32_t* starts = nullptr;  // [queries] or null
   const DropoutMask* mask = nullptr;
   uint64_t head = 0;
+  NarrowProducts products = NarrowProducts::kAutomatic;  // bf16 only
 };
 /// Writes out and log_sum_exp. Scores, probabilities' sums and results are summed up in Wide<T>;
 /// bf16 probabilities are rounded before they multiply values. Single-threaded; takes up to 1 MB of

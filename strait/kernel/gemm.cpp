@@ -3,36 +3,28 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <type_traits>
 
 #include "strait/kernel/dispatch.h"
+#include "strait/kernel/onednn.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "strait/kernel/gemm.cpp"
 #include "hwy/foreach_target.h"
 // After foreach_target.h.
-#include "strait/kernel/gemm_tile-inl.h"
+#include "strait/kernel/gemm_block-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace strait::kernel::HWY_NAMESPACE {
 
-void gemm_range_f32(const GemmCall<float>& call, int64_t row_begin, int64_t row_end,
-                    int64_t column_begin, int64_t column_end) {
-  gemm_range(call, row_begin, row_end, column_begin, column_end);
+void gemm_range_f32(const GemmCall<float>& call, const GemmPart& part) { gemm_range(call, part); }
+void gemm_range_f64(const GemmCall<double>& call, const GemmPart& part) { gemm_range(call, part); }
+void gemm_range_bf16(const GemmCall<Bfloat16>& call, const GemmPart& part) {
+  gemm_range(call, part);
 }
-void gemm_range_f64(const GemmCall<double>& call, int64_t row_begin, int64_t row_end,
-                    int64_t column_begin, int64_t column_end) {
-  gemm_range(call, row_begin, row_end, column_begin, column_end);
+void gemm_range_bf16_f32(const GemmCall<Bfloat16, float>& call, const GemmPart& part) {
+  gemm_range(call, part);
 }
-
-void gemm_range_bf16(const GemmCall<Bfloat16>& call, int64_t row_begin, int64_t row_end,
-                     int64_t column_begin, int64_t column_end) {
-  gemm_range(call, row_begin, row_end, column_begin, column_end);
-}
-void gemm_range_bf16_f32(const GemmCall<Bfloat16, float>& call, int64_t row_begin, int64_t row_end,
-                         int64_t column_begin, int64_t column_end) {
-  gemm_range(call, row_begin, row_end, column_begin, column_end);
-}
-
 }  // namespace strait::kernel::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -55,21 +47,17 @@ HWY_EXPORT(gemm_range_f64);
 HWY_EXPORT(gemm_range_bf16);
 HWY_EXPORT(gemm_range_bf16_f32);
 
-void run_range(const GemmCall<float>& call, int64_t row_begin, int64_t row_end,
-               int64_t column_begin, int64_t column_end) {
-  HWY_DYNAMIC_DISPATCH(gemm_range_f32)(call, row_begin, row_end, column_begin, column_end);
+void run_range(const GemmCall<float>& call, const GemmPart& part) {
+  HWY_DYNAMIC_DISPATCH(gemm_range_f32)(call, part);
 }
-void run_range(const GemmCall<double>& call, int64_t row_begin, int64_t row_end,
-               int64_t column_begin, int64_t column_end) {
-  HWY_DYNAMIC_DISPATCH(gemm_range_f64)(call, row_begin, row_end, column_begin, column_end);
+void run_range(const GemmCall<double>& call, const GemmPart& part) {
+  HWY_DYNAMIC_DISPATCH(gemm_range_f64)(call, part);
 }
-void run_range(const GemmCall<Bfloat16>& call, int64_t row_begin, int64_t row_end,
-               int64_t column_begin, int64_t column_end) {
-  HWY_DYNAMIC_DISPATCH(gemm_range_bf16)(call, row_begin, row_end, column_begin, column_end);
+void run_range(const GemmCall<Bfloat16>& call, const GemmPart& part) {
+  HWY_DYNAMIC_DISPATCH(gemm_range_bf16)(call, part);
 }
-void run_range(const GemmCall<Bfloat16, float>& call, int64_t row_begin, int64_t row_end,
-               int64_t column_begin, int64_t column_end) {
-  HWY_DYNAMIC_DISPATCH(gemm_range_bf16_f32)(call, row_begin, row_end, column_begin, column_end);
+void run_range(const GemmCall<Bfloat16, float>& call, const GemmPart& part) {
+  HWY_DYNAMIC_DISPATCH(gemm_range_bf16_f32)(call, part);
 }
 
 /// How many of `threads` share the rows; the rest of the factor shares the columns. Each thread
@@ -95,20 +83,28 @@ int64_t part_begin(int64_t total, int parts, int index, int64_t unit) {
   return std::min(total, units * index / parts * unit);
 }
 
-constexpr int64_t kRowUnit = 12, kColumnUnit = 32;
+constexpr int64_t kRowUnit = 12, kTileRowUnit = 32, kColumnUnit = 32;
 constexpr double kLeastParallelWork = 65536;  // multiply-adds worth a parallel region
+
+bool by_tiles(NarrowProducts products) {
+  return products == NarrowProducts::kTiles || products == NarrowProducts::kPlainTiles;
+}
 
 }  // namespace
 
 template <class T, class C>
 void gemm(const GemmCall<T, C>& call, int threads) {
   if (call.rows == 0 || call.columns == 0) return;
+  if constexpr (std::is_same_v<T, Bfloat16>) {
+    if (call.products == NarrowProducts::kOneDnn && has_onednn()) return onednn_gemm(call, threads);
+  }
   const double work = static_cast<double>(call.rows) * static_cast<double>(call.columns) *
                       static_cast<double>(call.depth);
   if (threads <= 1 || work < kLeastParallelWork) {
-    run_range(call, 0, call.rows, 0, call.columns);
+    run_range(call, {0, call.rows, 0, call.columns});
     return;
   }
+  const int64_t row_unit = by_tiles(call.products) ? kTileRowUnit : kRowUnit;
 #pragma omp parallel num_threads(threads)
   {
     const int team = omp_get_num_threads();
@@ -116,13 +112,11 @@ void gemm(const GemmCall<T, C>& call, int threads) {
     const int other = team / shares;
     const int row_part = omp_get_thread_num() / other;
     const int column_part = omp_get_thread_num() % other;
-    const int64_t row_begin = part_begin(call.rows, shares, row_part, kRowUnit);
-    const int64_t row_end = part_begin(call.rows, shares, row_part + 1, kRowUnit);
-    const int64_t column_begin = part_begin(call.columns, other, column_part, kColumnUnit);
-    const int64_t column_end = part_begin(call.columns, other, column_part + 1, kColumnUnit);
-    if (row_begin < row_end && column_begin < column_end) {
-      run_range(call, row_begin, row_end, column_begin, column_end);
-    }
+    const GemmPart part{part_begin(call.rows, shares, row_part, row_unit),
+                        part_begin(call.rows, shares, row_part + 1, row_unit),
+                        part_begin(call.columns, other, column_part, kColumnUnit),
+                        part_begin(call.columns, other, column_part + 1, kColumnUnit)};
+    if (part.row_begin < part.row_end && part.column_begin < part.column_end) run_range(call, part);
   }
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "strait/base/bfloat16.h"
+#include "strait/kernel/products.h"
 
 namespace strait::kernel {
 
@@ -15,17 +16,6 @@ struct MatrixView {
   const T* data = nullptr;
   int64_t row_stride = 0, column_stride = 0;
 };
-
-/// How bf16 operands are multiplied. Both add up in fp32, in different orders.
-enum class NarrowProducts : uint8_t {
-  kAutomatic,  // what narrow_products() says
-  kWidened,    // as fp32 numbers: on every processor
-  kPaired      // two depths at a time by AVX512_BF16; where it is missing: widened
-};
-/// What is faster on this processor: kPaired on AMD's with AVX512_BF16 (Zen 4 and later: twice the
-/// rate of fp32), otherwise kWidened (Intel's run that instruction at half the rate of fp32; AMX is
-/// their way).
-NarrowProducts narrow_products();
 
 /// c[m, n] = (accumulate ? c : base or 0) + (bias or 0) + sum_k a[m, k] b[k, n]. Products are
 /// summed up in Wide<T> and rounded to C once.
@@ -40,6 +30,11 @@ struct GemmCall {
   const C* base = nullptr;  // row-major, may be c; not with accumulate
   int64_t base_stride = 0;
   NarrowProducts products = NarrowProducts::kAutomatic;  // bf16 only
+};
+
+/// A part of a result: rows [row_begin, row_end), columns likewise.
+struct GemmPart {
+  int64_t row_begin = 0, row_end = 0, column_begin = 0, column_end = 0;
 };
 
 /// Runs on `threads` OpenMP threads. The order of every sum is fixed: the result does not depend on

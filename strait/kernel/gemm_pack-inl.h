@@ -192,6 +192,15 @@ HWY_ATTR inline void pack_panels(const MatrixView<T>& in, int64_t entries, int64
   }
 }
 
+/// Neighbouring entries of two depths, `stride` elements apart, as pairs.
+template <int64_t kWidth>
+HWY_ATTR inline void join_rows(const Bfloat16* even, int64_t stride, uint32_t* out) {
+  const Bfloat16* odd = even + stride;
+#pragma GCC ivdep
+  for (int64_t entry = 0; entry < kWidth; ++entry)
+    out[entry] = even[entry].bits | static_cast<uint32_t>(odd[entry].bits) << 16;
+}
+
 /// Panels [ceil(depth / 2)][kWidth] of pairs: the even depth below, the odd one (0 behind an odd
 /// end) above.
 template <int64_t kWidth>
@@ -207,6 +216,10 @@ HWY_ATTR inline void pack_panels(const MatrixView<Bfloat16>& in, int64_t entries
     if (width == kWidth && depth_stride == 1 && entry_stride != 1)
       k = pack_steps<kWidth>(panel, entry_stride, depth, out);
 #endif
+    if (width == kWidth && entry_stride == 1) {
+      for (; k + 2 <= depth; k += 2)
+        join_rows<kWidth>(panel + k * depth_stride, depth_stride, out + k / 2 * kWidth);
+    }
     for (; k < depth; k += 2) {
       const Bfloat16 *even = panel + k * depth_stride, *odd = even + depth_stride;
       uint32_t* row = out + k / 2 * kWidth;

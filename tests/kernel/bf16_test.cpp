@@ -14,6 +14,7 @@
 #include "strait/kernel/gemm.h"
 #include "strait/kernel/loss.h"
 #include "strait/kernel/norm.h"
+#include "strait/kernel/onednn.h"
 #include "tests/kernel/targets.h"
 
 namespace strait::kernel {
@@ -186,11 +187,13 @@ struct NarrowGemmCase {
   bool a_transposed, b_transposed, accumulate, bias;
 };
 
-/// Runs `body` with both ways of multiplying.
+/// Runs `body` with every way of multiplying; what this process
+/// lacks is kAutomatic.
 template <class Body>
 void with_all_products(const Body& body) {
-  for (const NarrowProducts products : {NarrowProducts::kWidened, NarrowProducts::kPaired}) {
-    SCOPED_TRACE(products == NarrowProducts::kPaired ? "paired" : "widened");
+  using enum NarrowProducts;
+  for (const NarrowProducts products : {kWidened, kPaired, kPlainTiles, kTiles}) {
+    SCOPED_TRACE(static_cast<int>(products));
     body(products);
   }
 }
@@ -279,6 +282,43 @@ TEST(Bfloat16Kernels, LargeGemmEqualsTheTripleLoop) {
       }
     }
   });
+}
+
+TEST(Bfloat16Kernels, OneDnnEqualsTheTripleLoop) {
+  if (!has_onednn()) GTEST_SKIP() << "built without oneDNN";
+  const auto check = [](const NarrowGemmCase& c) {
+    check_narrow_gemm<float>(c, 2, NarrowProducts::kOneDnn);
+    check_narrow_gemm<Bfloat16>(c, 2, NarrowProducts::kOneDnn);
+  };
+  for (const bool a : {false, true})
+    for (const bool b : {false, true})
+      for (const int64_t size : {1, 13, 70})
+        for (const bool bias : {false, true}) check({size, 71 - size, 9 * size, a, b, bias, bias});
+}
+
+/// y = base + x W^T, beside its base and on it.
+TEST(Bfloat16Kernels, EveryWayAddsToItsBase) {
+  const int64_t rows = 33, columns = 47, depth = 801;
+  const auto a = random_narrow(rows * depth, 1), b = random_narrow(columns * depth, 2);
+  const auto base = random_narrow(rows * columns, 3);
+  const auto add = [&](NarrowProducts products, bool beside) {
+    std::vector<Bfloat16> sums = base;
+    GemmCall<Bfloat16> call{rows, columns, depth, {a.data(), depth, 1}, {b.data(), 1, depth}};
+    call.c = sums.data();
+    call.base = beside ? base.data() : sums.data();
+    call.c_stride = call.base_stride = columns;
+    call.products = products;
+    gemm(call, 2);
+    return widened(sums);
+  };
+  const auto expected = add(NarrowProducts::kWidened, true);
+  using enum NarrowProducts;
+  for (const NarrowProducts products : {kWidened, kPlainTiles, kTiles, kOneDnn})
+    for (const bool beside : {false, true}) {
+      const auto found = add(products, beside);
+      for (size_t i = 0; i < found.size(); ++i)
+        ASSERT_NEAR(found[i], expected[i], 0x1p-7f * (std::abs(expected[i]) + 1)) << i;
+    }
 }
 
 TEST(Bfloat16Kernels, GemmDoesNotDependOnThreads) {

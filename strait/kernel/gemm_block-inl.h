@@ -1,0 +1,311 @@
+// Matrix products over one part of a result: blocks, their packing, and the ways to multiply them.
+// Included once per target by foreach_target.h.
+//
+// Blocks of B (kDepthBlock deep, kColumnBlock wide) are packed once and stay in the second-level
+// cache; of A one panel of kTileRows rows at a time is packed and stays in the first-level cache
+// while the block of B streams past it.
+#if defined(STRAIT_KERNEL_GEMM_BLOCK_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef STRAIT_KERNEL_GEMM_BLOCK_INL_H_
+#undef STRAIT_KERNEL_GEMM_BLOCK_INL_H_
+#else
+#define STRAIT_KERNEL_GEMM_BLOCK_INL_H_
+#endif
+
+#include <algorithm>
+#include <cstdint>
+#include <type_traits>
+
+#include "hwy/highway.h"
+#include "strait/kernel/gemm.h"
+#include "strait/kernel/gemm_matrix-inl.h"
+#include "strait/kernel/gemm_pack-inl.h"
+#include "strait/kernel/gemm_scratch.h"
+#include "strait/kernel/gemm_tile-inl.h"
+#include "strait/kernel/vector-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace strait::kernel::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+constexpr int64_t kDepthBlock = 384;  // in elements of packed panels: pairs hold two depths
+template <class W>
+constexpr int64_t kColumnBlock = 3072 / static_cast<int64_t>(sizeof(W));  // 1.2 MB of B
+/// Sums of a narrow result whose products take several blocks of depth: 1 MB.
+constexpr int64_t kNarrowSums = 262144, kSumRows = 1024;
+
+/// Splits `total` into equal blocks of at most `limit`, each a multiple of `unit` but the last.
+inline int64_t balanced(int64_t total, int64_t limit, int64_t unit) {
+  const int64_t blocks = (total + limit - 1) / limit;
+  const int64_t size = (total + blocks - 1) / blocks;
+  return (size + unit - 1) / unit * unit;
+}
+
+template <class T>
+struct GemmOperands {
+  MatrixView<T> a, b;
+  int64_t depth = 0;
+};
+
+/// The packed operands of the calling thread; `matrix` holds 32 rows of A for matrix tiles.
+template <class W>
+struct Panels {
+  W *a, *b, *bias, *matrix, *sums;
+};
+template <class W>
+HWY_ATTR inline Panels<W> thread_panels(bool sums) {
+  constexpr int64_t kA = kTileRows * kDepthBlock + kPackSlack;
+  constexpr int64_t kB = (kColumnBlock<W> + kTileColumns<W>)*kDepthBlock + kPackSlack;
+  constexpr int64_t kBias = kColumnBlock<W> + kTileColumns<W>;
+  constexpr int64_t kMatrix = (kMatrixRows + kUnit) * kDepthBlock;
+  constexpr auto aligned = [](int64_t count) { return (count + 31) / 32 * 32; };
+  const int64_t elements =
+      aligned(kA) + aligned(kB) + aligned(kBias) + aligned(kMatrix) + (sums ? kNarrowSums : 0);
+  W* memory = static_cast<W*>(gemm_scratch(elements * static_cast<int64_t>(sizeof(W))));
+  W* const b = memory + aligned(kA);
+  W* const bias = b + aligned(kB);
+  W* const matrix = bias + aligned(kBias);
+  return {memory, b, bias, matrix, matrix + aligned(kMatrix)};
+}
+
+/// The part of a target from (row, column) on, at most rows x columns of it.
+template <class W, class C>
+inline TileTarget<W, C> part_of(TileTarget<W, C> target, int64_t row, int64_t column, int64_t rows,
+                                int64_t columns) {
+  target.rows = std::min(rows, target.rows - row);
+  target.columns = std::min(columns, target.columns - column);
+  target.c += row * target.c_stride + column;
+  if (target.base) target.base += row * target.base_stride + column;
+  if (target.bias) target.bias += column;
+  return target;
+}
+
+/// Ways to multiply a block: how panels are packed, and what multiplies them. Blocks of depth are
+/// multiples of kDepthUnit.
+struct WideWay {
+  static constexpr int64_t kDepths = 1, kDepthUnit = 1;  // kDepths: in an element of a panel
+  template <class W>
+  using Packed = W;
+};
+struct PairWay {
+  static constexpr int64_t kDepths = 2, kDepthUnit = 2;
+  template <class W>
+  using Packed = uint32_t;
+};
+template <class Tiles>
+struct MatrixWay {
+  static constexpr int64_t kDepths = 2, kDepthUnit = kMatrixDepth;
+  Tiles& tiles;
+};
+
+/// Columns of B, which `turned` has as rows.
+template <class Way, class T, class W>
+HWY_ATTR void pack_columns(const Way&, const MatrixView<T>& turned, int64_t columns, int64_t depth,
+                           W* out) {
+  pack_panels<kTileColumns<W>>(turned, columns, depth,
+                               reinterpret_cast<typename Way::template Packed<W>*>(out));
+}
+template <class Tiles>
+HWY_ATTR void pack_columns(const MatrixWay<Tiles>&, const MatrixView<Bfloat16>& turned,
+                           int64_t columns, int64_t depth, float* out) {
+  pack_matrix_panels(turned, columns, depth, reinterpret_cast<uint32_t*>(out));
+}
+
+/// rows x columns of the result, one block of depth: B is packed, A is packed panel by panel.
+template <class Way, class T, class C, class W = Wide<T>>
+HWY_ATTR void multiply_block(const Way&, const MatrixView<T>& a, const Panels<W>& panels,
+                             int64_t depth, const TileTarget<W, C>& whole) {
+  constexpr bool kPairs = Way::kDepths == 2;
+  TileOperands<W> in;
+  in.a = panels.a;
+  in.depth = (depth + Way::kDepths - 1) / Way::kDepths;
+  for (int64_t row = 0; row < whole.rows; row += kTileRows) {
+    const int64_t rows = std::min(kTileRows, whole.rows - row);
+    const MatrixView<T> part{a.data + row * a.row_stride, a.row_stride, a.column_stride};
+    pack_panels<kTileRows>(part, rows, depth,
+                           reinterpret_cast<typename Way::template Packed<W>*>(panels.a));
+    for (int64_t column = 0; column < whole.columns; column += kTileColumns<W>) {
+      in.b = panels.b + column * in.depth;
+      multiply_tile<kPairs>(in, part_of(whole, row, column, kTileRows, kTileColumns<W>));
+    }
+  }
+}
+
+/// A block of 32 x 32 sums into its target.
+template <class C>
+HWY_ATTR void store_sums(const float* sums, const TileTarget<float, C>& target) {
+  const hn::ScalableTag<float> d;
+  constexpr int64_t kLane = kLanes<float>;
+  for (int64_t column = 0; column < target.columns; column += 2 * kLane) {
+    const auto part = part_of(target, 0, column, target.rows, 2 * kLane);
+    for (int64_t row = 0; row < part.rows; ++row) {
+      const float* from = sums + row * kMatrixColumns + column;
+      store_row(part, row, hn::LoadU(d, from), hn::LoadU(d, from + kLane));
+    }
+  }
+}
+
+template <class Tiles, class C>
+HWY_ATTR void multiply_block(const MatrixWay<Tiles>& way, const MatrixView<Bfloat16>& a,
+                             const Panels<float>& panels, int64_t depth,
+                             const TileTarget<float, C>& whole) {
+  alignas(64) float sums[kMatrixRows * kMatrixColumns];
+  const int64_t padded = whole_units(depth, kMatrixDepth);
+  MatrixOperands in;
+  in.steps = padded / kMatrixDepth;
+  for (int64_t row = 0; row < whole.rows; row += kMatrixRows) {
+    in.a = matrix_rows({a.data + row * a.row_stride, a.row_stride, a.column_stride},
+                       std::min(kMatrixRows, whole.rows - row), depth,
+                       reinterpret_cast<uint32_t*>(panels.matrix));
+    for (int64_t column = 0; column < whole.columns; column += kMatrixColumns) {
+      in.b = reinterpret_cast<const uint8_t*>(panels.b + column * padded / 2);
+      const auto part = part_of(whole, row, column, kMatrixRows, kMatrixColumns);
+      multiply_matrix_block(way.tiles, in, part.rows, part.columns, sums);
+      store_sums(sums, part);
+    }
+  }
+}
+
+/// whole.rows x whole.columns of the result over the full depth. `b` begins at the first column,
+/// `a` at the first row.
+template <class Way, class T, class C, class W = Wide<T>>
+HWY_ATTR void multiply_columns(const Way& way, const GemmOperands<T>& in, const Panels<W>& panels,
+                               const TileTarget<W, C>& whole) {
+  const MatrixView<T>&a = in.a, &b = in.b;
+  const int64_t depth_block = balanced(in.depth, Way::kDepths * kDepthBlock, Way::kDepthUnit);
+  TileTarget<W, C> target = whole;
+  for (int64_t k = 0; k < in.depth; k += depth_block) {
+    const int64_t depth = std::min(depth_block, in.depth - k);
+    const MatrixView<T> turned{b.data + k * b.row_stride, b.column_stride, b.row_stride};
+    pack_columns(way, turned, whole.columns, depth, panels.b);
+    const MatrixView<T> part{a.data + k * a.column_stride, a.row_stride, a.column_stride};
+    multiply_block(way, part, panels, depth, target);
+    target.base = whole.c;
+    target.base_stride = whole.c_stride;
+    target.bias = nullptr;
+  }
+}
+
+/// A narrow result: summed up wide, block of rows by block of rows, then rounded.
+template <class Way, class T, class C, class W = Wide<T>>
+HWY_ATTR void multiply_narrow(const Way& way, const GemmOperands<T>& in, const Panels<W>& panels,
+                              const TileTarget<W, C>& whole) {
+  const hn::ScalableTag<W> d;
+  const int64_t row_block = balanced(whole.rows, kSumRows, kTileRows);
+  for (int64_t row = 0; row < whole.rows; row += row_block) {
+    TileTarget<W, W> part;
+    part.c = panels.sums;
+    part.c_stride = whole.columns;
+    part.rows = std::min(row_block, whole.rows - row);
+    part.columns = whole.columns;
+    part.bias = whole.bias;
+    GemmOperands<T> rows = in;
+    rows.a.data += row * in.a.row_stride;
+    multiply_columns<Way, T, W>(way, rows, panels, part);
+    for (int64_t r = 0; r < part.rows; ++r) {
+      const W* sums = panels.sums + r * part.c_stride;
+      const C* base = whole.base ? whole.base + (row + r) * whole.base_stride : nullptr;
+      C* out = whole.c + (row + r) * whole.c_stride;
+      for (int64_t c = 0; c < whole.columns; c += lanes_of(d)) {
+        const int64_t left = whole.columns - c;
+        auto value = load_part(d, sums + c, left);
+        if (base) value = hn::Add(load_part(d, base + c, left), value);
+        store_part(d, value, out + c, left);
+      }
+    }
+  }
+}
+
+/// Columns that are done at a time: a narrow result's sums must fit.
+template <class W>
+HWY_ATTR inline int64_t column_limit(int64_t rows, bool sums) {
+  if (!sums) return kColumnBlock<W>;
+  const int64_t row_block = balanced(rows, kSumRows, kTileRows);
+  const int64_t fit = kNarrowSums / row_block / kTileColumns<W> * kTileColumns<W>;
+  return std::min(kColumnBlock<W>, fit);
+}
+
+/// The part [row_begin, row_end) x [column_begin, column_end) of c.
+template <class Way, class T, class C>
+HWY_ATTR void gemm_part(const Way& way, const GemmCall<T, C>& call, const GemmPart& part) {
+  using W = Wide<T>;
+  constexpr bool kNarrow = !std::is_same_v<C, W>;
+  const auto [row_begin, row_end, column_begin, column_end] = part;
+  const bool sums = kNarrow && call.depth > Way::kDepths * kDepthBlock;
+  const Panels<W> panels = thread_panels<W>(kNarrow);
+  const int64_t rows = row_end - row_begin, all_columns = column_end - column_begin;
+  const int64_t column_block = balanced(all_columns, column_limit<W>(rows, sums), kTileColumns<W>);
+  GemmOperands<T> in{call.a, call.b, call.depth};
+  in.a.data += row_begin * call.a.row_stride;
+  const C* base = call.accumulate ? call.c : call.base;
+  const int64_t base_stride = call.accumulate ? call.c_stride : call.base_stride;
+  for (int64_t column = column_begin; column < column_end; column += column_block) {
+    TileTarget<W, C> target;
+    target.rows = rows;
+    target.columns = std::min(column_block, column_end - column);
+    target.c = call.c + row_begin * call.c_stride + column;
+    target.c_stride = call.c_stride;
+    target.base = base ? base + row_begin * base_stride + column : nullptr;
+    target.base_stride = base_stride;
+    if (call.bias) {
+      std::copy_n(call.bias + column, target.columns, panels.bias);
+      target.bias = panels.bias;
+    }
+    in.b.data = call.b.data + column * call.b.column_stride;
+    if (sums) {
+      multiply_narrow<Way, T, C>(way, in, panels, target);
+    } else {
+      multiply_columns<Way, T, C>(way, in, panels, target);
+    }
+  }
+}
+
+template <class Tiles, class C>
+HWY_ATTR void gemm_matrix(Tiles& tiles, const GemmCall<Bfloat16, C>& call, const GemmPart& part) {
+  tiles.begin();
+  gemm_part(MatrixWay<Tiles>{tiles}, call, part);
+  tiles.end();
+}
+
+/// Apart, because registers in plain C take 8 KiB of stack.
+template <class Tiles, class C>
+HWY_ATTR HWY_NOINLINE void gemm_matrix(const GemmCall<Bfloat16, C>& call, const GemmPart& part) {
+  Tiles tiles;
+  gemm_matrix(tiles, call, part);
+}
+
+template <class C>
+HWY_ATTR void narrow_range(const GemmCall<Bfloat16, C>& call, const GemmPart& part) {
+  NarrowProducts products = call.products;
+  if (products == NarrowProducts::kPlainTiles) return gemm_matrix<PlainTiles>(call, part);
+#if HWY_ARCH_X86_64
+  if (products == NarrowProducts::kTiles && tile_access() == TileAccess::kGranted)
+    return gemm_matrix<MatrixTiles>(call, part);
+#endif
+#ifdef STRAIT_KERNEL_PAIRED
+  const bool named = products == NarrowProducts::kPaired || products == NarrowProducts::kWidened;
+  if (!named) products = narrow_products();
+  if (products == NarrowProducts::kPaired && __builtin_cpu_supports("avx512bf16"))
+    return gemm_part(PairWay(), call, part);
+#endif
+  gemm_part(WideWay(), call, part);
+}
+template <class T, class C>
+HWY_ATTR void gemm_range(const GemmCall<T, C>& call, const GemmPart& part) {
+  if constexpr (std::is_same_v<T, Bfloat16>) {
+    narrow_range(call, part);
+  } else {
+    gemm_part(WideWay(), call, part);
+  }
+}
+
+/// All of c.
+template <class T, class C>
+HWY_ATTR void gemm_range(const GemmCall<T, C>& call) {
+  gemm_range<T, C>(call, GemmPart{0, call.rows, 0, call.columns});
+}
+
+}  // namespace strait::kernel::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // toggle

@@ -1,0 +1,154 @@
+// Matrix tiles (tile_unit.h) under the blocks of gemm_tile-inl.h. Included once per target by
+// foreach_target.h.
+//
+// B is packed in panels of 16 columns: [pair of depths][column], 32 depths to a tile. Rows of A lie
+// in memory as tiles want them where depths are neighbours; else, and at ragged ends, 32 rows at a
+// time are packed. Depths are padded with 0 to whole tiles.
+#if defined(STRAIT_KERNEL_GEMM_MATRIX_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef STRAIT_KERNEL_GEMM_MATRIX_INL_H_
+#undef STRAIT_KERNEL_GEMM_MATRIX_INL_H_
+#else
+#define STRAIT_KERNEL_GEMM_MATRIX_INL_H_
+#endif
+
+#include <algorithm>
+#include <cstdint>
+
+#include "hwy/highway.h"
+#include "strait/kernel/gemm_pack-inl.h"
+#include "strait/kernel/tile_unit.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace strait::kernel::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+constexpr int64_t kUnit = kTileUnitRows;  // rows of A, columns of B, pairs of depths
+constexpr int64_t kMatrixDepth = 2 * kUnit;
+constexpr int64_t kMatrixRows = 2 * kUnit, kMatrixColumns = 2 * kUnit;  // of a block of tiles
+
+inline int64_t whole_units(int64_t count, int64_t unit) { return (count + unit - 1) / unit * unit; }
+
+/// Panels of 16 entries: [pairs][16], pairs padded to whole tiles.
+HWY_ATTR inline void pack_matrix_panels(const MatrixView<Bfloat16>& in, int64_t entries,
+                                        int64_t depth, uint32_t* out) {
+  const int64_t pairs = (depth + 1) / 2, padded = whole_units(depth, kMatrixDepth) / 2;
+  for (int64_t begin = 0; begin < entries; begin += kUnit, out += kUnit * padded) {
+    pack_panels<kUnit>({in.data + begin * in.row_stride, in.row_stride, in.column_stride},
+                       std::min(kUnit, entries - begin), depth, out);
+    std::fill(out + kUnit * pairs, out + kUnit * padded, 0U);
+  }
+}
+
+/// Square of 16 words, transposed; rows of `out` are `stride` words apart.
+HWY_ATTR inline void transpose_unit(const uint32_t* in, uint32_t* out, int64_t stride) {
+#if HWY_TARGET == HWY_SCALAR
+  for (int64_t row = 0; row < kUnit; ++row)
+    for (int64_t column = 0; column < kUnit; ++column)
+      out[column * stride + row] = in[row * kUnit + column];
+#else
+  const Words d;
+  constexpr int64_t kLane = lanes_of(Words()), kRows = kLane < kUnit ? kLane : kUnit;
+  for (int64_t row = 0; row < kUnit; row += kRows) {
+    for (int64_t column = 0; column < kUnit; column += 4) {
+      hn::Vec<Words> t[4];
+      transpose_words<kRows>(reinterpret_cast<const uint8_t*>(in + row * kUnit + column),
+                             kTileUnitBytes, t);
+#pragma GCC unroll 4
+      for (int64_t w = 0; w < 4; ++w) hn::StoreU(t[w], d, out + (column + w) * stride + row);
+    }
+  }
+#endif
+}
+
+/// Rows of bf16 as tiles read them.
+struct MatrixRows {
+  const uint8_t* data = nullptr;
+  int64_t stride = 0;  // bytes
+};
+
+/// Rows with neighbouring depths, padded to whole tiles of rows and depths.
+HWY_ATTR inline MatrixRows copy_rows(const MatrixView<Bfloat16>& in, int64_t rows, int64_t depth,
+                                     uint32_t* out) {
+  const int64_t padded = whole_units(depth, kMatrixDepth);
+  Bfloat16* to = reinterpret_cast<Bfloat16*>(out);
+  for (int64_t row = 0; row < rows; ++row, to += padded) {
+    std::copy_n(in.data + row * in.row_stride, depth, to);
+    std::fill(to + depth, to + padded, Bfloat16{});
+  }
+  std::fill_n(to, (whole_units(rows, kUnit) - rows) * padded, Bfloat16{});
+  return {reinterpret_cast<const uint8_t*>(out), 2 * padded};
+}
+
+/// Rows whose depths lie apart: pairs side by side first, then squares of pairs transposed.
+HWY_ATTR inline MatrixRows turn_rows(const MatrixView<Bfloat16>& in, int64_t rows, int64_t depth,
+                                     uint32_t* out) {
+  const int64_t pairs = whole_units(depth, kMatrixDepth) / 2;
+  uint32_t* const panel = out + kMatrixRows * pairs;
+  for (int64_t row = 0; row < rows; row += kUnit) {
+    pack_matrix_panels({in.data + row * in.row_stride, in.row_stride, in.column_stride},
+                       std::min(kUnit, rows - row), depth, panel);
+    for (int64_t pair = 0; pair < pairs; pair += kUnit)
+      transpose_unit(panel + pair * kUnit, out + row * pairs + pair, pairs);
+  }
+  return {reinterpret_cast<const uint8_t*>(out), 4 * pairs};
+}
+
+/// Up to 32 rows of A over one block of depth.
+HWY_ATTR inline MatrixRows matrix_rows(const MatrixView<Bfloat16>& in, int64_t rows, int64_t depth,
+                                       uint32_t* packed) {
+  if (in.column_stride != 1) return turn_rows(in, rows, depth, packed);
+  if (rows % kUnit == 0 && depth % kMatrixDepth == 0)
+    return {reinterpret_cast<const uint8_t*>(in.data), 2 * in.row_stride};
+  return copy_rows(in, rows, depth, packed);
+}
+
+/// Operands of one block of tiles: `b` two panels of `steps` tiles, one behind the other.
+struct MatrixOperands {
+  MatrixRows a;
+  const uint8_t* b = nullptr;
+  int64_t steps = 0;  // of 32 depths
+};
+
+/// sums[32][32] = a b. kTall: more than 16 rows; kBroad: more than 16 columns.
+template <bool kTall, bool kBroad, class Tiles>
+HWY_ATTR void multiply_units(Tiles& tiles, const MatrixOperands& in, float* sums) {
+  constexpr int64_t kTileSize = kTileUnitRows * kTileUnitBytes, kRow = 4 * kMatrixColumns;
+  tiles.template zero<0>();
+  if constexpr (kBroad) tiles.template zero<1>();
+  if constexpr (kTall) tiles.template zero<2>();
+  if constexpr (kTall && kBroad) tiles.template zero<3>();
+  const uint8_t *a = in.a.data, *below = a + kUnit * in.a.stride;
+  const uint8_t *b = in.b, *beside = b + in.steps * kTileSize;
+  for (int64_t step = 0; step < in.steps; ++step) {
+    tiles.template load<4>(a + step * kTileUnitBytes, in.a.stride);
+    tiles.template load<6>(b + step * kTileSize, kTileUnitBytes);
+    if constexpr (kBroad) tiles.template load<7>(beside + step * kTileSize, kTileUnitBytes);
+    if constexpr (kTall) tiles.template load<5>(below + step * kTileUnitBytes, in.a.stride);
+    tiles.template dot<0, 4, 6>();
+    if constexpr (kBroad) tiles.template dot<1, 4, 7>();
+    if constexpr (kTall) tiles.template dot<2, 5, 6>();
+    if constexpr (kTall && kBroad) tiles.template dot<3, 5, 7>();
+  }
+  tiles.template store<0>(sums, kRow);
+  if constexpr (kBroad) tiles.template store<1>(sums + kUnit, kRow);
+  if constexpr (kTall) tiles.template store<2>(sums + kUnit * kMatrixColumns, kRow);
+  if constexpr (kTall && kBroad)
+    tiles.template store<3>(sums + kUnit * kMatrixColumns + kUnit, kRow);
+}
+
+/// What rows x columns need of a block of 32 x 32.
+template <class Tiles>
+HWY_ATTR void multiply_matrix_block(Tiles& tiles, const MatrixOperands& in, int64_t rows,
+                                    int64_t columns, float* sums) {
+  const bool tall = rows > kUnit, broad = columns > kUnit;
+  if (tall && broad) return multiply_units<true, true>(tiles, in, sums);
+  if (tall) return multiply_units<true, false>(tiles, in, sums);
+  if (broad) return multiply_units<false, true>(tiles, in, sums);
+  multiply_units<false, false>(tiles, in, sums);
+}
+
+}  // namespace strait::kernel::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // toggle

@@ -1,0 +1,41 @@
+// The ways to multiply bf16 matrices, and which of them this process has.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+namespace strait::kernel {
+
+/// How bf16 operands are multiplied. All add up in fp32, in different orders.
+enum class NarrowProducts : uint8_t {
+  kAutomatic,   // what narrow_products() says
+  kWidened,     // as fp32 numbers: on every processor
+  kPaired,      // two depths at a time by AVX512_BF16; where it is missing: widened
+  kTiles,       // by matrix tiles (AMX); without tile_access(): as kAutomatic
+  kPlainTiles,  // the kernels of kTiles with the tile instructions in plain C: slow, for tests
+  kOneDnn       // oneDNN, which plans per thread count; not built in: as kAutomatic
+};
+
+/// What is faster on this processor without tiles and oneDNN: kPaired on AMD's with AVX512_BF16
+/// (Zen 4 and later: twice the rate of fp32), otherwise kWidened (Intel's run that instruction at
+/// half the rate of fp32).
+NarrowProducts narrow_products();
+
+/// Whether this process may use matrix tiles.
+enum class TileAccess : uint8_t {
+  kGranted,
+  kMissing,  // the processor has none for bf16
+  kDenied    // the system refuses them: a kernel before 5.16, or a policy
+};
+
+/// kMissing without `processor_has`; else what the system answers to `ask` (true: granted).
+TileAccess request_tiles(bool processor_has, const std::function<bool()>& ask);
+
+/// The answer to this process. The system is asked once, by the first call. Thread-safe.
+TileAccess tile_access();
+
+/// "matrix tiles", "no matrix tiles", or that the system denies them.
+std::string tile_text(TileAccess access);
+
+}  // namespace strait::kernel
