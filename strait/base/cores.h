@@ -16,7 +16,7 @@ int64_t available_cores();
 std::string core_ranges(const std::vector<int>& cores);
 
 /// While it lives the calling thread runs on these cores alone; none = wherever it could before.
-/// Threads that it starts then inherit the binding (OpenMP teams, with whatever they touch first),
+/// Threads that it starts then inherit the binding (teams, with whatever they touch first),
 /// except those that begin with run_on(cores_before_binding()). Bindings do not nest. UserError
 /// when the system refuses the cores.
 class CoreBinding {

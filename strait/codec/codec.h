@@ -94,7 +94,7 @@ struct Values {
   int64_t elements = 0;
 };
 
-// All functions below: blocking; at most `threads` OpenMP threads; no two buffers may overlap;
+// All functions below: blocking; at most `threads` threads; no two buffers may overlap;
 // results are the same bits for every number of threads, instruction set and alignment. Errors:
 // InternalError when a length does not fit or a dtype is not available.
 

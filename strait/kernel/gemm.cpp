@@ -1,10 +1,9 @@
 #include "strait/kernel/gemm.h"
 
-#include <omp.h>
-
 #include <algorithm>
 #include <type_traits>
 
+#include "strait/base/team.h"
 #include "strait/kernel/dispatch.h"
 #include "strait/kernel/onednn.h"
 
@@ -105,19 +104,16 @@ void gemm(const GemmCall<T, C>& call, int threads) {
     return;
   }
   const int64_t row_unit = by_tiles(call.products) ? kTileRowUnit : kRowUnit;
-#pragma omp parallel num_threads(threads)
-  {
-    const int team = omp_get_num_threads();
+  run_team(threads, [&](int index, int team) {
     const int shares = row_shares(call.rows, call.columns, team);
     const int other = team / shares;
-    const int row_part = omp_get_thread_num() / other;
-    const int column_part = omp_get_thread_num() % other;
+    const int row_part = index / other, column_part = index % other;
     const GemmPart part{part_begin(call.rows, shares, row_part, row_unit),
                         part_begin(call.rows, shares, row_part + 1, row_unit),
                         part_begin(call.columns, other, column_part, kColumnUnit),
                         part_begin(call.columns, other, column_part + 1, kColumnUnit)};
     if (part.row_begin < part.row_end && part.column_begin < part.column_end) run_range(call, part);
-  }
+  });
 }
 
 template void gemm<float>(const GemmCall<float>& call, int threads);

@@ -37,7 +37,7 @@ struct GemmPart {
   int64_t row_begin = 0, row_end = 0, column_begin = 0, column_end = 0;
 };
 
-/// Runs on `threads` OpenMP threads. The order of every sum is fixed: the result does not depend on
+/// Runs on `threads` threads. The order of every sum is fixed: the result does not depend on
 /// `threads`, nor on the other rows or columns. c must not overlap a, b. Each thread keeps up to
 /// 2.5 MB for packed panels from its first call on; after that nothing is allocated. Defined for
 /// (T, C) = (float, float), (double, double), (Bfloat16, Bfloat16), (Bfloat16, float).

@@ -1,10 +1,10 @@
-// Splits a count over OpenMP threads. Kernels work on ranges and know no threads.
+// Splits a count over the threads of a team. Kernels work on ranges and know no threads.
 #pragma once
-
-#include <omp.h>
 
 #include <algorithm>
 #include <cstdint>
+
+#include "strait/base/team.h"
 
 namespace strait::kernel {
 
@@ -18,13 +18,11 @@ void parallel_ranges(int64_t count, int64_t unit, int threads, const Function& f
     if (count > 0) function(int64_t{0}, count);
     return;
   }
-#pragma omp parallel num_threads(static_cast <int>(std::min <int64_t>(threads, units)))
-  {
-    const int64_t team = omp_get_num_threads(), index = omp_get_thread_num();
+  run_team(static_cast<int>(std::min<int64_t>(threads, units)), [&](int64_t index, int64_t team) {
     const int64_t begin = std::min(count, units * index / team * unit);
     const int64_t end = std::min(count, units * (index + 1) / team * unit);
     if (begin < end) function(begin, end);
-  }
+  });
 }
 
 }  // namespace strait::kernel

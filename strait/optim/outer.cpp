@@ -3,17 +3,17 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "strait/optim/split.h"
+
 namespace strait::optim {
 
 template <class T>
 void outer_gradient(std::span<const T> outer, std::span<const T> local, std::span<T> out,
                     int threads) {
   const int64_t count = static_cast<int64_t>(out.size());
-#pragma omp parallel for num_threads(threads) schedule(static)
-  for (int64_t i = 0; i < count; ++i) {
-    const auto at = static_cast<size_t>(i);
-    out[at] = outer[at] - local[at];
-  }
+  for_each_chunk(count, kUpdateChunkElements, threads, [&](size_t begin, size_t end) {
+    for (size_t at = begin; at < end; ++at) out[at] = outer[at] - local[at];
+  });
 }
 
 namespace {
@@ -49,8 +49,9 @@ void step_element(const OuterState<T>& state, const OuterUpdate& update, size_t 
 template <class T>
 void outer_step(const OuterState<T>& state, const OuterUpdate& update, int threads) {
   const int64_t count = static_cast<int64_t>(state.outer.size());
-#pragma omp parallel for num_threads(threads) schedule(static)
-  for (int64_t i = 0; i < count; ++i) step_element(state, update, static_cast<size_t>(i));
+  for_each_chunk(count, kUpdateChunkElements, threads, [&](size_t begin, size_t end) {
+    for (size_t at = begin; at < end; ++at) step_element(state, update, at);
+  });
 }
 
 template void outer_gradient(std::span<const float>, std::span<const float>, std::span<float>, int);

@@ -1,10 +1,12 @@
-// Fixed chunks of a span, shared out to OpenMP threads.
+// Fixed chunks of a span, shared out to the threads of a team.
 #pragma once
 
 #include <omp.h>
 
 #include <algorithm>
 #include <cstdint>
+
+#include "strait/base/team.h"
 
 namespace strait::optim {
 
@@ -25,11 +27,12 @@ template <class Body>
 void for_each_chunk(int64_t elements, int64_t chunk_elements, int threads, const Body& body) {
   const int64_t chunks = (elements + chunk_elements - 1) / chunk_elements;
   const int used = thread_count(threads, chunks);
-#pragma omp parallel for num_threads(used) schedule(static) if (used > 1)
-  for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-    const int64_t begin = chunk * chunk_elements;
-    body(begin, std::min(begin + chunk_elements, elements));
-  }
+  run_team(used, [&](int64_t index, int64_t team) {
+    for (int64_t chunk = chunks * index / team; chunk < chunks * (index + 1) / team; ++chunk) {
+      const int64_t begin = chunk * chunk_elements;
+      body(begin, std::min(begin + chunk_elements, elements));
+    }
+  });
 }
 
 }  // namespace strait::optim

@@ -1,8 +1,8 @@
 // A bound rank computes on its cores alone, and what serves its transfers does not.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <omp.h>
 
+#include <array>
 #include <filesystem>
 #include <map>
 #include <mutex>
@@ -11,6 +11,7 @@
 #include "small_run.h"
 #include "strait/base/cores.h"
 #include "strait/base/file.h"
+#include "strait/base/team.h"
 
 namespace strait {
 namespace {
@@ -28,15 +29,11 @@ std::multiset<std::string> cores_of_threads() {
   return found;
 }
 
-/// Cores of the threads of an OpenMP team of two that the calling thread leads.
+/// Cores of the two threads that compute for the calling one.
 std::set<std::vector<int>> cores_of_team() {
-  std::set<std::vector<int>> found;
-#pragma omp parallel num_threads(2)
-  {
-#pragma omp critical
-    found.insert(usable_cores());
-  }
-  return found;
+  std::array<std::vector<int>, 2> found;
+  run_team(2, [&](int index, int) { found[static_cast<size_t>(index)] = usable_cores(); });
+  return {found.begin(), found.end()};
 }
 
 Job job_of(const std::string& folder, int64_t ranks, std::vector<std::string> sets) {
