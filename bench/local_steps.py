@@ -27,6 +27,9 @@ POLICIES = {
                           f"rounds.delay_steps={PERIOD // 2 - 1}"],
 }
 
+PEERS = {"PyTorch DDP": "ddp", "PyTorch post-local SGD": "post-local-sgd", "DiLoCo in PyTorch": "diloco"}
+SHAPE = {"layers": 4, "heads": 4, "width": 128, "vocabulary": 65, "positions": 64, "context": 64}  # of nano-char
+
 
 def netlab(options, rate, *command):
     words = [ROOT / "bench/netlab", "--hosts", options.hosts, "--ranks-per-host", 1, "--rate", rate, "--", *command]
@@ -53,6 +56,19 @@ def train(options, rate, policy, folder):
             "bytes": sent, "loss": figures["train_loss"]}
 
 
+def train_peer(options, rate, peer, folder):
+    warm, steps = (2, 10) if PEERS[peer] == "ddp" else (PERIOD, options.rounds * PERIOD)
+    metrics = folder / "metrics"
+    command = ["env", f"OPENBLAS_CORETYPE={options.blas}", options.peer_python, ROOT / "bench/peers/distributed_torch.py",
+               PEERS[peer], "--wire", "fp32", "--batch", 12 // options.hosts, "--steps", warm + steps, "--period", PERIOD,
+               "--ranks-per-host", 1, "--metrics", metrics]
+    for name, value in SHAPE.items():
+        command += [f"--{name}", value]
+    netlab(options, rate, *command)
+    seconds = [json.loads(line)["seconds"] for line in metrics.read_text().splitlines()]
+    return {"seconds": statistics.fmean(seconds[warm:])}
+
+
 def measure(options):
     rows = {}
     for rate in [FREE, *options.rate]:
@@ -63,6 +79,9 @@ def measure(options):
                 subprocess.run(["rm", "-rf", folder / "run"], check=True)
                 rows[rate, policy] = train(options, rate, policy, folder)
                 print(rate, policy, json.dumps(rows[rate, policy]), file=sys.stderr, flush=True)
+            for peer in PEERS if options.peer_python else []:
+                rows[rate, peer] = train_peer(options, rate, peer, folder)
+                print(rate, peer, json.dumps(rows[rate, peer]), file=sys.stderr, flush=True)
     return rows
 
 
@@ -72,9 +91,11 @@ def table(options, rows):
              "|---|---|---|---|---|---|"]
     for (rate, policy), row in rows.items():
         share = rows[FREE, policy]["seconds"] / row["seconds"]
-        lines.append(f"| {'no limit' if rate == FREE else rate} | {policy} | {row['seconds']:.4f} | "
-                     f"{row['predicted']:.4f} ({row['predicted'] / row['seconds'] - 1:+.0%}) | {share:.1%} | "
-                     f"{row['bytes'] / 1e3:.1f} |")
+        predicted = (f"{row['predicted']:.4f} ({row['predicted'] / row['seconds'] - 1:+.0%})"
+                     if "predicted" in row else "")
+        sent = f"{row['bytes'] / 1e3:.1f}" if "bytes" in row else ""
+        lines.append(f"| {'no limit' if rate == FREE else rate} | {policy} | {row['seconds']:.4f} | {predicted} | "
+                     f"{share:.1%} | {sent} |")
     return "\n".join(lines) + "\n"
 
 
@@ -86,6 +107,8 @@ def main():
     parser.add_argument("--rate", nargs="+", default=["10mbit", "100mbit"])
     parser.add_argument("--rounds", type=int, default=3, help="that are timed")
     parser.add_argument("--policies", nargs="+", choices=POLICIES, default=list(POLICIES))
+    parser.add_argument("--peer-python", help="with the PyTorch of the peers; without it there are none")
+    parser.add_argument("--blas", default="SKYLAKEX", help="processor that the peer's OpenBLAS takes this one for")
     parser.add_argument("-o", "--output", type=pathlib.Path, help="writes the table there")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the lab too

@@ -5,7 +5,8 @@ bench/sharding.py.
 bf16). The others need PyTorch 2: `fsdp` shards over all ranks and reduces every micro-step (ZeRO-3), `hsdp` shards
 inside a host and sums across hosts once per step, both with bf16 parameters and reductions under fp32 masters;
 `deepspeed` is its ZeRO stage 3 in bf16, `deepspeed-hpz` with ZeRO++'s secondary partition inside a host (its
-quantized gathers and gradients need CUDA). Rank 0 writes a line of JSON per step and prints the version.
+quantized gathers and gradients need CUDA). `post-local-sgd` and `diloco` agree every --period steps: peers of
+bench/local_steps.py. Rank 0 writes a line of JSON per step and prints the version.
 """
 import argparse
 import contextlib
@@ -83,6 +84,47 @@ class Fsdp(PyTorch):
         (self.model(inputs, targets) / self.accumulation).backward()
 
 
+class PostLocalSgd(PyTorch):
+    """PyTorch's averager of models, every --period steps."""
+
+    def __init__(self, torch, model, arguments):
+        from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
+
+        super().__init__(model, arguments)
+        self.prepare(torch)
+        self.averager = PeriodicModelAverager(period=arguments.period, warmup_steps=0)
+
+    def micro_step(self, inputs, targets, last):
+        del last
+        (self.model(inputs, targets) / self.accumulation).backward()
+
+    def update(self):
+        super().update()
+        self.averager.average_parameters(list(self.model.parameters()))
+
+
+class DiLoCo(PostLocalSgd):
+    """Blocking, written down as published: PyTorch itself has none."""
+
+    def __init__(self, torch, model, arguments):
+        super().__init__(torch, model, arguments)
+        self.all_reduce, self.flat = torch.distributed.all_reduce, torch.nn.utils.parameters_to_vector
+        self.load, self.share, self.period, self.count = torch.nn.utils.vector_to_parameters, 1 / arguments.ranks, arguments.period, 0
+        self.outer = torch.nn.Parameter(self.flat(model.parameters()).detach().clone())
+        self.outer_optimizer = torch.optim.SGD([self.outer], lr=0.7, momentum=0.9, nesterov=True)
+
+    def update(self):
+        PyTorch.update(self)
+        self.count += 1
+        if self.count % self.period:
+            return
+        self.outer.grad = self.outer.detach() - self.flat(self.model.parameters()).detach()
+        self.all_reduce(self.outer.grad)
+        self.outer.grad.mul_(self.share)
+        self.outer_optimizer.step()
+        self.load(self.outer.detach(), self.model.parameters())
+
+
 class DeepSpeed:
     def __init__(self, torch, model, arguments):
         import deepspeed
@@ -107,7 +149,7 @@ class DeepSpeed:
         pass
 
 
-SYSTEMS = {"ddp": Ddp, "fsdp": Fsdp, "hsdp": Fsdp, "deepspeed": DeepSpeed, "deepspeed-hpz": DeepSpeed}
+SYSTEMS = {"ddp": Ddp, "fsdp": Fsdp, "hsdp": Fsdp, "post-local-sgd": PostLocalSgd, "diloco": DiLoCo, "deepspeed": DeepSpeed, "deepspeed-hpz": DeepSpeed}
 
 
 def main():
@@ -115,7 +157,7 @@ def main():
     parser.add_argument("system", choices=SYSTEMS)
     for name, default in (("layers", 6), ("heads", 8), ("width", 512), ("vocabulary", 256), ("positions", 128),
                           ("batch", 4), ("context", 128), ("accumulation", 1), ("steps", 6), ("threads", 1),
-                          ("ranks-per-host", 2)):
+                          ("ranks-per-host", 2), ("period", 30)):
         parser.add_argument("--" + name, type=int, default=default)
     parser.add_argument("--metrics", help="file for a line per step", default="/dev/stdout")
     parser.add_argument("--wire", choices=["fp32", "fp16", "bf16"], default="fp16")
@@ -137,7 +179,8 @@ def main():
     inputs, targets = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
     metrics = open(arguments.metrics, "w", buffering=1, encoding="utf-8") if rank == 0 else None
     for _ in range(arguments.steps):
-        torch.distributed.barrier()
+        if not isinstance(system, PostLocalSgd):  # whose replicas run by themselves
+            torch.distributed.barrier()
         start = time.perf_counter()
         for micro_step in range(arguments.accumulation):
             system.micro_step(inputs, targets, micro_step == arguments.accumulation - 1)
