@@ -13,6 +13,7 @@
 #include "strait/cli/plan_text.h"
 #include "strait/cli/policy_table.h"
 #include "strait/cli/report_envelope.h"
+#include "strait/config/keys.h"
 #include "strait/config/parse.h"
 #include "strait/config/place.h"
 #include "strait/config/print.h"
@@ -45,6 +46,17 @@ int64_t ranks_of(const Command& command) {
       fmt::format("--ranks {}: {} answers for at most {} ranks; the nearest valid value is {}",
                   ranks, command.name, kMostRanks, kMostRanks),
       place);
+}
+
+/// A candidate of plan costs time for each layer, and there are dozens.
+constexpr int64_t kMostPlannedLayers = 512;
+
+void check_planned_layers(const Run& run) {
+  if (run.model.shape.layers <= kMostPlannedLayers) return;
+  refuse_key(run, "model.shape.layers",
+             fmt::format("model.shape.layers = {}: plan answers for at most {} layers; the nearest "
+                         "valid value is {}",
+                         run.model.shape.layers, kMostPlannedLayers, kMostPlannedLayers));
 }
 
 Run run_of(const Command& command, const PrepareRun& prepare) {
@@ -237,6 +249,7 @@ plan::SearchResult search_and_tell(const Run& run, int64_t ranks, Output& output
 
 Json plan_command(const Command& command, const Run& run, Output& output) {
   const int64_t ranks = ranks_of(command);
+  check_planned_layers(run);
   const plan::SearchResult result = search_and_tell(run, ranks, output);
   const plan::Candidate& best = result.candidates.front();
   std::string written;

@@ -32,28 +32,32 @@ void refuse_micro(const Run& run, int64_t data_ranks) {
           nearest_multiples(global, micro * data_ranks)));
 }
 
-/// Each micro-step is followed one by one by the verifier and the simulator: seconds at this
-/// number.
-constexpr int64_t kMostMicroSteps = 1 << 20;
+/// Verifier and simulator follow each micro-step through each layer: seconds at these numbers.
+constexpr int64_t kMostMicroSteps = 1 << 20, kMostVisits = 1 << 22;
 
-/// The least part of `share` that divides it into at most kMostMicroSteps.
-int64_t least_micro_batch(int64_t share) {
+int64_t most_micro_steps(const Run& run) {
+  return std::min(kMostMicroSteps, kMostVisits / std::max<int64_t>(run.model.shape.layers, 1));
+}
+
+/// The least part of `share` that divides it into at most `most` parts.
+int64_t least_micro_batch(int64_t share, int64_t most) {
   int64_t least = share;
   for (int64_t part = 1; part <= share / part; ++part) {
     if (share % part != 0) continue;
     for (const int64_t size : {part, share / part})
-      if (share / size <= kMostMicroSteps) least = std::min(least, size);
+      if (share / size <= most) least = std::min(least, size);
   }
   return least;
 }
 
 void refuse_micro_steps(const Run& run, int64_t share, int64_t micro_steps) {
+  const int64_t most = most_micro_steps(run);
   refuse_key(
       run, "train.micro_batch_size",
-      fmt::format("train.micro_batch_size = {} makes {} micro-steps of a step, and at most {} "
-                  "are answered for; the nearest valid value is {}",
-                  run.train.micro_batch_size, micro_steps, kMostMicroSteps,
-                  least_micro_batch(share)));
+      fmt::format("train.micro_batch_size = {} makes {} micro-steps of a step, and of {} layers at "
+                  "most {} are answered for; the nearest valid value is {}",
+                  run.train.micro_batch_size, micro_steps, run.model.shape.layers, most,
+                  least_micro_batch(share, most)));
 }
 
 }  // namespace
@@ -69,7 +73,7 @@ Resolved resolve_batch(const Run& run, int64_t ranks, int64_t cores) {
   resolved.micro_batch_size = run.train.micro_batch_size == 0 ? share : run.train.micro_batch_size;
   if (share % resolved.micro_batch_size != 0) refuse_micro(run, resolved.data_ranks);
   resolved.accumulation = share / resolved.micro_batch_size;
-  if (resolved.accumulation > kMostMicroSteps)
+  if (resolved.accumulation > most_micro_steps(run))
     refuse_micro_steps(run, share, resolved.accumulation);
   const int64_t written = run.runtime.threads_per_rank;
   resolved.threads_per_rank = written > 0 ? written : std::max<int64_t>(cores / ranks, 1);

@@ -45,15 +45,17 @@ std::vector<std::string> placements(const Run& run, int64_t ranks) {
   return names;
 }
 
-/// A simulated step replays each of its micro-steps.
-constexpr int64_t kMostMicroSteps = 4096;
+/// A simulated step replays each layer in each of its micro-steps.
+constexpr int64_t kMostMicroSteps = 4096, kMostVisits = 1 << 16;
 
 /// The divisors of a rank's share that need no more micro-steps than that, ascending.
 std::vector<int64_t> micro_batches(const Run& run, int64_t ranks) {
   if (!searches(run, "micro_batch_size")) return {run.train.micro_batch_size};
   std::vector<int64_t> sizes;
   const int64_t share = run.train.global_batch_size / Mesh(run.mesh, ranks).data_ranks();
-  for (int64_t steps = 1; steps <= std::min(share, kMostMicroSteps); ++steps)
+  const int64_t visits = kMostVisits / std::max<int64_t>(run.model.shape.layers, 1);
+  const int64_t most = std::min({share, kMostMicroSteps, std::max<int64_t>(visits, 1)});
+  for (int64_t steps = 1; steps <= most; ++steps)
     if (share % steps == 0) sizes.push_back(share / steps);
   std::reverse(sizes.begin(), sizes.end());
   return sizes;

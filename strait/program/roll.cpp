@@ -141,6 +141,7 @@ class Roller {
       weights_.push_back(operations_of(node));
     }
     runs_.resize(size_);
+    covers_.resize(size_);
   }
 
   static std::vector<int64_t> plain_constants(const Node& node) {
@@ -190,25 +191,49 @@ class Roller {
     return true;
   }
 
-  /// Records the longest run of bodies of `period` nodes that begins at each node.
+  /// Finds the stretches of nodes whose key repeats one period later.
   void find_runs(int64_t period) {
-    int64_t equal = 0;   // nodes from here on whose key repeats one period later
-    int64_t steady = 0;  // nodes from here on that also advance evenly over two periods
-    for (int64_t i = size_ - period - 1; i >= 0; --i) {
-      equal = keys_[i] == keys_[i + period] ? equal + 1 : 0;
-      const bool fits = equal > period;
-      steady = fits && even(i, period) ? steady + 1 : 0;
-      if (equal < period) continue;
-      const int64_t count = 2 + steady / period;
-      runs_[i].push_back({period, count});
+    for (int64_t i = size_ - period; i > 0; --i) {
+      const int64_t end = i;
+      while (i > 0 && keys_[i - 1] == keys_[i - 1 + period]) --i;
+      if (end - i >= period && !covered(i, end + period, period)) record_runs(i, end, period);
     }
   }
+
+  /// True when what repeats evenly with a part of this period holds all of [begin, end): its runs
+  /// are as long and their bodies shorter.
+  bool covered(int64_t begin, int64_t end, int64_t period) const {
+    const Cover& cover = covers_[begin];
+    return cover.end >= end && period % cover.period == 0;
+  }
+
+  /// Records the longest run of bodies of `period` nodes that begins at each node. The keys of
+  /// [begin, end) repeat one period later.
+  void record_runs(int64_t begin, int64_t end, int64_t period) {
+    int64_t uneven = end - period;  // the next node from i on that does not advance evenly
+    for (int64_t i = end - 1; i >= begin; --i) {
+      if (i < end - period && !even(i, period)) uneven = i;
+      if (end - i < period) continue;
+      const int64_t steady = std::max<int64_t>(uneven - i, 0);
+      runs_[i].push_back({period, 2 + steady / period});
+      Cover& cover = covers_[i];
+      const int64_t even_end = uneven + 2 * period;
+      if (steady > 0 && cover.end < even_end) cover = {period, even_end};
+    }
+  }
+
+  /// Nodes that repeat evenly with this period, up to `end`.
+  struct Cover {
+    int64_t period = 1;
+    int64_t end = 0;
+  };
 
   int64_t size_;
   std::vector<int> keys_;
   std::vector<std::vector<int64_t>> constants_;
   std::vector<int64_t> weights_;
   std::vector<std::vector<Run>> runs_;
+  std::vector<Cover> covers_;
 };
 
 /// Plain constants of `period` nodes from `begin` on, in the order of visit_node_indices.

@@ -6,6 +6,7 @@
 
 #include "tests/data/temporary_folder.h"
 #include "tests/fuzz/random_runs.h"
+#include "tests/sanitized.h"
 
 namespace strait {
 namespace {
@@ -25,6 +26,32 @@ TEST(RandomRuns, AreRefusedOrAnswered) {
   // Both outcomes are common, or the generator tests little.
   EXPECT_GT(codes[0], kRuns / 20);
   EXPECT_GT(codes[2], kRuns / 20);
+}
+
+/// Seconds of processors that a command takes to end with `code`.
+double seconds_until(int code, const std::vector<std::string>& arguments) {
+  std::ostringstream out, error;
+  const std::clock_t begin = std::clock();
+  EXPECT_EQ(cli::run_command(arguments, cli::program_commands(), {out, error}), code)
+      << error.str();
+  return static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
+}
+
+TEST(RandomRuns, TheMostLayersAndMicroStepsAreAnsweredOrRefused) {
+  const testing::TemporaryFolder folder;
+  const std::string file = folder.path() + "/run.toml";
+  write_file_atomically(file, testing::base_run(file));
+  const std::string deep = "model.shape.layers=100000";
+  const std::string narrow =
+      "model.shape={layers=512, width=16, heads=2, kv_heads=2, ffn_width=40, context=12}";
+  const double limit = 10 * test::kSlowdown;
+  EXPECT_LT(seconds_until(0, {"verify", file, "--set", deep}), limit);
+  EXPECT_LT(seconds_until(0, {"simulate", file, "--set", deep}), limit);
+  EXPECT_LT(seconds_until(2, {"plan", file, "--ranks", "1", "--set", deep}), limit);
+  EXPECT_LT(seconds_until(0, {"plan", file, "--ranks", "1", "--set", narrow}), limit);
+  EXPECT_LT(seconds_until(2, {"verify", file, "--set", deep, "--set", "train.micro_batch_size=1",
+                              "--set", "train.global_batch_size=100"}),
+            limit);
 }
 
 }  // namespace

@@ -172,7 +172,7 @@ TEST(Validate, Ranges) {
 
 TEST(Validate, MicroStepsThatNobodyCouldFollowAreRefusedWithTheNearest) {
   expect_refused("train.global_batch_size = 1000000000\ntrain.micro_batch_size = 1",
-                 "train.micro_batch_size", "the nearest valid value is 500", 2, 2);
+                 "train.micro_batch_size", "the nearest valid value is 1600", 2, 2);
   expect_refused("train.global_batch_size = 999999937\ntrain.micro_batch_size = 1",
                  "train.micro_batch_size", "the nearest valid value is 999999937", 1, 2);
 }
