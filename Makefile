@@ -1,5 +1,5 @@
 # One verb each. demo, test, build and bench first install what they need (Debian 12, tools/setup).
-.PHONY: demo test build install bench check fuzz carry format
+.PHONY: demo test build install bench check fuzz carry gpu format
 .DEFAULT_GOAL := build
 MAKEFLAGS += --no-print-directory
 JOBS := $(shell nproc)
@@ -37,6 +37,12 @@ bench:
 carry:
 	@tools/setup
 	@tools/carry
+
+# Builds with PyTorch's wheel (TORCH=2.7.1; the newest unless told), for CUDA where it has it, and runs the tests on
+# the processor: see tools/gpu and docs/gpu.md.
+gpu:
+	@tools/setup
+	@tools/gpu $(TORCH)
 
 # Everything that a change must pass beyond the tests: see tools/check.
 check:

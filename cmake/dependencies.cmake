@@ -41,6 +41,12 @@ if(STRAIT_TORCH)
   if(STRAIT_CUDA AND NOT DEFINED TORCH_CUDA_ARCH_LIST AND NOT DEFINED ENV{TORCH_CUDA_ARCH_LIST})
     set(TORCH_CUDA_ARCH_LIST "8.0 9.0")
   endif()
+  # LibTorch's CMake files look for its libraries in the system first, where another LibTorch's may lie.
+  find_path(Torch_DIR TorchConfig.cmake HINTS ${CMAKE_PREFIX_PATH} $ENV{CMAKE_PREFIX_PATH}
+            PATH_SUFFIXES Torch share/cmake/Torch PATHS /usr)
+  if(Torch_DIR)
+    list(PREPEND CMAKE_PREFIX_PATH "${Torch_DIR}/../../..")
+  endif()
   find_package(Torch QUIET)
   if(NOT Torch_FOUND)
     message(FATAL_ERROR "LibTorch not found. Install libtorch-dev, point CMAKE_PREFIX_PATH at another LibTorch, "
