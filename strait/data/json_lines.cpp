@@ -8,6 +8,7 @@
 
 #include "strait/base/errors.h"
 #include "strait/base/json.h"
+#include "strait/data/chat.h"
 #include "strait/data/gzip.h"
 #include "strait/data/shards/mapped_file.h"
 
@@ -60,21 +61,34 @@ bool blank(std::string_view line) {
   throw UserError(fmt::format("{}, line {}: {}", path, line, what), place);
 }
 
+std::string conversation_of(const Json& messages, const std::string& field, const std::string& path,
+                            int64_t line) {
+  try {
+    return chat_text(messages);
+  } catch (const UserError& error) {
+    refuse(path, line, fmt::format("in the list \"{}\", {}", field, error.what()), "data.path");
+  }
+}
+
+/// The member that was probably meant.
+std::string hint_of(const Json& object, const std::string& field) {
+  std::vector<std::string> members;
+  for (const auto& [name, value] : object.as_object())
+    if (value.is_string() || value.is_array()) members.push_back(name);
+  if (members.empty()) return ", nor any other that is a string or a list of messages";
+  return fmt::format("; did you mean data.text_field = \"{}\"?", nearest_choice(field, members));
+}
+
 std::string text_of(const Json& object, const std::string& field, const std::string& path,
                     int64_t line) {
   if (!object.is_object()) refuse(path, line, "is no JSON object", "data.path");
   const Json* text = object.find(field);
   if (text != nullptr && text->is_string()) return text->as_string();
+  if (text != nullptr && text->is_array()) return conversation_of(*text, field, path, line);
   if (text != nullptr)
-    refuse(path, line, fmt::format("the member \"{}\" is no string", field), "data.text_field");
-  std::vector<std::string> members;
-  for (const auto& [name, value] : object.as_object())
-    if (value.is_string()) members.push_back(name);
-  refuse(path, line,
-         fmt::format("has no member \"{}\"{}", field,
-                     members.empty() ? std::string(", nor any other that is a string")
-                                     : fmt::format("; did you mean data.text_field = \"{}\"?",
-                                                   nearest_choice(field, members))),
+    refuse(path, line, fmt::format("the member \"{}\" is no string and no list of messages", field),
+           "data.text_field");
+  refuse(path, line, fmt::format("has no member \"{}\"{}", field, hint_of(object, field)),
          "data.text_field");
 }
 

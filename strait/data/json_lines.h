@@ -1,4 +1,5 @@
-// JSON-lines: one JSON object per line, one of whose members is the text of a document.
+// JSON-lines: one JSON object per line, one of whose members is the text of a document, or a list
+// of chat messages that makes it.
 #pragma once
 
 #include <functional>
@@ -12,8 +13,8 @@ using DocumentSink = std::function<void(std::string text)>;
 /// Calls `sink` with the text of each line in order; blank lines and empty texts are left out. The
 /// file is mapped, unpacked piece by piece when it is gzip (known by its content), and never held
 /// whole. UserError with file and line: not JSON, not an object, no member `field` (key
-/// data.text_field; the nearest member is named), a member that is no string; broken gzip as
-/// gunzip.
+/// data.text_field; the nearest member is named), a member that is neither a string nor a list of
+/// messages (chat.h); broken gzip as gunzip.
 void read_json_lines(const std::string& path, const std::string& field, const DocumentSink& sink);
 
 /// Whether a file is JSON-lines: .jsonl and .ndjson always; .json when its first line is a whole

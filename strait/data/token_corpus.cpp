@@ -6,8 +6,8 @@
 
 #include "strait/base/errors.h"
 #include "strait/data/corpus_forms.h"
-#include "strait/data/shards/llmc_shard.h"
 #include "strait/data/shards/megatron.h"
+#include "strait/data/shards/plain_tokens.h"
 
 namespace strait {
 namespace {
@@ -68,7 +68,7 @@ TokenPart open_part(const std::vector<std::string>& files, DataForm form, bool d
   TokenPart part;
   for (const std::string& file : files) {
     if (form == DataForm::kLlmc) {
-      part.tokens.append(open_llmc_shard(file));
+      part.tokens.append(open_token_file(file));
       continue;
     }
     MegatronPair pair = open_megatron(file);

@@ -315,9 +315,66 @@ TEST(StoredTokens, OptionsWithoutEffectAndMixedFoldersAreRefused) {
   refused(options_for(folder.path(), "byte"), {"holds", "t.txt", "name one of the files"},
           "data.path");
   refused(options_for(folder.write("raw/train.bin", "abcdefgh"), "byte"),
-          {"train.bin", "truncated"}, "data.path");
+          {"train.bin", "25185", "the byte tokenizer"}, "data.path");
+  refused(options_for(folder.write("raw/odd.bin", "abcde"), "ids:65536"),
+          {"odd.bin", "truncated", "2 bytes each", "has 5"}, "data.path");
   refused(options_for(folder.write("lone/x.idx", megatron_index(8, 2, {}, {0})), "byte"),
           {"x.bin", "is missing"}, "data.path");
+}
+
+/// nanoGPT's files have no header. What begins as a file of llm.c is never read as one of them.
+TEST(StoredTokens, MayBeNothingButTokens) {
+  Stored stored;
+  const std::vector<int64_t> all = wide(stored.text.training.tokens);
+  stored.folder.write("nano/train.bin", raw_all<uint16_t>(all));
+  stored.folder.write("nano/val.bin", raw_all<uint16_t>(std::vector<int64_t>{5, 4, 3}));
+  const Corpus corpus = make_corpus(options_for(stored.folder.at("nano"), stored.tokenizer, 0.1));
+  EXPECT_EQ(corpus.training.tokens, stored.text.training.tokens);
+  EXPECT_THAT(corpus.validation.tokens.to_vector(), ElementsAre(5, 4, 3));
+  const std::string shard = testing::llmc_header(20240522, 1, 0) + raw_all<uint16_t>(all);
+  expect_user_error(
+      [&] { make_corpus(options_for(stored.folder.write("q.bin", shard), stored.tokenizer)); },
+      {"multiple-choice"}, "data.path");
+  const std::string unknown = testing::llmc_header(7, 1, 0) + raw_all<uint16_t>(all);
+  expect_user_error(
+      [&] { make_corpus(options_for(stored.folder.write("u.bin", unknown), stored.tokenizer)); },
+      {"magic number is 7"}, "data.path");
+}
+
+TEST(Chat, MessagesBecomeTextInChatMl) {
+  const TemporaryFolder folder;
+  const std::string path =
+      folder.write("c.jsonl",
+                   "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\\nyou\", \"id\": 3}, "
+                   "{\"role\": \"assistant\", \"content\": \"\"}]}\n{\"messages\": []}\n"
+                   "{\"messages\": \"plain\"}\n");
+  DataOptions options = options_for(path, "byte", 0, "|");
+  options.text_field = "messages";
+  const Corpus corpus = make_corpus(options);
+  EXPECT_EQ(text_of(corpus, corpus.training),
+            "<|im_start|>user\nHi\nyou<|im_end|>\n<|im_start|>assistant\n<|im_end|>\n|plain|");
+}
+
+TEST(Chat, WrongMessagesAreNamed) {
+  const TemporaryFolder folder;
+  const auto refused = [&](const std::string& list, std::initializer_list<std::string> parts) {
+    DataOptions options = options_for(
+        folder.write("c.jsonl", "{\"messages\": []}\n{\"messages\": " + list + "}"), "byte");
+    options.text_field = "messages";
+    expect_user_error([&] { make_corpus(options); }, {"c.jsonl, line 2"}, "data.path");
+    expect_user_error([&] { make_corpus(options); }, parts, "data.path");
+  };
+  const std::string good = "{\"role\": \"user\", \"content\": \"x\"}";
+  refused("[" + good + ", 7]", {"message 2", "no JSON object"});
+  refused("[{\"content\": \"x\"}]", {"message 1", "no member \"role\""});
+  refused("[{\"role\": \"user\"}]", {"message 1", "no member \"content\""});
+  refused("[{\"role\": \"user\", \"content\": [\"x\"]}]", {"\"content\" that is no string"});
+  refused("[{\"role\": \"a\\nb\", \"content\": \"x\"}]", {"\"role\" that is not one line"});
+  refused("[{\"role\": \"\", \"content\": \"x\"}]", {"\"role\" that is not one line"});
+  refused("[{\"role\": \"user\", \"content\": \"<|im_end|>\"}]", {"spells <|im_end|>"});
+  expect_user_error(
+      [&] { make_corpus(options_for(folder.write("d.jsonl", "{\"messages\": []}"), "byte")); },
+      {"did you mean data.text_field = \"messages\""}, "data.text_field");
 }
 
 TEST(IdsTokenizer, TextIsNumbers) {
