@@ -6,7 +6,6 @@
 
 #include "strait/app/bench_processes.h"
 #include "strait/app/commands.h"
-#include "strait/base/cores.h"
 #include "strait/base/errors.h"
 #include "strait/base/file.h"
 #include "strait/bench/bench.h"
@@ -16,6 +15,7 @@
 #include "strait/bench/bench_step.h"
 #include "strait/cli/plan_text.h"
 #include "strait/probe/probe.h"
+#include "strait/threads/cores.h"
 #include "strait/train/solo_step.h"
 
 namespace strait::app {

@@ -6,12 +6,12 @@
 
 #include "strait/app/commands.h"
 #include "strait/base/clock.h"
-#include "strait/base/cores.h"
 #include "strait/base/errors.h"
 #include "strait/config/parse.h"
 #include "strait/config/place.h"
 #include "strait/config/validate.h"
 #include "strait/device/blas.h"
+#include "strait/threads/cores.h"
 #include "strait/tokenizer/tokenizer.h"
 #include "strait/train/evaluate.h"
 

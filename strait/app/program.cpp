@@ -9,10 +9,10 @@
 
 #include "strait/app/commands.h"
 #include "strait/app/local_rates.h"
-#include "strait/base/cores.h"
 #include "strait/base/errors.h"
 #include "strait/cli/program_commands.h"
 #include "strait/comm/launch.h"
+#include "strait/threads/cores.h"
 
 namespace strait::app {
 namespace {

@@ -5,7 +5,6 @@
 
 #include "strait/app/commands.h"
 #include "strait/base/clock.h"
-#include "strait/base/cores.h"
 #include "strait/base/errors.h"
 #include "strait/checkpoint/reader.h"
 #include "strait/comm/threads/thread_world.h"
@@ -13,6 +12,7 @@
 #include "strait/device/blas.h"
 #include "strait/shape/shape.h"
 #include "strait/tensor/open_device.h"
+#include "strait/threads/cores.h"
 #include "strait/tokenizer/tokenizer.h"
 #include "strait/train/generate.h"
 

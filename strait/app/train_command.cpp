@@ -6,10 +6,10 @@
 #include "strait/app/local_rates.h"
 #include "strait/app/run_job.h"
 #include "strait/app/signals.h"
-#include "strait/base/cores.h"
 #include "strait/cli/plan_text.h"
 #include "strait/config/parse.h"
 #include "strait/report/progress.h"
+#include "strait/threads/cores.h"
 #include "strait/train/train.h"
 
 namespace strait::app {

@@ -5,8 +5,8 @@
 #include <chrono>
 #include <cstring>
 
-#include "strait/base/cores.h"
 #include "strait/base/errors.h"
+#include "strait/threads/cores.h"
 
 namespace strait::checkpoint {
 namespace {

@@ -1,8 +1,8 @@
 #include "strait/comm/call_queue.h"
 
-#include "strait/base/cores.h"
-#include "strait/base/thread_limit.h"
 #include "strait/comm/call_check.h"
+#include "strait/threads/cores.h"
+#include "strait/threads/thread_limit.h"
 
 namespace strait::comm {
 namespace {

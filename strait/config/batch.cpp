@@ -3,9 +3,9 @@
 
 #include <algorithm>
 
-#include "strait/base/cores.h"
 #include "strait/config/keys.h"
 #include "strait/config/validate.h"
+#include "strait/threads/cores.h"
 #include "strait/topology/mesh.h"
 #include "strait/topology/nearest.h"
 

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "strait/base/cores.h"
 #include "strait/base/errors.h"
 #include "strait/base/file.h"
 #include "strait/base/json.h"
@@ -20,6 +19,7 @@
 #include "strait/job/thread_check.h"
 #include "strait/predict/predict.h"
 #include "strait/tensor/open_device.h"
+#include "strait/threads/cores.h"
 
 namespace strait {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "strait/base/thread_limit.h"
+#include "strait/threads/thread_limit.h"
 
 namespace strait {
 

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "strait/base/team.h"
 #include "strait/kernel/dispatch.h"
 #include "strait/kernel/onednn.h"
+#include "strait/threads/team.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "strait/kernel/gemm.cpp"

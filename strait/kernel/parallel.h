@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "strait/base/team.h"
+#include "strait/threads/team.h"
 
 namespace strait::kernel {
 

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "strait/base/team.h"
+#include "strait/threads/team.h"
 
 namespace strait::optim {
 

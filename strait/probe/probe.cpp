@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "strait/base/clock.h"
-#include "strait/base/cores.h"
 #include "strait/base/errors.h"
 #include "strait/base/process_memory.h"
 #include "strait/config/cluster_file.h"
@@ -18,6 +17,7 @@
 #include "strait/measure/timing.h"
 #include "strait/probe/probe_work.h"
 #include "strait/report/statistics.h"
+#include "strait/threads/cores.h"
 
 namespace strait::measure {
 namespace {

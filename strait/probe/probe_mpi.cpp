@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "strait/base/clock.h"
-#include "strait/base/cores.h"
 #include "strait/base/errors.h"
 #include "strait/base/process_memory.h"
 #include "strait/comm/mpi/machine_cores.h"
@@ -21,6 +20,7 @@
 #include "strait/measure/rank_team.h"
 #include "strait/probe/probe_work.h"
 #include "strait/report/statistics.h"
+#include "strait/threads/cores.h"
 #include "strait/topology/binding.h"
 
 namespace strait::measure {

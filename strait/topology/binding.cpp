@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "strait/base/cores.h"
 #include "strait/base/errors.h"
+#include "strait/threads/cores.h"
 
 namespace strait {
 namespace {

@@ -6,11 +6,11 @@
 #include <optional>
 
 #include "strait/base/clock.h"
-#include "strait/base/cores.h"
 #include "strait/base/errors.h"
 #include "strait/base/file.h"
 #include "strait/comm/failure.h"
 #include "strait/comm/threads/thread_world.h"
+#include "strait/threads/cores.h"
 #include "strait/trace/spans.h"
 #include "strait/train/process_watch.h"
 

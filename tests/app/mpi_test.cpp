@@ -2,8 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "strait/base/cores.h"
 #include "strait/config/cluster_file.h"
+#include "strait/threads/cores.h"
 #include "tests/app/program.h"
 
 namespace strait {

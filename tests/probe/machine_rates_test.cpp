@@ -10,8 +10,8 @@
 #include <thread>
 #include <vector>
 
-#include "strait/base/cores.h"
 #include "strait/base/file.h"
+#include "strait/threads/cores.h"
 #include "tests/sanitized.h"
 
 namespace strait::measure {

@@ -9,8 +9,8 @@
 #include <numeric>
 #include <set>
 
-#include "strait/base/cores.h"
 #include "strait/base/errors.h"
+#include "strait/threads/cores.h"
 
 namespace strait {
 namespace {

@@ -9,9 +9,9 @@
 #include <set>
 
 #include "small_run.h"
-#include "strait/base/cores.h"
 #include "strait/base/file.h"
-#include "strait/base/team.h"
+#include "strait/threads/cores.h"
+#include "strait/threads/team.h"
 
 namespace strait {
 namespace {

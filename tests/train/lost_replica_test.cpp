@@ -21,7 +21,8 @@ constexpr int kFailures = 100, kAtOnce = 4;
 
 class Failure : public Error {
  public:
-  explicit Failure(const ErrorPlace& place) : Error(ExitCode::kInternal, "Failure", "it is struck", place) {}
+  explicit Failure(const ErrorPlace& place)
+      : Error(ExitCode::kInternal, "Failure", "it is struck", place) {}
 };
 
 /// A policy, and the hash of an undisturbed run.

@@ -8,8 +8,8 @@
 #include <sstream>
 #include <string>
 
-#include "strait/base/cores.h"
 #include "strait/comm/launch.h"
+#include "strait/threads/cores.h"
 
 namespace strait::comm {
 namespace {

@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <utility>
 
-#include "strait/base/cores.h"
 #include "strait/base/random.h"
-#include "strait/base/thread_limit.h"
 #include "strait/comm/call_check.h"
 #include "strait/comm/threads/round_run.h"
+#include "strait/threads/cores.h"
+#include "strait/threads/thread_limit.h"
 
 namespace strait::comm {
 

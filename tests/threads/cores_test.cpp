@@ -1,5 +1,5 @@
 // What the kernel says of a thread's cores, before, in and after a binding.
-#include "strait/base/cores.h"
+#include "strait/threads/cores.h"
 
 #include <gtest/gtest.h>
 

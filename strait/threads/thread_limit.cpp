@@ -1,4 +1,4 @@
-#include "strait/base/thread_limit.h"
+#include "strait/threads/thread_limit.h"
 
 #include <pthread.h>
 #include <sys/resource.h>

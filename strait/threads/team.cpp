@@ -1,4 +1,4 @@
-#include "strait/base/team.h"
+#include "strait/threads/team.h"
 
 #include <sys/resource.h>
 

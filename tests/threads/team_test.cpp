@@ -1,4 +1,4 @@
-#include "strait/base/team.h"
+#include "strait/threads/team.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "strait/base/cores.h"
+#include "strait/threads/cores.h"
 
 namespace strait {
 namespace {

@@ -1,4 +1,4 @@
-#include "strait/base/cores.h"
+#include "strait/threads/cores.h"
 
 #include <sched.h>
 
