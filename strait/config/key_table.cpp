@@ -433,7 +433,7 @@ Rows sync_keys() {
       {"sync.outer.clip", kField<sync, outer, &SyncOuter::clip>, at_least(0),
        "Limit of every element of the outer momentum; 0 = off.", filled},
       {"sync.outer.penalty", kField<sync, outer, &SyncOuter::penalty>, any(),
-       "What a result that is a round late is divided by: constant:NUMBER."},
+       "What a result that is a round late is divided by: constant:NUMBER, or gap-aware:NUMBER."},
       {"sync.outer.codec", kField<sync, outer, &SyncOuter::codec>, codec_text(),
        "Codec of what replicas send each other.", filled},
       {"sync.outer.on_lost_replica", kField<sync, outer, &SyncOuter::on_lost_replica>,

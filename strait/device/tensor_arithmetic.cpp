@@ -105,8 +105,10 @@ class TensorArithmetic final : public Arithmetic {
     at::Tensor difference = numbers(call.sum);
     if (call.sent.elements > 0) difference = difference.sub(numbers(call.sent));
     if (call.fresh.elements > 0) difference = difference.add(numbers(call.fresh));
-    difference = difference.div(static_cast<double>(rule.replicas) * rule.penalty);
     at::Tensor velocity = written(call.velocity), outer = written(call.outer);
+    difference = difference.div(static_cast<double>(rule.replicas) * rule.penalty);
+    if (rule.gap > 0)
+      difference.div_(velocity.abs().mul_(rule.learning_rate / rule.gap / rule.penalty).add_(1.0));
     velocity.mul_(rule.momentum).add_(difference);
     if (rule.clip > 0) velocity.clamp_(-rule.clip, rule.clip);
     outer.sub_(rule.nesterov ? difference.add(velocity, rule.momentum) : velocity,

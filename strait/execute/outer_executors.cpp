@@ -60,6 +60,7 @@ optim::OuterUpdate update_of(const program::Op& op) {
           number(strategy::kOuterMomentum),
           number(strategy::kOuterClip),
           number(strategy::kOuterPenalty),
+          number(strategy::kOuterGap),
           number(strategy::kOuterMixing)};
 }
 

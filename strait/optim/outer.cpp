@@ -1,6 +1,7 @@
 #include "strait/optim/outer.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 
 #include "strait/optim/split.h"
@@ -24,12 +25,19 @@ double mean_difference(const OuterState<T>& state, const OuterUpdate& update, si
   double sum = state.sum[at];
   if (!state.sent.empty()) sum -= static_cast<double>(state.sent[at]);
   if (!state.fresh.empty()) sum += static_cast<double>(state.fresh[at]);
-  return sum / static_cast<double>(update.replicas) / update.penalty;
+  return sum / static_cast<double>(update.replicas);
+}
+
+template <class T>
+double penalty(const OuterState<T>& state, const OuterUpdate& update, size_t at) {
+  if (update.gap == 0) return update.penalty;
+  const double moved = update.learning_rate * static_cast<double>(state.velocity[at]);
+  return update.penalty + std::abs(moved) / update.gap;
 }
 
 template <class T>
 void step_element(const OuterState<T>& state, const OuterUpdate& update, size_t at) {
-  const double difference = mean_difference(state, update, at);
+  const double difference = mean_difference(state, update, at) / penalty(state, update, at);
   double velocity = update.momentum * static_cast<double>(state.velocity[at]) + difference;
   if (update.clip > 0) velocity = std::clamp(velocity, -update.clip, update.clip);
   const double direction = update.nesterov ? difference + update.momentum * velocity : velocity;

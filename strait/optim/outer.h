@@ -12,6 +12,7 @@ struct OuterUpdate {
   double learning_rate = 1, momentum = 0;
   double clip = 0;     // of every element of the velocity; 0 = off
   double penalty = 1;  // divides the mean difference
+  double gap = 0;      // movement of an element that adds 1 to its penalty; 0 = none does
   double mixing = 0;   // share of the local weights that stays
 };
 
@@ -29,7 +30,8 @@ template <class T>
 void outer_gradient(std::span<const T> outer, std::span<const T> local, std::span<T> out,
                     int threads);
 
-/// With D = (sum - sent + fresh) / replicas / penalty, in fp64 for every element, rounded once:
+/// With D = (sum - sent + fresh) / replicas / (penalty + |learning_rate * velocity| / gap), where
+/// the velocity is that of the step before, in fp64 for every element, rounded once:
 ///   velocity = clamp(momentum * velocity + D, -clip, clip)
 ///   outer   -= learning_rate * (velocity, or D + momentum * velocity with nesterov)
 ///   local    = mixing * local + (1 - mixing) * outer

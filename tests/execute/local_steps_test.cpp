@@ -67,6 +67,7 @@ struct Case {
 /// All the state of one replica's element.
 struct Element {
   double local = 0, outer = 0, velocity = 0;
+  double gap = 0;  // what the outer weight moved by at the last border
 };
 using Elements = std::vector<Element>;  // of one unit
 
@@ -75,7 +76,8 @@ class PlainElement {
  public:
   PlainElement(const Policy& policy, int64_t fragment, int64_t element)
       : policy_(policy), fragment_(fragment), number_(element) {
-    replicas_.assign(static_cast<size_t>(policy.replicas), {initial(element), initial(element), 0});
+    replicas_.assign(static_cast<size_t>(policy.replicas),
+                     {.local = initial(element), .outer = initial(element)});
     sent_.assign(replicas_.size(), 0);
   }
 
@@ -127,13 +129,16 @@ class PlainElement {
   void take(size_t m, double difference) {
     const strategy::OuterRule& rule = policy_.outer;
     Element& replica = replicas_[m];
-    difference /= rule.penalty;
+    // CO2's penalty; by the gap, 1 + |x[t,0] - x[t-1,0]| / C.
+    difference /= rule.gap > 0 ? 1 + std::abs(replica.gap) / rule.gap : rule.penalty;
+    const double before = replica.outer;
     replica.velocity = rule.momentum * replica.velocity + difference;
     if (rule.clip > 0)
       replica.velocity = std::min(rule.clip, std::max(-rule.clip, replica.velocity));
     replica.outer -=
         rule.learning_rate *
         (rule.nesterov ? difference + rule.momentum * replica.velocity : replica.velocity);
+    replica.gap = replica.outer - before;
     replica.local = policy_.mixing * replica.local + (1 - policy_.mixing) * replica.outer;
   }
 
@@ -382,6 +387,11 @@ TEST(LocalSteps, AResultMayBeARoundLate) {
   for (const int64_t replicas : {1, 2, 3}) {
     expect_as_written({co2(replicas, 4)});
     expect_as_written({co2(replicas, 1), 2});
+    Policy by_gap = co2(replicas, 3);
+    by_gap.outer = {.learning_rate = 0.8, .momentum = 0.3, .gap = 0.02};
+    expect_as_written({by_gap, 2});
+    by_gap.eager = true;
+    expect_as_written({by_gap});
     Policy eager = diloco(replicas, 4);
     eager.delay = 4;
     eager.eager = true;

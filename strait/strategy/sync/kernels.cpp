@@ -56,6 +56,7 @@ const Kernel kOuterStep = {"outer_step",
                             {"momentum", AttributeType::kNumber},
                             {"clip", AttributeType::kNumber},
                             {"penalty", AttributeType::kNumber},
+                            {"gap", AttributeType::kNumber},
                             {"mixing", AttributeType::kNumber}},
                            shard_cost};
 

@@ -35,6 +35,7 @@ enum OuterStepAttribute : int {
   kOuterMomentum,
   kOuterClip,
   kOuterPenalty,
+  kOuterGap,
   kOuterMixing
 };
 

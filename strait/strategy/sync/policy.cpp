@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstdlib>
+#include <optional>
 
 #include "strait/base/errors.h"
 #include "strait/config/keys.h"
@@ -183,7 +185,7 @@ class Reader {
         written_or("sync.outer.learning_rate", outer.learning_rate, row.learning_rate);
     policy.outer.momentum = written_or("sync.outer.momentum", outer.momentum, row.momentum);
     policy.outer.clip = written_or("sync.outer.clip", outer.clip, row.clip);
-    policy.outer.penalty = penalty(policy);
+    read_penalty(policy);
     const std::string codec = written_or("sync.outer.codec", outer.codec, std::string(row.codec));
     policy.codec = codec::parse_codec(codec, "sync.outer.codec");
     if (policy.codec.error_feedback) {
@@ -196,22 +198,35 @@ class Reader {
     if (policy.replicas == 1) policy.codec = {};
   }
 
-  /// "constant:NUMBER".
-  double penalty(const Policy& policy) const {
-    const char* key = "sync.outer.penalty";
+  /// "constant:NUMBER" or "gap-aware:NUMBER".
+  void read_penalty(Policy& policy) const {
     const std::string& text = run_.sync.outer.penalty;
-    const std::string prefix = "constant:";
+    if (const auto constant = number_behind(text, "constant:"); constant && *constant >= 1)
+      policy.outer.penalty = *constant;
+    else if (const auto gap = number_behind(text, "gap-aware:"); gap && *gap > 0)
+      policy.outer.gap = *gap;
+    else
+      refuse_penalty(
+          "a penalty is constant:NUMBER, at least 1, or gap-aware:NUMBER, how far an element moves "
+          "in a round to be divided by 2");
+    const bool plain = policy.outer.penalty == 1 && policy.outer.gap == 0;
+    if (!plain && !policy.one_round_late())
+      refuse_penalty("no result is stale where none is a round late");
+    if (policy.outer.gap > 0 && policy.outer.nesterov)
+      refuse_penalty("a Nesterov step moves elements by more than the momentum that it keeps");
+  }
+
+  [[noreturn]] void refuse_penalty(const std::string& why) const {
+    refuse("sync.outer.penalty", toml_string(run_.sync.outer.penalty), why, "\"constant:1.0\"");
+  }
+
+  /// The finite number that ends a text behind a prefix.
+  static std::optional<double> number_behind(const std::string& text, const std::string& prefix) {
+    if (!text.starts_with(prefix)) return std::nullopt;
     double value = 0;
     const char* end = text.data() + text.size();
-    const bool constant = text.starts_with(prefix);
-    const auto [stop, code] =
-        std::from_chars(text.data() + (constant ? prefix.size() : 0), end, value);
-    if (!constant || code != std::errc() || stop != end || value < 1)
-      refuse(key, toml_string(text), "a penalty is constant:NUMBER, at least 1",
-             "\"constant:1.0\"");
-    if (value != 1 && !policy.one_round_late())
-      refuse(key, toml_string(text), "no result is stale where none is a round late",
-             "\"constant:1.0\"");
+    const auto [stop, code] = std::from_chars(text.data() + prefix.size(), end, value);
+    if (code != std::errc() || stop != end || !std::isfinite(value)) return std::nullopt;
     return value;
   }
 
@@ -250,6 +265,7 @@ std::string Policy::describe() const {
                       outer.learning_rate, outer.momentum);
   if (outer.clip > 0) text += fmt::format(", clip {}", outer.clip);
   if (outer.penalty != 1) text += fmt::format(", penalty {}", outer.penalty);
+  if (outer.gap > 0) text += fmt::format(", penalty by the gap {}", outer.gap);
   if (codec.kind != codec::CodecKind::kNone) text += ", " + codec::print_codec(codec);
   return text;
 }

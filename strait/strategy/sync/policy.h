@@ -13,7 +13,7 @@
 namespace strait::strategy {
 
 /// The outer optimizer, on D = the mean over replicas of (outer weights - local weights):
-///   d = D / penalty;  v = clamp(momentum * v + d, -clip, +clip);
+///   d = D / (penalty + |learning_rate * v| / gap);  v = clamp(momentum * v + d, -clip, +clip);
 ///   outer weights -= learning_rate * (v, or with nesterov d + momentum * v)
 /// (DiLoCo, arXiv 2311.08105; CO2, arXiv 2401.16265, whose penalty and clip are those; SlowMo).
 struct OuterRule {
@@ -21,6 +21,7 @@ struct OuterRule {
   double learning_rate = 1, momentum = 0;
   double clip = 0;     // of every element of v; 0 = off
   double penalty = 1;  // constant
+  double gap = 0;      // what an element must have moved to add 1 to its penalty; 0 = off
 };
 
 /// One policy of local steps. Steps are counted from 1: fragment p starts its transfers after the

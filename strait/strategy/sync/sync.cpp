@@ -267,7 +267,7 @@ Op BorderWriter::outer_step(const UnitOperands& unit) const {
   Op op = shard_op(kOuterStep, *unit.shard);
   const OuterRule& rule = policy_.outer;
   op.attributes = {policy_.replicas, int64_t{rule.nesterov}, rule.learning_rate, rule.momentum,
-                   rule.clip,        rule.penalty,           policy_.mixing};
+                   rule.clip,        rule.penalty,           rule.gap,           policy_.mixing};
   op.reads = {read(unit.sum, kOuterSum)};
   if (policy_.eager) op.reads.push_back(read(unit.difference, kOuterSent));
   if (policy_.eager && part_ == BorderPart::kRound)
