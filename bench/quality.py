@@ -7,14 +7,10 @@ run that --seconds ended goes on at the next call, so a long series may be made 
 all figures as JSON.
 """
 import argparse
-import contextlib
-import json
 import pathlib
-import signal
 import statistics
-import subprocess
-import sys
-import tempfile
+
+import quality_runs
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BASELINE = "zero3"
@@ -68,35 +64,17 @@ def train(options, setting, seed, folder):
     preset = words.pop("preset")
     codecs = ", ".join(f'{key} = ["{codec}"]' if key == "gradients" else f'{key} = "{codec}"'
                        for key, codec in words.items())
-    run_file, report = folder / "run.toml", folder / "report.json"
+    run_file = folder / "run.toml"
     run_file.write_text(RUN_FILE.format(seed=seed, text=options.text.resolve(), steps=options.steps, preset=preset,
                                         codecs=codecs, run_dir=folder / "run"))
-    command = [options.strait, "train", run_file, "--ranks", RANKS, "--json", report]
-    process = subprocess.Popen(list(map(str, command)), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    try:
-        _, errors = process.communicate(timeout=options.seconds)
-    except subprocess.TimeoutExpired:
-        process.send_signal(signal.SIGTERM)  # saves, to be resumed
-        _, errors = process.communicate()
-    if process.returncode != 0:
-        sys.exit(f"{setting}, seed {seed}: status {process.returncode}\n{errors[-2000:]}")
-    figures = json.loads(report.read_text())
-    if figures["steps"] < options.steps or figures["validation_loss"] is None:
+    figures = quality_runs.train([options.strait, "train", run_file, "--ranks", RANKS], options.seconds)
+    if figures is None:
         return None
     sent = {row["level"]: row["payload_bytes"] + row["metadata_bytes"] for row in figures["bytes_per_step"]["runtime"]}
     return {"setting": setting, "seed": seed, "steps": options.steps, "codecs": codecs,
             "parameters": figures["parameters"], "tokens": figures["tokens"], "commit": figures["commit"],
             "validation_loss": figures["validation_loss"], "train_loss": figures["train_loss"],
             "boundary_bytes_per_step": sent["world"], "parameter_hash": figures["parameter_hash"]}
-
-
-def run_folder(options, setting, seed):
-    """A folder that lasts where the run may be stopped, else one that does not."""
-    if not options.runs:
-        return tempfile.TemporaryDirectory()
-    folder = options.runs.resolve() / f"{setting} {seed}".replace(" ", "-")
-    folder.mkdir(parents=True, exist_ok=True)
-    return contextlib.nullcontext(folder)
 
 
 def print_table(rows):
@@ -118,27 +96,21 @@ def print_table(rows):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("text", type=pathlib.Path, help="Tiny Shakespeare, or any text of 1 MB or so")
-    parser.add_argument("output", type=pathlib.Path)
-    parser.add_argument("--strait", type=pathlib.Path, default=ROOT / "build/release/strait")
+    quality_runs.add_options(parser, ROOT)
     parser.add_argument("--steps", type=int, default=1500)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--settings", nargs="+", default=list(SETTINGS), choices=list(SETTINGS))
-    parser.add_argument("--seconds", type=float, help="stop the run after so many, and end; needs --runs")
-    parser.add_argument("--runs", type=pathlib.Path, help="folder in which runs lie that were stopped")
     options = parser.parse_args()
-    rows = json.loads(options.output.read_text())["rows"] if options.output.exists() else []
-    known = {(row["setting"], row["seed"], row["steps"]) for row in rows}
+    what = "loss over the whole validation part at equal tokens, 4 ranks as 2 nodes of 2"
+    record = quality_runs.Record(options.output, what)
+    known = {(row["setting"], row["seed"], row["steps"]) for row in record.rows}
     wanted = [(setting, seed) for seed in options.seeds for setting in options.settings]
     for setting, seed in [pair for pair in wanted if (*pair, options.steps) not in known]:
-        with run_folder(options, setting, seed) as folder:
+        with quality_runs.run_folder(options.runs, setting, seed) as folder:
             row = train(options, setting, seed, pathlib.Path(folder))
         if row is None:
             return
-        rows.append(row)
-        what = {"what": "loss over the whole validation part at equal tokens, 4 ranks as 2 nodes of 2", "rows": rows}
-        options.output.write_text(json.dumps(what, indent=1) + "\n")
-    print_table([row for row in rows if row["steps"] == options.steps])
+        record.add(row)
+    print_table([row for row in record.rows if row["steps"] == options.steps])
 
 
 main()
