@@ -10,6 +10,7 @@ constexpr const char* kDiLoCo = "published, arXiv 2311.08105, table 2";
 constexpr const char* kTwo = "published, arXiv 2501.18512, table 5";
 constexpr const char* kFour = "published, arXiv 2501.18512, table 6";
 constexpr const char* kEager = "published, arXiv 2502.12996";
+constexpr const char* kOurs = "measured with Strait, 2 seeds, docs/local-steps.md";
 
 constexpr QualityRow kRows[] = {
     // policy, late, eager, replicas, period, parameters, nats, source
@@ -21,6 +22,8 @@ constexpr QualityRow kRows[] = {
     {"diloco", false, false, 8, 500, 150e6, -0.018, kDiLoCo},
     {"diloco", true, true, 2, 30, 500e6, 0.02, kEager},
     {"diloco", true, false, 2, 30, 500e6, 0.34, kEager},
+    {"streaming-diloco", false, false, 2, 30, 0.8e6, 0.015, kOurs},
+    {"streaming-diloco", false, false, 2, 100, 0.8e6, 0.040, kOurs},
     {"streaming-diloco", false, false, 2, 30, 35e6, 0.02, kTwo},
     {"streaming-diloco", false, false, 2, 30, 100e6, 0.02, kTwo},
     {"streaming-diloco", false, false, 2, 30, 300e6, 0.01, kTwo},

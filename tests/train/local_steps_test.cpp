@@ -45,6 +45,7 @@ const std::vector<Sets>& policies() {
       streaming(6, 3, 1),
       policy("streaming-diloco", 6, {"sync.outer.codec=int4/128"}),
       policy("co2", 3),
+      policy("co2", 3, {"sync.outer.penalty=gap-aware:0.01"}),
       policy("co2", 4, {"sync.rounds.eager=true", "sync.outer.penalty=constant:2.0"}),
   };
   return all;
@@ -146,7 +147,7 @@ TEST_F(LocalSteps, AReplicaMayHoldAnyPlacement) {
   };
   const Sets model = {"train.clip_norm=0.3", "model.shape.dropout=0.1", "model.shape.layers=4",
                       "train.micro_batch_size=3"};
-  for (const Sets& policy : {policies()[2], policies()[4], policies()[6], policies()[7]}) {
+  for (const Sets& policy : {policies()[2], policies()[4], policies()[6], policies()[8]}) {
     const Trained want = train(model + policy + Sets{"train.micro_batch_size=12"}, 2);
     for (const Inside& one : inside) {
       SCOPED_TRACE(policy.front() + ", " + one.name);
