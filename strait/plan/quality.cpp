@@ -11,6 +11,7 @@ constexpr const char* kTwo = "published, arXiv 2501.18512, table 5";
 constexpr const char* kFour = "published, arXiv 2501.18512, table 6";
 constexpr const char* kEager = "published, arXiv 2502.12996";
 constexpr const char* kOurs = "measured with Strait, 2 seeds, docs/local-steps.md";
+constexpr const char* kOursOnce = "measured with Strait, 1 seed, docs/local-steps.md";
 
 constexpr QualityRow kRows[] = {
     // policy, late, eager, replicas, period, parameters, nats, source
@@ -33,6 +34,7 @@ constexpr QualityRow kRows[] = {
     {"streaming-diloco", false, false, 2, 100, 300e6, 0.03, kTwo},
     {"streaming-diloco", false, false, 2, 100, 1e9, 0.01, kTwo},
     {"streaming-diloco", false, false, 2, 100, 4e9, 0.01, kTwo},
+    {"streaming-diloco", false, false, 4, 30, 0.8e6, 0.070, kOursOnce},
     {"streaming-diloco", false, false, 4, 30, 35e6, 0.09, kFour},
     {"streaming-diloco", false, false, 4, 30, 100e6, 0.06, kFour},
     {"streaming-diloco", false, false, 4, 30, 300e6, 0.04, kFour},
