@@ -39,6 +39,7 @@ constexpr QualityRow kRows[] = {
     {"streaming-diloco", false, false, 4, 30, 100e6, 0.06, kFour},
     {"streaming-diloco", false, false, 4, 30, 300e6, 0.04, kFour},
     {"streaming-diloco", false, false, 4, 30, 1e9, 0.01, kFour},
+    {"streaming-diloco", false, false, 4, 100, 0.8e6, 0.127, kOursOnce},
     {"streaming-diloco", false, false, 4, 100, 35e6, 0.13, kFour},
     {"streaming-diloco", false, false, 4, 100, 100e6, 0.10, kFour},
     {"streaming-diloco", false, false, 4, 100, 300e6, 0.07, kFour},
