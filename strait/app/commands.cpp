@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <thread>
 
+#include "strait/app/about.h"
 #include "strait/base/errors.h"
 #include "strait/checkpoint/inspect.h"
 #include "strait/config/parse.h"
@@ -16,6 +17,7 @@
 namespace strait::app {
 
 void add_commands(cli::CommandTable& table) {
+  table["version"] = cli::version_handler(library_parts);
   table["train"] = train_command;
   table["evaluate"] = evaluate_command;
   table["sample"] = sample_command;

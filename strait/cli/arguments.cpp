@@ -12,6 +12,8 @@
 
 #include "strait/base/errors.h"
 #include "strait/base/version.h"
+#include "strait/cli/completion.h"
+#include "strait/cli/grammar.h"
 
 namespace strait::cli {
 namespace {
@@ -133,13 +135,14 @@ class Grammar {
         {"simulate", &Grammar::add_simulate}, {"plan", &Grammar::add_plan},
         {"probe", &Grammar::add_probe},       {"bench", &Grammar::add_bench},
         {"inspect", &Grammar::add_inspect},   {"report", &Grammar::add_report},
-        {"convert", &Grammar::add_convert},
+        {"convert", &Grammar::add_convert},   {"completion", &Grammar::add_completion},
     };
     for (const auto& [name, add] : all)
       if (std::find(available.begin(), available.end(), name) != available.end()) (this->*add)();
   }
 
   CLI::App& app() { return app_; }
+  const CLI::App& app() const { return app_; }
   const std::vector<std::string>& names() const { return names_; }
 
  private:
@@ -309,6 +312,16 @@ class Grammar {
         ->type_name("KEY=VALUE")
         ->allow_extra_args(false);
   }
+  void add_completion() {
+    CLI::App* sub = app_.add_subcommand("completion", "Print completion for a shell");
+    sub->footer("Example:\n  strait completion bash");
+    sub->allow_extras();
+    sub->add_option("SHELL", command_.subject,
+                    fmt::format("{}", fmt::join(completion_shells(), ", ")))
+        ->required()
+        ->type_name("SHELL");
+    names_.push_back("completion");
+  }
   void add_report() {
     CLI::App* sub = add("report", "Tables, pictures and one HTML page of a run, or runs compared",
                         "strait report runs/my-run-001\n  strait report runs/my-run-001 "
@@ -458,6 +471,9 @@ Command parse_arguments(const std::vector<std::string>& arguments,
     command.text = app.help();
   } catch (const CLI::CallForVersion& version_text) {
     command.text = std::string(version_text.what()) + "\n";
+    const auto told = std::find(available.begin(), available.end(), "version");
+    if (told != available.end()) command = {.name = "version"};
+    return command;
   } catch (const CLI::ParseError& error) {
     refuse_remaining(grammar);  // a mistyped flag explains a missing argument better
     const std::string where =
@@ -470,10 +486,71 @@ Command parse_arguments(const std::vector<std::string>& arguments,
   const CLI::App* chosen = app.get_subcommands().back();
   command.name = chosen->get_name();
   if (!command.paths.empty()) command.path = command.paths.front();
+  if (command.name == "completion") return command;
   if (!chosen->get_subcommands().empty())
     command.subject = chosen->get_subcommands().back()->get_name();
   check_values(command);
   return command;
+}
+
+namespace {
+
+/// Values that a flag of a bench subject, or the shell of completion, may have.
+std::vector<std::string> choices_of(const std::string& command, const std::string& flag) {
+  if (command == "completion" && flag.empty()) return completion_shells();
+  const size_t space = command.find(' ');
+  const Subject* subject =
+      space == std::string::npos ? nullptr : find_subject(command.substr(space + 1));
+  if (subject != nullptr)
+    for (const CaseKey& key : subject->keys)
+      if (flag_of(key.name) == flag) return key.choices;
+  return {};
+}
+
+OptionHelp describe(const CLI::Option& option, const std::string& command) {
+  OptionHelp help;
+  if (!option.get_lnames().empty()) help.flag = "--" + option.get_lnames().front();
+  if (!option.get_snames().empty()) help.other = "-" + option.get_snames().front();
+  const bool positional = help.flag.empty() && help.other.empty();
+  const bool takes_value = option.get_items_expected_max() > 0;
+  if (positional)
+    help.value = option.get_name();
+  else if (takes_value)
+    help.value = option.get_type_name();
+  help.about = option.get_description();
+  help.choices = choices_of(command, help.flag);
+  help.required = option.get_required();
+  return help;
+}
+
+void describe(const CLI::App& app, const std::string& name, std::vector<CommandHelp>& commands) {
+  CommandHelp help{name, app.get_description(), app.get_footer(), {}};
+  const std::string heading = "Example:\n  ";
+  if (help.example.starts_with(heading)) help.example = help.example.substr(heading.size());
+  for (const CLI::Option* option : app.get_options())
+    help.options.push_back(describe(*option, name));
+  commands.push_back(std::move(help));
+  for (const CLI::App* below : app.get_subcommands([](const CLI::App*) { return true; }))
+    describe(*below, name.empty() ? below->get_name() : name + " " + below->get_name(), commands);
+}
+
+}  // namespace
+
+bool OptionHelp::takes_file() const {
+  for (const char* name : {"FILE", "PATH", "FOLDER", "RUN", "CHECKPOINT", "FROM", "TO"})
+    if (value.find(name) != std::string::npos) return choices.empty();
+  return false;
+}
+
+std::vector<CommandHelp> describe_commands() {
+  Command unused;
+  const Grammar grammar({"train", "evaluate", "sample", "verify", "simulate", "plan", "probe",
+                         "bench", "inspect", "report", "convert", "completion"},
+                        unused);
+  std::vector<CommandHelp> commands;
+  describe(grammar.app(), "", commands);
+  commands.front().example = "strait train run.toml --ranks 2";
+  return commands;
 }
 
 std::vector<std::string> case_key_names(const std::string& subject) {

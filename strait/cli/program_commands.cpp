@@ -9,6 +9,8 @@
 #include "strait/base/clock.h"
 #include "strait/base/errors.h"
 #include "strait/base/file.h"
+#include "strait/cli/about.h"
+#include "strait/cli/completion.h"
 #include "strait/cli/plan_table.h"
 #include "strait/cli/plan_text.h"
 #include "strait/cli/policy_table.h"
@@ -276,16 +278,24 @@ Json report_command(const Command& command, Output& output) {
 
 }  // namespace
 
+namespace {
+
+Json completion_command(const Command& command, Output& output) {
+  output.line(completion_script(command.subject, describe_commands()));
+  return Json::object();
+}
+
+}  // namespace
+
 CommandTable program_commands(const PrepareRun& prepare) {
   const auto with_run = [&](Json (*handler)(const Command&, const Run&, Output&)) {
     return [handler, prepare](const Command& command, Output& output) {
       return handler(command, run_of(command, prepare), output);
     };
   };
-  return {{"verify", verify_command},
-          {"simulate", with_run(simulate_command)},
-          {"plan", with_run(plan_command)},
-          {"report", report_command}};
+  return {{"verify", verify_command},         {"simulate", with_run(simulate_command)},
+          {"plan", with_run(plan_command)},   {"report", report_command},
+          {"completion", completion_command}, {"version", version_handler([] { return Parts(); })}};
 }
 
 }  // namespace strait::cli

@@ -39,6 +39,12 @@ NarrowProducts narrow_products() {
 #endif
 }
 
+std::string instruction_set() {
+  const int64_t own = hwy::SupportedTargets() & ~static_cast<int64_t>(HWY_DISABLED_TARGETS);
+  const std::string name = hwy::TargetName(own & -own);  // the lowest bit is the best
+  return narrow_products() == NarrowProducts::kPaired ? name + ", bf16 in pairs" : name;
+}
+
 namespace {
 
 HWY_EXPORT(gemm_range_f32);

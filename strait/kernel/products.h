@@ -22,6 +22,9 @@ enum class NarrowProducts : uint8_t {
 /// half the rate of fp32).
 NarrowProducts narrow_products();
 
+/// The instructions that the kernels run on here: "AVX3, bf16 in pairs" (AVX3 is AVX-512).
+std::string instruction_set();
+
 /// Whether this process may use matrix tiles.
 enum class TileAccess : uint8_t {
   kGranted,

@@ -22,5 +22,14 @@ cmake --build "$work/build"
 "$work/build/embed"
 
 cd "$work"
-prefix/bin/strait --version
+prefix/bin/strait --version | tee version
+for part in LibTorch MPI BLAS instructions tiles oneDNN; do
+  grep -q "^$part  *[^ ]" version || { echo "--version does not name $part"; exit 1; }
+done
+bash -n prefix/share/bash-completion/completions/strait
+grep -q "^#compdef strait" prefix/share/zsh/site-functions/_strait
+grep -q '^\.TH STRAIT' prefix/share/man/man1/strait.1
+for command in train evaluate sample verify simulate plan probe bench inspect report convert completion; do
+  [[ -s prefix/share/man/man1/strait-$command.1 ]] || { echo "no manual page of strait $command"; exit 1; }
+done
 "$work/prefix/bin/strait" verify "$work/prefix/share/doc/strait/examples/minimal.toml" --ranks 2
