@@ -4,7 +4,9 @@
 #include <unistd.h>
 
 #include <array>
+#include <charconv>
 #include <ctime>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -58,6 +60,17 @@ std::optional<int64_t> start_tick(int64_t process) {
   return fields >> tick ? std::optional(tick) : std::nullopt;
 }
 
+/// The process that NAME.tmp-PROCESS names; nothing for other names.
+std::optional<int64_t> temporary_owner(const std::string& name) {
+  constexpr std::string_view kMark = ".tmp-";
+  const size_t mark = name.rfind(kMark);
+  if (mark == std::string::npos) return std::nullopt;
+  const char *begin = name.data() + mark + kMark.size(), *end = name.data() + name.size();
+  int64_t process = 0;
+  const auto [stop, problem] = std::from_chars(begin, end, process);
+  return problem == std::errc() && stop == end ? std::optional(process) : std::nullopt;
+}
+
 }  // namespace
 
 ProcessIdentity this_process() {
@@ -68,6 +81,16 @@ ProcessIdentity this_process() {
 std::optional<bool> still_runs(const ProcessIdentity& identity) {
   if (identity.kernel != kernel_name()) return std::nullopt;
   return start_tick(identity.process) == identity.start_tick;
+}
+
+void remove_interrupted_writes(const std::string& folder) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored)) {
+    const std::optional<int64_t> owner = temporary_owner(entry.path().filename());
+    if (owner && entry.is_regular_file(ignored) && !start_tick(*owner))
+      fs::remove(entry.path(), ignored);
+  }
 }
 
 Json to_json(const ProcessIdentity& identity) {

@@ -6,6 +6,7 @@
 #include <system_error>
 
 #include "strait/base/errors.h"
+#include "strait/base/process_identity.h"
 #include "strait/checkpoint/checkpoint.h"
 #include "strait/checkpoint/retention.h"
 
@@ -96,6 +97,7 @@ RunFolder prepare_run_folder(const Run& run) {
                     folder.path),
         place("output.run_dir", folder.path));
   checkpoint::clean_partial(folder.path);
+  remove_interrupted_writes(folder.path);
   if (resume == "auto") folder.checkpoint = checkpoint::newest_checkpoint(folder.path);
   if (const auto best = checkpoint::best_checkpoint(folder.path))
     folder.best_validation_loss = best->validation_loss;

@@ -21,7 +21,7 @@ struct RunFolder {
 /// Resolves output.run_dir and checkpoint.resume. "" makes runs/<name>-NNN with the first free
 /// number. A folder that holds a run is a UserError unless resuming; "auto" resumes its newest
 /// checkpoint if there is one, a UserError when that is damaged; a path resumes from there, into
-/// run_dir (or its own run folder when run_dir is ""). What interrupted saves left is removed. A
+/// run_dir (or its own run folder when run_dir is ""). What interrupted writes left is removed. A
 /// folder in which a run goes on is a UserError naming the process, and nothing in it is touched.
 /// InputOutputError when the folder cannot be made.
 RunFolder prepare_run_folder(const Run& run);

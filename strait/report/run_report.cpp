@@ -11,6 +11,7 @@
 
 #include "strait/base/errors.h"
 #include "strait/base/file.h"
+#include "strait/base/process_identity.h"
 #include "strait/report/metrics.h"
 #include "strait/report/page.h"
 #include "strait/report/plots.h"
@@ -229,6 +230,7 @@ RunReport report_steps(const std::vector<StepMetrics>& steps, const std::string&
   const std::string folder = target.folder + "/report";
   std::vector<std::string> plots;
   const std::string problem = attempt(target, [&] {
+    remove_interrupted_writes(folder);
     plots = draw_plots(steps, folder, options);
     page->figures = page_figures(steps, folder, options);
   });
@@ -263,8 +265,10 @@ PageInput read_page_input(const std::string& run_dir) {
 void write_page(const Target& target, PageInput page, RunReport* report) {
   const std::string path = target.folder + "/report.html";
   page.summary = report->summary;
-  const std::string problem =
-      attempt(target, [&] { write_file_atomically(path, report_page(page)); });
+  const std::string problem = attempt(target, [&] {
+    remove_interrupted_writes(target.folder);
+    write_file_atomically(path, report_page(page));
+  });
   report->summary["page"] = problem.empty() ? Json(path) : Json();
   report->summary["page_error"] = problem.empty() ? Json() : Json(problem);
   report->text += row("Page", problem.empty() ? path : "none: " + problem);

@@ -128,6 +128,16 @@ TEST_F(RunFolder, AnUnchangedRunListsNothing) {
   EXPECT_EQ(ran.report.at("resume_changes").size(), 0u);
 }
 
+TEST_F(RunFolder, WhatAKilledProcessWroteHalfIsRemoved) {
+  Child ended({"--version"}, folder_.path() + "/log");
+  ended.wait();
+  const std::string half = run_dir_ + "/run.toml.tmp-" + std::to_string(ended.pid());
+  fs::create_directories(run_dir_);
+  std::ofstream(half) << "[tra";
+  train_five({"checkpoint.resume=auto"});
+  EXPECT_FALSE(fs::exists(half));
+}
+
 TEST_F(RunFolder, AFinishedRunStaysAsItIs) {
   train_five();
   const auto before = contents_of(run_dir_);

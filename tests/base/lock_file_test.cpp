@@ -187,6 +187,22 @@ TEST_F(LockFileTest, AKilledOwnersLockIsTakenAtOnce) {
   }
 }
 
+TEST_F(LockFileTest, WritesThatAKillCutShortAreRemovedAndNothingElse) {
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(0);
+  ::waitpid(child, nullptr, 0);
+  const std::string dead = ".tmp-" + std::to_string(child);
+  const std::string running = ".tmp-" + std::to_string(::getpid());
+  for (const std::string& name : {"run.toml" + dead, "run.toml" + running, dead + ".toml",
+                                  std::string("run.toml"), std::string("a.tmp-")})
+    std::ofstream(folder_ / name) << name;
+  fs::create_directory(folder_ / ("folder" + dead));
+  remove_interrupted_writes(folder_);
+  EXPECT_THAT(files(), ::testing::UnorderedElementsAre("run.toml" + running, dead + ".toml",
+                                                       "run.toml", "a.tmp-", "folder" + dead));
+  EXPECT_NO_THROW(remove_interrupted_writes(folder_ / "none"));
+}
+
 TEST_F(LockFileTest, AFolderThatCannotBeWrittenIsAnInputOutputError) {
   EXPECT_THROW(LockFile(folder_ / "none" / "lock", "the folder"), InputOutputError);
 }
