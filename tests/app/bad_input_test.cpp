@@ -3,6 +3,11 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <cstring>
+#include <limits>
+
+#include "strait/checkpoint/files/hash.h"
+#include "strait/checkpoint/manifest.h"
 #include "tests/app/program.h"
 #include "tests/data/token_files.h"
 
@@ -230,6 +235,56 @@ TEST_F(BadInput, DurationsThatOverflowAreRefused) {
   for (const char* value : {"1e300", "1e10", "0", "-1", "inf", "nan"})
     expect_refused(train({std::string("runtime.deadline_seconds=") + value}),
                    {"runtime.deadline_seconds"});
+}
+
+/// Makes the first weight of the embedding no number, with hashes that say so.
+void spoil_weights(const std::string& checkpoint) {
+  const std::string shard = checkpoint + "/rank-00000.safetensors";
+  std::string bytes = read_file(shard);
+  uint64_t header_bytes = 0;
+  std::memcpy(&header_bytes, bytes.data(), sizeof(header_bytes));
+  const size_t weights = bytes.find("\"embedding/master/");
+  const size_t at = bytes.find('[', bytes.find("\"data_offsets\"", weights)) + 1;
+  const float bad = std::numeric_limits<float>::quiet_NaN();
+  std::memcpy(bytes.data() + 8 + header_bytes + std::stoull(bytes.substr(at)), &bad, sizeof(bad));
+  write_file_atomically(shard, bytes);
+  const std::string path = checkpoint + "/manifest.json";
+  checkpoint::Manifest manifest = checkpoint::parse_manifest(read_file(path), path);
+  for (checkpoint::FileRecord& file : manifest.files)
+    if (file.name == "rank-00000.safetensors") file.hash = checkpoint::hash_hex(bytes);
+  write_file_atomically(path, checkpoint::manifest_text(manifest));
+}
+
+TEST_F(BadInput, WeightsThatAreNotFiniteAreRefusedByWhateverReadsThem) {
+  ASSERT_EQ(train({"train.steps=2"}).exit_code, 0);
+  spoil_weights(run_dir() + "/checkpoints/step-00000002");
+  EXPECT_EQ(run({"inspect", run_dir()}).exit_code, 0) << "what is stored is what the hashes say";
+  for (const std::vector<std::string>& command :
+       {std::vector<std::string>{"sample", run_dir(), "--prompt", "r"},
+        {"evaluate", run_dir()},
+        {"convert", run_dir(), folder_.path() + "/model", "--to", "hf"},
+        {"convert", run_dir(), folder_.path() + "/model.safetensors"}}) {
+    const Ran ran = run(command);
+    EXPECT_EQ(ran.exit_code, 2) << command[0] << ran.err;
+    EXPECT_THAT(ran.err, AllOf(HasSubstr("embedding"), HasSubstr("not finite"))) << command[0];
+  }
+  EXPECT_FALSE(std::filesystem::exists(folder_.path() + "/model"));
+  const Ran trained = train({"train.steps=4", "checkpoint.resume=auto"});
+  EXPECT_EQ(trained.exit_code, 5) << trained.err;
+  EXPECT_THAT(trained.err, HasSubstr("step 3"));
+}
+
+TEST_F(BadInput, NamesWithSpacesAndControlCharacters) {
+  const std::string spaced = folder_.path() + "/my text.txt", report = folder_.path() + "/out page";
+  std::filesystem::copy_file(folder_.path() + "/text.txt", spaced);
+  ASSERT_EQ(train({"data.path=" + spaced, "train.steps=2"}).exit_code, 0);
+  EXPECT_EQ(train({"data.path=" + spaced, "train.steps=3", "checkpoint.resume=auto"}).exit_code, 0);
+  EXPECT_EQ(run({"report", run_dir(), "-o", report}).exit_code, 0);
+  EXPECT_TRUE(std::filesystem::exists(report + "/report.html"));
+  const Ran ran = train({"data.path=a\x1b[2Jb\rc"});
+  EXPECT_EQ(ran.exit_code, 2);
+  EXPECT_THAT(ran.err, HasSubstr("\\x1b[2Jb\\x0dc"));
+  EXPECT_EQ(ran.err.find('\x1b'), std::string::npos);
 }
 
 TEST_F(BadInput, InspectOfADamagedCheckpointFails) {
