@@ -11,6 +11,7 @@
 #include "strait/checkpoint/retention.h"
 #include "strait/convert/hugging_face.h"
 #include "strait/convert/model_state.h"
+#include "strait/tokenizer/utf8.h"
 
 namespace strait::convert {
 namespace {
@@ -98,6 +99,9 @@ Json convert(const std::string& from, const std::string& to, const std::string& 
       state.notes.push_back("the state of the optimizer and the position in the data are left out");
   } else if (to_form == kSingleFile) {
     files = write_single_file(state, to);
+    for (const auto& [name, contents] : state.companions)
+      if (first_invalid_utf8(contents) != contents.size())
+        state.notes.push_back(name + " is left out: metadata of a file are text");
   } else {
     files = write_checkpoint(state, to);
   }

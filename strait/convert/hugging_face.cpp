@@ -179,6 +179,16 @@ checkpoint::FileRecord write_text(const std::string& folder, const std::string& 
   return {name, static_cast<int64_t>(contents.size()), checkpoint::hash_hex(contents)};
 }
 
+/// What was imported, unchanged; files that were not there are made.
+std::map<std::string, std::string> companions_of(const ModelState& state,
+                                                 const Tokenizer& tokenizer) {
+  std::map<std::string, std::string> files = state.companions;
+  for (auto& [name, text] : companion_files(state.shape.options, state.tokenizer_json,
+                                            tokenizer.end_of_document().value_or(-1)))
+    files.try_emplace(name, std::move(text));
+  return files;
+}
+
 /// Rows of the embedding: those of the tokens, and often some more.
 int64_t rows_of_vocabulary(const Json& config, const std::string& config_path, int64_t tokens) {
   const Json* rows = config.find("vocab_size");
@@ -210,6 +220,7 @@ ModelState read_hugging_face(const std::string& folder) {
       run_of(model, wide ? Dtype::kFloat64 : Dtype::kFloat32, name.empty() ? "imported" : name),
       tokenizer, folder);
   state.notes = std::move(notes);
+  state.companions = read_companions(folder);
   state.require_memory_for(1);
   state.add_state(checkpoint::kMaster);
   check_rest(tensors, family, state.dtype, import_parameters(tensors, family, state));
@@ -244,8 +255,7 @@ std::vector<checkpoint::FileRecord> write_hugging_face(ModelState& state,
     const Json config = family.config(state.shape.options, state.dtype, *tokenizer, state.notes);
     files.push_back(write_text(hidden, "config.json", config.dump(2) + "\n"));
     files.push_back(write_text(hidden, "tokenizer.json", state.tokenizer_json));
-    for (const auto& [name, text] : companion_files(state.shape.options, state.tokenizer_json,
-                                                    tokenizer->end_of_document().value_or(-1)))
+    for (const auto& [name, text] : companions_of(state, *tokenizer))
       files.push_back(write_text(hidden, name, text));
     fs::rename(hidden, path, error);
     if (error) throw InputOutputError(fmt::format("cannot create {}: {}", folder, error.message()));

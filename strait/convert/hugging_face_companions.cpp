@@ -1,9 +1,33 @@
 #include "strait/convert/hugging_face_companions.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <filesystem>
+
+#include "strait/base/errors.h"
+#include "strait/base/file.h"
 #include "strait/base/json.h"
 
 namespace strait::convert {
 namespace {
+
+namespace fs = std::filesystem;
+
+/// Files as transformers 5 writes and reads them; added_tokens.json, vocab.json and what follows
+/// are those of older versions.
+constexpr std::array kCarried = {"generation_config.json",
+                                 "tokenizer_config.json",
+                                 "special_tokens_map.json",
+                                 "chat_template.jinja",
+                                 "chat_template.json",
+                                 "added_tokens.json",
+                                 "vocab.json",
+                                 "merges.txt",
+                                 "tokenizer.model"};
+constexpr uint64_t kMostBytes = uint64_t{64} << 20;  // Llama 2's tokenizer.model has half of one
 
 /// Text of a special token as tokenizer.json lists it; null where it does not.
 Json content_of(const Json& tokenizer, int64_t id) {
@@ -32,6 +56,36 @@ std::vector<std::pair<std::string, std::string>> companion_files(const ShapeOpti
   return {{"generation_config.json", text_of(generation)},
           {"tokenizer_config.json", text_of(tokenizer)},
           {"special_tokens_map.json", text_of(special)}};
+}
+
+bool is_companion(const std::string& name) {
+  return std::find(kCarried.begin(), kCarried.end(), name) != kCarried.end();
+}
+
+std::map<std::string, std::string> read_companions(const std::string& folder) {
+  std::map<std::string, std::string> files;
+  for (const char* name : kCarried) {
+    const std::string path = folder + "/" + name;
+    std::error_code none;
+    if (!fs::exists(path, none)) continue;
+    if (fs::is_regular_file(path, none) && fs::file_size(path, none) > kMostBytes) {
+      ErrorPlace place;
+      place.file = path;
+      throw UserError(fmt::format("{} has {} bytes; the most that is carried along is {}", path,
+                                  fs::file_size(path, none), kMostBytes),
+                      place);
+    }
+    files[name] = read_file(path);
+  }
+  return files;
+}
+
+std::string companions_folder(const std::string& run_dir) { return run_dir + "/hugging_face"; }
+
+std::string companions_beside(const std::string& checkpoint) {
+  const fs::path path = fs::absolute(checkpoint).lexically_normal();
+  const fs::path step = path.has_filename() ? path : path.parent_path();
+  return companions_folder(step.parent_path().parent_path().string());
 }
 
 }  // namespace strait::convert

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <set>
 
 #include "strait/base/errors.h"
@@ -13,6 +14,7 @@
 #include "strait/checkpoint/reader.h"
 #include "strait/config/parse.h"
 #include "strait/config/print.h"
+#include "strait/convert/hugging_face_companions.h"
 #include "strait/tokenizer/tokenizer.h"
 
 namespace strait::convert {
@@ -151,8 +153,22 @@ ModelState read_checkpoint(const std::string& path, Part part) {
   if (part == Part::kWeights) state.about.values.clear();
   state.about.shards.clear();
   state.about.files.clear();
+  state.companions = read_companions(companions_beside(reader.path()));
   return state;
 }
+
+namespace {
+
+void write_companions(const ModelState& state, const std::string& folder) {
+  if (state.companions.empty()) return;
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) throw InputOutputError(fmt::format("cannot make {}: {}", folder, error.message()));
+  for (const auto& [name, contents] : state.companions)
+    write_file_atomically(folder + "/" + name, contents);
+}
+
+}  // namespace
 
 std::vector<FileRecord> write_checkpoint(const ModelState& state, const std::string& run_dir) {
   checkpoint::Manifest manifest = state.about;
@@ -173,6 +189,7 @@ std::vector<FileRecord> write_checkpoint(const ModelState& state, const std::str
       }
   for (const Kept& kept : state.kept) shards.push_back({kept.range, kept.bytes.data()});
   const std::string folder = checkpoint::begin_save(run_dir, manifest.step);
+  write_companions(state, companions_folder(run_dir));
   manifest.add(checkpoint::write_rank_file(folder, 0, shards));
   manifest.files.push_back(checkpoint::write_text(folder, "tokenizer.json", state.tokenizer_json));
   manifest.files.push_back(checkpoint::write_text(folder, "run.toml", print_run(state.run)));

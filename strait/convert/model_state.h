@@ -36,6 +36,8 @@ struct ModelState {
   checkpoint::Manifest about;     // without shards and files
   States states;
   std::vector<Kept> kept;
+  /// Name and contents of the files beside a Hugging Face model, as they were imported.
+  std::map<std::string, std::string> companions;
   std::vector<std::string> notes;  // what was added, left out or is worth knowing
 
   /// The bytes of one parameter. InternalError when there is no such state.

@@ -9,7 +9,9 @@
 #include "strait/checkpoint/checkpoint.h"
 #include "strait/checkpoint/files/safetensors.h"
 #include "strait/config/print.h"
+#include "strait/convert/hugging_face_companions.h"
 #include "strait/convert/model_state.h"
+#include "strait/tokenizer/utf8.h"
 
 namespace strait::convert {
 namespace {
@@ -56,6 +58,27 @@ std::set<std::string> states_in(const SafetensorsFile& file, const std::set<std:
         slash != std::string::npos && !kept.contains(tensor.name))
       names.insert(tensor.name.substr(0, slash));
   return names;
+}
+
+/// Metadata of files beside a Hugging Face model: this, then the name.
+constexpr std::string_view kCompanion = "hugging_face/";
+
+/// Those that are text, which metadata must be.
+checkpoint::Metadata metadata_of(const ModelState& state, const checkpoint::Manifest& manifest) {
+  checkpoint::Metadata list = {{"format", kSingleFileFormat},
+                               {"manifest", checkpoint::manifest_text(manifest)},
+                               {"run.toml", print_run(state.run)},
+                               {"tokenizer.json", state.tokenizer_json}};
+  for (const auto& [name, text] : state.companions)
+    if (first_invalid_utf8(text) == text.size())
+      list.push_back({std::string(kCompanion) + name, text});
+  return list;
+}
+
+void take_companions(const SafetensorsFile& file, ModelState& state) {
+  for (const auto& [name, text] : file.metadata())
+    if (name.starts_with(kCompanion) && is_companion(name.substr(kCompanion.size())))
+      state.companions[name.substr(kCompanion.size())] = text;
 }
 
 /// Takes what the manifest lists as shards, and their names.
@@ -118,11 +141,7 @@ std::vector<checkpoint::FileRecord> write_single_file(const ModelState& state,
     manifest.shards.push_back({range, name});
   }
   const checkpoint::WrittenFile written =
-      checkpoint::write_safetensors(path, std::move(tensors),
-                                    {{"format", kSingleFileFormat},
-                                     {"manifest", checkpoint::manifest_text(manifest)},
-                                     {"run.toml", print_run(state.run)},
-                                     {"tokenizer.json", state.tokenizer_json}});
+      checkpoint::write_safetensors(path, std::move(tensors), metadata_of(state, manifest));
   return {{name, written.bytes, written.hash}};
 }
 
@@ -148,6 +167,7 @@ ModelState read_single_file(const std::string& path, Part part) {
       }
   }
   refuse_unknown(file, known);
+  take_companions(file, state);
   if (const auto& stated = state.about.parameter_hash; stated && *stated != state.parameter_hash())
     refuse(path, fmt::format("is corrupt: its weights have the hash {}, its manifest says {}",
                              state.parameter_hash(), *stated));

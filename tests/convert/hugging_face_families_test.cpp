@@ -68,6 +68,49 @@ TEST_P(Families, GenerationAndSpecialTokensGoWithTheExport) {
   EXPECT_EQ(json("tokenizer_config.json").at("model_max_length").as_integer(), 20);
 }
 
+/// Whatever they say: a chat template, other tokens that end, an older tokenizer's files.
+TEST_P(Families, FilesBesideTheModelGoThereAndBackUnchanged) {
+  const std::map<std::string, std::string> files = {
+      {"generation_config.json", "{\"eos_token_id\": [1, 2],\n \"top_p\": 0.9}"},
+      {"tokenizer_config.json", "{\"chat_template\": \"{% for m in messages %}\"}\n\n"},
+      {"added_tokens.json", "{}"},
+      {"chat_template.jinja", "{{ bos_token }}"},
+      {"merges.txt", "#version: 0.2\n"},
+      {"tokenizer.model", std::string("\n\x0e\xff\0", 4)}};
+  for (const auto& [name, text] : files) write_file_atomically(path("hf") + "/" + name, text);
+  convert(path("hf"), path("run"), "checkpoint");
+  convert(path("hf"), path("one.safetensors"), "safetensors");
+  convert(path("run"), path("back"), "hf");
+  convert(path("one.safetensors"), path("from-one"), "hf");
+  for (const auto& [name, text] : files) {
+    EXPECT_EQ(read_file(path("back") + "/" + name), text) << name;
+    if (name != "tokenizer.model")
+      EXPECT_EQ(read_file(path("from-one") + "/" + name), text) << name;
+  }
+  EXPECT_EQ(read_file(path("back") + "/tokenizer.json"), read_file(path("hf") + "/tokenizer.json"));
+  EXPECT_THAT(read_file(path("back") + "/special_tokens_map.json"), HasSubstr("<|end_of_text|>"));
+}
+
+TEST(FilesBesideAModel, OfUnusualKindsAreRefusedByName) {
+  const test::TemporaryFolder folder;
+  const std::string hf = folder.path() + "/hf";
+  make_folder("qwen2", hf);
+  const auto refusal = [&] {
+    try {
+      convert(hf, folder.path() + "/run", "checkpoint");
+    } catch (const UserError& error) {
+      return std::string(error.what());
+    }
+    return std::string("accepted");
+  };
+  std::filesystem::create_directory(hf + "/merges.txt");
+  EXPECT_THAT(refusal(), HasSubstr("merges.txt"));
+  std::filesystem::remove(hf + "/merges.txt");
+  write_file_atomically(hf + "/vocab.json", "{}");
+  std::filesystem::resize_file(hf + "/vocab.json", (uint64_t{64} << 20) + 1);
+  EXPECT_THAT(refusal(), HasSubstr("vocab.json has 67108865 bytes"));
+}
+
 TEST_P(Families, WhatWasTrainedIsReadByThePlainForm) {
   const std::string family = GetParam() == std::string("smollm") ? "llama" : GetParam();
   const auto run = test::small_run(
