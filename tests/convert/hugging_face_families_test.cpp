@@ -84,8 +84,8 @@ TEST_P(Families, FilesBesideTheModelGoThereAndBackUnchanged) {
   convert(path("one.safetensors"), path("from-one"), "hf");
   for (const auto& [name, text] : files) {
     EXPECT_EQ(read_file(path("back") + "/" + name), text) << name;
-    if (name != "tokenizer.model")
-      EXPECT_EQ(read_file(path("from-one") + "/" + name), text) << name;
+    if (name == "tokenizer.model") continue;
+    EXPECT_EQ(read_file(path("from-one") + "/" + name), text) << name;
   }
   EXPECT_EQ(read_file(path("back") + "/tokenizer.json"), read_file(path("hf") + "/tokenizer.json"));
   EXPECT_THAT(read_file(path("back") + "/special_tokens_map.json"), HasSubstr("<|end_of_text|>"));
