@@ -9,6 +9,8 @@
 //   e3m0            4 bits: a sign and a power of two, s to s / 64 or zero, where s is the largest
 //                   |x| of the block; the format of outer gradients in Streaming DiLoCo
 //                   (arXiv 2501.18512), whose scales are our choice
+//   qsgd1 .. qsgd8  that many bits: equal steps from a block's smallest to its largest element, the
+//                   max-min form of QSGD as torch_cgx and L-GreCo have it
 //   +asymmetric     int8 and int4: a block's range is its smallest to its largest element
 //   +paper          int8 and int4: divisor 2^(b-1) (asymmetric: 2^b) as in ZeRO++, which cuts the
 //                   largest element; without it 2^(b-1) - 1 (2^b - 1), which does not
@@ -19,7 +21,11 @@
 //   payload    element i of int8 and fp8 in byte i; of int4 and e3m0 in byte i / 2, even i in its
 //              low half; of bf16 and fp16 in bytes 2i, 2i + 1
 //              e3m0: bit 3 is the sign; bits 0 to 2 are 0 for zero, else e for s 2^(e - 7)
-//   metadata   one fp32 step per block (e3m0: s); asymmetric: then one fp32 middle per block
+//              qsgd with b bits: code i in bits i b to i b + b - 1, the lowest bit of a byte first;
+//              zeros up to a multiple of 8 bytes
+//   metadata   one fp32 step per block (e3m0: s); asymmetric: then one fp32 middle per block; qsgd:
+//   one fp32
+//              step per block, then one fp32 smallest element per block
 // A piece needs nothing but itself, its codec and its number of elements to be decoded.
 #pragma once
 
@@ -39,7 +45,8 @@ enum class CodecKind : uint8_t {
   kInt4,
   kFp8E4m3,
   kFp8E5m2,
-  kE3m0
+  kE3m0,
+  kQsgd
 };
 
 struct CodecSpec {
@@ -48,11 +55,12 @@ struct CodecSpec {
   bool asymmetric = false;
   bool paper_divisor = false;
   bool error_feedback = false;
+  int bits = 0;  // of a code of qsgd, 1 to 8; 0 for all others
   bool operator==(const CodecSpec&) const = default;
 };
 
 /// `text` as above; a kind without a block gets its usual one (int8 and fp8 2048, int4 512,
-/// e3m0 64).
+/// e3m0 64, qsgd 512).
 /// Errors: UserError with `key` and the nearest valid choice.
 CodecSpec parse_codec(const std::string& text, const std::string& key = "");
 
@@ -77,6 +85,7 @@ int64_t encoded_bytes(const CodecSpec& spec, int64_t elements, Dtype dtype = Dty
 ///   fp8                   half the gap between neighbours next to the largest element
 ///   e3m0                  (1 - sqrt(1/2)) s, s = max(|low|, |high|, 2^-119); of an element that is
 ///                         not decoded as 0, sqrt(2) - 1 of it
+///   qsgd                  s / 2 and rounding of |x|, s = (high - low) / (2^bits - 1)
 ///   bf16                  2^-8 of the largest
 ///   fp16                  2^-11 of the largest, at least 2^-25
 /// s is at least 2^-126, so the bound is never below 2^-127 where there are steps.
@@ -101,10 +110,10 @@ struct Values {
 /// Encodes and returns the number of elements that are not finite in fp32 (NaN, infinities, fp64
 /// numbers beyond fp32). Such an element takes no part in its block's scale and is encoded as 0, so
 /// the caller must look at the result; `none` copies it as it is. Rounding: half to even; e3m0: to
-/// the nearest in log2. A block of zeros decodes to exact zeros. fp64 is rounded to fp32 first.
-/// bf16 saturates at its largest finite number; fp16 does not: what rounds to its infinity counts
-/// as not finite. encoded: exactly encoded_bytes long. Cost: reads the source once (blocks up to
-/// about 8,192 elements), writes the piece once.
+/// the nearest in log2; qsgd: half up. A block of zeros decodes to exact zeros. fp64 is rounded to
+/// fp32 first. bf16 saturates at its largest finite number; fp16 does not: what rounds to its
+/// infinity counts as not finite. encoded: exactly encoded_bytes long. Cost: reads the source once
+/// (blocks up to about 8,192 elements), writes the piece once.
 [[nodiscard]] int64_t encode(const CodecSpec& spec, const ConstValues& source,
                              std::span<uint8_t> encoded, int threads = 1);
 

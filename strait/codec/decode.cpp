@@ -1,4 +1,5 @@
 // Decoding, compiled once per instruction set.
+#include "strait/codec/qsgd.h"
 #include "strait/codec/ranges.h"
 #include "strait/kernel/dispatch.h"
 
@@ -181,6 +182,7 @@ void decode_values(const DecodeRange& range, T* out) {
       return decode_blocks<CodecKind::kFp8E5m2, false, kPut>(range, out);
     case CodecKind::kE3m0:
       return decode_blocks<CodecKind::kE3m0, false, kPut>(range, out);
+    case CodecKind::kQsgd:  // in a file of its own
     case CodecKind::kNone:
       break;
   }
@@ -219,6 +221,7 @@ HWY_EXPORT(decode_any);
 
 void decode_range(const DecodeRange& range) {
   ensure(range.spec.kind != CodecKind::kNone, "codec: `none` is copied, not decoded");
+  if (range.spec.kind == CodecKind::kQsgd) return decode_qsgd(range);
   HWY_DYNAMIC_DISPATCH(decode_any)(range);
 }
 

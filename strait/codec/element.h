@@ -117,15 +117,20 @@ inline float from_e3m0(uint8_t code) {
   return std::bit_cast<float>(power == 0 ? sign : sign | (power + 120) << 23);
 }
 
+/// A second fp32 number per block.
+constexpr bool has_middles(const CodecSpec& spec) {
+  return spec.asymmetric || spec.kind == CodecKind::kQsgd;
+}
+
 /// Where the scales of a piece stand: unaligned fp32, `Byte` const or not.
 template <class Byte>
 struct Scales {
   Byte* steps;
-  Byte* middles;  // null: symmetric
+  Byte* middles;  // null: symmetric; qsgd: the smallest elements
 
   Scales(const CodecSpec& spec, Byte* encoded, int64_t elements)
       : steps(encoded + payload_bytes(spec, elements)),
-        middles(spec.asymmetric ? steps + 4 * num_blocks(spec, elements) : nullptr) {}
+        middles(has_middles(spec) ? steps + 4 * num_blocks(spec, elements) : nullptr) {}
   void put(int64_t block, const BlockScale& scale) const {
     std::memcpy(steps + 4 * block, &scale.step, sizeof(float));
     if (middles) std::memcpy(middles + 4 * block, &scale.middle, sizeof(float));

@@ -1,5 +1,8 @@
 // Encoding, compiled once per instruction set. Two passes over a block, the second one in the first
 // cache: its range, then its codes.
+#include <numeric>
+
+#include "strait/codec/qsgd.h"
 #include "strait/codec/ranges.h"
 #include "strait/kernel/dispatch.h"
 
@@ -369,6 +372,7 @@ int64_t encode_values(const EncodeRange& range, const T* x) {
       return encode_blocks<CodecKind::kFp8E5m2, false>(range, x);
     case CodecKind::kE3m0:
       return encode_blocks<CodecKind::kE3m0, false>(range, x);
+    case CodecKind::kQsgd:  // in a file of its own
     case CodecKind::kNone:
       break;
   }
@@ -393,11 +397,13 @@ HWY_EXPORT(encode_any);
 
 int64_t encode_range(const EncodeRange& range) {
   ensure(range.spec.kind != CodecKind::kNone, "codec: `none` is copied, not encoded");
+  if (range.spec.kind == CodecKind::kQsgd) return encode_qsgd(range);
   return HWY_DYNAMIC_DISPATCH(encode_any)(range);
 }
 
 int64_t range_unit(const CodecSpec& spec) {
   if (spec.block == 0) return 2;
+  if (spec.kind == CodecKind::kQsgd) return std::lcm(spec.block, int64_t{8});
   return spec.block % 2 == 0 || !has_nibbles(spec.kind) ? spec.block : 2 * spec.block;
 }
 

@@ -8,6 +8,7 @@
 #include "strait/base/errors.h"
 #include "strait/codec/block_scale.h"
 #include "strait/codec/codec.h"
+#include "strait/codec/element.h"
 
 namespace strait::codec {
 namespace {
@@ -18,17 +19,22 @@ struct Kind {
   CodecKind kind;
   const char* name;
   int64_t usual_block;  // 0: no blocks
+  int bits = 0;         // of qsgd
 };
 constexpr Kind kKinds[] = {
     {CodecKind::kNone, "none", 0},          {CodecKind::kBfloat16, "bf16", 0},
     {CodecKind::kFloat16, "fp16", 0},       {CodecKind::kInt8, "int8", 2048},
     {CodecKind::kInt4, "int4", 512},        {CodecKind::kFp8E4m3, "fp8e4m3", 2048},
     {CodecKind::kFp8E5m2, "fp8e5m2", 2048}, {CodecKind::kE3m0, "e3m0", 64},
+    {CodecKind::kQsgd, "qsgd1", 512, 1},    {CodecKind::kQsgd, "qsgd2", 512, 2},
+    {CodecKind::kQsgd, "qsgd3", 512, 3},    {CodecKind::kQsgd, "qsgd4", 512, 4},
+    {CodecKind::kQsgd, "qsgd5", 512, 5},    {CodecKind::kQsgd, "qsgd6", 512, 6},
+    {CodecKind::kQsgd, "qsgd7", 512, 7},    {CodecKind::kQsgd, "qsgd8", 512, 8},
 };
 
-const Kind& kind_of(CodecKind kind) {
+const Kind& kind_of(const CodecSpec& spec) {
   for (const Kind& known : kKinds)
-    if (known.kind == kind) return known;
+    if (known.kind == spec.kind && known.bits == spec.bits) return known;
   throw InternalError("codec: unknown kind");
 }
 
@@ -71,10 +77,22 @@ class Parser {
       if (name != known.name) continue;
       spec_.kind = known.kind;
       spec_.block = known.usual_block;
+      spec_.bits = known.bits;
       if (slash != std::string::npos) read_block(known, head.substr(slash + 1));
       return;
     }
+    refuse_bits(name);
     refuse(fmt::format("there is no kind '{}'", name), nearest_choice(name, names));
+  }
+
+  /// "qsgd" with a number that it does not have, or with none.
+  void refuse_bits(const std::string& name) const {
+    if (!name.starts_with("qsgd")) return;
+    int64_t bits = 4;
+    const auto [stop, error] = std::from_chars(name.data() + 4, name.data() + name.size(), bits);
+    if (error == std::errc::result_out_of_range) bits = 8;
+    refuse("qsgd has 1 to 8 bits, as in qsgd4",
+           fmt::format("qsgd{}", std::clamp<int64_t>(bits, 1, 8)));
   }
 
   void read_block(const Kind& kind, const std::string& digits) {
@@ -99,7 +117,7 @@ class Parser {
       refuse(fmt::format("there is no flag '+{}'", flag), print_codec(spec_) + "+" + nearest);
     const bool integers = spec_.kind == CodecKind::kInt8 || spec_.kind == CodecKind::kInt4;
     if (flag == "ef" ? spec_.kind == CodecKind::kNone : !integers)
-      refuse(fmt::format("{} has no '+{}'", kind_of(spec_.kind).name, flag), print_codec(spec_));
+      refuse(fmt::format("{} has no '+{}'", kind_of(spec_).name, flag), print_codec(spec_));
     bool& value = flag == "ef"      ? spec_.error_feedback
                   : flag == "paper" ? spec_.paper_divisor
                                     : spec_.asymmetric;
@@ -111,6 +129,11 @@ class Parser {
   ErrorPlace place_;
   CodecSpec spec_;
 };
+
+double qsgd_bound(const CodecSpec& spec, double low, double high) {
+  const double step = high > low ? std::max((high - low) / ((1 << spec.bits) - 1), 0x1p-126) : 0.0;
+  return step / 2 * (1 + 0x1p-12) + 0x1p-22 * std::max(std::abs(low), std::abs(high));
+}
 
 double integer_bound(const CodecSpec& spec, double low, double high) {
   const IntegerRange range = integer_range(spec);
@@ -131,7 +154,7 @@ CodecSpec parse_codec(const std::string& text, const std::string& key) {
 }
 
 std::string print_codec(const CodecSpec& spec) {
-  std::string text = kind_of(spec.kind).name;
+  std::string text = kind_of(spec).name;
   if (spec.block > 0) text += fmt::format("/{}", spec.block);
   if (spec.asymmetric) text += "+asymmetric";
   if (spec.paper_divisor) text += "+paper";
@@ -140,7 +163,7 @@ std::string print_codec(const CodecSpec& spec) {
 }
 
 int64_t num_blocks(const CodecSpec& spec, int64_t elements) {
-  if (kind_of(spec.kind).usual_block == 0) return 0;
+  if (kind_of(spec).usual_block == 0) return 0;
   ensure(spec.block >= 1, "codec: a block needs at least 1 element");
   return (elements + spec.block - 1) / spec.block;
 }
@@ -159,16 +182,34 @@ int64_t payload_bytes(const CodecSpec& spec, int64_t elements, Dtype dtype) {
     case CodecKind::kFp8E4m3:
     case CodecKind::kFp8E5m2:
       return elements;
+    case CodecKind::kQsgd:
+      return (elements * spec.bits + 63) / 64 * 8;
   }
   throw InternalError("codec: unknown kind");
 }
 
 int64_t metadata_bytes(const CodecSpec& spec, int64_t elements) {
-  return num_blocks(spec, elements) * (spec.asymmetric ? 8 : 4);
+  return num_blocks(spec, elements) * (has_middles(spec) ? 8 : 4);
 }
 
+namespace {
+
+/// Payloads end at whole words, so the last block of a piece may be shorter than its share: the
+/// most blocks whose least piece is not longer than this one.
+int64_t qsgd_blocks(const CodecSpec& spec, int64_t piece_bytes) {
+  int64_t blocks = piece_bytes * 8 / (64 + spec.block * spec.bits) + 2;
+  const auto least = [&](int64_t count) {
+    return encoded_bytes(spec, (count - 1) * spec.block + 1);
+  };
+  while (blocks > 0 && least(blocks) > piece_bytes) --blocks;
+  return blocks;
+}
+
+}  // namespace
+
 int64_t scale_bytes(const CodecSpec& spec, int64_t piece_bytes) {
-  if (kind_of(spec.kind).usual_block == 0) return 0;
+  if (kind_of(spec).usual_block == 0) return 0;
+  if (spec.kind == CodecKind::kQsgd) return qsgd_blocks(spec, piece_bytes) * 8;
   const int64_t two_blocks = encoded_bytes(spec, 2 * spec.block);  // nibbles: whole bytes
   const int64_t rest = piece_bytes % two_blocks;
   const int64_t blocks = piece_bytes / two_blocks * 2 + (rest > 0 ? 1 : 0) +
@@ -198,6 +239,8 @@ double error_bound(const CodecSpec& spec, double low, double high) {
       return std::max(largest / 57344, 0x1p-126) * 4096 * (1 + 0x1p-12);
     case CodecKind::kE3m0:
       return (1 - std::sqrt(0.5)) * std::max(largest, double{kSmallestE3m0Scale}) * (1 + 0x1p-20);
+    case CodecKind::kQsgd:
+      return qsgd_bound(spec, low, high);
   }
   throw InternalError("codec: unknown kind");
 }

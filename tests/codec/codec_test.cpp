@@ -74,15 +74,59 @@ TEST(CodecSizes, are_exact) {
     EXPECT_EQ(encoded_bytes(parse_codec("e3m0/64"), n), 4 * ((n + 63) / 64) + (n + 1) / 2);
     EXPECT_EQ(metadata_bytes(parse_codec("int8/64+asymmetric"), n), 8 * ((n + 63) / 64));
     EXPECT_EQ(metadata_bytes(parse_codec("bf16"), n), 0);
-    for (const char* text :
-         {"none", "bf16", "fp16", "int8", "int8/3", "int4", "int4/1", "int4/7", "int4/128",
-          "int8/64+asymmetric", "int4/7+asymmetric", "fp8e4m3/33", "e3m0", "e3m0/7"}) {
+    for (const char* text : {"none", "bf16", "fp16", "int8", "int8/3", "int4", "int4/1", "int4/7",
+                             "int4/128", "int8/64+asymmetric", "int4/7+asymmetric", "fp8e4m3/33",
+                             "e3m0", "e3m0/7", "qsgd4", "qsgd1/1", "qsgd3/7", "qsgd8/64"}) {
       const CodecSpec spec = parse_codec(text);
       EXPECT_EQ(scale_bytes(spec, encoded_bytes(spec, n)), metadata_bytes(spec, n))
           << text << " " << n;
     }
     EXPECT_EQ(encoded_bytes(parse_codec("fp8e4m3/64"), n), n + 4 * ((n + 63) / 64));
   }
+}
+
+// The figures of the specification, by hand.
+TEST(CodecQsgd, sizes_are_exact) {
+  EXPECT_EQ(encoded_bytes(parse_codec("qsgd4"), 1'000'000), 515'632);
+  EXPECT_EQ(encoded_bytes(parse_codec("qsgd8/512"), 1'000'000), 1'015'632);
+  EXPECT_EQ(encoded_bytes(parse_codec("qsgd3/512"), 1'000'000), 390'632);
+  EXPECT_EQ(payload_bytes(parse_codec("qsgd3/64"), 3), 8);
+}
+
+TEST(CodecQsgd, constants_are_exact) {
+  for (const char* name : {"qsgd2/512", "qsgd4/512", "qsgd8/512"})
+    for (const int64_t count : {1, 7, 512, 513, 1300}) {
+      const std::vector<float> x(static_cast<size_t>(count), -0.37f);
+      EXPECT_EQ(decoded_of(parse_codec(name), encoded_of(parse_codec(name), x), count), x) << name;
+    }
+}
+
+// As the reference's own test bounds the sum over ranks of the ramps (r + 1) arange.
+TEST(CodecQsgd, ramps_are_within_their_bound) {
+  for (const char* name : {"qsgd2/64", "qsgd4/64", "qsgd8/64"}) {
+    const CodecSpec spec = parse_codec(name);
+    const int64_t count = 200, ranks = 3;
+    double worst = 0;
+    std::vector<double> error(static_cast<size_t>(count), 0.0);
+    for (int64_t rank = 0; rank < ranks; ++rank) {
+      std::vector<float> x;
+      for (int64_t i = 0; i < count; ++i) x.push_back(static_cast<float>((rank + 1) * i));
+      const std::vector<float> got = decoded_of(spec, encoded_of(spec, x), count);
+      for (size_t i = 0; i < x.size(); ++i)
+        worst = std::max(worst, std::abs(error[i] += got[i] - x[i]));
+    }
+    EXPECT_LT(worst, 2.0 * 64 / ((1 << spec.bits) - 1) * ranks * (ranks + 1)) << name;
+    EXPECT_GT(worst, 0) << name;
+  }
+}
+
+TEST(CodecQsgd, bits_outside_1_to_8_are_refused) {
+  EXPECT_THAT(refusal("qsgd9"), HasSubstr("nearest valid choice: qsgd8"));
+  EXPECT_THAT(refusal("qsgd0/64"), HasSubstr("nearest valid choice: qsgd1"));
+  EXPECT_THAT(refusal("qsgd"), HasSubstr("nearest valid choice: qsgd4"));
+  EXPECT_THAT(refusal("qsgd4x"), HasSubstr("nearest valid choice: qsgd4"));
+  EXPECT_THAT(refusal("qsgd4/0"), HasSubstr("nearest valid choice: qsgd4/1"));
+  EXPECT_THAT(refusal("qsgd4+asymmetric"), HasSubstr("nearest valid choice: qsgd4/512"));
 }
 
 // By LibTorch's and numpy's tables of IEEE 754 binary16.

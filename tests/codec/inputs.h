@@ -14,7 +14,8 @@ namespace strait::codec {
 
 inline const std::vector<std::string>& lossy_kinds() {
   static const std::vector<std::string> kinds = {
-      "bf16", "int8", "int4", "fp8e4m3", "fp8e5m2", "e3m0", "int8+asymmetric", "int4+asymmetric"};
+      "bf16",  "int8",  "int4",  "fp8e4m3", "fp8e5m2",         "e3m0",
+      "qsgd1", "qsgd3", "qsgd4", "qsgd8",   "int8+asymmetric", "int4+asymmetric"};
   return kinds;
 }
 

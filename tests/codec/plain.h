@@ -127,6 +127,53 @@ inline void encode_block(const CodecSpec& spec, const std::vector<float>& x, int
   }
 }
 
+/// Level by level and bit by bit: the level is the number of borders between levels that x reaches.
+inline void encode_qsgd_block(const CodecSpec& spec, const std::vector<float>& x, int64_t first,
+                              int64_t last, std::vector<uint8_t>& piece) {
+  const int64_t count = static_cast<int64_t>(x.size()), block = first / spec.block;
+  double low = 0, high = 0;
+  bool any = false;
+  for (int64_t i = first; i < last; ++i) {
+    if (!std::isfinite(x[i])) continue;
+    low = any ? std::min<double>(low, x[i]) : x[i];
+    high = any ? std::max<double>(high, x[i]) : x[i];
+    any = true;
+  }
+  const int levels = (1 << spec.bits) - 1;
+  const double wanted = std::max<double>((high - low) / levels, FLT_MIN);
+  const float step = low == high ? 0 : static_cast<float>(std::min<double>(wanted, FLT_MAX));
+  const float least = static_cast<float>(low == 0 ? 0 : low);
+  const double inverse = step > 0 ? 1 / static_cast<double>(step) : 0;
+  uint8_t* metadata = piece.data() + (count * spec.bits + 63) / 64 * 8;
+  std::memcpy(metadata + 4 * block, &step, 4);
+  std::memcpy(metadata + 4 * ((count + spec.block - 1) / spec.block + block), &least, 4);
+  for (int64_t i = first; i < last; ++i) {
+    const double above = (std::isfinite(x[i]) ? static_cast<double>(x[i]) : 0.0) - low;
+    int level = 0;
+    while (level < levels && above * inverse + 0.5 >= level + 1) ++level;
+    for (int bit = 0; bit < spec.bits; ++bit)
+      if (level >> bit & 1) {
+        const int64_t at = i * spec.bits + bit;
+        piece[at / 8] = static_cast<uint8_t>(piece[at / 8] | 1 << at % 8);
+      }
+  }
+}
+
+inline float decode_qsgd_one(const CodecSpec& spec, const std::vector<uint8_t>& piece,
+                             int64_t count, int64_t i) {
+  int level = 0;
+  for (int bit = 0; bit < spec.bits; ++bit) {
+    const int64_t at = i * spec.bits + bit;
+    level += (piece[at / 8] >> at % 8 & 1) << bit;
+  }
+  const uint8_t* metadata = piece.data() + (count * spec.bits + 63) / 64 * 8;
+  float step, least;
+  std::memcpy(&step, metadata + 4 * (i / spec.block), 4);
+  std::memcpy(&least, metadata + 4 * ((count + spec.block - 1) / spec.block + i / spec.block), 4);
+  const double value = static_cast<double>(least) + level * static_cast<double>(step);
+  return static_cast<float>(std::clamp<double>(value, -FLT_MAX, FLT_MAX));
+}
+
 inline std::vector<uint8_t> encode(const CodecSpec& spec, const std::vector<float>& x) {
   const int64_t count = static_cast<int64_t>(x.size());
   std::vector<uint8_t> piece(static_cast<size_t>(encoded_bytes(spec, count)));
@@ -135,7 +182,8 @@ inline std::vector<uint8_t> encode(const CodecSpec& spec, const std::vector<floa
     std::memcpy(piece.data() + 2 * i, &code, 2);
   }
   for (int64_t first = 0; first < count && spec.block > 0; first += spec.block)
-    encode_block(spec, x, first, std::min(first + spec.block, count), piece);
+    (spec.kind == CodecKind::kQsgd ? encode_qsgd_block : encode_block)(
+        spec, x, first, std::min(first + spec.block, count), piece);
   return piece;
 }
 
@@ -146,6 +194,7 @@ inline float decode_one(const CodecSpec& spec, const std::vector<uint8_t>& piece
     std::memcpy(&code, piece.data() + 2 * i, 2);
     return std::bit_cast<float>(uint32_t{code} << 16);
   }
+  if (spec.kind == CodecKind::kQsgd) return decode_qsgd_one(spec, piece, count, i);
   const uint8_t* metadata = piece.data() + payload_bytes(spec, count);
   float step = 0, middle = 0;
   std::memcpy(&step, metadata + 4 * (i / spec.block), 4);
