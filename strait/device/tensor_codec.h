@@ -15,10 +15,9 @@ struct EncodedTensor {
   at::Tensor non_finite;  // one int64: elements that are not finite, encoded as 0
 };
 
-/// Encodes a floating-point tensor of any shape. int8, int4 (symmetric) and e3m0; on the CPU the
-/// same bits
-/// as codec::encode. Reads nothing back to the host. Errors: UserError, with the nearest valid
-/// choice, for other codecs. Cost: about ten passes over fp32 copies of the source.
+/// Encodes a floating-point tensor of any shape. int8, int4 (symmetric), e3m0 and qsgd; on the
+/// CPU the same bits as codec::encode. Reads nothing back to the host. Errors: UserError, with the
+/// nearest valid choice, for other codecs. Cost: about ten passes over fp32 copies of the source.
 EncodedTensor encode_tensor(const codec::CodecSpec& spec, const at::Tensor& source);
 
 /// UserError, with the nearest valid choice and the key where it is given, unless encode_tensor

@@ -43,7 +43,7 @@ void expect_equal(const CodecSpec& spec, const codec::Input& input) {
 }
 
 TEST(TensorCodec, equals_the_form_on_spans_bit_for_bit) {
-  for (const char* kind : {"int8", "int4", "e3m0"})
+  for (const char* kind : {"int8", "int4", "e3m0", "qsgd1", "qsgd3", "qsgd4", "qsgd8"})
     for (const bool paper : {false, true})
       for (const int64_t block : {1, 3, 16, 100})
         for (const int64_t count : {1, 2, 63, 64, 101, 1000})
