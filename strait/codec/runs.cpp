@@ -1,0 +1,64 @@
+#include "strait/codec/runs.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "strait/base/errors.h"
+
+namespace strait::codec {
+namespace {
+
+int64_t parse_count(const std::string& text, size_t begin, size_t end) {
+  int64_t count = 0;
+  const auto [stop, error] = std::from_chars(text.data() + begin, text.data() + end, count);
+  if (error != std::errc() || stop != text.data() + end || count < 1)
+    throw InternalError("codec: no number of elements or parts in " + text);
+  return count;
+}
+
+}  // namespace
+
+int64_t Runs::piece_bytes(Dtype dtype) const {
+  int64_t bytes = 0;
+  for (size_t i = 0; i < runs.size(); ++i) bytes += encoded_bytes(runs[i].codec, grain(i), dtype);
+  return bytes;
+}
+
+int64_t Runs::metadata_bytes() const {
+  int64_t bytes = 0;
+  for (size_t i = 0; i < runs.size(); ++i) bytes += codec::metadata_bytes(runs[i].codec, grain(i));
+  return bytes;
+}
+
+std::string print_runs(const Runs& runs) {
+  std::string text;
+  for (const Run& run : runs.runs)
+    text += fmt::format("{}{}:{}", text.empty() ? "" : "|", print_codec(run.codec), run.elements);
+  return text + fmt::format("@{}", runs.parts);
+}
+
+bool is_runs(const std::string& text) { return text.find('@') != std::string::npos; }
+
+Runs parse_runs(const std::string& text) {
+  const size_t at = text.find('@');
+  if (at == std::string::npos) throw InternalError("codec: no runs: " + text);
+  Runs runs;
+  runs.parts = parse_count(text, at + 1, text.size());
+  for (size_t begin = 0; begin < at;) {
+    const size_t end = std::min(text.find('|', begin), at), colon = text.find(':', begin);
+    if (colon >= end) throw InternalError("codec: a run without elements in " + text);
+    runs.runs.push_back(
+        {parse_codec(text.substr(begin, colon - begin)), parse_count(text, colon + 1, end)});
+    begin = end + 1;
+  }
+  return runs;
+}
+
+int64_t scale_bytes(const std::string& text, int64_t piece_bytes) {
+  if (is_runs(text)) return parse_runs(text).metadata_bytes();
+  return scale_bytes(parse_codec(text), piece_bytes);
+}
+
+}  // namespace strait::codec
