@@ -1,9 +1,12 @@
 // Executors of encodes and decodes: numbers of a unit to pieces of a codec and back.
+#include <algorithm>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "strait/codec/codec.h"
+#include "strait/codec/runs.h"
 #include "strait/execute/environment.h"
 #include "strait/strategy/finish/step_values.h"
 #include "strait/strategy/sharding/kernels.h"
@@ -130,18 +133,110 @@ void decode_sum(const codec::CodecSpec& codec, device::Arithmetic& arithmetic,
   for (const std::span<const uint8_t> piece : pieces) arithmetic.decode(codec, piece, out, true);
 }
 
+/// Whole gradients, and pieces of which each holds a part of every run (codec/runs.h).
+class LayerParts {
+ public:
+  LayerParts(const Instance& instance, const codec::Runs& runs, const Bound& numbers,
+             const Bound& pieces)
+      : runs_(runs),
+        op_(*instance.op),
+        dtype_(instance.program->arrays[numbers.array].dtype),
+        numbers_(static_cast<char*>(numbers.data)),
+        pieces_(static_cast<uint8_t*>(pieces.data)),
+        own_(instance.program->groups[op_.group].part(instance.rank)),
+        only_own_(static_cast<Pieces>(instance.integer(strategy::kPieces)) == Pieces::kMember) {}
+
+  int64_t own() const { return own_; }
+  /// Calls use(part) for the parts that the op works on.
+  template <class Use>
+  void for_each(const Use& use) const {
+    for (int64_t part = 0; part < runs_.parts; ++part)
+      if (!only_own_ || part == own_) use(part);
+  }
+  /// Calls use(codec, numbers, piece): of every run the elements of part `part`, and where they
+  /// stand in the piece of member `member`.
+  template <class Use>
+  void for_each_run(int64_t part, int64_t member, const Use& use) const {
+    uint8_t* piece = pieces_ + member * op_.piece_bytes;
+    int64_t first = 0;
+    for (size_t i = 0; i < runs_.runs.size(); ++i) {
+      const auto& [codec, elements] = runs_.runs[i];
+      const int64_t grain = runs_.grain(i), begin = std::min(part * grain, elements);
+      const int64_t count = std::min(grain, elements - begin);
+      const size_t bytes = static_cast<size_t>(codec::encoded_bytes(codec, count, dtype_));
+      const codec::Values numbers{numbers_ + (first + begin) * dtype_bytes(dtype_), dtype_, count};
+      if (count > 0) use(codec, numbers, std::span<uint8_t>(piece, bytes));
+      piece += codec::encoded_bytes(codec, grain, dtype_);
+      first += elements;
+    }
+  }
+
+ private:
+  const codec::Runs& runs_;
+  const program::Op& op_;
+  const Dtype dtype_;
+  char* numbers_;
+  uint8_t* pieces_;
+  const int64_t own_;
+  const bool only_own_;
+};
+
+void encode_layers(const codec::Runs& runs, device::Arithmetic& arithmetic,
+                   const Instance& instance) {
+  const LayerParts parts(instance, runs, *instance.find_read(strategy::kEncodeNumbers),
+                         *instance.find_write(strategy::kEncodePieces));
+  double* agreed = static_cast<double*>(instance.write(strategy::kEncodeAgreed));
+  double* not_finite = agreed != nullptr ? agreed + strategy::kNotFinite : nullptr;
+  parts.for_each([&](int64_t part) {
+    parts.for_each_run(part, part, [&](const auto& codec, const auto& from, const auto& piece) {
+      arithmetic.encode({codec, {from.data, from.dtype, from.elements}}, piece, not_finite);
+    });
+  });
+}
+
+LayerParts decoded_layers(const codec::Runs& runs, const Instance& instance) {
+  return LayerParts(instance, runs, *instance.find_write(strategy::kDecodeNumbers),
+                    *instance.find_read(strategy::kDecodePieces));
+}
+
+void decode_layers(const codec::Runs& runs, device::Arithmetic& arithmetic,
+                   const Instance& instance) {
+  const LayerParts parts = decoded_layers(runs, instance);
+  parts.for_each([&](int64_t part) {
+    parts.for_each_run(part, part, [&](const auto& codec, const auto& to, const auto& piece) {
+      arithmetic.decode(codec, piece, to, false);
+    });
+  });
+}
+
+/// The rank's own part of all members, in rank order.
+void decode_sum_layers(const codec::Runs& runs, device::Arithmetic& arithmetic,
+                       const Instance& instance) {
+  const LayerParts parts = decoded_layers(runs, instance);
+  for (int64_t member = 0; member < runs.parts; ++member)
+    parts.for_each_run(parts.own(), member,
+                       [&](const auto& codec, const auto& to, const auto& piece) {
+                         arithmetic.decode(codec, piece, to, member > 0);
+                       });
+}
+
 }  // namespace
 
 void add_coding_executors(runtime::Executors& executors, device::Arithmetic& arithmetic) {
-  const auto add = [&](const program::Kernel& kernel, auto* execute) {
-    executors.add(kernel, [&arithmetic, execute](const program::Program&, const program::Op& op) {
-      return Execute([&arithmetic, execute, codec = codec::parse_codec(op.codec)](
-                         const Instance& instance) { execute(codec, arithmetic, instance); });
+  const auto bind = [&arithmetic](auto* execute, auto codec) {
+    return Execute([&arithmetic, execute, codec = std::move(codec)](const Instance& instance) {
+      execute(codec, arithmetic, instance);
     });
   };
-  add(strategy::kEncode, &encode);
-  add(strategy::kDecode, &decode);
-  add(strategy::kDecodeSum, &decode_sum);
+  const auto add = [&](const program::Kernel& kernel, auto* execute, auto* execute_layers) {
+    executors.add(kernel, [=](const program::Program&, const program::Op& op) {
+      return codec::is_runs(op.codec) ? bind(execute_layers, codec::parse_runs(op.codec))
+                                      : bind(execute, codec::parse_codec(op.codec));
+    });
+  };
+  add(strategy::kEncode, &encode, &encode_layers);
+  add(strategy::kDecode, &decode, &decode_layers);
+  add(strategy::kDecodeSum, &decode_sum, &decode_sum_layers);
   executors.add(strategy::kClear, Execute([&arithmetic](const Instance& instance) {
                   arithmetic.fill_zero(instance.writes[0].data, instance.writes[0].bytes);
                 }));

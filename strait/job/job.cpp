@@ -79,8 +79,13 @@ void check_device(const Job& job) {
                      "mesh.axes.x = 1");
   for (const program::Program& step : job.design.steady())
     program::for_each_op(step.body, [](const program::Op& op) {
-      const codec::CodecSpec spec = codec::parse_codec(op.codec);
-      if (spec.block > 0) device::require_tensor_codec(spec, "placement.codecs");
+      const auto require = [](const codec::CodecSpec& spec, const char* key) {
+        if (spec.block > 0) device::require_tensor_codec(spec, key);
+      };
+      if (!codec::is_runs(op.codec))
+        return require(codec::parse_codec(op.codec), "placement.codecs");
+      for (const codec::Run& run : codec::parse_runs(op.codec).runs)
+        require(run.codec, "compression.codec");
     });
 }
 

@@ -30,7 +30,8 @@ inline Cluster grid_cluster(int64_t nodes, int64_t ranks_per_node) {
 struct ReductionCase {
   int64_t nodes = 1, ranks_per_node = 1, elements = 1;
   std::string codec = "int4/16";
-  bool sharded = true;  // gradients over all ranks; else whole on every rank, summed across
+  bool sharded = true;      // gradients over all ranks; else whole on every rank, summed across
+  codec::Runs layers = {};  // of a compressed all-reduce
 };
 
 /// What one rank gave and got.
@@ -39,6 +40,7 @@ struct Reduced {
   std::vector<std::vector<float>> sums;       // [round], of these
   std::vector<std::vector<float>> residuals;  // [nth] of its residuals in the end, empty: none
   int64_t not_finite = 0;                     // elements
+  Ledger traffic;                             // of all rounds
 };
 
 /// The gradient of a rank in a round, element by element.
@@ -107,6 +109,7 @@ inline strategy::Placement reduction_placement(const ReductionCase& c) {
   if (c.sharded) placement.weights = placement.gradients = placement.optimizer = placement.ranks;
   placement.set_hops({c.ranks_per_node, placement.ranks});
   for (codec::CodecSpec& spec : placement.codecs.gradients) spec = codec::parse_codec(c.codec);
+  if (!c.layers.runs.empty()) placement.layers = {c.layers};
   return placement;
 }
 
@@ -145,6 +148,7 @@ inline std::vector<Reduced> reduce_on_ranks(
         result.range.end = result.range.begin + static_cast<int64_t>(result.sums.back().size());
       }
     }
+    interpreter.drain_ledger(result.traffic);
     for (const program::ValueArray& array : program.arrays)
       if (strategy::is_residual(array)) result.residuals.push_back(values_of(array));
     const auto agreed = state.read<double, strategy::kNumAgreed>("agreed");

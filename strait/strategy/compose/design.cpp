@@ -10,6 +10,7 @@
 #include "strait/strategy/compose/compose.h"
 #include "strait/strategy/finish/step_values.h"
 #include "strait/strategy/pipeline/pipeline.h"
+#include "strait/strategy/sharding/layer_codecs.h"
 #include "strait/topology/positions.h"
 #include "strait/verify/verify.h"
 
@@ -126,6 +127,9 @@ Design make_design(const Run& run, int64_t ranks, int64_t vocabulary, int64_t co
   design.layout = Layout(design.shape, design.mesh, first_stages(design.shape, design.mesh));
   design.placement =
       resolve_placement(run, positions_of(design.cluster, design.mesh), design.layout.positions());
+  if (design.placement.replicas() > 1)
+    design.placement.layers =
+        layer_codecs(run.compression, design.shape, design.placement.replicas());
   design.dtype = dtype_of(run.train.precision);
   StepOptions options;
   options.micro_batch_size = design.batch.micro_batch_size;

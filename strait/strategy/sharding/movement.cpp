@@ -16,7 +16,7 @@ namespace {
 
 /// Marks an op as one on pieces of a format: for the ledger and the executor.
 void moves_pieces(Op& op, const PieceFormat& format) {
-  op.codec = codec::print_codec(format.codec);
+  op.codec = format.codec_text();
   op.piece_bytes = format.piece_bytes;
   op.metadata_bytes = format.metadata_bytes;
 }

@@ -1,5 +1,7 @@
 #include "strait/strategy/sharding/placement.h"
 
+#include "strait/strategy/sharding/layer_codecs.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -374,6 +376,7 @@ Placement resolve_placement(const Run& run, const Cluster& cluster, int64_t rank
       read_codec(run, "update", codecs.update,
                  own_master ? row->update_codec : or_narrow(run, row->update_codec));
   read_gradient_codecs(run, cluster, *row, placement);
+  read_compression(run, placement);
   check_codecs(run, placement);
   check_secondary(run, placement);
   placement.across_every_micro_step = across_every_micro_step(run, placement, *row);

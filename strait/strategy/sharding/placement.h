@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "strait/codec/codec.h"
+#include "strait/codec/runs.h"
 #include "strait/config/options.h"
 #include "strait/config/run.h"
 #include "strait/topology/cluster.h"
@@ -38,6 +39,8 @@ struct Placement {
   StateCodecs codecs;
   bool across_every_micro_step = false;  // else once per step; matters when 1 < gradients < ranks
   int64_t prefetch_units = 1;
+  /// [unit] of the compressed all-reduce (layer_codecs.h); empty: codecs.gradients, whole units.
+  std::vector<codec::Runs> layers;
 
   /// Groups across which sums are all-reduced.
   int64_t replicas() const { return ranks / optimizer; }

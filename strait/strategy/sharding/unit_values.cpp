@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <type_traits>
 
 #include "strait/base/errors.h"
 #include "strait/layout/layout.h"
@@ -155,15 +156,21 @@ PieceFormat UnitValues::secondary_pieces(int64_t unit) const {
   return secondary_pieces_of(elements_of(unit));
 }
 
-PieceFormat UnitValues::gradient_pieces_of(int64_t elements, int64_t hop) const {
+PieceFormat UnitValues::gradient_pieces_of(const UnitClass& units, int64_t hop) const {
   const bool across = hop == num_hops();
-  return pieces(placement_.codecs.gradients.at(static_cast<size_t>(hop)),
-                split(elements, across ? placement_.ranks : placement_.span_of(hop + 1)),
-                across ? across_nested_ : hops_[static_cast<size_t>(hop)]);
+  PieceFormat format =
+      pieces(placement_.codecs.gradients.at(static_cast<size_t>(hop)),
+             split(units.elements, across ? placement_.ranks : placement_.span_of(hop + 1)),
+             across ? across_nested_ : hops_[static_cast<size_t>(hop)]);
+  if (placement_.layers.empty()) return format;
+  format.runs = placement_.layers.at(static_cast<size_t>(units.first_unit));
+  format.piece_bytes = format.runs.piece_bytes(types_.state);
+  format.metadata_bytes = format.runs.metadata_bytes();
+  return format;
 }
 
 PieceFormat UnitValues::gradient_pieces(int64_t unit, int64_t hop) const {
-  return gradient_pieces_of(elements_of(unit), hop);
+  return gradient_pieces_of(class_of(unit), hop);
 }
 
 void UnitValues::declare_gathered(bool secondary) {
@@ -216,8 +223,8 @@ void UnitValues::declare_gradients(const draft::StepOptions& options) {
     sent_.push_back(-1);
     received_.push_back(-1);
     if (placement_.codecs.gradients[hop].kind == CodecKind::kNone) continue;
-    const auto buffer = [&](int64_t elements) -> Form {
-      const PieceFormat format = gradient_pieces_of(elements, static_cast<int64_t>(hop));
+    const auto buffer = [&](const UnitClass& units) -> Form {
+      const PieceFormat format = gradient_pieces_of(units, static_cast<int64_t>(hop));
       return {format.bytes(program_.groups[format.group].size), -1, Dtype::kByte};
     };
     const std::string number = std::to_string(hop);
@@ -250,8 +257,8 @@ void UnitValues::declare_residuals() {
       return numbers(elements, span, group_of_span(span), Dtype::kFloat32);
     });
     if (hop < num_hops()) continue;
-    declare_one(hop + 1, [&](int64_t elements) -> Form {
-      return {gradient_pieces_of(elements, hop).partition, across_nested_, Dtype::kFloat32};
+    declare_one(hop + 1, [&](const UnitClass& units) -> Form {
+      return {gradient_pieces_of(units, hop).partition, across_nested_, Dtype::kFloat32};
     });
   }
 }
@@ -260,7 +267,11 @@ template <class FormOf>
 int UnitValues::declare(const Naming& naming, const FormOf& form) {
   const int first = static_cast<int>(program_.arrays.size());
   for (const UnitClass& unit_class : classes_) {
-    const Form shape = form(unit_class.elements);
+    Form shape;
+    if constexpr (std::is_invocable_v<FormOf, const UnitClass&>)
+      shape = form(unit_class);
+    else
+      shape = form(unit_class.elements);
     program::ValueArray array;
     array.name = naming.letter + "." + unit_class.name;
     array.count = unit_class.count;

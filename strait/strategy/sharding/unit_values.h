@@ -60,6 +60,11 @@ struct PieceFormat {
   program::Partition partition;  // of the unit's elements
   int group = -1;
   int64_t piece_bytes = 0, metadata_bytes = 0;
+  codec::Runs runs = {};  // of the layers of the unit; empty: one codec for all elements
+  /// What ops are marked with.
+  std::string codec_text() const {
+    return runs.runs.empty() ? codec::print_codec(codec) : codec::print_runs(runs);
+  }
   /// The pieces of all parts, one after another.
   program::Partition bytes(int64_t parts) const { return {parts * piece_bytes, piece_bytes}; }
 };
@@ -145,7 +150,8 @@ class UnitValues {
     std::string state = {};  // of its address
     bool by_sender = false;
   };
-  /// Adds one array per class, `form(elements)` each; returns the index of the first.
+  /// Adds one array per class, `form(elements)` or `form(class)` each; returns the index of the
+  /// first.
   template <class FormOf>
   int declare(const Naming& naming, const FormOf& form);
   Form numbers(int64_t elements, int64_t span, int group, Dtype dtype) const;
@@ -155,9 +161,10 @@ class UnitValues {
                      int group) const;
   PieceFormat weight_pieces_of(int64_t elements) const;
   PieceFormat secondary_pieces_of(int64_t elements) const;
-  PieceFormat gradient_pieces_of(int64_t elements, int64_t hop) const;
+  PieceFormat gradient_pieces_of(const UnitClass& units, int64_t hop) const;
   void declare_residuals();
-  int64_t elements_of(int64_t unit) const { return classes_[place_[unit].first].elements; }
+  const UnitClass& class_of(int64_t unit) const { return classes_[place_[unit].first]; }
+  int64_t elements_of(int64_t unit) const { return class_of(unit).elements; }
 
   program::Program& program_;
   const Placement& placement_;

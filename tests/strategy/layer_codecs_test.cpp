@@ -1,0 +1,117 @@
+// Which layers compression.codec encodes, and where it is refused.
+#include "strait/strategy/sharding/layer_codecs.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "strait/base/errors.h"
+#include "strait/config/parse.h"
+#include "strait/cost/cost.h"
+#include "strait/sim/simulate.h"
+#include "strait/strategy/compose/design.h"
+
+namespace strait::strategy {
+namespace {
+
+using ::testing::HasSubstr;
+
+Design designed(std::vector<std::string> sets, int64_t ranks = 4) {
+  const std::string text =
+      "[model]\npreset = \"nano-char\"\n[train]\nglobal_batch_size = 24\n"
+      "[placement]\npreset = \"ddp\"\n[compression]\ncodec = \"qsgd4/64\"\n";
+  return make_design(parse_run(text, "test.toml", sets), ranks, 65, 4);
+}
+
+std::string refusal(const std::vector<std::string>& sets) {
+  try {
+    designed(sets);
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+// A block of nanoGPT's CPU model: norms of 128, matrices of 3 x 128 x 128, 128 x 128 and twice
+// 4 x 128 x 128, all matrices first.
+TEST(LayerCodecs, EveryMatrixStandsAlone) {
+  const Design design = designed({});
+  ASSERT_EQ(design.placement.layers.size(), design.shape.units.size());
+  const UnitShape& block = design.shape.units[1];
+  std::vector<int64_t> large;
+  int64_t small = 0, all = 0;
+  for (const codec::Run& run : design.placement.layers[1].runs) {
+    (run.codec == codec::parse_codec("qsgd4/64") ? large.emplace_back(run.elements)
+                                                 : small += run.elements);
+    all += run.elements;
+  }
+  EXPECT_EQ(large, (std::vector<int64_t>{49152, 16384, 65536, 65536}));
+  EXPECT_EQ(all, block.elements);
+  EXPECT_EQ(small, 2 * 128);
+  EXPECT_EQ(design.placement.layers[1].parts, 4);
+}
+
+TEST(LayerCodecs, WhatIsSmallIsSentAsItIs) {
+  const Design design = designed({"compression.skip_below_elements=16385"});
+  int64_t small = 0;
+  for (const codec::Run& run : design.placement.layers[1].runs)
+    if (run.codec == codec::CodecSpec()) small += run.elements;
+  EXPECT_EQ(small, 16384 + 2 * 128);
+}
+
+/// Payload and scales of what moves in layers' codecs.
+std::pair<int64_t, int64_t> bytes_of(const Ledger& ledger) {
+  std::pair<int64_t, int64_t> bytes;
+  for (const Traffic& row : ledger.rows())
+    if (codec::is_runs(row.codec)) {
+      bytes.first += row.payload_bytes;
+      bytes.second += row.metadata_bytes;
+    }
+  return bytes;
+}
+
+// Each rank sends n - 1 pieces of others' parts, and n - 1 times its own; all cut by hand.
+TEST(LayerCodecs, SimulatorAndCostCountTheBytesOfTheClosedForm) {
+  for (const int64_t n : {2, 3, 4}) {
+    const Design design = designed({}, n);
+    int64_t payload = 0, scales = 0;
+    for (const codec::Runs& runs : design.placement.layers)
+      for (const codec::Run& run : runs.runs) {
+        const int64_t grain = (run.elements + n - 1) / n;
+        const bool plain = run.codec == codec::CodecSpec();
+        payload += plain ? 4 * grain : (grain * 4 + 63) / 64 * 8;
+        scales += plain ? 0 : (grain + 63) / 64 * 8;
+      }
+    const std::pair<int64_t, int64_t> want = {2 * n * (n - 1) * payload, 2 * n * (n - 1) * scales};
+    const program::Program& step = design.steady().front();
+    EXPECT_EQ(bytes_of(sim::simulate(step, design.cluster).traffic), want) << n;
+    EXPECT_EQ(bytes_of(cost::price(step, design.cluster).traffic), want) << n;
+  }
+}
+
+TEST(LayerCodecs, OneRankSendsNothing) {
+  EXPECT_TRUE(designed({}, 1).placement.layers.empty());
+  EXPECT_TRUE(designed({"compression.codec=none"}).placement.layers.empty());
+}
+
+TEST(LayerCodecs, WhatCannotUseThemIsRefusedWithTheNearestChoice) {
+  const std::string nearest = "the nearest valid choice is ";
+  for (const char* preset : {"zero1", "zero2", "zero3", "hsdp"})
+    EXPECT_THAT(refusal({std::string("placement.preset=") + preset}),
+                HasSubstr(nearest + "placement.preset = \"ddp\""));
+  EXPECT_THAT(refusal({"placement.codecs.gradients=[\"int8\"]"}),
+              HasSubstr(nearest + "placement.codecs.gradients = [\"none\"]"));
+  EXPECT_THAT(refusal({"sync.policy=diloco", "sync.replica=2"}),
+              HasSubstr(nearest + "sync.outer.codec = \"qsgd4/64\""));
+  EXPECT_THAT(refusal({"mesh.axes.x=2"}), HasSubstr(nearest + "mesh.axes of data alone"));
+  EXPECT_THAT(refusal({"mesh.axes.stage=2"}), HasSubstr(nearest + "mesh.axes of data alone"));
+  EXPECT_THAT(refusal({"compression.codec=int8/64+ef"}), HasSubstr(nearest + "\"int8/64\""));
+  EXPECT_THAT(refusal({"compression.codec=bf16"}),
+              HasSubstr(nearest + "placement.codecs.gradients = [\"bf16\"]"));
+  EXPECT_THAT(refusal({"compression.codec=qsgd9"}), HasSubstr("nearest valid choice: qsgd8"));
+  EXPECT_THAT(refusal({"compression.codec=none", "compression.skip_below_elements=7"}),
+              HasSubstr("compression.codec = \"qsgd4\""));
+  EXPECT_THAT(refusal({"compression.adapt=lgreco"}), HasSubstr("\"none\""));
+}
+
+}  // namespace
+}  // namespace strait::strategy
