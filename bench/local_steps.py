@@ -14,18 +14,16 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-PERIOD = 30
 FREE = "20gbit"  # more than the hosts, which share a memory, can send
-ROUNDS = [f"rounds.period_steps={PERIOD}"]
-POLICIES = {
-    "every step": [],
-    "diloco": ["policy=diloco", *ROUNDS],
-    "co2": ["policy=co2", *ROUNDS],
-    "streaming": ["policy=streaming-diloco", *ROUNDS, "rounds.fragments=2", f"rounds.delay_steps={PERIOD // 2 - 1}",
-                  "outer.codec=none"],
-    "streaming, 4 bits": ["policy=streaming-diloco", *ROUNDS, "rounds.fragments=2",
-                          f"rounds.delay_steps={PERIOD // 2 - 1}"],
-}
+
+
+def policies(period):
+    """Keys of each policy in [sync]."""
+    rounds = [f"rounds.period_steps={period}"]
+    streaming = ["policy=streaming-diloco", *rounds, "rounds.fragments=2", f"rounds.delay_steps={period // 2 - 1}"]
+    return {"every step": [], "diloco": ["policy=diloco", *rounds], "co2": ["policy=co2", *rounds],
+            "streaming": [*streaming, "outer.codec=none"], "streaming, 4 bits": streaming}
+
 
 PEERS = {"PyTorch DDP": "ddp", "PyTorch post-local SGD": "post-local-sgd", "DiLoCo in PyTorch": "diloco"}
 SHAPE = {"layers": 4, "heads": 4, "width": 128, "vocabulary": 65, "positions": 64, "context": 64}  # of nano-char
@@ -40,11 +38,12 @@ def netlab(options, rate, *command):
 
 def train(options, rate, policy, folder):
     """Mean step behind the first round, what was predicted, and bytes per step over all links."""
-    warm, steps = (PERIOD, options.rounds * PERIOD) if POLICIES[policy] else (2, 10)
+    keys = policies(options.period)[policy]
+    warm, steps = (options.period, options.rounds * options.period) if keys else (2, 10)
     run_dir, report = folder / "run", folder / "report"
     sets = [f"data.path={options.text.resolve()}", f"output.run_dir={run_dir}", f"cluster.file={folder / 'cluster.toml'}",
             f"train.steps={warm + steps}", "evaluation.every_steps=0", "evaluation.batches=1",
-            "placement.preset=ddp", *(f"sync.{key}" for key in POLICIES[policy])]
+            "placement.preset=ddp", *(f"sync.{key}" for key in keys)]
     command = [options.strait, "train", ROOT / "examples/shakespeare_char.toml", "--json", report]
     for one in sets:
         command += ["--set", one]
@@ -57,10 +56,10 @@ def train(options, rate, policy, folder):
 
 
 def train_peer(options, rate, peer, folder):
-    warm, steps = (2, 10) if PEERS[peer] == "ddp" else (PERIOD, options.rounds * PERIOD)
+    warm, steps = (2, 10) if PEERS[peer] == "ddp" else (options.period, options.rounds * options.period)
     metrics = folder / "metrics"
     command = ["env", f"OPENBLAS_CORETYPE={options.blas}", options.peer_python, ROOT / "bench/peers/distributed_torch.py",
-               PEERS[peer], "--wire", "fp32", "--batch", 12 // options.hosts, "--steps", warm + steps, "--period", PERIOD,
+               PEERS[peer], "--wire", "fp32", "--batch", 12 // options.hosts, "--steps", warm + steps, "--period", options.period,
                "--ranks-per-host", 1, "--metrics", metrics]
     for name, value in SHAPE.items():
         command += [f"--{name}", value]
@@ -86,7 +85,7 @@ def measure(options):
 
 
 def table(options, rows):
-    lines = [f"`bench/local_steps.py`: {options.hosts} hosts of one rank, {options.rounds} rounds of {PERIOD} steps.", "",
+    lines = [f"`bench/local_steps.py`: {options.hosts} hosts of one rank, {options.rounds} rounds of {options.period} steps.", "",
              "| links | policy | seconds per step | predicted | utilisation | kB per step over all links |",
              "|---|---|---|---|---|---|"]
     for (rate, policy), row in rows.items():
@@ -106,7 +105,8 @@ def main():
     parser.add_argument("--hosts", type=int, default=4)
     parser.add_argument("--rate", nargs="+", default=["10mbit", "100mbit"])
     parser.add_argument("--rounds", type=int, default=3, help="that are timed")
-    parser.add_argument("--policies", nargs="+", choices=POLICIES, default=list(POLICIES))
+    parser.add_argument("--policies", nargs="+", choices=policies(1), default=list(policies(1)))
+    parser.add_argument("--period", type=int, default=30, help="steps of a round")
     parser.add_argument("--peer-python", help="with the PyTorch of the peers; without it there are none")
     parser.add_argument("--blas", default="SKYLAKEX", help="processor that the peer's OpenBLAS takes this one for")
     parser.add_argument("-o", "--output", type=pathlib.Path, help="writes the table there")
