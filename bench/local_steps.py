@@ -69,32 +69,43 @@ def train_peer(options, rate, peer, folder):
 
 
 def measure(options):
-    rows = {}
-    for rate in [FREE, *options.rate]:
-        with tempfile.TemporaryDirectory() as name:
-            folder = pathlib.Path(name)
+    """Runs of each row by rate. The rates take turns, because machines change their speed from minute to minute."""
+    rates, rows = [FREE, *options.rate], {}
+    with tempfile.TemporaryDirectory() as name:
+        folders = {rate: pathlib.Path(name, rate) for rate in rates}
+        for rate, folder in folders.items():
+            folder.mkdir()
             netlab(options, rate, options.strait, "probe", "-o", folder / "cluster.toml")
-            for policy in options.policies:
-                subprocess.run(["rm", "-rf", folder / "run"], check=True)
-                rows[rate, policy] = train(options, rate, policy, folder)
-                print(rate, policy, json.dumps(rows[rate, policy]), file=sys.stderr, flush=True)
-            for peer in PEERS if options.peer_python else []:
-                rows[rate, peer] = train_peer(options, rate, peer, folder)
-                print(rate, peer, json.dumps(rows[rate, peer]), file=sys.stderr, flush=True)
+        for row in [*options.policies, *(PEERS if options.peer_python else [])]:
+            for rate in rates * options.repeats:
+                subprocess.run(["rm", "-rf", folders[rate] / "run"], check=True)
+                one = (train_peer if row in PEERS else train)(options, rate, row, folders[rate])
+                rows.setdefault((rate, row), []).append(one)
+                print(rate, row, json.dumps(one), file=sys.stderr, flush=True)
     return rows
+
+
+def median(runs, key):
+    return statistics.median(run[key] for run in runs)
+
+
+def spread(shares):
+    return f"{statistics.median(shares):.1%} ({min(shares):.1%} to {max(shares):.1%})"
 
 
 def table(options, rows):
     lines = [f"`bench/local_steps.py`: {options.hosts} hosts of one rank, {options.rounds} rounds of {options.period} steps.", "",
-             "| links | policy | seconds per step | predicted | utilisation | kB per step over all links |",
-             "|---|---|---|---|---|---|"]
-    for (rate, policy), row in rows.items():
-        share = rows[FREE, policy]["seconds"] / row["seconds"]
-        predicted = (f"{row['predicted']:.4f} ({row['predicted'] / row['seconds'] - 1:+.0%})"
-                     if "predicted" in row else "")
-        sent = f"{row['bytes'] / 1e3:.1f}" if "bytes" in row else ""
-        lines.append(f"| {'no limit' if rate == FREE else rate} | {policy} | {row['seconds']:.4f} | {predicted} | "
-                     f"{share:.1%} | {sent} |")
+             "| links | policy | seconds per step | predicted | utilisation (all) | predicted | kB per step over all links |",
+             "|---|---|---|---|---|---|---|"]
+    for (rate, policy), runs in rows.items():
+        pairs = list(zip(rows[FREE, policy], runs))
+        share = spread([free["seconds"] / run["seconds"] for free, run in pairs]) if rate != FREE else ""
+        seconds, mine = median(runs, "seconds"), "predicted" in runs[0]
+        predicted = f"{runs[0]['predicted']:.4f} ({runs[0]['predicted'] / seconds - 1:+.0%})" if mine else ""
+        foreseen = f"{rows[FREE, policy][0]['predicted'] / runs[0]['predicted']:.1%}" if mine and share else ""
+        sent = f"{runs[0]['bytes'] / 1e3:.1f}" if mine else ""
+        lines.append(f"| {'no limit' if rate == FREE else rate} | {policy} | {seconds:.4f} | {predicted} | {share} | "
+                     f"{foreseen} | {sent} |")
     return "\n".join(lines) + "\n"
 
 
@@ -105,6 +116,7 @@ def main():
     parser.add_argument("--hosts", type=int, default=4)
     parser.add_argument("--rate", nargs="+", default=["10mbit", "100mbit"])
     parser.add_argument("--rounds", type=int, default=3, help="that are timed")
+    parser.add_argument("--repeats", type=int, default=3, help="of each run; medians are shown")
     parser.add_argument("--policies", nargs="+", choices=policies(1), default=list(policies(1)))
     parser.add_argument("--period", type=int, default=30, help="steps of a round")
     parser.add_argument("--peer-python", help="with the PyTorch of the peers; without it there are none")

@@ -18,6 +18,7 @@ namespace {
 
 constexpr const char* kEveryStep = "every-step";
 constexpr int64_t kWholePeriod = -1;
+constexpr const char* kPlain = "constant:1.0";  // penalty
 
 /// What a policy fills in where the run file says nothing.
 struct Row {
@@ -27,15 +28,15 @@ struct Row {
   double mixing;
   const char* kind;
   double learning_rate, momentum, clip;
-  const char* codec;
+  const char *penalty, *codec;
 };
 constexpr Row kRows[] = {
-    // name            delay    fragments mixing outer: kind, rate, momentum, clip; codec
-    {"post-local-sgd", 0, false, 0.0, "sgd", 1.0, 0.0, 0.0, "none"},
-    {"slowmo", 0, false, 0.0, "sgd", 1.0, 0.5, 0.0, "none"},
-    {"diloco", 0, false, 0.0, "nesterov", 0.7, 0.9, 0.0, "none"},
-    {"streaming-diloco", 1, true, 0.5, "nesterov", 0.4, 0.9, 0.0, "e3m0/64"},
-    {"co2", kWholePeriod, false, 0.0, "sgd", 1.0, 0.2, 1.0, "none"},
+    // name            delay    fragments mixing outer: kind, rate, momentum, clip, penalty; codec
+    {"post-local-sgd", 0, false, 0.0, "sgd", 1.0, 0.0, 0.0, kPlain, "none"},
+    {"slowmo", 0, false, 0.0, "sgd", 1.0, 0.5, 0.0, kPlain, "none"},
+    {"diloco", 0, false, 0.0, "nesterov", 0.7, 0.9, 0.0, kPlain, "none"},
+    {"streaming-diloco", 1, true, 0.5, "nesterov", 0.4, 0.9, 0.0, kPlain, "e3m0/64"},
+    {"co2", kWholePeriod, false, 0.0, "sgd", 1.0, 0.2, 1.0, "constant:2.0", "none"},
 };
 
 /// Layers of a fragment where the run file does not say how many fragments there are (Streaming
@@ -185,7 +186,7 @@ class Reader {
         written_or("sync.outer.learning_rate", outer.learning_rate, row.learning_rate);
     policy.outer.momentum = written_or("sync.outer.momentum", outer.momentum, row.momentum);
     policy.outer.clip = written_or("sync.outer.clip", outer.clip, row.clip);
-    read_penalty(policy);
+    read_penalty(row, policy);
     const std::string codec = written_or("sync.outer.codec", outer.codec, std::string(row.codec));
     policy.codec = codec::parse_codec(codec, "sync.outer.codec");
     if (policy.codec.error_feedback) {
@@ -199,8 +200,10 @@ class Reader {
   }
 
   /// "constant:NUMBER" or "gap-aware:NUMBER".
-  void read_penalty(Policy& policy) const {
-    const std::string& text = run_.sync.outer.penalty;
+  void read_penalty(const Row& row, Policy& policy) const {
+    // Eager replicas have the newest part of what is late.
+    const std::string text = written_or("sync.outer.penalty", run_.sync.outer.penalty,
+                                        std::string(policy.eager ? kPlain : row.penalty));
     if (const auto constant = number_behind(text, "constant:"); constant && *constant >= 1)
       policy.outer.penalty = *constant;
     else if (const auto gap = number_behind(text, "gap-aware:"); gap && *gap > 0)
