@@ -270,13 +270,15 @@ void Trainer::count_traffic(int64_t step) {
   std::vector<int64_t> sent;
   for (int64_t level = 0; level < levels; ++level)
     sent.push_back(traffic_.payload_bytes(level) / std::max<int64_t>(1, steps_here_));
-  if (shared_.processes)
+  // Replicas that agree rarely would wait for each other here, behind what is under way.
+  const bool alike = job_.design.policy.local_steps();
+  if (shared_.processes && !alike)
     comm::sum_over_ranks(world_, sent, {"bytes sent so far", step, site_.deadline_seconds});
   for (int64_t level = 0; level < levels; ++level) {
     shared_.sent_bytes[rank_ * levels + level] = sent[level];
-    // The sum stands in for all: the figures of the others are in it.
+    // Of the others: in the sum, which stands in for all, or taken to be as many as here.
     for (int64_t other = 0; shared_.processes && other < job_.design.batch.ranks; ++other)
-      if (other != rank_) shared_.sent_bytes[other * levels + level] = 0;
+      if (other != rank_) shared_.sent_bytes[other * levels + level] = alike ? sent[level] : 0;
   }
 }
 
