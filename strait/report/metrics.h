@@ -13,7 +13,8 @@ namespace strait::report {
 inline constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 
 /// Payload bytes that all ranks together sent over one level in one step. With local steps under
-/// several processes those of rank 0 times the ranks: a sum would make replicas wait for each other.
+/// several processes those of rank 0 times the ranks: a sum would make replicas wait for each
+/// other.
 struct LevelBytes {
   std::string level;
   int64_t bytes = 0;
