@@ -27,7 +27,7 @@ std::vector<KernelOperand> operands(const std::vector<Entry>& entries) {
   std::vector<KernelOperand> list = {
       {"tokens"},   {"sequences"},       {"step"},           {"weights"},  {"input"},  {"output"},
       {"saved"},    {"output gradient"}, {"input gradient"}, {"gradient"}, {"agreed"}, {"cache"},
-      {"position"}, {"bundle"}};
+      {"position"}, {"bundle"},          {"deferred"}};
   for (int value = 0; value < kNumBlockValues; ++value)
     list.push_back({value_name(static_cast<BlockValue>(value))});
   for (KernelOperand& operand : list) operand.count = Count::kNone;
@@ -73,7 +73,7 @@ constexpr AccessSet kMakesGradient = kWrites | kUpdates | kAdds;
 /// touches its part alone, and what another range has put there stays.
 std::vector<KernelOperand> segment_operands(std::vector<Entry> entries) {
   constexpr AccessSet kAny = kReads | kWrites | kUpdates;
-  for (const BlockOperand bundle : {kSaved, kBundle})
+  for (const BlockOperand bundle : {kSaved, kBundle, kDeferred})
     entries.push_back({bundle, kAny, Count::kOptional, false});
   for (int value = 0; value < kNumBlockValues; ++value)
     entries.push_back({static_cast<BlockOperand>(kBlockValues + value), kAny, Count::kOptional});

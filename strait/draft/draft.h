@@ -15,10 +15,16 @@
 
 namespace strait::draft {
 
+/// What a visit is for. Where the backward pass is split, kBackward makes the gradient of a block's
+/// input and kWeight, at any time behind it, the rest of that of its weights.
+enum class Work : uint8_t { kForward, kBackward, kWeight };
+
 /// What is computed at one place of the order: kernels on one block, without the operands that hold
 /// weights and gradients, which whoever places them adds; and transfers of what enters or leaves.
 struct Visit {
   int64_t block = 0;
+  Work work = Work::kForward;
+  bool last = false;             // no later visit of the step adds to the gradient it makes
   bool brief = false;            // too little computing for transfers to hide behind
   std::optional<int64_t> needs;  // unit whose weights the ops read
   std::optional<int64_t> makes;  // unit to whose gradient an op contributes
@@ -29,22 +35,33 @@ struct Visit {
 /// Visits one after another. A simple order has one micro-batch's way through the chain; another
 /// one may join visits of several micro-batches.
 struct MicroStep {
-  bool accumulates = false;  // gradients hold those of earlier micro-steps of the step
-  bool last = true;          // of the step
-  bool repeats = false;      // the next one has the same visits
+  bool last = true;      // of the step
+  bool repeats = false;  // the next one has the same visits
   std::vector<program::Op> begin;
   std::vector<Visit> visits;
   std::vector<program::Operand> frees;
 };
 
-/// The micro-steps of a step. Those of `equal` differ in their number alone: a loop may do them.
-struct Schedule {
-  int64_t micro_steps = 0;  // 0: nothing is computed
-  int64_t equal_begin = 0, equal_end = 0;
-  /// The micro-step with this number, its indices written with `index`: the number, or the variable
-  /// of a loop over equal ones, of which `number` is the first.
-  std::function<MicroStep(int64_t number, const program::Index& index)> micro_step;
+/// Micro-steps [begin, end) that a loop may do, `period` of them in a turn: those of a turn differ
+/// from those of the turn before in the numbers of micro-batches alone, which are `advance` higher.
+struct EqualSteps {
+  int64_t begin = 0, end = 0;
+  int64_t period = 1, advance = 1;
 };
+
+/// The micro-steps of a step.
+struct Schedule {
+  int64_t micro_steps = 0;        // 0: nothing is computed
+  std::vector<EqualSteps> equal;  // ascending
+  /// The micro-step with this number, whose micro-batches are `later` ones: 0, or what the variable
+  /// of a loop adds to those of its first turn, to which `number` belongs.
+  std::function<MicroStep(int64_t number, const program::Index& later)> micro_step;
+};
+/// Index of a micro-batch that is so much later.
+inline program::Index micro_batch_index(int64_t micro_batch, program::Index later) {
+  later.constant += micro_batch;
+  return later;
+}
 
 /// A unit that ranks of other classes hold, too: the sum of their gradients is that of the unit.
 struct SharedUnit {
@@ -69,6 +86,8 @@ struct Draft {
   Mesh mesh;
   int64_t rank = 0;                 // of the class: its place in the mesh is that of the others
   std::vector<int64_t> units = {};  // that ranks of the class hold, ascending
+  /// Visits of kWeight are apart from those of kBackward, and each adds its part of a gradient.
+  bool splits_backward = false;
   Schedule schedule = {};
   std::vector<SharedUnit> shared = {};
   std::vector<Shard> shards = {};  // one per unit

@@ -18,14 +18,15 @@ int slot_of(BlockValue value, Phase phase, bool keeps) {
   if (value == kOutputGradient) return draft::kOutputGradient;
   if (value == kInputGradient || value == kMiddleGradient) return draft::kInputGradient;
   if (holds(kept_values(), value) && keeps) return kSaved;
-  if (holds(bundle_values(), value) && phase != Phase::kForward) return kBundle;
+  if (holds(bundle_values(), value) && phase != Phase::kForward)
+    return holds(deferred_values(), value) ? kDeferred : kBundle;
   return kBlockValues + static_cast<int>(value);
 }
 
 /// A bundle holds what other ranges of the phase have put there before.
 bool is_begun(int slot, SegmentRange range, Phase phase) {
   const bool first = phase == Phase::kForward ? range.begin == 0 : range.end == kNumSegments;
-  return (slot == kSaved || slot == kBundle) && !first;
+  return (slot == kSaved || slot == kBundle || slot == kDeferred) && !first;
 }
 
 struct Costs {
@@ -88,9 +89,14 @@ ValueSet values_in(int slot) {
   if (slot == draft::kInputGradient)
     return value_set({BlockValue::kInputGradient, kMiddleGradient});
   if (slot == kSaved) return kept_values();
-  if (slot == kBundle) return bundle_values();
+  if (slot == kBundle) return bundle_values() & ~deferred_values();
+  if (slot == kDeferred) return deferred_values();
   if (slot < kBlockValues) return {};
   return value_set({static_cast<BlockValue>(slot - kBlockValues)});
+}
+
+bool is_deferred(int slot) {
+  return slot == kDeferred || slot == kBlockValues + static_cast<int>(kQueryKeyNormGradient);
 }
 
 bool is_partial_over_x(int slot) {

@@ -25,6 +25,8 @@ std::vector<OperandUse> segment_operands(SegmentRange range, Phase phase, bool k
 ValueSet values_in(int slot);
 /// Whether a slot is for what passes inside a block, between its ranges.
 inline bool is_inside_block(int slot) { return slot >= kBundle; }
+/// Whether a slot is for what the part of backward_weight reads that may wait.
+bool is_deferred(int slot);
 /// Whether a slot is for a value of which each rank of axis x makes a part.
 bool is_partial_over_x(int slot);
 

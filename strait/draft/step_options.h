@@ -35,6 +35,13 @@ using OptimizerState = std::vector<Moment>;
 /// What a program is for.
 enum class Purpose : uint8_t { kTrain, kEvaluate, kGenerate, kPublish, kBorder };
 
+/// Who computes what when along mesh axis "stage".
+struct PipelineForm {
+  std::string order = "1f1b";  // gpipe 1f1b interleaved zero-bubble-h1 zero-bubble-h2
+  int64_t chunks = 1;          // runs of blocks that a stage has; chunk c of stage s of S: c S + s
+  std::vector<int64_t> cuts;   // first block of every run but the first; empty: equal parts
+};
+
 struct StepOptions {
   Purpose purpose = Purpose::kTrain;
   int64_t micro_batch_size = 1;  // sequences per rank and micro-step
@@ -48,6 +55,7 @@ struct StepOptions {
   bool weights_unchanged = false;  // since the last program: secondary copies still hold
   bool in_backward = false;        // units are updated as soon as their gradients are final
   bool local_steps = false;        // replicas have weights of their own between borders of rounds
+  PipelineForm pipeline;
 };
 
 }  // namespace strait::draft

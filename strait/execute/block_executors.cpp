@@ -132,6 +132,8 @@ struct RangeCall : Context {
       return call.give(saved_offsets(extent), operand.data, settings.dtype);
     if (operand.slot == draft::kBundle)
       return call.give(bundle_offsets(extent), operand.data, settings.dtype);
+    if (operand.slot == draft::kDeferred)
+      return call.give(deferred_offsets(extent), operand.data, settings.dtype);
     const ValueSet values = draft::values_in(operand.slot);
     for (int value = 0; value < kNumBlockValues; ++value)
       if (values[static_cast<size_t>(value)])

@@ -108,10 +108,12 @@ SegmentCall TransformerBlock<T>::split_call(const Call& call) const {
   ensure(call.bundle != nullptr, "split backward: no bundle");
   SegmentCall table = begin(call);
   const BlockExtent extent = segments_.extent(table);
-  table.give(bundle_offsets(extent), call.bundle, dtype_);
+  const BundleLayout bundle = bundle_layout(extent);
+  table.give(deferred_offsets(extent), call.bundle, dtype_);
+  table.give(bundle_offsets(extent), static_cast<T*>(call.bundle) + bundle.deferred_elements,
+             dtype_);
   if (extent.norms_query_key())
-    table.give(kQueryKeyNormGradient,
-               static_cast<T*>(call.bundle) + bundle_layout(extent).query_key_gradients);
+    table.give(kQueryKeyNormGradient, static_cast<T*>(call.bundle) + bundle.query_key_gradients);
   if (!call.workspace) return table;  // backward_weight takes none
   give_saved(call, table);
   const BackwardLayout work = backward_layout(segments_.extent(table));

@@ -77,13 +77,14 @@ BundleLayout bundle_layout(const BlockExtent& extent) {
   BundleLayout layout;
   layout.normed_attention = parts.take(extent.rows * extent.width);
   layout.qkv_gradient = parts.take(extent.rows * extent.qkv_width());
-  layout.attention = parts.take(extent.rows * extent.attention_width());
-  layout.output_gradient = parts.take(extent.rows * extent.width);
   layout.normed_mlp = parts.take(extent.rows * extent.width);
   layout.up_gradient = parts.take(extent.rows * extent.up_width());
+  layout.norm_gradients = parts.take(extent.style.norm_before ? extent.wide * 4 * extent.width : 0);
+  layout.deferred_elements = parts.total();
+  layout.attention = parts.take(extent.rows * extent.attention_width());
+  layout.output_gradient = parts.take(extent.rows * extent.width);
   layout.activated = parts.take(extent.rows * extent.ffn_width);
   layout.down_gradient = parts.take(extent.rows * extent.width);
-  layout.norm_gradients = parts.take(extent.style.norm_before ? extent.wide * 4 * extent.width : 0);
   layout.query_key_gradients = parts.take(extent.wide * extent.query_key_weights());
   layout.branch_gradients = parts.take(extent.wide * 2 * extent.branch_width());
   layout.elements = parts.total();

@@ -72,17 +72,19 @@ struct ForwardLayout {
 ForwardLayout forward_layout(const BlockExtent& extent);
 
 /// What backward_weight needs, complete in itself: the input and the output gradient of every
-/// linear layer, and the finished gradients of the two norms.
+/// linear layer, and the finished gradients of the norms. First what may wait (deferred_values in
+/// segment.h).
 struct BundleLayout {
   int64_t normed_attention = 0;     // [rows, width] input of qkv
   int64_t qkv_gradient = 0;         // [rows, qkv_width]
-  int64_t attention = 0;            // [rows, attention_width] input of the output projection
-  int64_t output_gradient = 0;      // [rows, width]
   int64_t normed_mlp = 0;           // [rows, width] input of up
   int64_t up_gradient = 0;          // [rows, up_width]
+  int64_t norm_gradients = 0;       // [4, width]: attention weight, bias; mlp weight, bias
+  int64_t deferred_elements = 0;    // of these
+  int64_t attention = 0;            // [rows, attention_width] input of the output projection
+  int64_t output_gradient = 0;      // [rows, width]
   int64_t activated = 0;            // [rows, ffn_width] input of down
   int64_t down_gradient = 0;        // [rows, width]
-  int64_t norm_gradients = 0;       // [4, width]: attention weight, bias; mlp weight, bias
   int64_t query_key_gradients = 0;  // [query_key_weights]: queries, keys
   int64_t branch_gradients = 0;     // [2, width]: weights of the norms behind attention and MLP
   int64_t elements = 0;

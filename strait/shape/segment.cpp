@@ -283,22 +283,38 @@ ValueOffsets saved_offsets(const BlockExtent& extent) {
   return offsets;
 }
 
+ValueSet deferred_values() {
+  static const ValueSet deferred =
+      value_set({kNormedAttention, kQkvGradient, kNormedMlp, kUpGradient, kAttentionNormGradient,
+                 kMlpNormGradient});
+  return deferred;
+}
+
 ValueOffsets bundle_offsets(const BlockExtent& extent) {
+  const BundleLayout layout = bundle_layout(extent);
+  const int64_t branches = layout.branch_gradients - layout.deferred_elements;
+  ValueOffsets offsets;
+  offsets[kKeptAttention] = layout.attention - layout.deferred_elements;
+  offsets[kOutputSumGradient] = layout.output_gradient - layout.deferred_elements;
+  offsets[kActivated] = layout.activated - layout.deferred_elements;
+  offsets[kDownSumGradient] = layout.down_gradient - layout.deferred_elements;
+  offsets[kAttentionBranchGradient] = branches;
+  offsets[kMlpBranchGradient] = branches + extent.wide * extent.width;
+  offsets.elements = layout.elements - layout.deferred_elements;
+  drop_empty(offsets, extent);
+  return offsets;
+}
+
+ValueOffsets deferred_offsets(const BlockExtent& extent) {
   const BundleLayout layout = bundle_layout(extent);
   ValueOffsets offsets;
   offsets[kNormedAttention] = layout.normed_attention;
   offsets[kQkvGradient] = layout.qkv_gradient;
-  offsets[kKeptAttention] = layout.attention;
-  offsets[kOutputSumGradient] = layout.output_gradient;
   offsets[kNormedMlp] = layout.normed_mlp;
   offsets[kUpGradient] = layout.up_gradient;
-  offsets[kActivated] = layout.activated;
-  offsets[kDownSumGradient] = layout.down_gradient;
   offsets[kAttentionNormGradient] = layout.norm_gradients;
   offsets[kMlpNormGradient] = layout.norm_gradients + 2 * extent.wide * extent.width;
-  offsets[kAttentionBranchGradient] = layout.branch_gradients;
-  offsets[kMlpBranchGradient] = layout.branch_gradients + extent.wide * extent.width;
-  offsets.elements = layout.elements;
+  offsets.elements = layout.deferred_elements;
   drop_empty(offsets, extent);
   return offsets;
 }

@@ -152,8 +152,11 @@ std::vector<SegmentRange> cut_behind_sums(SegmentRange range, Phase phase);
 /// What a forward keeps for the backward beside the input: the parts of SavedLayout.
 ValueSet kept_values();
 /// What backward_input hands to backward_weight: the parts of BundleLayout, but for the gradients
-/// of the norms of queries and keys, which ranks of x may have to sum first.
+/// of the norms of queries and keys, which ranks of x may have to sum first. Of them
+/// deferred_values are those of qkv, up and the norms before them, each as large as a value that
+/// the forward has kept: the backward of these weights may wait without taking more memory.
 ValueSet bundle_values();
+ValueSet deferred_values();
 
 /// Where values lie in one buffer; offsets count elements of the activations, -1: not in it.
 struct ValueOffsets {
@@ -163,9 +166,11 @@ struct ValueOffsets {
   int64_t& operator[](BlockValue value) { return at[value_index(value)]; }
   int64_t operator[](BlockValue value) const { return at[value_index(value)]; }
 };
-/// The kept values in one bundle, as the fused block has them, and those of the split backward.
+/// The kept values in one bundle, as the fused block has them, and those of the split backward in
+/// two: all others, and the deferred ones.
 ValueOffsets saved_offsets(const BlockExtent& extent);
 ValueOffsets bundle_offsets(const BlockExtent& extent);
+ValueOffsets deferred_offsets(const BlockExtent& extent);
 
 /// The workspace of a call: the range's values that are not `given`. Values share memory unless
 /// they are alive at the same time. The gradients of norms and kKeptAttention are never in the

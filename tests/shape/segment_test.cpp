@@ -87,9 +87,22 @@ TEST(Segment, KeptIsWhatTheBackwardReadsAndDoesNotMakeAgain) {
       const bool exists = value_elements(value, extent) > 0;
       EXPECT_EQ(saved_offsets(extent)[value] >= 0,
                 kept_values().test(value_index(value)) && exists);
+      const bool deferred = deferred_values().test(value_index(value));
+      EXPECT_EQ(deferred_offsets(extent)[value] >= 0, deferred && exists);
       EXPECT_EQ(bundle_offsets(extent)[value] >= 0,
-                bundle_values().test(value_index(value)) && exists);
+                bundle_values().test(value_index(value)) && !deferred && exists);
     }
+  }
+}
+
+/// A block whose weights wait holds no more than one whose backward waits: no more than what the
+/// forward keeps and its input.
+TEST(Segment, WhatIsDeferredIsNoLargerThanWhatIsKept) {
+  EXPECT_TRUE((deferred_values() & ~bundle_values()).none());
+  for (const ModelShape& model : models()) {
+    const BlockExtent extent = block_extent(model, 2, 64, Dtype::kBfloat16);
+    EXPECT_LE(deferred_offsets(extent).elements,
+              saved_offsets(extent).elements + extent.rows * extent.width);
   }
 }
 

@@ -33,8 +33,8 @@ const char* step_kind(const StepOptions& options) {
 using RankClass = std::vector<int64_t>;
 
 /// The passes that make ranks differ say how.
-std::vector<RankClass> classes_of(const ModelShape& shape, const Mesh& mesh) {
-  return stage_classes(shape, mesh);
+std::vector<RankClass> classes_of(const Ingredients& from, const StepOptions& options) {
+  return stage_classes(from.shape, from.mesh, options.pipeline);
 }
 
 draft::Draft start(const Ingredients& from, const RankClass& ranks, const StepOptions& options) {
@@ -46,6 +46,7 @@ draft::Draft start(const Ingredients& from, const RankClass& ranks, const StepOp
   draft.program.streams = {{"compute", 0}};
   draft.program.tokens = options.micro_batch_size * options.tokens * options.accumulation;
   draft.rank = ranks.empty() ? 0 : ranks.front();
+  draft.splits_backward = splits_backward(from.mesh, draft.rank, options);
   for (size_t unit = 0; unit < from.shape.units.size(); ++unit)
     draft.units.push_back(static_cast<int64_t>(unit));
   return draft;
@@ -75,7 +76,7 @@ program::Program compose_class(const Ingredients& from, const RankClass& ranks,
 
 std::vector<program::Program> compose(const Ingredients& from, const StepOptions& options) {
   std::vector<program::Program> classes;
-  for (const RankClass& ranks : classes_of(from.shape, from.mesh))
+  for (const RankClass& ranks : classes_of(from, options))
     classes.push_back(compose_class(from, ranks, options, std::nullopt));
   return classes;
 }
@@ -86,7 +87,7 @@ std::vector<program::Program> compose_border(const Ingredients& from, StepOption
   options.purpose = with_step ? Purpose::kTrain : Purpose::kBorder;
   options.weights_unchanged = false;
   std::vector<program::Program> classes;
-  for (const RankClass& ranks : classes_of(from.shape, from.mesh)) {
+  for (const RankClass& ranks : classes_of(from, options)) {
     classes.push_back(compose_class(from, ranks, options, border));
     classes.back().step_kind = border_kind(border);
   }

@@ -138,8 +138,8 @@ void fuse(draft::Draft& draft, const ModelShape& shape, const draft::StepOptions
   if (!draft.schedule.micro_step) return;
   draft.schedule.micro_step = [whole = std::move(draft.schedule.micro_step),
                                fuser = Fuser(shape, options.dtype)](int64_t number,
-                                                                    const program::Index& index) {
-    MicroStep step = whole(number, index);
+                                                                    const program::Index& later) {
+    MicroStep step = whole(number, later);
     for (Visit& visit : step.visits) fuser.apply(visit);
     return step;
   };

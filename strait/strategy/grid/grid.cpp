@@ -57,8 +57,8 @@ void grid(draft::Draft& draft, const Cluster& cluster) {
   const int group = draft::add_group(draft.program, cluster, {"x", axis.size, axis.stride});
   const Sharing sharing{group, draft::add_lane(draft.program, cluster, group)};
   draft.schedule.micro_step = [whole = std::move(draft.schedule.micro_step), sharing](
-                                  int64_t number, const program::Index& index) {
-    MicroStep step = whole(number, index);
+                                  int64_t number, const program::Index& later) {
+    MicroStep step = whole(number, later);
     for (Op& op : step.begin) sharing.mark(op);
     for (Visit& visit : step.visits) sharing.share(visit);
     return step;

@@ -1,5 +1,7 @@
 #include "strait/strategy/order/block_segments.h"
 
+#include <algorithm>
+
 #include "strait/base/errors.h"
 #include "strait/draft/segment_ops.h"
 
@@ -11,15 +13,24 @@ using program::Op;
 using program::Operand;
 using Ops = std::vector<Op>;
 
+constexpr SegmentRange range_of(Segment first, Segment last) {
+  return {static_cast<int>(first), static_cast<int>(last) + 1};
+}
+constexpr SegmentRange kAttentionNormAndQkv = range_of(Segment::kAttentionNorm, Segment::kQkv);
+constexpr SegmentRange kOutputAndAdd = range_of(Segment::kOutput, Segment::kAttentionAdd);
+constexpr SegmentRange kMlpNormAndUp = range_of(Segment::kMlpNorm, Segment::kUp);
+constexpr SegmentRange kDownAndAdd = range_of(Segment::kDown, Segment::kMlpAdd);
+
 /// Makes the ops of block 0, and the values inside it.
 class Maker {
  public:
   Maker(program::Program& program, const ModelShape& shape, const StepOptions& options,
-        const ChainArrays& arrays)
+        const ChainArrays& arrays, bool splits)
       : program_(program),
         shape_(shape),
         options_(options),
         arrays_(arrays),
+        splits_(splits),
         inside_(draft::kNumBlockOperands, -1) {}
 
   Op make_op(SegmentRange range, Phase phase, bool keeps = true) {
@@ -43,7 +54,18 @@ class Maker {
     return ops;
   }
 
+  /// Arrays with a value for every block, which outlive its backward.
+  std::vector<int> deferred_arrays() const {
+    std::vector<int> arrays;
+    for (int slot = 0; slot < draft::kNumBlockOperands; ++slot)
+      if (const int array = inside_[static_cast<size_t>(slot)]; array >= 0 && outlives(slot))
+        arrays.push_back(array);
+    return arrays;
+  }
+
  private:
+  bool outlives(int slot) const { return splits_ && draft::is_deferred(slot); }
+
   Operand operand_of(int slot) {
     switch (slot) {
       case draft::kTokens:
@@ -80,14 +102,18 @@ class Maker {
     ensure(draft::is_inside_block(slot), "a range of segments with an operand of other kernels");
     int& array = inside_[static_cast<size_t>(slot)];
     if (array >= 0) return array;
-    draft::WholeValues values{"bundle", 1, options_.dtype, bundle_layout(extent()).elements};
-    if (slot != draft::kBundle) {
+    draft::WholeValues values{"bundle", 1, options_.dtype, bundle_offsets(extent()).elements};
+    if (slot == draft::kDeferred) {
+      values.name = "deferred";
+      values.elements = deferred_offsets(extent()).elements;
+    } else if (slot != draft::kBundle) {
       const auto value = static_cast<BlockValue>(slot - draft::kBlockValues);
       const int64_t bytes = value_elements(value, extent()) * dtype_bytes(options_.dtype);
       values.name = value_name(value);
       values.dtype = value_dtype(value, options_.dtype);
       values.elements = bytes / dtype_bytes(values.dtype);
     }
+    if (outlives(slot)) values.count = static_cast<int64_t>(shape_.blocks.size()) - 1;
     return array = draft::declare(program_, values);
   }
 
@@ -95,15 +121,16 @@ class Maker {
   const ModelShape& shape_;
   const StepOptions& options_;
   const ChainArrays& arrays_;
+  const bool splits_;
   std::vector<int> inside_;  // [slot]
 };
 
 }  // namespace
 
 BlockSegments::BlockSegments(program::Program& program, const ModelShape& shape,
-                             const StepOptions& options, const ChainArrays& arrays)
+                             const StepOptions& options, const ChainArrays& arrays, bool splits)
     : arrays_(arrays) {
-  Maker maker(program, shape, options, arrays);
+  Maker maker(program, shape, options, arrays, splits);
   const bool trains = options.purpose == draft::Purpose::kTrain;
   const bool recomputes = options.recompute.every > 0;
   if (!trains || recomputes) plain_ = maker.make({}, Phase::kForward, false);
@@ -113,7 +140,25 @@ BlockSegments::BlockSegments(program::Program& program, const ModelShape& shape,
   const int pieces = shape.style.norm_behind ? 4 : 3;
   if (recomputes) recompute_ = maker.make(segments_of_pieces(0, pieces), Phase::kForward);
   backward_ = maker.make({}, Phase::kBackwardInput);
-  backward_.push_back(maker.make_op({}, Phase::kBackwardWeight));
+  if (!splits) {
+    backward_.push_back(maker.make_op({}, Phase::kBackwardWeight));
+    return;
+  }
+  for (const SegmentRange range : {kDownAndAdd, kOutputAndAdd})
+    backward_.push_back(maker.make_op(range, Phase::kBackwardWeight));
+  for (const SegmentRange range : {kMlpNormAndUp, kAttentionNormAndQkv})
+    deferred_.push_back(maker.make_op(range, Phase::kBackwardWeight));
+  deferred_arrays_ = maker.deferred_arrays();
+}
+
+std::vector<Operand> BlockSegments::deferred_values(int64_t block) const {
+  std::vector<Operand> values;
+  for (const int array : deferred_arrays_) values.push_back({array, {block}});
+  return values;
+}
+
+bool BlockSegments::is_deferred(const Operand& operand) const {
+  return std::ranges::find(deferred_arrays_, operand.array) != deferred_arrays_.end();
 }
 
 Ops BlockSegments::of_block(const Ops& ops, int64_t block) const {
@@ -124,7 +169,7 @@ Ops BlockSegments::of_block(const Ops& ops, int64_t block) const {
     for (auto* operands : {&op.reads, &op.writes})
       for (Operand& operand : *operands)
         if (operand.array == arrays_.activation || operand.array == arrays_.gradient ||
-            operand.array == arrays_.saved)
+            operand.array == arrays_.saved || is_deferred(operand))
           operand.index.constant += block;
   }
   return own;

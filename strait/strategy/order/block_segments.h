@@ -19,9 +19,10 @@ struct ChainArrays {
 /// Writes the ops of transformer blocks. Thread-safe once it is there.
 class BlockSegments {
  public:
-  /// Declares the values that pass between ranges of segments.
+  /// Declares the values that pass between ranges of segments. `splits`: backward() leaves out what
+  /// deferred() does.
   BlockSegments(program::Program& program, const ModelShape& shape,
-                const draft::StepOptions& options, const ChainArrays& arrays);
+                const draft::StepOptions& options, const ChainArrays& arrays, bool splits = false);
 
   std::vector<program::Op> forward(int64_t block, bool keeps) const {
     return of_block(keeps ? keeping_ : plain_, block);
@@ -29,13 +30,21 @@ class BlockSegments {
   /// A forward that keeps everything and stops before the last piece of the fused block.
   std::vector<program::Op> recompute(int64_t block) const { return of_block(recompute_, block); }
   std::vector<program::Op> backward(int64_t block) const { return of_block(backward_, block); }
+  /// The gradients of those weights whose inputs and output gradients take no more memory than what
+  /// the forward has kept: qkv, up, and the norms before them. So a block whose backward waits for
+  /// them holds no more than one that waits for its backward.
+  std::vector<program::Op> deferred(int64_t block) const { return of_block(deferred_, block); }
+  /// What backward() leaves to deferred(): every block has values of its own.
+  std::vector<program::Operand> deferred_values(int64_t block) const;
+  bool is_deferred(const program::Operand& operand) const;
 
  private:
   using Ops = std::vector<program::Op>;
   Ops of_block(const Ops& ops, int64_t block) const;
 
   const ChainArrays arrays_;
-  Ops keeping_, plain_, recompute_, backward_;  // of block 0
+  Ops keeping_, plain_, recompute_, backward_, deferred_;  // of block 0
+  std::vector<int> deferred_arrays_;
 };
 
 }  // namespace strait::strategy

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "strait/draft/segment_ops.h"
@@ -15,6 +16,7 @@ using draft::MicroStep;
 using draft::Purpose;
 using draft::StepOptions;
 using draft::Visit;
+using draft::Work;
 using program::Access;
 using program::Op;
 using program::Operand;
@@ -26,8 +28,11 @@ int64_t micro_batches_of(const StepOptions& options) {
 /// Writes the visits of the blocks of a chain.
 class Chain {
  public:
-  Chain(program::Program& program, const ModelShape& shape, const StepOptions& options)
-      : shape_(shape), options_(options), head_(static_cast<int64_t>(shape.blocks.size()) - 1) {
+  Chain(program::Program& program, const ModelShape& shape, const StepOptions& options, bool splits)
+      : shape_(shape),
+        options_(options),
+        splits_(splits),
+        head_(static_cast<int64_t>(shape.blocks.size()) - 1) {
     for (int64_t b = 0; b <= head_; ++b)
       sizes_.push_back(
           block_sizes(shape, b, options.micro_batch_size, options.tokens, options.dtype));
@@ -35,18 +40,18 @@ class Chain {
     agreed_ = draft::find_array(program, "agreed");
     step_ = draft::find_array(program, "step");
     if (std::ranges::any_of(shape.blocks, is_transformer))
-      segments_.emplace(program, shape, options, arrays_);
+      segments_.emplace(program, shape, options, arrays_, splits);
   }
 
-  MicroStep micro_step(int64_t number, const program::Index& index) const {
+  MicroStep micro_step(int64_t number, const program::Index& later) const {
     MicroStep step;
-    step.accumulates = number > 0;
     step.last = number == micro_batches_of(options_) - 1;
     step.repeats = !step.last;
-    step.begin = {load(index)};
+    step.begin = {load(draft::micro_batch_index(number, later))};
     for (int64_t b = 0; b < head_; ++b) step.visits.push_back(forward(b));
     step.visits.push_back(loss());
-    for (int64_t b = head_ - 1; trains() && b >= 0; --b) step.visits.push_back(backward(b));
+    for (int64_t b = head_ - 1; trains() && b >= 0; --b) add_backward(b, step.visits);
+    for (Visit& visit : step.visits) visit.last = step.last && visit.last;
     step.frees = {{arrays_.batch, {}}, {arrays_.sequences, {}}};
     return step;
   }
@@ -150,17 +155,18 @@ class Chain {
   }
 
   /// What passes between the ops ends with the visit.
-  static void add_segments(Visit& v, std::vector<Op> ops) {
+  void add_segments(Visit& v, std::vector<Op> ops) const {
     for (Op& op : ops) {
       for (const Operand& written : op.writes)
-        if (draft::is_inside_block(written.slot) && written.access == Access::kWrite)
+        if (draft::is_inside_block(written.slot) && written.access == Access::kWrite &&
+            !segments_->is_deferred(written))
           v.frees.push_back(written);
       v.ops.push_back(std::move(op));
     }
   }
 
   /// The output, where it is made again at all, is of no use.
-  static void add_recompute(Visit& v, const std::vector<Op>& ops) {
+  void add_recompute(Visit& v, const std::vector<Op>& ops) const {
     for (const Op& op : ops)
       for (const Operand& written : op.writes)
         if (written.slot == draft::kOutput) v.frees.push_back(written);
@@ -176,6 +182,8 @@ class Chain {
     if (trains()) {
       write(op, arrays_.gradient, head_ - 1, draft::kInputGradient);
       v.makes = v.needs;
+      v.work = Work::kBackward;
+      v.last = true;
     }
     price(op, head_);
     v.ops.push_back(std::move(op));
@@ -183,8 +191,27 @@ class Chain {
     return v;
   }
 
+  /// A visit, or where the backward pass is split two. The embedding's input has no gradient.
+  void add_backward(int64_t block, std::vector<Visit>& visits) const {
+    visits.push_back(backward(block));
+    if (!splits_) return;
+    Visit& first = visits.back();
+    if (is_embedding(block)) first.work = Work::kWeight;
+    if (!is_transformer(block_shape(block))) return;
+    first.last = false;
+    Visit weight = visit(block);
+    weight.work = Work::kWeight;
+    weight.last = true;
+    weight.makes = std::exchange(weight.needs, std::nullopt);
+    weight.ops = segments_->deferred(block);
+    for (const Operand& value : segments_->deferred_values(block)) weight.frees.push_back(value);
+    visits.push_back(std::move(weight));
+  }
+
   Visit backward(int64_t block) const {
     Visit v = visit(block);
+    v.work = Work::kBackward;
+    v.last = true;
     v.makes = v.needs;
     if (is_embedding(block)) v.needs.reset();
     if (is_transformer(block_shape(block))) {
@@ -213,6 +240,7 @@ class Chain {
 
   const ModelShape& shape_;
   const StepOptions options_;
+  const bool splits_;
   const int64_t head_;
   std::vector<BlockSizes> sizes_;
   ChainArrays arrays_;
@@ -291,7 +319,7 @@ class CachedChain {
 void order(draft::Draft& draft, const ModelShape& shape, const StepOptions& options) {
   if (options.purpose == Purpose::kPublish || options.purpose == Purpose::kBorder) return;
   const int64_t count = micro_batches_of(options);
-  draft.schedule = {count, 1, count - 1, {}};
+  draft.schedule = {count, {{1, count - 1}}, {}};
   if (options.purpose == Purpose::kGenerate) {
     const auto chain = std::make_shared<const CachedChain>(draft.program, shape, options);
     draft.schedule.micro_step = [chain](int64_t, const program::Index&) {
@@ -299,9 +327,10 @@ void order(draft::Draft& draft, const ModelShape& shape, const StepOptions& opti
     };
     return;
   }
-  const auto chain = std::make_shared<const Chain>(draft.program, shape, options);
-  draft.schedule.micro_step = [chain](int64_t number, const program::Index& index) {
-    return chain->micro_step(number, index);
+  const auto chain =
+      std::make_shared<const Chain>(draft.program, shape, options, draft.splits_backward);
+  draft.schedule.micro_step = [chain](int64_t number, const program::Index& later) {
+    return chain->micro_step(number, later);
   };
 }
 

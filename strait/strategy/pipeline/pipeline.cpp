@@ -9,39 +9,41 @@
 
 #include "strait/base/errors.h"
 #include "strait/draft/block_kernels.h"
+#include "strait/strategy/pipeline/orders.h"
 
 namespace strait::strategy {
 namespace {
 
 using draft::MicroStep;
 using draft::Visit;
+using draft::Work;
 using program::Access;
 using program::Index;
 using program::Op;
 using program::Operand;
 
-/// Blocks [begin, end) of a chain.
-struct Blocks {
-  int64_t begin = 0, end = 0;
-  bool holds(int64_t block) const { return begin <= block && block < end; }
-};
-
-/// Transformer blocks in equal parts; the embedding goes with the first, the head with the last.
-Blocks blocks_of(const ModelShape& shape, int64_t stages, int64_t stage) {
-  const int64_t all = static_cast<int64_t>(shape.blocks.size()), layers = all - 2;
-  const auto border = [&](int64_t at) { return 1 + layers * at / stages; };
-  return {stage == 0 ? 0 : border(stage), stage == stages - 1 ? all : border(stage + 1)};
+void require_blocks(const ModelShape& shape, int64_t stages, int64_t chunks) {
+  const int64_t layers = static_cast<int64_t>(shape.blocks.size()) - 2;
+  if (stages * chunks == 1 || stages * chunks <= layers) return;
+  ErrorPlace place;
+  if (stages > layers) {
+    place.key = "mesh.axes.stage";
+    throw UserError(fmt::format("mesh.axes.stage = {}: every stage needs a transformer block, and "
+                                "model.shape.layers = {}; the nearest valid value is {}",
+                                stages, layers, std::max<int64_t>(layers, 1)),
+                    place);
+  }
+  place.key = "pipeline.chunks_per_stage";
+  throw UserError(fmt::format("pipeline.chunks_per_stage = {}: every chunk of {} stages needs a "
+                              "transformer block, and model.shape.layers = {}; the nearest valid "
+                              "value is {}",
+                              chunks, stages, layers, layers / stages),
+                  place);
 }
 
-void require_blocks(const ModelShape& shape, int64_t stages) {
-  const int64_t layers = static_cast<int64_t>(shape.blocks.size()) - 2;
-  if (stages == 1 || stages <= layers) return;
-  ErrorPlace place;
-  place.key = "mesh.axes.stage";
-  throw UserError(fmt::format("mesh.axes.stage = {}: every stage needs a transformer block, and "
-                              "model.shape.layers = {}; the nearest valid value is {}",
-                              stages, layers, std::max<int64_t>(layers, 1)),
-                  place);
+/// Transformer blocks in equal parts, or one more or less.
+int64_t border(const draft::PipelineForm& form, int64_t at, int64_t runs, int64_t layers) {
+  return form.cuts.empty() ? 1 + layers * at / runs : form.cuts[static_cast<size_t>(at) - 1];
 }
 
 /// The first operand of a visit's ops that stands in a slot of block kernels.
@@ -53,95 +55,123 @@ std::optional<Operand> find_operand(const Visit& visit, draft::BlockOperand slot
   return std::nullopt;
 }
 
-/// One stage's part of the micro-batches of `whole`.
+OrderPlace place_of(const Mesh& mesh, int64_t rank, const draft::StepOptions& options) {
+  const bool trains = options.purpose == draft::Purpose::kTrain;
+  return {mesh.axis("stage").size, mesh.coordinate(rank, "stage"), options.pipeline.chunks,
+          trains ? options.accumulation : 1};
+}
+
+Tasks tasks_for(const draft::StepOptions& options, const OrderPlace& place) {
+  return options.purpose == draft::Purpose::kTrain ? stage_tasks(options.pipeline.order, place)
+                                                   : forward_tasks(place);
+}
+
+/// One stage's part of the micro-batches of `whole`, in its order.
 class Stage {
  public:
-  Stage(draft::Draft& draft, const ModelShape& shape, const Cluster& cluster, bool trains)
-      : stages_(draft.mesh.axis("stage").size),
-        stage_(draft.mesh.coordinate(draft.rank, "stage")),
-        blocks_(blocks_of(shape, stages_, stage_)),
+  Stage(draft::Draft& draft, const ModelShape& shape, const Cluster& cluster,
+        const draft::StepOptions& options)
+      : place_(place_of(draft.mesh, draft.rank, options)),
         whole_(draft.schedule),
-        trains_(trains) {
+        steps_(tasks_for(options, place_), place_.micro_batches, place_.stages * place_.chunks),
+        runs_(block_runs(shape, place_.stages, options.pipeline)),
+        trains_(options.purpose == draft::Purpose::kTrain) {
     group_ = draft::add_group(draft.program, cluster,
-                              {"stages", stages_, draft.mesh.axis("stage").stride});
-    downward_ = draft::add_lane(draft.program, cluster, group_);
-    upward_ = draft::add_lane(draft.program, cluster, group_);
-    if (trains_) give_places(draft.program);
+                              {"stages", place_.stages, draft.mesh.axis("stage").stride});
+    for (auto* lanes : {&downward_, &upward_})
+      for (int lane = 0; lane < (place_.chunks == 1 ? 1 : kLanes); ++lane)
+        lanes->push_back(draft::add_lane(draft.program, cluster, group_));
+    give_places(draft.program);
   }
 
-  const Blocks& blocks() const { return blocks_; }
+  /// Of the stage, chunk by chunk.
+  std::vector<BlockRange> blocks() const {
+    std::vector<BlockRange> own;
+    for (int64_t chunk = 0; chunk < place_.chunks; ++chunk) own.push_back(blocks_of(chunk));
+    return own;
+  }
 
   draft::Schedule schedule() const {
-    const int64_t count = whole_.micro_steps, early = warm_up();
-    return {count + early, early + 1, count - 1,
-            [stage = *this](int64_t number, const Index& index) {
-              return stage.micro_step(number, index);
+    return {steps_.count(), steps_.equal(), [stage = *this](int64_t number, const Index& later) {
+              return stage.micro_step(number, later);
             }};
   }
 
  private:
-  bool last() const { return stage_ == stages_ - 1; }
-  /// Forwards before the first backward.
-  int64_t warm_up() const {
-    return trains_ ? std::min(stages_ - 1 - stage_, whole_.micro_steps) : 0;
+  /// A rank that sends to its neighbour in the order of micro-batches receives from the other one
+  /// in another: on other lanes, so that neither waits for the other.
+  static constexpr int kLanes = 3;
+
+  int64_t run_of(int64_t chunk) const { return chunk * place_.stages + place_.stage; }
+  const BlockRange& blocks_of(int64_t chunk) const {
+    return runs_[static_cast<size_t>(run_of(chunk))];
+  }
+  bool first(int64_t chunk) const { return run_of(chunk) == 0; }
+  bool last(int64_t chunk) const { return run_of(chunk) == static_cast<int64_t>(runs_.size()) - 1; }
+  int64_t before() const { return (place_.stage + place_.stages - 1) % place_.stages; }
+  int64_t behind() const { return (place_.stage + 1) % place_.stages; }
+  /// Of messages between a stage and the one behind it.
+  int lane(const std::vector<int>& lanes, int64_t stage) const {
+    if (lanes.size() == 1) return lanes.front();
+    return stage == place_.stages - 1 ? lanes[2] : lanes[static_cast<size_t>(stage % 2)];
   }
 
   /// Values that exist so far are a micro-batch's: one place for each that is in flight.
   void give_places(program::Program& program) {
-    places_ = std::min(stages_ - stage_, whole_.micro_steps);
+    if (!trains_) return;
     for (program::ValueArray& array : program.arrays) {
       const bool own = array.lifetime == program::Lifetime::kTransient;
       counts_.push_back(own ? array.count : 0);
-      if (own) array.count *= places_;
+      if (own) array.count *= steps_.places();
     }
   }
 
-  /// A micro-step is the forward of one micro-batch and the backward of an earlier one.
-  MicroStep micro_step(int64_t number, const Index& index) const {
-    const int64_t count = whole_.micro_steps, early = warm_up();
+  MicroStep micro_step(int64_t number, const Index& later) const {
     MicroStep step;
-    step.accumulates = number > early;
-    step.last = number == count + early - 1;
-    step.repeats = number >= early && number + 1 < count;
-    if (number < count) add_forward(number, index, step);
-    if (number >= early) {
-      Index earlier = index;
-      earlier.constant -= early;
-      add_backward(number - early, earlier, step);
-    }
+    step.last = number == steps_.count() - 1;
+    step.repeats = steps_.repeats(number);
+    for (const Task* task = steps_.begin(number); task != steps_.end(number); ++task)
+      add(*task, later, step);
     return step;
   }
 
-  void add_forward(int64_t micro_batch, const Index& index, MicroStep& step) const {
-    MicroStep whole = whole_.micro_step(micro_batch, index);
-    for (Op& op : whole.begin) {
-      if (op.kernel == &draft::kLoad) op.attributes[draft::kCounted] = int64_t{last() ? 1 : 0};
-      step.begin.push_back(placed(std::move(op), index));
+  void add(const Task& task, const Index& later, MicroStep& step) const {
+    MicroStep whole = whole_.micro_step(task.micro_batch, later);
+    const Index index = draft::micro_batch_index(task.micro_batch, later);
+    if (task.work == Work::kForward && task.chunk == 0) {
+      for (Op& op : whole.begin) {
+        if (op.kernel == &draft::kLoad)
+          op.attributes[draft::kCounted] = int64_t{last(place_.chunks - 1) ? 1 : 0};
+        step.begin.push_back(placed(std::move(op), index));
+      }
     }
     for (Visit& visit : whole.visits) {
-      if (visit.makes) break;
-      if (!blocks_.holds(visit.block)) continue;
-      if (visit.block == blocks_.begin && stage_ > 0)
-        receive(visit, draft::kInput, downward_, stage_ - 1);
-      if (visit.block == blocks_.end - 1 && !last())
-        send(visit, draft::kOutput, downward_, stage_ + 1);
+      if (visit.work != task.work || !blocks_of(task.chunk).holds(visit.block)) continue;
+      exchange(visit, task.chunk);
       step.visits.push_back(placed(std::move(visit), index));
     }
+    if (ends(task))
+      for (const Operand& operand : whole.frees) step.frees.push_back(placed(operand, index));
   }
 
-  void add_backward(int64_t micro_batch, const Index& index, MicroStep& step) const {
-    MicroStep whole = whole_.micro_step(micro_batch, index);
-    const auto first = std::ranges::find_if(
-        whole.visits, [](const Visit& visit) { return visit.makes.has_value(); });
-    for (auto visit = first; visit != whole.visits.end(); ++visit) {
-      if (!blocks_.holds(visit->block)) continue;
-      if (visit->block == blocks_.end - 1 && !last())
-        receive(*visit, draft::kOutputGradient, upward_, stage_ + 1);
-      if (visit->block == blocks_.begin && stage_ > 0)
-        send(*visit, draft::kInputGradient, upward_, stage_ - 1);
-      step.visits.push_back(placed(std::move(*visit), index));
+  /// Whether it is the last of its micro-batch.
+  bool ends(const Task& task) const {
+    if (!trains_) return task.chunk == place_.chunks - 1;
+    return task.chunk == 0 && task.work == (steps_.splits() ? Work::kWeight : Work::kBackward);
+  }
+
+  /// What a visit at either end of a run gets from its neighbour and gives to it.
+  void exchange(Visit& visit, int64_t chunk) const {
+    const BlockRange& blocks = blocks_of(chunk);
+    const bool at_begin = visit.block == blocks.begin && !first(chunk);
+    const bool at_end = visit.block == blocks.end - 1 && !last(chunk);
+    if (visit.work == Work::kForward) {
+      if (at_begin) receive(visit, draft::kInput, lane(downward_, before()), before());
+      if (at_end) send(visit, draft::kOutput, lane(downward_, place_.stage), behind());
+    } else if (visit.work == Work::kBackward) {
+      if (at_end) receive(visit, draft::kOutputGradient, lane(upward_, place_.stage), behind());
+      if (at_begin) send(visit, draft::kInputGradient, lane(upward_, before()), before());
     }
-    for (const Operand& operand : whole.frees) step.frees.push_back(placed(operand, index));
   }
 
   Op transfer(program::OpKind kind, int stream, int64_t peer) const {
@@ -171,8 +201,8 @@ class Stage {
   /// A value of the micro-batch with this index, in its place.
   Operand placed(Operand operand, const Index& micro_batch) const {
     const auto array = static_cast<size_t>(operand.array);
-    if (places_ == 1 || array >= counts_.size() || counts_[array] == 0) return operand;
-    const int64_t count = counts_[array], all = count * places_;
+    if (steps_.places() == 1 || array >= counts_.size() || counts_[array] == 0) return operand;
+    const int64_t count = counts_[array], all = count * steps_.places();
     const int64_t first = operand.index.constant + count * micro_batch.constant;
     operand.index = {(first % all + all) % all, micro_batch.loop, count * micro_batch.scale};
     if (!operand.index.is_constant()) operand.index.modulo = all;
@@ -191,12 +221,13 @@ class Stage {
     return visit;
   }
 
-  const int64_t stages_, stage_;
-  const Blocks blocks_;
+  const OrderPlace place_;
   const draft::Schedule whole_;
+  const TaskSteps steps_;
+  const std::vector<BlockRange> runs_;
   const bool trains_;
-  int group_ = -1, downward_ = -1, upward_ = -1;
-  int64_t places_ = 1;
+  int group_ = -1;
+  std::vector<int> downward_, upward_;
   std::vector<int64_t> counts_;  // [array] values of one micro-batch, 0 = not a micro-batch's
 };
 
@@ -214,51 +245,69 @@ program::Group ends_of(const Mesh& mesh) {
 /// Keeps the units of the stage's blocks, and sums the gradient of one that both ends hold. All
 /// stages declare the group and its stream, so that they number them alike.
 void share_units(draft::Draft& draft, const ModelShape& shape, const Cluster& cluster,
-                 const Blocks& blocks) {
+                 const std::vector<BlockRange>& blocks) {
   const int64_t first = shape.blocks.front().unit, last = shape.blocks.back().unit;
   if (first == last) {
     const int group = draft::add_group(draft.program, cluster, ends_of(draft.mesh));
     const int stream = draft::add_lane(draft.program, cluster, group);
-    const bool end = blocks.begin == 0 || blocks.end == static_cast<int64_t>(shape.blocks.size());
+    const bool end =
+        blocks.front().begin == 0 || blocks.back().end == static_cast<int64_t>(shape.blocks.size());
     if (end) draft.shared.push_back({first, group, stream});
   }
   std::erase_if(draft.units, [&](int64_t unit) {
-    for (int64_t block = blocks.begin; block < blocks.end; ++block)
-      if (shape.blocks[static_cast<size_t>(block)].unit == unit) return false;
+    for (const BlockRange& run : blocks)
+      for (int64_t block = run.begin; block < run.end; ++block)
+        if (shape.blocks[static_cast<size_t>(block)].unit == unit) return false;
     return true;
   });
 }
 
 }  // namespace
 
-std::vector<std::vector<int64_t>> stage_classes(const ModelShape& shape, const Mesh& mesh) {
+std::vector<BlockRange> block_runs(const ModelShape& shape, int64_t stages,
+                                   const draft::PipelineForm& form) {
+  require_blocks(shape, stages, form.chunks);
+  const int64_t all = static_cast<int64_t>(shape.blocks.size()), runs = stages * form.chunks;
+  std::vector<BlockRange> ranges;
+  for (int64_t at = 0; at < runs; ++at)
+    ranges.push_back({at == 0 ? 0 : border(form, at, runs, all - 2),
+                      at == runs - 1 ? all : border(form, at + 1, runs, all - 2)});
+  return ranges;
+}
+
+std::vector<std::vector<int64_t>> stage_classes(const ModelShape& shape, const Mesh& mesh,
+                                                const draft::PipelineForm& form) {
   const int64_t stages = mesh.axis("stage").size;
-  require_blocks(shape, stages);
+  require_blocks(shape, stages, form.chunks);
   std::vector<std::vector<int64_t>> classes(static_cast<size_t>(stages));
   for (int64_t rank = 0; stages > 1 && rank < mesh.ranks(); ++rank)
     classes[static_cast<size_t>(mesh.coordinate(rank, "stage"))].push_back(rank);
   return classes;
 }
 
-std::vector<int64_t> first_stages(const ModelShape& shape, const Mesh& mesh) {
+std::vector<int64_t> first_stages(const ModelShape& shape, const Mesh& mesh,
+                                  const draft::PipelineForm& form) {
   const int64_t stages = mesh.axis("stage").size;
-  require_blocks(shape, stages);
+  const std::vector<BlockRange> runs = block_runs(shape, stages, form);
   std::vector<int64_t> first(shape.units.size(), stages);
-  for (int64_t stage = 0; stage < stages; ++stage) {
-    const Blocks blocks = blocks_of(shape, stages, stage);
-    for (int64_t block = blocks.begin; block < blocks.end; ++block) {
+  for (size_t run = 0; run < runs.size(); ++run) {
+    for (int64_t block = runs[run].begin; block < runs[run].end; ++block) {
       int64_t& known = first[static_cast<size_t>(shape.blocks[static_cast<size_t>(block)].unit)];
-      known = std::min(known, stage);
+      known = std::min(known, static_cast<int64_t>(run) % stages);
     }
   }
   return first;
 }
 
+bool splits_backward(const Mesh& mesh, int64_t rank, const draft::StepOptions& options) {
+  return options.purpose == draft::Purpose::kTrain && mesh.axis("stage").size > 1 &&
+         has_split_backward(options.pipeline.order) && mesh.coordinate(rank, "stage") > 0;
+}
+
 void pipeline(draft::Draft& draft, const ModelShape& shape, const Cluster& cluster,
               const draft::StepOptions& options) {
   if (draft.mesh.axis("stage").size == 1) return;
-  const bool trains = options.purpose == draft::Purpose::kTrain;
-  const Stage stage(draft, shape, cluster, trains);
+  const Stage stage(draft, shape, cluster, options);
   share_units(draft, shape, cluster, stage.blocks());
   if (draft.schedule.micro_steps > 0) draft.schedule = stage.schedule();
 }

@@ -34,7 +34,9 @@ class Mover {
         size_t units, bool unchanged)
       : movement_(movement),
         placement_(placement),
+        parts_(draft.splits_backward),
         shared_(units, false),
+        begun_(units, false),
         live_(units, false),
         ready_(units, false),
         source_(units, GatherSource::kShards),
@@ -55,16 +57,16 @@ class Mover {
   GatherSource source_of(int64_t unit);
   /// What stands between the gather of a unit and its use.
   void make_ready(int64_t unit);
-  void compute(const Visit& visit, bool accumulates);
+  void compute(const Visit& visit);
   /// Zeroes the gradient of a unit whose other blocks are visited by ranks of other classes: those
-  /// here make a part of it.
-  void clear_shared(int64_t unit, bool accumulates);
+  /// here make a part of it. So do visits, where the backward pass is split.
+  void clear_parts(int64_t unit);
   std::vector<Operand> bounded() const;
-  Operand gradient(int64_t unit, bool accumulates) const;
+  Operand gradient(int64_t unit) const;
   void release(int64_t unit);
   /// Of the unit in the micro-step before: its gradient is about to be written anew.
   void end_reduction(int64_t unit);
-  void after_contribution(const Visit& visit, const MicroStep& step);
+  void after_contribution(const Visit& visit);
   /// The next stage of every reduction under way, or of so many of the newest: a brief visit
   /// computes too little for the transfers of the others to end behind it.
   void advance_reductions(size_t newest = SIZE_MAX);
@@ -77,7 +79,9 @@ class Mover {
   const Movement& movement_;
   const Placement& placement_;
   std::vector<Node> nodes_;
+  const bool parts_;                    // a visit adds its part of a gradient
   std::vector<bool> shared_;            // unit -> ranks of other classes hold it, too
+  std::vector<bool> begun_;             // unit -> earlier micro-steps have made a gradient
   std::vector<int64_t> contributions_;  // visits of each unit still to come in this backward
   std::set<int64_t> made_;              // units with a gradient in this micro-step
   std::vector<int64_t> reduced_;        // units in the order of their reductions in this backward
@@ -103,15 +107,16 @@ std::vector<Node> Mover::write(const MicroStep& step) {
     if (visit.needs) make_ready(*visit.needs);
     if (visit.makes) {
       end_reduction(*visit.makes);
-      clear_shared(*visit.makes, step.accumulates);
+      clear_parts(*visit.makes);
     }
-    compute(visit, step.accumulates);
+    compute(visit);
     if (visit.needs) release(*visit.needs);
     if (visit.makes)
-      after_contribution(visit, step);
+      after_contribution(visit);
     else if (!visit.brief)
       advance_reductions();
   }
+  for (const int64_t unit : made_) begun_[unit] = true;
   next_gather_ -= std::min(next_gather_, step.visits.size());
   while (step.last && reduces()) advance_reductions();
   for (const Operand& operand : step.frees) nodes_.push_back(draft::free_op(operand));
@@ -155,11 +160,12 @@ void Mover::make_ready(int64_t unit) {
 
 /// Made, added to that of earlier micro-steps, or, where another visit has made its part in this
 /// one, updated.
-Operand Mover::gradient(int64_t unit, bool accumulates) const {
-  const bool adds = accumulates && !movement_.gradient_is_fresh();
-  const Access access = adds                   ? Access::kAdd
-                        : made_.contains(unit) ? Access::kUpdate
-                                               : Access::kWrite;
+Operand Mover::gradient(int64_t unit) const {
+  const bool before = begun_[unit] && !movement_.gradient_is_fresh();
+  const bool made = made_.contains(unit);
+  const Access access = before || (parts_ && made) ? Access::kAdd
+                        : made                     ? Access::kUpdate
+                                                   : Access::kWrite;
   return program::as(movement_.gradient(unit), access, draft::kGradient);
 }
 
@@ -169,8 +175,8 @@ std::vector<Operand> Mover::bounded() const {
                              : movement_.reduction_buffers(reduced_[reduced_.size() - 2]);
 }
 
-void Mover::clear_shared(int64_t unit, bool accumulates) {
-  if (!shared_[unit] || gradient(unit, accumulates).access != Access::kWrite) return;
+void Mover::clear_parts(int64_t unit) {
+  if (!(shared_[unit] || parts_) || gradient(unit).access != Access::kWrite) return;
   Op op = draft::kernel_op(kClear);
   op.writes = {program::as(movement_.gradient(unit), Access::kWrite)};
   op.waits = bounded();
@@ -178,14 +184,14 @@ void Mover::clear_shared(int64_t unit, bool accumulates) {
   made_.insert(unit);
 }
 
-void Mover::compute(const Visit& visit, bool accumulates) {
+void Mover::compute(const Visit& visit) {
   for (const Op& written : visit.ops) {
     Op op = written;
     if (visit.needs && takes(op, draft::kWeights))
       op.reads.push_back(
           program::as(movement_.weights(*visit.needs), Access::kRead, draft::kWeights));
     if (visit.makes && takes(op, draft::kGradient)) {
-      op.writes.push_back(gradient(*visit.makes, accumulates));
+      op.writes.push_back(gradient(*visit.makes));
       op.waits = bounded();
     }
     nodes_.push_back(std::move(op));
@@ -203,13 +209,13 @@ void Mover::end_reduction(int64_t unit) {
   while (std::ranges::any_of(under_way_, is_of_unit)) advance_reductions();
 }
 
-void Mover::after_contribution(const Visit& visit, const MicroStep& step) {
+void Mover::after_contribution(const Visit& visit) {
   const int64_t unit = *visit.makes;
   made_.insert(unit);
   if (--contributions_[unit] > 0) return;
-  const ReducePhase phase = step.last ? ReducePhase::kLast : ReducePhase::kInner;
+  const ReducePhase phase = visit.last ? ReducePhase::kLast : ReducePhase::kInner;
   // The new one first: its transfer runs while what arrived for older ones is decoded.
-  under_way_.insert(under_way_.begin(), {unit, movement_.reduce(unit, step.accumulates, phase)});
+  under_way_.insert(under_way_.begin(), {unit, movement_.reduce(unit, begun_[unit], phase)});
   advance_reductions(visit.brief ? 1 : SIZE_MAX);
   reduced_.push_back(unit);
 }
@@ -224,30 +230,50 @@ void Mover::advance_reductions(size_t newest) {
   std::erase_if(under_way_, [](const Reduction& reduction) { return reduction.stages.empty(); });
 }
 
-/// Micro-steps one after another, the equal ones as one Repeat. The first of these is not equal
-/// where it ends reductions of the one before, which add to nothing.
-void write_micro_steps(draft::Draft& draft, Mover& mover) {
-  const draft::Schedule& schedule = draft.schedule;
-  int64_t next = 0;
-  const auto emit = [&] {
-    draft::append_rolled(draft.program, mover.write(schedule.micro_step(next, {next})), "i");
-    ++next;
-  };
-  while (next < std::min(schedule.equal_begin, schedule.micro_steps)) emit();
-  if (next < schedule.equal_end && mover.reduces()) emit();
-  if (next < schedule.equal_end) {
+/// Micro-steps one after another, equal ones as Repeats. The first of these are not equal where
+/// they end reductions of those before, which add to nothing.
+class Writer {
+ public:
+  Writer(draft::Draft& draft, Mover& mover) : draft_(draft), mover_(mover) {}
+
+  void write() {
+    for (const draft::EqualSteps& equal : draft_.schedule.equal) {
+      write_until(equal.begin);
+      if (mover_.reduces()) write_until(std::min(next_ + equal.period, equal.end));
+      repeat(equal);
+    }
+    write_until(draft_.schedule.micro_steps);
+  }
+
+ private:
+  void write_until(int64_t end) {
+    for (; next_ < end; ++next_)
+      draft::append_rolled(draft_.program, mover_.write(draft_.schedule.micro_step(next_, {})),
+                           "i");
+  }
+
+  void repeat(const draft::EqualSteps& equal) {
+    const int64_t turns = (equal.end - next_) / equal.period;
+    if (turns < 1) return;
     program::Repeat repeat;
     repeat.variable = "a";
-    repeat.loop = draft.program.num_loops++;
-    repeat.first = next;
-    repeat.count = schedule.equal_end - next;
-    repeat.body = program::roll(mover.write(schedule.micro_step(next, {0, repeat.loop, 1})),
-                                draft.program.num_loops, "i");
-    draft.program.body.push_back(std::move(repeat));
-    next = schedule.equal_end;
+    repeat.loop = draft_.program.num_loops++;
+    repeat.first = next_;
+    repeat.step = equal.advance;
+    repeat.count = turns;
+    const program::Index later{-repeat.first, repeat.loop, 1};
+    for (int64_t at = 0; at < equal.period; ++at)
+      for (Node& node : program::roll(mover_.write(draft_.schedule.micro_step(next_ + at, later)),
+                                      draft_.program.num_loops, "i"))
+        repeat.body.push_back(std::move(node));
+    draft_.program.body.push_back(std::move(repeat));
+    next_ += turns * equal.period;
   }
-  while (next < schedule.micro_steps) emit();
-}
+
+  draft::Draft& draft_;
+  Mover& mover_;
+  int64_t next_ = 0;
+};
 
 draft::Shard shard_of(int64_t unit, const UnitValues& values, const Movement& movement) {
   draft::Shard shard;
@@ -280,7 +306,7 @@ void place(draft::Draft& draft, const ModelShape& shape, const Placement& placem
   draft.agreement_stream = movement.agreement_stream();
   for (const int64_t unit : draft.units) draft.shards.push_back(shard_of(unit, values, movement));
   Mover mover(movement, placement, draft, shape.units.size(), options.weights_unchanged);
-  write_micro_steps(draft, mover);
+  Writer(draft, mover).write();
 }
 
 }  // namespace strait::strategy

@@ -64,12 +64,13 @@ UnitValues::UnitValues(draft::Draft& draft, const ModelShape& shape, const Place
         });
 }
 
-/// Blocks of one size are a class; the first of them is called "block".
+/// Neighbouring blocks of one size are a class; the first of them is called "block".
 void UnitValues::classify(int64_t unit, const UnitShape& shape) {
-  const auto is_run = [](const UnitClass& known) { return known.name == "block"; };
+  const auto is_run = [](const UnitClass& known) { return known.name.starts_with("block"); };
   const bool block = shape.name.starts_with("blocks.");
   const bool in_run = block && !classes_.empty() && is_run(classes_.back()) &&
-                      classes_.back().elements == shape.elements;
+                      classes_.back().elements == shape.elements &&
+                      classes_.back().first_unit + classes_.back().count == unit;
   const bool first = block && std::ranges::none_of(classes_, is_run);
   if (in_run)
     ++classes_.back().count;
