@@ -11,6 +11,7 @@
 
 #include "strait/base/errors.h"
 #include "strait/codec/ranges.h"
+#include "strait/codec/sparse.h"
 #include "strait/kernel/parallel.h"
 
 namespace strait::codec {
@@ -93,6 +94,7 @@ void decode_part(const CodecSpec& spec, const uint8_t* encoded, const DecodeRang
 
 void decode_all(const CodecSpec& spec, const uint8_t* encoded, const Values& out, bool add,
                 int threads) {
+  if (is_sparse(spec)) return decode_sparse(spec, encoded, out, add);
   kernel::parallel_ranges(out.elements, grown(range_unit(spec), kSplitElements), threads,
                           [&](int64_t begin, int64_t end) {
                             decode_part(
@@ -117,6 +119,16 @@ void sum_part(const Pieces& from, int64_t begin, int64_t end, float* sum) {
                 {from.spec, piece.data(), sum, Dtype::kFloat32, add, from.elements, begin, end});
     add = true;
   }
+}
+
+std::vector<float> sparse_sum(const Pieces& from) {
+  std::vector<float> sums(static_cast<size_t>(from.elements));
+  bool add = false;
+  for (const auto& piece : from.pieces) {
+    decode_sparse(from.spec, piece.data(), {sums.data(), Dtype::kFloat32, from.elements}, add);
+    add = true;
+  }
+  return sums;
 }
 
 /// Calls use(begin, end, sums) for chunks of `chunk` elements; use must not throw.
@@ -152,11 +164,12 @@ void store_sums(const Values& out, const float* sums, int64_t begin, int64_t end
 }  // namespace
 
 int64_t encode(const CodecSpec& spec, const ConstValues& source, std::span<uint8_t> encoded,
-               int threads) {
+               int threads, const Draw& draw) {
   require_length("encode", spec, static_cast<int64_t>(encoded.size()),
                  encoded_bytes(spec, source.elements, source.dtype));
   const bool plain = spec.kind == CodecKind::kNone;
   if (!plain) require_dtype("encode", source.dtype, false);
+  if (is_sparse(spec)) return encode_sparse(spec, source, encoded.data(), draw);
   std::atomic<int64_t> lost = 0;
   kernel::parallel_ranges(
       source.elements, grown(range_unit(spec), kSplitElements), threads,
@@ -189,6 +202,7 @@ void decode_sum(const Pieces& from, const Values& out, int threads) {
   require_pieces("decode_sum", from);
   require_dtype("decode_sum", out.dtype, false);
   if (out.elements != from.elements) refuse("decode_sum", "the sum is not as long as the pieces");
+  if (is_sparse(from.spec)) return store_sums(out, sparse_sum(from).data(), 0, out.elements);
   for_each_sum(from, kChunkElements, threads, [&](int64_t begin, int64_t end, const float* sums) {
     store_sums(out, sums, begin, end);
   });
@@ -199,6 +213,11 @@ int64_t decode_add_encode(const Pieces& from, const CodecSpec& to, std::span<uin
   require_pieces("decode_add_encode", from);
   require_length("decode_add_encode", to, static_cast<int64_t>(encoded.size()),
                  encoded_bytes(to, from.elements));
+  if (is_sparse(from.spec) || is_sparse(to)) {
+    std::vector<float> sums(static_cast<size_t>(from.elements));
+    decode_sum(from, {sums.data(), Dtype::kFloat32, from.elements}, threads);
+    return encode(to, {sums.data(), Dtype::kFloat32, from.elements}, encoded, threads);
+  }
   const bool plain = to.kind == CodecKind::kNone;
   std::atomic<int64_t> lost = 0;
   for_each_sum(from, grown(range_unit(to), kChunkElements), threads,

@@ -11,6 +11,8 @@
 //                   (arXiv 2501.18512), whose scales are our choice
 //   qsgd1 .. qsgd8  that many bits: equal steps from a block's smallest to its largest element, the
 //                   max-min form of QSGD as torch_cgx and L-GreCo have it
+//   topk/D          the largest part D of a piece's elements with their positions; 0 < D <= 1
+//   randomk/D       a part D of a piece's elements, one drawn from each of equal stretches
 //   +asymmetric     int8 and int4: a block's range is its smallest to its largest element
 //   +paper          int8 and int4: divisor 2^(b-1) (asymmetric: 2^b) as in ZeRO++, which cuts the
 //                   largest element; without it 2^(b-1) - 1 (2^b - 1), which does not
@@ -23,9 +25,11 @@
 //              e3m0: bit 3 is the sign; bits 0 to 2 are 0 for zero, else e for s 2^(e - 7)
 //              qsgd with b bits: code i in bits i b to i b + b - 1, the lowest bit of a byte first;
 //              zeros up to a multiple of 8 bytes
+//              topk and randomk: k elements in fp32 in the order of their positions; all elements
+//              and no metadata where that is not longer
 //   metadata   one fp32 step per block (e3m0: s); asymmetric: then one fp32 middle per block; qsgd:
-//   one fp32
-//              step per block, then one fp32 smallest element per block
+//              one fp32 step per block, then one fp32 smallest element per block; topk: k positions
+//              of 4 bytes; randomk: 8 bytes that the positions follow from
 // A piece needs nothing but itself, its codec and its number of elements to be decoded.
 #pragma once
 
@@ -34,6 +38,7 @@
 #include <string>
 
 #include "strait/base/dtype.h"
+#include "strait/base/random.h"
 
 namespace strait::codec {
 
@@ -46,7 +51,9 @@ enum class CodecKind : uint8_t {
   kFp8E4m3,
   kFp8E5m2,
   kE3m0,
-  kQsgd
+  kQsgd,
+  kTopK,
+  kRandomK
 };
 
 struct CodecSpec {
@@ -55,12 +62,30 @@ struct CodecSpec {
   bool asymmetric = false;
   bool paper_divisor = false;
   bool error_feedback = false;
-  int bits = 0;  // of a code of qsgd, 1 to 8; 0 for all others
+  int bits = 0;        // of a code of qsgd, 1 to 8; 0 for all others
+  double density = 0;  // of topk and randomk, in (0, 1]; 0 for all others
   bool operator==(const CodecSpec&) const = default;
 };
 
+/// Sends some elements of a piece alone (codec/sparse.h). What the others lose is only bearable
+/// with error feedback, and a piece's length does not tell how much of it is metadata.
+inline bool is_sparse(const CodecSpec& spec) {
+  return spec.kind == CodecKind::kTopK || spec.kind == CodecKind::kRandomK;
+}
+/// What is encoded depends on a Draw.
+inline bool draws(const CodecSpec& spec) { return spec.kind == CodecKind::kRandomK; }
+/// Elements that topk and randomk send of a piece: max(1, D elements, rounded down).
+int64_t kept_elements(const CodecSpec& spec, int64_t elements);
+
+/// Where randomness comes from: a stream's key, and the number of a buffer's first element in it.
+struct Draw {
+  uint64_t key = 0;
+  uint64_t first = 0;
+  uint64_t bits(uint64_t element) const { return mix64(key ^ mix64(first + element)); }
+};
+
 /// `text` as above; a kind without a block gets its usual one (int8 and fp8 2048, int4 512,
-/// e3m0 64, qsgd 512).
+/// e3m0 64, qsgd 512), topk and randomk a density of 0.01.
 /// Errors: UserError with `key` and the nearest valid choice.
 CodecSpec parse_codec(const std::string& text, const std::string& key = "");
 
@@ -73,7 +98,7 @@ int64_t num_blocks(const CodecSpec& spec, int64_t elements);
 int64_t payload_bytes(const CodecSpec& spec, int64_t elements, Dtype dtype = Dtype::kFloat32);
 int64_t metadata_bytes(const CodecSpec& spec, int64_t elements);
 /// Scales among the bytes of a whole piece, from its length alone: metadata_bytes of the elements
-/// that it holds.
+/// that it holds. Errors: InternalError for sparse codecs.
 int64_t scale_bytes(const CodecSpec& spec, int64_t piece_bytes);
 /// Payload and metadata.
 int64_t encoded_bytes(const CodecSpec& spec, int64_t elements, Dtype dtype = Dtype::kFloat32);
@@ -88,6 +113,7 @@ int64_t encoded_bytes(const CodecSpec& spec, int64_t elements, Dtype dtype = Dty
 ///   qsgd                  s / 2 and rounding of |x|, s = (high - low) / (2^bits - 1)
 ///   bf16                  2^-8 of the largest
 ///   fp16                  2^-11 of the largest, at least 2^-25
+///   topk, randomk         max(|low|, |high|)
 /// s is at least 2^-126, so the bound is never below 2^-127 where there are steps.
 double error_bound(const CodecSpec& spec, double low, double high);
 
@@ -113,9 +139,10 @@ struct Values {
 /// the nearest in log2; qsgd: half up. A block of zeros decodes to exact zeros. fp64 is rounded to
 /// fp32 first. bf16 saturates at its largest finite number; fp16 does not: what rounds to its
 /// infinity counts as not finite. encoded: exactly encoded_bytes long. Cost: reads the source once
-/// (blocks up to about 8,192 elements), writes the piece once.
+/// (blocks up to about 8,192 elements), writes the piece once; sparse codecs use one thread. The
+/// same draw gives the same piece, and randomk the same positions of any source.
 [[nodiscard]] int64_t encode(const CodecSpec& spec, const ConstValues& source,
-                             std::span<uint8_t> encoded, int threads = 1);
+                             std::span<uint8_t> encoded, int threads = 1, const Draw& draw = {});
 
 /// out = the decoded piece, rounded to out's dtype (bf16: half to even).
 void decode(const CodecSpec& spec, std::span<const uint8_t> encoded, const Values& out,

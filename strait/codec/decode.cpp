@@ -182,7 +182,9 @@ void decode_values(const DecodeRange& range, T* out) {
       return decode_blocks<CodecKind::kFp8E5m2, false, kPut>(range, out);
     case CodecKind::kE3m0:
       return decode_blocks<CodecKind::kE3m0, false, kPut>(range, out);
-    case CodecKind::kQsgd:  // in a file of its own
+    case CodecKind::kQsgd:  // in files of their own
+    case CodecKind::kTopK:
+    case CodecKind::kRandomK:
     case CodecKind::kNone:
       break;
   }
@@ -221,6 +223,7 @@ HWY_EXPORT(decode_any);
 
 void decode_range(const DecodeRange& range) {
   ensure(range.spec.kind != CodecKind::kNone, "codec: `none` is copied, not decoded");
+  ensure(!is_sparse(range.spec), "codec: a sparse piece has no ranges");
   if (range.spec.kind == CodecKind::kQsgd) return decode_qsgd(range);
   HWY_DYNAMIC_DISPATCH(decode_any)(range);
 }

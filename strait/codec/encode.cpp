@@ -372,7 +372,9 @@ int64_t encode_values(const EncodeRange& range, const T* x) {
       return encode_blocks<CodecKind::kFp8E5m2, false>(range, x);
     case CodecKind::kE3m0:
       return encode_blocks<CodecKind::kE3m0, false>(range, x);
-    case CodecKind::kQsgd:  // in a file of its own
+    case CodecKind::kQsgd:  // in files of their own
+    case CodecKind::kTopK:
+    case CodecKind::kRandomK:
     case CodecKind::kNone:
       break;
   }
@@ -397,6 +399,7 @@ HWY_EXPORT(encode_any);
 
 int64_t encode_range(const EncodeRange& range) {
   ensure(range.spec.kind != CodecKind::kNone, "codec: `none` is copied, not encoded");
+  ensure(!is_sparse(range.spec), "codec: a sparse piece has no ranges");
   if (range.spec.kind == CodecKind::kQsgd) return encode_qsgd(range);
   return HWY_DYNAMIC_DISPATCH(encode_any)(range);
 }

@@ -16,6 +16,12 @@ struct ErrorFeedbackOptions {
   int64_t reset_every = 1024;  // encodes after which the residual becomes 0 again; 0: never
 };
 
+/// What residuals of a codec want: sparse codecs the classic form without resets, because most of
+/// what a residual holds waits to be sent; all others the LoCo form.
+inline ErrorFeedbackOptions feedback_options(const CodecSpec& spec) {
+  return is_sparse(spec) ? ErrorFeedbackOptions{0.0, 0} : ErrorFeedbackOptions{};
+}
+
 /// A residual that its user keeps: e, and beta.
 struct Residual {
   std::span<float> values;  // of the elements of the source
@@ -29,7 +35,7 @@ struct Residual {
 /// InternalError when lengths do not fit or for `none`.
 [[nodiscard]] int64_t encode_with_feedback(const CodecSpec& spec, const ConstValues& source,
                                            const Residual& residual, std::span<uint8_t> encoded,
-                                           int threads = 1);
+                                           int threads = 1, const Draw& draw = {});
 
 /// The residual of one buffer, with resets; one object per buffer and hop. Memory: 4 bytes per
 /// element. Not thread-safe.

@@ -20,6 +20,12 @@ int64_t parse_count(const std::string& text, size_t begin, size_t end) {
 
 }  // namespace
 
+int64_t Runs::part_elements() const {
+  int64_t elements = 0;
+  for (size_t i = 0; i < runs.size(); ++i) elements += grain(i);
+  return elements;
+}
+
 int64_t Runs::piece_bytes(Dtype dtype) const {
   int64_t bytes = 0;
   for (size_t i = 0; i < runs.size(); ++i) bytes += encoded_bytes(runs[i].codec, grain(i), dtype);

@@ -27,6 +27,8 @@ struct Runs {
 
   /// Of one part of a run; its last parts may have fewer.
   int64_t grain(size_t run) const { return (runs[run].elements + parts - 1) / parts; }
+  /// Numbers of a part, runs one after another, none of them shorter than its grain.
+  int64_t part_elements() const;
   /// Of the piece of a part.
   int64_t piece_bytes(Dtype dtype) const;
   int64_t metadata_bytes() const;

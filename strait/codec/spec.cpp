@@ -9,11 +9,13 @@
 #include "strait/codec/block_scale.h"
 #include "strait/codec/codec.h"
 #include "strait/codec/element.h"
+#include "strait/codec/sparse.h"
 
 namespace strait::codec {
 namespace {
 
 constexpr int64_t kLargestBlock = int64_t{1} << 30;
+constexpr double kUsualDensity = 0.01;
 
 struct Kind {
   CodecKind kind;
@@ -30,6 +32,7 @@ constexpr Kind kKinds[] = {
     {CodecKind::kQsgd, "qsgd3", 512, 3},    {CodecKind::kQsgd, "qsgd4", 512, 4},
     {CodecKind::kQsgd, "qsgd5", 512, 5},    {CodecKind::kQsgd, "qsgd6", 512, 6},
     {CodecKind::kQsgd, "qsgd7", 512, 7},    {CodecKind::kQsgd, "qsgd8", 512, 8},
+    {CodecKind::kTopK, "topk", 0},          {CodecKind::kRandomK, "randomk", 0},
 };
 
 const Kind& kind_of(const CodecSpec& spec) {
@@ -78,7 +81,10 @@ class Parser {
       spec_.kind = known.kind;
       spec_.block = known.usual_block;
       spec_.bits = known.bits;
-      if (slash != std::string::npos) read_block(known, head.substr(slash + 1));
+      if (is_sparse(spec_))
+        read_density(known, slash == std::string::npos ? "" : head.substr(slash));
+      else if (slash != std::string::npos)
+        read_block(known, head.substr(slash + 1));
       return;
     }
     refuse_bits(name);
@@ -93,6 +99,21 @@ class Parser {
     if (error == std::errc::result_out_of_range) bits = 8;
     refuse("qsgd has 1 to 8 bits, as in qsgd4",
            fmt::format("qsgd{}", std::clamp<int64_t>(bits, 1, 8)));
+  }
+
+  /// `text`: "" or "/0.01".
+  void read_density(const Kind& kind, const std::string& text) {
+    spec_.density = kUsualDensity;
+    if (text.empty()) return;
+    double density = 0;
+    const auto [stop, error] = std::from_chars(text.data() + 1, text.data() + text.size(), density);
+    if (stop != text.data() + text.size() || error != std::errc() || !std::isfinite(density))
+      refuse(fmt::format("'{}' is no density", text.substr(1)),
+             fmt::format("{}/{}", kind.name, kUsualDensity));
+    if (density <= 0 || density > 1)
+      refuse("a density is above 0 and at most 1",
+             fmt::format("{}/{}", kind.name, density > 1 ? 1.0 : kUsualDensity));
+    spec_.density = density;
   }
 
   void read_block(const Kind& kind, const std::string& digits) {
@@ -156,10 +177,17 @@ CodecSpec parse_codec(const std::string& text, const std::string& key) {
 std::string print_codec(const CodecSpec& spec) {
   std::string text = kind_of(spec).name;
   if (spec.block > 0) text += fmt::format("/{}", spec.block);
+  if (spec.density > 0) text += fmt::format("/{}", spec.density);
   if (spec.asymmetric) text += "+asymmetric";
   if (spec.paper_divisor) text += "+paper";
   if (spec.error_feedback) text += "+ef";
   return text;
+}
+
+int64_t kept_elements(const CodecSpec& spec, int64_t elements) {
+  // A little more, so that 0.29 of 100 are 29.
+  const double kept = std::floor(spec.density * static_cast<double>(elements) * (1 + 0x1p-40));
+  return std::min(elements, std::max<int64_t>(1, static_cast<int64_t>(kept)));
 }
 
 int64_t num_blocks(const CodecSpec& spec, int64_t elements) {
@@ -184,11 +212,18 @@ int64_t payload_bytes(const CodecSpec& spec, int64_t elements, Dtype dtype) {
       return elements;
     case CodecKind::kQsgd:
       return (elements * spec.bits + 63) / 64 * 8;
+    case CodecKind::kTopK:
+    case CodecKind::kRandomK:
+      return 4 * (is_dense(spec, elements) ? elements : kept_elements(spec, elements));
   }
   throw InternalError("codec: unknown kind");
 }
 
 int64_t metadata_bytes(const CodecSpec& spec, int64_t elements) {
+  if (is_sparse(spec)) {
+    if (is_dense(spec, elements)) return 0;
+    return spec.kind == CodecKind::kTopK ? 4 * kept_elements(spec, elements) : 8;
+  }
   return num_blocks(spec, elements) * (has_middles(spec) ? 8 : 4);
 }
 
@@ -208,6 +243,7 @@ int64_t qsgd_blocks(const CodecSpec& spec, int64_t piece_bytes) {
 }  // namespace
 
 int64_t scale_bytes(const CodecSpec& spec, int64_t piece_bytes) {
+  ensure(!is_sparse(spec), "codec: the length of a sparse piece does not tell its metadata");
   if (kind_of(spec).usual_block == 0) return 0;
   if (spec.kind == CodecKind::kQsgd) return qsgd_blocks(spec, piece_bytes) * 8;
   const int64_t two_blocks = encoded_bytes(spec, 2 * spec.block);  // nibbles: whole bytes
@@ -241,6 +277,9 @@ double error_bound(const CodecSpec& spec, double low, double high) {
       return (1 - std::sqrt(0.5)) * std::max(largest, double{kSmallestE3m0Scale}) * (1 + 0x1p-20);
     case CodecKind::kQsgd:
       return qsgd_bound(spec, low, high);
+    case CodecKind::kTopK:
+    case CodecKind::kRandomK:
+      return largest;
   }
   throw InternalError("codec: unknown kind");
 }

@@ -136,6 +136,11 @@ void check_nesting(const Run& run, const Placement& p) {
 codec::CodecSpec parse_without_feedback(const Run& run, const std::string& key,
                                         const std::string& text) {
   const codec::CodecSpec spec = codec::parse_codec(text, key);
+  if (codec::is_sparse(spec))
+    throw UserError(fmt::format("{} = \"{}\" cannot take effect: weights are sent whole; "
+                                "nearest: \"qsgd1\"",
+                                key, text),
+                    place_of(run, key));
   if (!spec.error_feedback) return spec;
   codec::CodecSpec plain = spec;
   plain.error_feedback = false;
@@ -169,7 +174,15 @@ void read_gradient_codecs(const Run& run, const Cluster& cluster, const Placemen
   if (run.is_set(key)) texts = run.placement.codecs.gradients;
   if (texts.empty()) texts = {"none"};
   std::vector<codec::CodecSpec> specs;
-  for (const std::string& text : texts) specs.push_back(codec::parse_codec(text, key));
+  for (const std::string& text : texts) {
+    specs.push_back(codec::parse_codec(text, key));
+    if (codec::is_sparse(specs.back()))
+      throw UserError(fmt::format("{} = [\"{}\"] cannot take effect: sparse codecs are chosen "
+                                  "layer by layer; nearest: compression.codec = \"{}\" with "
+                                  "placement.preset = \"ddp\"",
+                                  key, text, text),
+                      place_of(run, key));
+  }
   std::vector<int64_t> borders;
   const bool coded = std::any_of(specs.begin(), specs.end(), [](const codec::CodecSpec& spec) {
     return spec.kind != codec::CodecKind::kNone;
