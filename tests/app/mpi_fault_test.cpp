@@ -13,6 +13,7 @@
 #include "strait/trace/flight_file.h"
 #include "tests/app/mpi_job.h"
 #include "tests/fault_ranks/strike.h"
+#include "tests/pace.h"
 #include "tests/train/instances.h"
 
 namespace strait {
@@ -24,8 +25,7 @@ using test::TemporaryFolder;
 using ::testing::HasSubstr;
 using trace::FlightFile;
 
-constexpr double kDeadline = 2, kAllowed = kDeadline + 5;
-constexpr double kHold = 0.15;  // seconds in which the other ranks come to a rest
+constexpr double kDeadline = 2;  // on an idle machine
 constexpr int64_t kSteps = 5;
 
 struct Place {
@@ -111,9 +111,9 @@ class FaultRun {
       wait_for_strike(job);
     ASSERT_GT(at_, 0) << "it was not struck\n" << log();
     processes.erase(draw_.lost);
-    job.wait_for_end(processes, at_ + kAllowed + 3 - now_seconds());
+    job.wait_for_end(processes, at_ + allowed() + 3 - now_seconds());
     seconds_ = now_seconds() - at_;
-    EXPECT_LE(seconds_, kAllowed) << log();
+    EXPECT_LE(seconds_, allowed()) << log();
     if (draw_.stops) ::kill(lost, draw_.continues ? SIGCONT : SIGKILL);
     EXPECT_LT(job.wait_for_end({{draw_.lost, lost}}, 15), 15) << "the lost rank stays";
     // Across hosts Open MPI's mpirun may wait for ever after a recovery; its lab ends it.
@@ -137,6 +137,10 @@ class FaultRun {
   bool named() const { return told_.rank >= 0; }
 
  private:
+  /// Seconds from the strike to the end of the survivors.
+  double allowed() const { return 3.5 * deadline_; }
+  /// Seconds in which the other ranks come to a rest.
+  double hold() const { return 0.075 * deadline_; }
   /// Without one between the launcher and the ranks, half of the runs.
   bool with_codes() const { return draw_.number % 2 == 0; }
   std::string log() const { return read_file(folder_ + "/log"); }
@@ -160,7 +164,7 @@ class FaultRun {
             "evaluation.every_steps=2",
             std::string("checkpoint.every_steps=") + (draw_.kind == "save" ? "2" : "0"),
             std::string("checkpoint.asynchronous=") + (draw_.asynchronous ? "true" : "false"),
-            "runtime.deadline_seconds=" + std::to_string(kDeadline)};
+            "runtime.deadline_seconds=" + std::to_string(deadline_)};
   }
 
   Strike draw_strike() const {
@@ -168,7 +172,7 @@ class FaultRun {
     strike.rank = draw_.lost;
     strike.place = draw_.kind;
     strike.signal = draw_.stops ? SIGSTOP : SIGKILL;
-    strike.hold_seconds = draw_.held ? kHold : 0;
+    strike.hold_seconds = draw_.held ? hold() : 0;
     strike.truth = folder_ + "/truth.json";
     strike.step = static_cast<int64_t>(draw_.stream.below(6, kSteps));
     if (draw_.kind == "save") {  // a checkpoint in between, or the end of the run
@@ -329,6 +333,7 @@ class FaultRun {
   }
 
   const Draw draw_;
+  const double deadline_ = test::deadline_here(kDeadline);
   const std::string folder_, run_dir_, run_file_;
   Strike strike_;
   std::optional<FlightFile> truth_;

@@ -9,6 +9,7 @@
 
 #include "strait/base/random.h"
 #include "tests/app/mpi_job.h"
+#include "tests/pace.h"
 
 namespace strait {
 namespace {
@@ -40,7 +41,8 @@ void lose_at_start(int number, const std::string& parent, const std::string& run
   ::kill(process, stops ? SIGSTOP : SIGKILL);
   processes.erase(lost);
   constexpr double kMeeting = 10;  // the least that ranks wait for each other then
-  EXPECT_LE(job.wait_for_end(processes, kMeeting + 8), kMeeting + 5);
+  const double limit = kMeeting + test::deadline_here(5);
+  EXPECT_LE(job.wait_for_end(processes, limit + 3), limit);
   if (stops) ::kill(process, SIGKILL);
   EXPECT_TRUE(job.ends_within(15)) << "the launcher stays";
   for (const auto& [rank, survivor] : processes) {

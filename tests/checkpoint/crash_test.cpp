@@ -12,6 +12,7 @@
 #include "strait/base/file.h"
 #include "strait/checkpoint/snapshot.h"
 #include "tests/checkpoint/example_run.h"
+#include "tests/pace.h"
 
 namespace strait::checkpoint {
 namespace {
@@ -104,8 +105,9 @@ double save_seconds() {
 void kill_at_random(bool same_step, int rounds) {
   const TemporaryFolder run;
   const RandomStream random(same_step ? 2 : 1, "kill");
-  // On average a child ends one save and is killed within the second.
-  const double longest_seconds = 3.0 * save_seconds();
+  // On average a child ends one save and is killed within the second: the time follows the saves
+  // that the last child ended, as they may take longer, or less, than those that are measured here.
+  double longest_seconds = 3.0 * save_seconds();
   int64_t newest = 0;
   int interrupted = 0;
   for (int round = 0; round < rounds; ++round) {
@@ -115,12 +117,14 @@ void kill_at_random(bool same_step, int rounds) {
     const auto latest = latest_complete(run.path());
     if (!latest) {
       ASSERT_EQ(newest, 0) << "the checkpoints that were there are gone";
+      longest_seconds *= 1.5;
       continue;
     }
     const Manifest manifest = read_manifest(*latest);
     const int64_t generation = manifest.extra.at("generation").as_integer();
     ASSERT_EQ(manifest.step, same_step ? 1 : generation);
     ASSERT_GE(generation, newest);
+    longest_seconds *= generation == newest ? 1.2 : generation > newest + 3 ? 0.8 : 1;
     newest = generation;
     ASSERT_NO_FATAL_FAILURE(expect_content(*latest, generation));
     for (const std::string& name : checkpoint_entries(run.path()))
@@ -146,8 +150,9 @@ int exit_status(pid_t child) {
 /// Ranks as processes that share the folder alone: three saves, one of them asynchronous. The rank
 /// `killed` never begins the third; the others then exit with 4.
 pid_t process_rank(const std::string& run_dir, int64_t rank, int64_t ranks, int64_t killed) {
+  const double deadline = killed < 0 ? 60.0 : test::deadline_here(1.0);
   return fork_child([=] {
-    SaveSession session(example_session(run_dir, rank, ranks, killed < 0 ? 60.0 : 1.0));
+    SaveSession session(example_session(run_dir, rank, ranks, deadline));
     SnapshotWriter writer(session);
     try {
       for (const int64_t step : {1, 2, 3}) {
@@ -202,7 +207,7 @@ int save_with_limit(const std::string& run_dir, rlim_t limit_bytes, const std::s
       } catch (const InputOutputError& error) {
         if (rank == 0)
           ::_exit(std::string(error.what()).find(run_dir) == std::string::npos ? 96 : 6);
-        ::usleep(5'000'000);  // rank 0 reports
+        ::sleep(60);  // rank 0 reports
       }
     });
   });

@@ -8,6 +8,7 @@
 
 #include "strait/base/clock.h"
 #include "tests/comm/thread_ranks.h"
+#include "tests/pace.h"
 
 namespace strait::comm {
 namespace {
@@ -32,6 +33,18 @@ struct Told {
     places.push_back({rank, error.place()});
     messages.push_back(error.what());
   }
+  /// So long a rank is inside an operation: until so many others have told.
+  void wait_for(size_t count) {
+    const double limit = now_seconds() + 60;
+    while (now_seconds() < limit) {
+      {
+        const std::lock_guard<std::mutex> lock(mutex);
+        if (places.size() >= count) return;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    ADD_FAILURE() << "nobody tells";
+  }
 };
 
 /// Rank r waits for r + 1 on a communicator of the two; the last one is inside an operation.
@@ -41,16 +54,16 @@ TEST_P(Chain, EveryRankNamesTheOneAtItsEnd) {
   const int64_t size = GetParam();
   const auto worlds = make_thread_worlds(size, test_cluster(size));
   Told told;
+  const double deadline = test::deadline_here(0.2);
   run_ranks(*worlds, [&](World& world) {
     const int64_t rank = world.rank();
     if (rank == size - 1) {
       world.waits()->busy("y = forward block 3(x)", 12, 40);
-      std::this_thread::sleep_for(std::chrono::milliseconds(500));
-      return;
+      return told.wait_for(static_cast<size_t>(size - 1));
     }
     try {
       world.communicator({rank, rank + 1}, 0)
-          .start(barrier("b" + std::to_string(rank), 0.2))
+          .start(barrier("b" + std::to_string(rank), deadline))
           .wait();
     } catch (const Error& error) {
       world.abort(error.what(), error.place());
@@ -76,11 +89,12 @@ TEST(Blame, ALostRankIsNamedWithTheOperationThatItLeft) {
   options.faults.lost_operation = "third";
   const auto worlds = make_thread_worlds(4, test_cluster(4), options);
   Told told;
+  const double deadline = test::deadline_here(0.2);
   EXPECT_THROW(on_all_ranks(*worlds,
                             [&](World& world, Communicator& group) {
                               try {
                                 for (const char* label : {"first", "second", "third", "fourth"})
-                                  group.start(barrier(label, 0.2)).wait();
+                                  group.start(barrier(label, deadline)).wait();
                               } catch (const Error& error) {
                                 told.add(world.rank(), error);
                                 throw;
@@ -119,11 +133,14 @@ TEST(Blame, AFailingRankIsNamedWithItsOwnPlace) {
 TEST(Blame, CollectivesInAnotherOrderAreCalledADisagreement) {
   const auto worlds = make_thread_worlds(2, test_cluster(2));
   Told told;
+  const double deadline = test::deadline_here(0.2);
   run_ranks(*worlds, [&](World& world) {
     try {
       for (const int64_t turn : {0, 1}) {
         const int64_t lane = world.rank() == 0 ? turn : 1 - turn;
-        world.communicator({0, 1}, lane).start(barrier("lane " + std::to_string(lane), 0.2)).wait();
+        world.communicator({0, 1}, lane)
+            .start(barrier("lane " + std::to_string(lane), deadline))
+            .wait();
       }
     } catch (const Error& error) {
       told.add(world.rank(), error);
@@ -138,14 +155,15 @@ TEST(Blame, CollectivesInAnotherOrderAreCalledADisagreement) {
 
 TEST(Blame, AnUntakenSendNamesWhatItsReceiverIsIn) {
   const auto worlds = make_thread_worlds(2, test_cluster(2));
+  Told told;
+  const double deadline = test::deadline_here(0.1);
   run_ranks(*worlds, [&](World& world) {
     if (world.rank() == 1) {
       world.waits()->busy("slow", 3, 1);
-      std::this_thread::sleep_for(std::chrono::milliseconds(400));
-      return;
+      return told.wait_for(1);
     }
     std::vector<float> data(4);
-    Call call = barrier("send x", 0.1);
+    Call call = barrier("send x", deadline);
     call.operation = Operation::kSend;
     call.counts = {4};
     call.source = data.data();
@@ -156,6 +174,7 @@ TEST(Blame, AnUntakenSendNamesWhatItsReceiverIsIn) {
     } catch (const Timeout& error) {
       EXPECT_EQ(error.place().rank, 1);
       EXPECT_EQ(error.place().operation, "slow");
+      told.add(0, error);
     }
   });
 }

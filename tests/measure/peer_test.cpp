@@ -42,7 +42,7 @@ TEST(Peer, SilencePassesTheDeadline) {
     EXPECT_THAT(error.what(), HasSubstr("0.3 seconds"));
     EXPECT_THAT(error.what(), HasSubstr("it said: warned"));
   }
-  EXPECT_LT(now_seconds() - start, 5.0);
+  EXPECT_LT(now_seconds() - start, 60.0);
 }
 
 TEST(Peer, DeathIsToldWithTheLastWords) {
@@ -85,7 +85,7 @@ TEST(Peer, DestructionKillsAndReaps) {
     pid = peer.pid();
     EXPECT_EQ(kill(pid, 0), 0);
   }
-  EXPECT_LT(now_seconds() - start, 5.0);
+  EXPECT_LT(now_seconds() - start, 60.0);
   EXPECT_EQ(kill(pid, 0), -1);
   EXPECT_EQ(errno, ESRCH);
 }

@@ -11,6 +11,7 @@
 
 #include "strait/base/clock.h"
 #include "strait/verify/verify.h"
+#include "tests/pace.h"
 #include "tests/runtime/thread_ranks.h"
 #include "tests/sanitized.h"
 
@@ -210,18 +211,27 @@ TEST(Interpreter, TheFlightRecordShowsEveryOpWithItsIndexAndTimes) {
   });
 }
 
+/// Comes back when so many ranks have told, or fails after a minute.
+void wait_until_told(const std::atomic<int>& told, int count) {
+  const double limit = now_seconds() + 60;
+  while (told < count && now_seconds() < limit)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_GE(told, count);
+}
+
 TEST(Interpreter, AStalledOpIsNamedByEveryOtherRank) {
   Program program = start_program(4);
   const int x = add_value(program, "x", 64, program::Lifetime::kResident);
   program.body = {touch("first", x), all_reduce(x, x), touch("second", x), all_reduce(x, x)};
   std::atomic<int> told{0};
+  const double deadline = test::deadline_here(0.3);
   EXPECT_THROW(on_ranks(4,
                         [&](Rank& rank) {
                           rank.executor.during = [&](const Instance& instance) {
                             if (rank.number() == 2 && name_of(*instance.op) == "second")
-                              std::this_thread::sleep_for(std::chrono::milliseconds(600));
+                              wait_until_told(told, 3);
                           };
-                          Interpreter interpreter(program, rank.site(0.3));
+                          Interpreter interpreter(program, rank.site(deadline));
                           try {
                             interpreter.run(5);
                           } catch (const Error& error) {

@@ -7,14 +7,14 @@
 
 #include "strait/base/clock.h"
 #include "strait/trace/flight_file.h"
+#include "tests/pace.h"
 #include "tests/train/instances.h"
 #include "tests/train/small_run.h"
 
 namespace strait {
 namespace {
 
-constexpr double kDeadline = 0.5;
-constexpr double kStall = 1.2;  // longer than the deadline
+constexpr double kDeadline = 0.5;  // on an idle machine
 constexpr int kRuns = 200;
 constexpr int kAtOnce = 8;  // they sleep most of the time
 
@@ -23,8 +23,10 @@ struct Strike {
   int number = 0;
   int64_t ranks = 0, rank = 0, step = 0;
   std::string placement, operation;
+  double deadline = kDeadline;
   bool lost = false;   // otherwise it stalls
   int occurrence = 0;  // of the operation among the compute instances of the step, when it stalls
+  double stall_seconds() const { return lost ? 0 : 2.4 * deadline; }
 };
 
 /// Draws the fault of run `number` from the job's own program.
@@ -77,7 +79,7 @@ class StrikeRun {
       if (struck_ == 0) struck_ = now_seconds();  // of a loss: not later than this
       if (strike_.lost || count_++ != strike_.occurrence) return;
       struck_ = now_seconds();
-      std::this_thread::sleep_for(std::chrono::duration<double>(kStall));
+      std::this_thread::sleep_for(std::chrono::duration<double>(strike_.stall_seconds()));
     };
     const std::atomic<int> no_signal{0};
     train::Outcome outcome;
@@ -117,9 +119,10 @@ void strike_once(int number, const std::string& folder) {
   const std::string placement = placements[number % placements.size()];
   const int64_t ranks = placement == "hsdp" ? 4 : std::vector<int64_t>{2, 3, 4}[number / 5 % 3];
   const std::string run_dir = folder + "/run" + std::to_string(number);
+  const double deadline = test::deadline_here(kDeadline);
   std::vector<std::string> sets = {
       "placement.preset=" + placement, "train.steps=3",
-      "runtime.deadline_seconds=" + std::to_string(kDeadline),
+      "runtime.deadline_seconds=" + std::to_string(deadline),
       std::string("checkpoint.asynchronous=") + (number % 3 == 0 ? "true" : "false")};
   if (placement == "hsdp") {
     sets.push_back(
@@ -130,12 +133,13 @@ void strike_once(int number, const std::string& folder) {
   Run run = test::small_run(folder, sets);
   run.output.run_dir = run_dir;
   const Job job = make_job(run, ranks);
-  const Strike strike = draw(number, job, placement);
+  Strike strike = draw(number, job, placement);
+  strike.deadline = deadline;
   const std::string what = describe(strike);
   const Ending ending = StrikeRun(job, strike).run();
   EXPECT_EQ(ending.exit_code, 4) << what << ": " << ending.error;
   check_place(ending.place, strike, what + ": " + ending.error);
-  EXPECT_LT(ending.seconds, std::max(kDeadline, strike.lost ? 0.0 : kStall) + 2.0) << what;
+  EXPECT_LT(ending.seconds, std::max(deadline, strike.stall_seconds()) + 4 * deadline) << what;
   const auto files = trace::read_flight(run_dir);
   ASSERT_EQ(static_cast<int64_t>(files.size()), ranks) << what;
   for (int64_t rank = 0; rank < ranks; ++rank) {
