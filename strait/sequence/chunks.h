@@ -1,0 +1,54 @@
+// How the tokens of one document lie on the ranks of a ring, and which pairs of queries and keys a
+// rank computes in which round. Zig-zag: cut at c_j = floor(j s / 2g), member i holds chunks i and
+// 2g - 1 - i, so that causal work is even without padding. Tokens differ by at most 2, pairs by at
+// most s (zig-zag context parallelism of Llama 3 and of ring-flash-attention).
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace strait::sequence {
+
+/// Positions [begin, end) of one document.
+struct Span {
+  int64_t begin = 0, end = 0;
+  int64_t size() const { return end - begin; }
+  bool operator==(const Span&) const = default;
+};
+
+enum class Order : uint8_t {
+  kZigZag,
+  kContiguous  // member i holds the i-th of g runs: the unbalanced form, to compare with
+};
+
+/// A document of `length` tokens on a ring of `ring` members. Chunks may be empty.
+struct Cut {
+  int64_t length = 0, ring = 1;
+  Order order = Order::kZigZag;
+
+  /// The non-empty runs of positions of a member, ascending: at most two.
+  std::vector<Span> spans(int64_t member) const;
+  int64_t tokens(int64_t member) const;
+  /// Causal pairs of the queries that a member holds.
+  int64_t pairs(int64_t member) const;
+};
+
+/// s(s + 1) / 2.
+int64_t causal_pairs(int64_t length);
+
+/// Queries against keys, of which a query attends those not behind it.
+struct Block {
+  Span queries, keys;
+  int64_t pairs() const;
+};
+
+/// What `member` computes in `round` of the ring, when it has the keys of member (member - round)
+/// mod g. Blocks without pairs are left out. Rounds run from 0 to g - 1.
+std::vector<Block> round_blocks(const Cut& cut, int64_t member, int64_t round);
+
+/// Seconds until the last member has done its last round, with `pair_seconds` per pair and
+/// `token_seconds` per token that moves to the right neighbour. A member sends keys on as soon as
+/// it has them; they travel while it computes.
+double ring_seconds(const Cut& cut, double pair_seconds, double token_seconds);
+
+}  // namespace strait::sequence
