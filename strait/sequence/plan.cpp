@@ -1,0 +1,110 @@
+#include "strait/sequence/plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <tuple>
+
+#include "strait/base/errors.h"
+#include "strait/base/random.h"
+
+namespace strait::sequence {
+
+const char* zone_name(Zone zone) {
+  return zone == Zone::kLocal ? "local" : zone == Zone::kIntra ? "intra" : "inter";
+}
+
+const char* engine_name(Engine engine) {
+  return engine == Engine::kRing ? "ring" : engine == Engine::kGathered ? "gathered" : "heads";
+}
+
+void finish_groups(Plan& plan) {
+  const auto key = [](const Group& group) {
+    return std::tuple(-static_cast<int>(group.zone), group.ranks.front(), group.ranks.size(),
+                      group.documents.front());
+  };
+  std::erase_if(plan.groups, [](const Group& group) { return group.documents.empty(); });
+  for (Group& group : plan.groups) std::sort(group.documents.begin(), group.documents.end());
+  std::sort(plan.groups.begin(), plan.groups.end(),
+            [&](const Group& a, const Group& b) { return key(a) < key(b); });
+}
+
+Layout attention_layout(const Plan& plan) {
+  Layout layout(static_cast<size_t>(plan.grid.ranks()));
+  for (const Group& group : plan.groups) {
+    const int64_t ring = static_cast<int64_t>(group.ranks.size());
+    for (const int32_t document : group.documents) {
+      const Cut cut{plan.lengths[static_cast<size_t>(document)], ring};
+      for (int64_t member = 0; member < ring; ++member)
+        for (const Span& span : cut.spans(member))
+          layout[static_cast<size_t>(group.ranks[static_cast<size_t>(member)])].push_back(
+              {document, span});
+    }
+  }
+  return layout;
+}
+
+std::vector<Load> loads(const Plan& plan) {
+  std::vector<Load> all(static_cast<size_t>(plan.grid.ranks()));
+  for (const Group& group : plan.groups) {
+    const int64_t ring = static_cast<int64_t>(group.ranks.size());
+    for (const int32_t document : group.documents) {
+      const Cut cut{plan.lengths[static_cast<size_t>(document)], ring};
+      for (int64_t member = 0; member < ring; ++member) {
+        Load& load = all[static_cast<size_t>(group.ranks[static_cast<size_t>(member)])];
+        load.tokens += cut.tokens(member);
+        load.pairs += cut.pairs(member);
+      }
+    }
+  }
+  return all;
+}
+
+uint64_t plan_hash(const Plan& plan) {
+  uint64_t hash = 0;
+  const auto add = [&](uint64_t value) { hash = mix64(hash ^ value); };
+  const auto add_all = [&](const auto& values) {
+    add(values.size());
+    for (const auto value : values) add(static_cast<uint64_t>(value));
+  };
+  add(static_cast<uint64_t>(plan.grid.nodes));
+  add(static_cast<uint64_t>(plan.grid.per_node));
+  add_all(plan.lengths);
+  add(plan.groups.size());
+  for (const Group& group : plan.groups) {
+    add(static_cast<uint64_t>(group.zone) * 16 + static_cast<uint64_t>(group.engine));
+    add_all(group.ranks);
+    add_all(group.documents);
+  }
+  return hash;
+}
+
+std::string summary(const Plan& plan) {
+  std::array<int64_t, 3> zones{};
+  for (const Group& group : plan.groups)
+    zones[static_cast<size_t>(group.zone)] += static_cast<int64_t>(group.documents.size());
+  const std::vector<Load> all = loads(plan);
+  const auto by = [&](auto member) {
+    const auto [low, high] =
+        std::minmax_element(all.begin(), all.end(),
+                            [&](const Load& a, const Load& b) { return a.*member < b.*member; });
+    return std::pair((*low).*member, (*high).*member);
+  };
+  const auto [fewest, most] = by(&Load::tokens);
+  const auto [light, heavy] = by(&Load::pairs);
+  return fmt::format(
+      "{} documents local, {} inside nodes, {} between nodes; tokens per rank {} to {}, pairs {} "
+      "to {}",
+      zones[0], zones[1], zones[2], fewest, most, light, heavy);
+}
+
+void check_lengths(std::span<const int64_t> lengths) {
+  for (size_t i = 0; i < lengths.size(); ++i)
+    if (lengths[i] < 1)
+      throw UserError(
+          fmt::format("data.path: document {} of the batch has {} tokens; at least 1 is needed", i,
+                      lengths[i]));
+}
+
+}  // namespace strait::sequence

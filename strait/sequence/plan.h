@@ -1,0 +1,75 @@
+// Which ranks compute the attention of which document of a batch, and by which engine. A plan is a
+// pure function of the lengths and options, so that every rank makes the same one.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "strait/sequence/chunks.h"
+
+namespace strait::sequence {
+
+/// Ranks that nodes hold in runs: rank r belongs to node r / per_node.
+struct RankGrid {
+  int64_t nodes = 1, per_node = 1;
+  int64_t ranks() const { return nodes * per_node; }
+  int64_t node_of(int64_t rank) const { return rank / per_node; }
+};
+
+enum class Zone : uint8_t { kLocal, kIntra, kInter };
+const char* zone_name(Zone zone);
+enum class Engine : uint8_t {
+  kRing,
+  kGathered,  // keys gathered
+  kHeads      // all-to-all from tokens to heads
+};
+const char* engine_name(Engine engine);
+
+/// Ranks that share documents. Those of one group travel together, round by round.
+struct Group {
+  Zone zone = Zone::kLocal;
+  Engine engine = Engine::kRing;
+  std::vector<int32_t> ranks = {};  // in ring order; ascending
+  std::vector<int32_t> documents = {};
+};
+
+/// A group's index is its ring id. Inter-node groups come first, then those inside nodes, then one
+/// rank alone; inside a zone ids ascend with the first rank.
+struct Plan {
+  RankGrid grid;
+  std::vector<int64_t> lengths;
+  std::vector<Group> groups;
+};
+
+/// Sorts groups into the order of ids, joins equal ones that may be joined (of one rank) and sorts
+/// their documents. What makes plans ends with it.
+void finish_groups(Plan& plan);
+
+/// A run of a document's positions.
+struct Held {
+  int32_t document = 0;
+  Span span;
+  bool operator==(const Held&) const = default;
+};
+/// What every rank holds for attention, in the order of its rows: by group, document, position.
+using Layout = std::vector<std::vector<Held>>;
+Layout attention_layout(const Plan& plan);
+
+struct Load {
+  int64_t tokens = 0, pairs = 0;
+};
+/// Exact, of every rank. Cost: O(documents x ranks of their groups).
+std::vector<Load> loads(const Plan& plan);
+
+/// Depends on everything in the plan. Equal on two ranks if and only if they agree (to 2^-64).
+uint64_t plan_hash(const Plan& plan);
+
+/// "12 local, 3 inside nodes, 1 between nodes; tokens 3,900 to 4,096, ..." for reports.
+std::string summary(const Plan& plan);
+
+/// UserError (key data.path) for a document of no tokens; names its index.
+void check_lengths(std::span<const int64_t> lengths);
+
+}  // namespace strait::sequence

@@ -1,0 +1,49 @@
+#include "strait/sequence/routing.h"
+
+#include <algorithm>
+
+namespace strait::sequence {
+
+double route_seconds(double bytes, int64_t proxies, int64_t pieces, const RouteLinks& links) {
+  const double x = static_cast<double>(proxies), p = static_cast<double>(pieces);
+  const double between = links.between_byte_seconds * bytes / x;
+  const double between_latency = links.between_latency_seconds * p;
+  if (proxies == 1) return between + links.between_latency_seconds;
+  const double inside = links.inside_byte_seconds * bytes * (x - 1) / x;
+  const double stage = inside + links.inside_latency_seconds * p;
+  const double crossing = between + between_latency;
+  return (2 * stage + crossing) / p + (p - 1) / p * std::max(stage, crossing);
+}
+
+Route best_route(double bytes, int64_t most_proxies, int64_t most_pieces, const RouteLinks& links) {
+  Route best{1, 1, route_seconds(bytes, 1, 1, links)};
+  for (int64_t proxies = 2; proxies <= most_proxies; ++proxies)
+    for (int64_t pieces = 1; pieces <= most_pieces; ++pieces)
+      if (const double seconds = route_seconds(bytes, proxies, pieces, links);
+          seconds < best.seconds)
+        best = {proxies, pieces, seconds};
+  return best;
+}
+
+double rotated_seconds(double bytes, int64_t key_heads, int64_t links_of_node,
+                       const RouteLinks& links) {
+  const double used = static_cast<double>(std::max<int64_t>(1, std::min(key_heads, links_of_node)));
+  return links.between_byte_seconds * bytes / used + links.between_latency_seconds;
+}
+
+RouteBytes route_bytes(int64_t bytes, int64_t proxies) {
+  return {bytes, bytes - (bytes + proxies - 1) / proxies};  // the first proxy is the sender itself
+}
+
+std::vector<Piece> deal_pieces(std::span<const int64_t> message_bytes, int64_t links,
+                               int64_t piece_bytes) {
+  std::vector<Piece> pieces;
+  int64_t next = 0;
+  for (size_t message = 0; message < message_bytes.size(); ++message)
+    for (int64_t at = 0; at < message_bytes[message]; at += piece_bytes)
+      pieces.push_back({static_cast<int32_t>(message), static_cast<int32_t>(next++ % links), at,
+                        std::min(piece_bytes, message_bytes[message] - at)});
+  return pieces;
+}
+
+}  // namespace strait::sequence
