@@ -1,0 +1,365 @@
+#include "strait/sequence/partition.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <optional>
+
+#include "strait/base/errors.h"
+
+namespace strait::sequence {
+namespace {
+
+double square(int64_t length) { return static_cast<double>(length) * static_cast<double>(length); }
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+/// The most tokens that a member of a ring holds: one of each of its two chunks may be rounded up.
+int64_t most_tokens(int64_t length, int64_t ring) {
+  return std::min(length, 2 * ceil_div(length, 2 * ring));
+}
+
+/// Sum of squares and free tokens of a node or of a rank.
+struct Bucket {
+  double squares = 0;
+  int64_t room = 0;
+};
+/// Indices of buckets, least squares first; ties by index.
+std::vector<int32_t> by_load(const std::vector<Bucket>& buckets) {
+  std::vector<int32_t> order(buckets.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+    return buckets[static_cast<size_t>(a)].squares < buckets[static_cast<size_t>(b)].squares;
+  });
+  return order;
+}
+
+/// The `count` least loaded buckets with room for `tokens`, ascending; empty when there are fewer.
+std::vector<int32_t> least_loaded(const std::vector<Bucket>& buckets, int64_t count,
+                                  int64_t tokens) {
+  std::vector<int32_t> chosen;
+  for (const int32_t bucket : by_load(buckets)) {
+    if (buckets[static_cast<size_t>(bucket)].room < tokens) continue;
+    chosen.push_back(bucket);
+    if (static_cast<int64_t>(chosen.size()) == count) {
+      std::sort(chosen.begin(), chosen.end());
+      return chosen;
+    }
+  }
+  return {};
+}
+/// The least loaded one, or -1.
+int32_t lightest(const std::vector<Bucket>& buckets, int64_t tokens) {
+  int32_t best = -1;
+  for (size_t i = 0; i < buckets.size(); ++i)
+    if (buckets[i].room >= tokens &&
+        (best < 0 || buckets[i].squares < buckets[static_cast<size_t>(best)].squares))
+      best = static_cast<int32_t>(i);
+  return best;
+}
+
+/// One attempt to place a batch with given thresholds.
+class Attempt {
+ public:
+  Attempt(std::span<const int64_t> lengths, const PartitionOptions& options,
+          const std::vector<int32_t>& longest_first)
+      : lengths_(lengths),
+        options_(options),
+        order_(longest_first),
+        ranks_(static_cast<size_t>(options.grid.ranks()), {0, options.capacity_tokens}) {
+    for (const int64_t length : lengths) squares_ += square(length);
+    plan_.grid = options.grid;
+    plan_.lengths.assign(lengths.begin(), lengths.end());
+  }
+
+  /// The length at which a level found no room, or 0: `plan()` is whole.
+  int64_t level_one(int64_t split_between) {
+    const RankGrid& grid = options_.grid;
+    nodes_.assign(static_cast<size_t>(grid.nodes), {0, grid.per_node * options_.capacity_tokens});
+    in_node_.assign(nodes_.size(), {});
+    for (const int32_t document : order_) {
+      const int64_t length = length_of(document);
+      const int32_t node = lightest(nodes_, length);
+      const bool split = node < 0 || (length > split_between && others_are_lighter(node, length));
+      if (split && between(document, split_between)) continue;
+      if (node < 0) return length;
+      nodes_[static_cast<size_t>(node)].squares += square(length);
+      nodes_[static_cast<size_t>(node)].room -= length;
+      in_node_[static_cast<size_t>(node)].push_back(document);
+    }
+    return 0;
+  }
+
+  int64_t level_two(int64_t node, int64_t split_inside) {
+    const int64_t per_node = options_.grid.per_node, first = node * per_node;
+    std::vector<Bucket> ranks(ranks_.begin() + first, ranks_.begin() + first + per_node);
+    std::vector<Group> alone(static_cast<size_t>(per_node)), rings;
+    for (const int32_t document : in_node_[static_cast<size_t>(node)]) {
+      const int64_t length = length_of(document);
+      const int32_t rank = length > split_inside ? -1 : lightest(ranks, length);
+      if (rank >= 0) {
+        take(ranks[static_cast<size_t>(rank)], length, 1);
+        alone[static_cast<size_t>(rank)].documents.push_back(document);
+      } else if (!inside({document, first, split_inside}, ranks, rings)) {
+        return length;
+      }
+    }
+    for (int64_t rank = 0; rank < per_node; ++rank)
+      alone[static_cast<size_t>(rank)].ranks = {static_cast<int32_t>(first + rank)};
+    for (auto* groups : {&alone, &rings})
+      plan_.groups.insert(plan_.groups.end(), groups->begin(), groups->end());
+    return 0;
+  }
+
+  Plan plan() && {
+    finish_groups(plan_);
+    return std::move(plan_);
+  }
+
+ private:
+  int64_t length_of(int32_t document) const { return lengths_[static_cast<size_t>(document)]; }
+
+  void take(Bucket& bucket, int64_t length, int64_t ring) const {
+    bucket.squares += square(length) / static_cast<double>(ring);
+    bucket.room -= most_tokens(length, ring);
+  }
+
+  /// Whether splitting over nodes evens them out: placed whole, the node would stand above the
+  /// mean.
+  bool others_are_lighter(int32_t node, int64_t length) const {
+    return options_.grid.nodes > 1 && nodes_[static_cast<size_t>(node)].squares + square(length) >
+                                          squares_ / static_cast<double>(options_.grid.nodes);
+  }
+
+  bool between(int32_t document, int64_t split_between) {
+    const RankGrid& grid = options_.grid;
+    const int64_t length = length_of(document);
+    if (grid.nodes == 1) return false;
+    const int64_t needed = ceil_div(length, grid.per_node * options_.capacity_tokens);
+    const int64_t even = static_cast<int64_t>(
+        std::ceil(square(length) * static_cast<double>(grid.nodes) / squares_));
+    const int64_t hidden = std::max<int64_t>(2, 2 * length / std::max<int64_t>(1, split_between));
+    int64_t count = std::clamp(std::max(needed, std::min(even, hidden)), int64_t{2}, grid.nodes);
+    for (; count <= grid.nodes; ++count) {
+      const int64_t ring = count * grid.per_node, share = most_tokens(length, ring);
+      const std::vector<int32_t> nodes = least_loaded(nodes_, count, share * grid.per_node);
+      if (nodes.empty()) continue;
+      Group group{.zone = Zone::kInter, .documents = {document}};
+      for (const int32_t node : nodes) {
+        nodes_[static_cast<size_t>(node)].squares += square(length) / static_cast<double>(count);
+        nodes_[static_cast<size_t>(node)].room -= share * grid.per_node;
+        for (int64_t rank = node * grid.per_node; rank < (node + 1) * grid.per_node; ++rank) {
+          group.ranks.push_back(static_cast<int32_t>(rank));
+          take(ranks_[static_cast<size_t>(rank)], length, ring);
+        }
+      }
+      plan_.groups.push_back(std::move(group));
+      return true;
+    }
+    return false;
+  }
+
+  struct Split {
+    int32_t document;
+    int64_t first_rank, threshold;
+  };
+  bool inside(const Split& split, std::vector<Bucket>& ranks, std::vector<Group>& rings) const {
+    const int64_t length = length_of(split.document), most = static_cast<int64_t>(ranks.size());
+    int64_t ring = std::clamp(ceil_div(length, std::max<int64_t>(1, split.threshold)), int64_t{2},
+                              std::max<int64_t>(2, most));
+    for (; ring <= most; ++ring) {
+      const std::vector<int32_t> chosen = least_loaded(ranks, ring, most_tokens(length, ring));
+      if (chosen.empty()) continue;
+      Group group{.zone = Zone::kIntra, .documents = {split.document}};
+      for (const int32_t rank : chosen) {
+        take(ranks[static_cast<size_t>(rank)], length, ring);
+        group.ranks.push_back(static_cast<int32_t>(split.first_rank) + rank);
+      }
+      rings.push_back(std::move(group));
+      return true;
+    }
+    // A length above the threshold is not split where no two ranks have room, but one has.
+    const int32_t rank = lightest(ranks, length);
+    if (rank < 0) return false;
+    take(ranks[static_cast<size_t>(rank)], length, 1);
+    rings.push_back(
+        {.ranks = {static_cast<int32_t>(split.first_rank) + rank}, .documents = {split.document}});
+    return true;
+  }
+
+  std::span<const int64_t> lengths_;
+  const PartitionOptions& options_;
+  const std::vector<int32_t>& order_;
+  double squares_ = 0;
+  std::vector<Bucket> nodes_, ranks_;
+  std::vector<std::vector<int32_t>> in_node_;
+  Plan plan_;
+};
+
+/// Thresholds from a start downwards through the lengths of the batch, in strides that double.
+class Thresholds {
+ public:
+  Thresholds(std::span<const int64_t> lengths, const std::vector<int32_t>& longest_first)
+      : lengths_(lengths), order_(longest_first) {}
+
+  /// Below `threshold`; 0 after the last one.
+  int64_t next(int64_t threshold) {
+    while (at_ < order_.size() && lengths_[static_cast<size_t>(order_[at_])] >= threshold) ++at_;
+    if (at_ >= order_.size()) return 0;
+    const int64_t found = lengths_[static_cast<size_t>(order_[at_])];
+    at_ += stride_ - 1;
+    stride_ *= 2;
+    return found;
+  }
+
+ private:
+  std::span<const int64_t> lengths_;
+  const std::vector<int32_t>& order_;
+  size_t at_ = 0, stride_ = 1;
+};
+
+std::vector<int32_t> longest_first(std::span<const int64_t> lengths) {
+  std::vector<int32_t> order(lengths.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+    return lengths[static_cast<size_t>(a)] > lengths[static_cast<size_t>(b)];
+  });
+  return order;
+}
+
+/// A batch on the same ranks, but with thresholds that no document passes any more.
+std::optional<Plan> attempt(std::span<const int64_t> lengths, const PartitionOptions& options,
+                            const std::vector<int32_t>& order, int64_t split_between) {
+  Attempt trial(lengths, options, order);
+  if (trial.level_one(split_between) > 0) return std::nullopt;
+  for (int64_t node = 0; node < options.grid.nodes; ++node) {
+    Thresholds thresholds(lengths, order);
+    for (int64_t inside = options.split_inside; trial.level_two(node, inside) > 0;) {
+      if (inside == 0) return std::nullopt;
+      inside = thresholds.next(inside);
+    }
+  }
+  return std::move(trial).plan();
+}
+
+/// The most tokens on a rank when every document is spread over all of them.
+int64_t spread_tokens(std::span<const int64_t> lengths, int64_t ranks) {
+  int64_t most = 0;
+  for (const int64_t length : lengths) most += most_tokens(length, ranks);
+  return most;
+}
+
+void check_capacity(std::span<const int64_t> lengths, const PartitionOptions& options) {
+  const int64_t tokens = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
+  const int64_t ranks = options.grid.ranks();
+  if (tokens <= ranks * options.capacity_tokens) return;
+  throw UserError(
+      fmt::format("sequence.capacity_tokens = {}: a batch of {} tokens is more than {} ranks hold "
+                  "({}); nearest: {}",
+                  options.capacity_tokens, tokens, ranks, ranks * options.capacity_tokens,
+                  ceil_div(tokens, ranks)));
+}
+
+/// Documents to the rank that has the fewest tokens, longest first.
+void pack(Plan& plan, const std::vector<int32_t>& order) {
+  std::vector<int64_t> tokens(static_cast<size_t>(plan.grid.ranks()), 0);
+  std::vector<Group> alone(tokens.size());
+  for (const int32_t document : order) {
+    const size_t rank =
+        static_cast<size_t>(std::min_element(tokens.begin(), tokens.end()) - tokens.begin());
+    tokens[rank] += plan.lengths[static_cast<size_t>(document)];
+    alone[rank].documents.push_back(document);
+    alone[rank].ranks = {static_cast<int32_t>(rank)};
+  }
+  plan.groups = std::move(alone);
+}
+
+/// Rings of 2^i neighbours, as small as hold a document's share of an even capacity; each goes to
+/// the run of ranks with the fewest squares.
+void hybrid(Plan& plan, const std::vector<int32_t>& order, int64_t capacity) {
+  const int64_t ranks = plan.grid.ranks();
+  std::vector<double> squares(static_cast<size_t>(ranks), 0);
+  for (const int32_t document : order) {
+    const int64_t length = plan.lengths[static_cast<size_t>(document)];
+    int64_t ring = 1;
+    while (2 * ring <= ranks && most_tokens(length, ring) > capacity) ring *= 2;
+    int64_t best = 0;
+    double least = -1;
+    for (int64_t first = 0; first + ring <= ranks; first += ring) {
+      const double most =
+          *std::max_element(squares.begin() + first, squares.begin() + first + ring);
+      if (least < 0 || most < least) best = first, least = most;
+    }
+    Group group{.zone = ring == 1 ? Zone::kLocal
+                        : plan.grid.node_of(best) == plan.grid.node_of(best + ring - 1)
+                            ? Zone::kIntra
+                            : Zone::kInter,
+                .documents = {document}};
+    for (int64_t rank = best; rank < best + ring; ++rank) {
+      group.ranks.push_back(static_cast<int32_t>(rank));
+      squares[static_cast<size_t>(rank)] += square(length) / static_cast<double>(ring);
+    }
+    plan.groups.push_back(std::move(group));
+  }
+}
+
+}  // namespace
+
+Plan partition(std::span<const int64_t> lengths, const PartitionOptions& options) {
+  check_lengths(lengths);
+  check_capacity(lengths, options);
+  const std::vector<int32_t> order = longest_first(lengths);
+  Thresholds thresholds(lengths, order);
+  for (int64_t between = options.split_between;;) {
+    if (std::optional<Plan> plan = attempt(lengths, options, order, between)) return *plan;
+    if (between == 0) break;
+    between = thresholds.next(between);
+  }
+  const int64_t enough = spread_tokens(lengths, options.grid.ranks());
+  if (enough > options.capacity_tokens) {
+    throw UserError(fmt::format(
+        "sequence.capacity_tokens = {}: no split of the {} documents leaves every one of {} ranks "
+        "with as few tokens; nearest: {}",
+        options.capacity_tokens, lengths.size(), options.grid.ranks(), enough));
+  }
+  return baseline_plan(lengths, options, Baseline::kEven);
+}
+
+const char* baseline_name(Baseline baseline) {
+  static constexpr const char* kNames[kNumBaselines] = {"packed", "even", "gathered", "heads",
+                                                        "hybrid"};
+  return kNames[static_cast<size_t>(baseline)];
+}
+
+Plan baseline_plan(std::span<const int64_t> lengths, const PartitionOptions& options,
+                   Baseline baseline) {
+  check_lengths(lengths);
+  Plan plan{options.grid, {lengths.begin(), lengths.end()}, {}};
+  if (lengths.empty()) return plan;
+  if (baseline == Baseline::kPacked) {
+    pack(plan, longest_first(lengths));
+  } else if (baseline == Baseline::kHybrid) {
+    hybrid(plan, longest_first(lengths), options.capacity_tokens);
+  } else {
+    Group all{.zone = options.grid.nodes > 1     ? Zone::kInter
+                      : options.grid.ranks() > 1 ? Zone::kIntra
+                                                 : Zone::kLocal,
+              .engine = baseline == Baseline::kEven       ? Engine::kRing
+                        : baseline == Baseline::kGathered ? Engine::kGathered
+                                                          : Engine::kHeads};
+    all.ranks.resize(static_cast<size_t>(options.grid.ranks()));
+    std::iota(all.ranks.begin(), all.ranks.end(), 0);
+    all.documents.resize(lengths.size());
+    std::iota(all.documents.begin(), all.documents.end(), 0);
+    plan.groups = {std::move(all)};
+  }
+  finish_groups(plan);
+  return plan;
+}
+
+bool fits(const Plan& plan, int64_t capacity_tokens) {
+  return std::ranges::all_of(loads(plan),
+                             [&](const Load& load) { return load.tokens <= capacity_tokens; });
+}
+
+}  // namespace strait::sequence

@@ -1,0 +1,44 @@
+// The partition of a batch into zones and its two levels of buckets: nodes, then ranks, balanced by
+// squares of lengths under a capacity in tokens.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "strait/sequence/plan.h"
+
+namespace strait::sequence {
+
+struct PartitionOptions {
+  RankGrid grid;
+  int64_t capacity_tokens = 0;  // of a rank
+  /// Longer documents are split inside a node, or between nodes where another one is less loaded.
+  /// Below these lengths a split cannot hide its transfers.
+  int64_t split_inside = 1, split_between = 1;
+};
+
+/// Longest first; ties by index. A document goes to the node with the smallest sum of squares that
+/// has room, in it to such a rank, or becomes a ring of as few nodes or ranks as balance and
+/// capacity allow. Where nothing has room the threshold falls to a shorter length and the level
+/// starts again. UserError (key sequence.capacity_tokens) when tokens exceed the capacity of all
+/// ranks, or none of these placements fits; names both and the nearest capacity that is enough.
+/// Capacity is never exceeded. Cost: O(documents x (nodes + ranks of a node)) per attempt, O(log
+/// documents) attempts.
+Plan partition(std::span<const int64_t> lengths, const PartitionOptions& options);
+
+/// The layouts to compare with. `fits` says whether the capacity holds them.
+enum class Baseline : uint8_t {
+  kPacked,    // documents to ranks by tokens, none split
+  kEven,      // every document over all ranks, ring
+  kGathered,  // the same, keys gathered
+  kHeads,     // the same, all-to-all; needs heads that divide
+  kHybrid     // rings of a power of two of neighbouring ranks, by length
+};
+inline constexpr int kNumBaselines = 5;
+const char* baseline_name(Baseline baseline);
+Plan baseline_plan(std::span<const int64_t> lengths, const PartitionOptions& options,
+                   Baseline baseline);
+/// Whether no rank has more tokens than the capacity.
+bool fits(const Plan& plan, int64_t capacity_tokens);
+
+}  // namespace strait::sequence
