@@ -36,11 +36,13 @@ struct OuterCall {
   codec::Values velocity, outer, local;
 };
 
-/// What is encoded, and the residual of error feedback that goes with it: empty = none.
+/// What is encoded, the residual of error feedback that goes with it (empty = none), and what a
+/// codec draws from.
 struct EncodeCall {
   const codec::CodecSpec& spec;
   codec::ConstValues source;
   std::span<float> residual = {};
+  codec::Draw draw = {};
 };
 
 /// Pointers to values are of the memory that the arithmetic was made for. Scalars are fp64. One per

@@ -99,10 +99,12 @@ class HostArithmetic final : public Arithmetic {
   }
 
   void encode(const EncodeCall& call, std::span<uint8_t> encoded, double* not_finite) override {
-    const int64_t lost = call.residual.empty()
-                             ? codec::encode(call.spec, call.source, encoded, threads_)
-                             : codec::encode_with_feedback(call.spec, call.source, {call.residual},
-                                                           encoded, threads_);
+    const double averaging = codec::feedback_options(call.spec).averaging;
+    const int64_t lost =
+        call.residual.empty()
+            ? codec::encode(call.spec, call.source, encoded, threads_, call.draw)
+            : codec::encode_with_feedback(call.spec, call.source, {call.residual, averaging},
+                                          encoded, threads_, call.draw);
     if (not_finite) *not_finite += static_cast<double>(lost);
   }
   void decode(const codec::CodecSpec& spec, std::span<const uint8_t> encoded,

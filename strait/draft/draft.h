@@ -69,6 +69,12 @@ struct SharedUnit {
   int group = -1, stream = -1;  // its holders
 };
 
+/// What encodes of a gradient have lost, and after how many updates it becomes 0; 0: never.
+struct Residual {
+  program::Operand value;
+  int64_t ends_every = 0;
+};
+
 /// Where the state of a unit lies at the end of a step, and what brings updated weights to where
 /// they are gathered from.
 struct Shard {
@@ -77,7 +83,8 @@ struct Shard {
   program::Partition partition;
   program::Operand gradient, weights;
   bool own_weights = false;  // the optimizer's, beside those that are gathered from
-  std::vector<program::Operand> moments, residuals;
+  std::vector<program::Operand> moments;
+  std::vector<Residual> residuals;
   std::vector<program::Node> publish;
 };
 

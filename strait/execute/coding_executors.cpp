@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "strait/base/random.h"
 #include "strait/codec/codec.h"
 #include "strait/codec/runs.h"
 #include "strait/execute/environment.h"
@@ -147,26 +148,37 @@ class LayerParts {
         only_own_(static_cast<Pieces>(instance.integer(strategy::kPieces)) == Pieces::kMember) {}
 
   int64_t own() const { return own_; }
+  /// Alone, and so numbers of residuals are packed; else they are the unit's.
+  bool only_own() const { return only_own_; }
   /// Calls use(part) for the parts that the op works on.
   template <class Use>
   void for_each(const Use& use) const {
     for (int64_t part = 0; part < runs_.parts; ++part)
       if (!only_own_ || part == own_) use(part);
   }
-  /// Calls use(codec, numbers, piece): of every run the elements of part `part`, and where they
-  /// stand in the piece of member `member`.
+  /// Of one run, the elements of one part.
+  struct Stretch {
+    const codec::CodecSpec& codec;
+    codec::Values numbers;
+    std::span<uint8_t> piece;  // where they stand in the piece of a member
+    int64_t first;             // of the elements in the unit
+    int64_t packed;            // among those of the part
+  };
+  /// Calls use(Stretch) for every run.
   template <class Use>
   void for_each_run(int64_t part, int64_t member, const Use& use) const {
     uint8_t* piece = pieces_ + member * op_.piece_bytes;
-    int64_t first = 0;
+    int64_t first = 0, packed = 0;
     for (size_t i = 0; i < runs_.runs.size(); ++i) {
       const auto& [codec, elements] = runs_.runs[i];
       const int64_t grain = runs_.grain(i), begin = std::min(part * grain, elements);
       const int64_t count = std::min(grain, elements - begin);
       const size_t bytes = static_cast<size_t>(codec::encoded_bytes(codec, count, dtype_));
       const codec::Values numbers{numbers_ + (first + begin) * dtype_bytes(dtype_), dtype_, count};
-      if (count > 0) use(codec, numbers, std::span<uint8_t>(piece, bytes));
+      if (count > 0)
+        use(Stretch{codec, numbers, std::span<uint8_t>(piece, bytes), first + begin, packed});
       piece += codec::encoded_bytes(codec, grain, dtype_);
+      packed += grain;
       first += elements;
     }
   }
@@ -181,15 +193,35 @@ class LayerParts {
   const bool only_own_;
 };
 
-void encode_layers(const codec::Runs& runs, device::Arithmetic& arithmetic,
+/// Of a unit in an update, the same on all ranks and hops: so what is sent of the sum is what all
+/// have sent.
+uint64_t common_key(uint64_t seed, const Instance& instance) {
+  const double* step = static_cast<const double*>(instance.read(strategy::kEncodeStep));
+  if (step == nullptr) return 0;
+  const Bound& numbers = *instance.find_read(strategy::kEncodeNumbers);
+  return RandomStream(seed, instance.array(numbers).name,
+                      static_cast<uint64_t>(step[strategy::kUpdatesBefore]),
+                      static_cast<uint64_t>(numbers.index))
+      .key();
+}
+
+void encode_layers(uint64_t seed, const codec::Runs& runs, device::Arithmetic& arithmetic,
                    const Instance& instance) {
   const LayerParts parts(instance, runs, *instance.find_read(strategy::kEncodeNumbers),
                          *instance.find_write(strategy::kEncodePieces));
   double* agreed = static_cast<double*>(instance.write(strategy::kEncodeAgreed));
   double* not_finite = agreed != nullptr ? agreed + strategy::kNotFinite : nullptr;
+  float* residual = static_cast<float*>(instance.write(strategy::kEncodeResidual));
+  const uint64_t key = common_key(seed, instance);
   parts.for_each([&](int64_t part) {
-    parts.for_each_run(part, part, [&](const auto& codec, const auto& from, const auto& piece) {
-      arithmetic.encode({codec, {from.data, from.dtype, from.elements}}, piece, not_finite);
+    parts.for_each_run(part, part, [&](const LayerParts::Stretch& at) {
+      const auto& [data, dtype, elements] = at.numbers;
+      device::EncodeCall call{at.codec, {data, dtype, elements}};
+      if (residual != nullptr && at.codec.error_feedback)
+        call.residual = {residual + (parts.only_own() ? at.packed : at.first),
+                         static_cast<size_t>(elements)};
+      call.draw = {key, static_cast<uint64_t>(at.first)};
+      arithmetic.encode(call, at.piece, not_finite);
     });
   });
 }
@@ -203,8 +235,8 @@ void decode_layers(const codec::Runs& runs, device::Arithmetic& arithmetic,
                    const Instance& instance) {
   const LayerParts parts = decoded_layers(runs, instance);
   parts.for_each([&](int64_t part) {
-    parts.for_each_run(part, part, [&](const auto& codec, const auto& to, const auto& piece) {
-      arithmetic.decode(codec, piece, to, false);
+    parts.for_each_run(part, part, [&](const LayerParts::Stretch& at) {
+      arithmetic.decode(at.codec, at.piece, at.numbers, false);
     });
   });
 }
@@ -214,15 +246,15 @@ void decode_sum_layers(const codec::Runs& runs, device::Arithmetic& arithmetic,
                        const Instance& instance) {
   const LayerParts parts = decoded_layers(runs, instance);
   for (int64_t member = 0; member < runs.parts; ++member)
-    parts.for_each_run(parts.own(), member,
-                       [&](const auto& codec, const auto& to, const auto& piece) {
-                         arithmetic.decode(codec, piece, to, member > 0);
-                       });
+    parts.for_each_run(parts.own(), member, [&](const LayerParts::Stretch& at) {
+      arithmetic.decode(at.codec, at.piece, at.numbers, member > 0);
+    });
 }
 
 }  // namespace
 
-void add_coding_executors(runtime::Executors& executors, device::Arithmetic& arithmetic) {
+void add_coding_executors(runtime::Executors& executors, device::Arithmetic& arithmetic,
+                          uint64_t seed) {
   const auto bind = [&arithmetic](auto* execute, auto codec) {
     return Execute([&arithmetic, execute, codec = std::move(codec)](const Instance& instance) {
       execute(codec, arithmetic, instance);
@@ -234,7 +266,13 @@ void add_coding_executors(runtime::Executors& executors, device::Arithmetic& ari
                                       : bind(execute, codec::parse_codec(op.codec));
     });
   };
-  add(strategy::kEncode, &encode, &encode_layers);
+  executors.add(
+      strategy::kEncode, [=, &arithmetic](const program::Program&, const program::Op& op) {
+        if (!codec::is_runs(op.codec)) return bind(&encode, codec::parse_codec(op.codec));
+        return Execute([&arithmetic, seed, runs = codec::parse_runs(op.codec)](const Instance& i) {
+          encode_layers(seed, runs, arithmetic, i);
+        });
+      });
   add(strategy::kDecode, &decode, &decode_layers);
   add(strategy::kDecodeSum, &decode_sum, &decode_sum_layers);
   executors.add(strategy::kClear, Execute([&arithmetic](const Instance& instance) {

@@ -43,8 +43,9 @@ struct StepRules {
 /// backward_input, backward_weight.
 void add_block_executors(runtime::Executors& executors, const Environment& environment,
                          BatchSource source);
-/// encode, decode, decode_sum, clear.
-void add_coding_executors(runtime::Executors& executors, device::Arithmetic& arithmetic);
+/// encode, decode, decode_sum, clear. `seed`: of what codecs draw.
+void add_coding_executors(runtime::Executors& executors, device::Arithmetic& arithmetic,
+                          uint64_t seed = 0);
 /// begin_step, squared_norm, clip_factor, update, finish_step, end_feedback.
 void add_step_executors(runtime::Executors& executors, const Environment& environment,
                         const StepRules& rules);

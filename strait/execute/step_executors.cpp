@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstring>
 
-#include "strait/codec/error_feedback.h"
 #include "strait/execute/environment.h"
 #include "strait/optim/loss_scale.h"
 #include "strait/optim/schedule.h"
@@ -116,10 +115,8 @@ void advance_loss_scale(double* progress, bool finite) {
   progress[strategy::kGoodSteps] = static_cast<double>(scale.good_steps());
 }
 
-/// Error feedback starts anew after a step that all skip, when the loss scale moves, and every so
-/// many updates (LoCo).
+/// All error feedback starts anew after a step that all skip and when the loss scale moves.
 void finish_step(const StepRules& rules, const Instance& instance) {
-  constexpr int64_t kFeedbackUpdates = codec::ErrorFeedbackOptions{}.reset_every;
   const bool finite = doubles(instance.read(strategy::kFinishResults))[strategy::kFinite] != 0.0;
   const double* step = doubles(instance.read(strategy::kFinishStepValues));
   double* progress = doubles(instance.write(strategy::kFinishProgress));
@@ -128,13 +125,14 @@ void finish_step(const StepRules& rules, const Instance& instance) {
   if (rules.scales_loss) advance_loss_scale(progress, finite);
   const bool rescaled =
       rules.scales_loss && progress[strategy::kNextLossScale] != step[strategy::kLossScale];
-  const bool due = static_cast<int64_t>(progress[strategy::kUpdatesDone]) % kFeedbackUpdates == 0;
-  progress[strategy::kFeedbackEnds] = !finite || rescaled || due ? 1.0 : 0.0;
+  progress[strategy::kFeedbackEnds] = !finite || rescaled ? 1.0 : 0.0;
 }
 
 void end_feedback(const Environment& environment, const Instance& instance) {
   const double* progress = doubles(instance.read(strategy::kFeedbackProgress));
-  if (progress[strategy::kFeedbackEnds] == 0.0) return;
+  const int64_t every = instance.integer(strategy::kFeedbackEvery);
+  const bool due = every > 0 && static_cast<int64_t>(progress[strategy::kUpdatesDone]) % every == 0;
+  if (progress[strategy::kFeedbackEnds] == 0.0 && !due) return;
   const Bound& residual = *instance.find_write(strategy::kFeedbackResidual);
   environment.arithmetic.fill_zero(residual.data, residual.bytes);
 }

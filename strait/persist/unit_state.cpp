@@ -18,6 +18,28 @@ Range held_range(const program::Program& program, const program::ValueArray& arr
   return {begin, begin + program::value_elements(program, array, rank)};
 }
 
+/// Where a rank holds elements of a unit: which, and where they begin in the value.
+struct Held {
+  Range range;
+  int64_t offset = 0;
+};
+std::vector<Held> held_of(const program::Program& program, const program::ValueArray& array,
+                          int64_t rank) {
+  if (array.address.stretches.empty()) return {{held_range(program, array, rank), 0}};
+  const program::Group& group = program.groups[static_cast<size_t>(array.group)];
+  const int64_t parts = group.parts(), part = group.part(rank);
+  std::vector<Held> held;
+  int64_t first = 0, offset = 0;
+  for (const int64_t length : array.address.stretches) {
+    const program::Partition cut{length, (length + parts - 1) / parts};
+    if (cut.count(part) > 0)
+      held.push_back({{first + cut.begin(part), first + cut.end(part)}, offset});
+    first += length;
+    offset += cut.grain;
+  }
+  return held;
+}
+
 /// The array that holds a state of a unit, or nullptr.
 const program::ValueArray* array_of(const program::Program& program, const std::string& state,
                                     int64_t unit) {
@@ -97,8 +119,9 @@ bool UnitState::has(int64_t unit, const std::string& state) const {
       parts_, [&](const Part& part) { return part.unit == unit && part.state == state; });
 }
 
-UnitState::Part UnitState::part_of(const program::Program& step, const program::ValueArray& array,
-                                   int64_t index) {
+/// One part for each range of elements.
+void UnitState::add_parts(const program::Program& step, const program::ValueArray& array,
+                          int64_t index) {
   const runtime::ResidentArray& resident = state_.array(array.name);
   Part part;
   part.unit = array.address.unit + index;
@@ -106,26 +129,29 @@ UnitState::Part UnitState::part_of(const program::Program& step, const program::
   part.dtype = array.dtype;
   part.by_sender = array.address.by_sender;
   part.by_replica = array.address.by_replica;
-  part.held = part.saved = held_range(step, array, state_.rank());
-  part.data = resident.buffers[static_cast<size_t>(index)];
   part.device = state_.device_of(resident);
-  return part;
+  auto* const data = static_cast<std::byte*>(resident.buffers[static_cast<size_t>(index)]);
+  for (const auto& [range, offset] : held_of(step, array, state_.rank())) {
+    part.held = part.saved = range;
+    part.data = data == nullptr ? nullptr : data + offset * dtype_bytes(array.dtype);
+    parts_.push_back(part);
+  }
 }
 
 void UnitState::add_updated(const program::Program& program) {
   for_each_updated(
       program, [&](const program::Op& op, const program::ValueArray& array, int64_t index) {
         if (has(array.address.unit + index, array.address.state)) return;
-        Part part = part_of(program, array, index);
+        add_parts(program, array, index);
+        Part& part = parts_.back();
         part.saved = layout_.written(part.unit, state_.rank(), hops_of(program.groups[op.group]));
-        parts_.push_back(std::move(part));
       });
 }
 
 void UnitState::add_residuals(const program::Program& step) {
   for (const program::ValueArray& array : step.arrays)
     for (int64_t index = 0; array.address.by_sender && index < array.count; ++index)
-      parts_.push_back(part_of(step, array, index));
+      add_parts(step, array, index);
 }
 
 checkpoint::StateRange UnitState::address(const Part& part, ElementRuns runs) const {
@@ -177,9 +203,9 @@ std::vector<checkpoint::SenderShare> UnitState::shares_of(const Part& part) cons
     const program::Program& step = step_of(rank);
     const program::ValueArray* array = array_of(step, part.state, part.unit);
     if (array == nullptr) continue;
-    for (LocalPiece& piece :
-         layout_.written_pieces(part.unit, rank, held_range(step, *array, rank)))
-      shares.push_back({layout_.position(rank), std::move(piece.runs)});
+    for (const Held& held : held_of(step, *array, rank))
+      for (LocalPiece& piece : layout_.written_pieces(part.unit, rank, held.range))
+        shares.push_back({layout_.position(rank), std::move(piece.runs)});
   }
   return shares;
 }

@@ -72,7 +72,7 @@ class UnitState {
   /// What a rank runs in a step, which is the first kind of the set.
   const program::Program& step_of(int64_t rank) const;
   void add_residuals(const program::Program& step);
-  Part part_of(const program::Program& step, const program::ValueArray& array, int64_t index);
+  void add_parts(const program::Program& step, const program::ValueArray& array, int64_t index);
   checkpoint::StateRange address(const Part& part, ElementRuns runs) const;
   std::vector<checkpoint::SenderShare> shares_of(const Part& part) const;
   void load_residual(const checkpoint::CheckpointReader& reader, const Part& part) const;

@@ -135,6 +135,10 @@ struct Address {
   int64_t unit = -1;  // of index 0; -1 = of no unit
   bool by_sender = false;
   bool by_replica = false;
+  /// Lengths of stretches of the unit that the value's group cuts one by one: the value holds the
+  /// rank's part of each, one after another, as if all parts were as long as the first. Empty: a
+  /// range of the unit.
+  std::vector<int64_t> stretches = {};
   bool operator==(const Address&) const = default;
 };
 

@@ -120,7 +120,7 @@ Trainer::Trainer(Shared& shared, comm::World& world, memory::PageSource* window)
                                [this](int64_t first, int64_t micro_batch, BatchBuffer& buffer) {
                                  fill_batch(first, micro_batch, buffer);
                                });
-  execute::add_coding_executors(executors_, *arithmetic_);
+  execute::add_coding_executors(executors_, *arithmetic_, job_.design.run.seed);
   execute::add_step_executors(executors_, environment_, rules_of(job_, shared_.signal));
   execute::add_outer_executors(executors_, *arithmetic_);
   if (shared.hooks.before_op)

@@ -88,6 +88,39 @@ TEST(LayerCodecs, SimulatorAndCostCountTheBytesOfTheClosedForm) {
   }
 }
 
+TEST(LayerCodecs, BytesOfSparseCodecsAreExactToo) {
+  for (const int64_t n : {2, 3, 4}) {
+    const Design design = designed({"compression.codec=topk/0.02+ef"}, n);
+    int64_t payload = 0, places = 0;
+    for (const codec::Runs& runs : design.placement.layers)
+      for (const codec::Run& run : runs.runs) {
+        const int64_t grain = (run.elements + n - 1) / n;
+        const bool plain = run.codec == codec::CodecSpec();
+        payload += plain ? 4 * grain : 4 * (grain / 50);
+        places += plain ? 0 : 4 * (grain / 50);
+      }
+    const std::pair<int64_t, int64_t> want = {2 * n * (n - 1) * payload, 2 * n * (n - 1) * places};
+    const program::Program& step = design.steady().front();
+    EXPECT_EQ(bytes_of(sim::simulate(step, design.cluster).traffic), want) << n;
+    EXPECT_EQ(bytes_of(cost::price(step, design.cluster).traffic), want) << n;
+  }
+}
+
+std::string sparse_elsewhere(const std::vector<std::string>& sets) {
+  std::vector<std::string> all = {"compression.codec=none"};
+  all.insert(all.end(), sets.begin(), sets.end());
+  return refusal(all);
+}
+
+TEST(LayerCodecs, SparseCodecsAreRefusedElsewhereWithTheNearestChoice) {
+  EXPECT_THAT(sparse_elsewhere({"placement.codecs.gradients=[\"topk/0.01+ef\"]"}),
+              HasSubstr("nearest: compression.codec = \"topk/0.01+ef\""));
+  EXPECT_THAT(sparse_elsewhere({"placement.preset=zero3", "placement.codecs.weights=randomk"}),
+              HasSubstr("nearest: \"qsgd1\""));
+  EXPECT_THAT(sparse_elsewhere({"sync.policy=diloco", "sync.replica=2", "sync.outer.codec=topk"}),
+              HasSubstr("\"qsgd1\""));
+}
+
 TEST(LayerCodecs, OneRankSendsNothing) {
   EXPECT_TRUE(designed({}, 1).placement.layers.empty());
   EXPECT_TRUE(designed({"compression.codec=none"}).placement.layers.empty());
@@ -104,7 +137,10 @@ TEST(LayerCodecs, WhatCannotUseThemIsRefusedWithTheNearestChoice) {
               HasSubstr(nearest + "sync.outer.codec = \"qsgd4/64\""));
   EXPECT_THAT(refusal({"mesh.axes.x=2"}), HasSubstr(nearest + "mesh.axes of data alone"));
   EXPECT_THAT(refusal({"mesh.axes.stage=2"}), HasSubstr(nearest + "mesh.axes of data alone"));
-  EXPECT_THAT(refusal({"compression.codec=int8/64+ef"}), HasSubstr(nearest + "\"int8/64\""));
+  EXPECT_EQ(refusal({"compression.codec=int8/64+ef"}), "accepted");
+  EXPECT_EQ(refusal({"compression.codec=topk/0.01+ef"}), "accepted");
+  EXPECT_THAT(refusal({"compression.codec=topk+ef", "sync.policy=diloco", "sync.replica=2"}),
+              HasSubstr(nearest + "sync.outer.codec = \"qsgd1/512\""));
   EXPECT_THAT(refusal({"compression.codec=bf16"}),
               HasSubstr(nearest + "placement.codecs.gradients = [\"bf16\"]"));
   EXPECT_THAT(refusal({"compression.codec=qsgd9"}), HasSubstr("nearest valid choice: qsgd8"));

@@ -1,6 +1,7 @@
 // The reduction of one unit's gradient as a step's program makes it, on thread ranks, alone.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <memory>
 #include <string>
@@ -83,7 +84,11 @@ inline program::Program reduction_program(const ReductionCase& c,
   agreed.dtype = Dtype::kFloat64;
   agreed.partition = {strategy::kNumAgreed, strategy::kNumAgreed};
   agreed.lifetime = program::Lifetime::kResident;
-  program.arrays = {agreed};
+  program::ValueArray step = agreed;
+  step.name = "step";
+  step.partition = {strategy::kNumStepValues, strategy::kNumStepValues};
+  step.tier = program::Tier::kHost;
+  program.arrays = {agreed, step};
   ModelShape shape;
   shape.units.resize(1);
   shape.units[0].name = "unit";
@@ -92,7 +97,7 @@ inline program::Program reduction_program(const ReductionCase& c,
   values.declare_gradients({});
   draft.agreement = values.world_group();
   const strategy::Movement movement(draft, values, placement, cluster,
-                                    {0, {}, program::Access::kAdd});
+                                    {0, {}, program::Access::kAdd}, {1, {}});
   program::Op fill;
   fill.kind = program::OpKind::kKernel;
   fill.kernel = &kFill;
@@ -139,6 +144,9 @@ inline std::vector<Reduced> reduce_on_ranks(
       return std::vector<float>(data, data + held.bytes / 4);
     };
     for (int64_t round = 0; round < rounds; ++round) {
+      std::array<double, strategy::kNumStepValues> step{};
+      step[strategy::kUpdatesBefore] = static_cast<double>(round);
+      state.write("step", step.data(), sizeof(step));
       interpreter.run(round);
       state.drain();
       for (const program::ValueArray& array : program.arrays) {

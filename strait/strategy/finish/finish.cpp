@@ -119,8 +119,9 @@ void prepare_next(Draft& draft) {
   for (size_t nth = 0; nth < residuals; ++nth) {
     for (const Shard& shard : draft.shards) {
       Op end = draft::kernel_op(kEndFeedback);
+      end.attributes = {shard.residuals[nth].ends_every};
       end.reads = {scalar(draft, "progress", Access::kRead, kFeedbackProgress)};
-      end.writes = {program::as(shard.residuals[nth], Access::kUpdate, kFeedbackResidual)};
+      end.writes = {program::as(shard.residuals[nth].value, Access::kUpdate, kFeedbackResidual)};
       nodes.push_back(std::move(end));
     }
   }

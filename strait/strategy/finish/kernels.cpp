@@ -68,7 +68,9 @@ const Kernel kFinishStep = {"finish_step",
                             {{"results", kReads}, {"step", kReads}, {"progress", kUpdates}},
                             {}};
 
-const Kernel kEndFeedback = {
-    "end_feedback", Bound::kNothing, {{"progress", kReads}, {"residual", kUpdates}}, {}};
+const Kernel kEndFeedback = {"end_feedback",
+                             Bound::kNothing,
+                             {{"progress", kReads}, {"residual", kUpdates}},
+                             {{"updates", program::AttributeType::kInteger}}};
 
 }  // namespace strait::strategy

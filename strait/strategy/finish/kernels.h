@@ -38,12 +38,14 @@ enum UpdateOperand : int {
 enum UnitAttribute : int { kUnit };
 
 /// What the next step starts from: counts updates and sequences, moves the loss scale, and says
-/// whether error feedback starts anew.
+/// whether all error feedback starts anew.
 extern const program::Kernel kFinishStep;
 enum FinishStepOperand : int { kFinishResults, kFinishStepValues, kFinishProgress };
 
-/// Zeroes a residual of error feedback when "progress" says so.
+/// Zeroes a residual of error feedback when "progress" says so, and every so many updates; 0:
+/// never.
 extern const program::Kernel kEndFeedback;
 enum EndFeedbackOperand : int { kFeedbackProgress, kFeedbackResidual };
+enum EndFeedbackAttribute : int { kFeedbackEvery };
 
 }  // namespace strait::strategy

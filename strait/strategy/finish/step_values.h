@@ -22,7 +22,7 @@ enum Progress : int {
   kSequencesDone,
   kNextLossScale,
   kGoodSteps,     // since the loss scale last changed or a step was skipped
-  kFeedbackEnds,  // 1: residuals of error feedback start anew
+  kFeedbackEnds,  // 1: all residuals of error feedback start anew
   kNumProgress
 };
 

@@ -60,7 +60,8 @@ const Kernel kEncode = {"encode",
                         {{"numbers", kReads, Count::kOne, false},
                          {"pieces", kWrites, Count::kOne, false},
                          {"agreed", kAdds, Count::kOptional, false},
-                         {"residual", kUpdates, Count::kOptional, false}},
+                         {"residual", kUpdates, Count::kOptional, false},
+                         {"step", kReads, Count::kOptional, false}},
                         {{"pieces", AttributeType::kInteger}},
                         encode_cost};
 

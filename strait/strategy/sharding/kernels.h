@@ -14,9 +14,16 @@ enum class Pieces : int64_t {
 };
 
 /// Values into pieces of the op's codec. Counts numbers that are not finite in "agreed" where it is
-/// given; with error feedback adds the residual before and keeps what is lost after.
+/// given; with error feedback adds the residual before and keeps what is lost after. A codec that
+/// draws reads from "step" which update it is.
 extern const program::Kernel kEncode;
-enum EncodeOperand : int { kEncodeNumbers, kEncodePieces, kEncodeAgreed, kEncodeResidual };
+enum EncodeOperand : int {
+  kEncodeNumbers,
+  kEncodePieces,
+  kEncodeAgreed,
+  kEncodeResidual,
+  kEncodeStep
+};
 
 /// Pieces into values.
 extern const program::Kernel kDecode;

@@ -15,15 +15,18 @@ constexpr const char* kKey = "compression.codec";
                          run.compression.codec, why, nearest));
 }
 
-void check_codec(const Run& run, codec::CodecSpec spec) {
-  if (spec.error_feedback) {
-    spec.error_feedback = false;
-    refuse(run, "layers keep no residuals; placement.codecs.gradients takes +ef",
-           fmt::format("\"{}\"", codec::print_codec(spec)));
-  }
-  if (spec.block == 0)
+void check_codec(const Run& run, const codec::CodecSpec& spec) {
+  if (spec.block == 0 && !codec::is_sparse(spec))
     refuse(run, "it has no blocks that a layer's border would cut",
            fmt::format("placement.codecs.gradients = [\"{}\"]", codec::print_codec(spec)));
+}
+
+/// The nearest that a round's difference can be sent in.
+std::string outer_codec(const std::string& text) {
+  codec::CodecSpec spec = codec::parse_codec(text, kKey);
+  if (codec::is_sparse(spec)) spec = codec::parse_codec("qsgd1");
+  spec.error_feedback = false;
+  return codec::print_codec(spec);
 }
 
 void check_surroundings(const Run& run, const Placement& placement) {
@@ -36,7 +39,7 @@ void check_surroundings(const Run& run, const Placement& placement) {
              "placement.codecs.gradients = [\"none\"]");
   if (run.sync.policy != "every-step")
     refuse(run, fmt::format("sync.policy = \"{}\" has a codec of its own", run.sync.policy),
-           fmt::format("sync.outer.codec = \"{}\"", run.compression.codec));
+           fmt::format("sync.outer.codec = \"{}\"", outer_codec(run.compression.codec)));
   const MeshAxes& axes = run.mesh.axes;
   if (axes.x > 1 || axes.y > 1 || axes.z > 1 || axes.sequence > 1 || axes.stage > 1)
     refuse(run, "the layers of a rank are parts of the model's", "mesh.axes of data alone");

@@ -31,9 +31,10 @@ using Stages = std::vector<std::vector<program::Node>>;
 /// across groups have a lane of their own, so that none waits behind another.
 class Movement {
  public:
-  /// `scalars`: where encodes of gradients count what is not finite.
+  /// `scalars`: where encodes of gradients count what is not finite; `step`: what codecs that draw
+  /// read.
   Movement(draft::Draft& draft, const UnitValues& values, const Placement& placement,
-           const Cluster& cluster, program::Operand scalars);
+           const Cluster& cluster, program::Operand scalars, program::Operand step);
 
   /// Weights are used from a transient copy W, which gather() and ready() make and release() frees.
   bool copies() const { return values_.copies(); }
@@ -97,7 +98,7 @@ class Movement {
   program::Program& program_;
   const UnitValues& values_;
   const Placement& placement_;
-  program::Operand scalars_;
+  program::Operand scalars_, step_;
   std::vector<int> gather_streams_, reduce_streams_;  // [hop]
   int secondary_stream_ = -1, across_stream_ = -1, agreement_stream_ = -1;
 };

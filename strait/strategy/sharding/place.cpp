@@ -287,7 +287,8 @@ draft::Shard shard_of(int64_t unit, const UnitValues& values, const Movement& mo
     shard.moments.push_back(values.operand(UnitValue::kMoment, unit, nth));
   for (int64_t nth = 0; nth < values.num_residuals(); ++nth)
     if (values.has_residual(nth))
-      shard.residuals.push_back(values.operand(UnitValue::kResidual, unit, nth));
+      shard.residuals.push_back(
+          {values.operand(UnitValue::kResidual, unit, nth), values.residual_ends(nth)});
   movement.publish(unit, shard.publish);
   return shard;
 }
@@ -302,7 +303,8 @@ void place(draft::Draft& draft, const ModelShape& shape, const Placement& placem
   if (trains) values.declare_gradients(options);
   const Operand agreed{draft::find_array(draft.program, "agreed"), {}};
   draft.agreement = trains ? values.replica_group() : values.world_group();
-  const Movement movement(draft, values, placement, cluster, agreed);
+  const Operand step{draft::find_array(draft.program, "step"), {}};
+  const Movement movement(draft, values, placement, cluster, agreed, step);
   draft.agreement_stream = movement.agreement_stream();
   for (const int64_t unit : draft.units) draft.shards.push_back(shard_of(unit, values, movement));
   Mover mover(movement, placement, draft, shape.units.size(), options.weights_unchanged);

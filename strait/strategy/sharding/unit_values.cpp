@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "strait/base/errors.h"
+#include "strait/codec/error_feedback.h"
 #include "strait/layout/layout.h"
 
 namespace strait::strategy {
@@ -157,21 +158,49 @@ PieceFormat UnitValues::secondary_pieces(int64_t unit) const {
   return secondary_pieces_of(elements_of(unit));
 }
 
-PieceFormat UnitValues::gradient_pieces_of(const UnitClass& units, int64_t hop) const {
+PieceFormat UnitValues::gradient_pieces(int64_t unit, int64_t hop) const {
   const bool across = hop == num_hops();
   PieceFormat format =
       pieces(placement_.codecs.gradients.at(static_cast<size_t>(hop)),
-             split(units.elements, across ? placement_.ranks : placement_.span_of(hop + 1)),
+             split(elements_of(unit), across ? placement_.ranks : placement_.span_of(hop + 1)),
              across ? across_nested_ : hops_[static_cast<size_t>(hop)]);
   if (placement_.layers.empty()) return format;
-  format.runs = placement_.layers.at(static_cast<size_t>(units.first_unit));
+  format.runs = placement_.layers.at(static_cast<size_t>(unit));
   format.piece_bytes = format.runs.piece_bytes(types_.state);
   format.metadata_bytes = format.runs.metadata_bytes();
   return format;
 }
 
-PieceFormat UnitValues::gradient_pieces(int64_t unit, int64_t hop) const {
-  return gradient_pieces_of(class_of(unit), hop);
+bool UnitValues::equal_layers(const UnitClass& units) const {
+  if (placement_.layers.empty()) return true;
+  const auto first = placement_.layers.begin() + units.first_unit;
+  return std::all_of(first, first + units.count,
+                     [&](const codec::Runs& runs) { return runs.runs == first->runs; });
+}
+
+std::vector<program::Operand> UnitValues::declare_pieces(const std::string& letter, int64_t hop) {
+  std::vector<program::Operand> operands(place_.size());
+  const auto add = [&](const std::string& name, int64_t first_unit, int64_t count) {
+    const PieceFormat format = gradient_pieces(first_unit, hop);
+    program::ValueArray array;
+    array.name = letter + "." + name;
+    array.count = count;
+    array.dtype = Dtype::kByte;
+    array.partition = format.bytes(program_.groups[format.group].size);
+    for (int64_t i = 0; i < count; ++i)
+      operands[static_cast<size_t>(first_unit + i)] = {static_cast<int>(program_.arrays.size()),
+                                                       {i}};
+    program_.arrays.push_back(std::move(array));
+  };
+  for (const UnitClass& units : classes_) {
+    if (equal_layers(units)) {
+      add(units.name, units.first_unit, units.count);
+      continue;
+    }
+    for (int64_t i = 0; i < units.count; ++i)
+      add(fmt::format("{}.{}", units.name, i), units.first_unit + i, 1);
+  }
+  return operands;
 }
 
 void UnitValues::declare_gathered(bool secondary) {
@@ -221,47 +250,60 @@ void UnitValues::declare_gradients(const draft::StepOptions& options) {
     if (num_moments_++ == 0) first_[index_of(UnitValue::kMoment)] = first;
   }
   for (size_t hop = 0; hop < placement_.codecs.gradients.size(); ++hop) {
-    sent_.push_back(-1);
-    received_.push_back(-1);
+    sent_.emplace_back();
+    received_.emplace_back();
     if (placement_.codecs.gradients[hop].kind == CodecKind::kNone) continue;
-    const auto buffer = [&](const UnitClass& units) -> Form {
-      const PieceFormat format = gradient_pieces_of(units, static_cast<int64_t>(hop));
-      return {format.bytes(program_.groups[format.group].size), -1, Dtype::kByte};
-    };
     const std::string number = std::to_string(hop);
     if (static_cast<int64_t>(hop) == num_hops() && sums_numbers(placement_.codecs.gradients[hop])) {
-      sent_.back() = declare({"S" + number}, [&](int64_t elements) {
+      const int first = declare({"S" + number}, [&](int64_t elements) {
         return numbers(elements, placement_.optimizer, inner_, Dtype::kBfloat16);
       });
+      for (const auto& [unit_class, index] : place_)
+        sent_.back().push_back({first + unit_class, {index}});
       continue;
     }
-    sent_.back() = declare({"S" + number}, buffer);
-    received_.back() = declare({"T" + number}, buffer);
+    sent_.back() = declare_pieces("S" + number, static_cast<int64_t>(hop));
+    received_.back() = declare_pieces("T" + number, static_cast<int64_t>(hop));
   }
   declare_residuals();
+}
+
+UnitValues::Naming UnitValues::residual_naming(int64_t nth) {
+  return {fmt::format("e{}", nth), Lifetime::kResident, Category::kGradients,
+          kResidualState + std::to_string(nth), true};
 }
 
 void UnitValues::declare_residuals() {
   const int64_t hops = static_cast<int64_t>(placement_.codecs.gradients.size());
   residual_.assign(static_cast<size_t>(hops) + 1, -1);
-  const auto declare_one = [&](int64_t nth, const auto& form) {
-    residual_[static_cast<size_t>(nth)] =
-        declare({fmt::format("e{}", nth), Lifetime::kResident, Category::kGradients,
-                 kResidualState + std::to_string(nth), true},
-                form);
-  };
   for (int64_t hop = 0; hop < hops; ++hop) {
     if (!placement_.codecs.gradients[static_cast<size_t>(hop)].error_feedback) continue;
     // What a rank encodes on a hop is what the hops inside have left it.
     const int64_t span = placement_.span_of(hop);
-    declare_one(hop, [&](int64_t elements) {
+    residual_[static_cast<size_t>(hop)] = declare(residual_naming(hop), [&](int64_t elements) {
       return numbers(elements, span, group_of_span(span), Dtype::kFloat32);
     });
-    if (hop < num_hops()) continue;
-    declare_one(hop + 1, [&](const UnitClass& units) -> Form {
-      return {gradient_pieces_of(units, hop).partition, across_nested_, Dtype::kFloat32};
-    });
+    if (hop == num_hops()) declare_second_residual(hop + 1);
   }
+}
+
+/// Of the sums across replicas, which are encoded again by those who own their parts.
+void UnitValues::declare_second_residual(int64_t nth) {
+  const int first = declare(residual_naming(nth), [&](const UnitClass& units) -> Form {
+    const PieceFormat format = gradient_pieces(units.first_unit, nth - 1);
+    if (format.runs.runs.empty()) return {format.partition, across_nested_, Dtype::kFloat32};
+    const int64_t grain = format.runs.part_elements();
+    return {{format.runs.parts * grain, grain}, across_nested_, Dtype::kFloat32};
+  });
+  residual_[static_cast<size_t>(nth)] = first;
+  for (size_t i = 0; i < classes_.size(); ++i)
+    for (const codec::Run& run : gradient_pieces(classes_[i].first_unit, nth - 1).runs.runs)
+      program_.arrays[static_cast<size_t>(first) + i].address.stretches.push_back(run.elements);
+}
+
+int64_t UnitValues::residual_ends(int64_t nth) const {
+  const size_t hop = std::min(static_cast<size_t>(nth), placement_.codecs.gradients.size() - 1);
+  return codec::feedback_options(placement_.codecs.gradients[hop]).reset_every;
 }
 
 template <class FormOf>
@@ -289,11 +331,13 @@ int UnitValues::declare(const Naming& naming, const FormOf& form) {
 }
 
 program::Operand UnitValues::operand(UnitValue value, int64_t unit, int64_t nth) const {
+  if (value == UnitValue::kSent)
+    return sent_.at(static_cast<size_t>(nth)).at(static_cast<size_t>(unit));
+  if (value == UnitValue::kReceived)
+    return received_.at(static_cast<size_t>(nth)).at(static_cast<size_t>(unit));
   int first = first_[index_of(value)];
   if (value == UnitValue::kMoment)
     first += static_cast<int>(nth * static_cast<int64_t>(classes_.size()));
-  if (value == UnitValue::kSent) first = sent_.at(static_cast<size_t>(nth));
-  if (value == UnitValue::kReceived) first = received_.at(static_cast<size_t>(nth));
   if (value == UnitValue::kResidual) first = residual_.at(static_cast<size_t>(nth));
   ensure(first >= 0, "unit value used but not declared by this placement");
   const auto& [unit_class, index] = place_[unit];

@@ -115,6 +115,8 @@ class UnitValues {
   /// Residuals of the unit that encodes keep: some of 0, 1, ..., num_residuals() - 1.
   int64_t num_residuals() const { return static_cast<int64_t>(residual_.size()); }
   bool has_residual(int64_t nth) const { return residual_[static_cast<size_t>(nth)] >= 0; }
+  /// Updates after which it becomes 0; 0: never.
+  int64_t residual_ends(int64_t nth) const;
   /// The ranks of one replica: all, without local steps.
   int replica_group() const { return replica_; }
   int world_group() const { return world_; }
@@ -161,8 +163,12 @@ class UnitValues {
                      int group) const;
   PieceFormat weight_pieces_of(int64_t elements) const;
   PieceFormat secondary_pieces_of(int64_t elements) const;
-  PieceFormat gradient_pieces_of(const UnitClass& units, int64_t hop) const;
+  bool equal_layers(const UnitClass& units) const;
+  /// Adds the arrays of pieces of a hop, one per class; one per unit where their layers differ.
+  std::vector<program::Operand> declare_pieces(const std::string& letter, int64_t hop);
   void declare_residuals();
+  static Naming residual_naming(int64_t nth);
+  void declare_second_residual(int64_t nth);
   const UnitClass& class_of(int64_t unit) const { return classes_[place_[unit].first]; }
   int64_t elements_of(int64_t unit) const { return class_of(unit).elements; }
 
@@ -175,8 +181,9 @@ class UnitValues {
   bool local_steps_ = false;                    // the state is a replica's
   int world_ = -1, replica_ = -1, inner_ = -1, across_ = -1, across_nested_ = -1, secondary_ = -1;
   int64_t num_moments_ = 0;
-  std::vector<int> first_ = std::vector<int>(kNumValues, -1);  // [UnitValue] first array
-  std::vector<int> sent_, received_, residual_;                // [hop]
+  std::vector<int> first_ = std::vector<int>(kNumValues, -1);   // [UnitValue] first array
+  std::vector<std::vector<program::Operand>> sent_, received_;  // [hop][unit]
+  std::vector<int> residual_;                                   // [hop]
 };
 
 }  // namespace strait::strategy
