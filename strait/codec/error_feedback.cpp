@@ -33,13 +33,12 @@ void add_source(const ConstValues& source, int64_t begin, int64_t end, float* su
 
 /// The piece as a whole, whose elements cannot be chosen chunk by chunk.
 int64_t encode_sparse_with_feedback(const CodecSpec& spec, const ConstValues& source,
-                                    const Residual& residual, std::span<uint8_t> encoded,
-                                    const Draw& draw) {
+                                    const Residual& residual, std::span<uint8_t> encoded) {
   const float keep = static_cast<float>(residual.averaging), take = 1.0f - keep;
   std::vector<float> sums(residual.values.begin(), residual.values.end()), decoded(sums.size());
   add_source(source, 0, source.elements, sums.data());
   const int64_t lost =
-      encode(spec, {sums.data(), Dtype::kFloat32, source.elements}, encoded, 1, draw);
+      encode(spec, {sums.data(), Dtype::kFloat32, source.elements}, encoded, 1, residual.draw);
   decode(spec, encoded, {decoded.data(), Dtype::kFloat32, source.elements});
   for (size_t i = 0; i < sums.size(); ++i)
     residual.values[i] =
@@ -50,8 +49,7 @@ int64_t encode_sparse_with_feedback(const CodecSpec& spec, const ConstValues& so
 }  // namespace
 
 int64_t encode_with_feedback(const CodecSpec& spec, const ConstValues& source,
-                             const Residual& residual, std::span<uint8_t> encoded, int threads,
-                             const Draw& draw) {
+                             const Residual& residual, std::span<uint8_t> encoded, int threads) {
   ensure(spec.kind != CodecKind::kNone, "error feedback: `none` loses nothing");
   ensure(source.elements == static_cast<int64_t>(residual.values.size()),
          "error feedback: the buffer is not as long as its residual");
@@ -60,7 +58,7 @@ int64_t encode_with_feedback(const CodecSpec& spec, const ConstValues& source,
   ensure(source.dtype == Dtype::kFloat32 || source.dtype == Dtype::kFloat64 ||
              source.dtype == Dtype::kBfloat16,
          "error feedback: the source is fp32, fp64 or bf16");
-  if (is_sparse(spec)) return encode_sparse_with_feedback(spec, source, residual, encoded, draw);
+  if (is_sparse(spec)) return encode_sparse_with_feedback(spec, source, residual, encoded);
   const int64_t unit = range_unit(spec), chunk = (kChunkElements + unit - 1) / unit * unit;
   const int64_t split = (kSplitElements + chunk - 1) / chunk * chunk;
   const float keep = static_cast<float>(residual.averaging), take = 1.0f - keep;

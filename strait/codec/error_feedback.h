@@ -22,10 +22,11 @@ inline ErrorFeedbackOptions feedback_options(const CodecSpec& spec) {
   return is_sparse(spec) ? ErrorFeedbackOptions{0.0, 0} : ErrorFeedbackOptions{};
 }
 
-/// A residual that its user keeps: e, and beta.
+/// A residual that its user keeps: e, and beta. And what the codec draws from.
 struct Residual {
   std::span<float> values;  // of the elements of the source
   double averaging = ErrorFeedbackOptions{}.averaging;
+  Draw draw = {};
 };
 
 /// Encodes x + e as codec::encode does and updates the residual e (all in fp32):
@@ -35,7 +36,7 @@ struct Residual {
 /// InternalError when lengths do not fit or for `none`.
 [[nodiscard]] int64_t encode_with_feedback(const CodecSpec& spec, const ConstValues& source,
                                            const Residual& residual, std::span<uint8_t> encoded,
-                                           int threads = 1, const Draw& draw = {});
+                                           int threads = 1);
 
 /// The residual of one buffer, with resets; one object per buffer and hop. Memory: 4 bytes per
 /// element. Not thread-safe.

@@ -392,11 +392,18 @@ Rows parallel_keys() {
       {"compression.skip_below_elements",
        kField<&Run::compression, &CompressionOptions::skip_below_elements>, at_least(0),
        "Smaller parameters, and those of one dim, are sent as they are."},
-      {"compression.adapt", kField<&Run::compression, &CompressionOptions::adapt>, only_default(),
-       "How the strength is chosen."},
+      {"compression.adapt", kField<&Run::compression, &CompressionOptions::adapt>,
+       one_of({"none", "lgreco"}),
+       "lgreco: a setting per layer, the fewest bytes at no more error than the codec everywhere."},
       {"compression.adapt_every_steps",
-       kField<&Run::compression, &CompressionOptions::adapt_every_steps>, only_default(),
+       kField<&Run::compression, &CompressionOptions::adapt_every_steps>, at_least(1),
        "Steps between two choices."},
+      {"lgreco.alpha", kField<&Run::lgreco, &LgrecoOptions::alpha>, positive(),
+       "Error that a choice may have, as a multiple of that of the codec everywhere."},
+      {"lgreco.start_step", kField<&Run::lgreco, &LgrecoOptions::start_step>, at_least(1),
+       "Step after which settings are chosen first."},
+      {"lgreco.gather_steps", kField<&Run::lgreco, &LgrecoOptions::gather_steps>, at_least(1),
+       "Steps before a choice whose gradients are added up for it."},
   };
 }
 

@@ -37,6 +37,12 @@ struct CompressionOptions {
   int64_t adapt_every_steps = 1000;
 };
 
+struct LgrecoOptions {
+  double alpha = 1.0;
+  int64_t start_step = 1000;
+  int64_t gather_steps = 10;
+};
+
 struct SimulateOptions {
   int64_t steps = 1;
   std::string jitter = "none";  // none | normal:S | lognormal:S

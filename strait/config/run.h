@@ -31,6 +31,7 @@ struct Run {
   TensorOptions tensor;
   PipelineOptions pipeline;
   CompressionOptions compression;
+  LgrecoOptions lgreco;
   SimulateOptions simulate;
   PlanOptions plan;
   TuneOptions tune;

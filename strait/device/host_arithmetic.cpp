@@ -103,8 +103,8 @@ class HostArithmetic final : public Arithmetic {
     const int64_t lost =
         call.residual.empty()
             ? codec::encode(call.spec, call.source, encoded, threads_, call.draw)
-            : codec::encode_with_feedback(call.spec, call.source, {call.residual, averaging},
-                                          encoded, threads_, call.draw);
+            : codec::encode_with_feedback(call.spec, call.source,
+                                          {call.residual, averaging, call.draw}, encoded, threads_);
     if (not_finite) *not_finite += static_cast<double>(lost);
   }
   void decode(const codec::CodecSpec& spec, std::span<const uint8_t> encoded,

@@ -54,4 +54,7 @@ void add_step_executors(runtime::Executors& executors, const Environment& enviro
 /// sum_differences, report_step, take_reports.
 void add_outer_executors(runtime::Executors& executors, device::Arithmetic& arithmetic);
 
+/// gather_gradient.
+void add_adapt_executors(runtime::Executors& executors, device::Arithmetic& arithmetic);
+
 }  // namespace strait::execute

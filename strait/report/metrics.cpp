@@ -78,6 +78,11 @@ Json to_json(const StepMetrics& metrics) {
   });
   if (!std::isnan(metrics.loss_scale)) value["loss_scale"] = metrics.loss_scale;
   if (!std::isnan(metrics.validation_loss)) value["validation_loss"] = metrics.validation_loss;
+  if (!metrics.layer_settings.empty()) {
+    Json settings = Json::array();
+    for (const std::string& setting : metrics.layer_settings) settings.push_back(setting);
+    value["layer_settings"] = std::move(settings);
+  }
   return value;
 }
 
@@ -102,6 +107,9 @@ StepMetrics metrics_from_json(const Json& value) {
     metrics.resident_bytes = resident->as_integer();
   metrics.predicted_seconds = number_or_unknown(value, "predicted_seconds");
   metrics.validation_loss = number_or_unknown(value, "validation_loss");
+  if (const Json* settings = value.find("layer_settings"))
+    for (const Json& setting : settings->as_array())
+      metrics.layer_settings.push_back(setting.as_string());
   return metrics;
 }
 

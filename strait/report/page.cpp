@@ -276,6 +276,50 @@ std::string traffic(const Json& train) {
                  table({"operation, per step", "level", "codec", "payload", "metadata"}, cells));
 }
 
+/// What a layer sends per element, as a share of the most of all layers, beside the uniform
+/// setting.
+std::string setting_bar(double sent, double uniform, double most) {
+  const auto part = [&](double bytes, const char* colour) {
+    return fmt::format("<i style=\"width:{:.2f}%;background:var(--{})\"></i>",
+                       100 * std::max(bytes, 0.0) / most, colour);
+  };
+  return "<div class=bar style=\"min-width:140px\">" + part(std::min(sent, uniform), "compute") +
+         part(uniform - sent, "plan") + part(sent - uniform, "exposed") + "</div>";
+}
+
+/// The picture of a compressed all-reduce whose settings are chosen.
+std::string layer_settings(const Json& train) {
+  const Json* layers = find(train, {"compression", "layers"});
+  if (layers == nullptr || layers->size() == 0 || word(train, {"compression", "adapt"}) == "none")
+    return "";
+  double most = 0, sent = 0, uniform = 0;
+  const auto per_element = [](const Json& layer, const char* member) {
+    return number(layer, {member}) / number(layer, {"elements"});
+  };
+  for (const Json& layer : layers->as_array()) {
+    most = std::max(
+        {most, per_element(layer, "bytes_per_step"), per_element(layer, "uniform_bytes_per_step")});
+    sent += number(layer, {"bytes_per_step"});
+    uniform += number(layer, {"uniform_bytes_per_step"});
+  }
+  std::vector<Row> rows;
+  for (const Json& layer : layers->as_array())
+    rows.push_back({escaped(word(layer, {"name"})), escaped(word(layer, {"setting"})),
+                    count_text(number(layer, {"elements"})),
+                    bytes_cell(number(layer, {"bytes_per_step"})),
+                    setting_bar(per_element(layer, "bytes_per_step"),
+                                per_element(layer, "uniform_bytes_per_step"), most)});
+  std::string html =
+      fmt::format("<p>{} per step instead of {} with {} everywhere.</p>", bytes_cell(sent),
+                  bytes_cell(uniform), escaped(word(train, {"compression", "codec"})));
+  html += table({"layer", "setting", "elements", "bytes per step", "bytes per element"}, rows);
+  html +=
+      "<p class=legend><span><i style=\"background:var(--compute)\"></i>sent</span><span><i "
+      "style=\"background:var(--plan)\"></i>saved</span><span><i "
+      "style=\"background:var(--exposed)\"></i>more than the uniform setting</span></p>";
+  return section("Settings per layer", html);
+}
+
 double largest(const Json* values) {
   double most = kUnknown;
   if (values != nullptr && values->is_array())
@@ -312,7 +356,7 @@ std::string report_page(const PageInput& input) {
       name, kStyle, head_line(input));
   html += key_figures(input.summary) + verdict(input) + figures(input);
   html += "<div class=grid>" + time_by_kind(input) + bytes_by_level(input) + memory(input) +
-          traffic(input.train) + "</div>\n";
+          traffic(input.train) + "</div>\n" + layer_settings(input.train);
   if (!input.run_toml.empty())
     html += fmt::format(
         "<section><details><summary>Settings "

@@ -4,10 +4,16 @@
 
 namespace strait::runtime {
 
+void Runner::replace(const program::ProgramSet& programs) {
+  interpreters_.clear();
+  programs_ = &programs;
+}
+
 Interpreter& Runner::prepare(const std::string& kind) {
   std::unique_ptr<Interpreter>& interpreter = interpreters_[kind];
   if (!interpreter)
-    interpreter = std::make_unique<Interpreter>(programs_.program(kind, site_.state.rank()), site_);
+    interpreter =
+        std::make_unique<Interpreter>(programs_->program(kind, site_.state.rank()), site_);
   return *interpreter;
 }
 
@@ -20,7 +26,7 @@ double Runner::read(const program::AgreedScalar& scalar) const {
 
 RunTimes Runner::run(const std::string& purpose, int64_t step) {
   const auto read_scalar = [this](const program::AgreedScalar& scalar) { return read(scalar); };
-  programs_.next(purpose, {last_, step}, read_scalar, kinds_);
+  programs_->next(purpose, {last_, step}, read_scalar, kinds_);
   RunTimes total;
   for (const std::string* kind : kinds_) {
     const RunTimes times = prepare(*kind).run(step);

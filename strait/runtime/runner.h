@@ -16,7 +16,11 @@ class Runner {
  public:
   /// `programs` and what the site names outlive it.
   Runner(const program::ProgramSet& programs, const Site& site)
-      : programs_(programs), site_(site) {}
+      : programs_(&programs), site_(site) {}
+
+  /// From the next turn on runs another set with the same kinds and rules, whose resident values
+  /// are those of the one before. No transfer is under way, and the ledger is drained.
+  void replace(const program::ProgramSet& programs);
 
   /// Binds the programs of a kind, so that its resident values exist.
   Interpreter& prepare(const std::string& kind);
@@ -28,7 +32,7 @@ class Runner {
  private:
   double read(const program::AgreedScalar& scalar) const;
 
-  const program::ProgramSet& programs_;
+  const program::ProgramSet* programs_;
   Site site_;
   std::map<std::string, std::unique_ptr<Interpreter>> interpreters_;  // by kind
   std::string last_;                                                  // kind that ran last

@@ -120,6 +120,34 @@ void add_traffic(const Job& job, const Outcome& outcome, Json& body) {
   body["predicted_from"] = source_text(job.design.cluster);
 }
 
+/// Null without compression.codec; `layers` have the settings of the last choice.
+Json compression_json(const strategy::Design& design, const Outcome& outcome) {
+  if (design.placement.layers.empty()) return Json();
+  const std::vector<strategy::AdaptedLayer> layers =
+      strategy::adapted_layers(design.shape, design.placement.layers);
+  std::vector<std::string> names;
+  if (!outcome.settings.empty())
+    names = strategy::setting_names(layers, outcome.settings.back().choice.settings);
+  const int64_t parts = design.placement.replicas();
+  Json rows = Json::array(), choices = Json::array();
+  for (size_t l = 0; l < layers.size(); ++l) {
+    const codec::Run& run = layers[l].uniform;
+    const codec::CodecSpec setting = names.empty() ? run.codec : codec::parse_codec(names[l]);
+    rows.push_back(Json::object(
+        {{"name", layers[l].name},
+         {"elements", run.elements},
+         {"setting", codec::print_codec(setting)},
+         {"bytes_per_step", strategy::layer_bytes(setting, run.elements, parts)},
+         {"uniform_bytes_per_step", strategy::layer_bytes(run.codec, run.elements, parts)}}));
+  }
+  for (const persist::ChosenSettings& chosen : outcome.settings)
+    choices.push_back(persist::to_json(chosen, layers));
+  return Json::object({{"codec", design.run.compression.codec},
+                       {"adapt", design.run.compression.adapt},
+                       {"layers", std::move(rows)},
+                       {"choices", std::move(choices)}});
+}
+
 void add_memory(const Outcome& outcome, Json& body) {
   Json state = Json::array();
   for (const program::MemoryUse& use : outcome.state_bytes) state.push_back(program::to_json(use));
@@ -192,6 +220,7 @@ Json outcome_json(const Job& job, const Outcome& outcome) {
   add_speed(job, outcome, body);
   add_traffic(job, outcome, body);
   add_memory(outcome, body);
+  body["compression"] = compression_json(job.design, outcome);
   body["parameter_hash"] = outcome.parameter_hash.empty() ? Json() : Json(outcome.parameter_hash);
   body["binding"] = job.binding.text;
   body["run_dir"] = job.folder.path;

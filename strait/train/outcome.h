@@ -8,6 +8,7 @@
 
 #include "strait/base/json.h"
 #include "strait/job/job.h"
+#include "strait/persist/layer_settings.h"
 #include "strait/program/memory.h"
 #include "strait/report/metrics.h"
 
@@ -62,6 +63,8 @@ struct Outcome {
   std::string checkpoint;       // last one written, or ""
   std::string best_checkpoint;  // of the run folder, by validation loss, or ""
   std::optional<Overlap> overlap;
+  std::vector<persist::ChosenSettings>
+      settings;  // of layers: that the run came with, and chosen since
 };
 
 /// What rank `rank` alone knows, where ranks are processes: shares, memory, traffic. And adds it on

@@ -69,6 +69,7 @@ Shared::Shared(const Job& the_job, const Observer& the_observer, const std::atom
               process_rank.value_or(0) == 0),
       saving(static_cast<size_t>(the_job.design.batch.ranks)) {
   for (std::atomic<int64_t>& bytes : sent_bytes) bytes = -1;
+  if (job.design.adapt.adapts()) adapted.emplace(job.design);
   if (processes) outcome.backend = job.device ? "nccl" : "mpi";
   const size_t ranks = static_cast<size_t>(job.design.batch.ranks);
   outcome.exposed_shares.resize(ranks);
@@ -123,6 +124,7 @@ Trainer::Trainer(Shared& shared, comm::World& world, memory::PageSource* window)
   execute::add_coding_executors(executors_, *arithmetic_, job_.design.run.seed);
   execute::add_step_executors(executors_, environment_, rules_of(job_, shared_.signal));
   execute::add_outer_executors(executors_, *arithmetic_);
+  execute::add_adapt_executors(executors_, *arithmetic_);
   if (shared.hooks.before_op)
     executors_.set_before(
         [this](const runtime::Instance& instance) { shared_.hooks.before_op(rank_, instance); });
@@ -130,6 +132,7 @@ Trainer::Trainer(Shared& shared, comm::World& world, memory::PageSource* window)
   runner_.prepare(strategy::kSteady);
   for (const strategy::Border& border : strategy::borders_of(job_.design.policy))
     runner_.prepare(strategy::border_kind(border));
+  if (shared_.adapted) settings_.emplace(*shared_.adapted, job_.design.adapt, site_, runner_);
   begin_state();
   runner_.run(strategy::kForStart, first_step_);
   state_.drain();
@@ -156,6 +159,7 @@ void Trainer::begin_state() {
   values_->load(*job_.resume);
   job_.resume->verify_share(rank_, design.batch.ranks);
   first_step_ = job_.resume->manifest().step;
+  resume_settings();
 }
 
 void Trainer::begin_progress() {
@@ -197,6 +201,7 @@ void Trainer::run() {
     count_traffic(step);
     ++step;
     if (!result.finite) non_finite(step, result);
+    adapt(step);
     const bool last = step == run.train.steps;
     stopped = result.stop;
     const bool due = run.evaluation.every_steps > 0 && step % run.evaluation.every_steps == 0;
@@ -329,6 +334,9 @@ report::StepMetrics Trainer::metrics_of(int64_t step, const StepResult& result) 
   metrics.resident_bytes = peak_resident_bytes();
   metrics.predicted_seconds = job_.simulated.seconds;
   if (evaluated_step_ == step) metrics.validation_loss = validation_loss_;
+  if (settings_ && settings_->chosen() && settings_->chosen()->step == step)
+    metrics.layer_settings =
+        strategy::setting_names(shared_.adapted->layers(), settings_->chosen()->choice.settings);
   return metrics;
 }
 

@@ -18,6 +18,7 @@
 #include "strait/job/job.h"
 #include "strait/memory/pool.h"
 #include "strait/model/block.h"
+#include "strait/persist/layer_settings.h"
 #include "strait/persist/run_values.h"
 #include "strait/persist/unit_state.h"
 #include "strait/report/metrics.h"
@@ -56,6 +57,8 @@ struct Hooks {
   comm::ThreadFaults faults;
   std::function<void(int64_t rank, const runtime::Instance&)> before_op;
   std::function<void(int64_t rank, int64_t step)> during_save;
+  /// The settings of layers that a rank has received, before they are compared.
+  std::function<void(int64_t rank, strategy::LayerSettings&)> settings_received;
   /// Of ranks that are processes: before they take part in a transfer, on any thread.
   std::function<void(int64_t rank, const comm::Call&)> before_transfer;
 };
@@ -88,8 +91,9 @@ struct Shared {
   const bool processes = false;            // other ranks' figures must be asked for
   std::vector<trace::Recorder> recorders;  // [rank] timeline
   FlightDump flights;
-  std::vector<Saving> saving;  // [rank]
-  std::mutex mutex;            // guards the ledgers of outcome
+  std::optional<strategy::AdaptedPrograms> adapted;  // where settings of layers are chosen
+  std::vector<Saving> saving;                        // [rank]
+  std::mutex mutex;                                  // guards the ledgers of outcome
 };
 
 /// Owns the state of one rank and runs its steps. All methods run on the rank's thread.
@@ -122,6 +126,10 @@ class Trainer {
   void account(int64_t step, const StepResult& result);
   report::StepMetrics metrics_of(int64_t step, const StepResult& result) const;
   void evaluate(int64_t step);
+  /// Chooses settings of layers where that is due.
+  void adapt(int64_t step);
+  /// Takes up those of the checkpoint, if they are of the same uniform setting.
+  void resume_settings();
   /// Takes up a validation loss that all ranks have.
   void note_validation(int64_t step, double loss);
   /// Calls save or finish as a phase that the table of waits and the watch over saves can see.
@@ -170,6 +178,7 @@ class Trainer {
   runtime::Executors executors_;
   runtime::Site site_;
   runtime::Runner runner_;
+  std::optional<persist::LayerSettings> settings_;
   std::unique_ptr<persist::UnitState> units_;
   std::unique_ptr<persist::RunValues> values_;
   std::vector<checkpoint::TextFile> texts_;  // rank 0

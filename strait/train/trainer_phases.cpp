@@ -52,6 +52,25 @@ void Trainer::note_validation(int64_t step, double loss) {
   shared_.observer.evaluated(step, validation_loss_);
 }
 
+void Trainer::adapt(int64_t step) {
+  if (!settings_) return;
+  const auto received = [&](strategy::LayerSettings& settings) {
+    if (shared_.hooks.settings_received) shared_.hooks.settings_received(rank_, settings);
+  };
+  const persist::ChosenSettings* chosen = settings_->choose_if_due(step, received);
+  if (chosen != nullptr && lead()) shared_.outcome.settings.push_back(*chosen);
+}
+
+void Trainer::resume_settings() {
+  const Json* saved = job_.resume->manifest().extra.find("layer_settings");
+  if (!settings_ || saved == nullptr ||
+      saved->at("codec").as_string() != job_.design.run.compression.codec)
+    return;
+  settings_->resume(persist::chosen_from_json(saved->at("chosen"), shared_.adapted->layers(),
+                                              job_.resume->path()));
+  if (lead()) shared_.outcome.settings = {*settings_->chosen()};
+}
+
 void Trainer::prepare_texts() {
   Run resolved = job_.design.run;
   resolved.output.run_dir = job_.folder.path;
@@ -76,6 +95,10 @@ checkpoint::SaveDescription Trainer::describe(int64_t step, bool due) {
   manifest.units = checkpoint::unit_records(design.shape);
   manifest.values = values_->records();
   manifest.extra = Json::object({{"data_hash", job_.data_hash}});
+  if (settings_ && settings_->chosen())
+    manifest.extra["layer_settings"] = Json::object(
+        {{"codec", design.run.compression.codec},
+         {"chosen", persist::to_json(*settings_->chosen(), shared_.adapted->layers())}});
   if (evaluated_step_ == step && std::isfinite(validation_loss_))
     checkpoint::record_validation(manifest, validation_loss_, !due);
   description.texts = texts_;

@@ -130,7 +130,9 @@ TEST(CodecSparse, randomk_of_one_draw_adds_up) {
   EXPECT_NE(a, drawn(spec, x, {99, 1001}));
   EXPECT_NE(a, drawn(spec, x, {98, 1000}));
   for (size_t i = 0; i < x.size(); ++i) {
-    if (a[i] != 0) EXPECT_EQ(a[i], x[i]);
+    if (a[i] != 0) {
+      EXPECT_EQ(a[i], x[i]);
+    }
     EXPECT_EQ(a[i] != 0, b[i] != 0) << i;  // the same positions
   }
 }
@@ -145,8 +147,8 @@ TEST(CodecSparse, feedback_telescopes) {
       std::vector<float> x = normals(400, step, 100.0f);
       for (float& value : x) value = std::round(value);
       std::vector<uint8_t> piece(static_cast<size_t>(encoded_bytes(spec, 400)));
-      EXPECT_EQ(encode_with_feedback(spec, {x.data(), Dtype::kFloat32, 400}, {residual, 0.0}, piece,
-                                     1, {step, 0}),
+      EXPECT_EQ(encode_with_feedback(spec, {x.data(), Dtype::kFloat32, 400},
+                                     {residual, 0.0, {step, 0}}, piece),
                 0);
       const std::vector<float> sent = decoded_of(spec, piece, 400);
       for (size_t i = 0; i < x.size(); ++i) given[i] += x[i], got[i] += sent[i];

@@ -61,8 +61,6 @@ TEST(Validate, ReservedKeysAcceptOnlyTheDefault) {
       {"pipeline.chunks_per_stage", "2"},
       {"pipeline.cuts", "\"3\""},
       {"pipeline.activation_codec", "\"bf16\""},
-      {"compression.adapt", "\"lgreco\""},
-      {"compression.adapt_every_steps", "1"},
       {"simulate.jitter", "\"normal:0.1\""},
       {"simulate.stragglers", "[2.0]"},
       {"simulate.failures_per_device_hour", "0.1"},

@@ -311,6 +311,32 @@ TEST_F(RunReportTest, ThePageShowsPlanAgainstMeasured) {
   EXPECT_THAT(page, HasSubstr("name = &quot;a&lt;b&amp;c&quot;"));
 }
 
+// A bar per layer: what it sends per element, what of the uniform setting is saved, what is more.
+TEST_F(RunReportTest, ThePageShowsTheSettingsOfLayers) {
+  write_run(20);
+  std::string summary = kSummary;
+  const std::string before = "\"traffic\":";
+  summary.replace(
+      summary.find(before), before.size(),
+      R"("compression": {"codec": "qsgd4/512", "adapt": "lgreco", "choices": [], "layers": [
+      {"name": "blocks.0.qkv", "elements": 1000, "setting": "qsgd2/512", "bytes_per_step": 500,
+       "uniform_bytes_per_step": 1000},
+      {"name": "head<", "elements": 100, "setting": "qsgd8/512", "bytes_per_step": 200,
+       "uniform_bytes_per_step": 100}]},
+      )" + before);
+  std::ofstream(folder_ / "summary.json") << summary;
+  report_run(folder_, {.gnuplot = "no-gnuplot"});
+  const std::string page = text("report.html");
+  EXPECT_THAT(page, HasSubstr("Settings per layer"));
+  EXPECT_THAT(page, HasSubstr("700 B per step instead of 1.10 kB with qsgd4/512 everywhere."));
+  const std::string saved = row_of(page, "blocks.0.qkv"), more = row_of(page, "head&lt;");
+  EXPECT_THAT(saved, HasSubstr("<td>qsgd2/512</td>"));
+  EXPECT_THAT(saved, HasSubstr("width:25.00%;background:var(--compute)"));
+  EXPECT_THAT(saved, HasSubstr("width:25.00%;background:var(--plan)"));
+  EXPECT_THAT(more, HasSubstr("width:50.00%;background:var(--compute)"));
+  EXPECT_THAT(more, HasSubstr("width:50.00%;background:var(--exposed)"));
+}
+
 TEST_F(RunReportTest, AnAssumedPredictionIsMarkedOnThePageItsFiguresAndInTheText) {
   write_run(120);
   std::string summary = kSummary;

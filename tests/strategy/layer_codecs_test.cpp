@@ -146,7 +146,6 @@ TEST(LayerCodecs, WhatCannotUseThemIsRefusedWithTheNearestChoice) {
   EXPECT_THAT(refusal({"compression.codec=qsgd9"}), HasSubstr("nearest valid choice: qsgd8"));
   EXPECT_THAT(refusal({"compression.codec=none", "compression.skip_below_elements=7"}),
               HasSubstr("compression.codec = \"qsgd4\""));
-  EXPECT_THAT(refusal({"compression.adapt=lgreco"}), HasSubstr("\"none\""));
 }
 
 }  // namespace

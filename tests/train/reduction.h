@@ -97,7 +97,7 @@ inline program::Program reduction_program(const ReductionCase& c,
   values.declare_gradients({});
   draft.agreement = values.world_group();
   const strategy::Movement movement(draft, values, placement, cluster,
-                                    {0, {}, program::Access::kAdd}, {1, {}});
+                                    {{0, {}, program::Access::kAdd}, {1, {}}});
   program::Op fill;
   fill.kind = program::OpKind::kKernel;
   fill.kernel = &kFill;

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "strait/draft/draft.h"
+#include "strait/strategy/adapt/adapt.h"
 #include "strait/strategy/finish/finish.h"
 #include "strait/strategy/fuse/fuse.h"
 #include "strait/strategy/grid/grid.h"
@@ -64,7 +65,9 @@ program::Program compose_class(const Ingredients& from, const RankClass& ranks,
   place(draft, from.shape, from.placement, from.cluster, options);
   const size_t computed = draft.program.body.size();
   finish(draft, options);  // norm, clip, update, publish
-  if (border)              // replicas agree
+  if (from.adapt.adapts() && options.purpose == Purpose::kTrain)
+    adapt(draft, from.adapt);  // sums of gradients for the next choice of settings
+  if (border)                  // replicas agree
     synchronise(draft, from.shape, from.cluster, from.policy, *border);
   if (options.in_backward && options.purpose == Purpose::kTrain)
     hoist(draft.program, computed);  // updates, and what follows them, as early as may be

@@ -5,6 +5,7 @@
 #include "strait/draft/step_options.h"
 #include "strait/program/program.h"
 #include "strait/shape/shape.h"
+#include "strait/strategy/adapt/policy.h"
 #include "strait/strategy/sharding/placement.h"
 #include "strait/strategy/sync/sync.h"
 #include "strait/topology/cluster.h"
@@ -23,6 +24,7 @@ struct Ingredients {
   const Cluster& cluster;
   const Mesh& mesh;
   const Policy& policy = kEveryStepPolicy;
+  AdaptPolicy adapt = {};
 };
 
 /// The programs of one purpose, one per class of ranks. Purposes and the step kinds of their

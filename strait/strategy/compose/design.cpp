@@ -85,10 +85,34 @@ Mesh mesh_of(const Run& run, int64_t ranks, const Cluster& cluster, Policy& poli
   return mesh.with_replicas(policy.replicas);
 }
 
-program::ProgramSet compose_all(const Design& design, StepOptions options) {
+StepOptions step_options(const Design& design) {
+  const Run& run = design.run;
+  StepOptions options;
+  options.micro_batch_size = design.batch.micro_batch_size;
+  options.tokens = run.model.shape.context;
+  options.accumulation = design.batch.accumulation;
+  options.dtype = design.dtype;
+  options.recompute = draft::parse_recompute(run.train.recompute);
+  options.optimizer = optimizer_state(run.optimizer);
+  options.documents = !run.data.document_separator.empty();
+  options.in_backward = run.optimizer.in_backward;
+  options.local_steps = design.policy.local_steps();
+  return options;
+}
+
+Ingredients ingredients(const Design& design, const Placement& placement) {
+  return {design.layout.local_shape(),
+          placement,
+          design.cluster,
+          design.mesh,
+          design.policy,
+          design.adapt};
+}
+
+program::ProgramSet compose_all(const Design& design) {
   program::ProgramSet set;
-  const Ingredients from{design.layout.local_shape(), design.placement, design.cluster, design.mesh,
-                         design.policy};
+  StepOptions options = step_options(design);
+  const Ingredients from = ingredients(design, design.placement);
   const auto made = [&](Purpose purpose) {
     options.purpose = purpose;
     return compose(from, options);
@@ -130,21 +154,27 @@ Design make_design(const Run& run, int64_t ranks, int64_t vocabulary, int64_t co
   if (design.placement.replicas() > 1)
     design.placement.layers =
         layer_codecs(run.compression, design.shape, design.placement.replicas());
+  const AdaptPolicy adapt = resolve_adapt_policy(run);
   design.dtype = dtype_of(run.train.precision);
-  StepOptions options;
-  options.micro_batch_size = design.batch.micro_batch_size;
-  options.tokens = run.model.shape.context;
-  options.accumulation = design.batch.accumulation;
-  options.dtype = design.dtype;
-  options.recompute = draft::parse_recompute(run.train.recompute);
-  options.optimizer = optimizer_state(run.optimizer);
-  options.documents = !run.data.document_separator.empty();
-  options.in_backward = run.optimizer.in_backward;
-  options.local_steps = design.policy.local_steps();
-  design.programs = compose_all(design, options);
+  // On one rank nothing is sent, so there is nothing to choose.
+  if (!design.placement.layers.empty()) design.adapt = adapt;
+  design.programs = compose_all(design);
   program::verify_or_throw(design.programs);
   design.round = round_of(design.programs);
   return design;
+}
+
+/// Only steps of training send gradients.
+program::ProgramSet compose_with_layers(const Design& design, std::vector<codec::Runs> layers) {
+  Placement placement = design.placement;
+  placement.layers = std::move(layers);
+  StepOptions options = step_options(design);
+  options.purpose = Purpose::kTrain;
+  program::ProgramSet set = design.programs;
+  for (program::StepKind& kind : set.kinds)
+    if (kind.name == kSteady) kind.classes = compose(ingredients(design, placement), options);
+  program::verify_or_throw(set);
+  return set;
 }
 
 int64_t design_vocabulary(const Run& run, bool& assumed) {

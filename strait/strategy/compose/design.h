@@ -9,6 +9,7 @@
 #include "strait/layout/layout.h"
 #include "strait/program/program_set.h"
 #include "strait/shape/shape.h"
+#include "strait/strategy/adapt/policy.h"
 #include "strait/strategy/compose/round.h"
 #include "strait/strategy/sharding/placement.h"
 #include "strait/strategy/sync/policy.h"
@@ -40,6 +41,7 @@ struct Design {
   Layout layout = Layout(ModelShape(), mesh);
   Placement placement;
   Policy policy;
+  AdaptPolicy adapt;
   Dtype dtype = Dtype::kFloat32;
   program::ProgramSet programs;
   Round round;  // what a step is on the average
@@ -51,6 +53,10 @@ struct Design {
 /// tokenizer; `cores`: what all ranks share, 0 = those that this process may use. Errors: UserError
 /// with file, line, key.
 Design make_design(const Run& run, int64_t ranks, int64_t vocabulary, int64_t cores = 0);
+
+/// The design's programs, verified, with another compressed all-reduce: the same runs of elements
+/// in other codecs.
+program::ProgramSet compose_with_layers(const Design& design, std::vector<codec::Runs> layers);
 
 /// Vocabulary of a run whose data need not be there: what data.tokenizer says, else the data's if
 /// data.path is set, else an assumed 256, noted in `assumed`.

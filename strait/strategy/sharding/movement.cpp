@@ -39,12 +39,8 @@ void set_operands(Op& coding, const Operand& from, const Operand& to) {
 }  // namespace
 
 Movement::Movement(draft::Draft& draft, const UnitValues& values, const Placement& placement,
-                   const Cluster& cluster, Operand scalars, Operand step)
-    : program_(draft.program),
-      values_(values),
-      placement_(placement),
-      scalars_(scalars),
-      step_(step) {
+                   const Cluster& cluster, const StepScalars& scalars)
+    : program_(draft.program), values_(values), placement_(placement), scalars_(scalars) {
   const auto lane = [&](int group) { return draft::add_lane(draft.program, cluster, group); };
   for (int64_t hop = 0; hop < values_.num_hops(); ++hop)
     gather_streams_.push_back(lane(values_.hop_group(hop)));
@@ -182,9 +178,9 @@ Op Movement::encode_gradient(const Reduction& r, const Operand& pieces, Pieces w
   const PieceFormat format = values_.gradient_pieces(r.unit, r.hop);
   Op encode = coding(kEncode, format, which);
   set_operands(encode, r.source, pieces);
-  encode.writes.push_back(program::as(scalars_, Access::kAdd, kEncodeAgreed));
+  encode.writes.push_back(program::as(scalars_.agreed, Access::kAdd, kEncodeAgreed));
   if (codec::draws(format.codec))
-    encode.reads.push_back(program::as(step_, Access::kRead, kEncodeStep));
+    encode.reads.push_back(program::as(scalars_.step, Access::kRead, kEncodeStep));
   feed_back(encode, format, r.unit, residual);
   return encode;
 }

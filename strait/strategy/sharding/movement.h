@@ -27,14 +27,17 @@ enum class GatherSource : uint8_t {
 /// Operations that belong together: transfers in flight after one stage are awaited by the next.
 using Stages = std::vector<std::vector<program::Node>>;
 
+/// Where encodes of gradients count what is not finite, and what codecs that draw read.
+struct StepScalars {
+  program::Operand agreed, step;
+};
+
 /// Emits transfers of unit values. Each hop of the gathers, each hop of the reductions and the sums
 /// across groups have a lane of their own, so that none waits behind another.
 class Movement {
  public:
-  /// `scalars`: where encodes of gradients count what is not finite; `step`: what codecs that draw
-  /// read.
   Movement(draft::Draft& draft, const UnitValues& values, const Placement& placement,
-           const Cluster& cluster, program::Operand scalars, program::Operand step);
+           const Cluster& cluster, const StepScalars& scalars);
 
   /// Weights are used from a transient copy W, which gather() and ready() make and release() frees.
   bool copies() const { return values_.copies(); }
@@ -98,7 +101,7 @@ class Movement {
   program::Program& program_;
   const UnitValues& values_;
   const Placement& placement_;
-  program::Operand scalars_, step_;
+  StepScalars scalars_;
   std::vector<int> gather_streams_, reduce_streams_;  // [hop]
   int secondary_stream_ = -1, across_stream_ = -1, agreement_stream_ = -1;
 };

@@ -304,7 +304,7 @@ void place(draft::Draft& draft, const ModelShape& shape, const Placement& placem
   const Operand agreed{draft::find_array(draft.program, "agreed"), {}};
   draft.agreement = trains ? values.replica_group() : values.world_group();
   const Operand step{draft::find_array(draft.program, "step"), {}};
-  const Movement movement(draft, values, placement, cluster, agreed, step);
+  const Movement movement(draft, values, placement, cluster, {agreed, step});
   draft.agreement_stream = movement.agreement_stream();
   for (const int64_t unit : draft.units) draft.shards.push_back(shard_of(unit, values, movement));
   Mover mover(movement, placement, draft, shape.units.size(), options.weights_unchanged);

@@ -1,0 +1,220 @@
+// L-GreCo while a run trains: the choice is that of the plain program over the gradients that were
+// gathered, all ranks take it up or the run ends, and a run that goes on has the same bits.
+#include "strait/persist/layer_settings.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <mutex>
+#include <set>
+
+#include "strait/base/errors.h"
+#include "strait/compression/layer_choice.h"
+#include "strait/strategy/adapt/adapt.h"
+#include "strait/strategy/adapt/kernels.h"
+#include "strait/strategy/sharding/kernels.h"
+#include "tests/train/small_run.h"
+
+namespace strait {
+namespace {
+
+using test::small_run;
+using test::TemporaryFolder;
+using testing::HasSubstr;
+
+class LayerSettingsTest : public ::testing::Test {
+ protected:
+  strait::Run run_of(const std::string& codec, std::vector<std::string> sets) {
+    sets.insert(sets.begin(),
+                {"placement.preset=ddp", "compression.codec=" + codec, "compression.adapt=lgreco",
+                 "compression.skip_below_elements=200", "compression.adapt_every_steps=4",
+                 "lgreco.start_step=4", "lgreco.gather_steps=3", "train.precision=fp32",
+                 "optimizer.decay_steps=10", "train.steps=10"});
+    return small_run(folder_.path(), sets);
+  }
+  train::Outcome train(strait::Run run, int64_t ranks, const std::string& name,
+                       const train::Hooks& hooks = {}) {
+    run.output.run_dir = folder_.path() + "/" + name;
+    const Job job = make_job(run, ranks);
+    const std::atomic<int> no_signal{0};
+    train::Outcome outcome;
+    train::train(job, {}, no_signal, outcome, hooks);
+    report_ = train::outcome_json(job, outcome);
+    design_.emplace(job.design);
+    return outcome;
+  }
+  TemporaryFolder folder_;
+  std::optional<strategy::Design> design_;  // of the last run
+  Json report_;
+};
+
+/// Sums of gradients by unit, made by looking at what the kernel reads on rank 0.
+struct Gathered {
+  std::mutex mutex;
+  std::map<int64_t, std::map<int64_t, std::vector<float>>> by_step;  // [step][unit]
+  std::map<int64_t, std::set<std::string>> codecs;                   // [step] encoded in
+
+  void look(int64_t rank, const runtime::Instance& instance) {
+    const std::lock_guard lock(mutex);
+    if (instance.op->kernel == &strategy::kEncode)
+      codecs[instance.step + 1].insert(instance.op->codec);
+    if (rank != 0 || instance.op->kernel != &strategy::kGatherGradient) return;
+    const runtime::Bound& gradient = *instance.find_read(strategy::kGatheredGradient);
+    const runtime::Bound& sum = *instance.find_write(strategy::kGathered);
+    const float* values = static_cast<const float*>(gradient.data);
+    by_step[instance.step + 1][instance.array(sum).address.unit + sum.index] =
+        std::vector<float>(values, values + sum.bytes / 4);
+  }
+  /// Of the steps `last` - 2 to `last`.
+  std::vector<float> sum(int64_t unit, int64_t last) const {
+    std::vector<float> total = by_step.at(last - 2).at(unit);
+    for (int64_t step = last - 1; step <= last; ++step)
+      for (size_t i = 0; i < total.size(); ++i) total[i] += by_step.at(step).at(unit)[i];
+    return total;
+  }
+};
+
+/// Norm of what is lost, part by part, without the library's own form.
+double plain_error(const codec::CodecSpec& setting, const std::vector<float>& x, int64_t parts) {
+  const int64_t size = static_cast<int64_t>(x.size()), grain = (size + parts - 1) / parts;
+  double squares = 0;
+  for (int64_t begin = 0; begin < size; begin += grain) {
+    const int64_t count = std::min(grain, size - begin);
+    std::vector<uint8_t> piece(static_cast<size_t>(codec::encoded_bytes(setting, count)));
+    std::vector<float> y(static_cast<size_t>(count));
+    EXPECT_EQ(codec::encode(setting, {x.data() + begin, Dtype::kFloat32, count}, piece), 0);
+    codec::decode(setting, piece, {y.data(), Dtype::kFloat32, count});
+    for (int64_t i = 0; i < count; ++i)
+      squares += std::pow(
+          static_cast<double>(x[static_cast<size_t>(begin + i)]) - y[static_cast<size_t>(i)], 2);
+  }
+  return std::sqrt(squares);
+}
+
+TEST_F(LayerSettingsTest, ChoicesAreThoseOfThePlainProgram) {
+  for (const auto& [codec, ranks] :
+       std::vector<std::pair<std::string, int64_t>>{{"qsgd4/64", 2}, {"topk/0.1+ef", 4}}) {
+    Gathered gathered;
+    train::Hooks hooks;
+    hooks.before_op = [&](int64_t rank, const runtime::Instance& instance) {
+      gathered.look(rank, instance);
+    };
+    const train::Outcome outcome =
+        train(run_of(codec, {}), ranks, "plain" + std::to_string(ranks), hooks);
+    ASSERT_EQ(outcome.settings.size(), 2u);
+    const auto layers = strategy::adapted_layers(design_->shape, design_->placement.layers);
+    ASSERT_GT(layers.size(), 6u);
+    for (size_t nth = 0; nth < 2; ++nth) {
+      const persist::ChosenSettings& got = outcome.settings[nth];
+      EXPECT_EQ(got.step, nth == 0 ? 4 : 8);
+      std::vector<compression::LayerCandidates> candidates;
+      for (const strategy::AdaptedLayer& layer : layers) {
+        const std::vector<float> unit = gathered.sum(layer.unit, got.step);
+        const std::vector<float> x(unit.begin() + layer.first,
+                                   unit.begin() + layer.first + layer.uniform.elements);
+        compression::LayerCandidates& of = candidates.emplace_back();
+        for (const codec::CodecSpec& setting : strategy::settings_like(layer.uniform.codec)) {
+          if (setting == layer.uniform.codec) of.reference = of.candidates.size();
+          const int64_t piece =
+              codec::encoded_bytes(setting, (layer.uniform.elements + ranks - 1) / ranks);
+          of.candidates.push_back(
+              {2 * ranks * (ranks - 1) * piece, plain_error(setting, x, ranks)});
+        }
+      }
+      const compression::LayerChoice want = compression::choose_per_layer(candidates);
+      EXPECT_EQ(std::vector<size_t>(got.choice.settings.begin(), got.choice.settings.end()),
+                want.chosen)
+          << codec << " after step " << got.step;
+      EXPECT_EQ(got.choice.bytes, want.bytes);
+      EXPECT_LT(got.choice.bytes, got.choice.uniform_bytes);
+      // From the next step on, and not before, all ranks encode in them.
+      const auto runs =
+          strategy::with_settings(design_->placement.layers, layers, got.choice.settings);
+      std::set<std::string> texts;
+      for (const codec::Runs& of : runs) texts.insert(codec::print_runs(of));
+      EXPECT_NE(gathered.codecs.at(got.step), texts);
+      EXPECT_EQ(gathered.codecs.at(got.step + 1), texts);
+    }
+    const Json& told = report_.at("compression");
+    EXPECT_EQ(told.at("layers").size(), layers.size());
+    EXPECT_EQ(told.at("choices").size(), 2u);
+    const std::vector<std::string> names =
+        strategy::setting_names(layers, outcome.settings.back().choice.settings);
+    for (size_t l = 0; l < layers.size(); ++l)
+      EXPECT_EQ(told.at("layers").as_array()[l].at("setting").as_string(), names[l]);
+    for (const report::StepMetrics& metrics : report::read_metrics(
+             folder_.path() + "/plain" + std::to_string(ranks) + "/metrics.jsonl")) {
+      EXPECT_EQ(metrics.layer_settings.empty(), metrics.step != 4 && metrics.step != 8);
+      if (metrics.step == 8) {
+        EXPECT_EQ(metrics.layer_settings, names);
+      }
+    }
+  }
+}
+
+// Stopped after a choice, in the middle of gathering for the next one.
+TEST_F(LayerSettingsTest, ResumedRunsEndWithTheSameBits) {
+  for (const char* codec : {"qsgd3/64", "topk/0.1+ef"}) {
+    const std::string name = std::string(codec).substr(0, 4);
+    const train::Outcome whole = train(run_of(codec, {}), 4, name + "whole");
+    train(run_of(codec, {"train.steps=6", "checkpoint.every_steps=3"}), 4, name + "parts");
+    const train::Outcome resumed =
+        train(run_of(codec, {"checkpoint.resume=auto"}), 4, name + "parts");
+    EXPECT_EQ(resumed.first_step, 6);
+    EXPECT_EQ(resumed.parameter_hash, whole.parameter_hash) << codec;
+    ASSERT_EQ(resumed.settings.size(), 2u);
+    for (size_t nth = 0; nth < 2; ++nth) {
+      EXPECT_EQ(resumed.settings[nth].step, whole.settings[nth].step);
+      EXPECT_EQ(resumed.settings[nth].choice.settings, whole.settings[nth].choice.settings);
+    }
+    EXPECT_NE(whole.parameter_hash,
+              train(run_of(codec, {"compression.adapt=none", "compression.adapt_every_steps=1000",
+                                   "lgreco.start_step=1000", "lgreco.gather_steps=10"}),
+                    4, name + "uniform")
+                  .parameter_hash);
+  }
+}
+
+TEST_F(LayerSettingsTest, ARankWithOtherSettingsEndsTheRun) {
+  train::Hooks hooks;
+  hooks.settings_received = [](int64_t rank, strategy::LayerSettings& settings) {
+    if (rank == 1) settings.back() ^= 1;
+  };
+  try {
+    train(run_of("qsgd4/64", {"train.steps=5"}), 3, "tampered", hooks);
+    ADD_FAILURE() << "nobody noticed";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("rank 1 holds other settings of layers"));
+  }
+}
+
+// Settings of another codec are not taken up, and wrong ones name the checkpoint.
+TEST_F(LayerSettingsTest, SettingsOfACheckpointAreChecked) {
+  const std::vector<strategy::AdaptedLayer> layers = {
+      {"a", 0, 0, 0, {codec::parse_codec("qsgd4/64"), 10}}};
+  const persist::ChosenSettings chosen{7, {{2}, 100, 120, 0.5, 0.75}};
+  const Json json = persist::to_json(chosen, layers);
+  const persist::ChosenSettings back = persist::chosen_from_json(json, layers, "there");
+  EXPECT_EQ(back.choice.settings, chosen.choice.settings);
+  EXPECT_EQ(back.choice.allowed_error, 0.75);
+  EXPECT_EQ(back.step, 7);
+  const std::vector<strategy::AdaptedLayer> others = {
+      {"a", 0, 0, 0, {codec::parse_codec("topk/0.1"), 10}}};
+  for (const auto& wrong : {others, std::vector<strategy::AdaptedLayer>()}) {
+    try {
+      persist::chosen_from_json(json, wrong, "there");
+      ADD_FAILURE();
+    } catch (const UserError& error) {
+      EXPECT_THAT(error.what(), HasSubstr("there: settings of layers: "));
+    }
+  }
+  train(run_of("qsgd4/64", {"train.steps=5"}), 2, "first");
+  const train::Outcome other =
+      train(run_of("topk/0.1", {"train.steps=6", "checkpoint.resume=auto"}), 2, "first");
+  EXPECT_TRUE(other.settings.empty());
+}
+
+}  // namespace
+}  // namespace strait
