@@ -15,15 +15,15 @@
 
 namespace strait::draft {
 
-/// What a visit is for. Where the backward pass is split, kBackward makes the gradient of a block's
-/// input and kWeight, at any time behind it, the rest of that of its weights.
-enum class Work : uint8_t { kForward, kBackward, kWeight };
+/// What a visit is for. Where the backward pass is split, kBackwards makes the gradient of a
+/// block's input and kWeights, at any time behind it, the rest of that of its weights.
+enum class Work : uint8_t { kForwards, kBackwards, kWeights };
 
 /// What is computed at one place of the order: kernels on one block, without the operands that hold
 /// weights and gradients, which whoever places them adds; and transfers of what enters or leaves.
 struct Visit {
   int64_t block = 0;
-  Work work = Work::kForward;
+  Work work = Work::kForwards;
   bool last = false;             // no later visit of the step adds to the gradient it makes
   bool brief = false;            // too little computing for transfers to hide behind
   std::optional<int64_t> needs;  // unit whose weights the ops read
@@ -93,7 +93,7 @@ struct Draft {
   Mesh mesh;
   int64_t rank = 0;                 // of the class: its place in the mesh is that of the others
   std::vector<int64_t> units = {};  // that ranks of the class hold, ascending
-  /// Visits of kWeight are apart from those of kBackward, and each adds its part of a gradient.
+  /// Visits of kWeights are apart from those of kBackwards, and each adds its part of a gradient.
   bool splits_backward = false;
   Schedule schedule = {};
   std::vector<SharedUnit> shared = {};

@@ -9,6 +9,7 @@
 
 #include "strait/base/errors.h"
 #include "strait/draft/block_kernels.h"
+#include "strait/program/memory.h"
 #include "strait/shape/shape.h"
 #include "strait/sim/simulate.h"
 #include "strait/strategy/compose/compose.h"
@@ -163,12 +164,121 @@ TEST(Pipeline, HoldsAtMostSoManyMicroBatches) {
 }
 
 TEST(Pipeline, ProgramsGrowNeitherWithLayersNorWithMicroBatches) {
-  const auto operations = [](int64_t layers, int64_t micro_batches) {
-    return program::count_ops(
-        programs_of(model_of(layers), mesh_of(2, 2), "zero3", options_of(micro_batches)).front());
-  };
-  EXPECT_EQ(operations(16, 8), operations(48, 8));
-  EXPECT_EQ(operations(16, 8), operations(16, 64));
+  for (const draft::PipelineForm& form : forms_of(2, 64)) {
+    const auto operations = [&](int64_t layers, int64_t micro_batches) {
+      StepOptions options = options_of(micro_batches);
+      options.pipeline = form;
+      int64_t most = 0;
+      for (const program::Program& program :
+           programs_of(model_of(layers), mesh_of(2, 2), "zero3", options))
+        most = std::max(most, program::count_ops(program));
+      return most;
+    };
+    SCOPED_TRACE(form.order);
+    EXPECT_EQ(operations(32, 16), operations(96, 16));
+    EXPECT_EQ(operations(32, 16), operations(32, 64));
+  }
+}
+
+/// Sets what the ops of a program take: one block per run, embedding and head nothing.
+void set_seconds(std::vector<program::Node>& nodes, double forward, double backward,
+                 double weight) {
+  for (program::Node& node : nodes) {
+    if (auto* repeat = std::get_if<program::Repeat>(&node)) {
+      set_seconds(repeat->body, forward, backward, weight);
+      continue;
+    }
+    auto& op = std::get<program::Op>(node);
+    if (op.kernel == nullptr || op.kernel->bound != program::Bound::kProducts) continue;
+    const auto& range = std::get<program::IntegerRange>(op.attributes[draft::kSegments]);
+    const bool waits = range.begin == 0 || range.begin == 5;  // of weights apart: two ops
+    const bool transformer =
+        program::operand_in(op.reads, draft::kInput) || op.kernel == &draft::kBackwardWeight;
+    const bool head = op.kernel == &draft::kForwardBackward;
+    op.attributes[draft::kFlops] = !transformer || head                  ? 0.0
+                                   : op.kernel == &draft::kForward       ? forward
+                                   : op.kernel == &draft::kBackward      ? backward + weight
+                                   : op.kernel == &draft::kBackwardInput ? backward
+                                   : waits                               ? weight / 2
+                                                                         : 0.0;
+  }
+}
+
+/// Seconds of a step, and the most that a stage is idle between its first and its last block.
+std::pair<double, double> makespan(const draft::PipelineForm& form, int64_t stages,
+                                   int64_t micro_batches) {
+  StepOptions options = options_of(micro_batches);
+  options.pipeline = form;
+  Cluster cluster = one_level(stages);
+  cluster.levels.front().bytes_per_second = 1e30;
+  cluster.levels.front().latency_seconds = 0;
+  cluster.levels.front().processor_share = 0;
+  cluster.memory_bytes_per_second = cluster.codec_bytes_per_second = 1e30;
+  cluster.flops_per_second_fp32 = cluster.model_flops_per_second_fp32 = 1;
+  const Mesh mesh = mesh_of(stages, 1);
+  const Placement placement = placement_of("ddp", 1);
+  const ModelShape shape = model_of(stages * form.chunks, false);
+  auto classes = compose({shape, placement, cluster, mesh}, options);
+  for (program::Program& program : classes) set_seconds(program.body, 4, 5, 3);
+  std::vector<trace::Recorder> recorders;
+  const sim::Result result = sim::simulate(classes, cluster, &recorders);
+  double idle = 0;
+  for (const trace::Recorder& recorder : recorders) {
+    double first = 1e30, last = 0, busy = 0;
+    for (const trace::Span& span : recorder.spans()) {
+      if (span.stream != program::kCompute || span.time.end - span.time.begin < 0.5) continue;
+      first = std::min(first, span.time.begin);
+      last = std::max(last, span.time.end);
+      busy += span.time.end - span.time.begin;
+    }
+    idle = std::max(idle, last - first - busy);
+  }
+  return {result.seconds, idle};
+}
+
+/// With free links and equal stages of F = 4, B = 5 and W = 3 seconds.
+TEST(Pipeline, SimulatedTimesAreThoseOfThePapers) {
+  for (const int64_t p : {2, 3, 4, 8})
+    for (const int64_t turns : {2, 5}) {
+      const auto m = static_cast<double>(p * turns);
+      const auto others = static_cast<double>(p - 1);
+      SCOPED_TRACE(testing::Message() << p << " stages, " << m << " micro-batches");
+      for (const char* order : {"gpipe", "1f1b"})
+        EXPECT_NEAR(makespan({order}, p, p * turns).first, (m + others) * 12, 1e-6) << order;
+      for (const int64_t v : {2, 3})
+        EXPECT_NEAR(makespan({"interleaved", v}, p, p * turns).first,
+                    (m * static_cast<double>(v) + others) * 12, 1e-6);
+      EXPECT_NEAR(makespan({"zero-bubble-h1"}, p, p * turns).first, m * 12 + others * 6, 1e-6);
+      EXPECT_NEAR(makespan({"zero-bubble-h1"}, p, p * turns).second, others * 6, 1e-6);
+      EXPECT_NEAR(makespan({"zero-bubble-h2"}, p, p * turns).second, others * 3, 1e-6);
+    }
+}
+
+/// H1 keeps the memory of 1F1B: what waits for its weights is no larger than what waits for its
+/// backward. The split backward of one block takes a larger working set, which stages of some
+/// blocks make up for.
+TEST(Pipeline, H1TakesNoMoreMemoryThan1F1B) {
+  for (const int64_t p : {2, 4})
+    for (const char* family : {"gpt2", "llama"}) {
+      ModelOptions model;
+      model.family = family;
+      model.shape = model_of(10 * p, false).options;
+      model.shape.width = 32;
+      model.shape.ffn_width = 128;
+      model.shape.context = 64;
+      const ModelShape shape = model_shape(model, 11);
+      const auto most = [&](const char* order) {
+        StepOptions options = options_of(3 * p);
+        options.tokens = 64;
+        options.pipeline.order = order;
+        const auto peaks =
+            program::peak_memories(programs_of(shape, mesh_of(p, 1), "ddp", options));
+        return peaks[program::largest(peaks)].total();
+      };
+      EXPECT_LE(most("zero-bubble-h1"), most("1f1b")) << family << ", " << p << " stages";
+      EXPECT_GT(most("zero-bubble-h2"), most("1f1b"));
+      EXPECT_GT(most("gpipe"), most("1f1b"));
+    }
 }
 
 TEST(Pipeline, HoldsEveryUnitOnceAndTiedOnesOnBothEnds) {

@@ -182,7 +182,7 @@ class Chain {
     if (trains()) {
       write(op, arrays_.gradient, head_ - 1, draft::kInputGradient);
       v.makes = v.needs;
-      v.work = Work::kBackward;
+      v.work = Work::kBackwards;
       v.last = true;
     }
     price(op, head_);
@@ -196,11 +196,11 @@ class Chain {
     visits.push_back(backward(block));
     if (!splits_) return;
     Visit& first = visits.back();
-    if (is_embedding(block)) first.work = Work::kWeight;
+    if (is_embedding(block)) first.work = Work::kWeights;
     if (!is_transformer(block_shape(block))) return;
     first.last = false;
     Visit weight = visit(block);
-    weight.work = Work::kWeight;
+    weight.work = Work::kWeights;
     weight.last = true;
     weight.makes = std::exchange(weight.needs, std::nullopt);
     weight.ops = segments_->deferred(block);
@@ -210,7 +210,7 @@ class Chain {
 
   Visit backward(int64_t block) const {
     Visit v = visit(block);
-    v.work = Work::kBackward;
+    v.work = Work::kBackwards;
     v.last = true;
     v.makes = v.needs;
     if (is_embedding(block)) v.needs.reset();

@@ -17,29 +17,20 @@ struct Rhythm {
   int64_t delay = -1;
 };
 
-/// Micro-batch and chunk of the nth forward. With several chunks, so many micro-batches as there
-/// are stages go through one chunk after another.
-Task nth_task(draft::Work work, int64_t nth, const OrderPlace& place) {
-  const int64_t turn = place.stages * place.chunks;
-  if (place.chunks == 1) return {work, nth, 0};
-  const int64_t chunk = nth / place.stages % place.chunks;
-  return {work, nth / turn * place.stages + nth % place.stages,
-          work == kForward ? chunk : place.chunks - 1 - chunk};
-}
-
 Tasks tasks_of(const Rhythm& rhythm, const OrderPlace& place) {
   const int64_t count = place.micro_batches * place.chunks;
   Tasks tasks;
   int64_t forwards = 0, weights = 0;
   while (forwards < std::min(rhythm.warm_up, count))
-    tasks.push_back(nth_task(kForward, forwards++, place));
+    tasks.push_back(nth_task(kForwards, forwards++, place));
   for (int64_t backwards = 0; backwards < count; ++backwards) {
-    if (forwards < count) tasks.push_back(nth_task(kForward, forwards++, place));
-    tasks.push_back(nth_task(kBackward, backwards, place));
+    if (forwards < count) tasks.push_back(nth_task(kForwards, forwards++, place));
+    tasks.push_back(nth_task(kBackwards, backwards, place));
     if (rhythm.delay >= 0 && backwards >= rhythm.delay)
-      tasks.push_back(nth_task(kWeight, weights++, place));
+      tasks.push_back(nth_task(kWeights, weights++, place));
   }
-  while (rhythm.delay >= 0 && weights < count) tasks.push_back(nth_task(kWeight, weights++, place));
+  while (rhythm.delay >= 0 && weights < count)
+    tasks.push_back(nth_task(kWeights, weights++, place));
   return tasks;
 }
 
@@ -66,6 +57,25 @@ Rhythm rhythm_of(const std::string& order, const OrderPlace& place) {
 
 }  // namespace
 
+Task nth_task(draft::Work work, int64_t nth, const OrderPlace& place) {
+  const int64_t turn = place.stages * place.chunks;
+  if (place.chunks == 1) return {work, nth, 0};
+  const int64_t chunk = nth / place.stages % place.chunks;
+  return {work, nth / turn * place.stages + nth % place.stages,
+          work == kForwards ? chunk : place.chunks - 1 - chunk};
+}
+
+int64_t number_of(const Task& task, const OrderPlace& place) {
+  if (place.chunks == 1) return task.micro_batch;
+  const int64_t chunk = task.work == kForwards ? task.chunk : place.chunks - 1 - task.chunk;
+  return (task.micro_batch / place.stages * place.chunks + chunk) * place.stages +
+         task.micro_batch % place.stages;
+}
+
+int64_t messages_ahead(const std::string& order) {
+  return order == "interleaved" || order == "zero-bubble-h2" ? 2 : 1;
+}
+
 Tasks stage_tasks(const std::string& order, const OrderPlace& place) {
   return tasks_of(rhythm_of(order, place), place);
 }
@@ -74,7 +84,7 @@ Tasks forward_tasks(const OrderPlace& place) {
   Tasks tasks;
   for (int64_t micro_batch = 0; micro_batch < place.micro_batches; ++micro_batch)
     for (int64_t chunk = 0; chunk < place.chunks; ++chunk)
-      tasks.push_back({kForward, micro_batch, chunk});
+      tasks.push_back({kForwards, micro_batch, chunk});
   return tasks;
 }
 
@@ -90,7 +100,7 @@ TaskSteps::TaskSteps(Tasks tasks, int64_t micro_batches, int64_t turn)
     : tasks_(std::move(tasks)), micro_batches_(micro_batches) {
   for (size_t i = 0; i < tasks_.size(); ++i) {
     if (i == 0 || tasks_[i].work <= tasks_[i - 1].work) begins_.push_back(i);
-    splits_ = splits_ || tasks_[i].work == kWeight;
+    splits_ = splits_ || tasks_[i].work == kWeights;
   }
   begins_.push_back(tasks_.size());
   find_equal(turn);
@@ -154,9 +164,9 @@ void TaskSteps::find_equal(int64_t turn) {
 }
 
 void TaskSteps::count_places() {
-  const draft::Work done = splits_ ? kWeight : kBackward;
+  const draft::Work done = splits_ ? kWeights : kBackwards;
   const bool trains =
-      std::ranges::any_of(tasks_, [](const Task& task) { return task.work == kBackward; });
+      std::ranges::any_of(tasks_, [](const Task& task) { return task.work == kBackwards; });
   int64_t newest = 0, oldest = 0;
   for (const Task& task : tasks_) {
     newest = std::max(newest, task.micro_batch);

@@ -11,9 +11,9 @@
 namespace strait::strategy {
 
 /// What a stage does with one run of its blocks for one micro-batch. Where an order has no task
-/// kWeight, kBackward makes the gradients of the weights, too.
+/// kWeights, kBackwards makes the gradients of the weights, too.
 struct Task {
-  draft::Work work = draft::Work::kForward;
+  draft::Work work = draft::Work::kForwards;
   int64_t micro_batch = 0;
   int64_t chunk = 0;
   bool operator==(const Task&) const = default;
@@ -43,6 +43,15 @@ struct OrderPlace {
 ///
 /// InternalError for another name. Cost: O(tasks).
 Tasks stage_tasks(const std::string& order, const OrderPlace& place);
+
+/// A stage takes the tasks of one work in this order. With several chunks, so many micro-batches as
+/// there are stages go through one chunk after another.
+Task nth_task(draft::Work work, int64_t nth, const OrderPlace& place);
+int64_t number_of(const Task& task, const OrderPlace& place);
+
+/// How many of its messages in one direction a stage may be ahead of a neighbour that has not taken
+/// them yet without anybody waiting for it: by so much warm-ups of neighbours differ.
+int64_t messages_ahead(const std::string& order);
 
 /// Those of one that computes losses alone.
 Tasks forward_tasks(const OrderPlace& place);

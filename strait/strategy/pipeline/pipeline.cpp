@@ -75,11 +75,12 @@ class Stage {
         whole_(draft.schedule),
         steps_(tasks_for(options, place_), place_.micro_batches, place_.stages * place_.chunks),
         runs_(block_runs(shape, place_.stages, options.pipeline)),
+        ahead_(messages_ahead(options.pipeline.order)),
         trains_(options.purpose == draft::Purpose::kTrain) {
     group_ = draft::add_group(draft.program, cluster,
                               {"stages", place_.stages, draft.mesh.axis("stage").stride});
     for (auto* lanes : {&downward_, &upward_})
-      for (int lane = 0; lane < (place_.chunks == 1 ? 1 : kLanes); ++lane)
+      for (int64_t lane = 0; lane < num_lanes(); ++lane)
         lanes->push_back(draft::add_lane(draft.program, cluster, group_));
     give_places(draft.program);
   }
@@ -98,10 +99,11 @@ class Stage {
   }
 
  private:
-  /// A rank that sends to its neighbour in the order of micro-batches receives from the other one
-  /// in another: on other lanes, so that neither waits for the other.
-  static constexpr int kLanes = 3;
-
+  /// What a stage sends waits until its neighbour takes it, what it receives does not: on another
+  /// lane. Neighbours take turns, and with chunks the last sends to the first.
+  int64_t num_lanes() const {
+    return place_.chunks > 1 ? 3 : std::min<int64_t>(place_.stages - 1, 2);
+  }
   int64_t run_of(int64_t chunk) const { return chunk * place_.stages + place_.stage; }
   const BlockRange& blocks_of(int64_t chunk) const {
     return runs_[static_cast<size_t>(run_of(chunk))];
@@ -112,8 +114,7 @@ class Stage {
   int64_t behind() const { return (place_.stage + 1) % place_.stages; }
   /// Of messages between a stage and the one behind it.
   int lane(const std::vector<int>& lanes, int64_t stage) const {
-    if (lanes.size() == 1) return lanes.front();
-    return stage == place_.stages - 1 ? lanes[2] : lanes[static_cast<size_t>(stage % 2)];
+    return stage == place_.stages - 1 ? lanes.back() : lanes[static_cast<size_t>(stage % 2)];
   }
 
   /// Values that exist so far are a micro-batch's: one place for each that is in flight.
@@ -138,7 +139,7 @@ class Stage {
   void add(const Task& task, const Index& later, MicroStep& step) const {
     MicroStep whole = whole_.micro_step(task.micro_batch, later);
     const Index index = draft::micro_batch_index(task.micro_batch, later);
-    if (task.work == Work::kForward && task.chunk == 0) {
+    if (task.work == Work::kForwards && task.chunk == 0) {
       for (Op& op : whole.begin) {
         if (op.kernel == &draft::kLoad)
           op.attributes[draft::kCounted] = int64_t{last(place_.chunks - 1) ? 1 : 0};
@@ -147,8 +148,9 @@ class Stage {
     }
     for (Visit& visit : whole.visits) {
       if (visit.work != task.work || !blocks_of(task.chunk).holds(visit.block)) continue;
-      exchange(visit, task.chunk);
+      const std::optional<Operand> sent = exchange(visit, task);
       step.visits.push_back(placed(std::move(visit), index));
+      if (sent) await_sent(*sent, task, later, step.visits.back());
     }
     if (ends(task))
       for (const Operand& operand : whole.frees) step.frees.push_back(placed(operand, index));
@@ -157,21 +159,39 @@ class Stage {
   /// Whether it is the last of its micro-batch.
   bool ends(const Task& task) const {
     if (!trains_) return task.chunk == place_.chunks - 1;
-    return task.chunk == 0 && task.work == (steps_.splits() ? Work::kWeight : Work::kBackward);
+    return task.chunk == 0 && task.work == (steps_.splits() ? Work::kWeights : Work::kBackwards);
   }
 
-  /// What a visit at either end of a run gets from its neighbour and gives to it.
-  void exchange(Visit& visit, int64_t chunk) const {
-    const BlockRange& blocks = blocks_of(chunk);
-    const bool at_begin = visit.block == blocks.begin && !first(chunk);
-    const bool at_end = visit.block == blocks.end - 1 && !last(chunk);
-    if (visit.work == Work::kForward) {
+  /// What a visit at either end of a run gets from its neighbour and gives to it, which is
+  /// returned.
+  std::optional<Operand> exchange(Visit& visit, const Task& task) const {
+    const BlockRange& blocks = blocks_of(task.chunk);
+    const bool at_begin = visit.block == blocks.begin && !first(task.chunk);
+    const bool at_end = visit.block == blocks.end - 1 && !last(task.chunk);
+    if (visit.work == Work::kForwards) {
       if (at_begin) receive(visit, draft::kInput, lane(downward_, before()), before());
-      if (at_end) send(visit, draft::kOutput, lane(downward_, place_.stage), behind());
-    } else if (visit.work == Work::kBackward) {
+      if (at_end) return send(visit, draft::kOutput, lane(downward_, place_.stage), behind());
+    } else if (visit.work == Work::kBackwards) {
       if (at_end) receive(visit, draft::kOutputGradient, lane(upward_, place_.stage), behind());
-      if (at_begin) send(visit, draft::kInputGradient, lane(upward_, before()), before());
+      if (at_begin) return send(visit, draft::kInputGradient, lane(upward_, before()), before());
     }
+    return std::nullopt;
+  }
+
+  /// What a neighbour has not taken takes memory: who sends waits for what it has sent some tasks
+  /// before.
+  void await_sent(const Operand& sent, const Task& task, const Index& later, Visit& visit) const {
+    const int64_t number = number_of(task, place_) - ahead_;
+    if (!trains_ || number < 0) return;
+    const Task before = nth_task(task.work, number, place_);
+    const bool down = task.work == Work::kForwards;
+    if (down ? last(before.chunk) : first(before.chunk)) return;
+    const BlockRange &here = blocks_of(task.chunk), &there = blocks_of(before.chunk);
+    Operand earlier = sent;
+    earlier.index.constant += down ? there.end - here.end : there.begin - here.begin;
+    const auto computes = std::ranges::find_if(
+        visit.ops, [](const Op& op) { return op.kind == program::OpKind::kKernel; });
+    computes->waits.push_back(placed(earlier, draft::micro_batch_index(before.micro_batch, later)));
   }
 
   Op transfer(program::OpKind kind, int stream, int64_t peer) const {
@@ -190,12 +210,13 @@ class Stage {
   }
 
   /// Sends what the visit makes, which nobody here needs any more.
-  void send(Visit& visit, draft::BlockOperand slot, int stream, int64_t peer) const {
+  Operand send(Visit& visit, draft::BlockOperand slot, int stream, int64_t peer) const {
     Op op = transfer(program::OpKind::kSend, stream, peer);
     const Operand made = *find_operand(visit, slot);
     op.reads = {program::as(made, Access::kRead)};
     visit.ops.push_back(std::move(op));
     visit.frees.push_back(made);
+    return made;
   }
 
   /// A value of the micro-batch with this index, in its place.
@@ -225,6 +246,7 @@ class Stage {
   const draft::Schedule whole_;
   const TaskSteps steps_;
   const std::vector<BlockRange> runs_;
+  const int64_t ahead_;
   const bool trains_;
   int group_ = -1;
   std::vector<int> downward_, upward_;

@@ -192,7 +192,7 @@ void Mover::compute(const Visit& visit) {
           program::as(movement_.weights(*visit.needs), Access::kRead, draft::kWeights));
     if (visit.makes && takes(op, draft::kGradient)) {
       op.writes.push_back(gradient(*visit.makes));
-      op.waits = bounded();
+      for (const Operand& operand : bounded()) op.waits.push_back(operand);
     }
     nodes_.push_back(std::move(op));
   }
