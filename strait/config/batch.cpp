@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "strait/config/check_mesh.h"
 #include "strait/config/keys.h"
 #include "strait/config/validate.h"
 #include "strait/threads/cores.h"
@@ -75,6 +76,7 @@ Resolved resolve_batch(const Run& run, int64_t ranks, int64_t cores) {
   resolved.accumulation = share / resolved.micro_batch_size;
   if (resolved.accumulation > most_micro_steps(run))
     refuse_micro_steps(run, share, resolved.accumulation);
+  check_micro_batches(run, share, resolved.accumulation);
   const int64_t written = run.runtime.threads_per_rank;
   resolved.threads_per_rank = written > 0 ? written : std::max<int64_t>(cores / ranks, 1);
   resolved.decay_steps =

@@ -1,11 +1,15 @@
 #include "strait/config/check_mesh.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
+#include <charconv>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "strait/base/errors.h"
 #include "strait/config/keys.h"
 #include "strait/config/place.h"
 #include "strait/shape/split.h"
@@ -25,6 +29,97 @@ std::vector<NamedSize> other_axes(const MeshAxes& axes) {
           {"z", axes.z},
           {"sequence", axes.sequence},
           {"stage", axes.stage}};
+}
+
+bool is_zero_bubble(const Run& run) { return run.pipeline.order.starts_with("zero-bubble"); }
+
+void refuse(const Run& run, const std::string& name, const std::string& reason,
+            const std::string& nearest) {
+  const std::string value = value_text(*find_key(name), run);
+  refuse_key(
+      run, name,
+      fmt::format("{} = {} {}; the nearest valid value is {}", name, value, reason, nearest));
+}
+
+/// Without stages no key of the section does anything.
+void check_stages(const Run& run) {
+  static const Run defaults;
+  for (const char* name : {"pipeline.order", "pipeline.chunks_per_stage", "pipeline.cuts",
+                           "pipeline.activation_codec", "pipeline.post_validation"}) {
+    const Key& key = *find_key(name);
+    if (!same_value(key, run, defaults))
+      refuse(run, name, "cannot take effect with mesh.axes.stage = 1",
+             value_text(key, defaults) + ", or mesh.axes.stage = 2");
+  }
+}
+
+void check_chunks(const Run& run) {
+  const int64_t stages = run.mesh.axes.stage, chunks = run.pipeline.chunks_per_stage;
+  const int64_t layers = run.model.shape.layers;
+  const bool interleaved = run.pipeline.order == "interleaved";
+  if (!interleaved && chunks > 1)
+    refuse(run, "pipeline.chunks_per_stage",
+           fmt::format("cannot take effect with pipeline.order = \"{}\"", run.pipeline.order),
+           "1, or pipeline.order = \"interleaved\"");
+  if (stages > layers)
+    refuse_key(run, "mesh.axes.stage",
+               fmt::format("mesh.axes.stage = {}: every stage needs a transformer block, and "
+                           "model.shape.layers = {}; the nearest valid value is {}",
+                           stages, layers, layers));
+  if (interleaved && layers / stages < 2)
+    refuse(run, "pipeline.order",
+           fmt::format("gives every stage two runs of blocks or more, but {} stages have {} "
+                       "transformer blocks",
+                       stages, layers),
+           "\"1f1b\"");
+  if (interleaved && chunks == 1)
+    refuse_key(run, "pipeline.chunks_per_stage",
+               "pipeline.chunks_per_stage = 1, but pipeline.order = \"interleaved\" gives every "
+               "stage several runs of blocks; the nearest valid value is 2");
+  if (chunks > layers / stages)
+    refuse(run, "pipeline.chunks_per_stage",
+           fmt::format("makes {} runs of blocks of {} stages, but there are {} transformer blocks",
+                       chunks * stages, stages, layers),
+           std::to_string(layers / stages));
+}
+
+void check_cuts(const Run& run) {
+  const std::vector<int64_t> cuts = with_place(run, [&] { return parse_cuts(run.pipeline.cuts); });
+  if (cuts.empty()) return;
+  const int64_t layers = run.model.shape.layers;
+  const int64_t runs = run.mesh.axes.stage * run.pipeline.chunks_per_stage;
+  bool good = static_cast<int64_t>(cuts.size()) == runs - 1;
+  for (size_t i = 0; i < cuts.size(); ++i)
+    good = good && cuts[i] > (i == 0 ? 0 : cuts[i - 1]) && cuts[i] < layers;
+  if (good) return;
+  std::vector<int64_t> even;
+  for (int64_t at = 1; at < runs; ++at) even.push_back(layers * at / runs);
+  refuse(run, "pipeline.cuts",
+         fmt::format("does not cut {} transformer blocks into {} runs, which takes {} ascending "
+                     "numbers from 1 to {}",
+                     layers, runs, runs - 1, layers - 1),
+         fmt::format("\"{}\", or \"auto\"", fmt::join(even, ",")));
+}
+
+void check_split_backward(const Run& run) {
+  if (!is_zero_bubble(run)) return;
+  if (run.runtime.device == "cuda")
+    refuse(run, "pipeline.order",
+           "splits the backward pass, but with runtime.device = \"cuda\" blocks run as one piece",
+           "\"1f1b\"");
+  if (run.pipeline.order != "zero-bubble-h2" || run.pipeline.post_validation) return;
+  const auto needs = [&](const std::string& what, const std::string& instead) {
+    refuse(
+        run, "pipeline.order",
+        fmt::format("gains nothing where all stages wait for each other before the update, as {} "
+                    "makes them",
+                    what),
+        fmt::format("\"zero-bubble-h1\", or set {}", instead));
+  };
+  if (run.train.clip_norm > 0)
+    needs(fmt::format("train.clip_norm = {:g}", run.train.clip_norm), "train.clip_norm = 0");
+  if (run.train.non_finite == "skip")
+    needs("train.non_finite = \"skip\"", "train.non_finite = \"stop\"");
 }
 
 }  // namespace
@@ -64,6 +159,54 @@ void check_mesh_model(const Run& run) {
 
 void check_mesh_levels(const Run& run, const Cluster& cluster) {
   with_place(run, [&] { positions_of(cluster, Mesh(run.mesh, cluster.ranks)); });
+}
+
+std::vector<int64_t> parse_cuts(const std::string& text) {
+  std::vector<int64_t> cuts;
+  if (text == "auto") return cuts;
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  for (bool more = true; more;) {
+    while (at != end && *at == ' ') ++at;
+    int64_t number = 0;
+    const auto [stop, code] = std::from_chars(at, end, number);
+    if (code != std::errc() || (stop != end && *stop != ',')) {
+      ErrorPlace place;
+      place.key = "pipeline.cuts";
+      throw UserError(
+          fmt::format("pipeline.cuts = {} is neither auto nor numbers of transformer blocks as in "
+                      "\"3,6,9\"; the nearest valid value is \"auto\"",
+                      toml_string(text.substr(0, 100))),
+          place);
+    }
+    cuts.push_back(number);
+    more = stop != end;
+    at = more ? stop + 1 : end;
+  }
+  return cuts;
+}
+
+void check_pipeline(const Run& run) {
+  if (run.mesh.axes.stage == 1) return check_stages(run);
+  check_chunks(run);
+  check_cuts(run);
+  check_split_backward(run);
+}
+
+void check_micro_batches(const Run& run, int64_t share, int64_t accumulation) {
+  const int64_t stages = run.mesh.axes.stage;
+  if (run.pipeline.order != "interleaved" || accumulation % stages == 0) return;
+  const std::string why = fmt::format(
+      "pipeline.order = \"interleaved\" takes micro-batches {} at a time, but a step has {}",
+      stages, accumulation);
+  if (share % stages != 0)
+    refuse_key(run, "pipeline.order",
+               fmt::format("{}; the nearest valid value is \"1f1b\", or a share of "
+                           "train.global_batch_size per data-parallel rank of {}",
+                           why, nearest_multiples(share, stages)));
+  const int64_t micro = nearest_divisor(share / stages, share / accumulation);
+  refuse_key(run, "train.micro_batch_size",
+             fmt::format("{}; the nearest valid value is {}", why, micro));
 }
 
 }  // namespace strait

@@ -1,8 +1,10 @@
-// The axes of the mesh against the ranks, the model and the cluster. Each function throws UserError
-// with file, line, key and the nearest valid size.
+// The axes of the mesh, and [pipeline] along one of them, against ranks, model, batch and cluster.
+// Each function throws UserError with file, line, key and the nearest valid size.
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "strait/config/run.h"
 #include "strait/topology/cluster.h"
@@ -17,5 +19,17 @@ void check_mesh_model(const Run& run);
 
 /// No axis ends within a group of a level. `cluster` is that of the run; sizes have been checked.
 void check_mesh_levels(const Run& run, const Cluster& cluster);
+
+/// Refuses orders, chunks and cuts that cannot take effect: without stages, without the blocks for
+/// them, or beside other keys.
+void check_pipeline(const Run& run);
+
+/// Refuses numbers of micro-batches that the order cannot use. `share`: sequences of a
+/// data-parallel rank; `accumulation`: micro-batches that they make.
+void check_micro_batches(const Run& run, int64_t share, int64_t accumulation);
+
+/// The first transformer block, counted from 0, of every run of blocks but the first; empty for
+/// "auto". UserError (pipeline.cuts) for a text that is neither.
+std::vector<int64_t> parse_cuts(const std::string& text);
 
 }  // namespace strait

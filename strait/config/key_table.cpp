@@ -329,7 +329,7 @@ Rows mesh_keys() {
       {"mesh.axes.data", kField<&Run::mesh, axes, &MeshAxes::data>, between(0, kMostCount),
        "Data-parallel ranks; 0 = the rest."},
       {"mesh.axes.stage", kField<&Run::mesh, axes, &MeshAxes::stage>, between(1, kMostCount),
-       "Pipeline stages; micro-batches run one forward, one backward (1F1B)."},
+       "Pipeline stages, each with blocks of its own, in pipeline.order."},
   };
 }
 
@@ -379,14 +379,21 @@ Rows parallel_keys() {
        "Tiled compute and communication."},
       {"tensor.cached_gathers", kField<&Run::tensor, &TensorOptions::cached_gathers>,
        only_default(), "Layers whose gathered weights are kept."},
-      {"pipeline.order", kField<&Run::pipeline, &PipelineOptions::order>, only_default(),
-       "Order of micro-batches."},
+      {"pipeline.order", kField<&Run::pipeline, &PipelineOptions::order>,
+       one_of({"gpipe", "1f1b", "interleaved", "zero-bubble-h1", "zero-bubble-h2"}),
+       "Which task a stage does next; docs/mesh.md compares them. Zero-bubble orders make the "
+       "gradients of weights later than those of activations."},
       {"pipeline.chunks_per_stage", kField<&Run::pipeline, &PipelineOptions::chunks_per_stage>,
-       only_default(), "Chunks of an interleaved stage."},
-      {"pipeline.cuts", kField<&Run::pipeline, &PipelineOptions::cuts>, only_default(),
-       "Where stages are cut."},
+       between(1, kMostCount),
+       "Runs of blocks that a stage has; at least 2 with order = \"interleaved\", else 1."},
+      {"pipeline.cuts", kField<&Run::pipeline, &PipelineOptions::cuts>, any(),
+       "auto balances modelled times, embedding and head counted; \"3,6,9\": the transformer "
+       "blocks, counted from 0, with which stages (with chunks: runs of blocks) begin, but for the "
+       "first."},
       {"pipeline.activation_codec", kField<&Run::pipeline, &PipelineOptions::activation_codec>,
        only_default(), "Codec between stages."},
+      {"pipeline.post_validation", kField<&Run::pipeline, &PipelineOptions::post_validation>,
+       only_default(), "Validate gradients behind the update, and take the update back."},
       {"compression.codec", kField<&Run::compression, &CompressionOptions::codec>, codec_text(),
        "Codec of the all-reduce of every step, layer by layer; with placement.preset = \"ddp\"."},
       {"compression.skip_below_elements",

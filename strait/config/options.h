@@ -28,6 +28,7 @@ struct PipelineOptions {
   int64_t chunks_per_stage = 1;
   std::string cuts = "auto";
   std::string activation_codec = "none";
+  bool post_validation = false;
 };
 
 struct CompressionOptions {

@@ -284,6 +284,8 @@ void validate_run(const Run& run, int64_t ranks, Problems& problems) {
   if (!problems.concern("mesh.")) problems.attempt([&] { check_mesh_sizes(run, ranks); });
   if (!problems.concern("mesh.") && !problems.concern("model."))
     problems.attempt([&] { check_mesh_model(run); });
+  if (!problems.concern("mesh.") && !problems.concern("model.") && !problems.concern("pipeline."))
+    problems.attempt([&] { check_pipeline(run); });
   if (!problems.concern("cluster.")) check_on_cluster(run, ranks, problems);
   if (!problems.concern("train.") && !problems.concern("mesh."))
     problems.attempt([&] { resolve_batch(run, ranks, 1); });

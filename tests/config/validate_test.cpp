@@ -57,10 +57,8 @@ TEST(Validate, ReservedKeysAcceptOnlyTheDefault) {
       {"tensor.sequence_parallel", "true"},
       {"tensor.tiles", "\"on\""},
       {"tensor.cached_gathers", "2"},
-      {"pipeline.order", "\"gpipe\""},
-      {"pipeline.chunks_per_stage", "2"},
-      {"pipeline.cuts", "\"3\""},
       {"pipeline.activation_codec", "\"bf16\""},
+      {"pipeline.post_validation", "true"},
       {"simulate.jitter", "\"normal:0.1\""},
       {"simulate.stragglers", "[2.0]"},
       {"simulate.failures_per_device_hour", "0.1"},
@@ -355,6 +353,12 @@ TEST(Documents, ExamplesAreValid) {
       EXPECT_NO_THROW(validate_run(run, ranks)) << name;
       EXPECT_NO_THROW(require_data(run));
     }
+  const std::vector<std::pair<const char*, int64_t>> meshes = {
+      {"ornl_22b", 16}, {"ornl_175b", 128}, {"ornl_1t", 1024}, {"six_axes", 8}};
+  for (const auto& [name, ranks] : meshes)
+    EXPECT_NO_THROW(
+        validate_run(load_run(STRAIT_SOURCE_DIR "/examples/" + std::string(name) + ".toml"), ranks))
+        << name;
   const RunFile run = load_run(STRAIT_SOURCE_DIR "/examples/shakespeare_char.toml");
   EXPECT_EQ(run.model.shape.layers, 4);
   EXPECT_EQ(run.model.shape.heads, 4);

@@ -5,10 +5,12 @@
 #include <tuple>
 
 #include "strait/base/errors.h"
+#include "strait/config/check_mesh.h"
 #include "strait/config/cluster_file.h"
 #include "strait/data/corpus.h"
 #include "strait/strategy/compose/compose.h"
 #include "strait/strategy/finish/step_values.h"
+#include "strait/strategy/pipeline/cuts.h"
 #include "strait/strategy/pipeline/pipeline.h"
 #include "strait/strategy/sharding/layer_codecs.h"
 #include "strait/topology/positions.h"
@@ -78,6 +80,35 @@ std::vector<program::Rule> rules_of(bool publishes, const Placement& placement,
   return rules;
 }
 
+/// Modelled seconds of a micro-batch in each block, up to a factor: the cost model counts products.
+std::vector<double> block_times(const Design& design, const draft::Recompute& recompute) {
+  const ModelShape& shape = design.layout.local_shape();
+  std::vector<double> times;
+  for (size_t block = 0; block < shape.blocks.size(); ++block) {
+    const auto number = static_cast<int64_t>(block);
+    const BlockSizes sizes = block_sizes(shape, number, design.batch.micro_batch_size,
+                                         design.run.model.shape.context, design.dtype);
+    const bool again =
+        shape.blocks[block].kind == BlockKind::kTransformer && recompute.applies(number - 1);
+    times.push_back((again ? 2 : 1) * sizes.forward_flops + sizes.backward_flops);
+  }
+  return times;
+}
+
+/// The order of [pipeline], and where its stages are cut.
+draft::PipelineForm pipeline_form(const Design& design) {
+  const PipelineOptions& options = design.run.pipeline;
+  const int64_t stages = design.mesh.axis("stage").size;
+  draft::PipelineForm form{options.order, options.chunks_per_stage, {}};
+  if (stages == 1) return form;
+  for (const int64_t layer : parse_cuts(options.cuts)) form.cuts.push_back(layer + 1);
+  if (form.cuts.empty())
+    form.cuts =
+        balanced_cuts(block_times(design, draft::parse_recompute(design.run.train.recompute)),
+                      stages * form.chunks);
+  return form;
+}
+
 /// The run's mesh; its data ranks are cut into the replicas of the policy, which is filled in.
 Mesh mesh_of(const Run& run, int64_t ranks, const Cluster& cluster, Policy& policy) {
   const Mesh mesh(run.mesh, ranks);
@@ -88,6 +119,7 @@ Mesh mesh_of(const Run& run, int64_t ranks, const Cluster& cluster, Policy& poli
 StepOptions step_options(const Design& design) {
   const Run& run = design.run;
   StepOptions options;
+  options.pipeline = design.pipeline;
   options.micro_batch_size = design.batch.micro_batch_size;
   options.tokens = run.model.shape.context;
   options.accumulation = design.batch.accumulation;
@@ -148,15 +180,18 @@ Design make_design(const Run& run, int64_t ranks, int64_t vocabulary, int64_t co
   design.cluster = cluster_of(run, design.batch);
   design.shape = model_shape(run.model, vocabulary);
   design.mesh = mesh_of(run, ranks, design.cluster, design.policy);
-  design.layout = Layout(design.shape, design.mesh, first_stages(design.shape, design.mesh));
+  design.dtype = dtype_of(run.train.precision);
+  design.layout = Layout(design.shape, design.mesh);  // of the blocks' sizes, to cut stages
+  design.pipeline = pipeline_form(design);
+  design.layout =
+      Layout(design.shape, design.mesh, first_stages(design.shape, design.mesh, design.pipeline));
   design.placement =
       resolve_placement(run, positions_of(design.cluster, design.mesh), design.layout.positions());
   if (design.placement.replicas() > 1)
     design.placement.layers =
         layer_codecs(run.compression, design.shape, design.placement.replicas());
-  const AdaptPolicy adapt = resolve_adapt_policy(run);
-  design.dtype = dtype_of(run.train.precision);
   // On one rank nothing is sent, so there is nothing to choose.
+  const AdaptPolicy adapt = resolve_adapt_policy(run);
   if (!design.placement.layers.empty()) design.adapt = adapt;
   design.programs = compose_all(design);
   program::verify_or_throw(design.programs);

@@ -39,6 +39,7 @@ struct Design {
   Mesh mesh = Mesh({}, 1);
   /// Which rank holds what. Programs are composed for layout.local_shape().
   Layout layout = Layout(ModelShape(), mesh);
+  draft::PipelineForm pipeline;  // order and cuts of the stages
   Placement placement;
   Policy policy;
   AdaptPolicy adapt;
