@@ -14,6 +14,15 @@ std::string heading(const Cluster& cluster) {
       "sent", "over " + cluster.levels.back().name, "memory");
 }
 
+/// "  interleaved 2"; nothing without stages.
+std::string order_text(const strategy::Design& design) {
+  const PipelineOptions& pipeline = design.run.pipeline;
+  if (design.mesh.axis("stage").size == 1) return "";
+  return fmt::format("  {}{}", pipeline.order,
+                     pipeline.chunks_per_stage > 1 ? fmt::format(" {}", pipeline.chunks_per_stage)
+                                                   : std::string());
+}
+
 std::string line_of(const plan::Candidate& candidate, int64_t position) {
   const strategy::Design& design = candidate.design;
   const Ledger& traffic = candidate.simulated.traffic;
@@ -21,14 +30,15 @@ std::string line_of(const plan::Candidate& candidate, int64_t position) {
   int64_t sent = 0;
   for (int64_t level = 0; level < levels; ++level) sent += traffic.payload_bytes(level);
   return fmt::format(
-      "{:>3}  {:<9} {:>11} {:>12} {:<9} {:>10} {:>7.1f} % {:>11.0f} {:>4.1f} % {:>9} {:>14} {:>9}",
+      "{:>3}  {:<9} {:>11} {:>12} {:<9} {:>10} {:>7.1f} % {:>11.0f} {:>4.1f} % {:>9} {:>14} "
+      "{:>9}{}",
       position, design.placement.preset, design.batch.micro_batch_size, design.batch.accumulation,
       design.run.train.recompute, seconds_text(candidate.simulated.seconds),
       100 * candidate.simulated.exposed_seconds / candidate.simulated.seconds,
       plan::tokens_per_second(candidate), 100 * plan::model_flops_utilization(candidate),
       bytes_text(static_cast<double>(sent)),
       bytes_text(static_cast<double>(traffic.payload_bytes(levels - 1))),
-      bytes_text(static_cast<double>(candidate.memory.total())));
+      bytes_text(static_cast<double>(candidate.memory.total())), order_text(design));
 }
 
 std::string line_of(const plan::Rejection& rejection) {

@@ -61,6 +61,21 @@ void refuse_micro_steps(const Run& run, int64_t share, int64_t micro_steps) {
                   least_micro_batch(share, most)));
 }
 
+/// Without a size in the run file: all of the share at once, or with stages the fewest
+/// micro-batches that are at least twice as many and that the order can use.
+int64_t default_micro_batch(const Run& run, int64_t share) {
+  const int64_t stages = run.mesh.axes.stage;
+  if (stages == 1) return share;
+  const int64_t unit = run.pipeline.order == "interleaved" ? stages : 1;
+  int64_t best = 0;  // micro-batches
+  for (int64_t part = 1; part <= share / part; ++part) {
+    if (share % part != 0) continue;
+    for (const int64_t count : {part, share / part})
+      if (count >= 2 * stages && count % unit == 0 && (best == 0 || count < best)) best = count;
+  }
+  return best == 0 ? 1 : share / best;
+}
+
 }  // namespace
 
 Resolved resolve_batch(const Run& run, int64_t ranks, int64_t cores) {
@@ -71,7 +86,8 @@ Resolved resolve_batch(const Run& run, int64_t ranks, int64_t cores) {
   if (run.train.global_batch_size % resolved.data_ranks != 0)
     refuse_global(run, resolved.data_ranks);
   const int64_t share = run.train.global_batch_size / resolved.data_ranks;
-  resolved.micro_batch_size = run.train.micro_batch_size == 0 ? share : run.train.micro_batch_size;
+  resolved.micro_batch_size = run.train.micro_batch_size == 0 ? default_micro_batch(run, share)
+                                                              : run.train.micro_batch_size;
   if (share % resolved.micro_batch_size != 0) refuse_micro(run, resolved.data_ranks);
   resolved.accumulation = share / resolved.micro_batch_size;
   if (resolved.accumulation > most_micro_steps(run))

@@ -220,8 +220,9 @@ Rows train_keys() {
        between(1, kMostCount), "Sequences per optimizer step over all ranks."},
       {"train.micro_batch_size", kField<train, &TrainOptions::micro_batch_size>,
        between(0, kMostCount),
-       "Sequences per rank and micro-step; 0 = global / data ranks. Accumulation = global / (micro "
-       "* data)."},
+       "Sequences per rank and micro-step; 0 = global / data ranks, with stages the most that make "
+       "at "
+       "least 2 * stage micro-batches. Accumulation = global / (micro * data)."},
       {"train.precision", kField<train, &TrainOptions::precision>,
        one_of({"fp32", "fp64", "bf16", "fp16"}),
        "Element type of computing and sending; bf16 and fp16 keep weights, sums and moments in "

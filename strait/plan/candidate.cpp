@@ -21,6 +21,15 @@ Json policy_json(const strategy::Policy& policy) {
                        {"codec", codec::print_codec(policy.codec)}});
 }
 
+/// null without stages.
+Json pipeline_json(const strategy::Design& design) {
+  const PipelineOptions& pipeline = design.run.pipeline;
+  if (design.mesh.axis("stage").size == 1) return {};
+  return Json::object({{"order", pipeline.order},
+                       {"chunks_per_stage", pipeline.chunks_per_stage},
+                       {"cuts", pipeline.cuts}});
+}
+
 Json quality_json(const QualityCost& cost) {
   return Json::object({{"loss_gap_nats", cost.known.gap_nats},
                        {"period_steps", cost.known.period},
@@ -75,6 +84,7 @@ Json candidate_json(const Candidate& candidate, int64_t position) {
        {"micro_batch_size", design.batch.micro_batch_size},
        {"accumulation", design.batch.accumulation},
        {"recompute", design.run.train.recompute},
+       {"pipeline", pipeline_json(design)},
        {"seconds_per_step", seconds},
        {"cost_seconds_per_step",
         candidate.cost.compute_seconds + candidate.cost.communication_seconds},

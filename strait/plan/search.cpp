@@ -4,7 +4,9 @@
 
 #include "strait/base/clock.h"
 #include "strait/base/errors.h"
+#include "strait/config/check_mesh.h"
 #include "strait/config/cluster_file.h"
+#include "strait/config/keys.h"
 #include "strait/config/validate.h"
 #include "strait/topology/mesh.h"
 #include "strait/topology/positions.h"
@@ -66,6 +68,37 @@ std::vector<std::string> recomputes(const Run& run) {
   return {"none", "every:2", "block"};
 }
 
+/// The run with every order of its stages, and the most usual numbers of chunks, that it can take.
+std::vector<Run> pipelines(const Run& run) {
+  if (run.mesh.axes.stage == 1 || !searches(run, "pipeline")) return {run};
+  std::vector<Run> trials;
+  for (const std::string& order : find_key("pipeline.order")->rule.choices)
+    for (const int64_t chunks : {1, 2, 4}) {
+      Run trial = run;
+      trial.pipeline.order = order;
+      trial.pipeline.chunks_per_stage = chunks;
+      write_key(trial, "pipeline.order");
+      write_key(trial, "pipeline.chunks_per_stage");
+      try {
+        check_pipeline(trial);
+      } catch (const UserError&) {
+        continue;  // what the run, its model or its cuts do not allow
+      }
+      trials.push_back(std::move(trial));
+    }
+  return trials;
+}
+
+/// Those of the sizes whose micro-batches the order of a run takes.
+std::vector<int64_t> fitting(const Run& run, int64_t ranks, std::vector<int64_t> sizes) {
+  const int64_t share = run.train.global_batch_size / Mesh(run.mesh, ranks).data_ranks();
+  std::erase_if(sizes, [&](int64_t size) {
+    return size > 0 && run.pipeline.order == "interleaved" &&
+           share / size % run.mesh.axes.stage != 0;
+  });
+  return sizes;
+}
+
 std::string largest_part(const program::MemoryUse& use) {
   const std::pair<int64_t, const char*> parts[] = {
       {use.weights, "weights"},         {use.gradients, "gradients"}, {use.optimizer, "optimizer"},
@@ -123,7 +156,8 @@ SearchResult search(const Run& run, int64_t ranks, int64_t vocabulary) {
       trial.placement.preset = placement;
       trial.train.recompute = recompute;
       write_key(trial, "placement.preset");
-      search_micro_batches(trial, ranks, vocabulary, sizes, result);
+      for (const Run& one : pipelines(trial))
+        search_micro_batches(one, ranks, vocabulary, fitting(one, ranks, sizes), result);
     }
   }
   ensure(result.enumerated > 0, "a valid run has at least one candidate");

@@ -287,6 +287,22 @@ TEST(Batch, GridEqualsPlainArithmetic) {
       }
 }
 
+TEST(Batch, StagesGetTheFewestMicroBatchesThatFillThem) {
+  const auto count = [](int64_t global, int64_t stages, const char* order) {
+    RunFile run;
+    run.train.global_batch_size = global;
+    run.mesh.axes.stage = stages;
+    run.pipeline.order = order;
+    return resolve_batch(run, stages, 2).accumulation;
+  };
+  EXPECT_EQ(count(24, 1, "1f1b"), 1);
+  EXPECT_EQ(count(24, 3, "1f1b"), 6);
+  EXPECT_EQ(count(20, 3, "1f1b"), 10);
+  EXPECT_EQ(count(24, 4, "interleaved"), 8);
+  EXPECT_EQ(count(60, 4, "interleaved"), 12);
+  EXPECT_EQ(count(7, 4, "1f1b"), 7);  // as many as there are
+}
+
 TEST(Batch, ErrorsNameTheNearest) {
   expect_refused("train.global_batch_size = 13", "train.global_batch_size",
                  "nearest valid value is 12 or 14");

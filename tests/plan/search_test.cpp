@@ -45,6 +45,50 @@ TEST(Search, WhatDoesNotFitIsCountedThoughOnlyItsFirstIsTried) {
   EXPECT_EQ(result.candidates.size(), fit);
 }
 
+using Choice = std::pair<std::string, int64_t>;
+
+std::set<Choice> orders_of(const std::vector<std::string>& sets, int64_t ranks) {
+  std::set<Choice> orders;
+  for (const Candidate& candidate : search(planned(sets), ranks, 65).candidates)
+    orders.insert(
+        {candidate.design.run.pipeline.order, candidate.design.run.pipeline.chunks_per_stage});
+  return orders;
+}
+
+TEST(Search, OrdersOfStagesAreTried) {
+  std::vector<std::string> sets = {"train.global_batch_size=16", "mesh.axes.stage=4",
+                                   "model.shape.layers=8", "plan.search=pipeline,micro_batch_size"};
+  const std::set<Choice> some = {
+      {"gpipe", 1}, {"1f1b", 1}, {"interleaved", 2}, {"zero-bubble-h1", 1}};
+  EXPECT_EQ(orders_of(sets, 4), some);
+  std::set<Choice> all = some;
+  all.insert({"zero-bubble-h2", 1});
+  sets.push_back("train.clip_norm=0");
+  EXPECT_EQ(orders_of(sets, 4), all);
+  sets.push_back("pipeline.cuts=1,2,5");  // of four runs
+  all.erase({"interleaved", 2});
+  EXPECT_EQ(orders_of(sets, 4), all);
+  const SearchResult result = search(planned(sets), 4, 65);
+  EXPECT_EQ(result.candidates.front().design.run.pipeline.cuts, "1,2,5");
+  sets.back() = "plan.search=micro_batch_size";
+  sets.push_back("pipeline.order=gpipe");
+  EXPECT_EQ(orders_of(sets, 4), (std::set<Choice>{{"gpipe", 1}}));
+  EXPECT_EQ(orders_of({"train.global_batch_size=16"}, 4), (std::set<Choice>{{"1f1b", 1}}));
+}
+
+TEST(Search, InterleavedStagesAreTriedWithTheirMicroBatches) {
+  const SearchResult result =
+      search(planned({"train.global_batch_size=24", "mesh.axes.stage=4", "model.shape.layers=8",
+                      "plan.search=pipeline,micro_batch_size"}),
+             4, 65);
+  std::set<int64_t> counts;
+  for (const Candidate& candidate : result.candidates)
+    if (candidate.design.run.pipeline.order == "interleaved")
+      counts.insert(candidate.design.batch.accumulation);
+  EXPECT_EQ(counts, (std::set<int64_t>{4, 8, 12, 24}));
+  EXPECT_EQ(result.enumerated, static_cast<int64_t>(result.candidates.size()));
+}
+
 TEST(Search, ABatchOfABillionEndsSoon) {
   const double began = test::thread_processor_seconds();
   const SearchResult result = search(planned({"train.global_batch_size=1000000000"}), 4, 65);
