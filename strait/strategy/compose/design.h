@@ -6,6 +6,7 @@
 
 #include "strait/config/run.h"
 #include "strait/config/validate.h"
+#include "strait/draft/step_options.h"
 #include "strait/layout/layout.h"
 #include "strait/program/program_set.h"
 #include "strait/shape/shape.h"
