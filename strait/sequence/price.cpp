@@ -1,0 +1,229 @@
+#include "strait/sequence/price.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "strait/sequence/remap.h"
+
+namespace strait::sequence {
+namespace {
+
+constexpr double kBackwardWork = 2.5;
+constexpr int64_t kMostPieces = 8;
+
+/// Of one rank, both phases.
+struct RankTime {
+  double compute = 0;  // split documents
+  double local = 0;    // documents of its own
+  double waits_between = 0, waits_inside = 0;
+};
+
+/// What one group costs each member.
+struct GroupTime {
+  double compute = 0, waits = 0;
+};
+
+class Pricer {
+ public:
+  Pricer(const Plan& plan, const Machine& machine, const Layer& layer, const PriceOptions& options)
+      : plan_(plan), machine_(machine), layer_(layer), options_(options) {}
+
+  GroupTime group_time(const Group& group) const {
+    GroupTime time;
+    const double members = static_cast<double>(group.ranks.size());
+    double round = 0, tokens = 0;
+    for (const int32_t document : group.documents) {
+      const double length = static_cast<double>(plan_.lengths[static_cast<size_t>(document)]);
+      const double share = length / members;
+      const double seen = group.engine == Engine::kHeads ? length : share;
+      round += pair_flops() * length * share / 2 / members / machine_.flops_at(seen);
+      tokens += share;
+    }
+    const double rounds = group.ranks.size() > 1 ? members - 1 : 0;
+    for (const bool backward : {false, true}) {
+      const double work = backward ? kBackwardWork * round : round;
+      time.compute += members * work;
+      if (rounds > 0) time.waits += exposed(group, {work, tokens, rounds, backward});
+    }
+    return time;
+  }
+
+ private:
+  struct Phase {
+    double round_work, tokens, rounds;
+    bool backward;
+  };
+
+  double pair_flops() const { return 4 * static_cast<double>(layer_.heads.query_columns()); }
+
+  /// Seconds for which compute waits.
+  double exposed(const Group& group, const Phase& phase) const {
+    const double keys = 2 * static_cast<double>(layer_.heads.key_columns()) * phase.tokens;
+    const double wire = static_cast<double>(layer_.bytes.wire),
+                 sum = static_cast<double>(layer_.bytes.sum);
+    if (group.engine == Engine::kHeads) return heads_transfer(group, phase.tokens);
+    if (group.engine == Engine::kGathered) {
+      // Groups of heads: the first one's transfer is exposed, the others' overlap.
+      const double transfer = phase.rounds * hop(group, keys * (phase.backward ? sum : wire));
+      const double work = (phase.rounds + 1) * phase.round_work;
+      const double pieces = static_cast<double>(layer_.heads.keys);
+      return transfer / pieces + std::max(0.0, (transfer - work) * (pieces - 1) / pieces);
+    }
+    const double transfer = hop(group, keys * (phase.backward ? wire + sum : wire));
+    return phase.rounds * std::max(0.0, transfer - phase.round_work);
+  }
+
+  /// The slowest hop of a ring round.
+  double hop(const Group& group, double bytes) const {
+    const RouteLinks& links = machine_.links;
+    const double inside = links.inside_byte_seconds * bytes + links.inside_latency_seconds;
+    if (group.zone != Zone::kInter) return inside;
+    if (!options_.routes) return std::max(inside, route_seconds(bytes, 1, 1, links));
+    const int64_t proxies = std::min(machine_.links_of_node, plan_.grid.per_node);
+    return std::max(
+        inside, std::min(best_route(bytes, proxies, kMostPieces, links).seconds,
+                         rotated_seconds(bytes, layer_.heads.keys, machine_.links_of_node, links)));
+  }
+
+  /// Both all-to-alls; the links of a node carry what its ranks send to other nodes.
+  double heads_transfer(const Group& group, double tokens) const {
+    const double members = static_cast<double>(group.ranks.size());
+    const double columns =
+        2 * static_cast<double>(layer_.heads.query_columns() + layer_.heads.key_columns());
+    const double bytes = tokens * columns * static_cast<double>(layer_.bytes.wire);
+    if (group.zone != Zone::kInter)
+      return machine_.links.inside_byte_seconds * bytes * (members - 1) / members;
+    const double in_node = static_cast<double>(plan_.grid.per_node);
+    return machine_.links.between_byte_seconds * bytes * in_node * (members - in_node) / members /
+           static_cast<double>(machine_.links_of_node);
+  }
+
+  const Plan& plan_;
+  const Machine& machine_;
+  const Layer& layer_;
+  const PriceOptions& options_;
+};
+
+double attention_of(const RankTime& time, bool fills) {
+  const double waits = time.waits_inside + time.waits_between;
+  const double all = time.compute + time.local + waits;
+  return fills ? all - std::min(waits, time.local) : all;
+}
+
+/// Each rank's moved tokens leave through its own link; both directions, forward and backward.
+double remap_seconds(const Plan& plan, const std::vector<int64_t>& tokens, const Machine& machine,
+                     const Layer& layer) {
+  const Remap remap = make_remap(tokens, std::vector<int64_t>{plan.grid.per_node, plan.grid.nodes});
+  std::vector<double> inside(tokens.size(), 0), between(static_cast<size_t>(plan.grid.nodes), 0);
+  const double bytes =
+      2 * static_cast<double>((2 * layer.heads.query_columns() + 2 * layer.heads.key_columns()) *
+                              layer.bytes.wire);
+  for (const Move& move : remap.moves) {
+    const double moved = bytes * static_cast<double>(move.tokens);
+    const size_t from = static_cast<size_t>(plan.grid.node_of(move.from));
+    const size_t to = static_cast<size_t>(plan.grid.node_of(move.to));
+    if (from != to) {
+      between[from] += moved;
+    } else {
+      inside[static_cast<size_t>(move.from)] += moved;
+    }
+  }
+  return machine.links.inside_byte_seconds * *std::ranges::max_element(inside) +
+         machine.links.between_byte_seconds * *std::ranges::max_element(between) /
+             static_cast<double>(machine.links_of_node);
+}
+
+std::vector<int64_t> rounded(const std::vector<double>& values) {
+  std::vector<int64_t> counts;
+  for (const double value : values) counts.push_back(std::llround(value));
+  return counts;
+}
+
+}  // namespace
+
+Price price(const Plan& plan, const Machine& machine, const Layer& layer,
+            const PriceOptions& options) {
+  const Pricer pricer(plan, machine, layer, options);
+  std::vector<RankTime> times(static_cast<size_t>(plan.grid.ranks()));
+  std::vector<double> tokens(times.size(), 0);
+  for (const Group& group : plan.groups) {
+    const GroupTime time = pricer.group_time(group);
+    double share = 0;
+    for (const int32_t document : group.documents)
+      share += static_cast<double>(plan.lengths[static_cast<size_t>(document)]);
+    share /= static_cast<double>(group.ranks.size());
+    for (const int32_t rank : group.ranks) {
+      RankTime& own = times[static_cast<size_t>(rank)];
+      (group.ranks.size() == 1 ? own.local : own.compute) += time.compute;
+      (group.zone == Zone::kInter ? own.waits_between : own.waits_inside) += time.waits;
+      tokens[static_cast<size_t>(rank)] += share;
+    }
+  }
+  Price price;
+  for (const RankTime& time : times) {
+    const double seconds = attention_of(time, options.fills);
+    price.attention_slowest = std::max(price.attention_slowest, seconds);
+    price.attention_mean += seconds / static_cast<double>(times.size());
+  }
+  const double per_token = 3 * layer.linear_flops_per_token / machine.linear_flops;
+  double all = 0;
+  for (const double count : tokens) all += count;
+  price.linear_slowest = per_token * *std::ranges::max_element(tokens);
+  if (options.remaps) {
+    const double even = per_token * std::ceil(all / static_cast<double>(tokens.size()));
+    const double moves = remap_seconds(plan, rounded(tokens), machine, layer);
+    if (even + moves < price.linear_slowest) {
+      price.linear_slowest = even;
+      price.remap = moves;
+    }
+  }
+  return price;
+}
+
+double hiding_tokens(const Machine& machine, const Layer& layer, double byte_seconds) {
+  return static_cast<double>(layer.bytes.wire) * static_cast<double>(layer.heads.key_columns()) /
+         static_cast<double>(layer.heads.query_columns()) * machine.attention_flops * byte_seconds;
+}
+
+PartitionOptions default_thresholds(const Machine& machine, const Layer& layer,
+                                    const RankGrid& grid, int64_t capacity_tokens) {
+  const auto threshold = [&](double factor, double byte_seconds) {
+    return std::max<int64_t>(1, std::llround(factor * hiding_tokens(machine, layer, byte_seconds)));
+  };
+  return {grid, capacity_tokens, threshold(2, machine.links.inside_byte_seconds),
+          threshold(2 * static_cast<double>(grid.per_node), machine.links.between_byte_seconds)};
+}
+
+Choice choose(std::span<const int64_t> lengths, const PartitionOptions& options,
+              const Machine& machine, const Layer& layer, const PriceOptions& price_options) {
+  Choice best;
+  const auto consider = [&](Plan plan, const std::string& name) {
+    const Price cost = price(plan, machine, layer, price_options);
+    if (best.name.empty() || cost.layer() < best.price.layer())
+      best = {std::move(plan), cost, name};
+  };
+  const auto zones = [&](double inside, double between) {
+    PartitionOptions trial = options;
+    const auto scaled = [](int64_t value, double factor) {
+      return std::max<int64_t>(1, std::llround(static_cast<double>(value) * factor));
+    };
+    trial.split_inside = scaled(options.split_inside, inside);
+    trial.split_between = scaled(options.split_between, between);
+    consider(partition(lengths, trial), "zones");
+  };
+  zones(1, 1);
+  for (const double factor : {0.5, 2.0}) {
+    zones(factor, 1);
+    zones(1, factor);
+  }
+  for (int i = 0; i < kNumBaselines; ++i) {
+    const Baseline baseline = static_cast<Baseline>(i);
+    if (baseline == Baseline::kHeads && !heads_divide(layer.heads, options.grid.ranks())) continue;
+    Plan plan = baseline_plan(lengths, options, baseline);
+    if (fits(plan, options.capacity_tokens)) consider(std::move(plan), baseline_name(baseline));
+  }
+  return best;
+}
+
+}  // namespace strait::sequence

@@ -1,0 +1,67 @@
+// What the attention of a plan costs in time, by closed forms, and the plan that costs least.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "strait/sequence/partition.h"
+#include "strait/sequence/routing.h"
+#include "strait/sequence/traffic.h"
+
+namespace strait::sequence {
+
+/// Rates of a rank and its links.
+struct Machine {
+  double attention_flops = 1e12;  // of a rank, per second, on long runs of tokens
+  double half_rate_tokens = 0;    // tokens per rank of a document at which half of it is reached
+  double linear_flops = 1e12;     // of a rank, in matrix products
+  RouteLinks links;               // seconds per byte and message of one link
+  int64_t links_of_node = 1;      // between nodes
+  double flops_at(double tokens) const {
+    return attention_flops * tokens / (tokens + half_rate_tokens);
+  }
+};
+
+/// One layer of the model.
+struct Layer {
+  Heads heads;
+  ElementBytes bytes;
+  double linear_flops_per_token = 0;  // forward
+};
+
+struct PriceOptions {
+  bool routes = false;  // crossing transfers over proxies or by rotated heads, whichever is faster
+  bool fills = false;   // local work stands where inter-node rounds wait
+  bool remaps = false;  // tokens even for linear modules, where that is cheaper
+};
+
+/// Seconds of one layer, forward and backward.
+struct Price {
+  double attention_slowest = 0, attention_mean = 0;  // over ranks
+  double remap = 0;                                  // 0: skipped
+  double linear_slowest = 0;
+  double layer() const { return attention_slowest + remap + linear_slowest; }
+};
+/// Shares of a document on a ring count as even; a backward executes 2.5 times the forward's work.
+/// Cost: O(documents + sum of group sizes).
+Price price(const Plan& plan, const Machine& machine, const Layer& layer,
+            const PriceOptions& options);
+
+/// Length per rank from which a ring's transfers are hidden: e (k/h) F b.
+double hiding_tokens(const Machine& machine, const Layer& layer, double byte_seconds);
+/// 2 n* inside nodes, 2 G n* between them.
+PartitionOptions default_thresholds(const Machine& machine, const Layer& layer,
+                                    const RankGrid& grid, int64_t capacity_tokens);
+
+struct Choice {
+  Plan plan;
+  Price price;
+  std::string name;  // "zones" or the baseline's
+};
+/// The cheapest of the partition with these thresholds, with each of them halved or doubled, and of
+/// the baselines that the capacity holds (heads only where they divide). Ties: the first of these.
+Choice choose(std::span<const int64_t> lengths, const PartitionOptions& options,
+              const Machine& machine, const Layer& layer, const PriceOptions& price_options);
+
+}  // namespace strait::sequence
