@@ -279,8 +279,9 @@ HWY_ATTR void narrow_range(const GemmCall<Bfloat16, C>& call, const GemmPart& pa
   NarrowProducts products = call.products;
   if (products == NarrowProducts::kPlainTiles) return gemm_matrix<PlainTiles>(call, part);
 #if HWY_ARCH_X86_64
-  if (products == NarrowProducts::kTiles && tile_access() == TileAccess::kGranted)
-    return gemm_matrix<MatrixTiles>(call, part);
+  // Inside attention oneDNN stands for tiles: its calls are too small to plan for.
+  const bool tiles = products == NarrowProducts::kTiles || products == NarrowProducts::kOneDnn;
+  if (tiles && tile_access() == TileAccess::kGranted) return gemm_matrix<MatrixTiles>(call, part);
 #endif
 #ifdef STRAIT_KERNEL_PAIRED
   const bool named = products == NarrowProducts::kPaired || products == NarrowProducts::kWidened;

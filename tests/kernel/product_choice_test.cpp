@@ -1,0 +1,143 @@
+// What multiplies bf16 on processors of every kind, none of which has to be this one.
+#include "strait/kernel/product_choice.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "strait/base/errors.h"
+
+namespace strait::kernel {
+namespace {
+
+using enum NarrowProducts;
+using ::testing::HasSubstr;
+
+Multipliers amd() { return {true, TileAccess::kMissing, true, kPaired}; }
+Multipliers intel() { return {true, TileAccess::kMissing, true, kWidened}; }
+Multipliers intel_with_tiles() { return {true, TileAccess::kGranted, true, kWidened}; }
+Multipliers old() { return {false, TileAccess::kMissing, false, kWidened}; }
+Multipliers denied() { return {true, TileAccess::kDenied, true, kWidened}; }
+
+/// Seconds by way; asking for one that is not listed fails the test.
+ProductSeconds takes(const std::map<NarrowProducts, double>& seconds) {
+  return [seconds](NarrowProducts products) {
+    const auto found = seconds.find(products);
+    if (found == seconds.end()) {
+      ADD_FAILURE() << product_name(products) << " is not there and was timed";
+      return 1.0;
+    }
+    return found->second;
+  };
+}
+
+ProductSeconds never() {
+  return [](NarrowProducts) {
+    ADD_FAILURE() << "timed";
+    return 1.0;
+  };
+}
+
+std::string refusal(NarrowProducts asked, const Multipliers& has) {
+  try {
+    choose_products({asked, false, "runtime.products"}, has, never());
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.place().key, "runtime.products");
+    return error.what();
+  }
+  ADD_FAILURE() << "accepted " << product_name(asked);
+  return "";
+}
+
+TEST(ProductChoice, TheClearlyFastestIsTaken) {
+  const auto chosen = [](const Multipliers& has, const std::map<NarrowProducts, double>& seconds) {
+    return choose_products({}, has, takes(seconds)).products;
+  };
+  EXPECT_EQ(chosen(amd(), {{kWidened, 2}, {kPaired, 1}, {kOneDnn, 1}}), kPaired);
+  EXPECT_EQ(chosen(amd(), {{kWidened, 2}, {kPaired, 1}, {kOneDnn, 0.95}}), kPaired);  // noise
+  EXPECT_EQ(chosen(amd(), {{kWidened, 2}, {kPaired, 1}, {kOneDnn, 0.8}}), kOneDnn);
+  EXPECT_EQ(chosen(intel(), {{kWidened, 1}, {kPaired, 2}, {kOneDnn, 2}}), kWidened);
+  EXPECT_EQ(chosen(intel(), {{kWidened, 1}, {kPaired, 0.5}, {kOneDnn, 2}}), kPaired);
+  const Multipliers tiles = intel_with_tiles();
+  EXPECT_EQ(chosen(tiles, {{kWidened, 9}, {kPaired, 20}, {kTiles, 1}, {kOneDnn, 0.95}}), kTiles);
+  EXPECT_EQ(chosen(tiles, {{kWidened, 9}, {kPaired, 20}, {kTiles, 1}, {kOneDnn, 0.5}}), kOneDnn);
+  EXPECT_EQ(chosen(tiles, {{kWidened, 1}, {kPaired, 20}, {kTiles, 9}, {kOneDnn, 9}}), kWidened);
+  EXPECT_EQ(chosen(old(), {{kWidened, 1}}), kWidened);
+}
+
+TEST(ProductChoice, SaysWhatItWasMeasuredAgainst) {
+  const auto seconds = takes({{kWidened, 2}, {kPaired, 1}, {kOneDnn, 1.25}});
+  EXPECT_EQ(choose_products({}, amd(), seconds).reason,
+            "measured on one core: 2.00 times widened, 1.25 times onednn");
+  EXPECT_EQ(choose_products({}, old(), takes({{kWidened, 2}})).reason, "all that there is");
+}
+
+TEST(ProductChoice, DeterministicAndUnmeasuredGoByTheProcessor) {
+  for (const bool deterministic : {true, false}) {
+    const ProductRequest request{kAutomatic, deterministic, "runtime.products"};
+    const ProductSeconds seconds = deterministic ? never() : ProductSeconds();
+    EXPECT_EQ(choose_products(request, amd(), seconds).products, kPaired);
+    EXPECT_EQ(choose_products(request, intel(), seconds).products, kWidened);
+    EXPECT_EQ(choose_products(request, intel_with_tiles(), seconds).products, kTiles);
+    EXPECT_EQ(choose_products(request, denied(), seconds).products, kWidened);
+  }
+}
+
+TEST(ProductChoice, WhatIsAskedForIsTakenUnmeasured) {
+  for (const NarrowProducts asked : {kWidened, kPaired, kTiles, kOneDnn}) {
+    const ProductChoice choice =
+        choose_products({asked, false, "runtime.products"}, intel_with_tiles(), never());
+    EXPECT_EQ(choice.products, asked);
+    EXPECT_EQ(choice.reason, "asked for");
+  }
+}
+
+TEST(ProductChoice, WhatIsMissingIsRefusedWithWhatThereIs) {
+  EXPECT_EQ(refusal(kTiles, amd()),
+            "runtime.products = \"tiles\", but this processor has no matrix tiles for bf16; it "
+            "multiplies bf16 by widened, paired, onednn; the nearest valid choice is \"paired\"");
+  EXPECT_THAT(refusal(kPaired, old()), HasSubstr("no AVX512_BF16; it multiplies bf16 by widened; "
+                                                 "the nearest valid choice is \"widened\""));
+  EXPECT_THAT(refusal(kOneDnn, old()), HasSubstr("built without oneDNN"));
+}
+
+TEST(ProductChoice, DeniedTilesFallBackAndSaySo) {
+  const ProductChoice asked =
+      choose_products({kTiles, false, "runtime.products"}, denied(), never());
+  EXPECT_EQ(asked.products, kWidened);
+  EXPECT_THAT(asked.reason, HasSubstr("tiles were asked for, but the system denies"));
+  const ProductChoice automatic =
+      choose_products({}, denied(), takes({{kWidened, 1}, {kPaired, 2}, {kOneDnn, 2}}));
+  EXPECT_EQ(automatic.products, kWidened);
+  EXPECT_THAT(automatic.reason, HasSubstr("the system denies matrix tiles to this process"));
+}
+
+TEST(ProductChoice, NamesAreReadBack) {
+  for (const std::string& name : product_names())
+    EXPECT_EQ(product_name(product_named(name, "--products")), name);
+  try {
+    product_named("tile", "--products");
+    ADD_FAILURE() << "accepted";
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.place().key, "--products");
+    EXPECT_THAT(error.what(), HasSubstr("the nearest is \"tiles\""));
+  }
+}
+
+// This process: whatever it has is timed, multiplies, and can be asked for.
+TEST(ProductChoice, OfThisProcess) {
+  const Multipliers has = own_multipliers();
+  EXPECT_EQ(has.usual, narrow_products());
+  EXPECT_EQ(has.tiles, tile_access());
+  const ProductChoice choice = choose_products({}, has, measured_product_seconds);
+  EXPECT_NE(choice.products, kAutomatic);
+  EXPECT_GT(measured_product_seconds(choice.products), 0);
+  EXPECT_EQ(measured_product_seconds(choice.products), measured_product_seconds(choice.products));
+  const ProductChoice again =
+      choose_products({choice.products, false, "runtime.products"}, has, nullptr);
+  EXPECT_EQ(again.products, choice.products);
+}
+
+}  // namespace
+}  // namespace strait::kernel
