@@ -14,6 +14,7 @@
 #include "strait/bench/bench_collective.h"
 #include "strait/bench/bench_step.h"
 #include "strait/cli/plan_text.h"
+#include "strait/kernel/product_choice.h"
 #include "strait/probe/probe.h"
 #include "strait/threads/cores.h"
 #include "strait/train/solo_step.h"
@@ -37,13 +38,31 @@ Dtype dtype_of(const std::string& name, std::initializer_list<Dtype> choices) {
                               nearest_choice(name, names)));
 }
 
+/// What multiplies bf16: by name, or measured.
+kernel::NarrowProducts products_of(const cli::Command& command, const std::string& type) {
+  const std::string flag = "--products";
+  const auto asked = kernel::product_named(cli::case_text(command, "products", "auto"), flag);
+  if (type == "bf16")
+    return kernel::choose_products({asked, false, flag}, kernel::own_multipliers(),
+                                   kernel::measured_product_seconds)
+        .products;
+  if (asked == kernel::NarrowProducts::kAutomatic) return asked;
+  ErrorPlace place;
+  place.key = flag;
+  throw UserError(fmt::format("--products {} cannot take effect: {} is not multiplied in bf16; the "
+                              "nearest valid choice is auto",
+                              kernel::product_name(asked), type),
+                  place);
+}
+
 measure::BenchRow gemm_row(const cli::Command& command) {
   const measure::GemmShape shape{cli::case_number(command, "m", 1024),
                                  cli::case_number(command, "n", 1024),
                                  cli::case_number(command, "k", 1024)};
   const Dtype dtype = dtype_of(cli::case_text(command, "dtype", "fp32"),
                                {Dtype::kFloat32, Dtype::kFloat64, Dtype::kBfloat16});
-  return measure::bench_gemm(shape, dtype, cli::case_number(command, "threads", available_cores()));
+  return measure::bench_gemm(shape, dtype, cli::case_number(command, "threads", available_cores()),
+                             {}, products_of(command, dtype_name(dtype)));
 }
 
 measure::CollectiveCase collective_case(const cli::Command& command) {
@@ -84,6 +103,7 @@ Run step_run(const measure::StepCase& step) {
   run.train.precision = step.precision;
   run.train.clip_norm = 0;
   run.runtime.threads_per_rank = step.threads;
+  if (step.precision == "bf16") run.runtime.chosen.products = step.products;
   return run;
 }
 
@@ -130,6 +150,7 @@ measure::BenchRow step_row(const cli::Command& command) {
   step.context = cli::case_number(command, "context", step.context);
   step.precision = cli::case_text(command, "precision", step.precision);
   step.threads = cli::case_number(command, "threads", available_cores());
+  step.products = products_of(command, step.precision);
   step.vocabulary = cli::case_number(command, "vocabulary",
                                      step.model == "nano-char" ? kCharVocabulary : kGpt2Vocabulary);
   train::SoloStep solo(step_run(step), step.vocabulary);
@@ -197,6 +218,9 @@ Json bench_command(const cli::Command& command, cli::Output& output) {
 Json probe_command(const cli::Command& command, cli::Output& output) {
   measure::ProbeOptions options;
   if (command.ranks) options.ranks = *command.ranks;
+  options.products =
+      kernel::choose_products({}, kernel::own_multipliers(), kernel::measured_product_seconds)
+          .products;
   bool lead = true;
   const measure::ProbeResult result = probe_ranks(options, output, lead);
   const Cluster cluster = measure::probe_cluster(result);

@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 
+#include "strait/config/products.h"
 #include "strait/probe/machine_rates.h"
 
 namespace strait::app {
@@ -31,10 +32,25 @@ std::string cache_folder() {
   return home.empty() ? "" : home + "/.cache/strait";
 }
 
+void use_local_products(Run& run) {
+  run.runtime.chosen = choose_products(run, kernel::measured_product_seconds);
+}
+
+void use_agreed_products(
+    Run& run, const std::function<std::string(const std::function<std::string()>&)>& on_lead) {
+  use_local_products(run);
+  kernel::ProductChoice& own = run.runtime.chosen;
+  const std::string text = on_lead([&] { return kernel::product_name(own.products); });
+  const kernel::NarrowProducts agreed = kernel::product_named(text, "runtime.products");
+  if (agreed != own.products && kernel::can_multiply(kernel::own_multipliers(), agreed))
+    own = {agreed, "as rank 0"};
+}
+
 void use_local_rates(Run& run, int64_t cores) {
-  if (takes_local_rates(run))
-    run.cluster.measured =
-        measure::remembered_rates(cache_folder(), measured_type(run.train.precision), cores);
+  if (!takes_local_rates(run)) return;
+  if (run.runtime.chosen.products == kernel::NarrowProducts::kAutomatic) use_local_products(run);
+  run.cluster.measured = measure::remembered_rates(
+      cache_folder(), measured_type(run.train.precision), cores, run.runtime.chosen.products);
 }
 
 void use_agreed_rates(

@@ -13,9 +13,17 @@ namespace strait::app {
 /// $HOME/.cache/strait; "" when neither is set.
 std::string cache_folder();
 
+/// Fills run.runtime.chosen with what multiplies bf16: as asked for, or measured. UserError where
+/// this processor lacks what is asked for.
+void use_local_products(Run& run);
+
+/// The same for ranks that are processes: by what `on_lead` says of rank 0's, where a rank has it.
+void use_agreed_products(
+    Run& run, const std::function<std::string(const std::function<std::string()>&)>& on_lead);
+
 /// Fills run.cluster.measured, measured with `cores` cores at work or remembered (machine_rates.h),
 /// where the run would otherwise take the rates of the preset localhost and computes on a
-/// processor.
+/// processor; and run.runtime.chosen with them.
 void use_local_rates(Run& run, int64_t cores);
 
 /// The same for ranks that are processes: all measure at once, and go by what `on_lead` says of

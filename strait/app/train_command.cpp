@@ -66,6 +66,10 @@ void print_summary(const Job& job, const train::Outcome& outcome, cli::Output& o
 void print_start(const Job& job, cli::Output& output) {
   for (const std::string& line : cli::plan_lines(job.design, job.simulated, job.cost))
     output.line(line);
+  const kernel::ProductChoice& products = job.design.run.runtime.chosen;
+  if (products.products != kernel::NarrowProducts::kAutomatic)
+    output.line(fmt::format("products    bf16 by {}: {}", kernel::product_name(products.products),
+                            products.reason));
   output.line("cores       " + job.binding.text);
   output.line(fmt::format("data        {}: {} training and {} validation tokens, vocabulary {}",
                           job.corpus->source, job.corpus->training.tokens.size(),
@@ -139,6 +143,7 @@ Json train_with(const cli::Command& command, cli::Output& output, train::Hooks h
     return train_on_processes(command, launch, output, std::move(hooks));
   const StopSignals signals;
   DumpSignals dumps;
+  use_local_products(run);
   use_local_rates(run, available_cores());
   const Job job = make_job(run, command.ranks.value_or(1));
   warn_of_crowd(job.design.batch.ranks, output);

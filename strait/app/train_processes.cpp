@@ -148,6 +148,7 @@ Json train_on_processes(const cli::Command& command, const comm::Launch& launch,
     check_run(run, command, session.size());
     check_backend(run.runtime);
     session.set_deadline(run.runtime.deadline_seconds);
+    use_agreed_products(run, [&](const auto& action) { return agreement.on_lead(action); });
     use_agreed_rates(run, surroundings.cores_per_rank,
                      [&](const auto& action) { return agreement.on_lead(action); });
     job = make_job(

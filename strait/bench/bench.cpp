@@ -6,6 +6,7 @@
 
 #include "strait/base/errors.h"
 #include "strait/device/blas.h"
+#include "strait/kernel/product_choice.h"
 #include "strait/measure/rank_team.h"
 
 namespace strait::measure {
@@ -104,12 +105,12 @@ BenchRow bench_row(const BenchWork& work, const TimingOptions& options) {
 }
 
 BenchRow bench_gemm(const GemmShape& shape, Dtype dtype, int64_t threads,
-                    const TimingOptions& options) {
+                    const TimingOptions& options, kernel::NarrowProducts products) {
   const ThreadLimit limit(threads);
-  Gemm gemm(shape, dtype);
+  Gemm gemm(shape, dtype, products);
   const GemmShape large{.m = kLargeGemm, .n = kLargeGemm, .k = kLargeGemm};
   std::vector<std::unique_ptr<Gemm>> ceilings, others;
-  ceilings.push_back(std::make_unique<Gemm>(large, dtype));
+  ceilings.push_back(std::make_unique<Gemm>(large, dtype, products));
   const GemmEngine other = other_engine(dtype);
   ceilings.push_back(std::make_unique<Gemm>(large, dtype, other));
   others.push_back(std::make_unique<Gemm>(shape, dtype, other));
@@ -119,6 +120,7 @@ BenchRow bench_gemm(const GemmShape& shape, Dtype dtype, int64_t threads,
                                   {"k", shape.k},
                                   {"dtype", dtype_name(dtype)},
                                   {"threads", threads}});
+  if (dtype == Dtype::kBfloat16) work.bench_case["products"] = kernel::product_name(products);
   work.verify = [&] {
     gemm.run();
     return gemm.check();

@@ -7,6 +7,7 @@
 
 #include "strait/base/clock.h"
 #include "strait/base/errors.h"
+#include "strait/kernel/product_choice.h"
 #include "strait/measure/peer.h"
 #include "strait/measure/rank_team.h"
 
@@ -113,7 +114,8 @@ BenchRow bench_step(const StepCase& step, const ModelShape& model, const StepSub
                                                  : Dtype::kFloat32;
   std::vector<GemmShape> shapes = step_gemms(model, step.micro_batch_size, step.context);
   std::vector<std::unique_ptr<Gemm>> gemms;
-  for (const GemmShape& shape : shapes) gemms.push_back(std::make_unique<Gemm>(shape, dtype));
+  for (const GemmShape& shape : shapes)
+    gemms.push_back(std::make_unique<Gemm>(shape, dtype, step.products));
   BenchWork work;
   work.bench_case = Json::object({{"model", step.model},
                                   {"micro_batch_size", step.micro_batch_size},
@@ -121,6 +123,7 @@ BenchRow bench_step(const StepCase& step, const ModelShape& model, const StepSub
                                   {"vocabulary", step.vocabulary},
                                   {"precision", step.precision},
                                   {"threads", step.threads}});
+  if (dtype == Dtype::kBfloat16) work.bench_case["products"] = kernel::product_name(step.products);
   work.verify = subject.verify;
   work.ours = {"strait", "", subject.step, ""};
   work.work = static_cast<double>(step.micro_batch_size * step.context);

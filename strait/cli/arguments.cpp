@@ -14,6 +14,7 @@
 #include "strait/base/version.h"
 #include "strait/cli/completion.h"
 #include "strait/cli/grammar.h"
+#include "strait/kernel/product_choice.h"
 
 namespace strait::cli {
 namespace {
@@ -47,7 +48,8 @@ const std::vector<Subject>& subjects() {
         {"n", true, {}, "columns of the result"},
         {"k", true, {}, "length of the sums"},
         {"dtype", false, {"fp32", "bf16", "fp64"}, "element type"},
-        {"threads", true, {}, "compute threads"}}},
+        {"threads", true, {}, "compute threads"},
+        {"products", false, kernel::product_names(), "what multiplies bf16"}}},
       {"step",
        "One training step",
        "strait bench step --model gpt2-124m --micro-batch-size 4 --context 64 --precision fp32 "
@@ -58,6 +60,7 @@ const std::vector<Subject>& subjects() {
         {"vocabulary", true, {}, "tokens; left out: 65 for nano-char, 50257 for others"},
         {"precision", false, {"fp32", "bf16", "fp64"}, "compute type"},
         {"threads", true, {}, "compute threads"},
+        {"products", false, kernel::product_names(), "what multiplies bf16"},
         {"peer_python",
          false,
          {},

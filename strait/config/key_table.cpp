@@ -110,7 +110,12 @@ Rows general_keys() {
       {"runtime.deadline_seconds", kField<&Run::runtime, &RuntimeOptions::deadline_seconds>,
        seconds(), "Longest wait for another rank before the run ends with exit code 4."},
       {"runtime.deterministic", kField<&Run::runtime, &RuntimeOptions::deterministic>, any(),
-       "Refuse every source of run-to-run differences."},
+       "Refuse every source of run-to-run differences; products go by the kind of processor, not "
+       "by "
+       "measurements."},
+      {"runtime.products", kField<&Run::runtime, &RuntimeOptions::products>,
+       one_of(kernel::product_names()),
+       "What multiplies bf16 matrices; auto measures at start. docs/guide.md."},
   };
 }
 

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "strait/kernel/product_choice.h"
+
 namespace strait {
 
 struct RuntimeOptions {
@@ -14,6 +16,9 @@ struct RuntimeOptions {
   std::string bind = "auto";     // none | auto | core
   double deadline_seconds = 120;
   bool deterministic = false;
+  std::string products = "auto";  // auto | widened | paired | tiles | onednn
+  /// No key: filled in by the program that measures. Empty: nobody has chosen.
+  kernel::ProductChoice chosen;
 };
 
 struct TensorOptions {

@@ -150,6 +150,20 @@ void check_precision(const Run& run) {
                     run.runtime.device));
 }
 
+void check_products(const Run& run) {
+  if (run.runtime.products == "auto") return;
+  if (run.train.precision != "bf16")
+    refuse_without_effect(
+        run, "runtime.products",
+        fmt::format("train.precision = \"{}\" multiplies nothing in bf16", run.train.precision));
+  if (run.runtime.device == "cuda")
+    refuse_without_effect(run, "runtime.products", "a device multiplies by its own library");
+  if (run.runtime.deterministic && run.runtime.products == "onednn")
+    refuse_key(run, "runtime.products",
+               "runtime.products = \"onednn\" adds in an order that depends on threads, which "
+               "runtime.deterministic = true rules out; the nearest valid value is \"auto\"");
+}
+
 /// What an update needs that is known only when all gradients are.
 void check_in_backward(const Run& run) {
   if (!run.optimizer.in_backward) return;
@@ -277,6 +291,7 @@ void validate_run(const Run& run, int64_t ranks, Problems& problems) {
   problems.attempt([&] { check_name(run); });
   if (!problems.concern("model.")) check_model(run, problems);
   problems.attempt([&] { check_precision(run); });
+  problems.attempt([&] { check_products(run); });
   problems.attempt([&] { check_in_backward(run); });
   if (!problems.concern("optimizer.")) check_optimizer(run, problems);
   check_control(run, ranks, problems);

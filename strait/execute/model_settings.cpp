@@ -1,5 +1,7 @@
 #include "strait/execute/model_settings.h"
 
+#include "strait/config/products.h"
+
 namespace strait::execute {
 
 model::Settings model_settings(const strategy::Design& design) {
@@ -7,6 +9,7 @@ model::Settings model_settings(const strategy::Design& design) {
   settings.dtype = design.dtype;
   settings.threads = static_cast<int>(design.batch.threads_per_rank);
   settings.seed = design.run.seed;
+  settings.products = chosen_products(design.run).products;
   const int64_t sequences = design.batch.global_batch_size / design.policy.replicas;
   settings.loss_scale = 1.0 / static_cast<double>(sequences * design.run.model.shape.context);
   return settings;

@@ -12,6 +12,7 @@
 #include "strait/config/keys.h"
 #include "strait/config/place.h"
 #include "strait/config/print.h"
+#include "strait/config/products.h"
 #include "strait/config/validate.h"
 #include "strait/device/blas.h"
 #include "strait/device/tensor_codec.h"
@@ -153,6 +154,7 @@ Job make_job(const Run& run, int64_t ranks, const OnLead& on_lead,
       make_corpus(std::move(data), run.data, stored_tokenizer(job.resume.get()), cores));
   job.design = strategy::make_design(run, ranks, job.corpus->tokenizer->vocabulary_size(),
                                      surroundings.cores_per_rank * ranks);
+  job.design.run.runtime.chosen = chosen_products(run);
   job.binding = bind_ranks(job.design, surroundings);
   check_device(job);
   if (!job.device)

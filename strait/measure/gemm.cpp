@@ -101,6 +101,7 @@ void Gemm::run_strait() {
   call.b = view(operands_->b, shape_.transpose_b);
   call.c = static_cast<T*>(operands_->c.data_ptr());
   call.c_stride = shape_.n;
+  call.products = products_;
   kernel::gemm<T>(call, omp_get_max_threads());
 }
 

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "strait/base/dtype.h"
+#include "strait/kernel/products.h"
 
 namespace strait::measure {
 
@@ -33,7 +34,12 @@ class Gemm {
   /// Allocates and fills (m k + k n + m n) elements. UserError for a size below 1 or a dtype that
   /// the engine cannot multiply.
   Gemm(const GemmShape& shape, Dtype dtype, GemmEngine engine);
-  Gemm(const GemmShape& shape, Dtype dtype) : Gemm(shape, dtype, GemmEngine::kStrait) {}
+  /// By kStrait; bf16 by `products`.
+  Gemm(const GemmShape& shape, Dtype dtype,
+       kernel::NarrowProducts products = kernel::NarrowProducts::kAutomatic)
+      : Gemm(shape, dtype, GemmEngine::kStrait) {
+    products_ = products;
+  }
   ~Gemm();
   Gemm(const Gemm&) = delete;
   Gemm& operator=(const Gemm&) = delete;
@@ -55,6 +61,7 @@ class Gemm {
   GemmShape shape_;
   Dtype dtype_;
   GemmEngine engine_;
+  kernel::NarrowProducts products_ = kernel::NarrowProducts::kAutomatic;
   std::unique_ptr<Operands> operands_;
 };
 

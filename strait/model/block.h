@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "strait/base/dtype.h"
+#include "strait/kernel/products.h"
 #include "strait/shape/element_runs.h"
 #include "strait/shape/segment.h"
 #include "strait/shape/shape.h"
@@ -37,6 +38,8 @@ struct Settings {
   uint64_t seed = 0;              // dropout streams: (seed, block, sequence, element)
   bool training = true;           // dropout acts
   double loss_scale = 1.0;        // gradients are those of loss_scale * (sum of token losses)
+  /// What multiplies bf16 matrices.
+  kernel::NarrowProducts products = kernel::NarrowProducts::kAutomatic;
 };
 
 /// Buffers of one call. Null = not part of this call. Elements have Settings::dtype, but for bf16

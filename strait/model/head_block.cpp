@@ -61,7 +61,7 @@ class HeadBlock : public Block {
                                wide(workspace, layout.rstd),
                                workspace + layout.normed + row * width_, norm_eps_});
       }
-      linear_forward<T>({rows, width_, vocabulary_},
+      linear_forward<T>({rows, width_, vocabulary_, 0, 0, call.settings->products},
                         {workspace + layout.normed, at_offset<T>(call.weights, matrix_), nullptr},
                         static_cast<Wide<T>*>(call.logits) + begin * vocabulary_,
                         call.settings->threads);
@@ -92,16 +92,18 @@ class HeadBlock : public Block {
     norm_forward<T>({rows, width_, input, at_offset<T>(call.weights, norm_weight_),
                      at_offset<T>(call.weights, norm_bias_), mean, rstd, normed, norm_eps_},
                     threads);
-    linear_forward<T>({rows, width_, vocabulary_}, {normed, matrix, nullptr}, logits, threads);
+    const kernel::NarrowProducts products = call.settings->products;
+    linear_forward<T>({rows, width_, vocabulary_, 0, 0, products}, {normed, matrix, nullptr},
+                      logits, threads);
     add_losses(call, begin, rows, layout);
     if (!call.gradient) return;
     const bool accumulate = call.accumulate || begin > 0;
     T* normed_gradient = workspace + layout.normed_gradient;
     const T* slope = reinterpret_cast<const T*>(logits);
     const int64_t stride = vocabulary_ * static_cast<int64_t>(sizeof(Wide<T>) / sizeof(T));
-    linear_backward_input<T>({rows, width_, vocabulary_, stride}, slope, matrix, normed_gradient,
-                             threads);
-    linear_backward_weight<T>({rows, width_, vocabulary_, stride}, slope, normed,
+    linear_backward_input<T>({rows, width_, vocabulary_, stride, 0, products}, slope, matrix,
+                             normed_gradient, threads);
+    linear_backward_weight<T>({rows, width_, vocabulary_, stride, 0, products}, slope, normed,
                               {at_offset<Wide<T>>(call.gradient, matrix_), nullptr, accumulate},
                               threads);
     norm_backward<T>(

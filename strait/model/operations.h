@@ -18,6 +18,7 @@ struct LinearExtent {
   int64_t rows = 0, in = 0, out = 0;
   int64_t gradient_stride = 0;  // of the output gradient's rows; 0: dense
   int64_t input_stride = 0;     // of the input's rows, forward only; 0: dense
+  kernel::NarrowProducts products = kernel::NarrowProducts::kAutomatic;  // Settings::products
   int64_t stride() const { return gradient_stride > 0 ? gradient_stride : out; }
   int64_t x_stride() const { return input_stride > 0 ? input_stride : in; }
 };
@@ -39,7 +40,10 @@ void linear_forward(LinearExtent extent, const LinearInput<T>& input, Y* y, int 
                       y,
                       extent.out,
                       false,
-                      input.bias},
+                      input.bias,
+                      nullptr,
+                      0,
+                      extent.products},
                      threads);
 }
 /// y = base + x W^T + bias; y may be base.
@@ -56,7 +60,8 @@ void linear_forward_add(LinearExtent extent, const LinearInput<T>& input, const 
                    false,
                    input.bias,
                    base,
-                   extent.out},
+                   extent.out,
+                   extent.products},
                   threads);
 }
 
@@ -71,7 +76,10 @@ void linear_backward_input(LinearExtent extent, const T* dy, const T* weight, T*
                    dx,
                    extent.in,
                    false,
-                   nullptr},
+                   nullptr,
+                   nullptr,
+                   0,
+                   extent.products},
                   threads);
 }
 
@@ -105,7 +113,10 @@ void linear_backward_weight(LinearExtent extent, const T* dy, const T* x,
                             gradient.weight,
                             extent.in,
                             gradient.accumulate,
-                            nullptr},
+                            nullptr,
+                            nullptr,
+                            0,
+                            extent.products},
                            threads);
   bias_backward(extent.rows, extent.out, dy, gradient, threads);
 }

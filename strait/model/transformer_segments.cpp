@@ -361,7 +361,8 @@ kernel::AttentionCall<T> TransformerSegments<T>::attention_call(const SegmentCal
           .out_stride = width,
           .log_sum_exp = sums ? sums + (sequence * extent_.heads + head) * tokens : nullptr,
           .starts = starts ? starts + row : nullptr,
-          .head = static_cast<uint64_t>(call.first_head + head)};
+          .head = static_cast<uint64_t>(call.first_head + head),
+          .products = call.settings->products};
 }
 
 template <class T>

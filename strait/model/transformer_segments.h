@@ -84,7 +84,7 @@ class TransformerSegments : public SegmentedBlock {
   LinearGradient<T> gradient(const SegmentCall& call, const LayerOffset& layer) const;
   DropoutSite site(const SegmentCall& call, DropoutPlace place) const;
   LinearExtent size(const SegmentCall& call, const Linear& linear) const {
-    return {extent(call).rows, linear.in, linear.out};
+    return {extent(call).rows, linear.in, linear.out, 0, 0, call.settings->products};
   }
 
   void normalize(const SegmentCall& call, const Norm& norm) const;

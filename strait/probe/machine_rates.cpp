@@ -19,6 +19,7 @@
 #include "strait/base/process_identity.h"
 #include "strait/base/random.h"
 #include "strait/base/version.h"
+#include "strait/kernel/product_choice.h"
 #include "strait/measure/copy.h"
 #include "strait/measure/gemm.h"
 #include "strait/measure/rank_team.h"
@@ -64,11 +65,11 @@ double best_of(RankTeam& team, double budget_seconds, const Make& make,
   return best;
 }
 
-double product_rate(RankTeam& team, Dtype dtype) {
+double product_rate(RankTeam& team, Dtype dtype, kernel::NarrowProducts products) {
   const GemmShape shape{.m = kGemmSize, .n = kGemmSize, .k = kGemmSize};
   std::vector<std::unique_ptr<Gemm>> works;
   const double seconds = best_of(
-      team, kProductSeconds, [&] { return std::make_unique<Gemm>(shape, dtype); }, works);
+      team, kProductSeconds, [&] { return std::make_unique<Gemm>(shape, dtype, products); }, works);
   const std::string failure = works[0]->check();
   if (!failure.empty()) throw InternalError("rates of this machine: " + failure);
   return shape.flops() / seconds;
@@ -107,12 +108,13 @@ double copy_rate(RankTeam& team) {
   return 2.0 * static_cast<double>(kCopyBytes) / seconds;
 }
 
-double block_rate(RankTeam& team, Dtype dtype, double copy_bytes_per_second) {
+double block_rate(RankTeam& team, Dtype dtype, kernel::NarrowProducts products,
+                  double copy_bytes_per_second) {
   if (dtype == Dtype::kFloat64) return 0;
   std::vector<std::unique_ptr<ModelWork>> works;
   const double seconds = best_of(
-      team, kBlockSeconds, [&] { return std::make_unique<ModelWork>(dtype, kBlockWidth, 1); },
-      works);
+      team, kBlockSeconds,
+      [&] { return std::make_unique<ModelWork>(dtype, kBlockWidth, 1, products); }, works);
   const double rate = model_rate(*works[0], seconds, copy_bytes_per_second);
   team.run([&](int64_t rank) { works[rank].reset(); });  // by the thread that made it
   return rate;
@@ -171,35 +173,38 @@ MeasuredRates rates_from_json(const Json& json) {
   return rates;
 }
 
-MeasuredRates measure_rates(Dtype dtype, int64_t cores) {
+MeasuredRates measure_rates(Dtype dtype, int64_t cores, kernel::NarrowProducts products) {
   RankTeam team(cores, 1);
   MeasuredRates rates;
   rates.memory_bytes_per_second = copy_rate(team);
-  const double blocks = block_rate(team, dtype, rates.memory_bytes_per_second);
-  const double products = std::max(product_rate(team, dtype), blocks);  // a peak is never passed
+  const double blocks = block_rate(team, dtype, products, rates.memory_bytes_per_second);
+  const double rate = product_rate(team, dtype, products);
+  const double peak = std::max(rate, blocks);  // never passed
   if (dtype == Dtype::kFloat64) {
-    rates.flops_per_second_fp64 = products;
+    rates.flops_per_second_fp64 = peak;
   } else if (dtype == Dtype::kBfloat16) {
-    rates.flops_per_second_bf16 = products;
+    rates.flops_per_second_bf16 = peak;
     rates.model_flops_per_second_bf16 = blocks;
   } else {
-    rates.flops_per_second_fp32 = products;
+    rates.flops_per_second_fp32 = peak;
     rates.model_flops_per_second_fp32 = blocks;
   }
   return rates;
 }
 
-std::string rates_file(const std::string& cache_folder, Dtype dtype, int64_t cores) {
+std::string rates_file(const std::string& cache_folder, Dtype dtype, int64_t cores,
+                       kernel::NarrowProducts products) {
   const std::string machine = this_process().host + "\n" + processor() + commit();
-  return fmt::format("{}/rates-{}-{}-{:016x}.json", cache_folder, dtype_name(dtype), cores,
-                     hash_name(machine));
+  return fmt::format("{}/rates-{}-{}-{}-{:016x}.json", cache_folder, dtype_name(dtype),
+                     kernel::product_name(products), cores, hash_name(machine));
 }
 
-MeasuredRates remembered_rates(const std::string& cache_folder, Dtype dtype, int64_t cores) {
-  if (cache_folder.empty()) return measure_rates(dtype, cores);
-  const std::string file = rates_file(cache_folder, dtype, cores);
+MeasuredRates remembered_rates(const std::string& cache_folder, Dtype dtype, int64_t cores,
+                               kernel::NarrowProducts products) {
+  if (cache_folder.empty()) return measure_rates(dtype, cores, products);
+  const std::string file = rates_file(cache_folder, dtype, cores, products);
   if (const std::optional<MeasuredRates> known = read_rates(file)) return *known;
-  const MeasuredRates rates = measure_rates(dtype, cores);
+  const MeasuredRates rates = measure_rates(dtype, cores, products);
   write_rates(rates, cache_folder, file);
   return rates;
 }

@@ -28,7 +28,7 @@ double gemm_rate(RankTeam& team, const ProbeOptions& options, Dtype dtype) {
   std::vector<std::unique_ptr<Gemm>> gemms(team.ranks());
   std::vector<std::string> failures(team.ranks());
   team.run([&](int64_t rank) {
-    gemms[rank] = std::make_unique<Gemm>(shape, dtype);
+    gemms[rank] = std::make_unique<Gemm>(shape, dtype, options.products);
     gemms[rank]->run();
     failures[rank] = gemms[rank]->check();
   });
@@ -62,7 +62,8 @@ double model_rate_of(RankTeam& team, const ProbeOptions& options, const ProbeRes
   const double seconds = seconds_of(
       team, options.runs,
       [&] {
-        return std::make_unique<ModelWork>(dtype, options.gemm_size / 2, result.threads_per_rank);
+        return std::make_unique<ModelWork>(dtype, options.gemm_size / 2, result.threads_per_rank,
+                                           options.products);
       },
       &work);
   return model_rate(*work, seconds,

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "strait/kernel/products.h"
 #include "strait/topology/cluster.h"
 
 namespace strait::measure {
@@ -18,6 +19,7 @@ struct ProbeOptions {
   int64_t codec_elements = 3 << 20;   // of a vector that is encoded and decoded: a block's weights
   int64_t transfer_bytes = 64 << 20;  // vector of the timed all-gather
   int64_t runs = 7;                   // at least 5; medians are taken
+  kernel::NarrowProducts products = kernel::NarrowProducts::kAutomatic;  // of bf16
 };
 
 /// Rates are of one rank while all ranks are busy.

@@ -247,7 +247,7 @@ void measure_level(comm::MpiSession& session, comm::World& world, Together& toge
 
 double gemm_rate(Together& together, const ProbeOptions& options, Dtype dtype) {
   const GemmShape shape{.m = options.gemm_size, .n = options.gemm_size, .k = options.gemm_size};
-  Gemm gemm(shape, dtype);
+  Gemm gemm(shape, dtype, options.products);
   gemm.run();
   if (const std::string failure = gemm.check(); !failure.empty())
     throw InternalError("probe: " + failure);
@@ -256,7 +256,8 @@ double gemm_rate(Together& together, const ProbeOptions& options, Dtype dtype) {
 
 double model_rate_of(Together& together, const ProbeOptions& options,
                      std::pair<Dtype, int64_t> dtype_and_threads, double memory_bytes_per_second) {
-  ModelWork work(dtype_and_threads.first, options.gemm_size / 2, dtype_and_threads.second);
+  ModelWork work(dtype_and_threads.first, options.gemm_size / 2, dtype_and_threads.second,
+                 options.products);
   return model_rate(work, together.seconds(options.runs, [&] { work.run(); }),
                     memory_bytes_per_second);
 }

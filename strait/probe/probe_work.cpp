@@ -17,8 +17,9 @@ constexpr int64_t kVocabulary = 256;
 constexpr int64_t kHeadWidth = 64;
 constexpr const char* kCodecs[] = {"int8/2048", "int4/128"};  // of zero++ and zero-topo
 
-Run block_run(Dtype dtype, int64_t width, int64_t threads) {
+Run block_run(Dtype dtype, int64_t width, int64_t threads, kernel::NarrowProducts products) {
   Run run;
+  run.runtime.chosen.products = products;
   run.model = model_preset("nano-char");
   ShapeOptions& shape = run.model.shape;
   shape.layers = 1;
@@ -34,8 +35,9 @@ Run block_run(Dtype dtype, int64_t width, int64_t threads) {
 
 }  // namespace
 
-ModelWork::ModelWork(Dtype dtype, int64_t width, int64_t threads)
-    : step_(std::make_unique<train::SoloStep>(block_run(dtype, width, threads), kVocabulary)) {
+ModelWork::ModelWork(Dtype dtype, int64_t width, int64_t threads, kernel::NarrowProducts products)
+    : step_(std::make_unique<train::SoloStep>(block_run(dtype, width, threads, products),
+                                              kVocabulary)) {
   const program::Program& program = program::class_of(step_->design().steady(), 0);
   program::for_each_instance(program, [&](const program::Op& op, const program::Loops&) {
     const program::KernelCost cost = program::cost_of(program, op, 0);

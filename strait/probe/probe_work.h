@@ -8,6 +8,7 @@
 
 #include "strait/base/dtype.h"
 #include "strait/codec/codec.h"
+#include "strait/kernel/products.h"
 #include "strait/train/solo_step.h"
 
 namespace strait::measure {
@@ -17,8 +18,9 @@ namespace strait::measure {
 class ModelWork {
  public:
   /// fp32 or bf16. `width` of the block, at least 16; 512 tokens, or fewer where the block is
-  /// narrow.
-  ModelWork(Dtype dtype, int64_t width, int64_t threads);
+  /// narrow; bf16 by `products`.
+  ModelWork(Dtype dtype, int64_t width, int64_t threads,
+            kernel::NarrowProducts products = kernel::NarrowProducts::kAutomatic);
   /// One step. InternalError when its loss is not finite.
   void run();
   /// Of a step: floating-point operations, and bytes that its update reads and writes.

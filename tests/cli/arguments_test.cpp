@@ -107,11 +107,12 @@ TEST(Arguments, BenchCases) {
       if (key == "backend") good = "threads";
       if (key == "codec") good = "none";
       if (key == "direction") good = "encode";
+      if (key == "products") good = "widened";
       EXPECT_EQ(parse({"bench", subject, flag, good}).case_keys.at(key), good);
     }
-  EXPECT_EQ(case_key_names("gemm"), (Words{"m", "n", "k", "dtype", "threads"}));
+  EXPECT_EQ(case_key_names("gemm"), (Words{"m", "n", "k", "dtype", "threads", "products"}));
   EXPECT_EQ(case_key_names("step"), (Words{"model", "micro_batch_size", "context", "vocabulary",
-                                           "precision", "threads", "peer_python"}));
+                                           "precision", "threads", "products", "peer_python"}));
   EXPECT_EQ(case_key_names("collective"),
             (Words{"operation", "backend", "ranks", "bytes", "dtype", "codec"}));
   EXPECT_TRUE(case_key_names("other").empty());
@@ -166,6 +167,7 @@ TEST(Arguments, WrongOnesNameTheNearest) {
   EXPECT_THAT(error_of({"bench", "gemm", "--m", "0"}), HasSubstr("nearest valid value is 1"));
   EXPECT_THAT(error_of({"bench", "gemm", "--m", "x"}), HasSubstr("whole number"));
   EXPECT_THAT(error_of({"bench", "gemm", "--dtype", "fp31"}), HasSubstr("nearest is fp32"));
+  EXPECT_THAT(error_of({"bench", "step", "--products", "tile"}), HasSubstr("nearest is tiles"));
   EXPECT_THAT(error_of({"bench", "collective", "--backend", "nccl"}), HasSubstr("(threads, mpi)"));
 }
 

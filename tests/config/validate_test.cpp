@@ -88,6 +88,21 @@ TEST(Validate, ReservedKeysAcceptOnlyTheDefault) {
     }
 }
 
+TEST(Validate, ProductsOfBf16TakeEffectOnlyWhereThereAreSome) {
+  const std::string narrow = "train.precision = \"bf16\"\n",
+                    wide = "runtime.products = \"tiles\"\n";
+  for (const char* products : {"auto", "widened", "paired", "tiles", "onednn"})
+    expect_valid(narrow + "runtime.products = " + toml_string(products));
+  expect_valid("runtime.products = \"auto\"");
+  expect_refused(wide, "runtime.products", "multiplies nothing in bf16");
+  expect_refused(wide + narrow + "runtime.device = \"cuda\"", "runtime.products",
+                 "a device multiplies by its own library");
+  expect_refused("runtime.products = \"onednn\"\nruntime.deterministic = true\n" + narrow,
+                 "runtime.products", "the nearest valid value is \"auto\"");
+  expect_valid(wide + narrow + "runtime.deterministic = true");
+  expect_refused("runtime.products = \"tile\"", "runtime.products", "\"tiles\"");
+}
+
 TEST(Validate, ChoicesThatWorkAndThatDoNot) {
   const auto all_work = [](const std::string& key, const std::vector<std::string>& values) {
     for (const std::string& value : values) expect_valid(key + " = " + toml_string(value));

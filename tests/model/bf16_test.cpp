@@ -80,6 +80,36 @@ TEST_P(Bfloat16Test, TransformerStaysWithinItsRoundings) {
   }
 }
 
+/// Whatever multiplies: forward, backward and loss come from it, within the same bounds.
+TEST_P(Bfloat16Test, SettingsSayWhatMultiplies) {
+  const ModelShape shape = GetParam().shape();
+  const ReferenceInput input = random_input(GetParam(), 3);
+  const auto units = rounded_units(shape, 5);
+  const int64_t count = input.batch * input.tokens * input.options.width;
+  const auto x = rounded(random_values(count, 7)), dy = rounded(random_values(count, 8));
+  Runner<double> exact(shape, input, units);
+  Guarded exact_saved(exact.sizes(1).saved_bytes);
+  exact.forward(1, x, &exact_saved);
+  const auto expected = exact.backward(1, x, exact_saved, dy, {});
+  using enum kernel::NarrowProducts;
+  std::vector<std::vector<double>> gradients;
+  std::vector<double> losses;
+  for (const kernel::NarrowProducts products : {kWidened, kPlainTiles, kOneDnn}) {
+    Runner<Bfloat16> runner(shape, input, units);
+    runner.settings.products = products;
+    Guarded saved(runner.sizes(1).saved_bytes);
+    runner.forward(1, x, &saved);
+    const auto result = runner.backward(1, x, saved, dy, {});
+    EXPECT_LT(relative_error(result.input_gradient, expected.input_gradient), kBackward);
+    EXPECT_LT(relative_error(result.unit_gradient, expected.unit_gradient), kBackward);
+    gradients.push_back(result.unit_gradient);
+    losses.push_back(runner.step(false, 9.0).loss);
+  }
+  if (count < 100) return;  // a sum of one product has one order
+  EXPECT_NE(gradients[0], gradients[1]) << "plain tiles add even and odd depths apart";
+  EXPECT_NE(losses[0], losses[1]);
+}
+
 TEST_P(Bfloat16Test, VariantsGiveTheSameBits) {
   const ModelShape shape = GetParam().shape();
   const ReferenceInput input = random_input(GetParam(), 3);

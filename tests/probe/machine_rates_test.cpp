@@ -58,6 +58,8 @@ TEST_F(MachineRates, TheyAreRememberedByTypeAndCores) {
   EXPECT_EQ(first.memory_bytes_per_second, again.memory_bytes_per_second);
   EXPECT_NE(rates_file(folder_, Dtype::kFloat32, 1), rates_file(folder_, Dtype::kFloat32, 2));
   EXPECT_NE(rates_file(folder_, Dtype::kFloat32, 1), rates_file(folder_, Dtype::kBfloat16, 1));
+  EXPECT_NE(rates_file(folder_, Dtype::kBfloat16, 1, kernel::NarrowProducts::kWidened),
+            rates_file(folder_, Dtype::kBfloat16, 1, kernel::NarrowProducts::kPaired));
 }
 
 TEST_F(MachineRates, AFileOfNoUseIsReplaced) {
