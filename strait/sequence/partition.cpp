@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <numeric>
 #include <optional>
+#include <queue>
 
 #include "strait/base/errors.h"
 
@@ -260,47 +262,74 @@ void check_capacity(std::span<const int64_t> lengths, const PartitionOptions& op
                   ceil_div(tokens, ranks)));
 }
 
+/// The rank with the least of something; ties by rank.
+using LeastFirst = std::priority_queue<std::pair<double, int32_t>,
+                                       std::vector<std::pair<double, int32_t>>, std::greater<>>;
+
 /// Documents to the rank that has the fewest tokens, longest first.
 void pack(Plan& plan, const std::vector<int32_t>& order) {
-  std::vector<int64_t> tokens(static_cast<size_t>(plan.grid.ranks()), 0);
-  std::vector<Group> alone(tokens.size());
+  LeastFirst least;
+  std::vector<Group> alone(static_cast<size_t>(plan.grid.ranks()));
+  for (int32_t rank = 0; rank < plan.grid.ranks(); ++rank) {
+    alone[static_cast<size_t>(rank)].ranks = {rank};
+    least.push({0, rank});
+  }
   for (const int32_t document : order) {
-    const size_t rank =
-        static_cast<size_t>(std::min_element(tokens.begin(), tokens.end()) - tokens.begin());
-    tokens[rank] += plan.lengths[static_cast<size_t>(document)];
-    alone[rank].documents.push_back(document);
-    alone[rank].ranks = {static_cast<int32_t>(rank)};
+    const auto [tokens, rank] = least.top();
+    least.pop();
+    alone[static_cast<size_t>(rank)].documents.push_back(document);
+    least.push({tokens + static_cast<double>(plan.lengths[static_cast<size_t>(document)]), rank});
   }
   plan.groups = std::move(alone);
 }
 
-/// Rings of 2^i neighbours, as small as hold a document's share of an even capacity; each goes to
-/// the run of ranks with the fewest squares.
+/// The first rank of the run of `ring` neighbours whose most loaded one has the fewest squares.
+int64_t lightest_run(const std::vector<double>& squares, int64_t ring) {
+  int64_t best = 0;
+  double least = -1;
+  for (int64_t first = 0; first + ring <= static_cast<int64_t>(squares.size()); first += ring) {
+    const double most = *std::max_element(squares.begin() + first, squares.begin() + first + ring);
+    if (least < 0 || most < least) best = first, least = most;
+  }
+  return best;
+}
+
+Zone zone_of(const RankGrid& grid, int64_t first, int64_t ring) {
+  if (ring == 1) return Zone::kLocal;
+  return grid.node_of(first) == grid.node_of(first + ring - 1) ? Zone::kIntra : Zone::kInter;
+}
+
+/// Rings of 2^i neighbours, as small as the capacity lets them be. Longest first, so that documents
+/// of one rank come last: those go to the rank with the fewest squares.
 void hybrid(Plan& plan, const std::vector<int32_t>& order, int64_t capacity) {
   const int64_t ranks = plan.grid.ranks();
   std::vector<double> squares(static_cast<size_t>(ranks), 0);
+  std::vector<Group> alone(squares.size());
+  LeastFirst least;
   for (const int32_t document : order) {
     const int64_t length = plan.lengths[static_cast<size_t>(document)];
     int64_t ring = 1;
     while (2 * ring <= ranks && most_tokens(length, ring) > capacity) ring *= 2;
-    int64_t best = 0;
-    double least = -1;
-    for (int64_t first = 0; first + ring <= ranks; first += ring) {
-      const double most =
-          *std::max_element(squares.begin() + first, squares.begin() + first + ring);
-      if (least < 0 || most < least) best = first, least = most;
+    if (ring == 1) {
+      if (least.empty())
+        for (int32_t rank = 0; rank < ranks; ++rank)
+          least.push({squares[static_cast<size_t>(rank)], rank});
+      const auto [load, rank] = least.top();
+      least.pop();
+      alone[static_cast<size_t>(rank)].ranks = {rank};
+      alone[static_cast<size_t>(rank)].documents.push_back(document);
+      least.push({load + square(length), rank});
+      continue;
     }
-    Group group{.zone = ring == 1 ? Zone::kLocal
-                        : plan.grid.node_of(best) == plan.grid.node_of(best + ring - 1)
-                            ? Zone::kIntra
-                            : Zone::kInter,
-                .documents = {document}};
-    for (int64_t rank = best; rank < best + ring; ++rank) {
+    const int64_t first = lightest_run(squares, ring);
+    Group group{.zone = zone_of(plan.grid, first, ring), .documents = {document}};
+    for (int64_t rank = first; rank < first + ring; ++rank) {
       group.ranks.push_back(static_cast<int32_t>(rank));
       squares[static_cast<size_t>(rank)] += square(length) / static_cast<double>(ring);
     }
     plan.groups.push_back(std::move(group));
   }
+  plan.groups.insert(plan.groups.end(), alone.begin(), alone.end());
 }
 
 }  // namespace
@@ -358,6 +387,17 @@ Plan baseline_plan(std::span<const int64_t> lengths, const PartitionOptions& opt
 }
 
 bool fits(const Plan& plan, int64_t capacity_tokens) {
+  // A bound is cheaper than exact counts, and mostly enough.
+  std::vector<int64_t> most(static_cast<size_t>(plan.grid.ranks()), 0);
+  for (const Group& group : plan.groups) {
+    int64_t tokens = 0;
+    for (const int32_t document : group.documents)
+      tokens += most_tokens(plan.lengths[static_cast<size_t>(document)],
+                            static_cast<int64_t>(group.ranks.size()));
+    for (const int32_t rank : group.ranks) most[static_cast<size_t>(rank)] += tokens;
+  }
+  if (std::ranges::all_of(most, [&](int64_t tokens) { return tokens <= capacity_tokens; }))
+    return true;
   return std::ranges::all_of(loads(plan),
                              [&](const Load& load) { return load.tokens <= capacity_tokens; });
 }
