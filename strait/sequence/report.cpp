@@ -1,0 +1,139 @@
+#include "strait/sequence/report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+
+namespace strait::sequence {
+namespace {
+
+std::vector<int64_t> tokens_of(const Plan& plan, const Group& group) {
+  std::vector<int64_t> tokens;
+  const int64_t ring = static_cast<int64_t>(group.ranks.size());
+  for (int64_t member = 0; member < ring; ++member) {
+    int64_t sum = 0;
+    for (const int32_t document : group.documents)
+      sum += Cut{plan.lengths[static_cast<size_t>(document)], ring}.tokens(member);
+    tokens.push_back(sum);
+  }
+  return tokens;
+}
+
+/// Each rank sends as much to every other one.
+LevelTraffic heads_levels(std::span<const int64_t> tokens, const Group& group, const RankGrid& grid,
+                          const Layer& layer) {
+  const Traffic all = heads_traffic(tokens, layer.heads, layer.bytes);
+  const int64_t ranks = static_cast<int64_t>(tokens.size());
+  int64_t pairs = 0;
+  for (const int32_t from : group.ranks)
+    for (const int32_t to : group.ranks) pairs += grid.node_of(from) != grid.node_of(to);
+  const auto share = [&](int64_t bytes) {
+    return ranks > 1 ? bytes * pairs / (ranks * (ranks - 1)) : 0;
+  };
+  const Traffic between{share(all.forward), share(all.backward)};
+  return {{all.forward - between.forward, all.backward - between.backward}, between};
+}
+
+LevelTraffic group_traffic(const Plan& plan, const Group& group, const Layer& layer) {
+  const std::vector<int64_t> tokens = tokens_of(plan, group);
+  switch (group.engine) {
+    case Engine::kRing:
+      return ring_levels(tokens, group.ranks, plan.grid.per_node, layer.heads, layer.bytes);
+    case Engine::kGathered:
+      return gathered_levels(tokens, group.ranks, plan.grid.per_node, layer.heads, layer.bytes);
+    case Engine::kHeads:
+      break;
+  }
+  return heads_levels(tokens, group, plan.grid, layer);
+}
+
+Json traffic_json(const Traffic& traffic) {
+  return Json::object({{"forward", traffic.forward}, {"backward", traffic.backward}});
+}
+
+template <class Member>
+Json range_json(const std::vector<Load>& all, Member member) {
+  const auto [low, high] = std::minmax_element(
+      all.begin(), all.end(), [&](const Load& a, const Load& b) { return a.*member < b.*member; });
+  return Json::object({{"least", (*low).*member}, {"most", (*high).*member}});
+}
+
+}  // namespace
+
+LevelTraffic plan_traffic(const Plan& plan, const Layer& layer) {
+  LevelTraffic all;
+  for (const Group& group : plan.groups) {
+    const LevelTraffic more = group_traffic(plan, group, layer);
+    all = {all.inside + more.inside, all.between + more.between};
+  }
+  return all;
+}
+
+std::vector<int64_t> bytes_between_nodes(const Plan& plan, const Layer& layer) {
+  std::vector<int64_t> bytes(static_cast<size_t>(plan.grid.nodes), 0);
+  for (const Group& group : plan.groups) {
+    if (group.zone != Zone::kInter) continue;
+    const std::vector<int64_t> tokens = tokens_of(plan, group);
+    const size_t ring = group.ranks.size();
+    if (group.engine != Engine::kRing) {
+      const Traffic between = group_traffic(plan, group, layer).between;
+      const int64_t all = between.forward + between.backward;
+      for (const int32_t rank : group.ranks)
+        bytes[static_cast<size_t>(plan.grid.node_of(rank))] += all / static_cast<int64_t>(ring);
+      continue;
+    }
+    for (size_t member = 0; member < ring; ++member) {
+      const int64_t node = plan.grid.node_of(group.ranks[member]);
+      if (node == plan.grid.node_of(group.ranks[(member + 1) % ring])) continue;
+      const Traffic sent =
+          ring_sends(tokens, static_cast<int64_t>(member), layer.heads, layer.bytes);
+      bytes[static_cast<size_t>(node)] += sent.forward + sent.backward;
+    }
+  }
+  return bytes;
+}
+
+Json plan_json(const Plan& plan, const Layer& layer, const Price& price) {
+  std::array<int64_t, 3> zones{};
+  for (const Group& group : plan.groups)
+    zones[static_cast<size_t>(group.zone)] += static_cast<int64_t>(group.documents.size());
+  Json documents = Json::object();
+  for (const Zone zone : {Zone::kLocal, Zone::kIntra, Zone::kInter})
+    documents[zone_name(zone)] = zones[static_cast<size_t>(zone)];
+  const std::vector<Load> all = loads(plan);
+  const LevelTraffic traffic = plan_traffic(plan, layer);
+  return Json::object({{"documents", documents},
+                       {"tokens", range_json(all, &Load::tokens)},
+                       {"pairs", range_json(all, &Load::pairs)},
+                       {"bytes_inside_nodes", traffic_json(traffic.inside)},
+                       {"bytes_between_nodes", traffic_json(traffic.between)},
+                       {"bytes_leaving_nodes", bytes_between_nodes(plan, layer)},
+                       {"predicted", Json::object({{"slowest_seconds", price.attention_slowest},
+                                                   {"mean_seconds", price.attention_mean}})},
+                       {"hash", fmt::format("{:016x}", plan_hash(plan))}});
+}
+
+std::string find_disagreement(std::span<const uint64_t> hash_of_rank) {
+  std::map<uint64_t, int64_t> count;
+  for (const uint64_t hash : hash_of_rank) ++count[hash];
+  if (count.size() < 2) return "";
+  uint64_t common = hash_of_rank.front();
+  for (const uint64_t hash : hash_of_rank)
+    if (count[hash] > count[common]) common = hash;
+  std::string ranks;
+  int64_t others = 0;
+  for (size_t rank = 0; rank < hash_of_rank.size(); ++rank) {
+    if (hash_of_rank[rank] == common) continue;
+    if (++others <= 8) ranks += fmt::format("{}{}", ranks.empty() ? "" : ", ", rank);
+  }
+  if (others > 8) ranks += fmt::format(" and {} more", others - 8);
+  return fmt::format(
+      "{} {} {} planned another batch than the other {}: the lengths of its documents or the "
+      "options differ",
+      others == 1 ? "rank" : "ranks", ranks, others == 1 ? "has" : "have",
+      static_cast<int64_t>(hash_of_rank.size()) - others);
+}
+
+}  // namespace strait::sequence

@@ -1,0 +1,30 @@
+// What a plan does, for people and for checks: documents per zone, loads of ranks, exact bytes; and
+// which ranks have made another plan.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "strait/base/json.h"
+#include "strait/sequence/price.h"
+
+namespace strait::sequence {
+
+/// Bytes of the attention of one layer by level, forward and backward, exact for uneven counts.
+/// Heads: their all-to-alls, counted between nodes in proportion to the ranks there.
+LevelTraffic plan_traffic(const Plan& plan, const Layer& layer);
+/// Bytes that leave each node, forward and backward of one layer together.
+std::vector<int64_t> bytes_between_nodes(const Plan& plan, const Layer& layer);
+
+/// {"documents": {"local": .., "intra": .., "inter": ..}, "tokens": {..}, "pairs": {..}, "bytes":
+/// .., "predicted": {"slowest_seconds": .., "mean_seconds": ..}, "hash": ".."}.
+Json plan_json(const Plan& plan, const Layer& layer, const Price& price);
+
+/// "" when all ranks have the same hash, else the ranks that differ from the most frequent one
+/// (ties: the smaller rank's): "rank 3 has planned another batch: ...". Called before the first
+/// transfer.
+std::string find_disagreement(std::span<const uint64_t> hash_of_rank);
+
+}  // namespace strait::sequence

@@ -1,0 +1,72 @@
+// Bytes of whole plans against the formulas of their groups; which rank has planned something else.
+#include "strait/sequence/report.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+namespace strait::sequence {
+namespace {
+
+Layer layer_of() { return {{8, 8, 4}, {2, 4}, 100}; }
+PartitionOptions options_of(int64_t capacity) { return {{2, 4}, capacity, 100, 800}; }
+
+/// Z5: short documents move nothing; one alone is a plain ring.
+TEST(PlanReport, BytesAreThoseOfTheFormulas) {
+  const Plan local = partition(std::vector<int64_t>(64, 50), options_of(1000));
+  EXPECT_EQ(plan_traffic(local, layer_of()).inside, Traffic{});
+  EXPECT_EQ(plan_traffic(local, layer_of()).between, Traffic{});
+  const Plan alone = partition(std::vector<int64_t>{4001}, options_of(1000));
+  const LevelTraffic ring = plan_traffic(alone, layer_of());
+  EXPECT_EQ(ring.inside + ring.between, (Traffic{7 * 4001 * 64 * 2, 7 * 4001 * 64 * 6}));
+  const std::vector<int64_t> leaving = bytes_between_nodes(alone, layer_of());
+  EXPECT_EQ(leaving[0] + leaving[1], ring.between.forward + ring.between.backward);
+}
+
+TEST(PlanReport, EnginesOfBaselinesAddUp) {
+  const std::vector<int64_t> lengths = {160, 80, 16};
+  for (const Baseline baseline : {Baseline::kEven, Baseline::kGathered, Baseline::kHeads}) {
+    const LevelTraffic got =
+        plan_traffic(baseline_plan(lengths, options_of(1000), baseline), layer_of());
+    const std::vector<int64_t> tokens(8, 32);
+    const Traffic want = baseline == Baseline::kEven ? ring_traffic(tokens, {8, 8, 4}, {2, 4})
+                         : baseline == Baseline::kGathered
+                             ? gathered_traffic(tokens, {8, 8, 4}, {2, 4})
+                             : heads_traffic(tokens, {8, 8, 4}, {2, 4});
+    EXPECT_EQ(got.inside + got.between, want) << baseline_name(baseline);
+    EXPECT_GT(got.between.forward, 0);
+  }
+}
+
+TEST(PlanReport, SaysWhatStandsWhere) {
+  const std::vector<int64_t> lengths = {3000, 300, 50, 50, 50};
+  const Plan plan = partition(lengths, options_of(1000));
+  const Json json = plan_json(plan, layer_of(), {0.5, 0.25, 0, 0});
+  const auto count = [&](const char* zone) {
+    return json.find("documents")->find(zone)->as_integer();
+  };
+  EXPECT_EQ(count("local") + count("intra") + count("inter"), 5);
+  EXPECT_EQ(count("inter"), 1);
+  EXPECT_EQ(count("intra"), 1);
+  EXPECT_LE(json.find("tokens")->find("most")->as_integer(), 1000);
+  EXPECT_EQ(json.find("predicted")->find("slowest_seconds")->as_number(), 0.5);
+  EXPECT_EQ(json.find("hash")->as_string().size(), 16u);
+}
+
+/// Z8: a rank that has read another length is named.
+TEST(PlanReport, NamesTheRankThatPlannedSomethingElse) {
+  std::vector<int64_t> lengths = {3000, 300, 50};
+  std::vector<uint64_t> hashes(4, plan_hash(partition(lengths, options_of(1000))));
+  EXPECT_EQ(find_disagreement(hashes), "");
+  lengths[1] = 301;
+  hashes[2] = plan_hash(partition(lengths, options_of(1000)));
+  EXPECT_EQ(
+      find_disagreement(hashes),
+      "rank 2 has planned another batch than the other 3: the lengths of its documents or the "
+      "options differ");
+  hashes[0] = 1;
+  EXPECT_EQ(find_disagreement(hashes).substr(0, 15), "ranks 0, 2 have");
+}
+
+}  // namespace
+}  // namespace strait::sequence
