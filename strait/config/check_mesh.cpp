@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "strait/base/errors.h"
+#include "strait/codec/codec.h"
 #include "strait/config/keys.h"
 #include "strait/config/place.h"
 #include "strait/shape/split.h"
@@ -122,6 +123,19 @@ void check_split_backward(const Run& run) {
     needs("train.non_finite = \"skip\"", "train.non_finite = \"stop\"");
 }
 
+void check_activation_codec(const Run& run) {
+  const char* const key = "pipeline.activation_codec";
+  const codec::CodecSpec codec = codec::parse_codec(run.pipeline.activation_codec, key);
+  if (codec::is_sparse(codec))
+    refuse(run, key, "leaves out numbers that the next stage needs", "\"int8\"");
+  if (codec.error_feedback)
+    refuse(run, key, "feeds errors back, but every micro-batch has activations of its own",
+           toml_string(
+               run.pipeline.activation_codec.substr(0, run.pipeline.activation_codec.find('+'))));
+  if (codec.kind == codec::CodecKind::kBfloat16 && run.train.precision == "bf16")
+    refuse(run, key, "is what activations are in train.precision = \"bf16\"", "\"none\"");
+}
+
 }  // namespace
 
 void check_mesh_sizes(const Run& run, int64_t ranks) {
@@ -188,6 +202,7 @@ std::vector<int64_t> parse_cuts(const std::string& text) {
 
 void check_pipeline(const Run& run) {
   if (run.mesh.axes.stage == 1) return check_stages(run);
+  check_activation_codec(run);
   check_chunks(run);
   check_cuts(run);
   check_split_backward(run);

@@ -397,7 +397,9 @@ Rows parallel_keys() {
        "blocks, counted from 0, with which stages (with chunks: runs of blocks) begin, but for the "
        "first."},
       {"pipeline.activation_codec", kField<&Run::pipeline, &PipelineOptions::activation_codec>,
-       only_default(), "Codec between stages."},
+       codec_text(),
+       "Codec of what passes between stages, activations and their gradients; a dense one without "
+       "error feedback."},
       {"pipeline.post_validation", kField<&Run::pipeline, &PipelineOptions::post_validation>,
        only_default(), "Validate gradients behind the update, and take the update back."},
       {"compression.codec", kField<&Run::compression, &CompressionOptions::codec>, codec_text(),

@@ -41,10 +41,11 @@ std::vector<KernelOperand> operands(const std::vector<Entry>& entries) {
 }
 
 std::vector<program::AttributeInfo> block_attributes() {
-  return {{"block", AttributeType::kIndex, true}, {"segments", AttributeType::kRange, true},
-          {"batch", AttributeType::kInteger},     {"tokens", AttributeType::kInteger},
-          {"training", AttributeType::kInteger},  {"flops", AttributeType::kNumber},
-          {"workspace", AttributeType::kInteger}, {"capacity", AttributeType::kInteger}};
+  return {{"block", AttributeType::kIndex, true},      {"segments", AttributeType::kRange, true},
+          {"batch", AttributeType::kInteger},          {"tokens", AttributeType::kInteger},
+          {"training", AttributeType::kInteger},       {"flops", AttributeType::kNumber},
+          {"workspace", AttributeType::kInteger},      {"capacity", AttributeType::kInteger},
+          {"micro-batch", AttributeType::kIndex, true}};
 }
 
 KernelCost block_cost(const Program& program, const Op& op, int64_t rank) {
@@ -154,8 +155,8 @@ Op block_op(const Kernel& kernel, int64_t block, const program::IntegerRange& se
   Op op;
   op.kind = program::OpKind::kKernel;
   op.kernel = &kernel;
-  op.attributes = {program::Index{block}, segments,   int64_t{0}, int64_t{0}, int64_t{0},
-                   double{0.0},           int64_t{0}, int64_t{0}};
+  op.attributes = {program::Index{block}, segments,   int64_t{0}, int64_t{0},        int64_t{0},
+                   double{0.0},           int64_t{0}, int64_t{0}, program::Index{-1}};
   return op;
 }
 

@@ -40,6 +40,7 @@ enum BlockAttribute : int {
   kFlops,      // number
   kWorkspace,  // integer: bytes
   kCapacity,   // integer: tokens that the cache holds
+  kInFlight,   // index: the micro-batch, where a rank has several in flight; else below 0
 };
 
 /// Block; where it writes kSaved it keeps what the backward pass needs.

@@ -40,6 +40,7 @@ struct PipelineForm {
   std::string order = "1f1b";  // gpipe 1f1b interleaved zero-bubble-h1 zero-bubble-h2
   int64_t chunks = 1;          // runs of blocks that a stage has; chunk c of stage s of S: c S + s
   std::vector<int64_t> cuts = {};  // first block of every run but the first; empty: equal parts
+  std::string codec = "none";      // of what passes between stages
 };
 
 struct StepOptions {

@@ -10,6 +10,7 @@
 #include "strait/codec/runs.h"
 #include "strait/execute/environment.h"
 #include "strait/strategy/finish/step_values.h"
+#include "strait/strategy/pipeline/kernels.h"
 #include "strait/strategy/sharding/kernels.h"
 
 namespace strait::execute {
@@ -251,6 +252,27 @@ void decode_sum_layers(const codec::Runs& runs, device::Arithmetic& arithmetic,
     });
 }
 
+codec::Values all_numbers(const Instance& instance, const Bound& operand) {
+  const Dtype dtype = instance.array(operand).dtype;
+  return {operand.data, dtype, operand.bytes / dtype_bytes(dtype)};
+}
+
+void encode_activation(const codec::CodecSpec& codec, device::Arithmetic& arithmetic,
+                       const Instance& instance) {
+  const codec::Values from = all_numbers(instance, *instance.find_read(strategy::kActivationFrom));
+  const Bound& to = *instance.find_write(strategy::kActivationTo);
+  arithmetic.encode({codec, {from.data, from.dtype, from.elements}},
+                    {static_cast<uint8_t*>(to.data), static_cast<size_t>(to.bytes)}, nullptr);
+}
+
+void decode_activation(const codec::CodecSpec& codec, device::Arithmetic& arithmetic,
+                       const Instance& instance) {
+  const Bound& from = *instance.find_read(strategy::kActivationFrom);
+  arithmetic.decode(codec,
+                    {static_cast<const uint8_t*>(from.data), static_cast<size_t>(from.bytes)},
+                    all_numbers(instance, *instance.find_write(strategy::kActivationTo)), false);
+}
+
 }  // namespace
 
 void add_coding_executors(runtime::Executors& executors, device::Arithmetic& arithmetic,
@@ -275,6 +297,13 @@ void add_coding_executors(runtime::Executors& executors, device::Arithmetic& ari
       });
   add(strategy::kDecode, &decode, &decode_layers);
   add(strategy::kDecodeSum, &decode_sum, &decode_sum_layers);
+  const auto add_activation = [&](const program::Kernel& kernel, auto* execute) {
+    executors.add(kernel, [=](const program::Program&, const program::Op& op) {
+      return bind(execute, codec::parse_codec(op.codec));
+    });
+  };
+  add_activation(strategy::kEncodeActivation, &encode_activation);
+  add_activation(strategy::kDecodeActivation, &decode_activation);
   executors.add(strategy::kClear, Execute([&arithmetic](const Instance& instance) {
                   arithmetic.fill_zero(instance.writes[0].data, instance.writes[0].bytes);
                 }));

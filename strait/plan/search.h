@@ -1,5 +1,6 @@
-// Ranks the ways to run a job on a number of ranks: every placement, with the orders that its stages
-// can take, and the micro-batch sizes and recompute choices that the batch allows, each composed, priced, simulated and checked for memory.
+// Ranks the ways to run a job on a number of ranks: every placement, with the orders that its
+// stages can take, and the micro-batch sizes and recompute choices that the batch allows, each
+// composed, priced, simulated and checked for memory.
 #pragma once
 
 #include <cstdint>

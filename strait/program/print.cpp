@@ -186,7 +186,8 @@ std::string Printer::list_text(const std::vector<Operand>& operands) const {
 
 std::string Printer::attribute_text(const AttributeInfo& info, const Attribute& attribute) const {
   const auto named = [&](const auto& value) { return fmt::format(" {} {}", info.name, value); };
-  if (const Index* index = std::get_if<Index>(&attribute)) return named(index_text(*index));
+  if (const Index* index = std::get_if<Index>(&attribute))
+    return index->is_constant() && index->constant < 0 ? "" : named(index_text(*index));
   if (const IntegerRange* range = std::get_if<IntegerRange>(&attribute))
     return range->end > range->begin ? named(fmt::format("{}..{}", range->begin, range->end - 1))
                                      : "";
@@ -195,10 +196,17 @@ std::string Printer::attribute_text(const AttributeInfo& info, const Attribute& 
   return named(std::get<double>(attribute));
 }
 
-/// What a kernel works on, from its printed attributes: " block i segments 0..3".
+/// What a kernel works on, from its printed attributes: " block i segments 0..3"; what a transfer
+/// is of, from all it has: " micro-batch i forwards". An index below 0 is none.
 std::string Printer::subject(const Op& op) const {
   std::string text;
-  if (op.kernel == nullptr) return text;
+  if (op.kernel == nullptr) {
+    for (const Attribute& attribute : op.attributes) {
+      const std::string value = attribute_text({}, attribute);
+      text += value.empty() ? "" : value.substr(1);  // behind the place of a name
+    }
+    return text;
+  }
   const size_t count = std::min(op.attributes.size(), op.kernel->attributes.size());
   for (size_t i = 0; i < count; ++i)
     if (op.kernel->attributes[i].printed)

@@ -97,6 +97,19 @@ TEST(PipelineKeys, SplitBackwardsNeedBlocksThatHaveOne) {
               HasSubstr("blocks run as one piece; the nearest valid value is \"1f1b\""));
 }
 
+TEST(PipelineKeys, ActivationCodecsAreDenseAndWithoutMemory) {
+  const auto with = [](const char* codec, const char* more = "") {
+    return refusal(kStages + "pipeline.activation_codec = \"" + codec + "\"\n" + more,
+                   "pipeline.activation_codec");
+  };
+  for (const char* codec : {"none", "bf16", "int8", "int4/64", "fp8e4m3"})
+    EXPECT_EQ(with(codec), "accepted");
+  EXPECT_THAT(with("topk/0.01"), HasSubstr("the nearest valid value is \"int8\""));
+  EXPECT_THAT(with("int8+ef"), HasSubstr("the nearest valid value is \"int8\""));
+  EXPECT_THAT(with("bf16", "train.precision = \"bf16\""),
+              HasSubstr("the nearest valid value is \"none\""));
+}
+
 TEST(PipelineKeys, H2WaitsForNothingBeforeTheUpdate) {
   const std::string h2 = kStages + "pipeline.order = \"zero-bubble-h2\"\n";
   EXPECT_THAT(refusal(h2, "pipeline.order"),

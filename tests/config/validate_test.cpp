@@ -57,7 +57,6 @@ TEST(Validate, ReservedKeysAcceptOnlyTheDefault) {
       {"tensor.sequence_parallel", "true"},
       {"tensor.tiles", "\"on\""},
       {"tensor.cached_gathers", "2"},
-      {"pipeline.activation_codec", "\"bf16\""},
       {"pipeline.post_validation", "true"},
       {"simulate.jitter", "\"normal:0.1\""},
       {"simulate.stragglers", "[2.0]"},

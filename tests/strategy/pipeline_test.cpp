@@ -137,6 +137,19 @@ TEST(Pipeline, ProgramsAreLegal) {
           }
 }
 
+TEST(Pipeline, ProgramsWithCodedMessagesAreLegal) {
+  for (const char* order : {"1f1b", "interleaved", "zero-bubble-h1"})
+    for (const draft::Purpose purpose :
+         {draft::Purpose::kTrain, draft::Purpose::kEvaluate, draft::Purpose::kPublish}) {
+      StepOptions options = options_of(9);
+      options.pipeline = {order, order == std::string("interleaved") ? 2 : 1, {}, "int8/16"};
+      options.purpose = purpose;
+      const auto classes = programs_of(model_of(6), mesh_of(3, 2), "zero3", options);
+      const std::vector<program::Problem> problems = program::verify(classes);
+      ASSERT_TRUE(problems.empty()) << problems.front().message;
+    }
+}
+
 TEST(Pipeline, RunsOneForwardOneBackward) {
   const auto classes = programs_of(model_of(4), mesh_of(2, 1), "ddp", options_of(4));
   EXPECT_EQ(order_of(classes[0], 0),

@@ -99,7 +99,7 @@ std::vector<double> block_times(const Design& design, const draft::Recompute& re
 draft::PipelineForm pipeline_form(const Design& design) {
   const PipelineOptions& options = design.run.pipeline;
   const int64_t stages = design.mesh.axis("stage").size;
-  draft::PipelineForm form{options.order, options.chunks_per_stage, {}};
+  draft::PipelineForm form{options.order, options.chunks_per_stage, {}, options.activation_codec};
   if (stages == 1) return form;
   for (const int64_t layer : parse_cuts(options.cuts)) form.cuts.push_back(layer + 1);
   if (form.cuts.empty())

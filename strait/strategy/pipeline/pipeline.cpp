@@ -8,7 +8,10 @@
 #include <utility>
 
 #include "strait/base/errors.h"
+#include "strait/codec/codec.h"
 #include "strait/draft/block_kernels.h"
+#include "strait/program/classes.h"
+#include "strait/strategy/pipeline/kernels.h"
 #include "strait/strategy/pipeline/orders.h"
 
 namespace strait::strategy {
@@ -76,12 +79,14 @@ class Stage {
         steps_(tasks_for(options, place_), place_.micro_batches, place_.stages * place_.chunks),
         runs_(block_runs(shape, place_.stages, options.pipeline)),
         ahead_(messages_ahead(options.pipeline.order)),
+        codec_(codec::parse_codec(options.pipeline.codec)),
         trains_(options.purpose == draft::Purpose::kTrain) {
     group_ = draft::add_group(draft.program, cluster,
                               {"stages", place_.stages, draft.mesh.axis("stage").stride});
     for (auto* lanes : {&downward_, &upward_})
       for (int64_t lane = 0; lane < num_lanes(); ++lane)
         lanes->push_back(draft::add_lane(draft.program, cluster, group_));
+    if (is_coded() && whole_.micro_steps > 0) declare_pieces(draft.program);
     give_places(draft.program);
   }
 
@@ -115,6 +120,23 @@ class Stage {
   /// Of messages between a stage and the one behind it.
   int lane(const std::vector<int>& lanes, int64_t stage) const {
     return stage == place_.stages - 1 ? lanes.back() : lanes[static_cast<size_t>(stage % 2)];
+  }
+
+  bool is_coded() const { return codec_.kind != codec::CodecKind::kNone; }
+
+  /// Of every chunk what goes down and up, each as it is sent and as it is received.
+  void declare_pieces(program::Program& program) {
+    const program::ValueArray& numbers =
+        program.arrays[static_cast<size_t>(draft::find_array(program, "x"))];
+    const int64_t elements = numbers.partition.elements;
+    piece_bytes_ = codec::encoded_bytes(codec_, elements, numbers.dtype);
+    metadata_bytes_ = codec::metadata_bytes(codec_, elements);
+    pieces_ = draft::declare(program, {"piece", kPieces * place_.chunks, Dtype::kByte, piece_bytes_,
+                                       program::Lifetime::kTransient, program::Category::kBuffers});
+  }
+  static constexpr int64_t kPieces = 4;
+  Operand piece(int64_t chunk, bool down, bool sent) const {
+    return {pieces_, {kPieces * chunk + (down ? 0 : 2) + (sent ? 0 : 1)}};
   }
 
   /// Values that exist so far are a micro-batch's: one place for each that is in flight.
@@ -169,11 +191,11 @@ class Stage {
     const bool at_begin = visit.block == blocks.begin && !first(task.chunk);
     const bool at_end = visit.block == blocks.end - 1 && !last(task.chunk);
     if (visit.work == Work::kForwards) {
-      if (at_begin) receive(visit, draft::kInput, lane(downward_, before()), before());
-      if (at_end) return send(visit, draft::kOutput, lane(downward_, place_.stage), behind());
+      if (at_begin) receive(visit, task, draft::kInput);
+      if (at_end) return send(visit, task, draft::kOutput);
     } else if (visit.work == Work::kBackwards) {
-      if (at_end) receive(visit, draft::kOutputGradient, lane(upward_, place_.stage), behind());
-      if (at_begin) return send(visit, draft::kInputGradient, lane(upward_, before()), before());
+      if (at_end) receive(visit, task, draft::kOutputGradient);
+      if (at_begin) return send(visit, task, draft::kInputGradient);
     }
     return std::nullopt;
   }
@@ -188,35 +210,70 @@ class Stage {
     if (down ? last(before.chunk) : first(before.chunk)) return;
     const BlockRange &here = blocks_of(task.chunk), &there = blocks_of(before.chunk);
     Operand earlier = sent;
-    earlier.index.constant += down ? there.end - here.end : there.begin - here.begin;
-    const auto computes = std::ranges::find_if(
-        visit.ops, [](const Op& op) { return op.kind == program::OpKind::kKernel; });
+    earlier.index.constant += is_coded() ? kPieces * (before.chunk - task.chunk)
+                              : down     ? there.end - here.end
+                                         : there.begin - here.begin;
+    const auto computes =
+        std::ranges::find_if(visit.ops, [](const Op& op) { return op.kernel != nullptr; });
     computes->waits.push_back(placed(earlier, draft::micro_batch_index(before.micro_batch, later)));
   }
 
-  Op transfer(program::OpKind kind, int stream, int64_t peer) const {
+  /// A message to or from the neighbour: forwards go down, backwards up.
+  Op message(program::OpKind kind, Work work) const {
+    const bool down = work == Work::kForwards;
+    const bool to_behind = (kind == program::OpKind::kSend) == down;
     Op op;
     op.kind = kind;
     op.group = group_;
-    op.stream = stream;
-    op.peer = {peer};
+    op.stream = lane(down ? downward_ : upward_, to_behind ? place_.stage : before());
+    op.peer = {to_behind ? behind() : before()};
+    op.attributes = {std::string("micro-batch"), Index{0},
+                     std::string(down ? "forwards" : "backwards")};
+    if (is_coded()) mark_coded(op);
     return op;
   }
 
-  void receive(Visit& visit, draft::BlockOperand slot, int stream, int64_t peer) const {
-    Op op = transfer(program::OpKind::kReceive, stream, peer);
-    op.writes = {program::as(*find_operand(visit, slot), Access::kWrite)};
-    visit.ops.insert(visit.ops.begin(), std::move(op));
+  void mark_coded(Op& op) const {
+    op.codec = codec::print_codec(codec_);
+    op.piece_bytes = piece_bytes_;
+    op.metadata_bytes = metadata_bytes_;
   }
 
-  /// Sends what the visit makes, which nobody here needs any more.
-  Operand send(Visit& visit, draft::BlockOperand slot, int stream, int64_t peer) const {
-    Op op = transfer(program::OpKind::kSend, stream, peer);
+  Op coding(const program::Kernel& kernel, const Operand& from, const Operand& to) const {
+    Op op = draft::kernel_op(kernel);
+    op.reads = {program::as(from, Access::kRead, kActivationFrom)};
+    op.writes = {program::as(to, Access::kWrite, kActivationTo)};
+    mark_coded(op);
+    return op;
+  }
+
+  void receive(Visit& visit, const Task& task, draft::BlockOperand slot) const {
+    const Operand wanted = *find_operand(visit, slot);
+    const Operand come =
+        is_coded() ? piece(task.chunk, task.work == Work::kForwards, false) : wanted;
+    Op op = message(program::OpKind::kReceive, task.work);
+    op.writes = {program::as(come, Access::kWrite)};
+    std::vector<Op> ops = {std::move(op)};
+    if (is_coded()) {
+      ops.push_back(coding(kDecodeActivation, come, wanted));
+      visit.frees.push_back(come);
+    }
+    visit.ops.insert(visit.ops.begin(), ops.begin(), ops.end());
+  }
+
+  /// Sends what the visit makes, which nobody here needs any more. Returns what is on its way.
+  Operand send(Visit& visit, const Task& task, draft::BlockOperand slot) const {
     const Operand made = *find_operand(visit, slot);
-    op.reads = {program::as(made, Access::kRead)};
+    const Operand goes = is_coded() ? piece(task.chunk, task.work == Work::kForwards, true) : made;
+    if (is_coded()) {
+      visit.ops.push_back(coding(kEncodeActivation, made, goes));
+      visit.frees.push_back(made);
+    }
+    Op op = message(program::OpKind::kSend, task.work);
+    op.reads = {program::as(goes, Access::kRead)};
     visit.ops.push_back(std::move(op));
-    visit.frees.push_back(made);
-    return made;
+    visit.frees.push_back(goes);
+    return goes;
   }
 
   /// A value of the micro-batch with this index, in its place.
@@ -233,6 +290,11 @@ class Stage {
   Op placed(Op op, const Index& micro_batch) const {
     for (auto* operands : {&op.reads, &op.writes, &op.waits})
       for (Operand& operand : *operands) operand = placed(operand, micro_batch);
+    // What the op is of, for those who wait for it.
+    if (program::is_message(op.kind))
+      op.attributes[1] = micro_batch;
+    else if (op.attributes.size() > draft::kInFlight)
+      op.attributes[draft::kInFlight] = micro_batch;
     return op;
   }
 
@@ -247,6 +309,9 @@ class Stage {
   const TaskSteps steps_;
   const std::vector<BlockRange> runs_;
   const int64_t ahead_;
+  const codec::CodecSpec codec_;
+  int64_t piece_bytes_ = 0, metadata_bytes_ = 0;
+  int pieces_ = -1;
   const bool trains_;
   int group_ = -1;
   std::vector<int> downward_, upward_;

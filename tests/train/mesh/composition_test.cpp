@@ -219,5 +219,50 @@ TEST_F(Compositions, MemoryIsWhatTheAllocatorSawInEveryOrder) {
   EXPECT_GT(most["gpipe"], most["1f1b"]);
 }
 
+/// Bytes of messages in a step: of the ledger, the simulator and the cost model.
+TEST_F(Compositions, CodedActivationsSendTheBytesOfTheCodec) {
+  for (const auto& [order, chunks] : std::vector<std::pair<std::string, int64_t>>{
+           {"1f1b", 1}, {"interleaved", 2}, {"zero-bubble-h1", 1}}) {
+    SCOPED_TRACE(order);
+    const Case c{1, 2, 2, 4, "ddp", order, chunks, {"pipeline.activation_codec=int8/64"}, kGpt};
+    strait::Run run = run_of(c, {"train.steps=2"});
+    run.output.run_dir = next_folder();
+    const Job job = make_job(run, c.ranks());
+    const std::atomic<int> no_signal{0};
+    train::Outcome outcome;
+    train::train(job, {}, no_signal, outcome);
+    const int64_t elements = 13 * 24;  // one sequence of 13 tokens
+    const int64_t payload = elements, metadata = (elements + 63) / 64 * 4;
+    const int64_t messages = 2 * 2 * 4 * (2 * chunks - 1);  // both ways, data ranks, micro-batches
+    const auto sent = [](const Ledger& ledger, int64_t steps) {
+      std::pair<int64_t, int64_t> bytes{0, 0};
+      for (const Traffic& row : ledger.rows()) {
+        if (row.operation != "send") continue;
+        EXPECT_EQ(row.codec, "int8/64");
+        bytes.first += row.payload_bytes / steps;
+        bytes.second += row.metadata_bytes / steps;
+      }
+      return bytes;
+    };
+    const std::pair<int64_t, int64_t> want{messages * payload, messages * metadata};
+    EXPECT_EQ(sent(outcome.traffic, 2), want);
+    EXPECT_EQ(sent(job.simulated.traffic, 1), want);
+    EXPECT_EQ(sent(job.cost.traffic, 1), want);
+  }
+}
+
+TEST_F(Compositions, CodedActivationsLearnWhatOneRankLearns) {
+  for (const auto& [codec, near] :
+       std::vector<std::pair<std::string, double>>{{"bf16", 1e-2}, {"int8/64", 2e-2}}) {
+    SCOPED_TRACE(codec);
+    const Case c{1, 1, 2, 4, "ddp", "1f1b", 1, {"pipeline.activation_codec=" + codec}, kGpt};
+    const Trained got = train(c);
+    const Trained& want = serial(kGpt);
+    EXPECT_NE(got.losses.back(), want.losses.back());
+    for (size_t step = 0; step < want.losses.size(); ++step)
+      EXPECT_NEAR(got.losses[step], want.losses[step], near * want.losses[step]) << step;
+  }
+}
+
 }  // namespace
 }  // namespace strait

@@ -1,0 +1,14 @@
+// Table entries of what passes between stages in fewer bytes. No LibTorch; executors stand in
+// strait/execute.
+#pragma once
+
+#include "strait/program/program.h"
+
+namespace strait::strategy {
+
+/// All numbers of a value into one piece of the op's codec, and back.
+extern const program::Kernel kEncodeActivation;
+extern const program::Kernel kDecodeActivation;
+enum ActivationOperand : int { kActivationFrom, kActivationTo };
+
+}  // namespace strait::strategy
