@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <filesystem>
 #include <system_error>
 
 #include "strait/base/errors.h"
@@ -83,7 +84,32 @@ void sync_path(const std::string& path) {
   if (::fsync(file.get()) != 0 && errno != EINVAL) fail("cannot sync", path, errno);
 }
 
-void write_file_atomically(const std::string& path, std::string_view contents) {
+namespace {
+
+/// The file that `path` leads to through links. A rename would replace a link, such as /dev/stdout,
+/// and whatever special file stands there.
+std::string target_of(const std::string& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0) {
+    if (errno == ELOOP) fail("cannot write", path, errno);
+    return path;
+  }
+  if (!S_ISREG(status.st_mode) && !S_ISDIR(status.st_mode)) {
+    ErrorPlace place;
+    place.file = path;
+    throw UserError(fmt::format("{} is a {}, not a file", path, file_kind(status.st_mode)), place);
+  }
+  std::error_code error;
+  if (!std::filesystem::is_symlink(path, error)) return path;
+  const std::string target = std::filesystem::canonical(path, error).string();
+  if (error) fail("cannot write", path, error.value());
+  return target;
+}
+
+}  // namespace
+
+void write_file_atomically(const std::string& named, std::string_view contents) {
+  const std::string path = target_of(named);
   const std::string temporary = fmt::format("{}.tmp-{}", path, ::getpid());
   try {
     const Descriptor file(

@@ -15,7 +15,7 @@ const char* file_kind(unsigned mode);
 
 /// Writes `contents` to `path` so that a reader, or a crash at any point, sees the old file or the
 /// new one: temporary file beside it, fsync, rename, fsync of the folder. InputOutputError on
-/// failure; the temporary file is removed then.
+/// failure, without a temporary file then. UserError where a FIFO, socket or device stands.
 void write_file_atomically(const std::string& path, std::string_view contents);
 
 /// Flushes a file's or folder's own data to disk. InputOutputError on failure.

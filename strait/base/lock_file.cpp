@@ -54,6 +54,11 @@ std::string successor(const std::string& path, const std::string& token) {
 std::optional<Link> read_link(const std::string& file) {
   struct stat status {};
   if (::stat(file.c_str(), &status) != 0) return std::nullopt;
+  if (!S_ISREG(status.st_mode)) {
+    ErrorPlace place;
+    place.file = file;
+    throw UserError(fmt::format("{} is a {}, not a file", file, file_kind(status.st_mode)), place);
+  }
   try {
     const Json json = Json::parse(read_file(file), file);
     return Link{file, json.at("token").as_string(), identity_from_json(json.at("owner"))};
@@ -76,7 +81,7 @@ std::optional<Link> last_owner(const std::string& path) {
 
 /// Modification time; opened first, because NFS asks the server again only then.
 std::optional<int64_t> touched_nanoseconds(const std::string& file) {
-  const int descriptor = ::open(file.c_str(), O_RDONLY | O_CLOEXEC);
+  const int descriptor = ::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0) return std::nullopt;
   struct stat status {};
   const bool known = ::fstat(descriptor, &status) == 0;

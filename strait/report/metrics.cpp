@@ -115,9 +115,14 @@ StepMetrics metrics_from_json(const Json& value) {
 
 MetricsWriter::MetricsWriter(std::string path, int64_t resumed_step) : path_(std::move(path)) {
   const int keep = resumed_step > 0 ? 0 : O_TRUNC;
-  file_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | keep, 0644);
+  // O_NONBLOCK: a FIFO without a reader would block here for ever.
+  const int flags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK | keep;
+  file_ = ::open(path_.c_str(), flags, 0644);
   if (file_ < 0) fail("open", path_);
   try {
+    struct stat status {};
+    if (::fstat(file_, &status) == 0 && !S_ISREG(status.st_mode))
+      throw UserError(fmt::format("{} is a {}, not a file", path_, file_kind(status.st_mode)));
     if (resumed_step > 0) truncate_metrics_after(path_, resumed_step);
   } catch (...) {
     ::close(file_);

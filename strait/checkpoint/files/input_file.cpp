@@ -29,13 +29,15 @@ ErrorPlace at_file(const std::string& path) {
 }  // namespace
 
 InputFile::InputFile(std::string path) : path_(std::move(path)) {
-  descriptor_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
+  // A FIFO without a writer would block here for ever.
+  descriptor_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor_ < 0)
     throw UserError(fmt::format("cannot open {}: {}", path_, errno_text(errno)), at_file(path_));
   struct stat status {};
   if (::fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) {
     ::close(descriptor_);
-    throw UserError(fmt::format("{} is not a regular file", path_), at_file(path_));
+    throw UserError(fmt::format("{} is a {}, not a file", path_, file_kind(status.st_mode)),
+                    at_file(path_));
   }
   bytes_ = status.st_size;
 }
