@@ -1,7 +1,10 @@
 #include "strait/convert/hugging_face.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <sys/file.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <filesystem>
@@ -228,6 +231,33 @@ ModelState read_hugging_face(const std::string& folder) {
   return state;
 }
 
+namespace {
+
+/// A folder under a temporary name, empty, and of this process alone as long as it lives.
+class HiddenFolder {
+ public:
+  HiddenFolder(const std::string& path, const std::string& target) {
+    std::error_code error;
+    fs::create_directories(path, error);
+    if (error) throw InputOutputError(fmt::format("cannot create {}: {}", path, error.message()));
+    descriptor_ = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (descriptor_ < 0 || (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)) {
+      if (descriptor_ >= 0) ::close(descriptor_);
+      throw UserError(fmt::format("another process is writing {}", target));
+    }
+    for (const auto& entry : fs::directory_iterator(path, error))  // of one that was killed
+      fs::remove_all(entry.path(), error);
+  }
+  ~HiddenFolder() { ::close(descriptor_); }
+  HiddenFolder(const HiddenFolder&) = delete;
+  HiddenFolder& operator=(const HiddenFolder&) = delete;
+
+ private:
+  int descriptor_ = -1;
+};
+
+}  // namespace
+
 std::vector<checkpoint::FileRecord> write_hugging_face(ModelState& state,
                                                        const std::string& folder) {
   const auto tokenizer = parse_tokenizer(state.tokenizer_json, "tokenizer.json");
@@ -245,10 +275,8 @@ std::vector<checkpoint::FileRecord> write_hugging_face(ModelState& state,
       (path.parent_path() / fmt::format(".{}.partial", path.filename().string())).string();
   std::vector<checkpoint::FileRecord> files;
   std::error_code error;
-  fs::remove_all(hidden, error);
+  const HiddenFolder own(hidden, folder);
   try {
-    if (!fs::create_directories(hidden, error))
-      throw InputOutputError(fmt::format("cannot create {}: {}", hidden, error.message()));
     const checkpoint::WrittenFile written = checkpoint::write_safetensors(
         hidden + "/" + kWeightsFile, weights.tensors, {{"format", "pt"}});
     files.push_back({kWeightsFile, written.bytes, written.hash});

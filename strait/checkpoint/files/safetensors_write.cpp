@@ -1,6 +1,8 @@
 // The writing half of safetensors.h.
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -24,18 +26,27 @@ constexpr int64_t kAlignmentBytes = 64;
 constexpr size_t kChunkBytes = 1 << 20;
 constexpr int64_t kWritebackBytes = 8 << 20;
 
-/// The file under a temporary name; removed again unless committed.
+/// The file under a temporary name; removed again unless committed. Of several processes that write
+/// one file at a time, all but one are refused. What a killed one left is written over.
 class TemporaryFile {
  public:
   explicit TemporaryFile(std::string path)
       : path_(std::move(path)), temporary_(path_ + ".partial") {
-    descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_NONBLOCK | O_CLOEXEC, 0644);
     if (descriptor_ < 0) fail("create", errno);
+    if (!owned()) {
+      ::close(descriptor_);
+      ErrorPlace place;
+      place.file = path_;
+      throw UserError(fmt::format("another process is writing {}", path_), place);
+    }
+    if (::ftruncate(descriptor_, 0) != 0) {
+      const int error = errno;
+      discard();
+      fail("create", error);
+    }
   }
-  ~TemporaryFile() {
-    if (descriptor_ >= 0) ::close(descriptor_);
-    if (!committed_) ::unlink(temporary_.c_str());
-  }
+  ~TemporaryFile() { discard(); }
   TemporaryFile(const TemporaryFile&) = delete;
   TemporaryFile& operator=(const TemporaryFile&) = delete;
 
@@ -50,17 +61,30 @@ class TemporaryFile {
   }
   WrittenFile commit() {
     if (::fsync(descriptor_) != 0) fail("sync", errno);
+    if (std::rename(temporary_.c_str(), path_.c_str()) != 0) fail("rename to", errno);
+    committed_ = true;
     const int descriptor = descriptor_;
     descriptor_ = -1;
     if (::close(descriptor) != 0) fail("close", errno);
-    if (std::rename(temporary_.c_str(), path_.c_str()) != 0) fail("rename to", errno);
-    committed_ = true;
     const std::string folder = std::filesystem::path(path_).parent_path().string();
     sync_path(folder.empty() ? "." : folder);
     return {bytes_, hasher_.hex()};
   }
 
  private:
+  /// Whether this process alone has the file that stands at the temporary name.
+  bool owned() const {
+    struct stat own {
+    }, there{};
+    if (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) return false;
+    return ::fstat(descriptor_, &own) == 0 && S_ISREG(own.st_mode) &&
+           ::stat(temporary_.c_str(), &there) == 0 && own.st_ino == there.st_ino &&
+           own.st_dev == there.st_dev;
+  }
+  void discard() {
+    if (!committed_) ::unlink(temporary_.c_str());
+    if (descriptor_ >= 0) ::close(descriptor_);
+  }
   void write_all(std::span<const std::byte> bytes) {
     while (!bytes.empty()) {
       const ssize_t count = ::write(descriptor_, bytes.data(), bytes.size());
