@@ -2,7 +2,10 @@
 // refused.
 #include "strait/convert/convert.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
+#include <sys/file.h>
+#include <unistd.h>
 
 #include "strait/base/errors.h"
 #include "strait/checkpoint/checkpoint.h"
@@ -220,6 +223,38 @@ TEST_F(Convert, ADamagedSingleFileIsRefused) {
                   if (key == "manifest") value[value.size() / 2] ^= 1;
               }),
               HasSubstr("manifest"));
+}
+
+/// What another process that writes to the same place holds.
+class Busy {
+ public:
+  explicit Busy(const std::string& path) : descriptor_(::open(path.c_str(), O_RDONLY)) {
+    EXPECT_EQ(::flock(descriptor_, LOCK_EX | LOCK_NB), 0) << path;
+  }
+  ~Busy() { ::close(descriptor_); }
+
+ private:
+  const int descriptor_;
+};
+
+TEST_F(Convert, TwoIntoOneTargetAreNotMixed) {
+  const std::string file = path("m.safetensors"), folder = path("hf");
+  const std::string half_file = file + ".partial", half_folder = path(".hf.partial");
+  write_file_atomically(half_file, "half");
+  fs::create_directories(half_folder);
+  write_file_atomically(half_folder + "/config.json", "half");
+  {
+    const Busy one(half_file), other(half_folder);
+    EXPECT_THROW(convert(kFixture, file, "safetensors"), UserError);
+    EXPECT_THROW(convert(kFixture, folder, "hf"), UserError);
+    EXPECT_EQ(read_file(half_file), "half");
+    EXPECT_EQ(read_file(half_folder + "/config.json"), "half");
+  }
+  // Nobody holds them: what a killed process left is written over.
+  convert(kFixture, file, "safetensors");
+  convert(kFixture, folder, "hf");
+  EXPECT_FALSE(fs::exists(half_file));
+  EXPECT_FALSE(fs::exists(half_folder));
 }
 
 TEST_F(Convert, ADestinationThatCannotBeWrittenLeavesNothing) {
