@@ -86,6 +86,11 @@ TEST(TokenBatches, TargetsFollowInsideADocumentAndStopAtItsEnd) {
   batches.read(end, 0, inputs, targets);
   EXPECT_EQ(targets[6], 62);
   EXPECT_EQ(targets[7], kIgnoredTarget);
+  // Another rank reads the piece's first half, which ends nothing.
+  inputs.resize(4);
+  targets.resize(4);
+  batches.read(end, 0, inputs, targets);
+  EXPECT_EQ(targets[3], inputs[3] + 1);
 }
 
 TEST(TokenBatches, DocumentsMayBeginWithAToken) {
