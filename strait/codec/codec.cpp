@@ -177,7 +177,7 @@ int64_t encode(const CodecSpec& spec, const ConstValues& source, std::span<uint8
         lost += plain ? copy_range(source, encoded.data(), begin, end)
                       : encode_range({spec, at(source.data, source.dtype, begin), source.dtype,
                                       encoded.data(), source.elements, begin, end,
-                                      source.elements >= kPastCachesElements});
+                                      source.elements >= kPastCachesElements, draw});
       });
   return lost;
 }

@@ -16,6 +16,7 @@
 //   +asymmetric     int8 and int4: a block's range is its smallest to its largest element
 //   +paper          int8 and int4: divisor 2^(b-1) (asymmetric: 2^b) as in ZeRO++, which cuts the
 //                   largest element; without it 2^(b-1) - 1 (2^b - 1), which does not
+//   +stochastic     qsgd: levels are drawn, so that the mean over draws is the element
 //   +ef             the user of the codec keeps an ErrorFeedback (error_feedback.h)
 //
 // Encoded piece: the payload, then the metadata, without a gap. No alignment is asked for (64 bytes
@@ -64,6 +65,7 @@ struct CodecSpec {
   bool error_feedback = false;
   int bits = 0;        // of a code of qsgd, 1 to 8; 0 for all others
   double density = 0;  // of topk and randomk, in (0, 1]; 0 for all others
+  bool stochastic = false;
   bool operator==(const CodecSpec&) const = default;
 };
 
@@ -73,7 +75,9 @@ inline bool is_sparse(const CodecSpec& spec) {
   return spec.kind == CodecKind::kTopK || spec.kind == CodecKind::kRandomK;
 }
 /// What is encoded depends on a Draw.
-inline bool draws(const CodecSpec& spec) { return spec.kind == CodecKind::kRandomK; }
+inline bool draws(const CodecSpec& spec) {
+  return spec.kind == CodecKind::kRandomK || spec.stochastic;
+}
 /// Elements that topk and randomk send of a piece: max(1, D elements, rounded down).
 int64_t kept_elements(const CodecSpec& spec, int64_t elements);
 
@@ -92,8 +96,8 @@ CodecSpec parse_codec(const std::string& text, const std::string& key = "");
 /// What parse_codec reads back, the block always written.
 std::string print_codec(const CodecSpec& spec);
 
-/// Exact sizes of the piece of `elements` elements. `dtype` (of the source) matters to `none`
-/// alone.
+/// Exact sizes of the piece of `elements` elements. `dtype` (of the
+/// source) matters to `none` alone.
 int64_t num_blocks(const CodecSpec& spec, int64_t elements);
 int64_t payload_bytes(const CodecSpec& spec, int64_t elements, Dtype dtype = Dtype::kFloat32);
 int64_t metadata_bytes(const CodecSpec& spec, int64_t elements);
@@ -110,7 +114,8 @@ int64_t encoded_bytes(const CodecSpec& spec, int64_t elements, Dtype dtype = Dty
 ///   fp8                   half the gap between neighbours next to the largest element
 ///   e3m0                  (1 - sqrt(1/2)) s, s = max(|low|, |high|, 2^-119); of an element that is
 ///                         not decoded as 0, sqrt(2) - 1 of it
-///   qsgd                  s / 2 and rounding of |x|, s = (high - low) / (2^bits - 1)
+///   qsgd                  s / 2 and rounding of |x|, s = (high - low) / (2^bits - 1); +stochastic:
+///                         s
 ///   bf16                  2^-8 of the largest
 ///   fp16                  2^-11 of the largest, at least 2^-25
 ///   topk, randomk         max(|low|, |high|)

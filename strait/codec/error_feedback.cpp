@@ -71,8 +71,8 @@ int64_t encode_with_feedback(const CodecSpec& spec, const ConstValues& source,
       float* kept = residual.values.data() + begin;
       std::copy_n(kept, end - begin, sums.data());
       add_source(source, begin, end, sums.data());
-      lost += encode_range(
-          {spec, sums.data(), Dtype::kFloat32, encoded.data(), source.elements, begin, end});
+      lost += encode_range({spec, sums.data(), Dtype::kFloat32, encoded.data(), source.elements,
+                            begin, end, false, residual.draw});
       decode_range({spec, encoded.data(), decoded.data(), Dtype::kFloat32, false, source.elements,
                     begin, end});
       for (int64_t i = 0; i < end - begin; ++i)

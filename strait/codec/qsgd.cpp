@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <span>
 
 #include "strait/codec/element.h"
 
@@ -16,6 +17,7 @@ class BitWriter {
     pending_ |= code << filled_;
     for (filled_ += bits_; filled_ >= 8; filled_ -= 8) flush();
   }
+  double largest() const { return (1 << bits_) - 1; }
   /// Zeros up to `end`.
   void finish(const uint8_t* end) {
     while (out_ < end) flush();
@@ -52,14 +54,26 @@ int64_t find_scale(const T* x, int64_t count, int bits, BlockScale& scale) {
   return lost;
 }
 
+/// What is added before rounding down, by number of the element in its piece.
+struct Rounding {
+  bool stochastic;
+  Draw draw;
+  double operator()(int64_t element) const {
+    if (!stochastic) return 0.5;
+    return static_cast<double>(draw.bits(static_cast<uint64_t>(element)) >> 11) * 0x1p-53;
+  }
+};
+
+/// `first`: number of the first element.
 template <class T>
-void put_codes(const T* x, int64_t count, int bits, const BlockScale& scale, BitWriter& writer) {
-  const double most = (1 << bits) - 1, low = scale.middle;
+void put_codes(std::span<const T> x, int64_t first, const Rounding& rounding,
+               const BlockScale& scale, BitWriter& writer) {
+  const double most = writer.largest(), low = scale.middle;
   const double inverse = scale.step > 0 ? 1.0 / static_cast<double>(scale.step) : 0.0;
-  for (int64_t i = 0; i < count; ++i) {
-    const float value = read_float(x + i);
+  for (size_t i = 0; i < x.size(); ++i) {
+    const float value = read_float(&x[i]);
     const double above = (std::isfinite(value) ? static_cast<double>(value) : 0.0) - low;
-    const double level = std::floor(above * inverse + 0.5);
+    const double level = std::floor(above * inverse + rounding(first + static_cast<int64_t>(i)));
     writer.put(static_cast<uint32_t>(std::clamp(level, 0.0, most)));
   }
 }
@@ -69,13 +83,15 @@ int64_t encode_as(const EncodeRange& range, const T* x) {
   const CodecSpec& spec = range.spec;
   const Scales<uint8_t> scales(spec, range.encoded, range.elements);
   BitWriter writer(range.encoded + range.begin * spec.bits / 8, spec.bits);
+  const Rounding rounding{spec.stochastic, range.draw};
   int64_t lost = 0;
   for (int64_t first = range.begin; first < range.end; first += spec.block) {
     const int64_t count = std::min(spec.block, range.end - first);
     BlockScale scale;
     lost += find_scale(x + (first - range.begin), count, spec.bits, scale);
     scales.put(first / spec.block, scale);
-    put_codes(x + (first - range.begin), count, spec.bits, scale, writer);
+    put_codes(std::span(x + (first - range.begin), static_cast<size_t>(count)), first, rounding,
+              scale, writer);
   }
   if (range.end == range.elements)
     writer.finish(range.encoded + payload_bytes(spec, range.elements));

@@ -1,6 +1,7 @@
 // Max-min QSGD: levels at equal distances from the smallest to the largest element of a block, in 1
 // to 8 bits. Plain code, because codes of 3 bits fill no lanes. Source: Alistarh et al., QSGD
-// (arXiv 1610.02132), in the form of torch_cgx, with its deterministic rounding (u = 1/2).
+// (arXiv 1610.02132), in the form of torch_cgx: level = floor((x - low) / step + u), u = 1/2 or
+// drawn from [0, 1) for every element.
 #pragma once
 
 #include <algorithm>

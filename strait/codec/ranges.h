@@ -17,6 +17,7 @@ struct EncodeRange {
   uint8_t* encoded;  // the whole piece
   int64_t elements, begin, end;
   bool past_caches = false;  // the piece is too large to be kept by them anyway
+  Draw draw = {};
 };
 /// Number of elements that are not finite.
 int64_t encode_range(const EncodeRange& range);

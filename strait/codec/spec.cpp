@@ -132,16 +132,20 @@ class Parser {
   }
 
   void read_flag(const std::string& flag) {
-    const std::vector<std::string> flags = {"asymmetric", "paper", "ef"};
+    const std::vector<std::string> flags = {"asymmetric", "paper", "stochastic", "ef"};
     const std::string nearest = nearest_choice(flag, flags);
     if (flag != nearest)
       refuse(fmt::format("there is no flag '+{}'", flag), print_codec(spec_) + "+" + nearest);
     const bool integers = spec_.kind == CodecKind::kInt8 || spec_.kind == CodecKind::kInt4;
-    if (flag == "ef" ? spec_.kind == CodecKind::kNone : !integers)
+    const bool fits = flag == "ef"           ? spec_.kind != CodecKind::kNone
+                      : flag == "stochastic" ? spec_.kind == CodecKind::kQsgd
+                                             : integers;
+    if (!fits)
       refuse(fmt::format("{} has no '+{}'", kind_of(spec_).name, flag), print_codec(spec_));
-    bool& value = flag == "ef"      ? spec_.error_feedback
-                  : flag == "paper" ? spec_.paper_divisor
-                                    : spec_.asymmetric;
+    bool& value = flag == "ef"           ? spec_.error_feedback
+                  : flag == "stochastic" ? spec_.stochastic
+                  : flag == "paper"      ? spec_.paper_divisor
+                                         : spec_.asymmetric;
     if (value) refuse(fmt::format("'+{}' twice", flag), print_codec(spec_));
     value = true;
   }
@@ -153,7 +157,8 @@ class Parser {
 
 double qsgd_bound(const CodecSpec& spec, double low, double high) {
   const double step = high > low ? std::max((high - low) / ((1 << spec.bits) - 1), 0x1p-126) : 0.0;
-  return step / 2 * (1 + 0x1p-12) + 0x1p-22 * std::max(std::abs(low), std::abs(high));
+  return step / (spec.stochastic ? 1 : 2) * (1 + 0x1p-12) +
+         0x1p-22 * std::max(std::abs(low), std::abs(high));
 }
 
 double integer_bound(const CodecSpec& spec, double low, double high) {
@@ -180,6 +185,7 @@ std::string print_codec(const CodecSpec& spec) {
   if (spec.density > 0) text += fmt::format("/{}", spec.density);
   if (spec.asymmetric) text += "+asymmetric";
   if (spec.paper_divisor) text += "+paper";
+  if (spec.stochastic) text += "+stochastic";
   if (spec.error_feedback) text += "+ef";
   return text;
 }

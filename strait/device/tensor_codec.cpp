@@ -130,9 +130,9 @@ at::Tensor decode_qsgd(const CodecSpec& spec, const at::Tensor& piece, int64_t e
 void require_tensor_codec(const CodecSpec& spec, const std::string& key) {
   const bool known = codec::is_integer(spec.kind) || spec.kind == CodecKind::kE3m0 ||
                      spec.kind == CodecKind::kQsgd;
-  if (known && !spec.asymmetric) return;
+  if (known && !spec.asymmetric && !spec.stochastic) return;
   CodecSpec nearest = spec;
-  nearest.asymmetric = false;
+  nearest.asymmetric = nearest.stochastic = false;
   if (!known) nearest = codec::parse_codec("int8");
   ErrorPlace place;
   if (!key.empty()) place.key = key;

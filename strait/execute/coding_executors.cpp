@@ -47,6 +47,7 @@ class Parts {
   }
   int64_t own() const { return own_; }
   int64_t elements(int64_t part) const { return op_.partition.count(part); }
+  int64_t first_element(int64_t part) const { return op_.partition.begin(part); }
   codec::Values numbers(int64_t part) const {
     const int64_t offset = op_.partition.begin(part) - numbers_begin_;
     return {numbers_ + offset * dtype_bytes(values_.dtype), values_.dtype, elements(part)};
@@ -86,8 +87,26 @@ class Parts {
   int64_t own_, group_first_, numbers_begin_, pieces_begin_;
 };
 
-void encode(const codec::CodecSpec& codec, device::Arithmetic& arithmetic,
+/// Of a unit in an update. Positions are the same on all ranks and hops, so that what is sent of
+/// the sum is what all have sent; roundings are each encode's own.
+uint64_t draw_key(uint64_t seed, const codec::CodecSpec& codec, const Instance& instance) {
+  const double* step = static_cast<const double*>(instance.read(strategy::kEncodeStep));
+  if (step == nullptr) return 0;
+  const Bound& numbers = *instance.find_read(strategy::kEncodeNumbers);
+  const RandomStream common(seed, instance.array(numbers).name,
+                            static_cast<uint64_t>(step[strategy::kUpdatesBefore]),
+                            static_cast<uint64_t>(numbers.index));
+  if (!codec.stochastic) return common.key();
+  const bool again = static_cast<Pieces>(instance.integer(strategy::kPieces)) == Pieces::kMember;
+  const int64_t hop = 2 * instance.op->group + (again ? 1 : 0);
+  return RandomStream(common.key(), "rounding", static_cast<uint64_t>(instance.rank),
+                      static_cast<uint64_t>(hop))
+      .key();
+}
+
+void encode(uint64_t seed, const codec::CodecSpec& codec, device::Arithmetic& arithmetic,
             const Instance& instance) {
+  const uint64_t key = draw_key(seed, codec, instance);
   const Parts parts(instance, *instance.find_read(strategy::kEncodeNumbers),
                     *instance.find_write(strategy::kEncodePieces));
   const Bound* kept = instance.find_write(strategy::kEncodeResidual);
@@ -98,7 +117,8 @@ void encode(const codec::CodecSpec& codec, device::Arithmetic& arithmetic,
     const codec::Values from = parts.numbers(part);
     const std::span<float> residual =
         kept == nullptr ? std::span<float>() : parts.residual(*kept, part);
-    arithmetic.encode({codec, {from.data, from.dtype, from.elements}, residual},
+    const codec::Draw draw{key, static_cast<uint64_t>(parts.first_element(part))};
+    arithmetic.encode({codec, {from.data, from.dtype, from.elements}, residual, draw},
                       parts.piece(codec, part), not_finite);
   }
 }
@@ -194,18 +214,6 @@ class LayerParts {
   const bool only_own_;
 };
 
-/// Of a unit in an update, the same on all ranks and hops: so what is sent of the sum is what all
-/// have sent.
-uint64_t common_key(uint64_t seed, const Instance& instance) {
-  const double* step = static_cast<const double*>(instance.read(strategy::kEncodeStep));
-  if (step == nullptr) return 0;
-  const Bound& numbers = *instance.find_read(strategy::kEncodeNumbers);
-  return RandomStream(seed, instance.array(numbers).name,
-                      static_cast<uint64_t>(step[strategy::kUpdatesBefore]),
-                      static_cast<uint64_t>(numbers.index))
-      .key();
-}
-
 void encode_layers(uint64_t seed, const codec::Runs& runs, device::Arithmetic& arithmetic,
                    const Instance& instance) {
   const LayerParts parts(instance, runs, *instance.find_read(strategy::kEncodeNumbers),
@@ -213,7 +221,6 @@ void encode_layers(uint64_t seed, const codec::Runs& runs, device::Arithmetic& a
   double* agreed = static_cast<double*>(instance.write(strategy::kEncodeAgreed));
   double* not_finite = agreed != nullptr ? agreed + strategy::kNotFinite : nullptr;
   float* residual = static_cast<float*>(instance.write(strategy::kEncodeResidual));
-  const uint64_t key = common_key(seed, instance);
   parts.for_each([&](int64_t part) {
     parts.for_each_run(part, part, [&](const LayerParts::Stretch& at) {
       const auto& [data, dtype, elements] = at.numbers;
@@ -221,7 +228,7 @@ void encode_layers(uint64_t seed, const codec::Runs& runs, device::Arithmetic& a
       if (residual != nullptr && at.codec.error_feedback)
         call.residual = {residual + (parts.only_own() ? at.packed : at.first),
                          static_cast<size_t>(elements)};
-      call.draw = {key, static_cast<uint64_t>(at.first)};
+      call.draw = {draw_key(seed, at.codec, instance), static_cast<uint64_t>(at.first)};
       arithmetic.encode(call, at.piece, not_finite);
     });
   });
@@ -289,11 +296,14 @@ void add_coding_executors(runtime::Executors& executors, device::Arithmetic& ari
     });
   };
   executors.add(
-      strategy::kEncode, [=, &arithmetic](const program::Program&, const program::Op& op) {
-        if (!codec::is_runs(op.codec)) return bind(&encode, codec::parse_codec(op.codec));
-        return Execute([&arithmetic, seed, runs = codec::parse_runs(op.codec)](const Instance& i) {
-          encode_layers(seed, runs, arithmetic, i);
-        });
+      strategy::kEncode, [seed, &arithmetic](const program::Program&, const program::Op& op) {
+        const auto bind_seeded = [&](auto* execute, auto codec) {
+          return Execute([&arithmetic, seed, execute, codec = std::move(codec)](const Instance& i) {
+            execute(seed, codec, arithmetic, i);
+          });
+        };
+        return codec::is_runs(op.codec) ? bind_seeded(&encode_layers, codec::parse_runs(op.codec))
+                                        : bind_seeded(&encode, codec::parse_codec(op.codec));
       });
   add(strategy::kDecode, &decode, &decode_layers);
   add(strategy::kDecodeSum, &decode_sum, &decode_sum_layers);

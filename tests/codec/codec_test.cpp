@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <limits>
 
@@ -120,12 +121,84 @@ TEST(CodecQsgd, ramps_are_within_their_bound) {
   }
 }
 
+// L10: over draws the mean is the element, and no error is above a step. Within 5 deviations of a
+// mean of 4,000 draws whose variance is at most step^2 / 4.
+TEST(CodecQsgd, stochastic_rounding_has_no_bias) {
+  for (const char* name : {"qsgd1/64+stochastic", "qsgd3/50+stochastic", "qsgd8/7+stochastic"}) {
+    const CodecSpec spec = parse_codec(name);
+    EXPECT_EQ(print_codec(spec), name);
+    constexpr int64_t kCount = 150, kDraws = 4000;
+    const std::vector<float> x = normals(kCount, 3);
+    std::vector<double> mean(x.size(), 0.0);
+    std::vector<uint8_t> piece(static_cast<size_t>(encoded_bytes(spec, kCount)));
+    int64_t moved = 0;
+    for (uint64_t draw = 0; draw < kDraws; ++draw) {
+      ASSERT_EQ(encode(spec, {x.data(), Dtype::kFloat32, kCount}, piece, 1, {mix64(draw), 9}), 0);
+      const std::vector<float> got = decoded_of(spec, piece, kCount);
+      for (size_t i = 0; i < x.size(); ++i) {
+        mean[i] += static_cast<double>(got[i]) / kDraws;
+        moved += draw == 0 && got[i] != x[i];
+      }
+      for (int64_t first = 0; draw < 50 && first < kCount; first += spec.block) {
+        const auto begin = x.begin() + first,
+                   end = x.begin() + std::min(first + spec.block, kCount);
+        const double bound =
+            error_bound(spec, *std::min_element(begin, end), *std::max_element(begin, end));
+        for (auto at = begin; at != end; ++at)
+          ASSERT_LE(std::abs(static_cast<double>(*at) - got[static_cast<size_t>(at - x.begin())]),
+                    bound)
+              << name;
+      }
+    }
+    EXPECT_GT(moved, kCount / 2);
+    for (int64_t first = 0; first < kCount; first += spec.block) {
+      const auto begin = x.begin() + first, end = x.begin() + std::min(first + spec.block, kCount);
+      const double step =
+          error_bound(spec, *std::min_element(begin, end), *std::max_element(begin, end));
+      for (auto at = begin; at != end; ++at)
+        EXPECT_NEAR(mean[static_cast<size_t>(at - x.begin())], *at,
+                    5 * step / 2 / std::sqrt(kDraws) + 1e-6)
+            << name;
+    }
+  }
+}
+
+// The draw of an element follows from the stream and its number alone.
+TEST(CodecQsgd, stochastic_rounding_is_that_of_the_stream) {
+  const CodecSpec spec = parse_codec("qsgd4/64+stochastic");
+  const std::vector<float> x = normals(40000, 5);
+  const auto encoded = [&](int64_t first, int64_t count, const Draw& draw, int threads) {
+    std::vector<uint8_t> piece(static_cast<size_t>(encoded_bytes(spec, count)));
+    EXPECT_EQ(encode(spec, {x.data() + first, Dtype::kFloat32, count}, piece, threads, draw), 0);
+    return decoded_of(spec, piece, count);
+  };
+  const std::vector<float> whole = encoded(0, 40000, {77, 0}, 1);
+  EXPECT_EQ(whole, encoded(0, 40000, {77, 0}, 4));
+  EXPECT_NE(whole, encoded(0, 40000, {78, 0}, 1));
+  EXPECT_NE(whole, decoded_of(spec, encoded_of(parse_codec("qsgd4/64"), x), 40000));
+  const std::vector<float> part = encoded(6400, 960, {77, 6400}, 1);
+  EXPECT_TRUE(std::equal(part.begin(), part.end(), whole.begin() + 6400));
+  // Level by level as it is written: floor((x - low) / step + u).
+  std::vector<float> want(64);
+  const float low = *std::min_element(x.begin(), x.begin() + 64),
+              high = *std::max_element(x.begin(), x.begin() + 64);
+  const float step = static_cast<float>((static_cast<double>(high) - low) / 15);
+  for (size_t i = 0; i < want.size(); ++i) {
+    const double u = static_cast<double>(mix64(77 ^ mix64(i)) >> 11) * 0x1p-53;
+    const double level =
+        std::min(15.0, std::floor((static_cast<double>(x[i]) - low) * (1.0 / step) + u));
+    want[i] = static_cast<float>(low + level * step);
+  }
+  EXPECT_TRUE(std::equal(want.begin(), want.end(), whole.begin()));
+}
+
 TEST(CodecQsgd, bits_outside_1_to_8_are_refused) {
   EXPECT_THAT(refusal("qsgd9"), HasSubstr("nearest valid choice: qsgd8"));
   EXPECT_THAT(refusal("qsgd0/64"), HasSubstr("nearest valid choice: qsgd1"));
   EXPECT_THAT(refusal("qsgd"), HasSubstr("nearest valid choice: qsgd4"));
   EXPECT_THAT(refusal("qsgd4x"), HasSubstr("nearest valid choice: qsgd4"));
   EXPECT_THAT(refusal("qsgd4/0"), HasSubstr("nearest valid choice: qsgd4/1"));
+  EXPECT_THAT(refusal("int8+stochastic"), HasSubstr("nearest valid choice: int8/2048"));
   EXPECT_THAT(refusal("qsgd4+asymmetric"), HasSubstr("nearest valid choice: qsgd4/512"));
 }
 

@@ -25,7 +25,7 @@ void check_codec(const Run& run, const codec::CodecSpec& spec) {
 std::string outer_codec(const std::string& text) {
   codec::CodecSpec spec = codec::parse_codec(text, kKey);
   if (codec::is_sparse(spec)) spec = codec::parse_codec("qsgd1");
-  spec.error_feedback = false;
+  spec.error_feedback = spec.stochastic = false;
   return codec::print_codec(spec);
 }
 

@@ -141,9 +141,9 @@ codec::CodecSpec parse_without_feedback(const Run& run, const std::string& key,
                                 "nearest: \"qsgd1\"",
                                 key, text),
                     place_of(run, key));
-  if (!spec.error_feedback) return spec;
+  if (!spec.error_feedback && !spec.stochastic) return spec;
   codec::CodecSpec plain = spec;
-  plain.error_feedback = false;
+  plain.error_feedback = plain.stochastic = false;
   throw UserError(
       fmt::format("{} = \"{}\" cannot take effect: weights are sent whole, not as changes "
                   "that an error could be added to; nearest: \"{}\"",

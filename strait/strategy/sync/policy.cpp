@@ -193,6 +193,12 @@ class Reader {
       refuse("sync.outer.codec", toml_string(codec),
              "most of a round's difference would not be sent, and no residual keeps it",
              toml_string("qsgd1"));
+    if (policy.codec.stochastic) {
+      codec::CodecSpec plain = policy.codec;
+      plain.stochastic = plain.error_feedback = false;
+      refuse("sync.outer.codec", toml_string(codec), "nothing is drawn at the borders of rounds",
+             toml_string(codec::print_codec(plain)));
+    }
     if (policy.codec.error_feedback) {
       codec::CodecSpec plain = policy.codec;
       plain.error_feedback = false;

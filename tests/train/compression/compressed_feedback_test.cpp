@@ -189,6 +189,29 @@ TEST(CompressedFeedback, BytesAreThoseOfTheClosedForm) {
     }
 }
 
+// Each encode draws for itself, from streams that the seed, the update, the rank and the element
+// say.
+TEST(CompressedFeedback, StochasticRoundingIsDrawnAnewByEveryEncode) {
+  const ReductionCase c = case_of("qsgd2/64+stochastic", 4);
+  const auto same = [](int64_t, int64_t, int64_t element) { return gradient(0, 0, element); };
+  const auto got = test::reduce_on_ranks(c, 2, same), again = test::reduce_on_ranks(c, 2, same);
+  for (const Reduced& rank : got) EXPECT_EQ(rank.sums, got[0].sums);
+  EXPECT_EQ(got[0].sums, again[0].sums);
+  EXPECT_NE(got[0].sums[0], got[0].sums[1]);
+  // Ranks of equal gradients and equal draws would decode 4 times one of 4 levels at most.
+  std::map<float, int64_t> values;
+  for (size_t i = 0; i < 64; ++i) ++values[got[0].sums[0][i]];
+  EXPECT_LE(values.size(), 4u);
+  double error = 0, size = 0;
+  const auto plain = test::reduce_on_ranks(case_of("qsgd8/64", 4), 1, same);
+  for (size_t i = 0; i < kElements; ++i) {
+    error += std::pow(got[0].sums[0][i] - plain[0].sums[0][i], 2);
+    size += std::pow(plain[0].sums[0][i], 2);
+  }
+  EXPECT_GT(error, 0);
+  EXPECT_LT(error, size);
+}
+
 class CompressedTraining : public ::testing::Test {
  protected:
   strait::Run run_of(const std::string& codec, std::vector<std::string> sets) {
@@ -202,7 +225,8 @@ class CompressedTraining : public ::testing::Test {
 
 TEST_F(CompressedTraining, ResumedRunsEndWithTheSameBits) {
   int number = 0;
-  for (const char* codec : {"topk/0.05+ef", "randomk/0.1+ef", "randomk/0.5", "qsgd3/64+ef"}) {
+  for (const char* codec :
+       {"topk/0.05+ef", "randomk/0.1+ef", "randomk/0.5", "qsgd3/64+ef", "qsgd4/64+stochastic"}) {
     const std::string name = folder_.path() + "/" + std::to_string(number++);
     const auto whole = train_small(run_of(codec, {"train.steps=12"}), 4, name + "w");
     train_small(run_of(codec, {"train.steps=5", "checkpoint.every_steps=2"}), 4, name + "p");
