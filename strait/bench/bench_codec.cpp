@@ -196,9 +196,9 @@ std::vector<BenchRow> bench_codec(const CodecCase& codec_case, const TimingOptio
       specs.push_back(codec::parse_codec(name));
   else
     specs.push_back(codec::parse_codec(codec_case.codec, "--codec"));
-  if (codec::is_sparse(specs.front()))
+  if (codec::is_of_layers(specs.front()))
     throw UserError(
-        fmt::format("--codec {}: sparse codecs have no bound per element to verify; "
+        fmt::format("--codec {}: codecs of whole layers have no bound per element to verify; "
                     "nearest valid choice: qsgd1",
                     codec_case.codec));
   memory::Pool pool;

@@ -12,6 +12,8 @@
 //   qsgd1 .. qsgd8  that many bits: equal steps from a block's smallest to its largest element, the
 //                   max-min form of QSGD as torch_cgx and L-GreCo have it
 //   topk/D          the largest part D of a piece's elements with their positions; 0 < D <= 1
+//   powersgd/R      no codec but a reducer (compression/low_rank.h): factors of rank R, which are
+//                   summed; it has no pieces
 //   randomk/D       a part D of a piece's elements, one drawn from each of equal stretches
 //   +asymmetric     int8 and int4: a block's range is its smallest to its largest element
 //   +paper          int8 and int4: divisor 2^(b-1) (asymmetric: 2^b) as in ZeRO++, which cuts the
@@ -54,7 +56,8 @@ enum class CodecKind : uint8_t {
   kE3m0,
   kQsgd,
   kTopK,
-  kRandomK
+  kRandomK,
+  kPowerSgd
 };
 
 struct CodecSpec {
@@ -66,6 +69,7 @@ struct CodecSpec {
   int bits = 0;        // of a code of qsgd, 1 to 8; 0 for all others
   double density = 0;  // of topk and randomk, in (0, 1]; 0 for all others
   bool stochastic = false;
+  int64_t rank = 0;  // of powersgd, >= 1; 0 for all others
   bool operator==(const CodecSpec&) const = default;
 };
 
@@ -74,6 +78,9 @@ struct CodecSpec {
 inline bool is_sparse(const CodecSpec& spec) {
   return spec.kind == CodecKind::kTopK || spec.kind == CodecKind::kRandomK;
 }
+inline bool is_low_rank(const CodecSpec& spec) { return spec.kind == CodecKind::kPowerSgd; }
+/// Works on whole layers alone.
+inline bool is_of_layers(const CodecSpec& spec) { return is_sparse(spec) || is_low_rank(spec); }
 /// What is encoded depends on a Draw.
 inline bool draws(const CodecSpec& spec) {
   return spec.kind == CodecKind::kRandomK || spec.stochastic;
@@ -89,14 +96,14 @@ struct Draw {
 };
 
 /// `text` as above; a kind without a block gets its usual one (int8 and fp8 2048, int4 512,
-/// e3m0 64, qsgd 512), topk and randomk a density of 0.01.
+/// e3m0 64, qsgd 512), topk and randomk a density of 0.01, powersgd rank 4.
 /// Errors: UserError with `key` and the nearest valid choice.
 CodecSpec parse_codec(const std::string& text, const std::string& key = "");
 
 /// What parse_codec reads back, the block always written.
 std::string print_codec(const CodecSpec& spec);
 
-/// Exact sizes of the piece of `elements` elements. `dtype` (of the
+/// Exact sizes of the piece of `elements` elements. InternalError for powersgd. `dtype` (of the
 /// source) matters to `none` alone.
 int64_t num_blocks(const CodecSpec& spec, int64_t elements);
 int64_t payload_bytes(const CodecSpec& spec, int64_t elements, Dtype dtype = Dtype::kFloat32);

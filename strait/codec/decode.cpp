@@ -185,6 +185,7 @@ void decode_values(const DecodeRange& range, T* out) {
     case CodecKind::kQsgd:  // in files of their own
     case CodecKind::kTopK:
     case CodecKind::kRandomK:
+    case CodecKind::kPowerSgd:
     case CodecKind::kNone:
       break;
   }
@@ -223,7 +224,7 @@ HWY_EXPORT(decode_any);
 
 void decode_range(const DecodeRange& range) {
   ensure(range.spec.kind != CodecKind::kNone, "codec: `none` is copied, not decoded");
-  ensure(!is_sparse(range.spec), "codec: a sparse piece has no ranges");
+  ensure(!is_of_layers(range.spec), "codec: a sparse piece has no ranges");
   if (range.spec.kind == CodecKind::kQsgd) return decode_qsgd(range);
   HWY_DYNAMIC_DISPATCH(decode_any)(range);
 }

@@ -375,6 +375,7 @@ int64_t encode_values(const EncodeRange& range, const T* x) {
     case CodecKind::kQsgd:  // in files of their own
     case CodecKind::kTopK:
     case CodecKind::kRandomK:
+    case CodecKind::kPowerSgd:
     case CodecKind::kNone:
       break;
   }
@@ -399,7 +400,7 @@ HWY_EXPORT(encode_any);
 
 int64_t encode_range(const EncodeRange& range) {
   ensure(range.spec.kind != CodecKind::kNone, "codec: `none` is copied, not encoded");
-  ensure(!is_sparse(range.spec), "codec: a sparse piece has no ranges");
+  ensure(!is_of_layers(range.spec), "codec: a sparse piece has no ranges");
   if (range.spec.kind == CodecKind::kQsgd) return encode_qsgd(range);
   return HWY_DYNAMIC_DISPATCH(encode_any)(range);
 }

@@ -16,6 +16,7 @@ namespace {
 
 constexpr int64_t kLargestBlock = int64_t{1} << 30;
 constexpr double kUsualDensity = 0.01;
+constexpr int64_t kUsualRank = 4;
 
 struct Kind {
   CodecKind kind;
@@ -33,6 +34,7 @@ constexpr Kind kKinds[] = {
     {CodecKind::kQsgd, "qsgd5", 512, 5},    {CodecKind::kQsgd, "qsgd6", 512, 6},
     {CodecKind::kQsgd, "qsgd7", 512, 7},    {CodecKind::kQsgd, "qsgd8", 512, 8},
     {CodecKind::kTopK, "topk", 0},          {CodecKind::kRandomK, "randomk", 0},
+    {CodecKind::kPowerSgd, "powersgd", 0},
 };
 
 const Kind& kind_of(const CodecSpec& spec) {
@@ -81,7 +83,9 @@ class Parser {
       spec_.kind = known.kind;
       spec_.block = known.usual_block;
       spec_.bits = known.bits;
-      if (is_sparse(spec_))
+      if (is_low_rank(spec_))
+        read_rank(slash == std::string::npos ? std::to_string(kUsualRank) : head.substr(slash + 1));
+      else if (is_sparse(spec_))
         read_density(known, slash == std::string::npos ? "" : head.substr(slash));
       else if (slash != std::string::npos)
         read_block(known, head.substr(slash + 1));
@@ -114,6 +118,14 @@ class Parser {
       refuse("a density is above 0 and at most 1",
              fmt::format("{}/{}", kind.name, density > 1 ? 1.0 : kUsualDensity));
     spec_.density = density;
+  }
+
+  void read_rank(const std::string& digits) {
+    const char* end = digits.data() + digits.size();
+    const auto [stop, error] = std::from_chars(digits.data(), end, spec_.rank);
+    if (stop != end || digits.empty() || error != std::errc() || spec_.rank > kLargestBlock)
+      refuse(fmt::format("'{}' is no rank", digits), fmt::format("powersgd/{}", kUsualRank));
+    if (spec_.rank < 1) refuse("a rank is at least 1", "powersgd/1");
   }
 
   void read_block(const Kind& kind, const std::string& digits) {
@@ -182,6 +194,7 @@ CodecSpec parse_codec(const std::string& text, const std::string& key) {
 std::string print_codec(const CodecSpec& spec) {
   std::string text = kind_of(spec).name;
   if (spec.block > 0) text += fmt::format("/{}", spec.block);
+  if (spec.rank > 0) text += fmt::format("/{}", spec.rank);
   if (spec.density > 0) text += fmt::format("/{}", spec.density);
   if (spec.asymmetric) text += "+asymmetric";
   if (spec.paper_divisor) text += "+paper";
@@ -221,6 +234,8 @@ int64_t payload_bytes(const CodecSpec& spec, int64_t elements, Dtype dtype) {
     case CodecKind::kTopK:
     case CodecKind::kRandomK:
       return 4 * (is_dense(spec, elements) ? elements : kept_elements(spec, elements));
+    case CodecKind::kPowerSgd:
+      throw InternalError("codec: powersgd has no pieces");
   }
   throw InternalError("codec: unknown kind");
 }
@@ -286,6 +301,8 @@ double error_bound(const CodecSpec& spec, double low, double high) {
     case CodecKind::kTopK:
     case CodecKind::kRandomK:
       return largest;
+    case CodecKind::kPowerSgd:
+      break;
   }
   throw InternalError("codec: unknown kind");
 }

@@ -54,6 +54,9 @@ void add_step_executors(runtime::Executors& executors, const Environment& enviro
 /// sum_differences, report_step, take_reports.
 void add_outer_executors(runtime::Executors& executors, device::Arithmetic& arithmetic);
 
+/// project_right, project_left, expand_factors; on plain memory. `seed`: of factors that are drawn.
+void add_low_rank_executors(runtime::Executors& executors, uint64_t seed = 0);
+
 /// gather_gradient.
 void add_adapt_executors(runtime::Executors& executors, device::Arithmetic& arithmetic);
 

@@ -78,10 +78,15 @@ void check_device(const Job& job) {
                      "ranks share blocks by their segments, and the blocks of a device are one "
                      "piece; the nearest valid choice is runtime.device = \"cpu\", or "
                      "mesh.axes.x = 1");
+  if (codec::is_low_rank(codec::parse_codec(job.design.run.compression.codec)))
+    refuse_on_device(
+        "compression.codec",
+        "factors of low rank are computed on plain memory; the nearest valid choice is "
+        "compression.codec = \"qsgd4\", or runtime.device = \"cpu\"");
   for (const program::Program& step : job.design.steady())
     program::for_each_op(step.body, [](const program::Op& op) {
       const auto require = [](const codec::CodecSpec& spec, const char* key) {
-        if (spec.block > 0) device::require_tensor_codec(spec, key);
+        if (spec.block > 0 || codec::is_of_layers(spec)) device::require_tensor_codec(spec, key);
       };
       if (!codec::is_runs(op.codec))
         return require(codec::parse_codec(op.codec), "placement.codecs");

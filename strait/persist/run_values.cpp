@@ -12,10 +12,13 @@ RunValues::RunValues(const program::Program& step, runtime::State& state) {
   for (const program::ValueArray& array : step.arrays) {
     if (array.address.state.empty() || array.address.unit >= 0) continue;
     const runtime::ResidentArray& resident = state.array(array.name);
-    ensure(array.count == 1 && array.group < 0 && state.device_of(resident) == nullptr,
+    ensure(array.group < 0 && state.device_of(resident) == nullptr,
            "run values: a value of the run is in parts, or on a device");
-    values_.push_back(
-        {array.address.state, array.dtype, array.partition.elements, resident.buffers.front()});
+    for (int64_t i = 0; i < array.count && array.partition.elements > 0; ++i) {
+      const std::string number = array.count > 1 ? "/" + std::to_string(i) : "";
+      values_.push_back({array.address.state + number, array.dtype, array.partition.elements,
+                         resident.buffers[static_cast<size_t>(i)]});
+    }
   }
 }
 

@@ -17,7 +17,7 @@ namespace strait::persist {
 class RunValues {
  public:
   /// `step` is bound to `state` already; both outlive this. InternalError for a value that is in
-  /// parts, not alone in its array, or on a device.
+  /// parts or on a device. Values of one array are called state/0, state/1, ...
   RunValues(const program::Program& step, runtime::State& state);
 
   /// Fills what the checkpoint has of them, from the first element on. One that it lacks, or whose

@@ -63,6 +63,7 @@ SoloStep::SoloStep(const Run& run, int64_t vocabulary, tensor::Device* device)
   if (device) model::use_tensor_blocks(model_, *device, design_.dtype);
   execute::add_block_executors(executors_, environment_, synthetic_batches(design_));
   execute::add_coding_executors(executors_, *arithmetic_);
+  execute::add_low_rank_executors(executors_);
   execute::add_step_executors(executors_, environment_, rules_of(design_));
   runner_.prepare(strategy::kSteady);
   persist::UnitState(design_.programs, design_.shape, design_.layout, state_).initialize(run.seed);

@@ -125,6 +125,7 @@ Trainer::Trainer(Shared& shared, comm::World& world, memory::PageSource* window)
   execute::add_step_executors(executors_, environment_, rules_of(job_, shared_.signal));
   execute::add_outer_executors(executors_, *arithmetic_);
   execute::add_adapt_executors(executors_, *arithmetic_);
+  execute::add_low_rank_executors(executors_, job_.design.run.seed);
   if (shared.hooks.before_op)
     executors_.set_before(
         [this](const runtime::Instance& instance) { shared_.hooks.before_op(rank_, instance); });

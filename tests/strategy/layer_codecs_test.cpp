@@ -121,6 +121,34 @@ TEST(LayerCodecs, SparseCodecsAreRefusedElsewhereWithTheNearestChoice) {
               HasSubstr("\"qsgd1\""));
 }
 
+// Two all-reduces of a unit: 4 bytes of rank (rows + columns) of each matrix and of what has no
+// factors, n - 1 times there and back. Embeddings have 65 and 64 rows of 128.
+TEST(LayerCodecs, FactorsOfLowRankMoveTheirBytesAlone) {
+  for (const int64_t n : {2, 3, 4}) {
+    const Design design = designed({"compression.codec=powersgd/4+ef"}, n);
+    int64_t numbers = 0;
+    for (const UnitShape& unit : design.shape.units)
+      for (const ParameterShape& parameter : unit.parameters) {
+        const bool matrix = parameter.dims.size() == 2;
+        const int64_t factors = matrix ? 4 * (parameter.dims[0] + parameter.dims[1]) : 0;
+        numbers += matrix ? factors : parameter.elements();
+      }
+    const auto bytes = [](const Ledger& ledger) {
+      int64_t all = 0;
+      for (const Traffic& row : ledger.rows())
+        if (row.operation == "all-reduce") all += row.payload_bytes + row.metadata_bytes;
+      return all;
+    };
+    const program::Program& step = design.steady().front();
+    const int64_t scalars = 2 * (n - 1) * 8 * 5;  // what the ranks agree on
+    EXPECT_EQ(bytes(sim::simulate(step, design.cluster).traffic),
+              2 * (n - 1) * 4 * numbers + scalars)
+        << n;
+    EXPECT_EQ(bytes(cost::price(step, design.cluster).traffic), 2 * (n - 1) * 4 * numbers + scalars)
+        << n;
+  }
+}
+
 TEST(LayerCodecs, OneRankSendsNothing) {
   EXPECT_TRUE(designed({}, 1).placement.layers.empty());
   EXPECT_TRUE(designed({"compression.codec=none"}).placement.layers.empty());
@@ -141,6 +169,9 @@ TEST(LayerCodecs, WhatCannotUseThemIsRefusedWithTheNearestChoice) {
   EXPECT_EQ(refusal({"compression.codec=topk/0.01+ef"}), "accepted");
   EXPECT_THAT(refusal({"compression.codec=topk+ef", "sync.policy=diloco", "sync.replica=2"}),
               HasSubstr(nearest + "sync.outer.codec = \"qsgd1/512\""));
+  EXPECT_THAT(sparse_elsewhere({"placement.codecs.gradients=[\"powersgd/2\"]"}),
+              HasSubstr("nearest: compression.codec = \"powersgd/2\""));
+  EXPECT_THAT(refusal({"compression.codec=powersgd/0"}), HasSubstr("powersgd/1"));
   EXPECT_THAT(refusal({"compression.codec=bf16"}),
               HasSubstr(nearest + "placement.codecs.gradients = [\"bf16\"]"));
   EXPECT_THAT(refusal({"compression.codec=qsgd9"}), HasSubstr("nearest valid choice: qsgd8"));

@@ -33,6 +33,7 @@ struct ReductionCase {
   std::string codec = "int4/16";
   bool sharded = true;      // gradients over all ranks; else whole on every rank, summed across
   codec::Runs layers = {};  // of a compressed all-reduce
+  std::vector<ParameterShape> parameters = {};  // whose matrices have factors
 };
 
 /// What one rank gave and got.
@@ -63,6 +64,7 @@ inline const program::Kernel kFill{
 inline void add_reduction_executors(runtime::Executors& executors, const GradientOf& gradient,
                                     device::Arithmetic& arithmetic) {
   execute::add_coding_executors(executors, arithmetic);
+  execute::add_low_rank_executors(executors);
   executors.add(kFill, runtime::Execute([&](const runtime::Instance& instance) {
                   float* out = static_cast<float*>(instance.writes[0].data);
                   for (int64_t i = 0; i < instance.writes[0].bytes / 4; ++i)
@@ -93,6 +95,7 @@ inline program::Program reduction_program(const ReductionCase& c,
   shape.units.resize(1);
   shape.units[0].name = "unit";
   shape.units[0].elements = c.elements;
+  shape.units[0].parameters = c.parameters;
   strategy::UnitValues values(draft, shape, placement, cluster, {});
   values.declare_gradients({});
   draft.agreement = values.world_group();

@@ -34,8 +34,7 @@ struct AdaptPolicy {
 AdaptPolicy resolve_adapt_policy(const Run& run);
 
 /// What a layer may have instead of the uniform setting, itself included, from the fewest bytes to
-/// the most: qsgd 1 to 8 bits; topk an eighth to eight times the density; powersgd half to twice
-/// the rank.
+/// the most: qsgd 1 to 8 bits; topk an eighth to eight times the density.
 std::vector<codec::CodecSpec> settings_like(const codec::CodecSpec& uniform);
 
 /// One encoded parameter.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "strait/config/keys.h"
+#include "strait/strategy/sharding/low_rank.h"
 
 namespace strait::strategy {
 namespace {
@@ -16,15 +17,21 @@ constexpr const char* kKey = "compression.codec";
 }
 
 void check_codec(const Run& run, const codec::CodecSpec& spec) {
-  if (spec.block == 0 && !codec::is_sparse(spec))
+  if (spec.block == 0 && !codec::is_of_layers(spec))
     refuse(run, "it has no blocks that a layer's border would cut",
            fmt::format("placement.codecs.gradients = [\"{}\"]", codec::print_codec(spec)));
+}
+
+/// Factors of low rank are only worth it where they are smaller.
+bool fits(const codec::CodecSpec& spec, const ParameterShape& parameter) {
+  const int64_t rows = parameter.dims[0];
+  return !codec::is_low_rank(spec) || has_low_rank(rows, parameter.elements() / rows, spec.rank);
 }
 
 /// The nearest that a round's difference can be sent in.
 std::string outer_codec(const std::string& text) {
   codec::CodecSpec spec = codec::parse_codec(text, kKey);
-  if (codec::is_sparse(spec)) spec = codec::parse_codec("qsgd1");
+  if (codec::is_of_layers(spec)) spec = codec::parse_codec("qsgd1");
   spec.error_feedback = spec.stochastic = false;
   return codec::print_codec(spec);
 }
@@ -67,8 +74,9 @@ std::vector<codec::Runs> layer_codecs(const CompressionOptions& options, const M
     };
     for (const ParameterShape& parameter : unit.parameters) {
       add({}, parameter.offset - covered);
-      const bool large =
-          parameter.dims.size() > 1 && parameter.elements() >= options.skip_below_elements;
+      const bool large = parameter.dims.size() > 1 &&
+                         parameter.elements() >= options.skip_below_elements &&
+                         fits(spec, parameter);
       add(large ? spec : codec::CodecSpec(), parameter.elements());
     }
     add({}, unit.elements - covered);

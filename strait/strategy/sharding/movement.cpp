@@ -246,10 +246,59 @@ void Movement::reduce_hop(const Reduction& r, Stages& stages) const {
   decode_into_target(kDecodeSum, UnitValue::kReceived, r, stages);
 }
 
+Op Movement::low_rank_op(const program::Kernel& kernel, int64_t unit) const {
+  Op op;
+  op.kind = OpKind::kKernel;
+  op.kernel = &kernel;
+  op.group = values_.across_group();
+  op.attributes = {print_low_rank(values_.low_rank_of(unit))};
+  return op;
+}
+
+Op Movement::sum_of_factors(const Operand& factors) const {
+  Op op = transfer(OpKind::kAllReduce, across_stream_, values_.across_group());
+  op.reads = {factors};
+  op.writes = {made(factors)};
+  return op;
+}
+
+/// Two all-reduces, of left factors and then of right ones, each awaited by what follows from it.
+void Movement::sum_low_rank(const Reduction& r, Stages& stages) const {
+  const Operand left = values_.operand(UnitValue::kLeft, r.unit),
+                right = values_.operand(UnitValue::kRight, r.unit),
+                kept = values_.operand(UnitValue::kFactors, r.unit);
+  const bool feeds_back = placement_.codecs.gradients.back().error_feedback;
+  const auto residual = [&](Access access, int slot) {
+    return program::as(values_.operand(UnitValue::kResidual, r.unit, r.hop), access, slot);
+  };
+  Op first = low_rank_op(kProjectRight, r.unit);
+  if (feeds_back) first.reads = {residual(Access::kRead, kProjectResidual)};
+  first.writes = {program::as(r.source, Access::kUpdate, kProjectedGradient),
+                  program::as(kept, Access::kUpdate, kProjectFactors), made(left, kProjectedLeft),
+                  program::as(scalars_.agreed, Access::kAdd, kProjectAgreed)};
+  stages.back().push_back(std::move(first));
+  stages.back().push_back(sum_of_factors(left));
+  Op second = low_rank_op(kProjectLeft, r.unit);
+  second.reads = {program::as(r.source, Access::kRead, kLeftGradient)};
+  second.writes = {program::as(left, Access::kUpdate, kLeftFactors), made(right, kLeftRight)};
+  stages.emplace_back().push_back(std::move(second));
+  stages.back().push_back(sum_of_factors(right));
+  Op third = low_rank_op(kExpandFactors, r.unit);
+  third.reads = {program::as(left, Access::kRead, kExpandLeft),
+                 program::as(right, Access::kRead, kExpandRight)};
+  third.writes = {program::as(r.source, Access::kUpdate, kExpandedGradient)};
+  if (feeds_back) third.writes.push_back(residual(Access::kUpdate, kExpandResidual));
+  third.writes.push_back(made(kept, kExpandKept));
+  stages.emplace_back().push_back(std::move(third));
+  free_value(UnitValue::kLeft, r.unit, 0, stages.back());
+  free_value(UnitValue::kRight, r.unit, 0, stages.back());
+}
+
 /// An all-reduce, where need be of encoded numbers; of pieces, which cannot be summed on their way,
 /// the reduction of one more hop, whose result is gathered again.
 void Movement::sum_across(const Reduction& r, Stages& stages) const {
   const codec::CodecSpec& codec = placement_.codecs.gradients.back();
+  if (codec::is_low_rank(codec)) return sum_low_rank(r, stages);
   Op all_reduce = transfer(OpKind::kAllReduce, across_stream_, values_.across_group());
   if (!coded(codec)) {
     all_reduce.reads = {r.source};

@@ -97,6 +97,9 @@ class Movement {
   bool may_stay_on_the_way(const Reduction& reduction) const;
   void reduce_hop(const Reduction& reduction, Stages& stages) const;
   void sum_across(const Reduction& reduction, Stages& stages) const;
+  program::Op low_rank_op(const program::Kernel& kernel, int64_t unit) const;
+  program::Op sum_of_factors(const program::Operand& factors) const;
+  void sum_low_rank(const Reduction& reduction, Stages& stages) const;
 
   program::Program& program_;
   const UnitValues& values_;

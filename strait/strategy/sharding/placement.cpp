@@ -136,7 +136,7 @@ void check_nesting(const Run& run, const Placement& p) {
 codec::CodecSpec parse_without_feedback(const Run& run, const std::string& key,
                                         const std::string& text) {
   const codec::CodecSpec spec = codec::parse_codec(text, key);
-  if (codec::is_sparse(spec))
+  if (codec::is_of_layers(spec))
     throw UserError(fmt::format("{} = \"{}\" cannot take effect: weights are sent whole; "
                                 "nearest: \"qsgd1\"",
                                 key, text),
@@ -176,8 +176,8 @@ void read_gradient_codecs(const Run& run, const Cluster& cluster, const Placemen
   std::vector<codec::CodecSpec> specs;
   for (const std::string& text : texts) {
     specs.push_back(codec::parse_codec(text, key));
-    if (codec::is_sparse(specs.back()))
-      throw UserError(fmt::format("{} = [\"{}\"] cannot take effect: sparse codecs are chosen "
+    if (codec::is_of_layers(specs.back()))
+      throw UserError(fmt::format("{} = [\"{}\"] cannot take effect: it is one of codecs chosen "
                                   "layer by layer; nearest: compression.codec = \"{}\" with "
                                   "placement.preset = \"ddp\"",
                                   key, text, text),

@@ -37,6 +37,7 @@ Group ranks_of_a_replica(const Mesh& mesh) {
 UnitValues::UnitValues(draft::Draft& draft, const ModelShape& shape, const Placement& placement,
                        const Cluster& cluster, const draft::StepOptions& options)
     : program_(draft.program),
+      shape_(shape),
       placement_(placement),
       types_(types_of(options.dtype)),
       place_(shape.units.size(), {-1, 0}),
@@ -249,10 +250,11 @@ void UnitValues::declare_gradients(const draft::StepOptions& options) {
                 shard(placement_.optimizer));
     if (num_moments_++ == 0) first_[index_of(UnitValue::kMoment)] = first;
   }
+  if (low_rank()) declare_low_rank();
   for (size_t hop = 0; hop < placement_.codecs.gradients.size(); ++hop) {
     sent_.emplace_back();
     received_.emplace_back();
-    if (placement_.codecs.gradients[hop].kind == CodecKind::kNone) continue;
+    if (placement_.codecs.gradients[hop].kind == CodecKind::kNone || low_rank()) continue;
     const std::string number = std::to_string(hop);
     if (static_cast<int64_t>(hop) == num_hops() && sums_numbers(placement_.codecs.gradients[hop])) {
       const int first = declare({"S" + number}, [&](int64_t elements) {
@@ -266,6 +268,24 @@ void UnitValues::declare_gradients(const draft::StepOptions& options) {
     received_.back() = declare_pieces("T" + number, static_cast<int64_t>(hop));
   }
   declare_residuals();
+}
+
+void UnitValues::declare_low_rank() {
+  const auto whole = [this](auto elements_of_unit) {
+    return [this, elements_of_unit](const UnitClass& units) -> Form {
+      const int64_t elements = elements_of_unit(low_rank_of(units.first_unit));
+      return {{elements, elements}, -1, types_.state};
+    };
+  };
+  first_[index_of(UnitValue::kLeft)] = declare({"P"}, whole(&left_elements));
+  first_[index_of(UnitValue::kRight)] = declare({"V"}, whole(&right_elements));
+  const int factors =
+      declare({"q", Lifetime::kResident, Category::kGradients}, whole(&right_elements));
+  first_[index_of(UnitValue::kFactors)] = factors;
+  // Not by unit: their elements are none of the unit's. The same on all ranks.
+  for (size_t i = 0; i < classes_.size(); ++i)
+    program_.arrays[static_cast<size_t>(factors) + i].address.state =
+        "right_factors/" + classes_[i].name;
 }
 
 UnitValues::Naming UnitValues::residual_naming(int64_t nth) {
@@ -283,7 +303,7 @@ void UnitValues::declare_residuals() {
     residual_[static_cast<size_t>(hop)] = declare(residual_naming(hop), [&](int64_t elements) {
       return numbers(elements, span, group_of_span(span), Dtype::kFloat32);
     });
-    if (hop == num_hops()) declare_second_residual(hop + 1);
+    if (hop == num_hops() && !low_rank()) declare_second_residual(hop + 1);
   }
 }
 

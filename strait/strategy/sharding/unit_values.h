@@ -11,6 +11,7 @@
 #include "strait/draft/step_options.h"
 #include "strait/program/program.h"
 #include "strait/shape/shape.h"
+#include "strait/strategy/sharding/low_rank.h"
 #include "strait/strategy/sharding/placement.h"
 #include "strait/topology/cluster.h"
 
@@ -38,6 +39,9 @@ enum class UnitValue : uint8_t {
   kSent,  // S0, S1, ...: pieces of a gradient for the members of a hop, or numbers that are summed
           // on their way; `nth`: the hop
   kReceived,  // T0, T1, ...: pieces from the members of a hop
+  kLeft,      // P: left factors of a gradient of low rank, and what has none
+  kRight,     // V: its right factors
+  kFactors,   // q: the right factors of the step before, resident
   kResidual,  // e0, e1, ...: what the encodes of a hop have lost (+ef), resident; `nth`: the hop,
               // and for the sum across replicas, which is encoded twice, one more
 };
@@ -110,6 +114,16 @@ class UnitValues {
   /// Pieces of the gradient on `hop`; hop == num_hops(): across replicas.
   PieceFormat gradient_pieces(int64_t unit, int64_t hop) const;
 
+  /// The sum across replicas is that of factors of low rank.
+  bool low_rank() const {
+    return !placement_.codecs.gradients.empty() &&
+           codec::is_low_rank(placement_.codecs.gradients.back());
+  }
+  LowRankUnit low_rank_of(int64_t unit) const {
+    return low_rank_unit(shape_.units[static_cast<size_t>(unit)],
+                         placement_.layers.at(static_cast<size_t>(unit)));
+  }
+
   int64_t num_hops() const { return static_cast<int64_t>(hops_.size()); }
   int64_t num_moments() const { return num_moments_; }
   /// Residuals of the unit that encodes keep: some of 0, 1, ..., num_residuals() - 1.
@@ -139,7 +153,7 @@ class UnitValues {
     int group = -1;
     Dtype dtype = Dtype::kFloat32;
   };
-  static constexpr size_t kNumValues = 14;
+  static constexpr size_t kNumValues = 17;
   static size_t index_of(UnitValue value) { return static_cast<size_t>(value); }
 
   void classify(int64_t unit, const UnitShape& shape);
@@ -166,6 +180,7 @@ class UnitValues {
   bool equal_layers(const UnitClass& units) const;
   /// Adds the arrays of pieces of a hop, one per class; one per unit where their layers differ.
   std::vector<program::Operand> declare_pieces(const std::string& letter, int64_t hop);
+  void declare_low_rank();
   void declare_residuals();
   static Naming residual_naming(int64_t nth);
   void declare_second_residual(int64_t nth);
@@ -173,6 +188,7 @@ class UnitValues {
   int64_t elements_of(int64_t unit) const { return class_of(unit).elements; }
 
   program::Program& program_;
+  const ModelShape& shape_;
   const Placement& placement_;
   Types types_;
   std::vector<UnitClass> classes_;

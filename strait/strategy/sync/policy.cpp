@@ -189,7 +189,7 @@ class Reader {
     read_penalty(row, policy);
     const std::string codec = written_or("sync.outer.codec", outer.codec, std::string(row.codec));
     policy.codec = codec::parse_codec(codec, "sync.outer.codec");
-    if (codec::is_sparse(policy.codec))
+    if (codec::is_of_layers(policy.codec))
       refuse("sync.outer.codec", toml_string(codec),
              "most of a round's difference would not be sent, and no residual keeps it",
              toml_string("qsgd1"));
