@@ -21,7 +21,7 @@ namespace {
 /// Keys of the checkpoint's run file that an evaluation takes up.
 bool takes_effect(const std::string& key) {
   return (key.starts_with("data.") && key != "data.tokenizer") || key == "evaluation.batches" ||
-         key == "train.micro_batch_size";
+         key == "train.micro_batch_size" || key == "model.path";
 }
 
 void check_sets(const std::vector<std::string>& sets) {
@@ -30,11 +30,12 @@ void check_sets(const std::vector<std::string>& sets) {
     if (takes_effect(key)) continue;
     ErrorPlace place;
     place.key = key;
-    throw UserError(fmt::format("--set {} has no effect on an evaluation, which takes the keys of "
-                                "[data] but the tokenizer, evaluation.batches and "
-                                "train.micro_batch_size; the nearest is data.path=FILE",
-                                set),
-                    place);
+    throw UserError(
+        fmt::format("--set {} has no effect on an evaluation, which takes the keys of "
+                    "[data] but the tokenizer, evaluation.batches, "
+                    "train.micro_batch_size and model.path; the nearest is data.path=FILE",
+                    set),
+        place);
   }
 }
 

@@ -1,5 +1,6 @@
 // strait sample: text behind a prompt.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -36,6 +37,17 @@ Json sample_command(const cli::Command& command, cli::Output& output) {
   const Run run = parse_run(reader.read_text("run.toml"), reader.path() + "/run.toml");
   const auto tokenizer =
       parse_tokenizer(reader.read_text("tokenizer.json"), reader.path() + "/tokenizer.json");
+  if (run.model.modules) {
+    ErrorPlace place;
+    place.file = reader.path();
+    place.key = "model.family";
+    throw UserError(
+        fmt::format("{} holds a chain of modules, which keep no key/value cache: strait "
+                    "sample wants one of the families {}; the nearest for modules is "
+                    "strait evaluate",
+                    reader.path(), fmt::join(family_names(), ", ")),
+        place);
+  }
   const ModelShape shape = model_shape(run.model, tokenizer->vocabulary_size());
   checkpoint::require_same_units(reader.manifest(), checkpoint::unit_records(shape), reader.path());
   // Trained on a device: sampled there where this machine has one.

@@ -65,11 +65,18 @@ std::vector<std::string> plan_lines(const strategy::Design& design, const sim::R
   const Resolved& batch = design.batch;
   std::vector<std::string> lines;
   const ShapeOptions& shape = run.model.shape;
-  lines.push_back(fmt::format(
-      "model       {} {}: {} layers, {} heads{}, width {}, context {}; {:.2f} million parameters",
-      run.model.preset, run.model.family, shape.layers, shape.heads,
-      shape.kv_heads == shape.heads ? "" : fmt::format(" ({} key/value)", shape.kv_heads),
-      shape.width, shape.context, static_cast<double>(design.shape.parameters()) / 1e6));
+  if (run.model.modules)
+    lines.push_back(
+        fmt::format("model       modules of {}: {} blocks, vocabulary {}, context {}; {:.2f} "
+                    "million parameters",
+                    run.model.path, shape.layers, design.shape.vocabulary, shape.context,
+                    static_cast<double>(design.shape.parameters()) / 1e6));
+  else
+    lines.push_back(fmt::format(
+        "model       {} {}: {} layers, {} heads{}, width {}, context {}; {:.2f} million parameters",
+        run.model.preset, run.model.family, shape.layers, shape.heads,
+        shape.kv_heads == shape.heads ? "" : fmt::format(" ({} key/value)", shape.kv_heads),
+        shape.width, shape.context, static_cast<double>(design.shape.parameters()) / 1e6));
   lines.push_back(fmt::format("ranks       {} with {} compute thread{} each, {}", batch.ranks,
                               batch.threads_per_rank, batch.threads_per_rank == 1 ? "" : "s",
                               run.train.precision));

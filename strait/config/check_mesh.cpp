@@ -13,6 +13,7 @@
 #include "strait/codec/codec.h"
 #include "strait/config/keys.h"
 #include "strait/config/place.h"
+#include "strait/shape/modules.h"
 #include "strait/shape/split.h"
 #include "strait/topology/mesh.h"
 #include "strait/topology/nearest.h"
@@ -159,7 +160,23 @@ void check_mesh_sizes(const Run& run, int64_t ranks) {
                          data, ranks, others.empty() ? "every other axis is 1" : others, left));
 }
 
+namespace {
+
+/// Modules are whole, and only their order is known.
+void check_mesh_modules(const Run& run) {
+  for (const auto& [name, size] : other_axes(run.mesh.axes))
+    if (size > 1)
+      refuse_key(
+          run, fmt::format("mesh.axes.{}", name),
+          fmt::format("mesh.axes.{} = {} cannot take effect with model.family = "
+                      "\"modules\", whose ranks are data ranks; the nearest valid value is 1",
+                      name, size));
+}
+
+}  // namespace
+
 void check_mesh_model(const Run& run) {
+  if (run.model.family == kModulesFamily) return check_mesh_modules(run);
   const int64_t x = run.mesh.axes.x;
   if (x > 1 && run.runtime.device == "cuda")
     refuse_key(run, "mesh.axes.x",

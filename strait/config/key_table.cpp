@@ -1,5 +1,6 @@
 // The table itself: one row per key of run.toml.
 #include "strait/config/keys.h"
+#include "strait/shape/modules.h"
 #include "strait/shape/shape.h"
 #include "strait/topology/cluster.h"
 
@@ -81,6 +82,12 @@ Rule codec_text() {
   return rule;
 }
 
+std::vector<std::string> families() {
+  std::vector<std::string> names = family_names();
+  names.emplace_back(kModulesFamily);
+  return names;
+}
+
 using Rows = std::vector<Key>;
 
 Rows general_keys() {
@@ -126,8 +133,10 @@ Rows model_keys() {
   return {
       {"model.preset", kField<model, &ModelOptions::preset>, any(),
        "Named model that fills the keys of this section that are not written."},
-      {"model.family", kField<model, &ModelOptions::family>, one_of(family_names(), {"unet"}),
+      {"model.family", kField<model, &ModelOptions::family>, one_of(families(), {"unet"}),
        "Architecture; docs/models.md compares them.", filled},
+      {"model.path", kField<model, &ModelOptions::path>, any(),
+       "modules: folder with a chain of TorchScript blocks and their sizes; docs/modules.md."},
       {"model.shape.layers", kField<model, shape, &ShapeOptions::layers>, between(1, 1e5),
        "Transformer blocks.", filled},
       {"model.shape.heads", kField<model, shape, &ShapeOptions::heads>, between(1, 1e5),

@@ -9,6 +9,7 @@
 #include "strait/base/errors.h"
 #include "strait/base/file.h"
 #include "strait/config/keys.h"
+#include "strait/shape/modules.h"
 #include "strait/shape/shape.h"
 #include "strait/topology/cluster.h"
 
@@ -167,7 +168,26 @@ void fit_to_family(Run& run, const ModelOptions& preset) {
     run.model.shape.bias = style.biases == Biases::kQkv;
 }
 
+/// What the folder of a run of modules fills: its sizes. Keys that are written keep their values,
+/// which validate_run compares.
+void fill_from_modules(Run& run) {
+  try {
+    run.model.modules = read_modules(run.model.path);
+  } catch (UserError& error) {
+    const auto path = run.written.find("model.path");
+    if (error.place().key == "model.path" && path != run.written.end())
+      refuse(error.what(), "model.path", path->second);
+    throw;
+  }
+  Run filled;
+  filled.model.shape = modules_options(*run.model.modules);
+  for (const Key& key : run_keys())
+    if (key.name.starts_with("model.shape.") && !run.is_set(key.name)) copy_value(key, filled, run);
+  if (!run.is_set("train.recompute")) run.train.recompute = "block";
+}
+
 void fill_model(Run& run) {
+  if (run.model.family == kModulesFamily) return fill_from_modules(run);
   Run filled;
   try {
     filled.model = model_preset(run.model.preset);

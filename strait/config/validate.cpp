@@ -14,6 +14,7 @@
 #include "strait/config/cluster_file.h"
 #include "strait/config/keys.h"
 #include "strait/config/place.h"
+#include "strait/shape/modules.h"
 #include "strait/shape/shape.h"
 #include "strait/topology/nearest.h"
 
@@ -238,9 +239,55 @@ void check_span(const Run& run, const Cluster& cluster, const char* word, const 
                          nearest_choice(span.substr(0, 100), names), fmt::join(names, ", ")));
 }
 
+/// A key of a run of modules that says otherwise than the folder, or what cannot act on modules.
+void check_module_key(const Run& run, const Key& key, const Run& filled) {
+  if (same_value(key, run, filled)) return;
+  refuse_key(run, key.name,
+             fmt::format("{} = {} cannot take effect: model.family = \"modules\" has the sizes of "
+                         "{}/{}; the nearest valid value is {}",
+                         key.name, value_text(key, run), run.model.path, kModulesManifest,
+                         value_text(key, filled)));
+}
+
+void check_module_run(const Run& run) {
+  if (run.runtime.device == "cuda")
+    refuse_key(run, "runtime.device",
+               "runtime.device = \"cuda\" cannot take effect: modules run on the processor; the "
+               "nearest valid value is \"cpu\"");
+  if (run.train.recompute != "block")
+    refuse_key(
+        run, "train.recompute",
+        fmt::format("train.recompute = {} cannot take effect: a module keeps its input alone "
+                    "and runs again in the backward pass; the nearest valid value is "
+                    "\"block\"",
+                    toml_string(run.train.recompute)));
+}
+
+void check_modules(const Run& run, Problems& problems) {
+  if (!run.model.modules) {
+    // The folder could not be read, which is a problem already.
+    if (problems.found().empty())
+      problems.attempt([&] { with_place(run, [&] { read_modules(run.model.path); }); });
+    return;
+  }
+  Run filled;
+  filled.model.shape = modules_options(*run.model.modules);
+  for (const Key& key : run_keys())
+    if (key.name == "model.preset" || key.name.starts_with("model.shape.") ||
+        key.name.starts_with("model.rope."))
+      problems.attempt([&] { check_module_key(run, key, filled); });
+  problems.attempt([&] { check_module_run(run); });
+}
+
 /// Checks of keys against each other, by the sections that they read.
 void check_model(const Run& run, Problems& problems) {
   if (problems.concern("model.family")) return;
+  if (run.model.family == kModulesFamily) return check_modules(run, problems);
+  problems.attempt([&] {
+    refuse_without_effect(
+        run, "model.path",
+        fmt::format("model.family = \"{}\" reads no folder of modules", run.model.family));
+  });
   problems.attempt(
       [&] { with_place(run, [&] { check_family(run.model.shape, run.model.family); }); });
   problems.attempt([&] { check_heads(run); });

@@ -91,6 +91,12 @@ Json convert(const std::string& from, const std::string& to, const std::string& 
   const std::string to_form = wanted_form(from_form, to, form);
   if (fs::exists(to)) refuse(to, fmt::format("{} is already there; name a path that is not", to));
   ModelState state = read(from_form, from, to_form == kHuggingFace ? Part::kWeights : Part::kAll);
+  if (state.shape.modules && to_form == kHuggingFace)
+    refuse(to,
+           fmt::format("{} holds a chain of modules, which has no form in Hugging Face's "
+                       "transformers; the nearest is --to {}",
+                       from, kSingleFile),
+           "--to");
   state.require_finite_weights(from);
   std::vector<checkpoint::FileRecord> files;
   if (to_form == kHuggingFace) {

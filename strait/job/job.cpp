@@ -9,6 +9,7 @@
 #include "strait/base/file.h"
 #include "strait/base/json.h"
 #include "strait/base/process_memory.h"
+#include "strait/checkpoint/module_weights.h"
 #include "strait/config/keys.h"
 #include "strait/config/place.h"
 #include "strait/config/print.h"
@@ -18,6 +19,7 @@
 #include "strait/device/tensor_codec.h"
 #include "strait/job/memory_check.h"
 #include "strait/job/thread_check.h"
+#include "strait/model/block.h"
 #include "strait/predict/predict.h"
 #include "strait/tensor/open_device.h"
 #include "strait/threads/cores.h"
@@ -95,6 +97,19 @@ void check_device(const Job& job) {
     });
 }
 
+/// Whether the folder of a run of modules holds what its manifest states, and what that is.
+std::string check_modules(const Job& job) {
+  const ModelShape& shape = job.design.shape;
+  if (!shape.modules) return "";
+  if (job.device)
+    refuse_on_device("runtime.device",
+                     "modules run on the processor; the nearest valid choice is runtime.device = "
+                     "\"cpu\"");
+  const checkpoint::ModuleWeights weights(*shape.modules);
+  const model::Model model(shape, job.design.dtype);
+  return checkpoint::ModuleWeights::hash(*shape.modules);
+}
+
 /// The best checkpoint is known by its validation loss.
 void require_validation(const Job& job) {
   if (!job.design.run.checkpoint.keep_best || job.validation->windows() > 0) return;
@@ -162,13 +177,15 @@ Job make_job(const Run& run, int64_t ranks, const OnLead& on_lead,
   job.design.run.runtime.chosen = chosen_products(run);
   job.binding = bind_ranks(job.design, surroundings);
   check_device(job);
+  job.modules_hash = check_modules(job);
   if (!job.device)
     require_memory(job.design, ranks_here(ranks, surroundings), usable_memory_bytes());
   job.loader = std::make_unique<SequenceLoader>(*job.corpus, run.model.shape.context, run.seed);
   job.validation = std::make_unique<ValidationWindows>(*job.corpus, run.model.shape.context);
   require_validation(job);
   job.data_hash = data_hash(*job.corpus);
-  if (job.resume) job.changes = check_resume(job.design, *job.corpus, *job.resume);
+  if (job.resume)
+    job.changes = check_resume(job.design, *job.corpus, job.modules_hash, *job.resume);
   job.simulated = predict::simulate(job.design);
   job.cost = predict::price(job.design);
   job.model_flops_per_token = model_flops_per_token(job.design.shape, run.model.shape.context);

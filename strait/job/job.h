@@ -32,7 +32,8 @@ struct Job {
   std::vector<ResumeChange> changes;                     // against the run that saved `resume`
   bool finished = false;  // nothing to train: what stands in the run folder stays as it is
   std::string data_hash;
-  sim::Result simulated;  // of one steady step
+  std::string modules_hash;  // of a run of modules
+  sim::Result simulated;     // of one steady step
   cost::Cost cost;
   /// Where the ranks of this process keep their values; null = plain memory and our own kernels.
   std::shared_ptr<tensor::Device> device;

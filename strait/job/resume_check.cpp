@@ -18,8 +18,8 @@ constexpr int64_t kBlocks = 64, kBlockTokens = 1 << 16;
 
 /// Keys of a model of equal parameters that steps to come can take up.
 bool is_open_model_key(const std::string& name) {
-  return name == "model.preset" || name == "model.shape.dropout" || name == "model.shape.context" ||
-         name.starts_with("model.rope.");
+  return name == "model.preset" || name == "model.path" || name == "model.shape.dropout" ||
+         name == "model.shape.context" || name.starts_with("model.rope.");
 }
 
 /// Keys that say when replicas agree: what is under way, and what replicas have, follows from them.
@@ -124,6 +124,7 @@ std::string data_hash(const Corpus& corpus) {
 }
 
 std::vector<ResumeChange> check_resume(const strategy::Design& design, const Corpus& corpus,
+                                       const std::string& modules_hash,
                                        const checkpoint::CheckpointReader& resume) {
   const checkpoint::Manifest& manifest = resume.manifest();
   const Run& run = design.run;
@@ -140,6 +141,9 @@ std::vector<ResumeChange> check_resume(const strategy::Design& design, const Cor
   const Json* hash = manifest.extra.find("data_hash");
   if (hash && hash->as_string() != data_hash(corpus))
     changes.push_back({"data", hash->as_string(), data_hash(corpus)});
+  const Json* modules = manifest.extra.find("modules_hash");
+  if (modules && modules->as_string() != modules_hash)
+    changes.push_back({"modules", modules->as_string(), modules_hash});
   return changes;
 }
 

@@ -14,7 +14,7 @@ namespace strait {
 
 /// A setting that the resumed run changes, as text.
 struct ResumeChange {
-  std::string key;  // "train.steps", or "ranks", "data"
+  std::string key;  // "train.steps", or "ranks", "data", "modules"
   std::string was, is;
 };
 
@@ -28,6 +28,7 @@ std::string data_hash(const Corpus& corpus);
 /// does not hold what to compare with (converted, or of an earlier version) is compared in the
 /// rest.
 std::vector<ResumeChange> check_resume(const strategy::Design& design, const Corpus& corpus,
+                                       const std::string& modules_hash,
                                        const checkpoint::CheckpointReader& resume);
 
 Json to_json(const std::vector<ResumeChange>& changes);

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include "strait/base/errors.h"
@@ -12,8 +13,13 @@ namespace strait::model {
 namespace {
 
 at::ScalarType scalar_type(Dtype dtype) {
-  return dtype == Dtype::kFloat64 ? at::kDouble : at::kFloat;
+  return dtype == Dtype::kFloat64    ? at::kDouble
+         : dtype == Dtype::kBfloat16 ? at::kBFloat16
+                                     : at::kFloat;
 }
+
+/// Gradients of weights are summed up in fp32 beside bf16.
+Dtype gradient_dtype(Dtype dtype) { return dtype == Dtype::kBfloat16 ? Dtype::kFloat32 : dtype; }
 
 /// A view of foreign memory; LibTorch only reads what the block hands in as const.
 at::Tensor view(const void* data, at::IntArrayRef sizes, Dtype dtype) {
@@ -25,15 +31,47 @@ void* at_element(void* data, int64_t offset, Dtype dtype) {
   return static_cast<char*>(data) + offset * dtype_bytes(dtype);
 }
 
+std::vector<int64_t> with_batch(int64_t batch, const std::vector<int64_t>& dims) {
+  std::vector<int64_t> sizes = {batch};
+  sizes.insert(sizes.end(), dims.begin(), dims.end());
+  return sizes;
+}
+
+/// Tokens or targets as int64 [B, T].
+at::Tensor indices(const int32_t* words, const Batch& batch) {
+  return at::from_blob(const_cast<int32_t*>(words), {batch.batch, batch.tokens},
+                       at::TensorOptions().dtype(at::kInt))
+      .to(at::kLong);
+}
+
 }  // namespace
 
-AutogradBlock::AutogradBlock(UnitShape unit, int64_t input_width, int64_t output_width, Dtype dtype,
+AutogradBlock::AutogradBlock(UnitShape unit, AutogradForm form, Dtype dtype,
                              AutogradFunction function)
     : unit_(std::move(unit)),
-      input_width_(input_width),
-      output_width_(output_width),
+      form_(std::move(form)),
       dtype_(dtype),
       function_(std::move(function)) {}
+
+/// What gradients are taken of: the parameters, and the input where it is an activation.
+struct AutogradBlock::Leaves {
+  std::vector<at::Tensor> parameters;
+  at::Tensor input;
+  bool by_input = false;
+
+  Leaves(const AutogradBlock& block, const Call& call)
+      : parameters(block.parameters(call)),
+        input(block.input(call)),
+        by_input(block.form_.input == AutogradInput::kActivation) {}
+  std::vector<at::Tensor> all() const {
+    std::vector<at::Tensor> list = parameters;
+    if (by_input) list.push_back(input);
+    return list;
+  }
+  void record() const {
+    for (const at::Tensor& leaf : all()) leaf.requires_grad_();
+  }
+};
 
 std::vector<at::Tensor> AutogradBlock::parameters(const Call& call) const {
   std::vector<at::Tensor> list;
@@ -45,54 +83,129 @@ std::vector<at::Tensor> AutogradBlock::parameters(const Call& call) const {
 }
 
 at::Tensor AutogradBlock::input(const Call& call) const {
-  return view(call.input, {call.batch->batch, call.batch->tokens, input_width_}, dtype_);
+  if (form_.input == AutogradInput::kActivation)
+    return view(call.input, with_batch(call.batch->batch, form_.input_dims), dtype_);
+  check_tokens(*call.batch, form_.vocabulary);
+  const at::Tensor tokens = indices(call.batch->inputs, *call.batch);
+  if (form_.input == AutogradInput::kTokens) return tokens;
+  return tokens.to(scalar_type(dtype_)).unsqueeze(-1);
 }
 
-at::Tensor AutogradBlock::checked_output(const Call& call, const at::Tensor& output) const {
-  const std::vector<int64_t> expected = {call.batch->batch, call.batch->tokens, output_width_};
-  if (output.sizes() == at::IntArrayRef(expected)) return output;
-  throw UserError(
-      fmt::format("the module of block {} gave an output of {} elements; expected [{}, {}, {}]",
-                  unit_.name, output.numel(), expected[0], expected[1], expected[2]));
+/// Failures of the module are the user's; the output has the form that the block was given.
+at::Tensor AutogradBlock::call_function(const std::vector<at::Tensor>& parameters,
+                                        const std::vector<at::Tensor>& inputs,
+                                        int64_t batch) const {
+  at::Tensor output;
+  try {
+    output = function_(parameters, inputs);
+  } catch (const Error&) {
+    throw;
+  } catch (const c10::Error& error) {
+    throw UserError(fmt::format("the module of block {} failed: {}", unit_.name,
+                                error.what_without_backtrace()));
+  } catch (const std::exception& error) {
+    throw UserError(fmt::format("the module of block {} failed: {}", unit_.name, error.what()));
+  }
+  const std::vector<int64_t> expected = with_batch(batch, form_.output_dims);
+  if (!output.defined() || output.sizes() != at::IntArrayRef(expected))
+    throw UserError(fmt::format(
+        "the module of block {} gave an output of [{}]; expected [{}]", unit_.name,
+        output.defined() ? fmt::format("{}", fmt::join(output.sizes(), ", ")) : "nothing",
+        fmt::join(expected, ", ")));
+  if (!output.is_floating_point())
+    throw UserError(fmt::format("the module of block {} gave whole numbers", unit_.name));
+  return output;
 }
 
 void AutogradBlock::forward(const Call& call, int, int) const {
   check_call(call, dtype_);
   at::set_num_threads(call.settings->threads);
   const at::AutoGradMode recording(false);
-  const at::Tensor output = checked_output(call, function_(parameters(call), input(call)));
+  const at::Tensor output = call_function(parameters(call), {input(call)}, call.batch->batch);
   view(call.output, output.sizes(), dtype_).copy_(output);
 }
 
 void AutogradBlock::backward(const Call& call) const {
   check_call(call, dtype_);
   at::set_num_threads(call.settings->threads);
-  std::vector<at::Tensor> leaves = parameters(call);
-  leaves.push_back(input(call));
+  const Leaves leaves(*this, call);
   std::vector<at::Tensor> gradients;
   {
     const at::AutoGradMode recording(true);
-    for (at::Tensor& leaf : leaves) leaf.requires_grad_();
-    const at::Tensor output =
-        checked_output(call, function_({leaves.begin(), leaves.end() - 1}, leaves.back()));
-    const at::Tensor output_gradient = view(call.output_gradient, output.sizes(), dtype_);
-    gradients = torch::autograd::grad({output}, leaves, {output_gradient}, false, false, true);
+    leaves.record();
+    const at::Tensor output = call_function(leaves.parameters, {leaves.input}, call.batch->batch);
+    const at::Tensor output_gradient =
+        view(call.output_gradient, output.sizes(), dtype_).to(output.scalar_type());
+    if (output.requires_grad())
+      gradients =
+          torch::autograd::grad({output}, leaves.all(), {output_gradient}, false, false, true);
   }
+  add_gradients(call, leaves, gradients);
+}
+
+/// No gradients at all: the output depends on none of the leaves.
+void AutogradBlock::add_gradients(const Call& call, const Leaves& leaves,
+                                  const std::vector<at::Tensor>& gradients) const {
   const at::AutoGradMode recording(false);
+  const auto defined = [&](size_t index) {
+    return index < gradients.size() && gradients[index].defined();
+  };
+  const Dtype wide = gradient_dtype(dtype_);
   for (size_t index = 0; index < unit_.parameters.size(); ++index) {
     const ParameterShape& parameter = unit_.parameters[index];
     const at::Tensor target =
-        view(at_element(call.gradient, parameter.offset, dtype_), parameter.dims, dtype_);
+        view(at_element(call.gradient, parameter.offset, wide), parameter.dims, wide);
     if (!call.accumulate) target.zero_();
-    if (gradients[index].defined()) target.add_(gradients[index]);
+    if (defined(index)) target.add_(gradients[index]);
   }
   if (!call.input_gradient) return;
-  const at::Tensor target = view(call.input_gradient, leaves.back().sizes(), dtype_);
-  if (gradients.back().defined()) {
+  const at::Tensor target = view(call.input_gradient, leaves.input.sizes(), dtype_);
+  if (defined(leaves.parameters.size())) {
     target.copy_(gradients.back());
   } else {
     target.zero_();
   }
+}
+
+/// Of each token [B, T], at least fp32; 0 where it is not counted.
+at::Tensor AutogradBlock::losses(const Call& call, const Leaves& leaves,
+                                 const at::Tensor& targets) const {
+  const at::Tensor within = targets.clamp_min(0);
+  std::vector<at::Tensor> inputs = {leaves.input};
+  if (form_.output == AutogradOutput::kLosses) inputs.push_back(within);
+  at::Tensor output = call_function(leaves.parameters, inputs, call.batch->batch);
+  if (dtype_ == Dtype::kBfloat16) output = output.to(at::kFloat);
+  if (form_.output == AutogradOutput::kCrossEntropy)
+    output = -output.log_softmax(-1).gather(-1, within.unsqueeze(-1)).squeeze(-1);
+  return output.masked_fill(targets < 0, 0.0);
+}
+
+void AutogradBlock::forward_backward(const Call& call) const {
+  if (form_.output == AutogradOutput::kActivation)
+    throw UserError(fmt::format("block {} runs under autograd and is not a head", unit_.name));
+  check_call(call, dtype_);
+  check_targets(*call.batch, form_.vocabulary);
+  at::set_num_threads(call.settings->threads);
+  const Leaves leaves(*this, call);
+  const at::Tensor targets = indices(call.batch->targets, *call.batch);
+  const bool trains = call.gradient != nullptr;
+  std::vector<at::Tensor> gradients;
+  at::Tensor of_tokens;
+  {
+    const at::AutoGradMode recording(trains);
+    if (trains) leaves.record();
+    of_tokens = losses(call, leaves, targets);
+    if (trains && of_tokens.requires_grad())
+      gradients = torch::autograd::grad({of_tokens.sum() * call.settings->loss_scale}, leaves.all(),
+                                        {}, false, false, true);
+  }
+  const at::Tensor values = of_tokens.detach().to(at::kDouble).contiguous();
+  const double* value = values.data_ptr<double>();
+  for (int64_t row = 0; row < values.numel(); ++row) {
+    if (call.loss_sum) *call.loss_sum += value[row];
+    if (call.loss_count && call.batch->targets[row] >= 0) ++*call.loss_count;
+  }
+  if (trains) add_gradients(call, leaves, gradients);
 }
 
 void AutogradBlock::backward_input(const Call&, int, int) const {
@@ -103,9 +216,6 @@ void AutogradBlock::backward_input(const Call&, int, int) const {
 }
 void AutogradBlock::backward_weight(const Call& call, int begin, int end) const {
   backward_input(call, begin, end);
-}
-void AutogradBlock::forward_backward(const Call&) const {
-  throw UserError(fmt::format("block {} runs under autograd and is not a head", unit_.name));
 }
 void AutogradBlock::forward_cached(const Call&) const {
   throw UserError(

@@ -4,6 +4,7 @@
 
 #include "strait/base/errors.h"
 #include "strait/model/decoder_blocks.h"
+#include "strait/model/module_blocks.h"
 
 namespace strait::model {
 
@@ -70,8 +71,8 @@ void check_targets(const Batch& batch, int64_t vocabulary) {
 
 namespace {
 
-/// A block of `shape` on elements of `dtype` (fp32, fp64 or bf16). kCustom gives null: the caller
-/// sets it.
+/// A block of `shape` on elements of `dtype` (fp32, fp64 or bf16). kCustom gives a module of
+/// the shape; without modules null: the caller sets it.
 std::unique_ptr<Block> make_block(const ModelShape& shape, int64_t index, Dtype dtype,
                                   const std::shared_ptr<const RotaryAngles>& angles) {
   if (dtype != Dtype::kFloat32 && dtype != Dtype::kFloat64 && dtype != Dtype::kBfloat16) {
@@ -86,6 +87,7 @@ std::unique_ptr<Block> make_block(const ModelShape& shape, int64_t index, Dtype 
     case BlockKind::kHead:
       return make_head_block(shape, index, dtype);
     case BlockKind::kCustom:
+      if (shape.modules) return make_module_block(shape, index, dtype);
       break;
   }
   return nullptr;

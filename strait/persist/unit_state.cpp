@@ -1,9 +1,11 @@
 #include "strait/persist/unit_state.h"
 
 #include <algorithm>
+#include <optional>
 #include <span>
 
 #include "strait/base/errors.h"
+#include "strait/checkpoint/module_weights.h"
 #include "strait/comm/bookkeeping.h"
 #include "strait/draft/step_options.h"
 #include "strait/model/block.h"
@@ -163,13 +165,16 @@ checkpoint::StateRange UnitState::address(const Part& part, ElementRuns runs) co
 }
 
 void UnitState::initialize(uint64_t seed) const {
+  std::optional<checkpoint::ModuleWeights> modules;
+  if (shape_.modules) modules.emplace(*shape_.modules);
   for (const Part& part : parts_) {
     if (part.state != checkpoint::kMaster && part.state != draft::kLocalState) continue;
     const ElementRuns runs = layout_.pieces(part.unit, state_.rank(), part.held);
     fill_from_host(part.device, part.data, part.held.size() * dtype_bytes(part.dtype),
                    [&](std::byte* memory) {
-                     model::initialize(shape_.units[static_cast<size_t>(part.unit)], seed,
-                                       part.dtype, runs, memory);
+                     const UnitShape& unit = shape_.units[static_cast<size_t>(part.unit)];
+                     if (modules) return modules->read(unit, part.dtype, runs, memory);
+                     model::initialize(unit, seed, part.dtype, runs, memory);
                    });
   }
 }

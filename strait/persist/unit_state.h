@@ -31,7 +31,7 @@ class UnitState {
   UnitState(const program::ProgramSet& programs, const ModelShape& shape, const Layout& layout,
             runtime::State& state);
 
-  /// Initial weights; everything else stays zero.
+  /// Initial weights, of modules those of their folder; everything else stays zero.
   void initialize(uint64_t seed) const;
 
   /// Fills all of it from a checkpoint of any layout; residuals, which older ones lack, are zero

@@ -64,6 +64,7 @@ std::vector<int64_t> micro_batches(const Run& run, int64_t ranks) {
 }
 
 std::vector<std::string> recomputes(const Run& run) {
+  if (run.model.modules) return {run.train.recompute};  // the only one that they know
   if (!searches(run, "recompute")) return {run.train.recompute};
   return {"none", "every:2", "block"};
 }

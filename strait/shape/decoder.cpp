@@ -6,7 +6,9 @@
 
 #include "strait/base/errors.h"
 #include "strait/shape/block_layout.h"
+#include "strait/shape/modules.h"
 #include "strait/shape/shape.h"
+#include "strait/shape/unit.h"
 
 namespace strait {
 namespace {
@@ -19,23 +21,6 @@ ParameterShape matrix(std::string name, int64_t out, int64_t in, double deviatio
 
 ParameterShape vector(std::string name, int64_t size, Initial initial) {
   return {std::move(name), {size}, 0, false, initial, 0.0};
-}
-
-/// Assigns offsets: decayed parameters first, each group in the order given.
-UnitShape make_unit(std::string name, const std::vector<ParameterShape>& parameters) {
-  UnitShape unit;
-  unit.name = std::move(name);
-  for (const bool decay : {true, false}) {
-    const int64_t begin = unit.elements;
-    for (const ParameterShape& given : parameters) {
-      if (given.weight_decay != decay) continue;
-      ParameterShape& placed = unit.parameters.emplace_back(given);
-      placed.offset = unit.elements;
-      unit.elements += placed.elements();
-    }
-    if (unit.elements > begin) unit.sections.push_back({begin, unit.elements, decay});
-  }
-  return unit;
 }
 
 void add_norm(std::vector<ParameterShape>& parameters, const std::string& name,
@@ -172,6 +157,7 @@ ModelShape build(const std::string& family, const ShapeOptions& options, int64_t
 }  // namespace
 
 ModelShape model_shape(const ModelOptions& model, int64_t vocabulary) {
+  if (model.family == kModulesFamily) return modules_shape(model, vocabulary);
   const int64_t rows = model.shape.vocabulary;
   if (rows == 0) return build(model.family, model.shape, vocabulary);
   if (rows < vocabulary) {

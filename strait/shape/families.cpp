@@ -5,6 +5,7 @@
 #include <array>
 
 #include "strait/base/errors.h"
+#include "strait/shape/modules.h"
 #include "strait/shape/shape.h"
 
 namespace strait {
@@ -107,6 +108,7 @@ bool is_family(const std::string& name) {
 }
 
 BlockStyle block_style(const std::string& family) {
+  if (family == kModulesFamily) return {};
   for (const Family& known : kFamilies)
     if (family == known.name) return known.style;
   refuse("family", fmt::format("\"{}\" is not known; nearest: \"{}\"", family,

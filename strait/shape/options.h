@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 namespace strait {
@@ -37,10 +38,14 @@ struct ShapeOptions {
   int64_t head_elements() const { return head_width > 0 ? head_width : width / heads; }
 };
 
+struct ModuleChain;  // shape/modules.h
+
 struct ModelOptions {
   std::string preset = "gpt2-124m";
   std::string family = "gpt2";
   ShapeOptions shape;
+  std::string path = {};                                 // family modules: the folder
+  std::shared_ptr<const ModuleChain> modules = nullptr;  // what is in it
 };
 
 }  // namespace strait

@@ -6,6 +6,7 @@
 
 #include "strait/base/errors.h"
 #include "strait/shape/block_layout.h"
+#include "strait/shape/modules.h"
 
 namespace strait {
 
@@ -116,12 +117,14 @@ BlockSizes block_sizes(const ModelShape& model, int64_t block, int64_t batch, in
     case BlockKind::kHead:
       return head_sizes(model, batch * tokens, dtype);
     case BlockKind::kCustom:
+      if (model.modules) return module_sizes(*model.modules, block, batch, dtype);
       break;
   }
   throw InternalError("block_sizes: a custom block states its own sizes");
 }
 
 double model_flops_per_token(const ModelShape& model, int64_t tokens) {
+  if (model.modules) return module_flops_per_token(*model.modules);
   const auto layers = static_cast<double>(model.options.layers);
   const auto width = static_cast<double>(model.options.width);
   const auto attention_width =

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -93,8 +94,9 @@ struct BlockStyle {
   QueryKeyNorm query_key_norm = QueryKeyNorm::kNone;
 };
 /// The row of a family: a model family is this and its presets. UserError (with the key) for one
-/// that is not known.
+/// that is not known. Family modules has no row and gets the fields of the first.
 BlockStyle block_style(const std::string& family);
+/// The rows; without modules.
 const std::vector<std::string>& family_names();
 bool is_family(const std::string& name);
 /// Throws UserError (with the key) for sizes and biases that the family does not have.
@@ -107,8 +109,9 @@ struct ModelShape {
   int64_t vocabulary = 0;
   int64_t x = 1;  // ranks of mesh axis x that share each transformer block: local_shape in split.h
   std::vector<UnitShape> units;
-  std::vector<BlockShape> blocks;  // embedding, layers x transformer, head
-  int64_t parameters() const;      // elements over all units, tied ones once
+  std::vector<BlockShape> blocks;                        // embedding, layers x transformer, head
+  std::shared_ptr<const ModuleChain> modules = nullptr;  // whose blocks are modules
+  int64_t parameters() const;                            // elements over all units, tied ones once
 };
 
 /// Key/value cache bytes of one transformer block for `batch` sequences of up to `context` tokens.
@@ -139,14 +142,14 @@ ModelShape llama_shape(const ShapeOptions& options, int64_t vocabulary);
 /// Sizes of `model.blocks[block]` for `batch` sequences of `tokens` tokens. For the head,
 /// forward_workspace is that of the loss alone and of generation, backward_workspace that of the
 /// loss with both gradients. forward_workspace_bytes also covers a forward that keeps nothing
-/// (saved == nullptr). With x > 1 the sizes are those of one rank's part. Kind kCustom has no
-/// sizes of its own: whoever replaces the block states them.
+/// (saved == nullptr). With x > 1 the sizes are those of one rank's part. Kind kCustom has the
+/// sizes of `model.modules`; without, none: whoever replaces the block states them.
 BlockSizes block_sizes(const ModelShape& model, int64_t block, int64_t batch, int64_t tokens,
                        Dtype dtype);
 
 /// Model FLOPs per token of a training step: 6 per parameter that multiplies (token and position
 /// embedding look-ups do not, the head does) plus attention with its causal half, 6 L T C. Of the
-/// whole model, whatever x. docs/formulas.md.
+/// whole model, whatever x. Of modules, three times their forward. docs/formulas.md.
 double model_flops_per_token(const ModelShape& model, int64_t tokens);
 
 /// Rows of logits that the head holds at a time, so that no full logits tensor exists.

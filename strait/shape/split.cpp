@@ -48,7 +48,8 @@ void check_x(const ShapeOptions& options, const BlockStyle& style, int64_t x) {
 
 ModelShape local_shape(const ModelShape& model, int64_t x, int64_t y) {
   ensure(model.x == 1, "local_shape: the model is a rank's part already");
-  check_x(model.options, model.style, x);
+  if (!model.modules) check_x(model.options, model.style, x);
+  ensure(!model.modules || (x == 1 && y == 1), "local_shape: modules are not cut");
   ModelShape local = model;
   local.x = x;
   for (UnitShape& unit : local.units) unit = localize(unit, x, y).shape;

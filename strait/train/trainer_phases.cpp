@@ -99,6 +99,7 @@ checkpoint::SaveDescription Trainer::describe(int64_t step, bool due) {
     manifest.extra["layer_settings"] = Json::object(
         {{"codec", design.run.compression.codec},
          {"chosen", persist::to_json(*settings_->chosen(), shared_.adapted->layers())}});
+  if (!job_.modules_hash.empty()) manifest.extra["modules_hash"] = job_.modules_hash;
   if (evaluated_step_ == step && std::isfinite(validation_loss_))
     checkpoint::record_validation(manifest, validation_loss_, !due);
   description.texts = texts_;

@@ -10,10 +10,10 @@ namespace {
 
 /// The hand-written transformer block's mathematics as a LibTorch module.
 AutogradFunction transformer_function(const ReferenceInput& input, const UnitShape& unit) {
-  return [input, unit](const std::vector<at::Tensor>& values, const at::Tensor& x) {
+  return [input, unit](const std::vector<at::Tensor>& values, const std::vector<at::Tensor>& x) {
     Parameters parameters;
     for (size_t i = 0; i < values.size(); ++i) parameters[unit.parameters[i].name] = values[i];
-    return reference_transformer(input, parameters, 1, x);
+    return reference_transformer(input, parameters, 1, x[0]);
   };
 }
 
@@ -25,9 +25,12 @@ class AutogradBlockTest : public testing::Test {
         units_(random_units(shape_, 5)) {}
 
   std::unique_ptr<AutogradBlock> block() const {
-    const int64_t width = case_.options.width;
-    return std::make_unique<AutogradBlock>(shape_.units[1], width, width, Dtype::kFloat64,
+    return std::make_unique<AutogradBlock>(shape_.units[1], form(case_.options.width),
+                                           Dtype::kFloat64,
                                            transformer_function(input_, shape_.units[1]));
+  }
+  AutogradForm form(int64_t width) const {
+    return {.input_dims = {input_.tokens, width}, .output_dims = {input_.tokens, width}};
   }
 
   Case case_;
@@ -60,10 +63,10 @@ TEST_F(AutogradBlockTest, UnusedParametersGetZeroGradient) {
   const int64_t width = case_.options.width;
   const int64_t count = input_.batch * input_.tokens * width;
   Runner<double> runner(shape_, input_, units_);
-  runner.model.set_block(
-      1, std::make_unique<AutogradBlock>(
-             shape_.units[1], width, width, Dtype::kFloat64,
-             [](const std::vector<at::Tensor>&, const at::Tensor& x) { return x * 3.0; }));
+  runner.model.set_block(1, std::make_unique<AutogradBlock>(
+                                shape_.units[1], form(width), Dtype::kFloat64,
+                                [](const std::vector<at::Tensor>&,
+                                   const std::vector<at::Tensor>& x) { return x[0] * 3.0; }));
   Guarded saved(0);
   const std::vector<double> dy = random_values(count, 8);
   const auto result = runner.backward(1, random_values(count, 7), saved, dy, {.start = 4.0});
@@ -79,10 +82,10 @@ TEST_F(AutogradBlockTest, RefusesWhatAutogradCannotDo) {
   EXPECT_THROW(runner.model.block(1).backward_weight(call, 0, 4), UserError);
   EXPECT_THROW(runner.model.block(1).forward_backward(call), UserError);
   EXPECT_THROW(runner.model.block(1).forward_cached(call), UserError);
-  runner.model.set_block(
-      1, std::make_unique<AutogradBlock>(
-             shape_.units[1], 15, 15, Dtype::kFloat64,
-             [](const std::vector<at::Tensor>&, const at::Tensor& x) { return x.sum(); }));
+  runner.model.set_block(1, std::make_unique<AutogradBlock>(
+                                shape_.units[1], form(15), Dtype::kFloat64,
+                                [](const std::vector<at::Tensor>&,
+                                   const std::vector<at::Tensor>& x) { return x[0].sum(); }));
   const std::vector<double> x(static_cast<size_t>(input_.batch * input_.tokens * 15), 1.0);
   EXPECT_THROW(runner.forward(1, x, nullptr), UserError);
 }

@@ -8,6 +8,7 @@
 #include "strait/config/check_mesh.h"
 #include "strait/config/cluster_file.h"
 #include "strait/data/corpus.h"
+#include "strait/shape/modules.h"
 #include "strait/strategy/compose/compose.h"
 #include "strait/strategy/finish/step_values.h"
 #include "strait/strategy/pipeline/cuts.h"
@@ -215,6 +216,7 @@ program::ProgramSet compose_with_layers(const Design& design, std::vector<codec:
 int64_t design_vocabulary(const Run& run, bool& assumed) {
   assumed = false;
   if (const std::optional<int64_t> known = known_vocabulary(run.data)) return *known;
+  if (run.model.modules && run.data.path.empty()) return run.model.modules->vocabulary;
   if (!run.data.path.empty()) return make_corpus(run.data).tokenizer->vocabulary_size();
   assumed = true;
   return 256;

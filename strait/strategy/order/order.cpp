@@ -1,6 +1,7 @@
 #include "strait/strategy/order/order.h"
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -79,14 +80,15 @@ class Chain {
     // Inputs, targets and, with documents, document starts.
     const int64_t words = rows * (options_.documents ? 3 : 2);
     arrays_.batch = draft::declare(program, {"batch", 1, Dtype::kInt32, words});
-    const int64_t elements = sizes_.front().output_bytes / dtype_bytes(options_.dtype);
-    arrays_.activation = draft::declare(program, {"x", head_, options_.dtype, elements});
+    declare_boundaries(program, "x", activations_);
+    arrays_.activation = activations_.front().array;
     arrays_.sequences =
         draft::declare(program, {"sequences", 1, Dtype::kInt64, options_.micro_batch_size,
                                  program::Lifetime::kTransient, program::Category::kActivations,
                                  program::Tier::kHost});
     if (!trains()) return;
-    arrays_.gradient = draft::declare(program, {"d", head_, options_.dtype, elements});
+    declare_boundaries(program, "d", gradients_);
+    arrays_.gradient = gradients_.front().array;
     const auto by_saved = [](const BlockSizes& a, const BlockSizes& b) {
       return a.saved_bytes < b.saved_bytes;
     };
@@ -94,6 +96,38 @@ class Chain {
     arrays_.saved = draft::declare(program, {"s", head_, Dtype::kByte, saved});
   }
 
+  /// One value for what leaves each block but the last; those of equal size share an array, which
+  /// is one for a chain of transformer blocks.
+  void declare_boundaries(program::Program& program, const std::string& name,
+                          std::vector<Operand>& boundaries) const {
+    std::map<int64_t, std::vector<size_t>> by_bytes;
+    std::vector<int64_t> order;
+    for (size_t block = 0; block < static_cast<size_t>(head_); ++block) {
+      std::vector<size_t>& same = by_bytes[sizes_[block].output_bytes];
+      if (same.empty()) order.push_back(sizes_[block].output_bytes);
+      same.push_back(block);
+    }
+    boundaries.resize(static_cast<size_t>(head_));
+    for (size_t i = 0; i < order.size(); ++i) {
+      const std::vector<size_t>& same = by_bytes[order[i]];
+      const int array = draft::declare(program, {i == 0 ? name : name + "." + std::to_string(i),
+                                                 static_cast<int64_t>(same.size()), options_.dtype,
+                                                 order[i] / dtype_bytes(options_.dtype)});
+      for (size_t index = 0; index < same.size(); ++index)
+        boundaries[same[index]] = {array, {static_cast<int64_t>(index)}};
+    }
+  }
+  const Operand& activation(int64_t block) const {
+    return activations_[static_cast<size_t>(block)];
+  }
+  const Operand& gradient(int64_t block) const { return gradients_[static_cast<size_t>(block)]; }
+
+  static void read(Op& op, const Operand& value, int slot) {
+    op.reads.push_back({value.array, value.index, Access::kRead, slot});
+  }
+  static void write(Op& op, const Operand& value, int slot) {
+    op.writes.push_back({value.array, value.index, Access::kWrite, slot});
+  }
   static void read(Op& op, int array, int64_t index, int slot) {
     op.reads.push_back({array, {index}, Access::kRead, slot});
   }
@@ -139,7 +173,7 @@ class Chain {
       add_segments(v, segments_->forward(block, trains() && keeps_saved(block)));
     else
       v.ops.push_back(forward_op(block));
-    if (!trains() && block > 0) v.frees.push_back({arrays_.activation, {block - 1}});
+    if (!trains() && block > 0) v.frees.push_back(activation(block - 1));
     return v;
   }
 
@@ -147,8 +181,8 @@ class Chain {
   Op forward_op(int64_t block) const {
     Op op = compute(draft::kForward, block);
     read(op, arrays_.sequences, 0, draft::kSequences);
-    if (block > 0) read(op, arrays_.activation, block - 1, draft::kInput);
-    write(op, arrays_.activation, block, draft::kOutput);
+    if (block > 0) read(op, activation(block - 1), draft::kInput);
+    write(op, activation(block), draft::kOutput);
     if (trains() && keeps_saved(block)) write(op, arrays_.saved, block, draft::kSaved);
     price(op, block);
     return op;
@@ -177,17 +211,17 @@ class Chain {
     Visit v = visit(head_);
     Op op = compute(trains() ? draft::kForwardBackward : draft::kForwardLoss, head_);
     if (trains()) read(op, step_, 0, draft::kStepValues);
-    read(op, arrays_.activation, head_ - 1, draft::kInput);
+    read(op, activation(head_ - 1), draft::kInput);
     add_to_agreed(op);
     if (trains()) {
-      write(op, arrays_.gradient, head_ - 1, draft::kInputGradient);
+      write(op, gradient(head_ - 1), draft::kInputGradient);
       v.makes = v.needs;
       v.work = Work::kBackwards;
       v.last = true;
     }
     price(op, head_);
     v.ops.push_back(std::move(op));
-    v.frees = {{arrays_.activation, {head_ - 1}}};
+    v.frees = {activation(head_ - 1)};
     return v;
   }
 
@@ -221,8 +255,8 @@ class Chain {
       v.ops.push_back(backward_op(block));
     }
     if (sizes(block).saved_bytes > 0) v.frees.push_back({arrays_.saved, {block}});
-    if (block > 0) v.frees.push_back({arrays_.activation, {block - 1}});
-    v.frees.push_back({arrays_.gradient, {block}});
+    if (block > 0) v.frees.push_back(activation(block - 1));
+    v.frees.push_back(gradient(block));
     return v;
   }
 
@@ -230,10 +264,10 @@ class Chain {
   Op backward_op(int64_t block) const {
     Op op = compute(draft::kBackward, block);
     read(op, arrays_.sequences, 0, draft::kSequences);
-    if (block > 0) read(op, arrays_.activation, block - 1, draft::kInput);
+    if (block > 0) read(op, activation(block - 1), draft::kInput);
     if (sizes(block).saved_bytes > 0) read(op, arrays_.saved, block, draft::kSaved);
-    read(op, arrays_.gradient, block, draft::kOutputGradient);
-    if (block > 0) write(op, arrays_.gradient, block - 1, draft::kInputGradient);
+    read(op, gradient(block), draft::kOutputGradient);
+    if (block > 0) write(op, gradient(block - 1), draft::kInputGradient);
     price(op, block);
     return op;
   }
@@ -244,7 +278,8 @@ class Chain {
   const int64_t head_;
   std::vector<BlockSizes> sizes_;
   ChainArrays arrays_;
-  std::optional<BlockSegments> segments_;  // of transformer blocks
+  std::vector<Operand> activations_, gradients_;  // behind each block but the last
+  std::optional<BlockSegments> segments_;         // of transformer blocks
   int agreed_ = -1, step_ = -1;
 };
 
