@@ -177,15 +177,20 @@ void check_mesh_modules(const Run& run) {
 
 void check_mesh_model(const Run& run) {
   if (run.model.family == kModulesFamily) return check_mesh_modules(run);
-  const int64_t x = run.mesh.axes.x;
-  if (x > 1 && run.runtime.device == "cuda")
-    refuse_key(run, "mesh.axes.x",
-               fmt::format("mesh.axes.x = {} cannot take effect with runtime.device = \"cuda\", "
-                           "whose blocks run as one piece; the nearest valid value is 1, or "
-                           "runtime.device = \"cpu\"",
-                           x));
-  with_place(run,
-             [&] { check_x(run.model.shape, block_style(run.model.family), run.mesh.axes.x); });
+  const MeshAxes& axes = run.mesh.axes;
+  for (const auto& [name, size] : {NamedSize{"x", axes.x}, NamedSize{"y", axes.y}}) {
+    const std::string key = fmt::format("mesh.axes.{}", name);
+    if (size > 1 && run.runtime.device == "cuda")
+      refuse_key(run, key,
+                 fmt::format("{} = {} cannot take effect with runtime.device = \"cuda\", whose "
+                             "blocks run as one piece; the nearest valid value is 1, or "
+                             "runtime.device = \"cpu\"",
+                             key, size));
+  }
+  with_place(run, [&] {
+    check_grid(run.model.shape, block_style(run.model.family), run.model.shape.vocabulary,
+               {axes.x, axes.y});
+  });
 }
 
 void check_mesh_levels(const Run& run, const Cluster& cluster) {

@@ -14,7 +14,7 @@ namespace strait {
 /// Every axis but data divides what the axes before it leave of the ranks; data is the rest, or 0.
 void check_mesh_sizes(const Run& run, int64_t ranks);
 
-/// Axis x divides what it splits of the model.
+/// Axes x and y divide what they split of the model.
 void check_mesh_model(const Run& run);
 
 /// No axis ends within a group of a level. `cluster` is that of the run; sizes have been checked.

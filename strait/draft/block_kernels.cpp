@@ -30,6 +30,8 @@ std::vector<KernelOperand> operands(const std::vector<Entry>& entries) {
       {"position"}, {"bundle"},          {"deferred"}};
   for (int value = 0; value < kNumBlockValues; ++value)
     list.push_back({value_name(static_cast<BlockValue>(value))});
+  for (int value = 0; value < kNumEndValues; ++value)
+    list.push_back({end_value_name(static_cast<EndValue>(value))});
   for (KernelOperand& operand : list) operand.count = Count::kNone;
   for (const Entry& entry : entries) {
     KernelOperand& operand = list[entry.operand];
@@ -81,7 +83,43 @@ std::vector<KernelOperand> segment_operands(std::vector<Entry> entries) {
   return operands(entries);
 }
 
+/// The operands of a step, and what passes between steps.
+Kernel make_end_kernel(EndStep step) {
+  std::vector<Entry> entries = {{kTokens, kReads}};
+  const bool in_head = step >= EndStep::kMoments;
+  const bool reads_input = in_head && step != EndStep::kParts && step != EndStep::kLoss;
+  if (reads_input) entries.push_back({kInput, kReads});
+  // Without positions, embedding needs no weights; a loss alone does not either.
+  if (step != EndStep::kMoments && step != EndStep::kParts) entries.push_back({kWeights, kReads});
+  if (step == EndStep::kEmbed) {
+    entries.push_back({kSequences, kReads});
+    entries.push_back({kOutput, kWrites});
+  }
+  if (step == EndStep::kLoss) {
+    entries.push_back({kStepValues, kReads, Count::kOptional});
+    entries.push_back({kAgreed, kAdds});
+  }
+  if (step == EndStep::kGradient) {
+    entries.push_back({kInputGradient, kWrites});
+    entries.push_back({kGradient, kMakesGradient});
+  }
+  for (int value = 0; value < kNumEndValues; ++value)
+    entries.push_back({static_cast<BlockOperand>(kEndValues + value), kReads | kWrites | kUpdates,
+                       Count::kOptional});
+  return block_kernel(end_step_name(step), operands(entries));
+}
+
 }  // namespace
+
+const Kernel& end_kernel(EndStep step) {
+  static const std::vector<Kernel> kernels = [] {
+    std::vector<Kernel> list;
+    for (int number = 0; number < kNumEndSteps; ++number)
+      list.push_back(make_end_kernel(static_cast<EndStep>(number)));
+    return list;
+  }();
+  return kernels[static_cast<size_t>(step)];
+}
 
 const Kernel kForward = block_kernel("forward", operands({{kTokens, kReads},
                                                           {kSequences, kReads},

@@ -3,12 +3,13 @@
 #pragma once
 
 #include "strait/program/program.h"
+#include "strait/shape/ends.h"
 #include "strait/shape/segment.h"
 
 namespace strait::draft {
 
-/// Operands of the kernels that work on blocks. Where such an op has a group, its members compute
-/// the same from the same batch: what is added to kAgreed, the first of them adds alone.
+/// Operands of the kernels that work on blocks. Where ranks of x and y share a block, they
+/// have the same batch: what is added to kAgreed, the first of them adds alone.
 enum BlockOperand : int {
   kTokens,      // int32: inputs, targets and, with documents, document starts; [batch, tokens] each
   kSequences,   // int64, host: number of each sequence in the run
@@ -26,7 +27,8 @@ enum BlockOperand : int {
   kBundle,          // what backward_input hands to backward_weight, but for
   kDeferred,        // what it hands to the part of it that may wait (deferred_values in segment.h)
   kBlockValues,     // and on: what passes between ranges of segments, by BlockValue
-  kNumBlockOperands = kBlockValues + kNumBlockValues
+  kEndValues = kBlockValues + kNumBlockValues,  // and on: those of shared ends, by EndValue
+  kNumBlockOperands = kEndValues + kNumEndValues
 };
 
 /// Attributes of the kernels that work on blocks.
@@ -59,6 +61,10 @@ extern const program::Kernel kBackward;
 extern const program::Kernel kForwardSegments;
 extern const program::Kernel kBackwardInput;
 extern const program::Kernel kBackwardWeight;
+
+/// The steps of an embedding and a head that ranks share (shape/ends.h).
+const program::Kernel& end_kernel(EndStep step);
+inline int end_slot(EndValue value) { return kEndValues + static_cast<int>(value); }
 
 /// Fetches the tokens of a micro-batch: kTokens and kSequences, and adds to kAgreed how many
 /// targets count, unless kCounted is 0: where others hold the same batch and count it.

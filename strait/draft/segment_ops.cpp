@@ -23,10 +23,14 @@ int slot_of(BlockValue value, Phase phase, bool keeps) {
   return kBlockValues + static_cast<int>(value);
 }
 
-/// A bundle holds what other ranges of the phase have put there before.
+/// A bundle holds what other ranges of the phase have put there before: the second segment of a
+/// phase is the first that puts something there.
 bool is_begun(int slot, SegmentRange range, Phase phase) {
-  const bool first = phase == Phase::kForward ? range.begin == 0 : range.end == kNumSegments;
-  return (slot == kSaved || slot == kBundle || slot == kDeferred) && !first;
+  if (phase == Phase::kForward) return slot == kSaved && range.begin > 1;
+  // From mlp_branch on a backward fills its bundle, from up_add on what may wait.
+  const Segment first = slot == kDeferred ? Segment::kUpAdd : Segment::kMlpBranch;
+  return (slot == kSaved || slot == kBundle || slot == kDeferred) &&
+         range.end <= static_cast<int>(first);
 }
 
 struct Costs {
@@ -91,7 +95,7 @@ ValueSet values_in(int slot) {
   if (slot == kSaved) return kept_values();
   if (slot == kBundle) return bundle_values() & ~deferred_values();
   if (slot == kDeferred) return deferred_values();
-  if (slot < kBlockValues) return {};
+  if (slot < kBlockValues || slot >= kEndValues) return {};
   return value_set({static_cast<BlockValue>(slot - kBlockValues)});
 }
 
@@ -100,8 +104,15 @@ bool is_deferred(int slot) {
 }
 
 bool is_partial_over_x(int slot) {
+  if (slot >= kEndValues) return strait::partial_over_x(static_cast<EndValue>(slot - kEndValues));
   return slot >= kBlockValues &&
          strait::partial_over_x(static_cast<BlockValue>(slot - kBlockValues));
+}
+
+bool is_partial_over_y(int slot) {
+  if (slot >= kEndValues) return strait::partial_over_y(static_cast<EndValue>(slot - kEndValues));
+  return slot >= kBlockValues &&
+         strait::partial_over_y(static_cast<BlockValue>(slot - kBlockValues));
 }
 
 const Kernel& segment_kernel(Phase phase) {

@@ -27,8 +27,9 @@ ValueSet values_in(int slot);
 inline bool is_inside_block(int slot) { return slot >= kBundle; }
 /// Whether a slot is for what the part of backward_weight reads that may wait.
 bool is_deferred(int slot);
-/// Whether a slot is for a value of which each rank of axis x makes a part.
+/// Whether a slot is for a value of which each rank of the axis makes a part.
 bool is_partial_over_x(int slot);
+bool is_partial_over_y(int slot);
 
 const program::Kernel& segment_kernel(Phase phase);
 /// Whether an op works on a range of segments; phase_of and range_of are for those that do.

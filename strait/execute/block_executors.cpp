@@ -33,10 +33,11 @@ model::Batch batch_of(const Instance& instance) {
   return batch;
 }
 
-/// Of the members of the op's group, which all see the same batch, the first counts for all.
-bool counts_here(const Instance& instance) {
-  const int group = instance.op->group;
-  return group < 0 || instance.program->groups[group].position(instance.rank) == 0;
+/// Of the ranks that share blocks, which all see the same batch, the first counts for all.
+bool counts_here(const Environment& environment, const Instance& instance) {
+  const Layout& layout = environment.layout;
+  return layout.x_place(instance.rank).coordinate == 0 &&
+         layout.y_place(instance.rank).coordinate == 0;
 }
 
 /// What all calls of blocks point to.
@@ -70,6 +71,11 @@ const model::Block& block_of(const Environment& environment, const Instance& ins
   return environment.model.block(instance.index(draft::kBlock));
 }
 
+model::RankPart part_of(const Environment& environment, const Instance& instance) {
+  return {environment.layout.x_place(instance.rank).coordinate,
+          environment.layout.y_place(instance.rank).coordinate};
+}
+
 /// A call of a whole block.
 struct BlockCall : Context {
   model::Call call;
@@ -82,6 +88,7 @@ struct BlockCall : Context {
     call.output = instance.write(draft::kOutput);
     call.output_gradient = instance.read(draft::kOutputGradient);
     call.input_gradient = instance.write(draft::kInputGradient);
+    call.part = part_of(environment, instance);
   }
 };
 
@@ -95,7 +102,7 @@ void forward(const Environment& environment, const Instance& instance) {
 /// With or without gradients, as the operands say.
 void loss(const Environment& environment, const Instance& instance) {
   BlockCall c(environment, instance);
-  if (counts_here(instance))
+  if (counts_here(environment, instance))
     c.call.loss_sum = static_cast<double*>(instance.write(draft::kAgreed)) + strategy::kLossSum;
   c.block.forward_backward(c.call);
 }
@@ -106,7 +113,7 @@ void backward(const Environment& environment, const Instance& instance) {
   c.block.backward(c.call);
 }
 
-/// A call of a range of segments. The op's group shares the block.
+/// A call of a range of segments.
 struct RangeCall : Context {
   model::SegmentCall call;
   SegmentRange range;
@@ -120,8 +127,9 @@ struct RangeCall : Context {
     fill(call, instance);
     const BlockExtent extent =
         block_extent(environment.model.shape(), batch.batch, batch.tokens, settings.dtype);
-    if (const int group = instance.op->group; group >= 0)
-      call.first_head = instance.program->groups[group].position(instance.rank) * extent.heads;
+    const model::RankPart part = part_of(environment, instance);
+    call.first_head = part.x * extent.heads;
+    call.first_column = part.y * extent.width;
     for (const auto* operands : {&instance.reads, &instance.writes})
       for (const Bound& operand : *operands) give(operand, extent);
   }
@@ -154,6 +162,21 @@ void backward_input(const Environment& environment, const Instance& instance) {
 void backward_weight(const Environment& environment, const Instance& instance) {
   const RangeCall c(environment, instance);
   c.segments->backward_weight(c.call, c.range);
+}
+
+/// A step of an embedding or a head that ranks share.
+void end_step(EndStep step, const Environment& environment, const Instance& instance) {
+  BlockCall c(environment, instance);
+  if (step == EndStep::kLoss && counts_here(environment, instance))
+    c.call.loss_sum = static_cast<double*>(instance.write(draft::kAgreed)) + strategy::kLossSum;
+  model::EndValues values{};
+  for (int number = 0; number < kNumEndValues; ++number) {
+    const int slot = draft::end_slot(static_cast<EndValue>(number));
+    const Bound* bound = instance.find_write(slot);
+    if (!bound) bound = instance.find_read(slot);
+    if (bound) values[static_cast<size_t>(number)] = bound->data;
+  }
+  c.block.run_step(c.call, step, values);
 }
 
 void forward_cached(const Environment& environment, const Instance& instance) {
@@ -195,7 +218,7 @@ void load(const Environment& environment, const BatchSource& source, BatchBuffer
     out += bytes;
   }
   std::ranges::copy(buffer.sequences, static_cast<int64_t*>(instance.write(draft::kSequences)));
-  if (instance.integer(draft::kCounted) == 0 || !counts_here(instance)) return;
+  if (instance.integer(draft::kCounted) == 0 || !counts_here(environment, instance)) return;
   const auto counted =
       std::ranges::count_if(buffer.targets, [](int32_t target) { return target >= 0; });
   environment.arithmetic.add(
@@ -220,6 +243,12 @@ void add_block_executors(runtime::Executors& executors, const Environment& envir
   add(draft::kForwardSegments, &forward_segments);
   add(draft::kBackwardInput, &backward_input);
   add(draft::kBackwardWeight, &backward_weight);
+  for (int number = 0; number < kNumEndSteps; ++number) {
+    const auto step = static_cast<EndStep>(number);
+    executors.add(draft::end_kernel(step), Execute([&environment, step](const Instance& instance) {
+                    end_step(step, environment, instance);
+                  }));
+  }
   // The buffer is memory that is used again, and holds nothing that the next execution reads.
   executors.add(
       draft::kLoad,

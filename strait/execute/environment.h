@@ -40,7 +40,7 @@ struct StepRules {
 };
 
 /// load, forward, forward_backward, forward_loss, forward_cached, backward, forward_segments,
-/// backward_input, backward_weight.
+/// backward_input, backward_weight, and the steps of shared ends.
 void add_block_executors(runtime::Executors& executors, const Environment& environment,
                          BatchSource source);
 /// encode, decode, decode_sum, clear. `seed`: of what codecs draw.

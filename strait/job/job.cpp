@@ -21,6 +21,7 @@
 #include "strait/job/thread_check.h"
 #include "strait/model/block.h"
 #include "strait/predict/predict.h"
+#include "strait/shape/ends.h"
 #include "strait/tensor/open_device.h"
 #include "strait/threads/cores.h"
 
@@ -75,11 +76,11 @@ void check_device(const Job& job) {
         "runtime.deterministic",
         "runtime.deterministic cannot be held on a device: LibTorch's attention adds in any order; "
         "the nearest valid choice is false, or runtime.device = \"cpu\"");
-  if (job.design.layout.local_shape().x > 1)
+  if (is_shared(job.design.layout.local_shape()))
     refuse_on_device("runtime.device",
                      "ranks share blocks by their segments, and the blocks of a device are one "
                      "piece; the nearest valid choice is runtime.device = \"cpu\", or "
-                     "mesh.axes.x = 1");
+                     "mesh.axes.x = 1 and y = 1");
   if (codec::is_low_rank(codec::parse_codec(job.design.run.compression.codec)))
     refuse_on_device(
         "compression.codec",

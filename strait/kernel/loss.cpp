@@ -75,6 +75,42 @@ HWY_ATTR void cross_entropy_any(const CrossEntropyCall<T>& call) {
 }
 STRAIT_KERNEL_TARGET(cross_entropy, CrossEntropyCall)
 
+template <class T>
+HWY_ATTR void loss_part_any(const LossPartCall<T>& call) {
+  const Wide<T> maximum = row_maximum(call.logits, call.vocabulary);
+  call.part[0] = static_cast<double>(maximum);
+  call.part[1] = static_cast<double>(
+      exponential_sum(const_cast<Wide<T>*>(call.logits), call.vocabulary, maximum, false));
+  call.part[2] = call.target < 0 ? 0.0 : static_cast<double>(call.logits[call.target]);
+}
+STRAIT_KERNEL_TARGET(loss_part, LossPartCall)
+
+template <class T>
+HWY_ATTR void loss_slope_any(const LossSlopeCall<T>& call) {
+  const hn::ScalableTag<Wide<T>> d;
+  T* gradient = reinterpret_cast<T*>(call.logits);
+  if (!call.counted) {
+    std::memset(gradient, 0, static_cast<size_t>(call.vocabulary) * sizeof(T));
+    return;
+  }
+  const auto shift = hn::Set(d, static_cast<Wide<T>>(call.maximum));
+  const auto factor = hn::Set(d, static_cast<Wide<T>>(call.scale / call.sum));
+  // Narrow elements never overtake the wide ones that are still to be read.
+  Wide<T> at_target = 0;
+  if (call.target >= 0)
+    at_target = hn::GetLane(hn::Mul(
+        hn::Exp(d, hn::Set(d, call.logits[call.target] - static_cast<Wide<T>>(call.maximum))),
+        factor));
+  for (int64_t i = 0; i < call.vocabulary; i += lanes_of(d)) {
+    const int64_t left = call.vocabulary - i;
+    const auto shifted = hn::Sub(load_part(d, call.logits + i, left), shift);
+    store_part(d, hn::Mul(hn::Exp(d, shifted), factor), gradient + i, left);
+  }
+  if (call.target >= 0)
+    gradient[call.target] = static_cast<T>(at_target - static_cast<Wide<T>>(call.scale));
+}
+STRAIT_KERNEL_TARGET(loss_slope, LossSlopeCall)
+
 }  // namespace strait::kernel::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -82,6 +118,8 @@ HWY_AFTER_NAMESPACE();
 namespace strait::kernel {
 
 STRAIT_KERNEL_DISPATCH(cross_entropy, CrossEntropyCall)
+STRAIT_KERNEL_DISPATCH(loss_part, LossPartCall)
+STRAIT_KERNEL_DISPATCH(loss_slope, LossSlopeCall)
 
 }  // namespace strait::kernel
 #endif

@@ -21,4 +21,29 @@ struct CrossEntropyCall {
 template <class T>
 void cross_entropy(const CrossEntropyCall<T>& call);
 
+/// What the ranks that share a vocabulary make of their part of a row of logits.
+template <class T>
+struct LossPartCall {
+  int64_t vocabulary = 0;
+  const Wide<T>* logits = nullptr;  // [vocabulary]
+  int64_t target = -1;              // among these; -1: another rank's, or not counted
+  double* part = nullptr;           // maximum, sum exp(logit - maximum), logit of the target or 0
+};
+template <class T>
+void loss_part(const LossPartCall<T>& call);
+
+/// The gradient of the loss in place of the logits, elements of T from the same address on: scale
+/// (exp(logit - maximum) / sum - one_hot(target)). Zeros unless `counted`.
+template <class T>
+struct LossSlopeCall {
+  int64_t vocabulary = 0;
+  Wide<T>* logits = nullptr;
+  int64_t target = -1;
+  bool counted = false;
+  double maximum = 0.0, sum = 1.0;  // of the whole row
+  double scale = 1.0;
+};
+template <class T>
+void loss_slope(const LossSlopeCall<T>& call);
+
 }  // namespace strait::kernel

@@ -75,6 +75,10 @@ class Layout {
   /// Which of all data-parallel ranks, those of one replica after those of another.
   int64_t data_position(int64_t rank) const { return replica(rank) * positions() + position(rank); }
 
+  /// Where a rank stands among those that share the boxes' dims.
+  AxisPlace x_place(int64_t rank) const { return x_.place(rank); }
+  AxisPlace y_place(int64_t rank) const { return y_.place(rank); }
+
   /// Which range of the local unit a rank holds when hops of these sizes, innermost first, have cut
   /// it one after another: every range of fewer hops holds those of more (program::Group::nest).
   /// The sizes multiply to a divisor of positions().

@@ -11,6 +11,7 @@
 #include "strait/base/dtype.h"
 #include "strait/kernel/products.h"
 #include "strait/shape/element_runs.h"
+#include "strait/shape/ends.h"
 #include "strait/shape/segment.h"
 #include "strait/shape/shape.h"
 
@@ -42,6 +43,14 @@ struct Settings {
   kernel::NarrowProducts products = kernel::NarrowProducts::kAutomatic;
 };
 
+/// Which part of every block a rank of the axes x and y holds.
+struct RankPart {
+  int64_t x = 0, y = 0;
+};
+
+/// What passes between the steps of shared ends, by EndValue.
+using EndValues = std::array<void*, kNumEndValues>;
+
 /// Buffers of one call. Null = not part of this call. Elements have Settings::dtype, but for bf16
 /// those marked * have fp32: gradients of weights are made and summed up in fp32, logits leave in
 /// fp32. Every sum inside a block (products, norms, softmax, loss) is fp32 then; saved, bundle and
@@ -67,6 +76,7 @@ struct Call {
   int64_t cache_capacity = 0;     // tokens per sequence that the cache holds
   int64_t position = 0;           // cached forward: tokens already in the cache
   void* logits = nullptr;         // * head, generation: [B, vocabulary] of the last position
+  RankPart part = {};             // embedding and head of a model that ranks share
 };
 
 /// Buffers of one call of neighbouring segments (shape/segment.h), on one of the ranks that share a
@@ -87,9 +97,10 @@ struct SegmentCall {
   const Batch* batch = nullptr;   // of this rank: its sequences, its tokens
   const void* weights = nullptr;  // flat local unit
   void* gradient = nullptr;       // flat local unit, fp32 beside bf16
-  bool accumulate = false;  // add to `gradient` instead of overwriting the segments' parameters
-  int64_t position = 0;     // number of the first token in its sequence
-  int64_t first_head = 0;   // number of this rank's first head in the block
+  bool accumulate = false;   // add to `gradient` instead of overwriting the segments' parameters
+  int64_t position = 0;      // number of the first token in its sequence
+  int64_t first_head = 0;    // number of this rank's first head in the block
+  int64_t first_column = 0;  // of the residual stream, number of this rank's first column
   std::array<void*, kNumBlockValues> values{};
   void* workspace = nullptr;  // workspace_offsets(..., given()).elements
   void* operator[](BlockValue value) const { return values[value_index(value)]; }
@@ -101,8 +112,8 @@ struct SegmentCall {
   ValueSet given() const;
 };
 
-/// A block cut into segments. It knows no ranks and calls no collective: with x > 1 the caller sums
-/// what partial_over_x names. Thread-safe: all state is in the call.
+/// A block cut into segments. It knows no ranks and calls no collective: with x or y > 1 the caller
+/// sums what partial_over_x and partial_over_y name. Thread-safe: all state is in the call.
 ///
 /// Joined segments (RangeUses) equal the fused block bit for bit. Single ones do so while output
 /// and down are at most one block of depth deep (384 in gemm; bf16 in pairs: 768). In deeper
@@ -119,7 +130,7 @@ class SegmentedBlock {
 };
 
 /// One block of the chain. Thread-safe: all state is in the call. A transformer block of a model
-/// with x > 1 has segments only; the other functions throw InternalError.
+/// with x or y > 1 has segments only; the other functions throw InternalError.
 class Block {
  public:
   virtual ~Block() = default;
@@ -133,6 +144,8 @@ class Block {
   virtual void forward_backward(const Call& call) const = 0;
   /// Forward of call.batch's tokens behind `position` cached ones.
   virtual void forward_cached(const Call& call) const = 0;
+  /// One step of an embedding or a head that ranks share, with the values that end_uses names.
+  virtual void run_step(const Call& call, EndStep step, const EndValues& values) const;
   /// Null for a block that is one piece.
   virtual const SegmentedBlock* segments() const { return nullptr; }
 };

@@ -13,6 +13,8 @@ std::unique_ptr<Block> make_embedding_block(const ModelShape& shape, int64_t ind
 std::unique_ptr<Block> make_transformer_block(const ModelShape& shape, int64_t index, Dtype dtype,
                                               std::shared_ptr<const RotaryAngles> angles);
 std::unique_ptr<Block> make_head_block(const ModelShape& shape, int64_t index, Dtype dtype);
+/// Of a model that ranks share: its steps alone.
+std::unique_ptr<Block> make_shared_head(const ModelShape& shape, int64_t index, Dtype dtype);
 
 /// Offset of `name` in the unit, -1 when the unit has no such parameter (no biases).
 int64_t parameter_offset(const UnitShape& unit, const std::string& name);

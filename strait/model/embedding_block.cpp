@@ -17,8 +17,10 @@ class EmbeddingBlock : public Block {
       : dtype_(dtype),
         index_(index),
         vocabulary_(shape.vocabulary),
+        rows_(shape.vocabulary / shape.x),
         context_(shape.options.context),
-        width_(shape.options.width),
+        width_(shape.options.width / shape.y),
+        whole_width_(shape.options.width),
         dropout_(shape.options.dropout),
         tied_(shape.options.tied_head) {
     const UnitShape& unit =
@@ -27,8 +29,15 @@ class EmbeddingBlock : public Block {
     position_ = parameter_offset(unit, "embedding.position.weight");
   }
 
-  void forward(const Call& call, int, int) const override { look_up(call, 0); }
-  void forward_cached(const Call& call) const override { look_up(call, call.position); }
+  void forward(const Call& call, int, int) const override { embed(call, 0); }
+  void forward_cached(const Call& call) const override { embed(call, call.position); }
+  void run_step(const Call& call, EndStep step, const EndValues& values) const override {
+    T* sum = static_cast<T*>(values[static_cast<size_t>(EndValue::kEmbeddingSum)]);
+    if (step == EndStep::kLookUp) return look_up(call, sum);
+    ensure(step == EndStep::kEmbed, "embedding: a step of the head");
+    check_call(call, dtype_);
+    add_positions(call, 0, sum);
+  }
 
   void backward_input(const Call& call, int, int) const override {
     check_call(call, dtype_);
@@ -60,15 +69,67 @@ class EmbeddingBlock : public Block {
             call.batch->batch,
             call.batch->tokens,
             first_token,
-            call.batch->sequences};
+            call.batch->sequences,
+            call.part.y * width_,
+            whole_width_};
   }
 
-  void look_up(const Call& call, int64_t first_token) const {
+  /// Row of a token in this rank's part of the matrix; null where it is another rank's.
+  template <class Row>
+  Row* row_of(Row* matrix, int32_t token, const RankPart& part) const {
+    const int64_t row = token - part.x * rows_;
+    return 0 <= row && row < rows_ ? matrix + row * width_ : nullptr;
+  }
+
+  /// This rank's part of a sum: the tokens of its rows.
+  void look_up(const Call& call, T* sum) const {
     check_call(call, dtype_);
     const Batch& batch = *call.batch;
+    check_tokens(batch, vocabulary_);
+    const T* matrix = at_offset<T>(call.weights, token_);
+    kernel::parallel_ranges(batch.batch * batch.tokens, 1, call.settings->threads,
+                            [&](int64_t begin, int64_t end) {
+                              for (int64_t row = begin; row < end; ++row) {
+                                T* to = sum + row * width_;
+                                const T* from = row_of(matrix, batch.inputs[row], call.part);
+                                if (from)
+                                  std::copy_n(from, width_, to);
+                                else
+                                  std::fill_n(to, width_, static_cast<T>(0.0F));
+                              }
+                            });
+  }
+
+  /// Positions and dropout behind the sum.
+  void add_positions(const Call& call, int64_t first_token, const T* sum) const {
+    const Batch& batch = *call.batch;
+    check_context(batch, first_token);
+    const T* position = at_offset<T>(call.weights, position_);
+    T* output = static_cast<T*>(call.output);
+    const int threads = call.settings->threads;
+    kernel::parallel_ranges(
+        batch.batch * batch.tokens, 1, threads, [&](int64_t begin, int64_t end) {
+          for (int64_t row = begin; row < end; ++row) {
+            const T* at =
+                position ? position + (first_token + row % batch.tokens) * width_ : nullptr;
+            kernel::add_bias<T>({1, width_, sum + row * width_, at, output + row * width_});
+          }
+        });
+    const DropoutSite where = site(call, first_token);
+    if (where.rate > 0.0) drop<T>(where, {width_, output, nullptr, output}, threads);
+  }
+
+  void check_context(const Batch& batch, int64_t first_token) const {
     if (first_token + batch.tokens > context_)
       throw UserError(fmt::format("a sequence of {} tokens is longer than model.shape.context = {}",
                                   first_token + batch.tokens, context_));
+  }
+
+  void embed(const Call& call, int64_t first_token) const {
+    check_call(call, dtype_);
+    ensure(rows_ == vocabulary_, "embedding: ranks that share the vocabulary run it in steps");
+    const Batch& batch = *call.batch;
+    check_context(batch, first_token);
     check_tokens(batch, vocabulary_);
     const T* token = at_offset<T>(call.weights, token_);
     const T* position = at_offset<T>(call.weights, position_);
@@ -104,15 +165,15 @@ class EmbeddingBlock : public Block {
     const int threads = call.settings->threads;
     if (!call.accumulate) {
       // Tied: the head has overwritten the token gradient before.
-      if (!tied_) zero(token, vocabulary_ * width_, threads);
+      if (!tied_) zero(token, rows_ * width_, threads);
       if (position) zero(position, context_ * width_, threads);
     }
     kernel::parallel_ranges(width_, 64, threads, [&](int64_t begin, int64_t end) {
       const Batch& batch = *call.batch;
       for (int64_t row = 0; row < batch.batch * batch.tokens; ++row) {
         const T* from = gradient + row * width_;
-        Wide<T>* to_token = token + batch.inputs[row] * width_;
-        for (int64_t c = begin; c < end; ++c) to_token[c] += from[c];
+        Wide<T>* to_token = row_of(token, batch.inputs[row], call.part);
+        for (int64_t c = begin; to_token && c < end; ++c) to_token[c] += from[c];
         if (!position) continue;
         Wide<T>* to_position = position + row % batch.tokens * width_;
         for (int64_t c = begin; c < end; ++c) to_position[c] += from[c];
@@ -127,7 +188,7 @@ class EmbeddingBlock : public Block {
   }
 
   Dtype dtype_;
-  int64_t index_, vocabulary_, context_, width_;
+  int64_t index_, vocabulary_, rows_, context_, width_, whole_width_;
   double dropout_;
   bool tied_;
   int64_t token_ = 0, position_ = -1;

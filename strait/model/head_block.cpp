@@ -142,6 +142,7 @@ class HeadBlock : public Block {
 }  // namespace
 
 std::unique_ptr<Block> make_head_block(const ModelShape& shape, int64_t index, Dtype dtype) {
+  if (is_shared(shape)) return make_shared_head(shape, index, dtype);
   if (dtype == Dtype::kFloat64) return std::make_unique<HeadBlock<double>>(shape, index, dtype);
   if (dtype == Dtype::kBfloat16) return std::make_unique<HeadBlock<Bfloat16>>(shape, index, dtype);
   return std::make_unique<HeadBlock<float>>(shape, index, dtype);

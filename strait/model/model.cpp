@@ -24,6 +24,10 @@ void check_settings(const Settings* settings, const Batch* batch, Dtype dtype) {
 
 }  // namespace
 
+void Block::run_step(const Call&, EndStep step, const EndValues&) const {
+  throw InternalError(fmt::format("a block without the step {}", end_step_name(step)));
+}
+
 void check_call(const Call& call, Dtype dtype) { check_settings(call.settings, call.batch, dtype); }
 
 void check_call(const SegmentCall& call, Dtype dtype) {

@@ -222,14 +222,16 @@ enum class DropoutPlace : uint8_t { kEmbedding, kAttention, kAttentionOutput, kM
 const char* dropout_purpose(DropoutPlace place);
 
 /// Which rows dropout is drawn for: element (t, c) of sequence b has index (first_token + t) width
-/// + c in the stream (seed, purpose, block, sequences[b]).
+/// + first_column + c in the stream (seed, purpose, block, sequences[b]), width being that of whole
+/// rows.
 struct DropoutSite {
   uint64_t seed = 0;
   DropoutPlace place = DropoutPlace::kEmbedding;
   uint64_t block = 0;
   double rate = 0.0;
   int64_t batch = 0, tokens = 0, first_token = 0;
-  const int64_t* sequences = nullptr;  // null: 0, 1, 2, ...
+  const int64_t* sequences = nullptr;         // null: 0, 1, 2, ...
+  int64_t first_column = 0, whole_width = 0;  // of rows that are cut; 0: they are whole
   kernel::DropoutMask mask(int64_t sequence) const {
     const int64_t index = sequences ? sequences[sequence] : sequence;
     return {RandomStream(seed, dropout_purpose(place), block, static_cast<uint64_t>(index)), rate};
@@ -246,11 +248,12 @@ struct DropCall {
 
 template <class T>
 void drop(const DropoutSite& site, const DropCall<T>& call, int threads) {
-  const int64_t width = call.width;
+  const int64_t width = call.width, whole = site.whole_width > 0 ? site.whole_width : width;
   kernel::parallel_ranges(site.batch * site.tokens, 1, threads, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       const kernel::DropoutMask mask = site.mask(row / site.tokens);
-      const auto first = static_cast<uint64_t>((site.first_token + row % site.tokens) * width);
+      const auto first =
+          static_cast<uint64_t>((site.first_token + row % site.tokens) * whole + site.first_column);
       kernel::dropout<T>({width, &mask, first, call.x + row * width,
                           call.base ? call.base + row * width : nullptr, call.out + row * width});
     }

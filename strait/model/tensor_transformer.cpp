@@ -19,7 +19,7 @@ TensorTransformerBlock::TensorTransformerBlock(const ModelShape& shape, int64_t 
       window_(shape.options.window),
       norm_{!shape.style.rms_norm, shape.options.norm_eps},
       angles_(std::move(angles)) {
-  ensure(shape.x == 1, "blocks on a device are not cut over x yet");
+  ensure(!is_shared(shape), "blocks on a device are not cut over x and y yet");
   const UnitShape& unit =
       shape.units[static_cast<size_t>(shape.blocks[static_cast<size_t>(index)].unit)];
   const auto layer = [&](const char* name) { return tensor_layer(unit, unit.name + name); };

@@ -32,51 +32,70 @@ void TransformerSegments<T>::backward_weight(const SegmentCall& call, SegmentRan
 template <class T>
 void TransformerSegments<T>::run_backward_input(const SegmentCall& call, Segment segment) const {
   switch (segment) {
-    case Segment::kAttentionNorm:
+    case Segment::kAttentionMoments:
       return normalize_input(call, attention_norm_);
-    case Segment::kQkv:
+    case Segment::kAttentionNorm:
+      return sum_moments(call, kAttentionGradientMoments,
+                         norm_backward_call(call, attention_norm_));
+    case Segment::kQkvAdd:
       rotate(call, kQkvGradient, true);
-      query_key_input(call);
+      return query_key_input(call);
+    case Segment::kQkv:
       return begin_branch_input(call, qkv_, attention_norm_);
     case Segment::kAttention:
       return attend_input(call);
     case Segment::kOutput:
       return output_input(call);
-    case Segment::kAttentionAdd:
+    case Segment::kAttentionBranch:
       return add_input(call, attention_add_);
-    case Segment::kMlpNorm:
+    case Segment::kAttentionAdd:
+      return sum_moments(call, attention_add_.gradient_moments,
+                         norm_backward_call(call, attention_add_));
+    case Segment::kMlpMoments:
       return normalize_input(call, mlp_norm_);
+    case Segment::kMlpNorm:
+      return sum_moments(call, kMlpGradientMoments, norm_backward_call(call, mlp_norm_));
     case Segment::kUp:
       return begin_branch_input(call, up_, mlp_norm_);
+    case Segment::kUpAdd:
+      return up_add_input(call);
     case Segment::kDown:
       return down_input(call);
-    case Segment::kMlpAdd:
+    case Segment::kMlpBranch:
       return add_input(call, mlp_add_);
+    case Segment::kMlpAdd:
+      return sum_moments(call, mlp_add_.gradient_moments, norm_backward_call(call, mlp_add_));
   }
 }
 
 template <class T>
 void TransformerSegments<T>::run_backward_weight(const SegmentCall& call, Segment segment) const {
   switch (segment) {
-    case Segment::kAttentionNorm:
+    case Segment::kAttentionMoments:
       return normalize_weight(call, attention_norm_);
     case Segment::kQkv:
-      query_key_weight(call);
       return linear_weight(call, qkv_, true);
-    case Segment::kAttention:
-      return;
+    case Segment::kQkvAdd:
+      return query_key_weight(call);
     case Segment::kOutput:
       return linear_weight(call, output_, false);
-    case Segment::kAttentionAdd:
+    case Segment::kAttentionBranch:
       return add_weight(call, attention_add_);
-    case Segment::kMlpNorm:
+    case Segment::kMlpMoments:
       return normalize_weight(call, mlp_norm_);
     case Segment::kUp:
       return linear_weight(call, up_, true);
     case Segment::kDown:
       return linear_weight(call, down_, false);
-    case Segment::kMlpAdd:
+    case Segment::kMlpBranch:
       return add_weight(call, mlp_add_);
+    case Segment::kAttentionNorm:
+    case Segment::kAttention:
+    case Segment::kAttentionAdd:
+    case Segment::kMlpNorm:
+    case Segment::kUpAdd:
+    case Segment::kMlpAdd:
+      return;
   }
 }
 
@@ -95,18 +114,71 @@ void TransformerSegments<T>::add_input(const SegmentCall& call, const Add& add) 
 
 template <class T>
 void TransformerSegments<T>::down_input(const SegmentCall& call) const {
+  T* sum = at(call, kActivatedGradient);
+  T* gradient = sum ? sum : at(call, extent_.style.gated ? kActivated : kUpGradient);
+  linear_backward_input<T>(size(call, down_), at(call, kDownSumGradient),
+                           parameter(call, down_.layer.weight), gradient, call.settings->threads);
+  if (!sum) activate_input(call);
+}
+
+/// Nothing where the product has done it.
+template <class T>
+void TransformerSegments<T>::up_add_input(const SegmentCall& call) const {
+  const T* sum = at(call, kActivatedGradient);
+  if (!sum) return;
+  std::copy_n(sum, extent(call).rows * extent_.ffn_width,
+              at(call, extent_.style.gated ? kActivated : kUpGradient));
+  activate_input(call);
+}
+
+template <class T>
+void TransformerSegments<T>::activate_input(const SegmentCall& call) const {
   const int threads = call.settings->threads;
-  const bool gated = extent_.style.gated;
   T *activated = at(call, kActivated), *up_gradient = at(call, kUpGradient);
   const int64_t rows = extent(call).rows, width = extent_.ffn_width;
-  linear_backward_input<T>(size(call, down_), at(call, kDownSumGradient),
-                           parameter(call, down_.layer.weight), gated ? activated : up_gradient,
-                           threads);
-  if (gated) {
+  if (extent_.style.gated) {
     swiglu_backward<T>({rows, width, at(call, kUp), activated, up_gradient}, threads);
   } else {
     gelu_backward<T>(rows * width, at(call, kUp), up_gradient, activated, threads);
   }
+}
+
+template <class T>
+kernel::LayerNormBackwardCall<T> TransformerSegments<T>::norm_backward_call(
+    const SegmentCall& call, const Norm& norm) const {
+  return {extent(call).rows,         extent_.width,
+          at(call, norm.x),          wide(call, norm.mean),
+          wide(call, norm.rstd),     parameter(call, norm.layer.weight),
+          at(call, norm.y_gradient), at(call, norm.residual_gradient),
+          at(call, norm.x_gradient)};
+}
+
+template <class T>
+kernel::LayerNormBackwardCall<T> TransformerSegments<T>::norm_backward_call(const SegmentCall& call,
+                                                                            const Add& add) const {
+  return {.rows = extent(call).rows,
+          .columns = extent_.width,
+          .x = at(call, add.branch),
+          .rstd = wide(call, add.rstd),
+          .weight = parameter(call, add.norm),
+          .gradient = at(call, add.target_gradient),
+          .out = at(call, add.sum_gradient)};
+}
+
+template <class T>
+void TransformerSegments<T>::sum_moments(const SegmentCall& call, BlockValue value,
+                                         const kernel::LayerNormBackwardCall<T>& norm) const {
+  if (call[value]) gradient_moments<T>(norm, exact(call, value), call.settings->threads);
+}
+
+template <class T>
+void TransformerSegments<T>::normalize_backward(const SegmentCall& call,
+                                                const kernel::LayerNormBackwardCall<T>& norm,
+                                                BlockValue moments,
+                                                const LinearGradient<T>& target) const {
+  const int threads = call.settings->threads;
+  if (!call[moments]) return norm_backward<T>(norm, target, threads);
+  norm_backward_from_moments<T>(norm, extent_.whole_width(), exact(call, moments), target, threads);
 }
 
 /// The gradient of the product's input, a part of the sum over x, and that input again.
@@ -138,11 +210,7 @@ void TransformerSegments<T>::normalize_input(const SegmentCall& call, const Norm
   ensure(place != nullptr || call.gradient != nullptr, "segments: no gradient of a norm");
   const LinearGradient<T> target =
       place ? LinearGradient<T>{place, place + extent_.width, false} : gradient(call, norm.layer);
-  norm_backward<T>(
-      {extent(call).rows, extent_.width, at(call, norm.x), wide(call, norm.mean),
-       wide(call, norm.rstd), parameter(call, norm.layer.weight), at(call, norm.y_gradient),
-       at(call, norm.residual_gradient), at(call, norm.x_gradient)},
-      target, call.settings->threads);
+  normalize_backward(call, norm_backward_call(call, norm), norm.gradient_moments, target);
 }
 
 template <class T>
@@ -151,14 +219,7 @@ void TransformerSegments<T>::normalize_branch_input(const SegmentCall& call, con
   ensure(place != nullptr || call.gradient != nullptr, "segments: no gradient of a norm");
   const LinearGradient<T> target =
       place ? LinearGradient<T>{place, nullptr, false} : gradient(call, {add.norm, -1});
-  norm_backward<T>({.rows = extent(call).rows,
-                    .columns = extent_.width,
-                    .x = at(call, add.branch),
-                    .rstd = wide(call, add.rstd),
-                    .weight = parameter(call, add.norm),
-                    .gradient = at(call, add.target_gradient),
-                    .out = at(call, add.sum_gradient)},
-                   target, call.settings->threads);
+  normalize_backward(call, norm_backward_call(call, add), add.gradient_moments, target);
 }
 
 /// From the gradients of what RoPE was given to those of what the product made, in place.

@@ -22,7 +22,8 @@ SegmentCall TransformerBlock<T>::begin(const Call& call) const {
   table.accumulate = call.accumulate;
   table.position = call.position;
   table.give(kInput, call.input);
-  ensure(segments_.extent(table).x == 1, "a block that ranks share runs by its segments");
+  const BlockExtent extent = segments_.extent(table);
+  ensure(extent.x == 1 && extent.y == 1, "a block that ranks share runs by its segments");
   return table;
 }
 

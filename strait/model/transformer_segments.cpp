@@ -47,9 +47,12 @@ void TransformerSegments<T>::find_attention(const UnitShape& unit) {
   const auto layer = [&](const char* name) { return layer_offset(unit, unit.name + name); };
   const LayerOffset output = layer(".attention.output");
   const int64_t width = extent_.width;
-  attention_norm_ = {layer(".attention_norm"), kInput,           kAttentionMean,
-                     kAttentionRstd,           kNormedAttention, kNormedAttentionGradient,
-                     kMiddleGradient,          kInputGradient,   kAttentionNormGradient};
+  attention_norm_ = {layer(".attention_norm"), kInput,
+                     kAttentionMean,           kAttentionRstd,
+                     kNormedAttention,         kNormedAttentionGradient,
+                     kMiddleGradient,          kInputGradient,
+                     kAttentionNormGradient,   kAttentionMoments,
+                     kAttentionGradientMoments};
   qkv_ = {layer(".attention.qkv"),
           width,
           extent_.qkv_width(),
@@ -57,7 +60,8 @@ void TransformerSegments<T>::find_attention(const UnitShape& unit) {
           kQkv,
           kQkvGradient,
           kNormedAttentionGradient,
-          kNormedAttention};
+          kNormedAttention,
+          kQkvSum};
   output_ = {output,
              extent_.attention_width(),
              width,
@@ -65,7 +69,8 @@ void TransformerSegments<T>::find_attention(const UnitShape& unit) {
              kOutputSum,
              kOutputSumGradient,
              kAttentionGradient,
-             kKeptAttention};
+             kKeptAttention,
+             kOutputSum};
   attention_add_ = {output.bias,
                     DropoutPlace::kAttentionOutput,
                     kOutputSum,
@@ -76,6 +81,8 @@ void TransformerSegments<T>::find_attention(const UnitShape& unit) {
                     kAttentionBranch,
                     kAttentionBranchRstd,
                     kAttentionBranchGradient,
+                    kAttentionBranchMoments,
+                    kAttentionBranchGradientMoments,
                     layer(".attention_post_norm").weight};
 }
 
@@ -84,8 +91,9 @@ void TransformerSegments<T>::find_mlp(const UnitShape& unit) {
   const auto layer = [&](const char* name) { return layer_offset(unit, unit.name + name); };
   const LayerOffset down = layer(".mlp.down");
   const int64_t width = extent_.width;
-  mlp_norm_ = {layer(".mlp_norm"), kMiddle,         kMlpMean,        kMlpRstd,        kNormedMlp,
-               kNormedMlpGradient, kOutputGradient, kMiddleGradient, kMlpNormGradient};
+  mlp_norm_ = {layer(".mlp_norm"), kMiddle,         kMlpMean,        kMlpRstd,         kNormedMlp,
+               kNormedMlpGradient, kOutputGradient, kMiddleGradient, kMlpNormGradient, kMlpMoments,
+               kMlpGradientMoments};
   up_ = {layer(extent_.style.gated ? ".mlp.gate_up" : ".mlp.up"),
          width,
          extent_.up_width(),
@@ -93,9 +101,17 @@ void TransformerSegments<T>::find_mlp(const UnitShape& unit) {
          kUp,
          kUpGradient,
          kNormedMlpGradient,
-         kNormedMlp};
-  down_ = {down,     extent_.ffn_width, width,      kActivated,
-           kDownSum, kDownSumGradient,  kActivated, kActivated};
+         kNormedMlp,
+         kUpSum};
+  down_ = {down,
+           extent_.ffn_width,
+           width,
+           kActivated,
+           kDownSum,
+           kDownSumGradient,
+           kActivatedGradient,
+           kActivated,
+           kDownSum};
   mlp_add_ = {down.bias,
               DropoutPlace::kMlpOutput,
               kDownSum,
@@ -106,6 +122,8 @@ void TransformerSegments<T>::find_mlp(const UnitShape& unit) {
               kMlpBranch,
               kMlpBranchRstd,
               kMlpBranchGradient,
+              kMlpBranchMoments,
+              kMlpBranchGradientMoments,
               layer(".mlp_post_norm").weight};
 }
 
@@ -140,7 +158,9 @@ DropoutSite TransformerSegments<T>::site(const SegmentCall& call, DropoutPlace p
           call.batch->batch,
           call.batch->tokens,
           call.position,
-          call.batch->sequences};
+          call.batch->sequences,
+          call.first_column,
+          extent_.whole_width()};
 }
 
 template <class T>
@@ -182,28 +202,84 @@ void TransformerSegments<T>::forward(const SegmentCall& call, SegmentRange range
 template <class T>
 void TransformerSegments<T>::run_forward(const SegmentCall& call, Segment segment) const {
   switch (segment) {
+    case Segment::kAttentionMoments:
+      return sum_moments(call, kAttentionMoments, kInput, !extent_.style.rms_norm);
     case Segment::kAttentionNorm:
       return normalize(call, attention_norm_);
     case Segment::kQkv:
-      begin_branch(call, qkv_);
+      return begin_branch(call, qkv_);
+    case Segment::kQkvAdd:
+      add_bias(call, qkv_);
       normalize_query_key(call);
       return rotate(call, kQkv, false);
     case Segment::kAttention:
       return attend(call);
     case Segment::kOutput:
       return end_branch(call, output_, attention_add_);
+    case Segment::kAttentionBranch:
+      return keep_branch(call, attention_add_);
     case Segment::kAttentionAdd:
       return add(call, attention_add_);
+    case Segment::kMlpMoments:
+      return sum_moments(call, kMlpMoments, kMiddle, !extent_.style.rms_norm);
     case Segment::kMlpNorm:
       return normalize(call, mlp_norm_);
     case Segment::kUp:
       return begin_branch(call, up_);
+    case Segment::kUpAdd:
+      return add_bias(call, up_);
     case Segment::kDown:
       activate(call);
       return end_branch(call, down_, mlp_add_);
+    case Segment::kMlpBranch:
+      return keep_branch(call, mlp_add_);
     case Segment::kMlpAdd:
       return add(call, mlp_add_);
   }
+}
+
+template <class T>
+kernel::LayerNormCall<T> TransformerSegments<T>::norm_call(const SegmentCall& call,
+                                                           const Norm& norm) const {
+  return {extent(call).rows,
+          extent_.width,
+          at(call, norm.x),
+          parameter(call, norm.layer.weight),
+          parameter(call, norm.layer.bias),
+          wide(call, norm.mean),
+          wide(call, norm.rstd),
+          at(call, norm.y),
+          norm_eps_};
+}
+
+template <class T>
+kernel::LayerNormCall<T> TransformerSegments<T>::norm_call(const SegmentCall& call,
+                                                           const Add& add) const {
+  return {.rows = extent(call).rows,
+          .columns = extent_.width,
+          .x = at(call, add.branch),
+          .weight = parameter(call, add.norm),
+          .rstd = wide(call, add.rstd),
+          .out = at(call, add.target),
+          .epsilon = norm_eps_,
+          .base = at(call, add.base)};
+}
+
+template <class T>
+void TransformerSegments<T>::sum_moments(const SegmentCall& call, BlockValue value, BlockValue x,
+                                         bool centered) const {
+  if (call[value])
+    row_moments<T>(extent(call).rows, extent_.width, at(call, x), centered, exact(call, value),
+                   call.settings->threads);
+}
+
+template <class T>
+void TransformerSegments<T>::normalize(const SegmentCall& call,
+                                       const kernel::LayerNormCall<T>& norm,
+                                       BlockValue moments) const {
+  const int threads = call.settings->threads;
+  if (!call[moments]) return norm_forward<T>(norm, threads);
+  norm_from_moments<T>(norm, extent_.whole_width(), exact(call, moments), threads);
 }
 
 template <class T>
@@ -215,21 +291,31 @@ void TransformerSegments<T>::pass_on(const SegmentCall& call, const Norm& norm) 
 template <class T>
 void TransformerSegments<T>::normalize(const SegmentCall& call, const Norm& norm) const {
   if (!extent_.style.norm_before) return pass_on(call, norm);
-  norm_forward<T>({extent(call).rows, extent_.width, at(call, norm.x),
-                   parameter(call, norm.layer.weight), parameter(call, norm.layer.bias),
-                   wide(call, norm.mean), wide(call, norm.rstd), at(call, norm.y), norm_eps_},
-                  call.settings->threads);
+  normalize(call, norm_call(call, norm), norm.moments);
 }
 
 template <class T>
 void TransformerSegments<T>::begin_branch(const SegmentCall& call, const Linear& linear) const {
+  if (Wide<T>* sum = wide(call, linear.sum))
+    return linear_forward<T>(size(call, linear),
+                             {at(call, linear.x), parameter(call, linear.layer.weight), nullptr},
+                             sum, call.settings->threads);
   linear_forward<T>(size(call, linear),
                     {at(call, linear.x), parameter(call, linear.layer.weight),
                      parameter(call, linear.layer.bias)},
                     at(call, linear.y), call.settings->threads);
 }
 
-/// The raw sum, or, where it has no place, all of `add` at once.
+/// Nothing where the product has added it.
+template <class T>
+void TransformerSegments<T>::add_bias(const SegmentCall& call, const Linear& linear) const {
+  if (!call[linear.sum]) return;
+  add_sum<T>({extent(call).rows, linear.out, wide(call, linear.sum),
+              parameter(call, linear.layer.bias), nullptr, at(call, linear.y)},
+             call.settings->threads);
+}
+
+/// The raw sum, or, where it has no place, all of `add` up to a norm behind it.
 template <class T>
 void TransformerSegments<T>::end_branch(const SegmentCall& call, const Linear& linear,
                                         const Add& add) const {
@@ -252,7 +338,7 @@ void TransformerSegments<T>::add_joined(const SegmentCall& call, const Linear& l
   T* target = at(call, add.target);
   if (add.norm >= 0) {
     linear_forward<T>(extent, input, at(call, add.branch), threads);
-    return normalize_branch(call, add);
+    return;
   }
   if (!drops(call)) {
     linear_forward_add<T>(extent, input, base, target, threads);
@@ -265,15 +351,20 @@ void TransformerSegments<T>::add_joined(const SegmentCall& call, const Linear& l
 }
 
 template <class T>
-void TransformerSegments<T>::add(const SegmentCall& call, const Add& add) const {
-  if (!call[add.sum]) return;  // joined
-  const int threads = call.settings->threads;
-  if (add.norm >= 0) {
+void TransformerSegments<T>::keep_branch(const SegmentCall& call, const Add& add) const {
+  if (add.norm < 0) return;
+  if (call[add.sum])
     add_sum<T>({extent(call).rows, extent_.width, wide(call, add.sum), parameter(call, add.bias),
                 nullptr, at(call, add.branch)},
-               threads);
-    return normalize_branch(call, add);
-  }
+               call.settings->threads);
+  sum_moments(call, add.moments, add.branch, false);
+}
+
+template <class T>
+void TransformerSegments<T>::add(const SegmentCall& call, const Add& add) const {
+  if (add.norm >= 0) return normalize(call, norm_call(call, add), add.moments);
+  if (!call[add.sum]) return;  // joined
+  const int threads = call.settings->threads;
   const T* base = at(call, add.base);
   T* target = at(call, add.target);
   const bool dropping = drops(call);
@@ -282,19 +373,6 @@ void TransformerSegments<T>::add(const SegmentCall& call, const Add& add) const 
               dropping ? nullptr : base, target},
              threads);
   if (dropping) drop<T>(site(call, add.place), {extent_.width, target, base, target}, threads);
-}
-
-template <class T>
-void TransformerSegments<T>::normalize_branch(const SegmentCall& call, const Add& add) const {
-  norm_forward<T>({.rows = extent(call).rows,
-                   .columns = extent_.width,
-                   .x = at(call, add.branch),
-                   .weight = parameter(call, add.norm),
-                   .rstd = wide(call, add.rstd),
-                   .out = at(call, add.target),
-                   .epsilon = norm_eps_,
-                   .base = at(call, add.base)},
-                  call.settings->threads);
 }
 
 /// In place; what the product made is kept where it has a place.

@@ -1,4 +1,4 @@
-// The segments of the transformer block, on raw buffers of one rank of x. The fused block
+// The segments of the transformer block, on raw buffers of one rank of x and y. The fused block
 // (transformer_block.h) is the same pieces on its own table of addresses. Internal to model/.
 #pragma once
 
@@ -6,6 +6,7 @@
 #include "strait/model/block.h"
 #include "strait/model/decoder_blocks.h"
 #include "strait/model/operations.h"
+#include "strait/model/shared_norm.h"
 #include "strait/shape/segment.h"
 
 namespace strait::model {
@@ -49,12 +50,14 @@ class TransformerSegments : public SegmentedBlock {
     LayerOffset layer;
     BlockValue x, mean, rstd, y;
     BlockValue y_gradient, residual_gradient, x_gradient, layer_gradient;
+    BlockValue moments, gradient_moments;
   };
   struct Linear {
     LayerOffset layer;
     int64_t in = 0, out = 0;
     BlockValue x, y, y_gradient, x_gradient;
     BlockValue kept_x;  // x as backward_weight finds it
+    BlockValue sum;     // of qkv and up: y without the bias, where ranks of y sum it
   };
   /// target = base + dropout(sum + bias), or base + norm(sum + bias) with a norm behind the branch.
   struct Add {
@@ -62,7 +65,7 @@ class TransformerSegments : public SegmentedBlock {
     DropoutPlace place;
     BlockValue sum, base, target;
     BlockValue target_gradient, sum_gradient;
-    BlockValue branch, rstd, norm_gradient;
+    BlockValue branch, rstd, norm_gradient, moments, gradient_moments;
     int64_t norm = -1;  // offset of the weight of the norm behind
   };
   /// The norms of a row's queries or keys: `count` of `width` elements each from column `first` on.
@@ -87,15 +90,33 @@ class TransformerSegments : public SegmentedBlock {
     return {extent(call).rows, linear.in, linear.out, 0, 0, call.settings->products};
   }
 
+  static double* exact(const SegmentCall& call, BlockValue value) {
+    return static_cast<double*>(call[value]);
+  }
+  kernel::LayerNormCall<T> norm_call(const SegmentCall& call, const Norm& norm) const;
+  kernel::LayerNormCall<T> norm_call(const SegmentCall& call, const Add& add) const;
+  kernel::LayerNormBackwardCall<T> norm_backward_call(const SegmentCall& call,
+                                                      const Norm& norm) const;
+  kernel::LayerNormBackwardCall<T> norm_backward_call(const SegmentCall& call,
+                                                      const Add& add) const;
+  /// This rank's part of the moments that `value` has, if it has any.
+  void sum_moments(const SegmentCall& call, BlockValue value, BlockValue x, bool centered) const;
+  void sum_moments(const SegmentCall& call, BlockValue value,
+                   const kernel::LayerNormBackwardCall<T>& norm) const;
   void normalize(const SegmentCall& call, const Norm& norm) const;
+  void normalize(const SegmentCall& call, const kernel::LayerNormCall<T>& norm,
+                 BlockValue moments) const;
+  void normalize_backward(const SegmentCall& call, const kernel::LayerNormBackwardCall<T>& norm,
+                          BlockValue moments, const LinearGradient<T>& target) const;
   /// y = x, for families without a norm before.
   void pass_on(const SegmentCall& call, const Norm& norm) const;
   void normalize_again(const SegmentCall& call, const Norm& norm) const;
   void begin_branch(const SegmentCall& call, const Linear& linear) const;
+  void add_bias(const SegmentCall& call, const Linear& linear) const;
   void end_branch(const SegmentCall& call, const Linear& linear, const Add& add) const;
   void add_joined(const SegmentCall& call, const Linear& linear, const Add& add) const;
+  void keep_branch(const SegmentCall& call, const Add& add) const;
   void add(const SegmentCall& call, const Add& add) const;
-  void normalize_branch(const SegmentCall& call, const Add& add) const;
   void normalize_query_key(const SegmentCall& call) const;
   void rotate(const SegmentCall& call, BlockValue qkv, bool back) const;
   void attend(const SegmentCall& call) const;
@@ -110,6 +131,9 @@ class TransformerSegments : public SegmentedBlock {
   void begin_branch_input(const SegmentCall& call, const Linear& linear, const Norm& norm) const;
   void output_input(const SegmentCall& call) const;
   void down_input(const SegmentCall& call) const;
+  /// From the gradient of what is activated, where down_input leaves it, to that of up.
+  void activate_input(const SegmentCall& call) const;
+  void up_add_input(const SegmentCall& call) const;
   void add_input(const SegmentCall& call, const Add& add) const;
   void attend_input(const SegmentCall& call) const;
   void attend_input_group(const SegmentCall& call, int64_t sequence, int64_t head) const;

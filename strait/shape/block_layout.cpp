@@ -25,14 +25,16 @@ class Parts {
 BlockExtent block_extent(const ModelShape& model, int64_t batch, int64_t tokens, Dtype dtype) {
   const ShapeOptions& options = model.options;
   return {batch * tokens,
-          options.width,
+          options.width / model.y,
           options.ffn_width / model.x,
           options.heads / model.x,
           options.kv_heads / model.x,
           options.head_elements(),
           model.style,
           wide_elements(dtype),
-          model.x};
+          model.x,
+          model.y,
+          8 / dtype_bytes(dtype)};
 }
 
 SavedLayout saved_layout(const BlockExtent& extent) {

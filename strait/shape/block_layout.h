@@ -14,14 +14,19 @@ namespace strait {
 
 inline constexpr int64_t kPartAlignment = 16;  // 64 bytes of fp32, 128 of fp64; bf16: 32, 64 bytes
 
-/// The numbers that a transformer block's buffers depend on, on one of the `x` ranks that share
-/// the block: heads and ffn_width are this rank's, width is that of the residual stream. rows =
-/// batch * tokens.
+/// The numbers that a transformer block's buffers depend on, on one of the `x` * `y` ranks that
+/// share the block: heads and ffn_width are this rank's of x, width is what this rank of y holds of
+/// the residual stream. rows = batch * tokens.
 struct BlockExtent {
   int64_t rows = 0, width = 0, ffn_width = 0, heads = 0, kv_heads = 0, head_width = 0;
   BlockStyle style = {};
   int64_t wide = 1;  // elements of the activations that a wide one takes: wide_elements(dtype)
-  int64_t x = 1;
+  int64_t x = 1, y = 1;
+  int64_t exact = 1;  // elements of the activations that an fp64 number takes
+  int64_t whole_width() const { return width * y; }
+  /// Numbers of a row that ranks of y sum for the norms before branches, and behind them.
+  int64_t norm_moments() const { return y == 1 || !style.norm_before ? 0 : style.rms_norm ? 1 : 2; }
+  int64_t branch_moments() const { return y > 1 && style.norm_behind ? 1 : 0; }
   int64_t attention_width() const { return head_width * heads; }
   int64_t kv_width() const { return head_width * kv_heads; }
   int64_t qkv_width() const { return attention_width() + 2 * kv_width(); }

@@ -26,29 +26,39 @@ ParameterShape vector(std::string name, int64_t size, Initial initial) {
 void add_norm(std::vector<ParameterShape>& parameters, const std::string& name,
               const ModelShape& model) {
   const int64_t width = model.options.width;
-  parameters.push_back(vector(name + ".weight", width, Initial::kOnes));
-  if (model.options.bias && !model.style.rms_norm)
-    parameters.push_back(vector(name + ".bias", width, Initial::kZeros));
+  const auto add = [&](const char* kind, Initial initial) {
+    parameters.push_back(vector(name + kind, width, initial));
+    parameters.back().split.y = {0, {width}};
+  };
+  add(".weight", Initial::kOnes);
+  if (model.options.bias && !model.style.rms_norm) add(".bias", Initial::kZeros);
 }
 
-/// A linear layer: widths of its output and input, and how its weight [out, in] is cut over x.
+/// A linear layer: widths of its output and input, and how its weight [out, in] is cut over x. The
+/// other dim is the width of the residual stream, which y cuts.
 struct LinearSize {
   int64_t out = 0, in = 0;
   AxisSplit split;
   double deviation = kInitialDeviation;
+  ParameterSplit weight() const {
+    return split.dim == 0 ? ParameterSplit{split, {1, {in}}} : ParameterSplit{split, {0, {out}}};
+  }
+  ParameterSplit bias() const {
+    return split.dim == 0 ? ParameterSplit{split, {}} : ParameterSplit{{}, {0, {out}}};
+  }
 };
 
-/// A bias goes with the outputs: cut like the weight's rows, shared where the columns are cut.
+/// A bias goes with the outputs: cut like the weight's rows, over x or over y.
 void add_linear(std::vector<ParameterShape>& parameters, const std::string& name,
                 const LinearSize& size, bool bias) {
   parameters.push_back(matrix(name + ".weight", size.out, size.in, size.deviation));
-  parameters.back().split.x = size.split;
+  parameters.back().split = size.weight();
   if (!bias) return;
   parameters.push_back(vector(name + ".bias", size.out, Initial::kZeros));
-  if (size.split.dim == 0) parameters.back().split.x = size.split;
+  parameters.back().split = size.bias();
 }
 
-/// The RMSNorms of queries and keys. Ranks of x hold them whole.
+/// The RMSNorms of queries and keys. Ranks of x and y hold them whole.
 void add_query_key_norms(std::vector<ParameterShape>& parameters, const std::string& name,
                          const BlockExtent& size) {
   if (!size.norms_query_key()) return;
@@ -90,20 +100,28 @@ UnitShape transformer_unit(const std::string& name, const ModelShape& model) {
   return make_unit(name, parameters);
 }
 
+/// One row per token: rows are cut over x, columns over y.
+ParameterShape vocabulary_matrix(const char* name, const ModelShape& model) {
+  const int64_t width = model.options.width;
+  ParameterShape rows = matrix(name, model.vocabulary, width, kInitialDeviation);
+  rows.split = {{0, {model.vocabulary}}, {1, {width}}};
+  return rows;
+}
+
 UnitShape embedding_unit(const ModelShape& model) {
   const ShapeOptions& options = model.options;
-  std::vector<ParameterShape> parameters = {
-      matrix("embedding.token.weight", model.vocabulary, options.width, kInitialDeviation)};
-  if (!model.style.rotary)
+  std::vector<ParameterShape> parameters = {vocabulary_matrix("embedding.token.weight", model)};
+  if (!model.style.rotary) {
     parameters.push_back(
         matrix("embedding.position.weight", options.context, options.width, kInitialDeviation));
+    parameters.back().split.y = {1, {options.width}};
+  }
   if (options.tied_head) add_norm(parameters, "head.norm", model);
   return make_unit("embedding", parameters);
 }
 
 UnitShape head_unit(const ModelShape& model) {
-  std::vector<ParameterShape> parameters = {
-      matrix("head.weight", model.vocabulary, model.options.width, kInitialDeviation)};
+  std::vector<ParameterShape> parameters = {vocabulary_matrix("head.weight", model)};
   add_norm(parameters, "head.norm", model);
   return make_unit("head", parameters);
 }

@@ -22,18 +22,38 @@ std::vector<Segment> in_order(SegmentRange range, Phase phase) {
   return order;
 }
 
-/// Whether a product and the add behind it are one: their sum does not exist then.
-bool joined(Segment product, SegmentRange range, Phase phase, const ValueSet& given) {
-  const bool output = product == Segment::kOutput;
-  if (phase != Phase::kForward || (!output && product != Segment::kDown)) return false;
-  const Segment add = output ? Segment::kAttentionAdd : Segment::kMlpAdd;
-  return range.holds(product) && range.holds(add) && !holds(given, output ? kOutputSum : kDownSum);
+/// A product and what stands behind its sum, in the order of the chain.
+struct Joint {
+  Phase phase;
+  Segment first, last;
+  BlockValue sum;
+  bool holds(Segment segment) const { return first <= segment && segment <= last; }
+  Segment end() const { return phase == Phase::kForward ? last : first; }
+};
+constexpr Joint kJoints[] = {
+    {Phase::kForward, Segment::kQkv, Segment::kQkvAdd, kQkvSum},
+    {Phase::kForward, Segment::kOutput, Segment::kAttentionAdd, kOutputSum},
+    {Phase::kForward, Segment::kUp, Segment::kUpAdd, kUpSum},
+    {Phase::kForward, Segment::kDown, Segment::kMlpAdd, kDownSum},
+    {Phase::kBackwardInput, Segment::kUpAdd, Segment::kDown, kActivatedGradient}};
+
+/// Whether they are one: the sum does not exist then.
+bool is_joined(const Joint& joint, SegmentRange range, Phase phase, const ValueSet& given) {
+  return joint.phase == phase && range.holds(joint.first) && range.holds(joint.last) &&
+         !holds(given, joint.sum);
+}
+
+/// Whether the segment and the next one in the order of the phase are one.
+bool joins_next(Segment segment, SegmentRange range, Phase phase, const ValueSet& given) {
+  return std::ranges::any_of(kJoints, [&](const Joint& joint) {
+    return joint.holds(segment) && segment != joint.end() && is_joined(joint, range, phase, given);
+  });
 }
 
 ValueSet joined_sums(SegmentRange range, Phase phase, const ValueSet& given) {
   ValueSet sums;
-  if (joined(Segment::kOutput, range, phase, given)) insert(sums, kOutputSum);
-  if (joined(Segment::kDown, range, phase, given)) insert(sums, kDownSum);
+  for (const Joint& joint : kJoints)
+    if (is_joined(joint, range, phase, given)) insert(sums, joint.sum);
   return sums;
 }
 
@@ -71,7 +91,7 @@ std::array<Life, kNumBlockValues> lives(SegmentRange range, Phase phase, const V
       life.first = std::min(life.first, step);
       life.last = std::max(life.last, step);
     }
-    if (!joined(segment, range, phase, given)) ++step;
+    if (!joins_next(segment, range, phase, given)) ++step;
   }
   return result;
 }
@@ -105,11 +125,20 @@ void drop_empty(ValueOffsets& offsets, const BlockExtent& extent) {
 }
 
 bool is_wide(BlockValue value) {
-  static const ValueSet wide = value_set(
-      {kAttentionMean, kAttentionRstd, kQueryKeyRstd, kLogSumExp, kOutputSum, kAttentionBranchRstd,
-       kMlpMean, kMlpRstd, kDownSum, kMlpBranchRstd, kMlpBranchGradient, kMlpNormGradient,
-       kAttentionBranchGradient, kDelta, kQuerySum, kQueryKeyNormGradient, kAttentionNormGradient});
+  static const ValueSet wide =
+      value_set({kAttentionMean, kAttentionRstd, kQkvSum, kQueryKeyRstd, kLogSumExp, kOutputSum,
+                 kAttentionBranchRstd, kMlpMean, kMlpRstd, kUpSum, kDownSum, kMlpBranchRstd,
+                 kMlpBranchGradient, kMlpNormGradient, kAttentionBranchGradient, kDelta, kQuerySum,
+                 kQueryKeyNormGradient, kAttentionNormGradient});
   return holds(wide, value);
+}
+
+bool is_exact(BlockValue value) {
+  static const ValueSet moments =
+      value_set({kAttentionMoments, kAttentionBranchMoments, kMlpMoments, kMlpBranchMoments,
+                 kMlpBranchGradientMoments, kMlpGradientMoments, kAttentionBranchGradientMoments,
+                 kAttentionGradientMoments});
+  return holds(moments, value);
 }
 
 /// Numbers of a value.
@@ -125,6 +154,16 @@ int64_t count_of(BlockValue value, const BlockExtent& extent) {
     case kAttentionBranchRstd:
     case kMlpBranchRstd:
       return extent.style.norm_behind ? rows : 0;
+    case kAttentionMoments:
+    case kAttentionGradientMoments:
+    case kMlpMoments:
+    case kMlpGradientMoments:
+      return rows * extent.norm_moments();
+    case kAttentionBranchMoments:
+    case kAttentionBranchGradientMoments:
+    case kMlpBranchMoments:
+    case kMlpBranchGradientMoments:
+      return rows * extent.branch_moments();
     case kAttentionBranch:
     case kMlpBranch:
       return rows * extent.branch_width();
@@ -141,6 +180,7 @@ int64_t count_of(BlockValue value, const BlockExtent& extent) {
     case kDelta:
       return rows * extent.heads;
     case kQkv:
+    case kQkvSum:
     case kQkvGradient:
       return rows * extent.qkv_width();
     case kAttention:
@@ -150,9 +190,11 @@ int64_t count_of(BlockValue value, const BlockExtent& extent) {
     case kQuerySum:
       return extent.wide > 1 ? rows * extent.attention_width() : 0;
     case kUp:
+    case kUpSum:
     case kUpGradient:
       return rows * extent.up_width();
     case kActivated:
+    case kActivatedGradient:
       return rows * extent.ffn_width;
     case kAttentionNormGradient:
     case kMlpNormGradient:
@@ -189,11 +231,18 @@ bool partial_over_x(BlockValue value) {
          value == kNormedMlpGradient || value == kQueryKeyNormGradient;
 }
 
+bool partial_over_y(BlockValue value) {
+  return is_exact(value) || value == kQkvSum || value == kUpSum || value == kActivatedGradient ||
+         value == kAttentionGradient;
+}
+
 int64_t value_elements(BlockValue value, const BlockExtent& extent) {
-  return count_of(value, extent) * (is_wide(value) ? extent.wide : 1);
+  const int64_t taken = is_exact(value) ? extent.exact : is_wide(value) ? extent.wide : 1;
+  return count_of(value, extent) * taken;
 }
 
 Dtype value_dtype(BlockValue value, Dtype dtype) {
+  if (is_exact(value)) return Dtype::kFloat64;
   return is_wide(value) && wide_elements(dtype) > 1 ? Dtype::kFloat32 : dtype;
 }
 
@@ -218,8 +267,8 @@ RangeUses range_uses(SegmentRange range, Phase phase, bool keeps) {
 }
 
 SegmentRange segments_of_pieces(int begin, int end) {
-  static constexpr std::array<Segment, 4> kFirst = {Segment::kAttentionNorm, Segment::kAttention,
-                                                    Segment::kMlpNorm, Segment::kDown};
+  static constexpr std::array<Segment, 4> kFirst = {Segment::kAttentionMoments, Segment::kAttention,
+                                                    Segment::kMlpMoments, Segment::kDown};
   const auto first = [](int piece) {
     return piece < 4 ? static_cast<int>(kFirst[static_cast<size_t>(piece)]) : kNumSegments;
   };
@@ -232,7 +281,7 @@ std::vector<SegmentRange> cut_behind_sums(SegmentRange range, Phase phase) {
   for (const Segment segment : in_order(range, phase)) {
     const int index = static_cast<int>(segment);
     const bool sums = std::ranges::any_of(segment_uses(segment, phase), [](const ValueUse& use) {
-      return use.access != kRead && partial_over_x(use.value);
+      return use.access != kRead && (partial_over_x(use.value) || partial_over_y(use.value));
     });
     if (!sums) continue;
     const bool forward = phase == Phase::kForward;

@@ -2,29 +2,48 @@
 // values that pass between segments, and what each segment reads and writes in each phase.
 // SegmentedBlock in model/block.h executes them.
 //
-//   segment          forward                             what ranks of x must sum behind it
-//   attention_norm   input -> normed_attention
-//   qkv              normed_attention -> qkv             backward: normed_attention_gradient
-//   attention        qkv -> attention, log_sum_exp
-//   output           attention -> output_sum             forward: output_sum
-//   attention_add    output_sum, input -> middle
-//   mlp_norm         middle -> normed_mlp
-//   up               normed_mlp -> up                    backward: normed_mlp_gradient
-//   down             up -> down_sum                      forward: down_sum
-//   mlp_add          down_sum, middle -> output
+//   segment            forward                           what ranks must sum behind it
+//   attention_moments  input -> attention_moments        forward: attention_moments (y)
+//   attention_norm     input -> normed_attention         backward: attention_gradient_moments (y)
+//   qkv                normed_attention -> qkv_sum       forward: qkv_sum (y)
+//                                                        backward: normed_attention_gradient (x)
+//   qkv_add            qkv_sum -> qkv
+//   attention          qkv -> attention, log_sum_exp
+//   output             attention -> output_sum           forward: output_sum (x)
+//                                                        backward: attention_gradient (y)
+//   attention_branch   output_sum -> attention_branch    forward: attention_branch_moments (y)
+//   attention_add      output_sum, input -> middle       backward: ..._branch_gradient_moments (y)
+//   mlp_moments        middle -> mlp_moments             forward: mlp_moments (y)
+//   mlp_norm           middle -> normed_mlp              backward: mlp_gradient_moments (y)
+//   up                 normed_mlp -> up_sum              forward: up_sum (y)
+//                                                        backward: normed_mlp_gradient (x)
+//   up_add             up_sum -> up
+//   down               up -> down_sum                    forward: down_sum (x)
+//                                                        backward: activated_gradient (y)
+//   mlp_branch         down_sum -> mlp_branch            forward: mlp_branch_moments (y)
+//   mlp_add            down_sum, middle -> output        backward: mlp_branch_gradient_moments (y)
+//
+// Ranks of x have their heads and channels, ranks of y their columns of the residual stream
+// (Singh et al. 2023, AxoNN's three-dimensional scheme: qkv and up are its normal layers, output
+// and down the transposed ones). A product whose depth is cut makes a part of its sum on every rank
+// of that axis: what one layer leaves is what the next one takes, so nothing is redistributed. The
+// norms of rows that y cuts sum what they need of each row: its moments. With one rank along y the
+// moments have no elements and their segments do nothing.
 //
 // Without norms before the branches (OLMo 2) the two norm segments copy. Norms behind them are part
-// of the adds, which keep the sums as `branch`. Norms of queries and keys are part of qkv.
+// of the branch and add segments, which keep the sums as `branch`. Norms of queries and keys are
+// part of qkv_add.
 //
-// A partial sum leaves its segment raw. The add behind it brings in the bias of the product,
-// dropout and the residual stream, so that each enters once. The backward of a segment is its
-// adjoint: qkv and up read the same input on every rank, so the gradient of that input is a sum
-// over x.
+// A partial sum leaves its segment raw. The segment behind it brings in the bias of the product,
+// and dropout and the residual stream, so that each enters once. The backward of a segment is its
+// adjoint: qkv and up read the same input on every rank of x, so the gradient of that input is a
+// sum over x; output and down read the same input on every rank of y.
 //
-// No gradient of a parameter is partial over x. That of a cut parameter is complete for its part.
-// That of a shared one (norms, the biases of the adds) is made from summed values, so all ranks
-// compute the same bits. The exception is the norm of each head's queries and keys: every rank has
-// its heads' part of the gradient, which is summed over x like the values above.
+// No gradient of a parameter is partial. That of a cut parameter is complete for its part. That of
+// a shared one (norms and the biases of the adds over x, the biases of qkv and up over y) is made
+// from summed values, so all ranks compute the same bits. The exception is the norm of each head's
+// queries and keys: every rank of x has its heads' part of the gradient, which is summed over x
+// like the values above.
 #pragma once
 
 #include <array>
@@ -39,17 +58,23 @@ namespace strait {
 
 /// In forward order.
 enum class Segment : uint8_t {
+  kAttentionMoments,
   kAttentionNorm,
   kQkv,
+  kQkvAdd,
   kAttention,
   kOutput,
+  kAttentionBranch,
   kAttentionAdd,
+  kMlpMoments,
   kMlpNorm,
   kUp,
+  kUpAdd,
   kDown,
+  kMlpBranch,
   kMlpAdd
 };
-inline constexpr int kNumSegments = 9;
+inline constexpr int kNumSegments = 15;
 const char* segment_name(Segment segment);
 
 /// Neighbouring segments, done by one call: [begin, end). A backward does the last one first.
@@ -69,57 +94,71 @@ enum class Phase : uint8_t { kForward, kBackwardInput, kBackwardWeight };
 /// What passes between segments and phases, besides the unit's weights and gradient. Gradients
 /// have the shape of what they are the gradient of.
 enum class BlockValue : uint8_t {
-  kInput,                // [rows, width]
-  kAttentionMean,        // [rows] wide; nothing for RMSNorm
-  kAttentionRstd,        // [rows] wide; nothing without a norm before
-  kNormedAttention,      // [rows, width]; not kept: the backward makes it again
-  kRawQueryKey,          // [rows, query_key_width] before their norms; nothing without
-  kQueryKeyRstd,         // [rows, query_key_norms] wide
-  kQkv,                  // [rows, qkv_width], queries and keys after RoPE
-  kLogSumExp,            // [batch, heads, tokens] wide
-  kAttention,            // [rows, attention_width]
-  kOutputSum,            // [rows, width] wide: x W^T of this rank's columns, no bias
-  kAttentionBranch,      // [rows, width] before the norm behind it; nothing without
-  kAttentionBranchRstd,  // [rows] wide; likewise
-  kMiddle,               // [rows, width] residual stream after attention
-  kMlpMean,              // [rows] wide; nothing for RMSNorm
-  kMlpRstd,              // [rows] wide
-  kNormedMlp,            // [rows, width]; as kNormedAttention
-  kUp,                   // [rows, up_width]
-  kActivated,            // [rows, ffn_width] input of down; as kNormedAttention
-  kDownSum,              // [rows, width] wide; as kOutputSum
-  kMlpBranch,            // as kAttentionBranch
+  kInput,             // [rows, width]
+  kAttentionMoments,  // [rows, norm_moments] fp64: sums of the rows' elements, of their squares
+  kAttentionMean,     // [rows] wide; nothing for RMSNorm
+  kAttentionRstd,     // [rows] wide; nothing without a norm before
+  kNormedAttention,   // [rows, width]; not kept: the backward makes it again
+  kQkvSum,            // [rows, qkv_width] wide: x W^T of this rank's columns, no bias
+  kRawQueryKey,       // [rows, query_key_width] before their norms; nothing without
+  kQueryKeyRstd,      // [rows, query_key_norms] wide
+  kQkv,               // [rows, qkv_width], queries and keys after RoPE
+  kLogSumExp,         // [batch, heads, tokens] wide
+  kAttention,         // [rows, attention_width]
+  kOutputSum,         // [rows, width] wide: x W^T of this rank's columns, no bias
+  kAttentionBranch,   // [rows, width] before the norm behind it; nothing without
+  kAttentionBranchMoments,  // [rows, branch_moments] fp64: sums of squares
+  kAttentionBranchRstd,     // [rows] wide; likewise
+  kMiddle,                  // [rows, width] residual stream after attention
+  kMlpMoments,              // as kAttentionMoments
+  kMlpMean,                 // [rows] wide; nothing for RMSNorm
+  kMlpRstd,                 // [rows] wide
+  kNormedMlp,               // [rows, width]; as kNormedAttention
+  kUpSum,                   // [rows, up_width] wide: as kQkvSum
+  kUp,                      // [rows, up_width]
+  kActivated,               // [rows, ffn_width] input of down; as kNormedAttention
+  kDownSum,                 // [rows, width] wide; as kOutputSum
+  kMlpBranch,               // as kAttentionBranch
+  kMlpBranchMoments,        // as kAttentionBranchMoments
   kMlpBranchRstd,
   kOutput,  // [rows, width]
   kOutputGradient,
-  kMlpBranchGradient,  // [width] wide: of the weight of the norm behind; nothing without
-  kDownSumGradient,    // after dropout, not wide; kOutputGradient itself where nothing drops
+  kMlpBranchGradientMoments,  // [rows, branch_moments] fp64: sums of gradient * weight * normed
+  kMlpBranchGradient,         // [width] wide: of the weight of the norm behind; nothing without
+  kDownSumGradient,           // after dropout, not wide; kOutputGradient itself where nothing drops
+  kActivatedGradient,         // [rows, ffn_width]: this rank's part of a sum over y, not wide
   kUpGradient,
-  kNormedMlpGradient,  // this rank's part of a sum over x, not wide
-  kMlpNormGradient,    // [2, width] wide: of the norm's weight and bias
+  kNormedMlpGradient,   // this rank's part of a sum over x, not wide
+  kMlpGradientMoments,  // [rows, norm_moments] fp64: sums of gradient * weight (not for RMSNorm),
+                        // and of that times what is normed
+  kMlpNormGradient,     // [2, width] wide: of the norm's weight and bias
   kMiddleGradient,
-  kAttentionBranchGradient,  // as kMlpBranchGradient
-  kOutputSumGradient,        // after dropout, not wide; kMiddleGradient itself where nothing drops
-  kKeptAttention,            // kAttention, or a copy of it that outlives what the forward kept
-  kAttentionGradient,
-  kDelta,     // [batch, heads, tokens] wide: scratch of attention's backward
+  kAttentionBranchGradientMoments,  // as kMlpBranchGradientMoments
+  kAttentionBranchGradient,         // as kMlpBranchGradient
+  kOutputSumGradient,  // after dropout, not wide; kMiddleGradient itself where nothing drops
+  kKeptAttention,      // kAttention, or a copy of it that outlives what the forward kept
+  kAttentionGradient,  // this rank's part of a sum over y, not wide
+  kDelta,              // [batch, heads, tokens] wide: scratch of attention's backward
   kQuerySum,  // [batch, heads, tokens, head_width] wide: scratch likewise; nothing unless bf16
   kQkvGradient,
-  kQueryKeyNormGradient,     // [query_key_weights] wide: queries, keys; a part of a sum over x
-  kNormedAttentionGradient,  // as kNormedMlpGradient
-  kAttentionNormGradient,    // as kMlpNormGradient
+  kQueryKeyNormGradient,      // [query_key_weights] wide: queries, keys; a part of a sum over x
+  kNormedAttentionGradient,   // as kNormedMlpGradient
+  kAttentionGradientMoments,  // as kMlpGradientMoments
+  kAttentionNormGradient,     // as kMlpNormGradient
   kInputGradient
 };
-inline constexpr int kNumBlockValues = 40;
+inline constexpr int kNumBlockValues = 51;
 constexpr size_t value_index(BlockValue value) { return static_cast<size_t>(value); }
 using ValueSet = std::bitset<kNumBlockValues>;
 ValueSet value_set(std::initializer_list<BlockValue> values);
 
 const char* value_name(BlockValue value);
-/// Whether a rank of x makes a part of a sum only. The next segment needs the sum over x, taken in
-/// rank order.
+/// Whether a rank of x, or of y, makes a part of a sum only. The next segment needs the sum over
+/// the axis, taken in rank order. No value is partial over both.
 bool partial_over_x(BlockValue value);
-/// Type of its numbers: fp32 for the values marked wide beside bf16, else `dtype`.
+bool partial_over_y(BlockValue value);
+/// Type of its numbers: fp64 for moments, fp32 for the values marked wide beside bf16, else
+/// `dtype`.
 Dtype value_dtype(BlockValue value, Dtype dtype);
 /// Size counted in elements of the activations: a wide number beside bf16 takes two.
 int64_t value_elements(BlockValue value, const BlockExtent& extent);
@@ -135,8 +174,9 @@ const std::vector<ValueUse>& segment_uses(Segment segment, Phase phase);
 /// Attention has no parameters. No backward_weight reads weights.
 bool reads_weights(Segment segment, Phase phase);
 
-/// What a range uses in one phase. A forward joins output with attention_add, and down with
-/// mlp_add, where the range holds both and the sum between them is not asked for.
+/// What a range uses in one phase. A product and what stands behind its sum are joined where the
+/// range holds both and the sum is not asked for: in a forward qkv with qkv_add, output with
+/// attention_add, up with up_add, down with mlp_add; in a backward down with up_add.
 struct RangeUses {
   ValueSet reads;   // needed from outside
   ValueSet writes;  // made here and used by other segments, a later phase or the next block
@@ -145,8 +185,8 @@ struct RangeUses {
 /// keeps = false: a forward without a backward, whose kept values are used here alone as well.
 RangeUses range_uses(SegmentRange range, Phase phase, bool keeps = true);
 
-/// A range, cut behind every sum over x that the phase needs; in the order in which the phase does
-/// the pieces.
+/// A range, cut behind every sum over x or y that the phase needs; in the order in which the phase
+/// does the pieces.
 std::vector<SegmentRange> cut_behind_sums(SegmentRange range, Phase phase);
 
 /// What a forward keeps for the backward beside the input: the parts of SavedLayout.
@@ -178,7 +218,7 @@ ValueOffsets deferred_offsets(const BlockExtent& extent);
 ValueOffsets workspace_offsets(const BlockExtent& extent, SegmentRange range, Phase phase,
                                const ValueSet& given);
 
-/// Costs of a range on one rank of x, for one micro-batch.
+/// Costs of a range on one rank of x and y, for one micro-batch.
 struct SegmentSizes {
   double forward_flops = 0, backward_input_flops = 0, backward_weight_flops = 0;
   int64_t saved_bytes = 0;  // kept values that the range makes, as parts of the saved bundle

@@ -58,14 +58,14 @@ namespace {
 
 BlockSizes embedding_sizes(const ModelShape& model, int64_t rows, int64_t element) {
   BlockSizes sizes;
-  sizes.output_bytes = rows * model.options.width * element;
+  sizes.output_bytes = rows * model.options.width / model.y * element;
   sizes.bundle_bytes = sizes.output_bytes;
   // The masked gradient; without dropout the gradient is read where it is.
   sizes.backward_workspace_bytes = model.options.dropout > 0.0 ? sizes.output_bytes : 0;
   return sizes;
 }
 
-/// Parameters of a transformer block that multiply, on one rank of x: the matrices.
+/// Parameters of a transformer block that multiply, on one rank of x and y: the matrices.
 double multiplying_parameters(const BlockExtent& extent) {
   const auto width = static_cast<double>(extent.width);
   return width * static_cast<double>(extent.qkv_width() + extent.attention_width() +
@@ -77,7 +77,7 @@ BlockSizes transformer_sizes(const ModelShape& model, int64_t batch, int64_t tok
   const ShapeOptions& options = model.options;
   const BlockExtent extent = block_extent(model, batch, tokens, dtype);
   BlockSizes sizes;
-  sizes.input_bytes = sizes.output_bytes = extent.rows * options.width * element;
+  sizes.input_bytes = sizes.output_bytes = extent.rows * extent.width * element;
   sizes.saved_bytes = saved_layout(extent).elements * element;
   sizes.forward_workspace_bytes = forward_layout(extent).elements * element;
   sizes.backward_workspace_bytes = backward_layout(extent).elements * element;
@@ -93,14 +93,15 @@ BlockSizes transformer_sizes(const ModelShape& model, int64_t batch, int64_t tok
 
 BlockSizes head_sizes(const ModelShape& model, int64_t rows, Dtype dtype) {
   const int64_t element = dtype_bytes(dtype);
-  const int64_t chunk = head_chunk_rows(model.vocabulary, rows);
-  const HeadLayout layout = head_layout(chunk, model.options.width, model.vocabulary, dtype);
+  const int64_t vocabulary = model.vocabulary / model.x, width = model.options.width / model.y;
+  const int64_t chunk = head_chunk_rows(vocabulary, rows);
+  const HeadLayout layout = head_layout(chunk, width, vocabulary, dtype);
   BlockSizes sizes;
-  sizes.input_bytes = rows * model.options.width * element;
+  sizes.input_bytes = rows * width * element;
   sizes.forward_workspace_bytes = layout.forward_elements * element;
   sizes.backward_workspace_bytes = layout.backward_elements * element;
-  sizes.forward_flops = 2.0 * static_cast<double>(rows) * static_cast<double>(model.vocabulary) *
-                        static_cast<double>(model.options.width);
+  sizes.forward_flops = 2.0 * static_cast<double>(rows) * static_cast<double>(vocabulary) *
+                        static_cast<double>(width);
   sizes.backward_flops = 2.0 * sizes.forward_flops;
   return sizes;
 }
@@ -129,7 +130,7 @@ double model_flops_per_token(const ModelShape& model, int64_t tokens) {
   const auto width = static_cast<double>(model.options.width);
   const auto attention_width =
       static_cast<double>(model.options.heads * model.options.head_elements());
-  const double block = static_cast<double>(model.x) *
+  const double block = static_cast<double>(model.x * model.y) *
                        multiplying_parameters(block_extent(model, 1, 1, Dtype::kFloat32));
   const double multiplying = layers * block + static_cast<double>(model.vocabulary) * width;
   return 6.0 * multiplying +

@@ -37,7 +37,7 @@ struct Section {
 };
 
 /// The parameters that move together: the flat buffer of one block. Decayed parameters come
-/// first; among equals, with x > 1, those that are cut.
+/// first; among equals, on ranks of x or y, those that are cut over more.
 struct UnitShape {
   std::string name;  // "embedding", "blocks.0", "head"
   std::vector<ParameterShape> parameters;
@@ -107,7 +107,7 @@ struct ModelShape {
   BlockStyle style;
   ShapeOptions options;  // of the whole model, also where units hold one rank's part
   int64_t vocabulary = 0;
-  int64_t x = 1;  // ranks of mesh axis x that share each transformer block: local_shape in split.h
+  int64_t x = 1, y = 1;  // ranks of mesh axes x and y that share each block: local_shape in split.h
   std::vector<UnitShape> units;
   std::vector<BlockShape> blocks;                        // embedding, layers x transformer, head
   std::shared_ptr<const ModuleChain> modules = nullptr;  // whose blocks are modules
@@ -142,14 +142,14 @@ ModelShape llama_shape(const ShapeOptions& options, int64_t vocabulary);
 /// Sizes of `model.blocks[block]` for `batch` sequences of `tokens` tokens. For the head,
 /// forward_workspace is that of the loss alone and of generation, backward_workspace that of the
 /// loss with both gradients. forward_workspace_bytes also covers a forward that keeps nothing
-/// (saved == nullptr). With x > 1 the sizes are those of one rank's part. Kind kCustom has the
+/// (saved == nullptr). With x or y > 1 the sizes are those of one rank's part. Kind kCustom has the
 /// sizes of `model.modules`; without, none: whoever replaces the block states them.
 BlockSizes block_sizes(const ModelShape& model, int64_t block, int64_t batch, int64_t tokens,
                        Dtype dtype);
 
 /// Model FLOPs per token of a training step: 6 per parameter that multiplies (token and position
 /// embedding look-ups do not, the head does) plus attention with its causal half, 6 L T C. Of the
-/// whole model, whatever x. Of modules, three times their forward. docs/formulas.md.
+/// whole model, whatever x and y. Of modules, three times their forward. docs/formulas.md.
 double model_flops_per_token(const ModelShape& model, int64_t tokens);
 
 /// Rows of logits that the head holds at a time, so that no full logits tensor exists.

@@ -2,9 +2,10 @@
 //
 // Over x, of a transformer block, the products that begin a branch are split by rows (qkv by heads,
 // up by channels, gate and up alike, with their biases), those that end it by columns (output,
-// down). Norms and the biases of output and down are shared: each rank holds them, and adds them
-// once, behind the sum over x (Megatron-LM, Shoeybi et al. 2019). Embedding and head are shared as
-// well.
+// down); of the matrices of embedding and head, the rows of the vocabulary. Over y every matrix is
+// split along its other dim, the width of the residual stream; norms, positions and the biases of
+// output and down with it. So what no axis splits (norms and those biases over x, the biases of qkv
+// and up over y) is shared: each rank holds it, and adds it once, behind the sum of the product.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +14,19 @@
 
 namespace strait {
 
-/// UserError (key mesh.axes.x) unless x divides heads, kv_heads and ffn_width: it names the first
-/// that it does not divide, and the nearest x that divides all three. A family that normalizes all
-/// queries of a row together has x = 1.
-void check_x(const ShapeOptions& options, const BlockStyle& style, int64_t x);
+/// UserError (key mesh.axes.x or y) unless x divides heads, kv_heads, ffn_width and the rows of the
+/// vocabulary, and y the width: it names the first size that is not divided, and the nearest axis
+/// that divides all of its sizes. A family that normalizes all queries of a row together has x = 1.
+/// `vocabulary` 0: not known yet.
+struct GridSizes {
+  int64_t x = 1, y = 1;
+};
+void check_grid(const ShapeOptions& options, const BlockStyle& style, int64_t vocabulary,
+                const GridSizes& grid);
 
 /// The model as each rank of x and y sees it: dims, offsets and sections of its part (boxes.h);
 /// options and names of the whole. Without splits for an axis of size 1. `model` must be whole.
-/// Errors as check_x and localize.
+/// Errors as check_grid and localize.
 ModelShape local_shape(const ModelShape& model, int64_t x, int64_t y = 1);
 
 }  // namespace strait

@@ -18,7 +18,7 @@ TEST_P(MpiSharedBlocks, GivesTheBitsAndBytesOfThreadRanks) {
   test::expect_processes_to_train_as_threads(
       {"placement.preset=" + c.placement, "mesh.axes.x=2", "train.precision=" + c.precision,
        "train.global_batch_size=24", "train.micro_batch_size=3", "train.steps=6",
-       "model.shape.dropout=0.1"},
+       "model.shape.dropout=0.1", "model.shape.vocabulary=24"},
       c.ranks);
 }
 

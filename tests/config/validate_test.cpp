@@ -64,14 +64,12 @@ TEST(Validate, ReservedKeysAcceptOnlyTheDefault) {
       {"tune.budget_seconds", "1"},
       {"tune.trial_steps", "1"},
       {"tune.candidates", "1"},
-      {"mesh.axes.y", "2"},
-      {"mesh.axes.z", "2"},
       {"mesh.axes.sequence", "2"},
       {"mesh.order", "[\"data\", \"x\", \"y\", \"z\", \"sequence\", \"stage\"]"},
       {"sync.outer.on_lost_replica", "\"continue\""},
   };
   // These take effect as long as their passes are there.
-  for (const char* axis : {"mesh.axes.x", "mesh.axes.stage"})
+  for (const char* axis : {"mesh.axes.x", "mesh.axes.y", "mesh.axes.z", "mesh.axes.stage"})
     if (find_key(axis)->rule.only_default) cases.emplace_back(axis, "2");
   std::set<std::string> tested;
   for (const auto& [key, value] : cases) {
@@ -80,7 +78,8 @@ TEST(Validate, ReservedKeysAcceptOnlyTheDefault) {
                    "cannot take effect in this version; the valid value is ");
   }
   // These belong to strategies that can be taken out.
-  const std::set<std::string> strategies = {"mesh.axes.x", "mesh.axes.stage"};
+  const std::set<std::string> strategies = {"mesh.axes.x", "mesh.axes.y", "mesh.axes.z",
+                                            "mesh.axes.stage"};
   for (const Key& key : run_keys())
     if (!strategies.contains(key.name)) {
       EXPECT_EQ(key.rule.only_default, tested.contains(key.name)) << key.name;

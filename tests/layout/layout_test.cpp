@@ -201,8 +201,8 @@ TEST(Layout, UnevenSplitsAreRefused) {
     ADD_FAILURE() << "24 columns over 5";
   } catch (const UserError& error) {
     EXPECT_THAT(error.what(), ::testing::AllOf(::testing::HasSubstr("mesh.axes.y = 5"),
-                                               ::testing::HasSubstr("blocks.0.attention"),
-                                               ::testing::HasSubstr("nearest below: 4")));
+                                               ::testing::HasSubstr("model.shape.width = 24"),
+                                               ::testing::HasSubstr("valid value is 4")));
     EXPECT_EQ(error.place().key, "mesh.axes.y");
   }
   // 12 rows of keys would go over 4 ranks, but there are two heads of them.

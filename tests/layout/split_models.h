@@ -46,8 +46,8 @@ inline void split_parameters(ModelShape& model) {
 
 /// A model of split_options, split so.
 inline ModelShape split_model(const std::string& family) {
-  ModelShape model = family == "llama" ? llama_shape(split_options(family), 13)
-                                       : gpt2_shape(split_options(family), 13);
+  ModelShape model = family == "llama" ? llama_shape(split_options(family), 12)
+                                       : gpt2_shape(split_options(family), 12);
   split_parameters(model);
   return model;
 }

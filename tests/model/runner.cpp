@@ -23,7 +23,7 @@ std::vector<double> random_values(int64_t count, uint64_t seed, double scale) {
 std::vector<Case> family_cases() {
   std::vector<Case> cases;
   const auto add = [&](const char* family, int64_t kv_heads, double dropout, bool tied) {
-    cases.push_back({{2, 8, kv_heads, 48, 20, 13, false, dropout, tied}, 37, 3, 11, tied, family});
+    cases.push_back({{2, 8, kv_heads, 48, 20, 13, false, dropout, tied}, 40, 3, 11, tied, family});
     return &cases.back().options;
   };
   add("qwen2", 4, 0.1, true)->bias = true;

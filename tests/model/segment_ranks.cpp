@@ -3,31 +3,41 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <type_traits>
 
 namespace strait::model {
 namespace {
 
+/// Whether a rank of an axis holds the place `at` of a dim: it has its share of each part.
+bool holds(const AxisSplit& split, int64_t at, AxisPlace place) {
+  for (const int64_t part : split.parts) {
+    if (0 <= at && at < part) return at / (part / place.size) == place.coordinate;
+    at -= part;
+  }
+  return split.dim < 0;
+}
+
 /// Visits the elements of a rank's part in order: visit(whole parameter, element of the whole unit,
-/// element of the local unit). A split dim has consecutive parts; the rank has its share of each.
+/// element of the local unit).
 template <class T, class Visit>
 void visit_parts(const UnitShape& whole, const SegmentRank<T>& rank, Visit&& visit) {
   for (const ParameterShape& parameter : whole.parameters) {
     int64_t local = rank.unit().parameter(parameter.name).offset;
     const int64_t columns = parameter.dims.size() > 1 ? parameter.dims[1] : 1;
     for (int64_t element = 0; element < parameter.elements(); ++element) {
-      const AxisSplit& split = parameter.split.x;
-      int64_t at = split.dim == 0 ? element / columns : element % columns;
-      bool held = split.dim < 0;
-      for (const int64_t part : split.parts) {
-        if (0 <= at && at < part) held = at / (part / rank.x) == rank.index;
-        at -= part;
-      }
-      if (held) visit(parameter, parameter.offset + element, local++);
+      const auto held = [&](const AxisSplit& split, AxisPlace place) {
+        return place.size == 1 ||
+               holds(split, split.dim == 0 ? element / columns : element % columns, place);
+      };
+      if (held(parameter.split.x, rank.x) && held(parameter.split.y, rank.y))
+        visit(parameter, parameter.offset + element, local++);
     }
   }
 }
 
-ModelShape part_of(const ModelShape& whole, int64_t x) { return local_shape(whole, x); }
+ModelShape part_of(const ModelShape& whole, int64_t x, int64_t y) {
+  return local_shape(whole, x, y);
+}
 
 }  // namespace
 
@@ -37,17 +47,22 @@ Ranges one_by_one() {
   return ranges;
 }
 Ranges whole_block() { return {{0, kNumSegments}}; }
-Ranges forward_cuts() { return {{0, 4}, {4, 8}, {8, 9}}; }
-Ranges backward_cuts() { return {{0, 1}, {1, 6}, {6, 9}}; }
+Ranges forward_cuts() { return {{0, 6}, {6, 13}, {13, 15}}; }
+Ranges backward_cuts() { return {{0, 2}, {2, 10}, {10, 15}}; }
+Ranges grid_cuts(Phase phase) {
+  Ranges ranges = cut_behind_sums({}, phase);
+  if (phase != Phase::kForward) std::ranges::reverse(ranges);
+  return ranges;
+}
 
 template <class T>
-SegmentRank<T>::SegmentRank(const Runner<T>& whole, int64_t x_ranks, int64_t x_index)
-    : extent(block_extent(part_of(whole.model.shape(), x_ranks), whole.batch.batch,
-                          whole.batch.tokens, Runner<T>::kDtype)),
-      x(x_ranks),
-      index(x_index),
+SegmentRank<T>::SegmentRank(const Runner<T>& whole, AxisPlace x_place, AxisPlace y_place)
+    : extent(block_extent(part_of(whole.model.shape(), x_place.size, y_place.size),
+                          whole.batch.batch, whole.batch.tokens, Runner<T>::kDtype)),
+      x(x_place),
+      y(y_place),
       whole_(whole),
-      model_(part_of(whole.model.shape(), x_ranks), Runner<T>::kDtype) {
+      model_(part_of(whole.model.shape(), x_place.size, y_place.size), Runner<T>::kDtype) {
   weights_.resize(static_cast<size_t>(unit().elements));
   gradient.assign(weights_.size(), static_cast<Wide<T>>(NAN));
   visit_parts(whole.model.shape().units[1], *this,
@@ -71,7 +86,8 @@ SegmentCall SegmentRank<T>::call_with(const ValueSet& given) {
   call.settings = &whole_.settings;
   call.batch = &whole_.batch;
   call.position = position;
-  call.first_head = index * extent.heads;
+  call.first_head = x.coordinate * extent.heads;
+  call.first_column = y.coordinate * extent.width;
   for (int number = 0; number < kNumBlockValues; ++number) {
     const auto value = static_cast<BlockValue>(number);
     if (given[value_index(value)] && value_elements(value, extent) > 0)
@@ -120,26 +136,41 @@ void SegmentRank<T>::set(BlockValue value, const std::vector<T>& values) {
   std::ranges::copy(values, buffer(value).template as<T>());
 }
 
-template <class T>
-std::vector<Wide<T>> SegmentRank<T>::part(BlockValue value) {
-  const int64_t wide = value_dtype(value, Runner<T>::kDtype) == Runner<T>::kDtype ? 1 : extent.wide;
-  const int64_t count = value_elements(value, extent) / wide;
-  if (value_dtype(value, Runner<T>::kDtype) == Runner<T>::kDtype) {
-    const T* from = buffer(value).template as<T>();
-    return {from, from + count};
-  }
-  const auto* from = buffer(value).template as<Wide<T>>();
-  return {from, from + count};
+/// Calls use(address as the type of the value's numbers, their count).
+template <class T, class Use>
+auto with_numbers(BlockValue value, const BlockExtent& extent, void* data, const Use& use) {
+  const Dtype dtype = value_dtype(value, Runner<T>::kDtype);
+  const int64_t count =
+      value_elements(value, extent) * static_cast<int64_t>(sizeof(T)) / dtype_bytes(dtype);
+  if (dtype == Runner<T>::kDtype) return use(static_cast<T*>(data), count);
+  if (dtype == Dtype::kFloat64) return use(static_cast<double*>(data), count);
+  return use(static_cast<Wide<T>*>(data), count);
 }
 
 template <class T>
-void SegmentRank<T>::set_part(BlockValue value, const std::vector<Wide<T>>& values) {
-  if (value_dtype(value, Runner<T>::kDtype) == Runner<T>::kDtype) {
-    for (size_t i = 0; i < values.size(); ++i)
-      buffer(value).template as<T>()[i] = static_cast<T>(values[i]);
-  } else {
-    std::ranges::copy(values, buffer(value).template as<Wide<T>>());
-  }
+std::vector<double> SegmentRank<T>::part(BlockValue value) {
+  return with_numbers<T>(value, extent, buffer(value).data(), [](auto* from, int64_t count) {
+    return std::vector<double>(from, from + count);
+  });
+}
+
+/// Rounds to the type of the value, in which ranks add.
+template <class T>
+void SegmentRank<T>::add_part(BlockValue value, const std::vector<double>& values) {
+  with_numbers<T>(value, extent, buffer(value).data(), [&](auto* to, int64_t count) {
+    using Number = std::remove_pointer_t<decltype(to)>;
+    for (int64_t i = 0; i < count; ++i)
+      to[i] = static_cast<Number>(static_cast<Wide<Number>>(to[i]) +
+                                  static_cast<Wide<Number>>(values[static_cast<size_t>(i)]));
+  });
+}
+
+template <class T>
+void SegmentRank<T>::set_part(BlockValue value, const std::vector<double>& values) {
+  with_numbers<T>(value, extent, buffer(value).data(), [&](auto* to, int64_t) {
+    using Number = std::remove_pointer_t<decltype(to)>;
+    for (size_t i = 0; i < values.size(); ++i) to[i] = static_cast<Number>(values[i]);
+  });
 }
 
 template <class T>
@@ -151,21 +182,25 @@ void SegmentRank<T>::forget(const ValueSet& values) {
 }
 
 template <class T>
-SegmentRanks<T>::SegmentRanks(const Runner<T>& whole, int64_t x)
-    : unit_(whole.model.shape().units[1]) {
-  for (int64_t index = 0; index < x; ++index)
-    ranks.push_back(std::make_unique<SegmentRank<T>>(whole, x, index));
+SegmentRanks<T>::SegmentRanks(const Runner<T>& whole, int64_t x, int64_t y)
+    : unit_(whole.model.shape().units[1]), x_(x), y_(y) {
+  for (int64_t index = 0; index < x * y; ++index)
+    ranks.push_back(
+        std::make_unique<SegmentRank<T>>(whole, AxisPlace{x, index % x}, AxisPlace{y, index / x}));
 }
 
 template <class T>
-void SegmentRanks<T>::sum_over_x(BlockValue value) {
-  if (ranks.size() == 1) return;
-  std::vector<Wide<T>> sum = ranks[0]->part(value);
-  for (size_t rank = 1; rank < ranks.size(); ++rank) {
-    const std::vector<Wide<T>> other = ranks[rank]->part(value);
-    for (size_t i = 0; i < sum.size(); ++i) sum[i] += other[i];
+void SegmentRanks<T>::sum_over(BlockValue value, int64_t count, int64_t stride) {
+  if (count == 1 || value_elements(value, ranks[0]->extent) == 0) return;
+  const auto all = static_cast<int64_t>(ranks.size());
+  for (int64_t first = 0; first < all; ++first) {
+    if (first / stride % count != 0) continue;
+    const auto member = [&](int64_t at) -> SegmentRank<T>& {
+      return *ranks[static_cast<size_t>(first + at * stride)];
+    };
+    for (int64_t at = 1; at < count; ++at) member(0).add_part(value, member(at).part(value));
+    for (int64_t at = 1; at < count; ++at) member(at).set_part(value, member(0).part(value));
   }
-  for (const auto& rank : ranks) rank->set_part(value, sum);
 }
 
 template <class T>
@@ -174,14 +209,15 @@ void SegmentRanks<T>::run(Phase phase, SegmentRange range, bool keeps) {
   const ValueSet writes = range_uses(range, phase, keeps).writes;
   for (int number = 0; number < kNumBlockValues; ++number) {
     const auto value = static_cast<BlockValue>(number);
-    if (writes[value_index(value)] && partial_over_x(value)) sum_over_x(value);
+    if (writes[value_index(value)] && partial_over_x(value)) sum_over(value, x_, 1);
+    if (writes[value_index(value)] && partial_over_y(value)) sum_over(value, y_, x_);
   }
 }
 
 template <class T>
 std::vector<double> SegmentRanks<T>::forward(const std::vector<double>& input, const Ranges& ranges,
                                              bool keeps) {
-  for (const auto& rank : ranks) rank->set(BlockValue::kInput, convert<T>(input));
+  scatter(BlockValue::kInput, input);
   for (const SegmentRange range : ranges) run(Phase::kForward, range, keeps);
   return agreed(BlockValue::kOutput);
 }
@@ -189,10 +225,8 @@ std::vector<double> SegmentRanks<T>::forward(const std::vector<double>& input, c
 template <class T>
 typename Runner<T>::Backward SegmentRanks<T>::backward(const std::vector<double>& output_gradient,
                                                        const Ranges& ranges, bool accumulate) {
-  for (const auto& rank : ranks) {
-    rank->set(BlockValue::kOutputGradient, convert<T>(output_gradient));
-    rank->accumulate = accumulate;
-  }
+  scatter(BlockValue::kOutputGradient, output_gradient);
+  for (const auto& rank : ranks) rank->accumulate = accumulate;
   for (size_t i = ranges.size(); i > 0; --i) {
     run(Phase::kBackwardInput, ranges[i - 1], true);
     // Nothing but the bundle may be read from here on.
@@ -203,17 +237,40 @@ typename Runner<T>::Backward SegmentRanks<T>::backward(const std::vector<double>
   return {agreed(BlockValue::kInputGradient), whole_gradient()};
 }
 
-/// A value that all ranks must have alike, bit for bit.
 template <class T>
-std::vector<double> SegmentRanks<T>::agreed(BlockValue value) {
-  const std::vector<T> first = ranks[0]->get(value);
-  for (const auto& rank : ranks)
-    EXPECT_EQ(std::memcmp(rank->get(value).data(), first.data(), first.size() * sizeof(T)), 0)
-        << value_name(value);
-  return widen(first.data(), static_cast<int64_t>(first.size()));
+void SegmentRanks<T>::scatter(BlockValue value, const std::vector<double>& whole) {
+  const int64_t width = ranks[0]->extent.width;
+  for (const auto& rank : ranks) {
+    std::vector<double> columns;
+    for (int64_t row = 0; row < rank->extent.rows; ++row) {
+      const auto first = whole.begin() + (row * y_ + rank->y.coordinate) * width;
+      columns.insert(columns.end(), first, first + width);
+    }
+    rank->set(value, convert<T>(columns));
+  }
 }
 
-/// Cut parameters from the ranks that hold them; shared ones must be alike on all.
+/// A value that all ranks of x must have alike, bit for bit; of the columns of all ranks of y.
+template <class T>
+std::vector<double> SegmentRanks<T>::agreed(BlockValue value) {
+  const int64_t rows = ranks[0]->extent.rows, width = ranks[0]->extent.width;
+  std::vector<double> whole(static_cast<size_t>(rows * width * y_));
+  for (size_t index = 0; index < ranks.size(); ++index) {
+    const SegmentRank<T>& first = *ranks[index - index % static_cast<size_t>(x_)];
+    SegmentRank<T>& rank = *ranks[index];
+    const std::vector<T> own = rank.get(value);
+    const std::vector<T> others = const_cast<SegmentRank<T>&>(first).get(value);
+    EXPECT_EQ(std::memcmp(own.data(), others.data(), own.size() * sizeof(T)), 0)
+        << value_name(value);
+    const std::vector<double> wide = widen(own.data(), static_cast<int64_t>(own.size()));
+    for (int64_t row = 0; row < rows; ++row)
+      std::copy_n(wide.begin() + row * width, width,
+                  whole.begin() + (row * y_ + rank.y.coordinate) * width);
+  }
+  return whole;
+}
+
+/// Every element from the ranks that hold it, which must have it alike.
 template <class T>
 std::vector<double> SegmentRanks<T>::whole_gradient() {
   std::vector<double> whole(static_cast<size_t>(unit_.elements), NAN);
@@ -221,8 +278,7 @@ std::vector<double> SegmentRanks<T>::whole_gradient() {
     visit_parts(unit_, *rank, [&](const ParameterShape& parameter, int64_t to, int64_t from) {
       const auto value = static_cast<double>(rank->gradient[static_cast<size_t>(from)]);
       double& place = whole[static_cast<size_t>(to)];
-      const bool seen = parameter.split.x.dim < 0 && rank->index > 0;
-      EXPECT_TRUE(!seen || place == value) << parameter.name;
+      EXPECT_TRUE(std::isnan(place) || place == value) << parameter.name;
       place = value;
     });
   }

@@ -1,7 +1,9 @@
 // Segments one by one, in ranges and on several ranks of x against the fused block.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
+#include <string>
 
 #include "strait/base/errors.h"
 #include "tests/model/segment_ranks.h"
@@ -16,7 +18,7 @@ std::vector<Case> segment_cases() {
       for (const bool bias : {false, true}) {
         const int64_t kv_heads = family[0] == 'l' ? 4 : 8;
         cases.push_back(
-            {{1, 8, kv_heads, 48, 20, 13, bias, dropout, bias}, 37, 3, 11, bias, family});
+            {{1, 8, kv_heads, 48, 24, 13, bias, dropout, bias}, 40, 3, 11, bias, family});
       }
     }
   }
@@ -102,6 +104,49 @@ TEST_P(SegmentsTest, RanksOfXTogetherEqualTheWholeBlock) {
   }
 }
 
+constexpr std::array<GridSizes, 9> kGrids = {
+    {{1, 2}, {1, 4}, {1, 8}, {2, 1}, {2, 2}, {2, 4}, {4, 1}, {4, 2}, {8, 1}}};
+
+/// Forward, gradient of the input and of every parameter on all grids of up to eight ranks: their
+/// distance from fp64 is at most that of the fused block, and `tolerance`.
+template <class T>
+void expect_grids_equal(const Case& test_case, const Ends& ends, double tolerance) {
+  const Fused<double> exact(test_case, ends, 2);
+  const Fused<T> fused(test_case, ends, 2);
+  const UnitShape& unit = fused.runner.model.shape().units[1];
+  for (const GridSizes& grid : kGrids) {
+    const bool fits =
+        grid.x == 1 || (test_case.family != "olmo2" && test_case.options.kv_heads % grid.x == 0 &&
+                        test_case.options.ffn_width % grid.x == 0);
+    if (!fits || test_case.options.width % grid.y != 0) continue;
+    SCOPED_TRACE(std::to_string(grid.x) + " x " + std::to_string(grid.y));
+    SegmentRanks<T> ranks(fused.runner, grid.x, grid.y);
+    const auto expect_near = [&](const std::vector<double>& got, const std::vector<double>& alone,
+                                 const std::vector<double>& want, const std::string& what) {
+      EXPECT_LT(relative_error(got, want), tolerance + relative_error(alone, want)) << what;
+    };
+    expect_near(ranks.forward(ends.input, grid_cuts(Phase::kForward)), fused.output, exact.output,
+                "output");
+    const auto result = ranks.backward(ends.gradient, grid_cuts(Phase::kBackwardInput));
+    expect_near(result.input_gradient, fused.backward.input_gradient, exact.backward.input_gradient,
+                "input gradient");
+    for (const ParameterShape& parameter : unit.parameters) {
+      const auto part = [&](const std::vector<double>& flat) {
+        const auto begin = flat.begin() + parameter.offset;
+        return std::vector<double>(begin, begin + parameter.elements());
+      };
+      expect_near(part(result.unit_gradient), part(fused.backward.unit_gradient),
+                  part(exact.backward.unit_gradient), parameter.name);
+    }
+  }
+}
+
+TEST_P(SegmentsTest, GridsEqualTheWholeBlock) {
+  const Ends ends(GetParam());
+  expect_grids_equal<double>(GetParam(), ends, kTolerance);
+  expect_grids_equal<float>(GetParam(), ends, 1e-6);
+}
+
 TEST_P(SegmentsTest, RanksOfXInBfloat16StayWithinItsRoundings) {
   const Ends ends(GetParam());
   const Fused<double> exact(GetParam(), ends);
@@ -128,8 +173,8 @@ TEST_P(SegmentsTest, RecomputationGivesTheSameBits) {
     const auto first = ranks.backward(ends.gradient, backward_cuts());
     ranks.forward(ends.input, forward_cuts(), false);
     for (const auto& rank : ranks.ranks) rank->forget(~value_set({BlockValue::kInput}));
-    const int end = GetParam().family == "olmo2" ? kNumSegments : 7;  // its norm reads down_sum
-    ranks.forward(ends.input, {{0, 4}, {4, end}});
+    const int end = GetParam().family == "olmo2" ? kNumSegments : 12;  // its norm reads down_sum
+    ranks.forward(ends.input, {{0, 6}, {6, end}});
     const auto again = ranks.backward(ends.gradient, backward_cuts());
     EXPECT_EQ(again.input_gradient, first.input_gradient);
     EXPECT_EQ(again.unit_gradient, first.unit_gradient);
@@ -155,7 +200,7 @@ INSTANTIATE_TEST_SUITE_P(Families, SegmentsTest, testing::ValuesIn(family_cases(
 /// Products deeper than one block of depth: joined they are the fused block's, apart they add in
 /// another order.
 TEST(Segments, DeepProductsDifferByTheOrderOfSumsAlone) {
-  const Case test_case{{1, 2, 2, 420, 800, 5, true, 0.1, true}, 37, 1, 5};
+  const Case test_case{{1, 2, 2, 420, 800, 5, true, 0.1, true}, 40, 1, 5};
   const Ends ends(test_case);
   const Fused<double> fused(test_case, ends);
   SegmentRanks<double> one(fused.runner, 1);
@@ -170,7 +215,7 @@ TEST(Segments, DeepProductsDifferByTheOrderOfSumsAlone) {
 /// in its sequence.
 TEST(Segments, TokensOfARankKeepTheirNumbers) {
   for (const char* family : {"gpt2", "llama"}) {
-    const Case test_case{{1, 4, 4, 24, 20, 16, true, 0.3, true}, 37, 1, 10, false, family};
+    const Case test_case{{1, 4, 4, 24, 20, 16, true, 0.3, true}, 40, 1, 10, false, family};
     const Ends ends(test_case);
     Fused<double> fused(test_case, ends);
     SegmentRanks<double> whole(fused.runner, 1);
@@ -182,21 +227,21 @@ TEST(Segments, TokensOfARankKeepTheirNumbers) {
       return std::vector<double>(rows.begin() + begin * width, rows.begin() + (begin + 5) * width);
     };
     for (const int64_t begin : {0, 5}) {
-      SegmentRank<double> rank(half, 1, 0);
+      SegmentRank<double> rank(half, AxisPlace{}, AxisPlace{});
       rank.position = begin;
       const int64_t qkv_width = rank.extent.qkv_width(), width = rank.extent.width;
       rank.set(BlockValue::kInput, first_rows(ends.input, width, begin));
-      rank.run(Phase::kForward, {0, 2});
+      rank.run(Phase::kForward, {0, 4});
       const auto at = [&](BlockValue value) { return whole.ranks[0]->get(value); };
       EXPECT_EQ(rank.get(BlockValue::kQkv), first_rows(at(BlockValue::kQkv), qkv_width, begin));
       rank.set(BlockValue::kOutputSum, first_rows(at(BlockValue::kOutputSum), width, begin));
-      rank.run(Phase::kForward, {4, 9});
+      rank.run(Phase::kForward, {6, 15});
       EXPECT_EQ(rank.get(BlockValue::kMiddle), first_rows(at(BlockValue::kMiddle), width, begin));
       EXPECT_EQ(rank.get(BlockValue::kOutput), first_rows(at(BlockValue::kOutput), width, begin));
       rank.set(BlockValue::kOutputGradient, first_rows(ends.gradient, width, begin));
-      rank.run(Phase::kBackwardInput, {8, 9});
+      rank.run(Phase::kBackwardInput, {13, 15});
       whole.ranks[0]->set(BlockValue::kOutputGradient, ends.gradient);
-      whole.ranks[0]->run(Phase::kBackwardInput, {8, 9});
+      whole.ranks[0]->run(Phase::kBackwardInput, {13, 15});
       EXPECT_EQ(rank.get(BlockValue::kDownSumGradient),
                 first_rows(at(BlockValue::kDownSumGradient), width, begin));
     }
@@ -214,7 +259,7 @@ std::string refusal(Action&& action) {
 }
 
 TEST(Segments, RefuseWhatTheyCannotDo) {
-  const Case test_case{{1, 4, 4, 24, 20, 16, true, 0.1, true}, 37, 1, 10};
+  const Case test_case{{1, 4, 4, 24, 20, 16, true, 0.1, true}, 40, 1, 10};
   const Ends ends(test_case);
   Fused<float> fused(test_case, ends);
   const SegmentedBlock& segments = *fused.runner.model.block(1).segments();
@@ -223,16 +268,17 @@ TEST(Segments, RefuseWhatTheyCannotDo) {
   call.settings = &fused.runner.settings;
   call.batch = &fused.runner.batch;
   call.weights = fused.runner.weights[1].data();
-  const std::string missing = refusal([&] { segments.forward(call, {4, 8}); });
-  EXPECT_NE(missing.find("attention_add to down: input is missing"), std::string::npos) << missing;
-  EXPECT_NE(refusal([&] { segments.forward(call, {4, 4}); }), "accepted");
+  const std::string missing = refusal([&] { segments.forward(call, {6, 13}); });
+  EXPECT_NE(missing.find("attention_branch to down: input is missing"), std::string::npos)
+      << missing;
+  EXPECT_NE(refusal([&] { segments.forward(call, {6, 6}); }), "accepted");
   std::vector<float> memory(10000);
   call.give(BlockValue::kQkv, memory.data());
-  EXPECT_NE(refusal([&] { segments.forward(call, {2, 3}); }), "accepted") << "no workspace";
+  EXPECT_NE(refusal([&] { segments.forward(call, {4, 5}); }), "accepted") << "no workspace";
   call.workspace = memory.data() + 5000;
-  EXPECT_EQ(refusal([&] { segments.forward(call, {2, 3}); }), "accepted");
+  EXPECT_EQ(refusal([&] { segments.forward(call, {4, 5}); }), "accepted");
   call.position = 1;
-  EXPECT_NE(refusal([&] { segments.forward(call, {2, 3}); }), "accepted") << "a part of the tokens";
+  EXPECT_NE(refusal([&] { segments.forward(call, {4, 5}); }), "accepted") << "a part of the tokens";
 
   const Model shared(local_shape(test_case.shape(), 2), Dtype::kFloat32);
   const std::string whole = refusal([&] { shared.block(1).forward(fused.runner.call(1), 0, 4); });

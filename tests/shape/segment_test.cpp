@@ -17,17 +17,19 @@ using enum BlockValue;
 constexpr Phase kPhases[] = {Phase::kForward, Phase::kBackwardInput, Phase::kBackwardWeight};
 
 std::vector<ModelShape> models() {
-  std::vector<ModelShape> result = {gpt2_shape({1, 4, 4, 24, 20, 16, true, 0.1, true}, 11),
-                                    llama_shape({1, 4, 2, 24, 20, 16, false, 0.0, false}, 11)};
+  std::vector<ModelShape> result = {gpt2_shape({1, 4, 4, 24, 20, 16, true, 0.1, true}, 12),
+                                    llama_shape({1, 4, 2, 24, 20, 16, false, 0.0, false}, 12)};
   result.push_back(local_shape(result[0], 4));
   result.push_back(local_shape(result[1], 2));
+  result.push_back(local_shape(result[0], 2, 3));
+  result.push_back(local_shape(result[1], 1, 4));
   ShapeOptions options{1, 4, 2, 24, 20, 16, false, 0.0, false};
-  result.push_back(model_shape({"", "olmo2", options}, 11));
+  result.push_back(model_shape({"", "olmo2", options}, 12));
   options.window = 3;
-  result.push_back(model_shape({"", "mistral", options}, 11));
+  result.push_back(model_shape({"", "mistral", options}, 12));
   options.window = 0;
   options.head_width = 10;
-  result.push_back(model_shape({"", "qwen3", options}, 11));
+  result.push_back(model_shape({"", "qwen3", options}, 12));
   result.push_back(local_shape(result.back(), 2));
   return result;
 }
@@ -108,26 +110,27 @@ TEST(Segment, WhatIsDeferredIsNoLargerThanWhatIsKept) {
 
 /// The cuts of two tensor ranks, as docs/programs.md shows them.
 TEST(Segment, RangesBetweenTheSumsOfX) {
-  const RangeUses first = range_uses({0, 4}, Phase::kForward);
+  const RangeUses first = range_uses({0, 6}, Phase::kForward);
   EXPECT_EQ(first.reads, value_set({kInput}));
   EXPECT_EQ(first.writes, value_set({kAttentionMean, kAttentionRstd, kRawQueryKey, kQueryKeyRstd,
                                      kQkv, kLogSumExp, kAttention, kOutputSum}));
-  EXPECT_EQ(first.inside, value_set({kNormedAttention}));
-  EXPECT_EQ(range_uses({0, 4}, Phase::kForward, false).writes, value_set({kOutputSum}));
-  const RangeUses second = range_uses({4, 8}, Phase::kForward, false);
+  EXPECT_EQ(first.inside, value_set({kAttentionMoments, kNormedAttention}));
+  EXPECT_EQ(range_uses({0, 6}, Phase::kForward, false).writes, value_set({kOutputSum}));
+  const RangeUses second = range_uses({6, 13}, Phase::kForward, false);
   EXPECT_EQ(second.reads, value_set({kOutputSum, kInput}));
   EXPECT_EQ(second.writes, value_set({kMiddle, kDownSum}));
-  const RangeUses up = range_uses({6, 9}, Phase::kBackwardInput);
+  const RangeUses up = range_uses({10, 15}, Phase::kBackwardInput);
   EXPECT_EQ(up.reads, value_set({kOutputGradient, kMlpBranch, kMlpBranchRstd, kUp, kMiddle,
                                  kMlpMean, kMlpRstd}));
   EXPECT_EQ(up.writes, value_set({kDownSumGradient, kMlpBranchGradient, kActivated, kUpGradient,
                                   kNormedMlpGradient, kNormedMlp}));
-  const RangeUses qkv = range_uses({1, 6}, Phase::kBackwardInput);
+  const RangeUses qkv = range_uses({2, 10}, Phase::kBackwardInput);
   EXPECT_TRUE((qkv.reads & value_set({kNormedMlpGradient, kOutputGradient})).count() == 2);
-  EXPECT_EQ(qkv.inside, value_set({kAttentionGradient, kDelta, kQuerySum}));
-  const RangeUses last = range_uses({0, 1}, Phase::kBackwardInput);
+  EXPECT_EQ(qkv.inside, value_set({kMlpGradientMoments, kAttentionBranchGradientMoments,
+                                   kAttentionGradient, kDelta, kQuerySum}));
+  const RangeUses last = range_uses({0, 2}, Phase::kBackwardInput);
   EXPECT_EQ(last.writes, value_set({kInputGradient, kAttentionNormGradient}));
-  EXPECT_EQ(range_uses({1, 6}, Phase::kBackwardWeight).reads,
+  EXPECT_EQ(range_uses({2, 10}, Phase::kBackwardWeight).reads,
             value_set({kMlpNormGradient, kOutputSumGradient, kAttentionBranchGradient,
                        kKeptAttention, kQkvGradient, kQueryKeyNormGradient, kNormedAttention}));
 }
@@ -140,11 +143,16 @@ TEST(Segment, RangesAreCutBehindEverySum) {
     return pieces;
   };
   using Pieces = std::vector<std::pair<int, int>>;
-  EXPECT_EQ(cuts({}, Phase::kForward), (Pieces{{0, 4}, {4, 8}, {8, 9}}));
-  EXPECT_EQ(cuts({0, 7}, Phase::kForward), (Pieces{{0, 4}, {4, 7}}));
-  EXPECT_EQ(cuts({0, 4}, Phase::kForward), (Pieces{{0, 4}}));
-  EXPECT_EQ(cuts({}, Phase::kBackwardInput), (Pieces{{6, 9}, {1, 6}, {0, 1}}));
-  EXPECT_EQ(cuts({}, Phase::kBackwardWeight), (Pieces{{0, 9}}));
+  EXPECT_EQ(
+      cuts({}, Phase::kForward),
+      (Pieces{{0, 1}, {1, 3}, {3, 6}, {6, 7}, {7, 9}, {9, 11}, {11, 13}, {13, 14}, {14, 15}}));
+  EXPECT_EQ(cuts({0, 12}, Phase::kForward).back(), std::make_pair(11, 12));
+  EXPECT_EQ(cuts({3, 6}, Phase::kForward), (Pieces{{3, 6}}));
+  EXPECT_EQ(
+      cuts({}, Phase::kBackwardInput),
+      (Pieces{
+          {14, 15}, {12, 14}, {10, 12}, {9, 10}, {7, 9}, {5, 7}, {3, 5}, {2, 3}, {1, 2}, {0, 1}}));
+  EXPECT_EQ(cuts({}, Phase::kBackwardWeight), (Pieces{{0, 15}}));
 }
 
 TEST(Segment, JoinedSegmentsHaveNoSumBetweenThem) {
@@ -220,10 +228,19 @@ TEST(Segment, PartialSumsAreWideInTheForwardAndForParameters) {
   EXPECT_EQ(value_dtype(kOutputSum, Dtype::kBfloat16), Dtype::kFloat32);
   EXPECT_EQ(value_dtype(kNormedMlpGradient, Dtype::kBfloat16), Dtype::kBfloat16);
   EXPECT_EQ(value_dtype(kDownSum, Dtype::kFloat64), Dtype::kFloat64);
-  int partial = 0;
-  for (int index = 0; index < kNumBlockValues; ++index)
-    partial += partial_over_x(static_cast<BlockValue>(index)) ? 1 : 0;
-  EXPECT_EQ(partial, 5);
+  EXPECT_EQ(value_dtype(kQkvSum, Dtype::kBfloat16), Dtype::kFloat32);
+  EXPECT_EQ(value_dtype(kMlpMoments, Dtype::kBfloat16), Dtype::kFloat64);
+  EXPECT_EQ(value_dtype(kActivatedGradient, Dtype::kBfloat16), Dtype::kBfloat16);
+  int partial_x = 0, partial_y = 0;
+  for (int index = 0; index < kNumBlockValues; ++index) {
+    const bool x = partial_over_x(static_cast<BlockValue>(index));
+    const bool y = partial_over_y(static_cast<BlockValue>(index));
+    EXPECT_FALSE(x && y);
+    partial_x += x ? 1 : 0;
+    partial_y += y ? 1 : 0;
+  }
+  EXPECT_EQ(partial_x, 5);
+  EXPECT_EQ(partial_y, 12);
   EXPECT_EQ(value_dtype(kQueryKeyNormGradient, Dtype::kBfloat16), Dtype::kFloat32);
 }
 

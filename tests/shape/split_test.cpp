@@ -8,8 +8,8 @@
 namespace strait {
 namespace {
 
-ModelShape llama() { return llama_shape({2, 8, 4, 32, 12, 5, true, 0.0, false}, 11); }
-ModelShape gpt2() { return gpt2_shape({2, 4, 4, 16, 24, 5, true, 0.0, true}, 11); }
+ModelShape llama() { return llama_shape({2, 8, 4, 32, 12, 5, true, 0.0, false}, 12); }
+ModelShape gpt2() { return gpt2_shape({2, 4, 4, 16, 24, 5, true, 0.0, true}, 12); }
 
 TEST(Split, PartsAreHeadsAndChannels) {
   const UnitShape unit = llama().units[1];  // 8 heads of 4, 4 key/value heads
@@ -34,7 +34,10 @@ TEST(Split, LocalShapeIsAnOrdinaryModel) {
   EXPECT_EQ(local.x, 2);
   EXPECT_EQ(local.options.heads, 4);
   EXPECT_NE(local.blocks[1].signature, model.blocks[1].signature);
-  EXPECT_EQ(local.blocks[0].signature, model.blocks[0].signature);
+  EXPECT_NE(local.blocks[0].signature, model.blocks[0].signature);
+  EXPECT_THAT(local.units[0].parameter("embedding.token.weight").dims, testing::ElementsAre(6, 16));
+  EXPECT_THAT(local.units[0].parameter("embedding.position.weight").dims,
+              testing::ElementsAre(5, 16));
   const UnitShape& unit = local.units[1];
   EXPECT_THAT(unit.parameter("blocks.0.attention.qkv.weight").dims, testing::ElementsAre(24, 16));
   EXPECT_THAT(unit.parameter("blocks.0.attention.output.weight").dims, testing::ElementsAre(16, 8));
@@ -54,8 +57,29 @@ TEST(Split, LocalShapeIsAnOrdinaryModel) {
   EXPECT_TRUE(!unit.sections[1].weight_decay && unit.sections[1].split_x);
   EXPECT_EQ(unit.sections[2].end - unit.sections[2].begin, 6 * 16);
   EXPECT_TRUE(!unit.sections[2].weight_decay && !unit.sections[2].split_x);
-  for (const Section& section : local.units[0].sections) EXPECT_FALSE(section.split_x);
+  EXPECT_TRUE(local.units[0].sections[0].split_x);
+  EXPECT_FALSE(local.units[0].sections[1].split_x);
   for (const Section& section : model.units[1].sections) EXPECT_FALSE(section.split_x);
+}
+
+TEST(Split, RanksOfYHaveColumnsOfTheResidualStream) {
+  const ModelShape model = gpt2(), local = local_shape(model, 2, 4);
+  const UnitShape& unit = local.units[1];
+  const auto dims = [&](const char* name) { return unit.parameter(name).dims; };
+  EXPECT_THAT(dims("blocks.0.attention.qkv.weight"), testing::ElementsAre(24, 4));
+  EXPECT_THAT(dims("blocks.0.attention.qkv.bias"), testing::ElementsAre(24));
+  EXPECT_THAT(dims("blocks.0.attention.output.weight"), testing::ElementsAre(4, 8));
+  EXPECT_THAT(dims("blocks.0.attention.output.bias"), testing::ElementsAre(4));
+  EXPECT_THAT(dims("blocks.0.mlp_norm.weight"), testing::ElementsAre(4));
+  EXPECT_THAT(local.units[0].parameter("embedding.token.weight").dims, testing::ElementsAre(6, 4));
+  EXPECT_THAT(local.units[0].parameter("embedding.position.weight").dims,
+              testing::ElementsAre(5, 4));
+  EXPECT_THAT(local.units[0].parameter("head.norm.bias").dims, testing::ElementsAre(4));
+  EXPECT_EQ(8 * block_sizes(local, 1, 3, 5, Dtype::kFloat32).backward_flops,
+            4 * block_sizes(local_shape(model, 1, 4), 1, 3, 5, Dtype::kFloat32).backward_flops);
+  EXPECT_EQ(4 * block_sizes(local, 1, 3, 5, Dtype::kFloat32).output_bytes,
+            block_sizes(model, 1, 3, 5, Dtype::kFloat32).output_bytes);
+  EXPECT_EQ(model_flops_per_token(local, 5), model_flops_per_token(model, 5));
 }
 
 TEST(Split, SizesOfTheRanksAddUp) {
@@ -75,7 +99,7 @@ TEST(Split, SizesOfTheRanksAddUp) {
 TEST(Split, RefusesWhatDoesNotDivide) {
   const auto message = [](const ShapeOptions& options, int64_t x) -> std::string {
     try {
-      check_x(options, {}, x);
+      check_grid(options, {}, 0, {x, 1});
     } catch (const UserError& error) {
       EXPECT_EQ(error.place().key, "mesh.axes.x");
       return error.what();
@@ -95,6 +119,20 @@ TEST(Split, RefusesWhatDoesNotDivide) {
   EXPECT_THAT(message(odd, 4), HasSubstr("ffn_width: 2"));
   EXPECT_THAT(message(options, 0), HasSubstr("ffn_width: 1"));
   EXPECT_THROW(local_shape(gpt2(), 3), UserError);
+  const auto grid_message = [&](int64_t vocabulary, const GridSizes& grid) -> std::string {
+    try {
+      check_grid(options, {}, vocabulary, grid);
+    } catch (const UserError& error) {
+      return error.place().key.value() + ": " + error.what();
+    }
+    return "accepted";
+  };
+  EXPECT_EQ(grid_message(12, {4, 3}), "accepted");
+  EXPECT_THAT(grid_message(13, {4, 1}),
+              HasSubstr("valid value is 1, or model.shape.vocabulary = 16"));
+  EXPECT_THAT(grid_message(0, {4, 5}), HasSubstr("mesh.axes.y: mesh.axes.y = 5 does not divide "
+                                                 "model.shape.width = 48; the nearest valid value "
+                                                 "is 4"));
   EXPECT_THROW(local_shape(local_shape(gpt2(), 2), 2), InternalError);
 }
 

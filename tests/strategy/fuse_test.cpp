@@ -101,14 +101,18 @@ TEST(Fuse, WithoutItBlocksAreCutBehindEverySum) {
   Example example;
   example.options.accumulation = 1;
   EXPECT_EQ(ranges_of(example.with(nothing)),
-            (std::vector<std::string>{"forward_segments 0..4", "forward_segments 4..8",
-                                      "forward_segments 8..9", "backward_input 6..9",
-                                      "backward_input 1..6", "backward_input 0..1",
-                                      "backward_weight 0..9"}));
+            (std::vector<std::string>{
+                "forward_segments 0..1",   "forward_segments 1..3",   "forward_segments 3..6",
+                "forward_segments 6..7",   "forward_segments 7..9",   "forward_segments 9..11",
+                "forward_segments 11..13", "forward_segments 13..14", "forward_segments 14..15",
+                "backward_input 14..15",   "backward_input 12..14",   "backward_input 10..12",
+                "backward_input 9..10",    "backward_input 7..9",     "backward_input 5..7",
+                "backward_input 3..5",     "backward_input 2..3",     "backward_input 1..2",
+                "backward_input 0..1",     "backward_weight 0..15"}));
   example.options.recompute = {1};
   const std::vector<std::string> again = ranges_of(example.with(nothing));
-  EXPECT_EQ(again.size(), 9U);
-  EXPECT_EQ(again[4], "forward_segments 4..7") << "down is not computed again";
+  EXPECT_EQ(again.size(), 27U);
+  EXPECT_EQ(again[15], "forward_segments 11..12") << "down is not computed again";
 }
 
 TEST(Fuse, ProgramsAreLegalWithItAndWithoutIt) {
@@ -145,7 +149,7 @@ void peek(Draft& draft) {
     draft::MicroStep step = whole(number, index);
     for (draft::Visit& visit : step.visits) {
       const auto sums = std::ranges::find_if(visit.ops, [](const Op& op) {
-        return draft::works_on_segments(op) && draft::range_of(op).end == 4;
+        return draft::works_on_segments(op) && draft::range_of(op).end == 6;
       });
       if (sums == visit.ops.end()) continue;
       const int slot = draft::kBlockValues + static_cast<int>(BlockValue::kOutputSum);
@@ -167,7 +171,7 @@ TEST(Fuse, WhatAPassPutsBetweenRangesKeepsThemApart) {
     });
     EXPECT_TRUE(program::verify({program}).empty());
     EXPECT_EQ(ranges_of(program),
-              (std::vector<std::string>{"forward_segments 0..4", "forward_segments 4..9"}));
+              (std::vector<std::string>{"forward_segments 0..6", "forward_segments 6..15"}));
     EXPECT_TRUE(declares(program, "output_sum"));
     for (const char* name : {"down_sum", "middle", "bundle", "normed_mlp_gradient"})
       EXPECT_FALSE(declares(program, name)) << name << " is needed by nobody";
@@ -187,7 +191,7 @@ TEST(Fuse, OnlyNeighboursAreJoined) {
     };
     fuse(draft, example.shape, example.options);
   });
-  EXPECT_EQ(ranges_of(program), std::vector<std::string>{"forward_segments 0..4"})
+  EXPECT_EQ(ranges_of(program), std::vector<std::string>{"forward_segments 0..1"})
       << "done twice: alone, then as part of the block";
   EXPECT_TRUE(program::verify({program}).empty());
 }

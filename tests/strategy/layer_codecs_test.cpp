@@ -163,7 +163,8 @@ TEST(LayerCodecs, WhatCannotUseThemIsRefusedWithTheNearestChoice) {
               HasSubstr(nearest + "placement.codecs.gradients = [\"none\"]"));
   EXPECT_THAT(refusal({"sync.policy=diloco", "sync.replica=2"}),
               HasSubstr(nearest + "sync.outer.codec = \"qsgd4/64\""));
-  EXPECT_THAT(refusal({"mesh.axes.x=2"}), HasSubstr(nearest + "mesh.axes of data alone"));
+  EXPECT_THAT(refusal({"mesh.axes.x=2", "model.shape.vocabulary=66"}),
+              HasSubstr(nearest + "mesh.axes of data alone"));
   EXPECT_THAT(refusal({"mesh.axes.stage=2"}), HasSubstr(nearest + "mesh.axes of data alone"));
   EXPECT_EQ(refusal({"compression.codec=int8/64+ef"}), "accepted");
   EXPECT_EQ(refusal({"compression.codec=topk/0.01+ef"}), "accepted");

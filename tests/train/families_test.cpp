@@ -20,6 +20,7 @@ class Families : public test::MeshRuns, public ::testing::WithParamInterface<con
     const std::string family = GetParam();
     Sets sets = {"model.family=" + family,
                  "model.shape.heads=4",
+                 "model.shape.vocabulary=24",
                  "model.shape.kv_heads=2",
                  "model.shape.width=24",
                  "model.shape.ffn_width=36",
@@ -109,7 +110,7 @@ TEST_F(FamilyBytes, Qwen3SumsTheGradientsOfItsHeadNormsOverX) {
   for (const std::string family : {"llama", "qwen3"}) {
     const strait::Run run = small_run(
         folder_.path(),
-        {"model.family=" + family, "model.shape.heads=4", "model.shape.kv_heads=2",
+        {"model.family=" + family, "model.shape.vocabulary=24", "model.shape.heads=4", "model.shape.kv_heads=2",
          "model.shape.width=24", "model.shape.ffn_width=36", "train.global_batch_size=8",
          "train.micro_batch_size=2", "mesh.axes.x=2", "train.steps=1", "model.shape.bias=false"});
     const train::Outcome outcome = test::train_small(run, 2, next_folder());

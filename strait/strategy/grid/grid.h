@@ -1,11 +1,14 @@
-// The pass that shares every transformer block among the ranks of mesh axis "x" (tensor
-// parallelism; Shoeybi et al., "Megatron-LM", 2019, section 3). Each rank holds some heads and some
-// channels of the MLP, and makes a part of four sums per block and micro-batch. Embedding and head
-// are computed alike by all of them.
+// The pass that shares every block among the ranks of mesh axes "x" and "y": the three-dimensional
+// scheme of AxoNN (Singh et al. 2023), whose third axis is the placement's (mesh.axes.z). Ranks of
+// x have some heads, channels and tokens of the vocabulary, ranks of y some columns of the residual
+// stream. With y = 1 that is tensor parallelism as in Megatron-LM (Shoeybi et al. 2019).
 //
-// Cost per block and micro-batch: four all-reduces of batch * tokens * width numbers among x ranks.
-// Two are the forward's (fp32 beside bf16), two the backward's (the activations' type); recomputing
-// adds one of the forward's. A ring moves 2 (x - 1) times such a vector, all ranks together.
+// Cost per transformer block and micro-batch, b s tokens, widths h (residual), q (qkv), a
+// (attention), u (up), f (MLP): the ranks of x sum b s h / y numbers four times, twice in the
+// forward (fp32 beside bf16) and twice in the backward; the ranks of y sum b s (q + u) / x in the
+// forward (fp32 beside bf16), b s (a + f) / x in the backward, and the moments of two norms in
+// each. Embedding and head: docs/algorithms.md. A ring moves 2 (n - 1) times such a vector, all n
+// ranks together.
 #pragma once
 
 #include "strait/draft/draft.h"
@@ -13,9 +16,9 @@
 
 namespace strait::strategy {
 
-/// Puts an all-reduce over x behind every op that makes part of a sum, on a lane of its own, and
-/// has the ranks of x count their batch and its loss once. The draft's ops are those of a rank's
-/// part (Layout::local_shape). With one rank along x it does nothing.
+/// Puts an all-reduce over x or y behind every op that makes part of a sum, on a lane of that axis.
+/// The draft's ops are those of a rank's part (Layout::local_shape). With one rank along both axes
+/// it does nothing.
 void grid(draft::Draft& draft, const Cluster& cluster);
 
 }  // namespace strait::strategy

@@ -16,9 +16,10 @@ using Ops = std::vector<Op>;
 constexpr SegmentRange range_of(Segment first, Segment last) {
   return {static_cast<int>(first), static_cast<int>(last) + 1};
 }
-constexpr SegmentRange kAttentionNormAndQkv = range_of(Segment::kAttentionNorm, Segment::kQkv);
+constexpr SegmentRange kAttentionNormAndQkv =
+    range_of(Segment::kAttentionMoments, Segment::kQkvAdd);
 constexpr SegmentRange kOutputAndAdd = range_of(Segment::kOutput, Segment::kAttentionAdd);
-constexpr SegmentRange kMlpNormAndUp = range_of(Segment::kMlpNorm, Segment::kUp);
+constexpr SegmentRange kMlpNormAndUp = range_of(Segment::kMlpMoments, Segment::kUpAdd);
 constexpr SegmentRange kDownAndAdd = range_of(Segment::kDown, Segment::kMlpAdd);
 
 /// Makes the ops of block 0, and the values inside it.

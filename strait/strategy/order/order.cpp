@@ -9,6 +9,7 @@
 
 #include "strait/draft/segment_ops.h"
 #include "strait/strategy/order/block_segments.h"
+#include "strait/strategy/order/end_ops.h"
 
 namespace strait::strategy {
 namespace {
@@ -42,6 +43,7 @@ class Chain {
     step_ = draft::find_array(program, "step");
     if (std::ranges::any_of(shape.blocks, is_transformer))
       segments_.emplace(program, shape, options, arrays_, splits);
+    if (is_shared(shape)) ends_.emplace(program, shape, options, arrays_);
   }
 
   MicroStep micro_step(int64_t number, const program::Index& later) const {
@@ -171,6 +173,8 @@ class Chain {
     Visit v = visit(block);
     if (is_transformer(block_shape(block)))
       add_segments(v, segments_->forward(block, trains() && keeps_saved(block)));
+    else if (shape_.x > 1)
+      add_end(v, ends_->embedding());
     else
       v.ops.push_back(forward_op(block));
     if (!trains() && block > 0) v.frees.push_back(activation(block - 1));
@@ -207,18 +211,28 @@ class Chain {
     add_segments(v, ops);
   }
 
+  void add_end(Visit& v, std::vector<Op> ops) const {
+    v.frees = ends_->frees(ops);
+    v.ops = std::move(ops);
+  }
+
   Visit loss() const {
     Visit v = visit(head_);
-    Op op = compute(trains() ? draft::kForwardBackward : draft::kForwardLoss, head_);
-    if (trains()) read(op, step_, 0, draft::kStepValues);
-    read(op, activation(head_ - 1), draft::kInput);
-    add_to_agreed(op);
     if (trains()) {
-      write(op, gradient(head_ - 1), draft::kInputGradient);
       v.makes = v.needs;
       v.work = Work::kBackwards;
       v.last = true;
     }
+    if (ends_) {
+      add_end(v, ends_->head());
+      v.frees.push_back(activation(head_ - 1));
+      return v;
+    }
+    Op op = compute(trains() ? draft::kForwardBackward : draft::kForwardLoss, head_);
+    if (trains()) read(op, step_, 0, draft::kStepValues);
+    read(op, activation(head_ - 1), draft::kInput);
+    add_to_agreed(op);
+    if (trains()) write(op, gradient(head_ - 1), draft::kInputGradient);
     price(op, head_);
     v.ops.push_back(std::move(op));
     v.frees = {activation(head_ - 1)};
@@ -280,6 +294,7 @@ class Chain {
   ChainArrays arrays_;
   std::vector<Operand> activations_, gradients_;  // behind each block but the last
   std::optional<BlockSegments> segments_;         // of transformer blocks
+  std::optional<EndOps> ends_;                    // of an embedding and a head that ranks share
   int agreed_ = -1, step_ = -1;
 };
 

@@ -73,7 +73,8 @@ class SpanReader {
     const std::string text = run_.is_set(name) ? written : preset;
     if (text == "none") return 1;
     if (text == "world") return ranks_;
-    if (text == "group") return default_group(cluster_, ranks_);
+    if (text == "group")
+      return run_.mesh.axes.z > 1 ? run_.mesh.axes.z : default_group(cluster_, ranks_);
     if (text == "inner" || text == "node") return preset_level(name, text == "inner");
     int64_t value = 0;
     const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -114,6 +115,18 @@ class SpanReader {
   const Cluster& cluster_;
   int64_t ranks_;
 };
+
+/// The depth of the grid is the span of everything, or it would do nothing.
+void check_depth(const Run& run, const Placement& p) {
+  const int64_t z = run.mesh.axes.z;
+  if (z == 1 || (p.weights == z && p.gradients == z && p.optimizer == z)) return;
+  throw UserError(
+      fmt::format("mesh.axes.z = {} shards weights, gradients and optimizer over z, but "
+                  "placement.preset = \"{}\" gives them spans of {}, {} and {} ranks; nearest: "
+                  "placement.preset = \"hsdp\", or mesh.axes.z = 1",
+                  z, run.placement.preset, p.weights, p.gradients, p.optimizer),
+      place_of(run, "mesh.axes.z"));
+}
 
 void check_nesting(const Run& run, const Placement& p) {
   const auto divides = [&](const char* inner, int64_t small, const char* outer, int64_t large) {
@@ -379,6 +392,7 @@ Placement resolve_placement(const Run& run, const Cluster& cluster, int64_t rank
   placement.secondary = reader.read("secondary", run.placement.spans.secondary, row->secondary);
   placement.prefetch_units = run.placement.prefetch_units;
   check_nesting(run, placement);
+  check_depth(run, placement);
   const auto& codecs = run.placement.codecs;
   const bool own_master = placement.weights == placement.optimizer && placement.weights > 1;
   placement.codecs.weights =

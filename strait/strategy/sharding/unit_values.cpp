@@ -82,9 +82,11 @@ void UnitValues::classify(int64_t unit, const UnitShape& shape) {
                                        classes_.back().count - 1};
 }
 
-/// Ranks along data are the mesh's stride apart, and so are the members of every group here.
+/// Ranks along data are the mesh's stride apart, and so are the members of every group here; those
+/// along z, where there are any, lie between them.
 void UnitValues::declare_groups(const Mesh& mesh, const Cluster& cluster) {
-  const int64_t apart = mesh.axis("data").stride;
+  const MeshAxis& depth = mesh.axis("z");
+  const int64_t apart = depth.size > 1 ? depth.stride : mesh.axis("data").stride;
   const auto add = [&](std::string name, int64_t size, int64_t positions,
                        std::vector<int64_t> nest) {
     Group group{std::move(name), size, positions * apart, 0, std::move(nest)};

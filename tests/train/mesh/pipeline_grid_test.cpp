@@ -28,6 +28,7 @@ class PipelineGrids : public test::MeshRuns {
         "train.micro_batch_size=" + std::to_string(c.ranks() == 1 ? 8 : 8 / c.data / 2),
         "train.clip_norm=0.3",
         "model.shape.layers=4",
+        "model.shape.vocabulary=24",
         "model.shape.heads=4",
         "model.shape.width=24",
         "model.shape.ffn_width=40",
