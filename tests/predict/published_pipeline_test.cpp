@@ -29,7 +29,7 @@ constexpr double kTiedGradient = 12672.0 * 12288 / kMebibyte;
 constexpr double kConstant = 2945;
 
 /// TP 4, PP 16, DP 2, one sequence of 2,048 tokens, 160 micro-batches, ZeRO-1, full recomputation.
-/// Its embedding and head are cut over the 4 ranks, so the vocabulary here is a quarter of 50,688.
+/// Embedding and head are cut over the 4 ranks: a quarter of 50,688 rows each.
 strategy::Design design_of_the_log() {
   const std::string text =
       "[model]\nfamily = \"gpt2\"\n[model.shape]\nlayers = 96\nheads = 96\nkv_heads = 96\n"
@@ -44,7 +44,7 @@ strategy::Design design_of_the_log() {
       "mesh.axes.stage=16",
       "pipeline.cuts=6,12,18,24,30,36,42,48,54,60,66,72,78,84,90",
       "placement.preset=zero1"};
-  return strategy::make_design(parse_run(text, "test.toml", sets), 128, 12672);
+  return strategy::make_design(parse_run(text, "test.toml", sets), 128, 50688);
 }
 
 int64_t parameters_of(const strategy::Design& design, int64_t stage) {

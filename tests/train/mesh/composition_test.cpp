@@ -64,6 +64,7 @@ class Compositions : public test::MeshRuns {
         "optimizer.decay_steps=20",
         "model.shape.layers=4",
         "model.shape.heads=4",
+        "model.shape.vocabulary=24",
         "model.shape.kv_heads=4",
         "model.shape.width=24",
         "model.shape.ffn_width=40",
