@@ -13,8 +13,10 @@
 #include "strait/bench/bench_codec.h"
 #include "strait/bench/bench_collective.h"
 #include "strait/bench/bench_step.h"
+#include "strait/bench/breakdown.h"
 #include "strait/cli/plan_text.h"
 #include "strait/kernel/product_choice.h"
+#include "strait/probe/machine_rates.h"
 #include "strait/probe/probe.h"
 #include "strait/threads/cores.h"
 #include "strait/train/solo_step.h"
@@ -143,6 +145,37 @@ void add_torch_peers(const measure::StepCase& step, const ModelShape& shape,
   peers.push_back(measure::torch_step_peer(step, shape, options));
 }
 
+/// The kernels of a few more steps against the rates of this machine.
+Json step_breakdown(train::SoloStep& solo, trace::Recorder& recorder,
+                    const measure::StepCase& step) {
+  constexpr int64_t kSteps = 5;
+  const Dtype dtype =
+      dtype_of(step.precision, {Dtype::kFloat32, Dtype::kFloat64, Dtype::kBfloat16});
+  const MeasuredRates core = measure::measure_rates(dtype, step.threads, step.products);
+  const double threads = static_cast<double>(step.threads);
+  const double flops = dtype == Dtype::kFloat32   ? core.flops_per_second_fp32
+                       : dtype == Dtype::kFloat64 ? core.flops_per_second_fp64
+                                                  : core.flops_per_second_bf16;
+  recorder.record_all(true);
+  double seconds = 0;
+  for (int64_t at = 0; at < kSteps; ++at) seconds += solo.step().seconds / kSteps;
+  recorder.record_all(false);
+  return measure::breakdown_json(
+      measure::kernel_times(program::class_of(solo.design().steady(), 0), recorder, kSteps,
+                            {threads * flops, threads * core.memory_bytes_per_second}),
+      seconds);
+}
+
+void print_breakdown(const Json& rows, cli::Output& output) {
+  for (const Json& row : rows.as_array()) {
+    const Json& share = row.at("bound_share");
+    output.line(fmt::format(
+        "  {:<18} {:>10} {:>6.1f} % of the step{}", row.at("kernel").as_string(),
+        cli::seconds_text(row.at("seconds").as_number()), 100 * row.at("share").as_number(),
+        share.is_null() ? "" : fmt::format(", bound {:.0f} % of it", 100 * share.as_number())));
+  }
+}
+
 measure::BenchRow step_row(const cli::Command& command) {
   measure::StepCase step;
   step.model = cli::case_text(command, "model", step.model);
@@ -153,7 +186,8 @@ measure::BenchRow step_row(const cli::Command& command) {
   step.products = products_of(command, step.precision);
   step.vocabulary = cli::case_number(command, "vocabulary",
                                      step.model == "nano-char" ? kCharVocabulary : kGpt2Vocabulary);
-  train::SoloStep solo(step_run(step), step.vocabulary);
+  trace::Recorder recorder;
+  train::SoloStep solo(step_run(step), step.vocabulary, nullptr, &recorder);
   const measure::StepSubject subject{[&] { return verify_step(solo, step, step.vocabulary); },
                                      [&] { return solo.step().seconds; }};
   const std::string python =
@@ -166,7 +200,10 @@ measure::BenchRow step_row(const cli::Command& command) {
     wide.precision = "fp32";
     add_torch_peers(wide, solo.design().shape, python, peers);
   }
-  return measure::bench_step(step, solo.design().shape, subject, peers);
+  measure::BenchRow row = measure::bench_step(step, solo.design().shape, subject, peers);
+  if (row.failure.empty() && cli::case_text(command, "breakdown", "off") == "on")
+    row.breakdown = step_breakdown(solo, recorder, step);
+  return row;
 }
 
 void print_row(const measure::BenchRow& row, cli::Output& output) {
@@ -181,6 +218,7 @@ void print_row(const measure::BenchRow& row, cli::Output& output) {
                             row.share() > 1 ? "reference, passed and so no bound," : "bound",
                             row.bound->name, cli::seconds_text(row.bound->seconds),
                             100 * row.share()));
+  if (!row.breakdown.is_null()) print_breakdown(row.breakdown, output);
   for (const measure::BenchPeer& peer : row.peers) {
     if (peer.seconds)
       output.line(fmt::format("  peer {} {}: {}, ours is {:.2f} times as fast", peer.name,

@@ -38,16 +38,19 @@ Json row_to_json(const BenchRow& row) {
   if (yardstick.is_object()) (row.share() > 1 ? passed_share : share) = row.share();
   Json peers = Json::array();
   for (const BenchPeer& peer : row.peers) peers.push_back(peer_to_json(peer, row));
-  return Json::object({{"case", row.bench_case},
-                       {"seconds", row.seconds ? report::to_json(*row.seconds) : Json(nullptr)},
-                       {"rate", number_or_null(rate)},
-                       {"rate_unit", row.rate_unit},
-                       {"bound", share ? yardstick : Json()},
-                       {"bound_share", number_or_null(share)},
-                       {"reference", passed_share ? yardstick : Json()},
-                       {"reference_share", number_or_null(passed_share)},
-                       {"peers", peers},
-                       {"failure", text_or_null(row.failure)}});
+  Json json =
+      Json::object({{"case", row.bench_case},
+                    {"seconds", row.seconds ? report::to_json(*row.seconds) : Json(nullptr)},
+                    {"rate", number_or_null(rate)},
+                    {"rate_unit", row.rate_unit},
+                    {"bound", share ? yardstick : Json()},
+                    {"bound_share", number_or_null(share)},
+                    {"reference", passed_share ? yardstick : Json()},
+                    {"reference_share", number_or_null(passed_share)},
+                    {"peers", peers},
+                    {"failure", text_or_null(row.failure)}});
+  if (!row.breakdown.is_null()) json["breakdown"] = row.breakdown;
+  return json;
 }
 
 BenchPeer peer_of(const Timings& timings) {

@@ -38,6 +38,7 @@ struct BenchRow {
   std::string rate_unit;  // "flops_per_second", "bytes_per_second", "tokens_per_second"
   std::optional<BenchBound> bound;
   std::vector<BenchPeer> peers;
+  Json breakdown;  // of a step (breakdown.h), or null
   /// bound / median; NaN without one.
   double share() const;
 };

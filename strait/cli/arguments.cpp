@@ -61,6 +61,7 @@ const std::vector<Subject>& subjects() {
         {"precision", false, {"fp32", "bf16", "fp64"}, "compute type"},
         {"threads", true, {}, "compute threads"},
         {"products", false, kernel::product_names(), "what multiplies bf16"},
+        {"breakdown", false, {"off", "on"}, "the time of every kernel against its bound"},
         {"peer_python",
          false,
          {},

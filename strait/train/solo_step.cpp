@@ -49,7 +49,8 @@ execute::StepRules rules_of(const strategy::Design& design) {
 
 }  // namespace
 
-SoloStep::SoloStep(const Run& run, int64_t vocabulary, tensor::Device* device)
+SoloStep::SoloStep(const Run& run, int64_t vocabulary, tensor::Device* device,
+                   trace::Recorder* recorder)
     : design_(strategy::make_design(run, 1, vocabulary)),
       worlds_(comm::make_thread_worlds(1, design_.cluster, on_device(device))),
       pool_(device),
@@ -58,7 +59,7 @@ SoloStep::SoloStep(const Run& run, int64_t vocabulary, tensor::Device* device)
       arithmetic_(device::make_arithmetic(device, execute::model_settings(design_).threads)),
       environment_{model_, design_.layout, execute::model_settings(design_), *arithmetic_,
                    device != nullptr},
-      site_{worlds_->world(0), state_, pool_, executors_, nullptr, run.runtime.deadline_seconds},
+      site_{worlds_->world(0), state_, pool_, executors_, recorder, run.runtime.deadline_seconds},
       runner_(design_.programs, site_) {
   if (device) model::use_tensor_blocks(model_, *device, design_.dtype);
   execute::add_block_executors(executors_, environment_, synthetic_batches(design_));

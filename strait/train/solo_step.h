@@ -19,8 +19,10 @@ namespace strait::train {
 class SoloStep {
  public:
   /// `run` gives model, batch, context, precision and optimizer; random tokens from its seed.
-  /// `device`: where the values are, null = plain memory; outlives this.
-  SoloStep(const Run& run, int64_t vocabulary, tensor::Device* device = nullptr);
+  /// `device`: where the values are, null = plain memory. `recorder` gets the spans of steps while
+  /// it records; may be null. Both outlive this.
+  SoloStep(const Run& run, int64_t vocabulary, tensor::Device* device = nullptr,
+           trace::Recorder* recorder = nullptr);
   ~SoloStep();
 
   struct Result {

@@ -108,11 +108,13 @@ TEST(Arguments, BenchCases) {
       if (key == "codec") good = "none";
       if (key == "direction") good = "encode";
       if (key == "products") good = "widened";
+      if (key == "breakdown") good = "on";
       EXPECT_EQ(parse({"bench", subject, flag, good}).case_keys.at(key), good);
     }
   EXPECT_EQ(case_key_names("gemm"), (Words{"m", "n", "k", "dtype", "threads", "products"}));
-  EXPECT_EQ(case_key_names("step"), (Words{"model", "micro_batch_size", "context", "vocabulary",
-                                           "precision", "threads", "products", "peer_python"}));
+  EXPECT_EQ(case_key_names("step"),
+            (Words{"model", "micro_batch_size", "context", "vocabulary", "precision", "threads",
+                   "products", "breakdown", "peer_python"}));
   EXPECT_EQ(case_key_names("collective"),
             (Words{"operation", "backend", "ranks", "bytes", "dtype", "codec"}));
   EXPECT_TRUE(case_key_names("other").empty());
