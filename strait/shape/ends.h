@@ -2,14 +2,17 @@
 // collectives stand. Ranks of x have some rows of the token matrices (vocabulary-parallel), ranks
 // of y some columns.
 //
-//   step              of         what it does                            what ranks must sum behind
-//   it look_up           embedding  tokens -> embedding_sum                 embedding_sum (x) embed
-//   embedding  embedding_sum -> output: positions, dropout head_moments      head       input ->
-//   head_moments                   head_moments (y) head_logits       head       input -> normed,
-//   logits                 logits (y) head_parts        head       logits -> loss_parts loss_parts
-//   (x) head_loss         head       loss; its slope -> normed_gradient      normed_gradient (x)
-//   head_slopes       head       -> head_gradient_moments                head_gradient_moments (y)
-//   head_gradient     head       -> input_gradient, gradients of the unit
+// clang-format off
+//   step           of         what it does                                  summed behind it, over
+//   look_up        embedding  tokens -> embedding_sum                       embedding_sum, x
+//   embed          embedding  embedding_sum -> output: positions, dropout
+//   head_moments   head       input -> head_moments                         head_moments, y
+//   head_logits    head       input -> normed, logits                       logits, y
+//   head_parts     head       logits -> loss_parts                          loss_parts, x
+//   head_loss      head       loss; its slope -> normed_gradient            normed_gradient, x
+//   head_slopes    head       -> head_gradient_moments                      head_gradient_moments, y
+//   head_gradient  head       -> input_gradient, gradients of the unit
+// clang-format on
 //
 // Where x is 1, look_up and embed are the block's forward. Where y is 1, head_moments and
 // head_slopes do not exist. Of the logits a rank has those of its rows: it says what it has of the

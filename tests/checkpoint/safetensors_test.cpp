@@ -225,7 +225,7 @@ TEST(Safetensors, HeaderLengthsThatLie) {
   EXPECT_THAT(message_of<UserError>([&] { SafetensorsFile file(folder.path() + "/none"); }),
               HasSubstr("/none"));
   EXPECT_THAT(message_of<UserError>([&] { SafetensorsFile file(folder.path()); }),
-              HasSubstr("not a regular file"));
+              HasSubstr("is a folder, not a file"));
 }
 
 // Any proper prefix misses a part of the header or of the data.

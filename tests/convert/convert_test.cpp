@@ -126,7 +126,7 @@ std::string split_checkpoint(const std::string& from, const std::string& to) {
 }
 
 TEST_F(Convert, SplitMatricesAreConvertedAsWholeOnes) {
-  train_small(run(2, {"model.shape.ffn_width=36"}), 1, path("whole"));
+  train_small(run(2, {"model.shape.ffn_width=36", "model.shape.vocabulary=24"}), 1, path("whole"));
   const std::string split = split_checkpoint(path("whole"), path("split"));
   EXPECT_NE(read_file(split + "/manifest.json").find("\"runs\""), std::string::npos);
   for (const char* form : {"safetensors", "hf"}) {

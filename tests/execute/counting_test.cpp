@@ -2,12 +2,16 @@
 // loss is counted by exactly one rank.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <numeric>
+#include <utility>
+#include <vector>
 
 #include "strait/draft/block_kernels.h"
 #include "strait/draft/draft.h"
 #include "strait/execute/environment.h"
+#include "strait/shape/ends.h"
 #include "strait/strategy/finish/kernels.h"
 #include "strait/strategy/finish/step_values.h"
 #include "tests/layout/split_models.h"
@@ -23,10 +27,10 @@ using runtime::Instance;
 
 constexpr int64_t kTokens = 5;
 
-Mesh mesh_of(int64_t x, int64_t data, int64_t stage) {
+Mesh mesh_of(int64_t x, int64_t y, int64_t data, int64_t stage) {
   MeshOptions options;
-  options.axes = {x, 1, 1, 1, data, stage};
-  return Mesh(options, x * data * stage);
+  options.axes = {x, y, 1, 1, data, stage};
+  return Mesh(options, x * y * data * stage);
 }
 
 /// The first unit is held by all stages, the others by one each.
@@ -112,7 +116,7 @@ TEST(Counting, EveryElementOfAGradientIsCountedOnce) {
   const ModelShape model = split_model("gpt2");
   for (const auto& [x, data, stage] :
        {std::tuple{1, 1, 1}, {1, 3, 1}, {2, 1, 1}, {2, 2, 1}, {1, 2, 2}, {2, 3, 2}}) {
-    const Mesh mesh = mesh_of(x, data, stage);
+    const Mesh mesh = mesh_of(x, 1, data, stage);
     const Layout layout(model, mesh, first_stages(model, stage));
     for (size_t unit = 0; unit < model.units.size(); ++unit) {
       double want = 0;
@@ -124,21 +128,30 @@ TEST(Counting, EveryElementOfAGradientIsCountedOnce) {
   }
 }
 
-/// Two data-parallel pairs of ranks that share blocks.
-struct Pairs {
-  const ModelShape model = split_model("gpt2");
-  const Mesh mesh = mesh_of(2, 2, 1);
+/// Two data-parallel groups of ranks that share blocks.
+struct Grid {
+  Grid(int64_t x, int64_t y) : mesh(mesh_of(x, y, 2, 1)), members(x * y) {}
+  const ModelShape model = model_shape(model_options(), 16);
+  const Mesh mesh;
+  const int64_t members;  // of a group; its first member counts
   const Layout layout{model, mesh};
-  const Program program = program_of(mesh, "x");
+  const Program program = program_of(mesh, "data");
+
+  static ModelOptions model_options() {
+    ModelOptions options;
+    options.shape = split_options("gpt2");
+    return options;
+  }
 };
+const std::array<std::pair<int64_t, int64_t>, 4> kGrids = {{{1, 1}, {2, 1}, {1, 2}, {2, 2}}};
 
 /// Tokens that rank `at` counts when it loads a batch.
-double loaded(const Pairs& pairs, const Op& op, int64_t at) {
-  Rank rank(pairs.layout);
+double loaded(const Grid& grid, const Op& op, int64_t at) {
+  Rank rank(grid.layout);
   std::array<double, strategy::kNumStepValues> step{};
   std::array<int32_t, 2 * kTokens> tokens{};
   int64_t sequence = -1;
-  Instance instance{&pairs.program, &op};
+  Instance instance{&grid.program, &op};
   instance.rank = at;
   instance.reads = {{draft::kStepValues, Access::kRead, 0, 0, sizeof(step), step.data()}};
   instance.writes = {{draft::kTokens, Access::kWrite, 0, 0, sizeof(tokens), tokens.data()},
@@ -150,50 +163,50 @@ double loaded(const Pairs& pairs, const Op& op, int64_t at) {
 }
 
 TEST(Counting, TheFirstMemberOfAGroupCountsTheTokensOfItsBatch) {
-  const Pairs pairs;
   Op op = draft::kernel_op(draft::kLoad);
   op.attributes = {program::Index{}, int64_t{1}, kTokens, int64_t{1}};
-  EXPECT_EQ(loaded(pairs, op, 1), 3) << "without a group";
-  op.group = 0;
-  for (int64_t rank = 0; rank < pairs.mesh.ranks(); ++rank)
-    EXPECT_EQ(loaded(pairs, op, rank), rank % 2 == 0 ? 3 : 0) << rank;
+  for (const auto& [x, y] : kGrids) {
+    const Grid grid(x, y);
+    for (int64_t rank = 0; rank < grid.mesh.ranks(); ++rank)
+      EXPECT_EQ(loaded(grid, op, rank), rank % grid.members == 0 ? 3 : 0)
+          << "x " << x << " y " << y << " rank " << rank;
+  }
   op.attributes[draft::kCounted] = int64_t{0};
-  EXPECT_EQ(loaded(pairs, op, 0), 0) << "counted by others";
+  EXPECT_EQ(loaded(Grid(2, 1), op, 0), 0) << "counted by others";
 }
 
-/// The loss that rank `at` adds with a head of zeros: each token costs log(vocabulary).
-double loss_of(const Pairs& pairs, const Op& op, int64_t at) {
-  Rank rank(pairs.layout);
-  const ModelShape& model = pairs.layout.local_shape();
+/// The loss that rank `at` adds where all logits of the group are 0: each of the five tokens costs
+/// log(vocabulary).
+double loss_of(const Grid& grid, int64_t at) {
+  Rank rank(grid.layout);
+  const ModelShape& model = grid.layout.local_shape();
   const int64_t head = static_cast<int64_t>(model.blocks.size()) - 1;
-  const UnitShape& unit = model.units[static_cast<size_t>(model.blocks.back().unit)];
-  std::vector<double> weights(static_cast<size_t>(unit.elements));
-  std::vector<double> input(static_cast<size_t>(kTokens * model.options.width));
-  std::vector<char> workspace(static_cast<size_t>(
-      block_sizes(model, head, 1, kTokens, Dtype::kFloat64).forward_workspace_bytes));
+  Op op = draft::block_op(draft::end_kernel(EndStep::kLoss), head, {0, 1});
+  op.attributes[draft::kBatch] = int64_t{1};
+  op.attributes[draft::kLength] = kTokens;
+  std::vector<double> parts;  // [x, tokens, 3]: maximum, sum of exponentials, target's logit
+  for (int64_t i = 0; i < model.x * kTokens; ++i)
+    parts.insert(parts.end(),
+                 {0.0, static_cast<double>(model.vocabulary) / static_cast<double>(model.x), 0.0});
   std::array<int32_t, 2 * kTokens> tokens{};
-  Instance instance{&pairs.program, &op};
+  Instance instance{&grid.program, &op};
   instance.rank = at;
-  instance.workspace = workspace.data();
   instance.reads = {{draft::kTokens, Access::kRead, 0, 0, sizeof(tokens), tokens.data()},
-                    {draft::kWeights, Access::kRead, 0, 0, 0, weights.data()},
-                    {draft::kInput, Access::kRead, 0, 0, 0, input.data()}};
+                    {draft::end_slot(EndValue::kParts), Access::kRead, 0, 0, 0, parts.data()}};
   instance.writes = {rank.agreed_operand(draft::kAgreed, Access::kAdd)};
   rank.execute(instance);
   return rank.agreed(strategy::kLossSum);
 }
 
 TEST(Counting, TheFirstMemberOfAGroupCountsTheLossOfItsBatch) {
-  const Pairs pairs;
-  const int64_t head = static_cast<int64_t>(pairs.model.blocks.size()) - 1;
-  Op op = draft::block_op(draft::kForwardLoss, head, {0, 1});
-  op.attributes[draft::kBatch] = int64_t{1};
-  op.attributes[draft::kLength] = kTokens;
-  const double want = static_cast<double>(kTokens) * std::log(13.0);
-  EXPECT_NEAR(loss_of(pairs, op, 1), want, 1e-12) << "without a group";
-  op.group = 0;
-  for (int64_t rank = 0; rank < pairs.mesh.ranks(); ++rank)
-    EXPECT_NEAR(loss_of(pairs, op, rank), rank % 2 == 0 ? want : 0.0, 1e-12) << rank;
+  const double want = static_cast<double>(kTokens) * std::log(16.0);
+  for (const auto& [x, y] : kGrids) {
+    if (x * y == 1) continue;  // a head in one piece
+    const Grid grid(x, y);
+    for (int64_t rank = 0; rank < grid.mesh.ranks(); ++rank)
+      EXPECT_NEAR(loss_of(grid, rank), rank % grid.members == 0 ? want : 0.0, 1e-12)
+          << "x " << x << " y " << y << " rank " << rank;
+  }
 }
 
 }  // namespace

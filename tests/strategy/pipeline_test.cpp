@@ -204,7 +204,11 @@ void set_seconds(std::vector<program::Node>& nodes, double forward, double backw
     auto& op = std::get<program::Op>(node);
     if (op.kernel == nullptr || op.kernel->bound != program::Bound::kProducts) continue;
     const auto& range = std::get<program::IntegerRange>(op.attributes[draft::kSegments]);
-    const bool waits = range.begin == 0 || range.begin == 5;  // of weights apart: two ops
+    const auto begins_with = [&](Segment segment) {
+      return range.begin == static_cast<int>(segment);
+    };
+    const bool waits = begins_with(Segment::kAttentionMoments) ||
+                       begins_with(Segment::kMlpMoments);  // of weights apart: two ops
     const bool transformer =
         program::operand_in(op.reads, draft::kInput) || op.kernel == &draft::kBackwardWeight;
     const bool head = op.kernel == &draft::kForwardBackward;
