@@ -225,8 +225,8 @@ class CompressedTraining : public ::testing::Test {
 
 TEST_F(CompressedTraining, ResumedRunsEndWithTheSameBits) {
   int number = 0;
-  for (const char* codec :
-       {"topk/0.05+ef", "randomk/0.1+ef", "randomk/0.5", "qsgd3/64+ef", "qsgd4/64+stochastic"}) {
+  for (const char* codec : {"topk/0.05+ef", "randomk/0.1+ef", "randomk/0.5", "qsgd3/64+ef",
+                            "qsgd4/64+stochastic", "powersgd/2", "powersgd/2+ef"}) {
     const std::string name = folder_.path() + "/" + std::to_string(number++);
     const auto whole = train_small(run_of(codec, {"train.steps=12"}), 4, name + "w");
     train_small(run_of(codec, {"train.steps=5", "checkpoint.every_steps=2"}), 4, name + "p");
