@@ -1,16 +1,15 @@
 #include "strait/checkpoint/files/safetensors.h"
 
 #include <gmock/gmock.h>
-#include <sys/resource.h>
 
 #include <array>
-#include <csignal>
 #include <fstream>
 
 #include "strait/base/errors.h"
 #include "strait/base/file.h"
 #include "strait/checkpoint/files/hash.h"
 #include "tests/checkpoint/example_run.h"
+#include "tests/file_size_limit.h"
 
 namespace strait::checkpoint {
 namespace {
@@ -269,24 +268,6 @@ TEST(Safetensors, WriterRefusesWhatNoReaderWouldTake) {
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
 }
 
-/// Files may not grow beyond a size while this lives, as on a full disk.
-class FileSizeLimit {
- public:
-  explicit FileSizeLimit(rlim_t bytes) : handler_(::signal(SIGXFSZ, SIG_IGN)) {
-    ::getrlimit(RLIMIT_FSIZE, &before_);
-    const rlimit limit{bytes, before_.rlim_max};
-    if (::setrlimit(RLIMIT_FSIZE, &limit) != 0) throw std::runtime_error("setrlimit failed");
-  }
-  ~FileSizeLimit() {
-    ::setrlimit(RLIMIT_FSIZE, &before_);
-    ::signal(SIGXFSZ, handler_);
-  }
-
- private:
-  rlimit before_{};
-  void (*handler_)(int);
-};
-
 TEST(Safetensors, FullDiskLeavesTheOldFileAndNoOther) {
   const TemporaryFolder folder;
   const std::string path = folder.path() + "/file";
@@ -294,14 +275,14 @@ TEST(Safetensors, FullDiskLeavesTheOldFileAndNoOther) {
   const std::vector<std::byte> data(3 << 20);
   const std::vector<TensorView> tensors = {{"x", Dtype::kByte, {3 << 20}, data}};
   for (const rlim_t limit : {0, 1, 127, 128, 5000, 2 << 20, (3 << 20) + 127}) {
-    const FileSizeLimit full(limit);
+    const test::FileSizeLimit full(limit);
     EXPECT_THAT(message_of<InputOutputError>([&] { write_safetensors(path, tensors); }),
                 HasSubstr(path))
         << limit;
     EXPECT_EQ(read_file(path), "old");
     EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1) << limit;
   }
-  const FileSizeLimit enough((3 << 20) + 128);
+  const test::FileSizeLimit enough((3 << 20) + 128);
   EXPECT_EQ(write_safetensors(path, tensors).bytes, (3 << 20) + 128);
 }
 

@@ -14,6 +14,7 @@
 
 #include "strait/base/errors.h"
 #include "strait/base/file.h"
+#include "tests/file_size_limit.h"
 
 namespace strait::report {
 namespace {
@@ -170,13 +171,15 @@ TEST_F(MetricsTest, AMalformedLineIsNamed) {
 TEST_F(MetricsTest, FileErrors) {
   EXPECT_THROW(read_metrics(path_), UserError);
   EXPECT_THROW(MetricsWriter(folder_ / "none" / "metrics.jsonl", 0), InputOutputError);
-  MetricsWriter full("/dev/full", 0);
+  EXPECT_THROW(MetricsWriter("/dev/full", 0), UserError);  // a device is no run folder's file
+  MetricsWriter full(path_, 0);
+  const test::FileSizeLimit limit(8);
   try {
     full.append(example(1));
     ADD_FAILURE() << "a full disk went unnoticed";
   } catch (const InputOutputError& error) {
     EXPECT_EQ(error.code(), ExitCode::kInputOutput);
-    EXPECT_EQ(error.place().file, "/dev/full");
+    EXPECT_EQ(error.place().file, path_);
   }
 }
 
