@@ -19,6 +19,13 @@ std::unique_ptr<Block> make_shared_head(const ModelShape& shape, int64_t index, 
 /// Offset of `name` in the unit, -1 when the unit has no such parameter (no biases).
 int64_t parameter_offset(const UnitShape& unit, const std::string& name);
 
+/// Where a head finds its parameters in its unit; -1 = has none.
+struct HeadOffsets {
+  int64_t matrix = 0, norm_weight = 0, norm_bias = -1;
+};
+/// Of block `index`; the matrix is that of the embedding where it is tied.
+HeadOffsets head_offsets(const ModelShape& shape, int64_t index);
+
 /// The parameter at `offset` of a flat unit, null when absent.
 template <class T>
 const T* at_offset(const void* unit, int64_t offset) {

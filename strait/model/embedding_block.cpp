@@ -102,8 +102,14 @@ class EmbeddingBlock : public Block {
 
   /// Positions and dropout behind the sum.
   void add_positions(const Call& call, int64_t first_token, const T* sum) const {
+    check_context(*call.batch, first_token);
+    add_to_rows(call, first_token, [&](int64_t row) { return sum + row * width_; });
+  }
+
+  /// output = rows + positions, then dropout.
+  template <class RowAt>
+  void add_to_rows(const Call& call, int64_t first_token, const RowAt& row_at) const {
     const Batch& batch = *call.batch;
-    check_context(batch, first_token);
     const T* position = at_offset<T>(call.weights, position_);
     T* output = static_cast<T*>(call.output);
     const int threads = call.settings->threads;
@@ -112,7 +118,7 @@ class EmbeddingBlock : public Block {
           for (int64_t row = begin; row < end; ++row) {
             const T* at =
                 position ? position + (first_token + row % batch.tokens) * width_ : nullptr;
-            kernel::add_bias<T>({1, width_, sum + row * width_, at, output + row * width_});
+            kernel::add_bias<T>({1, width_, row_at(row), at, output + row * width_});
           }
         });
     const DropoutSite where = site(call, first_token);
@@ -132,20 +138,7 @@ class EmbeddingBlock : public Block {
     check_context(batch, first_token);
     check_tokens(batch, vocabulary_);
     const T* token = at_offset<T>(call.weights, token_);
-    const T* position = at_offset<T>(call.weights, position_);
-    T* output = static_cast<T*>(call.output);
-    const int threads = call.settings->threads;
-    kernel::parallel_ranges(
-        batch.batch * batch.tokens, 1, threads, [&](int64_t begin, int64_t end) {
-          for (int64_t row = begin; row < end; ++row) {
-            const T* at =
-                position ? position + (first_token + row % batch.tokens) * width_ : nullptr;
-            kernel::add_bias<T>(
-                {1, width_, token + batch.inputs[row] * width_, at, output + row * width_});
-          }
-        });
-    const DropoutSite where = site(call, first_token);
-    if (where.rate > 0.0) drop<T>(where, {width_, output, nullptr, output}, threads);
+    add_to_rows(call, first_token, [&](int64_t row) { return token + batch.inputs[row] * width_; });
   }
 
   void mask_gradient(const Call& call, T* target) const {

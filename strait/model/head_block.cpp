@@ -18,14 +18,8 @@ class HeadBlock : public Block {
         vocabulary_(shape.vocabulary),
         width_(shape.options.width),
         norm_eps_(shape.options.norm_eps),
-        centered_(!shape.style.rms_norm) {
-    const UnitShape& unit =
-        shape.units[static_cast<size_t>(shape.blocks[static_cast<size_t>(index)].unit)];
-    matrix_ =
-        unit.parameter(shape.options.tied_head ? "embedding.token.weight" : "head.weight").offset;
-    norm_weight_ = unit.parameter("head.norm.weight").offset;
-    norm_bias_ = parameter_offset(unit, "head.norm.bias");
-  }
+        centered_(!shape.style.rms_norm),
+        offsets_(head_offsets(shape, index)) {}
 
   void forward(const Call&, int, int) const override { refuse(); }
   void backward_input(const Call&, int, int) const override { refuse(); }
@@ -56,15 +50,15 @@ class HeadBlock : public Block {
       const int64_t rows = std::min(chunk, batch - begin);
       for (int64_t row = 0; row < rows; ++row) {
         kernel::layer_norm<T>({1, width_, input + ((begin + row + 1) * tokens - 1) * width_,
-                               at_offset<T>(call.weights, norm_weight_),
-                               at_offset<T>(call.weights, norm_bias_), mean_of(workspace, layout),
-                               wide(workspace, layout.rstd),
+                               at_offset<T>(call.weights, offsets_.norm_weight),
+                               at_offset<T>(call.weights, offsets_.norm_bias),
+                               mean_of(workspace, layout), wide(workspace, layout.rstd),
                                workspace + layout.normed + row * width_, norm_eps_});
       }
-      linear_forward<T>({rows, width_, vocabulary_, 0, 0, call.settings->products},
-                        {workspace + layout.normed, at_offset<T>(call.weights, matrix_), nullptr},
-                        static_cast<Wide<T>*>(call.logits) + begin * vocabulary_,
-                        call.settings->threads);
+      linear_forward<T>(
+          {rows, width_, vocabulary_, 0, 0, call.settings->products},
+          {workspace + layout.normed, at_offset<T>(call.weights, offsets_.matrix), nullptr},
+          static_cast<Wide<T>*>(call.logits) + begin * vocabulary_, call.settings->threads);
     }
   }
 
@@ -85,12 +79,12 @@ class HeadBlock : public Block {
     T* workspace = static_cast<T*>(call.workspace);
     const int threads = call.settings->threads;
     const T* input = static_cast<const T*>(call.input) + begin * width_;
-    const T* matrix = at_offset<T>(call.weights, matrix_);
+    const T* matrix = at_offset<T>(call.weights, offsets_.matrix);
     Wide<T>* logits = wide(workspace, layout.logits);
     Wide<T>*mean = mean_of(workspace, layout), *rstd = wide(workspace, layout.rstd);
     T* normed = workspace + layout.normed;
-    norm_forward<T>({rows, width_, input, at_offset<T>(call.weights, norm_weight_),
-                     at_offset<T>(call.weights, norm_bias_), mean, rstd, normed, norm_eps_},
+    norm_forward<T>({rows, width_, input, at_offset<T>(call.weights, offsets_.norm_weight),
+                     at_offset<T>(call.weights, offsets_.norm_bias), mean, rstd, normed, norm_eps_},
                     threads);
     const kernel::NarrowProducts products = call.settings->products;
     linear_forward<T>({rows, width_, vocabulary_, 0, 0, products}, {normed, matrix, nullptr},
@@ -103,14 +97,14 @@ class HeadBlock : public Block {
     const int64_t stride = vocabulary_ * static_cast<int64_t>(sizeof(Wide<T>) / sizeof(T));
     linear_backward_input<T>({rows, width_, vocabulary_, stride, 0, products}, slope, matrix,
                              normed_gradient, threads);
-    linear_backward_weight<T>({rows, width_, vocabulary_, stride, 0, products}, slope, normed,
-                              {at_offset<Wide<T>>(call.gradient, matrix_), nullptr, accumulate},
-                              threads);
+    linear_backward_weight<T>(
+        {rows, width_, vocabulary_, stride, 0, products}, slope, normed,
+        {at_offset<Wide<T>>(call.gradient, offsets_.matrix), nullptr, accumulate}, threads);
     norm_backward<T>(
-        {rows, width_, input, mean, rstd, at_offset<T>(call.weights, norm_weight_), normed_gradient,
-         nullptr, static_cast<T*>(call.input_gradient) + begin * width_},
-        {at_offset<Wide<T>>(call.gradient, norm_weight_),
-         at_offset<Wide<T>>(call.gradient, norm_bias_), accumulate},
+        {rows, width_, input, mean, rstd, at_offset<T>(call.weights, offsets_.norm_weight),
+         normed_gradient, nullptr, static_cast<T*>(call.input_gradient) + begin * width_},
+        {at_offset<Wide<T>>(call.gradient, offsets_.norm_weight),
+         at_offset<Wide<T>>(call.gradient, offsets_.norm_bias), accumulate},
         threads);
   }
 
@@ -136,7 +130,7 @@ class HeadBlock : public Block {
   int64_t vocabulary_, width_;
   double norm_eps_;
   bool centered_;  // LayerNorm; RMSNorm has no mean
-  int64_t matrix_ = 0, norm_weight_ = 0, norm_bias_ = -1;
+  HeadOffsets offsets_;
 };
 
 }  // namespace

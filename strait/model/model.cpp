@@ -15,6 +15,14 @@ int64_t parameter_offset(const UnitShape& unit, const std::string& name) {
   return -1;
 }
 
+HeadOffsets head_offsets(const ModelShape& shape, int64_t index) {
+  const int64_t number = shape.blocks[static_cast<size_t>(index)].unit;
+  const UnitShape& unit = shape.units[static_cast<size_t>(number)];
+  const char* matrix = shape.options.tied_head ? "embedding.token.weight" : "head.weight";
+  return {unit.parameter(matrix).offset, unit.parameter("head.norm.weight").offset,
+          parameter_offset(unit, "head.norm.bias")};
+}
+
 namespace {
 
 void check_settings(const Settings* settings, const Batch* batch, Dtype dtype) {

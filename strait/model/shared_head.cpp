@@ -43,14 +43,8 @@ class SharedHead : public Block {
         vocabulary_(shape.vocabulary / shape.x),
         width_(shape.options.width / shape.y),
         norm_eps_(shape.options.norm_eps),
-        centered_(!shape.style.rms_norm) {
-    const UnitShape& unit =
-        shape.units[static_cast<size_t>(shape.blocks[static_cast<size_t>(index)].unit)];
-    matrix_ =
-        unit.parameter(shape.options.tied_head ? "embedding.token.weight" : "head.weight").offset;
-    norm_weight_ = unit.parameter("head.norm.weight").offset;
-    norm_bias_ = parameter_offset(unit, "head.norm.bias");
-  }
+        centered_(!shape.style.rms_norm),
+        offsets_(head_offsets(shape, index)) {}
 
   void forward(const Call&, int, int) const override { refuse(); }
   void backward_input(const Call&, int, int) const override { refuse(); }
@@ -112,8 +106,8 @@ class SharedHead : public Block {
     const kernel::LayerNormCall<T> norm{rows(call),
                                         width_,
                                         static_cast<const T*>(call.input),
-                                        at_offset<T>(call.weights, norm_weight_),
-                                        at_offset<T>(call.weights, norm_bias_),
+                                        at_offset<T>(call.weights, offsets_.norm_weight),
+                                        at_offset<T>(call.weights, offsets_.norm_bias),
                                         mean_of(call, values),
                                         at<Wide<T>>(values, EndValue::kStatistics),
                                         normed,
@@ -123,7 +117,7 @@ class SharedHead : public Block {
     else
       norm_forward<T>(norm, threads);
     linear_forward<T>({rows(call), width_, vocabulary_},
-                      {normed, at_offset<T>(call.weights, matrix_), nullptr},
+                      {normed, at_offset<T>(call.weights, offsets_.matrix), nullptr},
                       at<Wide<T>>(values, EndValue::kLogits), threads);
   }
 
@@ -160,7 +154,7 @@ class SharedHead : public Block {
       }
     });
     linear_backward_input<T>(slopes(call), reinterpret_cast<const T*>(logits),
-                             at_offset<T>(call.weights, matrix_), normed_gradient, threads);
+                             at_offset<T>(call.weights, offsets_.matrix), normed_gradient, threads);
   }
 
   /// The slopes lie where the wider logits were.
@@ -176,7 +170,7 @@ class SharedHead : public Block {
             static_cast<const T*>(call.input),
             mean_of(call, values),
             at<Wide<T>>(values, EndValue::kStatistics),
-            at_offset<T>(call.weights, norm_weight_),
+            at_offset<T>(call.weights, offsets_.norm_weight),
             at<T>(values, EndValue::kNormedGradient),
             nullptr,
             static_cast<T*>(call.input_gradient)};
@@ -186,9 +180,10 @@ class SharedHead : public Block {
     const int threads = call.settings->threads;
     linear_backward_weight<T>(
         slopes(call), at<T>(values, EndValue::kLogits), at<T>(values, EndValue::kNormed),
-        {at_offset<Wide<T>>(call.gradient, matrix_), nullptr, call.accumulate}, threads);
-    const LinearGradient<T> norm{at_offset<Wide<T>>(call.gradient, norm_weight_),
-                                 at_offset<Wide<T>>(call.gradient, norm_bias_), call.accumulate};
+        {at_offset<Wide<T>>(call.gradient, offsets_.matrix), nullptr, call.accumulate}, threads);
+    const LinearGradient<T> norm{at_offset<Wide<T>>(call.gradient, offsets_.norm_weight),
+                                 at_offset<Wide<T>>(call.gradient, offsets_.norm_bias),
+                                 call.accumulate};
     const auto backward = norm_backward_call(call, values);
     if (y_ > 1)
       return norm_backward_from_moments<T>(
@@ -200,7 +195,7 @@ class SharedHead : public Block {
   int64_t x_, y_, whole_vocabulary_, vocabulary_, width_;
   double norm_eps_;
   bool centered_;  // LayerNorm; RMSNorm has no mean
-  int64_t matrix_ = 0, norm_weight_ = 0, norm_bias_ = -1;
+  HeadOffsets offsets_;
 };
 
 }  // namespace

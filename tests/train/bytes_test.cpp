@@ -100,9 +100,8 @@ TEST(Bytes, RuntimeSimulatorCostAndClosedFormAgreePerLevelAndOperation) {
                              std::to_string(c.accumulation) + (c.tied ? " tied " : " untied ") +
                              c.precision;
     const Bytes want = closed_form(c, job.design, job.design.placement.optimizer);
-    EXPECT_EQ(bytes_of(outcome.traffic, 3), want) << what << " runtime";
-    EXPECT_EQ(bytes_of(job.simulated.traffic, 1), want) << what << " simulated";
-    EXPECT_EQ(bytes_of(job.cost.traffic, 1), want) << what << " cost";
+    SCOPED_TRACE(what);
+    test::expect_bytes(job, outcome.traffic, 3, want);
   }
 }
 

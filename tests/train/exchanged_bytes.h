@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "strait/job/job.h"
 #include "strait/trace/ledger.h"
 
 namespace strait::test {
@@ -50,6 +51,13 @@ inline Bytes bytes_of(const Ledger& ledger, int64_t steps) {
   }
   std::erase_if(bytes, [](const auto& row) { return row.second == 0; });
   return bytes;
+}
+
+/// The ledger of a run of `steps`, the simulator and the cost model count `want` per step.
+inline void expect_bytes(const Job& job, const Ledger& traffic, int64_t steps, const Bytes& want) {
+  EXPECT_EQ(bytes_of(traffic, steps), want) << "runtime";
+  EXPECT_EQ(bytes_of(job.simulated.traffic, 1), want) << "simulated";
+  EXPECT_EQ(bytes_of(job.cost.traffic, 1), want) << "cost";
 }
 
 }  // namespace strait::test

@@ -11,6 +11,7 @@
 #include <set>
 
 #include "strait/checkpoint/reader.h"
+#include "tests/train/residuals.h"
 #include "tests/train/small_run.h"
 
 namespace strait {
@@ -194,23 +195,6 @@ class ResidualResume : public ::testing::Test {
   TemporaryFolder folder_;
 };
 
-/// Sum over the senders of a run's residuals, by state, unit and element.
-std::map<std::string, std::vector<double>> owed(const std::string& run_dir) {
-  std::map<std::string, std::vector<double>> sums;
-  const checkpoint::CheckpointReader reader(run_dir);
-  for (const checkpoint::ShardRecord& shard : reader.manifest().shards) {
-    const checkpoint::StateRange& range = shard.range;
-    if (range.sender == checkpoint::kNoSender) continue;
-    std::vector<float> values(static_cast<size_t>(range.elements()));
-    reader.load(range, std::as_writable_bytes(std::span(values)));
-    std::vector<double>& sum = sums[range.state + range.unit];
-    sum.resize(static_cast<size_t>(reader.manifest().unit(range.unit)->elements));
-    for (size_t i = 0; i < values.size(); ++i)
-      sum[static_cast<size_t>(range.begin) + i] += static_cast<double>(values[i]);
-  }
-  return sums;
-}
-
 // Checkpoints hold the residuals, and saving changes nothing: a run that was stopped and resumed
 // ends with the bits of one that never saved in between.
 TEST_F(ResidualResume, ResumedRunsEndWithTheSameBits) {
@@ -240,7 +224,7 @@ TEST_F(ResidualResume, OtherRanksShareTheResiduals) {
   };
   const std::string saved = folder_.path() + "/saved";
   train_small(with("zero++", "never", "4"), 4, saved);
-  const auto before = owed(saved);
+  const auto before = test::owed(saved);
   ASSERT_GT(before.size(), 4u);
   for (const auto& [preset, ranks] : std::vector<std::pair<std::string, int64_t>>{
            {"zero3", 2}, {"ddp", 4}, {"zero++", 6}, {"zero-topo", 8}}) {
@@ -249,7 +233,7 @@ TEST_F(ResidualResume, OtherRanksShareTheResiduals) {
     const std::atomic<int> stop{SIGTERM};  // before the first step: it loads and saves
     train::Outcome outcome;
     train::train(make_job(run, ranks), {}, stop, outcome);
-    const auto after = owed(run.output.run_dir);
+    const auto after = test::owed(run.output.run_dir);
     for (const auto& [name, sum] : after) {
       double apart = 0, largest = 0;
       for (size_t i = 0; i < sum.size(); ++i) {

@@ -9,9 +9,9 @@
 #include <map>
 
 #include "strait/base/random.h"
-#include "strait/checkpoint/reader.h"
 #include "strait/codec/error_feedback.h"
 #include "tests/train/reduction.h"
+#include "tests/train/residuals.h"
 #include "tests/train/small_run.h"
 
 namespace strait {
@@ -237,35 +237,18 @@ TEST_F(CompressedTraining, ResumedRunsEndWithTheSameBits) {
   }
 }
 
-/// Sum over the senders of a run's residuals, by state, unit and element.
-std::map<std::string, std::vector<double>> owed(const std::string& run_dir) {
-  std::map<std::string, std::vector<double>> sums;
-  const checkpoint::CheckpointReader reader(run_dir);
-  for (const checkpoint::ShardRecord& shard : reader.manifest().shards) {
-    const checkpoint::StateRange& range = shard.range;
-    if (range.sender == checkpoint::kNoSender) continue;
-    std::vector<float> values(static_cast<size_t>(range.elements()));
-    reader.load(range, std::as_writable_bytes(std::span(values)));
-    std::vector<double>& sum = sums[range.state + range.unit];
-    sum.resize(static_cast<size_t>(reader.manifest().unit(range.unit)->elements));
-    for (size_t i = 0; i < values.size(); ++i)
-      sum[static_cast<size_t>(range.begin) + i] += static_cast<double>(values[i]);
-  }
-  return sums;
-}
-
 // Each new sender begins with its share of the sum, on both hops.
 TEST_F(CompressedTraining, OtherRanksShareTheResiduals) {
   const std::string saved = folder_.path() + "/saved";
   train_small(run_of("topk/0.05+ef", {"train.steps=4"}), 4, saved);
-  const auto before = owed(saved);
+  const auto before = test::owed(saved);
   for (const int64_t ranks : {2, 3, 8}) {
     strait::Run run = run_of("topk/0.05+ef", {"train.steps=12", "checkpoint.resume=" + saved});
     run.output.run_dir = folder_.path() + "/" + std::to_string(ranks);
     const std::atomic<int> stop{SIGTERM};  // before the first step: it loads and saves
     train::Outcome outcome;
     train::train(make_job(run, ranks), {}, stop, outcome);
-    const auto after = owed(run.output.run_dir);
+    const auto after = test::owed(run.output.run_dir);
     ASSERT_EQ(after.size(), before.size());
     for (const auto& [name, sum] : after) {
       double apart = 0, largest = 0;

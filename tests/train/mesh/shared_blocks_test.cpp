@@ -183,9 +183,7 @@ TEST_F(SharedBlocks, BytesAreClosedFormsInAllReaders) {
     train::Outcome outcome;
     train::train(job, {}, no_signal, outcome);
     const Bytes want = closed_form(c, job.design);
-    EXPECT_EQ(test::bytes_of(outcome.traffic, 3), want) << "runtime";
-    EXPECT_EQ(test::bytes_of(job.simulated.traffic, 1), want) << "simulated";
-    EXPECT_EQ(test::bytes_of(job.cost.traffic, 1), want) << "cost";
+    test::expect_bytes(job, outcome.traffic, 3, want);
   }
 }
 
