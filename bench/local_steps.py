@@ -14,6 +14,7 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+EXAMPLE = ROOT / "examples/shakespeare_char.toml"
 FREE = "20gbit"  # more than the hosts, which share a memory, can send
 
 
@@ -44,7 +45,7 @@ def train(options, rate, policy, folder):
     sets = [f"data.path={options.text.resolve()}", f"output.run_dir={run_dir}", f"cluster.file={folder / 'cluster.toml'}",
             f"train.steps={warm + steps}", "evaluation.every_steps=0", "evaluation.batches=1",
             "placement.preset=ddp", *(f"sync.{key}" for key in keys)]
-    command = [options.strait, "train", ROOT / "examples/shakespeare_char.toml", "--json", report]
+    command = [options.strait, "train", EXAMPLE, "--json", report]
     for one in sets:
         command += ["--set", one]
     netlab(options, rate, *command)
@@ -75,7 +76,8 @@ def measure(options):
         folders = {rate: pathlib.Path(name, rate) for rate in rates}
         for rate, folder in folders.items():
             folder.mkdir()
-            netlab(options, rate, options.strait, "probe", "-o", folder / "cluster.toml")
+            netlab(options, rate, options.strait, "probe", EXAMPLE, "--set", f"data.path={options.text.resolve()}", "-o",
+                   folder / "cluster.toml")
         for row in [*options.policies, *(PEERS if options.peer_python else [])]:
             for rate in rates * options.repeats:
                 subprocess.run(["rm", "-rf", folders[rate] / "run"], check=True)

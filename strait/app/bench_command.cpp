@@ -15,6 +15,8 @@
 #include "strait/bench/bench_step.h"
 #include "strait/bench/breakdown.h"
 #include "strait/cli/plan_text.h"
+#include "strait/config/parse.h"
+#include "strait/config/place.h"
 #include "strait/kernel/product_choice.h"
 #include "strait/probe/machine_rates.h"
 #include "strait/probe/probe.h"
@@ -260,7 +262,19 @@ Json probe_command(const cli::Command& command, cli::Output& output) {
       kernel::choose_products({}, kernel::own_multipliers(), kernel::measured_product_seconds)
           .products;
   bool lead = true;
-  const measure::ProbeResult result = probe_ranks(options, output, lead);
+  if (!command.path.empty()) {
+    options.run = load_run(command.path, command.sets);
+  } else if (!command.sets.empty()) {
+    ErrorPlace place;
+    place.key = "--set";
+    throw UserError(fmt::format("--set {} is a key of a run file, and none is given; nearest valid "
+                                "choice: strait probe RUN.toml --set {}",
+                                command.sets.front(), command.sets.front()),
+                    place);
+  }
+  const measure::ProbeResult result =
+      options.run ? with_place(*options.run, [&] { return probe_ranks(options, output, lead); })
+                  : probe_ranks(options, output, lead);
   const Cluster cluster = measure::probe_cluster(result);
   if (lead) {
     write_file_atomically(command.output, measure::render_cluster_file(result));
@@ -277,6 +291,7 @@ Json probe_command(const cli::Command& command, cli::Output& output) {
       {{"cluster_file", command.output},
        {"ranks", result.ranks},
        {"threads_per_rank", result.threads_per_rank},
+       {"block", result.block},
        {"fp32_flops_per_second", result.fp32_flops_per_second},
        {"fp64_flops_per_second", result.fp64_flops_per_second},
        {"bf16_flops_per_second",

@@ -251,11 +251,16 @@ class Grammar {
   }
   void add_probe() {
     CLI::App* sub =
-        add("probe", "Measure this machine into a cluster file", "strait probe -o cluster.toml");
+        add("probe", "Measure this machine into a cluster file",
+            "strait probe -o cluster.toml\n  strait probe run.toml --ranks 2 -o cluster.toml");
+    sub->add_option("RUN.toml", command_.path,
+                    "Run file: times blocks of its model with its micro-batch")
+        ->type_name("PATH");
     sub->add_option("-o,--output", command_.output, "Cluster file to write")
         ->required()
         ->type_name("FILE");
     add_ranks(sub, "Ranks to measure between; default 2");
+    add_sets(sub);
   }
   void add_bench() {
     CLI::App* sub = add("bench", "Measure, verify and compare with the bound",

@@ -114,7 +114,8 @@ double block_rate(RankTeam& team, Dtype dtype, kernel::NarrowProducts products,
   std::vector<std::unique_ptr<ModelWork>> works;
   const double seconds = best_of(
       team, kBlockSeconds,
-      [&] { return std::make_unique<ModelWork>(dtype, kBlockWidth, 1, products); }, works);
+      [&] { return std::make_unique<ModelWork>(block_of_width(kBlockWidth), dtype, 1, products); },
+      works);
   const double rate = model_rate(*works[0], seconds, copy_bytes_per_second);
   team.run([&](int64_t rank) { works[rank].reset(); });  // by the thread that made it
   return rate;

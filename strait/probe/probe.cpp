@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "strait/base/clock.h"
@@ -57,12 +58,12 @@ double seconds_of(RankTeam& team, int64_t runs, const Make& make, std::unique_pt
 }
 
 double model_rate_of(RankTeam& team, const ProbeOptions& options, const ProbeResult& result,
-                     Dtype dtype) {
+                     std::pair<const BlockCase&, Dtype> what) {
   std::unique_ptr<ModelWork> work;
   const double seconds = seconds_of(
       team, options.runs,
       [&] {
-        return std::make_unique<ModelWork>(dtype, options.gemm_size / 2, result.threads_per_rank,
+        return std::make_unique<ModelWork>(what.first, what.second, result.threads_per_rank,
                                            options.products);
       },
       &work);
@@ -116,6 +117,8 @@ ProbeResult probe(const ProbeOptions& options) {
   result.threads_per_rank = options.threads_per_rank > 0
                                 ? options.threads_per_rank
                                 : std::max<int64_t>(1, result.cores / result.ranks);
+  const BlockCase block = block_of(options.run, result.ranks, options.gemm_size / 2);
+  result.block = description(block);
   RankTeam team(result.ranks, result.threads_per_rank);
   result.fp32_flops_per_second = gemm_rate(team, options, Dtype::kFloat32);
   result.fp64_flops_per_second = gemm_rate(team, options, Dtype::kFloat64);
@@ -125,8 +128,10 @@ ProbeResult probe(const ProbeOptions& options) {
   result.memcpy_bytes_per_second = rates.memcpy_bytes_per_second / ranks;
   result.streaming_bytes_per_second = rates.streaming_bytes_per_second / ranks;
   result.memory_bytes = usable_memory_bytes() / result.ranks;
-  result.fp32_model_flops_per_second = model_rate_of(team, options, result, Dtype::kFloat32);
-  result.bf16_model_flops_per_second = model_rate_of(team, options, result, Dtype::kBfloat16);
+  result.fp32_model_flops_per_second =
+      model_rate_of(team, options, result, {block, Dtype::kFloat32});
+  result.bf16_model_flops_per_second =
+      model_rate_of(team, options, result, {block, Dtype::kBfloat16});
   result.codec_bytes_per_second = codec_rate_of(team, options);
   measure_transport(team, options, result);
   return result;
@@ -160,7 +165,7 @@ std::string render_cluster_file(const ProbeResult& result) {
   return fmt::format(
              "# Measured by strait probe with {} {} of {} threads, all at once, on {} "
              "cores{}.\n"
-             "# Rates are of one rank. model_flops: forward and backward of a whole block; "
+             "# Rates are of one rank. model_flops: forward and backward of a whole block{}; "
              "flops: products alone.\n"
              "# memory_bytes_per_second: bytes read plus written, the better of memcpy ({:.3g}) "
              "and "
@@ -168,7 +173,8 @@ std::string render_cluster_file(const ProbeResult& result) {
              "# ({:.3g}). Levels: all-gathers in all of a level's groups at once; processor_share: "
              "what computing loses\n# to them meanwhile.\n",
              result.ranks, result.processes ? "processes" : "thread ranks", result.threads_per_rank,
-             result.cores, result.processes ? " of each host" : "", result.memcpy_bytes_per_second,
+             result.cores, result.processes ? " of each host" : "",
+             result.block.empty() ? "" : " (" + result.block + ")", result.memcpy_bytes_per_second,
              result.streaming_bytes_per_second) +
          print_cluster_file(probe_cluster(result));
 }

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "strait/config/run.h"
 #include "strait/kernel/products.h"
 #include "strait/topology/cluster.h"
 
@@ -20,6 +21,7 @@ struct ProbeOptions {
   int64_t transfer_bytes = 64 << 20;  // vector of the timed all-gather
   int64_t runs = 7;                   // at least 5; medians are taken
   kernel::NarrowProducts products = kernel::NarrowProducts::kAutomatic;  // of bf16
+  std::optional<Run> run;  // whole blocks are of its model, with its micro-batch; none = of a GPT
 };
 
 /// Rates are of one rank while all ranks are busy.
@@ -40,6 +42,7 @@ struct ProbeResult {
   /// rate, and no latency.
   double transport_bytes_per_second = 0.0;
   double transport_latency_seconds = 0.0;
+  std::string block;       // that was timed: "gpt2, 512 wide, 4 x 128 tokens"
   bool processes = false;  // ranks were processes, on one host or several
   std::vector<Level>
       levels;  // measured one by one; empty: one level, "world", of the transport above
@@ -47,7 +50,7 @@ struct ProbeResult {
 
 /// Measures. Blocking: about (gemm_size / 1000)^3 + copy_bytes / 1e8 seconds. Every product, copy
 /// and transfer is verified before it is timed; InternalError when one is wrong. UserError for
-/// ranks < 0 or runs < 5.
+/// ranks < 0 or runs < 5, and as block_of_run.
 ProbeResult probe(const ProbeOptions& options = {});
 
 /// The measured machine as a cluster.

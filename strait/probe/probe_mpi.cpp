@@ -254,12 +254,11 @@ double gemm_rate(Together& together, const ProbeOptions& options, Dtype dtype) {
   return shape.flops() / together.seconds(options.runs, [&] { gemm.run(); });
 }
 
-double model_rate_of(Together& together, const ProbeOptions& options,
-                     std::pair<Dtype, int64_t> dtype_and_threads, double memory_bytes_per_second) {
-  ModelWork work(dtype_and_threads.first, options.gemm_size / 2, dtype_and_threads.second,
-                 options.products);
+double model_rate_of(Together& together, const ProbeOptions& options, const ProbeResult& result,
+                     std::pair<const BlockCase&, Dtype> what) {
+  ModelWork work(what.first, what.second, result.threads_per_rank, options.products);
   return model_rate(work, together.seconds(options.runs, [&] { work.run(); }),
-                    memory_bytes_per_second);
+                    std::max(result.memcpy_bytes_per_second, result.streaming_bytes_per_second));
 }
 
 }  // namespace
@@ -294,6 +293,8 @@ ProbeResult probe_mpi(comm::MpiSession& session, const ProbeOptions& options) {
   Together together(session, world);
   result.ranks = session.size();
   result.processes = true;
+  const BlockCase block = block_of(options.run, result.ranks, options.gemm_size / 2);
+  result.block = description(block);
   result.threads_per_rank = threads;
   const ThreadLimit limit(result.threads_per_rank);
   result.fp32_flops_per_second = gemm_rate(together, options, Dtype::kFloat32);
@@ -303,11 +304,10 @@ ProbeResult probe_mpi(comm::MpiSession& session, const ProbeOptions& options) {
   const CopyRates rates = measure_copy(team, options.copy_bytes, options.runs);
   result.memcpy_bytes_per_second = together.least(rates.memcpy_bytes_per_second);
   result.streaming_bytes_per_second = together.least(rates.streaming_bytes_per_second);
-  const double memory = std::max(result.memcpy_bytes_per_second, result.streaming_bytes_per_second);
   result.fp32_model_flops_per_second =
-      model_rate_of(together, options, {Dtype::kFloat32, result.threads_per_rank}, memory);
+      model_rate_of(together, options, result, {block, Dtype::kFloat32});
   result.bf16_model_flops_per_second =
-      model_rate_of(together, options, {Dtype::kBfloat16, result.threads_per_rank}, memory);
+      model_rate_of(together, options, result, {block, Dtype::kBfloat16});
   CodecWork coding(options.codec_elements);
   result.codec_bytes_per_second =
       coding.bytes() / together.seconds(options.runs, [&] { coding.run(); });

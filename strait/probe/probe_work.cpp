@@ -4,40 +4,80 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include "strait/base/errors.h"
+#include "strait/config/validate.h"
 #include "strait/program/program.h"
+#include "strait/shape/modules.h"
 #include "strait/shape/shape.h"
+#include "strait/strategy/compose/design.h"
 
 namespace strait::measure {
 namespace {
 
-constexpr int64_t kVocabulary = 256;
 constexpr int64_t kHeadWidth = 64;
 constexpr const char* kCodecs[] = {"int8/2048", "int4/128"};  // of zero++ and zero-topo
 
-Run block_run(Dtype dtype, int64_t width, int64_t threads, kernel::NarrowProducts products) {
-  Run run;
-  run.runtime.chosen.products = products;
-  run.model = model_preset("nano-char");
-  ShapeOptions& shape = run.model.shape;
+}  // namespace
+
+BlockCase block_of_width(int64_t width) {
+  BlockCase block;
+  block.run.model = model_preset("nano-char");
+  ShapeOptions& shape = block.run.model.shape;
   shape.layers = 1;
   shape.heads = shape.kv_heads = std::max<int64_t>(1, width / kHeadWidth);
   shape.width = std::max<int64_t>(16, width / shape.heads / 2 * 2 * shape.heads);
   shape.ffn_width = 4 * shape.width;
   shape.context = std::min<int64_t>(128, shape.width);
-  run.train.global_batch_size = 4;
+  block.run.train.global_batch_size = 4;
+  return block;
+}
+
+BlockCase block_of_run(const Run& run, int64_t ranks) {
+  if (run.model.family == kModulesFamily) {
+    ErrorPlace place;
+    place.key = "model.family";
+    throw UserError(
+        "probe: the model is a chain of modules, which cannot be cut down to one block; nearest "
+        "valid choice: probe without a run file",
+        place);
+  }
+  BlockCase block;
+  block.run.model = run.model;
+  block.run.model.shape.layers = 1;
+  block.run.train.global_batch_size = resolve_batch(run, ranks).micro_batch_size;
+  block.run.train.recompute = run.train.recompute;
+  bool assumed = false;
+  block.vocabulary = strategy::design_vocabulary(run, assumed);
+  return block;
+}
+
+BlockCase block_of(const std::optional<Run>& run, int64_t ranks, int64_t width) {
+  return run ? block_of_run(*run, ranks) : block_of_width(width);
+}
+
+std::string description(const BlockCase& block) {
+  const ShapeOptions& shape = block.run.model.shape;
+  return fmt::format("{}, {} wide, {} x {} tokens", block.run.model.family, shape.width,
+                     block.run.train.global_batch_size, shape.context);
+}
+
+namespace {
+
+Run ready(Run run, Dtype dtype, int64_t threads, kernel::NarrowProducts products) {
   run.train.precision = dtype == Dtype::kBfloat16 ? "bf16" : "fp32";
   run.runtime.threads_per_rank = threads;
+  run.runtime.chosen.products = products;
   return run;
 }
 
 }  // namespace
 
-ModelWork::ModelWork(Dtype dtype, int64_t width, int64_t threads, kernel::NarrowProducts products)
-    : step_(std::make_unique<train::SoloStep>(block_run(dtype, width, threads, products),
-                                              kVocabulary)) {
+ModelWork::ModelWork(BlockCase block, Dtype dtype, int64_t threads, kernel::NarrowProducts products)
+    : step_(std::make_unique<train::SoloStep>(ready(std::move(block.run), dtype, threads, products),
+                                              block.vocabulary)) {
   const program::Program& program = program::class_of(step_->design().steady(), 0);
   program::for_each_instance(program, [&](const program::Op& op, const program::Loops&) {
     const program::KernelCost cost = program::cost_of(program, op, 0);

@@ -4,22 +4,43 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "strait/base/dtype.h"
 #include "strait/codec/codec.h"
+#include "strait/config/run.h"
 #include "strait/kernel/products.h"
 #include "strait/train/solo_step.h"
 
 namespace strait::measure {
 
-/// Steps of a GPT of one block on one rank. Not thread-safe; one thread makes, runs and destroys
+/// A model of one block and the tokens that it is timed with.
+struct BlockCase {
+  Run run;  // model, batch, precision; one rank
+  int64_t vocabulary = 256;
+};
+
+/// Of a GPT: `width` of the block, at least 16; 512 tokens, or fewer where the block is narrow.
+BlockCase block_of_width(int64_t width);
+
+/// Of the model of `run` with as many sequences as one of its `ranks` has in a micro-step.
+/// UserError where the batch does not fit the ranks, and where the model is a chain of modules.
+BlockCase block_of_run(const Run& run, int64_t ranks);
+
+/// Of `run` where there is one, else of `width`.
+BlockCase block_of(const std::optional<Run>& run, int64_t ranks, int64_t width);
+
+/// "gpt2, 512 wide, 4 x 128 tokens".
+std::string description(const BlockCase& block);
+
+/// Steps of a model of one block on one rank. Not thread-safe; one thread makes, runs and destroys
 /// it.
 class ModelWork {
  public:
-  /// fp32 or bf16. `width` of the block, at least 16; 512 tokens, or fewer where the block is
-  /// narrow; bf16 by `products`.
-  ModelWork(Dtype dtype, int64_t width, int64_t threads,
+  /// In fp32 or bf16, whatever the case says; bf16 by `products`.
+  ModelWork(BlockCase block, Dtype dtype, int64_t threads,
             kernel::NarrowProducts products = kernel::NarrowProducts::kAutomatic);
   /// One step. InternalError when its loss is not finite.
   void run();

@@ -75,6 +75,7 @@ TEST(Arguments, TheOtherCommands) {
   EXPECT_EQ(report.output, "both");
   EXPECT_EQ(parse({"probe", "-o", "c.toml"}).output, "c.toml");
   EXPECT_EQ(parse({"probe", "--output", "c.toml"}).output, "c.toml");
+  EXPECT_EQ(parse({"probe", "run.toml", "-o", "c.toml", "--set", "a=1"}).path, "run.toml");
   EXPECT_EQ(parse({"inspect", "runs/a", "--json", "x.json"}).json, "x.json");
   EXPECT_EQ(parse({"report", "runs/a"}).path, "runs/a");
   const Command convert = parse({"convert", "runs/a", "b", "--to", "hf"});

@@ -6,6 +6,8 @@
 
 #include "strait/base/errors.h"
 #include "strait/config/cluster_file.h"
+#include "strait/config/parse.h"
+#include "strait/probe/probe_work.h"
 #ifdef STRAIT_MPI
 #include "strait/probe/probe_mpi.h"
 #endif
@@ -52,6 +54,41 @@ TEST(Probe, ZeroRanksMeansTheCores) {
   EXPECT_EQ(result.threads_per_rank, 1);
 }
 
+Run llama_run() {
+  return parse_run(
+      "model.preset = \"nano-char\"\nmodel.family = \"llama\"\n"
+      "model.shape = { layers = 6, width = 64, heads = 4, kv_heads = 2, ffn_width = 128, context = "
+      "32 }\n"
+      "train.global_batch_size = 12\n",
+      "llama.toml");
+}
+
+TEST(Probe, TimesABlockOfTheRun) {
+  ProbeOptions options = small_probe(2);
+  options.run = llama_run();
+  const ProbeResult result = probe(options);
+  EXPECT_EQ(result.block, "llama, 64 wide, 6 x 32 tokens");
+  EXPECT_NE(render_cluster_file(result).find("llama, 64 wide, 6 x 32 tokens"), std::string::npos);
+  EXPECT_GT(result.fp32_model_flops_per_second, 1e5);
+}
+
+TEST(Probe, ABlockHasTheOperationsOfItsShape) {
+  const BlockCase block = block_of_run(llama_run(), 4);
+  EXPECT_EQ(block.run.model.shape.layers, 1);
+  EXPECT_EQ(block.run.train.global_batch_size, 3);
+  BlockCase twice = block;
+  twice.run.train.global_batch_size *= 2;
+  EXPECT_DOUBLE_EQ(ModelWork(twice, Dtype::kFloat32, 1).flops(),
+                   2 * ModelWork(block, Dtype::kFloat32, 1).flops());
+}
+
+TEST(Probe, RefusesARunThatDoesNotFitTheRanks) {
+  EXPECT_THROW(block_of_run(llama_run(), 5), UserError);
+  strait::Run modules = llama_run();
+  modules.model.family = "modules";
+  EXPECT_THROW(block_of_run(modules, 1), UserError);
+}
+
 TEST(Probe, RefusesNegativeRanksAndFewRuns) {
   EXPECT_THROW(probe({.ranks = -1}), UserError);
   ProbeOptions options = small_probe(1);
@@ -73,6 +110,7 @@ ProbeResult sample_result() {
           .memory_bytes = 17179869184,
           .transport_bytes_per_second = 6.4e9,
           .transport_latency_seconds = 1.5e-6,
+          .block = {},
           .levels = {}};
 }
 
