@@ -26,8 +26,11 @@
 namespace strait::measure {
 namespace {
 
-constexpr double kMostShare = 0.9;           // of a processor that transfers can take
-constexpr double kLongEnough = 0.2;          // seconds that a timed transfer lasts at least
+constexpr double kMostShare = 0.9;    // of a processor that transfers can take
+constexpr double kLongEnough = 2.0;   // seconds that a timed transfer lasts at least: lost packets
+                                      // of a narrow link cost a fifth of a second each
+constexpr int64_t kLongRuns = 3;      // of a transfer that lasts so long
+constexpr double kWorkSeconds = 0.1;  // of timed work: ranks that share processors take turns
 constexpr int64_t kFirstTransfer = 1 << 20;  // bytes
 constexpr int64_t kLatencyRepeats = 50;
 constexpr double kWorthTelling = 1.25;
@@ -109,6 +112,15 @@ class Together {
       for (size_t run = 0; run < mine.size(); ++run)
         slowest[run] = std::max(slowest[run], rank.as_array()[run].as_number());
     return report::statistics_of(slowest).median;
+  }
+  /// The same of short work, done so often that a run lasts kWorkSeconds; seconds of one.
+  double seconds_of_short(int64_t runs, const std::function<void()>& body) {
+    const int64_t times = std::max<int64_t>(1, std::llround(kWorkSeconds / seconds(1, body)));
+    return seconds(runs,
+                   [&] {
+                     for (int64_t at = 0; at < times; ++at) body();
+                   }) /
+           static_cast<double>(times);
   }
   /// The mean of a value over the ranks.
   double mean(double value) {
@@ -206,7 +218,7 @@ double processor_share(Together& together, const ProbeOptions& options, LevelGat
   const double alone = together.seconds(options.runs, [&] { multiply(); });
   const int64_t gathers = std::max<int64_t>(1, std::llround(1.5 * alone / each.second));
   std::vector<double> shares;
-  together.seconds(options.runs, [&] {
+  together.seconds(each.second < kLongEnough ? options.runs : kLongRuns, [&] {
     std::vector<comm::Ticket> tickets;
     const double began = now_seconds();
     for (int64_t k = 0; k < gathers; ++k) tickets.push_back(gather.start(each.first));
@@ -237,7 +249,8 @@ void measure_level(comm::MpiSession& session, comm::World& world, Together& toge
                                [&] { gather.run(bytes); });
     if (seconds >= kLongEnough || bytes == options.transfer_bytes) break;
   }
-  seconds = together.seconds(options.runs, [&] { gather.run(bytes); });
+  seconds = together.seconds(seconds < kLongEnough ? options.runs : kLongRuns,
+                             [&] { gather.run(bytes); });
   if (!gather.is_right(bytes))
     throw InternalError("probe: an all-gather over level " + level.name + " is wrong");
   const double share = static_cast<double>(level.size - 1) / static_cast<double>(level.size);
@@ -257,7 +270,7 @@ double gemm_rate(Together& together, const ProbeOptions& options, Dtype dtype) {
 double model_rate_of(Together& together, const ProbeOptions& options, const ProbeResult& result,
                      std::pair<const BlockCase&, Dtype> what) {
   ModelWork work(what.first, what.second, result.threads_per_rank, options.products);
-  return model_rate(work, together.seconds(options.runs, [&] { work.run(); }),
+  return model_rate(work, together.seconds_of_short(options.runs, [&] { work.run(); }),
                     std::max(result.memcpy_bytes_per_second, result.streaming_bytes_per_second));
 }
 
@@ -310,7 +323,7 @@ ProbeResult probe_mpi(comm::MpiSession& session, const ProbeOptions& options) {
       model_rate_of(together, options, result, {block, Dtype::kBfloat16});
   CodecWork coding(options.codec_elements);
   result.codec_bytes_per_second =
-      coding.bytes() / together.seconds(options.runs, [&] { coding.run(); });
+      coding.bytes() / together.seconds_of_short(options.runs, [&] { coding.run(); });
   result.memory_bytes = usable_memory_bytes() / static_cast<int64_t>(machine.usable.size());
   for (size_t level = 0; level < cluster.levels.size() && result.ranks > 1; ++level)
     measure_level(session, world, together, options, {&cluster, level});
