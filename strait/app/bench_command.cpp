@@ -51,12 +51,10 @@ kernel::NarrowProducts products_of(const cli::Command& command, const std::strin
                                    kernel::measured_product_seconds)
         .products;
   if (asked == kernel::NarrowProducts::kAutomatic) return asked;
-  ErrorPlace place;
-  place.key = flag;
-  throw UserError(fmt::format("--products {} cannot take effect: {} is not multiplied in bf16; the "
-                              "nearest valid choice is auto",
-                              kernel::product_name(asked), type),
-                  place);
+  refuse_flag(flag,
+              fmt::format("--products {} cannot take effect: {} is not multiplied in bf16; the "
+                          "nearest valid choice is auto",
+                          kernel::product_name(asked), type));
 }
 
 measure::BenchRow gemm_row(const cli::Command& command) {
@@ -258,23 +256,19 @@ Json bench_command(const cli::Command& command, cli::Output& output) {
 Json probe_command(const cli::Command& command, cli::Output& output) {
   measure::ProbeOptions options;
   if (command.ranks) options.ranks = *command.ranks;
+  if (!command.path.empty()) {
+    options.run = load_run(command.path, command.sets);
+  } else if (!command.sets.empty()) {
+    refuse_flag("--set", fmt::format("--set {} is a key of a run file, and none is given; nearest "
+                                     "valid choice: strait probe RUN.toml --set {}",
+                                     command.sets.front(), command.sets.front()));
+  }
   options.products =
       kernel::choose_products({}, kernel::own_multipliers(), kernel::measured_product_seconds)
           .products;
   bool lead = true;
-  if (!command.path.empty()) {
-    options.run = load_run(command.path, command.sets);
-  } else if (!command.sets.empty()) {
-    ErrorPlace place;
-    place.key = "--set";
-    throw UserError(fmt::format("--set {} is a key of a run file, and none is given; nearest valid "
-                                "choice: strait probe RUN.toml --set {}",
-                                command.sets.front(), command.sets.front()),
-                    place);
-  }
   const measure::ProbeResult result =
-      options.run ? with_place(*options.run, [&] { return probe_ranks(options, output, lead); })
-                  : probe_ranks(options, output, lead);
+      with_place(options.run.value_or(Run()), [&] { return probe_ranks(options, output, lead); });
   const Cluster cluster = measure::probe_cluster(result);
   if (lead) {
     write_file_atomically(command.output, measure::render_cluster_file(result));

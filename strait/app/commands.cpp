@@ -67,13 +67,13 @@ Json inspect_command(const cli::Command& command, cli::Output& output) {
   return found;
 }
 
-namespace {
-
-[[noreturn]] void refuse_flag(const char* flag, const std::string& message) {
+void refuse_flag(const std::string& flag, const std::string& message) {
   ErrorPlace place;
   place.key = flag;
   throw UserError(message, place);
 }
+
+namespace {
 
 /// [data] of --set, for the data at `path`.
 DataOptions data_options(const std::string& path, const std::vector<std::string>& sets) {

@@ -1,10 +1,15 @@
 // The commands that need LibTorch.
 #pragma once
 
+#include <string>
+
 #include "strait/cli/run_command.h"
 #include "strait/train/train.h"
 
 namespace strait::app {
+
+/// UserError about a flag.
+[[noreturn]] void refuse_flag(const std::string& flag, const std::string& message);
 
 /// Adds train, evaluate, sample, inspect, convert, probe and bench.
 void add_commands(cli::CommandTable& table);

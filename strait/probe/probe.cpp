@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "strait/base/clock.h"
@@ -58,17 +57,15 @@ double seconds_of(RankTeam& team, int64_t runs, const Make& make, std::unique_pt
 }
 
 double model_rate_of(RankTeam& team, const ProbeOptions& options, const ProbeResult& result,
-                     std::pair<const BlockCase&, Dtype> what) {
+                     const BlockCase& block, Dtype dtype) {
   std::unique_ptr<ModelWork> work;
   const double seconds = seconds_of(
       team, options.runs,
       [&] {
-        return std::make_unique<ModelWork>(what.first, what.second, result.threads_per_rank,
-                                           options.products);
+        return std::make_unique<ModelWork>(block, dtype, result.threads_per_rank, options.products);
       },
       &work);
-  return model_rate(*work, seconds,
-                    std::max(result.memcpy_bytes_per_second, result.streaming_bytes_per_second));
+  return model_rate(*work, seconds, result.copy_bytes_per_second());
 }
 
 double codec_rate_of(RankTeam& team, const ProbeOptions& options) {
@@ -93,8 +90,7 @@ double all_gather_seconds(RankTeam& team, int64_t bytes, int64_t runs, int64_t r
 
 void measure_transport(RankTeam& team, const ProbeOptions& options, ProbeResult& result) {
   if (result.ranks == 1) {
-    result.transport_bytes_per_second =
-        std::max(result.memcpy_bytes_per_second, result.streaming_bytes_per_second);
+    result.transport_bytes_per_second = result.copy_bytes_per_second();
     return;
   }
   const double ranks = static_cast<double>(result.ranks);
@@ -105,6 +101,10 @@ void measure_transport(RankTeam& team, const ProbeOptions& options, ProbeResult&
 }
 
 }  // namespace
+
+double ProbeResult::copy_bytes_per_second() const {
+  return CopyRates{memcpy_bytes_per_second, streaming_bytes_per_second}.best();
+}
 
 ProbeResult probe(const ProbeOptions& options) {
   ProbeResult result;
@@ -128,10 +128,9 @@ ProbeResult probe(const ProbeOptions& options) {
   result.memcpy_bytes_per_second = rates.memcpy_bytes_per_second / ranks;
   result.streaming_bytes_per_second = rates.streaming_bytes_per_second / ranks;
   result.memory_bytes = usable_memory_bytes() / result.ranks;
-  result.fp32_model_flops_per_second =
-      model_rate_of(team, options, result, {block, Dtype::kFloat32});
+  result.fp32_model_flops_per_second = model_rate_of(team, options, result, block, Dtype::kFloat32);
   result.bf16_model_flops_per_second =
-      model_rate_of(team, options, result, {block, Dtype::kBfloat16});
+      model_rate_of(team, options, result, block, Dtype::kBfloat16);
   result.codec_bytes_per_second = codec_rate_of(team, options);
   measure_transport(team, options, result);
   return result;
@@ -153,8 +152,7 @@ Cluster probe_cluster(const ProbeResult& result) {
   cluster.model_flops_per_second_fp32 = result.fp32_model_flops_per_second;
   cluster.model_flops_per_second_bf16 = result.bf16_model_flops_per_second;
   cluster.codec_bytes_per_second = result.codec_bytes_per_second;
-  cluster.memory_bytes_per_second =
-      std::max(result.memcpy_bytes_per_second, result.streaming_bytes_per_second);
+  cluster.memory_bytes_per_second = result.copy_bytes_per_second();
   cluster.memory_bytes = result.memory_bytes;
   cluster.cores_per_rank = result.threads_per_rank;
   cluster.shares_cores = true;  // thread ranks move bytes with the cores that compute

@@ -21,7 +21,8 @@ struct ProbeOptions {
   int64_t transfer_bytes = 64 << 20;  // vector of the timed all-gather
   int64_t runs = 7;                   // at least 5; medians are taken
   kernel::NarrowProducts products = kernel::NarrowProducts::kAutomatic;  // of bf16
-  std::optional<Run> run;  // whole blocks are of its model, with its micro-batch; none = of a GPT
+  /// Whole blocks are of its model, with its micro-batch; none = of a GPT.
+  std::optional<Run> run = {};
 };
 
 /// Rates are of one rank while all ranks are busy.
@@ -36,7 +37,8 @@ struct ProbeResult {
       0.0;  // encode and decode, bytes read plus written; 0 = not measured
   double memcpy_bytes_per_second = 0.0;  // bytes read plus written
   double streaming_bytes_per_second = 0.0;
-  int64_t memory_bytes = 0;  // physical, or the control group's limit, over ranks
+  double copy_bytes_per_second() const;  // the better of the two
+  int64_t memory_bytes = 0;              // physical, or the control group's limit, over ranks
   /// Transport between thread ranks by all-gather: bytes that a rank receives over the time of a
   /// large one, and the whole time of one of 8 bytes per rank. A world of one has neither: the copy
   /// rate, and no latency.

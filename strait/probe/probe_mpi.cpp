@@ -202,6 +202,11 @@ class LevelGather {
   char* buffer_ = nullptr;
 };
 
+/// Timed runs of a transfer that takes so many seconds.
+int64_t runs_of(const ProbeOptions& options, double seconds) {
+  return seconds < kLongEnough ? options.runs : kLongRuns;
+}
+
 /// What products lose while all-gathers of a level, each of so many bytes and seconds, go on behind
 /// them.
 double processor_share(Together& together, const ProbeOptions& options, LevelGather& gather,
@@ -218,7 +223,7 @@ double processor_share(Together& together, const ProbeOptions& options, LevelGat
   const double alone = together.seconds(options.runs, [&] { multiply(); });
   const int64_t gathers = std::max<int64_t>(1, std::llround(1.5 * alone / each.second));
   std::vector<double> shares;
-  together.seconds(each.second < kLongEnough ? options.runs : kLongRuns, [&] {
+  together.seconds(runs_of(options, each.second), [&] {
     std::vector<comm::Ticket> tickets;
     const double began = now_seconds();
     for (int64_t k = 0; k < gathers; ++k) tickets.push_back(gather.start(each.first));
@@ -249,8 +254,7 @@ void measure_level(comm::MpiSession& session, comm::World& world, Together& toge
                                [&] { gather.run(bytes); });
     if (seconds >= kLongEnough || bytes == options.transfer_bytes) break;
   }
-  seconds = together.seconds(seconds < kLongEnough ? options.runs : kLongRuns,
-                             [&] { gather.run(bytes); });
+  seconds = together.seconds(runs_of(options, seconds), [&] { gather.run(bytes); });
   if (!gather.is_right(bytes))
     throw InternalError("probe: an all-gather over level " + level.name + " is wrong");
   const double share = static_cast<double>(level.size - 1) / static_cast<double>(level.size);
@@ -268,10 +272,10 @@ double gemm_rate(Together& together, const ProbeOptions& options, Dtype dtype) {
 }
 
 double model_rate_of(Together& together, const ProbeOptions& options, const ProbeResult& result,
-                     std::pair<const BlockCase&, Dtype> what) {
-  ModelWork work(what.first, what.second, result.threads_per_rank, options.products);
+                     const BlockCase& block, Dtype dtype) {
+  ModelWork work(block, dtype, result.threads_per_rank, options.products);
   return model_rate(work, together.seconds_of_short(options.runs, [&] { work.run(); }),
-                    std::max(result.memcpy_bytes_per_second, result.streaming_bytes_per_second));
+                    result.copy_bytes_per_second());
 }
 
 }  // namespace
@@ -318,9 +322,9 @@ ProbeResult probe_mpi(comm::MpiSession& session, const ProbeOptions& options) {
   result.memcpy_bytes_per_second = together.least(rates.memcpy_bytes_per_second);
   result.streaming_bytes_per_second = together.least(rates.streaming_bytes_per_second);
   result.fp32_model_flops_per_second =
-      model_rate_of(together, options, result, {block, Dtype::kFloat32});
+      model_rate_of(together, options, result, block, Dtype::kFloat32);
   result.bf16_model_flops_per_second =
-      model_rate_of(together, options, result, {block, Dtype::kBfloat16});
+      model_rate_of(together, options, result, block, Dtype::kBfloat16);
   CodecWork coding(options.codec_elements);
   result.codec_bytes_per_second =
       coding.bytes() / together.seconds_of_short(options.runs, [&] { coding.run(); });

@@ -18,7 +18,7 @@ namespace strait::measure {
 
 /// A model of one block and the tokens that it is timed with.
 struct BlockCase {
-  Run run;  // model, batch, precision; one rank
+  Run run;  // model and batch, on one rank
   int64_t vocabulary = 256;
 };
 
