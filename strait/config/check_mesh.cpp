@@ -173,12 +173,29 @@ void check_mesh_modules(const Run& run) {
                       name, size));
 }
 
+/// Every rank of the axis has two chunks of a sequence, all of one length.
+void check_sequence(const Run& run) {
+  static const Run defaults;
+  const int64_t ranks = run.mesh.axes.sequence, context = run.model.shape.context;
+  const Key& engine = *find_key("sequence.engine");
+  if (ranks == 1 && !same_value(engine, run, defaults))
+    refuse(run, engine.name, "cannot take effect with mesh.axes.sequence = 1",
+           value_text(engine, defaults) + ", or mesh.axes.sequence = 2");
+  if (ranks == 1 || context % (2 * ranks) == 0) return;
+  refuse_key(run, "model.shape.context",
+             fmt::format("model.shape.context = {} cannot be cut into 2 equal chunks for each of "
+                         "mesh.axes.sequence = {} ranks; the nearest valid values are {}",
+                         context, ranks, nearest_multiples(context, 2 * ranks)));
+}
+
 }  // namespace
 
 void check_mesh_model(const Run& run) {
+  check_sequence(run);
   if (run.model.family == kModulesFamily) return check_mesh_modules(run);
   const MeshAxes& axes = run.mesh.axes;
-  for (const auto& [name, size] : {NamedSize{"x", axes.x}, NamedSize{"y", axes.y}}) {
+  for (const auto& [name, size] :
+       {NamedSize{"x", axes.x}, NamedSize{"y", axes.y}, NamedSize{"sequence", axes.sequence}}) {
     const std::string key = fmt::format("mesh.axes.{}", name);
     if (size > 1 && run.runtime.device == "cuda")
       refuse_key(run, key,

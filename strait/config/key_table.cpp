@@ -340,8 +340,10 @@ Rows mesh_keys() {
       {"mesh.axes.z", kField<&Run::mesh, axes, &MeshAxes::z>, between(1, kMostCount),
        "Depth of the tensor grid: ranks of other batches that share what placement.preset hsdp or "
        "mics shards."},
-      {"mesh.axes.sequence", kField<&Run::mesh, axes, &MeshAxes::sequence>, only_default(),
-       "Sequence parts."},
+      {"mesh.axes.sequence", kField<&Run::mesh, axes, &MeshAxes::sequence>, between(1, kMostCount),
+       "Ranks that share every sequence: each has a chunk from its beginning and the mirror image "
+       "of "
+       "that from its end."},
       {"mesh.axes.data", kField<&Run::mesh, axes, &MeshAxes::data>, between(0, kMostCount),
        "Data-parallel ranks; 0 = the rest."},
       {"mesh.axes.stage", kField<&Run::mesh, axes, &MeshAxes::stage>, between(1, kMostCount),
@@ -382,6 +384,27 @@ Rows placement_keys() {
        "Codecs of reduced gradients, one for all hops or one per hop, innermost first.", filled},
       {"placement.codecs.update", kField<placement, codecs, &PlacementCodecs::update>, codec_text(),
        "Codec in which updated weights are sent to their shards and kept there.", filled},
+  };
+}
+
+Rows sequence_keys() {
+  constexpr auto sequence = &Run::sequence;
+  return {
+      {"sequence.plan", kField<sequence, &SequenceOptions::plan>, only_default(),
+       "Print the plan of each batch."},
+      {"sequence.engine", kField<sequence, &SequenceOptions::engine>,
+       one_of({"auto", "gathered"}, {"ring", "heads", "hybrid", "zeppelin", "even", "packed"}),
+       "How attention crosses ranks of mesh.axes.sequence: gathered brings the keys of all to "
+       "each; "
+       "auto is gathered."},
+      {"sequence.routing", kField<sequence, &SequenceOptions::routing>, only_default(),
+       "Proxies over which transfers between nodes go."},
+      {"sequence.remap", kField<sequence, &SequenceOptions::remap>, only_default(),
+       "Whether tokens move to an even layout for linear modules."},
+      {"sequence.fill", kField<sequence, &SequenceOptions::fill>, only_default(),
+       "Local work where rings wait."},
+      {"sequence.capacity_tokens", kField<sequence, &SequenceOptions::capacity_tokens>,
+       only_default(), "Tokens that a rank can hold; 0 = from memory."},
   };
 }
 
@@ -512,7 +535,7 @@ const std::vector<Key>& run_keys() {
     Rows rows;
     for (Rows (*part)() : {general_keys, model_keys, rope_keys, data_keys, train_keys,
                            optimizer_keys, run_control_keys, cluster_keys, mesh_keys,
-                           placement_keys, parallel_keys, sync_keys, tool_keys})
+                           placement_keys, sequence_keys, parallel_keys, sync_keys, tool_keys})
       for (Key& key : part()) rows.push_back(std::move(key));
     return rows;
   }();

@@ -28,6 +28,15 @@ struct TensorOptions {
   int64_t cached_gathers = 0;
 };
 
+struct SequenceOptions {
+  bool plan = false;
+  std::string engine = "auto";
+  std::string routing = "auto";
+  std::string remap = "auto";
+  bool fill = true;
+  int64_t capacity_tokens = 0;
+};
+
 struct PipelineOptions {
   std::string order = "1f1b";
   int64_t chunks_per_stage = 1;

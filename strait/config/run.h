@@ -45,6 +45,7 @@ struct Run {
   ClusterOptions cluster;
   MeshOptions mesh;
   PlacementOptions placement;
+  SequenceOptions sequence;
   SyncOptions sync;
 
   std::string file;  // where it was read from, for messages; "" = built in memory

@@ -178,6 +178,17 @@ const Kernel kBackwardInput = block_kernel(
 const Kernel kBackwardWeight = block_kernel(
     "backward_weight", segment_operands({{kTokens, kReads}, {kGradient, kMakesGradient}}));
 
+const Kernel kPackKeys = [] {
+  const auto value = [](BlockValue of) { return static_cast<BlockOperand>(block_slot(of)); };
+  Kernel kernel =
+      block_kernel("pack_keys", operands({{kTokens, kReads},
+                                          {kSaved, kReads, Count::kOptional, false},
+                                          {value(BlockValue::kQkv), kReads, Count::kOptional},
+                                          {value(BlockValue::kKeys), kWrites}}));
+  kernel.bound = program::Bound::kMemory;
+  return kernel;
+}();
+
 const Kernel kLoad = {
     "load",
     program::Bound::kNothing,

@@ -31,6 +31,8 @@ enum BlockOperand : int {
   kNumBlockOperands = kEndValues + kNumEndValues
 };
 
+constexpr int block_slot(BlockValue value) { return kBlockValues + static_cast<int>(value); }
+
 /// Attributes of the kernels that work on blocks.
 enum BlockAttribute : int {
   kBlock,      // index: of the block in the model's chain
@@ -61,6 +63,10 @@ extern const program::Kernel kBackward;
 extern const program::Kernel kForwardSegments;
 extern const program::Kernel kBackwardInput;
 extern const program::Kernel kBackwardWeight;
+
+/// Keys and values of this rank's tokens, one row behind the other (kKeys), from what the forward
+/// of segment qkv_add left, saved or as a value of its own.
+extern const program::Kernel kPackKeys;
 
 /// The steps of an embedding and a head that ranks share (shape/ends.h).
 const program::Kernel& end_kernel(EndStep step);

@@ -46,7 +46,7 @@ struct PipelineForm {
 struct StepOptions {
   Purpose purpose = Purpose::kTrain;
   int64_t micro_batch_size = 1;  // sequences per rank and micro-step
-  int64_t tokens = 1;            // tokens per sequence
+  int64_t tokens = 1;            // tokens that a rank has of each sequence
   int64_t accumulation = 1;      // micro-steps per optimizer step
   int64_t cache_tokens = 0;      // generation: that the key/value cache holds
   Dtype dtype = Dtype::kFloat32;

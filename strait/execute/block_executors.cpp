@@ -47,6 +47,9 @@ struct Context {
 
   Context(const Environment& environment, const Instance& instance)
       : settings(environment.settings), batch(batch_of(instance)) {
+    const AxisPlace share = environment.layout.sequence_place(instance.rank);
+    batch.sharers = share.size;
+    batch.sharer = share.coordinate;
     settings.training = instance.integer(draft::kTraining) != 0;
     if (const void* step = instance.read(draft::kStepValues))
       settings.loss_scale *= static_cast<const double*>(step)[strategy::kLossScale];
@@ -164,6 +167,11 @@ void backward_weight(const Environment& environment, const Instance& instance) {
   c.segments->backward_weight(c.call, c.range);
 }
 
+void pack_keys(const Environment& environment, const Instance& instance) {
+  const RangeCall c(environment, instance);
+  c.segments->pack_keys(c.call);
+}
+
 /// A step of an embedding or a head that ranks share.
 void end_step(EndStep step, const Environment& environment, const Instance& instance) {
   BlockCall c(environment, instance);
@@ -243,6 +251,7 @@ void add_block_executors(runtime::Executors& executors, const Environment& envir
   add(draft::kForwardSegments, &forward_segments);
   add(draft::kBackwardInput, &backward_input);
   add(draft::kBackwardWeight, &backward_weight);
+  add(draft::kPackKeys, &pack_keys);
   for (int number = 0; number < kNumEndSteps; ++number) {
     const auto step = static_cast<EndStep>(number);
     executors.add(draft::end_kernel(step), Execute([&environment, step](const Instance& instance) {

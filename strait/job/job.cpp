@@ -76,11 +76,11 @@ void check_device(const Job& job) {
         "runtime.deterministic",
         "runtime.deterministic cannot be held on a device: LibTorch's attention adds in any order; "
         "the nearest valid choice is false, or runtime.device = \"cpu\"");
-  if (is_shared(job.design.layout.local_shape()))
+  if (is_shared(job.design.layout.local_shape()) || job.design.layout.local_shape().sequence > 1)
     refuse_on_device("runtime.device",
                      "ranks share blocks by their segments, and the blocks of a device are one "
                      "piece; the nearest valid choice is runtime.device = \"cpu\", or "
-                     "mesh.axes.x = 1 and y = 1");
+                     "mesh.axes.x = 1, y = 1 and sequence = 1");
   if (codec::is_low_rank(codec::parse_codec(job.design.run.compression.codec)))
     refuse_on_device(
         "compression.codec",

@@ -62,7 +62,7 @@ Layout::Layout(const ModelShape& shape, const Mesh& mesh, std::vector<int64_t> f
       data_(axis_of(mesh, "data")),
       replica_(axis_of(mesh, "replica")),
       stage_(axis_of(mesh, "stage")),
-      local_(strait::local_shape(shape, x_.size, y_.size)),
+      local_(strait::local_shape(shape, x_.size, y_.size, sequence_.size)),
       first_stage_(std::move(first_stage)) {
   first_stage_.resize(shape.units.size(), 0);
   for (const UnitShape& unit : shape.units)
@@ -74,6 +74,11 @@ int64_t Layout::positions() const { return z_.size * sequence_.size * data_.size
 int64_t Layout::position(int64_t rank) const {
   const int64_t outer = data_.coordinate(rank) * sequence_.size + sequence_.coordinate(rank);
   return outer * z_.size + z_.coordinate(rank);
+}
+
+AxisPlace Layout::batch_place(int64_t rank) const {
+  const int64_t row = replica_.coordinate(rank) * data_.size + data_.coordinate(rank);
+  return {replica_.size * data_.size * z_.size, row * z_.size + z_.coordinate(rank)};
 }
 
 Range Layout::held(int64_t unit, int64_t rank, const std::vector<int64_t>& hops) const {

@@ -72,8 +72,13 @@ class Layout {
   /// Replicas have training states of their own; without local steps there is one.
   int64_t replicas() const { return replica_.size; }
   int64_t replica(int64_t rank) const { return replica_.coordinate(rank); }
-  /// Which of all data-parallel ranks, those of one replica after those of another.
-  int64_t data_position(int64_t rank) const { return replica(rank) * positions() + position(rank); }
+
+  /// Which of those that see different sequences, of how many. Ranks of sequence, x and y see the
+  /// same ones.
+  AxisPlace batch_place(int64_t rank) const;
+
+  /// Where a rank stands among those that share the tokens of every sequence.
+  AxisPlace sequence_place(int64_t rank) const { return sequence_.place(rank); }
 
   /// Where a rank stands among those that share the boxes' dims.
   AxisPlace x_place(int64_t rank) const { return x_.place(rank); }

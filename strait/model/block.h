@@ -10,6 +10,7 @@
 
 #include "strait/base/dtype.h"
 #include "strait/kernel/products.h"
+#include "strait/sequence/chunks.h"
 #include "strait/shape/element_runs.h"
 #include "strait/shape/ends.h"
 #include "strait/shape/segment.h"
@@ -17,7 +18,8 @@
 
 namespace strait::model {
 
-/// A micro-batch on the host. Rows are sequences; `targets` may hold -1 = not counted.
+/// A micro-batch on the host. Rows are sequences, or where several ranks share them this rank's
+/// tokens of each; `targets` may hold -1 = not counted.
 struct Batch {
   int64_t batch = 0, tokens = 0;     // B sequences of T tokens
   const int32_t* inputs = nullptr;   // [B, T]
@@ -25,6 +27,8 @@ struct Batch {
   const int32_t* document_starts =
       nullptr;                         // [B, T] first position of the token's document, or null
   const int64_t* sequences = nullptr;  // [B] index of the sequence in the run, for random streams
+  int64_t sharers = 1, sharer = 0;     // ranks that share every sequence, and which this one is
+  sequence::Share share() const { return {sharers, sharer, tokens}; }
 };
 
 /// UserError naming the first token outside the vocabulary. The batch lies in host memory.
@@ -98,7 +102,7 @@ struct SegmentCall {
   const void* weights = nullptr;  // flat local unit
   void* gradient = nullptr;       // flat local unit, fp32 beside bf16
   bool accumulate = false;   // add to `gradient` instead of overwriting the segments' parameters
-  int64_t position = 0;      // number of the first token in its sequence
+  int64_t position = 0;      // number of the first token in its sequence, where none is shared
   int64_t first_head = 0;    // number of this rank's first head in the block
   int64_t first_column = 0;  // of the residual stream, number of this rank's first column
   std::array<void*, kNumBlockValues> values{};
@@ -127,6 +131,8 @@ class SegmentedBlock {
   virtual void backward_input(const SegmentCall& call, SegmentRange range) const = 0;
   /// Behind backward_input of the same range.
   virtual void backward_weight(const SegmentCall& call, SegmentRange range) const = 0;
+  /// kKeys from kQkv, for the other ranks of the axis sequence.
+  virtual void pack_keys(const SegmentCall& call) const = 0;
 };
 
 /// One block of the chain. Thread-safe: all state is in the call. A transformer block of a model

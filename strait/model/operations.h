@@ -10,6 +10,7 @@
 #include "strait/kernel/norm.h"
 #include "strait/kernel/parallel.h"
 #include "strait/kernel/swiglu.h"
+#include "strait/sequence/chunks.h"
 
 namespace strait::model {
 
@@ -221,15 +222,17 @@ void swiglu_backward(const kernel::SwigluBackwardCall<T>& call, int threads) {
 enum class DropoutPlace : uint8_t { kEmbedding, kAttention, kAttentionOutput, kMlpOutput };
 const char* dropout_purpose(DropoutPlace place);
 
-/// Which rows dropout is drawn for: element (t, c) of sequence b has index (first_token + t) width
-/// + first_column + c in the stream (seed, purpose, block, sequences[b]), width being that of whole
-/// rows.
+/// Which rows dropout is drawn for: element (t, c) of sequence b has index (first_token + position
+/// of t) width + first_column + c in the stream (seed, purpose, block, sequences[b]), width being
+/// that of whole rows.
 struct DropoutSite {
   uint64_t seed = 0;
   DropoutPlace place = DropoutPlace::kEmbedding;
   uint64_t block = 0;
   double rate = 0.0;
-  int64_t batch = 0, tokens = 0, first_token = 0;
+  int64_t batch = 0;
+  sequence::Share share = {};  // of each sequence: its rows are those that dropout is drawn for
+  int64_t first_token = 0;
   const int64_t* sequences = nullptr;         // null: 0, 1, 2, ...
   int64_t first_column = 0, whole_width = 0;  // of rows that are cut; 0: they are whole
   kernel::DropoutMask mask(int64_t sequence) const {
@@ -249,15 +252,18 @@ struct DropCall {
 template <class T>
 void drop(const DropoutSite& site, const DropCall<T>& call, int threads) {
   const int64_t width = call.width, whole = site.whole_width > 0 ? site.whole_width : width;
-  kernel::parallel_ranges(site.batch * site.tokens, 1, threads, [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
-      const kernel::DropoutMask mask = site.mask(row / site.tokens);
-      const auto first =
-          static_cast<uint64_t>((site.first_token + row % site.tokens) * whole + site.first_column);
-      kernel::dropout<T>({width, &mask, first, call.x + row * width,
-                          call.base ? call.base + row * width : nullptr, call.out + row * width});
-    }
-  });
+  kernel::parallel_ranges(
+      site.batch * site.share.tokens, 1, threads, [&](int64_t begin, int64_t end) {
+        for (int64_t row = begin; row < end; ++row) {
+          const kernel::DropoutMask mask = site.mask(row / site.share.tokens);
+          const auto first = static_cast<uint64_t>(
+              (site.first_token + site.share.position(row % site.share.tokens)) * whole +
+              site.first_column);
+          kernel::dropout<T>({width, &mask, first, call.x + row * width,
+                              call.base ? call.base + row * width : nullptr,
+                              call.out + row * width});
+        }
+      });
 }
 
 }  // namespace strait::model

@@ -72,7 +72,7 @@ class TensorEmbeddingBlock : public Block {
             static_cast<uint64_t>(index_),
             dropout_,
             call.batch->batch,
-            call.batch->tokens,
+            call.batch->share(),
             first_token,
             call.batch->sequences};
   }

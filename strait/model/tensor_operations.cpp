@@ -210,10 +210,11 @@ at::Tensor dropout_factors(const TensorTypes& types, const DropoutSite& site,
 at::Tensor dropout_factors(const TensorTypes& types, const DropoutSite& site, int64_t width) {
   const at::Tensor like = types.device.view(nullptr, {0}, Dtype::kInt64);
   const at::Tensor elements =
-      at::arange(site.first_token * width, (site.first_token + site.tokens) * width, like.options())
+      at::arange(site.first_token * width, (site.first_token + site.share.tokens) * width,
+                 like.options())
           .unsqueeze(0)
-          .expand({site.batch, site.tokens * width});
-  return dropout_factors(types, site, elements).reshape({site.batch * site.tokens, width});
+          .expand({site.batch, site.share.tokens * width});
+  return dropout_factors(types, site, elements).reshape({site.batch * site.share.tokens, width});
 }
 
 }  // namespace strait::model

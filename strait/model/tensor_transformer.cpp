@@ -59,7 +59,7 @@ DropoutSite TensorTransformerBlock::site(const Call& call, DropoutPlace place) c
           static_cast<uint64_t>(index_),
           dropout_,
           call.batch->batch,
-          call.batch->tokens,
+          call.batch->share(),
           call.position,
           call.batch->sequences};
 }

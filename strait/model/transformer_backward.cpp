@@ -38,6 +38,7 @@ void TransformerSegments<T>::run_backward_input(const SegmentCall& call, Segment
       return sum_moments(call, kAttentionGradientMoments,
                          norm_backward_call(call, attention_norm_));
     case Segment::kQkvAdd:
+      take_key_gradient(call);
       rotate(call, kQkvGradient, true);
       return query_key_input(call);
     case Segment::kQkv:
@@ -280,6 +281,7 @@ void TransformerSegments<T>::output_input(const SegmentCall& call) const {
 
 template <class T>
 void TransformerSegments<T>::attend_input(const SegmentCall& call) const {
+  if (call[kGatheredKeys]) return attend_gathered_input(call);
   const int64_t kv_heads = extent_.kv_heads, group = extent_.heads / kv_heads;
   kernel::parallel_ranges(call.batch->batch * kv_heads, 1, call.settings->threads,
                           [&](int64_t begin, int64_t end) {

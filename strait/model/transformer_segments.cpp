@@ -156,7 +156,7 @@ DropoutSite TransformerSegments<T>::site(const SegmentCall& call, DropoutPlace p
           static_cast<uint64_t>(index_),
           drops(call) ? dropout_ : 0.0,
           call.batch->batch,
-          call.batch->tokens,
+          call.batch->share(),
           call.position,
           call.batch->sequences,
           call.first_column,
@@ -405,10 +405,11 @@ void TransformerSegments<T>::rotate(const SegmentCall& call, BlockValue qkv, boo
   if (!angles_) return;
   T* rows = at(call, qkv);
   const int64_t tokens = call.batch->tokens, heads = extent_.heads + extent_.kv_heads;
+  const sequence::Share share = call.batch->share();
   kernel::parallel_ranges(
       call.batch->batch * tokens, 1, call.settings->threads, [&](int64_t begin, int64_t end) {
         for (int64_t row = begin; row < end; ++row) {
-          const int64_t position = call.position + row % tokens;
+          const int64_t position = call.position + share.position(row % tokens);
           kernel::rotate<T>(
               {heads, extent_.head_width, angles_->template cosines<Wide<T>>(position),
                angles_->template sines<Wide<T>>(position), back, rows + row * extent_.qkv_width()});
@@ -446,6 +447,7 @@ kernel::AttentionCall<T> TransformerSegments<T>::attention_call(const SegmentCal
 template <class T>
 void TransformerSegments<T>::attend(const SegmentCall& call) const {
   ensure(call.position == 0, "segments: attention needs the sequence from its first token on");
+  if (call[kGatheredKeys]) return attend_gathered(call);
   const DropoutSite where = site(call, DropoutPlace::kAttention);
   const int64_t heads = extent_.heads;
   kernel::parallel_ranges(

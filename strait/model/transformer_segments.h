@@ -3,6 +3,7 @@
 #pragma once
 
 #include "strait/kernel/attention.h"
+#include "strait/kernel/partial_attention.h"
 #include "strait/model/block.h"
 #include "strait/model/decoder_blocks.h"
 #include "strait/model/operations.h"
@@ -25,6 +26,7 @@ class TransformerSegments : public SegmentedBlock {
   void forward(const SegmentCall& call, SegmentRange range) const override;
   void backward_input(const SegmentCall& call, SegmentRange range) const override;
   void backward_weight(const SegmentCall& call, SegmentRange range) const override;
+  void pack_keys(const SegmentCall& call) const override;
 
   // One segment, with a place for each of its values; for the fused block and the three above.
   void run_forward(const SegmentCall& call, Segment segment) const;
@@ -117,6 +119,22 @@ class TransformerSegments : public SegmentedBlock {
   void add_joined(const SegmentCall& call, const Linear& linear, const Add& add) const;
   void keep_branch(const SegmentCall& call, const Add& add) const;
   void add(const SegmentCall& call, const Add& add) const;
+  // Attention to the keys of all ranks of the axis sequence: transformer_gathered.cpp.
+  void attend_gathered(const SegmentCall& call) const;
+  void attend_gathered_input(const SegmentCall& call) const;
+  void order_keys(const SegmentCall& call) const;
+  void attend_gathered_head(const SegmentCall& call, int64_t sequence, int64_t head) const;
+  void attend_gathered_head_input(const SegmentCall& call, int64_t sequence, int64_t head) const;
+  void attend_chunks_input(const SegmentCall& call, kernel::PartialAttentionBackwardCall<T> part,
+                           int64_t sequence, int64_t head) const;
+  struct QuerySums {
+    Wide<T>* data;
+    int64_t stride;
+  };
+  QuerySums query_sums(const SegmentCall& call, int64_t sequence, int64_t head) const;
+  void round_query_gradient(const SegmentCall& call, int64_t sequence, int64_t head) const;
+  void take_key_gradient(const SegmentCall& call) const;
+  int64_t key_row(const SegmentCall& call, int64_t sequence, int64_t chunk) const;
   void normalize_query_key(const SegmentCall& call) const;
   void rotate(const SegmentCall& call, BlockValue qkv, bool back) const;
   void attend(const SegmentCall& call) const;

@@ -33,6 +33,23 @@ struct Cut {
   int64_t pairs(int64_t member) const;
 };
 
+/// What a member of a ring holds of sequences that have 2 `members` equal chunks: its `tokens` rows
+/// are those of chunk `member`, then those of its mirror image. One member holds everything.
+struct Share {
+  int64_t members = 1, member = 0, tokens = 0;
+
+  int64_t length() const { return members * tokens; }
+  int64_t chunk() const { return tokens / 2; }
+  /// Where the first row of its first or second (`half` 0, 1) chunk stands.
+  int64_t begin(int64_t half) const {
+    return (half == 0 ? member : 2 * members - 1 - member) * chunk();
+  }
+  /// Where a row stands in its sequence.
+  int64_t position(int64_t row) const {
+    return row < chunk() ? begin(0) + row : begin(1) + row - chunk();
+  }
+};
+
 /// s(s + 1) / 2.
 int64_t causal_pairs(int64_t length);
 

@@ -34,7 +34,8 @@ BlockExtent block_extent(const ModelShape& model, int64_t batch, int64_t tokens,
           wide_elements(dtype),
           model.x,
           model.y,
-          8 / dtype_bytes(dtype)};
+          8 / dtype_bytes(dtype),
+          model.sequence};
 }
 
 SavedLayout saved_layout(const BlockExtent& extent) {

@@ -22,7 +22,10 @@ struct BlockExtent {
   BlockStyle style = {};
   int64_t wide = 1;  // elements of the activations that a wide one takes: wide_elements(dtype)
   int64_t x = 1, y = 1;
-  int64_t exact = 1;  // elements of the activations that an fp64 number takes
+  int64_t exact = 1;     // elements of the activations that an fp64 number takes
+  int64_t sequence = 1;  // ranks whose keys a query attends to
+  /// Rows of keys that come from other ranks, and this rank's among them.
+  int64_t gathered_rows() const { return sequence > 1 ? sequence * rows : 0; }
   int64_t whole_width() const { return width * y; }
   /// Numbers of a row that ranks of y sum for the norms before branches, and behind them.
   int64_t norm_moments() const { return y == 1 || !style.norm_before ? 0 : style.rms_norm ? 1 : 2; }

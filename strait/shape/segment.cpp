@@ -63,7 +63,7 @@ ValueSet leaving(SegmentRange range, Phase phase, bool keeps) {
   ValueSet values = value_set({kOutput, kInputGradient});
   if (phase == Phase::kForward && keeps) values |= kept_values();
   if (phase == Phase::kBackwardInput)
-    values |= bundle_values() | value_set({kQueryKeyNormGradient});
+    values |= bundle_values() | value_set({kQueryKeyNormGradient, kGatheredKeyGradient});
   for (int index = 0; index < kNumSegments; ++index) {
     const auto segment = static_cast<Segment>(index);
     if (range.holds(segment)) continue;
@@ -125,11 +125,27 @@ void drop_empty(ValueOffsets& offsets, const BlockExtent& extent) {
 }
 
 bool is_wide(BlockValue value) {
-  static const ValueSet wide =
-      value_set({kAttentionMean, kAttentionRstd, kQkvSum, kQueryKeyRstd, kLogSumExp, kOutputSum,
-                 kAttentionBranchRstd, kMlpMean, kMlpRstd, kUpSum, kDownSum, kMlpBranchRstd,
-                 kMlpBranchGradient, kMlpNormGradient, kAttentionBranchGradient, kDelta, kQuerySum,
-                 kQueryKeyNormGradient, kAttentionNormGradient});
+  static const ValueSet wide = value_set({kAttentionMean,
+                                          kAttentionRstd,
+                                          kQkvSum,
+                                          kQueryKeyRstd,
+                                          kLogSumExp,
+                                          kOutputSum,
+                                          kAttentionBranchRstd,
+                                          kMlpMean,
+                                          kMlpRstd,
+                                          kUpSum,
+                                          kDownSum,
+                                          kMlpBranchRstd,
+                                          kMlpBranchGradient,
+                                          kMlpNormGradient,
+                                          kAttentionBranchGradient,
+                                          kDelta,
+                                          kQuerySum,
+                                          kQueryKeyNormGradient,
+                                          kAttentionNormGradient,
+                                          kGatheredKeyGradient,
+                                          kKeyGradient});
   return holds(wide, value);
 }
 
@@ -196,12 +212,31 @@ int64_t count_of(BlockValue value, const BlockExtent& extent) {
     case kActivated:
     case kActivatedGradient:
       return rows * extent.ffn_width;
+    case kKeys:
+    case kKeyGradient:
+      return extent.sequence > 1 ? rows * 2 * extent.kv_width() : 0;
+    case kGatheredKeys:
+    case kOrderedKeys:
+    case kGatheredKeyGradient:
+      return extent.gathered_rows() * 2 * extent.kv_width();
     case kAttentionNormGradient:
     case kMlpNormGradient:
       return extent.style.norm_before ? 2 * extent.width : 0;
     default:
       return rows * extent.width;
   }
+}
+
+/// Whether something may have to come from other ranks, or be summed over them, behind a segment
+/// and before the next one of the phase.
+bool exchanges_behind(Segment segment, Phase phase) {
+  if (phase == Phase::kForward && segment == Segment::kQkvAdd) return true;
+  if (phase == Phase::kBackwardInput &&
+      (segment == Segment::kOutput || segment == Segment::kAttention))
+    return true;
+  return std::ranges::any_of(segment_uses(segment, phase), [](const ValueUse& use) {
+    return use.access != kRead && (partial_over_x(use.value) || partial_over_y(use.value));
+  });
 }
 
 double attention_flops(const BlockExtent& extent, int64_t tokens, int64_t window) {
@@ -275,16 +310,14 @@ SegmentRange segments_of_pieces(int begin, int end) {
   return {first(begin), first(end)};
 }
 
-std::vector<SegmentRange> cut_behind_sums(SegmentRange range, Phase phase) {
+std::vector<SegmentRange> cut_at_exchanges(SegmentRange range, Phase phase) {
   std::vector<SegmentRange> pieces;
   SegmentRange piece = range;
-  for (const Segment segment : in_order(range, phase)) {
-    const int index = static_cast<int>(segment);
-    const bool sums = std::ranges::any_of(segment_uses(segment, phase), [](const ValueUse& use) {
-      return use.access != kRead && (partial_over_x(use.value) || partial_over_y(use.value));
-    });
-    if (!sums) continue;
-    const bool forward = phase == Phase::kForward;
+  const bool forward = phase == Phase::kForward;
+  const std::vector<Segment> order = in_order(range, phase);
+  for (size_t at = 0; at + 1 < order.size(); ++at) {
+    if (!exchanges_behind(order[at], phase)) continue;
+    const int index = static_cast<int>(order[at]);
     pieces.push_back(forward ? SegmentRange{piece.begin, index + 1}
                              : SegmentRange{index, piece.end});
     (forward ? piece.begin : piece.end) = forward ? index + 1 : index;
@@ -395,7 +428,8 @@ SegmentSizes segment_sizes(const ModelShape& model, SegmentRange range, int64_t 
   for (const Segment segment : in_order(range, Phase::kForward)) {
     const double linear = linear_flops(segment, extent);
     const bool attends = segment == Segment::kAttention;
-    const double attention = attends ? attention_flops(extent, tokens, model.options.window) : 0.0;
+    const double attention =
+        attends ? attention_flops(extent, tokens * model.sequence, model.options.window) : 0.0;
     sizes.forward_flops += linear + attention;
     sizes.backward_input_flops += linear + 2.0 * attention;
     sizes.backward_weight_flops += linear;

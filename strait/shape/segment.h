@@ -8,7 +8,8 @@
 //   qkv                normed_attention -> qkv_sum       forward: qkv_sum (y)
 //                                                        backward: normed_attention_gradient (x)
 //   qkv_add            qkv_sum -> qkv
-//   attention          qkv -> attention, log_sum_exp
+//   attention          qkv -> attention, log_sum_exp     forward: keys are gathered before it
+//                                                        backward: and their gradients summed
 //   output             attention -> output_sum           forward: output_sum (x)
 //                                                        backward: attention_gradient (y)
 //   attention_branch   output_sum -> attention_branch    forward: attention_branch_moments (y)
@@ -33,6 +34,10 @@
 // Without norms before the branches (OLMo 2) the two norm segments copy. Norms behind them are part
 // of the branch and add segments, which keep the sums as `branch`. Norms of queries and keys are
 // part of qkv_add.
+//
+// Ranks of the axis sequence have some tokens of every sequence. Their queries attend to the keys
+// and values of all of them, which are gathered before attention, in the backward again, where
+// every rank makes a part of their gradients. docs/mesh.md.
 //
 // A partial sum leaves its segment raw. The segment behind it brings in the bias of the product,
 // and dropout and the residual stream, so that each enters once. The backward of a segment is its
@@ -145,9 +150,15 @@ enum class BlockValue : uint8_t {
   kNormedAttentionGradient,   // as kNormedMlpGradient
   kAttentionGradientMoments,  // as kMlpGradientMoments
   kAttentionNormGradient,     // as kMlpNormGradient
-  kInputGradient
+  kInputGradient,
+  // With one rank along sequence these have no elements.
+  kKeys,                 // [rows, 2 kv_width] keys and values of this rank's tokens, packed
+  kGatheredKeys,         // [ranks, rows, 2 kv_width] those of all ranks
+  kOrderedKeys,          // [batch, tokens of all ranks, 2 kv_width] the same in order of position
+  kGatheredKeyGradient,  // [ranks, rows, 2 kv_width] wide: this rank's part of a sum over sequence
+  kKeyGradient           // [rows, 2 kv_width] wide
 };
-inline constexpr int kNumBlockValues = 51;
+inline constexpr int kNumBlockValues = 56;
 constexpr size_t value_index(BlockValue value) { return static_cast<size_t>(value); }
 using ValueSet = std::bitset<kNumBlockValues>;
 ValueSet value_set(std::initializer_list<BlockValue> values);
@@ -185,9 +196,10 @@ struct RangeUses {
 /// keeps = false: a forward without a backward, whose kept values are used here alone as well.
 RangeUses range_uses(SegmentRange range, Phase phase, bool keeps = true);
 
-/// A range, cut behind every sum over x or y that the phase needs; in the order in which the phase
-/// does the pieces.
-std::vector<SegmentRange> cut_behind_sums(SegmentRange range, Phase phase);
+/// A range, cut behind every sum over x or y that the phase needs, and before and, in the backward,
+/// behind attention, where ranks of sequence exchange keys; in the order in which the phase does
+/// the pieces.
+std::vector<SegmentRange> cut_at_exchanges(SegmentRange range, Phase phase);
 
 /// What a forward keeps for the backward beside the input: the parts of SavedLayout.
 ValueSet kept_values();
@@ -223,7 +235,8 @@ struct SegmentSizes {
   double forward_flops = 0, backward_input_flops = 0, backward_weight_flops = 0;
   int64_t saved_bytes = 0;  // kept values that the range makes, as parts of the saved bundle
 };
-/// Over the segments of a block they add up to block_sizes. `tokens` are those of a sequence.
+/// Over the segments of a block they add up to block_sizes. `tokens` are those that
+/// this rank has of a sequence.
 SegmentSizes segment_sizes(const ModelShape& model, SegmentRange range, int64_t batch,
                            int64_t tokens, Dtype dtype);
 

@@ -108,6 +108,7 @@ struct ModelShape {
   ShapeOptions options;  // of the whole model, also where units hold one rank's part
   int64_t vocabulary = 0;
   int64_t x = 1, y = 1;  // ranks of mesh axes x and y that share each block: local_shape in split.h
+  int64_t sequence = 1;  // ranks that share every sequence
   std::vector<UnitShape> units;
   std::vector<BlockShape> blocks;                        // embedding, layers x transformer, head
   std::shared_ptr<const ModuleChain> modules = nullptr;  // whose blocks are modules
@@ -143,7 +144,8 @@ ModelShape llama_shape(const ShapeOptions& options, int64_t vocabulary);
 /// forward_workspace is that of the loss alone and of generation, backward_workspace that of the
 /// loss with both gradients. forward_workspace_bytes also covers a forward that keeps nothing
 /// (saved == nullptr). With x or y > 1 the sizes are those of one rank's part. Kind kCustom has the
-/// sizes of `model.modules`; without, none: whoever replaces the block states them.
+/// sizes of `model.modules`; without, none: whoever replaces the block states them. `tokens` are
+/// those that this rank has of a sequence; with sequence > 1 a query attends to those of others.
 BlockSizes block_sizes(const ModelShape& model, int64_t block, int64_t batch, int64_t tokens,
                        Dtype dtype);
 

@@ -69,16 +69,18 @@ void check_grid(const ShapeOptions& options, const BlockStyle& style, int64_t vo
                        y, options.width, nearest_axis(options.width, y)));
 }
 
-ModelShape local_shape(const ModelShape& model, int64_t x, int64_t y) {
+ModelShape local_shape(const ModelShape& model, int64_t x, int64_t y, int64_t sequence) {
   ensure(model.x == 1 && model.y == 1, "local_shape: the model is a rank's part already");
   if (!model.modules) check_grid(model.options, model.style, model.vocabulary, {x, y});
-  ensure(!model.modules || (x == 1 && y == 1), "local_shape: modules are not cut");
+  ensure(!model.modules || (x == 1 && y == 1 && sequence == 1), "local_shape: modules are not cut");
   ModelShape local = model;
   local.x = x;
   local.y = y;
+  local.sequence = sequence;
   for (UnitShape& unit : local.units) unit = localize(unit, x, y).shape;
   for (BlockShape& block : local.blocks)
-    for (const auto& [name, size] : {std::pair{"x", x}, std::pair{"y", y}})
+    for (const auto& [name, size] :
+         {std::pair{"x", x}, std::pair{"y", y}, std::pair{"sequence", sequence}})
       if (size > 1) block.signature += fmt::format(" {}={}", name, size);
   return local;
 }

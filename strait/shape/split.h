@@ -24,9 +24,10 @@ struct GridSizes {
 void check_grid(const ShapeOptions& options, const BlockStyle& style, int64_t vocabulary,
                 const GridSizes& grid);
 
-/// The model as each rank of x and y sees it: dims, offsets and sections of its part (boxes.h);
+/// The model as each rank of x, y and sequence sees it: dims, offsets and sections of its part
+/// (boxes.h);
 /// options and names of the whole. Without splits for an axis of size 1. `model` must be whole.
 /// Errors as check_grid and localize.
-ModelShape local_shape(const ModelShape& model, int64_t x, int64_t y = 1);
+ModelShape local_shape(const ModelShape& model, int64_t x, int64_t y = 1, int64_t sequence = 1);
 
 }  // namespace strait

@@ -118,6 +118,7 @@ class Trainer {
   StepResult train_step(int64_t step);
   /// Fills a batch of training, or of the evaluation under way.
   void fill_batch(int64_t first_sequence, int64_t micro_batch, BatchBuffer& buffer);
+  void fill_sequences(int64_t first_sequence, int64_t micro_batch, BatchBuffer& buffer);
   ValidationPlan validation_plan() const;
   /// Moves what the communicators counted into this rank's traffic.
   void count_traffic(int64_t step);

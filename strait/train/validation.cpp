@@ -20,6 +20,19 @@ void fill_windows(const ValidationWindows& validation, const ValidationPlan& pla
             kIgnoredTarget);
 }
 
+/// In place: no row moves behind where it was.
+void take_share(const sequence::Share& share, BatchBuffer& buffer) {
+  const auto sequences = static_cast<int64_t>(buffer.sequences.size());
+  for (auto* words : {&buffer.inputs, &buffer.targets, &buffer.document_starts}) {
+    if (share.members == 1 || words->empty()) continue;
+    for (int64_t sequence = 0; sequence < sequences; ++sequence)
+      for (int64_t row = 0; row < share.tokens; ++row)
+        (*words)[static_cast<size_t>(sequence * share.tokens + row)] =
+            (*words)[static_cast<size_t>(sequence * share.length() + share.position(row))];
+    words->resize(static_cast<size_t>(sequences * share.tokens));
+  }
+}
+
 std::optional<double> validation_loss(const ValidationPlan& plan, runtime::State& state,
                                       const std::function<void(int64_t first)>& run) {
   double loss_sum = 0, count = 0;

@@ -8,6 +8,7 @@
 #include "strait/config/options.h"
 #include "strait/data/loader.h"
 #include "strait/runtime/state.h"
+#include "strait/sequence/chunks.h"
 
 namespace strait::train {
 
@@ -26,6 +27,9 @@ int64_t evaluated_windows(const ValidationWindows& validation, const EvaluationO
 /// The rank's windows from `first` on. Those beyond the plan's last one count for nothing.
 void fill_windows(const ValidationWindows& validation, const ValidationPlan& plan, int64_t first,
                   BatchBuffer& buffer);
+
+/// Of every sequence, the rows that this rank has.
+void take_share(const sequence::Share& share, BatchBuffer& buffer);
 
 /// Mean loss over the plan's windows, in nats per token: `run(first)` executes one round of all
 /// ranks, whose sums then stand in `state`. Nothing when a rank was asked to stop in between, or no

@@ -64,7 +64,11 @@ TEST(Validate, ReservedKeysAcceptOnlyTheDefault) {
       {"tune.budget_seconds", "1"},
       {"tune.trial_steps", "1"},
       {"tune.candidates", "1"},
-      {"mesh.axes.sequence", "2"},
+      {"sequence.plan", "true"},
+      {"sequence.routing", "\"off\""},
+      {"sequence.remap", "\"none\""},
+      {"sequence.fill", "false"},
+      {"sequence.capacity_tokens", "4096"},
       {"mesh.order", "[\"data\", \"x\", \"y\", \"z\", \"sequence\", \"stage\"]"},
       {"sync.outer.on_lost_replica", "\"continue\""},
   };

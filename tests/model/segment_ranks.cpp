@@ -50,7 +50,7 @@ Ranges whole_block() { return {{0, kNumSegments}}; }
 Ranges forward_cuts() { return {{0, 6}, {6, 13}, {13, 15}}; }
 Ranges backward_cuts() { return {{0, 2}, {2, 10}, {10, 15}}; }
 Ranges grid_cuts(Phase phase) {
-  Ranges ranges = cut_behind_sums({}, phase);
+  Ranges ranges = cut_at_exchanges({}, phase);
   if (phase != Phase::kForward) std::ranges::reverse(ranges);
   return ranges;
 }

@@ -111,10 +111,10 @@ TEST(Segment, WhatIsDeferredIsNoLargerThanWhatIsKept) {
 /// The cuts of two tensor ranks, as docs/programs.md shows them.
 TEST(Segment, RangesBetweenTheSumsOfX) {
   const RangeUses first = range_uses({0, 6}, Phase::kForward);
-  EXPECT_EQ(first.reads, value_set({kInput}));
+  EXPECT_EQ(first.reads, value_set({kInput, kGatheredKeys}));
   EXPECT_EQ(first.writes, value_set({kAttentionMean, kAttentionRstd, kRawQueryKey, kQueryKeyRstd,
                                      kQkv, kLogSumExp, kAttention, kOutputSum}));
-  EXPECT_EQ(first.inside, value_set({kAttentionMoments, kNormedAttention}));
+  EXPECT_EQ(first.inside, value_set({kAttentionMoments, kNormedAttention, kOrderedKeys}));
   EXPECT_EQ(range_uses({0, 6}, Phase::kForward, false).writes, value_set({kOutputSum}));
   const RangeUses second = range_uses({6, 13}, Phase::kForward, false);
   EXPECT_EQ(second.reads, value_set({kOutputSum, kInput}));
@@ -135,29 +135,37 @@ TEST(Segment, RangesBetweenTheSumsOfX) {
                        kKeptAttention, kQkvGradient, kQueryKeyNormGradient, kNormedAttention}));
 }
 
-TEST(Segment, RangesAreCutBehindEverySum) {
+TEST(Segment, RangesAreCutBehindEverySumAndWhereKeysAreExchanged) {
   const auto cuts = [](SegmentRange range, Phase phase) {
     std::vector<std::pair<int, int>> pieces;
-    for (const SegmentRange piece : cut_behind_sums(range, phase))
+    for (const SegmentRange piece : cut_at_exchanges(range, phase))
       pieces.emplace_back(piece.begin, piece.end);
     return pieces;
   };
   using Pieces = std::vector<std::pair<int, int>>;
   EXPECT_EQ(
       cuts({}, Phase::kForward),
-      (Pieces{{0, 1}, {1, 3}, {3, 6}, {6, 7}, {7, 9}, {9, 11}, {11, 13}, {13, 14}, {14, 15}}));
-  EXPECT_EQ(cuts({0, 12}, Phase::kForward).back(), std::make_pair(11, 12));
-  EXPECT_EQ(cuts({3, 6}, Phase::kForward), (Pieces{{3, 6}}));
-  EXPECT_EQ(
-      cuts({}, Phase::kBackwardInput),
       (Pieces{
-          {14, 15}, {12, 14}, {10, 12}, {9, 10}, {7, 9}, {5, 7}, {3, 5}, {2, 3}, {1, 2}, {0, 1}}));
+          {0, 1}, {1, 3}, {3, 4}, {4, 6}, {6, 7}, {7, 9}, {9, 11}, {11, 13}, {13, 14}, {14, 15}}));
+  EXPECT_EQ(cuts({0, 12}, Phase::kForward).back(), std::make_pair(11, 12));
+  EXPECT_EQ(cuts({4, 6}, Phase::kForward), (Pieces{{4, 6}}));
+  EXPECT_EQ(cuts({}, Phase::kBackwardInput), (Pieces{{14, 15},
+                                                     {12, 14},
+                                                     {10, 12},
+                                                     {9, 10},
+                                                     {7, 9},
+                                                     {5, 7},
+                                                     {4, 5},
+                                                     {3, 4},
+                                                     {2, 3},
+                                                     {1, 2},
+                                                     {0, 1}}));
   EXPECT_EQ(cuts({}, Phase::kBackwardWeight), (Pieces{{0, 15}}));
 }
 
 TEST(Segment, JoinedSegmentsHaveNoSumBetweenThem) {
   const RangeUses whole = range_uses({}, Phase::kForward, false);
-  EXPECT_EQ(whole.reads, value_set({kInput}));
+  EXPECT_EQ(whole.reads, value_set({kInput, kGatheredKeys}));
   EXPECT_EQ(whole.writes, value_set({kOutput}));
   EXPECT_FALSE(whole.inside.test(value_index(kOutputSum)));
   EXPECT_FALSE(whole.inside.test(value_index(kDownSum)));

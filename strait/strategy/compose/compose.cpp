@@ -10,6 +10,7 @@
 #include "strait/strategy/hoist/hoist.h"
 #include "strait/strategy/order/order.h"
 #include "strait/strategy/pipeline/pipeline.h"
+#include "strait/strategy/sequence/sequence.h"
 #include "strait/strategy/sharding/place.h"
 
 namespace strait::strategy {
@@ -60,6 +61,7 @@ program::Program compose_class(const Ingredients& from, const RankClass& ranks,
   order(draft, from.shape, options);                   // who computes what when
   pipeline(draft, from.shape, from.cluster, options);  // of it, a stage's part
   grid(draft, from.cluster);                           // of each block, a rank's part
+  share_sequences(draft, from.shape, from.cluster);    // of each sequence, a rank's tokens
   fuse(draft, from.shape, options);                    // what nothing separates is one op
   // Gathers before a use, reductions after a making.
   place(draft, from.shape, from.placement, from.cluster, options);

@@ -81,6 +81,11 @@ std::vector<program::Rule> rules_of(bool publishes, const Placement& placement,
   return rules;
 }
 
+/// What a rank has of each sequence.
+int64_t local_tokens(const Design& design) {
+  return design.run.model.shape.context / design.mesh.axis("sequence").size;
+}
+
 /// Modelled seconds of a micro-batch in each block, up to a factor: the cost model counts products.
 std::vector<double> block_times(const Design& design, const draft::Recompute& recompute) {
   const ModelShape& shape = design.layout.local_shape();
@@ -88,7 +93,7 @@ std::vector<double> block_times(const Design& design, const draft::Recompute& re
   for (size_t block = 0; block < shape.blocks.size(); ++block) {
     const auto number = static_cast<int64_t>(block);
     const BlockSizes sizes = block_sizes(shape, number, design.batch.micro_batch_size,
-                                         design.run.model.shape.context, design.dtype);
+                                         local_tokens(design), design.dtype);
     const bool again =
         shape.blocks[block].kind == BlockKind::kTransformer && recompute.applies(number - 1);
     times.push_back((again ? 2 : 1) * sizes.forward_flops + sizes.backward_flops);
@@ -122,7 +127,7 @@ StepOptions step_options(const Design& design) {
   StepOptions options;
   options.pipeline = design.pipeline;
   options.micro_batch_size = design.batch.micro_batch_size;
-  options.tokens = run.model.shape.context;
+  options.tokens = local_tokens(design);
   options.accumulation = design.batch.accumulation;
   options.dtype = design.dtype;
   options.recompute = draft::parse_recompute(run.train.recompute);

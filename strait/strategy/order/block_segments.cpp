@@ -50,7 +50,7 @@ class Maker {
 
   Ops make(SegmentRange range, Phase phase, bool keeps = true) {
     Ops ops;
-    for (const SegmentRange piece : cut_behind_sums(range, phase))
+    for (const SegmentRange piece : cut_at_exchanges(range, phase))
       ops.push_back(make_op(piece, phase, keeps));
     return ops;
   }

@@ -32,6 +32,14 @@ Group ranks_of_a_replica(const Mesh& mesh) {
   return group;
 }
 
+/// How far apart neighbouring positions lie: ranks along z, where there are any, and those that
+/// share sequences lie between those along data.
+int64_t stride_of_positions(const Mesh& mesh) {
+  for (const char* name : {"z", "sequence"})
+    if (mesh.axis(name).size > 1) return mesh.axis(name).stride;
+  return mesh.axis("data").stride;
+}
+
 }  // namespace
 
 UnitValues::UnitValues(draft::Draft& draft, const ModelShape& shape, const Placement& placement,
@@ -82,11 +90,8 @@ void UnitValues::classify(int64_t unit, const UnitShape& shape) {
                                        classes_.back().count - 1};
 }
 
-/// Ranks along data are the mesh's stride apart, and so are the members of every group here; those
-/// along z, where there are any, lie between them.
 void UnitValues::declare_groups(const Mesh& mesh, const Cluster& cluster) {
-  const MeshAxis& depth = mesh.axis("z");
-  const int64_t apart = depth.size > 1 ? depth.stride : mesh.axis("data").stride;
+  const int64_t apart = stride_of_positions(mesh);
   const auto add = [&](std::string name, int64_t size, int64_t positions,
                        std::vector<int64_t> nest) {
     Group group{std::move(name), size, positions * apart, 0, std::move(nest)};

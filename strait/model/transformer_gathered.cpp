@@ -1,0 +1,200 @@
+// Attention where several ranks share every sequence: this rank's queries against the gathered keys
+// of all (Llama 3, Dubey et al. 2024). Every query sees its keys in one pass and in order, so that
+// the forward has the bits of one rank.
+#include <algorithm>
+
+#include "strait/model/transformer_segments.h"
+
+namespace strait::model {
+
+using enum BlockValue;
+
+template <class T>
+void TransformerSegments<T>::pack_keys(const SegmentCall& call) const {
+  const int64_t width = 2 * extent_.kv_width(), stride = extent_.qkv_width();
+  const T* from = at(call, kQkv) + extent_.attention_width();
+  T* to = at(call, kKeys);
+  kernel::parallel_ranges(extent(call).rows, 64, call.settings->threads,
+                          [&](int64_t begin, int64_t end) {
+                            for (int64_t row = begin; row < end; ++row)
+                              std::copy_n(from + row * stride, width, to + row * width);
+                          });
+}
+
+/// Row of gathered keys at which the chunk of a sequence begins that stands at `chunk` of all.
+template <class T>
+int64_t TransformerSegments<T>::key_row(const SegmentCall& call, int64_t sequence,
+                                        int64_t chunk) const {
+  const sequence::Share share = call.batch->share();
+  const bool mirrored = chunk >= share.members;
+  const int64_t owner = mirrored ? 2 * share.members - 1 - chunk : chunk;
+  return (owner * call.batch->batch + sequence) * share.tokens + (mirrored ? share.chunk() : 0);
+}
+
+template <class T>
+void TransformerSegments<T>::order_keys(const SegmentCall& call) const {
+  const sequence::Share share = call.batch->share();
+  const int64_t chunks = 2 * share.members, elements = share.chunk() * 2 * extent_.kv_width();
+  const T* from = at(call, kGatheredKeys);
+  T* to = at(call, kOrderedKeys);
+  kernel::parallel_ranges(
+      call.batch->batch * chunks, 1, call.settings->threads, [&](int64_t begin, int64_t end) {
+        for (int64_t at = begin; at < end; ++at)
+          std::copy_n(from + key_row(call, at / chunks, at % chunks) * 2 * extent_.kv_width(),
+                      elements, to + at * elements);
+      });
+}
+
+template <class T>
+void TransformerSegments<T>::attend_gathered(const SegmentCall& call) const {
+  order_keys(call);
+  const int64_t heads = extent_.heads;
+  kernel::parallel_ranges(call.batch->batch * heads, 1, call.settings->threads,
+                          [&](int64_t begin, int64_t end) {
+                            for (int64_t item = begin; item < end; ++item)
+                              attend_gathered_head(call, item / heads, item % heads);
+                          });
+}
+
+template <class T>
+void TransformerSegments<T>::attend_gathered_head(const SegmentCall& call, int64_t sequence,
+                                                  int64_t head) const {
+  const sequence::Share share = call.batch->share();
+  const int64_t stride = 2 * extent_.kv_width();
+  const int64_t shared = head / (extent_.heads / extent_.kv_heads) * extent_.head_width;
+  const kernel::DropoutMask mask = site(call, DropoutPlace::kAttention).mask(sequence);
+  for (int64_t half = 0; half < 2; ++half) {
+    const int64_t row = half * share.chunk();
+    kernel::AttentionCall<T> one = attention_call(call, sequence, head);
+    one.queries = share.chunk();
+    one.first = share.begin(half);
+    one.q += row * one.q_stride;
+    one.k = at(call, kOrderedKeys) + sequence * share.length() * stride + shared;
+    one.v = one.k + extent_.kv_width();
+    one.kv_stride = stride;
+    one.out += row * one.out_stride;
+    if (one.log_sum_exp) one.log_sum_exp += row;
+    if (one.starts) one.starts += row;
+    one.mask = &mask;
+    kernel::attention(one);
+  }
+}
+
+/// Sums of gradients begin at zero; key heads are independent of each other.
+template <class T>
+void TransformerSegments<T>::attend_gathered_input(const SegmentCall& call) const {
+  const int threads = call.settings->threads;
+  Wide<T>* keys = wide(call, kGatheredKeyGradient);
+  kernel::parallel_ranges(
+      call.batch->sharers * extent(call).rows * 2 * extent_.kv_width(), 4096, threads,
+      [&](int64_t begin, int64_t end) { std::fill(keys + begin, keys + end, Wide<T>{0}); });
+  const int64_t kv_heads = extent_.kv_heads, group = extent_.heads / kv_heads;
+  kernel::parallel_ranges(
+      call.batch->batch * kv_heads, 1, threads, [&](int64_t begin, int64_t end) {
+        for (int64_t item = begin; item < end; ++item)
+          for (int64_t head = 0; head < group; ++head)
+            attend_gathered_head_input(call, item / kv_heads, item % kv_heads * group + head);
+      });
+}
+
+/// The wide place where a head's query gradients are summed up.
+template <class T>
+typename TransformerSegments<T>::QuerySums TransformerSegments<T>::query_sums(
+    const SegmentCall& call, int64_t sequence, int64_t head) const {
+  const int64_t tokens = call.batch->tokens, width = extent_.head_width;
+  if (call[kQuerySum])
+    return {wide(call, kQuerySum) + (sequence * extent_.heads + head) * tokens * width, width};
+  // Not wider than the gradients themselves.
+  T* gradients = at(call, kQkvGradient) + sequence * tokens * extent_.qkv_width() + head * width;
+  return {reinterpret_cast<Wide<T>*>(gradients), extent_.qkv_width()};
+}
+
+template <class T>
+void TransformerSegments<T>::attend_gathered_head_input(const SegmentCall& call, int64_t sequence,
+                                                        int64_t head) const {
+  const sequence::Share share = call.batch->share();
+  const int64_t tokens = share.tokens, width = extent_.attention_width();
+  const kernel::DropoutMask mask = site(call, DropoutPlace::kAttention).mask(sequence);
+  const QuerySums sums = query_sums(call, sequence, head);
+  for (int64_t row = 0; row < tokens; ++row)
+    std::fill_n(sums.data + row * sums.stride, extent_.head_width, Wide<T>{0});
+  kernel::PartialAttentionBackwardCall<T> part{
+      .rows = attention_call(call, sequence, head),
+      .keys = share.chunk(),
+      .out_gradient =
+          at(call, kAttentionGradient) + sequence * tokens * width + head * extent_.head_width,
+      .out_gradient_stride = width,
+      .dq = sums.data,
+      .dq_stride = sums.stride,
+      .kv_gradient_stride = 2 * extent_.kv_width()};
+  Wide<T>* delta = wide(call, kDelta) + (sequence * extent_.heads + head) * tokens;
+  kernel::attention_delta<T>(
+      {tokens, extent_.head_width, part.rows.out, width, part.out_gradient, width, delta});
+  part.delta = delta;
+  part.rows.mask = &mask;
+  part.rows.kv_stride = part.kv_gradient_stride;
+  part.rows.queries = share.chunk();
+  for (int64_t half = 0; half < 2; ++half) {
+    part.rows.first = share.begin(half);
+    attend_chunks_input(call, part, sequence, head);
+    part.rows.q += share.chunk() * part.rows.q_stride;
+    part.rows.log_sum_exp += share.chunk();
+    if (part.rows.starts) part.rows.starts += share.chunk();
+    part.out_gradient += share.chunk() * width;
+    part.delta += share.chunk();
+    part.dq += share.chunk() * part.dq_stride;
+  }
+  round_query_gradient(call, sequence, head);
+}
+
+/// The queries of `part` against every chunk of keys that is not behind them.
+template <class T>
+void TransformerSegments<T>::attend_chunks_input(const SegmentCall& call,
+                                                 kernel::PartialAttentionBackwardCall<T> part,
+                                                 int64_t sequence, int64_t head) const {
+  const int64_t shared = head / (extent_.heads / extent_.kv_heads) * extent_.head_width;
+  for (int64_t chunk = 0; chunk * part.keys <= part.rows.first; ++chunk) {
+    const int64_t at_key = key_row(call, sequence, chunk) * part.rows.kv_stride + shared;
+    part.key_first = chunk * part.keys;
+    part.rows.k = at(call, kGatheredKeys) + at_key;
+    part.rows.v = part.rows.k + extent_.kv_width();
+    part.dk = wide(call, kGatheredKeyGradient) + at_key;
+    part.dv = part.dk + extent_.kv_width();
+    kernel::partial_attention_backward(part);
+  }
+}
+
+/// From where they were summed up, if that is another place.
+template <class T>
+void TransformerSegments<T>::round_query_gradient(const SegmentCall& call, int64_t sequence,
+                                                  int64_t head) const {
+  if (!call[kQuerySum]) return;
+  const QuerySums sums = query_sums(call, sequence, head);
+  const int64_t tokens = call.batch->tokens, width = extent_.head_width;
+  T* to = at(call, kQkvGradient) + sequence * tokens * extent_.qkv_width() + head * width;
+  for (int64_t row = 0; row < tokens; ++row)
+    for (int64_t column = 0; column < width; ++column)
+      to[row * extent_.qkv_width() + column] =
+          static_cast<T>(sums.data[row * sums.stride + column]);
+}
+
+/// The sum over ranks, into the gradients of qkv.
+template <class T>
+void TransformerSegments<T>::take_key_gradient(const SegmentCall& call) const {
+  const Wide<T>* from = wide(call, kKeyGradient);
+  if (!from) return;
+  const int64_t width = 2 * extent_.kv_width(), stride = extent_.qkv_width();
+  T* to = at(call, kQkvGradient) + extent_.attention_width();
+  kernel::parallel_ranges(
+      extent(call).rows, 64, call.settings->threads, [&](int64_t begin, int64_t end) {
+        for (int64_t row = begin; row < end; ++row)
+          for (int64_t column = 0; column < width; ++column)
+            to[row * stride + column] = static_cast<T>(from[row * width + column]);
+      });
+}
+
+template class TransformerSegments<float>;
+template class TransformerSegments<double>;
+template class TransformerSegments<Bfloat16>;
+
+}  // namespace strait::model

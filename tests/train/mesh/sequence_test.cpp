@@ -1,0 +1,224 @@
+// Ranks that share every sequence (mesh axis sequence, engine gathered) train as one rank does
+// (specs: sequences 9d, Z3, Z4, Z5, Z10): with every other axis and placement, documents, windows,
+// dropout and recomputation; their bytes, memory, checkpoints, and what is refused.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "strait/base/errors.h"
+#include "strait/cost/cost.h"
+#include "strait/sequence/traffic.h"
+#include "strait/sim/simulate.h"
+#include "tests/train/exchanged_bytes.h"
+#include "tests/train/trained.h"
+
+namespace strait {
+namespace {
+
+using test::Bytes;
+using test::small_run;
+using test::Trained;
+using Sets = std::vector<std::string>;
+
+constexpr int64_t kGlobalBatch = 8, kContext = 16, kLayers = 2, kSteps = 6;
+
+/// What a run computes, which decides its result, and on which ranks.
+struct Case {
+  int64_t sequence;
+  int64_t x = 1, y = 1, z = 1, data = 1, stages = 1;
+  std::string placement = "ddp";
+  Sets what = {};  // decides the result
+  Sets how = {};   // does not
+  int64_t micro_batches = 2;
+  int64_t ranks() const { return sequence * x * y * z * data * stages; }
+  std::string text() const {
+    std::string text = fmt::format("sequence {}, {} x {} x {}, data {}, stages {}, {}", sequence, x,
+                                   y, z, data, stages, placement);
+    for (const auto* sets : {&what, &how})
+      for (const std::string& set : *sets) text += ", " + set;
+    return text;
+  }
+};
+
+const Sets kLlama = {"model.family=llama", "model.shape.kv_heads=2", "model.shape.tied_head=false"};
+const Sets kNormed = {"model.family=qwen3", "model.shape.bias=false", "model.shape.kv_heads=2"};
+const Sets kWindows = {"model.family=mistral", "model.shape.window=5", "model.shape.bias=false"};
+const Sets kDocuments = {"data.document_separator=.\n"};
+
+class SharedSequences : public test::MeshRuns {
+ protected:
+  strait::Run run_of(const Case& c, const Sets& more = {}) {
+    Sets sets = {
+        "mesh.axes.sequence=" + std::to_string(c.sequence),
+        "mesh.axes.x=" + std::to_string(c.x),
+        "mesh.axes.y=" + std::to_string(c.y),
+        "mesh.axes.z=" + std::to_string(c.z),
+        "mesh.axes.stage=" + std::to_string(c.stages),
+        "placement.preset=" + c.placement,
+        "train.steps=" + std::to_string(kSteps),
+        "train.global_batch_size=" + std::to_string(kGlobalBatch),
+        "train.micro_batch_size=" + std::to_string(kGlobalBatch / (c.data * c.z) / c.micro_batches),
+        "train.clip_norm=0.3",
+        "optimizer.decay_steps=20",
+        "runtime.threads_per_rank=1",
+        "model.shape.layers=" + std::to_string(kLayers),
+        "model.shape.heads=4",
+        "model.shape.kv_heads=4",
+        "model.shape.width=16",
+        "model.shape.ffn_width=24",
+        "model.shape.vocabulary=24",
+        "model.shape.dropout=0.1",
+        "model.shape.context=" + std::to_string(kContext)};
+    for (const Sets* other : {&c.what, &c.how, &more})
+      sets.insert(sets.end(), other->begin(), other->end());
+    return small_run(folder_.path(), sets);
+  }
+  Trained train(const Case& c, const Sets& more = {}) {
+    return test::trained(run_of(c, more), c.ranks(), next_folder());
+  }
+  const Trained& serial(const Sets& what) {
+    const auto [found, fresh] = serial_.try_emplace(what);
+    if (fresh) found->second = train({.sequence = 1, .what = what});
+    return found->second;
+  }
+  void expect_one_rank(const std::vector<Case>& cases) {
+    for (const Case& c : cases) {
+      SCOPED_TRACE(c.text());
+      expect_equal(train(c), serial(c.what));
+    }
+  }
+
+ private:
+  std::map<Sets, Trained> serial_;
+};
+
+TEST_F(SharedSequences, EqualOneRank) {
+  std::vector<Case> cases;
+  for (const Sets& what : {Sets{}, kLlama, kNormed, kWindows, kDocuments})
+    for (const int64_t ranks : {2, 4, 8}) cases.push_back({.sequence = ranks, .what = what});
+  expect_one_rank(cases);
+}
+
+TEST_F(SharedSequences, EqualOneRankBesideEveryOtherAxis) {
+  expect_one_rank(
+      {{.sequence = 2, .x = 2},
+       {.sequence = 2, .x = 2, .y = 2, .what = kDocuments},
+       {.sequence = 4, .y = 2, .what = kLlama},
+       {.sequence = 2, .data = 2, .placement = "zero1"},
+       {.sequence = 2, .data = 2, .placement = "zero2", .what = kLlama},
+       {.sequence = 2, .data = 2, .placement = "zero3", .how = {"train.recompute=block"}},
+       {.sequence = 4, .data = 2, .placement = "zero3", .what = kWindows},
+       {.sequence = 2, .z = 2, .placement = "hsdp"},
+       {.sequence = 2, .stages = 2, .what = kLlama},
+       {.sequence = 2, .data = 2, .stages = 2, .placement = "zero1", .what = kDocuments},
+       {.sequence = 2, .stages = 2, .how = {"pipeline.order=zero-bubble-h1"}, .micro_batches = 4},
+       {.sequence = 2, .x = 2, .stages = 2, .what = kDocuments},
+       {.sequence = 4, .how = {"train.recompute=every:2"}},
+       {.sequence = 2, .x = 2, .data = 2, .placement = "zero1", .what = kNormed}});
+}
+
+/// Every query sees its keys in one pass and in order: only sums over tokens differ.
+TEST_F(SharedSequences, ForwardsHaveTheBitsOfOneRank) {
+  for (const char* precision : {"fp32", "bf16"})
+    for (const Sets& what : {Sets{}, kLlama, kWindows, kDocuments}) {
+      const Sets sets = {std::string("train.precision=") + precision, "train.steps=1"};
+      const Trained want = train({.sequence = 1, .what = what}, sets);
+      for (const int64_t ranks : {2, 4}) {
+        const Case c{.sequence = ranks, .what = what};
+        SCOPED_TRACE(precision + (", " + c.text()));
+        EXPECT_NEAR(train(c, sets).losses[0], want.losses[0], 1e-14 * want.losses[0]);
+      }
+    }
+}
+
+TEST_F(SharedSequences, Bfloat16TrainsAlongsideOneRank) {
+  const Trained want = train({.sequence = 1}, {"train.precision=bf16"});
+  const Trained got = train({.sequence = 4}, {"train.precision=bf16"});
+  for (size_t step = 0; step < want.losses.size(); ++step)
+    EXPECT_NEAR(got.losses[step], want.losses[step], 0x1p-8 * want.losses[step]) << step;
+}
+
+TEST_F(SharedSequences, CheckpointsGoFromAnyShareToAnyOther) {
+  const std::vector<Case> parts = {
+      {.sequence = 4}, {.sequence = 1, .data = 2, .placement = "zero3"}, {.sequence = 2, .x = 2}};
+  const std::string run_dir = next_folder();
+  Trained got;
+  for (size_t part = 0; part < parts.size(); ++part) {
+    SCOPED_TRACE(parts[part].text());
+    const strait::Run run = run_of(
+        parts[part], {"train.steps=" + std::to_string(2 * (part + 1)), "checkpoint.resume=auto"});
+    got = test::trained(run, parts[part].ranks(), run_dir);
+  }
+  expect_equal(got, serial({}));
+}
+
+TEST_F(SharedSequences, BytesAreClosedFormsInAllReaders) {
+  for (const bool again : {false, true}) {
+    const Case c{.sequence = 4, .what = kLlama};
+    strait::Run run = run_of(c, {"train.steps=3", test::kPairs,
+                                 std::string("train.recompute=") + (again ? "block" : "none")});
+    run.output.run_dir = next_folder();
+    const Job job = make_job(run, c.ranks());
+    const std::atomic<int> no_signal{0};
+    train::Outcome outcome;
+    train::train(job, {}, no_signal, outcome);
+    Bytes want;
+    for (const UnitShape& unit : job.design.shape.units)
+      test::add_exchange(want, "all-reduce", 2 * unit.elements * 8, {4, 1});
+    test::add_exchange(want, "all-reduce", 2 * test::kAgreedBytes, {4, 1}, true);
+    const ShapeOptions& options = job.design.shape.options;
+    const std::vector<int64_t> tokens(4, kGlobalBatch * kContext / 4);
+    const sequence::Traffic traffic = sequence::gathered_traffic(
+        tokens, {options.heads, options.kv_heads, options.head_elements()}, {8, 8}, false);
+    // What all ranks together move is (g - 1) times the vector.
+    const int64_t gradients =
+        sequence::gathered_traffic(
+            tokens, {options.heads, options.kv_heads, options.head_elements()}, {8, 8})
+            .backward;
+    test::add_exchange(want, "all-gather",
+                       kLayers * (traffic.forward + traffic.backward - gradients) / 3, {4, 1});
+    test::add_exchange(want, "reduce-scatter", kLayers * gradients / 3, {4, 1});
+    test::expect_bytes(job, outcome.traffic, 3, want);
+  }
+}
+
+TEST_F(SharedSequences, MemoryIsWhatTheAllocatorSaw) {
+  for (const Case& c : {Case{.sequence = 4}, Case{.sequence = 2, .x = 2, .placement = "zero3"}}) {
+    SCOPED_TRACE(c.text());
+    const train::Outcome outcome =
+        test::train_small(run_of(c, {"train.steps=3"}), c.ranks(), next_folder());
+    for (size_t rank = 0; rank < outcome.pool_peak_bytes.size(); ++rank)
+      EXPECT_NEAR(static_cast<double>(outcome.predicted_peak_bytes[rank]),
+                  static_cast<double>(outcome.pool_peak_bytes[rank]),
+                  0.05 * static_cast<double>(outcome.pool_peak_bytes[rank]))
+          << "rank " << rank;
+  }
+}
+
+TEST_F(SharedSequences, WhatCannotBeSharedIsRefused) {
+  const auto refusal = [&](const Case& c, const Sets& sets) -> std::string {
+    try {
+      make_job(run_of(c, sets), c.ranks());
+    } catch (const UserError& error) {
+      return error.place().key.value_or("no key") + ": " + error.what();
+    }
+    return "accepted";
+  };
+  using testing::HasSubstr;
+  EXPECT_THAT(refusal({.sequence = 2}, {"model.shape.context=18"}),
+              HasSubstr("model.shape.context: model.shape.context = 18 cannot be cut into 2 equal "
+                        "chunks for each of mesh.axes.sequence = 2 ranks; the nearest valid values "
+                        "are 16 or 20"));
+  EXPECT_THAT(refusal({.sequence = 1}, {"sequence.engine=gathered"}),
+              HasSubstr("mesh.axes.sequence = 2"));
+  EXPECT_THAT(refusal({.sequence = 2}, {"sequence.engine=ring"}), HasSubstr("sequence.engine: "));
+  EXPECT_THAT(refusal({.sequence = 2}, {"sequence.capacity_tokens=4"}),
+              HasSubstr("sequence.capacity_tokens: "));
+  EXPECT_THAT(refusal({.sequence = 3}, {"mesh.axes.sequence=2"}), HasSubstr("does not divide"));
+  EXPECT_THAT(refusal({.sequence = 2}, {"runtime.device=cuda"}), HasSubstr("mesh.axes.sequence: "));
+}
+
+}  // namespace
+}  // namespace strait
