@@ -1,4 +1,5 @@
-// Processes that share blocks along x: the bits and bytes of threads, which equal one rank.
+// Processes that share blocks along x, or sequences: the bits and bytes of threads, which equal one
+// rank.
 #include <gtest/gtest.h>
 
 #include "tests/app/mpi_and_threads.h"
@@ -29,6 +30,16 @@ INSTANTIATE_TEST_SUITE_P(Grid, MpiSharedBlocks,
                            return test.param.placement + test.param.precision + "of" +
                                   std::to_string(test.param.ranks);
                          });
+
+TEST(MpiSharedSequences, GiveTheBitsAndBytesOfThreadRanks) {
+  for (const char* precision : {"fp64", "bf16"})
+    test::expect_processes_to_train_as_threads(
+        {"placement.preset=zero3", "mesh.axes.sequence=2",
+         std::string("train.precision=") + precision, "train.global_batch_size=24",
+         "train.micro_batch_size=3", "train.steps=6", "model.shape.context=16",
+         "model.shape.dropout=0.1", "data.document_separator=.\n"},
+        4);
+}
 
 }  // namespace
 }  // namespace strait

@@ -43,6 +43,17 @@ TEST(Quality, LateResultsHaveRowsOfTheirOwn) {
   EXPECT_GT(naive, 0.3);
 }
 
+TEST(Quality, Co2CostsWhatWeMeasured) {
+  strategy::Policy policy;
+  policy.name = "co2";
+  policy.replicas = 2;
+  policy.period = policy.delay = 12;
+  const std::optional<QualityCost> cost = quality_of(policy, 0.8e6);
+  ASSERT_TRUE(cost);
+  EXPECT_EQ(cost->known.gap_nats, 0.081);  // docs/local-steps.md
+  EXPECT_FALSE(cost->extrapolated);
+}
+
 TEST(Quality, WhatNobodyMeasuredIsUnknown) {
   strategy::Policy policy = streaming(2, 30);
   policy.name = "slowmo";
