@@ -23,6 +23,15 @@ std::string order_text(const strategy::Design& design) {
                                                    : std::string());
 }
 
+/// "  x 2, y 4"; nothing where no ranks share blocks.
+std::string grid_text(const strategy::Design& design) {
+  const int64_t x = design.mesh.axis("x").size, y = design.mesh.axis("y").size;
+  std::string text;
+  if (x > 1) text += fmt::format("  x {}", x);
+  if (y > 1) text += fmt::format("{}y {}", x > 1 ? ", " : "  ", y);
+  return text;
+}
+
 std::string line_of(const plan::Candidate& candidate, int64_t position) {
   const strategy::Design& design = candidate.design;
   const Ledger& traffic = candidate.simulated.traffic;
@@ -31,14 +40,15 @@ std::string line_of(const plan::Candidate& candidate, int64_t position) {
   for (int64_t level = 0; level < levels; ++level) sent += traffic.payload_bytes(level);
   return fmt::format(
       "{:>3}  {:<9} {:>11} {:>12} {:<9} {:>10} {:>7.1f} % {:>11.0f} {:>4.1f} % {:>9} {:>14} "
-      "{:>9}{}",
+      "{:>9}{}{}",
       position, design.placement.preset, design.batch.micro_batch_size, design.batch.accumulation,
       design.run.train.recompute, seconds_text(candidate.simulated.seconds),
       100 * candidate.simulated.exposed_seconds / candidate.simulated.seconds,
       plan::tokens_per_second(candidate), 100 * plan::model_flops_utilization(candidate),
       bytes_text(static_cast<double>(sent)),
       bytes_text(static_cast<double>(traffic.payload_bytes(levels - 1))),
-      bytes_text(static_cast<double>(candidate.memory.total())), order_text(design));
+      bytes_text(static_cast<double>(candidate.memory.total())), grid_text(design),
+      order_text(design));
 }
 
 std::string line_of(const plan::Rejection& rejection) {

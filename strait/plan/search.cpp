@@ -8,6 +8,8 @@
 #include "strait/config/cluster_file.h"
 #include "strait/config/keys.h"
 #include "strait/config/validate.h"
+#include "strait/cost/tensor_grid.h"
+#include "strait/shape/split.h"
 #include "strait/topology/mesh.h"
 #include "strait/topology/positions.h"
 
@@ -100,6 +102,49 @@ std::vector<int64_t> fitting(const Run& run, int64_t ranks, std::vector<int64_t>
   return sizes;
 }
 
+cost::GridStep grid_step(const Run& run) {
+  cost::GridStep step{.batch = run.train.global_batch_size, .tokens = run.model.shape.context};
+  step.recomputes = run.train.recompute != "none";
+  if (run.train.precision == "fp32") step.number_bytes = 4;
+  if (run.train.precision == "fp64") step.number_bytes = step.gradient_bytes = 8;
+  return step;
+}
+
+/// Whether the run leaves it to the plan which ranks share blocks.
+bool leaves_mesh_open(const Run& run) {
+  const auto is_axis = [](const auto& key) { return key.first.starts_with("mesh.axes"); };
+  return searches(run, "mesh") && !run.model.modules && run.sync.policy == "every-step" &&
+         std::ranges::none_of(run.written, is_axis);
+}
+
+/// The run as it is and, where it leaves that open, on grids of x and y: those that it can take and
+/// that send for the shortest time by AxoNN's model.
+constexpr size_t kMostGrids = 2;
+std::vector<Run> meshes(const Run& run, int64_t ranks, int64_t vocabulary) {
+  std::vector<Run> trials = {run};
+  if (!leaves_mesh_open(run)) return trials;
+  const cost::RingRate rate = cost::ring_rate(resolve_cluster(run, ranks));
+  for (const auto& [grid, seconds] :
+       cost::rank_grids(run.model.shape, ranks, 2, grid_step(run), rate)) {
+    if (grid.z > 1 || trials.size() > kMostGrids) continue;
+    Run trial = run;
+    trial.mesh.axes.x = grid.x;
+    trial.mesh.axes.y = grid.y;
+    write_key(trial, "mesh.axes.x");
+    write_key(trial, "mesh.axes.y");
+    try {
+      require_candidates(trial, ranks);
+      check_grid(run.model.shape, block_style(run.model.family),
+                 std::max(run.model.shape.vocabulary, vocabulary), {grid.x, grid.y});
+      positions_of_replica(trial, ranks);
+    } catch (const UserError&) {
+      continue;  // what the model, its device or the levels do not allow
+    }
+    trials.push_back(std::move(trial));
+  }
+  return trials;
+}
+
 std::string largest_part(const program::MemoryUse& use) {
   const std::pair<int64_t, const char*> parts[] = {
       {use.weights, "weights"},         {use.gradients, "gradients"}, {use.optimizer, "optimizer"},
@@ -144,12 +189,7 @@ void search_micro_batches(const Run& run, int64_t ranks, int64_t vocabulary,
   }
 }
 
-}  // namespace
-
-SearchResult search(const Run& run, int64_t ranks, int64_t vocabulary) {
-  const double began = now_seconds();
-  require_candidates(run, ranks);
-  SearchResult result;
+void search_mesh(const Run& run, int64_t ranks, int64_t vocabulary, SearchResult& result) {
   const std::vector<int64_t> sizes = micro_batches(run, ranks);
   for (const std::string& placement : placements(run, ranks)) {
     for (const std::string& recompute : recomputes(run)) {
@@ -161,6 +201,16 @@ SearchResult search(const Run& run, int64_t ranks, int64_t vocabulary) {
         search_micro_batches(one, ranks, vocabulary, fitting(one, ranks, sizes), result);
     }
   }
+}
+
+}  // namespace
+
+SearchResult search(const Run& run, int64_t ranks, int64_t vocabulary) {
+  const double began = now_seconds();
+  require_candidates(run, ranks);
+  SearchResult result;
+  for (const Run& mesh : meshes(run, ranks, vocabulary))
+    search_mesh(mesh, ranks, vocabulary, result);
   ensure(result.enumerated > 0, "a valid run has at least one candidate");
   std::stable_sort(result.candidates.begin(), result.candidates.end(),
                    [](const Candidate& a, const Candidate& b) {

@@ -19,7 +19,9 @@ auto planned(const std::vector<std::string>& sets) {
 }
 
 TEST(Search, EveryDivisorOfTheShareIsTried) {
-  const SearchResult result = search(planned({"train.global_batch_size=48"}), 4, 65);
+  const SearchResult result = search(
+      planned({"train.global_batch_size=48", "plan.search=placement,micro_batch_size,recompute"}),
+      4, 65);
   std::set<int64_t> sizes;
   for (const Candidate& candidate : result.candidates)
     sizes.insert(candidate.design.batch.micro_batch_size);
@@ -28,7 +30,8 @@ TEST(Search, EveryDivisorOfTheShareIsTried) {
 }
 
 TEST(Search, WhatDoesNotFitIsCountedThoughOnlyItsFirstIsTried) {
-  const std::vector<std::string> sets = {"train.global_batch_size=4096", "plan.memory_share=0.01"};
+  const std::vector<std::string> sets = {"train.global_batch_size=4096", "plan.memory_share=0.01",
+                                         "plan.search=placement,micro_batch_size,recompute"};
   const SearchResult result = search(planned(sets), 4, 65);
   int64_t rejected = 0;
   for (const Rejection& rejection : result.rejected) rejected += rejection.count;
@@ -43,6 +46,33 @@ TEST(Search, WhatDoesNotFitIsCountedThoughOnlyItsFirstIsTried) {
     fit += search(planned(one), 4, 65).candidates.size();
   }
   EXPECT_EQ(result.candidates.size(), fit);
+}
+
+using GridChoice = std::pair<int64_t, int64_t>;
+
+std::set<GridChoice> grids_of(const std::vector<std::string>& sets, int64_t ranks,
+                              int64_t vocabulary = 64) {
+  std::set<GridChoice> grids;
+  for (const Candidate& candidate : search(planned(sets), ranks, vocabulary).candidates)
+    grids.insert({candidate.design.mesh.axis("x").size, candidate.design.mesh.axis("y").size});
+  return grids;
+}
+
+TEST(Search, GridsAreTriedWhereTheRunLeavesThemOpen) {
+  std::vector<std::string> sets = {"train.global_batch_size=16", "model.shape.layers=2",
+                                   "plan.search=mesh"};
+  // Those of the shortest time by AxoNN's model, beside data alone.
+  const std::set<GridChoice> grids = grids_of(sets, 8);
+  EXPECT_EQ(grids.size(), 3U);
+  EXPECT_TRUE(grids.contains({1, 1}));
+  EXPECT_TRUE(grids.contains({2, 1}) || grids.contains({1, 2}));
+  // A vocabulary that x does not divide leaves grids of y.
+  for (const auto& [x, y] : grids_of(sets, 8, 65)) EXPECT_EQ(x, 1) << y;
+  std::vector<std::string> fixed = sets;
+  fixed.push_back("mesh.axes.y=2");
+  EXPECT_EQ(grids_of(fixed, 8), (std::set<GridChoice>{{1, 2}}));
+  sets.back() = "plan.search=placement";
+  EXPECT_EQ(grids_of(sets, 8), (std::set<GridChoice>{{1, 1}}));
 }
 
 using Choice = std::pair<std::string, int64_t>;
