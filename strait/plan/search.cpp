@@ -117,9 +117,10 @@ bool leaves_mesh_open(const Run& run) {
          std::ranges::none_of(run.written, is_axis);
 }
 
+constexpr size_t kMostGrids = 2;
+
 /// The run as it is and, where it leaves that open, on grids of x and y: those that it can take and
 /// that send for the shortest time by AxoNN's model.
-constexpr size_t kMostGrids = 2;
 std::vector<Run> meshes(const Run& run, int64_t ranks, int64_t vocabulary) {
   std::vector<Run> trials = {run};
   if (!leaves_mesh_open(run)) return trials;
