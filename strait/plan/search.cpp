@@ -49,16 +49,18 @@ std::vector<std::string> placements(const Run& run, int64_t ranks) {
   return names;
 }
 
-/// A simulated step replays each layer in each of its micro-steps.
+/// A simulated step replays each layer in each of its micro-steps, on a grid with sums inside it.
 constexpr int64_t kMostMicroSteps = 4096, kMostVisits = 1 << 16;
+constexpr int64_t kMostMicroStepsOfGrid = 256;
 
-/// The divisors of a rank's share that need no more micro-steps than that, ascending.
-std::vector<int64_t> micro_batches(const Run& run, int64_t ranks) {
+/// The divisors of a rank's share that need at most `most_steps` micro-steps, and no more visits
+/// than that; ascending.
+std::vector<int64_t> micro_batches(const Run& run, int64_t ranks, int64_t most_steps) {
   if (!searches(run, "micro_batch_size")) return {run.train.micro_batch_size};
   std::vector<int64_t> sizes;
   const int64_t share = run.train.global_batch_size / Mesh(run.mesh, ranks).data_ranks();
   const int64_t visits = kMostVisits / std::max<int64_t>(run.model.shape.layers, 1);
-  const int64_t most = std::min({share, kMostMicroSteps, std::max<int64_t>(visits, 1)});
+  const int64_t most = std::min({share, most_steps, std::max<int64_t>(visits, 1)});
   for (int64_t steps = 1; steps <= most; ++steps)
     if (share % steps == 0) sizes.push_back(share / steps);
   std::reverse(sizes.begin(), sizes.end());
@@ -190,8 +192,11 @@ void search_micro_batches(const Run& run, int64_t ranks, int64_t vocabulary,
   }
 }
 
-void search_mesh(const Run& run, int64_t ranks, int64_t vocabulary, SearchResult& result) {
-  const std::vector<int64_t> sizes = micro_batches(run, ranks);
+/// `tried`: the plan's choice, not the run file's.
+void search_mesh(const Run& run, int64_t ranks, int64_t vocabulary, bool tried,
+                 SearchResult& result) {
+  const std::vector<int64_t> sizes =
+      micro_batches(run, ranks, tried ? kMostMicroStepsOfGrid : kMostMicroSteps);
   for (const std::string& placement : placements(run, ranks)) {
     for (const std::string& recompute : recomputes(run)) {
       Run trial = run;
@@ -210,8 +215,11 @@ SearchResult search(const Run& run, int64_t ranks, int64_t vocabulary) {
   const double began = now_seconds();
   require_candidates(run, ranks);
   SearchResult result;
-  for (const Run& mesh : meshes(run, ranks, vocabulary))
-    search_mesh(mesh, ranks, vocabulary, result);
+  bool tried = false;
+  for (const Run& mesh : meshes(run, ranks, vocabulary)) {
+    search_mesh(mesh, ranks, vocabulary, tried, result);
+    tried = true;
+  }
   ensure(result.enumerated > 0, "a valid run has at least one candidate");
   std::stable_sort(result.candidates.begin(), result.candidates.end(),
                    [](const Candidate& a, const Candidate& b) {
