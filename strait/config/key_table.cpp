@@ -342,8 +342,7 @@ Rows mesh_keys() {
        "mics shards."},
       {"mesh.axes.sequence", kField<&Run::mesh, axes, &MeshAxes::sequence>, between(1, kMostCount),
        "Ranks that share every sequence: each has a chunk from its beginning and the mirror image "
-       "of "
-       "that from its end."},
+       "of that from its end."},
       {"mesh.axes.data", kField<&Run::mesh, axes, &MeshAxes::data>, between(0, kMostCount),
        "Data-parallel ranks; 0 = the rest."},
       {"mesh.axes.stage", kField<&Run::mesh, axes, &MeshAxes::stage>, between(1, kMostCount),
@@ -395,8 +394,7 @@ Rows sequence_keys() {
       {"sequence.engine", kField<sequence, &SequenceOptions::engine>,
        one_of({"auto", "gathered"}, {"ring", "heads", "hybrid", "zeppelin", "even", "packed"}),
        "How attention crosses ranks of mesh.axes.sequence: gathered brings the keys of all to "
-       "each; "
-       "auto is gathered."},
+       "each; auto is gathered."},
       {"sequence.routing", kField<sequence, &SequenceOptions::routing>, only_default(),
        "Proxies over which transfers between nodes go."},
       {"sequence.remap", kField<sequence, &SequenceOptions::remap>, only_default(),

@@ -78,6 +78,16 @@ void for_each_array(std::vector<program::Node>& nodes, Act&& act) {
 
 }  // namespace
 
+void rewrite_visits(Draft& draft, std::function<void(Visit&)> rewrite) {
+  draft.schedule.micro_step = [whole = std::move(draft.schedule.micro_step),
+                               rewrite = std::move(rewrite)](int64_t number,
+                                                             const program::Index& later) {
+    MicroStep step = whole(number, later);
+    for (Visit& visit : step.visits) rewrite(visit);
+    return step;
+  };
+}
+
 void drop_unnamed(program::Program& program) {
   std::vector<bool> named;
   for (const program::ValueArray& array : program.arrays)

@@ -122,6 +122,9 @@ int add_group(program::Program& program, const Cluster& cluster, program::Group 
 /// A new stream on the level of a group.
 int add_lane(program::Program& program, const Cluster& cluster, int group);
 
+/// Rewrites every visit of the schedule, which there is, as it stands so far.
+void rewrite_visits(Draft& draft, std::function<void(Visit&)> rewrite);
+
 /// Takes away the transient activations that no operation names.
 void drop_unnamed(program::Program& program);
 

@@ -20,7 +20,7 @@ int slot_of(BlockValue value, Phase phase, bool keeps) {
   if (holds(kept_values(), value) && keeps) return kSaved;
   if (holds(bundle_values(), value) && phase != Phase::kForward)
     return holds(deferred_values(), value) ? kDeferred : kBundle;
-  return kBlockValues + static_cast<int>(value);
+  return block_slot(value);
 }
 
 /// A bundle holds what other ranges of the phase have put there before: the second segment of a
@@ -100,7 +100,7 @@ ValueSet values_in(int slot) {
 }
 
 bool is_deferred(int slot) {
-  return slot == kDeferred || slot == kBlockValues + static_cast<int>(kQueryKeyNormGradient);
+  return slot == kDeferred || slot == block_slot(kQueryKeyNormGradient);
 }
 
 bool is_partial_over_x(int slot) {
@@ -113,6 +113,13 @@ bool is_partial_over_y(int slot) {
   if (slot >= kEndValues) return strait::partial_over_y(static_cast<EndValue>(slot - kEndValues));
   return slot >= kBlockValues &&
          strait::partial_over_y(static_cast<BlockValue>(slot - kBlockValues));
+}
+
+const program::Operand* find_operand(std::span<const Op> ops, int slot) {
+  for (const Op& op : ops)
+    for (const auto* operands : {&op.reads, &op.writes})
+      if (const program::Operand* found = program::operand_in(*operands, slot)) return found;
+  return nullptr;
 }
 
 const Kernel& segment_kernel(Phase phase) {

@@ -3,6 +3,7 @@
 // has one, and whatever else passes from one range to the next is a value of its own.
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "strait/draft/block_kernels.h"
@@ -30,6 +31,9 @@ bool is_deferred(int slot);
 /// Whether a slot is for a value of which each rank of the axis makes a part.
 bool is_partial_over_x(int slot);
 bool is_partial_over_y(int slot);
+
+/// The operand in a slot, of the first op that has one; or nullptr.
+const program::Operand* find_operand(std::span<const program::Op> ops, int slot);
 
 const program::Kernel& segment_kernel(Phase phase);
 /// Whether an op works on a range of segments; phase_of and range_of are for those that do.

@@ -76,9 +76,9 @@ int64_t Layout::position(int64_t rank) const {
   return outer * z_.size + z_.coordinate(rank);
 }
 
-AxisPlace Layout::batch_place(int64_t rank) const {
+int64_t Layout::batch_position(int64_t rank) const {
   const int64_t row = replica_.coordinate(rank) * data_.size + data_.coordinate(rank);
-  return {replica_.size * data_.size * z_.size, row * z_.size + z_.coordinate(rank)};
+  return row * z_.size + z_.coordinate(rank);
 }
 
 Range Layout::held(int64_t unit, int64_t rank, const std::vector<int64_t>& hops) const {

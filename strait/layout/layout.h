@@ -73,9 +73,8 @@ class Layout {
   int64_t replicas() const { return replica_.size; }
   int64_t replica(int64_t rank) const { return replica_.coordinate(rank); }
 
-  /// Which of those that see different sequences, of how many. Ranks of sequence, x and y see the
-  /// same ones.
-  AxisPlace batch_place(int64_t rank) const;
+  /// Which of those that see different sequences. Ranks of sequence, x and y see the same ones.
+  int64_t batch_position(int64_t rank) const;
 
   /// Where a rank stands among those that share the tokens of every sequence.
   AxisPlace sequence_place(int64_t rank) const { return sequence_.place(rank); }

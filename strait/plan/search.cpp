@@ -121,15 +121,15 @@ bool leaves_mesh_open(const Run& run) {
 
 constexpr size_t kMostGrids = 2;
 
-/// The run as it is and, where it leaves that open, on grids of x and y: those that it can take and
-/// that send for the shortest time by AxoNN's model.
-std::vector<Run> meshes(const Run& run, int64_t ranks, int64_t vocabulary) {
-  std::vector<Run> trials = {run};
+/// The run, where it leaves that open, on grids of x and y: those that it can take and that send
+/// for the shortest time by AxoNN's model.
+std::vector<Run> grids(const Run& run, int64_t ranks, int64_t vocabulary) {
+  std::vector<Run> trials;
   if (!leaves_mesh_open(run)) return trials;
   const cost::RingRate rate = cost::ring_rate(resolve_cluster(run, ranks));
   for (const auto& [grid, seconds] :
        cost::rank_grids(run.model.shape, ranks, 2, grid_step(run), rate)) {
-    if (grid.z > 1 || trials.size() > kMostGrids) continue;
+    if (grid.z > 1 || trials.size() == kMostGrids) continue;
     Run trial = run;
     trial.mesh.axes.x = grid.x;
     trial.mesh.axes.y = grid.y;
@@ -192,11 +192,9 @@ void search_micro_batches(const Run& run, int64_t ranks, int64_t vocabulary,
   }
 }
 
-/// `tried`: the plan's choice, not the run file's.
-void search_mesh(const Run& run, int64_t ranks, int64_t vocabulary, bool tried,
+void search_mesh(const Run& run, int64_t ranks, int64_t vocabulary, int64_t most_steps,
                  SearchResult& result) {
-  const std::vector<int64_t> sizes =
-      micro_batches(run, ranks, tried ? kMostMicroStepsOfGrid : kMostMicroSteps);
+  const std::vector<int64_t> sizes = micro_batches(run, ranks, most_steps);
   for (const std::string& placement : placements(run, ranks)) {
     for (const std::string& recompute : recomputes(run)) {
       Run trial = run;
@@ -215,11 +213,9 @@ SearchResult search(const Run& run, int64_t ranks, int64_t vocabulary) {
   const double began = now_seconds();
   require_candidates(run, ranks);
   SearchResult result;
-  bool tried = false;
-  for (const Run& mesh : meshes(run, ranks, vocabulary)) {
-    search_mesh(mesh, ranks, vocabulary, tried, result);
-    tried = true;
-  }
+  search_mesh(run, ranks, vocabulary, kMostMicroSteps, result);
+  for (const Run& grid : grids(run, ranks, vocabulary))
+    search_mesh(grid, ranks, vocabulary, kMostMicroStepsOfGrid, result);
   ensure(result.enumerated > 0, "a valid run has at least one candidate");
   std::stable_sort(result.candidates.begin(), result.candidates.end(),
                    [](const Candidate& a, const Candidate& b) {

@@ -235,7 +235,7 @@ void Trainer::fill_sequences(int64_t first_sequence, int64_t micro_batch, BatchB
     return fill_windows(*job_.validation, validation_plan(), *evaluated_window_, buffer);
   const Resolved& batch = job_.design.batch;
   const BatchShare share{batch.global_batch_size, batch.data_ranks,
-                         job_.design.layout.batch_place(rank_).coordinate, batch.micro_batch_size};
+                         job_.design.layout.batch_position(rank_), batch.micro_batch_size};
   const int64_t first = first_sequence + share.first_sequence(0, micro_batch);
   job_.loader->fill(first, batch.micro_batch_size, buffer);
   if (shared_.observer.loaded) shared_.observer.loaded(step_, buffer);

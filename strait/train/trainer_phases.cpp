@@ -27,7 +27,7 @@ void Trainer::evaluate(int64_t step) {
   if (plan.windows == 0) return;
   state_.drain();
   count_traffic(step);
-  const int64_t position = job_.design.layout.batch_place(rank_).coordinate;
+  const int64_t position = job_.design.layout.batch_position(rank_);
   runner_.run(strategy::kForShow, step);
   const std::optional<double> loss = validation_loss(plan, state_, [&](int64_t first) {
     evaluated_window_ = first + position * plan.micro_batch;

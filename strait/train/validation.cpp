@@ -22,9 +22,10 @@ void fill_windows(const ValidationWindows& validation, const ValidationPlan& pla
 
 /// In place: no row moves behind where it was.
 void take_share(const sequence::Share& share, BatchBuffer& buffer) {
+  if (share.members == 1) return;
   const auto sequences = static_cast<int64_t>(buffer.sequences.size());
   for (auto* words : {&buffer.inputs, &buffer.targets, &buffer.document_starts}) {
-    if (share.members == 1 || words->empty()) continue;
+    if (words->empty()) continue;
     for (int64_t sequence = 0; sequence < sequences; ++sequence)
       for (int64_t row = 0; row < share.tokens; ++row)
         (*words)[static_cast<size_t>(sequence * share.tokens + row)] =

@@ -153,7 +153,7 @@ void peek(Draft& draft) {
         return draft::works_on_segments(op) && draft::range_of(op).end == 6;
       });
       if (sums == visit.ops.end()) continue;
-      const int slot = draft::kBlockValues + static_cast<int>(BlockValue::kOutputSum);
+      const int slot = draft::block_slot(BlockValue::kOutputSum);
       Op op = draft::kernel_op(kPeek);
       op.reads = {program::as(*program::operand_in(sums->writes, slot), program::Access::kRead)};
       visit.ops.insert(sums + 1, std::move(op));

@@ -72,6 +72,15 @@ inline double distance(const Trained& a, const Trained& b) {
   return worst;
 }
 
+/// Of every rank, the peak that was predicted and that of the allocator, to 5 %.
+inline void expect_predicted_memory(const train::Outcome& outcome) {
+  for (size_t rank = 0; rank < outcome.pool_peak_bytes.size(); ++rank)
+    EXPECT_NEAR(static_cast<double>(outcome.predicted_peak_bytes[rank]),
+                static_cast<double>(outcome.pool_peak_bytes[rank]),
+                0.05 * static_cast<double>(outcome.pool_peak_bytes[rank]))
+        << "rank " << rank;
+}
+
 /// What tests of the mesh share: runs that must equal one rank's.
 class MeshRuns : public ::testing::Test {
  protected:

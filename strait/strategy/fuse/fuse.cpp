@@ -10,7 +10,6 @@
 namespace strait::strategy {
 namespace {
 
-using draft::MicroStep;
 using draft::Visit;
 using program::Op;
 using program::Operand;
@@ -39,13 +38,6 @@ bool continues(const Op& op, const Op& next) {
   return forward ? range.end == after.begin : range.begin == after.end;
 }
 
-const Operand* find_operand(std::span<const Op> ops, int slot) {
-  for (const Op& op : ops)
-    for (const auto* operands : {&op.reads, &op.writes})
-      if (const Operand* found = program::operand_in(*operands, slot)) return found;
-  return nullptr;
-}
-
 /// One op that does what a run of ops does, with the operands that its range has.
 Op join(std::span<const Op> run) {
   Op op = run.front();
@@ -54,10 +46,10 @@ Op join(std::span<const Op> run) {
   range = {std::min<int64_t>(range.begin, last.begin), std::max<int64_t>(range.end, last.end)};
   op.reads.clear();
   op.writes.clear();
-  const bool keeps = find_operand(run, draft::kSaved) != nullptr;
+  const bool keeps = draft::find_operand(run, draft::kSaved) != nullptr;
   for (const auto& [slot, access] :
        draft::segment_operands(draft::range_of(op), draft::phase_of(op), keeps))
-    if (const Operand* operand = find_operand(run, slot))
+    if (const Operand* operand = draft::find_operand(run, slot))
       draft::add_operand(op, operand->array, operand->index, access, slot);
   return op;
 }
@@ -136,13 +128,8 @@ class Fuser {
 
 void fuse(draft::Draft& draft, const ModelShape& shape, const draft::StepOptions& options) {
   if (!draft.schedule.micro_step) return;
-  draft.schedule.micro_step = [whole = std::move(draft.schedule.micro_step),
-                               fuser = Fuser(shape, options.dtype)](int64_t number,
-                                                                    const program::Index& later) {
-    MicroStep step = whole(number, later);
-    for (Visit& visit : step.visits) fuser.apply(visit);
-    return step;
-  };
+  draft::rewrite_visits(
+      draft, [fuser = Fuser(shape, options.dtype)](Visit& visit) { fuser.apply(visit); });
 }
 
 }  // namespace strait::strategy

@@ -8,7 +8,6 @@
 namespace strait::strategy {
 namespace {
 
-using draft::MicroStep;
 using draft::Visit;
 using program::Access;
 using program::Op;
@@ -74,12 +73,7 @@ void grid(draft::Draft& draft, const Cluster& cluster) {
   const Axis x = axis_of(draft, cluster, "x");
   const Sharing sharing{x, axis_of(draft, cluster, "y")};
   if (!sharing.x.sums() && !sharing.y.sums()) return;
-  draft.schedule.micro_step = [whole = std::move(draft.schedule.micro_step), sharing](
-                                  int64_t number, const program::Index& later) {
-    MicroStep step = whole(number, later);
-    for (Visit& visit : step.visits) sharing.share(visit);
-    return step;
-  };
+  draft::rewrite_visits(draft, [sharing](Visit& visit) { sharing.share(visit); });
 }
 
 }  // namespace strait::strategy

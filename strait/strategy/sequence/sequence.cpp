@@ -10,21 +10,11 @@
 namespace strait::strategy {
 namespace {
 
-using draft::MicroStep;
 using draft::Visit;
 using program::Access;
 using program::Op;
 using program::Operand;
 using program::OpKind;
-
-/// The operand of the first op that has one in the slot of `value`, or nullptr.
-const Operand* find_operand(const std::vector<Op>& ops, BlockValue value) {
-  for (const Op& op : ops)
-    for (const auto* operands : {&op.reads, &op.writes})
-      if (const Operand* found = program::operand_in(*operands, draft::block_slot(value)))
-        return found;
-  return nullptr;
-}
 
 bool attends(const Op& op) {
   return draft::works_on_segments(op) && draft::range_of(op).holds(Segment::kAttention) &&
@@ -58,8 +48,10 @@ class Exchange {
 
   void apply(Visit& visit) const {
     const std::vector<Op> before = std::exchange(visit.ops, {});
-    const Operand* const gathered = find_operand(before, BlockValue::kGatheredKeys);
-    const Operand* const gradient = find_operand(before, BlockValue::kKeyGradient);
+    const Operand* const gathered =
+        draft::find_operand(before, draft::block_slot(BlockValue::kGatheredKeys));
+    const Operand* const gradient =
+        draft::find_operand(before, draft::block_slot(BlockValue::kKeyGradient));
     bool here = false;
     for (const Op& op : before) {
       if (attends(op) && !here) {
@@ -120,13 +112,8 @@ void share_sequences(draft::Draft& draft, const ModelShape& shape, const Cluster
   const MeshAxis& axis = draft.mesh.axis("sequence");
   if (!draft.schedule.micro_step || axis.size == 1) return;
   ensure(shape.sequence == axis.size, "shared sequences: the model is not a rank's part");
-  draft.schedule.micro_step = [whole = std::move(draft.schedule.micro_step),
-                               exchange = Exchange(draft, cluster, axis)](
-                                  int64_t number, const program::Index& later) {
-    MicroStep step = whole(number, later);
-    for (Visit& visit : step.visits) exchange.apply(visit);
-    return step;
-  };
+  draft::rewrite_visits(
+      draft, [exchange = Exchange(draft, cluster, axis)](Visit& visit) { exchange.apply(visit); });
 }
 
 }  // namespace strait::strategy

@@ -239,11 +239,7 @@ TEST_F(SharedBlocks, MemoryIsWhatTheAllocatorSaw) {
       const train::Outcome outcome = test::train_small(
           run_of(c, {"train.steps=3", std::string("train.recompute=") + recompute}), c.ranks(),
           next_folder());
-      for (size_t rank = 0; rank < outcome.pool_peak_bytes.size(); ++rank)
-        EXPECT_NEAR(static_cast<double>(outcome.predicted_peak_bytes[rank]),
-                    static_cast<double>(outcome.pool_peak_bytes[rank]),
-                    0.05 * static_cast<double>(outcome.pool_peak_bytes[rank]))
-            << "rank " << rank;
+      test::expect_predicted_memory(outcome);
     }
 }
 

@@ -264,11 +264,7 @@ TEST_F(TensorGrid, MemoryIsWhatTheAllocatorSaw) {
     SCOPED_TRACE(grid.text());
     const train::Outcome outcome =
         test::train_small(run_of(grid, {"train.steps=3"}), grid.ranks(), next_folder());
-    for (size_t rank = 0; rank < outcome.pool_peak_bytes.size(); ++rank)
-      EXPECT_NEAR(static_cast<double>(outcome.predicted_peak_bytes[rank]),
-                  static_cast<double>(outcome.pool_peak_bytes[rank]),
-                  0.05 * static_cast<double>(outcome.pool_peak_bytes[rank]))
-          << "rank " << rank;
+    test::expect_predicted_memory(outcome);
   }
 }
 
