@@ -26,6 +26,12 @@ namespace {
 /// Exchanges one after another.
 double phases(Operation operation) { return operation == Operation::kAllReduce ? 2 : 1; }
 
+/// Members whose next one lies in the same group of `here` members and another one of `below`.
+double shifted(double members, double below, double here) {
+  if (here == below) return 0;
+  return members / below - (here < members ? members / here : 0);
+}
+
 }  // namespace
 
 std::vector<double> relative_traffic(Operation operation, Algorithm algorithm,
@@ -38,6 +44,7 @@ std::vector<double> relative_traffic(Operation operation, Algorithm algorithm,
     double elements =
         algorithm == Algorithm::kHierarchical ? members / below - members / here : here - below;
     const bool pairwise = operation == Operation::kSend || operation == Operation::kReceive;
+    if (operation == Operation::kShift) elements = shifted(members, below, here);
     if (operation == Operation::kBarrier || pairwise) elements = 0;
     traffic.push_back(phases(operation) * elements);
     below = here;
@@ -59,7 +66,8 @@ double transfer_seconds(Operation operation, Algorithm algorithm, double vector_
       // What one group of the level below takes in, for every group of ours that has members in it.
       const double ranks_below =
           l == 0 ? 1 : static_cast<double>(cluster.group_size(static_cast<int64_t>(l) - 1));
-      const double bytes = vector_bytes * traffic[l] * (below / members) * (ranks_below / below);
+      const double taken = operation == Operation::kShift ? 1 : traffic[l] * (below / members);
+      const double bytes = vector_bytes * taken * (ranks_below / below);
       const double seconds = bytes / (level.bytes_per_second * static_cast<double>(level.links));
       slowest = std::max(slowest, seconds);
       sum += seconds;

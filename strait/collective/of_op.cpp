@@ -16,6 +16,8 @@ Operation operation_of(program::OpKind kind) {
       return Operation::kAllReduce;
     case OpKind::kAllToAll:
       return Operation::kAllToAll;
+    case OpKind::kShift:
+      return Operation::kShift;
     case OpKind::kBroadcast:
       return Operation::kBroadcast;
     case OpKind::kSend:

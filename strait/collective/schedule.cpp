@@ -20,6 +20,8 @@ const char* operation_name(Operation operation) {
       return "all-reduce";
     case Operation::kAllToAll:
       return "all-to-all";
+    case Operation::kShift:
+      return "shift";
     case Operation::kBroadcast:
       return "broadcast";
     case Operation::kSend:
@@ -105,6 +107,7 @@ size_t wanted_counts(const Request& request) {
       return static_cast<size_t>(one_row(request.members, request.counts)
                                      ? request.members
                                      : request.members * request.members);
+    case Operation::kShift:
     case Operation::kBroadcast:
     case Operation::kSend:
     case Operation::kReceive:
@@ -262,6 +265,11 @@ class Pulls {
     }
   }
 
+  void shift() {
+    add({0, (me_ + members_ - 1) % members_, me_, false, Place::kSource, 0, Place::kDestination, 0,
+         counts_[0]});
+  }
+
   int64_t offset() const { return offsets_[me_]; }
   std::vector<Transfer> take() { return std::move(transfers_); }
 
@@ -395,6 +403,9 @@ std::vector<Transfer> transfers_to(const Request& request, int64_t position) {
       break;
     case Operation::kAllToAll:
       pulls.all_to_all();
+      break;
+    case Operation::kShift:
+      pulls.shift();
       break;
     case Operation::kBroadcast:
       add_broadcast(pulls, request, position);

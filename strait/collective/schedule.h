@@ -14,12 +14,14 @@ enum class Operation : uint8_t {
   kReduceScatter,
   kAllReduce,
   kAllToAll,
+  kShift,
   kBroadcast,
   kSend,
   kReceive,
   kBarrier
 };
-/// "all-gather", "reduce-scatter", ...
+/// "all-gather", "reduce-scatter", ... A shift hands what a member has to the next one, and what
+/// the last one has to the first.
 const char* operation_name(Operation operation);
 
 /// All but direct exist for all-gather, reduce-scatter and all-reduce; hierarchical for broadcast
@@ -42,8 +44,8 @@ struct Request {
   Algorithm algorithm = Algorithm::kDirect;
   int64_t members = 1;
   /// Elements of each part, any of them 0. all-gather, reduce-scatter, all-reduce: one per member;
-  /// all-to-all: members x members, row = sender, or one row when all send alike; broadcast, send,
-  /// receive: {elements}; barrier: empty.
+  /// all-to-all: members x members, row = sender, or one row when all send alike; shift, broadcast,
+  /// send, receive: {elements}; barrier: empty.
   std::vector<int64_t> counts;
   int64_t root = 0;      // broadcast: owner; send, receive: position of the sender
   int64_t receiver = 0;  // send, receive: position of the receiver

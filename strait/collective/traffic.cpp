@@ -27,7 +27,8 @@ bool by_symmetry(const Request& request, const Cluster& cluster,
       request.algorithm == Algorithm::kDirect || request.algorithm == Algorithm::kHierarchical;
   const bool one_row = request.operation != Operation::kAllToAll ||
                        static_cast<int64_t>(request.counts.size()) == request.members;
-  return levelled && one_row && !is_pairwise(request.operation) && lies_evenly(cluster, members);
+  return levelled && one_row && request.operation != Operation::kShift &&
+         !is_pairwise(request.operation) && lies_evenly(cluster, members);
 }
 
 }  // namespace

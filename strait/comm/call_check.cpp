@@ -39,6 +39,8 @@ Extents extents(const Call& call, int64_t position, int64_t members) {
       return {whole, whole, 0};
     case Operation::kAllToAll:
       return {whole, total(call.receive_counts) * size, -1};
+    case Operation::kShift:
+      return {whole, whole, -1};
     case Operation::kBroadcast:
       if (position != call.peer) return {0, whole, -1};
       return {whole, call.destination ? whole : 0, 0};
@@ -54,7 +56,9 @@ Extents extents(const Call& call, int64_t position, int64_t members) {
 
 void check_counts(const Call& call, int64_t position, int64_t members, const std::string& who) {
   size_t wanted = static_cast<size_t>(members);
-  if (is_pairwise(call.operation) || call.operation == Operation::kBroadcast) wanted = 1;
+  if (is_pairwise(call.operation) || call.operation == Operation::kBroadcast ||
+      call.operation == Operation::kShift)
+    wanted = 1;
   if (call.operation == Operation::kBarrier) wanted = 0;
   const bool whole_vector = call.operation == Operation::kAllReduce && call.counts.size() == 1;
   if (call.counts.size() != wanted && !whole_vector)

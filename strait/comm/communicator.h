@@ -26,12 +26,18 @@ using collective::operation_name;  // "all-gather", ...
 
 /// One operation, as seen by one member. Buffers stay untouched by the caller until the ticket is
 /// done.
-///   all-gather      source: own part; destination: all parts in order (may contain source in
-///   place) reduce-scatter  source: all parts; destination: own part (may lie inside source, in
-///   place) all-reduce      source, destination: the whole vector (may be equal) all-to-all source:
-///   parts by receiver (`counts`); destination: parts by sender (`receive_counts`) broadcast `peer`
-///   = root; source on the root, destination elsewhere (root: may be equal or null) send, receive
-///   `peer` = other position; counts = {elements}
+///
+/// * all-gather: source has the own part, destination all parts in order (in place: around source).
+/// * reduce-scatter: source has all parts, destination the own one (in place: inside source).
+/// * all-reduce: source and destination have the whole vector (may be equal).
+/// * all-to-all: source has parts by receiver (`counts`), destination parts by sender
+///   (`receive_counts`).
+/// * shift: source goes to the next position, destination has that of the one before; counts =
+///   {elements}.
+/// * broadcast: `peer` = root; source on the root, destination elsewhere (root: may be equal or
+///   null).
+/// * send, receive: `peer` = other position; counts = {elements}.
+///
 /// Sums run in member order 0..n-1 in the element type; `accumulate` adds the result to the
 /// destination.
 struct Call {

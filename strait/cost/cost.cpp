@@ -117,7 +117,9 @@ class Pricer {
     const int64_t element = dtype_bytes(program::transfer_array(program_, op).dtype);
     const int64_t groups = first_members(op.group);
     int64_t bytes = 0;
-    if (op.kind == OpKind::kAllReduce || op.kind == OpKind::kBroadcast) {
+    const bool whole =
+        op.kind == OpKind::kAllReduce || op.kind == OpKind::kBroadcast || op.kind == OpKind::kShift;
+    if (whole) {
       const auto& array = program::transfer_array(program_, op);
       if (array.group < 0)
         bytes = groups * array.partition.elements * element;

@@ -189,6 +189,29 @@ const Kernel kPackKeys = [] {
   return kernel;
 }();
 
+namespace {
+
+Kernel round_kernel(const char* name) {
+  Kernel kernel = block_kernel(name, segment_operands({{kTokens, kReads}, {kSequences, kReads}}));
+  kernel.attributes.push_back({"round", AttributeType::kInteger});
+  return kernel;
+}
+
+}  // namespace
+
+const Kernel kAttendRound = round_kernel("attend_round");
+const Kernel kAttendRoundInput = round_kernel("attend_round_input");
+
+const Kernel kAddKeyGradient = [] {
+  const auto value = [](BlockValue of) { return static_cast<BlockOperand>(block_slot(of)); };
+  Kernel kernel =
+      block_kernel("add_key_gradient", operands({{kTokens, kReads},
+                                                 {value(BlockValue::kGatheredKeyGradient), kReads},
+                                                 {value(BlockValue::kKeyGradient), kUpdates}}));
+  kernel.bound = program::Bound::kMemory;
+  return kernel;
+}();
+
 const Kernel kLoad = {
     "load",
     program::Bound::kNothing,

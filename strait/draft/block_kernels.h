@@ -45,6 +45,7 @@ enum BlockAttribute : int {
   kWorkspace,  // integer: bytes
   kCapacity,   // integer: tokens that the cache holds
   kInFlight,   // index: the micro-batch, where a rank has several in flight; else below 0
+  kRound,      // integer: of a ring; kAttendRound and kAttendRoundInput alone have it
 };
 
 /// Block; where it writes kSaved it keeps what the backward pass needs.
@@ -67,6 +68,13 @@ extern const program::Kernel kBackwardWeight;
 /// Keys and values of this rank's tokens, one row behind the other (kKeys), from what the forward
 /// of segment qkv_add left, saved or as a value of its own.
 extern const program::Kernel kPackKeys;
+/// What segment attention does, and its backward, with the keys of one rank at a time: round
+/// kRound, with those of the rank so many positions before (kKeys). The backward makes kKeyGradient
+/// of these keys.
+extern const program::Kernel kAttendRound;
+extern const program::Kernel kAttendRoundInput;
+/// kKeyGradient += kGatheredKeyGradient.
+extern const program::Kernel kAddKeyGradient;
 
 /// The steps of an embedding and a head that ranks share (shape/ends.h).
 const program::Kernel& end_kernel(EndStep step);

@@ -172,6 +172,21 @@ void pack_keys(const Environment& environment, const Instance& instance) {
   c.segments->pack_keys(c.call);
 }
 
+void attend_round(const Environment& environment, const Instance& instance) {
+  const RangeCall c(environment, instance);
+  c.segments->attend_round(c.call, instance.integer(draft::kRound));
+}
+
+void attend_round_input(const Environment& environment, const Instance& instance) {
+  const RangeCall c(environment, instance);
+  c.segments->attend_round_input(c.call, instance.integer(draft::kRound));
+}
+
+void add_key_gradient(const Environment& environment, const Instance& instance) {
+  const RangeCall c(environment, instance);
+  c.segments->add_key_gradient(c.call);
+}
+
 /// A step of an embedding or a head that ranks share.
 void end_step(EndStep step, const Environment& environment, const Instance& instance) {
   BlockCall c(environment, instance);
@@ -252,6 +267,9 @@ void add_block_executors(runtime::Executors& executors, const Environment& envir
   add(draft::kBackwardInput, &backward_input);
   add(draft::kBackwardWeight, &backward_weight);
   add(draft::kPackKeys, &pack_keys);
+  add(draft::kAttendRound, &attend_round);
+  add(draft::kAttendRoundInput, &attend_round_input);
+  add(draft::kAddKeyGradient, &add_key_gradient);
   for (int number = 0; number < kNumEndSteps; ++number) {
     const auto step = static_cast<EndStep>(number);
     executors.add(draft::end_kernel(step), Execute([&environment, step](const Instance& instance) {

@@ -133,6 +133,14 @@ class SegmentedBlock {
   virtual void backward_weight(const SegmentCall& call, SegmentRange range) const = 0;
   /// kKeys from kQkv, for the other ranks of the axis sequence.
   virtual void pack_keys(const SegmentCall& call) const = 0;
+  /// Round `round` of ring attention, in place of segment attention: this rank's queries against
+  /// kKeys, which are those of the rank so many positions before. Round 0 begins kAttention and
+  /// kLogSumExp (bf16: kAttentionSum), the others merge into them; the last one rounds.
+  virtual void attend_round(const SegmentCall& call, int64_t round) const = 0;
+  /// Its backward: kKeyGradient from zero, for these keys; gradients of queries begin in round 0.
+  virtual void attend_round_input(const SegmentCall& call, int64_t round) const = 0;
+  /// kKeyGradient += kGatheredKeyGradient, which is what others have summed up.
+  virtual void add_key_gradient(const SegmentCall& call) const = 0;
 };
 
 /// One block of the chain. Thread-safe: all state is in the call. A transformer block of a model

@@ -61,7 +61,6 @@ void TransformerSegments<T>::attend_gathered_head(const SegmentCall& call, int64
                                                   int64_t head) const {
   const sequence::Share share = call.batch->share();
   const int64_t stride = 2 * extent_.kv_width();
-  const int64_t shared = head / (extent_.heads / extent_.kv_heads) * extent_.head_width;
   const kernel::DropoutMask mask = site(call, DropoutPlace::kAttention).mask(sequence);
   for (int64_t half = 0; half < 2; ++half) {
     const int64_t row = half * share.chunk();
@@ -69,7 +68,7 @@ void TransformerSegments<T>::attend_gathered_head(const SegmentCall& call, int64
     one.queries = share.chunk();
     one.first = share.begin(half);
     one.q += row * one.q_stride;
-    one.k = at(call, kOrderedKeys) + sequence * share.length() * stride + shared;
+    one.k = at(call, kOrderedKeys) + sequence * share.length() * stride + key_column(head);
     one.v = one.k + extent_.kv_width();
     one.kv_stride = stride;
     one.out += row * one.out_stride;
@@ -110,58 +109,71 @@ typename TransformerSegments<T>::QuerySums TransformerSegments<T>::query_sums(
 }
 
 template <class T>
-void TransformerSegments<T>::attend_gathered_head_input(const SegmentCall& call, int64_t sequence,
-                                                        int64_t head) const {
-  const sequence::Share share = call.batch->share();
-  const int64_t tokens = share.tokens, width = extent_.attention_width();
-  const kernel::DropoutMask mask = site(call, DropoutPlace::kAttention).mask(sequence);
+void TransformerSegments<T>::begin_gradients(const SegmentCall& call, int64_t sequence,
+                                             int64_t head) const {
+  const int64_t tokens = call.batch->tokens, width = extent_.attention_width();
   const QuerySums sums = query_sums(call, sequence, head);
   for (int64_t row = 0; row < tokens; ++row)
     std::fill_n(sums.data + row * sums.stride, extent_.head_width, Wide<T>{0});
+  const kernel::PartialAttentionBackwardCall<T> all = chunk_gradient(call, sequence, head, 0);
+  kernel::attention_delta<T>({tokens, extent_.head_width, all.rows.out, width, all.out_gradient,
+                              width,
+                              wide(call, kDelta) + (sequence * extent_.heads + head) * tokens});
+}
+
+template <class T>
+kernel::PartialAttentionBackwardCall<T> TransformerSegments<T>::chunk_gradient(
+    const SegmentCall& call, int64_t sequence, int64_t head, int64_t half) const {
+  const sequence::Share share = call.batch->share();
+  const int64_t row = half * share.chunk(), width = extent_.attention_width();
+  const QuerySums sums = query_sums(call, sequence, head);
   kernel::PartialAttentionBackwardCall<T> part{
       .rows = attention_call(call, sequence, head),
       .keys = share.chunk(),
-      .out_gradient =
-          at(call, kAttentionGradient) + sequence * tokens * width + head * extent_.head_width,
+      .out_gradient = at(call, kAttentionGradient) + (sequence * share.tokens + row) * width +
+                      head * extent_.head_width,
       .out_gradient_stride = width,
-      .dq = sums.data,
+      .delta = wide(call, kDelta) + (sequence * extent_.heads + head) * share.tokens + row,
+      .dq = sums.data + row * sums.stride,
       .dq_stride = sums.stride,
       .kv_gradient_stride = 2 * extent_.kv_width()};
-  Wide<T>* delta = wide(call, kDelta) + (sequence * extent_.heads + head) * tokens;
-  kernel::attention_delta<T>(
-      {tokens, extent_.head_width, part.rows.out, width, part.out_gradient, width, delta});
-  part.delta = delta;
-  part.rows.mask = &mask;
-  part.rows.kv_stride = part.kv_gradient_stride;
   part.rows.queries = share.chunk();
-  for (int64_t half = 0; half < 2; ++half) {
-    part.rows.first = share.begin(half);
-    attend_chunks_input(call, part, sequence, head);
-    part.rows.q += share.chunk() * part.rows.q_stride;
-    part.rows.log_sum_exp += share.chunk();
-    if (part.rows.starts) part.rows.starts += share.chunk();
-    part.out_gradient += share.chunk() * width;
-    part.delta += share.chunk();
-    part.dq += share.chunk() * part.dq_stride;
-  }
-  round_query_gradient(call, sequence, head);
+  part.rows.first = share.begin(half);
+  part.rows.q += row * part.rows.q_stride;
+  part.rows.kv_stride = part.kv_gradient_stride;
+  part.rows.log_sum_exp += row;
+  if (part.rows.starts) part.rows.starts += row;
+  return part;
 }
 
-/// The queries of `part` against every chunk of keys that is not behind them.
 template <class T>
-void TransformerSegments<T>::attend_chunks_input(const SegmentCall& call,
-                                                 kernel::PartialAttentionBackwardCall<T> part,
-                                                 int64_t sequence, int64_t head) const {
-  const int64_t shared = head / (extent_.heads / extent_.kv_heads) * extent_.head_width;
-  for (int64_t chunk = 0; chunk * part.keys <= part.rows.first; ++chunk) {
-    const int64_t at_key = key_row(call, sequence, chunk) * part.rows.kv_stride + shared;
-    part.key_first = chunk * part.keys;
-    part.rows.k = at(call, kGatheredKeys) + at_key;
-    part.rows.v = part.rows.k + extent_.kv_width();
-    part.dk = wide(call, kGatheredKeyGradient) + at_key;
-    part.dv = part.dk + extent_.kv_width();
-    kernel::partial_attention_backward(part);
+void TransformerSegments<T>::attend_keys_input(kernel::PartialAttentionBackwardCall<T> part,
+                                               const T* keys, Wide<T>* gradients) const {
+  part.rows.k = keys;
+  part.rows.v = keys + extent_.kv_width();
+  part.dk = gradients;
+  part.dv = gradients + extent_.kv_width();
+  kernel::partial_attention_backward(part);
+}
+
+/// The queries of each chunk against every chunk of keys that is not behind them.
+template <class T>
+void TransformerSegments<T>::attend_gathered_head_input(const SegmentCall& call, int64_t sequence,
+                                                        int64_t head) const {
+  const kernel::DropoutMask mask = site(call, DropoutPlace::kAttention).mask(sequence);
+  begin_gradients(call, sequence, head);
+  for (int64_t half = 0; half < 2; ++half) {
+    kernel::PartialAttentionBackwardCall<T> part = chunk_gradient(call, sequence, head, half);
+    part.rows.mask = &mask;
+    for (int64_t chunk = 0; chunk * part.keys <= part.rows.first; ++chunk) {
+      const int64_t at_key =
+          key_row(call, sequence, chunk) * part.rows.kv_stride + key_column(head);
+      part.key_first = chunk * part.keys;
+      attend_keys_input(part, at(call, kGatheredKeys) + at_key,
+                        wide(call, kGatheredKeyGradient) + at_key);
+    }
   }
+  round_query_gradient(call, sequence, head);
 }
 
 /// From where they were summed up, if that is another place.

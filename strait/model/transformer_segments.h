@@ -27,6 +27,9 @@ class TransformerSegments : public SegmentedBlock {
   void backward_input(const SegmentCall& call, SegmentRange range) const override;
   void backward_weight(const SegmentCall& call, SegmentRange range) const override;
   void pack_keys(const SegmentCall& call) const override;
+  void attend_round(const SegmentCall& call, int64_t round) const override;
+  void attend_round_input(const SegmentCall& call, int64_t round) const override;
+  void add_key_gradient(const SegmentCall& call) const override;
 
   // One segment, with a place for each of its values; for the fused block and the three above.
   void run_forward(const SegmentCall& call, Segment segment) const;
@@ -125,8 +128,20 @@ class TransformerSegments : public SegmentedBlock {
   void order_keys(const SegmentCall& call) const;
   void attend_gathered_head(const SegmentCall& call, int64_t sequence, int64_t head) const;
   void attend_gathered_head_input(const SegmentCall& call, int64_t sequence, int64_t head) const;
-  void attend_chunks_input(const SegmentCall& call, kernel::PartialAttentionBackwardCall<T> part,
-                           int64_t sequence, int64_t head) const;
+  // Against the keys of one rank at a time: transformer_ring.cpp.
+  void attend_round_head(const SegmentCall& call, int64_t round, int64_t item) const;
+  void attend_round_head_input(const SegmentCall& call, int64_t round, int64_t item) const;
+  /// The queries of one of the two chunks, and what their gradients are made from.
+  kernel::PartialAttentionBackwardCall<T> chunk_gradient(const SegmentCall& call, int64_t sequence,
+                                                         int64_t head, int64_t half) const;
+  /// Delta of a head's queries; sums of their gradients begin at zero.
+  void begin_gradients(const SegmentCall& call, int64_t sequence, int64_t head) const;
+  /// Column of the keys that a head shares, in rows of keys and values.
+  int64_t key_column(int64_t head) const {
+    return head / (extent_.heads / extent_.kv_heads) * extent_.head_width;
+  }
+  void attend_keys_input(kernel::PartialAttentionBackwardCall<T> part, const T* keys,
+                         Wide<T>* gradients) const;
   struct QuerySums {
     Wide<T>* data;
     int64_t stride;

@@ -57,6 +57,8 @@ const char* op_kind_name(OpKind kind) {
       return "all_reduce";
     case OpKind::kAllToAll:
       return "all_to_all";
+    case OpKind::kShift:
+      return "shift";
     case OpKind::kBroadcast:
       return "broadcast";
     case OpKind::kSend:

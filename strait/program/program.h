@@ -176,6 +176,7 @@ enum class OpKind : uint8_t {
   kReduceScatter,
   kAllReduce,
   kAllToAll,
+  kShift,  // to the next position, from the one before
   kBroadcast,
   kSend,
   kReceive,

@@ -35,7 +35,8 @@ BlockExtent block_extent(const ModelShape& model, int64_t batch, int64_t tokens,
           model.x,
           model.y,
           8 / dtype_bytes(dtype),
-          model.sequence};
+          model.sequence,
+          model.engine};
 }
 
 SavedLayout saved_layout(const BlockExtent& extent) {

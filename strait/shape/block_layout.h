@@ -24,8 +24,10 @@ struct BlockExtent {
   int64_t x = 1, y = 1;
   int64_t exact = 1;     // elements of the activations that an fp64 number takes
   int64_t sequence = 1;  // ranks whose keys a query attends to
-  /// Rows of keys that come from other ranks, and this rank's among them.
-  int64_t gathered_rows() const { return sequence > 1 ? sequence * rows : 0; }
+  SequenceEngine engine = SequenceEngine::kGathered;
+  bool is_ring() const { return sequence > 1 && engine == SequenceEngine::kRing; }
+  /// Rows of keys that are gathered from other ranks, and this rank's among them.
+  int64_t gathered_rows() const { return sequence > 1 && !is_ring() ? sequence * rows : 0; }
   int64_t whole_width() const { return width * y; }
   /// Numbers of a row that ranks of y sum for the norms before branches, and behind them.
   int64_t norm_moments() const { return y == 1 || !style.norm_before ? 0 : style.rms_norm ? 1 : 2; }

@@ -145,7 +145,8 @@ bool is_wide(BlockValue value) {
                                           kQueryKeyNormGradient,
                                           kAttentionNormGradient,
                                           kGatheredKeyGradient,
-                                          kKeyGradient});
+                                          kKeyGradient,
+                                          kAttentionSum});
   return holds(wide, value);
 }
 
@@ -205,6 +206,8 @@ int64_t count_of(BlockValue value, const BlockExtent& extent) {
       return rows * extent.attention_width();
     case kQuerySum:
       return extent.wide > 1 ? rows * extent.attention_width() : 0;
+    case kAttentionSum:
+      return extent.wide > 1 && extent.is_ring() ? rows * extent.attention_width() : 0;
     case kUp:
     case kUpSum:
     case kUpGradient:
@@ -230,10 +233,9 @@ int64_t count_of(BlockValue value, const BlockExtent& extent) {
 /// Whether something may have to come from other ranks, or be summed over them, behind a segment
 /// and before the next one of the phase.
 bool exchanges_behind(Segment segment, Phase phase) {
+  if (segment == Segment::kAttention && phase != Phase::kBackwardWeight) return true;
   if (phase == Phase::kForward && segment == Segment::kQkvAdd) return true;
-  if (phase == Phase::kBackwardInput &&
-      (segment == Segment::kOutput || segment == Segment::kAttention))
-    return true;
+  if (phase == Phase::kBackwardInput && segment == Segment::kOutput) return true;
   return std::ranges::any_of(segment_uses(segment, phase), [](const ValueUse& use) {
     return use.access != kRead && (partial_over_x(use.value) || partial_over_y(use.value));
   });

@@ -8,8 +8,9 @@
 //   qkv                normed_attention -> qkv_sum       forward: qkv_sum (y)
 //                                                        backward: normed_attention_gradient (x)
 //   qkv_add            qkv_sum -> qkv
-//   attention          qkv -> attention, log_sum_exp     forward: keys are gathered before it
-//                                                        backward: and their gradients summed
+//   attention          qkv -> attention, log_sum_exp     forward: keys of others come before or
+//                                                        during it; backward: and their gradients
+//                                                        are summed behind it
 //   output             attention -> output_sum           forward: output_sum (x)
 //                                                        backward: attention_gradient (y)
 //   attention_branch   output_sum -> attention_branch    forward: attention_branch_moments (y)
@@ -36,8 +37,9 @@
 // part of qkv_add.
 //
 // Ranks of the axis sequence have some tokens of every sequence. Their queries attend to the keys
-// and values of all of them, which are gathered before attention, in the backward again, where
-// every rank makes a part of their gradients. docs/mesh.md.
+// and values of all of them, which are gathered before attention, or come by in rounds that take
+// the segment's place; in the backward again, where every rank makes a part of their gradients.
+// docs/mesh.md.
 //
 // A partial sum leaves its segment raw. The segment behind it brings in the bias of the product,
 // and dropout and the residual stream, so that each enters once. The backward of a segment is its
@@ -156,9 +158,11 @@ enum class BlockValue : uint8_t {
   kGatheredKeys,         // [ranks, rows, 2 kv_width] those of all ranks
   kOrderedKeys,          // [batch, tokens of all ranks, 2 kv_width] the same in order of position
   kGatheredKeyGradient,  // [ranks, rows, 2 kv_width] wide: this rank's part of a sum over sequence
-  kKeyGradient           // [rows, 2 kv_width] wide
+  kKeyGradient,          // [rows, 2 kv_width] wide
+  kAttentionSum          // [rows, attention_width] wide: of the rounds of a ring, until the last
+                         // one; nothing unless bf16
 };
-inline constexpr int kNumBlockValues = 56;
+inline constexpr int kNumBlockValues = 57;
 constexpr size_t value_index(BlockValue value) { return static_cast<size_t>(value); }
 using ValueSet = std::bitset<kNumBlockValues>;
 ValueSet value_set(std::initializer_list<BlockValue> values);
@@ -196,9 +200,8 @@ struct RangeUses {
 /// keeps = false: a forward without a backward, whose kept values are used here alone as well.
 RangeUses range_uses(SegmentRange range, Phase phase, bool keeps = true);
 
-/// A range, cut behind every sum over x or y that the phase needs, and before and, in the backward,
-/// behind attention, where ranks of sequence exchange keys; in the order in which the phase does
-/// the pieces.
+/// A range, cut behind every sum over x or y that the phase needs, and before and behind attention,
+/// where ranks of sequence exchange keys; in the order in which the phase does the pieces.
 std::vector<SegmentRange> cut_at_exchanges(SegmentRange range, Phase phase);
 
 /// What a forward keeps for the backward beside the input: the parts of SavedLayout.

@@ -80,7 +80,8 @@ constexpr std::array<const char*, kNumBlockValues> kValueNames = {
     "gathered_keys",
     "ordered_keys",
     "gathered_key_gradient",
-    "key_gradient"};
+    "key_gradient",
+    "attention_sum"};
 
 const std::array<Uses, kNumSegments>& forward_uses() {
   static const std::array<Uses, kNumSegments> uses = {

@@ -102,6 +102,10 @@ bool is_family(const std::string& name);
 /// Throws UserError (with the key) for sizes and biases that the family does not have.
 void check_family(const ShapeOptions& options, const std::string& family);
 
+/// How attention reaches the keys of other ranks that share a sequence: all of them are gathered
+/// before it, or they come by, those of one rank at a time.
+enum class SequenceEngine : uint8_t { kGathered, kRing };
+
 struct ModelShape {
   std::string family;
   BlockStyle style;
@@ -109,6 +113,7 @@ struct ModelShape {
   int64_t vocabulary = 0;
   int64_t x = 1, y = 1;  // ranks of mesh axes x and y that share each block: local_shape in split.h
   int64_t sequence = 1;  // ranks that share every sequence
+  SequenceEngine engine = SequenceEngine::kGathered;  // among these
   std::vector<UnitShape> units;
   std::vector<BlockShape> blocks;                        // embedding, layers x transformer, head
   std::shared_ptr<const ModuleChain> modules = nullptr;  // whose blocks are modules

@@ -84,8 +84,9 @@ const LinkCounter::Levels& LinkCounter::per_element(const collective::Request& r
       per_element_.try_emplace({request.operation, request.algorithm, kind});
   if (!fresh) return found->second;
   collective::Request one = request;
-  one.counts.assign(request.operation == collective::Operation::kBroadcast ? 1 : request.members,
-                    0);
+  const bool one_count = request.operation == collective::Operation::kBroadcast ||
+                         request.operation == collective::Operation::kShift;
+  one.counts.assign(one_count ? 1 : request.members, 0);
   one.counts.front() = 1;
   found->second = collective::elements_by_level(one, cluster_, kinds_[kind].members);
   return found->second;

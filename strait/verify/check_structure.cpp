@@ -397,7 +397,8 @@ class StructureCheck {
 
   /// A collective over the whole operand moves equally much on all ranks of the group.
   bool same_elsewhere(const Op& op, int64_t rank, int64_t all) {
-    if (op.kind != OpKind::kAllReduce && op.kind != OpKind::kBroadcast) return true;
+    if (op.kind != OpKind::kAllReduce && op.kind != OpKind::kBroadcast && op.kind != OpKind::kShift)
+      return true;
     const Group& group = program_.groups[op.group];
     const int64_t first = group.member(rank, 0);
     const bool same_class = program_.members.empty() ||

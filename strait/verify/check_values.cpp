@@ -107,9 +107,10 @@ class ValueCheck {
     }
   }
 
-  /// Collectives but all-to-all work in place. A kernel that does declares an update.
+  /// Collectives but all-to-all and shift work in place. A kernel that does declares an update.
   static bool conflicts(const Op& op) {
-    return op.kind == OpKind::kCopy || op.kind == OpKind::kAllToAll || op.kind == OpKind::kKernel;
+    return op.kind == OpKind::kCopy || op.kind == OpKind::kAllToAll || op.kind == OpKind::kShift ||
+           op.kind == OpKind::kKernel;
   }
   static const char* verb_of(const Operand& operand) {
     return operand.access == Access::kAdd ? "adds to" : "updates";

@@ -62,6 +62,27 @@ TEST_P(Worlds, AllToAllDeliversUnevenParts) {
     });
 }
 
+TEST_P(Worlds, ShiftHandsOn) {
+  for (const bool accumulate : {false, true})
+    on_all_ranks(*worlds_, [&](World&, Communicator& group) {
+      const int64_t n = group.size(), before = (group.position() + n - 1) % n;
+      for (const int64_t count : {0, 1, 4099}) {
+        const std::vector<double> source = values<double>(group.position(), count);
+        std::vector<double> destination(count, 5.0), expected = values<double>(before, count);
+        for (double& number : expected) number += accumulate ? 5.0 : 0.0;
+        Call call;
+        call.operation = Operation::kShift;
+        call.dtype = Dtype::kFloat64;
+        call.counts = {count};
+        call.accumulate = accumulate;
+        call.source = source.data();
+        call.destination = destination.data();
+        group.start(call).wait();
+        EXPECT_EQ(destination, expected);
+      }
+    });
+}
+
 TEST_P(Worlds, BroadcastFromEveryRoot) {
   for (int64_t root = 0; root < GetParam(); ++root)
     on_all_ranks(*worlds_, [&](World&, Communicator& group) {

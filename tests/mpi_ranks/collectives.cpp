@@ -131,6 +131,23 @@ TEST(MpiCollectives, AllToAllOfUnevenParts) {
   }
 }
 
+TEST(MpiCollectives, ShiftHandsOn) {
+  Communicator& group = Ranks::get().all();
+  const int64_t n = group.size(), me = group.position(), before = (me + n - 1) % n;
+  for (const int64_t elements : {0, 3, 50000}) {
+    std::vector<int64_t> source(elements), destination(elements, -1);
+    for (int64_t i = 0; i < elements; ++i) source[i] = me * 100000 + i;
+    Call call;
+    call.operation = Operation::kShift;
+    call.dtype = Dtype::kInt64;
+    call.counts = {elements};
+    call.source = source.data();
+    call.destination = destination.data();
+    group.start(call).wait();
+    for (int64_t i = 0; i < elements; ++i) ASSERT_EQ(destination[i], before * 100000 + i);
+  }
+}
+
 TEST(MpiCollectives, BroadcastFromEveryRoot) {
   Communicator& group = Ranks::get().all();
   for (int64_t root = 0; root < group.size(); ++root)

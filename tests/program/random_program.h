@@ -210,7 +210,7 @@ class RandomProgram {
     const int family = static_cast<int>(below(2));
     const ArrayPair &whole = pair_of(family, -1), &parts = pair_of(family, group);
     const ArrayPair& any = pick(pairs_);
-    switch (below(6)) {
+    switch (below(7)) {
       case 0:
         return transfer(OpKind::kAllGather, group, parts, whole);
       case 1:
@@ -223,6 +223,8 @@ class RandomProgram {
         return transfer(OpKind::kBroadcast, group, whole, whole);
       case 4:
         return all_to_all(group, whole);
+      case 5:
+        return transfer(OpKind::kShift, group, whole, whole);
       default:
         Op op;
         op.kind = OpKind::kBarrier;

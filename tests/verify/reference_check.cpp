@@ -72,8 +72,8 @@ std::string check_write(const std::vector<Op>& ops, size_t j, const Operand& ope
 /// does not work in place.
 std::string check_twice(const Op& op) {
   if (frees(op)) return "";
-  const bool in_place =
-      is_communication(op.kind) && op.kind != OpKind::kAllToAll;  // a kernel says that it updates
+  const bool in_place = is_communication(op.kind) && op.kind != OpKind::kAllToAll &&
+                        op.kind != OpKind::kShift;  // a kernel says that it updates
   for (size_t w = 0; w < op.writes.size(); ++w) {
     const std::vector<Operand> others(op.writes.begin() + static_cast<std::ptrdiff_t>(w) + 1,
                                       op.writes.end());

@@ -57,12 +57,12 @@ draft::Draft start(const Ingredients& from, const RankClass& ranks, const StepOp
 program::Program compose_class(const Ingredients& from, const RankClass& ranks,
                                const StepOptions& options, const std::optional<Border>& border) {
   draft::Draft draft = start(from, ranks, options);
-  begin(draft, options);                               // the step's scalars
-  order(draft, from.shape, options);                   // who computes what when
-  pipeline(draft, from.shape, from.cluster, options);  // of it, a stage's part
-  grid(draft, from.cluster);                           // of each block, a rank's part
-  share_sequences(draft, from.shape, from.cluster);    // of each sequence, a rank's tokens
-  fuse(draft, from.shape, options);                    // what nothing separates is one op
+  begin(draft, options);                                      // the step's scalars
+  order(draft, from.shape, options);                          // who computes what when
+  pipeline(draft, from.shape, from.cluster, options);         // of it, a stage's part
+  grid(draft, from.cluster);                                  // of each block, a rank's part
+  share_sequences(draft, from.shape, from.cluster, options);  // of each sequence, a rank's tokens
+  fuse(draft, from.shape, options);                           // what nothing separates is one op
   // Gathers before a use, reductions after a making.
   place(draft, from.shape, from.placement, from.cluster, options);
   const size_t computed = draft.program.body.size();

@@ -81,6 +81,17 @@ std::vector<program::Rule> rules_of(bool publishes, const Placement& placement,
   return rules;
 }
 
+/// Below this many tokens of a chunk a kernel of attention is slow, which costs a ring more than it
+/// hides (specs: DistCA's measure, 128 tokens per shard).
+constexpr int64_t kLeastChunkOfRing = 128;
+
+SequenceEngine sequence_engine(const Run& run) {
+  const int64_t chunk = run.model.shape.context / (2 * run.mesh.axes.sequence);
+  const bool by_choice = run.sequence.engine == "auto" && chunk >= kLeastChunkOfRing;
+  return by_choice || run.sequence.engine == "ring" ? SequenceEngine::kRing
+                                                    : SequenceEngine::kGathered;
+}
+
 /// What a rank has of each sequence.
 int64_t local_tokens(const Design& design) {
   return design.run.model.shape.context / design.mesh.axis("sequence").size;
@@ -185,6 +196,7 @@ Design make_design(const Run& run, int64_t ranks, int64_t vocabulary, int64_t co
   design.batch = cores > 0 ? resolve_batch(run, ranks, cores) : resolve_batch(run, ranks);
   design.cluster = cluster_of(run, design.batch);
   design.shape = model_shape(run.model, vocabulary);
+  design.shape.engine = sequence_engine(run);
   design.mesh = mesh_of(run, ranks, design.cluster, design.policy);
   design.dtype = dtype_of(run.train.precision);
   design.layout = Layout(design.shape, design.mesh);  // of the blocks' sizes, to cut stages

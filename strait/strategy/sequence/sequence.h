@@ -1,23 +1,24 @@
 // The pass for ranks that share every sequence (mesh axis "sequence"): context parallelism with
-// gathered keys (Llama 3, Dubey et al. 2024). Zig-zag chunks make causal work even without padding;
-// everything but attention sees a rank's tokens only.
+// gathered keys (Llama 3, Dubey et al. 2024) or a ring (Liu et al. 2023). Zig-zag chunks make
+// causal work even without padding; everything but attention sees a rank's tokens only.
 //
 // Cost per transformer block and micro-batch, g ranks, s tokens of all sequences, k columns of
 // keys, e bytes of an activation, a of a sum of gradients: all ranks together move (g - 1) s 2k e
-// in the forward, and in the backward that again, for keys are not kept, and (g - 1) s 2k a. Each
-// rank holds the keys of all while it attends.
+// in the forward, and in the backward that again, for keys are not kept, and (g - 1) s 2k a. Of
+// keys a rank holds those of all while it attends, in a ring those of two ranks. A ring's
+// transfers stand beside its rounds: all but the last one of the backward can be hidden.
 #pragma once
 
 #include "strait/draft/draft.h"
+#include "strait/draft/step_options.h"
 #include "strait/shape/shape.h"
 #include "strait/topology/cluster.h"
 
 namespace strait::strategy {
 
-/// Puts packing and an all-gather of keys before every op that attends, and behind its backward a
-/// reduce-scatter of their gradients, on a lane of the axis. A backward that computes its forward
-/// again gathers once for both. The draft's ops are those of a rank's part (Layout::local_shape).
-/// With one rank along the axis it does nothing.
-void share_sequences(draft::Draft& draft, const ModelShape& shape, const Cluster& cluster);
+/// Rewrites every op that attends as the model's engine says: exchange.h. The draft's ops are those
+/// of a rank's part (Layout::local_shape). With one rank along the axis it does nothing.
+void share_sequences(draft::Draft& draft, const ModelShape& shape, const Cluster& cluster,
+                     const draft::StepOptions& options);
 
 }  // namespace strait::strategy

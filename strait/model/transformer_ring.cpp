@@ -1,0 +1,131 @@
+// Ring attention (Liu et al. 2023) where several ranks share every sequence: each round meets the
+// keys of one of them, and merges what it finds with what the rounds before have found.
+#include <algorithm>
+#include <limits>
+#include <vector>
+
+#include "strait/model/transformer_segments.h"
+
+namespace strait::model {
+
+using enum BlockValue;
+
+namespace {
+
+/// What the rank has whose keys are here in a round.
+sequence::Share holder(sequence::Share share, int64_t round) {
+  share.member = (share.member + share.members - round) % share.members;
+  return share;
+}
+
+}  // namespace
+
+template <class T>
+void TransformerSegments<T>::attend_round(const SegmentCall& call, int64_t round) const {
+  const sequence::Share share = call.batch->share();
+  kernel::parallel_ranges(call.batch->batch * extent_.heads, 1, call.settings->threads,
+                          [&](int64_t begin, int64_t end) {
+                            for (int64_t item = begin; item < end; ++item)
+                              attend_round_head(call, round, item);
+                          });
+  if (round + 1 < share.members || !call[kAttentionSum]) return;
+  const Wide<T>* from = wide(call, kAttentionSum);
+  T* to = at(call, kAttention);
+  kernel::parallel_ranges(extent(call).rows * extent_.attention_width(), 4096,
+                          call.settings->threads, [&](int64_t begin, int64_t end) {
+                            std::transform(from + begin, from + end, to + begin,
+                                           [](Wide<T> number) { return static_cast<T>(number); });
+                          });
+}
+
+/// Head item % heads of sequence item / heads.
+template <class T>
+void TransformerSegments<T>::attend_round_head(const SegmentCall& call, int64_t round,
+                                               int64_t item) const {
+  const int64_t sequence = item / extent_.heads, head = item % extent_.heads;
+  const sequence::Share share = call.batch->share(), theirs = holder(share, round);
+  const int64_t chunk = share.chunk(), width = extent_.head_width;
+  const int64_t stride = 2 * extent_.kv_width(), out_stride = extent_.attention_width();
+  const kernel::DropoutMask mask = site(call, DropoutPlace::kAttention).mask(sequence);
+  std::vector<Wide<T>> part(static_cast<size_t>(chunk * width)), sums(static_cast<size_t>(chunk));
+  // Not wider than the result itself.
+  Wide<T>* const all =
+      call[kAttentionSum] ? wide(call, kAttentionSum) : static_cast<Wide<T>*>(call[kAttention]);
+  for (int64_t half = 0; half < 2; ++half) {
+    const int64_t row = half * chunk;
+    kernel::AttentionCall<T> rows = attention_call(call, sequence, head);
+    Wide<T>* const merged_sums = rows.log_sum_exp + row;
+    Wide<T>* const merged = all + (sequence * share.tokens + row) * out_stride + head * width;
+    rows.queries = chunk;
+    rows.first = share.begin(half);
+    rows.q += row * rows.q_stride;
+    rows.kv_stride = stride;
+    rows.log_sum_exp = sums.data();
+    if (rows.starts) rows.starts += row;
+    rows.mask = &mask;
+    if (round == 0) std::fill_n(merged_sums, chunk, -std::numeric_limits<Wide<T>>::infinity());
+    for (int64_t keys = 0; keys < 2; ++keys) {
+      if (theirs.begin(keys) > rows.first) continue;
+      rows.k =
+          at(call, kKeys) + (sequence * share.tokens + keys * chunk) * stride + key_column(head);
+      rows.v = rows.k + extent_.kv_width();
+      kernel::partial_attention<T>({rows, chunk, theirs.begin(keys), part.data(), width});
+      kernel::merge_attention<Wide<T>>(
+          {chunk, width, merged, out_stride, merged_sums, part.data(), width, sums.data()});
+    }
+  }
+}
+
+/// Key heads are independent of each other.
+template <class T>
+void TransformerSegments<T>::attend_round_input(const SegmentCall& call, int64_t round) const {
+  const int threads = call.settings->threads;
+  Wide<T>* gradients = wide(call, kKeyGradient);
+  kernel::parallel_ranges(extent(call).rows * 2 * extent_.kv_width(), 4096, threads,
+                          [&](int64_t begin, int64_t end) {
+                            std::fill(gradients + begin, gradients + end, Wide<T>{0});
+                          });
+  const int64_t group = extent_.heads / extent_.kv_heads;
+  kernel::parallel_ranges(call.batch->batch * extent_.kv_heads, 1, threads,
+                          [&](int64_t begin, int64_t end) {
+                            for (int64_t item = begin * group; item < end * group; ++item)
+                              attend_round_head_input(call, round, item);
+                          });
+}
+
+template <class T>
+void TransformerSegments<T>::attend_round_head_input(const SegmentCall& call, int64_t round,
+                                                     int64_t item) const {
+  const int64_t sequence = item / extent_.heads, head = item % extent_.heads;
+  const sequence::Share share = call.batch->share(), theirs = holder(share, round);
+  const kernel::DropoutMask mask = site(call, DropoutPlace::kAttention).mask(sequence);
+  if (round == 0) begin_gradients(call, sequence, head);
+  for (int64_t half = 0; half < 2; ++half) {
+    kernel::PartialAttentionBackwardCall<T> part = chunk_gradient(call, sequence, head, half);
+    part.rows.mask = &mask;
+    for (int64_t keys = 0; keys < 2; ++keys) {
+      part.key_first = theirs.begin(keys);
+      if (part.key_first > part.rows.first) continue;
+      const int64_t at_key =
+          (sequence * share.tokens + keys * share.chunk()) * part.rows.kv_stride + key_column(head);
+      attend_keys_input(part, at(call, kKeys) + at_key, wide(call, kKeyGradient) + at_key);
+    }
+  }
+  if (round + 1 == share.members) round_query_gradient(call, sequence, head);
+}
+
+template <class T>
+void TransformerSegments<T>::add_key_gradient(const SegmentCall& call) const {
+  const Wide<T>* from = wide(call, kGatheredKeyGradient);
+  Wide<T>* to = wide(call, kKeyGradient);
+  kernel::parallel_ranges(extent(call).rows * 2 * extent_.kv_width(), 4096, call.settings->threads,
+                          [&](int64_t begin, int64_t end) {
+                            for (int64_t i = begin; i < end; ++i) to[i] += from[i];
+                          });
+}
+
+template class TransformerSegments<float>;
+template class TransformerSegments<double>;
+template class TransformerSegments<Bfloat16>;
+
+}  // namespace strait::model

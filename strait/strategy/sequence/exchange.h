@@ -1,0 +1,74 @@
+// What engines of shared sequences have in common. Internal to the pass.
+#pragma once
+
+#include "strait/draft/draft.h"
+#include "strait/draft/segment_ops.h"
+#include "strait/draft/step_options.h"
+#include "strait/shape/shape.h"
+#include "strait/topology/cluster.h"
+
+namespace strait::strategy {
+
+/// The ranks that share sequences, and the lane of their transfers.
+struct SequenceAxis {
+  int64_t size = 1;
+  int group = -1, lane = -1;
+};
+
+/// Whether an op is segment attention, or a range that holds it, in a phase that attends.
+bool attends(const program::Op& op);
+
+/// Keys and values of this rank into `keys`, from what `reader`, an op that attends, reads.
+program::Op pack_keys(const program::Op& reader, const program::Operand& keys);
+
+program::Op transfer_op(program::OpKind kind, const SequenceAxis& axis,
+                        const program::Operand& from, const program::Operand& to);
+
+/// Gathered keys (Llama 3): an all-gather before every op that attends, a reduce-scatter behind its
+/// backward.
+class GatheredKeys {
+ public:
+  GatheredKeys(draft::Draft& draft, const SequenceAxis& axis);
+  void apply(draft::Visit& visit) const;
+
+ private:
+  program::Op transfer(program::OpKind kind, const program::Operand& from,
+                       const program::Operand& to) const;
+
+  SequenceAxis axis_;
+  program::Partition parts_;  // of gathered keys over the ranks
+  program::Operand keys_;
+};
+
+/// A ring (Liu et al. 2023): rounds of attention in place of every op that attends, each beside the
+/// shift that brings the keys of the next one. In the backward the sums of their gradients follow
+/// the keys, one round behind, and come home at the end.
+class Ring {
+ public:
+  Ring(draft::Draft& draft, const ModelShape& shape, const draft::StepOptions& options,
+       const SequenceAxis& axis);
+  void apply(draft::Visit& visit) const;
+
+ private:
+  /// Values that a round leaves to the next one, and not to others.
+  struct Carried {
+    int array = -1;  // -1: the family or type has none
+    BlockValue value;
+  };
+  void forward(const program::Op& attention, std::vector<program::Op>& ops) const;
+  void backward(const program::Op& attention, const program::Operand& gradient,
+                std::vector<program::Op>& ops) const;
+  program::Op round(const program::Op& attention, int64_t number,
+                    const std::vector<Carried>& carried) const;
+  program::Op shift(int array, int64_t from, int to_array, int64_t to) const;
+  program::Op add(const program::Op& attention, const program::Operand& to, int64_t from) const;
+  /// Of round 0 the gradient of a rank's own keys, which stays; of the others a part of a sum.
+  program::Operand part(const program::Operand& gradient, int64_t number) const;
+
+  SequenceAxis axis_;
+  int keys_, parts_, sums_;  // arrays by round
+  Carried log_sum_exp_, attention_sum_, delta_, query_sum_;
+  int64_t chunk_;
+};
+
+}  // namespace strait::strategy
