@@ -108,11 +108,12 @@ using FamilyBytes = test::MeshRuns;
 TEST_F(FamilyBytes, Qwen3SumsTheGradientsOfItsHeadNormsOverX) {
   std::map<std::string, int64_t> sent;
   for (const std::string family : {"llama", "qwen3"}) {
-    const strait::Run run = small_run(
-        folder_.path(),
-        {"model.family=" + family, "model.shape.vocabulary=24", "model.shape.heads=4", "model.shape.kv_heads=2",
-         "model.shape.width=24", "model.shape.ffn_width=36", "train.global_batch_size=8",
-         "train.micro_batch_size=2", "mesh.axes.x=2", "train.steps=1", "model.shape.bias=false"});
+    const strait::Run run =
+        small_run(folder_.path(),
+                  {"model.family=" + family, "model.shape.vocabulary=24", "model.shape.heads=4",
+                   "model.shape.kv_heads=2", "model.shape.width=24", "model.shape.ffn_width=36",
+                   "train.global_batch_size=8", "train.micro_batch_size=2", "mesh.axes.x=2",
+                   "train.steps=1", "model.shape.bias=false"});
     const train::Outcome outcome = test::train_small(run, 2, next_folder());
     for (const auto& [row, bytes] : test::bytes_of(outcome.traffic, 1)) sent[family] += bytes;
   }

@@ -66,7 +66,9 @@ TEST_F(InBackward, GradientsOfOneMicroStepLiveBriefly) {
 
 TEST_F(InBackward, Meshes) {
   expect_same({"mesh.axes.stage=2", "placement.preset=zero1", "train.micro_batch_size=4"}, 4);
-  expect_same({"mesh.axes.x=2", "model.shape.ffn_width=36", "model.shape.vocabulary=24", "placement.preset=zero3"}, 4);
+  expect_same({"mesh.axes.x=2", "model.shape.ffn_width=36", "model.shape.vocabulary=24",
+               "placement.preset=zero3"},
+              4);
 }
 
 TEST_F(InBackward, LocalSteps) {
