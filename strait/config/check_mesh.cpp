@@ -49,9 +49,11 @@ void check_stages(const Run& run) {
   for (const char* name : {"pipeline.order", "pipeline.chunks_per_stage", "pipeline.cuts",
                            "pipeline.activation_codec", "pipeline.post_validation"}) {
     const Key& key = *find_key(name);
-    if (!same_value(key, run, defaults))
-      refuse(run, name, "cannot take effect with mesh.axes.stage = 1",
-             value_text(key, defaults) + ", or mesh.axes.stage = 2");
+    if (same_value(key, run, defaults)) continue;
+    std::string nearest = value_text(key, defaults) + ", or mesh.axes.stage = 2";
+    if (key.name == "pipeline.post_validation")
+      nearest += " with pipeline.order = \"zero-bubble-h2\"";
+    refuse(run, name, "cannot take effect with mesh.axes.stage = 1", nearest);
   }
 }
 
@@ -116,12 +118,33 @@ void check_split_backward(const Run& run) {
         fmt::format("gains nothing where all stages wait for each other before the update, as {} "
                     "makes them",
                     what),
-        fmt::format("\"zero-bubble-h1\", or set {}", instead));
+        fmt::format("\"zero-bubble-h1\", or set {} or pipeline.post_validation = true", instead));
   };
   if (run.train.clip_norm > 0)
     needs(fmt::format("train.clip_norm = {:g}", run.train.clip_norm), "train.clip_norm = 0");
   if (run.train.non_finite == "skip")
     needs("train.non_finite = \"skip\"", "train.non_finite = \"stop\"");
+}
+
+/// Only H2 ends its stages one after another, so that only there a wait for all of them costs time;
+/// and updates that are taken back must leave nothing else behind.
+void check_post_validation(const Run& run) {
+  if (!run.pipeline.post_validation) return;
+  const char* const key = "pipeline.post_validation";
+  const auto conflicts = [&](const std::string& with, const std::string& instead) {
+    refuse(run, key, "cannot take effect with " + with, "false, or set " + instead);
+  };
+  if (run.pipeline.order != "zero-bubble-h2")
+    conflicts(fmt::format("pipeline.order = \"{}\", whose stages wait for each other anyway",
+                          run.pipeline.order),
+              "pipeline.order = \"zero-bubble-h2\"");
+  if (run.optimizer.in_backward)
+    conflicts("optimizer.in_backward = true, which validates nothing",
+              "optimizer.in_backward = false");
+  if (run.sync.policy != "every-step")
+    conflicts(fmt::format("sync.policy = \"{}\", whose replicas agree at borders of rounds",
+                          run.sync.policy),
+              "sync.policy = \"every-step\"");
 }
 
 void check_activation_codec(const Run& run) {
@@ -245,6 +268,7 @@ void check_pipeline(const Run& run) {
   check_chunks(run);
   check_cuts(run);
   check_split_backward(run);
+  check_post_validation(run);
 }
 
 void check_micro_batches(const Run& run, int64_t share, int64_t accumulation) {

@@ -432,8 +432,11 @@ Rows parallel_keys() {
        codec_text(),
        "Codec of what passes between stages, activations and their gradients; a dense one without "
        "error feedback."},
-      {"pipeline.post_validation", kField<&Run::pipeline, &PipelineOptions::post_validation>,
-       only_default(), "Validate gradients behind the update, and take the update back."},
+      {"pipeline.post_validation", kField<&Run::pipeline, &PipelineOptions::post_validation>, any(),
+       "Update by what a rank knows itself, without waiting for the others; the next step "
+       "validates "
+       "that, and takes it back where gradients are clipped or not finite. With order = "
+       "\"zero-bubble-h2\"."},
       {"compression.codec", kField<&Run::compression, &CompressionOptions::codec>, codec_text(),
        "Codec of the all-reduce of every step, layer by layer; with placement.preset = \"ddp\"."},
       {"compression.skip_below_elements",

@@ -35,6 +35,13 @@ using OptimizerState = std::vector<Moment>;
 /// What a program is for.
 enum class Purpose : uint8_t { kTrain, kEvaluate, kGenerate, kPublish, kBorder };
 
+/// When the ranks of a step agree on whether and how to update.
+enum class Validation : uint8_t {
+  kInStep,  // before the update
+  kBehind,  // in the next step, which may take the update back
+  kAlone,   // that part of the next step, without one
+};
+
 /// Who computes what when along mesh axis "stage".
 struct PipelineForm {
   std::string order = "1f1b";  // gpipe 1f1b interleaved zero-bubble-h1 zero-bubble-h2
@@ -57,6 +64,7 @@ struct StepOptions {
   bool in_backward = false;        // units are updated as soon as their gradients are final
   bool local_steps = false;        // replicas have weights of their own between borders of rounds
   PipelineForm pipeline;
+  Validation validation = Validation::kInStep;
 };
 
 }  // namespace strait::draft

@@ -46,7 +46,8 @@ void add_block_executors(runtime::Executors& executors, const Environment& envir
 /// encode, decode, decode_sum, clear. `seed`: of what codecs draw.
 void add_coding_executors(runtime::Executors& executors, device::Arithmetic& arithmetic,
                           uint64_t seed = 0);
-/// begin_step, squared_norm, clip_factor, update, finish_step, end_feedback.
+/// begin_step, squared_norm, clip_factor, update, finish_step, end_feedback; guess, keep, validate,
+/// amend.
 void add_step_executors(runtime::Executors& executors, const Environment& environment,
                         const StepRules& rules);
 

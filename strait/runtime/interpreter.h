@@ -37,6 +37,12 @@ struct RunTimes {
   double seconds = 0;
   double exposed_seconds = 0;  // compute stream waited for transfers
   int64_t ops = 0;
+  RunTimes& operator+=(const RunTimes& other) {
+    seconds += other.seconds;
+    exposed_seconds += other.exposed_seconds;
+    ops += other.ops;
+    return *this;
+  }
 };
 
 /// Where a rank lives: everything an interpreter needs besides the program. All outlive it.

@@ -29,10 +29,7 @@ RunTimes Runner::run(const std::string& purpose, int64_t step) {
   programs_->next(purpose, {last_, step}, read_scalar, kinds_);
   RunTimes total;
   for (const std::string* kind : kinds_) {
-    const RunTimes times = prepare(*kind).run(step);
-    total.seconds += times.seconds;
-    total.exposed_seconds += times.exposed_seconds;
-    total.ops += times.ops;
+    total += prepare(*kind).run(step);
     last_ = *kind;
   }
   return total;

@@ -231,6 +231,7 @@ Json outcome_json(const Job& job, const Outcome& outcome) {
                             {"parameters", job.design.shape.parameters()},
                             {"steps", outcome.steps},
                             {"steps_this_process", outcome.steps - outcome.first_step},
+                            {"steps_taken_back", outcome.steps_taken_back},
                             {"tokens", outcome.steps * tokens_per_step},
                             {"tokens_per_step", tokens_per_step},
                             {"stopped_by", outcome.stopped_by}});

@@ -42,10 +42,11 @@ struct WallTime {
 
 /// Filled while the run goes on, so that a run that fails still reports what it did.
 struct Outcome {
-  int64_t first_step = 0;      // steps done before this process
-  int64_t steps = 0;           // steps done in all
-  std::string stopped_by;      // "steps", "signal SIGTERM", "error"
-  std::vector<double> losses;  // each step since the run began, global mean
+  int64_t first_step = 0;        // steps done before this process
+  int64_t steps = 0;             // steps done in all
+  std::string stopped_by;        // "steps", "signal SIGTERM", "error"
+  std::vector<double> losses;    // each step since the run began, global mean
+  int64_t steps_taken_back = 0;  // of this process: updates that post-validation found wrong
   std::vector<ValidationPoint> validation;
   std::vector<double> step_seconds;  // of this process: without the first 5, evaluation, saving
   WallTime wall;

@@ -131,6 +131,7 @@ Trainer::Trainer(Shared& shared, comm::World& world, memory::PageSource* window)
         [this](const runtime::Instance& instance) { shared_.hooks.before_op(rank_, instance); });
   const program::Program& step = program::class_of(job_.design.round.classes, rank_);
   runner_.prepare(strategy::kSteady);
+  if (validates_behind()) runner_.prepare(strategy::kValidation);
   for (const strategy::Border& border : strategy::borders_of(job_.design.policy))
     runner_.prepare(strategy::border_kind(border));
   if (shared_.adapted) settings_.emplace(*shared_.adapted, job_.design.adapt, site_, runner_);
@@ -243,6 +244,7 @@ void Trainer::fill_sequences(int64_t first_sequence, int64_t micro_batch, BatchB
 
 Trainer::StepResult Trainer::train_step(int64_t step) {
   StepResult result;
+  if (validates_behind()) return validated_step(step);
   step_ = step;
   result.times = runner_.run(strategy::kForStep, step);
   const auto agreed = state_.read<double, strategy::kNumAgreed>("agreed");
@@ -283,8 +285,10 @@ void Trainer::count_traffic(int64_t step) {
   std::vector<int64_t> sent;
   for (int64_t level = 0; level < levels; ++level)
     sent.push_back(traffic_.payload_bytes(level) / std::max<int64_t>(1, steps_here_));
-  // Replicas that agree rarely would wait for each other here, behind what is under way.
-  const bool alike = job_.design.policy.local_steps();
+  // Who agrees rarely would wait for the others here, behind what is under way.
+  if (shared_.processes && under_way_ && bytes_known_) return;
+  const bool alike = job_.design.policy.local_steps() || (shared_.processes && under_way_);
+  bytes_known_ = !alike;
   if (shared_.processes && !alike)
     comm::sum_over_ranks(world_, sent, {"bytes sent so far", step, site_.deadline_seconds});
   for (int64_t level = 0; level < levels; ++level) {

@@ -116,6 +116,14 @@ class Trainer {
     double seconds = 0;       // of the step, by the clock
   };
   StepResult train_step(int64_t step);
+  /// The same where the next step validates the update: that one is run here, too, unless somebody
+  /// looks at the weights before. It is run again where it was void.
+  StepResult validated_step(int64_t step);
+  /// The last step becomes valid without another.
+  void settle(int64_t step, runtime::RunTimes& times);
+  bool validates_behind() const { return job_.design.run.pipeline.post_validation; }
+  /// Whether weights are evaluated or saved after so many steps.
+  bool is_border(int64_t steps) const;
   /// Fills a batch of training, or of the evaluation under way.
   void fill_batch(int64_t first_sequence, int64_t micro_batch, BatchBuffer& buffer);
   void fill_sequences(int64_t first_sequence, int64_t micro_batch, BatchBuffer& buffer);
@@ -193,7 +201,10 @@ class Trainer {
   int64_t step_ = 0;        // that is under way
   // First of this rank's, while an evaluation is under way.
   std::optional<int64_t> evaluated_window_;
-  int64_t steps_here_ = 0;  // steps of this process
+  int64_t steps_here_ = 0;    // steps of this process
+  bool under_way_ = false;    // the step to come has run, and waits to be validated
+  bool stop_asked_ = false;   // in a valid step, while another one was under way
+  bool bytes_known_ = false;  // those that other processes send
   int64_t saved_step_ = -1;
   std::optional<int64_t> evaluated_step_;      // last one that was
   double validation_loss_ = report::kUnknown;  // of that step

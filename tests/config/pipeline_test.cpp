@@ -118,5 +118,25 @@ TEST(PipelineKeys, H2WaitsForNothingBeforeTheUpdate) {
               HasSubstr("\"zero-bubble-h1\", or set train.non_finite = \"stop\""));
 }
 
+TEST(PipelineKeys, PostValidationGoesWithH2) {
+  const std::string key = "pipeline.post_validation", on = key + " = true\n";
+  const std::string h2 = kStages + "pipeline.order = \"zero-bubble-h2\"\n" + on;
+  for (const char* more : {"", "train.clip_norm = 0", "train.non_finite = \"skip\""})
+    EXPECT_EQ(refusal(h2 + more, ""), "accepted") << more;
+  EXPECT_THAT(refusal(kStages + "pipeline.order = \"zero-bubble-h2\"", "pipeline.order"),
+              HasSubstr("or pipeline.post_validation = true"));
+  EXPECT_THAT(refusal(on, key),
+              HasSubstr("mesh.axes.stage = 1; the nearest valid value is false, or mesh.axes.stage "
+                        "= 2 with pipeline.order = \"zero-bubble-h2\""));
+  for (const char* order : {"gpipe", "1f1b", "zero-bubble-h1"})
+    EXPECT_THAT(refusal(kStages + on + "pipeline.order = \"" + order + "\"", key),
+                HasSubstr("the nearest valid value is false, or set pipeline.order = "
+                          "\"zero-bubble-h2\""));
+  EXPECT_THAT(refusal(h2 + "train.clip_norm = 0\noptimizer.in_backward = true", key),
+              HasSubstr("false, or set optimizer.in_backward = false"));
+  EXPECT_THAT(refusal(h2 + "mesh.axes.data = 2\nsync.policy = \"diloco\"", key, 8),
+              HasSubstr("false, or set sync.policy = \"every-step\""));
+}
+
 }  // namespace
 }  // namespace strait

@@ -57,7 +57,6 @@ TEST(Validate, ReservedKeysAcceptOnlyTheDefault) {
       {"tensor.sequence_parallel", "true"},
       {"tensor.tiles", "\"on\""},
       {"tensor.cached_gathers", "2"},
-      {"pipeline.post_validation", "true"},
       {"simulate.jitter", "\"normal:0.1\""},
       {"simulate.stragglers", "[2.0]"},
       {"simulate.failures_per_device_hour", "0.1"},

@@ -124,14 +124,22 @@ TEST(Pipeline, ProgramsAreLegal) {
               SCOPED_TRACE(form.order);
               StepOptions options = options_of(micro_batches);
               options.pipeline = form;
-              for (const draft::Purpose purpose :
-                   {draft::Purpose::kTrain, draft::Purpose::kEvaluate, draft::Purpose::kPublish}) {
-                options.purpose = purpose;
+              const auto expect_legal = [&] {
                 const auto classes =
                     programs_of(model_of(8, tied), mesh_of(stages, data), preset, options);
                 ASSERT_EQ(static_cast<int64_t>(classes.size()), stages);
                 const std::vector<program::Problem> problems = program::verify(classes);
                 ASSERT_TRUE(problems.empty()) << problems.front().message;
+              };
+              for (const draft::Purpose purpose :
+                   {draft::Purpose::kEvaluate, draft::Purpose::kPublish, draft::Purpose::kTrain}) {
+                options.purpose = purpose;
+                expect_legal();
+              }
+              for (const draft::Validation validation :
+                   {draft::Validation::kBehind, draft::Validation::kAlone}) {
+                options.validation = validation;
+                expect_legal();
               }
             }
           }
@@ -223,8 +231,10 @@ void set_seconds(std::vector<program::Node>& nodes, double forward, double backw
 
 /// Seconds of a step, and the most that a stage is idle between its first and its last block.
 std::pair<double, double> makespan(const draft::PipelineForm& form, int64_t stages,
-                                   int64_t micro_batches) {
+                                   int64_t micro_batches,
+                                   draft::Validation validation = draft::Validation::kInStep) {
   StepOptions options = options_of(micro_batches);
+  options.validation = validation;
   options.pipeline = form;
   Cluster cluster = one_level(stages);
   cluster.levels.front().bytes_per_second = 1e30;
@@ -268,6 +278,22 @@ TEST(Pipeline, SimulatedTimesAreThoseOfThePapers) {
       EXPECT_NEAR(makespan({"zero-bubble-h1"}, p, p * turns).first, m * 12 + others * 6, 1e-6);
       EXPECT_NEAR(makespan({"zero-bubble-h1"}, p, p * turns).second, others * 6, 1e-6);
       EXPECT_NEAR(makespan({"zero-bubble-h2"}, p, p * turns).second, others * 3, 1e-6);
+    }
+}
+
+/// Before a sum over all ranks, H2 takes (p - 1) F more than its work: so late its last stage
+/// begins, which then never idles. Without one, steps are (p - 1)(F + B - 2 W) longer than that.
+TEST(Pipeline, PostValidationTakesAwayTheWaitForAllStages) {
+  for (const int64_t p : {2, 3, 4, 8})
+    for (const int64_t turns : {2, 5}) {
+      const auto m = static_cast<double>(p * turns);
+      const auto others = static_cast<double>(p - 1);
+      SCOPED_TRACE(testing::Message() << p << " stages, " << m << " micro-batches");
+      const auto waiting = makespan({"zero-bubble-h2"}, p, p * turns);
+      const auto behind = makespan({"zero-bubble-h2"}, p, p * turns, draft::Validation::kBehind);
+      EXPECT_NEAR(waiting.first, m * 12 + others * 4, 1e-6);
+      EXPECT_NEAR(behind.first, m * 12 + others * 3, 1e-6);
+      EXPECT_NEAR(behind.second, waiting.second, 1e-6);
     }
 }
 

@@ -19,6 +19,7 @@ namespace {
 const char* step_kind(const StepOptions& options) {
   switch (options.purpose) {
     case Purpose::kTrain:
+      if (options.validation == draft::Validation::kAlone) return "validation";
       return options.weights_unchanged ? "unchanged" : "steady";
     case Purpose::kEvaluate:
       return options.weights_unchanged ? "evaluation-unchanged" : "evaluation";

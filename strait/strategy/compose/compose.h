@@ -32,6 +32,7 @@ struct Ingredients {
 ///
 /// * kTrain: one optimizer step, that is micro-steps, clipping, update. "steady", or with
 ///   weights_unchanged "unchanged".
+///   With validation kBehind it validates the step before; kAlone is that alone: "validation".
 /// * kEvaluate: loss over one batch per rank, by the same movement of weights. It makes secondary
 ///   copies or, with weights_unchanged, uses them. "evaluation", "evaluation-unchanged".
 /// * kGenerate: options.tokens new tokens per sequence behind a key/value cache, on one rank.

@@ -1,5 +1,7 @@
 #include "strait/strategy/compose/design.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <optional>
 #include <tuple>
@@ -7,6 +9,7 @@
 #include "strait/base/errors.h"
 #include "strait/config/check_mesh.h"
 #include "strait/config/cluster_file.h"
+#include "strait/config/keys.h"
 #include "strait/data/corpus.h"
 #include "strait/shape/modules.h"
 #include "strait/strategy/compose/compose.h"
@@ -146,6 +149,7 @@ StepOptions step_options(const Design& design) {
   options.documents = !run.data.document_separator.empty();
   options.in_backward = run.optimizer.in_backward;
   options.local_steps = design.policy.local_steps();
+  if (run.pipeline.post_validation) options.validation = draft::Validation::kBehind;
   return options;
 }
 
@@ -156,6 +160,25 @@ Ingredients ingredients(const Design& design, const Placement& placement) {
           design.mesh,
           design.policy,
           design.adapt};
+}
+
+/// A void step leaves nothing that it does not take back: its codecs remember nothing, and no copy
+/// of its weights outlives it.
+void check_post_validation(const Design& design) {
+  if (!design.run.pipeline.post_validation) return;
+  const auto refuse = [&](const std::string& what, const std::string& instead) {
+    refuse_key(design.run, "pipeline.post_validation",
+               fmt::format("pipeline.post_validation = true cannot take effect with {}; the "
+                           "nearest valid value is false, or set {}",
+                           what, instead));
+  };
+  if (design.placement.secondary > 1)
+    refuse("secondary copies of weights, which outlive a step",
+           "placement.spans.secondary = \"none\"");
+  for (const codec::CodecSpec& codec : design.placement.codecs.gradients)
+    if (codec.error_feedback)
+      refuse(fmt::format("codec {}, which remembers what it has sent", codec::print_codec(codec)),
+             "a codec without error feedback, as int8");
 }
 
 program::ProgramSet compose_all(const Design& design) {
@@ -183,7 +206,13 @@ program::ProgramSet compose_all(const Design& design) {
     add(made(Purpose::kEvaluate));
   }
   for (const Border& border : borders_of(design.policy)) add(compose_border(from, options, border));
+  if (options.validation == draft::Validation::kBehind) {
+    options.validation = draft::Validation::kAlone;
+    add(made(Purpose::kTrain));
+  }
   set.rules = rules_of(publishes, design.placement, design.policy, options.in_backward);
+  if (design.run.pipeline.post_validation)
+    set.rules.push_back({kForSettling, "*", std::nullopt, {kValidation}});
   return set;
 }
 
@@ -208,6 +237,7 @@ Design make_design(const Run& run, int64_t ranks, int64_t vocabulary, int64_t co
   if (design.placement.replicas() > 1)
     design.placement.layers =
         layer_codecs(run.compression, design.shape, design.placement.replicas());
+  check_post_validation(design);
   // On one rank nothing is sent, so there is nothing to choose.
   const AdaptPolicy adapt = resolve_adapt_policy(run);
   if (!design.placement.layers.empty()) design.adapt = adapt;

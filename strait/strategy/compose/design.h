@@ -25,10 +25,12 @@ inline constexpr const char* kUnchanged = "unchanged";  // weights are those of 
 inline constexpr const char* kEvaluation = "evaluation";
 inline constexpr const char* kEvaluationUnchanged = "evaluation-unchanged";
 inline constexpr const char* kPublish = "publish";
+inline constexpr const char* kValidation = "validation";  // of a step that none follows
 inline constexpr const char* kForStart = program::ProgramSet::kStart;
 inline constexpr const char* kForStep = "step";
 inline constexpr const char* kForEvaluation = "evaluation";
 inline constexpr const char* kForEnd = program::ProgramSet::kEnd;
+inline constexpr const char* kForSettling = "settling";  // the last step becomes valid
 inline constexpr const char* kForShow = "show";  // the weights to evaluate come, and go again
 
 /// A run, resolved for a number of ranks. Programs are verified.

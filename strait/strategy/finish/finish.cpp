@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "strait/strategy/finish/kernels.h"
+#include "strait/strategy/finish/postpone.h"
+#include "strait/strategy/finish/step_ops.h"
 #include "strait/strategy/finish/step_values.h"
 
 namespace strait::strategy {
@@ -17,37 +19,10 @@ using program::Node;
 using program::Op;
 using program::Operand;
 
-/// An operand on one of the scalars.
-Operand scalar(const Draft& draft, const char* name, Access access, int slot) {
-  return {draft::find_array(draft.program, name), {}, access, slot};
-}
-
-int declare_scalars(Draft& draft, const char* name, int64_t elements, program::Tier tier) {
-  return draft::declare(draft.program,
-                        {name, 1, Dtype::kFloat64, elements, program::Lifetime::kResident,
-                         program::Category::kBuffers, tier});
-}
-
-/// Sums the agreed scalars over the ranks of their scope, behind all reductions.
+/// Sums the agreed scalars over the ranks of their scope.
 void agree(Draft& draft) {
   if (draft.program.groups[static_cast<size_t>(draft.agreement)].size == 1) return;
-  Op op;
-  op.kind = program::OpKind::kAllReduce;
-  op.stream = draft.agreement_stream;
-  op.group = draft.agreement;
-  op.reads = {scalar(draft, "agreed", Access::kRead, 0)};
-  op.writes = {scalar(draft, "agreed", Access::kWrite, 0)};
-  draft.program.body.push_back(std::move(op));
-}
-
-/// A kernel on the optimizer's shard of a unit.
-Op shard_op(const program::Kernel& kernel, const Shard& shard) {
-  Op op = draft::kernel_op(kernel);
-  op.attributes = {program::Index{shard.unit}};
-  op.group = shard.group;
-  op.partition = shard.partition;
-  op.reads = {shard.gradient};
-  return op;
+  draft.program.body.push_back(sum_scalars(draft, "agreed"));
 }
 
 /// Gradients of units that other classes hold, too, become those of the whole unit.
@@ -64,32 +39,15 @@ void sum_shared(Draft& draft) {
   }
 }
 
-/// Norm of the reduced gradients: rank r adds the part that it alone counts, so that the sum over
-/// ranks is the whole norm under every placement. Then one all-reduce, and the clip factor.
+/// Norm of the reduced gradients, one all-reduce, and the clip factor.
 void clip(Draft& draft) {
-  std::vector<Node> nodes;
-  for (auto shard = draft.shards.rbegin(); shard != draft.shards.rend(); ++shard) {
-    Op op = shard_op(kSquaredNormOf, *shard);
-    op.writes = {scalar(draft, "agreed", Access::kAdd, kNormAgreed)};
-    nodes.push_back(std::move(op));
-  }
-  draft::append_rolled(draft.program, std::move(nodes), "i");
+  add_norms(draft);
   agree(draft);
   Op op = draft::kernel_op(kClipFactor);
   op.reads = {scalar(draft, "agreed", Access::kRead, kClipAgreed),
               scalar(draft, "step", Access::kRead, kClipStep)};
   op.writes = {scalar(draft, "results", Access::kWrite, kClipResults)};
   draft.program.body.push_back(std::move(op));
-}
-
-Op update_op(const Draft& draft, const Shard& shard, bool in_backward) {
-  Op op = shard_op(kUpdate, shard);
-  op.reads.push_back(scalar(draft, "step", Access::kRead, kUpdateStep));
-  if (!in_backward) op.reads.push_back(scalar(draft, "results", Access::kRead, kUpdateResults));
-  op.writes = {program::as(shard.weights, Access::kUpdate, kUpdateWeights)};
-  for (const Operand& moment : shard.moments)
-    op.writes.push_back(program::as(moment, Access::kUpdate, kUpdateMoments));
-  return op;
 }
 
 bool is_transient(const Draft& draft, const Operand& value) {
@@ -100,7 +58,7 @@ bool is_transient(const Draft& draft, const Operand& value) {
 void update(Draft& draft, bool in_backward) {
   std::vector<Node> nodes;
   for (const Shard& shard : draft.shards) {
-    nodes.emplace_back(update_op(draft, shard, in_backward));
+    nodes.emplace_back(update_op(draft, shard, !in_backward));
     nodes.insert(nodes.end(), shard.publish.begin(), shard.publish.end());
     if (is_transient(draft, shard.gradient)) nodes.emplace_back(draft::free_op(shard.gradient));
   }
@@ -109,11 +67,7 @@ void update(Draft& draft, bool in_backward) {
 
 /// What the next step starts from, and residuals that start anew with it.
 void prepare_next(Draft& draft) {
-  Op op = draft::kernel_op(kFinishStep);
-  op.reads = {scalar(draft, "results", Access::kRead, kFinishResults),
-              scalar(draft, "step", Access::kRead, kFinishStepValues)};
-  op.writes = {scalar(draft, "progress", Access::kUpdate, kFinishProgress)};
-  draft.program.body.push_back(std::move(op));
+  draft.program.body.push_back(finish_op(draft));
   std::vector<Node> nodes;
   const size_t residuals = draft.shards.empty() ? 0 : draft.shards.front().residuals.size();
   for (size_t nth = 0; nth < residuals; ++nth) {
@@ -156,7 +110,9 @@ void begin(Draft& draft, const draft::StepOptions& options) {
 void finish(Draft& draft, const draft::StepOptions& options) {
   switch (options.purpose) {
     case Purpose::kTrain:
+      if (options.validation == draft::Validation::kAlone) return validate_alone(draft);
       sum_shared(draft);
+      if (options.validation == draft::Validation::kBehind) return postpone(draft);
       clip(draft);
       update(draft, options.in_backward);
       return prepare_next(draft);

@@ -65,7 +65,10 @@ const Kernel kUpdate = {"update",
 
 const Kernel kFinishStep = {"finish_step",
                             Bound::kNothing,
-                            {{"results", kReads}, {"step", kReads}, {"progress", kUpdates}},
+                            {{"results", kReads},
+                             {"step", kReads},
+                             {"progress", kUpdates},
+                             {"validated", kReads, Count::kOptional}},
                             {}};
 
 const Kernel kEndFeedback = {"end_feedback",

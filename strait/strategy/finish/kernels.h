@@ -38,9 +38,15 @@ enum UpdateOperand : int {
 enum UnitAttribute : int { kUnit };
 
 /// What the next step starts from: counts updates and sequences, moves the loss scale, and says
-/// whether all error feedback starts anew.
+/// whether all error feedback starts anew. With "validated" (postponed_kernels.h): nothing when the
+/// step is void.
 extern const program::Kernel kFinishStep;
-enum FinishStepOperand : int { kFinishResults, kFinishStepValues, kFinishProgress };
+enum FinishStepOperand : int {
+  kFinishResults,
+  kFinishStepValues,
+  kFinishProgress,
+  kFinishValidated
+};
 
 /// Zeroes a residual of error feedback when "progress" says so, and every so many updates; 0:
 /// never.
