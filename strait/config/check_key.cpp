@@ -77,7 +77,7 @@ void check_text(const Key& key, const Run& run, const std::string& text) {
 }
 
 void check_texts(const Key& key, const Run& run, const std::vector<std::string>& texts) {
-  if (texts.empty())
+  if (texts.empty() && !key.rule.or_none)
     refuse_key(run, key.name,
                fmt::format("{} is empty; the nearest valid value is [{}]", key.name,
                            toml_string(key.rule.codec ? "none" : key.rule.choices.front())));

@@ -196,6 +196,13 @@ void check_mesh_modules(const Run& run) {
                       name, size));
 }
 
+/// Without a grid no sum of activations can be hidden.
+void check_overlap(const Run& run) {
+  if (run.mesh.axes.x > 1 || run.mesh.axes.y > 1 || run.tensor.overlaps("oar")) return;
+  refuse(run, "tensor.overlap", "lacks \"oar\" without effect where mesh.axes.x = 1 and y = 1",
+         "one with \"oar\", or mesh.axes.x = 2");
+}
+
 /// Every rank of the axis has two chunks of a sequence, all of one length.
 void check_sequence(const Run& run) {
   static const Run defaults;
@@ -215,6 +222,7 @@ void check_sequence(const Run& run) {
 
 void check_mesh_model(const Run& run) {
   check_sequence(run);
+  check_overlap(run);
   if (run.model.family == kModulesFamily) return check_mesh_modules(run);
   const MeshAxes& axes = run.mesh.axes;
   for (const auto& [name, size] :

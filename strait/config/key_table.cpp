@@ -60,6 +60,11 @@ Rule one_of(std::vector<std::string> choices, std::vector<std::string> later = {
   return rule;
 }
 
+Rule or_none(Rule rule) {
+  rule.or_none = true;
+  return rule;
+}
+
 Rule with_form(Rule rule, const char* prefix, int64_t least) {
   rule.forms.push_back({prefix, least});
   return rule;
@@ -409,14 +414,18 @@ Rows sequence_keys() {
 
 Rows parallel_keys() {
   return {
-      {"tensor.overlap", kField<&Run::tensor, &TensorOptions::overlap>, only_default(),
-       "Overlapped collectives."},
+      {"tensor.overlap", kField<&Run::tensor, &TensorOptions::overlap>,
+       or_none(one_of({"oar", "ors", "oag"})),
+       "What computing goes on beside: oar, sums of gradients of activations over x and y; ors, "
+       "reductions of gradients; oag, gathers of weights, placement.prefetch_units ahead."},
       {"tensor.sequence_parallel", kField<&Run::tensor, &TensorOptions::sequence_parallel>,
        only_default(), "Split the sequence between tensor-parallel regions."},
       {"tensor.tiles", kField<&Run::tensor, &TensorOptions::tiles>, only_default(),
        "Tiled compute and communication."},
       {"tensor.cached_gathers", kField<&Run::tensor, &TensorOptions::cached_gathers>,
-       only_default(), "Layers whose gathered weights are kept."},
+       between(0, kMostCount),
+       "First transformer blocks whose gathered weights stay from forward to backward: a gather "
+       "less, for their memory."},
       {"pipeline.order", kField<&Run::pipeline, &PipelineOptions::order>,
        one_of({"gpipe", "1f1b", "interleaved", "zero-bubble-h1", "zero-bubble-h2"}),
        "Which task a stage does next; docs/mesh.md compares them. Zero-bubble orders make the "

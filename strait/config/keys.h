@@ -34,6 +34,7 @@ struct Rule {
     int64_t least = 1;
   };
   std::vector<Form> forms;
+  bool or_none = false;            // a list may be empty
   bool or_whole_number = false;    // a text that may also be written as an integer
   bool codec = false;              // a text that names a codec; of every element for a list
   bool or_path = false;            // a text with '/' or '.' is a path and also accepted

@@ -1,8 +1,10 @@
 // The sections of the run file that belong to no lower folder.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "strait/kernel/product_choice.h"
@@ -26,6 +28,9 @@ struct TensorOptions {
   bool sequence_parallel = false;
   std::string tiles = "auto";
   int64_t cached_gathers = 0;
+  bool overlaps(std::string_view what) const {
+    return std::ranges::find(overlap, what) != overlap.end();
+  }
 };
 
 struct SequenceOptions {

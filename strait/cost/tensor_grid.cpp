@@ -67,7 +67,7 @@ GridBytes grid_bytes(const ShapeOptions& shape, const Grid& grid, const GridStep
     const auto& [makes, takes] =
         product.transposed ? std::pair(grid.x, grid.y) : std::pair(grid.y, grid.x);
     const double forward = forwards * 2 * one_way(makes) * rows * number(product.out) /
-                           number(takes) * number(step.number_bytes);
+                           number(takes) * number(step.sum_bytes);
     const double backward =
         2 * one_way(takes) * rows * number(product.in) / number(makes) * number(step.number_bytes);
     (product.transposed ? bytes.x : bytes.y) += forward;
@@ -107,8 +107,10 @@ double grid_seconds(const ShapeOptions& shape, const Grid& grid, const GridStep&
   const GridBytes bytes = grid_bytes(shape, grid, step);
   double seconds = 0;
   int64_t stride = 1;
-  for (const auto& [sent, size] : {std::pair(bytes.y, grid.y), std::pair(bytes.x, grid.x),
-                                   std::pair(bytes.z, grid.z), std::pair(bytes.data, grid.data)}) {
+  std::array axes = {std::pair(bytes.x, grid.x), std::pair(bytes.y, grid.y),
+                     std::pair(bytes.z, grid.z), std::pair(bytes.data, grid.data)};
+  if (step.innermost == Innermost::kY) std::swap(axes[0], axes[1]);
+  for (const auto& [sent, size] : axes) {
     if (size > 1) seconds += sent / rate(stride, size);
     stride *= size;
   }

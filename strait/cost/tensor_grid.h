@@ -25,14 +25,20 @@ struct Grid {
 /// layer's widths in and out, which changes the order of grids.
 enum class DownProduct : uint8_t { kExact, kAsPublished };
 
+/// Which axis of a grid has neighbouring ranks: x where meshes are laid (topology/mesh.h), y where
+/// the authors lay them.
+enum class Innermost : uint8_t { kX, kY };
+
 struct GridStep {
   int64_t batch = 1;           // sequences of the step, over all ranks
   int64_t tokens = 1;          // of a sequence
   int64_t micro_batches = 1;   // for each of which z gathers and reduces
   bool recomputes = true;      // the forward twice, with its sums and gathers
-  int64_t number_bytes = 2;    // of activations and gathered weights
+  int64_t number_bytes = 2;    // of gathered weights and gradients of activations
+  int64_t sum_bytes = 2;       // of sums in the forward, which may be wider
   int64_t gradient_bytes = 4;  // of gradients summed along data
   DownProduct down = DownProduct::kExact;
+  Innermost innermost = Innermost::kX;
 };
 
 /// Bytes that a rank sends along each axis in a step, by rings; of the transformer blocks.
@@ -52,8 +58,7 @@ RingRate published_ring_rate(const std::string& machine);
 /// links, shared by the rings that leave a group of the level below: beta / min(group, stride).
 RingRate ring_rate(const Cluster& cluster);
 
-/// Seconds of all bytes one after another, axes laid y, x, z, data, innermost first, as the authors
-/// lay them.
+/// Seconds of all bytes one after another; behind the two inner axes come z and data.
 double grid_seconds(const ShapeOptions& shape, const Grid& grid, const GridStep& step,
                     const RingRate& rate);
 

@@ -63,6 +63,7 @@ struct StepOptions {
   bool weights_unchanged = false;  // since the last program: secondary copies still hold
   bool in_backward = false;        // units are updated as soon as their gradients are final
   bool local_steps = false;        // replicas have weights of their own between borders of rounds
+  bool hides_sums = true;          // sums of the tensor grid stand beside products of weights
   PipelineForm pipeline;
   Validation validation = Validation::kInStep;
 };

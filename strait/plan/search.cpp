@@ -107,8 +107,9 @@ std::vector<int64_t> fitting(const Run& run, int64_t ranks, std::vector<int64_t>
 cost::GridStep grid_step(const Run& run) {
   cost::GridStep step{.batch = run.train.global_batch_size, .tokens = run.model.shape.context};
   step.recomputes = run.train.recompute != "none";
+  step.sum_bytes = 4;
   if (run.train.precision == "fp32") step.number_bytes = 4;
-  if (run.train.precision == "fp64") step.number_bytes = step.gradient_bytes = 8;
+  if (run.train.precision == "fp64") step.number_bytes = step.sum_bytes = step.gradient_bytes = 8;
   return step;
 }
 

@@ -53,10 +53,8 @@ TEST(Validate, DefaultsAreAcceptedWrittenOrNot) {
 
 TEST(Validate, ReservedKeysAcceptOnlyTheDefault) {
   std::vector<std::pair<const char*, const char*>> cases = {
-      {"tensor.overlap", "[\"oar\"]"},
       {"tensor.sequence_parallel", "true"},
       {"tensor.tiles", "\"on\""},
-      {"tensor.cached_gathers", "2"},
       {"simulate.jitter", "\"normal:0.1\""},
       {"simulate.stragglers", "[2.0]"},
       {"simulate.failures_per_device_hour", "0.1"},

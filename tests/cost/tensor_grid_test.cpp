@@ -25,7 +25,8 @@ ShapeOptions gpt(int64_t layers, int64_t width, int64_t heads) {
 }
 
 GridStep published_step() {
-  return {.batch = 8192, .tokens = 2048, .down = DownProduct::kAsPublished};
+  return {
+      .batch = 8192, .tokens = 2048, .down = DownProduct::kAsPublished, .innermost = Innermost::kY};
 }
 
 struct Golden {
@@ -117,26 +118,44 @@ GridBytes composed_bytes(const Run& run, int64_t ranks) {
 
 TEST(TensorGridModel, ExactShapesAreThoseOfComposedPrograms) {
   for (const Grid& grid : {Grid{2, 1}, Grid{1, 2}, Grid{2, 2}, Grid{4, 2}, Grid{2, 4}})
-    for (const bool recomputes : {false, true}) {
+    for (const auto& [recomputes, precision, bytes, sums] :
+         {std::tuple(false, "fp64", 8, 8), std::tuple(true, "fp64", 8, 8),
+          std::tuple(false, "bf16", 2, 4), std::tuple(true, "bf16", 2, 4)}) {
       const strait::Run run = parse_run(
           "[model]\npreset = \"nano-char\"\nshape = { layers = 3, heads = 8, width = 32, ffn_width "
-          "= 96, context = 16, vocabulary = 64 }\n[train]\nprecision = \"fp64\"\n"
-          "global_batch_size = 4\nmicro_batch_size = 2\nrecompute = \"" +
+          "= 96, context = 16, vocabulary = 64 }\n[train]\nprecision = \"" +
+              std::string(precision) +
+              "\"\nglobal_batch_size = 4\nmicro_batch_size = 2\nrecompute = \"" +
               std::string(recomputes ? "block" : "none") + "\"\n[placement]\npreset = \"ddp\"\n" +
               "[mesh]\naxes = { x = " + std::to_string(grid.x) + ", y = " + std::to_string(grid.y) +
               " }\n",
           "grid.toml");
       const GridBytes got = composed_bytes(run, grid.ranks());
-      const GridStep step{.batch = 4, .tokens = 16, .recomputes = recomputes, .number_bytes = 8};
+      const GridStep step{.batch = 4,
+                          .tokens = 16,
+                          .recomputes = recomputes,
+                          .number_bytes = bytes,
+                          .sum_bytes = sums};
       const GridBytes want = grid_bytes(run.model.shape, grid, step);
       // The last sum of a block is not made again: nobody reads it.
       const double last = recomputes && grid.x > 1 ? 2.0 * static_cast<double>(grid.x - 1) /
                                                          static_cast<double>(grid.x) * 3 * 4 * 16 *
-                                                         32 * 8 / static_cast<double>(grid.y)
+                                                         32 * sums / static_cast<double>(grid.y)
                                                    : 0;
       EXPECT_DOUBLE_EQ(got.x, want.x - last) << grid.x << " x " << grid.y;
       EXPECT_DOUBLE_EQ(got.y, want.y) << grid.x << " x " << grid.y;
     }
+}
+
+TEST(TensorGridModel, TheInnermostAxisHasNeighbours) {
+  const ShapeOptions shape = gpt(2, 64, 8);
+  const RingRate rate = [](int64_t stride, int64_t) { return stride == 1 ? 1e9 : 1e6; };
+  GridStep step{.batch = 64, .tokens = 32};
+  const Grid grid{2, 4, 1, 1};
+  const GridBytes bytes = grid_bytes(shape, grid, step);
+  EXPECT_DOUBLE_EQ(grid_seconds(shape, grid, step, rate), bytes.x / 1e9 + bytes.y / 1e6);
+  step.innermost = Innermost::kY;
+  EXPECT_DOUBLE_EQ(grid_seconds(shape, grid, step, rate), bytes.y / 1e9 + bytes.x / 1e6);
 }
 
 TEST(TensorGridModel, RatesFollowTheLevels) {

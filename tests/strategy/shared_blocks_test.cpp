@@ -143,7 +143,9 @@ TEST(SharedBlocks, OneRankAlongXChangesNothing) {
       return test::compose_with({example.shape, example.placement, example.cluster, example.mesh},
                                 example.options, "steady", passes);
     };
-    EXPECT_EQ(composed([&](draft::Draft& draft) { grid(draft, example.cluster); }),
+    EXPECT_EQ(composed([&](draft::Draft& draft) {
+                grid(draft, example.shape, example.cluster, example.options);
+              }),
               composed([](draft::Draft&) {}));
   }
 }

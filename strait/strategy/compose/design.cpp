@@ -149,6 +149,7 @@ StepOptions step_options(const Design& design) {
   options.documents = !run.data.document_separator.empty();
   options.in_backward = run.optimizer.in_backward;
   options.local_steps = design.policy.local_steps();
+  options.hides_sums = run.tensor.overlaps("oar");
   if (run.pipeline.post_validation) options.validation = draft::Validation::kBehind;
   return options;
 }

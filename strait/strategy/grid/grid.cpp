@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "strait/draft/segment_ops.h"
+#include "strait/strategy/grid/weight_products.h"
 
 namespace strait::strategy {
 namespace {
@@ -19,9 +20,12 @@ struct Axis {
   bool sums() const { return group >= 0; }
 };
 
-/// The ranks that share blocks.
+/// The ranks that share blocks. `hides`: sums of gradients stand beside the products of weights.
 struct Sharing {
   Axis x, y;
+  bool hides = false;
+  ModelShape shape;
+  Dtype dtype;
 
   /// Ops that depend on the rank's place among those that share a block.
   void mark(Op& op) const {
@@ -44,17 +48,35 @@ struct Sharing {
     return op;
   }
 
+  /// The op, and behind it the sums of what it has made. Whether one of them is worth hiding.
+  bool write(Op op, std::vector<Op>& ops) const {
+    mark(op);
+    std::vector<Op> sums;
+    bool worth_hiding = false;
+    for (const Operand& written : op.writes) {
+      const bool made = op.kernel != nullptr && written.access == Access::kWrite;
+      const Axis axis = made ? axis_of(written.slot) : Axis{};
+      if (!axis.sums()) continue;
+      sums.push_back(all_reduce(axis, written));
+      worth_hiding = worth_hiding || is_gradient_sum(written.slot);
+    }
+    ops.push_back(std::move(op));
+    ops.insert(ops.end(), sums.begin(), sums.end());
+    return worth_hiding;
+  }
+
   void share(Visit& visit) const {
-    for (Op& op : std::exchange(visit.ops, {})) {
-      mark(op);
-      std::vector<Op> sums;
-      for (const Operand& written : op.writes) {
-        const bool made = op.kernel != nullptr && written.access == Access::kWrite;
-        const Axis axis = made ? axis_of(written.slot) : Axis{};
-        if (axis.sums()) sums.push_back(all_reduce(axis, written));
+    const Visit before = visit;
+    visit.ops.clear();
+    WeightProducts products(before, shape, dtype);
+    for (const Op& op : before.ops) {
+      if (op.kernel == &draft::kBackwardWeight) {
+        for (const Op& rest : products.rest(op)) write(rest, visit.ops);
+        continue;
       }
-      visit.ops.push_back(std::move(op));
-      visit.ops.insert(visit.ops.end(), sums.begin(), sums.end());
+      products.note(op);
+      if (!write(op, visit.ops) || !hides) continue;
+      for (const Op& ready : products.take_ready()) write(ready, visit.ops);
     }
   }
 };
@@ -68,10 +90,11 @@ Axis axis_of(draft::Draft& draft, const Cluster& cluster, const char* name) {
 
 }  // namespace
 
-void grid(draft::Draft& draft, const Cluster& cluster) {
+void grid(draft::Draft& draft, const ModelShape& shape, const Cluster& cluster,
+          const draft::StepOptions& options) {
   if (!draft.schedule.micro_step) return;
   const Axis x = axis_of(draft, cluster, "x");
-  const Sharing sharing{x, axis_of(draft, cluster, "y")};
+  const Sharing sharing{x, axis_of(draft, cluster, "y"), options.hides_sums, shape, options.dtype};
   if (!sharing.x.sums() && !sharing.y.sums()) return;
   draft::rewrite_visits(draft, [sharing](Visit& visit) { sharing.share(visit); });
 }

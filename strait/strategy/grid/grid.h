@@ -12,13 +12,18 @@
 #pragma once
 
 #include "strait/draft/draft.h"
+#include "strait/draft/step_options.h"
+#include "strait/shape/shape.h"
 #include "strait/topology/cluster.h"
 
 namespace strait::strategy {
 
 /// Puts an all-reduce over x or y behind every op that makes part of a sum, on a lane of that axis.
 /// The draft's ops are those of a rank's part (Layout::local_shape). With one rank along both axes
-/// it does nothing.
-void grid(draft::Draft& draft, const Cluster& cluster);
+/// it does nothing. options.hides_sums (AxoNN's OAR): behind the sum of a gradient of activations
+/// come the gradients of the matrices that can be made by then, so that it has something to hide
+/// behind; of y, that of the activated values has nothing. The bits are the same.
+void grid(draft::Draft& draft, const ModelShape& shape, const Cluster& cluster,
+          const draft::StepOptions& options);
 
 }  // namespace strait::strategy

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "strait/draft/block_kernels.h"
@@ -39,6 +40,7 @@ class Mover {
         begun_(units, false),
         live_(units, false),
         ready_(units, false),
+        kept_(units, false),
         source_(units, GatherSource::kShards),
         copied_(units, unchanged) {
     for (const draft::SharedUnit& shared : draft.shared) shared_[shared.unit] = true;
@@ -63,7 +65,8 @@ class Mover {
   void clear_parts(int64_t unit);
   std::vector<Operand> bounded() const;
   Operand gradient(int64_t unit) const;
-  void release(int64_t unit);
+  /// Of one of the first transformer blocks the copy may stay for a later visit of the micro-step.
+  void release(const MicroStep& step, size_t current);
   /// Of the unit in the micro-step before: its gradient is about to be written anew.
   void end_reduction(int64_t unit);
   void after_contribution(const Visit& visit);
@@ -87,9 +90,11 @@ class Mover {
   std::vector<int64_t> reduced_;        // units in the order of their reductions in this backward
   std::vector<bool> live_;              // unit -> its gathered copy is alive
   std::vector<bool> ready_;             // unit -> and may be used
+  std::vector<bool> kept_;              // unit -> it stays for a later visit
   std::vector<GatherSource> source_;    // unit -> of its last gather
   std::vector<bool> copied_;            // unit -> this program has made its secondary copy
   std::vector<Reduction> under_way_;    // newest first
+  std::vector<Operand> awaited_;        // by the next op, whatever it does
   size_t next_gather_ = 0;              // visit, from the first of this micro-step
 };
 
@@ -110,7 +115,7 @@ std::vector<Node> Mover::write(const MicroStep& step) {
       clear_parts(*visit.makes);
     }
     compute(visit);
-    if (visit.needs) release(*visit.needs);
+    if (visit.needs) release(step, i);
     if (visit.makes)
       after_contribution(visit);
     else if (!visit.brief)
@@ -132,6 +137,7 @@ void Mover::gather_ahead(const MicroStep& step, size_t current, size_t end) {
     const Visit& visit = visits[next_gather_ % visits.size()];
     if (!visit.needs) continue;
     const int64_t unit = *visit.needs;
+    if (kept_[unit] && next_gather_ < visits.size()) continue;
     if (live_[unit]) return;  // its earlier copy is still in use; gathered again once that is freed
     source_[unit] = source_of(unit);
     movement_.gather(unit, source_[unit], freed_before(step, current), nodes_);
@@ -185,21 +191,34 @@ void Mover::clear_parts(int64_t unit) {
 }
 
 void Mover::compute(const Visit& visit) {
+  bool begun = false;
   for (const Op& written : visit.ops) {
     Op op = written;
     if (visit.needs && takes(op, draft::kWeights))
       op.reads.push_back(
           program::as(movement_.weights(*visit.needs), Access::kRead, draft::kWeights));
     if (visit.makes && takes(op, draft::kGradient)) {
-      op.writes.push_back(gradient(*visit.makes));
+      Operand made = gradient(*visit.makes);
+      // Further ops of a visit make other parts of what the first one has begun.
+      if (begun && made.access == Access::kWrite) made.access = Access::kUpdate;
+      begun = true;
+      op.writes.push_back(made);
       for (const Operand& operand : bounded()) op.waits.push_back(operand);
     }
+    for (const Operand& operand : std::exchange(awaited_, {})) op.waits.push_back(operand);
     nodes_.push_back(std::move(op));
   }
   for (const Operand& operand : visit.frees) nodes_.push_back(draft::free_op(operand));
 }
 
-void Mover::release(int64_t unit) {
+void Mover::release(const MicroStep& step, size_t current) {
+  const Visit& visit = step.visits[current];
+  const int64_t unit = *visit.needs;
+  const auto begin = step.visits.begin() + static_cast<std::ptrdiff_t>(current) + 1;
+  kept_[unit] = visit.block > 0 && visit.block <= placement_.cached_layers &&
+                std::any_of(begin, step.visits.end(),
+                            [&](const Visit& later) { return later.needs == unit; });
+  if (kept_[unit]) return;
   movement_.release(unit, nodes_);
   live_[unit] = ready_[unit] = false;
 }
@@ -218,6 +237,10 @@ void Mover::after_contribution(const Visit& visit) {
   under_way_.insert(under_way_.begin(), {unit, movement_.reduce(unit, begun_[unit], phase)});
   advance_reductions(visit.brief ? 1 : SIZE_MAX);
   reduced_.push_back(unit);
+  if (placement_.hides_reductions) return;
+  while (reduces()) advance_reductions();
+  awaited_ = movement_.reduction_buffers(unit);
+  awaited_.push_back(movement_.gradient(unit));
 }
 
 void Mover::advance_reductions(size_t newest) {

@@ -273,6 +273,30 @@ void check_secondary(const Run& run, const Placement& p) {
       place_of(run, "placement.spans.secondary"));
 }
 
+/// What computing goes on beside; where weights are whole or gathered at once no key says more.
+void read_overlaps(const Run& run, Placement& p) {
+  const bool ahead = run.tensor.overlaps("oag");
+  if (!ahead && run.is_set("placement.prefetch_units") && run.placement.prefetch_units > 0)
+    throw UserError(fmt::format("placement.prefetch_units = {} cannot take effect where "
+                                "tensor.overlap lacks \"oag\"; nearest: 0",
+                                run.placement.prefetch_units),
+                    place_of(run, "placement.prefetch_units"));
+  p.prefetch_units = ahead ? run.placement.prefetch_units : 0;
+  p.hides_reductions = run.tensor.overlaps("ors");
+  p.cached_layers = run.tensor.cached_gathers;
+  const int64_t layers = run.model.shape.layers;
+  if (p.cached_layers > 0 && p.weights == 1)
+    throw UserError(fmt::format("tensor.cached_gathers = {} cannot take effect with "
+                                "placement.preset = \"{}\": weights are whole on every rank; "
+                                "nearest: 0, or placement.preset = \"zero3\"",
+                                p.cached_layers, run.placement.preset),
+                    place_of(run, "tensor.cached_gathers"));
+  if (p.cached_layers > layers && !run.model.modules)
+    throw UserError(fmt::format("tensor.cached_gathers = {} of {} transformer blocks; nearest: {}",
+                                p.cached_layers, layers, layers),
+                    place_of(run, "tensor.cached_gathers"));
+}
+
 bool across_every_micro_step(const Run& run, const Placement& p, const PlacementRow& row) {
   const bool written = run.is_set("placement.reduce_every");
   const std::string every = written ? run.placement.reduce_every : row.reduce_every;
@@ -390,7 +414,7 @@ Placement resolve_placement(const Run& run, const Cluster& cluster, int64_t rank
   placement.gradients = reader.read("gradients", run.placement.spans.gradients, row->gradients);
   placement.optimizer = reader.read("optimizer", run.placement.spans.optimizer, row->optimizer);
   placement.secondary = reader.read("secondary", run.placement.spans.secondary, row->secondary);
-  placement.prefetch_units = run.placement.prefetch_units;
+  read_overlaps(run, placement);
   check_nesting(run, placement);
   check_depth(run, placement);
   const auto& codecs = run.placement.codecs;

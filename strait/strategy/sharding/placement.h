@@ -39,6 +39,8 @@ struct Placement {
   StateCodecs codecs;
   bool across_every_micro_step = false;  // else once per step; matters when 1 < gradients < ranks
   int64_t prefetch_units = 1;
+  bool hides_reductions = true;  // computing goes on while gradients are reduced
+  int64_t cached_layers = 0;     // whose gathered weights stay from the forward to the backward
   /// [unit] of the compressed all-reduce (layer_codecs.h); empty: codecs.gradients, whole units.
   std::vector<codec::Runs> layers;
 

@@ -1,0 +1,96 @@
+#include "strait/strategy/grid/weight_products.h"
+
+#include <algorithm>
+
+#include "strait/draft/segment_ops.h"
+
+namespace strait::strategy {
+namespace {
+
+using program::Op;
+using program::Operand;
+
+/// In the order of the backward.
+constexpr Segment kMatrices[] = {Segment::kDown, Segment::kUp, Segment::kOutput, Segment::kQkv};
+
+SegmentRange only(Segment segment) {
+  const int index = static_cast<int>(segment);
+  return {index, index + 1};
+}
+
+bool is_for_inputs(const Op& op) { return op.kernel == &draft::kBackwardInput; }
+bool is_for_weights(const Op& op) { return op.kernel == &draft::kBackwardWeight; }
+
+ValueSet made_by(const Op& op) {
+  const RangeUses uses = range_uses(draft::range_of(op), Phase::kBackwardInput);
+  return uses.writes | uses.inside;
+}
+
+ValueSet needs_of(SegmentRange range) { return range_uses(range, Phase::kBackwardWeight).reads; }
+
+}  // namespace
+
+bool is_gradient_sum(int slot) {
+  using enum BlockValue;
+  static const ValueSet sums = value_set(
+      {kActivatedGradient, kNormedMlpGradient, kAttentionGradient, kNormedAttentionGradient});
+  return (draft::values_in(slot) & sums).any();
+}
+
+WeightProducts::WeightProducts(const draft::Visit& visit, const ModelShape& shape, Dtype dtype)
+    : shape_(shape), block_(visit.block), dtype_(dtype) {
+  for (const Op& op : visit.ops)
+    if (is_for_inputs(op)) coming_ |= made_by(op);
+  if (coming_.none()) return;
+  for (const Op& op : visit.ops)
+    for (const Segment segment : kMatrices)
+      if (is_for_weights(op) && draft::range_of(op).holds(segment))
+        products_.push_back({&op, segment});
+}
+
+void WeightProducts::note(const Op& op) {
+  if (is_for_inputs(op)) coming_ &= ~made_by(op);
+}
+
+std::vector<Op> WeightProducts::take_ready() {
+  std::vector<Op> ready;
+  for (Product& product : products_) {
+    const SegmentRange range = only(product.segment);
+    if (product.taken || (needs_of(range) & coming_).any()) continue;
+    product.taken = true;
+    ready.push_back(part(*product.op, range));
+  }
+  return ready;
+}
+
+std::vector<Op> WeightProducts::rest(const Op& op) const {
+  std::vector<Op> rest;
+  SegmentRange range = draft::range_of(op);
+  const int whole = range.end;
+  const auto add = [&](int begin, int end) {
+    if (begin < end && needs_of({begin, end}).any()) rest.push_back(part(op, {begin, end}));
+  };
+  for (const Product& product : products_) {
+    const int at = static_cast<int>(product.segment);
+    if (!product.taken || !draft::range_of(op).holds(product.segment)) continue;
+    add(at + 1, range.end);
+    range.end = at;
+  }
+  if (range.end == whole) return {op};
+  add(range.begin, range.end);
+  return rest;
+}
+
+Op WeightProducts::part(const Op& op, SegmentRange range) const {
+  Op part = op;
+  std::get<program::IntegerRange>(part.attributes[draft::kSegments]) = {range.begin, range.end};
+  part.reads.clear();
+  part.writes.clear();
+  for (const auto& [slot, access] : draft::segment_operands(range, Phase::kBackwardWeight))
+    if (const Operand* operand = draft::find_operand({&op, 1}, slot))
+      draft::add_operand(part, operand->array, operand->index, access, slot);
+  draft::price(part, shape_, block_, dtype_);
+  return part;
+}
+
+}  // namespace strait::strategy
