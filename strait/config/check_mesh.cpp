@@ -203,6 +203,26 @@ void check_overlap(const Run& run) {
          "one with \"oar\", or mesh.axes.x = 2");
 }
 
+/// Every rank of the axis attends for the same number of whole key heads, in whole sequences.
+void check_heads(const Run& run) {
+  const int64_t ranks = run.mesh.axes.sequence;
+  const int64_t heads = run.model.shape.kv_heads / run.mesh.axes.x;
+  if (heads > 0 && heads % ranks != 0) {
+    int64_t nearest = std::min(ranks, heads);
+    while (heads % nearest != 0) --nearest;
+    refuse(run, "sequence.engine",
+           fmt::format("cannot give mesh.axes.sequence = {} ranks the same number of {} key heads "
+                       "each",
+                       ranks, heads),
+           fmt::format("\"ring\", or mesh.axes.sequence = {}", nearest));
+  }
+  if (!run.data.document_separator.empty())
+    refuse(run, "sequence.engine",
+           "cannot take effect with data.document_separator, whose borders only a token's own rank "
+           "knows",
+           "\"ring\"");
+}
+
 /// Every rank of the axis has two chunks of a sequence, all of one length.
 void check_sequence(const Run& run) {
   static const Run defaults;
@@ -211,7 +231,9 @@ void check_sequence(const Run& run) {
   if (ranks == 1 && !same_value(engine, run, defaults))
     refuse(run, engine.name, "cannot take effect with mesh.axes.sequence = 1",
            value_text(engine, defaults) + ", or mesh.axes.sequence = 2");
-  if (ranks == 1 || context % (2 * ranks) == 0) return;
+  if (ranks == 1) return;
+  if (run.sequence.engine == "heads") check_heads(run);
+  if (context % (2 * ranks) == 0) return;
   refuse_key(run, "model.shape.context",
              fmt::format("model.shape.context = {} cannot be cut into 2 equal chunks for each of "
                          "mesh.axes.sequence = {} ranks; the nearest valid values are {}",

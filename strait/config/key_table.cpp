@@ -397,10 +397,11 @@ Rows sequence_keys() {
       {"sequence.plan", kField<sequence, &SequenceOptions::plan>, only_default(),
        "Print the plan of each batch."},
       {"sequence.engine", kField<sequence, &SequenceOptions::engine>,
-       one_of({"auto", "gathered", "ring"}, {"heads", "hybrid", "zeppelin", "even", "packed"}),
+       one_of({"auto", "gathered", "ring", "heads"}, {"hybrid", "zeppelin", "even", "packed"}),
        "How attention crosses ranks of mesh.axes.sequence: gathered brings the keys of all to "
-       "each, ring passes those of one rank on while it computes; auto: ring where a chunk has 128 "
-       "tokens or more."},
+       "each, ring passes those of one rank on while it computes, heads gives each some heads of "
+       "all "
+       "tokens; auto: ring where a chunk has 128 tokens or more, else gathered."},
       {"sequence.routing", kField<sequence, &SequenceOptions::routing>, only_default(),
        "Proxies over which transfers between nodes go."},
       {"sequence.remap", kField<sequence, &SequenceOptions::remap>, only_default(),

@@ -212,6 +212,22 @@ const Kernel kAddKeyGradient = [] {
   return kernel;
 }();
 
+const Kernel& head_kernel(HeadStep step) {
+  static const std::vector<Kernel> kernels = [] {
+    std::vector<Kernel> list;
+    for (int number = 0; number < kNumHeadSteps; ++number) {
+      const auto one = static_cast<HeadStep>(number);
+      list.push_back(block_kernel(
+          head_step_name(one),
+          segment_operands({{kTokens, kReads}, {kSequences, kReads, Count::kOptional}})));
+      if (one != HeadStep::kAttend && one != HeadStep::kAttendInput)
+        list.back().bound = program::Bound::kMemory;
+    }
+    return list;
+  }();
+  return kernels[static_cast<size_t>(step)];
+}
+
 const Kernel kLoad = {
     "load",
     program::Bound::kNothing,

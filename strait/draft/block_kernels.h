@@ -75,6 +75,8 @@ extern const program::Kernel kAttendRound;
 extern const program::Kernel kAttendRoundInput;
 /// kKeyGradient += kGatheredKeyGradient.
 extern const program::Kernel kAddKeyGradient;
+/// Attention by heads (shape/segment.h).
+const program::Kernel& head_kernel(HeadStep step);
 
 /// The steps of an embedding and a head that ranks share (shape/ends.h).
 const program::Kernel& end_kernel(EndStep step);

@@ -270,6 +270,13 @@ void add_block_executors(runtime::Executors& executors, const Environment& envir
   add(draft::kAttendRound, &attend_round);
   add(draft::kAttendRoundInput, &attend_round_input);
   add(draft::kAddKeyGradient, &add_key_gradient);
+  for (int number = 0; number < kNumHeadSteps; ++number) {
+    const auto step = static_cast<HeadStep>(number);
+    executors.add(draft::head_kernel(step), Execute([&environment, step](const Instance& instance) {
+                    const RangeCall c(environment, instance);
+                    c.segments->run_heads(c.call, step);
+                  }));
+  }
   for (int number = 0; number < kNumEndSteps; ++number) {
     const auto step = static_cast<EndStep>(number);
     executors.add(draft::end_kernel(step), Execute([&environment, step](const Instance& instance) {

@@ -141,6 +141,9 @@ class SegmentedBlock {
   virtual void attend_round_input(const SegmentCall& call, int64_t round) const = 0;
   /// kKeyGradient += kGatheredKeyGradient, which is what others have summed up.
   virtual void add_key_gradient(const SegmentCall& call) const = 0;
+  /// A step of attention by heads; kAttendInput takes a workspace of [rows, qkv_width +
+  /// attention_width].
+  virtual void run_heads(const SegmentCall& call, HeadStep step) const = 0;
 };
 
 /// One block of the chain. Thread-safe: all state is in the call. A transformer block of a model

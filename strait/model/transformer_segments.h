@@ -30,6 +30,7 @@ class TransformerSegments : public SegmentedBlock {
   void attend_round(const SegmentCall& call, int64_t round) const override;
   void attend_round_input(const SegmentCall& call, int64_t round) const override;
   void add_key_gradient(const SegmentCall& call) const override;
+  void run_heads(const SegmentCall& call, HeadStep step) const override;
 
   // One segment, with a place for each of its values; for the fused block and the three above.
   void run_forward(const SegmentCall& call, Segment segment) const;
@@ -128,6 +129,27 @@ class TransformerSegments : public SegmentedBlock {
   void order_keys(const SegmentCall& call) const;
   void attend_gathered_head(const SegmentCall& call, int64_t sequence, int64_t head) const;
   void attend_gathered_head_input(const SegmentCall& call, int64_t sequence, int64_t head) const;
+  // Of some heads and all tokens: transformer_heads.cpp.
+  /// This rank's heads of a rank's columns: queries, keys, values.
+  struct HeadPart {
+    int64_t ranks = 1, heads = 0, kv_heads = 0;
+    int64_t out_width = 0, width = 0;  // of attention; of queries, keys and values
+  };
+  HeadPart head_part(const SegmentCall& call) const;
+  /// Columns of queries, keys and values of `rows` tokens to or from those of every rank.
+  void send_heads(const SegmentCall& call) const;
+  void receive_head_gradients(const SegmentCall& call) const;
+  void copy_out_columns(const SegmentCall& call, T* columns, T* by_rank, bool send) const;
+  /// Rows of all tokens in order of position, from or to those by rank.
+  void order_rows(const SegmentCall& call, const T* by_rank, T* ordered, int64_t width) const;
+  void split_rows(const SegmentCall& call, const T* ordered, T* by_rank, int64_t width) const;
+  kernel::AttentionCall<T> heads_call(const SegmentCall& call, int64_t sequence,
+                                      int64_t head) const;
+  void attend_heads(const SegmentCall& call) const;
+  void attend_heads_input(const SegmentCall& call) const;
+  void attend_heads_group(const SegmentCall& call, int64_t item, const T* out_gradient,
+                          T* gradient) const;
+
   // Against the keys of one rank at a time: transformer_ring.cpp.
   void attend_round_head(const SegmentCall& call, int64_t round, int64_t item) const;
   void attend_round_head_input(const SegmentCall& call, int64_t round, int64_t item) const;

@@ -60,6 +60,8 @@ SavedLayout saved_layout(const BlockExtent& extent) {
   layout.raw_query_key = parts.take(extent.rows * extent.query_key_width());
   layout.attention_branch = parts.take(extent.rows * extent.branch_width());
   layout.mlp_branch = parts.take(extent.rows * extent.branch_width());
+  layout.head_attention =
+      parts.take(extent.is(SequenceEngine::kHeads) ? extent.rows * extent.attention_width() : 0);
   layout.elements = parts.total();
   return layout;
 }

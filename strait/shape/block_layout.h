@@ -25,9 +25,9 @@ struct BlockExtent {
   int64_t exact = 1;     // elements of the activations that an fp64 number takes
   int64_t sequence = 1;  // ranks whose keys a query attends to
   SequenceEngine engine = SequenceEngine::kGathered;
-  bool is_ring() const { return sequence > 1 && engine == SequenceEngine::kRing; }
+  bool is(SequenceEngine one) const { return sequence > 1 && engine == one; }
   /// Rows of keys that are gathered from other ranks, and this rank's among them.
-  int64_t gathered_rows() const { return sequence > 1 && !is_ring() ? sequence * rows : 0; }
+  int64_t gathered_rows() const { return is(SequenceEngine::kGathered) ? sequence * rows : 0; }
   int64_t whole_width() const { return width * y; }
   /// Numbers of a row that ranks of y sum for the norms before branches, and behind them.
   int64_t norm_moments() const { return y == 1 || !style.norm_before ? 0 : style.rms_norm ? 1 : 2; }
@@ -66,6 +66,7 @@ struct SavedLayout {
   int64_t up = 0;             // [rows, up_width] before the activation; SwiGLU: gate, up
   int64_t raw_query_key = 0;  // [rows, query_key_width] before their norms
   int64_t attention_branch = 0, mlp_branch = 0;  // [rows, width] each, before norms behind them
+  int64_t head_attention = 0;  // [rows, attention_width] as the heads' rank has it
   int64_t elements = 0;
 };
 SavedLayout saved_layout(const BlockExtent& extent);

@@ -207,7 +207,8 @@ int64_t count_of(BlockValue value, const BlockExtent& extent) {
     case kQuerySum:
       return extent.wide > 1 ? rows * extent.attention_width() : 0;
     case kAttentionSum:
-      return extent.wide > 1 && extent.is_ring() ? rows * extent.attention_width() : 0;
+      return extent.wide > 1 && extent.is(SequenceEngine::kRing) ? rows * extent.attention_width()
+                                                                 : 0;
     case kUp:
     case kUpSum:
     case kUpGradient:
@@ -217,7 +218,16 @@ int64_t count_of(BlockValue value, const BlockExtent& extent) {
       return rows * extent.ffn_width;
     case kKeys:
     case kKeyGradient:
-      return extent.sequence > 1 ? rows * 2 * extent.kv_width() : 0;
+      return extent.sequence > 1 && !extent.is(SequenceEngine::kHeads)
+                 ? rows * 2 * extent.kv_width()
+                 : 0;
+    case kHeadSend:
+    case kHeadReceive:
+      return extent.is(SequenceEngine::kHeads) ? rows * extent.qkv_width() : 0;
+    case kHeadOutSend:
+    case kHeadOutReceive:
+    case kHeadAttention:
+      return extent.is(SequenceEngine::kHeads) ? rows * extent.attention_width() : 0;
     case kGatheredKeys:
     case kOrderedKeys:
     case kGatheredKeyGradient:
@@ -332,7 +342,7 @@ ValueSet kept_values() {
   static const ValueSet kept =
       value_set({kAttentionMean, kAttentionRstd, kRawQueryKey, kQueryKeyRstd, kQkv, kLogSumExp,
                  kAttention, kAttentionBranch, kAttentionBranchRstd, kMiddle, kMlpMean, kMlpRstd,
-                 kUp, kMlpBranch, kMlpBranchRstd});
+                 kUp, kMlpBranch, kMlpBranchRstd, kHeadAttention});
   return kept;
 }
 
@@ -362,6 +372,7 @@ ValueOffsets saved_offsets(const BlockExtent& extent) {
   offsets[kRawQueryKey] = layout.raw_query_key;
   offsets[kAttentionBranch] = layout.attention_branch;
   offsets[kMlpBranch] = layout.mlp_branch;
+  offsets[kHeadAttention] = layout.head_attention;
   offsets.elements = layout.elements;
   drop_empty(offsets, extent);
   return offsets;

@@ -159,15 +159,35 @@ enum class BlockValue : uint8_t {
   kOrderedKeys,          // [batch, tokens of all ranks, 2 kv_width] the same in order of position
   kGatheredKeyGradient,  // [ranks, rows, 2 kv_width] wide: this rank's part of a sum over sequence
   kKeyGradient,          // [rows, 2 kv_width] wide
-  kAttentionSum          // [rows, attention_width] wide: of the rounds of a ring, until the last
+  kAttentionSum,         // [rows, attention_width] wide: of the rounds of a ring, until the last
                          // one; nothing unless bf16
+  // Where ranks of sequence exchange heads: [ranks, rows, columns / ranks], by rank.
+  kHeadSend,        // columns of queries, keys and values, or their gradients
+  kHeadReceive,     // likewise
+  kHeadOutSend,     // columns of attention, or its gradient
+  kHeadOutReceive,  // likewise
+  kHeadAttention    // [batch, tokens of all ranks, columns of attention of this rank's heads]
 };
-inline constexpr int kNumBlockValues = 57;
+inline constexpr int kNumBlockValues = 62;
 constexpr size_t value_index(BlockValue value) { return static_cast<size_t>(value); }
 using ValueSet = std::bitset<kNumBlockValues>;
 ValueSet value_set(std::initializer_list<BlockValue> values);
 
 const char* value_name(BlockValue value);
+
+/// What takes the place of segment attention where ranks of sequence exchange heads (Jacobs et al.
+/// 2023, DeepSpeed-Ulysses): all-to-alls stand between these steps.
+enum class HeadStep : uint8_t {
+  kSend,             // qkv -> head_send
+  kAttend,           // head_receive -> qkv of this rank's heads and all tokens, in place of its
+                     // tokens' qkv; log_sum_exp, head_attention, head_out_send
+  kReceive,          // head_out_receive -> attention
+  kSendGradient,     // attention_gradient -> head_out_send
+  kAttendInput,      // head_out_receive -> head_send
+  kReceiveGradient,  // head_receive -> qkv_gradient
+};
+inline constexpr int kNumHeadSteps = 6;
+const char* head_step_name(HeadStep step);
 /// Whether a rank of x, or of y, makes a part of a sum only. The next segment needs the sum over
 /// the axis, taken in rank order. No value is partial over both.
 bool partial_over_x(BlockValue value);

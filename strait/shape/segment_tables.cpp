@@ -81,7 +81,12 @@ constexpr std::array<const char*, kNumBlockValues> kValueNames = {
     "ordered_keys",
     "gathered_key_gradient",
     "key_gradient",
-    "attention_sum"};
+    "attention_sum",
+    "head_send",
+    "head_receive",
+    "head_out_send",
+    "head_out_receive",
+    "head_attention"};
 
 const std::array<Uses, kNumSegments>& forward_uses() {
   static const std::array<Uses, kNumSegments> uses = {
@@ -231,6 +236,12 @@ const std::array<Uses, kNumSegments>& backward_weight_uses() {
 }  // namespace
 
 const char* segment_name(Segment segment) { return kSegmentNames[static_cast<size_t>(segment)]; }
+const char* head_step_name(HeadStep step) {
+  static constexpr std::array<const char*, kNumHeadSteps> kNames = {
+      "send_heads",          "attend_heads",       "receive_heads",
+      "send_head_gradients", "attend_heads_input", "receive_head_gradients"};
+  return kNames[static_cast<size_t>(step)];
+}
 const char* value_name(BlockValue value) { return kValueNames[static_cast<size_t>(value)]; }
 
 const std::vector<ValueUse>& segment_uses(Segment segment, Phase phase) {

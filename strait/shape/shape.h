@@ -103,8 +103,8 @@ bool is_family(const std::string& name);
 void check_family(const ShapeOptions& options, const std::string& family);
 
 /// How attention reaches the keys of other ranks that share a sequence: all of them are gathered
-/// before it, or they come by, those of one rank at a time.
-enum class SequenceEngine : uint8_t { kGathered, kRing };
+/// before it; or they come by, those of one rank at a time; or each rank attends for some heads.
+enum class SequenceEngine : uint8_t { kGathered, kRing, kHeads };
 
 struct ModelShape {
   std::string family;

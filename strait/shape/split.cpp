@@ -82,8 +82,9 @@ ModelShape local_shape(const ModelShape& model, int64_t x, int64_t y, int64_t se
     for (const auto& [name, size] :
          {std::pair{"x", x}, std::pair{"y", y}, std::pair{"sequence", sequence}})
       if (size > 1) block.signature += fmt::format(" {}={}", name, size);
-  if (sequence > 1 && model.engine == SequenceEngine::kRing)
-    for (BlockShape& block : local.blocks) block.signature += " ring";
+  if (sequence > 1 && model.engine != SequenceEngine::kGathered)
+    for (BlockShape& block : local.blocks)
+      block.signature += model.engine == SequenceEngine::kRing ? " ring" : " heads";
   return local;
 }
 

@@ -32,13 +32,15 @@ INSTANTIATE_TEST_SUITE_P(Grid, MpiSharedBlocks,
                          });
 
 TEST(MpiSharedSequences, GiveTheBitsAndBytesOfThreadRanks) {
-  for (const char* engine : {"gathered", "ring"})
+  const std::string documents = "data.document_separator=.\n", none = "data.document_separator=";
+  for (const auto& [engine, separator] :
+       {std::pair("gathered", documents), {"ring", documents}, {"heads", none}})
     for (const char* precision : {"fp64", "bf16"})
       test::expect_processes_to_train_as_threads(
           {"placement.preset=zero3", "mesh.axes.sequence=2",
            std::string("sequence.engine=") + engine, std::string("train.precision=") + precision,
            "train.global_batch_size=24", "train.micro_batch_size=3", "train.steps=6",
-           "model.shape.context=16", "model.shape.dropout=0.1", "data.document_separator=.\n"},
+           "model.shape.context=16", "model.shape.dropout=0.1", separator},
           4);
 }
 

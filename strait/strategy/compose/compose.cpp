@@ -61,7 +61,7 @@ program::Program compose_class(const Ingredients& from, const RankClass& ranks,
   begin(draft, options);                                      // the step's scalars
   order(draft, from.shape, options);                          // who computes what when
   pipeline(draft, from.shape, from.cluster, options);         // of it, a stage's part
-  grid(draft, from.shape, from.cluster, options);  // of each block, a rank's part
+  grid(draft, from.shape, from.cluster, options);             // of each block, a rank's part
   share_sequences(draft, from.shape, from.cluster, options);  // of each sequence, a rank's tokens
   fuse(draft, from.shape, options);                           // what nothing separates is one op
   // Gathers before a use, reductions after a making.

@@ -89,6 +89,7 @@ std::vector<program::Rule> rules_of(bool publishes, const Placement& placement,
 constexpr int64_t kLeastChunkOfRing = 128;
 
 SequenceEngine sequence_engine(const Run& run) {
+  if (run.sequence.engine == "heads") return SequenceEngine::kHeads;
   const int64_t chunk = run.model.shape.context / (2 * run.mesh.axes.sequence);
   const bool by_choice = run.sequence.engine == "auto" && chunk >= kLeastChunkOfRing;
   return by_choice || run.sequence.engine == "ring" ? SequenceEngine::kRing

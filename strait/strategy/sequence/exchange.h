@@ -1,6 +1,10 @@
 // What engines of shared sequences have in common. Internal to the pass.
 #pragma once
 
+#include <array>
+#include <initializer_list>
+#include <vector>
+
 #include "strait/draft/draft.h"
 #include "strait/draft/segment_ops.h"
 #include "strait/draft/step_options.h"
@@ -38,6 +42,29 @@ class GatheredKeys {
   SequenceAxis axis_;
   program::Partition parts_;  // of gathered keys over the ranks
   program::Operand keys_;
+};
+
+/// Exchanged heads (Jacobs et al. 2023, DeepSpeed-Ulysses): all-to-alls before and behind an op
+/// that attends for some heads, to all tokens.
+class Heads {
+ public:
+  Heads(draft::Draft& draft, const ModelShape& shape, const draft::StepOptions& options,
+        const SequenceAxis& axis);
+  void apply(draft::Visit& visit) const;
+
+ private:
+  void forward(const program::Op& attention, std::vector<program::Op>& ops) const;
+  void backward(const program::Op& attention, std::vector<program::Op>& ops) const;
+  /// Without operands but the tokens; only steps that attend compute something.
+  program::Op step(const program::Op& attention, HeadStep step) const;
+  program::Op exchange(BlockValue from, BlockValue to) const;
+  program::Operand value(BlockValue value) const;
+  void free(std::initializer_list<BlockValue> values, std::vector<program::Op>& ops) const;
+
+  SequenceAxis axis_;
+  std::array<int, kNumBlockValues> arrays_;  // -1: none
+  std::array<int64_t, 2> elements_;          // of what is exchanged: qkv, attention
+  int64_t workspace_bytes_ = 0;
 };
 
 /// A ring (Liu et al. 2023): rounds of attention in place of every op that attends, each beside the

@@ -52,7 +52,9 @@ void share_sequences(draft::Draft& draft, const ModelShape& shape, const Cluster
     draft::rewrite_visits(
         draft, [engine = std::move(engine)](draft::Visit& visit) { engine.apply(visit); });
   };
-  if (shape.engine == SequenceEngine::kRing)
+  if (shape.engine == SequenceEngine::kHeads)
+    rewrite(Heads(draft, shape, options, ranks));
+  else if (shape.engine == SequenceEngine::kRing)
     rewrite(Ring(draft, shape, options, ranks));
   else
     rewrite(GatheredKeys(draft, ranks));

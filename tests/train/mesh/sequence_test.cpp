@@ -1,6 +1,7 @@
-// Ranks that share every sequence (mesh axis sequence, engines gathered and ring) train as one rank
-// does (specs: sequences 9d, Z3, Z4, Z5, Z10): with every other axis and placement, documents,
-// windows, dropout and recomputation; their bytes, memory, checkpoints, and what is refused.
+// Ranks that share every sequence (mesh axis sequence, engines gathered, ring and heads) train as
+// one rank does (specs: sequences 9d, Z3, Z4, Z5, Z10): with every other axis and placement,
+// documents, windows, dropout and recomputation; their bytes, memory, checkpoints, and what is
+// refused.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -47,7 +48,16 @@ const Sets kLlama = {"model.family=llama", "model.shape.kv_heads=2", "model.shap
 const Sets kNormed = {"model.family=qwen3", "model.shape.bias=false", "model.shape.kv_heads=2"};
 const Sets kWindows = {"model.family=mistral", "model.shape.window=5", "model.shape.bias=false"};
 const Sets kDocuments = {"data.document_separator=.\n"};
-const std::string kGathered = "sequence.engine=gathered", kRing = "sequence.engine=ring";
+const std::string kGathered = "sequence.engine=gathered", kRing = "sequence.engine=ring",
+                  kHeads = "sequence.engine=heads";
+
+/// Those that the ranks of a case can share sequences by.
+std::vector<std::string> engines_of(const Case& c) {
+  std::vector<std::string> engines = {kGathered, kRing};
+  const int64_t key_heads = (c.what == kLlama || c.what == kNormed ? 2 : 4) / c.x;
+  if (c.what != kDocuments && key_heads % c.sequence == 0) engines.push_back(kHeads);
+  return engines;
+}
 
 class SharedSequences : public test::MeshRuns {
  protected:
@@ -87,7 +97,7 @@ class SharedSequences : public test::MeshRuns {
   }
   void expect_one_rank(const std::vector<Case>& cases) {
     for (Case c : cases)
-      for (const std::string& engine : {kGathered, kRing}) {
+      for (const std::string& engine : engines_of(c)) {
         c.how.push_back(engine);
         SCOPED_TRACE(c.text());
         expect_equal(train(c), serial(c.what));
@@ -113,6 +123,12 @@ class SharedSequences : public test::MeshRuns {
       return kLayers * ((again ? 2 : 1) * traffic.forward + traffic.backward);
     };
     return {{{"shift", 0}, of_step(inside)}, {{"shift", 1}, of_step(between)}};
+  }
+  /// Of three others one is in the pair.
+  static Bytes heads_bytes(const Job& job, bool again) {
+    const sequence::Traffic traffic = sequence::heads_traffic(kTokens, heads(job), {8, 8});
+    const int64_t all = kLayers * ((again ? 2 : 1) * traffic.forward + traffic.backward);
+    return {{{"all-to-all", 0}, all / 3}, {{"all-to-all", 1}, all / 3 * 2}};
   }
 
  private:
@@ -157,17 +173,19 @@ TEST_F(SharedSequences, ForwardsHaveTheBitsOfOneRank) {
     for (const Sets& what : {Sets{}, kLlama, kWindows, kDocuments}) {
       const Sets sets = {std::string("train.precision=") + precision, "train.steps=1"};
       const Trained want = train({.sequence = 1, .what = what}, sets);
-      for (const int64_t ranks : {2, 4}) {
-        const Case c{.sequence = ranks, .what = what};
-        SCOPED_TRACE(precision + (", " + c.text()));
-        EXPECT_NEAR(train(c, sets).losses[0], want.losses[0], 1e-14 * want.losses[0]);
-      }
+      for (const int64_t ranks : {2, 4})
+        for (const std::string& engine : engines_of({.sequence = ranks, .what = what})) {
+          if (engine == kRing) continue;
+          const Case c{.sequence = ranks, .what = what, .how = {engine}};
+          SCOPED_TRACE(precision + (", " + c.text()));
+          EXPECT_NEAR(train(c, sets).losses[0], want.losses[0], 1e-14 * want.losses[0]);
+        }
     }
 }
 
 TEST_F(SharedSequences, Bfloat16TrainsAlongsideOneRank) {
   const Trained want = train({.sequence = 1}, {"train.precision=bf16"});
-  for (const std::string& engine : {kGathered, kRing}) {
+  for (const std::string& engine : {kGathered, kRing, kHeads}) {
     const Trained got = train({.sequence = 4, .how = {engine}}, {"train.precision=bf16"});
     for (size_t step = 0; step < want.losses.size(); ++step)
       EXPECT_NEAR(got.losses[step], want.losses[step], 0x1p-8 * want.losses[step]) << step;
@@ -197,9 +215,9 @@ TEST_F(SharedSequences, ARingHasTheSameBitsFromRunToRun) {
 }
 
 TEST_F(SharedSequences, BytesAreClosedFormsInAllReaders) {
-  for (const std::string& engine : {kGathered, kRing})
+  for (const std::string& engine : {kGathered, kRing, kHeads})
     for (const bool again : {false, true}) {
-      const Case c{.sequence = 4, .what = kLlama, .how = {engine}};
+      const Case c{.sequence = 4, .what = engine == kHeads ? Sets{} : kLlama, .how = {engine}};
       SCOPED_TRACE(c.text() + (again ? ", recomputing" : ""));
       strait::Run run = run_of(c, {"train.steps=3", test::kPairs,
                                    std::string("train.recompute=") + (again ? "block" : "none")});
@@ -208,7 +226,9 @@ TEST_F(SharedSequences, BytesAreClosedFormsInAllReaders) {
       const std::atomic<int> no_signal{0};
       train::Outcome outcome;
       train::train(job, {}, no_signal, outcome);
-      Bytes want = engine == kRing ? ring_bytes(job, again) : gathered_bytes(job);
+      Bytes want = engine == kRing    ? ring_bytes(job, again)
+                   : engine == kHeads ? heads_bytes(job, again)
+                                      : gathered_bytes(job);
       for (const UnitShape& unit : job.design.shape.units)
         test::add_exchange(want, "all-reduce", 2 * unit.elements * 8, {4, 1});
       test::add_exchange(want, "all-reduce", 2 * test::kAgreedBytes, {4, 1}, true);
@@ -219,7 +239,7 @@ TEST_F(SharedSequences, BytesAreClosedFormsInAllReaders) {
 TEST_F(SharedSequences, MemoryIsWhatTheAllocatorSaw) {
   for (Case c : {Case{.sequence = 4}, Case{.sequence = 2, .x = 2, .placement = "zero3"},
                  Case{.sequence = 2, .stages = 2, .how = {"train.recompute=block"}}})
-    for (const std::string& engine : {kGathered, kRing})
+    for (const std::string& engine : {kGathered, kRing, kHeads})
       for (const char* precision : {"fp64", "bf16"}) {
         const Sets sets = {engine, std::string("train.precision=") + precision, "train.steps=3"};
         SCOPED_TRACE(c.text() + ", " + engine + ", " + precision);
@@ -280,7 +300,13 @@ TEST_F(SharedSequences, WhatCannotBeSharedIsRefused) {
               HasSubstr("mesh.axes.sequence = 2"));
   EXPECT_THAT(refusal({.sequence = 1}, {kRing}), HasSubstr("mesh.axes.sequence = 2"));
   EXPECT_THAT(refusal({.sequence = 2}, {"sequence.engine=rings"}), HasSubstr("ring"));
-  EXPECT_THAT(refusal({.sequence = 2}, {"sequence.engine=heads"}), HasSubstr("sequence.engine: "));
+  EXPECT_THAT(refusal({.sequence = 2}, {"sequence.engine=hybrid"}), HasSubstr("sequence.engine: "));
+  EXPECT_THAT(refusal({.sequence = 4, .what = kLlama, .how = {kHeads}}, {}),
+              HasSubstr("sequence.engine: sequence.engine = \"heads\" cannot give "
+                        "mesh.axes.sequence = 4 ranks the same number of 2 key heads each; the "
+                        "nearest valid value is \"ring\", or mesh.axes.sequence = 2"));
+  EXPECT_THAT(refusal({.sequence = 2, .what = kDocuments, .how = {kHeads}}, {}),
+              HasSubstr("the nearest valid value is \"ring\""));
   EXPECT_THAT(refusal({.sequence = 2}, {"sequence.capacity_tokens=4"}),
               HasSubstr("sequence.capacity_tokens: "));
   EXPECT_THAT(refusal({.sequence = 3}, {"mesh.axes.sequence=2"}), HasSubstr("does not divide"));

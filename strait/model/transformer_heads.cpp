@@ -1,0 +1,204 @@
+// Attention where several ranks share every sequence and exchange heads (Jacobs et al. 2023,
+// DeepSpeed-Ulysses): a rank attends for some heads, to all tokens, as one rank alone would do for
+// them, so that forward and backward have its bits.
+#include <algorithm>
+
+#include "strait/base/errors.h"
+#include "strait/model/transformer_segments.h"
+
+namespace strait::model {
+
+using enum BlockValue;
+
+template <class T>
+void TransformerSegments<T>::run_heads(const SegmentCall& call, HeadStep step) const {
+  switch (step) {
+    case HeadStep::kSend:
+      return send_heads(call);
+    case HeadStep::kAttend:
+      return attend_heads(call);
+    case HeadStep::kReceive:
+      return copy_out_columns(call, at(call, kAttention), at(call, kHeadOutReceive), false);
+    case HeadStep::kSendGradient:
+      return copy_out_columns(call, at(call, kAttentionGradient), at(call, kHeadOutSend), true);
+    case HeadStep::kAttendInput:
+      return attend_heads_input(call);
+    case HeadStep::kReceiveGradient:
+      return receive_head_gradients(call);
+  }
+}
+
+template <class T>
+typename TransformerSegments<T>::HeadPart TransformerSegments<T>::head_part(
+    const SegmentCall& call) const {
+  const int64_t ranks = call.batch->sharers;
+  return {ranks, extent_.heads / ranks, extent_.kv_heads / ranks, extent_.attention_width() / ranks,
+          extent_.qkv_width() / ranks};
+}
+
+template <class T>
+void TransformerSegments<T>::send_heads(const SegmentCall& call) const {
+  const HeadPart part = head_part(call);
+  const int64_t rows = extent(call).rows, keys = extent_.kv_width() / part.ranks;
+  const T* from = at(call, kQkv);
+  T* to = at(call, kHeadSend);
+  kernel::parallel_ranges(rows, 64, call.settings->threads, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row)
+      for (int64_t rank = 0; rank < part.ranks; ++rank) {
+        const T* queries = from + row * extent_.qkv_width();
+        T* one = to + (rank * rows + row) * part.width;
+        one = std::copy_n(queries + rank * part.out_width, part.out_width, one);
+        one = std::copy_n(queries + extent_.attention_width() + rank * keys, keys, one);
+        std::copy_n(queries + extent_.attention_width() + extent_.kv_width() + rank * keys, keys,
+                    one);
+      }
+  });
+}
+
+template <class T>
+void TransformerSegments<T>::receive_head_gradients(const SegmentCall& call) const {
+  const HeadPart part = head_part(call);
+  const int64_t rows = extent(call).rows, keys = extent_.kv_width() / part.ranks;
+  const T* from = at(call, kHeadReceive);
+  T* to = at(call, kQkvGradient);
+  kernel::parallel_ranges(rows, 64, call.settings->threads, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row)
+      for (int64_t rank = 0; rank < part.ranks; ++rank) {
+        const T* one = from + (rank * rows + row) * part.width;
+        T* queries = to + row * extent_.qkv_width();
+        std::copy_n(one, part.out_width, queries + rank * part.out_width);
+        std::copy_n(one + part.out_width, keys, queries + extent_.attention_width() + rank * keys);
+        std::copy_n(one + part.out_width + keys, keys,
+                    queries + extent_.attention_width() + extent_.kv_width() + rank * keys);
+      }
+  });
+}
+
+template <class T>
+void TransformerSegments<T>::copy_out_columns(const SegmentCall& call, T* columns, T* by_rank,
+                                              bool send) const {
+  const HeadPart part = head_part(call);
+  const int64_t rows = extent(call).rows, width = part.out_width;
+  kernel::parallel_ranges(rows, 64, call.settings->threads, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row)
+      for (int64_t rank = 0; rank < part.ranks; ++rank) {
+        T* whole = columns + (row * part.ranks + rank) * width;
+        T* one = by_rank + (rank * rows + row) * width;
+        std::copy_n(send ? whole : one, width, send ? one : whole);
+      }
+  });
+}
+
+template <class T>
+void TransformerSegments<T>::order_rows(const SegmentCall& call, const T* by_rank, T* ordered,
+                                        int64_t width) const {
+  const sequence::Share share = call.batch->share();
+  const int64_t chunks = 2 * share.members, elements = share.chunk() * width;
+  kernel::parallel_ranges(call.batch->batch * chunks, 1, call.settings->threads,
+                          [&](int64_t begin, int64_t end) {
+                            for (int64_t at = begin; at < end; ++at)
+                              std::copy_n(by_rank + key_row(call, at / chunks, at % chunks) * width,
+                                          elements, ordered + at * elements);
+                          });
+}
+
+template <class T>
+void TransformerSegments<T>::split_rows(const SegmentCall& call, const T* ordered, T* by_rank,
+                                        int64_t width) const {
+  const sequence::Share share = call.batch->share();
+  const int64_t chunks = 2 * share.members, elements = share.chunk() * width;
+  kernel::parallel_ranges(
+      call.batch->batch * chunks, 1, call.settings->threads, [&](int64_t begin, int64_t end) {
+        for (int64_t at = begin; at < end; ++at)
+          std::copy_n(ordered + at * elements, elements,
+                      by_rank + key_row(call, at / chunks, at % chunks) * width);
+      });
+}
+
+/// Head `head` of this rank's, over all tokens of a sequence.
+template <class T>
+kernel::AttentionCall<T> TransformerSegments<T>::heads_call(const SegmentCall& call,
+                                                            int64_t sequence, int64_t head) const {
+  const HeadPart part = head_part(call);
+  const sequence::Share share = call.batch->share();
+  const int64_t length = share.length(), width = extent_.head_width;
+  const T* first = at(call, kQkv) + sequence * length * part.width;
+  Wide<T>* const sums = wide(call, kLogSumExp);
+  return {.queries = length,
+          .head_width = width,
+          .window = window_,
+          .q = first + head * width,
+          .q_stride = part.width,
+          .k = first + part.out_width + key_column(head),
+          .v = first + part.out_width + part.kv_heads * width + key_column(head),
+          .kv_stride = part.width,
+          .out = at(call, kHeadAttention) + sequence * length * part.out_width + head * width,
+          .out_stride = part.out_width,
+          .log_sum_exp = sums ? sums + (sequence * part.heads + head) * length : nullptr,
+          .head = static_cast<uint64_t>(call.first_head + share.member * part.heads + head),
+          .products = call.settings->products};
+}
+
+template <class T>
+void TransformerSegments<T>::attend_heads(const SegmentCall& call) const {
+  ensure(call.batch->document_starts == nullptr, "heads are exchanged for whole sequences");
+  const HeadPart part = head_part(call);
+  order_rows(call, at(call, kHeadReceive), at(call, kQkv), part.width);
+  const DropoutSite where = site(call, DropoutPlace::kAttention);
+  kernel::parallel_ranges(
+      call.batch->batch * part.heads, 1, call.settings->threads, [&](int64_t begin, int64_t end) {
+        for (int64_t item = begin; item < end; ++item) {
+          const int64_t sequence = item / part.heads;
+          const kernel::DropoutMask mask = where.mask(sequence);
+          kernel::AttentionCall<T> one = heads_call(call, sequence, item % part.heads);
+          one.mask = &mask;
+          kernel::attention(one);
+        }
+      });
+  split_rows(call, at(call, kHeadAttention), at(call, kHeadOutSend), part.out_width);
+}
+
+template <class T>
+void TransformerSegments<T>::attend_heads_input(const SegmentCall& call) const {
+  const HeadPart part = head_part(call);
+  T* const gradient = static_cast<T*>(call.workspace);
+  T* const out_gradient = gradient + extent(call).rows * extent_.qkv_width();
+  order_rows(call, at(call, kHeadOutReceive), out_gradient, part.out_width);
+  kernel::parallel_ranges(call.batch->batch * part.kv_heads, 1, call.settings->threads,
+                          [&](int64_t begin, int64_t end) {
+                            for (int64_t item = begin; item < end; ++item)
+                              attend_heads_group(call, item, out_gradient, gradient);
+                          });
+  split_rows(call, gradient, at(call, kHeadSend), part.width);
+}
+
+/// The heads that share keys and values `item` % kv_heads of sequence `item` / kv_heads.
+template <class T>
+void TransformerSegments<T>::attend_heads_group(const SegmentCall& call, int64_t item,
+                                                const T* out_gradient, T* gradient) const {
+  const HeadPart part = head_part(call);
+  const int64_t sequence = item / part.kv_heads, group = part.heads / part.kv_heads;
+  const int64_t head = item % part.kv_heads * group, length = call.batch->share().length();
+  const int64_t rows = (sequence * part.heads + head) * length, column = head * extent_.head_width;
+  const kernel::DropoutMask mask = site(call, DropoutPlace::kAttention).mask(sequence);
+  kernel::AttentionBackwardCall<T> shared;
+  shared.forward = heads_call(call, sequence, head);
+  shared.forward.mask = &mask;
+  shared.out_gradient = out_gradient + sequence * length * part.out_width + column;
+  shared.out_gradient_stride = part.out_width;
+  T* const first = gradient + sequence * length * part.width;
+  shared.dq = first + column;
+  shared.dk = first + part.out_width + key_column(head);
+  shared.dv = shared.dk + part.kv_heads * extent_.head_width;
+  shared.gradient_stride = part.width;
+  shared.delta = wide(call, kDelta) + rows;
+  if (call[kQuerySum]) shared.dq_sum = wide(call, kQuerySum) + rows * extent_.head_width;
+  shared.group = group;
+  kernel::attention_backward(shared);
+}
+
+template class TransformerSegments<float>;
+template class TransformerSegments<double>;
+template class TransformerSegments<Bfloat16>;
+
+}  // namespace strait::model
