@@ -14,17 +14,17 @@ template <class T>
 void TransformerSegments<T>::run_heads(const SegmentCall& call, HeadStep step) const {
   switch (step) {
     case HeadStep::kSend:
-      return send_heads(call);
+      return copy_heads(call, {at(call, kQkv), at(call, kHeadSend), true, true});
     case HeadStep::kAttend:
       return attend_heads(call);
     case HeadStep::kReceive:
-      return copy_out_columns(call, at(call, kAttention), at(call, kHeadOutReceive), false);
+      return copy_heads(call, {at(call, kAttention), at(call, kHeadOutReceive), false, false});
     case HeadStep::kSendGradient:
-      return copy_out_columns(call, at(call, kAttentionGradient), at(call, kHeadOutSend), true);
+      return copy_heads(call, {at(call, kAttentionGradient), at(call, kHeadOutSend), false, true});
     case HeadStep::kAttendInput:
       return attend_heads_input(call);
     case HeadStep::kReceiveGradient:
-      return receive_head_gradients(call);
+      return copy_heads(call, {at(call, kQkvGradient), at(call, kHeadReceive), true, false});
   }
 }
 
@@ -37,54 +37,24 @@ typename TransformerSegments<T>::HeadPart TransformerSegments<T>::head_part(
 }
 
 template <class T>
-void TransformerSegments<T>::send_heads(const SegmentCall& call) const {
+void TransformerSegments<T>::copy_heads(const SegmentCall& call, const HeadCopy& copy) const {
   const HeadPart part = head_part(call);
   const int64_t rows = extent(call).rows, keys = extent_.kv_width() / part.ranks;
-  const T* from = at(call, kQkv);
-  T* to = at(call, kHeadSend);
+  const int64_t stride = copy.with_keys ? extent_.qkv_width() : extent_.attention_width();
   kernel::parallel_ranges(rows, 64, call.settings->threads, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row)
       for (int64_t rank = 0; rank < part.ranks; ++rank) {
-        const T* queries = from + row * extent_.qkv_width();
-        T* one = to + (rank * rows + row) * part.width;
-        one = std::copy_n(queries + rank * part.out_width, part.out_width, one);
-        one = std::copy_n(queries + extent_.attention_width() + rank * keys, keys, one);
-        std::copy_n(queries + extent_.attention_width() + extent_.kv_width() + rank * keys, keys,
-                    one);
-      }
-  });
-}
-
-template <class T>
-void TransformerSegments<T>::receive_head_gradients(const SegmentCall& call) const {
-  const HeadPart part = head_part(call);
-  const int64_t rows = extent(call).rows, keys = extent_.kv_width() / part.ranks;
-  const T* from = at(call, kHeadReceive);
-  T* to = at(call, kQkvGradient);
-  kernel::parallel_ranges(rows, 64, call.settings->threads, [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row)
-      for (int64_t rank = 0; rank < part.ranks; ++rank) {
-        const T* one = from + (rank * rows + row) * part.width;
-        T* queries = to + row * extent_.qkv_width();
-        std::copy_n(one, part.out_width, queries + rank * part.out_width);
-        std::copy_n(one + part.out_width, keys, queries + extent_.attention_width() + rank * keys);
-        std::copy_n(one + part.out_width + keys, keys,
-                    queries + extent_.attention_width() + extent_.kv_width() + rank * keys);
-      }
-  });
-}
-
-template <class T>
-void TransformerSegments<T>::copy_out_columns(const SegmentCall& call, T* columns, T* by_rank,
-                                              bool send) const {
-  const HeadPart part = head_part(call);
-  const int64_t rows = extent(call).rows, width = part.out_width;
-  kernel::parallel_ranges(rows, 64, call.settings->threads, [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row)
-      for (int64_t rank = 0; rank < part.ranks; ++rank) {
-        T* whole = columns + (row * part.ranks + rank) * width;
-        T* one = by_rank + (rank * rows + row) * width;
-        std::copy_n(send ? whole : one, width, send ? one : whole);
+        T* one = copy.by_rank + (rank * rows + row) * stride / part.ranks;
+        T* whole = copy.columns + row * stride;
+        const auto take = [&](int64_t first, int64_t width) {
+          T* const here = whole + first + rank * width;
+          std::copy_n(copy.to_ranks ? here : one, width, copy.to_ranks ? one : here);
+          one += width;
+        };
+        take(0, part.out_width);
+        if (!copy.with_keys) continue;
+        take(extent_.attention_width(), keys);
+        take(extent_.attention_width() + extent_.kv_width(), keys);
       }
   });
 }

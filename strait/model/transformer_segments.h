@@ -136,10 +136,14 @@ class TransformerSegments : public SegmentedBlock {
     int64_t out_width = 0, width = 0;  // of attention; of queries, keys and values
   };
   HeadPart head_part(const SegmentCall& call) const;
-  /// Columns of queries, keys and values of `rows` tokens to or from those of every rank.
-  void send_heads(const SegmentCall& call) const;
-  void receive_head_gradients(const SegmentCall& call) const;
-  void copy_out_columns(const SegmentCall& call, T* columns, T* by_rank, bool send) const;
+  /// Columns of this rank's tokens, of attention or (with_keys) of queries, keys and values, to or
+  /// from those of every rank's heads.
+  struct HeadCopy {
+    T* columns;
+    T* by_rank;
+    bool with_keys, to_ranks;
+  };
+  void copy_heads(const SegmentCall& call, const HeadCopy& copy) const;
   /// Rows of all tokens in order of position, from or to those by rank.
   void order_rows(const SegmentCall& call, const T* by_rank, T* ordered, int64_t width) const;
   void split_rows(const SegmentCall& call, const T* ordered, T* by_rank, int64_t width) const;
