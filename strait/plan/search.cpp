@@ -8,7 +8,7 @@
 #include "strait/config/cluster_file.h"
 #include "strait/config/keys.h"
 #include "strait/config/validate.h"
-#include "strait/cost/tensor_grid.h"
+#include "strait/plan/tensor_grid.h"
 #include "strait/shape/split.h"
 #include "strait/topology/mesh.h"
 #include "strait/topology/positions.h"
@@ -104,8 +104,8 @@ std::vector<int64_t> fitting(const Run& run, int64_t ranks, std::vector<int64_t>
   return sizes;
 }
 
-cost::GridStep grid_step(const Run& run) {
-  cost::GridStep step{.batch = run.train.global_batch_size, .tokens = run.model.shape.context};
+GridStep grid_step(const Run& run) {
+  GridStep step{.batch = run.train.global_batch_size, .tokens = run.model.shape.context};
   step.recomputes = run.train.recompute != "none";
   step.sum_bytes = 4;
   if (run.train.precision == "fp32") step.number_bytes = 4;
@@ -127,9 +127,8 @@ constexpr size_t kMostGrids = 2;
 std::vector<Run> grids(const Run& run, int64_t ranks, int64_t vocabulary) {
   std::vector<Run> trials;
   if (!leaves_mesh_open(run)) return trials;
-  const cost::RingRate rate = cost::ring_rate(resolve_cluster(run, ranks));
-  for (const auto& [grid, seconds] :
-       cost::rank_grids(run.model.shape, ranks, 2, grid_step(run), rate)) {
+  const RingRate rate = ring_rate(resolve_cluster(run, ranks));
+  for (const auto& [grid, seconds] : rank_grids(run.model.shape, ranks, 2, grid_step(run), rate)) {
     if (grid.z > 1 || trials.size() == kMostGrids) continue;
     Run trial = run;
     trial.mesh.axes.x = grid.x;

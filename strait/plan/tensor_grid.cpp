@@ -1,4 +1,4 @@
-#include "strait/cost/tensor_grid.h"
+#include "strait/plan/tensor_grid.h"
 
 #include <fmt/format.h>
 
@@ -10,7 +10,7 @@
 
 #include "strait/base/errors.h"
 
-namespace strait::cost {
+namespace strait::plan {
 namespace {
 
 constexpr double kGibibyte = 1024.0 * 1024.0 * 1024.0;
@@ -135,4 +135,4 @@ std::vector<RankedGrid> rank_grids(const ShapeOptions& shape, int64_t ranks, int
   return ranked;
 }
 
-}  // namespace strait::cost
+}  // namespace strait::plan

@@ -1,6 +1,6 @@
 // AxoNN's communication model against golden vectors (specs: tensor4d 5.b), and its exact shapes
 // against what composed programs move.
-#include "strait/cost/tensor_grid.h"
+#include "strait/plan/tensor_grid.h"
 
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@
 #include "strait/config/parse.h"
 #include "strait/strategy/compose/design.h"
 
-namespace strait::cost {
+namespace strait::plan {
 namespace {
 
 ShapeOptions gpt(int64_t layers, int64_t width, int64_t heads) {
@@ -173,4 +173,4 @@ TEST(TensorGridModel, RatesFollowTheLevels) {
 }
 
 }  // namespace
-}  // namespace strait::cost
+}  // namespace strait::plan

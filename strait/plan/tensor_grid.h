@@ -1,7 +1,7 @@
 // AxoNN's communication model (Singh et al. 2024, section 5; 4D hybrid tensor and data
 // parallelism): what a step of a GPT on a grid of four axes sends, and how long that takes where
 // nothing is hidden and latency counts for nothing. It tells which grids are worth a closer look;
-// the cost of a composed program (cost.h) is exact.
+// the cost of a composed program (cost/cost.h) is exact.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 #include "strait/shape/options.h"
 #include "strait/topology/cluster.h"
 
-namespace strait::cost {
+namespace strait::plan {
 
 /// Sizes of mesh axes. In AxoNN's words x are the rows of the grid, y its columns, z its depth.
 struct Grid {
@@ -72,4 +72,4 @@ struct RankedGrid {
 std::vector<RankedGrid> rank_grids(const ShapeOptions& shape, int64_t ranks, int64_t least_sharers,
                                    const GridStep& step, const RingRate& rate);
 
-}  // namespace strait::cost
+}  // namespace strait::plan
