@@ -1,6 +1,7 @@
 #include "strait/draft/segment_ops.h"
 
 #include <bitset>
+#include <utility>
 
 namespace strait::draft {
 namespace {
@@ -142,6 +143,17 @@ Phase phase_of(const Op& op) {
 SegmentRange range_of(const Op& op) {
   const auto& range = program::attribute<program::IntegerRange>(op, kSegments);
   return {static_cast<int>(range.begin), static_cast<int>(range.end)};
+}
+
+void set_range(Op& op, SegmentRange range, std::span<const Op> from) {
+  std::get<program::IntegerRange>(op.attributes[kSegments]) = {range.begin, range.end};
+  const bool keeps = find_operand(from, kSaved) != nullptr;
+  Op made;
+  for (const auto& [slot, access] : segment_operands(range, phase_of(op), keeps))
+    if (const program::Operand* operand = find_operand(from, slot))
+      add_operand(made, operand->array, operand->index, access, slot);
+  op.reads = std::move(made.reads);
+  op.writes = std::move(made.writes);
 }
 
 void price(Op& op, const ModelShape& shape, int64_t block, Dtype dtype) {

@@ -41,6 +41,9 @@ bool works_on_segments(const program::Op& op);
 Phase phase_of(const program::Op& op);
 SegmentRange range_of(const program::Op& op);
 
+/// Makes `op` one over another range, with those of the operands of `from` that it then has.
+void set_range(program::Op& op, SegmentRange range, std::span<const program::Op> from);
+
 /// Sets floating-point operations and workspace of an op on a block that has its other attributes
 /// and its operands.
 void price(program::Op& op, const ModelShape& shape, int64_t block, Dtype dtype);

@@ -32,22 +32,8 @@ int64_t TransformerSegments<T>::key_row(const SegmentCall& call, int64_t sequenc
 }
 
 template <class T>
-void TransformerSegments<T>::order_keys(const SegmentCall& call) const {
-  const sequence::Share share = call.batch->share();
-  const int64_t chunks = 2 * share.members, elements = share.chunk() * 2 * extent_.kv_width();
-  const T* from = at(call, kGatheredKeys);
-  T* to = at(call, kOrderedKeys);
-  kernel::parallel_ranges(
-      call.batch->batch * chunks, 1, call.settings->threads, [&](int64_t begin, int64_t end) {
-        for (int64_t at = begin; at < end; ++at)
-          std::copy_n(from + key_row(call, at / chunks, at % chunks) * 2 * extent_.kv_width(),
-                      elements, to + at * elements);
-      });
-}
-
-template <class T>
 void TransformerSegments<T>::attend_gathered(const SegmentCall& call) const {
-  order_keys(call);
+  order_rows(call, at(call, kGatheredKeys), at(call, kOrderedKeys), 2 * extent_.kv_width());
   const int64_t heads = extent_.heads;
   kernel::parallel_ranges(call.batch->batch * heads, 1, call.settings->threads,
                           [&](int64_t begin, int64_t end) {
@@ -56,24 +42,34 @@ void TransformerSegments<T>::attend_gathered(const SegmentCall& call) const {
                           });
 }
 
+/// The queries of one of the two chunks; keys and values, of which a row has both, are the caller's
+/// to give.
+template <class T>
+kernel::AttentionCall<T> TransformerSegments<T>::chunk_call(const SegmentCall& call,
+                                                            int64_t sequence, int64_t head,
+                                                            int64_t half) const {
+  const sequence::Share share = call.batch->share();
+  const int64_t row = half * share.chunk();
+  kernel::AttentionCall<T> one = attention_call(call, sequence, head);
+  one.queries = share.chunk();
+  one.first = share.begin(half);
+  one.q += row * one.q_stride;
+  one.kv_stride = 2 * extent_.kv_width();
+  one.out += row * one.out_stride;
+  if (one.log_sum_exp) one.log_sum_exp += row;
+  if (one.starts) one.starts += row;
+  return one;
+}
+
 template <class T>
 void TransformerSegments<T>::attend_gathered_head(const SegmentCall& call, int64_t sequence,
                                                   int64_t head) const {
-  const sequence::Share share = call.batch->share();
-  const int64_t stride = 2 * extent_.kv_width();
   const kernel::DropoutMask mask = site(call, DropoutPlace::kAttention).mask(sequence);
   for (int64_t half = 0; half < 2; ++half) {
-    const int64_t row = half * share.chunk();
-    kernel::AttentionCall<T> one = attention_call(call, sequence, head);
-    one.queries = share.chunk();
-    one.first = share.begin(half);
-    one.q += row * one.q_stride;
-    one.k = at(call, kOrderedKeys) + sequence * share.length() * stride + key_column(head);
+    kernel::AttentionCall<T> one = chunk_call(call, sequence, head, half);
+    one.k = at(call, kOrderedKeys) + sequence * call.batch->share().length() * one.kv_stride +
+            key_column(head);
     one.v = one.k + extent_.kv_width();
-    one.kv_stride = stride;
-    one.out += row * one.out_stride;
-    if (one.log_sum_exp) one.log_sum_exp += row;
-    if (one.starts) one.starts += row;
     one.mask = &mask;
     kernel::attention(one);
   }
@@ -128,7 +124,7 @@ kernel::PartialAttentionBackwardCall<T> TransformerSegments<T>::chunk_gradient(
   const int64_t row = half * share.chunk(), width = extent_.attention_width();
   const QuerySums sums = query_sums(call, sequence, head);
   kernel::PartialAttentionBackwardCall<T> part{
-      .rows = attention_call(call, sequence, head),
+      .rows = chunk_call(call, sequence, head, half),
       .keys = share.chunk(),
       .out_gradient = at(call, kAttentionGradient) + (sequence * share.tokens + row) * width +
                       head * extent_.head_width,
@@ -137,12 +133,6 @@ kernel::PartialAttentionBackwardCall<T> TransformerSegments<T>::chunk_gradient(
       .dq = sums.data + row * sums.stride,
       .dq_stride = sums.stride,
       .kv_gradient_stride = 2 * extent_.kv_width()};
-  part.rows.queries = share.chunk();
-  part.rows.first = share.begin(half);
-  part.rows.q += row * part.rows.q_stride;
-  part.rows.kv_stride = part.kv_gradient_stride;
-  part.rows.log_sum_exp += row;
-  if (part.rows.starts) part.rows.starts += row;
   return part;
 }
 

@@ -45,7 +45,7 @@ void TransformerSegments<T>::attend_round_head(const SegmentCall& call, int64_t 
   const int64_t sequence = item / extent_.heads, head = item % extent_.heads;
   const sequence::Share share = call.batch->share(), theirs = holder(share, round);
   const int64_t chunk = share.chunk(), width = extent_.head_width;
-  const int64_t stride = 2 * extent_.kv_width(), out_stride = extent_.attention_width();
+  const int64_t out_stride = extent_.attention_width();
   const kernel::DropoutMask mask = site(call, DropoutPlace::kAttention).mask(sequence);
   std::vector<Wide<T>> part(static_cast<size_t>(chunk * width)), sums(static_cast<size_t>(chunk));
   // Not wider than the result itself.
@@ -53,21 +53,16 @@ void TransformerSegments<T>::attend_round_head(const SegmentCall& call, int64_t 
       call[kAttentionSum] ? wide(call, kAttentionSum) : static_cast<Wide<T>*>(call[kAttention]);
   for (int64_t half = 0; half < 2; ++half) {
     const int64_t row = half * chunk;
-    kernel::AttentionCall<T> rows = attention_call(call, sequence, head);
-    Wide<T>* const merged_sums = rows.log_sum_exp + row;
+    kernel::AttentionCall<T> rows = chunk_call(call, sequence, head, half);
+    Wide<T>* const merged_sums = rows.log_sum_exp;
     Wide<T>* const merged = all + (sequence * share.tokens + row) * out_stride + head * width;
-    rows.queries = chunk;
-    rows.first = share.begin(half);
-    rows.q += row * rows.q_stride;
-    rows.kv_stride = stride;
     rows.log_sum_exp = sums.data();
-    if (rows.starts) rows.starts += row;
     rows.mask = &mask;
     if (round == 0) std::fill_n(merged_sums, chunk, -std::numeric_limits<Wide<T>>::infinity());
     for (int64_t keys = 0; keys < 2; ++keys) {
       if (theirs.begin(keys) > rows.first) continue;
-      rows.k =
-          at(call, kKeys) + (sequence * share.tokens + keys * chunk) * stride + key_column(head);
+      rows.k = at(call, kKeys) + (sequence * share.tokens + keys * chunk) * rows.kv_stride +
+               key_column(head);
       rows.v = rows.k + extent_.kv_width();
       kernel::partial_attention<T>({rows, chunk, theirs.begin(keys), part.data(), width});
       kernel::merge_attention<Wide<T>>(

@@ -126,7 +126,8 @@ class TransformerSegments : public SegmentedBlock {
   // Attention to the keys of all ranks of the axis sequence: transformer_gathered.cpp.
   void attend_gathered(const SegmentCall& call) const;
   void attend_gathered_input(const SegmentCall& call) const;
-  void order_keys(const SegmentCall& call) const;
+  kernel::AttentionCall<T> chunk_call(const SegmentCall& call, int64_t sequence, int64_t head,
+                                      int64_t half) const;
   void attend_gathered_head(const SegmentCall& call, int64_t sequence, int64_t head) const;
   void attend_gathered_head_input(const SegmentCall& call, int64_t sequence, int64_t head) const;
   // Of some heads and all tokens: transformer_heads.cpp.

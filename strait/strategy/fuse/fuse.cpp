@@ -41,16 +41,8 @@ bool continues(const Op& op, const Op& next) {
 /// One op that does what a run of ops does, with the operands that its range has.
 Op join(std::span<const Op> run) {
   Op op = run.front();
-  const SegmentRange last = draft::range_of(run.back());
-  program::IntegerRange& range = range_attribute(op);
-  range = {std::min<int64_t>(range.begin, last.begin), std::max<int64_t>(range.end, last.end)};
-  op.reads.clear();
-  op.writes.clear();
-  const bool keeps = draft::find_operand(run, draft::kSaved) != nullptr;
-  for (const auto& [slot, access] :
-       draft::segment_operands(draft::range_of(op), draft::phase_of(op), keeps))
-    if (const Operand* operand = draft::find_operand(run, slot))
-      draft::add_operand(op, operand->array, operand->index, access, slot);
+  const SegmentRange first = draft::range_of(op), last = draft::range_of(run.back());
+  draft::set_range(op, {std::min(first.begin, last.begin), std::max(first.end, last.end)}, run);
   return op;
 }
 

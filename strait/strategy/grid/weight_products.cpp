@@ -8,7 +8,6 @@ namespace strait::strategy {
 namespace {
 
 using program::Op;
-using program::Operand;
 
 /// In the order of the backward.
 constexpr Segment kMatrices[] = {Segment::kDown, Segment::kUp, Segment::kOutput, Segment::kQkv};
@@ -83,12 +82,7 @@ std::vector<Op> WeightProducts::rest(const Op& op) const {
 
 Op WeightProducts::part(const Op& op, SegmentRange range) const {
   Op part = op;
-  std::get<program::IntegerRange>(part.attributes[draft::kSegments]) = {range.begin, range.end};
-  part.reads.clear();
-  part.writes.clear();
-  for (const auto& [slot, access] : draft::segment_operands(range, Phase::kBackwardWeight))
-    if (const Operand* operand = draft::find_operand({&op, 1}, slot))
-      draft::add_operand(part, operand->array, operand->index, access, slot);
+  draft::set_range(part, range, {&op, 1});
   draft::price(part, shape_, block_, dtype_);
   return part;
 }

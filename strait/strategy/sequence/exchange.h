@@ -19,6 +19,14 @@ struct SequenceAxis {
   int group = -1, lane = -1;
 };
 
+/// An array of `count` values as a rank has them, under `name`; -1 where the family or type has
+/// none.
+int declare_values(draft::Draft& draft, const BlockExtent& extent, Dtype dtype, BlockValue value,
+                   const char* name, int64_t count = 1);
+
+/// An op of a visit that does not attend, which depends on what its rank has of each sequence.
+program::Op beside_attention(program::Op op, const SequenceAxis& axis);
+
 /// Whether an op is segment attention, or a range that holds it, in a phase that attends.
 bool attends(const program::Op& op);
 

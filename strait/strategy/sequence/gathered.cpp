@@ -45,8 +45,7 @@ void GatheredKeys::apply(draft::Visit& visit) const {
       visit.frees.insert(visit.frees.end(), {keys_, *gathered});
       here = true;
     }
-    visit.ops.push_back(op);
-    if (draft::works_on_segments(op) && op.group < 0) visit.ops.back().group = axis_.group;
+    visit.ops.push_back(beside_attention(op, axis_));
     const Operand* const made =
         attends(op)
             ? program::operand_in(op.writes, draft::block_slot(BlockValue::kGatheredKeyGradient))

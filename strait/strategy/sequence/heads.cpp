@@ -27,14 +27,10 @@ Heads::Heads(draft::Draft& draft, const ModelShape& shape, const draft::StepOpti
   const BlockExtent extent =
       block_extent(shape, options.micro_batch_size, options.tokens, options.dtype);
   arrays_.fill(-1);
-  for (const BlockValue value : {kHeadSend, kHeadReceive, kHeadOutSend, kHeadOutReceive,
-                                 kHeadAttention, kDelta, kQuerySum}) {
-    const int64_t bytes = value_elements(value, extent) * dtype_bytes(options.dtype);
-    const Dtype dtype = value_dtype(value, options.dtype);
-    if (bytes > 0)
-      arrays_[value_index(value)] =
-          draft::declare(draft.program, {value_name(value), 1, dtype, bytes / dtype_bytes(dtype)});
-  }
+  for (const BlockValue value :
+       {kHeadSend, kHeadReceive, kHeadOutSend, kHeadOutReceive, kHeadAttention, kDelta, kQuerySum})
+    arrays_[value_index(value)] =
+        declare_values(draft, extent, options.dtype, value, value_name(value));
   elements_ = {value_elements(kHeadSend, extent), value_elements(kHeadOutSend, extent)};
   workspace_bytes_ =
       extent.rows * (extent.qkv_width() + extent.attention_width()) * dtype_bytes(options.dtype);
@@ -46,8 +42,7 @@ void Heads::apply(draft::Visit& visit) const {
       draft::phase_of(op) == Phase::kForward ? forward(op, visit.ops) : backward(op, visit.ops);
       continue;
     }
-    visit.ops.push_back(op);
-    if (draft::works_on_segments(op) && op.group < 0) visit.ops.back().group = axis_.group;
+    visit.ops.push_back(beside_attention(op, axis_));
   }
 }
 

@@ -29,11 +29,7 @@ Ring::Ring(draft::Draft& draft, const ModelShape& shape, const draft::StepOption
   const BlockExtent extent =
       block_extent(shape, options.micro_batch_size, options.tokens, options.dtype);
   const auto declare = [&](BlockValue value, const char* name, int64_t count) {
-    const int64_t bytes = value_elements(value, extent) * dtype_bytes(options.dtype);
-    const Dtype dtype = value_dtype(value, options.dtype);
-    return bytes == 0
-               ? -1
-               : draft::declare(draft.program, {name, count, dtype, bytes / dtype_bytes(dtype)});
+    return declare_values(draft, extent, options.dtype, value, name, count);
   };
   const auto carried = [&](BlockValue value) -> Carried {
     return {declare(value, value_name(value), 1), value};
@@ -53,8 +49,7 @@ void Ring::apply(draft::Visit& visit) const {
       draft::find_operand(before, draft::block_slot(BlockValue::kKeyGradient));
   for (const Op& op : before) {
     if (!attends(op)) {
-      visit.ops.push_back(op);
-      if (draft::works_on_segments(op) && op.group < 0) visit.ops.back().group = axis_.group;
+      visit.ops.push_back(beside_attention(op, axis_));
     } else if (draft::phase_of(op) == Phase::kForward) {
       forward(op, visit.ops);
     } else {

@@ -9,6 +9,19 @@ using program::Access;
 using program::Op;
 using program::Operand;
 
+int declare_values(draft::Draft& draft, const BlockExtent& extent, Dtype dtype, BlockValue value,
+                   const char* name, int64_t count) {
+  const int64_t bytes = value_elements(value, extent) * dtype_bytes(dtype);
+  const Dtype own = value_dtype(value, dtype);
+  return bytes == 0 ? -1
+                    : draft::declare(draft.program, {name, count, own, bytes / dtype_bytes(own)});
+}
+
+Op beside_attention(Op op, const SequenceAxis& axis) {
+  if (draft::works_on_segments(op) && op.group < 0) op.group = axis.group;
+  return op;
+}
+
 bool attends(const Op& op) {
   return draft::works_on_segments(op) && draft::range_of(op).holds(Segment::kAttention) &&
          draft::phase_of(op) != Phase::kBackwardWeight;
