@@ -59,8 +59,8 @@ Corpus corpus_of(const Run& run, const checkpoint::CheckpointReader& reader) {
 train::ValidationPlan plan_of(const Run& run, const checkpoint::Manifest& manifest,
                               const ValidationWindows& validation) {
   train::ValidationPlan plan;
-  plan.windows = train::evaluated_windows(validation, run.evaluation, run.train.global_batch_size);
-  const int64_t share = std::max<int64_t>(1, run.train.global_batch_size / manifest.ranks);
+  plan.windows = train::evaluated_windows(validation, run);
+  const int64_t share = std::max<int64_t>(1, train::windows_of_batch(run) / manifest.ranks);
   plan.micro_batch = run.train.micro_batch_size > 0 ? run.train.micro_batch_size : share;
   if (plan.windows > 0) return plan;
   ErrorPlace place;
@@ -85,7 +85,7 @@ Json evaluate_command(const cli::Command& command, cli::Output& output) {
   train::EvaluationJob job{reader, shape, validation, plan_of(run, reader.manifest(), validation)};
   job.dtype = run.train.precision == "fp64" ? Dtype::kFloat64 : Dtype::kFloat32;
   job.threads = static_cast<int>(available_cores());
-  job.documents = !run.data.document_separator.empty();
+  job.documents = corpus.validation.has_documents();
   const double began = now_seconds();
   const double loss = train::evaluate_checkpoint(job);
   const double seconds = now_seconds() - began;

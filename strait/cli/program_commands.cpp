@@ -188,8 +188,7 @@ Json simulate_command(const Command& command, const Run& run, Output& output) {
   const cost::Cost cost = predict::price(design);
   for (const std::string& line : plan_lines(design, result, cost)) output.line(line);
   write_timelines(command, design, result, recorders);
-  const double tokens =
-      static_cast<double>(design.batch.global_batch_size * run.model.shape.context);
+  const double tokens = static_cast<double>(tokens_per_step(run, design.batch));
   const double rate = design.cluster.flops_per_second(design.dtype);
   const double model_flops = model_flops_per_token(design.shape, run.model.shape.context);
   return Json::object(

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "strait/config/check_mesh.h"
+#include "strait/config/document_rows.h"
 #include "strait/config/keys.h"
 #include "strait/config/validate.h"
 #include "strait/threads/cores.h"
@@ -61,10 +62,26 @@ void refuse_micro_steps(const Run& run, int64_t share, int64_t micro_steps) {
                   least_micro_batch(share, most)));
 }
 
-/// Without a size in the run file: all of the share at once, or with stages the fewest
-/// micro-batches that are at least twice as many and that the order can use.
+/// Sequences of each data-parallel rank, or rows of documents, and how long they are.
+int64_t resolve_share(const Run& run, Resolved& resolved) {
+  if (run.train.global_batch_tokens > 0) {
+    const DocumentRows rows = document_rows(run, resolved.data_ranks);
+    resolved.sequence_tokens = rows.tokens;
+    resolved.global_batch_size = rows.per_rank * resolved.data_ranks;
+    return rows.per_rank;
+  }
+  resolved.sequence_tokens = run.model.shape.context;
+  resolved.global_batch_size = run.train.global_batch_size;
+  if (run.train.global_batch_size % resolved.data_ranks != 0)
+    refuse_global(run, resolved.data_ranks);
+  return run.train.global_batch_size / resolved.data_ranks;
+}
+
+/// Without a size in the run file: a row of documents, or all of the share at once, or with stages
+/// the fewest micro-batches that are at least twice as many and that the order can use.
 int64_t default_micro_batch(const Run& run, int64_t share) {
   const int64_t stages = run.mesh.axes.stage;
+  if (run.train.global_batch_tokens > 0) return 1;
   if (stages == 1) return share;
   const int64_t unit = run.pipeline.order == "interleaved" ? stages : 1;
   int64_t best = 0;  // micro-batches
@@ -82,10 +99,7 @@ Resolved resolve_batch(const Run& run, int64_t ranks, int64_t cores) {
   Resolved resolved;
   resolved.ranks = ranks;
   resolved.data_ranks = Mesh(run.mesh, ranks).data_ranks();
-  resolved.global_batch_size = run.train.global_batch_size;
-  if (run.train.global_batch_size % resolved.data_ranks != 0)
-    refuse_global(run, resolved.data_ranks);
-  const int64_t share = run.train.global_batch_size / resolved.data_ranks;
+  const int64_t share = resolve_share(run, resolved);
   resolved.micro_batch_size = run.train.micro_batch_size == 0 ? default_micro_batch(run, share)
                                                               : run.train.micro_batch_size;
   if (share % resolved.micro_batch_size != 0) refuse_micro(run, resolved.data_ranks);
@@ -98,6 +112,11 @@ Resolved resolve_batch(const Run& run, int64_t ranks, int64_t cores) {
   resolved.decay_steps =
       run.optimizer.decay_steps == 0 ? run.train.steps : run.optimizer.decay_steps;
   return resolved;
+}
+
+int64_t tokens_per_step(const Run& run, const Resolved& batch) {
+  const int64_t documents = run.train.global_batch_tokens;
+  return documents > 0 ? documents : batch.global_batch_size * batch.sequence_tokens;
 }
 
 Resolved resolve_batch(const Run& run, int64_t ranks) {

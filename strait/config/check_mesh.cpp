@@ -216,9 +216,9 @@ void check_heads(const Run& run) {
                        ranks, heads),
            fmt::format("\"ring\", or mesh.axes.sequence = {}", nearest));
   }
-  if (!run.data.document_separator.empty())
+  if (!run.data.document_separator.empty() || run.train.global_batch_tokens > 0)
     refuse(run, "sequence.engine",
-           "cannot take effect with data.document_separator, whose borders only a token's own rank "
+           "cannot take effect with documents, whose borders only a token's own rank "
            "knows",
            "\"ring\"");
 }
@@ -233,7 +233,7 @@ void check_sequence(const Run& run) {
            value_text(engine, defaults) + ", or mesh.axes.sequence = 2");
   if (ranks == 1) return;
   if (run.sequence.engine == "heads") check_heads(run);
-  if (context % (2 * ranks) == 0) return;
+  if (context % (2 * ranks) == 0 || run.train.global_batch_tokens > 0) return;
   refuse_key(run, "model.shape.context",
              fmt::format("model.shape.context = {} cannot be cut into 2 equal chunks for each of "
                          "mesh.axes.sequence = {} ranks; the nearest valid values are {}",

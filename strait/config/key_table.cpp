@@ -237,6 +237,11 @@ Rows train_keys() {
        "Optimizer steps."},
       {"train.global_batch_size", kField<train, &TrainOptions::global_batch_size>,
        between(1, kMostCount), "Sequences per optimizer step over all ranks."},
+      {"train.global_batch_tokens", kField<train, &TrainOptions::global_batch_tokens>,
+       between(0, kMostCount),
+       "Above 0, instead of train.global_batch_size: a step takes whole documents up to so many "
+       "tokens, "
+       "in rows whose length follows; micro_batch_size counts rows."},
       {"train.micro_batch_size", kField<train, &TrainOptions::micro_batch_size>,
        between(0, kMostCount),
        "Sequences per rank and micro-step; 0 = global / data ranks, with stages the most that make "
@@ -409,7 +414,10 @@ Rows sequence_keys() {
       {"sequence.fill", kField<sequence, &SequenceOptions::fill>, only_default(),
        "Local work where rings wait."},
       {"sequence.capacity_tokens", kField<sequence, &SequenceOptions::capacity_tokens>,
-       only_default(), "Tokens that a rank can hold; 0 = from memory."},
+       between(0, kMostCount),
+       "Tokens of a rank per row of documents (train.global_batch_tokens), of which a step then "
+       "has "
+       "as many as it needs; 0 = as few rows as ranks and stages ask for."},
   };
 }
 

@@ -87,6 +87,7 @@ struct TuneOptions {
 struct TrainOptions {
   int64_t steps = 2000;
   int64_t global_batch_size = 12;   // sequences per optimizer step over all ranks
+  int64_t global_batch_tokens = 0;  // > 0: of whole documents, instead
   int64_t micro_batch_size = 0;     // 0 = global / data ranks
   std::string precision = "fp32";   // fp32 | fp64
   double clip_norm = 1.0;           // 0 = off

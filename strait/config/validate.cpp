@@ -12,6 +12,7 @@
 #include "strait/config/check_key.h"
 #include "strait/config/check_mesh.h"
 #include "strait/config/cluster_file.h"
+#include "strait/config/document_rows.h"
 #include "strait/config/keys.h"
 #include "strait/config/place.h"
 #include "strait/shape/modules.h"
@@ -348,8 +349,12 @@ void validate_run(const Run& run, int64_t ranks, Problems& problems) {
     problems.attempt([&] { check_mesh_model(run); });
   if (!problems.concern("mesh.") && !problems.concern("model.") && !problems.concern("pipeline."))
     problems.attempt([&] { check_pipeline(run); });
+  if (!problems.concern("train.") && !problems.concern("model.") &&
+      !problems.concern("sequence.capacity_tokens"))
+    problems.attempt([&] { check_document_rows(run); });
   if (!problems.concern("cluster.")) check_on_cluster(run, ranks, problems);
-  if (!problems.concern("train.") && !problems.concern("mesh."))
+  if (!problems.concern("train.") && !problems.concern("mesh.") &&
+      !problems.concern("sequence.capacity_tokens"))
     problems.attempt([&] { resolve_batch(run, ranks, 1); });
 }
 

@@ -27,11 +27,16 @@ struct Resolved {
   int64_t ranks = 1;
   int64_t data_ranks = 1;         // ranks that see different sequences
   int64_t global_batch_size = 1;  // = micro_batch_size * accumulation * data_ranks
-  int64_t micro_batch_size = 1;   // sequences per rank and micro-step
-  int64_t accumulation = 1;       // micro-steps per optimizer step
+  /// Of a sequence: the context or, with train.global_batch_tokens, of a row of whole documents.
+  int64_t sequence_tokens = 1;
+  int64_t micro_batch_size = 1;  // sequences per rank and micro-step
+  int64_t accumulation = 1;      // micro-steps per optimizer step
   int64_t threads_per_rank = 1;
   int64_t decay_steps = 0;  // step at which the learning rate's decay ends
 };
+
+/// Tokens that a step trains on: exact or, with train.global_batch_tokens, at most.
+int64_t tokens_per_step(const Run& run, const Resolved& batch);
 
 /// `cores`: cores that all ranks of this machine share. UserError names the nearest valid batch
 /// size.

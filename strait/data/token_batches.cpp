@@ -78,6 +78,16 @@ int64_t TokenBatches::length(int64_t number) const {
   return starts_[at + 1] - starts_[at];
 }
 
+int64_t TokenBatches::attended_length() const {
+  double squares = 0;
+  for (int64_t document = 0; document < documents(); ++document) {
+    const int64_t whole = length(document) / context_, rest = length(document) % context_;
+    squares += static_cast<double>(whole * context_) * static_cast<double>(context_) +
+               static_cast<double>(rest) * static_cast<double>(rest);
+  }
+  return static_cast<int64_t>(squares / static_cast<double>(starts_.back()));
+}
+
 std::vector<DocumentPiece> TokenBatches::next(BatchPosition& position) const {
   std::vector<DocumentPiece> pieces;
   for (int64_t left = batch_tokens_;;) {

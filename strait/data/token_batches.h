@@ -36,6 +36,8 @@ class TokenBatches {
   int64_t documents() const { return static_cast<int64_t>(starts_.size()) - 1; }
   /// Tokens of document `number` of the text.
   int64_t length(int64_t number) const;
+  /// Of the piece in which a token of the text stands, on average.
+  int64_t attended_length() const;
   /// Pieces from `position` on until the next one would exceed batch_tokens; at least one. Moves
   /// `position` behind them. An epoch has every document once, in an order that depends on (seed,
   /// epoch) alone. Pure but for `position`; O(pieces).

@@ -52,7 +52,8 @@ struct Context {
     batch.sharer = share.coordinate;
     settings.training = instance.integer(draft::kTraining) != 0;
     if (const void* step = instance.read(draft::kStepValues))
-      settings.loss_scale *= static_cast<const double*>(step)[strategy::kLossScale];
+      settings.loss_scale *= static_cast<const double*>(step)[strategy::kLossScale] *
+                             static_cast<const double*>(step)[strategy::kTokenWeight];
   }
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;

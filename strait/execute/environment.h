@@ -34,7 +34,10 @@ struct StepRules {
   double clip_norm = 0;           // 0 = off
   int64_t total_steps = 1;        // of the run: the learning rate's schedule ends there
   int64_t global_batch_size = 1;  // sequences per step
-  bool scales_loss = false;       // fp16
+  /// What the loss of a token weighs in the step that begins at a sequence, as a multiple of
+  /// Settings::loss_scale.
+  std::function<double(int64_t first_sequence)> token_weight = [](int64_t) { return 1.0; };
+  bool scales_loss = false;  // fp16
   /// True when this rank was asked to stop; asked once per program.
   std::function<bool()> stop_requested = [] { return false; };
 };

@@ -11,7 +11,7 @@ model::Settings model_settings(const strategy::Design& design) {
   settings.seed = design.run.seed;
   settings.products = chosen_products(design.run).products;
   const int64_t sequences = design.batch.global_batch_size / design.policy.replicas;
-  settings.loss_scale = 1.0 / static_cast<double>(sequences * design.run.model.shape.context);
+  settings.loss_scale = 1.0 / static_cast<double>(sequences * design.batch.sequence_tokens);
   return settings;
 }
 

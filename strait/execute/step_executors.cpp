@@ -29,6 +29,8 @@ void begin_step(const Environment& environment, const StepRules& rules, const In
   step[strategy::kLossScale] = rules.scales_loss ? progress[strategy::kNextLossScale] : 1.0;
   step[strategy::kUpdatesBefore] = progress[strategy::kUpdatesDone];
   step[strategy::kFirstSequence] = progress[strategy::kSequencesDone];
+  step[strategy::kTokenWeight] =
+      rules.token_weight(static_cast<int64_t>(progress[strategy::kSequencesDone]));
   std::array<double, strategy::kNumAgreed> agreed{};
   agreed[strategy::kStopRequests] = rules.stop_requested() ? 1.0 : 0.0;
   environment.arithmetic.put(agreed.data(), instance.write(strategy::kBeginAgreed), sizeof(agreed));

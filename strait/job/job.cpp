@@ -152,6 +152,20 @@ Binding bind_ranks(const strategy::Design& design, const Surroundings& surroundi
   return choose_binding(request, request.kind == "none" ? std::nullopt : read_core_tree());
 }
 
+void open_training(Job& job) {
+  const Run& run = job.design.run;
+  const int64_t context = run.model.shape.context, tokens = run.train.global_batch_tokens;
+  if (tokens == 0)
+    job.loader = std::make_unique<SequenceLoader>(*job.corpus, context, run.seed);
+  else
+    job.documents = std::make_unique<TokenBatches>(*job.corpus, context, tokens, run.seed);
+}
+
+/// Of a sequence in which a token attends to as many as in those of the run, on average.
+int64_t attended_length(const Job& job) {
+  return job.documents ? job.documents->attended_length() : job.design.run.model.shape.context;
+}
+
 }  // namespace
 
 Job make_job(const Run& run, int64_t ranks, const OnLead& on_lead,
@@ -181,7 +195,7 @@ Job make_job(const Run& run, int64_t ranks, const OnLead& on_lead,
   job.modules_hash = check_modules(job);
   if (!job.device)
     require_memory(job.design, ranks_here(ranks, surroundings), usable_memory_bytes());
-  job.loader = std::make_unique<SequenceLoader>(*job.corpus, run.model.shape.context, run.seed);
+  open_training(job);
   job.validation = std::make_unique<ValidationWindows>(*job.corpus, run.model.shape.context);
   require_validation(job);
   job.data_hash = data_hash(*job.corpus);
@@ -189,7 +203,7 @@ Job make_job(const Run& run, int64_t ranks, const OnLead& on_lead,
     job.changes = check_resume(job.design, *job.corpus, job.modules_hash, *job.resume);
   job.simulated = predict::simulate(job.design);
   job.cost = predict::price(job.design);
-  job.model_flops_per_token = model_flops_per_token(job.design.shape, run.model.shape.context);
+  job.model_flops_per_token = model_flops_per_token(job.design.shape, attended_length(job));
   job.peak_flops_per_second =
       static_cast<double>(ranks) * job.design.cluster.flops_per_second(job.design.dtype);
   if (!resuming) job.folder = folder_of(run, on_lead);

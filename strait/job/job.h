@@ -12,6 +12,7 @@
 #include "strait/cost/cost.h"
 #include "strait/data/corpus.h"
 #include "strait/data/loader.h"
+#include "strait/data/token_batches.h"
 #include "strait/job/resume_check.h"
 #include "strait/job/run_folder.h"
 #include "strait/sim/simulate.h"
@@ -24,8 +25,9 @@ namespace strait {
 /// Design plus data, run folder and the checkpoint to go on from.
 struct Job {
   strategy::Design design;
-  std::unique_ptr<const Corpus> corpus;  // in place: loader and windows refer to it
+  std::unique_ptr<const Corpus> corpus;  // in place: loaders and windows refer to it
   std::unique_ptr<SequenceLoader> loader;
+  std::unique_ptr<TokenBatches> documents;  // instead, with train.global_batch_tokens
   std::unique_ptr<ValidationWindows> validation;
   RunFolder folder;
   std::unique_ptr<checkpoint::CheckpointReader> resume;  // null = from the start

@@ -29,6 +29,10 @@ struct Batch {
   const int64_t* sequences = nullptr;  // [B] index of the sequence in the run, for random streams
   int64_t sharers = 1, sharer = 0;     // ranks that share every sequence, and which this one is
   sequence::Share share() const { return {sharers, sharer, tokens}; }
+  /// Where row `row` of [B, T] stands in its document or, without documents, in its sequence.
+  int64_t position(int64_t row) const {
+    return share().position(row % tokens) - (document_starts ? document_starts[row] : 0);
+  }
 };
 
 /// UserError naming the first token outside the vocabulary. The batch lies in host memory.

@@ -112,12 +112,11 @@ class EmbeddingBlock : public Block {
     const Batch& batch = *call.batch;
     const T* position = at_offset<T>(call.weights, position_);
     T* output = static_cast<T*>(call.output);
-    const sequence::Share share = batch.share();
     const int threads = call.settings->threads;
     kernel::parallel_ranges(
         batch.batch * batch.tokens, 1, threads, [&](int64_t begin, int64_t end) {
           for (int64_t row = begin; row < end; ++row) {
-            const int64_t place = first_token + share.position(row % batch.tokens);
+            const int64_t place = first_token + batch.position(row);
             const T* at = position ? position + place * width_ : nullptr;
             kernel::add_bias<T>({1, width_, row_at(row), at, output + row * width_});
           }
@@ -127,7 +126,12 @@ class EmbeddingBlock : public Block {
   }
 
   void check_context(const Batch& batch, int64_t first_token) const {
-    const int64_t end = first_token + batch.share().length();
+    int64_t end = first_token + batch.share().length();
+    if (end > context_ && batch.document_starts) {
+      end = 0;
+      for (int64_t row = 0; row < batch.batch * batch.tokens; ++row)
+        end = std::max(end, first_token + batch.position(row) + 1);
+    }
     if (end > context_)
       throw UserError(fmt::format("a sequence of {} tokens is longer than model.shape.context = {}",
                                   end, context_));
@@ -165,13 +169,12 @@ class EmbeddingBlock : public Block {
     }
     kernel::parallel_ranges(width_, 64, threads, [&](int64_t begin, int64_t end) {
       const Batch& batch = *call.batch;
-      const sequence::Share share = batch.share();
       for (int64_t row = 0; row < batch.batch * batch.tokens; ++row) {
         const T* from = gradient + row * width_;
         Wide<T>* to_token = row_of(token, batch.inputs[row], call.part);
         for (int64_t c = begin; to_token && c < end; ++c) to_token[c] += from[c];
         if (!position) continue;
-        Wide<T>* to_position = position + share.position(row % batch.tokens) * width_;
+        Wide<T>* to_position = position + batch.position(row) * width_;
         for (int64_t c = begin; c < end; ++c) to_position[c] += from[c];
       }
     });

@@ -60,6 +60,11 @@ class TensorEmbeddingBlock : public Block {
     if (position_.offset < 0) return;
     const at::Tensor target = position_.gradient(types_, call);
     if (!call.accumulate) target.zero_();
+    if (batch.document_starts) {
+      target.add_(at::embedding_dense_backward(slope, document_positions(types_, batch),
+                                               position_.sizes[0], -1, false));
+      return;
+    }
     target.narrow(0, 0, batch.tokens)
         .add_(slope.view({batch.batch, batch.tokens, width_}).sum({0}));
   }
@@ -82,13 +87,15 @@ class TensorEmbeddingBlock : public Block {
     const at::AutoDispatchBelowADInplaceOrView no_gradients;
     const Batch& batch = *call.batch;
     const int64_t count = batch.batch * batch.tokens;
-    if (first_token + batch.tokens > context_)
+    if (!batch.document_starts && first_token + batch.tokens > context_)
       throw UserError(fmt::format("a sequence of {} tokens is longer than model.shape.context = {}",
                                   first_token + batch.tokens, context_));
     const at::Tensor tokens = types_.device.view(batch.inputs, {count}, Dtype::kInt32);
     at::Tensor out = types_.at(call.output, 0, {count, width_});
     at::index_select_out(out, token_.weight(types_, call), 0, tokens);
-    if (position_.offset >= 0)
+    if (position_.offset >= 0 && batch.document_starts)
+      out.add_(position_.weight(types_, call).index_select(0, document_positions(types_, batch)));
+    else if (position_.offset >= 0)
       out.view({batch.batch, batch.tokens, width_})
           .add_(position_.weight(types_, call).narrow(0, first_token, batch.tokens));
     if (drops(call))

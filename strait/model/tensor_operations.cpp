@@ -189,6 +189,12 @@ at::Tensor mixed(at::Tensor x) {
 
 }  // namespace
 
+at::Tensor document_positions(const TensorTypes& types, const Batch& batch) {
+  const at::Tensor starts =
+      types.device.view(batch.document_starts, {batch.batch, batch.tokens}, Dtype::kInt32);
+  return at::arange(batch.tokens, starts.options().dtype(at::kLong)).sub(starts).reshape({-1});
+}
+
 at::Tensor dropout_factors(const TensorTypes& types, const DropoutSite& site,
                            const at::Tensor& elements) {
   std::vector<int64_t> keys;

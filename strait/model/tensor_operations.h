@@ -89,6 +89,9 @@ struct NormSlope {
 at::Tensor norm_backward(const TensorTypes& types, const Call& call, const TensorLayer& layer,
                          const NormSlope& slope);
 
+/// Where rows stand in their documents, [B * T], int64; the batch has document_starts.
+at::Tensor document_positions(const TensorTypes& types, const Batch& batch);
+
 /// Factors (0 or 1 / (1 - rate)) of elements `elements` (int64, [sequences, ...]) of each
 /// sequence's stream: those of kernel::DropoutMask, bit for bit. Wide. site.sequences lies in host
 /// memory.

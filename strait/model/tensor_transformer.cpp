@@ -213,7 +213,10 @@ void TensorTransformerBlock::rotate(const Call& call, const at::Tensor& qkv, boo
   const at::Tensor turned = columns(call, qkv, 0, heads * extent_.head_width)
                                 .unflatten(2, std::vector<int64_t>{heads, extent_.head_width});
   const at::Tensor table =
-      angles_.narrow(0, call.position, call.batch->tokens).unsqueeze(0).unsqueeze(2);
+      call.batch->document_starts
+          ? angles_.index_select(0, document_positions(types_, *call.batch))
+                .view({call.batch->batch, call.batch->tokens, 1, 2 * half})
+          : angles_.narrow(0, call.position, call.batch->tokens).unsqueeze(0).unsqueeze(2);
   const at::Tensor cosines = table.narrow(3, 0, half);
   at::Tensor sines = table.narrow(3, half, half);
   if (back) sines = sines.neg();

@@ -405,11 +405,10 @@ void TransformerSegments<T>::rotate(const SegmentCall& call, BlockValue qkv, boo
   if (!angles_) return;
   T* rows = at(call, qkv);
   const int64_t tokens = call.batch->tokens, heads = extent_.heads + extent_.kv_heads;
-  const sequence::Share share = call.batch->share();
   kernel::parallel_ranges(
       call.batch->batch * tokens, 1, call.settings->threads, [&](int64_t begin, int64_t end) {
         for (int64_t row = begin; row < end; ++row) {
-          const int64_t position = call.position + share.position(row % tokens);
+          const int64_t position = call.position + call.batch->position(row);
           kernel::rotate<T>(
               {heads, extent_.head_width, angles_->template cosines<Wide<T>>(position),
                angles_->template sines<Wide<T>>(position), back, rows + row * extent_.qkv_width()});

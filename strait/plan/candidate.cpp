@@ -60,7 +60,7 @@ Candidate evaluate(const Run& run, int64_t ranks, int64_t vocabulary) {
 
 double tokens_per_second(const Candidate& candidate) {
   const strategy::Design& design = candidate.design;
-  return static_cast<double>(design.batch.global_batch_size * design.run.model.shape.context) /
+  return static_cast<double>(tokens_per_step(design.run, design.batch)) /
          candidate.simulated.seconds;
 }
 

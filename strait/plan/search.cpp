@@ -27,7 +27,8 @@ void write_key(Run& run, const std::string& key) { run.written[key] = {"plan", 0
 /// otherwise.
 void require_candidates(const Run& run, int64_t ranks) {
   Run widest = run;
-  if (searches(run, "micro_batch_size")) widest.train.micro_batch_size = 0;
+  if (searches(run, "micro_batch_size") && run.train.global_batch_tokens == 0)
+    widest.train.micro_batch_size = 0;
   validate_run(widest, ranks);
 }
 
@@ -56,7 +57,9 @@ constexpr int64_t kMostMicroStepsOfGrid = 256;
 /// The divisors of a rank's share that need at most `most_steps` micro-steps, and no more visits
 /// than that; ascending.
 std::vector<int64_t> micro_batches(const Run& run, int64_t ranks, int64_t most_steps) {
-  if (!searches(run, "micro_batch_size")) return {run.train.micro_batch_size};
+  // Rows of documents follow from it: more of them are no other batch.
+  if (!searches(run, "micro_batch_size") || run.train.global_batch_tokens > 0)
+    return {run.train.micro_batch_size};
   std::vector<int64_t> sizes;
   const int64_t share = run.train.global_batch_size / Mesh(run.mesh, ranks).data_ranks();
   const int64_t visits = kMostVisits / std::max<int64_t>(run.model.shape.layers, 1);
@@ -96,6 +99,7 @@ std::vector<Run> pipelines(const Run& run) {
 
 /// Those of the sizes whose micro-batches the order of a run takes.
 std::vector<int64_t> fitting(const Run& run, int64_t ranks, std::vector<int64_t> sizes) {
+  if (run.train.global_batch_tokens > 0) return sizes;
   const int64_t share = run.train.global_batch_size / Mesh(run.mesh, ranks).data_ranks();
   std::erase_if(sizes, [&](int64_t size) {
     return size > 0 && run.pipeline.order == "interleaved" &&
@@ -105,7 +109,9 @@ std::vector<int64_t> fitting(const Run& run, int64_t ranks, std::vector<int64_t>
 }
 
 GridStep grid_step(const Run& run) {
-  GridStep step{.batch = run.train.global_batch_size, .tokens = run.model.shape.context};
+  const int64_t context = run.model.shape.context, documents = run.train.global_batch_tokens;
+  GridStep step{.batch = run.train.global_batch_size, .tokens = context};
+  if (documents > 0) step.batch = (documents + context - 1) / context;
   step.recomputes = run.train.recompute != "none";
   step.sum_bytes = 4;
   if (run.train.precision == "fp32") step.number_bytes = 4;

@@ -442,7 +442,9 @@ SegmentSizes segment_sizes(const ModelShape& model, SegmentRange range, int64_t 
     const double linear = linear_flops(segment, extent);
     const bool attends = segment == Segment::kAttention;
     const double attention =
-        attends ? attention_flops(extent, tokens * model.sequence, model.options.window) : 0.0;
+        attends ? attention_flops(extent, std::min(tokens * model.sequence, model.options.context),
+                                  model.options.window)
+                : 0.0;
     sizes.forward_flops += linear + attention;
     sizes.backward_input_flops += linear + 2.0 * attention;
     sizes.backward_weight_flops += linear;

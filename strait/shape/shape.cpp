@@ -84,8 +84,9 @@ BlockSizes transformer_sizes(const ModelShape& model, int64_t batch, int64_t tok
   sizes.bundle_bytes = bundle_layout(extent).elements * element;
   const auto rows = static_cast<double>(extent.rows);
   const double linear = 2.0 * rows * multiplying_parameters(extent);
-  const double attention = 2.0 * rows * static_cast<double>(extent.attention_width()) *
-                           attended_tokens(tokens * model.sequence, options.window);
+  const double attention =
+      2.0 * rows * static_cast<double>(extent.attention_width()) *
+      attended_tokens(std::min(tokens * model.sequence, options.context), options.window);
   sizes.forward_flops = linear + attention;
   sizes.backward_flops = 2.0 * sizes.forward_flops;
   return sizes;

@@ -179,8 +179,7 @@ void add_memory(const Outcome& outcome, Json& body) {
 
 double tokens_per_second(const Job& job, const Outcome& outcome) {
   const std::vector<double>& seconds = outcome.step_seconds;
-  const int64_t tokens = job.design.batch.global_batch_size * job.design.run.model.shape.context;
-  return static_cast<double>(tokens) * static_cast<double>(seconds.size()) /
+  return static_cast<double>(outcome.timed_tokens) /
          std::accumulate(seconds.begin(), seconds.end(), 0.0);
 }
 
@@ -221,7 +220,10 @@ void add_rank_part(Outcome& outcome, int64_t rank, const Json& part) {
 
 Json outcome_json(const Job& job, const Outcome& outcome) {
   const Run& run = job.design.run;
-  const int64_t tokens_per_step = job.design.batch.global_batch_size * run.model.shape.context;
+  const int64_t steps_here = outcome.steps - outcome.first_step;
+  const int64_t tokens_per_step = job.documents && steps_here > 0
+                                      ? (outcome.tokens - outcome.first_tokens) / steps_here
+                                      : strait::tokens_per_step(run, job.design.batch);
   Json body = Json::object({{"ranks", job.design.batch.ranks},
                             {"backend", outcome.backend},
                             {"precision", run.train.precision},
@@ -230,9 +232,9 @@ Json outcome_json(const Job& job, const Outcome& outcome) {
                             {"mesh", mesh_json(job.design.mesh)},
                             {"parameters", job.design.shape.parameters()},
                             {"steps", outcome.steps},
-                            {"steps_this_process", outcome.steps - outcome.first_step},
+                            {"steps_this_process", steps_here},
                             {"steps_taken_back", outcome.steps_taken_back},
-                            {"tokens", outcome.steps * tokens_per_step},
+                            {"tokens", outcome.tokens},
                             {"tokens_per_step", tokens_per_step},
                             {"stopped_by", outcome.stopped_by}});
   add_losses(job, outcome, body);

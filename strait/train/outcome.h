@@ -44,6 +44,9 @@ struct WallTime {
 struct Outcome {
   int64_t first_step = 0;        // steps done before this process
   int64_t steps = 0;             // steps done in all
+  int64_t first_tokens = 0;      // trained on before this process
+  int64_t tokens = 0;            // in all
+  int64_t timed_tokens = 0;      // of the steps of step_seconds
   std::string stopped_by;        // "steps", "signal SIGTERM", "error"
   std::vector<double> losses;    // each step since the run began, global mean
   int64_t steps_taken_back = 0;  // of this process: updates that post-validation found wrong

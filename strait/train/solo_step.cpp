@@ -17,13 +17,15 @@ comm::ThreadWorldOptions on_device(tensor::Device* device) {
 
 /// The same random tokens every time.
 execute::BatchSource synthetic_batches(const strategy::Design& design) {
-  const int64_t sequences = design.batch.micro_batch_size, tokens = design.run.model.shape.context;
+  const int64_t sequences = design.batch.micro_batch_size, tokens = design.batch.sequence_tokens;
+  const int64_t context = design.run.model.shape.context;
   const uint64_t vocabulary = static_cast<uint64_t>(design.shape.vocabulary);
   return [=, stream = RandomStream(design.run.seed, "synthetic")](int64_t, int64_t micro_batch,
                                                                   BatchBuffer& batch) {
     batch.inputs.clear();
     batch.targets.clear();
     batch.sequences.clear();
+    batch.document_starts.clear();
     for (int64_t b = 0; b < sequences; ++b) {
       const int64_t sequence = micro_batch * sequences + b;
       batch.sequences.push_back(sequence);
@@ -31,6 +33,7 @@ execute::BatchSource synthetic_batches(const strategy::Design& design) {
         const uint64_t at = static_cast<uint64_t>(sequence * (tokens + 1) + t);
         batch.inputs.push_back(static_cast<int32_t>(stream.below(at, vocabulary)));
         batch.targets.push_back(static_cast<int32_t>(stream.below(at + 1, vocabulary)));
+        batch.document_starts.push_back(static_cast<int32_t>(t / context * context));
       }
     }
   };

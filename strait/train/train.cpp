@@ -140,6 +140,8 @@ void end_records(const Job& job, const Outcome& outcome) {
 void begin(const Job& job, Shared& shared) {
   shared.outcome.first_step = job.resume ? job.resume->manifest().step : 0;
   shared.outcome.steps = shared.outcome.first_step;
+  shared.outcome.first_tokens = job.resume ? job.resume->manifest().tokens : 0;
+  shared.outcome.tokens = shared.outcome.first_tokens;
 }
 
 }  // namespace

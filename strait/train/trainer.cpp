@@ -33,16 +33,21 @@ double wall_seconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-execute::StepRules rules_of(const Job& job, const std::atomic<int>& signal) {
-  const Run& run = job.design.run;
-  execute::StepRules rules;
-  rules.optimizer = run.optimizer;
-  rules.clip_norm = run.train.clip_norm;
-  rules.total_steps = run.train.steps;
-  rules.global_batch_size = job.design.batch.global_batch_size;
-  rules.scales_loss = job.design.dtype == Dtype::kFloat16;
-  rules.stop_requested = [&signal] { return signal.load() != 0; };
-  return rules;
+int64_t first_batch(const Job& job) {
+  return job.resume ? job.resume->manifest().sequences_consumed : 0;
+}
+
+/// Null without train.global_batch_tokens.
+std::unique_ptr<DocumentLoader> document_loader(const Job& job) {
+  if (!job.documents) return nullptr;
+  const Resolved& batch = job.design.batch;
+  const DocumentLoader::Rows rows{batch.global_batch_size, batch.sequence_tokens};
+  const Json* saved = job.resume ? job.resume->manifest().extra.find("documents") : nullptr;
+  if (!saved) return std::make_unique<DocumentLoader>(*job.documents, rows, first_batch(job));
+  return std::make_unique<DocumentLoader>(
+      *job.documents, rows, first_batch(job),
+      BatchPosition{saved->at("epoch").as_integer(), saved->at("document").as_integer(),
+                    saved->at("piece").as_integer()});
 }
 
 checkpoint::SessionOptions session_options(const Job& job, const std::string& token, int64_t rank) {
@@ -122,7 +127,8 @@ Trainer::Trainer(Shared& shared, comm::World& world, memory::PageSource* window)
                                  fill_batch(first, micro_batch, buffer);
                                });
   execute::add_coding_executors(executors_, *arithmetic_, job_.design.run.seed);
-  execute::add_step_executors(executors_, environment_, rules_of(job_, shared_.signal));
+  documents_ = document_loader(job_);
+  execute::add_step_executors(executors_, environment_, rules());
   execute::add_outer_executors(executors_, *arithmetic_);
   execute::add_adapt_executors(executors_, *arithmetic_);
   execute::add_low_rank_executors(executors_, job_.design.run.seed);
@@ -148,6 +154,24 @@ Trainer::Trainer(Shared& shared, comm::World& world, memory::PageSource* window)
 
 Trainer::~Trainer() = default;
 
+execute::StepRules Trainer::rules() {
+  const Run& run = job_.design.run;
+  execute::StepRules rules;
+  rules.optimizer = run.optimizer;
+  rules.clip_norm = run.train.clip_norm;
+  rules.total_steps = run.train.steps;
+  rules.global_batch_size = documents_ ? 1 : job_.design.batch.global_batch_size;
+  rules.scales_loss = job_.design.dtype == Dtype::kFloat16;
+  rules.stop_requested = [&signal = shared_.signal] { return signal.load() != 0; };
+  if (documents_)
+    rules.token_weight = [this](int64_t batch) {
+      const Resolved& sizes = job_.design.batch;
+      return static_cast<double>(sizes.global_batch_size * sizes.sequence_tokens) /
+             static_cast<double>(documents_->counted(batch));
+    };
+  return rules;
+}
+
 void Trainer::begin_state() {
   const strategy::Design& design = job_.design;
   units_ =
@@ -161,6 +185,7 @@ void Trainer::begin_state() {
   values_->load(*job_.resume);
   job_.resume->verify_share(rank_, design.batch.ranks);
   first_step_ = job_.resume->manifest().step;
+  tokens_done_ = job_.resume->manifest().tokens;
   resume_settings();
 }
 
@@ -227,7 +252,7 @@ void Trainer::run() {
 void Trainer::fill_batch(int64_t first_sequence, int64_t micro_batch, BatchBuffer& buffer) {
   fill_sequences(first_sequence, micro_batch, buffer);
   const AxisPlace place = job_.design.layout.sequence_place(rank_);
-  take_share({place.size, place.coordinate, job_.design.run.model.shape.context / place.size},
+  take_share({place.size, place.coordinate, job_.design.batch.sequence_tokens / place.size},
              buffer);
 }
 
@@ -237,8 +262,11 @@ void Trainer::fill_sequences(int64_t first_sequence, int64_t micro_batch, BatchB
   const Resolved& batch = job_.design.batch;
   const BatchShare share{batch.global_batch_size, batch.data_ranks,
                          job_.design.layout.batch_position(rank_), batch.micro_batch_size};
-  const int64_t first = first_sequence + share.first_sequence(0, micro_batch);
-  job_.loader->fill(first, batch.micro_batch_size, buffer);
+  const int64_t first = share.first_sequence(0, micro_batch);
+  if (documents_)
+    documents_->fill(first_sequence, first, batch.micro_batch_size, buffer);
+  else
+    job_.loader->fill(first_sequence + first, batch.micro_batch_size, buffer);
   if (shared_.observer.loaded) shared_.observer.loaded(step_, buffer);
 }
 
@@ -307,19 +335,30 @@ void Trainer::count_between_steps() {
 void Trainer::account(int64_t step, const StepResult& result) {
   exposed_seconds_ += result.times.exposed_seconds;
   busy_seconds_ += result.seconds;
+  tokens_done_ += tokens_of(step);
   if (!lead()) return;
   Outcome& outcome = shared_.outcome;
   outcome.steps = step;
   outcome.losses.push_back(result.loss);
+  outcome.tokens = tokens_done_;
   const int64_t here = step - outcome.first_step;
-  if (here > kUncountedSteps || job_.design.run.train.steps - outcome.first_step <= kUncountedSteps)
+  if (here > kUncountedSteps ||
+      job_.design.run.train.steps - outcome.first_step <= kUncountedSteps) {
     outcome.step_seconds.push_back(result.seconds);
+    outcome.timed_tokens += tokens_of(step);
+  }
   outcome.wall = {clock_.seconds(), outcome.wall.steps + result.seconds, evaluation_seconds_,
                   saving_seconds_};
   const report::StepMetrics metrics = metrics_of(step, result);
   shared_.metrics->append(metrics);
   shared_.events->append(metrics, wall_seconds());
   shared_.observer.step(metrics);
+}
+
+int64_t Trainer::tokens_of(int64_t step) const {
+  const Resolved& batch = job_.design.batch;
+  if (!documents_) return batch.global_batch_size * batch.sequence_tokens;
+  return documents_->tokens(first_batch(job_) + step - 1 - first_step_);
 }
 
 report::StepMetrics Trainer::metrics_of(int64_t step, const StepResult& result) const {
@@ -332,10 +371,7 @@ report::StepMetrics Trainer::metrics_of(int64_t step, const StepResult& result) 
   metrics.seconds = result.seconds;
   metrics.exposed_communication_seconds = result.times.exposed_seconds;
   metrics.compute_seconds = result.times.seconds - result.times.exposed_seconds;
-  const Resolved& batch = job_.design.batch;
-  const double tokens =
-      static_cast<double>(batch.global_batch_size * job_.design.run.model.shape.context);
-  metrics.tokens_per_second = tokens / result.seconds;
+  metrics.tokens_per_second = static_cast<double>(tokens_of(step)) / result.seconds;
   metrics.model_flops_utilization =
       metrics.tokens_per_second * job_.model_flops_per_token / job_.peak_flops_per_second;
   for (size_t level = 0; level < job_.design.cluster.levels.size(); ++level) {

@@ -14,6 +14,7 @@
 #include "strait/checkpoint/snapshot.h"
 #include "strait/comm/communicator.h"
 #include "strait/comm/threads/hub.h"
+#include "strait/data/document_loader.h"
 #include "strait/execute/environment.h"
 #include "strait/job/job.h"
 #include "strait/memory/pool.h"
@@ -127,6 +128,9 @@ class Trainer {
   /// Fills a batch of training, or of the evaluation under way.
   void fill_batch(int64_t first_sequence, int64_t micro_batch, BatchBuffer& buffer);
   void fill_sequences(int64_t first_sequence, int64_t micro_batch, BatchBuffer& buffer);
+  execute::StepRules rules();
+  /// That the update behind `step` steps is made of.
+  int64_t tokens_of(int64_t step) const;
   ValidationPlan validation_plan() const;
   /// Moves what the communicators counted into this rank's traffic.
   void count_traffic(int64_t step);
@@ -187,6 +191,8 @@ class Trainer {
   runtime::Executors executors_;
   runtime::Site site_;
   runtime::Runner runner_;
+  /// With train.global_batch_tokens, where sequence numbers of a step count batches.
+  std::unique_ptr<DocumentLoader> documents_;
   std::optional<persist::LayerSettings> settings_;
   std::unique_ptr<persist::UnitState> units_;
   std::unique_ptr<persist::RunValues> values_;
@@ -201,6 +207,7 @@ class Trainer {
   int64_t step_ = 0;        // that is under way
   // First of this rank's, while an evaluation is under way.
   std::optional<int64_t> evaluated_window_;
+  int64_t tokens_done_ = 0;   // over the whole run
   int64_t steps_here_ = 0;    // steps of this process
   bool under_way_ = false;    // the step to come has run, and waits to be validated
   bool stop_asked_ = false;   // in a valid step, while another one was under way

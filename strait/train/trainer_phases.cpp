@@ -18,8 +18,12 @@ namespace strait::train {
 
 ValidationPlan Trainer::validation_plan() const {
   const Resolved& batch = job_.design.batch;
-  return {evaluated_windows(*job_.validation, job_.design.run.evaluation, batch.global_batch_size),
-          batch.micro_batch_size, batch.data_ranks};
+  ValidationPlan plan{evaluated_windows(*job_.validation, job_.design.run), batch.micro_batch_size,
+                      batch.data_ranks};
+  if (!documents_) return plan;
+  plan.row_tokens = batch.sequence_tokens;
+  plan.row_windows = batch.sequence_tokens / job_.validation->context();
+  return plan;
 }
 
 void Trainer::evaluate(int64_t step) {
@@ -30,7 +34,7 @@ void Trainer::evaluate(int64_t step) {
   const int64_t position = job_.design.layout.batch_position(rank_);
   runner_.run(strategy::kForShow, step);
   const std::optional<double> loss = validation_loss(plan, state_, [&](int64_t first) {
-    evaluated_window_ = first + position * plan.micro_batch;
+    evaluated_window_ = first + position * plan.windows_of_rank();
     // The first batch makes secondary copies; a step after it makes its own all the same, so that
     // what training moves does not depend on evaluations.
     runner_.run(strategy::kForEvaluation, step);
@@ -84,7 +88,7 @@ checkpoint::SaveDescription Trainer::describe(int64_t step, bool due) {
   checkpoint::Manifest& manifest = description.manifest;
   manifest.step = step;
   manifest.sequences_consumed = static_cast<int64_t>(progress(strategy::kSequencesDone));
-  manifest.tokens = manifest.sequences_consumed * design.run.model.shape.context;
+  manifest.tokens = tokens_done_;
   manifest.ranks = design.batch.ranks;
   manifest.placement = Json(design.placement.preset);
   manifest.mesh = mesh_json(design.mesh);
@@ -95,6 +99,11 @@ checkpoint::SaveDescription Trainer::describe(int64_t step, bool due) {
   manifest.units = checkpoint::unit_records(design.shape);
   manifest.values = values_->records();
   manifest.extra = Json::object({{"data_hash", job_.data_hash}});
+  if (documents_) {
+    const BatchPosition next = documents_->position(manifest.sequences_consumed);
+    manifest.extra["documents"] =
+        Json::object({{"epoch", next.epoch}, {"document", next.document}, {"piece", next.piece}});
+  }
   if (settings_ && settings_->chosen())
     manifest.extra["layer_settings"] = Json::object(
         {{"codec", design.run.compression.codec},

@@ -1,23 +1,59 @@
 #include "strait/train/validation.h"
 
 #include <algorithm>
+#include <utility>
+#include <vector>
 
 #include "strait/strategy/finish/step_values.h"
 
 namespace strait::train {
 
-int64_t evaluated_windows(const ValidationWindows& validation, const EvaluationOptions& options,
-                          int64_t global_batch_size) {
-  const int64_t all = validation.windows();
-  return options.batches == 0 ? all : std::min(all, options.batches * global_batch_size);
+int64_t windows_of_batch(const Run& run) {
+  const int64_t context = run.model.shape.context, tokens = run.train.global_batch_tokens;
+  return tokens > 0 ? (tokens + context - 1) / context : run.train.global_batch_size;
 }
+
+int64_t evaluated_windows(const ValidationWindows& validation, const Run& run) {
+  const int64_t all = validation.windows(), batches = run.evaluation.batches;
+  return batches == 0 ? all : std::min(all, batches * windows_of_batch(run));
+}
+
+namespace {
+
+/// Windows, each as a document of its own, one behind the other in rows that end in padding.
+void join_rows(const ValidationPlan& plan, int64_t context, BatchBuffer& buffer) {
+  const auto size = static_cast<size_t>(plan.micro_batch * plan.row_tokens);
+  BatchBuffer rows{std::vector<int32_t>(size, 0),
+                   std::vector<int32_t>(size, kIgnoredTarget),
+                   std::vector<int32_t>(size),
+                   {}};
+  for (int64_t row = 0; row < plan.micro_batch; ++row) {
+    rows.sequences.push_back(buffer.sequences[static_cast<size_t>(row * plan.row_windows)]);
+    for (int64_t token = 0; token < plan.row_tokens; ++token) {
+      const auto to = static_cast<size_t>(row * plan.row_tokens + token);
+      const int64_t window = token / context;
+      rows.document_starts[to] = static_cast<int32_t>(token);
+      if (window >= plan.row_windows) continue;
+      const auto from = static_cast<size_t>(row * plan.row_windows * context + token);
+      rows.inputs[to] = buffer.inputs[from];
+      rows.targets[to] = buffer.targets[from];
+      rows.document_starts[to] = static_cast<int32_t>(window * context);
+      if (!buffer.document_starts.empty()) rows.document_starts[to] += buffer.document_starts[from];
+    }
+  }
+  buffer = std::move(rows);
+}
+
+}  // namespace
 
 void fill_windows(const ValidationWindows& validation, const ValidationPlan& plan, int64_t first,
                   BatchBuffer& buffer) {
-  validation.fill(first, plan.micro_batch, buffer);
-  const int64_t inside = std::clamp<int64_t>(plan.windows - first, 0, plan.micro_batch);
+  const int64_t count = plan.windows_of_rank();
+  validation.fill(first, count, buffer);
+  const int64_t inside = std::clamp<int64_t>(plan.windows - first, 0, count);
   std::fill(buffer.targets.begin() + inside * validation.context(), buffer.targets.end(),
             kIgnoredTarget);
+  if (plan.row_tokens > 0) join_rows(plan, validation.context(), buffer);
 }
 
 /// In place: no row moves behind where it was.

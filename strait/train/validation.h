@@ -5,7 +5,7 @@
 #include <functional>
 #include <optional>
 
-#include "strait/config/options.h"
+#include "strait/config/run.h"
 #include "strait/data/loader.h"
 #include "strait/runtime/state.h"
 #include "strait/sequence/chunks.h"
@@ -15,14 +15,18 @@ namespace strait::train {
 /// Which windows an evaluation covers, and how many ranks take at a time.
 struct ValidationPlan {
   int64_t windows = 0;      // from the first window on
-  int64_t micro_batch = 1;  // windows of a rank at a time
+  int64_t micro_batch = 1;  // sequences of a rank at a time
   int64_t ranks = 1;        // that each take their own
-  int64_t stride() const { return micro_batch * ranks; }
+  /// Windows of a sequence, which has so many tokens where it is a row of documents, else 0.
+  int64_t row_windows = 1, row_tokens = 0;
+  int64_t windows_of_rank() const { return micro_batch * row_windows; }
+  int64_t stride() const { return windows_of_rank() * ranks; }
 };
 
-/// Windows that `options` asks for; batches count sequences of the global batch.
-int64_t evaluated_windows(const ValidationWindows& validation, const EvaluationOptions& options,
-                          int64_t global_batch_size);
+/// Windows that evaluation.batches asks for, a batch of which has as many as one of training has
+/// sequences or, with train.global_batch_tokens, room for them.
+int64_t evaluated_windows(const ValidationWindows& validation, const Run& run);
+int64_t windows_of_batch(const Run& run);
 
 /// The rank's windows from `first` on. Those beyond the plan's last one count for nothing.
 void fill_windows(const ValidationWindows& validation, const ValidationPlan& plan, int64_t first,

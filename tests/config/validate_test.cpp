@@ -65,7 +65,6 @@ TEST(Validate, ReservedKeysAcceptOnlyTheDefault) {
       {"sequence.routing", "\"off\""},
       {"sequence.remap", "\"none\""},
       {"sequence.fill", "false"},
-      {"sequence.capacity_tokens", "4096"},
       {"mesh.order", "[\"data\", \"x\", \"y\", \"z\", \"sequence\", \"stage\"]"},
       {"sync.outer.on_lost_replica", "\"continue\""},
   };

@@ -88,9 +88,9 @@ std::vector<program::Rule> rules_of(bool publishes, const Placement& placement,
 /// hides (specs: DistCA's measure, 128 tokens per shard).
 constexpr int64_t kLeastChunkOfRing = 128;
 
-SequenceEngine sequence_engine(const Run& run) {
+SequenceEngine sequence_engine(const Run& run, int64_t tokens) {
   if (run.sequence.engine == "heads") return SequenceEngine::kHeads;
-  const int64_t chunk = run.model.shape.context / (2 * run.mesh.axes.sequence);
+  const int64_t chunk = tokens / (2 * run.mesh.axes.sequence);
   const bool by_choice = run.sequence.engine == "auto" && chunk >= kLeastChunkOfRing;
   return by_choice || run.sequence.engine == "ring" ? SequenceEngine::kRing
                                                     : SequenceEngine::kGathered;
@@ -98,7 +98,7 @@ SequenceEngine sequence_engine(const Run& run) {
 
 /// What a rank has of each sequence.
 int64_t local_tokens(const Design& design) {
-  return design.run.model.shape.context / design.mesh.axis("sequence").size;
+  return design.batch.sequence_tokens / design.mesh.axis("sequence").size;
 }
 
 /// Modelled seconds of a micro-batch in each block, up to a factor: the cost model counts products.
@@ -147,7 +147,7 @@ StepOptions step_options(const Design& design) {
   options.dtype = design.dtype;
   options.recompute = draft::parse_recompute(run.train.recompute);
   options.optimizer = optimizer_state(run.optimizer);
-  options.documents = !run.data.document_separator.empty();
+  options.documents = !run.data.document_separator.empty() || run.train.global_batch_tokens > 0;
   options.in_backward = run.optimizer.in_backward;
   options.local_steps = design.policy.local_steps();
   options.hides_sums = run.tensor.overlaps("oar");
@@ -227,7 +227,7 @@ Design make_design(const Run& run, int64_t ranks, int64_t vocabulary, int64_t co
   design.batch = cores > 0 ? resolve_batch(run, ranks, cores) : resolve_batch(run, ranks);
   design.cluster = cluster_of(run, design.batch);
   design.shape = model_shape(run.model, vocabulary);
-  design.shape.engine = sequence_engine(run);
+  design.shape.engine = sequence_engine(run, design.batch.sequence_tokens);
   design.mesh = mesh_of(run, ranks, design.cluster, design.policy);
   design.dtype = dtype_of(run.train.precision);
   design.layout = Layout(design.shape, design.mesh);  // of the blocks' sizes, to cut stages

@@ -13,8 +13,15 @@ enum Agreed : int { kLossSum, kLossCount, kSquaredNorm, kStopRequests, kNotFinit
 enum Result : int { kGradientNorm, kClipScale, kFinite, kNumResults };
 
 /// "step", which begin_step writes: rate of this update, loss scale, updates before it, first
-/// sequence of the global batch.
-enum StepValue : int { kLearningRate, kLossScale, kUpdatesBefore, kFirstSequence, kNumStepValues };
+/// sequence of the global batch, what a token's loss weighs beside the usual.
+enum StepValue : int {
+  kLearningRate,
+  kLossScale,
+  kUpdatesBefore,
+  kFirstSequence,
+  kTokenWeight,
+  kNumStepValues
+};
 
 /// "progress", which finish_step takes on; saved by checkpoints.
 enum Progress : int {

@@ -1,0 +1,110 @@
+#include "strait/config/document_rows.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+
+#include "strait/config/keys.h"
+#include "strait/shape/modules.h"
+
+namespace strait {
+namespace {
+
+int64_t divided_up(int64_t value, int64_t by) { return (value + by - 1) / by; }
+int64_t rounded_up(int64_t value, int64_t step) { return divided_up(value, step) * step; }
+
+void refuse_tokens(const Run& run, const std::string& reason, const std::string& nearest) {
+  refuse_key(run, "train.global_batch_tokens",
+             fmt::format("train.global_batch_tokens = {} {}; the nearest valid value is {}",
+                         run.train.global_batch_tokens, reason, nearest));
+}
+
+/// Ranks that share a row have two chunks of it each, all of one length.
+int64_t tokens_step(const Run& run) {
+  return run.mesh.axes.sequence == 1 ? 1 : 2 * run.mesh.axes.sequence;
+}
+
+/// What one data-parallel rank's rows come in multiples of.
+int64_t rows_step(const Run& run) {
+  const int64_t stages = run.mesh.axes.stage;
+  const int64_t micro = std::max<int64_t>(1, run.train.micro_batch_size);
+  return micro * (stages > 1 && run.pipeline.order == "interleaved" ? stages : 1);
+}
+
+int64_t least_rows(const Run& run) {
+  const int64_t stages = run.mesh.axes.stage;
+  return rounded_up(stages == 1 ? 1 : 2 * stages, rows_step(run));
+}
+
+/// Rows of `tokens` tokens that hold any batch.
+int64_t rows_for(const Run& run, int64_t tokens) {
+  const int64_t all = run.train.global_batch_tokens, context = run.model.shape.context;
+  const int64_t by_first_fit = 2 * all / tokens + 1;
+  if (tokens == context) return by_first_fit;
+  return std::min(by_first_fit, std::max<int64_t>(1, divided_up(all - context, tokens - context)));
+}
+
+}  // namespace
+
+void check_document_rows(const Run& run) {
+  static const Run defaults;
+  const int64_t tokens = run.train.global_batch_tokens;
+  if (tokens == 0) {
+    if (run.sequence.capacity_tokens > 0)
+      refuse_key(run, "sequence.capacity_tokens",
+                 fmt::format("sequence.capacity_tokens = {} cannot take effect without "
+                             "train.global_batch_tokens; the nearest valid value is 0",
+                             run.sequence.capacity_tokens));
+    return;
+  }
+  if (!same_value(*find_key("train.global_batch_size"), run, defaults))
+    refuse_key(run, "train.global_batch_size",
+               fmt::format("train.global_batch_size = {} cannot take effect with "
+                           "train.global_batch_tokens = {}; leave one of them out",
+                           run.train.global_batch_size, tokens));
+  const int64_t context = run.model.shape.context;
+  if (tokens < context)
+    refuse_tokens(
+        run,
+        fmt::format("is less than model.shape.context = {}, which a document may have", context),
+        std::to_string(context));
+  if (run.model.family == kModulesFamily)
+    refuse_tokens(run, "cannot take effect on modules, which take sequences of one length", "0");
+  if (run.model.shape.dropout > 0)
+    refuse_tokens(run,
+                  fmt::format("cannot take effect with model.shape.dropout = {}, which is drawn "
+                              "for a place in a sequence, and documents have none",
+                              run.model.shape.dropout),
+                  "0, or model.shape.dropout = 0");
+  if (run.sync.policy != "every-step")
+    refuse_tokens(run,
+                  fmt::format("cannot take effect with sync.policy = \"{}\", whose replicas would "
+                              "weigh tokens differently",
+                              run.sync.policy),
+                  "0, or sync.policy = \"every-step\"");
+}
+
+DocumentRows document_rows(const Run& run, int64_t data_ranks) {
+  const int64_t all = run.train.global_batch_tokens, context = run.model.shape.context;
+  const int64_t capacity = run.sequence.capacity_tokens, ranks = run.mesh.axes.sequence;
+  const int64_t step = tokens_step(run);
+  if (capacity == 0) {
+    const int64_t rows = least_rows(run), count = rows * data_ranks;
+    const int64_t tokens = divided_up(all + (count - 1) * context, count);
+    return {rows, rounded_up(std::max(tokens, context), step)};
+  }
+  const int64_t tokens = capacity * ranks / step * step;
+  if (tokens < context) {
+    const int64_t nearest = rounded_up(context, step) / ranks;
+    refuse_key(run, "sequence.capacity_tokens",
+               fmt::format("sequence.capacity_tokens = {} on {} rank{} of mesh.axes.sequence hold "
+                           "{} tokens, and a document may have model.shape.context = {}; the "
+                           "nearest valid value is {}",
+                           capacity, ranks, ranks == 1 ? "" : "s", tokens, context, nearest));
+  }
+  const int64_t rows = divided_up(rows_for(run, tokens), data_ranks);
+  return {rounded_up(std::max(rows, least_rows(run)), rows_step(run)), tokens};
+}
+
+}  // namespace strait

@@ -1,0 +1,119 @@
+// Batches of whole documents (train.global_batch_tokens): the loss does not depend on how they are
+// packed, split or shared (specs: sequences 9d, Z10), and a run goes on with the next document on
+// any number of ranks.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "strait/base/errors.h"
+#include "strait/checkpoint/reader.h"
+#include "tests/train/trained.h"
+
+namespace strait {
+namespace {
+
+using test::small_run;
+using test::Trained;
+using Sets = std::vector<std::string>;
+
+struct Case {
+  Sets sets;
+  int64_t ranks;
+};
+
+const Sets kGpt2 = {};
+const Sets kLlama = {"model.family=llama", "model.shape.kv_heads=2", "model.shape.tied_head=false"};
+
+class WholeDocuments : public test::MeshRuns {
+ protected:
+  strait::Run run_of(const Sets& family, const Sets& more = {}) {
+    Sets sets = {"data.document_separator=.\n",   "train.global_batch_size=12",
+                 "train.global_batch_tokens=400", "train.steps=8",
+                 "train.clip_norm=0.3",           "optimizer.decay_steps=20",
+                 "evaluation.every_steps=4",      "runtime.threads_per_rank=1",
+                 "model.shape.layers=2",          "model.shape.heads=4",
+                 "model.shape.kv_heads=4",        "model.shape.width=16",
+                 "model.shape.ffn_width=24",      "model.shape.vocabulary=24",
+                 "model.shape.context=40"};
+    for (const Sets* other : {&family, &more})
+      sets.insert(sets.end(), other->begin(), other->end());
+    return small_run(folder_.path(), sets);
+  }
+  Trained train(const Sets& family, const Case& c) {
+    return test::trained(run_of(family, c.sets), c.ranks, next_folder());
+  }
+};
+
+TEST_F(WholeDocuments, TheLossDoesNotDependOnRowsAndRanks) {
+  for (const Sets& family : {kGpt2, kLlama}) {
+    // Rows of one context, so that hardly any holds two documents.
+    const Trained alone = train(family, {{"sequence.capacity_tokens=40"}, 1});
+    for (const Case& c : std::vector<Case>{
+             {{}, 1},
+             {{"placement.preset=zero3"}, 4},
+             {{"placement.preset=zero1", "sequence.capacity_tokens=100"}, 3},
+             {{"train.micro_batch_size=3", "placement.preset=zero2"}, 2},
+             {{"mesh.axes.sequence=2", "sequence.engine=ring"}, 2},
+             {{"mesh.axes.sequence=4", "sequence.engine=ring", "placement.preset=zero3"}, 8},
+             {{"mesh.axes.sequence=4", "sequence.engine=gathered"}, 4},
+             {{"mesh.axes.sequence=2", "sequence.engine=gathered", "sequence.capacity_tokens=30",
+               "train.recompute=block"},
+              4},
+             {{"mesh.axes.x=2", "mesh.axes.sequence=2"}, 8},
+             {{"mesh.axes.z=2", "placement.preset=hsdp"}, 4},
+             {{"mesh.axes.stage=2", "mesh.axes.sequence=2", "placement.preset=ddp"}, 4},
+             {{"mesh.axes.stage=2", "sequence.capacity_tokens=60", "placement.preset=ddp"}, 2}}) {
+      SCOPED_TRACE(fmt::format("{} ranks, {}", c.ranks, fmt::join(c.sets, ", ")));
+      expect_equal(train(family, c), alone);
+    }
+  }
+}
+
+/// Eight times what a rank holds.
+TEST_F(WholeDocuments, AContextLongerThanARankHoldsTrainsOnManyRanks) {
+  const Sets long_context = {"model.shape.context=320", "train.global_batch_tokens=640",
+                             "data.document_separator=, wide.\n", "train.steps=3"};
+  Sets shared = long_context;
+  shared.insert(shared.end(), {"mesh.axes.sequence=8", "sequence.capacity_tokens=40"});
+  expect_equal(train(kLlama, {shared, 8}), train(kLlama, {long_context, 1}));
+}
+
+TEST_F(WholeDocuments, AResumedRunGoesOnWithTheNextDocumentOnOtherRanks) {
+  const strait::Run whole = run_of(kLlama);
+  const std::string undisturbed = next_folder();
+  const Trained expected = test::trained(whole, 1, undisturbed);
+  strait::Run first = run_of(kLlama, {"train.steps=5"});
+  const std::string folder = next_folder();
+  test::trained(first, 4, folder);
+  const checkpoint::CheckpointReader saved(folder);
+  EXPECT_EQ(saved.manifest().sequences_consumed, 5);
+  EXPECT_NE(saved.manifest().extra.find("documents"), nullptr);
+  strait::Run rest = run_of(kLlama, {"mesh.axes.sequence=2", "checkpoint.resume=" + folder});
+  Trained got = test::trained(rest, 2, next_folder());
+  ASSERT_EQ(got.losses.size(), 3U);
+  got.losses.insert(got.losses.begin(), expected.losses.begin(), expected.losses.begin() + 5);
+  expect_equal(got, expected);
+}
+
+TEST_F(WholeDocuments, TokensOfTheReportAreThoseOfTheDocuments) {
+  const std::string folder = next_folder();
+  strait::Run run = run_of(kGpt2, {"train.steps=5"});
+  const train::Outcome outcome = test::train_small(run, 4, folder);
+  const checkpoint::CheckpointReader saved(folder);
+  EXPECT_EQ(saved.manifest().tokens, outcome.tokens);
+  EXPECT_LE(outcome.tokens, 5 * 400);
+  EXPECT_GT(outcome.tokens, 5 * (400 - 40));
+}
+
+TEST_F(WholeDocuments, AStreamIsRefused) {
+  strait::Run run = run_of(kGpt2, {"data.document_separator="});
+  try {
+    test::train_small(run, 1, next_folder());
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("is one stream"));
+  }
+}
+
+}  // namespace
+}  // namespace strait
