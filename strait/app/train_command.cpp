@@ -9,6 +9,7 @@
 #include "strait/cli/plan_text.h"
 #include "strait/config/parse.h"
 #include "strait/report/progress.h"
+#include "strait/sequence/report.h"
 #include "strait/threads/cores.h"
 #include "strait/train/train.h"
 
@@ -21,6 +22,9 @@ train::Observer observer_of(const Job& job, report::Progress& progress, cli::Out
     std::string text = progress.advance(metrics);
     while (text.ends_with('\n')) text.pop_back();
     if (!text.empty()) output.line(text);
+    if (!metrics.sequence_plan.is_null())
+      output.line(
+          fmt::format("plan {}  {}", metrics.step, sequence::plan_text(metrics.sequence_plan)));
     output.progress(progress.bar(metrics, output.columns()));
   };
   observer.saved = [&](const std::string& path) { output.line("saved " + path); };

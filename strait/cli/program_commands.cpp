@@ -79,6 +79,14 @@ int64_t vocabulary_of(const Run& run, Output& output) {
   return vocabulary;
 }
 
+/// Where batches are planned and data are named, that of a batch of theirs.
+strategy::Design design_of(const Run& run, int64_t ranks, Output& output) {
+  const int64_t vocabulary = vocabulary_of(run, output);
+  const std::optional<Corpus> corpus =
+      with_place(run, [&] { return strategy::design_corpus(run); });
+  return strategy::make_design(run, ranks, vocabulary, 0, corpus ? &*corpus : nullptr);
+}
+
 Json problem_json(const UserError& problem) {
   const ErrorPlace& place = problem.place();
   return Json::object({{"kind", "run-file"},
@@ -114,9 +122,7 @@ strategy::Design checked_design(const Command& command, Output& output) {
   const Run run = parse_run(read_file(command.path), command.path, command.sets, problems);
   validate_run(run, ranks, problems);
   std::optional<strategy::Design> design;
-  if (problems.found().empty())
-    problems.attempt(
-        [&] { design = strategy::make_design(run, ranks, vocabulary_of(run, output)); });
+  if (problems.found().empty()) problems.attempt([&] { design = design_of(run, ranks, output); });
   if (!design) refuse_all(command, problems, output);
   return std::move(*design);
 }
@@ -177,7 +183,7 @@ Json memory_json(const std::vector<program::MemoryUse>& classes) {
 
 Json simulate_command(const Command& command, const Run& run, Output& output) {
   const int64_t ranks = ranks_of(command);
-  const strategy::Design design = strategy::make_design(run, ranks, vocabulary_of(run, output));
+  const strategy::Design design = design_of(run, ranks, output);
   const double began = now_seconds();
   std::vector<trace::Recorder> recorders;  // one per representative
   const bool records = !command.trace.empty() || !command.plot.empty();

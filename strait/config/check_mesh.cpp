@@ -216,7 +216,7 @@ void check_heads(const Run& run) {
                        ranks, heads),
            fmt::format("\"ring\", or mesh.axes.sequence = {}", nearest));
   }
-  if (!run.data.document_separator.empty() || run.train.global_batch_tokens > 0)
+  if (has_documents(run.data) || run.train.global_batch_tokens > 0)
     refuse(run, "sequence.engine",
            "cannot take effect with documents, whose borders only a token's own rank "
            "knows",

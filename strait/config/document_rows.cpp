@@ -45,11 +45,64 @@ int64_t rows_for(const Run& run, int64_t tokens) {
   return std::min(by_first_fit, std::max<int64_t>(1, divided_up(all - context, tokens - context)));
 }
 
+/// One row of each data-parallel rank, with room on every rank for what a plan may give it.
+DocumentRows planned_rows(const Run& run, int64_t data_ranks) {
+  const int64_t context = run.model.shape.context, ranks = run.mesh.axes.sequence;
+  const int64_t all = run.train.global_batch_tokens + (data_ranks - 1) * context;
+  const int64_t documents = std::max(context, divided_up(all, data_ranks));
+  const int64_t even = divided_up(documents, ranks);
+  const int64_t spare = run.sequence.engine == "packed" ? context : std::max<int64_t>(32, even / 8);
+  const int64_t capacity = run.sequence.capacity_tokens;
+  if (capacity > 0 && capacity < even)
+    refuse_key(
+        run, "sequence.capacity_tokens",
+        fmt::format("sequence.capacity_tokens = {} on {} ranks of mesh.axes.sequence hold {} "
+                    "tokens, and they may get {}; the nearest valid value is {}",
+                    capacity, ranks, capacity * ranks, documents, even));
+  return {1, (capacity > 0 ? capacity : even + spare) * ranks, documents};
+}
+
+/// Of plans: one program runs a step's whole batch.
+void check_plans(const Run& run) {
+  const auto refuse = [&](const std::string& with, const std::string& instead) {
+    refuse_key(run, "sequence.engine",
+               fmt::format("sequence.engine = \"{}\" cannot take effect {}; the nearest valid "
+                           "value is \"auto\", or {}",
+                           run.sequence.engine, with, instead));
+  };
+  if (run.train.global_batch_tokens == 0)
+    refuse("without train.global_batch_tokens", "train.global_batch_tokens = 8192");
+  if (run.mesh.axes.stage > 1)
+    refuse(fmt::format("with mesh.axes.stage = {}", run.mesh.axes.stage), "mesh.axes.stage = 1");
+  if (run.train.micro_batch_size > 1)
+    refuse(fmt::format("with train.micro_batch_size = {}", run.train.micro_batch_size),
+           "train.micro_batch_size = 1");
+}
+
 }  // namespace
+
+bool plans_documents(const Run& run) {
+  const std::string& engine = run.sequence.engine;
+  return run.mesh.axes.sequence > 1 &&
+         (engine == "packed" || engine == "even" || engine == "hybrid" || engine == "zeppelin");
+}
 
 void check_document_rows(const Run& run) {
   static const Run defaults;
   const int64_t tokens = run.train.global_batch_tokens;
+  if (plans_documents(run)) check_plans(run);
+  if (run.sequence.plan && !plans_documents(run))
+    refuse_key(run, "sequence.plan",
+               fmt::format("sequence.plan = true cannot take effect with sequence.engine = \"{}\" "
+                           "and mesh.axes.sequence = {}, where batches have no plan; the nearest "
+                           "valid value is false, or sequence.engine = \"zeppelin\"",
+                           run.sequence.engine, run.mesh.axes.sequence));
+  if (!run.sequence.fill && run.sequence.engine != "zeppelin" && run.sequence.engine != "hybrid")
+    refuse_key(run, "sequence.fill",
+               fmt::format("sequence.fill = false cannot take effect with sequence.engine = "
+                           "\"{}\", where no rank has rings and documents of its own; the nearest "
+                           "valid value is true, or sequence.engine = \"zeppelin\"",
+                           run.sequence.engine));
   if (tokens == 0) {
     if (run.sequence.capacity_tokens > 0)
       refuse_key(run, "sequence.capacity_tokens",
@@ -89,10 +142,12 @@ DocumentRows document_rows(const Run& run, int64_t data_ranks) {
   const int64_t all = run.train.global_batch_tokens, context = run.model.shape.context;
   const int64_t capacity = run.sequence.capacity_tokens, ranks = run.mesh.axes.sequence;
   const int64_t step = tokens_step(run);
+  if (plans_documents(run)) return planned_rows(run, data_ranks);
   if (capacity == 0) {
     const int64_t rows = least_rows(run), count = rows * data_ranks;
     const int64_t tokens = divided_up(all + (count - 1) * context, count);
-    return {rows, rounded_up(std::max(tokens, context), step)};
+    const int64_t length = rounded_up(std::max(tokens, context), step);
+    return {rows, length, length};
   }
   const int64_t tokens = capacity * ranks / step * step;
   if (tokens < context) {
@@ -104,7 +159,7 @@ DocumentRows document_rows(const Run& run, int64_t data_ranks) {
                            capacity, ranks, ranks == 1 ? "" : "s", tokens, context, nearest));
   }
   const int64_t rows = divided_up(rows_for(run, tokens), data_ranks);
-  return {rounded_up(std::max(rows, least_rows(run)), rows_step(run)), tokens};
+  return {rounded_up(std::max(rows, least_rows(run)), rows_step(run)), tokens, tokens};
 }
 
 }  // namespace strait

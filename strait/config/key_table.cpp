@@ -210,8 +210,8 @@ Rows data_keys() {
   return {
       {"data.path", kField<&Run::data, &DataOptions::path>, any(),
        "Text, JSON-lines (both also as gzip), llm.c shards or Megatron pairs: a file, or a folder "
-       "of one form; "
-       "required to train."},
+       "of one form; required to train. Or synthetic:lengths/NAME, documents as long as a "
+       "distribution has them, and behind it /scale=S, /longest=N, /tokens=N."},
       {"data.encoding", kField<&Run::data, &DataOptions::encoding>,
        one_of({"utf-8", "windows-1252", "latin-1"}),
        "Encoding of the text; a byte that is not valid utf-8 is an error with file and offset."},
@@ -399,20 +399,28 @@ Rows placement_keys() {
 Rows sequence_keys() {
   constexpr auto sequence = &Run::sequence;
   return {
-      {"sequence.plan", kField<sequence, &SequenceOptions::plan>, only_default(),
-       "Print the plan of each batch."},
+      {"sequence.plan", kField<sequence, &SequenceOptions::plan>, any(),
+       "Print the plan of each batch, where sequence.engine makes one: documents by zone, tokens "
+       "and "
+       "pairs of ranks, bytes, attention predicted and measured."},
       {"sequence.engine", kField<sequence, &SequenceOptions::engine>,
-       one_of({"auto", "gathered", "ring", "heads"}, {"hybrid", "zeppelin", "even", "packed"}),
+       one_of({"auto", "gathered", "ring", "heads", "hybrid", "zeppelin", "even", "packed"}),
        "How attention crosses ranks of mesh.axes.sequence: gathered brings the keys of all to "
        "each, ring passes those of one rank on while it computes, heads gives each some heads of "
        "all "
-       "tokens; auto: ring where a chunk has 128 tokens or more, else gathered."},
+       "tokens; auto: ring where a chunk has 128 tokens or more, else gathered. Of batches of "
+       "whole "
+       "documents a plan says who has which: packed splits none, even all, hybrid by length, "
+       "zeppelin "
+       "what is cheapest."},
       {"sequence.routing", kField<sequence, &SequenceOptions::routing>, only_default(),
        "Proxies over which transfers between nodes go."},
       {"sequence.remap", kField<sequence, &SequenceOptions::remap>, only_default(),
        "Whether tokens move to an even layout for linear modules."},
-      {"sequence.fill", kField<sequence, &SequenceOptions::fill>, only_default(),
-       "Local work where rings wait."},
+      {"sequence.fill", kField<sequence, &SequenceOptions::fill>, any(),
+       "A rank's own documents between the rounds of its rings (zeppelin, hybrid), while keys are "
+       "on "
+       "their way; else behind all of them."},
       {"sequence.capacity_tokens", kField<sequence, &SequenceOptions::capacity_tokens>,
        between(0, kMostCount),
        "Tokens of a rank per row of documents (train.global_batch_tokens), of which a step then "

@@ -15,8 +15,10 @@
 #include "strait/config/document_rows.h"
 #include "strait/config/keys.h"
 #include "strait/config/place.h"
+#include "strait/data/synthetic.h"
 #include "strait/shape/modules.h"
 #include "strait/shape/shape.h"
+#include "strait/tokenizer/ids_tokenizer.h"
 #include "strait/topology/nearest.h"
 
 namespace strait {
@@ -375,6 +377,7 @@ void require_data(const Run& run) {
 
 std::optional<int64_t> known_vocabulary(const DataOptions& data) {
   if (data.tokenizer == "byte") return 256;
+  if (is_synthetic(data) && !names_ids(data.tokenizer)) return kSyntheticVocabulary;
   const std::string prefix = data.tokenizer.substr(0, 4);
   if (prefix != "bpe:" && prefix != "ids:") return std::nullopt;
   int64_t number = 0;

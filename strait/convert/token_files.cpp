@@ -112,7 +112,7 @@ class Conversion {
   Json run() {
     OpenData open = open_data(data_);
     form_ = open.files.form;
-    documents_known_ = form_ == DataForm::kJsonLines || !data_.document_separator.empty();
+    documents_known_ = form_ == DataForm::kJsonLines || has_documents(data_);
     if (form_ == DataForm::kJsonLines)
       write_json_lines(open.files);
     else

@@ -9,6 +9,7 @@
 
 #include "strait/base/errors.h"
 #include "strait/data/corpus_forms.h"
+#include "strait/data/synthetic.h"
 #include "strait/data/text.h"
 #include "strait/tokenizer/utf8.h"
 
@@ -152,6 +153,8 @@ Corpus make_corpus(OpenData data, const DataOptions& options,
     case DataForm::kLlmc:
     case DataForm::kMegatron:
       return make_token_corpus(data.files, options, std::move(existing));
+    case DataForm::kSynthetic:
+      return make_synthetic_corpus(options, std::move(existing));
   }
   throw InternalError("a form of data that makes no corpus");
 }

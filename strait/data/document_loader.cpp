@@ -90,7 +90,7 @@ const DocumentLoader::Batch& DocumentLoader::at(int64_t number) {
   current_.pieces = batches_.next(position);
   std::vector<int64_t> lengths;
   for (const DocumentPiece& piece : current_.pieces) lengths.push_back(piece.length);
-  current_.rows = pack_documents(lengths, rows_.count, rows_.tokens);
+  current_.rows = pack_documents(lengths, rows_.count, rows_.documents);
   current_.number = number;
   return current_;
 }
@@ -125,6 +125,34 @@ void DocumentLoader::fill_row(const Batch& batch, int64_t row, int64_t to,
             kIgnoredTarget);
   std::iota(buffer.document_starts.begin() + to + at,
             buffer.document_starts.begin() + to + rows_.tokens, static_cast<int32_t>(at));
+}
+
+std::vector<int64_t> DocumentLoader::lengths(int64_t batch, int64_t row) {
+  const std::lock_guard lock(mutex_);
+  const Batch& documents = at(batch);
+  std::vector<int64_t> lengths;
+  for (const int32_t document : documents.rows[static_cast<size_t>(row)])
+    lengths.push_back(documents.pieces[static_cast<size_t>(document)].length);
+  return lengths;
+}
+
+void DocumentLoader::fill(int64_t batch, int64_t row, std::span<const DocumentPart> parts,
+                          int64_t tokens, BatchBuffer& buffer) {
+  const std::lock_guard lock(mutex_);
+  const Batch& documents = at(batch);
+  const std::vector<int32_t>& numbers = documents.rows[static_cast<size_t>(row)];
+  buffer.inputs.assign(static_cast<size_t>(tokens), 0);
+  buffer.targets.assign(static_cast<size_t>(tokens), kIgnoredTarget);
+  buffer.document_starts.clear();
+  buffer.sequences.assign(1, batch * rows_.count + row);
+  size_t to = 0;
+  for (const DocumentPart& part : parts) {
+    const auto number = static_cast<size_t>(numbers[static_cast<size_t>(part.document)]);
+    const auto count = static_cast<size_t>(part.end - part.begin);
+    batches_.read(documents.pieces[number], part.begin, {buffer.inputs.data() + to, count},
+                  {buffer.targets.data() + to, count});
+    to += count;
+  }
 }
 
 int64_t DocumentLoader::tokens(int64_t batch) {

@@ -19,12 +19,19 @@ namespace strait {
 std::vector<std::vector<int32_t>> pack_documents(std::span<const int64_t> lengths, int64_t rows,
                                                  int64_t capacity);
 
+/// Positions [begin, end) of a row's document.
+struct DocumentPart {
+  int32_t document = 0;
+  int64_t begin = 0, end = 0;
+};
+
 /// Of one rank. Batches are counted over the whole run; documents and their order do not depend on
 /// the number of rows. Thread-safe.
 class DocumentLoader {
  public:
+  /// `documents`: tokens of documents that a row holds at most.
   struct Rows {
-    int64_t count = 1, tokens = 1;
+    int64_t count = 1, tokens = 1, documents = 1;
   };
   /// `batches` must outlive the loader. Batch `first` begins at `position`; none before it is asked
   /// for.
@@ -35,6 +42,12 @@ class DocumentLoader {
   /// positions of input 0 that are not counted, each a document of its own. Sequences are numbered
   /// over the run, and their numbers depend on the rows.
   void fill(int64_t batch, int64_t first_row, int64_t count, BatchBuffer& buffer);
+  /// Of the documents of a row, in its order.
+  std::vector<int64_t> lengths(int64_t batch, int64_t row);
+  /// Parts of a row's documents, one behind the other, then padding up to `tokens`. No
+  /// document starts: whoever asks knows what stands where.
+  void fill(int64_t batch, int64_t row, std::span<const DocumentPart> parts, int64_t tokens,
+            BatchBuffer& buffer);
   /// Of a batch: its tokens, and those that are predicted.
   int64_t tokens(int64_t batch);
   int64_t counted(int64_t batch);

@@ -6,12 +6,21 @@
 namespace strait {
 
 struct DataOptions {
-  std::string path;  // file or folder of text, JSON-lines, llm.c shards, Megatron pairs
+  std::string path;  // file or folder of text, JSON-lines, llm.c shards, Megatron pairs;
+                     // "synthetic:" (synthetic.h)
   std::string encoding = "utf-8";   // utf-8 | windows-1252 | latin-1
   std::string text_field = "text";  // of JSON-lines: the member that is the text
   std::string tokenizer = "char";   // byte | char | bpe:N | ids:N | path of a tokenizer.json
   double validation_share = 0.1;    // the last part of the text, in [0, 1)
   std::string document_separator;   // "" = one stream
 };
+
+/// Whether data.path names data that are made, of no file.
+inline bool is_synthetic(const DataOptions& data) { return data.path.starts_with("synthetic:"); }
+
+/// Whether training and evaluation keep documents apart, which synthetic data always have.
+inline bool has_documents(const DataOptions& data) {
+  return !data.document_separator.empty() || is_synthetic(data);
+}
 
 }  // namespace strait

@@ -12,6 +12,7 @@
 #include "strait/base/file.h"
 #include "strait/data/json_lines.h"
 #include "strait/data/shards/llmc_shard.h"
+#include "strait/data/synthetic.h"
 #include "strait/data/text.h"
 #include "strait/tokenizer/ids_tokenizer.h"
 #include "strait/tokenizer/tokenizer.h"
@@ -135,6 +136,8 @@ const char* name_of(DataForm form) {
       return "llm.c shards";
     case DataForm::kMegatron:
       return "Megatron pairs";
+    case DataForm::kSynthetic:
+      return "synthetic data";
   }
   throw InternalError("a form of data without a name");
 }
@@ -142,6 +145,11 @@ const char* name_of(DataForm form) {
 DataFiles find_data(const DataOptions& options) {
   DataFiles files;
   std::error_code none;
+  if (is_synthetic(options)) {
+    parse_synthetic(options.path);
+    files.form = DataForm::kSynthetic;
+    return files;
+  }
   refuse_special(options);
   if (fs::is_directory(options.path, none)) return find_in_folder(options);
   if (!fs::exists(options.path, none)) {
@@ -161,6 +169,7 @@ DataFiles find_data(const DataOptions& options) {
 void check_data_options(const DataOptions& options, const DataFiles& files) {
   const DataOptions defaults;
   const bool json = files.form == DataForm::kJsonLines, text = files.form == DataForm::kText;
+  const bool synthetic = files.form == DataForm::kSynthetic;
   const auto useless = [&](const char* key, const std::string& value, const std::string& why) {
     refuse(options,
            fmt::format("{} = \"{}\" has no effect on {}: {}", key, value, name_of(files.form), why),
@@ -177,6 +186,12 @@ void check_data_options(const DataOptions& options, const DataFiles& files) {
     useless(
         "data.tokenizer", options.tokenizer,
         "it is for data that are tokens already; choose byte, char, bpe:4096 or a tokenizer.json");
+  if (synthetic && options.document_separator != defaults.document_separator)
+    useless("data.document_separator", options.document_separator,
+            "its documents are known; leave it at \"\"");
+  if (synthetic && options.tokenizer != defaults.tokenizer && !names_ids(options.tokenizer))
+    useless("data.tokenizer", options.tokenizer,
+            "it has no text; name as many tokens as you want, as in \"ids:50257\"");
   if (!text && !json && tokenizer_is_trained(options.tokenizer))
     useless("data.tokenizer", options.tokenizer,
             "they are tokens already; name the tokenizer.json that they were made with, byte, or "

@@ -8,9 +8,9 @@
 
 namespace strait {
 
-enum class DataForm { kText, kJsonLines, kLlmc, kMegatron };
+enum class DataForm { kText, kJsonLines, kLlmc, kMegatron, kSynthetic };
 
-/// "text", "JSON-lines", "llm.c shards", "Megatron pairs".
+/// "text", "JSON-lines", "llm.c shards", "Megatron pairs", "synthetic data".
 const char* name_of(DataForm form);
 
 struct DataFiles {
@@ -24,6 +24,7 @@ struct DataFiles {
 };
 
 /// Recognises the files by content and ending:
+///   synthetic   "synthetic:" and what to make: no file
 ///   llm.c       the magic number, or .bin without an .idx beside it
 ///   Megatron    an .idx or .bin where both are there, or what stands before the dot
 ///   JSON-lines  see is_json_lines; .json beside text files is text

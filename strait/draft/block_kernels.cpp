@@ -178,39 +178,52 @@ const Kernel kBackwardInput = block_kernel(
 const Kernel kBackwardWeight = block_kernel(
     "backward_weight", segment_operands({{kTokens, kReads}, {kGradient, kMakesGradient}}));
 
-const Kernel kPackKeys = [] {
-  const auto value = [](BlockValue of) { return static_cast<BlockOperand>(block_slot(of)); };
-  Kernel kernel =
-      block_kernel("pack_keys", operands({{kTokens, kReads},
-                                          {kSaved, kReads, Count::kOptional, false},
-                                          {value(BlockValue::kQkv), kReads, Count::kOptional},
-                                          {value(BlockValue::kKeys), kWrites}}));
-  kernel.bound = program::Bound::kMemory;
-  return kernel;
-}();
-
 namespace {
 
-Kernel round_kernel(const char* name) {
-  Kernel kernel = block_kernel(name, segment_operands({{kTokens, kReads}, {kSequences, kReads}}));
+constexpr BlockOperand operand_of(BlockValue value) {
+  return static_cast<BlockOperand>(block_slot(value));
+}
+
+Kernel of_round(Kernel kernel, bool group) {
   kernel.attributes.push_back({"round", AttributeType::kInteger});
+  if (group) kernel.attributes.push_back({"group", AttributeType::kInteger});
+  return kernel;
+}
+
+Kernel round_kernel(const char* name) {
+  return block_kernel(name, segment_operands({{kTokens, kReads}, {kSequences, kReads}}));
+}
+
+Kernel pack_kernel(const char* name) {
+  Kernel kernel =
+      block_kernel(name, operands({{kTokens, kReads},
+                                   {kSaved, kReads, Count::kOptional, false},
+                                   {operand_of(BlockValue::kQkv), kReads, Count::kOptional},
+                                   {operand_of(BlockValue::kKeys), kWrites}}));
+  kernel.bound = program::Bound::kMemory;
+  return kernel;
+}
+
+Kernel add_kernel(const char* name) {
+  Kernel kernel =
+      block_kernel(name, operands({{kTokens, kReads},
+                                   {operand_of(BlockValue::kGatheredKeyGradient), kReads},
+                                   {operand_of(BlockValue::kKeyGradient), kUpdates}}));
+  kernel.bound = program::Bound::kMemory;
   return kernel;
 }
 
 }  // namespace
 
-const Kernel kAttendRound = round_kernel("attend_round");
-const Kernel kAttendRoundInput = round_kernel("attend_round_input");
+const Kernel kPackKeys = pack_kernel("pack_keys");
+const Kernel kAttendRound = of_round(round_kernel("attend_round"), false);
+const Kernel kAttendRoundInput = of_round(round_kernel("attend_round_input"), false);
+const Kernel kAddKeyGradient = add_kernel("add_key_gradient");
 
-const Kernel kAddKeyGradient = [] {
-  const auto value = [](BlockValue of) { return static_cast<BlockOperand>(block_slot(of)); };
-  Kernel kernel =
-      block_kernel("add_key_gradient", operands({{kTokens, kReads},
-                                                 {value(BlockValue::kGatheredKeyGradient), kReads},
-                                                 {value(BlockValue::kKeyGradient), kUpdates}}));
-  kernel.bound = program::Bound::kMemory;
-  return kernel;
-}();
+const Kernel kPackGroup = of_round(pack_kernel("pack_group"), true);
+const Kernel kAttendGroup = of_round(round_kernel("attend_group"), true);
+const Kernel kAttendGroupInput = of_round(round_kernel("attend_group_input"), true);
+const Kernel kAddGroupGradient = of_round(add_kernel("add_group_gradient"), true);
 
 const Kernel& head_kernel(HeadStep step) {
   static const std::vector<Kernel> kernels = [] {

@@ -45,7 +45,8 @@ enum BlockAttribute : int {
   kWorkspace,  // integer: bytes
   kCapacity,   // integer: tokens that the cache holds
   kInFlight,   // index: the micro-batch, where a rank has several in flight; else below 0
-  kRound,      // integer: of a ring; kAttendRound and kAttendRoundInput alone have it
+  kRound,      // integer: of a ring
+  kGroup,      // integer: of the rank's groups; kernels of groups alone have it
 };
 
 /// Block; where it writes kSaved it keeps what the backward pass needs.
@@ -75,6 +76,12 @@ extern const program::Kernel kAttendRound;
 extern const program::Kernel kAttendRoundInput;
 /// kKeyGradient += kGatheredKeyGradient.
 extern const program::Kernel kAddKeyGradient;
+/// The four above for one group of the documents that a plan spreads over ranks: kRound of kGroup.
+/// kAddGroupGradient adds what has come behind round kRound.
+extern const program::Kernel kPackGroup;
+extern const program::Kernel kAttendGroup;
+extern const program::Kernel kAttendGroupInput;
+extern const program::Kernel kAddGroupGradient;
 /// Attention by heads (shape/segment.h).
 const program::Kernel& head_kernel(HeadStep step);
 

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "strait/base/dtype.h"
+#include "strait/sequence/plan.h"
 
 namespace strait::draft {
 
@@ -59,7 +61,9 @@ struct StepOptions {
   Dtype dtype = Dtype::kFloat32;
   Recompute recompute;
   OptimizerState optimizer;
-  bool documents = false;          // batches carry document starts
+  bool documents = false;  // batches carry document starts
+  /// Which ranks of the axis sequence have which documents of the batch; null: they share all.
+  std::shared_ptr<const sequence::Plan> plan = nullptr;
   bool weights_unchanged = false;  // since the last program: secondary copies still hold
   bool in_backward = false;        // units are updated as soon as their gradients are final
   bool local_steps = false;        // replicas have weights of their own between borders of rounds

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "strait/base/clock.h"
 #include "strait/base/errors.h"
 #include "strait/draft/segment_ops.h"
 #include "strait/execute/environment.h"
@@ -50,6 +51,7 @@ struct Context {
     const AxisPlace share = environment.layout.sequence_place(instance.rank);
     batch.sharers = share.size;
     batch.sharer = share.coordinate;
+    if (environment.layout_of_batch) batch.layout = *environment.layout_of_batch;
     settings.training = instance.integer(draft::kTraining) != 0;
     if (const void* step = instance.read(draft::kStepValues))
       settings.loss_scale *= static_cast<const double*>(step)[strategy::kLossScale] *
@@ -188,6 +190,15 @@ void add_key_gradient(const Environment& environment, const Instance& instance) 
   c.segments->add_key_gradient(c.call);
 }
 
+using GroupStep = void (model::SegmentedBlock::*)(const model::SegmentCall&,
+                                                  const model::GroupRound&) const;
+void group_step(GroupStep step, const Environment& environment, const Instance& instance) {
+  const RangeCall c(environment, instance);
+  const double began = environment.attention_seconds ? now_seconds() : 0;
+  (c.segments->*step)(c.call, {instance.integer(draft::kGroup), instance.integer(draft::kRound)});
+  if (environment.attention_seconds) *environment.attention_seconds += now_seconds() - began;
+}
+
 /// A step of an embedding or a head that ranks share.
 void end_step(EndStep step, const Environment& environment, const Instance& instance) {
   BlockCall c(environment, instance);
@@ -271,6 +282,15 @@ void add_block_executors(runtime::Executors& executors, const Environment& envir
   add(draft::kAttendRound, &attend_round);
   add(draft::kAttendRoundInput, &attend_round_input);
   add(draft::kAddKeyGradient, &add_key_gradient);
+  const auto add_group_step = [&](const program::Kernel& kernel, GroupStep step) {
+    executors.add(kernel, Execute([&environment, step](const Instance& instance) {
+                    group_step(step, environment, instance);
+                  }));
+  };
+  add_group_step(draft::kPackGroup, &model::SegmentedBlock::pack_group);
+  add_group_step(draft::kAttendGroup, &model::SegmentedBlock::attend_group);
+  add_group_step(draft::kAttendGroupInput, &model::SegmentedBlock::attend_group_input);
+  add_group_step(draft::kAddGroupGradient, &model::SegmentedBlock::add_group_gradient);
   for (int number = 0; number < kNumHeadSteps; ++number) {
     const auto step = static_cast<HeadStep>(number);
     executors.add(draft::head_kernel(step), Execute([&environment, step](const Instance& instance) {

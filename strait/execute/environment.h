@@ -26,6 +26,9 @@ struct Environment {
   model::Settings settings;
   device::Arithmetic& arithmetic;
   bool on_device = false;  // tokens are checked before they leave the host
+  /// Where batches of documents are spread over ranks: that of the batch that was filled last.
+  const sequence::RankLayout* const* layout_of_batch = nullptr;
+  double* attention_seconds = nullptr;  // where given, what attention of documents takes is added
 };
 
 /// What a step takes from outside, and the rules of its scalars.

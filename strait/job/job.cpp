@@ -188,7 +188,7 @@ Job make_job(const Run& run, int64_t ranks, const OnLead& on_lead,
   job.corpus = std::make_unique<const Corpus>(
       make_corpus(std::move(data), run.data, stored_tokenizer(job.resume.get()), cores));
   job.design = strategy::make_design(run, ranks, job.corpus->tokenizer->vocabulary_size(),
-                                     surroundings.cores_per_rank * ranks);
+                                     surroundings.cores_per_rank * ranks, job.corpus.get());
   job.design.run.runtime.chosen = chosen_products(run);
   job.binding = bind_ranks(job.design, surroundings);
   check_device(job);

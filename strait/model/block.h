@@ -11,6 +11,7 @@
 #include "strait/base/dtype.h"
 #include "strait/kernel/products.h"
 #include "strait/sequence/chunks.h"
+#include "strait/sequence/rank_layout.h"
 #include "strait/shape/element_runs.h"
 #include "strait/shape/ends.h"
 #include "strait/shape/segment.h"
@@ -28,9 +29,13 @@ struct Batch {
       nullptr;                         // [B, T] first position of the token's document, or null
   const int64_t* sequences = nullptr;  // [B] index of the sequence in the run, for random streams
   int64_t sharers = 1, sharer = 0;     // ranks that share every sequence, and which this one is
+  /// Of a batch whose documents a plan has spread over the sharers; else null.
+  const sequence::RankLayout* layout = nullptr;
   sequence::Share share() const { return {sharers, sharer, tokens}; }
   /// Where row `row` of [B, T] stands in its document or, without documents, in its sequence.
   int64_t position(int64_t row) const {
+    if (layout)
+      return row < std::ssize(layout->positions) ? layout->positions[static_cast<size_t>(row)] : 0;
     return share().position(row % tokens) - (document_starts ? document_starts[row] : 0);
   }
 };
@@ -120,6 +125,9 @@ struct SegmentCall {
   ValueSet given() const;
 };
 
+/// Which part of attention by documents a call is for: a round of a group of the batch's layout.
+using GroupRound = sequence::EngineStep;
+
 /// A block cut into segments. It knows no ranks and calls no collective: with x or y > 1 the caller
 /// sums what partial_over_x and partial_over_y name. Thread-safe: all state is in the call.
 ///
@@ -145,6 +153,14 @@ class SegmentedBlock {
   virtual void attend_round_input(const SegmentCall& call, int64_t round) const = 0;
   /// kKeyGradient += kGatheredKeyGradient, which is what others have summed up.
   virtual void add_key_gradient(const SegmentCall& call) const = 0;
+  /// The four above for a batch with a layout: kKeys and kKeyGradient have the rows of one group,
+  /// as the holder of the round has them, but kKeyGradient of round 0 all of this rank's. Calls
+  /// come in the layout's order: the first begins what all add to, the last ends it.
+  /// add_group_gradient: of round `size` the sum that has come home.
+  virtual void pack_group(const SegmentCall& call, const GroupRound& where) const = 0;
+  virtual void attend_group(const SegmentCall& call, const GroupRound& where) const = 0;
+  virtual void attend_group_input(const SegmentCall& call, const GroupRound& where) const = 0;
+  virtual void add_group_gradient(const SegmentCall& call, const GroupRound& where) const = 0;
   /// A step of attention by heads; kAttendInput takes a workspace of [rows, qkv_width +
   /// attention_width].
   virtual void run_heads(const SegmentCall& call, HeadStep step) const = 0;

@@ -127,7 +127,7 @@ class EmbeddingBlock : public Block {
 
   void check_context(const Batch& batch, int64_t first_token) const {
     int64_t end = first_token + batch.share().length();
-    if (end > context_ && batch.document_starts) {
+    if (end > context_ && (batch.document_starts || batch.layout)) {
       end = 0;
       for (int64_t row = 0; row < batch.batch * batch.tokens; ++row)
         end = std::max(end, first_token + batch.position(row) + 1);

@@ -8,6 +8,7 @@
 #include "strait/model/decoder_blocks.h"
 #include "strait/model/operations.h"
 #include "strait/model/shared_norm.h"
+#include "strait/sequence/attend.h"
 #include "strait/shape/segment.h"
 
 namespace strait::model {
@@ -30,6 +31,10 @@ class TransformerSegments : public SegmentedBlock {
   void attend_round(const SegmentCall& call, int64_t round) const override;
   void attend_round_input(const SegmentCall& call, int64_t round) const override;
   void add_key_gradient(const SegmentCall& call) const override;
+  void pack_group(const SegmentCall& call, const GroupRound& where) const override;
+  void attend_group(const SegmentCall& call, const GroupRound& where) const override;
+  void attend_group_input(const SegmentCall& call, const GroupRound& where) const override;
+  void add_group_gradient(const SegmentCall& call, const GroupRound& where) const override;
   void run_heads(const SegmentCall& call, HeadStep step) const override;
 
   // One segment, with a place for each of its values; for the fused block and the three above.
@@ -154,6 +159,11 @@ class TransformerSegments : public SegmentedBlock {
   void attend_heads_input(const SegmentCall& call) const;
   void attend_heads_group(const SegmentCall& call, int64_t item, const T* out_gradient,
                           T* gradient) const;
+
+  // Of documents that a plan spreads over ranks: transformer_documents.cpp.
+  /// One head's queries from a row on; keys are the caller's to give.
+  sequence::AttendCall<T> group_call(const SegmentCall& call, int64_t first_row,
+                                     int64_t head) const;
 
   // Against the keys of one rank at a time: transformer_ring.cpp.
   void attend_round_head(const SegmentCall& call, int64_t round, int64_t item) const;

@@ -83,6 +83,7 @@ Json to_json(const StepMetrics& metrics) {
     for (const std::string& setting : metrics.layer_settings) settings.push_back(setting);
     value["layer_settings"] = std::move(settings);
   }
+  if (!metrics.sequence_plan.is_null()) value["sequence_plan"] = metrics.sequence_plan;
   return value;
 }
 
@@ -110,6 +111,7 @@ StepMetrics metrics_from_json(const Json& value) {
   if (const Json* settings = value.find("layer_settings"))
     for (const Json& setting : settings->as_array())
       metrics.layer_settings.push_back(setting.as_string());
+  if (const Json* plan = value.find("sequence_plan")) metrics.sequence_plan = *plan;
   return metrics;
 }
 

@@ -20,9 +20,9 @@ struct LevelBytes {
   int64_t bytes = 0;
 };
 
-/// One step. Doubles that are not known are NaN and become null; validation_loss, loss_scale
-/// and layer_settings are written only when they are known, that is after an evaluation, in fp16
-/// and after a choice.
+/// One step. Doubles that are not known are NaN and become null; validation_loss, loss_scale,
+/// layer_settings and sequence_plan are written only when they are known, that is after an
+/// evaluation, in fp16, after a choice and with sequence.plan.
 struct StepMetrics {
   int64_t step = 0;        // optimizer steps done, the first is 1
   double loss = kUnknown;  // nats per token, global mean of the step
@@ -40,6 +40,7 @@ struct StepMetrics {
   double predicted_seconds = kUnknown;              // fixed before the first step
   double validation_loss = kUnknown;                // nats per token
   std::vector<std::string> layer_settings;          // chosen after this step, by layer
+  Json sequence_plan;                               // of the first batch of documents; null = none
 };
 
 /// The line of metrics.jsonl as a value, and back. Errors (UserError): missing or mistyped members.

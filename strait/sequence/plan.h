@@ -41,6 +41,9 @@ struct Plan {
   RankGrid grid;
   std::vector<int64_t> lengths;
   std::vector<Group> groups;
+  /// Whether a rank's own documents stand between the rounds of its rings, where keys are under
+  /// way, rather than behind all of them. The same bits: documents are independent.
+  bool fills = false;
 };
 
 /// Sorts groups into the order of ids, joins equal ones that may be joined (of one rank) and sorts

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <exception>
 #include <vector>
 
+#include "strait/base/errors.h"
 #include "strait/sequence/remap.h"
 
 namespace strait::sequence {
@@ -165,6 +167,9 @@ Price price(const Plan& plan, const Machine& machine, const Layer& layer,
     const double seconds = attention_of(time, options.fills);
     price.attention_slowest = std::max(price.attention_slowest, seconds);
     price.attention_mean += seconds / static_cast<double>(times.size());
+    const double computing = time.compute + time.local;
+    price.computing_slowest = std::max(price.computing_slowest, computing);
+    price.computing_mean += computing / static_cast<double>(times.size());
   }
   const double per_token = 3 * layer.linear_flops_per_token / machine.linear_flops;
   double all = 0;
@@ -198,6 +203,7 @@ PartitionOptions default_thresholds(const Machine& machine, const Layer& layer,
 Choice choose(std::span<const int64_t> lengths, const PartitionOptions& options,
               const Machine& machine, const Layer& layer, const PriceOptions& price_options) {
   Choice best;
+  std::exception_ptr refusal;
   const auto consider = [&](Plan plan, const std::string& name) {
     const Price cost = price(plan, machine, layer, price_options);
     if (best.name.empty() || cost.layer() < best.price.layer())
@@ -210,7 +216,11 @@ Choice choose(std::span<const int64_t> lengths, const PartitionOptions& options,
     };
     trial.split_inside = scaled(options.split_inside, inside);
     trial.split_between = scaled(options.split_between, between);
-    consider(partition(lengths, trial), "zones");
+    try {
+      consider(partition(lengths, trial), "zones");
+    } catch (const UserError&) {
+      if (!refusal) refusal = std::current_exception();
+    }
   };
   zones(1, 1);
   for (const double factor : {0.5, 2.0}) {
@@ -219,10 +229,13 @@ Choice choose(std::span<const int64_t> lengths, const PartitionOptions& options,
   }
   for (int i = 0; i < kNumBaselines; ++i) {
     const Baseline baseline = static_cast<Baseline>(i);
+    const bool ring = baseline != Baseline::kGathered && baseline != Baseline::kHeads;
+    if (!ring && price_options.rings_only) continue;
     if (baseline == Baseline::kHeads && !heads_divide(layer.heads, options.grid.ranks())) continue;
     Plan plan = baseline_plan(lengths, options, baseline);
     if (fits(plan, options.capacity_tokens)) consider(std::move(plan), baseline_name(baseline));
   }
+  if (best.name.empty() && refusal) std::rethrow_exception(refusal);
   return best;
 }
 

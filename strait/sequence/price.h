@@ -34,11 +34,13 @@ struct PriceOptions {
   bool routes = false;  // crossing transfers over proxies or by rotated heads, whichever is faster
   bool fills = false;   // local work stands where inter-node rounds wait
   bool remaps = false;  // tokens even for linear modules, where that is cheaper
+  bool rings_only = false;  // choose leaves out gathered keys and exchanged heads
 };
 
 /// Seconds of one layer, forward and backward.
 struct Price {
-  double attention_slowest = 0, attention_mean = 0;  // over ranks
+  double attention_slowest = 0, attention_mean = 0;  // over ranks: computing and waiting
+  double computing_slowest = 0, computing_mean = 0;  // of it, computing
   double remap = 0;                                  // 0: skipped
   double linear_slowest = 0;
   double layer() const { return attention_slowest + remap + linear_slowest; }
@@ -61,6 +63,7 @@ struct Choice {
 };
 /// The cheapest of the partition with these thresholds, with each of them halved or doubled, and of
 /// the baselines that the capacity holds (heads only where they divide). Ties: the first of these.
+/// UserError of partition where the capacity holds none of them.
 Choice choose(std::span<const int64_t> lengths, const PartitionOptions& options,
               const Machine& machine, const Layer& layer, const PriceOptions& price_options);
 

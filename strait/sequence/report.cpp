@@ -49,8 +49,13 @@ LevelTraffic group_traffic(const Plan& plan, const Group& group, const Layer& la
   return heads_levels(tokens, group, plan.grid, layer);
 }
 
-Json traffic_json(const Traffic& traffic) {
-  return Json::object({{"forward", traffic.forward}, {"backward", traffic.backward}});
+Json traffic_json(const Traffic& traffic, int64_t layers) {
+  return Json::object(
+      {{"forward", layers * traffic.forward}, {"backward", layers * traffic.backward}});
+}
+
+int64_t both_ways(const Json& traffic) {
+  return traffic.at("forward").as_integer() + traffic.at("backward").as_integer();
 }
 
 template <class Member>
@@ -95,7 +100,7 @@ std::vector<int64_t> bytes_between_nodes(const Plan& plan, const Layer& layer) {
   return bytes;
 }
 
-Json plan_json(const Plan& plan, const Layer& layer, const Price& price) {
+Json plan_json(const Plan& plan, const Layer& layer, const Price& price, int64_t layers) {
   std::array<int64_t, 3> zones{};
   for (const Group& group : plan.groups)
     zones[static_cast<size_t>(group.zone)] += static_cast<int64_t>(group.documents.size());
@@ -104,15 +109,48 @@ Json plan_json(const Plan& plan, const Layer& layer, const Price& price) {
     documents[zone_name(zone)] = zones[static_cast<size_t>(zone)];
   const std::vector<Load> all = loads(plan);
   const LevelTraffic traffic = plan_traffic(plan, layer);
-  return Json::object({{"documents", documents},
-                       {"tokens", range_json(all, &Load::tokens)},
-                       {"pairs", range_json(all, &Load::pairs)},
-                       {"bytes_inside_nodes", traffic_json(traffic.inside)},
-                       {"bytes_between_nodes", traffic_json(traffic.between)},
-                       {"bytes_leaving_nodes", bytes_between_nodes(plan, layer)},
-                       {"predicted", Json::object({{"slowest_seconds", price.attention_slowest},
-                                                   {"mean_seconds", price.attention_mean}})},
-                       {"hash", fmt::format("{:016x}", plan_hash(plan))}});
+  std::vector<int64_t> leaving = bytes_between_nodes(plan, layer);
+  for (int64_t& bytes : leaving) bytes *= layers;
+  const auto seconds = [&](double of_layer) { return static_cast<double>(layers) * of_layer; };
+  return Json::object(
+      {{"documents", documents},
+       {"tokens", range_json(all, &Load::tokens)},
+       {"pairs", range_json(all, &Load::pairs)},
+       {"bytes_inside_nodes", traffic_json(traffic.inside, layers)},
+       {"bytes_between_nodes", traffic_json(traffic.between, layers)},
+       {"bytes_leaving_nodes", leaving},
+       {"predicted", Json::object({{"slowest_seconds", seconds(price.attention_slowest)},
+                                   {"mean_seconds", seconds(price.attention_mean)},
+                                   {"computing_slowest_seconds", seconds(price.computing_slowest)},
+                                   {"computing_mean_seconds", seconds(price.computing_mean)}})},
+       {"hash", fmt::format("{:016x}", plan_hash(plan))}});
+}
+
+std::string plan_text(const Json& plan) {
+  const Json &documents = plan.at("documents"), &predicted = plan.at("predicted");
+  const auto range = [&](const char* of) {
+    return fmt::format("{} to {}", plan.at(of).at("least").as_integer(),
+                       plan.at(of).at("most").as_integer());
+  };
+  const auto megabytes = [&](const char* of) {
+    return static_cast<double>(both_ways(plan.at(of))) / 1e6;
+  };
+  std::string text = fmt::format(
+      "{} documents local, {} inside nodes, {} between nodes; of a rank {} tokens, {} pairs; "
+      "{:.4g} "
+      "MB inside nodes, {:.4g} MB between; attention predicted {:.4g} s (mean {:.4g} s), of it "
+      "computing {:.4g} s (mean {:.4g} s)",
+      documents.at("local").as_integer(), documents.at("intra").as_integer(),
+      documents.at("inter").as_integer(), range("tokens"), range("pairs"),
+      megabytes("bytes_inside_nodes"), megabytes("bytes_between_nodes"),
+      predicted.at("slowest_seconds").as_number(), predicted.at("mean_seconds").as_number(),
+      predicted.at("computing_slowest_seconds").as_number(),
+      predicted.at("computing_mean_seconds").as_number());
+  if (const Json* measured = plan.find("measured"))
+    text += fmt::format(", measured {:.4g} s (mean {:.4g} s)",
+                        measured->at("computing_slowest_seconds").as_number(),
+                        measured->at("computing_mean_seconds").as_number());
+  return text;
 }
 
 std::string find_disagreement(std::span<const uint64_t> hash_of_rank) {

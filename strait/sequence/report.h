@@ -18,9 +18,14 @@ LevelTraffic plan_traffic(const Plan& plan, const Layer& layer);
 /// Bytes that leave each node, forward and backward of one layer together.
 std::vector<int64_t> bytes_between_nodes(const Plan& plan, const Layer& layer);
 
-/// {"documents": {"local": .., "intra": .., "inter": ..}, "tokens": {..}, "pairs": {..}, "bytes":
-/// .., "predicted": {"slowest_seconds": .., "mean_seconds": ..}, "hash": ".."}.
-Json plan_json(const Plan& plan, const Layer& layer, const Price& price);
+/// Of `layers` equal layers: {"documents": {"local": .., "intra": .., "inter": ..}, "tokens":
+/// {"least": .., "most": ..} of ranks, "pairs": likewise, "bytes_inside_nodes",
+/// "bytes_between_nodes": {"forward": .., "backward": ..}, "bytes_leaving_nodes": [..],
+/// "predicted": {"slowest_seconds": .., "mean_seconds": .., "computing_slowest_seconds": ..,
+/// "computing_mean_seconds": ..}, "hash": ".."}.
+Json plan_json(const Plan& plan, const Layer& layer, const Price& price, int64_t layers);
+/// The same as a line; with "measured", whose members are the two of computing, that too.
+std::string plan_text(const Json& plan);
 
 /// "" when all ranks have the same hash, else the ranks that differ from the most frequent one
 /// (ties: the smaller rank's): "rank 3 has planned another batch: ...". Called before the first

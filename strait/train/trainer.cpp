@@ -12,6 +12,7 @@
 #include "strait/base/errors.h"
 #include "strait/base/process_memory.h"
 #include "strait/comm/bookkeeping.h"
+#include "strait/config/document_rows.h"
 #include "strait/config/print.h"
 #include "strait/execute/model_settings.h"
 #include "strait/model/tensor_blocks.h"
@@ -41,7 +42,8 @@ int64_t first_batch(const Job& job) {
 std::unique_ptr<DocumentLoader> document_loader(const Job& job) {
   if (!job.documents) return nullptr;
   const Resolved& batch = job.design.batch;
-  const DocumentLoader::Rows rows{batch.global_batch_size, batch.sequence_tokens};
+  const DocumentLoader::Rows rows{batch.global_batch_size, batch.sequence_tokens,
+                                  document_rows(job.design.run, batch.data_ranks).documents};
   const Json* saved = job.resume ? job.resume->manifest().extra.find("documents") : nullptr;
   if (!saved) return std::make_unique<DocumentLoader>(*job.documents, rows, first_batch(job));
   return std::make_unique<DocumentLoader>(
@@ -128,6 +130,12 @@ Trainer::Trainer(Shared& shared, comm::World& world, memory::PageSource* window)
                                });
   execute::add_coding_executors(executors_, *arithmetic_, job_.design.run.seed);
   documents_ = document_loader(job_);
+  if (job_.design.planner) {
+    planned_ = std::make_unique<PlannedBatches>(job_, rank_, world_, *documents_, runner_);
+    environment_.layout_of_batch = planned_->layout();
+    if (job_.design.run.sequence.plan)
+      environment_.attention_seconds = planned_->attention_seconds();
+  }
   execute::add_step_executors(executors_, environment_, rules());
   execute::add_outer_executors(executors_, *arithmetic_);
   execute::add_adapt_executors(executors_, *arithmetic_);
@@ -250,6 +258,11 @@ void Trainer::run() {
 }
 
 void Trainer::fill_batch(int64_t first_sequence, int64_t micro_batch, BatchBuffer& buffer) {
+  if (planned_) {
+    planned_->fill(buffer);
+    if (!evaluated_window_ && shared_.observer.loaded) shared_.observer.loaded(step_, buffer);
+    return;
+  }
   fill_sequences(first_sequence, micro_batch, buffer);
   const AxisPlace place = job_.design.layout.sequence_place(rank_);
   take_share({place.size, place.coordinate, job_.design.batch.sequence_tokens / place.size},
@@ -274,7 +287,12 @@ Trainer::StepResult Trainer::train_step(int64_t step) {
   StepResult result;
   if (validates_behind()) return validated_step(step);
   step_ = step;
+  if (planned_) {
+    state_.drain();
+    planned_->begin_batch(static_cast<int64_t>(progress(strategy::kSequencesDone)), step);
+  }
   result.times = runner_.run(strategy::kForStep, step);
+  if (planned_ && job_.design.run.sequence.plan) result.plan = planned_->describe(step);
   const auto agreed = state_.read<double, strategy::kNumAgreed>("agreed");
   const auto results = state_.read<double, strategy::kNumResults>("results");
   const auto values = state_.read<double, strategy::kNumStepValues>("step");
@@ -382,6 +400,7 @@ report::StepMetrics Trainer::metrics_of(int64_t step, const StepResult& result) 
   metrics.resident_bytes = peak_resident_bytes();
   metrics.predicted_seconds = job_.simulated.seconds;
   if (evaluated_step_ == step) metrics.validation_loss = validation_loss_;
+  metrics.sequence_plan = result.plan;
   if (settings_ && settings_->chosen() && settings_->chosen()->step == step)
     metrics.layer_settings =
         strategy::setting_names(shared_.adapted->layers(), settings_->chosen()->choice.settings);

@@ -30,6 +30,7 @@
 #include "strait/trace/spans.h"
 #include "strait/train/flight_dump.h"
 #include "strait/train/outcome.h"
+#include "strait/train/planned_batches.h"
 #include "strait/train/step_clock.h"
 #include "strait/train/validation.h"
 
@@ -115,6 +116,7 @@ class Trainer {
     bool overflowed = false;  // by the loss scale, which has become smaller
     runtime::RunTimes times;  // inside the program
     double seconds = 0;       // of the step, by the clock
+    Json plan;                // of its documents, with sequence.plan
   };
   StepResult train_step(int64_t step);
   /// The same where the next step validates the update: that one is run here, too, unless somebody
@@ -193,6 +195,7 @@ class Trainer {
   runtime::Runner runner_;
   /// With train.global_batch_tokens, where sequence numbers of a step count batches.
   std::unique_ptr<DocumentLoader> documents_;
+  std::unique_ptr<PlannedBatches> planned_;  // where a plan spreads documents over ranks
   std::optional<persist::LayerSettings> settings_;
   std::unique_ptr<persist::UnitState> units_;
   std::unique_ptr<persist::RunValues> values_;

@@ -9,6 +9,7 @@
 #include "strait/base/process_memory.h"
 #include "strait/comm/bookkeeping.h"
 #include "strait/comm/wait_table.h"
+#include "strait/config/document_rows.h"
 #include "strait/config/print.h"
 #include "strait/persist/parameter_hash.h"
 #include "strait/strategy/finish/step_values.h"
@@ -22,7 +23,8 @@ ValidationPlan Trainer::validation_plan() const {
                       batch.data_ranks};
   if (!documents_) return plan;
   plan.row_tokens = batch.sequence_tokens;
-  plan.row_windows = batch.sequence_tokens / job_.validation->context();
+  plan.row_windows =
+      document_rows(job_.design.run, batch.data_ranks).documents / job_.validation->context();
   return plan;
 }
 
@@ -34,6 +36,11 @@ void Trainer::evaluate(int64_t step) {
   const int64_t position = job_.design.layout.batch_position(rank_);
   runner_.run(strategy::kForShow, step);
   const std::optional<double> loss = validation_loss(plan, state_, [&](int64_t first) {
+    if (planned_) {
+      state_.drain();
+      count_between_steps();
+      planned_->begin_windows(plan, first + position * plan.windows_of_rank(), step);
+    }
     evaluated_window_ = first + position * plan.windows_of_rank();
     // The first batch makes secondary copies; a step after it makes its own all the same, so that
     // what training moves does not depend on evaluations.

@@ -61,10 +61,8 @@ TEST(Validate, ReservedKeysAcceptOnlyTheDefault) {
       {"tune.budget_seconds", "1"},
       {"tune.trial_steps", "1"},
       {"tune.candidates", "1"},
-      {"sequence.plan", "true"},
       {"sequence.routing", "\"off\""},
       {"sequence.remap", "\"none\""},
-      {"sequence.fill", "false"},
       {"mesh.order", "[\"data\", \"x\", \"y\", \"z\", \"sequence\", \"stage\"]"},
       {"sync.outer.on_lost_replica", "\"continue\""},
   };

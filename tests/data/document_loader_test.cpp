@@ -100,7 +100,8 @@ TEST(DocumentLoader, ABatchIsTheSameInAnyNumberOfRows) {
   const RandomStream stream(3, "lengths");
   const Corpus corpus = corpus_of(random_lengths(stream, 300, 40));
   const TokenBatches batches(corpus, 32, 256, 9);
-  DocumentLoader one(batches, {1, 256}), four(batches, {4, 90}), many(batches, {16, 32});
+  DocumentLoader one(batches, {1, 256, 256}), four(batches, {4, 90, 90}),
+      many(batches, {16, 32, 32});
   for (const int64_t batch : {0, 5, 2, 40}) {  // the fortieth stands in a later epoch
     const auto expected = contents(one, batch, 1, 256);
     EXPECT_EQ(contents(four, batch, 4, 90), expected);
@@ -115,8 +116,8 @@ TEST(DocumentLoader, GoesOnFromAPosition) {
   const RandomStream stream(3, "lengths");
   const Corpus corpus = corpus_of(random_lengths(stream, 300, 40));
   const TokenBatches batches(corpus, 32, 256, 9);
-  DocumentLoader whole(batches, {2, 160});
-  DocumentLoader rest(batches, {3, 120}, 7, whole.position(7));
+  DocumentLoader whole(batches, {2, 160, 160});
+  DocumentLoader rest(batches, {3, 120, 120}, 7, whole.position(7));
   for (const int64_t batch : {7, 12, 9})
     EXPECT_EQ(contents(rest, batch, 3, 120), contents(whole, batch, 2, 160));
   EXPECT_EQ(rest.position(20), whole.position(20));

@@ -1,6 +1,7 @@
 // Bytes of whole plans against the formulas of their groups; which rank has planned something else.
 #include "strait/sequence/report.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -41,7 +42,8 @@ TEST(PlanReport, EnginesOfBaselinesAddUp) {
 TEST(PlanReport, SaysWhatStandsWhere) {
   const std::vector<int64_t> lengths = {3000, 300, 50, 50, 50};
   const Plan plan = partition(lengths, options_of(1000));
-  const Json json = plan_json(plan, layer_of(), {0.5, 0.25, 0, 0});
+  const Json json =
+      plan_json(plan, layer_of(), {.attention_slowest = 0.5, .attention_mean = 0.25}, 3);
   const auto count = [&](const char* zone) {
     return json.find("documents")->find(zone)->as_integer();
   };
@@ -49,7 +51,11 @@ TEST(PlanReport, SaysWhatStandsWhere) {
   EXPECT_EQ(count("inter"), 1);
   EXPECT_EQ(count("intra"), 1);
   EXPECT_LE(json.find("tokens")->find("most")->as_integer(), 1000);
-  EXPECT_EQ(json.find("predicted")->find("slowest_seconds")->as_number(), 0.5);
+  EXPECT_EQ(json.find("predicted")->find("slowest_seconds")->as_number(), 3 * 0.5);
+  EXPECT_EQ(json.at("bytes_between_nodes").at("forward").as_integer(),
+            3 * plan_traffic(plan, layer_of()).between.forward);
+  EXPECT_THAT(plan_text(json),
+              ::testing::HasSubstr("3 documents local, 1 inside nodes, 1 between"));
   EXPECT_EQ(json.find("hash")->as_string().size(), 16u);
 }
 

@@ -35,8 +35,17 @@ const char* step_kind(const StepOptions& options) {
 /// Ranks whose programs are equal.
 using RankClass = std::vector<int64_t>;
 
+/// By their place in the plan.
+std::vector<RankClass> document_classes(const Mesh& mesh) {
+  std::vector<RankClass> classes(static_cast<size_t>(mesh.axis("sequence").size));
+  for (int64_t rank = 0; rank < mesh.ranks(); ++rank)
+    classes[static_cast<size_t>(mesh.coordinate(rank, "sequence"))].push_back(rank);
+  return classes;
+}
+
 /// The passes that make ranks differ say how.
 std::vector<RankClass> classes_of(const Ingredients& from, const StepOptions& options) {
+  if (options.plan) return document_classes(from.mesh);
   return stage_classes(from.shape, from.mesh, options.pipeline);
 }
 
@@ -85,6 +94,11 @@ std::vector<program::Program> compose(const Ingredients& from, const StepOptions
   for (const RankClass& ranks : classes_of(from, options))
     classes.push_back(compose_class(from, ranks, options, std::nullopt));
   return classes;
+}
+
+program::Program compose_for_rank(const Ingredients& from, const StepOptions& options,
+                                  int64_t rank) {
+  return compose_class(from, {rank}, options, std::nullopt);
 }
 
 std::vector<program::Program> compose_border(const Ingredients& from, StepOptions options,

@@ -43,6 +43,10 @@ struct Ingredients {
 /// * kBorder: see compose_border.
 std::vector<program::Program> compose(const Ingredients& from, const StepOptions& options);
 
+/// That of one rank alone, as if no other were of its class.
+program::Program compose_for_rank(const Ingredients& from, const StepOptions& options,
+                                  int64_t rank);
+
 /// What replicas do at a border of rounds: see BorderPart. With options.in_backward, of a border
 /// that is in_step: the step and the border in one, where the transfers of a unit start as soon as
 /// it is updated.

@@ -5,14 +5,17 @@
 #include <algorithm>
 #include <optional>
 #include <tuple>
+#include <utility>
 
 #include "strait/base/errors.h"
 #include "strait/config/check_mesh.h"
 #include "strait/config/cluster_file.h"
+#include "strait/config/document_rows.h"
 #include "strait/config/keys.h"
 #include "strait/data/corpus.h"
 #include "strait/shape/modules.h"
 #include "strait/strategy/compose/compose.h"
+#include "strait/strategy/compose/expected_batch.h"
 #include "strait/strategy/finish/step_values.h"
 #include "strait/strategy/pipeline/cuts.h"
 #include "strait/strategy/pipeline/pipeline.h"
@@ -90,6 +93,7 @@ constexpr int64_t kLeastChunkOfRing = 128;
 
 SequenceEngine sequence_engine(const Run& run, int64_t tokens) {
   if (run.sequence.engine == "heads") return SequenceEngine::kHeads;
+  if (plans_documents(run)) return SequenceEngine::kRing;
   const int64_t chunk = tokens / (2 * run.mesh.axes.sequence);
   const bool by_choice = run.sequence.engine == "auto" && chunk >= kLeastChunkOfRing;
   return by_choice || run.sequence.engine == "ring" ? SequenceEngine::kRing
@@ -147,7 +151,8 @@ StepOptions step_options(const Design& design) {
   options.dtype = design.dtype;
   options.recompute = draft::parse_recompute(run.train.recompute);
   options.optimizer = optimizer_state(run.optimizer);
-  options.documents = !run.data.document_separator.empty() || run.train.global_batch_tokens > 0;
+  options.documents =
+      !design.planner && (has_documents(run.data) || run.train.global_batch_tokens > 0);
   options.in_backward = run.optimizer.in_backward;
   options.local_steps = design.policy.local_steps();
   options.hides_sums = run.tensor.overlaps("oar");
@@ -183,9 +188,19 @@ void check_post_validation(const Design& design) {
              "a codec without error feedback, as int8");
 }
 
-program::ProgramSet compose_all(const Design& design) {
+/// Of the batch that stands for all.
+std::shared_ptr<const sequence::Plan> expected_plan(const Design& design, const Corpus* corpus) {
+  const BatchPlanner& planner = *design.planner;
+  const int64_t data_ranks = design.batch.data_ranks;
+  if (corpus != nullptr)
+    return planner.plan(expected_lengths(design.run, data_ranks, planner, *corpus));
+  return planner.plan(planner.assumed_lengths(document_rows(design.run, data_ranks).documents));
+}
+
+program::ProgramSet compose_all(const Design& design, const Corpus* corpus) {
   program::ProgramSet set;
   StepOptions options = step_options(design);
+  if (design.planner) options.plan = expected_plan(design, corpus);
   const Ingredients from = ingredients(design, design.placement);
   const auto made = [&](Purpose purpose) {
     options.purpose = purpose;
@@ -220,7 +235,8 @@ program::ProgramSet compose_all(const Design& design) {
 
 }  // namespace
 
-Design make_design(const Run& run, int64_t ranks, int64_t vocabulary, int64_t cores) {
+Design make_design(const Run& run, int64_t ranks, int64_t vocabulary, int64_t cores,
+                   const Corpus* corpus) {
   validate_run(run, ranks);
   Design design;
   design.run = run;
@@ -243,7 +259,11 @@ Design make_design(const Run& run, int64_t ranks, int64_t vocabulary, int64_t co
   // On one rank nothing is sent, so there is nothing to choose.
   const AdaptPolicy adapt = resolve_adapt_policy(run);
   if (!design.placement.layers.empty()) design.adapt = adapt;
-  design.programs = compose_all(design);
+  if (plans_documents(run))
+    design.planner = std::make_shared<const BatchPlanner>(run, design.cluster, design.mesh,
+                                                          design.layout.local_shape(),
+                                                          design.batch.sequence_tokens);
+  design.programs = compose_all(design, corpus);
   program::verify_or_throw(design.programs);
   design.round = round_of(design.programs);
   return design;
@@ -262,6 +282,16 @@ program::ProgramSet compose_with_layers(const Design& design, std::vector<codec:
   return set;
 }
 
+program::Program compose_for_plan(const Design& design, const std::string& kind, int64_t rank,
+                                  std::shared_ptr<const sequence::Plan> plan) {
+  StepOptions options = step_options(design);
+  const bool trains = kind == kSteady || kind == kUnchanged;
+  options.purpose = trains ? Purpose::kTrain : Purpose::kEvaluate;
+  options.weights_unchanged = kind == kUnchanged || kind == kEvaluationUnchanged;
+  options.plan = std::move(plan);
+  return compose_for_rank(ingredients(design, design.placement), options, rank);
+}
+
 int64_t design_vocabulary(const Run& run, bool& assumed) {
   assumed = false;
   if (const std::optional<int64_t> known = known_vocabulary(run.data)) return *known;
@@ -269,6 +299,11 @@ int64_t design_vocabulary(const Run& run, bool& assumed) {
   if (!run.data.path.empty()) return make_corpus(run.data).tokenizer->vocabulary_size();
   assumed = true;
   return 256;
+}
+
+std::optional<Corpus> design_corpus(const Run& run) {
+  if (!plans_documents(run) || run.data.path.empty()) return std::nullopt;
+  return make_corpus(run.data);
 }
 
 }  // namespace strait::strategy

@@ -3,14 +3,18 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 
 #include "strait/config/run.h"
 #include "strait/config/validate.h"
+#include "strait/data/corpus.h"
 #include "strait/draft/step_options.h"
 #include "strait/layout/layout.h"
 #include "strait/program/program_set.h"
 #include "strait/shape/shape.h"
 #include "strait/strategy/adapt/policy.h"
+#include "strait/strategy/compose/batch_plan.h"
 #include "strait/strategy/compose/round.h"
 #include "strait/strategy/sharding/placement.h"
 #include "strait/strategy/sync/policy.h"
@@ -46,6 +50,9 @@ struct Design {
   Placement placement;
   Policy policy;
   AdaptPolicy adapt;
+  /// Where batches are planned (sequence.engine); then `programs` are those of one batch, which
+  /// stands for all, and compose_for_plan has those of any other.
+  std::shared_ptr<const BatchPlanner> planner;
   Dtype dtype = Dtype::kFloat32;
   program::ProgramSet programs;
   Round round;  // what a step is on the average
@@ -54,16 +61,27 @@ struct Design {
 };
 
 /// Validates the run, composes its programs and verifies them. `vocabulary`: tokens of the data's
-/// tokenizer; `cores`: what all ranks share, 0 = those that this process may use. Errors: UserError
-/// with file, line, key.
-Design make_design(const Run& run, int64_t ranks, int64_t vocabulary, int64_t cores = 0);
+/// tokenizer; `cores`: what all ranks share, 0 = those that this process may use. Where batches are
+/// planned, the one that stands for all is taken from `corpus` (expected_batch.h); without it, its
+/// documents are as long as the context. Errors: UserError with file, line, key.
+Design make_design(const Run& run, int64_t ranks, int64_t vocabulary, int64_t cores = 0,
+                   const Corpus* corpus = nullptr);
 
 /// The design's programs, verified, with another compressed all-reduce: the same runs of elements
 /// in other codecs.
 program::ProgramSet compose_with_layers(const Design& design, std::vector<codec::Runs> layers);
 
+/// What one rank runs of a batch with a plan: the program of a kind (kSteady, kUnchanged,
+/// kEvaluation, kEvaluationUnchanged), with the resident values of the design's. Not verified: its
+/// messages stand in the programs of all ranks. Cost: about one class of make_design.
+program::Program compose_for_plan(const Design& design, const std::string& kind, int64_t rank,
+                                  std::shared_ptr<const sequence::Plan> plan);
+
 /// Vocabulary of a run whose data need not be there: what data.tokenizer says, else the data's if
 /// data.path is set, else an assumed 256, noted in `assumed`.
 int64_t design_vocabulary(const Run& run, bool& assumed);
+
+/// The data of a run whose batches are planned, if data.path is set.
+std::optional<Corpus> design_corpus(const Run& run);
 
 }  // namespace strait::strategy

@@ -8,6 +8,7 @@
 #include "strait/draft/draft.h"
 #include "strait/draft/segment_ops.h"
 #include "strait/draft/step_options.h"
+#include "strait/sequence/rank_layout.h"
 #include "strait/shape/shape.h"
 #include "strait/topology/cluster.h"
 
@@ -104,6 +105,69 @@ class Ring {
   int keys_, parts_, sums_;  // arrays by round
   Carried log_sum_exp_, attention_sum_, delta_, query_sum_;
   int64_t chunk_;
+};
+
+/// A rank among those that a plan spreads documents over, and the lanes of its messages.
+struct DocumentAxis {
+  SequenceAxis axis;
+  int64_t member = 0;
+  std::array<int, 3> lanes = {};
+};
+
+/// Documents as StepOptions::plan spreads them over ranks (Zeppelin): rings of whichever ranks
+/// share documents, and a rank's own, in the order of its layout. Keys of all rings start before
+/// any computes, of two rounds at once where the plan fills; else as a Ring, by messages between
+/// neighbours. A rank's program follows from its own part of the plan.
+class Documents {
+ public:
+  Documents(draft::Draft& draft, const ModelShape& shape, const draft::StepOptions& options,
+            const DocumentAxis& axis);
+  void apply(draft::Visit& visit) const;
+
+ private:
+  /// Values that a round leaves to the next one, and not to others.
+  struct Carried {
+    int array = -1;  // -1: the family or type has none
+    BlockValue value;
+  };
+  /// By round: keys from 0 on, parts of their gradients from 1, sums from 2.
+  struct GroupArrays {
+    std::vector<int> keys, parts, sums;
+  };
+  GroupArrays declare_group(draft::Draft& draft, Dtype dtype, size_t number,
+                            const BlockExtent& extent);
+  int keys(size_t group, int64_t round) const {
+    return arrays_[group].keys[static_cast<size_t>(round)];
+  }
+  int part(size_t group, int64_t round) const {
+    return arrays_[group].parts[static_cast<size_t>(round - 1)];
+  }
+  int sum(size_t group, int64_t round) const {
+    return arrays_[group].sums[static_cast<size_t>(round - 2)];
+  }
+  void start(const program::Op& attention, std::vector<program::Op>& ops) const;
+  void forward(const program::Op& attention, std::vector<program::Op>& ops) const;
+  void backward(const program::Op& attention, const program::Operand& gradient,
+                std::vector<program::Op>& ops) const;
+  void pack(const program::Op& attention, size_t group, std::vector<program::Op>& ops) const;
+  void prepare(const program::Op& attention, const sequence::EngineStep& step,
+               std::vector<program::Op>& ops) const;
+  program::Op round(const program::Op& attention, const sequence::EngineStep& step,
+                    const std::vector<Carried>& carried) const;
+  program::Op add(const program::Op& attention, const program::Operand& to, size_t group,
+                  int64_t number) const;
+  void pass(size_t group, const program::Operand& from, const program::Operand& to,
+            std::vector<program::Op>& ops) const;
+  void pass_keys(size_t group, int64_t number, std::vector<program::Op>& ops) const;
+  void mark(program::Op& op, size_t group, int64_t number) const;
+  void free_carried(const std::vector<Carried>& carried, std::vector<program::Op>& ops) const;
+
+  DocumentAxis axis_;
+  sequence::RankLayout layout_;
+  int64_t ahead_;  // rounds for which keys are on their way
+  int64_t attention_width_;
+  std::vector<GroupArrays> arrays_;
+  Carried log_sum_exp_, attention_sum_, delta_, query_sum_;
 };
 
 }  // namespace strait::strategy

@@ -65,7 +65,12 @@ void share_sequences(draft::Draft& draft, const ModelShape& shape, const Cluster
     draft::rewrite_visits(
         draft, [engine = std::move(engine)](draft::Visit& visit) { engine.apply(visit); });
   };
-  if (shape.engine == SequenceEngine::kHeads)
+  if (options.plan) {
+    DocumentAxis documents{ranks, draft.mesh.coordinate(draft.rank, "sequence"), {ranks.lane}};
+    for (size_t lane = 1; lane < documents.lanes.size(); ++lane)
+      documents.lanes[lane] = draft::add_lane(draft.program, cluster, group);
+    rewrite(Documents(draft, shape, options, documents));
+  } else if (shape.engine == SequenceEngine::kHeads)
     rewrite(Heads(draft, shape, options, ranks));
   else if (shape.engine == SequenceEngine::kRing)
     rewrite(Ring(draft, shape, options, ranks));

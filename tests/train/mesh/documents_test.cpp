@@ -5,8 +5,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "strait/base/errors.h"
 #include "strait/checkpoint/reader.h"
+#include "strait/report/metrics.h"
 #include "tests/train/trained.h"
 
 namespace strait {
@@ -23,6 +26,8 @@ struct Case {
 
 const Sets kGpt2 = {};
 const Sets kLlama = {"model.family=llama", "model.shape.kv_heads=2", "model.shape.tied_head=false"};
+
+const Sets kWindows = {"model.family=mistral", "model.shape.window=9", "model.shape.bias=false"};
 
 class WholeDocuments : public test::MeshRuns {
  protected:
@@ -67,6 +72,92 @@ TEST_F(WholeDocuments, TheLossDoesNotDependOnRowsAndRanks) {
       expect_equal(train(family, c), alone);
     }
   }
+}
+
+/// Whichever ranks have which documents.
+TEST_F(WholeDocuments, PlansOfBatchesTrainAsOneRankDoes) {
+  for (const Sets& family : {kGpt2, kLlama, kWindows}) {
+    const Trained one = train(family, {{}, 1});
+    for (const char* engine : {"packed", "even", "hybrid", "zeppelin"})
+      for (Case c : std::vector<Case>{
+               {{"mesh.axes.sequence=2"}, 2},
+               {{"mesh.axes.sequence=3", "train.recompute=block"}, 3},
+               {{"mesh.axes.sequence=4", "placement.preset=zero3"}, 8},
+               {{"mesh.axes.sequence=2", "mesh.axes.x=2", "placement.preset=ddp"}, 4}}) {
+        c.sets.push_back(fmt::format("sequence.engine={}", engine));
+        SCOPED_TRACE(fmt::format("{} ranks, {}", c.ranks, fmt::join(c.sets, ", ")));
+        expect_equal(train(family, c), one);
+      }
+  }
+}
+
+/// Of two nodes of two ranks, on links so fast that long documents are shared by all four and
+/// others by two; what the run printed of its plans says so.
+TEST_F(WholeDocuments, ThreeZonesTrainAsOneRankDoes) {
+  const Sets batches = {"train.global_batch_tokens=800", "model.shape.context=240",
+                        "data.document_separator=wide."};
+  const Trained one = train(kLlama, {batches, 1});
+  for (const char* fill : {"true", "false"}) {
+    Sets sets = batches;
+    sets.insert(sets.end(),
+                {"cluster.levels=[{ name = \"node\", size = 2, gb_per_second = 1e5, "
+                 "latency_microseconds = 0.0 }, { name = \"across\", gb_per_second = 6e3, "
+                 "latency_microseconds = 0.0 }]",
+                 "mesh.axes.sequence=4", "sequence.engine=zeppelin", "sequence.plan=true",
+                 "sequence.capacity_tokens=300", fmt::format("sequence.fill={}", fill)});
+    const std::string folder = next_folder();
+    expect_equal(test::trained(run_of(kLlama, sets), 4, folder), one);
+    std::map<std::string, int64_t> documents;
+    for (const report::StepMetrics& step : report::read_metrics(folder + "/metrics.jsonl")) {
+      const Json& plan = step.sequence_plan;
+      for (const char* zone : {"local", "intra", "inter"})
+        documents[zone] += plan.at("documents").at(zone).as_integer();
+      EXPECT_LE(plan.at("tokens").at("most").as_integer(), 300);
+      EXPECT_GT(plan.at("measured").at("computing_mean_seconds").as_number(), 0);
+    }
+    for (const char* zone : {"local", "intra", "inter"}) EXPECT_GT(documents[zone], 0) << zone;
+  }
+}
+
+/// In bf16, whose sums stand apart from what they are rounded to, norms of gradients are those of
+/// one rank but for rounding (2^-9 each).
+TEST_F(WholeDocuments, PlansInBfloat16HaveTheGradientsOfOneRank) {
+  const auto norms = [&](Sets sets, int64_t ranks) {
+    sets.insert(sets.end(), {"train.precision=bf16", "train.steps=3"});
+    const std::string folder = next_folder();
+    test::train_small(run_of(kLlama, sets), ranks, folder);
+    std::vector<double> of_steps;
+    for (const report::StepMetrics& step : report::read_metrics(folder + "/metrics.jsonl"))
+      of_steps.push_back(step.gradient_norm);
+    return of_steps;
+  };
+  const std::vector<double> one = norms({}, 1);
+  for (const char* engine : {"packed", "even", "zeppelin"}) {
+    const std::vector<double> got =
+        norms({"mesh.axes.sequence=4", fmt::format("sequence.engine={}", engine)}, 4);
+    ASSERT_EQ(got.size(), one.size());
+    for (size_t step = 0; step < got.size(); ++step)
+      EXPECT_NEAR(got[step] / one[step], 1, 0.004) << engine << ", step " << step;
+  }
+}
+
+TEST_F(WholeDocuments, WhatAPlanCannotDoIsRefused) {
+  const auto refused = [&](const Sets& sets, const char* text) {
+    try {
+      test::train_small(run_of(kGpt2, sets), 4, next_folder());
+      ADD_FAILURE() << text;
+    } catch (const UserError& error) {
+      EXPECT_THAT(error.what(), ::testing::HasSubstr(text));
+    }
+  };
+  const std::string zeppelin = "sequence.engine=zeppelin", axis = "mesh.axes.sequence=4";
+  refused({zeppelin, axis, "train.global_batch_tokens=0"}, "without train.global_batch_tokens");
+  refused({zeppelin, "mesh.axes.sequence=2", "mesh.axes.stage=2"}, "mesh.axes.stage = 1");
+  refused({zeppelin, axis, "train.micro_batch_size=2"}, "train.micro_batch_size = 1");
+  refused({zeppelin, axis, "sequence.capacity_tokens=30"}, "the nearest valid value is 100");
+  refused({"sequence.engine=packed", axis, "sequence.capacity_tokens=101"}, "gives a rank ");
+  refused({"sequence.plan=true"}, "the nearest valid value is false");
+  refused({"sequence.engine=even", axis, "sequence.fill=false"}, "the nearest valid value is true");
 }
 
 /// Eight times what a rank holds.

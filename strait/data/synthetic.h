@@ -1,0 +1,37 @@
+// Data that nobody has to have: documents of drawn lengths and tokens, for benchmarks and for what
+// a cluster would do with data of a known shape.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "strait/data/corpus.h"
+#include "strait/data/lengths.h"
+#include "strait/data/options.h"
+
+namespace strait {
+
+/// Of a run without data.tokenizer.
+inline constexpr int64_t kSyntheticVocabulary = 256;
+
+/// "synthetic:lengths/NAME", NAME a distribution (lengths.h), and behind it, in any order,
+/// "/scale=S", by which lengths are multiplied (1), "/longest=N", at which they are cut (0: not)
+/// and "/tokens=N", of the training and the validation part together (2^22).
+struct SyntheticData {
+  std::string distribution;
+  double scale = 1;
+  int64_t longest = 0;
+  int64_t tokens = int64_t{1} << 22;
+
+  LengthDistribution lengths() const;
+};
+/// UserError (key data.path) with the nearest form, member or number.
+SyntheticData parse_synthetic(const std::string& path);
+
+/// Documents as long as drawn, the last one as long as tokens are left. A token follows from the
+/// one before it, or in three of ten cases is any: a model has something to learn. The same for
+/// every seed of a run, with `existing` or as many tokens as data.tokenizer = "ids:N" says.
+Corpus make_synthetic_corpus(const DataOptions& options, std::shared_ptr<const Tokenizer> existing);
+
+}  // namespace strait

@@ -1,0 +1,119 @@
+#include "strait/sequence/rank_layout.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "strait/base/errors.h"
+
+namespace strait::sequence {
+
+int64_t RankGroup::rows_of(int64_t of_member) const {
+  int64_t sum = 0;
+  for (size_t document = 0; document < lengths.size(); ++document)
+    sum += cut(document).tokens(of_member);
+  return sum;
+}
+
+int64_t RankGroup::pairs(int64_t round) const {
+  int64_t sum = 0;
+  for (size_t document = 0; document < lengths.size(); ++document)
+    for (const Block& block : round_blocks(cut(document), member, round)) sum += block.pairs();
+  return sum;
+}
+
+namespace {
+
+/// Rounds of rings that need keys of others.
+int64_t rounds_that_wait(const std::vector<RankGroup>& groups) {
+  int64_t rounds = 0;
+  for (const RankGroup& group : groups) rounds += group.size - 1;
+  return rounds;
+}
+
+/// Documents in `runs` runs of about the same pairs; some may have none.
+std::vector<std::vector<int32_t>> even_runs(const Plan& plan, const std::vector<int32_t>& documents,
+                                            int64_t runs) {
+  const auto pairs = [&](int32_t document) {
+    return static_cast<double>(causal_pairs(plan.lengths[static_cast<size_t>(document)]));
+  };
+  double all = 0, before = 0;
+  for (const int32_t document : documents) all += pairs(document);
+  std::vector<std::vector<int32_t>> made(static_cast<size_t>(runs));
+  for (const int32_t document : documents) {
+    const double middle = before + pairs(document) / 2;
+    const auto run = static_cast<int64_t>(middle / all * static_cast<double>(runs));
+    made[static_cast<size_t>(std::min(run, runs - 1))].push_back(document);
+    before += pairs(document);
+  }
+  return made;
+}
+
+RankGroup part_of(const Plan& plan, const Group& group, int64_t member, RankLayout& layout) {
+  RankGroup part;
+  part.size = static_cast<int64_t>(group.ranks.size());
+  part.member = member;
+  part.before = group.ranks[static_cast<size_t>((part.member + part.size - 1) % part.size)];
+  part.next = group.ranks[static_cast<size_t>((part.member + 1) % part.size)];
+  part.first_row = std::ssize(layout.positions);
+  for (const int32_t document : group.documents) {
+    const Cut cut{plan.lengths[static_cast<size_t>(document)], part.size};
+    part.lengths.push_back(cut.length);
+    for (const Span& span : cut.spans(part.member)) {
+      layout.held.push_back({document, span});
+      for (int64_t position = span.begin; position < span.end; ++position)
+        layout.positions.push_back(static_cast<int32_t>(position));
+    }
+  }
+  part.rows = std::ssize(layout.positions) - part.first_row;
+  return part;
+}
+
+/// Where they fill, run j of n stands before wait j (w + 1) / n of w, of which the end is the last.
+std::vector<EngineStep> order_of(const std::vector<RankGroup>& groups, bool fills) {
+  std::vector<EngineStep> order;
+  const auto local = std::ranges::find(groups, 1, &RankGroup::size) - groups.begin();
+  const int64_t waits = rounds_that_wait(groups), runs = std::ssize(groups) - local;
+  int64_t run = 0, wait = 0;
+  const auto fill = [&] {
+    for (; run < runs && run * (waits + 1) / runs <= wait; ++run) order.push_back({local + run, 0});
+    ++wait;
+  };
+  for (int64_t group = 0; group < local; ++group)
+    for (int64_t round = 0; round < groups[static_cast<size_t>(group)].size; ++round) {
+      if (fills && round > 0) fill();
+      order.push_back({group, round});
+    }
+  wait = waits;
+  fill();
+  return order;
+}
+
+}  // namespace
+
+RankLayout rank_layout(const Plan& plan, int64_t rank) {
+  RankLayout layout;
+  for (const Group& group : plan.groups) {
+    const auto found = std::ranges::find(group.ranks, static_cast<int32_t>(rank));
+    if (found == group.ranks.end()) continue;
+    ensure(group.ranks.size() == 1 || group.engine == Engine::kRing,
+           "rank_layout: a group that is no ring");
+    if (group.ranks.size() > 1 || !plan.fills) {
+      layout.groups.push_back(part_of(plan, group, found - group.ranks.begin(), layout));
+      continue;
+    }
+    for (std::vector<int32_t>& run :
+         even_runs(plan, group.documents, rounds_that_wait(layout.groups) + 1)) {
+      if (run.empty()) continue;
+      Group documents = group;
+      documents.documents = std::move(run);
+      layout.groups.push_back(part_of(plan, documents, 0, layout));
+    }
+  }
+  if (layout.groups.empty())
+    layout.groups.push_back(
+        {.before = static_cast<int32_t>(rank), .next = static_cast<int32_t>(rank)});
+  layout.order = order_of(layout.groups, plan.fills);
+  return layout;
+}
+
+}  // namespace strait::sequence

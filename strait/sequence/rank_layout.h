@@ -1,0 +1,48 @@
+// What one rank holds of a plan, and computes: its rows, group by group.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "strait/sequence/plan.h"
+
+namespace strait::sequence {
+
+/// A rank's part of a group: `rows` rows from `first_row` on, those of each document as Cut::spans
+/// says, one document behind the other.
+struct RankGroup {
+  int64_t size = 1, member = 0;
+  int32_t before = 0, next = 0;  // ranks: neighbours in the ring
+  int64_t first_row = 0, rows = 0;
+  std::vector<int64_t> lengths = {};  // of the documents
+
+  /// Whose keys are here in a round: those of the member so many positions before.
+  int64_t holder(int64_t round) const { return (member + size - round % size) % size; }
+  Cut cut(size_t document) const { return {lengths[document], size}; }
+  int64_t rows_of(int64_t of_member) const;
+  /// Causal pairs that the rank computes in a round.
+  int64_t pairs(int64_t round) const;
+};
+
+/// One call of attention: a round of one of a rank's groups.
+struct EngineStep {
+  int64_t group = 0, round = 0;
+  bool operator==(const EngineStep&) const = default;
+};
+
+struct RankLayout {
+  /// By id: rings before local documents, which are several groups where a plan fills. At least
+  /// one, which may be empty.
+  std::vector<RankGroup> groups;
+  std::vector<EngineStep> order;   // in which a rank attends: every round of every group once
+  std::vector<int32_t> positions;  // of rows in their documents
+  std::vector<Held> held;          // the same rows: attention_layout
+};
+
+/// Rounds of rings by (group, round). Where a plan fills, local documents are cut into as many runs
+/// as rings have rounds, of even pairs as far as whole documents allow, and one stands before every
+/// round but the first of each ring, the last one at the end. Rings alone: InternalError for
+/// another engine. Cost: O(documents of the rank x their groups).
+RankLayout rank_layout(const Plan& plan, int64_t rank);
+
+}  // namespace strait::sequence

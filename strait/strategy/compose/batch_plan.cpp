@@ -1,0 +1,116 @@
+#include "strait/strategy/compose/batch_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "strait/base/errors.h"
+#include "strait/shape/segment.h"
+
+namespace strait::strategy {
+namespace {
+
+/// Tokens of a rank at which a kernel of attention has half its rate (specs: 128 tokens per shard
+/// are the least that do not waste it).
+constexpr double kHalfRateTokens = 64;
+
+/// Ranks of the axis that stand in one group of the outermost level that it leaves.
+sequence::RankGrid grid_of(const Cluster& cluster, const MeshAxis& axis) {
+  int64_t per_node = axis.size;
+  for (size_t level = 0; level < cluster.levels.size(); ++level) {
+    const int64_t inside = cluster.group_size(static_cast<int64_t>(level)) / axis.stride;
+    if (inside < axis.size) per_node = std::max<int64_t>(1, inside);
+  }
+  if (axis.size % per_node != 0) per_node = 1;
+  return {axis.size / per_node, per_node};
+}
+
+/// The outermost level between ranks of the axis that are so many apart.
+const Level& level_between(const Cluster& cluster, const MeshAxis& axis, int64_t apart) {
+  const int64_t level = cluster.level_between(0, std::max<int64_t>(1, apart) * axis.stride);
+  return cluster.levels[static_cast<size_t>(level)];
+}
+
+sequence::RouteLinks links_of(const Cluster& cluster, const MeshAxis& axis,
+                              const sequence::RankGrid& grid) {
+  const Level& inside = level_between(cluster, axis, grid.per_node - 1);
+  const Level& between = level_between(cluster, axis, axis.size - 1);
+  return {1 / inside.bytes_per_second, 1 / between.bytes_per_second, inside.latency_seconds,
+          between.latency_seconds};
+}
+
+int64_t most_tokens(const sequence::Plan& plan) {
+  int64_t most = 0;
+  for (const sequence::Load& load : sequence::loads(plan)) most = std::max(most, load.tokens);
+  return most;
+}
+
+Dtype dtype_of(const std::string& precision) {
+  if (precision == "fp64") return Dtype::kFloat64;
+  return precision == "bf16" ? Dtype::kBfloat16 : Dtype::kFloat32;
+}
+
+}  // namespace
+
+BatchPlanner::BatchPlanner(const Run& run, const Cluster& cluster, const Mesh& mesh,
+                           const ModelShape& local, int64_t row_tokens)
+    : engine_(run.sequence.engine), fills_(run.sequence.fill), context_(run.model.shape.context) {
+  const MeshAxis& axis = mesh.axis("sequence");
+  const Dtype dtype = dtype_of(run.train.precision);
+  const sequence::RankGrid grid = grid_of(cluster, axis);
+  const BlockExtent extent = block_extent(local, 1, row_tokens / axis.size, dtype);
+  machine_.attention_flops = cluster.model_flops_per_second(dtype);
+  machine_.linear_flops = machine_.attention_flops;
+  machine_.half_rate_tokens = kHalfRateTokens;
+  machine_.links = links_of(cluster, axis, grid);
+  // Rows behind a rank's documents are padding, so what is linear takes all ranks as long.
+  layer_ = {{extent.heads, extent.kv_heads, extent.head_width},
+            {dtype_bytes(dtype), std::max<int64_t>(4, dtype_bytes(dtype))},
+            0};
+  options_ = sequence::default_thresholds(machine_, layer_, grid, row_tokens / axis.size);
+}
+
+sequence::Plan BatchPlanner::made(std::span<const int64_t> lengths) const {
+  using sequence::Baseline;
+  if (engine_ == "zeppelin") {
+    sequence::PriceOptions rings;
+    rings.rings_only = true;
+    rings.fills = fills_;
+    return sequence::choose(lengths, options_, machine_, layer_, rings).plan;
+  }
+  const Baseline baseline = engine_ == "packed" ? Baseline::kPacked
+                            : engine_ == "even" ? Baseline::kEven
+                                                : Baseline::kHybrid;
+  return sequence::baseline_plan(lengths, options_, baseline);
+}
+
+std::shared_ptr<const sequence::Plan> BatchPlanner::plan(std::span<const int64_t> lengths) const {
+  auto plan = std::make_shared<sequence::Plan>(made(lengths));
+  plan->fills = fills_;
+  if (const int64_t most = most_tokens(*plan); most > options_.capacity_tokens) {
+    ErrorPlace place;
+    place.key = "sequence.capacity_tokens";
+    throw UserError(
+        fmt::format(
+            "sequence.capacity_tokens: sequence.engine = \"{}\" gives a rank {} tokens of a "
+            "batch, and it has {} rows; nearest: sequence.capacity_tokens = {}",
+            engine_, most, options_.capacity_tokens, most),
+        place);
+  }
+  return plan;
+}
+
+sequence::Price BatchPlanner::price(const sequence::Plan& plan) const {
+  return sequence::price(plan, machine_, layer_, {.fills = plan.fills});
+}
+
+std::vector<int64_t> BatchPlanner::assumed_lengths(int64_t tokens) const {
+  std::vector<int64_t> lengths;
+  for (int64_t left = tokens; left > 0; left -= lengths.back())
+    lengths.push_back(std::min(left, context_));
+  while (lengths.size() > 1 && most_tokens(made(lengths)) > options_.capacity_tokens)
+    lengths.pop_back();
+  return lengths;
+}
+
+}  // namespace strait::strategy

@@ -1,0 +1,49 @@
+// Which ranks of the axis sequence have which documents of a batch, as sequence.engine says: what a
+// step's programs are composed for where batches are planned.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "strait/config/run.h"
+#include "strait/sequence/price.h"
+#include "strait/shape/shape.h"
+#include "strait/topology/cluster.h"
+#include "strait/topology/mesh.h"
+
+namespace strait::strategy {
+
+/// A pure function of the lengths: every rank makes the same plans. Immutable.
+class BatchPlanner {
+ public:
+  /// `local`: the model as a rank holds it. Rates and links are those of `cluster`, whose innermost
+  /// groups that the axis leaves are its nodes. `row_tokens`: rows of all ranks of the axis.
+  BatchPlanner(const Run& run, const Cluster& cluster, const Mesh& mesh, const ModelShape& local,
+               int64_t row_tokens);
+
+  /// packed, even, hybrid (strait/sequence/partition.h) or, of these and of zones with their
+  /// thresholds halved and doubled, the cheapest (zeppelin). UserError (key
+  /// sequence.capacity_tokens) where a rank would hold more than it has rows; names the nearest
+  /// capacity.
+  std::shared_ptr<const sequence::Plan> plan(std::span<const int64_t> lengths) const;
+  sequence::Price price(const sequence::Plan& plan) const;
+  const sequence::Layer& layer() const { return layer_; }
+
+  /// What is planned where no batch is known: `tokens` in documents as long as the context, of
+  /// which as many as there is room for.
+  std::vector<int64_t> assumed_lengths(int64_t tokens) const;
+
+ private:
+  sequence::Plan made(std::span<const int64_t> lengths) const;
+
+  std::string engine_;
+  bool fills_;
+  int64_t context_;
+  sequence::Machine machine_;
+  sequence::Layer layer_;
+  sequence::PartitionOptions options_;
+};
+
+}  // namespace strait::strategy

@@ -1,0 +1,225 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "strait/base/errors.h"
+#include "strait/strategy/sequence/exchange.h"
+
+namespace strait::strategy {
+
+using program::Access;
+using program::Op;
+using program::Operand;
+using program::OpKind;
+
+Documents::Documents(draft::Draft& draft, const ModelShape& shape,
+                     const draft::StepOptions& options, const DocumentAxis& axis)
+    : axis_(axis),
+      layout_(sequence::rank_layout(*options.plan, axis.member)),
+      ahead_(options.plan->fills ? 2 : 1),
+      attention_width_(block_extent(shape, options.micro_batch_size, options.tokens, options.dtype)
+                           .attention_width()) {
+  const BlockExtent extent =
+      block_extent(shape, options.micro_batch_size, options.tokens, options.dtype);
+  ensure(std::ssize(layout_.positions) <= options.tokens, "a plan that no rank has room for");
+  const auto carried = [&](BlockValue value) -> Carried {
+    return {declare_values(draft, extent, options.dtype, value, value_name(value)), value};
+  };
+  for (size_t group = 0; group < layout_.groups.size(); ++group)
+    arrays_.push_back(declare_group(draft, options.dtype, group, extent));
+  log_sum_exp_ = carried(BlockValue::kLogSumExp);
+  attention_sum_ = carried(BlockValue::kAttentionSum);
+  delta_ = carried(BlockValue::kDelta);
+  query_sum_ = carried(BlockValue::kQuerySum);
+}
+
+Documents::GroupArrays Documents::declare_group(draft::Draft& draft, Dtype dtype, size_t number,
+                                                const BlockExtent& extent) {
+  const sequence::RankGroup& group = layout_.groups[number];
+  const auto declare = [&](const char* name, BlockValue value, int64_t round) {
+    return draft::declare(
+        draft.program,
+        {fmt::format("{}.{}.{}", name, number, round), 1, value_dtype(value, dtype),
+         std::max<int64_t>(1, group.rows_of(group.holder(round))) * 2 * extent.kv_width()});
+  };
+  GroupArrays arrays;
+  for (int64_t round = 0; round < group.size; ++round)
+    arrays.keys.push_back(declare("keys", BlockValue::kKeys, round));
+  for (int64_t round = 1; round < group.size; ++round)
+    arrays.parts.push_back(declare("key_gradient_part", BlockValue::kKeyGradient, round));
+  for (int64_t round = 2; round <= group.size; ++round)
+    arrays.sums.push_back(declare("key_gradient_sum", BlockValue::kKeyGradient, round));
+  return arrays;
+}
+
+void Documents::apply(draft::Visit& visit) const {
+  const std::vector<Op> before = std::exchange(visit.ops, {});
+  const Operand* const gradient =
+      draft::find_operand(before, draft::block_slot(BlockValue::kKeyGradient));
+  for (const Op& op : before) {
+    if (!attends(op)) {
+      visit.ops.push_back(beside_attention(op, axis_.axis));
+    } else if (draft::phase_of(op) == Phase::kForward) {
+      forward(op, visit.ops);
+    } else {
+      ensure(gradient != nullptr, "documents whose gradients of keys nothing reads");
+      backward(op, *gradient, visit.ops);
+      visit.frees.push_back(*gradient);
+    }
+  }
+}
+
+/// Keys of all rings on their way before any rank computes.
+void Documents::start(const Op& attention, std::vector<Op>& ops) const {
+  for (size_t group = 0; group < layout_.groups.size(); ++group) {
+    if (layout_.groups[group].size == 1) continue;
+    pack(attention, group, ops);
+    for (int64_t number = 0; number < ahead_; ++number) pass_keys(group, number, ops);
+  }
+}
+
+void Documents::pack(const Op& attention, size_t group, std::vector<Op>& ops) const {
+  Op pack = pack_keys(attention, {keys(group, 0), {}});
+  pack.kernel = &draft::kPackGroup;
+  mark(pack, group, 0);
+  ops.push_back(std::move(pack));
+}
+
+/// What a round needs: the rank's own keys, or that those of rounds to come are on their way.
+void Documents::prepare(const Op& attention, const sequence::EngineStep& step,
+                        std::vector<Op>& ops) const {
+  const auto group = static_cast<size_t>(step.group);
+  if (layout_.groups[group].size == 1) {
+    pack(attention, group, ops);
+  } else if (step.round > 0) {
+    pass_keys(group, step.round + ahead_ - 1, ops);
+  }
+}
+
+void Documents::forward(const Op& attention, std::vector<Op>& ops) const {
+  // Where nothing is kept, sums of probabilities have no other place.
+  std::vector<Carried> carried = {attention_sum_};
+  if (!draft::find_operand({&attention, 1}, draft::kSaved)) carried.push_back(log_sum_exp_);
+  start(attention, ops);
+  for (const sequence::EngineStep& step : layout_.order) {
+    prepare(attention, step, ops);
+    ops.push_back(round(attention, step, carried));
+    ops.push_back(draft::free_op({keys(static_cast<size_t>(step.group), step.round), {}}));
+  }
+  free_carried(carried, ops);
+}
+
+/// A sum goes on as soon as this rank's part is in it, and comes home while others are under way.
+void Documents::backward(const Op& attention, const Operand& gradient, std::vector<Op>& ops) const {
+  const std::vector<Carried> carried = {delta_, query_sum_};
+  start(attention, ops);
+  for (const sequence::EngineStep& step : layout_.order) {
+    const auto group = static_cast<size_t>(step.group);
+    const int64_t number = step.round;
+    prepare(attention, step, ops);
+    ops.push_back(round(attention, step, carried));
+    const Operand part = number == 0 ? gradient : Operand{this->part(group, number), {}};
+    const bool begun = number == 0 && !(step == layout_.order.front());
+    ops.back().writes.push_back(program::as(part, begun ? Access::kUpdate : Access::kWrite,
+                                            draft::block_slot(BlockValue::kKeyGradient)));
+    ops.push_back(draft::free_op({keys(group, number), {}}));
+    if (number > 1) {
+      ops.push_back(add(attention, part, group, number));
+      ops.push_back(draft::free_op({sum(group, number), {}}));
+      ops.push_back(draft::free_op({this->part(group, number - 1), {}}));
+    }
+    if (number > 0) pass(group, {this->part(group, number), {}}, {sum(group, number + 1), {}}, ops);
+  }
+  for (size_t group = 0; group < layout_.groups.size(); ++group) {
+    const int64_t size = layout_.groups[group].size;
+    if (size == 1) continue;
+    ops.push_back(add(attention, gradient, group, size));
+    ops.push_back(draft::free_op({sum(group, size), {}}));
+    ops.push_back(draft::free_op({part(group, size - 1), {}}));
+  }
+  free_carried(carried, ops);
+}
+
+void Documents::free_carried(const std::vector<Carried>& carried, std::vector<Op>& ops) const {
+  for (const Carried& value : carried)
+    if (value.array >= 0) ops.push_back(draft::free_op({value.array, {}}));
+}
+
+void Documents::mark(Op& op, size_t group, int64_t number) const {
+  op.attributes.push_back(number);
+  op.attributes.push_back(static_cast<int64_t>(group));
+}
+
+Op Documents::round(const Op& attention, const sequence::EngineStep& step,
+                    const std::vector<Carried>& carried) const {
+  const auto group = static_cast<size_t>(step.group);
+  const bool forward = draft::phase_of(attention) == Phase::kForward;
+  Op op = attention;
+  op.kernel = forward ? &draft::kAttendGroup : &draft::kAttendGroupInput;
+  op.group = axis_.axis.group;
+  // Two products forward, as many again for the gradients of each factor; backward what is needed
+  // of the forward again is not counted.
+  const double products = forward ? 4.0 : 8.0;
+  op.attributes[draft::kFlops] = products * static_cast<double>(attention_width_) *
+                                 static_cast<double>(layout_.groups[group].pairs(step.round));
+  op.attributes[draft::kWorkspace] = int64_t{0};
+  mark(op, group, step.round);
+  op.reads.push_back(program::as({keys(group, step.round), {}}, Access::kRead,
+                                 draft::block_slot(BlockValue::kKeys)));
+  for (const Carried& value : carried)
+    if (value.array >= 0)
+      op.writes.push_back(
+          program::as({value.array, {}}, Access::kWrite, draft::block_slot(value.value)));
+  if (!(step == layout_.order.front()))
+    for (Operand& operand : op.writes) operand.access = Access::kUpdate;
+  return op;
+}
+
+/// To the next member, from the one before. Hops of neighbours have different lanes, so that no
+/// rank waits to send behind what it receives: those of even members, of odd ones, and where the
+/// ring is odd the last one's.
+void Documents::pass(size_t group, const Operand& from, const Operand& to,
+                     std::vector<Op>& ops) const {
+  const sequence::RankGroup& ring = layout_.groups[group];
+  const auto lane = [&](int64_t member) {
+    const bool odd_end = member + 1 == ring.size && ring.size % 2 == 1;
+    return axis_.lanes[odd_end ? 2 : static_cast<size_t>(member % 2)];
+  };
+  Op send;
+  send.kind = OpKind::kSend;
+  send.group = axis_.axis.group;
+  send.stream = lane(ring.member);
+  send.peer = {ring.next};
+  send.reads = {program::as(from, Access::kRead)};
+  Op receive;
+  receive.kind = OpKind::kReceive;
+  receive.group = axis_.axis.group;
+  receive.stream = lane((ring.member + ring.size - 1) % ring.size);
+  receive.peer = {ring.before};
+  receive.writes = {program::as(to, Access::kWrite)};
+  ops.push_back(std::move(send));
+  ops.push_back(std::move(receive));
+}
+
+/// Those of round `number` to where they are needed in the next one, if there is one.
+void Documents::pass_keys(size_t group, int64_t number, std::vector<Op>& ops) const {
+  if (number + 1 >= layout_.groups[group].size) return;
+  pass(group, {keys(group, number), {}}, {keys(group, number + 1), {}}, ops);
+}
+
+Op Documents::add(const Op& attention, const Operand& to, size_t group, int64_t number) const {
+  Op op = attention;
+  op.kernel = &draft::kAddGroupGradient;
+  op.group = axis_.axis.group;
+  op.attributes[draft::kFlops] = 0.0;
+  op.attributes[draft::kWorkspace] = int64_t{0};
+  mark(op, group, number);
+  std::erase_if(op.reads, [](const Operand& operand) { return operand.slot != draft::kTokens; });
+  op.reads.push_back(program::as({sum(group, number), {}}, Access::kRead,
+                                 draft::block_slot(BlockValue::kGatheredKeyGradient)));
+  op.writes = {program::as(to, Access::kUpdate, draft::block_slot(BlockValue::kKeyGradient))};
+  return op;
+}
+
+}  // namespace strait::strategy

@@ -1,0 +1,170 @@
+#include "strait/train/planned_batches.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "strait/base/clock.h"
+#include "strait/base/errors.h"
+#include "strait/comm/bookkeeping.h"
+#include "strait/sequence/report.h"
+#include "strait/strategy/compose/design.h"
+
+namespace strait::train {
+namespace {
+
+using strategy::kEvaluation;
+using strategy::kEvaluationUnchanged;
+using strategy::kSteady;
+using strategy::kUnchanged;
+
+program::ProgramSet own_classes(const program::ProgramSet& all, int64_t rank) {
+  program::ProgramSet own;
+  own.rules = all.rules;
+  for (const program::StepKind& kind : all.kinds)
+    own.kinds.push_back({kind.name, {program::class_of(kind.classes, rank)}});
+  return own;
+}
+
+/// Documents in windows of the validation part: one row of a window each, where it has borders.
+struct WindowDocument {
+  int64_t begin = 0, length = 0;  // in the buffer
+};
+std::vector<WindowDocument> documents_in(const BatchBuffer& windows, int64_t context) {
+  std::vector<WindowDocument> documents;
+  for (int64_t at = 0; at < std::ssize(windows.inputs); ++at) {
+    const int64_t place = at % context;
+    const int64_t start =
+        windows.document_starts.empty() ? 0 : windows.document_starts[static_cast<size_t>(at)];
+    if (place == start) documents.push_back({at, 0});
+    ++documents.back().length;
+  }
+  return documents;
+}
+
+}  // namespace
+
+PlannedBatches::PlannedBatches(const Job& job, int64_t rank, comm::World& world,
+                               DocumentLoader& documents, runtime::Runner& runner)
+    : job_(job),
+      rank_(rank),
+      world_(world),
+      documents_(documents),
+      runner_(runner),
+      base_(own_classes(job.design.programs, rank)) {
+  const Layout& layout = job.design.layout;
+  for (int64_t other = 0; other < world.size(); ++other)
+    if (layout.batch_position(other) == layout.batch_position(rank)) row_ranks_.push_back(other);
+}
+
+void PlannedBatches::begin_batch(int64_t batch, int64_t step) {
+  evaluates_ = false;
+  batch_ = batch;
+  attention_seconds_ = 0;
+  take_up(documents_.lengths(batch, job_.design.layout.batch_position(rank_)),
+          {kSteady, kUnchanged}, training_, step);
+}
+
+void PlannedBatches::begin_windows(const ValidationPlan& validation, int64_t first, int64_t step) {
+  evaluates_ = true;
+  ValidationPlan flat = validation;
+  flat.row_tokens = 0;  // windows as they are
+  train::fill_windows(*job_.validation, flat, first, windows_);
+  std::vector<int64_t> lengths;
+  for (const WindowDocument& document : documents_in(windows_, job_.validation->context()))
+    lengths.push_back(document.length);
+  take_up(lengths, {kEvaluation, kEvaluationUnchanged}, evaluation_, step);
+}
+
+void PlannedBatches::take_up(const std::vector<int64_t>& lengths,
+                             const std::vector<std::string>& kinds, Planned& planned,
+                             int64_t step) {
+  const double began = now_seconds();
+  const strategy::Design& design = job_.design;
+  std::shared_ptr<const sequence::Plan> plan = design.planner->plan(lengths);
+  const uint64_t hash = sequence::plan_hash(*plan);
+  agree(hash, step);
+  if (!planned.plan || planned.hash != hash) {
+    const int64_t member = design.layout.sequence_place(rank_).coordinate;
+    planned = {plan, hash, sequence::rank_layout(*plan, member), {}};
+    for (const sequence::Held& held : planned.layout.held)
+      planned.parts.push_back({held.document, held.span.begin, held.span.end});
+    for (program::StepKind& kind : base_.kinds)
+      if (std::ranges::find(kinds, kind.name) != kinds.end())
+        kind.classes = {strategy::compose_for_plan(design, kind.name, rank_, plan)};
+    auto next = std::make_unique<const program::ProgramSet>(base_);
+    runner_.replace(*next);
+    current_ = std::move(next);
+  }
+  layout_ = &planned.layout;
+  seconds_ += now_seconds() - began;
+}
+
+std::vector<int64_t> PlannedBatches::of_row(int64_t value, const char* question, int64_t step) {
+  std::vector<int64_t> values(static_cast<size_t>(world_.size()), 0);
+  values[static_cast<size_t>(rank_)] = value;
+  comm::sum_over_ranks(world_, values, {question, step, job_.design.run.runtime.deadline_seconds});
+  std::vector<int64_t> row;
+  for (const int64_t rank : row_ranks_) row.push_back(values[static_cast<size_t>(rank)]);
+  return row;
+}
+
+void PlannedBatches::agree(uint64_t hash, int64_t step) {
+  std::vector<uint64_t> hashes;
+  for (const int64_t value : of_row(static_cast<int64_t>(hash), "compare plans of the batch", step))
+    hashes.push_back(static_cast<uint64_t>(value));
+  const std::string problem = sequence::find_disagreement(hashes);
+  if (problem.empty()) return;
+  ErrorPlace place;
+  place.step = step;
+  throw InternalError(fmt::format("ranks {} train on one batch, but of these {}",
+                                  fmt::join(row_ranks_, ", "), problem),
+                      place);
+}
+
+Json PlannedBatches::describe(int64_t step) {
+  const strategy::BatchPlanner& planner = *job_.design.planner;
+  const auto own = static_cast<int64_t>(1e9 * std::exchange(attention_seconds_, 0));
+  const std::vector<int64_t> row = of_row(own, "tell the seconds of attention", step);
+  double slowest = 0, sum = 0;
+  for (const int64_t nanoseconds : row) {
+    slowest = std::max(slowest, static_cast<double>(nanoseconds) / 1e9);
+    sum += static_cast<double>(nanoseconds) / 1e9;
+  }
+  Json json = sequence::plan_json(*training_.plan, planner.layer(), planner.price(*training_.plan),
+                                  job_.design.run.model.shape.layers);
+  json["measured"] =
+      Json::object({{"computing_slowest_seconds", slowest},
+                    {"computing_mean_seconds", sum / static_cast<double>(row.size())}});
+  return json;
+}
+
+void PlannedBatches::fill(BatchBuffer& buffer) {
+  if (evaluates_) return fill_windows(buffer);
+  const Resolved& sizes = job_.design.batch;
+  documents_.fill(batch_, job_.design.layout.batch_position(rank_), training_.parts,
+                  sizes.sequence_tokens / job_.design.layout.sequence_place(rank_).size, buffer);
+}
+
+void PlannedBatches::fill_windows(BatchBuffer& buffer) const {
+  const Resolved& sizes = job_.design.batch;
+  const auto tokens =
+      static_cast<size_t>(sizes.sequence_tokens / job_.design.layout.sequence_place(rank_).size);
+  buffer.inputs.assign(tokens, 0);
+  buffer.targets.assign(tokens, kIgnoredTarget);
+  buffer.document_starts.clear();
+  buffer.sequences.assign(1, windows_.sequences.front());
+  const std::vector<WindowDocument> documents = documents_in(windows_, job_.validation->context());
+  int64_t to = 0;
+  for (const DocumentPart& part : evaluation_.parts) {
+    const int64_t begin = documents[static_cast<size_t>(part.document)].begin + part.begin;
+    const int64_t count = part.end - part.begin;
+    std::copy_n(windows_.inputs.begin() + begin, count, buffer.inputs.begin() + to);
+    std::copy_n(windows_.targets.begin() + begin, count, buffer.targets.begin() + to);
+    to += count;
+  }
+}
+
+}  // namespace strait::train

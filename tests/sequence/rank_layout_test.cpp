@@ -1,0 +1,118 @@
+// What ranks hold of a plan, against the plan's own figures.
+#include "strait/sequence/rank_layout.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+
+#include "strait/base/errors.h"
+#include "strait/base/random.h"
+#include "strait/sequence/partition.h"
+
+namespace strait::sequence {
+namespace {
+
+struct Drawn {
+  std::vector<int64_t> lengths;
+  PartitionOptions options;
+};
+
+Drawn draw(const RandomStream& stream) {
+  uint64_t at = 0;
+  const auto next = [&](int64_t least, int64_t most) {
+    return least +
+           static_cast<int64_t>(stream.below(at++, static_cast<uint64_t>(most - least + 1)));
+  };
+  Drawn drawn;
+  drawn.options.grid = {next(1, 3), next(1, 4)};
+  for (int64_t count = next(1, 40); count > 0; --count)
+    drawn.lengths.push_back(next(0, 3) == 0 ? next(1, 2000) : next(1, 90));
+  drawn.options.capacity_tokens = 1 << 20;
+  drawn.options.split_inside = next(1, 400);
+  drawn.options.split_between = next(1, 1500);
+  return drawn;
+}
+
+void expect_every_round_once(const RankLayout& layout) {
+  std::map<int64_t, int64_t> rounds;  // by group: in order
+  for (const EngineStep& step : layout.order) ASSERT_EQ(step.round, rounds[step.group]++);
+  ASSERT_EQ(std::ssize(rounds), std::ssize(layout.groups));
+  for (const auto& [group, count] : rounds)
+    ASSERT_EQ(count, layout.groups[static_cast<size_t>(group)].size);
+}
+
+TEST(RankLayouts, HoldEveryTokenOnceAndComputeEveryPairOnce) {
+  const RandomStream stream(4, "layouts");
+  for (uint64_t trial = 0; trial < 500; ++trial) {
+    const Drawn drawn = draw(RandomStream(stream.key(), "trial", trial));
+    Plan plan = trial % 3 == 0 ? baseline_plan(drawn.lengths, drawn.options,
+                                               trial % 2 == 0 ? Baseline::kEven : Baseline::kHybrid)
+                               : partition(drawn.lengths, drawn.options);
+    plan.fills = trial % 2 == 1;
+    const Layout all = attention_layout(plan);
+    const std::vector<Load> loads_of = loads(plan);
+    std::map<std::pair<int32_t, int64_t>, int> seen;
+    int64_t pairs = 0, expected = 0;
+    for (int64_t rank = 0; rank < plan.grid.ranks(); ++rank) {
+      const RankLayout layout = rank_layout(plan, rank);
+      ASSERT_EQ(layout.held, all[static_cast<size_t>(rank)]);
+      ASSERT_EQ(std::ssize(layout.positions), loads_of[static_cast<size_t>(rank)].tokens);
+      size_t row = 0;
+      for (const Held& held : layout.held)
+        for (int64_t position = held.span.begin; position < held.span.end; ++position) {
+          ASSERT_EQ(layout.positions[row++], position);
+          ++seen[{held.document, position}];
+        }
+      int64_t rows = 0;
+      expect_every_round_once(layout);
+      for (const RankGroup& group : layout.groups) {
+        ASSERT_EQ(group.first_row, rows);
+        ASSERT_EQ(group.rows, group.rows_of(group.member));
+        rows += group.rows;
+        for (int64_t round = 0; round < group.size; ++round) pairs += group.pairs(round);
+      }
+      ASSERT_EQ(rows, std::ssize(layout.positions));
+    }
+    for (const auto& [token, count] : seen) ASSERT_EQ(count, 1);
+    for (const int64_t length : drawn.lengths) expected += causal_pairs(length);
+    ASSERT_EQ(pairs, expected) << "trial " << trial;
+  }
+}
+
+/// Five documents of one rank beside a ring of three: two rounds wait, and the end.
+TEST(RankLayouts, LocalDocumentsFillTheWaits) {
+  Plan plan{{1, 3},
+            {300, 10, 10, 10, 10, 10},
+            {{.zone = Zone::kIntra, .ranks = {0, 1, 2}, .documents = {0}},
+             {.ranks = {1}, .documents = {1, 2, 3, 4, 5}}}};
+  using Order = std::vector<EngineStep>;
+  EXPECT_EQ(rank_layout(plan, 1).order, (Order{{0, 0}, {0, 1}, {0, 2}, {1, 0}}));
+  plan.fills = true;
+  const RankLayout filled = rank_layout(plan, 1);
+  EXPECT_EQ(filled.order, (Order{{0, 0}, {1, 0}, {0, 1}, {2, 0}, {0, 2}, {3, 0}}));
+  EXPECT_EQ(filled.groups[1].lengths.size(), 2U);
+  EXPECT_EQ(filled.groups[2].lengths.size(), 1U);
+  EXPECT_EQ(rank_layout(plan, 0).order, (Order{{0, 0}, {0, 1}, {0, 2}}));
+  plan.groups.pop_back();
+  plan.groups.front() = {.ranks = {1}, .documents = {0, 1, 2, 3, 4, 5}};
+  EXPECT_EQ(rank_layout(plan, 1).order, (Order{{0, 0}}));
+}
+
+TEST(RankLayouts, NeighboursFollowTheRing) {
+  Plan plan{{1, 4}, {100}, {{.zone = Zone::kIntra, .ranks = {0, 2, 3}, .documents = {0}}}};
+  const RankGroup first = rank_layout(plan, 0).groups.front();
+  const RankGroup last = rank_layout(plan, 3).groups.front();
+  EXPECT_EQ(first.before, 3);
+  EXPECT_EQ(first.next, 2);
+  EXPECT_EQ(last.next, 0);
+  EXPECT_EQ(first.holder(1), 2);
+  const RankLayout without = rank_layout(plan, 1);
+  ASSERT_EQ(without.groups.size(), 1U);
+  EXPECT_EQ(without.groups.front().rows, 0);
+  plan.groups.front().engine = Engine::kGathered;
+  EXPECT_THROW(rank_layout(plan, 2), InternalError);
+}
+
+}  // namespace
+}  // namespace strait::sequence
