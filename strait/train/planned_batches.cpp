@@ -47,13 +47,15 @@ std::vector<WindowDocument> documents_in(const BatchBuffer& windows, int64_t con
 }  // namespace
 
 PlannedBatches::PlannedBatches(const Job& job, int64_t rank, comm::World& world,
-                               DocumentLoader& documents, runtime::Runner& runner)
+                               DocumentLoader& documents, runtime::Runner& runner,
+                               const LengthsRead& lengths_read)
     : job_(job),
       rank_(rank),
       world_(world),
       documents_(documents),
       runner_(runner),
-      base_(own_classes(job.design.programs, rank)) {
+      base_(own_classes(job.design.programs, rank)),
+      lengths_read_(lengths_read) {
   const Layout& layout = job.design.layout;
   for (int64_t other = 0; other < world.size(); ++other)
     if (layout.batch_position(other) == layout.batch_position(rank)) row_ranks_.push_back(other);
@@ -63,8 +65,10 @@ void PlannedBatches::begin_batch(int64_t batch, int64_t step) {
   evaluates_ = false;
   batch_ = batch;
   attention_seconds_ = 0;
-  take_up(documents_.lengths(batch, job_.design.layout.batch_position(rank_)),
-          {kSteady, kUnchanged}, training_, step);
+  std::vector<int64_t> lengths =
+      documents_.lengths(batch, job_.design.layout.batch_position(rank_));
+  if (lengths_read_) lengths_read_(rank_, lengths);
+  take_up(lengths, {kSteady, kUnchanged}, training_, step);
 }
 
 void PlannedBatches::begin_windows(const ValidationPlan& validation, int64_t first, int64_t step) {
@@ -99,7 +103,7 @@ void PlannedBatches::take_up(const std::vector<int64_t>& lengths,
     current_ = std::move(next);
   }
   layout_ = &planned.layout;
-  seconds_ += now_seconds() - began;
+  planning_seconds_ = now_seconds() - began;
 }
 
 std::vector<int64_t> PlannedBatches::of_row(int64_t value, const char* question, int64_t step) {
@@ -135,6 +139,7 @@ Json PlannedBatches::describe(int64_t step) {
   }
   Json json = sequence::plan_json(*training_.plan, planner.layer(), planner.price(*training_.plan),
                                   job_.design.run.model.shape.layers);
+  json["planning_seconds"] = planning_seconds_;
   json["measured"] =
       Json::object({{"computing_slowest_seconds", slowest},
                     {"computing_mean_seconds", sum / static_cast<double>(row.size())}});

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -20,9 +21,11 @@ namespace strait::train {
 /// last one's is composed when its batch is due, and replaces it in the runner.
 class PlannedBatches {
  public:
-  /// All outlive it. The job's design has a planner.
+  /// All outlive it. The job's design has a planner. `lengths_read`: for tests, what a rank has
+  /// read of a batch before it plans; may be empty.
+  using LengthsRead = std::function<void(int64_t rank, std::vector<int64_t>& lengths)>;
   PlannedBatches(const Job& job, int64_t rank, comm::World& world, DocumentLoader& documents,
-                 runtime::Runner& runner);
+                 runtime::Runner& runner, const LengthsRead& lengths_read);
 
   /// What the rank has of the batch under way.
   const sequence::RankLayout* const* layout() const { return &layout_; }
@@ -39,11 +42,10 @@ class PlannedBatches {
   /// Where executors count the seconds of attention of a step.
   double* attention_seconds() { return &attention_seconds_; }
   /// sequence::plan_json of the batch trained on last, with what its attention took to compute on
-  /// the ranks of the row: {"measured": {"computing_slowest_seconds", "computing_mean_seconds"}}.
-  /// All ranks call it.
+  /// the ranks of the row: {"measured": {"computing_slowest_seconds", "computing_mean_seconds"}};
+  /// and "planning_seconds", in which this rank has planned, composed and compared. All ranks call
+  /// it.
   Json describe(int64_t step);
-  /// Seconds spent in planning and composing so far.
-  double seconds() const { return seconds_; }
 
  private:
   struct Planned {
@@ -73,7 +75,9 @@ class PlannedBatches {
   int64_t batch_ = -1;
   BatchBuffer windows_;  // of the evaluation under way
   const sequence::RankLayout* layout_ = nullptr;
-  double seconds_ = 0, attention_seconds_ = 0;
+  const LengthsRead& lengths_read_;
+  double planning_seconds_ = 0;  // of the batch that was begun last
+  double attention_seconds_ = 0;
 };
 
 }  // namespace strait::train

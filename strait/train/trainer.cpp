@@ -131,7 +131,8 @@ Trainer::Trainer(Shared& shared, comm::World& world, memory::PageSource* window)
   execute::add_coding_executors(executors_, *arithmetic_, job_.design.run.seed);
   documents_ = document_loader(job_);
   if (job_.design.planner) {
-    planned_ = std::make_unique<PlannedBatches>(job_, rank_, world_, *documents_, runner_);
+    planned_ = std::make_unique<PlannedBatches>(job_, rank_, world_, *documents_, runner_,
+                                                shared.hooks.lengths_read);
     environment_.layout_of_batch = planned_->layout();
     if (job_.design.run.sequence.plan)
       environment_.attention_seconds = planned_->attention_seconds();

@@ -61,6 +61,8 @@ struct Hooks {
   std::function<void(int64_t rank, int64_t step)> during_save;
   /// The settings of layers that a rank has received, before they are compared.
   std::function<void(int64_t rank, strategy::LayerSettings&)> settings_received;
+  /// Lengths of the documents that a rank has read of a batch, before it plans.
+  PlannedBatches::LengthsRead lengths_read;
   /// Of ranks that are processes: before they take part in a transfer, on any thread.
   std::function<void(int64_t rank, const comm::Call&)> before_transfer;
 };

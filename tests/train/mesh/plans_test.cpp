@@ -1,0 +1,206 @@
+// Programs that plans of batches are composed for: proved legal together, exact in bytes, as large
+// as predicted (specs: sequences 9d, Z5, Z8, Z14, Z15).
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "strait/base/errors.h"
+#include "strait/base/random.h"
+#include "strait/report/metrics.h"
+#include "strait/sequence/report.h"
+#include "strait/strategy/compose/expected_batch.h"
+#include "strait/verify/verify.h"
+#include "tests/train/exchanged_bytes.h"
+#include "tests/train/trained.h"
+
+namespace strait {
+namespace {
+
+using test::Bytes;
+using test::small_run;
+using Sets = std::vector<std::string>;
+
+// Links so fast that documents of these lengths are shared by ranks of both nodes.
+const Sets kFastNodes = {
+    "cluster.levels=[{ name = \"node\", size = 2, gb_per_second = 1e5, latency_microseconds = 0.0 "
+    "}, { name = \"across\", gb_per_second = 6e3, latency_microseconds = 0.0 }]",
+    "sequence.capacity_tokens=300"};
+
+class PlannedPrograms : public test::MeshRuns {
+ protected:
+  strait::Run run_of(const std::string& engine, const Sets& more = {}) {
+    Sets sets = {"sequence.engine=" + engine,
+                 "mesh.axes.sequence=4",
+                 "data.document_separator=wide.",
+                 "train.global_batch_size=12",
+                 "train.global_batch_tokens=800",
+                 "train.steps=3",
+                 "model.family=llama",
+                 "model.shape.kv_heads=2",
+                 "model.shape.tied_head=false",
+                 "optimizer.decay_steps=20",
+                 "runtime.threads_per_rank=1",
+                 "model.shape.layers=2",
+                 "model.shape.heads=4",
+                 "model.shape.width=16",
+                 "model.shape.ffn_width=24",
+                 "model.shape.vocabulary=24",
+                 "model.shape.context=240",
+                 "placement.preset=ddp"};
+    for (const Sets* other : {&kFastNodes, &more})
+      sets.insert(sets.end(), other->begin(), other->end());
+    strait::Run run = small_run(folder_.path(), sets);
+    run.output.run_dir = next_folder();
+    return run;
+  }
+  static train::Outcome train(const Job& job, const train::Hooks& hooks = {}) {
+    const std::atomic<int> no_signal{0};
+    train::Outcome outcome;
+    train::train(job, {}, no_signal, outcome, hooks);
+    return outcome;
+  }
+};
+
+void add_attention(Bytes& bytes, const sequence::LevelTraffic& traffic, int64_t layers) {
+  bytes[{"send", 0}] += layers * (traffic.inside.forward + traffic.inside.backward);
+  bytes[{"send", 1}] += layers * (traffic.between.forward + traffic.between.backward);
+}
+
+/// What a step moves beside attention.
+void add_step(Bytes& bytes, const Job& job) {
+  for (const UnitShape& unit : job.design.shape.units)
+    test::add_exchange(bytes, "all-reduce", 2 * unit.elements * 8, {4, 1});
+  test::add_exchange(bytes, "all-reduce", 2 * test::kAgreedBytes, {4, 1});
+}
+
+Bytes summed(const Ledger& ledger) {
+  Bytes bytes;
+  for (const Traffic& row : ledger.rows()) bytes[{row.operation, row.level}] += row.payload_bytes;
+  std::erase_if(bytes, [](const auto& row) { return row.second == 0; });
+  return bytes;
+}
+
+TEST_F(PlannedPrograms, BytesAreClosedFormsInAllReaders) {
+  for (const char* engine : {"zeppelin", "even"}) {
+    SCOPED_TRACE(engine);
+    const Job job = make_job(run_of(engine, {"sequence.plan=true"}), 4);
+    const train::Outcome outcome = train(job);
+    Bytes want, of_expected;
+    for (const report::StepMetrics& step :
+         report::read_metrics(job.folder.path + "/metrics.jsonl")) {
+      for (const auto& [member, level] :
+           {std::pair("bytes_inside_nodes", 0), std::pair("bytes_between_nodes", 1)}) {
+        const Json& traffic = step.sequence_plan.at(member);
+        want[{"send", level}] +=
+            traffic.at("forward").as_integer() + traffic.at("backward").as_integer();
+      }
+      add_step(want, job);
+    }
+    for (const int64_t level : {0, 1}) EXPECT_GT((want[{"send", level}]), 0);
+    EXPECT_EQ(summed(outcome.traffic), want);
+    const strategy::BatchPlanner& planner = *job.design.planner;
+    const auto plan =
+        planner.plan(strategy::expected_lengths(job.design.run, 1, planner, *job.corpus));
+    add_attention(of_expected, sequence::plan_traffic(*plan, planner.layer()), 2);
+    add_step(of_expected, job);
+    std::erase_if(of_expected, [](const auto& row) { return row.second == 0; });
+    EXPECT_EQ(summed(job.simulated.traffic), of_expected);
+    EXPECT_EQ(summed(job.cost.traffic), of_expected);
+  }
+}
+
+TEST_F(PlannedPrograms, PackedDocumentsMoveNoKeys) {
+  const Job job = make_job(run_of("packed", {"sequence.capacity_tokens=400"}), 4);
+  for (const auto& [row, bytes] : summed(train(job).traffic)) EXPECT_EQ(row.first, "all-reduce");
+}
+
+TEST_F(PlannedPrograms, MemoryIsWhatTheAllocatorSaw) {
+  for (const char* engine : {"zeppelin", "even", "packed"})
+    for (const Sets& more : {Sets{}, Sets{"train.recompute=block"},
+                             Sets{"train.precision=bf16", "placement.preset=zero3"}}) {
+      Sets sets = more;
+      sets.insert(sets.end(), {"train.steps=1", "sequence.capacity_tokens=400"});
+      SCOPED_TRACE(fmt::format("{}, {}", engine, more.empty() ? "plain" : more.front()));
+      test::expect_predicted_memory(train(make_job(run_of(engine, sets), 4)));
+    }
+}
+
+program::ProgramSet programs_of(const strategy::Design& design,
+                                std::shared_ptr<const sequence::Plan> plan) {
+  program::ProgramSet set = design.programs;
+  for (program::StepKind& kind : set.kinds) {
+    if (kind.name != strategy::kSteady && kind.name != strategy::kUnchanged) continue;
+    for (size_t rank = 0; rank < kind.classes.size(); ++rank)
+      kind.classes[rank] =
+          strategy::compose_for_plan(design, kind.name, static_cast<int64_t>(rank), plan);
+  }
+  return set;
+}
+
+/// Batches of 1 to 40 documents with rings of all sizes, on two nodes of two.
+TEST_F(PlannedPrograms, TheProgramsOfAnyPlanAreLegalTogether) {
+  const RandomStream stream(11, "batches");
+  for (const char* fill : {"true", "false"}) {
+    const Job job = make_job(
+        run_of("zeppelin", {fmt::format("sequence.fill={}", fill), "placement.preset=zero3"}), 4);
+    int64_t shared = 0;
+    for (uint64_t trial = 0; trial < 60; ++trial) {
+      std::vector<int64_t> lengths;
+      int64_t left = 200 + static_cast<int64_t>(stream.below(3 * trial, 900));
+      for (uint64_t document = 0; left > 0 && document < 40; ++document) {
+        const RandomStream of(stream.key(), "length", trial, document);
+        lengths.push_back(std::min<int64_t>(
+            left, 1 + static_cast<int64_t>(of.below(0, of.below(1, 3) == 0 ? 240 : 40))));
+        left -= lengths.back();
+      }
+      const auto plan = job.design.planner->plan(lengths);
+      for (const sequence::Group& group : plan->groups) shared += group.ranks.size() > 1;
+      for (const program::Problem& problem : program::verify(programs_of(job.design, plan)))
+        ADD_FAILURE() << "batch " << trial << ": " << problem.message;
+    }
+    EXPECT_GT(shared, 60);
+  }
+}
+
+/// Two rings of the same ranks: one rank that takes the second first is found.
+TEST_F(PlannedPrograms, ARankThatTakesRingsInAnotherOrderIsFound) {
+  const Job job = make_job(run_of("even"), 4);
+  const auto plan_of = [&](std::vector<int32_t> first, std::vector<int32_t> second) {
+    auto plan = std::make_shared<sequence::Plan>();
+    plan->grid = {2, 2};
+    plan->lengths = {200, 100};
+    const auto ring = [&](std::vector<int32_t> documents) -> sequence::Group {
+      return {.zone = sequence::Zone::kInter, .ranks = {0, 1, 2, 3}, .documents = documents};
+    };
+    plan->groups = {ring(first), ring(second)};
+    return plan;
+  };
+  program::ProgramSet set = programs_of(job.design, plan_of({0}, {1}));
+  EXPECT_TRUE(program::verify(set).empty());
+  for (program::StepKind& kind : set.kinds)
+    if (kind.name == strategy::kSteady)
+      kind.classes[1] = strategy::compose_for_plan(job.design, kind.name, 1, plan_of({1}, {0}));
+  EXPECT_FALSE(program::verify(set).empty());
+}
+
+/// Before the first transfer of the batch, by every rank.
+TEST_F(PlannedPrograms, ARankThatReadsOtherLengthsIsNamed) {
+  const Job job = make_job(run_of("zeppelin"), 4);
+  train::Hooks hooks;
+  hooks.lengths_read = [batches = std::make_shared<std::atomic<int>>(0)](
+                           int64_t rank, std::vector<int64_t>& lengths) {
+    if (rank == 2 && ++*batches == 2) lengths.front() += 1;
+  };
+  try {
+    train(job, hooks);
+    FAIL();
+  } catch (const InternalError& error) {
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("rank 2 has planned another batch"));
+    EXPECT_EQ(error.place().step, 1);
+  }
+}
+
+}  // namespace
+}  // namespace strait
