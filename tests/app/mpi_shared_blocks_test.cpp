@@ -44,5 +44,18 @@ TEST(MpiSharedSequences, GiveTheBitsAndBytesOfThreadRanks) {
           4);
 }
 
+/// Whichever ranks a plan makes neighbours of.
+TEST(MpiPlannedDocuments, GiveTheBitsAndBytesOfThreadRanks) {
+  for (const char* engine : {"zeppelin", "even"})
+    for (const char* precision : {"fp64", "bf16"})
+      test::expect_processes_to_train_as_threads(
+          {"placement.preset=zero3", "mesh.axes.sequence=4",
+           std::string("sequence.engine=") + engine, std::string("train.precision=") + precision,
+           "train.global_batch_size=12", "train.global_batch_tokens=300", "train.steps=6",
+           "model.shape.context=60", "sequence.capacity_tokens=90",
+           "data.document_separator=.\n"},
+          4);
+}
+
 }  // namespace
 }  // namespace strait

@@ -11,6 +11,7 @@ namespace strait::comm {
 namespace {
 
 constexpr double kSendLook = 200e-6;  // between looks at a send that nobody has taken yet
+constexpr double kAlarmLook = 0.05;   // between looks at the alarm
 
 }  // namespace
 
@@ -97,7 +98,8 @@ void MpiCommunicator::prepare(QueuedCall& queued) {
   if (site_.rung()) site_.raise_alarm(call);
 }
 
-/// The tickets that this call waits for.
+/// The tickets that this call waits for. They may depend on sends of this communicator, which nobody
+/// else looks at meanwhile.
 void MpiCommunicator::await(QueuedCall& queued) {
   if (queued.after.empty()) return;
   const Call& call = queued.call;
@@ -111,8 +113,9 @@ void MpiCommunicator::await(QueuedCall& queued) {
         raise(timeout(call, site_.rank(), {}, site_.standings(call.deadline_seconds),
                       {site_.rank(), number_, -1, {}}));
       const auto ready = [&] { return ticket.done() || site_.rung(); };
+      const SteadyTime look = std::min(tend(), deadline_after(kAlarmLook));
       if (own)
-        own->queue()->done_signal().wait(ready, std::min(deadline, deadline_after(0.05)));
+        own->queue()->done_signal().wait(ready, std::min(deadline, look));
       else if (turn < 100)
         std::this_thread::yield();
       else
@@ -170,8 +173,13 @@ void MpiCommunicator::receive(const Call& call) {
   Message message = site_.messages.receive(target, bytes, peer_rank(call), exchange_.tag(true));
   const auto done = [&] { return site_.messages.test(message); };
   if (!done())
-    exchange_.wait_of(call).until([&] { return message.done; }, [&] { return !done(); },
-                                  [&] { return std::vector<int64_t>{peer_rank(call)}; });
+    exchange_.wait_of(call).until(
+        [&] { return message.done; },
+        [&] {
+          tend();
+          return !done();
+        },
+        [&] { return std::vector<int64_t>{peer_rank(call)}; });
   if (call.accumulate) sum_in_order(call.dtype, {target}, call.destination, call.counts[0], true);
 }
 
