@@ -176,8 +176,13 @@ at::Tensor reference_embedding(const ReferenceInput& input, const Parameters& pa
   const at::Tensor tokens =
       at::tensor(input.inputs, at::kInt).to(at::kLong).reshape({input.batch, input.tokens});
   at::Tensor x = at::embedding(get(parameters, "embedding.token.weight"), tokens);
-  if (input.family == "gpt2")
-    x = x + get(parameters, "embedding.position.weight").slice(0, 0, input.tokens);
+  if (input.family == "gpt2") {
+    // Counted from the first token of each document.
+    at::Tensor positions = at::arange(input.tokens, at::kLong).expand({input.batch, input.tokens});
+    if (!input.starts.empty())
+      positions = positions - at::tensor(input.starts, at::kInt).view_as(positions);
+    x = x + at::embedding(get(parameters, "embedding.position.weight"), positions);
+  }
   return dropout(input, "dropout.embedding", 0, x);
 }
 
