@@ -213,6 +213,8 @@ Json model_json(const ModelOptions& model, int64_t vocabulary) {
                        {"norm_eps", shape.norm_eps},
                        {"head_width", shape.head_width},
                        {"window", shape.window},
+                       {"window_pattern", shape.window_pattern},
+                       {"query_scalar", shape.query_scalar},
                        {"vocabulary", vocabulary}});
 }
 

@@ -180,7 +180,18 @@ Rows model_keys() {
       {"model.shape.head_width", kField<model, shape, &ShapeOptions::head_width>, between(0, 1e5),
        "Elements of a head, even; 0 = width / heads. All families but gpt2.", filled},
       {"model.shape.window", kField<model, shape, &ShapeOptions::window>, between(0, 1e9),
-       "mistral: a query attends the latest so many tokens, itself included; 0 = all before it.",
+       "mistral, gemma3: a query attends the latest so many tokens, itself included; 0 = all "
+       "before "
+       "it.",
+       filled},
+      {"model.shape.window_pattern", kField<model, shape, &ShapeOptions::window_pattern>,
+       between(0, 1e5),
+       "gemma3: every so many-th block attends all tokens before it, the others those in the "
+       "window; "
+       "0 = none does.",
+       filled},
+      {"model.shape.query_scalar", kField<model, shape, &ShapeOptions::query_scalar>, at_least(0),
+       "gemma3: attention scores are divided by its square root; 0 = by that of a head's elements.",
        filled},
   };
 }
@@ -194,7 +205,7 @@ Rows rope_keys() {
       {"model.rope.theta", kField<model, shape, rope, &RopeOptions::theta>, positive(),
        "Base of the frequencies of rotary position embedding.", filled},
       {"model.rope.factor", kField<model, shape, rope, &RopeOptions::factor>, at_least(1),
-       "Stretches wave lengths as Llama 3.1 does; 1 = off.", filled},
+       "Stretches wave lengths as Llama 3.1 does, or all alike; 1 = off.", filled},
       {"model.rope.low_frequency_factor",
        kField<model, shape, rope, &RopeOptions::low_frequency_factor>, positive(),
        "Wave lengths above original_context / this are stretched in full.", filled},
@@ -202,7 +213,12 @@ Rows rope_keys() {
        kField<model, shape, rope, &RopeOptions::high_frequency_factor>, positive(),
        "Wave lengths below original_context / this stay; blended between.", filled},
       {"model.rope.original_context", kField<model, shape, rope, &RopeOptions::original_context>,
-       between(1, 1e9), "Tokens that the frequencies were trained for.", filled},
+       between(1, 1e9),
+       "Tokens that the frequencies were trained for; 1 stretches all wave lengths alike (linear "
+       "scaling).",
+       filled},
+      {"model.rope.local_theta", kField<model, shape, rope, &RopeOptions::local_theta>, positive(),
+       "gemma3: theta of the blocks with a window, which are not stretched.", filled},
   };
 }
 

@@ -164,6 +164,9 @@ void fit_to_family(Run& run, const ModelOptions& preset) {
   reset(!style.rotary, "model.rope.");
   reset(!style.rotary, "model.shape.head_width");
   reset(!style.windows, "model.shape.window");
+  reset(!style.alternates, "model.shape.window_pattern");
+  reset(!style.alternates, "model.rope.local_theta");
+  reset(!style.query_scalar, "model.shape.query_scalar");
   if (!run.is_set("model.shape.bias") && style.biases != Biases::kAll)
     run.model.shape.bias = style.biases == Biases::kQkv;
 }
@@ -202,6 +205,8 @@ void fill_model(Run& run) {
   if (follows && !run.is_set("model.shape.kv_heads"))
     run.model.shape.kv_heads = run.model.shape.heads;
   fit_to_family(run, filled.model);
+  if (run.model.shape.window == 0 && !run.is_set("model.shape.window_pattern"))
+    run.model.shape.window_pattern = 0;
 }
 
 }  // namespace

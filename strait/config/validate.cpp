@@ -54,6 +54,16 @@ void check_rope_effect(const Run& run, const char* key) {
                           fmt::format("model.family = \"{}\" has no RoPE", run.model.family));
 }
 
+void check_local_rope_effect(const Run& run) {
+  const char* key = "model.rope.local_theta";
+  if (!block_style(run.model.family).alternates)
+    refuse_without_effect(
+        run, key,
+        fmt::format("all blocks of model.family = \"{}\" turn by theta", run.model.family));
+  if (run.model.shape.window == 0)
+    refuse_without_effect(run, key, "model.shape.window = 0 leaves no block with a window");
+}
+
 void check_rope_pairs(const Run& run) {
   const ShapeOptions& shape = run.model.shape;
   if (!block_style(run.model.family).rotary || shape.head_width > 0 ||
@@ -299,6 +309,7 @@ void check_model(const Run& run, Problems& problems) {
        {"model.rope.theta", "model.rope.factor", "model.rope.low_frequency_factor",
         "model.rope.high_frequency_factor", "model.rope.original_context"})
     problems.attempt([&] { check_rope_effect(run, key); });
+  problems.attempt([&] { check_local_rope_effect(run); });
   problems.attempt([&] { check_rope_pairs(run); });
   problems.attempt([&] { check_rope_factors(run); });
 }

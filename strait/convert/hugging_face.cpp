@@ -105,18 +105,18 @@ std::string run_of(const ModelOptions& model, Dtype dtype, const std::string& na
       "name = {}\n[train]\nprecision = \"{}\"\n[model]\nfamily = \"{}\"\n"
       "[model.shape]\nlayers = {}\nheads = {}\nkv_heads = {}\nwidth = {}\nffn_width = {}\n"
       "context = {}\nbias = {}\ndropout = {}\ntied_head = {}\nnorm_eps = {}\nhead_width = {}\n"
-      "window = {}\nvocabulary = {}\n",
+      "window = {}\nwindow_pattern = {}\nquery_scalar = {}\nvocabulary = {}\n",
       Json(name).dump(), dtype == Dtype::kFloat64 ? "fp64" : "fp32", model.family, shape.layers,
       shape.heads, shape.kv_heads, shape.width, shape.ffn_width, shape.context, shape.bias,
       number(shape.dropout), shape.tied_head, number(shape.norm_eps), shape.head_width,
-      shape.window, shape.vocabulary);
+      shape.window, shape.window_pattern, number(shape.query_scalar), shape.vocabulary);
   const RopeOptions& rope = shape.rope;
   if (block_style(model.family).rotary)
     text += fmt::format(
         "[model.rope]\ntheta = {}\nfactor = {}\nlow_frequency_factor = {}\n"
-        "high_frequency_factor = {}\noriginal_context = {}\n",
+        "high_frequency_factor = {}\noriginal_context = {}\nlocal_theta = {}\n",
         number(rope.theta), number(rope.factor), number(rope.low_frequency_factor),
-        number(rope.high_frequency_factor), rope.original_context);
+        number(rope.high_frequency_factor), rope.original_context, number(rope.local_theta));
   return text;
 }
 
@@ -193,13 +193,77 @@ std::map<std::string, std::string> companions_of(const ModelState& state,
 }
 
 /// Rows of the embedding: those of the tokens, and often some more.
-int64_t rows_of_vocabulary(const Json& config, const std::string& config_path, int64_t tokens) {
-  const Json* rows = config.find("vocab_size");
-  if (rows == nullptr || rows->is_null()) return 0;
-  if (rows->as_integer() < tokens)
-    refuse_file(config_path, fmt::format("vocab_size is {}, but tokenizer.json has {} tokens",
-                                         rows->as_integer(), tokens));
-  return rows->as_integer() > tokens ? rows->as_integer() : 0;
+int64_t rows_of_vocabulary(int64_t rows, const std::string& config_path, int64_t tokens) {
+  if (rows != 0 && rows < tokens)
+    refuse_file(config_path,
+                fmt::format("vocab_size is {}, but tokenizer.json has {} tokens", rows, tokens));
+  return rows > tokens ? rows : 0;
+}
+
+/// tokenizer.json without special tokens from number `rows` on, for which the model has no rows:
+/// the small Gemma 3 models have the tokenizer of those that see pictures.
+std::string without_tokens_from(int64_t rows, const std::string& text, const std::string& path,
+                                std::vector<std::string>& notes) {
+  const Json json = Json::parse(text, path);
+  const Json* added = json.find("added_tokens");
+  if (rows == 0 || added == nullptr || !added->is_array()) return text;
+  Json::Array kept;
+  std::set<std::string> dropped;
+  for (const Json& token : added->as_array()) {
+    const Json* special = token.find("special");
+    if (special != nullptr && special->is_bool() && special->as_bool() &&
+        token.at("id").as_integer() >= rows)
+      dropped.insert(token.at("content").as_string());
+    else
+      kept.push_back(token);
+  }
+  if (dropped.empty()) return text;
+  Json result = json;
+  result["added_tokens"] = kept;
+  notes.push_back(
+      fmt::format("tokenizer.json: the special tokens {} have no rows in the model and "
+                  "are left out",
+                  fmt::join(dropped, ", ")));
+  if (const Json& vocabulary = json.at("model").at("vocab"); vocabulary.is_object()) {
+    Json::Object members;
+    for (const Json::Member& member : vocabulary.as_object())
+      if (!dropped.contains(member.first)) members.push_back(member);
+    result["model"]["vocab"] = Json::from_members(std::move(members));
+  }
+  return result.dump();
+}
+
+/// config.json of the part that reads text, of a model that also reads pictures; else all of it.
+Json text_part(const Json& config, std::vector<std::string>& notes) {
+  const Json *type = config.find("model_type"), *text = config.find("text_config");
+  if (type == nullptr || type->dump() != "\"gemma3\"" || text == nullptr || !text->is_object())
+    return config;
+  Json part = *text;
+  if (part.find("model_type") == nullptr) part["model_type"] = "gemma3_text";
+  const Json* tied = config.find("tie_word_embeddings");
+  if (part.find("tie_word_embeddings") == nullptr && tied != nullptr)
+    part["tie_word_embeddings"] = *tied;
+  notes.push_back("text_config is read; the tensors that see pictures are left out");
+  return part;
+}
+
+/// Before the names of tensors: the family's, or what stands there where text is a part.
+std::string prefix_in(const std::string& folder, const ForeignFamily& family) {
+  for (const char* prefix : {"language_model.model.", "model.language_model."})
+    if (ForeignTensors(folder, prefix).all().contains(family.embedding())) return prefix;
+  return family.prefix();
+}
+
+/// The numbers by which generation with Gemma begins and fills up.
+void add_special_tokens(const std::string& tokenizer_json, Json& config) {
+  const Json tokenizer = Json::parse(tokenizer_json, "tokenizer.json");
+  const Json* added = tokenizer.find("added_tokens");
+  if (added == nullptr || !added->is_array()) return;
+  for (const Json& token : added->as_array()) {
+    const std::string content = token.at("content").dump();
+    if (content == "\"<bos>\"") config["bos_token_id"] = token.at("id");
+    if (content == "\"<pad>\"") config["pad_token_id"] = token.at("id");
+  }
 }
 
 }  // namespace
@@ -207,16 +271,18 @@ int64_t rows_of_vocabulary(const Json& config, const std::string& config_path, i
 ModelState read_hugging_face(const std::string& folder) {
   const std::string config_path = folder + "/config.json";
   std::vector<std::string> notes;
-  const Json config = Json::parse(read_file(config_path), config_path);
+  const Json config = text_part(Json::parse(read_file(config_path), config_path), notes);
   ModelOptions model;
   model.family = family_of_config(config, config_path);
   const ForeignFamily& family = foreign_family(model.family);
   model.shape = family.shape(config, config_path, notes);
   const std::string tokenizer_path = folder + "/tokenizer.json";
-  const std::string tokenizer = read_file(tokenizer_path);
+  const int64_t rows = family.vocabulary_rows(config, config_path);
+  const std::string tokenizer =
+      without_tokens_from(rows, read_file(tokenizer_path), tokenizer_path, notes);
   model.shape.vocabulary = rows_of_vocabulary(
-      config, config_path, parse_tokenizer(tokenizer, tokenizer_path)->vocabulary_size());
-  const ForeignTensors tensors(folder, family.prefix());
+      rows, config_path, parse_tokenizer(tokenizer, tokenizer_path)->vocabulary_size());
+  const ForeignTensors tensors(folder, prefix_in(folder, family));
   const bool wide = tensors.at(family.embedding()).tensor->dtype == Dtype::kFloat64;
   const std::string name = fs::path(folder).lexically_normal().filename().string();
   ModelState state = make_state(
@@ -280,7 +346,8 @@ std::vector<checkpoint::FileRecord> write_hugging_face(ModelState& state,
     const checkpoint::WrittenFile written = checkpoint::write_safetensors(
         hidden + "/" + kWeightsFile, weights.tensors, {{"format", "pt"}});
     files.push_back({kWeightsFile, written.bytes, written.hash});
-    const Json config = family.config(state.shape.options, state.dtype, *tokenizer, state.notes);
+    Json config = family.config(state.shape.options, state.dtype, *tokenizer, state.notes);
+    add_special_tokens(state.tokenizer_json, config);
     files.push_back(write_text(hidden, "config.json", config.dump(2) + "\n"));
     files.push_back(write_text(hidden, "tokenizer.json", state.tokenizer_json));
     for (const auto& [name, text] : companions_of(state, *tokenizer))

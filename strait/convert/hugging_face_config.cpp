@@ -53,6 +53,11 @@ void ForeignConfig::require_flag(const char* key, bool wanted) const {
     refuse(key, fmt::format("is {}; our model computes {} only", !wanted, wanted));
 }
 
+int64_t ForeignFamily::vocabulary_rows(const Json& config, const std::string& path) const {
+  const ForeignConfig members(config, path);
+  return members.find("vocab_size") == nullptr ? 0 : members.integer("vocab_size", 1);
+}
+
 const ForeignFamily& foreign_family(const std::string& family) {
   if (family == "gpt2") return gpt2_family();
   const ForeignFamily* rotary = rotary_family(family);
@@ -64,10 +69,13 @@ std::string family_of_config(const Json& json, const std::string& path) {
   const ForeignConfig config(json, path);
   const Json* type = config.find("model_type");
   if (type == nullptr) return "gpt2";
-  for (const std::string& family : family_names())
-    if (type->dump() == fmt::format("\"{}\"", family)) return family;
-  config.refuse("model_type", fmt::format("is {}; supported: \"{}\"", type->dump(),
-                                          fmt::join(family_names(), "\", \"")));
+  std::vector<std::string> known;
+  for (const std::string& family : family_names()) {
+    known.push_back(foreign_family(family).model_type());
+    if (type->dump() == Json(known.back()).dump()) return family;
+  }
+  config.refuse("model_type",
+                fmt::format("is {}; supported: \"{}\"", type->dump(), fmt::join(known, "\", \"")));
 }
 
 }  // namespace strait::convert

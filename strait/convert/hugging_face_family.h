@@ -25,6 +25,10 @@ class ForeignFamily {
   virtual ~ForeignFamily() = default;
   /// "GPT-2"
   virtual std::string title() const = 0;
+  /// config.json's "model_type".
+  virtual std::string model_type() const = 0;
+  /// config.json's "vocab_size", or what stands for it where it is absent; 0: one per token.
+  virtual int64_t vocabulary_rows(const Json& config, const std::string& path) const;
   /// Names are read with or without it and written with it.
   virtual std::string prefix() const = 0;
   /// The token embedding, which a tied head repeats.

@@ -66,6 +66,7 @@ std::pair<std::string, bool> name_of(const std::string& parameter) {
 class Gpt2Family : public ForeignFamily {
  public:
   std::string title() const override { return "GPT-2"; }
+  std::string model_type() const override { return "gpt2"; }
   std::string prefix() const override { return "transformer."; }
   std::string embedding() const override { return "wte.weight"; }
   bool is_ignored(const std::string& name) const override {  // the causal mask

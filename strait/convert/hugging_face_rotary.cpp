@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <utility>
 
 #include "strait/base/errors.h"
@@ -17,25 +18,36 @@ namespace {
 
 /// A family in transformers, with what it takes for absent members.
 struct Form {
-  const char *family, *title, *architecture;
+  const char *family, *type, *title, *architecture;
   int64_t kv_heads, head_width;  // 0: as many as heads; hidden_size / num_attention_heads
   int64_t ffn_width, context;
   double norm_eps;
+  int64_t layers = 32, heads = 32, width = 4096;
+  double theta = 1e4;
+  bool tied_head = false;
+  const char *activation = "hidden_act", *function = "silu";
 };
 constexpr std::array kForms = {
-    Form{"llama", "Llama", "LlamaForCausalLM", 0, 0, 11008, 2048, 1e-6},
-    Form{"mistral", "Mistral", "MistralForCausalLM", 8, 0, 14336, 131072, 1e-6},
-    Form{"qwen2", "Qwen 2", "Qwen2ForCausalLM", 32, 0, 22016, 32768, 1e-6},
-    Form{"qwen3", "Qwen 3", "Qwen3ForCausalLM", 32, 128, 22016, 32768, 1e-6},
-    Form{"olmo2", "OLMo 2", "Olmo2ForCausalLM", 0, 0, 11008, 2048, 1e-5},
+    Form{"llama", "llama", "Llama", "LlamaForCausalLM", 0, 0, 11008, 2048, 1e-6},
+    Form{"mistral", "mistral", "Mistral", "MistralForCausalLM", 8, 0, 14336, 131072, 1e-6},
+    Form{"qwen2", "qwen2", "Qwen 2", "Qwen2ForCausalLM", 32, 0, 22016, 32768, 1e-6},
+    Form{"qwen3", "qwen3", "Qwen 3", "Qwen3ForCausalLM", 32, 128, 22016, 32768, 1e-6},
+    Form{"olmo2", "olmo2", "OLMo 2", "Olmo2ForCausalLM", 0, 0, 11008, 2048, 1e-5},
+    Form{"gemma3", "gemma3_text", "Gemma 3", "Gemma3ForCausalLM", 4, 256, 9216, 131072, 1e-6, 26, 8,
+         2304, 1e6, true, "hidden_activation", "gelu_pytorch_tanh"},
 };
-constexpr int64_t kMistralWindow = 4096;
+constexpr int64_t kWindow = 4096;  // of Mistral and Gemma 3
+constexpr int64_t kGemmaPattern = 6, kGemmaVocabulary = 262208;
+constexpr double kGemmaScalar = 256.0;
+constexpr const char *kLocal = "sliding_attention", *kGlobal = "full_attention";
 
 struct Layer {
   const char* ours;
   std::array<const char*, 3> theirs;  // rows one after the other; null: no more
 };
-// post_attention_layernorm stands before the MLP, but where norms stand behind the branches.
+// post_attention_layernorm stands before the MLP, but where norms stand behind the branches; where
+// there are norms before the branches too, that before the MLP is kMlpNorm.
+constexpr const char* kMlpNorm = "pre_feedforward_layernorm";
 constexpr std::array kLayers = {
     Layer{"attention_norm", {"input_layernorm", nullptr, nullptr}},
     Layer{"attention.qkv", {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}},
@@ -55,6 +67,13 @@ int64_t rows_of(const ShapeOptions& shape, const Layer& layer, size_t index, int
   return shape.head_elements() * (index == 0 ? shape.heads : shape.kv_heads);
 }
 
+/// Rows of a matrix of theirs, `index` among those of a layer; null: no more.
+const char* name_of(const Layer& layer, size_t index, const BlockStyle& style) {
+  const bool both = style.norm_before && style.norm_behind;
+  if (both && layer.ours == std::string("mlp_norm") && index == 0) return kMlpNorm;
+  return layer.theirs[index];
+}
+
 /// rope_scaling, or the members of rope_parameters that stand for it in newer files.
 void read_scaling(const ForeignConfig& config, const Json& json, const std::string& path,
                   RopeOptions& rope) {
@@ -63,20 +82,42 @@ void read_scaling(const ForeignConfig& config, const Json& json, const std::stri
   if (type == nullptr) type = scaling.find("type");
   const std::string name = type == nullptr ? "\"default\"" : type->dump();
   if (name == "\"default\"") return;
-  if (name != "\"llama3\"")
-    config.refuse(
-        "rope_scaling",
-        fmt::format("has the type {}; our model computes \"default\" and \"llama3\"", name));
-  rope.factor = scaling.positive("factor", 8.0);
+  if (name != "\"llama3\"" && name != "\"linear\"")
+    config.refuse("rope_scaling",
+                  fmt::format("has the type {}; our model computes \"default\", \"linear\" and "
+                              "\"llama3\"",
+                              name));
+  rope.factor = scaling.positive("factor", name == "\"linear\"" ? 1.0 : 8.0);
+  if (name == "\"linear\"") {
+    rope.original_context = 1;
+    return;
+  }
   rope.low_frequency_factor = scaling.positive("low_freq_factor", 1.0);
   rope.high_frequency_factor = scaling.positive("high_freq_factor", 4.0);
   rope.original_context = scaling.integer("original_max_position_embeddings", 8192);
 }
 
-RopeOptions read_rope(const ForeignConfig& config, const std::string& path) {
+/// Of the newer form of Gemma 3: parameters of each kind of layer.
+const Json* rope_of_layers(const ForeignConfig& config, const std::string& path, const char* kind) {
+  const Json* parameters = config.find("rope_parameters");
+  return parameters == nullptr ? nullptr : ForeignConfig(*parameters, path).find(kind);
+}
+
+RopeOptions read_rope(const ForeignConfig& config, const std::string& path, const Form& form) {
   RopeOptions rope;
-  rope.theta = config.positive("rope_theta", 10000.0);
-  if (const Json* parameters = config.find("rope_parameters")) {
+  rope.theta = config.positive("rope_theta", form.theta);
+  rope.local_theta = config.positive("rope_local_base_freq", rope.local_theta);
+  if (const Json* local = rope_of_layers(config, path, kLocal)) {
+    RopeOptions read;
+    read_scaling(config, *local, path, read);
+    if (read.factor != 1.0)
+      config.refuse("rope_parameters",
+                    fmt::format("stretches {}; our model stretches {} alone", kLocal, kGlobal));
+    rope.local_theta = ForeignConfig(*local, path).positive("rope_theta", rope.local_theta);
+  }
+  const Json* parameters = rope_of_layers(config, path, kGlobal);
+  if (parameters == nullptr) parameters = config.find("rope_parameters");
+  if (parameters != nullptr) {
     rope.theta = ForeignConfig(*parameters, path).positive("rope_theta", rope.theta);
     read_scaling(config, *parameters, path, rope);
   }
@@ -86,7 +127,7 @@ RopeOptions read_rope(const ForeignConfig& config, const std::string& path) {
 
 /// Heads, and their width where it does not follow from the others.
 void read_heads(const ForeignConfig& config, const Form& form, ShapeOptions& shape) {
-  shape.heads = config.integer("num_attention_heads", 32);
+  shape.heads = config.integer("num_attention_heads", form.heads);
   shape.kv_heads =
       config.integer("num_key_value_heads", form.kv_heads > 0 ? form.kv_heads : shape.heads);
   if (shape.heads % shape.kv_heads != 0)
@@ -119,17 +160,102 @@ bool read_biases(const ForeignConfig& config, Biases biases) {
   return bias;
 }
 
-/// Absent, Mistral's window is its default; null, there is none.
+/// Absent, the window is its default; null, there is none.
 int64_t read_window(const ForeignConfig& config, const Json& json, bool windows) {
-  if (windows && json.find("sliding_window") == nullptr) return kMistralWindow;
+  if (windows && json.find("sliding_window") == nullptr) return kWindow;
   if (windows && config.find("sliding_window") != nullptr)
-    return config.integer("sliding_window", kMistralWindow);
+    return config.integer("sliding_window", kWindow);
   config.require_flag("use_sliding_window", false);
   return 0;
 }
 
+/// Which layers attend all tokens, as layer_types lists them.
+std::vector<bool> read_layer_types(const ForeignConfig& config, const Json& types, int64_t layers) {
+  if (!types.is_array() || std::ssize(types.as_array()) != layers)
+    config.refuse("layer_types", fmt::format("is no list of num_hidden_layers = {} names", layers));
+  std::vector<bool> global;
+  for (const Json& type : types.as_array()) {
+    const std::string name = type.dump();
+    const auto is = [&](const char* kind) { return name == Json(kind).dump(); };
+    if (!is(kLocal) && !is(kGlobal))
+      config.refuse("layer_types", fmt::format("holds {}; our model computes \"{}\" and \"{}\"",
+                                               name, kLocal, kGlobal));
+    global.push_back(is(kGlobal));
+  }
+  return global;
+}
+
+/// Whether these are the layers that `pattern` names; 0 names none.
+bool explains(int64_t pattern, const std::vector<bool>& global) {
+  for (int64_t layer = 0; layer < std::ssize(global); ++layer)
+    if (global[static_cast<size_t>(layer)] != (pattern > 0 && (layer + 1) % pattern == 0))
+      return false;
+  return true;
+}
+
+/// Every so many-th layer attends all tokens. A list of all layers outranks the number.
+void read_pattern(const ForeignConfig& config, ShapeOptions& shape) {
+  const char* const key = config.find("sliding_window_pattern") != nullptr
+                              ? "sliding_window_pattern"
+                              : "_sliding_window_pattern";
+  shape.window_pattern = config.integer(key, kGemmaPattern);
+  if (const Json* types = config.find("layer_types")) {
+    const std::vector<bool> global = read_layer_types(config, *types, shape.layers);
+    const auto first = std::ranges::find(global, true);
+    if (!explains(shape.window_pattern, global))
+      shape.window_pattern = first == global.end() ? 0 : first - global.begin() + 1;
+    if (!explains(shape.window_pattern, global))
+      config.refuse("layer_types",
+                    fmt::format("is no pattern that repeats; the nearest that our model computes "
+                                "has \"{}\" in every {}th layer",
+                                kGlobal, shape.window_pattern));
+  }
+  if (shape.window_pattern == 1) shape.window = shape.window_pattern = 0;  // all attend all
+}
+
+/// Members of Gemma 3.
+void read_gemma(const ForeignConfig& config, const Json& json, ShapeOptions& shape) {
+  for (const char* key : {"attn_logit_softcapping", "final_logit_softcapping"})
+    if (const Json* cap = config.find(key))
+      config.refuse(key, fmt::format("is {}; our model computes null only", cap->dump()));
+  config.require_flag("use_bidirectional_attention", false);
+  shape.query_scalar = config.positive("query_pre_attn_scalar", kGemmaScalar);
+  if (const Json* window = json.find("sliding_window"); window != nullptr && window->is_null())
+    config.refuse("sliding_window", "is null, not a size");
+  read_pattern(config, shape);
+}
+
+/// Whole numbers without a point, as the published files have them.
+Json shortest(double value) {
+  const bool whole = std::abs(value) < 1e15 && std::floor(value) == value;
+  return whole ? Json(static_cast<int64_t>(value)) : Json(value);
+}
+
+void add_gemma_members(const ShapeOptions& shape, Json& config) {
+  std::vector<std::string> types;
+  for (int64_t layer = 0; layer < shape.layers; ++layer)
+    types.emplace_back(shape.has_window(layer) ? kLocal : kGlobal);
+  const int64_t none = shape.window > 0 ? shape.layers + 1 : 1;  // no layer attends all, or each
+  config["layer_types"] = types;
+  config["sliding_window"] = shape.window > 0 ? shape.window : shape.context;
+  config["sliding_window_pattern"] = shape.window_pattern > 0 ? shape.window_pattern : none;
+  config["rope_local_base_freq"] = shape.rope.local_theta;
+  config["query_pre_attn_scalar"] = shortest(
+      shape.query_scalar > 0.0 ? shape.query_scalar : static_cast<double>(shape.head_elements()));
+  config["attn_logit_softcapping"] = config["final_logit_softcapping"] = Json();
+  config["attention_bias"] = false;
+}
+
+/// Tensors of Gemma 3 beside those of its text part.
+bool sees_pictures(const std::string& name) {
+  const std::string_view rest =
+      std::string_view(name).substr(name.starts_with("model.") ? std::size("model.") - 1 : 0);
+  return rest.starts_with("vision_tower.") || rest.starts_with("multi_modal_projector.");
+}
+
 /// Members that only some of the families have.
 void add_own_members(const ShapeOptions& shape, const BlockStyle& style, Json& config) {
+  if (style.alternates) return add_gemma_members(shape, config);
   if (style.windows) {
     config["sliding_window"] = shape.window > 0 ? Json(shape.window) : Json();
   } else if (style.biases == Biases::kQkv || style.query_key_norm == QueryKeyNorm::kHead) {
@@ -144,10 +270,15 @@ class RotaryFamily : public ForeignFamily {
  public:
   explicit RotaryFamily(const Form& form) : form_(form), style_(block_style(form.family)) {}
   std::string title() const override { return form_.title; }
+  std::string model_type() const override { return form_.type; }
   std::string prefix() const override { return "model."; }
   std::string embedding() const override { return "embed_tokens.weight"; }
   bool is_ignored(const std::string& name) const override {
-    return name.ends_with(".rotary_emb.inv_freq");
+    return name.ends_with(".rotary_emb.inv_freq") || (style_.alternates && sees_pictures(name));
+  }
+  int64_t vocabulary_rows(const Json& config, const std::string& path) const override {
+    const int64_t rows = ForeignFamily::vocabulary_rows(config, path);
+    return rows == 0 && style_.alternates ? kGemmaVocabulary : rows;
   }
   ModelShape exported(const ModelShape& model) const override {
     ShapeOptions options = model.options;
@@ -185,10 +316,11 @@ std::vector<ForeignPart> RotaryFamily::parts(const ModelShape& model,
   for (const Layer& layer : kLayers)
     for (const char* kind : {"weight", "bias"})
       for (size_t i = 0; i < 3 && rest == fmt::format("{}.{}", layer.ours, kind); ++i) {
-        if (layer.theirs[i] == nullptr) break;
+        const char* const theirs = name_of(layer, i, style_);
+        if (theirs == nullptr) break;
         std::vector<int64_t> dims = parameter.dims;
         dims[0] = rows_of(model.options, layer, i, dims[0]);
-        list.push_back({fmt::format("layers.{}.{}.{}", number, layer.theirs[i], kind), dims});
+        list.push_back({fmt::format("layers.{}.{}.{}", number, theirs, kind), dims});
       }
   ensure(!list.empty(), "not a parameter of the family");
   return list;
@@ -198,7 +330,9 @@ Json RotaryFamily::config(const ShapeOptions& shape, Dtype dtype, const Tokenize
                           std::vector<std::string>& notes) const {
   const auto end = tokenizer.end_of_document();
   Json scaling;
-  if (shape.rope.factor != 1.0)
+  if (shape.rope.factor != 1.0 && shape.rope.original_context == 1)
+    scaling = Json::object({{"rope_type", "linear"}, {"factor", shape.rope.factor}});
+  else if (shape.rope.factor != 1.0)
     scaling = Json::object({{"rope_type", "llama3"},
                             {"factor", shape.rope.factor},
                             {"low_freq_factor", shape.rope.low_frequency_factor},
@@ -211,7 +345,7 @@ Json RotaryFamily::config(const ShapeOptions& shape, Dtype dtype, const Tokenize
                     shape.dropout, form_.title));
   Json config =
       Json::object({{"architectures", std::vector<std::string>{form_.architecture}},
-                    {"model_type", form_.family},
+                    {"model_type", form_.type},
                     {"vocab_size", std::max(shape.vocabulary, tokenizer.vocabulary_size())},
                     {"max_position_embeddings", shape.context},
                     {"hidden_size", shape.width},
@@ -220,7 +354,7 @@ Json RotaryFamily::config(const ShapeOptions& shape, Dtype dtype, const Tokenize
                     {"num_attention_heads", shape.heads},
                     {"num_key_value_heads", shape.kv_heads},
                     {"head_dim", shape.head_elements()},
-                    {"hidden_act", "silu"},
+                    {form_.activation, form_.function},
                     {"rms_norm_eps", shape.norm_eps},
                     {"rope_theta", shape.rope.theta},
                     {"rope_scaling", scaling},
@@ -238,21 +372,22 @@ Json RotaryFamily::config(const ShapeOptions& shape, Dtype dtype, const Tokenize
 ShapeOptions RotaryFamily::shape(const Json& json, const std::string& path,
                                  std::vector<std::string>& notes) const {
   const ForeignConfig config(json, path);
-  const Json* activation = config.find("hidden_act");
-  if (activation != nullptr && activation->dump() != "\"silu\"")
-    config.refuse("hidden_act",
-                  fmt::format("is {}; our model computes \"silu\"", activation->dump()));
+  const Json* activation = config.find(form_.activation);
+  if (activation != nullptr && activation->dump() != Json(form_.function).dump())
+    config.refuse(form_.activation, fmt::format("is {}; our model computes \"{}\"",
+                                                activation->dump(), form_.function));
   ShapeOptions shape;
-  shape.layers = config.integer("num_hidden_layers", 32);
-  shape.width = config.integer("hidden_size", 4096);
+  shape.layers = config.integer("num_hidden_layers", form_.layers);
+  shape.width = config.integer("hidden_size", form_.width);
   read_heads(config, form_, shape);
   shape.ffn_width = config.integer("intermediate_size", form_.ffn_width);
   shape.context = config.integer("max_position_embeddings", form_.context);
   shape.bias = read_biases(config, style_.biases);
   shape.window = read_window(config, json, style_.windows);
-  shape.tied_head = config.flag("tie_word_embeddings", false);
+  if (style_.alternates) read_gemma(config, json, shape);
+  shape.tied_head = config.flag("tie_word_embeddings", form_.tied_head);
   shape.norm_eps = config.positive("rms_norm_eps", form_.norm_eps);
-  shape.rope = read_rope(config, path);
+  shape.rope = read_rope(config, path, form_);
   shape.dropout = config.number("attention_dropout", 0.0);
   if (shape.dropout > 0.0)
     notes.push_back(

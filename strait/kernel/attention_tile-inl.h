@@ -32,6 +32,12 @@ struct AttentionTile {
   int64_t position() const { return key_first + key; }  // of the first key
 };
 
+template <class T>
+inline Wide<T> score_scale(const AttentionCall<T>& call) {
+  if (call.scale > 0.0) return static_cast<Wide<T>>(call.scale);
+  return Wide<T>{1} / std::sqrt(static_cast<Wide<T>>(call.head_width));
+}
+
 /// First key of a query's window.
 template <class T>
 inline int64_t window_start(const AttentionCall<T>& call, int64_t query) {
@@ -194,7 +200,7 @@ HWY_ATTR void softmax_tile(const AttentionCall<T>& call, const AttentionTile& ti
                            RowState<Wide<T>>& state, Sums<T> sums) {
   const bool first = !state.begun;
   using W = Wide<T>;
-  const W scale = W{1} / std::sqrt(static_cast<W>(call.head_width));
+  const W scale = score_scale(call);
   for (int64_t row = 0; row < tile.rows; ++row) {
     W* values = scores + row * kTile;
     const KeyRange range = key_range(call, tile, row);
@@ -234,7 +240,7 @@ HWY_ATTR void score_gradients(const AttentionCall<T>& call, const AttentionTile&
                               const Wide<T>* delta, Wide<T>* probabilities, Wide<T>* gradients) {
   using W = Wide<T>;
   const hn::ScalableTag<W> d;
-  const W scale = W{1} / std::sqrt(static_cast<W>(call.head_width));
+  const W scale = score_scale(call);
   const bool drops = call.mask && call.mask->active();
   for (int64_t row = 0; row < tile.rows; ++row) {
     W* p = probabilities + row * kTile;

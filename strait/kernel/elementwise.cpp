@@ -6,26 +6,11 @@
 #define HWY_TARGET_INCLUDE "strait/kernel/elementwise.cpp"
 #include "hwy/foreach_target.h"
 // After foreach_target.h.
-#include "hwy/contrib/math/math-inl.h"
+#include "strait/kernel/activation-inl.h"
 #include "strait/kernel/vector-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace strait::kernel::HWY_NAMESPACE {
-
-constexpr double kTwiceRoot = 1.5957691216057308;  // 2 sqrt(2 / pi)
-constexpr double kCube = 0.044715;
-
-/// s(x) = 1 / (1 + exp(-2 u)); the exponent is bounded so that exp stays finite.
-template <class D, class V>
-HWY_ATTR inline V gelu_gate(D d, V x) {
-  using T = hn::TFromD<D>;
-  const V square = hn::Mul(x, x);
-  const V slope = hn::MulAdd(square, hn::Set(d, static_cast<T>(-kTwiceRoot * kCube)),
-                             hn::Set(d, static_cast<T>(-kTwiceRoot)));
-  const V exponent = hn::Min(hn::Mul(x, slope), hn::Set(d, T{80}));
-  const V one = hn::Set(d, T{1});
-  return hn::Div(one, hn::Add(one, hn::Exp(d, exponent)));
-}
 
 template <class T>
 HWY_ATTR void gelu_any(const GeluCall<T>& call) {
@@ -38,20 +23,15 @@ HWY_ATTR void gelu_any(const GeluCall<T>& call) {
 }
 STRAIT_KERNEL_TARGET(gelu, GeluCall)
 
-// With y = x s: y' = s + x s (1 - s) 2 u'.
 template <class T>
 HWY_ATTR void gelu_backward_any(const GeluBackwardCall<T>& call) {
   const hn::ScalableTag<Wide<T>> d;
-  const auto one = hn::Set(d, Wide<T>{1});
-  const auto constant = hn::Set(d, static_cast<Wide<T>>(kTwiceRoot));
-  const auto quadratic = hn::Set(d, static_cast<Wide<T>>(3.0 * kTwiceRoot * kCube));
   for (int64_t i = 0; i < call.count; i += lanes_of(d)) {
     const int64_t left = call.count - i;
     const auto x = load_part(d, call.x + i, left);
     const auto gate = gelu_gate(d, x);
     const auto out = hn::Mul(x, gate);
-    const auto inner = hn::MulAdd(hn::Mul(x, x), quadratic, constant);
-    const auto slope = hn::MulAdd(hn::Mul(out, hn::Sub(one, gate)), inner, gate);
+    const auto slope = gelu_slope(d, x, gate, out);
     store_part(d, hn::Mul(load_part(d, call.gradient + i, left), slope), call.gradient + i, left);
     store_part(d, out, call.out + i, left);
   }

@@ -27,10 +27,11 @@ HWY_ATTR void normalize_row(const LayerNormCall<T>& call, int64_t row) {
   T* out = call.out + row * call.columns;
   const T* added = call.base ? call.base + row * call.columns : call.bias;
   const auto mean = hn::Set(d, mean_of(call.mean, row)), rstd = hn::Set(d, call.rstd[row]);
+  const auto from = hn::Set(d, call.from);
   for (int64_t c = 0; c < call.columns; c += lanes) {
     const int64_t left = call.columns - c;
     const auto scaled = hn::Mul(hn::Sub(load_part(d, x + c, left), mean), rstd);
-    const auto weight = load_part(d, call.weight + c, left);
+    const auto weight = hn::Add(load_part(d, call.weight + c, left), from);
     const auto bias = added ? load_part(d, added + c, left) : hn::Zero(d);
     store_part(d, hn::MulAdd(scaled, weight, bias), out + c, left);
   }
@@ -75,11 +76,13 @@ HWY_ATTR void layer_norm_again_any(const LayerNormCall<T>& call) {
 }
 STRAIT_KERNEL_TARGET(layer_norm_again, LayerNormCall)
 
-// dx = rstd (g - mean(g) - xhat mean(g xhat)) with g = gradient * weight; RMSNorm without mean(g).
+// dx = rstd (g - mean(g) - xhat mean(g xhat)) with g = gradient * (from + weight); RMSNorm without
+// mean(g).
 template <class T>
 HWY_ATTR void layer_norm_backward_any(const LayerNormBackwardCall<T>& call) {
   const hn::ScalableTag<Wide<T>> d;
   constexpr int64_t lanes = lanes_of(d);
+  const auto from = hn::Set(d, call.from);
   for (int64_t row = 0; row < call.rows; ++row) {
     const T* x = call.x + row * call.columns;
     const T* gradient = call.gradient + row * call.columns;
@@ -90,7 +93,8 @@ HWY_ATTR void layer_norm_backward_any(const LayerNormBackwardCall<T>& call) {
     for (int64_t c = 0; c < call.columns; c += lanes) {
       const int64_t left = call.columns - c;
       const auto hat = hn::Mul(hn::Sub(load_part(d, x + c, left), mean), rstd);
-      const auto g = hn::Mul(load_part(d, gradient + c, left), load_part(d, call.weight + c, left));
+      const auto g = hn::Mul(load_part(d, gradient + c, left),
+                             hn::Add(load_part(d, call.weight + c, left), from));
       sum = hn::Add(sum, g);
       product = hn::MulAdd(g, hat, product);
     }
@@ -100,7 +104,8 @@ HWY_ATTR void layer_norm_backward_any(const LayerNormBackwardCall<T>& call) {
     for (int64_t c = 0; c < call.columns; c += lanes) {
       const int64_t left = call.columns - c;
       const auto hat = hn::Mul(hn::Sub(load_part(d, x + c, left), mean), rstd);
-      const auto g = hn::Mul(load_part(d, gradient + c, left), load_part(d, call.weight + c, left));
+      const auto g = hn::Mul(load_part(d, gradient + c, left),
+                             hn::Add(load_part(d, call.weight + c, left), from));
       const auto inner = hn::NegMulAdd(hat, slope, hn::Sub(g, average));
       const auto base = residual ? load_part(d, residual + c, left) : hn::Zero(d);
       store_part(d, hn::MulAdd(inner, rstd, base), out + c, left);

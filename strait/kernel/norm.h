@@ -1,7 +1,7 @@
 // LayerNorm (Ba et al. 2016) over rows, y = (x - mean) rstd weight + bias with rstd = 1 /
 // sqrt(variance + epsilon). Where `mean` is null it is RMSNorm (Zhang & Sennrich 2019): no mean,
-// rstd of the mean square. All matrices are row-major and dense. Single-threaded on what is given;
-// rows are independent.
+// rstd of the mean square. With `from` = 1 the factor is 1 + weight, summed up in Wide<T> (Gemma).
+// All matrices are row-major and dense. Single-threaded on what is given; rows are independent.
 #pragma once
 
 #include <cstdint>
@@ -21,6 +21,7 @@ struct LayerNormCall {
   T* out = nullptr;           // [rows, columns]; may be x or base
   double epsilon = 0.0;       // not needed by layer_norm_again
   const T* base = nullptr;    // [rows, columns] added in place of a bias, or null
+  Wide<T> from = 0;           // added to every weight
 };
 /// Writes mean, rstd and out.
 template <class T>
@@ -39,6 +40,7 @@ struct LayerNormBackwardCall {
   const T* gradient = nullptr;  // of out
   const T* residual = nullptr;  // added to the result, or null; may equal out
   T* out = nullptr;             // gradient of x; may equal gradient
+  Wide<T> from = 0;             // added to every weight
 };
 template <class T>
 void layer_norm_backward(const LayerNormBackwardCall<T>& call);

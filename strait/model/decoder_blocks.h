@@ -1,4 +1,5 @@
-// The hand-written blocks of GPT-2 and Llama. Internal to model/: the Model makes them.
+// The hand-written blocks of GPT-2, Llama and the families like it. Internal to model/: the Model
+// makes them.
 #pragma once
 
 #include <memory>
@@ -9,7 +10,7 @@
 namespace strait::model {
 
 std::unique_ptr<Block> make_embedding_block(const ModelShape& shape, int64_t index, Dtype dtype);
-/// `angles` are those of the shape, shared by its blocks; null where positions are learned.
+/// `angles` are those of the block's layer_form; null where positions are learned.
 std::unique_ptr<Block> make_transformer_block(const ModelShape& shape, int64_t index, Dtype dtype,
                                               std::shared_ptr<const RotaryAngles> angles);
 std::unique_ptr<Block> make_head_block(const ModelShape& shape, int64_t index, Dtype dtype);

@@ -22,11 +22,13 @@ class EmbeddingBlock : public Block {
         width_(shape.options.width / shape.y),
         whole_width_(shape.options.width),
         dropout_(shape.options.dropout),
+        scale_(static_cast<T>(static_cast<Wide<T>>(embedding_scale(shape)))),
         tied_(shape.options.tied_head) {
     const UnitShape& unit =
         shape.units[static_cast<size_t>(shape.blocks[static_cast<size_t>(index)].unit)];
     token_ = unit.parameter("embedding.token.weight").offset;
     position_ = parameter_offset(unit, "embedding.position.weight");
+    ensure(scale_ == 1 || position_ < 0, "embedding: positions beside scaled rows");
   }
 
   void forward(const Call& call, int, int) const override { embed(call, 0); }
@@ -106,21 +108,29 @@ class EmbeddingBlock : public Block {
     add_to_rows(call, first_token, [&](int64_t row) { return sum + row * width_; });
   }
 
-  /// output = rows + positions, then dropout.
+  void scale_row(const T* from, T* to) const {
+    for (int64_t c = 0; c < width_; ++c)
+      to[c] = static_cast<T>(static_cast<Wide<T>>(from[c]) * scale_);
+  }
+
+  /// output = scale rows + positions, then dropout.
   template <class RowAt>
   void add_to_rows(const Call& call, int64_t first_token, const RowAt& row_at) const {
     const Batch& batch = *call.batch;
     const T* position = at_offset<T>(call.weights, position_);
     T* output = static_cast<T*>(call.output);
     const int threads = call.settings->threads;
-    kernel::parallel_ranges(
-        batch.batch * batch.tokens, 1, threads, [&](int64_t begin, int64_t end) {
-          for (int64_t row = begin; row < end; ++row) {
-            const int64_t place = first_token + batch.position(row);
-            const T* at = position ? position + place * width_ : nullptr;
-            kernel::add_bias<T>({1, width_, row_at(row), at, output + row * width_});
-          }
-        });
+    kernel::parallel_ranges(batch.batch * batch.tokens, 1, threads,
+                            [&](int64_t begin, int64_t end) {
+                              for (int64_t row = begin; row < end; ++row) {
+                                const int64_t place = first_token + batch.position(row);
+                                const T* at = position ? position + place * width_ : nullptr;
+                                T* to = output + row * width_;
+                                if (scale_ == 1)
+                                  kernel::add_bias<T>({1, width_, row_at(row), at, to});
+                                if (scale_ != 1) scale_row(row_at(row), to);
+                              }
+                            });
     const DropoutSite where = site(call, first_token);
     if (where.rate > 0.0) drop<T>(where, {width_, output, nullptr, output}, threads);
   }
@@ -172,7 +182,7 @@ class EmbeddingBlock : public Block {
       for (int64_t row = 0; row < batch.batch * batch.tokens; ++row) {
         const T* from = gradient + row * width_;
         Wide<T>* to_token = row_of(token, batch.inputs[row], call.part);
-        for (int64_t c = begin; to_token && c < end; ++c) to_token[c] += from[c];
+        for (int64_t c = begin; to_token && c < end; ++c) to_token[c] += scale_ * from[c];
         if (!position) continue;
         Wide<T>* to_position = position + batch.position(row) * width_;
         for (int64_t c = begin; c < end; ++c) to_position[c] += from[c];
@@ -189,6 +199,7 @@ class EmbeddingBlock : public Block {
   Dtype dtype_;
   int64_t index_, vocabulary_, rows_, context_, width_, whole_width_;
   double dropout_;
+  Wide<T> scale_;  // of token rows, a number of T
   bool tied_;
   int64_t token_ = 0, position_ = -1;
 };

@@ -18,6 +18,7 @@ class HeadBlock : public Block {
         vocabulary_(shape.vocabulary),
         width_(shape.options.width),
         norm_eps_(shape.options.norm_eps),
+        norm_from_(shape.style.norm_from_one ? 1 : 0),
         centered_(!shape.style.rms_norm),
         offsets_(head_offsets(shape, index)) {}
 
@@ -53,7 +54,8 @@ class HeadBlock : public Block {
                                at_offset<T>(call.weights, offsets_.norm_weight),
                                at_offset<T>(call.weights, offsets_.norm_bias),
                                mean_of(workspace, layout), wide(workspace, layout.rstd),
-                               workspace + layout.normed + row * width_, norm_eps_});
+                               workspace + layout.normed + row * width_, norm_eps_, nullptr,
+                               norm_from_});
       }
       linear_forward<T>(
           {rows, width_, vocabulary_, 0, 0, call.settings->products},
@@ -84,7 +86,8 @@ class HeadBlock : public Block {
     Wide<T>*mean = mean_of(workspace, layout), *rstd = wide(workspace, layout.rstd);
     T* normed = workspace + layout.normed;
     norm_forward<T>({rows, width_, input, at_offset<T>(call.weights, offsets_.norm_weight),
-                     at_offset<T>(call.weights, offsets_.norm_bias), mean, rstd, normed, norm_eps_},
+                     at_offset<T>(call.weights, offsets_.norm_bias), mean, rstd, normed, norm_eps_,
+                     nullptr, norm_from_},
                     threads);
     const kernel::NarrowProducts products = call.settings->products;
     linear_forward<T>({rows, width_, vocabulary_, 0, 0, products}, {normed, matrix, nullptr},
@@ -100,12 +103,12 @@ class HeadBlock : public Block {
     linear_backward_weight<T>(
         {rows, width_, vocabulary_, stride, 0, products}, slope, normed,
         {at_offset<Wide<T>>(call.gradient, offsets_.matrix), nullptr, accumulate}, threads);
-    norm_backward<T>(
-        {rows, width_, input, mean, rstd, at_offset<T>(call.weights, offsets_.norm_weight),
-         normed_gradient, nullptr, static_cast<T*>(call.input_gradient) + begin * width_},
-        {at_offset<Wide<T>>(call.gradient, offsets_.norm_weight),
-         at_offset<Wide<T>>(call.gradient, offsets_.norm_bias), accumulate},
-        threads);
+    norm_backward<T>({rows, width_, input, mean, rstd,
+                      at_offset<T>(call.weights, offsets_.norm_weight), normed_gradient, nullptr,
+                      static_cast<T*>(call.input_gradient) + begin * width_, norm_from_},
+                     {at_offset<Wide<T>>(call.gradient, offsets_.norm_weight),
+                      at_offset<Wide<T>>(call.gradient, offsets_.norm_bias), accumulate},
+                     threads);
   }
 
   void add_losses(const Call& call, int64_t begin, int64_t rows, const HeadLayout& layout) const {
@@ -129,6 +132,7 @@ class HeadBlock : public Block {
   Dtype dtype_;
   int64_t vocabulary_, width_;
   double norm_eps_;
+  Wide<T> norm_from_;
   bool centered_;  // LayerNorm; RMSNorm has no mean
   HeadOffsets offsets_;
 };

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <array>
 #include <cstddef>
 
 #include "strait/base/errors.h"
@@ -108,10 +109,14 @@ std::unique_ptr<Block> make_block(const ModelShape& shape, int64_t index, Dtype 
 }  // namespace
 
 Model::Model(ModelShape shape, Dtype dtype) : shape_(std::move(shape)) {
-  std::shared_ptr<const RotaryAngles> angles;
-  if (shape_.style.rotary) angles = std::make_shared<const RotaryAngles>(shape_.options, dtype);
-  for (size_t index = 0; index < shape_.blocks.size(); ++index) {
-    blocks_.push_back(make_block(shape_, static_cast<int64_t>(index), dtype, angles));
+  std::array<std::shared_ptr<const RotaryAngles>, 2> angles;  // of blocks without, with a window
+  for (size_t at = 0; at < shape_.blocks.size(); ++at) {
+    const auto index = static_cast<int64_t>(at);
+    const LayerForm form = layer_form(shape_, index);
+    std::shared_ptr<const RotaryAngles>& table = angles[form.window > 0 ? 1 : 0];
+    if (shape_.style.rotary && shape_.blocks[at].kind == BlockKind::kTransformer && !table)
+      table = std::make_shared<const RotaryAngles>(shape_.options, form.rope, dtype);
+    blocks_.push_back(make_block(shape_, index, dtype, table));
   }
 }
 

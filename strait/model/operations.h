@@ -206,7 +206,7 @@ template <class T>
 void swiglu_forward(const kernel::SwigluCall<T>& call, int threads) {
   kernel::parallel_ranges(call.rows, 1, threads, [&](int64_t begin, int64_t end) {
     kernel::swiglu<T>({end - begin, call.columns, call.x + begin * 2 * call.columns,
-                       call.out + begin * call.out_stride, call.out_stride});
+                       call.out + begin * call.out_stride, call.out_stride, call.gate});
   });
 }
 template <class T>
@@ -214,7 +214,7 @@ void swiglu_backward(const kernel::SwigluBackwardCall<T>& call, int threads) {
   kernel::parallel_ranges(call.rows, 1, threads, [&](int64_t begin, int64_t end) {
     const int64_t wide = begin * 2 * call.columns;
     kernel::swiglu_backward<T>({end - begin, call.columns, call.x + wide,
-                                call.out + begin * call.columns, call.gradient + wide});
+                                call.out + begin * call.columns, call.gradient + wide, call.gate});
   });
 }
 

@@ -17,11 +17,11 @@ double stretched(const RopeOptions& options, double frequency) {
 }
 
 template <class W>
-std::vector<W> make_table(const ShapeOptions& options, int64_t head_width) {
-  const std::vector<double> frequencies = rotary_frequencies(options.rope, head_width);
-  std::vector<W> table(static_cast<size_t>(options.context * head_width));
+std::vector<W> make_table(const RopeOptions& rope, int64_t context, int64_t head_width) {
+  const std::vector<double> frequencies = rotary_frequencies(rope, head_width);
+  std::vector<W> table(static_cast<size_t>(context * head_width));
   W* to = table.data();
-  for (int64_t position = 0; position < options.context; ++position, to += head_width) {
+  for (int64_t position = 0; position < context; ++position, to += head_width) {
     for (int64_t i = 0; i < head_width / 2; ++i) {
       const double angle = static_cast<double>(position) * frequencies[static_cast<size_t>(i)];
       to[i] = static_cast<W>(std::cos(angle));
@@ -42,12 +42,12 @@ std::vector<double> rotary_frequencies(const RopeOptions& options, int64_t head_
   return frequencies;
 }
 
-RotaryAngles::RotaryAngles(const ShapeOptions& options, Dtype dtype)
+RotaryAngles::RotaryAngles(const ShapeOptions& options, const RopeOptions& rope, Dtype dtype)
     : head_width_(options.head_elements()) {
   if (dtype == Dtype::kFloat64) {
-    wide_ = make_table<double>(options, head_width_);
+    wide_ = make_table<double>(rope, options.context, head_width_);
   } else {
-    single_ = make_table<float>(options, head_width_);
+    single_ = make_table<float>(rope, options.context, head_width_);
   }
 }
 

@@ -1,4 +1,4 @@
-// Cosines and sines of rotary position embedding, one table per model.
+// Cosines and sines of rotary position embedding, one table per kind of block of a model.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ std::vector<double> rotary_frequencies(const RopeOptions& options, int64_t head_
 /// options.context * head_width elements. Immutable.
 class RotaryAngles {
  public:
-  RotaryAngles(const ShapeOptions& options, Dtype dtype);
+  RotaryAngles(const ShapeOptions& options, const RopeOptions& rope, Dtype dtype);
   /// [head_width / 2] of a position below options.context; W as the constructor's dtype wants it.
   template <class W>
   const W* cosines(int64_t position) const {

@@ -43,6 +43,7 @@ class SharedHead : public Block {
         vocabulary_(shape.vocabulary / shape.x),
         width_(shape.options.width / shape.y),
         norm_eps_(shape.options.norm_eps),
+        norm_from_(shape.style.norm_from_one ? 1 : 0),
         centered_(!shape.style.rms_norm),
         offsets_(head_offsets(shape, index)) {}
 
@@ -111,7 +112,9 @@ class SharedHead : public Block {
                                         mean_of(call, values),
                                         at<Wide<T>>(values, EndValue::kStatistics),
                                         normed,
-                                        norm_eps_};
+                                        norm_eps_,
+                                        nullptr,
+                                        norm_from_};
     if (y_ > 1)
       norm_from_moments<T>(norm, width_ * y_, at<double>(values, EndValue::kMoments), threads);
     else
@@ -173,7 +176,8 @@ class SharedHead : public Block {
             at_offset<T>(call.weights, offsets_.norm_weight),
             at<T>(values, EndValue::kNormedGradient),
             nullptr,
-            static_cast<T*>(call.input_gradient)};
+            static_cast<T*>(call.input_gradient),
+            norm_from_};
   }
 
   void gradients(const Call& call, const EndValues& values) const {
@@ -194,6 +198,7 @@ class SharedHead : public Block {
   Dtype dtype_;
   int64_t x_, y_, whole_vocabulary_, vocabulary_, width_;
   double norm_eps_;
+  Wide<T> norm_from_;
   bool centered_;  // LayerNorm; RMSNorm has no mean
   HeadOffsets offsets_;
 };

@@ -65,20 +65,22 @@ void norm_from_moments(const kernel::LayerNormCall<T>& call, int64_t whole_colum
 template <class T>
 struct NormRow {
   const T *x, *gradient, *weight;
-  Wide<T> mean, rstd;
+  Wide<T> mean, rstd, from;
   NormRow(const kernel::LayerNormBackwardCall<T>& call, int64_t row)
       : x(call.x + row * call.columns),
         gradient(call.gradient + row * call.columns),
         weight(call.weight),
         mean(call.mean ? call.mean[row] : Wide<T>{0}),
-        rstd(call.rstd[row]) {}
+        rstd(call.rstd[row]),
+        from(call.from) {}
   Wide<T> normed(int64_t c) const { return (static_cast<Wide<T>>(x[c]) - mean) * rstd; }
   Wide<T> slope(int64_t c) const {
-    return static_cast<Wide<T>>(gradient[c]) * static_cast<Wide<T>>(weight[c]);
+    return static_cast<Wide<T>>(gradient[c]) * (from + static_cast<Wide<T>>(weight[c]));
   }
 };
 
-/// moments[row] = {sum g, sum g xhat} with g = gradient * weight, without the first for RMSNorm.
+/// moments[row] = {sum g, sum g xhat} with g = gradient * (from + weight), without the first for
+/// RMSNorm.
 template <class T>
 void gradient_moments(const kernel::LayerNormBackwardCall<T>& call, double* moments, int threads) {
   kernel::parallel_ranges(call.rows, 1, threads, [&](int64_t begin, int64_t end) {

@@ -53,7 +53,9 @@ class Part {
   }
 
   at::Tensor rows(const at::Tensor& all) const { return all.narrow(0, begin_, count_); }
-  double scale() const { return 1.0 / std::sqrt(static_cast<double>(form_.head_width)); }
+  double scale() const {
+    return form_.scale > 0.0 ? form_.scale : 1.0 / std::sqrt(static_cast<double>(form_.head_width));
+  }
   int64_t group() const { return form_.heads / form_.kv_heads; }
 
   /// Scaled and masked, [count, kv_heads, group * tokens, keys].
@@ -124,7 +126,8 @@ void for_parts(const TensorTypes& types, const TensorAttention& form,
 
 bool flash(const TensorTypes& types, const TensorAttention& form, const at::Tensor& query) {
   return query.is_cuda() && types.narrow != types.wide && !form.starts.defined() && !form.dropout &&
-         form.first == 0 && form.window == 0 && form.head_width % 8 == 0 && form.head_width <= 256;
+         form.first == 0 && form.window == 0 && form.scale == 0.0 && form.head_width % 8 == 0 &&
+         form.head_width <= 256;
 }
 
 /// [batch, heads, tokens, head_width]; shared heads repeated.

@@ -14,6 +14,7 @@ struct TensorAttention {
   int64_t window = 0;                    // kernel::AttentionCall's; 0: none
   at::Tensor starts;                     // [batch, queries] int32 first key, or undefined
   const DropoutSite* dropout = nullptr;  // null: none
+  double scale = 0.0;                    // kernel::AttentionCall's
 };
 
 /// query [batch, queries, heads * head_width]; key, value [batch, keys, kv_heads * head_width];

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 #include "strait/base/errors.h"
 #include "strait/model/tensor_blocks.h"
@@ -20,6 +21,11 @@ void refuse_split_backward(const std::string& block) {
 
 namespace {
 
+/// The nearest number of the activations' type.
+double rounded(const TensorTypes& types, double value) {
+  return types.round(at::full({}, value, at::kDouble)).item<double>();
+}
+
 class TensorEmbeddingBlock : public Block {
  public:
   TensorEmbeddingBlock(const ModelShape& shape, int64_t index, const TensorTypes& types)
@@ -29,6 +35,7 @@ class TensorEmbeddingBlock : public Block {
         context_(shape.options.context),
         width_(shape.options.width),
         dropout_(shape.options.dropout),
+        scale_(rounded(types, embedding_scale(shape))),
         tied_(shape.options.tied_head) {
     const UnitShape& unit =
         shape.units[static_cast<size_t>(shape.blocks[static_cast<size_t>(index)].unit)];
@@ -51,6 +58,7 @@ class TensorEmbeddingBlock : public Block {
     const int64_t count = batch.batch * batch.tokens;
     at::Tensor slope = types_.widen(types_.at(call.output_gradient, 0, {count, width_}));
     if (drops(call)) slope = slope.mul(dropout_factors(types_, site(call, 0), width_));
+    if (scale_ != 1.0) slope = slope.mul(scale_);
     const at::Tensor tokens = types_.device.view(batch.inputs, {count}, Dtype::kInt32);
     // Sorted by token, so that sums do not depend on the order in which threads come.
     const at::Tensor token_slope =
@@ -93,6 +101,7 @@ class TensorEmbeddingBlock : public Block {
     const at::Tensor tokens = types_.device.view(batch.inputs, {count}, Dtype::kInt32);
     at::Tensor out = types_.at(call.output, 0, {count, width_});
     at::index_select_out(out, token_.weight(types_, call), 0, tokens);
+    if (scale_ != 1.0) out.copy_(types_.widen(out).mul_(scale_));
     if (position_.offset >= 0 && batch.document_starts)
       out.add_(position_.weight(types_, call).index_select(0, document_positions(types_, batch)));
     else if (position_.offset >= 0)
@@ -106,6 +115,7 @@ class TensorEmbeddingBlock : public Block {
   TensorTypes types_;
   int64_t index_, context_, width_;
   double dropout_;
+  double scale_;  // of token rows, a number of the activations' type
   bool tied_;
   TensorParameter token_, position_;
 };
@@ -121,7 +131,7 @@ class TensorHeadBlock : public Block {
         shape.units[static_cast<size_t>(shape.blocks[static_cast<size_t>(index)].unit)];
     matrix_ =
         tensor_parameter(unit, shape.options.tied_head ? "embedding.token.weight" : "head.weight");
-    layer_ = tensor_layer(unit, "head.norm");
+    layer_ = tensor_norm(unit, "head.norm", shape.style);
   }
 
   void forward(const Call&, int, int) const override { refuse(); }
@@ -202,10 +212,9 @@ class TensorHeadBlock : public Block {
 };
 
 /// Rows of cosines, then sines, on the device.
-at::Tensor angle_table(const ModelShape& shape, const TensorTypes& types) {
-  if (!shape.style.rotary) return {};
+at::Tensor angle_table(const ModelShape& shape, const RopeOptions& rope, const TensorTypes& types) {
   const int64_t half = shape.options.head_elements() / 2;
-  const std::vector<double> frequencies = rotary_frequencies(shape.options.rope, 2 * half);
+  const std::vector<double> frequencies = rotary_frequencies(rope, 2 * half);
   const at::Tensor positions = at::arange(0, shape.options.context, at::kDouble).unsqueeze(1);
   const at::Tensor angles = positions.mul(at::tensor(frequencies, at::kDouble).unsqueeze(0));
   const at::Tensor table = types.widen(at::cat({angles.cos(), angles.sin()}, 1));
@@ -217,13 +226,17 @@ at::Tensor angle_table(const ModelShape& shape, const TensorTypes& types) {
 void use_tensor_blocks(Model& model, tensor::Device& device, Dtype dtype) {
   const TensorTypes types(device, dtype);
   const ModelShape& shape = model.shape();
-  const at::Tensor angles = angle_table(shape, types);
+  std::array<at::Tensor, 2> angles;  // of blocks without, with a window
   for (size_t at = 0; at < shape.blocks.size(); ++at) {
     const int64_t index = static_cast<int64_t>(at);
     if (shape.blocks[at].kind == BlockKind::kEmbedding)
       model.set_block(index, std::make_unique<TensorEmbeddingBlock>(shape, index, types));
-    if (shape.blocks[at].kind == BlockKind::kTransformer)
-      model.set_block(index, std::make_unique<TensorTransformerBlock>(shape, index, types, angles));
+    if (shape.blocks[at].kind == BlockKind::kTransformer) {
+      const LayerForm form = layer_form(shape, index);
+      at::Tensor& table = angles[form.window > 0 ? 1 : 0];
+      if (shape.style.rotary && !table.defined()) table = angle_table(shape, form.rope, types);
+      model.set_block(index, std::make_unique<TensorTransformerBlock>(shape, index, types, table));
+    }
     if (shape.blocks[at].kind == BlockKind::kHead)
       model.set_block(index, std::make_unique<TensorHeadBlock>(shape, index, types));
   }

@@ -21,6 +21,12 @@ bool direct(const TensorTypes& types, const at::Tensor& x) {
 
 at::Tensor column(const at::Tensor& values) { return values.unsqueeze(1); }
 
+/// What a norm multiplies by, wide.
+at::Tensor norm_factor(const TensorTypes& types, const Call& call, const TensorLayer& layer) {
+  const at::Tensor weight = types.widen(layer.weight.weight(types, call));
+  return layer.from_one ? weight.add(1.0) : weight;
+}
+
 }  // namespace
 
 at::Tensor TensorTypes::at(const void* base, int64_t offset,
@@ -64,6 +70,12 @@ TensorLayer tensor_layer(const UnitShape& unit, const std::string& name) {
   TensorLayer layer{tensor_parameter(unit, name + ".weight"),
                     tensor_parameter(unit, name + ".bias")};
   unit.parameter(name + ".weight");  // throws when there is none
+  return layer;
+}
+
+TensorLayer tensor_norm(const UnitShape& unit, const std::string& name, const BlockStyle& style) {
+  TensorLayer layer = tensor_layer(unit, name);
+  layer.from_one = style.norm_from_one;
   return layer;
 }
 
@@ -141,7 +153,7 @@ at::Tensor norm_again(const TensorTypes& types, const Call& call, const TensorLa
                       const NormResult& kept, const at::Tensor& x) {
   at::Tensor wide = types.widen(x);
   if (kept.mean.defined()) wide = wide.sub(column(kept.mean));
-  wide = wide.mul(column(kept.rstd)).mul_(types.widen(layer.weight.weight(types, call)));
+  wide = wide.mul(column(kept.rstd)).mul_(norm_factor(types, call, layer));
   if (layer.bias.offset >= 0) wide.add_(types.widen(layer.bias.weight(types, call)));
   return types.round(wide);
 }
@@ -166,7 +178,7 @@ at::Tensor norm_backward(const TensorTypes& types, const Call& call, const Tenso
   }
   const at::Tensor normal = types.widen(x).mul(column(kept.rstd)), wide = types.widen(dy);
   put(layer.weight.gradient(types, call), wide.mul(normal).sum({0}), accumulate);
-  const at::Tensor scaled = wide.mul(types.widen(weight));
+  const at::Tensor scaled = wide.mul(norm_factor(types, call, layer));
   const at::Tensor along = scaled.mul(normal).mean({1}, true);
   return types.round(scaled.sub(normal.mul(along)).mul_(column(kept.rstd)));
 }

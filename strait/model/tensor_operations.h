@@ -43,8 +43,10 @@ TensorParameter tensor_parameter(const UnitShape& unit, const std::string& name)
 /// A linear layer or a norm.
 struct TensorLayer {
   TensorParameter weight, bias;
+  bool from_one = false;  // an RMSNorm that multiplies by 1 + weight
 };
 TensorLayer tensor_layer(const UnitShape& unit, const std::string& name);
+TensorLayer tensor_norm(const UnitShape& unit, const std::string& name, const BlockStyle& style);
 
 /// target (+)= value, rounded or widened to the target's type.
 void put(at::Tensor target, const at::Tensor& value, bool accumulate);

@@ -16,7 +16,8 @@ TensorTransformerBlock::TensorTransformerBlock(const ModelShape& shape, int64_t 
       heads_(shape.options.heads),
       extent_(block_extent(shape, 0, 0, types.narrow)),
       dropout_(shape.options.dropout),
-      window_(shape.options.window),
+      window_(layer_form(shape, index).window),
+      scale_(shape.options.score_scale()),
       norm_{!shape.style.rms_norm, shape.options.norm_eps},
       angles_(std::move(angles)) {
   ensure(!is_shared(shape), "blocks on a device are not cut over x and y yet");
@@ -24,8 +25,9 @@ TensorTransformerBlock::TensorTransformerBlock(const ModelShape& shape, int64_t 
       shape.units[static_cast<size_t>(shape.blocks[static_cast<size_t>(index)].unit)];
   const auto layer = [&](const char* name) { return tensor_layer(unit, unit.name + name); };
   const BlockStyle& style = extent_.style;
-  if (style.norm_before) attention_norm_ = layer(".attention_norm");
-  if (style.norm_before) mlp_norm_ = layer(".mlp_norm");
+  const auto norm = [&](const char* name) { return tensor_norm(unit, unit.name + name, style); };
+  if (style.norm_before) attention_norm_ = norm(".attention_norm");
+  if (style.norm_before) mlp_norm_ = norm(".mlp_norm");
   qkv_ = layer(".attention.qkv");
   up_ = layer(style.gated ? ".mlp.gate_up" : ".mlp.up");
   attention_end_ = {layer(".attention.output"),
@@ -38,15 +40,14 @@ TensorTransformerBlock::TensorTransformerBlock(const ModelShape& shape, int64_t 
               DropoutPlace::kMlpOutput,
               &Saved::mlp_branch,
               &Saved::mlp_branch_rstd};
-  if (style.norm_behind) attention_end_.norm = layer(".attention_post_norm");
-  if (style.norm_behind) mlp_end_.norm = layer(".mlp_post_norm");
+  if (style.norm_behind) attention_end_.norm = norm(".attention_post_norm");
+  if (style.norm_behind) mlp_end_.norm = norm(".mlp_post_norm");
   if (!extent_.norms_query_key()) return;
   const bool apart = style.query_key_norm == QueryKeyNorm::kHead;
   const int64_t queries = apart ? heads_ : 1, keys = apart ? extent_.kv_heads : 1;
-  query_key_ = {
-      {layer(".attention.query_norm"), 0, queries, extent_.attention_width() / queries, 0},
-      {layer(".attention.key_norm"), extent_.attention_width(), keys, extent_.kv_width() / keys,
-       queries}};
+  query_key_ = {{norm(".attention.query_norm"), 0, queries, extent_.attention_width() / queries, 0},
+                {norm(".attention.key_norm"), extent_.attention_width(), keys,
+                 extent_.kv_width() / keys, queries}};
 }
 
 at::Tensor TensorTransformerBlock::matrix(const Call& call, const void* data, int64_t width) const {
@@ -230,7 +231,8 @@ void TensorTransformerBlock::rotate(const Call& call, const at::Tensor& qkv, boo
 
 TensorAttention TensorTransformerBlock::attention_form(const Call& call,
                                                        const DropoutSite* dropout) const {
-  TensorAttention form{heads_, extent_.kv_heads, extent_.head_width, 0, window_, {}, dropout};
+  TensorAttention form{heads_, extent_.kv_heads, extent_.head_width, 0, window_, {}, dropout,
+                       scale_};
   const int32_t* starts = call.batch->document_starts;
   if (starts)
     form.starts =
@@ -307,11 +309,16 @@ void TensorTransformerBlock::norm_up(const Call& call, Saved& saved) const {
               saved.up);
 }
 
+/// A new tensor.
+at::Tensor TensorTransformerBlock::through_gate(const at::Tensor& gate) const {
+  return extent_.style.gelu_gate ? at::gelu(gate, "tanh") : at::silu(gate);
+}
+
 at::Tensor TensorTransformerBlock::activated(const at::Tensor& up) const {
   const at::Tensor values = types_.operable(up);
   if (!extent_.style.gated) return types_.round(at::gelu(values, "tanh"));
-  return types_.round(
-      at::silu(values.narrow(1, 0, ffn_width_)).mul_(values.narrow(1, ffn_width_, ffn_width_)));
+  const at::Tensor gate = values.narrow(1, 0, ffn_width_);
+  return types_.round(through_gate(gate).mul_(values.narrow(1, ffn_width_, ffn_width_)));
 }
 
 at::Tensor TensorTransformerBlock::activation_gradient(const at::Tensor& up,
@@ -320,8 +327,10 @@ at::Tensor TensorTransformerBlock::activation_gradient(const at::Tensor& up,
   if (!extent_.style.gated) return types_.round(at::gelu_backward(slope, values, "tanh"));
   const at::Tensor gate = values.narrow(1, 0, ffn_width_),
                    value = values.narrow(1, ffn_width_, ffn_width_);
-  return types_.round(
-      at::cat({at::silu_backward(slope.mul(value), gate), slope.mul(at::silu(gate))}, 1));
+  const at::Tensor of_value = slope.mul(value);
+  const at::Tensor gate_slope = extent_.style.gelu_gate ? at::gelu_backward(of_value, gate, "tanh")
+                                                        : at::silu_backward(of_value, gate);
+  return types_.round(at::cat({gate_slope, slope.mul(through_gate(gate))}, 1));
 }
 
 void TensorTransformerBlock::backward(const Call& call) const {

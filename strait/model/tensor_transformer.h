@@ -13,8 +13,8 @@ namespace strait::model {
 
 class TensorTransformerBlock : public Block {
  public:
-  /// `angles`: [context, head_width], cosines then sines, wide; undefined where positions are
-  /// learned.
+  /// `angles`: [context, head_width], cosines then sines of the block's layer_form, wide; undefined
+  /// where positions are learned.
   TensorTransformerBlock(const ModelShape& shape, int64_t index, const TensorTypes& types,
                          at::Tensor angles);
 
@@ -77,6 +77,7 @@ class TensorTransformerBlock : public Block {
   void normalize_query_key(const Call& call, const QueryKeyNorms& part, const Saved& saved) const;
   void query_key_gradient(const Call& call, const QueryKeyNorms& part, const Saved& saved,
                           const at::Tensor& slope) const;
+  at::Tensor through_gate(const at::Tensor& gate) const;
   at::Tensor activated(const at::Tensor& up) const;
   at::Tensor activation_gradient(const at::Tensor& up, const at::Tensor& slope) const;
 
@@ -95,6 +96,7 @@ class TensorTransformerBlock : public Block {
   BlockExtent extent_;  // without rows
   double dropout_;
   int64_t window_;
+  double scale_;  // of scores; 0: by the width of heads
   TensorNorm norm_;
   at::Tensor angles_;
   TensorLayer attention_norm_, qkv_, mlp_norm_, up_;

@@ -138,7 +138,7 @@ void TransformerSegments<T>::activate_input(const SegmentCall& call) const {
   T *activated = at(call, kActivated), *up_gradient = at(call, kUpGradient);
   const int64_t rows = extent(call).rows, width = extent_.ffn_width;
   if (extent_.style.gated) {
-    swiglu_backward<T>({rows, width, at(call, kUp), activated, up_gradient}, threads);
+    swiglu_backward<T>({rows, width, at(call, kUp), activated, up_gradient, gate()}, threads);
   } else {
     gelu_backward<T>(rows * width, at(call, kUp), up_gradient, activated, threads);
   }
@@ -151,7 +151,7 @@ kernel::LayerNormBackwardCall<T> TransformerSegments<T>::norm_backward_call(
           at(call, norm.x),          wide(call, norm.mean),
           wide(call, norm.rstd),     parameter(call, norm.layer.weight),
           at(call, norm.y_gradient), at(call, norm.residual_gradient),
-          at(call, norm.x_gradient)};
+          at(call, norm.x_gradient), norm_from_};
 }
 
 template <class T>
@@ -163,7 +163,8 @@ kernel::LayerNormBackwardCall<T> TransformerSegments<T>::norm_backward_call(cons
           .rstd = wide(call, add.rstd),
           .weight = parameter(call, add.norm),
           .gradient = at(call, add.target_gradient),
-          .out = at(call, add.sum_gradient)};
+          .out = at(call, add.sum_gradient),
+          .from = norm_from_};
 }
 
 template <class T>
@@ -195,10 +196,7 @@ void TransformerSegments<T>::begin_branch_input(const SegmentCall& call, const L
 template <class T>
 void TransformerSegments<T>::normalize_again(const SegmentCall& call, const Norm& norm) const {
   if (!extent_.style.norm_before) return pass_on(call, norm);
-  norm_again<T>({extent(call).rows, extent_.width, at(call, norm.x),
-                 parameter(call, norm.layer.weight), parameter(call, norm.layer.bias),
-                 wide(call, norm.mean), wide(call, norm.rstd), at(call, norm.y)},
-                call.settings->threads);
+  norm_again<T>(norm_call(call, norm), call.settings->threads);
 }
 
 template <class T>
@@ -238,7 +236,8 @@ void TransformerSegments<T>::query_key_input(const SegmentCall& call) const {
                                     .rstd = wide(call, kQueryKeyRstd) + row * norms + part.rstd,
                                     .weight = parameter(call, part.weight),
                                     .gradient = gradient,
-                                    .out = gradient});
+                                    .out = gradient,
+                                    .from = norm_from_});
   };
   for (const QueryKeyNorms& part : query_key_) {
     query_key_parameters(call, part);

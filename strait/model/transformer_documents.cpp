@@ -77,7 +77,8 @@ sequence::AttendCall<T> TransformerSegments<T>::group_call(const SegmentCall& ca
           .q = at(call, kQkv) + first_row * stride + head * extent_.head_width,
           .q_stride = stride,
           .kv_stride = 2 * extent_.kv_width(),
-          .log_sum_exp = wide(call, kLogSumExp) + head * tokens + first_row};
+          .log_sum_exp = wide(call, kLogSumExp) + head * tokens + first_row,
+          .scale = scale_};
 }
 
 template <class T>

@@ -106,7 +106,8 @@ kernel::AttentionCall<T> TransformerSegments<T>::heads_call(const SegmentCall& c
           .out_stride = part.out_width,
           .log_sum_exp = sums ? sums + (sequence * part.heads + head) * length : nullptr,
           .head = static_cast<uint64_t>(call.first_head + share.member * part.heads + head),
-          .products = call.settings->products};
+          .products = call.settings->products,
+          .scale = scale_};
 }
 
 template <class T>

@@ -33,7 +33,9 @@ TransformerSegments<T>::TransformerSegments(const ModelShape& shape, int64_t ind
       extent_(block_extent(shape, 0, 0, dtype)),
       dropout_(shape.options.dropout),
       norm_eps_(shape.options.norm_eps),
-      window_(shape.options.window),
+      norm_from_(shape.style.norm_from_one ? 1 : 0),
+      window_(layer_form(shape, index).window),
+      scale_(shape.options.score_scale()),
       angles_(std::move(angles)) {
   ensure(extent_.style.rotary == (angles_ != nullptr), "a transformer block and its angles");
   const UnitShape& unit = unit_of(shape, index);
@@ -249,7 +251,9 @@ kernel::LayerNormCall<T> TransformerSegments<T>::norm_call(const SegmentCall& ca
           wide(call, norm.mean),
           wide(call, norm.rstd),
           at(call, norm.y),
-          norm_eps_};
+          norm_eps_,
+          nullptr,
+          norm_from_};
 }
 
 template <class T>
@@ -262,7 +266,8 @@ kernel::LayerNormCall<T> TransformerSegments<T>::norm_call(const SegmentCall& ca
           .rstd = wide(call, add.rstd),
           .out = at(call, add.target),
           .epsilon = norm_eps_,
-          .base = at(call, add.base)};
+          .base = at(call, add.base),
+          .from = norm_from_};
 }
 
 template <class T>
@@ -391,7 +396,8 @@ void TransformerSegments<T>::normalize_query_key(const SegmentCall& call) const 
                              .weight = parameter(call, part.weight),
                              .rstd = wide(call, kQueryKeyRstd) + row * norms + part.rstd,
                              .out = x + part.first,
-                             .epsilon = norm_eps_});
+                             .epsilon = norm_eps_,
+                             .from = norm_from_});
   };
   kernel::parallel_ranges(extent(call).rows, 1, call.settings->threads,
                           [&](int64_t begin, int64_t end) {
@@ -440,7 +446,8 @@ kernel::AttentionCall<T> TransformerSegments<T>::attention_call(const SegmentCal
           .log_sum_exp = sums ? sums + (sequence * extent_.heads + head) * tokens : nullptr,
           .starts = starts ? starts + row : nullptr,
           .head = static_cast<uint64_t>(call.first_head + head),
-          .products = call.settings->products};
+          .products = call.settings->products,
+          .scale = scale_};
 }
 
 template <class T>
@@ -469,8 +476,9 @@ template <class T>
 void TransformerSegments<T>::activate(const SegmentCall& call) const {
   const int64_t rows = extent(call).rows, width = extent_.ffn_width;
   if (extent_.style.gated) {
-    swiglu_forward<T>({rows, width, at(call, kUp), at(call, kActivated), activated_stride(call)},
-                      call.settings->threads);
+    swiglu_forward<T>(
+        {rows, width, at(call, kUp), at(call, kActivated), activated_stride(call), gate()},
+        call.settings->threads);
   } else {
     gelu_forward<T>(rows * width, at(call, kUp), at(call, kActivated), call.settings->threads);
   }

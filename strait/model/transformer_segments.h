@@ -190,6 +190,9 @@ class TransformerSegments : public SegmentedBlock {
   void normalize_query_key(const SegmentCall& call) const;
   void rotate(const SegmentCall& call, BlockValue qkv, bool back) const;
   void attend(const SegmentCall& call) const;
+  kernel::Gate gate() const {
+    return extent_.style.gelu_gate ? kernel::Gate::kGelu : kernel::Gate::kSilu;
+  }
   void activate(const SegmentCall& call) const;
   /// Distance of the rows of what is activated: they may lie where the gates were.
   int64_t activated_stride(const SegmentCall& call) const;
@@ -221,7 +224,9 @@ class TransformerSegments : public SegmentedBlock {
   int64_t index_;
   BlockExtent extent_;  // without rows
   double dropout_, norm_eps_;
+  Wide<T> norm_from_;  // what norms add to their weights
   int64_t window_;
+  double scale_;  // of scores; 0: the kernel's own
   std::shared_ptr<const RotaryAngles> angles_;
   Norm attention_norm_, mlp_norm_;
   Linear qkv_, output_, up_, down_;

@@ -50,7 +50,8 @@ kernel::AttentionCall<T> head_call(const AttendCall<T>& call, const Piece& piece
           .v = call.v + piece.key_row * call.kv_stride + key_column,
           .kv_stride = call.kv_stride,
           .mask = call.mask,
-          .head = call.first_head + static_cast<uint64_t>(head)};
+          .head = call.first_head + static_cast<uint64_t>(head),
+          .scale = call.scale};
 }
 
 }  // namespace

@@ -23,6 +23,11 @@ ParameterShape vector(std::string name, int64_t size, Initial initial) {
   return {std::move(name), {size}, 0, false, initial, 0.0};
 }
 
+/// Of the weight of a norm, so that it changes nothing.
+Initial neutral(const BlockStyle& style) {
+  return style.norm_from_one ? Initial::kZeros : Initial::kOnes;
+}
+
 void add_norm(std::vector<ParameterShape>& parameters, const std::string& name,
               const ModelShape& model) {
   const int64_t width = model.options.width;
@@ -30,7 +35,7 @@ void add_norm(std::vector<ParameterShape>& parameters, const std::string& name,
     parameters.push_back(vector(name + kind, width, initial));
     parameters.back().split.y = {0, {width}};
   };
-  add(".weight", Initial::kOnes);
+  add(".weight", neutral(model.style));
   if (model.options.bias && !model.style.rms_norm) add(".bias", Initial::kZeros);
 }
 
@@ -65,8 +70,8 @@ void add_query_key_norms(std::vector<ParameterShape>& parameters, const std::str
   const bool apart = size.style.query_key_norm == QueryKeyNorm::kHead;
   const int64_t queries = apart ? size.head_width : size.attention_width();
   const int64_t keys = apart ? size.head_width : size.kv_width();
-  parameters.push_back(vector(name + ".query_norm.weight", queries, Initial::kOnes));
-  parameters.push_back(vector(name + ".key_norm.weight", keys, Initial::kOnes));
+  parameters.push_back(vector(name + ".query_norm.weight", queries, neutral(size.style)));
+  parameters.push_back(vector(name + ".key_norm.weight", keys, neutral(size.style)));
 }
 
 /// The norms around a branch, as far as the family has them.
@@ -135,6 +140,9 @@ std::string sizes_signature(const char* kind, const ModelShape& model) {
     text += fmt::format(" family={} kv_heads={}", model.family, options.kv_heads);
   if (options.head_width > 0 || options.window > 0)
     text += fmt::format(" head_width={} window={}", options.head_width, options.window);
+  if (options.window_pattern > 0 || options.query_scalar > 0)
+    text += fmt::format(" window_pattern={} query_scalar={}", options.window_pattern,
+                        options.query_scalar);
   return text;
 }
 

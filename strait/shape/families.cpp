@@ -17,7 +17,7 @@ struct Family {
 };
 
 // Radford et al. 2019; Touvron et al. 2023; Jiang et al. 2023 (Mistral); Qwen Team 2024 and 2025;
-// Walsh et al. 2025 (OLMo 2).
+// Walsh et al. 2025 (OLMo 2); Gemma Team 2025 (Gemma 3).
 constexpr std::array kFamilies = {
     Family{"gpt2", {}},
     Family{"llama", {.rms_norm = true, .rotary = true, .gated = true}},
@@ -42,6 +42,19 @@ constexpr std::array kFamilies = {
             .norm_behind = true,
             .biases = Biases::kNone,
             .query_key_norm = QueryKeyNorm::kWidth}},
+    Family{"gemma3",
+           {.rms_norm = true,
+            .rotary = true,
+            .gated = true,
+            .norm_behind = true,
+            .windows = true,
+            .alternates = true,
+            .query_scalar = true,
+            .norm_from_one = true,
+            .gelu_gate = true,
+            .scaled_embedding = true,
+            .biases = Biases::kNone,
+            .query_key_norm = QueryKeyNorm::kHead}},
 };
 
 [[noreturn]] void refuse(const std::string& key, const std::string& message) {
@@ -80,6 +93,8 @@ void check_rope(const ShapeOptions& options) {
                        options.width, options.heads, head_width, (head_width + 1) * options.heads));
   const RopeOptions& rope = options.rope;
   if (!(rope.theta > 0.0)) refuse("rope.theta", fmt::format("{} is not above 0", rope.theta));
+  if (!(rope.local_theta > 0.0))
+    refuse("rope.local_theta", fmt::format("{} is not above 0", rope.local_theta));
   if (!(rope.factor >= 1.0)) refuse("rope.factor", fmt::format("{} is below 1", rope.factor));
   if (!(rope.low_frequency_factor > 0.0 &&
         rope.high_frequency_factor > rope.low_frequency_factor)) {
@@ -90,6 +105,33 @@ void check_rope(const ShapeOptions& options) {
   if (rope.original_context < 1)
     refuse("rope.original_context",
            fmt::format("{} is not a size; the least is 1", rope.original_context));
+}
+
+/// Which blocks have a window.
+void check_window(const ShapeOptions& options, const std::string& family, const BlockStyle& style) {
+  if (options.window < 0) refuse("shape.window", fmt::format("{} is below 0", options.window));
+  if (options.window_pattern < 0)
+    refuse("shape.window_pattern", fmt::format("{} is below 0", options.window_pattern));
+  if (options.window > 0 && !style.windows)
+    refuse("shape.window",
+           fmt::format("{}: family {} attends all earlier tokens; the nearest valid "
+                       "value is 0, or model.family = \"mistral\"",
+                       options.window, family));
+  if (options.window_pattern == 0) return;
+  if (!style.alternates)
+    refuse("shape.window_pattern",
+           fmt::format("{}: the blocks of family {} attend alike; the nearest valid value is 0, or "
+                       "model.family = \"gemma3\"",
+                       options.window_pattern, family));
+  if (options.window == 0)
+    refuse("shape.window_pattern",
+           fmt::format("{}: window = 0 leaves no block with a window; the nearest valid value is "
+                       "0, or model.shape.window = {}",
+                       options.window_pattern, (options.context + 1) / 2));
+  if (options.window_pattern == 1)
+    refuse("shape.window_pattern",
+           fmt::format("1 leaves no block with the window of {}; the nearest valid value is 2",
+                       options.window));
 }
 
 }  // namespace
@@ -119,7 +161,6 @@ void check_family(const ShapeOptions& options, const std::string& family) {
   const BlockStyle style = block_style(family);
   if (options.head_width < 0)
     refuse("shape.head_width", fmt::format("{} is below 0", options.head_width));
-  if (options.window < 0) refuse("shape.window", fmt::format("{} is below 0", options.window));
   if (options.head_width > 0 && !style.rotary)
     refuse("shape.head_width",
            fmt::format("{}: family {} has heads of width / heads; the nearest valid value is 0",
@@ -128,11 +169,14 @@ void check_family(const ShapeOptions& options, const std::string& family) {
     refuse("shape.head_width",
            fmt::format("{} is odd, but RoPE turns pairs; the nearest valid value is {}",
                        options.head_width, options.head_width + 1));
-  if (options.window > 0 && !style.windows)
-    refuse("shape.window",
-           fmt::format("{}: family {} attends all earlier tokens; the nearest valid "
-                       "value is 0, or model.family = \"mistral\"",
-                       options.window, family));
+  check_window(options, family, style);
+  if (options.query_scalar < 0.0)
+    refuse("shape.query_scalar", fmt::format("{} is below 0", options.query_scalar));
+  if (options.query_scalar > 0.0 && !style.query_scalar)
+    refuse("shape.query_scalar",
+           fmt::format("{}: family {} divides scores by the root of the head's elements; the "
+                       "nearest valid value is 0",
+                       options.query_scalar, family));
   if (options.bias && style.biases == Biases::kNone)
     refuse("shape.bias",
            fmt::format("family {} has no biases; the nearest valid value is false", family));

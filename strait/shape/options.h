@@ -1,6 +1,7 @@
 // [model] of the run file: which model, without tensors.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -10,13 +11,15 @@ namespace strait {
 /// Rotary position embedding (Su et al. 2021): pair i of a head turns by position * theta^(-2i /
 /// head width). With factor > 1 as Llama 3.1 stretches it: wave lengths above original_context /
 /// low_frequency_factor grow by `factor`, those below original_context / high_frequency_factor
-/// stay, between them it is blended.
+/// stay, between them it is blended; original_context = 1 stretches all (linear scaling).
 struct RopeOptions {
   double theta = 10000.0;
   double factor = 1.0;  // 1 = as trained
   double low_frequency_factor = 1.0;
   double high_frequency_factor = 4.0;
   int64_t original_context = 8192;  // tokens
+  double local_theta = 10000.0;     // theta, without stretching, of blocks with a window where
+                                    // those differ from the others (window_pattern)
 };
 
 /// Sizes of a decoder-only transformer. `kv_heads` and `ffn_width` are set explicitly by presets.
@@ -35,7 +38,15 @@ struct ShapeOptions {
   int64_t head_width = 0;  // elements of one head; 0: width / heads
   int64_t window = 0;      // latest tokens that a query attends, itself included; 0: all before it
   int64_t vocabulary = 0;  // rows of embedding and head; 0: one per token of the tokenizer
+  int64_t window_pattern = 0;  // every so many-th block has no window; 0: all have
+  double query_scalar = 0.0;   // scores are divided by its root; 0: by that of the head's elements
   int64_t head_elements() const { return head_width > 0 ? head_width : width / heads; }
+  /// Of block `layer` of the transformer, counted from 0.
+  bool has_window(int64_t layer) const {
+    return window > 0 && (window_pattern == 0 || (layer + 1) % window_pattern != 0);
+  }
+  /// As kernel::AttentionCall takes it: 0 stands for the width of heads.
+  double score_scale() const { return query_scalar > 0.0 ? 1.0 / std::sqrt(query_scalar) : 0.0; }
 };
 
 struct ModuleChain;  // shape/modules.h

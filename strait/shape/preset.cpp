@@ -1,6 +1,7 @@
 // Named model sizes. Sources: nanoGPT's CPU setting of its character model; Radford et al. 2019
 // (GPT-2); Brown et al. 2020, table 2.1 (GPT-3); Touvron et al. 2023 and Grattafiori et al. 2024
-// (Llama 2 and 3) as their config.json state them; so are SmolLM, Mistral, Qwen and OLMo 2.
+// (Llama 2 and 3) as their config.json state them; so are SmolLM, Mistral, Qwen, OLMo 2 and the
+// text part of Gemma 3.
 // llama-10m and llama-124m have the sizes of nanoGPT's GPU character model and of GPT-2 124M.
 #include <fmt/format.h>
 
@@ -77,6 +78,21 @@ constexpr std::array kFamilyPresets = {
     FamilyPreset{"olmo2-7b", "olmo2", 32, 32, 32, 4096, 11008, 4096, 5e5, 1e-6, false, 0, 0},
 };
 
+/// Gemma 3: five blocks with a window, then one without; `factor` stretches RoPE of the latter.
+struct GemmaPreset {
+  const char* name;
+  int64_t layers, heads, kv_heads, width, ffn_width, context, head_width, window;
+  double query_scalar, factor;
+};
+
+constexpr std::array kGemmaPresets = {
+    GemmaPreset{"gemma-3-270m", 18, 4, 1, 640, 2048, 32768, 256, 512, 256, 1},
+    GemmaPreset{"gemma-3-1b", 26, 4, 1, 1152, 6912, 32768, 256, 512, 256, 1},
+    GemmaPreset{"gemma-3-4b", 34, 8, 4, 2560, 10240, 131072, 256, 1024, 256, 8},
+    GemmaPreset{"gemma-3-12b", 48, 16, 8, 3840, 15360, 131072, 256, 1024, 256, 8},
+    GemmaPreset{"gemma-3-27b", 62, 32, 16, 5376, 21504, 131072, 128, 1024, 168, 8},
+};
+
 ShapeOptions gpt_options(const Preset& preset) {
   ShapeOptions shape;
   shape.layers = preset.layers;
@@ -114,6 +130,19 @@ ShapeOptions family_options(const FamilyPreset& preset) {
   return shape;
 }
 
+ShapeOptions gemma_options(const GemmaPreset& preset) {
+  ShapeOptions shape =
+      llama_options({preset.name, preset.layers, preset.heads, preset.kv_heads, preset.width,
+                     preset.ffn_width, preset.context, 1e6, preset.factor, true});
+  if (preset.factor != 1.0) shape.rope.original_context = 1;
+  shape.norm_eps = 1e-6;
+  shape.head_width = preset.head_width;
+  shape.window = preset.window;
+  shape.window_pattern = 6;
+  shape.query_scalar = preset.query_scalar;
+  return shape;
+}
+
 }  // namespace
 
 const std::vector<std::string>& model_preset_names() {
@@ -122,6 +151,7 @@ const std::vector<std::string>& model_preset_names() {
     for (const Preset& preset : kPresets) list.emplace_back(preset.name);
     for (const LlamaPreset& preset : kLlamaPresets) list.emplace_back(preset.name);
     for (const FamilyPreset& preset : kFamilyPresets) list.emplace_back(preset.name);
+    for (const GemmaPreset& preset : kGemmaPresets) list.emplace_back(preset.name);
     return list;
   }();
   return names;
@@ -134,6 +164,8 @@ ModelOptions model_preset(const std::string& name) {
     if (name == preset.name) return {name, "llama", llama_options(preset)};
   for (const FamilyPreset& preset : kFamilyPresets)
     if (name == preset.name) return {name, preset.family, family_options(preset)};
+  for (const GemmaPreset& preset : kGemmaPresets)
+    if (name == preset.name) return {name, "gemma3", gemma_options(preset)};
   ErrorPlace place;
   place.key = "model.preset";
   throw UserError(fmt::format("model.preset: \"{}\" is not known; nearest: \"{}\"", name,

@@ -251,9 +251,9 @@ bool exchanges_behind(Segment segment, Phase phase) {
   });
 }
 
-double attention_flops(const BlockExtent& extent, int64_t tokens, int64_t window) {
+double attention_flops(const BlockExtent& extent, int64_t tokens, const ShapeOptions& options) {
   return 2.0 * static_cast<double>(extent.rows * extent.attention_width()) *
-         attended_tokens(tokens, window);
+         attended_tokens(tokens, options);
 }
 
 double linear_flops(Segment segment, const BlockExtent& extent) {
@@ -443,7 +443,7 @@ SegmentSizes segment_sizes(const ModelShape& model, SegmentRange range, int64_t 
     const bool attends = segment == Segment::kAttention;
     const double attention =
         attends ? attention_flops(extent, std::min(tokens * model.sequence, model.options.context),
-                                  model.options.window)
+                                  model.options)
                 : 0.0;
     sizes.forward_flops += linear + attention;
     sizes.backward_input_flops += linear + 2.0 * attention;

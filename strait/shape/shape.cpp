@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "strait/base/errors.h"
 #include "strait/shape/block_layout.h"
@@ -42,6 +43,28 @@ double attended_tokens(int64_t tokens, int64_t window) {
   if (window == 0 || window >= tokens) return static_cast<double>(tokens);
   const auto near = static_cast<double>(window);
   return near * (2.0 - near / static_cast<double>(tokens));
+}
+
+double attended_tokens(int64_t tokens, const ShapeOptions& options) {
+  if (options.window_pattern == 0) return attended_tokens(tokens, options.window);
+  const int64_t whole = options.layers / options.window_pattern;
+  const double sum =
+      static_cast<double>(whole) * attended_tokens(tokens, 0) +
+      static_cast<double>(options.layers - whole) * attended_tokens(tokens, options.window);
+  return sum / static_cast<double>(options.layers);
+}
+
+LayerForm layer_form(const ModelShape& model, int64_t block) {
+  const ShapeOptions& options = model.options;
+  if (!options.has_window(block - 1)) return {0, options.rope};
+  if (!model.style.alternates) return {options.window, options.rope};
+  RopeOptions rope;
+  rope.theta = options.rope.local_theta;
+  return {options.window, rope};
+}
+
+double embedding_scale(const ModelShape& model) {
+  return model.style.scaled_embedding ? std::sqrt(static_cast<double>(model.options.width)) : 1.0;
 }
 
 int64_t head_chunk_rows(int64_t vocabulary, int64_t rows) {
@@ -86,7 +109,7 @@ BlockSizes transformer_sizes(const ModelShape& model, int64_t batch, int64_t tok
   const double linear = 2.0 * rows * multiplying_parameters(extent);
   const double attention =
       2.0 * rows * static_cast<double>(extent.attention_width()) *
-      attended_tokens(std::min(tokens * model.sequence, options.context), options.window);
+      attended_tokens(std::min(tokens * model.sequence, options.context), options);
   sizes.forward_flops = linear + attention;
   sizes.backward_flops = 2.0 * sizes.forward_flops;
   return sizes;
@@ -135,7 +158,7 @@ double model_flops_per_token(const ModelShape& model, int64_t tokens) {
                        multiplying_parameters(block_extent(model, 1, 1, Dtype::kFloat32));
   const double multiplying = layers * block + static_cast<double>(model.vocabulary) * width;
   return 6.0 * multiplying +
-         6.0 * layers * attended_tokens(tokens, model.options.window) * attention_width;
+         6.0 * layers * attended_tokens(tokens, model.options) * attention_width;
 }
 
 }  // namespace strait

@@ -83,13 +83,19 @@ enum class Biases : uint8_t { kAll, kQkv, kNone };
 enum class QueryKeyNorm : uint8_t { kNone, kHead, kWidth };
 
 /// What the blocks of a family are made of; all families share one chain and one transformer block.
+/// What differs from block to block is in layer_form.
 struct BlockStyle {
-  bool rms_norm = false;     // RMSNorm (Zhang & Sennrich 2019), otherwise LayerNorm
-  bool rotary = false;       // RoPE on queries and keys, otherwise a learned position embedding
-  bool gated = false;        // SwiGLU (Shazeer 2020), otherwise GELU in its tanh form
-  bool norm_before = true;   // norms of what enters attention and MLP
-  bool norm_behind = false;  // RMSNorm of what leaves them, before the residual stream is added
-  bool windows = false;      // ShapeOptions::window may be set
+  bool rms_norm = false;       // RMSNorm (Zhang & Sennrich 2019), otherwise LayerNorm
+  bool rotary = false;         // RoPE on queries and keys, otherwise a learned position embedding
+  bool gated = false;          // SwiGLU (Shazeer 2020), otherwise GELU in its tanh form
+  bool norm_before = true;     // norms of what enters attention and MLP
+  bool norm_behind = false;    // RMSNorm of what leaves them, before the residual stream is added
+  bool windows = false;        // ShapeOptions::window may be set
+  bool alternates = false;     // ... and window_pattern and RopeOptions::local_theta
+  bool query_scalar = false;   // ShapeOptions::query_scalar may be set
+  bool norm_from_one = false;  // norms multiply by 1 + weight, and weights begin at 0
+  bool gelu_gate = false;      // GeGLU in place of SwiGLU
+  bool scaled_embedding = false;  // rows of tokens times the root of the width
   Biases biases = Biases::kAll;
   QueryKeyNorm query_key_norm = QueryKeyNorm::kNone;
 };
@@ -123,9 +129,25 @@ struct ModelShape {
 /// Key/value cache bytes of one transformer block for `batch` sequences of up to `context` tokens.
 int64_t cache_bytes(const ModelShape& model, int64_t batch, int64_t context, Dtype dtype);
 
+/// What one transformer block has that others of its chain may have not. It changes no size of
+/// memory: blocks that differ in it alone have one signature and roll into one Repeat, in which the
+/// number of the block chooses.
+struct LayerForm {
+  int64_t window = 0;
+  RopeOptions rope = {};
+};
+/// Of block `block` of the chain (the first transformer block is 1).
+LayerForm layer_form(const ModelShape& model, int64_t block);
+
+/// What rows of the token embedding are multiplied by; blocks round it to the type of their
+/// activations.
+double embedding_scale(const ModelShape& model);
+
 /// Keys that a query attends on average, twice: the causal half of `tokens`, less what a window
 /// hides.
 double attended_tokens(int64_t tokens, int64_t window);
+/// The same, as the mean over the blocks of a model: what is done by all of them is exact.
+double attended_tokens(int64_t tokens, const ShapeOptions& options);
 
 /// Throws UserError (with the key) unless `options` is a shape that `family` can build.
 void validate_shape(const ShapeOptions& options, int64_t vocabulary,

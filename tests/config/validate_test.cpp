@@ -121,7 +121,7 @@ TEST(Validate, ChoicesThatWorkAndThatDoNot) {
   expect_refused("runtime.device = \"cud\"", "runtime.device", "\"cuda\" (auto, cpu, cuda)");
   expect_refused("train.precision = \"fp16\"", "train.precision",
                  "runtime.device is \"auto\"; the nearest valid value is \"bf16\"");
-  all_work("model.family", {"gpt2", "llama", "mistral", "qwen2", "qwen3", "olmo2"});
+  all_work("model.family", {"gpt2", "llama", "mistral", "qwen2", "qwen3", "olmo2", "gemma3"});
   expect_refused("model.family = \"unet\"", "model.family", later + "\"gpt2\"");
   all_work("placement.preset", {"zero++", "zero-topo"});
   all_work("placement.codecs.weights",
@@ -189,6 +189,27 @@ TEST(Validate, LongWarmUpsAndIntervalsAreLegal) {
       "99999\n"
       "output.timeline_steps = 99999\nevaluation.batches = 99999\ncheckpoint.keep = 99999");
   expect_refused("checkpoint.keep = -1", "checkpoint.keep", "nearest valid value is 0");
+}
+
+TEST(Validate, KeysOfGemmaThatDoNotFitTogether) {
+  expect_valid("model.preset = \"gemma-3-270m\"");
+  expect_valid("model.preset = \"gemma-3-270m\"\nmodel.shape.window = 0");  // nor a pattern
+  expect_valid("model.preset = \"gemma-3-270m\"\nmodel.family = \"mistral\"");
+  expect_valid("model.preset = \"gemma-3-4b\"\nmodel.family = \"gpt2\"");
+  expect_refused("model.shape.window_pattern = 6\nmodel.family = \"mistral\"",
+                 "model.shape.window_pattern", "model.family = \"gemma3\"");
+  expect_refused("model.shape.window_pattern = 6\nmodel.family = \"gemma3\"",
+                 "model.shape.window_pattern", "model.shape.window = 512");
+  expect_refused("model.shape.window_pattern = 1\nmodel.preset = \"gemma-3-1b\"",
+                 "model.shape.window_pattern", "nearest valid value is 2");
+  expect_refused("model.shape.query_scalar = 64\nmodel.family = \"qwen3\"",
+                 "model.shape.query_scalar", "nearest valid value is 0");
+  expect_refused("model.rope.local_theta = 100\nmodel.family = \"llama\"", "model.rope.local_theta",
+                 "nearest valid value is 10000");
+  expect_refused("model.rope.local_theta = 100\nmodel.family = \"gemma3\"",
+                 "model.rope.local_theta", "leaves no block with a window");
+  expect_refused("model.shape.dropout = 0.1\nmodel.preset = \"gemma-3-1b\"", "model.shape.dropout",
+                 "nearest valid value is 0");
 }
 
 TEST(Validate, Combinations) {
@@ -373,7 +394,8 @@ TEST(Documents, TheReferenceIsGenerated) {
 }
 
 TEST(Documents, ExamplesAreValid) {
-  for (const char* name : {"shakespeare_char.toml", "minimal.toml", "llama_tiny.toml"})
+  for (const char* name :
+       {"shakespeare_char.toml", "minimal.toml", "llama_tiny.toml", "gemma_tiny.toml"})
     for (const int64_t ranks : {1, 2, 3, 4}) {
       const RunFile run =
           load_run(std::string(STRAIT_SOURCE_DIR "/examples/") + name, {"data.path=x.txt"});
@@ -396,6 +418,10 @@ TEST(Documents, ExamplesAreValid) {
   EXPECT_EQ(llama.model.family, "llama");
   EXPECT_EQ(llama.model.shape.kv_heads, 2);
   EXPECT_FALSE(llama.model.shape.bias);
+  const RunFile gemma = load_run(STRAIT_SOURCE_DIR "/examples/gemma_tiny.toml");
+  EXPECT_EQ(gemma.model.family, "gemma3");
+  EXPECT_EQ(gemma.model.shape.window_pattern, 3);
+  EXPECT_EQ(gemma.model.shape.rope.theta, 1e6);
 }
 
 std::vector<std::string> problem_keys(const std::string& text, int64_t ranks = 2) {

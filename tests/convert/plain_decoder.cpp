@@ -24,16 +24,18 @@ class PlainDecoder {
     }
   }
 
-  Rows logits(const std::vector<int32_t>& tokens) const {
+  Rows logits(const std::vector<int32_t>& tokens) {
     const size_t width = size("hidden_size");
     Rows x;
     for (const int32_t token : tokens) {
       const Row& table = weights_.at("model.embed_tokens.weight");
       const auto first = table.begin() + token * static_cast<int64_t>(width);
       x.emplace_back(first, first + static_cast<int64_t>(width));
+      for (double& value : x.back()) value *= gemma() ? std::sqrt(static_cast<double>(width)) : 1.0;
     }
     for (size_t layer = 0; layer < size("num_hidden_layers"); ++layer) {
       const std::string name = "model.layers." + std::to_string(layer) + ".";
+      layer_ = layer;
       add(x, attention(name, x));
       for (Row& row : x) add(row, mlp(name, row));
     }
@@ -44,6 +46,11 @@ class PlainDecoder {
   }
 
  private:
+  bool gemma() const { return family_ == "gemma3_text"; }
+  /// Whether the layer at hand attends all tokens: Gemma 3's list of types says it.
+  bool global() const {
+    return !gemma() || config_.at("layer_types").as_array()[layer_].as_string() == "full_attention";
+  }
   size_t size(const char* key) const { return static_cast<size_t>(config_.at(key).as_integer()); }
 
   static double number(const TensorFile::Tensor& tensor, size_t at) {
@@ -80,7 +87,7 @@ class PlainDecoder {
     for (const double value : x) square += value * value / static_cast<double>(x.size());
     const double scale = 1.0 / std::sqrt(square + config_.at("rms_norm_eps").as_number());
     const Row& weight = weights_.at(name + ".weight");
-    for (size_t i = 0; i < x.size(); ++i) x[i] *= scale * weight[i];
+    for (size_t i = 0; i < x.size(); ++i) x[i] *= scale * (weight[i] + (gemma() ? 1.0 : 0.0));
     return x;
   }
 
@@ -91,10 +98,14 @@ class PlainDecoder {
 
   Row rotated(Row x, size_t position) const {
     const size_t half = head_ / 2;
+    const double theta = config_.at(global() ? "rope_theta" : "rope_local_base_freq").as_number();
+    const Json* scaling = config_.find("rope_scaling");
+    const bool stretched = global() && scaling != nullptr && !scaling->is_null();  // "linear"
+    const double factor = stretched ? scaling->at("factor").as_number() : 1.0;
     for (size_t i = 0; i < half; ++i) {
-      const double angle = static_cast<double>(position) *
-                           std::pow(config_.at("rope_theta").as_number(),
-                                    -2.0 * static_cast<double>(i) / static_cast<double>(head_));
+      const double angle =
+          static_cast<double>(position) / factor *
+          std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_));
       const double a = x[i], b = x[i + half];
       x[i] = a * std::cos(angle) - b * std::sin(angle);
       x[i + half] = b * std::cos(angle) + a * std::sin(angle);
@@ -111,14 +122,16 @@ class PlainDecoder {
     Rows heads;
     for (size_t head = 0; head < whole.size() / head_; ++head) {
       const Row part = head_of(whole, head);
-      heads.push_back(rotated(family_ == "qwen3" ? norm(part, norm_name) : part, position));
+      const bool apart = gemma() || family_ == "qwen3";
+      heads.push_back(rotated(apart ? norm(part, norm_name) : part, position));
     }
     return heads;
   }
 
   size_t first_key(size_t query) const {
     const Json* window = config_.find("sliding_window");
-    if (family_ != "mistral" || window == nullptr || window->is_null()) return 0;
+    const bool windows = family_ == "mistral" || !global();
+    if (!windows || window == nullptr || window->is_null()) return 0;
     const auto latest = static_cast<size_t>(window->as_integer());
     return query + 1 > latest ? query + 1 - latest : 0;
   }
@@ -131,7 +144,9 @@ class PlainDecoder {
     for (size_t t = first_key(keys.size() - 1); t < keys.size(); ++t) {
       double score = 0;
       for (size_t i = 0; i < head_; ++i) score += query[i] * keys[t][shared][i];
-      const double share = std::exp(score / std::sqrt(static_cast<double>(head_)));
+      const double scalar =
+          gemma() ? config_.at("query_pre_attn_scalar").as_number() : static_cast<double>(head_);
+      const double share = std::exp(score / std::sqrt(scalar));
       const Row value = head_of(values[t], shared);
       for (size_t i = 0; i < head_; ++i) out[i] += share * value[i];
       sum += share;
@@ -154,36 +169,47 @@ class PlainDecoder {
         all.insert(all.end(), one.begin(), one.end());
       }
       results.push_back(linear(all, name + "self_attn.o_proj"));
-      if (family_ == "olmo2")
+      if (gemma() || family_ == "olmo2")
         results.back() = norm(results.back(), name + "post_attention_layernorm");
     }
     return results;
   }
 
+  double activated(double x) const {
+    if (!gemma()) return x / (1.0 + std::exp(-x));
+    return x * 0.5 * (1.0 + std::tanh(std::sqrt(2.0 / M_PI) * (x + 0.044715 * x * x * x)));
+  }
+
   Row mlp(const std::string& name, const Row& x) const {
-    const Row in = family_ == "olmo2" ? x : norm(x, name + "post_attention_layernorm");
+    const Row in =
+        family_ == "olmo2"
+            ? x
+            : norm(x, name + (gemma() ? "pre_feedforward_layernorm" : "post_attention_layernorm"));
     Row gate = linear(in, name + "mlp.gate_proj");
     const Row up = linear(in, name + "mlp.up_proj");
-    for (size_t i = 0; i < gate.size(); ++i) gate[i] *= up[i] / (1.0 + std::exp(-gate[i]));
+    for (size_t i = 0; i < gate.size(); ++i) gate[i] = activated(gate[i]) * up[i];
     const Row out = linear(gate, name + "mlp.down_proj");
-    return family_ == "olmo2" ? norm(out, name + "post_feedforward_layernorm") : out;
+    return gemma() || family_ == "olmo2" ? norm(out, name + "post_feedforward_layernorm") : out;
   }
 
   Json config_;
   std::string family_;
-  size_t heads_, kv_heads_, head_;
+  size_t heads_, kv_heads_, head_, layer_ = 0;
   std::map<std::string, Row> weights_;
 };
 
 /// Writes random tensors, large enough for each to matter.
 class FolderMaker {
  public:
+  /// Weights of norms are about `norms`.
+  explicit FolderMaker(float norms) : norms_(norms) {}
   void add(const std::string& name, const std::vector<int64_t>& dims) {
     TensorFile::Tensor tensor{name, Dtype::kFloat32, dims, {}};
     int64_t count = 1;
     for (const int64_t dim : dims) count *= dim;
     for (int64_t i = 0; i < count; ++i) {
-      const float value = (name.find("norm") == std::string::npos ? 0.0f : 1.0f) + normal_(random_);
+      const float value =
+          (name.find("norm") == std::string::npos ? 0.0f : norms_) + normal_(random_);
       const auto bytes = std::as_bytes(std::span(&value, 1));
       tensor.data.insert(tensor.data.end(), bytes.begin(), bytes.end());
     }
@@ -197,6 +223,7 @@ class FolderMaker {
   }
 
  private:
+  float norms_;
   std::mt19937 random_{1337};
   std::normal_distribution<float> normal_{0.0f, 0.3f};
   std::vector<TensorFile::Tensor> tensors_;
@@ -206,13 +233,16 @@ constexpr int64_t kWidth = 32, kHeads = 4, kKvHeads = 2, kInner = 44, kVocabular
 
 void add_layer(FolderMaker& maker, const std::string& family, int64_t head,
                const std::string& name) {
-  const bool behind = family == "olmo2", apart = family == "qwen3";
+  const bool gemma = family == "gemma3";
+  const bool behind = family == "olmo2", apart = gemma || family == "qwen3";
   const int64_t queries = kHeads * head, keys = kKvHeads * head;
   const auto vector = [&](const char* part, int64_t size) {
     maker.add(name + part + ".weight", {size});
   };
   vector(behind ? "post_feedforward_layernorm" : "input_layernorm", kWidth);
   vector("post_attention_layernorm", kWidth);
+  if (gemma) vector("pre_feedforward_layernorm", kWidth);
+  if (gemma) vector("post_feedforward_layernorm", kWidth);
   for (const auto& [part, rows] : {std::pair("q", queries), {"k", keys}, {"v", keys}}) {
     const std::string projection = name + "self_attn." + part + "_proj";
     maker.add(projection + ".weight", {rows, kWidth});
@@ -233,31 +263,44 @@ Logits plain_logits(const std::string& folder, const std::vector<int32_t>& token
 }
 
 void make_folder(const std::string& family, const std::string& folder) {
-  const bool smollm = family == "smollm";
-  const int64_t head = family == "qwen3" || family == "mistral" ? 12 : kWidth / kHeads;
+  const bool smollm = family == "smollm", gemma = family == "gemma3";
+  const bool tied = smollm || gemma, wide = gemma || family == "qwen3" || family == "mistral";
+  const int64_t head = wide ? 12 : kWidth / kHeads, layers = gemma ? 4 : 2;
   copy_fixture(std::filesystem::path(folder).parent_path().string(),
                std::filesystem::path(folder).filename().string(), kLlamaFixture);
-  Json config = Json::object({{"model_type", smollm ? "llama" : family},
-                              {"vocab_size", kVocabulary},
-                              {"max_position_embeddings", 20},
-                              {"hidden_size", kWidth},
-                              {"intermediate_size", kInner},
-                              {"num_hidden_layers", 2},
-                              {"num_attention_heads", kHeads},
-                              {"num_key_value_heads", kKvHeads},
-                              {"head_dim", head},
-                              {"hidden_act", "silu"},
-                              {"rms_norm_eps", 1e-5},
-                              {"rope_theta", 700.0},
-                              {"tie_word_embeddings", smollm}});
-  if (family == "mistral") config["sliding_window"] = 3;
+  Json config = Json::object(
+      {{"model_type", smollm  ? "llama"
+                      : gemma ? "gemma3_text"
+                              : family},
+       {"vocab_size", kVocabulary},
+       {"max_position_embeddings", 20},
+       {"hidden_size", kWidth},
+       {"intermediate_size", kInner},
+       {"num_hidden_layers", layers},
+       {"num_attention_heads", kHeads},
+       {"num_key_value_heads", kKvHeads},
+       {"head_dim", head},
+       {gemma ? "hidden_activation" : "hidden_act", gemma ? "gelu_pytorch_tanh" : "silu"},
+       {"rms_norm_eps", 1e-5},
+       {"rope_theta", 700.0},
+       {"tie_word_embeddings", tied}});
+  if (gemma || family == "mistral") config["sliding_window"] = 3;
+  if (gemma) {  // the last one attends by the window
+    const std::string local = "sliding_attention";
+    config["layer_types"] = std::vector<std::string>{local, local, "full_attention", local};
+    config["sliding_window_pattern"] = 3;
+    config["query_pre_attn_scalar"] = 20;
+    config["rope_local_base_freq"] = 30.0;
+    config["rope_scaling"] = Json::object({{"rope_type", "linear"}, {"factor", 2.0}});
+    config["attn_logit_softcapping"] = config["final_logit_softcapping"] = Json();
+  }
   write_file_atomically(folder + "/config.json", config.dump());
-  FolderMaker maker;
+  FolderMaker maker(gemma ? 0.0f : 1.0f);
   maker.add("model.embed_tokens.weight", {kVocabulary, kWidth});
-  for (int layer = 0; layer < 2; ++layer)
+  for (int64_t layer = 0; layer < layers; ++layer)
     add_layer(maker, family, head, "model.layers." + std::to_string(layer) + ".");
   maker.add("model.norm.weight", {kWidth});
-  if (!smollm) maker.add("lm_head.weight", {kVocabulary, kWidth});
+  if (!tied) maker.add("lm_head.weight", {kVocabulary, kWidth});
   maker.write(folder + "/model.safetensors");
 }
 

@@ -45,21 +45,22 @@ template <class T>
 struct RmsCase {
   int64_t rows, columns;
   std::vector<T> x, weight, gradient, residual;
+  T from = 0;
 };
 
-/// out = x s w with s = (mean(x^2) + eps)^(-1/2), and the gradients by the chain rule.
+/// out = x s (from + w) with s = (mean(x^2) + eps)^(-1/2), and the gradients by the chain rule.
 template <class T>
 void check_rms_norm(const RmsCase<T>& c) {
   const double epsilon = 0.125;  // large enough to matter
   const int64_t rows = c.rows, columns = c.columns;
   std::vector<T> rstd(rows), out(rows * columns), again(out.size()), dx(out.size());
   layer_norm<T>({rows, columns, c.x.data(), c.weight.data(), nullptr, nullptr, rstd.data(),
-                 out.data(), epsilon});
-  layer_norm_again<T>(
-      {rows, columns, c.x.data(), c.weight.data(), nullptr, nullptr, rstd.data(), again.data()});
+                 out.data(), epsilon, nullptr, c.from});
+  layer_norm_again<T>({rows, columns, c.x.data(), c.weight.data(), nullptr, nullptr, rstd.data(),
+                       again.data(), 0.0, nullptr, c.from});
   EXPECT_EQ(out, again);
   layer_norm_backward<T>({rows, columns, c.x.data(), nullptr, rstd.data(), c.weight.data(),
-                          c.gradient.data(), c.residual.data(), dx.data()});
+                          c.gradient.data(), c.residual.data(), dx.data(), c.from});
   std::vector<T> dw(columns, T{2});
   layer_norm_parameters<T>({rows, columns, 0, columns, c.x.data(), nullptr, rstd.data(),
                             c.gradient.data(), dw.data(), nullptr, true});
@@ -71,13 +72,14 @@ void check_rms_norm(const RmsCase<T>& c) {
     const Real s = 1 / std::sqrt(square + epsilon);
     for (int64_t k = 0; k < columns; ++k) {
       const int64_t i = r * columns + k;
-      want[i] = c.x[i] * s * c.weight[k];
+      const Real factor = static_cast<Real>(c.from) + c.weight[k];
+      want[i] = c.x[i] * s * factor;
       want_dw[k] += c.gradient[i] * s * c.x[i];
-      inner += static_cast<Real>(c.gradient[i]) * c.weight[k] * c.x[i];
+      inner += c.gradient[i] * factor * c.x[i];
     }
     for (int64_t k = 0; k < columns; ++k) {
       const int64_t i = r * columns + k;
-      want_dx[i] = c.residual[i] + s * c.gradient[i] * c.weight[k] -
+      want_dx[i] = c.residual[i] + s * c.gradient[i] * (static_cast<Real>(c.from) + c.weight[k]) -
                    s * s * s * c.x[i] * inner / static_cast<Real>(columns);
     }
   }
@@ -90,8 +92,9 @@ TYPED_TEST(LlamaKernelTest, RmsNormAndItsGradients) {
   using T = TypeParam;
   on_every_target([] {
     for (const int64_t columns : {1, 2, 7, 16, 33, 100})
-      check_rms_norm<T>({5, columns, random<T>(5 * columns, 1), random<T>(columns, 2),
-                         random<T>(5 * columns, 3), random<T>(5 * columns, 4)});
+      for (const T from : {T{0}, T{1}})
+        check_rms_norm<T>({5, columns, random<T>(5 * columns, 1), random<T>(columns, 2),
+                           random<T>(5 * columns, 3), random<T>(5 * columns, 4), from});
   });
 }
 
@@ -119,6 +122,83 @@ TYPED_TEST(LlamaKernelTest, RotateTurnsPairsAndBack) {
       EXPECT_EQ(y.back(), x.back()) << "behind the heads";
       rotate<T>({heads, width, cosines.data(), sines.data(), true, y.data()});
       expect_near(y, std::vector<Real>(x.begin(), x.end()), "back");
+    }
+  });
+}
+
+/// GELU's tanh form, by the tanh; its slope by central differences of long doubles.
+Real tanh_gelu(Real x) {
+  return x / 2 * (1 + std::tanh(std::sqrt(2 / std::acos(Real{-1})) * (x + 0.044715L * x * x * x)));
+}
+
+TYPED_TEST(LlamaKernelTest, GegluAndItsGradients) {
+  using T = TypeParam;
+  on_every_target([] {
+    for (const int64_t columns : {1, 5, 16, 33}) {
+      const int64_t rows = 3;
+      const std::vector<T> x = random<T>(rows * 2 * columns, 1), dy = random<T>(rows * columns, 2);
+      std::vector<T> out(rows * columns), again = dy, dx(x.size()), in_place = x;
+      swiglu<T>({rows, columns, x.data(), out.data(), columns, Gate::kGelu});
+      swiglu_backward<T>({rows, columns, x.data(), again.data(), dx.data(), Gate::kGelu});
+      EXPECT_EQ(out, again);
+      swiglu<T>({rows, columns, in_place.data(), in_place.data(), 2 * columns, Gate::kGelu});
+      std::vector<Real> want(out.size()), want_dx(x.size());
+      for (int64_t r = 0; r < rows; ++r)
+        for (int64_t c = 0; c < columns; ++c) {
+          const Real gate = x[r * 2 * columns + c], up = x[(r * 2 + 1) * columns + c];
+          const Real g = dy[r * columns + c], step = 1e-6L;
+          want[r * columns + c] = tanh_gelu(gate) * up;
+          want_dx[r * 2 * columns + c] =
+              g * up * (tanh_gelu(gate + step) - tanh_gelu(gate - step)) / (2 * step);
+          want_dx[(r * 2 + 1) * columns + c] = g * tanh_gelu(gate);
+          EXPECT_EQ(in_place[r * 2 * columns + c], out[r * columns + c]);
+        }
+      expect_near(out, want, "out");
+      // Errors of the differences stay below 1e-11.
+      for (size_t i = 0; i < dx.size(); ++i)
+        EXPECT_NEAR(dx[i], static_cast<double>(want_dx[i]),
+                    1e-11 + 60 * static_cast<double>(std::numeric_limits<T>::epsilon()))
+            << i;
+    }
+  });
+}
+
+/// A query of one key and a query of two: the share is the logistic function of the difference.
+TYPED_TEST(LlamaKernelTest, ScoresAreScaledAsTheCallSays) {
+  using T = TypeParam;
+  on_every_target([] {
+    const std::vector<T> q = {1, 2, 1, 2}, k = {3, 1, 1, 4}, v = {0, 0, 1, 2};
+    for (const double scale : {0.0, 0.3}) {
+      const Real factor = scale > 0 ? scale : 1 / std::sqrt(Real{2});
+      std::vector<T> out(4), sums(2), dq(4), dk(4), dv(4), delta(2);
+      AttentionCall<T> call{.queries = 2,
+                            .head_width = 2,
+                            .q = q.data(),
+                            .q_stride = 2,
+                            .k = k.data(),
+                            .v = v.data(),
+                            .kv_stride = 2,
+                            .out = out.data(),
+                            .out_stride = 2,
+                            .log_sum_exp = sums.data(),
+                            .scale = scale};
+      attention(call);
+      const Real share = 1 / (1 + std::exp(factor * (5 - 9)));  // scores 5 and 9
+      EXPECT_NEAR(out[2], static_cast<double>(share), 1e-6);
+      EXPECT_NEAR(out[3], static_cast<double>(2 * share), 1e-6);
+      const std::vector<T> dout = {0, 0, 1, 0};
+      AttentionBackwardCall<T> back{.forward = call,
+                                    .out_gradient = dout.data(),
+                                    .out_gradient_stride = 2,
+                                    .dq = dq.data(),
+                                    .dk = dk.data(),
+                                    .dv = dv.data(),
+                                    .gradient_stride = 2,
+                                    .delta = delta.data()};
+      attention_backward(back);
+      // dq = scale share (1 - share) (k1 - k0).
+      EXPECT_NEAR(dq[2], static_cast<double>(factor * share * (1 - share) * -2), 1e-6);
+      EXPECT_NEAR(dq[3], static_cast<double>(factor * share * (1 - share) * 3), 1e-6);
     }
   });
 }

@@ -23,6 +23,7 @@ at::Tensor norm(const ReferenceInput& input, const Parameters& parameters, const
                 const at::Tensor& x) {
   const double eps = input.options.norm_eps;
   const at::Tensor weight = get(parameters, name + ".weight");
+  if (input.family == "gemma3") return x / at::sqrt(x.pow(2).mean(-1, true) + eps) * (1.0 + weight);
   if (input.family != "gpt2") return x / at::sqrt(x.pow(2).mean(-1, true) + eps) * weight;
   const at::Tensor mean = x.mean(-1, true);
   const at::Tensor variance = (x - mean).pow(2).mean(-1, true);
@@ -96,10 +97,17 @@ at::Tensor normalized_columns(const ReferenceInput& input, const Parameters& par
       2);
 }
 
-/// Qwen 3 normalizes each head, [B, H, T, D].
+/// Gemma 3: of `window_pattern` blocks the last one attends all tokens.
+bool is_global(const ReferenceInput& input, int64_t block) {
+  const int64_t pattern = input.options.window_pattern;
+  return input.options.window == 0 || (pattern > 0 && block % pattern == 0);
+}
+
+/// Qwen 3 and Gemma 3 normalize each head, [B, H, T, D].
 at::Tensor normalized_heads(const ReferenceInput& input, const Parameters& parameters,
                             const std::string& name, const at::Tensor& heads) {
-  return input.family == "qwen3" ? norm(input, parameters, name, heads) : heads;
+  const bool apart = input.family == "qwen3" || input.family == "gemma3";
+  return apart ? norm(input, parameters, name, heads) : heads;
 }
 
 /// Queries, keys or values of every head, [B, H, T, D]: `count` heads from column `first` of qkv.
@@ -112,21 +120,25 @@ at::Tensor heads_of(const ReferenceInput& input, const at::Tensor& qkv, int64_t 
   return at::repeat_interleave(part, input.options.heads / count, 1);
 }
 
+at::Tensor tanh_gelu(const at::Tensor& x) {
+  return 0.5 * x * (1.0 + at::tanh(std::sqrt(2.0 / M_PI) * (x + 0.044715 * x.pow(3))));
+}
+
 at::Tensor activation(const ReferenceInput& input, const at::Tensor& up) {
-  if (input.family != "gpt2") {
-    const std::vector<at::Tensor> parts = at::chunk(up, 2, -1);
-    return parts[0] * at::sigmoid(parts[0]) * parts[1];
-  }
-  return 0.5 * up * (1.0 + at::tanh(std::sqrt(2.0 / M_PI) * (up + 0.044715 * up.pow(3))));
+  if (input.family == "gpt2") return tanh_gelu(up);
+  const std::vector<at::Tensor> parts = at::chunk(up, 2, -1);
+  if (input.family == "gemma3") return tanh_gelu(parts[0]) * parts[1];
+  return parts[0] * at::sigmoid(parts[0]) * parts[1];
 }
 
 /// [B, 1, T, T]: true where query i attends key j.
-at::Tensor attended(const ReferenceInput& input) {
+at::Tensor attended(const ReferenceInput& input, int64_t block) {
   const at::Tensor allowed = at::zeros({input.batch, 1, input.tokens, input.tokens}, at::kBool);
   bool* to = allowed.data_ptr<bool>();
   for (int64_t row = 0; row < input.batch * input.tokens; ++row) {
     const int64_t start = input.starts.empty() ? 0 : input.starts[static_cast<size_t>(row)];
-    const int64_t query = row % input.tokens, window = input.options.window;
+    const int64_t query = row % input.tokens;
+    const int64_t window = is_global(input, block) ? 0 : input.options.window;
     for (int64_t j = 0; j < input.tokens; ++j)
       *to++ = j >= start && j <= query && (window == 0 || query - j < window);
   }
@@ -176,6 +188,7 @@ at::Tensor reference_embedding(const ReferenceInput& input, const Parameters& pa
   const at::Tensor tokens =
       at::tensor(input.inputs, at::kInt).to(at::kLong).reshape({input.batch, input.tokens});
   at::Tensor x = at::embedding(get(parameters, "embedding.token.weight"), tokens);
+  if (input.family == "gemma3") x = x * std::sqrt(static_cast<double>(input.options.width));
   if (input.family == "gpt2") {
     // Counted from the first token of each document.
     at::Tensor positions = at::arange(input.tokens, at::kLong).expand({input.batch, input.tokens});
@@ -189,11 +202,12 @@ at::Tensor reference_embedding(const ReferenceInput& input, const Parameters& pa
 at::Tensor reference_transformer(const ReferenceInput& input, const Parameters& parameters,
                                  int64_t block, const at::Tensor& x) {
   const std::string name = "blocks." + std::to_string(block - 1);
-  const bool llama = input.family != "gpt2", behind = input.family == "olmo2";
+  const bool llama = input.family != "gpt2", gemma = input.family == "gemma3";
+  const bool before_too = input.family != "olmo2", behind = gemma || input.family == "olmo2";
   const int64_t heads = input.options.heads, kv_heads = input.options.kv_heads,
                 head_width = head_width_of(input), width = heads * head_width;
   const auto before = [&](const char* which, const at::Tensor& y) {
-    return behind ? y : norm(input, parameters, name + which, y);
+    return before_too ? norm(input, parameters, name + which, y) : y;
   };
   const auto after = [&](const char* which, const at::Tensor& y) {
     return behind ? norm(input, parameters, name + which, y) : y;
@@ -205,13 +219,19 @@ at::Tensor reference_transformer(const ReferenceInput& input, const Parameters& 
   const at::Tensor values = heads_of(input, qkv, width + kv_heads * head_width, kv_heads);
   queries = normalized_heads(input, parameters, name + ".attention.query_norm", queries);
   keys = normalized_heads(input, parameters, name + ".attention.key_norm", keys);
-  if (llama) {
-    queries = reference_rope(input.options.rope, queries);
-    keys = reference_rope(input.options.rope, keys);
+  RopeOptions rope = input.options.rope;
+  if (gemma && !is_global(input, block)) {
+    rope.theta = rope.local_theta;
+    rope.factor = 1.0;
   }
-  at::Tensor scores =
-      at::matmul(queries, keys.transpose(2, 3)) / std::sqrt(static_cast<double>(head_width));
-  scores = scores.masked_fill(attended(input).logical_not(), -INFINITY);
+  if (llama) {
+    queries = reference_rope(rope, queries);
+    keys = reference_rope(rope, keys);
+  }
+  const double squared = gemma && input.options.query_scalar > 0 ? input.options.query_scalar
+                                                                 : static_cast<double>(head_width);
+  at::Tensor scores = at::matmul(queries, keys.transpose(2, 3)) / std::sqrt(squared);
+  scores = scores.masked_fill(attended(input, block).logical_not(), -INFINITY);
   const at::Tensor probabilities = attention_dropout(input, block, at::softmax(scores, -1));
   const at::Tensor attention =
       at::matmul(probabilities, values).transpose(1, 2).reshape({input.batch, input.tokens, width});

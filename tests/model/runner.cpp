@@ -35,6 +35,17 @@ std::vector<Case> family_cases() {
   add("qwen3", 8, 0.0, false);
   add("olmo2", 8, 0.0, false);
   add("olmo2", 4, 0.0, true)->norm_eps = 1e-3;
+  ShapeOptions* gemma = add("gemma3", 4, 0.0, true);
+  gemma->layers = 3;
+  gemma->head_width = 10;
+  gemma->window = 4;
+  gemma->window_pattern = 2;
+  gemma->query_scalar = 7.0;
+  gemma->rope.theta = 500.0;
+  gemma->rope.factor = 3.0;
+  gemma->rope.original_context = 1;
+  gemma->rope.local_theta = 20.0;
+  add("gemma3", 8, 0.0, false)->window = 3;
   return cases;
 }
 

@@ -31,6 +31,10 @@ std::vector<ModelShape> models() {
   options.head_width = 10;
   result.push_back(model_shape({"", "qwen3", options}, 12));
   result.push_back(local_shape(result.back(), 2));
+  options.window = 3;
+  options.window_pattern = 2;
+  result.push_back(model_shape({"", "gemma3", options}, 12));
+  result.push_back(local_shape(result.back(), 2, 3));
   return result;
 }
 

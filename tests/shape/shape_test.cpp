@@ -54,6 +54,29 @@ TEST(Shape, PublishedParameterCountsOfOtherFamilies) {
   EXPECT_EQ(preset_shape("qwen3-8b", 151936).parameters(), 8190735360);
   EXPECT_EQ(preset_shape("olmo2-1b", 100352).parameters(), 1484916736);
   EXPECT_EQ(preset_shape("olmo2-7b", 100352).parameters(), 7298617344);
+  EXPECT_EQ(preset_shape("gemma-3-270m", 262144).parameters(), 268098176);
+  EXPECT_EQ(preset_shape("gemma-3-1b", 262144).parameters(), 999885952);
+  // Of what is published with pictures: SigLIP has 416866032, and what projects to the width w
+  // 1152 (w + 1).
+  const auto text = [](int64_t all, int64_t width) { return all - 416866032 - 1152 * (width + 1); };
+  EXPECT_EQ(preset_shape("gemma-3-4b", 262208).parameters(), text(4300079472, 2560));
+  EXPECT_EQ(preset_shape("gemma-3-12b", 262208).parameters(), text(12187325040, 3840));
+  EXPECT_EQ(preset_shape("gemma-3-27b", 262208).parameters(), text(27432406640, 5376));
+}
+
+TEST(Shape, EverySixthBlockOfGemmaAttendsAllTokens) {
+  const ModelShape model = preset_shape("gemma-3-4b", 262208);
+  for (int64_t block = 1; block <= 34; ++block) {
+    const LayerForm form = layer_form(model, block);
+    const bool whole = block == 6 || block == 12 || block == 18 || block == 24 || block == 30;
+    EXPECT_EQ(form.window, whole ? 0 : 1024) << block;
+    EXPECT_EQ(form.rope.theta, whole ? 1e6 : 1e4) << block;
+    EXPECT_EQ(form.rope.factor, whole ? 8.0 : 1.0) << block;
+    EXPECT_EQ(model.blocks[static_cast<size_t>(block)].signature, model.blocks[1].signature);
+  }
+  // 29 blocks of a window of 1024, 5 of all 4096 tokens.
+  EXPECT_DOUBLE_EQ(attended_tokens(4096, model.options),
+                   (29 * 1024 * (2.0 - 0.25) + 5 * 4096.0) / 34);
 }
 
 TEST(Shape, WindowsAndHeadWidthsCount) {

@@ -198,6 +198,23 @@ TEST(Compose, TheSizeOfAProgramGrowsWithNeitherLayersNorMicroBatchesNorRanks) {
   }
 }
 
+/// Blocks of two kinds of attention roll into one loop all the same.
+TEST(Compose, AlternatingWindowsAddNothingToAProgram) {
+  const auto ops = [&](int64_t layers, int64_t pattern) {
+    ShapeOptions options{layers, 4, 2, 16, 24, 32, false, 0.0, true};
+    options.window = 8;
+    options.window_pattern = pattern;
+    const Cluster cluster = two_levels(4);
+    return program::count_ops(compose(model_shape({"", "gemma3", options}, 40),
+                                      placement_of("zero3", cluster, 4), cluster,
+                                      options_of(4, 0)));
+  };
+  const int64_t alike = ops(12, 0);
+  EXPECT_EQ(ops(12, 6), alike);
+  EXPECT_EQ(ops(13, 6), alike);
+  EXPECT_EQ(ops(96, 6), alike);
+}
+
 TEST(Compose, ADroppedGatherIsRefused) {
   const Cluster cluster = two_levels(4);
   const program::Program whole = program::Program(

@@ -34,7 +34,13 @@ class Families : public test::MeshRuns, public ::testing::WithParamInterface<con
     if (family == "mistral")
       sets.insert(sets.end(), {"model.shape.window=4", "model.shape.head_width=10"});
     if (family == "qwen3") sets.push_back("model.shape.head_width=10");
-    if (family != "olmo2") sets.push_back("model.shape.dropout=0.1");
+    // Of three blocks the second attends all tokens.
+    if (family == "gemma3")
+      sets.insert(sets.end(), {"model.shape.head_width=10", "model.shape.window=4",
+                               "model.shape.window_pattern=2", "model.shape.query_scalar=7",
+                               "model.shape.tied_head=true", "model.rope.local_theta=50",
+                               "model.rope.factor=2", "model.rope.original_context=1"});
+    if (family != "olmo2" && family != "gemma3") sets.push_back("model.shape.dropout=0.1");
     sets.insert(sets.end(), more.begin(), more.end());
     return small_run(folder_.path(), sets);
   }
@@ -98,7 +104,7 @@ TEST_P(Families, ResumingOnAnotherMeshChangesNothing) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Families,
-                         ::testing::Values("llama", "mistral", "qwen2", "qwen3", "olmo2"),
+                         ::testing::Values("llama", "mistral", "qwen2", "qwen3", "olmo2", "gemma3"),
                          [](const auto& family) { return std::string(family.param); });
 
 using FamilyBytes = test::MeshRuns;
@@ -119,6 +125,30 @@ TEST_F(FamilyBytes, Qwen3SumsTheGradientsOfItsHeadNormsOverX) {
   }
   // Each of two ranks sends half a vector twice: 3 blocks, 4 micro-steps, 2 x 6 numbers of 8 bytes.
   EXPECT_EQ(sent["qwen3"] - sent["llama"], 2 * 3 * 4 * 2 * 6 * 8);
+}
+
+using FamilyDocuments = test::MeshRuns;
+
+/// Whole documents: windows count in a document, and blocks differ there too.
+TEST_F(FamilyDocuments, Gemma3TrainsOnDocumentsThatRanksShare) {
+  const auto train = [&](int64_t ranks, const Sets& more) {
+    Sets sets = {"model.family=gemma3",           "model.shape.bias=false",
+                 "model.shape.kv_heads=2",        "model.shape.heads=4",
+                 "model.shape.width=16",          "model.shape.ffn_width=24",
+                 "model.shape.window=9",          "model.shape.window_pattern=2",
+                 "model.shape.query_scalar=9",    "model.rope.local_theta=100",
+                 "model.shape.context=40",        "model.shape.vocabulary=24",
+                 "data.document_separator=.\n",   "train.global_batch_size=12",
+                 "train.global_batch_tokens=400", "train.steps=8"};
+    sets.insert(sets.end(), more.begin(), more.end());
+    return test::trained(small_run(folder_.path(), sets), ranks, next_folder());
+  };
+  const Trained serial = train(1, {});
+  for (const char* engine : {"ring", "gathered"}) {
+    SCOPED_TRACE(engine);
+    expect_equal(train(4, {"mesh.axes.sequence=4", std::string("sequence.engine=") + engine}),
+                 serial);
+  }
 }
 
 TEST_F(FamilyBytes, Olmo2RefusesAxisX) {

@@ -31,6 +31,16 @@ const std::vector<std::string> kQwen3 = {"train.steps=5", "model.family=qwen3",
 const std::vector<std::string> kOlmo2 = {"train.steps=5", "model.family=olmo2",
                                          "model.shape.bias=false"};
 
+const std::vector<std::string> kGemma3 = {"train.steps=5",
+                                          "model.family=gemma3",
+                                          "model.shape.kv_heads=1",
+                                          "model.shape.head_width=14",
+                                          "model.shape.window=4",
+                                          "model.shape.window_pattern=2",
+                                          "model.shape.query_scalar=9",
+                                          "model.rope.local_theta=100",
+                                          "model.shape.bias=false"};
+
 /// What the trained model is made with, beside small_run.
 class Generation : public ::testing::TestWithParam<std::vector<std::string>> {
  protected:
@@ -98,7 +108,8 @@ TEST_P(Generation, TokensOutOfRangeAndTooManyAreRefused) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, Generation,
-                         ::testing::Values(kGpt2, kLlama, kMistral, kQwen2, kQwen3, kOlmo2));
+                         ::testing::Values(kGpt2, kLlama, kMistral, kQwen2, kQwen3, kOlmo2,
+                                           kGemma3));
 
 TEST(Sampling, TemperatureTopKAndTopP) {
   const std::vector<double> logits = {1.0, 3.0, 2.0, -1.0};

@@ -144,7 +144,7 @@ TEST_F(Compositions, CutsRecomputationAndUpdatesInTheBackwardPassEqualOneRank) {
   }
   cases.push_back({1, 1, 2, 4, "ddp", "interleaved", 2, Sets{"pipeline.cuts=1,2,3"}, kGpt});
   cases.push_back({1, 2, 2, 4, "zero1", "interleaved", 2, kRecompute, kUntied});
-  for (const char* family : {"qwen3", "olmo2"})
+  for (const char* family : {"qwen3", "olmo2", "gemma3"})
     cases.push_back({1,
                      1,
                      2,

@@ -120,12 +120,14 @@ TEST_F(TensorGrid, EqualsOneRankWithRecomputation) {
 
 /// Norms behind branches, and of all queries and keys of a row.
 TEST_F(TensorGrid, EveryFamilyEqualsOneRank) {
-  for (const char* family : {"olmo2", "qwen3", "mistral"}) {
+  for (const char* family : {"olmo2", "qwen3", "mistral", "gemma3"}) {
     const bool whole_rows = family[0] == 'o';
     const Grid grid{whole_rows ? 1 : 2, 2, 1, 1, "ddp", false, family};
     SCOPED_TRACE(grid.text());
-    const std::vector<std::string> sets = {"model.shape.bias=false",
-                                           whole_rows ? "model.shape.dropout=0" : "train.steps=20"};
+    const bool gemma = family[0] == 'g';
+    std::vector<std::string> sets = {
+        "model.shape.bias=false", whole_rows || gemma ? "model.shape.dropout=0" : "train.steps=20"};
+    if (gemma) sets.insert(sets.end(), {"model.shape.window=5", "model.shape.window_pattern=2"});
     expect_equal(train(grid, sets), train({1, 1, 1, 1, "ddp", false, family}, sets));
   }
 }
