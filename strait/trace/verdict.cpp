@@ -64,7 +64,9 @@ class Search {
  private:
   struct Step {
     int64_t rank = 0;
-    const LaneStanding* lane = nullptr;
+    uint64_t communicator = 0;  // 0: it waits for a peer to take what it sent
+    OperationPlace place;
+    double since = 0;
   };
 
   const LaneStanding* lane(int64_t rank, uint64_t communicator) const;
@@ -74,6 +76,9 @@ class Search {
   void follow_peer(int64_t rank, uint64_t communicator, int64_t peer, const OperationPlace& place);
   void follow_rank(int64_t rank, const LaneStanding& wanted);
   void find_cycle(int64_t rank, uint64_t communicator);
+  double newest_beat(const std::vector<int64_t>& members) const;
+  bool is_quiet(int64_t member, double newest, double since) const;
+  bool waits_for_its_turn(int64_t rank) const;
   void all_joined(int64_t rank, const LaneStanding& lane);
   const LaneStanding* end_of_holds(int64_t rank, const LaneStanding* at) const;
   void find_missing(int64_t rank, const LaneStanding& missed);
@@ -137,7 +142,7 @@ void Search::follow_lane(int64_t rank, uint64_t communicator) {
   const LaneStanding* at = lane(rank, communicator);
   if (at == nullptr) return;
   if (!visited_.insert({rank, communicator}).second) return find_cycle(rank, communicator);
-  path_.push_back({rank, at});
+  path_.push_back({rank, communicator, at->place, at->since});
   follow_turn(rank, *at);
   path_.pop_back();
 }
@@ -166,13 +171,15 @@ void Search::follow_turn(int64_t rank, const LaneStanding& at) {
 /// `rank` waits for `peer` to take what it sent.
 void Search::follow_peer(int64_t rank, uint64_t communicator, int64_t peer,
                          const OperationPlace& place) {
-  if (!visited_.insert({rank, 0}).second) return;
+  if (!visited_.insert({rank, 0}).second) return find_cycle(rank, 0);
   waiting_.insert(rank);
   LaneStanding sent;
   sent.communicator = communicator;
   sent.peer = peer;
   sent.place = place;
+  path_.push_back({rank, 0, place, ranks_[rank].since});
   follow_rank(peer, sent);
+  path_.pop_back();
 }
 
 /// `rank` has not joined `wanted`.
@@ -192,7 +199,7 @@ void Search::follow_rank(int64_t rank, const LaneStanding& wanted) {
         return find(Fault::kSilent, rank, wanted.place, standing.since);
       return find(Fault::kBusy, rank, standing.place, standing.since);
     case Standing::Kind::kWaiting:
-      if (standing.peer >= 0)
+      if (standing.peer >= 0 && !waits_for_its_turn(rank))
         return follow_peer(rank, standing.communicator, standing.peer, standing.place);
       if (const LaneStanding* next = lane(rank, standing.communicator);
           next != nullptr && next->turn != Turn::kIdle)
@@ -204,28 +211,58 @@ void Search::follow_rank(int64_t rank, const LaneStanding& wanted) {
   find(Fault::kSilent, rank, wanted.place, standing.since);
 }
 
+/// Whether the rank's program waits for a message to be taken that has not been sent: it is at its
+/// turn, or another operation of the rank holds it up.
+bool Search::waits_for_its_turn(int64_t rank) const {
+  const Standing& standing = ranks_[rank];
+  const LaneStanding* at = lane(rank, standing.communicator);
+  return at != nullptr && (at->turn == Turn::kCalled || at->turn == Turn::kHeld) &&
+         at->place.operation == standing.place.operation && at->place.step == standing.place.step;
+}
+
+/// Of ranks that are all in an operation: standings may be older than now.
+double Search::newest_beat(const std::vector<int64_t>& members) const {
+  double newest = 0;
+  for (const int64_t member : members)
+    if (member >= 0 && member < static_cast<int64_t>(ranks_.size()))
+      newest = std::max(newest, ranks_[member].beat);
+  return newest;
+}
+
+/// Its signs of life stopped in the wait that began at `since`.
+bool Search::is_quiet(int64_t member, double newest, double since) const {
+  const double beat = ranks_[member].beat;
+  return beat > 0 && newest - beat > std::max(0.1, (newest - since) / 2);
+}
+
 /// The search is back at a wait: on the path it closes a cycle, elsewhere its findings are known.
+/// One of those on it may have stopped in its wait, as the sender of a message that the other one
+/// is in; else their orders differ.
 void Search::find_cycle(int64_t rank, uint64_t communicator) {
-  size_t first = 0;
-  while (first < path_.size() &&
-         (path_[first].rank != rank || path_[first].lane->communicator != communicator))
-    ++first;
-  if (first == path_.size()) return;
-  Finding behind;
-  for (size_t at = first; at < path_.size(); ++at) {
-    const Finding here{Fault::kDisorder, path_[at].rank, path_[at].lane->place,
-                       path_[at].lane->since};
-    if (at == first || comes_first(here, behind)) behind = here;
+  const auto begin = std::ranges::find_if(path_, [&](const Step& step) {
+    return step.rank == rank && step.communicator == communicator;
+  });
+  if (begin == path_.end()) return;
+  std::vector<int64_t> ranks;
+  double since = begin->since;
+  for (auto step = begin; step != path_.end(); ++step) {
+    ranks.push_back(step->rank);
+    since = std::min(since, step->since);
   }
-  findings_.push_back(behind);
+  const double newest = newest_beat(ranks);
+  std::optional<Finding> first;
+  for (auto step = begin; step != path_.end(); ++step) {
+    const bool quiet = is_quiet(step->rank, newest, since);
+    const Finding here{quiet ? Fault::kSilent : Fault::kDisorder, step->rank, step->place,
+                       quiet ? ranks_[step->rank].beat : step->since};
+    if (!first || comes_first(here, *first)) first = here;
+  }
+  findings_.push_back(*first);
 }
 
 void Search::all_joined(int64_t rank, const LaneStanding& at) {
   int64_t quiet = -1;
-  double newest = 0;  // sign of life: standings may be older than now
-  for (const int64_t member : at.members)
-    if (member >= 0 && member < static_cast<int64_t>(ranks_.size()))
-      newest = std::max(newest, ranks_[member].beat);
+  const double newest = newest_beat(at.members);
   bool left_behind = false;
   for (const int64_t member : at.members) {
     if (member < 0 || member >= static_cast<int64_t>(ranks_.size())) continue;
@@ -234,9 +271,8 @@ void Search::all_joined(int64_t rank, const LaneStanding& at) {
     if (other == nullptr) continue;
     left_behind |= other->number > at.number;
     if (other->number > at.number) continue;
-    const double beat = ranks_[member].beat;
-    if (beat > 0 && newest - beat > std::max(0.1, (newest - at.since) / 2) &&
-        (quiet < 0 || beat < ranks_[quiet].beat))
+    if (is_quiet(member, newest, at.since) &&
+        (quiet < 0 || ranks_[member].beat < ranks_[quiet].beat))
       quiet = member;
     if (other->number != at.number || other->kind == at.kind) continue;
     const int64_t first = std::min(rank, member);

@@ -286,6 +286,48 @@ TEST(Verdict, AnUntakenSendLeadsToItsPeer) {
   EXPECT_EQ(found->place.operation, "slow receiver");
 }
 
+/// The program of the sender waits for a message to be taken that has not been sent.
+TEST(Verdict, ASendThatHasNotBegunIsOfItsSender) {
+  LaneStanding receive = lane(1, {0, 1}, 0, Turn::kJoined, "receive"), send = receive;
+  receive.peer = 1;
+  send = lane(1, {0, 1}, 0, Turn::kCalled, "send x");
+  send.peer = 0;
+  send.place = {"send x", 7, -1};
+  Standing sender = waiting(send);
+  sender.peer = 0;
+  sender.place = send.place;
+  const std::optional<Verdict> found = judge({waiting(receive), sender}, {{0, 1, -1, {}}}, 101);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->fault, Fault::kSilent);
+  EXPECT_EQ(found->rank, 1);
+  EXPECT_EQ(found->place.operation, "send x");
+}
+
+/// Both are in the message; the one that shows no signs of life has stopped.
+TEST(Verdict, OfTwoInAMessageTheQuietOneIsSilent) {
+  LaneStanding receive = lane(1, {0, 1}, 0, Turn::kJoined, "receive");
+  receive.peer = 1;
+  receive.since = 90;
+  Standing sender = waiting(lane(1, {0, 1}, 0, Turn::kIdle));
+  sender.peer = 0;
+  sender.place = {"send x", 7, -1};
+  sender.since = 91;
+  sender.beat = 92;
+  Standing receiver = waiting(receive);
+  receiver.beat = 100;
+  std::vector<Standing> ranks = {receiver, sender};
+  EXPECT_EQ(verdict(ranks).fault, Fault::kSilent);
+  EXPECT_EQ(verdict(ranks).rank, 1);
+  EXPECT_EQ(verdict(ranks).place.operation, "send x");
+  const std::optional<Verdict> of_sender = judge(ranks, {{1, 1, 0, {"send x", 7, -1}}}, 101);
+  ASSERT_TRUE(of_sender);
+  EXPECT_EQ(of_sender->rank, 1);
+  std::swap(ranks[0].beat, ranks[1].beat);
+  EXPECT_EQ(verdict(ranks).rank, 0);
+  ranks[0].beat = ranks[1].beat;
+  EXPECT_EQ(verdict(ranks).fault, Fault::kDisorder);
+}
+
 TEST(Verdict, NobodyWaitsMeansNoVerdict) {
   const std::vector<Standing> ranks(3, busy("x", 1));
   EXPECT_FALSE(judge(ranks, all_waits(ranks), 101));
