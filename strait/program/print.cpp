@@ -74,6 +74,7 @@ class Printer {
   std::string list_text(const std::vector<Operand>& operands) const;
   std::string subject(const Op& op) const;
   std::string results(const Op& op) const;
+  std::string peer(const Op& op) const;
   std::string call(const Op& op) const;
   std::string among(const Op& op) const;
   std::string tail(const Op& op) const;
@@ -119,7 +120,7 @@ bool Printer::has_values(const Index& index) const {
 
 std::string Printer::term_text(int loop, int64_t scale) const {
   if (scale == 1) return loop_name(loop);
-  if (scale == -1) return "-" + loop_name(loop);
+  if (scale == -1) return fmt::format("-{}", loop_name(loop));
   return fmt::format("{}*{}", scale, loop_name(loop));
 }
 
@@ -197,7 +198,8 @@ std::string Printer::attribute_text(const AttributeInfo& info, const Attribute& 
 }
 
 /// What a kernel works on, from its printed attributes: " block i segments 0..3"; what a transfer
-/// is of, from all it has: " micro-batch i forwards". An index below 0 is none.
+/// is of and between whom, from all it has: " activation of micro-batch i to stage 1". An index
+/// below 0 is none.
 std::string Printer::subject(const Op& op) const {
   std::string text;
   if (op.kernel == nullptr) {
@@ -233,6 +235,13 @@ std::string Printer::results(const Op& op) const {
   return text + " = ";
 }
 
+/// By its position in the group.
+std::string Printer::peer(const Op& op) const {
+  if (op.kind == OpKind::kSend) return " to " + index_text(op.peer);
+  const bool from = op.kind == OpKind::kReceive || op.kind == OpKind::kBroadcast;
+  return from ? " from " + index_text(op.peer) : "";
+}
+
 std::string Printer::call(const Op& op) const {
   if (op.kind == OpKind::kFree) {
     const std::string reads = list_text(op.reads), writes = list_text(op.writes);
@@ -241,10 +250,7 @@ std::string Printer::call(const Op& op) const {
   std::string text = results(op);
   text += op_name(op) + subject(op);
   if (!op.reads.empty() || op.kernel != nullptr) text += fmt::format("({})", list_text(op.reads));
-  if (op.kind == OpKind::kSend) text += " to " + index_text(op.peer);
-  if (op.kind == OpKind::kReceive || op.kind == OpKind::kBroadcast) {
-    text += " from " + index_text(op.peer);
-  }
+  if (op.kernel == nullptr && op.attributes.empty()) text += peer(op);
   if (op.codec != "none") text += " [" + op.codec + "]";
   return text;
 }

@@ -145,7 +145,7 @@ class Interpreter {
   std::vector<TransferSpan> transfer_spans_;  // of this run, while all spans are recorded
   std::unordered_map<const program::Op*, CompiledOp> compiled_;
   comm::WaitRow* row_ = nullptr;  // may be null
-  std::array<char, 128> text_{};  // of the inline op that runs now
+  std::array<char, 256> text_{};  // of the inline op that runs now
   size_t text_size_ = 0;
   program::Loops loops_;  // scratch
   Instance instance_;

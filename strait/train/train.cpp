@@ -61,18 +61,43 @@ std::optional<comm::Failure> overdue_save(const Job& job, const Shared& shared) 
   return std::nullopt;
 }
 
-/// Runs the ranks to their end. Every rank that fails writes its flight record, then those that did
-/// not come back.
+/// "rank 5 is stage 1 of 2, x 1 of 2"; "" where ranks lie along data alone.
+std::string position_text(const Mesh& mesh, int64_t rank) {
+  std::string text;
+  bool named = false;
+  for (const MeshAxis& axis : mesh.axes()) {
+    if (axis.size == 1) continue;
+    named |= axis.name != "data" && axis.name != "replica";
+    text = fmt::format("{} {} of {}{}{}", axis.name, mesh.coordinate(rank, axis.name), axis.size,
+                       text.empty() ? "" : ", ", text);
+  }
+  return named ? fmt::format("rank {} is {}", rank, text) : "";
+}
+
+/// Throws a failure of another rank with the place of that one in the mesh.
+[[noreturn]] void raise_with_position(comm::Failure failure, const Mesh& mesh) {
+  const int64_t rank = failure.place.rank.value_or(-1);
+  const std::string text = rank < 0 || rank >= mesh.ranks() ? "" : position_text(mesh, rank);
+  if (!text.empty() && !failure.message.ends_with(text)) failure.message += "; " + text;
+  comm::raise(failure);
+}
+
 /// A rank that fails tells the others before its memory goes: what is under way then ends.
-void run_rank(Trainer& trainer, comm::World& world) {
+void run_rank(const Job& job, Trainer& trainer, comm::World& world) {
   try {
     trainer.run();
   } catch (...) {
     const comm::Failure failure = comm::current_failure();
     world.abort(failure.message, failure.place);
+    if (failure.kind == comm::Failure::Kind::kTimeout ||
+        failure.kind == comm::Failure::Kind::kPeerLost)
+      raise_with_position(failure, job.design.mesh);
     throw;
   }
 }
+
+/// Runs the ranks to their end. Every rank that fails writes its flight record, then those that did
+/// not come back.
 
 void run_trainers(Shared& shared, const Hooks& hooks, Outcome& outcome) {
   comm::ThreadWorldOptions options;
@@ -101,7 +126,7 @@ void run_trainers(Shared& shared, const Hooks& hooks, Outcome& outcome) {
             // From before a rank touches its memory for the first time.
             const CoreBinding binding(job.binding.of(world.rank()));
             Trainer trainer(shared, world);
-            run_rank(trainer, world);
+            run_rank(job, trainer, world);
           } catch (...) {
             shared.flights.write_failed(world.rank(), std::current_exception());
             throw;
@@ -193,7 +218,7 @@ void run_process(Shared& shared, const ProcessRank& rank, Outcome& outcome) {
     const ProcessWatch watch(rank.world, watch_actions(shared, hooks, outcome));
     const CoreBinding binding(shared.job.binding.of(rank.world.rank()));
     Trainer trainer(shared, rank.world, rank.window);
-    run_rank(trainer, rank.world);
+    run_rank(shared.job, trainer, rank.world);
   } catch (const Error& error) {
     fail(error.what(), error.place());
     throw;

@@ -50,13 +50,19 @@ bool names(const std::string& name, const std::string& operation) {
                               : operation == name;
 }
 
+/// Which runs: ranks along data in placements, the same on several hosts, or stages of pipelines.
+struct Runs {
+  std::string name = "mpi faults";
+  int64_t hosts = 1;
+  bool stages = false;
+};
+
 /// What a run of a number does, drawn from the number alone.
 struct Draw {
-  Draw(int the_number, int64_t the_hosts)
+  Draw(int the_number, const Runs& runs)
       : number(the_number),
-        hosts(the_hosts),
-        stream(2026, hosts > 1 ? "mpi faults on hosts" : "mpi faults",
-               static_cast<uint64_t>(the_number)),
+        hosts(runs.hosts),
+        stream(2026, runs.name, static_cast<uint64_t>(the_number)),
         ranks(hosts > 1 ? 4 : 2 + number / 6 % 3),
         stops(stream.below(0, 2) == 1),
         continues(stream.below(1, 2) == 1),
@@ -68,7 +74,29 @@ struct Draw {
                            "compute", "transfer", "save",    "moment"};
     kind = kinds[stream.below(4, 8)];
     lost = static_cast<int64_t>(stream.below(5, static_cast<uint64_t>(ranks)));
+    if (runs.stages) pipeline();
   }
+
+  /// As many stages as ranks, or half as many and every stage twice.
+  void pipeline() {
+    const char* orders[] = {"1f1b",           "zero-bubble-h1", "interleaved", "gpipe",
+                            "zero-bubble-h2", "1f1b",           "interleaved"};
+    order = orders[number % 7];
+    stages = ranks == 4 && number % 2 == 0 ? 2 : ranks;
+    placement = stages < ranks ? "zero1" : "ddp";
+  }
+
+  /// Of the rank in the mesh, as messages have it; "" without stages.
+  std::string position() const {
+    if (stages == 1) return "";
+    const auto place = [](int64_t at, int64_t size) {
+      return std::to_string(at) + " of " + std::to_string(size);
+    };
+    const int64_t data = ranks / stages;
+    return "rank " + std::to_string(lost) + " is stage " + place(lost / data, stages) +
+           (data > 1 ? ", data " + place(lost % data, data) : "");
+  }
+
   const int number;
   const int64_t hosts;
   const RandomStream stream;
@@ -77,14 +105,14 @@ struct Draw {
   const bool continues;  // a stopped rank is woken when the others have gone, not killed
   const bool held;       // struck when the other ranks wait for it
   const bool asynchronous;
-  std::string placement, kind;
-  int64_t lost = 0;
+  std::string placement, kind, order;
+  int64_t lost = 0, stages = 1;
 };
 
 class FaultRun {
  public:
-  FaultRun(int number, int64_t hosts, const std::string& folder, const std::string& run_file)
-      : draw_(number, hosts),
+  FaultRun(int number, const Runs& runs, const std::string& folder, const std::string& run_file)
+      : draw_(number, runs),
         folder_(folder + "/run" + std::to_string(number)),
         run_dir_(folder_ + "/run"),
         run_file_(run_file) {
@@ -146,28 +174,49 @@ class FaultRun {
   std::string log() const { return read_file(folder_ + "/log"); }
 
   std::string what() const {
-    std::string text = "run " + std::to_string(draw_.number) + ": " + draw_.placement + ", " +
-                       std::to_string(draw_.ranks) + " ranks" +
-                       (draw_.hosts > 1 ? " on " + std::to_string(draw_.hosts) + " hosts" : "") +
-                       ", rank " + std::to_string(draw_.lost) +
-                       (draw_.stops ? " stopped" : " killed");
+    std::string text =
+        "run " + std::to_string(draw_.number) + ": " + draw_.placement + ", " +
+        std::to_string(draw_.ranks) + " ranks" +
+        (draw_.stages > 1 ? " in " + std::to_string(draw_.stages) + " stages, " + draw_.order
+                          : "") +
+        (draw_.hosts > 1 ? " on " + std::to_string(draw_.hosts) + " hosts" : "") + ", rank " +
+        std::to_string(draw_.lost) + (draw_.stops ? " stopped" : " killed");
     if (draw_.kind == "moment") return text + " at a moment";
     return text + (draw_.held ? " and missed in " : " in ") + text_of(expected());
   }
 
   std::vector<std::string> settings(const std::string& run_dir, int64_t steps) const {
-    return {"output.run_dir=" + run_dir,
-            "placement.preset=" + draw_.placement,
-            "train.global_batch_size=" + std::to_string(draw_.ranks * 2),
-            "train.micro_batch_size=" + std::to_string(1 + draw_.number % 2),
-            "train.steps=" + std::to_string(steps),
-            "evaluation.every_steps=2",
-            std::string("checkpoint.every_steps=") + (draw_.kind == "save" ? "2" : "0"),
-            std::string("checkpoint.asynchronous=") + (draw_.asynchronous ? "true" : "false"),
-            "runtime.deadline_seconds=" + std::to_string(deadline_)};
+    std::vector<std::string> sets = {
+        "output.run_dir=" + run_dir,
+        "placement.preset=" + draw_.placement,
+        "train.steps=" + std::to_string(steps),
+        "evaluation.every_steps=2",
+        std::string("checkpoint.every_steps=") + (draw_.kind == "save" ? "2" : "0"),
+        std::string("checkpoint.asynchronous=") + (draw_.asynchronous ? "true" : "false"),
+        "runtime.deadline_seconds=" + std::to_string(deadline_)};
+    const std::vector<std::string> more =
+        draw_.stages > 1 ? stage_settings()
+                         : std::vector<std::string>{
+                               "train.global_batch_size=" + std::to_string(draw_.ranks * 2),
+                               "train.micro_batch_size=" + std::to_string(1 + draw_.number % 2)};
+    sets.insert(sets.end(), more.begin(), more.end());
+    return sets;
   }
 
-  Strike draw_strike() const {
+  /// Micro-batches that every order can use. H2 validates behind its updates and takes none back.
+  std::vector<std::string> stage_settings() const {
+    const bool chunks = draw_.order == "interleaved", validates = draw_.order == "zero-bubble-h2";
+    return {"mesh.axes.stage=" + std::to_string(draw_.stages),
+            "pipeline.order=" + draw_.order,
+            std::string("pipeline.chunks_per_stage=") + (chunks ? "2" : "1"),
+            std::string("pipeline.post_validation=") + (validates ? "true" : "false"),
+            "train.clip_norm=1000",
+            "model.shape.layers=8",
+            "train.global_batch_size=12",
+            "train.micro_batch_size=1"};
+  }
+
+  Strike draw_strike() {
     Strike strike;
     strike.rank = draw_.lost;
     strike.place = draw_.kind;
@@ -184,9 +233,10 @@ class FaultRun {
   }
 
   /// An operation of the programs, as a run with threads makes them.
-  void draw_operation(Strike& strike) const {
+  void draw_operation(Strike& strike) {
     const Run run = load_run(run_file_, settings(folder_ + "/drawn", kSteps));
     const Job job = make_job(run, draw_.ranks);
+    instances_ = test::instances_of(job.design.programs.program(strategy::kSteady, draw_.lost));
     const bool transfer = draw_.kind == "transfer";
     const bool evaluation = transfer && draw_.stream.below(8, 4) == 0;
     if (evaluation) strike.step = 2;
@@ -234,6 +284,7 @@ class FaultRun {
       EXPECT_THAT(errors, HasSubstr("strait train: error")) << log();
       EXPECT_THAT(errors, HasSubstr("(rank " + std::to_string(draw_.lost) + ", " + told_.operation +
                                     ", step " + std::to_string(told_.step)));
+      EXPECT_THAT(errors, HasSubstr(draw_.position()));
       if (with_codes()) {
         EXPECT_EQ(job.code(rank), 4) << log();
       }
@@ -281,7 +332,8 @@ class FaultRun {
       EXPECT_TRUE(there) << text_of(told_) << " is not " << text_of(want);
       return;
     }
-    EXPECT_TRUE(began_before_the_strike() || owed_at_the_strike(files)) << text_of(told_);
+    EXPECT_TRUE(began_before_the_strike() || owed_at_the_strike(files) || began_beside_the_strike())
+        << text_of(told_);
   }
 
   /// What it was in beside the place where it was struck.
@@ -290,6 +342,19 @@ class FaultRun {
       return entry.state != trace::FlightState::kDone && entry.step == told_.step &&
              names(told_.operation, entry.operation);
     });
+  }
+  /// While a thread of transfers wrote down the truth, the rank's own went on, until it needed that
+  /// transfer: at most to the end of what a stage does next with two micro-batches.
+  bool began_beside_the_strike() const {
+    constexpr int64_t kMost = 40;
+    if (strike_.place != "transfer" || told_.step != truth_->entries.back().step) return false;
+    const auto place = [&](const std::string& name) {
+      return std::find_if(instances_.begin(), instances_.end(),
+                          [&](const test::Instance& one) { return names(name, one.text); }) -
+             instances_.begin();
+    };
+    const int64_t ahead = place(told_.operation) - place(truth_->entries.back().operation);
+    return ahead >= 0 && ahead <= kMost;
   }
   /// Others had begun it, and it had not.
   bool owed_at_the_strike(const std::vector<std::optional<FlightFile>>& files) const {
@@ -305,8 +370,10 @@ class FaultRun {
   }
 
   /// A stopped rank that goes on tells itself what it had finished; of a killed one the others know
-  /// at least that it took part in what they finished.
+  /// at least that it took part in what they finished. What it had finished just before may still
+  /// be what it shows: it had no core since.
   void check_unfinished(const std::vector<std::optional<FlightFile>>& files) const {
+    constexpr double kJustBefore = 0.05;
     EXPECT_GE(told_.step, 0) << text_of(told_);
     int64_t most = 0, finished = 0;  // a step may have several operations of one name
     for (const auto& file : files) {
@@ -322,7 +389,7 @@ class FaultRun {
         }
         if (entry.step != told_.step || !names(told_.operation, entry.operation)) continue;
         ++all;
-        if (done && file->rank == draw_.lost) ++finished;
+        if (done && file->rank == draw_.lost && entry.ended < at_ - kJustBefore) ++finished;
       }
       most = std::max(most, all);
     }
@@ -336,6 +403,7 @@ class FaultRun {
   const double deadline_ = test::deadline_here(kDeadline);
   const std::string folder_, run_dir_, run_file_;
   Strike strike_;
+  std::vector<test::Instance> instances_;  // of a step of training, where it strikes in one
   std::optional<FlightFile> truth_;
   Place told_;
   double at_ = 0, seconds_ = 0;
@@ -346,8 +414,8 @@ int environment_number(const char* name, int otherwise) {
   return text == nullptr ? otherwise : std::atoi(text);
 }
 
-/// Runs 0 to `runs` - 1, or the one that the environment asks for; `at_once` of them at a time.
-void expect_names(int64_t hosts, int runs, int at_once) {
+/// Numbers 0 to `runs` - 1, or the one that the environment asks for; `at_once` of them at a time.
+void expect_names(const Runs& which, int runs, int at_once) {
   const TemporaryFolder folder;
   const std::string run_file = test::small_run_file(folder.path());
   const int only = environment_number("STRAIT_MPI_FAULT_RUN", -1);
@@ -359,7 +427,7 @@ void expect_names(int64_t hosts, int runs, int at_once) {
   for (int worker = 0; worker < at_once; ++worker)
     threads.emplace_back([&] {
       for (int number = next++; number < runs; number = next++) {
-        FaultRun run(number, hosts, folder.path(), run_file);
+        FaultRun run(number, which, folder.path(), run_file);
         run.run();
         const std::lock_guard<std::mutex> lock(mutex);
         if (run.named()) ++named;
@@ -375,12 +443,20 @@ void expect_names(int64_t hosts, int runs, int at_once) {
 }
 
 TEST(MpiFault, EverySurvivorNamesTheRankTheOperationAndTheStep) {
-  expect_names(1, environment_number("STRAIT_MPI_FAULT_RUNS", 9), 3);
+  expect_names({}, environment_number("STRAIT_MPI_FAULT_RUNS", 9), 3);
+}
+
+/// And where it stands in the pipeline; of a message with direction and micro-batch, which are
+/// part of its name.
+TEST(MpiFault, OfAPipelineTheStageToo) {
+  expect_names({.name = "mpi faults of stages", .stages = true},
+               environment_number("STRAIT_MPI_FAULT_RUNS", 9), 3);
 }
 
 TEST(MpiFault, OnSeveralHostsToo) {
   if (::geteuid() != 0) GTEST_SKIP() << "emulated hosts need root";
-  expect_names(2, std::max(3, environment_number("STRAIT_MPI_FAULT_RUNS", 0) / 8), 2);
+  expect_names({.name = "mpi faults on hosts", .hosts = 2},
+               std::max(3, environment_number("STRAIT_MPI_FAULT_RUNS", 0) / 8), 2);
 }
 
 }  // namespace

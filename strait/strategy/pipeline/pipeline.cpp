@@ -227,8 +227,10 @@ class Stage {
     op.group = group_;
     op.stream = lane(down ? downward_ : upward_, to_behind ? place_.stage : before());
     op.peer = {to_behind ? behind() : before()};
-    op.attributes = {std::string("micro-batch"), Index{0},
-                     std::string(down ? "forwards" : "backwards")};
+    op.attributes = {std::string(down ? "activation of micro-batch" : "gradient of micro-batch"),
+                     Index{0},
+                     fmt::format("{} stage {}", kind == program::OpKind::kSend ? "to" : "from",
+                                 op.peer.constant)};
     if (is_coded()) mark_coded(op);
     return op;
   }

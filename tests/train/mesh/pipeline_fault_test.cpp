@@ -1,5 +1,6 @@
 // A stage that is lost or stalls anywhere in its order: all others name its rank, what it was in,
 // with micro-batch and direction, within the deadline.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <thread>
@@ -30,6 +31,18 @@ std::string draw(const Job& job, int64_t stage, int number) {
   return messages[stream.below(0, messages.size())];
 }
 
+/// Activations go to the next stage, gradients to the one before: every message says of which
+/// micro-batch, and to or from which stage.
+void expect_direction(const std::string& message, int64_t stage, int64_t stages) {
+  const bool down = message.find(" activation of micro-batch ") != std::string::npos;
+  EXPECT_TRUE(down || message.find(" gradient of micro-batch ") != std::string::npos) << message;
+  const bool sends = message.find("send ") != std::string::npos;
+  const int64_t peer = (stage + (down == sends ? 1 : stages - 1)) % stages;
+  EXPECT_NE(message.find(fmt::format("{} stage {}", sends ? "to" : "from", peer)),
+            std::string::npos)
+      << message;
+}
+
 void strike_once(int number, const std::string& folder) {
   const std::vector<std::string> orders = {"1f1b", "interleaved", "zero-bubble-h1"};
   const std::string order = orders[static_cast<size_t>(number) % orders.size()];
@@ -49,9 +62,8 @@ void strike_once(int number, const std::string& folder) {
   hooks.faults.lost_operation = draw(job, stage, number);
   const std::string what = order + ", stage " + std::to_string(stage) + " of " +
                            std::to_string(stages) + " at " + hooks.faults.lost_operation;
-  // Which way and of which micro-batch, in the words of the message.
-  EXPECT_NE(hooks.faults.lost_operation.find("micro-batch "), std::string::npos) << what;
-  EXPECT_NE(hooks.faults.lost_operation.find("wards"), std::string::npos) << what;
+  expect_direction(hooks.faults.lost_operation, stage, stages);
+  const std::string position = fmt::format("rank {} is stage {} of {}", stage, stage, stages);
   const std::atomic<int> no_signal{0};
   train::Outcome outcome;
   try {
@@ -62,6 +74,7 @@ void strike_once(int number, const std::string& folder) {
     EXPECT_EQ(error.place().rank, stage) << what << ": " << error.what();
     EXPECT_EQ(error.place().operation, hooks.faults.lost_operation) << what << ": " << error.what();
     EXPECT_EQ(error.place().step, 1) << what;
+    EXPECT_NE(std::string(error.what()).find(position), std::string::npos) << error.what();
   }
   const auto files = trace::read_flight(run.output.run_dir);
   for (int64_t rank = 0; rank < stages; ++rank) {
@@ -70,6 +83,8 @@ void strike_once(int number, const std::string& folder) {
     const ErrorPlace& place = files[static_cast<size_t>(rank)]->reason.place;
     EXPECT_EQ(place.rank, stage) << what << ", as told by rank " << rank;
     EXPECT_EQ(place.operation, hooks.faults.lost_operation) << what << ", as told by rank " << rank;
+    const std::string& message = files[static_cast<size_t>(rank)]->reason.message;
+    EXPECT_NE(message.find(position), std::string::npos) << message;
   }
   std::filesystem::remove_all(run.output.run_dir);
 }
