@@ -1,0 +1,239 @@
+#!/usr/bin/env python3
+"""Pipelines across the narrow link against data parallelism across it, on emulated clusters.
+
+For each cluster of two hosts: probe it under all its ranks, let `strait plan` rank placements without stages and orders
+with them, then train a 19M GPT, whose activations are smaller than its gradients, for a few steps each way; PyTorch's
+1F1B (torch.distributed.pipelining) over Gloo beside them on the same links. The planner's pick is run when no row is
+it. Stages are the hosts; ranks of a host share a stage. Nothing clips, so that H2 needs no validation. The first step
+warms up, the last, which the evaluation follows, is not counted. A call runs the cells that its options name and keeps
+the others of --json. Needs root (bench/netlab).
+"""
+import argparse
+import json
+import pathlib
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+HOSTS, CONTEXT, SEQUENCES, MICRO_BATCH, WARM_UP = 2, 64, 8, 1, 1  # a step: 512 tokens
+ORDERS = ["1f1b", "zero-bubble-h1", "zero-bubble-h2"]
+ALONE, INNER = ["zero3"], ["zero++", "zero-topo"]  # where a host has one rank; where it has several
+PLACEMENTS = ["ddp", *ALONE, *INNER]
+PEER = "PyTorch 1F1B"
+ROWS = [*ORDERS, *PLACEMENTS, PEER]
+RUN_FILE = """name = "pipelines"
+[model]
+preset = "nano-char"
+shape = {{ layers = 6, heads = 8, kv_heads = 8, width = 512, ffn_width = 2048, context = {context}, bias = true, tied_head = false }}
+[data]
+path = "{text}"
+tokenizer = "byte"
+[train]
+steps = {steps}
+precision = "bf16"
+global_batch_size = {sequences}
+clip_norm = 0.0
+[evaluation]
+batches = 1
+every_steps = 0
+[checkpoint]
+asynchronous = false
+[cluster]
+file = "{cluster}"
+"""
+
+
+class Way:
+    """How a row shares the work: a placement over all ranks, or an order of two stages with one inside each host."""
+
+    def __init__(self, placement, stages=1, order="1f1b", chunks=1):
+        self.placement, self.stages, self.order, self.chunks = placement, stages, order, chunks
+
+    def settings(self, ranks):
+        sets = [f"placement.preset={self.placement}", f"mesh.axes.stage={self.stages}",
+                f"train.micro_batch_size={MICRO_BATCH if self.stages > 1 else SEQUENCES // ranks}"]
+        if self.stages > 1:
+            sets += [f"pipeline.order={self.order}", f"pipeline.chunks_per_stage={self.chunks}"]
+        return [word for one in sets for word in ("--set", one)]
+
+    def name(self):
+        if self.stages == 1:
+            return self.placement
+        return self.order if self.chunks == 1 else f"{self.order} {self.chunks}"
+
+
+def way_of(row, ranks_per_host):
+    if row in PLACEMENTS:
+        return Way(row)
+    return Way("zero1" if ranks_per_host > 1 else "ddp", HOSTS, row)
+
+
+def call(command):
+    result = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+    if result.returncode != 0:
+        sys.exit(f"{' '.join(map(str, command))}: status {result.returncode}\n{result.stderr[-2000:]}")
+    return result.stdout
+
+
+def netlab(lab, *command):
+    ranks_per_host, rate = lab
+    return call([ROOT / "bench/netlab", "--hosts", HOSTS, "--ranks-per-host", ranks_per_host, "--rate", rate, "--", *command])
+
+
+def processor_ticks():
+    """Of all processors since the machine started: all, and those that its host gave to others."""
+    ticks = list(map(int, pathlib.Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]))
+    return sum(ticks), ticks[7]
+
+
+def write_run_file(options, folder):
+    run_file = folder / "run.toml"
+    run_file.write_text(RUN_FILE.format(context=CONTEXT, text=options.text.resolve(), steps=WARM_UP + options.steps + 1,
+                                        sequences=SEQUENCES, cluster=folder / "cluster.toml"))
+    return run_file
+
+
+def plan(options, lab, folder):
+    """Candidates without stages and with them, fastest first: way and predicted seconds."""
+    ranks, report, found = HOSTS * lab[0], folder / "plan", []
+    for stages in (1, HOSTS):
+        call([options.strait, "plan", write_run_file(options, folder), "--ranks", ranks, "--json", report,
+              *Way("ddp", stages).settings(ranks), "--set", "plan.keep=100", "--set", 'plan.search=["placement", "pipeline"]'])
+        for one in json.loads(report.read_text())["candidates"]:
+            pipeline = one["pipeline"] or {"order": "1f1b", "chunks_per_stage": 1}
+            found.append((one["seconds_per_step"], Way(one["placement"], stages, pipeline["order"], pipeline["chunks_per_stage"])))
+    return sorted(found, key=lambda pair: pair[0])
+
+
+def pick_of(candidates, ranks_per_host):
+    """The fastest; among equal ones a row of the table."""
+    rows = {(way.placement, way.name()) for way in (way_of(row, ranks_per_host) for row in [*ORDERS, *PLACEMENTS])}
+    best = [way for seconds, way in candidates if seconds <= candidates[0][0] * (1 + 1e-6)]
+    return next((way for way in best if (way.placement, way.name()) in rows), best[0])
+
+
+def train(options, lab, way, folder):
+    ranks, report, run_dir = HOSTS * lab[0], folder / "report", folder / "run"
+    netlab(lab, options.strait, "train", write_run_file(options, folder), "--json", report, "--set", f"output.run_dir={run_dir}",
+           *way.settings(ranks))
+    figures = json.loads(report.read_text())
+    seconds = [json.loads(line)["seconds"] for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    sent = {row["level"]: row["payload_bytes"] + row["metadata_bytes"] for row in figures["bytes_per_step"]["runtime"]}
+    return {"seconds": seconds[WARM_UP:-1], "predicted_seconds": figures["predicted_seconds_per_step"],
+            "bytes_per_step": sent["world"], "exposed_share": figures["exposed_communication_share"],
+            "loss": figures["train_loss"]}
+
+
+def train_peer(options, lab, folder):
+    """Without seconds where there is no torch.distributed.pipelining."""
+    metrics = folder / "metrics.jsonl"
+    output = netlab(lab, "env", f"OPENBLAS_CORETYPE={options.blas}", options.peer_python, ROOT / "bench/peers/pipeline_torch.py",
+                    "--ranks-per-host", lab[0], "--context", CONTEXT, "--micro-batch", MICRO_BATCH,
+                    "--micro-batches", SEQUENCES // MICRO_BATCH // lab[0], "--steps", WARM_UP + options.steps + 1, "--metrics", metrics)
+    version = output.strip().splitlines()[-1]
+    if version.startswith("missing"):
+        return {"seconds": [], "version": version}
+    seconds = [json.loads(line)["seconds"] for line in metrics.read_text().splitlines()]
+    return {"seconds": seconds[WARM_UP:-1], "version": version}
+
+
+def key_of(lab):
+    return f"{HOSTS} hosts x {lab[0]} ranks, {lab[1]}"
+
+
+def prepare(options, record, lab):
+    """Probes the links and plans for them, once per lab."""
+    place = record.setdefault(key_of(lab), {"rows": {}})
+    if "cluster" in place:
+        return
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        (folder / "cluster.toml").write_text("")
+        probe_file = write_run_file(options, folder)
+        probe_file.write_text(probe_file.read_text().split("[cluster]")[0])
+        netlab(lab, options.strait, "probe", probe_file, "-o", folder / "cluster.toml")
+        place["cluster"] = (folder / "cluster.toml").read_text()
+        way = pick_of(plan(options, lab, folder), lab[0])
+    place["pick"] = {"name": way.name(), **vars(way)}
+
+
+def run_cell(options, record, lab, name, way):
+    place = record[key_of(lab)]
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = pathlib.Path(temporary)
+        (folder / "cluster.toml").write_text(place["cluster"])
+        ticks, stolen = processor_ticks()
+        row = train_peer(options, lab, folder) if way is None else train(options, lab, way, folder)
+        later, stolen_later = processor_ticks()
+    place["rows"][name] = {**row, "stolen_share": (stolen_later - stolen) / (later - ticks)}
+    print(key_of(lab), name, json.dumps(place["rows"][name]), file=sys.stderr, flush=True)
+
+
+def ways_of(options, place, lab):
+    """The rows that are asked for, and the planner's pick when it is none of them."""
+    rows = [row for row in options.rows if row not in (INNER if lab[0] == 1 else ALONE)]
+    ways = {row: None if row == PEER else way_of(row, lab[0]) for row in rows}
+    pick = place["pick"]
+    chosen = Way(*(pick[key] for key in ("placement", "stages", "order", "chunks")))
+    same = [way for way in ways.values() if way and (way.placement, way.name()) == (chosen.placement, chosen.name())]
+    if not same and chosen.name() in ways:  # another placement inside the hosts
+        return {**ways, f"{chosen.name()}, {chosen.placement}": chosen}
+    return ways if same else {**ways, chosen.name(): chosen}
+
+
+def print_table(key, place):
+    rows, pick = place["rows"], place["pick"]
+    measured = {name: statistics.median(row["seconds"]) for name, row in rows.items() if row["seconds"]}
+    ours = {name: seconds for name, seconds in measured.items() if name != PEER}
+    print(f"\n{key}\n\n| run | seconds per step | predicted | MB over the links per step | stolen |\n|---|---|---|---|---|")
+    for name in sorted(rows, key=lambda name: measured.get(name, 1e9)):
+        row = rows[name]
+        if name not in measured:
+            print(f"| {name} | {row['version']} | | | |")
+            continue
+        low, high = min(row["seconds"]), max(row["seconds"])
+        more = [f"{row['predicted_seconds']:.3f} ({row['predicted_seconds'] / measured[name] - 1:+.0%})",
+                f"{row['bytes_per_step'] / 1e6:.1f}"] if "predicted_seconds" in row else ["", ""]
+        print(f"| {name} | {measured[name]:.3f} ({low:.3f} to {high:.3f}) | {more[0]} | {more[1]} | {row['stolen_share']:.0%} |")
+    names = [name for name in ours if name in (pick["name"], f"{pick['name']}, {pick['placement']}")]
+    chosen = names[-1] if names else None
+    if chosen:
+        best = min(ours, key=ours.get)
+        print(f"\nThe planner's pick is {chosen}, the fastest of Strait's rows {best}" +
+              ("." if best == chosen else f": {ours[chosen] / ours[best] - 1:.0%} faster than the pick."))
+    if chosen and PEER in measured:
+        print(f"{PEER} ({rows[PEER]['version']}) takes {measured[PEER] / ours[chosen]:.2f} times the pick's time.", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("text", type=pathlib.Path, help="any text of 1 MB or so")
+    parser.add_argument("--strait", type=pathlib.Path, default=ROOT / "build/release/strait")
+    parser.add_argument("--ranks-per-host", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--rate", nargs="+", default=["100mbit", "1gbit"])
+    parser.add_argument("--steps", type=int, default=5, help="that are timed")
+    parser.add_argument("--rows", nargs="+", choices=ROWS, default=ROWS)
+    parser.add_argument("--peer-python", default="/usr/bin/python3", help="with the PyTorch (2.5 or newer) of the peer")
+    parser.add_argument("--blas", default="SKYLAKEX", help="processor that the peer's OpenBLAS takes this one for")
+    parser.add_argument("--json", type=pathlib.Path, help="record that is read, added to and written after each cell")
+    parser.add_argument("--only-missing", action="store_true", help="leave out cells that the record has")
+    options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the lab too
+    record = json.loads(options.json.read_text()) if options.json and options.json.exists() else {}
+    for lab in [(ranks, rate) for ranks in options.ranks_per_host for rate in options.rate]:
+        prepare(options, record, lab)
+        place = record[key_of(lab)]
+        for name, way in ways_of(options, place, lab).items():
+            if options.only_missing and name in place["rows"]:
+                continue
+            run_cell(options, record, lab, name, way)
+            if options.json:
+                options.json.write_text(json.dumps(record, indent=1) + "\n")
+    for key, place in record.items():
+        print_table(key, place)
+
+
+main()
