@@ -457,6 +457,8 @@ TEST(MpiFault, OnSeveralHostsToo) {
   if (::geteuid() != 0) GTEST_SKIP() << "emulated hosts need root";
   expect_names({.name = "mpi faults on hosts", .hosts = 2},
                std::max(3, environment_number("STRAIT_MPI_FAULT_RUNS", 0) / 8), 2);
+  expect_names({.name = "mpi faults of stages on hosts", .hosts = 2, .stages = true},
+               std::max(2, environment_number("STRAIT_MPI_FAULT_RUNS", 0) / 8), 2);
 }
 
 }  // namespace
