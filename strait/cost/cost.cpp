@@ -122,7 +122,7 @@ class Pricer {
     if (whole) {
       const auto& array = program::transfer_array(program_, op);
       if (array.group < 0)
-        bytes = groups * array.partition.elements * element;
+        bytes = groups * program::transfer_split(program_, op, rank_).elements() * element;
       else  // shards of one vector: groups across hold its parts, one set of replicas after another
         bytes = groups * array.partition.elements / program_.groups[array.group].parts() * element;
     } else {

@@ -23,8 +23,8 @@ double touched_bytes(const Program& program, const Op& op, int64_t rank) {
   for (const auto* operands : {&op.reads, &op.writes}) {
     for (const Operand& operand : *operands) {
       if (!op.kernel->operands[static_cast<size_t>(operand.slot)].whole) continue;
-      const double once =
-          static_cast<double>(value_bytes(program, program.arrays[operand.array], rank));
+      const double once = static_cast<double>(
+          value_bytes(program, program.arrays[operand.array], rank, operand.index.constant));
       bytes += reads_before(operand) ? 2 * once : once;
     }
   }

@@ -39,6 +39,7 @@ class Meter {
         peak_(now_) {
     for (const ValueArray& array : program.arrays)
       bytes_.push_back(value_bytes(program, array, rank));
+    alive_.assign(program.arrays.size(), 0);
   }
 
   void step(const Op& op, const std::vector<int64_t>& loops) {
@@ -60,6 +61,9 @@ class Meter {
   void change(const std::vector<int64_t>& slots, int64_t sign) {
     for (const int64_t slot : slots) {
       const int array = tracker_.slots().array_of(slot);
+      // Joined values take their memory with the first one and give it back with the last.
+      const int64_t others = sign > 0 ? alive_[array]++ : --alive_[array];
+      if (program_.arrays[array].joined && others > 0) continue;
       category(now_, program_.arrays[array].category) += sign * bytes_[array];
       total_ += sign * bytes_[array];
     }
@@ -80,7 +84,8 @@ class Meter {
   const Program& program_;
   LifetimeTracker tracker_;
   int64_t rank_;
-  std::vector<int64_t> bytes_;                         // of one value, by array
+  std::vector<int64_t> bytes_;                         // of one value, or all joined, by array
+  std::vector<int64_t> alive_;                         // values of an array
   std::unordered_map<const Op*, int64_t> workspaces_;  // of kernels
   MemoryUse now_, peak_;
   int64_t total_ = now_.total(), peak_total_ = total_;

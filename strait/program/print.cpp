@@ -371,6 +371,7 @@ std::string Printer::array_text(const ValueArray& array) const {
     text += fmt::format(" in parts of {} over {}", array.partition.grain,
                         program_.groups[array.group].name);
   }
+  if (array.joined) text += fmt::format(" in all, joined parts of {}", array.partition.grain);
   return text + ", " + category_name(array.category);
 }
 

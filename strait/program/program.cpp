@@ -96,6 +96,22 @@ int64_t value_bytes(const Program& program, const ValueArray& array, int64_t ran
   return value_elements(program, array, rank) * dtype_bytes(array.dtype);
 }
 
+int64_t value_elements(const Program& program, const ValueArray& array, int64_t rank,
+                       int64_t index) {
+  return array.joined ? array.partition.count(index) : value_elements(program, array, rank);
+}
+
+int64_t value_bytes(const Program& program, const ValueArray& array, int64_t rank, int64_t index) {
+  return value_elements(program, array, rank, index) * dtype_bytes(array.dtype);
+}
+
+bool continues(const Program& program, const Operand& before, const Operand& operand) {
+  return before.array == operand.array && before.slot == operand.slot &&
+         before.access == operand.access &&
+         program.arrays[static_cast<size_t>(operand.array)].joined &&
+         before.index.constant + 1 == operand.index.constant;
+}
+
 namespace {
 
 int64_t count_nodes(const std::vector<Node>& nodes, bool times_counts) {

@@ -144,6 +144,11 @@ struct Address {
 
 /// An array of equal values, addressed by one index. The size of an element of the array is that of
 /// part(rank) of `partition` in `group`, or all of it when group < 0.
+///
+/// Joined values lie one behind another: value i is part i of `partition`, and a kernel that names
+/// all of them in one slot, in order, has one value of partition.elements. Each is written, moved
+/// and awaited by itself. They are transient and of no group, and operands that name one have a
+/// constant index.
 struct ValueArray {
   std::string name;  // "W.block"; elements print as W.block[3], singletons as W.head
   int64_t count = 1;
@@ -154,6 +159,7 @@ struct ValueArray {
   Category category = Category::kBuffers;
   Tier tier = Tier::kDevice;
   Address address = {};
+  bool joined = false;
   bool operator==(const ValueArray&) const = default;
 };
 
@@ -290,6 +296,18 @@ int64_t value_begin(const Program& program, const ValueArray& array, int64_t ran
 /// Elements of one value of `array` on `rank`.
 int64_t value_elements(const Program& program, const ValueArray& array, int64_t rank);
 int64_t value_bytes(const Program& program, const ValueArray& array, int64_t rank);
+/// The same of value `index`: joined values have sizes of their own.
+int64_t value_elements(const Program& program, const ValueArray& array, int64_t rank,
+                       int64_t index);
+int64_t value_bytes(const Program& program, const ValueArray& array, int64_t rank, int64_t index);
+/// Of the value that an operand names; of an array that is not joined whatever its index.
+inline int64_t operand_elements(const Program& program, const Operand& operand, int64_t rank) {
+  return value_elements(program, program.arrays[static_cast<size_t>(operand.array)], rank,
+                        operand.index.constant);
+}
+/// Whether an operand names the joined value behind the one that `before` names, in the same slot:
+/// to the kernel both are one.
+bool continues(const Program& program, const Operand& before, const Operand& operand);
 
 /// "compute", "world.0", ... by stream.
 std::vector<std::string> stream_names(const Program& program);

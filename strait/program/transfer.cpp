@@ -10,10 +10,19 @@ namespace {
 constexpr int64_t kPartAlignment = 16;
 }
 
-const ValueArray& transfer_array(const Program& program, const Op& op) {
+namespace {
+
+/// What carries the data: the source, or the destination of a receive.
+const Operand& transfer_operand(const Op& op) {
   const std::vector<Operand>& operands = op.reads.empty() ? op.writes : op.reads;
   ensure(!operands.empty(), "a transfer has no operand");
-  return program.arrays[operands.front().array];
+  return operands.front();
+}
+
+}  // namespace
+
+const ValueArray& transfer_array(const Program& program, const Op& op) {
+  return program.arrays[transfer_operand(op).array];
 }
 
 Split transfer_split(const Program& program, const Op& op, int64_t rank) {
@@ -29,7 +38,7 @@ Split transfer_split(const Program& program, const Op& op, int64_t rank) {
     default:
       break;
   }
-  const int64_t elements = value_elements(program, transfer_array(program, op), rank);
+  const int64_t elements = operand_elements(program, transfer_operand(op), rank);
   if (op.kind != OpKind::kAllReduce) return {{elements, elements}, 0, 1};
   const int64_t exact = (elements + group.size - 1) / group.size;
   return {

@@ -146,7 +146,11 @@ Guard::~Guard() {
 }
 
 Guard::Reach Guard::reach_of(const Value& value, const Instance& instance) const {
-  const auto is_it = [&](const Bound& operand) { return operand.data == value.data; };
+  // An operand may be one of several joined values.
+  const auto is_it = [&](const Bound& operand) {
+    const auto* at = static_cast<const std::byte*>(operand.data);
+    return at == value.data || (at > value.data && at < value.data + value.bytes);
+  };
   if (std::ranges::any_of(instance.writes, is_it)) return Reach::kAll;
   return std::ranges::any_of(instance.reads, is_it) ? Reach::kReadable : Reach::kNone;
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "strait/base/clock.h"
 #include "strait/collective/of_op.h"
@@ -25,13 +26,16 @@ Interpreter::Interpreter(const program::Program& program, const Site& site)
   site_.state.bind(program_);
   const program::SlotMap& slots = tracker_.slots();
   data_.assign(static_cast<size_t>(slots.size()), nullptr);
+  joined_.resize(program_.arrays.size());
   for (const program::ValueArray& array : program_.arrays) {
-    value_bytes_.push_back(program::value_bytes(program_, array, site_.state.rank()));
+    array_bytes_.push_back(program::value_bytes(program_, array, site_.state.rank()));
     const bool transient = array.lifetime == program::Lifetime::kTransient;
     residents_.push_back(transient ? nullptr : &site_.state.array(array.name));
   }
   for (int64_t s = 0; s < slots.size(); ++s) {
     const int array = slots.array_of(s);
+    value_bytes_.push_back(program::value_bytes(program_, program_.arrays[array],
+                                                site_.state.rank(), slots.index_of(s)));
     if (residents_[array] != nullptr) data_[s] = residents_[array]->buffers[slots.index_of(s)];
     if (residents_[array] != nullptr) resident_slots_.push_back(s);
   }
@@ -275,7 +279,7 @@ void Interpreter::set_apart(CompiledOp& compiled) {
 }
 
 void Interpreter::copy(const Op& op, const CompiledOp& compiled, const program::Loops& loops) {
-  const int from = op.reads.front().array, to = op.writes.front().array;
+  const int64_t from = slot(op.reads.front(), loops), to = slot(op.writes.front(), loops);
   if (value_bytes_[from] != value_bytes_[to])
     throw InternalError("copy of values of different size: " +
                         program::print_op(program_, op, &loops));
@@ -283,8 +287,7 @@ void Interpreter::copy(const Op& op, const CompiledOp& compiled, const program::
   const double began = now_seconds();
   const trace::FlightMark mark = note(compiled, loops, began);
   mark.begin(began);
-  tensor::copy_bytes(site_.pool.device(), data_[slot(op.reads.front(), loops)],
-                     data_[slot(op.writes.front(), loops)], value_bytes_[from]);
+  tensor::copy_bytes(site_.pool.device(), data_[from], data_[to], value_bytes_[from]);
   ended(mark);
 }
 
@@ -293,19 +296,26 @@ void Interpreter::bind_operands(const std::vector<program::Operand>& operands,
   bound.clear();
   for (const program::Operand& operand : operands) {
     const int64_t index = program::evaluate(operand.index, loops);
-    bound.push_back({operand.slot, operand.access, operand.array, index,
-                     value_bytes_[operand.array],
-                     data_[tracker_.slots().slot(operand.array, index)]});
+    const int64_t s = tracker_.slots().slot(operand.array, index);
+    bound.push_back(
+        {operand.slot, operand.access, operand.array, index, value_bytes_[s], data_[s]});
   }
 }
 
-/// Whether a transfer may be at work on a value, one of this program or a carry of an earlier one.
+/// Whether a transfer may be at work on a value, or on one that is joined to it: one of this
+/// program or a carry of an earlier one.
 bool Interpreter::in_flight(int64_t s) const {
+  const program::SlotMap& slots = tracker_.slots();
+  const int array = slots.array_of(s);
+  const bool joined = program_.arrays[array].joined;
+  const auto is_it = [&](int64_t other) {
+    return other == s || (joined && other >= 0 && slots.array_of(other) == array);
+  };
   for (size_t number = 0; number < issued_.size(); ++number)
-    if ((issued_[number].source == s || issued_[number].destination == s) &&
+    if ((is_it(issued_[number].source) || is_it(issued_[number].destination)) &&
         !tickets_[number].done())
       return true;
-  const bool resident = residents_[tracker_.slots().array_of(s)] != nullptr;
+  const bool resident = residents_[array] != nullptr;
   return resident && carries_of(s).under_way();
 }
 
@@ -315,7 +325,13 @@ void Interpreter::run_guarded(const CompiledOp& compiled) {
   for (int64_t s = 0; s < slots.size(); ++s) {
     const int array = slots.array_of(s);
     if (data_[s] == nullptr || in_flight(s)) continue;
-    guard_->add({static_cast<std::byte*>(data_[s]), value_bytes_[array], array, slots.index_of(s)});
+    if (!program_.arrays[array].joined) {
+      guard_->add({static_cast<std::byte*>(data_[s]), value_bytes_[s], array, slots.index_of(s)});
+    } else if (s == 0 || slots.array_of(s - 1) != array || data_[s - 1] == nullptr) {
+      // Pages are shared by neighbours, so joined values are guarded together.
+      guard_->add({reinterpret_cast<std::byte*>(joined_[array].data), array_bytes_[array], array,
+                   slots.index_of(s)});
+    }
   }
   guard_->run(compiled.execute, instance_, compiled.workspace_bytes);
 }
@@ -349,17 +365,35 @@ void Interpreter::execute(const Op& op, const CompiledOp& compiled, const progra
 void Interpreter::allocate(int64_t s) {
   const int array = tracker_.slots().array_of(s);
   if (residents_[array] != nullptr) return;
-  data_[s] = site_.pool.allocate(value_bytes_[array],
-                                 reach_of(program_.arrays[array], transferred_[array]));
+  const program::ValueArray& values = program_.arrays[array];
+  if (!values.joined) {
+    data_[s] = take(array, array_bytes_[array]);
+    return;
+  }
+  Joined& joined = joined_[array];
+  if (joined.alive++ == 0) joined.data = static_cast<char*>(take(array, array_bytes_[array]));
+  const int64_t first = values.partition.begin(tracker_.slots().index_of(s));
+  data_[s] = joined.data + first * dtype_bytes(values.dtype);
+}
+
+/// New memory for values of a transient array.
+void* Interpreter::take(int array, int64_t bytes) {
+  void* data = site_.pool.allocate(bytes, reach_of(program_.arrays[array], transferred_[array]));
   // What no transfer fills must be ordinary numbers: denormal ones make computing many times
   // slower.
   if (waiting_ == Waiting::kNever && transferred_[array] && site_.pool.device() == nullptr)
-    std::memset(data_[s], 0, static_cast<size_t>(value_bytes_[array]));
+    std::memset(data, 0, static_cast<size_t>(bytes));
+  return data;
 }
 
 void Interpreter::release(int64_t s) {
-  if (residents_[tracker_.slots().array_of(s)] != nullptr) return;
-  site_.pool.release(data_[s]);
+  const int array = tracker_.slots().array_of(s);
+  if (residents_[array] != nullptr) return;
+  Joined& joined = joined_[array];
+  if (!program_.arrays[array].joined)
+    site_.pool.release(data_[s]);
+  else if (--joined.alive == 0)
+    site_.pool.release(std::exchange(joined.data, nullptr));
   data_[s] = nullptr;
 }
 

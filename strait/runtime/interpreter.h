@@ -123,6 +123,7 @@ class Interpreter {
   void wait_transfer(int64_t number);
   void allocate(int64_t slot);
   void release(int64_t slot);
+  void* take(int array, int64_t bytes);
   void finish();
   void release_all(const std::string& reason, const ErrorPlace& place);
   int64_t slot(const program::Operand& operand, const program::Loops& loops) const {
@@ -132,7 +133,14 @@ class Interpreter {
   const program::Program& program_;
   Site site_;
   program::LifetimeTracker tracker_;
-  std::vector<int64_t> value_bytes_;       // by array
+  /// Memory of the joined values of an array: there while one of them is alive.
+  struct Joined {
+    char* data = nullptr;
+    int64_t alive = 0;
+  };
+  std::vector<int64_t> value_bytes_;       // by slot
+  std::vector<int64_t> array_bytes_;       // by array: of one value, or of all that are joined
+  std::vector<Joined> joined_;             // by array
   std::vector<ResidentArray*> residents_;  // by array, nullptr for transient ones
   std::vector<bool> transferred_;          // by array: other ranks must reach it
   std::vector<int64_t> resident_slots_;

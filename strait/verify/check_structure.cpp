@@ -42,11 +42,23 @@ class StructureCheck {
     if (program_.streams.empty()) problem("malformed", nullptr, "there is no compute stream");
     for (const ValueArray& array : program_.arrays) {
       const bool known = array.group < static_cast<int>(program_.groups.size());
-      if (known && array.count >= 0 && array.partition.elements >= 0 && array.partition.grain >= 0)
-        continue;
-      problem("malformed", nullptr,
-              fmt::format("value {} has an unknown group or a negative size", array.name));
+      if (!known || array.count < 0 || array.partition.elements < 0 || array.partition.grain < 0)
+        problem("malformed", nullptr,
+                fmt::format("value {} has an unknown group or a negative size", array.name));
+      else if (array.joined && !joins(array))
+        problem(
+            "malformed", nullptr,
+            fmt::format("joined values {} are not transient, or not the {} parts of {} "
+                        "elements by {}",
+                        array.name, array.count, array.partition.elements, array.partition.grain));
     }
+  }
+
+  /// Whether the values of an array are, without a rest, what its partition cuts.
+  static bool joins(const ValueArray& array) {
+    const bool whole = array.count > 0 && array.partition.count(array.count - 1) > 0 &&
+                       array.partition.end(array.count - 1) == array.partition.elements;
+    return whole && array.group < 0 && array.lifetime == Lifetime::kTransient;
   }
 
   void nodes(const std::vector<Node>& list) {
@@ -175,17 +187,35 @@ class StructureCheck {
       const KernelOperand& entry = op.kernel->operands[slot];
       int64_t given = 0;
       for (const auto* list : {&op.reads, &op.writes})
-        given += std::count_if(list->begin(), list->end(), [&](const Operand& operand) {
-          return operand.slot == static_cast<int>(slot);
-        });
+        for (size_t at = 0; at < list->size(); ++at)
+          given += (*list)[at].slot == static_cast<int>(slot) &&
+                   (at == 0 || !continues(program_, (*list)[at - 1], (*list)[at]));
       const bool fits = given == 1   ? entry.count != Count::kNone
                         : given == 0 ? entry.count != Count::kOne
                                      : entry.count == Count::kAny;
-      if (fits) continue;
+      if (fits && (given == 0 || !entry.whole || all_joined(op, static_cast<int>(slot)))) continue;
       op_problem("malformed", op,
                  fmt::format("has {} values for {} of {}", given, entry.name, op.kernel->name));
       return false;
     }
+    return true;
+  }
+
+  /// Of joined values a kernel touches all, unless its table entry says that it takes a part.
+  bool all_joined(const Op& op, int slot) {
+    for (const auto* list : {&op.reads, &op.writes})
+      for (const Operand& operand : *list) {
+        const ValueArray& array = program_.arrays[operand.array];
+        if (operand.slot != slot || !array.joined) continue;
+        const int64_t named = std::count_if(list->begin(), list->end(), [&](const Operand& other) {
+          return other.slot == slot && other.array == operand.array;
+        });
+        if (named == array.count) continue;
+        op_problem(
+            "malformed", op,
+            fmt::format("has {} of the {} joined values {}", named, array.count, array.name));
+        return false;
+      }
     return true;
   }
 
@@ -238,6 +268,11 @@ class StructureCheck {
       return false;
     }
     const ValueArray& array = program_.arrays[operand.array];
+    if (array.joined && low != high) {
+      op_problem("malformed", op,
+                 fmt::format("names one of the joined values {} by a loop variable", array.name));
+      return false;
+    }
     if (!must_exist || (low >= 0 && high < array.count)) return true;
     op_problem("out-of-range", op,
                fmt::format("uses {}[{}], but {} has {} elements", array.name, low < 0 ? low : high,
@@ -385,7 +420,7 @@ class StructureCheck {
   bool one_size(const Op& op, int64_t rank, const std::vector<Operand>& operands,
                 int64_t expected) {
     for (const Operand& operand : operands) {
-      const int64_t elements = value_elements(program_, program_.arrays[operand.array], rank);
+      const int64_t elements = operand_elements(program_, operand, rank);
       if (elements == expected) continue;
       op_problem("malformed", op,
                  fmt::format("needs {} elements of {} on rank {}, which has {}", expected,
