@@ -203,6 +203,13 @@ void check_overlap(const Run& run) {
          "one with \"oar\", or mesh.axes.x = 2");
 }
 
+/// Nothing is summed over an axis of one rank.
+void check_tiles(const Run& run) {
+  if (run.mesh.axes.x > 1 || !run.tensor.tiles.starts_with("on")) return;
+  refuse(run, "tensor.tiles", "cannot take effect with mesh.axes.x = 1",
+         "\"auto\", or mesh.axes.x = 2");
+}
+
 /// Every rank of the axis attends for the same number of whole key heads, in whole sequences.
 void check_heads(const Run& run) {
   const int64_t ranks = run.mesh.axes.sequence;
@@ -245,6 +252,7 @@ void check_sequence(const Run& run) {
 void check_mesh_model(const Run& run) {
   check_sequence(run);
   check_overlap(run);
+  check_tiles(run);
   if (run.model.family == kModulesFamily) return check_mesh_modules(run);
   const MeshAxes& axes = run.mesh.axes;
   for (const auto& [name, size] :

@@ -453,8 +453,11 @@ Rows parallel_keys() {
        "reductions of gradients; oag, gathers of weights, placement.prefetch_units ahead."},
       {"tensor.sequence_parallel", kField<&Run::tensor, &TensorOptions::sequence_parallel>,
        only_default(), "Split the sequence between tensor-parallel regions."},
-      {"tensor.tiles", kField<&Run::tensor, &TensorOptions::tiles>, only_default(),
-       "Tiled compute and communication."},
+      {"tensor.tiles", kField<&Run::tensor, &TensorOptions::tiles>,
+       with_form(one_of({"off", "auto", "on"}), "on:", 1),
+       "Whether products whose results are summed over x are taken apart by rows, each sum beside "
+       "the product of the next rows; auto: where that is predicted to be faster; on:N: into N "
+       "chunks. Neither bits nor bytes change."},
       {"tensor.cached_gathers", kField<&Run::tensor, &TensorOptions::cached_gathers>,
        between(0, kMostCount),
        "First transformer blocks whose gathered weights stay from forward to backward: a gather "

@@ -26,7 +26,7 @@ struct RuntimeOptions {
 struct TensorOptions {
   std::vector<std::string> overlap = {"oar", "ors", "oag"};
   bool sequence_parallel = false;
-  std::string tiles = "auto";
+  std::string tiles = "auto";  // off | auto | on | on:N
   int64_t cached_gathers = 0;
   bool overlaps(std::string_view what) const {
     return std::ranges::find(overlap, what) != overlap.end();

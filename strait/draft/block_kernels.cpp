@@ -215,6 +215,23 @@ Kernel add_kernel(const char* name) {
 
 }  // namespace
 
+namespace {
+
+/// Of what they read, rows touch their part.
+Kernel of_rows(const Kernel& whole, const char* name) {
+  Kernel kernel = whole;
+  kernel.name = name;
+  for (size_t slot = kInput; slot < kernel.operands.size(); ++slot)
+    kernel.operands[slot].whole = false;
+  kernel.attributes.push_back({"rows", AttributeType::kRange, true});
+  return kernel;
+}
+
+}  // namespace
+
+const Kernel kForwardRows = of_rows(kForwardSegments, "forward_rows");
+const Kernel kBackwardInputRows = of_rows(kBackwardInput, "backward_input_rows");
+
 const Kernel kPackKeys = pack_kernel("pack_keys");
 const Kernel kAttendRound = of_round(round_kernel("attend_round"), false);
 const Kernel kAttendRoundInput = of_round(round_kernel("attend_round_input"), false);

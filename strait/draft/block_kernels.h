@@ -48,6 +48,8 @@ enum BlockAttribute : int {
   kRound,      // integer: of a ring
   kGroup,      // integer: of the rank's groups; kernels of groups alone have it
 };
+/// Range: of the rows. Kernels of rows have it in the place of kRound.
+inline constexpr int kRows = kRound;
 
 /// Block; where it writes kSaved it keeps what the backward pass needs.
 extern const program::Kernel kForward;
@@ -65,6 +67,12 @@ extern const program::Kernel kBackward;
 extern const program::Kernel kForwardSegments;
 extern const program::Kernel kBackwardInput;
 extern const program::Kernel kBackwardWeight;
+
+/// The first two for a range of one segment, a product, and some rows of the micro-batch (kRows). A
+/// joined value (program::ValueArray) that they write is the part with these rows; of all other
+/// values they touch these rows alone.
+extern const program::Kernel kForwardRows;
+extern const program::Kernel kBackwardInputRows;
 
 /// Keys and values of this rank's tokens, one row behind the other (kKeys), from what the forward
 /// of segment qkv_add left, saved or as a value of its own.

@@ -47,10 +47,16 @@ Costs segment_costs(const Op& op, const ModelShape& shape, Dtype dtype) {
   for (const auto* operands : {&op.reads, &op.writes})
     for (const program::Operand& operand : *operands) given |= values_in(operand.slot);
   const Phase phase = phase_of(op);
-  const BlockExtent extent = block_extent(shape, batch, tokens, dtype);
-  return {phase == Phase::kForward         ? sizes.forward_flops
-          : phase == Phase::kBackwardInput ? sizes.backward_input_flops
-                                           : sizes.backward_weight_flops,
+  BlockExtent extent = block_extent(shape, batch, tokens, dtype);
+  double flops = phase == Phase::kForward         ? sizes.forward_flops
+                 : phase == Phase::kBackwardInput ? sizes.backward_input_flops
+                                                  : sizes.backward_weight_flops;
+  if (works_on_rows(op)) {
+    const int64_t rows = rows_of(op).end - rows_of(op).begin;
+    flops *= static_cast<double>(rows) / static_cast<double>(extent.rows);
+    extent.rows = rows;
+  }
+  return {flops,
           workspace_offsets(extent, range_of(op), phase, given).elements * dtype_bytes(dtype)};
 }
 
@@ -123,21 +129,50 @@ const program::Operand* find_operand(std::span<const Op> ops, int slot) {
   return nullptr;
 }
 
+namespace {
+
+/// The operand in a slot, of the first op that has one: several joined values may be one.
+std::vector<program::Operand> operands_in(std::span<const Op> ops, int slot) {
+  std::vector<program::Operand> found;
+  for (const Op& op : ops)
+    for (const auto* operands : {&op.reads, &op.writes}) {
+      if (!found.empty()) return found;
+      for (const program::Operand& operand : *operands)
+        if (operand.slot == slot) found.push_back(operand);
+    }
+  return found;
+}
+
+}  // namespace
+
 const Kernel& segment_kernel(Phase phase) {
   return phase == Phase::kForward         ? kForwardSegments
          : phase == Phase::kBackwardInput ? kBackwardInput
                                           : kBackwardWeight;
 }
 
+const Kernel& rows_kernel(Phase phase) {
+  return phase == Phase::kForward ? kForwardRows : kBackwardInputRows;
+}
+
+bool works_on_rows(const Op& op) {
+  return op.kernel == &kForwardRows || op.kernel == &kBackwardInputRows;
+}
+
+program::IntegerRange rows_of(const Op& op) {
+  return program::attribute<program::IntegerRange>(op, kRows);
+}
+
 bool works_on_segments(const Op& op) {
   return op.kernel == &kForwardSegments || op.kernel == &kBackwardInput ||
-         op.kernel == &kBackwardWeight;
+         op.kernel == &kBackwardWeight || works_on_rows(op);
 }
 
 Phase phase_of(const Op& op) {
-  return op.kernel == &kForwardSegments ? Phase::kForward
-         : op.kernel == &kBackwardInput ? Phase::kBackwardInput
-                                        : Phase::kBackwardWeight;
+  return op.kernel == &kForwardSegments || op.kernel == &kForwardRows ? Phase::kForward
+         : op.kernel == &kBackwardInput || op.kernel == &kBackwardInputRows
+             ? Phase::kBackwardInput
+             : Phase::kBackwardWeight;
 }
 
 SegmentRange range_of(const Op& op) {
@@ -150,8 +185,8 @@ void set_range(Op& op, SegmentRange range, std::span<const Op> from) {
   const bool keeps = find_operand(from, kSaved) != nullptr;
   Op made;
   for (const auto& [slot, access] : segment_operands(range, phase_of(op), keeps))
-    if (const program::Operand* operand = find_operand(from, slot))
-      add_operand(made, operand->array, operand->index, access, slot);
+    for (const program::Operand& operand : operands_in(from, slot))
+      add_operand(made, operand.array, operand.index, access, slot);
   op.reads = std::move(made.reads);
   op.writes = std::move(made.writes);
 }

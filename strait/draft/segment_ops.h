@@ -36,6 +36,8 @@ bool is_partial_over_y(int slot);
 const program::Operand* find_operand(std::span<const program::Op> ops, int slot);
 
 const program::Kernel& segment_kernel(Phase phase);
+/// The same for rows; not of backward_weight, which sums over them.
+const program::Kernel& rows_kernel(Phase phase);
 /// Whether an op works on a range of segments; phase_of and range_of are for those that do.
 bool works_on_segments(const program::Op& op);
 Phase phase_of(const program::Op& op);
@@ -44,8 +46,12 @@ SegmentRange range_of(const program::Op& op);
 /// Makes `op` one over another range, with those of the operands of `from` that it then has.
 void set_range(program::Op& op, SegmentRange range, std::span<const program::Op> from);
 
+/// Whether an op does some rows alone, and which.
+bool works_on_rows(const program::Op& op);
+program::IntegerRange rows_of(const program::Op& op);
+
 /// Sets floating-point operations and workspace of an op on a block that has its other attributes
-/// and its operands.
+/// and its operands. Those of rows are in proportion to their number.
 void price(program::Op& op, const ModelShape& shape, int64_t block, Dtype dtype);
 
 }  // namespace strait::draft

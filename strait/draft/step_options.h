@@ -34,6 +34,20 @@ struct Moment {
 /// Two for AdamW, one for SGD with momentum.
 using OptimizerState = std::vector<Moment>;
 
+/// Into how many products and sums over x the tensor grid takes each product apart whose result is
+/// summed over x.
+struct Tiles {
+  enum class Choice : uint8_t {
+    kOff,   // one
+    kAuto,  // as many as are predicted to be fastest: one where none is faster
+    kOn     // `chunks`; 0: at least two, as many as are predicted to be fastest
+  };
+  Choice choice = Choice::kOff;
+  int64_t chunks = 0;
+};
+/// "off" | "auto" | "on" | "on:N"; UserError otherwise.
+Tiles parse_tiles(const std::string& text);
+
 /// What a program is for.
 enum class Purpose : uint8_t { kTrain, kEvaluate, kGenerate, kPublish, kBorder };
 
@@ -68,6 +82,7 @@ struct StepOptions {
   bool in_backward = false;        // units are updated as soon as their gradients are final
   bool local_steps = false;        // replicas have weights of their own between borders of rounds
   bool hides_sums = true;          // sums of the tensor grid stand beside products of weights
+  Tiles tiles;                     // of products whose results are summed over x
   PipelineForm pipeline;
   Validation validation = Validation::kInStep;
 };

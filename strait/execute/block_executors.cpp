@@ -1,6 +1,7 @@
 // Executors of what a model computes.
 #include <algorithm>
 #include <memory>
+#include <utility>
 
 #include "strait/base/clock.h"
 #include "strait/base/errors.h"
@@ -136,11 +137,35 @@ struct RangeCall : Context {
     const model::RankPart part = part_of(environment, instance);
     call.first_head = part.x * extent.heads;
     call.first_column = part.y * extent.width;
-    for (const auto* operands : {&instance.reads, &instance.writes})
-      for (const Bound& operand : *operands) give(operand, extent);
+    for (const auto* operands : {&instance.reads, &instance.writes}) {
+      int before = -1;  // of several joined values the first has the address
+      for (const Bound& operand : *operands)
+        if (std::exchange(before, operand.slot) != operand.slot) give(operand, extent);
+    }
+    if (draft::works_on_rows(*instance.op)) take_rows(instance, extent);
   }
 
  private:
+  /// What the segment uses, from its first row on. What it writes joined begins there.
+  void take_rows(const Instance& instance, BlockExtent extent) {
+    const program::IntegerRange rows = draft::rows_of(*instance.op);
+    ValueSet placed;
+    for (const Bound& written : instance.writes)
+      if (instance.array(written).joined) placed |= draft::values_in(written.slot);
+    const RangeUses uses = range_uses(range, draft::phase_of(*instance.op));
+    extent.rows = rows.begin;
+    for (int number = 0; number < kNumBlockValues; ++number) {
+      const auto value = static_cast<BlockValue>(number);
+      const bool used = (uses.reads | uses.writes | uses.inside)[static_cast<size_t>(number)];
+      if (call[value] == nullptr || placed[static_cast<size_t>(number)]) continue;
+      call.give(value, used ? static_cast<const char*>(call[value]) +
+                                  value_elements(value, extent) * dtype_bytes(settings.dtype)
+                            : nullptr);
+    }
+    batch.batch = 1;
+    batch.tokens = rows.end - rows.begin;
+  }
+
   void give(const Bound& operand, const BlockExtent& extent) {
     if (operand.slot == draft::kSaved)
       return call.give(saved_offsets(extent), operand.data, settings.dtype);
@@ -278,6 +303,8 @@ void add_block_executors(runtime::Executors& executors, const Environment& envir
   add(draft::kForwardSegments, &forward_segments);
   add(draft::kBackwardInput, &backward_input);
   add(draft::kBackwardWeight, &backward_weight);
+  add(draft::kForwardRows, &forward_segments);
+  add(draft::kBackwardInputRows, &backward_input);
   add(draft::kPackKeys, &pack_keys);
   add(draft::kAttendRound, &attend_round);
   add(draft::kAttendRoundInput, &attend_round_input);

@@ -31,6 +31,17 @@ INSTANTIATE_TEST_SUITE_P(Grid, MpiSharedBlocks,
                                   std::to_string(test.param.ranks);
                          });
 
+/// Chunks lie one behind another in one window.
+TEST(MpiTiles, GiveTheBitsAndBytesOfThreadRanks) {
+  for (const char* precision : {"fp64", "bf16"})
+    test::expect_processes_to_train_as_threads(
+        {"placement.preset=zero3", "mesh.axes.x=2", "tensor.tiles=on:4",
+         std::string("train.precision=") + precision, "train.global_batch_size=24",
+         "train.micro_batch_size=3", "train.steps=6", "model.shape.dropout=0.1",
+         "model.shape.vocabulary=24"},
+        4);
+}
+
 TEST(MpiSharedSequences, GiveTheBitsAndBytesOfThreadRanks) {
   const std::string documents = "data.document_separator=.\n", none = "data.document_separator=";
   for (const auto& [engine, separator] :

@@ -128,7 +128,7 @@ TEST(TensorGridModel, ExactShapesAreThoseOfComposedPrograms) {
               "\"\nglobal_batch_size = 4\nmicro_batch_size = 2\nrecompute = \"" +
               std::string(recomputes ? "block" : "none") + "\"\n[placement]\npreset = \"ddp\"\n" +
               "[mesh]\naxes = { x = " + std::to_string(grid.x) + ", y = " + std::to_string(grid.y) +
-              " }\n",
+              " }\n[tensor]\ntiles = \"off\"\n",
           "grid.toml");
       const GridBytes got = composed_bytes(run, grid.ranks());
       const GridStep step{.batch = 4,

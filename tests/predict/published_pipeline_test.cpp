@@ -41,6 +41,7 @@ strategy::Design design_of_the_log() {
       "train.micro_batch_size=1",
       "train.recompute=block",
       "mesh.axes.x=4",
+      "tensor.tiles=off",
       "mesh.axes.stage=16",
       "pipeline.cuts=6,12,18,24,30,36,42,48,54,60,66,72,78,84,90",
       "placement.preset=zero1"};

@@ -12,6 +12,7 @@
 #include "strait/strategy/pipeline/pipeline.h"
 #include "strait/strategy/sequence/sequence.h"
 #include "strait/strategy/sharding/place.h"
+#include "strait/strategy/tiles/tiles.h"
 
 namespace strait::strategy {
 namespace {
@@ -73,6 +74,7 @@ program::Program compose_class(const Ingredients& from, const RankClass& ranks,
   grid(draft, from.shape, from.cluster, options);             // of each block, a rank's part
   share_sequences(draft, from.shape, from.cluster, options);  // of each sequence, a rank's tokens
   fuse(draft, from.shape, options);                           // what nothing separates is one op
+  tiles(draft, from.shape, from.cluster, options);            // sums over x beside their products
   // Gathers before a use, reductions after a making.
   place(draft, from.shape, from.placement, from.cluster, options);
   const size_t computed = draft.program.body.size();

@@ -13,6 +13,7 @@
 #include "strait/config/document_rows.h"
 #include "strait/config/keys.h"
 #include "strait/data/corpus.h"
+#include "strait/draft/segment_ops.h"
 #include "strait/shape/modules.h"
 #include "strait/strategy/compose/compose.h"
 #include "strait/strategy/compose/expected_batch.h"
@@ -20,6 +21,7 @@
 #include "strait/strategy/pipeline/cuts.h"
 #include "strait/strategy/pipeline/pipeline.h"
 #include "strait/strategy/sharding/layer_codecs.h"
+#include "strait/strategy/tiles/chunks.h"
 #include "strait/topology/positions.h"
 #include "strait/verify/verify.h"
 
@@ -156,6 +158,7 @@ StepOptions step_options(const Design& design) {
   options.in_backward = run.optimizer.in_backward;
   options.local_steps = design.policy.local_steps();
   options.hides_sums = run.tensor.overlaps("oar");
+  options.tiles = draft::parse_tiles(run.tensor.tiles);
   if (run.pipeline.post_validation) options.validation = draft::Validation::kBehind;
   return options;
 }
@@ -186,6 +189,32 @@ void check_post_validation(const Design& design) {
     if (codec.error_feedback)
       refuse(fmt::format("codec {}, which remembers what it has sent", codec::print_codec(codec)),
              "a codec without error feedback, as int8");
+}
+
+/// Products that cannot be taken apart although the run asks for it.
+void check_tiles(const Design& design) {
+  const draft::Tiles tiles = draft::parse_tiles(design.run.tensor.tiles);
+  if (tiles.choice != draft::Tiles::Choice::kOn || tiles.chunks == 1) return;
+  bool found = false;
+  for (const program::Program& program : design.steady())
+    program::for_each_op(program.body, [&](const program::Op& op) {
+      found = found || (op.kernel != nullptr && draft::works_on_rows(op));
+    });
+  if (found) return;
+  const int64_t tokens = local_tokens(design);
+  const int64_t least = tiles.chunks > 0 ? 1 : kLeastChunkRows;
+  const int64_t rows = design.batch.micro_batch_size * tokens;
+  const std::string why =
+      rows < 2 * least
+          ? fmt::format("a micro-batch has {} rows of a rank, two chunks {}", rows, 2 * least)
+          : "smaller sums would go another way over the levels of the cluster";
+  std::string nearest = "\"off\"";
+  if (rows < 2 * least)
+    nearest += fmt::format(", or train.micro_batch_size = {}", (2 * least + tokens - 1) / tokens);
+  refuse_key(design.run, "tensor.tiles",
+             fmt::format("tensor.tiles = \"{}\" cannot take any product apart: {}; the nearest "
+                         "valid value is {}",
+                         design.run.tensor.tiles, why, nearest));
 }
 
 /// Of the batch that stands for all.
@@ -264,6 +293,7 @@ Design make_design(const Run& run, int64_t ranks, int64_t vocabulary, int64_t co
                                                           design.layout.local_shape(),
                                                           design.batch.sequence_tokens);
   design.programs = compose_all(design, corpus);
+  check_tiles(design);
   program::verify_or_throw(design.programs);
   design.round = round_of(design.programs);
   return design;

@@ -151,6 +151,7 @@ TEST_F(OverlapSwitches, EverySwitchHides) {
                       "model.shape.context=256",
                       "model.shape.layers=8",
                       "train.precision=fp32",
+                      "tensor.tiles=off",
                       "cluster.levels=[{ name = \"world\", size = 0, gb_per_second = 1.0, "
                       "latency_microseconds = 1.0 }]"};
   const auto seconds = [&](const Case& c, const Sets& more) {
