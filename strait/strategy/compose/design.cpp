@@ -201,16 +201,19 @@ void check_tiles(const Design& design) {
       found = found || (op.kernel != nullptr && draft::works_on_rows(op));
     });
   if (found) return;
-  const int64_t tokens = local_tokens(design);
+  const Resolved& batch = design.batch;
+  const int64_t tokens = local_tokens(design), share = batch.global_batch_size / batch.data_ranks;
   const int64_t least = tiles.chunks > 0 ? 1 : kLeastChunkRows;
-  const int64_t rows = design.batch.micro_batch_size * tokens;
+  const int64_t rows = batch.micro_batch_size * tokens;
   const std::string why =
       rows < 2 * least
           ? fmt::format("a micro-batch has {} rows of a rank, two chunks {}", rows, 2 * least)
           : "smaller sums would go another way over the levels of the cluster";
   std::string nearest = "\"off\"";
-  if (rows < 2 * least)
-    nearest += fmt::format(", or train.micro_batch_size = {}", (2 * least + tokens - 1) / tokens);
+  int64_t larger = batch.micro_batch_size;
+  while (larger < share && (larger * tokens < 2 * least || share % larger != 0)) ++larger;
+  if (rows < 2 * least && larger * tokens >= 2 * least)
+    nearest += fmt::format(", or train.micro_batch_size = {}", larger);
   refuse_key(design.run, "tensor.tiles",
              fmt::format("tensor.tiles = \"{}\" cannot take any product apart: {}; the nearest "
                          "valid value is {}",

@@ -328,7 +328,7 @@ TEST_F(Tiles, WhatCannotTakeEffectIsRefused) {
   EXPECT_THAT(refusal({}, {"tensor.tiles=on"}),
               HasSubstr("tensor.tiles: tensor.tiles = \"on\" cannot take any product apart: a "
                         "micro-batch has 7 rows of a rank, two chunks 32; the nearest valid value "
-                        "is \"off\", or train.micro_batch_size = 5"));
+                        "is \"off\", or train.micro_batch_size = 8"));
   EXPECT_EQ(refusal({}, {"tensor.tiles=on", "model.shape.context=40"}), "accepted");
   EXPECT_THAT(refusal({.x = 4}, {on(2), test::kPairs}),
               HasSubstr("smaller sums would go another way over the levels of the cluster; the "
