@@ -1,8 +1,10 @@
 #include "strait/strategy/tiles/tiles.h"
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -53,6 +55,12 @@ bool same_value(const Operand& a, const Operand& b) {
 bool reads(const Op& op, const Operand& value) {
   const auto is_it = [&](const Operand& operand) { return same_value(operand, value); };
   return std::ranges::any_of(op.reads, is_it) || std::ranges::any_of(op.writes, is_it);
+}
+
+/// Of the micro-batch.
+int64_t rows_in(const Op& op) {
+  return program::attribute<int64_t>(op, draft::kBatch) *
+         program::attribute<int64_t>(op, draft::kLength);
 }
 
 /// What the op makes of the product, if that comes last in it.
@@ -122,13 +130,8 @@ class Tiler {
 
   const Tile* find(const Op& op) const {
     for (const Tile& tile : tiles_)
-      if (result_of(op, tile.product) && rows(op) == tile.rows) return &tile;
+      if (result_of(op, tile.product) && rows_in(op) == tile.rows) return &tile;
     return nullptr;
-  }
-
-  static int64_t rows(const Op& op) {
-    return program::attribute<int64_t>(op, draft::kBatch) *
-           program::attribute<int64_t>(op, draft::kLength);
   }
 
   static std::vector<Operand> in_parts(const std::vector<Operand>& operands,
@@ -241,8 +244,7 @@ class Planner {
     const Operand result = *result_of(op, product);
     const program::ValueArray whole = draft_.program.arrays[static_cast<size_t>(result.array)];
     Tile tile{product};
-    tile.rows = program::attribute<int64_t>(op, draft::kBatch) *
-                program::attribute<int64_t>(op, draft::kLength);
+    tile.rows = rows_in(op);
     const program::Group& group = draft_.program.groups[static_cast<size_t>(visit.ops[sum].group)];
     const SumPath path{collective::spread_of(cluster_, group.members(draft_.rank)), cluster_};
     const int64_t row_elements = whole.partition.elements / tile.rows;
@@ -262,8 +264,7 @@ class Planner {
 
   SummedProduct price(Op op, const Product& product, int64_t block) const {
     const int at = static_cast<int>(product.segment);
-    const double rows = static_cast<double>(program::attribute<int64_t>(op, draft::kBatch) *
-                                            program::attribute<int64_t>(op, draft::kLength));
+    const double rows = static_cast<double>(rows_in(op));
     draft::set_range(op, {at, at + 1}, {&op, 1});
     draft::price(op, shape_, block, options_.dtype);
     const double flops = program::attribute<double>(op, draft::kFlops);

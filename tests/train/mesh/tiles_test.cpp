@@ -53,8 +53,8 @@ class Tiles : public test::MeshRuns {
                  fmt::format("mesh.axes.stage={}", c.stages),
                  fmt::format("mesh.axes.sequence={}", c.sequence),
                  "placement.preset=" + c.placement,
-                 "train.steps=4",
-                 "train.global_batch_size=8",
+                 "train.steps=3",
+                 "train.global_batch_size=4",
                  "train.micro_batch_size=1",
                  "train.clip_norm=0.3",
                  "train.precision=" + c.precision,
@@ -325,7 +325,7 @@ TEST_F(Tiles, WhatCannotTakeEffectIsRefused) {
   EXPECT_THAT(refusal({.x = 1}, {on(2)}),
               HasSubstr("tensor.tiles: tensor.tiles = \"on:2\" cannot take effect with "
                         "mesh.axes.x = 1; the nearest valid value is \"auto\""));
-  EXPECT_THAT(refusal({}, {"tensor.tiles=on"}),
+  EXPECT_THAT(refusal({}, {"tensor.tiles=on", "train.global_batch_size=8"}),
               HasSubstr("tensor.tiles: tensor.tiles = \"on\" cannot take any product apart: a "
                         "micro-batch has 7 rows of a rank, two chunks 32; the nearest valid value "
                         "is \"off\", or train.micro_batch_size = 8"));
