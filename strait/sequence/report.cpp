@@ -113,7 +113,8 @@ Json plan_json(const Plan& plan, const Layer& layer, const Price& price, int64_t
   for (int64_t& bytes : leaving) bytes *= layers;
   const auto seconds = [&](double of_layer) { return static_cast<double>(layers) * of_layer; };
   return Json::object(
-      {{"documents", documents},
+      {{"lengths", plan.lengths},
+       {"documents", documents},
        {"tokens", range_json(all, &Load::tokens)},
        {"pairs", range_json(all, &Load::pairs)},
        {"bytes_inside_nodes", traffic_json(traffic.inside, layers)},

@@ -1,0 +1,139 @@
+#!/usr/bin/env python3
+"""How fast documents of unequal length train under each layout, on emulated clusters: Zeppelin's plans beside packed, even
+and hybrid ones and gathered keys, the same batches for all.
+
+For each rate of the links between hosts: probe the cluster, then train examples/zeppelin.toml for some steps under each
+layout, in turns; the first step warms up. Seconds are sums over the same batches. With --peer-python also a ring in
+PyTorch over Gloo, to whose ranks every document is spread (bench/peers/ring_torch.py). Needs root (bench/netlab)."""
+import argparse
+import json
+import pathlib
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+EXAMPLE = ROOT / "examples/zeppelin.toml"
+LAYOUTS = {"zeppelin": ["engine=zeppelin"], "zeppelin, not filled": ["engine=zeppelin", "fill=false"],
+           "even": ["engine=even"], "packed": ["engine=packed"], "hybrid": ["engine=hybrid"],
+           "gathered": ["engine=gathered", "plan=false"]}
+PEER = "PyTorch ring"
+
+
+def netlab(options, rate, *command):
+    words = [ROOT / "bench/netlab", "--hosts", options.hosts, "--ranks-per-host", options.ranks_per_host, "--rate", rate,
+             "--", *command]
+    done = subprocess.run(list(map(str, words)), capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"{' '.join(map(str, command))}: status {done.returncode}\n{done.stderr[-2000:]}")
+    return done.stdout
+
+
+def keys(options):
+    ranks = options.hosts * options.ranks_per_host
+    return [f"mesh.axes.sequence={ranks}", f"train.global_batch_tokens={options.tokens}",
+            f"data.path=synthetic:lengths/{options.lengths}"]
+
+
+def sets_of(words):
+    return [word for key in words for word in ("--set", key)]
+
+
+def train(options, rate, layout, folder):
+    run_dir, report = folder / "run", folder / "report"
+    words = [*keys(options), f"output.run_dir={run_dir}", f"cluster.file={folder / 'cluster.toml'}",
+             f"train.steps={1 + options.steps}", "evaluation.batches=1", *(f"sequence.{key}" for key in LAYOUTS[layout])]
+    netlab(options, rate, options.strait, "train", EXAMPLE, "--json", report, *sets_of(words))
+    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()][1:]
+    figures = json.loads(report.read_text())
+    plans = [line["sequence_plan"] for line in lines if "sequence_plan" in line]
+    zones = {zone: sum(plan["documents"][zone] for plan in plans) for zone in ("local", "intra", "inter")}
+    return {"seconds": sum(line["seconds"] for line in lines), "predicted": figures["predicted_seconds_per_step"],
+            "exposed": figures["exposed_communication_share"], "zones": zones if plans else None,
+            "between": statistics.fmean(line["bytes_per_level"][-1]["bytes"] for line in lines),
+            "planning": statistics.fmean(plan["planning_seconds"] for plan in plans) if plans else None,
+            "losses": [line["loss"] for line in lines]}
+
+
+def train_peer(options, rate, lengths, folder):
+    path, metrics = folder / "lengths.jsonl", folder / "peer"
+    path.write_text("".join(json.dumps(batch) + "\n" for batch in lengths))
+    metrics.unlink(missing_ok=True)
+    netlab(options, rate, "env", f"OPENBLAS_CORETYPE={options.blas}", options.peer_python,
+           ROOT / "bench/peers/ring_torch.py", "--lengths", path, "--metrics", metrics)
+    seconds = [json.loads(line)["seconds"] for line in metrics.read_text().splitlines()]
+    return {"seconds": sum(seconds[1:])}
+
+
+def measure(options):
+    """Runs of each row by rate. Layouts take turns, because machines change their speed from minute to minute."""
+    rows = {}
+    with tempfile.TemporaryDirectory() as name:
+        for rate in options.rate:
+            folder = pathlib.Path(name, rate)
+            folder.mkdir()
+            netlab(options, rate, options.strait, "probe", EXAMPLE, *sets_of(keys(options)), "-o", folder / "cluster.toml")
+            print(rate, (folder / "cluster.toml").read_text(), file=sys.stderr, flush=True)
+            for _ in range(options.repeats):
+                for layout in options.layouts:
+                    subprocess.run(["rm", "-rf", folder / "run"], check=True)
+                    one = train(options, rate, layout, folder)
+                    if layout == "zeppelin":
+                        lengths = [json.loads(line)["sequence_plan"]["lengths"] for line in
+                                   (folder / "run/metrics.jsonl").read_text().splitlines()]
+                    rows.setdefault((rate, layout), []).append(one)
+                    print(rate, layout, json.dumps(one), file=sys.stderr, flush=True)
+                if options.peer_python:
+                    one = train_peer(options, rate, lengths, folder)
+                    rows.setdefault((rate, PEER), []).append(one)
+                    print(rate, PEER, json.dumps(one), file=sys.stderr, flush=True)
+    return rows
+
+
+def table(options, rows):
+    hosts = f"{options.hosts} hosts of {options.ranks_per_host} ranks"
+    lines = [f"`bench/sequences.py`: {hosts}, {options.tokens} tokens a step, documents {options.lengths}; medians of "
+             f"{options.repeats} runs, each the sum of {options.steps} steps over the same batches.", "",
+             "| links | layout | seconds per step | all runs | zeppelin is faster by | predicted | waiting for links | "
+             "MB per step between hosts | documents local, in a host, between |", "|---|---|---|---|---|---|---|---|---|"]
+    for (rate, layout), runs in rows.items():
+        seconds = [run["seconds"] / options.steps for run in runs]
+        mine, best = statistics.median(seconds), statistics.median(run["seconds"] for run in rows[rate, "zeppelin"])
+        spread = ", ".join(f"{one:.2f}" for one in seconds)
+        cells = [rate, layout, f"{mine:.2f}", spread, f"{mine * options.steps / best:.2f}"]
+        if layout != PEER:
+            one = runs[0]
+            zones = "" if one["zones"] is None else ", ".join(str(count) for count in one["zones"].values())
+            cells += [f"{one['predicted']:.2f} ({one['predicted'] / mine - 1:+.0%})", f"{one['exposed']:.0%}",
+                      f"{one['between'] / 1e6:.1f}", zones]
+        else:
+            cells += [""] * 4
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--strait", type=pathlib.Path, default=ROOT / "build/release/strait")
+    parser.add_argument("--hosts", type=int, default=2)
+    parser.add_argument("--ranks-per-host", type=int, default=2)
+    parser.add_argument("--rate", nargs="+", default=["100mbit", "1gbit"])
+    parser.add_argument("--tokens", type=int, default=32768, help="of a step")
+    parser.add_argument("--lengths", default="corpus/scale=0.25/longest=8192", help="distribution, as in data.path")
+    parser.add_argument("--steps", type=int, default=4, help="that are timed")
+    parser.add_argument("--repeats", type=int, default=2, help="of each run; medians are shown")
+    parser.add_argument("--layouts", nargs="+", choices=LAYOUTS, default=list(LAYOUTS))
+    parser.add_argument("--peer-python", help="with PyTorch; without it there is no peer")
+    parser.add_argument("--blas", default="SKYLAKEX", help="processor that the peer's OpenBLAS takes this one for")
+    parser.add_argument("-o", "--output", type=pathlib.Path, help="writes the table there")
+    options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the lab too
+    text = table(options, measure(options))
+    print(text, end="")
+    if options.output:
+        options.output.write_text(text)
+
+
+main()
