@@ -170,15 +170,9 @@ template <class T>
 void TransformerSegments<T>::add_group_gradient(const SegmentCall& call,
                                                 const GroupRound& where) const {
   const sequence::RankGroup& group = group_of(call, where);
-  const int64_t width = 2 * extent_.kv_width();
   const bool home = where.round == group.size;  // the sum of what others have made
   const int64_t rows = home ? group.rows : group.rows_of(group.holder(where.round));
-  const Wide<T>* from = wide(call, kGatheredKeyGradient);
-  Wide<T>* to = wide(call, kKeyGradient) + (home ? group.first_row * width : 0);
-  kernel::parallel_ranges(rows * width, 4096, call.settings->threads,
-                          [&](int64_t begin, int64_t end) {
-                            for (int64_t i = begin; i < end; ++i) to[i] += from[i];
-                          });
+  add_gathered(call, home ? group.first_row : 0, rows);
 }
 
 template class TransformerSegments<float>;

@@ -9,6 +9,7 @@
 #include "strait/base/errors.h"
 #include "strait/base/random.h"
 #include "strait/sequence/partition.h"
+#include "strait/sequence/worked_pairs.h"
 
 namespace strait::sequence {
 namespace {
@@ -97,6 +98,24 @@ TEST(RankLayouts, LocalDocumentsFillTheWaits) {
   plan.groups.pop_back();
   plan.groups.front() = {.ranks = {1}, .documents = {0, 1, 2, 3, 4, 5}};
   EXPECT_EQ(rank_layout(plan, 1).order, (Order{{0, 0}}));
+}
+
+/// A whole document is worked on in tiles, of which a diagonal one counts whole.
+TEST(RankLayouts, TilesAreWorkedOnWhole) {
+  const auto alone = [](int64_t length) {
+    return worked_pairs(
+        rank_layout({{1, 1}, {length}, {{.ranks = {0}, .documents = {0}}}}, 0).groups.front(), 0);
+  };
+  EXPECT_EQ(alone(1), 1);
+  EXPECT_EQ(alone(64), 64 * 64);
+  EXPECT_EQ(alone(65), 64 * 64 + 65);
+  for (const int64_t length : {128, 640, 4096})
+    EXPECT_EQ(alone(length), length * (length + 64) / 2);
+  // Of a ring a later chunk of queries sees a whole earlier one.
+  const Plan plan{{1, 2}, {512}, {{.zone = Zone::kIntra, .ranks = {0, 1}, .documents = {0}}}};
+  const RankGroup second = rank_layout(plan, 1).groups.front();
+  EXPECT_EQ(worked_pairs(second, 1), second.pairs(1));
+  EXPECT_GT(worked_pairs(second, 0), second.pairs(0));
 }
 
 TEST(RankLayouts, NeighboursFollowTheRing) {

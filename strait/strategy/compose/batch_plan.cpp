@@ -10,8 +10,8 @@
 namespace strait::strategy {
 namespace {
 
-/// Tokens of a rank at which a kernel of attention has half its rate (specs: 128 tokens per shard
-/// are the least that do not waste it).
+/// Tokens of a document on a rank at which attention has half its rate: those of a tile, as a
+/// diagonal one is worked on whole (sequence/worked_pairs.h).
 constexpr double kHalfRateTokens = 64;
 
 /// Ranks of the axis that stand in one group of the outermost level that it leaves.

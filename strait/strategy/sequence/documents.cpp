@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "strait/base/errors.h"
+#include "strait/sequence/worked_pairs.h"
 #include "strait/strategy/sequence/exchange.h"
 
 namespace strait::strategy {
@@ -19,19 +20,14 @@ Documents::Documents(draft::Draft& draft, const ModelShape& shape,
       layout_(sequence::rank_layout(*options.plan, axis.member)),
       ahead_(options.plan->fills ? 2 : 1),
       attention_width_(block_extent(shape, options.micro_batch_size, options.tokens, options.dtype)
-                           .attention_width()) {
+                           .attention_width()),
+      rounds_(draft, block_extent(shape, options.micro_batch_size, options.tokens, options.dtype),
+              options.dtype) {
   const BlockExtent extent =
       block_extent(shape, options.micro_batch_size, options.tokens, options.dtype);
   ensure(std::ssize(layout_.positions) <= options.tokens, "a plan that no rank has room for");
-  const auto carried = [&](BlockValue value) -> Carried {
-    return {declare_values(draft, extent, options.dtype, value, value_name(value)), value};
-  };
   for (size_t group = 0; group < layout_.groups.size(); ++group)
     arrays_.push_back(declare_group(draft, options.dtype, group, extent));
-  log_sum_exp_ = carried(BlockValue::kLogSumExp);
-  attention_sum_ = carried(BlockValue::kAttentionSum);
-  delta_ = carried(BlockValue::kDelta);
-  query_sum_ = carried(BlockValue::kQuerySum);
 }
 
 Documents::GroupArrays Documents::declare_group(draft::Draft& draft, Dtype dtype, size_t number,
@@ -54,20 +50,12 @@ Documents::GroupArrays Documents::declare_group(draft::Draft& draft, Dtype dtype
 }
 
 void Documents::apply(draft::Visit& visit) const {
-  const std::vector<Op> before = std::exchange(visit.ops, {});
-  const Operand* const gradient =
-      draft::find_operand(before, draft::block_slot(BlockValue::kKeyGradient));
-  for (const Op& op : before) {
-    if (!attends(op)) {
-      visit.ops.push_back(beside_attention(op, axis_.axis));
-    } else if (draft::phase_of(op) == Phase::kForward) {
-      forward(op, visit.ops);
-    } else {
-      ensure(gradient != nullptr, "documents whose gradients of keys nothing reads");
-      backward(op, *gradient, visit.ops);
-      visit.frees.push_back(*gradient);
-    }
-  }
+  rounds_.rewrite(
+      visit, axis_.axis,
+      [this](const Op& attention, std::vector<Op>& ops) { forward(attention, ops); },
+      [this](const Op& attention, const Operand& gradient, std::vector<Op>& ops) {
+        backward(attention, gradient, ops);
+      });
 }
 
 /// Keys of all rings on their way before any rank computes.
@@ -98,27 +86,23 @@ void Documents::prepare(const Op& attention, const sequence::EngineStep& step,
 }
 
 void Documents::forward(const Op& attention, std::vector<Op>& ops) const {
-  // Where nothing is kept, sums of probabilities have no other place.
-  std::vector<Carried> carried = {attention_sum_};
-  if (!draft::find_operand({&attention, 1}, draft::kSaved)) carried.push_back(log_sum_exp_);
   start(attention, ops);
   for (const sequence::EngineStep& step : layout_.order) {
     prepare(attention, step, ops);
-    ops.push_back(round(attention, step, carried));
+    ops.push_back(round(attention, step));
     ops.push_back(draft::free_op({keys(static_cast<size_t>(step.group), step.round), {}}));
   }
-  free_carried(carried, ops);
+  rounds_.free_carried(attention, ops);
 }
 
 /// A sum goes on as soon as this rank's part is in it, and comes home while others are under way.
 void Documents::backward(const Op& attention, const Operand& gradient, std::vector<Op>& ops) const {
-  const std::vector<Carried> carried = {delta_, query_sum_};
   start(attention, ops);
   for (const sequence::EngineStep& step : layout_.order) {
     const auto group = static_cast<size_t>(step.group);
     const int64_t number = step.round;
     prepare(attention, step, ops);
-    ops.push_back(round(attention, step, carried));
+    ops.push_back(round(attention, step));
     const Operand part = number == 0 ? gradient : Operand{this->part(group, number), {}};
     const bool begun = number == 0 && !(step == layout_.order.front());
     ops.back().writes.push_back(program::as(part, begun ? Access::kUpdate : Access::kWrite,
@@ -138,12 +122,7 @@ void Documents::backward(const Op& attention, const Operand& gradient, std::vect
     ops.push_back(draft::free_op({sum(group, size), {}}));
     ops.push_back(draft::free_op({part(group, size - 1), {}}));
   }
-  free_carried(carried, ops);
-}
-
-void Documents::free_carried(const std::vector<Carried>& carried, std::vector<Op>& ops) const {
-  for (const Carried& value : carried)
-    if (value.array >= 0) ops.push_back(draft::free_op({value.array, {}}));
+  rounds_.free_carried(attention, ops);
 }
 
 void Documents::mark(Op& op, size_t group, int64_t number) const {
@@ -151,28 +130,20 @@ void Documents::mark(Op& op, size_t group, int64_t number) const {
   op.attributes.push_back(static_cast<int64_t>(group));
 }
 
-Op Documents::round(const Op& attention, const sequence::EngineStep& step,
-                    const std::vector<Carried>& carried) const {
+Op Documents::round(const Op& attention, const sequence::EngineStep& step) const {
   const auto group = static_cast<size_t>(step.group);
   const bool forward = draft::phase_of(attention) == Phase::kForward;
   Op op = attention;
   op.kernel = forward ? &draft::kAttendGroup : &draft::kAttendGroupInput;
   op.group = axis_.axis.group;
   // Two products forward, as many again for the gradients of each factor; backward what is needed
-  // of the forward again is not counted.
+  // of the forward again is not counted, but what tiles hold beside causal pairs is.
   const double products = forward ? 4.0 : 8.0;
-  op.attributes[draft::kFlops] = products * static_cast<double>(attention_width_) *
-                                 static_cast<double>(layout_.groups[group].pairs(step.round));
-  op.attributes[draft::kWorkspace] = int64_t{0};
+  op.attributes[draft::kFlops] =
+      products * static_cast<double>(attention_width_) *
+      static_cast<double>(sequence::worked_pairs(layout_.groups[group], step.round));
   mark(op, group, step.round);
-  op.reads.push_back(program::as({keys(group, step.round), {}}, Access::kRead,
-                                 draft::block_slot(BlockValue::kKeys)));
-  for (const Carried& value : carried)
-    if (value.array >= 0)
-      op.writes.push_back(
-          program::as({value.array, {}}, Access::kWrite, draft::block_slot(value.value)));
-  if (!(step == layout_.order.front()))
-    for (Operand& operand : op.writes) operand.access = Access::kUpdate;
+  rounds_.attend(op, {keys(group, step.round), {}}, step == layout_.order.front());
   return op;
 }
 
@@ -209,16 +180,9 @@ void Documents::pass_keys(size_t group, int64_t number, std::vector<Op>& ops) co
 }
 
 Op Documents::add(const Op& attention, const Operand& to, size_t group, int64_t number) const {
-  Op op = attention;
+  Op op = add_sum(attention, axis_.axis, {sum(group, number), {}}, to);
   op.kernel = &draft::kAddGroupGradient;
-  op.group = axis_.axis.group;
-  op.attributes[draft::kFlops] = 0.0;
-  op.attributes[draft::kWorkspace] = int64_t{0};
   mark(op, group, number);
-  std::erase_if(op.reads, [](const Operand& operand) { return operand.slot != draft::kTokens; });
-  op.reads.push_back(program::as({sum(group, number), {}}, Access::kRead,
-                                 draft::block_slot(BlockValue::kGatheredKeyGradient)));
-  op.writes = {program::as(to, Access::kUpdate, draft::block_slot(BlockValue::kKeyGradient))};
   return op;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <initializer_list>
 #include <vector>
 
@@ -76,6 +77,43 @@ class Heads {
   int64_t workspace_bytes_ = 0;
 };
 
+/// A value that a round leaves to the next one, and not to others.
+struct Carried {
+  int array = -1;  // -1: the family or type has none
+  BlockValue value = BlockValue::kDelta;
+};
+
+/// What engines by rounds have in common: the ops of one block's attention that rounds take the
+/// place of, and the values that these carry.
+class Rounds {
+ public:
+  Rounds(draft::Draft& draft, const BlockExtent& extent, Dtype dtype);
+
+  /// Rewrites what attends in a visit; `backward` is given the gradient of the rank's own keys,
+  /// which is freed behind the visit.
+  using Forward = std::function<void(const program::Op& attention, std::vector<program::Op>& ops)>;
+  using Backward =
+      std::function<void(const program::Op& attention, const program::Operand& gradient,
+                         std::vector<program::Op>& ops)>;
+  void rewrite(draft::Visit& visit, const SequenceAxis& axis, const Forward& forward,
+               const Backward& backward) const;
+
+  /// Of a forward op that attends, or of a backward one.
+  std::vector<Carried> carried(const program::Op& attention) const;
+  /// Makes `op`, which stands in place of an op that attends, one of rounds with these keys.
+  void attend(program::Op& op, const program::Operand& keys, bool first) const;
+  /// Behind the last round.
+  void free_carried(const program::Op& attention, std::vector<program::Op>& ops) const;
+
+ private:
+  Carried log_sum_exp_, attention_sum_, delta_, query_sum_;
+};
+
+/// `to` += the sum `from`, which has come from others; its kernel and its attributes are the
+/// caller's to set.
+program::Op add_sum(const program::Op& attention, const SequenceAxis& axis,
+                    const program::Operand& from, const program::Operand& to);
+
 /// A ring (Liu et al. 2023): rounds of attention in place of every op that attends, each beside the
 /// shift that brings the keys of the next one. In the backward the sums of their gradients follow
 /// the keys, one round behind, and come home at the end.
@@ -86,16 +124,10 @@ class Ring {
   void apply(draft::Visit& visit) const;
 
  private:
-  /// Values that a round leaves to the next one, and not to others.
-  struct Carried {
-    int array = -1;  // -1: the family or type has none
-    BlockValue value;
-  };
   void forward(const program::Op& attention, std::vector<program::Op>& ops) const;
   void backward(const program::Op& attention, const program::Operand& gradient,
                 std::vector<program::Op>& ops) const;
-  program::Op round(const program::Op& attention, int64_t number,
-                    const std::vector<Carried>& carried) const;
+  program::Op round(const program::Op& attention, int64_t number) const;
   program::Op shift(int array, int64_t from, int to_array, int64_t to) const;
   program::Op add(const program::Op& attention, const program::Operand& to, int64_t from) const;
   /// Of round 0 the gradient of a rank's own keys, which stays; of the others a part of a sum.
@@ -103,7 +135,7 @@ class Ring {
 
   SequenceAxis axis_;
   int keys_, parts_, sums_;  // arrays by round
-  Carried log_sum_exp_, attention_sum_, delta_, query_sum_;
+  Rounds rounds_;
   int64_t chunk_;
 };
 
@@ -125,11 +157,6 @@ class Documents {
   void apply(draft::Visit& visit) const;
 
  private:
-  /// Values that a round leaves to the next one, and not to others.
-  struct Carried {
-    int array = -1;  // -1: the family or type has none
-    BlockValue value;
-  };
   /// By round: keys from 0 on, parts of their gradients from 1, sums from 2.
   struct GroupArrays {
     std::vector<int> keys, parts, sums;
@@ -152,22 +179,20 @@ class Documents {
   void pack(const program::Op& attention, size_t group, std::vector<program::Op>& ops) const;
   void prepare(const program::Op& attention, const sequence::EngineStep& step,
                std::vector<program::Op>& ops) const;
-  program::Op round(const program::Op& attention, const sequence::EngineStep& step,
-                    const std::vector<Carried>& carried) const;
+  program::Op round(const program::Op& attention, const sequence::EngineStep& step) const;
   program::Op add(const program::Op& attention, const program::Operand& to, size_t group,
                   int64_t number) const;
   void pass(size_t group, const program::Operand& from, const program::Operand& to,
             std::vector<program::Op>& ops) const;
   void pass_keys(size_t group, int64_t number, std::vector<program::Op>& ops) const;
   void mark(program::Op& op, size_t group, int64_t number) const;
-  void free_carried(const std::vector<Carried>& carried, std::vector<program::Op>& ops) const;
 
   DocumentAxis axis_;
   sequence::RankLayout layout_;
   int64_t ahead_;  // rounds for which keys are on their way
   int64_t attention_width_;
   std::vector<GroupArrays> arrays_;
-  Carried log_sum_exp_, attention_sum_, delta_, query_sum_;
+  Rounds rounds_;
 };
 
 }  // namespace strait::strategy

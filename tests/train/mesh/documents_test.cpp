@@ -29,6 +29,10 @@ const Sets kLlama = {"model.family=llama", "model.shape.kv_heads=2", "model.shap
 
 const Sets kWindows = {"model.family=mistral", "model.shape.window=9", "model.shape.bias=false"};
 
+const Sets kAlternating = {"model.family=gemma3",          "model.shape.window=9",
+                           "model.shape.window_pattern=2", "model.shape.query_scalar=7",
+                           "model.shape.bias=false",       "model.shape.kv_heads=2"};
+
 class WholeDocuments : public test::MeshRuns {
  protected:
   strait::Run run_of(const Sets& family, const Sets& more = {}) {
@@ -76,7 +80,7 @@ TEST_F(WholeDocuments, TheLossDoesNotDependOnRowsAndRanks) {
 
 /// Whichever ranks have which documents.
 TEST_F(WholeDocuments, PlansOfBatchesTrainAsOneRankDoes) {
-  for (const Sets& family : {kGpt2, kLlama, kWindows}) {
+  for (const Sets& family : {kGpt2, kLlama, kWindows, kAlternating}) {
     const Trained one = train(family, {{}, 1});
     for (const char* engine : {"packed", "even", "hybrid", "zeppelin"})
       for (Case c : std::vector<Case>{

@@ -1,0 +1,30 @@
+#include "strait/sequence/worked_pairs.h"
+
+#include <algorithm>
+
+namespace strait::sequence {
+namespace {
+
+constexpr int64_t kTile = 64;  // queries and keys: kernel/attention_tile-inl.h
+
+int64_t worked(const Block& block) {
+  int64_t sum = 0;
+  for (int64_t query = block.queries.begin; query < block.queries.end; query += kTile) {
+    const int64_t end = std::min(query + kTile, block.queries.end);
+    const int64_t keys = std::clamp<int64_t>(end - block.keys.begin, 0, block.keys.size());
+    sum += (end - query) * keys;
+  }
+  return sum;
+}
+
+}  // namespace
+
+int64_t worked_pairs(const RankGroup& group, int64_t round) {
+  int64_t sum = 0;
+  for (size_t document = 0; document < group.lengths.size(); ++document)
+    for (const Block& block : round_blocks(group.cut(document), group.member, round))
+      sum += worked(block);
+  return sum;
+}
+
+}  // namespace strait::sequence
