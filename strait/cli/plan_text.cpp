@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 
+#include "strait/draft/segment_ops.h"
 #include "strait/plan/codec_advice.h"
 #include "strait/predict/predict.h"
 #include "strait/program/classes.h"
@@ -46,6 +48,24 @@ void add_groups(const std::vector<program::Program>& classes, const Cluster& clu
       if (group.size > 1 && std::count(lines.begin() + first, lines.end(), line) == 0)
         lines.push_back(std::move(line));
     }
+}
+
+/// "output 4, qkv 8": products that are taken apart, and into how many chunks.
+std::string tiles_text(const std::vector<program::Program>& classes) {
+  std::map<int, int64_t> chunks;  // by segment
+  const auto note = [&](const program::Op& op) {
+    if (op.kernel == nullptr || !draft::works_on_rows(op) || draft::rows_of(op).begin > 0) return;
+    const int64_t rows = program::attribute<int64_t>(op, draft::kBatch) *
+                         program::attribute<int64_t>(op, draft::kLength);
+    const int64_t chunk = draft::rows_of(op).end;
+    chunks[draft::range_of(op).begin] = (rows + chunk - 1) / chunk;
+  };
+  for (const program::Program& step : classes) program::for_each_op(step.body, note);
+  std::string text;
+  for (const auto& [segment, count] : chunks)
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ",
+                        segment_name(static_cast<Segment>(segment)), count);
+  return text;
 }
 
 /// "x 2, data 2, stage 2": axes of more than one rank.
@@ -94,6 +114,8 @@ std::vector<std::string> plan_lines(const strategy::Design& design, const sim::R
     lines.push_back(
         fmt::format("classes     {} of ranks that run different programs", classes.size()));
   add_groups(classes, design.cluster, lines);
+  if (const std::string tiles = tiles_text(classes); !tiles.empty())
+    lines.push_back(fmt::format("tiles       products in chunks of rows: {}", tiles));
   std::string bytes;
   for (size_t level = 0; level < design.cluster.levels.size(); ++level)
     bytes += fmt::format("{}{} {}", level == 0 ? "" : ", ", design.cluster.levels[level].name,

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "strait/base/errors.h"
+#include "strait/cli/plan_text.h"
 #include "strait/cost/cost.h"
 #include "strait/draft/segment_ops.h"
 #include "strait/program/memory.h"
@@ -181,6 +182,16 @@ TEST_F(Tiles, EachSumStandsBehindItsChunk) {
   const int64_t all = 3 * 7;  // blocks, rows
   EXPECT_EQ(rows, (std::map<std::string, int64_t>{
                       {"output", all}, {"down", all}, {"up", all}, {"qkv", all}}));
+}
+
+TEST_F(Tiles, ThePlanSaysHowManyChunks) {
+  const auto lines = [&](const std::string& tiles) {
+    const Job job = job_of({}, {tiles});
+    return cli::plan_lines(job.design, job.simulated, job.cost);
+  };
+  EXPECT_THAT(lines(on(3)), testing::Contains("tiles       products in chunks of rows: qkv 3, "
+                                              "output 3, up 3, down 3"));
+  EXPECT_THAT(lines(kOff), testing::Not(testing::Contains(testing::HasSubstr("chunks of rows"))));
 }
 
 /// X3: nothing moves that the plain path does not move, and nothing is computed twice.
