@@ -63,8 +63,7 @@ TEST(MpiPlannedDocuments, GiveTheBitsAndBytesOfThreadRanks) {
           {"placement.preset=zero3", "mesh.axes.sequence=4",
            std::string("sequence.engine=") + engine, std::string("train.precision=") + precision,
            "train.global_batch_size=12", "train.global_batch_tokens=300", "train.steps=6",
-           "model.shape.context=60", "sequence.capacity_tokens=90",
-           "data.document_separator=.\n"},
+           "model.shape.context=60", "sequence.capacity_tokens=90", "data.document_separator=.\n"},
           4);
 }
 
