@@ -18,7 +18,8 @@ LevelTraffic plan_traffic(const Plan& plan, const Layer& layer);
 /// Bytes that leave each node, forward and backward of one layer together.
 std::vector<int64_t> bytes_between_nodes(const Plan& plan, const Layer& layer);
 
-/// Of `layers` equal layers: {"lengths": [..] of all documents, "documents": {"local": .., "intra": .., "inter": ..}, "tokens":
+/// Of `layers` equal layers: {"lengths": [..] of all documents, "documents": {"local": .., "intra":
+/// .., "inter": ..}, "tokens":
 /// {"least": .., "most": ..} of ranks, "pairs": likewise, "bytes_inside_nodes",
 /// "bytes_between_nodes": {"forward": .., "backward": ..}, "bytes_leaving_nodes": [..],
 /// "predicted": {"slowest_seconds": .., "mean_seconds": .., "computing_slowest_seconds": ..,

@@ -98,8 +98,8 @@ void MpiCommunicator::prepare(QueuedCall& queued) {
   if (site_.rung()) site_.raise_alarm(call);
 }
 
-/// The tickets that this call waits for. They may depend on sends of this communicator, which nobody
-/// else looks at meanwhile.
+/// The tickets that this call waits for. They may depend on sends of this communicator, which
+/// nobody else looks at meanwhile.
 void MpiCommunicator::await(QueuedCall& queued) {
   if (queued.after.empty()) return;
   const Call& call = queued.call;
@@ -173,13 +173,12 @@ void MpiCommunicator::receive(const Call& call) {
   Message message = site_.messages.receive(target, bytes, peer_rank(call), exchange_.tag(true));
   const auto done = [&] { return site_.messages.test(message); };
   if (!done())
-    exchange_.wait_of(call).until(
-        [&] { return message.done; },
-        [&] {
-          tend();
-          return !done();
-        },
-        [&] { return std::vector<int64_t>{peer_rank(call)}; });
+    exchange_.wait_of(call).until([&] { return message.done; },
+                                  [&] {
+                                    tend();
+                                    return !done();
+                                  },
+                                  [&] { return std::vector<int64_t>{peer_rank(call)}; });
   if (call.accumulate) sum_in_order(call.dtype, {target}, call.destination, call.counts[0], true);
 }
 
