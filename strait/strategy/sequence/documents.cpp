@@ -143,7 +143,7 @@ Op Documents::round(const Op& attention, const sequence::EngineStep& step) const
       products * static_cast<double>(attention_width_) *
       static_cast<double>(sequence::worked_pairs(layout_.groups[group], step.round));
   mark(op, group, step.round);
-  rounds_.attend(op, {keys(group, step.round), {}}, step == layout_.order.front());
+  rounds_.attend(op, attention, {keys(group, step.round), {}}, step == layout_.order.front());
   return op;
 }
 

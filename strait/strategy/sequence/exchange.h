@@ -100,8 +100,9 @@ class Rounds {
 
   /// Of a forward op that attends, or of a backward one.
   std::vector<Carried> carried(const program::Op& attention) const;
-  /// Makes `op`, which stands in place of an op that attends, one of rounds with these keys.
-  void attend(program::Op& op, const program::Operand& keys, bool first) const;
+  /// Makes `op`, which stands in place of `attention`, one of rounds with these keys.
+  void attend(program::Op& op, const program::Op& attention, const program::Operand& keys,
+              bool first) const;
   /// Behind the last round.
   void free_carried(const program::Op& attention, std::vector<program::Op>& ops) const;
 

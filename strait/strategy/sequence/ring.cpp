@@ -88,7 +88,7 @@ Op Ring::round(const Op& attention, int64_t number) const {
   auto& flops = std::get<double>(op.attributes[draft::kFlops]);
   flops *= part_of_flops(number, axis_.size, chunk_);
   op.attributes.push_back(number);
-  rounds_.attend(op, {keys_, {number}}, number == 0);
+  rounds_.attend(op, attention, {keys_, {number}}, number == 0);
   return op;
 }
 
