@@ -33,7 +33,7 @@ def netlab(options, rate, *command):
 
 def keys(options):
     ranks = options.hosts * options.ranks_per_host
-    return [f"mesh.axes.sequence={ranks}", f"train.global_batch_tokens={options.tokens}",
+    return [f"mesh.axes.sequence={ranks}", f"train.global_batch_tokens={options.tokens}", f"model.shape.context={options.context}",
             f"data.path=synthetic:lengths/{options.lengths}"]
 
 
@@ -121,6 +121,7 @@ def main():
     parser.add_argument("--ranks-per-host", type=int, default=2)
     parser.add_argument("--rate", nargs="+", default=["100mbit", "1gbit"])
     parser.add_argument("--tokens", type=int, default=32768, help="of a step")
+    parser.add_argument("--context", type=int, default=8192)
     parser.add_argument("--lengths", default="corpus/scale=0.25/longest=8192", help="distribution, as in data.path")
     parser.add_argument("--steps", type=int, default=4, help="that are timed")
     parser.add_argument("--repeats", type=int, default=2, help="of each run; medians are shown")
