@@ -82,11 +82,12 @@ double transfer_seconds(Operation operation, Algorithm algorithm, double vector_
          (pieces - 1) * latency;
 }
 
-double message_seconds(double bytes, int64_t from, int64_t to, const Cluster& cluster) {
-  const int64_t crossed = cluster.level_between(from, to);
+double message_seconds(double bytes, const Hop& hop, const Cluster& cluster) {
+  const int64_t crossed = cluster.level_between(hop.from, hop.to);
   const Level& level = cluster.levels[crossed];
   const int64_t below = crossed == 0 ? 1 : cluster.group_size(crossed - 1);
-  const int64_t leaving = std::min(std::abs(to - from), below);
+  const int64_t along = std::abs(hop.to - hop.from);
+  const int64_t leaving = std::min({along, std::max<int64_t>(1, hop.ranks - along), below});
   return level.latency_seconds + bytes * static_cast<double>(leaving) /
                                      (level.bytes_per_second * static_cast<double>(level.links));
 }

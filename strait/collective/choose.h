@@ -30,10 +30,14 @@ std::vector<double> relative_traffic(Operation operation, Algorithm algorithm,
 double transfer_seconds(Operation operation, Algorithm algorithm, double vector_bytes,
                         const Spread& spread, const Cluster& cluster);
 
-/// Seconds of one message of `bytes` between ranks `from` and `to` on idle links, while all ranks
-/// send as far: those of a group of the level below whose messages leave it share its links.
-/// O(levels).
-double message_seconds(double bytes, int64_t from, int64_t to, const Cluster& cluster);
+/// Ranks that a message goes between, of so many in the world.
+struct Hop {
+  int64_t from = 0, to = 0, ranks = 1;
+};
+/// Seconds of one message of `bytes` on idle links, while all ranks send as far around the world,
+/// the last ones to the first: those of a group of the level below whose messages leave it share
+/// its links. O(levels).
+double message_seconds(double bytes, const Hop& hop, const Cluster& cluster);
 
 /// direct or hierarchical, whichever is predicted faster. An all-reduce is a reduce-scatter and an
 /// all-gather of the same form, so that all placements add in the same order.

@@ -189,7 +189,8 @@ double transfer_seconds(const Program& program, const Op& op, int64_t rank, cons
   if (group.size == 1) return 0;
   const double vector = vector_bytes(program, op, rank);
   if (program::is_message(op.kind))
-    return collective::message_seconds(vector, rank, group.member(rank, peer), cluster);
+    return collective::message_seconds(vector, {rank, group.member(rank, peer), program.ranks},
+                                       cluster);
   const collective::Operation operation = collective::operation_of(op.kind);
   const collective::Spread spread = spread_of(group, cluster);
   return collective::transfer_seconds(

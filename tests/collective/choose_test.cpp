@@ -69,6 +69,19 @@ TEST(Choose, PiecesHideTheInnerLevelsOfLongVectors) {
   EXPECT_EQ(request.pieces, 8);
 }
 
+/// Of a node of two, one sends to the next rank of the ring around the world, both two ranks on.
+TEST(Choose, AMessageSharesLinksWithThoseThatGoAsFarAround) {
+  const auto seconds = [](int64_t from, int64_t to) {
+    return message_seconds(1e6, {from, to, 8}, hosts());
+  };
+  const double alone = 50e-6 + 1e6 / 0.1e9, shared = 50e-6 + 2e6 / 0.1e9;
+  EXPECT_DOUBLE_EQ(seconds(1, 2), alone);
+  EXPECT_DOUBLE_EQ(seconds(7, 0), alone);
+  EXPECT_DOUBLE_EQ(seconds(0, 2), shared);
+  EXPECT_DOUBLE_EQ(seconds(6, 0), shared);
+  EXPECT_DOUBLE_EQ(seconds(0, 1), 1e-6 + 1e6 / 10e9);
+}
+
 TEST(Choose, HierarchicalWhereTheOuterLinksAreTheNarrowOnes) {
   EXPECT_EQ(choose(Operation::kAllGather, 8e6, {2, 8}, hosts()), Algorithm::kHierarchical);
   EXPECT_EQ(choose(Operation::kReduceScatter, 8e6, {2, 8}, hosts()), Algorithm::kHierarchical);
