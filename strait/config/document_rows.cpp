@@ -51,7 +51,9 @@ DocumentRows planned_rows(const Run& run, int64_t data_ranks) {
   const int64_t all = run.train.global_batch_tokens + (data_ranks - 1) * context;
   const int64_t documents = std::max(context, divided_up(all, data_ranks));
   const int64_t even = divided_up(documents, ranks);
-  const int64_t spare = run.sequence.engine == "packed" ? context : std::max<int64_t>(32, even / 8);
+  const std::string& engine = run.sequence.engine;
+  const bool by_whole = engine == "packed" || engine == "hybrid";
+  const int64_t spare = by_whole ? context : std::max<int64_t>(32, even / 8);
   const int64_t capacity = run.sequence.capacity_tokens;
   if (capacity > 0 && capacity < even)
     refuse_key(
