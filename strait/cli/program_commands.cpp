@@ -81,9 +81,11 @@ int64_t vocabulary_of(const Run& run, Output& output) {
 
 /// Where batches are planned and data are named, that of a batch of theirs.
 strategy::Design design_of(const Run& run, int64_t ranks, Output& output) {
-  const int64_t vocabulary = vocabulary_of(run, output);
   const std::optional<Corpus> corpus =
       with_place(run, [&] { return strategy::design_corpus(run); });
+  const bool told = corpus && !known_vocabulary(run.data);  // then data are not read again
+  const int64_t vocabulary =
+      told ? corpus->tokenizer->vocabulary_size() : vocabulary_of(run, output);
   return strategy::make_design(run, ranks, vocabulary, 0, corpus ? &*corpus : nullptr);
 }
 

@@ -6,6 +6,7 @@
 
 #include "strait/base/errors.h"
 #include "strait/shape/segment.h"
+#include "strait/strategy/compose/precision.h"
 
 namespace strait::strategy {
 namespace {
@@ -43,11 +44,6 @@ int64_t most_tokens(const sequence::Plan& plan) {
   int64_t most = 0;
   for (const sequence::Load& load : sequence::loads(plan)) most = std::max(most, load.tokens);
   return most;
-}
-
-Dtype dtype_of(const std::string& precision) {
-  if (precision == "fp64") return Dtype::kFloat64;
-  return precision == "bf16" ? Dtype::kBfloat16 : Dtype::kFloat32;
 }
 
 }  // namespace

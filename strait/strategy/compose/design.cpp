@@ -17,6 +17,7 @@
 #include "strait/shape/modules.h"
 #include "strait/strategy/compose/compose.h"
 #include "strait/strategy/compose/expected_batch.h"
+#include "strait/strategy/compose/precision.h"
 #include "strait/strategy/finish/step_values.h"
 #include "strait/strategy/pipeline/cuts.h"
 #include "strait/strategy/pipeline/pipeline.h"
@@ -27,12 +28,6 @@
 
 namespace strait::strategy {
 namespace {
-
-Dtype dtype_of(const std::string& precision) {
-  if (precision == "bf16") return Dtype::kBfloat16;
-  if (precision == "fp16") return Dtype::kFloat16;
-  return precision == "fp64" ? Dtype::kFloat64 : Dtype::kFloat32;
-}
 
 draft::OptimizerState optimizer_state(const OptimizerOptions& options) {
   if (options.kind == "adamw") return {{"m", "first_moment"}, {"v", "second_moment"}};

@@ -10,6 +10,7 @@
 #include "strait/program/memory.h"
 #include "strait/sim/simulate.h"
 #include "tests/train/exchanged_bytes.h"
+#include "tests/train/mesh/three_blocks.h"
 #include "tests/train/trained.h"
 
 namespace strait {
@@ -40,26 +41,12 @@ const Sets kNormed = {"model.family=qwen3", "model.shape.bias=false", "model.sha
 class OverlapSwitches : public test::MeshRuns {
  protected:
   strait::Run run_of(const Case& c, const Sets& more = {}) {
-    Sets sets = {fmt::format("mesh.axes.x={}", c.x),
-                 fmt::format("mesh.axes.y={}", c.y),
-                 fmt::format("mesh.axes.z={}", c.z),
-                 fmt::format("mesh.axes.stage={}", c.stages),
-                 "placement.preset=" + c.placement,
-                 "train.steps=4",
-                 "train.global_batch_size=8",
-                 "train.micro_batch_size=1",
-                 "train.clip_norm=0.3",
-                 "train.precision=" + c.precision,
-                 "runtime.threads_per_rank=1",
-                 "model.shape.layers=3",
-                 "model.shape.heads=4",
-                 "model.shape.kv_heads=4",
-                 "model.shape.width=16",
-                 "model.shape.ffn_width=24",
-                 "model.shape.vocabulary=24",
-                 "model.shape.dropout=0.1",
-                 "model.shape.context=16"};
-    for (const Sets* other : {&c.more, &more})
+    Sets sets = {fmt::format("mesh.axes.x={}", c.x), fmt::format("mesh.axes.y={}", c.y),
+                 fmt::format("mesh.axes.z={}", c.z), fmt::format("mesh.axes.stage={}", c.stages),
+                 "placement.preset=" + c.placement,  "train.steps=4",
+                 "train.global_batch_size=8",        "train.micro_batch_size=1",
+                 "train.precision=" + c.precision,   "model.shape.context=16"};
+    for (const Sets* other : {&test::kThreeBlocks, &c.more, &more})
       sets.insert(sets.end(), other->begin(), other->end());
     return small_run(folder_.path(), sets);
   }
@@ -67,11 +54,7 @@ class OverlapSwitches : public test::MeshRuns {
     return test::trained(run_of(c, more), c.ranks(), next_folder());
   }
   std::vector<Op> step_of(const Case& c, const Sets& more) {
-    std::vector<Op> ops;
-    const Job job = make_job(run_of(c, more), c.ranks());
-    program::for_each_instance(job.design.steady().front(),
-                               [&](const Op& op, const program::Loops&) { ops.push_back(op); });
-    return ops;
+    return test::steady_ops(make_job(run_of(c, more), c.ranks()));
   }
   std::string refusal(const Case& c, const Sets& sets) {
     try {

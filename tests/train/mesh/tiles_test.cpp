@@ -13,6 +13,7 @@
 #include "strait/sim/simulate.h"
 #include "tests/train/exchanged_bytes.h"
 #include "tests/train/instances.h"
+#include "tests/train/mesh/three_blocks.h"
 #include "tests/train/trained.h"
 
 namespace strait {
@@ -57,18 +58,9 @@ class Tiles : public test::MeshRuns {
                  "train.steps=3",
                  "train.global_batch_size=4",
                  "train.micro_batch_size=1",
-                 "train.clip_norm=0.3",
                  "train.precision=" + c.precision,
-                 "runtime.threads_per_rank=1",
-                 "model.shape.layers=3",
-                 "model.shape.heads=4",
-                 "model.shape.kv_heads=4",
-                 "model.shape.width=16",
-                 "model.shape.ffn_width=24",
-                 "model.shape.vocabulary=24",
-                 "model.shape.dropout=0.1",
                  c.sequence > 1 ? "model.shape.context=8" : "model.shape.context=7"};
-    for (const Sets* other : {&c.more, &more})
+    for (const Sets* other : {&test::kThreeBlocks, &c.more, &more})
       sets.insert(sets.end(), other->begin(), other->end());
     return small_run(folder_.path(), sets);
   }
@@ -77,11 +69,7 @@ class Tiles : public test::MeshRuns {
   }
   Job job_of(const Case& c, const Sets& more) { return make_job(run_of(c, more), c.ranks()); }
   std::vector<Op> step_of(const Case& c, const Sets& more) {
-    std::vector<Op> ops;
-    const Job job = job_of(c, more);
-    program::for_each_instance(job.design.steady().front(),
-                               [&](const Op& op, const program::Loops&) { ops.push_back(op); });
-    return ops;
+    return test::steady_ops(job_of(c, more));
   }
   void expect_the_same(const Case& c, const std::vector<int64_t>& chunks, const Sets& more = {}) {
     Sets plain = more;
