@@ -1,6 +1,7 @@
 // Byte-pair merges of a long run of tokens.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <queue>
 #include <vector>
