@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 namespace strait {
 
@@ -49,6 +50,16 @@ struct ShapeOptions {
   double score_scale() const { return query_scalar > 0.0 ? 1.0 / std::sqrt(query_scalar) : 0.0; }
 };
 
+/// Sizes of a U-Net that predicts the noise in images (Ho et al. 2020): shape/unet.h.
+struct UnetOptions {
+  std::vector<int64_t> channels = {32, 64, 128};  // of each level; every level halves the image
+  int64_t image = 32;           // height and width in pixels; divisible by 2^(levels - 1)
+  int64_t attention_from = 16;  // largest height at which residual blocks have attention; 0: none
+  int64_t residual_blocks = 1;  // of each level on the way down; one more on the way up
+  int64_t colors = 3;           // channels of an image
+  int64_t diffusion_steps = 1000;
+};
+
 struct ModuleChain;  // shape/modules.h
 
 struct ModelOptions {
@@ -56,7 +67,8 @@ struct ModelOptions {
   std::string family = "gpt2";
   ShapeOptions shape;
   std::string path = {};                                 // family modules: the folder
-  std::shared_ptr<const ModuleChain> modules = nullptr;  // what is in it
+  UnetOptions unet = {};                                 // family unet
+  std::shared_ptr<const ModuleChain> modules = nullptr;  // the chain of either
 };
 
 }  // namespace strait
