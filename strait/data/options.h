@@ -18,9 +18,14 @@ struct DataOptions {
 /// Whether data.path names data that are made, of no file.
 inline bool is_synthetic(const DataOptions& data) { return data.path.starts_with("synthetic:"); }
 
-/// Whether training and evaluation keep documents apart, which synthetic data always have.
+/// ... and images: every sequence is one, of pixels.
+inline bool has_images(const DataOptions& data) {
+  return data.path.starts_with("synthetic:images");
+}
+
+/// Whether training and evaluation keep documents apart, which synthetic text always has.
 inline bool has_documents(const DataOptions& data) {
-  return !data.document_separator.empty() || is_synthetic(data);
+  return !data.document_separator.empty() || (is_synthetic(data) && !has_images(data));
 }
 
 }  // namespace strait
