@@ -52,7 +52,7 @@ Json inspect_command(const cli::Command& command, cli::Output& output) {
                           found.at("ranks").as_integer(),
                           found.at("complete").as_bool() ? "complete" : "NOT complete"));
   if (const Json& loss = found.at("validation_loss"); !loss.is_null())
-    output.line(fmt::format("  validation loss {:.4f} nats per token", loss.as_number()));
+    output.line(fmt::format("  validation loss {:.4f}", loss.as_number()));
   for (const Json& file : found.at("files").as_array())
     output.line(fmt::format("  {:<28} {:>14} bytes  {}", file.at("name").as_string(),
                             file.at("bytes").as_integer(),

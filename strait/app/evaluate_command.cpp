@@ -11,6 +11,7 @@
 #include "strait/config/place.h"
 #include "strait/config/validate.h"
 #include "strait/device/blas.h"
+#include "strait/shape/modules.h"
 #include "strait/threads/cores.h"
 #include "strait/tokenizer/tokenizer.h"
 #include "strait/train/evaluate.h"
@@ -93,9 +94,11 @@ Json evaluate_command(const cli::Command& command, cli::Output& output) {
   const int64_t tokens = job.plan.windows * run.model.shape.context;
   output.line(fmt::format("{}: step {}, {} windows of {}", reader.path(), reader.manifest().step,
                           job.plan.windows, corpus.source));
-  output.line(fmt::format("validation loss {:.4f} nats per token", loss) +
+  const std::string unit = loss_unit(run.model);
+  const double perplexity = unit == loss_unit({}) ? std::exp(loss) : std::nan("");
+  output.line(fmt::format("validation loss {:.4f} {}", loss, unit) +
               (std::isfinite(bits) ? fmt::format(", {:.3f} bits per byte", bits) : "") +
-              fmt::format(", perplexity {:.4g}", std::exp(loss)));
+              (std::isfinite(perplexity) ? fmt::format(", perplexity {:.4g}", perplexity) : ""));
   return Json::object({{"path", reader.path()},
                        {"step", reader.manifest().step},
                        {"data", corpus.source},
@@ -103,7 +106,7 @@ Json evaluate_command(const cli::Command& command, cli::Output& output) {
                        {"precision", dtype_name(job.dtype)},
                        {"validation_loss", loss},
                        {"validation_bits_per_byte", bits},
-                       {"perplexity", std::exp(loss)},
+                       {"perplexity", perplexity},
                        {"seconds", seconds},
                        {"tokens_per_second", static_cast<double>(tokens) / seconds}});
 }

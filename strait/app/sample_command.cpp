@@ -11,6 +11,7 @@
 #include "strait/comm/threads/thread_world.h"
 #include "strait/config/parse.h"
 #include "strait/device/blas.h"
+#include "strait/shape/modules.h"
 #include "strait/shape/shape.h"
 #include "strait/tensor/open_device.h"
 #include "strait/threads/cores.h"
@@ -42,10 +43,11 @@ Json sample_command(const cli::Command& command, cli::Output& output) {
     place.file = reader.path();
     place.key = "model.family";
     throw UserError(
-        fmt::format("{} holds a chain of modules, which keep no key/value cache: strait "
-                    "sample wants one of the families {}; the nearest for modules is "
-                    "strait evaluate",
-                    reader.path(), fmt::join(family_names(), ", ")),
+        fmt::format("{} holds {}, which keeps no key/value cache: strait sample wants one of the "
+                    "families {}; the nearest for it is strait evaluate",
+                    reader.path(),
+                    run.model.modules->from_folder() ? "a chain of modules" : "a U-Net",
+                    fmt::join(family_names(), ", ")),
         place);
   }
   const ModelShape shape = model_shape(run.model, tokenizer->vocabulary_size());

@@ -10,6 +10,7 @@
 #include "strait/config/parse.h"
 #include "strait/report/progress.h"
 #include "strait/sequence/report.h"
+#include "strait/shape/modules.h"
 #include "strait/threads/cores.h"
 #include "strait/train/train.h"
 
@@ -36,7 +37,7 @@ void print_summary(const Job& job, const train::Outcome& outcome, cli::Output& o
   if (!outcome.validation.empty()) {
     const double loss = outcome.validation.back().loss;
     const double bits = bits_per_byte(loss, job.corpus->validation);
-    output.line(fmt::format("validation loss {:.4f} nats per token", loss) +
+    output.line(fmt::format("validation loss {:.4f} {}", loss, loss_unit(job.design.run.model)) +
                 (std::isfinite(bits) ? fmt::format(", {:.3f} bits per byte", bits) : ""));
   }
   if (job.design.run.checkpoint.keep_best && !outcome.best_checkpoint.empty())

@@ -10,6 +10,7 @@
 #include "strait/predict/predict.h"
 #include "strait/program/classes.h"
 #include "strait/program/memory.h"
+#include "strait/shape/modules.h"
 
 namespace strait::cli {
 
@@ -87,10 +88,10 @@ std::vector<std::string> plan_lines(const strategy::Design& design, const sim::R
   const ShapeOptions& shape = run.model.shape;
   if (run.model.modules)
     lines.push_back(
-        fmt::format("model       modules of {}: {} blocks, vocabulary {}, context {}; {:.2f} "
+        fmt::format("model       {}: {} blocks, vocabulary {}, context {}; {:.2f} "
                     "million parameters",
-                    run.model.path, shape.layers, design.shape.vocabulary, shape.context,
-                    static_cast<double>(design.shape.parameters()) / 1e6));
+                    run.model.modules->description(), shape.layers, design.shape.vocabulary,
+                    shape.context, static_cast<double>(design.shape.parameters()) / 1e6));
   else
     lines.push_back(fmt::format(
         "model       {} {}: {} layers, {} heads{}, width {}, context {}; {:.2f} million parameters",

@@ -102,6 +102,9 @@ struct Checker {
   void operator()(const std::vector<double>& values) const {
     for (const double value : values) check_number(key, run, value);
   }
+  void operator()(const std::vector<int64_t>& values) const {
+    for (const int64_t value : values) check_number(key, run, static_cast<double>(value));
+  }
   void operator()(const NumberPair& pair) const {
     for (const double value : pair) check_number(key, run, value);
   }

@@ -11,9 +11,9 @@
 
 #include "strait/base/errors.h"
 #include "strait/codec/codec.h"
+#include "strait/config/check_chain.h"
 #include "strait/config/keys.h"
 #include "strait/config/place.h"
-#include "strait/shape/modules.h"
 #include "strait/shape/split.h"
 #include "strait/topology/mesh.h"
 #include "strait/topology/nearest.h"
@@ -59,7 +59,8 @@ void check_stages(const Run& run) {
 
 void check_chunks(const Run& run) {
   const int64_t stages = run.mesh.axes.stage, chunks = run.pipeline.chunks_per_stage;
-  const int64_t layers = run.model.shape.layers;
+  const int64_t layers = middle_blocks(run);
+  const std::string blocks = middle_blocks_name(run);
   const bool interleaved = run.pipeline.order == "interleaved";
   if (!interleaved && chunks > 1)
     refuse(run, "pipeline.chunks_per_stage",
@@ -67,14 +68,13 @@ void check_chunks(const Run& run) {
            "1, or pipeline.order = \"interleaved\"");
   if (stages > layers)
     refuse_key(run, "mesh.axes.stage",
-               fmt::format("mesh.axes.stage = {}: every stage needs a transformer block, and "
-                           "model.shape.layers = {}; the nearest valid value is {}",
-                           stages, layers, layers));
+               fmt::format("mesh.axes.stage = {}: every stage needs one of the {} {}; the nearest "
+                           "valid value is {}",
+                           stages, layers, blocks, std::max<int64_t>(layers, 1)));
   if (interleaved && layers / stages < 2)
     refuse(run, "pipeline.order",
-           fmt::format("gives every stage two runs of blocks or more, but {} stages have {} "
-                       "transformer blocks",
-                       stages, layers),
+           fmt::format("gives every stage two runs of blocks or more, but {} stages have {} {}",
+                       stages, layers, blocks),
            "\"1f1b\"");
   if (interleaved && chunks == 1)
     refuse_key(run, "pipeline.chunks_per_stage",
@@ -82,15 +82,15 @@ void check_chunks(const Run& run) {
                "stage several runs of blocks; the nearest valid value is 2");
   if (chunks > layers / stages)
     refuse(run, "pipeline.chunks_per_stage",
-           fmt::format("makes {} runs of blocks of {} stages, but there are {} transformer blocks",
-                       chunks * stages, stages, layers),
+           fmt::format("makes {} runs of blocks of {} stages, but there are {} {}", chunks * stages,
+                       stages, layers, blocks),
            std::to_string(layers / stages));
 }
 
 void check_cuts(const Run& run) {
   const std::vector<int64_t> cuts = with_place(run, [&] { return parse_cuts(run.pipeline.cuts); });
   if (cuts.empty()) return;
-  const int64_t layers = run.model.shape.layers;
+  const int64_t layers = middle_blocks(run);
   const int64_t runs = run.mesh.axes.stage * run.pipeline.chunks_per_stage;
   bool good = static_cast<int64_t>(cuts.size()) == runs - 1;
   for (size_t i = 0; i < cuts.size(); ++i)
@@ -98,15 +98,21 @@ void check_cuts(const Run& run) {
   if (good) return;
   std::vector<int64_t> even;
   for (int64_t at = 1; at < runs; ++at) even.push_back(layers * at / runs);
-  refuse(run, "pipeline.cuts",
-         fmt::format("does not cut {} transformer blocks into {} runs, which takes {} ascending "
-                     "numbers from 1 to {}",
-                     layers, runs, runs - 1, layers - 1),
-         fmt::format("\"{}\", or \"auto\"", fmt::join(even, ",")));
+  refuse(
+      run, "pipeline.cuts",
+      fmt::format("does not cut {} {} into {} runs, which takes {} ascending numbers from 1 to {}",
+                  layers, middle_blocks_name(run), runs, runs - 1, layers - 1),
+      fmt::format("\"{}\", or \"auto\"", fmt::join(even, ",")));
 }
 
 void check_split_backward(const Run& run) {
   if (!is_zero_bubble(run)) return;
+  if (is_chain(run))
+    refuse(run, "pipeline.order",
+           fmt::format("splits the backward pass, but with model.family = \"{}\" a block makes "
+                       "the gradients of its input and its weights at once",
+                       run.model.family),
+           "\"1f1b\"");
   if (run.runtime.device == "cuda")
     refuse(run, "pipeline.order",
            "splits the backward pass, but with runtime.device = \"cuda\" blocks run as one piece",
@@ -185,15 +191,16 @@ void check_mesh_sizes(const Run& run, int64_t ranks) {
 
 namespace {
 
-/// Modules are whole, and only their order is known.
-void check_mesh_modules(const Run& run) {
-  for (const auto& [name, size] : other_axes(run.mesh.axes))
+/// Blocks of a chain are whole, but their order is known, and their weights move as any others do.
+void check_mesh_chain(const Run& run) {
+  const MeshAxes& axes = run.mesh.axes;
+  for (const auto& [name, size] :
+       {NamedSize{"x", axes.x}, NamedSize{"y", axes.y}, NamedSize{"sequence", axes.sequence}})
     if (size > 1)
-      refuse_key(
-          run, fmt::format("mesh.axes.{}", name),
-          fmt::format("mesh.axes.{} = {} cannot take effect with model.family = "
-                      "\"modules\", whose ranks are data ranks; the nearest valid value is 1",
-                      name, size));
+      refuse_key(run, fmt::format("mesh.axes.{}", name),
+                 fmt::format("mesh.axes.{} = {} cannot take effect with model.family = \"{}\", "
+                             "whose blocks no ranks share; the nearest valid value is 1",
+                             name, size, run.model.family));
 }
 
 /// Without a grid no sum of activations can be hidden.
@@ -253,7 +260,7 @@ void check_mesh_model(const Run& run) {
   check_sequence(run);
   check_overlap(run);
   check_tiles(run);
-  if (run.model.family == kModulesFamily) return check_mesh_modules(run);
+  if (is_chain(run)) return check_mesh_chain(run);
   const MeshAxes& axes = run.mesh.axes;
   for (const auto& [name, size] :
        {NamedSize{"x", axes.x}, NamedSize{"y", axes.y}, NamedSize{"sequence", axes.sequence}}) {

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <string>
 
+#include "strait/config/check_chain.h"
 #include "strait/config/keys.h"
-#include "strait/shape/modules.h"
 
 namespace strait {
 namespace {
@@ -124,8 +124,12 @@ void check_document_rows(const Run& run) {
         run,
         fmt::format("is less than model.shape.context = {}, which a document may have", context),
         std::to_string(context));
-  if (run.model.family == kModulesFamily)
-    refuse_tokens(run, "cannot take effect on modules, which take sequences of one length", "0");
+  if (is_chain(run))
+    refuse_tokens(run,
+                  fmt::format("cannot take effect with model.family = \"{}\", which takes "
+                              "sequences of one length",
+                              run.model.family),
+                  "0");
   if (run.model.shape.dropout > 0)
     refuse_tokens(run,
                   fmt::format("cannot take effect with model.shape.dropout = {}, which is drawn "

@@ -2,6 +2,7 @@
 #include "strait/config/keys.h"
 #include "strait/shape/modules.h"
 #include "strait/shape/shape.h"
+#include "strait/shape/unet.h"
 #include "strait/topology/cluster.h"
 
 namespace strait {
@@ -89,6 +90,7 @@ Rule codec_text() {
 
 std::vector<std::string> families() {
   std::vector<std::string> names = family_names();
+  names.emplace_back(kUnetFamily);
   names.emplace_back(kModulesFamily);
   return names;
 }
@@ -134,14 +136,30 @@ Rows general_keys() {
 Rows model_keys() {
   constexpr auto model = &Run::model;
   constexpr auto shape = &ModelOptions::shape;
+  constexpr auto unet = &ModelOptions::unet;
   const char* filled = "model.preset";
   return {
       {"model.preset", kField<model, &ModelOptions::preset>, any(),
        "Named model that fills the keys of this section that are not written."},
-      {"model.family", kField<model, &ModelOptions::family>, one_of(families(), {"unet"}),
+      {"model.family", kField<model, &ModelOptions::family>, one_of(families()),
        "Architecture; docs/models.md compares them.", filled},
       {"model.path", kField<model, &ModelOptions::path>, any(),
        "modules: folder with a chain of TorchScript blocks and their sizes; docs/modules.md."},
+      {"model.unet.channels", kField<model, unet, &UnetOptions::channels>, between(2, 65536),
+       "unet: channels of each level; every level halves the image.", filled},
+      {"model.unet.image", kField<model, unet, &UnetOptions::image>, between(1, 4096),
+       "unet: height and width of an image in pixels.", filled},
+      {"model.unet.attention_from", kField<model, unet, &UnetOptions::attention_from>,
+       between(0, 4096),
+       "unet: largest height at which residual blocks have attention; 0 = none but the one in the "
+       "middle.",
+       filled},
+      {"model.unet.residual_blocks", kField<model, unet, &UnetOptions::residual_blocks>,
+       between(1, 64), "unet: of each level on the way down; one more on the way up.", filled},
+      {"model.unet.colors", kField<model, unet, &UnetOptions::colors>, between(1, 1024),
+       "unet: numbers of a pixel.", filled},
+      {"model.unet.diffusion_steps", kField<model, unet, &UnetOptions::diffusion_steps>,
+       between(1, 1e6), "unet: steps in which an image becomes noise.", filled},
       {"model.shape.layers", kField<model, shape, &ShapeOptions::layers>, between(1, 1e5),
        "Transformer blocks.", filled},
       {"model.shape.heads", kField<model, shape, &ShapeOptions::heads>, between(1, 1e5),

@@ -127,9 +127,10 @@ std::string nearest_key(const std::string& wrong) {
 }
 
 std::string type_name(const Key& key) {
-  static constexpr const char* kNames[] = {"a boolean",         "an integer",  "an integer",
-                                           "a number",          "a string",    "a list of strings",
-                                           "a list of numbers", "two numbers", "a list of levels"};
+  static constexpr const char* kNames[] = {
+      "a boolean",   "an integer",        "an integer",        "a number",
+      "a string",    "a list of strings", "a list of numbers", "a list of integers",
+      "two numbers", "a list of levels"};
   static_assert(std::size(kNames) == std::variant_size_v<Field>);
   return kNames[key.field.index()];
 }
@@ -221,6 +222,10 @@ void read_value(const Key& key, const TomlValue& value, const std::string& file,
         target.clear();
         for (const TomlValue& element : list()) target.push_back(read_number(element, wrong));
       },
+      [&](std::vector<int64_t>& target) {
+        target.clear();
+        for (const TomlValue& element : list()) target.push_back(read_integer(element, wrong));
+      },
       [&](NumberPair& target) {
         if (list().size() != 2) wrong(value, "a list of two numbers");
         for (size_t i = 0; i < 2; ++i) target[i] = read_number(list()[i], wrong);
@@ -253,6 +258,9 @@ std::string value_text(const Key& key, const Run& run) {
         std::vector<std::string> items;
         for (const double value : values) items.push_back(toml_number(value));
         return list_text(items);
+      },
+      [](const std::vector<int64_t>& values) {
+        return fmt::format("[{}]", fmt::join(values, ", "));
       },
       [](const std::vector<LevelOptions>& levels) {
         std::vector<std::string> items;

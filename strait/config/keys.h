@@ -17,10 +17,11 @@ namespace strait {
 using NumberPair = double[2];
 
 /// Where a key's value lives in a Run; its type is the type of the key.
-using Field = std::variant<bool& (*)(Run&), int64_t& (*)(Run&), uint64_t& (*)(Run&),
-                           double& (*)(Run&), std::string& (*)(Run&),
-                           std::vector<std::string>& (*)(Run&), std::vector<double>& (*)(Run&),
-                           NumberPair& (*)(Run&), std::vector<LevelOptions>& (*)(Run&)>;
+using Field =
+    std::variant<bool& (*)(Run&), int64_t& (*)(Run&), uint64_t& (*)(Run&), double& (*)(Run&),
+                 std::string& (*)(Run&), std::vector<std::string>& (*)(Run&),
+                 std::vector<double>& (*)(Run&), std::vector<int64_t>& (*)(Run&),
+                 NumberPair& (*)(Run&), std::vector<LevelOptions>& (*)(Run&)>;
 
 /// What a key accepts beside its default. An empty Rule accepts every value of the type.
 struct Rule {

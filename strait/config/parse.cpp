@@ -11,6 +11,7 @@
 #include "strait/config/keys.h"
 #include "strait/shape/modules.h"
 #include "strait/shape/shape.h"
+#include "strait/shape/unet.h"
 #include "strait/topology/cluster.h"
 
 namespace strait {
@@ -171,26 +172,33 @@ void fit_to_family(Run& run, const ModelOptions& preset) {
     run.model.shape.bias = style.biases == Biases::kQkv;
 }
 
-/// What the folder of a run of modules fills: its sizes. Keys that are written keep their values,
-/// which validate_run compares.
-void fill_from_modules(Run& run) {
+/// The chain of a family that has one. UserError, with its place in the run file.
+std::shared_ptr<const ModuleChain> chain_of(const Run& run) {
   try {
-    run.model.modules = read_modules(run.model.path);
+    return run.model.family == kUnetFamily ? unet_chain(run.model.unet)
+                                           : read_modules(run.model.path);
   } catch (UserError& error) {
-    const auto path = run.written.find("model.path");
-    if (error.place().key == "model.path" && path != run.written.end())
-      refuse(error.what(), "model.path", path->second);
+    const auto written = run.written.find(error.place().key.value_or(""));
+    if (written != run.written.end()) refuse(error.what(), written->first, written->second);
     throw;
   }
+}
+
+/// What a chain fills: its sizes. Keys that are written keep their values, which validate_run
+/// compares.
+void fill_from_chain(Run& run) {
+  run.model.modules = chain_of(run);
   Run filled;
   filled.model.shape = modules_options(*run.model.modules);
   for (const Key& key : run_keys())
-    if (key.name.starts_with("model.shape.") && !run.is_set(key.name)) copy_value(key, filled, run);
+    if ((key.name.starts_with("model.shape.") || key.name.starts_with("model.rope.")) &&
+        !run.is_set(key.name))
+      copy_value(key, filled, run);
   if (!run.is_set("train.recompute")) run.train.recompute = "block";
 }
 
 void fill_model(Run& run) {
-  if (run.model.family == kModulesFamily) return fill_from_modules(run);
+  if (run.model.family == kModulesFamily) return fill_from_chain(run);
   Run filled;
   try {
     filled.model = model_preset(run.model.preset);
@@ -200,6 +208,7 @@ void fill_model(Run& run) {
   for (const Key& key : run_keys())
     if (std::string_view(key.filled_by) == "model.preset" && !run.is_set(key.name))
       copy_value(key, filled, run);
+  if (run.model.family == kUnetFamily) return fill_from_chain(run);
   const ShapeOptions& preset = filled.model.shape;
   const bool follows = run.model.family == "gpt2" || preset.kv_heads == preset.heads;
   if (follows && !run.is_set("model.shape.kv_heads"))

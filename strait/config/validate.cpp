@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "strait/base/errors.h"
+#include "strait/config/check_chain.h"
 #include "strait/config/check_key.h"
 #include "strait/config/check_mesh.h"
 #include "strait/config/cluster_file.h"
@@ -18,6 +19,7 @@
 #include "strait/data/synthetic.h"
 #include "strait/shape/modules.h"
 #include "strait/shape/shape.h"
+#include "strait/shape/unet.h"
 #include "strait/tokenizer/ids_tokenizer.h"
 #include "strait/topology/nearest.h"
 
@@ -252,55 +254,17 @@ void check_span(const Run& run, const Cluster& cluster, const char* word, const 
                          nearest_choice(span.substr(0, 100), names), fmt::join(names, ", ")));
 }
 
-/// A key of a run of modules that says otherwise than the folder, or what cannot act on modules.
-void check_module_key(const Run& run, const Key& key, const Run& filled) {
-  if (same_value(key, run, filled)) return;
-  refuse_key(run, key.name,
-             fmt::format("{} = {} cannot take effect: model.family = \"modules\" has the sizes of "
-                         "{}/{}; the nearest valid value is {}",
-                         key.name, value_text(key, run), run.model.path, kModulesManifest,
-                         value_text(key, filled)));
-}
-
-void check_module_run(const Run& run) {
-  if (run.runtime.device == "cuda")
-    refuse_key(run, "runtime.device",
-               "runtime.device = \"cuda\" cannot take effect: modules run on the processor; the "
-               "nearest valid value is \"cpu\"");
-  if (run.train.recompute != "block")
-    refuse_key(
-        run, "train.recompute",
-        fmt::format("train.recompute = {} cannot take effect: a module keeps its input alone "
-                    "and runs again in the backward pass; the nearest valid value is "
-                    "\"block\"",
-                    toml_string(run.train.recompute)));
-}
-
-void check_modules(const Run& run, Problems& problems) {
-  if (!run.model.modules) {
-    // The folder could not be read, which is a problem already.
-    if (problems.found().empty())
-      problems.attempt([&] { with_place(run, [&] { read_modules(run.model.path); }); });
-    return;
-  }
-  Run filled;
-  filled.model.shape = modules_options(*run.model.modules);
-  for (const Key& key : run_keys())
-    if (key.name == "model.preset" || key.name.starts_with("model.shape.") ||
-        key.name.starts_with("model.rope."))
-      problems.attempt([&] { check_module_key(run, key, filled); });
-  problems.attempt([&] { check_module_run(run); });
-}
-
 /// Checks of keys against each other, by the sections that they read.
 void check_model(const Run& run, Problems& problems) {
   if (problems.concern("model.family")) return;
-  if (run.model.family == kModulesFamily) return check_modules(run, problems);
-  problems.attempt([&] {
-    refuse_without_effect(
-        run, "model.path",
-        fmt::format("model.family = \"{}\" reads no folder of modules", run.model.family));
-  });
+  if (run.model.family != kModulesFamily)
+    problems.attempt([&] {
+      refuse_without_effect(
+          run, "model.path",
+          fmt::format("model.family = \"{}\" reads no folder of modules", run.model.family));
+    });
+  if (run.model.family != kUnetFamily) problems.attempt([&] { check_unet_effect(run); });
+  if (is_chain(run)) return check_chain(run, problems);
   problems.attempt(
       [&] { with_place(run, [&] { check_family(run.model.shape, run.model.family); }); });
   problems.attempt([&] { check_heads(run); });
@@ -351,6 +315,7 @@ void validate_run(const Run& run, int64_t ranks, Problems& problems) {
   for (const Key& key : run_keys()) problems.attempt([&] { check_key(key, run); });
   problems.attempt([&] { check_name(run); });
   if (!problems.concern("model.")) check_model(run, problems);
+  if (!problems.concern("model.")) problems.attempt([&] { check_images(run); });
   problems.attempt([&] { check_precision(run); });
   problems.attempt([&] { check_products(run); });
   problems.attempt([&] { check_in_backward(run); });

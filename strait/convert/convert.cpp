@@ -11,6 +11,7 @@
 #include "strait/checkpoint/retention.h"
 #include "strait/convert/hugging_face.h"
 #include "strait/convert/model_state.h"
+#include "strait/shape/modules.h"
 #include "strait/tokenizer/utf8.h"
 
 namespace strait::convert {
@@ -93,9 +94,10 @@ Json convert(const std::string& from, const std::string& to, const std::string& 
   ModelState state = read(from_form, from, to_form == kHuggingFace ? Part::kWeights : Part::kAll);
   if (state.shape.modules && to_form == kHuggingFace)
     refuse(to,
-           fmt::format("{} holds a chain of modules, which has no form in Hugging Face's "
-                       "transformers; the nearest is --to {}",
-                       from, kSingleFile),
+           fmt::format("{} holds {}, which has no form in Hugging Face's transformers; the nearest "
+                       "is --to {}",
+                       from, state.shape.modules->from_folder() ? "a chain of modules" : "a U-Net",
+                       kSingleFile),
            "--to");
   state.require_finite_weights(from);
   std::vector<checkpoint::FileRecord> files;

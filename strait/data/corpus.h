@@ -27,6 +27,10 @@ struct TokenPart {
   /// none.
   int64_t text_bytes = 0;
 
+  /// > 0: records of so many tokens, such as images. A sequence is one record, and the targets are
+  /// its own tokens.
+  int64_t record = 0;
+
   bool has_documents() const { return !document_starts.empty() || document_token.has_value(); }
 
   /// Which tokens are predicted: all but the first of each document (of the part, for one stream).

@@ -35,9 +35,27 @@ void for_each_start(const TokenPart& part, int64_t start, std::span<const int32_
     action(*next - start);
 }
 
+/// Tokens that a part must have behind a window: the target of its last token.
+int64_t tokens_behind(const TokenPart& part) { return part.record > 0 ? 0 : 1; }
+
+/// A record and nothing else; behind the last one, padding.
+void fill_record(const TokenPart& part, int64_t start, int64_t context, int64_t row,
+                 BatchBuffer& batch) {
+  int32_t* inputs = batch.inputs.data() + row * context;
+  int32_t* targets = batch.targets.data() + row * context;
+  if (start + context > part.tokens.size()) {
+    std::fill(inputs, inputs + context, 0);
+    std::fill(targets, targets + context, kIgnoredTarget);
+    return;
+  }
+  part.tokens.read(start, {inputs, static_cast<size_t>(context)});
+  std::copy_n(inputs, context, targets);
+}
+
 /// Row `row`: inputs from `start` on; what lies behind the last token is padding.
 void fill_row(const TokenPart& part, int64_t start, int64_t context, int64_t row,
               BatchBuffer& batch) {
+  if (part.record > 0) return fill_record(part, start, context, row, batch);
   const int64_t count = std::clamp<int64_t>(part.tokens.size() - 1 - start, 0, context);
   int32_t* inputs = batch.inputs.data() + row * context;
   int32_t* targets = batch.targets.data() + row * context;
@@ -64,11 +82,16 @@ void fill_row(const TokenPart& part, int64_t start, int64_t context, int64_t row
 SequenceLoader::SequenceLoader(const Corpus& corpus, int64_t context, uint64_t seed)
     : part_(corpus.training), context_(context), seed_(seed) {
   ensure(context >= 1, "SequenceLoader: context must be at least 1");
-  const int64_t targets = part_.tokens.size() - 1;
+  const int64_t targets = part_.tokens.size() - tokens_behind(part_);
+  ErrorPlace place;
+  place.file = corpus.source;
+  place.key = "data.path";
+  if (part_.record > 0 && part_.record != context)
+    throw UserError(fmt::format("data.path: {} has records of {} tokens, and a sequence has {}; "
+                                "the nearest valid model.shape.context is {}",
+                                corpus.source, part_.record, context, part_.record),
+                    place);
   if (targets < context) {
-    ErrorPlace place;
-    place.file = corpus.source;
-    place.key = "data.path";
     throw UserError(
         fmt::format("data.path: the training part of {} has {} tokens, but one sequence "
                     "needs {} (context {} and the token after it); use a longer text, or "
@@ -76,6 +99,11 @@ SequenceLoader::SequenceLoader(const Corpus& corpus, int64_t context, uint64_t s
                     corpus.source, targets + 1, context + 1, context,
                     std::max<int64_t>(targets, 0)),
         place);
+  }
+  if (part_.record > 0) {
+    windows_ = targets / context;
+    phases_ = 1;
+    return;
   }
   // With `context` phases the same number of windows fits for each of them, unless the text is very
   // short.
@@ -125,7 +153,7 @@ void SequenceLoader::fill(std::span<const int64_t> numbers, BatchBuffer& batch) 
 ValidationWindows::ValidationWindows(const Corpus& corpus, int64_t context)
     : part_(corpus.validation), context_(context) {
   ensure(context >= 1, "ValidationWindows: context must be at least 1");
-  const int64_t targets = part_.tokens.size() - 1;
+  const int64_t targets = part_.tokens.size() - tokens_behind(part_);
   windows_ = targets < 1 ? 0 : (targets + context - 1) / context;
 }
 

@@ -48,10 +48,13 @@ struct BatchShare {
 /// once. At most 2T - 1 tokens at the two ends are left out of an epoch.
 ///
 /// Windows run across documents. The target of a document's last token is kIgnoredTarget.
+///
+/// Of a part of records (TokenPart::record) the windows are the records, in random order, and
+/// targets the tokens themselves.
 class SequenceLoader {
  public:
   /// `corpus` must outlive the loader. UserError (key data.path) naming the tokens and the context
-  /// when the training part has fewer than context + 1 tokens.
+  /// when the training part has fewer than context + 1 tokens, or no record as long as the context.
   SequenceLoader(const Corpus& corpus, int64_t context, uint64_t seed);
 
   int64_t context() const { return context_; }
@@ -81,7 +84,7 @@ class SequenceLoader {
 /// The validation part once, in order: window i has the targets of positions i * T + 1 .. (i + 1) *
 /// T, so each token but the first is a target once. Positions behind the end have input 0 and
 /// kIgnoredTarget, as has a whole window behind the last, so that ranks may share the windows
-/// unevenly.
+/// unevenly. Of a part of records the windows are the records.
 class ValidationWindows {
  public:
   /// `corpus` must outlive the object; context >= 1.

@@ -146,7 +146,10 @@ DataFiles find_data(const DataOptions& options) {
   DataFiles files;
   std::error_code none;
   if (is_synthetic(options)) {
-    parse_synthetic(options.path);
+    if (has_images(options))
+      parse_images(options.path);
+    else
+      parse_synthetic(options.path);
     files.form = DataForm::kSynthetic;
     return files;
   }
@@ -192,6 +195,9 @@ void check_data_options(const DataOptions& options, const DataFiles& files) {
   if (synthetic && options.tokenizer != defaults.tokenizer && !names_ids(options.tokenizer))
     useless("data.tokenizer", options.tokenizer,
             "it has no text; name as many tokens as you want, as in \"ids:50257\"");
+  if (has_images(options) && options.tokenizer != defaults.tokenizer)
+    useless("data.tokenizer", options.tokenizer,
+            fmt::format("tokens are levels of a color; leave it at \"{}\"", defaults.tokenizer));
   if (!text && !json && tokenizer_is_trained(options.tokenizer))
     useless("data.tokenizer", options.tokenizer,
             "they are tokens already; name the tokenizer.json that they were made with, byte, or "

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -27,6 +28,18 @@ constexpr int64_t kMostTokens = int64_t{1} << 31;
   throw UserError(fmt::format("data.path = \"{}\": {}", path, message), place);
 }
 
+/// Calls `set` with the name and the value of every "/name=value" in `text`.
+template <class Set>
+void for_each_member(std::string_view text, const Set& set) {
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('/', begin), text.size());
+    const std::string_view member = text.substr(begin, end - begin);
+    const size_t equals = std::min(member.find('='), member.size());
+    set(std::string(member.substr(0, equals)), member.substr(std::min(equals + 1, member.size())));
+    begin = end + 1;
+  }
+}
+
 template <class T>
 T number_of(const std::string& path, const std::string& name, std::string_view text, T least,
             T most) {
@@ -39,10 +52,13 @@ T number_of(const std::string& path, const std::string& name, std::string_view t
   return value;
 }
 
-void set_member(const std::string& path, std::string_view member, SyntheticData& data) {
-  const size_t equals = std::min(member.find('='), member.size());
-  const std::string name(member.substr(0, equals));
-  const std::string_view value = member.substr(std::min(equals + 1, member.size()));
+[[noreturn]] void refuse_member(const std::string& path, const std::string& name,
+                                const std::vector<std::string>& members) {
+  refuse(path, fmt::format("there is no '{}'; nearest: '{}'", name, nearest_choice(name, members)));
+}
+
+void set_member(const std::string& path, const std::string& name, std::string_view value,
+                SyntheticData& data) {
   if (name == "scale") {
     data.scale = number_of<double>(path, name, value, 1e-6, 1e6);
   } else if (name == "longest") {
@@ -50,9 +66,7 @@ void set_member(const std::string& path, std::string_view member, SyntheticData&
   } else if (name == "tokens") {
     data.tokens = number_of<int64_t>(path, name, value, 16, kMostTokens);
   } else {
-    refuse(path, fmt::format(
-                     "there is no '{}'; nearest: '{}'", name,
-                     nearest_choice(name, std::vector<std::string>{"scale", "longest", "tokens"})));
+    refuse_member(path, name, {"scale", "longest", "tokens"});
   }
 }
 
@@ -80,25 +94,95 @@ TokenPart make_part(const SyntheticData& data, int64_t tokens, uint64_t first_do
   return part;
 }
 
+/// What stands in front of the background of an image.
+struct Figure {
+  bool disc;
+  double row, column, radius;
+  uint64_t color;
+
+  Figure(const RandomStream& stream, uint64_t counter)
+      : disc(stream.uniform(counter) < 0.5),
+        row(stream.uniform(counter + 1)),
+        column(stream.uniform(counter + 2)),
+        radius(0.1 + 0.25 * stream.uniform(counter + 3)),
+        color(stream.bits(counter + 4)) {}
+  bool covers(double r, double c) const {
+    const double down = std::abs(r - row), right = std::abs(c - column);
+    return disc ? down * down + right * right < radius * radius : std::max(down, right) < radius;
+  }
+};
+
+TokenPart make_images(const SyntheticImages& images, int64_t first, int64_t count) {
+  TokenPart part;
+  std::vector<int32_t> levels(static_cast<size_t>(count * images.pixels()));
+  const auto pixels = static_cast<size_t>(images.pixels());
+  for (int64_t i = 0; i < count; ++i)
+    draw_image(images, static_cast<uint64_t>(first + i),
+               std::span(levels).subspan(static_cast<size_t>(i) * pixels, pixels));
+  part.record = images.pixels();
+  part.scored_tokens = std::ssize(levels);
+  part.tokens = Tokens(std::move(levels));
+  return part;
+}
+
+std::shared_ptr<const Tokenizer> ids(int64_t vocabulary) {
+  return std::make_shared<const IdsTokenizer>(vocabulary, std::nullopt);
+}
+
+Corpus make_image_corpus(const DataOptions& options, std::shared_ptr<const Tokenizer> existing) {
+  const SyntheticImages images = parse_images(options.path);
+  Corpus corpus;
+  corpus.source = options.path;
+  corpus.tokenizer = existing ? std::move(existing) : ids(kSyntheticVocabulary);
+  const int64_t training = training_share(options, images.count);
+  corpus.training = make_images(images, 0, training);
+  if (training < images.count)
+    corpus.validation = make_images(images, training, images.count - training);
+  return corpus;
+}
+
 }  // namespace
+
+void draw_image(const SyntheticImages& images, uint64_t number, std::span<int32_t> levels) {
+  const RandomStream stream(kSeed, "data.images", number);
+  constexpr uint64_t kPerFigure = 8, kPerColor = 4, kBackground = 64;
+  std::vector<Figure> figures;
+  for (uint64_t i = 0; i <= stream.below(0, 3); ++i)
+    figures.emplace_back(stream, kPerFigure * (i + 1));
+  const auto size = static_cast<double>(images.size);
+  size_t at = 0;
+  for (int64_t color = 0; color < images.colors; ++color) {
+    const uint64_t counter = kBackground + kPerColor * static_cast<uint64_t>(color);
+    const double corner = stream.uniform(counter), down = stream.uniform(counter + 1) - corner,
+                 right = stream.uniform(counter + 2) - corner;
+    for (int64_t row = 0; row < images.size; ++row)
+      for (int64_t column = 0; column < images.size; ++column) {
+        const double r = static_cast<double>(row) / size, c = static_cast<double>(column) / size;
+        auto level = static_cast<int32_t>(
+            std::lround(255.0 * std::clamp(corner + 0.5 * (down * r + right * c), 0.0, 1.0)));
+        for (const Figure& figure : figures)
+          if (figure.covers(r, c))
+            level = static_cast<int32_t>(mix64(figure.color + static_cast<uint64_t>(color)) %
+                                         kSyntheticVocabulary);
+        levels[at++] = level;
+      }
+  }
+}
 
 LengthDistribution SyntheticData::lengths() const { return {distribution, kSeed, scale, longest}; }
 
 SyntheticData parse_synthetic(const std::string& path) {
   if (!path.starts_with(kLengths))
-    refuse(path, fmt::format("nothing else is synthetic; nearest: \"{}corpus\"", kLengths));
+    refuse(path, fmt::format("nothing else is synthetic; nearest: \"{}corpus\", or \"{}\"",
+                             kLengths, kImages));
   SyntheticData data;
   const std::string_view rest = std::string_view(path).substr(kLengths.size());
-  for (size_t begin = 0; begin <= rest.size();) {
-    const size_t end = std::min(rest.find('/', begin), rest.size());
-    const std::string_view member = rest.substr(begin, end - begin);
-    if (begin == 0) {
-      data.distribution = member;
-    } else {
-      set_member(path, member, data);
-    }
-    begin = end + 1;
-  }
+  const size_t end = std::min(rest.find('/'), rest.size());
+  data.distribution = rest.substr(0, end);
+  for_each_member(rest.substr(std::min(end + 1, rest.size())),
+                  [&](const std::string& name, std::string_view value) {
+                    set_member(path, name, value, data);
+                  });
   try {
     data.lengths();
   } catch (UserError& error) {
@@ -108,16 +192,42 @@ SyntheticData parse_synthetic(const std::string& path) {
   return data;
 }
 
+SyntheticImages parse_images(const std::string& path) {
+  const std::string_view rest = std::string_view(path).substr(std::string_view(kImages).size());
+  if (!rest.empty() && !rest.starts_with('/'))
+    refuse(path, fmt::format("nearest: \"{}\"", kImages));
+  SyntheticImages images;
+  for_each_member(rest.substr(std::min<size_t>(1, rest.size())),
+                  [&](const std::string& name, std::string_view value) {
+                    if (name == "size") {
+                      images.size = number_of<int64_t>(path, name, value, 1, 4096);
+                    } else if (name == "colors") {
+                      images.colors = number_of<int64_t>(path, name, value, 1, 1024);
+                    } else if (name == "count") {
+                      images.count = number_of<int64_t>(path, name, value, 2, kMostTokens);
+                    } else {
+                      refuse_member(path, name, {"size", "colors", "count"});
+                    }
+                  });
+  if (images.count > kMostTokens / images.pixels())
+    refuse(path, fmt::format("{} images of {} numbers are more than {}; nearest: count={}",
+                             images.count, images.pixels(), kMostTokens,
+                             std::max<int64_t>(2, kMostTokens / images.pixels())));
+  return images;
+}
+
 Corpus make_synthetic_corpus(const DataOptions& options,
                              std::shared_ptr<const Tokenizer> existing) {
+  if (has_images(options)) return make_image_corpus(options, std::move(existing));
   const SyntheticData data = parse_synthetic(options.path);
   Corpus corpus;
   corpus.source = options.path;
   corpus.tokenizer = std::move(existing);
   if (corpus.tokenizer == nullptr)
-    corpus.tokenizer = std::make_shared<const IdsTokenizer>(
-        names_ids(options.tokenizer) ? IdsTokenizer::from_spec(options.tokenizer)
-                                     : IdsTokenizer(kSyntheticVocabulary, std::nullopt));
+    corpus.tokenizer =
+        names_ids(options.tokenizer)
+            ? std::make_shared<const IdsTokenizer>(IdsTokenizer::from_spec(options.tokenizer))
+            : ids(kSyntheticVocabulary);
   const int64_t training = training_share(options, data.tokens);
   corpus.training = make_part(data, training, 0, *corpus.tokenizer);
   if (training < data.tokens)

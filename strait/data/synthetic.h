@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "strait/data/corpus.h"
@@ -29,9 +30,25 @@ struct SyntheticData {
 /// UserError (key data.path) with the nearest form, member or number.
 SyntheticData parse_synthetic(const std::string& path);
 
-/// Documents as long as drawn, the last one as long as tokens are left. A token follows from the
-/// one before it, or in three of ten cases is any: a model has something to learn. The same for
+/// "synthetic:images", and behind it, in any order, "/size=P", height and width in pixels (32),
+/// "/colors=C", numbers of a pixel (3), and "/count=N", images of the training and the validation
+/// part together (4096).
+inline constexpr const char* kImages = "synthetic:images";
+struct SyntheticImages {
+  int64_t size = 32, colors = 3, count = 4096;
+  int64_t pixels() const { return colors * size * size; }
+};
+/// UserError (key data.path) with the nearest member or number.
+SyntheticImages parse_images(const std::string& path);
+
+/// Image `number`: a background that changes from corner to corner, and in front of it one to three
+/// discs or boxes. [colors, size, size] levels 0 .. 255 behind one another.
+void draw_image(const SyntheticImages& images, uint64_t number, std::span<int32_t> levels);
+
+/// Text: documents as long as drawn, the last one as long as tokens are left. A token follows from
+/// the one before it, or in three of ten cases is any: a model has something to learn. The same for
 /// every seed of a run, with `existing` or as many tokens as data.tokenizer = "ids:N" says.
+/// Images: records (TokenPart), a token for every level of a color.
 Corpus make_synthetic_corpus(const DataOptions& options, std::shared_ptr<const Tokenizer> existing);
 
 }  // namespace strait

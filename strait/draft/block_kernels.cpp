@@ -130,6 +130,7 @@ const Kernel kForward = block_kernel("forward", operands({{kTokens, kReads},
 
 const Kernel kForwardBackward =
     block_kernel("forward_backward", operands({{kTokens, kReads},
+                                               {kSequences, kReads, Count::kOptional},
                                                {kStepValues, kReads},
                                                {kWeights, kReads},
                                                {kInput, kReads},
@@ -137,9 +138,12 @@ const Kernel kForwardBackward =
                                                {kGradient, kMakesGradient},
                                                {kAgreed, kAdds}}));
 
-const Kernel kForwardLoss = block_kernel(
-    "forward_loss",
-    operands({{kTokens, kReads}, {kWeights, kReads}, {kInput, kReads}, {kAgreed, kAdds}}));
+const Kernel kForwardLoss =
+    block_kernel("forward_loss", operands({{kTokens, kReads},
+                                           {kSequences, kReads, Count::kOptional},
+                                           {kWeights, kReads},
+                                           {kInput, kReads},
+                                           {kAgreed, kAdds}}));
 
 const Kernel kForwardCached =
     block_kernel("forward_cached", operands({{kTokens, kReads},

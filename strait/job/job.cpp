@@ -62,7 +62,7 @@ RunFolder folder_of(const Run& run, const OnLead& on_lead) {
 
 namespace {
 
-[[noreturn]] void refuse_on_device(const char* key, const char* message) {
+[[noreturn]] void refuse_on_device(const char* key, const std::string& message) {
   ErrorPlace place;
   place.key = key;
   throw UserError(message, place);
@@ -98,14 +98,17 @@ void check_device(const Job& job) {
     });
 }
 
-/// Whether the folder of a run of modules holds what its manifest states, and what that is.
-std::string check_modules(const Job& job) {
+/// A chain of modules or a U-Net; of the former, whether the folder holds what its manifest states,
+/// and what that is.
+std::string check_chain(const Job& job) {
   const ModelShape& shape = job.design.shape;
   if (!shape.modules) return "";
   if (job.device)
     refuse_on_device("runtime.device",
-                     "modules run on the processor; the nearest valid choice is runtime.device = "
-                     "\"cpu\"");
+                     fmt::format("{} on the processor; the nearest valid choice is "
+                                 "runtime.device = \"cpu\"",
+                                 shape.modules->from_folder() ? "modules run" : "a U-Net runs"));
+  if (!shape.modules->from_folder()) return "";
   const checkpoint::ModuleWeights weights(*shape.modules);
   const model::Model model(shape, job.design.dtype);
   return checkpoint::ModuleWeights::hash(*shape.modules);
@@ -192,7 +195,7 @@ Job make_job(const Run& run, int64_t ranks, const OnLead& on_lead,
   job.design.run.runtime.chosen = chosen_products(run);
   job.binding = bind_ranks(job.design, surroundings);
   check_device(job);
-  job.modules_hash = check_modules(job);
+  job.modules_hash = check_chain(job);
   if (!job.device)
     require_memory(job.design, ranks_here(ranks, surroundings), usable_memory_bytes());
   open_training(job);

@@ -18,6 +18,12 @@ at::ScalarType scalar_type(Dtype dtype) {
                                      : at::kFloat;
 }
 
+/// Of LibTorch, for the calling thread. Asked first: set_num_threads makes a pool of spinning
+/// threads each time.
+void use_threads(int threads) {
+  if (at::get_num_threads() != threads) at::set_num_threads(threads);
+}
+
 /// Gradients of weights are summed up in fp32 beside bf16.
 Dtype gradient_dtype(Dtype dtype) { return dtype == Dtype::kBfloat16 ? Dtype::kFloat32 : dtype; }
 
@@ -86,6 +92,7 @@ at::Tensor AutogradBlock::input(const Call& call) const {
   if (form_.input == AutogradInput::kActivation)
     return view(call.input, with_batch(call.batch->batch, form_.input_dims), dtype_);
   check_tokens(*call.batch, form_.vocabulary);
+  if (form_.input == AutogradInput::kMade) return form_.make_input(call);
   const at::Tensor tokens = indices(call.batch->inputs, *call.batch);
   if (form_.input == AutogradInput::kTokens) return tokens;
   return tokens.to(scalar_type(dtype_)).unsqueeze(-1);
@@ -119,7 +126,7 @@ at::Tensor AutogradBlock::call_function(const std::vector<at::Tensor>& parameter
 
 void AutogradBlock::forward(const Call& call, int, int) const {
   check_call(call, dtype_);
-  at::set_num_threads(call.settings->threads);
+  use_threads(call.settings->threads);
   const at::AutoGradMode recording(false);
   const at::Tensor output = call_function(parameters(call), {input(call)}, call.batch->batch);
   view(call.output, output.sizes(), dtype_).copy_(output);
@@ -127,7 +134,7 @@ void AutogradBlock::forward(const Call& call, int, int) const {
 
 void AutogradBlock::backward(const Call& call) const {
   check_call(call, dtype_);
-  at::set_num_threads(call.settings->threads);
+  use_threads(call.settings->threads);
   const Leaves leaves(*this, call);
   std::vector<at::Tensor> gradients;
   {
@@ -172,7 +179,8 @@ at::Tensor AutogradBlock::losses(const Call& call, const Leaves& leaves,
                                  const at::Tensor& targets) const {
   const at::Tensor within = targets.clamp_min(0);
   std::vector<at::Tensor> inputs = {leaves.input};
-  if (form_.output == AutogradOutput::kLosses) inputs.push_back(within);
+  if (form_.output == AutogradOutput::kLosses)
+    inputs.push_back(form_.make_target ? form_.make_target(call) : within);
   at::Tensor output = call_function(leaves.parameters, inputs, call.batch->batch);
   if (dtype_ == Dtype::kBfloat16) output = output.to(at::kFloat);
   if (form_.output == AutogradOutput::kCrossEntropy)
@@ -185,7 +193,7 @@ void AutogradBlock::forward_backward(const Call& call) const {
     throw UserError(fmt::format("block {} runs under autograd and is not a head", unit_.name));
   check_call(call, dtype_);
   check_targets(*call.batch, form_.vocabulary);
-  at::set_num_threads(call.settings->threads);
+  use_threads(call.settings->threads);
   const Leaves leaves(*this, call);
   const at::Tensor targets = indices(call.batch->targets, *call.batch);
   const bool trains = call.gradient != nullptr;

@@ -19,11 +19,13 @@ enum class AutogradInput : uint8_t {
   kActivation,  // [B, input...]
   kTokens,      // int64 [B, T]
   kFloats,      // the tokens as numbers [B, T, 1]
+  kMade,        // what AutogradForm::make_input makes of a call, of elements of the block's type
 };
 enum class AutogradOutput : uint8_t {
   kActivation,    // [B, output...]
   kCrossEntropy,  // logits [B, T, vocabulary], whose cross-entropy is the loss
-  kLosses,  // of each token [B, T]; the targets [B, T] are a second input, 0 where not counted
+  kLosses,  // of each token [B, T]; the targets [B, T] are a second input, 0 where not counted, or
+            // what AutogradForm::make_target makes of a call
 };
 
 /// Of a block of B sequences. Dims are those of one sequence.
@@ -32,6 +34,8 @@ struct AutogradForm {
   AutogradInput input = AutogradInput::kActivation;
   AutogradOutput output = AutogradOutput::kActivation;
   int64_t vocabulary = 0;  // of tokens and targets
+  /// Called without gradient recording; pure.
+  std::function<at::Tensor(const Call&)> make_input = nullptr, make_target = nullptr;
 };
 
 /// The output from the unit's parameters, in the unit's order, and the inputs. Called from the

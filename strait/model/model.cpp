@@ -6,6 +6,7 @@
 #include "strait/base/errors.h"
 #include "strait/model/decoder_blocks.h"
 #include "strait/model/module_blocks.h"
+#include "strait/model/unet_blocks.h"
 
 namespace strait::model {
 
@@ -100,7 +101,9 @@ std::unique_ptr<Block> make_block(const ModelShape& shape, int64_t index, Dtype 
     case BlockKind::kHead:
       return make_head_block(shape, index, dtype);
     case BlockKind::kCustom:
-      if (shape.modules) return make_module_block(shape, index, dtype);
+      if (!shape.modules) break;
+      return shape.modules->unet ? make_unet_block(shape, index, dtype)
+                                 : make_module_block(shape, index, dtype);
       break;
   }
   return nullptr;

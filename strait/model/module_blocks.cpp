@@ -311,6 +311,7 @@ AutogradForm form_of(const ModuleChain& chain, size_t index) {
 std::unique_ptr<Block> make_module_block(const ModelShape& shape, int64_t index, Dtype dtype) {
   const auto at = static_cast<size_t>(index);
   const ModuleChain& chain = *shape.modules;
+  ensure(chain.from_folder(), "a module is a file");
   const ModuleBlock& block = chain.blocks.at(at);
   const UnitShape& unit = shape.units[static_cast<size_t>(shape.blocks[at].unit)];
   const auto module = std::make_shared<ScriptedModule>(block, dtype);

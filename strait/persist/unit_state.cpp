@@ -166,7 +166,7 @@ checkpoint::StateRange UnitState::address(const Part& part, ElementRuns runs) co
 
 void UnitState::initialize(uint64_t seed) const {
   std::optional<checkpoint::ModuleWeights> modules;
-  if (shape_.modules) modules.emplace(*shape_.modules);
+  if (shape_.modules && shape_.modules->from_folder()) modules.emplace(*shape_.modules);
   for (const Part& part : parts_) {
     if (part.state != checkpoint::kMaster && part.state != draft::kLocalState) continue;
     const ElementRuns runs = layout_.pieces(part.unit, state_.rank(), part.held);

@@ -36,11 +36,12 @@ BlockCase block_of_width(int64_t width) {
 }
 
 BlockCase block_of_run(const Run& run, int64_t ranks) {
-  if (run.model.family == kModulesFamily) {
+  if (run.model.modules) {
     ErrorPlace place;
     place.key = "model.family";
     throw UserError(
-        "probe: the model is a chain of modules, which cannot be cut down to one block; nearest "
+        "probe: the model is a chain of its own blocks, which cannot be cut down to one block; "
+        "nearest "
         "valid choice: probe without a run file",
         place);
   }

@@ -2,6 +2,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <optional>
 #include <string>
 
 #include "strait/program/operation_text.h"
@@ -70,6 +71,7 @@ class Printer {
   std::string index_text(const Index& index) const;
   std::string attribute_text(const AttributeInfo& info, const Attribute& attribute) const;
   bool mark_index(const Index& index) const;
+  std::optional<int> place_of(int loop) const;
   std::string operand_text(const Operand& operand) const;
   std::string list_text(const std::vector<Operand>& operands) const;
   std::string subject(const Op& op) const;
@@ -142,17 +144,27 @@ std::string Printer::index_text(const Index& index) const {
   return index.modulo == 0 ? text : fmt::format("({})%{}", text, index.modulo);
 }
 
-/// False when the operation depends on too many loops, or on two at once.
-bool Printer::mark_index(const Index& index) const {
-  if (index.loop < 0 || index.other_loop != kNoLoop || index.modulo != 0) return false;
+/// Where the values of `loop` will stand; nothing for a counter, and where the operation depends on
+/// too many loops.
+std::optional<int> Printer::place_of(int loop) const {
+  if (loop == kNoLoop) return 0;  // with a scale of 0
+  if (loop < 0) return std::nullopt;
   std::vector<int>& used = marked_->loops;
-  auto at = std::find(used.begin(), used.end(), index.loop);
+  const auto at = std::find(used.begin(), used.end(), loop);
   if (at == used.end()) {
-    if (used.size() == trace::OperationText::kLoops) return false;
-    used.push_back(index.loop);
-    at = used.end() - 1;
+    if (used.size() == trace::OperationText::kLoops) return std::nullopt;
+    used.push_back(loop);
+    return static_cast<int>(used.size()) - 1;
   }
-  marked_->indices.push_back({index.constant, static_cast<int>(at - used.begin()), index.scale});
+  return static_cast<int>(at - used.begin());
+}
+
+bool Printer::mark_index(const Index& index) const {
+  const std::optional<int> first = place_of(index.loop), other = place_of(index.other_loop);
+  if (!first || !other) return false;
+  marked_->indices.push_back({index.constant, *first, index.loop == kNoLoop ? 0 : index.scale,
+                              *other, index.other_loop == kNoLoop ? 0 : index.other_scale,
+                              index.modulo});
   return true;
 }
 

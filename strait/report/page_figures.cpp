@@ -26,7 +26,7 @@ set yrange [0:*]
 
 struct Figure {
   const char* name;
-  const char* caption;
+  std::string caption;
   std::string plot;
 };
 
@@ -68,7 +68,7 @@ std::vector<std::pair<std::string, std::string>> page_figures(const std::vector<
     predicted |= std::isfinite(metrics.predicted_seconds);
   }
   std::vector<Figure> figures = {
-      {"loss", "Loss (nats per token)",
+      {"loss", fmt::format("Loss ({})", options.loss_unit),
        "set yrange [*:*]\nplot 'loss.tsv' using 1:2 with lines linewidth 1 linecolor rgb '#b9cfe8' "
        "title "
        "'training', '' using 1:3 with lines linewidth 2.5 linecolor rgb '#1f5fa8' title "

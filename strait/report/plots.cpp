@@ -150,9 +150,13 @@ std::string script(const Picture& picture) {
       kLook, picture.last_step, picture.settings, picture.name, picture.plot, picture.name);
 }
 
-std::string loss_script(int64_t last_step, bool has_validation) {
+std::string loss_axis(const PlotOptions& options) {
+  return fmt::format("set ylabel 'Loss ({})' textcolor rgb '#303030'\n", options.loss_unit);
+}
+
+std::string loss_script(int64_t last_step, bool has_validation, const PlotOptions& options) {
   Picture picture{.name = "loss", .settings = {}, .plot = {}, .last_step = last_step};
-  picture.settings = "set ylabel 'Loss (nats per token)' textcolor rgb '#303030'\n";
+  picture.settings = loss_axis(options);
   picture.plot =
       "plot 'loss.tsv' using 1:2 with lines linewidth 1 linecolor rgb '#b9cfe8' title 'training', "
       "\\\n"
@@ -200,12 +204,11 @@ std::string quoted(const std::string& name) {
   return "'" + text + "' noenhanced";
 }
 
-std::string comparison_script(const std::vector<NamedSteps>& runs) {
+std::string comparison_script(const std::vector<NamedSteps>& runs, const PlotOptions& options) {
   static constexpr const char* kColours[] = {"#1f5fa8", "#d9541e", "#2a8a4a", "#8a4fb0",
                                              "#b08a1f", "#c0366c", "#3a9aa8", "#606060"};
   Picture picture{.name = "compare", .settings = {}, .plot = "plot ", .last_step = 1};
-  picture.settings =
-      "set key maxrows auto\nset ylabel 'Loss (nats per token)' textcolor rgb '#303030'\n";
+  picture.settings = "set key maxrows auto\n" + loss_axis(options);
   for (size_t run = 0; run < runs.size(); ++run) {
     const char* colour = kColours[run % std::size(kColours)];
     picture.plot += fmt::format(
@@ -230,7 +233,7 @@ std::vector<std::string> draw_comparison(const std::vector<NamedSteps>& runs,
     write_file_atomically(path / fmt::format("compare-{}-validation.tsv", run),
                           validation_table(runs[run].steps));
   }
-  write_file_atomically(path / "compare.gnuplot", comparison_script(runs));
+  write_file_atomically(path / "compare.gnuplot", comparison_script(runs, options));
   run_gnuplot(options.gnuplot, path, {"compare.gnuplot"});
   return {path / "compare.svg", path / "compare.png"};
 }
@@ -251,7 +254,7 @@ std::vector<std::string> draw_plots(const std::vector<StepMetrics>& steps,
   write_file_atomically(path / "validation.tsv", validation_table(steps));
   write_file_atomically(path / "time.tsv", time_table(groups));
   write_file_atomically(path / "loss.gnuplot",
-                        loss_script(last_step, known(&StepMetrics::validation_loss)));
+                        loss_script(last_step, known(&StepMetrics::validation_loss), options));
   const std::string prediction =
       known(&StepMetrics::predicted_seconds) ? "predicted" + options.prediction_note : "";
   write_file_atomically(path / "time.gnuplot",

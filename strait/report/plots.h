@@ -19,6 +19,7 @@ class PlotterError : public UserError {
 
 struct PlotOptions {
   std::string gnuplot = "gnuplot";
+  std::string loss_unit = "nats per token";
   std::string prediction_note = {};  // behind "predicted" in legends: " by preset frontier"
 };
 

@@ -241,10 +241,10 @@ RunReport report_steps(const std::vector<StepMetrics>& steps, const std::string&
   return report;
 }
 
-/// Behind what was predicted.
-std::string prediction_note(const PageInput& page) {
-  const Json* note = page.plan.is_object() ? page.plan.find("prediction_note") : nullptr;
-  return note != nullptr ? note->as_string() : "";
+/// A text of the plan.
+std::string plan_text(const PageInput& page, const char* name, const std::string& otherwise) {
+  const Json* text = page.plan.is_object() ? page.plan.find(name) : nullptr;
+  return text != nullptr ? text->as_string() : otherwise;
 }
 
 /// What the run left besides its metrics.
@@ -318,7 +318,10 @@ RunReport report_run(const std::string& run_dir, const ReportOptions& options) {
     report.summary = Json::object({{"run_dir", run_dir}, {"steps", 0}});
     report.text = row("Run", run_dir) + row("Steps", "none whole");
   } else {
-    report = report_steps(steps, run_dir, target, {options.gnuplot, prediction_note(page)}, &page);
+    report = report_steps(steps, run_dir, target,
+                          {options.gnuplot, plan_text(page, "loss_unit", PlotOptions().loss_unit),
+                           plan_text(page, "prediction_note", "")},
+                          &page);
   }
   add_verdict(files, &report);
   write_page(target, std::move(page), &report);

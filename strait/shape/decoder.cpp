@@ -8,6 +8,7 @@
 #include "strait/shape/block_layout.h"
 #include "strait/shape/modules.h"
 #include "strait/shape/shape.h"
+#include "strait/shape/unet.h"
 #include "strait/shape/unit.h"
 
 namespace strait {
@@ -183,7 +184,8 @@ ModelShape build(const std::string& family, const ShapeOptions& options, int64_t
 }  // namespace
 
 ModelShape model_shape(const ModelOptions& model, int64_t vocabulary) {
-  if (model.family == kModulesFamily) return modules_shape(model, vocabulary);
+  if (model.family == kModulesFamily || model.family == kUnetFamily)
+    return modules_shape(model, vocabulary);
   const int64_t rows = model.shape.vocabulary;
   if (rows == 0) return build(model.family, model.shape, vocabulary);
   if (rows < vocabulary) {

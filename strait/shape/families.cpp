@@ -7,6 +7,7 @@
 #include "strait/base/errors.h"
 #include "strait/shape/modules.h"
 #include "strait/shape/shape.h"
+#include "strait/shape/unet.h"
 
 namespace strait {
 namespace {
@@ -150,7 +151,7 @@ bool is_family(const std::string& name) {
 }
 
 BlockStyle block_style(const std::string& family) {
-  if (family == kModulesFamily) return {};
+  if (family == kModulesFamily || family == kUnetFamily) return {};
   for (const Family& known : kFamilies)
     if (family == known.name) return known.style;
   refuse("family", fmt::format("\"{}\" is not known; nearest: \"{}\"", family,

@@ -248,6 +248,10 @@ int64_t ModuleChain::output_elements(int64_t block) const {
   return at + 1 == blocks.size() ? 0 : product(blocks.at(at).output);
 }
 
+std::string ModuleChain::description() const {
+  return from_folder() ? "modules of " + folder : "U-Net";
+}
+
 std::shared_ptr<const ModuleChain> read_modules(const std::string& folder) {
   if (folder.empty())
     refuse_path(
@@ -281,7 +285,7 @@ ModelShape modules_shape(const ModelOptions& model, int64_t vocabulary) {
   if (!model.modules)
     refuse_path("model.path was not read; model.family = \"modules\" wants a folder");
   const ModuleChain& chain = *model.modules;
-  if (vocabulary > chain.vocabulary)
+  if (chain.from_folder() && vocabulary > chain.vocabulary)
     refuse_path(
         fmt::format("{} tells {} tokens apart, but the tokenizer has {}; export the "
                     "modules with vocabulary = {}",
@@ -298,7 +302,7 @@ ModelShape modules_shape(const ModelOptions& model, int64_t vocabulary) {
                             BlockKind::kCustom,
                             static_cast<int64_t>(shape.units.size()),
                             signature_of(block),
-                            {{"module"}}});
+                            {{chain.from_folder() ? "module" : "unet"}}});
     shape.units.push_back(make_unit(block.name, parameters));
   }
   return shape;
@@ -315,6 +319,11 @@ BlockSizes module_sizes(const ModuleChain& chain, int64_t block, int64_t batch, 
   const bool last = block + 1 == static_cast<int64_t>(chain.blocks.size());
   sizes.backward_flops = (last ? 2.0 : 3.0) * sizes.forward_flops;
   return sizes;
+}
+
+const char* loss_unit(const ModelOptions& model) {
+  if (!model.modules || model.modules->loss == ModuleLoss::kCrossEntropy) return "nats per token";
+  return model.modules->unet ? "squared error" : "per token";
 }
 
 double module_flops_per_token(const ModuleChain& chain) {

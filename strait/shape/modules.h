@@ -1,6 +1,6 @@
-// A model of LibTorch modules without LibTorch: the manifest of a folder with a chain of
-// TorchScript files, their parameters and sizes. docs/modules.md has the format;
-// tools/export_modules writes it.
+// A model of LibTorch modules without LibTorch: a chain of blocks with their parameters and sizes.
+// They come from the manifest of a folder of TorchScript files (docs/modules.md has the format;
+// tools/export_modules writes it), or are made here (unet.h).
 #pragma once
 
 #include <cstdint>
@@ -34,15 +34,21 @@ struct ModuleBlock {
   std::vector<ParameterShape> parameters;  // named as in the module; unordered, no offsets
 };
 
+struct Unet;  // shape/unet.h
+
 struct ModuleChain {
-  std::string folder;
-  std::string weights;  // path of the initial values
+  std::string folder;                          // "" where the blocks are made here
+  std::shared_ptr<const Unet> unet = nullptr;  // then what they compute
+  std::string weights;                         // path of the initial values
   int64_t vocabulary = 0, context = 0;
   ModuleInput input = ModuleInput::kTokens;
   ModuleLoss loss = ModuleLoss::kCrossEntropy;
   std::vector<ModuleBlock> blocks;  // at least two
   /// Elements of one sequence behind a block; 0 behind the last, whose loss is a number.
   int64_t output_elements(int64_t block) const;
+  bool from_folder() const { return !folder.empty(); }
+  /// For messages: "modules of FOLDER", "U-Net".
+  std::string description() const;
 };
 
 /// Reads `folder`/modules.json. UserError naming the file and its key: what is no manifest, sizes
@@ -60,6 +66,10 @@ ModelShape modules_shape(const ModelOptions& model, int64_t vocabulary);
 /// Sizes of a module: its forward is run again in the backward pass. What LibTorch takes during a
 /// call is not counted.
 BlockSizes module_sizes(const ModuleChain& chain, int64_t block, int64_t batch, Dtype dtype);
+
+/// What a loss of the model counts: "nats per token", "squared error" of a U-Net's noise, or, of a
+/// module with a loss of its own, "per token".
+const char* loss_unit(const ModelOptions& model);
 
 /// Operations per token of a training step as block_sizes counts them, less the second forward.
 double module_flops_per_token(const ModuleChain& chain);

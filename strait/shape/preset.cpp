@@ -9,6 +9,7 @@
 
 #include "strait/base/errors.h"
 #include "strait/shape/shape.h"
+#include "strait/shape/unet.h"
 
 namespace strait {
 namespace {
@@ -93,6 +94,36 @@ constexpr std::array kGemmaPresets = {
     GemmaPreset{"gemma-3-27b", 62, 32, 16, 5376, 21504, 131072, 128, 1024, 168, 8},
 };
 
+/// unet-cifar10 has the sizes of Ho et al. 2020 (DDPM) for CIFAR-10, and attention at heights 8 and
+/// 4 as well as 16: 38.4 million parameters for 35.7.
+struct UnetPreset {
+  const char* name;
+  std::array<int64_t, 4> channels;  // 0: no such level
+  int64_t image, attention_from, residual_blocks, colors;
+};
+
+constexpr std::array kUnetPresets = {
+    UnetPreset{"unet-nano", {16, 32, 0, 0}, 16, 8, 1, 1},
+    UnetPreset{"unet-small", {32, 64, 128, 0}, 32, 16, 1, 3},
+    UnetPreset{"unet-cifar10", {128, 256, 256, 256}, 32, 16, 2, 3},
+};
+
+ModelOptions unet_model(const UnetPreset& preset) {
+  ModelOptions model;
+  model.preset = preset.name;
+  model.family = kUnetFamily;
+  model.unet.channels.clear();
+  for (const int64_t channels : preset.channels)
+    if (channels > 0) model.unet.channels.push_back(channels);
+  model.unet.image = preset.image;
+  model.unet.attention_from = preset.attention_from;
+  model.unet.residual_blocks = preset.residual_blocks;
+  model.unet.colors = preset.colors;
+  model.modules = unet_chain(model.unet);
+  model.shape = modules_options(*model.modules);
+  return model;
+}
+
 ShapeOptions gpt_options(const Preset& preset) {
   ShapeOptions shape;
   shape.layers = preset.layers;
@@ -152,12 +183,15 @@ const std::vector<std::string>& model_preset_names() {
     for (const LlamaPreset& preset : kLlamaPresets) list.emplace_back(preset.name);
     for (const FamilyPreset& preset : kFamilyPresets) list.emplace_back(preset.name);
     for (const GemmaPreset& preset : kGemmaPresets) list.emplace_back(preset.name);
+    for (const UnetPreset& preset : kUnetPresets) list.emplace_back(preset.name);
     return list;
   }();
   return names;
 }
 
 ModelOptions model_preset(const std::string& name) {
+  for (const UnetPreset& preset : kUnetPresets)
+    if (name == preset.name) return unet_model(preset);
   for (const Preset& preset : kPresets)
     if (name == preset.name) return {name, "gpt2", gpt_options(preset)};
   for (const LlamaPreset& preset : kLlamaPresets)

@@ -13,6 +13,11 @@ std::array<int64_t, OperationText::kLoops> OperationText::pick(
   return values;
 }
 
+int64_t OperationText::Index::at(const std::array<int64_t, kLoops>& values) const {
+  const int64_t sum = constant + scale * values[loop] + other_scale * values[other_loop];
+  return modulo > 0 ? sum % modulo : sum;
+}
+
 size_t OperationText::write(const std::array<int64_t, kLoops>& values, char* out,
                             size_t size) const {
   size_t length = 0;
@@ -21,9 +26,7 @@ size_t OperationText::write(const std::array<int64_t, kLoops>& values, char* out
     std::memcpy(out + length, pieces[i].data(), take);
     length += take;
     if (i >= indices.size()) continue;
-    const Index& index = indices[i];
-    const auto end =
-        std::to_chars(out + length, out + size, index.constant + index.scale * values[index.loop]);
+    const auto end = std::to_chars(out + length, out + size, indices[i].at(values));
     if (end.ec == std::errc()) length = static_cast<size_t>(end.ptr - out);
   }
   return length;

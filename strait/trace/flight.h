@@ -20,6 +20,10 @@ struct OperationText {
     int64_t constant = 0;
     int loop = 0;  // position in `loops`
     int64_t scale = 0;
+    int other_loop = 0;
+    int64_t other_scale = 0;
+    int64_t modulo = 0;  // 0: none; else of what is never negative
+    int64_t at(const std::array<int64_t, kLoops>& values) const;
   };
   std::vector<std::string> pieces = {""};
   std::vector<Index> indices;

@@ -7,6 +7,7 @@
 #include "strait/predict/predict.h"
 #include "strait/program/memory_json.h"
 #include "strait/report/statistics.h"
+#include "strait/shape/modules.h"
 #include "strait/strategy/adapt/policy.h"
 #include "strait/strategy/sharding/low_rank.h"
 #include "strait/trace/level_json.h"
@@ -271,6 +272,7 @@ void write_summary(const Job& job, const Outcome* outcome) {
                     {"seconds_per_step", job.simulated.seconds},
                     {"predicted_from", source_text(design.cluster)},
                     {"prediction_note", prediction_note(design.cluster)},
+                    {"loss_unit", loss_unit(design.run.model)},
                     {"compute_seconds", job.simulated.compute_seconds},
                     {"exposed_communication_seconds", job.simulated.exposed_seconds},
                     {"bytes_per_step", trace::levels_json(job.simulated.traffic, names, 1)},

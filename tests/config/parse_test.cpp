@@ -2,6 +2,7 @@
 // nearest.
 #include "strait/config/parse.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -41,6 +42,7 @@ std::string other_literal(const Key& key) {
       "\"other\"",
       "[\"a\", \"b\"]",
       "[1.5, 2.0]",
+      "[6, 8]",
       "[0.5, 0.25]",
       "[{ name = \"pair\", size = 2, gb_per_second = 200.0, latency_microseconds = 2.0 }]"};
   const RunFile defaults;
@@ -75,11 +77,11 @@ TEST(Parse, NamesAreUniqueAndAsManyAsTheInterfaceHas) {
   std::set<std::string> names;
   for (const Key& key : run_keys()) EXPECT_TRUE(names.insert(key.name).second) << key.name;
   // Counted by hand in the interface: 3 top level, 7 runtime, 4 tensor, 5 pipeline, 4 compression,
-  // 3 lgreco, 4 simulate, 4 plan, 3 tune, 24 model, 5 data, 8 train, 10 optimizer, 2 evaluation, 5
+  // 3 lgreco, 4 simulate, 4 plan, 3 tune, 30 model, 5 data, 8 train, 10 optimizer, 2 evaluation, 5
   // checkpoint, 4 output, 3 cluster, 7 mesh, 11 placement, 6 sequence, 15
   // sync.
   EXPECT_EQ(names.size(),
-            3u + 7 + 4 + 5 + 4 + 3 + 4 + 4 + 3 + 24 + 6 + 8 + 10 + 2 + 5 + 4 + 3 + 7 + 11 + 6 + 15);
+            3u + 7 + 4 + 5 + 4 + 3 + 4 + 4 + 3 + 30 + 6 + 8 + 10 + 2 + 5 + 4 + 3 + 7 + 11 + 6 + 15);
 }
 
 TEST(Parse, InlineTablesDottedKeysAndSectionsAreTheSame) {
@@ -290,6 +292,8 @@ std::string random_literal(const Key& key, const RandomStream& random, uint64_t&
     case 6:
       return "[" + number() + "]";
     case 7:
+      return fmt::format("[{}, {}]", static_cast<int64_t>(random.bits(counter++)), 3);
+    case 8:
       return "[" + number() + ", " + number() + "]";
     default:
       return "[{ name = " + text() + ", size = 3, gb_per_second = " + number() +

@@ -4,9 +4,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <string>
 
+#include "strait/data/loader.h"
 #include "strait/data/token_batches.h"
 #include "tests/data/expect_user_error.h"
 
@@ -36,6 +38,51 @@ TEST(SyntheticData, DocumentsAreAsLongAsDrawn) {
   EXPECT_EQ(make_corpus(options).training.tokens, corpus.training.tokens);
 }
 
+/// Each a record: what is an image for one reader is the same image for all.
+TEST(SyntheticData, ImagesAreRecords) {
+  const Corpus corpus = make_corpus(options_of("synthetic:images/size=6/colors=2/count=50"));
+  EXPECT_EQ(corpus.training.tokens.size(), 45 * 72);
+  EXPECT_EQ(corpus.validation.tokens.size(), 5 * 72);
+  EXPECT_FALSE(corpus.training.has_documents());
+  const SequenceLoader loader(corpus, 72, 7);
+  EXPECT_EQ(loader.windows_per_epoch(), 45);
+  const SyntheticImages images{6, 2, 50};
+  std::vector<int32_t> image(72);
+  std::map<int64_t, int> seen;  // of each record
+  BatchBuffer batch;
+  for (int64_t number = 45; number < 90; ++number) {
+    loader.fill(number, 1, batch);
+    const int64_t record = loader.window_start(number) / 72;
+    ++seen[record];
+    draw_image(images, static_cast<uint64_t>(record), image);
+    EXPECT_EQ(batch.inputs, image);
+    EXPECT_EQ(batch.targets, image);
+  }
+  EXPECT_EQ(seen.size(), 45u);
+  const ValidationWindows validation(corpus, 72);
+  ASSERT_EQ(validation.windows(), 5);
+  validation.fill(4, 2, batch);
+  draw_image(images, 49, image);
+  EXPECT_TRUE(std::equal(image.begin(), image.end(), batch.inputs.begin()));
+  EXPECT_EQ(batch.targets.back(), kIgnoredTarget);  // behind the last
+  expect_user_error([&] { SequenceLoader(corpus, 71, 7); }, {"context is 72"}, "data.path");
+}
+
+/// Levels are in range and differ from image to image and within one.
+TEST(SyntheticData, ImagesShowSomething) {
+  const SyntheticImages images;
+  std::vector<int32_t> image(static_cast<size_t>(images.pixels())), other = image;
+  for (uint64_t number = 0; number < 20; ++number) {
+    draw_image(images, number, image);
+    draw_image(images, number + 1, other);
+    const auto [least, most] = std::ranges::minmax(image);
+    EXPECT_GE(least, 0);
+    EXPECT_LE(most, 255);
+    EXPECT_GT(most - least, 20) << number;
+    EXPECT_NE(image, other);
+  }
+}
+
 /// Seven of ten tokens follow from the one before.
 TEST(SyntheticData, AModelHasSomethingToLearn) {
   DataOptions options = options_of("synthetic:lengths/lognormal-2k/tokens=50000");
@@ -58,7 +105,11 @@ TEST(SyntheticData, WhatCannotBeMadeIsRefusedWithTheNearest) {
   const auto refused = [](const std::string& path, const std::string& text) {
     expect_user_error([&] { make_corpus(options_of(path)); }, {text}, "data.path");
   };
-  refused("synthetic:images", "nearest: \"synthetic:lengths/corpus\"");
+  refused("synthetic:lengthy", "nearest: \"synthetic:lengths/corpus\"");
+  refused("synthetic:images/width=8", "nearest: 'size'");
+  refused("synthetic:images/size=0", "size must be a number from 1");
+  refused("synthetic:images8", "nearest: \"synthetic:images\"");
+  refused("synthetic:images/size=4096/count=1000000", "nearest: count=42");
   refused("synthetic:lengths/corpis", "nearest: 'corpus'");
   refused("synthetic:lengths/corpus/scala=2", "nearest: 'scale'");
   refused("synthetic:lengths/corpus/longest=much", "longest must be a number from 0");

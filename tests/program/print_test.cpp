@@ -112,6 +112,23 @@ TEST(Print, OperationTextOfEveryInstanceIsItsPrintWithoutTheStream) {
   EXPECT_GT(compared, 1000);
 }
 
+TEST(Print, OperationTextTakesTwoLoopsAndWrapsRound) {
+  const Program program = example();
+  Op op = touch_op({value(3)}, {value(2)});
+  for (const Index& index : {Index{1, 0, 2, 1, 3, 0}, Index{1, 0, 2, 1, 3, 4},
+                             Index{0, 0, 1, kNoLoop, 0, 2}, Index{0, kNoLoop, 0, 1, 1, 2}}) {
+    op.writes.front().index = index;
+    const trace::OperationText text = operation_text(program, op);
+    for (int64_t i = 0; i < 3; ++i)
+      for (int64_t j = 0; j < 3; ++j) {
+        const std::vector<int64_t> loops = {i, j};
+        EXPECT_TRUE(print_op(program, op, &loops).starts_with(text.str(text.pick(loops)) + " on "))
+            << print_op(program, op, &loops) << "\n"
+            << text.str(text.pick(loops));
+      }
+  }
+}
+
 TEST(Print, SurvivesWhatIsOutOfRange) {
   Op op;
   op.kind = OpKind::kAllReduce;

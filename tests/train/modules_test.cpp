@@ -1,10 +1,10 @@
 // A chain of TorchScript modules trains what LibTorch's own autograd and AdamW train, whatever the
 // placement, ranks, micro-batches and codec.
 #include <gtest/gtest.h>
-#include <torch/optim/adamw.h>
 
 #include "strait/base/errors.h"
 #include "tests/model/module_folder.h"
+#include "tests/train/torch_peer.h"
 #include "tests/train/trained.h"
 
 namespace strait {
@@ -47,71 +47,28 @@ class ModuleRuns : public test::MeshRuns {
   std::vector<test::TestModule> modules_;
 };
 
-/// The same with LibTorch alone: its autograd, its AdamW, the batches of a run.
-struct Peer {
-  Peer(const std::vector<test::TestModule>& modules, at::ScalarType type) {
-    for (const test::TestModule& module : modules)
-      for (const auto& [name, values] : module.parameters)
-        tensors[module.name + "." + name] = values.to(type).clone().requires_grad_();
-  }
-
-  std::vector<double> train(const std::vector<BatchBuffer>& batches, const OptimizerOptions& from,
-                            bool floats) {
-    std::vector<torch::optim::OptimizerParamGroup> groups;
-    for (const bool decay : {true, false}) {
-      std::vector<at::Tensor> list;
-      for (const auto& [name, tensor] : tensors)
-        if ((tensor.dim() >= 2) == decay) list.push_back(tensor);
-      auto options = std::make_unique<torch::optim::AdamWOptions>(from.learning_rate);
-      options->betas({from.betas[0], from.betas[1]}).eps(from.eps);
-      options->weight_decay(decay ? from.weight_decay : 0.0);
-      groups.emplace_back(list, std::move(options));
-    }
-    torch::optim::AdamW optimizer(groups, torch::optim::AdamWOptions(from.learning_rate));
-    std::vector<double> losses;
-    for (const BatchBuffer& batch : batches) {
-      const auto tensor = [&](const std::vector<int32_t>& words) {
-        return at::tensor(std::vector<int64_t>(words.begin(), words.end()))
-            .reshape({-1, test::kMixerContext});
-      };
-      optimizer.zero_grad();
-      const at::Tensor loss =
-          test::mixer_loss(tensors, tensor(batch.inputs), tensor(batch.targets), floats);
-      loss.backward();
-      optimizer.step();
-      losses.push_back(loss.item<double>());
-    }
-    return losses;
-  }
-
-  Tensors tensors;
-};
+test::TorchPeer peer_of(const std::vector<test::TestModule>& modules, at::ScalarType type,
+                        bool floats) {
+  test::Tensors tensors;
+  for (const test::TestModule& module : modules)
+    for (const auto& [name, values] : module.parameters)
+      tensors[module.name + "." + name] = values.to(type);
+  return test::TorchPeer(tensors, [floats](const test::Tensors& weights, const BatchBuffer& batch) {
+    const auto tensor = [](const std::vector<int32_t>& words) {
+      return at::tensor(std::vector<int64_t>(words.begin(), words.end()))
+          .reshape({-1, test::kMixerContext});
+    };
+    return test::mixer_loss(weights, tensor(batch.inputs), tensor(batch.targets), floats);
+  });
+}
 
 void expect_equal_to_peer(const Run& run, const std::string& folder,
                           const std::vector<test::TestModule>& modules, bool floats,
                           double tolerance) {
-  std::vector<BatchBuffer> batches;
-  train::Observer observer;
-  observer.loaded = [&](int64_t, const BatchBuffer& batch) { batches.push_back(batch); };
-  const train::Outcome outcome = test::train_small(run, 1, folder, observer);
-  ASSERT_EQ(batches.size(), 20u);
-  Peer peer(modules, run.train.precision == "fp64" ? at::kDouble : at::kFloat);
-  const std::vector<double> losses = peer.train(batches, run.optimizer, floats);
+  const at::ScalarType type = run.train.precision == "fp64" ? at::kDouble : at::kFloat;
+  test::TorchPeer peer = peer_of(modules, type, floats);
+  const std::vector<double> losses = test::expect_equal_to_peer(run, folder, peer, tolerance);
   if (!floats) EXPECT_LT(losses.back(), 0.95 * losses.front());
-  for (size_t step = 0; step < losses.size(); ++step)
-    EXPECT_NEAR(outcome.losses[step], losses[step], tolerance * losses[step]) << step;
-  const test::MasterWeights units = test::master_weights(folder, run);
-  const checkpoint::CheckpointReader reader(folder);
-  for (const checkpoint::UnitRecord& unit : reader.manifest().units)
-    for (const auto& parameter : unit.parameters) {
-      const at::Tensor want =
-          peer.tensors.at(parameter.name).detach().to(at::kDouble).reshape({-1});
-      const at::Tensor got = at::tensor(
-          std::vector<double>(units.at(unit.name).begin() + parameter.offset,
-                              units.at(unit.name).begin() + parameter.offset + want.numel()));
-      EXPECT_LT((got - want).norm().item<double>(), tolerance * want.norm().item<double>())
-          << parameter.name;
-    }
 }
 
 TEST_F(ModuleRuns, TwentyStepsEqualThoseOfLibTorch) {
@@ -140,6 +97,18 @@ TEST_F(ModuleRuns, EveryPlacementTrainsWhatOneRankTrains) {
                   "\"world\", size = 0, gb_per_second = 1.0 }]"}),
         serial);
   }
+}
+
+TEST_F(ModuleRuns, PipelinesTrainWhatOneRankTrains) {
+  const Trained serial = train(1, {"train.micro_batch_size=8"});
+  for (const char* order : {"gpipe", "1f1b"})
+    for (const int64_t stages : {2, 3}) {
+      SCOPED_TRACE(order + std::string(" over ") + std::to_string(stages));
+      expect_equal(
+          train(stages, {"train.micro_batch_size=2", "mesh.axes.stage=" + std::to_string(stages),
+                         std::string("pipeline.order=") + order}),
+          serial);
+    }
 }
 
 TEST_F(ModuleRuns, CodecsTrainAlongsideExactNumbers) {
@@ -222,7 +191,8 @@ TEST_F(RefusedModules, KeysThatCannotActOnModules) {
   expect_refused({"model.shape.context=9"}, "model.shape.context", "nearest valid value is 6");
   expect_refused({"model.preset=nano-char"}, "model.preset", "cannot take effect");
   expect_refused({"mesh.axes.x=2"}, "mesh.axes.x", "nearest valid value is 1");
-  expect_refused({"mesh.axes.stage=2"}, "mesh.axes.stage", "nearest valid value is 1");
+  expect_refused({"mesh.axes.stage=2", "pipeline.order=zero-bubble-h1"}, "pipeline.order",
+                 "\"1f1b\"");
   expect_refused({"train.recompute=none"}, "train.recompute", "\"block\"");
   expect_refused({"runtime.device=cuda"}, "runtime.device", "\"cpu\"");
   expect_refused({"model.path="}, "model.path", "required");

@@ -230,6 +230,8 @@ class Chain {
     }
     Op op = compute(trains() ? draft::kForwardBackward : draft::kForwardLoss, head_);
     if (trains()) read(op, step_, 0, draft::kStepValues);
+    if (block_shape(head_).kind == BlockKind::kCustom)  // whose loss may draw numbers
+      read(op, arrays_.sequences, 0, draft::kSequences);
     read(op, activation(head_ - 1), draft::kInput);
     add_to_agreed(op);
     if (trains()) write(op, gradient(head_ - 1), draft::kInputGradient);

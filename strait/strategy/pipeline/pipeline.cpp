@@ -26,25 +26,25 @@ using program::Op;
 using program::Operand;
 
 void require_blocks(const ModelShape& shape, int64_t stages, int64_t chunks) {
-  const int64_t layers = static_cast<int64_t>(shape.blocks.size()) - 2;
-  if (stages * chunks == 1 || stages * chunks <= layers) return;
+  const int64_t between = static_cast<int64_t>(shape.blocks.size()) - 2;
+  if (stages * chunks == 1 || stages * chunks <= between) return;
   ErrorPlace place;
-  if (stages > layers) {
+  if (stages > between) {
     place.key = "mesh.axes.stage";
-    throw UserError(fmt::format("mesh.axes.stage = {}: every stage needs a transformer block, and "
-                                "model.shape.layers = {}; the nearest valid value is {}",
-                                stages, layers, std::max<int64_t>(layers, 1)),
+    throw UserError(fmt::format("mesh.axes.stage = {}: every stage needs one of the {} blocks "
+                                "between the first and the last; the nearest valid value is {}",
+                                stages, between, std::max<int64_t>(between, 1)),
                     place);
   }
   place.key = "pipeline.chunks_per_stage";
-  throw UserError(fmt::format("pipeline.chunks_per_stage = {}: every chunk of {} stages needs a "
-                              "transformer block, and model.shape.layers = {}; the nearest valid "
+  throw UserError(fmt::format("pipeline.chunks_per_stage = {}: every chunk of {} stages needs one "
+                              "of the {} blocks between the first and the last; the nearest valid "
                               "value is {}",
-                              chunks, stages, layers, layers / stages),
+                              chunks, stages, between, between / stages),
                   place);
 }
 
-/// Transformer blocks in equal parts, or one more or less.
+/// Blocks between the first and the last in equal parts, or one more or less.
 int64_t border(const draft::PipelineForm& form, int64_t at, int64_t runs, int64_t layers) {
   return form.cuts.empty() ? 1 + layers * at / runs : form.cuts[static_cast<size_t>(at) - 1];
 }

@@ -19,7 +19,7 @@ struct BlockRange {
 
 /// The runs of blocks, chunk c of stage s at c S + s. The embedding is in the first, the head in
 /// the last. Errors: UserError (mesh.axes.stage, pipeline.chunks_per_stage) when there are more
-/// runs than transformer blocks.
+/// runs than blocks between.
 std::vector<BlockRange> block_runs(const ModelShape& shape, int64_t stages,
                                    const draft::PipelineForm& form);
 
