@@ -15,6 +15,7 @@
 #include "strait/config/keys.h"
 #include "strait/config/place.h"
 #include "strait/shape/split.h"
+#include "strait/shape/unet.h"
 #include "strait/topology/mesh.h"
 #include "strait/topology/nearest.h"
 #include "strait/topology/positions.h"
@@ -158,6 +159,12 @@ void check_activation_codec(const Run& run) {
   const codec::CodecSpec codec = codec::parse_codec(run.pipeline.activation_codec, key);
   if (codec::is_sparse(codec))
     refuse(run, key, "leaves out numbers that the next stage needs", "\"int8\"");
+  if (codec.kind != codec::CodecKind::kNone && is_chain(run))
+    refuse(run, key,
+           fmt::format("makes pieces of one size, and blocks of model.family = \"{}\" hand on "
+                       "values of several",
+                       run.model.family),
+           "\"none\"");
   if (codec.error_feedback)
     refuse(run, key, "feeds errors back, but every micro-batch has activations of its own",
            toml_string(
@@ -191,16 +198,19 @@ void check_mesh_sizes(const Run& run, int64_t ranks) {
 
 namespace {
 
-/// Blocks of a chain are whole, but their order is known, and their weights move as any others do.
+/// Modules are whole, but their order is known, and their weights move as any others do. Ranks of x
+/// share the blocks of a U-Net.
 void check_mesh_chain(const Run& run) {
   const MeshAxes& axes = run.mesh.axes;
-  for (const auto& [name, size] :
-       {NamedSize{"x", axes.x}, NamedSize{"y", axes.y}, NamedSize{"sequence", axes.sequence}})
+  for (const auto& [name, size] : {NamedSize{"x", run.model.family == kUnetFamily ? 1 : axes.x},
+                                   NamedSize{"y", axes.y}, NamedSize{"sequence", axes.sequence}})
     if (size > 1)
       refuse_key(run, fmt::format("mesh.axes.{}", name),
                  fmt::format("mesh.axes.{} = {} cannot take effect with model.family = \"{}\", "
                              "whose blocks no ranks share; the nearest valid value is 1",
                              name, size, run.model.family));
+  if (run.model.family == kUnetFamily)
+    with_place(run, [&] { check_unet_grid(run.model.unet, axes.x); });
 }
 
 /// Without a grid no sum of activations can be hidden.

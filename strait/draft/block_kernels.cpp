@@ -24,10 +24,12 @@ struct Entry {
 
 /// All operands of block kernels, of which this one has those of `entries`.
 std::vector<KernelOperand> operands(const std::vector<Entry>& entries) {
-  std::vector<KernelOperand> list = {
-      {"tokens"},   {"sequences"},       {"step"},           {"weights"},  {"input"},  {"output"},
-      {"saved"},    {"output gradient"}, {"input gradient"}, {"gradient"}, {"agreed"}, {"cache"},
-      {"position"}, {"bundle"},          {"deferred"}};
+  std::vector<KernelOperand> list = {{"tokens"},   {"sequences"},       {"step"},
+                                     {"weights"},  {"input"},           {"output"},
+                                     {"saved"},    {"output gradient"}, {"input gradient"},
+                                     {"gradient"}, {"agreed"},          {"cache"},
+                                     {"position"}, {"bundle"},          {"deferred"},
+                                     {"branch"},   {"branch gradient"}, {"normed gradient"}};
   for (int value = 0; value < kNumBlockValues; ++value)
     list.push_back({value_name(static_cast<BlockValue>(value))});
   for (int value = 0; value < kNumEndValues; ++value)
@@ -109,7 +111,47 @@ Kernel make_end_kernel(EndStep step) {
   return block_kernel(end_step_name(step), operands(entries));
 }
 
+Kernel make_unet_kernel(UnetPhase phase) {
+  std::vector<Entry> entries = {{kTokens, kReads}, {kWeights, kReads}, {kInput, kReads}};
+  switch (phase) {
+    case UnetPhase::kPart:
+      entries.push_back({kBranch, kWrites});
+      break;
+    case UnetPhase::kJoin:
+      entries.push_back({kBranch, kReads});
+      entries.push_back({kOutput, kWrites});
+      break;
+    case UnetPhase::kJoinGradient:
+      entries.push_back({kBranch, kReads});
+      entries.push_back({kOutputGradient, kReads});
+      entries.push_back({kBranchGradient, kWrites});
+      entries.push_back({kInputGradient, kWrites});
+      break;
+    case UnetPhase::kPartGradient:
+      entries.push_back({kBranchGradient, kReads});
+      entries.push_back({kNormedGradient, kWrites});
+      break;
+    case UnetPhase::kNormGradient:
+      entries.push_back({kNormedGradient, kReads});
+      entries.push_back({kInputGradient, kUpdates});
+      break;
+  }
+  if (phase != UnetPhase::kPart && phase != UnetPhase::kJoin)
+    entries.push_back({kGradient, kMakesGradient});
+  return block_kernel(unet_phase_name(phase), operands(entries));
+}
+
 }  // namespace
+
+const Kernel& unet_kernel(UnetPhase phase) {
+  static const std::vector<Kernel> kernels = [] {
+    std::vector<Kernel> list;
+    for (int number = 0; number < kNumUnetPhases; ++number)
+      list.push_back(make_unet_kernel(static_cast<UnetPhase>(number)));
+    return list;
+  }();
+  return kernels[static_cast<size_t>(phase)];
+}
 
 const Kernel& end_kernel(EndStep step) {
   static const std::vector<Kernel> kernels = [] {

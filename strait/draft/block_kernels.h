@@ -5,6 +5,7 @@
 #include "strait/program/program.h"
 #include "strait/shape/ends.h"
 #include "strait/shape/segment.h"
+#include "strait/shape/unet.h"
 
 namespace strait::draft {
 
@@ -26,6 +27,9 @@ enum BlockOperand : int {
   kPosition,        // int64, host: tokens already cached
   kBundle,          // what backward_input hands to backward_weight, but for
   kDeferred,        // what it hands to the part of it that may wait (deferred_values in segment.h)
+  kBranch,          // of a residual block of a U-Net: what its ranks sum (shape/unet.h)
+  kBranchGradient,
+  kNormedGradient,  // of what enters its first convolution: likewise a sum
   kBlockValues,     // and on: what passes between ranges of segments, by BlockValue
   kEndValues = kBlockValues + kNumBlockValues,  // and on: those of shared ends, by EndValue
   kNumBlockOperands = kEndValues + kNumEndValues
@@ -96,6 +100,9 @@ const program::Kernel& head_kernel(HeadStep step);
 /// The steps of an embedding and a head that ranks share (shape/ends.h).
 const program::Kernel& end_kernel(EndStep step);
 inline int end_slot(EndValue value) { return kEndValues + static_cast<int>(value); }
+
+/// What ranks of x do of a residual block of a U-Net.
+const program::Kernel& unet_kernel(UnetPhase phase);
 
 /// Fetches the tokens of a micro-batch: kTokens and kSequences, and adds to kAgreed how many
 /// targets count, unless kCounted is 0: where others hold the same batch and count it.

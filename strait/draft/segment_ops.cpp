@@ -111,6 +111,7 @@ bool is_deferred(int slot) {
 }
 
 bool is_partial_over_x(int slot) {
+  if (slot == kBranch || slot == kNormedGradient) return true;
   if (slot >= kEndValues) return strait::partial_over_x(static_cast<EndValue>(slot - kEndValues));
   return slot >= kBlockValues &&
          strait::partial_over_x(static_cast<BlockValue>(slot - kBlockValues));

@@ -8,6 +8,7 @@
 #include "strait/draft/segment_ops.h"
 #include "strait/execute/environment.h"
 #include "strait/model/tensor_blocks.h"
+#include "strait/model/unet_blocks.h"
 #include "strait/shape/block_layout.h"
 #include "strait/strategy/finish/step_values.h"
 
@@ -239,6 +240,21 @@ void end_step(EndStep step, const Environment& environment, const Instance& inst
   c.block.run_step(c.call, step, values);
 }
 
+/// A phase of a residual block that ranks share.
+void unet_phase(UnetPhase phase, const Environment& environment, const Instance& instance) {
+  const BlockCall c(environment, instance);
+  const auto* shared = dynamic_cast<const model::SharedUnetBlock*>(&c.block);
+  ensure(shared != nullptr, "a phase of a block that nobody shares");
+  const auto address = [&](int slot) {
+    const Bound* bound = instance.find_write(slot);
+    if (!bound) bound = instance.find_read(slot);
+    return bound ? bound->data : nullptr;
+  };
+  shared->run(
+      phase, c.call,
+      {address(draft::kBranch), address(draft::kBranchGradient), address(draft::kNormedGradient)});
+}
+
 void forward_cached(const Environment& environment, const Instance& instance) {
   BlockCall c(environment, instance);
   c.call.cache = instance.write(draft::kCache);
@@ -323,6 +339,13 @@ void add_block_executors(runtime::Executors& executors, const Environment& envir
     executors.add(draft::head_kernel(step), Execute([&environment, step](const Instance& instance) {
                     const RangeCall c(environment, instance);
                     c.segments->run_heads(c.call, step);
+                  }));
+  }
+  for (int number = 0; number < kNumUnetPhases; ++number) {
+    const auto phase = static_cast<UnetPhase>(number);
+    executors.add(draft::unet_kernel(phase),
+                  Execute([&environment, phase](const Instance& instance) {
+                    unet_phase(phase, environment, instance);
                   }));
   }
   for (int number = 0; number < kNumEndSteps; ++number) {

@@ -1,41 +1,16 @@
 #include "strait/model/autograd_block.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include "strait/base/errors.h"
 #include "strait/model/decoder_blocks.h"
+#include "strait/model/foreign_memory.h"
 
 namespace strait::model {
 namespace {
-
-at::ScalarType scalar_type(Dtype dtype) {
-  return dtype == Dtype::kFloat64    ? at::kDouble
-         : dtype == Dtype::kBfloat16 ? at::kBFloat16
-                                     : at::kFloat;
-}
-
-/// Of LibTorch, for the calling thread. Asked first: set_num_threads makes a pool of spinning
-/// threads each time.
-void use_threads(int threads) {
-  if (at::get_num_threads() != threads) at::set_num_threads(threads);
-}
-
-/// Gradients of weights are summed up in fp32 beside bf16.
-Dtype gradient_dtype(Dtype dtype) { return dtype == Dtype::kBfloat16 ? Dtype::kFloat32 : dtype; }
-
-/// A view of foreign memory; LibTorch only reads what the block hands in as const.
-at::Tensor view(const void* data, at::IntArrayRef sizes, Dtype dtype) {
-  return at::from_blob(const_cast<void*>(data), sizes,
-                       at::TensorOptions().dtype(scalar_type(dtype)));
-}
-
-void* at_element(void* data, int64_t offset, Dtype dtype) {
-  return static_cast<char*>(data) + offset * dtype_bytes(dtype);
-}
 
 std::vector<int64_t> with_batch(int64_t batch, const std::vector<int64_t>& dims) {
   std::vector<int64_t> sizes = {batch};
@@ -80,12 +55,7 @@ struct AutogradBlock::Leaves {
 };
 
 std::vector<at::Tensor> AutogradBlock::parameters(const Call& call) const {
-  std::vector<at::Tensor> list;
-  for (const ParameterShape& parameter : unit_.parameters) {
-    list.push_back(view(at_element(const_cast<void*>(call.weights), parameter.offset, dtype_),
-                        parameter.dims, dtype_));
-  }
-  return list;
+  return parameter_views(unit_, call.weights, dtype_);
 }
 
 at::Tensor AutogradBlock::input(const Call& call) const {
@@ -95,7 +65,7 @@ at::Tensor AutogradBlock::input(const Call& call) const {
   if (form_.input == AutogradInput::kMade) return form_.make_input(call);
   const at::Tensor tokens = indices(call.batch->inputs, *call.batch);
   if (form_.input == AutogradInput::kTokens) return tokens;
-  return tokens.to(scalar_type(dtype_)).unsqueeze(-1);
+  return tokens.to(tensor::scalar_type(dtype_)).unsqueeze(-1);
 }
 
 /// Failures of the module are the user's; the output has the form that the block was given.
@@ -157,14 +127,9 @@ void AutogradBlock::add_gradients(const Call& call, const Leaves& leaves,
   const auto defined = [&](size_t index) {
     return index < gradients.size() && gradients[index].defined();
   };
-  const Dtype wide = gradient_dtype(dtype_);
-  for (size_t index = 0; index < unit_.parameters.size(); ++index) {
-    const ParameterShape& parameter = unit_.parameters[index];
-    const at::Tensor target =
-        view(at_element(call.gradient, parameter.offset, wide), parameter.dims, wide);
-    if (!call.accumulate) target.zero_();
-    if (defined(index)) target.add_(gradients[index]);
-  }
+  for (size_t index = 0; index < unit_.parameters.size(); ++index)
+    put_gradient(call, unit_.parameters[index], defined(index) ? gradients[index] : at::Tensor(),
+                 dtype_);
   if (!call.input_gradient) return;
   const at::Tensor target = view(call.input_gradient, leaves.input.sizes(), dtype_);
   if (defined(leaves.parameters.size())) {

@@ -1,16 +1,17 @@
 #include "strait/model/unet_blocks.h"
 
 #include <ATen/ATen.h>
+#include <torch/csrc/autograd/autograd.h>
 
-#include <cmath>
-#include <map>
-#include <string>
 #include <utility>
 
 #include "strait/base/errors.h"
 #include "strait/base/random.h"
 #include "strait/kernel/normal.h"
 #include "strait/model/autograd_block.h"
+#include "strait/model/decoder_blocks.h"
+#include "strait/model/foreign_memory.h"
+#include "strait/model/unet_layers.h"
 #include "strait/tensor/scalar_type.h"
 
 namespace strait::model {
@@ -18,125 +19,7 @@ namespace {
 
 using at::Tensor;
 
-constexpr double kNormEps = 1e-6;
 constexpr double kFirstNoise = 1e-4, kLastNoise = 0.02;  // Ho et al. 2020, section 4
-constexpr double kLongestWave = 10'000;                  // of the embedding of time steps
-
-/// Parameters of a block by their names in it.
-class Weights {
- public:
-  Weights(const std::map<std::string, size_t>& places, const std::vector<Tensor>& parameters)
-      : places_(places), parameters_(parameters) {}
-
-  const Tensor& operator[](const std::string& name) const { return parameters_[places_.at(name)]; }
-  bool has(const std::string& name) const { return places_.contains(name); }
-
-  Tensor convolution(const std::string& name, const Tensor& maps, int64_t stride = 1) const {
-    const Tensor& weight = (*this)[name + ".weight"];
-    return at::conv2d(maps, weight, (*this)[name + ".bias"], stride, weight.size(2) / 2);
-  }
-  Tensor linear(const std::string& name, const Tensor& rows) const {
-    return at::linear(rows, (*this)[name + ".weight"], (*this)[name + ".bias"]);
-  }
-  Tensor norm(const std::string& name, const Tensor& maps) const {
-    return at::group_norm(maps, unet_groups(maps.size(1)), (*this)[name + ".weight"],
-                          (*this)[name + ".bias"], kNormEps);
-  }
-
- private:
-  const std::map<std::string, size_t>& places_;
-  const std::vector<Tensor>& parameters_;
-};
-
-Tensor residual(const Weights& weights, const std::string& name, const Tensor& maps,
-                const Tensor& time) {
-  Tensor branch =
-      weights.convolution(name + ".conv1", at::silu(weights.norm(name + ".norm1", maps)));
-  branch = branch + weights.linear(name + ".time", at::silu(time)).unsqueeze(-1).unsqueeze(-1);
-  branch = weights.convolution(name + ".conv2", at::silu(weights.norm(name + ".norm2", branch)));
-  const std::string shortcut = name + ".shortcut";
-  return branch + (weights.has(shortcut + ".weight") ? weights.convolution(shortcut, maps) : maps);
-}
-
-/// Of one head over all pixels.
-Tensor attention(const Weights& weights, const std::string& name, const Tensor& maps) {
-  const int64_t channels = maps.size(1);
-  const std::vector<Tensor> parts =
-      weights.convolution(name + ".qkv", weights.norm(name + ".norm", maps)).flatten(2).chunk(3, 1);
-  const double scale = 1.0 / std::sqrt(static_cast<double>(channels));
-  const Tensor scores = (parts[0].transpose(1, 2).matmul(parts[1]) * scale).softmax(-1);
-  const Tensor mixed = parts[2].matmul(scores.transpose(1, 2));
-  return maps + weights.convolution(name + ".output", mixed.reshape(maps.sizes()));
-}
-
-/// The maps of a value and, behind them, the embedding of the time step.
-struct Value {
-  std::vector<Tensor> maps;
-  Tensor time;
-};
-
-Value unpack(const Tensor& flat, const std::vector<UnetMap>& maps, bool has_time) {
-  Value value;
-  int64_t at = 0;
-  for (const UnetMap& map : maps) {
-    value.maps.push_back(flat.slice(1, at, at + map.elements())
-                             .reshape({flat.size(0), map.channels, map.height, map.height}));
-    at += map.elements();
-  }
-  if (has_time) value.time = flat.slice(1, at);
-  return value;
-}
-
-Tensor pack(const Value& value, bool has_time) {
-  std::vector<Tensor> parts;
-  for (const Tensor& map : value.maps) parts.push_back(map.flatten(1));
-  if (has_time) parts.push_back(value.time);
-  return at::cat(parts, 1);
-}
-
-/// `input`: the noisy images, and behind each the sines and cosines of its step.
-Value enter(const Weights& weights, const Unet& unet, const Tensor& input) {
-  const Value given = unpack(input, {unet.image()}, true);
-  Value value;
-  value.maps = {weights.convolution("conv", given.maps.front())};
-  value.time = weights.linear("time.1", at::silu(weights.linear("time.0", given.time)));
-  return value;
-}
-
-Value run(const Weights& weights, const UnetBlock& block, Value value) {
-  Tensor maps = value.maps.back();
-  if (block.step == UnetStep::kUp) {
-    value.maps.pop_back();
-    maps = at::cat({maps, value.maps.back()}, 1);
-    value.maps.pop_back();
-  }
-  maps = residual(weights, "residual", maps, value.time);
-  if (block.attention) maps = attention(weights, "attention", maps);
-  if (block.step == UnetStep::kMiddle) maps = residual(weights, "behind", maps, value.time);
-  if (block.step == UnetStep::kUp && block.resamples)
-    maps = weights.convolution("resample",
-                               at::upsample_nearest2d(maps, {2 * maps.size(2), 2 * maps.size(3)}));
-  value.maps.push_back(maps);
-  if (block.step == UnetStep::kDown && block.resamples)
-    value.maps.push_back(weights.convolution("resample", maps, 2));
-  return value;
-}
-
-/// Squared errors of each number of the images, [B, elements].
-Tensor leave(const Weights& weights, const UnetBlock& block, const Tensor& input,
-             const Tensor& noise) {
-  const Tensor maps = unpack(input, block.entering, false).maps.back();
-  const Tensor predicted = weights.convolution("conv", at::silu(weights.norm("norm", maps)));
-  return (predicted.flatten(1).to(noise.scalar_type()) - noise).square();
-}
-
-/// Sines and cosines of a step (Vaswani et al. 2017), of falling frequency.
-Tensor step_waves(const std::vector<int64_t>& steps, int64_t width) {
-  const Tensor frequencies =
-      at::exp(at::arange(width / 2, at::kDouble) * (-std::log(kLongestWave) * 2.0 / double(width)));
-  const Tensor angles = at::tensor(steps, at::kDouble).unsqueeze(1) * frequencies;
-  return at::cat({angles.sin(), angles.cos()}, 1);
-}
 
 /// What a call's images are turned into, and what is asked about them.
 class Draws {
@@ -185,6 +68,141 @@ class Draws {
   std::vector<Diffusion> draws_;
 };
 
+/// A block with a residual block as one rank of x has it.
+class RankBlock : public Block, public SharedUnetBlock {
+ public:
+  RankBlock(const ModelShape& shape, int64_t index, Dtype dtype)
+      : unet_(shape.modules->unet),
+        index_(index),
+        x_(shape.x),
+        unit_(shape.units[static_cast<size_t>(shape.blocks[static_cast<size_t>(index)].unit)]),
+        name_(shape.blocks[static_cast<size_t>(index)].name),
+        names_(unit_, name_),
+        dtype_(dtype) {}
+
+  void run(UnetPhase phase, const Call& call, const UnetValues& values) const override {
+    check_call(call, dtype_);
+    use_threads(call.settings->threads);
+    const int64_t batch = call.batch->batch;
+    const std::vector<Tensor> weights = parameter_views(unit_, call.weights, dtype_);
+    const auto rows = [&](const void* data, int64_t elements, Dtype dtype) {
+      return view(data, {batch, elements}, dtype);
+    };
+    const Tensor input =
+        rows(call.input, elements_of(block().entering, block().takes_time), dtype_);
+    const auto sum = [&](const void* data) {
+      return rows(data, unet_->branch(index_).elements(), wide_dtype(dtype_));
+    };
+    const auto normed = [&](const void* data) {
+      return rows(data, unet_->normed_elements(index_), dtype_);
+    };
+    const auto output = [&](const void* data) {
+      return rows(data, elements_of(block().leaving, block().leaves_time), dtype_);
+    };
+    const auto make_normed = [&](const UnetWeights& of) {
+      return normed_input(of, block(), input);
+    };
+    const auto make_branch = [&](const UnetWeights& of, const Tensor& from) {
+      return branch(of, *unet_, index_, x_, from);
+    };
+    switch (phase) {
+      case UnetPhase::kPart: {
+        const at::AutoGradMode recording(false);
+        const UnetWeights of = names_.with(weights);
+        sum(values.branch).copy_(make_branch(of, make_normed(of)));
+        return;
+      }
+      case UnetPhase::kJoin: {
+        const at::AutoGradMode recording(false);
+        output(call.output).copy_(join(names_.with(weights), block(), input, sum(values.branch)));
+        return;
+      }
+      case UnetPhase::kJoinGradient: {
+        const Tensor branch = sum(values.branch).to(input.scalar_type());
+        const std::vector<Tensor> gradients = differentiate(
+            call, UnetPiece::kJoin, weights, {input, branch}, output(call.output_gradient),
+            [&](const UnetWeights& of) { return join(of, block(), input, branch); });
+        view(call.input_gradient, input.sizes(), dtype_).copy_(gradients[0]);
+        view(values.branch_gradient, branch.sizes(), dtype_).copy_(gradients[1]);
+        return;
+      }
+      case UnetPhase::kPartGradient: {
+        Tensor from;
+        {
+          const at::AutoGradMode recording(false);
+          from = make_normed(names_.with(weights));
+        }
+        const Tensor gradient =
+            rows(values.branch_gradient, unet_->branch(index_).elements(), dtype_);
+        const std::vector<Tensor> gradients =
+            differentiate(call, UnetPiece::kBranch, weights, {from}, gradient,
+                          [&](const UnetWeights& of) { return make_branch(of, from); });
+        normed(values.normed_gradient).copy_(gradients[0]);
+        return;
+      }
+      case UnetPhase::kNormGradient: {
+        const std::vector<Tensor> gradients = differentiate(
+            call, UnetPiece::kNorm, weights, {input}, normed(values.normed_gradient), make_normed);
+        view(call.input_gradient, input.sizes(), dtype_).add_(gradients[0]);
+        return;
+      }
+    }
+  }
+
+  void forward(const Call&, int, int) const override { refuse(); }
+  void backward_input(const Call&, int, int) const override { refuse(); }
+  void backward_weight(const Call&, int, int) const override { refuse(); }
+  void backward(const Call&) const override { refuse(); }
+  void forward_backward(const Call&) const override { refuse(); }
+  void forward_cached(const Call&) const override { refuse(); }
+
+ private:
+  [[noreturn]] void refuse() const {
+    throw InternalError("block " + name_ + " is shared and runs in phases");
+  }
+  const UnetBlock& block() const { return unet_->blocks[static_cast<size_t>(index_)]; }
+  int64_t elements_of(const std::vector<UnetMap>& maps, bool has_time) const {
+    int64_t elements = has_time ? unet_->time_width() : 0;
+    for (const UnetMap& map : maps) elements += map.elements();
+    return elements;
+  }
+
+  /// Puts the gradients of the parameters of a piece where they belong; returns those of `values`.
+  template <class Function>
+  std::vector<Tensor> differentiate(const Call& call, UnetPiece piece,
+                                    const std::vector<Tensor>& weights,
+                                    const std::vector<Tensor>& values, const Tensor& gradient,
+                                    const Function& function) const {
+    std::vector<Tensor> leaves = values;
+    std::vector<size_t> own;
+    for (size_t i = 0; i < unit_.parameters.size(); ++i)
+      if (piece_of(unit_.parameters[i].name.substr(name_.size() + 1)) == piece) {
+        own.push_back(i);
+        leaves.push_back(weights[i]);
+      }
+    std::vector<Tensor> gradients;
+    {
+      const at::AutoGradMode recording(true);
+      for (const Tensor& leaf : leaves) leaf.requires_grad_();
+      const Tensor made = function(names_.with(weights));
+      gradients = torch::autograd::grad({made}, leaves, {gradient.to(made.scalar_type())}, false,
+                                        false, true);
+    }
+    const at::AutoGradMode recording(false);
+    for (size_t i = 0; i < own.size(); ++i)
+      put_gradient(call, unit_.parameters[own[i]], gradients[values.size() + i], dtype_);
+    gradients.resize(values.size());
+    return gradients;
+  }
+
+  std::shared_ptr<const Unet> unet_;
+  int64_t index_, x_;
+  UnitShape unit_;
+  std::string name_;
+  UnetWeights names_;
+  Dtype dtype_;
+};
+
 }  // namespace
 
 Diffusion draw_diffusion(const UnetOptions& options, uint64_t seed, bool training,
@@ -210,11 +228,10 @@ std::unique_ptr<Block> make_unet_block(const ModelShape& shape, int64_t index, D
   const auto at = static_cast<size_t>(index);
   const ModuleChain& chain = *shape.modules;
   const std::shared_ptr<const Unet> unet = chain.unet;
+  if (shape.x > 1 && unet->has_residual(index))
+    return std::make_unique<RankBlock>(shape, index, dtype);
   const UnetBlock& block = unet->blocks.at(at);
   const UnitShape& unit = shape.units[static_cast<size_t>(shape.blocks[at].unit)];
-  std::map<std::string, size_t> places;
-  for (size_t i = 0; i < unit.parameters.size(); ++i)
-    places[unit.parameters[i].name.substr(chain.blocks[at].name.size() + 1)] = i;
   AutogradForm form;
   form.vocabulary = chain.vocabulary;
   form.output_dims = chain.blocks[at].output;
@@ -228,23 +245,20 @@ std::unique_ptr<Block> make_unet_block(const ModelShape& shape, int64_t index, D
   }
   if (block.step == UnetStep::kLeave) {
     form.output = AutogradOutput::kLosses;
-    const at::ScalarType wide = dtype == Dtype::kFloat64 ? at::kDouble : at::kFloat;
-    form.make_target = [unet, wide](const Call& call) {
+    form.make_target = [unet, wide = tensor::scalar_type(wide_dtype(dtype))](const Call& call) {
       return Draws(*unet, call).noise().to(wide);
     };
   }
   return std::make_unique<AutogradBlock>(
       unit, form, dtype,
-      [unet, &block, places](const std::vector<Tensor>& parameters,
-                             const std::vector<Tensor>& inputs) {
-        const Weights weights(places, parameters);
+      [unet, &block, index, names = UnetWeights(unit, chain.blocks[at].name)](
+          const std::vector<Tensor>& parameters, const std::vector<Tensor>& inputs) {
+        const UnetWeights weights = names.with(parameters);
         const Tensor& input = inputs.front();
+        if (block.step == UnetStep::kEnter) return enter(weights, *unet, input);
         if (block.step == UnetStep::kLeave) return leave(weights, block, input, inputs.back());
-        const Value value =
-            block.step == UnetStep::kEnter
-                ? enter(weights, *unet, input)
-                : run(weights, block, unpack(input, block.entering, block.takes_time));
-        return pack(value, block.leaves_time);
+        return join(weights, block, input,
+                    branch(weights, *unet, index, 1, normed_input(weights, block, input)));
       });
 }
 

@@ -13,7 +13,23 @@
 
 namespace strait::model {
 
-/// Block `index` of a U-Net, as an AutogradBlock.
+/// What passes between the phases of a shared block.
+struct UnetValues {
+  void* branch = nullptr;           // [B, branch elements], fp32 beside bf16
+  void* branch_gradient = nullptr;  // the same, not wide
+  void* normed_gradient = nullptr;  // [B, normed_elements]
+};
+
+/// A residual block that ranks of x share. Thread-safe: all state is in the call.
+class SharedUnetBlock {
+ public:
+  virtual ~SharedUnetBlock() = default;
+  /// The values and the parts of `call` that shape/unet.h names for the phase.
+  virtual void run(UnetPhase phase, const Call& call, const UnetValues& values) const = 0;
+};
+
+/// Block `index` of a U-Net: an AutogradBlock, or a SharedUnetBlock where shape.x > 1 and it has a
+/// residual block.
 std::unique_ptr<Block> make_unet_block(const ModelShape& shape, int64_t index, Dtype dtype);
 
 /// What is drawn for a sequence.

@@ -308,13 +308,16 @@ ModelShape modules_shape(const ModelOptions& model, int64_t vocabulary) {
   return shape;
 }
 
-BlockSizes module_sizes(const ModuleChain& chain, int64_t block, int64_t batch, Dtype dtype) {
+BlockSizes module_sizes(const ModuleChain& chain, int64_t block, int64_t batch, Dtype dtype,
+                        int64_t x) {
+  const ModuleBlock& module = chain.blocks.at(static_cast<size_t>(block));
   const int64_t element = batch * dtype_bytes(dtype);
   BlockSizes sizes;
   if (block > 0) sizes.input_bytes = chain.output_elements(block - 1) * element;
   sizes.output_bytes = chain.output_elements(block) * element;
+  const double whole = module.forward_flops - module.shared_flops;
   sizes.forward_flops =
-      static_cast<double>(batch) * chain.blocks.at(static_cast<size_t>(block)).forward_flops;
+      static_cast<double>(batch) * (whole + module.shared_flops / static_cast<double>(x));
   // The last module is run forward and backward at once.
   const bool last = block + 1 == static_cast<int64_t>(chain.blocks.size());
   sizes.backward_flops = (last ? 2.0 : 3.0) * sizes.forward_flops;

@@ -9,6 +9,7 @@
 
 #include "strait/base/errors.h"
 #include "strait/shape/boxes.h"
+#include "strait/shape/unet.h"
 
 namespace strait {
 namespace {
@@ -72,7 +73,11 @@ void check_grid(const ShapeOptions& options, const BlockStyle& style, int64_t vo
 ModelShape local_shape(const ModelShape& model, int64_t x, int64_t y, int64_t sequence) {
   ensure(model.x == 1 && model.y == 1, "local_shape: the model is a rank's part already");
   if (!model.modules) check_grid(model.options, model.style, model.vocabulary, {x, y});
-  ensure(!model.modules || (x == 1 && y == 1 && sequence == 1), "local_shape: modules are not cut");
+  if (model.modules) {
+    ensure(y == 1 && sequence == 1, "local_shape: chains are cut over x alone");
+    ensure(model.modules->unet != nullptr || x == 1, "local_shape: modules are not cut");
+    if (model.modules->unet) check_unet_grid(model.modules->unet->options, x);
+  }
   ModelShape local = model;
   local.x = x;
   local.y = y;

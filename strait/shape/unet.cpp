@@ -1,6 +1,7 @@
 #include "strait/shape/unet.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -39,8 +40,9 @@ class Layers {
   explicit Layers(int64_t time_width) : time_width_(time_width) {}
 
   /// Weights as fan_avg of Ho et al. scales them, or zeros where a branch begins at nothing.
+  /// `cut`: dim of the weight over x; 0 cuts the bias, too.
   void linear(const std::string& name, int64_t in, int64_t out, int64_t places, int64_t kernel = 0,
-              bool zeros = false) {
+              bool zeros = false, int cut = -1) {
     const int64_t window = std::max<int64_t>(kernel * kernel, 1);
     ParameterShape weight;
     weight.name = name + ".weight";
@@ -51,23 +53,27 @@ class Layers {
       weight.initial = Initial::kNormal;
       weight.standard_deviation = std::sqrt(2.0 / static_cast<double>(window * (in + out)));
     }
+    weight.split.x.dim = cut;
     parameters_.push_back(std::move(weight));
-    vector(name + ".bias", out, Initial::kZeros);
-    flops_ += 2.0 * static_cast<double>(window * in * out) * static_cast<double>(places);
+    vector(name + ".bias", out, Initial::kZeros, cut == 0);
+    const double flops = 2.0 * static_cast<double>(window * in * out) * static_cast<double>(places);
+    flops_ += flops;
+    if (cut >= 0) shared_flops_ += flops;
   }
-  void convolution(const std::string& name, UnetMap in, UnetMap out, bool zeros = false) {
-    linear(name, in.channels, out.channels, out.height * out.height, 3, zeros);
+  void convolution(const std::string& name, UnetMap in, UnetMap out, bool zeros = false,
+                   int cut = -1) {
+    linear(name, in.channels, out.channels, out.height * out.height, 3, zeros, cut);
   }
-  void norm(const std::string& name, int64_t channels) {
-    vector(name + ".weight", channels, Initial::kOnes);
-    vector(name + ".bias", channels, Initial::kZeros);
+  void norm(const std::string& name, int64_t channels, bool cut = false) {
+    vector(name + ".weight", channels, Initial::kOnes, cut);
+    vector(name + ".bias", channels, Initial::kZeros, cut);
   }
   void residual(const std::string& name, UnetMap in, UnetMap out) {
     norm(name + ".norm1", in.channels);
-    convolution(name + ".conv1", in, out);
-    linear(name + ".time", time_width_, out.channels, 1);
-    norm(name + ".norm2", out.channels);
-    convolution(name + ".conv2", out, out, true);
+    convolution(name + ".conv1", in, out, false, 0);
+    linear(name + ".time", time_width_, out.channels, 1, 0, false, 0);
+    norm(name + ".norm2", out.channels, true);
+    convolution(name + ".conv2", out, out, true, 1);
     if (in.channels != out.channels)
       linear(name + ".shortcut", in.channels, out.channels, out.height * out.height, 1);
   }
@@ -80,14 +86,15 @@ class Layers {
   }
 
   std::vector<ParameterShape> parameters_;
-  double flops_ = 0;
+  double flops_ = 0, shared_flops_ = 0;
 
  private:
-  void vector(std::string name, int64_t elements, Initial initial) {
+  void vector(std::string name, int64_t elements, Initial initial, bool cut = false) {
     ParameterShape parameter;
     parameter.name = std::move(name);
     parameter.dims = {elements};
     parameter.initial = initial;
+    if (cut) parameter.split.x.dim = 0;
     parameters_.push_back(std::move(parameter));
   }
 
@@ -110,7 +117,8 @@ class Chain {
     for (int64_t level = 0; level < levels; ++level)
       for (int64_t i = 0; i < options_.residual_blocks; ++i)
         down(level, i, i + 1 == options_.residual_blocks && level + 1 < levels);
-    middle();
+    middle(0);
+    middle(1);
     for (int64_t level = levels - 1; level >= 0; --level)
       for (int64_t i = 0; i <= options_.residual_blocks; ++i)
         up(level, i, i == options_.residual_blocks && level > 0);
@@ -141,6 +149,7 @@ class Chain {
     module.output = {last ? chain_.context
                           : elements_of(maps_) + (block.leaves_time ? unet_.time_width() : 0)};
     module.forward_flops = layers.flops_;
+    module.shared_flops = layers.shared_flops_;
     module.parameters = std::move(layers.parameters_);
     chain_.blocks.push_back(std::move(module));
     unet_.blocks.push_back(std::move(block));
@@ -162,6 +171,7 @@ class Chain {
     UnetBlock block = begin(UnetStep::kDown, out.channels);
     block.attention = attends(in.height);
     block.resamples = halves;
+    block.keeps_input = true;
     block.leaving.push_back(out);
     Layers layers(unet_.time_width());
     layers.residual("residual", in, out);
@@ -173,16 +183,15 @@ class Chain {
     add(fmt::format("down.{}.{}", level, number), std::move(block), std::move(layers));
   }
 
-  void middle() {
+  void middle(int64_t number) {
     const UnetMap map = maps_.back();
     UnetBlock block = begin(UnetStep::kMiddle, map.channels);
-    block.attention = true;
-    block.leaving.push_back(map);
+    block.attention = block.keeps_input = number == 0;
+    if (block.keeps_input) block.leaving.push_back(map);
     Layers layers(unet_.time_width());
     layers.residual("residual", map, map);
-    layers.attention("attention", map);
-    layers.residual("behind", map, map);
-    add("middle", std::move(block), std::move(layers));
+    if (block.attention) layers.attention("attention", map);
+    add(fmt::format("middle.{}", number), std::move(block), std::move(layers));
   }
 
   void up(int64_t level, int64_t number, bool doubles) {
@@ -223,6 +232,32 @@ class Chain {
 
 }  // namespace
 
+const char* unet_phase_name(UnetPhase phase) {
+  static constexpr const char* kNames[kNumUnetPhases] = {"part", "join", "join_gradient",
+                                                         "part_gradient", "norm_gradient"};
+  return kNames[static_cast<size_t>(phase)];
+}
+
+bool Unet::has_residual(int64_t block) const {
+  const UnetStep step = blocks.at(static_cast<size_t>(block)).step;
+  return step != UnetStep::kEnter && step != UnetStep::kLeave;
+}
+
+UnetMap Unet::residual_input(int64_t block) const {
+  const UnetBlock& b = blocks.at(static_cast<size_t>(block));
+  UnetMap map = b.entering.back();
+  if (b.step == UnetStep::kUp) map.channels += b.entering[b.entering.size() - 2].channels;
+  return map;
+}
+
+UnetMap Unet::branch(int64_t block) const {
+  return {blocks.at(static_cast<size_t>(block)).channels, residual_input(block).height};
+}
+
+int64_t Unet::normed_elements(int64_t block) const {
+  return residual_input(block).elements() + time_width();
+}
+
 int64_t unet_groups(int64_t channels) {
   int64_t groups = std::clamp<int64_t>(channels / 2, 1, 32);
   while (channels % groups != 0) --groups;
@@ -258,6 +293,22 @@ void check_unet(const UnetOptions& options) {
     refuse("image", fmt::format("= {} with {} channels is more than this version can count; the "
                                 "nearest valid value is {}",
                                 options.image, widest, halves));
+}
+
+void check_unet_grid(const UnetOptions& options, int64_t x) {
+  const auto fits = [&](int64_t size) {
+    return std::ranges::all_of(options.channels,
+                               [&](int64_t channels) { return unet_groups(channels) % size == 0; });
+  };
+  if (x >= 1 && fits(x)) return;
+  int64_t nearest = std::max<int64_t>(x, 1);
+  while (!fits(nearest)) --nearest;
+  ErrorPlace place;
+  place.key = "mesh.axes.x";
+  throw UserError(fmt::format("mesh.axes.x = {} does not divide the groups of every norm between "
+                              "model.unet.channels = [{}]; the nearest valid value is {}",
+                              x, fmt::join(options.channels, ", "), nearest),
+                  place);
 }
 
 std::shared_ptr<const ModuleChain> unet_chain(const UnetOptions& options) {

@@ -30,7 +30,7 @@ struct UnetMap {
 enum class UnetStep : uint8_t {
   kEnter,   // noisy image -> features; the embedding of the time step
   kDown,    // the last map -> features, which stay as a skip; and the same halved
-  kMiddle,  // the last map -> features
+  kMiddle,  // the last map -> features; of two such blocks the first leaves the map as a skip
   kUp,      // the last two maps, features and the newest skip -> features, perhaps doubled
   kLeave    // features -> predicted noise, and its loss
 };
@@ -39,11 +39,26 @@ struct UnetBlock {
   UnetStep step = UnetStep::kEnter;
   std::vector<UnetMap> entering, leaving;  // in the order in which they lie in the value
   int64_t channels = 0;                    // of what its residual block makes
+  bool keeps_input = false;                // hands it on as a skip, in front of what it makes
   bool attention = false;
   bool resamples = false;  // kDown halves what it hands on, kUp doubles it
   /// The embedding of the time step lies behind the maps: [Unet::time_width()].
   bool takes_time = false, leaves_time = false;
 };
+
+/// What ranks of mesh axis x do of a residual block together: each has some of the channels that
+/// its first convolution makes and its second one takes (Singh et al. 2023, AxoNN: a normal layer
+/// and its transposed partner), so nothing is redistributed between the two. The rest of a block,
+/// and the first and the last of a chain, every rank does.
+///
+///   part           input -> branch                          summed behind it over x: branch
+///   join           input, branch -> output
+///   join_gradient  output_gradient -> branch_gradient, input_gradient
+///   part_gradient  branch_gradient -> normed_gradient       likewise: normed_gradient
+///   norm_gradient  normed_gradient -> input_gradient, added
+enum class UnetPhase : uint8_t { kPart, kJoin, kJoinGradient, kPartGradient, kNormGradient };
+inline constexpr int kNumUnetPhases = 5;
+const char* unet_phase_name(UnetPhase phase);
 
 /// A U-Net of `options` with its blocks, one per entry of the chain.
 struct Unet {
@@ -51,6 +66,12 @@ struct Unet {
   std::vector<UnetBlock> blocks;
   int64_t time_width() const { return 4 * options.channels.front(); }
   UnetMap image() const { return {options.colors, options.image}; }
+  bool has_residual(int64_t block) const;
+  /// Maps that the residual block takes, joined, and what its second convolution makes.
+  UnetMap residual_input(int64_t block) const;
+  UnetMap branch(int64_t block) const;
+  /// Of an image: the maps above, and the embedding of the time step.
+  int64_t normed_elements(int64_t block) const;
 };
 
 /// Groups of a group norm: the largest divisor of `channels` that is at most 32 and at most half of
@@ -59,6 +80,9 @@ int64_t unet_groups(int64_t channels);
 
 /// UserError (key model.unet.*) naming the nearest valid value.
 void check_unet(const UnetOptions& options);
+
+/// UserError (key mesh.axes.x) unless groups of all norms that x cuts are whole.
+void check_unet_grid(const UnetOptions& options, int64_t x);
 
 /// Residual blocks as Ho et al. have them: `residual_blocks` per level going down, one more going
 /// up, attention behind those whose maps are at most attention_from high, and in the middle.

@@ -16,7 +16,7 @@ TEST(Unet, HasTheParametersOfHoEtAl) {
   const ModelShape shape = model_shape(model_preset("unet-cifar10"), kPixelLevels);
   const int64_t attention = 2 * 256 + 4 * (256 * 256 + 256);
   EXPECT_EQ(shape.parameters(), 35'746'307 + 2 * (2 + 3) * attention);
-  EXPECT_EQ(shape.blocks.size(), 1u + 8 + 1 + 12 + 1);
+  EXPECT_EQ(shape.blocks.size(), 1u + 8 + 2 + 12 + 1);
 }
 
 /// What one block leaves the next one takes; every skip is taken once, by a block of its height.

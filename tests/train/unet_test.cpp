@@ -8,6 +8,7 @@
 #include "strait/base/errors.h"
 #include "strait/kernel/normal.h"
 #include "strait/model/unet_blocks.h"
+#include "tests/train/exchanged_bytes.h"
 #include "tests/train/torch_peer.h"
 #include "tests/train/trained.h"
 
@@ -81,8 +82,8 @@ struct PlainUnet {
       skips.push_back(
           convolution("down." + std::to_string(level) + "." + last + ".resample", skips.back(), 2));
     }
-    Tensor x = residual("middle.residual", skips.back(), time);
-    x = residual("middle.behind", attention("middle.attention", x), time);
+    Tensor x = residual("middle.0.residual", skips.back(), time);
+    x = residual("middle.1.residual", attention("middle.0.attention", x), time);
     for (int64_t level = levels - 1; level >= 0; --level)
       for (int64_t i = 0; i <= options.residual_blocks; ++i) {
         const std::string name = "up." + std::to_string(level) + "." + std::to_string(i);
@@ -100,7 +101,7 @@ class UnetRuns : public test::MeshRuns {
  protected:
   strait::Run run_of(const Sets& more) {
     Sets sets = {"model.family=unet",
-                 "model.unet.channels=4,6",
+                 "model.unet.channels=4,8",
                  "model.unet.image=8",
                  "model.unet.attention_from=4",
                  "model.unet.colors=2",
@@ -162,7 +163,7 @@ struct Drawn {
 
 TEST_F(UnetRuns, TwentyStepsEqualThoseOfLibTorch) {
   for (const Sets& sizes :
-       std::vector<Sets>{{}, {"model.unet.residual_blocks=2", "model.unet.channels=4,6,8"}}) {
+       std::vector<Sets>{{}, {"model.unet.residual_blocks=2", "model.unet.channels=4,8,12"}}) {
     Sets sets = {"train.micro_batch_size=8", "train.clip_norm=0"};
     sets.insert(sets.end(), sizes.begin(), sizes.end());
     const strait::Run run = run_of(sets);
@@ -216,6 +217,14 @@ TEST_F(UnetRuns, EveryPlacementMeshAndOrderTrainsWhatOneRankTrains) {
         "train.micro_batch_size=2"}},
       {4, {"mesh.axes.stage=2", "placement.preset=zero1", "train.micro_batch_size=1"}},
       {4, {"mesh.axes.stage=2", "placement.preset=zero3", "train.micro_batch_size=1"}},
+      {2, {"mesh.axes.x=2", "placement.preset=ddp"}},
+      {4, {"mesh.axes.x=2", "placement.preset=zero3"}},
+      {4, {"mesh.axes.x=2", "placement.preset=zero1", "train.micro_batch_size=1"}},
+      {8, {"mesh.axes.x=2", "mesh.axes.z=2", "placement.preset=hsdp", levels}},
+      {4, {"mesh.axes.x=2", "mesh.axes.stage=2", "train.micro_batch_size=2"}},
+      {8,
+       {"mesh.axes.x=2", "mesh.axes.stage=2", "placement.preset=zero2",
+        "train.micro_batch_size=1"}},
       {8, {"mesh.axes.stage=4", "placement.preset=zero2", "train.micro_batch_size=1"}},
       {8,
        {"mesh.axes.stage=2", "mesh.axes.z=2", "placement.preset=hsdp", levels,
@@ -226,6 +235,28 @@ TEST_F(UnetRuns, EveryPlacementMeshAndOrderTrainsWhatOneRankTrains) {
   }
 }
 
+/// Along x two sums for each residual block: its branch, and the gradient of what enters it.
+/// Nothing else is sent over x but what all agree on, and nothing between its two convolutions.
+TEST_F(UnetRuns, BytesOverXAreClosedForms) {
+  for (const bool narrow : {false, true}) {
+    const std::string precision = narrow ? "train.precision=bf16" : "train.precision=fp64";
+    const strait::Run run =
+        run_of({"mesh.axes.x=2", "placement.preset=ddp", "train.steps=3", precision, test::kPairs});
+    const Job job = make_job(run, 2);
+    int64_t sums = 0;
+    const Unet& unet = *job.design.shape.modules->unet;
+    for (int64_t block = 1; block + 1 < std::ssize(unet.blocks); ++block)
+      sums += unet.branch(block).elements() * (narrow ? 4 : 8) +
+              unet.normed_elements(block) * (narrow ? 2 : 8);
+    test::Bytes want;
+    test::add_exchange(want, "all-reduce", 2 * sums * run.train.global_batch_size, {2, 1});
+    test::add_exchange(want, "all-reduce", 2 * test::kAgreedBytes, {2, 1}, true);
+    std::erase_if(want, [](const auto& row) { return row.second == 0; });
+    const train::Outcome outcome = test::train_small(run, 2, next_folder());
+    test::expect_bytes(job, outcome.traffic, 3, want);
+  }
+}
+
 TEST_F(UnetRuns, ResumingInAnotherMeshChangesNothing) {
   const std::string run_dir = next_folder();
   const auto until = [&](int64_t steps, int64_t ranks, Sets sets) {
@@ -233,13 +264,14 @@ TEST_F(UnetRuns, ResumingInAnotherMeshChangesNothing) {
     return test::trained(run_of(sets), ranks, run_dir);
   };
   until(6, 2, {"mesh.axes.stage=2"});
-  until(13, 4, {"placement.preset=zero3"});
+  until(11, 4, {"placement.preset=zero3"});
+  until(16, 4, {"mesh.axes.x=2"});
   expect_equal(until(20, 1, {}), serial());
 }
 
 TEST_F(UnetRuns, MemoryIsWhatTheAllocatorSaw) {
-  for (const Sets& sets :
-       std::vector<Sets>{{"placement.preset=zero3"}, {"mesh.axes.stage=2", "train.steps=2"}})
+  for (const Sets& sets : std::vector<Sets>{
+           {"placement.preset=zero3"}, {"mesh.axes.stage=2", "train.steps=2"}, {"mesh.axes.x=2"}})
     test::expect_predicted_memory(test::train_small(run_of(sets), 2, next_folder()));
 }
 
@@ -271,9 +303,12 @@ TEST_F(UnetRuns, LearnsAtLeastHalfOfTheNoise) {
 }
 
 TEST_F(UnetRuns, NarrowNumbersTrainAlongside) {
-  const Trained narrow = train(2, {"train.precision=bf16", "placement.preset=zero3"});
-  for (size_t step = 0; step < narrow.losses.size(); ++step)
-    EXPECT_NEAR(narrow.losses[step], serial().losses[step], 0x1p-5 * serial().losses[step]) << step;
+  for (const char* sharing : {"placement.preset=zero3", "mesh.axes.x=2"}) {
+    const Trained narrow = train(2, {"train.precision=bf16", sharing});
+    for (size_t step = 0; step < narrow.losses.size(); ++step)
+      EXPECT_NEAR(narrow.losses[step], serial().losses[step], 0x1p-5 * serial().losses[step])
+          << sharing << " " << step;
+  }
 }
 
 TEST_F(UnetRuns, WhatCannotActOnAUnetIsRefused) {
@@ -288,10 +323,13 @@ TEST_F(UnetRuns, WhatCannotActOnAUnetIsRefused) {
       EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what();
     }
   };
-  expect_refused({"mesh.axes.x=2"}, "mesh.axes.x", "nearest valid value is 1");
+  expect_refused({"mesh.axes.y=2"}, "mesh.axes.y", "nearest valid value is 1");
+  expect_refused({"mesh.axes.x=4"}, "mesh.axes.x", "nearest valid value is 2", 4);
+  expect_refused({"mesh.axes.stage=2", "pipeline.activation_codec=int8"},
+                 "pipeline.activation_codec", "\"none\"");
   expect_refused({"mesh.axes.stage=2", "pipeline.order=zero-bubble-h1"}, "pipeline.order",
                  "\"1f1b\"");
-  expect_refused({"mesh.axes.stage=8"}, "mesh.axes.stage", "nearest valid value is 7", 8);
+  expect_refused({"mesh.axes.stage=16"}, "mesh.axes.stage", "nearest valid value is 8", 16);
   expect_refused({"train.recompute=none"}, "train.recompute", "\"block\"");
   expect_refused({"runtime.device=cuda"}, "runtime.device", "\"cpu\"");
   expect_refused({"model.shape.layers=3"}, "model.shape.layers", "model.unet");

@@ -10,6 +10,7 @@
 #include "strait/draft/segment_ops.h"
 #include "strait/strategy/order/block_segments.h"
 #include "strait/strategy/order/end_ops.h"
+#include "strait/strategy/order/unet_ops.h"
 
 namespace strait::strategy {
 namespace {
@@ -43,7 +44,8 @@ class Chain {
     step_ = draft::find_array(program, "step");
     if (std::ranges::any_of(shape.blocks, is_transformer))
       segments_.emplace(program, shape, options, arrays_, splits);
-    if (is_shared(shape)) ends_.emplace(program, shape, options, arrays_);
+    if (is_shared(shape) && !shape.modules) ends_.emplace(program, shape, options, arrays_);
+    if (is_shared(shape) && shape.modules) unet_.emplace(program, shape, options, arrays_);
   }
 
   MicroStep micro_step(int64_t number, const program::Index& later) const {
@@ -173,12 +175,24 @@ class Chain {
     Visit v = visit(block);
     if (is_transformer(block_shape(block)))
       add_segments(v, segments_->forward(block, trains() && keeps_saved(block)));
-    else if (shape_.x > 1)
+    else if (unet_ && unet_->shares(block))
+      v.ops = unet_->forward(block, ends_of(block));
+    else if (ends_ && shape_.x > 1)
       add_end(v, ends_->embedding());
     else
       v.ops.push_back(forward_op(block));
     if (!trains() && block > 0) v.frees.push_back(activation(block - 1));
+    if (!trains() && unet_ && unet_->shares(block)) add_frees(v, unet_->frees(block));
     return v;
+  }
+
+  static void add_frees(Visit& v, const std::vector<Operand>& values) {
+    v.frees.insert(v.frees.end(), values.begin(), values.end());
+  }
+  /// Of a block between the first and the last.
+  BlockEnds ends_of(int64_t block) const {
+    if (!trains()) return {activation(block - 1), activation(block), {}, {}};
+    return {activation(block - 1), activation(block), gradient(block), gradient(block - 1)};
   }
 
   /// Of a block that is one piece.
@@ -267,6 +281,9 @@ class Chain {
     if (is_transformer(block_shape(block))) {
       if (!keeps_saved(block)) add_recompute(v, segments_->recompute(block));
       add_segments(v, segments_->backward(block));
+    } else if (unet_ && unet_->shares(block)) {
+      v.ops = unet_->backward(block, ends_of(block));
+      add_frees(v, unet_->frees(block));
     } else {
       v.ops.push_back(backward_op(block));
     }
@@ -297,6 +314,7 @@ class Chain {
   std::vector<Operand> activations_, gradients_;  // behind each block but the last
   std::optional<BlockSegments> segments_;         // of transformer blocks
   std::optional<EndOps> ends_;                    // of an embedding and a head that ranks share
+  std::optional<UnetOps> unet_;                   // of the residual blocks of a shared U-Net
   int agreed_ = -1, step_ = -1;
 };
 
