@@ -1,4 +1,5 @@
-# What cmake --install puts where. Others build against it with find_package(strait): docs/library.md.
+# What cmake --install puts where. Others build against it with find_package(strait): docs/library.md. The components
+# are the packages of package.cmake: the program, and what others build against.
 include(CMakePackageConfigHelpers)
 set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/strait")
 
@@ -9,10 +10,10 @@ if(TARGET strait_torch)
   set_target_properties(strait_torch PROPERTIES EXPORT_NAME torch)
   list(APPEND exported strait_torch)
 endif()
-install(TARGETS strait RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
-install(TARGETS ${exported} EXPORT strait ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}")
-install(EXPORT strait NAMESPACE strait:: FILE strait-targets.cmake DESTINATION "${package_dir}")
-install(DIRECTORY "${PROJECT_SOURCE_DIR}/strait" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}"
+install(TARGETS strait RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}" COMPONENT program)
+install(TARGETS ${exported} EXPORT strait ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT development)
+install(EXPORT strait NAMESPACE strait:: FILE strait-targets.cmake DESTINATION "${package_dir}" COMPONENT development)
+install(DIRECTORY "${PROJECT_SOURCE_DIR}/strait" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" COMPONENT development
         FILES_MATCHING PATTERN "*.h")
 
 configure_package_config_file("${CMAKE_CURRENT_LIST_DIR}/strait-config.cmake.in" strait-config.cmake
@@ -21,11 +22,16 @@ write_basic_package_version_file(strait-config-version.cmake COMPATIBILITY SameM
 install(FILES "${PROJECT_BINARY_DIR}/strait-config.cmake" "${PROJECT_BINARY_DIR}/strait-config-version.cmake"
               "${CMAKE_CURRENT_LIST_DIR}/dependencies.cmake" "${CMAKE_CURRENT_LIST_DIR}/cuda.cmake"
               "${CMAKE_CURRENT_LIST_DIR}/own_headers.cmake"
-        DESTINATION "${package_dir}")
+        DESTINATION "${package_dir}" COMPONENT development)
+install(DIRECTORY "${PROJECT_SOURCE_DIR}/examples/embed"
+        DESTINATION "${CMAKE_INSTALL_DATADIR}/doc/libstrait-dev/examples" COMPONENT development)
+install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" DESTINATION "${CMAKE_INSTALL_DATADIR}/doc/libstrait-dev"
+        RENAME copyright COMPONENT development)
 
-install(DIRECTORY "${CMAKE_BINARY_DIR}/share/" DESTINATION "${CMAKE_INSTALL_DATADIR}")
-install(DIRECTORY "${PROJECT_SOURCE_DIR}/docs/" DESTINATION "${CMAKE_INSTALL_DOCDIR}")
-install(DIRECTORY "${PROJECT_SOURCE_DIR}/examples" DESTINATION "${CMAKE_INSTALL_DOCDIR}")
+install(DIRECTORY "${CMAKE_BINARY_DIR}/share/" DESTINATION "${CMAKE_INSTALL_DATADIR}" COMPONENT program)
+install(DIRECTORY "${PROJECT_SOURCE_DIR}/docs/" DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT program)
+install(DIRECTORY "${PROJECT_SOURCE_DIR}/examples" DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT program)
 install(FILES "${PROJECT_SOURCE_DIR}/README.md" "${PROJECT_SOURCE_DIR}/CHANGELOG.md"
               "${PROJECT_SOURCE_DIR}/LICENSE"
-        DESTINATION "${CMAKE_INSTALL_DOCDIR}")
+        DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT program)
+install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" DESTINATION "${CMAKE_INSTALL_DOCDIR}" RENAME copyright COMPONENT program)
