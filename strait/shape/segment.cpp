@@ -446,6 +446,7 @@ SegmentSizes segment_sizes(const ModelShape& model, SegmentRange range, int64_t 
                                   model.options)
                 : 0.0;
     sizes.forward_flops += linear + attention;
+    sizes.attention_flops += attention;
     sizes.backward_input_flops += linear + 2.0 * attention;
     sizes.backward_weight_flops += linear;
     for (const ValueUse& use : segment_uses(segment, Phase::kForward))

@@ -111,6 +111,7 @@ BlockSizes transformer_sizes(const ModelShape& model, int64_t batch, int64_t tok
       2.0 * rows * static_cast<double>(extent.attention_width()) *
       attended_tokens(std::min(tokens * model.sequence, options.context), options);
   sizes.forward_flops = linear + attention;
+  sizes.attention_flops = attention;
   sizes.backward_flops = 2.0 * sizes.forward_flops;
   return sizes;
 }

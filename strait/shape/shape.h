@@ -70,9 +70,10 @@ struct BlockSizes {
   int64_t saved_bytes = 0;   // kept from forward to backward, beside the input
   int64_t forward_workspace_bytes = 0;
   int64_t backward_workspace_bytes = 0;  // of backward (input and weight together)
-  int64_t bundle_bytes = 0;   // handed from backward_input to backward_weight when they are split
-  double forward_flops = 0;   // multiply-adds count two; attention counted with its causal half
-  double backward_flops = 0;  // input and weight together
+  int64_t bundle_bytes = 0;    // handed from backward_input to backward_weight when they are split
+  double forward_flops = 0;    // multiply-adds count two; attention counted with its causal half
+  double backward_flops = 0;   // input and weight together
+  double attention_flops = 0;  // of the forward; the backward has twice as many
 };
 
 /// Which linear layers have a bias where ShapeOptions::bias is true.
