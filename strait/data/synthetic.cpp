@@ -17,6 +17,8 @@ namespace strait {
 namespace {
 
 constexpr std::string_view kLengths = "synthetic:lengths/";
+constexpr std::string_view kFile = "file=";
+constexpr const char* kHistogram = "histogram";
 constexpr uint64_t kSeed = 1;
 constexpr double kSurprise = 0.3;
 constexpr int64_t kMostTokens = int64_t{1} << 31;
@@ -50,10 +52,23 @@ void set_member(const std::string& path, std::string_view member, SyntheticData&
   } else if (name == "tokens") {
     data.tokens = number_of<int64_t>(path, name, value, 16, kMostTokens);
   } else {
-    refuse(path, fmt::format(
-                     "there is no '{}'; nearest: '{}'", name,
-                     nearest_choice(name, std::vector<std::string>{"scale", "longest", "tokens"})));
+    refuse(path, fmt::format("there is no '{}'; nearest: '{}'", name,
+                             nearest_choice(name, std::vector<std::string>{"scale", "longest",
+                                                                           "tokens", "file"})));
   }
+}
+
+void check_distribution(const std::string& path, const SyntheticData& data) {
+  std::vector<std::string> names = length_distribution_names();
+  names.push_back(kHistogram);
+  if (std::ranges::find(names, data.distribution) == names.end())
+    refuse(path, fmt::format("there is no distribution of lengths '{}'; nearest: '{}'",
+                             data.distribution, nearest_choice(data.distribution, names)));
+  if (data.distribution == kHistogram && data.file.empty())
+    refuse(path, fmt::format("a histogram is in a file; nearest: \"{}/file=lengths.csv\"", path));
+  if (data.distribution != kHistogram && !data.file.empty())
+    refuse(path, fmt::format("file={} cannot take effect with '{}'; nearest: \"{}{}/file={}\"",
+                             data.file, data.distribution, kLengths, kHistogram, data.file));
 }
 
 TokenPart make_part(const SyntheticData& data, int64_t tokens, uint64_t first_document,
@@ -82,7 +97,10 @@ TokenPart make_part(const SyntheticData& data, int64_t tokens, uint64_t first_do
 
 }  // namespace
 
-LengthDistribution SyntheticData::lengths() const { return {distribution, kSeed, scale, longest}; }
+LengthDistribution SyntheticData::lengths() const {
+  if (!file.empty()) return {read_length_histogram(file), kSeed, scale, longest};
+  return {distribution, kSeed, scale, longest};
+}
 
 SyntheticData parse_synthetic(const std::string& path) {
   if (!path.starts_with(kLengths))
@@ -90,15 +108,19 @@ SyntheticData parse_synthetic(const std::string& path) {
   SyntheticData data;
   const std::string_view rest = std::string_view(path).substr(kLengths.size());
   for (size_t begin = 0; begin <= rest.size();) {
-    const size_t end = std::min(rest.find('/', begin), rest.size());
+    size_t end = std::min(rest.find('/', begin), rest.size());
     const std::string_view member = rest.substr(begin, end - begin);
     if (begin == 0) {
       data.distribution = member;
+    } else if (member.starts_with(kFile)) {
+      data.file = rest.substr(begin + kFile.size());
+      end = rest.size();
     } else {
       set_member(path, member, data);
     }
     begin = end + 1;
   }
+  check_distribution(path, data);
   try {
     data.lengths();
   } catch (UserError& error) {

@@ -7,6 +7,8 @@
 #include "strait/base/file.h"
 #include "strait/config/parse.h"
 #include "strait/cost/cost.h"
+#include "strait/data/corpus.h"
+#include "strait/data/token_batches.h"
 #include "strait/program/classes.h"
 #include "strait/program/program.h"
 #include "strait/sim/simulate.h"
@@ -103,6 +105,29 @@ TEST(AttentionRate, DocumentsOfAPlanArePricedAtIt) {
   // A document of 128 tokens on each rank, in whole tiles of 64: 64^2 + 64 128 pairs; 4 and 8
   // operations for each and column.
   expect_seconds(design, kLayers * (64 * 64 + 64 * 128) * 12 * kWidth / 1e9);
+}
+
+/// Rows of documents: attention of a token reaches over its own, not over the context.
+TEST(AttentionRate, DocumentsOfDataAreAsLongAsTheyAre) {
+  const auto run =
+      run_of({"train.global_batch_tokens=512", "mesh.axes.sequence=2", "sequence.engine=gathered",
+              "data.path=synthetic:lengths/corpus/scale=0.01/longest=32/tokens=4000"});
+  const Corpus corpus = make_corpus(run.data);
+  double counted[2];
+  for (const bool known : {false, true}) {
+    const strategy::Design design =
+        strategy::make_design(run, 2, 256, 0, known ? &corpus : nullptr);
+    const auto& step = design.steady().front();
+    double sum = 0;
+    program::for_each_instance(step, [&](const program::Op& op, const program::Loops&) {
+      sum += program::cost_of(step, op, program::first_rank(step)).attention_flops;
+    });
+    counted[known] = sum;
+  }
+  const TokenBatches batches(corpus, 128, 512, 1);
+  const double length = static_cast<double>(batches.attended_length());
+  EXPECT_LE(length, 32);
+  EXPECT_NEAR(counted[1], counted[0] * length / kContext, 1e-9 * counted[1]);
 }
 
 TEST(AttentionRate, StagesAreCutByIt) {

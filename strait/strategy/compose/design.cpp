@@ -280,6 +280,8 @@ Design make_design(const Run& run, int64_t ranks, int64_t vocabulary, int64_t co
   design.cluster = cluster_of(run, design.batch);
   design.shape = model_shape(run.model, vocabulary);
   design.shape.engine = sequence_engine(run, design.batch.sequence_tokens);
+  if (corpus != nullptr && run.train.global_batch_tokens > 0)
+    design.shape.document_tokens = attended_length(run, *corpus);
   design.mesh = mesh_of(run, ranks, design.cluster, design.policy);
   design.dtype = dtype_of(run.train.precision);
   design.layout = Layout(design.shape, design.mesh);  // of the blocks' sizes, to cut stages
@@ -339,7 +341,7 @@ int64_t design_vocabulary(const Run& run, bool& assumed) {
 }
 
 std::optional<Corpus> design_corpus(const Run& run) {
-  if (!plans_documents(run) || run.data.path.empty()) return std::nullopt;
+  if (run.train.global_batch_tokens == 0 || run.data.path.empty()) return std::nullopt;
   return make_corpus(run.data);
 }
 
