@@ -32,6 +32,12 @@ std::string grid_text(const strategy::Design& design) {
   return text;
 }
 
+/// "  sequence 4, ring"; nothing where no ranks share sequences.
+std::string sequence_text(const strategy::Design& design) {
+  const int64_t sharers = design.mesh.axis("sequence").size;
+  return sharers > 1 ? fmt::format("  sequence {}, {}", sharers, design.run.sequence.engine) : "";
+}
+
 std::string line_of(const plan::Candidate& candidate, int64_t position) {
   const strategy::Design& design = candidate.design;
   const Ledger& traffic = candidate.simulated.traffic;
@@ -40,7 +46,7 @@ std::string line_of(const plan::Candidate& candidate, int64_t position) {
   for (int64_t level = 0; level < levels; ++level) sent += traffic.payload_bytes(level);
   return fmt::format(
       "{:>3}  {:<9} {:>11} {:>12} {:<9} {:>10} {:>7.1f} % {:>11.0f} {:>4.1f} % {:>9} {:>14} "
-      "{:>9}{}{}",
+      "{:>9}{}{}{}",
       position, design.placement.preset, design.batch.micro_batch_size, design.batch.accumulation,
       design.run.train.recompute, seconds_text(candidate.simulated.seconds),
       100 * candidate.simulated.exposed_seconds / candidate.simulated.seconds,
@@ -48,10 +54,12 @@ std::string line_of(const plan::Candidate& candidate, int64_t position) {
       bytes_text(static_cast<double>(sent)),
       bytes_text(static_cast<double>(traffic.payload_bytes(levels - 1))),
       bytes_text(static_cast<double>(candidate.memory.total())), grid_text(design),
-      order_text(design));
+      sequence_text(design), order_text(design));
 }
 
 std::string line_of(const plan::Rejection& rejection) {
+  if (!rejection.is_of_memory())
+    return fmt::format("left out: {}: {}", rejection.family, rejection.reason);
   return fmt::format("left out: {} x {}: needs {} per rank (most of it {}), has {}",
                      rejection.count, rejection.family,
                      bytes_text(static_cast<double>(rejection.needs_bytes)), rejection.where,

@@ -79,14 +79,24 @@ int64_t vocabulary_of(const Run& run, Output& output) {
   return vocabulary;
 }
 
-/// Where batches are planned and data are named, that of a batch of theirs.
+/// What is known of a run's data: of all, how many tokens there are; where batches are of
+/// documents, the data themselves.
+struct KnownData {
+  std::optional<Corpus> corpus;
+  int64_t vocabulary = 0;
+  const Corpus* documents() const { return corpus ? &*corpus : nullptr; }
+};
+KnownData known_data(const Run& run, Output& output) {
+  KnownData known;
+  known.corpus = with_place(run, [&] { return strategy::design_corpus(run); });
+  const bool told = known.corpus && !known_vocabulary(run.data);  // then data are not read again
+  known.vocabulary = told ? known.corpus->tokenizer->vocabulary_size() : vocabulary_of(run, output);
+  return known;
+}
+
 strategy::Design design_of(const Run& run, int64_t ranks, Output& output) {
-  const std::optional<Corpus> corpus =
-      with_place(run, [&] { return strategy::design_corpus(run); });
-  const bool told = corpus && !known_vocabulary(run.data);  // then data are not read again
-  const int64_t vocabulary =
-      told ? corpus->tokenizer->vocabulary_size() : vocabulary_of(run, output);
-  return strategy::make_design(run, ranks, vocabulary, 0, corpus ? &*corpus : nullptr);
+  const KnownData data = known_data(run, output);
+  return strategy::make_design(run, ranks, data.vocabulary, 0, data.documents());
 }
 
 Json problem_json(const UserError& problem) {
@@ -220,7 +230,8 @@ Json simulate_command(const Command& command, const Run& run, Output& output) {
        {"trace", command.trace.empty() ? Json() : Json(command.trace)}});
 }
 
-[[noreturn]] void refuse_memory(const std::vector<plan::Rejection>& rejected) {
+[[noreturn]] void refuse_memory(std::vector<plan::Rejection> rejected) {
+  std::erase_if(rejected, [](const plan::Rejection& one) { return !one.is_of_memory(); });
   const plan::Rejection& nearest = *std::min_element(
       rejected.begin(), rejected.end(), [](const plan::Rejection& a, const plan::Rejection& b) {
         return a.needs_bytes < b.needs_bytes;
@@ -243,10 +254,11 @@ Json simulate_command(const Command& command, const Run& run, Output& output) {
 
 /// What was searched, as the text says it; refused when none of it will do.
 plan::SearchResult search_and_tell(const Run& run, int64_t ranks, Output& output) {
-  const int64_t vocabulary = vocabulary_of(run, output);
+  const KnownData data = known_data(run, output);
   const bool policies = plan::searches_policies(run);
-  plan::SearchResult result = policies ? plan::search_policies(run, ranks, vocabulary)
-                                       : plan::search(run, ranks, vocabulary);
+  plan::SearchResult result = policies
+                                  ? plan::search_policies(run, ranks, data.vocabulary)
+                                  : plan::search(run, ranks, data.vocabulary, data.documents());
   const auto table = policies ? policy_table : plan_table;
   for (const std::string& line : table(result, run.plan.keep)) output.line(line);
   output.partial() = plan::search_json(result, ranks, run.plan.keep, "");

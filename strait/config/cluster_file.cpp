@@ -22,6 +22,9 @@ constexpr NumberRate kNumberRates[] = {
     {"bf16_flops_per_second", &Cluster::flops_per_second_bf16},
     {"fp32_model_flops_per_second", &Cluster::model_flops_per_second_fp32},
     {"bf16_model_flops_per_second", &Cluster::model_flops_per_second_bf16},
+    {"fp32_attention_flops_per_second", &Cluster::attention_flops_per_second_fp32},
+    {"fp64_attention_flops_per_second", &Cluster::attention_flops_per_second_fp64},
+    {"bf16_attention_flops_per_second", &Cluster::attention_flops_per_second_bf16},
     {"memory_bytes_per_second", &Cluster::memory_bytes_per_second},
     {"codec_bytes_per_second", &Cluster::codec_bytes_per_second},
 };

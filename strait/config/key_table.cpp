@@ -245,7 +245,8 @@ Rows data_keys() {
       {"data.path", kField<&Run::data, &DataOptions::path>, any(),
        "Text, JSON-lines (both also as gzip), llm.c shards or Megatron pairs: a file, or a folder "
        "of one form; required to train. Or synthetic:lengths/NAME, documents as long as a "
-       "distribution has them, and behind it /scale=S, /longest=N, /tokens=N."},
+       "distribution or the histogram in a file (histogram/file=PATH) has them, and behind it "
+       "/scale=S, /longest=N, /tokens=N."},
       {"data.encoding", kField<&Run::data, &DataOptions::encoding>,
        one_of({"utf-8", "windows-1252", "latin-1"}),
        "Encoding of the text; a byte that is not valid utf-8 is an error with file and offset."},
@@ -580,7 +581,8 @@ Rows tool_keys() {
       {"plan.memory_share", kField<&Run::plan, &PlanOptions::memory_share>, memory_share,
        "Part of a rank's memory that a plan may use."},
       {"plan.search", kField<&Run::plan, &PlanOptions::search>,
-       one_of({"mesh", "placement", "codecs", "pipeline", "sync", "micro_batch_size", "recompute"}),
+       one_of({"mesh", "placement", "codecs", "pipeline", "sync", "sequence", "micro_batch_size",
+               "recompute"}),
        "What may vary; the rest stays as this file says."},
       {"plan.utilization", kField<&Run::plan, &PlanOptions::utilization>, share(),
        "Share of time that ranks are to compute, by the choice of [sync]; 0 = that stays too."},

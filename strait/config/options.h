@@ -73,8 +73,8 @@ struct SimulateOptions {
 struct PlanOptions {
   int64_t keep = 10;
   double memory_share = 0.95;
-  std::vector<std::string> search = {"mesh", "placement",        "codecs",   "pipeline",
-                                     "sync", "micro_batch_size", "recompute"};
+  std::vector<std::string> search = {"mesh", "placement", "codecs",           "pipeline",
+                                     "sync", "sequence",  "micro_batch_size", "recompute"};
   double utilization = 0;  // share of time that ranks are to compute; 0 = policies do not vary
 };
 

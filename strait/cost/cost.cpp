@@ -172,7 +172,7 @@ double compute_seconds(const Program& program, const Op& op, const Cluster& clus
     case program::Bound::kNothing:
       return 0;
     case program::Bound::kProducts:
-      return seconds_of(cost.flops, cluster.model_flops_per_second(cost.dtype));
+      return cluster.block_seconds(cost.dtype, cost.flops, cost.attention_flops);
     case program::Bound::kMemory:
       return seconds_of(cost.bytes, cluster.memory_bytes_per_second);
     case program::Bound::kCodec:

@@ -3,45 +3,39 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
+#include <charconv>
 #include <cmath>
+#include <optional>
+#include <sstream>
+#include <utility>
 
 #include "strait/base/errors.h"
+#include "strait/base/file.h"
 #include "strait/base/random.h"
 
 namespace strait {
 namespace {
 
-struct Bin {
-  double percent;
-  int64_t longest;
-};
-// Shares of documents by length, lower limits being the upper ones of the bins before.
-constexpr std::array<Bin, 14> kCorpus{{{.22, 10},
-                                       {2.91, 50},
-                                       {5.20, 100},
-                                       {10.23, 200},
-                                       {28.19, 500},
-                                       {24.64, 1024},
-                                       {15.65, 2048},
-                                       {7.34, 4096},
-                                       {3.05, 8192},
-                                       {1.29, 16384},
-                                       {.85, 32768},
-                                       {.14, 65536},
-                                       {.17, 131072},
-                                       {.14, 196608}}};
+constexpr double kLongestBin = 2147483647;
 
-double from_corpus(double choice, double inside) {
+const std::vector<LengthBin>& corpus_bins() {
+  static const std::vector<LengthBin> bins{
+      {10, .22},     {50, 2.91},    {100, 5.20},   {200, 10.23}, {500, 28.19},
+      {1024, 24.64}, {2048, 15.65}, {4096, 7.34},  {8192, 3.05}, {16384, 1.29},
+      {32768, .85},  {65536, .14},  {131072, .17}, {196608, .14}};
+  return bins;
+}
+
+double from_bins(const std::vector<LengthBin>& bins, double choice, double inside) {
   double total = 0;
-  for (const Bin& bin : kCorpus) total += bin.percent;
+  for (const LengthBin& bin : bins) total += bin.share;
   double left = choice * total;
   int64_t shortest = 0;
-  for (const Bin& bin : kCorpus) {
-    if (left < bin.percent || &bin == &kCorpus.back())
+  for (const LengthBin& bin : bins) {
+    if (left < bin.share || &bin == &bins.back())
       return static_cast<double>(shortest) + 1 +
              inside * static_cast<double>(bin.longest - shortest - 1);
-    left -= bin.percent;
+    left -= bin.share;
     shortest = bin.longest;
   }
   return 1;
@@ -63,7 +57,79 @@ constexpr LogNormal kWeb{1024, 1.1, 16, 65536};
 // One document in ten belongs to the tail, whose shortest is twice the body's mean.
 constexpr double kTailShare = 0.1, kTailAlpha = 1.2, kTailShortest = 2048, kTailLongest = 4194304;
 
+void check_numbers(double scale, int64_t longest) {
+  if (scale > 0 && longest >= 0) return;
+  throw UserError(
+      fmt::format("data.path: lengths need a scale above 0 and a longest of at least 1 (or 0: "
+                  "none), not {} and {}",
+                  scale, longest));
+}
+
+/// What a line of a histogram says; nothing but comments: none.
+std::optional<LengthBin> parse_bin(std::string line, const ErrorPlace& place) {
+  line.resize(std::min(line.find('#'), line.size()));
+  std::ranges::replace(line, ',', ' ');
+  std::istringstream words(line);
+  std::vector<double> numbers;
+  for (std::string word; words >> word;) {
+    double number = 0;
+    const auto [end, code] = std::from_chars(word.data(), word.data() + word.size(), number);
+    if (code != std::errc() || end != word.data() + word.size() || !std::isfinite(number))
+      throw UserError(
+          fmt::format("'{}' in a histogram of lengths is no number; a line is a length and the "
+                      "share of documents up to it, as in \"1024, 24.6\"",
+                      word.substr(0, 100)),
+          place);
+    numbers.push_back(number);
+  }
+  if (numbers.empty()) return std::nullopt;
+  if (numbers.size() != 2)
+    throw UserError(fmt::format("a line of a histogram of lengths has {} numbers; the nearest "
+                                "valid form is a length and a share, as in \"1024, 24.6\"",
+                                numbers.size()),
+                    place);
+  if (!(numbers[0] >= 1 && numbers[0] <= kLongestBin) || numbers[0] != std::floor(numbers[0]))
+    throw UserError(fmt::format("length {} of a histogram must be a whole number from 1 to {}",
+                                numbers[0], kLongestBin),
+                    place);
+  if (numbers[1] < 0)
+    throw UserError(fmt::format("share {} of a histogram of lengths is below 0; the nearest valid "
+                                "value is 0",
+                                numbers[1]),
+                    place);
+  return LengthBin{static_cast<int64_t>(numbers[0]), numbers[1]};
+}
+
 }  // namespace
+
+std::vector<LengthBin> read_length_histogram(const std::string& file) {
+  ErrorPlace place;
+  place.key = "data.path";
+  place.file = file;
+  std::istringstream text(read_file(file));
+  std::vector<LengthBin> bins;
+  double total = 0;
+  int64_t number = 0;
+  for (std::string line; std::getline(text, line);) {
+    place.line = ++number;
+    const std::optional<LengthBin> bin = parse_bin(line, place);
+    if (!bin) continue;
+    if (!bins.empty() && bin->longest <= bins.back().longest)
+      throw UserError(fmt::format("length {} of a histogram stands behind {}; the nearest valid "
+                                  "length is {}",
+                                  bin->longest, bins.back().longest, bins.back().longest + 1),
+                      place);
+    total += bin->share;
+    bins.push_back(*bin);
+  }
+  place.line = std::nullopt;
+  if (!(total > 0) || !std::isfinite(total))
+    throw UserError(
+        "a histogram of lengths has no documents; the nearest valid one has a line of "
+        "a length and a share above 0",
+        place);
+  return bins;
+}
 
 const std::vector<std::string>& length_distribution_names() {
   static const std::vector<std::string> names = {"corpus", "lognormal-2k", "lognormal-8k",
@@ -80,21 +146,24 @@ LengthDistribution::LengthDistribution(const std::string& name, uint64_t seed, d
     throw UserError(fmt::format("data.path: no distribution of lengths '{}'; nearest: '{}'", name,
                                 nearest_choice(name, names)));
   }
-  if (!(scale > 0) || longest < 0) {
-    throw UserError(
-        fmt::format("data.path: lengths need a scale above 0 and a longest of at least 1 (or 0: "
-                    "none), not {} and {}",
-                    scale, longest));
-  }
+  check_numbers(scale, longest);
   kind_ = static_cast<size_t>(found - names.begin());
+}
+
+LengthDistribution::LengthDistribution(std::vector<LengthBin> bins, uint64_t seed, double scale,
+                                       int64_t longest)
+    : bins_(std::move(bins)), seed_(seed), scale_(scale), longest_(longest) {
+  ensure(!bins_.empty(), "a histogram without bins");
+  check_numbers(scale, longest);
 }
 
 double LengthDistribution::drawn(uint64_t index) const {
   const RandomStream stream(seed_, "data.lengths", index);
   const double choice = stream.uniform(0), inside = stream.uniform(1), normal = stream.normal(1);
+  if (!bins_.empty()) return from_bins(bins_, choice, inside);
   switch (kind_) {
     case 0:
-      return from_corpus(choice, inside);
+      return from_bins(corpus_bins(), choice, inside);
     case 1:
       return kShort.value(normal);
     case 2:

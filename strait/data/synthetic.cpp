@@ -18,6 +18,8 @@ namespace strait {
 namespace {
 
 constexpr std::string_view kLengths = "synthetic:lengths/";
+constexpr std::string_view kFile = "file=";
+constexpr const char* kHistogram = "histogram";
 constexpr uint64_t kSeed = 1;
 constexpr double kSurprise = 0.3;
 constexpr int64_t kMostTokens = int64_t{1} << 31;
@@ -66,8 +68,21 @@ void set_member(const std::string& path, const std::string& name, std::string_vi
   } else if (name == "tokens") {
     data.tokens = number_of<int64_t>(path, name, value, 16, kMostTokens);
   } else {
-    refuse_member(path, name, {"scale", "longest", "tokens"});
+    refuse_member(path, name, {"scale", "longest", "tokens", "file"});
   }
+}
+
+void check_distribution(const std::string& path, const SyntheticData& data) {
+  std::vector<std::string> names = length_distribution_names();
+  names.push_back(kHistogram);
+  if (std::ranges::find(names, data.distribution) == names.end())
+    refuse(path, fmt::format("there is no distribution of lengths '{}'; nearest: '{}'",
+                             data.distribution, nearest_choice(data.distribution, names)));
+  if (data.distribution == kHistogram && data.file.empty())
+    refuse(path, fmt::format("a histogram is in a file; nearest: \"{}/file=lengths.csv\"", path));
+  if (data.distribution != kHistogram && !data.file.empty())
+    refuse(path, fmt::format("file={} cannot take effect with '{}'; nearest: \"{}{}/file={}\"",
+                             data.file, data.distribution, kLengths, kHistogram, data.file));
 }
 
 TokenPart make_part(const SyntheticData& data, int64_t tokens, uint64_t first_document,
@@ -169,7 +184,10 @@ void draw_image(const SyntheticImages& images, uint64_t number, std::span<int32_
   }
 }
 
-LengthDistribution SyntheticData::lengths() const { return {distribution, kSeed, scale, longest}; }
+LengthDistribution SyntheticData::lengths() const {
+  if (!file.empty()) return {read_length_histogram(file), kSeed, scale, longest};
+  return {distribution, kSeed, scale, longest};
+}
 
 SyntheticData parse_synthetic(const std::string& path) {
   if (!path.starts_with(kLengths))
@@ -177,12 +195,16 @@ SyntheticData parse_synthetic(const std::string& path) {
                              kLengths, kImages));
   SyntheticData data;
   const std::string_view rest = std::string_view(path).substr(kLengths.size());
-  const size_t end = std::min(rest.find('/'), rest.size());
+  const std::string member = "/" + std::string(kFile);
+  const size_t file = std::min(rest.find(member), rest.size());  // its path has '/', too
+  data.file = rest.substr(std::min(file + member.size(), rest.size()));
+  const size_t end = std::min(rest.find('/'), file);
   data.distribution = rest.substr(0, end);
-  for_each_member(rest.substr(std::min(end + 1, rest.size())),
+  for_each_member(rest.substr(std::min(end + 1, file), file - std::min(end + 1, file)),
                   [&](const std::string& name, std::string_view value) {
                     set_member(path, name, value, data);
                   });
+  check_distribution(path, data);
   try {
     data.lengths();
   } catch (UserError& error) {

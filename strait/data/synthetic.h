@@ -18,16 +18,20 @@ inline constexpr int64_t kSyntheticVocabulary = 256;
 
 /// "synthetic:lengths/NAME", NAME a distribution (lengths.h), and behind it, in any order,
 /// "/scale=S", by which lengths are multiplied (1), "/longest=N", at which they are cut (0: not)
-/// and "/tokens=N", of the training and the validation part together (2^22).
+/// and "/tokens=N", of the training and the validation part together (2^22). NAME "histogram" ends
+/// in "/file=PATH", a histogram's, whatever stands in PATH.
 struct SyntheticData {
   std::string distribution;
+  std::string file;  // of "histogram"
   double scale = 1;
   int64_t longest = 0;
   int64_t tokens = int64_t{1} << 22;
 
+  /// Reads the file of a histogram.
   LengthDistribution lengths() const;
 };
-/// UserError (key data.path) with the nearest form, member or number.
+/// UserError (key data.path) with the nearest form, member or number, and as
+/// read_length_histogram.
 SyntheticData parse_synthetic(const std::string& path);
 
 /// "synthetic:images", and behind it, in any order, "/size=P", height and width in pixels (32),

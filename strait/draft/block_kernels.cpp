@@ -45,16 +45,18 @@ std::vector<KernelOperand> operands(const std::vector<Entry>& entries) {
 }
 
 std::vector<program::AttributeInfo> block_attributes() {
-  return {{"block", AttributeType::kIndex, true},      {"segments", AttributeType::kRange, true},
-          {"batch", AttributeType::kInteger},          {"tokens", AttributeType::kInteger},
-          {"training", AttributeType::kInteger},       {"flops", AttributeType::kNumber},
-          {"workspace", AttributeType::kInteger},      {"capacity", AttributeType::kInteger},
-          {"micro-batch", AttributeType::kIndex, true}};
+  return {
+      {"block", AttributeType::kIndex, true},      {"segments", AttributeType::kRange, true},
+      {"batch", AttributeType::kInteger},          {"tokens", AttributeType::kInteger},
+      {"training", AttributeType::kInteger},       {"flops", AttributeType::kNumber},
+      {"attention flops", AttributeType::kNumber}, {"workspace", AttributeType::kInteger},
+      {"capacity", AttributeType::kInteger},       {"micro-batch", AttributeType::kIndex, true}};
 }
 
 KernelCost block_cost(const Program& program, const Op& op, int64_t rank) {
   KernelCost cost;
   cost.flops = program::attribute<double>(op, kFlops);
+  cost.attention_flops = program::attribute<double>(op, kAttentionFlops);
   cost.bytes = program::touched_bytes(program, op, rank);
   cost.workspace_bytes = program::attribute<int64_t>(op, kWorkspace);
   if (const program::Operand* weights = program::operand_in(op.reads, kWeights))
@@ -319,9 +321,19 @@ Op block_op(const Kernel& kernel, int64_t block, const program::IntegerRange& se
   Op op;
   op.kind = program::OpKind::kKernel;
   op.kernel = &kernel;
-  op.attributes = {program::Index{block}, segments,   int64_t{0}, int64_t{0},        int64_t{0},
-                   double{0.0},           int64_t{0}, int64_t{0}, program::Index{-1}};
+  op.attributes = {program::Index{block}, segments,    int64_t{0}, int64_t{0}, int64_t{0},
+                   double{0.0},           double{0.0}, int64_t{0}, int64_t{0}, program::Index{-1}};
   return op;
+}
+
+void set_flops(Op& op, double flops, double attention_flops) {
+  op.attributes[kFlops] = flops;
+  op.attributes[kAttentionFlops] = attention_flops;
+}
+
+void scale_flops(Op& op, double part) {
+  set_flops(op, part * program::attribute<double>(op, kFlops),
+            part * program::attribute<double>(op, kAttentionFlops));
 }
 
 void add_operand(Op& op, int array, const program::Index& index, program::Access access, int slot) {

@@ -39,18 +39,19 @@ constexpr int block_slot(BlockValue value) { return kBlockValues + static_cast<i
 
 /// Attributes of the kernels that work on blocks.
 enum BlockAttribute : int {
-  kBlock,      // index: of the block in the model's chain
-  kSegments,   // range: pieces of the fused block, merged into this op; of the kernels that
-               // work on ranges of segments: segments
-  kBatch,      // integer: sequences
-  kLength,     // integer: tokens of each
-  kTraining,   // integer: 1 = dropout acts
-  kFlops,      // number
-  kWorkspace,  // integer: bytes
-  kCapacity,   // integer: tokens that the cache holds
-  kInFlight,   // index: the micro-batch, where a rank has several in flight; else below 0
-  kRound,      // integer: of a ring
-  kGroup,      // integer: of the rank's groups; kernels of groups alone have it
+  kBlock,           // index: of the block in the model's chain
+  kSegments,        // range: pieces of the fused block, merged into this op; of the kernels that
+                    // work on ranges of segments: segments
+  kBatch,           // integer: sequences
+  kLength,          // integer: tokens of each
+  kTraining,        // integer: 1 = dropout acts
+  kFlops,           // number
+  kAttentionFlops,  // number: of these
+  kWorkspace,       // integer: bytes
+  kCapacity,        // integer: tokens that the cache holds
+  kInFlight,        // index: the micro-batch, where a rank has several in flight; else below 0
+  kRound,           // integer: of a ring
+  kGroup,           // integer: of the rank's groups; kernels of groups alone have it
 };
 /// Range: of the rows. Kernels of rows have it in the place of kRound.
 inline constexpr int kRows = kRound;
@@ -113,6 +114,11 @@ enum LoadAttribute : int { kMicroBatch, kLoadBatch, kLoadLength, kCounted };
 /// add.
 program::Op block_op(const program::Kernel& kernel, int64_t block,
                      const program::IntegerRange& segments);
+
+/// Floating-point operations of a block kernel's op, and those of attention among them.
+void set_flops(program::Op& op, double flops, double attention_flops = 0);
+/// Leaves this part of both.
+void scale_flops(program::Op& op, double part);
 
 /// Appends an operand: to the reads, or to the writes unless it is only read.
 void add_operand(program::Op& op, int array, const program::Index& index, program::Access access,

@@ -35,7 +35,7 @@ bool is_begun(int slot, SegmentRange range, Phase phase) {
 }
 
 struct Costs {
-  double flops = 0;
+  double flops = 0, attention_flops = 0;
   int64_t workspace_bytes = 0;
 };
 
@@ -51,22 +51,25 @@ Costs segment_costs(const Op& op, const ModelShape& shape, Dtype dtype) {
   double flops = phase == Phase::kForward         ? sizes.forward_flops
                  : phase == Phase::kBackwardInput ? sizes.backward_input_flops
                                                   : sizes.backward_weight_flops;
+  const double attentions = phase == Phase::kForward ? 1 : phase == Phase::kBackwardInput ? 2 : 0;
   if (works_on_rows(op)) {
     const int64_t rows = rows_of(op).end - rows_of(op).begin;
     flops *= static_cast<double>(rows) / static_cast<double>(extent.rows);
     extent.rows = rows;
   }
-  return {flops,
+  return {flops, attentions * sizes.attention_flops,
           workspace_offsets(extent, range_of(op), phase, given).elements * dtype_bytes(dtype)};
 }
 
 Costs fused_costs(const Op& op, const ModelShape& shape, int64_t block, Dtype dtype) {
   const BlockSizes sizes = block_sizes(shape, block, program::attribute<int64_t>(op, kBatch),
                                        program::attribute<int64_t>(op, kLength), dtype);
-  if (op.kernel == &kBackward) return {sizes.backward_flops, sizes.backward_workspace_bytes};
+  if (op.kernel == &kBackward)
+    return {sizes.backward_flops, 2 * sizes.attention_flops, sizes.backward_workspace_bytes};
   if (op.kernel == &kForwardBackward)
-    return {sizes.forward_flops + sizes.backward_flops, sizes.backward_workspace_bytes};
-  return {sizes.forward_flops, sizes.forward_workspace_bytes};
+    return {sizes.forward_flops + sizes.backward_flops, 3 * sizes.attention_flops,
+            sizes.backward_workspace_bytes};
+  return {sizes.forward_flops, sizes.attention_flops, sizes.forward_workspace_bytes};
 }
 
 }  // namespace
@@ -195,7 +198,7 @@ void set_range(Op& op, SegmentRange range, std::span<const Op> from) {
 void price(Op& op, const ModelShape& shape, int64_t block, Dtype dtype) {
   const Costs costs = works_on_segments(op) ? segment_costs(op, shape, dtype)
                                             : fused_costs(op, shape, block, dtype);
-  op.attributes[kFlops] = costs.flops;
+  set_flops(op, costs.flops, costs.attention_flops);
   op.attributes[kWorkspace] = costs.workspace_bytes;
 }
 

@@ -30,6 +30,13 @@ Json pipeline_json(const strategy::Design& design) {
                        {"cuts", pipeline.cuts}});
 }
 
+/// null where no ranks share sequences.
+Json sequence_json(const strategy::Design& design) {
+  const int64_t sharers = design.mesh.axis("sequence").size;
+  if (sharers == 1) return {};
+  return Json::object({{"ranks", sharers}, {"engine", design.run.sequence.engine}});
+}
+
 Json quality_json(const QualityCost& cost) {
   return Json::object({{"loss_gap_nats", cost.known.gap_nats},
                        {"period_steps", cost.known.period},
@@ -46,9 +53,10 @@ int64_t Candidate::has_bytes() const {
                               static_cast<double>(design.cluster.memory_bytes));
 }
 
-Candidate evaluate(const Run& run, int64_t ranks, int64_t vocabulary) {
+Candidate evaluate(const Run& run, const Setting& setting) {
   Candidate candidate;
-  candidate.design = strategy::make_design(run, ranks, vocabulary);
+  candidate.design =
+      strategy::make_design(run, setting.ranks, setting.vocabulary, 0, setting.corpus);
   const strategy::Design& design = candidate.design;
   candidate.cost = predict::price(design);
   candidate.simulated = predict::simulate(design);
@@ -85,6 +93,7 @@ Json candidate_json(const Candidate& candidate, int64_t position) {
        {"accumulation", design.batch.accumulation},
        {"recompute", design.run.train.recompute},
        {"pipeline", pipeline_json(design)},
+       {"sequence", sequence_json(design)},
        {"seconds_per_step", seconds},
        {"cost_seconds_per_step",
         candidate.cost.compute_seconds + candidate.cost.communication_seconds},

@@ -35,8 +35,13 @@ struct Candidate {
   bool fits() const { return memory.total() <= has_bytes(); }
 };
 
+/// What a run is composed for.
+struct Setting {
+  int64_t ranks = 1, vocabulary = 0;
+  const Corpus* corpus = nullptr;  // where batches are of documents: how long these are
+};
 /// Composes, prices and simulates a run. Errors: those of strategy::make_design.
-Candidate evaluate(const Run& run, int64_t ranks, int64_t vocabulary);
+Candidate evaluate(const Run& run, const Setting& setting);
 
 /// Of the simulated step; utilisation is a share of the cluster's rate over all ranks.
 double tokens_per_second(const Candidate& candidate);

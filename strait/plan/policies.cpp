@@ -144,7 +144,7 @@ void add_rows(const Run& run, const std::string& replica, bool every_step, int64
   const Run& best = placed.candidates.front().design.run;
   for (const PolicyRow& row : kPolicies) {
     if (is_every_step(row) != every_step) continue;
-    Candidate candidate = evaluate(with_policy(best, row, replica, ranks), ranks, vocabulary);
+    Candidate candidate = evaluate(with_policy(best, row, replica, ranks), {ranks, vocabulary});
     ++result.enumerated;
     if (!candidate.fits()) continue;
     add_figures(candidate);

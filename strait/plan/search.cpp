@@ -1,6 +1,8 @@
 #include "strait/plan/search.h"
 
 #include <algorithm>
+#include <exception>
+#include <utility>
 
 #include "strait/base/clock.h"
 #include "strait/base/errors.h"
@@ -8,6 +10,7 @@
 #include "strait/config/cluster_file.h"
 #include "strait/config/keys.h"
 #include "strait/config/validate.h"
+#include "strait/plan/sequence_axis.h"
 #include "strait/plan/tensor_grid.h"
 #include "strait/shape/split.h"
 #include "strait/topology/mesh.h"
@@ -119,10 +122,10 @@ GridStep grid_step(const Run& run) {
   return step;
 }
 
-/// Whether the run leaves it to the plan which ranks share blocks.
+/// Whether the run leaves it to the plan which ranks share blocks or sequences.
 bool leaves_mesh_open(const Run& run) {
   const auto is_axis = [](const auto& key) { return key.first.starts_with("mesh.axes"); };
-  return searches(run, "mesh") && !run.model.modules && run.sync.policy == "every-step" &&
+  return !run.model.modules && run.sync.policy == "every-step" &&
          std::ranges::none_of(run.written, is_axis);
 }
 
@@ -130,9 +133,10 @@ constexpr size_t kMostGrids = 2;
 
 /// The run, where it leaves that open, on grids of x and y: those that it can take and that send
 /// for the shortest time by AxoNN's model.
-std::vector<Run> grids(const Run& run, int64_t ranks, int64_t vocabulary) {
+std::vector<Run> grids(const Run& run, const Setting& setting) {
   std::vector<Run> trials;
-  if (!leaves_mesh_open(run)) return trials;
+  if (!searches(run, "mesh") || !leaves_mesh_open(run)) return trials;
+  const int64_t ranks = setting.ranks;
   const RingRate rate = ring_rate(resolve_cluster(run, ranks));
   for (const auto& [grid, seconds] : rank_grids(run.model.shape, ranks, 2, grid_step(run), rate)) {
     if (grid.z > 1 || trials.size() == kMostGrids) continue;
@@ -144,7 +148,7 @@ std::vector<Run> grids(const Run& run, int64_t ranks, int64_t vocabulary) {
     try {
       require_candidates(trial, ranks);
       check_grid(run.model.shape, block_style(run.model.family),
-                 std::max(run.model.shape.vocabulary, vocabulary), {grid.x, grid.y});
+                 std::max(run.model.shape.vocabulary, setting.vocabulary), {grid.x, grid.y});
       positions_of_replica(trial, ranks);
     } catch (const UserError&) {
       continue;  // what the model, its device or the levels do not allow
@@ -178,51 +182,127 @@ void reject(SearchResult& result, const Candidate& candidate, int64_t count) {
       {family, "memory", count, needs, candidate.has_bytes(), largest_part(candidate.memory)});
 }
 
+/// Keeps what fits; `count`: it, and those that need more and are not tried.
+void keep(Candidate candidate, int64_t count, SearchResult& result) {
+  result.enumerated += count;
+  if (candidate.fits())
+    result.candidates.push_back(std::move(candidate));
+  else
+    reject(result, candidate, count);
+}
+
 /// Tries the micro-batches `sizes` of a run in this order. Activations grow with them, so behind
 /// the first that does not fit only the last is tried, which may need no sums over micro-steps.
-void search_micro_batches(const Run& run, int64_t ranks, int64_t vocabulary,
-                          const std::vector<int64_t>& sizes, SearchResult& result) {
+void search_micro_batches(const Run& run, const Setting& setting, const std::vector<int64_t>& sizes,
+                          SearchResult& result) {
   for (size_t at = 0; at < sizes.size();) {
     Run trial = run;
     trial.train.micro_batch_size = sizes[at];
-    Candidate candidate = evaluate(trial, ranks, vocabulary);
+    Candidate candidate = evaluate(trial, setting);
     const bool fits = candidate.fits();
     const size_t next = fits ? at + 1 : std::max(at + 1, sizes.size() - 1);
-    const int64_t count = static_cast<int64_t>(next - at);
-    result.enumerated += count;
-    if (fits)
-      result.candidates.push_back(std::move(candidate));
-    else
-      reject(result, candidate, count);
+    keep(std::move(candidate), static_cast<int64_t>(next - at), result);
     at = next;
   }
 }
 
-void search_mesh(const Run& run, int64_t ranks, int64_t vocabulary, int64_t most_steps,
-                 SearchResult& result) {
-  const std::vector<int64_t> sizes = micro_batches(run, ranks, most_steps);
-  for (const std::string& placement : placements(run, ranks)) {
+void search_mesh(const Run& run, const Setting& setting, int64_t most_steps, SearchResult& result) {
+  const std::vector<int64_t> sizes = micro_batches(run, setting.ranks, most_steps);
+  for (const std::string& placement : placements(run, setting.ranks)) {
     for (const std::string& recompute : recomputes(run)) {
       Run trial = run;
       trial.placement.preset = placement;
       trial.train.recompute = recompute;
       write_key(trial, "placement.preset");
       for (const Run& one : pipelines(trial))
-        search_micro_batches(one, ranks, vocabulary, fitting(one, ranks, sizes), result);
+        search_micro_batches(one, setting, fitting(one, setting.ranks, sizes), result);
     }
   }
 }
 
+SharedSequences shared_sequences(const Run& run, int64_t ranks, int64_t sharers) {
+  return share_sequences(run, sharers, [&](const Run& trial) {
+    require_candidates(trial, ranks);
+    positions_of_replica(trial, ranks);
+  });
+}
+
+void refuse(const Rejection& refused, SearchResult& result) {
+  result.enumerated += refused.count;
+  result.rejected.push_back(refused);
+}
+
+/// One candidate of every engine, with the placement, the micro-batch and the recomputation of the
+/// run file. With the fastest, of those that fit where any does, the search goes on.
+void search_engines(const SharedSequences& shared, const Setting& setting, int64_t most_steps,
+                    SearchResult& result) {
+  for (const Rejection& refused : shared.refused) refuse(refused, result);
+  std::vector<Candidate> tried;
+  for (const Run& run : shared.runs) {
+    try {
+      tried.push_back(evaluate(run, setting));
+    } catch (const UserError& error) {  // what only a batch of the data tells
+      refuse({sharing_text(run), error.what(), 1, 0, 0, ""}, result);
+    }
+  }
+  if (tried.empty()) return;
+  const auto fastest = std::ranges::min_element(tried, {}, [](const Candidate& one) {
+    return std::pair(!one.fits(), one.simulated.seconds);
+  });
+  search_mesh(fastest->design.run, setting, most_steps, result);
+  tried.erase(fastest);
+  for (Candidate& other : tried) keep(std::move(other), 1, result);
+}
+
+constexpr int64_t kMostSharings = 2;
+
+/// The run, where it leaves that open, with sequences shared by the fewest ranks: every further one
+/// sends more keys for the same work.
+void search_sequences(const Run& run, const Setting& setting, SearchResult& result) {
+  if (!searches(run, "sequence") || !leaves_mesh_open(run)) return;
+  int64_t fitting = 0;
+  for (int64_t sharers = 2; sharers <= setting.ranks && fitting < kMostSharings; ++sharers) {
+    if (setting.ranks % sharers != 0) continue;
+    const size_t before = result.candidates.size();
+    search_engines(shared_sequences(run, setting.ranks, sharers), setting, kMostMicroStepsOfGrid,
+                   result);
+    if (result.candidates.size() > before) ++fitting;
+  }
+}
+
+/// The run on the mesh of its file.
+void search_own_mesh(const Run& run, const Setting& setting, SearchResult& result) {
+  const int64_t sharers = run.mesh.axes.sequence;
+  if (sharers > 1 && searches(run, "sequence"))
+    search_engines(shared_sequences(run, setting.ranks, sharers), setting, kMostMicroSteps, result);
+  else
+    search_mesh(run, setting, kMostMicroSteps, result);
+}
+
+bool was_tried(const SearchResult& result) {
+  return !result.candidates.empty() ||
+         std::ranges::any_of(result.rejected, &Rejection::is_of_memory);
+}
+
 }  // namespace
 
-SearchResult search(const Run& run, int64_t ranks, int64_t vocabulary) {
+SearchResult search(const Run& run, int64_t ranks, int64_t vocabulary, const Corpus* corpus) {
   const double began = now_seconds();
-  require_candidates(run, ranks);
+  const Setting setting{ranks, vocabulary, corpus};
   SearchResult result;
-  search_mesh(run, ranks, vocabulary, kMostMicroSteps, result);
-  for (const Run& grid : grids(run, ranks, vocabulary))
-    search_mesh(grid, ranks, vocabulary, kMostMicroStepsOfGrid, result);
-  ensure(result.enumerated > 0, "a valid run has at least one candidate");
+  std::exception_ptr refused;
+  try {
+    require_candidates(run, ranks);
+  } catch (const UserError& error) {  // which ranks that share something may mend
+    refused = std::current_exception();
+    refuse({"mesh of the run file", error.what(), 1, 0, 0, ""}, result);
+  }
+  if (!refused) search_own_mesh(run, setting, result);
+  for (const Run& grid : grids(run, setting))
+    search_mesh(grid, setting, kMostMicroStepsOfGrid, result);
+  search_sequences(run, setting, result);
+  if (refused && !was_tried(result)) std::rethrow_exception(refused);
+  ensure(was_tried(result), "a valid run has at least one candidate");
   std::stable_sort(result.candidates.begin(), result.candidates.end(),
                    [](const Candidate& a, const Candidate& b) {
                      if (a.simulated.seconds != b.simulated.seconds)

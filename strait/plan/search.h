@@ -15,11 +15,12 @@ namespace strait::plan {
 
 /// Why a family of candidates was left out.
 struct Rejection {
-  std::string family;  // "ddp, micro-batch 8"
-  std::string reason;  // "memory", ...
+  std::string family;  // "ddp, micro-batch 8", "sequence 4, heads"
+  std::string reason;  // "memory", or what a run file of this family would be refused with
   int64_t count = 0;
-  int64_t needs_bytes = 0, has_bytes = 0;
-  std::string where;  // what needs most: "optimizer", "activations", ...
+  int64_t needs_bytes = 0, has_bytes = 0;  // memory alone
+  std::string where;                       // what needs most: "optimizer", "activations", ...
+  bool is_of_memory() const { return reason == "memory"; }
 };
 
 struct SearchResult {
@@ -31,10 +32,14 @@ struct SearchResult {
 
 /// Searches what plan.search names; what it does not name stays as the run file says. Micro-batches
 /// that take more than 4,096 micro-steps are not tried. Memory per rank may be plan.memory_share of
-/// the cluster's. At least one candidate is enumerated: a run that
-/// allows none, such as a batch smaller than its ranks, is a UserError naming the nearest valid
-/// choice. Empty candidates = nothing fits, and `rejected` says why (the caller decides).
-SearchResult search(const Run& run, int64_t ranks, int64_t vocabulary);
+/// the cluster's. Where the run file names no axis, two grids and two numbers of ranks that share
+/// sequences are tried too; of engines for these the fastest with the run file's placement,
+/// micro-batch and recomputation. A run that is refused on its own mesh, such as a batch smaller
+/// than its ranks, and cannot be mended by these is a UserError naming the nearest valid choice.
+/// `corpus` tells how long documents are, where batches are of them; null: as the context.
+/// Empty candidates = nothing fits, and `rejected` says why (the caller decides).
+SearchResult search(const Run& run, int64_t ranks, int64_t vocabulary,
+                    const Corpus* corpus = nullptr);
 
 /// The plan report of the best `keep` candidates. `run_file`: where the best one was written, or
 /// "".

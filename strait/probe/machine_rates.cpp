@@ -23,6 +23,7 @@
 #include "strait/measure/copy.h"
 #include "strait/measure/gemm.h"
 #include "strait/measure/rank_team.h"
+#include "strait/probe/attention_work.h"
 #include "strait/probe/probe_work.h"
 
 namespace strait::measure {
@@ -34,6 +35,7 @@ constexpr int64_t kCopyBytes = 16 << 20;  // a thread's, beyond its part of the 
 constexpr double kProductSeconds = 0.06;
 constexpr double kCopySeconds = 0.01;
 constexpr double kBlockSeconds = 0.05;
+constexpr double kAttentionSeconds = 0.02;
 
 /// Processor time of this thread: other programs on the machine do not lengthen it.
 double thread_seconds() {
@@ -108,15 +110,25 @@ double copy_rate(RankTeam& team) {
   return 2.0 * static_cast<double>(kCopyBytes) / seconds;
 }
 
+double attention_rate(RankTeam& team, Dtype dtype, kernel::NarrowProducts products) {
+  std::vector<std::unique_ptr<AttentionWork>> works;
+  const double seconds = best_of(
+      team, kAttentionSeconds,
+      [&] { return std::make_unique<AttentionWork>(AttentionCase(), dtype, 1, products); }, works);
+  const std::string failure = works[0]->check();
+  if (!failure.empty()) throw InternalError("rates of this machine: " + failure);
+  return works[0]->flops() / seconds;
+}
+
 double block_rate(RankTeam& team, Dtype dtype, kernel::NarrowProducts products,
-                  double copy_bytes_per_second) {
+                  const OtherRates& others) {
   if (dtype == Dtype::kFloat64) return 0;
   std::vector<std::unique_ptr<ModelWork>> works;
   const double seconds = best_of(
       team, kBlockSeconds,
       [&] { return std::make_unique<ModelWork>(block_of_width(kBlockWidth), dtype, 1, products); },
       works);
-  const double rate = model_rate(*works[0], seconds, copy_bytes_per_second);
+  const double rate = model_rate(*works[0], seconds, others);
   team.run([&](int64_t rank) { works[rank].reset(); });  // by the thread that made it
   return rate;
 }
@@ -131,6 +143,9 @@ constexpr Field kFields[] = {
     {"bf16_flops_per_second", &MeasuredRates::flops_per_second_bf16},
     {"fp32_model_flops_per_second", &MeasuredRates::model_flops_per_second_fp32},
     {"bf16_model_flops_per_second", &MeasuredRates::model_flops_per_second_bf16},
+    {"fp32_attention_flops_per_second", &MeasuredRates::attention_flops_per_second_fp32},
+    {"fp64_attention_flops_per_second", &MeasuredRates::attention_flops_per_second_fp64},
+    {"bf16_attention_flops_per_second", &MeasuredRates::attention_flops_per_second_bf16},
     {"memory_bytes_per_second", &MeasuredRates::memory_bytes_per_second}};
 
 std::optional<MeasuredRates> read_rates(const std::string& file) {
@@ -178,17 +193,22 @@ MeasuredRates measure_rates(Dtype dtype, int64_t cores, kernel::NarrowProducts p
   RankTeam team(cores, 1);
   MeasuredRates rates;
   rates.memory_bytes_per_second = copy_rate(team);
-  const double blocks = block_rate(team, dtype, products, rates.memory_bytes_per_second);
+  const double attention = attention_rate(team, dtype, products);
+  const double blocks =
+      block_rate(team, dtype, products, {rates.memory_bytes_per_second, attention});
   const double rate = product_rate(team, dtype, products);
-  const double peak = std::max(rate, blocks);  // never passed
+  const double peak = std::max({rate, blocks, attention});  // never passed
   if (dtype == Dtype::kFloat64) {
     rates.flops_per_second_fp64 = peak;
+    rates.attention_flops_per_second_fp64 = attention;
   } else if (dtype == Dtype::kBfloat16) {
     rates.flops_per_second_bf16 = peak;
     rates.model_flops_per_second_bf16 = blocks;
+    rates.attention_flops_per_second_bf16 = attention;
   } else {
     rates.flops_per_second_fp32 = peak;
     rates.model_flops_per_second_fp32 = blocks;
+    rates.attention_flops_per_second_fp32 = attention;
   }
   return rates;
 }

@@ -15,6 +15,7 @@
 #include "strait/measure/gemm.h"
 #include "strait/measure/rank_team.h"
 #include "strait/measure/timing.h"
+#include "strait/probe/attention_work.h"
 #include "strait/probe/probe_work.h"
 #include "strait/report/statistics.h"
 #include "strait/threads/cores.h"
@@ -56,6 +57,21 @@ double seconds_of(RankTeam& team, int64_t runs, const Make& make, std::unique_pt
   return report::statistics_of(timings[0].seconds).median;
 }
 
+double attention_rate_of(RankTeam& team, const ProbeOptions& options, const ProbeResult& result,
+                         Dtype dtype) {
+  std::unique_ptr<AttentionWork> work;
+  const double seconds = seconds_of(
+      team, options.runs,
+      [&] {
+        return std::make_unique<AttentionWork>(attention_of(options.run), dtype,
+                                               result.threads_per_rank, options.products);
+      },
+      &work);
+  if (const std::string failure = work->check(); !failure.empty())
+    throw InternalError("probe: " + failure);
+  return work->flops() / seconds;
+}
+
 double model_rate_of(RankTeam& team, const ProbeOptions& options, const ProbeResult& result,
                      const BlockCase& block, Dtype dtype) {
   std::unique_ptr<ModelWork> work;
@@ -65,7 +81,8 @@ double model_rate_of(RankTeam& team, const ProbeOptions& options, const ProbeRes
         return std::make_unique<ModelWork>(block, dtype, result.threads_per_rank, options.products);
       },
       &work);
-  return model_rate(*work, seconds, result.copy_bytes_per_second());
+  return model_rate(*work, seconds,
+                    {result.copy_bytes_per_second(), result.attention_flops_per_second(dtype)});
 }
 
 double codec_rate_of(RankTeam& team, const ProbeOptions& options) {
@@ -106,6 +123,12 @@ double ProbeResult::copy_bytes_per_second() const {
   return CopyRates{memcpy_bytes_per_second, streaming_bytes_per_second}.best();
 }
 
+double ProbeResult::attention_flops_per_second(Dtype dtype) const {
+  return dtype == Dtype::kFloat64    ? fp64_attention_flops_per_second
+         : dtype == Dtype::kBfloat16 ? bf16_attention_flops_per_second
+                                     : fp32_attention_flops_per_second;
+}
+
 ProbeResult probe(const ProbeOptions& options) {
   ProbeResult result;
   result.cores = available_cores();
@@ -128,6 +151,12 @@ ProbeResult probe(const ProbeOptions& options) {
   result.memcpy_bytes_per_second = rates.memcpy_bytes_per_second / ranks;
   result.streaming_bytes_per_second = rates.streaming_bytes_per_second / ranks;
   result.memory_bytes = usable_memory_bytes() / result.ranks;
+  result.fp32_attention_flops_per_second =
+      attention_rate_of(team, options, result, Dtype::kFloat32);
+  result.fp64_attention_flops_per_second =
+      attention_rate_of(team, options, result, Dtype::kFloat64);
+  result.bf16_attention_flops_per_second =
+      attention_rate_of(team, options, result, Dtype::kBfloat16);
   result.fp32_model_flops_per_second = model_rate_of(team, options, result, block, Dtype::kFloat32);
   result.bf16_model_flops_per_second =
       model_rate_of(team, options, result, block, Dtype::kBfloat16);
@@ -151,6 +180,9 @@ Cluster probe_cluster(const ProbeResult& result) {
   cluster.flops_per_second_bf16 = result.bf16_flops_per_second.value_or(0.0);
   cluster.model_flops_per_second_fp32 = result.fp32_model_flops_per_second;
   cluster.model_flops_per_second_bf16 = result.bf16_model_flops_per_second;
+  cluster.attention_flops_per_second_fp32 = result.fp32_attention_flops_per_second;
+  cluster.attention_flops_per_second_fp64 = result.fp64_attention_flops_per_second;
+  cluster.attention_flops_per_second_bf16 = result.bf16_attention_flops_per_second;
   cluster.codec_bytes_per_second = result.codec_bytes_per_second;
   cluster.memory_bytes_per_second = result.copy_bytes_per_second();
   cluster.memory_bytes = result.memory_bytes;
@@ -163,8 +195,8 @@ std::string render_cluster_file(const ProbeResult& result) {
   return fmt::format(
              "# Measured by strait probe with {} {} of {} threads, all at once, on {} "
              "cores{}.\n"
-             "# Rates are of one rank. model_flops: forward and backward of a whole block{}; "
-             "flops: products alone.\n"
+             "# Rates are of one rank. model_flops: forward and backward of a whole block{} "
+             "without attention;\n# attention_flops: those of attention; flops: products alone.\n"
              "# memory_bytes_per_second: bytes read plus written, the better of memcpy ({:.3g}) "
              "and "
              "streaming stores\n"

@@ -31,14 +31,17 @@ struct ProbeResult {
   double fp32_flops_per_second = 0.0;
   double fp64_flops_per_second = 0.0;
   std::optional<double> bf16_flops_per_second;  // empty: no hardware for it
-  /// Forward and backward of a whole block, 0 = not measured.
+  /// Forward and backward of a whole block without its attention, and of that; 0 = not measured.
   double fp32_model_flops_per_second = 0.0, bf16_model_flops_per_second = 0.0;
+  double fp32_attention_flops_per_second = 0.0, fp64_attention_flops_per_second = 0.0,
+         bf16_attention_flops_per_second = 0.0;
   double codec_bytes_per_second =
       0.0;  // encode and decode, bytes read plus written; 0 = not measured
   double memcpy_bytes_per_second = 0.0;  // bytes read plus written
   double streaming_bytes_per_second = 0.0;
   double copy_bytes_per_second() const;  // the better of the two
-  int64_t memory_bytes = 0;              // physical, or the control group's limit, over ranks
+  double attention_flops_per_second(Dtype dtype) const;
+  int64_t memory_bytes = 0;  // physical, or the control group's limit, over ranks
   /// Transport between thread ranks by all-gather: bytes that a rank receives over the time of a
   /// large one, and the whole time of one of 8 bytes per rank. A world of one has neither: the copy
   /// rate, and no latency.

@@ -18,6 +18,7 @@
 #include "strait/measure/copy.h"
 #include "strait/measure/gemm.h"
 #include "strait/measure/rank_team.h"
+#include "strait/probe/attention_work.h"
 #include "strait/probe/probe_work.h"
 #include "strait/report/statistics.h"
 #include "strait/threads/cores.h"
@@ -271,11 +272,20 @@ double gemm_rate(Together& together, const ProbeOptions& options, Dtype dtype) {
   return shape.flops() / together.seconds(options.runs, [&] { gemm.run(); });
 }
 
+double attention_rate_of(Together& together, const ProbeOptions& options, const ProbeResult& result,
+                         Dtype dtype) {
+  AttentionWork work(attention_of(options.run), dtype, result.threads_per_rank, options.products);
+  const double seconds = together.seconds_of_short(options.runs, [&] { work.run(); });
+  if (const std::string failure = work.check(); !failure.empty())
+    throw InternalError("probe: " + failure);
+  return work.flops() / seconds;
+}
+
 double model_rate_of(Together& together, const ProbeOptions& options, const ProbeResult& result,
                      const BlockCase& block, Dtype dtype) {
   ModelWork work(block, dtype, result.threads_per_rank, options.products);
   return model_rate(work, together.seconds_of_short(options.runs, [&] { work.run(); }),
-                    result.copy_bytes_per_second());
+                    {result.copy_bytes_per_second(), result.attention_flops_per_second(dtype)});
 }
 
 }  // namespace
@@ -321,6 +331,12 @@ ProbeResult probe_mpi(comm::MpiSession& session, const ProbeOptions& options) {
   const CopyRates rates = measure_copy(team, options.copy_bytes, options.runs);
   result.memcpy_bytes_per_second = together.least(rates.memcpy_bytes_per_second);
   result.streaming_bytes_per_second = together.least(rates.streaming_bytes_per_second);
+  result.fp32_attention_flops_per_second =
+      attention_rate_of(together, options, result, Dtype::kFloat32);
+  result.fp64_attention_flops_per_second =
+      attention_rate_of(together, options, result, Dtype::kFloat64);
+  result.bf16_attention_flops_per_second =
+      attention_rate_of(together, options, result, Dtype::kBfloat16);
   result.fp32_model_flops_per_second =
       model_rate_of(together, options, result, block, Dtype::kFloat32);
   result.bf16_model_flops_per_second =

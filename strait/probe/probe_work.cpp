@@ -83,6 +83,7 @@ ModelWork::ModelWork(BlockCase block, Dtype dtype, int64_t threads, kernel::Narr
   program::for_each_instance(program, [&](const program::Op& op, const program::Loops&) {
     const program::KernelCost cost = program::cost_of(program, op, 0);
     flops_ += cost.flops;
+    attention_flops_ += cost.attention_flops;
     if (op.kernel != nullptr && op.kernel->bound == program::Bound::kMemory)
       update_bytes_ += cost.bytes;
   });
@@ -121,9 +122,13 @@ void CodecWork::run() {
   }
 }
 
-double model_rate(const ModelWork& work, double seconds, double memory_bytes_per_second) {
-  const double update = work.update_bytes() / memory_bytes_per_second;
-  return work.flops() / std::max(seconds - update, 0.5 * seconds);
+double model_rate(const ModelWork& work, double seconds, const OtherRates& others) {
+  const double update = work.update_bytes() / others.memory_bytes_per_second;
+  const double blocks = std::max(seconds - update, 0.5 * seconds);
+  const double products = work.flops() - work.attention_flops();
+  const double attention = work.attention_flops() / others.attention_flops_per_second;
+  // Where the other rates were measured in worse moments, at most twice what both have together.
+  return products / std::max(blocks - attention, 0.5 * blocks * products / work.flops());
 }
 
 }  // namespace strait::measure

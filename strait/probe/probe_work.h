@@ -44,13 +44,15 @@ class ModelWork {
             kernel::NarrowProducts products = kernel::NarrowProducts::kAutomatic);
   /// One step. InternalError when its loss is not finite.
   void run();
-  /// Of a step: floating-point operations, and bytes that its update reads and writes.
+  /// Of a step: floating-point operations, those of attention among them, and bytes that its update
+  /// reads and writes.
   double flops() const { return flops_; }
+  double attention_flops() const { return attention_flops_; }
   double update_bytes() const { return update_bytes_; }
 
  private:
   std::unique_ptr<train::SoloStep> step_;
-  double flops_ = 0, update_bytes_ = 0;
+  double flops_ = 0, attention_flops_ = 0, update_bytes_ = 0;
 };
 
 /// Encodes and decodes a vector of fp32 in the codecs of the presets. Not thread-safe.
@@ -70,7 +72,13 @@ class CodecWork {
   double bytes_ = 0;
 };
 
-/// Rate of whole blocks: the operations of a step over its seconds less those of the update.
-double model_rate(const ModelWork& work, double seconds, double memory_bytes_per_second);
+/// What is taken off a step's seconds.
+struct OtherRates {
+  double memory_bytes_per_second = 0;  // of the update
+  double attention_flops_per_second = 0;
+};
+/// Rate of whole blocks without their attention: the operations of a step over its seconds, less
+/// those of the update and of attention.
+double model_rate(const ModelWork& work, double seconds, const OtherRates& others);
 
 }  // namespace strait::measure

@@ -67,15 +67,16 @@ struct AttributeInfo {
 /// What runs out first: sim and cost divide by that rate of the cluster.
 enum class Bound : uint8_t {
   kNothing,   // takes no time worth counting
-  kProducts,  // floating-point operations, at the model's rate in `dtype`
+  kProducts,  // floating-point operations, at the model's rate in `dtype`, of attention at its own
   kMemory,    // bytes read and written
   kCodec,     // the same, at the rate of encoding and decoding
 };
 
 /// Of one execution on one rank.
 struct KernelCost {
-  double flops = 0;  // multiply-adds count two
-  double bytes = 0;  // read and written in operands
+  double flops = 0;            // multiply-adds count two
+  double attention_flops = 0;  // among them
+  double bytes = 0;            // read and written in operands
   int64_t workspace_bytes = 0;
   Dtype dtype = Dtype::kFloat32;  // of the products
 };

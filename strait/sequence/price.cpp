@@ -11,7 +11,6 @@
 namespace strait::sequence {
 namespace {
 
-constexpr double kBackwardWork = 2.5;
 constexpr int64_t kMostPieces = 8;
 
 /// Of one rank, both phases.

@@ -11,6 +11,9 @@
 
 namespace strait::sequence {
 
+/// Operations of a backward of attention in forwards: probabilities are made again.
+inline constexpr double kBackwardWork = 2.5;
+
 /// Rates of a rank and its links.
 struct Machine {
   double attention_flops = 1e12;  // of a rank, per second, on long runs of tokens
@@ -45,8 +48,7 @@ struct Price {
   double linear_slowest = 0;
   double layer() const { return attention_slowest + remap + linear_slowest; }
 };
-/// Shares of a document on a ring count as even; a backward executes 2.5 times the forward's work.
-/// Cost: O(documents + sum of group sizes).
+/// Shares of a document on a ring count as even. Cost: O(documents + sum of group sizes).
 Price price(const Plan& plan, const Machine& machine, const Layer& layer,
             const PriceOptions& options);
 

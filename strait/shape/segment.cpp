@@ -251,9 +251,9 @@ bool exchanges_behind(Segment segment, Phase phase) {
   });
 }
 
-double attention_flops(const BlockExtent& extent, int64_t tokens, const ShapeOptions& options) {
+double attention_flops(const BlockExtent& extent, int64_t tokens, const ModelShape& model) {
   return 2.0 * static_cast<double>(extent.rows * extent.attention_width()) *
-         attended_tokens(tokens, options);
+         attended_tokens(tokens, model);
 }
 
 double linear_flops(Segment segment, const BlockExtent& extent) {
@@ -441,11 +441,9 @@ SegmentSizes segment_sizes(const ModelShape& model, SegmentRange range, int64_t 
   for (const Segment segment : in_order(range, Phase::kForward)) {
     const double linear = linear_flops(segment, extent);
     const bool attends = segment == Segment::kAttention;
-    const double attention =
-        attends ? attention_flops(extent, std::min(tokens * model.sequence, model.options.context),
-                                  model.options)
-                : 0.0;
+    const double attention = attends ? attention_flops(extent, tokens, model) : 0.0;
     sizes.forward_flops += linear + attention;
+    sizes.attention_flops += attention;
     sizes.backward_input_flops += linear + 2.0 * attention;
     sizes.backward_weight_flops += linear;
     for (const ValueUse& use : segment_uses(segment, Phase::kForward))

@@ -256,7 +256,8 @@ ValueOffsets workspace_offsets(const BlockExtent& extent, SegmentRange range, Ph
 /// Costs of a range on one rank of x and y, for one micro-batch.
 struct SegmentSizes {
   double forward_flops = 0, backward_input_flops = 0, backward_weight_flops = 0;
-  int64_t saved_bytes = 0;  // kept values that the range makes, as parts of the saved bundle
+  double attention_flops = 0;  // of the forward; backward_input has twice as many
+  int64_t saved_bytes = 0;     // kept values that the range makes, as parts of the saved bundle
 };
 /// Over the segments of a block they add up to block_sizes. `tokens` are those that
 /// this rank has of a sequence.

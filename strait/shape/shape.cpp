@@ -54,6 +54,11 @@ double attended_tokens(int64_t tokens, const ShapeOptions& options) {
   return sum / static_cast<double>(options.layers);
 }
 
+double attended_tokens(int64_t tokens, const ModelShape& model) {
+  const int64_t longest = model.document_tokens > 0 ? model.document_tokens : model.options.context;
+  return attended_tokens(std::min(tokens * model.sequence, longest), model.options);
+}
+
 LayerForm layer_form(const ModelShape& model, int64_t block) {
   const ShapeOptions& options = model.options;
   if (!options.has_window(block - 1)) return {0, options.rope};
@@ -108,9 +113,9 @@ BlockSizes transformer_sizes(const ModelShape& model, int64_t batch, int64_t tok
   const auto rows = static_cast<double>(extent.rows);
   const double linear = 2.0 * rows * multiplying_parameters(extent);
   const double attention =
-      2.0 * rows * static_cast<double>(extent.attention_width()) *
-      attended_tokens(std::min(tokens * model.sequence, options.context), options);
+      2.0 * rows * static_cast<double>(extent.attention_width()) * attended_tokens(tokens, model);
   sizes.forward_flops = linear + attention;
+  sizes.attention_flops = attention;
   sizes.backward_flops = 2.0 * sizes.forward_flops;
   return sizes;
 }

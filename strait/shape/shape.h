@@ -70,9 +70,10 @@ struct BlockSizes {
   int64_t saved_bytes = 0;   // kept from forward to backward, beside the input
   int64_t forward_workspace_bytes = 0;
   int64_t backward_workspace_bytes = 0;  // of backward (input and weight together)
-  int64_t bundle_bytes = 0;   // handed from backward_input to backward_weight when they are split
-  double forward_flops = 0;   // multiply-adds count two; attention counted with its causal half
-  double backward_flops = 0;  // input and weight together
+  int64_t bundle_bytes = 0;    // handed from backward_input to backward_weight when they are split
+  double forward_flops = 0;    // multiply-adds count two; attention counted with its causal half
+  double backward_flops = 0;   // input and weight together
+  double attention_flops = 0;  // of the forward; the backward has twice as many
 };
 
 /// Which linear layers have a bias where ShapeOptions::bias is true.
@@ -120,6 +121,9 @@ struct ModelShape {
   int64_t x = 1, y = 1;  // ranks of mesh axes x and y that share each block: local_shape in split.h
   int64_t sequence = 1;  // ranks that share every sequence
   SequenceEngine engine = SequenceEngine::kGathered;  // among these
+  /// Of the document in which a token stands, on average, as far as operations of attention are
+  /// counted; 0: as many as the context, or as the sequence where that is shorter.
+  int64_t document_tokens = 0;
   std::vector<UnitShape> units;
   std::vector<BlockShape> blocks;                        // embedding, layers x transformer, head
   std::shared_ptr<const ModuleChain> modules = nullptr;  // whose blocks are modules
@@ -148,6 +152,8 @@ double embedding_scale(const ModelShape& model);
 double attended_tokens(int64_t tokens, int64_t window);
 /// The same, as the mean over the blocks of a model: what is done by all of them is exact.
 double attended_tokens(int64_t tokens, const ShapeOptions& options);
+/// The same where ranks have `tokens` of each sequence.
+double attended_tokens(int64_t tokens, const ModelShape& model);
 
 /// Throws UserError (with the key) unless `options` is a shape that `family` can build.
 void validate_shape(const ShapeOptions& options, int64_t vocabulary,

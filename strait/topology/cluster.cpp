@@ -101,6 +101,9 @@ void use_measured(const MeasuredRates& measured, Cluster& cluster) {
       {measured.flops_per_second_bf16, &cluster.flops_per_second_bf16},
       {measured.model_flops_per_second_fp32, &cluster.model_flops_per_second_fp32},
       {measured.model_flops_per_second_bf16, &cluster.model_flops_per_second_bf16},
+      {measured.attention_flops_per_second_fp32, &cluster.attention_flops_per_second_fp32},
+      {measured.attention_flops_per_second_fp64, &cluster.attention_flops_per_second_fp64},
+      {measured.attention_flops_per_second_bf16, &cluster.attention_flops_per_second_bf16},
       {measured.memory_bytes_per_second, &cluster.memory_bytes_per_second}};
   for (const auto& [rate, target] : rates)
     if (rate > 0) *target = rate;
@@ -124,6 +127,13 @@ int64_t Cluster::level_between(int64_t a, int64_t b) const {
   }
   throw InternalError(
       fmt::format("ranks {} and {} share no level of a cluster of {} ranks", a, b, ranks));
+}
+
+double Cluster::block_seconds(Dtype dtype, double flops, double attention_flops) const {
+  const double products = flops - attention_flops;
+  double seconds = products > 0 ? products / model_flops_per_second(dtype) : 0.0;
+  if (attention_flops > 0) seconds += attention_flops / attention_flops_per_second(dtype);
+  return seconds;
 }
 
 Cluster make_cluster(const ClusterOptions& options, int64_t ranks) {

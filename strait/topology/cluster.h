@@ -33,6 +33,10 @@ struct Cluster {
   double flops_per_second_bf16 = 0.0;
   double model_flops_per_second_fp32 = 0.0;  // per rank, whole blocks of a model; 0 = as products
   double model_flops_per_second_bf16 = 0.0;
+  /// Per rank, attention alone; 0 = as whole blocks. Where given, blocks are without attention.
+  double attention_flops_per_second_fp32 = 0.0;
+  double attention_flops_per_second_fp64 = 0.0;
+  double attention_flops_per_second_bf16 = 0.0;
   double memory_bytes_per_second = 0.0;  // per rank, copy (read + write)
   double codec_bytes_per_second = 0.0;  // per rank, encode and decode (read + write); 0 = as copies
   int64_t memory_bytes = 0;             // per rank
@@ -58,6 +62,16 @@ struct Cluster {
                                                       : 0.0;
     return measured > 0 ? measured : flops_per_second(dtype);
   }
+  /// Forward and backward of attention in a type, on long runs of tokens, per rank; a backward
+  /// counts twice its forward.
+  double attention_flops_per_second(Dtype dtype) const {
+    const double measured = dtype == Dtype::kFloat64  ? attention_flops_per_second_fp64
+                            : dtype_bytes(dtype) == 2 ? attention_flops_per_second_bf16
+                                                      : attention_flops_per_second_fp32;
+    return measured > 0 ? measured : model_flops_per_second(dtype);
+  }
+  /// Seconds of so many operations of a model's blocks, `attention_flops` of them in attention.
+  double block_seconds(Dtype dtype, double flops, double attention_flops) const;
   /// Ranks in one group of level `level` (product of sizes up to and including it).
   int64_t group_size(int64_t level) const;
   /// Index of the outermost level whose boundary a message between two ranks crosses: the innermost

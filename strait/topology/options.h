@@ -23,7 +23,9 @@ struct LevelOptions {
 struct MeasuredRates {
   int64_t cores_per_rank = 1;
   double flops_per_second_fp32 = 0, flops_per_second_fp64 = 0, flops_per_second_bf16 = 0;
-  double model_flops_per_second_fp32 = 0, model_flops_per_second_bf16 = 0;
+  double model_flops_per_second_fp32 = 0, model_flops_per_second_bf16 = 0;  // without attention
+  double attention_flops_per_second_fp32 = 0, attention_flops_per_second_fp64 = 0,
+         attention_flops_per_second_bf16 = 0;
   double memory_bytes_per_second = 0;  // copies, read + write
 };
 

@@ -186,6 +186,64 @@ TEST(Commands, PlanChoosesAPolicyForALinkAndTheRunItWritesTrains) {
   EXPECT_NE(trained.out.find(first.at("sync").at("policy").as_string()), std::string::npos);
 }
 
+TEST(Commands, PlanSharesSequencesOfABatchSmallerThanItsRanksAndTheRunItWritesTrains) {
+  const TemporaryFolder folder;
+  const std::string best = folder.path() + "/best.toml";
+  const auto planned = run({"plan", test::small_run_file(folder.path()), "--ranks", "4", "-o", best,
+                            "--set", "plan.search=sequence", "--set", "model.shape.context=16",
+                            "--set", "train.global_batch_size=2"},
+                           folder.path() + "/plan.json");
+  ASSERT_EQ(planned.exit_code, 0) << planned.err;
+  for (const char* text :
+       {"sequence 2, ring", "left out: sequence 4, heads: sequence.engine = \"heads\" cannot give",
+        "left out: mesh of the run file: train.global_batch_size = 2"})
+    EXPECT_NE(planned.out.find(text), std::string::npos) << text << " in\n" << planned.out;
+  const Json& first = planned.report.at("candidates").as_array().front();
+  const int64_t sharers = first.at("sequence").at("ranks").as_integer();
+  EXPECT_EQ(first.at("mesh").at("sequence").as_integer(), sharers);
+  EXPECT_GT(sharers, 1);
+  const auto trained = run({"train", best, "--ranks", "4", "--set", "train.steps=3", "--set",
+                            "output.run_dir=" + folder.path() + "/run"},
+                           folder.path() + "/train.json");
+  EXPECT_EQ(trained.exit_code, 0) << trained.err;
+  EXPECT_EQ(trained.report.at("mesh").at("sequence").as_integer(), sharers);
+}
+
+TEST(Commands, PlanAndSimulateReadAHistogramOfLengths) {
+  const TemporaryFolder folder;
+  const std::string file = folder.path() + "/lengths.csv";
+  const std::vector<std::string> sets = {
+      "train.global_batch_size=12",  // unset: that of the file is for windows
+      "train.global_batch_tokens=4096",
+      "model.shape.context=1024",
+      "model.shape.dropout=0",
+      "mesh.axes.sequence=4",
+      "plan.search=sequence",
+      "data.path=synthetic:lengths/histogram/tokens=50000/file=" + file,
+      "cluster.levels=[{name=\"site\",size=0,gb_per_second=0.01,latency_microseconds=1.0}]"};
+  const auto answer = [&](const std::string& command, const std::string& histogram) {
+    std::ofstream(file) << histogram;
+    std::vector<std::string> words = {command, test::small_run_file(folder.path()), "--ranks", "4"};
+    for (const std::string& one : sets) words.insert(words.end(), {"--set", one});
+    return run(words, folder.path() + "/" + command + ".json");
+  };
+  const auto engine_for = [&](const std::string& histogram) {
+    const auto planned = answer("plan", histogram);
+    EXPECT_EQ(planned.exit_code, 0) << planned.err;
+    return planned.report.at("candidates").as_array().front().at("sequence").at("engine");
+  };
+  EXPECT_EQ(engine_for("60, 0\n100, 1\n").as_string(), "zeppelin");
+  const auto seconds_of = [&](const std::string& histogram) {
+    const auto simulated = answer("simulate", histogram);
+    EXPECT_EQ(simulated.exit_code, 0) << simulated.err;
+    return simulated.report.at("compute_seconds").as_number();
+  };
+  EXPECT_LT(seconds_of("20 1\n"), seconds_of("1000 0\n1024 1\n"));
+  const auto wrong = answer("simulate", "100, 1\n50, 1\n");
+  EXPECT_EQ(wrong.exit_code, 2);
+  EXPECT_NE(wrong.err.find("lengths.csv:2"), std::string::npos) << wrong.err;
+}
+
 TEST(Commands, SamplePlanSimulateInspectAndReportAnswer) {
   const TemporaryFolder folder;
   const std::string run_file = test::small_run_file(folder.path()),

@@ -21,7 +21,8 @@ const std::string kGood =
     "latency_microseconds = 1.5, links = 3 },\n  { name = \"world\", size = 0, gb_per_second = "
     "0.125, "
     "latency_microseconds = 50, processor_share = 0.25 },\n]\n[rates]\nfp32_flops_per_second = "
-    "1.5e11\nbf16_model_flops_per_second = 1e11\ncodec_bytes_per_second = 4e9\nmemory_bytes = "
+    "1.5e11\nbf16_model_flops_per_second = 1e11\nfp64_attention_flops_per_second = "
+    "2e10\nbf16_attention_flops_per_second = 8e10\ncodec_bytes_per_second = 4e9\nmemory_bytes = "
     "1024\n"
     "cores_per_rank = 2\nshares_cores = false\n";
 
@@ -39,10 +40,16 @@ TEST(ClusterFile, IsRead) {
   EXPECT_EQ(cluster.levels[1].processor_share, 0.25);
   EXPECT_EQ(cluster.model_flops_per_second(Dtype::kBfloat16), 1e11);
   EXPECT_EQ(cluster.model_flops_per_second(Dtype::kFloat32), 1.5e11);  // missing: as products
+  EXPECT_EQ(cluster.attention_flops_per_second(Dtype::kFloat64), 2e10);
+  EXPECT_EQ(cluster.attention_flops_per_second(Dtype::kBfloat16), 8e10);
+  EXPECT_EQ(cluster.attention_flops_per_second(Dtype::kFloat32), 1.5e11);  // missing: as blocks
   EXPECT_EQ(cluster.codec_bytes_per_second, 4e9);
   const Cluster again = parse_cluster_file(print_cluster_file(cluster), "again.toml", 8);
   EXPECT_EQ(again.levels[1].processor_share, 0.25);
   EXPECT_EQ(again.model_flops_per_second(Dtype::kBfloat16), 1e11);
+  EXPECT_EQ(again.attention_flops_per_second(Dtype::kFloat64), 2e10);
+  EXPECT_EQ(again.attention_flops_per_second(Dtype::kBfloat16), 8e10);
+  EXPECT_EQ(again.attention_flops_per_second_fp32, 0);
   EXPECT_EQ(again.codec_bytes_per_second, 4e9);
   EXPECT_EQ(cluster.memory_bytes, 1024);
   EXPECT_EQ(cluster.cores_per_rank, 2);
@@ -94,6 +101,14 @@ TEST(ClusterFile, BadFilesNameFileLineAndKey) {
       {"[rates]\nfp32_flops_per_second = 0\n", 2, "rates.fp32_flops_per_second", "above 0"},
       {"[rates]\nfp32_flops_per_second = true\n", 2, "rates.fp32_flops_per_second",
        "wants a number"},
+      {"[rates]\nfp32_attention_flops_per_second = -8e10\n", 2,
+       "rates.fp32_attention_flops_per_second", "= -80000000000 must be above 0"},
+      {"[rates]\nbf16_attention_flops_per_second = inf\n", 2,
+       "rates.bf16_attention_flops_per_second", "above 0"},
+      {"[rates]\nfp64_attention_flops_per_second = \"fast\"\n", 2,
+       "rates.fp64_attention_flops_per_second", "wants a number, found a string"},
+      {"[rates]\nfp32_atention_flops_per_second = 1.0\n", 2, "rates.fp32_atention_flops_per_second",
+       "nearest is \"rates.fp32_attention_flops_per_second\""},
       {"[rates]\nmemory_bytes = 1.5\n", 2, "rates.memory_bytes", "wants an integer"},
       {"[rates]\ncores_per_rank = 0\n", 2, "rates.cores_per_rank", "nearest valid value is 1"},
       {"[rates]\nshares_cores = 1\n", 2, "rates.shares_cores", "wants a boolean"},

@@ -2,9 +2,14 @@
 #include "strait/data/lengths.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <string>
 
 #include "strait/base/errors.h"
 
@@ -93,6 +98,77 @@ TEST(LengthsTest, RefusesUnknownNamesWithTheNearest) {
     EXPECT_NE(std::string(error.what()).find("nearest: 'lognormal-"), std::string::npos);
   }
   EXPECT_THROW(LengthDistribution("corpus", 1, 0), UserError);
+}
+
+/// A file that ends with the test.
+class HistogramFile : public ::testing::Test {
+ protected:
+  HistogramFile()
+      : path_((std::filesystem::temp_directory_path() /
+               ("strait-lengths-" + std::to_string(::getpid()) + ".csv"))
+                  .string()) {}
+  ~HistogramFile() override { std::filesystem::remove(path_); }
+  std::vector<LengthBin> read(const std::string& text) {
+    std::ofstream(path_) << text;
+    return read_length_histogram(path_);
+  }
+  std::string path_;
+};
+
+TEST_F(HistogramFile, LengthsHaveItsShares) {
+  const std::vector<LengthBin> bins =
+      read("# longest, documents\n\n16, 25\n64\t50  # most\n\n128, 0\n1000 ,2.5e1");
+  ASSERT_EQ(bins.size(), 4U);
+  EXPECT_EQ(bins[0].longest, 16);
+  EXPECT_EQ(bins[1].share, 50);
+  EXPECT_EQ(bins[3].longest, 1000);
+  EXPECT_EQ(bins[3].share, 25);
+  const std::vector<int64_t> lengths = many({bins, 1}, 100000);
+  EXPECT_NEAR(above(lengths, 16).documents, 0.75, 0.01);
+  EXPECT_NEAR(above(lengths, 64).documents, 0.25, 0.01);
+  EXPECT_EQ(above(lengths, 64).documents, above(lengths, 128).documents);
+  EXPECT_NEAR(above(lengths, 0).mean, 0.25 * 8.5 + 0.5 * 40.5 + 0.25 * 564.5, 2);
+  EXPECT_EQ(std::ranges::min(lengths), 1);
+  EXPECT_EQ(std::ranges::max(lengths), 1000);
+  EXPECT_EQ(std::ranges::max(many({bins, 1, 0.5, 300}, 1000)), 300);
+  // The table of the general corpus as a file is the general corpus.
+  const std::vector<LengthBin> corpus = read(
+      "10 .22\n50 2.91\n100 5.20\n200 10.23\n500 28.19\n1024 24.64\n2048 15.65\n4096 7.34\n"
+      "8192 3.05\n16384 1.29\n32768 .85\n65536 .14\n131072 .17\n196608 .14\n");
+  EXPECT_EQ(many({corpus, 7}, 1000), many({"corpus", 7}, 1000));
+}
+
+TEST_F(HistogramFile, AWrongOneNamesFileLineAndTheNearest) {
+  struct Case {
+    const char* text;
+    std::optional<int64_t> line;
+    const char* message;
+  };
+  const Case cases[] = {{"16 1\n64 many\n", 2, "'many' in a histogram of lengths is no number"},
+                        {"16 nan\n", 1, "'nan' in a histogram of lengths is no number"},
+                        {"16\n", 1, "has 1 numbers"},
+                        {"16 1 2\n", 1, "has 3 numbers"},
+                        {"# none\n0 1\n", 2, "length 0 of a histogram must be a whole number"},
+                        {"1.5 1\n", 1, "whole number from 1 to 2147483647"},
+                        {"1e300 1\n", 1, "whole number from 1"},
+                        {"16 -1\n", 1, "the nearest valid value is 0"},
+                        {"64 1\n16 1\n", 2, "the nearest valid length is 65"},
+                        {"64 1\n64 1\n", 2, "the nearest valid length is 65"},
+                        {"", std::nullopt, "has no documents"},
+                        {"64 0\n", std::nullopt, "has no documents"},
+                        {"16 1e308\n64 1e308\n", std::nullopt, "has no documents"}};
+  for (const Case& bad : cases) {
+    try {
+      read(bad.text);
+      ADD_FAILURE() << "accepted: " << bad.text;
+    } catch (const UserError& error) {
+      EXPECT_EQ(error.place().file, path_);
+      EXPECT_EQ(error.place().line, bad.line) << bad.text;
+      EXPECT_EQ(error.place().key, "data.path");
+      EXPECT_NE(std::string(error.what()).find(bad.message), std::string::npos) << error.what();
+    }
+  }
+  EXPECT_THROW(read_length_histogram(path_ + ".none"), UserError);
 }
 
 }  // namespace

@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <map>
 #include <string>
 
@@ -101,6 +103,27 @@ TEST(SyntheticData, AModelHasSomethingToLearn) {
   EXPECT_NEAR(static_cast<double>(foreseen) / static_cast<double>(tokens.size()), 0.7, 0.02);
 }
 
+TEST(SyntheticData, AHistogramIsReadFromItsFile) {
+  const std::string folder = std::filesystem::temp_directory_path() / "strait=lengths";
+  std::filesystem::create_directories(folder + "/of data");
+  const std::string file = folder + "/of data/scale=2.csv";
+  std::ofstream(file) << "100 1\n200 3\n";
+  const std::string path = "synthetic:lengths/histogram/scale=0.5/tokens=20000/file=" + file;
+  const SyntheticData data = parse_synthetic(path);
+  EXPECT_EQ(data.file, file);
+  EXPECT_EQ(data.scale, 0.5);
+  const Corpus corpus = make_corpus(options_of(path));
+  const TokenBatches batches(corpus, 400, 1000, 1);
+  for (int64_t document = 0; document + 1 < batches.documents(); ++document) {
+    EXPECT_LE(batches.length(document), 100);
+    EXPECT_EQ(batches.length(document), data.lengths().length(static_cast<uint64_t>(document)));
+  }
+  std::ofstream(file) << "100 one\n";
+  expect_user_error([&] { make_corpus(options_of(path)); }, {"'one'"}, "data.path");
+  std::filesystem::remove_all(folder);
+  expect_user_error([&] { make_corpus(options_of(path)); }, {"scale=2.csv"}, "data.path");
+}
+
 TEST(SyntheticData, WhatCannotBeMadeIsRefusedWithTheNearest) {
   const auto refused = [](const std::string& path, const std::string& text) {
     expect_user_error([&] { make_corpus(options_of(path)); }, {text}, "data.path");
@@ -111,6 +134,12 @@ TEST(SyntheticData, WhatCannotBeMadeIsRefusedWithTheNearest) {
   refused("synthetic:images8", "nearest: \"synthetic:images\"");
   refused("synthetic:images/size=4096/count=1000000", "nearest: count=42");
   refused("synthetic:lengths/corpis", "nearest: 'corpus'");
+  refused("synthetic:lengths/histogramm", "nearest: 'histogram'");
+  refused("synthetic:lengths/histogram/scale=2",
+          "nearest: \"synthetic:lengths/histogram/scale=2/file=lengths.csv\"");
+  refused("synthetic:lengths/corpus/file=a.csv",
+          "nearest: \"synthetic:lengths/histogram/file=a.csv\"");
+  refused("synthetic:lengths/histogram/fil=a.csv", "nearest: 'file'");
   refused("synthetic:lengths/corpus/scala=2", "nearest: 'scale'");
   refused("synthetic:lengths/corpus/longest=much", "longest must be a number from 0");
   refused("synthetic:lengths/corpus/scale=0", "scale must be a number from");

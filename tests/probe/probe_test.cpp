@@ -4,9 +4,13 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+
 #include "strait/base/errors.h"
 #include "strait/config/cluster_file.h"
 #include "strait/config/parse.h"
+#include "strait/probe/attention_work.h"
 #include "strait/probe/probe_work.h"
 #ifdef STRAIT_MPI
 #include "strait/probe/probe_mpi.h"
@@ -34,9 +38,10 @@ TEST(Probe, MeasuresEveryRate) {
     for (const double rate :
          {result.fp32_flops_per_second, result.fp64_flops_per_second,
           result.bf16_flops_per_second.value_or(1e9), result.fp32_model_flops_per_second,
-          result.bf16_model_flops_per_second, result.codec_bytes_per_second,
-          result.memcpy_bytes_per_second, result.streaming_bytes_per_second,
-          result.transport_bytes_per_second}) {
+          result.bf16_model_flops_per_second, result.fp32_attention_flops_per_second,
+          result.fp64_attention_flops_per_second, result.bf16_attention_flops_per_second,
+          result.codec_bytes_per_second, result.memcpy_bytes_per_second,
+          result.streaming_bytes_per_second, result.transport_bytes_per_second}) {
       EXPECT_GT(rate, 1e5);
       EXPECT_LT(rate, 1e14);
     }
@@ -82,6 +87,48 @@ TEST(Probe, ABlockHasTheOperationsOfItsShape) {
                    2 * ModelWork(block, Dtype::kFloat32, 1).flops());
 }
 
+TEST(Probe, AttentionIsCheckedAndCounted) {
+  for (const Dtype dtype : {Dtype::kFloat32, Dtype::kFloat64, Dtype::kBfloat16})
+    for (const AttentionCase& shape :
+         {AttentionCase{}, AttentionCase{1, 1}, AttentionCase{67, 80}, AttentionCase{1024, 128}}) {
+      AttentionWork work(shape, dtype, 2);
+      EXPECT_NE(work.check(), "") << "nothing has run";
+      for (int run = 0; run < 2; ++run) {
+        work.run();
+        EXPECT_EQ(work.check(), "");
+      }
+      const double once =
+          2 * 12.0 * static_cast<double>(shape.tokens * shape.tokens * shape.head_width);
+      EXPECT_EQ(std::fmod(work.flops(), once), 0);
+      EXPECT_GE(work.flops(), std::min(2e8, 1000 * once));  // or starting threads would count
+      EXPECT_LT(work.flops(), 2e8 + once);
+    }
+  EXPECT_EQ(attention_of({}).tokens, 512);
+  const AttentionCase of_run = attention_of(llama_run());
+  EXPECT_EQ(of_run.tokens, 32);
+  EXPECT_EQ(of_run.head_width, 16);
+  strait::Run large = llama_run();
+  large.model.shape.context = 1 << 20;
+  large.model.shape.heads = 1;
+  large.model.shape.width = 512;
+  EXPECT_EQ(attention_of(large).tokens, 1024);
+  EXPECT_EQ(attention_of(large).head_width, 256);
+}
+
+/// Block and attention together take what was measured.
+TEST(Probe, WhatAttentionTakesIsNotTakenByTheRestOfABlock) {
+  const BlockCase block = block_of_run(llama_run(), 4);
+  const ModelWork work(block, Dtype::kFloat32, 1);
+  // 6 T C for each of 3 x 32 tokens; a head beside the block takes more products.
+  EXPECT_EQ(work.attention_flops(), 6.0 * 32 * 64 * (3 * 32));
+  const double products = work.flops() - work.attention_flops();
+  const double slow = work.attention_flops() / 0.25;
+  EXPECT_NEAR(model_rate(work, 1.0, {1e30, slow}), products / 0.75, 1e-6 * products);
+  EXPECT_NEAR(model_rate(work, 1.0, {1e30, 1e30}), products, 1e-6 * products);
+  // What cannot be: no more than twice the rate of both.
+  EXPECT_NEAR(model_rate(work, 1.0, {1e30, slow / 100}), 2 * work.flops(), 1e-6 * work.flops());
+}
+
 TEST(Probe, RefusesARunThatDoesNotFitTheRanks) {
   EXPECT_THROW(block_of_run(llama_run(), 5), UserError);
   strait::Run modules = llama_run();
@@ -104,6 +151,7 @@ ProbeResult sample_result() {
           .fp64_flops_per_second = 5.5e10,
           .bf16_flops_per_second = {},
           .fp32_model_flops_per_second = 1.1e11,
+          .fp32_attention_flops_per_second = 8.1e10,
           .codec_bytes_per_second = 7.5e9,
           .memcpy_bytes_per_second = 1.3e10,
           .streaming_bytes_per_second = 2.2e10,
@@ -128,6 +176,8 @@ TEST(ClusterFile, IsReadBackAsMeasured) {
     EXPECT_EQ(text.find("bf16") != std::string::npos, has_bf16);
     EXPECT_EQ(cluster.model_flops_per_second(Dtype::kFloat32), 1.1e11);
     EXPECT_EQ(cluster.model_flops_per_second(Dtype::kFloat64), 5.5e10);  // as products
+    EXPECT_EQ(cluster.attention_flops_per_second(Dtype::kFloat32), 8.1e10);
+    EXPECT_EQ(cluster.attention_flops_per_second(Dtype::kFloat64), 5.5e10);  // as products
     EXPECT_EQ(cluster.codec_bytes_per_second, 7.5e9);
     EXPECT_EQ(cluster.memory_bytes_per_second, 2.2e10);
     EXPECT_EQ(cluster.memory_bytes, 17179869184);

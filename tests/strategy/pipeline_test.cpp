@@ -220,12 +220,12 @@ void set_seconds(std::vector<program::Node>& nodes, double forward, double backw
     const bool transformer =
         program::operand_in(op.reads, draft::kInput) || op.kernel == &draft::kBackwardWeight;
     const bool head = op.kernel == &draft::kForwardBackward;
-    op.attributes[draft::kFlops] = !transformer || head                  ? 0.0
-                                   : op.kernel == &draft::kForward       ? forward
-                                   : op.kernel == &draft::kBackward      ? backward + weight
-                                   : op.kernel == &draft::kBackwardInput ? backward
-                                   : waits                               ? weight / 2
-                                                                         : 0.0;
+    draft::set_flops(op, !transformer || head                  ? 0.0
+                         : op.kernel == &draft::kForward       ? forward
+                         : op.kernel == &draft::kBackward      ? backward + weight
+                         : op.kernel == &draft::kBackwardInput ? backward
+                         : waits                               ? weight / 2
+                                                               : 0.0);
   }
 }
 

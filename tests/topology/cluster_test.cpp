@@ -233,8 +233,12 @@ TEST(Cluster, SaysWhereItsFiguresAreFrom) {
 TEST(Cluster, MeasuredRatesReplaceThoseOfLocalhostAlone) {
   MeasuredRates measured;
   measured.flops_per_second_fp32 = 3e9;
+  measured.attention_flops_per_second_fp32 = 2e9;
   const Cluster local = make_cluster({.measured = measured}, 2);
   EXPECT_EQ(local.flops_per_second(Dtype::kFloat32), 3e9);
+  EXPECT_EQ(local.attention_flops_per_second(Dtype::kFloat32), 2e9);
+  EXPECT_EQ(local.attention_flops_per_second(Dtype::kBfloat16),
+            local.model_flops_per_second(Dtype::kBfloat16));
   EXPECT_EQ(local.flops_per_second(Dtype::kFloat64),
             make_cluster({}, 2).flops_per_second(Dtype::kFloat64));
   const Cluster far = make_cluster({.preset = "frontier", .measured = measured}, 8);

@@ -15,6 +15,10 @@ namespace {
 /// diagonal one is worked on whole (sequence/worked_pairs.h).
 constexpr double kHalfRateTokens = 64;
 
+/// Plans count what a backward does of its forward again. The cluster's rate counts it as two
+/// forwards.
+constexpr double kWorkOfCounted = (1 + sequence::kBackwardWork) / 3;
+
 /// Ranks of the axis that stand in one group of the outermost level that it leaves.
 sequence::RankGrid grid_of(const Cluster& cluster, const MeshAxis& axis) {
   int64_t per_node = axis.size;
@@ -55,8 +59,8 @@ BatchPlanner::BatchPlanner(const Run& run, const Cluster& cluster, const Mesh& m
   const Dtype dtype = dtype_of(run.train.precision);
   const sequence::RankGrid grid = grid_of(cluster, axis);
   const BlockExtent extent = block_extent(local, 1, row_tokens / axis.size, dtype);
-  machine_.attention_flops = cluster.model_flops_per_second(dtype);
-  machine_.linear_flops = machine_.attention_flops;
+  machine_.attention_flops = cluster.attention_flops_per_second(dtype) * kWorkOfCounted;
+  machine_.linear_flops = cluster.model_flops_per_second(dtype);
   machine_.half_rate_tokens = kHalfRateTokens;
   machine_.links = links_of(cluster, axis, grid);
   // Rows behind a rank's documents are padding, so what is linear takes all ranks as long.

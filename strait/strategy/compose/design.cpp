@@ -45,6 +45,9 @@ Cluster cluster_of(const Run& run, const Resolved& batch) {
   cluster.flops_per_second_bf16 *= factor;
   cluster.model_flops_per_second_fp32 *= factor;
   cluster.model_flops_per_second_bf16 *= factor;
+  cluster.attention_flops_per_second_fp32 *= factor;
+  cluster.attention_flops_per_second_fp64 *= factor;
+  cluster.attention_flops_per_second_bf16 *= factor;
   return cluster;
 }
 
@@ -102,9 +105,13 @@ int64_t local_tokens(const Design& design) {
   return design.batch.sequence_tokens / design.mesh.axis("sequence").size;
 }
 
-/// Modelled seconds of a micro-batch in each block, up to a factor: the cost model counts products.
+/// Modelled seconds of a micro-batch in each block, up to a factor: products, and attention as so
+/// many of them.
 std::vector<double> block_times(const Design& design, const draft::Recompute& recompute) {
   const ModelShape& shape = design.layout.local_shape();
+  const double slower = design.cluster.model_flops_per_second(design.dtype) /
+                            design.cluster.attention_flops_per_second(design.dtype) -
+                        1;
   std::vector<double> times;
   for (size_t block = 0; block < shape.blocks.size(); ++block) {
     const auto number = static_cast<int64_t>(block);
@@ -112,7 +119,9 @@ std::vector<double> block_times(const Design& design, const draft::Recompute& re
                                          local_tokens(design), design.dtype);
     const bool again =
         shape.blocks[block].kind == BlockKind::kTransformer && recompute.applies(number - 1);
-    times.push_back((again ? 2 : 1) * sizes.forward_flops + sizes.backward_flops);
+    const double forwards = again ? 2 : 1;
+    times.push_back(forwards * sizes.forward_flops + sizes.backward_flops +
+                    (forwards + 2) * slower * sizes.attention_flops);
   }
   return times;
 }
@@ -271,6 +280,8 @@ Design make_design(const Run& run, int64_t ranks, int64_t vocabulary, int64_t co
   design.cluster = cluster_of(run, design.batch);
   design.shape = model_shape(run.model, vocabulary);
   design.shape.engine = sequence_engine(run, design.batch.sequence_tokens);
+  if (corpus != nullptr && run.train.global_batch_tokens > 0)
+    design.shape.document_tokens = attended_length(run, *corpus);
   design.mesh = mesh_of(run, ranks, design.cluster, design.policy);
   design.dtype = dtype_of(run.train.precision);
   design.layout = Layout(design.shape, design.mesh);  // of the blocks' sizes, to cut stages
@@ -330,7 +341,7 @@ int64_t design_vocabulary(const Run& run, bool& assumed) {
 }
 
 std::optional<Corpus> design_corpus(const Run& run) {
-  if (!plans_documents(run) || run.data.path.empty()) return std::nullopt;
+  if (run.train.global_batch_tokens == 0 || run.data.path.empty()) return std::nullopt;
   return make_corpus(run.data);
 }
 

@@ -62,8 +62,9 @@ struct Design {
 
 /// Validates the run, composes its programs and verifies them. `vocabulary`: tokens of the data's
 /// tokenizer; `cores`: what all ranks share, 0 = those that this process may use. Where batches are
-/// planned, the one that stands for all is taken from `corpus` (expected_batch.h); without it, its
-/// documents are as long as the context. Errors: UserError with file, line, key.
+/// of documents, `corpus` tells how long these are, and where they are planned the batch that
+/// stands for all is from it (expected_batch.h); without it, documents are as long as the context.
+/// Errors: UserError with file, line, key.
 Design make_design(const Run& run, int64_t ranks, int64_t vocabulary, int64_t cores = 0,
                    const Corpus* corpus = nullptr);
 
@@ -81,7 +82,7 @@ program::Program compose_for_plan(const Design& design, const std::string& kind,
 /// data.path is set, else an assumed 256, noted in `assumed`.
 int64_t design_vocabulary(const Run& run, bool& assumed);
 
-/// The data of a run whose batches are planned, if data.path is set.
+/// The data of a run whose batches are of documents, if data.path is set.
 std::optional<Corpus> design_corpus(const Run& run);
 
 }  // namespace strait::strategy

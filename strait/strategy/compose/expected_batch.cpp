@@ -11,12 +11,19 @@ namespace {
 
 constexpr int64_t kTriedBatches = 32;
 
+TokenBatches batches_of(const Run& run, const Corpus& corpus) {
+  return {corpus, run.model.shape.context, run.train.global_batch_tokens, run.seed};
+}
+
 }  // namespace
+
+int64_t attended_length(const Run& run, const Corpus& corpus) {
+  return batches_of(run, corpus).attended_length();
+}
 
 std::vector<int64_t> expected_lengths(const Run& run, int64_t data_ranks,
                                       const BatchPlanner& planner, const Corpus& corpus) {
-  const TokenBatches batches(corpus, run.model.shape.context, run.train.global_batch_tokens,
-                             run.seed);
+  const TokenBatches batches = batches_of(run, corpus);
   const DocumentRows rows = document_rows(run, data_ranks);
   DocumentLoader loader(batches, {rows.per_rank * data_ranks, rows.tokens, rows.documents});
   std::vector<std::pair<double, int64_t>> tried;

@@ -9,6 +9,9 @@
 
 namespace strait::strategy {
 
+/// Of the document in which a token of the run's batches stands, on average.
+int64_t attended_length(const Run& run, const Corpus& corpus);
+
 /// Lengths of the first data-parallel rank's documents in that of the run's first 32 batches whose
 /// attention takes the median of their predicted times. UserError as BatchPlanner::plan, for any of
 /// these batches.

@@ -52,8 +52,7 @@ Op EndOps::make_op(EndStep step, int64_t block) const {
   op.attributes[draft::kBatch] = options_.micro_batch_size;
   op.attributes[draft::kLength] = options_.tokens;
   op.attributes[draft::kTraining] = int64_t{options_.purpose == draft::Purpose::kTrain ? 1 : 0};
-  op.attributes[draft::kFlops] =
-      end_flops(step, shape_, options_.micro_batch_size * options_.tokens);
+  draft::set_flops(op, end_flops(step, shape_, options_.micro_batch_size * options_.tokens));
   op.reads.push_back({arrays_.batch, {}, Access::kRead, draft::kTokens});
   add_ends(op, step);
   add_values(op, step);

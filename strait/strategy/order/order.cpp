@@ -353,8 +353,8 @@ class CachedChain {
     op.attributes[draft::kBatch] = batch;
     op.attributes[draft::kLength] = options_.tokens;
     op.attributes[draft::kCapacity] = options_.cache_tokens;
-    op.attributes[draft::kFlops] =
-        block_sizes(shape_, block, batch, options_.tokens, options_.dtype).forward_flops;
+    const BlockSizes sizes = block_sizes(shape_, block, batch, options_.tokens, options_.dtype);
+    draft::set_flops(op, sizes.forward_flops, sizes.attention_flops);
     // Attention reaches back over the cache: scratch as for a whole sequence.
     op.attributes[draft::kWorkspace] =
         block_sizes(shape_, block, batch, options_.cache_tokens, options_.dtype)

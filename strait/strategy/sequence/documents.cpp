@@ -139,9 +139,10 @@ Op Documents::round(const Op& attention, const sequence::EngineStep& step) const
   // Two products forward, as many again for the gradients of each factor; backward what is needed
   // of the forward again is not counted, but what tiles hold beside causal pairs is.
   const double products = forward ? 4.0 : 8.0;
-  op.attributes[draft::kFlops] =
+  const double flops =
       products * static_cast<double>(attention_width_) *
       static_cast<double>(sequence::worked_pairs(layout_.groups[group], step.round));
+  draft::set_flops(op, flops, flops);
   mark(op, group, step.round);
   rounds_.attend(op, attention, {keys(group, step.round), {}}, step == layout_.order.front());
   return op;

@@ -108,8 +108,7 @@ Op Heads::step(const Op& attention, HeadStep step) const {
   op.kernel = &draft::head_kernel(step);
   op.group = axis_.group;
   op.attributes[draft::kWorkspace] = int64_t{0};
-  if (step != HeadStep::kAttend && step != HeadStep::kAttendInput)
-    op.attributes[draft::kFlops] = 0.0;
+  if (step != HeadStep::kAttend && step != HeadStep::kAttendInput) draft::set_flops(op, 0);
   op.reads.clear();
   op.writes.clear();
   take(attention, {draft::kTokens}, op);

@@ -85,8 +85,7 @@ Op Ring::round(const Op& attention, int64_t number) const {
   Op op = attention;
   op.kernel = forward ? &draft::kAttendRound : &draft::kAttendRoundInput;
   op.group = axis_.group;
-  auto& flops = std::get<double>(op.attributes[draft::kFlops]);
-  flops *= part_of_flops(number, axis_.size, chunk_);
+  draft::scale_flops(op, part_of_flops(number, axis_.size, chunk_));
   op.attributes.push_back(number);
   rounds_.attend(op, attention, {keys_, {number}}, number == 0);
   return op;

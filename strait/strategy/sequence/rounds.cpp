@@ -64,7 +64,7 @@ void Rounds::free_carried(const Op& attention, std::vector<Op>& ops) const {
 Op add_sum(const Op& attention, const SequenceAxis& axis, const Operand& from, const Operand& to) {
   Op op = attention;
   op.group = axis.group;
-  op.attributes[draft::kFlops] = 0.0;
+  draft::set_flops(op, 0);
   op.attributes[draft::kWorkspace] = int64_t{0};
   std::erase_if(op.reads, [](const Operand& operand) { return operand.slot != draft::kTokens; });
   op.reads.push_back(

@@ -32,7 +32,7 @@ Op pack_keys(const Op& reader, const Operand& keys) {
   op.kernel = &draft::kPackKeys;
   op.reads.clear();
   op.writes.clear();
-  op.attributes[draft::kFlops] = 0.0;
+  draft::set_flops(op, 0);
   op.attributes[draft::kWorkspace] = int64_t{0};
   for (const auto* operands : {&reader.reads, &reader.writes})
     for (const Operand& operand : *operands)

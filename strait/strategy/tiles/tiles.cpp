@@ -260,8 +260,6 @@ class Planner {
     tiles_.push_back(tile);
   }
 
-  double rate() const { return cluster_.model_flops_per_second(options_.dtype); }
-
   SummedProduct price(Op op, const Product& product, int64_t block) const {
     const int at = static_cast<int>(product.segment);
     const double rows = static_cast<double>(rows_in(op));
@@ -269,7 +267,7 @@ class Planner {
     draft::price(op, shape_, block, options_.dtype);
     const double flops = program::attribute<double>(op, draft::kFlops);
     SummedProduct priced;
-    priced.product_seconds = flops / rate();
+    priced.product_seconds = cluster_.block_seconds(options_.dtype, flops, 0);
     const double weight_bytes =
         flops / (2 * rows) * static_cast<double>(dtype_bytes(options_.dtype));
     if (cluster_.memory_bytes_per_second > 0)
@@ -279,11 +277,13 @@ class Planner {
 
   /// Of what is computed before somebody needs the sum.
   double seconds_behind(const Visit& visit, size_t sum, const Operand& result) const {
-    double flops = 0;
+    double seconds = 0;
     for (size_t next = sum + 1; next < visit.ops.size() && !reads(visit.ops[next], result); ++next)
       if (draft::works_on_segments(visit.ops[next]))
-        flops += program::attribute<double>(visit.ops[next], draft::kFlops);
-    return flops / rate();
+        seconds += cluster_.block_seconds(
+            options_.dtype, program::attribute<double>(visit.ops[next], draft::kFlops),
+            program::attribute<double>(visit.ops[next], draft::kAttentionFlops));
+    return seconds;
   }
 
   int declare(program::ValueArray array, program::Partition parts, int64_t chunks) {

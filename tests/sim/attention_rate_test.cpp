@@ -1,0 +1,153 @@
+// Attention is priced at a rate of its own: steps whose times follow from the model's formulas, in
+// the cost model and the simulator alike.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "strait/base/file.h"
+#include "strait/config/parse.h"
+#include "strait/cost/cost.h"
+#include "strait/data/corpus.h"
+#include "strait/data/token_batches.h"
+#include "strait/program/classes.h"
+#include "strait/program/program.h"
+#include "strait/sim/simulate.h"
+#include "strait/strategy/compose/design.h"
+
+namespace strait {
+namespace {
+
+// GPT-2 of 2 layers, 32 wide, 128 tokens of context, 50 tokens of vocabulary.
+constexpr double kLayers = 2, kWidth = 32, kContext = 128, kVocabulary = 50;
+
+Run run_of(const std::vector<std::string>& sets) {
+  std::vector<std::string> all = {"model.preset=nano-char",   "model.shape.layers=2",
+                                  "model.shape.width=32",     "model.shape.heads=4",
+                                  "model.shape.dropout=0",    "model.shape.context=128",
+                                  "model.shape.ffn_width=128"};
+  all.insert(all.end(), sets.begin(), sets.end());
+  return parse_run("", "test.toml", all);
+}
+
+/// Of a step on all ranks: 6 per multiplying parameter and token, and 6 T C per layer and token.
+double products(double tokens) {
+  return 6 * (kLayers * 12 * kWidth * kWidth + kVocabulary * kWidth) * tokens;
+}
+double attention(double tokens) { return 6 * kLayers * kContext * kWidth * tokens; }
+
+/// Everything else takes no time.
+void set_rates(Cluster& cluster, double products_rate, double attention_rate) {
+  cluster.model_flops_per_second_fp32 = products_rate;
+  cluster.attention_flops_per_second_fp32 = attention_rate;
+  cluster.memory_bytes_per_second = cluster.codec_bytes_per_second = 1e30;
+  for (Level& level : cluster.levels) {
+    level.bytes_per_second = 1e30;
+    level.latency_seconds = level.processor_share = 0;
+  }
+}
+
+void expect_seconds(const strategy::Design& design, double seconds) {
+  const auto& classes = design.steady();
+  EXPECT_NEAR(cost::price(classes, design.cluster).compute_seconds, seconds, 1e-9 * seconds);
+  for (const program::Program& program : classes)
+    EXPECT_NEAR(sim::simulate(program, design.cluster).seconds, seconds, 1e-9 * seconds);
+}
+
+TEST(AttentionRate, AStepTakesProductsAndAttentionEachAtItsRate) {
+  for (const std::string recompute : {"none", "block"}) {
+    strategy::Design design =
+        strategy::make_design(run_of({"train.global_batch_size=6", "train.micro_batch_size=2",
+                                      "train.recompute=" + recompute}),
+                              1, static_cast<int64_t>(kVocabulary));
+    const double tokens = 6 * kContext;
+    // The blocks' forwards a second time; not the head's.
+    const double again = recompute == "block" ? 4.0 / 3 : 1.0;
+    const double head = 6 * kVocabulary * kWidth * tokens;
+    const double at_products = again * (products(tokens) - head) + head;
+    set_rates(design.cluster, 4e9, 1e9);
+    expect_seconds(design, at_products / 4e9 + again * attention(tokens) / 1e9);
+    set_rates(design.cluster, 4e9, 0);  // without one: as whole blocks
+    expect_seconds(design, (at_products + again * attention(tokens)) / 4e9);
+  }
+}
+
+TEST(AttentionRate, EveryEngineAndGridHasTheSameAttention) {
+  for (const std::vector<std::string>& sets :
+       {std::vector<std::string>{"mesh.axes.sequence=2", "sequence.engine=gathered"},
+        {"mesh.axes.sequence=2", "sequence.engine=ring"},
+        {"mesh.axes.sequence=2", "sequence.engine=heads"},
+        {"mesh.axes.x=2"},
+        {"mesh.axes.stage=2", "pipeline.order=zero-bubble-h1"}}) {
+    std::vector<std::string> all = {"train.global_batch_size=4", "train.micro_batch_size=1"};
+    all.insert(all.end(), sets.begin(), sets.end());
+    const strategy::Design design =
+        strategy::make_design(run_of(all), 2, static_cast<int64_t>(kVocabulary));
+    double sum = 0;
+    for (const program::Program& program : design.steady()) {
+      double one = 0;
+      program::for_each_instance(program, [&](const program::Op& op, const program::Loops&) {
+        const auto cost = program::cost_of(program, op, program::first_rank(program));
+        EXPECT_GE(cost.flops, cost.attention_flops);
+        one += cost.attention_flops;
+      });
+      sum += one * static_cast<double>(program::class_size(program));
+    }
+    EXPECT_NEAR(sum, attention(4 * kContext), 1e-9 * sum) << sets.back();
+  }
+}
+
+/// Two ranks whose documents one plan spreads: what tiles hold is at attention's rate.
+TEST(AttentionRate, DocumentsOfAPlanArePricedAtIt) {
+  strategy::Design design = strategy::make_design(
+      run_of({"train.global_batch_tokens=256", "mesh.axes.sequence=2", "sequence.engine=packed"}),
+      2, static_cast<int64_t>(kVocabulary));
+  set_rates(design.cluster, 1e30, 1e9);
+  // A document of 128 tokens on each rank, in whole tiles of 64: 64^2 + 64 128 pairs; 4 and 8
+  // operations for each and column.
+  expect_seconds(design, kLayers * (64 * 64 + 64 * 128) * 12 * kWidth / 1e9);
+}
+
+/// Rows of documents: attention of a token reaches over its own, not over the context.
+TEST(AttentionRate, DocumentsOfDataAreAsLongAsTheyAre) {
+  const auto run =
+      run_of({"train.global_batch_tokens=512", "mesh.axes.sequence=2", "sequence.engine=gathered",
+              "data.path=synthetic:lengths/corpus/scale=0.01/longest=32/tokens=4000"});
+  const Corpus corpus = make_corpus(run.data);
+  double counted[2];
+  for (const bool known : {false, true}) {
+    const strategy::Design design =
+        strategy::make_design(run, 2, 256, 0, known ? &corpus : nullptr);
+    const auto& step = design.steady().front();
+    double sum = 0;
+    program::for_each_instance(step, [&](const program::Op& op, const program::Loops&) {
+      sum += program::cost_of(step, op, program::first_rank(step)).attention_flops;
+    });
+    counted[known] = sum;
+  }
+  const TokenBatches batches(corpus, 128, 512, 1);
+  const double length = static_cast<double>(batches.attended_length());
+  EXPECT_LE(length, 32);
+  EXPECT_NEAR(counted[1], counted[0] * length / kContext, 1e-9 * counted[1]);
+}
+
+TEST(AttentionRate, StagesAreCutByIt) {
+  const std::string path =
+      std::filesystem::temp_directory_path() / "strait_attention_rate_test.toml";
+  const auto cuts = [&](const std::string& rates) {
+    write_file_atomically(
+        path, "levels = [{ name = \"world\", gb_per_second = 1.0 }]\n[rates]\n" + rates);
+    // The head of 1,000 tokens costs as much as 2.6 blocks, less than one where attention is slow.
+    const strategy::Design design = strategy::make_design(
+        run_of({"mesh.axes.stage=2", "model.shape.layers=6", "cluster.file=" + path}), 2, 1000);
+    std::filesystem::remove(path);
+    return design.pipeline.cuts;
+  };
+  const std::vector<int64_t> fast = cuts("fp32_model_flops_per_second = 1e10\n");
+  const std::vector<int64_t> slow =
+      cuts("fp32_model_flops_per_second = 1e10\nfp32_attention_flops_per_second = 1e8\n");
+  EXPECT_EQ(slow, (std::vector<int64_t>{4}));
+  EXPECT_GT(fast.front(), 4);
+}
+
+}  // namespace
+}  // namespace strait
