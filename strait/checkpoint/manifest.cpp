@@ -215,6 +215,8 @@ Json model_json(const ModelOptions& model, int64_t vocabulary) {
                        {"window", shape.window},
                        {"window_pattern", shape.window_pattern},
                        {"query_scalar", shape.query_scalar},
+                       {"score_cap", shape.score_cap},
+                       {"logit_cap", shape.logit_cap},
                        {"vocabulary", vocabulary}});
 }
 

@@ -198,19 +198,27 @@ Rows model_keys() {
       {"model.shape.head_width", kField<model, shape, &ShapeOptions::head_width>, between(0, 1e5),
        "Elements of a head, even; 0 = width / heads. All families but gpt2.", filled},
       {"model.shape.window", kField<model, shape, &ShapeOptions::window>, between(0, 1e9),
-       "mistral, gemma3: a query attends the latest so many tokens, itself included; 0 = all "
+       "mistral, gemma2, gemma3: a query attends the latest so many tokens, itself included; 0 = "
+       "all "
        "before "
        "it.",
        filled},
       {"model.shape.window_pattern", kField<model, shape, &ShapeOptions::window_pattern>,
        between(0, 1e5),
-       "gemma3: every so many-th block attends all tokens before it, the others those in the "
+       "gemma2, gemma3: every so many-th block attends all tokens before it, the others those in "
+       "the "
        "window; "
        "0 = none does.",
        filled},
       {"model.shape.query_scalar", kField<model, shape, &ShapeOptions::query_scalar>, at_least(0),
-       "gemma3: attention scores are divided by its square root; 0 = by that of a head's elements.",
+       "gemma2, gemma3: attention scores are divided by its square root; 0 = by that of a head's "
+       "elements.",
        filled},
+      {"model.shape.score_cap", kField<model, shape, &ShapeOptions::score_cap>, at_least(0),
+       "gemma2: soft cap of attention scores, score_cap tanh(score / score_cap); 0 = none.",
+       filled},
+      {"model.shape.logit_cap", kField<model, shape, &ShapeOptions::logit_cap>, at_least(0),
+       "gemma2, gemma3: soft cap of the logits, likewise; 0 = none.", filled},
   };
 }
 

@@ -166,8 +166,10 @@ void fit_to_family(Run& run, const ModelOptions& preset) {
   reset(!style.rotary, "model.shape.head_width");
   reset(!style.windows, "model.shape.window");
   reset(!style.alternates, "model.shape.window_pattern");
-  reset(!style.alternates, "model.rope.local_theta");
+  reset(!style.local_rope, "model.rope.local_theta");
   reset(!style.query_scalar, "model.shape.query_scalar");
+  reset(!style.score_cap, "model.shape.score_cap");
+  reset(!style.logit_cap, "model.shape.logit_cap");
   if (!run.is_set("model.shape.bias") && style.biases != Biases::kAll)
     run.model.shape.bias = style.biases == Biases::kQkv;
 }

@@ -58,7 +58,7 @@ void check_rope_effect(const Run& run, const char* key) {
 
 void check_local_rope_effect(const Run& run) {
   const char* key = "model.rope.local_theta";
-  if (!block_style(run.model.family).alternates)
+  if (!block_style(run.model.family).local_rope)
     refuse_without_effect(
         run, key,
         fmt::format("all blocks of model.family = \"{}\" turn by theta", run.model.family));

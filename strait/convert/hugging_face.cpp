@@ -105,11 +105,13 @@ std::string run_of(const ModelOptions& model, Dtype dtype, const std::string& na
       "name = {}\n[train]\nprecision = \"{}\"\n[model]\nfamily = \"{}\"\n"
       "[model.shape]\nlayers = {}\nheads = {}\nkv_heads = {}\nwidth = {}\nffn_width = {}\n"
       "context = {}\nbias = {}\ndropout = {}\ntied_head = {}\nnorm_eps = {}\nhead_width = {}\n"
-      "window = {}\nwindow_pattern = {}\nquery_scalar = {}\nvocabulary = {}\n",
+      "window = {}\nwindow_pattern = {}\nquery_scalar = {}\nscore_cap = {}\nlogit_cap = {}\n"
+      "vocabulary = {}\n",
       Json(name).dump(), dtype == Dtype::kFloat64 ? "fp64" : "fp32", model.family, shape.layers,
       shape.heads, shape.kv_heads, shape.width, shape.ffn_width, shape.context, shape.bias,
       number(shape.dropout), shape.tied_head, number(shape.norm_eps), shape.head_width,
-      shape.window, shape.window_pattern, number(shape.query_scalar), shape.vocabulary);
+      shape.window, shape.window_pattern, number(shape.query_scalar), number(shape.score_cap),
+      number(shape.logit_cap), shape.vocabulary);
   const RopeOptions& rope = shape.rope;
   if (block_style(model.family).rotary)
     text += fmt::format(

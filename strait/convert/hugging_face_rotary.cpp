@@ -26,6 +26,7 @@ struct Form {
   double theta = 1e4;
   bool tied_head = false;
   const char *activation = "hidden_act", *function = "silu";
+  int64_t vocabulary = 0, pattern = 0;  // of Gemma
 };
 constexpr std::array kForms = {
     Form{"llama", "llama", "Llama", "LlamaForCausalLM", 0, 0, 11008, 2048, 1e-6},
@@ -33,12 +34,13 @@ constexpr std::array kForms = {
     Form{"qwen2", "qwen2", "Qwen 2", "Qwen2ForCausalLM", 32, 0, 22016, 32768, 1e-6},
     Form{"qwen3", "qwen3", "Qwen 3", "Qwen3ForCausalLM", 32, 128, 22016, 32768, 1e-6},
     Form{"olmo2", "olmo2", "OLMo 2", "Olmo2ForCausalLM", 0, 0, 11008, 2048, 1e-5},
+    Form{"gemma2", "gemma2", "Gemma 2", "Gemma2ForCausalLM", 4, 256, 9216, 8192, 1e-6, 26, 8, 2304,
+         1e4, true, "hidden_activation", "gelu_pytorch_tanh", 256000, 2},
     Form{"gemma3", "gemma3_text", "Gemma 3", "Gemma3ForCausalLM", 4, 256, 9216, 131072, 1e-6, 26, 8,
-         2304, 1e6, true, "hidden_activation", "gelu_pytorch_tanh"},
+         2304, 1e6, true, "hidden_activation", "gelu_pytorch_tanh", 262208, 6},
 };
-constexpr int64_t kWindow = 4096;  // of Mistral and Gemma 3
-constexpr int64_t kGemmaPattern = 6, kGemmaVocabulary = 262208;
-constexpr double kGemmaScalar = 256.0;
+constexpr int64_t kWindow = 4096;  // of Mistral and Gemma
+constexpr double kGemmaScalar = 256.0, kScoreCap = 50.0, kLogitCap = 30.0;
 constexpr const char *kLocal = "sliding_attention", *kGlobal = "full_attention";
 
 struct Layer {
@@ -106,8 +108,9 @@ const Json* rope_of_layers(const ForeignConfig& config, const std::string& path,
 RopeOptions read_rope(const ForeignConfig& config, const std::string& path, const Form& form) {
   RopeOptions rope;
   rope.theta = config.positive("rope_theta", form.theta);
-  rope.local_theta = config.positive("rope_local_base_freq", rope.local_theta);
-  if (const Json* local = rope_of_layers(config, path, kLocal)) {
+  const bool differs = block_style(form.family).local_rope;
+  if (differs) rope.local_theta = config.positive("rope_local_base_freq", rope.local_theta);
+  if (const Json* local = differs ? rope_of_layers(config, path, kLocal) : nullptr) {
     RopeOptions read;
     read_scaling(config, *local, path, read);
     if (read.factor != 1.0)
@@ -193,12 +196,14 @@ bool explains(int64_t pattern, const std::vector<bool>& global) {
   return true;
 }
 
-/// Every so many-th layer attends all tokens. A list of all layers outranks the number.
-void read_pattern(const ForeignConfig& config, ShapeOptions& shape) {
+/// Every so many-th layer attends all tokens. A list of all layers outranks the number, which Gemma
+/// 2 does not have.
+void read_pattern(const ForeignConfig& config, const Form& form, ShapeOptions& shape) {
   const char* const key = config.find("sliding_window_pattern") != nullptr
                               ? "sliding_window_pattern"
                               : "_sliding_window_pattern";
-  shape.window_pattern = config.integer(key, kGemmaPattern);
+  shape.window_pattern =
+      block_style(form.family).local_rope ? config.integer(key, form.pattern) : form.pattern;
   if (const Json* types = config.find("layer_types")) {
     const std::vector<bool> global = read_layer_types(config, *types, shape.layers);
     const auto first = std::ranges::find(global, true);
@@ -213,16 +218,27 @@ void read_pattern(const ForeignConfig& config, ShapeOptions& shape) {
   if (shape.window_pattern == 1) shape.window = shape.window_pattern = 0;  // all attend all
 }
 
-/// Members of Gemma 3.
-void read_gemma(const ForeignConfig& config, const Json& json, ShapeOptions& shape) {
-  for (const char* key : {"attn_logit_softcapping", "final_logit_softcapping"})
-    if (const Json* cap = config.find(key))
-      config.refuse(key, fmt::format("is {}; our model computes null only", cap->dump()));
+/// A soft cap: absent, its default; null, there is none.
+double read_cap(const ForeignConfig& config, const Json& json, const char* key, double absent) {
+  if (json.find(key) == nullptr) return absent;
+  return config.find(key) == nullptr ? 0.0 : config.positive(key, absent);
+}
+
+/// Members of Gemma 2 and 3.
+void read_gemma(const ForeignConfig& config, const Json& json, const Form& form,
+                ShapeOptions& shape) {
+  const bool caps = block_style(form.family).score_cap;
+  shape.score_cap = read_cap(config, json, "attn_logit_softcapping", caps ? kScoreCap : 0.0);
+  shape.logit_cap = read_cap(config, json, "final_logit_softcapping", caps ? kLogitCap : 0.0);
+  if (shape.score_cap > 0.0 && !caps)
+    config.refuse("attn_logit_softcapping",
+                  fmt::format("is {}; our {} computes null only, as transformers' does",
+                              shape.score_cap, form.title));
   config.require_flag("use_bidirectional_attention", false);
   shape.query_scalar = config.positive("query_pre_attn_scalar", kGemmaScalar);
   if (const Json* window = json.find("sliding_window"); window != nullptr && window->is_null())
     config.refuse("sliding_window", "is null, not a size");
-  read_pattern(config, shape);
+  read_pattern(config, form, shape);
 }
 
 /// Whole numbers without a point, as the published files have them.
@@ -231,18 +247,21 @@ Json shortest(double value) {
   return whole ? Json(static_cast<int64_t>(value)) : Json(value);
 }
 
-void add_gemma_members(const ShapeOptions& shape, Json& config) {
+void add_gemma_members(const ShapeOptions& shape, const BlockStyle& style, Json& config) {
   std::vector<std::string> types;
   for (int64_t layer = 0; layer < shape.layers; ++layer)
     types.emplace_back(shape.has_window(layer) ? kLocal : kGlobal);
   const int64_t none = shape.window > 0 ? shape.layers + 1 : 1;  // no layer attends all, or each
   config["layer_types"] = types;
   config["sliding_window"] = shape.window > 0 ? shape.window : shape.context;
-  config["sliding_window_pattern"] = shape.window_pattern > 0 ? shape.window_pattern : none;
-  config["rope_local_base_freq"] = shape.rope.local_theta;
+  if (style.local_rope)
+    config["sliding_window_pattern"] = shape.window_pattern > 0 ? shape.window_pattern : none;
+  if (style.local_rope) config["rope_local_base_freq"] = shape.rope.local_theta;
   config["query_pre_attn_scalar"] = shortest(
       shape.query_scalar > 0.0 ? shape.query_scalar : static_cast<double>(shape.head_elements()));
-  config["attn_logit_softcapping"] = config["final_logit_softcapping"] = Json();
+  const auto cap = [](double value) { return value > 0.0 ? Json(value) : Json(); };
+  config["attn_logit_softcapping"] = cap(shape.score_cap);
+  config["final_logit_softcapping"] = cap(shape.logit_cap);
   config["attention_bias"] = false;
 }
 
@@ -255,7 +274,7 @@ bool sees_pictures(const std::string& name) {
 
 /// Members that only some of the families have.
 void add_own_members(const ShapeOptions& shape, const BlockStyle& style, Json& config) {
-  if (style.alternates) return add_gemma_members(shape, config);
+  if (style.alternates) return add_gemma_members(shape, style, config);
   if (style.windows) {
     config["sliding_window"] = shape.window > 0 ? Json(shape.window) : Json();
   } else if (style.biases == Biases::kQkv || style.query_key_norm == QueryKeyNorm::kHead) {
@@ -274,11 +293,11 @@ class RotaryFamily : public ForeignFamily {
   std::string prefix() const override { return "model."; }
   std::string embedding() const override { return "embed_tokens.weight"; }
   bool is_ignored(const std::string& name) const override {
-    return name.ends_with(".rotary_emb.inv_freq") || (style_.alternates && sees_pictures(name));
+    return name.ends_with(".rotary_emb.inv_freq") || (style_.local_rope && sees_pictures(name));
   }
   int64_t vocabulary_rows(const Json& config, const std::string& path) const override {
     const int64_t rows = ForeignFamily::vocabulary_rows(config, path);
-    return rows == 0 && style_.alternates ? kGemmaVocabulary : rows;
+    return rows == 0 ? form_.vocabulary : rows;
   }
   ModelShape exported(const ModelShape& model) const override {
     ShapeOptions options = model.options;
@@ -384,7 +403,7 @@ ShapeOptions RotaryFamily::shape(const Json& json, const std::string& path,
   shape.context = config.integer("max_position_embeddings", form_.context);
   shape.bias = read_biases(config, style_.biases);
   shape.window = read_window(config, json, style_.windows);
-  if (style_.alternates) read_gemma(config, json, shape);
+  if (style_.alternates) read_gemma(config, json, form_, shape);
   shape.tied_head = config.flag("tie_word_embeddings", form_.tied_head);
   shape.norm_eps = config.positive("rms_norm_eps", form_.norm_eps);
   shape.rope = read_rope(config, path, form_);

@@ -1,4 +1,5 @@
-// The sigmoid and the gate of GELU's tanh form. Included once per target by foreach_target.h.
+// The sigmoid, the gate of GELU's tanh form, the soft cap. Included once per target by
+// foreach_target.h.
 #if defined(STRAIT_KERNEL_ACTIVATION_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef STRAIT_KERNEL_ACTIVATION_INL_H_
 #undef STRAIT_KERNEL_ACTIVATION_INL_H_
@@ -48,6 +49,19 @@ HWY_ATTR inline V gelu_slope(D d, V x, V gate, V y) {
   const V inner = hn::MulAdd(hn::Mul(x, x), hn::Set(d, static_cast<T>(3.0 * kTwiceRoot * kCube)),
                              hn::Set(d, static_cast<T>(kTwiceRoot)));
   return hn::MulAdd(hn::Mul(y, hn::Sub(hn::Set(d, T{1}), gate)), inner, gate);
+}
+
+/// cap tanh(x / cap), Gemma 2's soft cap.
+template <class D, class V>
+HWY_ATTR inline V soft_cap(D d, V x, hn::TFromD<D> cap) {
+  return hn::Mul(hn::Tanh(d, hn::Div(x, hn::Set(d, cap))), hn::Set(d, cap));
+}
+
+/// Its slope where it gave y.
+template <class D, class V>
+HWY_ATTR inline V soft_cap_slope(D d, V y, hn::TFromD<D> cap) {
+  const V part = hn::Div(y, hn::Set(d, cap));
+  return hn::NegMulAdd(part, part, hn::Set(d, hn::TFromD<D>{1}));
 }
 
 }  // namespace strait::kernel::HWY_NAMESPACE

@@ -33,6 +33,7 @@ struct AttentionCall {
   uint64_t head = 0;
   NarrowProducts products = NarrowProducts::kAutomatic;  // bf16 only
   double scale = 0.0;                                    // of scores; 0: 1 / sqrt(head_width)
+  double cap = 0.0;  // soft cap of scaled scores, cap tanh(score / cap) (Gemma 2); 0: none
 };
 /// Writes out and log_sum_exp. Scores, probabilities' sums and results are summed up in Wide<T>;
 /// bf16 probabilities are rounded before they multiply values. Single-threaded; takes up to 1 MB of

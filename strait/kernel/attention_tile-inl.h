@@ -16,6 +16,7 @@
 #include "hwy/highway.h"
 // After highway.h.
 #include "hwy/contrib/math/math-inl.h"
+#include "strait/kernel/activation-inl.h"
 #include "strait/kernel/attention.h"
 #include "strait/kernel/gemm_block-inl.h"
 #include "strait/kernel/vector-inl.h"
@@ -36,6 +37,12 @@ template <class T>
 inline Wide<T> score_scale(const AttentionCall<T>& call) {
   if (call.scale > 0.0) return static_cast<Wide<T>>(call.scale);
   return Wide<T>{1} / std::sqrt(static_cast<Wide<T>>(call.head_width));
+}
+
+/// What scores in a tile are still to be multiplied by: capped ones are scaled already.
+template <class T>
+inline Wide<T> tile_scale(const AttentionCall<T>& call) {
+  return call.cap > 0.0 ? Wide<T>{1} : score_scale(call);
 }
 
 /// First key of a query's window.
@@ -130,11 +137,30 @@ HWY_ATTR void row_products(const AttentionCall<T>& call, const AttentionTile& ti
                           .products = call.products});
 }
 
+/// Scales and caps all scores of a tile.
+template <class T>
+HWY_ATTR void cap_scores(const AttentionCall<T>& call, const AttentionTile& tile, Wide<T>* scores) {
+  using W = Wide<T>;
+  const hn::ScalableTag<W> d;
+  const W cap = static_cast<W>(call.cap);
+  const auto scale = hn::Set(d, score_scale(call));
+  for (int64_t row = 0; row < tile.rows; ++row) {
+    W* values = scores + row * kTile;
+    for (int64_t i = 0; i < tile.columns; i += lanes_of(d)) {
+      const int64_t left = tile.columns - i;
+      const auto scaled = hn::Mul(load_part(d, values + i, left), scale);
+      store_part(d, soft_cap(d, scaled, cap), values + i, left);
+    }
+  }
+}
+
+/// Products of queries and keys, times tile_scale the scores.
 template <class T>
 HWY_ATTR void tile_scores(const AttentionCall<T>& call, const AttentionTile& tile,
                           Wide<T>* scores) {
   row_products<T>(call, tile, {call.q + tile.query * call.q_stride, call.q_stride, 1},
                   {call.k + tile.key * call.kv_stride, call.kv_stride, 1}, scores);
+  if (call.cap > 0.0) cap_scores(call, tile, scores);
 }
 
 /// Multiplies row `row` of the tile by the dropout mask.
@@ -200,7 +226,7 @@ HWY_ATTR void softmax_tile(const AttentionCall<T>& call, const AttentionTile& ti
                            RowState<Wide<T>>& state, Sums<T> sums) {
   const bool first = !state.begun;
   using W = Wide<T>;
-  const W scale = score_scale(call);
+  const W scale = tile_scale(call);
   for (int64_t row = 0; row < tile.rows; ++row) {
     W* values = scores + row * kTile;
     const KeyRange range = key_range(call, tile, row);
@@ -234,6 +260,17 @@ HWY_ATTR Wide<T> dot(const T* a, const T* b, int64_t count) {
   return sum_of(d, sum);
 }
 
+/// Multiplies the gradients of a row of capped scores by the slope of the cap.
+template <class W>
+HWY_ATTR void cap_slopes(const W* scores, int64_t count, double cap, W* gradients) {
+  const hn::ScalableTag<W> d;
+  for (int64_t i = 0; i < count; i += lanes_of(d)) {
+    const int64_t left = count - i;
+    const auto slope = soft_cap_slope(d, load_part(d, scores + i, left), static_cast<W>(cap));
+    store_part(d, hn::Mul(load_part(d, gradients + i, left), slope), gradients + i, left);
+  }
+}
+
 /// dS = P (mask dP - delta) scale; leaves mask P in `probabilities` and dS in `gradients`.
 template <class T>
 HWY_ATTR void score_gradients(const AttentionCall<T>& call, const AttentionTile& tile,
@@ -242,10 +279,12 @@ HWY_ATTR void score_gradients(const AttentionCall<T>& call, const AttentionTile&
   const hn::ScalableTag<W> d;
   const W scale = score_scale(call);
   const bool drops = call.mask && call.mask->active();
+  W capped[kTile];
   for (int64_t row = 0; row < tile.rows; ++row) {
     W* p = probabilities + row * kTile;
     W* g = gradients + row * kTile;
-    exponentiate(p, key_range(call, tile, row), tile.columns, scale,
+    if (call.cap > 0.0) std::copy_n(p, tile.columns, capped);
+    exponentiate(p, key_range(call, tile, row), tile.columns, tile_scale(call),
                  call.log_sum_exp[tile.query + row]);
     if (drops) drop_row(call, tile, row, g);
     const auto shift = hn::Set(d, delta[row]), factor = hn::Set(d, scale);
@@ -254,6 +293,7 @@ HWY_ATTR void score_gradients(const AttentionCall<T>& call, const AttentionTile&
       const auto centered = hn::Sub(load_part(d, g + i, left), shift);
       store_part(d, hn::Mul(hn::Mul(load_part(d, p + i, left), centered), factor), g + i, left);
     }
+    if (call.cap > 0.0) cap_slopes(capped, tile.columns, call.cap, g);
     if (drops) drop_row(call, tile, row, p);
   }
 }

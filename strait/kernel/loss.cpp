@@ -11,6 +11,7 @@
 #include "hwy/foreach_target.h"
 // After foreach_target.h.
 #include "hwy/contrib/math/math-inl.h"
+#include "strait/kernel/activation-inl.h"
 #include "strait/kernel/vector-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -48,6 +49,79 @@ HWY_ATTR T exponential_sum(T* logits, int64_t count, T maximum, bool keep) {
   return sum_of(d, hn::Add(even, odd));
 }
 
+/// As exponential_sum, of capped logits, which stay as they are.
+template <class T>
+HWY_ATTR T capped_sum(const T* logits, int64_t count, T maximum, T cap) {
+  const hn::ScalableTag<T> d;
+  const auto shift = hn::Set(d, maximum);
+  auto even = hn::Zero(d), odd = hn::Zero(d);
+  for (int64_t i = 0; i < count; i += lanes_of(d)) {
+    const int64_t left = count - i;
+    const auto value = hn::Exp(d, hn::Sub(soft_cap(d, load_part(d, logits + i, left), cap), shift));
+    const auto sum = hn::Add(even, keep_first(d, value, left, T{0}));
+    even = odd;
+    odd = sum;
+  }
+  return sum_of(d, hn::Add(even, odd));
+}
+
+template <class T>
+HWY_ATTR void loss_part_any(const LossPartCall<T>& call) {
+  using W = Wide<T>;
+  W maximum = row_maximum(call.logits, call.vocabulary);
+  W chosen = call.target < 0 ? W{0} : call.logits[call.target];
+  W sum = 0;
+  if (call.cap > 0.0) {
+    const hn::ScalableTag<W> d;
+    const W cap = static_cast<W>(call.cap);
+    maximum = hn::GetLane(soft_cap(d, hn::Set(d, maximum), cap));  // it grows with the logit
+    chosen = hn::GetLane(soft_cap(d, hn::Set(d, chosen), cap));    // 0 stays 0
+    sum = capped_sum(call.logits, call.vocabulary, maximum, cap);
+  } else {
+    sum = exponential_sum(const_cast<W*>(call.logits), call.vocabulary, maximum, false);
+  }
+  call.part[0] = static_cast<double>(maximum);
+  call.part[1] = static_cast<double>(sum);
+  call.part[2] = static_cast<double>(chosen);
+}
+STRAIT_KERNEL_TARGET(loss_part, LossPartCall)
+
+/// loss_slope of a row that is counted, with a cap.
+template <class T>
+HWY_ATTR void capped_slope(const LossSlopeCall<T>& call) {
+  using W = Wide<T>;
+  const hn::ScalableTag<W> d;
+  T* gradient = reinterpret_cast<T*>(call.logits);
+  const W cap = static_cast<W>(call.cap);
+  const auto shift = hn::Set(d, static_cast<W>(call.maximum));
+  const auto factor = hn::Set(d, static_cast<W>(call.scale / call.sum));
+  const auto slope_of = [&](auto logits, auto subtracted) HWY_ATTR {
+    const auto capped = soft_cap(d, logits, cap);
+    const auto share = hn::Mul(hn::Exp(d, hn::Sub(capped, shift)), factor);
+    return hn::Mul(hn::Sub(share, subtracted), soft_cap_slope(d, capped, cap));
+  };
+  // Narrow elements never overtake the wide ones that are still to be read.
+  W at_target = 0;
+  if (call.target >= 0)
+    at_target = hn::GetLane(
+        slope_of(hn::Set(d, call.logits[call.target]), hn::Set(d, static_cast<W>(call.scale))));
+  for (int64_t i = 0; i < call.vocabulary; i += lanes_of(d)) {
+    const int64_t left = call.vocabulary - i;
+    store_part(d, slope_of(load_part(d, call.logits + i, left), hn::Zero(d)), gradient + i, left);
+  }
+  if (call.target >= 0) gradient[call.target] = static_cast<T>(at_target);
+}
+
+template <class T>
+HWY_ATTR void capped_cross_entropy(const CrossEntropyCall<T>& call) {
+  double part[3];
+  loss_part_any<T>({call.vocabulary, call.logits, call.target, part, call.cap});
+  *call.loss = std::log(part[1]) + (part[0] - part[2]);
+  if (call.gradient)
+    capped_slope<T>(
+        {call.vocabulary, call.logits, call.target, true, part[0], part[1], call.scale, call.cap});
+}
+
 template <class T>
 HWY_ATTR void cross_entropy_any(const CrossEntropyCall<T>& call) {
   const hn::ScalableTag<Wide<T>> d;
@@ -57,6 +131,7 @@ HWY_ATTR void cross_entropy_any(const CrossEntropyCall<T>& call) {
       std::memset(call.logits, 0, static_cast<size_t>(call.vocabulary) * sizeof(T));
     return;
   }
+  if (call.cap > 0.0) return capped_cross_entropy(call);
   const Wide<T> maximum = row_maximum(call.logits, call.vocabulary);
   const Wide<T> chosen = call.logits[call.target];
   const Wide<T> sum = exponential_sum(call.logits, call.vocabulary, maximum, call.gradient);
@@ -76,16 +151,6 @@ HWY_ATTR void cross_entropy_any(const CrossEntropyCall<T>& call) {
 STRAIT_KERNEL_TARGET(cross_entropy, CrossEntropyCall)
 
 template <class T>
-HWY_ATTR void loss_part_any(const LossPartCall<T>& call) {
-  const Wide<T> maximum = row_maximum(call.logits, call.vocabulary);
-  call.part[0] = static_cast<double>(maximum);
-  call.part[1] = static_cast<double>(
-      exponential_sum(const_cast<Wide<T>*>(call.logits), call.vocabulary, maximum, false));
-  call.part[2] = call.target < 0 ? 0.0 : static_cast<double>(call.logits[call.target]);
-}
-STRAIT_KERNEL_TARGET(loss_part, LossPartCall)
-
-template <class T>
 HWY_ATTR void loss_slope_any(const LossSlopeCall<T>& call) {
   const hn::ScalableTag<Wide<T>> d;
   T* gradient = reinterpret_cast<T*>(call.logits);
@@ -93,6 +158,7 @@ HWY_ATTR void loss_slope_any(const LossSlopeCall<T>& call) {
     std::memset(gradient, 0, static_cast<size_t>(call.vocabulary) * sizeof(T));
     return;
   }
+  if (call.cap > 0.0) return capped_slope(call);
   const auto shift = hn::Set(d, static_cast<Wide<T>>(call.maximum));
   const auto factor = hn::Set(d, static_cast<Wide<T>>(call.scale / call.sum));
   // Narrow elements never overtake the wide ones that are still to be read.
@@ -111,6 +177,17 @@ HWY_ATTR void loss_slope_any(const LossSlopeCall<T>& call) {
 }
 STRAIT_KERNEL_TARGET(loss_slope, LossSlopeCall)
 
+template <class T>
+HWY_ATTR void cap_logits_any(const CapLogitsCall<T>& call) {
+  const hn::ScalableTag<Wide<T>> d;
+  const Wide<T> cap = static_cast<Wide<T>>(call.cap);
+  for (int64_t i = 0; i < call.count; i += lanes_of(d)) {
+    const int64_t left = call.count - i;
+    store_part(d, soft_cap(d, load_part(d, call.logits + i, left), cap), call.logits + i, left);
+  }
+}
+STRAIT_KERNEL_TARGET(cap_logits, CapLogitsCall)
+
 }  // namespace strait::kernel::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -120,6 +197,7 @@ namespace strait::kernel {
 STRAIT_KERNEL_DISPATCH(cross_entropy, CrossEntropyCall)
 STRAIT_KERNEL_DISPATCH(loss_part, LossPartCall)
 STRAIT_KERNEL_DISPATCH(loss_slope, LossSlopeCall)
+STRAIT_KERNEL_DISPATCH(cap_logits, CapLogitsCall)
 
 }  // namespace strait::kernel
 #endif

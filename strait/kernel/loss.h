@@ -1,4 +1,5 @@
-// Cross-entropy of one row of logits, with its gradient in place.
+// Cross-entropy of one row of logits, with its gradient in place. With a cap > 0 the softmax is
+// that of cap tanh(logit / cap) (Gemma 2), and gradients are those of the logits as they are given.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +18,7 @@ struct CrossEntropyCall {
   bool gradient = false;
   double scale = 1.0;      // gradient = scale (softmax - one_hot(target))
   double* loss = nullptr;  // log(sum exp logits) - logits[target]
+  double cap = 0.0;
 };
 template <class T>
 void cross_entropy(const CrossEntropyCall<T>& call);
@@ -28,6 +30,7 @@ struct LossPartCall {
   const Wide<T>* logits = nullptr;  // [vocabulary]
   int64_t target = -1;              // among these; -1: another rank's, or not counted
   double* part = nullptr;           // maximum, sum exp(logit - maximum), logit of the target or 0
+  double cap = 0.0;                 // all three are of capped logits
 };
 template <class T>
 void loss_part(const LossPartCall<T>& call);
@@ -40,10 +43,21 @@ struct LossSlopeCall {
   Wide<T>* logits = nullptr;
   int64_t target = -1;
   bool counted = false;
-  double maximum = 0.0, sum = 1.0;  // of the whole row
+  double maximum = 0.0, sum = 1.0;  // of the whole row, as loss_part has them
   double scale = 1.0;
+  double cap = 0.0;
 };
 template <class T>
 void loss_slope(const LossSlopeCall<T>& call);
+
+/// logits = cap tanh(logits / cap), in place; cap > 0. Logits that are drawn from or shown.
+template <class T>
+struct CapLogitsCall {
+  int64_t count = 0;
+  Wide<T>* logits = nullptr;
+  double cap = 0.0;
+};
+template <class T>
+void cap_logits(const CapLogitsCall<T>& call);
 
 }  // namespace strait::kernel

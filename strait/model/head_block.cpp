@@ -18,6 +18,7 @@ class HeadBlock : public Block {
         vocabulary_(shape.vocabulary),
         width_(shape.options.width),
         norm_eps_(shape.options.norm_eps),
+        cap_(shape.options.logit_cap),
         norm_from_(shape.style.norm_from_one ? 1 : 0),
         centered_(!shape.style.rms_norm),
         offsets_(head_offsets(shape, index)) {}
@@ -62,6 +63,8 @@ class HeadBlock : public Block {
           {workspace + layout.normed, at_offset<T>(call.weights, offsets_.matrix), nullptr},
           static_cast<Wide<T>*>(call.logits) + begin * vocabulary_, call.settings->threads);
     }
+    if (cap_ > 0.0)
+      kernel::cap_logits<T>({batch * vocabulary_, static_cast<Wide<T>*>(call.logits), cap_});
   }
 
  private:
@@ -119,7 +122,7 @@ class HeadBlock : public Block {
       for (int64_t row = first; row < last; ++row) {
         kernel::cross_entropy<T>({vocabulary_, wide(workspace, layout.logits) + row * vocabulary_,
                                   targets[row], call.gradient != nullptr, call.settings->loss_scale,
-                                  losses + row});
+                                  losses + row, cap_});
       }
     });
     for (int64_t row = 0; row < rows; ++row) {
@@ -131,7 +134,7 @@ class HeadBlock : public Block {
 
   Dtype dtype_;
   int64_t vocabulary_, width_;
-  double norm_eps_;
+  double norm_eps_, cap_;  // cap_: of logits; 0: none
   Wide<T> norm_from_;
   bool centered_;  // LayerNorm; RMSNorm has no mean
   HeadOffsets offsets_;

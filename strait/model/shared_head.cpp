@@ -43,6 +43,7 @@ class SharedHead : public Block {
         vocabulary_(shape.vocabulary / shape.x),
         width_(shape.options.width / shape.y),
         norm_eps_(shape.options.norm_eps),
+        cap_(shape.options.logit_cap),
         norm_from_(shape.style.norm_from_one ? 1 : 0),
         centered_(!shape.style.rms_norm),
         offsets_(head_offsets(shape, index)) {}
@@ -134,7 +135,7 @@ class SharedHead : public Block {
     kernel::parallel_ranges(count, 1, call.settings->threads, [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row)
         kernel::loss_part<T>(
-            {vocabulary_, logits + row * vocabulary_, target_of(call, row), own + row * 3});
+            {vocabulary_, logits + row * vocabulary_, target_of(call, row), own + row * 3, cap_});
     });
   }
 
@@ -153,7 +154,7 @@ class SharedHead : public Block {
         const WholeRow whole = whole_row(all, x_, count, row);
         kernel::loss_slope<T>({vocabulary_, logits + row * vocabulary_, target_of(call, row),
                                call.batch->targets[row] >= 0, whole.maximum, whole.sum,
-                               call.settings->loss_scale});
+                               call.settings->loss_scale, cap_});
       }
     });
     linear_backward_input<T>(slopes(call), reinterpret_cast<const T*>(logits),
@@ -197,7 +198,7 @@ class SharedHead : public Block {
 
   Dtype dtype_;
   int64_t x_, y_, whole_vocabulary_, vocabulary_, width_;
-  double norm_eps_;
+  double norm_eps_, cap_;  // cap_: of logits; 0: none
   Wide<T> norm_from_;
   bool centered_;  // LayerNorm; RMSNorm has no mean
   HeadOffsets offsets_;

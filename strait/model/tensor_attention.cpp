@@ -58,9 +58,15 @@ class Part {
   }
   int64_t group() const { return form_.heads / form_.kv_heads; }
 
-  /// Scaled and masked, [count, kv_heads, group * tokens, keys].
-  at::Tensor scores() const {
+  /// Scaled, capped and masked, [count, kv_heads, group * tokens, keys]. `slope`, if given, becomes
+  /// what the cap multiplies gradients by, and stays undefined without a cap.
+  at::Tensor scores(at::Tensor* slope = nullptr) const {
     at::Tensor all = at::matmul(query_, key_.transpose(2, 3)).mul_(scale());
+    if (form_.cap > 0.0) {
+      all.div_(form_.cap).tanh_();
+      if (slope) *slope = all.square().neg_().add_(1.0);
+      all.mul_(form_.cap);
+    }
     const at::Tensor view = all.view({count_, form_.heads, tokens_, keys_});
     view.masked_fill_(hidden(), -std::numeric_limits<double>::infinity());
     return all;
@@ -126,8 +132,8 @@ void for_parts(const TensorTypes& types, const TensorAttention& form,
 
 bool flash(const TensorTypes& types, const TensorAttention& form, const at::Tensor& query) {
   return query.is_cuda() && types.narrow != types.wide && !form.starts.defined() && !form.dropout &&
-         form.first == 0 && form.window == 0 && form.scale == 0.0 && form.head_width % 8 == 0 &&
-         form.head_width <= 256;
+         form.first == 0 && form.window == 0 && form.scale == 0.0 && form.cap == 0.0 &&
+         form.head_width % 8 == 0 && form.head_width <= 256;
 }
 
 /// [batch, heads, tokens, head_width]; shared heads repeated.
@@ -197,7 +203,8 @@ void tensor_attention_backward(const TensorTypes& types, const TensorAttention& 
   ensure(form.first == 0, "attention's backward starts at the first token");
   if (flash(types, form, tensors.query)) return flash_backward(form, tensors, gradients);
   for_parts(types, form, tensors, [&](const Part& part) {
-    at::Tensor share = part.scores();
+    at::Tensor cap_slope;
+    at::Tensor share = part.scores(&cap_slope);
     share
         .sub_(part.rows(tensors.log_sum_exp)
                   .reshape({share.size(0), share.size(1), share.size(2), 1}))
@@ -211,6 +218,7 @@ void tensor_attention_backward(const TensorTypes& types, const TensorAttention& 
     const at::Tensor value_gradient = at::matmul(dropped.transpose(2, 3), slope);
     const at::Tensor delta = slope.mul(out).sum({3}, true);
     const at::Tensor score_slope = share_slope.sub_(delta).mul_(share).mul_(part.scale());
+    if (cap_slope.defined()) score_slope.mul_(cap_slope);
     const auto narrow = [](const at::Tensor& heads) {
       return heads.permute({0, 2, 1, 3}).reshape({heads.size(0), heads.size(2), -1});
     };

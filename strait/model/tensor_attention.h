@@ -15,6 +15,7 @@ struct TensorAttention {
   at::Tensor starts;                     // [batch, queries] int32 first key, or undefined
   const DropoutSite* dropout = nullptr;  // null: none
   double scale = 0.0;                    // kernel::AttentionCall's
+  double cap = 0.0;                      // likewise
 };
 
 /// query [batch, queries, heads * head_width]; key, value [batch, keys, kv_heads * head_width];
@@ -23,8 +24,8 @@ struct TensorAttention {
 struct AttentionTensors {
   at::Tensor query, key, value, out, log_sum_exp;
 };
-/// Without documents and dropout bf16 runs in LibTorch's flash attention on a GPU; otherwise scores
-/// are made for as many sequences at a time as 256 MiB hold.
+/// Without documents, dropout, window, scale and cap bf16 runs in LibTorch's flash attention on a
+/// GPU; otherwise scores are made for as many sequences at a time as 256 MiB hold.
 void tensor_attention(const TensorTypes& types, const TensorAttention& form,
                       const AttentionTensors& tensors);
 /// Gradients into slices of rows, overwritten; `first` must be 0.

@@ -126,6 +126,7 @@ class TensorHeadBlock : public Block {
       : types_(types),
         vocabulary_(shape.vocabulary),
         width_(shape.options.width),
+        cap_(shape.options.logit_cap),
         norm_{!shape.style.rms_norm, shape.options.norm_eps} {
     const UnitShape& unit =
         shape.units[static_cast<size_t>(shape.blocks[static_cast<size_t>(index)].unit)];
@@ -158,8 +159,9 @@ class TensorHeadBlock : public Block {
     const at::Tensor input =
         types_.at(call.input, 0, {batch, tokens, width_}).select(1, tokens - 1).contiguous();
     const NormResult normed = norm_forward(types_, call, norm_, layer_, input);
-    wide_product(types_, normed.out, matrix_.weight(types_, call).t(),
-                 types_.wide_at(call.logits, 0, {batch, vocabulary_}), false);
+    at::Tensor logits = types_.wide_at(call.logits, 0, {batch, vocabulary_});
+    wide_product(types_, normed.out, matrix_.weight(types_, call).t(), logits, false);
+    if (cap_ > 0.0) logits.div_(cap_).tanh_().mul_(cap_);
   }
 
  private:
@@ -190,6 +192,12 @@ class TensorHeadBlock : public Block {
             .to(at::kLong)
             .unsqueeze(1);
     const at::Tensor counted = targets.ge(0), at_target = targets.clamp_min(0);
+    at::Tensor slope;  // of the cap
+    if (cap_ > 0.0) {
+      logits.div_(cap_).tanh_();
+      if (call.gradient) slope = logits.square().neg_().add_(1.0);
+      logits.mul_(cap_);
+    }
     const at::Tensor log_sum_exp = at::logsumexp(logits, {1}, true);
     const at::Tensor losses = log_sum_exp.sub(logits.gather(1, at_target)).to(at::kDouble);
     if (call.loss_sum)
@@ -201,11 +209,13 @@ class TensorHeadBlock : public Block {
     logits.scatter_add_(1, at_target,
                         at::full({1, 1}, -1.0, logits.options()).expand_as(at_target));
     logits.mul_(counted.to(logits.scalar_type()).mul_(call.settings->loss_scale));
+    if (slope.defined()) logits.mul_(slope);
     return types_.round(logits);
   }
 
   TensorTypes types_;
   int64_t vocabulary_, width_;
+  double cap_;  // of logits; 0: none
   TensorNorm norm_;
   TensorParameter matrix_;
   TensorLayer layer_;

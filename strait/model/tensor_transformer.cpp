@@ -18,6 +18,7 @@ TensorTransformerBlock::TensorTransformerBlock(const ModelShape& shape, int64_t 
       dropout_(shape.options.dropout),
       window_(layer_form(shape, index).window),
       scale_(shape.options.score_scale()),
+      cap_(shape.options.score_cap),
       norm_{!shape.style.rms_norm, shape.options.norm_eps},
       angles_(std::move(angles)) {
   ensure(!is_shared(shape), "blocks on a device are not cut over x and y yet");
@@ -231,8 +232,8 @@ void TensorTransformerBlock::rotate(const Call& call, const at::Tensor& qkv, boo
 
 TensorAttention TensorTransformerBlock::attention_form(const Call& call,
                                                        const DropoutSite* dropout) const {
-  TensorAttention form{heads_, extent_.kv_heads, extent_.head_width, 0, window_, {}, dropout,
-                       scale_};
+  TensorAttention form{
+      heads_, extent_.kv_heads, extent_.head_width, 0, window_, {}, dropout, scale_, cap_};
   const int32_t* starts = call.batch->document_starts;
   if (starts)
     form.starts =

@@ -97,6 +97,7 @@ class TensorTransformerBlock : public Block {
   double dropout_;
   int64_t window_;
   double scale_;  // of scores; 0: by the width of heads
+  double cap_;    // of scores; 0: none
   TensorNorm norm_;
   at::Tensor angles_;
   TensorLayer attention_norm_, qkv_, mlp_norm_, up_;

@@ -78,7 +78,8 @@ sequence::AttendCall<T> TransformerSegments<T>::group_call(const SegmentCall& ca
           .q_stride = stride,
           .kv_stride = 2 * extent_.kv_width(),
           .log_sum_exp = wide(call, kLogSumExp) + head * tokens + first_row,
-          .scale = scale_};
+          .scale = scale_,
+          .cap = cap_};
 }
 
 template <class T>

@@ -107,7 +107,8 @@ kernel::AttentionCall<T> TransformerSegments<T>::heads_call(const SegmentCall& c
           .log_sum_exp = sums ? sums + (sequence * part.heads + head) * length : nullptr,
           .head = static_cast<uint64_t>(call.first_head + share.member * part.heads + head),
           .products = call.settings->products,
-          .scale = scale_};
+          .scale = scale_,
+          .cap = cap_};
 }
 
 template <class T>

@@ -36,6 +36,7 @@ TransformerSegments<T>::TransformerSegments(const ModelShape& shape, int64_t ind
       norm_from_(shape.style.norm_from_one ? 1 : 0),
       window_(layer_form(shape, index).window),
       scale_(shape.options.score_scale()),
+      cap_(shape.options.score_cap),
       angles_(std::move(angles)) {
   ensure(extent_.style.rotary == (angles_ != nullptr), "a transformer block and its angles");
   const UnitShape& unit = unit_of(shape, index);
@@ -447,7 +448,8 @@ kernel::AttentionCall<T> TransformerSegments<T>::attention_call(const SegmentCal
           .starts = starts ? starts + row : nullptr,
           .head = static_cast<uint64_t>(call.first_head + head),
           .products = call.settings->products,
-          .scale = scale_};
+          .scale = scale_,
+          .cap = cap_};
 }
 
 template <class T>

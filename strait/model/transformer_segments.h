@@ -230,6 +230,7 @@ class TransformerSegments : public SegmentedBlock {
   Wide<T> norm_from_;  // what norms add to their weights
   int64_t window_;
   double scale_;  // of scores; 0: the kernel's own
+  double cap_;    // of scores; 0: none
   std::shared_ptr<const RotaryAngles> angles_;
   Norm attention_norm_, mlp_norm_;
   Linear qkv_, output_, up_, down_;

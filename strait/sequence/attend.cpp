@@ -51,7 +51,8 @@ kernel::AttentionCall<T> head_call(const AttendCall<T>& call, const Piece& piece
           .kv_stride = call.kv_stride,
           .mask = call.mask,
           .head = call.first_head + static_cast<uint64_t>(head),
-          .scale = call.scale};
+          .scale = call.scale,
+          .cap = call.cap};
 }
 
 }  // namespace

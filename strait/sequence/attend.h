@@ -31,7 +31,8 @@ struct AttendCall {
   Wide<T>* log_sum_exp = nullptr;  // [heads, rows of q]
   const kernel::DropoutMask* mask = nullptr;
   uint64_t first_head = 0;  // number of head 0 of this call in the model and batch, for the mask
-  double scale = 0.0;       // of scores, as kernel::AttentionCall's
+  double scale = 0.0;       // of scores, as kernel::AttentionCall's; so is the cap
+  double cap = 0.0;
 };
 
 /// Nothing has been attended yet: out = 0, log_sum_exp = minus infinity.

@@ -144,6 +144,8 @@ std::string sizes_signature(const char* kind, const ModelShape& model) {
   if (options.window_pattern > 0 || options.query_scalar > 0)
     text += fmt::format(" window_pattern={} query_scalar={}", options.window_pattern,
                         options.query_scalar);
+  if (options.score_cap > 0 || options.logit_cap > 0)
+    text += fmt::format(" score_cap={} logit_cap={}", options.score_cap, options.logit_cap);
   return text;
 }
 

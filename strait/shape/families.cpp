@@ -18,7 +18,7 @@ struct Family {
 };
 
 // Radford et al. 2019; Touvron et al. 2023; Jiang et al. 2023 (Mistral); Qwen Team 2024 and 2025;
-// Walsh et al. 2025 (OLMo 2); Gemma Team 2025 (Gemma 3).
+// Walsh et al. 2025 (OLMo 2); Gemma Team 2024 and 2025 (Gemma 2 and 3).
 constexpr std::array kFamilies = {
     Family{"gpt2", {}},
     Family{"llama", {.rms_norm = true, .rotary = true, .gated = true}},
@@ -43,7 +43,7 @@ constexpr std::array kFamilies = {
             .norm_behind = true,
             .biases = Biases::kNone,
             .query_key_norm = QueryKeyNorm::kWidth}},
-    Family{"gemma3",
+    Family{"gemma2",
            {.rms_norm = true,
             .rotary = true,
             .gated = true,
@@ -51,6 +51,22 @@ constexpr std::array kFamilies = {
             .windows = true,
             .alternates = true,
             .query_scalar = true,
+            .score_cap = true,
+            .logit_cap = true,
+            .norm_from_one = true,
+            .gelu_gate = true,
+            .scaled_embedding = true,
+            .biases = Biases::kNone}},
+    Family{"gemma3",
+           {.rms_norm = true,
+            .rotary = true,
+            .gated = true,
+            .norm_behind = true,
+            .windows = true,
+            .alternates = true,
+            .local_rope = true,
+            .query_scalar = true,
+            .logit_cap = true,
             .norm_from_one = true,
             .gelu_gate = true,
             .scaled_embedding = true,
@@ -106,6 +122,26 @@ void check_rope(const ShapeOptions& options) {
   if (rope.original_context < 1)
     refuse("rope.original_context",
            fmt::format("{} is not a size; the least is 1", rope.original_context));
+}
+
+/// What attention scores are divided by, and the soft caps.
+void check_scores(const ShapeOptions& options, const std::string& family, const BlockStyle& style) {
+  if (options.query_scalar < 0.0)
+    refuse("shape.query_scalar", fmt::format("{} is below 0", options.query_scalar));
+  if (options.query_scalar > 0.0 && !style.query_scalar)
+    refuse("shape.query_scalar",
+           fmt::format("{}: family {} divides scores by the root of the head's elements; the "
+                       "nearest valid value is 0",
+                       options.query_scalar, family));
+  const auto check_cap = [&](const char* key, double cap, bool has, const char* what) {
+    if (!(cap >= 0.0)) refuse(key, fmt::format("{} is below 0", cap));
+    if (cap > 0.0 && !has)
+      refuse(key, fmt::format("{}: family {} does not cap {}; the nearest valid value is 0, or "
+                              "model.family = \"gemma2\"",
+                              cap, family, what));
+  };
+  check_cap("shape.score_cap", options.score_cap, style.score_cap, "attention scores");
+  check_cap("shape.logit_cap", options.logit_cap, style.logit_cap, "logits");
 }
 
 /// Which blocks have a window.
@@ -171,13 +207,7 @@ void check_family(const ShapeOptions& options, const std::string& family) {
            fmt::format("{} is odd, but RoPE turns pairs; the nearest valid value is {}",
                        options.head_width, options.head_width + 1));
   check_window(options, family, style);
-  if (options.query_scalar < 0.0)
-    refuse("shape.query_scalar", fmt::format("{} is below 0", options.query_scalar));
-  if (options.query_scalar > 0.0 && !style.query_scalar)
-    refuse("shape.query_scalar",
-           fmt::format("{}: family {} divides scores by the root of the head's elements; the "
-                       "nearest valid value is 0",
-                       options.query_scalar, family));
+  check_scores(options, family, style);
   if (options.bias && style.biases == Biases::kNone)
     refuse("shape.bias",
            fmt::format("family {} has no biases; the nearest valid value is false", family));

@@ -41,6 +41,8 @@ struct ShapeOptions {
   int64_t vocabulary = 0;  // rows of embedding and head; 0: one per token of the tokenizer
   int64_t window_pattern = 0;  // every so many-th block has no window; 0: all have
   double query_scalar = 0.0;   // scores are divided by its root; 0: by that of the head's elements
+  double score_cap = 0.0;      // scores become score_cap tanh(score / score_cap); 0: they stay
+  double logit_cap = 0.0;      // so do logits by theirs
   int64_t head_elements() const { return head_width > 0 ? head_width : width / heads; }
   /// Of block `layer` of the transformer, counted from 0.
   bool has_window(int64_t layer) const {

@@ -79,19 +79,24 @@ constexpr std::array kFamilyPresets = {
     FamilyPreset{"olmo2-7b", "olmo2", 32, 32, 32, 4096, 11008, 4096, 5e5, 1e-6, false, 0, 0},
 };
 
-/// Gemma 3: five blocks with a window, then one without; `factor` stretches RoPE of the latter.
+/// Blocks with a window, then one without: Gemma 2 in turns, Gemma 3 five of six. `factor`
+/// stretches RoPE of the latter.
 struct GemmaPreset {
-  const char* name;
-  int64_t layers, heads, kv_heads, width, ffn_width, context, head_width, window;
+  const char *name, *family;
+  int64_t layers, heads, kv_heads, width, ffn_width, context, head_width, window, pattern;
   double query_scalar, factor;
 };
+constexpr double kGemma2Theta = 1e4, kGemma3Theta = 1e6;
 
 constexpr std::array kGemmaPresets = {
-    GemmaPreset{"gemma-3-270m", 18, 4, 1, 640, 2048, 32768, 256, 512, 256, 1},
-    GemmaPreset{"gemma-3-1b", 26, 4, 1, 1152, 6912, 32768, 256, 512, 256, 1},
-    GemmaPreset{"gemma-3-4b", 34, 8, 4, 2560, 10240, 131072, 256, 1024, 256, 8},
-    GemmaPreset{"gemma-3-12b", 48, 16, 8, 3840, 15360, 131072, 256, 1024, 256, 8},
-    GemmaPreset{"gemma-3-27b", 62, 32, 16, 5376, 21504, 131072, 128, 1024, 168, 8},
+    GemmaPreset{"gemma-2-2b", "gemma2", 26, 8, 4, 2304, 9216, 8192, 256, 4096, 2, 256, 1},
+    GemmaPreset{"gemma-2-9b", "gemma2", 42, 16, 8, 3584, 14336, 8192, 256, 4096, 2, 256, 1},
+    GemmaPreset{"gemma-2-27b", "gemma2", 46, 32, 16, 4608, 36864, 8192, 128, 4096, 2, 144, 1},
+    GemmaPreset{"gemma-3-270m", "gemma3", 18, 4, 1, 640, 2048, 32768, 256, 512, 6, 256, 1},
+    GemmaPreset{"gemma-3-1b", "gemma3", 26, 4, 1, 1152, 6912, 32768, 256, 512, 6, 256, 1},
+    GemmaPreset{"gemma-3-4b", "gemma3", 34, 8, 4, 2560, 10240, 131072, 256, 1024, 6, 256, 8},
+    GemmaPreset{"gemma-3-12b", "gemma3", 48, 16, 8, 3840, 15360, 131072, 256, 1024, 6, 256, 8},
+    GemmaPreset{"gemma-3-27b", "gemma3", 62, 32, 16, 5376, 21504, 131072, 128, 1024, 6, 168, 8},
 };
 
 /// unet-cifar10 has the sizes of Ho et al. 2020 (DDPM) for CIFAR-10, and attention at heights 8 and
@@ -162,15 +167,18 @@ ShapeOptions family_options(const FamilyPreset& preset) {
 }
 
 ShapeOptions gemma_options(const GemmaPreset& preset) {
-  ShapeOptions shape =
-      llama_options({preset.name, preset.layers, preset.heads, preset.kv_heads, preset.width,
-                     preset.ffn_width, preset.context, 1e6, preset.factor, true});
+  const bool capped = block_style(preset.family).score_cap;
+  ShapeOptions shape = llama_options({preset.name, preset.layers, preset.heads, preset.kv_heads,
+                                      preset.width, preset.ffn_width, preset.context,
+                                      capped ? kGemma2Theta : kGemma3Theta, preset.factor, true});
   if (preset.factor != 1.0) shape.rope.original_context = 1;
   shape.norm_eps = 1e-6;
   shape.head_width = preset.head_width;
   shape.window = preset.window;
-  shape.window_pattern = 6;
+  shape.window_pattern = preset.pattern;
   shape.query_scalar = preset.query_scalar;
+  if (capped) shape.score_cap = 50.0;
+  if (capped) shape.logit_cap = 30.0;
   return shape;
 }
 
@@ -199,7 +207,7 @@ ModelOptions model_preset(const std::string& name) {
   for (const FamilyPreset& preset : kFamilyPresets)
     if (name == preset.name) return {name, preset.family, family_options(preset)};
   for (const GemmaPreset& preset : kGemmaPresets)
-    if (name == preset.name) return {name, "gemma3", gemma_options(preset)};
+    if (name == preset.name) return {name, preset.family, gemma_options(preset)};
   ErrorPlace place;
   place.key = "model.preset";
   throw UserError(fmt::format("model.preset: \"{}\" is not known; nearest: \"{}\"", name,

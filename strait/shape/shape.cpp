@@ -62,7 +62,7 @@ double attended_tokens(int64_t tokens, const ModelShape& model) {
 LayerForm layer_form(const ModelShape& model, int64_t block) {
   const ShapeOptions& options = model.options;
   if (!options.has_window(block - 1)) return {0, options.rope};
-  if (!model.style.alternates) return {options.window, options.rope};
+  if (!model.style.local_rope) return {options.window, options.rope};
   RopeOptions rope;
   rope.theta = options.rope.local_theta;
   return {options.window, rope};

@@ -92,8 +92,11 @@ struct BlockStyle {
   bool norm_before = true;     // norms of what enters attention and MLP
   bool norm_behind = false;    // RMSNorm of what leaves them, before the residual stream is added
   bool windows = false;        // ShapeOptions::window may be set
-  bool alternates = false;     // ... and window_pattern and RopeOptions::local_theta
+  bool alternates = false;     // ... and window_pattern
+  bool local_rope = false;     // ... and RopeOptions::local_theta
   bool query_scalar = false;   // ShapeOptions::query_scalar may be set
+  bool score_cap = false;      // ... score_cap
+  bool logit_cap = false;      // ... logit_cap
   bool norm_from_one = false;  // norms multiply by 1 + weight, and weights begin at 0
   bool gelu_gate = false;      // GeGLU in place of SwiGLU
   bool scaled_embedding = false;  // rows of tokens times the root of the width

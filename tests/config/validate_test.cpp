@@ -121,7 +121,7 @@ TEST(Validate, ChoicesThatWorkAndThatDoNot) {
   expect_refused("train.precision = \"fp16\"", "train.precision",
                  "runtime.device is \"auto\"; the nearest valid value is \"bf16\"");
   all_work("model.family",
-           {"gpt2", "llama", "mistral", "qwen2", "qwen3", "olmo2", "gemma3", "unet"});
+           {"gpt2", "llama", "mistral", "qwen2", "qwen3", "olmo2", "gemma2", "gemma3", "unet"});
   all_work("placement.preset", {"zero++", "zero-topo"});
   all_work("placement.codecs.weights",
            {"bf16", "int8", "int4/512", "fp8e4m3", "int8/64+asymmetric"});
@@ -209,6 +209,22 @@ TEST(Validate, KeysOfGemmaThatDoNotFitTogether) {
                  "model.rope.local_theta", "leaves no block with a window");
   expect_refused("model.shape.dropout = 0.1\nmodel.preset = \"gemma-3-1b\"", "model.shape.dropout",
                  "nearest valid value is 0");
+}
+
+TEST(Validate, SoftCaps) {
+  expect_valid("model.preset = \"gemma-2-2b\"");
+  expect_valid("model.preset = \"gemma-2-2b\"\nmodel.shape.score_cap = 0");
+  expect_valid("model.preset = \"gemma-2-2b\"\nmodel.family = \"gemma3\"");  // caps go
+  expect_valid("model.preset = \"gemma-2-2b\"\nmodel.family = \"gpt2\"");
+  expect_valid("model.preset = \"gemma-3-1b\"\nmodel.shape.logit_cap = 30");
+  expect_refused("model.shape.score_cap = 50\nmodel.preset = \"gemma-3-1b\"",
+                 "model.shape.score_cap", "nearest valid value is 0, or model.family = \"gemma2\"");
+  expect_refused("model.shape.logit_cap = 30", "model.shape.logit_cap",
+                 "family gpt2 does not cap logits");
+  expect_refused("model.shape.logit_cap = -1\nmodel.preset = \"gemma-2-2b\"",
+                 "model.shape.logit_cap", "nearest valid value is 0");
+  expect_refused("model.rope.local_theta = 5\nmodel.preset = \"gemma-2-2b\"",
+                 "model.rope.local_theta", "turn by theta");
 }
 
 TEST(Validate, Combinations) {

@@ -128,7 +128,7 @@ TEST_P(Families, WhatWasTrainedIsReadByThePlainForm) {
 }
 
 TEST_P(Families, WhatOurModelDoesNotComputeIsRefused) {
-  const bool gemma = GetParam() == std::string("gemma3");
+  const bool gemma = std::string(GetParam()).starts_with("gemma");
   const char* const key = gemma ? "hidden_activation" : "hidden_act";
   set_config(path("hf"), key, "gelu");
   EXPECT_THAT(refusal(), HasSubstr(key));
@@ -138,7 +138,7 @@ TEST_P(Families, WhatOurModelDoesNotComputeIsRefused) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Families,
-                         ::testing::Values("smollm", "mistral", "qwen2", "qwen3", "olmo2",
+                         ::testing::Values("smollm", "mistral", "qwen2", "qwen3", "olmo2", "gemma2",
                                            "gemma3"),
                          [](const auto& family) { return std::string(family.param); });
 
@@ -283,6 +283,42 @@ TEST_F(GemmaMembers, TheTokensThatBeginAndFillUpAreNamed) {
   EXPECT_EQ(read_file(path("back") + "/tokenizer.json"), read_file(path("hf") + "/tokenizer.json"));
 }
 
+/// Whether it is there, null, or another number.
+TEST_F(GemmaMembers, TheCapOfGemma3sLogits) {
+  EXPECT_EQ(imported().logit_cap, 0.0);
+  set_config(path("hf"), "final_logit_softcapping", 2.5);
+  EXPECT_EQ(imported().logit_cap, 2.5);
+  EXPECT_LT(distance(test::compute_logits(path("run"), kTokens), plain_logits(path("hf"), kTokens)),
+            kTolerance);
+  convert(path("run"), path("back"), "hf");
+  const Json config = Json::parse(read_file(path("back") + "/config.json"), "config.json");
+  EXPECT_EQ(config.at("final_logit_softcapping").as_number(), 2.5);
+}
+
+TEST_F(GemmaMembers, CapsOfGemma2) {
+  std::filesystem::remove_all(path("hf"));
+  make_folder("gemma2", path("hf"));
+  const auto caps = [&] {
+    const ShapeOptions shape = imported();
+    return std::pair(shape.score_cap, shape.logit_cap);
+  };
+  EXPECT_EQ(caps(), std::pair(1.5, 2.5));
+  set_config(path("hf"), "attn_logit_softcapping", Json());
+  EXPECT_EQ(caps(), std::pair(0.0, 2.5)) << "null";
+  EXPECT_LT(distance(test::compute_logits(path("run"), kTokens), plain_logits(path("hf"), kTokens)),
+            kTolerance);
+  set({{"attn_logit_softcapping", Json()},  // set drops what is null
+       {"final_logit_softcapping", Json()},
+       {"layer_types", Json()},
+       {"rope_theta", Json()},
+       {"rope_local_base_freq", 7.0}});  // which Gemma 2 does not read
+  EXPECT_EQ(caps(), std::pair(50.0, 30.0)) << "absent";
+  const ShapeOptions shape = imported();
+  EXPECT_EQ(shape.window_pattern, 2);
+  EXPECT_EQ(shape.rope.theta, 1e4);
+  EXPECT_EQ(shape.rope.local_theta, 1e4);
+}
+
 /// What transformers takes for members that are not there.
 TEST_F(GemmaMembers, AbsentOnesAreGemmas) {
   set({{"rope_theta", Json()},
@@ -348,7 +384,10 @@ TEST(FamilyMembers, ThatChangeTheModelAreRefused) {
       {"mistral", "sliding_window", 0},
       {"mistral", "head_dim", 7},
       {"gemma3", "attn_logit_softcapping", 50.0},
-      {"gemma3", "final_logit_softcapping", 30.0},
+      {"gemma3", "final_logit_softcapping", -30.0},
+      {"gemma2", "attn_logit_softcapping", 0},
+      {"gemma2", "final_logit_softcapping", "none"},
+      {"gemma2", "use_bidirectional_attention", true},
       {"gemma3", "use_bidirectional_attention", true},
       {"gemma3", "attention_bias", true},
       {"gemma3", "sliding_window", Json()},

@@ -40,14 +40,22 @@ class PlainDecoder {
       for (Row& row : x) add(row, mlp(name, row));
     }
     const bool tied = config_.at("tie_word_embeddings").as_bool();
-    for (Row& row : x)
+    for (Row& row : x) {
       row = linear(norm(row, "model.norm"), tied ? "model.embed_tokens" : "lm_head");
+      for (double& logit : row) logit = capped(logit, "final_logit_softcapping");
+    }
     return x;
   }
 
  private:
-  bool gemma() const { return family_ == "gemma3_text"; }
-  /// Whether the layer at hand attends all tokens: Gemma 3's list of types says it.
+  bool gemma() const { return gemma3() || family_ == "gemma2"; }
+  bool gemma3() const { return family_ == "gemma3_text"; }
+  double capped(double value, const char* key) const {
+    const Json* cap = config_.find(key);
+    if (cap == nullptr || cap->is_null()) return value;
+    return cap->as_number() * std::tanh(value / cap->as_number());
+  }
+  /// Whether the layer at hand attends all tokens: Gemma's list of types says it.
   bool global() const {
     return !gemma() || config_.at("layer_types").as_array()[layer_].as_string() == "full_attention";
   }
@@ -98,9 +106,10 @@ class PlainDecoder {
 
   Row rotated(Row x, size_t position) const {
     const size_t half = head_ / 2;
-    const double theta = config_.at(global() ? "rope_theta" : "rope_local_base_freq").as_number();
+    const bool local = gemma3() && !global();
+    const double theta = config_.at(local ? "rope_local_base_freq" : "rope_theta").as_number();
     const Json* scaling = config_.find("rope_scaling");
-    const bool stretched = global() && scaling != nullptr && !scaling->is_null();  // "linear"
+    const bool stretched = !local && scaling != nullptr && !scaling->is_null();  // "linear"
     const double factor = stretched ? scaling->at("factor").as_number() : 1.0;
     for (size_t i = 0; i < half; ++i) {
       const double angle =
@@ -122,7 +131,7 @@ class PlainDecoder {
     Rows heads;
     for (size_t head = 0; head < whole.size() / head_; ++head) {
       const Row part = head_of(whole, head);
-      const bool apart = gemma() || family_ == "qwen3";
+      const bool apart = gemma3() || family_ == "qwen3";
       heads.push_back(rotated(apart ? norm(part, norm_name) : part, position));
     }
     return heads;
@@ -146,7 +155,7 @@ class PlainDecoder {
       for (size_t i = 0; i < head_; ++i) score += query[i] * keys[t][shared][i];
       const double scalar =
           gemma() ? config_.at("query_pre_attn_scalar").as_number() : static_cast<double>(head_);
-      const double share = std::exp(score / std::sqrt(scalar));
+      const double share = std::exp(capped(score / std::sqrt(scalar), "attn_logit_softcapping"));
       const Row value = head_of(values[t], shared);
       for (size_t i = 0; i < head_; ++i) out[i] += share * value[i];
       sum += share;
@@ -233,8 +242,8 @@ constexpr int64_t kWidth = 32, kHeads = 4, kKvHeads = 2, kInner = 44, kVocabular
 
 void add_layer(FolderMaker& maker, const std::string& family, int64_t head,
                const std::string& name) {
-  const bool gemma = family == "gemma3";
-  const bool behind = family == "olmo2", apart = gemma || family == "qwen3";
+  const bool gemma = family.starts_with("gemma");
+  const bool behind = family == "olmo2", apart = family == "gemma3" || family == "qwen3";
   const int64_t queries = kHeads * head, keys = kKvHeads * head;
   const auto vector = [&](const char* part, int64_t size) {
     maker.add(name + part + ".weight", {size});
@@ -263,15 +272,16 @@ Logits plain_logits(const std::string& folder, const std::vector<int32_t>& token
 }
 
 void make_folder(const std::string& family, const std::string& folder) {
-  const bool smollm = family == "smollm", gemma = family == "gemma3";
+  const bool smollm = family == "smollm", gemma = family.starts_with("gemma"),
+             gemma3 = family == "gemma3";
   const bool tied = smollm || gemma, wide = gemma || family == "qwen3" || family == "mistral";
   const int64_t head = wide ? 12 : kWidth / kHeads, layers = gemma ? 4 : 2;
   copy_fixture(std::filesystem::path(folder).parent_path().string(),
                std::filesystem::path(folder).filename().string(), kLlamaFixture);
   Json config = Json::object(
-      {{"model_type", smollm  ? "llama"
-                      : gemma ? "gemma3_text"
-                              : family},
+      {{"model_type", smollm   ? "llama"
+                      : gemma3 ? "gemma3_text"
+                               : family},
        {"vocab_size", kVocabulary},
        {"max_position_embeddings", 20},
        {"hidden_size", kWidth},
@@ -288,12 +298,13 @@ void make_folder(const std::string& family, const std::string& folder) {
   if (gemma) {  // the last one attends by the window
     const std::string local = "sliding_attention";
     config["layer_types"] = std::vector<std::string>{local, local, "full_attention", local};
-    config["sliding_window_pattern"] = 3;
     config["query_pre_attn_scalar"] = 20;
-    config["rope_local_base_freq"] = 30.0;
     config["rope_scaling"] = Json::object({{"rope_type", "linear"}, {"factor", 2.0}});
-    config["attn_logit_softcapping"] = config["final_logit_softcapping"] = Json();
+    config["attn_logit_softcapping"] = gemma3 ? Json() : Json(1.5);
+    config["final_logit_softcapping"] = gemma3 ? Json() : Json(2.5);
   }
+  if (gemma3) config["sliding_window_pattern"] = 3;
+  if (gemma3) config["rope_local_base_freq"] = 30.0;
   write_file_atomically(folder + "/config.json", config.dump());
   FolderMaker maker(gemma ? 0.0f : 1.0f);
   maker.add("model.embed_tokens.weight", {kVocabulary, kWidth});

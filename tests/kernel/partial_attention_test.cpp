@@ -23,7 +23,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 struct Problem {
   int64_t tokens = 0, width = 0, group = 1, window = 0;
   std::vector<int32_t> starts = {};  // empty: one document
-  double rate = 0;
+  double rate = 0, cap = 0;
 };
 
 template <class T>
@@ -68,6 +68,7 @@ Results plain(const Problem& p, const Tensors<T>& t) {
     for (int64_t i = 0; i < p.tokens; ++i) {
       const int64_t row = i * stride + head * p.width;
       std::vector<Real> chance(p.tokens, 0), kept(p.tokens, 0), slope(p.tokens, 0);
+      std::vector<Real> steepness(p.tokens, scale);  // of the score over its product
       Real sum = 0, delta = 0;
       for (int64_t j = 0; j <= i; ++j) {
         if (!attends(p, i, j)) continue;
@@ -77,7 +78,13 @@ Results plain(const Problem& p, const Tensors<T>& t) {
           slope[j] +=
               static_cast<Real>(t.out_gradient[row + c]) * static_cast<Real>(t.v[j * p.width + c]);
         }
-        sum += chance[j] = std::exp(score * scale);
+        score *= scale;
+        if (p.cap > 0) {
+          const Real capped = p.cap * std::tanh(score / p.cap);
+          steepness[j] *= 1 - (capped / p.cap) * (capped / p.cap);
+          score = capped;
+        }
+        sum += chance[j] = std::exp(score);
       }
       for (int64_t j = 0; j <= i; ++j) {
         const uint64_t element = (static_cast<uint64_t>(3 + head) << 40) +
@@ -87,7 +94,7 @@ Results plain(const Problem& p, const Tensors<T>& t) {
         delta += chance[j] * kept[j] * slope[j];
       }
       for (int64_t j = 0; j <= i; ++j) {
-        const Real score_slope = chance[j] * (kept[j] * slope[j] - delta) * scale;
+        const Real score_slope = chance[j] * (kept[j] * slope[j] - delta) * steepness[j];
         for (int64_t c = 0; c < p.width; ++c) {
           r.out[row + c] += chance[j] * kept[j] * static_cast<Real>(t.v[j * p.width + c]);
           r.dv[j * p.width + c] += chance[j] * kept[j] * static_cast<Real>(t.out_gradient[row + c]);
@@ -130,7 +137,8 @@ AttentionCall<T> rows_of(const Problem& p, const Tensors<T>& t, Range queries, R
           .kv_stride = p.width,
           .starts = p.starts.empty() ? nullptr : p.starts.data() + queries.begin,
           .mask = &mask,
-          .head = 3};
+          .head = 3,
+          .cap = p.cap};
 }
 
 /// Head `member` of the forward call.
@@ -221,10 +229,16 @@ std::vector<int32_t> documents(int64_t tokens) {
 }
 
 std::vector<Problem> problems() {
-  return {{1, 1},          {7, 5},
-          {64, 16},        {65, 33},
-          {150, 8, 3},     {150, 8, 2, 0, documents(150)},
-          {150, 8, 1, 40}, {131, 8, 2, 0, documents(131), 0.2}};
+  return {{1, 1},
+          {7, 5},
+          {64, 16},
+          {65, 33},
+          {150, 8, 3},
+          {150, 8, 2, 0, documents(150)},
+          {150, 8, 1, 40},
+          {131, 8, 2, 0, documents(131), 0.2},
+          {150, 8, 3, 0, {}, 0, 1.5},
+          {131, 8, 2, 40, documents(131), 0.2, 0.7}};
 }
 
 /// One block; halves; blocks of nothing at both ends and in the middle; many of prime size.
@@ -248,6 +262,41 @@ TEST(PartialAttentionTest, AnyPartitionEqualsWholeAttention) {
                                         << cuts.keys.size() << " cuts");
         check<double>(p, cuts, 1e-12L);
         check<float>(p, cuts, 1e-5L);
+      }
+  });
+}
+
+/// Of one head.
+template <class T>
+void check_whole(const Problem& p, Real limit) {
+  const Tensors<T> t = tensors_of<T>(p);
+  const Results want = plain(p, t);
+  const DropoutMask mask = mask_of(p);
+  std::vector<T> out(t.q.size()), dq(t.q.size()), dk(t.k.size()), dv(t.k.size());
+  std::vector<Wide<T>> sums(p.tokens), delta(p.tokens), dq_sum(t.q.size());
+  AttentionCall<T> rows = rows_of(p, t, {0, p.tokens}, {0, p.tokens}, mask);
+  rows.out_stride = p.width;
+  rows.out = out.data();
+  rows.log_sum_exp = sums.data();
+  attention(rows);
+  attention_backward<T>({rows, t.out_gradient.data(), rows.out_stride, dq.data(), dk.data(),
+                         dv.data(), p.width, delta.data(), dq_sum.data()});
+  expect_near(out, want.out, limit, "out");
+  expect_near(dq, want.dq, limit, "dq");
+  expect_near(dk, want.dk, limit, "dk");
+  expect_near(dv, want.dv, limit, "dv");
+}
+
+/// A cap of 1000 hardly acts, one of 0.3 is nearly a sign.
+TEST(PartialAttentionTest, WholeAttentionIsCappedToo) {
+  on_every_target([] {
+    for (const double cap : {1000.0, 1.5, 0.3})
+      for (const int64_t tokens : {7, 64, 131}) {
+        SCOPED_TRACE(testing::Message() << tokens << " tokens, cap " << cap);
+        const Problem p{tokens, 8, 1, 40, documents(tokens), 0.2, cap};
+        check_whole<double>(p, 1e-12L);
+        check_whole<float>(p, 1e-5L);
+        check_whole<Bfloat16>(p, 0.02L);
       }
   });
 }
@@ -282,8 +331,8 @@ void check_bits(const Problem& p) {
 }
 
 TEST(PartialAttentionTest, AllKeysInOneBlockGiveTheBitsOfWholeAttention) {
-  for (const Problem& p :
-       {Problem{300, 16}, Problem{300, 16, 1, 0, documents(300)}, Problem{97, 5, 1, 0, {}, 0.2}}) {
+  for (const Problem& p : {Problem{300, 16}, Problem{300, 16, 1, 0, documents(300)},
+                           Problem{97, 5, 1, 0, {}, 0.2}, Problem{97, 5, 1, 0, {}, 0, 1.5}}) {
     check_bits<double>(p);
     check_bits<float>(p);
     check_bits<Bfloat16>(p);

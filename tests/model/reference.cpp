@@ -19,11 +19,19 @@ at::Tensor linear(const Parameters& parameters, const std::string& name, const a
   return bias.defined() ? y + bias : y;
 }
 
+bool is_gemma(const ReferenceInput& input) {
+  return input.family == "gemma2" || input.family == "gemma3";
+}
+
+at::Tensor soft_cap(const at::Tensor& x, double cap) {
+  return cap > 0.0 ? cap * at::tanh(x / cap) : x;
+}
+
 at::Tensor norm(const ReferenceInput& input, const Parameters& parameters, const std::string& name,
                 const at::Tensor& x) {
   const double eps = input.options.norm_eps;
   const at::Tensor weight = get(parameters, name + ".weight");
-  if (input.family == "gemma3") return x / at::sqrt(x.pow(2).mean(-1, true) + eps) * (1.0 + weight);
+  if (is_gemma(input)) return x / at::sqrt(x.pow(2).mean(-1, true) + eps) * (1.0 + weight);
   if (input.family != "gpt2") return x / at::sqrt(x.pow(2).mean(-1, true) + eps) * weight;
   const at::Tensor mean = x.mean(-1, true);
   const at::Tensor variance = (x - mean).pow(2).mean(-1, true);
@@ -97,7 +105,7 @@ at::Tensor normalized_columns(const ReferenceInput& input, const Parameters& par
       2);
 }
 
-/// Gemma 3: of `window_pattern` blocks the last one attends all tokens.
+/// Gemma: of `window_pattern` blocks the last one attends all tokens.
 bool is_global(const ReferenceInput& input, int64_t block) {
   const int64_t pattern = input.options.window_pattern;
   return input.options.window == 0 || (pattern > 0 && block % pattern == 0);
@@ -127,7 +135,7 @@ at::Tensor tanh_gelu(const at::Tensor& x) {
 at::Tensor activation(const ReferenceInput& input, const at::Tensor& up) {
   if (input.family == "gpt2") return tanh_gelu(up);
   const std::vector<at::Tensor> parts = at::chunk(up, 2, -1);
-  if (input.family == "gemma3") return tanh_gelu(parts[0]) * parts[1];
+  if (is_gemma(input)) return tanh_gelu(parts[0]) * parts[1];
   return parts[0] * at::sigmoid(parts[0]) * parts[1];
 }
 
@@ -188,7 +196,7 @@ at::Tensor reference_embedding(const ReferenceInput& input, const Parameters& pa
   const at::Tensor tokens =
       at::tensor(input.inputs, at::kInt).to(at::kLong).reshape({input.batch, input.tokens});
   at::Tensor x = at::embedding(get(parameters, "embedding.token.weight"), tokens);
-  if (input.family == "gemma3") x = x * std::sqrt(static_cast<double>(input.options.width));
+  if (is_gemma(input)) x = x * std::sqrt(static_cast<double>(input.options.width));
   if (input.family == "gpt2") {
     // Counted from the first token of each document.
     at::Tensor positions = at::arange(input.tokens, at::kLong).expand({input.batch, input.tokens});
@@ -202,7 +210,7 @@ at::Tensor reference_embedding(const ReferenceInput& input, const Parameters& pa
 at::Tensor reference_transformer(const ReferenceInput& input, const Parameters& parameters,
                                  int64_t block, const at::Tensor& x) {
   const std::string name = "blocks." + std::to_string(block - 1);
-  const bool llama = input.family != "gpt2", gemma = input.family == "gemma3";
+  const bool llama = input.family != "gpt2", gemma = is_gemma(input);
   const bool before_too = input.family != "olmo2", behind = gemma || input.family == "olmo2";
   const int64_t heads = input.options.heads, kv_heads = input.options.kv_heads,
                 head_width = head_width_of(input), width = heads * head_width;
@@ -220,7 +228,7 @@ at::Tensor reference_transformer(const ReferenceInput& input, const Parameters& 
   queries = normalized_heads(input, parameters, name + ".attention.query_norm", queries);
   keys = normalized_heads(input, parameters, name + ".attention.key_norm", keys);
   RopeOptions rope = input.options.rope;
-  if (gemma && !is_global(input, block)) {
+  if (input.family == "gemma3" && !is_global(input, block)) {
     rope.theta = rope.local_theta;
     rope.factor = 1.0;
   }
@@ -231,6 +239,7 @@ at::Tensor reference_transformer(const ReferenceInput& input, const Parameters& 
   const double squared = gemma && input.options.query_scalar > 0 ? input.options.query_scalar
                                                                  : static_cast<double>(head_width);
   at::Tensor scores = at::matmul(queries, keys.transpose(2, 3)) / std::sqrt(squared);
+  scores = soft_cap(scores, input.options.score_cap);
   scores = scores.masked_fill(attended(input, block).logical_not(), -INFINITY);
   const at::Tensor probabilities = attention_dropout(input, block, at::softmax(scores, -1));
   const at::Tensor attention =
@@ -250,7 +259,8 @@ at::Tensor reference_logits(const ReferenceInput& input, const Parameters& param
                             const at::Tensor& x) {
   const at::Tensor weight =
       get(parameters, input.options.tied_head ? "embedding.token.weight" : "head.weight");
-  return at::matmul(norm(input, parameters, "head.norm", x), weight.t());
+  return soft_cap(at::matmul(norm(input, parameters, "head.norm", x), weight.t()),
+                  input.options.logit_cap);
 }
 
 at::Tensor reference_loss(const ReferenceInput& input, const Parameters& parameters,

@@ -45,7 +45,18 @@ std::vector<Case> family_cases() {
   gemma->rope.factor = 3.0;
   gemma->rope.original_context = 1;
   gemma->rope.local_theta = 20.0;
-  add("gemma3", 8, 0.0, false)->window = 3;
+  ShapeOptions* capped_logits = add("gemma3", 8, 0.0, false);
+  capped_logits->window = 3;
+  capped_logits->logit_cap = 2.0;
+  ShapeOptions* capped = add("gemma2", 4, 0.0, true);
+  capped->layers = 3;
+  capped->head_width = 10;
+  capped->window = 4;
+  capped->window_pattern = 2;
+  capped->query_scalar = 7.0;
+  capped->score_cap = 1.5;
+  capped->logit_cap = 3.0;
+  add("gemma2", 8, 0.0, false)->score_cap = 0.5;
   return cases;
 }
 

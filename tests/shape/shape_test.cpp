@@ -54,6 +54,9 @@ TEST(Shape, PublishedParameterCountsOfOtherFamilies) {
   EXPECT_EQ(preset_shape("qwen3-8b", 151936).parameters(), 8190735360);
   EXPECT_EQ(preset_shape("olmo2-1b", 100352).parameters(), 1484916736);
   EXPECT_EQ(preset_shape("olmo2-7b", 100352).parameters(), 7298617344);
+  EXPECT_EQ(preset_shape("gemma-2-2b", 256000).parameters(), 2614341888);
+  EXPECT_EQ(preset_shape("gemma-2-9b", 256000).parameters(), 9241705984);
+  EXPECT_EQ(preset_shape("gemma-2-27b", 256000).parameters(), 27227128320);
   EXPECT_EQ(preset_shape("gemma-3-270m", 262144).parameters(), 268098176);
   EXPECT_EQ(preset_shape("gemma-3-1b", 262144).parameters(), 999885952);
   // Of what is published with pictures: SigLIP has 416866032, and what projects to the width w
@@ -77,6 +80,18 @@ TEST(Shape, EverySixthBlockOfGemmaAttendsAllTokens) {
   // 29 blocks of a window of 1024, 5 of all 4096 tokens.
   EXPECT_DOUBLE_EQ(attended_tokens(4096, model.options),
                    (29 * 1024 * (2.0 - 0.25) + 5 * 4096.0) / 34);
+}
+
+/// All of them turn alike, whatever their window.
+TEST(Shape, EverySecondBlockOfGemma2AttendsAllTokens) {
+  const ModelShape model = preset_shape("gemma-2-2b", 256000);
+  EXPECT_EQ(model.options.score_cap, 50.0);
+  EXPECT_EQ(model.options.logit_cap, 30.0);
+  for (int64_t block = 1; block <= 26; ++block) {
+    const LayerForm form = layer_form(model, block);
+    EXPECT_EQ(form.window, block % 2 == 0 ? 0 : 4096) << block;
+    EXPECT_EQ(form.rope.theta, 1e4) << block;
+  }
 }
 
 TEST(Shape, WindowsAndHeadWidthsCount) {

@@ -34,13 +34,17 @@ class Families : public test::MeshRuns, public ::testing::WithParamInterface<con
     if (family == "mistral")
       sets.insert(sets.end(), {"model.shape.window=4", "model.shape.head_width=10"});
     if (family == "qwen3") sets.push_back("model.shape.head_width=10");
+    const bool gemma = family.starts_with("gemma");
     // Of three blocks the second attends all tokens.
-    if (family == "gemma3")
+    if (gemma)
       sets.insert(sets.end(), {"model.shape.head_width=10", "model.shape.window=4",
                                "model.shape.window_pattern=2", "model.shape.query_scalar=7",
-                               "model.shape.tied_head=true", "model.rope.local_theta=50",
-                               "model.rope.factor=2", "model.rope.original_context=1"});
-    if (family != "olmo2" && family != "gemma3") sets.push_back("model.shape.dropout=0.1");
+                               "model.shape.tied_head=true", "model.rope.factor=2",
+                               "model.rope.original_context=1"});
+    if (family == "gemma3") sets.push_back("model.rope.local_theta=50");
+    if (family == "gemma2")  // near what scores and logits of this size are
+      sets.insert(sets.end(), {"model.shape.score_cap=0.1", "model.shape.logit_cap=1"});
+    if (family != "olmo2" && !gemma) sets.push_back("model.shape.dropout=0.1");
     sets.insert(sets.end(), more.begin(), more.end());
     return small_run(folder_.path(), sets);
   }
@@ -104,7 +108,8 @@ TEST_P(Families, ResumingOnAnotherMeshChangesNothing) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Families,
-                         ::testing::Values("llama", "mistral", "qwen2", "qwen3", "olmo2", "gemma3"),
+                         ::testing::Values("llama", "mistral", "qwen2", "qwen3", "olmo2", "gemma2",
+                                           "gemma3"),
                          [](const auto& family) { return std::string(family.param); });
 
 using FamilyBytes = test::MeshRuns;

@@ -41,6 +41,11 @@ const std::vector<std::string> kGemma3 = {"train.steps=5",
                                           "model.rope.local_theta=100",
                                           "model.shape.bias=false"};
 
+const std::vector<std::string> kGemma2 = {
+    "train.steps=5",           "model.family=gemma2",          "model.shape.kv_heads=1",
+    "model.shape.window=4",    "model.shape.window_pattern=2", "model.shape.score_cap=0.1",
+    "model.shape.logit_cap=1", "model.shape.bias=false"};
+
 /// What the trained model is made with, beside small_run.
 class Generation : public ::testing::TestWithParam<std::vector<std::string>> {
  protected:
@@ -108,7 +113,7 @@ TEST_P(Generation, TokensOutOfRangeAndTooManyAreRefused) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, Generation,
-                         ::testing::Values(kGpt2, kLlama, kMistral, kQwen2, kQwen3, kOlmo2,
+                         ::testing::Values(kGpt2, kLlama, kMistral, kQwen2, kQwen3, kOlmo2, kGemma2,
                                            kGemma3));
 
 TEST(Sampling, TemperatureTopKAndTopP) {

@@ -33,6 +33,11 @@ const Sets kAlternating = {"model.family=gemma3",          "model.shape.window=9
                            "model.shape.window_pattern=2", "model.shape.query_scalar=7",
                            "model.shape.bias=false",       "model.shape.kv_heads=2"};
 
+const Sets kCapped = {"model.family=gemma2",        "model.shape.window=9",
+                      "model.shape.query_scalar=7", "model.shape.bias=false",
+                      "model.shape.kv_heads=2",     "model.shape.score_cap=0.1",
+                      "model.shape.logit_cap=1"};
+
 class WholeDocuments : public test::MeshRuns {
  protected:
   strait::Run run_of(const Sets& family, const Sets& more = {}) {
@@ -80,7 +85,7 @@ TEST_F(WholeDocuments, TheLossDoesNotDependOnRowsAndRanks) {
 
 /// Whichever ranks have which documents.
 TEST_F(WholeDocuments, PlansOfBatchesTrainAsOneRankDoes) {
-  for (const Sets& family : {kGpt2, kLlama, kWindows, kAlternating}) {
+  for (const Sets& family : {kGpt2, kLlama, kWindows, kAlternating, kCapped}) {
     const Trained one = train(family, {{}, 1});
     for (const char* engine : {"packed", "even", "hybrid", "zeppelin"})
       for (Case c : std::vector<Case>{

@@ -51,6 +51,10 @@ const Sets kAlternating = {"model.family=gemma3",          "model.shape.window=5
                            "model.shape.window_pattern=2", "model.shape.query_scalar=9",
                            "model.shape.bias=false",       "model.shape.dropout=0",
                            "model.rope.local_theta=100"};
+const Sets kCapped = {"model.family=gemma2",          "model.shape.window=5",
+                      "model.shape.window_pattern=2", "model.shape.query_scalar=9",
+                      "model.shape.bias=false",       "model.shape.dropout=0",
+                      "model.shape.score_cap=0.1",    "model.shape.logit_cap=1"};
 const Sets kDocuments = {"data.document_separator=.\n"};
 const std::string kGathered = "sequence.engine=gathered", kRing = "sequence.engine=ring",
                   kHeads = "sequence.engine=heads";
@@ -148,7 +152,7 @@ class SharedSequences : public test::MeshRuns {
 
 TEST_F(SharedSequences, EqualOneRank) {
   std::vector<Case> cases;
-  for (const Sets& what : {Sets{}, kLlama, kNormed, kWindows, kAlternating, kDocuments})
+  for (const Sets& what : {Sets{}, kLlama, kNormed, kWindows, kAlternating, kCapped, kDocuments})
     for (const int64_t ranks : {2, 4, 8}) cases.push_back({.sequence = ranks, .what = what});
   expect_one_rank(cases);
 }
@@ -164,6 +168,7 @@ TEST_F(SharedSequences, EqualOneRankBesideEveryOtherAxis) {
        {.sequence = 4, .data = 2, .placement = "zero3", .what = kWindows},
        {.sequence = 2, .x = 2, .stages = 2, .placement = "zero1", .what = kAlternating},
        {.sequence = 2, .x = 2, .what = kAlternating, .how = {"train.recompute=block"}},
+       {.sequence = 2, .x = 2, .stages = 2, .placement = "zero1", .what = kCapped},
        {.sequence = 2, .z = 2, .placement = "hsdp"},
        {.sequence = 2, .stages = 2, .what = kLlama},
        {.sequence = 2, .data = 2, .stages = 2, .placement = "zero1", .what = kDocuments},
@@ -176,7 +181,7 @@ TEST_F(SharedSequences, EqualOneRankBesideEveryOtherAxis) {
 /// Every query sees its keys in one pass and in order: only sums over tokens differ.
 TEST_F(SharedSequences, ForwardsHaveTheBitsOfOneRank) {
   for (const char* precision : {"fp32", "bf16"})
-    for (const Sets& what : {Sets{}, kLlama, kWindows, kAlternating, kDocuments}) {
+    for (const Sets& what : {Sets{}, kLlama, kWindows, kAlternating, kCapped, kDocuments}) {
       const Sets sets = {std::string("train.precision=") + precision, "train.steps=1"};
       const Trained want = train({.sequence = 1, .what = what}, sets);
       for (const int64_t ranks : {2, 4})

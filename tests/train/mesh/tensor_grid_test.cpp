@@ -120,7 +120,7 @@ TEST_F(TensorGrid, EqualsOneRankWithRecomputation) {
 
 /// Norms behind branches, and of all queries and keys of a row.
 TEST_F(TensorGrid, EveryFamilyEqualsOneRank) {
-  for (const char* family : {"olmo2", "qwen3", "mistral", "gemma3"}) {
+  for (const char* family : {"olmo2", "qwen3", "mistral", "gemma2", "gemma3"}) {
     const bool whole_rows = family[0] == 'o';
     const Grid grid{whole_rows ? 1 : 2, 2, 1, 1, "ddp", false, family};
     SCOPED_TRACE(grid.text());
@@ -128,6 +128,8 @@ TEST_F(TensorGrid, EveryFamilyEqualsOneRank) {
     std::vector<std::string> sets = {
         "model.shape.bias=false", whole_rows || gemma ? "model.shape.dropout=0" : "train.steps=20"};
     if (gemma) sets.insert(sets.end(), {"model.shape.window=5", "model.shape.window_pattern=2"});
+    if (gemma) sets.push_back("model.shape.logit_cap=1");
+    if (family == std::string("gemma2")) sets.push_back("model.shape.score_cap=0.1");
     expect_equal(train(grid, sets), train({1, 1, 1, 1, "ddp", false, family}, sets));
   }
 }
