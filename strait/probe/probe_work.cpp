@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "strait/base/errors.h"
+#include "strait/config/check_chain.h"
 #include "strait/config/validate.h"
 #include "strait/program/program.h"
-#include "strait/shape/modules.h"
 #include "strait/shape/shape.h"
 #include "strait/strategy/compose/design.h"
 
@@ -36,7 +36,7 @@ BlockCase block_of_width(int64_t width) {
 }
 
 BlockCase block_of_run(const Run& run, int64_t ranks) {
-  if (run.model.modules) {
+  if (is_chain(run)) {
     ErrorPlace place;
     place.key = "model.family";
     throw UserError(
