@@ -118,16 +118,24 @@ TEST(RankCounts, EachIsAnsweredOrRefusedAtOnceWithTheNearest) {
   }
 }
 
-TEST(RankCounts, MoreRanksThanSequencesNameTheNearestBatch) {
+/// A plan may share sequences among ranks, unless the run file leaves it no choice.
+TEST(RankCounts, MoreRanksThanSequencesNameTheNearestBatchOrShareThem) {
   const TemporaryFolder folder;
-  for (const char* command : {"plan", "simulate"}) {
-    const auto ran = test::run({command, STRAIT_SOURCE_DIR "/examples/minimal.toml", "--ranks",
-                                "64", "--cluster", "perlmutter"},
-                               folder.path() + "/report.json");
+  const auto run = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin() + 1, {STRAIT_SOURCE_DIR "/examples/minimal.toml", "--ranks",
+                                             "64", "--cluster", "perlmutter"});
+    return test::run(arguments, folder.path() + "/report.json");
+  };
+  for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
+           {"plan", "--set", "plan.search=placement"}, {"simulate"}}) {
+    const auto ran = run(arguments);
     EXPECT_EQ(ran.exit_code, 2) << ran.err;
     EXPECT_THAT(ran.err, HasSubstr("the nearest valid value is 64"));
     EXPECT_EQ(ran.report.at("error").at("key").as_string(), "train.global_batch_size");
   }
+  const auto shared = run({"plan"});
+  EXPECT_EQ(shared.exit_code, 0) << shared.err;
+  EXPECT_THAT(shared.out, HasSubstr("sequence 16"));
 }
 
 TEST(RankCounts, ManySimulatedStepsTakeNoLonger) {
