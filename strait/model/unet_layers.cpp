@@ -21,10 +21,14 @@ Tensor linear(const UnetWeights& weights, const std::string& name, const Tensor&
   return at::linear(rows, weights[name + ".weight"], weights[name + ".bias"]);
 }
 
+Tensor group_norm(const UnetWeights& weights, const std::string& name, const Tensor& maps,
+                  int64_t groups) {
+  return at::group_norm(maps, groups, weights[name + ".weight"], weights[name + ".bias"], kNormEps);
+}
+
 Tensor normed(const UnetWeights& weights, const std::string& name, const Tensor& maps,
               int64_t groups) {
-  return at::silu(
-      at::group_norm(maps, groups, weights[name + ".weight"], weights[name + ".bias"], kNormEps));
+  return at::silu(group_norm(weights, name, maps, groups));
 }
 
 Tensor normed(const UnetWeights& weights, const std::string& name, const Tensor& maps) {
@@ -34,8 +38,7 @@ Tensor normed(const UnetWeights& weights, const std::string& name, const Tensor&
 /// Of one head over all pixels.
 Tensor attention(const UnetWeights& weights, const Tensor& maps) {
   const int64_t channels = maps.size(1);
-  const Tensor rows = at::group_norm(maps, unet_groups(channels), weights["attention.norm.weight"],
-                                     weights["attention.norm.bias"], kNormEps);
+  const Tensor rows = group_norm(weights, "attention.norm", maps, unet_groups(channels));
   const std::vector<Tensor> parts =
       convolution(weights, "attention.qkv", rows).flatten(2).chunk(3, 1);
   const double scale = 1.0 / std::sqrt(static_cast<double>(channels));
@@ -81,8 +84,10 @@ Tensor features(const UnetBlock& block, const Value& value) {
 }  // namespace
 
 UnetWeights::UnetWeights(const UnitShape& unit, const std::string& block) {
+  std::map<std::string, size_t> places;
   for (size_t i = 0; i < unit.parameters.size(); ++i)
-    places_[unit.parameters[i].name.substr(block.size() + 1)] = i;
+    places[unit.parameters[i].name.substr(block.size() + 1)] = i;
+  places_ = std::make_shared<const std::map<std::string, size_t>>(std::move(places));
 }
 
 UnetWeights UnetWeights::with(const std::vector<Tensor>& values) const {
@@ -92,7 +97,7 @@ UnetWeights UnetWeights::with(const std::vector<Tensor>& values) const {
 }
 
 const Tensor& UnetWeights::operator[](const std::string& name) const {
-  return values_[places_.at(name)];
+  return values_[places_->at(name)];
 }
 
 Tensor enter(const UnetWeights& weights, const Unet& unet, const Tensor& input) {

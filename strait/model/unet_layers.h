@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -21,10 +22,10 @@ class UnetWeights {
   UnetWeights with(const std::vector<at::Tensor>& values) const;
 
   const at::Tensor& operator[](const std::string& name) const;
-  bool has(const std::string& name) const { return places_.contains(name); }
+  bool has(const std::string& name) const { return places_->contains(name); }
 
  private:
-  std::map<std::string, size_t> places_;
+  std::shared_ptr<const std::map<std::string, size_t>> places_;  // one for all calls of a block
   std::vector<at::Tensor> values_;
 };
 

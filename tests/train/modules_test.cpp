@@ -25,20 +25,10 @@ class ModuleRuns : public test::MeshRuns {
   strait::Run run_of(const Sets& more) {
     const std::string data = folder_.path() + "/text.txt";
     if (!std::filesystem::exists(data)) test::write_text(folder_.path(), test::small_text(2000));
-    Sets sets = {"data.path=" + data,
-                 "model.path=" + modules_folder(),
-                 "data.tokenizer=byte",
-                 "train.global_batch_size=8",
-                 "train.precision=fp64",
-                 "train.steps=20",
-                 "optimizer.schedule=constant",
-                 "optimizer.warmup_steps=0",
-                 "optimizer.learning_rate=3e-3",
-                 "runtime.threads_per_rank=1",
-                 "evaluation.every_steps=0",
-                 "train.micro_batch_size=2"};
-    sets.insert(sets.end(), more.begin(), more.end());
-    return parse_run("name = \"modules\"\n[model]\nfamily = \"modules\"\n", "modules.toml", sets);
+    return parse_run(
+        "name = \"modules\"\n[model]\nfamily = \"modules\"\n", "modules.toml",
+        test::chain_sets(
+            {"data.path=" + data, "model.path=" + modules_folder(), "data.tokenizer=byte"}, more));
   }
   Trained train(int64_t ranks, const Sets& more = {}) {
     return test::trained(run_of(more), ranks, next_folder());

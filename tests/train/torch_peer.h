@@ -15,6 +15,18 @@
 
 namespace strait::test {
 
+/// What runs of chains of blocks set in common, with `more` behind it: 20 steps in fp64 at one
+/// rate.
+inline std::vector<std::string> chain_sets(std::vector<std::string> own,
+                                           const std::vector<std::string>& more) {
+  own.insert(own.end(), {"train.global_batch_size=8", "train.precision=fp64", "train.steps=20",
+                         "optimizer.schedule=constant", "optimizer.warmup_steps=0",
+                         "optimizer.learning_rate=3e-3", "runtime.threads_per_rank=1",
+                         "evaluation.every_steps=0", "train.micro_batch_size=2"});
+  own.insert(own.end(), more.begin(), more.end());
+  return own;
+}
+
 class TorchPeer {
  public:
   using Weights = std::map<std::string, at::Tensor>;  // by name

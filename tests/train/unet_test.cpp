@@ -100,23 +100,12 @@ struct PlainUnet {
 class UnetRuns : public test::MeshRuns {
  protected:
   strait::Run run_of(const Sets& more) {
-    Sets sets = {"model.family=unet",
-                 "model.unet.channels=4,8",
-                 "model.unet.image=8",
-                 "model.unet.attention_from=4",
-                 "model.unet.colors=2",
-                 "data.path=synthetic:images/size=8/colors=2/count=200",
-                 "train.global_batch_size=8",
-                 "train.precision=fp64",
-                 "train.steps=20",
-                 "optimizer.schedule=constant",
-                 "optimizer.warmup_steps=0",
-                 "optimizer.learning_rate=3e-3",
-                 "runtime.threads_per_rank=1",
-                 "evaluation.every_steps=0",
-                 "train.micro_batch_size=2"};
-    sets.insert(sets.end(), more.begin(), more.end());
-    return parse_run("name = \"unet\"\n", "unet.toml", sets);
+    return parse_run(
+        "name = \"unet\"\n", "unet.toml",
+        test::chain_sets({"model.family=unet", "model.unet.channels=4,8", "model.unet.image=8",
+                          "model.unet.attention_from=4", "model.unet.colors=2",
+                          "data.path=synthetic:images/size=8/colors=2/count=200"},
+                         more));
   }
   Trained train(int64_t ranks, const Sets& more = {}) {
     return test::trained(run_of(more), ranks, next_folder());
