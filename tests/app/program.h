@@ -78,6 +78,11 @@ class Child {
 
   pid_t pid() const { return pid_; }
   void signal(int number) { ::kill(pid_, number); }
+  /// Returns once every thread stands still: the signal alone only asks for it.
+  void stop() {
+    signal(SIGSTOP);
+    if (!reaped_ && ::waitpid(pid_, &status_, WUNTRACED) == pid_) reaped_ = !WIFSTOPPED(status_);
+  }
   bool running() {
     if (!reaped_ && ::waitpid(pid_, &status_, WNOHANG) == pid_) reaped_ = true;
     return !reaped_ && !failed_;

@@ -56,7 +56,8 @@ TEST_F(RunFolder, ASecondRunIsRefusedByNameAndTheFirstIsNotTouched) {
               folder_.path() + "/log");
   while (!fs::exists(run_dir_ + "/metrics.jsonl") && first.running()) test::sleep_seconds(0.01);
   ASSERT_TRUE(first.running()) << read_file(folder_.path() + "/log");
-  first.signal(SIGSTOP);
+  first.stop();
+  ASSERT_TRUE(first.running());
   const auto before = contents_of(run_dir_);
   for (const char* resume : {"never", "auto"}) {
     const auto second = train({std::string("checkpoint.resume=") + resume});
