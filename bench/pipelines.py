@@ -13,11 +13,11 @@ import json
 import pathlib
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+from lab import ROOT, Lab, call, processor_ticks, sets_of, spread
+
 HOSTS, CONTEXT, SEQUENCES, MICRO_BATCH, WARM_UP = 2, 64, 8, 1, 1  # a step: 512 tokens
 ORDERS = ["1f1b", "zero-bubble-h1", "zero-bubble-h2"]
 ALONE, INNER = ["zero3"], ["zero++", "zero-topo"]  # where a host has one rank; where it has several
@@ -57,7 +57,7 @@ class Way:
                 f"train.micro_batch_size={MICRO_BATCH if self.stages > 1 else SEQUENCES // ranks}"]
         if self.stages > 1:
             sets += [f"pipeline.order={self.order}", f"pipeline.chunks_per_stage={self.chunks}"]
-        return [word for one in sets for word in ("--set", one)]
+        return sets_of(sets)
 
     def name(self):
         if self.stages == 1:
@@ -71,24 +71,6 @@ def way_of(row, ranks_per_host):
     return Way("zero1" if ranks_per_host > 1 else "ddp", HOSTS, row)
 
 
-def call(command):
-    result = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
-    if result.returncode != 0:
-        sys.exit(f"{' '.join(map(str, command))}: status {result.returncode}\n{result.stderr[-2000:]}")
-    return result.stdout
-
-
-def netlab(lab, *command):
-    ranks_per_host, rate = lab
-    return call([ROOT / "bench/netlab", "--hosts", HOSTS, "--ranks-per-host", ranks_per_host, "--rate", rate, "--", *command])
-
-
-def processor_ticks():
-    """Of all processors since the machine started: all, and those that its host gave to others."""
-    ticks = list(map(int, pathlib.Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]))
-    return sum(ticks), ticks[7]
-
-
 def write_run_file(options, folder):
     run_file = folder / "run.toml"
     run_file.write_text(RUN_FILE.format(context=CONTEXT, text=options.text.resolve(), steps=WARM_UP + options.steps + 1,
@@ -98,10 +80,10 @@ def write_run_file(options, folder):
 
 def plan(options, lab, folder):
     """Candidates without stages and with them, fastest first: way and predicted seconds."""
-    ranks, report, found = HOSTS * lab[0], folder / "plan", []
+    report, found = folder / "plan", []
     for stages in (1, HOSTS):
-        call([options.strait, "plan", write_run_file(options, folder), "--ranks", ranks, "--json", report,
-              *Way("ddp", stages).settings(ranks), "--set", "plan.keep=100", "--set", 'plan.search=["placement", "pipeline"]'])
+        call(options.strait, "plan", write_run_file(options, folder), "--ranks", lab.ranks, "--json", report,
+             *Way("ddp", stages).settings(lab.ranks), *sets_of(["plan.keep=100", 'plan.search=["placement", "pipeline"]']))
         for one in json.loads(report.read_text())["candidates"]:
             pipeline = one["pipeline"] or {"order": "1f1b", "chunks_per_stage": 1}
             found.append((one["seconds_per_step"], Way(one["placement"], stages, pipeline["order"], pipeline["chunks_per_stage"])))
@@ -116,9 +98,9 @@ def pick_of(candidates, ranks_per_host):
 
 
 def train(options, lab, way, folder):
-    ranks, report, run_dir = HOSTS * lab[0], folder / "report", folder / "run"
-    netlab(lab, options.strait, "train", write_run_file(options, folder), "--json", report, "--set", f"output.run_dir={run_dir}",
-           *way.settings(ranks))
+    report, run_dir = folder / "report", folder / "run"
+    lab.run(options.strait, "train", write_run_file(options, folder), "--json", report, "--set", f"output.run_dir={run_dir}",
+            *way.settings(lab.ranks))
     figures = json.loads(report.read_text())
     seconds = [json.loads(line)["seconds"] for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     sent = {row["level"]: row["payload_bytes"] + row["metadata_bytes"] for row in figures["bytes_per_step"]["runtime"]}
@@ -130,9 +112,9 @@ def train(options, lab, way, folder):
 def train_peer(options, lab, folder):
     """Without seconds where there is no torch.distributed.pipelining."""
     metrics = folder / "metrics.jsonl"
-    output = netlab(lab, "env", f"OPENBLAS_CORETYPE={options.blas}", options.peer_python, ROOT / "bench/peers/pipeline_torch.py",
-                    "--ranks-per-host", lab[0], "--context", CONTEXT, "--micro-batch", MICRO_BATCH,
-                    "--micro-batches", SEQUENCES // MICRO_BATCH // lab[0], "--steps", WARM_UP + options.steps + 1, "--metrics", metrics)
+    output = lab.run("env", f"OPENBLAS_CORETYPE={options.blas}", options.peer_python, ROOT / "bench/peers/pipeline_torch.py",
+                    "--ranks-per-host", lab.ranks_per_host, "--context", CONTEXT, "--micro-batch", MICRO_BATCH,
+                    "--micro-batches", SEQUENCES // MICRO_BATCH // lab.ranks_per_host, "--steps", WARM_UP + options.steps + 1, "--metrics", metrics)
     version = output.strip().splitlines()[-1]
     if version.startswith("missing"):
         return {"seconds": [], "version": version}
@@ -140,13 +122,9 @@ def train_peer(options, lab, folder):
     return {"seconds": seconds[WARM_UP:-1], "version": version}
 
 
-def key_of(lab):
-    return f"{HOSTS} hosts x {lab[0]} ranks, {lab[1]}"
-
-
 def prepare(options, record, lab):
     """Probes the links and plans for them, once per lab."""
-    place = record.setdefault(key_of(lab), {"rows": {}})
+    place = record.setdefault(str(lab), {"rows": {}})
     if "cluster" in place:
         return
     with tempfile.TemporaryDirectory() as name:
@@ -154,14 +132,14 @@ def prepare(options, record, lab):
         (folder / "cluster.toml").write_text("")
         probe_file = write_run_file(options, folder)
         probe_file.write_text(probe_file.read_text().split("[cluster]")[0])
-        netlab(lab, options.strait, "probe", probe_file, "-o", folder / "cluster.toml")
+        lab.run(options.strait, "probe", probe_file, "-o", folder / "cluster.toml")
         place["cluster"] = (folder / "cluster.toml").read_text()
-        way = pick_of(plan(options, lab, folder), lab[0])
+        way = pick_of(plan(options, lab, folder), lab.ranks_per_host)
     place["pick"] = {"name": way.name(), **vars(way)}
 
 
 def run_cell(options, record, lab, name, way):
-    place = record[key_of(lab)]
+    place = record[str(lab)]
     with tempfile.TemporaryDirectory() as temporary:
         folder = pathlib.Path(temporary)
         (folder / "cluster.toml").write_text(place["cluster"])
@@ -169,13 +147,13 @@ def run_cell(options, record, lab, name, way):
         row = train_peer(options, lab, folder) if way is None else train(options, lab, way, folder)
         later, stolen_later = processor_ticks()
     place["rows"][name] = {**row, "stolen_share": (stolen_later - stolen) / (later - ticks)}
-    print(key_of(lab), name, json.dumps(place["rows"][name]), file=sys.stderr, flush=True)
+    print(lab, name, json.dumps(place["rows"][name]), file=sys.stderr, flush=True)
 
 
 def ways_of(options, place, lab):
     """The rows that are asked for, and the planner's pick when it is none of them."""
-    rows = [row for row in options.rows if row not in (INNER if lab[0] == 1 else ALONE)]
-    ways = {row: None if row == PEER else way_of(row, lab[0]) for row in rows}
+    rows = [row for row in options.rows if row not in (INNER if lab.ranks_per_host == 1 else ALONE)]
+    ways = {row: None if row == PEER else way_of(row, lab.ranks_per_host) for row in rows}
     pick = place["pick"]
     chosen = Way(*(pick[key] for key in ("placement", "stages", "order", "chunks")))
     same = [way for way in ways.values() if way and (way.placement, way.name()) == (chosen.placement, chosen.name())]
@@ -194,10 +172,9 @@ def print_table(key, place):
         if name not in measured:
             print(f"| {name} | {row['version']} | | | |")
             continue
-        low, high = min(row["seconds"]), max(row["seconds"])
         more = [f"{row['predicted_seconds']:.3f} ({row['predicted_seconds'] / measured[name] - 1:+.0%})",
                 f"{row['bytes_per_step'] / 1e6:.1f}"] if "predicted_seconds" in row else ["", ""]
-        print(f"| {name} | {measured[name]:.3f} ({low:.3f} to {high:.3f}) | {more[0]} | {more[1]} | {row['stolen_share']:.0%} |")
+        print(f"| {name} | {spread(row["seconds"])} | {more[0]} | {more[1]} | {row['stolen_share']:.0%} |")
     names = [name for name in ours if name in (pick["name"], f"{pick['name']}, {pick['placement']}")]
     chosen = names[-1] if names else None
     if chosen:
@@ -223,9 +200,9 @@ def main():
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the lab too
     record = json.loads(options.json.read_text()) if options.json and options.json.exists() else {}
-    for lab in [(ranks, rate) for ranks in options.ranks_per_host for rate in options.rate]:
+    for lab in [Lab(HOSTS, ranks, rate) for ranks in options.ranks_per_host for rate in options.rate]:
         prepare(options, record, lab)
-        place = record[key_of(lab)]
+        place = record[str(lab)]
         for name, way in ways_of(options, place, lab).items():
             if options.only_missing and name in place["rows"]:
                 continue

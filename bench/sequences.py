@@ -14,7 +14,8 @@ import subprocess
 import sys
 import tempfile
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+from lab import ROOT, Lab, sets_of
+
 EXAMPLE = ROOT / "examples/zeppelin.toml"
 LAYOUTS = {"zeppelin": ["engine=zeppelin"], "zeppelin, not filled": ["engine=zeppelin", "fill=false"],
            "even": ["engine=even"], "packed": ["engine=packed"], "hybrid": ["engine=hybrid"],
@@ -22,23 +23,14 @@ LAYOUTS = {"zeppelin": ["engine=zeppelin"], "zeppelin, not filled": ["engine=zep
 PEER = "PyTorch ring"
 
 
-def netlab(options, rate, *command):
-    words = [ROOT / "bench/netlab", "--hosts", options.hosts, "--ranks-per-host", options.ranks_per_host, "--rate", rate,
-             "--", *command]
-    done = subprocess.run(list(map(str, words)), capture_output=True, text=True, check=False)
-    if done.returncode:
-        sys.exit(f"{' '.join(map(str, command))}: status {done.returncode}\n{done.stderr[-2000:]}")
-    return done.stdout
+def lab_of(options, rate):
+    return Lab(options.hosts, options.ranks_per_host, rate)
 
 
 def keys(options):
     ranks = options.hosts * options.ranks_per_host
     return [f"mesh.axes.sequence={ranks}", f"train.global_batch_tokens={options.tokens}", f"model.shape.context={options.context}",
             f"data.path=synthetic:lengths/{options.lengths}"]
-
-
-def sets_of(words):
-    return [word for key in words for word in ("--set", key)]
 
 
 def rows_of(options, layout):
@@ -53,7 +45,7 @@ def train(options, rate, layout, folder):
     words = [*keys(options), f"output.run_dir={run_dir}", f"cluster.file={folder / 'cluster.toml'}",
              f"train.steps={1 + options.steps}", "evaluation.batches=1", *(f"sequence.{key}" for key in LAYOUTS[layout]),
              *rows_of(options, layout)]
-    netlab(options, rate, options.strait, "train", EXAMPLE, "--json", report, *sets_of(words))
+    lab_of(options, rate).run(options.strait, "train", EXAMPLE, "--json", report, *sets_of(words))
     lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()][1:]
     figures = json.loads(report.read_text())
     plans = [line["sequence_plan"] for line in lines if "sequence_plan" in line]
@@ -69,7 +61,7 @@ def train_peer(options, rate, lengths, folder):
     path, metrics = folder / "lengths.jsonl", folder / "peer"
     path.write_text("".join(json.dumps(batch) + "\n" for batch in lengths))
     metrics.unlink(missing_ok=True)
-    netlab(options, rate, "env", f"OPENBLAS_CORETYPE={options.blas}", options.peer_python,
+    lab_of(options, rate).run("env", f"OPENBLAS_CORETYPE={options.blas}", options.peer_python,
            ROOT / "bench/peers/ring_torch.py", "--lengths", path, "--metrics", metrics)
     seconds = [json.loads(line)["seconds"] for line in metrics.read_text().splitlines()]
     return {"seconds": sum(seconds[1:])}
@@ -82,7 +74,7 @@ def measure(options):
         for rate in options.rate:
             folder = pathlib.Path(name, rate)
             folder.mkdir()
-            netlab(options, rate, options.strait, "probe", EXAMPLE, *sets_of(keys(options)), "-o", folder / "cluster.toml")
+            lab_of(options, rate).run(options.strait, "probe", EXAMPLE, *sets_of(keys(options)), "-o", folder / "cluster.toml")
             print(rate, (folder / "cluster.toml").read_text(), file=sys.stderr, flush=True)
             for _ in range(options.repeats):
                 for layout in options.layouts:

@@ -4,6 +4,7 @@
 
 #include "strait/config/products.h"
 #include "strait/probe/machine_rates.h"
+#include "strait/threads/cores.h"
 
 namespace strait::app {
 namespace {
@@ -51,16 +52,27 @@ void use_local_rates(Run& run, int64_t cores) {
   if (run.runtime.chosen.products == kernel::NarrowProducts::kAutomatic) use_local_products(run);
   run.cluster.measured = measure::remembered_rates(
       cache_folder(), measured_type(run.train.precision), cores, run.runtime.chosen.products);
+  run.cluster.measured->cores_per_machine = available_cores();
 }
 
 void use_agreed_rates(
-    Run& run, int64_t cores,
+    Run& run, const ProcessCores& cores,
     const std::function<std::string(const std::function<std::string()>&)>& on_lead) {
   if (!takes_local_rates(run)) return;
-  use_local_rates(run, cores);
-  const std::string text =
-      on_lead([&] { return measure::rates_json(*run.cluster.measured).dump(); });
-  run.cluster.measured = measure::rates_from_json(Json::parse(text, "the rates of rank 0"));
+  // What takes turns cannot be timed at once: there rank 0 measures, and the others sleep.
+  const bool crowded = cores.ranks_per_machine > cores.cores_per_machine;
+  if (!crowded) use_local_rates(run, cores.per_rank);
+  const std::string text = on_lead([&] {
+    if (crowded) use_local_rates(run, available_cores());
+    Json rates = measure::rates_json(*run.cluster.measured);
+    rates["ranks_per_machine"] = cores.ranks_per_machine;
+    rates["cores_per_machine"] = cores.cores_per_machine;
+    return rates.dump();
+  });
+  const Json rates = Json::parse(text, "the rates of rank 0");
+  run.cluster.measured = measure::rates_from_json(rates);
+  run.cluster.measured->ranks_per_machine = rates.at("ranks_per_machine").as_integer();
+  run.cluster.measured->cores_per_machine = rates.at("cores_per_machine").as_integer();
 }
 
 }  // namespace strait::app

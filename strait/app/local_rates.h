@@ -26,10 +26,16 @@ void use_agreed_products(
 /// processor; and run.runtime.chosen with them.
 void use_local_rates(Run& run, int64_t cores);
 
-/// The same for ranks that are processes: all measure at once, and go by what `on_lead` says of
-/// rank 0's.
+/// What processes have of their machine's cores.
+struct ProcessCores {
+  int64_t per_rank = 1;
+  int64_t ranks_per_machine = 1, cores_per_machine = 1;
+};
+
+/// The same for ranks that are processes: all measure at once where every one has a core, and go by
+/// what `on_lead` says of rank 0's.
 void use_agreed_rates(
-    Run& run, int64_t cores,
+    Run& run, const ProcessCores& cores,
     const std::function<std::string(const std::function<std::string()>&)>& on_lead);
 
 }  // namespace strait::app

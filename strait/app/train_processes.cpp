@@ -84,6 +84,7 @@ Surroundings agreed_surroundings(comm::MpiSession& session) {
   Surroundings found;
   found.usable_cores = std::move(cores.usable);
   found.cores_per_rank = cores.per_rank;
+  found.cores_per_machine = cores.cores;
   found.device_index = local_index(session);
   return found;
 }
@@ -149,8 +150,11 @@ Json train_on_processes(const cli::Command& command, const comm::Launch& launch,
     check_backend(run.runtime);
     session.set_deadline(run.runtime.deadline_seconds);
     use_agreed_products(run, [&](const auto& action) { return agreement.on_lead(action); });
-    use_agreed_rates(run, surroundings.cores_per_rank,
-                     [&](const auto& action) { return agreement.on_lead(action); });
+    use_agreed_rates(
+        run,
+        {surroundings.cores_per_rank, static_cast<int64_t>(surroundings.usable_cores.size()),
+         surroundings.cores_per_machine},
+        [&](const auto& action) { return agreement.on_lead(action); });
     job = make_job(
         run, session.size(), [&](const auto& action) { return agreement.on_lead(action); },
         surroundings);

@@ -35,6 +35,8 @@ struct IntegerRate {
 constexpr IntegerRate kIntegerRates[] = {
     {"memory_bytes", &Cluster::memory_bytes},
     {"cores_per_rank", &Cluster::cores_per_rank},
+    {"ranks_per_machine", &Cluster::ranks_per_machine},
+    {"cores_per_machine", &Cluster::cores_per_machine},
 };
 
 /// Errors about one cluster file.
@@ -142,6 +144,10 @@ Cluster parse_cluster_file(std::string_view text, const std::string& file, int64
     if (rates)
       for (const auto& [word, value] : *rates->as<TomlValue::Table>())
         reader.read_rate(word, value, cluster);
+    if ((cluster.ranks_per_machine > 0) != (cluster.cores_per_machine > 0))
+      reader.refuse("rates", rates->line,
+                    "rates.ranks_per_machine and rates.cores_per_machine belong together: write "
+                    "both, or neither where every rank has cores of its own");
     return cluster;
   } catch (const UserError& error) {
     if (error.place().file) throw;

@@ -49,8 +49,9 @@ using OnLead = std::function<std::string(const std::function<std::string()>& act
 
 /// What a launcher left to the ranks; by default they are threads of this process.
 struct Surroundings {
-  int64_t cores_per_rank = 0;  // the same on all; 0 = an equal part of what this process may use
-  int64_t device_index = 0;    // which of several devices
+  int64_t cores_per_rank = 0;     // the same on all; 0 = an equal part of what this process may use
+  int64_t cores_per_machine = 1;  // that its ranks may use together
+  int64_t device_index = 0;       // which of several devices
   std::shared_ptr<tensor::Device> device = {};  // instead of opening the one that the run asks for
   std::map<int64_t, std::vector<int>> usable_cores =
       {};  // of each rank of this computer; none = threads

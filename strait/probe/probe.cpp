@@ -140,6 +140,8 @@ ProbeResult probe(const ProbeOptions& options) {
   result.threads_per_rank = options.threads_per_rank > 0
                                 ? options.threads_per_rank
                                 : std::max<int64_t>(1, result.cores / result.ranks);
+  result.ranks_per_machine = result.ranks;
+  result.cores_per_machine = result.cores;
   const BlockCase block = block_of(options.run, result.ranks, options.gemm_size / 2);
   result.block = description(block);
   RankTeam team(result.ranks, result.threads_per_rank);
@@ -187,6 +189,10 @@ Cluster probe_cluster(const ProbeResult& result) {
   cluster.memory_bytes_per_second = result.copy_bytes_per_second();
   cluster.memory_bytes = result.memory_bytes;
   cluster.cores_per_rank = result.threads_per_rank;
+  if (result.ranks_per_machine * result.threads_per_rank > result.cores_per_machine) {
+    cluster.ranks_per_machine = result.ranks_per_machine;
+    cluster.cores_per_machine = result.cores_per_machine;
+  }
   cluster.shares_cores = true;  // thread ranks move bytes with the cores that compute
   return cluster;
 }

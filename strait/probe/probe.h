@@ -28,6 +28,7 @@ struct ProbeOptions {
 /// Rates are of one rank while all ranks are busy.
 struct ProbeResult {
   int64_t ranks = 1, threads_per_rank = 1, cores = 1;
+  int64_t ranks_per_machine = 1, cores_per_machine = 1;  // under one kernel, whatever the hosts
   double fp32_flops_per_second = 0.0;
   double fp64_flops_per_second = 0.0;
   std::optional<double> bf16_flops_per_second;  // empty: no hardware for it

@@ -320,6 +320,8 @@ ProbeResult probe_mpi(comm::MpiSession& session, const ProbeOptions& options) {
   Together together(session, world);
   result.ranks = session.size();
   result.processes = true;
+  result.ranks_per_machine = static_cast<int64_t>(machine.usable.size());
+  result.cores_per_machine = machine.cores;
   const BlockCase block = block_of(options.run, result.ranks, options.gemm_size / 2);
   result.block = description(block);
   result.threads_per_rank = threads;

@@ -1,6 +1,7 @@
 #include "strait/sim/actor.h"
 
 #include <algorithm>
+#include <map>
 
 #include "strait/cost/cost.h"
 
@@ -18,6 +19,29 @@ std::vector<double> processor_shares(const Cluster& cluster) {
   return shares;
 }
 
+/// Who takes turns with whom on which cores, as the representatives of the colours do.
+Machines machines_of(const program::Colouring& colouring, const Cluster& cluster) {
+  Machines machines;
+  machines.alone_speed = cluster.alone_speed();
+  if (machines.alone_speed <= 1) return machines;
+  const int64_t here = cluster.ranks_per_machine;
+  machines.all = static_cast<double>(here);
+  std::map<int64_t, int64_t> known;  // machine -> its place among them
+  for (int64_t colour = 0; colour < colouring.colours(); ++colour) {
+    const int64_t machine = colouring.rank(colour) / here;
+    const auto [place, fresh] =
+        known.try_emplace(machine, static_cast<int64_t>(machines.ranks.size()));
+    machines.of_actor.push_back(place->second);
+    if (!fresh) continue;
+    std::map<int64_t, int64_t> counts;  // by colour
+    const int64_t end = std::min((machine + 1) * here, cluster.ranks);
+    for (int64_t rank = machine * here; rank < end; ++rank) ++counts[colouring.colour(rank)];
+    std::vector<Machines::Ranks>& ranks = machines.ranks.emplace_back();
+    for (const auto& [actor, count] : counts) ranks.push_back({actor, count});
+  }
+  return machines;
+}
+
 int64_t most_streams(std::span<const program::Program> classes) {
   size_t most = 0;
   for (const program::Program& program : classes) most = std::max(most, program.streams.size());
@@ -32,7 +56,8 @@ Scene::Scene(std::span<const program::Program> programs, const Cluster& on)
       exchange(programs),
       colouring(exchange),
       meetings(exchange, colouring),
-      lanes(colouring.colours(), most_streams(programs), processor_shares(on)) {}
+      lanes(colouring.colours(), most_streams(programs), processor_shares(on),
+            machines_of(colouring, on)) {}
 
 Actor::Actor(Scene& scene, int64_t colour, int executions, trace::Recorder* recorder)
     : scene_(scene),
@@ -128,7 +153,6 @@ void Actor::run_op() {
   }
   const double seconds =
       seconds_of(*op_, [&] { return cost::compute_seconds(program_, *op_, scene_.cluster); });
-  result_.compute_seconds += seconds;
   compute_began_ = scene_.lanes.now();
   computing_ = true;
   scene_.lanes.compute(colour_, seconds);
@@ -136,6 +160,7 @@ void Actor::run_op() {
 
 void Actor::end_compute() {
   computing_ = false;
+  result_.compute_seconds += scene_.lanes.now() - compute_began_;
   if (records())
     recorder_->add(recorder_->name(program::print_op(program_, *op_)), op_->stream,
                    {compute_began_ - began_, scene_.lanes.now() - began_}, 0);

@@ -16,10 +16,12 @@ bool in_latency(const Flight& flight) { return flight.latency_seconds > 0; }
 
 }  // namespace
 
-Lanes::Lanes(int64_t num_actors, int64_t num_streams, std::vector<double> processor_share)
+Lanes::Lanes(int64_t num_actors, int64_t num_streams, std::vector<double> processor_share,
+             Machines machines)
     : streams_(num_streams),
       levels_(static_cast<int64_t>(processor_share.size())),
       processor_share_(std::move(processor_share)),
+      machines_(std::move(machines)),
       actors_(static_cast<size_t>(num_actors)),
       queues_(static_cast<size_t>(num_actors * num_streams)) {}
 
@@ -106,17 +108,39 @@ double Lanes::speed(const Passage& passage) {
   return 1.0 / static_cast<double>(sharing);
 }
 
-/// What the flights at work leave of a processor: 1 minus the shares of their levels, at least
-/// 0.05.
+double Lanes::taken_by_transfers(int64_t actor) {
+  double taken = 0;
+  const Side side{actor};
+  for (size_t l = 0; l < processor_share_.size(); ++l) {
+    const int64_t level = static_cast<int64_t>(l);
+    if (busy(side, level, true) + busy(side, level, false) > 0) taken += processor_share_[l];
+  }
+  return taken;
+}
+
+/// What the transfers of all leave of a machine, in equal parts to those that compute.
+std::vector<double> Lanes::paces_of_machines() const {
+  std::vector<double> paces;
+  for (const std::vector<Machines::Ranks>& machine : machines_.ranks) {
+    double left = machines_.all, computing = 0;
+    for (const Machines::Ranks& ranks : machine) {
+      const double count = static_cast<double>(ranks.count);
+      left -= count * actors_[ranks.actor].taken;
+      if (actors_[ranks.actor].seconds > 0) computing += count;
+    }
+    paces.push_back(computing > 0 ? std::min(machines_.alone_speed, left / computing) : 1);
+  }
+  return paces;
+}
+
+/// Transfers slow down computing to no less than 0.05 of its speed.
 void Lanes::set_paces() {
+  for (size_t a = 0; a < actors_.size(); ++a)
+    actors_[a].taken = taken_by_transfers(static_cast<int64_t>(a));
+  const std::vector<double> paces = paces_of_machines();
   for (size_t a = 0; a < actors_.size(); ++a) {
     Actor& actor = actors_[a];
-    const Side side{static_cast<int64_t>(a)};
-    double left = 1.0;
-    for (size_t l = 0; l < processor_share_.size(); ++l) {
-      const int64_t level = static_cast<int64_t>(l);
-      if (busy(side, level, true) + busy(side, level, false) > 0) left -= processor_share_[l];
-    }
+    const double left = paces.empty() ? 1.0 - actor.taken : paces[machines_.of_actor[a]];
     actor.pace = std::max(left, kLeastPace);
     actor.end = actor.seconds > 0 ? now_ + actor.seconds / actor.pace : kNever;
   }

@@ -31,13 +31,26 @@ struct Side {
   Way way = Way::kBoth;
 };
 
+/// Machines with fewer cores than ranks.
+struct Machines {
+  struct Ranks {
+    int64_t actor = 0, count = 1;  // so many are like this one
+  };
+  std::vector<int64_t> of_actor;          // empty: every actor has its own cores
+  std::vector<std::vector<Ranks>> ranks;  // [machine]
+  double all = 1;          // ranks of a machine; they compute at pace 1 when all of them do
+  double alone_speed = 1;  // the pace of one beside idle ones
+};
+
 /// Processor sharing: k lanes of an actor at work on a level, in one direction, each run at 1/k of
 /// its speed; a flight runs at the pace of its slowest side. Flights are numbered in the order of
 /// open().
 class Lanes {
  public:
   /// `processor_share`, by level: what a busy level takes from computing; empty = nothing.
-  Lanes(int64_t num_actors, int64_t num_streams, std::vector<double> processor_share = {});
+  /// `machines`: who takes turns with whom.
+  Lanes(int64_t num_actors, int64_t num_streams, std::vector<double> processor_share = {},
+        Machines machines = {});
   double now() const { return now_; }
   const Flight& flight(int64_t number) const { return flights_[number].flight; }
   /// A flight that waits for its sides.
@@ -63,8 +76,9 @@ class Lanes {
     double seconds = 0;   // of computing left
     int64_t awaits = -1;  // flight
     double starved = 0;
-    double end = 0;   // of computing at the present pace
-    double pace = 1;  // of computing
+    double end = 0;    // of computing at the present pace
+    double pace = 1;   // of computing
+    double taken = 0;  // of its processor time, by its transfers
     bool under_way = false;
   };
   struct Part {  // a side that has arrived
@@ -92,6 +106,9 @@ class Lanes {
   void land(int64_t number);
   void share_links();
   void set_paces();
+  double taken_by_transfers(int64_t actor);
+  /// Of those that compute, by machine.
+  std::vector<double> paces_of_machines() const;
   void starve(double span);
   /// Moves what is under way by `span`; whether something landed.
   bool move_flights(double span);
@@ -100,6 +117,7 @@ class Lanes {
   double now_ = 0;
   int64_t streams_, levels_ = 0;
   std::vector<double> processor_share_;
+  Machines machines_;
   std::vector<Actor> actors_;
   std::vector<Passage> flights_;
   std::vector<std::deque<Place>> queues_;  // [actor * streams + stream]

@@ -93,8 +93,8 @@ std::vector<int64_t> lay_sizes(const std::vector<LevelOptions>& levels, int64_t 
   return sizes;
 }
 
-/// The rates that were measured; the others stay.
-void use_measured(const MeasuredRates& measured, Cluster& cluster) {
+/// The rates that were measured; the others stay. More ranks than cores take turns on them.
+void use_measured(const MeasuredRates& measured, int64_t ranks, Cluster& cluster) {
   const std::pair<double, double*> rates[] = {
       {measured.flops_per_second_fp32, &cluster.flops_per_second_fp32},
       {measured.flops_per_second_fp64, &cluster.flops_per_second_fp64},
@@ -109,6 +109,12 @@ void use_measured(const MeasuredRates& measured, Cluster& cluster) {
     if (rate > 0) *target = rate;
   cluster.cores_per_rank = measured.cores_per_rank;
   cluster.rates_source = "measured on this machine";
+  const int64_t here = measured.ranks_per_machine > 0 ? measured.ranks_per_machine : ranks;
+  if (measured.cores_per_machine == 0 || here <= measured.cores_per_machine) return;
+  cluster.ranks_per_machine = here;
+  cluster.cores_per_machine = measured.cores_per_machine;
+  cluster.cores_per_rank = 1;
+  cluster.scale_compute(cluster.cores_of_rank(1) / static_cast<double>(measured.cores_per_rank));
 }
 
 }  // namespace
@@ -136,12 +142,28 @@ double Cluster::block_seconds(Dtype dtype, double flops, double attention_flops)
   return seconds;
 }
 
+void Cluster::scale_compute(double factor) {
+  for (double* rate : {&flops_per_second_fp32, &flops_per_second_fp64, &flops_per_second_bf16,
+                       &model_flops_per_second_fp32, &model_flops_per_second_bf16,
+                       &attention_flops_per_second_fp32, &attention_flops_per_second_fp64,
+                       &attention_flops_per_second_bf16})
+    *rate *= factor;
+}
+
+double Cluster::cores_of_rank(int64_t threads) const {
+  const double all = static_cast<double>(threads);
+  if (cores_per_machine == 0) return all;
+  return std::min(all,
+                  static_cast<double>(cores_per_machine) / static_cast<double>(ranks_per_machine));
+}
+
 Cluster make_cluster(const ClusterOptions& options, int64_t ranks) {
   if (ranks < 1) throw UserError(fmt::format("{} ranks; the nearest valid number is 1", ranks));
   ensure(options.file.empty(), "make_cluster takes no file: read it with resolve_cluster");
   Cluster cluster =
       options.levels.empty() ? cluster_rates(options.preset) : cluster_rates("localhost");
-  if (options.measured && cluster.name == "localhost") use_measured(*options.measured, cluster);
+  if (options.measured && cluster.name == "localhost")
+    use_measured(*options.measured, ranks, cluster);
   cluster.links_source = "preset " + cluster.name;
   if (!options.levels.empty()) {
     cluster.name = "levels";

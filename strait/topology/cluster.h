@@ -42,6 +42,9 @@ struct Cluster {
   int64_t memory_bytes = 0;             // per rank
   int64_t cores_per_rank = 1;
   bool shares_cores = false;  // compute and transport use the same cores
+  /// Of machines whose ranks (these many, one after another) take turns on fewer cores; 0 of both:
+  /// every rank has its own.
+  int64_t ranks_per_machine = 0, cores_per_machine = 0;
   /// Where the figures are from: "preset frontier", "measured on this machine", "cluster.levels", a
   /// file.
   std::string rates_source, links_source;
@@ -70,8 +73,17 @@ struct Cluster {
                                                       : attention_flops_per_second_fp32;
     return measured > 0 ? measured : model_flops_per_second(dtype);
   }
+  /// Multiplies the rates of products, blocks and attention.
+  void scale_compute(double factor);
   /// Seconds of so many operations of a model's blocks, `attention_flops` of them in attention.
   double block_seconds(Dtype dtype, double flops, double attention_flops) const;
+  /// Cores that a rank of so many threads has while all ranks compute.
+  double cores_of_rank(int64_t threads) const;
+  /// How many times faster a rank computes while the others of its machine do not; 1 where every
+  /// rank has its own cores.
+  double alone_speed() const {
+    return static_cast<double>(cores_per_rank) / cores_of_rank(cores_per_rank);
+  }
   /// Ranks in one group of level `level` (product of sizes up to and including it).
   int64_t group_size(int64_t level) const;
   /// Index of the outermost level whose boundary a message between two ranks crosses: the innermost

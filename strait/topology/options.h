@@ -22,6 +22,8 @@ struct LevelOptions {
 /// `cores_per_rank` cores while all cores are busy; 0 = not measured.
 struct MeasuredRates {
   int64_t cores_per_rank = 1;
+  /// Who shares the machine's cores; 0 ranks: all of them, 0 cores: not known.
+  int64_t ranks_per_machine = 0, cores_per_machine = 0;
   double flops_per_second_fp32 = 0, flops_per_second_fp64 = 0, flops_per_second_bf16 = 0;
   double model_flops_per_second_fp32 = 0, model_flops_per_second_bf16 = 0;  // without attention
   double attention_flops_per_second_fp32 = 0, attention_flops_per_second_fp64 = 0,

@@ -56,6 +56,16 @@ TEST(ClusterFile, IsRead) {
   EXPECT_FALSE(cluster.shares_cores);
 }
 
+TEST(ClusterFile, SaysWhoTakesTurnsOnCores) {
+  const std::string both = kGood + "ranks_per_machine = 4\ncores_per_machine = 2\n";
+  const Cluster cluster = parse_cluster_file(both, "c.toml", 8);
+  EXPECT_DOUBLE_EQ(cluster.alone_speed(), 4);  // two threads on half a core
+  const Cluster again = parse_cluster_file(print_cluster_file(cluster), "again.toml", 8);
+  EXPECT_EQ(again.ranks_per_machine, 4);
+  EXPECT_EQ(again.cores_per_machine, 2);
+  EXPECT_EQ(parse_cluster_file(kGood, "c.toml", 8).alone_speed(), 1);
+}
+
 TEST(ClusterFile, PrintedReadsBack) {
   for (const std::string& name : cluster_preset_names())
     for (const int64_t ranks : {1, 4, 16}) {
@@ -111,6 +121,8 @@ TEST(ClusterFile, BadFilesNameFileLineAndKey) {
        "nearest is \"rates.fp32_attention_flops_per_second\""},
       {"[rates]\nmemory_bytes = 1.5\n", 2, "rates.memory_bytes", "wants an integer"},
       {"[rates]\ncores_per_rank = 0\n", 2, "rates.cores_per_rank", "nearest valid value is 1"},
+      {"[rates]\ncores_per_machine = 2\n", 1, "rates", "belong together"},
+      {"[rates]\nranks_per_machine = 2\n", 1, "rates", "belong together"},
       {"[rates]\nshares_cores = 1\n", 2, "rates.shares_cores", "wants a boolean"},
   };
   for (const Case& bad : cases) {

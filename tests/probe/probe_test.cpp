@@ -147,6 +147,8 @@ ProbeResult sample_result() {
   return {.ranks = 4,
           .threads_per_rank = 2,
           .cores = 8,
+          .ranks_per_machine = 4,
+          .cores_per_machine = 8,
           .fp32_flops_per_second = 1.25e11,
           .fp64_flops_per_second = 5.5e10,
           .bf16_flops_per_second = {},
@@ -183,6 +185,9 @@ TEST(ClusterFile, IsReadBackAsMeasured) {
     EXPECT_EQ(cluster.memory_bytes, 17179869184);
     EXPECT_EQ(cluster.cores_per_rank, 2);
     EXPECT_TRUE(cluster.shares_cores);
+    EXPECT_EQ(cluster.alone_speed(), 1);
+    result.cores_per_machine = 4;  // for eight threads
+    EXPECT_EQ(probe_cluster(result).alone_speed(), 2);
     ASSERT_EQ(cluster.levels.size(), 1u);
     EXPECT_EQ(cluster.levels[0].name, "world");
     EXPECT_EQ(cluster.levels[0].size, 4);

@@ -64,6 +64,34 @@ TEST(Classes, APipelineOnFastLinksHasItsBubble) {
       }
 }
 
+/// One core for all ranks is never idle: bubbles cost nothing, and a step takes what its work
+/// takes.
+TEST(Classes, APipelineOnOneCoreHasNoBubble) {
+  for (const int64_t stages : {1, 2, 3, 4})
+    for (const int64_t m : {1, 2, 4, 9})
+      for (const int64_t width : {1, 3}) {
+        Cluster cluster = cluster_of(stages * width, width, 1e30);
+        cluster.ranks_per_machine = stages * width;
+        cluster.cores_per_machine = 1;
+        const sim::Result result =
+            sim::simulate(one_forward_one_backward(stages, m, width, 4), cluster);
+        EXPECT_NEAR(result.seconds, static_cast<double>(3 * m), kTolerance);
+        for (const sim::Representative& one : result.representatives)
+          EXPECT_NEAR(one.compute_seconds + one.exposed_seconds + one.bubble_seconds,
+                      result.seconds, kTolerance);
+      }
+}
+
+/// Two machines of one core each, two ranks on each: only neighbours of a machine gain.
+TEST(Classes, RanksTakeTurnsWithThoseOfTheirMachine) {
+  Cluster cluster = cluster_of(4, 2, 1e30);
+  cluster.ranks_per_machine = 2;
+  cluster.cores_per_machine = 1;
+  const sim::Result result = sim::simulate(one_forward_one_backward(4, 1, 1, 4), cluster);
+  EXPECT_NEAR(result.seconds, 12.0 / 2, kTolerance);  // one stage at a time, at twice its pace
+  EXPECT_NEAR(sim::simulate(one_forward_one_backward(2, 3, 2, 4), cluster).seconds, 12, kTolerance);
+}
+
 TEST(Classes, MessagesTakeTheTimeOfTheirBytes) {
   // One micro-batch over two stages: forward 1 s, 4 s on the link, 1 + 2 s, 4 s back, 2 s.
   const std::vector<Program> classes = one_forward_one_backward(2, 1, 1, 1'000'000);

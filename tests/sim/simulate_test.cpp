@@ -62,6 +62,34 @@ TEST(Lanes, ComputingIsSlowedWhileItsLevelIsBusy) {
   EXPECT_NEAR(lanes.now(), 3.5 + 0.5 / 0.25, kTolerance);
 }
 
+/// Four ranks on two cores, the second standing for two of them.
+TEST(Lanes, RanksOfAMachineTakeTurnsOnItsCores) {
+  sim::Machines machines;
+  machines.of_actor = {0, 0, 0};
+  machines.ranks = {{{0, 1}, {1, 2}, {2, 1}}};
+  machines.all = 4;
+  machines.alone_speed = 2;
+  sim::Lanes lanes(3, 1, {0.5}, machines);
+  lanes.compute(0, 1.0);
+  lanes.compute(1, 2.0);
+  lanes.compute(2, 3.0);
+  lanes.advance();  // four compute, at pace 1
+  EXPECT_NEAR(lanes.now(), 1.0, kTolerance);
+  lanes.advance();  // three: the rest of the second takes 3/4 of a second
+  EXPECT_NEAR(lanes.now(), 1.75, kTolerance);
+  lanes.advance();  // the last alone: of its 3 seconds one has passed at 1, one at 4/3
+  EXPECT_NEAR(lanes.now(), 2.25, kTolerance);
+  // Transfers of the idle ranks take half a rank's time each: three halves of four.
+  const int64_t number = lanes.open(flight(0, 0, 10.0));
+  lanes.arrive(number, {1, 0});
+  const int64_t other = lanes.open(flight(0, 0, 10.0));
+  lanes.arrive(other, {2, 0});
+  lanes.compute(0, 1.0);
+  lanes.compute(2, 1.0);
+  lanes.advance();
+  EXPECT_NEAR(lanes.now(), 2.25 + 1 / 1.25, kTolerance);
+}
+
 TEST(Lanes, TransfersNeverStarveComputing) {
   Rank lanes(2, {0.9, 0.9});
   lanes.issue(0, flight(0, 0, 100.0));
@@ -96,6 +124,16 @@ TEST(Simulate, ABusyLevelThatTakesProcessorsMakesStepsLonger) {
   EXPECT_GT(with.seconds, 1.001 * without.seconds);
   EXPECT_LT(with.seconds, without.seconds + without.compute_seconds);  // at half pace throughout
   EXPECT_EQ(with.level_bytes, without.level_bytes);
+}
+
+TEST(Simulate, EqualRanksThatTakeTurnsGainNothing) {
+  strategy::Design design = design_on(0.0);
+  const sim::Result own = sim::simulate(design.steady(), design.cluster);
+  design.cluster.ranks_per_machine = 4;
+  design.cluster.cores_per_machine = 2;
+  const sim::Result shared = sim::simulate(design.steady(), design.cluster);
+  EXPECT_NEAR(shared.seconds, own.seconds, 1e-9 * own.seconds);
+  EXPECT_NEAR(shared.compute_seconds, own.compute_seconds, 1e-9 * own.seconds);
 }
 
 TEST(Simulate, TransfersOfWhatIsCarriedWaitBesideTheComputing) {

@@ -110,6 +110,26 @@ TEST(Cluster, PresetsHaveEveryRate) {
   }
 }
 
+TEST(Cluster, RanksBeyondTheCoresTakeTurns) {
+  ClusterOptions options;
+  options.measured = MeasuredRates{.cores_per_machine = 2, .flops_per_second_fp32 = 100};
+  for (const int64_t ranks : {1, 2, 8}) {
+    const Cluster cluster = make_cluster(options, ranks);
+    const double crowd = std::max(1.0, static_cast<double>(ranks) / 2);
+    EXPECT_DOUBLE_EQ(cluster.flops_per_second_fp32, 100 / crowd);
+    EXPECT_DOUBLE_EQ(cluster.alone_speed(), crowd);
+    EXPECT_EQ(cluster.ranks_per_machine, crowd > 1 ? ranks : 0);
+  }
+  options.measured->ranks_per_machine = 4;  // of 8
+  EXPECT_DOUBLE_EQ(make_cluster(options, 8).flops_per_second_fp32, 50);
+  // Threads beyond a rank's part of the cores bring nothing.
+  Cluster cluster = make_cluster(options, 8);
+  EXPECT_DOUBLE_EQ(cluster.cores_of_rank(4), 0.5);
+  cluster.cores_per_machine = 8;
+  EXPECT_DOUBLE_EQ(cluster.cores_of_rank(1), 1);
+  EXPECT_DOUBLE_EQ(cluster.cores_of_rank(4), 2);
+}
+
 TEST(Cluster, BadLevelsAreRefused) {
   ClusterOptions options;
   options.preset = "frontir";

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <fstream>
+#include <set>
 #include <sstream>
 #include <string>
 
@@ -30,14 +31,19 @@ MachineCores find_machine_cores(MpiSession& session) {
   for (const int core : usable_cores()) own += fmt::format(" {}", core);
   const std::vector<std::string> all = session.exchange(own);
   std::vector<CoreShare> ranks;
+  std::set<int> cores;
   for (size_t rank = 0; rank < all.size(); ++rank) {
     CoreShare share;
     std::istringstream words(all[rank]);
     words >> share.machine;
     for (int core = 0; words >> core;) share.cores.push_back(core);
-    if (share.machine == here) found.usable[static_cast<int64_t>(rank)] = share.cores;
+    if (share.machine == here) {
+      found.usable[static_cast<int64_t>(rank)] = share.cores;
+      cores.insert(share.cores.begin(), share.cores.end());
+    }
     ranks.push_back(std::move(share));
   }
+  found.cores = static_cast<int64_t>(cores.size());
   found.per_rank = cores_per_rank(ranks);
   return found;
 }

@@ -38,16 +38,9 @@ draft::OptimizerState optimizer_state(const OptimizerOptions& options) {
 Cluster cluster_of(const Run& run, const Resolved& batch) {
   Cluster cluster = resolve_cluster(run, batch.ranks);
   if (!cluster.shares_cores) return cluster;
-  const double factor =
-      static_cast<double>(batch.threads_per_rank) / static_cast<double>(cluster.cores_per_rank);
-  cluster.flops_per_second_fp32 *= factor;
-  cluster.flops_per_second_fp64 *= factor;
-  cluster.flops_per_second_bf16 *= factor;
-  cluster.model_flops_per_second_fp32 *= factor;
-  cluster.model_flops_per_second_bf16 *= factor;
-  cluster.attention_flops_per_second_fp32 *= factor;
-  cluster.attention_flops_per_second_fp64 *= factor;
-  cluster.attention_flops_per_second_bf16 *= factor;
+  cluster.scale_compute(cluster.cores_of_rank(batch.threads_per_rank) /
+                        cluster.cores_of_rank(cluster.cores_per_rank));
+  cluster.cores_per_rank = batch.threads_per_rank;
   return cluster;
 }
 

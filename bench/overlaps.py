@@ -1,0 +1,175 @@
+#!/usr/bin/env python3
+"""What tensor.overlap hides, and weak scaling from one rank to two and four, on emulated clusters.
+
+A GPT of 50M parameters, 512 tokens per rank and step, one core per rank where there are as many. For each grid: find the
+rate of the links at which the sums of a step take half as long as its backward computes, probe the lab at that rate, then
+train a few steps with no overlap, with each alone and with all. Beside them one rank, and for x PyTorch's tensor parallel
+(torch.distributed.tensor) over Gloo on the same links. Needs root (bench/netlab).
+"""
+import argparse
+import json
+import pathlib
+import signal
+import statistics
+import sys
+import tempfile
+
+from lab import ROOT, Lab, call, processor_ticks, sets_of, spread, steps_of
+
+CONTEXT, SEQUENCES = 256, 2  # of a rank and step
+WORDS = ["oar", "ors", "oag"]
+PEER = "PyTorch tensor parallel"
+RUN_FILE = """name = "overlaps"
+[model]
+preset = "nano-char"
+shape = {{ layers = 7, heads = 12, kv_heads = 12, width = 768, ffn_width = 3072, context = {context}, bias = true, tied_head = false, dropout = 0.0 }}
+[data]
+path = "{text}"
+tokenizer = "byte"
+[train]
+steps = {steps}
+precision = "fp32"
+clip_norm = 0.0
+[evaluation]
+batches = 1
+every_steps = 0
+[checkpoint]
+asynchronous = false
+"""
+
+
+class Grid:
+    """A mesh, the words of tensor.overlap that act on it, and the share of its bytes between hosts that are sums."""
+
+    def __init__(self, ranks_per_host, axes, words, sums):
+        self.ranks_per_host, self.axes, self.words, self.sums = ranks_per_host, axes, words, sums
+
+    def keys(self):
+        axes = [f"mesh.axes.{axis}={size}" for axis, size in self.axes.items()]
+        depth = self.axes.get("z", 1)
+        return [*axes, "mesh.axes.data=1", f"placement.preset={'zero3' if depth > 1 else 'ddp'}"]
+
+    def rows(self):
+        rows = {"none": []}
+        if len(self.words) > 1:
+            rows |= {word: [word] for word in self.words}
+        return rows | {" + ".join(self.words): self.words}
+
+    def __str__(self):
+        return " x ".join(f"{axis} = {size}" for axis, size in self.axes.items())
+
+
+# Of zero3 a third are sums: weights are gathered twice, gradients summed once.
+GRIDS = {"x": Grid(1, {"x": 2}, ["oar"], 1.0), "z": Grid(1, {"z": 2}, ["ors", "oag"], 1 / 3),
+         "x z": Grid(2, {"x": 2, "z": 2}, WORDS, 1 / 3)}
+
+
+def overlap_key(words):
+    return "tensor.overlap=[" + ", ".join(f'"{word}"' for word in words) + "]"
+
+
+class Bench:
+    def __init__(self, options, folder):
+        self.options, self.folder = options, folder
+        self.run_file, self.cluster = folder / "run.toml", folder / "cluster.toml"
+        self.run_file.write_text(RUN_FILE.format(context=CONTEXT, text=options.text.resolve(), steps=2 + options.steps))
+
+    def keys(self, ranks, keys):
+        return sets_of([*keys, f"train.global_batch_size={SEQUENCES * ranks}", f"cluster.file={self.cluster}"])
+
+    def probe(self, lab):
+        lab.run(self.options.strait, "probe", self.run_file, "-o", self.cluster)
+
+    def simulate(self, ranks, keys):
+        report = self.folder / "simulation"
+        call(self.options.strait, "simulate", self.run_file, "--ranks", ranks, "--json", report, *self.keys(ranks, keys))
+        return json.loads(report.read_text())
+
+    def rate_of(self, grid):
+        """At which the sums of a step between the hosts take half as long as its backward, two thirds of the computing."""
+        lab = Lab(2, grid.ranks_per_host, "none")
+        self.probe(lab)
+        found = self.simulate(lab.ranks, grid.keys())
+        sent = {row["level"]: row["payload_bytes"] for row in found["bytes_per_step"]}["world"] / 2  # by one host
+        return f"{sent * grid.sums * 8 / (found['compute_seconds'] / 3) / 1e6:.0f}mbit"
+
+    def train(self, lab, keys):
+        report, run_dir = self.folder / "report", self.folder / "run"
+        call("rm", "-rf", run_dir)
+        ticks, stolen = processor_ticks()
+        lab.run(self.options.strait, "train", self.run_file, "--json", report, "--set", f"output.run_dir={run_dir}",
+                *self.keys(lab.ranks, keys))
+        later, stolen_later = processor_ticks()
+        figures = json.loads(report.read_text())
+        return {"seconds": steps_of(run_dir), "predicted_seconds": figures["predicted_seconds_per_step"],
+                "exposed_share": figures["exposed_communication_share"], "loss": figures["train_loss"],
+                "stolen_share": (stolen_later - stolen) / (later - ticks)}
+
+    def train_peer(self, lab):
+        metrics = self.folder / "peer.jsonl"
+        metrics.unlink(missing_ok=True)
+        output = lab.run("env", f"OPENBLAS_CORETYPE={self.options.blas}", self.options.peer_python,
+                         ROOT / "bench/peers/tensor_torch.py", "--context", CONTEXT, "--batch", SEQUENCES * lab.ranks,
+                         "--steps", 2 + self.options.steps, "--metrics", metrics)
+        seconds = [json.loads(line)["seconds"] for line in metrics.read_text().splitlines()]
+        return {"seconds": seconds[1:-1], "version": output.strip().splitlines()[-1]}
+
+    def measure(self, name):
+        """All rows of a grid, one after another."""
+        grid = GRIDS[name]
+        lab = Lab(2, grid.ranks_per_host, self.options.rate or self.rate_of(grid))
+        self.probe(lab)
+        place = {"lab": str(lab), "grid": str(grid), "cluster": self.cluster.read_text(), "rows": {}}
+        place["one"] = self.train(Lab(1, 1, lab.rate), ["placement.preset=ddp"])
+        for row, words in grid.rows().items():
+            place["rows"][row] = self.train(lab, [*grid.keys(), overlap_key(words)])
+            print(lab, row, json.dumps(place["rows"][row]), file=sys.stderr, flush=True)
+        if name == "x" and self.options.peer_python:
+            place["rows"][PEER] = self.train_peer(lab)
+        return place
+
+
+def print_table(place):
+    rows = place["rows"]
+    one = statistics.median(place["one"]["seconds"])
+    base = rows["none"]
+    print(f"\n{place['grid']}, {place['lab']}\n\n| overlap | seconds per step | predicted | gained | gain predicted | of it | "
+          "waits for links | of one rank's speed | stolen |\n|---|---|---|---|---|---|---|---|---|")
+    print(f"| one rank | {spread(place['one']['seconds'])} | {place['one']['predicted_seconds']:.3f} | | | | | | "
+          f"{place['one']['stolen_share']:.0%} |")
+    for name, row in rows.items():
+        mine = statistics.median(row["seconds"])
+        if "predicted_seconds" not in row:
+            print(f"| {name} ({row['version']}) | {spread(row['seconds'])} | | | | | | {one / mine:.0%} | |")
+            continue
+        predicted = row["predicted_seconds"]
+        gains = [statistics.median(base["seconds"]) - mine, base["predicted_seconds"] - predicted]
+        share = f"{gains[0] / gains[1]:.0%}" if gains[1] > 1e-3 * predicted else ""
+        print(f"| {name} | {spread(row['seconds'])} | {predicted:.3f} ({predicted / mine - 1:+.0%}) | {gains[0]:.3f} | {gains[1]:.3f} | "
+              f"{share} | {row['exposed_share']:.0%} | {one / mine:.0%} | {row['stolen_share']:.0%} |", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("text", type=pathlib.Path, help="any text of 1 MB or so")
+    parser.add_argument("--strait", type=pathlib.Path, default=ROOT / "build/release/strait")
+    parser.add_argument("--grids", nargs="+", choices=GRIDS, default=list(GRIDS))
+    parser.add_argument("--rate", help="of the links, instead of the one that follows the computing; e.g. 1gbit")
+    parser.add_argument("--steps", type=int, default=6, help="that are timed")
+    parser.add_argument("--peer-python", help="with the PyTorch (2.5 or newer) of the peer; without it there is none")
+    parser.add_argument("--blas", default="SKYLAKEX", help="processor that the peer's OpenBLAS takes this one for")
+    parser.add_argument("--json", type=pathlib.Path, help="record that is read, added to and written after each grid")
+    options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the lab too
+    record = json.loads(options.json.read_text()) if options.json and options.json.exists() else {}
+    with tempfile.TemporaryDirectory() as name:
+        bench = Bench(options, pathlib.Path(name))
+        for grid in options.grids:
+            record[grid] = bench.measure(grid)
+            if options.json:
+                options.json.write_text(json.dumps(record, indent=1) + "\n")
+    for place in record.values():
+        print_table(place)
+
+
+main()
