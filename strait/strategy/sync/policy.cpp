@@ -93,10 +93,11 @@ class Reader {
                            value, why, nearest));
   }
 
-  /// Data ranks of one replica.
+  /// Data ranks of one replica: all those along z that share its weights, or several times as many.
   int64_t replica() const {
     const std::string& text = run_.sync.replica;
-    if (text == "none") return 1;
+    const int64_t depth = run_.mesh.axes.z;
+    if (text == "none") return depth;
     if (text == "world")
       refuse("sync.replica", "\"world\"",
              "all ranks would be one replica, which has none to agree "
@@ -108,8 +109,19 @@ class Reader {
     if (span < 1 || data_ranks_ % span != 0)
       refuse("sync.replica", toml_string(text),
              fmt::format("it does not divide the {} data ranks", data_ranks_),
-             std::to_string(nearest_divisor(data_ranks_, std::max<int64_t>(span, 1))));
+             nearest_replica(span));
+    if (span % depth != 0)
+      refuse("sync.replica", toml_string(text),
+             fmt::format("it would part the {} ranks of mesh.axes.z, which share their weights",
+                         depth),
+             nearest_replica(span));
     return span;
+  }
+
+  std::string nearest_replica(int64_t span) const {
+    const int64_t depth = run_.mesh.axes.z;
+    return std::to_string(depth *
+                          nearest_divisor(data_ranks_ / depth, std::max<int64_t>(span / depth, 1)));
   }
 
   int64_t level_span(const std::string& text) const {

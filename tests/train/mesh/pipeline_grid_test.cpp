@@ -1,5 +1,6 @@
 // Ranks that share blocks, in stages, with placements along data: all three at once equal one rank,
 // and checkpoints go between them.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tests/train/trained.h"
@@ -9,6 +10,7 @@ namespace {
 
 using test::small_run;
 using test::Trained;
+using ::testing::HasSubstr;
 
 struct Case {
   int64_t x, data, stages;
@@ -94,7 +96,32 @@ TEST_F(PipelineGrids, AReplicaMayHoldAnyMesh) {
     }
     SCOPED_TRACE(policy.front() + ", two data ranks in two stages");
     expect_equal(train_replicas({1, 2, 2, "zero1"}, "2"), want);
+    // The ranks of z share the weights of a replica.
+    for (const char* placement : {"hsdp", "mics"}) {
+      SCOPED_TRACE(policy.front() + ", z, " + placement);
+      std::vector<std::string> sets = policy;
+      sets.push_back("mesh.axes.z=2");
+      expect_equal(test::trained(run_of({1, 2, 1, placement}, sets), 4, next_folder()), want);
+    }
   }
+}
+
+TEST_F(PipelineGrids, AReplicaIsNotParted) {
+  const auto refusal = [&](const char* replica) -> std::string {
+    try {
+      test::trained(run_of({1, 2, 1, "hsdp"}, {"sync.policy=diloco", "mesh.axes.z=2",
+                                               std::string("sync.replica=") + replica}),
+                    4, next_folder());
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "accepted";
+  };
+  EXPECT_THAT(refusal("1"), HasSubstr("would part the 2 ranks of mesh.axes.z"));
+  EXPECT_THAT(refusal("1"), HasSubstr("the nearest valid value is 2"));
+  EXPECT_THAT(refusal("3"),
+              HasSubstr("does not divide the 4 data ranks; the nearest valid value is 2"));
+  EXPECT_EQ(refusal("2"), "accepted");
 }
 
 }  // namespace
