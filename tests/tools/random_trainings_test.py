@@ -35,7 +35,7 @@ class RandomTrainings(unittest.TestCase):
                     exec "$STRAIT_BINARY" "$@"
                     """).lstrip())
                 wrapper.chmod(wrapper.stat().st_mode | stat.S_IXUSR)
-                ran = trials(wrapper, 3)
+                ran = trials(wrapper, 8)
                 self.assertEqual(ran.returncode, 1, ran.stdout + ran.stderr)
                 self.assertIn(said, ran.stdout)
 
