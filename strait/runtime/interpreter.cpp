@@ -73,6 +73,10 @@ void Interpreter::compile_call(const Op& op, CompiledOp& compiled) {
   std::vector<int64_t> members;
   for (int64_t at = 0; at < group.size; ++at) members.push_back(group.member(rank, at));
   compiled.communicator = &site_.world.communicator(members, op.stream);
+  const std::vector<int64_t>& alike = program_.members;
+  compiled.among_alike = alike.empty() || std::ranges::all_of(members, [&](int64_t member) {
+                           return std::ranges::find(alike, member) != alike.end();
+                         });
   communicators_.insert(compiled.communicator);
   comm::Call& call = compiled.call;
   call.operation = collective::operation_of(op.kind);
@@ -255,7 +259,7 @@ void Interpreter::start(const Op& op, CompiledOp& compiled, const program::Loops
     return guard_ && !operands.empty() ? slot(operands.front(), loops) : -1;
   };
   issued_.push_back({compiled.communicator, op.stream, first(op.reads), first(op.writes)});
-  if (waiting_ == Waiting::kAtOnce && !comm::is_pairwise(call.operation))
+  if (waiting_ == Waiting::kAtOnce && compiled.among_alike && !comm::is_pairwise(call.operation))
     wait_ticket(tickets_.back());
   if (site_.recorder != nullptr && site_.recorder->recording())
     transfer_spans_.push_back(

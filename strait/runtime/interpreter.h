@@ -27,7 +27,9 @@ namespace strait::runtime {
 /// When an op waits for transfers. All but the first are for measuring what overlap hides.
 enum class Waiting : uint8_t {
   kAsWritten,  // for those that the program says
-  kAtOnce,     // for each transfer as soon as it is started: nothing is hidden; the same results
+  kAtOnce,     // for each transfer as soon as it is started: nothing is hidden; the same results.
+               // Not for messages and for transfers between ranks of different programs, such as
+               // stages: those on the other side may come to them later than to what they need
   kNever,      // for none before the end: the same bytes flow behind the same compute, from and to
                // buffers of their own. What is computed means nothing
 };
@@ -80,7 +82,8 @@ class Interpreter {
     Execute execute;  // of a kernel
     int64_t workspace_bytes = 0;
     comm::Communicator* communicator = nullptr;
-    comm::Call call;  // all but buffers, peer, step, label and mark
+    bool among_alike = true;  // all ranks of a transfer run this program
+    comm::Call call;          // all but buffers, peer, step, label and mark
     int64_t source_offset = 0, destination_offset = 0;  // bytes
     int span_name = 0;
     int flight_operation = 0;

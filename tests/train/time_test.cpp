@@ -137,6 +137,19 @@ TEST(Overlap, IsMeasuredBehindARunThatStaysAsItIs) {
   }
 }
 
+/// The first and the last stage sum the gradient of a tied embedding, and come to it at different
+/// times.
+TEST(Overlap, IsMeasuredWithStagesThatShareAnEmbedding) {
+  const TemporaryFolder folder;
+  const train::Outcome outcome = train_small(
+      small_run(folder.path(),
+                {"placement.preset=ddp", "mesh.axes.stage=2", "model.shape.tied_head=true",
+                 "train.steps=2", "output.overlap_steps=1", "runtime.deadline_seconds=5"}),
+      2, folder.path() + "/run");
+  ASSERT_TRUE(outcome.overlap);
+  EXPECT_GT(outcome.overlap->serial_seconds, 0);
+}
+
 TEST(Overlap, SharesAreThoseOfTheDefinition) {
   const train::Overlap half{5, 1.5, 2.0, 1.0, 1.0};
   EXPECT_DOUBLE_EQ(half.hidden_share(), 0.5);
