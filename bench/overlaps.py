@@ -20,6 +20,8 @@ CONTEXT, SEQUENCES = 256, 2  # of a rank and step
 WORDS = ["oar", "ors", "oag"]
 PEER = "PyTorch tensor parallel"
 RUN_FILE = """name = "overlaps"
+[runtime]
+threads_per_rank = 1
 [model]
 preset = "nano-char"
 shape = {{ layers = 7, heads = 12, kv_heads = 12, width = 768, ffn_width = 3072, context = {context}, bias = true, tied_head = false, dropout = 0.0 }}
@@ -39,10 +41,12 @@ asynchronous = false
 
 
 class Grid:
-    """A mesh, the words of tensor.overlap that act on it, and the share of its bytes between hosts that are sums."""
+    """A mesh, the words of tensor.overlap that act on it, and the share of its bytes between hosts that are sums. Words
+    without effect have to stand in every list."""
 
     def __init__(self, ranks_per_host, axes, words, sums):
         self.ranks_per_host, self.axes, self.words, self.sums = ranks_per_host, axes, words, sums
+        self.idle = ["oar"] if "oar" not in words else []
 
     def keys(self):
         axes = [f"mesh.axes.{axis}={size}" for axis, size in self.axes.items()]
@@ -50,10 +54,10 @@ class Grid:
         return [*axes, "mesh.axes.data=1", f"placement.preset={'zero3' if depth > 1 else 'ddp'}"]
 
     def rows(self):
-        rows = {"none": []}
+        rows = {"none": self.idle}
         if len(self.words) > 1:
-            rows |= {word: [word] for word in self.words}
-        return rows | {" + ".join(self.words): self.words}
+            rows |= {word: [*self.idle, word] for word in self.words}
+        return rows | {" + ".join(self.words): [*self.idle, *self.words]}
 
     def __str__(self):
         return " x ".join(f"{axis} = {size}" for axis, size in self.axes.items())
