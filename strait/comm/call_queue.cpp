@@ -95,6 +95,7 @@ void CallQueue::need_worker() {
   if (!worker_.joinable() && !stopping_.load())
     worker_ = start_thread("transfers", [this, cores = cores_before_binding()] {
       run_on(cores);
+      take_short_turns();
       work();
     });
 }

@@ -2,8 +2,14 @@
 #include "strait/threads/cores.h"
 
 #include <gtest/gtest.h>
+#include <sys/syscall.h>
+#include <sys/utsname.h>
+#include <unistd.h>
 
+#include <array>
+#include <cstdio>
 #include <thread>
+#include <utility>
 
 #include "strait/base/errors.h"
 
@@ -14,6 +20,31 @@ TEST(Cores, RangesAsText) {
   EXPECT_EQ(core_ranges({}), "none");
   EXPECT_EQ(core_ranges({5}), "5");
   EXPECT_EQ(core_ranges({0, 1, 2, 3, 8, 10, 11}), "0-3,8,10-11");
+}
+
+/// Nanoseconds of a turn as the kernel has it for the calling thread, and its nice value.
+std::pair<uint64_t, int32_t> turn_of_this_thread() {
+  std::array<uint64_t, 6> attributes = {};  // size, policy; flags; nice, priority; runtime; ...
+  EXPECT_EQ(::syscall(SYS_sched_getattr, 0, attributes.data(), sizeof(attributes), 0), 0);
+  return {attributes[3], static_cast<int32_t>(attributes[2] & 0xffffffff)};
+}
+
+TEST(Cores, ShortTurnsAreThoseOfTheThreadAlone) {
+  utsname kernel = {};
+  ASSERT_EQ(::uname(&kernel), 0);
+  int major = 0, minor = 0;
+  ASSERT_EQ(std::sscanf(kernel.release, "%d.%d", &major, &minor), 2);
+  const bool has_turns = major > 6 || (major == 6 && minor >= 12);
+  const auto before = turn_of_this_thread();
+  std::thread([&] {
+    take_short_turns();
+    const auto [turn, nice] = turn_of_this_thread();
+    if (has_turns) {
+      EXPECT_EQ(turn, 100'000u);
+    }
+    EXPECT_EQ(nice, before.second);
+  }).join();
+  EXPECT_EQ(turn_of_this_thread(), before);
 }
 
 TEST(CoreBinding, HoldsForTheThreadAndWhatItStartsWhileItLives) {

@@ -130,6 +130,7 @@ void ThreadCommunicator::enqueue(const std::shared_ptr<Task>& task) {
     if (!worker_.joinable())  // before anything is queued: it may be refused
       worker_ = start_thread("transfers", [this, cores = cores_before_binding()] {
         run_on(cores);
+        take_short_turns();
         work();
       });
     if (!is_pairwise(task->call->operation)) {
