@@ -100,6 +100,34 @@ TEST_F(WholeDocuments, PlansOfBatchesTrainAsOneRankDoes) {
   }
 }
 
+/// Whatever rows move between attention and linear modules, which are then even. In packed batches
+/// many do.
+TEST_F(WholeDocuments, RemappedTokensTrainAsOneRankDoes) {
+  for (const Sets& family : {kGpt2, kLlama, kAlternating}) {
+    const Trained one = train(family, {{}, 1});
+    for (const char* engine : {"packed", "hybrid", "zeppelin"})
+      for (Case c : std::vector<Case>{
+               {{"mesh.axes.sequence=2"}, 2},
+               {{"mesh.axes.sequence=3", "train.recompute=block"}, 3},
+               {{"mesh.axes.sequence=4", "placement.preset=zero3"}, 8},
+               {{"mesh.axes.sequence=2", "mesh.axes.x=2", "placement.preset=ddp"}, 4}}) {
+        c.sets.insert(c.sets.end(), {fmt::format("sequence.engine={}", engine),
+                                     "sequence.remap=qkv", "sequence.plan=true"});
+        SCOPED_TRACE(fmt::format("{} ranks, {}", c.ranks, fmt::join(c.sets, ", ")));
+        const std::string folder = next_folder();
+        expect_equal(test::trained(run_of(family, c.sets), c.ranks, folder), one);
+        int64_t moved = 0;
+        for (const report::StepMetrics& step : report::read_metrics(folder + "/metrics.jsonl")) {
+          const Json& linear = step.sequence_plan.at("linear");
+          moved += linear.at("moved_tokens").as_integer();
+          EXPECT_TRUE(linear.at("remapped").as_bool());
+          EXPECT_LE(linear.at("slowest_over_mean").as_number(), 1.03);
+        }
+        EXPECT_GT(moved, 0);
+      }
+  }
+}
+
 /// Of two nodes of two ranks, on links so fast that long documents are shared by all four and
 /// others by two; what the run printed of its plans says so.
 TEST_F(WholeDocuments, ThreeZonesTrainAsOneRankDoes) {
@@ -141,13 +169,16 @@ TEST_F(WholeDocuments, PlansInBfloat16HaveTheGradientsOfOneRank) {
     return of_steps;
   };
   const std::vector<double> one = norms({}, 1);
-  for (const char* engine : {"packed", "even", "zeppelin"}) {
-    const std::vector<double> got =
-        norms({"mesh.axes.sequence=4", fmt::format("sequence.engine={}", engine)}, 4);
-    ASSERT_EQ(got.size(), one.size());
-    for (size_t step = 0; step < got.size(); ++step)
-      EXPECT_NEAR(got[step] / one[step], 1, 0.004) << engine << ", step " << step;
-  }
+  for (const char* remap : {"none", "qkv"})
+    for (const char* engine : {"packed", "even", "zeppelin"}) {
+      const std::vector<double> got =
+          norms({"mesh.axes.sequence=4", fmt::format("sequence.engine={}", engine),
+                 fmt::format("sequence.remap={}", remap)},
+                4);
+      ASSERT_EQ(got.size(), one.size());
+      for (size_t step = 0; step < got.size(); ++step)
+        EXPECT_NEAR(got[step] / one[step], 1, 0.004) << engine << ", step " << step;
+    }
 }
 
 TEST_F(WholeDocuments, WhatAPlanCannotDoIsRefused) {
@@ -166,6 +197,7 @@ TEST_F(WholeDocuments, WhatAPlanCannotDoIsRefused) {
   refused({zeppelin, axis, "sequence.capacity_tokens=30"}, "the nearest valid value is 100");
   refused({"sequence.engine=packed", axis, "sequence.capacity_tokens=101"}, "gives a rank ");
   refused({"sequence.plan=true"}, "the nearest valid value is false");
+  refused({"sequence.remap=qkv", axis}, "the nearest valid value is \"auto\"");
   refused({"sequence.engine=even", axis, "sequence.fill=false"}, "the nearest valid value is true");
 }
 
