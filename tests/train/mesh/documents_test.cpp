@@ -27,6 +27,8 @@ struct Case {
 const Sets kGpt2 = {};
 const Sets kLlama = {"model.family=llama", "model.shape.kv_heads=2", "model.shape.tied_head=false"};
 
+const Sets kNormed = {"model.family=qwen3", "model.shape.kv_heads=2", "model.shape.bias=false"};
+
 const Sets kWindows = {"model.family=mistral", "model.shape.window=9", "model.shape.bias=false"};
 
 const Sets kAlternating = {"model.family=gemma3",          "model.shape.window=9",
@@ -125,6 +127,30 @@ TEST_F(WholeDocuments, RemappedTokensTrainAsOneRankDoes) {
         }
         EXPECT_GT(moved, 0);
       }
+  }
+}
+
+/// Beside what else takes the rows of a block apart, and over 20 steps; the first loss, before
+/// anything is updated, to 1e-12.
+TEST_F(WholeDocuments, RemappedTokensStandBesideOtherAxesAndSwitches) {
+  const Sets packed = {"sequence.engine=packed", "sequence.remap=qkv", "train.steps=20"};
+  for (const Sets& family : {kLlama, kNormed}) {
+    const Trained one = train(family, {{"train.steps=20"}, 1});
+    for (Case c : std::vector<Case>{
+             {{"mesh.axes.sequence=2", "mesh.axes.y=2", "placement.preset=ddp"}, 4},
+             {{"mesh.axes.sequence=2", "mesh.axes.x=2", "tensor.tiles=on:3"}, 4},
+             {{"mesh.axes.sequence=2", "mesh.axes.z=2", "placement.preset=hsdp",
+               "train.recompute=every:2"},
+              4},
+             {{"mesh.axes.sequence=4", "optimizer.in_backward=true", "train.clip_norm=0"}, 4}}) {
+      Sets serial = {"train.steps=20"};
+      if (c.sets.back() == "train.clip_norm=0") serial.push_back(c.sets.back());
+      c.sets.insert(c.sets.end(), packed.begin(), packed.end());
+      SCOPED_TRACE(fmt::format("{} ranks, {}", c.ranks, fmt::join(c.sets, ", ")));
+      const Trained got = train(family, c);
+      expect_equal(got, serial.size() > 1 ? train(family, {serial, 1}) : one);
+      EXPECT_NEAR(got.losses.front(), one.losses.front(), 1e-12 * one.losses.front());
+    }
   }
 }
 
