@@ -159,11 +159,11 @@ class RowMoves {
   /// Rows under way, of one of the four values that move.
   struct Arrivals {
     RemapStep place = RemapStep::kPlaceQkv;
-    std::vector<program::Operand> from = {};  // of the block, with what they are for `place`
-    std::vector<size_t> pending = {};
+    std::vector<program::Operand> values = {};  // where they belong
+    std::vector<size_t> pending = {};           // moves that have not been placed
   };
-  /// Sends of `values` what others need, which is what attention lacks there (`to_attention`) or
-  /// linear modules.
+  /// Packs and sends the rows of `values` that others attend to (`to_attention`), or that linear
+  /// modules have there, and receives those that belong here.
   Arrivals start(const program::Op& attention, RemapStep pack,
                  const std::vector<program::Operand>& values, bool to_attention,
                  std::vector<program::Op>& ops) const;

@@ -103,7 +103,7 @@ void RowMoves::place(const Op& attention, Arrivals& arrivals, int64_t end,
   std::erase_if(arrivals.pending, [&](size_t move) {
     if (end >= 0 && moves_[move].begin >= end) return false;
     Op one = step(attention, arrivals.place, move);
-    for (const Operand& value : arrivals.from)
+    for (const Operand& value : arrivals.values)
       one.writes.push_back(program::as(value, Access::kUpdate, value.slot));
     ops.push_back(std::move(one));
     ops.push_back(draft::free_op(moved(arrivals.place, move)));

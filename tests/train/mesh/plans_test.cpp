@@ -107,7 +107,7 @@ TEST_F(PlannedPrograms, BytesAreClosedFormsInAllReaders) {
     EXPECT_EQ(summed(outcome.traffic), want);
     const strategy::BatchPlanner& planner = *job.design.planner;
     const auto plan =
-        planner.plan(strategy::expected_lengths(job.design.run, 1, planner, *job.corpus));
+        planner.plan(strategy::expected_lengths(job.design.run, 1, planner, *job.corpus).median);
     const sequence::Layer& layer = planner.layer();
     add_attention(of_expected, sequence::plan_traffic(*plan, layer), 2);
     add_attention(of_expected, sequence::remap_traffic(*plan, layer.heads, layer.bytes), 2);
@@ -130,12 +130,28 @@ TEST_F(PlannedPrograms, MemoryIsWhatTheAllocatorSaw) {
         std::pair("packed", "none"), std::pair("packed", "qkv")})
     for (const Sets& more : {Sets{}, Sets{"train.recompute=block"},
                              Sets{"train.precision=bf16", "placement.preset=zero3"}}) {
-      Sets sets = more;
-      sets.insert(sets.end(), {"train.steps=1", "sequence.capacity_tokens=400",
-                               fmt::format("sequence.remap={}", remap)});
+      Sets sets = {"train.steps=1"};
+      sets.insert(sets.end(), more.begin(), more.end());
+      sets.insert(sets.end(),
+                  {"sequence.capacity_tokens=400", fmt::format("sequence.remap={}", remap)});
       SCOPED_TRACE(
           fmt::format("{}, remap {}, {}", engine, remap, more.empty() ? "plain" : more.front()));
       test::expect_predicted_memory(train(make_job(run_of(engine, sets), 4)));
+    }
+}
+
+/// Z14, of many batches: of the rank that holds most in any of them.
+TEST_F(PlannedPrograms, MemoryOfARunIsThatOfTheWidestBatch) {
+  for (const char* engine : {"zeppelin", "packed"})
+    for (const char* remap : {"none", "qkv"}) {
+      SCOPED_TRACE(fmt::format("{}, remap {}", engine, remap));
+      const train::Outcome outcome =
+          train(make_job(run_of(engine, {"train.steps=9", "sequence.capacity_tokens=400",
+                                         fmt::format("sequence.remap={}", remap)}),
+                         4));
+      const auto most = static_cast<double>(*std::ranges::max_element(outcome.pool_peak_bytes));
+      EXPECT_NEAR(static_cast<double>(*std::ranges::max_element(outcome.predicted_peak_bytes)),
+                  most, 0.05 * most);
     }
 }
 
