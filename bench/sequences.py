@@ -18,6 +18,7 @@ from lab import ROOT, Lab, sets_of
 
 EXAMPLE = ROOT / "examples/zeppelin.toml"
 LAYOUTS = {"zeppelin": ["engine=zeppelin"], "zeppelin, not filled": ["engine=zeppelin", "fill=false"],
+           "zeppelin, not remapped": ["engine=zeppelin", "remap=none"], "zeppelin, remapped": ["engine=zeppelin", "remap=qkv"],
            "even": ["engine=even"], "packed": ["engine=packed"], "hybrid": ["engine=hybrid"],
            "gathered": ["engine=gathered", "plan=false"]}
 PEER = "PyTorch ring"

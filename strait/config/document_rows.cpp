@@ -99,6 +99,13 @@ void check_document_rows(const Run& run) {
                            "and mesh.axes.sequence = {}, where batches have no plan; the nearest "
                            "valid value is false, or sequence.engine = \"zeppelin\"",
                            run.sequence.engine, run.mesh.axes.sequence));
+  if (run.sequence.remap == "qkv" && !plans_documents(run))
+    refuse_key(
+        run, "sequence.remap",
+        fmt::format("sequence.remap = \"qkv\" cannot take effect with sequence.engine = \"{}\" "
+                    "and mesh.axes.sequence = {}, where batches have no plan; the nearest "
+                    "valid value is \"auto\", or sequence.engine = \"zeppelin\"",
+                    run.sequence.engine, run.mesh.axes.sequence));
   if (!run.sequence.fill && run.sequence.engine != "zeppelin" && run.sequence.engine != "hybrid")
     refuse_key(run, "sequence.fill",
                fmt::format("sequence.fill = false cannot take effect with sequence.engine = "

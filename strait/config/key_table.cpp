@@ -458,8 +458,10 @@ Rows sequence_keys() {
        "what is cheapest."},
       {"sequence.routing", kField<sequence, &SequenceOptions::routing>, only_default(),
        "Proxies over which transfers between nodes go."},
-      {"sequence.remap", kField<sequence, &SequenceOptions::remap>, only_default(),
-       "Whether tokens move to an even layout for linear modules."},
+      {"sequence.remap", kField<sequence, &SequenceOptions::remap>, one_of({"auto", "none", "qkv"}),
+       "Where sequence.engine plans batches, whether ranks have the same number of tokens for all "
+       "but attention: qkv moves queries, keys and values of some tokens to the ranks that attend "
+       "them, and results back; auto: where that is cheaper."},
       {"sequence.fill", kField<sequence, &SequenceOptions::fill>, any(),
        "A rank's own documents between the rounds of its rings (zeppelin, hybrid), while keys are "
        "on "

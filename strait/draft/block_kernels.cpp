@@ -306,6 +306,30 @@ const Kernel& head_kernel(HeadStep step) {
   return kernels[static_cast<size_t>(step)];
 }
 
+namespace {
+
+/// Memory that it moves is that of moved_rows: of all else it touches these rows.
+Kernel make_remap_kernel(RemapStep step) {
+  Kernel kernel = block_kernel(remap_step_name(step), segment_operands({{kTokens, kReads}}));
+  for (KernelOperand& operand : kernel.operands) operand.whole = false;
+  kernel.operands[operand_of(BlockValue::kMovedRows)].whole = true;
+  kernel.bound = program::Bound::kMemory;
+  kernel.attributes.push_back({"rows", AttributeType::kRange, true});
+  return kernel;
+}
+
+}  // namespace
+
+const Kernel& remap_kernel(RemapStep step) {
+  static const std::vector<Kernel> kernels = [] {
+    std::vector<Kernel> list;
+    for (int number = 0; number < kNumRemapSteps; ++number)
+      list.push_back(make_remap_kernel(static_cast<RemapStep>(number)));
+    return list;
+  }();
+  return kernels[static_cast<size_t>(step)];
+}
+
 const Kernel kLoad = {
     "load",
     program::Bound::kNothing,

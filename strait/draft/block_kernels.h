@@ -98,6 +98,10 @@ extern const program::Kernel kAddGroupGradient;
 /// Attention by heads (shape/segment.h).
 const program::Kernel& head_kernel(HeadStep step);
 
+/// What moves rows between attention and linear modules: kRows of some value of a block. kLength is
+/// that of attention.
+const program::Kernel& remap_kernel(RemapStep step);
+
 /// The steps of an embedding and a head that ranks share (shape/ends.h).
 const program::Kernel& end_kernel(EndStep step);
 inline int end_slot(EndValue value) { return kEndValues + static_cast<int>(value); }

@@ -195,6 +195,12 @@ void set_range(Op& op, SegmentRange range, std::span<const Op> from) {
   op.writes = std::move(made.writes);
 }
 
+BlockExtent extent_of(const ModelShape& shape, const StepOptions& options) {
+  BlockExtent extent = block_extent(shape, options.micro_batch_size, options.tokens, options.dtype);
+  extent.attention_rows = options.micro_batch_size * options.attention_tokens;
+  return extent;
+}
+
 void price(Op& op, const ModelShape& shape, int64_t block, Dtype dtype) {
   const Costs costs = works_on_segments(op) ? segment_costs(op, shape, dtype)
                                             : fused_costs(op, shape, block, dtype);

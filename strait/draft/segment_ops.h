@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "strait/draft/block_kernels.h"
+#include "strait/draft/step_options.h"
 #include "strait/program/program.h"
 #include "strait/shape/segment.h"
 #include "strait/shape/shape.h"
@@ -49,6 +50,9 @@ void set_range(program::Op& op, SegmentRange range, std::span<const program::Op>
 /// Whether an op does some rows alone, and which.
 bool works_on_rows(const program::Op& op);
 program::IntegerRange rows_of(const program::Op& op);
+
+/// Of a micro-batch on a rank.
+BlockExtent extent_of(const ModelShape& shape, const StepOptions& options);
 
 /// Sets floating-point operations and workspace of an op on a block that has its other attributes
 /// and its operands. Those of rows are in proportion to their number.

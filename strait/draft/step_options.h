@@ -70,6 +70,7 @@ struct StepOptions {
   Purpose purpose = Purpose::kTrain;
   int64_t micro_batch_size = 1;  // sequences per rank and micro-step
   int64_t tokens = 1;            // tokens that a rank has of each sequence
+  int64_t attention_tokens = 0;  // that its attention has, if more: BlockExtent::attention_rows
   int64_t accumulation = 1;      // micro-steps per optimizer step
   int64_t cache_tokens = 0;      // generation: that the key/value cache holds
   Dtype dtype = Dtype::kFloat32;

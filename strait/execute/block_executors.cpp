@@ -53,7 +53,8 @@ struct Context {
     const AxisPlace share = environment.layout.sequence_place(instance.rank);
     batch.sharers = share.size;
     batch.sharer = share.coordinate;
-    if (environment.layout_of_batch) batch.layout = *environment.layout_of_batch;
+    if (environment.layout_of_batch && *environment.layout_of_batch)
+      take_layout(**environment.layout_of_batch);
     settings.training = instance.integer(draft::kTraining) != 0;
     if (const void* step = instance.read(draft::kStepValues))
       settings.loss_scale *= static_cast<const double*>(step)[strategy::kLossScale] *
@@ -61,6 +62,12 @@ struct Context {
   }
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
+
+  /// Where documents begin is in the layout. Attention may have other rows than the batch.
+  void take_layout(const sequence::RankLayout& layout) {
+    batch.layout = &layout;
+    batch.document_starts = nullptr;
+  }
 
   template <class Call>
   void fill(Call& call, const Instance& instance) const {
@@ -133,8 +140,7 @@ struct RangeCall : Context {
         segments(block_of(environment, instance).segments()) {
     ensure(segments != nullptr, "a range of segments of a block that has none");
     fill(call, instance);
-    const BlockExtent extent =
-        block_extent(environment.model.shape(), batch.batch, batch.tokens, settings.dtype);
+    const BlockExtent extent = held_extent(environment);
     const model::RankPart part = part_of(environment, instance);
     call.first_head = part.x * extent.heads;
     call.first_column = part.y * extent.width;
@@ -147,6 +153,16 @@ struct RangeCall : Context {
   }
 
  private:
+  /// Of bundles: a plan may have given attention and linear modules different rows.
+  BlockExtent held_extent(const Environment& environment) const {
+    const int64_t tokens =
+        batch.layout ? std::max<int64_t>(1, batch.layout->linear_rows) : batch.tokens;
+    BlockExtent extent =
+        block_extent(environment.model.shape(), batch.batch, tokens, settings.dtype);
+    if (batch.layout) extent.attention_rows = batch.layout->attention_rows;
+    return extent;
+  }
+
   /// What the segment uses, from its first row on. What it writes joined begins there.
   void take_rows(const Instance& instance, BlockExtent extent) {
     const program::IntegerRange rows = draft::rows_of(*instance.op);
@@ -155,6 +171,7 @@ struct RangeCall : Context {
       if (instance.array(written).joined) placed |= draft::values_in(written.slot);
     const RangeUses uses = range_uses(range, draft::phase_of(*instance.op));
     extent.rows = rows.begin;
+    extent.attention_rows = 0;
     for (int number = 0; number < kNumBlockValues; ++number) {
       const auto value = static_cast<BlockValue>(number);
       const bool used = (uses.reads | uses.writes | uses.inside)[static_cast<size_t>(number)];
@@ -209,6 +226,12 @@ void attend_round(const Environment& environment, const Instance& instance) {
 void attend_round_input(const Environment& environment, const Instance& instance) {
   const RangeCall c(environment, instance);
   c.segments->attend_round_input(c.call, instance.integer(draft::kRound));
+}
+
+void move_rows(RemapStep step, const Environment& environment, const Instance& instance) {
+  const RangeCall c(environment, instance);
+  const auto& rows = program::attribute<program::IntegerRange>(*instance.op, draft::kRows);
+  c.segments->move_rows(c.call, step, {rows.begin, rows.end});
 }
 
 void add_key_gradient(const Environment& environment, const Instance& instance) {
@@ -339,6 +362,13 @@ void add_block_executors(runtime::Executors& executors, const Environment& envir
     executors.add(draft::head_kernel(step), Execute([&environment, step](const Instance& instance) {
                     const RangeCall c(environment, instance);
                     c.segments->run_heads(c.call, step);
+                  }));
+  }
+  for (int number = 0; number < kNumRemapSteps; ++number) {
+    const auto step = static_cast<RemapStep>(number);
+    executors.add(draft::remap_kernel(step),
+                  Execute([&environment, step](const Instance& instance) {
+                    move_rows(step, environment, instance);
                   }));
   }
   for (int number = 0; number < kNumUnetPhases; ++number) {

@@ -34,7 +34,7 @@ struct Batch {
   sequence::Share share() const { return {sharers, sharer, tokens}; }
   /// Where row `row` of [B, T] stands in its document or, without documents, in its sequence.
   int64_t position(int64_t row) const {
-    if (layout)
+    if (layout)  // of attention or of linear modules: both are the first ones
       return row < std::ssize(layout->positions) ? layout->positions[static_cast<size_t>(row)] : 0;
     return share().position(row % tokens) - (document_starts ? document_starts[row] : 0);
   }
@@ -161,6 +161,8 @@ class SegmentedBlock {
   virtual void attend_group(const SegmentCall& call, const GroupRound& where) const = 0;
   virtual void attend_group_input(const SegmentCall& call, const GroupRound& where) const = 0;
   virtual void add_group_gradient(const SegmentCall& call, const GroupRound& where) const = 0;
+  /// Some rows to or from kMovedRows, which has these rows alone.
+  virtual void move_rows(const SegmentCall& call, RemapStep step, const RowRange& rows) const = 0;
   /// A step of attention by heads; kAttendInput takes a workspace of [rows, qkv_width +
   /// attention_width].
   virtual void run_heads(const SegmentCall& call, HeadStep step) const = 0;

@@ -176,6 +176,55 @@ void TransformerSegments<T>::add_group_gradient(const SegmentCall& call,
   add_gathered(call, home ? group.first_row : 0, rows);
 }
 
+/// Keys and values have wide gradients until qkv's are complete; what is sent is what they round
+/// to.
+template <class T>
+void TransformerSegments<T>::move_qkv_gradient(const SegmentCall& call, bool packs,
+                                               const RowRange& rows) const {
+  const int64_t stride = extent_.qkv_width(), queries = extent_.attention_width();
+  const int64_t width = 2 * extent_.kv_width();
+  for (int64_t row = rows.begin; row < rows.end; ++row) {
+    T* const moved = at(call, kMovedRows) + (row - rows.begin) * stride;
+    T* const own = at(call, kQkvGradient) + row * stride;
+    Wide<T>* const keys = wide(call, kKeyGradient) + row * width;
+    const auto narrow = [](Wide<T> number) { return static_cast<T>(number); };
+    const auto widen = [](T number) { return static_cast<Wide<T>>(number); };
+    if (packs) {
+      std::copy_n(own, queries, moved);
+      std::transform(keys, keys + width, moved + queries, narrow);
+    } else {
+      std::copy_n(moved, queries, own);
+      std::transform(moved + queries, moved + stride, keys, widen);
+    }
+  }
+}
+
+template <class T>
+void TransformerSegments<T>::move_rows(const SegmentCall& call, RemapStep step,
+                                       const RowRange& rows) const {
+  const auto copy = [&](BlockValue value, int64_t width, bool packs) {
+    T* const own = at(call, value) + rows.begin * width;
+    const int64_t count = (rows.end - rows.begin) * width;
+    packs ? std::copy_n(own, count, at(call, kMovedRows))
+          : std::copy_n(at(call, kMovedRows), count, own);
+  };
+  switch (step) {
+    case RemapStep::kPackQkv:
+    case RemapStep::kPlaceQkv:
+      return copy(kQkv, extent_.qkv_width(), step == RemapStep::kPackQkv);
+    case RemapStep::kPackAttention:
+    case RemapStep::kPlaceAttention:
+      return copy(kAttention, extent_.attention_width(), step == RemapStep::kPackAttention);
+    case RemapStep::kPackAttentionGradient:
+    case RemapStep::kPlaceAttentionGradient:
+      return copy(kAttentionGradient, extent_.attention_width(),
+                  step == RemapStep::kPackAttentionGradient);
+    case RemapStep::kPackQkvGradient:
+    case RemapStep::kPlaceQkvGradient:
+      return move_qkv_gradient(call, step == RemapStep::kPackQkvGradient, rows);
+  }
+}
+
 template class TransformerSegments<float>;
 template class TransformerSegments<double>;
 template class TransformerSegments<Bfloat16>;

@@ -35,6 +35,7 @@ class TransformerSegments : public SegmentedBlock {
   void attend_group(const SegmentCall& call, const GroupRound& where) const override;
   void attend_group_input(const SegmentCall& call, const GroupRound& where) const override;
   void add_group_gradient(const SegmentCall& call, const GroupRound& where) const override;
+  void move_rows(const SegmentCall& call, RemapStep step, const RowRange& rows) const override;
   void run_heads(const SegmentCall& call, HeadStep step) const override;
 
   // One segment, with a place for each of its values; for the fused block and the three above.
@@ -167,6 +168,7 @@ class TransformerSegments : public SegmentedBlock {
   /// One head's queries from a row on; keys are the caller's to give.
   sequence::AttendCall<T> group_call(const SegmentCall& call, int64_t first_row,
                                      int64_t head) const;
+  void move_qkv_gradient(const SegmentCall& call, bool packs, const RowRange& rows) const;
 
   // Against the keys of one rank at a time: transformer_ring.cpp.
   void attend_round_head(const SegmentCall& call, int64_t round, int64_t item) const;

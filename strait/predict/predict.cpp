@@ -99,7 +99,20 @@ cost::Cost price(const strategy::Design& design) {
 }
 
 std::vector<program::MemoryUse> peak_memories(const strategy::Design& design) {
-  return program::peak_memories(design.round.classes);
+  std::vector<program::MemoryUse> peaks = program::peak_memories(design.round.classes);
+  const std::vector<program::MemoryUse> widest = program::peak_memories(design.widest);
+  for (size_t one = 0; one < widest.size(); ++one)
+    if (widest[one].total() > peaks[one].total()) peaks[one] = widest[one];
+  return peaks;
+}
+
+program::MemoryUse peak_memory(const strategy::Design& design, int64_t rank) {
+  const program::MemoryUse mean =
+      program::peak_memory(program::class_of(design.round.classes, rank), rank);
+  if (design.widest.empty()) return mean;
+  const program::MemoryUse widest =
+      program::peak_memory(program::class_of(design.widest, rank), rank);
+  return widest.total() > mean.total() ? widest : mean;
 }
 
 }  // namespace strait::predict

@@ -27,7 +27,10 @@ int64_t bytes_in_flight(const strategy::Design& design);
 /// As cost::price.
 cost::Cost price(const strategy::Design& design);
 
-/// Peaks by rank class, borders included.
+/// Peaks by rank class, borders included; of planned batches the higher one of the batch that
+/// stands for all and of the widest.
 std::vector<program::MemoryUse> peak_memories(const strategy::Design& design);
+/// The same of one rank.
+program::MemoryUse peak_memory(const strategy::Design& design, int64_t rank);
 
 }  // namespace strait::predict

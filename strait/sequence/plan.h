@@ -44,6 +44,9 @@ struct Plan {
   /// Whether a rank's own documents stand between the rounds of its rings, where keys are under
   /// way, rather than behind all of them. The same bits: documents are independent.
   bool fills = false;
+  /// Whether linear modules work on even counts of tokens rather than on what attention has of them
+  /// (remap.h).
+  bool remaps = false;
 };
 
 /// Sorts groups into the order of ids, joins equal ones that may be joined (of one rank) and sorts

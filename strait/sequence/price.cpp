@@ -112,11 +112,13 @@ double attention_of(const RankTime& time, bool fills) {
   return fills ? all - std::min(waits, time.local) : all;
 }
 
-/// Each rank's moved tokens leave through its own link; both directions, forward and backward.
+/// Each rank's moved tokens leave through its own link; both directions, forward and backward, a
+/// message each way in each phase.
 double remap_seconds(const Plan& plan, const std::vector<int64_t>& tokens, const Machine& machine,
                      const Layer& layer) {
   const Remap remap = make_remap(tokens, std::vector<int64_t>{plan.grid.per_node, plan.grid.nodes});
   std::vector<double> inside(tokens.size(), 0), between(static_cast<size_t>(plan.grid.nodes), 0);
+  std::vector<double> latencies(tokens.size(), 0);
   const double bytes =
       2 * static_cast<double>((2 * layer.heads.query_columns() + 2 * layer.heads.key_columns()) *
                               layer.bytes.wire);
@@ -129,8 +131,13 @@ double remap_seconds(const Plan& plan, const std::vector<int64_t>& tokens, const
     } else {
       inside[static_cast<size_t>(move.from)] += moved;
     }
+    for (const int32_t rank : {move.from, move.to})
+      latencies[static_cast<size_t>(rank)] +=
+          4 * (from != to ? machine.links.between_latency_seconds
+                          : machine.links.inside_latency_seconds);
   }
-  return machine.links.inside_byte_seconds * *std::ranges::max_element(inside) +
+  return *std::ranges::max_element(latencies) +
+         machine.links.inside_byte_seconds * *std::ranges::max_element(inside) +
          machine.links.between_byte_seconds * *std::ranges::max_element(between) /
              static_cast<double>(machine.links_of_node);
 }
@@ -174,10 +181,11 @@ Price price(const Plan& plan, const Machine& machine, const Layer& layer,
   double all = 0;
   for (const double count : tokens) all += count;
   price.linear_slowest = per_token * *std::ranges::max_element(tokens);
-  if (options.remaps) {
+  if (options.remaps || options.always_remaps) {
     const double even = per_token * std::ceil(all / static_cast<double>(tokens.size()));
     const double moves = remap_seconds(plan, rounded(tokens), machine, layer);
-    if (even + moves < price.linear_slowest) {
+    price.remaps = options.always_remaps || even + moves < price.linear_slowest;
+    if (price.remaps) {
       price.linear_slowest = even;
       price.remap = moves;
     }

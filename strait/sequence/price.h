@@ -37,14 +37,16 @@ struct PriceOptions {
   bool routes = false;  // crossing transfers over proxies or by rotated heads, whichever is faster
   bool fills = false;   // local work stands where inter-node rounds wait
   bool remaps = false;  // tokens even for linear modules, where that is cheaper
-  bool rings_only = false;  // choose leaves out gathered keys and exchanged heads
+  bool always_remaps = false;  // or costs more
+  bool rings_only = false;     // choose leaves out gathered keys and exchanged heads
 };
 
 /// Seconds of one layer, forward and backward.
 struct Price {
   double attention_slowest = 0, attention_mean = 0;  // over ranks: computing and waiting
   double computing_slowest = 0, computing_mean = 0;  // of it, computing
-  double remap = 0;                                  // 0: skipped
+  bool remaps = false;
+  double remap = 0;  // of its transfers
   double linear_slowest = 0;
   double layer() const { return attention_slowest + remap + linear_slowest; }
 };

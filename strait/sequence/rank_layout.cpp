@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "strait/base/errors.h"
+#include "strait/sequence/remap.h"
 
 namespace strait::sequence {
 
@@ -48,6 +49,29 @@ std::vector<std::vector<int32_t>> even_runs(const Plan& plan, const std::vector<
   return made;
 }
 
+void add_rows(const Held& held, RankLayout& layout) {
+  layout.held.push_back(held);
+  for (int64_t position = held.span.begin; position < held.span.end; ++position)
+    layout.positions.push_back(static_cast<int32_t>(position));
+}
+
+/// Behind the rows of attention those that other ranks attend.
+void remap_rows(const Plan& plan, int64_t rank, RankLayout& layout) {
+  const Remap remap = remap_of(plan);
+  layout.linear_rows = remap.targets[static_cast<size_t>(rank)];
+  for (const Move& move : remap.moves) {
+    if (move.from == rank)
+      layout.moved.push_back({move.to, true, move.from_row, move.from_row + move.tokens});
+    if (move.to == rank)
+      layout.moved.push_back({move.from, false, move.to_row, move.to_row + move.tokens});
+  }
+  layout.held = linear_layout(attention_layout(plan), remap)[static_cast<size_t>(rank)];
+  int64_t row = 0;
+  for (const Held& held : layout.held)
+    for (int64_t position = held.span.begin; position < held.span.end; ++position, ++row)
+      if (row >= layout.attention_rows) layout.positions.push_back(static_cast<int32_t>(position));
+}
+
 RankGroup part_of(const Plan& plan, const Group& group, int64_t member, RankLayout& layout) {
   RankGroup part;
   part.size = static_cast<int64_t>(group.ranks.size());
@@ -58,11 +82,7 @@ RankGroup part_of(const Plan& plan, const Group& group, int64_t member, RankLayo
   for (const int32_t document : group.documents) {
     const Cut cut{plan.lengths[static_cast<size_t>(document)], part.size};
     part.lengths.push_back(cut.length);
-    for (const Span& span : cut.spans(part.member)) {
-      layout.held.push_back({document, span});
-      for (int64_t position = span.begin; position < span.end; ++position)
-        layout.positions.push_back(static_cast<int32_t>(position));
-    }
+    for (const Span& span : cut.spans(part.member)) add_rows({document, span}, layout);
   }
   part.rows = std::ssize(layout.positions) - part.first_row;
   return part;
@@ -113,6 +133,8 @@ RankLayout rank_layout(const Plan& plan, int64_t rank) {
     layout.groups.push_back(
         {.before = static_cast<int32_t>(rank), .next = static_cast<int32_t>(rank)});
   layout.order = order_of(layout.groups, plan.fills);
+  layout.attention_rows = layout.linear_rows = std::ssize(layout.positions);
+  if (plan.remaps) remap_rows(plan, rank, layout);
   return layout;
 }
 

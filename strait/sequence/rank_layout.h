@@ -30,13 +30,25 @@ struct EngineStep {
   bool operator==(const EngineStep&) const = default;
 };
 
+/// Rows that attention has here and linear modules on rank `other` (given), or the other way round.
+struct MovedRows {
+  int32_t other = 0;
+  bool given = false;
+  int64_t begin = 0, end = 0;
+  bool operator==(const MovedRows&) const = default;
+};
+
+/// A rank gives its last rows of attention, or takes rows behind its own: rows of attention and
+/// rows of linear modules are both the first ones of `positions`, and one buffer holds both.
 struct RankLayout {
   /// By id: rings before local documents, which are several groups where a plan fills. At least
   /// one, which may be empty.
   std::vector<RankGroup> groups;
-  std::vector<EngineStep> order;   // in which a rank attends: every round of every group once
+  std::vector<EngineStep> order;  // in which a rank attends: every round of every group once
+  int64_t attention_rows = 0, linear_rows = 0;
   std::vector<int32_t> positions;  // of rows in their documents
-  std::vector<Held> held;          // the same rows: attention_layout
+  std::vector<Held> held;          // rows of linear modules: linear_layout
+  std::vector<MovedRows> moved;    // in an order that all ranks share
 };
 
 /// Rounds of rings by (group, round). Where a plan fills, local documents are cut into as many runs

@@ -103,6 +103,24 @@ Remap make_remap(std::span<const int64_t> tokens, std::span<const int64_t> level
   return remap;
 }
 
+Remap remap_of(const Plan& plan) {
+  std::vector<int64_t> tokens;
+  for (const Load& load : loads(plan)) tokens.push_back(load.tokens);
+  if (!plan.remaps) return {std::move(tokens), {}};
+  return make_remap(tokens, std::vector<int64_t>{plan.grid.per_node, plan.grid.nodes});
+}
+
+LevelTraffic remap_traffic(const Plan& plan, const Heads& heads, const ElementBytes& bytes) {
+  const int64_t of_token = (2 * heads.query_columns() + 2 * heads.key_columns()) * bytes.wire;
+  LevelTraffic all;
+  for (const Move& move : remap_of(plan).moves) {
+    const bool inside = plan.grid.node_of(move.from) == plan.grid.node_of(move.to);
+    Traffic& level = inside ? all.inside : all.between;
+    level = level + Traffic{move.tokens * of_token, move.tokens * of_token};
+  }
+  return all;
+}
+
 Layout linear_layout(const Layout& attention, const Remap& remap) {
   Layout linear(attention.size());
   for (size_t rank = 0; rank < attention.size(); ++rank)

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "strait/sequence/plan.h"
+#include "strait/sequence/traffic.h"
 
 namespace strait::sequence {
 
@@ -27,6 +28,14 @@ struct Remap {
 /// crossed by the least flow, which is optimal for costs that grow by level. A rank gives its last
 /// rows and keeps the others where they are. Cost: O(ranks x levels + moves).
 Remap make_remap(std::span<const int64_t> tokens, std::span<const int64_t> level_sizes);
+
+/// That of a plan's attention, inside its nodes first. Without moves unless the plan remaps.
+Remap remap_of(const Plan& plan);
+
+/// Bytes of one layer's moves, exact: queries, keys and values of a moved token come to where it is
+/// attended and the result goes back, 2h + 2k numbers forward; their gradients go the other way,
+/// as many backward.
+LevelTraffic remap_traffic(const Plan& plan, const Heads& heads, const ElementBytes& bytes);
 
 /// What every rank holds behind the moves, and before them.
 Layout linear_layout(const Layout& attention, const Remap& remap);

@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <numeric>
+
+#include "strait/sequence/remap.h"
 
 namespace strait::sequence {
 namespace {
@@ -97,8 +100,43 @@ std::vector<int64_t> bytes_between_nodes(const Plan& plan, const Layer& layer) {
       bytes[static_cast<size_t>(node)] += sent.forward + sent.backward;
     }
   }
+  // Of the four transfers of a moved token each side sends two, which are as large together.
+  const int64_t of_token =
+      (2 * layer.heads.query_columns() + 2 * layer.heads.key_columns()) * layer.bytes.wire;
+  for (const Move& move : remap_of(plan).moves) {
+    const int64_t from = plan.grid.node_of(move.from), to = plan.grid.node_of(move.to);
+    if (from == to) continue;
+    for (const int64_t node : {from, to})
+      bytes[static_cast<size_t>(node)] += move.tokens * of_token;
+  }
   return bytes;
 }
+
+namespace {
+
+double slowest_over_mean(const std::vector<int64_t>& tokens) {
+  const double sum = static_cast<double>(std::accumulate(tokens.begin(), tokens.end(), int64_t{0}));
+  const double most = static_cast<double>(*std::ranges::max_element(tokens));
+  return sum > 0 ? most * static_cast<double>(tokens.size()) / sum : 1;
+}
+
+/// What linear modules have to do, and what it costs to make it even.
+Json linear_json(const Plan& plan, const Layer& layer, const Price& price, int64_t layers) {
+  const Remap remap = remap_of(plan);
+  const LevelTraffic traffic = remap_traffic(plan, layer.heads, layer.bytes);
+  std::vector<int64_t> attended;
+  for (const Load& load : loads(plan)) attended.push_back(load.tokens);
+  return Json::object({{"remapped", plan.remaps},
+                       {"moved_tokens", remap.moved_tokens()},
+                       {"slowest_over_mean_of_attention", slowest_over_mean(attended)},
+                       {"slowest_over_mean", slowest_over_mean(remap.targets)},
+                       {"bytes_inside_nodes", traffic_json(traffic.inside, layers)},
+                       {"bytes_between_nodes", traffic_json(traffic.between, layers)},
+                       {"predicted_seconds", static_cast<double>(layers) * price.linear_slowest},
+                       {"predicted_remap_seconds", static_cast<double>(layers) * price.remap}});
+}
+
+}  // namespace
 
 Json plan_json(const Plan& plan, const Layer& layer, const Price& price, int64_t layers) {
   std::array<int64_t, 3> zones{};
@@ -124,6 +162,7 @@ Json plan_json(const Plan& plan, const Layer& layer, const Price& price, int64_t
                                    {"mean_seconds", seconds(price.attention_mean)},
                                    {"computing_slowest_seconds", seconds(price.computing_slowest)},
                                    {"computing_mean_seconds", seconds(price.computing_mean)}})},
+       {"linear", linear_json(plan, layer, price, layers)},
        {"hash", fmt::format("{:016x}", plan_hash(plan))}});
 }
 
@@ -151,6 +190,14 @@ std::string plan_text(const Json& plan) {
     text += fmt::format(", measured {:.4g} s (mean {:.4g} s)",
                         measured->at("computing_slowest_seconds").as_number(),
                         measured->at("computing_mean_seconds").as_number());
+  const Json& linear = plan.at("linear");
+  const auto slowest = [&](const char* of) { return linear.at(of).as_number(); };
+  if (linear.at("remapped").as_bool())
+    text += fmt::format("; {} tokens remapped: slowest over mean linear tokens {:.3f}, of {:.3f}",
+                        linear.at("moved_tokens").as_integer(), slowest("slowest_over_mean"),
+                        slowest("slowest_over_mean_of_attention"));
+  else
+    text += fmt::format("; slowest over mean linear tokens {:.3f}", slowest("slowest_over_mean"));
   return text;
 }
 

@@ -36,7 +36,8 @@ BlockExtent block_extent(const ModelShape& model, int64_t batch, int64_t tokens,
           model.y,
           8 / dtype_bytes(dtype),
           model.sequence,
-          model.engine};
+          model.engine,
+          0};
 }
 
 SavedLayout saved_layout(const BlockExtent& extent) {
@@ -52,9 +53,10 @@ SavedLayout saved_layout(const BlockExtent& extent) {
   layout.query_key_rstd = parts.take(statistic * extent.query_key_norms());
   for (int64_t* rstd : {&layout.attention_branch_rstd, &layout.mlp_branch_rstd})
     *rstd = parts.take(extent.style.norm_behind ? statistic : 0);
-  layout.log_sum_exp = parts.take(statistic * extent.heads);
-  layout.qkv = parts.take(extent.rows * extent.qkv_width());
-  layout.attention = parts.take(extent.rows * extent.attention_width());
+  const int64_t attended = extent.attended_rows();
+  layout.log_sum_exp = parts.take(extent.wide * attended * extent.heads);
+  layout.qkv = parts.take(attended * extent.qkv_width());
+  layout.attention = parts.take(attended * extent.attention_width());
   layout.middle = parts.take(extent.rows * extent.width);
   layout.up = parts.take(extent.rows * extent.up_width());
   layout.raw_query_key = parts.take(extent.rows * extent.query_key_width());
@@ -82,7 +84,7 @@ BundleLayout bundle_layout(const BlockExtent& extent) {
   Parts parts(extent.wide);
   BundleLayout layout;
   layout.normed_attention = parts.take(extent.rows * extent.width);
-  layout.qkv_gradient = parts.take(extent.rows * extent.qkv_width());
+  layout.qkv_gradient = parts.take(extent.attended_rows() * extent.qkv_width());
   layout.normed_mlp = parts.take(extent.rows * extent.width);
   layout.up_gradient = parts.take(extent.rows * extent.up_width());
   layout.norm_gradients = parts.take(extent.style.norm_before ? extent.wide * 4 * extent.width : 0);

@@ -25,6 +25,10 @@ struct BlockExtent {
   int64_t exact = 1;     // elements of the activations that an fp64 number takes
   int64_t sequence = 1;  // ranks whose keys a query attends to
   SequenceEngine engine = SequenceEngine::kGathered;
+  /// Rows of what attention reads and writes where they are more than `rows`: a plan has moved
+  /// tokens, so that attention and linear modules have different ones.
+  int64_t attention_rows = 0;
+  int64_t attended_rows() const { return attention_rows > rows ? attention_rows : rows; }
   bool is(SequenceEngine one) const { return sequence > 1 && engine == one; }
   /// Rows of keys that are gathered from other ranks, and this rank's among them.
   int64_t gathered_rows() const { return is(SequenceEngine::kGathered) ? sequence * rows : 0; }

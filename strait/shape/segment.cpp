@@ -160,7 +160,7 @@ bool is_exact(BlockValue value) {
 
 /// Numbers of a value.
 int64_t count_of(BlockValue value, const BlockExtent& extent) {
-  const int64_t rows = extent.rows;
+  const int64_t rows = extent.rows, attended = extent.attended_rows();
   switch (value) {
     case kAttentionMean:
     case kMlpMean:
@@ -195,20 +195,23 @@ int64_t count_of(BlockValue value, const BlockExtent& extent) {
       return extent.query_key_weights();
     case kLogSumExp:
     case kDelta:
-      return rows * extent.heads;
-    case kQkv:
+      return attended * extent.heads;
     case kQkvSum:
-    case kQkvGradient:
       return rows * extent.qkv_width();
-    case kAttention:
+    case kQkv:
+    case kQkvGradient:
+      return attended * extent.qkv_width();
     case kKeptAttention:
-    case kAttentionGradient:
       return rows * extent.attention_width();
+    case kAttention:
+    case kAttentionGradient:
+      return attended * extent.attention_width();
     case kQuerySum:
-      return extent.wide > 1 ? rows * extent.attention_width() : 0;
+      return extent.wide > 1 ? attended * extent.attention_width() : 0;
     case kAttentionSum:
-      return extent.wide > 1 && extent.is(SequenceEngine::kRing) ? rows * extent.attention_width()
-                                                                 : 0;
+      return extent.wide > 1 && extent.is(SequenceEngine::kRing)
+                 ? attended * extent.attention_width()
+                 : 0;
     case kUp:
     case kUpSum:
     case kUpGradient:
@@ -219,8 +222,10 @@ int64_t count_of(BlockValue value, const BlockExtent& extent) {
     case kKeys:
     case kKeyGradient:
       return extent.sequence > 1 && !extent.is(SequenceEngine::kHeads)
-                 ? rows * 2 * extent.kv_width()
+                 ? attended * 2 * extent.kv_width()
                  : 0;
+    case kMovedRows:  // as many as its transfer says
+      return 0;
     case kHeadSend:
     case kHeadReceive:
       return extent.is(SequenceEngine::kHeads) ? rows * extent.qkv_width() : 0;

@@ -166,9 +166,10 @@ enum class BlockValue : uint8_t {
   kHeadReceive,     // likewise
   kHeadOutSend,     // columns of attention, or its gradient
   kHeadOutReceive,  // likewise
-  kHeadAttention    // [batch, tokens of all ranks, columns of attention of this rank's heads]
+  kHeadAttention,   // [batch, tokens of all ranks, columns of attention of this rank's heads]
+  kMovedRows        // some rows of kQkv, kAttention or their gradients, on their way to a rank
 };
-inline constexpr int kNumBlockValues = 62;
+inline constexpr int kNumBlockValues = 63;
 constexpr size_t value_index(BlockValue value) { return static_cast<size_t>(value); }
 using ValueSet = std::bitset<kNumBlockValues>;
 ValueSet value_set(std::initializer_list<BlockValue> values);
@@ -188,6 +189,27 @@ enum class HeadStep : uint8_t {
 };
 inline constexpr int kNumHeadSteps = 6;
 const char* head_step_name(HeadStep step);
+
+/// What stands around attention where a plan moves rows between attention and linear modules
+/// (Zeppelin's remapping layer): packed, sent, and placed where the other rank has them.
+enum class RemapStep : uint8_t {
+  kPackQkv,  // qkv -> moved_rows
+  kPlaceQkv,
+  kPackAttention,
+  kPlaceAttention,
+  kPackAttentionGradient,
+  kPlaceAttentionGradient,
+  kPackQkvGradient,   // of queries from qkv_gradient, of keys and values from key_gradient
+  kPlaceQkvGradient,  // to these
+};
+inline constexpr int kNumRemapSteps = 8;
+const char* remap_step_name(RemapStep step);
+
+/// Rows [begin, end).
+struct RowRange {
+  int64_t begin = 0, end = 0;
+};
+
 /// Whether a rank of x, or of y, makes a part of a sum only. The next segment needs the sum over
 /// the axis, taken in rank order. No value is partial over both.
 bool partial_over_x(BlockValue value);

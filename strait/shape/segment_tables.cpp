@@ -86,7 +86,8 @@ constexpr std::array<const char*, kNumBlockValues> kValueNames = {
     "head_receive",
     "head_out_send",
     "head_out_receive",
-    "head_attention"};
+    "head_attention",
+    "moved_rows"};
 
 const std::array<Uses, kNumSegments>& forward_uses() {
   static const std::array<Uses, kNumSegments> uses = {
@@ -240,6 +241,18 @@ const char* head_step_name(HeadStep step) {
   static constexpr std::array<const char*, kNumHeadSteps> kNames = {
       "send_heads",          "attend_heads",       "receive_heads",
       "send_head_gradients", "attend_heads_input", "receive_head_gradients"};
+  return kNames[static_cast<size_t>(step)];
+}
+const char* remap_step_name(RemapStep step) {
+  static constexpr std::array<const char*, kNumRemapSteps> kNames = {
+      "pack_qkv_rows",
+      "place_qkv_rows",
+      "pack_attention_rows",
+      "place_attention_rows",
+      "pack_attention_gradient_rows",
+      "place_attention_gradient_rows",
+      "pack_qkv_gradient_rows",
+      "place_qkv_gradient_rows"};
   return kNames[static_cast<size_t>(step)];
 }
 const char* value_name(BlockValue value) { return kValueNames[static_cast<size_t>(value)]; }

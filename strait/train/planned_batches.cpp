@@ -148,15 +148,12 @@ Json PlannedBatches::describe(int64_t step) {
 
 void PlannedBatches::fill(BatchBuffer& buffer) {
   if (evaluates_) return fill_windows(buffer);
-  const Resolved& sizes = job_.design.batch;
   documents_.fill(batch_, job_.design.layout.batch_position(rank_), training_.parts,
-                  sizes.sequence_tokens / job_.design.layout.sequence_place(rank_).size, buffer);
+                  std::max<int64_t>(1, training_.layout.linear_rows), buffer);
 }
 
 void PlannedBatches::fill_windows(BatchBuffer& buffer) const {
-  const Resolved& sizes = job_.design.batch;
-  const auto tokens =
-      static_cast<size_t>(sizes.sequence_tokens / job_.design.layout.sequence_place(rank_).size);
+  const auto tokens = static_cast<size_t>(std::max<int64_t>(1, evaluation_.layout.linear_rows));
   buffer.inputs.assign(tokens, 0);
   buffer.targets.assign(tokens, kIgnoredTarget);
   buffer.document_starts.clear();

@@ -10,6 +10,7 @@
 #include "strait/base/file.h"
 #include "strait/comm/failure.h"
 #include "strait/comm/threads/thread_world.h"
+#include "strait/predict/predict.h"
 #include "strait/threads/cores.h"
 #include "strait/trace/spans.h"
 #include "strait/train/process_watch.h"
@@ -251,7 +252,7 @@ void train_rank(const Job& job, const Observer& observer, const std::atomic<int>
     add_rank_part(outcome, other, Json::parse(parts[at], "the outcome of a rank"));
     const program::Program& step = program::class_of(job.design.round.classes, other);
     outcome.state_bytes[at] = program::resident_memory(step, other);
-    outcome.predicted_peak_bytes[at] = program::peak_memory(step, other).total();
+    outcome.predicted_peak_bytes[at] = predict::peak_memory(job.design, other).total();
   }
   if (own == 0) end_records(job, outcome);
   if (job.design.run.output.timeline_steps > 0 && !job.finished)

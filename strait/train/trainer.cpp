@@ -19,6 +19,7 @@
 #include "strait/optim/loss_scale.h"
 #include "strait/optim/schedule.h"
 #include "strait/persist/parameter_hash.h"
+#include "strait/predict/predict.h"
 #include "strait/strategy/finish/step_values.h"
 #include "strait/strategy/sharding/unit_values.h"
 #include "strait/strategy/sync/kernels.h"
@@ -158,7 +159,7 @@ Trainer::Trainer(Shared& shared, comm::World& world, memory::PageSource* window)
     writer_ = std::make_unique<checkpoint::SnapshotWriter>(saves_);
   if (lead()) prepare_texts();
   shared_.outcome.state_bytes[rank_] = program::resident_memory(step, rank_);
-  shared_.outcome.predicted_peak_bytes[rank_] = program::peak_memory(step, rank_).total();
+  shared_.outcome.predicted_peak_bytes[rank_] = predict::peak_memory(job_.design, rank_).total();
 }
 
 Trainer::~Trainer() = default;

@@ -61,7 +61,6 @@ TEST(Validate, ReservedKeysAcceptOnlyTheDefault) {
       {"tune.trial_steps", "1"},
       {"tune.candidates", "1"},
       {"sequence.routing", "\"off\""},
-      {"sequence.remap", "\"none\""},
       {"mesh.order", "[\"data\", \"x\", \"y\", \"z\", \"sequence\", \"stage\"]"},
       {"sync.outer.on_lost_replica", "\"continue\""},
   };

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <span>
 
 #include "strait/base/errors.h"
 #include "strait/base/random.h"
@@ -79,6 +80,68 @@ TEST(RankLayouts, HoldEveryTokenOnceAndComputeEveryPairOnce) {
     for (const int64_t length : drawn.lengths) expected += causal_pairs(length);
     ASSERT_EQ(pairs, expected) << "trial " << trial;
   }
+}
+
+/// Z1: linear modules have every token once, floor or ceil of the mean on each rank; the rows of
+/// attention and theirs begin alike, and what one rank gives another one takes.
+TEST(RankLayouts, RemappedRowsAreEvenAndBeginAsThoseOfAttention) {
+  const RandomStream stream(9, "remapped layouts");
+  int64_t moved = 0;
+  for (uint64_t trial = 0; trial < 500; ++trial) {
+    const Drawn drawn = draw(RandomStream(stream.key(), "trial", trial));
+    Plan plan = partition(drawn.lengths, drawn.options);
+    plan.fills = trial % 2 == 1;
+    std::map<std::pair<int32_t, int64_t>, int> seen;
+    std::vector<RankLayout> attended, linear;
+    int64_t all = 0;
+    for (const int64_t length : drawn.lengths) all += length;
+    const int64_t ranks = plan.grid.ranks();
+    for (int64_t rank = 0; rank < ranks; ++rank) {
+      plan.remaps = false;
+      attended.push_back(rank_layout(plan, rank));
+      plan.remaps = true;
+      linear.push_back(rank_layout(plan, rank));
+      const RankLayout &before = attended.back(), &layout = linear.back();
+      ASSERT_EQ(layout.attention_rows, before.attention_rows);
+      ASSERT_EQ(before.linear_rows, before.attention_rows);
+      ASSERT_TRUE(before.moved.empty());
+      ASSERT_GE(layout.linear_rows, all / ranks);
+      ASSERT_LE(layout.linear_rows, (all + ranks - 1) / ranks);
+      ASSERT_EQ(std::ssize(layout.positions), std::max(layout.attention_rows, layout.linear_rows));
+      ASSERT_TRUE(std::ranges::equal(before.positions,
+                                     std::span(layout.positions).first(before.positions.size())));
+      int64_t row = 0;
+      for (const Held& held : layout.held)
+        for (int64_t position = held.span.begin; position < held.span.end; ++position) {
+          ASSERT_EQ(layout.positions[static_cast<size_t>(row++)], position);
+          ++seen[{held.document, position}];
+        }
+      ASSERT_EQ(row, layout.linear_rows);
+    }
+    ASSERT_EQ(std::ssize(seen), all);
+    for (const auto& [token, count] : seen) ASSERT_EQ(count, 1);
+    const auto token_at = [](const RankLayout& layout, int64_t row) {
+      for (const Held& held : layout.held) {
+        if (row < held.span.size()) return std::pair(held.document, held.span.begin + row);
+        row -= held.span.size();
+      }
+      return std::pair(int32_t{-1}, int64_t{-1});
+    };
+    for (int64_t rank = 0; rank < ranks; ++rank)
+      for (const MovedRows& rows : linear[static_cast<size_t>(rank)].moved) {
+        if (!rows.given) continue;
+        const auto& taken = linear[static_cast<size_t>(rows.other)].moved;
+        const auto found = std::ranges::find_if(taken, [&](const MovedRows& other) {
+          return other.other == rank && other.end - other.begin == rows.end - rows.begin &&
+                 token_at(linear[static_cast<size_t>(rows.other)], other.begin) ==
+                     token_at(attended[static_cast<size_t>(rank)], rows.begin);
+        });
+        ASSERT_NE(found, taken.end()) << "trial " << trial;
+        ASSERT_FALSE(found->given);
+        moved += rows.end - rows.begin;
+      }
+  }
+  EXPECT_GT(moved, 1000);
 }
 
 /// Five documents of one rank beside a ring of three: two rounds wait, and the end.

@@ -79,5 +79,28 @@ TEST(RemapTest, EvenCountsStay) {
   EXPECT_TRUE(make_remap(Counts{5, 6, 5}, Counts{3}).moves.empty());
 }
 
+/// 30 and 10 tokens on a node, 20 and 20 on the other one: 10 move inside the first.
+TEST(RemapTest, BytesOfAPlanAreThoseOfItsMoves) {
+  Plan plan{{2, 2},
+            {30, 10, 20, 20},
+            {{.ranks = {0}, .documents = {0}},
+             {.ranks = {1}, .documents = {1}},
+             {.ranks = {2}, .documents = {2}},
+             {.ranks = {3}, .documents = {3}}}};
+  const Heads heads{8, 2, 4};
+  EXPECT_TRUE(remap_of(plan).moves.empty());
+  EXPECT_EQ(remap_of(plan).targets, (Counts{30, 10, 20, 20}));
+  EXPECT_EQ(remap_traffic(plan, heads, {2, 4}).inside, Traffic{});
+  plan.remaps = true;
+  EXPECT_EQ(remap_of(plan).targets, (Counts{20, 20, 20, 20}));
+  const int64_t bytes = 10 * (2 * 32 + 2 * 8) * 2;
+  EXPECT_EQ(remap_traffic(plan, heads, {2, 4}).inside, (Traffic{bytes, bytes}));
+  EXPECT_EQ(remap_traffic(plan, heads, {2, 4}).between, Traffic{});
+  plan.lengths = {40, 40, 10, 10};  // of each rank of the first node 15 leave it
+  const int64_t crossing = 2 * 15 * (2 * 32 + 2 * 8) * 2;
+  EXPECT_EQ(remap_traffic(plan, heads, {2, 4}).inside, Traffic{});
+  EXPECT_EQ(remap_traffic(plan, heads, {2, 4}).between, (Traffic{crossing, crossing}));
+}
+
 }  // namespace
 }  // namespace strait::sequence

@@ -59,6 +59,32 @@ TEST(PlanReport, SaysWhatStandsWhere) {
   EXPECT_EQ(json.find("hash")->as_string().size(), 16u);
 }
 
+/// What linear modules do, before and after tokens have moved.
+TEST(PlanReport, SaysHowEvenLinearModulesAre) {
+  Plan plan =
+      baseline_plan(std::vector<int64_t>{900, 300, 300, 300}, options_of(1000), Baseline::kPacked);
+  const auto linear = [&] { return plan_json(plan, layer_of(), {}, 3).at("linear"); };
+  EXPECT_FALSE(linear().at("remapped").as_bool());
+  EXPECT_EQ(linear().at("slowest_over_mean").as_number(), 4.0);  // 900 of 1800 on 8 ranks
+  EXPECT_EQ(linear().at("moved_tokens").as_integer(), 0);
+  const std::vector<int64_t> before = bytes_between_nodes(plan, layer_of());
+  plan.remaps = true;
+  EXPECT_TRUE(linear().at("remapped").as_bool());
+  EXPECT_EQ(linear().at("slowest_over_mean").as_number(), 1.0);
+  EXPECT_EQ(linear().at("slowest_over_mean_of_attention").as_number(), 4.0);
+  const int64_t moved = linear().at("moved_tokens").as_integer();
+  EXPECT_EQ(moved, 900 - 225 + 3 * (300 - 225));
+  const auto bytes = [&](const char* level) {
+    return linear().at(level).at("forward").as_integer();
+  };
+  EXPECT_EQ(bytes("bytes_inside_nodes") + bytes("bytes_between_nodes"),
+            3 * moved * (2 * 32 + 2 * 32) * 2);
+  const std::vector<int64_t> after = bytes_between_nodes(plan, layer_of());
+  EXPECT_EQ(3 * (after[0] - before[0]), bytes("bytes_between_nodes"));
+  EXPECT_THAT(plan_text(plan_json(plan, layer_of(), {}, 3)),
+              ::testing::HasSubstr("slowest over mean linear tokens 1.000, of 4.000"));
+}
+
 /// Z8: a rank that has read another length is named.
 TEST(PlanReport, NamesTheRankThatPlannedSomethingElse) {
   std::vector<int64_t> lengths = {3000, 300, 50};

@@ -44,6 +44,16 @@ sequence::RouteLinks links_of(const Cluster& cluster, const MeshAxis& axis,
           between.latency_seconds};
 }
 
+/// Of a layer, with its part of what embedding and head have to do.
+double linear_flops_per_token(const ModelShape& local, Dtype dtype) {
+  double flops = 0;
+  for (int64_t block = 0; block < std::ssize(local.blocks); ++block) {
+    const BlockSizes sizes = block_sizes(local, block, 1, 1, dtype);
+    flops += sizes.forward_flops - sizes.attention_flops;
+  }
+  return flops / static_cast<double>(local.options.layers);
+}
+
 int64_t most_tokens(const sequence::Plan& plan) {
   int64_t most = 0;
   for (const sequence::Load& load : sequence::loads(plan)) most = std::max(most, load.tokens);
@@ -54,7 +64,10 @@ int64_t most_tokens(const sequence::Plan& plan) {
 
 BatchPlanner::BatchPlanner(const Run& run, const Cluster& cluster, const Mesh& mesh,
                            const ModelShape& local, int64_t row_tokens)
-    : engine_(run.sequence.engine), fills_(run.sequence.fill), context_(run.model.shape.context) {
+    : engine_(run.sequence.engine),
+      remap_(run.sequence.remap),
+      fills_(run.sequence.fill),
+      context_(run.model.shape.context) {
   const MeshAxis& axis = mesh.axis("sequence");
   const Dtype dtype = dtype_of(run.train.precision);
   const sequence::RankGrid grid = grid_of(cluster, axis);
@@ -63,21 +76,23 @@ BatchPlanner::BatchPlanner(const Run& run, const Cluster& cluster, const Mesh& m
   machine_.linear_flops = cluster.model_flops_per_second(dtype);
   machine_.half_rate_tokens = kHalfRateTokens;
   machine_.links = links_of(cluster, axis, grid);
-  // Rows behind a rank's documents are padding, so what is linear takes all ranks as long.
   layer_ = {{extent.heads, extent.kv_heads, extent.head_width},
             {dtype_bytes(dtype), std::max<int64_t>(4, dtype_bytes(dtype))},
-            0};
+            linear_flops_per_token(local, dtype)};
   options_ = sequence::default_thresholds(machine_, layer_, grid, row_tokens / axis.size);
+}
+
+sequence::PriceOptions BatchPlanner::price_options() const {
+  return {.fills = fills_,
+          .remaps = remap_ == "auto",
+          .always_remaps = remap_ == "qkv",
+          .rings_only = true};
 }
 
 sequence::Plan BatchPlanner::made(std::span<const int64_t> lengths) const {
   using sequence::Baseline;
-  if (engine_ == "zeppelin") {
-    sequence::PriceOptions rings;
-    rings.rings_only = true;
-    rings.fills = fills_;
-    return sequence::choose(lengths, options_, machine_, layer_, rings).plan;
-  }
+  if (engine_ == "zeppelin")
+    return sequence::choose(lengths, options_, machine_, layer_, price_options()).plan;
   const Baseline baseline = engine_ == "packed" ? Baseline::kPacked
                             : engine_ == "even" ? Baseline::kEven
                                                 : Baseline::kHybrid;
@@ -87,6 +102,7 @@ sequence::Plan BatchPlanner::made(std::span<const int64_t> lengths) const {
 std::shared_ptr<const sequence::Plan> BatchPlanner::plan(std::span<const int64_t> lengths) const {
   auto plan = std::make_shared<sequence::Plan>(made(lengths));
   plan->fills = fills_;
+  plan->remaps = sequence::price(*plan, machine_, layer_, price_options()).remaps;
   if (const int64_t most = most_tokens(*plan); most > options_.capacity_tokens) {
     ErrorPlace place;
     place.key = "sequence.capacity_tokens";
@@ -101,7 +117,8 @@ std::shared_ptr<const sequence::Plan> BatchPlanner::plan(std::span<const int64_t
 }
 
 sequence::Price BatchPlanner::price(const sequence::Plan& plan) const {
-  return sequence::price(plan, machine_, layer_, {.fills = plan.fills});
+  return sequence::price(plan, machine_, layer_,
+                         {.fills = plan.fills, .always_remaps = plan.remaps});
 }
 
 std::vector<int64_t> BatchPlanner::assumed_lengths(int64_t tokens) const {

@@ -24,7 +24,8 @@ class BatchPlanner {
                int64_t row_tokens);
 
   /// packed, even, hybrid (strait/sequence/partition.h) or, of these and of zones with their
-  /// thresholds halved and doubled, the cheapest (zeppelin). UserError (key
+  /// thresholds halved and doubled, the cheapest (zeppelin), each with tokens remapped as
+  /// sequence.remap says: where that is cheaper (auto). UserError (key
   /// sequence.capacity_tokens) where a rank would hold more than it has rows; names the nearest
   /// capacity.
   std::shared_ptr<const sequence::Plan> plan(std::span<const int64_t> lengths) const;
@@ -36,9 +37,10 @@ class BatchPlanner {
   std::vector<int64_t> assumed_lengths(int64_t tokens) const;
 
  private:
+  sequence::PriceOptions price_options() const;
   sequence::Plan made(std::span<const int64_t> lengths) const;
 
-  std::string engine_;
+  std::string engine_, remap_;
   bool fills_;
   int64_t context_;
   sequence::Machine machine_;

@@ -1,8 +1,10 @@
 #include "strait/strategy/compose/compose.h"
 
+#include <algorithm>
 #include <optional>
 
 #include "strait/draft/draft.h"
+#include "strait/sequence/rank_layout.h"
 #include "strait/strategy/adapt/adapt.h"
 #include "strait/strategy/finish/finish.h"
 #include "strait/strategy/fuse/fuse.h"
@@ -65,8 +67,19 @@ draft::Draft start(const Ingredients& from, const RankClass& ranks, const StepOp
   return draft;
 }
 
+/// Of a batch that is planned each rank has as many rows as the plan says.
+StepOptions options_of(const Ingredients& from, const RankClass& ranks, StepOptions options) {
+  if (!options.plan || ranks.empty()) return options;
+  const int64_t member = from.mesh.coordinate(ranks.front(), "sequence");
+  const sequence::RankLayout layout = sequence::rank_layout(*options.plan, member);
+  options.tokens = std::max<int64_t>(1, layout.linear_rows);
+  options.attention_tokens = layout.attention_rows;
+  return options;
+}
+
 program::Program compose_class(const Ingredients& from, const RankClass& ranks,
-                               const StepOptions& options, const std::optional<Border>& border) {
+                               const StepOptions& of_all, const std::optional<Border>& border) {
+  const StepOptions options = options_of(from, ranks, of_all);
   draft::Draft draft = start(from, ranks, options);
   begin(draft, options);                                      // the step's scalars
   order(draft, from.shape, options);                          // who computes what when

@@ -217,19 +217,27 @@ void check_tiles(const Design& design) {
                          design.run.tensor.tiles, why, nearest));
 }
 
-/// Of the batch that stands for all.
-std::shared_ptr<const sequence::Plan> expected_plan(const Design& design, const Corpus* corpus) {
+struct ExpectedPlans {
+  std::shared_ptr<const sequence::Plan> median;  // of the batch that stands for all
+  std::shared_ptr<const sequence::Plan> widest;  // null: no batch is known
+};
+
+ExpectedPlans expected_plans(const Design& design, const Corpus* corpus) {
   const BatchPlanner& planner = *design.planner;
   const int64_t data_ranks = design.batch.data_ranks;
-  if (corpus != nullptr)
-    return planner.plan(expected_lengths(design.run, data_ranks, planner, *corpus));
-  return planner.plan(planner.assumed_lengths(document_rows(design.run, data_ranks).documents));
+  if (corpus != nullptr) {
+    const ExpectedLengths lengths = expected_lengths(design.run, data_ranks, planner, *corpus);
+    return {planner.plan(lengths.median), planner.plan(lengths.widest)};
+  }
+  const auto plan =
+      planner.plan(planner.assumed_lengths(document_rows(design.run, data_ranks).documents));
+  return {plan, nullptr};
 }
 
-program::ProgramSet compose_all(const Design& design, const Corpus* corpus) {
+program::ProgramSet compose_all(const Design& design, std::shared_ptr<const sequence::Plan> plan) {
   program::ProgramSet set;
   StepOptions options = step_options(design);
-  if (design.planner) options.plan = expected_plan(design, corpus);
+  options.plan = std::move(plan);
   const Ingredients from = ingredients(design, design.placement);
   const auto made = [&](Purpose purpose) {
     options.purpose = purpose;
@@ -294,7 +302,13 @@ Design make_design(const Run& run, int64_t ranks, int64_t vocabulary, int64_t co
     design.planner = std::make_shared<const BatchPlanner>(run, design.cluster, design.mesh,
                                                           design.layout.local_shape(),
                                                           design.batch.sequence_tokens);
-  design.programs = compose_all(design, corpus);
+  const ExpectedPlans plans = design.planner ? expected_plans(design, corpus) : ExpectedPlans{};
+  design.programs = compose_all(design, plans.median);
+  if (plans.widest) {
+    StepOptions options = step_options(design);
+    options.plan = plans.widest;
+    design.widest = compose(ingredients(design, design.placement), options);
+  }
   check_tiles(design);
   program::verify_or_throw(design.programs);
   design.round = round_of(design.programs);

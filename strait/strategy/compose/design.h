@@ -55,6 +55,9 @@ struct Design {
   std::shared_ptr<const BatchPlanner> planner;
   Dtype dtype = Dtype::kFloat32;
   program::ProgramSet programs;
+  /// Of the planned batches that were looked at the one in which a rank has most tokens, an
+  /// ordinary step; empty where there were none. For what memory is needed.
+  std::vector<program::Program> widest;
   Round round;  // what a step is on the average
   /// The programs of an ordinary step, by rank class.
   const std::vector<program::Program>& steady() const { return programs.classes(kSteady); }

@@ -94,9 +94,7 @@ class Maker {
            value_elements(static_cast<BlockValue>(slot - draft::kBlockValues), extent()) == 0;
   }
 
-  BlockExtent extent() const {
-    return block_extent(shape_, options_.micro_batch_size, options_.tokens, options_.dtype);
-  }
+  BlockExtent extent() const { return draft::extent_of(shape_, options_); }
 
   /// The array of what passes inside a block.
   int inside(int slot) {

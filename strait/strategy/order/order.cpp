@@ -96,7 +96,10 @@ class Chain {
     const auto by_saved = [](const BlockSizes& a, const BlockSizes& b) {
       return a.saved_bytes < b.saved_bytes;
     };
-    const int64_t saved = std::ranges::max_element(sizes_, by_saved)->saved_bytes;
+    int64_t saved = std::ranges::max_element(sizes_, by_saved)->saved_bytes;
+    if (options_.attention_tokens > options_.tokens)  // only transformers attend
+      saved =
+          saved_offsets(draft::extent_of(shape_, options_)).elements * dtype_bytes(options_.dtype);
     arrays_.saved = draft::declare(program, {"s", head_, Dtype::kByte, saved});
   }
 

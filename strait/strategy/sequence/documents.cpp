@@ -18,14 +18,12 @@ Documents::Documents(draft::Draft& draft, const ModelShape& shape,
                      const draft::StepOptions& options, const DocumentAxis& axis)
     : axis_(axis),
       layout_(sequence::rank_layout(*options.plan, axis.member)),
+      moved_(draft, draft::extent_of(shape, options), options.dtype, layout_, axis),
       ahead_(options.plan->fills ? 2 : 1),
-      attention_width_(block_extent(shape, options.micro_batch_size, options.tokens, options.dtype)
-                           .attention_width()),
-      rounds_(draft, block_extent(shape, options.micro_batch_size, options.tokens, options.dtype),
-              options.dtype) {
-  const BlockExtent extent =
-      block_extent(shape, options.micro_batch_size, options.tokens, options.dtype);
-  ensure(std::ssize(layout_.positions) <= options.tokens, "a plan that no rank has room for");
+      attention_width_(draft::extent_of(shape, options).attention_width()),
+      rounds_(draft, draft::extent_of(shape, options), options.dtype) {
+  const BlockExtent extent = draft::extent_of(shape, options);
+  ensure(layout_.linear_rows <= options.tokens, "a plan that a rank has no room for");
   for (size_t group = 0; group < layout_.groups.size(); ++group)
     arrays_.push_back(declare_group(draft, options.dtype, group, extent));
 }
@@ -86,18 +84,35 @@ void Documents::prepare(const Op& attention, const sequence::EngineStep& step,
 }
 
 void Documents::forward(const Op& attention, std::vector<Op>& ops) const {
+  const Operand* const saved = program::operand_in(attention.writes, draft::kSaved);
+  const auto value = [&](BlockValue one) {
+    const int slot = saved ? static_cast<int>(draft::kSaved) : draft::block_slot(one);
+    return *draft::find_operand({&attention, 1}, slot);
+  };
+  RowMoves::Arrivals arrivals =
+      moved_.start(attention, RemapStep::kPackQkv, {value(BlockValue::kQkv)}, true, ops);
+  for (size_t group = 0; group < layout_.groups.size(); ++group)
+    if (layout_.groups[group].size > 1) moved_.place(attention, arrivals, end_row(group), ops);
   start(attention, ops);
   for (const sequence::EngineStep& step : layout_.order) {
+    moved_.place(attention, arrivals, end_row(static_cast<size_t>(step.group)), ops);
     prepare(attention, step, ops);
     ops.push_back(round(attention, step));
     ops.push_back(draft::free_op({keys(static_cast<size_t>(step.group), step.round), {}}));
   }
+  moved_.exchange(attention, RemapStep::kPackAttention, {value(BlockValue::kAttention)}, false,
+                  ops);
   rounds_.free_carried(attention, ops);
 }
 
 /// A sum goes on as soon as this rank's part is in it, and comes home while others are under way.
 void Documents::backward(const Op& attention, const Operand& gradient, std::vector<Op>& ops) const {
+  const auto value = [&](int slot) { return *draft::find_operand({&attention, 1}, slot); };
+  RowMoves::Arrivals arrivals =
+      moved_.start(attention, RemapStep::kPackAttentionGradient,
+                   {value(draft::block_slot(BlockValue::kAttentionGradient))}, true, ops);
   start(attention, ops);
+  moved_.place(attention, arrivals, -1, ops);  // the first round needs something of every row
   for (const sequence::EngineStep& step : layout_.order) {
     const auto group = static_cast<size_t>(step.group);
     const int64_t number = step.round;
@@ -122,10 +137,16 @@ void Documents::backward(const Op& attention, const Operand& gradient, std::vect
     ops.push_back(draft::free_op({sum(group, size), {}}));
     ops.push_back(draft::free_op({part(group, size - 1), {}}));
   }
+  moved_.exchange(
+      attention, RemapStep::kPackQkvGradient,
+      {value(draft::kDeferred),
+       program::as(gradient, Access::kRead, draft::block_slot(BlockValue::kKeyGradient))},
+      false, ops);
   rounds_.free_carried(attention, ops);
 }
 
 void Documents::mark(Op& op, size_t group, int64_t number) const {
+  op.attributes[draft::kLength] = std::max<int64_t>(1, layout_.attention_rows);
   op.attributes.push_back(number);
   op.attributes.push_back(static_cast<int64_t>(group));
 }

@@ -145,6 +145,45 @@ struct DocumentAxis {
   SequenceAxis axis;
   int64_t member = 0;
   std::array<int, 3> lanes = {};
+  int rows_lane = -1;  // of rows that are remapped
+};
+
+/// Rows that a plan moves between attention and linear modules (Zeppelin's remapping layer): those
+/// whose attention is another rank's leave before an op that attends and come back behind it. Ranks
+/// take part in their order of RankLayout::moved, so that they do not wait in a circle.
+class RowMoves {
+ public:
+  RowMoves(draft::Draft& draft, const BlockExtent& extent, Dtype dtype,
+           const sequence::RankLayout& layout, const DocumentAxis& axis);
+
+  /// Rows under way, of one of the four values that move.
+  struct Arrivals {
+    RemapStep place = RemapStep::kPlaceQkv;
+    std::vector<program::Operand> values = {};  // where they belong
+    std::vector<size_t> pending = {};           // moves that have not been placed
+  };
+  /// Packs and sends the rows of `values` that others attend to (`to_attention`), or that linear
+  /// modules have there, and receives those that belong here.
+  Arrivals start(const program::Op& attention, RemapStep pack,
+                 const std::vector<program::Operand>& values, bool to_attention,
+                 std::vector<program::Op>& ops) const;
+  /// What arrives of rows before `end` is there behind this; -1: of all.
+  void place(const program::Op& attention, Arrivals& arrivals, int64_t end,
+             std::vector<program::Op>& ops) const;
+  /// start and place of all.
+  void exchange(const program::Op& attention, RemapStep pack,
+                const std::vector<program::Operand>& values, bool to_attention,
+                std::vector<program::Op>& ops) const;
+
+ private:
+  program::Op step(const program::Op& attention, RemapStep step, size_t move) const;
+  program::Op message(bool sends, size_t move, const program::Operand& rows) const;
+  program::Operand moved(RemapStep step, size_t move) const;
+
+  DocumentAxis axis_;
+  std::vector<sequence::MovedRows> moves_;
+  int64_t attention_rows_;
+  std::vector<int> qkv_, attention_;  // arrays by move
 };
 
 /// Documents as StepOptions::plan spreads them over ranks (Zeppelin): rings of whichever ranks
@@ -187,9 +226,13 @@ class Documents {
             std::vector<program::Op>& ops) const;
   void pass_keys(size_t group, int64_t number, std::vector<program::Op>& ops) const;
   void mark(program::Op& op, size_t group, int64_t number) const;
+  int64_t end_row(size_t group) const {
+    return layout_.groups[group].first_row + layout_.groups[group].rows;
+  }
 
   DocumentAxis axis_;
   sequence::RankLayout layout_;
+  RowMoves moved_;
   int64_t ahead_;  // rounds for which keys are on their way
   int64_t attention_width_;
   std::vector<GroupArrays> arrays_;

@@ -24,8 +24,7 @@ void take(const Op& from, std::initializer_list<int> slots, Op& op) {
 Heads::Heads(draft::Draft& draft, const ModelShape& shape, const draft::StepOptions& options,
              const SequenceAxis& axis)
     : axis_(axis) {
-  const BlockExtent extent =
-      block_extent(shape, options.micro_batch_size, options.tokens, options.dtype);
+  const BlockExtent extent = draft::extent_of(shape, options);
   arrays_.fill(-1);
   for (const BlockValue value :
        {kHeadSend, kHeadReceive, kHeadOutSend, kHeadOutReceive, kHeadAttention, kDelta, kQuerySum})

@@ -26,11 +26,9 @@ double part_of_flops(int64_t round, int64_t ranks, int64_t chunk) {
 Ring::Ring(draft::Draft& draft, const ModelShape& shape, const draft::StepOptions& options,
            const SequenceAxis& axis)
     : axis_(axis),
-      rounds_(draft, block_extent(shape, options.micro_batch_size, options.tokens, options.dtype),
-              options.dtype),
+      rounds_(draft, draft::extent_of(shape, options), options.dtype),
       chunk_(options.tokens / 2) {
-  const BlockExtent extent =
-      block_extent(shape, options.micro_batch_size, options.tokens, options.dtype);
+  const BlockExtent extent = draft::extent_of(shape, options);
   const auto declare = [&](BlockValue value, const char* name, int64_t count) {
     return declare_values(draft, extent, options.dtype, value, name, count);
   };

@@ -298,8 +298,7 @@ class Planner {
   /// One value, unless forwards keep it all.
   int declare_input(BlockValue value) {
     if (options_.purpose == Purpose::kTrain && options_.recompute.every == 0) return -1;
-    const BlockExtent extent =
-        block_extent(shape_, options_.micro_batch_size, options_.tokens, options_.dtype);
+    const BlockExtent extent = draft::extent_of(shape_, options_);
     return draft::declare(draft_.program, {std::string(value_name(value)) + ".rows", 1,
                                            options_.dtype, value_elements(value, extent)});
   }

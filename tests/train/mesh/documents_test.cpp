@@ -27,6 +27,8 @@ struct Case {
 const Sets kGpt2 = {};
 const Sets kLlama = {"model.family=llama", "model.shape.kv_heads=2", "model.shape.tied_head=false"};
 
+const Sets kNormed = {"model.family=qwen3", "model.shape.kv_heads=2", "model.shape.bias=false"};
+
 const Sets kWindows = {"model.family=mistral", "model.shape.window=9", "model.shape.bias=false"};
 
 const Sets kAlternating = {"model.family=gemma3",          "model.shape.window=9",
@@ -100,6 +102,58 @@ TEST_F(WholeDocuments, PlansOfBatchesTrainAsOneRankDoes) {
   }
 }
 
+/// Whatever rows move between attention and linear modules, which are then even. In packed batches
+/// many do.
+TEST_F(WholeDocuments, RemappedTokensTrainAsOneRankDoes) {
+  for (const Sets& family : {kGpt2, kLlama, kAlternating}) {
+    const Trained one = train(family, {{}, 1});
+    for (const char* engine : {"packed", "hybrid", "zeppelin"})
+      for (Case c : std::vector<Case>{
+               {{"mesh.axes.sequence=2"}, 2},
+               {{"mesh.axes.sequence=3", "train.recompute=block"}, 3},
+               {{"mesh.axes.sequence=4", "placement.preset=zero3"}, 8},
+               {{"mesh.axes.sequence=2", "mesh.axes.x=2", "placement.preset=ddp"}, 4}}) {
+        c.sets.insert(c.sets.end(), {fmt::format("sequence.engine={}", engine),
+                                     "sequence.remap=qkv", "sequence.plan=true"});
+        SCOPED_TRACE(fmt::format("{} ranks, {}", c.ranks, fmt::join(c.sets, ", ")));
+        const std::string folder = next_folder();
+        expect_equal(test::trained(run_of(family, c.sets), c.ranks, folder), one);
+        int64_t moved = 0;
+        for (const report::StepMetrics& step : report::read_metrics(folder + "/metrics.jsonl")) {
+          const Json& linear = step.sequence_plan.at("linear");
+          moved += linear.at("moved_tokens").as_integer();
+          EXPECT_TRUE(linear.at("remapped").as_bool());
+          EXPECT_LE(linear.at("slowest_over_mean").as_number(), 1.03);
+        }
+        EXPECT_GT(moved, 0);
+      }
+  }
+}
+
+/// Beside what else takes the rows of a block apart, and over 20 steps; the first loss, before
+/// anything is updated, to 1e-12.
+TEST_F(WholeDocuments, RemappedTokensStandBesideOtherAxesAndSwitches) {
+  const Sets packed = {"sequence.engine=packed", "sequence.remap=qkv", "train.steps=20"};
+  for (const Sets& family : {kLlama, kNormed}) {
+    const Trained one = train(family, {{"train.steps=20"}, 1});
+    for (Case c : std::vector<Case>{
+             {{"mesh.axes.sequence=2", "mesh.axes.y=2", "placement.preset=ddp"}, 4},
+             {{"mesh.axes.sequence=2", "mesh.axes.x=2", "tensor.tiles=on:3"}, 4},
+             {{"mesh.axes.sequence=2", "mesh.axes.z=2", "placement.preset=hsdp",
+               "train.recompute=every:2"},
+              4},
+             {{"mesh.axes.sequence=4", "optimizer.in_backward=true", "train.clip_norm=0"}, 4}}) {
+      Sets serial = {"train.steps=20"};
+      if (c.sets.back() == "train.clip_norm=0") serial.push_back(c.sets.back());
+      c.sets.insert(c.sets.end(), packed.begin(), packed.end());
+      SCOPED_TRACE(fmt::format("{} ranks, {}", c.ranks, fmt::join(c.sets, ", ")));
+      const Trained got = train(family, c);
+      expect_equal(got, serial.size() > 1 ? train(family, {serial, 1}) : one);
+      EXPECT_NEAR(got.losses.front(), one.losses.front(), 1e-12 * one.losses.front());
+    }
+  }
+}
+
 /// Of two nodes of two ranks, on links so fast that long documents are shared by all four and
 /// others by two; what the run printed of its plans says so.
 TEST_F(WholeDocuments, ThreeZonesTrainAsOneRankDoes) {
@@ -141,13 +195,16 @@ TEST_F(WholeDocuments, PlansInBfloat16HaveTheGradientsOfOneRank) {
     return of_steps;
   };
   const std::vector<double> one = norms({}, 1);
-  for (const char* engine : {"packed", "even", "zeppelin"}) {
-    const std::vector<double> got =
-        norms({"mesh.axes.sequence=4", fmt::format("sequence.engine={}", engine)}, 4);
-    ASSERT_EQ(got.size(), one.size());
-    for (size_t step = 0; step < got.size(); ++step)
-      EXPECT_NEAR(got[step] / one[step], 1, 0.004) << engine << ", step " << step;
-  }
+  for (const char* remap : {"none", "qkv"})
+    for (const char* engine : {"packed", "even", "zeppelin"}) {
+      const std::vector<double> got =
+          norms({"mesh.axes.sequence=4", fmt::format("sequence.engine={}", engine),
+                 fmt::format("sequence.remap={}", remap)},
+                4);
+      ASSERT_EQ(got.size(), one.size());
+      for (size_t step = 0; step < got.size(); ++step)
+        EXPECT_NEAR(got[step] / one[step], 1, 0.004) << engine << ", step " << step;
+    }
 }
 
 TEST_F(WholeDocuments, WhatAPlanCannotDoIsRefused) {
@@ -166,6 +223,7 @@ TEST_F(WholeDocuments, WhatAPlanCannotDoIsRefused) {
   refused({zeppelin, axis, "sequence.capacity_tokens=30"}, "the nearest valid value is 100");
   refused({"sequence.engine=packed", axis, "sequence.capacity_tokens=101"}, "gives a rank ");
   refused({"sequence.plan=true"}, "the nearest valid value is false");
+  refused({"sequence.remap=qkv", axis}, "the nearest valid value is \"auto\"");
   refused({"sequence.engine=even", axis, "sequence.fill=false"}, "the nearest valid value is true");
 }
 

@@ -9,6 +9,7 @@
 #include "strait/base/errors.h"
 #include "strait/base/random.h"
 #include "strait/report/metrics.h"
+#include "strait/sequence/remap.h"
 #include "strait/sequence/report.h"
 #include "strait/strategy/compose/expected_batch.h"
 #include "strait/verify/verify.h"
@@ -83,18 +84,22 @@ Bytes summed(const Ledger& ledger) {
 }
 
 TEST_F(PlannedPrograms, BytesAreClosedFormsInAllReaders) {
-  for (const char* engine : {"zeppelin", "even"}) {
-    SCOPED_TRACE(engine);
-    const Job job = make_job(run_of(engine, {"sequence.plan=true"}), 4);
+  for (const auto& [engine, remap] : {std::pair("zeppelin", "none"), std::pair("zeppelin", "qkv"),
+                                      std::pair("zeppelin", "auto"), std::pair("even", "none")}) {
+    SCOPED_TRACE(fmt::format("{}, remap {}", engine, remap));
+    const Job job = make_job(
+        run_of(engine, {"sequence.plan=true", fmt::format("sequence.remap={}", remap)}), 4);
     const train::Outcome outcome = train(job);
     Bytes want, of_expected;
     for (const report::StepMetrics& step :
          report::read_metrics(job.folder.path + "/metrics.jsonl")) {
       for (const auto& [member, level] :
            {std::pair("bytes_inside_nodes", 0), std::pair("bytes_between_nodes", 1)}) {
-        const Json& traffic = step.sequence_plan.at(member);
-        want[{"send", level}] +=
-            traffic.at("forward").as_integer() + traffic.at("backward").as_integer();
+        for (const Json* part : {&step.sequence_plan, &step.sequence_plan.at("linear")}) {
+          const Json& traffic = part->at(member);
+          want[{"send", level}] +=
+              traffic.at("forward").as_integer() + traffic.at("backward").as_integer();
+        }
       }
       add_step(want, job);
     }
@@ -102,8 +107,10 @@ TEST_F(PlannedPrograms, BytesAreClosedFormsInAllReaders) {
     EXPECT_EQ(summed(outcome.traffic), want);
     const strategy::BatchPlanner& planner = *job.design.planner;
     const auto plan =
-        planner.plan(strategy::expected_lengths(job.design.run, 1, planner, *job.corpus));
-    add_attention(of_expected, sequence::plan_traffic(*plan, planner.layer()), 2);
+        planner.plan(strategy::expected_lengths(job.design.run, 1, planner, *job.corpus).median);
+    const sequence::Layer& layer = planner.layer();
+    add_attention(of_expected, sequence::plan_traffic(*plan, layer), 2);
+    add_attention(of_expected, sequence::remap_traffic(*plan, layer.heads, layer.bytes), 2);
     add_step(of_expected, job);
     std::erase_if(of_expected, [](const auto& row) { return row.second == 0; });
     EXPECT_EQ(summed(job.simulated.traffic), of_expected);
@@ -112,18 +119,39 @@ TEST_F(PlannedPrograms, BytesAreClosedFormsInAllReaders) {
 }
 
 TEST_F(PlannedPrograms, PackedDocumentsMoveNoKeys) {
-  const Job job = make_job(run_of("packed", {"sequence.capacity_tokens=400"}), 4);
+  const Job job =
+      make_job(run_of("packed", {"sequence.capacity_tokens=400", "sequence.remap=none"}), 4);
   for (const auto& [row, bytes] : summed(train(job).traffic)) EXPECT_EQ(row.first, "all-reduce");
 }
 
 TEST_F(PlannedPrograms, MemoryIsWhatTheAllocatorSaw) {
-  for (const char* engine : {"zeppelin", "even", "packed"})
+  for (const auto& [engine, remap] :
+       {std::pair("zeppelin", "none"), std::pair("zeppelin", "qkv"), std::pair("even", "none"),
+        std::pair("packed", "none"), std::pair("packed", "qkv")})
     for (const Sets& more : {Sets{}, Sets{"train.recompute=block"},
                              Sets{"train.precision=bf16", "placement.preset=zero3"}}) {
-      Sets sets = more;
-      sets.insert(sets.end(), {"train.steps=1", "sequence.capacity_tokens=400"});
-      SCOPED_TRACE(fmt::format("{}, {}", engine, more.empty() ? "plain" : more.front()));
+      Sets sets = {"train.steps=1"};
+      sets.insert(sets.end(), more.begin(), more.end());
+      sets.insert(sets.end(),
+                  {"sequence.capacity_tokens=400", fmt::format("sequence.remap={}", remap)});
+      SCOPED_TRACE(
+          fmt::format("{}, remap {}, {}", engine, remap, more.empty() ? "plain" : more.front()));
       test::expect_predicted_memory(train(make_job(run_of(engine, sets), 4)));
+    }
+}
+
+/// Z14, of many batches: of the rank that holds most in any of them.
+TEST_F(PlannedPrograms, MemoryOfARunIsThatOfTheWidestBatch) {
+  for (const char* engine : {"zeppelin", "packed"})
+    for (const char* remap : {"none", "qkv"}) {
+      SCOPED_TRACE(fmt::format("{}, remap {}", engine, remap));
+      const train::Outcome outcome =
+          train(make_job(run_of(engine, {"train.steps=9", "sequence.capacity_tokens=400",
+                                         fmt::format("sequence.remap={}", remap)}),
+                         4));
+      const auto most = static_cast<double>(*std::ranges::max_element(outcome.pool_peak_bytes));
+      EXPECT_NEAR(static_cast<double>(*std::ranges::max_element(outcome.predicted_peak_bytes)),
+                  most, 0.05 * most);
     }
 }
 
@@ -142,9 +170,12 @@ program::ProgramSet programs_of(const strategy::Design& design,
 /// Batches of 1 to 40 documents with rings of all sizes, on two nodes of two.
 TEST_F(PlannedPrograms, TheProgramsOfAnyPlanAreLegalTogether) {
   const RandomStream stream(11, "batches");
-  for (const char* fill : {"true", "false"}) {
+  for (const auto& [fill, remap] :
+       {std::pair("true", "none"), std::pair("false", "none"), std::pair("true", "qkv")}) {
     const Job job = make_job(
-        run_of("zeppelin", {fmt::format("sequence.fill={}", fill), "placement.preset=zero3"}), 4);
+        run_of("zeppelin", {fmt::format("sequence.fill={}", fill),
+                            fmt::format("sequence.remap={}", remap), "placement.preset=zero3"}),
+        4);
     int64_t shared = 0;
     for (uint64_t trial = 0; trial < 60; ++trial) {
       std::vector<int64_t> lengths;
@@ -161,6 +192,33 @@ TEST_F(PlannedPrograms, TheProgramsOfAnyPlanAreLegalTogether) {
         ADD_FAILURE() << "batch " << trial << ": " << problem.message;
     }
     EXPECT_GT(shared, 60);
+  }
+}
+
+/// On fast links tokens are remapped wherever that evens something out, on slow ones never.
+TEST_F(PlannedPrograms, TokensAreRemappedWhereThatIsCheaper) {
+  const auto planner_of = [&](const char* remap, const char* rate, const char* latency) {
+    const std::string links = fmt::format(
+        "cluster.levels=[{{ name = \"node\", size = 2, gb_per_second = {0}, latency_microseconds = "
+        "{1} }}, {{ name = \"across\", gb_per_second = {0}, latency_microseconds = {1} }}]",
+        rate, latency);
+    const strait::Run run = run_of(
+        "packed", {fmt::format("sequence.remap={}", remap), links, "sequence.capacity_tokens=400"});
+    return strategy::make_design(run, 4, 24, 0, nullptr).planner;
+  };
+  const std::vector<int64_t> uneven = {240, 60, 60, 60}, even = {100, 100, 100, 100};
+  EXPECT_TRUE(planner_of("auto", "1e5", "0.0")->plan(uneven)->remaps);
+  EXPECT_FALSE(planner_of("auto", "1e5", "0.0")->plan(even)->remaps);
+  EXPECT_FALSE(planner_of("auto", "1e-3", "0.0")->plan(uneven)->remaps);
+  EXPECT_FALSE(planner_of("auto", "1e5", "1e5")->plan(uneven)->remaps);
+  EXPECT_TRUE(planner_of("qkv", "1e-3", "0.0")->plan(uneven)->remaps);
+  EXPECT_FALSE(planner_of("none", "1e5", "0.0")->plan(uneven)->remaps);
+  for (const char* rate : {"1e5", "0.1", "1e-3"}) {
+    const auto layer = [&](const char* remap) {
+      const auto planner = planner_of(remap, rate, "1.0");
+      return planner->price(*planner->plan(uneven)).layer();
+    };
+    EXPECT_EQ(layer("auto"), std::min(layer("none"), layer("qkv"))) << rate;
   }
 }
 

@@ -1,0 +1,120 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "strait/base/errors.h"
+#include "strait/strategy/sequence/exchange.h"
+
+namespace strait::strategy {
+
+using program::Access;
+using program::Op;
+using program::Operand;
+using program::OpKind;
+
+namespace {
+
+/// Steps stand in pairs.
+RemapStep place_behind(RemapStep pack) {
+  return static_cast<RemapStep>(static_cast<int>(pack) + 1);
+}
+bool packs(RemapStep step) { return static_cast<int>(step) % 2 == 0; }
+bool moves_qkv(RemapStep step) {
+  return step == RemapStep::kPackQkv || step == RemapStep::kPlaceQkv ||
+         step == RemapStep::kPackQkvGradient || step == RemapStep::kPlaceQkvGradient;
+}
+
+}  // namespace
+
+RowMoves::RowMoves(draft::Draft& draft, const BlockExtent& extent, Dtype dtype,
+                   const sequence::RankLayout& layout, const DocumentAxis& axis)
+    : axis_(axis),
+      moves_(layout.moved),
+      attention_rows_(std::max<int64_t>(1, layout.attention_rows)) {
+  for (size_t move = 0; move < moves_.size(); ++move) {
+    const int64_t rows = moves_[move].end - moves_[move].begin;
+    const auto declare = [&](const char* name, int64_t width) {
+      return draft::declare(draft.program,
+                            {fmt::format("moved_{}.{}", name, move), 1, dtype, rows * width});
+    };
+    qkv_.push_back(declare("qkv", extent.qkv_width()));
+    attention_.push_back(declare("attention", extent.attention_width()));
+  }
+}
+
+Operand RowMoves::moved(RemapStep step, size_t move) const {
+  return {(moves_qkv(step) ? qkv_ : attention_)[move], {}};
+}
+
+Op RowMoves::step(const Op& attention, RemapStep step, size_t move) const {
+  Op op = attention;
+  op.kernel = &draft::remap_kernel(step);
+  op.group = axis_.axis.group;
+  draft::set_flops(op, 0);
+  op.attributes[draft::kWorkspace] = int64_t{0};
+  op.attributes[draft::kLength] = attention_rows_;
+  op.attributes.push_back(program::IntegerRange{moves_[move].begin, moves_[move].end});
+  std::erase_if(op.reads, [](const Operand& operand) { return operand.slot != draft::kTokens; });
+  op.writes.clear();
+  const int slot = draft::block_slot(BlockValue::kMovedRows);
+  if (packs(step))
+    op.writes.push_back(program::as(moved(step, move), Access::kWrite, slot));
+  else
+    op.reads.push_back(program::as(moved(step, move), Access::kRead, slot));
+  return op;
+}
+
+Op RowMoves::message(bool sends, size_t move, const Operand& rows) const {
+  Op op;
+  op.kind = sends ? OpKind::kSend : OpKind::kReceive;
+  op.group = axis_.axis.group;
+  op.stream = axis_.rows_lane;
+  op.peer = {moves_[move].other};
+  if (sends)
+    op.reads = {program::as(rows, Access::kRead)};
+  else
+    op.writes = {program::as(rows, Access::kWrite)};
+  return op;
+}
+
+RowMoves::Arrivals RowMoves::start(const Op& attention, RemapStep pack,
+                                   const std::vector<Operand>& values, bool to_attention,
+                                   std::vector<Op>& ops) const {
+  Arrivals arrivals{place_behind(pack), values};
+  for (size_t move = 0; move < moves_.size(); ++move) {
+    const bool sends = moves_[move].given != to_attention;
+    if (sends) {
+      Op one = step(attention, pack, move);
+      for (const Operand& value : values)
+        one.reads.push_back(program::as(value, Access::kRead, value.slot));
+      ops.push_back(std::move(one));
+    } else {
+      arrivals.pending.push_back(move);
+    }
+    ops.push_back(message(sends, move, moved(pack, move)));
+    if (sends) ops.push_back(draft::free_op(moved(pack, move)));
+  }
+  return arrivals;
+}
+
+void RowMoves::place(const Op& attention, Arrivals& arrivals, int64_t end,
+                     std::vector<Op>& ops) const {
+  std::erase_if(arrivals.pending, [&](size_t move) {
+    if (end >= 0 && moves_[move].begin >= end) return false;
+    Op one = step(attention, arrivals.place, move);
+    for (const Operand& value : arrivals.values)
+      one.writes.push_back(program::as(value, Access::kUpdate, value.slot));
+    ops.push_back(std::move(one));
+    ops.push_back(draft::free_op(moved(arrivals.place, move)));
+    return true;
+  });
+}
+
+void RowMoves::exchange(const Op& attention, RemapStep pack, const std::vector<Operand>& values,
+                        bool to_attention, std::vector<Op>& ops) const {
+  Arrivals arrivals = start(attention, pack, values, to_attention, ops);
+  place(attention, arrivals, -1, ops);
+}
+
+}  // namespace strait::strategy
