@@ -29,11 +29,14 @@ struct Sharing {
 
   /// Ops that depend on the rank's place among those that share a block.
   void mark(Op& op) const {
-    if (draft::works_on_segments(op)) op.group = x.sums() ? x.group : y.group;
+    if (draft::works_on_segments(op) || op.kernel == &draft::kNormalizeAgain)
+      op.group = x.sums() ? x.group : y.group;
   }
 
   /// Who sums what an op leaves in a slot.
   Axis axis_of(int slot) const {
+    if (shape.splits_rows && draft::is_exchanged_by_rows(slot) && draft::is_partial_over_x(slot))
+      return {};  // scattered
     if (draft::is_partial_over_x(slot)) return x;
     return draft::is_partial_over_y(slot) ? y : Axis{};
   }
@@ -65,6 +68,21 @@ struct Sharing {
     return worth_hiding;
   }
 
+  /// A transfer of rows. Whether it is a sum that is worth hiding.
+  bool write_rows(Op op, std::vector<Op>& ops) const {
+    const bool sums = op.kind == program::OpKind::kReduceScatter;
+    const bool worth_hiding = sums && is_gradient_sum(op.reads.front().slot);
+    op.group = x.group;
+    op.stream = x.stream;
+    for (auto* operands : {&op.reads, &op.writes}) operands->front().slot = 0;
+    ops.push_back(std::move(op));
+    return worth_hiding;
+  }
+
+  static bool moves_rows(const Op& op) {
+    return program::is_communication(op.kind) && op.group < 0;
+  }
+
   void share(Visit& visit) const {
     const Visit before = visit;
     visit.ops.clear();
@@ -75,7 +93,8 @@ struct Sharing {
         continue;
       }
       products.note(op);
-      if (!write(op, visit.ops) || !hides) continue;
+      const bool worth_hiding = moves_rows(op) ? write_rows(op, visit.ops) : write(op, visit.ops);
+      if (!worth_hiding || !hides) continue;
       for (const Op& ready : products.take_ready()) write(ready, visit.ops);
     }
   }
@@ -96,6 +115,12 @@ void grid(draft::Draft& draft, const ModelShape& shape, const Cluster& cluster,
   const Axis x = axis_of(draft, cluster, "x");
   const Sharing sharing{x, axis_of(draft, cluster, "y"), options.hides_sums, shape, options.dtype};
   if (!sharing.x.sums() && !sharing.y.sums()) return;
+  for (const int own : draft.own_rows) {
+    program::ValueArray& array = draft.program.arrays[static_cast<size_t>(own)];
+    const int64_t elements = array.partition.elements;
+    array.group = sharing.x.group;
+    array.partition = {elements * shape.x, elements};
+  }
   draft::rewrite_visits(draft, [sharing](Visit& visit) { sharing.share(visit); });
 }
 
