@@ -1,5 +1,7 @@
 #include "strait/strategy/grid/grid.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <utility>
 #include <vector>
 
@@ -68,10 +70,9 @@ struct Sharing {
     return worth_hiding;
   }
 
-  /// A transfer of rows. Whether it is a sum that is worth hiding.
+  /// A transfer of rows. Whether it is worth hiding: a sum of gradients, or a gather.
   bool write_rows(Op op, std::vector<Op>& ops) const {
-    const bool sums = op.kind == program::OpKind::kReduceScatter;
-    const bool worth_hiding = sums && is_gradient_sum(op.reads.front().slot);
+    const bool worth_hiding = gathers_rows(op) || is_gradient_sum(op.reads.front().slot);
     op.group = x.group;
     op.stream = x.stream;
     for (auto* operands : {&op.reads, &op.writes}) operands->front().slot = 0;
@@ -82,20 +83,27 @@ struct Sharing {
   static bool moves_rows(const Op& op) {
     return program::is_communication(op.kind) && op.group < 0;
   }
+  static bool gathers_rows(const Op& op) {
+    return moves_rows(op) && op.kind == program::OpKind::kAllGather;
+  }
 
   void share(Visit& visit) const {
     const Visit before = visit;
     visit.ops.clear();
     WeightProducts products(before, shape, dtype);
+    auto gathers = std::ranges::count_if(before.ops, gathers_rows);  // still to come
     for (const Op& op : before.ops) {
       if (op.kernel == &draft::kBackwardWeight) {
         for (const Op& rest : products.rest(op)) write(rest, visit.ops);
         continue;
       }
       products.note(op);
+      gathers -= gathers_rows(op) ? 1 : 0;
       const bool worth_hiding = moves_rows(op) ? write_rows(op, visit.ops) : write(op, visit.ops);
       if (!worth_hiding || !hides) continue;
-      for (const Op& ready : products.take_ready()) write(ready, visit.ops);
+      // What a gather behind a scatter has to hide behind is left to it.
+      const bool shares = moves_rows(op) && !gathers_rows(op) && gathers > 0;
+      for (const Op& ready : products.take_ready(shares ? 1 : SIZE_MAX)) write(ready, visit.ops);
     }
   }
 };

@@ -29,7 +29,8 @@ namespace strait::strategy {
 /// The draft's ops are those of a rank's part (Layout::local_shape). With one rank along both axes
 /// it does nothing. options.hides_sums (AxoNN's OAR): behind the sum of a gradient of activations
 /// come the gradients of the matrices that can be made by then, so that it has something to hide
-/// behind; of y, that of the activated values has nothing. The bits are the same.
+/// behind; of y, that of the activated values has nothing. Where rows are split, the first of them
+/// stands behind a scatter, the next behind the gather that follows. The bits are the same.
 void grid(draft::Draft& draft, const ModelShape& shape, const Cluster& cluster,
           const draft::StepOptions& options);
 

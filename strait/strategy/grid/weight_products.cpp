@@ -52,10 +52,11 @@ void WeightProducts::note(const Op& op) {
   if (is_for_inputs(op)) coming_ &= ~made_by(op, shape_.splits_rows);
 }
 
-std::vector<Op> WeightProducts::take_ready() {
+std::vector<Op> WeightProducts::take_ready(size_t most) {
   std::vector<Op> ready;
   for (Product& product : products_) {
     const SegmentRange range = only(product.segment);
+    if (ready.size() == most) break;
     if (product.taken || (needs_of(range) & coming_).any()) continue;
     product.taken = true;
     ready.push_back(part(*product.op, range));

@@ -6,16 +6,24 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdio>
 #include <map>
 #include <tuple>
 
 #include "strait/base/errors.h"
+#include "strait/config/parse.h"
+#include "strait/config/validate.h"
+#include "strait/draft/segment_ops.h"
+#include "strait/sim/simulate.h"
 #include "tests/train/exchanged_bytes.h"
+#include "tests/train/mesh/three_blocks.h"
 #include "tests/train/trained.h"
 
 namespace strait {
 namespace {
 
+using program::Op;
+using program::OpKind;
 using test::Bytes;
 using test::small_run;
 using test::Trained;
@@ -126,6 +134,12 @@ TEST_F(SplitRows, RecomputationEqualsOneRank) {
     }
 }
 
+TEST_F(SplitRows, UpdatesInTheBackwardEqualOneRank) {
+  const Sets no_norm = {"train.clip_norm=0", "train.non_finite=stop"};
+  const Case c{.x = 2, .data = 2, .placement = "zero1", .more = no_norm};
+  expect_equal(train(c, {kOn, "optimizer.in_backward=true"}), serial("gpt2", true, no_norm));
+}
+
 /// Norms behind branches, and of the queries and keys of each head.
 TEST_F(SplitRows, EveryFamilyEqualsOneRank) {
   for (const char* family : {"qwen3", "mistral", "gemma2", "gemma3"}) {
@@ -167,6 +181,50 @@ TEST_F(SplitRows, OverlapsChangeNoBit) {
     EXPECT_EQ(got.losses, want.losses);
     EXPECT_EQ(got.hash, want.hash);
   }
+}
+
+/// Behind the scatter of up's input gradient stands the product of down, behind the gather that
+/// follows that of up; behind the scatter of qkv's, which no gather of the block follows, both.
+TEST_F(SplitRows, TransfersHaveProductsToHideBehind) {
+  using Found = std::vector<std::string>;
+  const auto behind_transfers = [&](const Sets& sets) {
+    Found found;
+    const std::vector<Op> ops = test::steady_ops(make_job(run_of({.x = 2}, sets), 2));
+    for (size_t at = 1; at < ops.size(); ++at) {
+      const bool moves =
+          ops[at].kind == OpKind::kAllGather || ops[at].kind == OpKind::kReduceScatter;
+      for (size_t next = at + 1; moves && ops[next].kernel == &draft::kBackwardWeight; ++next)
+        found.push_back(
+            fmt::format("{} {}", program::op_name(ops[at]),
+                        segment_name(static_cast<Segment>(draft::range_of(ops[next]).begin))));
+    }
+    found.resize(std::min<size_t>(found.size(), 4));
+    return found;
+  };
+  EXPECT_EQ(behind_transfers({kOn}), (Found{"reduce_scatter down", "all_gather up",
+                                            "reduce_scatter output", "reduce_scatter qkv"}));
+  EXPECT_EQ(behind_transfers({kOn, "tensor.overlap=[]"}), Found{});
+}
+
+/// On a link on which transfers take about half the backward.
+TEST_F(SplitRows, OverlapsHide) {
+  const auto seconds = [&](const Sets& more) {
+    Sets sets = {"model.shape.width=256",
+                 "model.shape.ffn_width=1024",
+                 "model.shape.context=256",
+                 "model.shape.layers=8",
+                 "train.precision=fp32",
+                 "model.shape.dropout=0",
+                 "tensor.tiles=off",
+                 "cluster.levels=[{ name = \"world\", size = 0, gb_per_second = 1.0, "
+                 "latency_microseconds = 1.0 }]"};
+    sets.insert(sets.end(), more.begin(), more.end());
+    return make_job(run_of({.x = 2}, sets), 2).simulated.seconds;
+  };
+  const double hidden = seconds({kOn}), bare = seconds({kOn, "tensor.overlap=[]"});
+  std::printf("seconds of a step: %.4f with, %.4f without overlap; whole rows %.4f and %.4f\n",
+              hidden, bare, seconds({}), seconds({"tensor.overlap=[]"}));
+  EXPECT_LT(hidden, 0.98 * bare);
 }
 
 TEST_F(SplitRows, EvaluationsEqualOneRanks) {
@@ -277,6 +335,31 @@ TEST_F(SplitRows, BytesAreClosedFormsInAllReaders) {
   }
 }
 
+/// A stage has a rank's rows, and so sends 1 / x of what it sends without.
+TEST_F(SplitRows, StagesSendWhatARankHas) {
+  const auto sent = [&](const Sets& more) {
+    const Case c{.x = 2, .stages = 2, .more = {"train.steps=3"}};
+    strait::Run run = run_of(c, more);
+    run.output.run_dir = next_folder();
+    const Job job = make_job(run, c.ranks());
+    const std::atomic<int> no_signal{0};
+    train::Outcome outcome;
+    train::train(job, {}, no_signal, outcome);
+    Bytes bytes;
+    for (const auto& [row, count] : test::bytes_of(outcome.traffic, 3))
+      if (row.first == "send") bytes[row] = count;
+    EXPECT_FALSE(bytes.empty());
+    for (const auto& [row, count] : bytes) {
+      EXPECT_EQ(test::bytes_of(job.simulated.traffic, 1)[row], count);
+      EXPECT_EQ(test::bytes_of(job.cost.traffic, 1)[row], count);
+    }
+    return bytes;
+  };
+  Bytes half = sent({});
+  for (auto& [row, count] : half) count /= 2;
+  EXPECT_EQ(sent({kOn}), half);
+}
+
 TEST_F(SplitRows, MemoryIsWhatTheAllocatorSaw) {
   for (const Case& c : {Case{.x = 2}, Case{.x = 4, .more = {"train.recompute=block"}},
                         Case{.x = 2, .y = 2, .data = 2, .placement = "zero3"},
@@ -316,6 +399,17 @@ TEST_F(SplitRows, WhatItCannotDoIsRefused) {
   EXPECT_THAT(refusal({.x = 8}, {kOn, "model.shape.context=7", "train.global_batch_size=4",
                                  "train.micro_batch_size=2"}),
               HasSubstr("the nearest valid value is false"));
+  const strait::Run unet =
+      parse_run("", "run.toml",
+                {"model.preset=unet-nano", "data.path=synthetic:images/size=16/colors=1",
+                 "mesh.axes.x=2", kOn});
+  try {
+    validate_run(unet, 2);
+    FAIL() << "accepted";
+  } catch (const UserError& error) {
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("tensor.sequence_parallel = true"),
+                                    HasSubstr("\"unet\""), HasSubstr("valid value is false")));
+  }
   EXPECT_THAT(
       refusal({.x = 2}, {kOn, "tensor.tiles=on:2"}),
       AllOf(HasSubstr("tensor.tiles: "), HasSubstr("\"auto\", or tensor.sequence_parallel")));
