@@ -173,6 +173,20 @@ TEST_F(SplitRows, SplitBackwardPassesEqualOneRank) {
     }
 }
 
+TEST_F(SplitRows, EveryOrderOfAPipelineEqualsOneRank) {
+  const Sets four = {"model.shape.layers=4"};
+  for (const Sets& order :
+       {Sets{"pipeline.order=gpipe"},
+        Sets{"pipeline.order=interleaved", "pipeline.chunks_per_stage=2"},
+        Sets{"pipeline.order=zero-bubble-h2", "pipeline.post_validation=true"}}) {
+    const Case c{.x = 2, .stages = 2, .tied = false, .more = four};
+    SCOPED_TRACE(order.front());
+    Sets on = order;
+    on.push_back(kOn);
+    expect_equal(train(c, on), serial("gpt2", false, four));
+  }
+}
+
 TEST_F(SplitRows, OverlapsChangeNoBit) {
   for (const Case& c : {Case{.x = 2}, Case{.x = 2, .y = 2, .family = "llama"}}) {
     SCOPED_TRACE(c.text());
