@@ -227,6 +227,26 @@ void check_tiles(const Run& run) {
          "\"auto\", or mesh.axes.x = 2");
 }
 
+/// Only ranks of x do the same between products, and only blocks of transformers are cut there.
+void check_sequence_parallel(const Run& run) {
+  if (!run.tensor.sequence_parallel) return;
+  const std::string& family = run.model.family;
+  if (is_chain(run))
+    refuse(
+        run, "tensor.sequence_parallel",
+        fmt::format("cannot take effect with model.family = \"{}\", whose blocks are not cut into "
+                    "products and rows",
+                    family),
+        "false");
+  if (run.mesh.axes.x == 1)
+    refuse(run, "tensor.sequence_parallel", "cannot take effect with mesh.axes.x = 1",
+           "false, or mesh.axes.x = 2");
+  if (run.tensor.tiles.starts_with("on"))
+    refuse(run, "tensor.tiles",
+           "cannot take effect with tensor.sequence_parallel = true, which scatters sums whole",
+           "\"auto\", or tensor.sequence_parallel = false");
+}
+
 /// Every rank of the axis attends for the same number of whole key heads, in whole sequences.
 void check_heads(const Run& run) {
   const int64_t ranks = run.mesh.axes.sequence;
@@ -270,6 +290,7 @@ void check_mesh_model(const Run& run) {
   check_sequence(run);
   check_overlap(run);
   check_tiles(run);
+  check_sequence_parallel(run);
   if (is_chain(run)) return check_mesh_chain(run);
   const MeshAxes& axes = run.mesh.axes;
   for (const auto& [name, size] :
@@ -340,6 +361,20 @@ void check_micro_batches(const Run& run, int64_t share, int64_t accumulation) {
   const int64_t micro = nearest_divisor(share / stages, share / accumulation);
   refuse_key(run, "train.micro_batch_size",
              fmt::format("{}; the nearest valid value is {}", why, micro));
+}
+
+void check_row_split(const Run& run, int64_t rows, int64_t micro_batch, int64_t share) {
+  const int64_t x = run.mesh.axes.x;
+  if (!run.tensor.sequence_parallel || rows % x == 0) return;
+  std::string nearest = "false";
+  int64_t larger = micro_batch + 1;
+  while (larger <= share && (share % larger != 0 || rows / micro_batch * larger % x != 0)) ++larger;
+  if (larger <= share) nearest += fmt::format(", or train.micro_batch_size = {}", larger);
+  refuse(run, "tensor.sequence_parallel",
+         fmt::format("cannot give mesh.axes.x = {} ranks the same number of the {} rows of a "
+                     "micro-batch",
+                     x, rows),
+         nearest);
 }
 
 }  // namespace strait

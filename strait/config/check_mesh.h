@@ -28,6 +28,10 @@ void check_pipeline(const Run& run);
 /// data-parallel rank; `accumulation`: micro-batches that they make.
 void check_micro_batches(const Run& run, int64_t share, int64_t accumulation);
 
+/// Refuses tensor.sequence_parallel where ranks of x cannot have equally many `rows` of a
+/// micro-batch of `micro_batch` sequences each. `share`: as above.
+void check_row_split(const Run& run, int64_t rows, int64_t micro_batch, int64_t share);
+
 /// The first transformer block, counted from 0, of every run of blocks but the first; empty for
 /// "auto". UserError (pipeline.cuts) for a text that is neither.
 std::vector<int64_t> parse_cuts(const std::string& text);

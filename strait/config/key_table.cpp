@@ -480,8 +480,10 @@ Rows parallel_keys() {
        or_none(one_of({"oar", "ors", "oag"})),
        "What computing goes on beside: oar, sums of gradients of activations over x and y; ors, "
        "reductions of gradients; oag, gathers of weights, placement.prefetch_units ahead."},
-      {"tensor.sequence_parallel", kField<&Run::tensor, &TensorOptions::sequence_parallel>,
-       only_default(), "Split the sequence between tensor-parallel regions."},
+      {"tensor.sequence_parallel", kField<&Run::tensor, &TensorOptions::sequence_parallel>, any(),
+       "Ranks of x split the rows of norms, residual stream and dropout, which else all of them do "
+       "alike: reduce-scatters and all-gathers in place of sums, 1 / x of the activations kept "
+       "between products."},
       {"tensor.tiles", kField<&Run::tensor, &TensorOptions::tiles>,
        with_form(one_of({"off", "auto", "on"}), "on:", 1),
        "Whether products whose results are summed over x are taken apart by rows, each sum beside "

@@ -92,7 +92,10 @@ Kernel make_end_kernel(EndStep step) {
   std::vector<Entry> entries = {{kTokens, kReads}};
   const bool in_head = step >= EndStep::kMoments;
   const bool reads_input = in_head && step != EndStep::kParts && step != EndStep::kLoss;
-  if (reads_input) entries.push_back({kInput, kReads});
+  // Where rows are split these do not read it, nor make its gradient.
+  const bool product = step == EndStep::kLogits || step == EndStep::kGradient;
+  const Count of_rows = product ? Count::kOptional : Count::kOne;
+  if (reads_input) entries.push_back({kInput, kReads, of_rows});
   // Without positions, embedding needs no weights; a loss alone does not either.
   if (step != EndStep::kMoments && step != EndStep::kParts) entries.push_back({kWeights, kReads});
   if (step == EndStep::kEmbed) {
@@ -103,10 +106,9 @@ Kernel make_end_kernel(EndStep step) {
     entries.push_back({kStepValues, kReads, Count::kOptional});
     entries.push_back({kAgreed, kAdds});
   }
-  if (step == EndStep::kGradient) {
-    entries.push_back({kInputGradient, kWrites});
-    entries.push_back({kGradient, kMakesGradient});
-  }
+  if (step == EndStep::kGradient || step == EndStep::kNormGradient)
+    entries.push_back({kInputGradient, kWrites, of_rows});
+  if (step == EndStep::kGradient) entries.push_back({kGradient, kMakesGradient});
   for (int value = 0; value < kNumEndValues; ++value)
     entries.push_back({static_cast<BlockOperand>(kEndValues + value), kReads | kWrites | kUpdates,
                        Count::kOptional});
@@ -252,6 +254,19 @@ Kernel pack_kernel(const char* name) {
   return kernel;
 }
 
+Kernel normalize_kernel(const char* name) {
+  constexpr BlockOperand kAttention = operand_of(BlockValue::kNormedAttention);
+  constexpr BlockOperand kMlp = operand_of(BlockValue::kNormedMlp);
+  Kernel kernel = block_kernel(name, operands({{kTokens, kReads},
+                                               {kWeights, kReads},
+                                               {kInput, kReads, Count::kOptional},
+                                               {kSaved, kReads, Count::kOptional, false},
+                                               {kAttention, kWrites, Count::kOptional},
+                                               {kMlp, kWrites, Count::kOptional}}));
+  kernel.bound = program::Bound::kMemory;
+  return kernel;
+}
+
 Kernel add_kernel(const char* name) {
   Kernel kernel =
       block_kernel(name, operands({{kTokens, kReads},
@@ -279,6 +294,8 @@ Kernel of_rows(const Kernel& whole, const char* name) {
 
 const Kernel kForwardRows = of_rows(kForwardSegments, "forward_rows");
 const Kernel kBackwardInputRows = of_rows(kBackwardInput, "backward_input_rows");
+
+const Kernel kNormalizeAgain = normalize_kernel("normalize_again");
 
 const Kernel kPackKeys = pack_kernel("pack_keys");
 const Kernel kAttendRound = of_round(round_kernel("attend_round"), false);

@@ -79,6 +79,10 @@ extern const program::Kernel kBackwardWeight;
 extern const program::Kernel kForwardRows;
 extern const program::Kernel kBackwardInputRows;
 
+/// Where rows are split: what the norm before qkv or up (kSegments: the segment of the norm) has
+/// made of a rank's rows, again.
+extern const program::Kernel kNormalizeAgain;
+
 /// Keys and values of this rank's tokens, one row behind the other (kKeys), from what the forward
 /// of segment qkv_add left, saved or as a value of its own.
 extern const program::Kernel kPackKeys;

@@ -49,7 +49,8 @@ struct EqualSteps {
   int64_t period = 1, advance = 1;
 };
 
-/// The micro-steps of a step.
+/// The micro-steps of a step. Where rows are split over x (shape/segment.h), visits hold the
+/// transfers of rows, whose group and stream the pass that shares blocks fills in.
 struct Schedule {
   int64_t micro_steps = 0;        // 0: nothing is computed
   std::vector<EqualSteps> equal;  // ascending
@@ -96,6 +97,9 @@ struct Draft {
   /// Visits of kWeights are apart from those of kBackwards, and each adds its part of a gradient.
   bool splits_backward = false;
   Schedule schedule = {};
+  /// Arrays of activations with a rank's rows of micro-batches whose rows are split over x, which
+  /// are gathered from or scattered into.
+  std::vector<int> own_rows = {};
   std::vector<SharedUnit> shared = {};
   std::vector<Shard> shards = {};  // one per unit
   int agreement = -1;              // group and stream of the agreed scalars

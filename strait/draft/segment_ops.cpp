@@ -1,5 +1,6 @@
 #include "strait/draft/segment_ops.h"
 
+#include <algorithm>
 #include <bitset>
 #include <utility>
 
@@ -13,23 +14,26 @@ using program::Op;
 bool holds(const ValueSet& set, BlockValue value) { return set.test(value_index(value)); }
 
 /// The gradient of the residual stream keeps its place from the middle of a block to its input.
-int slot_of(BlockValue value, Phase phase, bool keeps) {
+int slot_of(BlockValue value, Phase phase, bool keeps, bool splits_rows) {
   if (value == kInput) return draft::kInput;
   if (value == kOutput) return draft::kOutput;
   if (value == kOutputGradient) return draft::kOutputGradient;
   if (value == kInputGradient || value == kMiddleGradient) return draft::kInputGradient;
   if (holds(kept_values(), value) && keeps) return kSaved;
-  if (holds(bundle_values(), value) && phase != Phase::kForward)
+  const bool apart =
+      splits_rows && (strait::is_exchanged_by_rows(value) || is_norm_gradient(value));
+  if (holds(bundle_values(), value) && phase != Phase::kForward && !apart)
     return holds(deferred_values(), value) ? kDeferred : kBundle;
   return block_slot(value);
 }
 
 /// A bundle holds what other ranges of the phase have put there before: the second segment of a
 /// phase is the first that puts something there.
-bool is_begun(int slot, SegmentRange range, Phase phase) {
+bool is_begun(int slot, SegmentRange range, Phase phase, bool splits_rows) {
   if (phase == Phase::kForward) return slot == kSaved && range.begin > 1;
-  // From mlp_branch on a backward fills its bundle, from up_add on what may wait.
-  const Segment first = slot == kDeferred ? Segment::kUpAdd : Segment::kMlpBranch;
+  // From mlp_branch on a backward fills its bundle, from up_add on what may wait; where rows are
+  // split, what mlp_branch makes is a value of its own.
+  const Segment first = slot == kDeferred || splits_rows ? Segment::kUpAdd : Segment::kMlpBranch;
   return (slot == kSaved || slot == kBundle || slot == kDeferred) &&
          range.end <= static_cast<int>(first);
 }
@@ -74,13 +78,14 @@ Costs fused_costs(const Op& op, const ModelShape& shape, int64_t block, Dtype dt
 
 }  // namespace
 
-std::vector<OperandUse> segment_operands(SegmentRange range, Phase phase, bool keeps) {
+std::vector<OperandUse> segment_operands(SegmentRange range, Phase phase, bool keeps,
+                                         bool splits_rows) {
   using program::Access;
-  const RangeUses uses = range_uses(range, phase, keeps);
+  const RangeUses uses = range_uses(range, phase, keeps, splits_rows);
   std::bitset<kNumBlockOperands> read, written;
   for (int number = 0; number < kNumBlockValues; ++number) {
     const auto value = static_cast<BlockValue>(number);
-    const auto slot = static_cast<size_t>(slot_of(value, phase, keeps));
+    const auto slot = static_cast<size_t>(slot_of(value, phase, keeps, splits_rows));
     if (holds(uses.reads, value)) read.set(slot);
     if (holds(uses.writes, value)) written.set(slot);
   }
@@ -89,7 +94,7 @@ std::vector<OperandUse> segment_operands(SegmentRange range, Phase phase, bool k
   std::vector<OperandUse> operands;
   for (int slot = 0; slot < kNumBlockOperands; ++slot) {
     const auto at = static_cast<size_t>(slot);
-    const bool before = read[at] || is_begun(slot, range, phase);
+    const bool before = read[at] || is_begun(slot, range, phase, splits_rows);
     if (written[at]) operands.push_back({slot, before ? Access::kUpdate : Access::kWrite});
     if (read[at] && !written[at]) operands.push_back({slot, Access::kRead});
   }
@@ -126,6 +131,13 @@ bool is_partial_over_y(int slot) {
          strait::partial_over_y(static_cast<BlockValue>(slot - kBlockValues));
 }
 
+bool is_exchanged_by_rows(int slot) {
+  if (slot >= kEndValues)
+    return strait::is_exchanged_by_rows(static_cast<EndValue>(slot - kEndValues));
+  return slot >= kBlockValues &&
+         strait::is_exchanged_by_rows(static_cast<BlockValue>(slot - kBlockValues));
+}
+
 const program::Operand* find_operand(std::span<const Op> ops, int slot) {
   for (const Op& op : ops)
     for (const auto* operands : {&op.reads, &op.writes})
@@ -145,6 +157,21 @@ std::vector<program::Operand> operands_in(std::span<const Op> ops, int slot) {
         if (operand.slot == slot) found.push_back(operand);
     }
   return found;
+}
+
+}  // namespace
+
+namespace {
+
+/// Whether what is exchanged by rows stands beside the bundles of a backward.
+bool splits_rows(Phase phase, std::span<const Op> ops) {
+  const auto is_apart = [](const program::Operand& operand) {
+    return operand.slot >= kBlockValues && (values_in(operand.slot) & bundle_values()).any();
+  };
+  return phase != Phase::kForward && std::ranges::any_of(ops, [&](const Op& op) {
+           return std::ranges::any_of(op.reads, is_apart) ||
+                  std::ranges::any_of(op.writes, is_apart);
+         });
 }
 
 }  // namespace
@@ -188,7 +215,8 @@ void set_range(Op& op, SegmentRange range, std::span<const Op> from) {
   std::get<program::IntegerRange>(op.attributes[kSegments]) = {range.begin, range.end};
   const bool keeps = find_operand(from, kSaved) != nullptr;
   Op made;
-  for (const auto& [slot, access] : segment_operands(range, phase_of(op), keeps))
+  for (const auto& [slot, access] :
+       segment_operands(range, phase_of(op), keeps, splits_rows(phase_of(op), from)))
     for (const program::Operand& operand : operands_in(from, slot))
       add_operand(made, operand.array, operand.index, access, slot);
   op.reads = std::move(made.reads);

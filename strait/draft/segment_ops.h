@@ -21,8 +21,10 @@ struct OperandUse {
 };
 
 /// The operands of an op over a range, by slot, but for weights and gradients of the unit. `keeps`:
-/// a forward keeps what the backward needs.
-std::vector<OperandUse> segment_operands(SegmentRange range, Phase phase, bool keeps = true);
+/// a forward keeps what the backward needs. `splits_rows`: what ranks of x exchange is in no
+/// bundle.
+std::vector<OperandUse> segment_operands(SegmentRange range, Phase phase, bool keeps = true,
+                                         bool splits_rows = false);
 /// The values of a block that lie in the operand of a slot.
 ValueSet values_in(int slot);
 /// Whether a slot is for what passes inside a block, between its ranges.
@@ -32,6 +34,8 @@ bool is_deferred(int slot);
 /// Whether a slot is for a value of which each rank of the axis makes a part.
 bool is_partial_over_x(int slot);
 bool is_partial_over_y(int slot);
+/// Whether a slot is for a value of which ranks of x exchange rows, where these are split.
+bool is_exchanged_by_rows(int slot);
 
 /// The operand in a slot, of the first op that has one; or nullptr.
 const program::Operand* find_operand(std::span<const program::Op> ops, int slot);
@@ -44,7 +48,8 @@ bool works_on_segments(const program::Op& op);
 Phase phase_of(const program::Op& op);
 SegmentRange range_of(const program::Op& op);
 
-/// Makes `op` one over another range, with those of the operands of `from` that it then has.
+/// Makes `op` one over another range, with those of the operands of `from` that it then has. Where
+/// rows are split, all of them work on a rank's rows, or none does.
 void set_range(program::Op& op, SegmentRange range, std::span<const program::Op> from);
 
 /// Whether an op does some rows alone, and which.

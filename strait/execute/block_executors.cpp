@@ -144,6 +144,7 @@ struct RangeCall : Context {
     const model::RankPart part = part_of(environment, instance);
     call.first_head = part.x * extent.heads;
     call.first_column = part.y * extent.width;
+    call.first_row = extent.row_split > 1 ? part.x * extent.own_rows() : 0;
     for (const auto* operands : {&instance.reads, &instance.writes}) {
       int before = -1;  // of several joined values the first has the address
       for (const Bound& operand : *operands)
@@ -211,6 +212,11 @@ void backward_input(const Environment& environment, const Instance& instance) {
 void backward_weight(const Environment& environment, const Instance& instance) {
   const RangeCall c(environment, instance);
   c.segments->backward_weight(c.call, c.range);
+}
+
+void normalize_again(const Environment& environment, const Instance& instance) {
+  const RangeCall c(environment, instance);
+  c.segments->normalize_again(c.call, static_cast<Segment>(c.range.begin));
 }
 
 void pack_keys(const Environment& environment, const Instance& instance) {
@@ -344,6 +350,7 @@ void add_block_executors(runtime::Executors& executors, const Environment& envir
   add(draft::kBackwardWeight, &backward_weight);
   add(draft::kForwardRows, &forward_segments);
   add(draft::kBackwardInputRows, &backward_input);
+  add(draft::kNormalizeAgain, &normalize_again);
   add(draft::kPackKeys, &pack_keys);
   add(draft::kAttendRound, &attend_round);
   add(draft::kAttendRoundInput, &attend_round_input);

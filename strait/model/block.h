@@ -114,6 +114,7 @@ struct SegmentCall {
   int64_t position = 0;      // number of the first token in its sequence, where none is shared
   int64_t first_head = 0;    // number of this rank's first head in the block
   int64_t first_column = 0;  // of the residual stream, number of this rank's first column
+  int64_t first_row = 0;     // where rows are split, number of this rank's first between products
   std::array<void*, kNumBlockValues> values{};
   void* workspace = nullptr;  // workspace_offsets(..., given()).elements
   void* operator[](BlockValue value) const { return values[value_index(value)]; }
@@ -129,7 +130,9 @@ struct SegmentCall {
 using GroupRound = sequence::EngineStep;
 
 /// A block cut into segments. It knows no ranks and calls no collective: with x or y > 1 the caller
-/// sums what partial_over_x and partial_over_y name. Thread-safe: all state is in the call.
+/// sums what partial_over_x and partial_over_y name, and where rows are split gives values that are
+/// exchanged by rows (segment.h) to segments between products with this rank's rows, to products
+/// with all. Thread-safe: all state is in the call.
 ///
 /// Joined segments (RangeUses) equal the fused block bit for bit. Single ones do so while output
 /// and down are at most one block of depth deep (384 in gemm; bf16 in pairs: 768). In deeper
@@ -143,6 +146,9 @@ class SegmentedBlock {
   virtual void backward_input(const SegmentCall& call, SegmentRange range) const = 0;
   /// Behind backward_input of the same range.
   virtual void backward_weight(const SegmentCall& call, SegmentRange range) const = 0;
+  /// Where rows are split: kNormedAttention or kNormedMlp of this rank's rows, as the forward of
+  /// this norm's segment has made it, from its input and statistics.
+  virtual void normalize_again(const SegmentCall& call, Segment norm) const = 0;
   /// kKeys from kQkv, for the other ranks of the axis sequence.
   virtual void pack_keys(const SegmentCall& call) const = 0;
   /// Round `round` of ring attention, in place of segment attention: this rank's queries against

@@ -18,6 +18,7 @@ class EmbeddingBlock : public Block {
         index_(index),
         vocabulary_(shape.vocabulary),
         rows_(shape.vocabulary / shape.x),
+        row_split_(shape.splits_rows ? shape.x : 1),
         context_(shape.options.context),
         width_(shape.options.width / shape.y),
         whole_width_(shape.options.width),
@@ -102,10 +103,18 @@ class EmbeddingBlock : public Block {
                             });
   }
 
+  /// Rows of the batch that a rank has, where they are split.
+  DropoutSite::Rows own_rows(const Call& call) const {
+    const int64_t count = call.batch->batch * call.batch->tokens / row_split_;
+    return {row_split_ > 1 ? call.part.x * count : 0, count};
+  }
+
   /// Positions and dropout behind the sum.
   void add_positions(const Call& call, int64_t first_token, const T* sum) const {
     check_context(*call.batch, first_token);
-    add_to_rows(call, first_token, [&](int64_t row) { return sum + row * width_; });
+    const DropoutSite::Rows rows = own_rows(call);
+    add_to_rows(call, first_token, rows,
+                [&](int64_t row) { return sum + (row - rows.first) * width_; });
   }
 
   void scale_row(const T* from, T* to) const {
@@ -115,23 +124,24 @@ class EmbeddingBlock : public Block {
 
   /// output = scale rows + positions, then dropout.
   template <class RowAt>
-  void add_to_rows(const Call& call, int64_t first_token, const RowAt& row_at) const {
+  void add_to_rows(const Call& call, int64_t first_token, const DropoutSite::Rows& rows,
+                   const RowAt& row_at) const {
     const Batch& batch = *call.batch;
     const T* position = at_offset<T>(call.weights, position_);
     T* output = static_cast<T*>(call.output);
     const int threads = call.settings->threads;
-    kernel::parallel_ranges(batch.batch * batch.tokens, 1, threads,
-                            [&](int64_t begin, int64_t end) {
-                              for (int64_t row = begin; row < end; ++row) {
-                                const int64_t place = first_token + batch.position(row);
-                                const T* at = position ? position + place * width_ : nullptr;
-                                T* to = output + row * width_;
-                                if (scale_ == 1)
-                                  kernel::add_bias<T>({1, width_, row_at(row), at, to});
-                                if (scale_ != 1) scale_row(row_at(row), to);
-                              }
-                            });
-    const DropoutSite where = site(call, first_token);
+    kernel::parallel_ranges(rows.count, 1, threads, [&](int64_t begin, int64_t end) {
+      for (int64_t own = begin; own < end; ++own) {
+        const int64_t row = rows.first + own;
+        const int64_t place = first_token + batch.position(row);
+        const T* at = position ? position + place * width_ : nullptr;
+        T* to = output + own * width_;
+        if (scale_ == 1) kernel::add_bias<T>({1, width_, row_at(row), at, to});
+        if (scale_ != 1) scale_row(row_at(row), to);
+      }
+    });
+    DropoutSite where = site(call, first_token);
+    where.rows = rows;
     if (where.rate > 0.0) drop<T>(where, {width_, output, nullptr, output}, threads);
   }
 
@@ -154,7 +164,8 @@ class EmbeddingBlock : public Block {
     check_context(batch, first_token);
     check_tokens(batch, vocabulary_);
     const T* token = at_offset<T>(call.weights, token_);
-    add_to_rows(call, first_token, [&](int64_t row) { return token + batch.inputs[row] * width_; });
+    add_to_rows(call, first_token, {0, batch.batch * batch.tokens},
+                [&](int64_t row) { return token + batch.inputs[row] * width_; });
   }
 
   void mask_gradient(const Call& call, T* target) const {
@@ -197,7 +208,7 @@ class EmbeddingBlock : public Block {
   }
 
   Dtype dtype_;
-  int64_t index_, vocabulary_, rows_, context_, width_, whole_width_;
+  int64_t index_, vocabulary_, rows_, row_split_, context_, width_, whole_width_;
   double dropout_;
   Wide<T> scale_;  // of token rows, a number of T
   bool tied_;

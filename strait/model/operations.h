@@ -235,13 +235,20 @@ struct DropoutSite {
   int64_t first_token = 0;
   const int64_t* sequences = nullptr;         // null: 0, 1, 2, ...
   int64_t first_column = 0, whole_width = 0;  // of rows that are cut; 0: they are whole
+  /// Of [batch, tokens], those that a call has; count < 0: all.
+  struct Rows {
+    int64_t first = 0, count = -1;
+  };
+  Rows rows = {};
+  int64_t num_rows() const { return rows.count < 0 ? batch * share.tokens : rows.count; }
   kernel::DropoutMask mask(int64_t sequence) const {
     const int64_t index = sequences ? sequences[sequence] : sequence;
     return {RandomStream(seed, dropout_purpose(place), block, static_cast<uint64_t>(index)), rate};
   }
 };
 
-/// Values of [batch, tokens, width] through dropout: out = base + mask x; base may be null.
+/// Values of [batch, tokens, width], or of some of these rows, through dropout: out = base + mask
+/// x; base may be null.
 template <class T>
 struct DropCall {
   int64_t width;
@@ -252,18 +259,17 @@ struct DropCall {
 template <class T>
 void drop(const DropoutSite& site, const DropCall<T>& call, int threads) {
   const int64_t width = call.width, whole = site.whole_width > 0 ? site.whole_width : width;
-  kernel::parallel_ranges(
-      site.batch * site.share.tokens, 1, threads, [&](int64_t begin, int64_t end) {
-        for (int64_t row = begin; row < end; ++row) {
-          const kernel::DropoutMask mask = site.mask(row / site.share.tokens);
-          const auto first = static_cast<uint64_t>(
-              (site.first_token + site.share.position(row % site.share.tokens)) * whole +
-              site.first_column);
-          kernel::dropout<T>({width, &mask, first, call.x + row * width,
-                              call.base ? call.base + row * width : nullptr,
-                              call.out + row * width});
-        }
-      });
+  kernel::parallel_ranges(site.num_rows(), 1, threads, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const int64_t of_batch = site.rows.first + row;
+      const kernel::DropoutMask mask = site.mask(of_batch / site.share.tokens);
+      const auto first = static_cast<uint64_t>(
+          (site.first_token + site.share.position(of_batch % site.share.tokens)) * whole +
+          site.first_column);
+      kernel::dropout<T>({width, &mask, first, call.x + row * width,
+                          call.base ? call.base + row * width : nullptr, call.out + row * width});
+    }
+  });
 }
 
 }  // namespace strait::model

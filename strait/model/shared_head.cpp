@@ -39,6 +39,7 @@ class SharedHead : public Block {
       : dtype_(dtype),
         x_(shape.x),
         y_(shape.y),
+        row_split_(shape.splits_rows ? shape.x : 1),
         whole_vocabulary_(shape.vocabulary),
         vocabulary_(shape.vocabulary / shape.x),
         width_(shape.options.width / shape.y),
@@ -59,8 +60,10 @@ class SharedHead : public Block {
     check_call(call, dtype_);
     switch (step) {
       case EndStep::kMoments:
-        return row_moments<T>(rows(call), width_, static_cast<const T*>(call.input), centered_,
+        return row_moments<T>(own_rows(call), width_, static_cast<const T*>(call.input), centered_,
                               at<double>(values, EndValue::kMoments), call.settings->threads);
+      case EndStep::kNorm:
+        return normalize(call, values);
       case EndStep::kLogits:
         return logits(call, values);
       case EndStep::kParts:
@@ -71,6 +74,8 @@ class SharedHead : public Block {
         return gradient_moments<T>(norm_backward_call(call, values),
                                    at<double>(values, EndValue::kGradientMoments),
                                    call.settings->threads);
+      case EndStep::kNormGradient:
+        return norm_gradient(call, values);
       case EndStep::kGradient:
         return gradients(call, values);
       case EndStep::kLookUp:
@@ -90,8 +95,10 @@ class SharedHead : public Block {
     return static_cast<V*>(values[static_cast<size_t>(value)]);
   }
   static int64_t rows(const Call& call) { return call.batch->batch * call.batch->tokens; }
+  /// This rank's, where rows are split.
+  int64_t own_rows(const Call& call) const { return rows(call) / row_split_; }
   Wide<T>* mean_of(const Call& call, const EndValues& values) const {
-    return centered_ ? at<Wide<T>>(values, EndValue::kStatistics) + rows(call) : nullptr;
+    return centered_ ? at<Wide<T>>(values, EndValue::kStatistics) + own_rows(call) : nullptr;
   }
   /// Of the row's target in this rank's part of the vocabulary, or -1.
   int64_t target_of(const Call& call, int64_t row) const {
@@ -100,19 +107,16 @@ class SharedHead : public Block {
     return target >= 0 && 0 <= local && local < vocabulary_ ? local : -1;
   }
 
-  void logits(const Call& call, const EndValues& values) const {
-    ensure(call.batch->targets != nullptr, "head: the batch has no targets");
-    check_targets(*call.batch, whole_vocabulary_);
+  void normalize(const Call& call, const EndValues& values) const {
     const int threads = call.settings->threads;
-    T* normed = at<T>(values, EndValue::kNormed);
-    const kernel::LayerNormCall<T> norm{rows(call),
+    const kernel::LayerNormCall<T> norm{own_rows(call),
                                         width_,
                                         static_cast<const T*>(call.input),
                                         at_offset<T>(call.weights, offsets_.norm_weight),
                                         at_offset<T>(call.weights, offsets_.norm_bias),
                                         mean_of(call, values),
                                         at<Wide<T>>(values, EndValue::kStatistics),
-                                        normed,
+                                        at<T>(values, EndValue::kNormed),
                                         norm_eps_,
                                         nullptr,
                                         norm_from_};
@@ -120,9 +124,16 @@ class SharedHead : public Block {
       norm_from_moments<T>(norm, width_ * y_, at<double>(values, EndValue::kMoments), threads);
     else
       norm_forward<T>(norm, threads);
-    linear_forward<T>({rows(call), width_, vocabulary_},
-                      {normed, at_offset<T>(call.weights, offsets_.matrix), nullptr},
-                      at<Wide<T>>(values, EndValue::kLogits), threads);
+  }
+
+  void logits(const Call& call, const EndValues& values) const {
+    ensure(call.batch->targets != nullptr, "head: the batch has no targets");
+    check_targets(*call.batch, whole_vocabulary_);
+    if (row_split_ == 1) normalize(call, values);
+    linear_forward<T>(
+        {rows(call), width_, vocabulary_},
+        {at<T>(values, EndValue::kNormed), at_offset<T>(call.weights, offsets_.matrix), nullptr},
+        at<Wide<T>>(values, EndValue::kLogits), call.settings->threads);
   }
 
   /// In the place of this rank; the others' are zeros, so that a sum over x puts them together.
@@ -169,7 +180,7 @@ class SharedHead : public Block {
 
   kernel::LayerNormBackwardCall<T> norm_backward_call(const Call& call,
                                                       const EndValues& values) const {
-    return {rows(call),
+    return {own_rows(call),
             width_,
             static_cast<const T*>(call.input),
             mean_of(call, values),
@@ -182,11 +193,29 @@ class SharedHead : public Block {
   }
 
   void gradients(const Call& call, const EndValues& values) const {
-    const int threads = call.settings->threads;
     linear_backward_weight<T>(
         slopes(call), at<T>(values, EndValue::kLogits), at<T>(values, EndValue::kNormed),
-        {at_offset<Wide<T>>(call.gradient, offsets_.matrix), nullptr, call.accumulate}, threads);
-    const LinearGradient<T> norm{at_offset<Wide<T>>(call.gradient, offsets_.norm_weight),
+        {at_offset<Wide<T>>(call.gradient, offsets_.matrix), nullptr, call.accumulate},
+        call.settings->threads);
+    if (row_split_ == 1) return norm_gradient(call, values);
+    const Wide<T>* summed = at<Wide<T>>(values, EndValue::kNormWeights);
+    put(call, summed, offsets_.norm_weight);
+    put(call, summed + width_, offsets_.norm_bias);
+  }
+
+  void put(const Call& call, const Wide<T>* values, int64_t offset) const {
+    Wide<T>* to = at_offset<Wide<T>>(call.gradient, offset);
+    for (int64_t c = 0; to && c < width_; ++c)
+      to[c] = call.accumulate ? to[c] + values[c] : values[c];
+  }
+
+  /// The input's, and those of the norm, or a part of their sum over the ranks that split rows.
+  void norm_gradient(const Call& call, const EndValues& values) const {
+    const int threads = call.settings->threads;
+    Wide<T>* part = at<Wide<T>>(values, EndValue::kNormWeights);
+    const LinearGradient<T> norm =
+        part ? LinearGradient<T>{part, part + width_, false}
+             : LinearGradient<T>{at_offset<Wide<T>>(call.gradient, offsets_.norm_weight),
                                  at_offset<Wide<T>>(call.gradient, offsets_.norm_bias),
                                  call.accumulate};
     const auto backward = norm_backward_call(call, values);
@@ -197,7 +226,7 @@ class SharedHead : public Block {
   }
 
   Dtype dtype_;
-  int64_t x_, y_, whole_vocabulary_, vocabulary_, width_;
+  int64_t x_, y_, row_split_, whole_vocabulary_, vocabulary_, width_;
   double norm_eps_, cap_;  // cap_: of logits; 0: none
   Wide<T> norm_from_;
   bool centered_;  // LayerNorm; RMSNorm has no mean

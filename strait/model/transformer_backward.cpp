@@ -109,7 +109,7 @@ void TransformerSegments<T>::add_input(const SegmentCall& call, const Add& add) 
   if (drops(call)) {
     drop<T>(site(call, add.place), {extent_.width, from, nullptr, to}, call.settings->threads);
   } else if (to != from) {
-    std::copy_n(from, extent(call).rows * extent_.width, to);
+    std::copy_n(from, extent(call).own_rows() * extent_.width, to);
   }
 }
 
@@ -147,7 +147,7 @@ void TransformerSegments<T>::activate_input(const SegmentCall& call) const {
 template <class T>
 kernel::LayerNormBackwardCall<T> TransformerSegments<T>::norm_backward_call(
     const SegmentCall& call, const Norm& norm) const {
-  return {extent(call).rows,         extent_.width,
+  return {extent(call).own_rows(),   extent_.width,
           at(call, norm.x),          wide(call, norm.mean),
           wide(call, norm.rstd),     parameter(call, norm.layer.weight),
           at(call, norm.y_gradient), at(call, norm.residual_gradient),
@@ -157,7 +157,7 @@ kernel::LayerNormBackwardCall<T> TransformerSegments<T>::norm_backward_call(
 template <class T>
 kernel::LayerNormBackwardCall<T> TransformerSegments<T>::norm_backward_call(const SegmentCall& call,
                                                                             const Add& add) const {
-  return {.rows = extent(call).rows,
+  return {.rows = extent(call).own_rows(),
           .columns = extent_.width,
           .x = at(call, add.branch),
           .rstd = wide(call, add.rstd),
@@ -190,7 +190,13 @@ void TransformerSegments<T>::begin_branch_input(const SegmentCall& call, const L
   linear_backward_input<T>(size(call, linear), at(call, linear.y_gradient),
                            parameter(call, linear.layer.weight), at(call, linear.x_gradient),
                            call.settings->threads);
-  normalize_again(call, norm);
+  if (extent_.row_split == 1) normalize_again(call, norm);
+}
+
+template <class T>
+void TransformerSegments<T>::normalize_again(const SegmentCall& call, Segment norm) const {
+  check_call(call, dtype_);
+  normalize_again(call, norm == Segment::kMlpNorm ? mlp_norm_ : attention_norm_);
 }
 
 template <class T>
@@ -202,7 +208,7 @@ void TransformerSegments<T>::normalize_again(const SegmentCall& call, const Norm
 template <class T>
 void TransformerSegments<T>::normalize_input(const SegmentCall& call, const Norm& norm) const {
   if (!extent_.style.norm_before)
-    return add_values<T>(extent(call).rows * extent_.width, at(call, norm.y_gradient),
+    return add_values<T>(extent(call).own_rows() * extent_.width, at(call, norm.y_gradient),
                          at(call, norm.residual_gradient), at(call, norm.x_gradient),
                          call.settings->threads);
   Wide<T>* place = wide(call, norm.layer_gradient);

@@ -163,7 +163,8 @@ DropoutSite TransformerSegments<T>::site(const SegmentCall& call, DropoutPlace p
           call.position,
           call.batch->sequences,
           call.first_column,
-          extent_.whole_width()};
+          extent_.whole_width(),
+          {call.first_row, extent(call).own_rows()}};
 }
 
 template <class T>
@@ -173,7 +174,8 @@ SegmentCall TransformerSegments<T>::complete(const SegmentCall& call, SegmentRan
   ensure(0 <= range.begin && range.begin < range.end && range.end <= kNumSegments,
          "segments: an empty range");
   const BlockExtent size = extent(call);
-  const ValueSet given = call.given(), reads = range_uses(range, phase).reads;
+  const ValueSet given = call.given(),
+                 reads = range_uses(range, phase, true, extent_.row_split > 1).reads;
   // Without a place the gradients of norms are in the unit's gradient already.
   const ValueSet optional =
       value_set({kAttentionNormGradient, kMlpNormGradient, kAttentionBranchGradient,
@@ -244,7 +246,7 @@ void TransformerSegments<T>::run_forward(const SegmentCall& call, Segment segmen
 template <class T>
 kernel::LayerNormCall<T> TransformerSegments<T>::norm_call(const SegmentCall& call,
                                                            const Norm& norm) const {
-  return {extent(call).rows,
+  return {extent(call).own_rows(),
           extent_.width,
           at(call, norm.x),
           parameter(call, norm.layer.weight),
@@ -260,7 +262,7 @@ kernel::LayerNormCall<T> TransformerSegments<T>::norm_call(const SegmentCall& ca
 template <class T>
 kernel::LayerNormCall<T> TransformerSegments<T>::norm_call(const SegmentCall& call,
                                                            const Add& add) const {
-  return {.rows = extent(call).rows,
+  return {.rows = extent(call).own_rows(),
           .columns = extent_.width,
           .x = at(call, add.branch),
           .weight = parameter(call, add.norm),
@@ -275,8 +277,8 @@ template <class T>
 void TransformerSegments<T>::sum_moments(const SegmentCall& call, BlockValue value, BlockValue x,
                                          bool centered) const {
   if (call[value])
-    row_moments<T>(extent(call).rows, extent_.width, at(call, x), centered, exact(call, value),
-                   call.settings->threads);
+    row_moments<T>(extent(call).own_rows(), extent_.width, at(call, x), centered,
+                   exact(call, value), call.settings->threads);
 }
 
 template <class T>
@@ -291,7 +293,7 @@ void TransformerSegments<T>::normalize(const SegmentCall& call,
 template <class T>
 void TransformerSegments<T>::pass_on(const SegmentCall& call, const Norm& norm) const {
   if (at(call, norm.x) != at(call, norm.y))
-    std::copy_n(at(call, norm.x), extent(call).rows * extent_.width, at(call, norm.y));
+    std::copy_n(at(call, norm.x), extent(call).own_rows() * extent_.width, at(call, norm.y));
 }
 
 template <class T>
@@ -360,8 +362,8 @@ template <class T>
 void TransformerSegments<T>::keep_branch(const SegmentCall& call, const Add& add) const {
   if (add.norm < 0) return;
   if (call[add.sum])
-    add_sum<T>({extent(call).rows, extent_.width, wide(call, add.sum), parameter(call, add.bias),
-                nullptr, at(call, add.branch)},
+    add_sum<T>({extent(call).own_rows(), extent_.width, wide(call, add.sum),
+                parameter(call, add.bias), nullptr, at(call, add.branch)},
                call.settings->threads);
   sum_moments(call, add.moments, add.branch, false);
 }
@@ -375,8 +377,8 @@ void TransformerSegments<T>::add(const SegmentCall& call, const Add& add) const 
   T* target = at(call, add.target);
   const bool dropping = drops(call);
   ensure(!dropping || target != base, "segments: dropout cannot add in place");
-  add_sum<T>({extent(call).rows, extent_.width, wide(call, add.sum), parameter(call, add.bias),
-              dropping ? nullptr : base, target},
+  add_sum<T>({extent(call).own_rows(), extent_.width, wide(call, add.sum),
+              parameter(call, add.bias), dropping ? nullptr : base, target},
              threads);
   if (dropping) drop<T>(site(call, add.place), {extent_.width, target, base, target}, threads);
 }

@@ -27,6 +27,7 @@ class TransformerSegments : public SegmentedBlock {
   void forward(const SegmentCall& call, SegmentRange range) const override;
   void backward_input(const SegmentCall& call, SegmentRange range) const override;
   void backward_weight(const SegmentCall& call, SegmentRange range) const override;
+  void normalize_again(const SegmentCall& call, Segment norm) const override;
   void pack_keys(const SegmentCall& call) const override;
   void attend_round(const SegmentCall& call, int64_t round) const override;
   void attend_round_input(const SegmentCall& call, int64_t round) const override;

@@ -37,14 +37,16 @@ BlockExtent block_extent(const ModelShape& model, int64_t batch, int64_t tokens,
           8 / dtype_bytes(dtype),
           model.sequence,
           model.engine,
-          0};
+          0,
+          model.splits_rows ? model.x : 1};
 }
 
 SavedLayout saved_layout(const BlockExtent& extent) {
   Parts parts(extent.wide);
   SavedLayout layout;
   const int64_t statistic = extent.wide * extent.rows;
-  const int64_t before = extent.style.norm_before ? statistic : 0;
+  const int64_t own_statistic = extent.wide * extent.own_rows();
+  const int64_t before = extent.style.norm_before ? own_statistic : 0;
   const int64_t means = extent.style.rms_norm ? 0 : before;
   layout.attention_mean = parts.take(means);
   layout.attention_rstd = parts.take(before);
@@ -52,16 +54,16 @@ SavedLayout saved_layout(const BlockExtent& extent) {
   layout.mlp_rstd = parts.take(before);
   layout.query_key_rstd = parts.take(statistic * extent.query_key_norms());
   for (int64_t* rstd : {&layout.attention_branch_rstd, &layout.mlp_branch_rstd})
-    *rstd = parts.take(extent.style.norm_behind ? statistic : 0);
+    *rstd = parts.take(extent.style.norm_behind ? own_statistic : 0);
   const int64_t attended = extent.attended_rows();
   layout.log_sum_exp = parts.take(extent.wide * attended * extent.heads);
   layout.qkv = parts.take(attended * extent.qkv_width());
   layout.attention = parts.take(attended * extent.attention_width());
-  layout.middle = parts.take(extent.rows * extent.width);
+  layout.middle = parts.take(extent.own_rows() * extent.width);
   layout.up = parts.take(extent.rows * extent.up_width());
   layout.raw_query_key = parts.take(extent.rows * extent.query_key_width());
-  layout.attention_branch = parts.take(extent.rows * extent.branch_width());
-  layout.mlp_branch = parts.take(extent.rows * extent.branch_width());
+  layout.attention_branch = parts.take(extent.own_rows() * extent.branch_width());
+  layout.mlp_branch = parts.take(extent.own_rows() * extent.branch_width());
   layout.head_attention =
       parts.take(extent.is(SequenceEngine::kHeads) ? extent.rows * extent.attention_width() : 0);
   layout.elements = parts.total();
@@ -83,18 +85,21 @@ ForwardLayout forward_layout(const BlockExtent& extent) {
 BundleLayout bundle_layout(const BlockExtent& extent) {
   Parts parts(extent.wide);
   BundleLayout layout;
-  layout.normed_attention = parts.take(extent.rows * extent.width);
+  const bool whole = extent.row_split == 1;  // else these are values of their own
+  const int64_t stream = whole ? extent.rows * extent.width : 0;
+  const int64_t norms = whole && extent.style.norm_before ? extent.wide * 4 * extent.width : 0;
+  layout.normed_attention = parts.take(stream);
   layout.qkv_gradient = parts.take(extent.attended_rows() * extent.qkv_width());
-  layout.normed_mlp = parts.take(extent.rows * extent.width);
+  layout.normed_mlp = parts.take(stream);
   layout.up_gradient = parts.take(extent.rows * extent.up_width());
-  layout.norm_gradients = parts.take(extent.style.norm_before ? extent.wide * 4 * extent.width : 0);
+  layout.norm_gradients = parts.take(norms);
   layout.deferred_elements = parts.total();
   layout.attention = parts.take(extent.rows * extent.attention_width());
-  layout.output_gradient = parts.take(extent.rows * extent.width);
+  layout.output_gradient = parts.take(stream);
   layout.activated = parts.take(extent.rows * extent.ffn_width);
-  layout.down_gradient = parts.take(extent.rows * extent.width);
+  layout.down_gradient = parts.take(stream);
   layout.query_key_gradients = parts.take(extent.wide * extent.query_key_weights());
-  layout.branch_gradients = parts.take(extent.wide * 2 * extent.branch_width());
+  layout.branch_gradients = parts.take(whole ? extent.wide * 2 * extent.branch_width() : 0);
   layout.elements = parts.total();
   return layout;
 }

@@ -29,6 +29,9 @@ struct BlockExtent {
   /// tokens, so that attention and linear modules have different ones.
   int64_t attention_rows = 0;
   int64_t attended_rows() const { return attention_rows > rows ? attention_rows : rows; }
+  int64_t row_split = 1;  // ranks of x over which the rows between products are split
+  /// This rank's of them.
+  int64_t own_rows() const { return rows / row_split; }
   bool is(SequenceEngine one) const { return sequence > 1 && engine == one; }
   /// Rows of keys that are gathered from other ranks, and this rank's among them.
   int64_t gathered_rows() const { return is(SequenceEngine::kGathered) ? sequence * rows : 0; }
@@ -57,7 +60,7 @@ BlockExtent block_extent(const ModelShape& model, int64_t batch, int64_t tokens,
 constexpr int64_t wide_elements(Dtype dtype) { return dtype_bytes(dtype) == 2 ? 2 : 1; }
 
 /// Kept from forward to backward beside the input: no T x T matrix, no repeated keys or values, no
-/// output of a norm or an activation.
+/// output of a norm or an activation. What lies between products has own_rows, the rest rows.
 struct SavedLayout {
   int64_t attention_mean = 0, attention_rstd = 0;          // [rows] each; RMSNorm has no mean
   int64_t mlp_mean = 0, mlp_rstd = 0;                      // [rows] each
@@ -88,7 +91,7 @@ ForwardLayout forward_layout(const BlockExtent& extent);
 
 /// What backward_weight needs, complete in itself: the input and the output gradient of every
 /// linear layer, and the finished gradients of the norms. First what may wait (deferred_values in
-/// segment.h).
+/// segment.h). Where rows are split, what ranks of x exchange is not in it (segment.h).
 struct BundleLayout {
   int64_t normed_attention = 0;     // [rows, width] input of qkv
   int64_t qkv_gradient = 0;         // [rows, qkv_width]

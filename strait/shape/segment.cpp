@@ -59,7 +59,7 @@ ValueSet joined_sums(SegmentRange range, Phase phase, const ValueSet& given) {
 
 /// Values that leave a range whoever reads them: other segments' operands, what later phases
 /// read, the block's results.
-ValueSet leaving(SegmentRange range, Phase phase, bool keeps) {
+ValueSet leaving(SegmentRange range, Phase phase, bool keeps, bool splits_rows) {
   ValueSet values = value_set({kOutput, kInputGradient});
   if (phase == Phase::kForward && keeps) values |= kept_values();
   if (phase == Phase::kBackwardInput)
@@ -67,7 +67,7 @@ ValueSet leaving(SegmentRange range, Phase phase, bool keeps) {
   for (int index = 0; index < kNumSegments; ++index) {
     const auto segment = static_cast<Segment>(index);
     if (range.holds(segment)) continue;
-    for (const ValueUse& use : segment_uses(segment, phase))
+    for (const ValueUse& use : segment_uses(segment, phase, splits_rows))
       if (use.access != kWrite) insert(values, use.value);
   }
   return values;
@@ -82,11 +82,12 @@ struct Life {
 };
 
 /// What is joined is one step: its operands are alive together.
-std::array<Life, kNumBlockValues> lives(SegmentRange range, Phase phase, const ValueSet& given) {
+std::array<Life, kNumBlockValues> lives(SegmentRange range, Phase phase, const ValueSet& given,
+                                        bool splits_rows) {
   std::array<Life, kNumBlockValues> result;
   int step = 0;
   for (const Segment segment : in_order(range, phase)) {
-    for (const ValueUse& use : segment_uses(segment, phase)) {
+    for (const ValueUse& use : segment_uses(segment, phase, splits_rows)) {
       Life& life = result[value_index(use.value)];
       life.first = std::min(life.first, step);
       life.last = std::max(life.last, step);
@@ -119,9 +120,12 @@ int64_t aligned(int64_t elements, const BlockExtent& extent) {
 }
 
 void drop_empty(ValueOffsets& offsets, const BlockExtent& extent) {
-  for (int value = 0; value < kNumBlockValues; ++value)
-    if (value_elements(static_cast<BlockValue>(value), extent) == 0)
-      offsets.at[static_cast<size_t>(value)] = -1;
+  for (int number = 0; number < kNumBlockValues; ++number) {
+    const auto value = static_cast<BlockValue>(number);
+    const bool apart =
+        extent.row_split > 1 && (is_exchanged_by_rows(value) || is_norm_gradient(value));
+    if (apart || value_elements(value, extent) == 0) offsets[value] = -1;
+  }
 }
 
 bool is_wide(BlockValue value) {
@@ -161,29 +165,37 @@ bool is_exact(BlockValue value) {
 /// Numbers of a value.
 int64_t count_of(BlockValue value, const BlockExtent& extent) {
   const int64_t rows = extent.rows, attended = extent.attended_rows();
+  const int64_t own_rows = extent.own_rows();
   switch (value) {
+    case kInput:
+    case kMiddle:
+    case kOutput:
+    case kOutputGradient:
+    case kMiddleGradient:
+    case kInputGradient:
+      return own_rows * extent.width;
     case kAttentionMean:
     case kMlpMean:
-      return extent.style.rms_norm || !extent.style.norm_before ? 0 : rows;
+      return extent.style.rms_norm || !extent.style.norm_before ? 0 : own_rows;
     case kAttentionRstd:
     case kMlpRstd:
-      return extent.style.norm_before ? rows : 0;
+      return extent.style.norm_before ? own_rows : 0;
     case kAttentionBranchRstd:
     case kMlpBranchRstd:
-      return extent.style.norm_behind ? rows : 0;
+      return extent.style.norm_behind ? own_rows : 0;
     case kAttentionMoments:
     case kAttentionGradientMoments:
     case kMlpMoments:
     case kMlpGradientMoments:
-      return rows * extent.norm_moments();
+      return own_rows * extent.norm_moments();
     case kAttentionBranchMoments:
     case kAttentionBranchGradientMoments:
     case kMlpBranchMoments:
     case kMlpBranchGradientMoments:
-      return rows * extent.branch_moments();
+      return own_rows * extent.branch_moments();
     case kAttentionBranch:
     case kMlpBranch:
-      return rows * extent.branch_width();
+      return own_rows * extent.branch_width();
     case kAttentionBranchGradient:
     case kMlpBranchGradient:
       return extent.branch_width();
@@ -288,6 +300,18 @@ bool partial_over_y(BlockValue value) {
          value == kAttentionGradient;
 }
 
+bool is_exchanged_by_rows(BlockValue value) {
+  static const ValueSet exchanged =
+      value_set({kNormedAttention, kOutputSum, kNormedMlp, kDownSum, kDownSumGradient,
+                 kNormedMlpGradient, kOutputSumGradient, kNormedAttentionGradient});
+  return holds(exchanged, value);
+}
+
+bool is_norm_gradient(BlockValue value) {
+  return value == kAttentionNormGradient || value == kMlpNormGradient ||
+         value == kAttentionBranchGradient || value == kMlpBranchGradient;
+}
+
 int64_t value_elements(BlockValue value, const BlockExtent& extent) {
   const int64_t taken = is_exact(value) ? extent.exact : is_wide(value) ? extent.wide : 1;
   return count_of(value, extent) * taken;
@@ -303,17 +327,17 @@ bool reads_weights(Segment segment, Phase phase) {
   return true;
 }
 
-RangeUses range_uses(SegmentRange range, Phase phase, bool keeps) {
+RangeUses range_uses(SegmentRange range, Phase phase, bool keeps, bool splits_rows) {
   RangeUses uses;
   ValueSet written;
   for (const Segment segment : in_order(range, phase)) {
-    for (const ValueUse& use : segment_uses(segment, phase)) {
+    for (const ValueUse& use : segment_uses(segment, phase, splits_rows)) {
       if (use.access != kWrite && !holds(written, use.value)) insert(uses.reads, use.value);
       if (use.access != kRead) insert(written, use.value);
     }
   }
   written &= ~joined_sums(range, phase, {});
-  uses.writes = written & leaving(range, phase, keeps);
+  uses.writes = written & leaving(range, phase, keeps, splits_rows);
   uses.inside = written & ~uses.writes;
   return uses;
 }
@@ -327,13 +351,15 @@ SegmentRange segments_of_pieces(int begin, int end) {
   return {first(begin), first(end)};
 }
 
-std::vector<SegmentRange> cut_at_exchanges(SegmentRange range, Phase phase) {
+std::vector<SegmentRange> cut_at_exchanges(SegmentRange range, Phase phase, bool splits_rows) {
   std::vector<SegmentRange> pieces;
   SegmentRange piece = range;
   const bool forward = phase == Phase::kForward;
   const std::vector<Segment> order = in_order(range, phase);
   for (size_t at = 0; at + 1 < order.size(); ++at) {
-    if (!exchanges_behind(order[at], phase)) continue;
+    const bool changes_rows = splits_rows && phase != Phase::kBackwardWeight &&
+                              is_between_products(order[at]) != is_between_products(order[at + 1]);
+    if (!changes_rows && !exchanges_behind(order[at], phase)) continue;
     const int index = static_cast<int>(order[at]);
     pieces.push_back(forward ? SegmentRange{piece.begin, index + 1}
                              : SegmentRange{index, piece.end});
@@ -425,7 +451,7 @@ ValueOffsets workspace_offsets(const BlockExtent& extent, SegmentRange range, Ph
       value_set({kAttentionNormGradient, kMlpNormGradient, kAttentionBranchGradient,
                  kMlpBranchGradient, kQueryKeyNormGradient, kKeptAttention}) |
       joined_sums(range, phase, given);
-  const std::array<Life, kNumBlockValues> life = lives(range, phase, given);
+  const std::array<Life, kNumBlockValues> life = lives(range, phase, given, extent.row_split > 1);
   ValueOffsets offsets;
   std::vector<Placed> placed;
   for (size_t value = 0; value < life.size(); ++value) {

@@ -51,6 +51,22 @@
 // from summed values, so all ranks compute the same bits. The exception is the norm of each head's
 // queries and keys: every rank of x has its heads' part of the gradient, which is summed over x
 // like the values above.
+//
+// Where rows are split (ModelShape::splits_rows; Korthikanti et al. 2022), ranks of x, which else
+// all do the same between the products, do so for some consecutive rows of a micro-batch each: the
+// moments, norm, branch and add segments. Sums over x become reduce-scatters, and the next product
+// is preceded by an all-gather:
+//
+//   forward    gathered: normed_attention, normed_mlp; scattered: output_sum, down_sum
+//   backward   gathered: down_sum_gradient, output_sum_gradient, and once more normed_attention and
+//              normed_mlp, of which nothing but the input and the statistics is kept;
+//              scattered: normed_mlp_gradient, normed_attention_gradient
+//
+// What is replicated over x, and so has a rank's rows only, are the residual stream and its
+// gradient, moments and statistics of norms, and branches. What products make and read is not: qkv,
+// attention and up are split over x by columns, and replicated over y. So rows are split over x
+// alone, whatever y is; sums of moments over y have a rank's rows. Gradients of norms become sums
+// over x. Biases of output and down get theirs from gathered rows, as before.
 #pragma once
 
 #include <array>
@@ -91,6 +107,9 @@ struct SegmentRange {
     return begin <= static_cast<int>(segment) && static_cast<int>(segment) < end;
   }
 };
+
+/// Whether a segment works row by row on the residual stream, between the products.
+bool is_between_products(Segment segment);
 
 /// The segments that the fused pieces [begin, end) of a transformer block join
 /// (BlockShape::segments).
@@ -227,7 +246,7 @@ struct ValueUse {
 };
 /// What one segment uses in one phase. The gradient of the unit is another matter:
 /// backward_weight adds to it or overwrites it.
-const std::vector<ValueUse>& segment_uses(Segment segment, Phase phase);
+const std::vector<ValueUse>& segment_uses(Segment segment, Phase phase, bool splits_rows = false);
 /// Attention has no parameters. No backward_weight reads weights.
 bool reads_weights(Segment segment, Phase phase);
 
@@ -240,11 +259,19 @@ struct RangeUses {
   ValueSet inside;  // made and used here alone
 };
 /// keeps = false: a forward without a backward, whose kept values are used here alone as well.
-RangeUses range_uses(SegmentRange range, Phase phase, bool keeps = true);
+RangeUses range_uses(SegmentRange range, Phase phase, bool keeps = true, bool splits_rows = false);
 
 /// A range, cut behind every sum over x or y that the phase needs, and before and behind attention,
-/// where ranks of sequence exchange keys; in the order in which the phase does the pieces.
-std::vector<SegmentRange> cut_at_exchanges(SegmentRange range, Phase phase);
+/// where ranks of sequence exchange keys; in the order in which the phase does the pieces. Where
+/// rows are split also between segments that work on some and on all of them.
+std::vector<SegmentRange> cut_at_exchanges(SegmentRange range, Phase phase,
+                                           bool splits_rows = false);
+
+/// What ranks of x exchange where rows are split: values of all rows, which are gathered from or
+/// scattered into values of the same name that have a rank's rows.
+bool is_exchanged_by_rows(BlockValue value);
+/// The gradients of norms, which a rank then makes from its rows: its part of a sum over x.
+bool is_norm_gradient(BlockValue value);
 
 /// What a forward keeps for the backward beside the input: the parts of SavedLayout.
 ValueSet kept_values();

@@ -257,7 +257,29 @@ const char* remap_step_name(RemapStep step) {
 }
 const char* value_name(BlockValue value) { return kValueNames[static_cast<size_t>(value)]; }
 
-const std::vector<ValueUse>& segment_uses(Segment segment, Phase phase) {
+bool is_between_products(Segment segment) {
+  switch (segment) {
+    case Segment::kQkv:
+    case Segment::kQkvAdd:
+    case Segment::kAttention:
+    case Segment::kOutput:
+    case Segment::kUp:
+    case Segment::kUpAdd:
+    case Segment::kDown:
+      return false;
+    default:
+      return true;
+  }
+}
+
+const std::vector<ValueUse>& segment_uses(Segment segment, Phase phase, bool splits_rows) {
+  // What these have normed is then made by a step before (SegmentedBlock::normalize_again).
+  static const Uses qkv_input = {{kQkvGradient, kRead}, {kNormedAttentionGradient, kWrite}};
+  static const Uses up_input = {{kUpGradient, kRead}, {kNormedMlpGradient, kWrite}};
+  if (splits_rows && phase == Phase::kBackwardInput) {
+    if (segment == Segment::kQkv) return qkv_input;
+    if (segment == Segment::kUp) return up_input;
+  }
   const auto index = static_cast<size_t>(segment);
   if (phase == Phase::kForward) return forward_uses()[index];
   return phase == Phase::kBackwardInput ? backward_input_uses()[index]

@@ -84,12 +84,16 @@ int64_t head_chunk_rows(int64_t vocabulary, int64_t rows) {
 
 namespace {
 
+/// Ranks of x over which the rows between products are split.
+int64_t rows_split(const ModelShape& model) { return model.splits_rows ? model.x : 1; }
+
 BlockSizes embedding_sizes(const ModelShape& model, int64_t rows, int64_t element) {
   BlockSizes sizes;
-  sizes.output_bytes = rows * model.options.width / model.y * element;
-  sizes.bundle_bytes = sizes.output_bytes;
+  const int64_t gradient_bytes = rows * model.options.width / model.y * element;
+  sizes.output_bytes = gradient_bytes / rows_split(model);
+  sizes.bundle_bytes = gradient_bytes;
   // The masked gradient; without dropout the gradient is read where it is.
-  sizes.backward_workspace_bytes = model.options.dropout > 0.0 ? sizes.output_bytes : 0;
+  sizes.backward_workspace_bytes = model.options.dropout > 0.0 ? gradient_bytes : 0;
   return sizes;
 }
 
@@ -105,7 +109,7 @@ BlockSizes transformer_sizes(const ModelShape& model, int64_t batch, int64_t tok
   const ShapeOptions& options = model.options;
   const BlockExtent extent = block_extent(model, batch, tokens, dtype);
   BlockSizes sizes;
-  sizes.input_bytes = sizes.output_bytes = extent.rows * extent.width * element;
+  sizes.input_bytes = sizes.output_bytes = extent.own_rows() * extent.width * element;
   sizes.saved_bytes = saved_layout(extent).elements * element;
   sizes.forward_workspace_bytes = forward_layout(extent).elements * element;
   sizes.backward_workspace_bytes = backward_layout(extent).elements * element;
@@ -126,7 +130,7 @@ BlockSizes head_sizes(const ModelShape& model, int64_t rows, Dtype dtype) {
   const int64_t chunk = head_chunk_rows(vocabulary, rows);
   const HeadLayout layout = head_layout(chunk, width, vocabulary, dtype);
   BlockSizes sizes;
-  sizes.input_bytes = rows * width * element;
+  sizes.input_bytes = rows / rows_split(model) * width * element;
   sizes.forward_workspace_bytes = layout.forward_elements * element;
   sizes.backward_workspace_bytes = layout.backward_elements * element;
   sizes.forward_flops = 2.0 * static_cast<double>(rows) * static_cast<double>(vocabulary) *

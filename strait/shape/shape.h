@@ -124,6 +124,7 @@ struct ModelShape {
   int64_t x = 1, y = 1;  // ranks of mesh axes x and y that share each block: local_shape in split.h
   int64_t sequence = 1;  // ranks that share every sequence
   SequenceEngine engine = SequenceEngine::kGathered;  // among these
+  bool splits_rows = false;  // ranks of x have some rows each between products (segment.h)
   /// Of the document in which a token stands, on average, as far as operations of attention are
   /// counted; 0: as many as the context, or as the sequence where that is shorter.
   int64_t document_tokens = 0;

@@ -80,6 +80,7 @@ ModelShape local_shape(const ModelShape& model, int64_t x, int64_t y, int64_t se
   }
   ModelShape local = model;
   local.x = x;
+  local.splits_rows = model.splits_rows && x > 1;
   local.y = y;
   local.sequence = sequence;
   for (UnitShape& unit : local.units) unit = localize(unit, x, y).shape;
@@ -87,6 +88,8 @@ ModelShape local_shape(const ModelShape& model, int64_t x, int64_t y, int64_t se
     for (const auto& [name, size] :
          {std::pair{"x", x}, std::pair{"y", y}, std::pair{"sequence", sequence}})
       if (size > 1) block.signature += fmt::format(" {}={}", name, size);
+  if (local.splits_rows)
+    for (BlockShape& block : local.blocks) block.signature += " rows";
   if (sequence > 1 && model.engine != SequenceEngine::kGathered)
     for (BlockShape& block : local.blocks)
       block.signature += model.engine == SequenceEngine::kRing ? " ring" : " heads";

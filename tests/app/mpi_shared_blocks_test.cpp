@@ -42,6 +42,17 @@ TEST(MpiTiles, GiveTheBitsAndBytesOfThreadRanks) {
         4);
 }
 
+/// Rows are scattered and gathered in windows.
+TEST(MpiSplitRows, GiveTheBitsAndBytesOfThreadRanks) {
+  for (const char* precision : {"fp64", "bf16"})
+    test::expect_processes_to_train_as_threads(
+        {"placement.preset=zero3", "mesh.axes.x=2", "tensor.sequence_parallel=true",
+         std::string("train.precision=") + precision, "train.global_batch_size=24",
+         "train.micro_batch_size=2", "train.steps=6", "model.shape.dropout=0.1",
+         "model.shape.vocabulary=24"},
+        4);
+}
+
 TEST(MpiSharedSequences, GiveTheBitsAndBytesOfThreadRanks) {
   const std::string documents = "data.document_separator=.\n", none = "data.document_separator=";
   for (const auto& [engine, separator] :

@@ -53,7 +53,6 @@ TEST(Validate, DefaultsAreAcceptedWrittenOrNot) {
 
 TEST(Validate, ReservedKeysAcceptOnlyTheDefault) {
   std::vector<std::pair<const char*, const char*>> cases = {
-      {"tensor.sequence_parallel", "true"},
       {"simulate.jitter", "\"normal:0.1\""},
       {"simulate.stragglers", "[2.0]"},
       {"simulate.failures_per_device_hour", "0.1"},

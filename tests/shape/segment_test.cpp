@@ -175,6 +175,41 @@ TEST(Segment, RangesAreCutBehindEverySumAndWhereKeysAreExchanged) {
   EXPECT_EQ(cuts({}, Phase::kBackwardWeight), (Pieces{{0, 15}}));
 }
 
+/// What lies between products has a rank's rows, and no piece of a phase works on both.
+TEST(Segment, RowsAreSplitBetweenProducts) {
+  for (ModelShape whole : models()) {
+    const bool whole_rows = whole.style.query_key_norm == QueryKeyNorm::kWidth;  // x = 1
+    if (whole.x > 1 || whole.y > 1 || whole_rows) continue;
+    const BlockExtent all = block_extent(local_shape(whole, 2), 2, 6, Dtype::kBfloat16);
+    whole.splits_rows = true;
+    EXPECT_FALSE(local_shape(whole, 1).splits_rows);
+    const ModelShape model = local_shape(whole, 2);
+    const BlockExtent extent = block_extent(model, 2, 6, Dtype::kBfloat16);
+    const ValueSet of_rows =
+        value_set({kInput, kAttentionMean, kAttentionRstd, kAttentionBranch, kAttentionBranchRstd,
+                   kMiddle, kMlpMean, kMlpRstd, kMlpBranch, kMlpBranchRstd, kOutput,
+                   kOutputGradient, kMiddleGradient, kInputGradient});
+    for (int index = 0; index < kNumBlockValues; ++index) {
+      const auto value = static_cast<BlockValue>(index);
+      const int64_t parts = of_rows[value_index(value)] ? 2 : 1;
+      EXPECT_EQ(parts * value_elements(value, extent), value_elements(value, all))
+          << value_name(value);
+      if (!is_exchanged_by_rows(value) && !is_norm_gradient(value)) continue;
+      EXPECT_LT(bundle_offsets(extent)[value], 0) << value_name(value);
+      EXPECT_LT(deferred_offsets(extent)[value], 0) << value_name(value);
+    }
+    EXPECT_EQ(segment_sizes(model, {}, 2, 6, Dtype::kBfloat16).saved_bytes,
+              block_sizes(model, 1, 2, 6, Dtype::kBfloat16).saved_bytes);
+    EXPECT_EQ(2 * block_sizes(model, 1, 2, 6, Dtype::kBfloat16).output_bytes,
+              block_sizes(whole, 1, 2, 6, Dtype::kBfloat16).output_bytes);
+  }
+  for (const Phase phase : {Phase::kForward, Phase::kBackwardInput})
+    for (const SegmentRange piece : cut_at_exchanges({}, phase, true))
+      for (int index = piece.begin; index < piece.end; ++index)
+        EXPECT_EQ(is_between_products(static_cast<Segment>(index)),
+                  is_between_products(static_cast<Segment>(piece.begin)));
+}
+
 TEST(Segment, JoinedSegmentsHaveNoSumBetweenThem) {
   const RangeUses whole = range_uses({}, Phase::kForward, false);
   EXPECT_EQ(whole.reads, value_set({kInput, kGatheredKeys}));

@@ -32,7 +32,7 @@ Mesh mesh_of(int64_t x, int64_t data, int64_t y) {
 /// Everything that a program is composed from.
 struct Example {
   Example(int64_t x, int64_t data, const std::string& preset = "zero3", int64_t layers = 3,
-          int64_t y = 1)
+          int64_t y = 1, bool splits_rows = false)
       : mesh(mesh_of(x, data, y)) {
     ShapeOptions shape_options;
     shape_options.layers = layers;
@@ -40,7 +40,9 @@ struct Example {
     shape_options.width = 16;
     shape_options.ffn_width = 64;
     shape_options.context = 4;
-    shape = local_shape(gpt2_shape(shape_options, 16), x, y);
+    ModelShape whole = gpt2_shape(shape_options, 16);
+    whole.splits_rows = splits_rows;
+    shape = local_shape(whole, x, y);
     cluster.ranks = mesh.ranks();
     cluster.levels = {{"pair", 2, 1e10, 1e-6, 1}, {"world", cluster.ranks / 2, 1e9, 5e-6, 1}};
     placement = resolve_placement(parse_run("", "test.toml", {"placement.preset=" + preset}),
@@ -97,6 +99,55 @@ TEST(SharedBlocks, ProgramsOfGridsAreLegal) {
             EXPECT_TRUE(problems.empty()) << preset << " " << x << " x " << y << " x " << data
                                           << ": " << problems.front().message;
           }
+}
+
+TEST(SharedBlocks, ProgramsWithSplitRowsAreLegal) {
+  for (const auto& [x, y] : {std::pair{2, 1}, std::pair{4, 1}, std::pair{2, 2}, std::pair{4, 2}})
+    for (const int64_t data : {1, 2})
+      for (const char* preset : {"ddp", "zero3"})
+        for (const int64_t recompute : {0, 1, 2})
+          for (const Purpose purpose : {Purpose::kTrain, Purpose::kEvaluate}) {
+            Example example(x, data, preset, 3, y, true);
+            example.options.recompute = {recompute};
+            example.options.purpose = purpose;
+            const std::vector<program::Problem> problems = program::verify({example.program()});
+            EXPECT_TRUE(problems.empty()) << preset << " " << x << " x " << y << " x " << data
+                                          << ": " << problems.front().message;
+          }
+}
+
+/// Transfers of rows, and what else is summed over x, of one micro-batch on two ranks.
+TEST(SharedBlocks, SplitRowsAreScatteredAndGathered) {
+  for (const bool recomputes : {false, true}) {
+    Example example(2, 2, "zero3", 3, 1, true);
+    example.options.accumulation = 1;
+    example.options.recompute = {recomputes ? 1 : 0};
+    const Program program = example.program();
+    std::map<std::string, int> moved;
+    for (const Op& op : ops_of(program)) {
+      if (!program::is_communication(op.kind) || group_of(program, op).name != "x") continue;
+      const auto& target = program.arrays.at(static_cast<size_t>(op.writes.front().array));
+      ++moved[std::string(program::op_name(op)) + " " + target.name];
+    }
+    const int forwards = recomputes ? 6 : 3;
+    EXPECT_EQ(moved,
+              (std::map<std::string, int>{{"all_gather normed_attention", 6},
+                                          {"all_gather normed_mlp", 6},
+                                          {"all_gather down_sum_gradient", 3},
+                                          {"all_gather output_sum_gradient", 3},
+                                          {"all_gather head_normed", 1},
+                                          {"all_gather embedding_gradient", 1},
+                                          {"reduce_scatter output_sum.own", forwards},
+                                          {"reduce_scatter down_sum.own", 3},
+                                          {"reduce_scatter normed_mlp_gradient.own", 3},
+                                          {"reduce_scatter normed_attention_gradient.own", 3},
+                                          {"reduce_scatter embedding_sum.own", 1},
+                                          {"reduce_scatter normed_gradient.own", 1},
+                                          {"all_reduce attention_norm_gradient", 3},
+                                          {"all_reduce mlp_norm_gradient", 3},
+                                          {"all_reduce head_norm_weights", 1},
+                                          {"all_reduce loss_parts", 1}}));
+  }
 }
 
 TEST(SharedBlocks, EveryPartIsSummedAmongTheRanksThatShareIt) {
@@ -180,6 +231,10 @@ TEST(SharedBlocks, ProgramsGrowNeitherWithLayersNorWithRanks) {
   };
   EXPECT_EQ(count(2, 2, 96), count(2, 2, 12));
   EXPECT_EQ(count(4, 1024, 12), count(2, 2, 12));
+  const auto count_split = [](int64_t layers) {
+    return program::count_ops(Example(2, 2, "zero3", layers, 1, true).program());
+  };
+  EXPECT_EQ(count_split(96), count_split(12));
 }
 
 /// Target: 50 ms of a processor. The limit leaves room for slow machines.

@@ -281,6 +281,7 @@ Design make_design(const Run& run, int64_t ranks, int64_t vocabulary, int64_t co
   design.cluster = cluster_of(run, design.batch);
   design.shape = model_shape(run.model, vocabulary);
   design.shape.engine = sequence_engine(run, design.batch.sequence_tokens);
+  design.shape.splits_rows = run.tensor.sequence_parallel;
   if (corpus != nullptr && run.train.global_batch_tokens > 0)
     design.shape.document_tokens = attended_length(run, *corpus);
   design.mesh = mesh_of(run, ranks, design.cluster, design.policy);

@@ -1,5 +1,7 @@
 #include "strait/strategy/grid/grid.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <utility>
 #include <vector>
 
@@ -29,11 +31,14 @@ struct Sharing {
 
   /// Ops that depend on the rank's place among those that share a block.
   void mark(Op& op) const {
-    if (draft::works_on_segments(op)) op.group = x.sums() ? x.group : y.group;
+    if (draft::works_on_segments(op) || op.kernel == &draft::kNormalizeAgain)
+      op.group = x.sums() ? x.group : y.group;
   }
 
   /// Who sums what an op leaves in a slot.
   Axis axis_of(int slot) const {
+    if (shape.splits_rows && draft::is_exchanged_by_rows(slot) && draft::is_partial_over_x(slot))
+      return {};  // scattered
     if (draft::is_partial_over_x(slot)) return x;
     return draft::is_partial_over_y(slot) ? y : Axis{};
   }
@@ -65,18 +70,40 @@ struct Sharing {
     return worth_hiding;
   }
 
+  /// A transfer of rows. Whether it is worth hiding: a sum of gradients, or a gather.
+  bool write_rows(Op op, std::vector<Op>& ops) const {
+    const bool worth_hiding = gathers_rows(op) || is_gradient_sum(op.reads.front().slot);
+    op.group = x.group;
+    op.stream = x.stream;
+    for (auto* operands : {&op.reads, &op.writes}) operands->front().slot = 0;
+    ops.push_back(std::move(op));
+    return worth_hiding;
+  }
+
+  static bool moves_rows(const Op& op) {
+    return program::is_communication(op.kind) && op.group < 0;
+  }
+  static bool gathers_rows(const Op& op) {
+    return moves_rows(op) && op.kind == program::OpKind::kAllGather;
+  }
+
   void share(Visit& visit) const {
     const Visit before = visit;
     visit.ops.clear();
     WeightProducts products(before, shape, dtype);
+    auto gathers = std::ranges::count_if(before.ops, gathers_rows);  // still to come
     for (const Op& op : before.ops) {
       if (op.kernel == &draft::kBackwardWeight) {
         for (const Op& rest : products.rest(op)) write(rest, visit.ops);
         continue;
       }
       products.note(op);
-      if (!write(op, visit.ops) || !hides) continue;
-      for (const Op& ready : products.take_ready()) write(ready, visit.ops);
+      gathers -= gathers_rows(op) ? 1 : 0;
+      const bool worth_hiding = moves_rows(op) ? write_rows(op, visit.ops) : write(op, visit.ops);
+      if (!worth_hiding || !hides) continue;
+      // What a gather behind a scatter has to hide behind is left to it.
+      const bool shares = moves_rows(op) && !gathers_rows(op) && gathers > 0;
+      for (const Op& ready : products.take_ready(shares ? 1 : SIZE_MAX)) write(ready, visit.ops);
     }
   }
 };
@@ -96,6 +123,12 @@ void grid(draft::Draft& draft, const ModelShape& shape, const Cluster& cluster,
   const Axis x = axis_of(draft, cluster, "x");
   const Sharing sharing{x, axis_of(draft, cluster, "y"), options.hides_sums, shape, options.dtype};
   if (!sharing.x.sums() && !sharing.y.sums()) return;
+  for (const int own : draft.own_rows) {
+    program::ValueArray& array = draft.program.arrays[static_cast<size_t>(own)];
+    const int64_t elements = array.partition.elements;
+    array.group = sharing.x.group;
+    array.partition = {elements * shape.x, elements};
+  }
   draft::rewrite_visits(draft, [sharing](Visit& visit) { sharing.share(visit); });
 }
 

@@ -20,8 +20,9 @@ SegmentRange only(Segment segment) {
 bool is_for_inputs(const Op& op) { return op.kernel == &draft::kBackwardInput; }
 bool is_for_weights(const Op& op) { return op.kernel == &draft::kBackwardWeight; }
 
-ValueSet made_by(const Op& op) {
-  const RangeUses uses = range_uses(draft::range_of(op), Phase::kBackwardInput);
+/// Where rows are split, less: what is normed is made, and gathered, before it is needed.
+ValueSet made_by(const Op& op, bool splits_rows) {
+  const RangeUses uses = range_uses(draft::range_of(op), Phase::kBackwardInput, true, splits_rows);
   return uses.writes | uses.inside;
 }
 
@@ -39,7 +40,7 @@ bool is_gradient_sum(int slot) {
 WeightProducts::WeightProducts(const draft::Visit& visit, const ModelShape& shape, Dtype dtype)
     : shape_(shape), block_(visit.block), dtype_(dtype) {
   for (const Op& op : visit.ops)
-    if (is_for_inputs(op)) coming_ |= made_by(op);
+    if (is_for_inputs(op)) coming_ |= made_by(op, shape.splits_rows);
   if (coming_.none()) return;
   for (const Op& op : visit.ops)
     for (const Segment segment : kMatrices)
@@ -48,13 +49,14 @@ WeightProducts::WeightProducts(const draft::Visit& visit, const ModelShape& shap
 }
 
 void WeightProducts::note(const Op& op) {
-  if (is_for_inputs(op)) coming_ &= ~made_by(op);
+  if (is_for_inputs(op)) coming_ &= ~made_by(op, shape_.splits_rows);
 }
 
-std::vector<Op> WeightProducts::take_ready() {
+std::vector<Op> WeightProducts::take_ready(size_t most) {
   std::vector<Op> ready;
   for (Product& product : products_) {
     const SegmentRange range = only(product.segment);
+    if (ready.size() == most) break;
     if (product.taken || (needs_of(range) & coming_).any()) continue;
     product.taken = true;
     ready.push_back(part(*product.op, range));

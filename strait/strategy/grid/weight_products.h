@@ -2,6 +2,8 @@
 // Internal to the pass.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "strait/draft/draft.h"
@@ -18,8 +20,8 @@ class WeightProducts {
 
   /// An op of the visit has been written.
   void note(const program::Op& op);
-  /// Those that can begin now, and have not; they count as written.
-  std::vector<program::Op> take_ready();
+  /// Those that can begin now, and have not, `most` at most; they count as written.
+  std::vector<program::Op> take_ready(size_t most = SIZE_MAX);
   /// What is left of an op for weights when its turn comes: it itself where nothing was taken.
   std::vector<program::Op> rest(const program::Op& op) const;
 

@@ -25,49 +25,150 @@ constexpr SegmentRange kDownAndAdd = range_of(Segment::kDown, Segment::kMlpAdd);
 /// Makes the ops of block 0, and the values inside it.
 class Maker {
  public:
-  Maker(program::Program& program, const ModelShape& shape, const StepOptions& options,
+  Maker(draft::Draft& draft, const ModelShape& shape, const StepOptions& options,
         const ChainArrays& arrays, bool splits)
-      : program_(program),
+      : draft_(draft),
         shape_(shape),
         options_(options),
         arrays_(arrays),
         splits_(splits),
-        inside_(draft::kNumBlockOperands, -1) {}
+        inside_(draft::kNumBlockOperands, -1),
+        own_(draft::kNumBlockOperands, -1),
+        again_(draft::kNumBlockOperands, -1) {}
 
   Op make_op(SegmentRange range, Phase phase, bool keeps = true) {
     Op op = draft::block_op(draft::segment_kernel(phase), 0, {range.begin, range.end});
     op.attributes[draft::kBatch] = options_.micro_batch_size;
     op.attributes[draft::kLength] = options_.tokens;
     op.attributes[draft::kTraining] = int64_t{options_.purpose == draft::Purpose::kTrain ? 1 : 0};
-    for (const draft::OperandUse& use : draft::segment_operands(range, phase, keeps)) {
+    const Rows rows = rows_of(range, phase);
+    for (const draft::OperandUse& use :
+         draft::segment_operands(range, phase, keeps, shape_.splits_rows)) {
       if (is_empty(use.slot)) continue;
-      const Operand operand = operand_of(use.slot);
+      const Operand operand = operand_of(use.slot, rows);
       draft::add_operand(op, operand.array, operand.index, use.access, use.slot);
     }
     draft::price(op, shape_, 0, options_.dtype);
     return op;
   }
 
-  Ops make(SegmentRange range, Phase phase, bool keeps = true) {
-    Ops ops;
-    for (const SegmentRange piece : cut_at_exchanges(range, phase))
+  Ops make(SegmentRange range, Phase phase, bool keeps = true, bool behind_forward = false) {
+    Ops ops, sums;
+    for (const SegmentRange piece : cut_at_exchanges(range, phase, shape_.splits_rows)) {
       ops.push_back(make_op(piece, phase, keeps));
+      if (!shape_.splits_rows) continue;
+      exchange_rows(ops, sums, rows_of(piece, phase));
+      if (phase != Phase::kBackwardInput) continue;
+      if (piece.begin == static_cast<int>(Segment::kMlpBranch))
+        gather_normed(Segment::kMlpNorm, BlockValue::kNormedMlp, behind_forward, ops);
+      if (piece.begin == static_cast<int>(Segment::kAttentionBranch))
+        gather_normed(Segment::kAttentionNorm, BlockValue::kNormedAttention, behind_forward, ops);
+    }
+    ops.insert(ops.end(), sums.begin(), sums.end());
     return ops;
   }
 
   /// Arrays with a value for every block, which outlive its backward.
   std::vector<int> deferred_arrays() const {
-    std::vector<int> arrays;
+    std::vector<int> arrays = again_;
     for (int slot = 0; slot < draft::kNumBlockOperands; ++slot)
-      if (const int array = inside_[static_cast<size_t>(slot)]; array >= 0 && outlives(slot))
-        arrays.push_back(array);
+      if (outlives(slot, Rows::kAll)) arrays.push_back(inside_[static_cast<size_t>(slot)]);
+    std::erase(arrays, -1);
     return arrays;
   }
 
  private:
-  bool outlives(int slot) const { return splits_ && draft::is_deferred(slot); }
+  /// Which rows of a value an op has that ranks of x exchange, where rows are split. kAgain: all,
+  /// for a backward that outlives the forward's.
+  enum class Rows : uint8_t { kAll, kOwn, kAgain };
 
-  Operand operand_of(int slot) {
+  Rows rows_of(SegmentRange range, Phase phase) const {
+    if (!shape_.splits_rows) return Rows::kAll;
+    if (phase != Phase::kBackwardWeight && is_between_products(static_cast<Segment>(range.begin)))
+      return Rows::kOwn;
+    return phase != Phase::kForward && splits_ ? Rows::kAgain : Rows::kAll;
+  }
+
+  static bool is_normed(int slot) {
+    return slot == draft::block_slot(BlockValue::kNormedAttention) ||
+           slot == draft::block_slot(BlockValue::kNormedMlp);
+  }
+  static bool is_norm_gradient_of_deferred(int slot) {
+    return slot == draft::block_slot(BlockValue::kAttentionNormGradient) ||
+           slot == draft::block_slot(BlockValue::kMlpNormGradient);
+  }
+  bool outlives(int slot, Rows rows) const {
+    if (!splits_ || rows == Rows::kOwn) return false;
+    const bool apart = shape_.splits_rows && is_norm_gradient_of_deferred(slot);
+    return draft::is_deferred(slot) || apart || rows == Rows::kAgain;
+  }
+
+  /// A transfer of rows; the pass that shares blocks says among whom. Slots stay until then.
+  Op transfer(program::OpKind kind, const Operand& from, const Operand& to) const {
+    Op op;
+    op.kind = kind;
+    const auto elements = [&](const Operand& operand) {
+      return draft_.program.arrays[static_cast<size_t>(operand.array)].partition.elements;
+    };
+    if (kind != program::OpKind::kAllReduce)
+      op.partition = {std::max(elements(from), elements(to)),
+                      std::min(elements(from), elements(to))};
+    op.reads = {program::as(from, program::Access::kRead, from.slot)};
+    op.writes = {program::as(to, program::Access::kWrite, to.slot)};
+    return op;
+  }
+
+  /// Behind an op over a range, what of its results goes to or comes from others. Sums of gradients
+  /// of norms, which nobody waits for, go behind the next exchange.
+  void exchange_rows(Ops& ops, Ops& sums, Rows rows) {
+    const std::vector<Operand> written = ops.back().writes;
+    bool exchanges = false;
+    for (const Operand& operand : written) {
+      if (!draft::is_exchanged_by_rows(operand.slot) || operand.access != program::Access::kWrite)
+        continue;
+      const bool gathers = rows == Rows::kOwn;
+      Operand to = operand_of(operand.slot, gathers ? Rows::kAll : Rows::kOwn);
+      to.slot = operand.slot;
+      ops.push_back(transfer(
+          gathers ? program::OpKind::kAllGather : program::OpKind::kReduceScatter, operand, to));
+      exchanges = true;
+    }
+    if (exchanges) ops.insert(ops.end(), sums.begin(), sums.end());
+    if (exchanges) sums.clear();
+    for (const Operand& operand : written) {
+      if (operand.slot < draft::kBlockValues || operand.slot >= draft::kEndValues) continue;
+      if (is_norm_gradient(static_cast<BlockValue>(operand.slot - draft::kBlockValues)))
+        sums.push_back(transfer(program::OpKind::kAllReduce, program::as(operand, operand.access),
+                                program::as(operand, operand.access)));
+    }
+  }
+
+  /// In a backward, all rows of what a product has read, which its weights need: from what the
+  /// forward has kept, or where that stands in the same visit from what it has made.
+  void gather_normed(Segment norm, BlockValue value, bool behind_forward, Ops& ops) {
+    if (behind_forward && !splits_) return;
+    const int slot = draft::block_slot(value);
+    Operand own = operand_of(slot, Rows::kOwn);
+    Operand all = operand_of(slot, splits_ ? Rows::kAgain : Rows::kAll);
+    own.slot = all.slot = slot;
+    if (!behind_forward) ops.push_back(normalize_again(norm, own));
+    ops.push_back(transfer(program::OpKind::kAllGather, own, all));
+  }
+
+  Op normalize_again(Segment norm, const Operand& own) {
+    const int index = static_cast<int>(norm);
+    Op op = make_op({index, index + 1}, Phase::kForward);
+    op.kernel = &draft::kNormalizeAgain;
+    std::erase_if(op.reads, [](const Operand& operand) {
+      return operand.slot != draft::kTokens && operand.slot != draft::kInput;
+    });
+    op.reads.push_back(program::as({arrays_.saved, {}}, program::Access::kRead, draft::kSaved));
+    op.writes = {program::as(own, program::Access::kWrite, own.slot)};
+    op.attributes[draft::kWorkspace] = int64_t{0};
+    return op;
+  }
+
+  Operand operand_of(int slot, Rows rows) {
     switch (slot) {
       case draft::kTokens:
         return {arrays_.batch, {}};
@@ -84,7 +185,7 @@ class Maker {
       case draft::kInputGradient:
         return {arrays_.gradient, {-1}};
       default:
-        return {inside(slot), {}};
+        return {inside(slot, rows), {}};
     }
   }
 
@@ -97,10 +198,26 @@ class Maker {
   BlockExtent extent() const { return draft::extent_of(shape_, options_); }
 
   /// The array of what passes inside a block.
-  int inside(int slot) {
+  int inside(int slot, Rows rows) {
     ensure(draft::is_inside_block(slot), "a range of segments with an operand of other kernels");
-    int& array = inside_[static_cast<size_t>(slot)];
+    if (!shape_.splits_rows || !draft::is_exchanged_by_rows(slot)) rows = Rows::kAll;
+    if (rows == Rows::kAgain && !is_normed(slot)) rows = Rows::kAll;
+    std::vector<int>& arrays = rows == Rows::kOwn ? own_ : rows == Rows::kAgain ? again_ : inside_;
+    int& array = arrays[static_cast<size_t>(slot)];
     if (array >= 0) return array;
+    draft::WholeValues values = values_of(slot);
+    if (rows == Rows::kOwn) {
+      values.name += ".own";
+      values.elements /= shape_.x;
+    }
+    if (rows == Rows::kAgain) values.name += ".again";
+    if (outlives(slot, rows)) values.count = static_cast<int64_t>(shape_.blocks.size()) - 1;
+    array = draft::declare(draft_.program, values);
+    if (rows == Rows::kOwn) draft_.own_rows.push_back(array);
+    return array;
+  }
+
+  draft::WholeValues values_of(int slot) const {
     draft::WholeValues values{"bundle", 1, options_.dtype, bundle_offsets(extent()).elements};
     if (slot == draft::kDeferred) {
       values.name = "deferred";
@@ -112,24 +229,23 @@ class Maker {
       values.dtype = value_dtype(value, options_.dtype);
       values.elements = bytes / dtype_bytes(values.dtype);
     }
-    if (outlives(slot)) values.count = static_cast<int64_t>(shape_.blocks.size()) - 1;
-    return array = draft::declare(program_, values);
+    return values;
   }
 
-  program::Program& program_;
+  draft::Draft& draft_;
   const ModelShape& shape_;
   const StepOptions& options_;
   const ChainArrays& arrays_;
   const bool splits_;
-  std::vector<int> inside_;  // [slot]
+  std::vector<int> inside_, own_, again_;  // [slot] arrays, by Rows
 };
 
 }  // namespace
 
-BlockSegments::BlockSegments(program::Program& program, const ModelShape& shape,
+BlockSegments::BlockSegments(draft::Draft& draft, const ModelShape& shape,
                              const StepOptions& options, const ChainArrays& arrays, bool splits)
     : arrays_(arrays) {
-  Maker maker(program, shape, options, arrays, splits);
+  Maker maker(draft, shape, options, arrays, splits);
   const bool trains = options.purpose == draft::Purpose::kTrain;
   const bool recomputes = options.recompute.every > 0;
   if (!trains || recomputes) plain_ = maker.make({}, Phase::kForward, false);
@@ -139,12 +255,13 @@ BlockSegments::BlockSegments(program::Program& program, const ModelShape& shape,
   const int pieces = shape.style.norm_behind ? 4 : 3;
   if (recomputes) recompute_ = maker.make(segments_of_pieces(0, pieces), Phase::kForward);
   backward_ = maker.make({}, Phase::kBackwardInput);
-  if (!splits) {
-    backward_.push_back(maker.make_op({}, Phase::kBackwardWeight));
-    return;
+  behind_forward_ = maker.make({}, Phase::kBackwardInput, true, true);
+  for (Ops* backward : {&backward_, &behind_forward_}) {
+    if (!splits) backward->push_back(maker.make_op({}, Phase::kBackwardWeight));
+    for (const SegmentRange range : {kDownAndAdd, kOutputAndAdd})
+      if (splits) backward->push_back(maker.make_op(range, Phase::kBackwardWeight));
   }
-  for (const SegmentRange range : {kDownAndAdd, kOutputAndAdd})
-    backward_.push_back(maker.make_op(range, Phase::kBackwardWeight));
+  if (!splits) return;
   for (const SegmentRange range : {kMlpNormAndUp, kAttentionNormAndQkv})
     deferred_.push_back(maker.make_op(range, Phase::kBackwardWeight));
   deferred_arrays_ = maker.deferred_arrays();
@@ -164,7 +281,7 @@ Ops BlockSegments::of_block(const Ops& ops, int64_t block) const {
   ensure(block > 0, "a transformer block stands behind the embedding");
   Ops own = ops;
   for (Op& op : own) {
-    op.attributes[draft::kBlock] = program::Index{block};
+    if (op.kernel) op.attributes[draft::kBlock] = program::Index{block};
     for (auto* operands : {&op.reads, &op.writes})
       for (Operand& operand : *operands)
         if (operand.array == arrays_.activation || operand.array == arrays_.gradient ||

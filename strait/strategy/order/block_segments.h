@@ -21,15 +21,18 @@ class BlockSegments {
  public:
   /// Declares the values that pass between ranges of segments. `splits`: backward() leaves out what
   /// deferred() does.
-  BlockSegments(program::Program& program, const ModelShape& shape,
-                const draft::StepOptions& options, const ChainArrays& arrays, bool splits = false);
+  BlockSegments(draft::Draft& draft, const ModelShape& shape, const draft::StepOptions& options,
+                const ChainArrays& arrays, bool splits = false);
 
   std::vector<program::Op> forward(int64_t block, bool keeps) const {
     return of_block(keeps ? keeping_ : plain_, block);
   }
   /// A forward that keeps everything and stops before the last piece of the fused block.
   std::vector<program::Op> recompute(int64_t block) const { return of_block(recompute_, block); }
-  std::vector<program::Op> backward(int64_t block) const { return of_block(backward_, block); }
+  /// `behind_forward`: in a visit that has begun with recompute().
+  std::vector<program::Op> backward(int64_t block, bool behind_forward) const {
+    return of_block(behind_forward ? behind_forward_ : backward_, block);
+  }
   /// The gradients of those weights whose inputs and output gradients take no more memory than what
   /// the forward has kept: qkv, up, and the norms before them. So a block whose backward waits for
   /// them holds no more than one that waits for its backward.
@@ -43,7 +46,7 @@ class BlockSegments {
   Ops of_block(const Ops& ops, int64_t block) const;
 
   const ChainArrays arrays_;
-  Ops keeping_, plain_, recompute_, backward_, deferred_;  // of block 0
+  Ops keeping_, plain_, recompute_, backward_, behind_forward_, deferred_;  // of block 0
   std::vector<int> deferred_arrays_;
 };
 

@@ -31,20 +31,21 @@ int64_t micro_batches_of(const StepOptions& options) {
 /// Writes the visits of the blocks of a chain.
 class Chain {
  public:
-  Chain(program::Program& program, const ModelShape& shape, const StepOptions& options, bool splits)
+  Chain(draft::Draft& draft, const ModelShape& shape, const StepOptions& options)
       : shape_(shape),
         options_(options),
-        splits_(splits),
+        splits_(draft.splits_backward),
         head_(static_cast<int64_t>(shape.blocks.size()) - 1) {
     for (int64_t b = 0; b <= head_; ++b)
       sizes_.push_back(
           block_sizes(shape, b, options.micro_batch_size, options.tokens, options.dtype));
+    program::Program& program = draft.program;
     declare_values(program);
     agreed_ = draft::find_array(program, "agreed");
     step_ = draft::find_array(program, "step");
     if (std::ranges::any_of(shape.blocks, is_transformer))
-      segments_.emplace(program, shape, options, arrays_, splits);
-    if (is_shared(shape) && !shape.modules) ends_.emplace(program, shape, options, arrays_);
+      segments_.emplace(draft, shape, options, arrays_, splits_);
+    if (is_shared(shape) && !shape.modules) ends_.emplace(draft, shape, options, arrays_);
     if (is_shared(shape) && shape.modules) unet_.emplace(program, shape, options, arrays_);
   }
 
@@ -283,10 +284,12 @@ class Chain {
     if (is_embedding(block)) v.needs.reset();
     if (is_transformer(block_shape(block))) {
       if (!keeps_saved(block)) add_recompute(v, segments_->recompute(block));
-      add_segments(v, segments_->backward(block));
+      add_segments(v, segments_->backward(block, !keeps_saved(block)));
     } else if (unet_ && unet_->shares(block)) {
       v.ops = unet_->backward(block, ends_of(block));
       add_frees(v, unet_->frees(block));
+    } else if (ends_ && shape_.splits_rows) {
+      add_end(v, ends_->embedding_gradient(backward_op(block)));
     } else {
       v.ops.push_back(backward_op(block));
     }
@@ -400,8 +403,7 @@ void order(draft::Draft& draft, const ModelShape& shape, const StepOptions& opti
     };
     return;
   }
-  const auto chain =
-      std::make_shared<const Chain>(draft.program, shape, options, draft.splits_backward);
+  const auto chain = std::make_shared<const Chain>(draft, shape, options);
   draft.schedule.micro_step = [chain](int64_t number, const program::Index& later) {
     return chain->micro_step(number, later);
   };

@@ -1,6 +1,7 @@
 // The pass that says who computes what when: the chain of blocks forward and, in training,
 // backward, one micro-batch after another. Transformer blocks are cut wherever a sum over ranks
-// may stand.
+// may stand; where rows are split over x (shape/segment.h), the transfers of rows stand there, of
+// no group yet.
 #pragma once
 
 #include "strait/draft/draft.h"

@@ -76,6 +76,7 @@ TEST_F(WholeDocuments, TheLossDoesNotDependOnRowsAndRanks) {
                "train.recompute=block"},
               4},
              {{"mesh.axes.x=2", "mesh.axes.sequence=2"}, 8},
+             {{"mesh.axes.x=2", "mesh.axes.sequence=2", "tensor.sequence_parallel=true"}, 8},
              {{"mesh.axes.z=2", "placement.preset=hsdp"}, 4},
              {{"mesh.axes.stage=2", "mesh.axes.sequence=2", "placement.preset=ddp"}, 4},
              {{"mesh.axes.stage=2", "sequence.capacity_tokens=60", "placement.preset=ddp"}, 2}}) {
@@ -90,11 +91,14 @@ TEST_F(WholeDocuments, PlansOfBatchesTrainAsOneRankDoes) {
   for (const Sets& family : {kGpt2, kLlama, kWindows, kAlternating, kCapped}) {
     const Trained one = train(family, {{}, 1});
     for (const char* engine : {"packed", "even", "hybrid", "zeppelin"})
-      for (Case c : std::vector<Case>{
-               {{"mesh.axes.sequence=2"}, 2},
-               {{"mesh.axes.sequence=3", "train.recompute=block"}, 3},
-               {{"mesh.axes.sequence=4", "placement.preset=zero3"}, 8},
-               {{"mesh.axes.sequence=2", "mesh.axes.x=2", "placement.preset=ddp"}, 4}}) {
+      for (Case c :
+           std::vector<Case>{{{"mesh.axes.sequence=2"}, 2},
+                             {{"mesh.axes.sequence=3", "train.recompute=block"}, 3},
+                             {{"mesh.axes.sequence=4", "placement.preset=zero3"}, 8},
+                             {{"mesh.axes.sequence=2", "mesh.axes.x=2", "placement.preset=ddp"}, 4},
+                             {{"mesh.axes.sequence=2", "mesh.axes.x=2", "placement.preset=ddp",
+                               "tensor.sequence_parallel=true"},
+                              4}}) {
         c.sets.push_back(fmt::format("sequence.engine={}", engine));
         SCOPED_TRACE(fmt::format("{} ranks, {}", c.ranks, fmt::join(c.sets, ", ")));
         expect_equal(train(family, c), one);
