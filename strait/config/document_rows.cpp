@@ -99,6 +99,14 @@ void check_document_rows(const Run& run) {
                            "and mesh.axes.sequence = {}, where batches have no plan; the nearest "
                            "valid value is false, or sequence.engine = \"zeppelin\"",
                            run.sequence.engine, run.mesh.axes.sequence));
+  if (run.tensor.sequence_parallel && plans_documents(run))
+    refuse_key(
+        run, "tensor.sequence_parallel",
+        fmt::format("tensor.sequence_parallel = true cannot take effect with "
+                    "sequence.engine = \"{}\", whose ranks have different numbers of rows, "
+                    "most of which mesh.axes.x = {} does not divide; the nearest valid value "
+                    "is false, or sequence.engine = \"ring\"",
+                    run.sequence.engine, run.mesh.axes.x));
   if (run.sequence.remap == "qkv" && !plans_documents(run))
     refuse_key(
         run, "sequence.remap",

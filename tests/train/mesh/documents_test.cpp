@@ -91,14 +91,11 @@ TEST_F(WholeDocuments, PlansOfBatchesTrainAsOneRankDoes) {
   for (const Sets& family : {kGpt2, kLlama, kWindows, kAlternating, kCapped}) {
     const Trained one = train(family, {{}, 1});
     for (const char* engine : {"packed", "even", "hybrid", "zeppelin"})
-      for (Case c :
-           std::vector<Case>{{{"mesh.axes.sequence=2"}, 2},
-                             {{"mesh.axes.sequence=3", "train.recompute=block"}, 3},
-                             {{"mesh.axes.sequence=4", "placement.preset=zero3"}, 8},
-                             {{"mesh.axes.sequence=2", "mesh.axes.x=2", "placement.preset=ddp"}, 4},
-                             {{"mesh.axes.sequence=2", "mesh.axes.x=2", "placement.preset=ddp",
-                               "tensor.sequence_parallel=true"},
-                              4}}) {
+      for (Case c : std::vector<Case>{
+               {{"mesh.axes.sequence=2"}, 2},
+               {{"mesh.axes.sequence=3", "train.recompute=block"}, 3},
+               {{"mesh.axes.sequence=4", "placement.preset=zero3"}, 8},
+               {{"mesh.axes.sequence=2", "mesh.axes.x=2", "placement.preset=ddp"}, 4}}) {
         c.sets.push_back(fmt::format("sequence.engine={}", engine));
         SCOPED_TRACE(fmt::format("{} ranks, {}", c.ranks, fmt::join(c.sets, ", ")));
         expect_equal(train(family, c), one);
@@ -228,6 +225,9 @@ TEST_F(WholeDocuments, WhatAPlanCannotDoIsRefused) {
   refused({"sequence.engine=packed", axis, "sequence.capacity_tokens=101"}, "gives a rank ");
   refused({"sequence.plan=true"}, "the nearest valid value is false");
   refused({"sequence.remap=qkv", axis}, "the nearest valid value is \"auto\"");
+  refused({zeppelin, "mesh.axes.sequence=2", "mesh.axes.x=2", "model.shape.vocabulary=32",
+           "tensor.sequence_parallel=true"},
+          "the nearest valid value is false, or sequence.engine = \"ring\"");
   refused({"sequence.engine=even", axis, "sequence.fill=false"}, "the nearest valid value is true");
 }
 
