@@ -203,7 +203,10 @@ TEST_F(WholeDocuments, RoutedTransfersTrainAsOneRankDoes) {
     sets.insert(sets.end(), c.sets.begin(), c.sets.end());
     SCOPED_TRACE(fmt::format("{} ranks, {}", 2 * c.ranks, fmt::join(c.sets, ", ")));
     const std::string folder = next_folder();
-    expect_equal(test::trained(run_of(kLlama, sets), 2 * c.ranks, folder), one);
+    const Trained routed = test::trained(run_of(kLlama, sets), 2 * c.ranks, folder);
+    expect_equal(routed, one);
+    sets.push_back("sequence.routing=off");
+    EXPECT_EQ(routed.hash, train(kLlama, {sets, 2 * c.ranks}).hash);
     int64_t crossing = 0;
     for (const report::StepMetrics& step : report::read_metrics(folder + "/metrics.jsonl")) {
       const int64_t inter = step.sequence_plan.at("documents").at("inter").as_integer();
