@@ -37,6 +37,7 @@ void check_number(const Key& key, const Run& run, double value) {
 bool fits_form(const Key& key, const Run& run, const std::string& text) {
   for (const auto& [form, least] : key.rule.forms) {
     if (!text.starts_with(form)) continue;
+    if (form.empty() && (text.empty() || text.front() < '0' || text.front() > '9')) continue;
     int64_t number = 0;
     const char* end = text.data() + text.size();
     const auto [stop, code] = std::from_chars(text.data() + form.size(), end, number);

@@ -107,13 +107,19 @@ void check_document_rows(const Run& run) {
                     "most of which mesh.axes.x = {} does not divide; the nearest valid value "
                     "is false, or sequence.engine = \"ring\"",
                     run.sequence.engine, run.mesh.axes.x));
-  if (run.sequence.remap == "qkv" && !plans_documents(run))
-    refuse_key(
-        run, "sequence.remap",
-        fmt::format("sequence.remap = \"qkv\" cannot take effect with sequence.engine = \"{}\" "
-                    "and mesh.axes.sequence = {}, where batches have no plan; the nearest "
-                    "valid value is \"auto\", or sequence.engine = \"zeppelin\"",
-                    run.sequence.engine, run.mesh.axes.sequence));
+  if (!plans_documents(run)) {
+    const auto refuse_unplanned = [&](const char* key, const std::string& value) {
+      refuse_key(
+          run, key,
+          fmt::format("{} = \"{}\" cannot take effect with sequence.engine = \"{}\" and "
+                      "mesh.axes.sequence = {}, where batches have no plan; the nearest valid "
+                      "value is \"auto\", or sequence.engine = \"zeppelin\"",
+                      key, value, run.sequence.engine, run.mesh.axes.sequence));
+    };
+    if (run.sequence.remap == "qkv") refuse_unplanned("sequence.remap", run.sequence.remap);
+    if (run.sequence.routing != "auto" && run.sequence.routing != "off")
+      refuse_unplanned("sequence.routing", run.sequence.routing);
+  }
   if (!run.sequence.fill && run.sequence.engine != "zeppelin" && run.sequence.engine != "hybrid")
     refuse_key(run, "sequence.fill",
                fmt::format("sequence.fill = false cannot take effect with sequence.engine = "

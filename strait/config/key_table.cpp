@@ -76,6 +76,11 @@ Rule or_path(Rule rule) {
   return rule;
 }
 
+Rule or_number(Rule rule, int64_t least) {
+  rule.or_whole_number = true;
+  return with_form(std::move(rule), "", least);
+}
+
 Rule span() {  // checked against the cluster by validate_run
   Rule rule;
   rule.or_whole_number = true;
@@ -456,8 +461,11 @@ Rows sequence_keys() {
        "documents a plan says who has which: packed splits none, even all, hybrid by length, "
        "zeppelin "
        "what is cheapest."},
-      {"sequence.routing", kField<sequence, &SequenceOptions::routing>, only_default(),
-       "Proxies over which transfers between nodes go."},
+      {"sequence.routing", kField<sequence, &SequenceOptions::routing>,
+       or_number(one_of({"auto", "off"}), 1),
+       "Over how many ranks of a node, each with a link of its own, transfers of rings that cross "
+       "nodes go, where sequence.engine plans batches; auto: as many as are cheapest, at most the "
+       "links that the cluster file gives a node."},
       {"sequence.remap", kField<sequence, &SequenceOptions::remap>, one_of({"auto", "none", "qkv"}),
        "Where sequence.engine plans batches, whether ranks have the same number of tokens for all "
        "but attention: qkv moves queries, keys and values of some tokens to the ranks that attend "

@@ -137,7 +137,7 @@ std::string type_name(const Key& key) {
 
 std::string rule_text(const Rule& rule) {
   if (rule.only_default) return "only the default";
-  if (rule.or_whole_number) return "none, a level, a number";
+  if (rule.or_whole_number && rule.choices.empty()) return "none, a level, a number";
   if (rule.codec) return "a codec";
   std::vector<std::string> parts = rule.choices;
   for (const Rule::Form& form : rule.forms) parts.push_back(form.prefix + "N");

@@ -120,7 +120,8 @@ program::Op free_op(const program::Operand& operand) {
 
 void append_rolled(program::Program& program, std::vector<program::Node> nodes,
                    const char* variable) {
-  for (program::Node& node : program::roll(std::move(nodes), program.num_loops, variable))
+  for (program::Node& node :
+       program::roll(std::move(nodes), program.num_loops, variable, program.arrays))
     program.body.push_back(std::move(node));
 }
 

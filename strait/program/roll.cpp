@@ -29,6 +29,8 @@ void visit_node_indices(AnyNode& node, Visit& visit) {
 /// inside the node are numbered from its outside inwards, so that their ids do not matter.
 class Signature {
  public:
+  explicit Signature(std::span<const ValueArray> arrays) : arrays_(arrays) {}
+
   std::string text;
 
   void add(const Node& node) {
@@ -84,6 +86,9 @@ class Signature {
       put(operand.access);
       put(operand.slot);
       add_index(operand.index);
+      if (static_cast<size_t>(operand.array) < arrays_.size() &&
+          arrays_[static_cast<size_t>(operand.array)].joined)
+        put(operand.index.constant);
     }
   }
 
@@ -118,6 +123,7 @@ class Signature {
         attribute);
   }
 
+  std::span<const ValueArray> arrays_;
   std::vector<int> local_;
 };
 
@@ -130,10 +136,11 @@ struct Run {
 /// Finds the cheapest split of a list of nodes into single nodes and runs.
 class Roller {
  public:
-  explicit Roller(const std::vector<Node>& nodes) : size_(static_cast<int64_t>(nodes.size())) {
+  Roller(const std::vector<Node>& nodes, std::span<const ValueArray> arrays)
+      : size_(static_cast<int64_t>(nodes.size())) {
     std::unordered_map<std::string, int> known;
     for (const Node& node : nodes) {
-      Signature signature;
+      Signature signature(arrays);
       signature.add(node);
       const int next = static_cast<int>(known.size());
       keys_.push_back(known.emplace(std::move(signature.text), next).first->second);
@@ -354,8 +361,9 @@ Repeat make_repeat(const std::vector<Node>& nodes, int64_t begin, const Run& run
 
 }  // namespace
 
-std::vector<Node> roll(std::vector<Node> nodes, int& next_loop, const std::string& variable) {
-  const std::vector<Run> split = Roller(nodes).split();
+std::vector<Node> roll(std::vector<Node> nodes, int& next_loop, const std::string& variable,
+                       std::span<const ValueArray> arrays) {
+  const std::vector<Run> split = Roller(nodes, arrays).split();
   std::vector<Node> result;
   for (size_t i = 0; i < nodes.size();) {
     const Run& run = split[i];

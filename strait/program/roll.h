@@ -3,6 +3,7 @@
 // with neither.
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -19,7 +20,10 @@ namespace strait::program {
 /// a kernel that advances, where all differences allow it, otherwise 0, 1, ... New loops get ids
 /// from `next_loop` on (advanced) and the name `variable`. unroll(roll(nodes)) is nodes. Cost: O(n
 /// * min(n / 2, kMaxPeriod)) comparisons of integers.
-std::vector<Node> roll(std::vector<Node> nodes, int& next_loop, const std::string& variable);
+/// `arrays`: of the program; joined values are named one by one, so their indices must be equal
+/// too.
+std::vector<Node> roll(std::vector<Node> nodes, int& next_loop, const std::string& variable,
+                       std::span<const ValueArray> arrays = {});
 inline constexpr int64_t kMaxPeriod = 1024;
 
 /// The same operations without any repeat: indices evaluated, `num_loops` 0.

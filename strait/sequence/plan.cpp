@@ -72,6 +72,8 @@ uint64_t plan_hash(const Plan& plan) {
   add(static_cast<uint64_t>(plan.grid.per_node));
   add_all(plan.lengths);
   add((plan.fills ? 1 : 0) + (plan.remaps ? 2 : 0));
+  add(static_cast<uint64_t>(plan.proxies));
+  add(static_cast<uint64_t>(plan.pieces));
   add(plan.groups.size());
   for (const Group& group : plan.groups) {
     add(static_cast<uint64_t>(group.zone) * 16 + static_cast<uint64_t>(group.engine));

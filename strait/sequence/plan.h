@@ -47,6 +47,9 @@ struct Plan {
   /// Whether linear modules work on even counts of tokens rather than on what attention has of them
   /// (remap.h).
   bool remaps = false;
+  /// Over how many ranks of each node a ring's transfer to another node goes, and in how many
+  /// pieces over each of them: routing.h. 1, 1: from rank to rank.
+  int64_t proxies = 1, pieces = 1;
 };
 
 /// Sorts groups into the order of ids, joins equal ones that may be joined (of one rank) and sorts

@@ -80,6 +80,8 @@ class Pricer {
     const RouteLinks& links = machine_.links;
     const double inside = links.inside_byte_seconds * bytes + links.inside_latency_seconds;
     if (group.zone != Zone::kInter) return inside;
+    if (is_routed(plan_, group))
+      return std::max(inside, route_seconds(bytes, plan_.proxies, plan_.pieces, links));
     if (!options_.routes) return std::max(inside, route_seconds(bytes, 1, 1, links));
     const int64_t proxies = std::min(machine_.links_of_node, plan_.grid.per_node);
     return std::max(

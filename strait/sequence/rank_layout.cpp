@@ -5,6 +5,7 @@
 
 #include "strait/base/errors.h"
 #include "strait/sequence/remap.h"
+#include "strait/sequence/routing.h"
 
 namespace strait::sequence {
 
@@ -78,6 +79,11 @@ RankGroup part_of(const Plan& plan, const Group& group, int64_t member, RankLayo
   part.member = member;
   part.before = group.ranks[static_cast<size_t>((part.member + part.size - 1) % part.size)];
   part.next = group.ranks[static_cast<size_t>((part.member + 1) % part.size)];
+  part.ranks = group.ranks;
+  if (is_routed(plan, group)) {
+    part.proxies = plan.proxies;
+    part.pieces = plan.pieces;
+  }
   part.first_row = std::ssize(layout.positions);
   for (const int32_t document : group.documents) {
     const Cut cut{plan.lengths[static_cast<size_t>(document)], part.size};

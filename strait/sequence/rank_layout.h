@@ -15,6 +15,8 @@ struct RankGroup {
   int32_t before = 0, next = 0;  // ranks: neighbours in the ring
   int64_t first_row = 0, rows = 0;
   std::vector<int64_t> lengths = {};  // of the documents
+  std::vector<int32_t> ranks = {};    // in ring order
+  int64_t proxies = 1, pieces = 1;    // of its transfers between nodes: Plan
 
   /// Whose keys are here in a round: those of the member so many positions before.
   int64_t holder(int64_t round) const { return (member + size - round % size) % size; }

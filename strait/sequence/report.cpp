@@ -39,11 +39,35 @@ LevelTraffic heads_levels(std::span<const int64_t> tokens, const Group& group, c
   return {{all.forward - between.forward, all.backward - between.backward}, between};
 }
 
+/// What goes to proxies and comes from them: of each crossing hop, in both nodes.
+Traffic dispatched(const Plan& plan, const Group& group, const Layer& layer) {
+  const std::vector<int64_t> tokens = tokens_of(plan, group);
+  const int64_t size = std::ssize(group.ranks), columns = 2 * layer.heads.key_columns();
+  Traffic all;
+  for (int64_t member = 0; member < size; ++member) {
+    const auto rank = [&](int64_t at) { return group.ranks[static_cast<size_t>(at % size)]; };
+    if (plan.grid.node_of(rank(member)) == plan.grid.node_of(rank(member + 1))) continue;
+    for (int64_t number = 0; number < size; ++number) {
+      const auto rows = tokens[static_cast<size_t>((member + size - number) % size)];
+      const int64_t moved =
+          rows == 0 ? 0 : 2 * columns * routed_rows(rows, plan.proxies, plan.pieces).dispatched();
+      if (number + 1 < size)  // keys in both phases
+        all = all + Traffic{moved * layer.bytes.wire, moved * layer.bytes.wire};
+      if (number > 0) all = all + Traffic{0, moved * layer.bytes.sum};
+    }
+  }
+  return all;
+}
+
 LevelTraffic group_traffic(const Plan& plan, const Group& group, const Layer& layer) {
   const std::vector<int64_t> tokens = tokens_of(plan, group);
   switch (group.engine) {
-    case Engine::kRing:
-      return ring_levels(tokens, group.ranks, plan.grid.per_node, layer.heads, layer.bytes);
+    case Engine::kRing: {
+      LevelTraffic levels =
+          ring_levels(tokens, group.ranks, plan.grid.per_node, layer.heads, layer.bytes);
+      if (is_routed(plan, group)) levels.inside = levels.inside + dispatched(plan, group, layer);
+      return levels;
+    }
     case Engine::kGathered:
       return gathered_levels(tokens, group.ranks, plan.grid.per_node, layer.heads, layer.bytes);
     case Engine::kHeads:
@@ -162,6 +186,7 @@ Json plan_json(const Plan& plan, const Layer& layer, const Price& price, int64_t
                                    {"mean_seconds", seconds(price.attention_mean)},
                                    {"computing_slowest_seconds", seconds(price.computing_slowest)},
                                    {"computing_mean_seconds", seconds(price.computing_mean)}})},
+       {"routing", Json::object({{"proxies", plan.proxies}, {"pieces", plan.pieces}})},
        {"linear", linear_json(plan, layer, price, layers)},
        {"hash", fmt::format("{:016x}", plan_hash(plan))}});
 }

@@ -23,10 +23,11 @@ std::vector<int64_t> bytes_between_nodes(const Plan& plan, const Layer& layer);
 /// {"least": .., "most": ..} of ranks, "pairs": likewise, "bytes_inside_nodes",
 /// "bytes_between_nodes": {"forward": .., "backward": ..}, "bytes_leaving_nodes": [..],
 /// "predicted": {"slowest_seconds": .., "mean_seconds": .., "computing_slowest_seconds": ..,
-/// "computing_mean_seconds": ..}, "linear": {"remapped": .., "moved_tokens": ..,
-/// "slowest_over_mean_of_attention": .. of ranks' tokens, "slowest_over_mean": .. of those that
-/// linear modules have, "bytes_inside_nodes", "bytes_between_nodes", "predicted_seconds",
-/// "predicted_remap_seconds"}, "hash": ".."}. Bytes leaving nodes are those of both.
+/// "computing_mean_seconds": ..}, "routing": {"proxies": .., "pieces": ..}, "linear": {"remapped":
+/// .., "moved_tokens": .., "slowest_over_mean_of_attention": .. of ranks' tokens,
+/// "slowest_over_mean": .. of those that linear modules have, "bytes_inside_nodes",
+/// "bytes_between_nodes", "predicted_seconds", "predicted_remap_seconds"}, "hash": ".."}. Bytes
+/// leaving nodes are those of both.
 Json plan_json(const Plan& plan, const Layer& layer, const Price& price, int64_t layers);
 /// The same as a line; with "measured", whose members are the two of computing, that too.
 std::string plan_text(const Json& plan);

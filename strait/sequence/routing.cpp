@@ -35,6 +35,41 @@ RouteBytes route_bytes(int64_t bytes, int64_t proxies) {
   return {bytes, bytes - (bytes + proxies - 1) / proxies};  // the first proxy is the sender itself
 }
 
+int64_t RoutedRows::dispatched() const {
+  int64_t sum = 0;
+  for (int64_t chunk = 0; chunk < chunks(); ++chunk)
+    if (chunk % proxies != 0) sum += std::min(grain, rows - chunk * grain);
+  return sum;
+}
+
+RoutedRows routed_rows(int64_t rows, int64_t proxies, int64_t pieces) {
+  const int64_t all = std::max<int64_t>(1, rows), most = proxies * pieces;
+  return {all, (all + most - 1) / most, proxies};
+}
+
+Crossing crossing_of(int64_t chunk, int64_t proxies, const Crossing& message,
+                     const RankGrid& grid) {
+  const auto proxy = [&](int64_t rank) {
+    const int64_t first = grid.node_of(rank) * grid.per_node;
+    return first + (rank - first + chunk % proxies) % grid.per_node;
+  };
+  return {proxy(message.from), proxy(message.to)};
+}
+
+bool is_routed(const Plan& plan, const Group& group) {
+  const int64_t per_node = plan.grid.per_node, size = std::ssize(group.ranks);
+  if (plan.proxies == 1 || group.engine != Engine::kRing || size <= per_node ||
+      size % per_node != 0)
+    return false;
+  for (int64_t at = 0; at < size; at += per_node) {
+    const int32_t first = group.ranks[static_cast<size_t>(at)];
+    if (first % per_node != 0 ||
+        group.ranks[static_cast<size_t>(at + per_node - 1)] != first + per_node - 1)
+      return false;
+  }
+  return true;
+}
+
 std::vector<Piece> deal_pieces(std::span<const int64_t> message_bytes, int64_t links,
                                int64_t piece_bytes) {
   std::vector<Piece> pieces;

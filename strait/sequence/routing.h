@@ -6,6 +6,8 @@
 #include <span>
 #include <vector>
 
+#include "strait/sequence/plan.h"
+
 namespace strait::sequence {
 
 /// Seconds per byte (1 / bandwidth) and per message, of a rank's link inside its node and of one
@@ -39,6 +41,27 @@ struct RouteBytes {
   int64_t between = 0, inside = 0;
 };
 RouteBytes route_bytes(int64_t bytes, int64_t proxies);
+
+/// Rows of a message that crosses nodes, in chunks of `grain` rows, the last one of what is left.
+/// Chunk c goes over proxy c mod `proxies`, of which 0 is the sender itself; no rows count as one.
+struct RoutedRows {
+  int64_t rows = 1, grain = 1, proxies = 1;
+  int64_t chunks() const { return (rows + grain - 1) / grain; }
+  /// What is moved inside the sender's node, and as much again inside the receiver's.
+  int64_t dispatched() const;
+};
+RoutedRows routed_rows(int64_t rows, int64_t proxies, int64_t pieces);
+
+/// The ranks between which a chunk crosses, on its way from rank `from` to rank `to`.
+struct Crossing {
+  int64_t from = 0, to = 0;
+  bool operator==(const Crossing&) const = default;
+};
+Crossing crossing_of(int64_t chunk, int64_t proxies, const Crossing& message, const RankGrid& grid);
+
+/// Whether transfers of a group go over proxies: a ring that has all ranks of its nodes, in a plan
+/// with proxies.
+bool is_routed(const Plan& plan, const Group& group);
 
 /// A share of a message that one link carries.
 struct Piece {

@@ -59,7 +59,6 @@ TEST(Validate, ReservedKeysAcceptOnlyTheDefault) {
       {"tune.budget_seconds", "1"},
       {"tune.trial_steps", "1"},
       {"tune.candidates", "1"},
-      {"sequence.routing", "\"off\""},
       {"mesh.order", "[\"data\", \"x\", \"y\", \"z\", \"sequence\", \"stage\"]"},
       {"sync.outer.on_lost_replica", "\"continue\""},
   };

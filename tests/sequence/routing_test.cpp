@@ -68,5 +68,40 @@ TEST(RoutingTest, PiecesCoverEveryByteOnceAndLoadsAreEven) {
   }
 }
 
+/// Z6: every row is in one chunk, and chunks of neighbouring proxies cross between pairs of ranks
+/// of their own.
+TEST(RoutingTest, ChunksGoOverProxiesInTurn) {
+  for (const int64_t rows : {0, 1, 5, 64, 1001})
+    for (const int64_t proxies : {1, 2, 4})
+      for (const int64_t pieces : {1, 3}) {
+        const RoutedRows routed = routed_rows(rows, proxies, pieces);
+        const int64_t all = std::max<int64_t>(1, rows);
+        ASSERT_GT(routed.chunks() * routed.grain, all - 1);
+        ASSERT_LE((routed.chunks() - 1) * routed.grain, all - 1);
+        ASSERT_LE(routed.chunks(), proxies * pieces);
+        ASSERT_EQ(routed.dispatched() == 0, proxies == 1 || all == 1);
+      }
+  EXPECT_EQ(routed_rows(64, 4, 2).dispatched(), 48);
+  const RankGrid grid{3, 4};
+  EXPECT_EQ(crossing_of(0, 4, {3, 4}, grid), (Crossing{3, 4}));
+  EXPECT_EQ(crossing_of(1, 4, {3, 4}, grid), (Crossing{0, 5}));
+  EXPECT_EQ(crossing_of(7, 4, {3, 4}, grid), (Crossing{2, 7}));
+  EXPECT_EQ(crossing_of(5, 2, {11, 0}, grid), (Crossing{8, 1}));
+}
+
+TEST(RoutingTest, RingsOfWholeNodesAreRouted) {
+  Plan plan{{2, 2}, {100}, {{.zone = Zone::kInter, .ranks = {0, 1, 2, 3}, .documents = {0}}}};
+  Group& group = plan.groups.front();
+  EXPECT_FALSE(is_routed(plan, group));
+  plan.proxies = 2;
+  EXPECT_TRUE(is_routed(plan, group));
+  group.ranks = {1, 2};
+  EXPECT_FALSE(is_routed(plan, group));
+  group.ranks = {0, 1, 2};
+  EXPECT_FALSE(is_routed(plan, group));
+  group.ranks = {0, 1};
+  EXPECT_FALSE(is_routed(plan, group));
+}
+
 }  // namespace
 }  // namespace strait::sequence

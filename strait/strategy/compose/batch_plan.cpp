@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 
 #include "strait/base/errors.h"
 #include "strait/shape/segment.h"
@@ -14,6 +15,9 @@ namespace {
 /// Tokens of a document on a rank at which attention has half its rate: those of a tile, as a
 /// diagonal one is worked on whole (sequence/worked_pairs.h).
 constexpr double kHalfRateTokens = 64;
+
+/// Pieces over one proxy: more cost more latencies than they hide.
+constexpr int64_t kMostPieces = 8;
 
 /// Plans count what a backward does of its forward again. The cluster's rate counts it as two
 /// forwards.
@@ -42,6 +46,27 @@ sequence::RouteLinks links_of(const Cluster& cluster, const MeshAxis& axis,
   const Level& between = level_between(cluster, axis, axis.size - 1);
   return {1 / inside.bytes_per_second, 1 / between.bytes_per_second, inside.latency_seconds,
           between.latency_seconds};
+}
+
+/// "off" | "auto" | "N"; 0: no number.
+int64_t proxies_of(const std::string& routing) {
+  int64_t number = 0;
+  std::from_chars(routing.data(), routing.data() + routing.size(), number);
+  return number;
+}
+
+void check_proxies(int64_t proxies, const sequence::RankGrid& grid) {
+  if (grid.nodes > 1 && proxies <= grid.per_node) return;
+  ErrorPlace place;
+  place.key = "sequence.routing";
+  throw UserError(
+      fmt::format("sequence.routing = \"{}\" cannot take effect: {}; the nearest valid value is {}",
+                  proxies,
+                  grid.nodes == 1
+                      ? std::string("mesh.axes.sequence stays inside a node")
+                      : fmt::format("a node has {} ranks of mesh.axes.sequence", grid.per_node),
+                  grid.nodes == 1 ? "\"auto\"" : fmt::format("\"{}\"", grid.per_node)),
+      place);
 }
 
 /// Of a layer, with its part of what embedding and head have to do.
@@ -79,11 +104,19 @@ BatchPlanner::BatchPlanner(const Run& run, const Cluster& cluster, const Mesh& m
   layer_ = {{extent.heads, extent.kv_heads, extent.head_width},
             {dtype_bytes(dtype), std::max<int64_t>(4, dtype_bytes(dtype))},
             linear_flops_per_token(local, dtype)};
+  most_proxies_ = std::min(level_between(cluster, axis, axis.size - 1).links, grid.per_node);
+  if (run.sequence.routing == "off" || grid.nodes == 1) most_proxies_ = 1;
+  if (const int64_t proxies = proxies_of(run.sequence.routing); proxies > 0) {
+    check_proxies(proxies, grid);
+    least_proxies_ = most_proxies_ = proxies;
+  }
+  machine_.links_of_node = std::max<int64_t>(1, most_proxies_);
   options_ = sequence::default_thresholds(machine_, layer_, grid, row_tokens / axis.size);
 }
 
 sequence::PriceOptions BatchPlanner::price_options() const {
-  return {.fills = fills_,
+  return {.routes = most_proxies_ > 1,
+          .fills = fills_,
           .remaps = remap_ == "auto",
           .always_remaps = remap_ == "qkv",
           .rings_only = true};
@@ -99,9 +132,30 @@ sequence::Plan BatchPlanner::made(std::span<const int64_t> lengths) const {
   return sequence::baseline_plan(lengths, options_, baseline);
 }
 
+/// As many proxies and pieces as cost least; the fewest of equals.
+void BatchPlanner::route(sequence::Plan& plan) const {
+  const bool crosses = std::ranges::any_of(plan.groups, [](const sequence::Group& group) {
+    return group.zone == sequence::Zone::kInter;
+  });
+  if (most_proxies_ == 1 || !crosses) return;
+  const auto seconds = [&](int64_t proxies, int64_t pieces) {
+    plan.proxies = proxies;
+    plan.pieces = pieces;
+    return sequence::price(plan, machine_, layer_, {.fills = fills_}).attention_slowest;
+  };
+  sequence::Route best{least_proxies_, 1, seconds(least_proxies_, 1)};
+  for (int64_t proxies = std::max<int64_t>(2, least_proxies_); proxies <= most_proxies_; ++proxies)
+    for (int64_t pieces = 1; pieces <= kMostPieces; pieces *= 2)
+      if (const double other = seconds(proxies, pieces); other < best.seconds)
+        best = {proxies, pieces, other};
+  plan.proxies = best.proxies;
+  plan.pieces = best.pieces;
+}
+
 std::shared_ptr<const sequence::Plan> BatchPlanner::plan(std::span<const int64_t> lengths) const {
   auto plan = std::make_shared<sequence::Plan>(made(lengths));
   plan->fills = fills_;
+  route(*plan);
   plan->remaps = sequence::price(*plan, machine_, layer_, price_options()).remaps;
   if (const int64_t most = most_tokens(*plan); most > options_.capacity_tokens) {
     ErrorPlace place;

@@ -38,9 +38,11 @@ class BatchPlanner {
 
  private:
   sequence::PriceOptions price_options() const;
+  void route(sequence::Plan& plan) const;
   sequence::Plan made(std::span<const int64_t> lengths) const;
 
   std::string engine_, remap_;
+  int64_t least_proxies_ = 1, most_proxies_ = 1;
   bool fills_;
   int64_t context_;
   sequence::Machine machine_;

@@ -14,37 +14,51 @@ using program::Op;
 using program::Operand;
 using program::OpKind;
 
+namespace {
+
+void free_all(const Chunks& values, std::vector<Op>& ops) {
+  for (const Operand& value : values) ops.push_back(draft::free_op(value));
+}
+
+/// Adds all chunks of a value, which are one to a kernel.
+void add_chunks(const Chunks& values, Access access, BlockValue slot,
+                std::vector<Operand>& operands) {
+  for (const Operand& value : values)
+    operands.push_back(program::as(value, access, draft::block_slot(slot)));
+}
+
+}  // namespace
+
 Documents::Documents(draft::Draft& draft, const ModelShape& shape,
                      const draft::StepOptions& options, const DocumentAxis& axis)
     : axis_(axis),
       layout_(sequence::rank_layout(*options.plan, axis.member)),
       moved_(draft, draft::extent_of(shape, options), options.dtype, layout_, axis),
+      hops_(draft, layout_, options.plan->grid, axis,
+            2 * draft::extent_of(shape, options).kv_width(), options.dtype),
       ahead_(options.plan->fills ? 2 : 1),
       attention_width_(draft::extent_of(shape, options).attention_width()),
       rounds_(draft, draft::extent_of(shape, options), options.dtype) {
-  const BlockExtent extent = draft::extent_of(shape, options);
   ensure(layout_.linear_rows <= options.tokens, "a plan that a rank has no room for");
   for (size_t group = 0; group < layout_.groups.size(); ++group)
-    arrays_.push_back(declare_group(draft, options.dtype, group, extent));
+    values_.push_back(declare_group(draft, options.dtype, group));
 }
 
-Documents::GroupArrays Documents::declare_group(draft::Draft& draft, Dtype dtype, size_t number,
-                                                const BlockExtent& extent) {
+Documents::GroupValues Documents::declare_group(draft::Draft& draft, Dtype dtype,
+                                                size_t number) const {
   const sequence::RankGroup& group = layout_.groups[number];
   const auto declare = [&](const char* name, BlockValue value, int64_t round) {
-    return draft::declare(
-        draft.program,
-        {fmt::format("{}.{}.{}", name, number, round), 1, value_dtype(value, dtype),
-         std::max<int64_t>(1, group.rows_of(group.holder(round))) * 2 * extent.kv_width()});
+    return hops_.declare(draft, fmt::format("{}.{}.{}", name, number, round), number,
+                         group.holder(round), value_dtype(value, dtype));
   };
-  GroupArrays arrays;
+  GroupValues values;
   for (int64_t round = 0; round < group.size; ++round)
-    arrays.keys.push_back(declare("keys", BlockValue::kKeys, round));
+    values.keys.push_back(declare("keys", BlockValue::kKeys, round));
   for (int64_t round = 1; round < group.size; ++round)
-    arrays.parts.push_back(declare("key_gradient_part", BlockValue::kKeyGradient, round));
+    values.parts.push_back(declare("key_gradient_part", BlockValue::kKeyGradient, round));
   for (int64_t round = 2; round <= group.size; ++round)
-    arrays.sums.push_back(declare("key_gradient_sum", BlockValue::kKeyGradient, round));
-  return arrays;
+    values.sums.push_back(declare("key_gradient_sum", BlockValue::kKeyGradient, round));
+  return values;
 }
 
 void Documents::apply(draft::Visit& visit) const {
@@ -66,8 +80,10 @@ void Documents::start(const Op& attention, std::vector<Op>& ops) const {
 }
 
 void Documents::pack(const Op& attention, size_t group, std::vector<Op>& ops) const {
-  Op pack = pack_keys(attention, {keys(group, 0), {}});
+  Op pack = pack_keys(attention, {});
   pack.kernel = &draft::kPackGroup;
+  pack.writes.clear();
+  add_chunks(keys(group, 0), Access::kWrite, BlockValue::kKeys, pack.writes);
   mark(pack, group, 0);
   ops.push_back(std::move(pack));
 }
@@ -98,7 +114,7 @@ void Documents::forward(const Op& attention, std::vector<Op>& ops) const {
     moved_.place(attention, arrivals, end_row(static_cast<size_t>(step.group)), ops);
     prepare(attention, step, ops);
     ops.push_back(round(attention, step));
-    ops.push_back(draft::free_op({keys(static_cast<size_t>(step.group), step.round), {}}));
+    free_all(keys(static_cast<size_t>(step.group), step.round), ops);
   }
   moved_.exchange(attention, RemapStep::kPackAttention, {value(BlockValue::kAttention)}, false,
                   ops);
@@ -118,24 +134,25 @@ void Documents::backward(const Op& attention, const Operand& gradient, std::vect
     const int64_t number = step.round;
     prepare(attention, step, ops);
     ops.push_back(round(attention, step));
-    const Operand part = number == 0 ? gradient : Operand{this->part(group, number), {}};
+    const Chunks part = number == 0 ? Chunks{gradient} : this->part(group, number);
     const bool begun = number == 0 && !(step == layout_.order.front());
-    ops.back().writes.push_back(program::as(part, begun ? Access::kUpdate : Access::kWrite,
-                                            draft::block_slot(BlockValue::kKeyGradient)));
-    ops.push_back(draft::free_op({keys(group, number), {}}));
+    add_chunks(part, begun ? Access::kUpdate : Access::kWrite, BlockValue::kKeyGradient,
+               ops.back().writes);
+    free_all(keys(group, number), ops);
     if (number > 1) {
       ops.push_back(add(attention, part, group, number));
-      ops.push_back(draft::free_op({sum(group, number), {}}));
-      ops.push_back(draft::free_op({this->part(group, number - 1), {}}));
+      free_all(sum(group, number), ops);
+      free_all(this->part(group, number - 1), ops);
     }
-    if (number > 0) pass(group, {this->part(group, number), {}}, {sum(group, number + 1), {}}, ops);
+    if (number > 0)
+      hops_.pass(group, Hops::Kind::kGradients, number, part, sum(group, number + 1), ops);
   }
   for (size_t group = 0; group < layout_.groups.size(); ++group) {
     const int64_t size = layout_.groups[group].size;
     if (size == 1) continue;
-    ops.push_back(add(attention, gradient, group, size));
-    ops.push_back(draft::free_op({sum(group, size), {}}));
-    ops.push_back(draft::free_op({part(group, size - 1), {}}));
+    ops.push_back(add(attention, {gradient}, group, size));
+    free_all(sum(group, size), ops);
+    free_all(part(group, size - 1), ops);
   }
   moved_.exchange(
       attention, RemapStep::kPackQkvGradient,
@@ -165,45 +182,25 @@ Op Documents::round(const Op& attention, const sequence::EngineStep& step) const
       static_cast<double>(sequence::worked_pairs(layout_.groups[group], step.round));
   draft::set_flops(op, flops, flops);
   mark(op, group, step.round);
-  rounds_.attend(op, attention, {keys(group, step.round), {}}, step == layout_.order.front());
+  const Chunks& all = keys(group, step.round);
+  rounds_.attend(op, attention, all.front(), step == layout_.order.front());
+  add_chunks({all.begin() + 1, all.end()}, Access::kRead, BlockValue::kKeys, op.reads);
   return op;
-}
-
-/// To the next member, from the one before. Hops of neighbours have different lanes, so that no
-/// rank waits to send behind what it receives: those of even members, of odd ones, and where the
-/// ring is odd the last one's.
-void Documents::pass(size_t group, const Operand& from, const Operand& to,
-                     std::vector<Op>& ops) const {
-  const sequence::RankGroup& ring = layout_.groups[group];
-  const auto lane = [&](int64_t member) {
-    const bool odd_end = member + 1 == ring.size && ring.size % 2 == 1;
-    return axis_.lanes[odd_end ? 2 : static_cast<size_t>(member % 2)];
-  };
-  Op send;
-  send.kind = OpKind::kSend;
-  send.group = axis_.axis.group;
-  send.stream = lane(ring.member);
-  send.peer = {ring.next};
-  send.reads = {program::as(from, Access::kRead)};
-  Op receive;
-  receive.kind = OpKind::kReceive;
-  receive.group = axis_.axis.group;
-  receive.stream = lane((ring.member + ring.size - 1) % ring.size);
-  receive.peer = {ring.before};
-  receive.writes = {program::as(to, Access::kWrite)};
-  ops.push_back(std::move(send));
-  ops.push_back(std::move(receive));
 }
 
 /// Those of round `number` to where they are needed in the next one, if there is one.
 void Documents::pass_keys(size_t group, int64_t number, std::vector<Op>& ops) const {
   if (number + 1 >= layout_.groups[group].size) return;
-  pass(group, {keys(group, number), {}}, {keys(group, number + 1), {}}, ops);
+  hops_.pass(group, Hops::Kind::kKeys, number, keys(group, number), keys(group, number + 1), ops);
 }
 
-Op Documents::add(const Op& attention, const Operand& to, size_t group, int64_t number) const {
-  Op op = add_sum(attention, axis_.axis, {sum(group, number), {}}, to);
+Op Documents::add(const Op& attention, const Chunks& to, size_t group, int64_t number) const {
+  Op op = add_sum(attention, axis_.axis, {}, {});
   op.kernel = &draft::kAddGroupGradient;
+  op.reads.pop_back();
+  op.writes.clear();
+  add_chunks(sum(group, number), Access::kRead, BlockValue::kGatheredKeyGradient, op.reads);
+  add_chunks(to, Access::kUpdate, BlockValue::kKeyGradient, op.writes);
   mark(op, group, number);
   return op;
 }

@@ -4,12 +4,16 @@
 #include <array>
 #include <functional>
 #include <initializer_list>
+#include <map>
+#include <string>
+#include <tuple>
 #include <vector>
 
 #include "strait/draft/draft.h"
 #include "strait/draft/segment_ops.h"
 #include "strait/draft/step_options.h"
 #include "strait/sequence/rank_layout.h"
+#include "strait/sequence/routing.h"
 #include "strait/shape/shape.h"
 #include "strait/topology/cluster.h"
 
@@ -146,6 +150,54 @@ struct DocumentAxis {
   int64_t member = 0;
   std::array<int, 3> lanes = {};
   int rows_lane = -1;  // of rows that are remapped
+  /// Of chunks that cross nodes over proxies, as `lanes` by hop; to proxies, and from them.
+  std::array<int, 3> crossing_lanes = {};
+  int dispatch_lane = -1, combine_lane = -1;
+};
+
+/// What passes between neighbours of rings: a value, or the chunks of one that is joined.
+using Chunks = std::vector<program::Operand>;
+
+/// The hops of the rings of a rank: its own, and those of others for which it is a proxy
+/// (Zeppelin's routing layer). Ranks take part in the order of rings, rounds, hops and chunks, each
+/// lane for itself, so that they do not wait in a circle.
+class Hops {
+ public:
+  enum class Kind : uint8_t { kKeys, kGradients };
+  /// `width`: columns of keys and values.
+  Hops(draft::Draft& draft, const sequence::RankLayout& layout, const sequence::RankGrid& grid,
+       const DocumentAxis& axis, int64_t width, Dtype dtype);
+
+  /// A value with the rows of a member: in chunks where the group's transfers are routed.
+  Chunks declare(draft::Draft& draft, const std::string& name, size_t group, int64_t member,
+                 Dtype dtype) const;
+  /// Of round `number`: `from` to the next member, `to` from the one before, and as a proxy.
+  void pass(size_t group, Kind kind, int64_t number, const Chunks& from, const Chunks& to,
+            std::vector<program::Op>& ops) const;
+
+ private:
+  struct Message {
+    int64_t from = 0, to = 0;  // ranks
+    int lane = -1;
+    program::Operand sent, received;  // on either side
+    bool relayed = false;             // the sender is a proxy, and has no more use for it
+  };
+  struct Hop {
+    int64_t member = 0, from = 0, to = 0;
+    bool crosses = false;
+    int lane = -1;  // of its messages; where it is routed of those between the nodes
+  };
+  std::vector<Hop> hops_of(size_t group) const;
+  sequence::RoutedRows rows_of(size_t group, int64_t member) const;
+  void add(const Message& message, std::vector<program::Op>& ops) const;
+  bool routed(size_t group) const { return groups_[group].proxies > 1; }
+  using Relay = std::tuple<size_t, Kind, int64_t, int64_t, int64_t>;  // .., number, member, chunk
+
+  DocumentAxis axis_;
+  std::vector<sequence::RankGroup> groups_;
+  sequence::RankGrid grid_;
+  int64_t width_;
+  std::map<Relay, int> relays_;  // arrays of what this rank passes on as a proxy
 };
 
 /// Rows that a plan moves between attention and linear modules (Zeppelin's remapping layer): those
@@ -198,19 +250,18 @@ class Documents {
 
  private:
   /// By round: keys from 0 on, parts of their gradients from 1, sums from 2.
-  struct GroupArrays {
-    std::vector<int> keys, parts, sums;
+  struct GroupValues {
+    std::vector<Chunks> keys, parts, sums;
   };
-  GroupArrays declare_group(draft::Draft& draft, Dtype dtype, size_t number,
-                            const BlockExtent& extent);
-  int keys(size_t group, int64_t round) const {
-    return arrays_[group].keys[static_cast<size_t>(round)];
+  GroupValues declare_group(draft::Draft& draft, Dtype dtype, size_t number) const;
+  const Chunks& keys(size_t group, int64_t round) const {
+    return values_[group].keys[static_cast<size_t>(round)];
   }
-  int part(size_t group, int64_t round) const {
-    return arrays_[group].parts[static_cast<size_t>(round - 1)];
+  const Chunks& part(size_t group, int64_t round) const {
+    return values_[group].parts[static_cast<size_t>(round - 1)];
   }
-  int sum(size_t group, int64_t round) const {
-    return arrays_[group].sums[static_cast<size_t>(round - 2)];
+  const Chunks& sum(size_t group, int64_t round) const {
+    return values_[group].sums[static_cast<size_t>(round - 2)];
   }
   void start(const program::Op& attention, std::vector<program::Op>& ops) const;
   void forward(const program::Op& attention, std::vector<program::Op>& ops) const;
@@ -220,10 +271,8 @@ class Documents {
   void prepare(const program::Op& attention, const sequence::EngineStep& step,
                std::vector<program::Op>& ops) const;
   program::Op round(const program::Op& attention, const sequence::EngineStep& step) const;
-  program::Op add(const program::Op& attention, const program::Operand& to, size_t group,
+  program::Op add(const program::Op& attention, const Chunks& to, size_t group,
                   int64_t number) const;
-  void pass(size_t group, const program::Operand& from, const program::Operand& to,
-            std::vector<program::Op>& ops) const;
   void pass_keys(size_t group, int64_t number, std::vector<program::Op>& ops) const;
   void mark(program::Op& op, size_t group, int64_t number) const;
   int64_t end_row(size_t group) const {
@@ -233,9 +282,10 @@ class Documents {
   DocumentAxis axis_;
   sequence::RankLayout layout_;
   RowMoves moved_;
+  Hops hops_;
   int64_t ahead_;  // rounds for which keys are on their way
   int64_t attention_width_;
-  std::vector<GroupArrays> arrays_;
+  std::vector<GroupValues> values_;
   Rounds rounds_;
 };
 

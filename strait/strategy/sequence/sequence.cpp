@@ -69,6 +69,12 @@ void share_sequences(draft::Draft& draft, const ModelShape& shape, const Cluster
     DocumentAxis documents{ranks, draft.mesh.coordinate(draft.rank, "sequence"), {ranks.lane}};
     for (size_t lane = 1; lane < documents.lanes.size(); ++lane)
       documents.lanes[lane] = draft::add_lane(draft.program, cluster, group);
+    if (options.plan->proxies > 1) {
+      for (int& lane : documents.crossing_lanes)
+        lane = draft::add_lane(draft.program, cluster, group);
+      documents.dispatch_lane = draft::add_lane(draft.program, cluster, group);
+      documents.combine_lane = draft::add_lane(draft.program, cluster, group);
+    }
     if (options.plan->remaps) documents.rows_lane = draft::add_lane(draft.program, cluster, group);
     rewrite(Documents(draft, shape, options, documents));
   } else if (shape.engine == SequenceEngine::kHeads)

@@ -183,6 +183,41 @@ TEST_F(WholeDocuments, ThreeZonesTrainAsOneRankDoes) {
   }
 }
 
+/// Chunks of what crosses nodes go over other ranks, from one phase to the other.
+TEST_F(WholeDocuments, RoutedTransfersTrainAsOneRankDoes) {
+  const Sets batches = {"train.global_batch_tokens=800", "model.shape.context=240",
+                        "data.document_separator=wide."};
+  const Trained one = train(kLlama, {batches, 1});
+  for (const Case& c : std::vector<Case>{
+           {{"sequence.engine=even", "sequence.routing=2"}, 2},
+           {{"sequence.engine=zeppelin", "sequence.routing=2", "sequence.remap=qkv"}, 2},
+           {{"sequence.engine=even", "sequence.routing=4", "train.recompute=block"}, 4},
+           {{"sequence.engine=even", "sequence.routing=3", "placement.preset=zero3"}, 4}}) {
+    Sets sets = batches;
+    sets.insert(sets.end(),
+                {fmt::format("cluster.levels=[{{ name = \"node\", size = {}, gb_per_second = 1e5, "
+                             "latency_microseconds = 0.0 }}, {{ name = \"across\", gb_per_second = "
+                             "6e3, latency_microseconds = 0.0 }}]",
+                             c.ranks),
+                 fmt::format("mesh.axes.sequence={}", 2 * c.ranks), "sequence.plan=true",
+                 "sequence.capacity_tokens=300"});
+    sets.insert(sets.end(), c.sets.begin(), c.sets.end());
+    SCOPED_TRACE(fmt::format("{} ranks, {}", 2 * c.ranks, fmt::join(c.sets, ", ")));
+    const std::string folder = next_folder();
+    const Trained routed = test::trained(run_of(kLlama, sets), 2 * c.ranks, folder);
+    expect_equal(routed, one);
+    sets.push_back("sequence.routing=off");
+    EXPECT_EQ(routed.hash, train(kLlama, {sets, 2 * c.ranks}).hash);
+    int64_t crossing = 0;
+    for (const report::StepMetrics& step : report::read_metrics(folder + "/metrics.jsonl")) {
+      const int64_t inter = step.sequence_plan.at("documents").at("inter").as_integer();
+      EXPECT_EQ(step.sequence_plan.at("routing").at("proxies").as_integer() > 1, inter > 0);
+      crossing += inter;
+    }
+    EXPECT_GT(crossing, 0);
+  }
+}
+
 /// In bf16, whose sums stand apart from what they are rounded to, norms of gradients are those of
 /// one rank but for rounding (2^-9 each).
 TEST_F(WholeDocuments, PlansInBfloat16HaveTheGradientsOfOneRank) {
@@ -228,6 +263,8 @@ TEST_F(WholeDocuments, WhatAPlanCannotDoIsRefused) {
   refused({zeppelin, "mesh.axes.sequence=2", "mesh.axes.x=2", "model.shape.vocabulary=32",
            "tensor.sequence_parallel=true"},
           "the nearest valid value is false, or sequence.engine = \"ring\"");
+  refused({"sequence.routing=2", axis}, "the nearest valid value is \"auto\"");
+  refused({zeppelin, axis, "sequence.routing=2"}, "stays inside a node");
   refused({"sequence.engine=even", axis, "sequence.fill=false"}, "the nearest valid value is true");
 }
 

@@ -84,11 +84,15 @@ Bytes summed(const Ledger& ledger) {
 }
 
 TEST_F(PlannedPrograms, BytesAreClosedFormsInAllReaders) {
-  for (const auto& [engine, remap] : {std::pair("zeppelin", "none"), std::pair("zeppelin", "qkv"),
-                                      std::pair("zeppelin", "auto"), std::pair("even", "none")}) {
-    SCOPED_TRACE(fmt::format("{}, remap {}", engine, remap));
-    const Job job = make_job(
-        run_of(engine, {"sequence.plan=true", fmt::format("sequence.remap={}", remap)}), 4);
+  for (const auto& [engine, remap, routing] :
+       {std::tuple("zeppelin", "none", "auto"), std::tuple("zeppelin", "qkv", "off"),
+        std::tuple("zeppelin", "auto", "2"), std::tuple("even", "none", "2"),
+        std::tuple("even", "none", "auto")}) {
+    SCOPED_TRACE(fmt::format("{}, remap {}, routing {}", engine, remap, routing));
+    const Job job =
+        make_job(run_of(engine, {"sequence.plan=true", fmt::format("sequence.remap={}", remap),
+                                 fmt::format("sequence.routing={}", routing)}),
+                 4);
     const train::Outcome outcome = train(job);
     Bytes want, of_expected;
     for (const report::StepMetrics& step :
@@ -170,11 +174,13 @@ program::ProgramSet programs_of(const strategy::Design& design,
 /// Batches of 1 to 40 documents with rings of all sizes, on two nodes of two.
 TEST_F(PlannedPrograms, TheProgramsOfAnyPlanAreLegalTogether) {
   const RandomStream stream(11, "batches");
-  for (const auto& [fill, remap] :
-       {std::pair("true", "none"), std::pair("false", "none"), std::pair("true", "qkv")}) {
+  for (const auto& [fill, remap, routing] :
+       {std::tuple("true", "none", "off"), std::tuple("false", "none", "2"),
+        std::tuple("true", "qkv", "off"), std::tuple("true", "qkv", "2")}) {
     const Job job = make_job(
-        run_of("zeppelin", {fmt::format("sequence.fill={}", fill),
-                            fmt::format("sequence.remap={}", remap), "placement.preset=zero3"}),
+        run_of("zeppelin",
+               {fmt::format("sequence.fill={}", fill), fmt::format("sequence.remap={}", remap),
+                fmt::format("sequence.routing={}", routing), "placement.preset=zero3"}),
         4);
     int64_t shared = 0;
     for (uint64_t trial = 0; trial < 60; ++trial) {
@@ -192,6 +198,31 @@ TEST_F(PlannedPrograms, TheProgramsOfAnyPlanAreLegalTogether) {
         ADD_FAILURE() << "batch " << trial << ": " << problem.message;
     }
     EXPECT_GT(shared, 60);
+  }
+}
+
+/// As many proxies as nodes have links, where that is faster.
+TEST_F(PlannedPrograms, TransfersAreRoutedOverTheLinksOfTheCluster) {
+  const auto proxies = [&](const char* routing, const char* inside, int64_t links) {
+    const std::string levels = fmt::format(
+        "cluster.levels=[{{ name = \"node\", size = 2, gb_per_second = {}, latency_microseconds = "
+        "0.0 }}, {{ name = \"across\", gb_per_second = 1e-3, latency_microseconds = 0.0, links = "
+        "{} }}]",
+        inside, links);
+    const strait::Run run = run_of("even", {fmt::format("sequence.routing={}", routing), levels});
+    const auto planner = strategy::make_design(run, 4, 24, 0, nullptr).planner;
+    return planner->plan(std::vector<int64_t>{240, 200, 160})->proxies;
+  };
+  EXPECT_EQ(proxies("auto", "10", 1), 1);
+  EXPECT_EQ(proxies("auto", "10", 2), 2);
+  EXPECT_EQ(proxies("auto", "1e-4", 2), 1);  // dispatch would take longer
+  EXPECT_EQ(proxies("off", "10", 2), 1);
+  EXPECT_EQ(proxies("2", "1e-4", 1), 2);
+  try {
+    proxies("3", "10", 2);
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("the nearest valid value is \"2\""));
   }
 }
 

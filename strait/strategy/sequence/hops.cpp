@@ -1,0 +1,134 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "strait/base/errors.h"
+#include "strait/strategy/sequence/exchange.h"
+
+namespace strait::strategy {
+
+using program::Access;
+using program::Op;
+using program::Operand;
+using program::OpKind;
+
+namespace {
+
+/// Hops of neighbours have different lanes, so that no rank waits to send behind what it receives:
+/// those of even ones, of odd ones, and where they are an odd number the last one's.
+int lane_of(const std::array<int, 3>& lanes, int64_t hop, int64_t hops) {
+  const bool odd_end = hop + 1 == hops && hops % 2 == 1;
+  return lanes[odd_end ? 2 : static_cast<size_t>(hop % 2)];
+}
+
+}  // namespace
+
+Hops::Hops(draft::Draft& draft, const sequence::RankLayout& layout, const sequence::RankGrid& grid,
+           const DocumentAxis& axis, int64_t width, Dtype dtype)
+    : axis_(axis), groups_(layout.groups), grid_(grid), width_(width) {
+  for (size_t group = 0; group < groups_.size(); ++group) {
+    if (!routed(group)) continue;
+    const int64_t size = groups_[group].size, proxies = groups_[group].proxies;
+    for (const Hop& hop : hops_of(group)) {
+      if (!hop.crosses) continue;
+      for (int64_t number = 0; number < size; ++number) {
+        const sequence::RoutedRows rows = rows_of(group, (hop.member + size - number) % size);
+        for (int64_t chunk = 0; chunk < rows.chunks(); ++chunk) {
+          const auto way = sequence::crossing_of(chunk, proxies, {hop.from, hop.to}, grid_);
+          if (chunk % proxies == 0 || (axis_.member != way.from && axis_.member != way.to))
+            continue;
+          const auto declare = [&](Kind kind, const char* name, Dtype of) {
+            const int64_t count = std::min(rows.grain, rows.rows - chunk * rows.grain);
+            relays_[{group, kind, number, hop.member, chunk}] = draft::declare(
+                draft.program,
+                {fmt::format("relayed_{}.{}.{}.{}.{}", name, group, number, hop.member, chunk), 1,
+                 of, count * width_});
+          };
+          if (number + 1 < size) declare(Kind::kKeys, "keys", dtype);
+          if (number > 0)
+            declare(Kind::kGradients, "gradients", value_dtype(BlockValue::kKeyGradient, dtype));
+        }
+      }
+    }
+  }
+}
+
+sequence::RoutedRows Hops::rows_of(size_t group, int64_t member) const {
+  const sequence::RankGroup& ring = groups_[group];
+  return sequence::routed_rows(ring.rows_of(member), ring.proxies, ring.pieces);
+}
+
+Chunks Hops::declare(draft::Draft& draft, const std::string& name, size_t group, int64_t member,
+                     Dtype dtype) const {
+  const sequence::RoutedRows rows = rows_of(group, member);
+  const int array = draft::declare(draft.program, {name, 1, dtype, rows.rows * width_});
+  if (!routed(group)) return {{array, {}}};
+  program::ValueArray& values = draft.program.arrays[static_cast<size_t>(array)];
+  values.count = rows.chunks();
+  values.partition.grain = rows.grain * width_;
+  values.joined = true;
+  Chunks chunks;
+  for (int64_t chunk = 0; chunk < values.count; ++chunk) chunks.push_back({array, {chunk}});
+  return chunks;
+}
+
+std::vector<Hops::Hop> Hops::hops_of(size_t group) const {
+  const sequence::RankGroup& ring = groups_[group];
+  std::vector<Hop> hops;
+  int64_t crossings = 0;
+  for (int64_t member = 0; member < ring.size; ++member) {
+    const int64_t from = ring.ranks[static_cast<size_t>(member)],
+                  to = ring.ranks[static_cast<size_t>((member + 1) % ring.size)];
+    const bool crosses = routed(group) && grid_.node_of(from) != grid_.node_of(to);
+    crossings += crosses;
+    hops.push_back({member, from, to, crosses, lane_of(axis_.lanes, member, ring.size)});
+  }
+  int64_t crossing = 0;
+  for (Hop& hop : hops)
+    if (hop.crosses) hop.lane = lane_of(axis_.crossing_lanes, crossing++, crossings);
+  return hops;
+}
+
+void Hops::add(const Message& message, std::vector<Op>& ops) const {
+  const bool sends = message.from == axis_.member;
+  if (!sends && message.to != axis_.member) return;
+  Op op;
+  op.kind = sends ? OpKind::kSend : OpKind::kReceive;
+  op.group = axis_.axis.group;
+  op.stream = message.lane;
+  op.peer = {sends ? message.to : message.from};
+  if (sends)
+    op.reads = {program::as(message.sent, Access::kRead)};
+  else
+    op.writes = {program::as(message.received, Access::kWrite)};
+  ops.push_back(std::move(op));
+  if (sends && message.relayed) ops.push_back(draft::free_op(message.sent));
+}
+
+void Hops::pass(size_t group, Kind kind, int64_t number, const Chunks& from, const Chunks& to,
+                std::vector<Op>& ops) const {
+  const sequence::RankGroup& ring = groups_[group];
+  for (const Hop& hop : hops_of(group)) {
+    const int64_t holder = (hop.member + ring.size - number % ring.size) % ring.size;
+    const int64_t chunks = routed(group) ? rows_of(group, holder).chunks() : 1;
+    for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+      const auto at = [&](const Chunks& values, int64_t rank) {
+        return axis_.member == rank ? values[static_cast<size_t>(chunk)] : Operand{};
+      };
+      const Operand sent = at(from, hop.from), received = at(to, hop.to);
+      if (!hop.crosses || chunk % ring.proxies == 0) {
+        add({hop.from, hop.to, hop.lane, sent, received}, ops);
+        continue;
+      }
+      const auto way = sequence::crossing_of(chunk, ring.proxies, {hop.from, hop.to}, grid_);
+      const auto found = relays_.find({group, kind, number, hop.member, chunk});
+      const Operand relay = found == relays_.end() ? Operand{} : Operand{found->second, {}};
+      add({hop.from, way.from, axis_.dispatch_lane, sent, relay}, ops);
+      add({way.from, way.to, hop.lane, relay, relay, true}, ops);
+      add({way.to, hop.to, axis_.combine_lane, relay, received, true}, ops);
+    }
+  }
+}
+
+}  // namespace strait::strategy
