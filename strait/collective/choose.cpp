@@ -88,8 +88,8 @@ double message_seconds(double bytes, const Hop& hop, const Cluster& cluster) {
   const int64_t below = crossed == 0 ? 1 : cluster.group_size(crossed - 1);
   const int64_t along = std::abs(hop.to - hop.from);
   const int64_t leaving = std::min({along, std::max<int64_t>(1, hop.ranks - along), below});
-  return level.latency_seconds + bytes * static_cast<double>(leaving) /
-                                     (level.bytes_per_second * static_cast<double>(level.links));
+  const double waits = static_cast<double>(leaving) / static_cast<double>(level.links);
+  return level.latency_seconds + bytes * std::max(1.0, waits) / level.bytes_per_second;
 }
 
 int64_t pieces_of(int64_t vector_bytes) {

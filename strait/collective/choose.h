@@ -36,7 +36,7 @@ struct Hop {
 };
 /// Seconds of one message of `bytes` on idle links, while all ranks send as far around the world,
 /// the last ones to the first: those of a group of the level below whose messages leave it share
-/// its links. O(levels).
+/// its links, and each takes one of them. O(levels).
 double message_seconds(double bytes, const Hop& hop, const Cluster& cluster);
 
 /// direct or hierarchical, whichever is predicted faster. An all-reduce is a reduce-scatter and an

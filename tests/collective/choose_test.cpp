@@ -80,6 +80,13 @@ TEST(Choose, AMessageSharesLinksWithThoseThatGoAsFarAround) {
   EXPECT_DOUBLE_EQ(seconds(0, 2), shared);
   EXPECT_DOUBLE_EQ(seconds(6, 0), shared);
   EXPECT_DOUBLE_EQ(seconds(0, 1), 1e-6 + 1e6 / 10e9);
+  // One message takes one link, however many there are.
+  Cluster several = hosts();
+  for (const int64_t links : {2, 4}) {
+    several.levels[1].links = links;
+    EXPECT_DOUBLE_EQ(message_seconds(1e6, {1, 2, 8}, several), alone);
+    EXPECT_DOUBLE_EQ(message_seconds(1e6, {0, 2, 8}, several), alone);
+  }
 }
 
 TEST(Choose, HierarchicalWhereTheOuterLinksAreTheNarrowOnes) {
