@@ -174,7 +174,7 @@ def print_table(key, place):
             continue
         more = [f"{row['predicted_seconds']:.3f} ({row['predicted_seconds'] / measured[name] - 1:+.0%})",
                 f"{row['bytes_per_step'] / 1e6:.1f}"] if "predicted_seconds" in row else ["", ""]
-        print(f"| {name} | {spread(row["seconds"])} | {more[0]} | {more[1]} | {row['stolen_share']:.0%} |")
+        print(f"| {name} | {spread(row['seconds'])} | {more[0]} | {more[1]} | {row['stolen_share']:.0%} |")
     names = [name for name in ours if name in (pick["name"], f"{pick['name']}, {pick['placement']}")]
     chosen = names[-1] if names else None
     if chosen:
