@@ -63,7 +63,7 @@ def train_peer(options, rate, lengths, folder):
     path.write_text("".join(json.dumps(batch) + "\n" for batch in lengths))
     metrics.unlink(missing_ok=True)
     lab_of(options, rate).run("env", f"OPENBLAS_CORETYPE={options.blas}", options.peer_python,
-           ROOT / "bench/peers/ring_torch.py", "--lengths", path, "--metrics", metrics)
+                              ROOT / "bench/peers/ring_torch.py", "--lengths", path, "--metrics", metrics)
     seconds = [json.loads(line)["seconds"] for line in metrics.read_text().splitlines()]
     return {"seconds": sum(seconds[1:])}
 

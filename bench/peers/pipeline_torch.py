@@ -70,7 +70,7 @@ def sum_gradients(torch, module, group, ranks):
 
 def main():
     arguments = parse_arguments()
-    rank, ranks = int(os.environ["OMPI_COMM_WORLD_RANK"]), int(os.environ["OMPI_COMM_WORLD_SIZE"])
+    rank, ranks = torch_step.rank_of_mpirun()
     try:
         import torch
         from torch.distributed.pipelining import PipelineStage, Schedule1F1B
@@ -78,12 +78,8 @@ def main():
         if rank == 0:
             print(f"missing: {error}")
         return
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "eth0")
-    os.environ.update(RANK=str(rank), WORLD_SIZE=str(ranks), MASTER_ADDR="host0", MASTER_PORT="29500")
-    torch.set_num_threads(arguments.threads)
-    torch.manual_seed(1337)
+    torch_step.join_world(torch, arguments.threads)
     distributed = torch.distributed
-    distributed.init_process_group("gloo", rank=rank, world_size=ranks)
     inside = arguments.ranks_per_host
     stages, stage = ranks // inside, rank // inside
     across = [distributed.new_group([place + inside * other for other in range(stages)]) for place in range(inside)]

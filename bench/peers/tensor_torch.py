@@ -54,7 +54,7 @@ def make_model(torch, arguments):
 
 def main():
     arguments = parse_arguments()
-    rank, ranks = int(os.environ["OMPI_COMM_WORLD_RANK"]), int(os.environ["OMPI_COMM_WORLD_SIZE"])
+    rank, ranks = torch_step.rank_of_mpirun()
     try:
         import torch
         from torch.distributed.device_mesh import init_device_mesh
@@ -63,12 +63,8 @@ def main():
         if rank == 0:
             print(f"missing: {error}")
         return
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "eth0")
-    os.environ.update(RANK=str(rank), WORLD_SIZE=str(ranks), MASTER_ADDR="host0", MASTER_PORT="29500")
-    torch.set_num_threads(arguments.threads)
-    torch.manual_seed(1337)
+    torch_step.join_world(torch, arguments.threads)
     distributed = torch.distributed
-    distributed.init_process_group("gloo", rank=rank, world_size=ranks)
     model = make_model(torch, arguments)
     mesh = init_device_mesh("cpu", (ranks,))
     columns, rows = ("query", "key", "value", "up"), ("output", "down")

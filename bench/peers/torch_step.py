@@ -7,6 +7,7 @@ training step and `SECONDS LOSS`. Ends at end of input. Anything that fails prin
 """
 
 import argparse
+import os
 import sys
 import time
 
@@ -20,6 +21,21 @@ def make_parser(description):
     parser.add_argument("--clip-norm", type=float, default=0.0, help="0 = off")
     parser.add_argument("--compile", action="store_true", help="torch.compile, of PyTorch 2")
     return parser
+
+
+def rank_of_mpirun():
+    """Of this process, and of how many."""
+    return int(os.environ["OMPI_COMM_WORLD_RANK"]), int(os.environ["OMPI_COMM_WORLD_SIZE"])
+
+
+def join_world(torch, threads):
+    """Makes the processes of an mpirun one world of Gloo, which meets at host0 (bench/netlab), with equal seeds."""
+    rank, ranks = rank_of_mpirun()
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "eth0")
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(ranks), MASTER_ADDR="host0", MASTER_PORT="29500")
+    torch.set_num_threads(threads)
+    torch.manual_seed(1337)
+    torch.distributed.init_process_group("gloo", rank=rank, world_size=ranks)
 
 
 def make_optimizer(torch, model):

@@ -129,6 +129,15 @@ double ProbeResult::attention_flops_per_second(Dtype dtype) const {
                                      : fp32_attention_flops_per_second;
 }
 
+void fill_block_rates(ProbeResult& result, const std::function<double(Dtype)>& attention_rate,
+                      const std::function<double(Dtype)>& block_rate) {
+  result.fp32_attention_flops_per_second = attention_rate(Dtype::kFloat32);
+  result.fp64_attention_flops_per_second = attention_rate(Dtype::kFloat64);
+  result.bf16_attention_flops_per_second = attention_rate(Dtype::kBfloat16);
+  result.fp32_model_flops_per_second = block_rate(Dtype::kFloat32);
+  result.bf16_model_flops_per_second = block_rate(Dtype::kBfloat16);
+}
+
 ProbeResult probe(const ProbeOptions& options) {
   ProbeResult result;
   result.cores = available_cores();
@@ -153,15 +162,9 @@ ProbeResult probe(const ProbeOptions& options) {
   result.memcpy_bytes_per_second = rates.memcpy_bytes_per_second / ranks;
   result.streaming_bytes_per_second = rates.streaming_bytes_per_second / ranks;
   result.memory_bytes = usable_memory_bytes() / result.ranks;
-  result.fp32_attention_flops_per_second =
-      attention_rate_of(team, options, result, Dtype::kFloat32);
-  result.fp64_attention_flops_per_second =
-      attention_rate_of(team, options, result, Dtype::kFloat64);
-  result.bf16_attention_flops_per_second =
-      attention_rate_of(team, options, result, Dtype::kBfloat16);
-  result.fp32_model_flops_per_second = model_rate_of(team, options, result, block, Dtype::kFloat32);
-  result.bf16_model_flops_per_second =
-      model_rate_of(team, options, result, block, Dtype::kBfloat16);
+  fill_block_rates(
+      result, [&](Dtype dtype) { return attention_rate_of(team, options, result, dtype); },
+      [&](Dtype dtype) { return model_rate_of(team, options, result, block, dtype); });
   result.codec_bytes_per_second = codec_rate_of(team, options);
   measure_transport(team, options, result);
   return result;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -53,6 +54,11 @@ struct ProbeResult {
   std::vector<Level>
       levels;  // measured one by one; empty: one level, "world", of the transport above
 };
+
+/// Fills in the rates of attention, and then those of whole blocks, which rest on them: timed by
+/// these functions in each type that has a rate.
+void fill_block_rates(ProbeResult& result, const std::function<double(Dtype)>& attention_rate,
+                      const std::function<double(Dtype)>& block_rate);
 
 /// Measures. Blocking: about (gemm_size / 1000)^3 + copy_bytes / 1e8 seconds. Every product, copy
 /// and transfer is verified before it is timed; InternalError when one is wrong. UserError for

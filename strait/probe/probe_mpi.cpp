@@ -333,16 +333,9 @@ ProbeResult probe_mpi(comm::MpiSession& session, const ProbeOptions& options) {
   const CopyRates rates = measure_copy(team, options.copy_bytes, options.runs);
   result.memcpy_bytes_per_second = together.least(rates.memcpy_bytes_per_second);
   result.streaming_bytes_per_second = together.least(rates.streaming_bytes_per_second);
-  result.fp32_attention_flops_per_second =
-      attention_rate_of(together, options, result, Dtype::kFloat32);
-  result.fp64_attention_flops_per_second =
-      attention_rate_of(together, options, result, Dtype::kFloat64);
-  result.bf16_attention_flops_per_second =
-      attention_rate_of(together, options, result, Dtype::kBfloat16);
-  result.fp32_model_flops_per_second =
-      model_rate_of(together, options, result, block, Dtype::kFloat32);
-  result.bf16_model_flops_per_second =
-      model_rate_of(together, options, result, block, Dtype::kBfloat16);
+  fill_block_rates(
+      result, [&](Dtype dtype) { return attention_rate_of(together, options, result, dtype); },
+      [&](Dtype dtype) { return model_rate_of(together, options, result, block, dtype); });
   CodecWork coding(options.codec_elements);
   result.codec_bytes_per_second =
       coding.bytes() / together.seconds_of_short(options.runs, [&] { coding.run(); });

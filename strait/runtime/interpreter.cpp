@@ -73,10 +73,9 @@ void Interpreter::compile_call(const Op& op, CompiledOp& compiled) {
   std::vector<int64_t> members;
   for (int64_t at = 0; at < group.size; ++at) members.push_back(group.member(rank, at));
   compiled.communicator = &site_.world.communicator(members, op.stream);
-  const std::vector<int64_t>& alike = program_.members;
-  compiled.among_alike = alike.empty() || std::ranges::all_of(members, [&](int64_t member) {
-                           return std::ranges::find(alike, member) != alike.end();
-                         });
+  std::vector<int64_t> alike = program_.members;
+  std::ranges::sort(alike);
+  compiled.among_alike = alike.empty() || std::ranges::includes(alike, members);
   communicators_.insert(compiled.communicator);
   comm::Call& call = compiled.call;
   call.operation = collective::operation_of(op.kind);
