@@ -117,7 +117,20 @@ void copy_base(const GemmCall<Bfloat16, C>& call) {
 
 }  // namespace
 
-bool has_onednn() { return true; }
+bool has_onednn() {
+  static const bool multiplies = [] {
+    const memory::dims square{16, 16}, strides{16, 1};
+    try {
+      for (const auto result : {memory::data_type::bf16, memory::data_type::f32})
+        plan({square, square, square, strides, strides, strides, result, true, true, 1},
+             dnnl::engine(dnnl::engine::kind::cpu, 0));
+    } catch (const dnnl::error&) {  // 2.6 has them for AVX512 and later
+      return false;
+    }
+    return true;
+  }();
+  return multiplies;
+}
 
 std::string onednn_version() {
   const dnnl_version_t* version = dnnl_version();

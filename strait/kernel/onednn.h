@@ -7,6 +7,7 @@
 
 namespace strait::kernel {
 
+/// Whether it is built in and has bf16 products for this processor.
 bool has_onednn();
 /// "oneDNN 2.6.3", or "" when this library was built without it.
 std::string onednn_version();

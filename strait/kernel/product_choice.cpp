@@ -22,7 +22,9 @@ using enum NarrowProducts;
 constexpr std::array kWays = {kWidened, kPaired, kTiles, kOneDnn};
 
 std::string missing_text(NarrowProducts products) {
-  if (products == kOneDnn) return "this program was built without oneDNN";
+  if (products == kOneDnn)
+    return onednn_version().empty() ? "this program was built without oneDNN"
+                                    : onednn_version() + " has no bf16 products for this processor";
   return products == kTiles ? "this processor has no matrix tiles for bf16"
                             : "this processor has no AVX512_BF16";
 }

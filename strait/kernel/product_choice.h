@@ -14,7 +14,7 @@ namespace strait::kernel {
 struct Multipliers {
   bool pairs = false;  // AVX512_BF16
   TileAccess tiles = TileAccess::kMissing;
-  bool onednn = false;                              // built in
+  bool onednn = false;                              // built in, for this processor
   NarrowProducts usual = NarrowProducts::kWidened;  // narrow_products()
 };
 /// Of this process. Asks the system for matrix tiles (tile_access).

@@ -28,8 +28,8 @@ for part in LibTorch MPI BLAS instructions tiles oneDNN; do
 done
 bash -n prefix/share/bash-completion/completions/strait
 grep -q "^#compdef strait" prefix/share/zsh/site-functions/_strait
-grep -q '^\.TH STRAIT' prefix/share/man/man1/strait.1
+zgrep -q '^\.TH STRAIT' prefix/share/man/man1/strait.1.gz
 for command in train evaluate sample verify simulate plan probe bench inspect report convert completion; do
-  [[ -s prefix/share/man/man1/strait-$command.1 ]] || { echo "no manual page of strait $command"; exit 1; }
+  [[ -s prefix/share/man/man1/strait-$command.1.gz ]] || { echo "no manual page of strait $command"; exit 1; }
 done
 "$work/prefix/bin/strait" verify "$work/prefix/share/doc/strait/examples/minimal.toml" --ranks 2

@@ -285,7 +285,7 @@ TEST(Bfloat16Kernels, LargeGemmEqualsTheTripleLoop) {
 }
 
 TEST(Bfloat16Kernels, OneDnnEqualsTheTripleLoop) {
-  if (!has_onednn()) GTEST_SKIP() << "built without oneDNN";
+  if (!has_onednn()) GTEST_SKIP() << "built without oneDNN, or for another processor";
   const auto check = [](const NarrowGemmCase& c) {
     check_narrow_gemm<float>(c, 2, NarrowProducts::kOneDnn);
     check_narrow_gemm<Bfloat16>(c, 2, NarrowProducts::kOneDnn);
