@@ -260,11 +260,6 @@ void check_heads(const Run& run) {
                        ranks, heads),
            fmt::format("\"ring\", or mesh.axes.sequence = {}", nearest));
   }
-  if (has_documents(run.data) || run.train.global_batch_tokens > 0)
-    refuse(run, "sequence.engine",
-           "cannot take effect with documents, whose borders only a token's own rank "
-           "knows",
-           "\"ring\"");
 }
 
 /// Every rank of the axis has two chunks of a sequence, all of one length.

@@ -85,14 +85,15 @@ BatchPosition DocumentLoader::begin_of(int64_t number) {
 }
 
 const DocumentLoader::Batch& DocumentLoader::at(int64_t number) {
-  if (current_.number == number) return current_;
+  Batch& batch = kept_[static_cast<size_t>(number) % kept_.size()];
+  if (batch.number == number) return batch;
   BatchPosition position = begin_of(number);
-  current_.pieces = batches_.next(position);
+  batch.pieces = batches_.next(position);
   std::vector<int64_t> lengths;
-  for (const DocumentPiece& piece : current_.pieces) lengths.push_back(piece.length);
-  current_.rows = pack_documents(lengths, rows_.count, rows_.documents);
-  current_.number = number;
-  return current_;
+  for (const DocumentPiece& piece : batch.pieces) lengths.push_back(piece.length);
+  batch.rows = pack_documents(lengths, rows_.count, rows_.documents);
+  batch.number = number;
+  return batch;
 }
 
 void DocumentLoader::fill(int64_t batch, int64_t first_row, int64_t count, BatchBuffer& buffer) {

@@ -2,6 +2,7 @@
 // on where train.global_batch_tokens is set.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <mutex>
 #include <span>
@@ -69,7 +70,7 @@ class DocumentLoader {
   Rows rows_;
   int64_t first_;
   std::vector<BatchPosition> positions_;  // of batches from first_ on
-  Batch current_;
+  std::array<Batch, 2> kept_;             // one is trained on, the next is planned
   std::mutex mutex_;
 };
 

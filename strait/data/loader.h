@@ -22,6 +22,8 @@ struct BatchBuffer {
   /// [B, T] the first position of the row that belongs to the same document; empty for one stream.
   /// A position attends to [document_starts, itself].
   std::vector<int32_t> document_starts;
+  /// Where ranks share sequences: [B, T of all of them], the same of whole sequences.
+  std::vector<int32_t> row_starts;
   std::vector<int64_t>
       sequences;  // [B] the numbers of the sequences (of the windows, for validation)
 };

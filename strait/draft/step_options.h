@@ -76,7 +76,8 @@ struct StepOptions {
   Dtype dtype = Dtype::kFloat32;
   Recompute recompute;
   OptimizerState optimizer;
-  bool documents = false;  // batches carry document starts
+  bool documents = false;        // batches carry document starts
+  int64_t row_start_tokens = 0;  // and those of so many tokens of whole sequences, for heads
   /// Which ranks of the axis sequence have which documents of the batch; null: they share all.
   std::shared_ptr<const sequence::Plan> plan = nullptr;
   bool weights_unchanged = false;  // since the last program: secondary copies still hold

@@ -33,6 +33,7 @@ model::Batch batch_of(const Instance& instance) {
   batch.inputs = static_cast<const int32_t*>(tokens.data);
   if (held >= 2 * rows) batch.targets = batch.inputs + rows;
   if (held >= 3 * rows) batch.document_starts = batch.targets + rows;
+  if (held > 3 * rows) batch.row_starts = batch.document_starts + rows;
   return batch;
 }
 
@@ -316,8 +317,9 @@ void load(const Environment& environment, const BatchSource& source, BatchBuffer
   const Bound& tokens = *instance.find_write(draft::kTokens);
   char* out = static_cast<char*>(tokens.data);
   char* const end = out + tokens.bytes;
-  for (const auto* words : {&buffer.inputs, &buffer.targets, &buffer.document_starts}) {
-    if (out == end) break;  // without documents
+  for (const auto* words :
+       {&buffer.inputs, &buffer.targets, &buffer.document_starts, &buffer.row_starts}) {
+    if (out == end) break;  // without documents, or without exchanged heads
     const int64_t bytes = static_cast<int64_t>(words->size() * sizeof((*words)[0]));
     environment.arithmetic.put(words->data(), out, bytes);
     out += bytes;

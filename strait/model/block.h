@@ -31,6 +31,8 @@ struct Batch {
   int64_t sharers = 1, sharer = 0;     // ranks that share every sequence, and which this one is
   /// Of a batch whose documents a plan has spread over the sharers; else null.
   const sequence::RankLayout* layout = nullptr;
+  /// [B, T * sharers] document_starts of whole sequences, where heads are exchanged; else null.
+  const int32_t* row_starts = nullptr;
   sequence::Share share() const { return {sharers, sharer, tokens}; }
   /// Where row `row` of [B, T] stands in its document or, without documents, in its sequence.
   int64_t position(int64_t row) const {

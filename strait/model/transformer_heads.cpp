@@ -93,6 +93,7 @@ kernel::AttentionCall<T> TransformerSegments<T>::heads_call(const SegmentCall& c
   const sequence::Share share = call.batch->share();
   const int64_t length = share.length(), width = extent_.head_width;
   const T* first = at(call, kQkv) + sequence * length * part.width;
+  const int32_t* const starts = call.batch->row_starts;
   Wide<T>* const sums = wide(call, kLogSumExp);
   return {.queries = length,
           .head_width = width,
@@ -105,6 +106,7 @@ kernel::AttentionCall<T> TransformerSegments<T>::heads_call(const SegmentCall& c
           .out = at(call, kHeadAttention) + sequence * length * part.out_width + head * width,
           .out_stride = part.out_width,
           .log_sum_exp = sums ? sums + (sequence * part.heads + head) * length : nullptr,
+          .starts = starts ? starts + sequence * length : nullptr,
           .head = static_cast<uint64_t>(call.first_head + share.member * part.heads + head),
           .products = call.settings->products,
           .scale = scale_,
@@ -113,7 +115,8 @@ kernel::AttentionCall<T> TransformerSegments<T>::heads_call(const SegmentCall& c
 
 template <class T>
 void TransformerSegments<T>::attend_heads(const SegmentCall& call) const {
-  ensure(call.batch->document_starts == nullptr, "heads are exchanged for whole sequences");
+  ensure(!call.batch->document_starts || call.batch->row_starts,
+         "heads are exchanged for whole sequences");
   const HeadPart part = head_part(call);
   order_rows(call, at(call, kHeadReceive), at(call, kQkv), part.width);
   const DropoutSite where = site(call, DropoutPlace::kAttention);

@@ -177,16 +177,17 @@ std::string verdict(const PageInput& input) {
                      : "<p>Not at its last step; no rank left a record of a failure.</p>");
 }
 
+/// A figure without the prolog and document type of its file.
+std::string figure(const std::string& svg) {
+  return "<figure>" + svg.substr(std::min(svg.find("<svg"), svg.size())) + "</figure>";
+}
+
 std::string figures(const PageInput& input) {
   if (input.figures.empty())
     return section("Figures", fmt::format("<p class=dim>No figures: {}</p>",
                                           escaped(word(input.summary, {"plots_error"}))));
   std::string html = "<div class=grid>";
-  for (const auto& [caption, svg] : input.figures) {
-    const size_t begin =
-        std::min(svg.find("<svg"), svg.size());  // without prolog and document type
-    html += section(caption.c_str(), "<figure>" + svg.substr(begin) + "</figure>");
-  }
+  for (const auto& [caption, svg] : input.figures) html += section(caption.c_str(), figure(svg));
   return html + "</div>\n";
 }
 
@@ -355,6 +356,7 @@ std::string report_page(const PageInput& input) {
       "<body><main><h1>{0}</h1><p class=dim>{2}</p>\n",
       name, kStyle, head_line(input));
   html += key_figures(input.summary) + verdict(input) + figures(input);
+  if (!input.plan_figure.empty()) html += section("Plan of a batch", figure(input.plan_figure));
   html += "<div class=grid>" + time_by_kind(input) + bytes_by_level(input) + memory(input) +
           traffic(input.train) + "</div>\n" + layer_settings(input.train);
   if (!input.run_toml.empty())

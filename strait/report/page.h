@@ -15,6 +15,7 @@ struct PageInput {
   std::string run_toml;
   /// Caption and text of each SVG document, in order; empty without gnuplot.
   std::vector<std::pair<std::string, std::string>> figures;
+  std::string plan_figure;  // of a batch of documents; "" = none
 };
 
 /// HTML with its styles and figures inside: no script, no reference to anything outside. Widths

@@ -51,6 +51,13 @@ std::vector<std::pair<std::string, std::string>> page_figures(const std::vector<
                                                               const std::string& folder,
                                                               const PlotOptions& options = {});
 
+/// Draws into `folder`, behind draw_plots, plan.{svg,png}: tokens and pairs of ranks by zone, as
+/// the last planned batch of `steps` has them, and what the attention of every planned batch took
+/// to compute, predicted and measured. Nothing where no batch tells its plan (sequence.plan).
+std::vector<std::string> draw_batch_plan(const std::vector<StepMetrics>& steps,
+                                         const std::string& folder,
+                                         const PlotOptions& options = {});
+
 /// Draws what ran when on one rank, a row per stream, to `path` (.svg or .png; UserError for
 /// another ending); data and script lie beside it. Errors as draw_plots.
 void draw_timeline(const trace::Recorder& recorder, const std::vector<std::string>& streams,

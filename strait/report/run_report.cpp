@@ -233,9 +233,13 @@ RunReport report_steps(const std::vector<StepMetrics>& steps, const std::string&
     remove_interrupted_writes(folder);
     plots = draw_plots(steps, folder, options);
     page->figures = page_figures(steps, folder, options);
+    const std::vector<std::string> of_plan = draw_batch_plan(steps, folder, options);
+    plots.insert(plots.end(), of_plan.begin(), of_plan.end());
+    if (!of_plan.empty()) page->plan_figure = read_file(of_plan.front());
   });
-  report.text +=
-      row("Plots", problem.empty() ? folder + "/{loss,time}.{svg,png}" : "none: " + problem);
+  report.text += row("Plots", !problem.empty()   ? "none: " + problem
+                              : plots.size() > 4 ? folder + "/{loss,time,plan}.{svg,png}"
+                                                 : folder + "/{loss,time}.{svg,png}");
   report.summary["plots"] = Json(plots);
   report.summary["plots_error"] = problem.empty() ? Json() : Json(problem);
   return report;

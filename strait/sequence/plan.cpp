@@ -45,9 +45,14 @@ Layout attention_layout(const Plan& plan) {
   return layout;
 }
 
-std::vector<Load> loads(const Plan& plan) {
+namespace {
+
+/// Where `counts` holds for the group.
+template <class Counts>
+std::vector<Load> loads_where(const Plan& plan, const Counts& counts) {
   std::vector<Load> all(static_cast<size_t>(plan.grid.ranks()));
   for (const Group& group : plan.groups) {
+    if (!counts(group)) continue;
     const int64_t ring = static_cast<int64_t>(group.ranks.size());
     for (const int32_t document : group.documents) {
       const Cut cut{plan.lengths[static_cast<size_t>(document)], ring};
@@ -59,6 +64,16 @@ std::vector<Load> loads(const Plan& plan) {
     }
   }
   return all;
+}
+
+}  // namespace
+
+std::vector<Load> loads(const Plan& plan) {
+  return loads_where(plan, [](const Group&) { return true; });
+}
+
+std::vector<Load> loads_of_zone(const Plan& plan, Zone zone) {
+  return loads_where(plan, [zone](const Group& group) { return group.zone == zone; });
 }
 
 uint64_t plan_hash(const Plan& plan) {

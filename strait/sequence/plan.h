@@ -71,6 +71,8 @@ struct Load {
 };
 /// Exact, of every rank. Cost: O(documents x ranks of their groups).
 std::vector<Load> loads(const Plan& plan);
+/// Of the documents of one zone alone.
+std::vector<Load> loads_of_zone(const Plan& plan, Zone zone);
 
 /// Depends on everything in the plan. Equal on two ranks if and only if they agree (to 2^-64).
 uint64_t plan_hash(const Plan& plan);

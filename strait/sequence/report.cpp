@@ -160,6 +160,15 @@ Json linear_json(const Plan& plan, const Layer& layer, const Price& price, int64
                        {"predicted_remap_seconds", static_cast<double>(layers) * price.remap}});
 }
 
+Json zone_json(const Plan& plan, Zone zone) {
+  std::vector<int64_t> tokens, pairs;
+  for (const Load& load : loads_of_zone(plan, zone)) {
+    tokens.push_back(load.tokens);
+    pairs.push_back(load.pairs);
+  }
+  return Json::object({{"tokens", tokens}, {"pairs", pairs}});
+}
+
 }  // namespace
 
 Json plan_json(const Plan& plan, const Layer& layer, const Price& price, int64_t layers) {
@@ -170,6 +179,9 @@ Json plan_json(const Plan& plan, const Layer& layer, const Price& price, int64_t
   for (const Zone zone : {Zone::kLocal, Zone::kIntra, Zone::kInter})
     documents[zone_name(zone)] = zones[static_cast<size_t>(zone)];
   const std::vector<Load> all = loads(plan);
+  Json ranks = Json::object();
+  for (const Zone zone : {Zone::kLocal, Zone::kIntra, Zone::kInter})
+    ranks[zone_name(zone)] = zone_json(plan, zone);
   const LevelTraffic traffic = plan_traffic(plan, layer);
   std::vector<int64_t> leaving = bytes_between_nodes(plan, layer);
   for (int64_t& bytes : leaving) bytes *= layers;
@@ -179,6 +191,7 @@ Json plan_json(const Plan& plan, const Layer& layer, const Price& price, int64_t
        {"documents", documents},
        {"tokens", range_json(all, &Load::tokens)},
        {"pairs", range_json(all, &Load::pairs)},
+       {"ranks", ranks},
        {"bytes_inside_nodes", traffic_json(traffic.inside, layers)},
        {"bytes_between_nodes", traffic_json(traffic.between, layers)},
        {"bytes_leaving_nodes", leaving},

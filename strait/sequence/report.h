@@ -20,7 +20,8 @@ std::vector<int64_t> bytes_between_nodes(const Plan& plan, const Layer& layer);
 
 /// Of `layers` equal layers: {"lengths": [..] of all documents, "documents": {"local": .., "intra":
 /// .., "inter": ..}, "tokens":
-/// {"least": .., "most": ..} of ranks, "pairs": likewise, "bytes_inside_nodes",
+/// {"least": .., "most": ..} of ranks, "pairs": likewise, "ranks": {"local": {"tokens": [..] of all
+/// ranks, "pairs": [..]}, "intra": .., "inter": ..}, "bytes_inside_nodes",
 /// "bytes_between_nodes": {"forward": .., "backward": ..}, "bytes_leaving_nodes": [..],
 /// "predicted": {"slowest_seconds": .., "mean_seconds": .., "computing_slowest_seconds": ..,
 /// "computing_mean_seconds": ..}, "routing": {"proxies": .., "pieces": ..}, "linear": {"remapped":

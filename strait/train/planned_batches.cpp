@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <system_error>
 #include <utility>
 
 #include "strait/base/clock.h"
@@ -11,6 +12,7 @@
 #include "strait/comm/bookkeeping.h"
 #include "strait/sequence/report.h"
 #include "strait/strategy/compose/design.h"
+#include "strait/threads/cores.h"
 
 namespace strait::train {
 namespace {
@@ -55,20 +57,27 @@ PlannedBatches::PlannedBatches(const Job& job, int64_t rank, comm::World& world,
       documents_(documents),
       runner_(runner),
       base_(own_classes(job.design.programs, rank)),
-      lengths_read_(lengths_read) {
+      lengths_read_(lengths_read),
+      cores_(cores_before_binding()) {
   const Layout& layout = job.design.layout;
   for (int64_t other = 0; other < world.size(); ++other)
     if (layout.batch_position(other) == layout.batch_position(rank)) row_ranks_.push_back(other);
 }
 
+PlannedBatches::~PlannedBatches() {
+  if (ahead_.valid()) ahead_.wait();
+}
+
 void PlannedBatches::begin_batch(int64_t batch, int64_t step) {
+  const double began = now_seconds();
   evaluates_ = false;
   batch_ = batch;
   attention_seconds_ = 0;
-  std::vector<int64_t> lengths =
-      documents_.lengths(batch, job_.design.layout.batch_position(rank_));
-  if (lengths_read_) lengths_read_(rank_, lengths);
-  take_up(lengths, {kSteady, kUnchanged}, training_, step);
+  Prepared prepared = prepared_batch(batch);
+  planning_seconds_ = prepared.seconds;
+  take_up(std::move(prepared), training_, step);
+  waited_seconds_ = now_seconds() - began;
+  if (step + 1 < job_.design.run.train.steps) plan_ahead(batch + 1);
 }
 
 void PlannedBatches::begin_windows(const ValidationPlan& validation, int64_t first, int64_t step) {
@@ -79,31 +88,72 @@ void PlannedBatches::begin_windows(const ValidationPlan& validation, int64_t fir
   std::vector<int64_t> lengths;
   for (const WindowDocument& document : documents_in(windows_, job_.validation->context()))
     lengths.push_back(document.length);
-  take_up(lengths, {kEvaluation, kEvaluationUnchanged}, evaluation_, step);
+  take_up(prepare(lengths, {kEvaluation, kEvaluationUnchanged}, standing(evaluation_)), evaluation_,
+          step);
 }
 
-void PlannedBatches::take_up(const std::vector<int64_t>& lengths,
-                             const std::vector<std::string>& kinds, Planned& planned,
-                             int64_t step) {
+PlannedBatches::Prepared PlannedBatches::prepare(const std::vector<int64_t>& lengths,
+                                                 const std::vector<std::string>& kinds,
+                                                 std::optional<uint64_t> standing) const {
   const double began = now_seconds();
   const strategy::Design& design = job_.design;
   std::shared_ptr<const sequence::Plan> plan = design.planner->plan(lengths);
-  const uint64_t hash = sequence::plan_hash(*plan);
-  agree(hash, step);
-  if (!planned.plan || planned.hash != hash) {
-    const int64_t member = design.layout.sequence_place(rank_).coordinate;
-    planned = {plan, hash, sequence::rank_layout(*plan, member), {}};
-    for (const sequence::Held& held : planned.layout.held)
-      planned.parts.push_back({held.document, held.span.begin, held.span.end});
+  const int64_t member = design.layout.sequence_place(rank_).coordinate;
+  Prepared prepared{{plan, sequence::plan_hash(*plan), sequence::rank_layout(*plan, member), {}}};
+  for (const sequence::Held& held : prepared.planned.layout.held)
+    prepared.planned.parts.push_back({held.document, held.span.begin, held.span.end});
+  if (prepared.planned.hash != standing)
+    for (const std::string& kind : kinds)
+      prepared.programs.push_back({kind, {strategy::compose_for_plan(design, kind, rank_, plan)}});
+  prepared.seconds = now_seconds() - began;
+  return prepared;
+}
+
+PlannedBatches::Prepared PlannedBatches::prepare_batch(int64_t batch,
+                                                       std::optional<uint64_t> standing) const {
+  std::vector<int64_t> lengths =
+      documents_.lengths(batch, job_.design.layout.batch_position(rank_));
+  if (lengths_read_) lengths_read_(rank_, lengths);
+  return prepare(lengths, {kSteady, kUnchanged}, standing);
+}
+
+void PlannedBatches::plan_ahead(int64_t batch) {
+  ahead_batch_ = batch;
+  const auto work = [this, batch, known = standing(training_)] {
+    run_on(cores_);
+    return prepare_batch(batch, known);
+  };
+  try {
+    ahead_ = std::async(std::launch::async, work);
+  } catch (const std::system_error&) {  // no thread to be had: the step will wait for the plan
+    ahead_ = {};
+  }
+}
+
+PlannedBatches::Prepared PlannedBatches::prepared_batch(int64_t batch) {
+  if (!ahead_.valid()) return prepare_batch(batch, standing(training_));
+  if (ahead_batch_ == batch) return ahead_.get();
+  ahead_.wait();  // a step that was repeated or skipped
+  ahead_ = {};
+  return prepare_batch(batch, standing(training_));
+}
+
+std::optional<uint64_t> PlannedBatches::standing(const std::optional<Planned>& planned) {
+  return planned ? std::optional(planned->hash) : std::nullopt;
+}
+
+void PlannedBatches::take_up(Prepared prepared, std::optional<Planned>& planned, int64_t step) {
+  agree(prepared.planned.hash, step);
+  if (!prepared.programs.empty()) {
+    planned = std::move(prepared.planned);
     for (program::StepKind& kind : base_.kinds)
-      if (std::ranges::find(kinds, kind.name) != kinds.end())
-        kind.classes = {strategy::compose_for_plan(design, kind.name, rank_, plan)};
+      for (program::StepKind& composed : prepared.programs)
+        if (composed.name == kind.name) kind.classes = std::move(composed.classes);
     auto next = std::make_unique<const program::ProgramSet>(base_);
     runner_.replace(*next);
     current_ = std::move(next);
   }
-  layout_ = &planned.layout;
-  planning_seconds_ = now_seconds() - began;
+  layout_ = &planned->layout;
 }
 
 std::vector<int64_t> PlannedBatches::of_row(int64_t value, const char* question, int64_t step) {
@@ -137,9 +187,11 @@ Json PlannedBatches::describe(int64_t step) {
     slowest = std::max(slowest, static_cast<double>(nanoseconds) / 1e9);
     sum += static_cast<double>(nanoseconds) / 1e9;
   }
-  Json json = sequence::plan_json(*training_.plan, planner.layer(), planner.price(*training_.plan),
-                                  job_.design.run.model.shape.layers);
+  Json json =
+      sequence::plan_json(*training_->plan, planner.layer(), planner.price(*training_->plan),
+                          job_.design.run.model.shape.layers);
   json["planning_seconds"] = planning_seconds_;
+  json["waited_seconds"] = waited_seconds_;
   json["measured"] =
       Json::object({{"computing_slowest_seconds", slowest},
                     {"computing_mean_seconds", sum / static_cast<double>(row.size())}});
@@ -148,19 +200,19 @@ Json PlannedBatches::describe(int64_t step) {
 
 void PlannedBatches::fill(BatchBuffer& buffer) {
   if (evaluates_) return fill_windows(buffer);
-  documents_.fill(batch_, job_.design.layout.batch_position(rank_), training_.parts,
-                  std::max<int64_t>(1, training_.layout.linear_rows), buffer);
+  documents_.fill(batch_, job_.design.layout.batch_position(rank_), training_->parts,
+                  std::max<int64_t>(1, training_->layout.linear_rows), buffer);
 }
 
 void PlannedBatches::fill_windows(BatchBuffer& buffer) const {
-  const auto tokens = static_cast<size_t>(std::max<int64_t>(1, evaluation_.layout.linear_rows));
+  const auto tokens = static_cast<size_t>(std::max<int64_t>(1, evaluation_->layout.linear_rows));
   buffer.inputs.assign(tokens, 0);
   buffer.targets.assign(tokens, kIgnoredTarget);
   buffer.document_starts.clear();
   buffer.sequences.assign(1, windows_.sequences.front());
   const std::vector<WindowDocument> documents = documents_in(windows_, job_.validation->context());
   int64_t to = 0;
-  for (const DocumentPart& part : evaluation_.parts) {
+  for (const DocumentPart& part : evaluation_->parts) {
     const int64_t begin = documents[static_cast<size_t>(part.document)].begin + part.begin;
     const int64_t count = part.end - part.begin;
     std::copy_n(windows_.inputs.begin() + begin, count, buffer.inputs.begin() + to);

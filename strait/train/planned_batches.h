@@ -4,7 +4,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <future>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,14 +20,18 @@
 namespace strait::train {
 
 /// Of one rank, on its thread. A plan is another program of its steps: one that differs from the
-/// last one's is composed when its batch is due, and replaces it in the runner.
+/// last one's replaces it in the runner. Batch t + 1 is planned, and its program composed, by
+/// another thread while batch t is trained on.
 class PlannedBatches {
  public:
   /// All outlive it. The job's design has a planner. `lengths_read`: for tests, what a rank has
-  /// read of a batch before it plans; may be empty.
+  /// read of a batch before it plans, on the thread that plans; may be empty.
   using LengthsRead = std::function<void(int64_t rank, std::vector<int64_t>& lengths)>;
   PlannedBatches(const Job& job, int64_t rank, comm::World& world, DocumentLoader& documents,
                  runtime::Runner& runner, const LengthsRead& lengths_read);
+  ~PlannedBatches();
+  PlannedBatches(const PlannedBatches&) = delete;
+  PlannedBatches& operator=(const PlannedBatches&) = delete;
 
   /// What the rank has of the batch under way.
   const sequence::RankLayout* const* layout() const { return &layout_; }
@@ -43,8 +49,8 @@ class PlannedBatches {
   double* attention_seconds() { return &attention_seconds_; }
   /// sequence::plan_json of the batch trained on last, with what its attention took to compute on
   /// the ranks of the row: {"measured": {"computing_slowest_seconds", "computing_mean_seconds"}};
-  /// and "planning_seconds", in which this rank has planned, composed and compared. All ranks call
-  /// it.
+  /// and "planning_seconds", in which this rank has planned and composed, of which the step waited
+  /// "waited_seconds", those of comparing among them. All ranks call it.
   Json describe(int64_t step);
 
  private:
@@ -54,9 +60,21 @@ class PlannedBatches {
     sequence::RankLayout layout;
     std::vector<DocumentPart> parts;  // its rows
   };
-  /// Plans these lengths, unless they are those of `planned` already; composes `kinds` for them.
-  void take_up(const std::vector<int64_t>& lengths, const std::vector<std::string>& kinds,
-               Planned& planned, int64_t step);
+  /// A plan that nothing follows yet.
+  struct Prepared {
+    Planned planned;
+    std::vector<program::StepKind> programs;  // none: those of `standing` serve
+    double seconds = 0;
+  };
+  /// Plans these lengths and, unless `standing` has the same plan, composes `kinds`. Any thread.
+  Prepared prepare(const std::vector<int64_t>& lengths, const std::vector<std::string>& kinds,
+                   std::optional<uint64_t> standing) const;
+  Prepared prepare_batch(int64_t batch, std::optional<uint64_t> standing) const;
+  void plan_ahead(int64_t batch);
+  /// What was planned ahead, if it was this batch.
+  Prepared prepared_batch(int64_t batch);
+  void take_up(Prepared prepared, std::optional<Planned>& planned, int64_t step);
+  static std::optional<uint64_t> standing(const std::optional<Planned>& planned);
   void agree(uint64_t hash, int64_t step);
   /// `value` of every rank of the row.
   std::vector<int64_t> of_row(int64_t value, const char* question, int64_t step);
@@ -70,14 +88,17 @@ class PlannedBatches {
   std::vector<int64_t> row_ranks_;  // that share a row, ascending
   program::ProgramSet base_;        // this rank's class of every kind
   std::unique_ptr<const program::ProgramSet> current_;
-  Planned training_, evaluation_;
+  std::optional<Planned> training_, evaluation_;
   bool evaluates_ = false;
   int64_t batch_ = -1;
   BatchBuffer windows_;  // of the evaluation under way
   const sequence::RankLayout* layout_ = nullptr;
   const LengthsRead& lengths_read_;
-  double planning_seconds_ = 0;  // of the batch that was begun last
+  double planning_seconds_ = 0, waited_seconds_ = 0;  // of the batch that was begun last
   double attention_seconds_ = 0;
+  std::vector<int> cores_;  // for the thread that plans ahead
+  int64_t ahead_batch_ = -1;
+  std::future<Prepared> ahead_;  // reads what is above
 };
 
 }  // namespace strait::train

@@ -59,6 +59,7 @@ void fill_windows(const ValidationWindows& validation, const ValidationPlan& pla
 /// In place: no row moves behind where it was.
 void take_share(const sequence::Share& share, BatchBuffer& buffer) {
   if (share.members == 1) return;
+  buffer.row_starts = buffer.document_starts;
   const auto sequences = static_cast<int64_t>(buffer.sequences.size());
   for (auto* words : {&buffer.inputs, &buffer.targets, &buffer.document_starts}) {
     if (words->empty()) continue;

@@ -21,6 +21,7 @@ namespace strait::report {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class RunReportTest : public ::testing::Test {
  protected:
@@ -335,6 +336,45 @@ TEST_F(RunReportTest, ThePageShowsTheSettingsOfLayers) {
   EXPECT_THAT(saved, HasSubstr("width:25.00%;background:var(--plan)"));
   EXPECT_THAT(more, HasSubstr("width:50.00%;background:var(--compute)"));
   EXPECT_THAT(more, HasSubstr("width:50.00%;background:var(--exposed)"));
+}
+
+/// Two ranks: 30 and 10 tokens of documents of their own, 5 each of one between nodes.
+Json plan_of_two_ranks() {
+  const auto zone = [](const std::vector<int64_t>& tokens, const std::vector<int64_t>& pairs) {
+    return Json::object({{"tokens", tokens}, {"pairs", pairs}});
+  };
+  return Json::object({{"ranks", Json::object({{"local", zone({30, 10}, {465, 55})},
+                                               {"intra", zone({0, 0}, {0, 0})},
+                                               {"inter", zone({5, 5}, {28, 27})}})},
+                       {"predicted", Json::object({{"computing_slowest_seconds", 0.25}})},
+                       {"measured", Json::object({{"computing_slowest_seconds", 0.5},
+                                                  {"computing_mean_seconds", 0.375}})}});
+}
+
+TEST_F(RunReportTest, ThePlanOfTheLastBatchIsDrawn) {
+  write_run(3);
+  EXPECT_EQ(report_run(folder_).summary.at("plots").size(), 4);
+  EXPECT_THAT(text("report.html"), Not(HasSubstr("Plan of a batch")));
+  {
+    MetricsWriter writer(folder_ / "metrics.jsonl", 3);
+    StepMetrics metrics;
+    metrics.step = 4;
+    metrics.loss = 3;
+    metrics.seconds = 0.5;
+    metrics.sequence_plan = plan_of_two_ranks();
+    writer.append(metrics);
+    metrics.step = 5;  // as plans were told before: without ranks
+    metrics.sequence_plan = Json::object({{"tokens", Json::object()}});
+    writer.append(metrics);
+  }
+  const RunReport report = report_run(folder_);
+  EXPECT_EQ(report.summary.at("plots").size(), 6);
+  EXPECT_THAT(report.text, HasSubstr("/report/{loss,time,plan}.{svg,png}"));
+  EXPECT_THAT(text("report/plan.tsv"), HasSubstr("\n0\t30\t30\t35\t465\t465\t493\n"
+                                                 "1\t10\t10\t15\t55\t55\t82\n"));
+  EXPECT_THAT(text("report/plan_batches.tsv"), HasSubstr("\n4\t0.25\t0.5\t0.375\n5\t?\t?\t?\n"));
+  EXPECT_THAT(text("report/plan.svg"), HasSubstr("Plan of the batch of step 4"));
+  EXPECT_THAT(text("report.html"), HasSubstr("Plan of a batch"));
 }
 
 TEST_F(RunReportTest, AnAssumedPredictionIsMarkedOnThePageItsFiguresAndInTheText) {

@@ -51,6 +51,16 @@ TEST(PlanReport, SaysWhatStandsWhere) {
   EXPECT_EQ(count("inter"), 1);
   EXPECT_EQ(count("intra"), 1);
   EXPECT_LE(json.find("tokens")->find("most")->as_integer(), 1000);
+  const auto tokens = [&](const char* zone) {
+    int64_t sum = 0;
+    for (const Json& rank : json.at("ranks").at(zone).at("tokens").as_array())
+      sum += rank.as_integer();
+    return sum;
+  };
+  EXPECT_EQ(tokens("local"), 3 * 50);
+  EXPECT_EQ(tokens("intra"), 300);
+  EXPECT_EQ(tokens("inter"), 3000);
+  EXPECT_EQ(json.at("ranks").at("inter").at("pairs").size(), 8);
   EXPECT_EQ(json.find("predicted")->find("slowest_seconds")->as_number(), 3 * 0.5);
   EXPECT_EQ(json.at("bytes_between_nodes").at("forward").as_integer(),
             3 * plan_traffic(plan, layer_of()).between.forward);

@@ -152,6 +152,8 @@ StepOptions step_options(const Design& design) {
   options.optimizer = optimizer_state(run.optimizer);
   options.documents =
       !design.planner && (has_documents(run.data) || run.train.global_batch_tokens > 0);
+  if (options.documents && run.sequence.engine == "heads")
+    options.row_start_tokens = options.tokens * run.mesh.axes.sequence;
   options.in_backward = run.optimizer.in_backward;
   options.local_steps = design.policy.local_steps();
   options.hides_sums = run.tensor.overlaps("oar");

@@ -83,7 +83,8 @@ class Chain {
   void declare_values(program::Program& program) {
     const int64_t rows = options_.micro_batch_size * options_.tokens;
     // Inputs, targets and, with documents, document starts.
-    const int64_t words = rows * (options_.documents ? 3 : 2);
+    const int64_t words =
+        rows * (options_.documents ? 3 : 2) + options_.micro_batch_size * options_.row_start_tokens;
     arrays_.batch = draft::declare(program, {"batch", 1, Dtype::kInt32, words});
     declare_boundaries(program, "x", activations_);
     arrays_.activation = activations_.front().array;

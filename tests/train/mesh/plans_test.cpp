@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <condition_variable>
+#include <mutex>
 
 #include "strait/base/errors.h"
 #include "strait/base/random.h"
@@ -272,6 +274,36 @@ TEST_F(PlannedPrograms, ARankThatTakesRingsInAnotherOrderIsFound) {
     if (kind.name == strategy::kSteady)
       kind.classes[1] = strategy::compose_for_plan(job.design, kind.name, 1, plan_of({1}, {0}));
   EXPECT_FALSE(program::verify(set).empty());
+}
+
+/// Z13: its plan is there when it is due. A rank's first batch is not read before the rank has
+/// planned its next one.
+TEST_F(PlannedPrograms, ABatchIsPlannedWhileTheOneBeforeItIsTrainedOn) {
+  struct Count {
+    std::mutex mutex;
+    std::condition_variable changed;
+    int64_t planned = 0, in_time = 0;
+  } count;
+  const Job job = make_job(run_of("zeppelin"), 4);
+  train::Hooks hooks;
+  hooks.lengths_read = [&](int64_t rank, std::vector<int64_t>&) {
+    if (rank != 1) return;
+    const std::lock_guard lock(count.mutex);
+    ++count.planned;
+    count.changed.notify_all();
+  };
+  train::Observer observer;
+  observer.loaded = [&](int64_t step, const BatchBuffer&) {
+    if (step == 2) return;  // the last
+    std::unique_lock lock(count.mutex);
+    count.in_time += count.changed.wait_for(lock, std::chrono::seconds(20),
+                                            [&] { return count.planned >= step + 2; });
+  };
+  const std::atomic<int> no_signal{0};
+  train::Outcome outcome;
+  train::train(job, observer, no_signal, outcome, hooks);
+  EXPECT_EQ(count.planned, 3);
+  EXPECT_EQ(count.in_time, 2 * 4);
 }
 
 /// Before the first transfer of the batch, by every rank.

@@ -63,7 +63,7 @@ const std::string kGathered = "sequence.engine=gathered", kRing = "sequence.engi
 std::vector<std::string> engines_of(const Case& c) {
   std::vector<std::string> engines = {kGathered, kRing};
   const int64_t key_heads = (c.what == kLlama || c.what == kNormed ? 2 : 4) / c.x;
-  if (c.what != kDocuments && key_heads % c.sequence == 0) engines.push_back(kHeads);
+  if (key_heads % c.sequence == 0) engines.push_back(kHeads);
   return engines;
 }
 
@@ -316,8 +316,6 @@ TEST_F(SharedSequences, WhatCannotBeSharedIsRefused) {
               HasSubstr("sequence.engine: sequence.engine = \"heads\" cannot give "
                         "mesh.axes.sequence = 4 ranks the same number of 2 key heads each; the "
                         "nearest valid value is \"ring\", or mesh.axes.sequence = 2"));
-  EXPECT_THAT(refusal({.sequence = 2, .what = kDocuments, .how = {kHeads}}, {}),
-              HasSubstr("the nearest valid value is \"ring\""));
   EXPECT_THAT(refusal({.sequence = 2}, {"sequence.capacity_tokens=4"}),
               HasSubstr("sequence.capacity_tokens: "));
   EXPECT_THAT(refusal({.sequence = 3}, {"mesh.axes.sequence=2"}), HasSubstr("does not divide"));
