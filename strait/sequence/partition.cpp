@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <iterator>
 #include <numeric>
 #include <optional>
 #include <queue>
+#include <utility>
 
 #include "strait/base/errors.h"
 
@@ -30,8 +32,8 @@ struct Bucket {
 std::vector<int32_t> by_load(const std::vector<Bucket>& buckets) {
   std::vector<int32_t> order(buckets.size());
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
-    return buckets[static_cast<size_t>(a)].squares < buckets[static_cast<size_t>(b)].squares;
+  std::ranges::sort(order, {}, [&](int32_t at) {
+    return std::pair(buckets[static_cast<size_t>(at)].squares, at);
   });
   return order;
 }
@@ -109,7 +111,7 @@ class Attempt {
     for (int64_t rank = 0; rank < per_node; ++rank)
       alone[static_cast<size_t>(rank)].ranks = {static_cast<int32_t>(first + rank)};
     for (auto* groups : {&alone, &rings})
-      plan_.groups.insert(plan_.groups.end(), groups->begin(), groups->end());
+      std::ranges::move(*groups, std::back_inserter(plan_.groups));
     return 0;
   }
 
@@ -223,8 +225,8 @@ class Thresholds {
 std::vector<int32_t> longest_first(std::span<const int64_t> lengths) {
   std::vector<int32_t> order(lengths.size());
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
-    return lengths[static_cast<size_t>(a)] > lengths[static_cast<size_t>(b)];
+  std::ranges::sort(order, {}, [&](int32_t document) {
+    return std::pair(-lengths[static_cast<size_t>(document)], document);
   });
   return order;
 }

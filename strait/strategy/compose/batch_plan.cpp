@@ -132,7 +132,8 @@ sequence::Plan BatchPlanner::made(std::span<const int64_t> lengths) const {
   return sequence::baseline_plan(lengths, options_, baseline);
 }
 
-/// As many proxies and pieces as cost least; the fewest of equals.
+/// As many proxies and pieces as cost least, of doubles and of all that there are; the fewest of
+/// equals.
 void BatchPlanner::route(sequence::Plan& plan) const {
   const bool crosses = std::ranges::any_of(plan.groups, [](const sequence::Group& group) {
     return group.zone == sequence::Zone::kInter;
@@ -144,7 +145,9 @@ void BatchPlanner::route(sequence::Plan& plan) const {
     return sequence::price(plan, machine_, layer_, {.fills = fills_}).attention_slowest;
   };
   sequence::Route best{least_proxies_, 1, seconds(least_proxies_, 1)};
-  for (int64_t proxies = std::max<int64_t>(2, least_proxies_); proxies <= most_proxies_; ++proxies)
+  const int64_t first = std::max<int64_t>(2, least_proxies_);
+  for (int64_t proxies = first; proxies <= most_proxies_;
+       proxies = proxies < most_proxies_ ? std::min(2 * proxies, most_proxies_) : proxies + 1)
     for (int64_t pieces = 1; pieces <= kMostPieces; pieces *= 2)
       if (const double other = seconds(proxies, pieces); other < best.seconds)
         best = {proxies, pieces, other};
