@@ -2,6 +2,7 @@
 import dataclasses
 import json
 import pathlib
+import shutil
 import statistics
 import subprocess
 import sys
@@ -31,20 +32,33 @@ def processor_ticks():
 
 @dataclasses.dataclass
 class Lab:
+    """Hosts of so many ranks, which share memory and a link of `rate`; with `inside` every rank has a link of `rate` of its
+    own, and one of this rate into its host, and shares no memory."""
     hosts: int
     ranks_per_host: int
     rate: str
+    inside: str = ""
 
     @property
     def ranks(self):
         return self.hosts * self.ranks_per_host
 
     def run(self, *command):
-        return call(ROOT / "bench/netlab", "--hosts", self.hosts, "--ranks-per-host", self.ranks_per_host, "--rate", self.rate,
-                    "--", *command)
+        ranks = (["--level", f"node:{self.ranks_per_host}:{self.inside}", "--nics"] if self.inside else
+                 ["--ranks-per-host", self.ranks_per_host])
+        return call(ROOT / "bench/netlab", "--hosts", self.hosts, *ranks, "--rate", self.rate, "--", *command)
+
+    def train(self, strait, run_file, folder, keys):
+        """Trains in folder/run; what the steps behind the first one, which warms up, wrote down, and the run's report."""
+        run_dir, report = folder / "run", folder / "report"
+        shutil.rmtree(run_dir, ignore_errors=True)
+        self.run(strait, "train", run_file, "--json", report, *sets_of([*keys, f"output.run_dir={run_dir}"]))
+        lines = (run_dir / "metrics.jsonl").read_text().splitlines()
+        return [json.loads(line) for line in lines][1:], json.loads(report.read_text())
 
     def __str__(self):
-        return f"{self.hosts} hosts x {self.ranks_per_host} ranks, {self.rate}"
+        links = f" a rank, {self.inside} inside" if self.inside else ""
+        return f"{self.hosts} hosts x {self.ranks_per_host} ranks, {self.rate}{links}"
 
 
 def steps_of(folder):

@@ -10,7 +10,6 @@ import json
 import pathlib
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 
@@ -42,13 +41,9 @@ def rows_of(options, layout):
 
 
 def train(options, rate, layout, folder):
-    run_dir, report = folder / "run", folder / "report"
-    words = [*keys(options), f"output.run_dir={run_dir}", f"cluster.file={folder / 'cluster.toml'}",
-             f"train.steps={1 + options.steps}", "evaluation.batches=1", *(f"sequence.{key}" for key in LAYOUTS[layout]),
-             *rows_of(options, layout)]
-    lab_of(options, rate).run(options.strait, "train", EXAMPLE, "--json", report, *sets_of(words))
-    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()][1:]
-    figures = json.loads(report.read_text())
+    words = [*keys(options), f"cluster.file={folder / 'cluster.toml'}", f"train.steps={1 + options.steps}", "evaluation.batches=1",
+             *(f"sequence.{key}" for key in LAYOUTS[layout]), *rows_of(options, layout)]
+    lines, figures = lab_of(options, rate).train(options.strait, EXAMPLE, folder, words)
     plans = [line["sequence_plan"] for line in lines if "sequence_plan" in line]
     zones = {zone: sum(plan["documents"][zone] for plan in plans) for zone in ("local", "intra", "inter")}
     return {"seconds": sum(line["seconds"] for line in lines), "predicted": figures["predicted_seconds_per_step"],
@@ -79,7 +74,6 @@ def measure(options):
             print(rate, (folder / "cluster.toml").read_text(), file=sys.stderr, flush=True)
             for _ in range(options.repeats):
                 for layout in options.layouts:
-                    subprocess.run(["rm", "-rf", folder / "run"], check=True)
                     one = train(options, rate, layout, folder)
                     if layout == "zeppelin":
                         lengths = [json.loads(line)["sequence_plan"]["lengths"] for line in

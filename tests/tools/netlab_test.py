@@ -69,6 +69,41 @@ LEVELS = textwrap.dedent("""
         peer.close()
     """)
 
+# Rounds of transfers: of each "FROM>TO:BYTES,FROM>TO:BYTES" all at once, between hosts of four ranks; every receiver prints the
+# round and its rate.
+ROUNDS = textwrap.dedent("""
+    import os, socket, sys, threading, time
+    rank = int(os.environ["OMPI_COMM_WORLD_RANK"])
+    def meet(host, port):
+        for _ in range(200):
+            try:
+                return socket.create_connection((host, port))
+            except OSError:
+                time.sleep(0.05)
+    def receive(number, listener, size):
+        peer, _ = listener.accept()
+        received, begin = len(peer.recv(1)), time.monotonic()
+        while received < size:
+            received += len(peer.recv(65536))
+        print(number, size * 8 / (time.monotonic() - begin) / 1e6, flush=True)
+    for number, transfers in enumerate(sys.argv[1:]):
+        threads = []
+        for transfer in transfers.split(","):
+            way, size = transfer.split(":")
+            sender, receiver = map(int, way.split(">"))
+            port = 5000 + 100 * number + sender
+            if rank == receiver:
+                threads.append(threading.Thread(target=receive, args=(number, socket.create_server(("", port)), int(size))))
+            elif rank == sender:
+                peer = meet(f"host{receiver // 4}r{receiver % 4}", port)
+                time.sleep(1)  # until all have met
+                threads.append(threading.Thread(target=peer.sendall, args=(bytes(int(size)),)))
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    """)
+
 
 def netlab(*arguments, **more):
     return subprocess.run([NETLAB, *arguments], capture_output=True, text=True, check=False, timeout=SECONDS,
@@ -168,6 +203,32 @@ class Labs(unittest.TestCase):
             self.assertEqual(int(counted), levels[level]["sent_bytes"] - 66 * levels[level]["sent_packets"])
             self.assertEqual(int(told), sum(list(SIZES.values())[list(SIZES).index(level):]))
             self.assertAlmostEqual(float(ratio), int(counted) / int(told), delta=0.001)
+
+    def test_a_nic_for_each_rank(self):
+        size, inside = 1_200_000, 6_000_000
+        rounds = [f"4>0:{size}", ",".join(f"{rank + 4}>{rank}:{size}" for rank in range(4)), f"4>0:{size},5>0:{size}",
+                  f"4>5:{inside},4>0:{size}"]
+        with tempfile.TemporaryDirectory() as folder:
+            counters = pathlib.Path(folder, "counters.json")
+            result = netlab("--level", "node:4:80mbit", "--nics", "--rate", "10mbit", "--counters", counters, "--",
+                            sys.executable, "-c", ROUNDS, *rounds)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            levels = {row["level"]: row["sent_bytes"] for row in json.loads(counters.read_text())["levels"]}
+        rates = [[], [], [], []]
+        for line in result.stdout.splitlines():
+            rates[int(line.split()[0])].append(float(line.split()[1]))
+        # 9.6 at best, and the burst of 32 kB is 2.7 % of what is sent.
+        (alone,), together, into_one, mixed = rates
+        self.assertTrue(6 < alone < 9.9, rates)
+        self.assertEqual(len(together), 4)
+        self.assertTrue(all(6 < rate < 9.9 for rate in together), rates)  # four links carry four times as much
+        self.assertLess(min(into_one), 5.7, rates)  # two share the receiver's: the later one has half of it
+        self.assertTrue(30 < max(mixed) < 77.5, rates)  # inside a host nothing takes a NIC
+        self.assertTrue(6 < min(mixed) < 9.9, rates)
+        self.assertGreater(levels["world"], 8 * size)
+        self.assertLess(levels["world"], 8 * size * 1.07 + 700_000)
+        self.assertGreater(levels["node"], inside)
+        self.assertLess(levels["node"], inside * 1.07 + 700_000)
 
     @unittest.skipUnless(STRAIT, "needs the program: STRAIT_BINARY")
     def test_interfaces_count_what_the_ledger_of_a_step_says(self):
@@ -331,6 +392,7 @@ class Refusals(unittest.TestCase):
                 (["--level", "pair:2:fast", "--", "true"], "'fast' is no rate"),
                 (["--level", "pair:2:1gbit", "--ranks-per-host", "4", "--", "true"], "leave it out"),
                 (["--level", "world:2:1gbit", "--", "true"], "must differ"),
+                (["--nics", "--ranks-per-host", "4", "--", "true"], "--nics without --level"),
                 (["--hosts", "60", "--level", "pair:4:1gbit", "--", "true"], "at most 200"),
                 (["--marks", "lines", "--", "true"], "name one of them"),
                 (["--latency", "1ms", "--", "true"], "unrecognized arguments: --latency"),
