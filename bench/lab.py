@@ -61,6 +61,16 @@ class Lab:
         return f"{self.hosts} hosts x {self.ranks_per_host} ranks, {self.rate}{links}"
 
 
+def spans(trace):
+    """What a timeline says ran: rank -> spans of its streams, each a name, its stream (0: computing), begin and end."""
+    ranks = {}
+    for event in json.loads(pathlib.Path(trace).read_text())["traceEvents"]:
+        if event["ph"] == "X":
+            begin = event["ts"] / 1e6
+            ranks.setdefault(event["pid"], []).append((event["name"], event["tid"], begin, begin + event["dur"] / 1e6))
+    return ranks
+
+
 def steps_of(folder):
     """Seconds of the steps of a run between its first, which warms up, and its last, which an evaluation follows."""
     lines = (pathlib.Path(folder) / "metrics.jsonl").read_text().splitlines()

@@ -82,6 +82,10 @@ double transfer_seconds(Operation operation, Algorithm algorithm, double vector_
          (pieces - 1) * latency;
 }
 
+double lone_message_seconds(double bytes, const Level& level) {
+  return level.latency_seconds + bytes / level.bytes_per_second;
+}
+
 double message_seconds(double bytes, const Hop& hop, const Cluster& cluster) {
   const int64_t crossed = cluster.level_between(hop.from, hop.to);
   const Level& level = cluster.levels[crossed];
@@ -89,7 +93,7 @@ double message_seconds(double bytes, const Hop& hop, const Cluster& cluster) {
   const int64_t along = std::abs(hop.to - hop.from);
   const int64_t leaving = std::min({along, std::max<int64_t>(1, hop.ranks - along), below});
   const double waits = static_cast<double>(leaving) / static_cast<double>(level.links);
-  return level.latency_seconds + bytes * std::max(1.0, waits) / level.bytes_per_second;
+  return lone_message_seconds(bytes * std::max(1.0, waits), level);
 }
 
 int64_t pieces_of(int64_t vector_bytes) {

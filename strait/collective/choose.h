@@ -34,7 +34,9 @@ double transfer_seconds(Operation operation, Algorithm algorithm, double vector_
 struct Hop {
   int64_t from = 0, to = 0, ranks = 1;
 };
-/// Seconds of one message of `bytes` on idle links, while all ranks send as far around the world,
+/// Seconds of one message of `bytes` on a link of its own.
+double lone_message_seconds(double bytes, const Level& level);
+/// The same on idle links, while all ranks send as far around the world,
 /// the last ones to the first: those of a group of the level below whose messages leave it share
 /// its links, and each takes one of them. O(levels).
 double message_seconds(double bytes, const Hop& hop, const Cluster& cluster);

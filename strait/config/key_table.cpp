@@ -462,10 +462,11 @@ Rows sequence_keys() {
        "zeppelin "
        "what is cheapest."},
       {"sequence.routing", kField<sequence, &SequenceOptions::routing>,
-       or_number(one_of({"auto", "off"}), 1),
+       with_form(or_number(one_of({"auto", "off"}), 1), "whole:", 1),
        "Over how many ranks of a node, each with a link of its own, transfers of rings that cross "
-       "nodes go, where sequence.engine plans batches; auto: as many as are cheapest, at most the "
-       "links that the cluster file gives a node."},
+       "nodes go, where sequence.engine plans batches, in pieces if that is cheaper; whole:N: not "
+       "in pieces; auto: as many as are cheapest, at most the links that the cluster file gives a "
+       "node."},
       {"sequence.remap", kField<sequence, &SequenceOptions::remap>, one_of({"auto", "none", "qkv"}),
        "Where sequence.engine plans batches, whether ranks have the same number of tokens for all "
        "but attention: qkv moves queries, keys and values of some tokens to the ranks that attend "

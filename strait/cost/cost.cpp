@@ -197,6 +197,14 @@ double transfer_seconds(const Program& program, const Op& op, int64_t rank, cons
       operation, collective::choose(operation, vector, spread, cluster), vector, spread, cluster);
 }
 
+double lone_message_seconds(const Program& program, const Op& op, int64_t rank,
+                            const Cluster& cluster, int64_t peer) {
+  const Group& group = program.groups[op.group];
+  if (group.size == 1) return 0;
+  const int64_t level = cluster.level_between(rank, group.member(rank, peer));
+  return collective::lone_message_seconds(vector_bytes(program, op, rank), cluster.levels[level]);
+}
+
 Cost price(std::span<const Program> classes, const Cluster& cluster) {
   Cost sum;
   sum.level_bytes.assign(cluster.levels.size(), 0);

@@ -32,6 +32,10 @@ double compute_seconds(const program::Program& program, const program::Op& op,
 double transfer_seconds(const program::Program& program, const program::Op& op, int64_t rank,
                         const Cluster& cluster, int64_t peer = 0);
 
+/// Of a message that shares its link with no other.
+double lone_message_seconds(const program::Program& program, const program::Op& op, int64_t rank,
+                            const Cluster& cluster, int64_t peer);
+
 /// Sums the programs of all rank classes; each body is priced once and multiplied. Precondition:
 /// groups lie alike on the levels, and the ranks of a class send their messages equally far. Cost:
 /// O(operations); with several classes or member lists O(ranks) per group.

@@ -114,12 +114,13 @@ double attention_of(const RankTime& time, bool fills) {
   return fills ? all - std::min(waits, time.local) : all;
 }
 
-/// Each rank's moved tokens leave through its own link; both directions, forward and backward, a
-/// message each way in each phase.
+/// Each rank's moved tokens leave through its own link, between nodes through one of the node's;
+/// both directions, forward and backward, a message each way in each phase.
 double remap_seconds(const Plan& plan, const std::vector<int64_t>& tokens, const Machine& machine,
                      const Layer& layer) {
   const Remap remap = make_remap(tokens, std::vector<int64_t>{plan.grid.per_node, plan.grid.nodes});
-  std::vector<double> inside(tokens.size(), 0), between(static_cast<size_t>(plan.grid.nodes), 0);
+  std::vector<double> inside(tokens.size(), 0), outside(tokens.size(), 0);
+  std::vector<double> between(static_cast<size_t>(plan.grid.nodes), 0);
   std::vector<double> latencies(tokens.size(), 0);
   const double bytes =
       2 * static_cast<double>((2 * layer.heads.query_columns() + 2 * layer.heads.key_columns()) *
@@ -130,6 +131,7 @@ double remap_seconds(const Plan& plan, const std::vector<int64_t>& tokens, const
     const size_t to = static_cast<size_t>(plan.grid.node_of(move.to));
     if (from != to) {
       between[from] += moved;
+      outside[static_cast<size_t>(move.from)] += moved;
     } else {
       inside[static_cast<size_t>(move.from)] += moved;
     }
@@ -138,10 +140,12 @@ double remap_seconds(const Plan& plan, const std::vector<int64_t>& tokens, const
           4 * (from != to ? machine.links.between_latency_seconds
                           : machine.links.inside_latency_seconds);
   }
+  const double leaving =
+      std::max(*std::ranges::max_element(outside),
+               *std::ranges::max_element(between) / static_cast<double>(machine.links_of_node));
   return *std::ranges::max_element(latencies) +
          machine.links.inside_byte_seconds * *std::ranges::max_element(inside) +
-         machine.links.between_byte_seconds * *std::ranges::max_element(between) /
-             static_cast<double>(machine.links_of_node);
+         machine.links.between_byte_seconds * leaving;
 }
 
 std::vector<int64_t> rounded(const std::vector<double>& values) {

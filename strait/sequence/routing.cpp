@@ -6,7 +6,8 @@ namespace strait::sequence {
 
 double route_seconds(double bytes, int64_t proxies, int64_t pieces, const RouteLinks& links) {
   const double x = static_cast<double>(proxies), p = static_cast<double>(pieces);
-  const double between = links.between_byte_seconds * bytes / x;
+  const double used = links.of_node == 0 ? x : std::min(x, static_cast<double>(links.of_node));
+  const double between = links.between_byte_seconds * bytes / used;
   const double between_latency = links.between_latency_seconds * p;
   if (proxies == 1) return between + links.between_latency_seconds;
   const double inside = links.inside_byte_seconds * bytes * (x - 1) / x;

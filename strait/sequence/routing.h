@@ -15,6 +15,7 @@ namespace strait::sequence {
 struct RouteLinks {
   double inside_byte_seconds = 0, between_byte_seconds = 0;
   double inside_latency_seconds = 0, between_latency_seconds = 0;
+  int64_t of_node = 0;  // links between nodes that a node has; 0: one for each proxy
 };
 
 struct Route {

@@ -19,27 +19,43 @@ std::vector<double> processor_shares(const Cluster& cluster) {
   return shares;
 }
 
+/// Blocks of `size` ranks in which representatives of the colours stand.
+Blocks blocks_of(const program::Colouring& colouring, int64_t size, int64_t all) {
+  Blocks blocks;
+  std::map<int64_t, int64_t> known;  // block -> its place among them
+  for (int64_t colour = 0; colour < colouring.colours(); ++colour) {
+    const int64_t block = colouring.rank(colour) / size;
+    const auto [place, fresh] = known.try_emplace(block, static_cast<int64_t>(blocks.ranks.size()));
+    blocks.of_actor.push_back(place->second);
+    if (!fresh) continue;
+    std::map<int64_t, int64_t> counts;  // by colour
+    const int64_t end = std::min((block + 1) * size, all);
+    for (int64_t rank = block * size; rank < end; ++rank) ++counts[colouring.colour(rank)];
+    std::vector<Blocks::Ranks>& ranks = blocks.ranks.emplace_back();
+    for (const auto& [actor, count] : counts) ranks.push_back({actor, count});
+  }
+  return blocks;
+}
+
 /// Who takes turns with whom on which cores, as the representatives of the colours do.
 Machines machines_of(const program::Colouring& colouring, const Cluster& cluster) {
   Machines machines;
   machines.alone_speed = cluster.alone_speed();
   if (machines.alone_speed <= 1) return machines;
-  const int64_t here = cluster.ranks_per_machine;
-  machines.all = static_cast<double>(here);
-  std::map<int64_t, int64_t> known;  // machine -> its place among them
-  for (int64_t colour = 0; colour < colouring.colours(); ++colour) {
-    const int64_t machine = colouring.rank(colour) / here;
-    const auto [place, fresh] =
-        known.try_emplace(machine, static_cast<int64_t>(machines.ranks.size()));
-    machines.of_actor.push_back(place->second);
-    if (!fresh) continue;
-    std::map<int64_t, int64_t> counts;  // by colour
-    const int64_t end = std::min((machine + 1) * here, cluster.ranks);
-    for (int64_t rank = machine * here; rank < end; ++rank) ++counts[colouring.colour(rank)];
-    std::vector<Machines::Ranks>& ranks = machines.ranks.emplace_back();
-    for (const auto& [actor, count] : counts) ranks.push_back({actor, count});
-  }
+  static_cast<Blocks&>(machines) = blocks_of(colouring, cluster.ranks_per_machine, cluster.ranks);
+  machines.all = static_cast<double>(cluster.ranks_per_machine);
   return machines;
+}
+
+/// Whose messages share the links into each level. A rank alone has its lanes to share.
+std::vector<Uplinks> uplinks_of(const program::Colouring& colouring, const Cluster& cluster) {
+  std::vector<Uplinks> uplinks(cluster.levels.size());
+  for (size_t level = 1; level < uplinks.size(); ++level) {
+    const int64_t below = cluster.group_size(static_cast<int64_t>(level) - 1);
+    if (below == 1) continue;
+    uplinks[level] = {blocks_of(colouring, below, cluster.ranks), cluster.levels[level].links};
+  }
+  return uplinks;
 }
 
 int64_t most_streams(std::span<const program::Program> classes) {
@@ -57,7 +73,7 @@ Scene::Scene(std::span<const program::Program> programs, const Cluster& on)
       colouring(exchange),
       meetings(exchange, colouring),
       lanes(colouring.colours(), most_streams(programs), processor_shares(on),
-            machines_of(colouring, on)) {}
+            machines_of(colouring, on), uplinks_of(colouring, on)) {}
 
 Actor::Actor(Scene& scene, int64_t colour, int executions, trace::Recorder* recorder)
     : scene_(scene),
@@ -197,7 +213,7 @@ Flight Actor::flight(int64_t sides) {
   double seconds = 0;
   if (program::is_message(op_->kind)) {
     flight.level = scene_.cluster.level_between(result_.rank, group.member(result_.rank, peer));
-    seconds = cost::transfer_seconds(program_, *op_, result_.rank, scene_.cluster, peer);
+    seconds = cost::lone_message_seconds(program_, *op_, result_.rank, scene_.cluster, peer);
   } else {
     seconds = seconds_of(
         *op_, [&] { return cost::transfer_seconds(program_, *op_, result_.rank, scene_.cluster); });

@@ -17,11 +17,12 @@ bool in_latency(const Flight& flight) { return flight.latency_seconds > 0; }
 }  // namespace
 
 Lanes::Lanes(int64_t num_actors, int64_t num_streams, std::vector<double> processor_share,
-             Machines machines)
+             Machines machines, std::vector<Uplinks> uplinks)
     : streams_(num_streams),
       levels_(static_cast<int64_t>(processor_share.size())),
       processor_share_(std::move(processor_share)),
       machines_(std::move(machines)),
+      uplinks_(std::move(uplinks)),
       actors_(static_cast<size_t>(num_actors)),
       queues_(static_cast<size_t>(num_actors * num_streams)) {}
 
@@ -84,8 +85,13 @@ int64_t& Lanes::busy(const Side& side, int64_t level, bool out) {
   return busy_[(side.actor * levels_ + level) * 2 + (out ? 1 : 0)];
 }
 
+int64_t& Lanes::messages(int64_t actor, int64_t level, bool out) {
+  return messages_[(actor * levels_ + level) * 2 + (out ? 1 : 0)];
+}
+
 void Lanes::share_links() {
   busy_.assign(actors_.size() * static_cast<size_t>(levels_) * 2, 0);
+  messages_.assign(busy_.size(), 0);
   for (Actor& actor : actors_) actor.under_way = false;
   for (const int64_t number : active_) {
     const Passage& passage = flights_[number];
@@ -94,18 +100,36 @@ void Lanes::share_links() {
       if (in_latency(passage.flight)) continue;
       if (side.way != Way::kIn) ++busy(side, passage.flight.level, true);
       if (side.way != Way::kOut) ++busy(side, passage.flight.level, false);
+      if (side.way != Way::kBoth)
+        ++messages(side.actor, passage.flight.level, side.way == Way::kOut);
     }
   }
 }
 
+/// Messages for each link of the side's group.
+double Lanes::crowd(const Side& side, int64_t level, bool out) {
+  if (static_cast<size_t>(level) >= uplinks_.size()) return 0;
+  const Uplinks& uplinks = uplinks_[level];
+  if (uplinks.of_actor.empty()) return 0;
+  int64_t sum = 0;
+  for (const auto& [actor, count] : uplinks.ranks[uplinks.of_actor[side.actor]])
+    sum += count * messages(actor, level, out);
+  return static_cast<double>(sum) / static_cast<double>(uplinks.links);
+}
+
 double Lanes::speed(const Passage& passage) {
   if (in_latency(passage.flight)) return 1.0;
-  int64_t sharing = 1;
+  const int64_t level = passage.flight.level;
+  double sharing = 1;
   for (const auto& [side, blocked] : passage.parts) {
-    if (side.way != Way::kIn) sharing = std::max(sharing, busy(side, passage.flight.level, true));
-    if (side.way != Way::kOut) sharing = std::max(sharing, busy(side, passage.flight.level, false));
+    if (side.way != Way::kIn)
+      sharing = std::max(sharing, static_cast<double>(busy(side, level, true)));
+    if (side.way != Way::kOut)
+      sharing = std::max(sharing, static_cast<double>(busy(side, level, false)));
+    if (side.way != Way::kBoth)
+      sharing = std::max(sharing, crowd(side, level, side.way == Way::kOut));
   }
-  return 1.0 / static_cast<double>(sharing);
+  return 1.0 / sharing;
 }
 
 double Lanes::taken_by_transfers(int64_t actor) {

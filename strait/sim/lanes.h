@@ -31,15 +31,25 @@ struct Side {
   Way way = Way::kBoth;
 };
 
-/// Machines with fewer cores than ranks.
-struct Machines {
+/// Blocks of ranks that stand side by side, as far as actors stand in them.
+struct Blocks {
   struct Ranks {
     int64_t actor = 0, count = 1;  // so many are like this one
   };
-  std::vector<int64_t> of_actor;          // empty: every actor has its own cores
-  std::vector<std::vector<Ranks>> ranks;  // [machine]
+  std::vector<int64_t> of_actor;
+  std::vector<std::vector<Ranks>> ranks;  // [block]
+};
+
+/// Machines with fewer cores than ranks; none: every actor has its own cores.
+struct Machines : Blocks {
   double all = 1;          // ranks of a machine; they compute at pace 1 when all of them do
   double alone_speed = 1;  // the pace of one beside idle ones
+};
+
+/// Groups below a level, whose messages share their links into it, out and in; a message takes one
+/// of them. None: they never wait for each other.
+struct Uplinks : Blocks {
+  int64_t links = 1;  // of a group
 };
 
 /// Processor sharing: k lanes of an actor at work on a level, in one direction, each run at 1/k of
@@ -48,9 +58,9 @@ struct Machines {
 class Lanes {
  public:
   /// `processor_share`, by level: what a busy level takes from computing; empty = nothing.
-  /// `machines`: who takes turns with whom.
+  /// `machines`: who takes turns with whom. `uplinks`, by level: whose messages share links.
   Lanes(int64_t num_actors, int64_t num_streams, std::vector<double> processor_share = {},
-        Machines machines = {});
+        Machines machines = {}, std::vector<Uplinks> uplinks = {});
   double now() const { return now_; }
   const Flight& flight(int64_t number) const { return flights_[number].flight; }
   /// A flight that waits for its sides.
@@ -99,6 +109,8 @@ class Lanes {
     return queues_[side.actor * streams_ + side.stream];
   }
   int64_t& busy(const Side& side, int64_t level, bool out);
+  int64_t& messages(int64_t actor, int64_t level, bool out);
+  double crowd(const Side& side, int64_t level, bool out);
   double speed(const Passage& passage);
   void unblock(const Place& place);
   void ready(const Place& place);
@@ -118,11 +130,13 @@ class Lanes {
   int64_t streams_, levels_ = 0;
   std::vector<double> processor_share_;
   Machines machines_;
+  std::vector<Uplinks> uplinks_;
   std::vector<Actor> actors_;
   std::vector<Passage> flights_;
   std::vector<std::deque<Place>> queues_;  // [actor * streams + stream]
   std::vector<int64_t> active_;            // flights under way
   std::vector<int64_t> busy_;              // [actor][level][way]: flights past their latency
+  std::vector<int64_t> messages_;          // of them
 };
 
 }  // namespace strait::sim

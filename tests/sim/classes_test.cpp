@@ -113,6 +113,21 @@ TEST(Classes, RanksOfANodeThatSendOutShareItsLinks) {
   EXPECT_NEAR(sim::simulate(classes, cluster_of(4, 4)).seconds, 1 + 4 + 3 + 4 + 2, kTolerance);
 }
 
+TEST(Classes, ARankThatSendsOutAloneHasALinkToItself) {
+  // Of nodes of two, rank 1 sends to rank 2 as far as all ranks of a ring would, or to rank 3.
+  for (const int64_t to : {2, 3}) {
+    std::vector<Program> classes;
+    for (int64_t rank = 0; rank < 4; ++rank) {
+      ProgramBuilder b(4, {rank});
+      const int value = b.array("value", 1, Lifetime::kResident, 1'000'000);
+      if (rank == 1) b.send(at(value), to, 1);
+      if (rank == to) b.receive(at(value), 1, 1);
+      classes.push_back(b.take());
+    }
+    EXPECT_NEAR(sim::simulate(classes, cluster_of(4, 2)).seconds, 4, kTolerance) << to;
+  }
+}
+
 /// Rank 0 sends to 1 and receives from it at once, or sends twice at once.
 std::vector<Program> exchange_of(bool both_ways) {
   std::vector<Program> classes;

@@ -90,6 +90,31 @@ TEST(Lanes, RanksOfAMachineTakeTurnsOnItsCores) {
   EXPECT_NEAR(lanes.now(), 2.25 + 1 / 1.25, kTolerance);
 }
 
+/// Three ranks of a group, of which two are alike, each send a message of a second to another
+/// group.
+TEST(Lanes, MessagesOfAGroupShareItsLinks) {
+  for (const auto& [links, seconds] : {std::pair(1, 3.0), {2, 1.5}, {3, 1.0}, {4, 1.0}}) {
+    sim::Uplinks uplinks;
+    uplinks.of_actor = {0, 0, 1, 1};
+    uplinks.ranks = {{{0, 2}, {1, 1}}, {{2, 2}, {3, 1}}};
+    uplinks.links = links;
+    for (const bool out : {true, false}) {
+      sim::Lanes lanes(4, 1, {}, {}, {{}, uplinks});
+      std::vector<int64_t> numbers;
+      for (const int64_t actor : {0, 1}) {
+        sim::Flight one = flight(1, 0, 1.0);
+        one.sides = 2;
+        numbers.push_back(lanes.open(one));
+        lanes.arrive(numbers.back(), {actor, 0, out ? sim::Way::kOut : sim::Way::kIn});
+        lanes.arrive(numbers.back(), {actor + 2, 0, out ? sim::Way::kIn : sim::Way::kOut});
+      }
+      lanes.advance();
+      for (const int64_t number : numbers)
+        EXPECT_NEAR(lanes.flight(number).landed, seconds, kTolerance) << links << " links";
+    }
+  }
+}
+
 TEST(Lanes, TransfersNeverStarveComputing) {
   Rank lanes(2, {0.9, 0.9});
   lanes.issue(0, flight(0, 0, 100.0));

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <string_view>
 
 #include "strait/base/errors.h"
 #include "strait/shape/segment.h"
@@ -15,9 +16,6 @@ namespace {
 /// Tokens of a document on a rank at which attention has half its rate: those of a tile, as a
 /// diagonal one is worked on whole (sequence/worked_pairs.h).
 constexpr double kHalfRateTokens = 64;
-
-/// Pieces over one proxy: more cost more latencies than they hide.
-constexpr int64_t kMostPieces = 8;
 
 /// Plans count what a backward does of its forward again. The cluster's rate counts it as two
 /// forwards.
@@ -48,8 +46,11 @@ sequence::RouteLinks links_of(const Cluster& cluster, const MeshAxis& axis,
           between.latency_seconds};
 }
 
-/// "off" | "auto" | "N"; 0: no number.
-int64_t proxies_of(const std::string& routing) {
+constexpr std::string_view kWhole = "whole:";
+
+/// "off" | "auto" | "N" | "whole:N"; 0: no number.
+int64_t proxies_of(std::string_view routing) {
+  if (routing.starts_with(kWhole)) routing.remove_prefix(kWhole.size());
   int64_t number = 0;
   std::from_chars(routing.data(), routing.data() + routing.size(), number);
   return number;
@@ -104,13 +105,15 @@ BatchPlanner::BatchPlanner(const Run& run, const Cluster& cluster, const Mesh& m
   layer_ = {{extent.heads, extent.kv_heads, extent.head_width},
             {dtype_bytes(dtype), std::max<int64_t>(4, dtype_bytes(dtype))},
             linear_flops_per_token(local, dtype)};
-  most_proxies_ = std::min(level_between(cluster, axis, axis.size - 1).links, grid.per_node);
+  machine_.links_of_node = level_between(cluster, axis, axis.size - 1).links;
+  machine_.links.of_node = machine_.links_of_node;
+  most_proxies_ = std::min(machine_.links_of_node, grid.per_node);
+  if (run.sequence.routing.starts_with(kWhole)) most_pieces_ = 1;
   if (run.sequence.routing == "off" || grid.nodes == 1) most_proxies_ = 1;
   if (const int64_t proxies = proxies_of(run.sequence.routing); proxies > 0) {
     check_proxies(proxies, grid);
     least_proxies_ = most_proxies_ = proxies;
   }
-  machine_.links_of_node = std::max<int64_t>(1, most_proxies_);
   options_ = sequence::default_thresholds(machine_, layer_, grid, row_tokens / axis.size);
 }
 
@@ -148,7 +151,7 @@ void BatchPlanner::route(sequence::Plan& plan) const {
   const int64_t first = std::max<int64_t>(2, least_proxies_);
   for (int64_t proxies = first; proxies <= most_proxies_;
        proxies = proxies < most_proxies_ ? std::min(2 * proxies, most_proxies_) : proxies + 1)
-    for (int64_t pieces = 1; pieces <= kMostPieces; pieces *= 2)
+    for (int64_t pieces = 1; pieces <= most_pieces_; pieces *= 2)
       if (const double other = seconds(proxies, pieces); other < best.seconds)
         best = {proxies, pieces, other};
   plan.proxies = best.proxies;

@@ -43,6 +43,7 @@ class BatchPlanner {
 
   std::string engine_, remap_;
   int64_t least_proxies_ = 1, most_proxies_ = 1;
+  int64_t most_pieces_ = 8;  // over one proxy: more cost more latencies than they hide
   bool fills_;
   int64_t context_;
   sequence::Machine machine_;

@@ -13,6 +13,7 @@
 #include "strait/report/metrics.h"
 #include "strait/sequence/remap.h"
 #include "strait/sequence/report.h"
+#include "strait/sim/simulate.h"
 #include "strait/strategy/compose/expected_batch.h"
 #include "strait/verify/verify.h"
 #include "tests/train/exchanged_bytes.h"
@@ -220,11 +221,46 @@ TEST_F(PlannedPrograms, TransfersAreRoutedOverTheLinksOfTheCluster) {
   EXPECT_EQ(proxies("auto", "1e-4", 2), 1);  // dispatch would take longer
   EXPECT_EQ(proxies("off", "10", 2), 1);
   EXPECT_EQ(proxies("2", "1e-4", 1), 2);
+  EXPECT_EQ(proxies("whole:2", "1e-4", 1), 2);
   try {
     proxies("3", "10", 2);
     FAIL();
   } catch (const UserError& error) {
     EXPECT_THAT(error.what(), ::testing::HasSubstr("the nearest valid value is \"2\""));
+  }
+}
+
+/// Proxies gain what their links carry: no step takes less time than the messages that leave a node
+/// need on its links.
+TEST_F(PlannedPrograms, OneLinkGainsNothingByProxies) {
+  constexpr double kRate = 1e6;  // bytes per second
+  struct Times {
+    double priced, simulated, of_link;
+  };
+  const auto seconds = [&](const char* routing, int64_t links) -> Times {
+    const std::string levels = fmt::format(
+        "cluster.levels=[{{ name = \"node\", size = 2, gb_per_second = 10.0, latency_microseconds "
+        "= "
+        "0.0 }}, {{ name = \"across\", gb_per_second = {}, latency_microseconds = 0.0, links = {} "
+        "}}]",
+        kRate / 1e9, links);
+    const strait::Run run = run_of("even", {fmt::format("sequence.routing={}", routing), levels});
+    const strategy::Design design = strategy::make_design(run, 4, 24, 0, nullptr);
+    const strategy::BatchPlanner& planner = *design.planner;
+    const sim::Result result = sim::simulate(design.round.classes, design.cluster);
+    return {planner.price(*planner.plan(planner.assumed_lengths(800))).attention_slowest,
+            result.seconds, static_cast<double>(summed(result.traffic)[{"send", 1}]) / 2 / kRate};
+  };
+  const Times off = seconds("off", 1);
+  EXPECT_GE(off.simulated, off.of_link);
+  for (const char* routing : {"2", "whole:2"}) {
+    SCOPED_TRACE(routing);
+    const Times one = seconds(routing, 1), two = seconds(routing, 2);
+    EXPECT_GT(one.priced, 0.99 * off.priced);
+    EXPECT_GE(one.simulated, one.of_link);
+    EXPECT_LT(two.priced, 0.6 * off.priced);
+    EXPECT_LT(two.simulated, 0.7 * off.simulated);
+    EXPECT_GE(two.simulated, two.of_link / 2);
   }
 }
 
