@@ -199,18 +199,19 @@ void check_mesh_sizes(const Run& run, int64_t ranks) {
 namespace {
 
 /// Modules are whole, but their order is known, and their weights move as any others do. Ranks of x
-/// share the blocks of a U-Net.
+/// and y share the blocks of a U-Net.
 void check_mesh_chain(const Run& run) {
   const MeshAxes& axes = run.mesh.axes;
-  for (const auto& [name, size] : {NamedSize{"x", run.model.family == kUnetFamily ? 1 : axes.x},
-                                   NamedSize{"y", axes.y}, NamedSize{"sequence", axes.sequence}})
+  const bool shares = run.model.family == kUnetFamily;
+  for (const auto& [name, size] :
+       {NamedSize{"x", shares ? 1 : axes.x}, NamedSize{"y", shares ? 1 : axes.y},
+        NamedSize{"sequence", axes.sequence}})
     if (size > 1)
       refuse_key(run, fmt::format("mesh.axes.{}", name),
                  fmt::format("mesh.axes.{} = {} cannot take effect with model.family = \"{}\", "
                              "whose blocks no ranks share; the nearest valid value is 1",
                              name, size, run.model.family));
-  if (run.model.family == kUnetFamily)
-    with_place(run, [&] { check_unet_grid(run.model.unet, axes.x); });
+  if (shares) with_place(run, [&] { check_unet_grid(run.model.unet, axes.x, axes.y); });
 }
 
 /// Without a grid no sum of activations can be hidden.

@@ -1,5 +1,6 @@
 #include "strait/draft/block_kernels.h"
 
+#include <string>
 #include <utility>
 
 namespace strait::draft {
@@ -22,18 +23,32 @@ struct Entry {
   bool whole = true;
 };
 
+/// "unet_made", "unet_made_gradient"; for the life of the program.
+const char* unet_name(UnetValue value, bool gradient) {
+  static const std::vector<std::string> names = [] {
+    std::vector<std::string> list;
+    for (int number = 0; number < kNumUnetTargets; ++number)
+      for (const char* ending : {"", "_gradient"})
+        list.push_back(std::string("unet_") + unet_value_name(static_cast<UnetValue>(number)) +
+                       ending);
+    return list;
+  }();
+  return names[static_cast<size_t>(2 * static_cast<int>(value) + (gradient ? 1 : 0))].c_str();
+}
+
 /// All operands of block kernels, of which this one has those of `entries`.
 std::vector<KernelOperand> operands(const std::vector<Entry>& entries) {
-  std::vector<KernelOperand> list = {{"tokens"},   {"sequences"},       {"step"},
-                                     {"weights"},  {"input"},           {"output"},
-                                     {"saved"},    {"output gradient"}, {"input gradient"},
-                                     {"gradient"}, {"agreed"},          {"cache"},
-                                     {"position"}, {"bundle"},          {"deferred"},
-                                     {"branch"},   {"branch gradient"}, {"normed gradient"}};
+  std::vector<KernelOperand> list = {
+      {"tokens"},   {"sequences"},       {"step"},           {"weights"},  {"input"},  {"output"},
+      {"saved"},    {"output gradient"}, {"input gradient"}, {"gradient"}, {"agreed"}, {"cache"},
+      {"position"}, {"bundle"},          {"deferred"}};
   for (int value = 0; value < kNumBlockValues; ++value)
     list.push_back({value_name(static_cast<BlockValue>(value))});
   for (int value = 0; value < kNumEndValues; ++value)
     list.push_back({end_value_name(static_cast<EndValue>(value))});
+  for (const bool gradient : {false, true})
+    for (int value = 0; value < kNumUnetValues; ++value)
+      list.push_back({unet_name(static_cast<UnetValue>(value), gradient)});
   for (KernelOperand& operand : list) operand.count = Count::kNone;
   for (const Entry& entry : entries) {
     KernelOperand& operand = list[entry.operand];
@@ -115,46 +130,45 @@ Kernel make_end_kernel(EndStep step) {
   return block_kernel(end_step_name(step), operands(entries));
 }
 
-Kernel make_unet_kernel(UnetPhase phase) {
-  std::vector<Entry> entries = {{kTokens, kReads}, {kWeights, kReads}, {kInput, kReads}};
-  switch (phase) {
-    case UnetPhase::kPart:
-      entries.push_back({kBranch, kWrites});
-      break;
-    case UnetPhase::kJoin:
-      entries.push_back({kBranch, kReads});
-      entries.push_back({kOutput, kWrites});
-      break;
-    case UnetPhase::kJoinGradient:
-      entries.push_back({kBranch, kReads});
-      entries.push_back({kOutputGradient, kReads});
-      entries.push_back({kBranchGradient, kWrites});
-      entries.push_back({kInputGradient, kWrites});
-      break;
-    case UnetPhase::kPartGradient:
-      entries.push_back({kBranchGradient, kReads});
-      entries.push_back({kNormedGradient, kWrites});
-      break;
-    case UnetPhase::kNormGradient:
-      entries.push_back({kNormedGradient, kReads});
-      entries.push_back({kInputGradient, kUpdates});
-      break;
+Kernel make_unet_kernel(UnetValue value, bool backward) {
+  const bool ends = value == UnetValue::kOutput;
+  std::vector<Entry> entries = {{kTokens, kReads},
+                                {kSequences, kReads, Count::kOptional},
+                                {kWeights, kReads},
+                                {kInput, kReads, Count::kOptional}};
+  const auto add = [&](UnetValue of, bool gradient, AccessSet access, Count count) {
+    entries.push_back({static_cast<BlockOperand>(unet_slot(of, gradient)), access, count});
+  };
+  for (int number = 0; number < kNumUnetValues; ++number) {
+    const auto other = static_cast<UnetValue>(number);
+    if (other != value || backward) add(other, false, kReads, Count::kOptional);
+    if (other != value && backward) add(other, true, kWrites | kUpdates, Count::kOptional);
   }
-  if (phase != UnetPhase::kPart && phase != UnetPhase::kJoin)
+  if (!ends) add(value, backward, backward ? kReads : kWrites, Count::kOne);
+  if (ends) entries.push_back({kAgreed, kAdds, Count::kOptional});
+  if (ends && !backward) entries.push_back({kOutput, kWrites, Count::kOptional});
+  if (ends && backward) {
+    entries.push_back({kStepValues, kReads, Count::kOptional});
+    entries.push_back({kOutputGradient, kReads, Count::kOptional});
+  }
+  if (backward) entries.push_back({kInputGradient, kWrites | kUpdates, Count::kOptional});
+  // Moments are made of no weights.
+  if (backward && value != UnetValue::kMoments && value != UnetValue::kAttentionMoments)
     entries.push_back({kGradient, kMakesGradient});
-  return block_kernel(unet_phase_name(phase), operands(entries));
+  return block_kernel(unet_name(value, backward), operands(entries));
 }
 
 }  // namespace
 
-const Kernel& unet_kernel(UnetPhase phase) {
+const Kernel& unet_kernel(UnetValue value, bool backward) {
   static const std::vector<Kernel> kernels = [] {
     std::vector<Kernel> list;
-    for (int number = 0; number < kNumUnetPhases; ++number)
-      list.push_back(make_unet_kernel(static_cast<UnetPhase>(number)));
+    for (int number = 0; number < kNumUnetTargets; ++number)
+      for (const bool gradient : {false, true})
+        list.push_back(make_unet_kernel(static_cast<UnetValue>(number), gradient));
     return list;
   }();
-  return kernels[static_cast<size_t>(phase)];
+  return kernels[static_cast<size_t>(2 * static_cast<int>(value) + (backward ? 1 : 0))];
 }
 
 const Kernel& end_kernel(EndStep step) {

@@ -5,7 +5,7 @@
 #include "strait/program/program.h"
 #include "strait/shape/ends.h"
 #include "strait/shape/segment.h"
-#include "strait/shape/unet.h"
+#include "strait/shape/unet_parts.h"
 
 namespace strait::draft {
 
@@ -27,12 +27,11 @@ enum BlockOperand : int {
   kPosition,        // int64, host: tokens already cached
   kBundle,          // what backward_input hands to backward_weight, but for
   kDeferred,        // what it hands to the part of it that may wait (deferred_values in segment.h)
-  kBranch,          // of a residual block of a U-Net: what its ranks sum (shape/unet.h)
-  kBranchGradient,
-  kNormedGradient,  // of what enters its first convolution: likewise a sum
   kBlockValues,     // and on: what passes between ranges of segments, by BlockValue
-  kEndValues = kBlockValues + kNumBlockValues,  // and on: those of shared ends, by EndValue
-  kNumBlockOperands = kEndValues + kNumEndValues
+  kEndValues = kBlockValues + kNumBlockValues,    // and on: those of shared ends, by EndValue
+  kUnetValues = kEndValues + kNumEndValues,       // and on: those of shared blocks of a U-Net
+  kUnetGradients = kUnetValues + kNumUnetValues,  // and on: their gradients
+  kNumBlockOperands = kUnetGradients + kNumUnetValues
 };
 
 constexpr int block_slot(BlockValue value) { return kBlockValues + static_cast<int>(value); }
@@ -110,8 +109,12 @@ const program::Kernel& remap_kernel(RemapStep step);
 const program::Kernel& end_kernel(EndStep step);
 inline int end_slot(EndValue value) { return kEndValues + static_cast<int>(value); }
 
-/// What ranks of x do of a residual block of a U-Net.
-const program::Kernel& unet_kernel(UnetPhase phase);
+/// An op of a block of a U-Net that ranks share (shape/unet_parts.h): it makes a value, or from its
+/// gradient those of what it is made of; of the last block's output, the loss.
+const program::Kernel& unet_kernel(UnetValue value, bool backward);
+constexpr int unet_slot(UnetValue value, bool gradient) {
+  return (gradient ? kUnetGradients : kUnetValues) + static_cast<int>(value);
+}
 
 /// Fetches the tokens of a micro-batch: kTokens and kSequences, and adds to kAgreed how many
 /// targets count, unless kCounted is 0: where others hold the same batch and count it.

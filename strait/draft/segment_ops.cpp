@@ -118,20 +118,32 @@ bool is_deferred(int slot) {
   return slot == kDeferred || slot == block_slot(kQueryKeyNormGradient);
 }
 
+namespace {
+
+/// Over whose ranks a slot for a value of a U-Net is a sum.
+GridAxis unet_axis(int slot) {
+  return slot >= kUnetGradients ? unet_gradient_axis(static_cast<UnetValue>(slot - kUnetGradients))
+                                : unet_sum_axis(static_cast<UnetValue>(slot - kUnetValues));
+}
+
+}  // namespace
+
 bool is_partial_over_x(int slot) {
-  if (slot == kBranch || slot == kNormedGradient) return true;
+  if (slot >= kUnetValues) return unet_axis(slot) == GridAxis::kX;
   if (slot >= kEndValues) return strait::partial_over_x(static_cast<EndValue>(slot - kEndValues));
   return slot >= kBlockValues &&
          strait::partial_over_x(static_cast<BlockValue>(slot - kBlockValues));
 }
 
 bool is_partial_over_y(int slot) {
+  if (slot >= kUnetValues) return unet_axis(slot) == GridAxis::kY;
   if (slot >= kEndValues) return strait::partial_over_y(static_cast<EndValue>(slot - kEndValues));
   return slot >= kBlockValues &&
          strait::partial_over_y(static_cast<BlockValue>(slot - kBlockValues));
 }
 
 bool is_exchanged_by_rows(int slot) {
+  if (slot >= kUnetValues) return false;
   if (slot >= kEndValues)
     return strait::is_exchanged_by_rows(static_cast<EndValue>(slot - kEndValues));
   return slot >= kBlockValues &&

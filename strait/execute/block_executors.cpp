@@ -270,19 +270,30 @@ void end_step(EndStep step, const Environment& environment, const Instance& inst
   c.block.run_step(c.call, step, values);
 }
 
-/// A phase of a residual block that ranks share.
-void unet_phase(UnetPhase phase, const Environment& environment, const Instance& instance) {
-  const BlockCall c(environment, instance);
+/// An op of a block of a U-Net that ranks share.
+void unet_op(UnetValue value, bool backward, const Environment& environment,
+             const Instance& instance) {
+  BlockCall c(environment, instance);
   const auto* shared = dynamic_cast<const model::SharedUnetBlock*>(&c.block);
-  ensure(shared != nullptr, "a phase of a block that nobody shares");
-  const auto address = [&](int slot) {
-    const Bound* bound = instance.find_write(slot);
-    if (!bound) bound = instance.find_read(slot);
-    return bound ? bound->data : nullptr;
+  ensure(shared != nullptr, "a part of a block that nobody shares");
+  void* const agreed = instance.write(draft::kAgreed);
+  if (agreed && counts_here(environment, instance))
+    c.call.loss_sum = static_cast<double*>(agreed) + strategy::kLossSum;
+  const auto buffer = [&](int slot) -> model::UnetBuffer {
+    const Bound* written = instance.find_write(slot);
+    const Bound* bound = written ? written : instance.find_read(slot);
+    if (!bound) return {};
+    return {bound->data, written != nullptr && written->access == Access::kUpdate};
   };
-  shared->run(
-      phase, c.call,
-      {address(draft::kBranch), address(draft::kBranchGradient), address(draft::kNormedGradient)});
+  model::UnetBuffers buffers;
+  for (int number = 0; number < kNumUnetValues; ++number) {
+    const auto other = static_cast<UnetValue>(number);
+    const auto at = static_cast<size_t>(number);
+    buffers.values[at] = buffer(draft::unet_slot(other, false));
+    buffers.gradients[at] = buffer(draft::unet_slot(other, true));
+  }
+  buffers.adds_input = buffer(draft::kInputGradient).adds;
+  shared->run(value, backward, c.call, buffers);
 }
 
 void forward_cached(const Environment& environment, const Instance& instance) {
@@ -380,13 +391,14 @@ void add_block_executors(runtime::Executors& executors, const Environment& envir
                     move_rows(step, environment, instance);
                   }));
   }
-  for (int number = 0; number < kNumUnetPhases; ++number) {
-    const auto phase = static_cast<UnetPhase>(number);
-    executors.add(draft::unet_kernel(phase),
-                  Execute([&environment, phase](const Instance& instance) {
-                    unet_phase(phase, environment, instance);
-                  }));
-  }
+  for (int number = 0; number < kNumUnetTargets; ++number)
+    for (const bool backward : {false, true}) {
+      const auto value = static_cast<UnetValue>(number);
+      executors.add(draft::unet_kernel(value, backward),
+                    Execute([&environment, value, backward](const Instance& instance) {
+                      unet_op(value, backward, environment, instance);
+                    }));
+    }
   for (int number = 0; number < kNumEndSteps; ++number) {
     const auto step = static_cast<EndStep>(number);
     executors.add(draft::end_kernel(step), Execute([&environment, step](const Instance& instance) {

@@ -68,85 +68,43 @@ class Draws {
   std::vector<Diffusion> draws_;
 };
 
-/// A block with a residual block as one rank of x has it.
+/// Losses of numbers that are counted [B, T], of the last block's squared errors.
+Tensor counted_losses(const Call& call, const Tensor& errors) {
+  const Tensor targets = at::from_blob(const_cast<int32_t*>(call.batch->targets), errors.sizes(),
+                                       at::TensorOptions(at::kInt));
+  return errors.masked_fill(targets < 0, 0.0);
+}
+
+/// A block as one rank of x and y has it.
 class RankBlock : public Block, public SharedUnetBlock {
  public:
-  RankBlock(const ModelShape& shape, int64_t index, Dtype dtype)
-      : unet_(shape.modules->unet),
-        index_(index),
-        x_(shape.x),
+  RankBlock(const ModelShape& shape, int64_t index, UnetFunctions functions, Dtype dtype)
+      : functions_(std::move(functions)),
         unit_(shape.units[static_cast<size_t>(shape.blocks[static_cast<size_t>(index)].unit)]),
         name_(shape.blocks[static_cast<size_t>(index)].name),
         names_(unit_, name_),
+        kept_(kept_signal(functions_.unet().options.diffusion_steps)),
         dtype_(dtype) {}
 
-  void run(UnetPhase phase, const Call& call, const UnetValues& values) const override {
+  void run(UnetValue value, bool backward, const Call& call,
+           const UnetBuffers& buffers) const override {
     check_call(call, dtype_);
     use_threads(call.settings->threads);
-    const int64_t batch = call.batch->batch;
     const std::vector<Tensor> weights = parameter_views(unit_, call.weights, dtype_);
-    const auto rows = [&](const void* data, int64_t elements, Dtype dtype) {
-      return view(data, {batch, elements}, dtype);
-    };
-    const Tensor input =
-        rows(call.input, elements_of(block().entering, block().takes_time), dtype_);
-    const auto sum = [&](const void* data) {
-      return rows(data, unet_->branch(index_).elements(), wide_dtype(dtype_));
-    };
-    const auto normed = [&](const void* data) {
-      return rows(data, unet_->normed_elements(index_), dtype_);
-    };
-    const auto output = [&](const void* data) {
-      return rows(data, elements_of(block().leaving, block().leaves_time), dtype_);
-    };
-    const auto make_normed = [&](const UnetWeights& of) {
-      return normed_input(of, block(), input);
-    };
-    const auto make_branch = [&](const UnetWeights& of, const Tensor& from) {
-      return branch(of, *unet_, index_, x_, from);
-    };
-    switch (phase) {
-      case UnetPhase::kPart: {
-        const at::AutoGradMode recording(false);
-        const UnetWeights of = names_.with(weights);
-        sum(values.branch).copy_(make_branch(of, make_normed(of)));
-        return;
-      }
-      case UnetPhase::kJoin: {
-        const at::AutoGradMode recording(false);
-        output(call.output).copy_(join(names_.with(weights), block(), input, sum(values.branch)));
-        return;
-      }
-      case UnetPhase::kJoinGradient: {
-        const Tensor branch = sum(values.branch).to(input.scalar_type());
-        const std::vector<Tensor> gradients = differentiate(
-            call, UnetPiece::kJoin, weights, {input, branch}, output(call.output_gradient),
-            [&](const UnetWeights& of) { return join(of, block(), input, branch); });
-        view(call.input_gradient, input.sizes(), dtype_).copy_(gradients[0]);
-        view(values.branch_gradient, branch.sizes(), dtype_).copy_(gradients[1]);
-        return;
-      }
-      case UnetPhase::kPartGradient: {
-        Tensor from;
-        {
-          const at::AutoGradMode recording(false);
-          from = make_normed(names_.with(weights));
-        }
-        const Tensor gradient =
-            rows(values.branch_gradient, unet_->branch(index_).elements(), dtype_);
-        const std::vector<Tensor> gradients =
-            differentiate(call, UnetPiece::kBranch, weights, {from}, gradient,
-                          [&](const UnetWeights& of) { return make_branch(of, from); });
-        normed(values.normed_gradient).copy_(gradients[0]);
-        return;
-      }
-      case UnetPhase::kNormGradient: {
-        const std::vector<Tensor> gradients = differentiate(
-            call, UnetPiece::kNorm, weights, {input}, normed(values.normed_gradient), make_normed);
-        view(call.input_gradient, input.sizes(), dtype_).add_(gradients[0]);
-        return;
-      }
+    UnetTensors kept;
+    {
+      const at::AutoGradMode recording(false);
+      kept = kept_values(call, buffers);
     }
+    if (!backward) kept[static_cast<size_t>(value)] = Tensor();  // it is to be made
+    const bool loss = value == UnetValue::kOutput && functions_.block().step == UnetStep::kLeave;
+    if (backward) return differentiate(value, loss, call, buffers, weights, kept);
+    const at::AutoGradMode recording(false);
+    const UnetWeights of = names_.with(weights);
+    if (loss) return add_losses(call, losses(call, of, kept));
+    const Tensor made = functions_.make(value, of, call.part.y, kept);
+    void* const target = value == UnetValue::kOutput ? call.output : of_value(buffers, value).data;
+    view(target, made.sizes(), type_of(value)).copy_(made);
   }
 
   void forward(const Call&, int, int) const override { refuse(); }
@@ -158,48 +116,138 @@ class RankBlock : public Block, public SharedUnetBlock {
 
  private:
   [[noreturn]] void refuse() const {
-    throw InternalError("block " + name_ + " is shared and runs in phases");
+    throw InternalError("block " + name_ + " is shared and runs in parts");
   }
-  const UnetBlock& block() const { return unet_->blocks[static_cast<size_t>(index_)]; }
-  int64_t elements_of(const std::vector<UnetMap>& maps, bool has_time) const {
-    int64_t elements = has_time ? unet_->time_width() : 0;
-    for (const UnetMap& map : maps) elements += map.elements();
-    return elements;
+  const UnetParts& parts() const { return functions_.parts(); }
+  static const UnetBuffer& of_value(const UnetBuffers& buffers, UnetValue value) {
+    return buffers.values[static_cast<size_t>(value)];
+  }
+  static const UnetBuffer& of_gradient(const UnetBuffers& buffers, UnetValue value) {
+    return buffers.gradients[static_cast<size_t>(value)];
+  }
+  Dtype type_of(UnetValue value) const {
+    return value == UnetValue::kOutput ? dtype_ : UnetParts::kept_dtype(value, dtype_);
+  }
+  Tensor rows(const Call& call, const void* data, int64_t elements, Dtype dtype) const {
+    return view(data, {call.batch->batch, elements}, dtype);
   }
 
-  /// Puts the gradients of the parameters of a piece where they belong; returns those of `values`.
-  template <class Function>
-  std::vector<Tensor> differentiate(const Call& call, UnetPiece piece,
-                                    const std::vector<Tensor>& weights,
-                                    const std::vector<Tensor>& values, const Tensor& gradient,
-                                    const Function& function) const {
-    std::vector<Tensor> leaves = values;
-    std::vector<size_t> own;
-    for (size_t i = 0; i < unit_.parameters.size(); ++i)
-      if (piece_of(unit_.parameters[i].name.substr(name_.size() + 1)) == piece) {
-        own.push_back(i);
-        leaves.push_back(weights[i]);
-      }
+  /// What an op reads: its input, and what was kept.
+  UnetTensors kept_values(const Call& call, const UnetBuffers& buffers) const {
+    UnetTensors kept;
+    Tensor& input = kept[static_cast<size_t>(UnetValue::kInput)];
+    if (functions_.block().step == UnetStep::kEnter) {
+      check_tokens(*call.batch, kPixelLevels);
+      input = Draws(functions_.unet(), call).noisy_images(kept_).to(tensor::scalar_type(dtype_));
+    } else if (call.input != nullptr) {
+      input = rows(call, call.input, functions_.input_elements(), dtype_);
+    }
+    for (int number = 0; number < kNumUnetValues; ++number) {
+      const auto value = static_cast<UnetValue>(number);
+      if (const void* data = of_value(buffers, value).data)
+        kept[static_cast<size_t>(number)] =
+            rows(call, data, parts().elements(value), type_of(value));
+    }
+    return kept;
+  }
+
+  Tensor losses(const Call& call, const UnetWeights& weights, UnetTensors& known) const {
+    check_targets(*call.batch, kPixelLevels);
+    const Tensor predicted = functions_.make(UnetValue::kPredicted, weights, call.part.y, known);
+    const Tensor noise =
+        Draws(functions_.unet(), call).noise().to(tensor::scalar_type(wide_dtype(dtype_)));
+    return counted_losses(call, functions_.losses(weights, predicted, noise));
+  }
+  void add_losses(const Call& call, const Tensor& losses) const {
+    const Tensor values = losses.detach().to(at::kDouble).contiguous();
+    const double* value = values.data_ptr<double>();
+    for (int64_t row = 0; call.loss_sum && row < values.numel(); ++row)
+      *call.loss_sum += value[row];
+  }
+
+  /// From the gradient of a value, or the loss, those of what it is made of.
+  void differentiate(UnetValue value, bool loss, const Call& call, const UnetBuffers& buffers,
+                     const std::vector<Tensor>& weights, UnetTensors kept) const {
+    UnetTensors known;
+    std::vector<Tensor> leaves;
+    const std::vector<UnetValue> sources = make_leaves(value, call, weights, kept, known);
+    for (const UnetValue source : sources) leaves.push_back(known[static_cast<size_t>(source)]);
+    const std::vector<size_t> own = parameters_of(value);
+    for (const size_t parameter : own) leaves.push_back(weights[parameter]);
     std::vector<Tensor> gradients;
     {
       const at::AutoGradMode recording(true);
       for (const Tensor& leaf : leaves) leaf.requires_grad_();
-      const Tensor made = function(names_.with(weights));
-      gradients = torch::autograd::grad({made}, leaves, {gradient.to(made.scalar_type())}, false,
-                                        false, true);
+      const UnetWeights of = names_.with(weights);
+      const Tensor made =
+          loss ? losses(call, of, known) : functions_.make(value, of, call.part.y, known);
+      gradients =
+          loss ? torch::autograd::grad({made.sum() * call.settings->loss_scale}, leaves, {}, false,
+                                       false, true)
+               : torch::autograd::grad({made}, leaves, {gradient_of(value, call, buffers, made)},
+                                       false, false, true);
+      if (loss) add_losses(call, made);
     }
     const at::AutoGradMode recording(false);
     for (size_t i = 0; i < own.size(); ++i)
-      put_gradient(call, unit_.parameters[own[i]], gradients[values.size() + i], dtype_);
-    gradients.resize(values.size());
-    return gradients;
+      put_gradient(call, unit_.parameters[own[i]], gradients[sources.size() + i], dtype_);
+    for (size_t i = 0; i < sources.size(); ++i)
+      put_gradient_of(sources[i], leaves[i], gradients[i], call, buffers);
   }
 
-  std::shared_ptr<const Unet> unet_;
-  int64_t index_, x_;
+  /// The leaves of a value, apart from how they are made.
+  std::vector<UnetValue> make_leaves(UnetValue value, const Call& call,
+                                     const std::vector<Tensor>& weights, UnetTensors& kept,
+                                     UnetTensors& known) const {
+    const at::AutoGradMode recording(false);
+    const UnetValueSet set = parts().leaves(value);
+    std::vector<UnetValue> leaves;
+    for (size_t number = 0; number < set.size(); ++number) {
+      if (!set[number]) continue;
+      leaves.push_back(static_cast<UnetValue>(number));
+      known[number] =
+          functions_.make(leaves.back(), names_.with(weights), call.part.y, kept).detach();
+    }
+    return leaves;
+  }
+
+  std::vector<size_t> parameters_of(UnetValue value) const {
+    const UnetValueSet within = parts().inlined(value);
+    std::vector<size_t> own;
+    for (size_t i = 0; i < unit_.parameters.size(); ++i) {
+      const std::string name = unit_.parameters[i].name.substr(name_.size() + 1);
+      if (within[static_cast<size_t>(functions_.block().parameters.at(name))]) own.push_back(i);
+    }
+    return own;
+  }
+
+  Tensor gradient_of(UnetValue value, const Call& call, const UnetBuffers& buffers,
+                     const Tensor& made) const {
+    const void* data =
+        value == UnetValue::kOutput ? call.output_gradient : of_gradient(buffers, value).data;
+    const Dtype dtype =
+        value == UnetValue::kOutput ? dtype_ : UnetParts::gradient_dtype(value, dtype_);
+    return view(data, made.sizes(), dtype).to(made.scalar_type());
+  }
+
+  /// An undefined gradient is zero.
+  void put_gradient_of(UnetValue value, const Tensor& leaf, const Tensor& gradient,
+                       const Call& call, const UnetBuffers& buffers) const {
+    const bool input = value == UnetValue::kInput;
+    void* const data = input ? call.input_gradient : of_gradient(buffers, value).data;
+    if (data == nullptr) return;  // nobody asks, in front of the first block
+    const bool adds = input ? buffers.adds_input : of_gradient(buffers, value).adds;
+    const Tensor target =
+        view(data, leaf.sizes(), input ? dtype_ : UnetParts::gradient_dtype(value, dtype_));
+    if (!adds) target.zero_();
+    if (gradient.defined()) target.add_(gradient);
+  }
+
+  UnetFunctions functions_;
   UnitShape unit_;
   std::string name_;
   UnetWeights names_;
+  std::vector<double> kept_;
   Dtype dtype_;
 };
 
@@ -228,22 +276,23 @@ std::unique_ptr<Block> make_unet_block(const ModelShape& shape, int64_t index, D
   const auto at = static_cast<size_t>(index);
   const ModuleChain& chain = *shape.modules;
   const std::shared_ptr<const Unet> unet = chain.unet;
-  if (shape.x > 1 && unet->has_residual(index))
-    return std::make_unique<RankBlock>(shape, index, dtype);
-  const UnetBlock& block = unet->blocks.at(at);
+  UnetFunctions functions(unet, index, shape.x, shape.y);
+  if (functions.parts().is_shared())
+    return std::make_unique<RankBlock>(shape, index, std::move(functions), dtype);
+  const UnetStep step = functions.block().step;
   const UnitShape& unit = shape.units[static_cast<size_t>(shape.blocks[at].unit)];
   AutogradForm form;
   form.vocabulary = chain.vocabulary;
   form.output_dims = chain.blocks[at].output;
   if (index > 0) form.input_dims = chain.blocks[at - 1].output;
-  if (block.step == UnetStep::kEnter) {
+  if (step == UnetStep::kEnter) {
     form.input = AutogradInput::kMade;
     form.make_input = [unet, kept = kept_signal(unet->options.diffusion_steps),
                        type = tensor::scalar_type(dtype)](const Call& call) {
       return Draws(*unet, call).noisy_images(kept).to(type);
     };
   }
-  if (block.step == UnetStep::kLeave) {
+  if (step == UnetStep::kLeave) {
     form.output = AutogradOutput::kLosses;
     form.make_target = [unet, wide = tensor::scalar_type(wide_dtype(dtype))](const Call& call) {
       return Draws(*unet, call).noise().to(wide);
@@ -251,14 +300,15 @@ std::unique_ptr<Block> make_unet_block(const ModelShape& shape, int64_t index, D
   }
   return std::make_unique<AutogradBlock>(
       unit, form, dtype,
-      [unet, &block, index, names = UnetWeights(unit, chain.blocks[at].name)](
+      [functions, names = UnetWeights(unit, chain.blocks[at].name)](
           const std::vector<Tensor>& parameters, const std::vector<Tensor>& inputs) {
         const UnetWeights weights = names.with(parameters);
-        const Tensor& input = inputs.front();
-        if (block.step == UnetStep::kEnter) return enter(weights, *unet, input);
-        if (block.step == UnetStep::kLeave) return leave(weights, block, input, inputs.back());
-        return join(weights, block, input,
-                    branch(weights, *unet, index, 1, normed_input(weights, block, input)));
+        const bool leaves = functions.block().step == UnetStep::kLeave;
+        UnetTensors known;
+        known[static_cast<size_t>(UnetValue::kInput)] = inputs.front();
+        const Tensor made =
+            functions.make(leaves ? UnetValue::kPredicted : UnetValue::kOutput, weights, 0, known);
+        return leaves ? functions.losses(weights, made, inputs.back()) : made;
       });
 }
 

@@ -4,6 +4,7 @@
 // of training or of validation, so they depend on no rank, micro-batch or order.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -13,23 +14,28 @@
 
 namespace strait::model {
 
-/// What passes between the phases of a shared block.
-struct UnetValues {
-  void* branch = nullptr;           // [B, branch elements], fp32 beside bf16
-  void* branch_gradient = nullptr;  // the same, not wide
-  void* normed_gradient = nullptr;  // [B, normed_elements]
+/// A value of the program inside a shared block, or its gradient: null where an op has it not.
+struct UnetBuffer {
+  void* data = nullptr;
+  bool adds = false;  // a gradient of which another op has made a part
+};
+struct UnetBuffers {
+  std::array<UnetBuffer, kNumUnetValues> values, gradients;
+  bool adds_input = false;  // of Call::input_gradient
 };
 
-/// A residual block that ranks of x share. Thread-safe: all state is in the call.
+/// A block that ranks of x and y share. Thread-safe: all state is in the call.
 class SharedUnetBlock {
  public:
   virtual ~SharedUnetBlock() = default;
-  /// The values and the parts of `call` that shape/unet.h names for the phase.
-  virtual void run(UnetPhase phase, const Call& call, const UnetValues& values) const = 0;
+  /// One op of shape/unet_parts.h. Of Call it takes input, output and their gradients as that says;
+  /// `part` is the rank's; the last block's output is its loss.
+  virtual void run(UnetValue value, bool backward, const Call& call,
+                   const UnetBuffers& buffers) const = 0;
 };
 
-/// Block `index` of a U-Net: an AutogradBlock, or a SharedUnetBlock where shape.x > 1 and it has a
-/// residual block.
+/// Block `index` of a U-Net: an AutogradBlock, or a SharedUnetBlock where ranks of shape.x and
+/// shape.y share it.
 std::unique_ptr<Block> make_unet_block(const ModelShape& shape, int64_t index, Dtype dtype);
 
 /// What is drawn for a sequence.

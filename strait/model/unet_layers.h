@@ -1,9 +1,10 @@
-// What a block of a U-Net computes (shape/unet.h), in LibTorch's operations. A residual block is
-// three functions one after another, so that ranks may share the one in the middle.
+// What a block of a U-Net computes (shape/unet.h), in LibTorch's operations: each value of
+// shape/unet_parts.h from those that it is made of.
 #pragma once
 
 #include <ATen/ATen.h>
 
+#include <array>
 #include <map>
 #include <memory>
 #include <string>
@@ -23,32 +24,41 @@ class UnetWeights {
 
   const at::Tensor& operator[](const std::string& name) const;
   bool has(const std::string& name) const { return places_->contains(name); }
+  at::ScalarType type() const { return values_.front().scalar_type(); }
 
  private:
   std::shared_ptr<const std::map<std::string, size_t>> places_;  // one for all calls of a block
   std::vector<at::Tensor> values_;
 };
 
-/// Noisy images [B, colors * height^2], each with the sines and cosines of its step behind it ->
-/// the value that leaves.
-at::Tensor enter(const UnetWeights& weights, const Unet& unet, const at::Tensor& input);
+/// Values of a block, [B, numbers of an image] each; undefined ones are not there yet.
+using UnetTensors = std::array<at::Tensor, kNumUnetTargets + 1>;
 
-/// The value that enters -> normed features, and the embedding of the step: [B, normed_elements].
-at::Tensor normed_input(const UnetWeights& weights, const UnetBlock& block,
-                        const at::Tensor& input);
-/// -> [B, channels * height^2]; of weights that x ranks share, a part of a sum.
-at::Tensor branch(const UnetWeights& weights, const Unet& unet, int64_t block, int64_t x,
-                  const at::Tensor& normed);
-/// The value that enters and the branch -> the value that leaves.
-at::Tensor join(const UnetWeights& weights, const UnetBlock& block, const at::Tensor& input,
-                const at::Tensor& branch);
-/// Whether a parameter belongs to normed_input, to branch, or to join.
-enum class UnetPiece : uint8_t { kNorm, kBranch, kJoin };
-UnetPiece piece_of(const std::string& parameter);
+/// A block of one rank of x and y. Immutable; thread-safe.
+class UnetFunctions {
+ public:
+  UnetFunctions(std::shared_ptr<const Unet> unet, int64_t block, int64_t x, int64_t y);
 
-/// Squared errors of each number of the images, [B, colors * height^2].
-at::Tensor leave(const UnetWeights& weights, const UnetBlock& block, const at::Tensor& input,
-                 const at::Tensor& noise);
+  const UnetParts& parts() const { return parts_; }
+  const UnetBlock& block() const { return unet_->blocks[static_cast<size_t>(number_)]; }
+  const Unet& unet() const { return *unet_; }
+  /// The value as it is in `known`, or made of what is there; what is made on the way is put there,
+  /// too. A sum over ranks that is not known is the part of this rank, the `place`th along y. Of
+  /// the last block kOutput is losses().
+  at::Tensor make(UnetValue value, const UnetWeights& weights, int64_t place,
+                  UnetTensors& known) const;
+  /// Of the last block: squared errors of each number of the images, [B, colors * height^2].
+  at::Tensor losses(const UnetWeights& weights, const at::Tensor& predicted,
+                    const at::Tensor& noise) const;
+  /// Of what enters and leaves, for an image.
+  int64_t input_elements() const;
+  int64_t output_elements() const;
+
+ private:
+  std::shared_ptr<const Unet> unet_;
+  int64_t number_, x_, y_;
+  UnetParts parts_;
+};
 
 /// Sines and cosines of each step, of falling frequency (Vaswani et al. 2017): [steps, width].
 at::Tensor step_waves(const std::vector<int64_t>& steps, int64_t width);

@@ -12,6 +12,7 @@
 #include "strait/base/errors.h"
 #include "strait/base/file.h"
 #include "strait/base/json.h"
+#include "strait/shape/unet_parts.h"
 #include "strait/shape/unit.h"
 
 namespace strait {
@@ -309,15 +310,15 @@ ModelShape modules_shape(const ModelOptions& model, int64_t vocabulary) {
 }
 
 BlockSizes module_sizes(const ModuleChain& chain, int64_t block, int64_t batch, Dtype dtype,
-                        int64_t x) {
-  const ModuleBlock& module = chain.blocks.at(static_cast<size_t>(block));
+                        const GridSizes& grid) {
   const int64_t element = batch * dtype_bytes(dtype);
   BlockSizes sizes;
-  if (block > 0) sizes.input_bytes = chain.output_elements(block - 1) * element;
-  sizes.output_bytes = chain.output_elements(block) * element;
-  const double whole = module.forward_flops - module.shared_flops;
-  sizes.forward_flops =
-      static_cast<double>(batch) * (whole + module.shared_flops / static_cast<double>(x));
+  // What passes between the blocks of a U-Net is cut over y.
+  if (block > 0) sizes.input_bytes = chain.output_elements(block - 1) / grid.y * element;
+  sizes.output_bytes = chain.output_elements(block) / grid.y * element;
+  const double flops = chain.unet ? UnetParts(chain.unet, block, grid.x, grid.y).forward_flops()
+                                  : chain.blocks.at(static_cast<size_t>(block)).forward_flops;
+  sizes.forward_flops = static_cast<double>(batch) * flops;
   // The last module is run forward and backward at once.
   const bool last = block + 1 == static_cast<int64_t>(chain.blocks.size());
   sizes.backward_flops = (last ? 2.0 : 3.0) * sizes.forward_flops;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "strait/shape/shape.h"
+#include "strait/shape/split.h"
 
 namespace strait {
 
@@ -31,7 +32,6 @@ struct ModuleBlock {
   int64_t file_bytes = 0;
   std::vector<int64_t> output;             // dims that one sequence has behind it
   double forward_flops = 0;                // of one sequence
-  double shared_flops = 0;                 // of these, those that ranks of axis x share
   std::vector<ParameterShape> parameters;  // named as in the module; unordered, no offsets
 };
 
@@ -65,9 +65,9 @@ ShapeOptions modules_options(const ModuleChain& chain);
 ModelShape modules_shape(const ModelOptions& model, int64_t vocabulary);
 
 /// Sizes of a module: its forward is run again in the backward pass. What LibTorch takes during a
-/// call is not counted. Of one of `x` ranks that share blocks.
+/// call is not counted. Of one rank of a grid that shares blocks, which is a U-Net's.
 BlockSizes module_sizes(const ModuleChain& chain, int64_t block, int64_t batch, Dtype dtype,
-                        int64_t x = 1);
+                        const GridSizes& grid = {});
 
 /// What a loss of the model counts: "nats per token", "squared error" of a U-Net's noise, or, of a
 /// module with a loss of its own, "per token".

@@ -74,9 +74,9 @@ ModelShape local_shape(const ModelShape& model, int64_t x, int64_t y, int64_t se
   ensure(model.x == 1 && model.y == 1, "local_shape: the model is a rank's part already");
   if (!model.modules) check_grid(model.options, model.style, model.vocabulary, {x, y});
   if (model.modules) {
-    ensure(y == 1 && sequence == 1, "local_shape: chains are cut over x alone");
-    ensure(model.modules->unet != nullptr || x == 1, "local_shape: modules are not cut");
-    if (model.modules->unet) check_unet_grid(model.modules->unet->options, x);
+    ensure(sequence == 1, "local_shape: sequences of chains are not cut");
+    ensure(model.modules->unet != nullptr || x * y == 1, "local_shape: modules are not cut");
+    if (model.modules->unet) check_unet_grid(model.modules->unet->options, x, y);
   }
   ModelShape local = model;
   local.x = x;

@@ -5,12 +5,15 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <utility>
 
 #include "strait/base/errors.h"
 
 namespace strait {
 namespace {
+
+using enum UnetValue;
 
 constexpr int64_t kMostImage = 4096, kMostChannels = 1 << 16, kMostLevels = 12;
 constexpr int64_t kMostElements = int64_t{1} << 45;
@@ -34,15 +37,23 @@ int64_t elements_of(const std::vector<UnetMap>& maps) {
   return elements;
 }
 
+/// A layer: which value its weights make and, where ranks of x and y share it (unet_parts.h), which
+/// dims of the weights they cut.
+struct Layer {
+  UnetValue makes = UnetValue::kOutput, adds_bias = UnetValue::kOutput;
+  int x = -1, y = -1;
+  bool slices = false;              // of what is summed over y each rank goes on with its channels
+  std::vector<int64_t> parts = {};  // that enter one behind another
+};
+
 /// Parameters and operations of one block of the chain.
 class Layers {
  public:
-  explicit Layers(int64_t time_width) : time_width_(time_width) {}
+  Layers(int64_t time_width, UnetBlock& block) : time_width_(time_width), block_(block) {}
 
   /// Weights as fan_avg of Ho et al. scales them, or zeros where a branch begins at nothing.
-  /// `cut`: dim of the weight over x; 0 cuts the bias, too.
-  void linear(const std::string& name, int64_t in, int64_t out, int64_t places, int64_t kernel = 0,
-              bool zeros = false, int cut = -1) {
+  void linear(const std::string& name, int64_t in, int64_t out, int64_t places, const Layer& layer,
+              int64_t kernel = 0, bool zeros = false) {
     const int64_t window = std::max<int64_t>(kernel * kernel, 1);
     ParameterShape weight;
     weight.name = name + ".weight";
@@ -53,52 +64,77 @@ class Layers {
       weight.initial = Initial::kNormal;
       weight.standard_deviation = std::sqrt(2.0 / static_cast<double>(window * (in + out)));
     }
-    weight.split.x.dim = cut;
-    parameters_.push_back(std::move(weight));
-    vector(name + ".bias", out, Initial::kZeros, cut == 0);
-    const double flops = 2.0 * static_cast<double>(window * in * out) * static_cast<double>(places);
-    flops_ += flops;
-    if (cut >= 0) shared_flops_ += flops;
+    weight.split.x.dim = layer.x;
+    weight.split.y = {layer.y, layer.y == 1 ? layer.parts : std::vector<int64_t>{}};
+    add(std::move(weight), layer.makes);
+    const int over_x = layer.x == 0 ? 0 : -1, over_y = layer.y == 0 || layer.slices ? 0 : -1;
+    vector(name + ".bias", out, Initial::kZeros, layer.adds_bias, {{over_x, {}}, {over_y, {}}});
+    count(2.0 * static_cast<double>(window * in * out) * static_cast<double>(places), layer.makes);
   }
-  void convolution(const std::string& name, UnetMap in, UnetMap out, bool zeros = false,
-                   int cut = -1) {
-    linear(name, in.channels, out.channels, out.height * out.height, 3, zeros, cut);
+  void convolution(const std::string& name, UnetMap in, UnetMap out, const Layer& layer,
+                   bool zeros = false) {
+    linear(name, in.channels, out.channels, out.height * out.height, layer, 3, zeros);
   }
-  void norm(const std::string& name, int64_t channels, bool cut = false) {
-    vector(name + ".weight", channels, Initial::kOnes, cut);
-    vector(name + ".bias", channels, Initial::kZeros, cut);
+  /// Over y with the maps, of `parts` channels one behind another.
+  void norm(const std::string& name, std::vector<int64_t> parts, UnetValue value) {
+    const int64_t channels = std::accumulate(parts.begin(), parts.end(), int64_t{0});
+    norm(name, channels, value, {{}, {0, std::move(parts)}});
   }
-  void residual(const std::string& name, UnetMap in, UnetMap out) {
-    norm(name + ".norm1", in.channels);
-    convolution(name + ".conv1", in, out, false, 0);
-    linear(name + ".time", time_width_, out.channels, 1, 0, false, 0);
-    norm(name + ".norm2", out.channels, true);
-    convolution(name + ".conv2", out, out, true, 1);
+  void residual(const std::string& name, const std::vector<int64_t>& parts, UnetMap out) {
+    const UnetMap in = {std::accumulate(parts.begin(), parts.end(), int64_t{0}), out.height};
+    norm(name + ".norm1", parts, kNormed);
+    const Layer normal = {kMade, kActivated, 0, 1};
+    Layer first = normal;
+    first.parts = parts;
+    convolution(name + ".conv1", in, out, first);
+    linear(name + ".time", time_width_, out.channels, 1, normal);
+    norm(name + ".norm2", out.channels, kActivated, {{0, {}}, {}});
+    convolution(name + ".conv2", out, out, {kBranch, kFeatures, 1, 0}, true);
     if (in.channels != out.channels)
-      linear(name + ".shortcut", in.channels, out.channels, out.height * out.height, 1);
+      linear(name + ".shortcut", in.channels, out.channels, out.height * out.height,
+             {kShortcut, kFeatures, -1, 1, true, parts}, 1);
   }
   void attention(const std::string& name, UnetMap map) {
     const int64_t places = map.height * map.height;
-    norm(name + ".norm", map.channels);
-    linear(name + ".qkv", map.channels, 3 * map.channels, places, 1);
-    linear(name + ".output", map.channels, map.channels, places, 1, true);
-    flops_ += 4.0 * static_cast<double>(places * places) * static_cast<double>(map.channels);
+    norm(name + ".norm", {map.channels}, kQkv);
+    linear(name + ".qkv", map.channels, 3 * map.channels, places, {kQkv, kMixed, -1, 1}, 1);
+    linear(name + ".output", map.channels, map.channels, places, {kAttended, kAttended, -1, 0}, 1,
+           true);
+    count(4.0 * static_cast<double>(places * places) * static_cast<double>(map.channels), kMixed);
+  }
+  void resample(UnetMap in, UnetMap out) {
+    convolution("resample", in, out, {kResampled, kOutput, -1, 1, true});
   }
 
   std::vector<ParameterShape> parameters_;
-  double flops_ = 0, shared_flops_ = 0;
+  double flops_ = 0;
 
  private:
-  void vector(std::string name, int64_t elements, Initial initial, bool cut = false) {
+  void add(ParameterShape parameter, UnetValue value) {
+    block_.parameters[parameter.name] = value;
+    parameters_.push_back(std::move(parameter));
+  }
+  void vector(std::string name, int64_t elements, Initial initial, UnetValue value,
+              ParameterSplit split) {
     ParameterShape parameter;
     parameter.name = std::move(name);
     parameter.dims = {elements};
     parameter.initial = initial;
-    if (cut) parameter.split.x.dim = 0;
-    parameters_.push_back(std::move(parameter));
+    parameter.split = std::move(split);
+    add(std::move(parameter), value);
+  }
+  void norm(const std::string& name, int64_t channels, UnetValue value,
+            const ParameterSplit& split) {
+    vector(name + ".weight", channels, Initial::kOnes, value, split);
+    vector(name + ".bias", channels, Initial::kZeros, value, split);
+  }
+  void count(double flops, UnetValue value) {
+    flops_ += flops;
+    block_.flops[static_cast<size_t>(value)] += flops;
   }
 
   int64_t time_width_;
+  UnetBlock& block_;
 };
 
 /// Adds the blocks one after another; what a block leaves is what the next one takes.
@@ -149,7 +185,6 @@ class Chain {
     module.output = {last ? chain_.context
                           : elements_of(maps_) + (block.leaves_time ? unet_.time_width() : 0)};
     module.forward_flops = layers.flops_;
-    module.shared_flops = layers.shared_flops_;
     module.parameters = std::move(layers.parameters_);
     chain_.blocks.push_back(std::move(module));
     unet_.blocks.push_back(std::move(block));
@@ -159,10 +194,11 @@ class Chain {
     const int64_t channels = options_.channels.front();
     UnetBlock block = begin(UnetStep::kEnter, channels);
     block.leaving = {{channels, options_.image}};
-    Layers layers(unet_.time_width());
-    layers.convolution("conv", unet_.image(), block.leaving.back());
-    layers.linear("time.0", channels, unet_.time_width(), 1);
-    layers.linear("time.1", unet_.time_width(), unet_.time_width(), 1);
+    Layers layers(unet_.time_width(), block);
+    const Layer cut = {kOutput, kOutput, -1, 0};
+    layers.convolution("conv", unet_.image(), block.leaving.back(), cut);
+    layers.linear("time.0", channels, unet_.time_width(), 1, {kHidden, kHidden});
+    layers.linear("time.1", unet_.time_width(), unet_.time_width(), 1, cut);
     add("enter", std::move(block), std::move(layers));
   }
 
@@ -173,12 +209,12 @@ class Chain {
     block.resamples = halves;
     block.keeps_input = true;
     block.leaving.push_back(out);
-    Layers layers(unet_.time_width());
-    layers.residual("residual", in, out);
+    Layers layers(unet_.time_width(), block);
+    layers.residual("residual", {in.channels}, out);
     if (block.attention) layers.attention("attention", out);
     if (halves) {
       block.leaving.push_back({out.channels, out.height / 2});
-      layers.convolution("resample", out, block.leaving.back());
+      layers.resample(out, block.leaving.back());
     }
     add(fmt::format("down.{}.{}", level, number), std::move(block), std::move(layers));
   }
@@ -188,28 +224,27 @@ class Chain {
     UnetBlock block = begin(UnetStep::kMiddle, map.channels);
     block.attention = block.keeps_input = number == 0;
     if (block.keeps_input) block.leaving.push_back(map);
-    Layers layers(unet_.time_width());
-    layers.residual("residual", map, map);
+    Layers layers(unet_.time_width(), block);
+    layers.residual("residual", {map.channels}, map);
     if (block.attention) layers.attention("attention", map);
     add(fmt::format("middle.{}", number), std::move(block), std::move(layers));
   }
 
   void up(int64_t level, int64_t number, bool doubles) {
     const UnetMap features = maps_.back(), skip = maps_[maps_.size() - 2];
-    const UnetMap in = {features.channels + skip.channels, features.height};
     const UnetMap out = {channels_of(level), features.height};
     UnetBlock block = begin(UnetStep::kUp, out.channels);
-    block.attention = attends(in.height);
+    block.attention = attends(out.height);
     block.resamples = doubles;
     block.leaving.resize(block.leaving.size() - 2);
     block.leaving.push_back(out);
     block.leaves_time = block.leaving.size() > 1;
-    Layers layers(unet_.time_width());
-    layers.residual("residual", in, out);
+    Layers layers(unet_.time_width(), block);
+    layers.residual("residual", {features.channels, skip.channels}, out);
     if (block.attention) layers.attention("attention", out);
     if (doubles) {
       block.leaving.back().height *= 2;
-      layers.convolution("resample", block.leaving.back(), block.leaving.back());
+      layers.resample(block.leaving.back(), block.leaving.back());
     }
     add(fmt::format("up.{}.{}", level, number), std::move(block), std::move(layers));
   }
@@ -218,9 +253,9 @@ class Chain {
     const UnetMap in = maps_.back();
     UnetBlock block = begin(UnetStep::kLeave, in.channels);
     block.leaving.clear();
-    Layers layers(unet_.time_width());
-    layers.norm("norm", in.channels);
-    layers.convolution("conv", in, unet_.image(), true);
+    Layers layers(unet_.time_width(), block);
+    layers.norm("norm", {in.channels}, kPredicted);
+    layers.convolution("conv", in, unet_.image(), {kPredicted, kOutput, -1, 1}, true);
     add("leave", std::move(block), std::move(layers));
   }
 
@@ -231,12 +266,6 @@ class Chain {
 };
 
 }  // namespace
-
-const char* unet_phase_name(UnetPhase phase) {
-  static constexpr const char* kNames[kNumUnetPhases] = {"part", "join", "join_gradient",
-                                                         "part_gradient", "norm_gradient"};
-  return kNames[static_cast<size_t>(phase)];
-}
 
 bool Unet::has_residual(int64_t block) const {
   const UnetStep step = blocks.at(static_cast<size_t>(block)).step;
@@ -252,10 +281,6 @@ UnetMap Unet::residual_input(int64_t block) const {
 
 UnetMap Unet::branch(int64_t block) const {
   return {blocks.at(static_cast<size_t>(block)).channels, residual_input(block).height};
-}
-
-int64_t Unet::normed_elements(int64_t block) const {
-  return residual_input(block).elements() + time_width();
 }
 
 int64_t unet_groups(int64_t channels) {
@@ -295,20 +320,24 @@ void check_unet(const UnetOptions& options) {
                                 options.image, widest, halves));
 }
 
-void check_unet_grid(const UnetOptions& options, int64_t x) {
-  const auto fits = [&](int64_t size) {
-    return std::ranges::all_of(options.channels,
-                               [&](int64_t channels) { return unet_groups(channels) % size == 0; });
+void check_unet_grid(const UnetOptions& options, int64_t x, int64_t y) {
+  const auto check = [&](const char* axis, int64_t size, const char* what, const auto& number) {
+    const auto fits = [&](int64_t ranks) {
+      return std::ranges::all_of(options.channels,
+                                 [&](int64_t channels) { return number(channels) % ranks == 0; });
+    };
+    if (size >= 1 && fits(size)) return;
+    int64_t nearest = std::max<int64_t>(size, 1);
+    while (!fits(nearest)) --nearest;
+    ErrorPlace place;
+    place.key = fmt::format("mesh.axes.{}", axis);
+    throw UserError(fmt::format("{} = {} does not divide {} model.unet.channels = [{}]; the "
+                                "nearest valid value is {}",
+                                *place.key, size, what, fmt::join(options.channels, ", "), nearest),
+                    place);
   };
-  if (x >= 1 && fits(x)) return;
-  int64_t nearest = std::max<int64_t>(x, 1);
-  while (!fits(nearest)) --nearest;
-  ErrorPlace place;
-  place.key = "mesh.axes.x";
-  throw UserError(fmt::format("mesh.axes.x = {} does not divide the groups of every norm between "
-                              "model.unet.channels = [{}]; the nearest valid value is {}",
-                              x, fmt::join(options.channels, ", "), nearest),
-                  place);
+  check("x", x, "the groups of every norm between", unet_groups);
+  check("y", y, "all of", [](int64_t channels) { return channels; });
 }
 
 std::shared_ptr<const ModuleChain> unet_chain(const UnetOptions& options) {

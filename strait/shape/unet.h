@@ -4,13 +4,16 @@
 // be cut, sharded and saved like any other. docs/models.md.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "strait/shape/modules.h"
 #include "strait/shape/options.h"
+#include "strait/shape/unet_parts.h"
 
 namespace strait {
 
@@ -44,21 +47,9 @@ struct UnetBlock {
   bool resamples = false;  // kDown halves what it hands on, kUp doubles it
   /// The embedding of the time step lies behind the maps: [Unet::time_width()].
   bool takes_time = false, leaves_time = false;
+  std::array<double, kNumUnetTargets> flops{};  // of an image, to make each value of it
+  std::map<std::string, UnetValue> parameters;  // which value each of its parameters helps to make
 };
-
-/// What ranks of mesh axis x do of a residual block together: each has some of the channels that
-/// its first convolution makes and its second one takes (Singh et al. 2023, AxoNN: a normal layer
-/// and its transposed partner), so nothing is redistributed between the two. The rest of a block,
-/// and the first and the last of a chain, every rank does.
-///
-///   part           input -> branch                          summed behind it over x: branch
-///   join           input, branch -> output
-///   join_gradient  output_gradient -> branch_gradient, input_gradient
-///   part_gradient  branch_gradient -> normed_gradient       likewise: normed_gradient
-///   norm_gradient  normed_gradient -> input_gradient, added
-enum class UnetPhase : uint8_t { kPart, kJoin, kJoinGradient, kPartGradient, kNormGradient };
-inline constexpr int kNumUnetPhases = 5;
-const char* unet_phase_name(UnetPhase phase);
 
 /// A U-Net of `options` with its blocks, one per entry of the chain.
 struct Unet {
@@ -70,8 +61,6 @@ struct Unet {
   /// Maps that the residual block takes, joined, and what its second convolution makes.
   UnetMap residual_input(int64_t block) const;
   UnetMap branch(int64_t block) const;
-  /// Of an image: the maps above, and the embedding of the time step.
-  int64_t normed_elements(int64_t block) const;
 };
 
 /// Groups of a group norm: the largest divisor of `channels` that is at most 32 and at most half of
@@ -81,8 +70,9 @@ int64_t unet_groups(int64_t channels);
 /// UserError (key model.unet.*) naming the nearest valid value.
 void check_unet(const UnetOptions& options);
 
-/// UserError (key mesh.axes.x) unless groups of all norms that x cuts are whole.
-void check_unet_grid(const UnetOptions& options, int64_t x);
+/// UserError (key mesh.axes.x or y) unless groups of all norms that x cuts are whole, and y divides
+/// all channels.
+void check_unet_grid(const UnetOptions& options, int64_t x, int64_t y);
 
 /// Residual blocks as Ho et al. have them: `residual_blocks` per level going down, one more going
 /// up, attention behind those whose maps are at most attention_from high, and in the middle.

@@ -10,11 +10,13 @@
 
 namespace strait::test {
 
-/// Trains both ways with `settings` of run.toml: bits, bytes and memory are the same.
-inline void expect_processes_to_train_as_threads(const std::vector<std::string>& settings,
-                                                 int64_t ranks) {
+/// Trains both ways with `settings` of the run file that `write` puts into a folder: bits, bytes
+/// and memory are the same.
+inline void expect_processes_to_train_as_threads(
+    const std::vector<std::string>& settings, int64_t ranks,
+    std::string (*write)(const std::string& folder) = small_run_file) {
   const TemporaryFolder folder;
-  const std::string run_file = small_run_file(folder.path()), log = folder.path() + "/log";
+  const std::string run_file = write(folder.path()), log = folder.path() + "/log";
   const auto arguments = [&](const std::string& name) {
     std::vector<std::string> words = {"train", run_file, "--json",
                                       folder.path() + "/" + name + ".json"};

@@ -8,9 +8,8 @@
 #include "strait/base/errors.h"
 #include "strait/kernel/normal.h"
 #include "strait/model/unet_blocks.h"
-#include "tests/train/exchanged_bytes.h"
 #include "tests/train/torch_peer.h"
-#include "tests/train/trained.h"
+#include "tests/train/unet_runs.h"
 
 namespace strait {
 namespace {
@@ -97,27 +96,7 @@ struct PlainUnet {
   }
 };
 
-class UnetRuns : public test::MeshRuns {
- protected:
-  strait::Run run_of(const Sets& more) {
-    return parse_run(
-        "name = \"unet\"\n", "unet.toml",
-        test::chain_sets({"model.family=unet", "model.unet.channels=4,8", "model.unet.image=8",
-                          "model.unet.attention_from=4", "model.unet.colors=2",
-                          "data.path=synthetic:images/size=8/colors=2/count=200"},
-                         more));
-  }
-  Trained train(int64_t ranks, const Sets& more = {}) {
-    return test::trained(run_of(more), ranks, next_folder());
-  }
-  const Trained& serial() {
-    if (serial_.losses.empty()) serial_ = train(1, {"train.micro_batch_size=8"});
-    return serial_;
-  }
-
- private:
-  Trained serial_;
-};
+using UnetRuns = test::UnetRuns;
 
 /// Its images as numbers, with the noise and the step that a run draws for them.
 struct Drawn {
@@ -224,28 +203,6 @@ TEST_F(UnetRuns, EveryPlacementMeshAndOrderTrainsWhatOneRankTrains) {
   }
 }
 
-/// Along x two sums for each residual block: its branch, and the gradient of what enters it.
-/// Nothing else is sent over x but what all agree on, and nothing between its two convolutions.
-TEST_F(UnetRuns, BytesOverXAreClosedForms) {
-  for (const bool narrow : {false, true}) {
-    const std::string precision = narrow ? "train.precision=bf16" : "train.precision=fp64";
-    const strait::Run run =
-        run_of({"mesh.axes.x=2", "placement.preset=ddp", "train.steps=3", precision, test::kPairs});
-    const Job job = make_job(run, 2);
-    int64_t sums = 0;
-    const Unet& unet = *job.design.shape.modules->unet;
-    for (int64_t block = 1; block + 1 < std::ssize(unet.blocks); ++block)
-      sums += unet.branch(block).elements() * (narrow ? 4 : 8) +
-              unet.normed_elements(block) * (narrow ? 2 : 8);
-    test::Bytes want;
-    test::add_exchange(want, "all-reduce", 2 * sums * run.train.global_batch_size, {2, 1});
-    test::add_exchange(want, "all-reduce", 2 * test::kAgreedBytes, {2, 1}, true);
-    std::erase_if(want, [](const auto& row) { return row.second == 0; });
-    const train::Outcome outcome = test::train_small(run, 2, next_folder());
-    test::expect_bytes(job, outcome.traffic, 3, want);
-  }
-}
-
 TEST_F(UnetRuns, ResumingInAnotherMeshChangesNothing) {
   const std::string run_dir = next_folder();
   const auto until = [&](int64_t steps, int64_t ranks, Sets sets) {
@@ -312,7 +269,8 @@ TEST_F(UnetRuns, WhatCannotActOnAUnetIsRefused) {
       EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what();
     }
   };
-  expect_refused({"mesh.axes.y=2"}, "mesh.axes.y", "nearest valid value is 1");
+  expect_refused({"mesh.axes.y=8"}, "mesh.axes.y", "nearest valid value is 4", 8);
+  expect_refused({"mesh.axes.sequence=2"}, "mesh.axes.sequence", "nearest valid value is 1");
   expect_refused({"mesh.axes.x=4"}, "mesh.axes.x", "nearest valid value is 2", 4);
   expect_refused({"mesh.axes.stage=2", "pipeline.activation_codec=int8"},
                  "pipeline.activation_codec", "\"none\"");

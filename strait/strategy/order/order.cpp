@@ -194,10 +194,13 @@ class Chain {
   static void add_frees(Visit& v, const std::vector<Operand>& values) {
     v.frees.insert(v.frees.end(), values.begin(), values.end());
   }
-  /// Of a block between the first and the last.
   BlockEnds ends_of(int64_t block) const {
-    if (!trains()) return {activation(block - 1), activation(block), {}, {}};
-    return {activation(block - 1), activation(block), gradient(block), gradient(block - 1)};
+    BlockEnds ends;
+    if (block > 0) ends.input = activation(block - 1);
+    if (block < head_) ends.output = activation(block);
+    if (trains() && block > 0) ends.input_gradient = gradient(block - 1);
+    if (trains() && block < head_) ends.output_gradient = gradient(block);
+    return ends;
   }
 
   /// Of a block that is one piece.
@@ -244,6 +247,12 @@ class Chain {
     }
     if (ends_) {
       add_end(v, ends_->head());
+      v.frees.push_back(activation(head_ - 1));
+      return v;
+    }
+    if (unet_ && unet_->shares(head_)) {
+      v.ops = unet_->loss(ends_of(head_));
+      v.frees = unet_->frees(head_);
       v.frees.push_back(activation(head_ - 1));
       return v;
     }
@@ -321,7 +330,7 @@ class Chain {
   std::vector<Operand> activations_, gradients_;  // behind each block but the last
   std::optional<BlockSegments> segments_;         // of transformer blocks
   std::optional<EndOps> ends_;                    // of an embedding and a head that ranks share
-  std::optional<UnetOps> unet_;                   // of the residual blocks of a shared U-Net
+  std::optional<UnetOps> unet_;                   // of the blocks of a shared U-Net
   int agreed_ = -1, step_ = -1;
 };
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "strait/draft/block_kernels.h"
+#include "strait/shape/modules.h"
 
 namespace strait::strategy {
 
@@ -10,81 +11,111 @@ using program::Access;
 using program::Op;
 using program::Operand;
 
+namespace {
+
+UnetValue value_at(int number) { return static_cast<UnetValue>(number); }
+bool has(const UnetValueSet& set, UnetValue value) { return set[static_cast<size_t>(value)]; }
+
+}  // namespace
+
 UnetOps::UnetOps(program::Program& program, const ModelShape& shape,
                  const draft::StepOptions& options, const ChainArrays& arrays)
-    : shape_(shape), unet_(*shape.modules->unet), options_(options), arrays_(arrays) {
-  const bool trains = options.purpose == draft::Purpose::kTrain;
-  const Dtype wide = options.dtype == Dtype::kBfloat16 ? Dtype::kFloat32 : options.dtype;
-  const auto declare = [&](const char* name, int64_t block, Dtype dtype, int64_t elements) {
-    return Operand{draft::declare(program, {fmt::format("{}.{}", name, block), 1, dtype,
-                                            options.micro_batch_size * elements})};
-  };
-  values_.resize(unet_.blocks.size());
-  for (int64_t block = 0; block < std::ssize(values_); ++block) {
-    if (!shares(block)) continue;
-    Values& values = values_[static_cast<size_t>(block)];
-    values.branch = declare("branch", block, wide, unet_.branch(block).elements());
-    if (!trains) continue;
-    values.branch_gradient =
-        declare("branch_gradient", block, options.dtype, unet_.branch(block).elements());
-    values.normed_gradient =
-        declare("normed_gradient", block, options.dtype, unet_.normed_elements(block));
+    : options_(options), arrays_(arrays) {
+  agreed_ = draft::find_array(program, "agreed");
+  step_ = draft::find_array(program, "step");
+  for (int64_t block = 0; block < std::ssize(shape.blocks); ++block) {
+    const UnetParts& parts = parts_.emplace_back(shape.modules->unet, block, shape.x, shape.y);
+    Arrays& values = values_.emplace_back();
+    Arrays& gradients = gradients_.emplace_back();
+    values.fill(-1);
+    gradients.fill(-1);
+    for (int number = 0; number < kNumUnetValues && parts.is_shared(); ++number) {
+      const UnetValue value = value_at(number);
+      const auto declare = [&](const char* ending, Dtype dtype) {
+        return draft::declare(
+            program, {fmt::format("{}{}.{}", unet_value_name(value), ending, block), 1, dtype,
+                      options.micro_batch_size * parts.elements(value)});
+      };
+      const auto at = static_cast<size_t>(number);
+      if (parts.is_kept(value))
+        values[at] = declare("", UnetParts::kept_dtype(value, options.dtype));
+      if (parts.is_cut(value) && trains())
+        gradients[at] = declare("_gradient", UnetParts::gradient_dtype(value, options.dtype));
+    }
   }
 }
 
 std::vector<Op> UnetOps::forward(int64_t block, const BlockEnds& ends) const {
-  return {make_op(UnetPhase::kPart, block, ends), make_op(UnetPhase::kJoin, block, ends)};
+  UnetValueSet begun;
+  std::vector<Op> ops;
+  for (const UnetOp& op : parts(block).forward()) ops.push_back(make_op(op, block, ends, begun));
+  return ops;
 }
 
 std::vector<Op> UnetOps::backward(int64_t block, const BlockEnds& ends) const {
-  return {make_op(UnetPhase::kJoinGradient, block, ends),
-          make_op(UnetPhase::kPartGradient, block, ends),
-          make_op(UnetPhase::kNormGradient, block, ends)};
+  UnetValueSet begun;
+  std::vector<Op> ops;
+  for (const UnetOp& op : parts(block).backward()) ops.push_back(make_op(op, block, ends, begun));
+  return ops;
+}
+
+std::vector<Op> UnetOps::loss(const BlockEnds& ends) const {
+  const int64_t block = std::ssize(parts_) - 1;
+  std::vector<Op> ops = forward(block, ends);
+  if (!trains()) return ops;
+  ops.pop_back();  // the loss, which comes with its gradient
+  for (Op& op : backward(block, ends)) ops.push_back(std::move(op));
+  return ops;
 }
 
 std::vector<Operand> UnetOps::frees(int64_t block) const {
-  const Values& values = values_[static_cast<size_t>(block)];
-  std::vector<Operand> freed = {values.branch};
-  if (options_.purpose == draft::Purpose::kTrain) {
-    freed.push_back(values.branch_gradient);
-    freed.push_back(values.normed_gradient);
-  }
+  std::vector<Operand> freed;
+  for (const auto* arrays : {&values_, &gradients_})
+    for (const int array : (*arrays)[static_cast<size_t>(block)])
+      if (array >= 0) freed.push_back({array, {}});
   return freed;
 }
 
-Op UnetOps::make_op(UnetPhase phase, int64_t block, const BlockEnds& ends) const {
-  const program::Kernel& kernel = draft::unet_kernel(phase);
-  Op op = draft::block_op(kernel, block, {0, 1});
+/// `begun`: of what the visit has made gradients already.
+Op UnetOps::make_op(const UnetOp& from, int64_t block, const BlockEnds& ends,
+                    UnetValueSet& begun) const {
+  Op op = draft::block_op(draft::unet_kernel(from.value, from.backward), block, {0, 1});
   op.attributes[draft::kBatch] = options_.micro_batch_size;
   op.attributes[draft::kLength] = options_.tokens;
-  op.attributes[draft::kTraining] = int64_t{options_.purpose == draft::Purpose::kTrain ? 1 : 0};
-  const ModuleBlock& module = shape_.modules->blocks[static_cast<size_t>(block)];
-  const auto batch = static_cast<double>(options_.micro_batch_size);
-  const double shared = batch * module.shared_flops / static_cast<double>(shape_.x);
-  const double whole = batch * (module.forward_flops - module.shared_flops);
-  op.attributes[draft::kFlops] = phase == UnetPhase::kPart           ? shared
-                                 : phase == UnetPhase::kJoin         ? whole
-                                 : phase == UnetPhase::kJoinGradient ? 3 * whole
-                                 : phase == UnetPhase::kPartGradient ? 3 * shared
-                                                                     : 0.0;
-  op.attributes[draft::kWorkspace] = int64_t{0};
-  const Values& values = values_[static_cast<size_t>(block)];
-  const auto add = [&](const Operand& value, draft::BlockOperand slot) {
-    const program::KernelOperand& entry = kernel.operands[slot];
-    if (entry.count == program::Count::kNone) return;
-    const Access access = entry.access == program::kReads    ? Access::kRead
-                          : entry.access == program::kWrites ? Access::kWrite
-                                                             : Access::kUpdate;
+  op.attributes[draft::kTraining] = int64_t{trains() ? 1 : 0};
+  draft::set_flops(op, from.flops * static_cast<double>(options_.micro_batch_size));
+  const auto add = [&](const Operand& value, Access access, int slot) {
     draft::add_operand(op, value.array, value.index, access, slot);
   };
-  add({arrays_.batch, {}}, draft::kTokens);
-  add(ends.input, draft::kInput);
-  add(ends.output, draft::kOutput);
-  add(ends.output_gradient, draft::kOutputGradient);
-  add(ends.input_gradient, draft::kInputGradient);
-  add(values.branch, draft::kBranch);
-  add(values.branch_gradient, draft::kBranchGradient);
-  add(values.normed_gradient, draft::kNormedGradient);
+  const auto make = [&](UnetValue value, const Operand& gradient, int slot) {
+    add(gradient, has(begun, value) ? Access::kUpdate : Access::kWrite, slot);
+    begun.set(static_cast<size_t>(value));
+  };
+  add({arrays_.batch, {}}, Access::kRead, draft::kTokens);
+  const bool first = block == 0, last = block + 1 == std::ssize(parts_);
+  const bool is_output = from.value == UnetValue::kOutput;
+  if (first || (last && is_output)) add({arrays_.sequences, {}}, Access::kRead, draft::kSequences);
+  if (has(from.reads, UnetValue::kInput) && ends.input)
+    add(*ends.input, Access::kRead, draft::kInput);
+  if (last && is_output) {
+    if (from.backward) add({step_, {}}, Access::kRead, draft::kStepValues);
+    add({agreed_, {}}, Access::kAdd, draft::kAgreed);
+  } else if (is_output) {
+    from.backward ? add(*ends.output_gradient, Access::kRead, draft::kOutputGradient)
+                  : add(*ends.output, Access::kWrite, draft::kOutput);
+  }
+  for (int number = 0; number < kNumUnetValues; ++number) {
+    const UnetValue value = value_at(number);
+    const Operand kept{values_[static_cast<size_t>(block)][static_cast<size_t>(number)], {}};
+    const Operand gradient{gradients_[static_cast<size_t>(block)][static_cast<size_t>(number)], {}};
+    if (has(from.reads, value)) add(kept, Access::kRead, draft::unet_slot(value, false));
+    if (has(from.gradients, value)) make(value, gradient, draft::unet_slot(value, true));
+    if (value != from.value) continue;
+    from.backward ? add(gradient, Access::kRead, draft::unet_slot(value, true))
+                  : add(kept, Access::kWrite, draft::unet_slot(value, false));
+  }
+  if (has(from.gradients, UnetValue::kInput))
+    make(UnetValue::kInput, *ends.input_gradient, draft::kInputGradient);
   return op;
 }
 
