@@ -24,23 +24,44 @@ void read_pieces(const MappedFile& file, const ChunkSink& sink) {
   sink(file.bytes());
 }
 
+[[noreturn]] void refuse(const std::string& path, int64_t line, const std::string& what,
+                         const char* key) {
+  ErrorPlace place;
+  place.file = path;
+  place.line = line;
+  place.key = key;
+  throw UserError(fmt::format("{}, line {}: {}", path, line, what), place);
+}
+
+/// A few kilobytes of gzip may unpack to a line that no memory holds.
+void check_length(size_t bytes, const std::string& path, int64_t line) {
+  constexpr size_t kLongestLine = size_t{1} << 28;
+  if (bytes > kLongestLine)
+    refuse(path, line, fmt::format("is longer than {} bytes, the most that is read", kLongestLine),
+           "data.path");
+}
+
 void read_lines(const MappedFile& file, const LineSink& sink) {
   std::string begun;  // a line whose end has not come
+  int64_t number = 1;
   bool more = true;
   read_pieces(file, [&](std::string_view piece) {
     while (more && !piece.empty()) {
       const size_t end = piece.find('\n');
+      const std::string_view part = piece.substr(0, end);
+      check_length(begun.size() + part.size(), file.path(), number);
       if (end == std::string_view::npos) {
-        begun += piece;
+        begun += part;
         break;
       }
       if (begun.empty()) {
-        more = sink(piece.substr(0, end));
+        more = sink(part);
       } else {
-        begun += piece.substr(0, end);
+        begun += part;
         more = sink(begun);
         begun.clear();
       }
+      ++number;
       piece.remove_prefix(end + 1);
     }
     return more;
@@ -50,15 +71,6 @@ void read_lines(const MappedFile& file, const LineSink& sink) {
 
 bool blank(std::string_view line) {
   return line.find_first_not_of(" \t\r") == std::string_view::npos;
-}
-
-[[noreturn]] void refuse(const std::string& path, int64_t line, const std::string& what,
-                         const char* key) {
-  ErrorPlace place;
-  place.file = path;
-  place.line = line;
-  place.key = key;
-  throw UserError(fmt::format("{}, line {}: {}", path, line, what), place);
 }
 
 std::string conversation_of(const Json& messages, const std::string& field, const std::string& path,

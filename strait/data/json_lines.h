@@ -14,7 +14,7 @@ using DocumentSink = std::function<void(std::string text)>;
 /// file is mapped, unpacked piece by piece when it is gzip (known by its content), and never held
 /// whole. UserError with file and line: not JSON, not an object, no member `field` (key
 /// data.text_field; the nearest member is named), a member that is neither a string nor a list of
-/// messages (chat.h); broken gzip as gunzip.
+/// messages (chat.h); a line above 256 MiB; broken gzip as gunzip.
 void read_json_lines(const std::string& path, const std::string& field, const DocumentSink& sink);
 
 /// Whether a file is JSON-lines: .jsonl and .ndjson always; .json when its first line is a whole

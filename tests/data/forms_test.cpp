@@ -145,6 +145,17 @@ TEST(JsonLines, WrongLinesAreNamed) {
                     "data.path");
 }
 
+TEST(JsonLines, ALineThatNeverEndsIsCut) {
+  const TemporaryFolder folder;
+  // A quarter of a megabyte that unpacks to 257 MiB.
+  const std::string member = zipped(std::string(1 << 20, ' '));
+  std::string bomb = zipped("{\"text\": \"x\"}\n");
+  for (int i = 0; i < 257; ++i) bomb += member;
+  const std::string path = folder.write("bomb.jsonl", bomb);
+  expect_user_error([&] { make_corpus(options_for(path, "byte")); },
+                    {"bomb.jsonl, line 2", "longer than 268435456 bytes"}, "data.path");
+}
+
 /// The three forms of one text: a corpus of text, its training tokens as shards and as a pair.
 struct Stored {
   TemporaryFolder folder;

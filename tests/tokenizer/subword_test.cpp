@@ -244,6 +244,32 @@ TEST(Normalizer, ReplacesRunsOfSpaces) {
   EXPECT_EQ(normalized(runs, "  a b   c "), "_a b_c ");
 }
 
+/// `count` of `part`, one after the other.
+Json repeated(const char* list, const Json& part, int count) {
+  return Json::object({{"type", "Sequence"}, {list, Json(Json::Array(count, part))}});
+}
+
+Json replacing(const char* from, const std::string& to) {
+  return Json::object(
+      {{"type", "Replace"}, {"pattern", Json::object({{"String", from}})}, {"content", to}});
+}
+
+TEST(Normalizer, RefusesStepsThatMakeMuchOfLittle) {
+  // 21 doublings of one letter are 2 MiB, 40 would be a terabyte.
+  EXPECT_EQ(normalized(repeated("normalizers", replacing("a", "aa"), 4), "a"),
+            std::string(16, 'a'));
+  expect_user_error([&] { normalized(repeated("normalizers", replacing("a", "aa"), 21), "a"); },
+                    {"the tokenizer", "1 bytes of text", "16 times"});
+  const std::string long_text(1 << 20, 'b');
+  expect_user_error([&] { normalized(replacing("a", long_text), "aaa"); }, {"3 bytes of text"});
+  const Json runs = Json::object({{"type", "Replace"},
+                                  {"pattern", Json::object({{"Regex", " {2,}"}})},
+                                  {"content", long_text}});
+  expect_user_error([&] { normalized(runs, "a  a"); }, {"4 bytes of text"});
+  // What lengthens most of what Unicode defines.
+  EXPECT_EQ(normalized(Json::object({{"type", "NFKD"}}), "\uFDFA").size(), 33u);
+}
+
 std::vector<std::string> pieces_of(const Json& part, const std::string& text) {
   std::vector<std::string> out;
   for (const subword::Piece& piece : subword::PreTokenizer(part).apply(text, true))
@@ -259,6 +285,19 @@ TEST(PreTokenizer, MetaspaceMarksWords) {
   EXPECT_THAT(pieces_of(metaspace("never"), "a b"), ElementsAre("a", "_b"));
   EXPECT_THAT(pieces_of(metaspace("first"), " a b"), ElementsAre("_a", "_b"));
   EXPECT_TRUE(pieces_of(metaspace("always"), "").empty());
+}
+
+TEST(PreTokenizer, RefusesStepsThatMakeMuchOfLittle) {
+  const Json metaspace =
+      Json::object({{"type", "Metaspace"}, {"replacement", "  "}, {"split", false}});
+  expect_user_error([&] { pieces_of(repeated("pretokenizers", metaspace, 21), " "); },
+                    {"1 bytes of text", "16 times"});
+}
+
+TEST(Decoder, RefusesStepsThatMakeMuchOfLittle) {
+  Json json = fixture_json("unigram-t5");
+  json["decoder"] = repeated("decoders", replacing("a", "aa"), 21);
+  expect_user_error([&] { parsed(json); }, {"tokenizer.json", "16 times"});
 }
 
 TEST(PreTokenizer, FirstMarksTheBeginningOfTheTextAlone) {

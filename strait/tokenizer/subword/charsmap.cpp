@@ -6,6 +6,7 @@
 
 #include "strait/base/errors.h"
 #include "strait/tokenizer/subword/characters.h"
+#include "strait/tokenizer/subword/normalizer.h"
 
 namespace strait::subword {
 namespace {
@@ -83,6 +84,7 @@ bool Charsmap::replace(std::string_view part, std::string& out) const {
 std::string Charsmap::apply(std::string_view text) const {
   std::string out;
   for (size_t at = 0; at < text.size();) {
+    check_growth(text.size(), out.size());
     const size_t end = grapheme_end(text, at);
     if (end - at <= kLongestCluster && replace(text.substr(at, end - at), out)) {
       at = end;

@@ -76,8 +76,12 @@ std::vector<std::string> token_texts(const Json* decoder, const Vocabulary& voca
   std::vector<std::string> texts;
   for (int32_t token = 0; token < vocabulary.size(); ++token) {
     std::string text = vocabulary.text(token);
+    const size_t original = text.size();
     if (!vocabulary.is_special(token) && !vocabulary.is_added(token))
-      for (const Step& step : steps) text = step(token, std::move(text));
+      for (const Step& step : steps) {
+        text = step(token, std::move(text));
+        check_growth(original, text.size());
+      }
     texts.push_back(std::move(text));
   }
   return texts;

@@ -94,6 +94,7 @@ std::string without_runs_of_spaces(std::string_view text, std::string_view conte
   for (size_t at = 0; at < text.size();) {
     const size_t end = std::min(text.find_first_not_of(' ', at), text.size());
     out += end - at >= 2 ? content : text.substr(at, end - at);
+    check_growth(text.size(), out.size());
     const size_t next = std::min(text.find(' ', end), text.size());
     out += text.substr(end, next - end);
     at = next;
@@ -134,12 +135,22 @@ std::function<std::string(std::string)> form_step(NormalForm form) {
 
 }  // namespace
 
+void check_growth(size_t original, size_t bytes) {
+  constexpr size_t kMostTimes = 16, kMostMore = 1024;
+  if (bytes / kMostTimes > original && bytes > kMostTimes * original + kMostMore)
+    throw UserError(
+        fmt::format("the steps of the tokenizer make at least {} bytes of {} bytes of text; the "
+                    "most is {} times as many and {}",
+                    bytes, original, kMostTimes, kMostMore));
+}
+
 std::string replaced(std::string_view text, std::string_view from, std::string_view to) {
   std::string out;
   for (size_t at = 0; at < text.size();) {
     const size_t found = std::min(text.find(from, at), text.size());
     out += text.substr(at, found - at);
     if (found < text.size()) out += to;
+    check_growth(text.size(), out.size());
     at = found + from.size();
   }
   return out;
@@ -184,7 +195,11 @@ Normalizer::Step Normalizer::step_of(const Json& part, const std::string& where)
 }
 
 std::string Normalizer::apply(std::string text) const {
-  for (const Step& step : steps_) text = step(std::move(text));
+  const size_t original = text.size();
+  for (const Step& step : steps_) {
+    text = step(std::move(text));
+    check_growth(original, text.size());
+  }
   return text;
 }
 

@@ -20,6 +20,7 @@ class Normalizer {
   /// otherwise.
   explicit Normalizer(const Json& json);
 
+  /// UserError when the text grows as check_growth forbids.
   std::string apply(std::string text) const;
   /// Whether every text comes back as it was.
   bool empty() const { return steps_.empty(); }
@@ -31,7 +32,12 @@ class Normalizer {
   std::vector<Step> steps_;
 };
 
-/// `text` with `to` for every `from`, which is not empty.
+/// UserError when steps of a file make `bytes` of `original` bytes of text, and that is more than
+/// 16 times as many and 1 KiB. Of what Unicode defines NFKD lengthens most, 11 times; 40 steps that
+/// double a letter would need a terabyte for it.
+void check_growth(size_t original, size_t bytes);
+
+/// `text` with `to` for every `from`, which is not empty. UserError by check_growth.
 std::string replaced(std::string_view text, std::string_view from, std::string_view to);
 
 }  // namespace strait::subword

@@ -155,10 +155,16 @@ void PreTokenizer::add(const Json& part, const std::string& where) {
 
 Pieces PreTokenizer::apply(std::string text, bool at_start) const {
   Pieces pieces;
+  const size_t original = text.size();
   if (!text.empty()) pieces.push_back({std::move(text), at_start});
   for (const Step& step : steps_) {
     Pieces next;
-    for (const Piece& piece : pieces) step(piece, next);
+    size_t bytes = 0, counted = 0;
+    for (const Piece& piece : pieces) {
+      step(piece, next);
+      for (; counted < next.size(); ++counted) bytes += next[counted].text.size();
+      check_growth(original, bytes);
+    }
     pieces = std::move(next);
   }
   return pieces;
