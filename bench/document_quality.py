@@ -23,20 +23,20 @@ LINES = {  # ranks, keys
     "zeppelin, remapped": (4, (*SHARED, "sequence.engine=zeppelin", "sequence.remap=qkv")),
     "even": (4, (*SHARED, "sequence.engine=even", "sequence.remap=none")),
 }
-RUN_FILE = """name = "document quality"
+RUN_FILE = """name = "document-quality"
 [model]
 family = "llama"
-shape = { layers = 4, heads = 4, kv_heads = 2, width = 128, ffn_width = 344, context = 1024, tied_head = true }
+shape = { layers = 2, heads = 4, kv_heads = 2, width = 96, ffn_width = 256, context = 512, tied_head = true }
 [train]
-global_batch_tokens = 2048
-global_batch_size = 64
+global_batch_tokens = 1024
+clip_norm = 1.0
 [optimizer]
 learning_rate = 1e-3
 minimum_learning_rate = 1e-4
 warmup_steps = 50
-clip_norm = 1.0
 [evaluation]
 every_steps = 0
+batches = 32
 [checkpoint]
 asynchronous = false
 resume = "auto"

@@ -134,6 +134,19 @@ void Gemm::run() {
   }
 }
 
+namespace {
+
+bool has_avx512() {
+#if defined(__x86_64__)
+  return __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+         __builtin_cpu_supports("avx512dq");
+#else
+  return false;
+#endif
+}
+
+}  // namespace
+
 std::string Gemm::check() const {
   const auto in_double = [](const at::Tensor& t, bool transpose) {
     return (transpose ? t.t() : t).to(at::kDouble).contiguous();
@@ -143,9 +156,10 @@ std::string Gemm::check() const {
   const at::Tensor c = in_double(operands_->c, false);
   const int64_t last = shape_.m * shape_.n - 1;
   // We and oneDNN add bf16 products up in fp32 and round once; LibTorch's own loop, for at most
-  // 16^3 multiply-adds, rounds every sum to bf16.
-  const bool sums_in_fp32 = dtype_ == Dtype::kBfloat16 && (engine_ == GemmEngine::kStrait ||
-                                                           shape_.m * shape_.n * shape_.k > 4096);
+  // 16^3 multiply-adds or without AVX512, rounds every sum to bf16.
+  const bool sums_in_fp32 =
+      dtype_ == Dtype::kBfloat16 &&
+      (engine_ == GemmEngine::kStrait || (shape_.m * shape_.n * shape_.k > 4096 && has_avx512()));
   const double unit = unit_roundoff(sums_in_fp32 ? Dtype::kFloat32 : dtype_);
   for (int64_t sample = 0; sample < 64; ++sample) {
     const int64_t place =
