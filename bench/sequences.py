@@ -8,19 +8,22 @@ PyTorch over Gloo, to whose ranks every document is spread (bench/peers/ring_tor
 import argparse
 import json
 import pathlib
+import re
 import signal
 import statistics
 import sys
 import tempfile
 
-from lab import ROOT, Lab, sets_of
+from lab import ROOT, Lab, sets_of, spans
 
 EXAMPLE = ROOT / "examples/zeppelin.toml"
 LAYOUTS = {"zeppelin": ["engine=zeppelin"], "zeppelin, not filled": ["engine=zeppelin", "fill=false"],
            "zeppelin, not remapped": ["engine=zeppelin", "remap=none"], "zeppelin, remapped": ["engine=zeppelin", "remap=qkv"],
            "even": ["engine=even"], "packed": ["engine=packed"], "hybrid": ["engine=hybrid"],
+           "hybrid, not remapped": ["engine=hybrid", "remap=none"], "hybrid, remapped": ["engine=hybrid", "remap=qkv"],
            "gathered": ["engine=gathered", "plan=false"]}
 PEER = "PyTorch ring"
+LINEAR = re.compile(r"= (forward|backward|forward_backward|forward_segments|backward_input|backward_weight) block")
 
 
 def lab_of(options, rate):
@@ -36,19 +39,36 @@ def keys(options):
 def rows_of(options, layout):
     """Rows of a rank for layouts that leave ranks unequal, in place of room for a whole document more; as a key."""
     even = options.tokens // (options.hosts * options.ranks_per_host)
-    more = {"packed": 1.25, "hybrid": 1.5}.get(layout)
+    more = {"packed": 1.25, "hybrid": 1.5}.get(layout.split(",")[0], options.room)
     return [f"sequence.capacity_tokens={int(even * more)}"] if more else []
+
+
+def linear_imbalance(run_dir):
+    """Time of the slowest rank over the mean in all products but attention's, by the ranks' timelines: the mean over the steps
+    behind the first, which begin_step and finish_step enclose (an evaluation follows)."""
+    ranks = []
+    for path in sorted(run_dir.glob("timeline-rank-*.json")):
+        (computed,) = spans(path).values()
+        ends = [end for name, _, _, end in computed if "finish_step" in name]
+        begins = [begin for name, _, begin, _ in computed if "= begin_step" in name]
+        ranks.append([sum(end - begin for name, _, begin, end in computed if first <= begin < last and LINEAR.search(name))
+                      for first, last in zip(begins[1:], ends[1:])])
+    return statistics.fmean(max(step) / statistics.fmean(step) for step in zip(*ranks))
 
 
 def train(options, rate, layout, folder):
     words = [*keys(options), f"cluster.file={folder / 'cluster.toml'}", f"train.steps={1 + options.steps}", "evaluation.batches=1",
-             *(f"sequence.{key}" for key in LAYOUTS[layout]), *rows_of(options, layout)]
+             *(f"sequence.{key}" for key in LAYOUTS[layout]), *rows_of(options, layout),
+             f"output.timeline_steps={1 + options.steps}"]
     lines, figures = lab_of(options, rate).train(options.strait, EXAMPLE, folder, words)
     plans = [line["sequence_plan"] for line in lines if "sequence_plan" in line]
     zones = {zone: sum(plan["documents"][zone] for plan in plans) for zone in ("local", "intra", "inter")}
     return {"seconds": sum(line["seconds"] for line in lines), "predicted": figures["predicted_seconds_per_step"],
             "exposed": figures["exposed_communication_share"], "zones": zones if plans else None,
             "between": statistics.fmean(line["bytes_per_level"][-1]["bytes"] for line in lines),
+            "linear": linear_imbalance(folder / "run") if plans else None, "tokens": [plan["linear"]["slowest_over_mean"] for plan in plans],
+            "moved": statistics.fmean(plan["linear"]["moved_tokens"] for plan in plans) if plans else None,
+            "remapped": sum(plan["linear"]["remapped"] for plan in plans),
             "planning": statistics.fmean(plan["planning_seconds"] for plan in plans) if plans else None,
             "losses": [line["loss"] for line in lines]}
 
@@ -70,12 +90,15 @@ def measure(options):
         for rate in options.rate:
             folder = pathlib.Path(name, rate)
             folder.mkdir()
-            lab_of(options, rate).run(options.strait, "probe", EXAMPLE, *sets_of(keys(options)), "-o", folder / "cluster.toml")
+            if options.cluster:
+                (folder / "cluster.toml").write_text(options.cluster.read_text())
+            else:
+                lab_of(options, rate).run(options.strait, "probe", EXAMPLE, *sets_of(keys(options)), "-o", folder / "cluster.toml")
             print(rate, (folder / "cluster.toml").read_text(), file=sys.stderr, flush=True)
             for _ in range(options.repeats):
                 for layout in options.layouts:
                     one = train(options, rate, layout, folder)
-                    if layout == "zeppelin":
+                    if layout == options.layouts[0]:
                         lengths = [json.loads(line)["sequence_plan"]["lengths"] for line in
                                    (folder / "run/metrics.jsonl").read_text().splitlines()]
                     rows.setdefault((rate, layout), []).append(one)
@@ -91,11 +114,12 @@ def table(options, rows):
     hosts = f"{options.hosts} hosts of {options.ranks_per_host} ranks"
     lines = [f"`bench/sequences.py`: {hosts}, {options.tokens} tokens a step, documents {options.lengths}; medians of "
              f"{options.repeats} runs, each the sum of {options.steps} steps over the same batches.", "",
-             "| links | layout | seconds per step | all runs | zeppelin is faster by | predicted | waiting for links | "
-             "MB per step between hosts | documents local, in a host, between |", "|---|---|---|---|---|---|---|---|---|"]
+             f"| links | layout | seconds per step | all runs | {options.layouts[0]} is faster by | predicted | waiting for links | "
+             "MB per step between hosts | documents local, in a host, between | steps remapped | tokens moved | "
+             "slowest over mean: linear tokens, linear time |", "|---" * 12 + "|"]
     for (rate, layout), runs in rows.items():
         seconds = [run["seconds"] / options.steps for run in runs]
-        mine, best = statistics.median(seconds), statistics.median(run["seconds"] for run in rows[rate, "zeppelin"])
+        mine, best = statistics.median(seconds), statistics.median(run["seconds"] for run in rows[rate, options.layouts[0]])
         spread = ", ".join(f"{one:.2f}" for one in seconds)
         cells = [rate, layout, f"{mine:.2f}", spread, f"{mine * options.steps / best:.2f}"]
         if layout != PEER:
@@ -103,8 +127,10 @@ def table(options, rows):
             zones = "" if one["zones"] is None else ", ".join(str(count) for count in one["zones"].values())
             cells += [f"{one['predicted']:.2f} ({one['predicted'] / mine - 1:+.0%})", f"{one['exposed']:.0%}",
                       f"{one['between'] / 1e6:.1f}", zones]
+            cells += [f"{one['remapped']}", f"{one['moved']:.0f}", f"{statistics.fmean(one['tokens']):.3f}, {one['linear']:.3f}"
+                      ] if one["tokens"] else [""] * 3
         else:
-            cells += [""] * 4
+            cells += [""] * 7
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
@@ -117,6 +143,9 @@ def main():
     parser.add_argument("--rate", nargs="+", default=["100mbit", "1gbit"])
     parser.add_argument("--tokens", type=int, default=32768, help="of a step")
     parser.add_argument("--context", type=int, default=8192)
+    parser.add_argument("--cluster", type=pathlib.Path, help="cluster file of the one rate, in place of a probe")
+    parser.add_argument("--room", type=float, help="of a rank, in even parts of the tokens, where a layout needs no more; the default "
+                        "is the program's")
     parser.add_argument("--lengths", default="corpus/scale=0.25/longest=8192", help="distribution, as in data.path")
     parser.add_argument("--steps", type=int, default=4, help="that are timed")
     parser.add_argument("--repeats", type=int, default=2, help="of each run; medians are shown")
