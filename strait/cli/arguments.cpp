@@ -120,10 +120,12 @@ std::optional<int64_t> whole_number(const std::string& text) {
   return number;
 }
 
-/// Builds the CLI11 description of every available command around one Command.
+/// Builds the CLI11 description of every available command around one Command. Those that are not
+/// among the words have no options, which would take more time than all else of a command line.
 class Grammar {
  public:
-  Grammar(const std::vector<std::string>& available, Command& command)
+  Grammar(const std::vector<std::string>& available, const std::vector<std::string>& words,
+          Command& command)
       : app_("Strait trains large models on computers joined by narrow links.", "strait"),
         command_(command) {
     app_.footer(
@@ -132,17 +134,15 @@ class Grammar {
     app_.set_version_flag("--version", fmt::format("strait {} ({})", version(), commit()));
     app_.allow_extras();
     app_.require_subcommand(0, 1);
-    using Add = void (Grammar::*)();
-    const std::pair<const char*, Add> all[] = {
-        {"train", &Grammar::add_train},       {"evaluate", &Grammar::add_evaluate},
-        {"sample", &Grammar::add_sample},     {"verify", &Grammar::add_verify},
-        {"simulate", &Grammar::add_simulate}, {"plan", &Grammar::add_plan},
-        {"probe", &Grammar::add_probe},       {"bench", &Grammar::add_bench},
-        {"inspect", &Grammar::add_inspect},   {"report", &Grammar::add_report},
-        {"convert", &Grammar::add_convert},   {"completion", &Grammar::add_completion},
+    const auto among = [](const std::vector<std::string>& all, const char* name) {
+      return std::find(all.begin(), all.end(), name) != all.end();
     };
-    for (const auto& [name, add] : all)
-      if (std::find(available.begin(), available.end(), name) != available.end()) (this->*add)();
+    for (const Row& row : kRows) {
+      if (!among(available, row.name)) continue;
+      CLI::App* sub = app_.add_subcommand(row.name, row.about);
+      names_.push_back(row.name);
+      if (among(words, row.name)) fill(sub, row);
+    }
   }
 
   CLI::App& app() { return app_; }
@@ -150,14 +150,21 @@ class Grammar {
   const std::vector<std::string>& names() const { return names_; }
 
  private:
-  CLI::App* add(const char* name, const char* about, const char* example) {
-    CLI::App* sub = app_.add_subcommand(name, about);
-    sub->footer(fmt::format("Example:\n  {}", example));
+  struct Row {
+    const char *name, *about, *example;
+    void (Grammar::*add)(CLI::App* sub);
+    bool json = true;
+  };
+  static const Row kRows[12];
+
+  void fill(CLI::App* sub, const Row& row) {
+    sub->footer(fmt::format("Example:\n  {}", row.example));
     sub->allow_extras();
-    sub->add_option("--json", command_.json, "Write the result as JSON to FILE, or to stdout for -")
-        ->type_name("FILE|-");
-    names_.push_back(name);
-    return sub;
+    if (row.json)
+      sub->add_option("--json", command_.json,
+                      "Write the result as JSON to FILE, or to stdout for -")
+          ->type_name("FILE|-");
+    (this->*row.add)(sub);
   }
   void add_path(CLI::App* sub, const char* name, const char* about) {
     sub->add_option(name, command_.path, about)->required()->type_name("PATH");
@@ -176,17 +183,12 @@ class Grammar {
         ->type_name("PRESET|FILE");
   }
 
-  void add_train() {
-    CLI::App* sub =
-        add("train", "Train a model", "strait train run.toml --ranks 2 --set data.path=book.txt");
+  void add_train(CLI::App* sub) {
     add_path(sub, "RUN.toml", "Run file");
     add_ranks(sub, "Ranks, as threads of this process");
     add_sets(sub);
   }
-  void add_evaluate() {
-    CLI::App* sub = add("evaluate", "Validation loss of a checkpoint",
-                        "strait evaluate runs/my-run-001 --set data.path=book.txt --set "
-                        "data.validation_share=0.5");
+  void add_evaluate(CLI::App* sub) {
     add_path(sub, "CHECKPOINT", "Checkpoint, run folder, or RUN_DIR/best");
     sub->add_option("--set", command_.sets,
                     "A key of [data], evaluation.batches or train.micro_batch_size, over those of "
@@ -194,9 +196,7 @@ class Grammar {
         ->type_name("KEY=VALUE")
         ->allow_extra_args(false);
   }
-  void add_sample() {
-    CLI::App* sub = add("sample", "Generate text from a checkpoint",
-                        "strait sample runs/my-run-001 --prompt \"Once\" --tokens 100");
+  void add_sample(CLI::App* sub) {
     add_path(sub, "CHECKPOINT", "Checkpoint, run folder, or RUN_DIR/best");
     SampleArguments& sample = command_.sample;
     sub->add_option("--prompt", sample.prompt, "Text to continue")->type_name("TEXT");
@@ -217,19 +217,13 @@ class Grammar {
         ->type_name("N")
         ->capture_default_str();
   }
-  void add_verify() {
-    CLI::App* sub = add("verify", "Prove the run file's programs correct",
-                        "strait verify run.toml --ranks 4 --print");
+  void add_verify(CLI::App* sub) {
     add_path(sub, "RUN.toml", "Run file");
     add_ranks(sub, "Ranks; default 1");
     add_sets(sub);
     sub->add_flag("--print", command_.print, "Print the programs");
   }
-  void add_simulate() {
-    CLI::App* sub =
-        add("simulate", "Replay the run file's programs on a virtual clock",
-            "strait simulate run.toml --ranks 64 --cluster frontier --trace trace.json --set "
-            "train.global_batch_size=512");
+  void add_simulate(CLI::App* sub) {
     add_path(sub, "RUN.toml", "Run file");
     add_ranks(sub, "Ranks; default 1");
     add_sets(sub);
@@ -237,11 +231,7 @@ class Grammar {
     sub->add_option("--trace", command_.trace, "Write a Chrome trace")->type_name("FILE");
     sub->add_option("--plot", command_.plot, "Write a picture of the timeline")->type_name("FILE");
   }
-  void add_plan() {
-    CLI::App* sub =
-        add("plan", "Rank the ways to run a model on a cluster",
-            "strait plan run.toml --ranks 64 --cluster perlmutter --set "
-            "train.global_batch_size=512\n  strait plan run.toml --ranks 2 -o best.toml");
+  void add_plan(CLI::App* sub) {
     add_path(sub, "RUN.toml", "Run file");
     add_ranks(sub, "Ranks")->required();
     add_cluster(sub);
@@ -249,10 +239,7 @@ class Grammar {
         ->type_name("FILE");
     add_sets(sub);
   }
-  void add_probe() {
-    CLI::App* sub =
-        add("probe", "Measure this machine into a cluster file",
-            "strait probe -o cluster.toml\n  strait probe run.toml --ranks 2 -o cluster.toml");
+  void add_probe(CLI::App* sub) {
     sub->add_option("RUN.toml", command_.path,
                     "Run file: times blocks of its model with its micro-batch")
         ->type_name("PATH");
@@ -262,9 +249,7 @@ class Grammar {
     add_ranks(sub, "Ranks to measure between; default 2");
     add_sets(sub);
   }
-  void add_bench() {
-    CLI::App* sub = add("bench", "Measure, verify and compare with the bound",
-                        "strait bench gemm --m 256 --n 768 --k 768\n  strait bench step --help");
+  void add_bench(CLI::App* sub) {
     sub->require_subcommand(0, 1);
     for (const Subject& subject : subjects()) {
       CLI::App* below = sub->add_subcommand(subject.name, subject.about);
@@ -289,17 +274,10 @@ class Grammar {
       }
     }
   }
-  void add_inspect() {
-    CLI::App* sub = add("inspect", "Show and check a checkpoint or a run folder",
-                        "strait inspect runs/my-run-001");
+  void add_inspect(CLI::App* sub) {
     add_path(sub, "CHECKPOINT|RUN_DIR", "Checkpoint, run folder, or RUN_DIR/best");
   }
-  void add_convert() {
-    CLI::App* sub =
-        add("convert", "Turn a model, or data, from one form of storing it into another",
-            "strait convert runs/my-run-001 my-gpt2\n  strait convert my-gpt2 "
-            "runs/gpt2 --to checkpoint\n  strait convert books.jsonl.gz shards --to llm.c --set "
-            "data.tokenizer=bpe:32000");
+  void add_convert(CLI::App* sub) {
     add_path(sub, "FROM",
              "Checkpoint, run folder, .safetensors file of Strait's, or Hugging Face folder; or "
              "data: text, "
@@ -321,20 +299,13 @@ class Grammar {
         ->type_name("KEY=VALUE")
         ->allow_extra_args(false);
   }
-  void add_completion() {
-    CLI::App* sub = app_.add_subcommand("completion", "Print completion for a shell");
-    sub->footer("Example:\n  strait completion bash");
-    sub->allow_extras();
+  void add_completion(CLI::App* sub) {
     sub->add_option("SHELL", command_.subject,
                     fmt::format("{}", fmt::join(completion_shells(), ", ")))
         ->required()
         ->type_name("SHELL");
-    names_.push_back("completion");
   }
-  void add_report() {
-    CLI::App* sub = add("report", "Tables, pictures and one HTML page of a run, or runs compared",
-                        "strait report runs/my-run-001\n  strait report runs/my-run-001 "
-                        "runs/my-run-001 -o comparison");
+  void add_report(CLI::App* sub) {
     sub->add_option("RUN_DIR", command_.paths, "Run folder; several are compared")
         ->required()
         ->type_name("PATH");
@@ -346,6 +317,45 @@ class Grammar {
   CLI::App app_;
   Command& command_;
   std::vector<std::string> names_;
+};
+
+const Grammar::Row Grammar::kRows[] = {
+    {"train", "Train a model", "strait train run.toml --ranks 2 --set data.path=book.txt",
+     &Grammar::add_train},
+    {"evaluate", "Validation loss of a checkpoint",
+     "strait evaluate runs/my-run-001 --set data.path=book.txt --set "
+     "data.validation_share=0.5",
+     &Grammar::add_evaluate},
+    {"sample", "Generate text from a checkpoint",
+     "strait sample runs/my-run-001 --prompt \"Once\" --tokens 100", &Grammar::add_sample},
+    {"verify", "Prove the run file's programs correct", "strait verify run.toml --ranks 4 --print",
+     &Grammar::add_verify},
+    {"simulate", "Replay the run file's programs on a virtual clock",
+     "strait simulate run.toml --ranks 64 --cluster frontier --trace trace.json --set "
+     "train.global_batch_size=512",
+     &Grammar::add_simulate},
+    {"plan", "Rank the ways to run a model on a cluster",
+     "strait plan run.toml --ranks 64 --cluster perlmutter --set "
+     "train.global_batch_size=512\n  strait plan run.toml --ranks 2 -o best.toml",
+     &Grammar::add_plan},
+    {"probe", "Measure this machine into a cluster file",
+     "strait probe -o cluster.toml\n  strait probe run.toml --ranks 2 -o cluster.toml",
+     &Grammar::add_probe},
+    {"bench", "Measure, verify and compare with the bound",
+     "strait bench gemm --m 256 --n 768 --k 768\n  strait bench step --help", &Grammar::add_bench},
+    {"inspect", "Show and check a checkpoint or a run folder", "strait inspect runs/my-run-001",
+     &Grammar::add_inspect},
+    {"report", "Tables, pictures and one HTML page of a run, or runs compared",
+     "strait report runs/my-run-001\n  strait report runs/my-run-001 "
+     "runs/my-run-001 -o comparison",
+     &Grammar::add_report},
+    {"convert", "Turn a model, or data, from one form of storing it into another",
+     "strait convert runs/my-run-001 my-gpt2\n  strait convert my-gpt2 "
+     "runs/gpt2 --to checkpoint\n  strait convert books.jsonl.gz shards --to llm.c --set "
+     "data.tokenizer=bpe:32000",
+     &Grammar::add_convert},
+    {"completion", "Print completion for a shell", "strait completion bash",
+     &Grammar::add_completion, false},
 };
 
 /// The command, and below it the subject, that was recognised last.
@@ -472,7 +482,7 @@ void check_values(const Command& command) {
 Command parse_arguments(const std::vector<std::string>& arguments,
                         const std::vector<std::string>& available) {
   Command command;
-  Grammar grammar(available, command);
+  Grammar grammar(available, arguments, command);
   CLI::App& app = grammar.app();
   try {
     app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
@@ -553,9 +563,10 @@ bool OptionHelp::takes_file() const {
 
 std::vector<CommandHelp> describe_commands() {
   Command unused;
-  const Grammar grammar({"train", "evaluate", "sample", "verify", "simulate", "plan", "probe",
-                         "bench", "inspect", "report", "convert", "completion"},
-                        unused);
+  const std::vector<std::string> all = {"train",    "evaluate", "sample",  "verify",
+                                        "simulate", "plan",     "probe",   "bench",
+                                        "inspect",  "report",   "convert", "completion"};
+  const Grammar grammar(all, all, unused);
   std::vector<CommandHelp> commands;
   describe(grammar.app(), "", commands);
   commands.front().example = "strait train run.toml --ranks 2";

@@ -5,7 +5,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <unordered_map>
 #include <utility>
 
 #include "strait/base/errors.h"
@@ -13,7 +15,21 @@
 namespace strait {
 namespace {
 
-std::string last_word(const std::string& name) { return name.substr(name.rfind('.') + 1); }
+std::string_view last_word(std::string_view name) { return name.substr(name.rfind('.') + 1); }
+
+/// Every key behind the sections that it is the first of.
+std::vector<std::string> keys_and_sections() {
+  std::vector<std::string> names;
+  for (const Key& key : run_keys()) {
+    for (size_t dot = key.name.find('.'); dot != std::string::npos;
+         dot = key.name.find('.', dot + 1))
+      if (const std::string section = key.name.substr(0, dot);
+          std::find(names.begin(), names.end(), section) == names.end())
+        names.push_back(section);
+    names.push_back(key.name);
+  }
+  return names;
+}
 
 template <class... Ts>
 struct Overload : Ts... {
@@ -100,29 +116,28 @@ std::string level_text(const LevelOptions& level) {
 }  // namespace
 
 const Key* find_key(const std::string& name) {
-  for (const Key& key : run_keys())
-    if (key.name == name) return &key;
-  return nullptr;
+  static const std::unordered_map<std::string_view, const Key*> by_name = [] {
+    std::unordered_map<std::string_view, const Key*> keys;
+    for (const Key& key : run_keys()) keys.emplace(key.name, &key);
+    return keys;
+  }();
+  const auto found = by_name.find(name);
+  return found == by_name.end() ? nullptr : found->second;
 }
 
 bool is_section(const std::string& name) {
-  return std::any_of(run_keys().begin(), run_keys().end(),
-                     [&](const Key& key) { return key.name.starts_with(name + "."); });
+  return std::any_of(run_keys().begin(), run_keys().end(), [&](const Key& key) {
+    return key.name.size() > name.size() && key.name[name.size()] == '.' &&
+           key.name.starts_with(name);
+  });
 }
 
 std::string nearest_key(const std::string& wrong) {
+  static const std::vector<std::string> candidates = keys_and_sections();
   const std::string word = wrong.substr(0, 100);
+  const std::string_view last = last_word(word);
   for (const Key& key : run_keys())
-    if (last_word(key.name) == last_word(word)) return key.name;
-  std::vector<std::string> candidates;
-  for (const Key& key : run_keys()) {
-    for (size_t dot = key.name.find('.'); dot != std::string::npos;
-         dot = key.name.find('.', dot + 1))
-      if (const std::string section = key.name.substr(0, dot);
-          std::find(candidates.begin(), candidates.end(), section) == candidates.end())
-        candidates.push_back(section);
-    candidates.push_back(key.name);
-  }
+    if (last_word(key.name) == last) return key.name;
   return nearest_choice(word, candidates);
 }
 
@@ -272,8 +287,28 @@ std::string value_text(const Key& key, const Run& run) {
 }
 
 bool same_value(const Key& key, const Run& a, const Run& b) {
-  // Literals are exact: doubles are printed so that they read back as the same bits.
-  return value_text(key, a) == value_text(key, b);
+  const auto same_number = [](double x, double y) {  // as literals: 0.0 is not -0.0
+    return std::bit_cast<uint64_t>(x) == std::bit_cast<uint64_t>(y);
+  };
+  const Overload same{
+      [&](double x, double y) { return same_number(x, y); },
+      [&](const std::vector<double>& x, const std::vector<double>& y) {
+        return std::equal(x.begin(), x.end(), y.begin(), y.end(), same_number);
+      },
+      [&](const NumberPair& x, const NumberPair& y) {
+        return same_number(x[0], y[0]) && same_number(x[1], y[1]);
+      },
+      [&](const std::vector<LevelOptions>&, const std::vector<LevelOptions>&) {
+        return value_text(key, a) == value_text(key, b);
+      },
+      [](const auto& x, const auto& y) { return x == y; },
+  };
+  return std::visit(
+      [&](auto field) {
+        return same(std::as_const(field(const_cast<Run&>(a))),
+                    std::as_const(field(const_cast<Run&>(b))));
+      },
+      key.field);
 }
 
 void copy_value(const Key& key, const Run& from, Run& to) {

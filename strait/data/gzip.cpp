@@ -5,7 +5,7 @@
 
 #include <algorithm>
 #include <limits>
-#include <vector>
+#include <memory>
 
 #include "strait/base/errors.h"
 
@@ -38,7 +38,6 @@ class Inflater {
  private:
   /// False when the sink wants no more.
   bool member() {
-    std::vector<char> chunk(kChunkBytes);
     int status = Z_OK;
     while (status != Z_STREAM_END) {
       const size_t left = bytes_.size() - position_;
@@ -48,10 +47,10 @@ class Inflater {
           static_cast<uInt>(std::min<size_t>(left, std::numeric_limits<uInt>::max()));
       const uInt offered = stream_.avail_in;
       do {
-        stream_.next_out = reinterpret_cast<Bytef*>(chunk.data());
-        stream_.avail_out = static_cast<uInt>(chunk.size());
+        stream_.next_out = reinterpret_cast<Bytef*>(chunk_.get());
+        stream_.avail_out = static_cast<uInt>(kChunkBytes);
         status = inflate(&stream_, Z_NO_FLUSH);
-        if (!sink_({chunk.data(), chunk.size() - stream_.avail_out})) return false;
+        if (!sink_({chunk_.get(), kChunkBytes - stream_.avail_out})) return false;
       } while (status == Z_OK && stream_.avail_out == 0);
       position_ += offered - stream_.avail_in;
       if (status != Z_OK && status != Z_STREAM_END && status != Z_BUF_ERROR)
@@ -71,6 +70,8 @@ class Inflater {
   const std::string& name_;
   const ChunkSink& sink_;
   z_stream stream_{};
+  // One for all members, of which a file may have one per few bytes, and not filled with zeros.
+  std::unique_ptr<char[]> chunk_ = std::make_unique_for_overwrite<char[]>(kChunkBytes);
   size_t position_ = 0;
 };
 

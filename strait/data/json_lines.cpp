@@ -33,7 +33,7 @@ void read_pieces(const MappedFile& file, const ChunkSink& sink) {
   throw UserError(fmt::format("{}, line {}: {}", path, line, what), place);
 }
 
-/// A few kilobytes of gzip may unpack to a line that no memory holds.
+/// A quarter of a megabyte of gzip may unpack to a line that no memory holds.
 void check_length(size_t bytes, const std::string& path, int64_t line) {
   constexpr size_t kLongestLine = size_t{1} << 28;
   if (bytes > kLongestLine)

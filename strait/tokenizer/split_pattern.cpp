@@ -29,7 +29,20 @@ bool is_ascii_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <
 struct SplitPattern::Compiled {
   pcre2_code* code = nullptr;
   bool machine_code = false;
+
+  explicit Compiled(const char* pattern) {
+    int error = 0;
+    PCRE2_SIZE offset = 0;
+    code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern), PCRE2_ZERO_TERMINATED, PCRE2_UTF,
+                         &error, &offset, nullptr);
+    if (code == nullptr)
+      throw InternalError(
+          fmt::format("PCRE2 refuses the split pattern: error {} at {}", error, offset));
+    machine_code = pcre2_jit_compile(code, PCRE2_JIT_COMPLETE) == 0;
+  }
   ~Compiled() { pcre2_code_free(code); }
+  Compiled(const Compiled&) = delete;
+  Compiled& operator=(const Compiled&) = delete;
 };
 
 std::string_view split_regex(SplitKind kind) {
@@ -39,19 +52,16 @@ std::string_view split_regex(SplitKind kind) {
   return R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 }
 
-SplitPattern::SplitPattern(SplitKind kind) : compiled_(std::make_unique<Compiled>()) {
-  int error = 0;
-  PCRE2_SIZE offset = 0;
-  const char* pattern = kind == SplitKind::kLlama3 ? kLlama3Pattern : kGpt2Pattern;
-  compiled_->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern), PCRE2_ZERO_TERMINATED,
-                                  PCRE2_UTF, &error, &offset, nullptr);
-  if (compiled_->code == nullptr)
-    throw InternalError(
-        fmt::format("PCRE2 refuses the split pattern: error {} at {}", error, offset));
-  compiled_->machine_code = pcre2_jit_compile(compiled_->code, PCRE2_JIT_COMPLETE) == 0;
+const SplitPattern::Compiled& SplitPattern::compiled(SplitKind kind) {
+  if (kind == SplitKind::kLlama3) {
+    static const Compiled llama3(kLlama3Pattern);
+    return llama3;
+  }
+  static const Compiled gpt2(kGpt2Pattern);
+  return gpt2;
 }
 
-SplitPattern::~SplitPattern() = default;
+SplitPattern::SplitPattern(SplitKind kind) : compiled_(&compiled(kind)) {}
 
 struct Splitter::State {
   const SplitPattern::Compiled& compiled;

@@ -16,19 +16,19 @@ enum class SplitKind : uint8_t { kGpt2, kLlama3 };
 /// The pattern as tokenizer.json writes it.
 std::string_view split_regex(SplitKind kind);
 
-/// Immutable and thread-safe once made; compiled by PCRE2, to machine code where the platform
-/// allows it. What a letter or a number is, is Unicode's of the installed PCRE2.
+/// Immutable and thread-safe; compiled by PCRE2, to machine code where the platform allows it, when
+/// a process first needs its kind. What a letter or a number is, is Unicode's of the
+/// installed PCRE2.
 class SplitPattern {
  public:
   explicit SplitPattern(SplitKind kind = SplitKind::kGpt2);
-  ~SplitPattern();
-  SplitPattern(const SplitPattern&) = delete;
-  SplitPattern& operator=(const SplitPattern&) = delete;
 
  private:
   friend class Splitter;
   struct Compiled;
-  std::unique_ptr<Compiled> compiled_;
+  static const Compiled& compiled(SplitKind kind);
+
+  const Compiled* compiled_;
 };
 
 /// One pass over `text`, which must outlive it, as must the pattern. Not thread-safe.
