@@ -10,6 +10,8 @@
 #include "tests/data/expect_user_error.h"
 #include "tests/data/sample_texts.h"
 #include "tests/data/temporary_folder.h"
+#include "tests/pace.h"
+#include "tests/sanitized.h"
 
 namespace strait {
 namespace {
@@ -90,6 +92,17 @@ TEST(Gzip, MembersExtraFieldsAndPaddingAreRead) {
       gunzip(gzip(text, "RA\x06\x00\x01\x00\x01\x00\x02\x00") + std::string(512, '\0'), "f", kMost),
       text);
   EXPECT_EQ(gunzip(gzip(std::string(3 << 20, 'z')), "f", kMost), std::string(3 << 20, 'z'));
+}
+
+// A quarter of a megabyte was zeroed for each.
+TEST(Gzip, ManySmallMembersCostWhatTheyHold) {
+  constexpr int kMembers = 100'000;
+  const std::string member = gzip("x");
+  std::string packed;
+  for (int i = 0; i < kMembers; ++i) packed += member;
+  const double began = test::thread_processor_seconds();
+  EXPECT_EQ(gunzip(packed, "f", kMost), std::string(kMembers, 'x'));
+  EXPECT_LT(test::thread_processor_seconds() - began, 0.15 * test::kSlowdown);
 }
 
 TEST(Gzip, EveryTruncationAndEveryFlippedByteIsSeen) {

@@ -5,6 +5,8 @@
 
 #include "strait/tokenizer/utf8.h"
 #include "tests/data/sample_texts.h"
+#include "tests/pace.h"
+#include "tests/sanitized.h"
 #include "tests/tokenizer/reference_bpe.h"
 
 namespace strait {
@@ -104,6 +106,14 @@ TEST(SplitPattern, LongRunsNeedNoStack) {
     EXPECT_THAT(split(run), ElementsAre(run)) << unit;
     EXPECT_EQ(joined(split(run + "x " + run + "!")), run + "x " + run + "!") << unit;
   }
+}
+
+// Every tokenizer has one; compiling it anew takes 50 us and more.
+TEST(SplitPattern, IsCompiledOnce) {
+  EXPECT_THAT(split("a b"), ElementsAre("a", " b"));
+  const double began = test::thread_processor_seconds();
+  for (int i = 0; i < 10'000; ++i) const SplitPattern pattern(SplitKind::kLlama3);
+  EXPECT_LT(test::thread_processor_seconds() - began, 0.1 * test::kSlowdown);
 }
 
 class SafeOffsets : public ::testing::TestWithParam<SplitKind> {};
