@@ -33,7 +33,11 @@ class PyTorch:
     def update(self):
         self.clip(self.model.parameters(), 1.0)
         self.optimizer.step()
+        self.agree()
         self.optimizer.zero_grad(set_to_none=True)
+
+    def agree(self):
+        """Of replicas that update weights of their own."""
 
 
 class Ddp(PyTorch):
@@ -98,9 +102,8 @@ class PostLocalSgd(PyTorch):
         del last
         (self.model(inputs, targets) / self.accumulation).backward()
 
-    def update(self):
-        super().update()
-        self.averager.average_parameters(list(self.model.parameters()))
+    def agree(self):
+        self.averager.average_parameters(list(self.model.parameters()))  # those that have gradients
 
 
 class DiLoCo(PostLocalSgd):
@@ -113,8 +116,7 @@ class DiLoCo(PostLocalSgd):
         self.outer = torch.nn.Parameter(self.flat(model.parameters()).detach().clone())
         self.outer_optimizer = torch.optim.SGD([self.outer], lr=0.7, momentum=0.9, nesterov=True)
 
-    def update(self):
-        PyTorch.update(self)
+    def agree(self):
         self.count += 1
         if self.count % self.period:
             return

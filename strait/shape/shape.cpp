@@ -151,7 +151,8 @@ BlockSizes block_sizes(const ModelShape& model, int64_t block, int64_t batch, in
     case BlockKind::kHead:
       return head_sizes(model, batch * tokens, dtype);
     case BlockKind::kCustom:
-      if (model.modules) return module_sizes(*model.modules, block, batch, dtype, {model.x, model.y});
+      if (model.modules)
+        return module_sizes(*model.modules, block, batch, dtype, {model.x, model.y});
       break;
   }
   throw InternalError("block_sizes: a custom block states its own sizes");
