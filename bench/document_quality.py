@@ -2,9 +2,8 @@
 """Loss curves of batches of whole documents on four ranks that share a batch by plan, against one rank.
 
 Trains one small Llama on the speeches of a text with the same batches and initial weights, and compares the loss of every
-step with that of one rank: the sums are the same, in another order. In fp64 what is left is rounding; in fp32 it grows as
-it does between any two orders, which the line with another number of threads shows. Figures that OUTPUT already holds are
-not measured again. Prints a table; OUTPUT holds all losses as JSON.
+step with that of one rank: the sums are the same, in another order. Figures that OUTPUT already holds are not measured
+again. Prints a table; OUTPUT holds all losses as JSON.
 """
 import argparse
 import json
@@ -18,7 +17,6 @@ ONE_RANK = "one rank"
 SHARED = ("placement.preset=ddp", "mesh.axes.sequence=4")
 LINES = {  # ranks, keys
     ONE_RANK: (1, ("runtime.threads_per_rank=1",)),
-    "one rank, two threads": (1, ("runtime.threads_per_rank=2",)),
     "zeppelin": (4, (*SHARED, "sequence.engine=zeppelin")),
     "zeppelin, remapped": (4, (*SHARED, "sequence.engine=zeppelin", "sequence.remap=qkv")),
     "even": (4, (*SHARED, "sequence.engine=even", "sequence.remap=none")),
