@@ -64,10 +64,6 @@ PlannedBatches::PlannedBatches(const Job& job, int64_t rank, comm::World& world,
     if (layout.batch_position(other) == layout.batch_position(rank)) row_ranks_.push_back(other);
 }
 
-PlannedBatches::~PlannedBatches() {
-  if (ahead_.valid()) ahead_.wait();
-}
-
 void PlannedBatches::begin_batch(int64_t batch, int64_t step) {
   const double began = now_seconds();
   evaluates_ = false;
@@ -98,13 +94,15 @@ PlannedBatches::Prepared PlannedBatches::prepare(const std::vector<int64_t>& len
   const double began = now_seconds();
   const strategy::Design& design = job_.design;
   std::shared_ptr<const sequence::Plan> plan = design.planner->plan(lengths);
-  const int64_t member = design.layout.sequence_place(rank_).coordinate;
-  Prepared prepared{{plan, sequence::plan_hash(*plan), sequence::rank_layout(*plan, member), {}}};
-  for (const sequence::Held& held : prepared.planned.layout.held)
-    prepared.planned.parts.push_back({held.document, held.span.begin, held.span.end});
-  if (prepared.planned.hash != standing)
+  Prepared prepared{{plan, sequence::plan_hash(*plan), {}, {}}};
+  Planned& planned = prepared.planned;
+  if (planned.hash != standing) {
+    planned.layout = sequence::rank_layout(*plan, design.layout.sequence_place(rank_).coordinate);
+    for (const sequence::Held& held : planned.layout.held)
+      planned.parts.push_back({held.document, held.span.begin, held.span.end});
     for (const std::string& kind : kinds)
       prepared.programs.push_back({kind, {strategy::compose_for_plan(design, kind, rank_, plan)}});
+  }
   prepared.seconds = now_seconds() - began;
   return prepared;
 }
@@ -125,16 +123,14 @@ void PlannedBatches::plan_ahead(int64_t batch) {
   };
   try {
     ahead_ = std::async(std::launch::async, work);
-  } catch (const std::system_error&) {  // no thread to be had: the step will wait for the plan
-    ahead_ = {};
+  } catch (const std::system_error&) {
+    // No thread to be had: the step will wait for the plan.
   }
 }
 
 PlannedBatches::Prepared PlannedBatches::prepared_batch(int64_t batch) {
-  if (!ahead_.valid()) return prepare_batch(batch, standing(training_));
-  if (ahead_batch_ == batch) return ahead_.get();
-  ahead_.wait();  // a step that was repeated or skipped
-  ahead_ = {};
+  if (ahead_.valid() && ahead_batch_ == batch) return ahead_.get();
+  ahead_ = {};  // of a step that is not the next one: waits for it
   return prepare_batch(batch, standing(training_));
 }
 

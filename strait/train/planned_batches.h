@@ -29,7 +29,6 @@ class PlannedBatches {
   using LengthsRead = std::function<void(int64_t rank, std::vector<int64_t>& lengths)>;
   PlannedBatches(const Job& job, int64_t rank, comm::World& world, DocumentLoader& documents,
                  runtime::Runner& runner, const LengthsRead& lengths_read);
-  ~PlannedBatches();
   PlannedBatches(const PlannedBatches&) = delete;
   PlannedBatches& operator=(const PlannedBatches&) = delete;
 
@@ -60,10 +59,10 @@ class PlannedBatches {
     sequence::RankLayout layout;
     std::vector<DocumentPart> parts;  // its rows
   };
-  /// A plan that nothing follows yet.
+  /// A plan that nothing follows yet; the hash alone where the plan that stands is the same.
   struct Prepared {
     Planned planned;
-    std::vector<program::StepKind> programs;  // none: those of `standing` serve
+    std::vector<program::StepKind> programs;  // none: those that stand serve
     double seconds = 0;
   };
   /// Plans these lengths and, unless `standing` has the same plan, composes `kinds`. Any thread.
@@ -98,7 +97,7 @@ class PlannedBatches {
   double attention_seconds_ = 0;
   std::vector<int> cores_;  // for the thread that plans ahead
   int64_t ahead_batch_ = -1;
-  std::future<Prepared> ahead_;  // reads what is above
+  std::future<Prepared> ahead_;  // reads what is above, so it is waited for first
 };
 
 }  // namespace strait::train

@@ -160,6 +160,16 @@ class Ranks {
     return call;
   }
 
+  void run_whole(const model::Block& block, Rank& rank) {
+    const Call call = call_of(rank);
+    if (last_) {
+      block.forward_backward(call);
+    } else {
+      block.forward(call, 0, 1);
+      block.backward(call);
+    }
+  }
+
   void one_rank() {
     Rank rank;
     rank.weights = weights_;
@@ -169,13 +179,7 @@ class Ranks {
     rank.input_gradient.resize(input_.size());
     rank.gradient.resize(weights_.size());
     const auto block = model::make_unet_block(whole_, static_cast<int64_t>(at_), settings_.dtype);
-    const Call call = call_of(rank);
-    if (last_) {
-      block->forward_backward(call);
-    } else {
-      block->forward(call, 0, 1);
-      block->backward(call);
-    }
+    run_whole(*block, rank);
     one_ = {rank.output, rank.input_gradient, rank.gradient, rank.loss};
   }
 
@@ -229,15 +233,7 @@ class Ranks {
       // The ends of a chain that x alone shares are whole on every rank.
       ASSERT_EQ(grid_.y, 1);
       ASSERT_TRUE(first_ || last_);
-      for (Rank& rank : ranks_) {
-        const Call call = call_of(rank);
-        if (last_) {
-          block->forward_backward(call);
-        } else {
-          block->forward(call, 0, 1);
-          block->backward(call);
-        }
-      }
+      for (Rank& rank : ranks_) run_whole(*block, rank);
     }
     collect();
   }
