@@ -250,16 +250,21 @@ void measure_level(comm::MpiSession& session, comm::World& world, Together& toge
     throw InternalError("probe: an all-gather over level " + level.name + " is wrong");
   int64_t bytes = std::min(kFirstTransfer, options.transfer_bytes);
   double seconds = 0;
+  const double share = static_cast<double>(level.size - 1) / static_cast<double>(level.size);
+  // The next transfers know already how long one keeps a link busy.
+  const auto learn = [&] {
+    level.bytes_per_second = static_cast<double>(inside * bytes) * share / seconds;
+  };
   for (;; bytes = std::min(4 * bytes, options.transfer_bytes)) {
     seconds = together.seconds(bytes < options.transfer_bytes ? 1 : options.runs,
                                [&] { gather.run(bytes); });
+    learn();
     if (seconds >= kLongEnough || bytes == options.transfer_bytes) break;
   }
   seconds = together.seconds(runs_of(options, seconds), [&] { gather.run(bytes); });
   if (!gather.is_right(bytes))
     throw InternalError("probe: an all-gather over level " + level.name + " is wrong");
-  const double share = static_cast<double>(level.size - 1) / static_cast<double>(level.size);
-  level.bytes_per_second = static_cast<double>(inside * bytes) * share / seconds;
+  learn();
   level.processor_share = processor_share(together, options, gather, {bytes, seconds});
 }
 
@@ -316,7 +321,11 @@ ProbeResult probe_mpi(comm::MpiSession& session, const ProbeOptions& options) {
       levels_inside(session, host, cores_of_host(session, machine, bound));
   Cluster cluster = levels_of(session, inside);
   const CoreBinding keep(bound.of(session.rank()));
-  comm::World& world = session.world(cluster);
+  comm::MpiOptions options_of_world;
+  options_of_world.rate_of = [&cluster](int64_t level) {
+    return cluster.levels[level].bytes_per_second;
+  };
+  comm::World& world = session.world(cluster, options_of_world);
   Together together(session, world);
   result.ranks = session.size();
   result.processes = true;

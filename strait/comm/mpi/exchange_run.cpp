@@ -6,6 +6,7 @@
 
 #include "strait/comm/call_check.h"
 #include "strait/comm/mpi/exchange.h"
+#include "strait/comm/mpi/turns.h"
 #include "strait/comm/sums.h"
 
 namespace strait::comm {
@@ -32,6 +33,7 @@ class Exchange::Run {
         sequence_(sequence),
         wait_(exchange.wait_of(call)),
         slot_(site_.board.slot(x_.channel_, site_.memory.own())),
+        turns_(site_.messages, x_.tag(false)),
         sent_{std::vector<int64_t>(site_.cluster.levels.size(), 0)} {}
 
   SentBytes run() {
@@ -154,11 +156,7 @@ class Exchange::Run {
   bool drive() {
     std::vector<Message*>& left = x_.under_way_;
     left.clear();
-    for (Message& message : sends_)
-      if (!message.done) left.push_back(&message);
-    for (std::vector<Landing>& landings : landings_)
-      for (Landing& landing : landings)
-        if (!landing.message.done) left.push_back(&landing.message);
+    turns_.collect(left);
     return !left.empty() && site_.messages.test(left) < static_cast<int64_t>(left.size());
   }
 
@@ -213,13 +211,6 @@ class Exchange::Run {
     return plan;
   }
 
-  /// A message that comes from another host: straight to its place, or to where it is added from.
-  struct Landing {
-    Message message;
-    char* data = nullptr;
-    bool in_place = false;
-  };
-
   static size_t group_end(const std::vector<Transfer>& pulls, size_t begin) {
     size_t end = begin + 1;
     while (end < pulls.size() && pulls[end].add) ++end;
@@ -241,7 +232,7 @@ class Exchange::Run {
     take_all(plan, step, false);
     if (step + 1 < plan.steps && plan.early[step + 1]) post_messages(plan, posted_++);
     take_all(plan, step, true);
-    landings_[step & 1].clear();
+    turns_.forget(step);
   }
 
   static std::pair<size_t, size_t> pulls_of(const Plan& plan, int64_t step) {
@@ -267,17 +258,19 @@ class Exchange::Run {
   }
 
   void post_messages(const Plan& plan, int64_t step) {
-    post_receives(plan, step);
+    std::vector<Landing> landings = landings_of(plan, step);
+    std::vector<Sending> sendings;
     for (const Transfer& push : plan.pushes)
-      if (push.step == step) post_send(push);
+      if (push.step == step) sendings.push_back(sending_of(push));
+    turns_.begin(step, std::move(landings), std::move(sendings));
   }
 
-  void post_receives(const Plan& plan, int64_t step) {
+  std::vector<Landing> landings_of(const Plan& plan, int64_t step) {
+    std::vector<Landing> landings;
     const auto [begin, end] = pulls_of(plan, step);
     int64_t bytes = 0;
     for (size_t at = begin; at < end; ++at)
       if (!x_.is_here(plan.pulls[at].from)) bytes += plan.pulls[at].elements * element();
-    if (bytes == 0) return;
     std::vector<char>& room = x_.landing_[step & 1];
     if (static_cast<int64_t>(room.size()) < bytes) room.resize(bytes);
     char* spare = room.data();
@@ -286,25 +279,38 @@ class Exchange::Run {
       for (size_t i = at; i < next; ++i) {
         const Transfer& pull = plan.pulls[i];
         if (x_.is_here(pull.from)) continue;
-        const int64_t size = pull.elements * element();
-        Landing landing;
+        Landing& landing = landings.emplace_back();
+        landing.bytes = pull.elements * element();
         landing.in_place = next - at == 1 && !adds_to_caller(pull);
         landing.data =
             landing.in_place ? own_address(pull.destination, pull.destination_offset) : spare;
-        if (!landing.in_place) spare += size;
-        landing.message =
-            site_.messages.receive(landing.data, size, x_.members_[pull.from], x_.tag(false));
-        landings_[step & 1].push_back(std::move(landing));
+        if (!landing.in_place) spare += landing.bytes;
+        landing.from = x_.members_[pull.from];
+        landing.turn = positions_between(x_.position_, pull.from);
+        landing.seconds = link_seconds(landing.bytes, pull.from);
       }
     }
+    return landings;
   }
 
-  void post_send(const Transfer& push) {
-    const int64_t bytes = push.elements * element();
-    sends_.push_back(site_.messages.send(own_address(push.source, push.source_offset), bytes,
-                                         x_.members_[push.to], x_.tag(false)));
-    sent_.by_level[x_.levels_[push.to]] += sends_.back().handed;
-    sent_.network += sends_.back().handed;
+  Sending sending_of(const Transfer& push) const {
+    Sending sending;
+    sending.data = own_address(push.source, push.source_offset);
+    sending.bytes = push.elements * element();
+    sending.to = x_.members_[push.to];
+    sending.turn = positions_between(push.to, x_.position_);
+    sending.seconds = link_seconds(sending.bytes, push.to);
+    sending.level = x_.levels_[push.to];
+    return sending;
+  }
+
+  /// Upwards, around the group.
+  int64_t positions_between(int64_t from, int64_t to) const {
+    const int64_t members = static_cast<int64_t>(x_.members_.size());
+    return (to - from + members) % members;
+  }
+  double link_seconds(int64_t bytes, int64_t member) const {
+    return static_cast<double>(bytes) / site_.bytes_per_second(x_.levels_[member]);
   }
 
   char* own_address(Place place, int64_t offset) const {
@@ -342,9 +348,8 @@ class Exchange::Run {
     bool in_place = false;
     for (const Transfer* pull = begin; pull < end; ++pull) {
       if (!x_.is_here(pull->from)) {
-        Landing& came = landings_[pull->step & 1][landing++];
-        wait([&] { return came.message.done; },
-             [&] { return std::vector<int64_t>{came.message.peer}; });
+        const Landing& came = turns_.landing(pull->step, landing++);
+        wait([&] { return came.message.done; }, [&] { return turns_.awaited(came); });
         in_place = came.in_place;
         sources.push_back(came.data);
         continue;
@@ -365,16 +370,11 @@ class Exchange::Run {
   }
 
   void finish() {
-    wait(
-        [&] {
-          return std::all_of(sends_.begin(), sends_.end(), [](const Message& m) { return m.done; });
-        },
-        [&] {
-          std::vector<int64_t> late;
-          for (const Message& message : sends_)
-            if (!message.done) late.push_back(message.peer);
-          return late;
-        });
+    wait([&] { return turns_.all_sent(); }, [&] { return turns_.awaited(); });
+    for (const Sending& sending : turns_.sendings()) {
+      sent_.by_level[sending.level] += sending.message.handed;
+      sent_.network += sending.message.handed;
+    }
     // Even when the last step was others' to make, they must see that this member's are done.
     slot_.progress.store((sequence_ + 1) * kStepsPerCollective, std::memory_order_release);
     slot_.finished.store(sequence_ + 1, std::memory_order_release);
@@ -398,14 +398,13 @@ class Exchange::Run {
   const int64_t sequence_;
   const HostWait wait_;
   HostSlot& slot_;
+  Turns turns_;
   SentBytes sent_;
   bool inline_ = false;
   char* result_ =
       nullptr;  // what this member makes: the destination, or a copy that others can read
   char* scratch_ = nullptr;
-  std::vector<Message> sends_;
-  std::vector<Landing> landings_[2];  // of the current step and of the next, by parity
-  int64_t posted_ = 0;                // steps whose messages are under way
+  int64_t posted_ = 0;  // steps whose messages have begun or wait for their turn
 };
 
 SentBytes Exchange::run(const Call& call, int64_t sequence) {

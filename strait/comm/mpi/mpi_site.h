@@ -37,6 +37,11 @@ struct MpiSite {
   WaitRow& row() const { return board.row(memory.own()); }
   bool rung() const { return board.rung(); }
 
+  /// Of a link of `level`.
+  double bytes_per_second(int64_t level) const {
+    return rate_of ? rate_of(level) : cluster.levels[level].bytes_per_second;
+  }
+
   /// Copies a chunk inside the host, and tells how many bytes it copied: what the ledger learns.
   int64_t copy_chunk(const void* source, void* destination, int64_t bytes) const;
 
@@ -59,8 +64,9 @@ struct MpiSite {
   std::vector<int64_t> places;      // by rank
   std::optional<collective::Algorithm> algorithm;
   double spin_seconds = 0;
-  std::function<void(const Call&)> at_turn;  // MpiOptions
-  std::function<int64_t()> repeats;          // likewise
+  std::function<void(const Call&)> at_turn;      // MpiOptions
+  std::function<int64_t()> repeats;              // likewise
+  std::function<double(int64_t level)> rate_of;  // likewise
   /// Asks the ranks of other hosts where they stand; those that do not answer in time have told
   /// nothing.
   std::function<void(std::vector<trace::Standing>& ranks, double deadline_seconds)> inquire;

@@ -302,6 +302,7 @@ World& MpiSession::world(const Cluster& cluster, const MpiOptions& options) {
   site->algorithm = options.algorithm;
   site->at_turn = options.at_turn;
   site->repeats = options.repeats;
+  site->rate_of = options.rate_of;
   site->spin_seconds =
       options.spin_seconds < 0.0 ? default_spin_seconds(ranks_on_host()) : options.spin_seconds;
   state_->world = std::make_unique<MpiWorld>(std::move(site), state_->bell_messages.get());

@@ -20,6 +20,9 @@ struct MpiOptions {
   std::optional<collective::Algorithm>
       algorithm;               // where an operation has it; else collective::choose
   double spin_seconds = -1.0;  // how long a wait spins before it blocks; < 0: by ranks and cores
+  /// Bytes per second of a link of a level, asked on the thread that runs an operation; null: as
+  /// the cluster says. For a probe, which learns them as it goes.
+  std::function<double(int64_t level)> rate_of;
   /// For tests: called before this rank takes part in an operation, on the thread that will run it.
   std::function<void(const Call&)> at_turn;
   /// For tests: how often a chunk is copied inside a host, asked for each on the thread that copies
