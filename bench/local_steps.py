@@ -78,7 +78,7 @@ def measure(options):
             folder.mkdir()
             netlab(options, rate, options.strait, "probe", EXAMPLE, "--set", f"data.path={options.text.resolve()}", "-o",
                    folder / "cluster.toml")
-        for row in [*options.policies, *(PEERS if options.peer_python else [])]:
+        for row in [*options.policies, *(options.peers if options.peer_python else [])]:
             for rate in rates * options.repeats:
                 subprocess.run(["rm", "-rf", folders[rate] / "run"], check=True)
                 one = (train_peer if row in PEERS else train)(options, rate, row, folders[rate])
@@ -122,6 +122,7 @@ def main():
     parser.add_argument("--policies", nargs="+", choices=policies(1), default=list(policies(1)))
     parser.add_argument("--period", type=int, default=30, help="steps of a round")
     parser.add_argument("--peer-python", help="with the PyTorch of the peers; without it there are none")
+    parser.add_argument("--peers", nargs="+", choices=PEERS, default=list(PEERS))
     parser.add_argument("--blas", default="SKYLAKEX", help="processor that the peer's OpenBLAS takes this one for")
     parser.add_argument("-o", "--output", type=pathlib.Path, help="writes the table there")
     options = parser.parse_args()

@@ -43,9 +43,9 @@ def rows_of(options, layout):
     return [f"sequence.capacity_tokens={int(even * more)}"] if more else []
 
 
-def linear_imbalance(run_dir):
-    """Time of the slowest rank over the mean in all products but attention's, by the ranks' timelines: the mean over the steps
-    behind the first, which begin_step and finish_step enclose (an evaluation follows)."""
+def linear_seconds(run_dir):
+    """Of each step and rank, in all products but attention's, by the ranks' timelines: the steps behind the first, which
+    begin_step and finish_step enclose (an evaluation follows)."""
     ranks = []
     for path in sorted(run_dir.glob("timeline-rank-*.json")):
         (computed,) = spans(path).values()
@@ -53,7 +53,14 @@ def linear_imbalance(run_dir):
         begins = [begin for name, _, begin, _ in computed if "= begin_step" in name]
         ranks.append([sum(end - begin for name, _, begin, end in computed if first <= begin < last and LINEAR.search(name))
                       for first, last in zip(begins[1:], ends[1:])])
-    return statistics.fmean(max(step) / statistics.fmean(step) for step in zip(*ranks))
+    return [list(step) for step in zip(*ranks)]
+
+
+def linear_imbalance(runs):
+    """Time of the slowest rank over the mean, the mean over the steps. The runs have the same batches: a rank's time is its median
+    over them, so that what took a processor away in one of them is no imbalance."""
+    steps = [[statistics.median(rank) for rank in zip(*step)] for step in zip(*(run["linear"] for run in runs))]
+    return statistics.fmean(max(step) / statistics.fmean(step) for step in steps)
 
 
 def train(options, rate, layout, folder):
@@ -66,7 +73,7 @@ def train(options, rate, layout, folder):
     return {"seconds": sum(line["seconds"] for line in lines), "predicted": figures["predicted_seconds_per_step"],
             "exposed": figures["exposed_communication_share"], "zones": zones if plans else None,
             "between": statistics.fmean(line["bytes_per_level"][-1]["bytes"] for line in lines),
-            "linear": linear_imbalance(folder / "run") if plans else None, "tokens": [plan["linear"]["slowest_over_mean"] for plan in plans],
+            "linear": linear_seconds(folder / "run") if plans else None, "tokens": [plan["linear"]["slowest_over_mean"] for plan in plans],
             "moved": statistics.fmean(plan["linear"]["moved_tokens"] for plan in plans) if plans else None,
             "remapped": sum(plan["linear"]["remapped"] for plan in plans),
             "planning": statistics.fmean(plan["planning_seconds"] for plan in plans) if plans else None,
@@ -127,7 +134,7 @@ def table(options, rows):
             zones = "" if one["zones"] is None else ", ".join(str(count) for count in one["zones"].values())
             cells += [f"{one['predicted']:.2f} ({one['predicted'] / mine - 1:+.0%})", f"{one['exposed']:.0%}",
                       f"{one['between'] / 1e6:.1f}", zones]
-            cells += [f"{one['remapped']}", f"{one['moved']:.0f}", f"{statistics.fmean(one['tokens']):.3f}, {one['linear']:.3f}"
+            cells += [f"{one['remapped']}", f"{one['moved']:.0f}", f"{statistics.fmean(one['tokens']):.3f}, {linear_imbalance(runs):.3f}"
                       ] if one["tokens"] else [""] * 3
         else:
             cells += [""] * 7

@@ -84,9 +84,7 @@ class Pricer {
       return std::max(inside, route_seconds(bytes, plan_.proxies, plan_.pieces, links));
     if (!options_.routes) return std::max(inside, route_seconds(bytes, 1, 1, links));
     const int64_t proxies = std::min(machine_.links_of_node, plan_.grid.per_node);
-    return std::max(
-        inside, std::min(best_route(bytes, proxies, kMostPieces, links).seconds,
-                         rotated_seconds(bytes, layer_.heads.keys, machine_.links_of_node, links)));
+    return std::max(inside, best_route(bytes, proxies, kMostPieces, links).seconds);
   }
 
   /// Both all-to-alls; the links of a node carry what its ranks send to other nodes.

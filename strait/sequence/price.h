@@ -34,7 +34,7 @@ struct Layer {
 };
 
 struct PriceOptions {
-  bool routes = false;  // crossing transfers over proxies or by rotated heads, whichever is faster
+  bool routes = false;  // crossing transfers over proxies
   bool fills = false;   // local work stands where inter-node rounds wait
   bool remaps = false;  // tokens even for linear modules, where that is cheaper
   bool always_remaps = false;  // or costs more

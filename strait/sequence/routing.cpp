@@ -26,12 +26,6 @@ Route best_route(double bytes, int64_t most_proxies, int64_t most_pieces, const 
   return best;
 }
 
-double rotated_seconds(double bytes, int64_t key_heads, int64_t links_of_node,
-                       const RouteLinks& links) {
-  const double used = static_cast<double>(std::max<int64_t>(1, std::min(key_heads, links_of_node)));
-  return links.between_byte_seconds * bytes / used + links.between_latency_seconds;
-}
-
 RouteBytes route_bytes(int64_t bytes, int64_t proxies) {
   return {bytes, bytes - (bytes + proxies - 1) / proxies};  // the first proxy is the sender itself
 }

@@ -31,11 +31,6 @@ double route_seconds(double bytes, int64_t proxies, int64_t pieces, const RouteL
 /// and what is between them: every count); the fewest of equals.
 Route best_route(double bytes, int64_t most_proxies, int64_t most_pieces, const RouteLinks& links);
 
-/// Splitting keys and values into groups of heads whose rings leave through different links:
-/// nothing is moved inside, at most `key_heads` links are used.
-double rotated_seconds(double bytes, int64_t key_heads, int64_t links_of_node,
-                       const RouteLinks& links);
-
 /// Bytes of a route: between nodes always `bytes`, inside each of the two nodes bytes (x - 1)/x,
 /// exact with pieces of uneven size.
 struct RouteBytes {

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <set>
 
@@ -239,6 +240,25 @@ TEST(Search, OrdersOfStagesAreTried) {
   sets.push_back("pipeline.order=gpipe");
   EXPECT_EQ(orders_of(sets, 4), (std::set<Choice>{{"gpipe", 1}}));
   EXPECT_EQ(orders_of({"train.global_batch_size=16"}, 4), (std::set<Choice>{{"1f1b", 1}}));
+}
+
+/// With many micro-batches, orders of two stages differ by less than 1 %.
+TEST(Search, OfEquallyFastOnesTheSmallestComesFirst) {
+  const SearchResult result =
+      search(planned({"train.global_batch_size=64", "train.micro_batch_size=1", "mesh.axes.stage=2",
+                      "model.shape.layers=8", "plan.search=pipeline"}),
+             2, 65);
+  const auto seconds = [](const Candidate& candidate) { return candidate.simulated.seconds; };
+  const auto bytes = [](const Candidate& candidate) { return candidate.memory.total(); };
+  const double fastest = seconds(*std::ranges::min_element(result.candidates, {}, seconds));
+  const auto slower = std::ranges::find_if(result.candidates, [&](const Candidate& candidate) {
+    return seconds(candidate) > 1.01 * fastest;
+  });
+  EXPECT_GT(slower - result.candidates.begin(), 1);
+  EXPECT_TRUE(std::ranges::is_sorted(result.candidates.begin(), slower, {}, bytes));
+  EXPECT_TRUE(std::ranges::is_sorted(slower, result.candidates.end(), {}, seconds));
+  EXPECT_GT(seconds(result.candidates.front()), fastest);
+  EXPECT_EQ(result.candidates.front().design.run.pipeline.order, "1f1b");
 }
 
 TEST(Search, InterleavedStagesAreTriedWithTheirMicroBatches) {

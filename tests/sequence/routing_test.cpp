@@ -44,8 +44,6 @@ TEST(RoutingTest, TheBestRouteIsDirectWhereLatencyCostsMore) {
   EXPECT_EQ(large.proxies, 8);
   EXPECT_GT(large.pieces, 1);
   EXPECT_EQ(large.seconds, route_seconds(1e9, large.proxies, large.pieces, links));
-  EXPECT_NEAR(rotated_seconds(1e9, 4, 8, links), 1e9 * 1.6e-8 / 4 + 1e-4, 1e-9);
-  EXPECT_NEAR(rotated_seconds(1e9, 16, 8, links), 1e9 * 1.6e-8 / 8 + 1e-4, 1e-9);
 }
 
 /// Z6: bytes between nodes do not depend on the route; loads of links differ by one piece.

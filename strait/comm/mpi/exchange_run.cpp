@@ -258,15 +258,15 @@ class Exchange::Run {
   }
 
   void post_messages(const Plan& plan, int64_t step) {
-    std::vector<Landing> landings = landings_of(plan, step);
-    std::vector<Sending> sendings;
+    std::vector<Passage> landings = landings_of(plan, step), sendings;
     for (const Transfer& push : plan.pushes)
-      if (push.step == step) sendings.push_back(sending_of(push));
+      if (push.step == step)
+        sendings.push_back(passage(own_address(push.source, push.source_offset), push, push.to));
     turns_.begin(step, std::move(landings), std::move(sendings));
   }
 
-  std::vector<Landing> landings_of(const Plan& plan, int64_t step) {
-    std::vector<Landing> landings;
+  std::vector<Passage> landings_of(const Plan& plan, int64_t step) {
+    std::vector<Passage> landings;
     const auto [begin, end] = pulls_of(plan, step);
     int64_t bytes = 0;
     for (size_t at = begin; at < end; ++at)
@@ -279,38 +279,31 @@ class Exchange::Run {
       for (size_t i = at; i < next; ++i) {
         const Transfer& pull = plan.pulls[i];
         if (x_.is_here(pull.from)) continue;
-        Landing& landing = landings.emplace_back();
-        landing.bytes = pull.elements * element();
-        landing.in_place = next - at == 1 && !adds_to_caller(pull);
-        landing.data =
-            landing.in_place ? own_address(pull.destination, pull.destination_offset) : spare;
-        if (!landing.in_place) spare += landing.bytes;
-        landing.from = x_.members_[pull.from];
-        landing.turn = positions_between(x_.position_, pull.from);
-        landing.seconds = link_seconds(landing.bytes, pull.from);
+        const bool in_place = next - at == 1 && !adds_to_caller(pull);
+        char* data = in_place ? own_address(pull.destination, pull.destination_offset) : spare;
+        landings.push_back(passage(data, pull, pull.from));
+        landings.back().in_place = in_place;
+        if (!in_place) spare += landings.back().bytes;
       }
     }
     return landings;
   }
 
-  Sending sending_of(const Transfer& push) const {
-    Sending sending;
-    sending.data = own_address(push.source, push.source_offset);
-    sending.bytes = push.elements * element();
-    sending.to = x_.members_[push.to];
-    sending.turn = positions_between(push.to, x_.position_);
-    sending.seconds = link_seconds(sending.bytes, push.to);
-    sending.level = x_.levels_[push.to];
-    return sending;
+  Passage passage(char* data, const Transfer& transfer, int64_t other) const {
+    Passage passage;
+    passage.data = data;
+    passage.bytes = transfer.elements * element();
+    passage.other = x_.members_[other];
+    passage.turn = positions_between(transfer.to, transfer.from);
+    passage.level = x_.levels_[other];
+    passage.seconds = static_cast<double>(passage.bytes) / site_.bytes_per_second(passage.level);
+    return passage;
   }
 
   /// Upwards, around the group.
   int64_t positions_between(int64_t from, int64_t to) const {
     const int64_t members = static_cast<int64_t>(x_.members_.size());
     return (to - from + members) % members;
-  }
-  double link_seconds(int64_t bytes, int64_t member) const {
-    return static_cast<double>(bytes) / site_.bytes_per_second(x_.levels_[member]);
   }
 
   char* own_address(Place place, int64_t offset) const {
@@ -348,8 +341,8 @@ class Exchange::Run {
     bool in_place = false;
     for (const Transfer* pull = begin; pull < end; ++pull) {
       if (!x_.is_here(pull->from)) {
-        const Landing& came = turns_.landing(pull->step, landing++);
-        wait([&] { return came.message.done; }, [&] { return turns_.awaited(came); });
+        Passage& came = turns_.landing(pull->step, landing++);
+        wait([&] { return came.is_done(); }, [&] { return turns_.awaited(); });
         in_place = came.in_place;
         sources.push_back(came.data);
         continue;
@@ -371,10 +364,11 @@ class Exchange::Run {
 
   void finish() {
     wait([&] { return turns_.all_sent(); }, [&] { return turns_.awaited(); });
-    for (const Sending& sending : turns_.sendings()) {
-      sent_.by_level[sending.level] += sending.message.handed;
-      sent_.network += sending.message.handed;
-    }
+    for (const Passage& sending : turns_.sendings())
+      for (const Message& piece : sending.pieces) {
+        sent_.by_level[sending.level] += piece.handed;
+        sent_.network += piece.handed;
+      }
     // Even when the last step was others' to make, they must see that this member's are done.
     slot_.progress.store((sequence_ + 1) * kStepsPerCollective, std::memory_order_release);
     slot_.finished.store(sequence_ + 1, std::memory_order_release);

@@ -5,62 +5,92 @@
 
 namespace strait::comm {
 
-void Turns::begin(int64_t step, std::vector<Landing> landings, std::vector<Sending> sendings) {
+/// Alike at both ends, which have the same cluster.
+void Turns::cut(Passage& passage) {
+  const int64_t pieces =
+      passage.seconds < kBusySeconds ? 1 : (passage.bytes + kPieceBytes - 1) / kPieceBytes;
+  passage.pieces.resize(static_cast<size_t>(pieces));
+}
+
+void Turns::add_pieces(Passage& passage, std::vector<Piece>& pieces) {
+  cut(passage);
+  for (size_t number = 0; number < passage.pieces.size(); ++number)
+    pieces.push_back({&passage, number});
+}
+
+void Turns::begin(int64_t step, std::vector<Passage> landings, std::vector<Passage> sendings) {
+  struct Turn {
+    std::vector<Piece> in, out;
+  };
   std::map<int64_t, Turn> turns;
   landings_[step & 1] = std::move(landings);
-  for (Landing& landing : landings_[step & 1]) turns[landing.turn].landings.push_back(&landing);
-  for (Sending& sending : sendings)
-    turns[sending.turn].sendings.push_back(&sendings_.emplace_back(std::move(sending)));
-  for (auto& [number, turn] : turns) waiting_.push_back(std::move(turn));
-  post_turns();
+  for (Passage& landing : landings_[step & 1]) add_pieces(landing, turns[landing.turn].in);
+  for (Passage& sending : sendings) {
+    sendings_.push_back(std::move(sending));
+    add_pieces(sendings_.back(), turns[sendings_.back().turn].out);
+  }
+  for (const auto& [number, turn] : turns)
+    for (size_t at = 0; at < std::max(turn.in.size(), turn.out.size()); ++at)
+      waiting_.push_back({at < turn.in.size() ? turn.in[at] : Piece{},
+                          at < turn.out.size() ? turn.out[at] : Piece{}});
+  post_pairs();
 }
 
-double Turns::busy_seconds() const {
-  double in = 0, out = 0;
-  for (const std::vector<Landing>& landings : landings_)
-    for (const Landing& landing : landings)
-      if (is_under_way(landing.message)) in += landing.seconds;
-  for (const Sending& sending : sendings_)
-    if (is_under_way(sending.message)) out += sending.seconds;
-  return std::max(in, out);
+double Turns::Pair::seconds() const {
+  return std::max(in.is_under_way() ? in.seconds() : 0, out.is_under_way() ? out.seconds() : 0);
 }
 
-void Turns::post_turns() {
-  while (!waiting_.empty() && busy_seconds() < kBusySeconds) {
-    const Turn& turn = waiting_.front();
-    for (Landing* landing : turn.landings)
-      landing->message = messages_.receive(landing->data, landing->bytes, landing->from, tag_);
-    for (Sending* sending : turn.sendings)
-      sending->message = messages_.send(sending->data, sending->bytes, sending->to, tag_);
+void Turns::post(const Pair& pair) {
+  if (pair.in.passage != nullptr)
+    pair.in.message() =
+        messages_.receive(pair.in.data(), pair.in.bytes(), pair.in.passage->other, tag_);
+  if (pair.out.passage != nullptr)
+    pair.out.message() =
+        messages_.send(pair.out.data(), pair.out.bytes(), pair.out.passage->other, tag_);
+}
+
+void Turns::drop_ended() {
+  for (Pair& pair : under_way_)
+    for (Piece* piece : {&pair.in, &pair.out})
+      if (!piece->is_under_way()) *piece = {};
+  std::erase_if(under_way_, [](const Pair& pair) { return !pair.is_under_way(); });
+}
+
+void Turns::post_pairs() {
+  drop_ended();
+  double busy = 0;
+  for (const Pair& pair : under_way_) busy += pair.seconds();
+  while (!waiting_.empty() && (busy < kBusySeconds || under_way_.size() < kLeastPairs)) {
+    const Pair pair = waiting_.front();
     waiting_.pop_front();
+    post(pair);
+    busy += pair.seconds();
+    under_way_.push_back(pair);
   }
 }
 
+void Turns::forget(int64_t step) {
+  drop_ended();
+  landings_[step & 1].clear();
+}
+
 void Turns::collect(std::vector<Message*>& under_way) {
-  post_turns();
-  for (Sending& sending : sendings_)
-    if (is_under_way(sending.message)) under_way.push_back(&sending.message);
-  for (std::vector<Landing>& landings : landings_)
-    for (Landing& landing : landings)
-      if (is_under_way(landing.message)) under_way.push_back(&landing.message);
+  post_pairs();
+  for (const Pair& pair : under_way_)
+    for (const Piece& piece : {pair.in, pair.out})
+      if (piece.is_under_way()) under_way.push_back(&piece.message());
 }
 
-bool Turns::all_sent() const {
+bool Turns::all_sent() {
   return std::all_of(sendings_.begin(), sendings_.end(),
-                     [](const Sending& sending) { return sending.message.done; });
-}
-
-std::vector<int64_t> Turns::awaited(const Landing& landing) const {
-  return is_under_way(landing.message) ? std::vector<int64_t>{landing.from} : awaited();
+                     [](Passage& sending) { return sending.is_done(); });
 }
 
 std::vector<int64_t> Turns::awaited() const {
   std::vector<int64_t> ranks;
-  for (const std::vector<Landing>& landings : landings_)
-    for (const Landing& landing : landings)
-      if (is_under_way(landing.message)) ranks.push_back(landing.from);
-  for (const Sending& sending : sendings_)
-    if (is_under_way(sending.message)) ranks.push_back(sending.to);
+  for (const Pair& pair : under_way_)
+    for (const Piece& piece : {pair.in, pair.out})
+      if (piece.is_under_way()) ranks.push_back(piece.passage->other);
   return ranks;
 }
 

@@ -1,6 +1,7 @@
 // Messages of one call to and from other hosts, in turns where a link is narrow.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <vector>
@@ -9,33 +10,31 @@
 
 namespace strait::comm {
 
-/// A message from another host: straight to its place, or to where it is added from.
-struct Landing {
+/// What travels between this member and one on another host.
+struct Passage {
   char* data = nullptr;
   int64_t bytes = 0;
-  int64_t from = 0;    // rank
-  int64_t turn = 0;    // positions after the receiver's, around the group
-  double seconds = 0;  // of its link
-  bool in_place = false;
-  Message message{};
+  int64_t other = 0;     // rank
+  int64_t turn = 0;      // positions from the receiver's up to the sender's, around the group
+  int64_t level = 0;     // of the link
+  double seconds = 0;    // of the link, for all of it
+  bool in_place = true;  // received where it belongs, or where it is added from
+
+  std::vector<Message> pieces{};  // Turns cuts it
+  size_t ended = 0;               // of the pieces, in order
+  bool is_done() {
+    while (ended < pieces.size() && pieces[ended].done) ++ended;
+    return ended == pieces.size();
+  }
 };
 
-struct Sending {
-  const char* data = nullptr;
-  int64_t bytes = 0;
-  int64_t to = 0;    // rank
-  int64_t turn = 0;  // positions before the sender's, around the group
-  double seconds = 0;
-  int64_t level = 0;  // of the link
-  Message message{};
-};
-
-/// Senders that all begin at once overflow the queue before a narrow link, and what is lost comes
-/// again: three of them get 0.6 to 1.1 MB/s through 10 Mbit/s, one after another 1.19. So in turn t
-/// a member receives from the t-th after it and sends to the t-th before it, and the next turn
-/// begins when both are done (the pairwise exchange): a link has one sender at a time. Turns that
-/// together take a link less than kBusySeconds begin together, so that short messages and fast
-/// links wait for nothing.
+/// Senders that all begin at once overflow the queue before a narrow link, and what is lost must
+/// come again: three of them get 0.6 to 1.1 MB/s through 10 Mbit/s, one after another 1.19. So in
+/// turn t a member receives from the t-th after it and sends to the t-th before it (the pairwise
+/// exchange): a link has one sender at a time. Long messages go in pieces that MPI sends unasked,
+/// one for each that comes, with a few ahead: no handshake waits in the queue behind them, and the
+/// next turn follows the last one without a gap. What takes a link less than kBusySeconds begins at
+/// once, so that short messages and fast links wait for nothing.
 ///
 /// Two steps at most are under way, told apart by parity. One thread.
 class Turns {
@@ -44,39 +43,55 @@ class Turns {
 
   /// The messages of a step, behind those of the step before. Landings stand in the order in which
   /// they are taken; those of one pair of members in the order in which they are sent.
-  void begin(int64_t step, std::vector<Landing> landings, std::vector<Sending> sendings);
-  /// Begins the turns that may, and adds the messages that are under way.
+  void begin(int64_t step, std::vector<Passage> landings, std::vector<Passage> sendings);
+  /// Begins what may, and adds the messages that are under way.
   void collect(std::vector<Message*>& under_way);
 
-  const Landing& landing(int64_t step, size_t number) const { return landings_[step & 1][number]; }
+  Passage& landing(int64_t step, size_t number) { return landings_[step & 1][number]; }
   /// All landings of `step` have been taken.
-  void forget(int64_t step) { landings_[step & 1].clear(); }
-  const std::deque<Sending>& sendings() const { return sendings_; }
-  bool all_sent() const;
+  void forget(int64_t step);
+  const std::deque<Passage>& sendings() const { return sendings_; }
+  bool all_sent();
 
-  /// The ranks that a wait for `landing` waits for.
-  std::vector<int64_t> awaited(const Landing& landing) const;
-  /// Those that a wait for the end of all sends waits for.
+  /// The ranks that this member waits for now.
   std::vector<int64_t> awaited() const;
 
  private:
   static constexpr double kBusySeconds = 0.02;
+  static constexpr int64_t kPieceBytes = 60 << 10;  // Open MPI sends less than 64 KiB unasked
+  static constexpr size_t kLeastPairs = 2;
 
-  struct Turn {
-    std::vector<Landing*> landings;
-    std::vector<Sending*> sendings;
+  struct Piece {
+    Passage* passage = nullptr;
+    size_t number = 0;
+    Message& message() const { return passage->pieces[number]; }
+    bool is_under_way() const { return passage != nullptr && !message().done; }
+    int64_t begin() const { return static_cast<int64_t>(number) * kPieceBytes; }
+    int64_t bytes() const {
+      return passage->pieces.size() == 1 ? passage->bytes
+                                         : std::min(kPieceBytes, passage->bytes - begin());
+    }
+    char* data() const { return passage->data + begin(); }
+    double seconds() const {
+      return passage->seconds / static_cast<double>(passage->pieces.size());
+    }
   };
-  void post_turns();
-  double busy_seconds() const;
-  static bool is_under_way(const Message& message) {
-    return !message.requests.empty() && !message.done;
-  }
+  struct Pair {
+    Piece in, out;
+    bool is_under_way() const { return in.is_under_way() || out.is_under_way(); }
+    double seconds() const;
+  };
+  static void cut(Passage& passage);
+  static void add_pieces(Passage& passage, std::vector<Piece>& pieces);
+  void post(const Pair& pair);
+  void drop_ended();
+  void post_pairs();
 
   Messages& messages_;
   const int tag_;
-  std::vector<Landing> landings_[2];
-  std::deque<Sending> sendings_;
-  std::deque<Turn> waiting_;  // have not begun
+  std::vector<Passage> landings_[2];
+  std::deque<Passage> sendings_;
+  std::deque<Pair> waiting_, under_way_;
 };
 
 }  // namespace strait::comm
