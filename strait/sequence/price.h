@@ -34,9 +34,9 @@ struct Layer {
 };
 
 struct PriceOptions {
-  bool routes = false;  // crossing transfers over proxies
-  bool fills = false;   // local work stands where inter-node rounds wait
-  bool remaps = false;  // tokens even for linear modules, where that is cheaper
+  bool routes = false;         // crossing transfers over proxies
+  bool fills = false;          // local work stands where inter-node rounds wait
+  bool remaps = false;         // tokens even for linear modules, where that is cheaper
   bool always_remaps = false;  // or costs more
   bool rings_only = false;     // choose leaves out gathered keys and exchanged heads
 };

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "strait/base/clock.h"
+#include "strait/threads/cores.h"
 
 namespace strait {
 namespace {
@@ -27,13 +28,19 @@ void relax() {
 #endif
 }
 
-/// Whether the system has lately taken the calling thread off its core before it waited.
+/// Whether the system has lately taken the calling thread off its core before it waited. From the
+/// first time on it takes short turns: members wait for each other, and so for the rest of the turn
+/// that others have on the core of any of them.
 class Crowd {
  public:
   bool around() {
     rusage usage{};
     getrusage(RUSAGE_THREAD, &usage);
-    if (usage.ru_nivcsw != taken_off_) until_ = now_seconds() + kCrowdedSeconds;
+    if (usage.ru_nivcsw != taken_off_) {
+      until_ = now_seconds() + kCrowdedSeconds;
+      if (!short_turns_) take_short_turns();
+      short_turns_ = true;
+    }
     taken_off_ = usage.ru_nivcsw;
     return now_seconds() < until_;
   }
@@ -41,6 +48,7 @@ class Crowd {
  private:
   int64_t taken_off_ = 0;
   double until_ = 0;
+  bool short_turns_ = false;
 };
 
 thread_local Crowd crowd;
