@@ -32,10 +32,13 @@ std::string grid_text(const strategy::Design& design) {
   return text;
 }
 
-/// "  sequence 4, ring"; nothing where no ranks share sequences.
+/// "  sequence 4, ring", "  sequence 4, heads_ring 2"; nothing where no ranks share sequences.
 std::string sequence_text(const strategy::Design& design) {
   const int64_t sharers = design.mesh.axis("sequence").size;
-  return sharers > 1 ? fmt::format("  sequence {}, {}", sharers, design.run.sequence.engine) : "";
+  const std::string& engine = design.run.sequence.engine;
+  if (sharers == 1) return "";
+  if (engine != "heads_ring") return fmt::format("  sequence {}, {}", sharers, engine);
+  return fmt::format("  sequence {}, {} {}", sharers, engine, design.shape.head_ranks);
 }
 
 std::string line_of(const plan::Candidate& candidate, int64_t position) {

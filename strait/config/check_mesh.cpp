@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -263,6 +264,25 @@ void check_heads(const Run& run) {
   }
 }
 
+/// Every rank of a group that exchanges heads attends for the same number of whole key heads, and
+/// every rank of the axis is in such a group.
+void check_head_ranks(const Run& run) {
+  const int64_t size = run.sequence.head_ranks, ranks = run.mesh.axes.sequence;
+  if (size == 0) return;
+  const char* const key = "sequence.head_ranks";
+  if (run.sequence.engine != "heads_ring")
+    refuse(run, key,
+           fmt::format("cannot take effect with sequence.engine = \"{}\"", run.sequence.engine),
+           "0, or sequence.engine = \"heads_ring\"");
+  const int64_t heads = run.model.shape.kv_heads / run.mesh.axes.x;
+  const int64_t common = std::gcd(ranks, heads);
+  if (heads == 0 || common % size == 0) return;
+  refuse(run, key,
+         ranks % size != 0 ? fmt::format("does not divide mesh.axes.sequence = {}", ranks)
+                           : fmt::format("does not divide the {} key heads of a rank", heads),
+         std::to_string(nearest_divisor(common, size)));
+}
+
 /// Every rank of the axis has two chunks of a sequence, all of one length.
 void check_sequence(const Run& run) {
   static const Run defaults;
@@ -271,6 +291,7 @@ void check_sequence(const Run& run) {
   if (ranks == 1 && !same_value(engine, run, defaults))
     refuse(run, engine.name, "cannot take effect with mesh.axes.sequence = 1",
            value_text(engine, defaults) + ", or mesh.axes.sequence = 2");
+  check_head_ranks(run);
   if (ranks == 1) return;
   if (run.sequence.engine == "heads") check_heads(run);
   if (context % (2 * ranks) == 0 || run.train.global_batch_tokens > 0) return;

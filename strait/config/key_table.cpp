@@ -452,15 +452,21 @@ Rows sequence_keys() {
        "and "
        "pairs of ranks, bytes, attention predicted and measured."},
       {"sequence.engine", kField<sequence, &SequenceOptions::engine>,
-       one_of({"auto", "gathered", "ring", "heads", "hybrid", "zeppelin", "even", "packed"}),
+       one_of({"auto", "gathered", "ring", "heads", "heads_ring", "hybrid", "zeppelin", "even",
+               "packed"}),
        "How attention crosses ranks of mesh.axes.sequence: gathered brings the keys of all to "
        "each, ring passes those of one rank on while it computes, heads gives each some heads of "
        "all "
-       "tokens; auto: ring where a chunk has 128 tokens or more, else gathered. Of batches of "
-       "whole "
-       "documents a plan says who has which: packed splits none, even all, hybrid by length, "
-       "zeppelin "
-       "what is cheapest."},
+       "tokens, heads_ring exchanges heads among neighbours (sequence.head_ranks) and passes keys "
+       "on from group to group; auto: ring where a chunk has 128 tokens or more, else gathered. Of "
+       "batches of whole documents a plan says who has which: packed splits none, even all, hybrid "
+       "by length, zeppelin what is cheapest."},
+      {"sequence.head_ranks", kField<sequence, &SequenceOptions::head_ranks>,
+       between(0, kMostCount),
+       "Neighbours among which sequence.engine = \"heads_ring\" exchanges heads; divides "
+       "mesh.axes.sequence and the key heads of a rank of x. 1 is a ring, all ranks are heads. 0: "
+       "the most of those that the outermost level of the cluster between ranks of the axis does "
+       "not part."},
       {"sequence.routing", kField<sequence, &SequenceOptions::routing>,
        with_form(or_number(one_of({"auto", "off"}), 1), "whole:", 1),
        "Over how many ranks of a node, each with a link of its own, transfers of rings that cross "

@@ -36,6 +36,7 @@ struct TensorOptions {
 struct SequenceOptions {
   bool plan = false;
   std::string engine = "auto";
+  int64_t head_ranks = 0;
   std::string routing = "auto";
   std::string remap = "auto";
   bool fill = true;

@@ -54,6 +54,7 @@ struct Context {
     const AxisPlace share = environment.layout.sequence_place(instance.rank);
     batch.sharers = share.size;
     batch.sharer = share.coordinate;
+    batch.head_sharers = environment.model.shape().head_ranks;
     if (environment.layout_of_batch && *environment.layout_of_batch)
       take_layout(**environment.layout_of_batch);
     settings.training = instance.integer(draft::kTraining) != 0;

@@ -29,6 +29,7 @@ struct Batch {
       nullptr;                         // [B, T] first position of the token's document, or null
   const int64_t* sequences = nullptr;  // [B] index of the sequence in the run, for random streams
   int64_t sharers = 1, sharer = 0;     // ranks that share every sequence, and which this one is
+  int64_t head_sharers = 1;            // neighbours of them among whom heads are exchanged
   /// Of a batch whose documents a plan has spread over the sharers; else null.
   const sequence::RankLayout* layout = nullptr;
   /// [B, T * sharers] document_starts of whole sequences, where heads are exchanged; else null.
@@ -151,7 +152,9 @@ class SegmentedBlock {
   /// Where rows are split: kNormedAttention or kNormedMlp of this rank's rows, as the forward of
   /// this norm's segment has made it, from its input and statistics.
   virtual void normalize_again(const SegmentCall& call, Segment norm) const = 0;
-  /// kKeys from kQkv, for the other ranks of the axis sequence.
+  /// kKeys from kQkv, for the other ranks of the axis sequence. Where neighbours exchange heads
+  /// (HeadStep::kOrder), this and the three below are of this rank's heads and the tokens of such a
+  /// group, which is one member of the ring; kHeadAttention takes the place of kAttention.
   virtual void pack_keys(const SegmentCall& call) const = 0;
   /// Round `round` of ring attention, in place of segment attention: this rank's queries against
   /// kKeys, which are those of the rank so many positions before. Round 0 begins kAttention and

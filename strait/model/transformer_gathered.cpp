@@ -11,6 +11,10 @@ using enum BlockValue;
 
 template <class T>
 void TransformerSegments<T>::pack_keys(const SegmentCall& call) const {
+  if (has_head_ring(call))
+    return run_head_ring(call, [](const TransformerSegments& block, const SegmentCall& part) {
+      block.pack_keys(part);
+    });
   const int64_t width = 2 * extent_.kv_width(), stride = extent_.qkv_width();
   const T* from = at(call, kQkv) + extent_.attention_width();
   T* to = at(call, kKeys);
@@ -58,6 +62,8 @@ kernel::AttentionCall<T> TransformerSegments<T>::chunk_call(const SegmentCall& c
   one.out += row * one.out_stride;
   if (one.log_sum_exp) one.log_sum_exp += row;
   if (one.starts) one.starts += row;
+  if (call.batch->row_starts)
+    one.starts = call.batch->row_starts + sequence * share.length() + one.first;
   return one;
 }
 

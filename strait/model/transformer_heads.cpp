@@ -1,6 +1,7 @@
 // Attention where several ranks share every sequence and exchange heads (Jacobs et al. 2023,
 // DeepSpeed-Ulysses): a rank attends for some heads, to all tokens, as one rank alone would do for
-// them, so that forward and backward have its bits.
+// them, so that forward and backward have its bits. Or neighbours do so, as if each such group were
+// one rank of a ring (Fang & Zhao 2024, USP).
 #include <algorithm>
 
 #include "strait/base/errors.h"
@@ -12,6 +13,21 @@ using enum BlockValue;
 
 template <class T>
 void TransformerSegments<T>::run_heads(const SegmentCall& call, HeadStep step) const {
+  if (step == HeadStep::kSplitGradient)
+    run_head_ring(call, [](const TransformerSegments& block, const SegmentCall& part) {
+      block.take_key_gradient(part);
+    });
+  Batch group = *call.batch;
+  group.sharers = group.head_sharers;
+  group.sharer %= group.sharers;
+  SegmentCall among = call;
+  among.batch = &group;
+  run_head_step(among, step);
+}
+
+template <class T>
+void TransformerSegments<T>::run_head_step(const SegmentCall& call, HeadStep step) const {
+  const HeadPart part = head_part(call);
   switch (step) {
     case HeadStep::kSend:
       return copy_heads(call, {at(call, kQkv), at(call, kHeadSend), true, true});
@@ -25,7 +41,37 @@ void TransformerSegments<T>::run_heads(const SegmentCall& call, HeadStep step) c
       return attend_heads_input(call);
     case HeadStep::kReceiveGradient:
       return copy_heads(call, {at(call, kQkvGradient), at(call, kHeadReceive), true, false});
+    case HeadStep::kOrder:
+      return order_rows(call, at(call, kHeadReceive), at(call, kQkv), part.width);
+    case HeadStep::kSplit:
+      return split_rows(call, at(call, kHeadAttention), at(call, kHeadOutSend), part.out_width);
+    case HeadStep::kOrderGradient:
+      return order_rows(call, at(call, kHeadOutReceive), at(call, kAttentionGradient),
+                        part.out_width);
+    case HeadStep::kSplitGradient:
+      return split_rows(call, at(call, kQkvGradient), at(call, kHeadSend), part.width);
   }
+}
+
+/// Chunks of neighbours lie side by side, and so do their mirror images: a group has two chunks, as
+/// one rank of a ring has.
+template <class T>
+void TransformerSegments<T>::run_head_ring(const SegmentCall& call, const HeadRingStep& act) const {
+  const int64_t ranks = call.batch->head_sharers;
+  TransformerSegments block = *this;
+  block.extent_.heads /= ranks;
+  block.extent_.kv_heads /= ranks;
+  Batch batch = *call.batch;
+  batch.tokens *= ranks;
+  batch.sharers /= ranks;
+  batch.sharer /= ranks;
+  batch.head_sharers = 1;
+  batch.document_starts = nullptr;  // row_starts has those of all
+  SegmentCall part = call;
+  part.batch = &batch;
+  part.first_head += call.batch->sharer % ranks * block.extent_.heads;
+  part.give(kAttention, call[kHeadAttention]);
+  act(block, part);
 }
 
 template <class T>

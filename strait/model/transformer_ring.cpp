@@ -22,6 +22,10 @@ sequence::Share holder(sequence::Share share, int64_t round) {
 
 template <class T>
 void TransformerSegments<T>::attend_round(const SegmentCall& call, int64_t round) const {
+  if (has_head_ring(call))
+    return run_head_ring(call, [=](const TransformerSegments& block, const SegmentCall& part) {
+      block.attend_round(part, round);
+    });
   const sequence::Share share = call.batch->share();
   kernel::parallel_ranges(call.batch->batch * extent_.heads, 1, call.settings->threads,
                           [&](int64_t begin, int64_t end) {
@@ -74,6 +78,10 @@ void TransformerSegments<T>::attend_round_head(const SegmentCall& call, int64_t 
 /// Key heads are independent of each other.
 template <class T>
 void TransformerSegments<T>::attend_round_input(const SegmentCall& call, int64_t round) const {
+  if (has_head_ring(call))
+    return run_head_ring(call, [=](const TransformerSegments& block, const SegmentCall& part) {
+      block.attend_round_input(part, round);
+    });
   const int threads = call.settings->threads;
   Wide<T>* gradients = wide(call, kKeyGradient);
   kernel::parallel_ranges(extent(call).rows * 2 * extent_.kv_width(), 4096, threads,
@@ -123,6 +131,7 @@ void TransformerSegments<T>::add_gathered(const SegmentCall& call, int64_t first
 
 template <class T>
 void TransformerSegments<T>::add_key_gradient(const SegmentCall& call) const {
+  // The same sum, whichever heads its columns are of.
   add_gathered(call, 0, extent(call).rows);
 }
 

@@ -2,6 +2,8 @@
 // (transformer_block.h) is the same pieces on its own table of addresses. Internal to model/.
 #pragma once
 
+#include <functional>
+
 #include "strait/kernel/attention.h"
 #include "strait/kernel/partial_attention.h"
 #include "strait/model/block.h"
@@ -137,7 +139,7 @@ class TransformerSegments : public SegmentedBlock {
                                       int64_t half) const;
   void attend_gathered_head(const SegmentCall& call, int64_t sequence, int64_t head) const;
   void attend_gathered_head_input(const SegmentCall& call, int64_t sequence, int64_t head) const;
-  // Of some heads and all tokens: transformer_heads.cpp.
+  // Of some heads and all tokens, or those of neighbours: transformer_heads.cpp.
   /// This rank's heads of a rank's columns: queries, keys, values.
   struct HeadPart {
     int64_t ranks = 1, heads = 0, kv_heads = 0;
@@ -157,6 +159,16 @@ class TransformerSegments : public SegmentedBlock {
   void split_rows(const SegmentCall& call, const T* ordered, T* by_rank, int64_t width) const;
   kernel::AttentionCall<T> heads_call(const SegmentCall& call, int64_t sequence,
                                       int64_t head) const;
+  /// A step among the ranks of the batch, all of which exchange heads.
+  void run_head_step(const SegmentCall& call, HeadStep step) const;
+  /// Whether rings are of groups of ranks that exchange heads.
+  static bool has_head_ring(const SegmentCall& call) {
+    return call.batch->head_sharers > 1 && call.batch->head_sharers < call.batch->sharers;
+  }
+  /// Calls act(block with this rank's heads alone, call with the tokens of its group, which is a
+  /// member of a ring).
+  using HeadRingStep = std::function<void(const TransformerSegments&, const SegmentCall&)>;
+  void run_head_ring(const SegmentCall& call, const HeadRingStep& act) const;
   void attend_heads(const SegmentCall& call) const;
   void attend_heads_input(const SegmentCall& call) const;
   void attend_heads_group(const SegmentCall& call, int64_t item, const T* out_gradient,

@@ -34,7 +34,9 @@ Json pipeline_json(const strategy::Design& design) {
 Json sequence_json(const strategy::Design& design) {
   const int64_t sharers = design.mesh.axis("sequence").size;
   if (sharers == 1) return {};
-  return Json::object({{"ranks", sharers}, {"engine", design.run.sequence.engine}});
+  return Json::object({{"ranks", sharers},
+                       {"engine", design.run.sequence.engine},
+                       {"head_ranks", design.shape.head_ranks}});
 }
 
 Json quality_json(const QualityCost& cost) {

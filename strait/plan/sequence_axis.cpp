@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -11,11 +12,20 @@
 namespace strait::plan {
 namespace {
 
-std::vector<std::string> engines(const Run& run) {
-  if (run.is_set("sequence.engine")) return {run.sequence.engine};
-  std::vector<std::string> names = {"ring", "gathered", "heads"};
-  if (run.train.global_batch_tokens > 0) names.push_back("zeppelin");
-  return names;
+struct Engine {
+  std::string name;
+  int64_t head_ranks = 0;
+};
+
+/// Heads inside rings in every way that neither a ring nor heads are.
+std::vector<Engine> engines(const Run& run, int64_t sharers) {
+  if (run.is_set("sequence.engine")) return {{run.sequence.engine, run.sequence.head_ranks}};
+  std::vector<Engine> all = {{"ring"}, {"gathered"}, {"heads"}};
+  const int64_t common = std::gcd(sharers, run.model.shape.kv_heads / run.mesh.axes.x);
+  for (int64_t ranks = 2; ranks < sharers; ++ranks)
+    if (common % ranks == 0) all.push_back({"heads_ring", ranks});
+  if (run.train.global_batch_tokens > 0) all.push_back({"zeppelin"});
+  return all;
 }
 
 Rejection refusal(std::string family, std::string reason, int64_t count) {
@@ -29,17 +39,21 @@ Rejection refusal(std::string family, std::string reason, int64_t count) {
 }  // namespace
 
 std::string sharing_text(const Run& run) {
-  return fmt::format("sequence {}, {}", run.mesh.axes.sequence, run.sequence.engine);
+  const int64_t heads = run.sequence.head_ranks;
+  return fmt::format("sequence {}, {}{}", run.mesh.axes.sequence, run.sequence.engine,
+                     heads > 0 ? fmt::format(" {}", heads) : "");
 }
 
 SharedSequences share_sequences(const Run& run, int64_t sharers,
                                 const std::function<void(const Run&)>& require) {
   SharedSequences shared;
-  for (const std::string& engine : engines(run)) {
+  for (const Engine& engine : engines(run, sharers)) {
     Run trial = run;
     trial.mesh.axes.sequence = sharers;
-    trial.sequence.engine = engine;
+    trial.sequence.engine = engine.name;
+    trial.sequence.head_ranks = engine.head_ranks;
     trial.written["mesh.axes.sequence"] = trial.written["sequence.engine"] = {"plan", 0};
+    if (engine.head_ranks > 0) trial.written["sequence.head_ranks"] = {"plan", 0};
     try {
       require(trial);
       shared.runs.push_back(std::move(trial));

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "strait/base/errors.h"
+#include "strait/topology/nearest.h"
 
 namespace strait::sequence {
 namespace {
@@ -65,6 +66,27 @@ Traffic heads_traffic(std::span<const int64_t> tokens, const Heads& heads,
   // Every rank needs one whole key head, of which ranks / keys have the same one.
   const int64_t keys = (ranks - 1) * all * 2 * heads.width;
   return {queries * bytes.wire + keys * bytes.wire, queries * bytes.wire + keys * bytes.sum};
+}
+
+HeadsRingTraffic heads_ring_traffic(std::span<const int64_t> tokens, int64_t head_ranks,
+                                    const Heads& heads, const ElementBytes& bytes) {
+  const int64_t ranks = static_cast<int64_t>(tokens.size());
+  if (heads.keys % head_ranks != 0 || ranks % head_ranks != 0) {
+    throw UserError(fmt::format(
+        "{} key heads of {} ranks cannot be exchanged in groups of {} ranks; nearest: {} ranks",
+        heads.keys, ranks, head_ranks, nearest_divisor(std::gcd(heads.keys, ranks), head_ranks)));
+  }
+  HeadsRingTraffic traffic;
+  std::vector<int64_t> members;
+  for (int64_t first = 0; first < ranks; first += head_ranks) {
+    const auto group = tokens.subspan(static_cast<size_t>(first), static_cast<size_t>(head_ranks));
+    traffic.exchanged = traffic.exchanged + heads_traffic(group, heads, bytes);
+    members.push_back(sum_of(group));
+  }
+  const Heads own{heads.queries / head_ranks, heads.keys / head_ranks, heads.width};
+  for (int64_t member = 0; member < head_ranks; ++member)
+    traffic.ring = traffic.ring + ring_traffic(members, own, bytes);
+  return traffic;
 }
 
 LevelTraffic ring_levels(std::span<const int64_t> tokens, std::span<const int32_t> ranks,

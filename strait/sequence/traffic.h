@@ -47,6 +47,15 @@ int64_t nearest_heads_split(const Heads& heads, int64_t ranks);
 Traffic heads_traffic(std::span<const int64_t> tokens, const Heads& heads,
                       const ElementBytes& bytes);
 
+/// Heads exchanged in groups of `head_ranks` neighbours, and keys on rings across them, one for the
+/// heads of each member of a group, which attends to the tokens of all. UserError unless
+/// head_ranks divides the key heads; it divides the ranks.
+struct HeadsRingTraffic {
+  Traffic exchanged, ring;
+};
+HeadsRingTraffic heads_ring_traffic(std::span<const int64_t> tokens, int64_t head_ranks,
+                                    const Heads& heads, const ElementBytes& bytes);
+
 /// Bytes inside and between nodes of `per_node` ranks.
 struct LevelTraffic {
   Traffic inside, between;

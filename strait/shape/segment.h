@@ -196,7 +196,9 @@ ValueSet value_set(std::initializer_list<BlockValue> values);
 const char* value_name(BlockValue value);
 
 /// What takes the place of segment attention where ranks of sequence exchange heads (Jacobs et al.
-/// 2023, DeepSpeed-Ulysses): all-to-alls stand between these steps.
+/// 2023, DeepSpeed-Ulysses): all-to-alls stand between these steps. Where only neighbours do so and
+/// keys travel on rings across them (Fang & Zhao 2024, USP; Gu et al. 2024, LoongTrain), rounds of
+/// a ring take the place of kAttend and kAttendInput, between the last four.
 enum class HeadStep : uint8_t {
   kSend,             // qkv -> head_send
   kAttend,           // head_receive -> qkv of this rank's heads and all tokens, in place of its
@@ -205,8 +207,13 @@ enum class HeadStep : uint8_t {
   kSendGradient,     // attention_gradient -> head_out_send
   kAttendInput,      // head_out_receive -> head_send
   kReceiveGradient,  // head_receive -> qkv_gradient
+  // Of this rank's heads and the tokens of all ranks with which it exchanges them:
+  kOrder,          // head_receive -> qkv, in place of that of its tokens
+  kSplit,          // head_attention -> head_out_send
+  kOrderGradient,  // head_out_receive -> attention_gradient, in place of that of its tokens
+  kSplitGradient,  // qkv_gradient of queries, key_gradient -> head_send
 };
-inline constexpr int kNumHeadSteps = 6;
+inline constexpr int kNumHeadSteps = 10;
 const char* head_step_name(HeadStep step);
 
 /// What stands around attention where a plan moves rows between attention and linear modules

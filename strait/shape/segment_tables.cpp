@@ -239,8 +239,9 @@ const std::array<Uses, kNumSegments>& backward_weight_uses() {
 const char* segment_name(Segment segment) { return kSegmentNames[static_cast<size_t>(segment)]; }
 const char* head_step_name(HeadStep step) {
   static constexpr std::array<const char*, kNumHeadSteps> kNames = {
-      "send_heads",          "attend_heads",       "receive_heads",
-      "send_head_gradients", "attend_heads_input", "receive_head_gradients"};
+      "send_heads",           "attend_heads",           "receive_heads", "send_head_gradients",
+      "attend_heads_input",   "receive_head_gradients", "order_heads",   "split_heads",
+      "order_head_gradients", "split_head_gradients"};
   return kNames[static_cast<size_t>(step)];
 }
 const char* remap_step_name(RemapStep step) {

@@ -113,7 +113,8 @@ bool is_family(const std::string& name);
 void check_family(const ShapeOptions& options, const std::string& family);
 
 /// How attention reaches the keys of other ranks that share a sequence: all of them are gathered
-/// before it; or they come by, those of one rank at a time; or each rank attends for some heads.
+/// before it; or they come by, those of one rank at a time; or each rank attends for some heads,
+/// and where fewer ranks exchange heads than share sequences, the keys of these come by.
 enum class SequenceEngine : uint8_t { kGathered, kRing, kHeads };
 
 struct ModelShape {
@@ -124,6 +125,8 @@ struct ModelShape {
   int64_t x = 1, y = 1;  // ranks of mesh axes x and y that share each block: local_shape in split.h
   int64_t sequence = 1;  // ranks that share every sequence
   SequenceEngine engine = SequenceEngine::kGathered;  // among these
+  /// With kHeads: neighbours of them that exchange heads. Keys travel on rings across such groups.
+  int64_t head_ranks = 1;
   bool splits_rows = false;  // ranks of x have some rows each between products (segment.h)
   /// Of the document in which a token stands, on average, as far as operations of attention are
   /// counted; 0: as many as the context, or as the sequence where that is shorter.

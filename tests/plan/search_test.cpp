@@ -111,7 +111,11 @@ TEST(Search, SequencesAreSharedWhereTheRunLeavesThemOpen) {
                                                  {"heads", 2},
                                                  {"ring", 4},
                                                  {"gathered", 4},
-                                                 {"heads", 4}}));
+                                                 {"heads", 4},
+                                                 {"heads_ring", 4}}));
+  for (const Candidate& candidate : open.candidates)
+    if (candidate.design.run.sequence.engine == "heads_ring")
+      EXPECT_EQ(candidate.design.shape.head_ranks, 2);
   EXPECT_EQ(open.enumerated, std::ssize(open.candidates) + rejected_count(open));
   sets.back() = "plan.search=mesh,placement";
   EXPECT_EQ(sharings_of(search(planned(sets), 4, 64)), (std::set<Choice>{{"auto", 1}}));
@@ -146,7 +150,7 @@ TEST(Search, WhatDoesNotDivideIsLeftOutWithItsReason) {
   const Rejection* of_all = find_rejection(context, "sequence 4");
   ASSERT_NE(of_all, nullptr);
   EXPECT_NE(of_all->reason.find("model.shape.context = 100 cannot be cut"), std::string::npos);
-  EXPECT_EQ(of_all->count, 3);
+  EXPECT_EQ(of_all->count, 4);
   EXPECT_EQ(sharings_of(context).count({"ring", 2}), 1U);
 }
 
@@ -206,7 +210,7 @@ TEST(Search, LengthsOfDocumentsDecide) {
     for (const Candidate& one : search(run, 4, 256, known ? &corpus : nullptr).candidates)
       seconds[known ? 1 : 0][one.design.run.sequence.engine] = one.simulated.compute_seconds;
   }
-  ASSERT_EQ(seconds[1].size(), 4U);  // ring, gathered, heads, zeppelin
+  ASSERT_EQ(seconds[1].size(), 5U);  // ring, gathered, heads, heads_ring, zeppelin
   for (const auto& [engine, time] : seconds[1]) EXPECT_LT(time, seconds[0][engine]) << engine;
   const auto run = run_of("lognormal-2k/scale=0.1");
   const Corpus corpus = make_corpus(run.data);

@@ -153,6 +153,32 @@ TEST(TrafficTest, HeadsMoveSharesOfTheirColumns) {
   }
 }
 
+TEST(TrafficTest, HeadsInsideRingsMoveWhatBothDo) {
+  const std::vector<int64_t> tokens = {5, 6, 7, 4, 2, 9};  // groups of 11, 11 and 11, or 18 and 15
+  const Heads heads{12, 6, 3};
+  const ElementBytes bytes{2, 4};
+  const HeadsRingTraffic pairs = heads_ring_traffic(tokens, 2, heads, bytes);
+  EXPECT_EQ(pairs.exchanged,
+            (Traffic{33 * (2 * 36 + 2 * 18) / 2 * 2, 33 * (2 * 36 + 2 * 18) / 2 * 2}));
+  EXPECT_EQ(pairs.ring, (Traffic{2 * 33 * 2 * 18 * 2, 2 * 33 * 2 * 18 * 6}));
+  const HeadsRingTraffic three = heads_ring_traffic(tokens, 3, heads, bytes);
+  EXPECT_EQ(three.ring, (Traffic{33 * 2 * 18 * 2, 33 * 2 * 18 * 6}));
+  const HeadsRingTraffic ring = heads_ring_traffic(tokens, 1, heads, bytes);
+  EXPECT_EQ(ring.exchanged, Traffic{});
+  EXPECT_EQ(ring.ring, ring_traffic(tokens, heads, bytes));
+  const HeadsRingTraffic all = heads_ring_traffic(tokens, 6, heads, bytes);
+  EXPECT_EQ(all.exchanged, heads_traffic(tokens, heads, bytes));
+  EXPECT_EQ(all.ring, Traffic{});
+  try {
+    heads_ring_traffic(tokens, 4, heads, bytes);
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_STREQ(
+        error.what(),
+        "6 key heads of 6 ranks cannot be exchanged in groups of 4 ranks; nearest: 3 ranks");
+  }
+}
+
 /// Ring and heads move equally much at g = h/k + 1.
 TEST(TrafficTest, RingAndHeadsBreakEven) {
   const std::vector<int64_t> two = {8, 8}, nine(9, 72);

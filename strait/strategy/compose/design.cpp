@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 #include <optional>
 #include <tuple>
 #include <utility>
@@ -84,8 +85,27 @@ std::vector<program::Rule> rules_of(bool publishes, const Placement& placement,
 /// hides (specs: DistCA's measure, 128 tokens per shard).
 constexpr int64_t kLeastChunkOfRing = 128;
 
-SequenceEngine sequence_engine(const Run& run, int64_t tokens) {
-  if (run.sequence.engine == "heads") return SequenceEngine::kHeads;
+/// Neighbours along an axis that the outermost level between its ranks does not part.
+int64_t unparted_ranks(const Cluster& cluster, const MeshAxis& axis) {
+  const int64_t level = cluster.level_between(0, (axis.size - 1) * axis.stride);
+  if (level == 0) return axis.size;
+  const int64_t inside = cluster.group_size(level - 1);
+  return inside % axis.stride == 0 ? inside / axis.stride : 1;
+}
+
+/// Ranks of the axis sequence that exchange heads; 1: none do.
+int64_t head_ranks(const Run& run, const Cluster& cluster, const MeshAxis& axis) {
+  if (run.sequence.engine == "heads") return axis.size;
+  if (run.sequence.engine != "heads_ring" || axis.size == 1) return 1;
+  if (run.sequence.head_ranks > 0) return run.sequence.head_ranks;
+  // Keys alone, which travel beside computing, cross the slowest links.
+  const int64_t most = std::gcd(axis.size, unparted_ranks(cluster, axis));
+  return std::gcd(most, run.model.shape.kv_heads / run.mesh.axes.x);
+}
+
+SequenceEngine sequence_engine(const Run& run, int64_t tokens, int64_t head_ranks) {
+  if (head_ranks > 1) return SequenceEngine::kHeads;
+  if (run.sequence.engine == "heads_ring") return SequenceEngine::kRing;
   if (plans_documents(run)) return SequenceEngine::kRing;
   const int64_t chunk = tokens / (2 * run.mesh.axes.sequence);
   const bool by_choice = run.sequence.engine == "auto" && chunk >= kLeastChunkOfRing;
@@ -152,7 +172,7 @@ StepOptions step_options(const Design& design) {
   options.optimizer = optimizer_state(run.optimizer);
   options.documents =
       !design.planner && (has_documents(run.data) || run.train.global_batch_tokens > 0);
-  if (options.documents && run.sequence.engine == "heads")
+  if (options.documents && design.shape.engine == SequenceEngine::kHeads)
     options.row_start_tokens = options.tokens * run.mesh.axes.sequence;
   options.in_backward = run.optimizer.in_backward;
   options.local_steps = design.policy.local_steps();
@@ -282,11 +302,12 @@ Design make_design(const Run& run, int64_t ranks, int64_t vocabulary, int64_t co
   design.batch = cores > 0 ? resolve_batch(run, ranks, cores) : resolve_batch(run, ranks);
   design.cluster = cluster_of(run, design.batch);
   design.shape = model_shape(run.model, vocabulary);
-  design.shape.engine = sequence_engine(run, design.batch.sequence_tokens);
+  design.mesh = mesh_of(run, ranks, design.cluster, design.policy);
+  design.shape.head_ranks = head_ranks(run, design.cluster, design.mesh.axis("sequence"));
+  design.shape.engine = sequence_engine(run, design.batch.sequence_tokens, design.shape.head_ranks);
   design.shape.splits_rows = run.tensor.sequence_parallel;
   if (corpus != nullptr && run.train.global_batch_tokens > 0)
     design.shape.document_tokens = attended_length(run, *corpus);
-  design.mesh = mesh_of(run, ranks, design.cluster, design.policy);
   design.dtype = dtype_of(run.train.precision);
   design.layout = Layout(design.shape, design.mesh);  // of the blocks' sizes, to cut stages
   design.pipeline = pipeline_form(design);

@@ -58,6 +58,12 @@ class GatheredKeys {
   program::Operand keys_;
 };
 
+/// Adds the operands of `from` in these slots, to be read.
+void take(const program::Op& from, std::initializer_list<int> slots, program::Op& op);
+
+/// Queries, keys and values that an op of a forward attends with, saved or not, to be replaced.
+program::Operand qkv_in_place(const program::Op& attention);
+
 /// Exchanged heads (Jacobs et al. 2023, DeepSpeed-Ulysses): all-to-alls before and behind an op
 /// that attends for some heads, to all tokens.
 class Heads {
@@ -66,14 +72,21 @@ class Heads {
         const SequenceAxis& axis);
   void apply(draft::Visit& visit) const;
 
+  /// What stands before an op that attends, up to what has come from the others (kHeadReceive, in
+  /// the backward kHeadOutReceive), and behind it, from what goes back (kHeadOutSend, kHeadSend).
+  void fetch(const program::Op& attention, std::vector<program::Op>& ops) const;
+  void give_back(const program::Op& attention, std::vector<program::Op>& ops) const;
+  /// Without operands but the tokens; only steps that attend compute something.
+  program::Op step(const program::Op& attention, HeadStep step) const;
+  program::Operand value(BlockValue value) const;
+  /// The value as an operand in its own slot.
+  program::Operand operand(BlockValue value, program::Access access) const;
+  void free(std::initializer_list<BlockValue> values, std::vector<program::Op>& ops) const;
+
  private:
   void forward(const program::Op& attention, std::vector<program::Op>& ops) const;
   void backward(const program::Op& attention, std::vector<program::Op>& ops) const;
-  /// Without operands but the tokens; only steps that attend compute something.
-  program::Op step(const program::Op& attention, HeadStep step) const;
   program::Op exchange(BlockValue from, BlockValue to) const;
-  program::Operand value(BlockValue value) const;
-  void free(std::initializer_list<BlockValue> values, std::vector<program::Op>& ops) const;
 
   SequenceAxis axis_;
   std::array<int, kNumBlockValues> arrays_;  // -1: none
@@ -124,14 +137,17 @@ program::Op add_sum(const program::Op& attention, const SequenceAxis& axis,
 /// the keys, one round behind, and come home at the end.
 class Ring {
  public:
-  Ring(draft::Draft& draft, const ModelShape& shape, const draft::StepOptions& options,
+  /// `extent`: of what a member attends with.
+  Ring(draft::Draft& draft, const BlockExtent& extent, const draft::StepOptions& options,
        const SequenceAxis& axis);
   void apply(draft::Visit& visit) const;
 
- private:
+  /// In place of an op that attends; in the backward with the gradient of the member's own keys.
   void forward(const program::Op& attention, std::vector<program::Op>& ops) const;
   void backward(const program::Op& attention, const program::Operand& gradient,
                 std::vector<program::Op>& ops) const;
+
+ private:
   program::Op round(const program::Op& attention, int64_t number) const;
   program::Op shift(int array, int64_t from, int to_array, int64_t to) const;
   program::Op add(const program::Op& attention, const program::Operand& to, int64_t from) const;
@@ -142,6 +158,30 @@ class Ring {
   int keys_, parts_, sums_;  // arrays by round
   Rounds rounds_;
   int64_t chunk_;
+};
+
+/// Neighbours that exchange heads, and the ranks of a ring, one of each such group of neighbours.
+struct HeadsRingAxes {
+  SequenceAxis heads, ring;
+};
+
+/// Heads inside rings (Fang & Zhao 2024, USP; Gu et al. 2024, LoongTrain): neighbours exchange
+/// heads, and for its heads each is on a ring with one rank of every other such group, whose member
+/// has the tokens of the whole group.
+class HeadsRing {
+ public:
+  HeadsRing(draft::Draft& draft, const ModelShape& shape, const draft::StepOptions& options,
+            const HeadsRingAxes& axes);
+  void apply(draft::Visit& visit) const;
+
+ private:
+  void forward(const program::Op& attention, std::vector<program::Op>& ops) const;
+  void backward(const program::Op& attention, std::vector<program::Op>& ops) const;
+
+  SequenceAxis ranks_;
+  Heads heads_;
+  Ring ring_;
+  program::Operand key_gradient_;  // of the tokens and the heads with which a member attends
 };
 
 /// A rank among those that a plan spreads documents over, and the lanes of its messages.

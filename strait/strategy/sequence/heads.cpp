@@ -9,9 +9,6 @@ using program::Access;
 using program::Op;
 using program::Operand;
 
-namespace {
-
-/// Adds operands of `op` in these slots, as they are, or read.
 void take(const Op& from, std::initializer_list<int> slots, Op& op) {
   for (const auto* operands : {&from.reads, &from.writes})
     for (const int slot : slots)
@@ -19,7 +16,12 @@ void take(const Op& from, std::initializer_list<int> slots, Op& op) {
         op.reads.push_back(program::as(*operand, Access::kRead, slot));
 }
 
-}  // namespace
+Operand qkv_in_place(const Op& attention) {
+  if (const Operand* saved = program::operand_in(attention.writes, draft::kSaved))
+    return program::as(*saved, Access::kUpdate, draft::kSaved);
+  const int slot = draft::block_slot(kQkv);
+  return program::as(*program::operand_in(attention.reads, slot), Access::kUpdate, slot);
+}
 
 Heads::Heads(draft::Draft& draft, const ModelShape& shape, const draft::StepOptions& options,
              const SequenceAxis& axis)
@@ -45,61 +47,57 @@ void Heads::apply(draft::Visit& visit) const {
   }
 }
 
+void Heads::fetch(const Op& attention, std::vector<Op>& ops) const {
+  const bool forward = draft::phase_of(attention) == Phase::kForward;
+  const BlockValue sent = forward ? kHeadSend : kHeadOutSend;
+  Op send = step(attention, forward ? HeadStep::kSend : HeadStep::kSendGradient);
+  if (forward)
+    take(attention, {draft::kSaved, draft::block_slot(kQkv)}, send);
+  else
+    take(attention, {draft::block_slot(kAttentionGradient)}, send);
+  send.writes.push_back(operand(sent, Access::kWrite));
+  ops.push_back(std::move(send));
+  ops.push_back(exchange(sent, forward ? kHeadReceive : kHeadOutReceive));
+}
+
+void Heads::give_back(const Op& attention, std::vector<Op>& ops) const {
+  const bool forward = draft::phase_of(attention) == Phase::kForward;
+  const BlockValue sent = forward ? kHeadOutSend : kHeadSend;
+  const BlockValue received = forward ? kHeadOutReceive : kHeadReceive;
+  ops.push_back(exchange(sent, received));
+  Op receive = step(attention, forward ? HeadStep::kReceive : HeadStep::kReceiveGradient);
+  receive.reads.push_back(operand(received, Access::kRead));
+  receive.writes = attention.writes;
+  ops.push_back(std::move(receive));
+  free({sent, received}, ops);
+}
+
 void Heads::forward(const Op& attention, std::vector<Op>& ops) const {
   const Operand* const saved = program::operand_in(attention.writes, draft::kSaved);
-  const int qkv = saved ? static_cast<int>(draft::kSaved) : draft::block_slot(kQkv);
-  Op send = step(attention, HeadStep::kSend);
-  take(attention, {qkv}, send);
-  send.writes.push_back(
-      program::as(value(kHeadSend), Access::kWrite, draft::block_slot(kHeadSend)));
-  ops.push_back(send);
-  ops.push_back(exchange(kHeadSend, kHeadReceive));
+  fetch(attention, ops);
   Op attend = step(attention, HeadStep::kAttend);
   take(attention, {draft::kSequences}, attend);
-  attend.reads.push_back(
-      program::as(value(kHeadReceive), Access::kRead, draft::block_slot(kHeadReceive)));
-  attend.writes.push_back(program::as(send.reads.back(), Access::kUpdate, qkv));
-  if (!saved)
-    attend.writes.push_back(
-        program::as(value(kHeadAttention), Access::kWrite, draft::block_slot(kHeadAttention)));
-  attend.writes.push_back(
-      program::as(value(kHeadOutSend), Access::kWrite, draft::block_slot(kHeadOutSend)));
+  attend.reads.push_back(operand(kHeadReceive, Access::kRead));
+  attend.writes.push_back(qkv_in_place(attention));
+  if (!saved) attend.writes.push_back(operand(kHeadAttention, Access::kWrite));
+  attend.writes.push_back(operand(kHeadOutSend, Access::kWrite));
   ops.push_back(std::move(attend));
   free({kHeadSend, kHeadReceive}, ops);
   if (!saved) free({kHeadAttention}, ops);
-  ops.push_back(exchange(kHeadOutSend, kHeadOutReceive));
-  Op receive = step(attention, HeadStep::kReceive);
-  receive.reads.push_back(
-      program::as(value(kHeadOutReceive), Access::kRead, draft::block_slot(kHeadOutReceive)));
-  receive.writes = attention.writes;
-  ops.push_back(std::move(receive));
-  free({kHeadOutSend, kHeadOutReceive}, ops);
+  give_back(attention, ops);
 }
 
 void Heads::backward(const Op& attention, std::vector<Op>& ops) const {
-  Op send = step(attention, HeadStep::kSendGradient);
-  take(attention, {draft::block_slot(kAttentionGradient)}, send);
-  send.writes.push_back(
-      program::as(value(kHeadOutSend), Access::kWrite, draft::block_slot(kHeadOutSend)));
-  ops.push_back(std::move(send));
-  ops.push_back(exchange(kHeadOutSend, kHeadOutReceive));
+  fetch(attention, ops);
   Op attend = step(attention, HeadStep::kAttendInput);
   attend.attributes[draft::kWorkspace] = workspace_bytes_;
   take(attention, {draft::kSequences, draft::kSaved}, attend);
-  attend.reads.push_back(
-      program::as(value(kHeadOutReceive), Access::kRead, draft::block_slot(kHeadOutReceive)));
+  attend.reads.push_back(operand(kHeadOutReceive, Access::kRead));
   for (const BlockValue one : {kHeadSend, kDelta, kQuerySum})
-    if (value(one).array >= 0)
-      attend.writes.push_back(program::as(value(one), Access::kWrite, draft::block_slot(one)));
+    if (value(one).array >= 0) attend.writes.push_back(operand(one, Access::kWrite));
   ops.push_back(std::move(attend));
   free({kHeadOutSend, kHeadOutReceive, kDelta, kQuerySum}, ops);
-  ops.push_back(exchange(kHeadSend, kHeadReceive));
-  Op receive = step(attention, HeadStep::kReceiveGradient);
-  receive.reads.push_back(
-      program::as(value(kHeadReceive), Access::kRead, draft::block_slot(kHeadReceive)));
-  receive.writes = attention.writes;
-  ops.push_back(std::move(receive));
-  free({kHeadSend, kHeadReceive}, ops);
+  give_back(attention, ops);
 }
 
 Op Heads::step(const Op& attention, HeadStep step) const {
@@ -122,6 +120,10 @@ Op Heads::exchange(BlockValue from, BlockValue to) const {
 }
 
 Operand Heads::value(BlockValue value) const { return {arrays_[value_index(value)], {}}; }
+
+Operand Heads::operand(BlockValue one, Access access) const {
+  return program::as(value(one), access, draft::block_slot(one));
+}
 
 void Heads::free(std::initializer_list<BlockValue> values, std::vector<Op>& ops) const {
   for (const BlockValue one : values)

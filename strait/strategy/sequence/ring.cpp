@@ -23,12 +23,11 @@ double part_of_flops(int64_t round, int64_t ranks, int64_t chunk) {
 
 }  // namespace
 
-Ring::Ring(draft::Draft& draft, const ModelShape& shape, const draft::StepOptions& options,
+Ring::Ring(draft::Draft& draft, const BlockExtent& extent, const draft::StepOptions& options,
            const SequenceAxis& axis)
     : axis_(axis),
-      rounds_(draft, draft::extent_of(shape, options), options.dtype),
-      chunk_(options.tokens / 2) {
-  const BlockExtent extent = draft::extent_of(shape, options);
+      rounds_(draft, extent, options.dtype),
+      chunk_(extent.rows / options.micro_batch_size / 2) {
   const auto declare = [&](BlockValue value, const char* name, int64_t count) {
     return declare_values(draft, extent, options.dtype, value, name, count);
   };

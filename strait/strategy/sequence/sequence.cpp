@@ -59,28 +59,37 @@ void share_sequences(draft::Draft& draft, const ModelShape& shape, const Cluster
   const MeshAxis& axis = draft.mesh.axis("sequence");
   if (!draft.schedule.micro_step || axis.size == 1) return;
   ensure(shape.sequence == axis.size, "shared sequences: the model is not a rank's part");
-  const int group = draft::add_group(draft.program, cluster, {axis.name, axis.size, axis.stride});
-  const SequenceAxis ranks{axis.size, group, draft::add_lane(draft.program, cluster, group)};
+  const auto add_axis = [&](const char* name, int64_t size, int64_t stride) -> SequenceAxis {
+    const int group = draft::add_group(draft.program, cluster, {name, size, stride});
+    return {size, group, draft::add_lane(draft.program, cluster, group)};
+  };
   const auto rewrite = [&](auto engine) {
     draft::rewrite_visits(
         draft, [engine = std::move(engine)](draft::Visit& visit) { engine.apply(visit); });
   };
+  const int64_t heads = shape.head_ranks;
+  if (shape.engine == SequenceEngine::kHeads && heads < axis.size)
+    return rewrite(HeadsRing(draft, shape, options,
+                             {add_axis("heads", heads, axis.stride),
+                              add_axis("ring", axis.size / heads, axis.stride * heads)}));
+  const SequenceAxis ranks = add_axis(axis.name.c_str(), axis.size, axis.stride);
   if (options.plan) {
     DocumentAxis documents{ranks, draft.mesh.coordinate(draft.rank, "sequence"), {ranks.lane}};
     for (size_t lane = 1; lane < documents.lanes.size(); ++lane)
-      documents.lanes[lane] = draft::add_lane(draft.program, cluster, group);
+      documents.lanes[lane] = draft::add_lane(draft.program, cluster, ranks.group);
     if (options.plan->proxies > 1) {
       for (int& lane : documents.crossing_lanes)
-        lane = draft::add_lane(draft.program, cluster, group);
-      documents.dispatch_lane = draft::add_lane(draft.program, cluster, group);
-      documents.combine_lane = draft::add_lane(draft.program, cluster, group);
+        lane = draft::add_lane(draft.program, cluster, ranks.group);
+      documents.dispatch_lane = draft::add_lane(draft.program, cluster, ranks.group);
+      documents.combine_lane = draft::add_lane(draft.program, cluster, ranks.group);
     }
-    if (options.plan->remaps) documents.rows_lane = draft::add_lane(draft.program, cluster, group);
+    if (options.plan->remaps)
+      documents.rows_lane = draft::add_lane(draft.program, cluster, ranks.group);
     rewrite(Documents(draft, shape, options, documents));
   } else if (shape.engine == SequenceEngine::kHeads)
     rewrite(Heads(draft, shape, options, ranks));
   else if (shape.engine == SequenceEngine::kRing)
-    rewrite(Ring(draft, shape, options, ranks));
+    rewrite(Ring(draft, draft::extent_of(shape, options), options, ranks));
   else
     rewrite(GatheredKeys(draft, ranks));
 }
