@@ -66,6 +66,16 @@ TEST(MpiSharedSequences, GiveTheBitsAndBytesOfThreadRanks) {
           4);
 }
 
+TEST(MpiHeadsInRings, GiveTheBitsAndBytesOfThreadRanks) {
+  for (const char* precision : {"fp64", "bf16"})
+    test::expect_processes_to_train_as_threads(
+        {"placement.preset=zero3", "mesh.axes.sequence=4", "sequence.engine=heads_ring",
+         "sequence.head_ranks=2", std::string("train.precision=") + precision,
+         "train.global_batch_size=24", "train.micro_batch_size=3", "train.steps=6",
+         "model.shape.context=16", "model.shape.dropout=0.1", "data.document_separator=.\n"},
+        4);
+}
+
 /// Whichever ranks a plan makes neighbours of.
 TEST(MpiPlannedDocuments, GiveTheBitsAndBytesOfThreadRanks) {
   for (const char* engine : {"zeppelin", "even"})

@@ -184,6 +184,26 @@ TEST(Search, LongSequencesOverANarrowLinkAreShared) {
   EXPECT_EQ(result.enumerated, std::ssize(result.candidates) + rejected_count(result));
 }
 
+/// Where hosts are far apart, fewer keys travel between them if their ranks exchange heads first.
+TEST(Search, HeadsAreExchangedInsideHostsAndKeysTravelBetweenThem) {
+  const SearchResult result =
+      search(planned({"model.family=llama", "model.shape.layers=2", "model.shape.width=64",
+                      "model.shape.heads=4", "model.shape.kv_heads=2", "model.shape.ffn_width=128",
+                      "model.shape.context=4096", "train.global_batch_size=1",
+                      "mesh.axes.sequence=4", "plan.search=sequence",
+                      "cluster.levels=[{ name = \"host\", size = 2, gb_per_second = 2.0 }, "
+                      "{ name = \"world\", size = 0, gb_per_second = 0.0125 }]"}),
+             4, 64);
+  EXPECT_EQ(sharings_of(result),
+            (std::set<Choice>{{"ring", 4}, {"gathered", 4}, {"heads_ring", 4}}));
+  const Candidate& best = result.candidates.front();
+  EXPECT_EQ(best.design.run.sequence.engine, "heads_ring");
+  EXPECT_EQ(best.design.shape.head_ranks, 2);
+  const Rejection* heads = find_rejection(result, "sequence 4, heads");
+  ASSERT_NE(heads, nullptr);
+  EXPECT_NE(heads->reason.find("the same number of 2 key heads"), std::string::npos);
+}
+
 TEST(Search, BatchesOfDocumentsAreSharedByPlansToo) {
   const SearchResult result =
       search(planned({"train.global_batch_tokens=4096", "model.shape.layers=2",

@@ -29,14 +29,14 @@ constexpr int64_t kGlobalBatch = 8, kContext = 32, kLayers = 2, kSteps = 20;
 /// `heads` neighbours times `rings` groups share every sequence.
 struct Case {
   int64_t heads, rings;
-  int64_t x = 1, data = 1, stages = 1;
+  int64_t x = 1, y = 1, data = 1, stages = 1;
   Sets what = {};  // decides the result
   Sets how = {};   // does not
   int64_t sharers() const { return heads * rings; }
-  int64_t ranks() const { return sharers() * x * data * stages; }
+  int64_t ranks() const { return sharers() * x * y * data * stages; }
   std::string text() const {
     std::string text =
-        fmt::format("{} x {}, x {}, data {}, stages {}", heads, rings, x, data, stages);
+        fmt::format("{} x {}, x {}, y {}, data {}, stages {}", heads, rings, x, y, data, stages);
     for (const auto* sets : {&what, &how})
       for (const std::string& set : *sets) text += ", " + set;
     return text;
@@ -56,6 +56,7 @@ class HeadsInRings : public test::MeshRuns {
  protected:
   strait::Run run_of(const Case& c, const Sets& more = {}) {
     Sets sets = {"mesh.axes.x=" + std::to_string(c.x),
+                 "mesh.axes.y=" + std::to_string(c.y),
                  "mesh.axes.sequence=" + std::to_string(c.sharers()),
                  "mesh.axes.stage=" + std::to_string(c.stages),
                  "train.steps=" + std::to_string(kSteps),
@@ -118,6 +119,9 @@ TEST_F(HeadsInRings, TrainAsOneRankDoesBesideOtherAxes) {
                    {.heads = 2, .rings = 2, .x = 2, .what = kLlama},
                    {.heads = 2, .rings = 2, .x = 2, .what = kDropout},
                    {.heads = 2, .rings = 2, .x = 2, .how = {"tensor.sequence_parallel=true"}},
+                   {.heads = 2, .rings = 2, .x = 2, .how = {"tensor.tiles=on"}},
+                   {.heads = 2, .rings = 2, .y = 2, .what = kLlama},
+                   {.heads = 2, .rings = 2, .y = 2, .what = kNormed, .how = sharded},
                    {.heads = 2, .rings = 2, .stages = 2, .what = kLlama},
                    {.heads = 2,
                     .rings = 2,
