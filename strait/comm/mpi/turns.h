@@ -57,7 +57,7 @@ class Turns {
   std::vector<int64_t> awaited() const;
 
  private:
-  static constexpr double kBusySeconds = 0.02;
+  static constexpr double kBusySeconds = 0.05;
   static constexpr int64_t kPieceBytes = 60 << 10;  // Open MPI sends less than 64 KiB unasked
   static constexpr size_t kLeastPairs = 2;
 
