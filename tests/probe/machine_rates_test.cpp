@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <ctime>
 #include <filesystem>
 #include <fstream>
@@ -49,12 +50,16 @@ TEST_F(MachineRates, EachTypeHasItsOwnRates) {
 }
 
 TEST_F(MachineRates, MeasuringIsBrief) {
-  // Time of the processor, which other programs do not lengthen; all cores work at once.
+  // Time of the processor, which other programs do not lengthen; all cores work at once. Half of it
+  // is measured by the clock, half is a piece of work, allowed its time at 100 GFLOP/s.
   const int64_t cores = available_cores();
+  double rate = 0;
   const std::clock_t began = std::clock();
-  for (int call = 0; call < 3; ++call) measure_rates(Dtype::kFloat32, cores);
+  for (int call = 0; call < 3; ++call)
+    rate = std::max(rate, measure_rates(Dtype::kFloat32, cores).flops_per_second_fp32);
   const double seconds = static_cast<double>(std::clock() - began) / CLOCKS_PER_SEC;
-  EXPECT_LT(seconds / static_cast<double>(3 * cores), 0.3 * test::kSlowdown);
+  const double slower = std::max(1.0, 100e9 / rate);
+  EXPECT_LT(seconds / static_cast<double>(3 * cores), 0.15 * (1 + slower) * test::kSlowdown);
 }
 
 TEST_F(MachineRates, TheyAreRememberedByTypeAndCores) {
