@@ -15,6 +15,9 @@
 
 namespace strait::plan {
 
+/// Steps whose times are as close as this are alike: less than 1 % is within the noise of any.
+inline constexpr double kAlike = 1.01;
+
 /// What tells policies of local steps apart.
 struct PolicyFigures {
   double utilization = 0;              // step with unlimited links / step

@@ -4,13 +4,12 @@
 
 #include <algorithm>
 
+#include "strait/plan/candidate.h"
 #include "strait/predict/predict.h"
 #include "strait/sim/simulate.h"
 
 namespace strait::plan {
 namespace {
-
-constexpr double kWorthwhile = 1.01;  // less than 1 % is within the noise of any step
 
 struct Switch {
   const char* key;
@@ -48,7 +47,7 @@ std::vector<std::string> codec_advice(const strategy::Design& design, double sec
     const strategy::Design other =
         strategy::make_design(without, design.batch.ranks, design.shape.vocabulary);
     const double plain_seconds = predict::simulate(other).seconds;
-    if (plain_seconds > kWorthwhile * seconds) continue;
+    if (plain_seconds > kAlike * seconds) continue;
     lines.push_back(fmt::format(
         "warning     {} is predicted to bring nothing on cluster {}: a step of {:.4g} s "
         "with it, {:.4g} s without",

@@ -19,8 +19,6 @@
 namespace strait::plan {
 namespace {
 
-constexpr double kNoise = 1.01;  // steps as close as this are alike
-
 bool searches(const Run& run, const char* what) {
   return std::find(run.plan.search.begin(), run.plan.search.end(), what) != run.plan.search.end();
 }
@@ -281,17 +279,17 @@ void search_own_mesh(const Run& run, const Setting& setting, SearchResult& resul
     search_mesh(run, setting, kMostMicroSteps, result);
 }
 
-double seconds_of(const Candidate& candidate) { return candidate.simulated.seconds; }
-
-/// The fastest first; of those that no measurement tells from the fastest the smallest.
+/// The fastest first, of equals the smallest; of those that no measurement tells from the fastest
+/// the smallest too.
 void put_in_order(std::vector<Candidate>& candidates) {
-  std::ranges::stable_sort(candidates, {}, seconds_of);
+  const auto bytes = [](const Candidate& candidate) { return candidate.memory.total(); };
+  std::ranges::stable_sort(candidates, {}, [&](const Candidate& candidate) {
+    return std::pair(candidate.simulated.seconds, bytes(candidate));
+  });
   const auto slower = std::ranges::find_if(candidates, [&](const Candidate& candidate) {
-    return seconds_of(candidate) > kNoise * seconds_of(candidates.front());
+    return candidate.simulated.seconds > kAlike * candidates.front().simulated.seconds;
   });
-  std::ranges::stable_sort(candidates.begin(), slower, {}, [](const Candidate& candidate) {
-    return std::pair(candidate.memory.total(), seconds_of(candidate));
-  });
+  std::ranges::stable_sort(candidates.begin(), slower, {}, bytes);
 }
 
 bool was_tried(const SearchResult& result) {

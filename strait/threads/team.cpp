@@ -8,6 +8,7 @@
 #include <memory>
 #include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "strait/base/clock.h"
@@ -38,8 +39,7 @@ class Crowd {
     getrusage(RUSAGE_THREAD, &usage);
     if (usage.ru_nivcsw != taken_off_) {
       until_ = now_seconds() + kCrowdedSeconds;
-      if (!short_turns_) take_short_turns();
-      short_turns_ = true;
+      if (!std::exchange(short_turns_, true)) take_short_turns();
     }
     taken_off_ = usage.ru_nivcsw;
     return now_seconds() < until_;

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "strait/base/errors.h"
 #include "strait/checkpoint/reader.h"
 #include "tests/train/small_run.h"
 
@@ -93,6 +94,16 @@ class MeshRuns : public ::testing::Test {
       ASSERT_NEAR(got.losses[step], want.losses[step], 1e-9 * want.losses[step]) << step;
     EXPECT_NEAR(got.validation, want.validation, 1e-9 * want.validation);
     EXPECT_LT(distance(got, want), 1e-9);
+  }
+  /// "key: what is wrong" of what `make` refuses.
+  template <class Make>
+  static std::string refusal_of(const Make& make) {
+    try {
+      make();
+    } catch (const UserError& error) {
+      return error.place().key.value_or("no key") + ": " + error.what();
+    }
+    return "accepted";
   }
 
   TemporaryFolder folder_;

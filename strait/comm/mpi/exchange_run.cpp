@@ -262,7 +262,8 @@ class Exchange::Run {
     for (const Transfer& push : plan.pushes)
       if (push.step == step)
         sendings.push_back(passage(own_address(push.source, push.source_offset), push, push.to));
-    turns_.begin(step, std::move(landings), std::move(sendings));
+    if (!landings.empty() || !sendings.empty())
+      turns_.begin(step, std::move(landings), std::move(sendings));
   }
 
   std::vector<Passage> landings_of(const Plan& plan, int64_t step) {
@@ -271,6 +272,7 @@ class Exchange::Run {
     int64_t bytes = 0;
     for (size_t at = begin; at < end; ++at)
       if (!x_.is_here(plan.pulls[at].from)) bytes += plan.pulls[at].elements * element();
+    if (bytes == 0) return landings;
     std::vector<char>& room = x_.landing_[step & 1];
     if (static_cast<int64_t>(room.size()) < bytes) room.resize(bytes);
     char* spare = room.data();
@@ -294,16 +296,11 @@ class Exchange::Run {
     passage.data = data;
     passage.bytes = transfer.elements * element();
     passage.other = x_.members_[other];
-    passage.turn = positions_between(transfer.to, transfer.from);
+    const int64_t members = static_cast<int64_t>(x_.members_.size());
+    passage.turn = (transfer.from - transfer.to + members) % members;
     passage.level = x_.levels_[other];
     passage.seconds = static_cast<double>(passage.bytes) / site_.bytes_per_second(passage.level);
     return passage;
-  }
-
-  /// Upwards, around the group.
-  int64_t positions_between(int64_t from, int64_t to) const {
-    const int64_t members = static_cast<int64_t>(x_.members_.size());
-    return (to - from + members) % members;
   }
 
   char* own_address(Place place, int64_t offset) const {

@@ -5,15 +5,11 @@
 
 namespace strait::comm {
 
-/// Alike at both ends, which have the same cluster.
-void Turns::cut(Passage& passage) {
-  const int64_t pieces =
-      passage.seconds < kBusySeconds ? 1 : (passage.bytes + kPieceBytes - 1) / kPieceBytes;
-  passage.pieces.resize(static_cast<size_t>(pieces));
-}
-
+/// Cut alike at both ends, which have the same cluster.
 void Turns::add_pieces(Passage& passage, std::vector<Piece>& pieces) {
-  cut(passage);
+  const int64_t count =
+      passage.seconds < kBusySeconds ? 1 : (passage.bytes + kPieceBytes - 1) / kPieceBytes;
+  passage.pieces.resize(static_cast<size_t>(count));
   for (size_t number = 0; number < passage.pieces.size(); ++number)
     pieces.push_back({&passage, number});
 }
@@ -60,9 +56,8 @@ void Turns::post_pairs() {
   drop_ended();
   double busy = 0;
   for (const Pair& pair : under_way_) busy += pair.seconds();
-  while (!waiting_.empty() && (busy < kBusySeconds || under_way_.size() < kLeastPairs)) {
-    const Pair pair = waiting_.front();
-    waiting_.pop_front();
+  while (next_ < waiting_.size() && (busy < kBusySeconds || under_way_.size() < kLeastPairs)) {
+    const Pair& pair = waiting_[next_++];
     post(pair);
     busy += pair.seconds();
     under_way_.push_back(pair);

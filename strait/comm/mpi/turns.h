@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <deque>
+#include <list>
 #include <vector>
 
 #include "strait/comm/mpi/messages.h"
@@ -50,7 +50,7 @@ class Turns {
   Passage& landing(int64_t step, size_t number) { return landings_[step & 1][number]; }
   /// All landings of `step` have been taken.
   void forget(int64_t step);
-  const std::deque<Passage>& sendings() const { return sendings_; }
+  const std::list<Passage>& sendings() const { return sendings_; }
   bool all_sent();
 
   /// The ranks that this member waits for now.
@@ -81,7 +81,6 @@ class Turns {
     bool is_under_way() const { return in.is_under_way() || out.is_under_way(); }
     double seconds() const;
   };
-  static void cut(Passage& passage);
   static void add_pieces(Passage& passage, std::vector<Piece>& pieces);
   void post(const Pair& pair);
   void drop_ended();
@@ -90,8 +89,9 @@ class Turns {
   Messages& messages_;
   const int tag_;
   std::vector<Passage> landings_[2];
-  std::deque<Passage> sendings_;
-  std::deque<Pair> waiting_, under_way_;
+  std::list<Passage> sendings_;
+  std::vector<Pair> waiting_, under_way_;
+  size_t next_ = 0;  // of those that wait
 };
 
 }  // namespace strait::comm

@@ -7,7 +7,6 @@
 
 #include <map>
 
-#include "strait/base/errors.h"
 #include "strait/cost/cost.h"
 #include "strait/program/program.h"
 #include "strait/sequence/traffic.h"
@@ -95,12 +94,7 @@ class HeadsInRings : public test::MeshRuns {
     }
   }
   std::string refusal(const Case& c, const Sets& sets) {
-    try {
-      make_job(run_of(c, sets), c.ranks());
-    } catch (const UserError& error) {
-      return error.place().key.value_or("no key") + ": " + error.what();
-    }
-    return "accepted";
+    return refusal_of([&] { make_job(run_of(c, sets), c.ranks()); });
   }
 };
 

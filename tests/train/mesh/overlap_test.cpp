@@ -5,7 +5,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "strait/base/errors.h"
 #include "strait/draft/segment_ops.h"
 #include "strait/program/memory.h"
 #include "strait/sim/simulate.h"
@@ -57,12 +56,7 @@ class OverlapSwitches : public test::MeshRuns {
     return test::steady_ops(make_job(run_of(c, more), c.ranks()));
   }
   std::string refusal(const Case& c, const Sets& sets) {
-    try {
-      make_job(run_of(c, sets), c.ranks());
-    } catch (const UserError& error) {
-      return error.place().key.value_or("no key") + ": " + error.what();
-    }
-    return "accepted";
+    return refusal_of([&] { make_job(run_of(c, sets), c.ranks()); });
   }
 };
 

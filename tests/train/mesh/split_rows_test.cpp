@@ -85,12 +85,7 @@ class SplitRows : public test::MeshRuns {
     return found->second;
   }
   std::string refusal(const Case& c, const Sets& sets = {kOn}) {
-    try {
-      make_job(run_of(c, sets), c.ranks());
-    } catch (const UserError& error) {
-      return error.place().key.value_or("no key") + ": " + error.what();
-    }
-    return "accepted";
+    return refusal_of([&] { make_job(run_of(c, sets), c.ranks()); });
   }
 
  private:

@@ -5,7 +5,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "strait/base/errors.h"
 #include "strait/cli/plan_text.h"
 #include "strait/cost/cost.h"
 #include "strait/draft/segment_ops.h"
@@ -88,12 +87,7 @@ class Tiles : public test::MeshRuns {
     }
   }
   std::string refusal(const Case& c, const Sets& sets) {
-    try {
-      job_of(c, sets);
-    } catch (const UserError& error) {
-      return error.place().key.value_or("no key") + ": " + error.what();
-    }
-    return "accepted";
+    return refusal_of([&] { job_of(c, sets); });
   }
 };
 
