@@ -62,33 +62,62 @@ int32_t lightest(const std::vector<Bucket>& buckets, int64_t tokens) {
   return best;
 }
 
+/// The rank with the least of something; ties by rank.
+using LeastFirst = std::priority_queue<std::pair<double, int32_t>,
+                                       std::vector<std::pair<double, int32_t>>, std::greater<>>;
+
+/// Buckets whose lightest one is asked for far more often than one of them lacks room.
+class Buckets {
+ public:
+  Buckets() = default;
+  Buckets(int64_t count, int64_t room) : all_(static_cast<size_t>(count), {0, room}) {
+    for (int32_t bucket = 0; bucket < count; ++bucket) least_.push({0, bucket});
+  }
+  const std::vector<Bucket>& all() const { return all_; }
+  const Bucket& operator[](int32_t bucket) const { return all_[static_cast<size_t>(bucket)]; }
+  void take(int32_t bucket, double squares, int64_t tokens) {
+    Bucket& of = all_[static_cast<size_t>(bucket)];
+    of.squares += squares;
+    of.room -= tokens;
+    least_.push({of.squares, bucket});
+  }
+  /// As lightest.
+  int32_t lightest_with(int64_t tokens) {
+    while (least_.top().first != (*this)[least_.top().second].squares) least_.pop();  // outdated
+    const int32_t best = least_.top().second;
+    return (*this)[best].room >= tokens ? best : lightest(all_, tokens);
+  }
+
+ private:
+  std::vector<Bucket> all_;
+  LeastFirst least_;  // and entries that are outdated
+};
+
 /// One attempt to place a batch with given thresholds.
 class Attempt {
  public:
-  Attempt(std::span<const int64_t> lengths, const PartitionOptions& options,
-          const std::vector<int32_t>& longest_first)
-      : lengths_(lengths),
+  Attempt(const Batch& batch, const PartitionOptions& options)
+      : lengths_(batch.lengths),
         options_(options),
-        order_(longest_first),
+        order_(batch.longest_first),
         ranks_(static_cast<size_t>(options.grid.ranks()), {0, options.capacity_tokens}) {
-    for (const int64_t length : lengths) squares_ += square(length);
+    for (const int64_t length : lengths_) squares_ += square(length);
     plan_.grid = options.grid;
-    plan_.lengths.assign(lengths.begin(), lengths.end());
+    plan_.lengths.assign(lengths_.begin(), lengths_.end());
   }
 
   /// The length at which a level found no room, or 0: `plan()` is whole.
   int64_t level_one(int64_t split_between) {
     const RankGrid& grid = options_.grid;
-    nodes_.assign(static_cast<size_t>(grid.nodes), {0, grid.per_node * options_.capacity_tokens});
-    in_node_.assign(nodes_.size(), {});
+    nodes_ = Buckets(grid.nodes, grid.per_node * options_.capacity_tokens);
+    in_node_.assign(static_cast<size_t>(grid.nodes), {});
     for (const int32_t document : order_) {
       const int64_t length = length_of(document);
-      const int32_t node = lightest(nodes_, length);
+      const int32_t node = nodes_.lightest_with(length);
       const bool split = node < 0 || (length > split_between && others_are_lighter(node, length));
       if (split && between(document, split_between)) continue;
       if (node < 0) return length;
-      nodes_[static_cast<size_t>(node)].squares += square(length);
-      nodes_[static_cast<size_t>(node)].room -= length;
+      nodes_.take(node, square(length), length);
       in_node_[static_cast<size_t>(node)].push_back(document);
     }
     return 0;
@@ -131,7 +160,7 @@ class Attempt {
   /// Whether splitting over nodes evens them out: placed whole, the node would stand above the
   /// mean.
   bool others_are_lighter(int32_t node, int64_t length) const {
-    return options_.grid.nodes > 1 && nodes_[static_cast<size_t>(node)].squares + square(length) >
+    return options_.grid.nodes > 1 && nodes_[node].squares + square(length) >
                                           squares_ / static_cast<double>(options_.grid.nodes);
   }
 
@@ -146,12 +175,11 @@ class Attempt {
     int64_t count = std::clamp(std::max(needed, std::min(even, hidden)), int64_t{2}, grid.nodes);
     for (; count <= grid.nodes; ++count) {
       const int64_t ring = count * grid.per_node, share = most_tokens(length, ring);
-      const std::vector<int32_t> nodes = least_loaded(nodes_, count, share * grid.per_node);
+      const std::vector<int32_t> nodes = least_loaded(nodes_.all(), count, share * grid.per_node);
       if (nodes.empty()) continue;
       Group group{.zone = Zone::kInter, .documents = {document}};
       for (const int32_t node : nodes) {
-        nodes_[static_cast<size_t>(node)].squares += square(length) / static_cast<double>(count);
-        nodes_[static_cast<size_t>(node)].room -= share * grid.per_node;
+        nodes_.take(node, square(length) / static_cast<double>(count), share * grid.per_node);
         for (int64_t rank = node * grid.per_node; rank < (node + 1) * grid.per_node; ++rank) {
           group.ranks.push_back(static_cast<int32_t>(rank));
           take(ranks_[static_cast<size_t>(rank)], length, ring);
@@ -195,7 +223,8 @@ class Attempt {
   const PartitionOptions& options_;
   const std::vector<int32_t>& order_;
   double squares_ = 0;
-  std::vector<Bucket> nodes_, ranks_;
+  Buckets nodes_;
+  std::vector<Bucket> ranks_;
   std::vector<std::vector<int32_t>> in_node_;
   Plan plan_;
 };
@@ -203,8 +232,7 @@ class Attempt {
 /// Thresholds from a start downwards through the lengths of the batch, in strides that double.
 class Thresholds {
  public:
-  Thresholds(std::span<const int64_t> lengths, const std::vector<int32_t>& longest_first)
-      : lengths_(lengths), order_(longest_first) {}
+  explicit Thresholds(const Batch& batch) : lengths_(batch.lengths), order_(batch.longest_first) {}
 
   /// Below `threshold`; 0 after the last one.
   int64_t next(int64_t threshold) {
@@ -222,22 +250,13 @@ class Thresholds {
   size_t at_ = 0, stride_ = 1;
 };
 
-std::vector<int32_t> longest_first(std::span<const int64_t> lengths) {
-  std::vector<int32_t> order(lengths.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::ranges::sort(order, {}, [&](int32_t document) {
-    return std::pair(-lengths[static_cast<size_t>(document)], document);
-  });
-  return order;
-}
-
 /// A batch on the same ranks, but with thresholds that no document passes any more.
-std::optional<Plan> attempt(std::span<const int64_t> lengths, const PartitionOptions& options,
-                            const std::vector<int32_t>& order, int64_t split_between) {
-  Attempt trial(lengths, options, order);
+std::optional<Plan> attempt(const Batch& batch, const PartitionOptions& options,
+                            int64_t split_between) {
+  Attempt trial(batch, options);
   if (trial.level_one(split_between) > 0) return std::nullopt;
   for (int64_t node = 0; node < options.grid.nodes; ++node) {
-    Thresholds thresholds(lengths, order);
+    Thresholds thresholds(batch);
     for (int64_t inside = options.split_inside; trial.level_two(node, inside) > 0;) {
       if (inside == 0) return std::nullopt;
       inside = thresholds.next(inside);
@@ -263,10 +282,6 @@ void check_capacity(std::span<const int64_t> lengths, const PartitionOptions& op
                   options.capacity_tokens, tokens, ranks, ranks * options.capacity_tokens,
                   ceil_div(tokens, ranks)));
 }
-
-/// The rank with the least of something; ties by rank.
-using LeastFirst = std::priority_queue<std::pair<double, int32_t>,
-                                       std::vector<std::pair<double, int32_t>>, std::greater<>>;
 
 /// Documents to the rank that has the fewest tokens, longest first.
 void pack(Plan& plan, const std::vector<int32_t>& order) {
@@ -336,13 +351,20 @@ void hybrid(Plan& plan, const std::vector<int32_t>& order, int64_t capacity) {
 
 }  // namespace
 
-Plan partition(std::span<const int64_t> lengths, const PartitionOptions& options) {
+Batch::Batch(std::span<const int64_t> of) : lengths(of), longest_first(of.size()) {
   check_lengths(lengths);
+  std::iota(longest_first.begin(), longest_first.end(), 0);
+  std::ranges::sort(longest_first, {}, [&](int32_t document) {
+    return std::pair(-lengths[static_cast<size_t>(document)], document);
+  });
+}
+
+Plan partition(const Batch& batch, const PartitionOptions& options) {
+  const std::span<const int64_t> lengths = batch.lengths;
   check_capacity(lengths, options);
-  const std::vector<int32_t> order = longest_first(lengths);
-  Thresholds thresholds(lengths, order);
+  Thresholds thresholds(batch);
   for (int64_t between = options.split_between;;) {
-    if (std::optional<Plan> plan = attempt(lengths, options, order, between)) return *plan;
+    if (std::optional<Plan> plan = attempt(batch, options, between)) return std::move(*plan);
     if (between == 0) break;
     between = thresholds.next(between);
   }
@@ -353,7 +375,7 @@ Plan partition(std::span<const int64_t> lengths, const PartitionOptions& options
         "with as few tokens; nearest: {}",
         options.capacity_tokens, lengths.size(), options.grid.ranks(), enough));
   }
-  return baseline_plan(lengths, options, Baseline::kEven);
+  return baseline_plan(batch, options, Baseline::kEven);
 }
 
 const char* baseline_name(Baseline baseline) {
@@ -362,15 +384,14 @@ const char* baseline_name(Baseline baseline) {
   return kNames[static_cast<size_t>(baseline)];
 }
 
-Plan baseline_plan(std::span<const int64_t> lengths, const PartitionOptions& options,
-                   Baseline baseline) {
-  check_lengths(lengths);
+Plan baseline_plan(const Batch& batch, const PartitionOptions& options, Baseline baseline) {
+  const std::span<const int64_t> lengths = batch.lengths;
   Plan plan{options.grid, {lengths.begin(), lengths.end()}, {}};
   if (lengths.empty()) return plan;
   if (baseline == Baseline::kPacked) {
-    pack(plan, longest_first(lengths));
+    pack(plan, batch.longest_first);
   } else if (baseline == Baseline::kHybrid) {
-    hybrid(plan, longest_first(lengths), options.capacity_tokens);
+    hybrid(plan, batch.longest_first, options.capacity_tokens);
   } else {
     Group all{.zone = options.grid.nodes > 1     ? Zone::kInter
                       : options.grid.ranks() > 1 ? Zone::kIntra

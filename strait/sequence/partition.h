@@ -9,6 +9,14 @@
 
 namespace strait::sequence {
 
+/// Lengths of documents, sorted once for all plans of them. UserError of check_lengths.
+struct Batch {
+  Batch(std::span<const int64_t> lengths);  // NOLINT: lengths are a batch; they outlive it
+  Batch(const std::vector<int64_t>& lengths) : Batch(std::span<const int64_t>(lengths)) {}
+  std::span<const int64_t> lengths;
+  std::vector<int32_t> longest_first;  // ties by index
+};
+
 struct PartitionOptions {
   RankGrid grid;
   int64_t capacity_tokens = 0;  // of a rank
@@ -17,14 +25,14 @@ struct PartitionOptions {
   int64_t split_inside = 1, split_between = 1;
 };
 
-/// Longest first; ties by index. A document goes to the node with the smallest sum of squares that
+/// Longest first. A document goes to the node with the smallest sum of squares that
 /// has room, in it to such a rank, or becomes a ring of as few nodes or ranks as balance and
 /// capacity allow. Where nothing has room the threshold falls to a shorter length and the level
 /// starts again. UserError (key sequence.capacity_tokens) when tokens exceed the capacity of all
 /// ranks, or none of these placements fits; names both and the nearest capacity that is enough.
 /// Capacity is never exceeded. Cost: O(documents x (nodes + ranks of a node)) per attempt, O(log
 /// documents) attempts.
-Plan partition(std::span<const int64_t> lengths, const PartitionOptions& options);
+Plan partition(const Batch& batch, const PartitionOptions& options);
 
 /// The layouts to compare with. `fits` says whether the capacity holds them.
 enum class Baseline : uint8_t {
@@ -36,8 +44,7 @@ enum class Baseline : uint8_t {
 };
 inline constexpr int kNumBaselines = 5;
 const char* baseline_name(Baseline baseline);
-Plan baseline_plan(std::span<const int64_t> lengths, const PartitionOptions& options,
-                   Baseline baseline);
+Plan baseline_plan(const Batch& batch, const PartitionOptions& options, Baseline baseline);
 /// Whether no rank has more tokens than the capacity.
 bool fits(const Plan& plan, int64_t capacity_tokens);
 

@@ -213,6 +213,7 @@ PartitionOptions default_thresholds(const Machine& machine, const Layer& layer,
 
 Choice choose(std::span<const int64_t> lengths, const PartitionOptions& options,
               const Machine& machine, const Layer& layer, const PriceOptions& price_options) {
+  const Batch batch(lengths);
   Choice best;
   std::exception_ptr refusal;
   const auto consider = [&](Plan plan, const std::string& name) {
@@ -228,7 +229,7 @@ Choice choose(std::span<const int64_t> lengths, const PartitionOptions& options,
     trial.split_inside = scaled(options.split_inside, inside);
     trial.split_between = scaled(options.split_between, between);
     try {
-      consider(partition(lengths, trial), "zones");
+      consider(partition(batch, trial), "zones");
     } catch (const UserError&) {
       if (!refusal) refusal = std::current_exception();
     }
@@ -243,7 +244,7 @@ Choice choose(std::span<const int64_t> lengths, const PartitionOptions& options,
     const bool ring = baseline != Baseline::kGathered && baseline != Baseline::kHeads;
     if (!ring && price_options.rings_only) continue;
     if (baseline == Baseline::kHeads && !heads_divide(layer.heads, options.grid.ranks())) continue;
-    Plan plan = baseline_plan(lengths, options, baseline);
+    Plan plan = baseline_plan(batch, options, baseline);
     if (fits(plan, options.capacity_tokens)) consider(std::move(plan), baseline_name(baseline));
   }
   if (best.name.empty() && refusal) std::rethrow_exception(refusal);
