@@ -79,21 +79,24 @@ def write_run_file(options, folder):
 
 
 def plan(options, lab, folder):
-    """Candidates without stages and with them, fastest first: way and predicted seconds."""
+    """The planner's candidates in its order, without stages or with them, whichever has the faster first one."""
     report, found = folder / "plan", []
     for stages in (1, HOSTS):
         call(options.strait, "plan", write_run_file(options, folder), "--ranks", lab.ranks, "--json", report,
              *Way("ddp", stages).settings(lab.ranks), *sets_of(["plan.keep=100", 'plan.search=["placement", "pipeline"]']))
+        candidates = []
         for one in json.loads(report.read_text())["candidates"]:
             pipeline = one["pipeline"] or {"order": "1f1b", "chunks_per_stage": 1}
-            found.append((one["seconds_per_step"], Way(one["placement"], stages, pipeline["order"], pipeline["chunks_per_stage"])))
-    return sorted(found, key=lambda pair: pair[0])
+            way = Way(one["placement"], stages, pipeline["order"], pipeline["chunks_per_stage"])
+            candidates.append((one["seconds_per_step"], way))
+        found.append(candidates)
+    return min(found, key=lambda candidates: candidates[0][0])
 
 
 def pick_of(candidates, ranks_per_host):
-    """The fastest; among equal ones a row of the table."""
+    """The planner's first; among those that it takes for equal, a row of the table."""
     rows = {(way.placement, way.name()) for way in (way_of(row, ranks_per_host) for row in [*ORDERS, *PLACEMENTS])}
-    best = [way for seconds, way in candidates if seconds <= candidates[0][0] * (1 + 1e-6)]
+    best = [way for seconds, way in candidates if abs(seconds / candidates[0][0] - 1) <= 1e-6]
     return next((way for way in best if (way.placement, way.name()) in rows), best[0])
 
 
