@@ -13,6 +13,7 @@ import signal
 import statistics
 import sys
 import tempfile
+import tomllib
 
 from lab import ROOT, Lab, sets_of, spans
 
@@ -61,6 +62,20 @@ def linear_imbalance(runs):
     over them, so that what took a processor away in one of them is no imbalance."""
     steps = [[statistics.median(rank) for rank in zip(*step)] for step in zip(*(run["linear"] for run in runs))]
     return statistics.fmean(max(step) / statistics.fmean(step) for step in steps)
+
+
+def rate_of(options, threshold):
+    """At which attention on so many tokens of a rank takes as long as their keys and values do over a link: bits per second
+    8 e (k / h) F / n*, with F of a rank as the probe measures it. A probe over other links finds F alike."""
+    with tempfile.TemporaryDirectory() as name:
+        file = pathlib.Path(name, "cluster.toml")
+        lab_of(options, "1gbit").run(options.strait, "probe", EXAMPLE, *sets_of(keys(options)), "-o", file)
+        flops = tomllib.loads(file.read_text())["rates"]["fp32_attention_flops_per_second"]
+    shape = tomllib.loads(EXAMPLE.read_text())["model"]["shape"]
+    rate = f"{8 * 4 * shape['kv_heads'] / shape['heads'] * flops / threshold / 1e6:.0f}mbit"
+    print(f"attention of {threshold} tokens hides their transfer from {rate}: a rank reaches {flops / 1e9:.1f} GFLOP/s",
+          file=sys.stderr, flush=True)
+    return rate
 
 
 def train(options, rate, layout, folder):
@@ -148,6 +163,8 @@ def main():
     parser.add_argument("--hosts", type=int, default=2)
     parser.add_argument("--ranks-per-host", type=int, default=2)
     parser.add_argument("--rate", nargs="+", default=["100mbit", "1gbit"])
+    parser.add_argument("--threshold", nargs="+", type=int, metavar="TOKENS", help="in place of --rate: rates at which attention on so "
+                        "many tokens of a rank hides their transfer, by the speed that a probe measures")
     parser.add_argument("--tokens", type=int, default=32768, help="of a step")
     parser.add_argument("--context", type=int, default=8192)
     parser.add_argument("--cluster", type=pathlib.Path, help="cluster file of the one rate, in place of a probe")
@@ -161,6 +178,8 @@ def main():
     parser.add_argument("--blas", default="SKYLAKEX", help="processor that the peer's OpenBLAS takes this one for")
     parser.add_argument("-o", "--output", type=pathlib.Path, help="writes the table there")
     options = parser.parse_args()
+    if options.threshold:
+        options.rate = [rate_of(options, tokens) for tokens in options.threshold]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the lab too
     text = table(options, measure(options))
     print(text, end="")
