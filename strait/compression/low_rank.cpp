@@ -114,6 +114,33 @@ void expand(const LowRankShape& shape, std::span<const std::type_identity_t<T>> 
   }
 }
 
+template <class T>
+std::vector<double> losses_by_rank(const LowRankShape& shape,
+                                   std::span<const std::type_identity_t<T>> matrix, uint64_t key) {
+  constexpr int kIterations = 5;
+  const std::vector<double> wide(matrix.begin(), matrix.end());
+  std::vector<double> left(static_cast<size_t>(shape.left_elements())),
+      right(static_cast<size_t>(shape.right_elements()));
+  fill_right<double>(shape, right, key);
+  for (int iteration = 0; iteration < kIterations; ++iteration) {
+    project_right<double>(shape, wide, right, left);
+    orthonormalise<double>(shape, left);
+    project_left<double>(shape, wide, left, right);
+  }
+  std::vector<double> losses;
+  double lost = dot(wide.data(), wide.data(), std::ssize(wide));
+  for (int64_t column = 0; column < shape.rank; ++column) {
+    const double* const at = right.data() + column * shape.columns;
+    lost -= dot(at, at, shape.columns);
+    losses.push_back(std::sqrt(std::max(lost, 0.0)));
+  }
+  return losses;
+}
+
+template std::vector<double> losses_by_rank<float>(const LowRankShape&, std::span<const float>,
+                                                   uint64_t);
+template std::vector<double> losses_by_rank<double>(const LowRankShape&, std::span<const double>,
+                                                    uint64_t);
 template void fill_right<float>(const LowRankShape&, std::span<float>, uint64_t);
 template void project_right<float>(const LowRankShape&, std::span<const float>,
                                    std::span<const float>, std::span<float>);

@@ -22,14 +22,21 @@ T* numbers(void* data) {
   return static_cast<T*>(data);
 }
 
-/// Where a run stands in the unit, in the left factors and in the right ones.
+/// Where a run stands in the unit, in the left factors, in the right ones and in those that are
+/// kept; nullptr: in what the kernel has not.
 template <class T>
 struct At {
   T* gradient;
   T* left;
   T* right;
-  int64_t first;
+  T* kept;
+  int64_t first = 0;
 };
+
+template <class T>
+T* behind(T* data, int64_t count) {
+  return data == nullptr ? nullptr : data + count;
+}
 
 /// Calls use(run, At) for every run.
 template <class T, class Use>
@@ -38,7 +45,8 @@ void for_each_run(const LowRankUnit& unit, At<T> at, const Use& use) {
     use(run, at);
     at.gradient += run.elements;
     at.left += run.left_elements();
-    at.right += run.right_elements();
+    at.right = behind(at.right, run.right_elements());
+    at.kept = behind(at.kept, run.kept_elements());
     at.first += run.elements;
   }
 }
@@ -72,7 +80,8 @@ void project_right(uint64_t seed, const LowRankUnit& unit, const Instance& insta
       RandomStream(seed, instance.array(kept).name, static_cast<uint64_t>(kept.index)).key();
   int64_t lost = 0;
   const At<T> begin{numbers<T>(instance.write(strategy::kProjectedGradient)),
-                    numbers<T>(instance.write(strategy::kProjectedLeft)), numbers<T>(kept.data), 0};
+                    numbers<T>(instance.write(strategy::kProjectedLeft)), nullptr,
+                    numbers<T>(kept.data)};
   for_each_run(unit, begin, [&](const LowRankRun& run, const At<T>& at) {
     const std::span<T> gradient = span_of(at.gradient, run.elements);
     if (run.rank == 0) {
@@ -83,7 +92,7 @@ void project_right(uint64_t seed, const LowRankUnit& unit, const Instance& insta
     for (size_t i = 0; residual != nullptr && i < gradient.size(); ++i)
       gradient[i] += static_cast<T>(residual[static_cast<size_t>(at.first) + i]);
     lost += clean(gradient);
-    const std::span<T> right = span_of(at.right, run.right_elements());
+    const std::span<T> right = span_of(at.kept, run.right_elements());
     compression::fill_right<T>(shape_of(run), right, mix64(key ^ static_cast<uint64_t>(at.first)));
     compression::project_right<T>(shape_of(run), gradient, right,
                                   span_of(at.left, run.left_elements()));
@@ -96,7 +105,7 @@ template <class T>
 void project_left(const LowRankUnit& unit, const Instance& instance) {
   const At<T> begin{numbers<T>(instance.read(strategy::kLeftGradient)),
                     numbers<T>(instance.write(strategy::kLeftFactors)),
-                    numbers<T>(instance.write(strategy::kLeftRight)), 0};
+                    numbers<T>(instance.write(strategy::kLeftRight)), nullptr};
   for_each_run(unit, begin, [&](const LowRankRun& run, const At<T>& at) {
     if (run.rank == 0) return;
     const std::span<T> left = span_of(at.left, run.left_elements());
@@ -111,10 +120,11 @@ void expand_factors(const LowRankUnit& unit, const Instance& instance) {
   const double ranks =
       static_cast<double>(instance.program->groups[static_cast<size_t>(instance.op->group)].size);
   float* residual = numbers<float>(instance.write(strategy::kExpandResidual));
-  T* const right = numbers<T>(instance.read(strategy::kExpandRight));
   std::vector<T> sum;
   const At<T> begin{numbers<T>(instance.write(strategy::kExpandedGradient)),
-                    numbers<T>(instance.read(strategy::kExpandLeft)), right, 0};
+                    numbers<T>(instance.read(strategy::kExpandLeft)),
+                    numbers<T>(instance.read(strategy::kExpandRight)),
+                    numbers<T>(instance.write(strategy::kExpandKept))};
   for_each_run(unit, begin, [&](const LowRankRun& run, const At<T>& at) {
     if (run.rank == 0) {
       std::copy_n(at.left, run.elements, at.gradient);
@@ -127,9 +137,9 @@ void expand_factors(const LowRankUnit& unit, const Instance& instance) {
       residual[static_cast<size_t>(at.first) + i] =
           static_cast<float>(at.gradient[i] - sum[i] / static_cast<T>(ranks));
     std::ranges::copy(sum, at.gradient);
+    std::fill(std::copy_n(at.right, run.right_elements(), at.kept), at.kept + run.kept_elements(),
+              T());
   });
-  std::copy_n(right, strategy::right_elements(unit),
-              numbers<T>(instance.write(strategy::kExpandKept)));
 }
 
 }  // namespace

@@ -80,7 +80,7 @@ ChosenSettings chosen_from_json(const Json& json, const std::vector<strategy::Ad
     refuse(source, fmt::format("there are {}, and the model has {} compressed layers",
                                settings.size(), layers.size()));
   for (size_t l = 0; l < layers.size(); ++l) {
-    const std::vector<codec::CodecSpec> all = strategy::settings_like(layers[l].uniform.codec);
+    const std::vector<codec::CodecSpec> all = strategy::settings_of(layers[l]);
     const auto found = std::ranges::find(all, settings[l].as_string(), codec::print_codec);
     if (found == all.end())
       refuse(source,

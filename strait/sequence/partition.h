@@ -9,10 +9,11 @@
 
 namespace strait::sequence {
 
-/// Lengths of documents, sorted once for all plans of them. UserError of check_lengths.
+/// Lengths of documents, which outlive it, sorted once for all plans of them. UserError of
+/// check_lengths.
 struct Batch {
-  Batch(std::span<const int64_t> lengths);  // NOLINT: lengths are a batch; they outlive it
-  Batch(const std::vector<int64_t>& lengths) : Batch(std::span<const int64_t>(lengths)) {}
+  Batch(std::span<const int64_t> documents);
+  Batch(const std::vector<int64_t>& documents) : Batch(std::span<const int64_t>(documents)) {}
   std::span<const int64_t> lengths;
   std::vector<int32_t> longest_first;  // ties by index
 };

@@ -9,7 +9,6 @@
 #include "strait/report/statistics.h"
 #include "strait/shape/modules.h"
 #include "strait/strategy/adapt/policy.h"
-#include "strait/strategy/sharding/low_rank.h"
 #include "strait/trace/level_json.h"
 
 namespace strait::train {
@@ -127,19 +126,6 @@ void add_traffic(const Job& job, const Outcome& outcome, Json& body) {
   body["predicted_from"] = source_text(job.design.cluster);
 }
 
-/// Bytes of a layer's sum in `setting` per step, over all ranks.
-int64_t setting_bytes(const strategy::Design& design, const strategy::AdaptedLayer& layer,
-                      const codec::CodecSpec& setting) {
-  const int64_t parts = design.placement.replicas(), elements = layer.uniform.elements;
-  if (!codec::is_low_rank(setting)) return strategy::layer_bytes(setting, elements, parts);
-  const UnitShape& unit = design.shape.units[static_cast<size_t>(layer.unit)];
-  const strategy::LowRankRun run{elements, unit.parameter(layer.name).dims.front(), setting.rank};
-  // Gradients, and so their factors, are fp32, or fp64 in runs of fp64.
-  const int64_t element =
-      dtype_bytes(design.dtype == Dtype::kFloat64 ? Dtype::kFloat64 : Dtype::kFloat32);
-  return 2 * (parts - 1) * (run.left_elements() + run.right_elements()) * element;
-}
-
 /// Null without compression.codec; `layers` have the settings of the last choice.
 Json compression_json(const strategy::Design& design, const Outcome& outcome) {
   if (design.placement.layers.empty()) return Json();
@@ -148,16 +134,20 @@ Json compression_json(const strategy::Design& design, const Outcome& outcome) {
   std::vector<std::string> names;
   if (!outcome.settings.empty())
     names = strategy::setting_names(layers, outcome.settings.back().choice.settings);
+  // Gradients, and so their factors, are fp32, or fp64 in runs of fp64.
+  const Dtype gradient = design.dtype == Dtype::kFloat64 ? Dtype::kFloat64 : Dtype::kFloat32;
+  const auto bytes = [&](const strategy::AdaptedLayer& layer, const codec::CodecSpec& setting) {
+    return strategy::layer_bytes(layer, setting, design.placement.replicas(), gradient);
+  };
   Json rows = Json::array(), choices = Json::array();
   for (size_t l = 0; l < layers.size(); ++l) {
     const codec::Run& run = layers[l].uniform;
     const codec::CodecSpec setting = names.empty() ? run.codec : codec::parse_codec(names[l]);
-    rows.push_back(
-        Json::object({{"name", layers[l].name},
-                      {"elements", run.elements},
-                      {"setting", codec::print_codec(setting)},
-                      {"bytes_per_step", setting_bytes(design, layers[l], setting)},
-                      {"uniform_bytes_per_step", setting_bytes(design, layers[l], run.codec)}}));
+    rows.push_back(Json::object({{"name", layers[l].name},
+                                 {"elements", run.elements},
+                                 {"setting", codec::print_codec(setting)},
+                                 {"bytes_per_step", bytes(layers[l], setting)},
+                                 {"uniform_bytes_per_step", bytes(layers[l], run.codec)}}));
   }
   for (const persist::ChosenSettings& chosen : outcome.settings)
     choices.push_back(persist::to_json(chosen, layers));

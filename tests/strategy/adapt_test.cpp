@@ -55,9 +55,11 @@ TEST(Adapt, ChoosesEverySoManyStepsAndGathersBefore) {
   EXPECT_FALSE(AdaptPolicy().chooses_after(1));
 }
 
-std::vector<std::string> names_like(const std::string& uniform) {
+std::vector<std::string> names_like(const std::string& uniform, int64_t rows = 64,
+                                    int64_t columns = 96) {
   std::vector<std::string> names;
-  for (const codec::CodecSpec& setting : settings_like(codec::parse_codec(uniform)))
+  const AdaptedLayer layer{"a", 0, 0, 0, {codec::parse_codec(uniform), rows * columns}, rows};
+  for (const codec::CodecSpec& setting : settings_of(layer))
     names.push_back(codec::print_codec(setting));
   return names;
 }
@@ -69,6 +71,14 @@ TEST(Adapt, SettingsAreOfTheUniformOnesFamily) {
   EXPECT_EQ(names_like("topk/0.2"),
             (std::vector<std::string>{"topk/0.025", "topk/0.05", "topk/0.1", "topk/0.2", "topk/0.4",
                                       "topk/0.8", "topk/1"}));
+  EXPECT_EQ(names_like("powersgd/2+ef"),
+            (std::vector<std::string>{"powersgd/1+ef", "powersgd/2+ef", "powersgd/3+ef",
+                                      "powersgd/4+ef", "powersgd/5+ef", "powersgd/6+ef",
+                                      "powersgd/7+ef", "powersgd/8+ef"}));
+  // Factors of more than 5 columns are more numbers than such a matrix.
+  EXPECT_EQ(names_like("powersgd/4", 12, 10),
+            (std::vector<std::string>{"powersgd/1", "powersgd/2", "powersgd/3", "powersgd/4",
+                                      "powersgd/5"}));
   EXPECT_TRUE(names_like("int8").empty());
 }
 
@@ -94,6 +104,12 @@ codec::ConstValues gradient_of(const AdaptedLayer& layer, std::vector<float>& va
                                    std::ldexp(1.0, static_cast<int>(layer.unit % 5)));
   }
   return {values.data(), Dtype::kFloat32, layer.uniform.elements};
+}
+
+int64_t all_bytes(const Ledger& ledger) {
+  int64_t bytes = 0;
+  for (const Traffic& row : ledger.rows()) bytes += row.payload_bytes + row.metadata_bytes;
+  return bytes;
 }
 
 int64_t coded_bytes(const Ledger& ledger) {
@@ -130,8 +146,34 @@ TEST(Adapt, ProgramsMoveTheBytesThatTheChoiceCounts) {
   }
 }
 
-TEST(Adapt, ResidentValuesAreThoseOfTheUniformSetting) {
-  const Design design = designed({"compression.codec=topk/0.02+ef"});
+// Sums of factors are all-reduces like those of what has no factors.
+TEST(Adapt, ProgramsOfLowRankSaveTheBytesThatTheChoiceCounts) {
+  const Design design = designed({"compression.codec=powersgd/4+ef"}, 3);
+  AdaptedPrograms programs(design);
+  std::vector<float> values;
+  const SettingsChoice choice =
+      choose_settings(programs.layers(), programs.parts(), 1.0,
+                      [&](const AdaptedLayer& layer) { return gradient_of(layer, values); });
+  EXPECT_LT(choice.bytes, choice.uniform_bytes);
+  EXPECT_LE(choice.error, choice.allowed_error);
+  const program::Program& step = programs.with(choice.settings).classes(kSteady).front();
+  const int64_t saved = choice.uniform_bytes - choice.bytes;
+  const auto simulated = [&](const program::Program& program) {
+    return all_bytes(sim::simulate(program, design.cluster).traffic);
+  };
+  const auto priced = [&](const program::Program& program) {
+    return all_bytes(cost::price(program, design.cluster).traffic);
+  };
+  EXPECT_EQ(simulated(design.steady().front()) - simulated(step), saved);
+  EXPECT_EQ(priced(design.steady().front()) - priced(step), saved);
+  EXPECT_EQ(programs.with(uniform_settings(programs.layers())).classes(kSteady).front(),
+            design.steady().front());
+}
+
+class ResidentValues : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(ResidentValues, AreThoseOfTheUniformSetting) {
+  const Design design = designed({std::string("compression.codec=") + GetParam()});
   AdaptedPrograms programs(design);
   LayerSettings settings = uniform_settings(programs.layers());
   for (size_t l = 0; l < settings.size(); l += 2) settings[l] = 0;
@@ -144,6 +186,8 @@ TEST(Adapt, ResidentValuesAreThoseOfTheUniformSetting) {
   EXPECT_EQ(resident(programs.with(settings).classes(kSteady).front()),
             resident(design.steady().front()));
 }
+
+INSTANTIATE_TEST_SUITE_P(Adapt, ResidentValues, ::testing::Values("topk/0.02+ef", "powersgd/4+ef"));
 
 TEST(Adapt, EqualChoicesHaveEqualHashes) {
   EXPECT_EQ(settings_hash({1, 2, 3}), settings_hash({1, 2, 3}));

@@ -9,6 +9,7 @@
 #include "strait/cost/cost.h"
 #include "strait/sim/simulate.h"
 #include "strait/strategy/compose/design.h"
+#include "strait/strategy/sharding/low_rank.h"
 
 namespace strait::strategy {
 namespace {
@@ -123,6 +124,20 @@ TEST(LayerCodecs, SparseCodecsAreRefusedElsewhereWithTheNearestChoice) {
 
 // Two all-reduces of a unit: 4 bytes of rank (rows + columns) of each matrix and of what has no
 // factors, n - 1 times there and back. Embeddings have 65 and 64 rows of 128.
+TEST(LayerCodecs, FactorsHaveRoomForTheRanksThatMayBeChosen) {
+  UnitShape unit;
+  unit.parameters = {{"a", {40, 24}, 0}, {"b", {7}, 960}};
+  unit.elements = 967;
+  const codec::Runs runs = codec::parse_runs("powersgd/3:960|none:7@2");
+  const LowRankUnit still = low_rank_unit(unit, runs, 0), changing = low_rank_unit(unit, runs, 2);
+  EXPECT_EQ(kept_elements(still), 3 * 24);
+  EXPECT_EQ(kept_elements(changing), 8 * 24);
+  EXPECT_EQ(right_elements(changing), 3 * 24);
+  EXPECT_EQ(print_low_rank(still), "40x24/3|7");
+  EXPECT_EQ(print_low_rank(changing), "40x24/3:8|7");
+  for (const LowRankUnit& of : {still, changing}) EXPECT_EQ(parse_low_rank(print_low_rank(of)), of);
+}
+
 TEST(LayerCodecs, FactorsOfLowRankMoveTheirBytesAlone) {
   for (const int64_t n : {2, 3, 4}) {
     const Design design = designed({"compression.codec=powersgd/4+ef"}, n);

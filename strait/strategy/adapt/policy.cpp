@@ -7,7 +7,9 @@
 
 #include "strait/base/errors.h"
 #include "strait/base/random.h"
+#include "strait/compression/low_rank.h"
 #include "strait/config/keys.h"
+#include "strait/strategy/sharding/low_rank.h"
 
 namespace strait::strategy {
 namespace {
@@ -52,9 +54,14 @@ std::string nearest_family(const codec::CodecSpec& spec) {
   return codec::print_codec(nearest);
 }
 
+bool has_settings(const codec::CodecSpec& spec) {
+  return spec.kind == codec::CodecKind::kQsgd || spec.kind == codec::CodecKind::kTopK ||
+         codec::is_low_rank(spec);
+}
+
 void check_family(const Run& run) {
   const codec::CodecSpec spec = codec::parse_codec(run.compression.codec, "compression.codec");
-  if (!settings_like(spec).empty()) return;
+  if (has_settings(spec)) return;
   refuse(run, kAdapt, "\"lgreco\"",
          fmt::format("compression.codec = \"{}\" has no settings to choose from",
                      run.compression.codec),
@@ -113,12 +120,6 @@ AdaptPolicy resolve_adapt_policy(const Run& run) {
   return policy;
 }
 
-std::vector<codec::CodecSpec> settings_like(const codec::CodecSpec& uniform) {
-  if (uniform.kind == codec::CodecKind::kQsgd) return bits_like(uniform);
-  if (uniform.kind == codec::CodecKind::kTopK) return densities_like(uniform);
-  return {};
-}
-
 std::vector<AdaptedLayer> adapted_layers(const ModelShape& shape,
                                          const std::vector<codec::Runs>& uniform) {
   std::vector<AdaptedLayer> layers;
@@ -129,17 +130,29 @@ std::vector<AdaptedLayer> adapted_layers(const ModelShape& shape,
       const codec::Run& here = uniform[unit].runs[run];
       const auto parameter = std::ranges::find(of.parameters, first, &ParameterShape::offset);
       if (here.codec.kind != codec::CodecKind::kNone)
-        layers.push_back({parameter->name, static_cast<int64_t>(unit), run, first, here});
+        layers.push_back({parameter->name, static_cast<int64_t>(unit), run, first, here,
+                          parameter->dims.front()});
       first += here.elements;
     }
   }
   return layers;
 }
 
+std::vector<codec::CodecSpec> settings_of(const AdaptedLayer& layer) {
+  const codec::CodecSpec& uniform = layer.uniform.codec;
+  if (uniform.kind == codec::CodecKind::kQsgd) return bits_like(uniform);
+  if (uniform.kind == codec::CodecKind::kTopK) return densities_like(uniform);
+  std::vector<codec::CodecSpec> settings;
+  if (codec::is_low_rank(uniform))
+    for (const int64_t rank : ranks_like(layer.rows, layer.columns(), uniform.rank))
+      settings.emplace_back(uniform).rank = rank;
+  return settings;
+}
+
 LayerSettings uniform_settings(const std::vector<AdaptedLayer>& layers) {
   LayerSettings settings;
   for (const AdaptedLayer& layer : layers) {
-    const std::vector<codec::CodecSpec> all = settings_like(layer.uniform.codec);
+    const std::vector<codec::CodecSpec> all = settings_of(layer);
     settings.push_back(std::ranges::find(all, layer.uniform.codec) - all.begin());
   }
   return settings;
@@ -151,7 +164,7 @@ std::vector<codec::Runs> with_settings(std::vector<codec::Runs> uniform,
   ensure(layers.size() == settings.size(), "adapt: a setting for each layer");
   for (size_t l = 0; l < layers.size(); ++l)
     uniform[static_cast<size_t>(layers[l].unit)].runs[layers[l].run].codec =
-        settings_like(layers[l].uniform.codec).at(static_cast<size_t>(settings[l]));
+        settings_of(layers[l]).at(static_cast<size_t>(settings[l]));
   return uniform;
 }
 
@@ -160,8 +173,8 @@ std::vector<std::string> setting_names(const std::vector<AdaptedLayer>& layers,
   ensure(layers.size() == settings.size(), "adapt: a setting for each layer");
   std::vector<std::string> names;
   for (size_t l = 0; l < layers.size(); ++l)
-    names.push_back(codec::print_codec(
-        settings_like(layers[l].uniform.codec).at(static_cast<size_t>(settings[l]))));
+    names.push_back(
+        codec::print_codec(settings_of(layers[l]).at(static_cast<size_t>(settings[l]))));
   return names;
 }
 
@@ -171,12 +184,18 @@ uint64_t settings_hash(const LayerSettings& settings) {
   return hash;
 }
 
-int64_t layer_bytes(const codec::CodecSpec& setting, int64_t elements, int64_t parts) {
-  return 2 * parts * (parts - 1) * codec::encoded_bytes(setting, (elements + parts - 1) / parts);
+int64_t layer_bytes(const AdaptedLayer& layer, const codec::CodecSpec& setting, int64_t parts,
+                    Dtype gradient) {
+  if (codec::is_low_rank(setting))
+    return 2 * (parts - 1) * (layer.rows + layer.columns()) * setting.rank * dtype_bytes(gradient);
+  const int64_t grain = (layer.uniform.elements + parts - 1) / parts;
+  return 2 * parts * (parts - 1) * codec::encoded_bytes(setting, grain);
 }
 
-double layer_error(const codec::CodecSpec& setting, const codec::ConstValues& gradient,
-                   int64_t parts) {
+namespace {
+
+double coding_error(const codec::CodecSpec& setting, const codec::ConstValues& gradient,
+                    int64_t parts) {
   const int64_t grain = (gradient.elements + parts - 1) / parts;
   double squares = 0;
   std::vector<uint8_t> piece;
@@ -199,6 +218,34 @@ double layer_error(const codec::CodecSpec& setting, const codec::ConstValues& gr
   return std::sqrt(squares);
 }
 
+template <class T>
+std::vector<double> losses_by_rank(const AdaptedLayer& layer, int64_t most, const void* gradient) {
+  const compression::LowRankShape shape{layer.rows, layer.columns(), most};
+  const std::span<const T> matrix(static_cast<const T*>(gradient),
+                                  static_cast<size_t>(layer.uniform.elements));
+  return compression::losses_by_rank<T>(shape, matrix, hash_name(layer.name));
+}
+
+}  // namespace
+
+std::vector<double> layer_errors(const AdaptedLayer& layer, const codec::ConstValues& gradient,
+                                 int64_t parts) {
+  const std::vector<codec::CodecSpec> settings = settings_of(layer);
+  std::vector<double> errors;
+  if (!codec::is_low_rank(layer.uniform.codec)) {
+    for (const codec::CodecSpec& setting : settings)
+      errors.push_back(coding_error(setting, gradient, parts));
+    return errors;
+  }
+  const int64_t most = settings.back().rank;
+  const std::vector<double> losses = gradient.dtype == Dtype::kFloat64
+                                         ? losses_by_rank<double>(layer, most, gradient.data)
+                                         : losses_by_rank<float>(layer, most, gradient.data);
+  for (const codec::CodecSpec& setting : settings)
+    errors.push_back(losses[static_cast<size_t>(setting.rank - 1)]);
+  return errors;
+}
+
 SettingsChoice choose_settings(const std::vector<AdaptedLayer>& layers, int64_t parts, double alpha,
                                const GradientOfLayer& gradient) {
   std::vector<compression::LayerCandidates> all;
@@ -208,9 +255,11 @@ SettingsChoice choose_settings(const std::vector<AdaptedLayer>& layers, int64_t 
     compression::LayerCandidates& of = all.emplace_back();
     of.reference = static_cast<size_t>(uniform[l]);
     const codec::ConstValues values = gradient(layers[l]);
-    for (const codec::CodecSpec& setting : settings_like(layers[l].uniform.codec))
-      of.candidates.push_back({layer_bytes(setting, layers[l].uniform.elements, parts),
-                               layer_error(setting, values, parts)});
+    const std::vector<codec::CodecSpec> settings = settings_of(layers[l]);
+    const std::vector<double> errors = layer_errors(layers[l], values, parts);
+    for (size_t s = 0; s < settings.size(); ++s)
+      of.candidates.push_back(
+          {layer_bytes(layers[l], settings[s], parts, values.dtype), errors[s]});
     choice.uniform_bytes += of.candidates[of.reference].bytes;
     choice.allowed_error += of.candidates[of.reference].error;
   }

@@ -33,10 +33,6 @@ struct AdaptPolicy {
 /// Errors: UserError with the nearest valid choice for what cannot take effect.
 AdaptPolicy resolve_adapt_policy(const Run& run);
 
-/// What a layer may have instead of the uniform setting, itself included, from the fewest bytes to
-/// the most: qsgd 1 to 8 bits; topk an eighth to eight times the density.
-std::vector<codec::CodecSpec> settings_like(const codec::CodecSpec& uniform);
-
 /// One encoded parameter.
 struct AdaptedLayer {
   std::string name;  // "blocks.0.attention.qkv.weight"
@@ -44,11 +40,16 @@ struct AdaptedLayer {
   size_t run = 0;     // of its unit
   int64_t first = 0;  // element of the unit
   codec::Run uniform;
+  int64_t rows = 1;
+  int64_t columns() const { return uniform.elements / rows; }
 };
+/// What a layer may have instead of the uniform setting, itself included, from the fewest bytes to
+/// the most: qsgd 1 to 8 bits; topk an eighth to eight times the density; powersgd ranks_like.
+std::vector<codec::CodecSpec> settings_of(const AdaptedLayer& layer);
 std::vector<AdaptedLayer> adapted_layers(const ModelShape& shape,
                                          const std::vector<codec::Runs>& uniform);
 
-/// What is chosen: per layer the number of one of settings_like.
+/// What is chosen: per layer the number of one of settings_of.
 using LayerSettings = std::vector<int64_t>;
 LayerSettings uniform_settings(const std::vector<AdaptedLayer>& layers);
 /// The runs of all units with these settings.
@@ -61,11 +62,14 @@ std::vector<std::string> setting_names(const std::vector<AdaptedLayer>& layers,
 /// Equal for equal choices.
 uint64_t settings_hash(const LayerSettings& settings);
 
-/// Bytes that all ranks together send of a layer in a step, both hops.
-int64_t layer_bytes(const codec::CodecSpec& setting, int64_t elements, int64_t parts);
-/// Norm of what a setting loses of a layer, cut into parts as it is sent.
-double layer_error(const codec::CodecSpec& setting, const codec::ConstValues& gradient,
-                   int64_t parts);
+/// Bytes that all ranks together send of a layer in a step, both hops or both sums. `gradient`: the
+/// type of its numbers, and so of factors.
+int64_t layer_bytes(const AdaptedLayer& layer, const codec::CodecSpec& setting, int64_t parts,
+                    Dtype gradient);
+/// Norms of what the settings_of a layer lose of it: cut into parts as it is sent, or factors after
+/// a few power iterations (losses_by_rank).
+std::vector<double> layer_errors(const AdaptedLayer& layer, const codec::ConstValues& gradient,
+                                 int64_t parts);
 
 /// The numbers of a layer's gradient; the memory stays until the next call.
 using GradientOfLayer = std::function<codec::ConstValues(const AdaptedLayer&)>;

@@ -322,6 +322,7 @@ Design make_design(const Run& run, int64_t ranks, int64_t vocabulary, int64_t co
   // On one rank nothing is sent, so there is nothing to choose.
   const AdaptPolicy adapt = resolve_adapt_policy(run);
   if (!design.placement.layers.empty()) design.adapt = adapt;
+  design.placement.layers_change = design.adapt.adapts();
   if (plans_documents(run))
     design.planner = std::make_shared<const BatchPlanner>(run, design.cluster, design.mesh,
                                                           design.layout.local_shape(),

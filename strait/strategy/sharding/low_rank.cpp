@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 
 #include "strait/base/errors.h"
 
@@ -60,11 +61,29 @@ int64_t right_elements(const LowRankUnit& unit) {
   return elements;
 }
 
+int64_t kept_elements(const LowRankUnit& unit) {
+  int64_t elements = 0;
+  for (const LowRankRun& run : unit) elements += run.kept_elements();
+  return elements;
+}
+
 bool has_low_rank(int64_t rows, int64_t columns, int64_t rank) {
   return rank <= std::min(rows, columns) && (rows + columns) * rank < rows * columns;
 }
 
-LowRankUnit low_rank_unit(const UnitShape& unit, const codec::Runs& runs) {
+std::vector<int64_t> ranks_like(int64_t rows, int64_t columns, int64_t rank) {
+  constexpr int kPerDoubling = 4, kDoublings = 2;
+  std::vector<int64_t> ranks;
+  for (int step = -kDoublings * kPerDoubling; step <= kDoublings * kPerDoubling; ++step) {
+    const double scale = std::exp2(static_cast<double>(step) / kPerDoubling);
+    const int64_t other = std::max<int64_t>(1, std::llround(static_cast<double>(rank) * scale));
+    if (has_low_rank(rows, columns, other) && (ranks.empty() || ranks.back() < other))
+      ranks.push_back(other);
+  }
+  return ranks;
+}
+
+LowRankUnit low_rank_unit(const UnitShape& unit, const codec::Runs& runs, int64_t uniform) {
   LowRankUnit layers;
   int64_t first = 0;
   for (const codec::Run& run : runs.runs) {
@@ -72,6 +91,8 @@ LowRankUnit low_rank_unit(const UnitShape& unit, const codec::Runs& runs) {
     if (codec::is_low_rank(run.codec)) {
       layer.rows = std::ranges::find(unit.parameters, first, &ParameterShape::offset)->dims[0];
       layer.rank = run.codec.rank;
+      layer.most =
+          uniform > 0 ? ranks_like(layer.rows, layer.columns(), uniform).back() : layer.rank;
     }
     first += run.elements;
   }
@@ -82,8 +103,12 @@ std::string print_low_rank(const LowRankUnit& unit) {
   std::string text;
   for (const LowRankRun& run : unit) {
     if (!text.empty()) text += '|';
-    text += run.rank > 0 ? fmt::format("{}x{}/{}", run.rows, run.columns(), run.rank)
-                         : std::to_string(run.elements);
+    if (run.rank == 0) {
+      text += std::to_string(run.elements);
+      continue;
+    }
+    text += fmt::format("{}x{}/{}", run.rows, run.columns(), run.rank);
+    if (run.most != run.rank) text += fmt::format(":{}", run.most);
   }
   return text;
 }
@@ -94,9 +119,11 @@ LowRankUnit parse_low_rank(const std::string& text) {
     const size_t end = std::min(text.find('|', begin), text.size());
     const size_t times = text.find('x', begin), slash = text.find('/', begin);
     if (times < end && slash < end) {
-      const int64_t rows = parse_number(text, begin, times);
-      unit.push_back(
-          {rows * parse_number(text, times + 1, slash), rows, parse_number(text, slash + 1, end)});
+      const size_t colon = std::min(text.find(':', slash), end);
+      const int64_t rows = parse_number(text, begin, times),
+                    rank = parse_number(text, slash + 1, colon);
+      unit.push_back({rows * parse_number(text, times + 1, slash), rows, rank,
+                      colon < end ? parse_number(text, colon + 1, end) : rank});
     } else {
       unit.push_back({parse_number(text, begin, end)});
     }

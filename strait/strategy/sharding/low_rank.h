@@ -17,21 +17,29 @@ namespace strait::strategy {
 struct LowRankRun {
   int64_t elements = 0;
   int64_t rows = 0, rank = 0;  // 0: as they are
+  int64_t most = 0;            // rank that there is room for between steps
   int64_t columns() const { return elements / rows; }
   int64_t left_elements() const { return rank > 0 ? rows * rank : elements; }
   int64_t right_elements() const { return rank > 0 ? columns() * rank : 0; }
+  int64_t kept_elements() const { return rank > 0 ? columns() * most : 0; }
   bool operator==(const LowRankRun&) const = default;
 };
 using LowRankUnit = std::vector<LowRankRun>;
 
 int64_t left_elements(const LowRankUnit& unit);
 int64_t right_elements(const LowRankUnit& unit);
+int64_t kept_elements(const LowRankUnit& unit);
 
 /// Whether factors of a matrix of these sides are fewer numbers than the matrix.
 bool has_low_rank(int64_t rows, int64_t columns, int64_t rank);
-/// `runs`: of layer_codecs, for the unit.
-LowRankUnit low_rank_unit(const UnitShape& unit, const codec::Runs& runs);
-/// "384x128/4|256"; print_low_rank's text is read back.
+/// Ranks that a matrix may have instead of `rank`, itself included, ascending: a quarter to four
+/// times as many in about equal ratios, of those that has_low_rank. L-GreCo's published code takes
+/// half to twice.
+std::vector<int64_t> ranks_like(int64_t rows, int64_t columns, int64_t rank);
+/// `runs`: of layer_codecs, for the unit. `uniform`: rank instead of which others may be chosen
+/// while training; 0: none is.
+LowRankUnit low_rank_unit(const UnitShape& unit, const codec::Runs& runs, int64_t uniform);
+/// "384x128/4|256", "384x128/4:8" with room for rank 8; print_low_rank's text is read back.
 std::string print_low_rank(const LowRankUnit& unit);
 LowRankUnit parse_low_rank(const std::string& text);
 
@@ -51,7 +59,8 @@ extern const program::Kernel kProjectLeft;
 enum ProjectLeftOperand : int { kLeftGradient, kLeftFactors, kLeftRight };
 
 /// The gradient becomes the product of the summed factors; the residual, if any, what its share of
-/// it misses of this rank's; the right factors are kept for the next step.
+/// it misses of this rank's; the right factors are kept for the next step, with zeros in what they
+/// leave of their room.
 extern const program::Kernel kExpandFactors;
 enum ExpandFactorsOperand : int {
   kExpandLeft,

@@ -43,6 +43,7 @@ struct Placement {
   int64_t cached_layers = 0;     // whose gathered weights stay from the forward to the backward
   /// [unit] of the compressed all-reduce (layer_codecs.h); empty: codecs.gradients, whole units.
   std::vector<codec::Runs> layers;
+  bool layers_change = false;  // their settings are chosen anew while training
 
   /// Groups across which sums are all-reduced.
   int64_t replicas() const { return ranks / optimizer; }

@@ -186,15 +186,17 @@ bool UnitValues::equal_layers(const UnitClass& units) const {
                      [&](const codec::Runs& runs) { return runs.runs == first->runs; });
 }
 
-std::vector<program::Operand> UnitValues::declare_pieces(const std::string& letter, int64_t hop) {
+std::vector<program::Operand> UnitValues::declare_by_layers(
+    const std::string& letter, const std::function<Form(int64_t)>& form) {
   std::vector<program::Operand> operands(place_.size());
   const auto add = [&](const std::string& name, int64_t first_unit, int64_t count) {
-    const PieceFormat format = gradient_pieces(first_unit, hop);
+    const Form of = form(first_unit);
     program::ValueArray array;
     array.name = letter + "." + name;
     array.count = count;
-    array.dtype = Dtype::kByte;
-    array.partition = format.bytes(program_.groups[format.group].size);
+    array.dtype = of.dtype;
+    array.partition = of.partition;
+    array.group = of.group;
     for (int64_t i = 0; i < count; ++i)
       operands[static_cast<size_t>(first_unit + i)] = {static_cast<int>(program_.arrays.size()),
                                                        {i}};
@@ -209,6 +211,13 @@ std::vector<program::Operand> UnitValues::declare_pieces(const std::string& lett
       add(fmt::format("{}.{}", units.name, i), units.first_unit + i, 1);
   }
   return operands;
+}
+
+std::vector<program::Operand> UnitValues::declare_pieces(const std::string& letter, int64_t hop) {
+  return declare_by_layers(letter, [&](int64_t unit) -> Form {
+    const PieceFormat format = gradient_pieces(unit, hop);
+    return {format.bytes(program_.groups[format.group].size), -1, Dtype::kByte};
+  });
 }
 
 void UnitValues::declare_gathered(bool secondary) {
@@ -279,15 +288,17 @@ void UnitValues::declare_gradients(const draft::StepOptions& options) {
 
 void UnitValues::declare_low_rank() {
   const auto whole = [this](auto elements_of_unit) {
-    return [this, elements_of_unit](const UnitClass& units) -> Form {
-      const int64_t elements = elements_of_unit(low_rank_of(units.first_unit));
+    return [this, elements_of_unit](int64_t unit) -> Form {
+      const int64_t elements = elements_of_unit(low_rank_of(unit));
       return {{elements, elements}, -1, types_.state};
     };
   };
-  first_[index_of(UnitValue::kLeft)] = declare({"P"}, whole(&left_elements));
-  first_[index_of(UnitValue::kRight)] = declare({"V"}, whole(&right_elements));
+  left_ = declare_by_layers("P", whole(&left_elements));
+  right_ = declare_by_layers("V", whole(&right_elements));
+  const auto kept = whole(&kept_elements);
   const int factors =
-      declare({"q", Lifetime::kResident, Category::kGradients}, whole(&right_elements));
+      declare({"q", Lifetime::kResident, Category::kGradients},
+              [&](const UnitClass& units) -> Form { return kept(units.first_unit); });
   first_[index_of(UnitValue::kFactors)] = factors;
   // Not by unit: their elements are none of the unit's. The same on all ranks.
   for (size_t i = 0; i < classes_.size(); ++i)
@@ -362,6 +373,8 @@ program::Operand UnitValues::operand(UnitValue value, int64_t unit, int64_t nth)
     return sent_.at(static_cast<size_t>(nth)).at(static_cast<size_t>(unit));
   if (value == UnitValue::kReceived)
     return received_.at(static_cast<size_t>(nth)).at(static_cast<size_t>(unit));
+  if (value == UnitValue::kLeft) return left_.at(static_cast<size_t>(unit));
+  if (value == UnitValue::kRight) return right_.at(static_cast<size_t>(unit));
   int first = first_[index_of(value)];
   if (value == UnitValue::kMoment)
     first += static_cast<int>(nth * static_cast<int64_t>(classes_.size()));

@@ -3,6 +3,7 @@
 // placement decides only their partitions and formats.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -121,7 +122,8 @@ class UnitValues {
   }
   LowRankUnit low_rank_of(int64_t unit) const {
     return low_rank_unit(shape_.units[static_cast<size_t>(unit)],
-                         placement_.layers.at(static_cast<size_t>(unit)));
+                         placement_.layers.at(static_cast<size_t>(unit)),
+                         placement_.layers_change ? placement_.codecs.gradients.back().rank : 0);
   }
 
   int64_t num_hops() const { return static_cast<int64_t>(hops_.size()); }
@@ -178,7 +180,10 @@ class UnitValues {
   PieceFormat weight_pieces_of(int64_t elements) const;
   PieceFormat secondary_pieces_of(int64_t elements) const;
   bool equal_layers(const UnitClass& units) const;
-  /// Adds the arrays of pieces of a hop, one per class; one per unit where their layers differ.
+  /// Adds transient arrays of what `form` says of a unit, one per class; one per unit where their
+  /// layers differ. [unit] where it is.
+  std::vector<program::Operand> declare_by_layers(const std::string& letter,
+                                                  const std::function<Form(int64_t)>& form);
   std::vector<program::Operand> declare_pieces(const std::string& letter, int64_t hop);
   void declare_low_rank();
   void declare_residuals();
@@ -199,6 +204,7 @@ class UnitValues {
   int64_t num_moments_ = 0;
   std::vector<int> first_ = std::vector<int>(kNumValues, -1);   // [UnitValue] first array
   std::vector<std::vector<program::Operand>> sent_, received_;  // [hop][unit]
+  std::vector<program::Operand> left_, right_;                  // [unit] factors
   std::vector<int> residual_;                                   // [hop]
 };
 

@@ -11,10 +11,13 @@
 #include <set>
 
 #include "strait/base/errors.h"
+#include "strait/base/random.h"
 #include "strait/compression/layer_choice.h"
+#include "strait/compression/low_rank.h"
 #include "strait/strategy/adapt/adapt.h"
 #include "strait/strategy/adapt/kernels.h"
 #include "strait/strategy/sharding/kernels.h"
+#include "strait/strategy/sharding/low_rank.h"
 #include "tests/train/small_run.h"
 
 namespace strait {
@@ -60,6 +63,9 @@ struct Gathered {
     const std::lock_guard lock(mutex);
     if (instance.op->kernel == &strategy::kEncode)
       codecs[instance.step + 1].insert(instance.op->codec);
+    if (instance.op->kernel == &strategy::kProjectRight)
+      codecs[instance.step + 1].insert(
+          program::attribute<std::string>(*instance.op, strategy::kLowRankUnit));
     if (rank != 0 || instance.op->kernel != &strategy::kGatherGradient) return;
     const runtime::Bound& gradient = *instance.find_read(strategy::kGatheredGradient);
     const runtime::Bound& sum = *instance.find_write(strategy::kGathered);
@@ -93,9 +99,39 @@ double plain_error(const codec::CodecSpec& setting, const std::vector<float>& x,
   return std::sqrt(squares);
 }
 
+/// The same of factors, by power iterations of each rank alone.
+double plain_error_of_factors(const strategy::AdaptedLayer& layer, int64_t rank,
+                              const std::vector<float>& x) {
+  const compression::LowRankShape shape{layer.rows, layer.columns(), rank};
+  const std::vector<double> matrix(x.begin(), x.end());
+  std::vector<double> left(static_cast<size_t>(shape.left_elements())),
+      right(static_cast<size_t>(shape.right_elements())), product(x.size());
+  compression::fill_right<double>(shape, right, hash_name(layer.name));
+  for (int iteration = 0; iteration < 5; ++iteration) {
+    compression::project_right<double>(shape, matrix, right, left);
+    compression::orthonormalise<double>(shape, left);
+    compression::project_left<double>(shape, matrix, left, right);
+  }
+  compression::expand<double>(shape, left, right, product);
+  double squares = 0;
+  for (size_t i = 0; i < matrix.size(); ++i) squares += std::pow(matrix[i] - product[i], 2);
+  return std::sqrt(squares);
+}
+
+/// Settings of the layers of each unit, as what encodes or projects is marked with.
+std::set<std::string> marks(const strategy::Design& design, const std::vector<codec::Runs>& runs,
+                            int64_t uniform_rank) {
+  std::set<std::string> texts;
+  for (size_t unit = 0; unit < runs.size(); ++unit)
+    texts.insert(uniform_rank > 0 ? strategy::print_low_rank(strategy::low_rank_unit(
+                                        design.shape.units[unit], runs[unit], uniform_rank))
+                                  : codec::print_runs(runs[unit]));
+  return texts;
+}
+
 TEST_F(LayerSettingsTest, ChoicesAreThoseOfThePlainProgram) {
-  for (const auto& [codec, ranks] :
-       std::vector<std::pair<std::string, int64_t>>{{"qsgd4/64", 2}, {"topk/0.1+ef", 4}}) {
+  for (const auto& [codec, ranks] : std::vector<std::pair<std::string, int64_t>>{
+           {"qsgd4/64", 2}, {"topk/0.1+ef", 4}, {"powersgd/2+ef", 3}}) {
     Gathered gathered;
     train::Hooks hooks;
     hooks.before_op = [&](int64_t rank, const runtime::Instance& instance) {
@@ -115,8 +151,14 @@ TEST_F(LayerSettingsTest, ChoicesAreThoseOfThePlainProgram) {
         const std::vector<float> x(unit.begin() + layer.first,
                                    unit.begin() + layer.first + layer.uniform.elements);
         compression::LayerCandidates& of = candidates.emplace_back();
-        for (const codec::CodecSpec& setting : strategy::settings_like(layer.uniform.codec)) {
+        for (const codec::CodecSpec& setting : strategy::settings_of(layer)) {
           if (setting == layer.uniform.codec) of.reference = of.candidates.size();
+          if (codec::is_low_rank(setting)) {
+            of.candidates.push_back(
+                {2 * (ranks - 1) * 4 * setting.rank * (layer.rows + layer.columns()),
+                 plain_error_of_factors(layer, setting.rank, x)});
+            continue;
+          }
           const int64_t piece =
               codec::encoded_bytes(setting, (layer.uniform.elements + ranks - 1) / ranks);
           of.candidates.push_back(
@@ -130,12 +172,14 @@ TEST_F(LayerSettingsTest, ChoicesAreThoseOfThePlainProgram) {
       EXPECT_EQ(got.choice.bytes, want.bytes);
       EXPECT_LT(got.choice.bytes, got.choice.uniform_bytes);
       // From the next step on, and not before, all ranks encode in them.
-      const auto runs =
-          strategy::with_settings(design_->placement.layers, layers, got.choice.settings);
-      std::set<std::string> texts;
-      for (const codec::Runs& of : runs) texts.insert(codec::print_runs(of));
-      EXPECT_NE(gathered.codecs.at(got.step), texts);
-      EXPECT_EQ(gathered.codecs.at(got.step + 1), texts);
+      const auto used = [&](const strategy::LayerSettings& settings) {
+        return marks(*design_, strategy::with_settings(design_->placement.layers, layers, settings),
+                     design_->placement.codecs.gradients.back().rank);
+      };
+      EXPECT_EQ(gathered.codecs.at(got.step),
+                used(nth == 0 ? strategy::uniform_settings(layers)
+                              : outcome.settings[nth - 1].choice.settings));
+      EXPECT_EQ(gathered.codecs.at(got.step + 1), used(got.choice.settings));
     }
     const Json& told = report_.at("compression");
     EXPECT_EQ(told.at("layers").size(), layers.size());
@@ -156,7 +200,7 @@ TEST_F(LayerSettingsTest, ChoicesAreThoseOfThePlainProgram) {
 
 // Stopped after a choice, in the middle of gathering for the next one.
 TEST_F(LayerSettingsTest, ResumedRunsEndWithTheSameBits) {
-  for (const char* codec : {"qsgd3/64", "topk/0.1+ef"}) {
+  for (const char* codec : {"qsgd3/64", "topk/0.1+ef", "powersgd/2+ef"}) {
     const std::string name = std::string(codec).substr(0, 4);
     const train::Outcome whole = train(run_of(codec, {}), 4, name + "whole");
     train(run_of(codec, {"train.steps=6", "checkpoint.every_steps=3"}), 4, name + "parts");
