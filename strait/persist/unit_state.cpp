@@ -10,6 +10,7 @@
 #include "strait/draft/step_options.h"
 #include "strait/model/block.h"
 #include "strait/program/classes.h"
+#include "strait/strategy/adapt/adapt.h"
 #include "strait/strategy/sync/sync.h"
 
 namespace strait::persist {
@@ -82,14 +83,16 @@ class SharedBuffer {
 };
 
 /// What stands in for a state that a checkpoint lacks because it comes from a run without local
-/// steps: the weights of all for those of a replica; else nothing, which leaves zeros.
+/// steps or without choices of settings: the weights of all for those of a replica; else nothing,
+/// which leaves zeros.
 checkpoint::StateRange fallback_of(checkpoint::StateRange range) {
   const bool weights = range.state == draft::kLocalState;
-  const bool outer =
-      range.state == strategy::kOuterMomentumState || range.state == strategy::kOuterGradientState;
+  const bool sums = range.state == strategy::kOuterMomentumState ||
+                    range.state == strategy::kOuterGradientState ||
+                    range.state == strategy::kGatheredState;
   range.replica = 0;
   if (weights) range.state = checkpoint::kMaster;
-  if (outer) range.state.clear();
+  if (sums) range.state.clear();
   return range;
 }
 

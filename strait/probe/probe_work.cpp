@@ -18,6 +18,7 @@ namespace strait::measure {
 namespace {
 
 constexpr int64_t kHeadWidth = 64;
+constexpr int64_t kMostContext = 1024;
 constexpr const char* kCodecs[] = {"int8/2048", "int4/128"};  // of zero++ and zero-topo
 
 }  // namespace
@@ -48,7 +49,12 @@ BlockCase block_of_run(const Run& run, int64_t ranks) {
   BlockCase block;
   block.run.model = run.model;
   block.run.model.shape.layers = 1;
-  block.run.train.global_batch_size = resolve_batch(run, ranks).micro_batch_size;
+  // Attention has a rate of its own. On long sequences it takes nearly all of a block's time, minutes
+  // in all, of which the rest could not be told.
+  int64_t& context = block.run.model.shape.context;
+  const int64_t cuts = (context + kMostContext - 1) / kMostContext;
+  context /= cuts;
+  block.run.train.global_batch_size = cuts * resolve_batch(run, ranks).micro_batch_size;
   block.run.train.recompute = run.train.recompute;
   bool assumed = false;
   block.vocabulary = strategy::design_vocabulary(run, assumed);

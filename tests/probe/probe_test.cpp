@@ -87,6 +87,14 @@ TEST(Probe, ABlockHasTheOperationsOfItsShape) {
                    2 * ModelWork(block, Dtype::kFloat32, 1).flops());
 }
 
+TEST(Probe, LongSequencesAreCut) {
+  strait::Run run = llama_run();
+  run.model.shape.context = 4 * 1024 + 4;
+  const BlockCase block = block_of_run(run, 4);
+  EXPECT_EQ(block.run.model.shape.context, 820);
+  EXPECT_EQ(block.run.train.global_batch_size, 3 * 5);
+}
+
 TEST(Probe, AttentionIsCheckedAndCounted) {
   for (const Dtype dtype : {Dtype::kFloat32, Dtype::kFloat64, Dtype::kBfloat16})
     for (const AttentionCase& shape :

@@ -221,6 +221,21 @@ TEST_F(LayerSettingsTest, ResumedRunsEndWithTheSameBits) {
   }
 }
 
+// A checkpoint without sums of gradients: they begin where the run goes on.
+TEST_F(LayerSettingsTest, AResumedRunMayBeginToChoose) {
+  for (const char* codec : {"qsgd3/64", "powersgd/2+ef"}) {
+    const std::string name = std::string("began-") + std::string(codec, 4);
+    train(run_of(codec, {"train.steps=7", "compression.adapt=none",
+                         "compression.adapt_every_steps=1000", "lgreco.start_step=1000",
+                         "lgreco.gather_steps=10"}),
+          3, name);
+    const train::Outcome resumed = train(run_of(codec, {"checkpoint.resume=auto"}), 3, name);
+    EXPECT_EQ(resumed.first_step, 7);
+    ASSERT_EQ(resumed.settings.size(), 1u);
+    EXPECT_EQ(resumed.settings[0].step, 8);
+  }
+}
+
 TEST_F(LayerSettingsTest, ARankWithOtherSettingsEndsTheRun) {
   train::Hooks hooks;
   hooks.settings_received = [](int64_t rank, strategy::LayerSettings& settings) {
