@@ -160,12 +160,6 @@ void check_activation_codec(const Run& run) {
   const codec::CodecSpec codec = codec::parse_codec(run.pipeline.activation_codec, key);
   if (codec::is_sparse(codec))
     refuse(run, key, "leaves out numbers that the next stage needs", "\"int8\"");
-  if (codec.kind != codec::CodecKind::kNone && is_chain(run))
-    refuse(run, key,
-           fmt::format("makes pieces of one size, and blocks of model.family = \"{}\" hand on "
-                       "values of several",
-                       run.model.family),
-           "\"none\"");
   if (codec.error_feedback)
     refuse(run, key, "feeds errors back, but every micro-batch has activations of its own",
            toml_string(

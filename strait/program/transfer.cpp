@@ -88,6 +88,7 @@ int64_t finest_part(const Program& program, const Op& op) {
 int64_t piece_length(const Program& program, const Op& op) {
   if (!moves_bytes(program, op)) return 0;
   int64_t finest = finest_part(program, op);
+  if (is_message(op.kind)) return finest;  // whole values of several sizes
   for_each_op(program.body, [&](const Op& other) {
     const bool same = other.codec == op.codec && other.partition.elements == op.partition.elements;
     if (same && moves_bytes(program, other)) finest = std::min(finest, finest_part(program, other));

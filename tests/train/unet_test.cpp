@@ -272,8 +272,6 @@ TEST_F(UnetRuns, WhatCannotActOnAUnetIsRefused) {
   expect_refused({"mesh.axes.y=8"}, "mesh.axes.y", "nearest valid value is 4", 8);
   expect_refused({"mesh.axes.sequence=2"}, "mesh.axes.sequence", "nearest valid value is 1");
   expect_refused({"mesh.axes.x=4"}, "mesh.axes.x", "nearest valid value is 2", 4);
-  expect_refused({"mesh.axes.stage=2", "pipeline.activation_codec=int8"},
-                 "pipeline.activation_codec", "\"none\"");
   expect_refused({"mesh.axes.stage=2", "pipeline.order=zero-bubble-h1"}, "pipeline.order",
                  "\"1f1b\"");
   expect_refused({"mesh.axes.stage=16"}, "mesh.axes.stage", "nearest valid value is 8", 16);

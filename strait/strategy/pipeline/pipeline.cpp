@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "strait/base/errors.h"
 #include "strait/codec/codec.h"
@@ -86,6 +88,7 @@ class Stage {
     for (auto* lanes : {&downward_, &upward_})
       for (int64_t lane = 0; lane < num_lanes(); ++lane)
         lanes->push_back(draft::add_lane(draft.program, cluster, group_));
+    if (whole_.micro_steps > 0) find_messages();
     if (is_coded() && whole_.micro_steps > 0) declare_pieces(draft.program);
     give_places(draft.program);
   }
@@ -124,19 +127,55 @@ class Stage {
 
   bool is_coded() const { return codec_.kind != codec::CodecKind::kNone; }
 
-  /// Of every chunk what goes down and up, each as it is sent and as it is received.
-  void declare_pieces(program::Program& program) {
-    const program::ValueArray& numbers =
-        program.arrays[static_cast<size_t>(draft::find_array(program, "x"))];
-    const int64_t elements = numbers.partition.elements;
-    piece_bytes_ = codec::encoded_bytes(codec_, elements, numbers.dtype);
-    metadata_bytes_ = codec::metadata_bytes(codec_, elements);
-    pieces_ = draft::declare(program, {"piece", kPieces * place_.chunks, Dtype::kByte, piece_bytes_,
-                                       program::Lifetime::kTransient, program::Category::kBuffers});
+  /// What a chunk sends to a neighbour, or gets from it.
+  struct Message {
+    std::optional<Operand> numbers;  // none: it is the first or the last one
+    Operand piece = {};              // of these, where they are coded
+    int64_t piece_bytes = 0, metadata_bytes = 0;
+  };
+  const Message& message_of(int64_t chunk, bool down, bool sent) const {
+    return messages_[static_cast<size_t>(4 * chunk + (down ? 0 : 2) + (sent ? 0 : 1))];
   }
-  static constexpr int64_t kPieces = 4;
-  Operand piece(int64_t chunk, bool down, bool sent) const {
-    return {pieces_, {kPieces * chunk + (down ? 0 : 2) + (sent ? 0 : 1)}};
+
+  /// Of every chunk what goes down and up, each as it is sent and as it is received.
+  void find_messages() {
+    const MicroStep step = whole_.micro_step(0, {});
+    for (int64_t chunk = 0; chunk < place_.chunks; ++chunk)
+      for (const Work work : {Work::kForwards, Work::kBackwards})
+        for (const bool sent : {true, false}) {
+          const bool down = work == Work::kForwards, at_end = down == sent;
+          Message& message = messages_.emplace_back();
+          if (at_end ? last(chunk) : first(chunk)) continue;
+          const int64_t block = at_end ? blocks_of(chunk).end - 1 : blocks_of(chunk).begin;
+          const auto visit = std::ranges::find_if(step.visits, [&](const Visit& other) {
+            return other.work == work && other.block == block;
+          });
+          if (visit == step.visits.end()) continue;  // nothing goes back where nothing is trained
+          message.numbers = *find_operand(*visit, down   ? (sent ? draft::kOutput : draft::kInput)
+                                                  : sent ? draft::kInputGradient
+                                                         : draft::kOutputGradient);
+        }
+  }
+
+  /// Pieces of equal size share an array, which is one for a chain of transformer blocks.
+  void declare_pieces(program::Program& program) {
+    std::map<int64_t, std::vector<Message*>> by_elements;
+    for (Message& message : messages_) {
+      if (!message.numbers) continue;
+      const program::ValueArray& numbers =
+          program.arrays[static_cast<size_t>(message.numbers->array)];
+      message.piece_bytes = codec::encoded_bytes(codec_, numbers.partition.elements, numbers.dtype);
+      message.metadata_bytes = codec::metadata_bytes(codec_, numbers.partition.elements);
+      by_elements[numbers.partition.elements].push_back(&message);
+    }
+    for (const auto& [elements, messages] : by_elements) {
+      const int array = draft::declare(
+          program, {by_elements.size() == 1 ? "piece" : fmt::format("piece.{}", elements),
+                    std::ssize(messages), Dtype::kByte, messages.front()->piece_bytes,
+                    program::Lifetime::kTransient, program::Category::kBuffers});
+      for (size_t index = 0; index < messages.size(); ++index)
+        messages[index]->piece = {array, {static_cast<int64_t>(index)}};
+    }
   }
 
   /// Values that exist so far are a micro-batch's: one place for each that is in flight.
@@ -208,11 +247,9 @@ class Stage {
     const Task before = nth_task(task.work, number, place_);
     const bool down = task.work == Work::kForwards;
     if (down ? last(before.chunk) : first(before.chunk)) return;
-    const BlockRange &here = blocks_of(task.chunk), &there = blocks_of(before.chunk);
-    Operand earlier = sent;
-    earlier.index.constant += is_coded() ? kPieces * (before.chunk - task.chunk)
-                              : down     ? there.end - here.end
-                                         : there.begin - here.begin;
+    const Message& message = message_of(before.chunk, down, true);
+    const Operand earlier =
+        program::as(is_coded() ? message.piece : *message.numbers, sent.access, sent.slot);
     const auto computes =
         std::ranges::find_if(visit.ops, [](const Op& op) { return op.kernel != nullptr; });
     computes->waits.push_back(placed(earlier, draft::micro_batch_index(before.micro_batch, later)));
@@ -231,33 +268,35 @@ class Stage {
                      Index{0},
                      fmt::format("{} stage {}", kind == program::OpKind::kSend ? "to" : "from",
                                  op.peer.constant)};
-    if (is_coded()) mark_coded(op);
     return op;
   }
 
-  void mark_coded(Op& op) const {
+  void mark_coded(Op& op, const Message& message) const {
+    if (!is_coded()) return;
     op.codec = codec::print_codec(codec_);
-    op.piece_bytes = piece_bytes_;
-    op.metadata_bytes = metadata_bytes_;
+    op.piece_bytes = message.piece_bytes;
+    op.metadata_bytes = message.metadata_bytes;
   }
 
-  Op coding(const program::Kernel& kernel, const Operand& from, const Operand& to) const {
+  Op coding(const program::Kernel& kernel, const Message& message, bool encodes) const {
+    const Operand &from = encodes ? *message.numbers : message.piece,
+                  &to = encodes ? message.piece : *message.numbers;
     Op op = draft::kernel_op(kernel);
     op.reads = {program::as(from, Access::kRead, kActivationFrom)};
     op.writes = {program::as(to, Access::kWrite, kActivationTo)};
-    mark_coded(op);
+    mark_coded(op, message);
     return op;
   }
 
   void receive(Visit& visit, const Task& task, draft::BlockOperand slot) const {
-    const Operand wanted = *find_operand(visit, slot);
-    const Operand come =
-        is_coded() ? piece(task.chunk, task.work == Work::kForwards, false) : wanted;
+    const Message& from = message_of(task.chunk, task.work == Work::kForwards, false);
+    const Operand come = is_coded() ? from.piece : *find_operand(visit, slot);
     Op op = message(program::OpKind::kReceive, task.work);
     op.writes = {program::as(come, Access::kWrite)};
+    mark_coded(op, from);
     std::vector<Op> ops = {std::move(op)};
     if (is_coded()) {
-      ops.push_back(coding(kDecodeActivation, come, wanted));
+      ops.push_back(coding(kDecodeActivation, from, false));
       visit.frees.push_back(come);
     }
     visit.ops.insert(visit.ops.begin(), ops.begin(), ops.end());
@@ -266,13 +305,15 @@ class Stage {
   /// Sends what the visit makes, which nobody here needs any more. Returns what is on its way.
   Operand send(Visit& visit, const Task& task, draft::BlockOperand slot) const {
     const Operand made = *find_operand(visit, slot);
-    const Operand goes = is_coded() ? piece(task.chunk, task.work == Work::kForwards, true) : made;
+    const Message& to = message_of(task.chunk, task.work == Work::kForwards, true);
+    const Operand goes = is_coded() ? to.piece : made;
     if (is_coded()) {
-      visit.ops.push_back(coding(kEncodeActivation, made, goes));
+      visit.ops.push_back(coding(kEncodeActivation, to, true));
       visit.frees.push_back(made);
     }
     Op op = message(program::OpKind::kSend, task.work);
     op.reads = {program::as(goes, Access::kRead)};
+    mark_coded(op, to);
     visit.ops.push_back(std::move(op));
     visit.frees.push_back(goes);
     return goes;
@@ -312,8 +353,7 @@ class Stage {
   const std::vector<BlockRange> runs_;
   const int64_t ahead_;
   const codec::CodecSpec codec_;
-  int64_t piece_bytes_ = 0, metadata_bytes_ = 0;
-  int pieces_ = -1;
+  std::vector<Message> messages_;
   const bool trains_;
   int group_ = -1;
   std::vector<int> downward_, upward_;

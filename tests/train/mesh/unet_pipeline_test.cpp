@@ -98,6 +98,56 @@ TEST_F(UnetPipeline, MessagesCarryWhatPassesTheCut) {
     }
 }
 
+/// A piece of each value that passes a border, of its own size.
+TEST_F(UnetPipeline, CodedMessagesHaveTheBytesOfTheCodec) {
+  for (const Sets& order : std::vector<Sets>{
+           {"pipeline.cuts=2,4,7", "mesh.axes.stage=4"},
+           {"mesh.axes.stage=2", "pipeline.order=interleaved", "pipeline.chunks_per_stage=2"}}) {
+    SCOPED_TRACE(::testing::PrintToString(order));
+    const Sets sets = with(order, {"train.steps=3", "train.micro_batch_size=2"});
+    const int64_t ranks = order[0].starts_with("pipeline") ? 4 : 2;
+    const Sets coded = with(sets, {"pipeline.activation_codec=int8/64"});
+    const Job plain = make_job(run_of(sets), ranks), job = make_job(run_of(coded), ranks);
+    std::pair<int64_t, int64_t> want{0, 0};
+    for (const program::Program& program : plain.design.steady())
+      program::for_each_instance(program, [&](const program::Op& op, const program::Loops&) {
+        if (op.kind != program::OpKind::kSend) return;
+        const auto& array = program.arrays[static_cast<size_t>(op.reads.front().array)];
+        want.first += array.partition.elements;
+        want.second += (array.partition.elements + 63) / 64 * 4;
+      });
+    const auto sent = [](const Ledger& ledger, int64_t steps) {
+      std::pair<int64_t, int64_t> bytes{0, 0};
+      for (const Traffic& row : ledger.rows()) {
+        if (row.operation != "send") continue;
+        EXPECT_EQ(row.codec, "int8/64");
+        bytes.first += row.payload_bytes / steps;
+        bytes.second += row.metadata_bytes / steps;
+      }
+      return bytes;
+    };
+    EXPECT_EQ(sent(job.simulated.traffic, 1), want);
+    EXPECT_EQ(sent(job.cost.traffic, 1), want);
+    const train::Outcome outcome = test::train_small(run_of(coded), ranks, next_folder());
+    EXPECT_EQ(sent(outcome.traffic, 3), want);
+    test::expect_predicted_memory(outcome);
+  }
+}
+
+TEST_F(UnetPipeline, CodedMessagesLearnWhatOneRankLearns) {
+  for (const Sets& order : std::vector<Sets>{
+           {"mesh.axes.stage=4", "pipeline.cuts=2,4,7"},
+           {"mesh.axes.stage=2", "pipeline.order=interleaved", "pipeline.chunks_per_stage=4"}}) {
+    SCOPED_TRACE(::testing::PrintToString(order));
+    const Trained got =
+        train(order[0].back() - '0',
+              with(order, {"pipeline.activation_codec=int8/64", "train.micro_batch_size=2"}));
+    EXPECT_NE(got.losses.back(), serial().losses.back());
+    for (size_t step = 0; step < got.losses.size(); ++step)
+      EXPECT_NEAR(got.losses[step], serial().losses[step], 0.02 * serial().losses[step]) << step;
+  }
+}
+
 TEST_F(UnetPipeline, MemoryIsWhatTheAllocatorSaw) {
   for (const Sets& sets : std::vector<Sets>{
            {"mesh.axes.stage=2", "pipeline.order=gpipe", "train.micro_batch_size=1"},
