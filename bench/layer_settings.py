@@ -39,7 +39,7 @@ def family(*codecs, alphas):
 LINES = {PLAIN: Line(),
          **family("qsgd2/512+ef", "qsgd3/512+ef", "qsgd4/512", alphas=(1, 2)),
          **family("topk/0.01+ef", "topk/0.05+ef", alphas=(1, 1.5)),
-         **family("powersgd/2+ef", "powersgd/4+ef", alphas=(1, 1.25))}
+         **family("powersgd/4+ef", "powersgd/8+ef", alphas=(1,))}
 
 
 def keys_of(line, options):

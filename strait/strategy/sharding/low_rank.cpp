@@ -72,9 +72,9 @@ bool has_low_rank(int64_t rows, int64_t columns, int64_t rank) {
 }
 
 std::vector<int64_t> ranks_like(int64_t rows, int64_t columns, int64_t rank) {
-  constexpr int kPerDoubling = 4, kDoublings = 2;
+  constexpr int kPerDoubling = 4;
   std::vector<int64_t> ranks;
-  for (int step = -kDoublings * kPerDoubling; step <= kDoublings * kPerDoubling; ++step) {
+  for (int step = -kPerDoubling; step <= kPerDoubling; ++step) {
     const double scale = std::exp2(static_cast<double>(step) / kPerDoubling);
     const int64_t other = std::max<int64_t>(1, std::llround(static_cast<double>(rank) * scale));
     if (has_low_rank(rows, columns, other) && (ranks.empty() || ranks.back() < other))
