@@ -116,7 +116,8 @@ void check_document_rows(const Run& run) {
                       "value is \"auto\", or sequence.engine = \"zeppelin\"",
                       key, value, run.sequence.engine, run.mesh.axes.sequence));
     };
-    if (run.sequence.remap == "qkv") refuse_unplanned("sequence.remap", run.sequence.remap);
+    if (run.sequence.remap == "qkv" || run.sequence.remap == "residual")
+      refuse_unplanned("sequence.remap", run.sequence.remap);
     if (run.sequence.routing != "auto" && run.sequence.routing != "off")
       refuse_unplanned("sequence.routing", run.sequence.routing);
   }

@@ -473,10 +473,12 @@ Rows sequence_keys() {
        "nodes go, where sequence.engine plans batches, in pieces if that is cheaper; whole:N: not "
        "in pieces; auto: as many as are cheapest, at most the links that the cluster file gives a "
        "node."},
-      {"sequence.remap", kField<sequence, &SequenceOptions::remap>, one_of({"auto", "none", "qkv"}),
-       "Where sequence.engine plans batches, whether ranks have the same number of tokens for all "
-       "but attention: qkv moves queries, keys and values of some tokens to the ranks that attend "
-       "them, and results back; auto: where that is cheaper."},
+      {"sequence.remap", kField<sequence, &SequenceOptions::remap>,
+       one_of({"auto", "none", "qkv", "residual"}),
+       "Where sequence.engine plans batches, whether ranks have the same number of tokens beside "
+       "attention: qkv moves queries, keys and values of some tokens to the ranks that attend "
+       "them, and results back; residual the residual stream, so that the products before and "
+       "behind attention stay as uneven as it is; none: nothing moves; auto: what is cheapest."},
       {"sequence.fill", kField<sequence, &SequenceOptions::fill>, any(),
        "A rank's own documents between the rounds of its rings (zeppelin, hybrid), while keys are "
        "on "

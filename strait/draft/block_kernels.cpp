@@ -341,7 +341,11 @@ namespace {
 
 /// Memory that it moves is that of moved_rows: of all else it touches these rows.
 Kernel make_remap_kernel(RemapStep step) {
-  Kernel kernel = block_kernel(remap_step_name(step), segment_operands({{kTokens, kReads}}));
+  Kernel kernel =
+      block_kernel(remap_step_name(step),
+                   segment_operands({{kTokens, kReads},
+                                     {kInput, kReads | kUpdates, Count::kOptional},
+                                     {kInputGradient, kReads | kUpdates, Count::kOptional}}));
   for (KernelOperand& operand : kernel.operands) operand.whole = false;
   kernel.operands[operand_of(BlockValue::kMovedRows)].whole = true;
   kernel.bound = program::Bound::kMemory;

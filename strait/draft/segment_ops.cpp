@@ -238,6 +238,7 @@ void set_range(Op& op, SegmentRange range, std::span<const Op> from) {
 BlockExtent extent_of(const ModelShape& shape, const StepOptions& options) {
   BlockExtent extent = block_extent(shape, options.micro_batch_size, options.tokens, options.dtype);
   extent.attention_rows = options.micro_batch_size * options.attention_tokens;
+  extent.attends_apart = options.attends_apart();
   return extent;
 }
 

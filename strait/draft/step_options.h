@@ -70,7 +70,7 @@ struct StepOptions {
   Purpose purpose = Purpose::kTrain;
   int64_t micro_batch_size = 1;  // sequences per rank and micro-step
   int64_t tokens = 1;            // tokens that a rank has of each sequence
-  int64_t attention_tokens = 0;  // that its attention has, if more: BlockExtent::attention_rows
+  int64_t attention_tokens = 0;  // that its attention has: BlockExtent::attention_rows
   int64_t accumulation = 1;      // micro-steps per optimizer step
   int64_t cache_tokens = 0;      // generation: that the key/value cache holds
   Dtype dtype = Dtype::kFloat32;
@@ -80,6 +80,10 @@ struct StepOptions {
   int64_t row_start_tokens = 0;  // and those of so many tokens of whole sequences, for heads
   /// Which ranks of the axis sequence have which documents of the batch; null: they share all.
   std::shared_ptr<const sequence::Plan> plan = nullptr;
+  /// BlockExtent::attends_apart.
+  bool attends_apart() const {
+    return plan != nullptr && plan->remapping == sequence::Remapping::kResidual;
+  }
   bool weights_unchanged = false;  // since the last program: secondary copies still hold
   bool in_backward = false;        // units are updated as soon as their gradients are final
   bool local_steps = false;        // replicas have weights of their own between borders of rounds

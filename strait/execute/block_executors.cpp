@@ -162,7 +162,10 @@ struct RangeCall : Context {
         batch.layout ? std::max<int64_t>(1, batch.layout->linear_rows) : batch.tokens;
     BlockExtent extent =
         block_extent(environment.model.shape(), batch.batch, tokens, settings.dtype);
-    if (batch.layout) extent.attention_rows = batch.layout->attention_rows;
+    if (!batch.layout) return extent;
+    extent.attends_apart = batch.layout->remapping == sequence::Remapping::kResidual;
+    extent.attention_rows =
+        std::max<int64_t>(extent.attends_apart ? 1 : 0, batch.layout->attention_rows);
     return extent;
   }
 
@@ -174,7 +177,7 @@ struct RangeCall : Context {
       if (instance.array(written).joined) placed |= draft::values_in(written.slot);
     const RangeUses uses = range_uses(range, draft::phase_of(*instance.op));
     extent.rows = rows.begin;
-    extent.attention_rows = 0;
+    extent.attention_rows = extent.attends_apart ? rows.begin : 0;
     for (int number = 0; number < kNumBlockValues; ++number) {
       const auto value = static_cast<BlockValue>(number);
       const bool used = (uses.reads | uses.writes | uses.inside)[static_cast<size_t>(number)];

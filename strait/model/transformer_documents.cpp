@@ -222,6 +222,20 @@ void TransformerSegments<T>::move_rows(const SegmentCall& call, RemapStep step,
     case RemapStep::kPackQkvGradient:
     case RemapStep::kPlaceQkvGradient:
       return move_qkv_gradient(call, step == RemapStep::kPackQkvGradient, rows);
+    case RemapStep::kPackInput:
+    case RemapStep::kPlaceInput:
+      return copy(kInput, extent_.width, step == RemapStep::kPackInput);
+    case RemapStep::kPackMiddle:
+    case RemapStep::kPlaceMiddle:
+      return copy(kMiddle, extent_.width, step == RemapStep::kPackMiddle);
+    case RemapStep::kPackMiddleGradient:
+      copy(kMiddleGradient, extent_.width, true);
+      return zero_rows(at(call, kMiddleGradient), rows.begin, rows.end, extent_.width, 1);
+    case RemapStep::kPlaceMiddleGradient:
+      return copy(kMiddleGradient, extent_.width, false);
+    case RemapStep::kPackInputGradient:
+    case RemapStep::kPlaceInputGradient:
+      return copy(kInputGradient, extent_.width, step == RemapStep::kPackInputGradient);
   }
 }
 

@@ -19,6 +19,10 @@ const char* engine_name(Engine engine) {
   return engine == Engine::kRing ? "ring" : engine == Engine::kGathered ? "gathered" : "heads";
 }
 
+const char* remapping_name(Remapping remapping) {
+  return remapping == Remapping::kNone ? "none" : remapping == Remapping::kQkv ? "qkv" : "residual";
+}
+
 void finish_groups(Plan& plan) {
   const auto key = [](const Group& group) {
     return std::tuple(-static_cast<int>(group.zone), group.ranks.front(), group.ranks.size(),
@@ -86,7 +90,7 @@ uint64_t plan_hash(const Plan& plan) {
   add(static_cast<uint64_t>(plan.grid.nodes));
   add(static_cast<uint64_t>(plan.grid.per_node));
   add_all(plan.lengths);
-  add((plan.fills ? 1 : 0) + (plan.remaps ? 2 : 0));
+  add((plan.fills ? 1 : 0) + 2 * static_cast<uint64_t>(plan.remapping));
   add(static_cast<uint64_t>(plan.proxies));
   add(static_cast<uint64_t>(plan.pieces));
   add(plan.groups.size());

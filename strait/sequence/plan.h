@@ -27,6 +27,14 @@ enum class Engine : uint8_t {
 };
 const char* engine_name(Engine engine);
 
+/// What moves, so that ranks have even counts of tokens beside attention (remap.h).
+enum class Remapping : uint8_t {
+  kNone,     // nothing: all is done where attention is
+  kQkv,      // queries, keys and values, and results back: attention alone is uneven
+  kResidual  // the residual stream, before the norm of attention and behind the sum that adds it
+};
+const char* remapping_name(Remapping remapping);
+
 /// Ranks that share documents. Those of one group travel together, round by round.
 struct Group {
   Zone zone = Zone::kLocal;
@@ -44,9 +52,7 @@ struct Plan {
   /// Whether a rank's own documents stand between the rounds of its rings, where keys are under
   /// way, rather than behind all of them. The same bits: documents are independent.
   bool fills = false;
-  /// Whether linear modules work on even counts of tokens rather than on what attention has of them
-  /// (remap.h).
-  bool remaps = false;
+  Remapping remapping = Remapping::kNone;
   /// Over how many ranks of each node a ring's transfer to another node goes, and in how many
   /// pieces over each of them: routing.h. 1, 1: from rank to rank.
   int64_t proxies = 1, pieces = 1;

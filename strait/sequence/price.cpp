@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <exception>
+#include <numeric>
 #include <vector>
 
 #include "strait/base/errors.h"
@@ -115,14 +116,12 @@ double attention_of(const RankTime& time, bool fills) {
 /// Each rank's moved tokens leave through its own link, between nodes through one of the node's;
 /// both directions, forward and backward, a message each way in each phase.
 double remap_seconds(const Plan& plan, const std::vector<int64_t>& tokens, const Machine& machine,
-                     const Layer& layer) {
+                     const Layer& layer, Remapping remapping) {
   const Remap remap = make_remap(tokens, std::vector<int64_t>{plan.grid.per_node, plan.grid.nodes});
   std::vector<double> inside(tokens.size(), 0), outside(tokens.size(), 0);
   std::vector<double> between(static_cast<size_t>(plan.grid.nodes), 0);
   std::vector<double> latencies(tokens.size(), 0);
-  const double bytes =
-      2 * static_cast<double>((2 * layer.heads.query_columns() + 2 * layer.heads.key_columns()) *
-                              layer.bytes.wire);
+  const double bytes = 2 * static_cast<double>(moved_numbers(remapping, layer) * layer.bytes.wire);
   for (const Move& move : remap.moves) {
     const double moved = bytes * static_cast<double>(move.tokens);
     const size_t from = static_cast<size_t>(plan.grid.node_of(move.from));
@@ -150,6 +149,38 @@ std::vector<int64_t> rounded(const std::vector<double>& values) {
   std::vector<int64_t> counts;
   for (const double value : values) counts.push_back(std::llround(value));
   return counts;
+}
+
+/// Linear modules and moves of tokens, in the way that the options say or that is cheapest. A third
+/// of a product is for its weights, which nobody waits for: behind it stands one of the two moves
+/// of a backward of the residual stream.
+void add_linear(const Plan& plan, const std::vector<double>& tokens, const Machine& machine,
+                const Layer& layer, const PriceOptions& options, Price& price) {
+  const double most = *std::ranges::max_element(tokens);
+  const double even = std::ceil(std::accumulate(tokens.begin(), tokens.end(), 0.0) /
+                                static_cast<double>(tokens.size()));
+  const double per_flop = 3 / machine.linear_flops;
+  const double of_attention = per_flop * layer.attention_linear_flops_per_token;
+  const double of_others = per_flop * layer.linear_flops_per_token - of_attention;
+  const auto take = [&](Remapping remapping) {
+    price.remapping = remapping;
+    const double attended = of_attention * (remapping == Remapping::kQkv ? even : most);
+    const double others = of_others * (remapping == Remapping::kNone ? most : even);
+    price.linear_slowest = attended + others;
+    price.remap = 0;
+    if (remapping == Remapping::kNone) return;
+    price.remap = remap_seconds(plan, rounded(tokens), machine, layer, remapping);
+    if (remapping == Remapping::kResidual)
+      price.remap -=
+          std::min(price.remap / 4, attended / 3) + std::min(price.remap / 4, others / 3);
+  };
+  take(options.remaps ? Remapping::kNone : options.remapping);
+  if (!options.remaps) return;
+  for (const Remapping remapping : {Remapping::kQkv, Remapping::kResidual}) {
+    const Price cheapest = price;
+    take(remapping);
+    if (!(price.layer() < cheapest.layer())) price = cheapest;
+  }
 }
 
 }  // namespace
@@ -181,19 +212,7 @@ Price price(const Plan& plan, const Machine& machine, const Layer& layer,
     price.computing_slowest = std::max(price.computing_slowest, computing);
     price.computing_mean += computing / static_cast<double>(times.size());
   }
-  const double per_token = 3 * layer.linear_flops_per_token / machine.linear_flops;
-  double all = 0;
-  for (const double count : tokens) all += count;
-  price.linear_slowest = per_token * *std::ranges::max_element(tokens);
-  if (options.remaps || options.always_remaps) {
-    const double even = per_token * std::ceil(all / static_cast<double>(tokens.size()));
-    const double moves = remap_seconds(plan, rounded(tokens), machine, layer);
-    price.remaps = options.always_remaps || even + moves < price.linear_slowest;
-    if (price.remaps) {
-      price.linear_slowest = even;
-      price.remap = moves;
-    }
-  }
+  add_linear(plan, tokens, machine, layer, options, price);
   return price;
 }
 

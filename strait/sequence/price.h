@@ -31,21 +31,24 @@ struct Layer {
   Heads heads;
   ElementBytes bytes;
   double linear_flops_per_token = 0;  // forward
+  double attention_linear_flops_per_token =
+      0;                       // of them, of the products before and behind attention
+  int64_t stream_columns = 1;  // of the residual stream
 };
 
 struct PriceOptions {
-  bool routes = false;         // crossing transfers over proxies
-  bool fills = false;          // local work stands where inter-node rounds wait
-  bool remaps = false;         // tokens even for linear modules, where that is cheaper
-  bool always_remaps = false;  // or costs more
-  bool rings_only = false;     // choose leaves out gathered keys and exchanged heads
+  bool routes = false;  // crossing transfers over proxies
+  bool fills = false;   // local work stands where inter-node rounds wait
+  bool remaps = false;  // tokens even for linear modules, in the cheapest way, if any is cheaper
+  bool rings_only = false;                 // choose leaves out gathered keys and exchanged heads
+  Remapping remapping = Remapping::kNone;  // unless `remaps`: how, whatever it costs
 };
 
 /// Seconds of one layer, forward and backward.
 struct Price {
   double attention_slowest = 0, attention_mean = 0;  // over ranks: computing and waiting
   double computing_slowest = 0, computing_mean = 0;  // of it, computing
-  bool remaps = false;
+  Remapping remapping = Remapping::kNone;
   double remap = 0;  // of its transfers
   double linear_slowest = 0;
   double layer() const { return attention_slowest + remap + linear_slowest; }

@@ -140,7 +140,8 @@ RankLayout rank_layout(const Plan& plan, int64_t rank) {
         {.before = static_cast<int32_t>(rank), .next = static_cast<int32_t>(rank)});
   layout.order = order_of(layout.groups, plan.fills);
   layout.attention_rows = layout.linear_rows = std::ssize(layout.positions);
-  if (plan.remaps) remap_rows(plan, rank, layout);
+  layout.remapping = plan.remapping;
+  if (plan.remapping != Remapping::kNone) remap_rows(plan, rank, layout);
   return layout;
 }
 

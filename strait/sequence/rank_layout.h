@@ -51,6 +51,7 @@ struct RankLayout {
   std::vector<int32_t> positions;  // of rows in their documents
   std::vector<Held> held;          // rows of linear modules: linear_layout
   std::vector<MovedRows> moved;    // in an order that all ranks share
+  Remapping remapping = Remapping::kNone;
 };
 
 /// Rounds of rings by (group, round). Where a plan fills, local documents are cut into as many runs

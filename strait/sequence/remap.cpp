@@ -106,12 +106,24 @@ Remap make_remap(std::span<const int64_t> tokens, std::span<const int64_t> level
 Remap remap_of(const Plan& plan) {
   std::vector<int64_t> tokens;
   for (const Load& load : loads(plan)) tokens.push_back(load.tokens);
-  if (!plan.remaps) return {std::move(tokens), {}};
+  if (plan.remapping == Remapping::kNone) return {std::move(tokens), {}};
   return make_remap(tokens, std::vector<int64_t>{plan.grid.per_node, plan.grid.nodes});
 }
 
-LevelTraffic remap_traffic(const Plan& plan, const Heads& heads, const ElementBytes& bytes) {
-  const int64_t of_token = (2 * heads.query_columns() + 2 * heads.key_columns()) * bytes.wire;
+int64_t moved_numbers(Remapping remapping, const Layer& layer) {
+  switch (remapping) {
+    case Remapping::kNone:
+      break;
+    case Remapping::kQkv:
+      return 2 * layer.heads.query_columns() + 2 * layer.heads.key_columns();
+    case Remapping::kResidual:
+      return 2 * layer.stream_columns;
+  }
+  return 0;
+}
+
+LevelTraffic remap_traffic(const Plan& plan, const Layer& layer) {
+  const int64_t of_token = moved_numbers(plan.remapping, layer) * layer.bytes.wire;
   LevelTraffic all;
   for (const Move& move : remap_of(plan).moves) {
     const bool inside = plan.grid.node_of(move.from) == plan.grid.node_of(move.to);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "strait/sequence/plan.h"
+#include "strait/sequence/price.h"
 #include "strait/sequence/traffic.h"
 
 namespace strait::sequence {
@@ -32,10 +33,12 @@ Remap make_remap(std::span<const int64_t> tokens, std::span<const int64_t> level
 /// That of a plan's attention, inside its nodes first. Without moves unless the plan remaps.
 Remap remap_of(const Plan& plan);
 
-/// Bytes of one layer's moves, exact: queries, keys and values of a moved token come to where it is
-/// attended and the result goes back, 2h + 2k numbers forward; their gradients go the other way,
-/// as many backward.
-LevelTraffic remap_traffic(const Plan& plan, const Heads& heads, const ElementBytes& bytes);
+/// Numbers of a moved token in a layer's forward, and as many in its backward, where gradients go
+/// the other way: queries, keys and values to where it is attended and the result back, 2h + 2k; or
+/// the residual stream both ways, 2 of its width.
+int64_t moved_numbers(Remapping remapping, const Layer& layer);
+/// Bytes of one layer's moves, exact.
+LevelTraffic remap_traffic(const Plan& plan, const Layer& layer);
 
 /// What every rank holds behind the moves, and before them.
 Layout linear_layout(const Layout& attention, const Remap& remap);

@@ -125,8 +125,7 @@ std::vector<int64_t> bytes_between_nodes(const Plan& plan, const Layer& layer) {
     }
   }
   // Of the four transfers of a moved token each side sends two, which are as large together.
-  const int64_t of_token =
-      (2 * layer.heads.query_columns() + 2 * layer.heads.key_columns()) * layer.bytes.wire;
+  const int64_t of_token = moved_numbers(plan.remapping, layer) * layer.bytes.wire;
   for (const Move& move : remap_of(plan).moves) {
     const int64_t from = plan.grid.node_of(move.from), to = plan.grid.node_of(move.to);
     if (from == to) continue;
@@ -147,10 +146,11 @@ double slowest_over_mean(const std::vector<int64_t>& tokens) {
 /// What linear modules have to do, and what it costs to make it even.
 Json linear_json(const Plan& plan, const Layer& layer, const Price& price, int64_t layers) {
   const Remap remap = remap_of(plan);
-  const LevelTraffic traffic = remap_traffic(plan, layer.heads, layer.bytes);
+  const LevelTraffic traffic = remap_traffic(plan, layer);
   std::vector<int64_t> attended;
   for (const Load& load : loads(plan)) attended.push_back(load.tokens);
-  return Json::object({{"remapped", plan.remaps},
+  return Json::object({{"remapped", plan.remapping != Remapping::kNone},
+                       {"remap", remapping_name(plan.remapping)},
                        {"moved_tokens", remap.moved_tokens()},
                        {"slowest_over_mean_of_attention", slowest_over_mean(attended)},
                        {"slowest_over_mean", slowest_over_mean(remap.targets)},
@@ -231,9 +231,10 @@ std::string plan_text(const Json& plan) {
   const Json& linear = plan.at("linear");
   const auto slowest = [&](const char* of) { return linear.at(of).as_number(); };
   if (linear.at("remapped").as_bool())
-    text += fmt::format("; {} tokens remapped: slowest over mean linear tokens {:.3f}, of {:.3f}",
-                        linear.at("moved_tokens").as_integer(), slowest("slowest_over_mean"),
-                        slowest("slowest_over_mean_of_attention"));
+    text +=
+        fmt::format("; {} tokens remapped ({}): slowest over mean linear tokens {:.3f}, of {:.3f}",
+                    linear.at("moved_tokens").as_integer(), linear.at("remap").as_string(),
+                    slowest("slowest_over_mean"), slowest("slowest_over_mean_of_attention"));
   else
     text += fmt::format("; slowest over mean linear tokens {:.3f}", slowest("slowest_over_mean"));
   return text;

@@ -25,7 +25,9 @@ std::vector<int64_t> bytes_between_nodes(const Plan& plan, const Layer& layer);
 /// "bytes_between_nodes": {"forward": .., "backward": ..}, "bytes_leaving_nodes": [..],
 /// "predicted": {"slowest_seconds": .., "mean_seconds": .., "computing_slowest_seconds": ..,
 /// "computing_mean_seconds": ..}, "routing": {"proxies": .., "pieces": ..}, "linear": {"remapped":
-/// .., "moved_tokens": .., "slowest_over_mean_of_attention": .. of ranks' tokens,
+/// .., "remap": "none" or "qkv" or "residual", "moved_tokens": ..,
+/// "slowest_over_mean_of_attention":
+/// .. of ranks' tokens,
 /// "slowest_over_mean": .. of those that linear modules have, "bytes_inside_nodes",
 /// "bytes_between_nodes", "predicted_seconds", "predicted_remap_seconds"}, "hash": ".."}. Bytes
 /// leaving nodes are those of both.

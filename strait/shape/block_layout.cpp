@@ -38,32 +38,34 @@ BlockExtent block_extent(const ModelShape& model, int64_t batch, int64_t tokens,
           model.sequence,
           model.engine,
           0,
+          false,
           model.splits_rows ? model.x : 1};
 }
 
 SavedLayout saved_layout(const BlockExtent& extent) {
   Parts parts(extent.wide);
   SavedLayout layout;
-  const int64_t statistic = extent.wide * extent.rows;
-  const int64_t own_statistic = extent.wide * extent.own_rows();
-  const int64_t before = extent.style.norm_before ? own_statistic : 0;
-  const int64_t means = extent.style.rms_norm ? 0 : before;
-  layout.attention_mean = parts.take(means);
-  layout.attention_rstd = parts.take(before);
-  layout.mlp_mean = parts.take(means);
-  layout.mlp_rstd = parts.take(before);
-  layout.query_key_rstd = parts.take(statistic * extent.query_key_norms());
-  for (int64_t* rstd : {&layout.attention_branch_rstd, &layout.mlp_branch_rstd})
-    *rstd = parts.take(extent.style.norm_behind ? own_statistic : 0);
+  const int64_t first = extent.first_own_rows(), own = extent.own_rows();
+  const bool before = extent.style.norm_before, behind = extent.style.norm_behind;
+  const auto statistic = [&](bool has, int64_t rows) {
+    return parts.take(has ? extent.wide * rows : 0);
+  };
+  layout.attention_mean = statistic(before && !extent.style.rms_norm, first);
+  layout.attention_rstd = statistic(before, first);
+  layout.mlp_mean = statistic(before && !extent.style.rms_norm, own);
+  layout.mlp_rstd = statistic(before, own);
+  layout.query_key_rstd = statistic(true, extent.first_rows() * extent.query_key_norms());
+  layout.attention_branch_rstd = statistic(behind, first);
+  layout.mlp_branch_rstd = statistic(behind, own);
   const int64_t attended = extent.attended_rows();
   layout.log_sum_exp = parts.take(extent.wide * attended * extent.heads);
   layout.qkv = parts.take(attended * extent.qkv_width());
   layout.attention = parts.take(attended * extent.attention_width());
-  layout.middle = parts.take(extent.own_rows() * extent.width);
+  layout.middle = parts.take((extent.attends_apart ? extent.border_rows() : own) * extent.width);
   layout.up = parts.take(extent.rows * extent.up_width());
-  layout.raw_query_key = parts.take(extent.rows * extent.query_key_width());
-  layout.attention_branch = parts.take(extent.own_rows() * extent.branch_width());
-  layout.mlp_branch = parts.take(extent.own_rows() * extent.branch_width());
+  layout.raw_query_key = parts.take(extent.first_rows() * extent.query_key_width());
+  layout.attention_branch = parts.take(first * extent.branch_width());
+  layout.mlp_branch = parts.take(own * extent.branch_width());
   layout.head_attention =
       parts.take(extent.is(SequenceEngine::kHeads) ? extent.rows * extent.attention_width() : 0);
   layout.elements = parts.total();
@@ -87,15 +89,16 @@ BundleLayout bundle_layout(const BlockExtent& extent) {
   BundleLayout layout;
   const bool whole = extent.row_split == 1;  // else these are values of their own
   const int64_t stream = whole ? extent.rows * extent.width : 0;
+  const int64_t first_stream = whole ? extent.first_rows() * extent.width : 0;
   const int64_t norms = whole && extent.style.norm_before ? extent.wide * 4 * extent.width : 0;
-  layout.normed_attention = parts.take(stream);
+  layout.normed_attention = parts.take(first_stream);
   layout.qkv_gradient = parts.take(extent.attended_rows() * extent.qkv_width());
   layout.normed_mlp = parts.take(stream);
   layout.up_gradient = parts.take(extent.rows * extent.up_width());
   layout.norm_gradients = parts.take(norms);
   layout.deferred_elements = parts.total();
-  layout.attention = parts.take(extent.rows * extent.attention_width());
-  layout.output_gradient = parts.take(stream);
+  layout.attention = parts.take(extent.first_rows() * extent.attention_width());
+  layout.output_gradient = parts.take(first_stream);
   layout.activated = parts.take(extent.rows * extent.ffn_width);
   layout.down_gradient = parts.take(stream);
   layout.query_key_gradients = parts.take(extent.wide * extent.query_key_weights());

@@ -28,7 +28,15 @@ struct BlockExtent {
   /// Rows of what attention reads and writes where they are more than `rows`: a plan has moved
   /// tokens, so that attention and linear modules have different ones.
   int64_t attention_rows = 0;
-  int64_t attended_rows() const { return attention_rows > rows ? attention_rows : rows; }
+  /// A plan has moved the residual stream instead: all segments up to attention_add have
+  /// attention_rows, which may be fewer.
+  bool attends_apart = false;
+  int64_t border_rows() const { return attention_rows > rows ? attention_rows : rows; }
+  int64_t attended_rows() const { return attends_apart ? attention_rows : border_rows(); }
+  /// Of what the segments up to attention_add have for themselves, beside attention and between
+  /// products.
+  int64_t first_rows() const { return attends_apart ? attention_rows : rows; }
+  int64_t first_own_rows() const { return attends_apart ? attention_rows : own_rows(); }
   int64_t row_split = 1;  // ranks of x over which the rows between products are split
   /// This rank's of them.
   int64_t own_rows() const { return rows / row_split; }

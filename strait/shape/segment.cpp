@@ -162,10 +162,22 @@ bool is_exact(BlockValue value) {
   return holds(moments, value);
 }
 
+/// What the segments up to attention_add have for themselves, but for attention's own.
+bool is_of_first_segments(BlockValue value) {
+  static const ValueSet first =
+      value_set({kAttentionMoments, kAttentionMean, kAttentionRstd, kNormedAttention, kQkvSum,
+                 kRawQueryKey, kQueryKeyRstd, kOutputSum, kAttentionBranch, kAttentionBranchMoments,
+                 kAttentionBranchRstd, kAttentionBranchGradientMoments, kOutputSumGradient,
+                 kKeptAttention, kNormedAttentionGradient, kAttentionGradientMoments});
+  return holds(first, value);
+}
+
 /// Numbers of a value.
 int64_t count_of(BlockValue value, const BlockExtent& extent) {
-  const int64_t rows = extent.rows, attended = extent.attended_rows();
-  const int64_t own_rows = extent.own_rows();
+  const bool first = is_of_first_segments(value);
+  const int64_t attended = extent.attended_rows();
+  const int64_t rows = first ? extent.first_rows() : extent.rows;
+  const int64_t own_rows = first ? extent.first_own_rows() : extent.own_rows();
   switch (value) {
     case kInput:
     case kMiddle:
@@ -173,7 +185,7 @@ int64_t count_of(BlockValue value, const BlockExtent& extent) {
     case kOutputGradient:
     case kMiddleGradient:
     case kInputGradient:
-      return own_rows * extent.width;
+      return (extent.attends_apart ? extent.border_rows() : own_rows) * extent.width;
     case kAttentionMean:
     case kMlpMean:
       return extent.style.rms_norm || !extent.style.norm_before ? 0 : own_rows;

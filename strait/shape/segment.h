@@ -186,7 +186,8 @@ enum class BlockValue : uint8_t {
   kHeadOutSend,     // columns of attention, or its gradient
   kHeadOutReceive,  // likewise
   kHeadAttention,   // [batch, tokens of all ranks, columns of attention of this rank's heads]
-  kMovedRows        // some rows of kQkv, kAttention or their gradients, on their way to a rank
+  kMovedRows        // some rows of kQkv, kAttention, the residual stream or their gradients, on
+                    // their way to a rank
 };
 inline constexpr int kNumBlockValues = 63;
 constexpr size_t value_index(BlockValue value) { return static_cast<size_t>(value); }
@@ -217,7 +218,9 @@ inline constexpr int kNumHeadSteps = 10;
 const char* head_step_name(HeadStep step);
 
 /// What stands around attention where a plan moves rows between attention and linear modules
-/// (Zeppelin's remapping layer): packed, sent, and placed where the other rank has them.
+/// (Zeppelin's remapping layer): packed, sent, and placed where the other rank has them. Either the
+/// first eight, or where the residual stream is moved, and with it all segments up to
+/// attention_add, the last eight.
 enum class RemapStep : uint8_t {
   kPackQkv,  // qkv -> moved_rows
   kPlaceQkv,
@@ -227,8 +230,16 @@ enum class RemapStep : uint8_t {
   kPlaceAttentionGradient,
   kPackQkvGradient,   // of queries from qkv_gradient, of keys and values from key_gradient
   kPlaceQkvGradient,  // to these
+  kPackInput,         // input -> moved_rows
+  kPlaceInput,
+  kPackMiddle,
+  kPlaceMiddle,
+  kPackMiddleGradient,  // and leaves zeros: a rank that attends to nothing has one row of them
+  kPlaceMiddleGradient,
+  kPackInputGradient,
+  kPlaceInputGradient
 };
-inline constexpr int kNumRemapSteps = 8;
+inline constexpr int kNumRemapSteps = 16;
 const char* remap_step_name(RemapStep step);
 
 /// Rows [begin, end).

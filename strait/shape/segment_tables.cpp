@@ -253,7 +253,15 @@ const char* remap_step_name(RemapStep step) {
       "pack_attention_gradient_rows",
       "place_attention_gradient_rows",
       "pack_qkv_gradient_rows",
-      "place_qkv_gradient_rows"};
+      "place_qkv_gradient_rows",
+      "pack_input_rows",
+      "place_input_rows",
+      "pack_middle_rows",
+      "place_middle_rows",
+      "pack_middle_gradient_rows",
+      "place_middle_gradient_rows",
+      "pack_input_gradient_rows",
+      "place_input_gradient_rows"};
   return kNames[static_cast<size_t>(step)];
 }
 const char* value_name(BlockValue value) { return kValueNames[static_cast<size_t>(value)]; }

@@ -18,7 +18,9 @@ namespace {
 Machine published_machine() {
   return {0.6 * 312e12, 128, 0.5 * 312e12, {1 / 200e9, 1 / 25e9, 5e-6, 1e-5}, 4};
 }
-Layer published_layer() { return {{32, 32, 100}, {2, 2}, 2 * 12 * 3200.0 * 3200}; }
+Layer published_layer() {
+  return {{32, 32, 100}, {2, 2}, 2 * 12 * 3200.0 * 3200, 2 * 4 * 3200.0 * 3200, 3200};
+}
 
 TEST(PriceTest, ALoneRingIsTheSumOfItsRounds) {
   const Machine machine{1e9, 0, 1e9, {1e-9, 1e-7, 0, 0}, 1};
@@ -42,6 +44,40 @@ TEST(PriceTest, HidingThresholdsAreThoseOfTheClosedForm) {
   const Layer layer{{8, 8, 64}, {4, 4}, 0};
   EXPECT_NEAR(hiding_tokens(machine, layer, 8 / 1e9), 1600, 1e-6);
   EXPECT_NEAR(hiding_tokens(machine, layer, 8 / 1e8), 16000, 1e-6);
+}
+
+/// Packed documents of 900 and 100 tokens on two ranks of a node: 400 tokens move.
+TEST(PriceTest, RemappedTokensCostTheirMovesAndWhatStaysUneven) {
+  const RankGrid grid{1, 2};
+  const Layer layer{{8, 2, 4}, {4, 4}, 96, 24, 32};
+  const std::vector<int64_t> lengths = {900, 100};
+  const Plan plan = baseline_plan(lengths, {grid, 1000, 1 << 20, 1 << 20}, Baseline::kPacked);
+  const auto priced = [&](const PriceOptions& options, double byte_seconds, double latency) {
+    return price(plan, {1e9, 0, 1e6, {byte_seconds, 0, latency, 0}, 1}, layer, options);
+  };
+  const auto as = [&](Remapping remapping, double byte_seconds, double latency = 0) {
+    return priced({.remapping = remapping}, byte_seconds, latency);
+  };
+  EXPECT_NEAR(as(Remapping::kNone, 1).linear_slowest, 3 * 96e-6 * 900, 1e-12);
+  EXPECT_NEAR(as(Remapping::kQkv, 1).linear_slowest, 3 * 96e-6 * 500, 1e-12);
+  EXPECT_NEAR(as(Remapping::kResidual, 1).linear_slowest, 3 * (72e-6 * 500 + 24e-6 * 900), 1e-12);
+  // Forward and backward; of the residual stream in the backward behind gradients of weights.
+  EXPECT_EQ(as(Remapping::kNone, 1e-6).remap, 0);
+  EXPECT_NEAR(as(Remapping::kQkv, 1e-6).remap, 2e-6 * 400 * (2 * 32 + 2 * 8) * 4, 1e-12);
+  const double stream = 2e-6 * 400 * 2 * 32 * 4;
+  EXPECT_NEAR(as(Remapping::kResidual, 1e-6).remap, stream - 72e-6 * 500 - 24e-6 * 900, 1e-12);
+  EXPECT_NEAR(as(Remapping::kResidual, 1e-8).remap, 1e-2 * stream / 2, 1e-12);
+  EXPECT_NEAR(as(Remapping::kQkv, 0, 1).remap, 4, 1e-12);
+  // Free moves: all even. On slower links fewer numbers, on the slowest none.
+  std::vector<Remapping> taken;
+  for (const double byte_seconds : {0.0, 3e-7, 1e-5}) {
+    const Price chosen = priced({.remaps = true}, byte_seconds, 0);
+    taken.push_back(chosen.remapping);
+    for (const Remapping other : {Remapping::kNone, Remapping::kQkv, Remapping::kResidual})
+      EXPECT_LE(chosen.layer(), as(other, byte_seconds).layer());
+  }
+  EXPECT_EQ(taken,
+            (std::vector<Remapping>{Remapping::kQkv, Remapping::kResidual, Remapping::kNone}));
 }
 
 std::vector<int64_t> corpus_batch(uint64_t number, int64_t tokens, int64_t longest) {

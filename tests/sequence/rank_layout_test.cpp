@@ -97,10 +97,11 @@ TEST(RankLayouts, RemappedRowsAreEvenAndBeginAsThoseOfAttention) {
     for (const int64_t length : drawn.lengths) all += length;
     const int64_t ranks = plan.grid.ranks();
     for (int64_t rank = 0; rank < ranks; ++rank) {
-      plan.remaps = false;
+      plan.remapping = Remapping::kNone;
       attended.push_back(rank_layout(plan, rank));
-      plan.remaps = true;
+      plan.remapping = trial % 2 == 0 ? Remapping::kQkv : Remapping::kResidual;
       linear.push_back(rank_layout(plan, rank));
+      ASSERT_EQ(linear.back().remapping, plan.remapping);
       const RankLayout &before = attended.back(), &layout = linear.back();
       ASSERT_EQ(layout.attention_rows, before.attention_rows);
       ASSERT_EQ(before.linear_rows, before.attention_rows);

@@ -87,19 +87,23 @@ TEST(RemapTest, BytesOfAPlanAreThoseOfItsMoves) {
              {.ranks = {1}, .documents = {1}},
              {.ranks = {2}, .documents = {2}},
              {.ranks = {3}, .documents = {3}}}};
-  const Heads heads{8, 2, 4};
+  const Layer layer{.heads = {8, 2, 4}, .bytes = {2, 4}, .stream_columns = 24};
   EXPECT_TRUE(remap_of(plan).moves.empty());
   EXPECT_EQ(remap_of(plan).targets, (Counts{30, 10, 20, 20}));
-  EXPECT_EQ(remap_traffic(plan, heads, {2, 4}).inside, Traffic{});
-  plan.remaps = true;
+  EXPECT_EQ(remap_traffic(plan, layer).inside, Traffic{});
+  plan.remapping = Remapping::kQkv;
   EXPECT_EQ(remap_of(plan).targets, (Counts{20, 20, 20, 20}));
   const int64_t bytes = 10 * (2 * 32 + 2 * 8) * 2;
-  EXPECT_EQ(remap_traffic(plan, heads, {2, 4}).inside, (Traffic{bytes, bytes}));
-  EXPECT_EQ(remap_traffic(plan, heads, {2, 4}).between, Traffic{});
+  EXPECT_EQ(remap_traffic(plan, layer).inside, (Traffic{bytes, bytes}));
+  EXPECT_EQ(remap_traffic(plan, layer).between, Traffic{});
   plan.lengths = {40, 40, 10, 10};  // of each rank of the first node 15 leave it
   const int64_t crossing = 2 * 15 * (2 * 32 + 2 * 8) * 2;
-  EXPECT_EQ(remap_traffic(plan, heads, {2, 4}).inside, Traffic{});
-  EXPECT_EQ(remap_traffic(plan, heads, {2, 4}).between, (Traffic{crossing, crossing}));
+  EXPECT_EQ(remap_traffic(plan, layer).inside, Traffic{});
+  EXPECT_EQ(remap_traffic(plan, layer).between, (Traffic{crossing, crossing}));
+  plan.remapping = Remapping::kResidual;  // the same tokens, there and back
+  const int64_t stream = 2 * 15 * 2 * 24 * 2;
+  EXPECT_EQ(remap_traffic(plan, layer).inside, Traffic{});
+  EXPECT_EQ(remap_traffic(plan, layer).between, (Traffic{stream, stream}));
 }
 
 }  // namespace

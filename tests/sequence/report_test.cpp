@@ -9,7 +9,7 @@
 namespace strait::sequence {
 namespace {
 
-Layer layer_of() { return {{8, 8, 4}, {2, 4}, 100}; }
+Layer layer_of() { return {{8, 8, 4}, {2, 4}, 100, 40, 48}; }
 PartitionOptions options_of(int64_t capacity) { return {{2, 4}, capacity, 100, 800}; }
 
 /// Z5: short documents move nothing; one alone is a plain ring.
@@ -78,8 +78,9 @@ TEST(PlanReport, SaysHowEvenLinearModulesAre) {
   EXPECT_EQ(linear().at("slowest_over_mean").as_number(), 4.0);  // 900 of 1800 on 8 ranks
   EXPECT_EQ(linear().at("moved_tokens").as_integer(), 0);
   const std::vector<int64_t> before = bytes_between_nodes(plan, layer_of());
-  plan.remaps = true;
+  plan.remapping = Remapping::kQkv;
   EXPECT_TRUE(linear().at("remapped").as_bool());
+  EXPECT_EQ(linear().at("remap").as_string(), "qkv");
   EXPECT_EQ(linear().at("slowest_over_mean").as_number(), 1.0);
   EXPECT_EQ(linear().at("slowest_over_mean_of_attention").as_number(), 4.0);
   const int64_t moved = linear().at("moved_tokens").as_integer();
@@ -92,7 +93,13 @@ TEST(PlanReport, SaysHowEvenLinearModulesAre) {
   const std::vector<int64_t> after = bytes_between_nodes(plan, layer_of());
   EXPECT_EQ(3 * (after[0] - before[0]), bytes("bytes_between_nodes"));
   EXPECT_THAT(plan_text(plan_json(plan, layer_of(), {}, 3)),
-              ::testing::HasSubstr("slowest over mean linear tokens 1.000, of 4.000"));
+              ::testing::HasSubstr("remapped (qkv): slowest over mean linear tokens 1.000, of 4"));
+  plan.remapping = Remapping::kResidual;
+  EXPECT_EQ(linear().at("remap").as_string(), "residual");
+  EXPECT_EQ(linear().at("moved_tokens").as_integer(), moved);
+  EXPECT_EQ(bytes("bytes_inside_nodes") + bytes("bytes_between_nodes"), 3 * moved * 2 * 48 * 2);
+  const std::vector<int64_t> stream = bytes_between_nodes(plan, layer_of());
+  EXPECT_EQ(3 * (stream[0] - before[0]), bytes("bytes_between_nodes"));
 }
 
 /// Z8: a rank that has read another length is named.

@@ -80,6 +80,22 @@ double linear_flops_per_token(const ModelShape& local, Dtype dtype) {
   return flops / static_cast<double>(local.options.layers);
 }
 
+/// Of a layer's products before and behind attention.
+double attention_linear_flops_per_token(const ModelShape& local, Dtype dtype) {
+  double flops = 0;
+  for (const Segment product : {Segment::kQkv, Segment::kOutput}) {
+    const int index = static_cast<int>(product);
+    flops += segment_sizes(local, {index, index + 1}, 1, 1, dtype).forward_flops;
+  }
+  return flops;
+}
+
+sequence::Remapping remapping_of(const std::string& remap) {
+  for (const auto one : {sequence::Remapping::kQkv, sequence::Remapping::kResidual})
+    if (remap == sequence::remapping_name(one)) return one;
+  return sequence::Remapping::kNone;
+}
+
 int64_t most_tokens(const sequence::Plan& plan) {
   int64_t most = 0;
   for (const sequence::Load& load : sequence::loads(plan)) most = std::max(most, load.tokens);
@@ -104,7 +120,9 @@ BatchPlanner::BatchPlanner(const Run& run, const Cluster& cluster, const Mesh& m
   machine_.links = links_of(cluster, axis, grid);
   layer_ = {{extent.heads, extent.kv_heads, extent.head_width},
             {dtype_bytes(dtype), std::max<int64_t>(4, dtype_bytes(dtype))},
-            linear_flops_per_token(local, dtype)};
+            linear_flops_per_token(local, dtype),
+            attention_linear_flops_per_token(local, dtype),
+            extent.width};
   machine_.links_of_node = level_between(cluster, axis, axis.size - 1).links;
   machine_.links.of_node = machine_.links_of_node;
   most_proxies_ = std::min(machine_.links_of_node, grid.per_node);
@@ -121,8 +139,8 @@ sequence::PriceOptions BatchPlanner::price_options() const {
   return {.routes = most_proxies_ > 1,
           .fills = fills_,
           .remaps = remap_ == "auto",
-          .always_remaps = remap_ == "qkv",
-          .rings_only = true};
+          .rings_only = true,
+          .remapping = remapping_of(remap_)};
 }
 
 sequence::Plan BatchPlanner::made(std::span<const int64_t> lengths) const {
@@ -162,7 +180,7 @@ std::shared_ptr<const sequence::Plan> BatchPlanner::plan(std::span<const int64_t
   auto plan = std::make_shared<sequence::Plan>(made(lengths));
   plan->fills = fills_;
   route(*plan);
-  plan->remaps = sequence::price(*plan, machine_, layer_, price_options()).remaps;
+  plan->remapping = sequence::price(*plan, machine_, layer_, price_options()).remapping;
   if (const int64_t most = most_tokens(*plan); most > options_.capacity_tokens) {
     ErrorPlace place;
     place.key = "sequence.capacity_tokens";
@@ -178,7 +196,7 @@ std::shared_ptr<const sequence::Plan> BatchPlanner::plan(std::span<const int64_t
 
 sequence::Price BatchPlanner::price(const sequence::Plan& plan) const {
   return sequence::price(plan, machine_, layer_,
-                         {.fills = plan.fills, .always_remaps = plan.remaps});
+                         {.fills = plan.fills, .remapping = plan.remapping});
 }
 
 std::vector<int64_t> BatchPlanner::assumed_lengths(int64_t tokens) const {

@@ -25,7 +25,7 @@ class BatchPlanner {
 
   /// packed, even, hybrid (strait/sequence/partition.h) or, of these and of zones with their
   /// thresholds halved and doubled, the cheapest (zeppelin), each with tokens remapped as
-  /// sequence.remap says: where that is cheaper (auto). UserError (key
+  /// sequence.remap says, or as is cheapest (auto). UserError (key
   /// sequence.capacity_tokens) where a rank would hold more than it has rows; names the nearest
   /// capacity.
   std::shared_ptr<const sequence::Plan> plan(std::span<const int64_t> lengths) const;

@@ -73,7 +73,8 @@ StepOptions options_of(const Ingredients& from, const RankClass& ranks, StepOpti
   const int64_t member = from.mesh.coordinate(ranks.front(), "sequence");
   const sequence::RankLayout layout = sequence::rank_layout(*options.plan, member);
   options.tokens = std::max<int64_t>(1, layout.linear_rows);
-  options.attention_tokens = layout.attention_rows;
+  options.attention_tokens =
+      options.attends_apart() ? std::max<int64_t>(1, layout.attention_rows) : layout.attention_rows;
   return options;
 }
 

@@ -33,6 +33,7 @@ std::optional<int> fused_pieces(SegmentRange range) {
 bool continues(const Op& op, const Op& next) {
   if (!draft::works_on_segments(op) || op.kernel != next.kernel || op.group != next.group)
     return false;
+  if (op.attributes[draft::kLength] != next.attributes[draft::kLength]) return false;
   const SegmentRange range = draft::range_of(op), after = draft::range_of(next);
   const bool forward = draft::phase_of(op) == Phase::kForward;
   return forward ? range.end == after.begin : range.begin == after.end;

@@ -20,7 +20,20 @@ constexpr SegmentRange kAttentionNormAndQkv =
     range_of(Segment::kAttentionMoments, Segment::kQkvAdd);
 constexpr SegmentRange kOutputAndAdd = range_of(Segment::kOutput, Segment::kAttentionAdd);
 constexpr SegmentRange kMlpNormAndUp = range_of(Segment::kMlpMoments, Segment::kUpAdd);
+constexpr SegmentRange kUpToAttentionAdd =
+    range_of(Segment::kAttentionMoments, Segment::kAttentionAdd);
+constexpr SegmentRange kFromMlpNorm = range_of(Segment::kMlpMoments, Segment::kMlpAdd);
 constexpr SegmentRange kDownAndAdd = range_of(Segment::kDown, Segment::kMlpAdd);
+
+/// A range in pieces before and behind the border between attention's segments and the others, in
+/// the order of the phase.
+std::vector<SegmentRange> halves_of(SegmentRange range, Phase phase) {
+  const int border = kFromMlpNorm.begin;
+  if (range.begin >= border || range.end <= border) return {range};
+  std::vector<SegmentRange> halves = {{range.begin, border}, {border, range.end}};
+  if (phase != Phase::kForward) std::ranges::reverse(halves);
+  return halves;
+}
 
 /// Makes the ops of block 0, and the values inside it.
 class Maker {
@@ -39,7 +52,8 @@ class Maker {
   Op make_op(SegmentRange range, Phase phase, bool keeps = true) {
     Op op = draft::block_op(draft::segment_kernel(phase), 0, {range.begin, range.end});
     op.attributes[draft::kBatch] = options_.micro_batch_size;
-    op.attributes[draft::kLength] = options_.tokens;
+    const bool attends = options_.attends_apart() && range.end <= kUpToAttentionAdd.end;
+    op.attributes[draft::kLength] = attends ? options_.attention_tokens : options_.tokens;
     op.attributes[draft::kTraining] = int64_t{options_.purpose == draft::Purpose::kTrain ? 1 : 0};
     const Rows rows = rows_of(range, phase);
     for (const draft::OperandUse& use :
@@ -54,7 +68,7 @@ class Maker {
 
   Ops make(SegmentRange range, Phase phase, bool keeps = true, bool behind_forward = false) {
     Ops ops, sums;
-    for (const SegmentRange piece : cut_at_exchanges(range, phase, shape_.splits_rows)) {
+    for (const SegmentRange piece : pieces_of(range, phase)) {
       ops.push_back(make_op(piece, phase, keeps));
       if (!shape_.splits_rows) continue;
       exchange_rows(ops, sums, rows_of(piece, phase));
@@ -65,6 +79,16 @@ class Maker {
         gather_normed(Segment::kAttentionNorm, BlockValue::kNormedAttention, behind_forward, ops);
     }
     ops.insert(ops.end(), sums.begin(), sums.end());
+    return ops;
+  }
+
+  /// What one range is for the gradients of weights.
+  Ops make_weights() {
+    Ops ops;
+    const std::vector<SegmentRange> ranges = options_.attends_apart()
+                                                 ? halves_of({}, Phase::kBackwardWeight)
+                                                 : std::vector<SegmentRange>{{}};
+    for (const SegmentRange range : ranges) ops.push_back(make_op(range, Phase::kBackwardWeight));
     return ops;
   }
 
@@ -87,6 +111,15 @@ class Maker {
     if (phase != Phase::kBackwardWeight && is_between_products(static_cast<Segment>(range.begin)))
       return Rows::kOwn;
     return phase != Phase::kForward && splits_ ? Rows::kAgain : Rows::kAll;
+  }
+
+  std::vector<SegmentRange> pieces_of(SegmentRange range, Phase phase) const {
+    std::vector<SegmentRange> pieces = cut_at_exchanges(range, phase, shape_.splits_rows);
+    if (!options_.attends_apart()) return pieces;
+    std::vector<SegmentRange> cut;
+    for (const SegmentRange piece : pieces)
+      for (const SegmentRange half : halves_of(piece, phase)) cut.push_back(half);
+    return cut;
   }
 
   static bool is_normed(int slot) {
@@ -257,7 +290,8 @@ BlockSegments::BlockSegments(draft::Draft& draft, const ModelShape& shape,
   backward_ = maker.make({}, Phase::kBackwardInput);
   behind_forward_ = maker.make({}, Phase::kBackwardInput, true, true);
   for (Ops* backward : {&backward_, &behind_forward_}) {
-    if (!splits) backward->push_back(maker.make_op({}, Phase::kBackwardWeight));
+    if (!splits)
+      for (Op& weights : maker.make_weights()) backward->push_back(std::move(weights));
     for (const SegmentRange range : {kDownAndAdd, kOutputAndAdd})
       if (splits) backward->push_back(maker.make_op(range, Phase::kBackwardWeight));
   }

@@ -39,6 +39,11 @@ class Chain {
     for (int64_t b = 0; b <= head_; ++b)
       sizes_.push_back(
           block_sizes(shape, b, options.micro_batch_size, options.tokens, options.dtype));
+    // Where the residual stream moves it has room for the rows on either side.
+    if (options.attends_apart())
+      for (BlockSizes& sizes : sizes_)
+        sizes.output_bytes = sizes.output_bytes / options.tokens *
+                             std::max(options.tokens, options.attention_tokens);
     program::Program& program = draft.program;
     declare_values(program);
     agreed_ = draft::find_array(program, "agreed");
@@ -99,7 +104,8 @@ class Chain {
       return a.saved_bytes < b.saved_bytes;
     };
     int64_t saved = std::ranges::max_element(sizes_, by_saved)->saved_bytes;
-    if (options_.attention_tokens > options_.tokens)  // only transformers attend
+    // Only transformers attend.
+    if (options_.attention_tokens > options_.tokens || options_.attends_apart())
       saved =
           saved_offsets(draft::extent_of(shape_, options_)).elements * dtype_bytes(options_.dtype);
     arrays_.saved = draft::declare(program, {"s", head_, Dtype::kByte, saved});

@@ -34,6 +34,7 @@ Documents::Documents(draft::Draft& draft, const ModelShape& shape,
     : axis_(axis),
       layout_(sequence::rank_layout(*options.plan, axis.member)),
       moved_(draft, draft::extent_of(shape, options), options.dtype, layout_, axis),
+      moves_qkv_(layout_.remapping == sequence::Remapping::kQkv),
       hops_(draft, layout_, options.plan->grid, axis,
             2 * draft::extent_of(shape, options).kv_width(), options.dtype),
       ahead_(options.plan->fills ? 2 : 1),
@@ -68,6 +69,15 @@ void Documents::apply(draft::Visit& visit) const {
       [this](const Op& attention, const Operand& gradient, std::vector<Op>& ops) {
         backward(attention, gradient, ops);
       });
+  if (layout_.remapping == sequence::Remapping::kResidual) StreamMoves(moved_).apply(visit);
+}
+
+/// Rows of queries, keys and values, or of results, or of their gradients; none where others move.
+RowMoves::Arrivals Documents::start_rows(const Op& attention, RemapStep pack,
+                                         const std::vector<Operand>& values, bool to_attention,
+                                         std::vector<Op>& ops) const {
+  if (!moves_qkv_) return {};
+  return moved_.start(attention, pack, values, to_attention, ops);
 }
 
 /// Keys of all rings on their way before any rank computes.
@@ -106,7 +116,7 @@ void Documents::forward(const Op& attention, std::vector<Op>& ops) const {
     return *draft::find_operand({&attention, 1}, slot);
   };
   RowMoves::Arrivals arrivals =
-      moved_.start(attention, RemapStep::kPackQkv, {value(BlockValue::kQkv)}, true, ops);
+      start_rows(attention, RemapStep::kPackQkv, {value(BlockValue::kQkv)}, true, ops);
   for (size_t group = 0; group < layout_.groups.size(); ++group)
     if (layout_.groups[group].size > 1) moved_.place(attention, arrivals, end_row(group), ops);
   start(attention, ops);
@@ -116,8 +126,9 @@ void Documents::forward(const Op& attention, std::vector<Op>& ops) const {
     ops.push_back(round(attention, step));
     free_all(keys(static_cast<size_t>(step.group), step.round), ops);
   }
-  moved_.exchange(attention, RemapStep::kPackAttention, {value(BlockValue::kAttention)}, false,
-                  ops);
+  RowMoves::Arrivals results =
+      start_rows(attention, RemapStep::kPackAttention, {value(BlockValue::kAttention)}, false, ops);
+  moved_.place(attention, results, -1, ops);
   rounds_.free_carried(attention, ops);
 }
 
@@ -125,8 +136,8 @@ void Documents::forward(const Op& attention, std::vector<Op>& ops) const {
 void Documents::backward(const Op& attention, const Operand& gradient, std::vector<Op>& ops) const {
   const auto value = [&](int slot) { return *draft::find_operand({&attention, 1}, slot); };
   RowMoves::Arrivals arrivals =
-      moved_.start(attention, RemapStep::kPackAttentionGradient,
-                   {value(draft::block_slot(BlockValue::kAttentionGradient))}, true, ops);
+      start_rows(attention, RemapStep::kPackAttentionGradient,
+                 {value(draft::block_slot(BlockValue::kAttentionGradient))}, true, ops);
   start(attention, ops);
   moved_.place(attention, arrivals, -1, ops);  // the first round needs something of every row
   for (const sequence::EngineStep& step : layout_.order) {
@@ -154,11 +165,12 @@ void Documents::backward(const Op& attention, const Operand& gradient, std::vect
     free_all(sum(group, size), ops);
     free_all(part(group, size - 1), ops);
   }
-  moved_.exchange(
+  RowMoves::Arrivals gradients = start_rows(
       attention, RemapStep::kPackQkvGradient,
       {value(draft::kDeferred),
        program::as(gradient, Access::kRead, draft::block_slot(BlockValue::kKeyGradient))},
       false, ops);
+  moved_.place(attention, gradients, -1, ops);
   rounds_.free_carried(attention, ops);
 }
 

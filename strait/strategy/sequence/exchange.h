@@ -241,14 +241,15 @@ class Hops {
 };
 
 /// Rows that a plan moves between attention and linear modules (Zeppelin's remapping layer): those
-/// whose attention is another rank's leave before an op that attends and come back behind it. Ranks
-/// take part in their order of RankLayout::moved, so that they do not wait in a circle.
+/// whose attention is another rank's leave before an op that attends and come back behind it, or
+/// the rows of the residual stream before and behind the segments up to attention_add. Ranks take
+/// part in their order of RankLayout::moved, so that they do not wait in a circle.
 class RowMoves {
  public:
   RowMoves(draft::Draft& draft, const BlockExtent& extent, Dtype dtype,
            const sequence::RankLayout& layout, const DocumentAxis& axis);
 
-  /// Rows under way, of one of the four values that move.
+  /// Rows under way, of one of the values that move.
   struct Arrivals {
     RemapStep place = RemapStep::kPlaceQkv;
     std::vector<program::Operand> values = {};  // where they belong
@@ -262,10 +263,6 @@ class RowMoves {
   /// What arrives of rows before `end` is there behind this; -1: of all.
   void place(const program::Op& attention, Arrivals& arrivals, int64_t end,
              std::vector<program::Op>& ops) const;
-  /// start and place of all.
-  void exchange(const program::Op& attention, RemapStep pack,
-                const std::vector<program::Operand>& values, bool to_attention,
-                std::vector<program::Op>& ops) const;
 
  private:
   program::Op step(const program::Op& attention, RemapStep step, size_t move) const;
@@ -275,7 +272,23 @@ class RowMoves {
   DocumentAxis axis_;
   std::vector<sequence::MovedRows> moves_;
   int64_t attention_rows_;
-  std::vector<int> qkv_, attention_;  // arrays by move
+  std::vector<int> qkv_, attention_, stream_;  // arrays by move
+};
+
+/// Where a plan moves rows of the residual stream (Remapping::kResidual): the norm of attention,
+/// its products and the sum that adds it have the rows of attention, all else the even ones. Of a
+/// backward's two moves each stands beside the products for weights of what lies before it.
+class StreamMoves {
+ public:
+  explicit StreamMoves(const RowMoves& rows) : rows_(rows) {}
+  void apply(draft::Visit& visit) const;
+
+ private:
+  using Ops = std::vector<program::Op>;
+  void forward(const Ops& before, bool moves_input, Ops& ops) const;
+  void backward(const Ops& before, Ops& ops) const;
+
+  const RowMoves& rows_;
 };
 
 /// Documents as StepOptions::plan spreads them over ranks (Zeppelin): rings of whichever ranks
@@ -303,6 +316,9 @@ class Documents {
   const Chunks& sum(size_t group, int64_t round) const {
     return values_[group].sums[static_cast<size_t>(round - 2)];
   }
+  RowMoves::Arrivals start_rows(const program::Op& attention, RemapStep pack,
+                                const std::vector<program::Operand>& values, bool to_attention,
+                                std::vector<program::Op>& ops) const;
   void start(const program::Op& attention, std::vector<program::Op>& ops) const;
   void forward(const program::Op& attention, std::vector<program::Op>& ops) const;
   void backward(const program::Op& attention, const program::Operand& gradient,
@@ -322,6 +338,7 @@ class Documents {
   DocumentAxis axis_;
   sequence::RankLayout layout_;
   RowMoves moved_;
+  bool moves_qkv_;
   Hops hops_;
   int64_t ahead_;  // rounds for which keys are on their way
   int64_t attention_width_;

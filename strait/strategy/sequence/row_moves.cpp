@@ -24,6 +24,7 @@ bool moves_qkv(RemapStep step) {
   return step == RemapStep::kPackQkv || step == RemapStep::kPlaceQkv ||
          step == RemapStep::kPackQkvGradient || step == RemapStep::kPlaceQkvGradient;
 }
+bool moves_stream(RemapStep step) { return step >= RemapStep::kPackInput; }
 
 }  // namespace
 
@@ -38,13 +39,17 @@ RowMoves::RowMoves(draft::Draft& draft, const BlockExtent& extent, Dtype dtype,
       return draft::declare(draft.program,
                             {fmt::format("moved_{}.{}", name, move), 1, dtype, rows * width});
     };
+    if (layout.remapping == sequence::Remapping::kResidual) {
+      stream_.push_back(declare("stream", extent.width));
+      continue;
+    }
     qkv_.push_back(declare("qkv", extent.qkv_width()));
     attention_.push_back(declare("attention", extent.attention_width()));
   }
 }
 
 Operand RowMoves::moved(RemapStep step, size_t move) const {
-  return {(moves_qkv(step) ? qkv_ : attention_)[move], {}};
+  return {(moves_stream(step) ? stream_ : moves_qkv(step) ? qkv_ : attention_)[move], {}};
 }
 
 Op RowMoves::step(const Op& attention, RemapStep step, size_t move) const {
@@ -86,8 +91,12 @@ RowMoves::Arrivals RowMoves::start(const Op& attention, RemapStep pack,
     const bool sends = moves_[move].given != to_attention;
     if (sends) {
       Op one = step(attention, pack, move);
-      for (const Operand& value : values)
-        one.reads.push_back(program::as(value, Access::kRead, value.slot));
+      for (const Operand& value : values) {
+        if (pack == RemapStep::kPackMiddleGradient)  // leaves zeros
+          one.writes.push_back(program::as(value, Access::kUpdate, value.slot));
+        else
+          one.reads.push_back(program::as(value, Access::kRead, value.slot));
+      }
       ops.push_back(std::move(one));
     } else {
       arrivals.pending.push_back(move);
@@ -109,12 +118,6 @@ void RowMoves::place(const Op& attention, Arrivals& arrivals, int64_t end,
     ops.push_back(draft::free_op(moved(arrivals.place, move)));
     return true;
   });
-}
-
-void RowMoves::exchange(const Op& attention, RemapStep pack, const std::vector<Operand>& values,
-                        bool to_attention, std::vector<Op>& ops) const {
-  Arrivals arrivals = start(attention, pack, values, to_attention, ops);
-  place(attention, arrivals, -1, ops);
 }
 
 }  // namespace strait::strategy

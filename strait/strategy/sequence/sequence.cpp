@@ -83,7 +83,7 @@ void share_sequences(draft::Draft& draft, const ModelShape& shape, const Cluster
       documents.dispatch_lane = draft::add_lane(draft.program, cluster, ranks.group);
       documents.combine_lane = draft::add_lane(draft.program, cluster, ranks.group);
     }
-    if (options.plan->remaps)
+    if (options.plan->remapping != sequence::Remapping::kNone)
       documents.rows_lane = draft::add_lane(draft.program, cluster, ranks.group);
     rewrite(Documents(draft, shape, options, documents));
   } else if (shape.engine == SequenceEngine::kHeads)

@@ -112,14 +112,17 @@ TEST_F(WholeDocuments, PlansOfBatchesTrainAsOneRankDoes) {
 TEST_F(WholeDocuments, RemappedTokensTrainAsOneRankDoes) {
   for (const Sets& family : {kGpt2, kLlama, kAlternating}) {
     const Trained one = train(family, {{}, 1});
-    for (const char* engine : {"packed", "hybrid", "zeppelin"})
+    for (const auto& [engine, remap] :
+         {std::pair("packed", "qkv"), std::pair("packed", "residual"), std::pair("hybrid", "qkv"),
+          std::pair("zeppelin", "qkv"), std::pair("zeppelin", "residual")})
       for (Case c : std::vector<Case>{
                {{"mesh.axes.sequence=2"}, 2},
                {{"mesh.axes.sequence=3", "train.recompute=block"}, 3},
                {{"mesh.axes.sequence=4", "placement.preset=zero3"}, 8},
                {{"mesh.axes.sequence=2", "mesh.axes.x=2", "placement.preset=ddp"}, 4}}) {
-        c.sets.insert(c.sets.end(), {fmt::format("sequence.engine={}", engine),
-                                     "sequence.remap=qkv", "sequence.plan=true"});
+        c.sets.insert(c.sets.end(),
+                      {fmt::format("sequence.engine={}", engine),
+                       fmt::format("sequence.remap={}", remap), "sequence.plan=true"});
         SCOPED_TRACE(fmt::format("{} ranks, {}", c.ranks, fmt::join(c.sets, ", ")));
         const std::string folder = next_folder();
         expect_equal(test::trained(run_of(family, c.sets), c.ranks, folder), one);
@@ -127,7 +130,7 @@ TEST_F(WholeDocuments, RemappedTokensTrainAsOneRankDoes) {
         for (const report::StepMetrics& step : report::read_metrics(folder + "/metrics.jsonl")) {
           const Json& linear = step.sequence_plan.at("linear");
           moved += linear.at("moved_tokens").as_integer();
-          EXPECT_TRUE(linear.at("remapped").as_bool());
+          EXPECT_EQ(linear.at("remap").as_string(), remap);
           EXPECT_LE(linear.at("slowest_over_mean").as_number(), 1.03);
         }
         EXPECT_GT(moved, 0);
@@ -135,11 +138,35 @@ TEST_F(WholeDocuments, RemappedTokensTrainAsOneRankDoes) {
   }
 }
 
+/// Two documents on four ranks: those without one have rows of linear modules alone, which must not
+/// count in the segments that go with attention.
+TEST_F(WholeDocuments, RanksThatAttendToNothingTrainAsOneRankDoes) {
+  const Sets few = {"train.global_batch_tokens=80"};
+  for (const Sets& family : {kGpt2, kLlama}) {
+    const Trained one = train(family, {few, 1});
+    for (const char* remap : {"none", "qkv", "residual"}) {
+      SCOPED_TRACE(remap);
+      Sets sets = few;
+      sets.insert(sets.end(), {"mesh.axes.sequence=4", "sequence.engine=packed",
+                               fmt::format("sequence.remap={}", remap), "sequence.plan=true"});
+      const std::string folder = next_folder();
+      expect_equal(test::trained(run_of(family, sets), 4, folder), one);
+      int64_t idle = 0;
+      for (const report::StepMetrics& step : report::read_metrics(folder + "/metrics.jsonl"))
+        idle += step.sequence_plan.at("tokens").at("least").as_integer() == 0;
+      EXPECT_GT(idle, 0);
+    }
+  }
+}
+
 /// Beside what else takes the rows of a block apart, and over 20 steps; the first loss, before
 /// anything is updated, to 1e-12.
 TEST_F(WholeDocuments, RemappedTokensStandBesideOtherAxesAndSwitches) {
-  const Sets packed = {"sequence.engine=packed", "sequence.remap=qkv", "train.steps=20"};
-  for (const Sets& family : {kLlama, kNormed}) {
+  for (const auto& [family, remap] :
+       {std::pair(kLlama, "qkv"), std::pair(kNormed, "qkv"), std::pair(kLlama, "residual"),
+        std::pair(kNormed, "residual"), std::pair(kGpt2, "residual")}) {
+    const Sets packed = {"sequence.engine=packed", fmt::format("sequence.remap={}", remap),
+                         "train.steps=20"};
     const Trained one = train(family, {{"train.steps=20"}, 1});
     for (Case c : std::vector<Case>{
              {{"mesh.axes.sequence=2", "mesh.axes.y=2", "placement.preset=ddp"}, 4},
@@ -235,7 +262,7 @@ TEST_F(WholeDocuments, PlansInBfloat16HaveTheGradientsOfOneRank) {
     return of_steps;
   };
   const std::vector<double> one = norms({}, 1);
-  for (const char* remap : {"none", "qkv"})
+  for (const char* remap : {"none", "qkv", "residual"})
     for (const char* engine : {"packed", "even", "zeppelin"}) {
       const std::vector<double> got =
           norms({"mesh.axes.sequence=4", fmt::format("sequence.engine={}", engine),
@@ -264,6 +291,8 @@ TEST_F(WholeDocuments, WhatAPlanCannotDoIsRefused) {
   refused({"sequence.engine=packed", axis, "sequence.capacity_tokens=101"}, "gives a rank ");
   refused({"sequence.plan=true"}, "the nearest valid value is false");
   refused({"sequence.remap=qkv", axis}, "the nearest valid value is \"auto\"");
+  refused({"sequence.remap=residual", axis},
+          "sequence.remap = \"residual\" cannot take effect with sequence.engine = \"auto\"");
   refused({zeppelin, "mesh.axes.sequence=2", "mesh.axes.x=2", "model.shape.vocabulary=32",
            "tensor.sequence_parallel=true"},
           "the nearest valid value is false, or sequence.engine = \"ring\"");

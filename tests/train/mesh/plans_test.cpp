@@ -89,8 +89,8 @@ Bytes summed(const Ledger& ledger) {
 TEST_F(PlannedPrograms, BytesAreClosedFormsInAllReaders) {
   for (const auto& [engine, remap, routing] :
        {std::tuple("zeppelin", "none", "auto"), std::tuple("zeppelin", "qkv", "off"),
-        std::tuple("zeppelin", "auto", "2"), std::tuple("even", "none", "2"),
-        std::tuple("even", "none", "auto")}) {
+        std::tuple("zeppelin", "residual", "off"), std::tuple("zeppelin", "auto", "2"),
+        std::tuple("even", "none", "2"), std::tuple("even", "none", "auto")}) {
     SCOPED_TRACE(fmt::format("{}, remap {}, routing {}", engine, remap, routing));
     const Job job =
         make_job(run_of(engine, {"sequence.plan=true", fmt::format("sequence.remap={}", remap),
@@ -117,7 +117,7 @@ TEST_F(PlannedPrograms, BytesAreClosedFormsInAllReaders) {
         planner.plan(strategy::expected_lengths(job.design.run, 1, planner, *job.corpus).median);
     const sequence::Layer& layer = planner.layer();
     add_attention(of_expected, sequence::plan_traffic(*plan, layer), 2);
-    add_attention(of_expected, sequence::remap_traffic(*plan, layer.heads, layer.bytes), 2);
+    add_attention(of_expected, sequence::remap_traffic(*plan, layer), 2);
     add_step(of_expected, job);
     std::erase_if(of_expected, [](const auto& row) { return row.second == 0; });
     EXPECT_EQ(summed(job.simulated.traffic), of_expected);
@@ -133,8 +133,9 @@ TEST_F(PlannedPrograms, PackedDocumentsMoveNoKeys) {
 
 TEST_F(PlannedPrograms, MemoryIsWhatTheAllocatorSaw) {
   for (const auto& [engine, remap] :
-       {std::pair("zeppelin", "none"), std::pair("zeppelin", "qkv"), std::pair("even", "none"),
-        std::pair("packed", "none"), std::pair("packed", "qkv")})
+       {std::pair("zeppelin", "none"), std::pair("zeppelin", "qkv"),
+        std::pair("zeppelin", "residual"), std::pair("even", "none"), std::pair("packed", "none"),
+        std::pair("packed", "qkv"), std::pair("packed", "residual")})
     for (const Sets& more : {Sets{}, Sets{"train.recompute=block"},
                              Sets{"train.precision=bf16", "placement.preset=zero3"}}) {
       Sets sets = {"train.steps=1"};
@@ -150,7 +151,7 @@ TEST_F(PlannedPrograms, MemoryIsWhatTheAllocatorSaw) {
 /// Z14, of many batches: of the rank that holds most in any of them.
 TEST_F(PlannedPrograms, MemoryOfARunIsThatOfTheWidestBatch) {
   for (const char* engine : {"zeppelin", "packed"})
-    for (const char* remap : {"none", "qkv"}) {
+    for (const char* remap : {"none", "qkv", "residual"}) {
       SCOPED_TRACE(fmt::format("{}, remap {}", engine, remap));
       const train::Outcome outcome =
           train(make_job(run_of(engine, {"train.steps=9", "sequence.capacity_tokens=400",
@@ -179,7 +180,8 @@ TEST_F(PlannedPrograms, TheProgramsOfAnyPlanAreLegalTogether) {
   const RandomStream stream(11, "batches");
   for (const auto& [fill, remap, routing] :
        {std::tuple("true", "none", "off"), std::tuple("false", "none", "2"),
-        std::tuple("true", "qkv", "off"), std::tuple("true", "qkv", "2")}) {
+        std::tuple("true", "qkv", "off"), std::tuple("true", "qkv", "2"),
+        std::tuple("true", "residual", "2")}) {
     const Job job = make_job(
         run_of("zeppelin",
                {fmt::format("sequence.fill={}", fill), fmt::format("sequence.remap={}", remap),
@@ -276,18 +278,24 @@ TEST_F(PlannedPrograms, TokensAreRemappedWhereThatIsCheaper) {
     return strategy::make_design(run, 4, 24, 0, nullptr).planner;
   };
   const std::vector<int64_t> uneven = {240, 60, 60, 60}, even = {100, 100, 100, 100};
-  EXPECT_TRUE(planner_of("auto", "1e5", "0.0")->plan(uneven)->remaps);
-  EXPECT_FALSE(planner_of("auto", "1e5", "0.0")->plan(even)->remaps);
-  EXPECT_FALSE(planner_of("auto", "1e-3", "0.0")->plan(uneven)->remaps);
-  EXPECT_FALSE(planner_of("auto", "1e5", "1e5")->plan(uneven)->remaps);
-  EXPECT_TRUE(planner_of("qkv", "1e-3", "0.0")->plan(uneven)->remaps);
-  EXPECT_FALSE(planner_of("none", "1e5", "0.0")->plan(uneven)->remaps);
+  using sequence::Remapping;
+  const auto remapping = [&](const char* remap, const char* rate, const char* latency,
+                             const std::vector<int64_t>& lengths) {
+    return planner_of(remap, rate, latency)->plan(lengths)->remapping;
+  };
+  EXPECT_EQ(remapping("auto", "1e5", "0.0", uneven), Remapping::kQkv);
+  EXPECT_EQ(remapping("auto", "1e5", "0.0", even), Remapping::kNone);
+  EXPECT_EQ(remapping("auto", "1e-3", "0.0", uneven), Remapping::kNone);
+  EXPECT_EQ(remapping("auto", "1e5", "1e5", uneven), Remapping::kNone);
+  EXPECT_EQ(remapping("qkv", "1e-3", "0.0", uneven), Remapping::kQkv);
+  EXPECT_EQ(remapping("residual", "1e-3", "0.0", uneven), Remapping::kResidual);
+  EXPECT_EQ(remapping("none", "1e5", "0.0", uneven), Remapping::kNone);
   for (const char* rate : {"1e5", "0.1", "1e-3"}) {
     const auto layer = [&](const char* remap) {
       const auto planner = planner_of(remap, rate, "1.0");
       return planner->price(*planner->plan(uneven)).layer();
     };
-    EXPECT_EQ(layer("auto"), std::min(layer("none"), layer("qkv"))) << rate;
+    EXPECT_EQ(layer("auto"), std::min({layer("none"), layer("qkv"), layer("residual")})) << rate;
   }
 }
 
