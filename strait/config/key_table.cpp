@@ -468,11 +468,13 @@ Rows sequence_keys() {
        "the most of those that the outermost level of the cluster between ranks of the axis does "
        "not part."},
       {"sequence.routing", kField<sequence, &SequenceOptions::routing>,
-       with_form(or_number(one_of({"auto", "off"}), 1), "whole:", 1),
+       with_form(with_form(or_number(one_of({"auto", "off", "rotate"}), 1), "whole:", 1),
+                 "rotate:", 2),
        "Over how many ranks of a node, each with a link of its own, transfers of rings that cross "
-       "nodes go, where sequence.engine plans batches, in pieces if that is cheaper; whole:N: not "
-       "in pieces; auto: as many as are cheapest, at most the links that the cluster file gives a "
-       "node."},
+       "nodes go, where sequence.engine plans batches: N over proxies, in pieces if that is "
+       "cheaper; whole:N: not in pieces; rotate:N: without proxies, in N groups of key heads that "
+       "each leave a node over another rank; rotate: in as many as are cheapest; auto: whatever is "
+       "cheapest, over at most the links that the cluster file gives a node."},
       {"sequence.remap", kField<sequence, &SequenceOptions::remap>,
        one_of({"auto", "none", "qkv", "residual"}),
        "Where sequence.engine plans batches, whether ranks have the same number of tokens beside "

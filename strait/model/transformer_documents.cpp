@@ -35,6 +35,28 @@ void zero_rows(V* to, int64_t begin, int64_t end, int64_t width, int threads) {
   });
 }
 
+/// Of a group's key heads, which may be some alone: where they stand among all, and the columns of
+/// keys, and of values, that go around.
+struct GroupColumns {
+  sequence::KeyHeads heads;
+  int64_t first = 0, width = 0;
+  GroupColumns(const sequence::RankGroup& group, const BlockExtent& extent)
+      : heads(group.key_heads(extent.kv_heads)),
+        first(heads.begin * extent.head_width),
+        width(heads.size() * extent.head_width) {}
+  int64_t stride() const { return 2 * width; }
+};
+
+/// Where their gradients stand: among those of all heads for a rank's own keys, alone for others'.
+struct GradientColumns {
+  int64_t stride = 0, values = 0;  // of rows; from keys to values
+  int64_t first = 0;               // of all columns, the first that is there
+  GradientColumns(const GroupColumns& keys, bool own, const BlockExtent& extent)
+      : stride(own ? 2 * extent.kv_width() : keys.stride()),
+        values(own ? extent.kv_width() : keys.width),
+        first(own ? 0 : keys.first) {}
+};
+
 /// A document of a round: where the rank's rows of it and the holder's begin in the group.
 struct DocumentRows {
   std::vector<sequence::Span> queries, keys;
@@ -59,12 +81,16 @@ std::vector<DocumentRows> documents_of(const sequence::RankGroup& group, int64_t
 template <class T>
 void TransformerSegments<T>::pack_group(const SegmentCall& call, const GroupRound& where) const {
   const sequence::RankGroup& group = group_of(call, where);
-  const int64_t width = 2 * extent_.kv_width(), stride = extent_.qkv_width();
-  const T* from = at(call, kQkv) + group.first_row * stride + extent_.attention_width();
+  const GroupColumns keys(group, extent_);
+  const int64_t stride = extent_.qkv_width();
+  const T* from =
+      at(call, kQkv) + group.first_row * stride + extent_.attention_width() + keys.first;
   T* to = at(call, kKeys);
   kernel::parallel_ranges(group.rows, 16, call.settings->threads, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row)
-      std::copy_n(from + row * stride, width, to + row * width);
+      for (const int64_t values : {0, 1})
+        std::copy_n(from + row * stride + values * extent_.kv_width(), keys.width,
+                    to + row * keys.stride() + values * keys.width);
   });
 }
 
@@ -76,7 +102,6 @@ sequence::AttendCall<T> TransformerSegments<T>::group_call(const SegmentCall& ca
           .window = window_,
           .q = at(call, kQkv) + first_row * stride + head * extent_.head_width,
           .q_stride = stride,
-          .kv_stride = 2 * extent_.kv_width(),
           .log_sum_exp = wide(call, kLogSumExp) + head * tokens + first_row,
           .scale = scale_,
           .cap = cap_};
@@ -97,25 +122,32 @@ void TransformerSegments<T>::attend_group(const SegmentCall& call, const GroupRo
                 -std::numeric_limits<Wide<T>>::infinity());
   }
   const std::vector<DocumentRows> documents = documents_of(group, where.round);
+  const GroupColumns keys(group, extent_);
+  const int64_t heads = keys.heads.size() * sharers();
   kernel::parallel_ranges(
-      extent_.heads * std::ssize(documents), 1, threads, [&](int64_t begin, int64_t end) {
+      heads * std::ssize(documents), 1, threads, [&](int64_t begin, int64_t end) {
         for (int64_t item = begin; item < end; ++item) {
-          const DocumentRows& rows = documents[static_cast<size_t>(item / extent_.heads)];
-          const int64_t head = item % extent_.heads, row = group.first_row + rows.query_row;
+          const DocumentRows& rows = documents[static_cast<size_t>(item / heads)];
+          const int64_t head = keys.heads.begin * sharers() + item % heads;
+          const int64_t row = group.first_row + rows.query_row;
           sequence::AttendCall<T> one = group_call(call, row, head);
           one.query_spans = rows.queries;
           one.key_spans = rows.keys;
-          one.k = at(call, kKeys) + rows.key_row * one.kv_stride + key_column(head);
-          one.v = one.k + extent_.kv_width();
+          one.kv_stride = keys.stride();
+          one.k = at(call, kKeys) + rows.key_row * keys.stride() + key_column(head) - keys.first;
+          one.v = one.k + keys.width;
           sequence::attend(one, all + row * width + head * extent_.head_width, width);
         }
       });
   if (!is_last_round(call, where) || !call[kAttentionSum]) return;
   T* to = at(call, kAttention);
-  kernel::parallel_ranges(group.rows * width, 4096, threads, [&](int64_t begin, int64_t end) {
-    const int64_t first = group.first_row * width;
-    std::transform(all + first + begin, all + first + end, to + first + begin,
-                   [](Wide<T> number) { return static_cast<T>(number); });
+  const int64_t columns = heads * extent_.head_width;
+  kernel::parallel_ranges(group.rows, 16, threads, [&](int64_t begin, int64_t end) {
+    for (int64_t row = group.first_row + begin; row < group.first_row + end; ++row) {
+      const int64_t first = row * width + keys.first * sharers();
+      std::transform(all + first, all + first + columns, to + first,
+                     [](Wide<T> number) { return static_cast<T>(number); });
+    }
   });
 }
 
@@ -125,22 +157,24 @@ void TransformerSegments<T>::attend_group_input(const SegmentCall& call,
                                                 const GroupRound& where) const {
   const sequence::RankGroup& group = group_of(call, where);
   const int threads = call.settings->threads;
-  const int64_t tokens = call.batch->tokens, width = 2 * extent_.kv_width();
-  const int64_t sharers = extent_.heads / extent_.kv_heads;
+  const int64_t tokens = call.batch->tokens;
+  const GroupColumns keys(group, extent_);
+  const GradientColumns columns(keys, where.round == 0, extent_);
   Wide<T>* const gradients = wide(call, kKeyGradient);
   if (is_first(call, where)) {
-    zero_rows(gradients, 0, tokens, width, threads);  // and of what no document fills
+    zero_rows(gradients, 0, tokens, columns.stride, threads);  // and of what no document fills
     for (int64_t head = 0; head < extent_.heads; ++head) begin_gradients(call, 0, head);
   } else if (where.round > 0) {
-    zero_rows(gradients, 0, group.rows_of(group.holder(where.round)), width, threads);
+    zero_rows(gradients, 0, group.rows_of(group.holder(where.round)), columns.stride, threads);
   }
   const std::vector<DocumentRows> documents = documents_of(group, where.round);
+  const int64_t heads = keys.heads.size();
   kernel::parallel_ranges(
-      extent_.kv_heads * std::ssize(documents), 1, threads, [&](int64_t begin, int64_t end) {
+      heads * std::ssize(documents), 1, threads, [&](int64_t begin, int64_t end) {
         for (int64_t item = begin; item < end; ++item)
-          for (int64_t sharer = 0; sharer < sharers; ++sharer) {
-            const DocumentRows& rows = documents[static_cast<size_t>(item / extent_.kv_heads)];
-            const int64_t head = item % extent_.kv_heads * sharers + sharer;
+          for (int64_t sharer = 0; sharer < sharers(); ++sharer) {
+            const DocumentRows& rows = documents[static_cast<size_t>(item / heads)];
+            const int64_t head = (keys.heads.begin + item % heads) * sharers() + sharer;
             const int64_t row = group.first_row + rows.query_row;
             const int64_t key_gradient = where.round == 0 ? row : rows.key_row;
             const QuerySums sums = query_sums(call, 0, head);
@@ -152,14 +186,15 @@ void TransformerSegments<T>::attend_group_input(const SegmentCall& call,
                 .delta = wide(call, kDelta) + head * tokens + row,
                 .dq = sums.data + row * sums.stride,
                 .dq_stride = sums.stride,
-                .dk = gradients + key_gradient * width + key_column(head),
-                .kv_gradient_stride = width};
-            one.dv = one.dk + extent_.kv_width();
+                .dk = gradients + key_gradient * columns.stride + key_column(head) - columns.first,
+                .kv_gradient_stride = columns.stride};
+            one.dv = one.dk + columns.values;
             one.forward.query_spans = rows.queries;
             one.forward.key_spans = rows.keys;
+            one.forward.kv_stride = keys.stride();
             one.forward.k =
-                at(call, kKeys) + rows.key_row * one.forward.kv_stride + key_column(head);
-            one.forward.v = one.forward.k + extent_.kv_width();
+                at(call, kKeys) + rows.key_row * keys.stride() + key_column(head) - keys.first;
+            one.forward.v = one.forward.k + keys.width;
             sequence::attend_backward(one);
           }
       });
@@ -173,7 +208,19 @@ void TransformerSegments<T>::add_group_gradient(const SegmentCall& call,
   const sequence::RankGroup& group = group_of(call, where);
   const bool home = where.round == group.size;  // the sum of what others have made
   const int64_t rows = home ? group.rows : group.rows_of(group.holder(where.round));
-  add_gathered(call, home ? group.first_row : 0, rows);
+  const GroupColumns keys(group, extent_);
+  const GradientColumns columns(keys, home, extent_);
+  const Wide<T>* const from = wide(call, kGatheredKeyGradient);
+  Wide<T>* const to = wide(call, kKeyGradient) + (home ? group.first_row * columns.stride : 0) +
+                      keys.first - columns.first;
+  kernel::parallel_ranges(rows, 16, call.settings->threads, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row)
+      for (int64_t column = 0; column < keys.stride(); ++column) {
+        const bool value = column >= keys.width;
+        to[row * columns.stride + column + (value ? columns.values - keys.width : 0)] +=
+            from[row * keys.stride() + column];
+      }
+  });
 }
 
 /// Keys and values have wide gradients until qkv's are complete; what is sent is what they round

@@ -118,21 +118,15 @@ void TransformerSegments<T>::attend_round_head_input(const SegmentCall& call, in
 }
 
 template <class T>
-void TransformerSegments<T>::add_gathered(const SegmentCall& call, int64_t first,
-                                          int64_t rows) const {
+void TransformerSegments<T>::add_key_gradient(const SegmentCall& call) const {
+  // The same sum, whichever heads its columns are of.
   const int64_t width = 2 * extent_.kv_width();
   const Wide<T>* from = wide(call, kGatheredKeyGradient);
-  Wide<T>* to = wide(call, kKeyGradient) + first * width;
-  kernel::parallel_ranges(rows * width, 4096, call.settings->threads,
+  Wide<T>* to = wide(call, kKeyGradient);
+  kernel::parallel_ranges(extent(call).rows * width, 4096, call.settings->threads,
                           [&](int64_t begin, int64_t end) {
                             for (int64_t i = begin; i < end; ++i) to[i] += from[i];
                           });
-}
-
-template <class T>
-void TransformerSegments<T>::add_key_gradient(const SegmentCall& call) const {
-  // The same sum, whichever heads its columns are of.
-  add_gathered(call, 0, extent(call).rows);
 }
 
 template class TransformerSegments<float>;

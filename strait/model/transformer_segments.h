@@ -174,14 +174,13 @@ class TransformerSegments : public SegmentedBlock {
   void attend_heads_group(const SegmentCall& call, int64_t item, const T* out_gradient,
                           T* gradient) const;
 
-  /// kKeyGradient += kGatheredKeyGradient, so many rows, the first row of the target being `first`.
-  void add_gathered(const SegmentCall& call, int64_t first, int64_t rows) const;
-
   // Of documents that a plan spreads over ranks: transformer_documents.cpp.
   /// One head's queries from a row on; keys are the caller's to give.
   sequence::AttendCall<T> group_call(const SegmentCall& call, int64_t first_row,
                                      int64_t head) const;
   void move_qkv_gradient(const SegmentCall& call, bool packs, const RowRange& rows) const;
+  /// Heads that share keys.
+  int64_t sharers() const { return extent_.heads / extent_.kv_heads; }
 
   // Against the keys of one rank at a time: transformer_ring.cpp.
   void attend_round_head(const SegmentCall& call, int64_t round, int64_t item) const;

@@ -93,6 +93,7 @@ uint64_t plan_hash(const Plan& plan) {
   add((plan.fills ? 1 : 0) + 2 * static_cast<uint64_t>(plan.remapping));
   add(static_cast<uint64_t>(plan.proxies));
   add(static_cast<uint64_t>(plan.pieces));
+  add(static_cast<uint64_t>(plan.rotations));
   add(plan.groups.size());
   for (const Group& group : plan.groups) {
     add(static_cast<uint64_t>(group.zone) * 16 + static_cast<uint64_t>(group.engine));

@@ -56,6 +56,9 @@ struct Plan {
   /// Over how many ranks of each node a ring's transfer to another node goes, and in how many
   /// pieces over each of them: routing.h. 1, 1: from rank to rank.
   int64_t proxies = 1, pieces = 1;
+  /// In how many groups of key heads, each in an order of its own, keys go around a ring that
+  /// crosses nodes, so that each leaves a node over another rank: routing.h.
+  int64_t rotations = 1;
 };
 
 /// Sorts groups into the order of ids, joins equal ones that may be joined (of one rank) and sorts

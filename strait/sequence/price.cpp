@@ -83,9 +83,15 @@ class Pricer {
     if (group.zone != Zone::kInter) return inside;
     if (is_routed(plan_, group))
       return std::max(inside, route_seconds(bytes, plan_.proxies, plan_.pieces, links));
-    if (!options_.routes) return std::max(inside, route_seconds(bytes, 1, 1, links));
-    const int64_t proxies = std::min(machine_.links_of_node, plan_.grid.per_node);
-    return std::max(inside, best_route(bytes, proxies, kMostPieces, links).seconds);
+    if (is_rotated(plan_, group))
+      return std::max(inside, rotated_seconds(bytes, plan_.rotations, layer_.heads.keys, links));
+    const int64_t proxies =
+        options_.routes ? std::min(machine_.links_of_node, plan_.grid.per_node) : 1;
+    double between = best_route(bytes, proxies, kMostPieces, links).seconds;
+    if (const int64_t parts = best_rotation(bytes, 1, options_.rotations, layer_.heads.keys, links);
+        parts > 1)
+      between = std::min(between, rotated_seconds(bytes, parts, layer_.heads.keys, links));
+    return std::max(inside, between);
   }
 
   /// Both all-to-alls; the links of a node carry what its ranks send to other nodes.

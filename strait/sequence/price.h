@@ -42,6 +42,7 @@ struct PriceOptions {
   bool remaps = false;  // tokens even for linear modules, in the cheapest way, if any is cheaper
   bool rings_only = false;                 // choose leaves out gathered keys and exchanged heads
   Remapping remapping = Remapping::kNone;  // unless `remaps`: how, whatever it costs
+  int64_t rotations = 1;  // up to so many orders in which keys go around between nodes
 };
 
 /// Seconds of one layer, forward and backward.

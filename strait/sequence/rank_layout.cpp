@@ -19,7 +19,8 @@ int64_t RankGroup::rows_of(int64_t of_member) const {
 int64_t RankGroup::pairs(int64_t round) const {
   int64_t sum = 0;
   for (size_t document = 0; document < lengths.size(); ++document)
-    for (const Block& block : round_blocks(cut(document), member, round)) sum += block.pairs();
+    for (const Block& block : round_blocks(cut(document), member, distance(round)))
+      sum += block.pairs();
   return sum;
 }
 
@@ -28,7 +29,7 @@ namespace {
 /// Rounds of rings that need keys of others.
 int64_t rounds_that_wait(const std::vector<RankGroup>& groups) {
   int64_t rounds = 0;
-  for (const RankGroup& group : groups) rounds += group.size - 1;
+  for (const RankGroup& group : groups) rounds += group.part == 0 ? group.size - 1 : 0;
   return rounds;
 }
 
@@ -73,13 +74,23 @@ void remap_rows(const Plan& plan, int64_t rank, RankLayout& layout) {
       if (row >= layout.attention_rows) layout.positions.push_back(static_cast<int32_t>(position));
 }
 
+/// Who stands where, once the order of members is known.
+void place_in_ring(const Group& group, RankGroup& part) {
+  part.ranks.clear();
+  for (const int32_t member : part.members)
+    part.ranks.push_back(group.ranks[static_cast<size_t>(member)]);
+  part.position =
+      std::ranges::find(part.members, static_cast<int32_t>(part.member)) - part.members.begin();
+  part.before = part.ranks[static_cast<size_t>((part.position + part.size - 1) % part.size)];
+  part.next = part.ranks[static_cast<size_t>((part.position + 1) % part.size)];
+}
+
 RankGroup part_of(const Plan& plan, const Group& group, int64_t member, RankLayout& layout) {
   RankGroup part;
   part.size = static_cast<int64_t>(group.ranks.size());
   part.member = member;
-  part.before = group.ranks[static_cast<size_t>((part.member + part.size - 1) % part.size)];
-  part.next = group.ranks[static_cast<size_t>((part.member + 1) % part.size)];
-  part.ranks = group.ranks;
+  for (int32_t other = 0; other < part.size; ++other) part.members.push_back(other);
+  place_in_ring(group, part);
   if (is_routed(plan, group)) {
     part.proxies = plan.proxies;
     part.pieces = plan.pieces;
@@ -94,6 +105,19 @@ RankGroup part_of(const Plan& plan, const Group& group, int64_t member, RankLayo
   return part;
 }
 
+/// Appends one part for each order in which keys go around.
+void add_parts(const Plan& plan, const Group& group, int64_t member, RankLayout& layout) {
+  RankGroup part = part_of(plan, group, member, layout);
+  part.parts = is_rotated(plan, group) ? plan.rotations : 1;
+  for (; part.part < part.parts; ++part.part) {
+    if (part.parts > 1) {
+      part.members = rotated_members(part.size, plan.grid.per_node, part.part, part.parts);
+      place_in_ring(group, part);
+    }
+    layout.groups.push_back(part);
+  }
+}
+
 /// Where they fill, run j of n stands before wait j (w + 1) / n of w, of which the end is the last.
 std::vector<EngineStep> order_of(const std::vector<RankGroup>& groups, bool fills) {
   std::vector<EngineStep> order;
@@ -104,11 +128,14 @@ std::vector<EngineStep> order_of(const std::vector<RankGroup>& groups, bool fill
     for (; run < runs && run * (waits + 1) / runs <= wait; ++run) order.push_back({local + run, 0});
     ++wait;
   };
-  for (int64_t group = 0; group < local; ++group)
-    for (int64_t round = 0; round < groups[static_cast<size_t>(group)].size; ++round) {
+  for (int64_t group = 0; group < local;) {
+    const RankGroup& first = groups[static_cast<size_t>(group)];
+    for (int64_t round = 0; round < first.size; ++round) {
       if (fills && round > 0) fill();
-      order.push_back({group, round});
+      for (int64_t part = 0; part < first.parts; ++part) order.push_back({group + part, round});
     }
+    group += first.parts;
+  }
   wait = waits;
   fill();
   return order;
@@ -124,7 +151,7 @@ RankLayout rank_layout(const Plan& plan, int64_t rank) {
     ensure(group.ranks.size() == 1 || group.engine == Engine::kRing,
            "rank_layout: a group that is no ring");
     if (group.ranks.size() > 1 || !plan.fills) {
-      layout.groups.push_back(part_of(plan, group, found - group.ranks.begin(), layout));
+      add_parts(plan, group, found - group.ranks.begin(), layout);
       continue;
     }
     for (std::vector<int32_t>& run :
@@ -137,7 +164,7 @@ RankLayout rank_layout(const Plan& plan, int64_t rank) {
   }
   if (layout.groups.empty())
     layout.groups.push_back(
-        {.before = static_cast<int32_t>(rank), .next = static_cast<int32_t>(rank)});
+        {.before = static_cast<int32_t>(rank), .next = static_cast<int32_t>(rank), .members = {0}});
   layout.order = order_of(layout.groups, plan.fills);
   layout.attention_rows = layout.linear_rows = std::ssize(layout.positions);
   layout.remapping = plan.remapping;

@@ -5,21 +5,34 @@
 #include <vector>
 
 #include "strait/sequence/plan.h"
+#include "strait/sequence/routing.h"
 
 namespace strait::sequence {
 
 /// A rank's part of a group: `rows` rows from `first_row` on, those of each document as Cut::spans
-/// says, one document behind the other.
+/// says, one document behind the other. Where keys go around in several orders each has a part of
+/// its own: the same rows of other heads.
 struct RankGroup {
   int64_t size = 1, member = 0;
   int32_t before = 0, next = 0;  // ranks: neighbours in the ring
   int64_t first_row = 0, rows = 0;
   std::vector<int64_t> lengths = {};  // of the documents
   std::vector<int32_t> ranks = {};    // in ring order
+  std::vector<int32_t> members = {};  // likewise: which of the chunks they have
+  int64_t position = 0;               // in the ring
   int64_t proxies = 1, pieces = 1;    // of its transfers between nodes: Plan
+  int64_t part = 0, parts = 1;        // of its key heads
 
-  /// Whose keys are here in a round: those of the member so many positions before.
-  int64_t holder(int64_t round) const { return (member + size - round % size) % size; }
+  /// Whose keys are with the rank at a position of the ring in a round: those of the member so many
+  /// positions before.
+  int64_t holder_at(int64_t position_of, int64_t round) const {
+    return members[static_cast<size_t>((position_of + size - round % size) % size)];
+  }
+  /// With this one.
+  int64_t holder(int64_t round) const { return holder_at(position, round); }
+  /// How many members before this one that is, in the order of chunks.
+  int64_t distance(int64_t round) const { return (member + size - holder(round)) % size; }
+  KeyHeads key_heads(int64_t all) const { return key_heads_of(part, parts, all); }
   Cut cut(size_t document) const { return {lengths[document], size}; }
   int64_t rows_of(int64_t of_member) const;
   /// Causal pairs that the rank computes in a round.
@@ -54,10 +67,11 @@ struct RankLayout {
   Remapping remapping = Remapping::kNone;
 };
 
-/// Rounds of rings by (group, round). Where a plan fills, local documents are cut into as many runs
-/// as rings have rounds, of even pairs as far as whole documents allow, and one stands before every
-/// round but the first of each ring, the last one at the end. Rings alone: InternalError for
-/// another engine. Cost: O(documents of the rank x their groups).
+/// Rounds of rings by (group, round), the parts of one round one behind the other. Where a plan
+/// fills, local documents are cut into as many runs as rings have rounds, of even pairs as far as
+/// whole documents allow, and one stands before every round but the first of each ring, the last
+/// one at the end. Rings alone: InternalError for another engine. Cost: O(documents of the rank x
+/// their groups).
 RankLayout rank_layout(const Plan& plan, int64_t rank);
 
 }  // namespace strait::sequence

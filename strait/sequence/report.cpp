@@ -59,12 +59,40 @@ Traffic dispatched(const Plan& plan, const Group& group, const Layer& layer) {
   return all;
 }
 
+/// Of the heads whose keys go around in one order: ranks and their tokens in this order.
+struct RingPart {
+  Heads heads;
+  std::vector<int32_t> ranks;
+  std::vector<int64_t> tokens;
+};
+
+std::vector<RingPart> parts_of(const Plan& plan, const Group& group, const Heads& heads) {
+  const std::vector<int64_t> tokens = tokens_of(plan, group);
+  if (!is_rotated(plan, group)) return {{heads, group.ranks, tokens}};
+  std::vector<RingPart> parts;
+  for (int64_t number = 0; number < plan.rotations; ++number) {
+    const KeyHeads keys = key_heads_of(number, plan.rotations, heads.keys);
+    RingPart part{{heads.queries / heads.keys * keys.size(), keys.size(), heads.width}, {}, {}};
+    for (const int32_t member :
+         rotated_members(std::ssize(tokens), plan.grid.per_node, number, plan.rotations)) {
+      part.ranks.push_back(group.ranks[static_cast<size_t>(member)]);
+      part.tokens.push_back(tokens[static_cast<size_t>(member)]);
+    }
+    parts.push_back(std::move(part));
+  }
+  return parts;
+}
+
 LevelTraffic group_traffic(const Plan& plan, const Group& group, const Layer& layer) {
   const std::vector<int64_t> tokens = tokens_of(plan, group);
   switch (group.engine) {
     case Engine::kRing: {
-      LevelTraffic levels =
-          ring_levels(tokens, group.ranks, plan.grid.per_node, layer.heads, layer.bytes);
+      LevelTraffic levels;
+      for (const RingPart& part : parts_of(plan, group, layer.heads)) {
+        const LevelTraffic more =
+            ring_levels(part.tokens, part.ranks, plan.grid.per_node, part.heads, layer.bytes);
+        levels = {levels.inside + more.inside, levels.between + more.between};
+      }
       if (is_routed(plan, group)) levels.inside = levels.inside + dispatched(plan, group, layer);
       return levels;
     }
@@ -103,35 +131,64 @@ LevelTraffic plan_traffic(const Plan& plan, const Layer& layer) {
   return all;
 }
 
-std::vector<int64_t> bytes_between_nodes(const Plan& plan, const Layer& layer) {
-  std::vector<int64_t> bytes(static_cast<size_t>(plan.grid.nodes), 0);
+namespace {
+
+/// What the ranks of a ring send to other nodes, each hop over proxies where the plan has some.
+void add_ring(const Plan& plan, const Group& group, const Layer& layer,
+              std::vector<int64_t>& bytes) {
+  const int64_t size = std::ssize(group.ranks), columns = 2 * layer.heads.key_columns();
+  const bool routed = is_routed(plan, group);
+  for (const RingPart& part : parts_of(plan, group, layer.heads))
+    for (int64_t at = 0; at < size; ++at) {
+      const Crossing hop{part.ranks[static_cast<size_t>(at)],
+                         part.ranks[static_cast<size_t>((at + 1) % size)]};
+      if (plan.grid.node_of(hop.from) == plan.grid.node_of(hop.to)) continue;
+      if (!routed) {
+        const Traffic sent = ring_sends(part.tokens, at, part.heads, layer.bytes);
+        bytes[static_cast<size_t>(hop.from)] += sent.forward + sent.backward;
+        continue;
+      }
+      for (int64_t number = 0; number < size; ++number) {
+        const int64_t rows = part.tokens[static_cast<size_t>((at + size - number) % size)];
+        const int64_t of_row = columns * ((number + 1 < size ? 2 * layer.bytes.wire : 0) +
+                                          (number > 0 ? layer.bytes.sum : 0));
+        const RoutedRows chunks = routed_rows(rows, plan.proxies, plan.pieces);
+        for (int64_t chunk = 0; rows > 0 && chunk < chunks.chunks(); ++chunk)
+          bytes[static_cast<size_t>(crossing_of(chunk, plan.proxies, hop, plan.grid).from)] +=
+              of_row * std::min(chunks.grain, rows - chunk * chunks.grain);
+      }
+    }
+}
+
+}  // namespace
+
+std::vector<int64_t> bytes_over_links(const Plan& plan, const Layer& layer) {
+  std::vector<int64_t> bytes(static_cast<size_t>(plan.grid.ranks()), 0);
   for (const Group& group : plan.groups) {
     if (group.zone != Zone::kInter) continue;
-    const std::vector<int64_t> tokens = tokens_of(plan, group);
-    const size_t ring = group.ranks.size();
-    if (group.engine != Engine::kRing) {
-      const Traffic between = group_traffic(plan, group, layer).between;
-      const int64_t all = between.forward + between.backward;
-      for (const int32_t rank : group.ranks)
-        bytes[static_cast<size_t>(plan.grid.node_of(rank))] += all / static_cast<int64_t>(ring);
+    if (group.engine == Engine::kRing) {
+      add_ring(plan, group, layer, bytes);
       continue;
     }
-    for (size_t member = 0; member < ring; ++member) {
-      const int64_t node = plan.grid.node_of(group.ranks[member]);
-      if (node == plan.grid.node_of(group.ranks[(member + 1) % ring])) continue;
-      const Traffic sent =
-          ring_sends(tokens, static_cast<int64_t>(member), layer.heads, layer.bytes);
-      bytes[static_cast<size_t>(node)] += sent.forward + sent.backward;
-    }
+    const Traffic between = group_traffic(plan, group, layer).between;
+    const int64_t all = between.forward + between.backward;
+    for (const int32_t rank : group.ranks)
+      bytes[static_cast<size_t>(rank)] += all / std::ssize(group.ranks);
   }
   // Of the four transfers of a moved token each side sends two, which are as large together.
   const int64_t of_token = moved_numbers(plan.remapping, layer) * layer.bytes.wire;
-  for (const Move& move : remap_of(plan).moves) {
-    const int64_t from = plan.grid.node_of(move.from), to = plan.grid.node_of(move.to);
-    if (from == to) continue;
-    for (const int64_t node : {from, to})
-      bytes[static_cast<size_t>(node)] += move.tokens * of_token;
-  }
+  for (const Move& move : remap_of(plan).moves)
+    if (plan.grid.node_of(move.from) != plan.grid.node_of(move.to))
+      for (const int32_t rank : {move.from, move.to})
+        bytes[static_cast<size_t>(rank)] += move.tokens * of_token;
+  return bytes;
+}
+
+std::vector<int64_t> bytes_between_nodes(const Plan& plan, const Layer& layer) {
+  std::vector<int64_t> bytes(static_cast<size_t>(plan.grid.nodes), 0);
+  const std::vector<int64_t> of_ranks = bytes_over_links(plan, layer);
+  for (int64_t rank = 0; rank < plan.grid.ranks(); ++rank)
+    bytes[static_cast<size_t>(plan.grid.node_of(rank))] += of_ranks[static_cast<size_t>(rank)];
   return bytes;
 }
 
@@ -185,6 +242,8 @@ Json plan_json(const Plan& plan, const Layer& layer, const Price& price, int64_t
   const LevelTraffic traffic = plan_traffic(plan, layer);
   std::vector<int64_t> leaving = bytes_between_nodes(plan, layer);
   for (int64_t& bytes : leaving) bytes *= layers;
+  std::vector<int64_t> over_links = bytes_over_links(plan, layer);
+  for (int64_t& bytes : over_links) bytes *= layers;
   const auto seconds = [&](double of_layer) { return static_cast<double>(layers) * of_layer; };
   return Json::object(
       {{"lengths", plan.lengths},
@@ -195,11 +254,14 @@ Json plan_json(const Plan& plan, const Layer& layer, const Price& price, int64_t
        {"bytes_inside_nodes", traffic_json(traffic.inside, layers)},
        {"bytes_between_nodes", traffic_json(traffic.between, layers)},
        {"bytes_leaving_nodes", leaving},
+       {"bytes_leaving_ranks", over_links},
        {"predicted", Json::object({{"slowest_seconds", seconds(price.attention_slowest)},
                                    {"mean_seconds", seconds(price.attention_mean)},
                                    {"computing_slowest_seconds", seconds(price.computing_slowest)},
                                    {"computing_mean_seconds", seconds(price.computing_mean)}})},
-       {"routing", Json::object({{"proxies", plan.proxies}, {"pieces", plan.pieces}})},
+       {"routing",
+        Json::object(
+            {{"proxies", plan.proxies}, {"pieces", plan.pieces}, {"rotations", plan.rotations}})},
        {"linear", linear_json(plan, layer, price, layers)},
        {"hash", fmt::format("{:016x}", plan_hash(plan))}});
 }

@@ -15,7 +15,10 @@ namespace strait::sequence {
 /// Bytes of the attention of one layer by level, forward and backward, exact for uneven counts.
 /// Heads: their all-to-alls, counted between nodes in proportion to the ranks there.
 LevelTraffic plan_traffic(const Plan& plan, const Layer& layer);
-/// Bytes that leave each node, forward and backward of one layer together.
+/// Bytes that each rank sends to other nodes, over the link that is its own where a node has one
+/// for each: forward and backward of one layer together. Heads: every rank as much.
+std::vector<int64_t> bytes_over_links(const Plan& plan, const Layer& layer);
+/// Those of the ranks of each node together.
 std::vector<int64_t> bytes_between_nodes(const Plan& plan, const Layer& layer);
 
 /// Of `layers` equal layers: {"lengths": [..] of all documents, "documents": {"local": .., "intra":
@@ -23,8 +26,9 @@ std::vector<int64_t> bytes_between_nodes(const Plan& plan, const Layer& layer);
 /// {"least": .., "most": ..} of ranks, "pairs": likewise, "ranks": {"local": {"tokens": [..] of all
 /// ranks, "pairs": [..]}, "intra": .., "inter": ..}, "bytes_inside_nodes",
 /// "bytes_between_nodes": {"forward": .., "backward": ..}, "bytes_leaving_nodes": [..],
-/// "predicted": {"slowest_seconds": .., "mean_seconds": .., "computing_slowest_seconds": ..,
-/// "computing_mean_seconds": ..}, "routing": {"proxies": .., "pieces": ..}, "linear": {"remapped":
+/// "bytes_leaving_ranks": [..], "predicted": {"slowest_seconds": .., "mean_seconds": ..,
+/// "computing_slowest_seconds": .., "computing_mean_seconds": ..}, "routing": {"proxies": ..,
+/// "pieces": .., "rotations": ..}, "linear": {"remapped":
 /// .., "remap": "none" or "qkv" or "residual", "moved_tokens": ..,
 /// "slowest_over_mean_of_attention":
 /// .. of ranks' tokens,

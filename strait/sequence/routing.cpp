@@ -51,11 +51,12 @@ Crossing crossing_of(int64_t chunk, int64_t proxies, const Crossing& message,
   return {proxy(message.from), proxy(message.to)};
 }
 
-bool is_routed(const Plan& plan, const Group& group) {
+namespace {
+
+/// Whether a group is a ring that has all ranks of several nodes.
+bool has_whole_nodes(const Plan& plan, const Group& group) {
   const int64_t per_node = plan.grid.per_node, size = std::ssize(group.ranks);
-  if (plan.proxies == 1 || group.engine != Engine::kRing || size <= per_node ||
-      size % per_node != 0)
-    return false;
+  if (group.engine != Engine::kRing || size <= per_node || size % per_node != 0) return false;
   for (int64_t at = 0; at < size; at += per_node) {
     const int32_t first = group.ranks[static_cast<size_t>(at)];
     if (first % per_node != 0 ||
@@ -63,6 +64,48 @@ bool is_routed(const Plan& plan, const Group& group) {
       return false;
   }
   return true;
+}
+
+}  // namespace
+
+bool is_routed(const Plan& plan, const Group& group) {
+  return plan.proxies > 1 && has_whole_nodes(plan, group);
+}
+
+bool is_rotated(const Plan& plan, const Group& group) {
+  return plan.rotations > 1 && has_whole_nodes(plan, group);
+}
+
+KeyHeads key_heads_of(int64_t part, int64_t parts, int64_t all) {
+  return {part * all / parts, (part + 1) * all / parts};
+}
+
+std::vector<int32_t> rotated_members(int64_t size, int64_t per_node, int64_t part, int64_t parts) {
+  const int64_t first = part * per_node / parts;
+  std::vector<int32_t> members;
+  for (int64_t node = 0; node < size; node += per_node)
+    for (int64_t at = 0; at < per_node; ++at)
+      members.push_back(static_cast<int32_t>(node + (first + at) % per_node));
+  return members;
+}
+
+double rotated_seconds(double bytes, int64_t parts, int64_t key_heads, const RouteLinks& links) {
+  const int64_t largest = (key_heads + parts - 1) / parts;
+  double share = static_cast<double>(largest) / static_cast<double>(key_heads);
+  if (links.of_node > 0) share = std::max(share, 1 / static_cast<double>(links.of_node));
+  const double between = links.between_byte_seconds * bytes * share + links.between_latency_seconds;
+  const double latencies = links.inside_latency_seconds * static_cast<double>(parts);
+  return std::max(between, links.inside_byte_seconds * bytes + latencies);
+}
+
+int64_t best_rotation(double bytes, int64_t least, int64_t most, int64_t key_heads,
+                      const RouteLinks& links) {
+  int64_t best = least;
+  for (int64_t parts = least + 1; parts <= most; ++parts)
+    if (rotated_seconds(bytes, parts, key_heads, links) <
+        rotated_seconds(bytes, best, key_heads, links))
+      best = parts;
+  return best;
 }
 
 std::vector<Piece> deal_pieces(std::span<const int64_t> message_bytes, int64_t links,

@@ -1,5 +1,6 @@
 // A transfer between nodes over several of a node's links: dispatch to proxies inside the node,
-// several links at once, combine inside the other node.
+// several links at once, combine inside the other node. Or without: groups of key heads whose rings
+// leave a node over another rank each.
 #pragma once
 
 #include <cstdint>
@@ -58,6 +59,28 @@ Crossing crossing_of(int64_t chunk, int64_t proxies, const Crossing& message, co
 /// Whether transfers of a group go over proxies: a ring that has all ranks of its nodes, in a plan
 /// with proxies.
 bool is_routed(const Plan& plan, const Group& group);
+
+/// Whether a group's keys go around in several orders: as is_routed, in a plan with rotations.
+bool is_rotated(const Plan& plan, const Group& group);
+
+/// Key heads [begin, end).
+struct KeyHeads {
+  int64_t begin = 0, end = 1;
+  int64_t size() const { return end - begin; }
+};
+/// Those of one of `parts` groups of `all` key heads, which differ by one head at most.
+KeyHeads key_heads_of(int64_t part, int64_t parts, int64_t all);
+/// The members of a ring of `size` that has all `per_node` ranks of its nodes, in the order in
+/// which the keys of a part go around: node by node, and in each from another rank on. The rank
+/// before that one sends to the next node: those of parts are different ones while there are at
+/// most `per_node` parts.
+std::vector<int32_t> rotated_members(int64_t size, int64_t per_node, int64_t part, int64_t parts);
+/// A round of all parts, which go around at once: between nodes as many links as there are parts
+/// carry one each, the largest longest; inside a node a rank sends at most all.
+double rotated_seconds(double bytes, int64_t parts, int64_t key_heads, const RouteLinks& links);
+/// The fastest number of parts from `least` on, at most `most`; the fewest of equals.
+int64_t best_rotation(double bytes, int64_t least, int64_t most, int64_t key_heads,
+                      const RouteLinks& links);
 
 /// A share of a message that one link carries.
 struct Piece {

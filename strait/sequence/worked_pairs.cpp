@@ -22,7 +22,8 @@ int64_t worked(const Block& block) {
 int64_t worked_pairs(const RankGroup& group, int64_t round) {
   int64_t sum = 0;
   for (size_t document = 0; document < group.lengths.size(); ++document)
-    for (const Block& block : round_blocks(group.cut(document), group.member, round))
+    for (const Block& block :
+         round_blocks(group.cut(document), group.member, group.distance(round)))
       sum += worked(block);
   return sum;
 }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <span>
 
 #include "strait/base/errors.h"
@@ -180,6 +181,54 @@ TEST(RankLayouts, TilesAreWorkedOnWhole) {
   const RankGroup second = rank_layout(plan, 1).groups.front();
   EXPECT_EQ(worked_pairs(second, 1), second.pairs(1));
   EXPECT_GT(worked_pairs(second, 0), second.pairs(0));
+}
+
+/// Of each part a rank has the keys of every member once; its neighbour has them one round later.
+TEST(RankLayouts, KeysOfEveryPartGoAroundInItsOwnOrder) {
+  Plan plan{{2, 3},
+            {400, 77, 30},
+            {{.zone = Zone::kInter, .ranks = {0, 1, 2, 3, 4, 5}, .documents = {0, 1}},
+             {.ranks = {1}, .documents = {2}}}};
+  plan.fills = true;
+  const std::vector<RankLayout> plain = [&] {
+    std::vector<RankLayout> all;
+    for (int64_t rank = 0; rank < 6; ++rank) all.push_back(rank_layout(plan, rank));
+    return all;
+  }();
+  plan.rotations = 3;
+  std::vector<RankLayout> all;
+  for (int64_t rank = 0; rank < 6; ++rank) all.push_back(rank_layout(plan, rank));
+  for (size_t rank = 0; rank < 6; ++rank) {
+    const RankLayout& layout = all[rank];
+    expect_every_round_once(layout);
+    EXPECT_EQ(layout.positions, plain[rank].positions);
+    EXPECT_EQ(layout.groups.size(), plain[rank].groups.size() + 2);
+    for (size_t part = 0; part < 3; ++part) {
+      const RankGroup& group = layout.groups[part];
+      ASSERT_EQ(group.part, static_cast<int64_t>(part));
+      ASSERT_EQ(group.parts, 3);
+      EXPECT_EQ(group.rows, plain[rank].groups.front().rows);
+      EXPECT_EQ(group.ranks[static_cast<size_t>(group.position)], static_cast<int32_t>(rank));
+      int64_t pairs = 0;
+      std::set<int64_t> holders;
+      for (int64_t round = 0; round < 6; ++round) {
+        pairs += group.pairs(round);
+        holders.insert(group.holder(round));
+        const RankGroup& next = all[static_cast<size_t>(group.next)].groups[part];
+        EXPECT_EQ(next.before, static_cast<int32_t>(rank));
+        EXPECT_EQ(next.holder(round + 1), group.holder(round));
+        if (part == 0) EXPECT_EQ(group.pairs(round), plain[rank].groups.front().pairs(round));
+      }
+      EXPECT_EQ(holders.size(), 6U);
+      EXPECT_EQ(group.holder(0), group.member);
+      EXPECT_EQ(pairs, loads(plan)[rank].pairs - (rank == 1 ? causal_pairs(30) : 0));
+    }
+  }
+  // A round's parts stand together, and documents of the rank's own between rounds.
+  const std::vector<EngineStep>& order = all[0].order;
+  ASSERT_EQ(order.size(), 18U);
+  for (int64_t at = 0; at < 18; ++at)
+    EXPECT_EQ(order[static_cast<size_t>(at)], (EngineStep{at % 3, at / 3}));
 }
 
 TEST(RankLayouts, NeighboursFollowTheRing) {

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <numeric>
 
 namespace strait::sequence {
@@ -22,6 +23,50 @@ TEST(PlanReport, BytesAreThoseOfTheFormulas) {
   EXPECT_EQ(ring.inside + ring.between, (Traffic{7 * 4001 * 64 * 2, 7 * 4001 * 64 * 6}));
   const std::vector<int64_t> leaving = bytes_between_nodes(alone, layer_of());
   EXPECT_EQ(leaving[0] + leaving[1], ring.between.forward + ring.between.backward);
+}
+
+/// However a ring crosses, nodes send as much; over proxies or in several orders their links share
+/// it.
+TEST(PlanReport, LinksShareWhatCrosses) {
+  const auto sum = [](const std::vector<int64_t>& bytes) {
+    return std::accumulate(bytes.begin(), bytes.end(), int64_t{0});
+  };
+  const auto idle = [](const std::vector<int64_t>& bytes) { return std::ranges::count(bytes, 0); };
+  for (const int64_t length : {4000, 4001, 77}) {
+    SCOPED_TRACE(length);
+    Plan plan = baseline_plan(std::vector<int64_t>{length}, options_of(1000), Baseline::kEven);
+    const LevelTraffic direct = plan_traffic(plan, layer_of());
+    const std::vector<int64_t> alone = bytes_over_links(plan, layer_of());
+    EXPECT_EQ(sum(alone), direct.between.forward + direct.between.backward);
+    EXPECT_EQ(idle(alone), 6);
+    plan.rotations = 4;
+    const LevelTraffic rotated = plan_traffic(plan, layer_of());
+    const std::vector<int64_t> parts = bytes_over_links(plan, layer_of());
+    EXPECT_EQ(sum(parts), rotated.between.forward + rotated.between.backward);
+    EXPECT_EQ(rotated.inside + rotated.between, direct.inside + direct.between);
+    EXPECT_EQ(idle(parts), 0);
+    if (length == 4000) {  // 500 tokens on each rank
+      EXPECT_EQ(parts, std::vector<int64_t>(8, alone[3] / 4));
+      EXPECT_EQ(rotated.between, direct.between);
+    }
+    plan.rotations = 3;  // heads 0 and 1, 2 to 4, 5 to 7; first ranks 0, 1 and 2 of a node
+    const std::vector<int64_t> uneven = bytes_over_links(plan, layer_of());
+    if (length == 4000) {
+      for (const size_t node : {0, 4}) {
+        EXPECT_EQ(uneven[node + 3], alone[3] / 8 * 2);
+        EXPECT_EQ(uneven[node + 0], alone[3] / 8 * 3);
+        EXPECT_EQ(uneven[node + 1], alone[3] / 8 * 3);
+        EXPECT_EQ(uneven[node + 2], 0);
+      }
+    }
+    plan.rotations = 1;
+    plan.proxies = 4;
+    plan.pieces = 2;
+    const std::vector<int64_t> routed = bytes_over_links(plan, layer_of());
+    EXPECT_EQ(sum(routed), sum(alone));
+    EXPECT_EQ(plan_traffic(plan, layer_of()).between, direct.between);
+    EXPECT_EQ(idle(routed), 0);
+  }
 }
 
 TEST(PlanReport, EnginesOfBaselinesAddUp) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <set>
 
 namespace strait::sequence {
 namespace {
@@ -87,13 +88,78 @@ TEST(RoutingTest, ChunksGoOverProxiesInTurn) {
   EXPECT_EQ(crossing_of(5, 2, {11, 0}, grid), (Crossing{8, 1}));
 }
 
+/// The ring of each part has every member once, its nodes one behind the other, and crosses from
+/// ranks of its own to ranks of its own.
+TEST(RoutingTest, PartsOfARingCrossBetweenRanksOfTheirOwn) {
+  for (const int64_t per_node : {2, 3, 4, 8})
+    for (const int64_t nodes : {2, 3})
+      for (int64_t parts = 1; parts <= per_node; ++parts) {
+        std::set<int32_t> senders, receivers;
+        for (int64_t part = 0; part < parts; ++part) {
+          const std::vector<int32_t> members =
+              rotated_members(nodes * per_node, per_node, part, parts);
+          std::vector<int32_t> sorted = members, all(members.size());
+          std::ranges::sort(sorted);
+          std::iota(all.begin(), all.end(), 0);
+          ASSERT_EQ(sorted, all);
+          if (part == 0) ASSERT_EQ(members, all);
+          int64_t crossings = 0;
+          for (size_t at = 0; at < members.size(); ++at) {
+            const int32_t from = members[at], to = members[(at + 1) % members.size()];
+            if (from / per_node == to / per_node) continue;
+            ++crossings;
+            EXPECT_TRUE(senders.insert(from).second);
+            EXPECT_TRUE(receivers.insert(to).second);
+          }
+          ASSERT_EQ(crossings, nodes);
+        }
+      }
+}
+
+TEST(RoutingTest, KeyHeadsOfPartsDifferByOneAtMost) {
+  for (int64_t all = 1; all <= 12; ++all)
+    for (int64_t parts = 1; parts <= all; ++parts) {
+      int64_t next = 0;
+      for (int64_t part = 0; part < parts; ++part) {
+        const KeyHeads heads = key_heads_of(part, parts, all);
+        EXPECT_EQ(heads.begin, next);
+        EXPECT_GE(heads.size(), all / parts);
+        EXPECT_LE(heads.size(), (all + parts - 1) / parts);
+        next = heads.end;
+      }
+      EXPECT_EQ(next, all);
+    }
+}
+
+/// As many links as parts carry one each; the links of a node are what they share, and inside a
+/// node everything passes.
+TEST(RoutingTest, PartsGainWhatTheirLinksCarry) {
+  const auto seconds = [](int64_t parts, int64_t key_heads, int64_t links, double inside) {
+    return rotated_seconds(1, parts, key_heads, {inside, 1, 0, 0, links});
+  };
+  EXPECT_EQ(seconds(1, 8, 4, 1.0 / 16), 1);
+  EXPECT_EQ(seconds(4, 8, 4, 1.0 / 16), 1.0 / 4);
+  EXPECT_EQ(seconds(4, 6, 4, 1.0 / 16), 2.0 / 6);  // 1, 2, 1 and 2 heads
+  EXPECT_EQ(seconds(4, 8, 2, 1.0 / 16), 1.0 / 2);
+  EXPECT_EQ(seconds(4, 8, 4, 1.0 / 2), 1.0 / 2);
+  EXPECT_EQ(best_rotation(1, 1, 8, 8, {1.0 / 16, 1, 0, 0, 8}), 8);
+  EXPECT_EQ(best_rotation(1, 1, 8, 6, {1.0 / 16, 1, 0, 0, 8}), 6);
+  EXPECT_EQ(best_rotation(1, 1, 8, 8, {1.0 / 4, 1, 0, 0, 8}), 4);
+  EXPECT_EQ(best_rotation(1, 1, 8, 8, {1, 1, 0, 0, 8}), 1);
+  EXPECT_EQ(best_rotation(1, 2, 8, 8, {1, 1, 0, 0, 8}), 2);
+}
+
 TEST(RoutingTest, RingsOfWholeNodesAreRouted) {
   Plan plan{{2, 2}, {100}, {{.zone = Zone::kInter, .ranks = {0, 1, 2, 3}, .documents = {0}}}};
   Group& group = plan.groups.front();
   EXPECT_FALSE(is_routed(plan, group));
   plan.proxies = 2;
   EXPECT_TRUE(is_routed(plan, group));
+  EXPECT_FALSE(is_rotated(plan, group));
+  plan.rotations = 2;
+  EXPECT_TRUE(is_rotated(plan, group));
   group.ranks = {1, 2};
+  EXPECT_FALSE(is_rotated(plan, group));
   EXPECT_FALSE(is_routed(plan, group));
   group.ranks = {0, 1, 2};
   EXPECT_FALSE(is_routed(plan, group));

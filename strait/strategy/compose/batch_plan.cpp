@@ -46,28 +46,46 @@ sequence::RouteLinks links_of(const Cluster& cluster, const MeshAxis& axis,
           between.latency_seconds};
 }
 
-constexpr std::string_view kWhole = "whole:";
+constexpr std::string_view kWhole = "whole:", kRotate = "rotate";
 
-/// "off" | "auto" | "N" | "whole:N"; 0: no number.
-int64_t proxies_of(std::string_view routing) {
-  if (routing.starts_with(kWhole)) routing.remove_prefix(kWhole.size());
-  int64_t number = 0;
-  std::from_chars(routing.data(), routing.data() + routing.size(), number);
-  return number;
-}
+/// sequence.routing: "off" | "auto" | "N" | "whole:N" | "rotate" | "rotate:N".
+struct Routing {
+  bool rotates = false, whole = false;
+  int64_t number = 0;  // 0: none
+  explicit Routing(std::string_view text) {
+    rotates = text.starts_with(kRotate);
+    whole = text.starts_with(kWhole);
+    const size_t begin = std::min(text.find(':') + 1, text.size());  // 0 without a colon
+    std::from_chars(text.data() + begin, text.data() + text.size(), number);
+  }
+};
 
-void check_proxies(int64_t proxies, const sequence::RankGrid& grid) {
-  if (grid.nodes > 1 && proxies <= grid.per_node) return;
+[[noreturn]] void refuse_routing(const std::string& routing, const std::string& reason,
+                                 const std::string& nearest) {
   ErrorPlace place;
   place.key = "sequence.routing";
-  throw UserError(
-      fmt::format("sequence.routing = \"{}\" cannot take effect: {}; the nearest valid value is {}",
-                  proxies,
-                  grid.nodes == 1
-                      ? std::string("mesh.axes.sequence stays inside a node")
-                      : fmt::format("a node has {} ranks of mesh.axes.sequence", grid.per_node),
-                  grid.nodes == 1 ? "\"auto\"" : fmt::format("\"{}\"", grid.per_node)),
-      place);
+  throw UserError(fmt::format("sequence.routing = \"{}\" cannot take effect: {}; the nearest valid "
+                              "value is \"{}\"",
+                              routing, reason, nearest),
+                  place);
+}
+
+/// `key_heads`: of a rank of x.
+void check_routing(const std::string& text, const sequence::RankGrid& grid, int64_t key_heads) {
+  const Routing routing(text);
+  if (!routing.rotates && routing.number == 0) return;
+  const auto nearest = [&](int64_t most) {
+    if (most < 2) return std::string("auto");
+    return fmt::format("{}{}", routing.rotates ? "rotate:" : routing.whole ? kWhole : "", most);
+  };
+  const int64_t wanted = std::max<int64_t>(routing.rotates ? 2 : 1, routing.number);
+  if (grid.nodes == 1) refuse_routing(text, "mesh.axes.sequence stays inside a node", "auto");
+  const int64_t most = routing.rotates ? std::min(grid.per_node, key_heads) : grid.per_node;
+  if (wanted > grid.per_node)
+    refuse_routing(text, fmt::format("a node has {} ranks of mesh.axes.sequence", grid.per_node),
+                   nearest(most));
+  if (wanted > most)
+    refuse_routing(text, fmt::format("a rank has {} key heads", key_heads), nearest(most));
 }
 
 /// Of a layer, with its part of what embedding and head have to do.
@@ -125,14 +143,26 @@ BatchPlanner::BatchPlanner(const Run& run, const Cluster& cluster, const Mesh& m
             extent.width};
   machine_.links_of_node = level_between(cluster, axis, axis.size - 1).links;
   machine_.links.of_node = machine_.links_of_node;
-  most_proxies_ = std::min(machine_.links_of_node, grid.per_node);
-  if (run.sequence.routing.starts_with(kWhole)) most_pieces_ = 1;
-  if (run.sequence.routing == "off" || grid.nodes == 1) most_proxies_ = 1;
-  if (const int64_t proxies = proxies_of(run.sequence.routing); proxies > 0) {
-    check_proxies(proxies, grid);
-    least_proxies_ = most_proxies_ = proxies;
-  }
+  decide_routing(run.sequence.routing, grid);
   options_ = sequence::default_thresholds(machine_, layer_, grid, row_tokens / axis.size);
+}
+
+void BatchPlanner::decide_routing(const std::string& text, const sequence::RankGrid& grid) {
+  const int64_t key_heads = layer_.heads.keys;
+  check_routing(text, grid, key_heads);
+  const Routing routing(text);
+  const int64_t links = std::min(machine_.links_of_node, grid.per_node);
+  if (routing.whole) most_pieces_ = 1;
+  if (grid.nodes == 1 || text == "off") return;
+  if (routing.rotates) {
+    least_rotations_ = std::max<int64_t>(2, routing.number);
+    most_rotations_ = routing.number > 0 ? routing.number : std::min(grid.per_node, key_heads);
+  } else if (routing.number > 0) {
+    least_proxies_ = most_proxies_ = routing.number;
+  } else {
+    most_proxies_ = links;
+    most_rotations_ = std::min(links, key_heads);
+  }
 }
 
 sequence::PriceOptions BatchPlanner::price_options() const {
@@ -140,7 +170,8 @@ sequence::PriceOptions BatchPlanner::price_options() const {
           .fills = fills_,
           .remaps = remap_ == "auto",
           .rings_only = true,
-          .remapping = remapping_of(remap_)};
+          .remapping = remapping_of(remap_),
+          .rotations = most_rotations_};
 }
 
 sequence::Plan BatchPlanner::made(std::span<const int64_t> lengths) const {
@@ -153,27 +184,43 @@ sequence::Plan BatchPlanner::made(std::span<const int64_t> lengths) const {
   return sequence::baseline_plan(lengths, options_, baseline);
 }
 
-/// As many proxies and pieces as cost least, of doubles and of all that there are; the fewest of
-/// equals.
+/// As many proxies and pieces, or orders of key heads, as cost least, of doubles and of all that
+/// there are; the fewest of equals, and orders rather than proxies.
 void BatchPlanner::route(sequence::Plan& plan) const {
   const bool crosses = std::ranges::any_of(plan.groups, [](const sequence::Group& group) {
     return group.zone == sequence::Zone::kInter;
   });
-  if (most_proxies_ == 1 || !crosses) return;
-  const auto seconds = [&](int64_t proxies, int64_t pieces) {
-    plan.proxies = proxies;
-    plan.pieces = pieces;
+  if ((most_proxies_ == 1 && most_rotations_ == 1) || !crosses) return;
+  struct Way {
+    int64_t proxies = 1, pieces = 1, rotations = 1;
+  };
+  std::vector<Way> ways = {{least_proxies_, 1, least_rotations_}};
+  const auto for_each = [](int64_t least, int64_t most, const auto& act) {
+    for (int64_t number = std::max<int64_t>(2, least); number <= most;
+         number = number < most ? std::min(2 * number, most) : number + 1)
+      act(number);
+  };
+  for_each(least_rotations_, most_rotations_, [&](int64_t number) {
+    ways.push_back({1, 1, number});
+  });
+  for_each(least_proxies_, most_proxies_, [&](int64_t number) {
+    for (int64_t pieces = 1; pieces <= most_pieces_; pieces *= 2)
+      ways.push_back({number, pieces, 1});
+  });
+  const auto take = [&](const Way& way) {
+    plan.proxies = way.proxies;
+    plan.pieces = way.pieces;
+    plan.rotations = way.rotations;
     return sequence::price(plan, machine_, layer_, {.fills = fills_}).attention_slowest;
   };
-  sequence::Route best{least_proxies_, 1, seconds(least_proxies_, 1)};
-  const int64_t first = std::max<int64_t>(2, least_proxies_);
-  for (int64_t proxies = first; proxies <= most_proxies_;
-       proxies = proxies < most_proxies_ ? std::min(2 * proxies, most_proxies_) : proxies + 1)
-    for (int64_t pieces = 1; pieces <= most_pieces_; pieces *= 2)
-      if (const double other = seconds(proxies, pieces); other < best.seconds)
-        best = {proxies, pieces, other};
-  plan.proxies = best.proxies;
-  plan.pieces = best.pieces;
+  Way best = ways.front();
+  double least = take(best);
+  for (const Way& way : ways)
+    if (const double seconds = take(way); seconds < least) {
+      least = seconds;
+      best = way;
+    }
+  take(best);
 }
 
 std::shared_ptr<const sequence::Plan> BatchPlanner::plan(std::span<const int64_t> lengths) const {

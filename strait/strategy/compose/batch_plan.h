@@ -38,12 +38,14 @@ class BatchPlanner {
 
  private:
   sequence::PriceOptions price_options() const;
+  void decide_routing(const std::string& text, const sequence::RankGrid& grid);
   void route(sequence::Plan& plan) const;
   sequence::Plan made(std::span<const int64_t> lengths) const;
 
   std::string engine_, remap_;
   int64_t least_proxies_ = 1, most_proxies_ = 1;
   int64_t most_pieces_ = 8;  // over one proxy: more cost more latencies than they hide
+  int64_t least_rotations_ = 1, most_rotations_ = 1;
   bool fills_;
   int64_t context_;
   sequence::Machine machine_;

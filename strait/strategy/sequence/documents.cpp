@@ -35,10 +35,10 @@ Documents::Documents(draft::Draft& draft, const ModelShape& shape,
       layout_(sequence::rank_layout(*options.plan, axis.member)),
       moved_(draft, draft::extent_of(shape, options), options.dtype, layout_, axis),
       moves_qkv_(layout_.remapping == sequence::Remapping::kQkv),
-      hops_(draft, layout_, options.plan->grid, axis,
-            2 * draft::extent_of(shape, options).kv_width(), options.dtype),
+      hops_(draft, layout_, options.plan->grid, axis, draft::extent_of(shape, options),
+            options.dtype),
       ahead_(options.plan->fills ? 2 : 1),
-      attention_width_(draft::extent_of(shape, options).attention_width()),
+      extent_(draft::extent_of(shape, options)),
       rounds_(draft, draft::extent_of(shape, options), options.dtype) {
   ensure(layout_.linear_rows <= options.tokens, "a plan that a rank has no room for");
   for (size_t group = 0; group < layout_.groups.size(); ++group)
@@ -98,14 +98,16 @@ void Documents::pack(const Op& attention, size_t group, std::vector<Op>& ops) co
   ops.push_back(std::move(pack));
 }
 
-/// What a round needs: the rank's own keys, or that those of rounds to come are on their way.
+/// What a round needs: the rank's own keys, or that those of rounds to come are on their way, of
+/// all parts before the first computes.
 void Documents::prepare(const Op& attention, const sequence::EngineStep& step,
                         std::vector<Op>& ops) const {
   const auto group = static_cast<size_t>(step.group);
   if (layout_.groups[group].size == 1) {
     pack(attention, group, ops);
-  } else if (step.round > 0) {
-    pass_keys(group, step.round + ahead_ - 1, ops);
+  } else if (step.round > 0 && layout_.groups[group].part == 0) {
+    for (int64_t part = 0; part < layout_.groups[group].parts; ++part)
+      pass_keys(group + static_cast<size_t>(part), step.round + ahead_ - 1, ops);
   }
 }
 
@@ -189,8 +191,10 @@ Op Documents::round(const Op& attention, const sequence::EngineStep& step) const
   // Two products forward, as many again for the gradients of each factor; backward what is needed
   // of the forward again is not counted, but what tiles hold beside causal pairs is.
   const double products = forward ? 4.0 : 8.0;
+  const int64_t columns = layout_.groups[group].key_heads(extent_.kv_heads).size() *
+                          (extent_.attention_width() / extent_.kv_heads);
   const double flops =
-      products * static_cast<double>(attention_width_) *
+      products * static_cast<double>(columns) *
       static_cast<double>(sequence::worked_pairs(layout_.groups[group], step.round));
   draft::set_flops(op, flops, flops);
   mark(op, group, step.round);

@@ -190,7 +190,8 @@ struct DocumentAxis {
   int64_t member = 0;
   std::array<int, 3> lanes = {};
   int rows_lane = -1;  // of rows that are remapped
-  /// Of chunks that cross nodes over proxies, as `lanes` by hop; to proxies, and from them.
+  /// Of what crosses nodes over proxies or in several orders, as `lanes` by hop; to proxies, and
+  /// from them.
   std::array<int, 3> crossing_lanes = {};
   int dispatch_lane = -1, combine_lane = -1;
 };
@@ -204,9 +205,8 @@ using Chunks = std::vector<program::Operand>;
 class Hops {
  public:
   enum class Kind : uint8_t { kKeys, kGradients };
-  /// `width`: columns of keys and values.
   Hops(draft::Draft& draft, const sequence::RankLayout& layout, const sequence::RankGrid& grid,
-       const DocumentAxis& axis, int64_t width, Dtype dtype);
+       const DocumentAxis& axis, const BlockExtent& extent, Dtype dtype);
 
   /// A value with the rows of a member: in chunks where the group's transfers are routed.
   Chunks declare(draft::Draft& draft, const std::string& name, size_t group, int64_t member,
@@ -223,20 +223,24 @@ class Hops {
     bool relayed = false;             // the sender is a proxy, and has no more use for it
   };
   struct Hop {
-    int64_t member = 0, from = 0, to = 0;
-    bool crosses = false;
+    int64_t position = 0, from = 0, to = 0;  // of the sender in the ring; ranks
+    bool crosses = false;                    // nodes, and has a lane for that
     int lane = -1;  // of its messages; where it is routed of those between the nodes
   };
   std::vector<Hop> hops_of(size_t group) const;
   sequence::RoutedRows rows_of(size_t group, int64_t member) const;
   void add(const Message& message, std::vector<program::Op>& ops) const;
   bool routed(size_t group) const { return groups_[group].proxies > 1; }
-  using Relay = std::tuple<size_t, Kind, int64_t, int64_t, int64_t>;  // .., number, member, chunk
+  /// Columns of keys and values that go around.
+  int64_t width(size_t group) const {
+    return 2 * extent_.head_width * groups_[group].key_heads(extent_.kv_heads).size();
+  }
+  using Relay = std::tuple<size_t, Kind, int64_t, int64_t, int64_t>;  // .., number, position, chunk
 
   DocumentAxis axis_;
   std::vector<sequence::RankGroup> groups_;
   sequence::RankGrid grid_;
-  int64_t width_;
+  BlockExtent extent_;
   std::map<Relay, int> relays_;  // arrays of what this rank passes on as a proxy
 };
 
@@ -341,7 +345,7 @@ class Documents {
   bool moves_qkv_;
   Hops hops_;
   int64_t ahead_;  // rounds for which keys are on their way
-  int64_t attention_width_;
+  BlockExtent extent_;
   std::vector<GroupValues> values_;
   Rounds rounds_;
 };

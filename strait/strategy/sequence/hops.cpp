@@ -25,25 +25,26 @@ int lane_of(const std::array<int, 3>& lanes, int64_t hop, int64_t hops) {
 }  // namespace
 
 Hops::Hops(draft::Draft& draft, const sequence::RankLayout& layout, const sequence::RankGrid& grid,
-           const DocumentAxis& axis, int64_t width, Dtype dtype)
-    : axis_(axis), groups_(layout.groups), grid_(grid), width_(width) {
+           const DocumentAxis& axis, const BlockExtent& extent, Dtype dtype)
+    : axis_(axis), groups_(layout.groups), grid_(grid), extent_(extent) {
   for (size_t group = 0; group < groups_.size(); ++group) {
     if (!routed(group)) continue;
     const int64_t size = groups_[group].size, proxies = groups_[group].proxies;
     for (const Hop& hop : hops_of(group)) {
       if (!hop.crosses) continue;
       for (int64_t number = 0; number < size; ++number) {
-        const sequence::RoutedRows rows = rows_of(group, (hop.member + size - number) % size);
+        const sequence::RoutedRows rows =
+            rows_of(group, groups_[group].holder_at(hop.position, number));
         for (int64_t chunk = 0; chunk < rows.chunks(); ++chunk) {
           const auto way = sequence::crossing_of(chunk, proxies, {hop.from, hop.to}, grid_);
           if (chunk % proxies == 0 || (axis_.member != way.from && axis_.member != way.to))
             continue;
           const auto declare = [&](Kind kind, const char* name, Dtype of) {
             const int64_t count = std::min(rows.grain, rows.rows - chunk * rows.grain);
-            relays_[{group, kind, number, hop.member, chunk}] = draft::declare(
+            relays_[{group, kind, number, hop.position, chunk}] = draft::declare(
                 draft.program,
-                {fmt::format("relayed_{}.{}.{}.{}.{}", name, group, number, hop.member, chunk), 1,
-                 of, count * width_});
+                {fmt::format("relayed_{}.{}.{}.{}.{}", name, group, number, hop.position, chunk), 1,
+                 of, count * width(group)});
           };
           if (number + 1 < size) declare(Kind::kKeys, "keys", dtype);
           if (number > 0)
@@ -62,11 +63,11 @@ sequence::RoutedRows Hops::rows_of(size_t group, int64_t member) const {
 Chunks Hops::declare(draft::Draft& draft, const std::string& name, size_t group, int64_t member,
                      Dtype dtype) const {
   const sequence::RoutedRows rows = rows_of(group, member);
-  const int array = draft::declare(draft.program, {name, 1, dtype, rows.rows * width_});
+  const int array = draft::declare(draft.program, {name, 1, dtype, rows.rows * width(group)});
   if (!routed(group)) return {{array, {}}};
   program::ValueArray& values = draft.program.arrays[static_cast<size_t>(array)];
   values.count = rows.chunks();
-  values.partition.grain = rows.grain * width_;
+  values.partition.grain = rows.grain * width(group);
   values.joined = true;
   Chunks chunks;
   for (int64_t chunk = 0; chunk < values.count; ++chunk) chunks.push_back({array, {chunk}});
@@ -77,12 +78,16 @@ std::vector<Hops::Hop> Hops::hops_of(size_t group) const {
   const sequence::RankGroup& ring = groups_[group];
   std::vector<Hop> hops;
   int64_t crossings = 0;
-  for (int64_t member = 0; member < ring.size; ++member) {
-    const int64_t from = ring.ranks[static_cast<size_t>(member)],
-                  to = ring.ranks[static_cast<size_t>((member + 1) % ring.size)];
-    const bool crosses = routed(group) && grid_.node_of(from) != grid_.node_of(to);
+  for (int64_t position = 0; position < ring.size; ++position) {
+    const int64_t from = ring.ranks[static_cast<size_t>(position)],
+                  to = ring.ranks[static_cast<size_t>((position + 1) % ring.size)];
+    const bool apart = routed(group) || ring.parts > 1;
+    const bool crosses = apart && grid_.node_of(from) != grid_.node_of(to);
     crossings += crosses;
-    hops.push_back({member, from, to, crosses, lane_of(axis_.lanes, member, ring.size)});
+    // Inside a node all parts have the same hops, so that these have lanes by their senders.
+    const int lane = ring.parts > 1 ? lane_of(axis_.lanes, from % grid_.per_node, grid_.per_node)
+                                    : lane_of(axis_.lanes, position, ring.size);
+    hops.push_back({position, from, to, crosses, lane});
   }
   int64_t crossing = 0;
   for (Hop& hop : hops)
@@ -110,19 +115,19 @@ void Hops::pass(size_t group, Kind kind, int64_t number, const Chunks& from, con
                 std::vector<Op>& ops) const {
   const sequence::RankGroup& ring = groups_[group];
   for (const Hop& hop : hops_of(group)) {
-    const int64_t holder = (hop.member + ring.size - number % ring.size) % ring.size;
-    const int64_t chunks = routed(group) ? rows_of(group, holder).chunks() : 1;
+    const int64_t chunks =
+        routed(group) ? rows_of(group, ring.holder_at(hop.position, number)).chunks() : 1;
     for (int64_t chunk = 0; chunk < chunks; ++chunk) {
       const auto at = [&](const Chunks& values, int64_t rank) {
         return axis_.member == rank ? values[static_cast<size_t>(chunk)] : Operand{};
       };
       const Operand sent = at(from, hop.from), received = at(to, hop.to);
-      if (!hop.crosses || chunk % ring.proxies == 0) {
+      if (!hop.crosses || !routed(group) || chunk % ring.proxies == 0) {
         add({hop.from, hop.to, hop.lane, sent, received}, ops);
         continue;
       }
       const auto way = sequence::crossing_of(chunk, ring.proxies, {hop.from, hop.to}, grid_);
-      const auto found = relays_.find({group, kind, number, hop.member, chunk});
+      const auto found = relays_.find({group, kind, number, hop.position, chunk});
       const Operand relay = found == relays_.end() ? Operand{} : Operand{found->second, {}};
       add({hop.from, way.from, axis_.dispatch_lane, sent, relay}, ops);
       add({way.from, way.to, hop.lane, relay, relay, true}, ops);

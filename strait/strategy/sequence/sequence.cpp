@@ -77,9 +77,10 @@ void share_sequences(draft::Draft& draft, const ModelShape& shape, const Cluster
     DocumentAxis documents{ranks, draft.mesh.coordinate(draft.rank, "sequence"), {ranks.lane}};
     for (size_t lane = 1; lane < documents.lanes.size(); ++lane)
       documents.lanes[lane] = draft::add_lane(draft.program, cluster, ranks.group);
-    if (options.plan->proxies > 1) {
+    if (options.plan->proxies > 1 || options.plan->rotations > 1)
       for (int& lane : documents.crossing_lanes)
         lane = draft::add_lane(draft.program, cluster, ranks.group);
+    if (options.plan->proxies > 1) {
       documents.dispatch_lane = draft::add_lane(draft.program, cluster, ranks.group);
       documents.combine_lane = draft::add_lane(draft.program, cluster, ranks.group);
     }

@@ -262,16 +262,79 @@ TEST_F(WholeDocuments, PlansInBfloat16HaveTheGradientsOfOneRank) {
     return of_steps;
   };
   const std::vector<double> one = norms({}, 1);
+  const auto expect_near_one = [&](Sets sets) {
+    SCOPED_TRACE(fmt::format("{}", fmt::join(sets, ", ")));
+    sets.push_back("mesh.axes.sequence=4");
+    const std::vector<double> got = norms(sets, 4);
+    ASSERT_EQ(got.size(), one.size());
+    for (size_t step = 0; step < got.size(); ++step)
+      EXPECT_NEAR(got[step] / one[step], 1, 0.004) << "step " << step;
+  };
   for (const char* remap : {"none", "qkv", "residual"})
-    for (const char* engine : {"packed", "even", "zeppelin"}) {
-      const std::vector<double> got =
-          norms({"mesh.axes.sequence=4", fmt::format("sequence.engine={}", engine),
-                 fmt::format("sequence.remap={}", remap)},
-                4);
-      ASSERT_EQ(got.size(), one.size());
-      for (size_t step = 0; step < got.size(); ++step)
-        EXPECT_NEAR(got[step] / one[step], 1, 0.004) << engine << ", step " << step;
+    for (const char* engine : {"packed", "even", "zeppelin"})
+      expect_near_one(
+          {fmt::format("sequence.engine={}", engine), fmt::format("sequence.remap={}", remap)});
+  expect_near_one(
+      {"cluster.levels=[{ name = \"node\", size = 2, gb_per_second = 1e5, "
+       "latency_microseconds = 0.0 }, { name = \"across\", gb_per_second = 6e3, "
+       "latency_microseconds = 0.0 }]",
+       "sequence.engine=even", "sequence.routing=rotate:2"});
+}
+
+/// Groups of key heads go around rings in orders of their own: all to 1e-9, the same bits from run
+/// to run. The first one's order is that without.
+TEST_F(WholeDocuments, RotatedKeyGroupsTrainAsOneRankDoes) {
+  const Sets batches = {"train.global_batch_tokens=800", "model.shape.context=240",
+                        "data.document_separator=wide."};
+  struct Rotated {
+    Sets family;
+    Sets sets;
+    int64_t per_node, nodes;
+  };
+  for (const Rotated& c : std::vector<Rotated>{
+           {kLlama, {"sequence.engine=even", "sequence.routing=rotate:2"}, 2, 2},
+           {kGpt2, {"sequence.engine=even", "sequence.routing=rotate"}, 2, 2},
+           {kGpt2,
+            {"sequence.engine=even", "sequence.routing=rotate:3", "train.recompute=block"},
+            4,
+            2},
+           {kGpt2, {"sequence.engine=even", "sequence.routing=rotate:2"}, 3, 2},
+           {kLlama,
+            {"sequence.engine=even", "sequence.routing=rotate:2", "placement.preset=zero3"},
+            2,
+            3},
+           {kAlternating,
+            {"sequence.engine=zeppelin", "sequence.routing=rotate:2", "sequence.remap=qkv"},
+            2,
+            2},
+           {kCapped,
+            {"sequence.engine=zeppelin", "sequence.routing=rotate:2", "sequence.remap=residual",
+             "sequence.fill=false"},
+            2,
+            2}}) {
+    const int64_t ranks = c.per_node * c.nodes;
+    Sets sets = batches;
+    sets.insert(sets.end(),
+                {fmt::format("cluster.levels=[{{ name = \"node\", size = {}, gb_per_second = 1e5, "
+                             "latency_microseconds = 0.0 }}, {{ name = \"across\", gb_per_second = "
+                             "6e3, latency_microseconds = 0.0 }}]",
+                             c.per_node),
+                 fmt::format("mesh.axes.sequence={}", ranks), "sequence.plan=true",
+                 "sequence.capacity_tokens=300"});
+    sets.insert(sets.end(), c.sets.begin(), c.sets.end());
+    SCOPED_TRACE(fmt::format("{} ranks, {}", ranks, fmt::join(c.sets, ", ")));
+    const std::string folder = next_folder();
+    const Trained rotated = test::trained(run_of(c.family, sets), ranks, folder);
+    expect_equal(rotated, train(c.family, {batches, 1}));
+    EXPECT_EQ(rotated.hash, train(c.family, {sets, ranks}).hash);
+    int64_t crossing = 0;
+    for (const report::StepMetrics& step : report::read_metrics(folder + "/metrics.jsonl")) {
+      const int64_t inter = step.sequence_plan.at("documents").at("inter").as_integer();
+      EXPECT_EQ(step.sequence_plan.at("routing").at("rotations").as_integer() > 1, inter > 0);
+      crossing += inter;
     }
+    EXPECT_GT(crossing, 0);
+  }
 }
 
 TEST_F(WholeDocuments, WhatAPlanCannotDoIsRefused) {
@@ -298,6 +361,8 @@ TEST_F(WholeDocuments, WhatAPlanCannotDoIsRefused) {
           "the nearest valid value is false, or sequence.engine = \"ring\"");
   refused({"sequence.routing=2", axis}, "the nearest valid value is \"auto\"");
   refused({zeppelin, axis, "sequence.routing=2"}, "stays inside a node");
+  refused({zeppelin, axis, "sequence.routing=rotate"}, "stays inside a node");
+  refused({"sequence.routing=rotate:2", axis}, "the nearest valid value is \"auto\"");
   refused({"sequence.engine=even", axis, "sequence.fill=false"}, "the nearest valid value is true");
 }
 

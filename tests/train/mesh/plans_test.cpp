@@ -90,7 +90,8 @@ TEST_F(PlannedPrograms, BytesAreClosedFormsInAllReaders) {
   for (const auto& [engine, remap, routing] :
        {std::tuple("zeppelin", "none", "auto"), std::tuple("zeppelin", "qkv", "off"),
         std::tuple("zeppelin", "residual", "off"), std::tuple("zeppelin", "auto", "2"),
-        std::tuple("even", "none", "2"), std::tuple("even", "none", "auto")}) {
+        std::tuple("even", "none", "2"), std::tuple("even", "none", "auto"),
+        std::tuple("even", "none", "rotate"), std::tuple("zeppelin", "residual", "rotate:2")}) {
     SCOPED_TRACE(fmt::format("{}, remap {}, routing {}", engine, remap, routing));
     const Job job =
         make_job(run_of(engine, {"sequence.plan=true", fmt::format("sequence.remap={}", remap),
@@ -181,7 +182,8 @@ TEST_F(PlannedPrograms, TheProgramsOfAnyPlanAreLegalTogether) {
   for (const auto& [fill, remap, routing] :
        {std::tuple("true", "none", "off"), std::tuple("false", "none", "2"),
         std::tuple("true", "qkv", "off"), std::tuple("true", "qkv", "2"),
-        std::tuple("true", "residual", "2")}) {
+        std::tuple("true", "residual", "2"), std::tuple("false", "none", "rotate:2"),
+        std::tuple("true", "qkv", "rotate:2")}) {
     const Job job = make_job(
         run_of("zeppelin",
                {fmt::format("sequence.fill={}", fill), fmt::format("sequence.remap={}", remap),
@@ -206,30 +208,101 @@ TEST_F(PlannedPrograms, TheProgramsOfAnyPlanAreLegalTogether) {
   }
 }
 
-/// As many proxies as nodes have links, where that is faster.
+/// What a rank's program sends to other nodes.
+int64_t sent_between_nodes(const program::Program& program, int64_t rank, int64_t per_node) {
+  int64_t bytes = 0;
+  program::for_each_instance(program, [&](const program::Op& op, const program::Loops& loops) {
+    if (op.kind != program::OpKind::kSend) return;
+    const program::Group& group = program.groups[static_cast<size_t>(op.group)];
+    if (group.member(rank, op.peer.constant) / per_node == rank / per_node) return;
+    const program::Operand& sent = op.reads.front();
+    bytes += program::value_bytes(program, program.arrays[static_cast<size_t>(sent.array)], rank,
+                                  program::evaluate(sent.index, loops));
+  });
+  return bytes;
+}
+
+/// Of each rank's link, for every way across: what its program sends is what the plan says, and
+/// proxies or orders share what one link carries without.
+TEST_F(PlannedPrograms, BytesOfEachLinkAreThoseOfThePlan) {
+  const std::vector<int64_t> lengths = {240, 200, 160, 33, 8};
+  std::vector<int64_t> off;
+  for (const char* routing : {"off", "2", "whole:2", "rotate:2"})
+    for (const char* remap : {"none", "residual"}) {
+      SCOPED_TRACE(fmt::format("routing {}, remap {}", routing, remap));
+      const Job job = make_job(run_of("even", {fmt::format("sequence.routing={}", routing),
+                                               fmt::format("sequence.remap={}", remap)}),
+                               4);
+      const auto plan = job.design.planner->plan(lengths);
+      std::vector<int64_t> links = sequence::bytes_over_links(*plan, job.design.planner->layer());
+      for (int64_t rank = 0; rank < 4; ++rank) {
+        const program::Program program =
+            strategy::compose_for_plan(job.design, strategy::kSteady, rank, plan);
+        EXPECT_EQ(sent_between_nodes(program, rank, 2), 2 * links[static_cast<size_t>(rank)]);
+      }
+      if (std::string(remap) != "none") continue;
+      if (off.empty()) off = links;
+      const double even = static_cast<double>(off[1]) / 2;
+      for (const int64_t bytes : links)
+        if (std::string(routing) != "off")
+          EXPECT_NEAR(static_cast<double>(bytes), even, 0.05 * even);
+    }
+  EXPECT_EQ(off[0], 0);
+  EXPECT_EQ(off[2], 0);
+}
+
+/// As many proxies, or orders, as nodes have links, where that is faster.
 TEST_F(PlannedPrograms, TransfersAreRoutedOverTheLinksOfTheCluster) {
-  const auto proxies = [&](const char* routing, const char* inside, int64_t links) {
+  const auto plan_of = [&](const char* routing, const char* inside, int64_t links,
+                           const char* key_heads = "2") {
     const std::string levels = fmt::format(
         "cluster.levels=[{{ name = \"node\", size = 2, gb_per_second = {}, latency_microseconds = "
         "0.0 }}, {{ name = \"across\", gb_per_second = 1e-3, latency_microseconds = 0.0, links = "
         "{} }}]",
         inside, links);
-    const strait::Run run = run_of("even", {fmt::format("sequence.routing={}", routing), levels});
+    const strait::Run run = run_of("even", {fmt::format("sequence.routing={}", routing), levels,
+                                            fmt::format("model.shape.kv_heads={}", key_heads)});
     const auto planner = strategy::make_design(run, 4, 24, 0, nullptr).planner;
-    return planner->plan(std::vector<int64_t>{240, 200, 160})->proxies;
+    return planner->plan(std::vector<int64_t>{240, 200, 160});
+  };
+  const auto proxies = [&](const char* routing, const char* inside, int64_t links) {
+    return plan_of(routing, inside, links)->proxies;
+  };
+  const auto rotations = [&](const char* routing, const char* inside, int64_t links) {
+    return plan_of(routing, inside, links)->rotations;
   };
   EXPECT_EQ(proxies("auto", "10", 1), 1);
-  EXPECT_EQ(proxies("auto", "10", 2), 2);
-  EXPECT_EQ(proxies("auto", "1e-4", 2), 1);  // dispatch would take longer
-  EXPECT_EQ(proxies("off", "10", 2), 1);
-  EXPECT_EQ(proxies("2", "1e-4", 1), 2);
-  EXPECT_EQ(proxies("whole:2", "1e-4", 1), 2);
-  try {
-    proxies("3", "10", 2);
-    FAIL();
-  } catch (const UserError& error) {
-    EXPECT_THAT(error.what(), ::testing::HasSubstr("the nearest valid value is \"2\""));
+  EXPECT_EQ(rotations("auto", "10", 1), 1);
+  EXPECT_EQ(rotations("auto", "10", 2), 2);  // nothing is moved twice
+  EXPECT_EQ(proxies("auto", "10", 2), 1);
+  EXPECT_EQ(plan_of("auto", "10", 2, "1")->proxies, 2);  // one key head cannot be parted
+  EXPECT_EQ(plan_of("auto", "10", 2, "1")->rotations, 1);
+  for (const char* routing : {"auto", "off"}) {
+    EXPECT_EQ(proxies(routing, "1e-4", 2), 1);  // dispatch would take longer
+    EXPECT_EQ(rotations(routing, "1e-4", 2), 1);
   }
+  EXPECT_EQ(proxies("off", "10", 2), 1);
+  EXPECT_EQ(rotations("off", "10", 2), 1);
+  EXPECT_EQ(proxies("2", "1e-4", 1), 2);
+  EXPECT_EQ(rotations("2", "10", 2), 1);
+  EXPECT_EQ(proxies("whole:2", "1e-4", 1), 2);
+  EXPECT_EQ(rotations("rotate", "1e-4", 1), 2);
+  EXPECT_EQ(rotations("rotate:2", "1e-4", 1), 2);
+  EXPECT_EQ(proxies("rotate:2", "1e-4", 1), 1);
+  const auto refused = [&](const char* routing, const char* key_heads, const char* text) {
+    try {
+      plan_of(routing, "10", 2, key_heads);
+      ADD_FAILURE() << routing;
+    } catch (const UserError& error) {
+      EXPECT_THAT(error.what(), ::testing::HasSubstr(text));
+    }
+  };
+  refused("3", "2", "the nearest valid value is \"2\"");
+  refused("whole:3", "2", "the nearest valid value is \"whole:2\"");
+  refused("rotate:3", "4",
+          "a node has 2 ranks of mesh.axes.sequence; the nearest valid value is \"rotate:2\"");
+  refused("rotate:2", "1", "a rank has 1 key heads; the nearest valid value is \"auto\"");
+  refused("rotate", "1", "a rank has 1 key heads; the nearest valid value is \"auto\"");
 }
 
 /// Proxies gain what their links carry: no step takes less time than the messages that leave a node
@@ -255,7 +328,7 @@ TEST_F(PlannedPrograms, OneLinkGainsNothingByProxies) {
   };
   const Times off = seconds("off", 1);
   EXPECT_GE(off.simulated, off.of_link);
-  for (const char* routing : {"2", "whole:2"}) {
+  for (const char* routing : {"2", "whole:2", "rotate:2"}) {
     SCOPED_TRACE(routing);
     const Times one = seconds(routing, 1), two = seconds(routing, 2);
     EXPECT_GT(one.priced, 0.99 * off.priced);
