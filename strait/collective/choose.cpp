@@ -26,16 +26,17 @@ namespace {
 /// Exchanges one after another.
 double phases(Operation operation) { return operation == Operation::kAllReduce ? 2 : 1; }
 
-/// Members whose next one lies in the same group of `here` members and another one of `below`.
-double shifted(double members, double below, double here) {
-  if (here == below) return 0;
-  return members / below - (here < members ? members / here : 0);
+/// Members whose receiver, `distance` behind them, lies in another group of `within`.
+double leaving(double members, double within, double distance) {
+  const double inside =
+      std::max(0.0, within - distance) + std::max(0.0, within - members + distance);
+  return members / within * (within - inside);
 }
 
 }  // namespace
 
-std::vector<double> relative_traffic(Operation operation, Algorithm algorithm,
-                                     const Spread& spread) {
+std::vector<double> relative_traffic(Operation operation, Algorithm algorithm, const Spread& spread,
+                                     int64_t skipped) {
   const double members = static_cast<double>(spread.back());
   std::vector<double> traffic;
   double below = 1;
@@ -44,7 +45,10 @@ std::vector<double> relative_traffic(Operation operation, Algorithm algorithm,
     double elements =
         algorithm == Algorithm::kHierarchical ? members / below - members / here : here - below;
     const bool pairwise = operation == Operation::kSend || operation == Operation::kReceive;
-    if (operation == Operation::kShift) elements = shifted(members, below, here);
+    if (operation == Operation::kShift) {
+      const double distance = static_cast<double>(skipped) + 1;
+      elements = leaving(members, below, distance) - leaving(members, here, distance);
+    }
     if (operation == Operation::kBarrier || pairwise) elements = 0;
     traffic.push_back(phases(operation) * elements);
     below = here;

@@ -19,14 +19,15 @@ Spread spread_of(const Cluster& cluster, const std::vector<int64_t>& members);
 
 /// Elements over each level, summed over the group, for each element of the whole vector: direct
 /// m_l - m_(l-1), hierarchical N_(l-1) - N_l with N_l = n / m_l groups; all-reduce twice that.
-/// Broadcast from one root, all-to-all of equal parts. Exact when every group of a level holds
-/// equally many members.
-std::vector<double> relative_traffic(Operation operation, Algorithm algorithm,
-                                     const Spread& spread);
+/// Broadcast from one root, all-to-all of equal parts. `skipped`: of a shift. Exact when every
+/// group of a level holds equally many members.
+std::vector<double> relative_traffic(Operation operation, Algorithm algorithm, const Spread& spread,
+                                     int64_t skipped = 0);
 
 /// Seconds on idle links while all groups of the cluster do the same: direct = the busiest level,
 /// its latency once per exchange; hierarchical = the busiest level, and of the others what one
-/// piece of pieces_of takes, with a latency for each further piece. O(levels).
+/// piece of pieces_of takes, with a latency for each further piece. A shift takes what one to the
+/// next member does: exact for one that skips some where no level parts the group. O(levels).
 double transfer_seconds(Operation operation, Algorithm algorithm, double vector_bytes,
                         const Spread& spread, const Cluster& cluster);
 

@@ -265,9 +265,9 @@ class Pulls {
     }
   }
 
-  void shift() {
-    add({0, (me_ + members_ - 1) % members_, me_, false, Place::kSource, 0, Place::kDestination, 0,
-         counts_[0]});
+  void shift(int64_t skipped) {
+    add({0, (me_ + 2 * members_ - 1 - skipped) % members_, me_, false, Place::kSource, 0,
+         Place::kDestination, 0, counts_[0]});
   }
 
   int64_t offset() const { return offsets_[me_]; }
@@ -405,7 +405,7 @@ std::vector<Transfer> transfers_to(const Request& request, int64_t position) {
       pulls.all_to_all();
       break;
     case Operation::kShift:
-      pulls.shift();
+      pulls.shift(request.root);
       break;
     case Operation::kBroadcast:
       add_broadcast(pulls, request, position);

@@ -20,8 +20,8 @@ enum class Operation : uint8_t {
   kReceive,
   kBarrier
 };
-/// "all-gather", "reduce-scatter", ... A shift hands what a member has to the next one, and what
-/// the last one has to the first.
+/// "all-gather", "reduce-scatter", ... A shift hands what a member has to the next one, or to one
+/// behind that, and what the last one has to the first.
 const char* operation_name(Operation operation);
 
 /// All but direct exist for all-gather, reduce-scatter and all-reduce; hierarchical for broadcast
@@ -47,7 +47,7 @@ struct Request {
   /// all-to-all: members x members, row = sender, or one row when all send alike; shift, broadcast,
   /// send, receive: {elements}; barrier: empty.
   std::vector<int64_t> counts;
-  int64_t root = 0;      // broadcast: owner; send, receive: position of the sender
+  int64_t root = 0;      // broadcast: owner; send, receive: sender; shift: members between both
   int64_t receiver = 0;  // send, receive: position of the receiver
   /// hierarchical: [level][position] = number of the group that holds the position, innermost
   /// first, equal neighbours together, each group inside one of the next level; the outermost level

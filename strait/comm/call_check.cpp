@@ -104,6 +104,10 @@ bool is_pairwise(Operation operation) {
   return operation == Operation::kSend || operation == Operation::kReceive;
 }
 
+bool has_common_peer(Operation operation) {
+  return operation == Operation::kBroadcast || operation == Operation::kShift;
+}
+
 std::vector<int64_t> part_counts(const Call& call, int64_t members) {
   if (call.operation == Operation::kAllReduce && call.counts.size() == 1)
     return collective::even_counts(call.counts[0], members);
@@ -116,7 +120,7 @@ void check_call(const Call& call, int64_t position, int64_t members, int64_t ran
     throw UserError(who + ": deadline of " + std::to_string(call.deadline_seconds) +
                     " s; it must be above 0");
   check_counts(call, position, members, who);
-  const bool has_peer = is_pairwise(call.operation) || call.operation == Operation::kBroadcast;
+  const bool has_peer = is_pairwise(call.operation) || has_common_peer(call.operation);
   if (has_peer && (call.peer < 0 || call.peer >= members))
     throw UserError(who + ": peer " + std::to_string(call.peer) + " is not in 0.." +
                     std::to_string(members - 1));
@@ -142,6 +146,8 @@ std::string details(const Call& call) {
   std::string text = std::string(dtype_name(call.dtype)) + " " + counts_text(call.counts);
   if (call.operation == Operation::kBroadcast)
     text += " from position " + std::to_string(call.peer);
+  if (call.operation == Operation::kShift && call.peer > 0)
+    text += " skipping " + std::to_string(call.peer);
   return text;
 }
 
@@ -154,8 +160,8 @@ std::string mismatch(const Call& own, int64_t own_position, const Call& other,
     same = own.receive_counts[other_position] == other.counts[own_position] &&
            own.counts[other_position] == other.receive_counts[own_position];
   else if (same)
-    same = own.counts == other.counts &&
-           (own.operation != Operation::kBroadcast || own.peer == other.peer);
+    same =
+        own.counts == other.counts && (!has_common_peer(own.operation) || own.peer == other.peer);
   if (same) return "";
   return std::string(operation_name(own.operation)) + " \"" + own.label + "\" " + details(own) +
          " meets " + operation_name(other.operation) + " \"" + other.label + "\" " + details(other);

@@ -10,6 +10,8 @@
 namespace strait::comm {
 
 bool is_pairwise(Operation operation);  // send, receive
+/// Whether Call::peer is the same on all members: broadcast, shift.
+bool has_common_peer(Operation operation);
 
 /// Throws UserError naming `rank` when counts, buffers, peer, dtype or deadline do not fit the
 /// operation, or when buffers overlap in a way that the in-place rules do not allow.

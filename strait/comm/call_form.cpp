@@ -24,7 +24,7 @@ CallForm form_of(const Call& call, const std::vector<int64_t>& members, const Cl
   request.operation = call.operation;
   request.members = static_cast<int64_t>(members.size());
   request.counts = part_counts(call, request.members);
-  request.root = call.operation == Operation::kBroadcast ? call.peer : 0;
+  request.root = has_common_peer(call.operation) ? call.peer : 0;
   form.whole_bytes = std::accumulate(request.counts.begin(), request.counts.end(), int64_t{0}) *
                      dtype_bytes(call.dtype);
   if (!forced) {

@@ -32,8 +32,8 @@ using collective::operation_name;  // "all-gather", ...
 /// * all-reduce: source and destination have the whole vector (may be equal).
 /// * all-to-all: source has parts by receiver (`counts`), destination parts by sender
 ///   (`receive_counts`).
-/// * shift: source goes to the next position, destination has that of the one before; counts =
-///   {elements}.
+/// * shift: source goes to the next position, or skips `peer`, destination has that of the one as
+///   far before; counts = {elements}.
 /// * broadcast: `peer` = root; source on the root, destination elsewhere (root: may be equal or
 ///   null).
 /// * send, receive: `peer` = other position; counts = {elements}.

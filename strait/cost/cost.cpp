@@ -121,7 +121,7 @@ class Pricer {
         op.kind == OpKind::kAllReduce || op.kind == OpKind::kBroadcast || op.kind == OpKind::kShift;
     if (whole) {
       const auto& array = program::transfer_array(program_, op);
-      if (array.group < 0)
+      if (array.group < 0 || array.joined)
         bytes = groups * program::transfer_split(program_, op, rank_).elements() * element;
       else  // shards of one vector: groups across hold its parts, one set of replicas after another
         bytes = groups * array.partition.elements / program_.groups[array.group].parts() * element;
@@ -133,8 +133,9 @@ class Pricer {
     }
     std::vector<int64_t> by_level;
     const collective::Spread spread = spread_of(group, cluster_);
-    for (const double share : collective::relative_traffic(collective::operation_of(op.kind),
-                                                           algorithm_of(op, spread), spread))
+    const int64_t skipped = op.kind == OpKind::kShift ? op.peer.constant : 0;
+    for (const double share : collective::relative_traffic(
+             collective::operation_of(op.kind), algorithm_of(op, spread), spread, skipped))
       by_level.push_back(bytes * std::llround(share));
     return by_level;
   }

@@ -22,7 +22,7 @@ collective::Request request_of(const Op& op, const program::Split& split, int64_
   collective::Request request;
   request.operation = collective::operation_of(op.kind);
   request.members = static_cast<int64_t>(members.size());
-  if (op.kind == OpKind::kBroadcast) request.root = op.peer.constant;
+  if (op.kind == OpKind::kBroadcast || op.kind == OpKind::kShift) request.root = op.peer.constant;
   for (int64_t part = 0; part < split.parts; ++part) request.counts.push_back(split.count(part));
   collective::choose_form(request, split.elements() * element_bytes, cluster, members);
   return request;
@@ -80,8 +80,9 @@ void LinkCounter::add_collectives(const Program& program, const Op& op, Levels& 
 
 /// Elements over each level for every element of the whole vector.
 const LinkCounter::Levels& LinkCounter::per_element(const collective::Request& request, int kind) {
-  const auto [found, fresh] =
-      per_element_.try_emplace({request.operation, request.algorithm, kind});
+  const bool shifts = request.operation == collective::Operation::kShift;
+  const auto [found, fresh] = per_element_.try_emplace(
+      {request.operation, request.algorithm, shifts ? request.root : 0, kind});
   if (!fresh) return found->second;
   collective::Request one = request;
   const bool one_count = request.operation == collective::Operation::kBroadcast ||

@@ -48,7 +48,9 @@ class LinkCounter {
   std::vector<Kind> kinds_;
   std::map<std::vector<int64_t>, int> kind_numbers_;
   std::map<std::pair<const program::Program*, int>, std::vector<Instance>> instances_;
-  std::map<std::tuple<collective::Operation, collective::Algorithm, int>, Levels> per_element_;
+  /// By members that a shift skips, and kind.
+  std::map<std::tuple<collective::Operation, collective::Algorithm, int64_t, int>, Levels>
+      per_element_;
   std::map<std::pair<const program::Op*, int64_t>, Levels> bytes_;
 };
 

@@ -40,6 +40,17 @@ TEST(Choose, RelativeTrafficIsThatOfTheSchedules) {
     }
 }
 
+TEST(Choose, RelativeTrafficOfAShiftIsThatOfItsDistance) {
+  for (int64_t skipped = 0; skipped < 7; ++skipped) {
+    const Request request{Operation::kShift, Algorithm::kDirect, 8, {5}, skipped, 0, {}};
+    const std::vector<int64_t> walked = elements_by_level(request, hosts(), kAll);
+    const std::vector<double> relative =
+        relative_traffic(Operation::kShift, Algorithm::kDirect, spread_of(hosts(), kAll), skipped);
+    for (size_t level = 0; level < 2; ++level)
+      EXPECT_EQ(relative[level] * 5, static_cast<double>(walked[level])) << skipped;
+  }
+}
+
 TEST(Choose, SecondsAreTheArithmeticOfTheLinks) {
   const Spread all = {2, 8};
   // Direct: each of a host's two ranks takes 6/8 of the vector over the host's link.

@@ -215,19 +215,20 @@ TEST(Schedule, AllToAllOfOneRowIsThatOfEqualRows) {
   }
 }
 
-TEST(Schedule, ShiftHandsEverySourceToTheNextMember) {
-  for (const int64_t members : {1, 2, 3, 5}) {
+TEST(Schedule, ShiftHandsEverySourceToTheNextMemberOrAsFarBehind) {
+  for (const auto& [members, skipped] : std::vector<std::pair<int64_t, int64_t>>{
+           {1, 0}, {2, 0}, {3, 0}, {3, 1}, {5, 0}, {5, 1}, {5, 3}}) {
     std::vector<Buffers> buffers(members);
     for (int64_t member = 0; member < members; ++member) {
       buffers[member].source = {value(member, 0), value(member, 1)};
       buffers[member].destination.assign(2, kUnwritten);
     }
     const Schedule schedule =
-        make_schedule({Operation::kShift, Algorithm::kDirect, members, {2}, 0, 0, {}});
+        make_schedule({Operation::kShift, Algorithm::kDirect, members, {2}, skipped, 0, {}});
     EXPECT_EQ(static_cast<int64_t>(schedule.transfers.size()), members);
     replay(schedule, buffers);
     for (int64_t member = 0; member < members; ++member)
-      EXPECT_EQ(buffers[(member + 1) % members].destination, buffers[member].source);
+      EXPECT_EQ(buffers[(member + 1 + skipped) % members].destination, buffers[member].source);
   }
 }
 

@@ -41,7 +41,8 @@ std::vector<Request> requests(int64_t members, const Nest& nest) {
   result.push_back({Operation::kAllToAll, Algorithm::kDirect, members, square, 0, 0, {}});
   result.push_back({Operation::kAllToAll, Algorithm::kDirect, members, uneven, 0, 0, {}});
   result.push_back({Operation::kBroadcast, Algorithm::kDirect, members, {9}, members / 2, 0, {}});
-  result.push_back({Operation::kShift, Algorithm::kDirect, members, {9}, 0, 0, {}});
+  for (int64_t skipped = 0; skipped < std::max<int64_t>(1, members - 1); ++skipped)
+    result.push_back({Operation::kShift, Algorithm::kDirect, members, {9}, skipped, 0, {}});
   result.push_back({Operation::kBarrier, Algorithm::kDirect, members, {}, 0, 0, {}});
   if (members > 1) result.push_back({Operation::kSend, Algorithm::kDirect, members, {9}, 1, 0, {}});
   return result;

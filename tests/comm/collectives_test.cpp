@@ -65,13 +65,16 @@ TEST_P(Worlds, AllToAllDeliversUnevenParts) {
 TEST_P(Worlds, ShiftHandsOn) {
   for (const bool accumulate : {false, true})
     on_all_ranks(*worlds_, [&](World&, Communicator& group) {
-      const int64_t n = group.size(), before = (group.position() + n - 1) % n;
+      const int64_t n = group.size();
       for (const int64_t count : {0, 1, 4099}) {
+        const int64_t skipped = count % std::max<int64_t>(1, n - 1);
+        const int64_t before = (group.position() + 2 * n - 1 - skipped) % n;
         const std::vector<double> source = values<double>(group.position(), count);
         std::vector<double> destination(count, 5.0), expected = values<double>(before, count);
         for (double& number : expected) number += accumulate ? 5.0 : 0.0;
         Call call;
         call.operation = Operation::kShift;
+        call.peer = skipped;
         call.dtype = Dtype::kFloat64;
         call.counts = {count};
         call.accumulate = accumulate;

@@ -114,7 +114,8 @@ std::vector<Request> requests(const Cluster& cluster, const std::vector<int64_t>
   result.push_back({Operation::kBroadcast, Algorithm::kHierarchical, n, {9}, n / 2, 0, nest});
   result.push_back({Operation::kAllToAll, Algorithm::kDirect, n, square, 0, 0, {}});
   result.push_back({Operation::kBroadcast, Algorithm::kDirect, n, {9}, n / 2, 0, {}});
-  result.push_back({Operation::kShift, Algorithm::kDirect, n, {9}, 0, 0, {}});
+  for (int64_t skipped = 0; skipped < std::max<int64_t>(1, n - 1); ++skipped)
+    result.push_back({Operation::kShift, Algorithm::kDirect, n, {9}, skipped, 0, {}});
   result.push_back({Operation::kBarrier, Algorithm::kDirect, n, {}, 0, 0, {}});
   if (n > 1) result.push_back({Operation::kSend, Algorithm::kDirect, n, {9}, n - 1, 0, {}});
   return result;

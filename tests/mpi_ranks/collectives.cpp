@@ -133,12 +133,15 @@ TEST(MpiCollectives, AllToAllOfUnevenParts) {
 
 TEST(MpiCollectives, ShiftHandsOn) {
   Communicator& group = Ranks::get().all();
-  const int64_t n = group.size(), me = group.position(), before = (me + n - 1) % n;
-  for (const int64_t elements : {0, 3, 50000}) {
+  const int64_t n = group.size(), me = group.position();
+  for (const int64_t elements : {0, 3, 50000, 50001}) {
+    const int64_t skipped = elements % std::max<int64_t>(1, n - 1);
+    const int64_t before = (me + 2 * n - 1 - skipped) % n;
     std::vector<int64_t> source(elements), destination(elements, -1);
     for (int64_t i = 0; i < elements; ++i) source[i] = me * 100000 + i;
     Call call;
     call.operation = Operation::kShift;
+    call.peer = skipped;
     call.dtype = Dtype::kInt64;
     call.counts = {elements};
     call.source = source.data();

@@ -250,6 +250,7 @@ class RandomProgram {
     op.partition = classes_[0].arrays[pair_of(family, group).resident].partition;
     const int64_t size = classes_[0].groups[group].size;
     if (kind == OpKind::kAllToAll) op.partition.grain = op.partition.elements / size;
+    if (kind == OpKind::kShift) op.peer.constant = below(std::max<int64_t>(1, size - 1));
     if (kind == OpKind::kBroadcast) {
       op.peer.constant = below(size);
       if (!rotations_.empty() && draws_.one_in(2)) op.peer = {op.peer.constant, kStepCounter, 1};

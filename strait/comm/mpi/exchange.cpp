@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "strait/comm/call_check.h"
+
 namespace strait::comm {
 
 using collective::Transfer;
@@ -18,7 +20,7 @@ uint64_t digest_of(const Call& call) {
   uint64_t hash = 14695981039346656037ull;
   mix(hash, static_cast<int64_t>(call.operation));
   mix(hash, static_cast<int64_t>(call.dtype));
-  mix(hash, call.operation == Operation::kBroadcast ? call.peer : -1);
+  mix(hash, has_common_peer(call.operation) ? call.peer : -1);
   if (call.operation != Operation::kAllToAll)
     for (const int64_t count : call.counts) mix(hash, count);
   return hash;
@@ -61,7 +63,7 @@ HostWait Exchange::wait_of(const Call& call) const {
 }
 
 const Exchange::Plan& Exchange::plan_of(const Call& call) {
-  const int64_t root = call.operation == Operation::kBroadcast ? call.peer : -1;
+  const int64_t root = has_common_peer(call.operation) ? call.peer : -1;
   const auto [found, fresh] =
       plans_.try_emplace(PlanKey{call.operation, call.dtype, call.accumulate, root, call.counts});
   Plan& plan = found->second;
