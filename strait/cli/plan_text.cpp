@@ -4,8 +4,11 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
+#include <utility>
 
 #include "strait/draft/segment_ops.h"
+#include "strait/draft/shard_kernels.h"
 #include "strait/plan/codec_advice.h"
 #include "strait/predict/predict.h"
 #include "strait/program/classes.h"
@@ -51,21 +54,29 @@ void add_groups(const std::vector<program::Program>& classes, const Cluster& clu
     }
 }
 
-/// "output 4, qkv 8": products that are taken apart, and into how many chunks.
+/// "output 4, qkv 8": products that are taken apart, and into how many chunks. Of a product behind
+/// a gather and before a scatter that is once each.
 std::string tiles_text(const std::vector<program::Program>& classes) {
-  std::map<int, int64_t> chunks;  // by segment
+  using Product = std::pair<int, Phase>;
+  std::map<Product, std::set<std::pair<int64_t, int64_t>>> chunks;  // shard, first row
   const auto note = [&](const program::Op& op) {
-    if (op.kernel == nullptr || !draft::works_on_rows(op) || draft::rows_of(op).begin > 0) return;
-    const int64_t rows = program::attribute<int64_t>(op, draft::kBatch) *
-                         program::attribute<int64_t>(op, draft::kLength);
-    const int64_t chunk = draft::rows_of(op).end;
-    chunks[draft::range_of(op).begin] = (rows + chunk - 1) / chunk;
+    if (op.kernel == nullptr || !draft::works_on_rows(op)) return;
+    const SegmentRange range = draft::range_of(op);
+    const Phase phase = draft::phase_of(op);
+    const int product = phase == Phase::kForward ? range.begin : range.end - 1;
+    const int64_t shard =
+        draft::works_on_shard(op) ? program::attribute<int64_t>(op, draft::kShard) : 0;
+    chunks[{product, phase}].emplace(shard, draft::rows_of(op).begin);
   };
   for (const program::Program& step : classes) program::for_each_op(step.body, note);
   std::string text;
-  for (const auto& [segment, count] : chunks)
-    text += fmt::format("{}{} {}", text.empty() ? "" : ", ",
-                        segment_name(static_cast<Segment>(segment)), count);
+  for (const auto& [product, found] : chunks) {
+    const bool both = chunks.contains({product.first, Phase::kForward}) &&
+                      chunks.contains({product.first, Phase::kBackwardInput});
+    const char* phase = !both ? "" : product.second == Phase::kForward ? " forward" : " backward";
+    text += fmt::format("{}{}{} {}", text.empty() ? "" : ", ",
+                        segment_name(static_cast<Segment>(product.first)), phase, found.size());
+  }
   return text;
 }
 

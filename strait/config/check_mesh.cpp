@@ -237,10 +237,6 @@ void check_sequence_parallel(const Run& run) {
   if (run.mesh.axes.x == 1)
     refuse(run, "tensor.sequence_parallel", "cannot take effect with mesh.axes.x = 1",
            "false, or mesh.axes.x = 2");
-  if (run.tensor.tiles.starts_with("on"))
-    refuse(run, "tensor.tiles",
-           "cannot take effect with tensor.sequence_parallel = true, which scatters sums whole",
-           "\"auto\", or tensor.sequence_parallel = false");
 }
 
 /// Every rank of the axis attends for the same number of whole key heads, in whole sequences.

@@ -505,9 +505,10 @@ Rows parallel_keys() {
        "between products."},
       {"tensor.tiles", kField<&Run::tensor, &TensorOptions::tiles>,
        with_form(one_of({"off", "auto", "on"}), "on:", 1),
-       "Whether products whose results are summed over x are taken apart by rows, each sum beside "
-       "the product of the next rows; auto: where that is predicted to be faster; on:N: into N "
-       "chunks. Neither bits nor bytes change."},
+       "Whether products are taken apart by rows, the sum over x of some beside the product of the "
+       "next rows or, with tensor.sequence_parallel, their gather or scatter; auto: where that is "
+       "predicted to be faster; on:N: into N chunks, of a shard there. Neither bits nor bytes "
+       "change."},
       {"tensor.cached_gathers", kField<&Run::tensor, &TensorOptions::cached_gathers>,
        between(0, kMostCount),
        "First transformer blocks whose gathered weights stay from forward to backward: a gather "

@@ -3,6 +3,8 @@
 #include <string>
 #include <utility>
 
+#include "strait/draft/shard_kernels.h"
+
 namespace strait::draft {
 
 using program::AccessSet;
@@ -308,6 +310,37 @@ Kernel of_rows(const Kernel& whole, const char* name) {
 
 const Kernel kForwardRows = of_rows(kForwardSegments, "forward_rows");
 const Kernel kBackwardInputRows = of_rows(kBackwardInput, "backward_input_rows");
+
+namespace {
+
+Kernel of_shard(Kernel kernel, const char* name) {
+  kernel.name = name;
+  kernel.attributes.push_back({"shard", AttributeType::kInteger, true});
+  return kernel;
+}
+
+/// Of joined values those that are named.
+KernelCost sum_cost(const Program& program, const Op& op, int64_t rank) {
+  KernelCost cost;
+  for (const auto* operands : {&op.reads, &op.writes})
+    for (const program::Operand& operand : *operands)
+      cost.bytes += static_cast<double>(
+          program::value_bytes(program, program.arrays[static_cast<size_t>(operand.array)], rank,
+                               operand.index.constant));
+  return cost;
+}
+
+}  // namespace
+
+const Kernel kForwardShard = of_shard(kForwardRows, "forward_shard");
+const Kernel kBackwardInputShard = of_shard(kBackwardInputRows, "backward_input_shard");
+const Kernel kSumShards = {"sum_shards",
+                           program::Bound::kMemory,
+                           {{"own", kReads, Count::kOne, false},
+                            {"received", kReads, Count::kOne, false},
+                            {"sum", kWrites}},
+                           {},
+                           sum_cost};
 
 const Kernel kNormalizeAgain = normalize_kernel("normalize_again");
 

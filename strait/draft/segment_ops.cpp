@@ -4,6 +4,8 @@
 #include <bitset>
 #include <utility>
 
+#include "strait/draft/shard_kernels.h"
+
 namespace strait::draft {
 namespace {
 
@@ -198,8 +200,16 @@ const Kernel& rows_kernel(Phase phase) {
   return phase == Phase::kForward ? kForwardRows : kBackwardInputRows;
 }
 
+const Kernel& shard_kernel(Phase phase) {
+  return phase == Phase::kForward ? kForwardShard : kBackwardInputShard;
+}
+
+bool works_on_shard(const Op& op) {
+  return op.kernel == &kForwardShard || op.kernel == &kBackwardInputShard;
+}
+
 bool works_on_rows(const Op& op) {
-  return op.kernel == &kForwardRows || op.kernel == &kBackwardInputRows;
+  return op.kernel == &kForwardRows || op.kernel == &kBackwardInputRows || works_on_shard(op);
 }
 
 program::IntegerRange rows_of(const Op& op) {
@@ -212,10 +222,12 @@ bool works_on_segments(const Op& op) {
 }
 
 Phase phase_of(const Op& op) {
-  return op.kernel == &kForwardSegments || op.kernel == &kForwardRows ? Phase::kForward
-         : op.kernel == &kBackwardInput || op.kernel == &kBackwardInputRows
-             ? Phase::kBackwardInput
-             : Phase::kBackwardWeight;
+  const auto is = [&](const Kernel& whole, const Kernel& rows, const Kernel& shard) {
+    return op.kernel == &whole || op.kernel == &rows || op.kernel == &shard;
+  };
+  return is(kForwardSegments, kForwardRows, kForwardShard)             ? Phase::kForward
+         : is(kBackwardInput, kBackwardInputRows, kBackwardInputShard) ? Phase::kBackwardInput
+                                                                       : Phase::kBackwardWeight;
 }
 
 SegmentRange range_of(const Op& op) {

@@ -1,12 +1,16 @@
 // Executors of what a model computes.
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <utility>
 
 #include "strait/base/clock.h"
 #include "strait/base/errors.h"
+#include "strait/comm/sums.h"
 #include "strait/draft/segment_ops.h"
+#include "strait/draft/shard_kernels.h"
 #include "strait/execute/environment.h"
+#include "strait/kernel/parallel.h"
 #include "strait/model/tensor_blocks.h"
 #include "strait/model/unet_blocks.h"
 #include "strait/shape/block_layout.h"
@@ -147,12 +151,14 @@ struct RangeCall : Context {
     call.first_head = part.x * extent.heads;
     call.first_column = part.y * extent.width;
     call.first_row = extent.row_split > 1 ? part.x * extent.own_rows() : 0;
-    for (const auto* operands : {&instance.reads, &instance.writes}) {
-      int before = -1;  // of several joined values the first has the address
-      for (const Bound& operand : *operands)
-        if (std::exchange(before, operand.slot) != operand.slot) give(operand, extent);
-    }
-    if (draft::works_on_rows(*instance.op)) take_rows(instance, extent);
+    for (const auto* operands : {&instance.reads, &instance.writes})
+      for (size_t at = 0, end = 0; at < operands->size(); at = end) {
+        const Bound* first = &(*operands)[at];  // of several joined values
+        for (end = at + 1; end < operands->size() && (*operands)[end].slot == first->slot; ++end)
+          if (std::less<>()((*operands)[end].data, first->data)) first = &(*operands)[end];
+        give(*first, extent);
+      }
+    if (draft::works_on_rows(*instance.op)) take_rows(instance, extent, part.x);
   }
 
  private:
@@ -169,13 +175,24 @@ struct RangeCall : Context {
     return extent;
   }
 
-  /// What the segment uses, from its first row on. What it writes joined begins there.
-  void take_rows(const Instance& instance, BlockExtent extent) {
-    const program::IntegerRange rows = draft::rows_of(*instance.op);
+  /// What the segments use, from its first row on. Joined values that they write begin there, and
+  /// so do those that they read of a group.
+  void take_rows(const Instance& instance, BlockExtent extent, int64_t position) {
+    program::IntegerRange rows = draft::rows_of(*instance.op);
+    if (draft::works_on_shard(*instance.op)) {
+      const int64_t shard = position + instance.integer(draft::kShard);
+      const int64_t first = shard % extent.row_split * extent.own_rows();
+      rows = {first + rows.begin, first + rows.end};
+    }
     ValueSet placed;
     for (const Bound& written : instance.writes)
       if (instance.array(written).joined) placed |= draft::values_in(written.slot);
-    const RangeUses uses = range_uses(range, draft::phase_of(*instance.op));
+    for (const Bound& read : instance.reads)
+      if (instance.array(read).joined && instance.array(read).group >= 0)
+        placed |= draft::values_in(read.slot);
+    const Phase phase = draft::phase_of(*instance.op);
+    const RangeUses uses = range_uses(range, phase, true, extent.row_split > 1);
+    if (phase == Phase::kForward && range.holds(Segment::kQkvAdd)) keep_positions(rows);
     extent.rows = rows.begin;
     extent.attention_rows = extent.attends_apart ? rows.begin : 0;
     for (int number = 0; number < kNumBlockValues; ++number) {
@@ -189,6 +206,15 @@ struct RangeCall : Context {
     batch.batch = 1;
     batch.tokens = rows.end - rows.begin;
   }
+
+  /// Where tokens stand in their sequences, which rows alone do not tell.
+  void keep_positions(const program::IntegerRange& rows) {
+    for (int64_t row = rows.begin; row < rows.end; ++row)
+      positions_.positions.push_back(static_cast<int32_t>(batch.position(row)));
+    batch.layout = &positions_;
+  }
+
+  sequence::RankLayout positions_;
 
   void give(const Bound& operand, const BlockExtent& extent) {
     if (operand.slot == draft::kSaved)
@@ -212,6 +238,33 @@ void forward_segments(const Environment& environment, const Instance& instance) 
 void backward_input(const Environment& environment, const Instance& instance) {
   const RangeCall c(environment, instance);
   c.segments->backward_input(c.call, c.range);
+}
+
+/// Elements for which another thread is worth it.
+constexpr int64_t kSumUnit = 16384;
+
+/// This rank's part stands among those of the others.
+void sum_shards(const Environment& environment, const Instance& instance) {
+  const AxisPlace place = environment.layout.x_place(instance.rank);
+  const Bound& sum = *instance.find_write(draft::kShardSum);
+  std::vector<const void*> parts(static_cast<size_t>(place.size));
+  for (const Bound& read : instance.reads) {
+    const program::ValueArray& array = instance.array(read);
+    const int64_t pieces = array.count / place.size;
+    const int64_t from = (place.coordinate + read.index / pieces) % place.size;
+    if (read.index % pieces == 0) parts[static_cast<size_t>(from)] = read.data;
+  }
+  const Dtype dtype = instance.array(sum).dtype;
+  kernel::parallel_ranges(sum.bytes / dtype_bytes(dtype), kSumUnit, environment.settings.threads,
+                          [&](int64_t begin, int64_t end) {
+                            const auto at = [&](const void* data) {
+                              return static_cast<const char*>(data) + begin * dtype_bytes(dtype);
+                            };
+                            std::vector<const void*> from;
+                            for (const void* part : parts) from.push_back(at(part));
+                            comm::sum_in_order(dtype, from, const_cast<char*>(at(sum.data)),
+                                               end - begin, false);
+                          });
 }
 
 void backward_weight(const Environment& environment, const Instance& instance) {
@@ -367,6 +420,9 @@ void add_block_executors(runtime::Executors& executors, const Environment& envir
   add(draft::kBackwardWeight, &backward_weight);
   add(draft::kForwardRows, &forward_segments);
   add(draft::kBackwardInputRows, &backward_input);
+  add(draft::kForwardShard, &forward_segments);
+  add(draft::kBackwardInputShard, &backward_input);
+  add(draft::kSumShards, &sum_shards);
   add(draft::kNormalizeAgain, &normalize_again);
   add(draft::kPackKeys, &pack_keys);
   add(draft::kAttendRound, &attend_round);

@@ -250,6 +250,7 @@ std::string Printer::results(const Op& op) const {
 /// By its position in the group.
 std::string Printer::peer(const Op& op) const {
   if (op.kind == OpKind::kSend) return " to " + index_text(op.peer);
+  if (op.kind == OpKind::kShift && op.peer.constant > 0) return " skipping " + index_text(op.peer);
   const bool from = op.kind == OpKind::kReceive || op.kind == OpKind::kBroadcast;
   return from ? " from " + index_text(op.peer) : "";
 }
@@ -379,11 +380,15 @@ std::string Printer::array_text(const ValueArray& array) const {
       array.count == 1 ? array.name : fmt::format("{}[0..{}]", array.name, array.count - 1);
   std::string text =
       fmt::format("{:<24} {} {}", name, array.partition.elements, dtype_name(array.dtype));
-  if (array.group >= 0 && array.group < static_cast<int>(program_.groups.size())) {
+  const bool of_group = array.group >= 0 && array.group < static_cast<int>(program_.groups.size());
+  if (of_group && array.joined) {
+    text += fmt::format(" in all, joined parts of {} of shares over {}", array.partition.grain,
+                        program_.groups[array.group].name);
+  } else if (of_group) {
     text += fmt::format(" in parts of {} over {}", array.partition.grain,
                         program_.groups[array.group].name);
-  }
-  if (array.joined) text += fmt::format(" in all, joined parts of {}", array.partition.grain);
+  } else if (array.joined)
+    text += fmt::format(" in all, joined parts of {}", array.partition.grain);
   return text + ", " + category_name(array.category);
 }
 

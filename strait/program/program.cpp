@@ -4,6 +4,8 @@
 #include <functional>
 #include <numeric>
 
+#include "strait/program/shares.h"
+
 namespace strait::program {
 
 int64_t Partition::begin(int64_t part) const { return std::min(part * grain, elements); }
@@ -83,12 +85,30 @@ const Operand* operand_in(const std::vector<Operand>& operands, int slot) {
   return nullptr;
 }
 
+namespace {
+
+/// A value joined with those of a group: the share of `partition` that it is in, and which part.
+struct SharePart {
+  Partition share;
+  int64_t begin = 0, part = 0;
+};
+
+SharePart share_part(const Program& program, const ValueArray& array, int64_t rank, int64_t index) {
+  const Group& group = program.groups[static_cast<size_t>(array.group)];
+  const int64_t parts = array.count / group.size, elements = array.partition.elements / group.size;
+  const int64_t owner = (group.position(rank) + index / parts) % group.size;
+  return {{elements, array.partition.grain}, owner * elements, index % parts};
+}
+
+}  // namespace
+
 int64_t value_begin(const Program& program, const ValueArray& array, int64_t rank) {
-  return array.group < 0 ? 0 : array.partition.begin(program.groups[array.group].part(rank));
+  const bool whole = array.group < 0 || array.joined;
+  return whole ? 0 : array.partition.begin(program.groups[array.group].part(rank));
 }
 
 int64_t value_elements(const Program& program, const ValueArray& array, int64_t rank) {
-  if (array.group < 0) return array.partition.elements;
+  if (array.group < 0 || array.joined) return array.partition.elements;
   return array.partition.count(program.groups[array.group].part(rank));
 }
 
@@ -98,7 +118,16 @@ int64_t value_bytes(const Program& program, const ValueArray& array, int64_t ran
 
 int64_t value_elements(const Program& program, const ValueArray& array, int64_t rank,
                        int64_t index) {
-  return array.joined ? array.partition.count(index) : value_elements(program, array, rank);
+  if (!array.joined) return value_elements(program, array, rank);
+  if (array.group < 0) return array.partition.count(index);
+  const SharePart at = share_part(program, array, rank, index);
+  return at.share.count(at.part);
+}
+
+int64_t joined_begin(const Program& program, const ValueArray& array, int64_t rank, int64_t index) {
+  if (array.group < 0) return array.partition.begin(index);
+  const SharePart at = share_part(program, array, rank, index);
+  return at.begin + at.share.begin(at.part);
 }
 
 int64_t value_bytes(const Program& program, const ValueArray& array, int64_t rank, int64_t index) {

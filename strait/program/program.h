@@ -147,8 +147,8 @@ struct Address {
 ///
 /// Joined values lie one behind another: value i is part i of `partition`, and a kernel that names
 /// all of them in one slot, in order, has one value of partition.elements. Each is written, moved
-/// and awaited by itself. They are transient and of no group, and operands that name one have a
-/// constant index.
+/// and awaited by itself. They are transient, and operands that name one have a constant index.
+/// Those of a group lie otherwise: shares.h.
 struct ValueArray {
   std::string name;  // "W.block"; elements print as W.block[3], singletons as W.head
   int64_t count = 1;
@@ -182,7 +182,7 @@ enum class OpKind : uint8_t {
   kReduceScatter,
   kAllReduce,
   kAllToAll,
-  kShift,  // to the next position, from the one before
+  kShift,  // to the next position, from the one before, or both as far away
   kBroadcast,
   kSend,
   kReceive,
@@ -213,7 +213,7 @@ struct Op {
   int stream = kCompute;
   int group = -1;       // transfers: among whom; kernels: whose parts `partition` has
   Partition partition;  // how the whole vector is split over the group
-  Index peer;           // send, receive: position of the peer; broadcast: position of the root
+  Index peer;           // send, receive: position; broadcast: that of the root; shift: skipped
   std::string codec = "none";         // of the pieces that are moved, encoded or decoded
   int64_t piece_bytes = 0;            // of one piece, when there is a codec
   int64_t metadata_bytes = 0;         // of these: scales and the like

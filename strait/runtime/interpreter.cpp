@@ -9,6 +9,7 @@
 #include "strait/comm/call_check.h"
 #include "strait/comm/wait_table.h"
 #include "strait/program/operation_text.h"
+#include "strait/program/shares.h"
 #include "strait/program/transfer.h"
 #include "strait/tensor/device.h"
 
@@ -375,7 +376,8 @@ void Interpreter::allocate(int64_t s) {
   }
   Joined& joined = joined_[array];
   if (joined.alive++ == 0) joined.data = static_cast<char*>(take(array, array_bytes_[array]));
-  const int64_t first = values.partition.begin(tracker_.slots().index_of(s));
+  const int64_t first =
+      program::joined_begin(program_, values, site_.state.rank(), tracker_.slots().index_of(s));
   data_[s] = joined.data + first * dtype_bytes(values.dtype);
 }
 

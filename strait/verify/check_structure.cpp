@@ -55,10 +55,17 @@ class StructureCheck {
   }
 
   /// Whether the values of an array are, without a rest, what its partition cuts.
-  static bool joins(const ValueArray& array) {
-    const bool whole = array.count > 0 && array.partition.count(array.count - 1) > 0 &&
-                       array.partition.end(array.count - 1) == array.partition.elements;
-    return whole && array.group < 0 && array.lifetime == Lifetime::kTransient;
+  bool joins(const ValueArray& array) const {
+    if (array.count < 1 || array.lifetime != Lifetime::kTransient) return false;
+    Partition cut = array.partition;
+    int64_t count = array.count;
+    if (array.group >= 0) {
+      const int64_t ranks = program_.groups[array.group].size;
+      if (count % ranks != 0 || cut.elements % ranks != 0) return false;
+      cut.elements /= ranks;
+      count /= ranks;
+    }
+    return cut.count(count - 1) > 0 && cut.end(count - 1) == cut.elements;
   }
 
   void nodes(const std::vector<Node>& list) {
@@ -201,7 +208,8 @@ class StructureCheck {
     return true;
   }
 
-  /// Of joined values a kernel touches all, unless its table entry says that it takes a part.
+  /// Of joined values a kernel touches all, or this rank's of a group's, unless its table entry
+  /// says that it takes a part.
   bool all_joined(const Op& op, int slot) {
     for (const auto* list : {&op.reads, &op.writes})
       for (const Operand& operand : *list) {
@@ -210,13 +218,23 @@ class StructureCheck {
         const int64_t named = std::count_if(list->begin(), list->end(), [&](const Operand& other) {
           return other.slot == slot && other.array == operand.array;
         });
-        if (named == array.count) continue;
+        if (named == array.count || is_own(*list, operand, named)) continue;
         op_problem(
             "malformed", op,
             fmt::format("has {} of the {} joined values {}", named, array.count, array.name));
         return false;
       }
     return true;
+  }
+
+  /// Whether the `named` values of the operand's slot are those of the rank's own part.
+  bool is_own(const std::vector<Operand>& list, const Operand& operand, int64_t named) const {
+    const ValueArray& array = program_.arrays[operand.array];
+    if (array.group < 0 || named * program_.groups[array.group].size != array.count) return false;
+    return std::ranges::all_of(list, [&](const Operand& other) {
+      return other.slot != operand.slot || other.array != operand.array ||
+             other.index.constant < named;
+    });
   }
 
   bool attributes(const Op& op) {
@@ -300,6 +318,7 @@ class StructureCheck {
     if (!operand_counts(op) || !transfer_accesses(op)) return;
     if (op.kind == OpKind::kSend || op.kind == OpKind::kReceive || op.kind == OpKind::kBroadcast)
       peer(op);
+    if (op.kind == OpKind::kShift) skipped(op);
     if (op.kind != OpKind::kBarrier) sizes(op);
   }
 
@@ -351,6 +370,15 @@ class StructureCheck {
       if (group.position(rank) != low) continue;
       return op_problem("malformed", op, fmt::format("has rank {} itself as its peer", rank));
     }
+  }
+
+  /// A shift skips as many positions everywhere, and comes to another one than its own.
+  void skipped(const Op& op) {
+    const Group& group = program_.groups[op.group];
+    const int64_t most = std::max<int64_t>(0, group.size - 2);
+    if (op.peer.is_constant() && op.peer.constant >= 0 && op.peer.constant <= most) return;
+    op_problem("out-of-range", op,
+               fmt::format("skips other than 0 to {} positions of group {}", most, group.name));
   }
 
   void sizes(const Op& op) {

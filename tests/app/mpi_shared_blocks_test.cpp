@@ -53,6 +53,19 @@ TEST(MpiSplitRows, GiveTheBitsAndBytesOfThreadRanks) {
         4);
 }
 
+/// Shards lie in one window, chunk by chunk, and come by shifts that skip ranks.
+TEST(MpiShards, GiveTheBitsAndBytesOfThreadRanks) {
+  for (const auto& [x, data] : {std::pair(2, 2), {4, 1}})
+    for (const char* precision : {"fp64", "bf16"})
+      test::expect_processes_to_train_as_threads(
+          {"placement.preset=zero3", "mesh.axes.x=" + std::to_string(x), "tensor.tiles=on:2",
+           "tensor.sequence_parallel=true", std::string("train.precision=") + precision,
+           "train.global_batch_size=24", "train.micro_batch_size=4", "train.steps=6",
+           "model.shape.heads=4", "model.shape.kv_heads=4", "model.shape.ffn_width=40",
+           "model.shape.dropout=0.1", "model.shape.vocabulary=24"},
+          x * data);
+}
+
 TEST(MpiSharedSequences, GiveTheBitsAndBytesOfThreadRanks) {
   const std::string documents = "data.document_separator=.\n", none = "data.document_separator=";
   for (const auto& [engine, separator] :

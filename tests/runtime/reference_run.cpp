@@ -209,7 +209,7 @@ class Execution {
       case OpKind::kBroadcast:
         return sources[static_cast<size_t>(op.peer.constant)];
       case OpKind::kShift:
-        return sources[static_cast<size_t>((position + size - 1) % size)];
+        return sources[static_cast<size_t>((position + 2 * size - 1 - op.peer.constant) % size)];
       case OpKind::kAllReduce:
         return sum(sources, 0, static_cast<int64_t>(sources[0].size()), dtype);
       case OpKind::kReduceScatter:

@@ -213,7 +213,8 @@ void check_post_validation(const Design& design) {
 /// Products that cannot be taken apart although the run asks for it.
 void check_tiles(const Design& design) {
   const draft::Tiles tiles = draft::parse_tiles(design.run.tensor.tiles);
-  if (tiles.choice != draft::Tiles::Choice::kOn || tiles.chunks == 1) return;
+  const bool shards = design.shape.splits_rows;
+  if (tiles.choice != draft::Tiles::Choice::kOn || (tiles.chunks == 1 && !shards)) return;
   bool found = false;
   for (const program::Program& program : design.steady())
     program::for_each_op(program.body, [&](const program::Op& op) {
@@ -222,16 +223,19 @@ void check_tiles(const Design& design) {
   if (found) return;
   const Resolved& batch = design.batch;
   const int64_t tokens = local_tokens(design), share = batch.global_batch_size / batch.data_ranks;
-  const int64_t least = tiles.chunks > 0 ? 1 : kLeastChunkRows;
   const int64_t rows = batch.micro_batch_size * tokens;
+  const int64_t least =
+      (tiles.chunks > 0 ? 1 : kLeastChunkRows) * (shards ? design.run.mesh.axes.x : int64_t{2});
   const std::string why =
-      rows < 2 * least
-          ? fmt::format("a micro-batch has {} rows of a rank, two chunks {}", rows, 2 * least)
-          : "smaller sums would go another way over the levels of the cluster";
+      rows < least ? fmt::format("a micro-batch has {} rows of a rank, {} {}", rows,
+                                 shards ? "a chunk of every shard" : "two chunks", least)
+      : shards     ? "a level of the cluster parts the ranks of x, so that exchanges go inside its "
+                     "parts first"
+                   : "smaller sums would go another way over the levels of the cluster";
   std::string nearest = "\"off\"";
   int64_t larger = batch.micro_batch_size;
-  while (larger < share && (larger * tokens < 2 * least || share % larger != 0)) ++larger;
-  if (rows < 2 * least && larger * tokens >= 2 * least)
+  while (larger < share && (larger * tokens < least || share % larger != 0)) ++larger;
+  if (rows < least && larger * tokens >= least)
     nearest += fmt::format(", or train.micro_batch_size = {}", larger);
   refuse_key(design.run, "tensor.tiles",
              fmt::format("tensor.tiles = \"{}\" cannot take any product apart: {}; the nearest "

@@ -126,7 +126,7 @@ void hoist(Program& program, size_t tail) {
     if (at < head.size()) woven.push_back(std::move(head[at]));
   }
   program.body.erase(begin, program.body.end());
-  std::ranges::move(program::roll(std::move(woven), program.num_loops, "i"),
+  std::ranges::move(program::roll(std::move(woven), program.num_loops, "i", program.arrays),
                     std::back_inserter(program.body));
 }
 

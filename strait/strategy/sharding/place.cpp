@@ -287,7 +287,7 @@ class Writer {
     const program::Index later{-repeat.first, repeat.loop, 1};
     for (int64_t at = 0; at < equal.period; ++at)
       for (Node& node : program::roll(mover_.write(draft_.schedule.micro_step(next_ + at, later)),
-                                      draft_.program.num_loops, "i"))
+                                      draft_.program.num_loops, "i", draft_.program.arrays))
         repeat.body.push_back(std::move(node));
     draft_.program.body.push_back(std::move(repeat));
     next_ += turns * equal.period;

@@ -8,10 +8,6 @@ namespace {
 
 using Choice = draft::Tiles::Choice;
 
-/// To issue a product and hand its sum to a communicator.
-constexpr double kIssueSeconds = 20e-6;
-constexpr double kAsFast = 1.01, kClearlyFaster = 0.95;
-
 double bytes_of(const SummedProduct& product, int64_t rows) {
   return static_cast<double>(rows * product.row_bytes);
 }

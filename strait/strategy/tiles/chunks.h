@@ -13,6 +13,10 @@ namespace strait::strategy {
 inline constexpr int64_t kLeastChunkRows = 16;
 /// More chunks hide little more, and each is two operations of a program.
 inline constexpr int64_t kMostChunks = 16;
+/// To issue a product and hand its result to a communicator.
+inline constexpr double kIssueSeconds = 20e-6;
+/// Times that count as equal, and what chunks must gain, as parts of the time without.
+inline constexpr double kAsFast = 1.01, kClearlyFaster = 0.95;
 
 /// A product whose result is summed over ranks, on one of them.
 struct SummedProduct {

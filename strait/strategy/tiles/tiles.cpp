@@ -8,8 +8,9 @@
 #include <utility>
 #include <vector>
 
-#include "strait/draft/segment_ops.h"
 #include "strait/strategy/tiles/chunks.h"
+#include "strait/strategy/tiles/parts.h"
+#include "strait/strategy/tiles/shards.h"
 
 namespace strait::strategy {
 namespace {
@@ -47,21 +48,6 @@ struct Tile {
     return {array, {number}, whole.access, whole.slot};
   }
 };
-
-bool same_value(const Operand& a, const Operand& b) {
-  return a.array == b.array && a.index == b.index;
-}
-
-bool reads(const Op& op, const Operand& value) {
-  const auto is_it = [&](const Operand& operand) { return same_value(operand, value); };
-  return std::ranges::any_of(op.reads, is_it) || std::ranges::any_of(op.writes, is_it);
-}
-
-/// Of the micro-batch.
-int64_t rows_in(const Op& op) {
-  return program::attribute<int64_t>(op, draft::kBatch) *
-         program::attribute<int64_t>(op, draft::kLength);
-}
 
 /// What the op makes of the product, if that comes last in it.
 const Operand* result_of(const Op& op, const Product& product) {
@@ -169,7 +155,8 @@ class Tiler {
         input = Operand{tile.input, {}, Access::kRead, slot};
     }
     if (input) with_input.reads.push_back(*input);
-    if (before.begin < before.end) visit.ops.push_back(part(with_input, before, visit.block));
+    if (before.begin < before.end)
+      visit.ops.push_back(part_of(with_input, before, visit.block, shape_, dtype_));
     visit.ops.insert(visit.ops.end(), sums.begin(), sums.end() - 1);
     for (int64_t k = 0; k < tile.chunks(); ++k) {
       visit.ops.push_back(chunk(tile, with_input, k, visit.block));
@@ -179,13 +166,6 @@ class Tiler {
       visit.ops.push_back(std::move(sum));
     }
     if (input) visit.ops.push_back(draft::free_op(*input));
-  }
-
-  Op part(const Op& op, SegmentRange range, int64_t block) const {
-    Op part = op;
-    draft::set_range(part, range, {&op, 1});
-    draft::price(part, shape_, block, dtype_);
-    return part;
   }
 
   Op chunk(const Tile& tile, const Op& op, int64_t number, int64_t block) const {
@@ -278,7 +258,7 @@ class Planner {
   /// Of what is computed before somebody needs the sum.
   double seconds_behind(const Visit& visit, size_t sum, const Operand& result) const {
     double seconds = 0;
-    for (size_t next = sum + 1; next < visit.ops.size() && !reads(visit.ops[next], result); ++next)
+    for (size_t next = sum + 1; next < visit.ops.size() && !names(visit.ops[next], result); ++next)
       if (draft::works_on_segments(visit.ops[next]))
         seconds += cluster_.block_seconds(
             options_.dtype, program::attribute<double>(visit.ops[next], draft::kFlops),
@@ -319,6 +299,7 @@ void tiles(draft::Draft& draft, const ModelShape& shape, const Cluster& cluster,
   if (!computes || options.tiles.choice == draft::Tiles::Choice::kOff ||
       draft.mesh.axis("x").size == 1 || !draft.schedule.micro_step)
     return;
+  if (shape.splits_rows) return shards(draft, shape, cluster, options);
   std::vector<Tile> tiles = Planner(draft, shape, cluster, options).plan();
   if (tiles.empty()) return;
   draft::rewrite_visits(draft, [tiler = Tiler(shape, options.dtype, std::move(tiles))](

@@ -419,9 +419,6 @@ TEST_F(SplitRows, WhatItCannotDoIsRefused) {
     EXPECT_THAT(error.what(), AllOf(HasSubstr("tensor.sequence_parallel = true"),
                                     HasSubstr("\"unet\""), HasSubstr("valid value is false")));
   }
-  EXPECT_THAT(
-      refusal({.x = 2}, {kOn, "tensor.tiles=on:2"}),
-      AllOf(HasSubstr("tensor.tiles: "), HasSubstr("\"auto\", or tensor.sequence_parallel")));
 }
 
 }  // namespace

@@ -1,0 +1,50 @@
+// What passes ask that take products apart.
+#pragma once
+
+#include <algorithm>
+
+#include "strait/draft/segment_ops.h"
+#include "strait/program/program.h"
+
+namespace strait::strategy {
+
+inline bool same_value(const program::Operand& a, const program::Operand& b) {
+  return a.array == b.array && a.index == b.index;
+}
+
+inline bool names(const program::Op& op, const program::Operand& value) {
+  const auto is_it = [&](const program::Operand& operand) { return same_value(operand, value); };
+  return std::ranges::any_of(op.reads, is_it) || std::ranges::any_of(op.writes, is_it);
+}
+
+/// Of the micro-batch.
+inline int64_t rows_in(const program::Op& op) {
+  return program::attribute<int64_t>(op, draft::kBatch) *
+         program::attribute<int64_t>(op, draft::kLength);
+}
+
+/// Makes `part` one of a range of the op's segments, with those of its operands that this has.
+inline void take_range(program::Op& part, SegmentRange range, const program::Op& op, bool splits) {
+  std::get<program::IntegerRange>(part.attributes[draft::kSegments]) = {range.begin, range.end};
+  part.reads.clear();
+  part.writes.clear();
+  const bool keeps = draft::find_operand({&op, 1}, draft::kSaved) != nullptr;
+  for (const auto& [slot, access] :
+       draft::segment_operands(range, draft::phase_of(op), keeps, splits)) {
+    const bool read = program::operand_in(op.reads, slot) != nullptr;
+    for (const program::Operand& operand : read ? op.reads : op.writes)
+      if (operand.slot == slot)
+        draft::add_operand(part, operand.array, operand.index, access, slot);
+  }
+}
+
+/// An op of a visit to a block that does a range of its segments.
+inline program::Op part_of(const program::Op& op, SegmentRange range, int64_t block,
+                           const ModelShape& shape, Dtype dtype) {
+  program::Op part = op;
+  take_range(part, range, op, shape.splits_rows);
+  draft::price(part, shape, block, dtype);
+  return part;
+}
+
+}  // namespace strait::strategy
