@@ -20,8 +20,10 @@ from lab import ROOT, Lab, sets_of, spans
 EXAMPLE = ROOT / "examples/zeppelin.toml"
 LAYOUTS = {"zeppelin": ["engine=zeppelin"], "zeppelin, not filled": ["engine=zeppelin", "fill=false"],
            "zeppelin, not remapped": ["engine=zeppelin", "remap=none"], "zeppelin, remapped": ["engine=zeppelin", "remap=qkv"],
+           "zeppelin, stream remapped": ["engine=zeppelin", "remap=residual"],
            "even": ["engine=even"], "packed": ["engine=packed"], "hybrid": ["engine=hybrid"],
            "hybrid, not remapped": ["engine=hybrid", "remap=none"], "hybrid, remapped": ["engine=hybrid", "remap=qkv"],
+           "hybrid, stream remapped": ["engine=hybrid", "remap=residual"],
            "gathered": ["engine=gathered", "plan=false"]}
 PEER = "PyTorch ring"
 LINEAR = re.compile(r"= (forward|backward|forward_backward|forward_segments|backward_input|backward_weight) block")

@@ -106,7 +106,6 @@ double multiplying_parameters(const BlockExtent& extent) {
 
 BlockSizes transformer_sizes(const ModelShape& model, int64_t batch, int64_t tokens, Dtype dtype) {
   const int64_t element = dtype_bytes(dtype);
-  const ShapeOptions& options = model.options;
   const BlockExtent extent = block_extent(model, batch, tokens, dtype);
   BlockSizes sizes;
   sizes.input_bytes = sizes.output_bytes = extent.own_rows() * extent.width * element;
