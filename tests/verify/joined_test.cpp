@@ -6,6 +6,7 @@
 
 #include "strait/program/lifetime.h"
 #include "strait/program/memory.h"
+#include "strait/program/shares.h"
 #include "strait/program/transfer.h"
 #include "strait/verify/verify.h"
 #include "tests/program/program_builder.h"
@@ -92,6 +93,51 @@ TEST(JoinedValues, AreThePartsOfTheirPartition) {
            [](ValueArray& array) { array.lifetime = Lifetime::kResident; },
            [](ValueArray& array) { array.group = 0; }})
     EXPECT_THAT(problems(chunked(change)), HasSubstr("joined values sum are not"));
+}
+
+/// Shares of 5 elements of two ranks, cut by 3: the own one is made, the other one comes by shifts.
+Program shared(const std::vector<int64_t>& read, const Partition& partition = {10, 3},
+               int64_t skipped = 0) {
+  ProgramBuilder builder(2);
+  const int rows = builder.array("rows", 4, Lifetime::kTransient, 10);
+  for (int64_t part = 0; part < 2; ++part) builder.add(makes_part(at(rows, part)));
+  for (int64_t part = 0; part < 2; ++part)
+    builder.add(OpKind::kShift, {at(rows, part)}, {at(rows, part + 2)}, 1).peer = {skipped};
+  std::vector<Operand> operands;
+  for (const int64_t number : read) operands.push_back(at(rows, number));
+  builder.add(reads_one(operands));
+  for (int64_t part = 0; part < 4; ++part) builder.free(at(rows, part));
+  Program program = builder.take();
+  program.arrays[0].joined = true;
+  program.arrays[0].group = 0;
+  program.arrays[0].partition = partition;
+  return program;
+}
+
+TEST(JoinedValues, OfAGroupAreItsSharesOrTheOwnOne) {
+  EXPECT_EQ(problems(shared({0, 1, 2, 3})), "");
+  EXPECT_EQ(problems(shared({0, 1})), "");
+  EXPECT_THAT(problems(shared({0})), HasSubstr("has 1 of the 4 joined values rows"));
+  EXPECT_THAT(problems(shared({2, 3})), HasSubstr("has 2 of the 4 joined values rows"));
+  for (const Partition& partition : {Partition{10, 5}, {10, 2}, {9, 3}, {10, 0}})
+    EXPECT_THAT(problems(shared({0, 1}, partition)), HasSubstr("joined values rows are not"));
+  EXPECT_THAT(problems(shared({0, 1}, {10, 3}, 1)),
+              HasSubstr("skips other than 0 to 0 positions of group world"));
+}
+
+/// Numbers count from a rank's own share on; together they are the same everywhere.
+TEST(JoinedValues, OfAGroupLieInTheOrderOfRanks) {
+  const Program program = shared({0, 1});
+  const ValueArray& rows = program.arrays[0];
+  const std::vector<std::vector<int64_t>> begins = {{0, 3, 5, 8}, {5, 8, 0, 3}};
+  for (int64_t rank = 0; rank < 2; ++rank)
+    for (int64_t number = 0; number < 4; ++number) {
+      EXPECT_EQ(joined_begin(program, rows, rank, number),
+                begins[static_cast<size_t>(rank)][static_cast<size_t>(number)]);
+      EXPECT_EQ(value_elements(program, rows, rank, number), number % 2 == 0 ? 3 : 2);
+    }
+  EXPECT_EQ(value_elements(program, rows, 1), 10);
+  EXPECT_EQ(peak_memory(program, 1).total(), 40);
 }
 
 TEST(JoinedValues, AreNamedByConstants) {
