@@ -259,9 +259,8 @@ class Walk {
     request.operation = collective::operation_of(op.kind);
     request.members = group.size;
     for (int64_t part = 0; part < split.parts; ++part) request.counts.push_back(split.count(part));
-    request.root = op.kind == OpKind::kSend        ? group.position(rank)
-                   : op.kind == OpKind::kBroadcast ? peer
-                                                   : 0;
+    const bool has_root = op.kind == OpKind::kBroadcast || op.kind == OpKind::kShift;
+    request.root = op.kind == OpKind::kSend ? group.position(rank) : has_root ? peer : 0;
     if (op.kind == OpKind::kSend)
       request.receiver = peer;
     else
