@@ -3,8 +3,9 @@
 
 A GPT of 50M parameters, 512 tokens per rank and step, one core per rank where there are as many. For each grid: find the
 rate of the links at which the sums of a step take half as long as its backward computes, probe the lab at that rate, then
-train a few steps with no overlap, with each alone and with all. Beside them one rank, and for x PyTorch's tensor parallel
-(torch.distributed.tensor) over Gloo on the same links. Needs root (bench/netlab).
+train a few steps with no overlap, with each alone and with all; with rows split over x ("x rows"), whole exchanges of rows
+and those by shards (tensor.tiles), beside the same over links without a limit. Beside them one rank, and for x PyTorch's
+tensor parallel (torch.distributed.tensor) over Gloo on the same links. Needs root (bench/netlab).
 """
 import argparse
 import json
@@ -40,6 +41,10 @@ asynchronous = false
 """
 
 
+def overlap_key(words):
+    return "tensor.overlap=[" + ", ".join(f'"{word}"' for word in words) + "]"
+
+
 class Grid:
     """A mesh, the words of tensor.overlap that act on it, and the share of its bytes between hosts that are sums. Words
     without effect have to stand in every list."""
@@ -54,22 +59,35 @@ class Grid:
         return [*axes, "mesh.axes.data=1", f"placement.preset={'zero3' if depth > 1 else 'ddp'}"]
 
     def rows(self):
+        """The first without any overlap."""
         rows = {"none": self.idle}
         if len(self.words) > 1:
             rows |= {word: [*self.idle, word] for word in self.words}
-        return rows | {" + ".join(self.words): [*self.idle, *self.words]}
+        rows |= {" + ".join(self.words): [*self.idle, *self.words]}
+        return {row: [overlap_key(words)] for row, words in rows.items()}
 
     def __str__(self):
         return " x ".join(f"{axis} = {size}" for axis, size in self.axes.items())
 
 
+class SplitRows(Grid):
+    """Ranks of x split the rows between products: exchanges of rows, whole and by shards, on links where they take as long as
+    the computing, three times half a backward."""
+
+    def __init__(self):
+        super().__init__(1, {"x": 2}, ["oar"], 1 / 3)
+
+    def keys(self):
+        return [*super().keys(), "tensor.sequence_parallel=true"]
+
+    def rows(self):
+        tiles = {"none": "off", "oar": "off"} | {f"oar, {tiles}": tiles for tiles in ("on:1", "on:2", "on:4", "auto")}
+        return {row: [overlap_key([] if row == "none" else ["oar"]), f"tensor.tiles={key}"] for row, key in tiles.items()}
+
+
 # Of zero3 a third are sums: weights are gathered twice, gradients summed once.
-GRIDS = {"x": Grid(1, {"x": 2}, ["oar"], 1.0), "z": Grid(1, {"z": 2}, ["ors", "oag"], 1 / 3),
+GRIDS = {"x": Grid(1, {"x": 2}, ["oar"], 1.0), "x rows": SplitRows(), "z": Grid(1, {"z": 2}, ["ors", "oag"], 1 / 3),
          "x z": Grid(2, {"x": 2, "z": 2}, WORDS, 1 / 3)}
-
-
-def overlap_key(words):
-    return "tensor.overlap=[" + ", ".join(f'"{word}"' for word in words) + "]"
 
 
 class Bench:
@@ -125,8 +143,10 @@ class Bench:
         self.probe(lab)
         place = {"lab": str(lab), "grid": str(grid), "cluster": self.cluster.read_text(), "rows": {}}
         place["one"] = self.train(Lab(1, 1, lab.rate), ["placement.preset=ddp"])
-        for row, words in grid.rows().items():
-            place["rows"][row] = self.train(lab, [*grid.keys(), overlap_key(words)])
+        if name == "x rows":
+            place["free"] = self.train(Lab(2, 1, "none"), [*grid.keys(), "tensor.tiles=off"])
+        for row, keys in grid.rows().items():
+            place["rows"][row] = self.train(lab, [*grid.keys(), *keys])
             print(lab, row, json.dumps(place["rows"][row]), file=sys.stderr, flush=True)
         if name == "x" and self.options.peer_python:
             place["rows"][PEER] = self.train_peer(lab)
@@ -151,6 +171,12 @@ def print_table(place):
         share = f"{gains[0] / gains[1]:.0%}" if gains[1] > 1e-3 * predicted else ""
         print(f"| {name} | {spread(row['seconds'])} | {predicted:.3f} ({predicted / mine - 1:+.0%}) | {gains[0]:.3f} | {gains[1]:.3f} | "
               f"{share} | {row['exposed_share']:.0%} | {one / mine:.0%} | {row['stolen_share']:.0%} |", flush=True)
+
+
+    if "free" in place:
+        free, whole = (statistics.median(row["seconds"]) for row in (place["free"], rows["oar"]))
+        print(f"\nOver links without a limit {spread(place['free']['seconds'])}. Effective communication, of that of whole exchanges with oar: " +
+              ", ".join(f"{name} {(statistics.median(row['seconds']) - free) / (whole - free):.0%}" for name, row in rows.items()))
 
 
 def main():

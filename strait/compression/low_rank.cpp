@@ -36,6 +36,22 @@ double dot(const T* a, const T* b, int64_t count) {
 
 }  // namespace
 
+bool has_low_rank(int64_t rows, int64_t columns, int64_t rank) {
+  return rank <= std::min(rows, columns) && (rows + columns) * rank < rows * columns;
+}
+
+std::vector<int64_t> ranks_like(int64_t rows, int64_t columns, int64_t rank) {
+  constexpr int kPerDoubling = 4;
+  std::vector<int64_t> ranks;
+  for (int step = -kPerDoubling; step <= kPerDoubling; ++step) {
+    const double scale = std::exp2(static_cast<double>(step) / kPerDoubling);
+    const int64_t other = std::max<int64_t>(1, std::llround(static_cast<double>(rank) * scale));
+    if (has_low_rank(rows, columns, other) && (ranks.empty() || ranks.back() < other))
+      ranks.push_back(other);
+  }
+  return ranks;
+}
+
 template <class T>
 void fill_right(const LowRankShape& shape, std::span<std::type_identity_t<T>> right, uint64_t key) {
   const RandomStream stream(key, "right factor");

@@ -22,6 +22,13 @@ struct LowRankShape {
   int64_t right_elements() const { return columns * rank; }
 };
 
+/// Whether factors of a matrix of these sides are fewer numbers than the matrix.
+bool has_low_rank(int64_t rows, int64_t columns, int64_t rank);
+/// Ranks that a matrix may have instead of `rank`, itself included, ascending: half to twice as
+/// many in about equal ratios, of those that has_low_rank. With a quarter to four times as many
+/// nearly all ends at the least one, and learns worse.
+std::vector<int64_t> ranks_like(int64_t rows, int64_t columns, int64_t rank);
+
 /// T below: float or double.
 
 /// Fills columns of `right` that are zero with normal numbers of a counter-based stream: before the

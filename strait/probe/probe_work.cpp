@@ -49,8 +49,8 @@ BlockCase block_of_run(const Run& run, int64_t ranks) {
   BlockCase block;
   block.run.model = run.model;
   block.run.model.shape.layers = 1;
-  // Attention has a rate of its own. On long sequences it takes nearly all of a block's time, minutes
-  // in all, of which the rest could not be told.
+  // Attention has a rate of its own. On long sequences it takes nearly all of a block's time,
+  // minutes in all, of which the rest could not be told.
   int64_t& context = block.run.model.shape.context;
   const int64_t cuts = (context + kMostContext - 1) / kMostContext;
   context /= cuts;

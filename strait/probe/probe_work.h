@@ -25,9 +25,9 @@ struct BlockCase {
 /// Of a GPT: `width` of the block, at least 16; 512 tokens, or fewer where the block is narrow.
 BlockCase block_of_width(int64_t width);
 
-/// Of the model of `run` with as many tokens as one of its `ranks` has in a micro-step, in sequences
-/// of at most 1,024.
-/// UserError where the batch does not fit the ranks, and where the model is a chain of modules.
+/// Of the model of `run` with as many tokens as one of its `ranks` has in a micro-step, in
+/// sequences of at most 1,024. UserError where the batch does not fit the ranks, and where the
+/// model is a chain of modules.
 BlockCase block_of_run(const Run& run, int64_t ranks);
 
 /// Of `run` where there is one, else of `width`.

@@ -236,6 +236,10 @@ void Interpreter::start(const Op& op, CompiledOp& compiled, const program::Loops
       for (const int64_t send : sends_[issued_[number].stream])
         if (send < number && !tickets_[send].done()) after.push_back(tickets_[send]);
     }
+    // Nor does the stream's own order keep what a send reads from being overwritten.
+    for (const int64_t send : sends_[op.stream])
+      if (!op.writes.empty() && issued_[send].source == slot(op.writes.front(), loops))
+        after.push_back(tickets_[send]);
   }
   // One stream may serve several groups, each with a communicator of its own: the order is ours to
   // keep.
@@ -254,9 +258,10 @@ void Interpreter::start(const Op& op, CompiledOp& compiled, const program::Loops
   call.destination = at(op.writes, compiled.destination_offset);
   if (waiting_ == Waiting::kNever) set_apart(compiled);
   tickets_.push_back(compiled.communicator->start(call, after));
-  if (op.kind == OpKind::kSend) sends_[op.stream].push_back(static_cast<int64_t>(issued_.size()));
+  if (op.kind == OpKind::kSend) sends_[op.stream].push_back(std::ssize(issued_));
+  const bool sends = op.kind == OpKind::kSend;
   const auto first = [&](const std::vector<program::Operand>& operands) {
-    return guard_ && !operands.empty() ? slot(operands.front(), loops) : -1;
+    return (guard_ || sends) && !operands.empty() ? slot(operands.front(), loops) : -1;
   };
   issued_.push_back({compiled.communicator, op.stream, first(op.reads), first(op.writes)});
   if (waiting_ == Waiting::kAtOnce && compiled.among_alike && !comm::is_pairwise(call.operation))

@@ -134,6 +134,48 @@ TEST(Interpreter, WhatIsSentStaysUntilItIsTakenThoughALaterSendEndedFirst) {
   }
 }
 
+/// Rank 0 sends a value to the slow rank 1 and then receives another one from rank 2 in its place,
+/// on one stream.
+TEST(Interpreter, WhatIsSentIsNotOverwrittenByWhatComesBehindItOnTheStream) {
+  std::vector<Program> classes;
+  for (int64_t rank = 0; rank < 3; ++rank) {
+    Program program = start_program(3);
+    program.members = {rank};
+    const int value = add_value(program, "value", 1, program::Lifetime::kTransient);
+    const int other = add_value(program, "other", 1, program::Lifetime::kTransient);
+    if (rank == 0)
+      program.body = {write("1", value), transfer(OpKind::kSend, 1, 1, value),
+                      transfer(OpKind::kReceive, 1, 2, value), touch("keep", value)};
+    if (rank == 1)
+      program.body = {write("slow", other), transfer(OpKind::kReceive, 1, 0, value),
+                      touch("check", value), free_of(other)};
+    if (rank == 2) program.body = {write("2", value), transfer(OpKind::kSend, 1, 0, value)};
+    program.body.push_back(free_of(value));
+    classes.push_back(std::move(program));
+  }
+  const std::vector<program::Problem> problems = program::verify(classes);
+  ASSERT_TRUE(problems.empty()) << problems.front().message;
+  std::atomic<float> taken{0}, kept{0};
+  on_ranks(3, [&](Rank& rank) {
+    rank.executor.during = [&](const Instance& instance) {
+      auto* value = static_cast<float*>(instance.writes[0].data);
+      const std::string name = name_of(*instance.op);
+      if (name == "slow")
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      else if (name == "check")
+        taken = *value;
+      else if (name == "keep")
+        kept = *value;
+      else
+        *value = std::stof(name);
+    };
+    Interpreter interpreter(classes[rank.number()], rank.site());
+    interpreter.run(0);
+  });
+  EXPECT_EQ(taken.load(), 1.0F);
+  EXPECT_EQ(kept.load(), 2.0F);
+}
+
 TEST(Interpreter, ComputeThatNeedsATransferWaitsForItAndTheWaitIsMeasured) {
   Program program = start_program(2);
   const int x = add_value(program, "x", 1024, program::Lifetime::kResident);

@@ -77,8 +77,8 @@ std::string difference(State& state, const RandomSet& set, const ReferenceRun& r
 }
 
 /// Runs the turns of a set on one rank.
-int64_t run_turns(const RandomSet& set, comm::World& world, const ReferenceRun& reference,
-                  bool guarded) {
+int64_t run_turns(uint64_t seed, const RandomSet& set, comm::World& world,
+                  const ReferenceRun& reference, bool guarded) {
   memory::Pool pool;
   if (guarded) pool.separate_pages();
   State state(pool, world.rank());
@@ -90,7 +90,7 @@ int64_t run_turns(const RandomSet& set, comm::World& world, const ReferenceRun& 
   int64_t ops = 0, step = 0;
   for (const std::string& turn : set.turns) ops += runner.run(turn, step++).ops;
   state.drain();
-  EXPECT_EQ(difference(state, set, reference), "") << "rank " << world.rank();
+  EXPECT_EQ(difference(state, set, reference), "") << "seed " << seed << ", rank " << world.rank();
   return ops;
 }
 
@@ -122,7 +122,8 @@ int64_t run_set(uint64_t seed, int64_t ranks, bool slow, bool guarded) {
   const auto worlds = comm::make_thread_worlds(ranks, flat_cluster(ranks), options);
   std::atomic<int64_t> executed{0};
   EXPECT_NO_THROW(comm::run_ranks(
-      *worlds, [&](comm::World& world) { executed += run_turns(set, world, reference, guarded); }))
+      *worlds,
+      [&](comm::World& world) { executed += run_turns(seed, set, world, reference, guarded); }))
       << "seed " << seed;
   EXPECT_EQ(executed.load(), expected) << "seed " << seed;
   return executed;

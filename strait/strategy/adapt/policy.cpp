@@ -9,7 +9,6 @@
 #include "strait/base/random.h"
 #include "strait/compression/low_rank.h"
 #include "strait/config/keys.h"
-#include "strait/strategy/sharding/low_rank.h"
 
 namespace strait::strategy {
 namespace {
@@ -144,7 +143,7 @@ std::vector<codec::CodecSpec> settings_of(const AdaptedLayer& layer) {
   if (uniform.kind == codec::CodecKind::kTopK) return densities_like(uniform);
   std::vector<codec::CodecSpec> settings;
   if (codec::is_low_rank(uniform))
-    for (const int64_t rank : ranks_like(layer.rows, layer.columns(), uniform.rank))
+    for (const int64_t rank : compression::ranks_like(layer.rows, layer.columns(), uniform.rank))
       settings.emplace_back(uniform).rank = rank;
   return settings;
 }

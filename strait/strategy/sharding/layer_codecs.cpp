@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "strait/compression/low_rank.h"
 #include "strait/config/keys.h"
-#include "strait/strategy/sharding/low_rank.h"
 
 namespace strait::strategy {
 namespace {
@@ -25,7 +25,8 @@ void check_codec(const Run& run, const codec::CodecSpec& spec) {
 /// Factors of low rank are only worth it where they are smaller.
 bool fits(const codec::CodecSpec& spec, const ParameterShape& parameter) {
   const int64_t rows = parameter.dims[0];
-  return !codec::is_low_rank(spec) || has_low_rank(rows, parameter.elements() / rows, spec.rank);
+  return !codec::is_low_rank(spec) ||
+         compression::has_low_rank(rows, parameter.elements() / rows, spec.rank);
 }
 
 /// The nearest that a round's difference can be sent in.

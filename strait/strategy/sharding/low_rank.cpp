@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cmath>
 
 #include "strait/base/errors.h"
+#include "strait/compression/low_rank.h"
 
 namespace strait::strategy {
 namespace {
@@ -67,22 +67,6 @@ int64_t kept_elements(const LowRankUnit& unit) {
   return elements;
 }
 
-bool has_low_rank(int64_t rows, int64_t columns, int64_t rank) {
-  return rank <= std::min(rows, columns) && (rows + columns) * rank < rows * columns;
-}
-
-std::vector<int64_t> ranks_like(int64_t rows, int64_t columns, int64_t rank) {
-  constexpr int kPerDoubling = 4;
-  std::vector<int64_t> ranks;
-  for (int step = -kPerDoubling; step <= kPerDoubling; ++step) {
-    const double scale = std::exp2(static_cast<double>(step) / kPerDoubling);
-    const int64_t other = std::max<int64_t>(1, std::llround(static_cast<double>(rank) * scale));
-    if (has_low_rank(rows, columns, other) && (ranks.empty() || ranks.back() < other))
-      ranks.push_back(other);
-  }
-  return ranks;
-}
-
 LowRankUnit low_rank_unit(const UnitShape& unit, const codec::Runs& runs, int64_t uniform) {
   LowRankUnit layers;
   int64_t first = 0;
@@ -91,8 +75,9 @@ LowRankUnit low_rank_unit(const UnitShape& unit, const codec::Runs& runs, int64_
     if (codec::is_low_rank(run.codec)) {
       layer.rows = std::ranges::find(unit.parameters, first, &ParameterShape::offset)->dims[0];
       layer.rank = run.codec.rank;
-      layer.most =
-          uniform > 0 ? ranks_like(layer.rows, layer.columns(), uniform).back() : layer.rank;
+      layer.most = uniform > 0
+                       ? compression::ranks_like(layer.rows, layer.columns(), uniform).back()
+                       : layer.rank;
     }
     first += run.elements;
   }

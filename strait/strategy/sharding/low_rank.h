@@ -30,12 +30,6 @@ int64_t left_elements(const LowRankUnit& unit);
 int64_t right_elements(const LowRankUnit& unit);
 int64_t kept_elements(const LowRankUnit& unit);
 
-/// Whether factors of a matrix of these sides are fewer numbers than the matrix.
-bool has_low_rank(int64_t rows, int64_t columns, int64_t rank);
-/// Ranks that a matrix may have instead of `rank`, itself included, ascending: half to twice as
-/// many in about equal ratios, of those that has_low_rank. With a quarter to four times as many
-/// nearly all ends at the least one, and learns worse.
-std::vector<int64_t> ranks_like(int64_t rows, int64_t columns, int64_t rank);
 /// `runs`: of layer_codecs, for the unit. `uniform`: rank instead of which others may be chosen
 /// while training; 0: none is.
 LowRankUnit low_rank_unit(const UnitShape& unit, const codec::Runs& runs, int64_t uniform);

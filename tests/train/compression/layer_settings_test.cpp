@@ -225,9 +225,9 @@ TEST_F(LayerSettingsTest, ResumedRunsEndWithTheSameBits) {
 TEST_F(LayerSettingsTest, AResumedRunMayBeginToChoose) {
   for (const char* codec : {"qsgd3/64", "powersgd/2+ef"}) {
     const std::string name = std::string("began-") + std::string(codec, 4);
-    train(run_of(codec, {"train.steps=7", "compression.adapt=none",
-                         "compression.adapt_every_steps=1000", "lgreco.start_step=1000",
-                         "lgreco.gather_steps=10"}),
+    train(run_of(codec,
+                 {"train.steps=7", "compression.adapt=none", "compression.adapt_every_steps=1000",
+                  "lgreco.start_step=1000", "lgreco.gather_steps=10"}),
           3, name);
     const train::Outcome resumed = train(run_of(codec, {"checkpoint.resume=auto"}), 3, name);
     EXPECT_EQ(resumed.first_step, 7);
