@@ -107,6 +107,11 @@ TEST_F(ModuleRuns, CodecsTrainAlongsideExactNumbers) {
                                   "placement.codecs.gradients=int8+ef"});
   for (size_t step = 0; step < exact.losses.size(); ++step)
     EXPECT_NEAR(coded.losses[step], exact.losses[step], 0.02 * exact.losses[step]) << step;
+  const Trained sent = train(
+      3, {"mesh.axes.stage=3", "train.micro_batch_size=2", "pipeline.activation_codec=int8/64"});
+  EXPECT_NE(sent.losses.back(), exact.losses.back());
+  for (size_t step = 0; step < exact.losses.size(); ++step)
+    EXPECT_NEAR(sent.losses[step], exact.losses[step], 0.02 * exact.losses[step]) << step;
   const Trained narrow = train(2, {"train.precision=bf16"});
   for (size_t step = 0; step < exact.losses.size(); ++step)
     EXPECT_NEAR(narrow.losses[step], exact.losses[step], 0x1p-6 * exact.losses[step]) << step;
