@@ -71,8 +71,8 @@ struct Routing {
 }
 
 /// `key_heads`: of a rank of x.
-void check_routing(const std::string& text, const sequence::RankGrid& grid, int64_t key_heads) {
-  const Routing routing(text);
+void check_routing(const std::string& text, const Routing& routing, const sequence::RankGrid& grid,
+                   int64_t key_heads) {
   if (!routing.rotates && routing.number == 0) return;
   const auto nearest = [&](int64_t most) {
     if (most < 2) return std::string("auto");
@@ -149,8 +149,8 @@ BatchPlanner::BatchPlanner(const Run& run, const Cluster& cluster, const Mesh& m
 
 void BatchPlanner::decide_routing(const std::string& text, const sequence::RankGrid& grid) {
   const int64_t key_heads = layer_.heads.keys;
-  check_routing(text, grid, key_heads);
   const Routing routing(text);
+  check_routing(text, routing, grid, key_heads);
   const int64_t links = std::min(machine_.links_of_node, grid.per_node);
   if (routing.whole) most_pieces_ = 1;
   if (grid.nodes == 1 || text == "off") return;
@@ -215,7 +215,7 @@ void BatchPlanner::route(sequence::Plan& plan) const {
   };
   Way best = ways.front();
   double least = take(best);
-  for (const Way& way : ways)
+  for (const Way& way : std::span(ways).subspan(1))
     if (const double seconds = take(way); seconds < least) {
       least = seconds;
       best = way;

@@ -419,19 +419,13 @@ class Planner {
     const int at = static_cast<int>(pair.segment);
     const Op one =
         part_of(visit.ops[site.product], {at, at + 1}, visit.block, shape_, options_.dtype);
-    const double flops = program::attribute<double>(one, draft::kFlops);
+    const ProductSeconds product = product_seconds(one, options_.dtype, cluster_);
     ShardedProduct priced;
     priced.gathers = pair.gathers;
-    priced.product_seconds = cluster_.block_seconds(options_.dtype, flops, 0);
-    const double weight_bytes = flops / (2 * static_cast<double>(rows_in(one))) *
-                                static_cast<double>(dtype_bytes(options_.dtype));
-    if (cluster_.memory_bytes_per_second > 0)
-      priced.call_seconds = 2 * weight_bytes / cluster_.memory_bytes_per_second;
+    priced.product_seconds = product.whole;
+    priced.call_seconds = product.call;
     const auto computes = [&](const Op& op) {
-      if (!draft::works_on_segments(op)) return;
-      priced.beside_seconds +=
-          cluster_.block_seconds(options_.dtype, program::attribute<double>(op, draft::kFlops),
-                                 program::attribute<double>(op, draft::kAttentionFlops));
+      priced.beside_seconds += segment_seconds(op, options_.dtype, cluster_);
     };
     const Ops& ops = visit.ops;
     if (pair.gathers)

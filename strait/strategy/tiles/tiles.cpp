@@ -242,16 +242,12 @@ class Planner {
 
   SummedProduct price(Op op, const Product& product, int64_t block) const {
     const int at = static_cast<int>(product.segment);
-    const double rows = static_cast<double>(rows_in(op));
     draft::set_range(op, {at, at + 1}, {&op, 1});
     draft::price(op, shape_, block, options_.dtype);
-    const double flops = program::attribute<double>(op, draft::kFlops);
+    const ProductSeconds seconds = product_seconds(op, options_.dtype, cluster_);
     SummedProduct priced;
-    priced.product_seconds = cluster_.block_seconds(options_.dtype, flops, 0);
-    const double weight_bytes =
-        flops / (2 * rows) * static_cast<double>(dtype_bytes(options_.dtype));
-    if (cluster_.memory_bytes_per_second > 0)
-      priced.call_seconds = 2 * weight_bytes / cluster_.memory_bytes_per_second;
+    priced.product_seconds = seconds.whole;
+    priced.call_seconds = seconds.call;
     return priced;
   }
 
@@ -259,10 +255,7 @@ class Planner {
   double seconds_behind(const Visit& visit, size_t sum, const Operand& result) const {
     double seconds = 0;
     for (size_t next = sum + 1; next < visit.ops.size() && !names(visit.ops[next], result); ++next)
-      if (draft::works_on_segments(visit.ops[next]))
-        seconds += cluster_.block_seconds(
-            options_.dtype, program::attribute<double>(visit.ops[next], draft::kFlops),
-            program::attribute<double>(visit.ops[next], draft::kAttentionFlops));
+      seconds += segment_seconds(visit.ops[next], options_.dtype, cluster_);
     return seconds;
   }
 

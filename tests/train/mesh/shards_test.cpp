@@ -370,9 +370,6 @@ TEST_F(ShardHiding, SixtyPercentOfTheExchangesWhereTheyTakeAsLongAsTheirProducts
     const auto share = [&](const std::string& tiles) {
       return effective(rate, tiles, overlap) / plain;
     };
-    std::printf("%s: waits of %.4f s; auto %.3f, on:1 %.3f, on:2 %.3f, on:4 %.3f, on:16 %.3f\n",
-                overlap.c_str(), plain, share("tensor.tiles=auto"), share(on(1)), share(on(2)),
-                share(on(4)), share(on(16)));
     EXPECT_LT(share("tensor.tiles=auto"), 0.4) << overlap;
     EXPECT_LT(share(on(16)), 0.4) << overlap;
     EXPECT_LT(share(on(2)), 0.8) << overlap;
