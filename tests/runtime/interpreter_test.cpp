@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <functional>
+#include <map>
 #include <thread>
 
 #include "strait/base/clock.h"
@@ -77,6 +79,21 @@ Op transfer(OpKind kind, int stream, int64_t peer, int value) {
   return op;
 }
 
+/// Executes "slow" slowly; "1" writes 1; what has a name in `seen` puts its value there.
+std::function<void(const Instance&)> numbers_by_name(
+    const std::map<std::string, std::atomic<float>*>& seen) {
+  return [seen](const Instance& instance) {
+    auto* value = static_cast<float*>(instance.writes[0].data);
+    const std::string name = name_of(*instance.op);
+    if (name == "slow")
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    else if (const auto found = seen.find(name); found != seen.end())
+      *found->second = *value;
+    else
+      *value = std::stof(name);
+  };
+}
+
 /// Rank 0 sends `late` to the slow rank 1, then `soon` to rank 2, on one stream; it waits for the
 /// second, which the rules take for the end of the first, frees `late` and writes a value that gets
 /// its memory. With `indirect` it waits for a broadcast that was started after the second send.
@@ -117,16 +134,7 @@ TEST(Interpreter, WhatIsSentStaysUntilItIsTakenThoughALaterSendEndedFirst) {
     ASSERT_TRUE(problems.empty()) << problems.front().message;
     std::atomic<float> taken{0};
     on_ranks(3, [&](Rank& rank) {
-      rank.executor.during = [&](const Instance& instance) {
-        auto* value = static_cast<float*>(instance.writes[0].data);
-        const std::string name = name_of(*instance.op);
-        if (name == "slow")
-          std::this_thread::sleep_for(std::chrono::milliseconds(100));
-        else if (name == "check")
-          taken = *value;
-        else
-          *value = std::stof(name);
-      };
+      rank.executor.during = numbers_by_name({{"check", &taken}});
       Interpreter interpreter(classes[rank.number()], rank.site());
       interpreter.run(0);
     });
@@ -157,18 +165,7 @@ TEST(Interpreter, WhatIsSentIsNotOverwrittenByWhatComesBehindItOnTheStream) {
   ASSERT_TRUE(problems.empty()) << problems.front().message;
   std::atomic<float> taken{0}, kept{0};
   on_ranks(3, [&](Rank& rank) {
-    rank.executor.during = [&](const Instance& instance) {
-      auto* value = static_cast<float*>(instance.writes[0].data);
-      const std::string name = name_of(*instance.op);
-      if (name == "slow")
-        std::this_thread::sleep_for(std::chrono::milliseconds(100));
-      else if (name == "check")
-        taken = *value;
-      else if (name == "keep")
-        kept = *value;
-      else
-        *value = std::stof(name);
-    };
+    rank.executor.during = numbers_by_name({{"check", &taken}, {"keep", &kept}});
     Interpreter interpreter(classes[rank.number()], rank.site());
     interpreter.run(0);
   });

@@ -12,6 +12,7 @@
 #include "strait/sim/simulate.h"
 #include "tests/train/exchanged_bytes.h"
 #include "tests/train/instances.h"
+#include "tests/train/mesh/hiding.h"
 #include "tests/train/mesh/three_blocks.h"
 #include "tests/train/trained.h"
 
@@ -211,34 +212,8 @@ TEST_F(Tiles, MemoryIsWhatTheAllocatorSaw) {
 }
 
 /// Effective communication time of a step: what its compute stream waits for sums.
-class Hiding : public Tiles {
+class Hiding : public test::HidingRuns<Tiles, Case> {
  protected:
-  static constexpr double kEnough = 1e9;  // GB/s
-  /// Products of nearly one size: 1 to 2 times width^2 weights each.
-  Sets sets(double gigabytes, const std::string& tiles, double microseconds) const {
-    return {"model.family=llama",
-            "model.shape.tied_head=false",
-            "model.shape.heads=16",
-            "model.shape.kv_heads=2",
-            "model.shape.width=256",
-            "model.shape.ffn_width=256",
-            "model.shape.context=1024",
-            "model.shape.layers=16",
-            "train.micro_batch_size=4",
-            "train.precision=fp32",
-            tiles,
-            fmt::format("cluster.levels=[{{ name = \"world\", size = 0, gb_per_second = {}, "
-                        "latency_microseconds = {} }}]",
-                        gigabytes, microseconds)};
-  }
-  double seconds(double gigabytes, const std::string& tiles, double microseconds = 1) {
-    return job_of({}, sets(gigabytes, tiles, microseconds)).simulated.seconds;
-  }
-  double effective(double gigabytes, const std::string& tiles, const std::string& overlap) {
-    Sets all = sets(gigabytes, tiles, 1);
-    all.push_back(overlap);
-    return job_of({}, all).simulated.exposed_seconds;
-  }
   /// At which the sums of chunked products take as long as these products.
   double equal_gigabytes() {
     const Job job = job_of({}, sets(1, on(4), 0.001));
@@ -256,17 +231,7 @@ class Hiding : public Tiles {
 };
 
 TEST_F(Hiding, SixtyPercentOfTheSumsWhereTheyTakeAsLongAsTheirProducts) {
-  const double rate = equal_gigabytes();
-  // Where nothing else hides a sum, and where gradients of weights hide what they can.
-  for (const std::string overlap : {"tensor.overlap=[]", "tensor.overlap=[\"oar\"]"}) {
-    const double plain = effective(rate, kOff, overlap);
-    const auto share = [&](const std::string& tiles) {
-      return effective(rate, tiles, overlap) / plain;
-    };
-    EXPECT_LT(share("tensor.tiles=auto"), 0.4) << overlap;
-    EXPECT_LT(share(on(16)), 0.4) << overlap;
-    EXPECT_LT(share(on(2)), 0.8) << overlap;
-  }
+  expect_sixty_percent(equal_gigabytes());
 }
 
 /// X2, and users' wish (7e): never slower than predicted for the plain path.
@@ -279,11 +244,7 @@ TEST_F(Hiding, AutomaticIsThePlainPathWhereThatIsFaster) {
   EXPECT_GT(count(rate, 1), 0);
   EXPECT_EQ(count(rate, 1e5), 0) << "latencies are longer than products";
   EXPECT_EQ(count(kEnough, 0.001), 0) << "there is nothing to hide";
-  for (const double gigabytes : {0.1 * rate, rate, 10 * rate})
-    for (const double microseconds : {1.0, 100.0, 3000.0})
-      EXPECT_LE(seconds(gigabytes, "tensor.tiles=auto", microseconds),
-                seconds(gigabytes, kOff, microseconds) * (1 + 1e-9))
-          << gigabytes << " GB/s, " << microseconds;
+  expect_never_slower(rate);
 }
 
 /// X7: a lost or stalled rank is named within the deadline.
