@@ -60,4 +60,17 @@ inline void expect_bytes(const Job& job, const Ledger& traffic, int64_t steps, c
   EXPECT_EQ(bytes_of(job.cost.traffic, 1), want) << "cost";
 }
 
+/// Payload and metadata of messages of a step, all of which are to be sent in the codec.
+inline std::pair<int64_t, int64_t> coded_messages(const Ledger& ledger, int64_t steps,
+                                                  const std::string& codec) {
+  std::pair<int64_t, int64_t> bytes{0, 0};
+  for (const Traffic& row : ledger.rows()) {
+    if (row.operation != "send") continue;
+    EXPECT_EQ(row.codec, codec);
+    bytes.first += row.payload_bytes / steps;
+    bytes.second += row.metadata_bytes / steps;
+  }
+  return bytes;
+}
+
 }  // namespace strait::test

@@ -3,6 +3,7 @@
 
 #include <map>
 
+#include "tests/train/exchanged_bytes.h"
 #include "tests/train/trained.h"
 
 namespace strait {
@@ -231,14 +232,7 @@ TEST_F(Compositions, CodedActivationsSendTheBytesOfTheCodec) {
     const int64_t payload = elements, metadata = (elements + 63) / 64 * 4;
     const int64_t messages = 2 * 2 * 4 * (2 * chunks - 1);  // both ways, data ranks, micro-batches
     const auto sent = [](const Ledger& ledger, int64_t steps) {
-      std::pair<int64_t, int64_t> bytes{0, 0};
-      for (const Traffic& row : ledger.rows()) {
-        if (row.operation != "send") continue;
-        EXPECT_EQ(row.codec, "int8/64");
-        bytes.first += row.payload_bytes / steps;
-        bytes.second += row.metadata_bytes / steps;
-      }
-      return bytes;
+      return test::coded_messages(ledger, steps, "int8/64");
     };
     const std::pair<int64_t, int64_t> want{messages * payload, messages * metadata};
     EXPECT_EQ(sent(outcome.traffic, 2), want);

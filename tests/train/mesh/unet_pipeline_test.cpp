@@ -117,14 +117,7 @@ TEST_F(UnetPipeline, CodedMessagesHaveTheBytesOfTheCodec) {
         want.second += (array.partition.elements + 63) / 64 * 4;
       });
     const auto sent = [](const Ledger& ledger, int64_t steps) {
-      std::pair<int64_t, int64_t> bytes{0, 0};
-      for (const Traffic& row : ledger.rows()) {
-        if (row.operation != "send") continue;
-        EXPECT_EQ(row.codec, "int8/64");
-        bytes.first += row.payload_bytes / steps;
-        bytes.second += row.metadata_bytes / steps;
-      }
-      return bytes;
+      return test::coded_messages(ledger, steps, "int8/64");
     };
     EXPECT_EQ(sent(job.simulated.traffic, 1), want);
     EXPECT_EQ(sent(job.cost.traffic, 1), want);
