@@ -4,8 +4,9 @@
 A GPT of 50M parameters, 512 tokens per rank and step, one core per rank where there are as many. For each grid: find the
 rate of the links at which the sums of a step take half as long as its backward computes, probe the lab at that rate, then
 train a few steps with no overlap, with each alone and with all; with rows split over x ("x rows"), whole exchanges of rows
-and those by shards (tensor.tiles), beside the same over links without a limit. Beside them one rank, and for x PyTorch's
-tensor parallel (torch.distributed.tensor) over Gloo on the same links. Needs root (bench/netlab).
+and those by shards (tensor.tiles), beside the same over links without a limit. Beside them one rank, and for x what `strait plan`
+takes for the fastest way of two ranks at this rate and PyTorch's tensor parallel (torch.distributed.tensor) over Gloo on the
+same links. Needs root (bench/netlab).
 """
 import argparse
 import json
@@ -19,13 +20,13 @@ from lab import ROOT, Lab, call, processor_ticks, sets_of, spread, steps_of
 
 CONTEXT, SEQUENCES = 256, 2  # of a rank and step
 WORDS = ["oar", "ors", "oag"]
-PEER = "PyTorch tensor parallel"
+PEER, PICK = "PyTorch tensor parallel", "planner's pick"
 RUN_FILE = """name = "overlaps"
 [runtime]
 threads_per_rank = 1
 [model]
 preset = "nano-char"
-shape = {{ layers = 7, heads = 12, kv_heads = 12, width = 768, ffn_width = 3072, context = {context}, bias = true, tied_head = false, dropout = 0.0 }}
+shape = {{ layers = 8, heads = 12, kv_heads = 12, width = 720, ffn_width = 2880, context = {context}, bias = true, tied_head = false, dropout = 0.0 }}
 [data]
 path = "{text}"
 tokenizer = "byte"
@@ -115,11 +116,17 @@ class Bench:
         sent = {row["level"]: row["payload_bytes"] for row in found["bytes_per_step"]}["world"] / 2  # by one host
         return f"{sent * grid.sums * 8 / (found['compute_seconds'] / 3) / 1e6:.0f}mbit"
 
-    def train(self, lab, keys):
+    def plan(self, lab):
+        """The run file of the planner's first candidate, and its line of the planner's table."""
+        best = self.folder / "best.toml"
+        table = call(self.options.strait, "plan", self.run_file, "--ranks", lab.ranks, "-o", best, *self.keys(lab.ranks, []))
+        return best, next(line for line in table.splitlines() if line.split()[:1] == ["1"])
+
+    def train(self, lab, keys, run_file=None):
         report, run_dir = self.folder / "report", self.folder / "run"
         call("rm", "-rf", run_dir)
         ticks, stolen = processor_ticks()
-        lab.run(self.options.strait, "train", self.run_file, "--json", report, "--set", f"output.run_dir={run_dir}",
+        lab.run(self.options.strait, "train", run_file or self.run_file, "--json", report, "--set", f"output.run_dir={run_dir}",
                 *self.keys(lab.ranks, keys))
         later, stolen_later = processor_ticks()
         figures = json.loads(report.read_text())
@@ -148,6 +155,9 @@ class Bench:
         for row, keys in grid.rows().items():
             place["rows"][row] = self.train(lab, [*grid.keys(), *keys])
             print(lab, row, json.dumps(place["rows"][row]), file=sys.stderr, flush=True)
+        if name == "x":
+            best, line = self.plan(lab)
+            place["rows"][PICK] = {**self.train(lab, [], best), "line": line}
         if name == "x" and self.options.peer_python:
             place["rows"][PEER] = self.train_peer(lab)
         return place
@@ -169,6 +179,7 @@ def print_table(place):
         predicted = row["predicted_seconds"]
         gains = [statistics.median(base["seconds"]) - mine, base["predicted_seconds"] - predicted]
         share = f"{gains[0] / gains[1]:.0%}" if gains[1] > 1e-3 * predicted else ""
+        name += f" ({' '.join(row['line'].split())})" if "line" in row else ""
         print(f"| {name} | {spread(row['seconds'])} | {predicted:.3f} ({predicted / mine - 1:+.0%}) | {gains[0]:.3f} | {gains[1]:.3f} | "
               f"{share} | {row['exposed_share']:.0%} | {one / mine:.0%} | {row['stolen_share']:.0%} |", flush=True)
 

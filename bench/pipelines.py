@@ -47,14 +47,13 @@ file = "{cluster}"
 
 
 class Way:
-    """How a row shares the work: a placement over all ranks, or an order of two stages with one inside each host."""
+    """How a row shares the work: a placement over all ranks, or an order of stages with one inside each."""
 
-    def __init__(self, placement, stages=1, order="1f1b", chunks=1):
-        self.placement, self.stages, self.order, self.chunks = placement, stages, order, chunks
+    def __init__(self, placement, stages, micro_batch, order="1f1b", chunks=1):
+        self.placement, self.stages, self.micro_batch, self.order, self.chunks = placement, stages, micro_batch, order, chunks
 
-    def settings(self, ranks):
-        sets = [f"placement.preset={self.placement}", f"mesh.axes.stage={self.stages}",
-                f"train.micro_batch_size={MICRO_BATCH if self.stages > 1 else SEQUENCES // ranks}"]
+    def settings(self):
+        sets = [f"placement.preset={self.placement}", f"mesh.axes.stage={self.stages}", f"train.micro_batch_size={self.micro_batch}"]
         if self.stages > 1:
             sets += [f"pipeline.order={self.order}", f"pipeline.chunks_per_stage={self.chunks}"]
         return sets_of(sets)
@@ -64,11 +63,14 @@ class Way:
             return self.placement
         return self.order if self.chunks == 1 else f"{self.order} {self.chunks}"
 
+    def title(self):
+        return f"{self.name()}, {self.placement}, micro-batch {self.micro_batch}"
 
-def way_of(row, ranks_per_host):
+
+def way_of(row, lab):
     if row in PLACEMENTS:
-        return Way(row)
-    return Way("zero1" if ranks_per_host > 1 else "ddp", HOSTS, row)
+        return Way(row, 1, SEQUENCES // lab.ranks)
+    return Way("zero1" if lab.ranks_per_host > 1 else "ddp", HOSTS, MICRO_BATCH, row)
 
 
 def write_run_file(options, folder):
@@ -79,31 +81,28 @@ def write_run_file(options, folder):
 
 
 def plan(options, lab, folder):
-    """The planner's candidates in its order, without stages or with them, whichever has the faster first one."""
+    """The planner's candidates in its order, with stages and without."""
     report, found = folder / "plan", []
-    for stages in (1, HOSTS):
-        call(options.strait, "plan", write_run_file(options, folder), "--ranks", lab.ranks, "--json", report,
-             *Way("ddp", stages).settings(lab.ranks), *sets_of(["plan.keep=100", 'plan.search=["placement", "pipeline"]']))
-        candidates = []
-        for one in json.loads(report.read_text())["candidates"]:
-            pipeline = one["pipeline"] or {"order": "1f1b", "chunks_per_stage": 1}
-            way = Way(one["placement"], stages, pipeline["order"], pipeline["chunks_per_stage"])
-            candidates.append((one["seconds_per_step"], way))
-        found.append(candidates)
-    return min(found, key=lambda candidates: candidates[0][0])
+    call(options.strait, "plan", write_run_file(options, folder), "--ranks", lab.ranks, "--json", report,
+         *sets_of(["plan.keep=1000", 'plan.search=["placement", "pipeline", "micro_batch_size"]']))
+    for one in json.loads(report.read_text())["candidates"]:
+        pipeline = one["pipeline"] or {"order": "1f1b", "chunks_per_stage": 1}
+        way = Way(one["placement"], one["mesh"].get("stage", 1), one["micro_batch_size"], pipeline["order"], pipeline["chunks_per_stage"])
+        found.append((one["seconds_per_step"], way))
+    return found
 
 
-def pick_of(candidates, ranks_per_host):
+def pick_of(candidates, lab):
     """The planner's first; among those that it takes for equal, a row of the table."""
-    rows = {(way.placement, way.name()) for way in (way_of(row, ranks_per_host) for row in [*ORDERS, *PLACEMENTS])}
+    rows = {way_of(row, lab).title() for row in [*ORDERS, *PLACEMENTS]}
     best = [way for seconds, way in candidates if abs(seconds / candidates[0][0] - 1) <= 1e-6]
-    return next((way for way in best if (way.placement, way.name()) in rows), best[0])
+    return next((way for way in best if way.title() in rows), best[0])
 
 
 def train(options, lab, way, folder):
     report, run_dir = folder / "report", folder / "run"
     lab.run(options.strait, "train", write_run_file(options, folder), "--json", report, "--set", f"output.run_dir={run_dir}",
-            *way.settings(lab.ranks))
+            *way.settings())
     figures = json.loads(report.read_text())
     seconds = [json.loads(line)["seconds"] for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     sent = {row["level"]: row["payload_bytes"] + row["metadata_bytes"] for row in figures["bytes_per_step"]["runtime"]}
@@ -137,32 +136,32 @@ def prepare(options, record, lab):
         probe_file.write_text(probe_file.read_text().split("[cluster]")[0])
         lab.run(options.strait, "probe", probe_file, "-o", folder / "cluster.toml")
         place["cluster"] = (folder / "cluster.toml").read_text()
-        way = pick_of(plan(options, lab, folder), lab.ranks_per_host)
-    place["pick"] = {"name": way.name(), **vars(way)}
+        way = pick_of(plan(options, lab, folder), lab)
+    place["pick"] = vars(way)
 
 
-def run_cell(options, record, lab, name, way):
-    place = record[str(lab)]
+def run_cell(options, place, lab, name, way):
+    """One run, whose steps are added to those of rounds before."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = pathlib.Path(temporary)
         (folder / "cluster.toml").write_text(place["cluster"])
         ticks, stolen = processor_ticks()
         row = train_peer(options, lab, folder) if way is None else train(options, lab, way, folder)
         later, stolen_later = processor_ticks()
-    place["rows"][name] = {**row, "stolen_share": (stolen_later - stolen) / (later - ticks)}
+    before = place["rows"].get(name, {"seconds": [], "stolen_share": 0.0})
+    row["seconds"] = before["seconds"] + row["seconds"]
+    place["rows"][name] = {**row, "stolen_share": max(before["stolen_share"], (stolen_later - stolen) / (later - ticks))}
     print(lab, name, json.dumps(place["rows"][name]), file=sys.stderr, flush=True)
 
 
 def ways_of(options, place, lab):
     """The rows that are asked for, and the planner's pick when it is none of them."""
     rows = [row for row in options.rows if row not in (INNER if lab.ranks_per_host == 1 else ALONE)]
-    ways = {row: None if row == PEER else way_of(row, lab.ranks_per_host) for row in rows}
-    pick = place["pick"]
-    chosen = Way(*(pick[key] for key in ("placement", "stages", "order", "chunks")))
-    same = [way for way in ways.values() if way and (way.placement, way.name()) == (chosen.placement, chosen.name())]
-    if not same and chosen.name() in ways:  # another placement inside the hosts
-        return {**ways, f"{chosen.name()}, {chosen.placement}": chosen}
-    return ways if same else {**ways, chosen.name(): chosen}
+    ways = {row: None if row == PEER else way_of(row, lab) for row in rows}
+    chosen = Way(*(place["pick"][key] for key in ("placement", "stages", "micro_batch", "order", "chunks")))
+    same = [name for name, way in ways.items() if way and way.title() == chosen.title()]
+    place["pick"]["row"] = same[0] if same else chosen.title()
+    return ways if same else {**ways, chosen.title(): chosen}
 
 
 def print_table(key, place):
@@ -178,8 +177,7 @@ def print_table(key, place):
         more = [f"{row['predicted_seconds']:.3f} ({row['predicted_seconds'] / measured[name] - 1:+.0%})",
                 f"{row['bytes_per_step'] / 1e6:.1f}"] if "predicted_seconds" in row else ["", ""]
         print(f"| {name} | {spread(row['seconds'])} | {more[0]} | {more[1]} | {row['stolen_share']:.0%} |")
-    names = [name for name in ours if name in (pick["name"], f"{pick['name']}, {pick['placement']}")]
-    chosen = names[-1] if names else None
+    chosen = pick["row"] if pick.get("row") in ours else None
     if chosen:
         best = min(ours, key=ours.get)
         print(f"\nThe planner's pick is {chosen}, the fastest of Strait's rows {best}" +
@@ -194,7 +192,8 @@ def main():
     parser.add_argument("--strait", type=pathlib.Path, default=ROOT / "build/release/strait")
     parser.add_argument("--ranks-per-host", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--rate", nargs="+", default=["100mbit", "1gbit"])
-    parser.add_argument("--steps", type=int, default=5, help="that are timed")
+    parser.add_argument("--steps", type=int, default=5, help="of a run that are timed")
+    parser.add_argument("--rounds", type=int, default=1, help="runs of each row, in turns; all their steps count")
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=ROWS)
     parser.add_argument("--peer-python", default="/usr/bin/python3", help="with the PyTorch (2.5 or newer) of the peer")
     parser.add_argument("--blas", default="SKYLAKEX", help="processor that the peer's OpenBLAS takes this one for")
@@ -206,10 +205,12 @@ def main():
     for lab in [Lab(HOSTS, ranks, rate) for ranks in options.ranks_per_host for rate in options.rate]:
         prepare(options, record, lab)
         place = record[str(lab)]
-        for name, way in ways_of(options, place, lab).items():
-            if options.only_missing and name in place["rows"]:
-                continue
-            run_cell(options, record, lab, name, way)
+        ways = ways_of(options, place, lab)
+        left = {name: way for name, way in ways.items() if not (options.only_missing and name in place["rows"])}
+        for name in left:
+            place["rows"].pop(name, None)
+        for name, way in list(left.items()) * options.rounds:
+            run_cell(options, place, lab, name, way)
             if options.json:
                 options.json.write_text(json.dumps(record, indent=1) + "\n")
     for key, place in record.items():

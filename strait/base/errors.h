@@ -1,10 +1,14 @@
 // The failures of Strait, as types. Each carries what an exit code and the JSON error object need.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <iterator>
+#include <limits>
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 namespace strait {
 
@@ -103,22 +107,33 @@ inline void ensure(bool condition, const char* message) {
 }
 
 /// The candidate with the smallest edit distance to `word`; "" when there are no candidates.
-/// Cost: O(sum of lengths products).
+/// Cost: O(length of `word` * sum of lengths), less where lengths or beginnings tell candidates
+/// apart.
 template <class Strings>
 std::string nearest_choice(const std::string& word, const Strings& candidates);
 
-/// Levenshtein distance. Cost: O(|a| |b|).
-int64_t edit_distance(const std::string& a, const std::string& b);
+/// Levenshtein distance when it is below `limit`, else some number from `limit` on. Cost: O(|a|
+/// |b|).
+int64_t edit_distance(std::string_view a, std::string_view b,
+                      int64_t limit = std::numeric_limits<int64_t>::max());
 
 template <class Strings>
 std::string nearest_choice(const std::string& word, const Strings& candidates) {
+  const auto prefix = [&](std::string_view candidate) {
+    return std::mismatch(word.begin(), word.end(), candidate.begin(), candidate.end()).first -
+           word.begin();
+  };
+  const auto like = std::max_element(
+      std::begin(candidates), std::end(candidates),
+      [&](const auto& one, const auto& other) { return prefix(one) < prefix(other); });
   std::string best;
-  int64_t best_distance = -1;
+  if (like == std::end(candidates)) return best;
+  int64_t limit = edit_distance(word, *like) + 1;  // most of the others are soon seen to be farther
   for (const auto& candidate : candidates) {
-    const int64_t distance = edit_distance(word, candidate);
-    if (best_distance < 0 || distance < best_distance) {
+    const int64_t distance = edit_distance(word, candidate, limit);
+    if (distance < limit) {
       best = candidate;
-      best_distance = distance;
+      limit = distance;
     }
   }
   return best;

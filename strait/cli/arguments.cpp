@@ -491,7 +491,10 @@ Command parse_arguments(const std::vector<std::string>& arguments,
   } catch (const CLI::CallForVersion& version_text) {
     command.text = std::string(version_text.what()) + "\n";
     const auto told = std::find(available.begin(), available.end(), "version");
-    if (told != available.end()) command = {.name = "version"};
+    if (told != available.end()) {
+      command = {};
+      command.name = "version";
+    }
     return command;
   } catch (const CLI::ParseError& error) {
     refuse_remaining(grammar);  // a mistyped flag explains a missing argument better

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "strait/cli/plan_text.h"
+#include "strait/plan/stages.h"
 
 namespace strait::cli {
 namespace {
@@ -14,13 +15,9 @@ std::string heading(const Cluster& cluster) {
       "sent", "over " + cluster.levels.back().name, "memory");
 }
 
-/// "  interleaved 2"; nothing without stages.
-std::string order_text(const strategy::Design& design) {
-  const PipelineOptions& pipeline = design.run.pipeline;
-  if (design.mesh.axis("stage").size == 1) return "";
-  return fmt::format("  {}{}", pipeline.order,
-                     pipeline.chunks_per_stage > 1 ? fmt::format(" {}", pipeline.chunks_per_stage)
-                                                   : std::string());
+/// "  stage 2, interleaved 4"; nothing without stages.
+std::string stages_text(const strategy::Design& design) {
+  return design.mesh.axis("stage").size == 1 ? "" : "  " + plan::staging_text(design.run);
 }
 
 /// "  x 2, y 4"; nothing where no ranks share blocks.
@@ -57,7 +54,7 @@ std::string line_of(const plan::Candidate& candidate, int64_t position) {
       bytes_text(static_cast<double>(sent)),
       bytes_text(static_cast<double>(traffic.payload_bytes(levels - 1))),
       bytes_text(static_cast<double>(candidate.memory.total())), grid_text(design),
-      sequence_text(design), order_text(design));
+      sequence_text(design), stages_text(design));
 }
 
 std::string line_of(const plan::Rejection& rejection) {

@@ -11,6 +11,7 @@
 #include "strait/config/keys.h"
 #include "strait/config/validate.h"
 #include "strait/plan/sequence_axis.h"
+#include "strait/plan/stages.h"
 #include "strait/plan/tensor_grid.h"
 #include "strait/shape/split.h"
 #include "strait/topology/mesh.h"
@@ -47,6 +48,7 @@ Cluster positions_of_replica(const Run& run, int64_t ranks) {
 std::vector<std::string> placements(const Run& run, int64_t ranks) {
   if (!searches(run, "placement")) return {run.placement.preset};
   const Cluster cluster = positions_of_replica(run, ranks);
+  if (cluster.ranks == 1) return {"ddp"};  // all others give the same programs
   std::vector<std::string> names;
   for (const strategy::PlacementRow& row : strategy::placement_table())
     if (strategy::is_applicable(row, cluster, cluster.ranks)) names.push_back(row.name);
@@ -79,35 +81,12 @@ std::vector<std::string> recomputes(const Run& run) {
   return {"none", "every:2", "block"};
 }
 
-/// The run with every order of its stages, and the most usual numbers of chunks, that it can take.
-std::vector<Run> pipelines(const Run& run) {
-  if (run.mesh.axes.stage == 1 || !searches(run, "pipeline")) return {run};
-  std::vector<Run> trials;
-  for (const std::string& order : find_key("pipeline.order")->rule.choices)
-    for (const int64_t chunks : {1, 2, 4}) {
-      Run trial = run;
-      trial.pipeline.order = order;
-      trial.pipeline.chunks_per_stage = chunks;
-      write_key(trial, "pipeline.order");
-      write_key(trial, "pipeline.chunks_per_stage");
-      try {
-        check_pipeline(trial);
-      } catch (const UserError&) {
-        continue;  // what the run, its model or its cuts do not allow
-      }
-      trials.push_back(std::move(trial));
-    }
-  return trials;
-}
-
 /// Those of the sizes whose micro-batches the order of a run takes.
 std::vector<int64_t> fitting(const Run& run, int64_t ranks, std::vector<int64_t> sizes) {
   if (run.train.global_batch_tokens > 0) return sizes;
   const int64_t share = run.train.global_batch_size / Mesh(run.mesh, ranks).data_ranks();
-  std::erase_if(sizes, [&](int64_t size) {
-    return size > 0 && run.pipeline.order == "interleaved" &&
-           share / size % run.mesh.axes.stage != 0;
-  });
+  std::erase_if(sizes,
+                [&](int64_t size) { return size > 0 && !takes_micro_batches(run, share / size); });
   return sizes;
 }
 
@@ -206,25 +185,35 @@ void search_micro_batches(const Run& run, const Setting& setting, const std::vec
   }
 }
 
-void search_mesh(const Run& run, const Setting& setting, int64_t most_steps, SearchResult& result) {
-  const std::vector<int64_t> sizes = micro_batches(run, setting.ranks, most_steps);
+/// Every placement, recomputation and micro-batch, with the mesh and the order of the run.
+void search_states(const Run& run, const Setting& setting, int64_t most_steps,
+                   SearchResult& result) {
+  const std::vector<int64_t> sizes =
+      fitting(run, setting.ranks, micro_batches(run, setting.ranks, most_steps));
   for (const std::string& placement : placements(run, setting.ranks)) {
     for (const std::string& recompute : recomputes(run)) {
       Run trial = run;
       trial.placement.preset = placement;
       trial.train.recompute = recompute;
       write_key(trial, "placement.preset");
-      for (const Run& one : pipelines(trial))
-        search_micro_batches(one, setting, fitting(one, setting.ranks, sizes), result);
+      search_micro_batches(trial, setting, sizes, result);
     }
   }
 }
 
-SharedSequences shared_sequences(const Run& run, int64_t ranks, int64_t sharers) {
-  return share_sequences(run, sharers, [&](const Run& trial) {
+/// The same with every order that the stages of the run can take.
+void search_mesh(const Run& run, const Setting& setting, int64_t most_steps, SearchResult& result) {
+  if (run.mesh.axes.stage == 1 || !searches(run, "pipeline"))
+    return search_states(run, setting, most_steps, result);
+  for (const Run& one : orders_of_stages(run)) search_states(one, setting, most_steps, result);
+}
+
+/// What a mesh that the search chooses must pass.
+auto requirement(int64_t ranks) {
+  return [ranks](const Run& trial) {
     require_candidates(trial, ranks);
     positions_of_replica(trial, ranks);
-  });
+  };
 }
 
 void refuse(const Rejection& refused, SearchResult& result) {
@@ -232,26 +221,36 @@ void refuse(const Rejection& refused, SearchResult& result) {
   result.rejected.push_back(refused);
 }
 
-/// One candidate of every engine, with the placement, the micro-batch and the recomputation of the
-/// run file. With the fastest, of those that fit where any does, the search goes on.
-void search_engines(const SharedSequences& shared, const Setting& setting, int64_t most_steps,
-                    SearchResult& result) {
-  for (const Rejection& refused : shared.refused) refuse(refused, result);
+/// One candidate of every run. With the fastest, of those that fit where any does, `go_on`
+/// searches.
+template <class Text, class GoOn>
+void search_fastest(const Trials& trials, const Setting& setting, const Text& text,
+                    const GoOn& go_on, SearchResult& result) {
+  for (const Rejection& refused : trials.refused) refuse(refused, result);
   std::vector<Candidate> tried;
-  for (const Run& run : shared.runs) {
+  for (const Run& run : trials.runs) {
     try {
       tried.push_back(evaluate(run, setting));
     } catch (const UserError& error) {  // what only a batch of the data tells
-      refuse({sharing_text(run), error.what(), 1, 0, 0, ""}, result);
+      refuse(refusal(text(run), error.what(), 1), result);
     }
   }
   if (tried.empty()) return;
   const auto fastest = std::ranges::min_element(tried, {}, [](const Candidate& one) {
     return std::pair(!one.fits(), one.simulated.seconds);
   });
-  search_mesh(fastest->design.run, setting, most_steps, result);
+  go_on(fastest->design.run);
   tried.erase(fastest);
   for (Candidate& other : tried) keep(std::move(other), 1, result);
+}
+
+/// The engines of `sharers` ranks, with the placement, the micro-batch and the recomputation of the
+/// run file.
+void search_engines(const Run& run, int64_t sharers, const Setting& setting, int64_t most_steps,
+                    SearchResult& result) {
+  search_fastest(
+      share_sequences(run, sharers, requirement(setting.ranks)), setting, sharing_text,
+      [&](const Run& one) { search_mesh(one, setting, most_steps, result); }, result);
 }
 
 constexpr int64_t kMostSharings = 2;
@@ -264,8 +263,45 @@ void search_sequences(const Run& run, const Setting& setting, SearchResult& resu
   for (int64_t sharers = 2; sharers <= setting.ranks && fitting < kMostSharings; ++sharers) {
     if (setting.ranks % sharers != 0) continue;
     const size_t before = result.candidates.size();
-    search_engines(shared_sequences(run, setting.ranks, sharers), setting, kMostMicroStepsOfGrid,
-                   result);
+    search_engines(run, sharers, setting, kMostMicroStepsOfGrid, result);
+    if (result.candidates.size() > before) ++fitting;
+  }
+}
+
+/// A run of stages as it is to be compared with other orders: with the state sharded but not the
+/// weights, which every micro-batch needs, and with micro-batches enough that stages seldom idle.
+Run typical(Run run, int64_t ranks) {
+  if (searches(run, "placement")) {
+    const std::vector<std::string> names = placements(run, ranks);
+    run.placement.preset = names.size() == 1 ? names.front() : "zero1";
+    write_key(run, "placement.preset");
+  }
+  const std::vector<int64_t> sizes =
+      fitting(run, ranks, micro_batches(run, ranks, kMostMicroStepsOfGrid));
+  const int64_t share = run.train.global_batch_size / Mesh(run.mesh, ranks).data_ranks();
+  const auto enough = std::ranges::find_if(
+      sizes, [&](int64_t size) { return size > 0 && share / size >= 4 * run.mesh.axes.stage; });
+  if (!sizes.empty()) run.train.micro_batch_size = enough == sizes.end() ? sizes.back() : *enough;
+  return run;
+}
+
+constexpr int64_t kMostStagings = 2;
+
+/// The run, where it leaves that open, cut into the fewest stages of which something fits, and into
+/// one for each group that the outermost links join; with the order that is the fastest.
+void search_stages(const Run& run, const Setting& setting, SearchResult& result) {
+  if (!searches(run, "pipeline") || !leaves_mesh_open(run)) return;
+  const StageNumbers numbers = numbers_of_stages(run, setting.ranks);
+  int64_t fitting = 0;
+  for (const int64_t stages : numbers.all) {
+    if (fitting >= kMostStagings && stages != numbers.parts) continue;
+    Trials trials = cut_into_stages(run, stages, requirement(setting.ranks));
+    for (Run& one : trials.runs) one = typical(std::move(one), setting.ranks);
+    const size_t before = result.candidates.size();
+    search_fastest(
+        trials, setting, staging_text,
+        [&](const Run& one) { search_states(one, setting, kMostMicroStepsOfGrid, result); },
+        result);
     if (result.candidates.size() > before) ++fitting;
   }
 }
@@ -274,7 +310,7 @@ void search_sequences(const Run& run, const Setting& setting, SearchResult& resu
 void search_own_mesh(const Run& run, const Setting& setting, SearchResult& result) {
   const int64_t sharers = run.mesh.axes.sequence;
   if (sharers > 1 && searches(run, "sequence"))
-    search_engines(shared_sequences(run, setting.ranks, sharers), setting, kMostMicroSteps, result);
+    search_engines(run, sharers, setting, kMostMicroSteps, result);
   else
     search_mesh(run, setting, kMostMicroSteps, result);
 }
@@ -314,6 +350,7 @@ SearchResult search(const Run& run, int64_t ranks, int64_t vocabulary, const Cor
   for (const Run& grid : grids(run, setting))
     search_mesh(grid, setting, kMostMicroStepsOfGrid, result);
   search_sequences(run, setting, result);
+  search_stages(run, setting, result);
   if (refused && !was_tried(result)) std::rethrow_exception(refused);
   ensure(was_tried(result), "a valid run has at least one candidate");
   put_in_order(result.candidates);

@@ -28,14 +28,6 @@ std::vector<Engine> engines(const Run& run, int64_t sharers) {
   return all;
 }
 
-Rejection refusal(std::string family, std::string reason, int64_t count) {
-  Rejection rejection;
-  rejection.family = std::move(family);
-  rejection.reason = std::move(reason);
-  rejection.count = count;
-  return rejection;
-}
-
 }  // namespace
 
 std::string sharing_text(const Run& run) {
@@ -44,9 +36,9 @@ std::string sharing_text(const Run& run) {
                      heads > 0 ? fmt::format(" {}", heads) : "");
 }
 
-SharedSequences share_sequences(const Run& run, int64_t sharers,
-                                const std::function<void(const Run&)>& require) {
-  SharedSequences shared;
+Trials share_sequences(const Run& run, int64_t sharers,
+                       const std::function<void(const Run&)>& require) {
+  Trials shared;
   for (const Engine& engine : engines(run, sharers)) {
     Run trial = run;
     trial.mesh.axes.sequence = sharers;

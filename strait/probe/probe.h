@@ -56,7 +56,8 @@ struct ProbeResult {
 };
 
 /// Fills in the rates of attention, and then those of whole blocks, which rest on them: timed by
-/// these functions in each type that has a rate.
+/// these functions in each type that has a rate. What products alone reached is raised to them
+/// where it is less, so that nothing passes it.
 void fill_block_rates(ProbeResult& result, const std::function<double(Dtype)>& attention_rate,
                       const std::function<double(Dtype)>& block_rate);
 

@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <limits>
+#include <random>
 #include <set>
 
 #include "strait/base/errors.h"
@@ -100,6 +102,41 @@ TEST(Errors, TheNearestChoiceHasTheSmallestDistance) {
   EXPECT_EQ(nearest_choice("zero4", std::vector<std::string>{"ddp", "zero3", "mics"}), "zero3");
   EXPECT_EQ(edit_distance("kitten", "sitting"), 3);
   EXPECT_EQ(edit_distance("", "abc"), 3);
+}
+
+/// By the definition: delete the last letter of either, or keep or change it.
+int64_t plain_distance(const std::string& a, const std::string& b) {
+  if (a.empty() || b.empty()) return static_cast<int64_t>(a.size() + b.size());
+  const std::string shorter_a = a.substr(0, a.size() - 1), shorter_b = b.substr(0, b.size() - 1);
+  return std::min({plain_distance(shorter_a, b) + 1, plain_distance(a, shorter_b) + 1,
+                   plain_distance(shorter_a, shorter_b) + (a.back() == b.back() ? 0 : 1)});
+}
+
+TEST(Errors, DistancesAreThoseOfTheDefinitionBelowTheLimit) {
+  std::mt19937 random(5);
+  const auto word = [&] {
+    std::string letters(random() % 7, 'a');
+    for (char& letter : letters) letter = static_cast<char>('a' + random() % 3);
+    return letters;
+  };
+  for (int trial = 0; trial < 400; ++trial) {
+    const std::string a = word(), b = word();
+    const int64_t plain = plain_distance(a, b);
+    EXPECT_EQ(edit_distance(a, b), plain) << a << ' ' << b;
+    for (int64_t limit = 0; limit < 8; ++limit) {
+      const int64_t limited = edit_distance(a, b, limit);
+      if (plain < limit)
+        EXPECT_EQ(limited, plain) << a << ' ' << b << ' ' << limit;
+      else
+        EXPECT_GE(limited, limit) << a << ' ' << b;
+    }
+    const std::vector<std::string> choices = {word(), word(), word(), word()};
+    const auto nearest = std::min_element(
+        choices.begin(), choices.end(), [&](const std::string& one, const std::string& other) {
+          return plain_distance(a, one) < plain_distance(a, other);
+        });
+    EXPECT_EQ(nearest_choice(a, choices), *nearest);
+  }
 }
 
 }  // namespace

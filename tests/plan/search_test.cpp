@@ -33,6 +33,15 @@ TEST(Search, EveryDivisorOfTheShareIsTried) {
   EXPECT_EQ(result.enumerated, static_cast<int64_t>(result.candidates.size()));
 }
 
+TEST(Search, OfPlacementsOverOneRankOneIsTried) {
+  const std::vector<std::string> sets = {"train.global_batch_size=8", "mesh.axes.stage=2",
+                                         "model.shape.layers=2", "plan.search=placement"};
+  const SearchResult alone = search(planned(sets), 2, 65);
+  ASSERT_EQ(alone.candidates.size(), 1U);
+  EXPECT_EQ(alone.candidates[0].design.placement.preset, "ddp");
+  EXPECT_GT(search(planned(sets), 4, 65).candidates.size(), 1U);
+}
+
 TEST(Search, WhatDoesNotFitIsCountedThoughOnlyItsFirstIsTried) {
   const std::vector<std::string> sets = {"train.global_batch_size=4096", "plan.memory_share=0.01",
                                          "plan.search=placement,micro_batch_size,recompute"};
@@ -263,7 +272,66 @@ TEST(Search, OrdersOfStagesAreTried) {
   sets.back() = "plan.search=micro_batch_size";
   sets.push_back("pipeline.order=gpipe");
   EXPECT_EQ(orders_of(sets, 4), (std::set<Choice>{{"gpipe", 1}}));
-  EXPECT_EQ(orders_of({"train.global_batch_size=16"}, 4), (std::set<Choice>{{"1f1b", 1}}));
+}
+
+/// Numbers of stages and orders that were tried.
+std::map<int64_t, std::set<std::string>> stages_of(const SearchResult& result) {
+  std::map<int64_t, std::set<std::string>> stages;
+  for (const Candidate& one : result.candidates)
+    stages[one.design.mesh.axis("stage").size].insert(one.design.run.pipeline.order);
+  return stages;
+}
+
+TEST(Search, StagesAreTriedWhereTheRunLeavesThemOpen) {
+  std::vector<std::string> sets = {"train.global_batch_size=64", "model.shape.layers=6",
+                                   "plan.search=pipeline,micro_batch_size"};
+  const SearchResult open = search(planned(sets), 16, 65);  // 4 nodes of 4
+  const std::set<std::string> orders = {"gpipe", "1f1b", "interleaved", "zero-bubble-h1"};
+  EXPECT_EQ(stages_of(open),
+            (std::map<int64_t, std::set<std::string>>{
+                {1, {"1f1b"}}, {2, orders}, {4, {"gpipe", "1f1b", "zero-bubble-h1"}}}));
+  EXPECT_EQ(open.enumerated, std::ssize(open.candidates) + rejected_count(open));
+  // The fastest order with micro-batches enough is searched with the others too.
+  std::map<std::pair<int64_t, std::string>, std::set<int64_t>> counts;
+  for (const Candidate& one : open.candidates)
+    counts[{one.design.mesh.axis("stage").size, one.design.run.pipeline.order}].insert(
+        one.design.batch.accumulation);
+  int64_t searched = 0;
+  for (const auto& [way, sizes] : counts)
+    if (way.first == 2 && sizes.size() > 1)
+      ++searched;
+    else if (way.first == 2)
+      EXPECT_EQ(sizes, std::set<int64_t>{8});
+  EXPECT_EQ(searched, 1);
+  // 8 nodes: a stage for each of them beside the two fewest.
+  sets[1] = "model.shape.layers=8";
+  std::set<int64_t> numbers;
+  for (const auto& [stages, names] : stages_of(search(planned(sets), 32, 65)))
+    numbers.insert(stages);
+  EXPECT_EQ(numbers, (std::set<int64_t>{1, 2, 4, 8}));
+  // Not where an axis is written or the search does not name them.
+  const std::map<int64_t, std::set<std::string>> alone = {{1, {"1f1b"}}};
+  sets.back() = "plan.search=mesh,placement,micro_batch_size";
+  EXPECT_EQ(stages_of(search(planned(sets), 4, 64)), alone);
+  sets.back() = "plan.search=pipeline";
+  sets.push_back("mesh.axes.x=2");
+  EXPECT_EQ(stages_of(search(planned(sets), 4, 64)), alone);
+}
+
+/// Activations of a narrow model are less than its gradients.
+TEST(Search, StagesAreTakenWhereOnlyActivationsFitTheLink) {
+  const SearchResult result =
+      search(planned({"train.global_batch_size=8", "train.clip_norm=0", "model.shape.layers=8",
+                      "cluster.levels=[{ name = \"world\", size = 0, gb_per_second = 0.0125 }]"}),
+             2, 65);
+  const Candidate& best = result.candidates.front();
+  EXPECT_EQ(best.design.mesh.axis("stage").size, 2);
+  double without = 0;
+  for (const Candidate& one : result.candidates)
+    if (one.design.mesh.axis("stage").size == 1 && one.design.mesh.axis("x").size == 1 &&
+        one.design.mesh.axis("y").size == 1 && without == 0)
+      without = one.simulated.seconds;
+  EXPECT_GT(without, 1.5 * best.simulated.seconds);
 }
 
 /// With many micro-batches, orders of two stages differ by less than 1 %.

@@ -51,6 +51,21 @@ TEST(Probe, MeasuresEveryRate) {
   }
 }
 
+TEST(Probe, NothingPassesTheRateOfProducts) {
+  ProbeResult result;
+  result.fp32_flops_per_second = 39e9;
+  result.fp64_flops_per_second = 20e9;
+  result.bf16_flops_per_second = 70e9;
+  const auto attention = [](Dtype dtype) { return dtype == Dtype::kFloat64 ? 23e9 : 45e9; };
+  fill_block_rates(result, attention, [](Dtype) { return 60e9; });
+  EXPECT_EQ(result.fp32_flops_per_second, 60e9);
+  EXPECT_EQ(result.fp64_flops_per_second, 23e9);
+  EXPECT_EQ(result.bf16_flops_per_second, 70e9);
+  result.bf16_flops_per_second.reset();
+  fill_block_rates(result, attention, [](Dtype) { return 60e9; });
+  EXPECT_FALSE(result.bf16_flops_per_second);
+}
+
 TEST(Probe, ZeroRanksMeansTheCores) {
   ProbeOptions options = small_probe(0);
   options.threads_per_rank = 0;

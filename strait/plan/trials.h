@@ -1,0 +1,29 @@
+// Runs that a search tries one candidate of each, before it goes on with the fastest.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "strait/config/run.h"
+#include "strait/plan/search.h"
+
+namespace strait::plan {
+
+/// Runs that can be, and why others cannot.
+struct Trials {
+  std::vector<Run> runs;
+  std::vector<Rejection> refused;
+};
+
+/// `count` ways of a family that the message of a run file of it refuses.
+inline Rejection refusal(std::string family, std::string reason, int64_t count) {
+  Rejection rejection;
+  rejection.family = std::move(family);
+  rejection.reason = std::move(reason);
+  rejection.count = count;
+  return rejection;
+}
+
+}  // namespace strait::plan
