@@ -18,7 +18,7 @@ import tempfile
 
 from lab import ROOT, Lab, call, processor_ticks, sets_of, spread, steps_of
 
-CONTEXT, SEQUENCES = 256, 2  # of a rank and step
+CONTEXT, SEQUENCES = 128, 4  # of a rank and step
 WORDS = ["oar", "ors", "oag"]
 PEER, PICK = "PyTorch tensor parallel", "planner's pick"
 RUN_FILE = """name = "overlaps"

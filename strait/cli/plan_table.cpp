@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "strait/cli/plan_text.h"
+#include "strait/plan/grids.h"
 #include "strait/plan/stages.h"
 
 namespace strait::cli {
@@ -22,11 +23,8 @@ std::string stages_text(const strategy::Design& design) {
 
 /// "  x 2, y 4"; nothing where no ranks share blocks.
 std::string grid_text(const strategy::Design& design) {
-  const int64_t x = design.mesh.axis("x").size, y = design.mesh.axis("y").size;
-  std::string text;
-  if (x > 1) text += fmt::format("  x {}", x);
-  if (y > 1) text += fmt::format("{}y {}", x > 1 ? ", " : "  ", y);
-  return text;
+  const std::string text = plan::grid_text(design.run);
+  return text.empty() ? "" : "  " + text;
 }
 
 /// "  sequence 4, ring", "  sequence 4, heads_ring 2"; nothing where no ranks share sequences.

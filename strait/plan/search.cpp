@@ -6,14 +6,14 @@
 
 #include "strait/base/clock.h"
 #include "strait/base/errors.h"
-#include "strait/config/check_mesh.h"
+#include "strait/config/check_chain.h"
 #include "strait/config/cluster_file.h"
 #include "strait/config/keys.h"
 #include "strait/config/validate.h"
+#include "strait/plan/grids.h"
 #include "strait/plan/sequence_axis.h"
 #include "strait/plan/stages.h"
-#include "strait/plan/tensor_grid.h"
-#include "strait/shape/split.h"
+#include "strait/shape/unet.h"
 #include "strait/topology/mesh.h"
 #include "strait/topology/positions.h"
 
@@ -90,51 +90,10 @@ std::vector<int64_t> fitting(const Run& run, int64_t ranks, std::vector<int64_t>
   return sizes;
 }
 
-GridStep grid_step(const Run& run) {
-  const int64_t context = run.model.shape.context, documents = run.train.global_batch_tokens;
-  GridStep step{.batch = run.train.global_batch_size, .tokens = context};
-  if (documents > 0) step.batch = (documents + context - 1) / context;
-  step.recomputes = run.train.recompute != "none";
-  step.sum_bytes = 4;
-  if (run.train.precision == "fp32") step.number_bytes = 4;
-  if (run.train.precision == "fp64") step.number_bytes = step.sum_bytes = step.gradient_bytes = 8;
-  return step;
-}
-
 /// Whether the run leaves it to the plan which ranks share blocks or sequences.
 bool leaves_mesh_open(const Run& run) {
   const auto is_axis = [](const auto& key) { return key.first.starts_with("mesh.axes"); };
-  return !run.model.modules && run.sync.policy == "every-step" &&
-         std::ranges::none_of(run.written, is_axis);
-}
-
-constexpr size_t kMostGrids = 2;
-
-/// The run, where it leaves that open, on grids of x and y: those that it can take and that send
-/// for the shortest time by AxoNN's model.
-std::vector<Run> grids(const Run& run, const Setting& setting) {
-  std::vector<Run> trials;
-  if (!searches(run, "mesh") || !leaves_mesh_open(run)) return trials;
-  const int64_t ranks = setting.ranks;
-  const RingRate rate = ring_rate(resolve_cluster(run, ranks));
-  for (const auto& [grid, seconds] : rank_grids(run.model.shape, ranks, 2, grid_step(run), rate)) {
-    if (grid.z > 1 || trials.size() == kMostGrids) continue;
-    Run trial = run;
-    trial.mesh.axes.x = grid.x;
-    trial.mesh.axes.y = grid.y;
-    write_key(trial, "mesh.axes.x");
-    write_key(trial, "mesh.axes.y");
-    try {
-      require_candidates(trial, ranks);
-      check_grid(run.model.shape, block_style(run.model.family),
-                 std::max(run.model.shape.vocabulary, setting.vocabulary), {grid.x, grid.y});
-      positions_of_replica(trial, ranks);
-    } catch (const UserError&) {
-      continue;  // what the model, its device or the levels do not allow
-    }
-    trials.push_back(std::move(trial));
-  }
-  return trials;
+  return run.sync.policy == "every-step" && std::ranges::none_of(run.written, is_axis);
 }
 
 std::string largest_part(const program::MemoryUse& use) {
@@ -253,12 +212,28 @@ void search_engines(const Run& run, int64_t sharers, const Setting& setting, int
       [&](const Run& one) { search_mesh(one, setting, most_steps, result); }, result);
 }
 
+constexpr size_t kMostGrids = 2;
+
+/// The run, where it leaves that open, on grids of x and y. AxoNN's model knows those of
+/// transformers; of a U-Net's all are composed.
+void search_grids(const Run& run, const Setting& setting, SearchResult& result) {
+  if (!searches(run, "mesh") || !leaves_mesh_open(run)) return;
+  const auto go_on = [&](const Run& one) {
+    search_mesh(one, setting, kMostMicroStepsOfGrid, result);
+  };
+  const auto require = requirement(setting.ranks);
+  if (run.model.family == kUnetFamily)
+    search_fastest(grids_of_unet(run, setting.ranks, require), setting, grid_text, go_on, result);
+  else if (!is_chain(run))
+    std::ranges::for_each(quietest_grids(run, setting, kMostGrids, require), go_on);
+}
+
 constexpr int64_t kMostSharings = 2;
 
 /// The run, where it leaves that open, with sequences shared by the fewest ranks: every further one
 /// sends more keys for the same work.
 void search_sequences(const Run& run, const Setting& setting, SearchResult& result) {
-  if (!searches(run, "sequence") || !leaves_mesh_open(run)) return;
+  if (!searches(run, "sequence") || !leaves_mesh_open(run) || is_chain(run)) return;
   int64_t fitting = 0;
   for (int64_t sharers = 2; sharers <= setting.ranks && fitting < kMostSharings; ++sharers) {
     if (setting.ranks % sharers != 0) continue;
@@ -347,8 +322,7 @@ SearchResult search(const Run& run, int64_t ranks, int64_t vocabulary, const Cor
     refuse({"mesh of the run file", error.what(), 1, 0, 0, ""}, result);
   }
   if (!refused) search_own_mesh(run, setting, result);
-  for (const Run& grid : grids(run, setting))
-    search_mesh(grid, setting, kMostMicroStepsOfGrid, result);
+  search_grids(run, setting, result);
   search_sequences(run, setting, result);
   search_stages(run, setting, result);
   if (refused && !was_tried(result)) std::rethrow_exception(refused);

@@ -36,8 +36,7 @@ std::string sharing_text(const Run& run) {
                      heads > 0 ? fmt::format(" {}", heads) : "");
 }
 
-Trials share_sequences(const Run& run, int64_t sharers,
-                       const std::function<void(const Run&)>& require) {
+Trials share_sequences(const Run& run, int64_t sharers, const Require& require) {
   Trials shared;
   for (const Engine& engine : engines(run, sharers)) {
     Run trial = run;

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -16,10 +15,8 @@ std::string sharing_text(const Run& run);
 
 /// The run with mesh.axes.sequence = `sharers`, by sequence.engine or, where that is not written,
 /// by each of ring, gathered and heads, by heads_ring in groups of every size that divides the
-/// ranks and the key heads, and by zeppelin where batches are of documents. `require` throws
-/// UserError for a run that cannot be; where all engines are refused for the same reason, the
-/// refusal is one.
-Trials share_sequences(const Run& run, int64_t sharers,
-                       const std::function<void(const Run&)>& require);
+/// ranks and the key heads, and by zeppelin where batches are of documents. Where all engines are
+/// refused for the same reason, the refusal is one.
+Trials share_sequences(const Run& run, int64_t sharers, const Require& require);
 
 }  // namespace strait::plan

@@ -58,8 +58,7 @@ bool takes_micro_batches(const Run& run, int64_t count) {
   return run.pipeline.order != "interleaved" || count % run.mesh.axes.stage == 0;
 }
 
-Trials cut_into_stages(const Run& run, int64_t stages,
-                       const std::function<void(const Run&)>& require) {
+Trials cut_into_stages(const Run& run, int64_t stages, const Require& require) {
   Run cut = run;
   cut.mesh.axes.stage = stages;
   cut.written["mesh.axes.stage"] = {"plan", 0};

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -22,8 +21,7 @@ bool takes_micro_batches(const Run& run, int64_t count);
 
 /// The run with mesh.axes.stage = `stages` in each of those orders; one refusal where there is
 /// none. `require` throws UserError for a run that cannot be.
-Trials cut_into_stages(const Run& run, int64_t stages,
-                       const std::function<void(const Run&)>& require);
+Trials cut_into_stages(const Run& run, int64_t stages, const Require& require);
 
 struct StageNumbers {
   std::vector<int64_t> all;  // divisors of the ranks from 2 to the layers, ascending

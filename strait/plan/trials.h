@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,6 +17,9 @@ struct Trials {
   std::vector<Run> runs;
   std::vector<Rejection> refused;
 };
+
+/// Throws UserError for a run that cannot be.
+using Require = std::function<void(const Run&)>;
 
 /// `count` ways of a family that the message of a run file of it refuses.
 inline Rejection refusal(std::string family, std::string reason, int64_t count) {

@@ -318,6 +318,25 @@ TEST(Search, StagesAreTriedWhereTheRunLeavesThemOpen) {
   EXPECT_EQ(stages_of(search(planned(sets), 4, 64)), alone);
 }
 
+/// AxoNN's model does not know the shapes of convolutions, so all grids are composed.
+TEST(Search, AUnetIsTriedOnGridsAndInStages) {
+  const SearchResult result =
+      search(parse_run("", "run.toml",
+                       {"model.preset=unet-nano", "data.path=synthetic:images/size=16/colors=1",
+                        "train.global_batch_size=16", "cluster.preset=perlmutter"}),
+             4, 0);
+  std::set<GridChoice> grids;
+  std::set<int64_t> stages;
+  for (const Candidate& one : result.candidates) {
+    grids.insert({one.design.mesh.axis("x").size, one.design.mesh.axis("y").size});
+    stages.insert(one.design.mesh.axis("stage").size);
+    EXPECT_EQ(one.design.mesh.axis("sequence").size, 1);
+  }
+  EXPECT_EQ(grids, (std::set<GridChoice>{{1, 1}, {2, 1}, {1, 2}, {2, 2}, {4, 1}, {1, 4}}));
+  EXPECT_EQ(stages, (std::set<int64_t>{1, 2, 4}));
+  EXPECT_EQ(result.enumerated, std::ssize(result.candidates) + rejected_count(result));
+}
+
 /// Activations of a narrow model are less than its gradients.
 TEST(Search, StagesAreTakenWhereOnlyActivationsFitTheLink) {
   const SearchResult result =

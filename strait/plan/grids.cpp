@@ -1,0 +1,81 @@
+#include "strait/plan/grids.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "strait/base/errors.h"
+#include "strait/config/cluster_file.h"
+#include "strait/plan/tensor_grid.h"
+#include "strait/shape/split.h"
+
+namespace strait::plan {
+namespace {
+
+GridStep grid_step(const Run& run) {
+  const int64_t context = run.model.shape.context, documents = run.train.global_batch_tokens;
+  GridStep step{.batch = run.train.global_batch_size, .tokens = context};
+  if (documents > 0) step.batch = (documents + context - 1) / context;
+  step.recomputes = run.train.recompute != "none";
+  step.sum_bytes = 4;
+  if (run.train.precision == "fp32") step.number_bytes = 4;
+  if (run.train.precision == "fp64") step.number_bytes = step.sum_bytes = step.gradient_bytes = 8;
+  return step;
+}
+
+Run on_grid(const Run& run, int64_t x, int64_t y) {
+  Run shared = run;
+  shared.mesh.axes.x = x;
+  shared.mesh.axes.y = y;
+  shared.written["mesh.axes.x"] = shared.written["mesh.axes.y"] = {"plan", 0};
+  return shared;
+}
+
+}  // namespace
+
+std::string grid_text(const Run& run) {
+  const MeshAxes& axes = run.mesh.axes;
+  std::string text;
+  if (axes.x > 1) text += fmt::format("x {}", axes.x);
+  if (axes.y > 1) text += fmt::format("{}y {}", text.empty() ? "" : ", ", axes.y);
+  return text;
+}
+
+std::vector<Run> quietest_grids(const Run& run, const Setting& setting, size_t most,
+                                const Require& require) {
+  std::vector<Run> trials;
+  const int64_t ranks = setting.ranks;
+  const RingRate rate = ring_rate(resolve_cluster(run, ranks));
+  for (const auto& [grid, seconds] : rank_grids(run.model.shape, ranks, 2, grid_step(run), rate)) {
+    if (grid.z > 1 || trials.size() == most) continue;
+    Run trial = on_grid(run, grid.x, grid.y);
+    try {
+      require(trial);
+      check_grid(run.model.shape, block_style(run.model.family),
+                 std::max(run.model.shape.vocabulary, setting.vocabulary), {grid.x, grid.y});
+    } catch (const UserError&) {
+      continue;  // what the model, its device or the levels do not allow
+    }
+    trials.push_back(std::move(trial));
+  }
+  return trials;
+}
+
+Trials grids_of_unet(const Run& run, int64_t ranks, const Require& require) {
+  Trials trials;
+  for (int64_t x = 1; x <= ranks; x *= 2)
+    for (int64_t y = 1; x * y <= ranks; y *= 2) {
+      if (x * y == 1 || ranks % (x * y) != 0) continue;
+      Run trial = on_grid(run, x, y);
+      try {
+        require(trial);
+      } catch (const UserError&) {
+        continue;  // what its channels do not allow
+      }
+      trials.runs.push_back(std::move(trial));
+    }
+  return trials;
+}
+
+}  // namespace strait::plan

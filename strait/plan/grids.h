@@ -1,0 +1,26 @@
+// Grids of ranks that share blocks, x times y, for a search.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "strait/config/run.h"
+#include "strait/plan/candidate.h"
+#include "strait/plan/trials.h"
+
+namespace strait::plan {
+
+/// "x 2, y 4"; "" where no ranks share blocks.
+std::string grid_text(const Run& run);
+
+/// A transformer on at most `most` grids: those that it can take and that send for the shortest
+/// time by AxoNN's model (plan/tensor_grid.h), which is cheaper than composing them.
+std::vector<Run> quietest_grids(const Run& run, const Setting& setting, size_t most,
+                                const Require& require);
+
+/// A U-Net on every grid of powers of two that it can take.
+Trials grids_of_unet(const Run& run, int64_t ranks, const Require& require);
+
+}  // namespace strait::plan
