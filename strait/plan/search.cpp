@@ -1,7 +1,10 @@
 #include "strait/plan/search.h"
 
 #include <algorithm>
+#include <atomic>
 #include <exception>
+#include <iterator>
+#include <optional>
 #include <utility>
 
 #include "strait/base/clock.h"
@@ -14,6 +17,8 @@
 #include "strait/plan/sequence_axis.h"
 #include "strait/plan/stages.h"
 #include "strait/shape/unet.h"
+#include "strait/threads/cores.h"
+#include "strait/threads/team.h"
 #include "strait/topology/mesh.h"
 #include "strait/topology/positions.h"
 
@@ -103,36 +108,62 @@ std::string largest_part(const program::MemoryUse& use) {
   return std::max_element(std::begin(parts), std::end(parts))->second;
 }
 
-/// `count`: it and those that need more.
-void reject(SearchResult& result, const Candidate& candidate, int64_t count) {
-  const std::string family = candidate.design.placement.preset;
-  const int64_t needs = candidate.memory.total();
-  for (Rejection& rejection : result.rejected) {
-    if (rejection.family != family) continue;
-    rejection.count += count;
-    if (needs < rejection.needs_bytes) {  // the nearest miss is what the user wants to know
-      rejection.needs_bytes = needs;
-      rejection.where = largest_part(candidate.memory);
-    }
-    return;
-  }
-  result.rejected.push_back(
-      {family, "memory", count, needs, candidate.has_bytes(), largest_part(candidate.memory)});
+/// Adds it to what was left out of the same family; the nearest miss is what the user wants to
+/// know.
+void reject(Rejection rejection, SearchResult& result) {
+  const auto known = std::ranges::find_if(result.rejected, [&](const Rejection& one) {
+    return one.is_of_memory() && one.family == rejection.family;
+  });
+  if (known == result.rejected.end()) return result.rejected.push_back(std::move(rejection));
+  rejection.count += known->count;
+  const bool nearer = rejection.needs_bytes < known->needs_bytes;
+  known->count = rejection.count;
+  if (nearer) *known = std::move(rejection);
 }
 
 /// Keeps what fits; `count`: it, and those that need more and are not tried.
 void keep(Candidate candidate, int64_t count, SearchResult& result) {
   result.enumerated += count;
-  if (candidate.fits())
-    result.candidates.push_back(std::move(candidate));
-  else
-    reject(result, candidate, count);
+  if (candidate.fits()) return result.candidates.push_back(std::move(candidate));
+  reject({candidate.design.placement.preset, "memory", count, candidate.memory.total(),
+          candidate.has_bytes(), largest_part(candidate.memory)},
+         result);
+}
+
+/// Adds what a part of the search has found.
+void add(SearchResult part, SearchResult& result) {
+  result.enumerated += part.enumerated;
+  std::ranges::move(part.candidates, std::back_inserter(result.candidates));
+  for (Rejection& rejection : part.rejected) reject(std::move(rejection), result);
+}
+
+constexpr int64_t kMostThreads = 16;  // each holds a program
+
+/// work(0) to work(count - 1) on all cores. Composing, pricing and simulating share nothing. Of
+/// what is thrown the first, by number, is thrown on.
+template <class Work>
+void on_all_cores(size_t count, const Work& work) {
+  std::vector<std::exception_ptr> thrown(count);
+  std::atomic<size_t> next = 0;
+  const auto threads = std::min({available_cores(), kMostThreads, static_cast<int64_t>(count)});
+  run_team(static_cast<int>(threads), [&](int, int) {
+    for (size_t at = next++; at < count; at = next++) {
+      try {
+        work(at);
+      } catch (...) {
+        thrown[at] = std::current_exception();
+      }
+    }
+  });
+  for (const std::exception_ptr& one : thrown)
+    if (one) std::rethrow_exception(one);
 }
 
 /// Tries the micro-batches `sizes` of a run in this order. Activations grow with them, so behind
 /// the first that does not fit only the last is tried, which may need no sums over micro-steps.
-void search_micro_batches(const Run& run, const Setting& setting, const std::vector<int64_t>& sizes,
-                          SearchResult& result) {
+SearchResult search_micro_batches(const Run& run, const Setting& setting,
+                                  const std::vector<int64_t>& sizes) {
+  SearchResult result;
   for (size_t at = 0; at < sizes.size();) {
     Run trial = run;
     trial.train.micro_batch_size = sizes[at];
@@ -142,6 +173,7 @@ void search_micro_batches(const Run& run, const Setting& setting, const std::vec
     keep(std::move(candidate), static_cast<int64_t>(next - at), result);
     at = next;
   }
+  return result;
 }
 
 /// Every placement, recomputation and micro-batch, with the mesh and the order of the run.
@@ -149,15 +181,20 @@ void search_states(const Run& run, const Setting& setting, int64_t most_steps,
                    SearchResult& result) {
   const std::vector<int64_t> sizes =
       fitting(run, setting.ranks, micro_batches(run, setting.ranks, most_steps));
+  std::vector<Run> trials;
   for (const std::string& placement : placements(run, setting.ranks)) {
     for (const std::string& recompute : recomputes(run)) {
       Run trial = run;
       trial.placement.preset = placement;
       trial.train.recompute = recompute;
       write_key(trial, "placement.preset");
-      search_micro_batches(trial, setting, sizes, result);
+      trials.push_back(std::move(trial));
     }
   }
+  std::vector<SearchResult> parts(trials.size());
+  on_all_cores(trials.size(),
+               [&](size_t at) { parts[at] = search_micro_batches(trials[at], setting, sizes); });
+  for (SearchResult& part : parts) add(std::move(part), result);
 }
 
 /// The same with every order that the stages of the run can take.
@@ -186,14 +223,21 @@ template <class Text, class GoOn>
 void search_fastest(const Trials& trials, const Setting& setting, const Text& text,
                     const GoOn& go_on, SearchResult& result) {
   for (const Rejection& refused : trials.refused) refuse(refused, result);
-  std::vector<Candidate> tried;
-  for (const Run& run : trials.runs) {
+  std::vector<std::optional<Candidate>> found(trials.runs.size());
+  std::vector<std::string> reasons(trials.runs.size());
+  on_all_cores(trials.runs.size(), [&](size_t at) {
     try {
-      tried.push_back(evaluate(run, setting));
+      found[at] = evaluate(trials.runs[at], setting);
     } catch (const UserError& error) {  // what only a batch of the data tells
-      refuse(refusal(text(run), error.what(), 1), result);
+      reasons[at] = error.what();
     }
-  }
+  });
+  std::vector<Candidate> tried;
+  for (size_t at = 0; at < found.size(); ++at)
+    if (found[at])
+      tried.push_back(*std::move(found[at]));
+    else
+      refuse(refusal(text(trials.runs[at]), reasons[at], 1), result);
   if (tried.empty()) return;
   const auto fastest = std::ranges::min_element(tried, {}, [](const Candidate& one) {
     return std::pair(!one.fits(), one.simulated.seconds);
