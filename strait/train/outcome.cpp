@@ -49,7 +49,7 @@ void add_speed(const Job& job, const Outcome& outcome, Json& body) {
                                        {"steps", outcome.wall.steps},
                                        {"evaluation", outcome.wall.evaluation},
                                        {"saving", outcome.wall.saving}});
-  body["tokens_per_second"] = tokens_per_second(job, outcome);
+  body["tokens_per_second"] = tokens_per_second(outcome);
   body["model_flops_per_token"] = job.model_flops_per_token;
   body["device"] = job.device ? job.device->name() : "cpu";
   const kernel::ProductChoice& products = job.design.run.runtime.chosen;
@@ -168,14 +168,14 @@ void add_memory(const Outcome& outcome, Json& body) {
 
 }  // namespace
 
-double tokens_per_second(const Job& job, const Outcome& outcome) {
+double tokens_per_second(const Outcome& outcome) {
   const std::vector<double>& seconds = outcome.step_seconds;
   return static_cast<double>(outcome.timed_tokens) /
          std::accumulate(seconds.begin(), seconds.end(), 0.0);
 }
 
 double model_flops_utilization(const Job& job, const Outcome& outcome) {
-  return tokens_per_second(job, outcome) * job.model_flops_per_token / job.peak_flops_per_second;
+  return tokens_per_second(outcome) * job.model_flops_per_token / job.peak_flops_per_second;
 }
 
 double Overlap::hidden_share() const {

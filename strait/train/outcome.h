@@ -78,7 +78,7 @@ void add_rank_part(Outcome& outcome, int64_t rank, const Json& part);
 
 /// Of the steps that seconds_per_step counts: tokens over time, all ranks; and the share of the
 /// peak. NaN without steps.
-double tokens_per_second(const Job& job, const Outcome& outcome);
+double tokens_per_second(const Outcome& outcome);
 double model_flops_utilization(const Job& job, const Outcome& outcome);
 
 /// The members of the train report that follow from a job and its outcome.

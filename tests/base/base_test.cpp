@@ -125,10 +125,11 @@ TEST(Errors, DistancesAreThoseOfTheDefinitionBelowTheLimit) {
     EXPECT_EQ(edit_distance(a, b), plain) << a << ' ' << b;
     for (int64_t limit = 0; limit < 8; ++limit) {
       const int64_t limited = edit_distance(a, b, limit);
-      if (plain < limit)
+      if (plain < limit) {
         EXPECT_EQ(limited, plain) << a << ' ' << b << ' ' << limit;
-      else
+      } else {
         EXPECT_GE(limited, limit) << a << ' ' << b;
+      }
     }
     const std::vector<std::string> choices = {word(), word(), word(), word()};
     const auto nearest = std::min_element(

@@ -123,9 +123,10 @@ TEST(Search, SequencesAreSharedWhereTheRunLeavesThemOpen) {
                                                  {"gathered", 4},
                                                  {"heads", 4},
                                                  {"heads_ring", 4}}));
-  for (const Candidate& candidate : open.candidates)
-    if (candidate.design.run.sequence.engine == "heads_ring")
-      EXPECT_EQ(candidate.design.shape.head_ranks, 2);
+  for (const Candidate& candidate : open.candidates) {
+    if (candidate.design.run.sequence.engine != "heads_ring") continue;
+    EXPECT_EQ(candidate.design.shape.head_ranks, 2);
+  }
   EXPECT_EQ(open.enumerated, std::ssize(open.candidates) + rejected_count(open));
   sets.back() = "plan.search=mesh,placement";
   EXPECT_EQ(sharings_of(search(planned(sets), 4, 64)), (std::set<Choice>{{"auto", 1}}));
@@ -298,11 +299,14 @@ TEST(Search, StagesAreTriedWhereTheRunLeavesThemOpen) {
     counts[{one.design.mesh.axis("stage").size, one.design.run.pipeline.order}].insert(
         one.design.batch.accumulation);
   int64_t searched = 0;
-  for (const auto& [way, sizes] : counts)
-    if (way.first == 2 && sizes.size() > 1)
+  for (const auto& [way, sizes] : counts) {
+    if (way.first != 2) continue;
+    if (sizes.size() > 1) {
       ++searched;
-    else if (way.first == 2)
+    } else {
       EXPECT_EQ(sizes, std::set<int64_t>{8});
+    }
+  }
   EXPECT_EQ(searched, 1);
   // 8 nodes: a stage for each of them beside the two fewest.
   sets[1] = "model.shape.layers=8";

@@ -58,7 +58,9 @@ void expect_equal_to_peer(const Run& run, const std::string& folder,
   const at::ScalarType type = run.train.precision == "fp64" ? at::kDouble : at::kFloat;
   test::TorchPeer peer = peer_of(modules, type, floats);
   const std::vector<double> losses = test::expect_equal_to_peer(run, folder, peer, tolerance);
-  if (!floats) EXPECT_LT(losses.back(), 0.95 * losses.front());
+  if (!floats) {
+    EXPECT_LT(losses.back(), 0.95 * losses.front());
+  }
 }
 
 TEST_F(ModuleRuns, TwentyStepsEqualThoseOfLibTorch) {
