@@ -7,9 +7,7 @@ namespace strait::comm {
 
 /// Cut alike at both ends, which have the same cluster.
 void Turns::add_pieces(Passage& passage, std::vector<Piece>& pieces) {
-  const int64_t count =
-      passage.seconds < kBusySeconds ? 1 : (passage.bytes + kPieceBytes - 1) / kPieceBytes;
-  passage.pieces.resize(static_cast<size_t>(count));
+  passage.pieces.resize(static_cast<size_t>(pieces_of(passage.bytes, passage.seconds)));
   for (size_t number = 0; number < passage.pieces.size(); ++number)
     pieces.push_back({&passage, number});
 }

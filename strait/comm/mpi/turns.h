@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "strait/comm/mpi/messages.h"
+#include "strait/comm/mpi/pieces.h"
 
 namespace strait::comm {
 
@@ -31,10 +32,10 @@ struct Passage {
 /// Senders that all begin at once overflow the queue before a narrow link, and what is lost must
 /// come again: three of them get 0.6 to 1.1 MB/s through 10 Mbit/s, one after another 1.19. So in
 /// turn t a member receives from the t-th after it and sends to the t-th before it (the pairwise
-/// exchange): a link has one sender at a time. Long messages go in pieces that MPI sends unasked,
-/// one for each that comes, with a few ahead: no handshake waits in the queue behind them, and the
-/// next turn follows the last one without a gap. What takes a link less than kBusySeconds begins at
-/// once, so that short messages and fast links wait for nothing.
+/// exchange): a link has one sender at a time. Messages go in pieces that MPI sends unasked
+/// (pieces.h), one for each that comes, with a few ahead: no handshake waits in the queue behind
+/// them, and the next turn follows the last one without a gap. What takes a link less than
+/// kBusySeconds begins at once, so that short messages and fast links wait for nothing.
 ///
 /// Two steps at most are under way, told apart by parity. One thread.
 class Turns {
@@ -58,7 +59,6 @@ class Turns {
 
  private:
   static constexpr double kBusySeconds = 0.05;
-  static constexpr int64_t kPieceBytes = 60 << 10;  // Open MPI sends less than 64 KiB unasked
   static constexpr size_t kLeastPairs = 2;
 
   struct Piece {
