@@ -86,6 +86,19 @@ double transfer_seconds(Operation operation, Algorithm algorithm, double vector_
          (pieces - 1) * latency;
 }
 
+double late_seconds(const Level& level) {
+  constexpr double kLate = 1e-3;
+  return level.processor_share > 0 ? kLate : 0;
+}
+
+double late_seconds(Operation operation, const Spread& spread, const Cluster& cluster) {
+  double late = 0;
+  int64_t below = 1;
+  for (size_t l = 0; l < spread.size(); below = spread[l++])
+    if (spread[l] > below) late = std::max(late, late_seconds(cluster.levels[l]));
+  return phases(operation) * late;
+}
+
 double lone_message_seconds(double bytes, const Level& level) {
   return level.latency_seconds + bytes / level.bytes_per_second;
 }

@@ -31,6 +31,15 @@ std::vector<double> relative_traffic(Operation operation, Algorithm algorithm, c
 double transfer_seconds(Operation operation, Algorithm algorithm, double vector_bytes,
                         const Spread& spread, const Cluster& cluster);
 
+/// What a transfer over a level takes longer while a rank of it computes: 1 ms where transfers take
+/// processor time (Level::processor_share), else nothing. Bytes are moved by a thread that shares a
+/// core with one that computes and looks at its messages every half a millisecond; until it has
+/// seen the end of one and begun the next, the link stands still. Measured beside products, one
+/// core per rank, over TCP: 0.6 to 1.5 ms.
+double late_seconds(const Level& level);
+/// The same of an operation, for each exchange that it is made of.
+double late_seconds(Operation operation, const Spread& spread, const Cluster& cluster);
+
 /// Ranks that a message goes between, of so many in the world.
 struct Hop {
   int64_t from = 0, to = 0, ranks = 1;

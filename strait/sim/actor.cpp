@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "strait/collective/choose.h"
 #include "strait/cost/cost.h"
 
 namespace strait::sim {
@@ -221,6 +222,8 @@ Flight Actor::flight(int64_t sides) {
   const double latency = scene_.cluster.levels[flight.level].latency_seconds;
   flight.latency_seconds = group.size > 1 ? std::min(seconds, latency) : 0;
   flight.work_seconds = seconds - flight.latency_seconds;
+  if (group.size > 1)
+    flight.late_seconds = collective::late_seconds(scene_.cluster.levels[flight.level]);
   return flight;
 }
 

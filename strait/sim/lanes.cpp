@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "strait/base/errors.h"
 
@@ -132,6 +133,12 @@ double Lanes::speed(const Passage& passage) {
   return 1.0 / sharing;
 }
 
+/// Whether an actor that takes part does.
+bool Lanes::computes(const Passage& passage) const {
+  return std::any_of(passage.parts.begin(), passage.parts.end(),
+                     [&](const Part& part) { return actors_[part.side.actor].seconds > 0; });
+}
+
 double Lanes::taken_by_transfers(int64_t actor) {
   double taken = 0;
   const Side side{actor};
@@ -187,6 +194,9 @@ bool Lanes::move_flights(double span) {
     double& left = in_latency(flight) ? flight.latency_seconds : flight.work_seconds;
     left -= span * speeds[i];
     if (left < kInstant) left = 0;
+    const bool passed = flight.latency_seconds <= 0 && flight.work_seconds <= 0;
+    if (passed && flight.late_seconds > 0 && computes(flights_[number]))
+      flight.latency_seconds = std::exchange(flight.late_seconds, 0);
     if (flight.latency_seconds > 0 || flight.work_seconds > 0)
       active_[kept++] = number;
     else

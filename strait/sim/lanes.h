@@ -17,6 +17,7 @@ struct Flight {
   double latency_seconds = 0;  // passes at its own pace
   double work_seconds = 0;     // time on an otherwise idle level; shrinks at the lane's share
   int64_t sides = 1;           // actors that take part
+  double late_seconds = 0;     // until its end is seen, while an actor that takes part computes
   double started = -1, landed = -1;
 };
 
@@ -112,6 +113,7 @@ class Lanes {
   int64_t& messages(int64_t actor, int64_t level, bool out);
   double crowd(const Side& side, int64_t level, bool out);
   double speed(const Passage& passage);
+  bool computes(const Passage& passage) const;
   void unblock(const Place& place);
   void ready(const Place& place);
   void leave_lane(const Side& side);

@@ -114,5 +114,17 @@ TEST(Choose, HierarchicalWhereTheOuterLinksAreTheNarrowOnes) {
   EXPECT_EQ(choose(Operation::kAllGather, 8e6, {2, 8}, flat), Algorithm::kDirect);
 }
 
+/// A millisecond for every exchange over a level whose transfers take processor time.
+TEST(Choose, TransfersEndLateWhereTheyShareTheProcessor) {
+  Cluster cluster = hosts();
+  const Spread all = spread_of(cluster, kAll), inside = spread_of(cluster, {2, 3});
+  EXPECT_EQ(late_seconds(Operation::kAllGather, all, cluster), 0);
+  cluster.levels[1].processor_share = 0.1;
+  EXPECT_EQ(late_seconds(Operation::kShift, all, cluster), 1e-3);
+  EXPECT_EQ(late_seconds(Operation::kAllReduce, all, cluster), 2e-3);
+  EXPECT_EQ(late_seconds(Operation::kAllReduce, inside, cluster), 0) << "within a host";
+  EXPECT_EQ(late_seconds(cluster.levels[0]), 0);
+}
+
 }  // namespace
 }  // namespace strait::collective

@@ -37,6 +37,10 @@ class Rank {
     lanes_.compute(0, seconds);
     while (!lanes_.idle(0)) lanes_.advance();
   }
+  void await(int64_t number) {
+    lanes_.await(0, number);
+    while (!lanes_.idle(0)) lanes_.advance();
+  }
   double now() const { return lanes_.now(); }
   const sim::Flight& flight(int64_t number) const { return lanes_.flight(number); }
 
@@ -121,6 +125,21 @@ TEST(Lanes, TransfersNeverStarveComputing) {
   lanes.issue(1, flight(1, 0, 100.0));
   lanes.compute(1.0);
   EXPECT_NEAR(lanes.now(), 20.0, 1e-9);
+}
+
+/// Whose end nobody looks for at once: the next one on the lane begins so much later, and whoever
+/// waits idly sees it at once.
+TEST(Lanes, TransfersEndLateBesideComputing) {
+  sim::Flight one = flight(0, 0, 1.0);
+  one.late_seconds = 0.25;
+  Rank busy(1);
+  for (int number = 0; number < 3; ++number) busy.issue(0, one);
+  busy.compute(2.75);
+  EXPECT_NEAR(busy.flight(0).landed, 1.25, kTolerance);
+  EXPECT_NEAR(busy.flight(1).landed, 2.5, kTolerance);
+  EXPECT_NEAR(busy.now(), 2.75, kTolerance) << "lateness takes nothing from computing";
+  busy.await(2);
+  EXPECT_NEAR(busy.flight(2).landed, 3.5, kTolerance);
 }
 
 TEST(Lanes, WithoutSharesComputingIgnoresTransfers) {

@@ -104,6 +104,43 @@ TEST(ShardChunks, GrowWithTheirOverhead) {
   }
 }
 
+/// The exchanges and products of one block of 768 at x = 2, 512 rows of a rank: seconds of products
+/// on one core, 401 Mbit/s between hosts (bench/records/2026-11-26-shift-gaps.md). Two or three chunks
+/// measure best there, because each further one leaves the link unused for a while.
+TEST(ShardChunks, AreAsFewAsMeasureBestWhereTransfersShareTheProcessor) {
+  constexpr double kRate = 47.7e6, kLatency = 0.3e-3, kLate = 1e-3, kCall = 0.5e-3;
+  for (const bool gathers : {true, false})
+    for (const auto& [product_seconds, most] : {std::pair(30e-3, 3), {22.5e-3, 3}, {7.4e-3, 2}}) {
+      ShardedProduct product;
+      product.gathers = gathers;
+      product.shard_rows = 512;
+      product.row_bytes = 768 * 4;
+      product.product_seconds = product_seconds;
+      product.call_seconds = kCall;
+      SumPath path = star(2, kRate, kLatency);
+      path.cluster.levels[0].processor_share = 0.1;
+      // The link is never free before all shifts have passed; beside them stands all but a chunk.
+      const auto plain = [&](int64_t chunks) {
+        const auto parts = static_cast<double>(chunks);
+        return 512 * 768 * 4 / kRate + parts * (kLatency + kLate) +
+               product.product_seconds / 2 / parts + kCall + kIssueSeconds;
+      };
+      const auto count = [&] {
+        const int64_t chunk = choose_shard_chunk(product, {kOn}, path);
+        return (512 + chunk - 1) / chunk;
+      };
+      double best = plain(1);
+      for (int64_t chunks = 2; chunks <= kMostChunks; ++chunks)
+        best = std::min(best, plain(chunks));
+      EXPECT_LE(count(), most) << product_seconds;
+      EXPECT_NEAR(plain(count()), best, 0.012 * best) << product_seconds;
+      EXPECT_NEAR(seconds_by_shards(product, 512 / 2, path), plain(2), kCall + kIssueSeconds);
+      path.cluster.levels[0].processor_share = 0;
+      path.cluster.levels[0].latency_seconds = 0;
+      EXPECT_GT(count(), most) << "where nothing is late";
+    }
+}
+
 /// X4: rows that chunks do not divide, one row, none.
 TEST(ShardChunks, AsManyAsAreAskedForAndNoMoreThanThereAreRows) {
   for (const int64_t rows : {1, 2, 3, 7, 16, 17})

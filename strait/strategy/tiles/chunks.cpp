@@ -17,8 +17,10 @@ collective::Algorithm algorithm(double bytes, const SumPath& path) {
 }
 
 double sum_seconds(double bytes, const SumPath& path) {
-  return collective::transfer_seconds(collective::Operation::kAllReduce, algorithm(bytes, path),
-                                      bytes, path.spread, path.cluster);
+  constexpr collective::Operation kSum = collective::Operation::kAllReduce;
+  return collective::transfer_seconds(kSum, algorithm(bytes, path), bytes, path.spread,
+                                      path.cluster) +
+         collective::late_seconds(kSum, path.spread, path.cluster);
 }
 
 bool moves_alike(const SummedProduct& product, int64_t chunk, const SumPath& path) {

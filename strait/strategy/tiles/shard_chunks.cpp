@@ -27,7 +27,8 @@ class Clock {
     if (calls_++ > 0) computed_ += product_.call_seconds + kIssueSeconds;
   }
   void shift(int64_t rows) {
-    moved_ += seconds_of(Operation::kShift, static_cast<double>(rows * product_.row_bytes), path_);
+    moved_ += seconds_of(Operation::kShift, static_cast<double>(rows * product_.row_bytes), path_) +
+              collective::late_seconds(Operation::kShift, path_.spread, path_.cluster);
   }
 
   /// All shifts are issued before the first product.
@@ -76,9 +77,9 @@ bool is_parted(const collective::Spread& spread) {
 
 double seconds_whole(const ShardedProduct& product, const SumPath& path) {
   const int64_t rows = path.spread.back() * product.shard_rows;
-  const double moved =
-      seconds_of(product.gathers ? Operation::kAllGather : Operation::kReduceScatter,
-                 static_cast<double>(rows * product.row_bytes), path);
+  const Operation exchange = product.gathers ? Operation::kAllGather : Operation::kReduceScatter;
+  const double moved = seconds_of(exchange, static_cast<double>(rows * product.row_bytes), path) +
+                       collective::late_seconds(exchange, path.spread, path.cluster);
   return std::max(moved, product.beside_seconds) + product.product_seconds;
 }
 
