@@ -26,8 +26,11 @@ int main(int argc, char** argv) {
   strait::comm::MpiOptions options;
   options.repeats = [] { return strait::comm::Ranks::repeats().load(); };
   const std::string algorithm = argc > 1 ? argv[1] : "";
-  // Links so slow that every message between hosts waits for its turn.
-  if (argc > 2 && std::string(argv[2]) == "narrow") options.rate_of = [](int64_t) { return 1.0; };
+  // Links so slow that every message between hosts waits for its turn, or none does and yet long
+  // ones go in pieces.
+  const std::string links = argc > 2 ? argv[2] : "";
+  if (links == "narrow") options.rate_of = [](int64_t) { return 1.0; };
+  if (links == "slow") options.rate_of = [](int64_t) { return 5e7; };
   for (const auto form :
        {strait::collective::Algorithm::kDirect, strait::collective::Algorithm::kRing,
         strait::collective::Algorithm::kRecursive, strait::collective::Algorithm::kHierarchical})

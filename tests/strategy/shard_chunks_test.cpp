@@ -105,8 +105,8 @@ TEST(ShardChunks, GrowWithTheirOverhead) {
 }
 
 /// The exchanges and products of one block of 768 at x = 2, 512 rows of a rank: seconds of products
-/// on one core, 401 Mbit/s between hosts (bench/records/2026-11-26-shift-gaps.md). Two or three chunks
-/// measure best there, because each further one leaves the link unused for a while.
+/// on one core, 401 Mbit/s between hosts (bench/records/2026-11-26-shift-gaps.md). Two or three
+/// chunks measure best there, because each further one leaves the link unused for a while.
 TEST(ShardChunks, AreAsFewAsMeasureBestWhereTransfersShareTheProcessor) {
   constexpr double kRate = 47.7e6, kLatency = 0.3e-3, kLate = 1e-3, kCall = 0.5e-3;
   for (const bool gathers : {true, false})
