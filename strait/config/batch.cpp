@@ -108,7 +108,8 @@ Resolved resolve_batch(const Run& run, int64_t ranks, int64_t cores) {
     refuse_micro_steps(run, share, resolved.accumulation);
   check_micro_batches(run, share, resolved.accumulation);
   const int64_t tokens = resolved.sequence_tokens / run.mesh.axes.sequence;
-  check_row_split(run, resolved.micro_batch_size * tokens, resolved.micro_batch_size, share);
+  if (!plans_documents(run))  // plans make rows even
+    check_row_split(run, resolved.micro_batch_size * tokens, resolved.micro_batch_size, share);
   const int64_t written = run.runtime.threads_per_rank;
   resolved.threads_per_rank = written > 0 ? written : std::max<int64_t>(cores / ranks, 1);
   resolved.decay_steps =

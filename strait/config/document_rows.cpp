@@ -99,14 +99,13 @@ void check_document_rows(const Run& run) {
                            "and mesh.axes.sequence = {}, where batches have no plan; the nearest "
                            "valid value is false, or sequence.engine = \"zeppelin\"",
                            run.sequence.engine, run.mesh.axes.sequence));
-  if (run.tensor.sequence_parallel && plans_documents(run))
-    refuse_key(
-        run, "tensor.sequence_parallel",
-        fmt::format("tensor.sequence_parallel = true cannot take effect with "
-                    "sequence.engine = \"{}\", whose ranks have different numbers of rows, "
-                    "most of which mesh.axes.x = {} does not divide; the nearest valid value "
-                    "is false, or sequence.engine = \"ring\"",
-                    run.sequence.engine, run.mesh.axes.x));
+  if (run.tensor.sequence_parallel && run.sequence.remap == "residual")
+    refuse_key(run, "sequence.remap",
+               fmt::format("sequence.remap = \"residual\" cannot take effect with "
+                           "tensor.sequence_parallel = true, where each of the mesh.axes.x = {} "
+                           "ranks has a part of the residual stream's rows; the nearest valid "
+                           "value is \"qkv\", or tensor.sequence_parallel = false",
+                           run.mesh.axes.x));
   if (!plans_documents(run)) {
     const auto refuse_unplanned = [&](const char* key, const std::string& value) {
       refuse_key(

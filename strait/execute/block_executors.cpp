@@ -164,8 +164,7 @@ struct RangeCall : Context {
  private:
   /// Of bundles: a plan may have given attention and linear modules different rows.
   BlockExtent held_extent(const Environment& environment) const {
-    const int64_t tokens =
-        batch.layout ? std::max<int64_t>(1, batch.layout->linear_rows) : batch.tokens;
+    const int64_t tokens = batch.layout ? batch.layout->rows : batch.tokens;
     BlockExtent extent =
         block_extent(environment.model.shape(), batch.batch, tokens, settings.dtype);
     if (!batch.layout) return extent;

@@ -224,7 +224,7 @@ void TransformerSegments<T>::add_group_gradient(const SegmentCall& call,
 }
 
 /// Keys and values have wide gradients until qkv's are complete; what is sent is what they round
-/// to.
+/// to. Where linear modules have rows of no document in place of those that leave, zeros stay.
 template <class T>
 void TransformerSegments<T>::move_qkv_gradient(const SegmentCall& call, bool packs,
                                                const RowRange& rows) const {
@@ -239,6 +239,9 @@ void TransformerSegments<T>::move_qkv_gradient(const SegmentCall& call, bool pac
     if (packs) {
       std::copy_n(own, queries, moved);
       std::transform(keys, keys + width, moved + queries, narrow);
+      if (row >= call.batch->layout->rows) continue;
+      std::fill_n(own, stride, T{});
+      std::fill_n(keys, width, Wide<T>{});
     } else {
       std::copy_n(moved, queries, own);
       std::transform(moved + queries, moved + stride, keys, widen);

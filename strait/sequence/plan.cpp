@@ -94,6 +94,7 @@ uint64_t plan_hash(const Plan& plan) {
   add(static_cast<uint64_t>(plan.proxies));
   add(static_cast<uint64_t>(plan.pieces));
   add(static_cast<uint64_t>(plan.rotations));
+  add(static_cast<uint64_t>(plan.row_split));
   add(plan.groups.size());
   for (const Group& group : plan.groups) {
     add(static_cast<uint64_t>(group.zone) * 16 + static_cast<uint64_t>(group.engine));

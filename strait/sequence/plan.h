@@ -59,6 +59,9 @@ struct Plan {
   /// In how many groups of key heads, each in an order of its own, keys go around a ring that
   /// crosses nodes, so that each leaves a node over another rank: routing.h.
   int64_t rotations = 1;
+  /// Ranks of x that split the rows between products: a rank's rows of linear modules are made a
+  /// multiple of it, by rows of no document behind the last one.
+  int64_t row_split = 1;
 };
 
 /// Sorts groups into the order of ids, joins equal ones that may be joined (of one rank) and sorts

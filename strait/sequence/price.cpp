@@ -183,6 +183,7 @@ void add_linear(const Plan& plan, const std::vector<double>& tokens, const Machi
   take(options.remaps ? Remapping::kNone : options.remapping);
   if (!options.remaps) return;
   for (const Remapping remapping : {Remapping::kQkv, Remapping::kResidual}) {
+    if (remapping == Remapping::kResidual && !options.whole_rows) continue;
     const Price cheapest = price;
     take(remapping);
     if (!(price.layer() < cheapest.layer())) price = cheapest;

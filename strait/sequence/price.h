@@ -37,9 +37,10 @@ struct Layer {
 };
 
 struct PriceOptions {
-  bool routes = false;  // crossing transfers over proxies
-  bool fills = false;   // local work stands where inter-node rounds wait
-  bool remaps = false;  // tokens even for linear modules, in the cheapest way, if any is cheaper
+  bool routes = false;     // crossing transfers over proxies
+  bool fills = false;      // local work stands where inter-node rounds wait
+  bool remaps = false;     // tokens even for linear modules, in the cheapest way, if any is cheaper
+  bool whole_rows = true;  // ranks of x do not split the residual stream, so that it may move
   bool rings_only = false;                 // choose leaves out gathered keys and exchanged heads
   Remapping remapping = Remapping::kNone;  // unless `remaps`: how, whatever it costs
   int64_t rotations = 1;  // up to so many orders in which keys go around between nodes

@@ -169,6 +169,8 @@ RankLayout rank_layout(const Plan& plan, int64_t rank) {
   layout.attention_rows = layout.linear_rows = std::ssize(layout.positions);
   layout.remapping = plan.remapping;
   if (plan.remapping != Remapping::kNone) remap_rows(plan, rank, layout);
+  const int64_t split = plan.row_split, rows = std::max<int64_t>(1, layout.linear_rows);
+  layout.rows = (rows + split - 1) / split * split;
   return layout;
 }
 

@@ -65,6 +65,15 @@ struct RankLayout {
   std::vector<Held> held;          // rows of linear modules: linear_layout
   std::vector<MovedRows> moved;    // in an order that all ranks share
   Remapping remapping = Remapping::kNone;
+  /// linear_rows, and behind them those of no document, whose targets are not counted: at least one
+  /// row, a multiple of Plan::row_split.
+  int64_t rows = 1;
+
+  /// Rows of what attention reads and writes, of which those of no document are zeros.
+  int64_t attended_rows() const {
+    if (remapping == Remapping::kResidual) return attention_rows > 1 ? attention_rows : 1;
+    return attention_rows > rows ? attention_rows : rows;
+  }
 };
 
 /// Rounds of rings by (group, round), the parts of one round one behind the other. Where a plan

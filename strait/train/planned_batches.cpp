@@ -197,11 +197,11 @@ Json PlannedBatches::describe(int64_t step) {
 void PlannedBatches::fill(BatchBuffer& buffer) {
   if (evaluates_) return fill_windows(buffer);
   documents_.fill(batch_, job_.design.layout.batch_position(rank_), training_->parts,
-                  std::max<int64_t>(1, training_->layout.linear_rows), buffer);
+                  training_->layout.rows, buffer);
 }
 
 void PlannedBatches::fill_windows(BatchBuffer& buffer) const {
-  const auto tokens = static_cast<size_t>(std::max<int64_t>(1, evaluation_->layout.linear_rows));
+  const auto tokens = static_cast<size_t>(evaluation_->layout.rows);
   buffer.inputs.assign(tokens, 0);
   buffer.targets.assign(tokens, kIgnoredTarget);
   buffer.document_starts.clear();

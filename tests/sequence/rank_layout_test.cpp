@@ -7,6 +7,7 @@
 #include <map>
 #include <set>
 #include <span>
+#include <tuple>
 
 #include "strait/base/errors.h"
 #include "strait/base/random.h"
@@ -144,6 +145,35 @@ TEST(RankLayouts, RemappedRowsAreEvenAndBeginAsThoseOfAttention) {
       }
   }
   EXPECT_GT(moved, 1000);
+}
+
+/// A document of five tokens on one of two ranks: rows of no document stand behind it, and on the
+/// rank without tokens there are no others.
+TEST(RankLayouts, RowsAreFilledUpToWhatRanksOfXSplitEvenly) {
+  Plan plan{{1, 2}, {5}, {{.ranks = {0}, .documents = {0}}}};
+  const uint64_t whole = plan_hash(plan);
+  for (const auto& [split, of_five, of_none] :
+       {std::tuple(1, 5, 1), std::tuple(2, 6, 2), std::tuple(4, 8, 4)}) {
+    plan.row_split = split;
+    plan.remapping = Remapping::kNone;
+    for (const auto& [rank, rows] : {std::pair(0, of_five), std::pair(1, of_none)}) {
+      const RankLayout layout = rank_layout(plan, rank);
+      EXPECT_EQ(layout.linear_rows, rank == 0 ? 5 : 0);
+      EXPECT_EQ(layout.rows, rows);
+      EXPECT_EQ(layout.attended_rows(), rows);
+    }
+    EXPECT_EQ(plan_hash(plan) == whole, split == 1);
+    plan.remapping = Remapping::kQkv;  // three and two tokens, of which attention has five and none
+    for (const int64_t rank : {0, 1}) {
+      const RankLayout layout = rank_layout(plan, rank);
+      EXPECT_EQ(layout.rows, (layout.linear_rows + split - 1) / split * split);
+      EXPECT_EQ(layout.attended_rows(), std::max<int64_t>(rank == 0 ? 5 : 0, layout.rows));
+    }
+  }
+  plan.row_split = 1;
+  plan.remapping = Remapping::kResidual;
+  EXPECT_EQ(rank_layout(plan, 0).attended_rows(), 5);
+  EXPECT_EQ(rank_layout(plan, 1).attended_rows(), 1);
 }
 
 /// Five documents of one rank beside a ring of three: two rounds wait, and the end.

@@ -127,6 +127,7 @@ BatchPlanner::BatchPlanner(const Run& run, const Cluster& cluster, const Mesh& m
     : engine_(run.sequence.engine),
       remap_(run.sequence.remap),
       fills_(run.sequence.fill),
+      row_split_(local.splits_rows ? local.x : 1),
       context_(run.model.shape.context) {
   const MeshAxis& axis = mesh.axis("sequence");
   const Dtype dtype = dtype_of(run.train.precision);
@@ -169,6 +170,7 @@ sequence::PriceOptions BatchPlanner::price_options() const {
   return {.routes = most_proxies_ > 1,
           .fills = fills_,
           .remaps = remap_ == "auto",
+          .whole_rows = row_split_ == 1,
           .rings_only = true,
           .remapping = remapping_of(remap_),
           .rotations = most_rotations_};
@@ -226,6 +228,7 @@ void BatchPlanner::route(sequence::Plan& plan) const {
 std::shared_ptr<const sequence::Plan> BatchPlanner::plan(std::span<const int64_t> lengths) const {
   auto plan = std::make_shared<sequence::Plan>(made(lengths));
   plan->fills = fills_;
+  plan->row_split = row_split_;
   route(*plan);
   plan->remapping = sequence::price(*plan, machine_, layer_, price_options()).remapping;
   if (const int64_t most = most_tokens(*plan); most > options_.capacity_tokens) {

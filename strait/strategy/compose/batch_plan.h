@@ -47,6 +47,7 @@ class BatchPlanner {
   int64_t most_pieces_ = 8;  // over one proxy: more cost more latencies than they hide
   int64_t least_rotations_ = 1, most_rotations_ = 1;
   bool fills_;
+  int64_t row_split_;
   int64_t context_;
   sequence::Machine machine_;
   sequence::Layer layer_;

@@ -72,7 +72,7 @@ StepOptions options_of(const Ingredients& from, const RankClass& ranks, StepOpti
   if (!options.plan || ranks.empty()) return options;
   const int64_t member = from.mesh.coordinate(ranks.front(), "sequence");
   const sequence::RankLayout layout = sequence::rank_layout(*options.plan, member);
-  options.tokens = std::max<int64_t>(1, layout.linear_rows);
+  options.tokens = layout.rows;
   options.attention_tokens =
       options.attends_apart() ? std::max<int64_t>(1, layout.attention_rows) : layout.attention_rows;
   return options;

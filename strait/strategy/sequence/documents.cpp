@@ -40,7 +40,7 @@ Documents::Documents(draft::Draft& draft, const ModelShape& shape,
       ahead_(options.plan->fills ? 2 : 1),
       extent_(draft::extent_of(shape, options)),
       rounds_(draft, draft::extent_of(shape, options), options.dtype) {
-  ensure(layout_.linear_rows <= options.tokens, "a plan that a rank has no room for");
+  ensure(layout_.rows <= options.tokens, "a plan that a rank has no room for");
   for (size_t group = 0; group < layout_.groups.size(); ++group)
     values_.push_back(declare_group(draft, options.dtype, group));
 }
@@ -177,7 +177,7 @@ void Documents::backward(const Op& attention, const Operand& gradient, std::vect
 }
 
 void Documents::mark(Op& op, size_t group, int64_t number) const {
-  op.attributes[draft::kLength] = std::max<int64_t>(1, layout_.attention_rows);
+  op.attributes[draft::kLength] = layout_.attended_rows();
   op.attributes.push_back(number);
   op.attributes.push_back(static_cast<int64_t>(group));
 }

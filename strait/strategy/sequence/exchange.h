@@ -277,6 +277,7 @@ class RowMoves {
   std::vector<sequence::MovedRows> moves_;
   int64_t attention_rows_;
   std::vector<int> qkv_, attention_, stream_;  // arrays by move
+  bool pads_;  // rows of no document stand where attention has given ones
 };
 
 /// Where a plan moves rows of the residual stream (Remapping::kResidual): the norm of attention,

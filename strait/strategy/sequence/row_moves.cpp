@@ -32,7 +32,8 @@ RowMoves::RowMoves(draft::Draft& draft, const BlockExtent& extent, Dtype dtype,
                    const sequence::RankLayout& layout, const DocumentAxis& axis)
     : axis_(axis),
       moves_(layout.moved),
-      attention_rows_(std::max<int64_t>(1, layout.attention_rows)) {
+      attention_rows_(layout.attended_rows()),
+      pads_(layout.rows > layout.linear_rows && layout.attention_rows > layout.linear_rows) {
   for (size_t move = 0; move < moves_.size(); ++move) {
     const int64_t rows = moves_[move].end - moves_[move].begin;
     const auto declare = [&](const char* name, int64_t width) {
@@ -92,7 +93,9 @@ RowMoves::Arrivals RowMoves::start(const Op& attention, RemapStep pack,
     if (sends) {
       Op one = step(attention, pack, move);
       for (const Operand& value : values) {
-        if (pack == RemapStep::kPackMiddleGradient)  // leaves zeros
+        const bool zeroes = pack == RemapStep::kPackMiddleGradient ||
+                            (pack == RemapStep::kPackQkvGradient && pads_);
+        if (zeroes)
           one.writes.push_back(program::as(value, Access::kUpdate, value.slot));
         else
           one.reads.push_back(program::as(value, Access::kRead, value.slot));

@@ -355,9 +355,6 @@ TEST_F(WholeDocuments, WhatAPlanCannotDoIsRefused) {
   refused({"sequence.remap=qkv", axis}, "the nearest valid value is \"auto\"");
   refused({"sequence.remap=residual", axis},
           "sequence.remap = \"residual\" cannot take effect with sequence.engine = \"auto\"");
-  refused({zeppelin, "mesh.axes.sequence=2", "mesh.axes.x=2", "model.shape.vocabulary=32",
-           "tensor.sequence_parallel=true"},
-          "the nearest valid value is false, or sequence.engine = \"ring\"");
   refused({"sequence.routing=2", axis}, "the nearest valid value is \"auto\"");
   refused({zeppelin, axis, "sequence.routing=2"}, "stays inside a node");
   refused({zeppelin, axis, "sequence.routing=rotate"}, "stays inside a node");
