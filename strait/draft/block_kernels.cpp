@@ -372,7 +372,15 @@ const Kernel& head_kernel(HeadStep step) {
 
 namespace {
 
-/// Memory that it moves is that of moved_rows: of all else it touches these rows.
+/// A copy between moved_rows and as much of another value, and where that is left as zeros they are
+/// written. Gradients of keys, wider beside bf16, count as what is sent of them.
+KernelCost remap_cost(const Program& program, const Op& op, int64_t rank) {
+  KernelCost cost = block_cost(program, op, rank);
+  cost.bytes *= op.kernel == &remap_kernel(RemapStep::kPackMiddleGradient) ? 3 : 2;
+  return cost;
+}
+
+/// Of all but moved_rows it touches these rows alone.
 Kernel make_remap_kernel(RemapStep step) {
   Kernel kernel =
       block_kernel(remap_step_name(step),
@@ -382,6 +390,7 @@ Kernel make_remap_kernel(RemapStep step) {
   for (KernelOperand& operand : kernel.operands) operand.whole = false;
   kernel.operands[operand_of(BlockValue::kMovedRows)].whole = true;
   kernel.bound = program::Bound::kMemory;
+  kernel.cost = remap_cost;
   kernel.attributes.push_back({"rows", AttributeType::kRange, true});
   return kernel;
 }

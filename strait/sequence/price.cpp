@@ -119,17 +119,27 @@ double attention_of(const RankTime& time, bool fills) {
   return fills ? all - std::min(waits, time.local) : all;
 }
 
+/// Of the slowest rank.
+struct RemapTime {
+  double transfers = 0, copies = 0;
+};
+
 /// Each rank's moved tokens leave through its own link, between nodes through one of the node's;
-/// both directions, forward and backward, a message each way in each phase.
-double remap_seconds(const Plan& plan, const std::vector<int64_t>& tokens, const Machine& machine,
+/// both directions, forward and backward, a message each way in each phase. Before and behind it
+/// stands a copy, which reads and writes what is moved, and on who gives rows of the residual
+/// stream's gradient writes zeros in their place.
+RemapTime remap_time(const Plan& plan, const std::vector<int64_t>& tokens, const Machine& machine,
                      const Layer& layer, Remapping remapping) {
   const Remap remap = make_remap(tokens, std::vector<int64_t>{plan.grid.per_node, plan.grid.nodes});
   std::vector<double> inside(tokens.size(), 0), outside(tokens.size(), 0);
   std::vector<double> between(static_cast<size_t>(plan.grid.nodes), 0);
-  std::vector<double> latencies(tokens.size(), 0);
-  const double bytes = 2 * static_cast<double>(moved_numbers(remapping, layer) * layer.bytes.wire);
+  std::vector<double> latencies(tokens.size(), 0), copied(tokens.size(), 0);
+  const double wire = static_cast<double>(layer.bytes.wire);
+  const double bytes = 2 * static_cast<double>(moved_numbers(remapping, layer)) * wire;
+  const double zeroed =
+      remapping == Remapping::kResidual ? static_cast<double>(layer.stream_columns) * wire : 0;
   for (const Move& move : remap.moves) {
-    const double moved = bytes * static_cast<double>(move.tokens);
+    const double count = static_cast<double>(move.tokens), moved = bytes * count;
     const size_t from = static_cast<size_t>(plan.grid.node_of(move.from));
     const size_t to = static_cast<size_t>(plan.grid.node_of(move.to));
     if (from != to) {
@@ -138,17 +148,22 @@ double remap_seconds(const Plan& plan, const std::vector<int64_t>& tokens, const
     } else {
       inside[static_cast<size_t>(move.from)] += moved;
     }
-    for (const int32_t rank : {move.from, move.to})
+    for (const int32_t rank : {move.from, move.to}) {
       latencies[static_cast<size_t>(rank)] +=
           4 * (from != to ? machine.links.between_latency_seconds
                           : machine.links.inside_latency_seconds);
+      copied[static_cast<size_t>(rank)] += 2 * moved;
+    }
+    copied[static_cast<size_t>(move.to)] += zeroed * count;
   }
   const double leaving =
       std::max(*std::ranges::max_element(outside),
                *std::ranges::max_element(between) / static_cast<double>(machine.links_of_node));
-  return *std::ranges::max_element(latencies) +
-         machine.links.inside_byte_seconds * *std::ranges::max_element(inside) +
-         machine.links.between_byte_seconds * leaving;
+  const double rate = machine.memory_bytes_per_second;
+  return {*std::ranges::max_element(latencies) +
+              machine.links.inside_byte_seconds * *std::ranges::max_element(inside) +
+              machine.links.between_byte_seconds * leaving,
+          rate > 0 ? *std::ranges::max_element(copied) / rate : 0};
 }
 
 std::vector<int64_t> rounded(const std::vector<double>& values) {
@@ -175,10 +190,11 @@ void add_linear(const Plan& plan, const std::vector<double>& tokens, const Machi
     price.linear_slowest = attended + others;
     price.remap = 0;
     if (remapping == Remapping::kNone) return;
-    price.remap = remap_seconds(plan, rounded(tokens), machine, layer, remapping);
+    const RemapTime time = remap_time(plan, rounded(tokens), machine, layer, remapping);
+    price.remap = time.transfers + time.copies;
     if (remapping == Remapping::kResidual)
       price.remap -=
-          std::min(price.remap / 4, attended / 3) + std::min(price.remap / 4, others / 3);
+          std::min(time.transfers / 4, attended / 3) + std::min(time.transfers / 4, others / 3);
   };
   take(options.remaps ? Remapping::kNone : options.remapping);
   if (!options.remaps) return;

@@ -21,6 +21,7 @@ struct Machine {
   double linear_flops = 1e12;     // of a rank, in matrix products
   RouteLinks links;               // seconds per byte and message of one link
   int64_t links_of_node = 1;      // between nodes
+  double memory_bytes_per_second = 0;  // copies of a rank, read and written; 0: they take no time
   double flops_at(double tokens) const {
     return attention_flops * tokens / (tokens + half_rate_tokens);
   }
@@ -51,7 +52,7 @@ struct Price {
   double attention_slowest = 0, attention_mean = 0;  // over ranks: computing and waiting
   double computing_slowest = 0, computing_mean = 0;  // of it, computing
   Remapping remapping = Remapping::kNone;
-  double remap = 0;  // of its transfers
+  double remap = 0;  // of its transfers and the copies before and behind them
   double linear_slowest = 0;
   double layer() const { return attention_slowest + remap + linear_slowest; }
 };

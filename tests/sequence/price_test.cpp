@@ -68,6 +68,16 @@ TEST(PriceTest, RemappedTokensCostTheirMovesAndWhatStaysUneven) {
   EXPECT_NEAR(as(Remapping::kResidual, 1e-6).remap, stream - 72e-6 * 500 - 24e-6 * 900, 1e-12);
   EXPECT_NEAR(as(Remapping::kResidual, 1e-8).remap, 1e-2 * stream / 2, 1e-12);
   EXPECT_NEAR(as(Remapping::kQkv, 0, 1).remap, 4, 1e-12);
+  // Copies on either side of every move, read and written, which nothing hides; of the residual
+  // stream zeros in place of a gradient that has left.
+  const auto copies = [&](Remapping remapping) {
+    const Machine machine{1e9, 0, 1e6, {}, 1, 1e9};
+    return price(plan, machine, layer, {.remapping = remapping}).remap;
+  };
+  EXPECT_EQ(copies(Remapping::kNone), 0);
+  EXPECT_NEAR(copies(Remapping::kQkv), 2 * 2e-9 * 400 * (2 * 32 + 2 * 8) * 4, 1e-12);
+  EXPECT_NEAR(copies(Remapping::kResidual), 2 * 2e-9 * 400 * 2 * 32 * 4 + 1e-9 * 400 * 32 * 4,
+              1e-12);
   // Free moves: all even. On slower links fewer numbers, on the slowest none.
   std::vector<Remapping> taken;
   for (const double byte_seconds : {0.0, 3e-7, 1e-5}) {

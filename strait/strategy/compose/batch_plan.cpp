@@ -135,6 +135,7 @@ BatchPlanner::BatchPlanner(const Run& run, const Cluster& cluster, const Mesh& m
   const BlockExtent extent = block_extent(local, 1, row_tokens / axis.size, dtype);
   machine_.attention_flops = cluster.attention_flops_per_second(dtype) * kWorkOfCounted;
   machine_.linear_flops = cluster.model_flops_per_second(dtype);
+  machine_.memory_bytes_per_second = cluster.memory_bytes_per_second;
   machine_.half_rate_tokens = kHalfRateTokens;
   machine_.links = links_of(cluster, axis, grid);
   layer_ = {{extent.heads, extent.kv_heads, extent.head_width},

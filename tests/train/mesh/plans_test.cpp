@@ -13,6 +13,7 @@
 #include "strait/report/metrics.h"
 #include "strait/sequence/remap.h"
 #include "strait/sequence/report.h"
+#include "strait/shape/segment.h"
 #include "strait/sim/simulate.h"
 #include "strait/strategy/compose/expected_batch.h"
 #include "strait/verify/verify.h"
@@ -369,6 +370,45 @@ TEST_F(PlannedPrograms, TokensAreRemappedWhereThatIsCheaper) {
       return planner->price(*planner->plan(uneven)).layer();
     };
     EXPECT_EQ(layer("auto"), std::min({layer("none"), layer("qkv"), layer("residual")})) << rate;
+  }
+}
+
+/// What stands before and behind messages of moved rows reads and writes them, of every rank as
+/// often as the closed form says; where a gradient of the residual stream has left, zeros are
+/// written.
+TEST_F(PlannedPrograms, SimulationsCountTheCopiesOfRemappedRows) {
+  constexpr double kRate = 1e6;  // bytes per second
+  for (const char* remap : {"qkv", "residual"}) {
+    SCOPED_TRACE(remap);
+    const strategy::Design design = strategy::make_design(
+        run_of("packed", {fmt::format("sequence.remap={}", remap), "sequence.capacity_tokens=400"}),
+        4, 24, 0, nullptr);
+    Cluster cluster = design.cluster;
+    cluster.memory_bytes_per_second = kRate;
+    std::vector<trace::Recorder> recorders;
+    const sim::Result result = sim::simulate(design.round.classes, cluster, &recorders);
+    const strategy::BatchPlanner& planner = *design.planner;
+    const auto plan = planner.plan(planner.assumed_lengths(800));
+    const double row = 8.0 * static_cast<double>(moved_numbers(plan->remapping, planner.layer()));
+    std::vector<double> want(4, 0);
+    for (const sequence::Move& move : sequence::remap_of(*plan).moves) {
+      const double rows = 2.0 * static_cast<double>(move.tokens);  // of two layers
+      for (const int32_t rank : {move.from, move.to})
+        want[static_cast<size_t>(rank)] += rows * 2 * 2 * row / kRate;  // both phases
+      if (plan->remapping == sequence::Remapping::kResidual)
+        want[static_cast<size_t>(move.to)] += rows * 8 * 16 / kRate;
+    }
+    EXPECT_GT(*std::ranges::max_element(want), 0);
+    for (size_t at = 0; at < recorders.size(); ++at) {
+      double copying = 0;
+      for (const trace::Span& span : recorders[at].spans())
+        for (int number = 0; number < kNumRemapSteps; ++number)
+          if (recorders[at].names()[static_cast<size_t>(span.name)].find(
+                  remap_step_name(static_cast<RemapStep>(number))) != std::string::npos)
+            copying += span.time.end - span.time.begin;
+      const double expected = want[static_cast<size_t>(result.representatives[at].rank)];
+      EXPECT_NEAR(copying, expected, 1e-6 * expected + 1e-12);
+    }
   }
 }
 
