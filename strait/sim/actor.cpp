@@ -4,7 +4,9 @@
 #include <map>
 
 #include "strait/collective/choose.h"
+#include "strait/collective/unasked.h"
 #include "strait/cost/cost.h"
+#include "strait/program/transfer.h"
 
 namespace strait::sim {
 
@@ -57,6 +59,11 @@ std::vector<Uplinks> uplinks_of(const program::Colouring& colouring, const Clust
     uplinks[level] = {blocks_of(colouring, below, cluster.ranks), cluster.levels[level].links};
   }
   return uplinks;
+}
+
+int64_t message_bytes(const program::Program& program, const Op& op, int64_t rank) {
+  return program::transfer_split(program, op, rank).elements() *
+         dtype_bytes(program::transfer_array(program, op).dtype);
 }
 
 int64_t most_streams(std::span<const program::Program> classes) {
@@ -204,17 +211,20 @@ void Actor::start() {
   scene_.lanes.arrive(number, {colour_, op_->stream, way}, after);
 }
 
-/// The transfer of the present op, as its first side sees it.
+/// The transfer of the present op, as its first side sees it. Backends send short messages unasked.
+/// The receiver of a longer one asks for it, once it has been told: two more ways along the link.
 Flight Actor::flight(int64_t sides) {
   const program::Group& group = program_.groups[op_->group];
   const int64_t peer = program::evaluate(op_->peer, cursor_.loops());
   Flight flight;
   flight.sides = sides;
   flight.level = group.level;
-  double seconds = 0;
+  double seconds = 0, ways = 1;
   if (program::is_message(op_->kind)) {
     flight.level = scene_.cluster.level_between(result_.rank, group.member(result_.rank, peer));
     seconds = cost::lone_message_seconds(program_, *op_, result_.rank, scene_.cluster, peer);
+    flight.unasked = message_bytes(program_, *op_, result_.rank) <= collective::kMostUnaskedBytes;
+    if (!flight.unasked) ways = 3;
   } else {
     seconds = seconds_of(
         *op_, [&] { return cost::transfer_seconds(program_, *op_, result_.rank, scene_.cluster); });
@@ -222,8 +232,9 @@ Flight Actor::flight(int64_t sides) {
   const double latency = scene_.cluster.levels[flight.level].latency_seconds;
   flight.latency_seconds = group.size > 1 ? std::min(seconds, latency) : 0;
   flight.work_seconds = seconds - flight.latency_seconds;
-  if (group.size > 1)
+  if (group.size > 1 && !flight.unasked)  // behind what nobody asks for the next one is under way
     flight.late_seconds = collective::late_seconds(scene_.cluster.levels[flight.level]);
+  flight.latency_seconds *= ways;
   return flight;
 }
 

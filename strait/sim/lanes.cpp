@@ -25,11 +25,12 @@ Lanes::Lanes(int64_t num_actors, int64_t num_streams, std::vector<double> proces
       machines_(std::move(machines)),
       uplinks_(std::move(uplinks)),
       actors_(static_cast<size_t>(num_actors)),
-      queues_(static_cast<size_t>(num_actors * num_streams)) {}
+      queues_(static_cast<size_t>(num_actors * num_streams)),
+      unasked_(queues_.size(), -1) {}
 
 int64_t Lanes::open(const Flight& flight) {
   levels_ = std::max(levels_, flight.level + 1);
-  flights_.push_back({flight, {}, {}, flight.sides});
+  flights_.push_back({flight, {}, {}, flight.unasked ? 1 : flight.sides, !flight.unasked});
   return static_cast<int64_t>(flights_.size()) - 1;
 }
 
@@ -54,9 +55,17 @@ void Lanes::unblock(const Place& place) {
 void Lanes::ready(const Place& place) {
   Passage& passage = flights_[place.flight];
   const Side side = passage.parts[place.part].side;
+  if (passage.flight.unasked && side.way == Way::kIn) {
+    passage.taken = true;
+    if (passage.arrived) land(place.flight);
+    return;
+  }
   if (--passage.missing == 0) {
     passage.flight.started = now_;
     active_.push_back(place.flight);
+    if (passage.flight.unasked)
+      passage.behind = std::exchange(
+          unasked_[static_cast<size_t>(side.actor * streams_ + side.stream)], place.flight);
   }
   if (side.way == Way::kOut) leave_lane(side);
 }
@@ -98,7 +107,7 @@ void Lanes::share_links() {
     const Passage& passage = flights_[number];
     for (const auto& [side, blocked] : passage.parts) {
       actors_[side.actor].under_way = true;
-      if (in_latency(passage.flight)) continue;
+      if (in_latency(passage.flight) || queues(passage)) continue;
       if (side.way != Way::kIn) ++busy(side, passage.flight.level, true);
       if (side.way != Way::kOut) ++busy(side, passage.flight.level, false);
       if (side.way != Way::kBoth)
@@ -120,6 +129,7 @@ double Lanes::crowd(const Side& side, int64_t level, bool out) {
 
 double Lanes::speed(const Passage& passage) {
   if (in_latency(passage.flight)) return 1.0;
+  if (queues(passage)) return 0.0;
   const int64_t level = passage.flight.level;
   double sharing = 1;
   for (const auto& [side, blocked] : passage.parts) {
@@ -186,7 +196,7 @@ void Lanes::starve(double span) {
 bool Lanes::move_flights(double span) {
   std::vector<double> speeds;
   for (const int64_t number : active_) speeds.push_back(speed(flights_[number]));
-  std::vector<int64_t> landed;
+  std::vector<int64_t> arrived;
   size_t kept = 0;
   for (size_t i = 0; i < speeds.size(); ++i) {
     const int64_t number = active_[i];
@@ -197,14 +207,17 @@ bool Lanes::move_flights(double span) {
     const bool passed = flight.latency_seconds <= 0 && flight.work_seconds <= 0;
     if (passed && flight.late_seconds > 0 && computes(flights_[number]))
       flight.latency_seconds = std::exchange(flight.late_seconds, 0);
-    if (flight.latency_seconds > 0 || flight.work_seconds > 0)
+    if (flight.latency_seconds > 0 || flight.work_seconds > 0 || queues(flights_[number]))
       active_[kept++] = number;
     else
-      landed.push_back(number);
+      arrived.push_back(number);
   }
   active_.resize(kept);
-  for (const int64_t number : landed) land(number);
-  return !landed.empty();
+  for (const int64_t number : arrived) {
+    flights_[number].arrived = true;
+    if (flights_[number].taken) land(number);
+  }
+  return !arrived.empty();
 }
 
 void Lanes::move_actors(double before, bool landed) {

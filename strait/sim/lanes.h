@@ -11,13 +11,17 @@
 namespace strait::sim {
 
 /// One transfer. It is under way once all its sides have arrived, each at the head of its lane and
-/// behind what it was told to follow; it lands on all sides at once.
+/// behind what it was told to follow; it lands on all sides at once. What is sent unasked waits for
+/// nobody but its sender to be under way, and so passes while its receiver takes what came before;
+/// it lands when that has taken it too. Those of a lane go one behind the other, their latencies at
+/// once.
 struct Flight {
   int64_t level = 0;
   double latency_seconds = 0;  // passes at its own pace
   double work_seconds = 0;     // time on an otherwise idle level; shrinks at the lane's share
   int64_t sides = 1;           // actors that take part
   double late_seconds = 0;     // until its end is seen, while an actor that takes part computes
+  bool unasked = false;
   double started = -1, landed = -1;
 };
 
@@ -105,6 +109,9 @@ class Lanes {
     std::vector<Part> parts;
     std::vector<Place> followers;  // to tell of the landing, as often as they follow it
     int64_t missing = 0;           // sides that have not arrived, or are blocked
+    bool taken = true;             // by the receiver, if it is sent unasked
+    bool arrived = false;          // likewise: all of it
+    int64_t behind = -1;           // likewise: the one before it from the same lane
   };
   std::deque<Place>& queue(const Side& side) {
     return queues_[side.actor * streams_ + side.stream];
@@ -114,6 +121,10 @@ class Lanes {
   double crowd(const Side& side, int64_t level, bool out);
   double speed(const Passage& passage);
   bool computes(const Passage& passage) const;
+  /// For those before it.
+  bool queues(const Passage& passage) const {
+    return passage.behind >= 0 && !flights_[static_cast<size_t>(passage.behind)].arrived;
+  }
   void unblock(const Place& place);
   void ready(const Place& place);
   void leave_lane(const Side& side);
@@ -124,7 +135,7 @@ class Lanes {
   /// Of those that compute, by machine.
   std::vector<double> paces_of_machines() const;
   void starve(double span);
-  /// Moves what is under way by `span`; whether something landed.
+  /// Moves what is under way by `span`; whether something arrived.
   bool move_flights(double span);
   void move_actors(double before, bool landed);
 
@@ -136,6 +147,7 @@ class Lanes {
   std::vector<Actor> actors_;
   std::vector<Passage> flights_;
   std::vector<std::deque<Place>> queues_;  // [actor * streams + stream]
+  std::vector<int64_t> unasked_;           // likewise: the last that was sent so, or -1
   std::vector<int64_t> active_;            // flights under way
   std::vector<int64_t> busy_;              // [actor][level][way]: flights past their latency
   std::vector<int64_t> messages_;          // of them

@@ -204,6 +204,40 @@ TEST(MpiCollectives, SendsMeetReceivesInOrderAndDoNotHoldUpOthers) {
   }
 }
 
+/// From the first rank to the last, which has done nothing but wait for another message meanwhile:
+/// what is longer than MPI sends at once goes in pieces that are not.
+TEST(MpiCollectives, MessagesToOtherHostsAreSentBeforeTheyAreAskedFor) {
+  const Ranks& ranks = Ranks::get();
+  Communicator &messages = ranks.all(5), &after = ranks.all(6);
+  const int64_t last = messages.size() - 1, me = messages.position();
+  if (ranks.session.host_names().front() == ranks.session.host_names().back()) return;
+  const auto call_of = [](Operation operation, std::vector<int32_t>& data, int64_t peer) {
+    Call call;
+    call.operation = operation;
+    call.dtype = Dtype::kInt32;
+    call.counts = {std::ssize(data)};
+    call.peer = peer;
+    call.deadline_seconds = 20;
+    if (operation == Operation::kSend)
+      call.source = data.data();
+    else
+      call.destination = data.data();
+    return call;
+  };
+  for (const int64_t elements : {10000, 30000, 262144}) {
+    std::vector<int32_t> data(static_cast<size_t>(elements)), end(1, 1);
+    if (me == 0) {
+      std::iota(data.begin(), data.end(), 7);
+      messages.start(call_of(Operation::kSend, data, last)).wait();
+      after.start(call_of(Operation::kSend, end, last)).wait();
+    } else if (me == last) {
+      after.start(call_of(Operation::kReceive, end, 0)).wait();
+      messages.start(call_of(Operation::kReceive, data, 0)).wait();
+      for (int64_t at = 0; at < elements; ++at) ASSERT_EQ(data[at], 7 + at);
+    }
+  }
+}
+
 TEST(MpiCollectives, LanesAndGroupsRunSideBySide) {
   World& world = Ranks::get().world;
   const int64_t n = world.size(), me = world.rank();

@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <vector>
+
 #include "strait/config/parse.h"
 #include "strait/cost/cost.h"
 #include "strait/sim/lanes.h"
@@ -117,6 +120,36 @@ TEST(Lanes, MessagesOfAGroupShareItsLinks) {
         EXPECT_NEAR(lanes.flight(number).landed, seconds, kTolerance) << links << " links";
     }
   }
+}
+
+/// Three messages of a second, half a second away. Asked for, each begins when the one before it
+/// has been taken; unasked they pass one behind the other, also while their receiver computes.
+TEST(Lanes, UnaskedMessagesPassWhileTheirReceiverTakesWhatCameBefore) {
+  for (const bool unasked : {false, true})
+    for (const double busy : {0.0, 2.0, 9.0}) {
+      sim::Lanes lanes(2, 1);
+      const auto wait = [&](int64_t actor) {
+        while (!lanes.idle(actor)) lanes.advance();
+      };
+      std::vector<int64_t> numbers;
+      for (int message = 0; message < 3; ++message) {
+        sim::Flight one = flight(0, 0.5, 1.0);
+        one.sides = 2;
+        one.unasked = unasked;
+        numbers.push_back(lanes.open(one));
+        lanes.arrive(numbers.back(), {0, 0, sim::Way::kOut});
+      }
+      lanes.compute(1, busy);
+      wait(1);
+      for (const int64_t number : numbers) lanes.arrive(number, {1, 0, sim::Way::kIn});
+      lanes.await(1, numbers.back());
+      wait(1);
+      for (int message = 0; message < 3; ++message) {
+        const double asked = busy + 1.5 * (message + 1), there = 0.5 + 1.0 * (message + 1);
+        EXPECT_NEAR(lanes.flight(numbers[static_cast<size_t>(message)]).landed,
+                    unasked ? std::max(busy, there) : asked, kTolerance);
+      }
+    }
 }
 
 TEST(Lanes, TransfersNeverStarveComputing) {

@@ -7,9 +7,6 @@
 namespace strait::comm {
 namespace {
 
-/// MPI counts are int: longer transfers are cut.
-constexpr int64_t kPieceBytes = int64_t{1} << 30;
-
 /// MPI itself is one per process, and so is its lock.
 std::mutex& mpi_mutex() {
   static std::mutex mutex;
@@ -41,13 +38,13 @@ void Messages::check(int code, const char* what) const {
   throw InternalError(message);
 }
 
-Message Messages::send(const void* data, int64_t bytes, int64_t to, int tag) {
+Message Messages::send(const void* data, int64_t bytes, int64_t to, int tag, int64_t piece_bytes) {
   Message message;
   message.peer = to;
   message.done = bytes == 0;
   const std::lock_guard<std::mutex> lock(mpi_mutex());
-  for (int64_t at = 0; at < bytes; at += kPieceBytes) {
-    const int64_t piece = std::min(kPieceBytes, bytes - at);
+  for (int64_t at = 0; at < bytes; at += piece_bytes) {
+    const int64_t piece = std::min(piece_bytes, bytes - at);
     message.requests.push_back(MPI_REQUEST_NULL);
     check(MPI_Isend(static_cast<const char*>(data) + at, static_cast<int>(piece), MPI_BYTE,
                     static_cast<int>(to), tag, communicator_, &message.requests.back()),
@@ -57,16 +54,16 @@ Message Messages::send(const void* data, int64_t bytes, int64_t to, int tag) {
   return message;
 }
 
-Message Messages::receive(void* data, int64_t bytes, int64_t from, int tag) {
+Message Messages::receive(void* data, int64_t bytes, int64_t from, int tag, int64_t piece_bytes) {
   Message message;
   message.peer = from;
   message.expected = bytes;
   message.done = bytes == 0;
   const std::lock_guard<std::mutex> lock(mpi_mutex());
-  for (int64_t at = 0; at < bytes; at += kPieceBytes) {
+  for (int64_t at = 0; at < bytes; at += piece_bytes) {
     message.requests.push_back(MPI_REQUEST_NULL);
     check(MPI_Irecv(static_cast<char*>(data) + at,
-                    static_cast<int>(std::min(kPieceBytes, bytes - at)), MPI_BYTE,
+                    static_cast<int>(std::min(piece_bytes, bytes - at)), MPI_BYTE,
                     static_cast<int>(from), tag, communicator_, &message.requests.back()),
           "MPI_Irecv");
   }

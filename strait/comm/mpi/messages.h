@@ -34,10 +34,13 @@ class Messages {
   /// `communicator`: over all ranks of the world, numbered alike; kept, not freed.
   explicit Messages(MPI_Comm communicator);
 
-  /// Starts a transfer; buffers stay untouched until it is done. Messages between two ranks with
-  /// the same tag are received in the order in which they were sent. Nothing is sent for 0 bytes.
-  Message send(const void* data, int64_t bytes, int64_t to, int tag);
-  Message receive(void* data, int64_t bytes, int64_t from, int tag);
+  static constexpr int64_t kWhole = int64_t{1} << 30;  // MPI counts are int: longer ones are cut
+
+  /// Starts a transfer, in pieces of `piece_bytes`, the same at both ends; buffers stay untouched
+  /// until it is done. Messages between two ranks with the same tag are received in the order in
+  /// which they were sent. Nothing is sent for 0 bytes.
+  Message send(const void* data, int64_t bytes, int64_t to, int tag, int64_t piece_bytes = kWhole);
+  Message receive(void* data, int64_t bytes, int64_t from, int tag, int64_t piece_bytes = kWhole);
 
   /// Drives MPI and tells whether the message is done. InternalError when MPI reports one;
   /// UserError when another number of bytes arrived than expected.

@@ -4,7 +4,9 @@
 #include <thread>
 #include <utility>
 
+#include "strait/collective/unasked.h"
 #include "strait/comm/call_check.h"
+#include "strait/comm/mpi/pieces.h"
 #include "strait/comm/sums.h"
 
 namespace strait::comm {
@@ -12,6 +14,12 @@ namespace {
 
 constexpr double kSendLook = 200e-6;  // between looks at a send that nobody has taken yet
 constexpr double kAlarmLook = 0.05;   // between looks at the alarm
+
+/// Of a message to or from `other`.
+int64_t piece_bytes(const MpiSite& site, int64_t bytes, int64_t other) {
+  const bool unasked = site.place(other) < 0 && bytes <= collective::kMostUnaskedBytes;
+  return unasked ? kPieceBytes : Messages::kWhole;
+}
 
 }  // namespace
 
@@ -154,13 +162,15 @@ void MpiCommunicator::run_alone(const Call& call) const {
 void MpiCommunicator::send(const std::shared_ptr<QueuedCall>& queued) {
   const Call& call = queued->call;
   const int64_t bytes = call.counts[0] * dtype_bytes(call.dtype);
+  const int64_t to = peer_rank(call);
   Outstanding send{queued,
-                   site_.messages.send(call.source, bytes, peer_rank(call), exchange_.tag(true)),
+                   site_.messages.send(call.source, bytes, to, exchange_.tag(true),
+                                       piece_bytes(site_, bytes, to)),
                    deadline_after(call.deadline_seconds)};
   const int64_t handed = send.message.handed;
   SentBytes sent{std::vector<int64_t>(site_.cluster.levels.size(), 0)};
-  sent.by_level[site_.cluster.level_between(site_.rank(), peer_rank(call))] = handed;
-  if (site_.place(peer_rank(call)) < 0) sent.network = handed;
+  sent.by_level[site_.cluster.level_between(site_.rank(), to)] = handed;
+  if (site_.place(to) < 0) sent.network = handed;
   count(call, sent);
   if (site_.messages.test(send.message)) return queued->complete(std::nullopt);
   sends_.push_back(std::move(send));
@@ -170,7 +180,9 @@ void MpiCommunicator::receive(const Call& call) {
   const int64_t bytes = call.counts[0] * dtype_bytes(call.dtype);
   std::vector<char> landing(call.accumulate ? bytes : 0);
   void* target = call.accumulate ? landing.data() : call.destination;
-  Message message = site_.messages.receive(target, bytes, peer_rank(call), exchange_.tag(true));
+  const int64_t from = peer_rank(call);
+  Message message = site_.messages.receive(target, bytes, from, exchange_.tag(true),
+                                           piece_bytes(site_, bytes, from));
   const auto done = [&] { return site_.messages.test(message); };
   if (!done())
     exchange_.wait_of(call).until([&] { return message.done; },
