@@ -312,9 +312,12 @@ void search_stages(const Run& run, const Setting& setting, SearchResult& result)
   if (!searches(run, "pipeline") || !leaves_mesh_open(run)) return;
   const StageNumbers numbers = numbers_of_stages(run, setting.ranks);
   int64_t fitting = 0;
+  bool told = false;
   for (const int64_t stages : numbers.all) {
     if (fitting >= kMostStagings && stages != numbers.parts) continue;
     Trials trials = cut_into_stages(run, stages, requirement(setting.ranks));
+    if (told) trials.refused.clear();  // most often for the same reason
+    told = told || !trials.refused.empty();
     for (Run& one : trials.runs) one = typical(std::move(one), setting.ranks);
     const size_t before = result.candidates.size();
     search_fastest(

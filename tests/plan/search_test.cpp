@@ -314,6 +314,14 @@ TEST(Search, StagesAreTriedWhereTheRunLeavesThemOpen) {
   for (const auto& [stages, names] : stages_of(search(planned(sets), 32, 65)))
     numbers.insert(stages);
   EXPECT_EQ(numbers, (std::set<int64_t>{1, 2, 4, 8}));
+  // Batches of planned documents have no stages; that is said once.
+  std::vector<std::string> documents = {"train.global_batch_tokens=4096", "model.shape.layers=8",
+                                        "model.shape.dropout=0", "sequence.engine=zeppelin",
+                                        "plan.search=pipeline"};
+  const SearchResult planned_ones = search(planned(documents), 8, 65);
+  for (const auto& [stages, names] : stages_of(planned_ones)) EXPECT_EQ(stages, 1);
+  EXPECT_NE(find_rejection(planned_ones, "stage 2"), nullptr);
+  EXPECT_EQ(planned_ones.rejected.size(), 1U);
   // Not where an axis is written or the search does not name them.
   const std::map<int64_t, std::set<std::string>> alone = {{1, {"1f1b"}}};
   sets.back() = "plan.search=mesh,placement,micro_batch_size";

@@ -247,7 +247,9 @@ TEST(RankLayouts, KeysOfEveryPartGoAroundInItsOwnOrder) {
         const RankGroup& next = all[static_cast<size_t>(group.next)].groups[part];
         EXPECT_EQ(next.before, static_cast<int32_t>(rank));
         EXPECT_EQ(next.holder(round + 1), group.holder(round));
-        if (part == 0) EXPECT_EQ(group.pairs(round), plain[rank].groups.front().pairs(round));
+        if (part == 0) {
+          EXPECT_EQ(group.pairs(round), plain[rank].groups.front().pairs(round));
+        }
       }
       EXPECT_EQ(holders.size(), 6U);
       EXPECT_EQ(group.holder(0), group.member);
