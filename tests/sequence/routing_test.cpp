@@ -102,7 +102,9 @@ TEST(RoutingTest, PartsOfARingCrossBetweenRanksOfTheirOwn) {
           std::ranges::sort(sorted);
           std::iota(all.begin(), all.end(), 0);
           ASSERT_EQ(sorted, all);
-          if (part == 0) ASSERT_EQ(members, all);
+          if (part == 0) {
+            ASSERT_EQ(members, all);
+          }
           int64_t crossings = 0;
           for (size_t at = 0; at < members.size(); ++at) {
             const int32_t from = members[at], to = members[(at + 1) % members.size()];
