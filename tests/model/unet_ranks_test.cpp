@@ -336,7 +336,9 @@ class Ranks {
                      for (int64_t i = 0; i < length; ++i) {
                        T& target = together_.gradient[static_cast<size_t>(whole + i)];
                        const T made = rank.gradient[static_cast<size_t>(local + i)];
-                       if (target != 0) EXPECT_EQ(made, target) << "ranks differ";
+                       if (target != 0) {
+                         EXPECT_EQ(made, target) << "ranks differ";
+                       }
                        target = made;
                      }
                    });
