@@ -28,7 +28,8 @@ Run on_grid(const Run& run, int64_t x, int64_t y) {
   Run shared = run;
   shared.mesh.axes.x = x;
   shared.mesh.axes.y = y;
-  shared.written["mesh.axes.x"] = shared.written["mesh.axes.y"] = {"plan", 0};
+  write_key(shared, "mesh.axes.x");
+  write_key(shared, "mesh.axes.y");
   return shared;
 }
 

@@ -10,6 +10,7 @@
 #include "strait/base/clock.h"
 #include "strait/config/cluster_file.h"
 #include "strait/config/keys.h"
+#include "strait/plan/trials.h"
 #include "strait/predict/predict.h"
 #include "strait/topology/mesh.h"
 #include "strait/topology/positions.h"
@@ -45,7 +46,7 @@ bool is_every_step(const PolicyRow& row) { return std::string(row.policy) == "ev
 template <class T>
 void set(Run& run, const char* key, T& field, T value) {
   field = std::move(value);
-  run.written[key] = {"plan", 0};
+  write_key(run, key);
 }
 
 /// The file's [sync] without a policy.

@@ -29,9 +29,6 @@ bool searches(const Run& run, const char* what) {
   return std::find(run.plan.search.begin(), run.plan.search.end(), what) != run.plan.search.end();
 }
 
-/// Marks a key as written, so that a preset does not fill it again.
-void write_key(Run& run, const std::string& key) { run.written[key] = {"plan", 0}; }
-
 /// Refuses what no candidate could mend, before any is tried: nothing would be enumerated
 /// otherwise.
 void require_candidates(const Run& run, int64_t ranks) {
@@ -366,7 +363,7 @@ SearchResult search(const Run& run, int64_t ranks, int64_t vocabulary, const Cor
     require_candidates(run, ranks);
   } catch (const UserError& error) {  // which ranks that share something may mend
     refused = std::current_exception();
-    refuse({"mesh of the run file", error.what(), 1, 0, 0, ""}, result);
+    refuse(refusal("mesh of the run file", error.what(), 1), result);
   }
   if (!refused) search_own_mesh(run, setting, result);
   search_grids(run, setting, result);

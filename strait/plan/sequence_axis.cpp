@@ -43,8 +43,9 @@ Trials share_sequences(const Run& run, int64_t sharers, const Require& require) 
     trial.mesh.axes.sequence = sharers;
     trial.sequence.engine = engine.name;
     trial.sequence.head_ranks = engine.head_ranks;
-    trial.written["mesh.axes.sequence"] = trial.written["sequence.engine"] = {"plan", 0};
-    if (engine.head_ranks > 0) trial.written["sequence.head_ranks"] = {"plan", 0};
+    write_key(trial, "mesh.axes.sequence");
+    write_key(trial, "sequence.engine");
+    if (engine.head_ranks > 0) write_key(trial, "sequence.head_ranks");
     try {
       require(trial);
       shared.runs.push_back(std::move(trial));

@@ -43,7 +43,8 @@ std::vector<Run> orders_of_stages(const Run& run) {
       Run one = run;
       one.pipeline.order = order;
       one.pipeline.chunks_per_stage = chunks;
-      one.written["pipeline.order"] = one.written["pipeline.chunks_per_stage"] = {"plan", 0};
+      write_key(one, "pipeline.order");
+      write_key(one, "pipeline.chunks_per_stage");
       try {
         check_pipeline(one);
       } catch (const UserError&) {
@@ -61,7 +62,7 @@ bool takes_micro_batches(const Run& run, int64_t count) {
 Trials cut_into_stages(const Run& run, int64_t stages, const Require& require) {
   Run cut = run;
   cut.mesh.axes.stage = stages;
-  cut.written["mesh.axes.stage"] = {"plan", 0};
+  write_key(cut, "mesh.axes.stage");
   try {
     require(cut);
   } catch (const UserError& error) {

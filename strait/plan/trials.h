@@ -21,6 +21,9 @@ struct Trials {
 /// Throws UserError for a run that cannot be.
 using Require = std::function<void(const Run&)>;
 
+/// Marks a key as written, so that a preset does not fill it again.
+inline void write_key(Run& run, const std::string& key) { run.written[key] = {"plan", 0}; }
+
 /// `count` ways of a family that the message of a run file of it refuses.
 inline Rejection refusal(std::string family, std::string reason, int64_t count) {
   Rejection rejection;

@@ -80,13 +80,6 @@ void add_step(Bytes& bytes, const Job& job) {
   test::add_exchange(bytes, "all-reduce", 2 * test::kAgreedBytes, {4, 1});
 }
 
-Bytes summed(const Ledger& ledger) {
-  Bytes bytes;
-  for (const Traffic& row : ledger.rows()) bytes[{row.operation, row.level}] += row.payload_bytes;
-  std::erase_if(bytes, [](const auto& row) { return row.second == 0; });
-  return bytes;
-}
-
 TEST_F(PlannedPrograms, BytesAreClosedFormsInAllReaders) {
   for (const auto& [engine, remap, routing] :
        {std::tuple("zeppelin", "none", "auto"), std::tuple("zeppelin", "qkv", "off"),
@@ -113,7 +106,7 @@ TEST_F(PlannedPrograms, BytesAreClosedFormsInAllReaders) {
       add_step(want, job);
     }
     for (const int64_t level : {0, 1}) EXPECT_GT((want[{"send", level}]), 0);
-    EXPECT_EQ(summed(outcome.traffic), want);
+    EXPECT_EQ(test::bytes_of(outcome.traffic, 1), want);
     const strategy::BatchPlanner& planner = *job.design.planner;
     const auto plan =
         planner.plan(strategy::expected_lengths(job.design.run, 1, planner, *job.corpus).median);
@@ -122,15 +115,16 @@ TEST_F(PlannedPrograms, BytesAreClosedFormsInAllReaders) {
     add_attention(of_expected, sequence::remap_traffic(*plan, layer), 2);
     add_step(of_expected, job);
     std::erase_if(of_expected, [](const auto& row) { return row.second == 0; });
-    EXPECT_EQ(summed(job.simulated.traffic), of_expected);
-    EXPECT_EQ(summed(job.cost.traffic), of_expected);
+    EXPECT_EQ(test::bytes_of(job.simulated.traffic, 1), of_expected);
+    EXPECT_EQ(test::bytes_of(job.cost.traffic, 1), of_expected);
   }
 }
 
 TEST_F(PlannedPrograms, PackedDocumentsMoveNoKeys) {
   const Job job =
       make_job(run_of("packed", {"sequence.capacity_tokens=400", "sequence.remap=none"}), 4);
-  for (const auto& [row, bytes] : summed(train(job).traffic)) EXPECT_EQ(row.first, "all-reduce");
+  for (const auto& [row, bytes] : test::bytes_of(train(job).traffic, 1))
+    EXPECT_EQ(row.first, "all-reduce");
 }
 
 TEST_F(PlannedPrograms, MemoryIsWhatTheAllocatorSaw) {
@@ -325,7 +319,8 @@ TEST_F(PlannedPrograms, OneLinkGainsNothingByProxies) {
     const strategy::BatchPlanner& planner = *design.planner;
     const sim::Result result = sim::simulate(design.round.classes, design.cluster);
     return {planner.price(*planner.plan(planner.assumed_lengths(800))).attention_slowest,
-            result.seconds, static_cast<double>(summed(result.traffic)[{"send", 1}]) / 2 / kRate};
+            result.seconds,
+            static_cast<double>(test::bytes_of(result.traffic, 1)[{"send", 1}]) / 2 / kRate};
   };
   const Times off = seconds("off", 1);
   EXPECT_GE(off.simulated, off.of_link);
