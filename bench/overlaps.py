@@ -4,9 +4,10 @@
 A GPT of 50M parameters, 512 tokens per rank and step, one core per rank where there are as many. For each grid: find the
 rate of the links at which the sums of a step take half as long as its backward computes, probe the lab at that rate, then
 train a few steps with no overlap, with each alone and with all; with rows split over x ("x rows"), whole exchanges of rows
-and those by shards (tensor.tiles), beside the same over links without a limit. Beside them one rank, and for x what `strait plan`
-takes for the fastest way of two ranks at this rate and PyTorch's tensor parallel (torch.distributed.tensor) over Gloo on the
-same links. Needs root (bench/netlab).
+and those by shards (tensor.tiles), beside the same over links without a limit. Beside them one rank, as many ranks that share
+nothing but the machine's memory and caches (local steps without a round), and for x what `strait plan` takes for the fastest way
+of two ranks at this rate and PyTorch's tensor parallel (torch.distributed.tensor) over Gloo on the same links. Needs root
+(bench/netlab).
 """
 import argparse
 import json
@@ -150,6 +151,7 @@ class Bench:
         self.probe(lab)
         place = {"lab": str(lab), "grid": str(grid), "cluster": self.cluster.read_text(), "rows": {}}
         place["one"] = self.train(Lab(1, 1, lab.rate), ["placement.preset=ddp"])
+        place["apart"] = self.train(lab, ["placement.preset=ddp", "sync.policy=diloco", "sync.rounds.period_steps=1000"])
         if name == "x rows":
             place["free"] = self.train(Lab(2, 1, "none"), [*grid.keys(), "tensor.tiles=off"])
         for row, keys in grid.rows().items():
@@ -166,24 +168,24 @@ class Bench:
 def print_table(place):
     rows = place["rows"]
     one = statistics.median(place["one"]["seconds"])
+    apart = statistics.median(place["apart"]["seconds"])
     base = rows["none"]
     print(f"\n{place['grid']}, {place['lab']}\n\n| overlap | seconds per step | predicted | gained | gain predicted | of it | "
-          "waits for links | of one rank's speed | stolen |\n|---|---|---|---|---|---|---|---|---|")
-    print(f"| one rank | {spread(place['one']['seconds'])} | {place['one']['predicted_seconds']:.3f} | | | | | | "
-          f"{place['one']['stolen_share']:.0%} |")
+          "waits for links | of one rank's speed | of ranks apart | stolen |\n|---|---|---|---|---|---|---|---|---|---|")
+    for name, key in (("one rank", "one"), ("ranks apart", "apart")):
+        print(f"| {name} | {spread(place[key]['seconds'])} | {place[key]['predicted_seconds']:.3f} | | | | | "
+              f"{one / statistics.median(place[key]['seconds']):.0%} | | {place[key]['stolen_share']:.0%} |")
     for name, row in rows.items():
         mine = statistics.median(row["seconds"])
         if "predicted_seconds" not in row:
-            print(f"| {name} ({row['version']}) | {spread(row['seconds'])} | | | | | | {one / mine:.0%} | |")
+            print(f"| {name} ({row['version']}) | {spread(row['seconds'])} | | | | | | {one / mine:.0%} | {apart / mine:.0%} | |")
             continue
         predicted = row["predicted_seconds"]
         gains = [statistics.median(base["seconds"]) - mine, base["predicted_seconds"] - predicted]
         share = f"{gains[0] / gains[1]:.0%}" if gains[1] > 1e-3 * predicted else ""
         name += f" ({' '.join(row['line'].split())})" if "line" in row else ""
         print(f"| {name} | {spread(row['seconds'])} | {predicted:.3f} ({predicted / mine - 1:+.0%}) | {gains[0]:.3f} | {gains[1]:.3f} | "
-              f"{share} | {row['exposed_share']:.0%} | {one / mine:.0%} | {row['stolen_share']:.0%} |", flush=True)
-
-
+              f"{share} | {row['exposed_share']:.0%} | {one / mine:.0%} | {apart / mine:.0%} | {row['stolen_share']:.0%} |", flush=True)
     if "free" in place:
         free, whole = (statistics.median(row["seconds"]) for row in (place["free"], rows["oar"]))
         print(f"\nOver links without a limit {spread(place['free']['seconds'])}. Effective communication, of that of whole exchanges with oar: " +

@@ -25,6 +25,8 @@ constexpr NumberRate kNumberRates[] = {
     {"fp32_attention_flops_per_second", &Cluster::attention_flops_per_second_fp32},
     {"fp64_attention_flops_per_second", &Cluster::attention_flops_per_second_fp64},
     {"bf16_attention_flops_per_second", &Cluster::attention_flops_per_second_bf16},
+    {"fp32_weights_per_second", &Cluster::weights_per_second_fp32},
+    {"bf16_weights_per_second", &Cluster::weights_per_second_bf16},
     {"memory_bytes_per_second", &Cluster::memory_bytes_per_second},
     {"codec_bytes_per_second", &Cluster::codec_bytes_per_second},
 };

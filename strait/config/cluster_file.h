@@ -19,9 +19,11 @@ Cluster resolve_cluster(const Run& run, int64_t ranks);
 /// fp32_model_flops_per_second, bf16_model_flops_per_second (whole blocks of a model; missing: as
 /// products), fp32_attention_flops_per_second, fp64_attention_flops_per_second,
 /// bf16_attention_flops_per_second (attention alone, which whole blocks are then without; missing:
-/// as whole blocks), memory_bytes_per_second, codec_bytes_per_second (missing: as memory),
-/// memory_bytes, cores_per_rank (all of one rank) and shares_cores. Rates that are missing are
-/// those of the preset localhost. UserError with file, line, key and the nearest key.
+/// as whole blocks), fp32_weights_per_second, bf16_weights_per_second (numbers of weights that
+/// products pass over, however few their rows; missing: at no cost), memory_bytes_per_second,
+/// codec_bytes_per_second (missing: as memory), memory_bytes, cores_per_rank (all of one rank) and
+/// shares_cores. Rates that are missing are those of the preset localhost. UserError with file,
+/// line, key and the nearest key.
 Cluster parse_cluster_file(std::string_view text, const std::string& file, int64_t ranks);
 
 /// The text that parse_cluster_file reads back as the same cluster; the outermost level takes the

@@ -173,7 +173,7 @@ double compute_seconds(const Program& program, const Op& op, const Cluster& clus
     case program::Bound::kNothing:
       return 0;
     case program::Bound::kProducts:
-      return cluster.block_seconds(cost.dtype, cost.flops, cost.attention_flops);
+      return cluster.block_seconds(cost.dtype, cost.flops, cost.attention_flops, cost.weights);
     case program::Bound::kMemory:
       return seconds_of(cost.bytes, cluster.memory_bytes_per_second);
     case program::Bound::kCodec:

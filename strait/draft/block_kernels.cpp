@@ -74,6 +74,7 @@ KernelCost block_cost(const Program& program, const Op& op, int64_t rank) {
   KernelCost cost;
   cost.flops = program::attribute<double>(op, kFlops);
   cost.attention_flops = program::attribute<double>(op, kAttentionFlops);
+  cost.weights = weights_of(op);
   cost.bytes = program::touched_bytes(program, op, rank);
   cost.workspace_bytes = program::attribute<int64_t>(op, kWorkspace);
   if (const program::Operand* weights = program::operand_in(op.reads, kWeights))
@@ -435,6 +436,16 @@ void set_flops(Op& op, double flops, double attention_flops) {
 void scale_flops(Op& op, double part) {
   set_flops(op, part * program::attribute<double>(op, kFlops),
             part * program::attribute<double>(op, kAttentionFlops));
+}
+
+double weights_of(const Op& op) {
+  int64_t rows = program::attribute<int64_t>(op, kBatch) * program::attribute<int64_t>(op, kLength);
+  if (std::ssize(op.attributes) > kRows)
+    if (const auto* some = std::get_if<program::IntegerRange>(&op.attributes[kRows]))
+      rows = some->end - some->begin;
+  const double products =
+      program::attribute<double>(op, kFlops) - program::attribute<double>(op, kAttentionFlops);
+  return rows > 0 ? products / (2 * static_cast<double>(rows)) : 0.0;
 }
 
 void add_operand(Op& op, int array, const program::Index& index, program::Access access, int slot) {

@@ -130,6 +130,9 @@ program::Op block_op(const program::Kernel& kernel, int64_t block,
 void set_flops(program::Op& op, double flops, double attention_flops = 0);
 /// Leaves this part of both.
 void scale_flops(program::Op& op, double part);
+/// Numbers of weights that the products of such an op pass over, told from their operations and
+/// rows; of a convolution, as if its rows were those of the whole image.
+double weights_of(const program::Op& op);
 
 /// Appends an operand: to the reads, or to the writes unless it is only read.
 void add_operand(program::Op& op, int array, const program::Index& index, program::Access access,

@@ -30,11 +30,11 @@ namespace strait::measure {
 namespace {
 
 constexpr int64_t kGemmSize = 640;  // 3.3 MB of operands in fp32: out of L1, near the peak
-constexpr int64_t kBlockWidth = 256;
+constexpr int64_t kBlockWidth = 256, kBlockSequences = 3;
 constexpr int64_t kCopyBytes = 16 << 20;  // a thread's, beyond its part of the caches
-constexpr double kProductSeconds = 0.06;
+constexpr double kProductSeconds = 0.03;
 constexpr double kCopySeconds = 0.01;
-constexpr double kBlockSeconds = 0.05;
+constexpr double kBlockSeconds = 0.02;  // of many tokens, and again of few
 constexpr double kAttentionSeconds = 0.02;
 
 /// Processor time of this thread: other programs on the machine do not lengthen it.
@@ -120,17 +120,26 @@ double attention_rate(RankTeam& team, Dtype dtype, kernel::NarrowProducts produc
   return works[0]->flops() / seconds;
 }
 
-double block_rate(RankTeam& team, Dtype dtype, kernel::NarrowProducts products,
-                  const OtherRates& others) {
-  if (dtype == Dtype::kFloat64) return 0;
-  std::vector<std::unique_ptr<ModelWork>> works;
-  const double seconds = best_of(
-      team, kBlockSeconds,
-      [&] { return std::make_unique<ModelWork>(block_of_width(kBlockWidth), dtype, 1, products); },
-      works);
-  const double rate = model_rate(*works[0], seconds, others);
-  team.run([&](int64_t rank) { works[rank].reset(); });  // by the thread that made it
-  return rate;
+/// Of blocks with many tokens and with few.
+BlockRates rates_of_blocks(RankTeam& team, Dtype dtype, kernel::NarrowProducts products,
+                           const OtherRates& others) {
+  if (dtype == Dtype::kFloat64) return {};
+  BlockCase many = block_of_width(kBlockWidth);
+  many.run.train.global_batch_size = kBlockSequences;
+  const BlockCase cases[] = {many, with_fewer_tokens(many).value()};
+  std::vector<std::unique_ptr<ModelWork>> works[2];
+  TimedBlock timed[2];
+  for (int at = 0; at < 2; ++at) {
+    const double seconds = best_of(
+        team, kBlockSeconds,
+        [&] { return std::make_unique<ModelWork>(cases[at], dtype, 1, products); }, works[at]);
+    timed[at] = {works[at][0].get(), seconds};
+  }
+  const BlockRates rates = block_rates(timed[0], timed[1], others);
+  team.run([&](int64_t rank) {  // by the thread that made it
+    for (auto& of_case : works) of_case[rank].reset();
+  });
+  return rates;
 }
 
 struct Field {
@@ -146,6 +155,8 @@ constexpr Field kFields[] = {
     {"fp32_attention_flops_per_second", &MeasuredRates::attention_flops_per_second_fp32},
     {"fp64_attention_flops_per_second", &MeasuredRates::attention_flops_per_second_fp64},
     {"bf16_attention_flops_per_second", &MeasuredRates::attention_flops_per_second_bf16},
+    {"fp32_weights_per_second", &MeasuredRates::weights_per_second_fp32},
+    {"bf16_weights_per_second", &MeasuredRates::weights_per_second_bf16},
     {"memory_bytes_per_second", &MeasuredRates::memory_bytes_per_second}};
 
 std::optional<MeasuredRates> read_rates(const std::string& file) {
@@ -194,9 +205,9 @@ MeasuredRates measure_rates(Dtype dtype, int64_t cores, kernel::NarrowProducts p
   MeasuredRates rates;
   rates.memory_bytes_per_second = copy_rate(team);
   const double attention = attention_rate(team, dtype, products);
-  const double blocks =
-      block_rate(team, dtype, products, {rates.memory_bytes_per_second, attention});
   const double rate = product_rate(team, dtype, products);
+  const auto [blocks, weights] =
+      rates_of_blocks(team, dtype, products, {rates.memory_bytes_per_second, attention, rate});
   const double peak = std::max({rate, blocks, attention});  // never passed
   if (dtype == Dtype::kFloat64) {
     rates.flops_per_second_fp64 = peak;
@@ -204,10 +215,12 @@ MeasuredRates measure_rates(Dtype dtype, int64_t cores, kernel::NarrowProducts p
   } else if (dtype == Dtype::kBfloat16) {
     rates.flops_per_second_bf16 = peak;
     rates.model_flops_per_second_bf16 = blocks;
+    rates.weights_per_second_bf16 = weights;
     rates.attention_flops_per_second_bf16 = attention;
   } else {
     rates.flops_per_second_fp32 = peak;
     rates.model_flops_per_second_fp32 = blocks;
+    rates.weights_per_second_fp32 = weights;
     rates.attention_flops_per_second_fp32 = attention;
   }
   return rates;

@@ -43,55 +43,72 @@ double gemm_rate(RankTeam& team, const ProbeOptions& options, Dtype dtype) {
   return shape.flops() / report::statistics_of(timings[0].seconds).median;
 }
 
-/// Median seconds of what each rank makes, runs and destroys on its own thread.
-template <class Work, class Make>
-double seconds_of(RankTeam& team, int64_t runs, const Make& make, std::unique_ptr<Work>* first) {
-  std::vector<std::unique_ptr<Work>> works(team.ranks());
-  team.run([&](int64_t rank) { (works[rank] = make())->run(); });
-  const Contender contender{
-      "", "", [&] { return team.run([&](int64_t rank) { works[rank]->run(); }); }, ""};
-  const auto timings = time_interleaved({contender}, {.warmups = 1, .runs = runs});
-  team.run([&](int64_t rank) {
-    if (rank > 0) works[rank].reset();
-  });
-  *first = std::move(works[0]);
-  return report::statistics_of(timings[0].seconds).median;
+template <class Work>
+struct Timed {
+  std::unique_ptr<Work> work;  // of rank 0
+  double seconds = 0;
+};
+
+/// Median seconds of what each rank makes, runs and destroys on its own thread: all `makes` in
+/// turns.
+template <class Work>
+std::vector<Timed<Work>> time_works(
+    RankTeam& team, int64_t runs,
+    const std::vector<std::function<std::unique_ptr<Work>()>>& makes) {
+  std::vector<std::vector<std::unique_ptr<Work>>> works(makes.size());
+  std::vector<Contender> contenders;
+  for (size_t at = 0; at < makes.size(); ++at) {
+    works[at].resize(team.ranks());
+    team.run([&](int64_t rank) { (works[at][rank] = makes[at]())->run(); });
+    contenders.push_back(
+        {"", "",
+         [&team, &mine = works[at]] { return team.run([&](int64_t rank) { mine[rank]->run(); }); },
+         ""});
+  }
+  const auto timings = time_interleaved(contenders, {.warmups = 1, .runs = runs});
+  std::vector<Timed<Work>> timed;
+  for (size_t at = 0; at < makes.size(); ++at) {
+    team.run([&](int64_t rank) {
+      if (rank > 0) works[at][rank].reset();
+    });
+    timed.push_back({std::move(works[at][0]), report::statistics_of(timings[at].seconds).median});
+  }
+  return timed;
 }
 
 double attention_rate_of(RankTeam& team, const ProbeOptions& options, const ProbeResult& result,
                          Dtype dtype) {
-  std::unique_ptr<AttentionWork> work;
-  const double seconds = seconds_of(
-      team, options.runs,
-      [&] {
-        return std::make_unique<AttentionWork>(attention_of(options.run), dtype,
-                                               result.threads_per_rank, options.products);
-      },
-      &work);
-  if (const std::string failure = work->check(); !failure.empty())
+  const auto timed = time_works<AttentionWork>(team, options.runs, {[&] {
+                                                 return std::make_unique<AttentionWork>(
+                                                     attention_of(options.run), dtype,
+                                                     result.threads_per_rank, options.products);
+                                               }});
+  if (const std::string failure = timed[0].work->check(); !failure.empty())
     throw InternalError("probe: " + failure);
-  return work->flops() / seconds;
+  return timed[0].work->flops() / timed[0].seconds;
 }
 
-double model_rate_of(RankTeam& team, const ProbeOptions& options, const ProbeResult& result,
-                     const BlockCase& block, Dtype dtype) {
-  std::unique_ptr<ModelWork> work;
-  const double seconds = seconds_of(
-      team, options.runs,
-      [&] {
-        return std::make_unique<ModelWork>(block, dtype, result.threads_per_rank, options.products);
-      },
-      &work);
-  return model_rate(*work, seconds,
-                    {result.copy_bytes_per_second(), result.attention_flops_per_second(dtype)});
+BlockRates block_rates_of(RankTeam& team, const ProbeOptions& options, const ProbeResult& result,
+                          const BlockCase& block, Dtype dtype) {
+  std::vector<std::function<std::unique_ptr<ModelWork>()>> makes;
+  const auto add = [&](const BlockCase& one) {
+    makes.emplace_back([&, one] {
+      return std::make_unique<ModelWork>(one, dtype, result.threads_per_rank, options.products);
+    });
+  };
+  add(block);
+  if (const auto fewer = with_fewer_tokens(block)) add(*fewer);
+  const auto timed = time_works<ModelWork>(team, options.runs, makes);
+  const auto block_at = [&](size_t at) {
+    return at < timed.size() ? TimedBlock{timed[at].work.get(), timed[at].seconds} : TimedBlock{};
+  };
+  return block_rates(block_at(0), block_at(1), result.other_rates(dtype));
 }
 
 double codec_rate_of(RankTeam& team, const ProbeOptions& options) {
-  std::unique_ptr<CodecWork> work;
-  const double seconds = seconds_of(
-      team, options.runs, [&] { return std::make_unique<CodecWork>(options.codec_elements); },
-      &work);
-  return work->bytes() / seconds;
+  const auto timed = time_works<CodecWork>(
+      team, options.runs, {[&] { return std::make_unique<CodecWork>(options.codec_elements); }});
+  return timed[0].work->bytes() / timed[0].seconds;
 }
 
 double all_gather_seconds(RankTeam& team, int64_t bytes, int64_t runs, int64_t repeats) {
@@ -130,13 +147,22 @@ double ProbeResult::attention_flops_per_second(Dtype dtype) const {
                                      : fp32_attention_flops_per_second;
 }
 
+OtherRates ProbeResult::other_rates(Dtype dtype) const {
+  return {copy_bytes_per_second(), attention_flops_per_second(dtype),
+          dtype == Dtype::kBfloat16 ? bf16_flops_per_second.value_or(0) : fp32_flops_per_second};
+}
+
 void fill_block_rates(ProbeResult& result, const std::function<double(Dtype)>& attention_rate,
-                      const std::function<double(Dtype)>& block_rate) {
+                      const std::function<BlockRates(Dtype)>& rates_of_blocks) {
   result.fp32_attention_flops_per_second = attention_rate(Dtype::kFloat32);
   result.fp64_attention_flops_per_second = attention_rate(Dtype::kFloat64);
   result.bf16_attention_flops_per_second = attention_rate(Dtype::kBfloat16);
-  result.fp32_model_flops_per_second = block_rate(Dtype::kFloat32);
-  result.bf16_model_flops_per_second = block_rate(Dtype::kBfloat16);
+  const BlockRates fp32 = rates_of_blocks(Dtype::kFloat32),
+                   bf16 = rates_of_blocks(Dtype::kBfloat16);
+  result.fp32_model_flops_per_second = fp32.flops_per_second;
+  result.bf16_model_flops_per_second = bf16.flops_per_second;
+  result.fp32_weights_per_second = fp32.weights_per_second;
+  result.bf16_weights_per_second = bf16.weights_per_second;
   // Blocks are made of products: faster ones were timed while the machine had less else to do.
   const auto raise = [](double& peak, std::initializer_list<double> reached) {
     peak = std::max(peak, std::max(reached));
@@ -175,7 +201,7 @@ ProbeResult probe(const ProbeOptions& options) {
   result.memory_bytes = usable_memory_bytes() / result.ranks;
   fill_block_rates(
       result, [&](Dtype dtype) { return attention_rate_of(team, options, result, dtype); },
-      [&](Dtype dtype) { return model_rate_of(team, options, result, block, dtype); });
+      [&](Dtype dtype) { return block_rates_of(team, options, result, block, dtype); });
   result.codec_bytes_per_second = codec_rate_of(team, options);
   measure_transport(team, options, result);
   return result;
@@ -196,6 +222,8 @@ Cluster probe_cluster(const ProbeResult& result) {
   cluster.flops_per_second_bf16 = result.bf16_flops_per_second.value_or(0.0);
   cluster.model_flops_per_second_fp32 = result.fp32_model_flops_per_second;
   cluster.model_flops_per_second_bf16 = result.bf16_model_flops_per_second;
+  cluster.weights_per_second_fp32 = result.fp32_weights_per_second;
+  cluster.weights_per_second_bf16 = result.bf16_weights_per_second;
   cluster.attention_flops_per_second_fp32 = result.fp32_attention_flops_per_second;
   cluster.attention_flops_per_second_fp64 = result.fp64_attention_flops_per_second;
   cluster.attention_flops_per_second_bf16 = result.bf16_attention_flops_per_second;
@@ -216,7 +244,8 @@ std::string render_cluster_file(const ProbeResult& result) {
              "# Measured by strait probe with {} {} of {} threads, all at once, on {} "
              "cores{}.\n"
              "# Rates are of one rank. model_flops: forward and backward of a whole block{} "
-             "without attention;\n# attention_flops: those of attention; flops: products alone.\n"
+             "without attention,\n# beside what its weights take, however few the tokens; "
+             "attention_flops: those of attention;\n# flops: products alone.\n"
              "# memory_bytes_per_second: bytes read plus written, the better of memcpy ({:.3g}) "
              "and "
              "streaming stores\n"

@@ -9,6 +9,7 @@
 
 #include "strait/config/run.h"
 #include "strait/kernel/products.h"
+#include "strait/probe/probe_work.h"
 #include "strait/topology/cluster.h"
 
 namespace strait::measure {
@@ -35,6 +36,7 @@ struct ProbeResult {
   std::optional<double> bf16_flops_per_second;  // empty: no hardware for it
   /// Forward and backward of a whole block without its attention, and of that; 0 = not measured.
   double fp32_model_flops_per_second = 0.0, bf16_model_flops_per_second = 0.0;
+  double fp32_weights_per_second = 0.0, bf16_weights_per_second = 0.0;  // as Cluster's
   double fp32_attention_flops_per_second = 0.0, fp64_attention_flops_per_second = 0.0,
          bf16_attention_flops_per_second = 0.0;
   double codec_bytes_per_second =
@@ -43,6 +45,8 @@ struct ProbeResult {
   double streaming_bytes_per_second = 0.0;
   double copy_bytes_per_second() const;  // the better of the two
   double attention_flops_per_second(Dtype dtype) const;
+  /// Of one rank: what has been measured so far of what blocks are told apart by.
+  OtherRates other_rates(Dtype dtype) const;
   int64_t memory_bytes = 0;  // physical, or the control group's limit, over ranks
   /// Transport between thread ranks by all-gather: bytes that a rank receives over the time of a
   /// large one, and the whole time of one of 8 bytes per rank. A world of one has neither: the copy
@@ -59,7 +63,7 @@ struct ProbeResult {
 /// these functions in each type that has a rate. What products alone reached is raised to them
 /// where it is less, so that nothing passes it.
 void fill_block_rates(ProbeResult& result, const std::function<double(Dtype)>& attention_rate,
-                      const std::function<double(Dtype)>& block_rate);
+                      const std::function<BlockRates(Dtype)>& rates_of_blocks);
 
 /// Measures. Blocking: about (gemm_size / 1000)^3 + copy_bytes / 1e8 seconds. Every product, copy
 /// and transfer is verified before it is timed; InternalError when one is wrong. UserError for

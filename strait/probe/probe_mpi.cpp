@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <memory>
 #include <numeric>
 #include <vector>
 
@@ -100,28 +101,24 @@ class Together {
   }
   /// Median over `runs` of the slowest rank's seconds, after one run to warm up.
   double seconds(int64_t runs, const std::function<void()>& body) {
-    std::vector<double> mine;
     body();
-    for (int64_t run = 0; run < runs; ++run) {
-      barrier();
-      const double began = now_seconds();
-      body();
-      mine.push_back(now_seconds() - began);
-    }
-    std::vector<double> slowest(mine.size(), 0.0);
-    for (const Json& rank : shared(Json(mine)))
-      for (size_t run = 0; run < mine.size(); ++run)
-        slowest[run] = std::max(slowest[run], rank.as_array()[run].as_number());
-    return report::statistics_of(slowest).median;
+    return slowest_medians(runs, {body})[0];
   }
-  /// The same of short work, done so often that a run lasts kWorkSeconds; seconds of one.
-  double seconds_of_short(int64_t runs, const std::function<void()>& body) {
-    const int64_t times = std::max<int64_t>(1, std::llround(kWorkSeconds / seconds(1, body)));
-    return seconds(runs,
-                   [&] {
-                     for (int64_t at = 0; at < times; ++at) body();
-                   }) /
-           static_cast<double>(times);
+  /// The same of short works, in turns, each done so often that a run lasts kWorkSeconds; seconds
+  /// of one.
+  std::vector<double> seconds_of_short(int64_t runs,
+                                       const std::vector<std::function<void()>>& works) {
+    std::vector<std::function<void()>> bodies;
+    std::vector<double> times;
+    for (const auto& work : works) {
+      times.push_back(std::max(1.0, std::round(kWorkSeconds / seconds(1, work))));
+      bodies.emplace_back([&work, count = std::llround(times.back())] {
+        for (int64_t at = 0; at < count; ++at) work();
+      });
+    }
+    std::vector<double> medians = slowest_medians(runs, bodies);
+    for (size_t at = 0; at < works.size(); ++at) medians[at] /= times[at];
+    return medians;
   }
   /// The mean of a value over the ranks.
   double mean(double value) {
@@ -137,6 +134,29 @@ class Together {
   }
 
  private:
+  /// Of each body, run in turns.
+  std::vector<double> slowest_medians(int64_t runs,
+                                      const std::vector<std::function<void()>>& bodies) {
+    std::vector<double> mine;  // run by run
+    for (int64_t run = 0; run < runs; ++run)
+      for (const auto& body : bodies) {
+        barrier();
+        const double began = now_seconds();
+        body();
+        mine.push_back(now_seconds() - began);
+      }
+    std::vector<std::vector<double>> slowest(bodies.size(),
+                                             std::vector<double>(static_cast<size_t>(runs), 0.0));
+    for (const Json& rank : shared(Json(mine)))
+      for (size_t at = 0; at < mine.size(); ++at) {
+        double& most = slowest[at % bodies.size()][at / bodies.size()];
+        most = std::max(most, rank.as_array()[at].as_number());
+      }
+    std::vector<double> medians;
+    for (const std::vector<double>& of_body : slowest)
+      medians.push_back(report::statistics_of(of_body).median);
+    return medians;
+  }
   std::vector<Json> shared(const Json& value) {
     std::vector<Json> values;
     for (const std::string& text : session_.exchange(value.dump()))
@@ -280,17 +300,27 @@ double gemm_rate(Together& together, const ProbeOptions& options, Dtype dtype) {
 double attention_rate_of(Together& together, const ProbeOptions& options, const ProbeResult& result,
                          Dtype dtype) {
   AttentionWork work(attention_of(options.run), dtype, result.threads_per_rank, options.products);
-  const double seconds = together.seconds_of_short(options.runs, [&] { work.run(); });
+  const double seconds = together.seconds_of_short(options.runs, {[&] { work.run(); }})[0];
   if (const std::string failure = work.check(); !failure.empty())
     throw InternalError("probe: " + failure);
   return work.flops() / seconds;
 }
 
-double model_rate_of(Together& together, const ProbeOptions& options, const ProbeResult& result,
-                     const BlockCase& block, Dtype dtype) {
-  ModelWork work(block, dtype, result.threads_per_rank, options.products);
-  return model_rate(work, together.seconds_of_short(options.runs, [&] { work.run(); }),
-                    {result.copy_bytes_per_second(), result.attention_flops_per_second(dtype)});
+BlockRates block_rates_of(Together& together, const ProbeOptions& options,
+                          const ProbeResult& result, const BlockCase& block, Dtype dtype) {
+  const auto make = [&](const BlockCase& one) {
+    return std::make_unique<ModelWork>(one, dtype, result.threads_per_rank, options.products);
+  };
+  const std::unique_ptr<ModelWork> many = make(block);
+  std::unique_ptr<ModelWork> few;
+  std::vector<std::function<void()>> works = {[&] { many->run(); }};
+  if (const auto fewer = with_fewer_tokens(block)) {
+    few = make(*fewer);
+    works.emplace_back([&] { few->run(); });
+  }
+  const std::vector<double> seconds = together.seconds_of_short(options.runs, works);
+  return block_rates({many.get(), seconds[0]}, {few.get(), seconds.back()},
+                     result.other_rates(dtype));
 }
 
 }  // namespace
@@ -344,10 +374,10 @@ ProbeResult probe_mpi(comm::MpiSession& session, const ProbeOptions& options) {
   result.streaming_bytes_per_second = together.least(rates.streaming_bytes_per_second);
   fill_block_rates(
       result, [&](Dtype dtype) { return attention_rate_of(together, options, result, dtype); },
-      [&](Dtype dtype) { return model_rate_of(together, options, result, block, dtype); });
+      [&](Dtype dtype) { return block_rates_of(together, options, result, block, dtype); });
   CodecWork coding(options.codec_elements);
   result.codec_bytes_per_second =
-      coding.bytes() / together.seconds_of_short(options.runs, [&] { coding.run(); });
+      coding.bytes() / together.seconds_of_short(options.runs, {[&] { coding.run(); }})[0];
   result.memory_bytes = usable_memory_bytes() / static_cast<int64_t>(machine.usable.size());
   for (size_t level = 0; level < cluster.levels.size() && result.ranks > 1; ++level)
     measure_level(session, world, together, options, {&cluster, level});

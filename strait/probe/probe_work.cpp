@@ -18,7 +18,9 @@ namespace strait::measure {
 namespace {
 
 constexpr int64_t kHeadWidth = 64;
-constexpr int64_t kMostContext = 1024;
+constexpr int64_t kMostContext = 1024, kLeastContext = 16;
+constexpr double kSeen = 1e-3;  // of a block's seconds
+constexpr int64_t kFewer = 4;   // times fewer tokens tell what weights take
 constexpr const char* kCodecs[] = {"int8/2048", "int4/128"};  // of zero++ and zero-topo
 
 }  // namespace
@@ -65,6 +67,19 @@ BlockCase block_of(const std::optional<Run>& run, int64_t ranks, int64_t width) 
   return run ? block_of_run(*run, ranks) : block_of_width(width);
 }
 
+std::optional<BlockCase> with_fewer_tokens(const BlockCase& block) {
+  BlockCase fewer = block;
+  int64_t& sequences = fewer.run.train.global_batch_size;
+  int64_t& context = fewer.run.model.shape.context;
+  if (sequences > 1)
+    sequences = std::max<int64_t>(1, sequences / kFewer);
+  else if (context >= kFewer * kLeastContext)
+    context /= kFewer;
+  else
+    return std::nullopt;
+  return fewer;
+}
+
 std::string description(const BlockCase& block) {
   const ShapeOptions& shape = block.run.model.shape;
   return fmt::format("{}, {} wide, {} x {} tokens", block.run.model.family, shape.width,
@@ -90,6 +105,7 @@ ModelWork::ModelWork(BlockCase block, Dtype dtype, int64_t threads, kernel::Narr
     const program::KernelCost cost = program::cost_of(program, op, 0);
     flops_ += cost.flops;
     attention_flops_ += cost.attention_flops;
+    weights_ += cost.weights;
     if (op.kernel != nullptr && op.kernel->bound == program::Bound::kMemory)
       update_bytes_ += cost.bytes;
   });
@@ -128,13 +144,34 @@ void CodecWork::run() {
   }
 }
 
-double model_rate(const ModelWork& work, double seconds, const OtherRates& others) {
+namespace {
+
+double products_of(const ModelWork& work) { return work.flops() - work.attention_flops(); }
+
+/// Of a step, without its update and attention.
+double product_seconds(const TimedBlock& block, const OtherRates& others) {
+  const ModelWork& work = *block.work;
   const double update = work.update_bytes() / others.memory_bytes_per_second;
-  const double blocks = std::max(seconds - update, 0.5 * seconds);
-  const double products = work.flops() - work.attention_flops();
+  const double blocks = std::max(block.seconds - update, 0.5 * block.seconds);
   const double attention = work.attention_flops() / others.attention_flops_per_second;
   // Where the other rates were measured in worse moments, at most twice what both have together.
-  return products / std::max(blocks - attention, 0.5 * blocks * products / work.flops());
+  return std::max(blocks - attention, 0.5 * blocks * products_of(work) / work.flops());
+}
+
+}  // namespace
+
+BlockRates block_rates(const TimedBlock& many, const TimedBlock& few, const OtherRates& others) {
+  const double flops = products_of(*many.work), seconds = product_seconds(many, others);
+  if (few.work == nullptr) return {flops / seconds, 0};
+  const double weights = many.work->weights(), few_weights = few.work->weights();
+  // seconds = flops / rate + weights / weight rate, for both.
+  const double each = (seconds * few_weights - product_seconds(few, others) * weights) /
+                      (flops * few_weights - products_of(*few.work) * weights);
+  const double fastest = 1 / std::max(others.product_flops_per_second, flops / seconds);
+  const double by_token = std::clamp(each, fastest, seconds / flops) * flops;
+  const double by_weight = seconds - by_token;
+  if (!(by_weight > kSeen * seconds)) return {flops / seconds, 0};
+  return {flops / by_token, weights / by_weight};
 }
 
 }  // namespace strait::measure

@@ -33,6 +33,10 @@ BlockCase block_of_run(const Run& run, int64_t ranks);
 /// Of `run` where there is one, else of `width`.
 BlockCase block_of(const std::optional<Run>& run, int64_t ranks, int64_t width);
 
+/// The same block with a quarter of the tokens, or as few as can be: fewer sequences, shorter ones
+/// where there is but one. Nothing where it cannot have fewer.
+std::optional<BlockCase> with_fewer_tokens(const BlockCase& block);
+
 /// "gpt2, 512 wide, 4 x 128 tokens".
 std::string description(const BlockCase& block);
 
@@ -45,15 +49,16 @@ class ModelWork {
             kernel::NarrowProducts products = kernel::NarrowProducts::kAutomatic);
   /// One step. InternalError when its loss is not finite.
   void run();
-  /// Of a step: floating-point operations, those of attention among them, and bytes that its update
-  /// reads and writes.
+  /// Of a step: floating-point operations, those of attention among them, numbers of weights that
+  /// products pass over, and bytes that its update reads and writes.
   double flops() const { return flops_; }
   double attention_flops() const { return attention_flops_; }
+  double weights() const { return weights_; }
   double update_bytes() const { return update_bytes_; }
 
  private:
   std::unique_ptr<train::SoloStep> step_;
-  double flops_ = 0, attention_flops_ = 0, update_bytes_ = 0;
+  double flops_ = 0, attention_flops_ = 0, weights_ = 0, update_bytes_ = 0;
 };
 
 /// Encodes and decodes a vector of fp32 in the codecs of the presets. Not thread-safe.
@@ -73,13 +78,24 @@ class CodecWork {
   double bytes_ = 0;
 };
 
-/// What is taken off a step's seconds.
+/// Of the rest of a step, which is taken off its seconds; and what products reach at best.
 struct OtherRates {
   double memory_bytes_per_second = 0;  // of the update
   double attention_flops_per_second = 0;
+  double product_flops_per_second = 0;
 };
-/// Rate of whole blocks without their attention: the operations of a step over its seconds, less
-/// those of the update and of attention.
-double model_rate(const ModelWork& work, double seconds, const OtherRates& others);
+struct TimedBlock {
+  const ModelWork* work = nullptr;  // null = not timed
+  double seconds = 0;
+};
+/// Of whole blocks without their attention.
+struct BlockRates {
+  double flops_per_second = 0;
+  double weights_per_second = 0;  // 0 = at no cost
+};
+/// What a block of many tokens takes is told apart by one of few: seconds that follow the tokens,
+/// and those of the weights, which do not. Both together are what the block of many takes; where
+/// `few` is not timed, or was no slower by the token, all of it follows the tokens.
+BlockRates block_rates(const TimedBlock& many, const TimedBlock& few, const OtherRates& others);
 
 }  // namespace strait::measure

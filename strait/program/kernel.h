@@ -76,6 +76,7 @@ enum class Bound : uint8_t {
 struct KernelCost {
   double flops = 0;            // multiply-adds count two
   double attention_flops = 0;  // among them
+  double weights = 0;          // numbers that products pass over, each time counted
   double bytes = 0;            // read and written in operands
   int64_t workspace_bytes = 0;
   Dtype dtype = Dtype::kFloat32;  // of the products

@@ -104,6 +104,8 @@ void use_measured(const MeasuredRates& measured, int64_t ranks, Cluster& cluster
       {measured.attention_flops_per_second_fp32, &cluster.attention_flops_per_second_fp32},
       {measured.attention_flops_per_second_fp64, &cluster.attention_flops_per_second_fp64},
       {measured.attention_flops_per_second_bf16, &cluster.attention_flops_per_second_bf16},
+      {measured.weights_per_second_fp32, &cluster.weights_per_second_fp32},
+      {measured.weights_per_second_bf16, &cluster.weights_per_second_bf16},
       {measured.memory_bytes_per_second, &cluster.memory_bytes_per_second}};
   for (const auto& [rate, target] : rates)
     if (rate > 0) *target = rate;
@@ -135,18 +137,21 @@ int64_t Cluster::level_between(int64_t a, int64_t b) const {
       fmt::format("ranks {} and {} share no level of a cluster of {} ranks", a, b, ranks));
 }
 
-double Cluster::block_seconds(Dtype dtype, double flops, double attention_flops) const {
+double Cluster::block_seconds(Dtype dtype, double flops, double attention_flops,
+                              double weights) const {
   const double products = flops - attention_flops;
-  double seconds = products > 0 ? products / model_flops_per_second(dtype) : 0.0;
+  double seconds = weight_seconds(dtype, weights);
+  if (products > 0) seconds += products / model_flops_per_second(dtype);
   if (attention_flops > 0) seconds += attention_flops / attention_flops_per_second(dtype);
   return seconds;
 }
 
 void Cluster::scale_compute(double factor) {
-  for (double* rate : {&flops_per_second_fp32, &flops_per_second_fp64, &flops_per_second_bf16,
-                       &model_flops_per_second_fp32, &model_flops_per_second_bf16,
-                       &attention_flops_per_second_fp32, &attention_flops_per_second_fp64,
-                       &attention_flops_per_second_bf16})
+  for (double* rate :
+       {&flops_per_second_fp32, &flops_per_second_fp64, &flops_per_second_bf16,
+        &model_flops_per_second_fp32, &model_flops_per_second_bf16,
+        &attention_flops_per_second_fp32, &attention_flops_per_second_fp64,
+        &attention_flops_per_second_bf16, &weights_per_second_fp32, &weights_per_second_bf16})
     *rate *= factor;
 }
 

@@ -37,6 +37,10 @@ struct Cluster {
   double attention_flops_per_second_fp32 = 0.0;
   double attention_flops_per_second_fp64 = 0.0;
   double attention_flops_per_second_bf16 = 0.0;
+  /// Per rank: numbers of weights that products of blocks pass over (their packing, reading and
+  /// gradients) beside their operations, however few the rows; 0 = at no cost.
+  double weights_per_second_fp32 = 0.0;
+  double weights_per_second_bf16 = 0.0;
   double memory_bytes_per_second = 0.0;  // per rank, copy (read + write)
   double codec_bytes_per_second = 0.0;  // per rank, encode and decode (read + write); 0 = as copies
   int64_t memory_bytes = 0;             // per rank
@@ -73,10 +77,18 @@ struct Cluster {
                                                       : attention_flops_per_second_fp32;
     return measured > 0 ? measured : model_flops_per_second(dtype);
   }
+  /// Seconds that products take to pass over so many numbers of weights, whatever their rows.
+  double weight_seconds(Dtype dtype, double weights) const {
+    const double rate = dtype == Dtype::kFloat32  ? weights_per_second_fp32
+                        : dtype_bytes(dtype) == 2 ? weights_per_second_bf16
+                                                  : 0.0;
+    return rate > 0 ? weights / rate : 0.0;
+  }
   /// Multiplies the rates of products, blocks and attention.
   void scale_compute(double factor);
-  /// Seconds of so many operations of a model's blocks, `attention_flops` of them in attention.
-  double block_seconds(Dtype dtype, double flops, double attention_flops) const;
+  /// Seconds of so many operations of a model's blocks, `attention_flops` of them in attention, on
+  /// so many numbers of weights.
+  double block_seconds(Dtype dtype, double flops, double attention_flops, double weights) const;
   /// Cores that a rank of so many threads has while all ranks compute.
   double cores_of_rank(int64_t threads) const;
   /// How many times faster a rank computes while the others of its machine do not; 1 where every

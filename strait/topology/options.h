@@ -28,7 +28,8 @@ struct MeasuredRates {
   double model_flops_per_second_fp32 = 0, model_flops_per_second_bf16 = 0;  // without attention
   double attention_flops_per_second_fp32 = 0, attention_flops_per_second_fp64 = 0,
          attention_flops_per_second_bf16 = 0;
-  double memory_bytes_per_second = 0;  // copies, read + write
+  double weights_per_second_fp32 = 0, weights_per_second_bf16 = 0;  // as Cluster's
+  double memory_bytes_per_second = 0;                               // copies, read + write
 };
 
 /// Exactly one of preset, file, levels.

@@ -22,7 +22,8 @@ const std::string kGood =
     "0.125, "
     "latency_microseconds = 50, processor_share = 0.25 },\n]\n[rates]\nfp32_flops_per_second = "
     "1.5e11\nbf16_model_flops_per_second = 1e11\nfp64_attention_flops_per_second = "
-    "2e10\nbf16_attention_flops_per_second = 8e10\ncodec_bytes_per_second = 4e9\nmemory_bytes = "
+    "2e10\nbf16_attention_flops_per_second = 8e10\nbf16_weights_per_second = "
+    "9e8\ncodec_bytes_per_second = 4e9\nmemory_bytes = "
     "1024\n"
     "cores_per_rank = 2\nshares_cores = false\n";
 
@@ -43,6 +44,8 @@ TEST(ClusterFile, IsRead) {
   EXPECT_EQ(cluster.attention_flops_per_second(Dtype::kFloat64), 2e10);
   EXPECT_EQ(cluster.attention_flops_per_second(Dtype::kBfloat16), 8e10);
   EXPECT_EQ(cluster.attention_flops_per_second(Dtype::kFloat32), 1.5e11);  // missing: as blocks
+  EXPECT_EQ(cluster.weight_seconds(Dtype::kBfloat16, 18e8), 2);
+  EXPECT_EQ(cluster.weight_seconds(Dtype::kFloat32, 18e8), 0);  // missing: at no cost
   EXPECT_EQ(cluster.codec_bytes_per_second, 4e9);
   const Cluster again = parse_cluster_file(print_cluster_file(cluster), "again.toml", 8);
   EXPECT_EQ(again.levels[1].processor_share, 0.25);
@@ -50,6 +53,7 @@ TEST(ClusterFile, IsRead) {
   EXPECT_EQ(again.attention_flops_per_second(Dtype::kFloat64), 2e10);
   EXPECT_EQ(again.attention_flops_per_second(Dtype::kBfloat16), 8e10);
   EXPECT_EQ(again.attention_flops_per_second_fp32, 0);
+  EXPECT_EQ(again.weights_per_second_bf16, 9e8);
   EXPECT_EQ(again.codec_bytes_per_second, 4e9);
   EXPECT_EQ(cluster.memory_bytes, 1024);
   EXPECT_EQ(cluster.cores_per_rank, 2);

@@ -41,6 +41,7 @@ TEST_F(MachineRates, EachTypeHasItsOwnRates) {
   EXPECT_GT(fp32.attention_flops_per_second_fp32, 1e8 / test::kSlowdown);
   EXPECT_LE(fp32.attention_flops_per_second_fp32, fp32.flops_per_second_fp32);  // never passed
   EXPECT_EQ(fp32.attention_flops_per_second_bf16, 0);
+  EXPECT_EQ(fp32.weights_per_second_bf16, 0);
   const MeasuredRates bf16 = measure_rates(Dtype::kBfloat16, 1);
   EXPECT_GT(bf16.flops_per_second_bf16, 0);
   EXPECT_GT(bf16.attention_flops_per_second_bf16, 0);
@@ -68,6 +69,7 @@ TEST_F(MachineRates, TheyAreRememberedByTypeAndCores) {
   EXPECT_EQ(first.flops_per_second_fp32, again.flops_per_second_fp32);
   EXPECT_EQ(first.model_flops_per_second_fp32, again.model_flops_per_second_fp32);
   EXPECT_EQ(first.attention_flops_per_second_fp32, again.attention_flops_per_second_fp32);
+  EXPECT_EQ(first.weights_per_second_fp32, again.weights_per_second_fp32);
   EXPECT_EQ(first.memory_bytes_per_second, again.memory_bytes_per_second);
   EXPECT_NE(rates_file(folder_, Dtype::kFloat32, 1), rates_file(folder_, Dtype::kFloat32, 2));
   EXPECT_NE(rates_file(folder_, Dtype::kFloat32, 1), rates_file(folder_, Dtype::kBfloat16, 1));

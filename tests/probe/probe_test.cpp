@@ -57,12 +57,17 @@ TEST(Probe, NothingPassesTheRateOfProducts) {
   result.fp64_flops_per_second = 20e9;
   result.bf16_flops_per_second = 70e9;
   const auto attention = [](Dtype dtype) { return dtype == Dtype::kFloat64 ? 23e9 : 45e9; };
-  fill_block_rates(result, attention, [](Dtype) { return 60e9; });
+  const auto blocks = [](Dtype dtype) {
+    return BlockRates{60e9, dtype == Dtype::kBfloat16 ? 2e9 : 3e9};
+  };
+  fill_block_rates(result, attention, blocks);
+  EXPECT_EQ(result.fp32_weights_per_second, 3e9);
+  EXPECT_EQ(result.bf16_weights_per_second, 2e9);
   EXPECT_EQ(result.fp32_flops_per_second, 60e9);
   EXPECT_EQ(result.fp64_flops_per_second, 23e9);
   EXPECT_EQ(result.bf16_flops_per_second, 70e9);
   result.bf16_flops_per_second.reset();
-  fill_block_rates(result, attention, [](Dtype) { return 60e9; });
+  fill_block_rates(result, attention, blocks);
   EXPECT_FALSE(result.bf16_flops_per_second);
 }
 
@@ -146,10 +151,60 @@ TEST(Probe, WhatAttentionTakesIsNotTakenByTheRestOfABlock) {
   EXPECT_EQ(work.attention_flops(), 6.0 * 32 * 64 * (3 * 32));
   const double products = work.flops() - work.attention_flops();
   const double slow = work.attention_flops() / 0.25;
-  EXPECT_NEAR(model_rate(work, 1.0, {1e30, slow}), products / 0.75, 1e-6 * products);
-  EXPECT_NEAR(model_rate(work, 1.0, {1e30, 1e30}), products, 1e-6 * products);
+  const auto rate = [&](double attention_rate) {
+    return block_rates({&work, 1.0}, {}, {1e30, attention_rate, 1e30}).flops_per_second;
+  };
+  EXPECT_NEAR(rate(slow), products / 0.75, 1e-6 * products);
+  EXPECT_NEAR(rate(1e30), products, 1e-6 * products);
   // What cannot be: no more than twice the rate of both.
-  EXPECT_NEAR(model_rate(work, 1.0, {1e30, slow / 100}), 2 * work.flops(), 1e-6 * work.flops());
+  EXPECT_NEAR(rate(slow / 100), 2 * work.flops(), 1e-6 * work.flops());
+}
+
+/// Seconds that follow the tokens and seconds of the weights are found again.
+TEST(Probe, WhatWeightsTakeIsToldByABlockOfFewerTokens) {
+  BlockCase block = block_of_run(llama_run(), 1);
+  EXPECT_EQ(block.run.train.global_batch_size, 12);
+  const auto fewer = with_fewer_tokens(block);
+  ASSERT_TRUE(fewer);
+  EXPECT_EQ(fewer->run.train.global_batch_size, 3);
+  const ModelWork many(block, Dtype::kFloat32, 1), few(*fewer, Dtype::kFloat32, 1);
+  // Forward and two products of a backward, of the block and of the head; the same for any tokens.
+  const double weights = 3 * (64 * 64 * 2 + 64 * 32 * 2 + 3 * 64 * 128 + 64 * 256);
+  EXPECT_EQ(many.weights(), weights);
+  EXPECT_EQ(few.weights(), weights);
+  const auto products = [](const ModelWork& work) { return work.flops() - work.attention_flops(); };
+  const auto seconds = [&](const ModelWork& work, double rate, double weight_rate) {
+    return products(work) / rate + weights / weight_rate;
+  };
+  const OtherRates others{1e30, 1e30, 50e9};
+  const auto found = [&](double rate, double weight_rate) {
+    return block_rates({&many, seconds(many, rate, weight_rate)},
+                       {&few, seconds(few, rate, weight_rate)}, others);
+  };
+  EXPECT_NEAR(found(40e9, 1e9).flops_per_second, 40e9, 1e3);
+  EXPECT_NEAR(found(40e9, 1e9).weights_per_second, 1e9, 1e2);
+  EXPECT_EQ(found(40e9, 1e30).weights_per_second, 0);
+  // Nothing passes the rate of products: the rest is the weights'.
+  const BlockRates bounded = found(80e9, 1e8);
+  EXPECT_NEAR(bounded.flops_per_second, 50e9, 1e3);
+  EXPECT_NEAR(seconds(many, 50e9, bounded.weights_per_second), seconds(many, 80e9, 1e8), 1e-12);
+  // A disturbed run of many tokens tells nothing about weights.
+  const double disturbed = 2 * seconds(many, 40e9, 1e30);
+  const BlockRates slow = block_rates({&many, disturbed}, {&few, seconds(few, 40e9, 1e30)}, others);
+  EXPECT_EQ(slow.weights_per_second, 0);
+  EXPECT_NEAR(slow.flops_per_second, 20e9, 1e3);
+}
+
+TEST(Probe, FewerTokensAreFewerOrShorterSequences) {
+  BlockCase block = block_of_run(llama_run(), 12);
+  EXPECT_EQ(block.run.train.global_batch_size, 1);
+  EXPECT_FALSE(with_fewer_tokens(block)) << "32 tokens";
+  block.run.model.shape.context = 64;
+  ASSERT_TRUE(with_fewer_tokens(block));
+  EXPECT_EQ(with_fewer_tokens(block)->run.model.shape.context, 16);
+  block.run.train.global_batch_size = 2;
+  EXPECT_EQ(with_fewer_tokens(block)->run.train.global_batch_size, 1);
+  EXPECT_EQ(with_fewer_tokens(block)->run.model.shape.context, 64);
 }
 
 TEST(Probe, RefusesARunThatDoesNotFitTheRanks) {

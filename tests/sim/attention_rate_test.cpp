@@ -1,5 +1,5 @@
-// Attention is priced at a rate of its own: steps whose times follow from the model's formulas, in
-// the cost model and the simulator alike.
+// Attention, and passing over weights, are priced at rates of their own: steps whose times follow
+// from the model's formulas, in the cost model and the simulator alike.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -69,6 +69,45 @@ TEST(AttentionRate, AStepTakesProductsAndAttentionEachAtItsRate) {
     set_rates(design.cluster, 4e9, 0);  // without one: as whole blocks
     expect_seconds(design, (at_products + again * attention(tokens)) / 4e9);
   }
+}
+
+/// Each micro-step of so few tokens as there may be passes over all of them.
+TEST(WeightRate, EveryMicroStepPassesOverTheWeights) {
+  const double weights = 3 * (kLayers * 12 * kWidth * kWidth + kVocabulary * kWidth);
+  for (const int64_t micro_batch : {1, 3, 6})
+    for (const std::string recompute : {"none", "block"}) {
+      strategy::Design design =
+          strategy::make_design(run_of({"train.global_batch_size=6", "train.recompute=" + recompute,
+                                        "train.micro_batch_size=" + std::to_string(micro_batch)}),
+                                1, static_cast<int64_t>(kVocabulary));
+      set_rates(design.cluster, 1e30, 1e30);
+      design.cluster.weights_per_second_fp32 = 1e6;
+      const double again = recompute == "block" ? kLayers * 12 * kWidth * kWidth : 0;
+      expect_seconds(design, static_cast<double>(6 / micro_batch) * (weights + again) / 1e6);
+    }
+}
+
+/// A rank of a grid passes over its part, once more for each piece of rows.
+TEST(WeightRate, PiecesOfRowsPassOverThemAgain) {
+  const auto passed = [](const std::vector<std::string>& sets) {
+    std::vector<std::string> all = {"train.global_batch_size=4", "train.micro_batch_size=4",
+                                    "mesh.axes.x=2"};
+    all.insert(all.end(), sets.begin(), sets.end());
+    const strategy::Design design =
+        strategy::make_design(run_of(all), 2, static_cast<int64_t>(kVocabulary));
+    const program::Program& step = design.steady().front();
+    double weights = 0;
+    program::for_each_instance(step, [&](const program::Op& op, const program::Loops&) {
+      weights += program::cost_of(step, op, program::first_rank(step)).weights;
+    });
+    return weights;
+  };
+  const double block = 12 * kWidth * kWidth / 2, head = kVocabulary * kWidth / 2;
+  EXPECT_NEAR(passed({}), 3 * (kLayers * block + head), 1e-6);
+  // Forward: behind attention and the second of the MLP; backward: the gradients of both inputs.
+  const double summed = (1 + 4) * kWidth * kWidth / 2, made = (3 + 4) * kWidth * kWidth / 2;
+  EXPECT_NEAR(passed({"tensor.tiles=on:4"}),
+              3 * (kLayers * block + head) + 3 * kLayers * (summed + made), 1e-6);
 }
 
 TEST(AttentionRate, EveryEngineAndGridHasTheSameAttention) {

@@ -39,24 +39,27 @@ inline void take_range(program::Op& part, SegmentRange range, const program::Op&
   }
 }
 
-/// Seconds of a product of all rows, and of each further call, which reads and packs the weights.
+/// Seconds of a product of all rows, and of each further call, which passes over the weights again:
+/// where nobody has measured that, reads and packs them.
 struct ProductSeconds {
   double whole = 0, call = 0;
 };
 inline ProductSeconds product_seconds(const program::Op& product, Dtype dtype,
                                       const Cluster& cluster) {
-  const double flops = program::attribute<double>(product, draft::kFlops);
-  const double weight_bytes =
-      flops / (2 * static_cast<double>(rows_in(product))) * static_cast<double>(dtype_bytes(dtype));
-  const double rate = cluster.memory_bytes_per_second;
-  return {cluster.block_seconds(dtype, flops, 0), rate > 0 ? 2 * weight_bytes / rate : 0};
+  const double weights = draft::weights_of(product), rate = cluster.memory_bytes_per_second;
+  double call = cluster.weight_seconds(dtype, weights);
+  if (call == 0 && rate > 0) call = 2 * weights * static_cast<double>(dtype_bytes(dtype)) / rate;
+  return {
+      cluster.block_seconds(dtype, program::attribute<double>(product, draft::kFlops), 0, weights),
+      call};
 }
 
 /// Seconds that an op computes segments of a block; 0 for any other.
 inline double segment_seconds(const program::Op& op, Dtype dtype, const Cluster& cluster) {
   if (!draft::works_on_segments(op)) return 0;
   return cluster.block_seconds(dtype, program::attribute<double>(op, draft::kFlops),
-                               program::attribute<double>(op, draft::kAttentionFlops));
+                               program::attribute<double>(op, draft::kAttentionFlops),
+                               draft::weights_of(op));
 }
 
 /// An op of a visit to a block that does a range of its segments.
