@@ -4,9 +4,10 @@
 For each cluster of two hosts: probe it under all its ranks, let `strait plan` rank placements without stages and orders
 with them, then train a 19M GPT, whose activations are smaller than its gradients, for a few steps each way; PyTorch's
 1F1B (torch.distributed.pipelining) over Gloo beside them on the same links. The planner's pick is run when no row is
-it. Stages are the hosts; ranks of a host share a stage. Nothing clips, so that H2 needs no validation. The first step
-warms up, the last, which the evaluation follows, is not counted. A call runs the cells that its options name and keeps
-the others of --json. Needs root (bench/netlab).
+it. Each further round probes anew, since a processor's speed changes with what its neighbours do: a run is predicted by
+the probe of its round, the table has medians over rounds. Stages are the hosts; ranks of a host share a stage. Nothing
+clips, so that H2 needs no validation. The first step warms up, the last, which the evaluation follows, is not counted.
+A call runs the cells that its options name and keeps the others of --json. Needs root (bench/netlab).
 """
 import argparse
 import json
@@ -125,10 +126,8 @@ def train_peer(options, lab, folder):
 
 
 def prepare(options, record, lab):
-    """Probes the links and plans for them, once per lab."""
+    """Probes the lab, and plans for it the first time."""
     place = record.setdefault(str(lab), {"rows": {}})
-    if "cluster" in place:
-        return
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         (folder / "cluster.toml").write_text("")
@@ -136,8 +135,9 @@ def prepare(options, record, lab):
         probe_file.write_text(probe_file.read_text().split("[cluster]")[0])
         lab.run(options.strait, "probe", probe_file, "-o", folder / "cluster.toml")
         place["cluster"] = (folder / "cluster.toml").read_text()
-        way = pick_of(plan(options, lab, folder), lab)
-    place["pick"] = vars(way)
+        if "pick" not in place:
+            place["pick"] = vars(pick_of(plan(options, lab, folder), lab))
+    return place
 
 
 def run_cell(options, place, lab, name, way):
@@ -148,7 +148,9 @@ def run_cell(options, place, lab, name, way):
         ticks, stolen = processor_ticks()
         row = train_peer(options, lab, folder) if way is None else train(options, lab, way, folder)
         later, stolen_later = processor_ticks()
-    before = place["rows"].get(name, {"seconds": [], "stolen_share": 0.0})
+    before = place["rows"].get(name, {"seconds": [], "stolen_share": 0.0, "rounds": []})
+    if way:
+        row["rounds"] = before["rounds"] + [{"seconds": statistics.median(row["seconds"]), "predicted_seconds": row.pop("predicted_seconds")}]
     row["seconds"] = before["seconds"] + row["seconds"]
     place["rows"][name] = {**row, "stolen_share": max(before["stolen_share"], (stolen_later - stolen) / (later - ticks))}
     print(lab, name, json.dumps(place["rows"][name]), file=sys.stderr, flush=True)
@@ -164,18 +166,24 @@ def ways_of(options, place, lab):
     return ways if same else {**ways, chosen.title(): chosen}
 
 
+def predictions(rounds):
+    """The median of those of all rounds, by how much they differ from what was measured in theirs, and the worst."""
+    off = [one["predicted_seconds"] / one["seconds"] - 1 for one in rounds]
+    worst = f", {max(off, key=abs):+.0%}" if len(off) > 1 else ""
+    return f"{statistics.median(one['predicted_seconds'] for one in rounds):.3f} ({statistics.median(off):+.0%}{worst})"
+
+
 def print_table(key, place):
     rows, pick = place["rows"], place["pick"]
     measured = {name: statistics.median(row["seconds"]) for name, row in rows.items() if row["seconds"]}
     ours = {name: seconds for name, seconds in measured.items() if name != PEER}
-    print(f"\n{key}\n\n| run | seconds per step | predicted | MB over the links per step | stolen |\n|---|---|---|---|---|")
+    print(f"\n{key}\n\n| run | seconds per step | predicted (off, worst round) | MB over the links per step | stolen |\n|---|---|---|---|---|")
     for name in sorted(rows, key=lambda name: measured.get(name, 1e9)):
         row = rows[name]
         if name not in measured:
             print(f"| {name} | {row['version']} | | | |")
             continue
-        more = [f"{row['predicted_seconds']:.3f} ({row['predicted_seconds'] / measured[name] - 1:+.0%})",
-                f"{row['bytes_per_step'] / 1e6:.1f}"] if "predicted_seconds" in row else ["", ""]
+        more = [predictions(row["rounds"]), f"{row['bytes_per_step'] / 1e6:.1f}"] if "rounds" in row else ["", ""]
         print(f"| {name} | {spread(row['seconds'])} | {more[0]} | {more[1]} | {row['stolen_share']:.0%} |")
     chosen = pick["row"] if pick.get("row") in ours else None
     if chosen:
@@ -203,16 +211,18 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the lab too
     record = json.loads(options.json.read_text()) if options.json and options.json.exists() else {}
     for lab in [Lab(HOSTS, ranks, rate) for ranks in options.ranks_per_host for rate in options.rate]:
-        prepare(options, record, lab)
-        place = record[str(lab)]
-        ways = ways_of(options, place, lab)
-        left = {name: way for name, way in ways.items() if not (options.only_missing and name in place["rows"])}
-        for name in left:
-            place["rows"].pop(name, None)
-        for name, way in list(left.items()) * options.rounds:
-            run_cell(options, place, lab, name, way)
-            if options.json:
-                options.json.write_text(json.dumps(record, indent=1) + "\n")
+        left = None
+        for _ in range(options.rounds):
+            place = prepare(options, record, lab)
+            if left is None:
+                ways = ways_of(options, place, lab)
+                left = {name: way for name, way in ways.items() if not (options.only_missing and name in place["rows"])}
+                for name in left:
+                    place["rows"].pop(name, None)
+            for name, way in left.items():
+                run_cell(options, place, lab, name, way)
+                if options.json:
+                    options.json.write_text(json.dumps(record, indent=1) + "\n")
     for key, place in record.items():
         print_table(key, place)
 
