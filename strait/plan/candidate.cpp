@@ -60,10 +60,11 @@ Candidate evaluate(const Run& run, const Setting& setting) {
   candidate.design =
       strategy::make_design(run, setting.ranks, setting.vocabulary, 0, setting.corpus);
   const strategy::Design& design = candidate.design;
-  candidate.cost = predict::price(design);
-  candidate.simulated = predict::simulate(design);
   const std::vector<program::MemoryUse> peaks = predict::peak_memories(design);
   candidate.memory = peaks[program::largest(peaks)];
+  if (!candidate.fits()) return candidate;
+  candidate.cost = predict::price(design);
+  candidate.simulated = predict::simulate(design);
   candidate.bound_seconds = candidate.cost.flops / design.cluster.flops_per_second(design.dtype);
   return candidate;
 }

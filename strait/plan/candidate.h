@@ -25,6 +25,7 @@ struct PolicyFigures {
   std::optional<QualityCost> quality;  // nullopt: nobody has published or measured it
 };
 
+/// Of one that does not fit only design and memory are known.
 struct Candidate {
   strategy::Design design;
   sim::Result simulated;
@@ -43,7 +44,8 @@ struct Setting {
   int64_t ranks = 1, vocabulary = 0;
   const Corpus* corpus = nullptr;  // where batches are of documents: how long these are
 };
-/// Composes, prices and simulates a run. Errors: those of strategy::make_design.
+/// Composes a run and, where it fits into memory, prices and simulates it. Errors: those of
+/// strategy::make_design.
 Candidate evaluate(const Run& run, const Setting& setting);
 
 /// Of the simulated step; utilisation is a share of the cluster's rate over all ranks.

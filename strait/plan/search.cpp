@@ -5,6 +5,7 @@
 #include <exception>
 #include <iterator>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 #include "strait/base/clock.h"
@@ -214,8 +215,8 @@ void refuse(const Rejection& refused, SearchResult& result) {
   result.rejected.push_back(refused);
 }
 
-/// One candidate of every run. With the fastest, of those that fit where any does, `go_on`
-/// searches.
+/// One candidate of every run. With the fastest of those that fit, or where none does with the one
+/// that needs the least memory, `go_on` searches.
 template <class Text, class GoOn>
 void search_fastest(const Trials& trials, const Setting& setting, const Text& text,
                     const GoOn& go_on, SearchResult& result) {
@@ -237,7 +238,7 @@ void search_fastest(const Trials& trials, const Setting& setting, const Text& te
       refuse(refusal(text(trials.runs[at]), reasons[at], 1), result);
   if (tried.empty()) return;
   const auto fastest = std::ranges::min_element(tried, {}, [](const Candidate& one) {
-    return std::pair(!one.fits(), one.simulated.seconds);
+    return std::tuple(!one.fits(), one.simulated.seconds, one.memory.total());
   });
   go_on(fastest->design.run);
   tried.erase(fastest);

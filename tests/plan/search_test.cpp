@@ -72,6 +72,21 @@ std::set<GridChoice> grids_of(const std::vector<std::string>& sets, int64_t rank
   return grids;
 }
 
+TEST(Search, OnlyWhatFitsIsPricedAndSimulated) {
+  const strait::Run run = planned({"train.global_batch_size=16"});
+  const Candidate fits = evaluate(run, {4, 64});
+  EXPECT_TRUE(fits.fits());
+  EXPECT_GT(fits.simulated.seconds, 0);
+  EXPECT_GT(fits.cost.flops, 0);
+  strait::Run narrow = run;
+  narrow.plan.memory_share = 1e-6;
+  const Candidate large = evaluate(narrow, {4, 64});
+  EXPECT_FALSE(large.fits());
+  EXPECT_EQ(large.memory.total(), fits.memory.total());
+  EXPECT_EQ(large.simulated.seconds, 0);
+  EXPECT_EQ(large.cost.flops, 0);
+}
+
 TEST(Search, GridsAreTriedWhereTheRunLeavesThemOpen) {
   std::vector<std::string> sets = {"train.global_batch_size=16", "model.shape.layers=2",
                                    "plan.search=mesh"};

@@ -42,9 +42,7 @@ Job job_of(const std::string& folder, int64_t ranks, std::vector<std::string> se
 }
 
 void run(const Job& job, const train::Hooks& hooks) {
-  const std::atomic<int> no_signal{0};
-  train::Outcome outcome;
-  train::train(job, {}, no_signal, outcome, hooks);
+  const train::Outcome outcome = test::outcome_of(job, hooks);
 }
 
 TEST(Binding, ComputeThreadsKeepToTheCoresOfTheirRank) {

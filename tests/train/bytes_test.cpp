@@ -93,9 +93,7 @@ TEST(Bytes, RuntimeSimulatorCostAndClosedFormAgreePerLevelAndOperation) {
     strait::Run run = run_of(c, folder.path());
     run.output.run_dir = folder.path() + "/" + std::to_string(number++);
     const Job job = make_job(run, c.ranks);
-    const std::atomic<int> no_signal{0};
-    train::Outcome outcome;
-    train::train(job, {}, no_signal, outcome);
+    const train::Outcome outcome = test::outcome_of(job);
     const std::string what = c.placement + " ranks " + std::to_string(c.ranks) + " accumulation " +
                              std::to_string(c.accumulation) + (c.tied ? " tied " : " untied ") +
                              c.precision;
@@ -135,9 +133,7 @@ TEST(Memory, StateIsTheFormulaAndThePeakIsWhatTheAllocatorSaw) {
     strait::Run run = run_of(c, folder.path());
     run.output.run_dir = folder.path() + "/" + std::to_string(number++);
     const Job job = make_job(run, c.ranks);
-    const std::atomic<int> no_signal{0};
-    train::Outcome outcome;
-    train::train(job, {}, no_signal, outcome);
+    const train::Outcome outcome = test::outcome_of(job);
     const strategy::Placement& p = job.design.placement;
     for (int64_t rank = 0; rank < c.ranks; ++rank) {
       int64_t weights = 0, gradients = 0, moments = 0;

@@ -173,9 +173,7 @@ class FeedbackTraining : public ::testing::Test {
     strait::Run run = run_of(std::move(sets));
     run.output.run_dir = folder_.path() + "/" + std::to_string(number_++);
     const Job job = make_job(run, ranks);
-    const std::atomic<int> no_signal{0};
-    train::Outcome outcome;
-    train::train(job, {}, no_signal, outcome, hooks);
+    const train::Outcome outcome = test::outcome_of(job, hooks);
     shape_ = job.design.shape;
     return outcome;
   }

@@ -214,9 +214,7 @@ TEST_F(Levels, BytesPerLevelAreThoseOfTheTables) {
                 "train.micro_batch_size=" + std::to_string(24 / c.ranks / c.accumulation)});
     run.output.run_dir = folder_.path() + "/" + std::to_string(number_++);
     const Job job = make_job(run, c.ranks);
-    const std::atomic<int> no_signal{0};
-    train::Outcome outcome;
-    train::train(job, {}, no_signal, outcome);
+    const train::Outcome outcome = test::outcome_of(job);
     const std::string what = std::string(c.preset) + " on " + std::to_string(c.ranks) +
                              " accumulation " + std::to_string(c.accumulation);
     const Bytes want = closed_form(c, job.design.shape);
@@ -237,9 +235,7 @@ TEST_F(Levels, StateAndPeakAreWhatTheAllocatorSaw) {
                             "train.micro_batch_size=1"});
       run.output.run_dir = folder_.path() + "/" + std::to_string(number_++);
       const Job job = make_job(run, ranks);
-      const std::atomic<int> no_signal{0};
-      train::Outcome outcome;
-      train::train(job, {}, no_signal, outcome);
+      const train::Outcome outcome = test::outcome_of(job);
       for (int64_t rank = 0; rank < ranks; ++rank) {
         const double predicted = static_cast<double>(outcome.predicted_peak_bytes[rank]);
         EXPECT_NEAR(static_cast<double>(outcome.pool_peak_bytes[rank]), predicted, 0.05 * predicted)
@@ -331,9 +327,7 @@ TEST_F(Levels, Bfloat16ComputesAndSendsTwoBytesOnFp32State) {
                   "train.micro_batch_size=" + std::to_string(6 / accumulation)});
       run.output.run_dir = folder_.path() + "/" + std::to_string(number_++);
       const Job job = make_job(run, 4);
-      const std::atomic<int> no_signal{0};
-      train::Outcome outcome;
-      train::train(job, {}, no_signal, outcome);
+      const train::Outcome outcome = test::outcome_of(job);
       EXPECT_NEAR(outcome.losses.back(), last, 0.2 * (first - last)) << placement;
       EXPECT_EQ(bytes_of(outcome.traffic, 20), bytes_of(job.simulated.traffic, 1)) << placement;
       EXPECT_EQ(bytes_of(outcome.traffic, 20), bytes_of(job.cost.traffic, 1)) << placement;

@@ -251,9 +251,7 @@ TEST_F(LocalSteps, BytesAreClosedFormsInAllReaders) {
       strait::Run run = run_of(policy + Sets{"train.steps=" + std::to_string(kRounds * kPeriod)});
       run.output.run_dir = next_folder();
       const Job job = make_job(run, ranks);
-      const std::atomic<int> no_signal{0};
-      train::Outcome outcome;
-      train::train(job, {}, no_signal, outcome);
+      const train::Outcome outcome = test::outcome_of(job);
       Bytes round = sent_in_a_round(job.design), run_of_rounds = round;
       for (auto& [operation, bytes] : run_of_rounds) bytes *= kRounds;
       EXPECT_EQ(bytes_of(outcome.traffic), run_of_rounds);
@@ -297,9 +295,7 @@ TEST_F(LocalSteps, TrainOnADevice) {
     run.output.run_dir = next_folder();
     Job job = make_job(run, 4);
     job.device = tensor::make_test_device("shadow");
-    const std::atomic<int> no_signal{0};
-    train::Outcome outcome;
-    train::train(job, {}, no_signal, outcome);
+    const train::Outcome outcome = test::outcome_of(job);
     const bool coded = std::ranges::count(policy, "sync.outer.codec=int4/128") > 0;
     const Trained got{outcome.losses, "", test::master_weights(run.output.run_dir, run)};
     EXPECT_LT(distance(got, want), coded ? 1e-3 : 1e-9);

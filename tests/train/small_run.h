@@ -67,15 +67,20 @@ inline Run small_run(const std::string& folder, const std::vector<std::string>& 
   return parse_run(text, "small.toml", all);
 }
 
+/// Trains; what train reports.
+inline train::Outcome outcome_of(const Job& job, const train::Hooks& hooks = {},
+                                 const train::Observer& observer = {}) {
+  const std::atomic<int> no_signal{0};
+  train::Outcome outcome;
+  train::train(job, observer, no_signal, outcome, hooks);
+  return outcome;
+}
+
 /// Trains on `ranks` thread ranks in `folder`/`name`; returns what train reports.
 inline train::Outcome train_small(Run run, int64_t ranks, const std::string& run_dir,
                                   const train::Observer& observer = {}) {
   run.output.run_dir = run_dir;
-  const std::atomic<int> no_signal{0};
-  train::Outcome outcome;
-  const Job job = make_job(run, ranks);
-  train::train(job, observer, no_signal, outcome);
-  return outcome;
+  return outcome_of(make_job(run, ranks), {}, observer);
 }
 
 }  // namespace strait::test

@@ -41,9 +41,7 @@ class LayerSettingsTest : public ::testing::Test {
                        const train::Hooks& hooks = {}) {
     run.output.run_dir = folder_.path() + "/" + name;
     const Job job = make_job(run, ranks);
-    const std::atomic<int> no_signal{0};
-    train::Outcome outcome;
-    train::train(job, {}, no_signal, outcome, hooks);
+    const train::Outcome outcome = test::outcome_of(job, hooks);
     report_ = train::outcome_json(job, outcome);
     design_.emplace(job.design);
     return outcome;

@@ -225,9 +225,7 @@ TEST_F(Compositions, CodedActivationsSendTheBytesOfTheCodec) {
     strait::Run run = run_of(c, {"train.steps=2"});
     run.output.run_dir = next_folder();
     const Job job = make_job(run, c.ranks());
-    const std::atomic<int> no_signal{0};
-    train::Outcome outcome;
-    train::train(job, {}, no_signal, outcome);
+    const train::Outcome outcome = test::outcome_of(job);
     const int64_t elements = 13 * 24;  // one sequence of 13 tokens
     const int64_t payload = elements, metadata = (elements + 63) / 64 * 4;
     const int64_t messages = 2 * 2 * 4 * (2 * chunks - 1);  // both ways, data ranks, micro-batches

@@ -144,9 +144,7 @@ TEST_F(HeadsInRings, BytesAreClosedFormsInAllReaders) {
                                    std::string("train.recompute=") + (again ? "block" : "none")});
       run.output.run_dir = next_folder();
       const Job job = make_job(run, c.ranks());
-      const std::atomic<int> no_signal{0};
-      train::Outcome outcome;
-      train::train(job, {}, no_signal, outcome);
+      const train::Outcome outcome = test::outcome_of(job);
       const ShapeOptions& options = job.design.shape.options;
       const std::vector<int64_t> tokens(static_cast<size_t>(c.sharers()),
                                         kGlobalBatch * kContext / c.sharers());

@@ -153,9 +153,7 @@ TEST_F(OverlapSwitches, CachedGathersMoveTheirLayersOnce) {
                    fmt::format("tensor.cached_gathers={}", cached)});
     run.output.run_dir = next_folder();
     const Job job = make_job(run, c.ranks());
-    const std::atomic<int> no_signal{0};
-    train::Outcome outcome;
-    train::train(job, {}, no_signal, outcome);
+    const train::Outcome outcome = test::outcome_of(job);
     int64_t gathered = 0;
     for (const Traffic& row : outcome.traffic.rows())
       if (row.operation == "all-gather") gathered += row.payload_bytes / 3;

@@ -135,9 +135,7 @@ TEST_F(Pipelines, BytesAreClosedFormsInAllReaders) {
           strait::Run run = run_of(c, {"train.steps=3"});
           run.output.run_dir = next_folder();
           const Job job = make_job(run, c.ranks());
-          const std::atomic<int> no_signal{0};
-          train::Outcome outcome;
-          train::train(job, {}, no_signal, outcome);
+          const train::Outcome outcome = test::outcome_of(job);
           const Bytes want = closed_form(c, job.design);
           EXPECT_EQ(bytes_of(outcome.traffic, 3), want);
           EXPECT_EQ(bytes_of(job.simulated.traffic, 1), want);
@@ -187,9 +185,7 @@ TEST_F(Pipelines, TrainOnADevice) {
   run.output.run_dir = next_folder();
   Job job = make_job(run, c.ranks());
   job.device = tensor::make_test_device("shadow");
-  const std::atomic<int> no_signal{0};
-  train::Outcome outcome;
-  train::train(job, {}, no_signal, outcome);
+  const train::Outcome outcome = test::outcome_of(job);
   expect_equal({outcome.losses, "", test::master_weights(run.output.run_dir, run),
                 outcome.validation.back().loss},
                serial(c));

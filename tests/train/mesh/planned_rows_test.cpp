@@ -22,6 +22,7 @@ namespace strait {
 namespace {
 
 using test::Bytes;
+using test::outcome_of;
 using test::small_run;
 using test::Trained;
 using Sets = std::vector<std::string>;
@@ -68,12 +69,6 @@ class PlannedRows : public test::MeshRuns {
         joined(kLlama, more))));
     run.output.run_dir = next_folder();
     return run;
-  }
-  static train::Outcome train(const Job& job, const train::Hooks& hooks = {}) {
-    const std::atomic<int> no_signal{0};
-    train::Outcome outcome;
-    train::train(job, {}, no_signal, outcome, hooks);
-    return outcome;
   }
 };
 
@@ -214,7 +209,7 @@ TEST_F(PlannedRows, BytesAreClosedFormsInAllReaders) {
       const std::lock_guard lock(mutex);
       if (rank == 0) batches.push_back(lengths);
     };
-    const train::Outcome outcome = train(job, hooks);
+    const train::Outcome outcome = outcome_of(job, hooks);
     const strategy::BatchPlanner& planner = *job.design.planner;
     Bytes want, of_expected;
     int64_t odd = 0;
@@ -245,7 +240,7 @@ TEST_F(PlannedRows, MemoryIsWhatTheAllocatorSaw) {
       SCOPED_TRACE(
           fmt::format("{}, remap {}, {}", engine, remap, more.empty() ? "plain" : more.front()));
       const Sets sets = joined({"train.steps=1", fmt::format("sequence.remap={}", remap)}, more);
-      test::expect_predicted_memory(train(make_job(shared_run(engine, sets), 8)));
+      test::expect_predicted_memory(outcome_of(make_job(shared_run(engine, sets), 8)));
     }
 }
 
@@ -254,7 +249,7 @@ TEST_F(PlannedRows, KeptActivationsFall) {
   const auto peak = [&](const char* splits) {
     const Sets sets = {"train.steps=1", "sequence.remap=none", "model.shape.layers=16",
                        fmt::format("tensor.sequence_parallel={}", splits)};
-    const train::Outcome outcome = train(make_job(shared_run("even", sets), 8));
+    const train::Outcome outcome = outcome_of(make_job(shared_run("even", sets), 8));
     return *std::ranges::max_element(outcome.pool_peak_bytes);
   };
   const int64_t rows = 800 / 4 - 10;  // of a rank of sequence, at least
@@ -266,7 +261,7 @@ TEST_F(PlannedRows, KeptActivationsFall) {
 TEST_F(PlannedRows, Bfloat16HasTheGradientsOfWholeRows) {
   const auto losses = [&](const char* splits) {
     const Sets sets = {"train.precision=bf16", fmt::format("tensor.sequence_parallel={}", splits)};
-    return train(make_job(shared_run("zeppelin", sets), 8)).losses;
+    return outcome_of(make_job(shared_run("zeppelin", sets), 8)).losses;
   };
   const std::vector<double> got = losses("true"), want = losses("false");
   for (size_t step = 0; step < want.size(); ++step)

@@ -24,6 +24,7 @@ namespace strait {
 namespace {
 
 using test::Bytes;
+using test::outcome_of;
 using test::small_run;
 using Sets = std::vector<std::string>;
 
@@ -60,12 +61,6 @@ class PlannedPrograms : public test::MeshRuns {
     run.output.run_dir = next_folder();
     return run;
   }
-  static train::Outcome train(const Job& job, const train::Hooks& hooks = {}) {
-    const std::atomic<int> no_signal{0};
-    train::Outcome outcome;
-    train::train(job, {}, no_signal, outcome, hooks);
-    return outcome;
-  }
 };
 
 void add_attention(Bytes& bytes, const sequence::LevelTraffic& traffic, int64_t layers) {
@@ -91,7 +86,7 @@ TEST_F(PlannedPrograms, BytesAreClosedFormsInAllReaders) {
         make_job(run_of(engine, {"sequence.plan=true", fmt::format("sequence.remap={}", remap),
                                  fmt::format("sequence.routing={}", routing)}),
                  4);
-    const train::Outcome outcome = train(job);
+    const train::Outcome outcome = outcome_of(job);
     Bytes want, of_expected;
     for (const report::StepMetrics& step :
          report::read_metrics(job.folder.path + "/metrics.jsonl")) {
@@ -123,7 +118,7 @@ TEST_F(PlannedPrograms, BytesAreClosedFormsInAllReaders) {
 TEST_F(PlannedPrograms, PackedDocumentsMoveNoKeys) {
   const Job job =
       make_job(run_of("packed", {"sequence.capacity_tokens=400", "sequence.remap=none"}), 4);
-  for (const auto& [row, bytes] : test::bytes_of(train(job).traffic, 1))
+  for (const auto& [row, bytes] : test::bytes_of(outcome_of(job).traffic, 1))
     EXPECT_EQ(row.first, "all-reduce");
 }
 
@@ -140,7 +135,7 @@ TEST_F(PlannedPrograms, MemoryIsWhatTheAllocatorSaw) {
                   {"sequence.capacity_tokens=400", fmt::format("sequence.remap={}", remap)});
       SCOPED_TRACE(
           fmt::format("{}, remap {}, {}", engine, remap, more.empty() ? "plain" : more.front()));
-      test::expect_predicted_memory(train(make_job(run_of(engine, sets), 4)));
+      test::expect_predicted_memory(outcome_of(make_job(run_of(engine, sets), 4)));
     }
 }
 
@@ -150,9 +145,9 @@ TEST_F(PlannedPrograms, MemoryOfARunIsThatOfTheWidestBatch) {
     for (const char* remap : {"none", "qkv", "residual"}) {
       SCOPED_TRACE(fmt::format("{}, remap {}", engine, remap));
       const train::Outcome outcome =
-          train(make_job(run_of(engine, {"train.steps=9", "sequence.capacity_tokens=400",
-                                         fmt::format("sequence.remap={}", remap)}),
-                         4));
+          outcome_of(make_job(run_of(engine, {"train.steps=9", "sequence.capacity_tokens=400",
+                                              fmt::format("sequence.remap={}", remap)}),
+                              4));
       const auto most = static_cast<double>(*std::ranges::max_element(outcome.pool_peak_bytes));
       EXPECT_NEAR(static_cast<double>(*std::ranges::max_element(outcome.predicted_peak_bytes)),
                   most, 0.05 * most);
@@ -239,8 +234,9 @@ TEST_F(PlannedPrograms, BytesOfEachLinkAreThoseOfThePlan) {
       if (off.empty()) off = links;
       const double even = static_cast<double>(off[1]) / 2;
       for (const int64_t bytes : links)
-        if (std::string(routing) != "off")
+        if (std::string(routing) != "off") {
           EXPECT_NEAR(static_cast<double>(bytes), even, 0.05 * even);
+        }
     }
   EXPECT_EQ(off[0], 0);
   EXPECT_EQ(off[2], 0);
@@ -467,7 +463,7 @@ TEST_F(PlannedPrograms, ARankThatReadsOtherLengthsIsNamed) {
     if (rank == 2 && ++*batches == 2) lengths.front() += 1;
   };
   try {
-    train(job, hooks);
+    outcome_of(job, hooks);
     FAIL();
   } catch (const InternalError& error) {
     EXPECT_THAT(error.what(), ::testing::HasSubstr("rank 2 has planned another batch"));

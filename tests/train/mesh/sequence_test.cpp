@@ -234,9 +234,7 @@ TEST_F(SharedSequences, BytesAreClosedFormsInAllReaders) {
                                    std::string("train.recompute=") + (again ? "block" : "none")});
       run.output.run_dir = next_folder();
       const Job job = make_job(run, c.ranks());
-      const std::atomic<int> no_signal{0};
-      train::Outcome outcome;
-      train::train(job, {}, no_signal, outcome);
+      const train::Outcome outcome = test::outcome_of(job);
       Bytes want = engine == kRing    ? ring_bytes(job, again)
                    : engine == kHeads ? heads_bytes(job, again)
                                       : gathered_bytes(job);

@@ -295,9 +295,7 @@ TEST_F(Shards, BytesAndWorkAreThoseOfThePlainPath) {
       run.output.run_dir = next_folder();
       const Job job = make_job(run, c.ranks());
       EXPECT_NEAR(job.cost.flops, want.cost.flops, 1e-12 * want.cost.flops);
-      const std::atomic<int> no_signal{0};
-      train::Outcome outcome;
-      train::train(job, {}, no_signal, outcome);
+      const train::Outcome outcome = test::outcome_of(job);
       test::expect_bytes(job, outcome.traffic, 3, bytes);
     }
   }

@@ -179,9 +179,7 @@ TEST_F(SharedBlocks, BytesAreClosedFormsInAllReaders) {
     strait::Run run = run_of(c, settings);
     run.output.run_dir = next_folder();
     const Job job = make_job(run, c.ranks());
-    const std::atomic<int> no_signal{0};
-    train::Outcome outcome;
-    train::train(job, {}, no_signal, outcome);
+    const train::Outcome outcome = test::outcome_of(job);
     const Bytes want = closed_form(c, job.design);
     test::expect_bytes(job, outcome.traffic, 3, want);
   }

@@ -337,9 +337,7 @@ TEST_F(SplitRows, BytesAreClosedFormsInAllReaders) {
     strait::Run run = run_of(c, {kOn, "train.steps=3", test::kPairs});
     run.output.run_dir = next_folder();
     const Job job = make_job(run, c.ranks());
-    const std::atomic<int> no_signal{0};
-    train::Outcome outcome;
-    train::train(job, {}, no_signal, outcome);
+    const train::Outcome outcome = test::outcome_of(job);
     test::expect_bytes(job, outcome.traffic, 3, closed_form(c, job.design));
   }
 }
@@ -351,9 +349,7 @@ TEST_F(SplitRows, StagesSendWhatARankHas) {
     strait::Run run = run_of(c, more);
     run.output.run_dir = next_folder();
     const Job job = make_job(run, c.ranks());
-    const std::atomic<int> no_signal{0};
-    train::Outcome outcome;
-    train::train(job, {}, no_signal, outcome);
+    const train::Outcome outcome = test::outcome_of(job);
     Bytes bytes;
     for (const auto& [row, count] : test::bytes_of(outcome.traffic, 3))
       if (row.first == "send") bytes[row] = count;

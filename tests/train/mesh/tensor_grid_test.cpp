@@ -255,9 +255,7 @@ TEST_F(TensorGrid, BytesAreClosedFormsInAllReaders) {
     strait::Run run = run_of(grid, {"train.steps=3", test::kPairs});
     run.output.run_dir = next_folder();
     const Job job = make_job(run, grid.ranks());
-    const std::atomic<int> no_signal{0};
-    train::Outcome outcome;
-    train::train(job, {}, no_signal, outcome);
+    const train::Outcome outcome = test::outcome_of(job);
     const Bytes want = closed_form(grid, job.design);
     test::expect_bytes(job, outcome.traffic, 3, want);
   }
