@@ -3,6 +3,7 @@
 #include <string>
 #include <utility>
 
+#include "strait/draft/segment_ops.h"
 #include "strait/draft/shard_kernels.h"
 
 namespace strait::draft {
@@ -440,9 +441,7 @@ void scale_flops(Op& op, double part) {
 
 double weights_of(const Op& op) {
   int64_t rows = program::attribute<int64_t>(op, kBatch) * program::attribute<int64_t>(op, kLength);
-  if (std::ssize(op.attributes) > kRows)
-    if (const auto* some = std::get_if<program::IntegerRange>(&op.attributes[kRows]))
-      rows = some->end - some->begin;
+  if (works_on_rows(op)) rows = rows_of(op).end - rows_of(op).begin;
   const double products =
       program::attribute<double>(op, kFlops) - program::attribute<double>(op, kAttentionFlops);
   return rows > 0 ? products / (2 * static_cast<double>(rows)) : 0.0;

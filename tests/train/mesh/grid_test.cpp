@@ -37,8 +37,7 @@ train::Outcome observed(const strait::Run& run, int64_t ranks, const std::string
   hooks.before_op = [&](int64_t rank, const runtime::Instance& instance) {
     if (test::trains(instance)) look(rank, instance);
   };
-  const train::Outcome outcome = test::outcome_of(job, hooks);
-  return outcome;
+  return test::outcome_of(job, hooks);
 }
 
 class OnGrids : public ::testing::Test {

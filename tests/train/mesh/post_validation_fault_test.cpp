@@ -61,11 +61,7 @@ class PostValidationFaults : public test::MeshRuns {
                        const train::Hooks& hooks = {}) {
     strait::Run run = run_of(form, more);
     run.output.run_dir = run_dir;
-    const Job job = make_job(run, form.ranks);
-    train::Outcome outcome;
-    const std::atomic<int> no_signal{0};
-    train::train(job, {}, no_signal, outcome, hooks);
-    return outcome;
+    return test::outcome_of(make_job(run, form.ranks), hooks);
   }
 
  private:

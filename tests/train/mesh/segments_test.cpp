@@ -55,11 +55,6 @@ void cut_blocks(strategy::Design& design) {
   }
 }
 
-Outcome trained(Job job) {
-  const train::Outcome outcome = test::outcome_of(job);
-  return outcome;
-}
-
 TEST(Segments, CutBlocksTrainToTheBitsOfFusedOnes) {
   const TemporaryFolder folder;
   int number = 0;
@@ -69,10 +64,10 @@ TEST(Segments, CutBlocksTrainToTheBitsOfFusedOnes) {
       run.output.run_dir = folder.path() + "/" + std::to_string(number++);
       return make_job(run, 2);
     };
-    const Outcome fused = trained(job());
+    const Outcome fused = test::outcome_of(job());
     Job in_pieces = job();
     cut_blocks(in_pieces.design);
-    const Outcome cut = trained(std::move(in_pieces));
+    const Outcome cut = test::outcome_of(std::move(in_pieces));
     const std::string what = c.family + " " + c.precision + " " + c.recompute;
     EXPECT_EQ(cut.losses, fused.losses) << what;
     EXPECT_EQ(cut.parameter_hash, fused.parameter_hash) << what;
