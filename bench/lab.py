@@ -80,3 +80,10 @@ def steps_of(folder):
 def spread(seconds):
     """The median, lowest and highest beside it."""
     return f"{statistics.median(seconds):.3f} ({min(seconds):.3f} to {max(seconds):.3f})"
+
+
+def predictions(runs):
+    """The median of what was predicted for the runs, by how much it differs from what each took, and the worst."""
+    off = [one["predicted_seconds"] / one["seconds"] - 1 for one in runs]
+    worst = f", {max(off, key=abs):+.0%}" if len(off) > 1 else ""
+    return f"{statistics.median(one['predicted_seconds'] for one in runs):.3g} ({statistics.median(off):+.0%}{worst})"

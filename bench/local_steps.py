@@ -2,18 +2,19 @@
 """How much of their time replicas compute that agree rarely, on emulated clusters: utilisation of each policy, that is
 its mean step on links without a limit over its mean step on the links measured, beside the simulator's.
 
-For each rate of the links: probe the cluster, then train nanoGPT's character model (0.8M parameters) under each policy,
-one replica a host, for whole rounds; the first round warms up. Needs root (bench/netlab)."""
+In each turn and for each rate of the links: probe the cluster, then train nanoGPT's character model (0.8M parameters) under
+each policy, one replica a host, for whole rounds; the first round warms up. A prediction is compared with the step of its own
+turn, whose probe it comes from. Needs root (bench/netlab)."""
 import argparse
 import json
 import pathlib
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+from lab import ROOT, Lab, predictions, sets_of
+
 EXAMPLE = ROOT / "examples/shakespeare_char.toml"
 FREE = "20gbit"  # more than the hosts, which share a memory, can send
 
@@ -30,29 +31,27 @@ PEERS = {"PyTorch DDP": "ddp", "PyTorch post-local SGD": "post-local-sgd", "DiLo
 SHAPE = {"layers": 4, "heads": 4, "width": 128, "vocabulary": 65, "positions": 64, "context": 64}  # of nano-char
 
 
-def netlab(options, rate, *command):
-    words = [ROOT / "bench/netlab", "--hosts", options.hosts, "--ranks-per-host", 1, "--rate", rate, "--", *command]
-    done = subprocess.run(list(map(str, words)), capture_output=True, text=True, check=False)
-    if done.returncode:
-        sys.exit(f"{' '.join(map(str, command))}: status {done.returncode}\n{done.stderr[-2000:]}")
+def lab_of(options, rate):
+    return Lab(options.hosts, 1, rate)
+
+
+def seconds_of(path, warm):
+    """The mean step behind those that warm up."""
+    return statistics.fmean([json.loads(line)["seconds"] for line in path.read_text().splitlines()][warm:])
 
 
 def train(options, rate, policy, folder):
     """Mean step behind the first round, what was predicted, and bytes per step over all links."""
     keys = policies(options.period)[policy]
     warm, steps = (options.period, options.rounds * options.period) if keys else (2, 10)
-    run_dir, report = folder / "run", folder / "report"
-    sets = [f"data.path={options.text.resolve()}", f"output.run_dir={run_dir}", f"cluster.file={folder / 'cluster.toml'}",
-            f"train.steps={warm + steps}", "evaluation.every_steps=0", "evaluation.batches=1",
-            "placement.preset=ddp", *(f"sync.{key}" for key in keys)]
-    command = [options.strait, "train", EXAMPLE, "--json", report]
-    for one in sets:
-        command += ["--set", one]
-    netlab(options, rate, *command)
+    run_dir, report = folder / f"run-{policy}", folder / "report"
+    lab_of(options, rate).run(options.strait, "train", EXAMPLE, "--json", report, *sets_of(
+        [f"data.path={options.text.resolve()}", f"output.run_dir={run_dir}", f"cluster.file={folder / 'cluster.toml'}",
+         f"train.steps={warm + steps}", "evaluation.every_steps=0", "evaluation.batches=1", "placement.preset=ddp",
+         *(f"sync.{key}" for key in keys)]))
     figures = json.loads(report.read_text())
-    seconds = [json.loads(line)["seconds"] for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     sent = sum(row["payload_bytes"] + row["metadata_bytes"] for row in figures["bytes_per_step"]["runtime"])
-    return {"seconds": statistics.fmean(seconds[warm:]), "predicted": figures["predicted_seconds_per_step"],
+    return {"seconds": seconds_of(run_dir / "metrics.jsonl", warm), "predicted_seconds": figures["predicted_seconds_per_step"],
             "bytes": sent, "loss": figures["train_loss"]}
 
 
@@ -64,27 +63,24 @@ def train_peer(options, rate, peer, folder):
                "--ranks-per-host", 1, "--metrics", metrics]
     for name, value in SHAPE.items():
         command += [f"--{name}", value]
-    netlab(options, rate, *command)
-    seconds = [json.loads(line)["seconds"] for line in metrics.read_text().splitlines()]
-    return {"seconds": statistics.fmean(seconds[warm:])}
+    lab_of(options, rate).run(*command)
+    return {"seconds": seconds_of(metrics, warm)}
 
 
-def measure(options):
-    """Runs of each row by rate. The rates take turns, because machines change their speed from minute to minute."""
-    rates, rows = [FREE, *options.rate], {}
+def take_turn(options, rows):
+    """One more run of each row with each rate. The rates take turns, because machines change their speed from minute to minute."""
+    rates = [FREE, *options.rate]
     with tempfile.TemporaryDirectory() as name:
         folders = {rate: pathlib.Path(name, rate) for rate in rates}
         for rate, folder in folders.items():
             folder.mkdir()
-            netlab(options, rate, options.strait, "probe", EXAMPLE, "--set", f"data.path={options.text.resolve()}", "-o",
-                   folder / "cluster.toml")
+            lab_of(options, rate).run(options.strait, "probe", EXAMPLE, *sets_of([f"data.path={options.text.resolve()}"]), "-o",
+                                      folder / "cluster.toml")
         for row in [*options.policies, *(options.peers if options.peer_python else [])]:
-            for rate in rates * options.repeats:
-                subprocess.run(["rm", "-rf", folders[rate] / "run"], check=True)
+            for rate in rates:
                 one = (train_peer if row in PEERS else train)(options, rate, row, folders[rate])
-                rows.setdefault((rate, row), []).append(one)
+                rows.setdefault(row, {}).setdefault(rate, []).append(one)
                 print(rate, row, json.dumps(one), file=sys.stderr, flush=True)
-    return rows
 
 
 def median(runs, key):
@@ -97,17 +93,15 @@ def spread(shares):
 
 def table(options, rows):
     lines = [f"`bench/local_steps.py`: {options.hosts} hosts of one rank, {options.rounds} rounds of {options.period} steps.", "",
-             "| links | policy | seconds per step | predicted | utilisation (all) | predicted | kB per step over all links |",
+             "| links | policy | seconds per step | predicted (off, worst turn) | utilisation (all) | predicted | kB per step over all links |",
              "|---|---|---|---|---|---|---|"]
-    for (rate, policy), runs in rows.items():
-        pairs = list(zip(rows[FREE, policy], runs))
-        share = spread([free["seconds"] / run["seconds"] for free, run in pairs]) if rate != FREE else ""
-        seconds, mine = median(runs, "seconds"), "predicted" in runs[0]
-        predicted = f"{runs[0]['predicted']:.4f} ({runs[0]['predicted'] / seconds - 1:+.0%})" if mine else ""
-        foreseen = f"{rows[FREE, policy][0]['predicted'] / runs[0]['predicted']:.1%}" if mine and share else ""
-        sent = f"{runs[0]['bytes'] / 1e3:.1f}" if mine else ""
-        lines.append(f"| {'no limit' if rate == FREE else rate} | {policy} | {seconds:.4f} | {predicted} | {share} | "
-                     f"{foreseen} | {sent} |")
+    for policy, rates in rows.items():
+        for rate, runs in rates.items():
+            pairs, mine = list(zip(rates[FREE], runs)), "bytes" in runs[0]
+            share = spread([free["seconds"] / run["seconds"] for free, run in pairs]) if rate != FREE else ""
+            foreseen = statistics.median(free["predicted_seconds"] / run["predicted_seconds"] for free, run in pairs) if mine and share else ""
+            said = [predictions(runs), share, f"{foreseen:.1%}" if foreseen else "", f"{runs[0]['bytes'] / 1e3:.1f}"] if mine else ["", share, "", ""]
+            lines.append("| " + " | ".join(["no limit" if rate == FREE else rate, policy, f"{median(runs, 'seconds'):.4f}", *said]) + " |")
     return "\n".join(lines) + "\n"
 
 
@@ -118,19 +112,21 @@ def main():
     parser.add_argument("--hosts", type=int, default=4)
     parser.add_argument("--rate", nargs="+", default=["10mbit", "100mbit"])
     parser.add_argument("--rounds", type=int, default=3, help="that are timed")
-    parser.add_argument("--repeats", type=int, default=3, help="of each run; medians are shown")
+    parser.add_argument("--turns", type=int, default=3, help="runs of each row, each behind a probe; medians are shown")
     parser.add_argument("--policies", nargs="+", choices=policies(1), default=list(policies(1)))
     parser.add_argument("--period", type=int, default=30, help="steps of a round")
     parser.add_argument("--peer-python", help="with the PyTorch of the peers; without it there are none")
     parser.add_argument("--peers", nargs="+", choices=PEERS, default=list(PEERS))
     parser.add_argument("--blas", default="SKYLAKEX", help="processor that the peer's OpenBLAS takes this one for")
-    parser.add_argument("-o", "--output", type=pathlib.Path, help="writes the table there")
+    parser.add_argument("--json", type=pathlib.Path, help="record that is read, added to and written after each turn")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the lab too
-    text = table(options, measure(options))
-    print(text, end="")
-    if options.output:
-        options.output.write_text(text)
+    rows = json.loads(options.json.read_text()) if options.json and options.json.exists() else {}
+    for _ in range(options.turns):
+        take_turn(options, rows)
+        if options.json:
+            options.json.write_text(json.dumps(rows, indent=1) + "\n")
+    print(table(options, rows), end="")
 
 
 main()

@@ -17,7 +17,7 @@ import statistics
 import sys
 import tempfile
 
-from lab import ROOT, Lab, call, processor_ticks, sets_of, spread
+from lab import ROOT, Lab, call, predictions, processor_ticks, sets_of, spread
 
 HOSTS, CONTEXT, SEQUENCES, MICRO_BATCH, WARM_UP = 2, 64, 8, 1, 1  # a step: 512 tokens
 ORDERS = ["1f1b", "zero-bubble-h1", "zero-bubble-h2"]
@@ -125,9 +125,7 @@ def train_peer(options, lab, folder):
     return {"seconds": seconds[WARM_UP:-1], "version": version}
 
 
-def prepare(options, record, lab):
-    """Probes the lab, and plans for it the first time."""
-    place = record.setdefault(str(lab), {"rows": {}})
+def probe(options, place, lab):
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         (folder / "cluster.toml").write_text("")
@@ -135,9 +133,32 @@ def prepare(options, record, lab):
         probe_file.write_text(probe_file.read_text().split("[cluster]")[0])
         lab.run(options.strait, "probe", probe_file, "-o", folder / "cluster.toml")
         place["cluster"] = (folder / "cluster.toml").read_text()
-        if "pick" not in place:
+
+
+def choose(options, place, lab):
+    """The planner's pick, the first time, and the cells to run, whose earlier steps are forgotten."""
+    if "pick" not in place:
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            (folder / "cluster.toml").write_text(place["cluster"])
             place["pick"] = vars(pick_of(plan(options, lab, folder), lab))
-    return place
+    ways = {name: way for name, way in ways_of(options, place, lab).items() if not (options.only_missing and name in place["rows"])}
+    for name in ways:
+        place["rows"].pop(name, None)
+    return ways
+
+
+def measure(options, record, lab):
+    place = record.setdefault(str(lab), {"rows": {}})
+    probe(options, place, lab)
+    ways = choose(options, place, lab)
+    for turn in range(options.rounds):
+        if turn > 0:
+            probe(options, place, lab)
+        for name, way in ways.items():
+            run_cell(options, place, lab, name, way)
+            if options.json:
+                options.json.write_text(json.dumps(record, indent=1) + "\n")
 
 
 def run_cell(options, place, lab, name, way):
@@ -164,13 +185,6 @@ def ways_of(options, place, lab):
     same = [name for name, way in ways.items() if way and way.title() == chosen.title()]
     place["pick"]["row"] = same[0] if same else chosen.title()
     return ways if same else {**ways, chosen.title(): chosen}
-
-
-def predictions(rounds):
-    """The median of those of all rounds, by how much they differ from what was measured in theirs, and the worst."""
-    off = [one["predicted_seconds"] / one["seconds"] - 1 for one in rounds]
-    worst = f", {max(off, key=abs):+.0%}" if len(off) > 1 else ""
-    return f"{statistics.median(one['predicted_seconds'] for one in rounds):.3f} ({statistics.median(off):+.0%}{worst})"
 
 
 def print_table(key, place):
@@ -211,18 +225,7 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the lab too
     record = json.loads(options.json.read_text()) if options.json and options.json.exists() else {}
     for lab in [Lab(HOSTS, ranks, rate) for ranks in options.ranks_per_host for rate in options.rate]:
-        left = None
-        for _ in range(options.rounds):
-            place = prepare(options, record, lab)
-            if left is None:
-                ways = ways_of(options, place, lab)
-                left = {name: way for name, way in ways.items() if not (options.only_missing and name in place["rows"])}
-                for name in left:
-                    place["rows"].pop(name, None)
-            for name, way in left.items():
-                run_cell(options, place, lab, name, way)
-                if options.json:
-                    options.json.write_text(json.dumps(record, indent=1) + "\n")
+        measure(options, record, lab)
     for key, place in record.items():
         print_table(key, place)
 

@@ -586,7 +586,8 @@ Rows sync_keys() {
       {"sync.outer.clip", kField<sync, outer, &SyncOuter::clip>, at_least(0),
        "Limit of every element of the outer momentum; 0 = off.", filled},
       {"sync.outer.penalty", kField<sync, outer, &SyncOuter::penalty>, any(),
-       "What a result that is a round late is divided by: constant:NUMBER, or gap-aware:NUMBER.",
+       "What a result that is a round late is divided by: constant:NUMBER, lr-ratio:NUMBER or "
+       "gap-aware:NUMBER.",
        filled},
       {"sync.outer.codec", kField<sync, outer, &SyncOuter::codec>, codec_text(),
        "Codec of what replicas send each other.", filled},

@@ -58,8 +58,9 @@ void add_step_executors(runtime::Executors& executors, const Environment& enviro
                         const StepRules& rules);
 
 /// outer_gradient, keep_difference, outer_step, exchange_weights, encode_difference,
-/// sum_differences, report_step, take_reports.
-void add_outer_executors(runtime::Executors& executors, device::Arithmetic& arithmetic);
+/// sum_differences, report_step, take_reports. Of the rules those of the learning rate.
+void add_outer_executors(runtime::Executors& executors, device::Arithmetic& arithmetic,
+                         const StepRules& rules);
 
 /// project_right, project_left, expand_factors; on plain memory. `seed`: of factors that are drawn.
 void add_low_rank_executors(runtime::Executors& executors, uint64_t seed = 0);

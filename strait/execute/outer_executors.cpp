@@ -1,4 +1,5 @@
 // Executors of the outer optimizer and of what replicas tell each other.
+#include <algorithm>
 #include <array>
 #include <span>
 #include <vector>
@@ -7,6 +8,7 @@
 #include "strait/execute/environment.h"
 #include "strait/layout/layout.h"
 #include "strait/optim/outer.h"
+#include "strait/optim/schedule.h"
 #include "strait/strategy/finish/step_values.h"
 #include "strait/strategy/sync/kernels.h"
 
@@ -52,21 +54,29 @@ void keep_difference(device::Arithmetic& arithmetic, const Instance& instance) {
   arithmetic.decode({}, bytes, write_part(instance, strategy::kKept), false);
 }
 
-optim::OuterUpdate update_of(const program::Op& op) {
+/// Of the step; one that follows the inner learning rate has fallen as far as the rate has.
+double penalty_of(const program::Op& op, const StepRules& rules, int64_t step) {
+  const double full = attribute<double>(op, strategy::kOuterPenalty);
+  if (attribute<int64_t>(op, strategy::kOuterFollowsRate) == 0) return full;
+  const double rate = optim::learning_rate(rules.optimizer, step, rules.total_steps);
+  return std::max(1.0, full * rate / rules.optimizer.learning_rate);
+}
+
+optim::OuterUpdate update_of(const program::Op& op, const StepRules& rules, int64_t step) {
   const auto number = [&](int at) { return attribute<double>(op, at); };
   return {attribute<int64_t>(op, strategy::kOuterReplicas),
           attribute<int64_t>(op, strategy::kOuterNesterov) != 0,
           number(strategy::kOuterLearningRate),
           number(strategy::kOuterMomentum),
           number(strategy::kOuterClip),
-          number(strategy::kOuterPenalty),
+          penalty_of(op, rules, step),
           number(strategy::kOuterGap),
           number(strategy::kOuterMixing)};
 }
 
-void outer_step(device::Arithmetic& arithmetic, const Instance& instance) {
+void outer_step(device::Arithmetic& arithmetic, const StepRules& rules, const Instance& instance) {
   arithmetic.outer_step(
-      {update_of(*instance.op), read_part(instance, strategy::kOuterSum),
+      {update_of(*instance.op, rules, instance.step), read_part(instance, strategy::kOuterSum),
        read_part(instance, strategy::kOuterSent), read_part(instance, strategy::kOuterFresh),
        write_part(instance, strategy::kOuterVelocity),
        write_part(instance, strategy::kOuterWeights), write_part(instance, strategy::kOuterLocal)});
@@ -130,7 +140,8 @@ void take_reports(device::Arithmetic& arithmetic, const Instance& instance) {
 
 }  // namespace
 
-void add_outer_executors(runtime::Executors& executors, device::Arithmetic& arithmetic) {
+void add_outer_executors(runtime::Executors& executors, device::Arithmetic& arithmetic,
+                         const StepRules& rules) {
   const auto add = [&](const program::Kernel& kernel, auto* execute) {
     executors.add(kernel, Execute([&arithmetic, execute](const Instance& instance) {
                     execute(arithmetic, instance);
@@ -138,7 +149,9 @@ void add_outer_executors(runtime::Executors& executors, device::Arithmetic& arit
   };
   add(strategy::kOuterGradient, &outer_gradient);
   add(strategy::kKeepDifference, &keep_difference);
-  add(strategy::kOuterStep, &outer_step);
+  executors.add(strategy::kOuterStep, Execute([&arithmetic, rules](const Instance& instance) {
+                  outer_step(arithmetic, rules, instance);
+                }));
   add(strategy::kExchangeWeights, &exchange_weights);
   add(strategy::kReportStep, &report_step);
   add(strategy::kTakeReports, &take_reports);

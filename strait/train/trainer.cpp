@@ -139,7 +139,7 @@ Trainer::Trainer(Shared& shared, comm::World& world, memory::PageSource* window)
       environment_.attention_seconds = planned_->attention_seconds();
   }
   execute::add_step_executors(executors_, environment_, rules());
-  execute::add_outer_executors(executors_, *arithmetic_);
+  execute::add_outer_executors(executors_, *arithmetic_, rules());
   execute::add_adapt_executors(executors_, *arithmetic_);
   execute::add_low_rank_executors(executors_, job_.design.run.seed);
   if (shared.hooks.before_op)

@@ -29,6 +29,20 @@ const program::Kernel kInnerStep = {
 
 constexpr double kRate = 0.2;
 
+/// An inner learning rate that falls, for penalties that follow it: to a tenth in 20 steps.
+execute::StepRules falling_rate() {
+  execute::StepRules rules;
+  rules.optimizer.schedule = "linear";
+  rules.optimizer.learning_rate = 2;
+  rules.optimizer.minimum_learning_rate = 0.2;
+  rules.optimizer.warmup_steps = 0;
+  rules.optimizer.decay_steps = 20;
+  rules.total_steps = 23;
+  return rules;
+}
+/// Of the full one, in step t, counted from 1.
+double rate_share(int64_t t) { return std::max(0.1, 1 - 0.9 * static_cast<double>(t - 1) / 20); }
+
 /// What a replica's data pull an element to in a step.
 double pull(int64_t replica, int64_t element, int64_t step) {
   return std::sin(0.7 * static_cast<double>(element % 101) + 1.3 * static_cast<double>(replica) +
@@ -103,22 +117,24 @@ class PlainElement {
   }
   void border(int64_t t) {
     if (policy_.one_round_late()) {
-      if (starts(t)) late_round();
+      if (starts(t)) late_round(t);
       return;
     }
     if (starts(t)) sent_ = differences(), under_way_ = t;
     if (under_way_ > 0 && t == under_way_ + policy_.delay) {
-      for (size_t m = 0; m < replicas_.size(); ++m) take(m, mean(sent_));
+      for (size_t m = 0; m < replicas_.size(); ++m) take(m, mean(sent_), t);
       under_way_ = 0;
     }
   }
   /// The result of the round before is taken up; the differences of this one go on their way.
-  void late_round() {
+  void late_round(int64_t t) {
     const std::vector<double> fresh = differences();
     const double stale = mean(sent_);
     for (size_t m = 0; m < replicas_.size(); ++m)
-      take(m, policy_.eager ? stale + (fresh[m] - sent_[m]) / static_cast<double>(fresh.size())
-                            : stale);
+      take(
+          m,
+          policy_.eager ? stale + (fresh[m] - sent_[m]) / static_cast<double>(fresh.size()) : stale,
+          t);
     sent_ = fresh;
   }
   static double mean(const std::vector<double>& values) {
@@ -126,11 +142,14 @@ class PlainElement {
     for (const double value : values) sum += value;
     return sum / static_cast<double>(values.size());
   }
-  void take(size_t m, double difference) {
+  void take(size_t m, double difference, int64_t t) {
     const strategy::OuterRule& rule = policy_.outer;
     Element& replica = replicas_[m];
     // CO2's penalty; by the gap, 1 + |x[t,0] - x[t-1,0]| / C.
-    difference /= rule.gap > 0 ? 1 + std::abs(replica.gap) / rule.gap : rule.penalty;
+    if (rule.gap > 0)
+      difference /= 1 + std::abs(replica.gap) / rule.gap;
+    else
+      difference /= rule.follows_rate ? std::max(1.0, rule.penalty * rate_share(t)) : rule.penalty;
     const double before = replica.outer;
     replica.velocity = rule.momentum * replica.velocity + difference;
     if (rule.clip > 0)
@@ -222,7 +241,7 @@ class Rank {
         site_{world, state_, pool_, executors_} {
     if (c.guarded) pool_.separate_pages();
     site_.guarded = c.guarded;
-    execute::add_outer_executors(executors_, *arithmetic_);
+    execute::add_outer_executors(executors_, *arithmetic_, falling_rate());
     execute::add_coding_executors(executors_, *arithmetic_);
     executors_.add(kInnerStep, runtime::Execute([this](const runtime::Instance& instance) {
                      inner_steps(instance);
@@ -392,6 +411,9 @@ TEST(LocalSteps, AResultMayBeARoundLate) {
     expect_as_written({by_gap, 2});
     by_gap.eager = true;
     expect_as_written({by_gap});
+    Policy by_rate = co2(replicas, 3);
+    by_rate.outer.penalty = 4, by_rate.outer.follows_rate = true;
+    expect_as_written({by_rate, 2});
     Policy eager = diloco(replicas, 4);
     eager.delay = 4;
     eager.eager = true;

@@ -8,6 +8,8 @@
 #include <set>
 
 #include "strait/base/errors.h"
+#include "strait/base/random.h"
+#include "strait/config/parse.h"
 #include "strait/draft/block_kernels.h"
 #include "strait/program/memory.h"
 #include "strait/shape/shape.h"
@@ -143,6 +145,66 @@ TEST(Pipeline, ProgramsAreLegal) {
               }
             }
           }
+}
+
+/// On pairs of data ranks.
+Placement preset_on_pairs(const std::string& preset, int64_t data,
+                          const std::vector<std::string>& more = {}) {
+  Cluster positions = one_level(data);
+  positions.levels = {{"pair", 2, 4e9, 1e-6, 1}, {"world", data / 2, 1e9, 1e-6, 1}};
+  std::vector<std::string> sets = {"placement.preset=" + preset};
+  sets.insert(sets.end(), more.begin(), more.end());
+  return resolve_placement(parse_run("", "test.toml", sets), positions, data);
+}
+
+void expect_legal(const ModelShape& shape, const Placement& placement, const Mesh& mesh,
+                  const StepOptions& options) {
+  const Cluster cluster = one_level(mesh.ranks());
+  const auto problems = program::verify(compose({shape, placement, cluster, mesh}, options));
+  ASSERT_TRUE(problems.empty()) << problems.front().message;
+}
+
+/// A reduction of many stages lasts longer than a micro-step of a chunk with few blocks.
+TEST(Pipeline, ReductionsThatOutlastMicroStepsAreLegal) {
+  for (const int64_t stages : {2, 5, 6, 8})
+    for (const int64_t data : {4, 8}) {
+      SCOPED_TRACE(testing::Message() << stages << " stages, " << data << " data");
+      StepOptions options = options_of(2 * stages);
+      options.pipeline = {"interleaved", 2};
+      expect_legal(model_of(2 * stages), preset_on_pairs("zero-topo", data), mesh_of(stages, data),
+                   options);
+    }
+}
+
+TEST(Pipeline, RandomFormsAreLegal) {
+  const RandomStream random(19, "forms of pipelines");
+  uint64_t drawn = 0;
+  const auto draw = [&](int64_t below) {
+    return static_cast<int64_t>(random.below(drawn++, static_cast<uint64_t>(below)));
+  };
+  const std::vector<std::string> presets = {"ddp",  "zero1", "zero2",  "zero3",
+                                            "hsdp", "mics",  "zero++", "zero-topo"};
+  for (int trial = 0; trial < 120; ++trial) {
+    const int64_t stages = 2 + draw(7), data = int64_t{4} << draw(2);
+    StepOptions options = options_of(stages * (1 + draw(3)));
+    const std::string& order = order_names()[static_cast<size_t>(draw(std::ssize(order_names())))];
+    options.pipeline = {order, order == "interleaved" ? 2 + draw(2) : 1};
+    options.recompute.every = draw(3);
+    options.in_backward = draw(3) == 0;
+    const std::string& preset = presets[static_cast<size_t>(draw(std::ssize(presets)))];
+    const int64_t prefetch = draw(4), layers = stages * options.pipeline.chunks * (1 + draw(2));
+    SCOPED_TRACE(testing::Message()
+                 << "trial " << trial << ": " << stages << " stages of " << data << ", "
+                 << options.accumulation << " micro-batches, " << layers << " layers, " << order
+                 << ", " << options.pipeline.chunks << " chunks, " << preset << ", prefetch "
+                 << prefetch << ", recompute " << options.recompute.every << ", in backward "
+                 << options.in_backward);
+    expect_legal(
+        model_of(layers, draw(2) == 0),
+        preset_on_pairs(preset, data, {"placement.prefetch_units=" + std::to_string(prefetch)}),
+        mesh_of(stages, data), options);
+    if (HasFatalFailure()) return;
+  }
 }
 
 TEST(Pipeline, ProgramsWithCodedMessagesAreLegal) {

@@ -47,6 +47,7 @@ const std::vector<Sets>& policies() {
       policy("co2", 3),
       policy("co2", 3, {"sync.outer.penalty=gap-aware:0.01"}),
       policy("co2", 4, {"sync.rounds.eager=true", "sync.outer.penalty=constant:2.0"}),
+      policy("co2", 4, {"sync.outer.penalty=lr-ratio:3"}),
   };
   return all;
 }
@@ -361,6 +362,9 @@ TEST_F(LocalSteps, WhatExcludesEachOtherIsRefusedWithTheNearest) {
        "constant:1.0"},
       {policy("co2", 5, {"sync.outer.penalty=some"}), "sync.outer.penalty", "constant:1.0"},
       {policy("co2", 5, {"sync.outer.penalty=gap-aware:0"}), "sync.outer.penalty", "constant:1.0"},
+      {policy("co2", 5, {"sync.outer.penalty=lr-ratio:1"}), "sync.outer.penalty", "constant:1.0"},
+      {policy("diloco", 5, {"sync.outer.penalty=lr-ratio:2"}), "sync.outer.penalty",
+       "constant:1.0"},
       {policy("diloco", 5, {"sync.outer.penalty=gap-aware:1"}), "sync.outer.penalty",
        "constant:1.0"},
       {policy("co2", 5, {"sync.outer.penalty=gap-aware:1", "sync.outer.kind=nesterov"}),

@@ -47,8 +47,8 @@ class Mover {
   }
 
   std::vector<Node> write(const MicroStep& step);
-  /// Reductions of the micro-step before have stages to come.
-  bool reduces() const { return !under_way_.empty(); }
+  /// Whether this one and another write the same next.
+  bool stands_as(const Mover& other) const;
 
  private:
   /// Gathers of the visits as far ahead of the current one as the placement says, of those that are
@@ -74,9 +74,13 @@ class Mover {
   /// computes too little for the transfers of the others to end behind it.
   void advance_reductions(size_t newest = SIZE_MAX);
 
+  bool reduces() const { return !under_way_.empty(); }
+
   /// A reduction under way, with the stages that are not written yet.
   struct Reduction {
     int64_t unit = 0;
+    bool adds = false;
+    ReducePhase phase = ReducePhase::kInner;
     Stages stages;
   };
   const Movement& movement_;
@@ -234,7 +238,8 @@ void Mover::after_contribution(const Visit& visit) {
   if (--contributions_[unit] > 0) return;
   const ReducePhase phase = visit.last ? ReducePhase::kLast : ReducePhase::kInner;
   // The new one first: its transfer runs while what arrived for older ones is decoded.
-  under_way_.insert(under_way_.begin(), {unit, movement_.reduce(unit, begun_[unit], phase)});
+  const bool adds = begun_[unit];
+  under_way_.insert(under_way_.begin(), {unit, adds, phase, movement_.reduce(unit, adds, phase)});
   advance_reductions(visit.brief ? 1 : SIZE_MAX);
   reduced_.push_back(unit);
   if (placement_.hides_reductions) return;
@@ -253,8 +258,19 @@ void Mover::advance_reductions(size_t newest) {
   std::erase_if(under_way_, [](const Reduction& reduction) { return reduction.stages.empty(); });
 }
 
+bool Mover::stands_as(const Mover& other) const {
+  const auto same_reduction = [](const Reduction& one, const Reduction& two) {
+    return one.unit == two.unit && one.adds == two.adds && one.phase == two.phase &&
+           one.stages.size() == two.stages.size();
+  };
+  return begun_ == other.begun_ && live_ == other.live_ && ready_ == other.ready_ &&
+         kept_ == other.kept_ && source_ == other.source_ && copied_ == other.copied_ &&
+         awaited_ == other.awaited_ && next_gather_ == other.next_gather_ &&
+         std::ranges::equal(under_way_, other.under_way_, same_reduction);
+}
+
 /// Micro-steps one after another, equal ones as Repeats. The first of these are not equal where
-/// they end reductions of those before, which add to nothing.
+/// they end reductions of those before, which add to nothing or are of other units.
 class Writer {
  public:
   Writer(draft::Draft& draft, Mover& mover) : draft_(draft), mover_(mover) {}
@@ -262,13 +278,23 @@ class Writer {
   void write() {
     for (const draft::EqualSteps& equal : draft_.schedule.equal) {
       write_until(equal.begin);
-      if (mover_.reduces()) write_until(std::min(next_ + equal.period, equal.end));
+      while (next_ + equal.period <= equal.end && !is_settled(equal.period))
+        write_until(next_ + equal.period);
       repeat(equal);
     }
     write_until(draft_.schedule.micro_steps);
   }
 
  private:
+  /// Whether the next micro-steps leave the mover as they find it, so that those behind them, which
+  /// are equal, are written like them.
+  bool is_settled(int64_t period) const {
+    Mover after = mover_;
+    for (int64_t at = next_; at < next_ + period; ++at)
+      after.write(draft_.schedule.micro_step(at, {}));
+    return after.stands_as(mover_);
+  }
+
   void write_until(int64_t end) {
     for (; next_ < end; ++next_)
       draft::append_rolled(draft_.program, mover_.write(draft_.schedule.micro_step(next_, {})),

@@ -57,7 +57,8 @@ const Kernel kOuterStep = {"outer_step",
                             {"clip", AttributeType::kNumber},
                             {"penalty", AttributeType::kNumber},
                             {"gap", AttributeType::kNumber},
-                            {"mixing", AttributeType::kNumber}},
+                            {"mixing", AttributeType::kNumber},
+                            {"follows_rate", AttributeType::kInteger}},
                            shard_cost};
 
 const Kernel kExchangeWeights = {"exchange_weights",

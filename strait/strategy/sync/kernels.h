@@ -36,7 +36,8 @@ enum OuterStepAttribute : int {
   kOuterClip,
   kOuterPenalty,
   kOuterGap,
-  kOuterMixing
+  kOuterMixing,
+  kOuterFollowsRate
 };
 
 /// The outer weights change places with the local ones: before an evaluation, and after it.

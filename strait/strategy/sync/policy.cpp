@@ -221,7 +221,7 @@ class Reader {
     if (policy.replicas == 1) policy.codec = {};
   }
 
-  /// "constant:NUMBER" or "gap-aware:NUMBER".
+  /// "constant:NUMBER", "lr-ratio:NUMBER" or "gap-aware:NUMBER".
   void read_penalty(const Row& row, Policy& policy) const {
     // Eager replicas have the newest part of what is late.
     const std::string text = written_or("sync.outer.penalty", run_.sync.outer.penalty,
@@ -230,10 +230,13 @@ class Reader {
       policy.outer.penalty = *constant;
     else if (const auto gap = number_behind(text, "gap-aware:"); gap && *gap > 0)
       policy.outer.gap = *gap;
+    else if (const auto full = number_behind(text, "lr-ratio:"); full && *full > 1)
+      policy.outer.penalty = *full, policy.outer.follows_rate = true;
     else
       refuse_penalty(
-          "a penalty is constant:NUMBER, at least 1, or gap-aware:NUMBER, how far an element moves "
-          "in a round to be divided by 2");
+          "a penalty is constant:NUMBER, at least 1; lr-ratio:NUMBER, above 1, that of the full "
+          "learning rate; or gap-aware:NUMBER, how far an element moves in a round to be divided "
+          "by 2");
     const bool plain = policy.outer.penalty == 1 && policy.outer.gap == 0;
     if (!plain && !policy.one_round_late())
       refuse_penalty("no result is stale where none is a round late");
@@ -290,6 +293,7 @@ std::string Policy::describe() const {
                       outer.learning_rate, outer.momentum);
   if (outer.clip > 0) text += fmt::format(", clip {}", outer.clip);
   if (outer.penalty != 1) text += fmt::format(", penalty {}", outer.penalty);
+  if (outer.follows_rate) text += " that follows the inner rate";
   if (outer.gap > 0) text += fmt::format(", penalty by the gap {}", outer.gap);
   if (codec.kind != codec::CodecKind::kNone) text += ", " + codec::print_codec(codec);
   return text;

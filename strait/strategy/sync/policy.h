@@ -22,6 +22,8 @@ struct OuterRule {
   double clip = 0;     // of every element of v; 0 = off
   double penalty = 1;  // constant
   double gap = 0;      // what an element must have moved to add 1 to its penalty; 0 = off
+  /// The penalty is that of the full inner learning rate and falls with it, to 1 at the least.
+  bool follows_rate = false;
 };
 
 /// One policy of local steps. Steps are counted from 1: fragment p starts its transfers after the

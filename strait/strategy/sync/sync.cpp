@@ -266,8 +266,15 @@ void BorderWriter::launch(const UnitOperands& unit, std::vector<Node>& nodes) co
 Op BorderWriter::outer_step(const UnitOperands& unit) const {
   Op op = shard_op(kOuterStep, *unit.shard);
   const OuterRule& rule = policy_.outer;
-  op.attributes = {policy_.replicas, int64_t{rule.nesterov}, rule.learning_rate, rule.momentum,
-                   rule.clip,        rule.penalty,           rule.gap,           policy_.mixing};
+  op.attributes = {policy_.replicas,
+                   int64_t{rule.nesterov},
+                   rule.learning_rate,
+                   rule.momentum,
+                   rule.clip,
+                   rule.penalty,
+                   rule.gap,
+                   policy_.mixing,
+                   int64_t{rule.follows_rate}};
   op.reads = {read(unit.sum, kOuterSum)};
   if (policy_.eager) op.reads.push_back(read(unit.difference, kOuterSent));
   if (policy_.eager && part_ == BorderPart::kRound)
