@@ -3,8 +3,9 @@
 its mean step on links without a limit over its mean step on the links measured, beside the simulator's.
 
 In each turn and for each rate of the links: probe the cluster, then train nanoGPT's character model (0.8M parameters) under
-each policy, one replica a host, for whole rounds; the first round warms up. A prediction is compared with the step of its own
-turn, whose probe it comes from. Needs root (bench/netlab)."""
+each policy, one replica a host, for whole rounds: the first one warms up, and in the last one, which is not timed, a run ends
+by taking up what is under way. A prediction is compared with the step of its own turn, whose probe it comes from. Needs root
+(bench/netlab)."""
 import argparse
 import json
 import pathlib
@@ -35,23 +36,24 @@ def lab_of(options, rate):
     return Lab(options.hosts, 1, rate)
 
 
-def seconds_of(path, warm):
-    """The mean step behind those that warm up."""
-    return statistics.fmean([json.loads(line)["seconds"] for line in path.read_text().splitlines()][warm:])
+def seconds_of(path, warm, steps):
+    """The mean of so many steps behind those that warm up."""
+    return statistics.fmean([json.loads(line)["seconds"] for line in path.read_text().splitlines()][warm:warm + steps])
 
 
 def train(options, rate, policy, folder):
     """Mean step behind the first round, what was predicted, and bytes per step over all links."""
     keys = policies(options.period)[policy]
     warm, steps = (options.period, options.rounds * options.period) if keys else (2, 10)
+    last = options.period if keys else 0
     run_dir, report = folder / f"run-{policy}", folder / "report"
     lab_of(options, rate).run(options.strait, "train", EXAMPLE, "--json", report, *sets_of(
         [f"data.path={options.text.resolve()}", f"output.run_dir={run_dir}", f"cluster.file={folder / 'cluster.toml'}",
-         f"train.steps={warm + steps}", "evaluation.every_steps=0", "evaluation.batches=1", "placement.preset=ddp",
+         f"train.steps={warm + steps + last}", "evaluation.every_steps=0", "evaluation.batches=1", "placement.preset=ddp",
          *(f"sync.{key}" for key in keys)]))
     figures = json.loads(report.read_text())
     sent = sum(row["payload_bytes"] + row["metadata_bytes"] for row in figures["bytes_per_step"]["runtime"])
-    return {"seconds": seconds_of(run_dir / "metrics.jsonl", warm), "predicted_seconds": figures["predicted_seconds_per_step"],
+    return {"seconds": seconds_of(run_dir / "metrics.jsonl", warm, steps), "predicted_seconds": figures["predicted_seconds_per_step"],
             "bytes": sent, "loss": figures["train_loss"]}
 
 
@@ -64,7 +66,7 @@ def train_peer(options, rate, peer, folder):
     for name, value in SHAPE.items():
         command += [f"--{name}", value]
     lab_of(options, rate).run(*command)
-    return {"seconds": seconds_of(metrics, warm)}
+    return {"seconds": seconds_of(metrics, warm, steps)}
 
 
 def take_turn(options, rows):
