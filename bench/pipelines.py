@@ -150,11 +150,10 @@ def choose(options, place, lab):
 
 def measure(options, record, lab):
     place = record.setdefault(str(lab), {"rows": {}})
-    probe(options, place, lab)
-    ways = choose(options, place, lab)
     for turn in range(options.rounds):
-        if turn > 0:
-            probe(options, place, lab)
+        probe(options, place, lab)
+        if turn == 0:
+            ways = choose(options, place, lab)
         for name, way in ways.items():
             run_cell(options, place, lab, name, way)
             if options.json:

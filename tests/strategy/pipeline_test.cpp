@@ -113,6 +113,15 @@ TEST(Pipeline, OneStageChangesNothing) {
   EXPECT_EQ(first_stages(shape, mesh_of(1, 2)), std::vector<int64_t>(shape.units.size(), 0));
 }
 
+void expect_legal(const ModelShape& shape, const Placement& placement, const Mesh& mesh,
+                  const StepOptions& options) {
+  const Cluster cluster = one_level(mesh.ranks());
+  const auto classes = compose({shape, placement, cluster, mesh}, options);
+  ASSERT_EQ(static_cast<int64_t>(classes.size()), mesh.axis("stage").size);
+  const std::vector<program::Problem> problems = program::verify(classes);
+  ASSERT_TRUE(problems.empty()) << problems.front().message;
+}
+
 TEST(Pipeline, ProgramsAreLegal) {
   for (const int64_t stages : {2, 3, 4})
     for (const int64_t data : {1, 2})
@@ -126,22 +135,19 @@ TEST(Pipeline, ProgramsAreLegal) {
               SCOPED_TRACE(form.order);
               StepOptions options = options_of(micro_batches);
               options.pipeline = form;
-              const auto expect_legal = [&] {
-                const auto classes =
-                    programs_of(model_of(8, tied), mesh_of(stages, data), preset, options);
-                ASSERT_EQ(static_cast<int64_t>(classes.size()), stages);
-                const std::vector<program::Problem> problems = program::verify(classes);
-                ASSERT_TRUE(problems.empty()) << problems.front().message;
+              const auto expect = [&] {
+                expect_legal(model_of(8, tied), placement_of(preset, data), mesh_of(stages, data),
+                             options);
               };
               for (const draft::Purpose purpose :
                    {draft::Purpose::kEvaluate, draft::Purpose::kPublish, draft::Purpose::kTrain}) {
                 options.purpose = purpose;
-                expect_legal();
+                expect();
               }
               for (const draft::Validation validation :
                    {draft::Validation::kBehind, draft::Validation::kAlone}) {
                 options.validation = validation;
-                expect_legal();
+                expect();
               }
             }
           }
@@ -155,13 +161,6 @@ Placement preset_on_pairs(const std::string& preset, int64_t data,
   std::vector<std::string> sets = {"placement.preset=" + preset};
   sets.insert(sets.end(), more.begin(), more.end());
   return resolve_placement(parse_run("", "test.toml", sets), positions, data);
-}
-
-void expect_legal(const ModelShape& shape, const Placement& placement, const Mesh& mesh,
-                  const StepOptions& options) {
-  const Cluster cluster = one_level(mesh.ranks());
-  const auto problems = program::verify(compose({shape, placement, cluster, mesh}, options));
-  ASSERT_TRUE(problems.empty()) << problems.front().message;
 }
 
 /// A reduction of many stages lasts longer than a micro-step of a chunk with few blocks.
@@ -214,9 +213,7 @@ TEST(Pipeline, ProgramsWithCodedMessagesAreLegal) {
       StepOptions options = options_of(9);
       options.pipeline = {order, order == std::string("interleaved") ? 2 : 1, {}, "int8/16"};
       options.purpose = purpose;
-      const auto classes = programs_of(model_of(6), mesh_of(3, 2), "zero3", options);
-      const std::vector<program::Problem> problems = program::verify(classes);
-      ASSERT_TRUE(problems.empty()) << problems.front().message;
+      expect_legal(model_of(6), placement_of("zero3", 2), mesh_of(3, 2), options);
     }
 }
 

@@ -1,6 +1,7 @@
 #include "strait/strategy/sharding/place.h"
 
 #include <algorithm>
+#include <iterator>
 #include <set>
 #include <utility>
 #include <vector>
@@ -278,45 +279,41 @@ class Writer {
   void write() {
     for (const draft::EqualSteps& equal : draft_.schedule.equal) {
       write_until(equal.begin);
-      while (next_ + equal.period <= equal.end && !is_settled(equal.period))
-        write_until(next_ + equal.period);
-      repeat(equal);
+      while (next_ + equal.period <= equal.end && !repeat(equal)) write_until(next_ + equal.period);
     }
     write_until(draft_.schedule.micro_steps);
   }
 
  private:
-  /// Whether the next micro-steps leave the mover as they find it, so that those behind them, which
-  /// are equal, are written like them.
-  bool is_settled(int64_t period) const {
-    Mover after = mover_;
-    for (int64_t at = next_; at < next_ + period; ++at)
-      after.write(draft_.schedule.micro_step(at, {}));
-    return after.stands_as(mover_);
-  }
-
   void write_until(int64_t end) {
     for (; next_ < end; ++next_)
       draft::append_rolled(draft_.program, mover_.write(draft_.schedule.micro_step(next_, {})),
                            "i");
   }
 
-  void repeat(const draft::EqualSteps& equal) {
-    const int64_t turns = (equal.end - next_) / equal.period;
-    if (turns < 1) return;
+  /// The turns that are left, if the next one leaves the mover as it finds it, so that those behind
+  /// it, which are equal, are written like it; otherwise nothing.
+  bool repeat(const draft::EqualSteps& equal) {
+    program::Program& program = draft_.program;
     program::Repeat repeat;
     repeat.variable = "a";
-    repeat.loop = draft_.program.num_loops++;
+    repeat.loop = program.num_loops;
     repeat.first = next_;
     repeat.step = equal.advance;
-    repeat.count = turns;
+    repeat.count = (equal.end - next_) / equal.period;
     const program::Index later{-repeat.first, repeat.loop, 1};
-    for (int64_t at = 0; at < equal.period; ++at)
-      for (Node& node : program::roll(mover_.write(draft_.schedule.micro_step(next_ + at, later)),
-                                      draft_.program.num_loops, "i", draft_.program.arrays))
-        repeat.body.push_back(std::move(node));
-    draft_.program.body.push_back(std::move(repeat));
-    next_ += turns * equal.period;
+    Mover turn = mover_;
+    std::vector<std::vector<Node>> steps;
+    for (int64_t at = next_; at < next_ + equal.period; ++at)
+      steps.push_back(turn.write(draft_.schedule.micro_step(at, later)));
+    if (!turn.stands_as(mover_)) return false;
+    ++program.num_loops;
+    for (std::vector<Node>& step : steps)
+      std::ranges::move(program::roll(std::move(step), program.num_loops, "i", program.arrays),
+                        std::back_inserter(repeat.body));
+    next_ += repeat.count * equal.period;
+    program.body.push_back(std::move(repeat));
+    return true;
   }
 
   draft::Draft& draft_;
