@@ -120,13 +120,16 @@ std::optional<int64_t> whole_number(const std::string& text) {
   return number;
 }
 
-/// Builds the CLI11 description of every available command around one Command. Those that are not
-/// among the words have no options, which would take more time than all else of a command line.
+/// Builds the CLI11 description of the command that is given, around one Command; of all that are
+/// available where help is asked for. Building all takes ten times as long as reading a command
+/// line.
 class Grammar {
  public:
   Grammar(const std::vector<std::string>& available, const std::vector<std::string>& words,
           Command& command)
       : app_("Strait trains large models on computers joined by narrow links.", "strait"),
+        words_(words),
+        help_(std::any_of(words.begin(), words.end(), asks_for_help)),
         command_(command) {
     app_.footer(
         "Example:\n  strait train run.toml --ranks 2\nstrait COMMAND --help tells more about a "
@@ -134,14 +137,14 @@ class Grammar {
     app_.set_version_flag("--version", fmt::format("strait {} ({})", version(), commit()));
     app_.allow_extras();
     app_.require_subcommand(0, 1);
-    const auto among = [](const std::vector<std::string>& all, const char* name) {
-      return std::find(all.begin(), all.end(), name) != all.end();
+    const auto among = [&](const std::string& name) {
+      return std::find(available.begin(), available.end(), name) != available.end();
     };
+    const auto given = std::find_if(words.begin(), words.end(), among);
     for (const Row& row : kRows) {
-      if (!among(available, row.name)) continue;
-      CLI::App* sub = app_.add_subcommand(row.name, row.about);
+      if (!among(row.name)) continue;
       names_.push_back(row.name);
-      if (among(words, row.name)) fill(sub, row);
+      if (help_ || (given != words.end() && *given == row.name)) add_command(row);
     }
   }
 
@@ -157,7 +160,11 @@ class Grammar {
   };
   static const Row kRows[12];
 
-  void fill(CLI::App* sub, const Row& row) {
+  static bool asks_for_help(const std::string& word) {
+    return word.starts_with("-h") || word.starts_with("--help");
+  }
+  void add_command(const Row& row) {
+    CLI::App* sub = app_.add_subcommand(row.name, row.about);
     sub->footer(fmt::format("Example:\n  {}", row.example));
     sub->allow_extras();
     if (row.json)
@@ -252,6 +259,7 @@ class Grammar {
   void add_bench(CLI::App* sub) {
     sub->require_subcommand(0, 1);
     for (const Subject& subject : subjects()) {
+      if (!help_ && std::find(words_.begin(), words_.end(), subject.name) == words_.end()) continue;
       CLI::App* below = sub->add_subcommand(subject.name, subject.about);
       below->footer(fmt::format("Example:\n  {}", subject.example));
       below->allow_extras();
@@ -315,6 +323,8 @@ class Grammar {
   }
 
   CLI::App app_;
+  const std::vector<std::string>& words_;
+  const bool help_;
   Command& command_;
   std::vector<std::string> names_;
 };
@@ -569,7 +579,8 @@ std::vector<CommandHelp> describe_commands() {
   const std::vector<std::string> all = {"train",    "evaluate", "sample",  "verify",
                                         "simulate", "plan",     "probe",   "bench",
                                         "inspect",  "report",   "convert", "completion"};
-  const Grammar grammar(all, all, unused);
+  const std::vector<std::string> help = {"--help"};
+  const Grammar grammar(all, help, unused);
   std::vector<CommandHelp> commands;
   describe(grammar.app(), "", commands);
   commands.front().example = "strait train run.toml --ranks 2";
