@@ -1,7 +1,11 @@
 #include "strait/plan/candidate.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include "strait/plan/grids.h"
+#include "strait/plan/sequence_axis.h"
+#include "strait/plan/stages.h"
 #include "strait/predict/predict.h"
 #include "strait/program/memory_json.h"
 #include "strait/trace/level_json.h"
@@ -48,6 +52,20 @@ Json quality_json(const QualityCost& cost) {
                        {"source", cost.known.source}});
 }
 
+/// What tells the candidates of a search apart.
+std::string candidate_text(const Run& run) {
+  std::vector<std::string> parts;
+  const MeshAxes& axes = run.mesh.axes;
+  if (axes.x * axes.y > 1) parts.push_back(grid_text(run));
+  if (axes.sequence > 1) parts.push_back(sharing_text(run));
+  if (axes.stage > 1) parts.push_back(staging_text(run));
+  parts.push_back(run.placement.preset);
+  parts.push_back(fmt::format("recompute {}", run.train.recompute));
+  parts.push_back(fmt::format("micro-batches of {}", run.train.micro_batch_size));
+  if (run.sync.policy != "every-step") parts.push_back(run.sync.policy);
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
 }  // namespace
 
 int64_t Candidate::has_bytes() const {
@@ -55,7 +73,7 @@ int64_t Candidate::has_bytes() const {
                               static_cast<double>(design.cluster.memory_bytes));
 }
 
-Candidate evaluate(const Run& run, const Setting& setting) {
+Candidate evaluate(const Run& run, const Setting& setting) try {
   Candidate candidate;
   candidate.design =
       strategy::make_design(run, setting.ranks, setting.vocabulary, 0, setting.corpus);
@@ -67,6 +85,8 @@ Candidate evaluate(const Run& run, const Setting& setting) {
   candidate.simulated = predict::simulate(design);
   candidate.bound_seconds = candidate.cost.flops / design.cluster.flops_per_second(design.dtype);
   return candidate;
+} catch (const InternalError& error) {
+  throw InternalError(fmt::format("candidate {}: {}", candidate_text(run), error.what()));
 }
 
 double tokens_per_second(const Candidate& candidate) {

@@ -45,7 +45,7 @@ struct Setting {
   const Corpus* corpus = nullptr;  // where batches are of documents: how long these are
 };
 /// Composes a run and, where it fits into memory, prices and simulates it. Errors: those of
-/// strategy::make_design.
+/// strategy::make_design; an InternalError names the candidate.
 Candidate evaluate(const Run& run, const Setting& setting);
 
 /// Of the simulated step; utilisation is a share of the cluster's rate over all ranks.
