@@ -1,6 +1,7 @@
 """What benchmarks on emulated clusters share: commands that must succeed, and those that run in a lab (bench/netlab)."""
 import dataclasses
 import json
+import os
 import pathlib
 import shutil
 import statistics
@@ -33,7 +34,8 @@ def processor_ticks():
 @dataclasses.dataclass
 class Lab:
     """Hosts of so many ranks, which share memory and a link of `rate`; with `inside` every rank has a link of `rate` of its
-    own, and one of this rate into its host, and shares no memory."""
+    own, and one of this rate into its host, and shares no memory. Where ranks are more than cores each has an equal share of one and
+    no more, so that none computes while another one waits."""
     hosts: int
     ranks_per_host: int
     rate: str
@@ -46,7 +48,9 @@ class Lab:
     def run(self, *command):
         ranks = (["--level", f"node:{self.ranks_per_host}:{self.inside}", "--nics"] if self.inside else
                  ["--ranks-per-host", self.ranks_per_host])
-        return call(ROOT / "bench/netlab", "--hosts", self.hosts, *ranks, "--rate", self.rate, "--", *command)
+        cores = len(os.sched_getaffinity(0))
+        share = ["--cores-per-rank", cores / self.ranks] if self.ranks > cores else []
+        return call(ROOT / "bench/netlab", "--hosts", self.hosts, *ranks, *share, "--rate", self.rate, "--", *command)
 
     def train(self, strait, run_file, folder, keys):
         """Trains in folder/run; what the steps behind the first one, which warms up, wrote down, and the run's report."""

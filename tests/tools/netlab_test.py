@@ -105,6 +105,23 @@ ROUNDS = textwrap.dedent("""
     """)
 
 
+# Spins for two seconds; prints rank, cores, and the share of one that it got.
+SPIN = textwrap.dedent("""
+    import os, time
+    begin, used = time.monotonic(), time.process_time()
+    while time.monotonic() - begin < 2:
+        pass
+    got = (time.process_time() - used) / (time.monotonic() - begin)
+    print(os.environ["OMPI_COMM_WORLD_RANK"], *os.sched_getaffinity(0), got)
+    """)
+
+
+def shares_left():
+    """Control groups of labs."""
+    return [folder for root in ("/sys/fs/cgroup", "/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct")
+            for folder in pathlib.Path(root).glob("strait-netlab-*")]
+
+
 def netlab(*arguments, **more):
     return subprocess.run([NETLAB, *arguments], capture_output=True, text=True, check=False, timeout=SECONDS,
                           stdin=subprocess.DEVNULL, **more)
@@ -153,6 +170,36 @@ class Labs(unittest.TestCase):
         self.assertEqual(len({tuple(line) for line in lines}), 3, "ranks of a host see the same host")
         self.assertEqual(len({network for _, network, _ in lines}), 3)
         self.assertEqual(len({memory for _, _, memory in lines}), 3, "hosts share no memory")
+
+    def test_ranks_keep_to_their_shares_of_cores(self):
+        result = netlab("--hosts", "2", "--ranks-per-host", "1", "--cores-per-rank", "0.25", "--", sys.executable, "-c", SPIN)
+        if "no control groups with a cpu controller" in result.stderr:
+            self.skipTest(result.stderr)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        ranks = [line.split() for line in result.stdout.splitlines()]
+        self.assertEqual(sorted(rank for rank, *_ in ranks), ["0", "1"])
+        self.assertEqual({tuple(cores) for _, *cores, _ in ranks}, {(str(min(os.sched_getaffinity(0))),)}, "four fit on a core")
+        for rank, _, got in ranks:
+            self.assertLess(float(got), 0.28, f"rank {rank}")  # of a core that nobody else wants
+        self.assertEqual(shares_left(), [])
+
+    def test_shares_of_a_killed_lab_are_removed_by_the_next(self):
+        share = ["--cores-per-rank", "0.5", "--"]
+        with subprocess.Popen([NETLAB, *share, "sleep", "60"], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE) as lab:
+            deadline = time.monotonic() + SECONDS
+            while lab.poll() is None and not shares_left() and time.monotonic() < deadline:
+                time.sleep(0.05)
+            if lab.poll() == 2:
+                self.skipTest("no control groups")
+            self.assertNotEqual(shares_left(), [])
+            lab.kill()
+        self.wait_until(lambda: netlab(*share, "true").returncode == 0 and not shares_left())
+
+    def wait_until(self, holds):
+        deadline = time.monotonic() + SECONDS
+        while not holds():
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.2)
 
     def test_rate_and_counters(self):
         rates = []
@@ -394,6 +441,8 @@ class Refusals(unittest.TestCase):
                 (["--level", "world:2:1gbit", "--", "true"], "must differ"),
                 (["--nics", "--ranks-per-host", "4", "--", "true"], "--nics without --level"),
                 (["--hosts", "60", "--level", "pair:4:1gbit", "--", "true"], "at most 200"),
+                (["--cores-per-rank", "2", "--", "true"], "'2' is no share of a core"),
+                (["--hosts", "200", "--ranks-per-host", "50", "--cores-per-rank", "1", "--", "true"], "cores; at most 0."),
                 (["--marks", "lines", "--", "true"], "name one of them"),
                 (["--latency", "1ms", "--", "true"], "unrecognized arguments: --latency"),
                 (["--mpirun", "'", "--", "true"], "No closing quotation"),
