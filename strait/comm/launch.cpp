@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <iterator>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "strait/base/errors.h"
@@ -62,19 +64,44 @@ Launch find_launch() {
   return find_launch([](const char* name) { return std::getenv(name); });
 }
 
+namespace {
+constexpr double kRounding = 1e-6;  // thirds do not add up to a whole
+}
+
 int64_t cores_per_rank(const std::vector<CoreShare>& ranks) {
   std::map<std::pair<std::string, int>, int64_t> users;  // of a core
   for (const CoreShare& rank : ranks)
     for (const int core : rank.cores) ++users[{rank.machine, core}];
+  std::map<std::pair<std::string, std::string>, int64_t> sharers;  // of a quota
+  for (const CoreShare& rank : ranks) ++sharers[{rank.machine, rank.quota.group}];
   double least = 0;
   for (const CoreShare& rank : ranks) {
     double share = 0;
     for (const int core : rank.cores)
       share += 1.0 / static_cast<double>(users[{rank.machine, core}]);
+    const auto of_quota = static_cast<double>(sharers[{rank.machine, rank.quota.group}]);
+    share = std::min(share, rank.quota.cores / of_quota);
     least = least == 0 ? share : std::min(least, share);
   }
-  constexpr double kRounding = 1e-6;  // thirds do not add up to a whole
   return std::max<int64_t>(1, static_cast<int64_t>(least + kRounding));
+}
+
+int64_t cores_together(const std::vector<CoreShare>& ranks) {
+  std::set<int> cores;
+  std::map<std::string, double> quotas;
+  for (const CoreShare& rank : ranks) {
+    cores.insert(rank.cores.begin(), rank.cores.end());
+    quotas[rank.quota.group] = rank.quota.cores;
+  }
+  double all = 0, whole = 0;  // whole: a rank's slow core is one
+  for (const auto& [group, quota] : quotas) {
+    all += quota;
+    whole += std::max(1.0, std::floor(quota + kRounding));
+  }
+  const auto bound = static_cast<double>(cores.size());
+  const bool apart = quotas.size() == ranks.size() && all <= bound + kRounding;
+  return std::max<int64_t>(1,
+                           static_cast<int64_t>(apart ? whole : std::min(all + kRounding, bound)));
 }
 
 void check_launch(const Launch& launch, int64_t mpi_size) {

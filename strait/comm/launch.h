@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "strait/threads/core_quota.h"
+
 namespace strait::comm {
 
 struct Launch {
@@ -31,11 +33,16 @@ Launch find_launch();
 struct CoreShare {
   std::string machine;     // a kernel: several host names may be one, as containers are
   std::vector<int> cores;  // numbers
+  CoreQuota quota;         // of all its ranks that name the same group
 };
 
-/// Cores that every rank may count on when those that may use the same ones take equal parts: the
-/// least over the ranks, at least 1.
+/// Cores that every rank may count on when those that may use the same ones, or share a quota, take
+/// equal parts: the least over the ranks, at least 1.
 int64_t cores_per_rank(const std::vector<CoreShare>& ranks);
+
+/// Cores that the ranks of one machine may use together; at least 1. A rank with a quota of its own
+/// has a core of its own, a slow one where the quota is less, if there are cores for all quotas.
+int64_t cores_together(const std::vector<CoreShare>& ranks);
 
 /// UserError when the launcher started another number of ranks than MPI joined: then this program
 /// and the launcher do not speak the same protocol, and every process would train alone.

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "strait/base/errors.h"
+#include "strait/threads/core_quota.h"
 
 namespace strait {
 namespace {
@@ -41,7 +42,10 @@ std::vector<int> usable_cores() {
   return cores;
 }
 
-int64_t available_cores() { return static_cast<int64_t>(usable_cores().size()); }
+int64_t available_cores() {
+  const auto bound = static_cast<double>(usable_cores().size());
+  return std::max<int64_t>(1, static_cast<int64_t>(std::min(bound, core_quota().cores)));
+}
 
 std::string core_ranges(const std::vector<int>& cores) {
   std::string text;

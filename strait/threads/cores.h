@@ -10,7 +10,7 @@ namespace strait {
 /// Numbers of the cores (logical processors) that the calling thread is bound to, ascending; all of
 /// the host when nobody has bound it.
 std::vector<int> usable_cores();
-/// How many; at least 1.
+/// How many, or as many whole ones as core_quota() allows where that is less; at least 1.
 int64_t available_cores();
 /// "0-3,8" for {0, 1, 2, 3, 8}; ascending. "none" for no core.
 std::string core_ranges(const std::vector<int>& cores);

@@ -85,5 +85,28 @@ TEST(Launch, RanksShareTheCoresThatTheyMayUse) {
   EXPECT_EQ(cores_per_rank({on("a", {0, 1}), on("a", {0, 1}), on("a", {0, 1})}), 1);  // crowded
 }
 
+TEST(Cores, QuotasLimitWhatRanksCountOnAndUseTogether) {
+  const auto held = [](std::vector<int> cores, double quota, const std::string& group) {
+    return CoreShare{"a", std::move(cores), {quota, group}};
+  };
+  const std::vector<int> all = {0, 1, 2, 3, 4, 5, 6, 7};
+  const std::vector<CoreShare> container = {held(all, 4, "c"), held(all, 4, "c")};
+  EXPECT_EQ(cores_per_rank(container), 2);
+  EXPECT_EQ(cores_together(container), 4);
+  const std::vector<CoreShare> tasks = {held(all, 2.5, "t0"), held(all, 2.5, "t1")};
+  EXPECT_EQ(cores_per_rank(tasks), 2);
+  EXPECT_EQ(cores_together(tasks), 4);
+  // Two to a core, each held to half of it: none uses what another one leaves.
+  const std::vector<CoreShare> halves = {held({0}, 0.5, "r0"), held({0}, 0.5, "r1"),
+                                         held({1}, 0.5, "r2"), held({1}, 0.5, "r3")};
+  EXPECT_EQ(cores_per_rank(halves), 1);
+  EXPECT_EQ(cores_together(halves), 4);
+  // Quotas that promise more than there is: the ranks take turns.
+  EXPECT_EQ(cores_together({held({0}, 0.8, "r0"), held({0}, 0.8, "r1")}), 1);
+  const CoreShare free{"a", {0, 1}, {}};
+  EXPECT_EQ(cores_together({free, free, free, free}), 2);
+  EXPECT_EQ(cores_together({free, held({0, 1}, 0.5, "r1")}), 2);
+}
+
 }  // namespace
 }  // namespace strait::comm

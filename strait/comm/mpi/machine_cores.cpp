@@ -5,11 +5,11 @@
 #include <fmt/format.h>
 
 #include <fstream>
-#include <set>
 #include <sstream>
 #include <string>
 
 #include "strait/comm/launch.h"
+#include "strait/threads/core_quota.h"
 #include "strait/threads/cores.h"
 
 namespace strait::comm {
@@ -27,23 +27,26 @@ std::string machine_id(const MpiSession& session) {
 MachineCores find_machine_cores(MpiSession& session) {
   MachineCores found;
   const std::string here = machine_id(session);
-  std::string own = here;
+  const CoreQuota quota = core_quota();
+  std::string own =
+      fmt::format("{} {} {}", here, quota.cores, quota.group.empty() ? "-" : quota.group);
   for (const int core : usable_cores()) own += fmt::format(" {}", core);
   const std::vector<std::string> all = session.exchange(own);
-  std::vector<CoreShare> ranks;
-  std::set<int> cores;
+  std::vector<CoreShare> ranks, neighbours;
   for (size_t rank = 0; rank < all.size(); ++rank) {
     CoreShare share;
     std::istringstream words(all[rank]);
-    words >> share.machine;
+    std::string allowed;  // streams do not read "inf"
+    words >> share.machine >> allowed >> share.quota.group;
+    share.quota.cores = std::stod(allowed);
     for (int core = 0; words >> core;) share.cores.push_back(core);
     if (share.machine == here) {
       found.usable[static_cast<int64_t>(rank)] = share.cores;
-      cores.insert(share.cores.begin(), share.cores.end());
+      neighbours.push_back(share);
     }
     ranks.push_back(std::move(share));
   }
-  found.cores = static_cast<int64_t>(cores.size());
+  found.cores = cores_together(neighbours);
   found.per_rank = cores_per_rank(ranks);
   return found;
 }

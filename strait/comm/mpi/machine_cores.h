@@ -13,7 +13,7 @@ struct MachineCores {
   /// Logical processors of each rank that runs under this rank's kernel, by rank: several host
   /// names may be one machine, which has its cores once.
   std::map<int64_t, std::vector<int>> usable;
-  int64_t cores = 1;     // of this machine that at least one of them may use
+  int64_t cores = 1;     // that they may use together, quotas as cores_together counts them
   int64_t per_rank = 1;  // that every rank of the world may count on
 };
 
