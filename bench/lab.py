@@ -31,6 +31,12 @@ def processor_ticks():
     return sum(ticks), ticks[7]
 
 
+def cores_of_each(ranks):
+    """Of a core, where so many ranks are more than the cores; None where each has one."""
+    cores = len(os.sched_getaffinity(0))
+    return cores / ranks if ranks > cores else None
+
+
 @dataclasses.dataclass
 class Lab:
     """Hosts of so many ranks, which share memory and a link of `rate`; with `inside` every rank has a link of `rate` of its
@@ -40,16 +46,23 @@ class Lab:
     ranks_per_host: int
     rate: str
     inside: str = ""
+    cores_per_rank: float | None = None
+
+    def __post_init__(self):
+        self.cores_per_rank = self.cores_per_rank or cores_of_each(self.ranks)
 
     @property
     def ranks(self):
         return self.hosts * self.ranks_per_host
 
+    def of_one_rank(self):
+        """One rank as fast as each of these."""
+        return Lab(1, 1, self.rate, cores_per_rank=self.cores_per_rank)
+
     def run(self, *command):
         ranks = (["--level", f"node:{self.ranks_per_host}:{self.inside}", "--nics"] if self.inside else
                  ["--ranks-per-host", self.ranks_per_host])
-        cores = len(os.sched_getaffinity(0))
-        share = ["--cores-per-rank", cores / self.ranks] if self.ranks > cores else []
+        share = ["--cores-per-rank", self.cores_per_rank] if self.cores_per_rank else []
         return call(ROOT / "bench/netlab", "--hosts", self.hosts, *ranks, *share, "--rate", self.rate, "--", *command)
 
     def train(self, strait, run_file, folder, keys):
@@ -62,7 +75,8 @@ class Lab:
 
     def __str__(self):
         links = f" a rank, {self.inside} inside" if self.inside else ""
-        return f"{self.hosts} hosts x {self.ranks_per_host} ranks, {self.rate}{links}"
+        cores = f", {self.cores_per_rank:g} of a core for each" if self.cores_per_rank else ""
+        return f"{self.hosts} hosts x {self.ranks_per_host} ranks, {self.rate}{links}{cores}"
 
 
 def spans(trace):

@@ -150,7 +150,7 @@ class Bench:
         lab = Lab(2, grid.ranks_per_host, self.options.rate or self.rate_of(grid))
         self.probe(lab)
         place = {"lab": str(lab), "grid": str(grid), "cluster": self.cluster.read_text(), "rows": {}}
-        place["one"] = self.train(Lab(1, 1, lab.rate), ["placement.preset=ddp"])
+        place["one"] = self.train(lab.of_one_rank(), ["placement.preset=ddp"])
         place["apart"] = self.train(lab, ["placement.preset=ddp", "sync.policy=diloco", "sync.rounds.period_steps=1000"])
         if name == "x rows":
             place["free"] = self.train(Lab(2, 1, "none"), [*grid.keys(), "tensor.tiles=off"])

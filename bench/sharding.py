@@ -15,6 +15,8 @@ import subprocess
 import sys
 import tempfile
 
+from lab import cores_of_each
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 NETLAB = ROOT / "bench/netlab"
 CONTEXT, MICRO_STEP_TOKENS, WARM_UP = 128, 2048, 1
@@ -53,6 +55,9 @@ run_dir = "{run_dir}"
 
 def netlab(options, lab, *command, more=()):
     hosts, rate = lab
+    share = cores_of_each(hosts * options.ranks_per_host)
+    if share:
+        more = ["--cores-per-rank", share, *more]
     words = [NETLAB, "--hosts", hosts, "--ranks-per-host", options.ranks_per_host, "--rate", rate, *more, "--", *command]
     result = subprocess.run(list(map(str, words)), capture_output=True, text=True, check=False)
     if result.returncode != 0:
