@@ -5,6 +5,7 @@
 #include <set>
 #include <vector>
 
+#include "strait/base/errors.h"
 #include "strait/checkpoint/checkpoint.h"
 #include "strait/checkpoint/manifest.h"
 #include "strait/checkpoint/reader.h"
@@ -85,12 +86,25 @@ Json states_json(const Manifest& manifest) {
   return json;
 }
 
+/// As the manifest says; else of what its undamaged files hold.
+Json parameter_hash_json(const Manifest& manifest, const std::string& folder, const Json& files) {
+  if (manifest.parameter_hash) return *manifest.parameter_hash;
+  for (const Json& file : files.as_array())
+    if (!file.at("ok").as_bool()) return {};
+  if (!is_complete(folder)) return {};
+  try {
+    return stored_parameter_hash(CheckpointReader(folder));
+  } catch (const UserError&) {  // some weights are not among the states
+    return {};
+  }
+}
+
 }  // namespace
 
 Json inspect(const std::string& path) {
   const std::string folder = resolve_checkpoint(path);
   const Manifest manifest = read_manifest(folder);
-  const auto& hash = manifest.parameter_hash;
+  const Json files = files_json(manifest, folder);
   const std::optional<double> loss = validation_loss_of(manifest);
   return Json::object({{"path", folder},
                        {"complete", is_complete(folder)},
@@ -101,9 +115,9 @@ Json inspect(const std::string& path) {
                        {"mesh", manifest.mesh},
                        {"model", manifest.model},
                        {"parameters", manifest.parameters},
-                       {"parameter_hash", hash ? Json(*hash) : Json()},
+                       {"parameter_hash", parameter_hash_json(manifest, folder, files)},
                        {"validation_loss", loss ? Json(*loss) : Json()},
-                       {"files", files_json(manifest, folder)},
+                       {"files", files},
                        {"tensors", tensors_json(manifest)},
                        {"states", states_json(manifest)}});
 }

@@ -208,7 +208,6 @@ Json simulate_command(const Command& command, const Run& run, Output& output) {
   write_timelines(command, design, result, recorders);
   const double tokens = static_cast<double>(tokens_per_step(run, design.batch));
   const double rate = design.cluster.flops_per_second(design.dtype);
-  const double model_flops = model_flops_per_token(design.shape, run.model.shape.context);
   return Json::object(
       {{"ranks", ranks},
        {"rank_classes", result.rank_classes},
@@ -224,8 +223,8 @@ Json simulate_command(const Command& command, const Run& run, Output& output) {
        {"bytes_per_step", trace::levels_json(result.traffic, level_names(design.cluster), 1)},
        {"memory", memory_json(predict::peak_memories(design))},
        {"tokens_per_second", tokens / result.seconds},
-       {"model_flops_utilization",
-        tokens * model_flops / result.seconds / (rate * static_cast<double>(ranks))},
+       {"model_flops_utilization", tokens * design.model_flops_per_token / result.seconds /
+                                       (rate * static_cast<double>(ranks))},
        {"goodput", Json()},
        {"trace", command.trace.empty() ? Json() : Json(command.trace)}});
 }

@@ -45,6 +45,19 @@ void refuse(const Run& run, const std::string& name, const std::string& reason,
       fmt::format("{} = {} {}; the nearest valid value is {}", name, value, reason, nearest));
 }
 
+/// Of the sizes of an axis that divide the ranks `left` the nearest that the model takes too.
+int64_t nearest_size(const Run& run, const std::string& axis, int64_t left, int64_t size) {
+  const ShapeOptions& shape = run.model.shape;
+  if (axis == "x" && !is_chain(run))
+    left = std::gcd(std::gcd(left, shape.heads), std::gcd(shape.kv_heads, shape.ffn_width));
+  int64_t nearest = nearest_divisor(left, size);
+  if (axis == "stage") {
+    nearest = std::min(nearest, std::max<int64_t>(middle_blocks(run), 1));
+    while (left % nearest != 0) --nearest;
+  }
+  return nearest;
+}
+
 /// Without stages no key of the section does anything.
 void check_stages(const Run& run) {
   static const Run defaults;
@@ -72,7 +85,7 @@ void check_chunks(const Run& run) {
     refuse_key(run, "mesh.axes.stage",
                fmt::format("mesh.axes.stage = {}: every stage needs one of the {} {}; the nearest "
                            "valid value is {}",
-                           stages, layers, blocks, std::max<int64_t>(layers, 1)));
+                           stages, layers, blocks, nearest_size(run, "stage", stages, stages)));
   if (interleaved && layers / stages < 2)
     refuse(run, "pipeline.order",
            fmt::format("gives every stage two runs of blocks or more, but {} stages have {} {}",
@@ -179,7 +192,7 @@ void check_mesh_sizes(const Run& run, int64_t ranks) {
       refuse_key(run, key,
                  fmt::format("{} = {} does not divide {} of the {} ranks; the nearest valid value "
                              "is {}",
-                             key, size, left, ranks, nearest_divisor(left, size)));
+                             key, size, left, ranks, nearest_size(run, name, left, size)));
     left /= size;
     if (size > 1) others += fmt::format("{}{} = {}", others.empty() ? "" : ", ", name, size);
   }

@@ -236,6 +236,9 @@ Run parse_run(std::string_view text, const std::string& file, const std::vector<
   if (!run.is_set("optimizer.minimum_learning_rate"))
     run.optimizer.minimum_learning_rate =
         std::min(run.optimizer.minimum_learning_rate, run.optimizer.learning_rate);
+  // So that a resolved run file says what holds, and can be run again.
+  if (!run.is_set("placement.prefetch_units") && !run.tensor.overlaps("oag"))
+    run.placement.prefetch_units = 0;
   return run;
 }
 

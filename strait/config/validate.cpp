@@ -181,6 +181,20 @@ void check_products(const Run& run) {
 }
 
 /// What an update needs that is known only when all gradients are.
+/// Every K-th of fewer blocks is none.
+void check_recompute(const Run& run) {
+  const std::string form = "every:";
+  if (!run.train.recompute.starts_with(form)) return;
+  const int64_t blocks = run.model.shape.layers;
+  if (std::stoll(run.train.recompute.substr(form.size())) <= blocks) return;
+  refuse_key(
+      run, "train.recompute",
+      fmt::format("train.recompute = {} cannot take effect with {} blocks; the nearest valid "
+                  "value is {}",
+                  toml_string(run.train.recompute), blocks,
+                  toml_string(form + std::to_string(blocks))));
+}
+
 void check_in_backward(const Run& run) {
   if (!run.optimizer.in_backward) return;
   const auto refuse = [&](const std::string& other, const std::string& instead) {
@@ -319,6 +333,8 @@ void validate_run(const Run& run, int64_t ranks, Problems& problems) {
   problems.attempt([&] { check_precision(run); });
   problems.attempt([&] { check_products(run); });
   problems.attempt([&] { check_in_backward(run); });
+  if (!problems.concern("train.recompute") && !problems.concern("model."))
+    problems.attempt([&] { check_recompute(run); });
   if (!problems.concern("optimizer.")) check_optimizer(run, problems);
   check_control(run, ranks, problems);
   problems.attempt([&] { check_cluster_choice(run); });

@@ -137,6 +137,13 @@ std::vector<int64_t> DocumentLoader::lengths(int64_t batch, int64_t row) {
   return lengths;
 }
 
+std::vector<int64_t> DocumentLoader::lengths(int64_t batch) {
+  const std::lock_guard lock(mutex_);
+  std::vector<int64_t> lengths;
+  for (const DocumentPiece& piece : at(batch).pieces) lengths.push_back(piece.length);
+  return lengths;
+}
+
 void DocumentLoader::fill(int64_t batch, int64_t row, std::span<const DocumentPart> parts,
                           int64_t tokens, BatchBuffer& buffer) {
   const std::lock_guard lock(mutex_);

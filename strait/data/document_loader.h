@@ -45,6 +45,8 @@ class DocumentLoader {
   void fill(int64_t batch, int64_t first_row, int64_t count, BatchBuffer& buffer);
   /// Of the documents of a row, in its order.
   std::vector<int64_t> lengths(int64_t batch, int64_t row);
+  /// Of all documents of a batch.
+  std::vector<int64_t> lengths(int64_t batch);
   /// Parts of a row's documents, one behind the other, then padding up to `tokens`. No
   /// document starts: whoever asks knows what stands where.
   void fill(int64_t batch, int64_t row, std::span<const DocumentPart> parts, int64_t tokens,

@@ -1,5 +1,6 @@
 #include "strait/draft/block_kernels.h"
 
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -71,6 +72,27 @@ std::vector<program::AttributeInfo> block_attributes() {
       {"capacity", AttributeType::kInteger},       {"micro-batch", AttributeType::kIndex, true}};
 }
 
+bool is_floating(Dtype dtype) {
+  return dtype != Dtype::kByte && dtype != Dtype::kInt32 && dtype != Dtype::kInt64;
+}
+
+/// What its products multiply: the type of weights, or where an op has none the narrowest of what
+/// it reads and writes, because sums and statistics are wider.
+Dtype type_of_products(const Program& program, const Op& op) {
+  const auto type = [&](const program::Operand& operand) {
+    return program.arrays[operand.array].dtype;
+  };
+  if (const program::Operand* weights = program::operand_in(op.reads, kWeights))
+    return type(*weights);
+  std::optional<Dtype> narrowest;
+  for (const auto* operands : {&op.reads, &op.writes})
+    for (const program::Operand& operand : *operands)
+      if (is_floating(type(operand)) &&
+          (!narrowest || dtype_bytes(type(operand)) < dtype_bytes(*narrowest)))
+        narrowest = type(operand);
+  return narrowest.value_or(Dtype::kFloat32);
+}
+
 KernelCost block_cost(const Program& program, const Op& op, int64_t rank) {
   KernelCost cost;
   cost.flops = program::attribute<double>(op, kFlops);
@@ -78,8 +100,7 @@ KernelCost block_cost(const Program& program, const Op& op, int64_t rank) {
   cost.weights = weights_of(op);
   cost.bytes = program::touched_bytes(program, op, rank);
   cost.workspace_bytes = program::attribute<int64_t>(op, kWorkspace);
-  if (const program::Operand* weights = program::operand_in(op.reads, kWeights))
-    cost.dtype = program.arrays[weights->array].dtype;
+  cost.dtype = type_of_products(program, op);
   return cost;
 }
 

@@ -99,8 +99,7 @@ double model_flops_utilization(const Candidate& candidate) {
   const strategy::Design& design = candidate.design;
   const double peak =
       static_cast<double>(design.batch.ranks) * design.cluster.flops_per_second(design.dtype);
-  return tokens_per_second(candidate) *
-         model_flops_per_token(design.shape, design.run.model.shape.context) / peak;
+  return tokens_per_second(candidate) * design.model_flops_per_token / peak;
 }
 
 Json candidate_json(const Candidate& candidate, int64_t position) {

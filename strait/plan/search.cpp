@@ -81,6 +81,7 @@ std::vector<int64_t> micro_batches(const Run& run, int64_t ranks, int64_t most_s
 std::vector<std::string> recomputes(const Run& run) {
   if (run.model.modules) return {run.train.recompute};  // the only one that they know
   if (!searches(run, "recompute")) return {run.train.recompute};
+  if (run.model.shape.layers < 2) return {"none", "block"};
   return {"none", "every:2", "block"};
 }
 
@@ -110,13 +111,18 @@ std::string largest_part(const program::MemoryUse& use) {
 /// know.
 void reject(Rejection rejection, SearchResult& result) {
   const auto known = std::ranges::find_if(result.rejected, [&](const Rejection& one) {
-    return one.is_of_memory() && one.family == rejection.family;
+    return one.reason == rejection.reason && one.family == rejection.family;
   });
   if (known == result.rejected.end()) return result.rejected.push_back(std::move(rejection));
   rejection.count += known->count;
   const bool nearer = rejection.needs_bytes < known->needs_bytes;
   known->count = rejection.count;
   if (nearer) *known = std::move(rejection);
+}
+
+void refuse(Rejection refused, SearchResult& result) {
+  result.enumerated += refused.count;
+  reject(std::move(refused), result);
 }
 
 /// Keeps what fits; `count`: it, and those that need more and are not tried.
@@ -158,9 +164,10 @@ void on_all_cores(size_t count, const Work& work) {
 }
 
 /// Tries the micro-batches `sizes` of a run in this order. Activations grow with them, so behind
-/// the first that does not fit only the last is tried, which may need no sums over micro-steps.
+/// the first that does not fit only the last is tried, which may need no sums over micro-steps. A
+/// placement that the other keys of the run forbid is left out.
 SearchResult search_micro_batches(const Run& run, const Setting& setting,
-                                  const std::vector<int64_t>& sizes) {
+                                  const std::vector<int64_t>& sizes) try {
   SearchResult result;
   for (size_t at = 0; at < sizes.size();) {
     Run trial = run;
@@ -171,6 +178,10 @@ SearchResult search_micro_batches(const Run& run, const Setting& setting,
     keep(std::move(candidate), static_cast<int64_t>(next - at), result);
     at = next;
   }
+  return result;
+} catch (const UserError& error) {
+  SearchResult result;
+  refuse(refusal(run.placement.preset, error.what(), std::ssize(sizes)), result);
   return result;
 }
 
@@ -208,11 +219,6 @@ auto requirement(int64_t ranks) {
     require_candidates(trial, ranks);
     positions_of_replica(trial, ranks);
   };
-}
-
-void refuse(const Rejection& refused, SearchResult& result) {
-  result.enumerated += refused.count;
-  result.rejected.push_back(refused);
 }
 
 /// One candidate of every run. With the fastest of those that fit, or where none does with the one
@@ -370,8 +376,11 @@ SearchResult search(const Run& run, int64_t ranks, int64_t vocabulary, const Cor
   search_grids(run, setting, result);
   search_sequences(run, setting, result);
   search_stages(run, setting, result);
-  if (refused && !was_tried(result)) std::rethrow_exception(refused);
-  ensure(was_tried(result), "a valid run has at least one candidate");
+  if (!was_tried(result)) {
+    if (refused) std::rethrow_exception(refused);
+    evaluate(run, setting);  // throws what the run file is refused with
+    throw InternalError("a valid run has at least one candidate");
+  }
   put_in_order(result.candidates);
   result.wall_seconds = now_seconds() - began;
   return result;

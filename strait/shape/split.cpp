@@ -31,18 +31,19 @@ int64_t nearest_axis(int64_t common, int64_t size) {
 
 void require_divides(const ShapeOptions& options, int64_t x, const char* key, int64_t size) {
   if (x >= 1 && size % x == 0) return;
-  const int64_t common = std::gcd(std::gcd(options.heads, options.kv_heads), options.ffn_width);
+  const int64_t common =
+      std::gcd(std::gcd(options.heads, options.kv_heads), std::gcd(options.ffn_width, x));
   refuse("mesh.axes.x",
          fmt::format("mesh.axes.x = {} does not divide model.shape.{} = {}; nearest that "
-                     "divides heads, kv_heads and ffn_width: {}",
+                     "divides heads, kv_heads and ffn_width on the same ranks: {}",
                      x, key, size, nearest_axis(common, x)));
 }
 
 /// Rows may be added to those of the tokenizer.
 void check_vocabulary(const ShapeOptions& options, int64_t vocabulary, int64_t x) {
   if (vocabulary % x == 0) return;
-  const int64_t common =
-      std::gcd(std::gcd(options.heads, options.kv_heads), std::gcd(options.ffn_width, vocabulary));
+  const int64_t common = std::gcd(std::gcd(options.heads, options.kv_heads),
+                                  std::gcd(std::gcd(options.ffn_width, vocabulary), x));
   refuse("mesh.axes.x",
          fmt::format("mesh.axes.x = {} does not divide the {} rows of the vocabulary; the nearest "
                      "valid value is {}, or model.shape.vocabulary = {}",
@@ -67,7 +68,7 @@ void check_grid(const ShapeOptions& options, const BlockStyle& style, int64_t vo
     refuse("mesh.axes.y",
            fmt::format("mesh.axes.y = {} does not divide model.shape.width = {}; the nearest valid "
                        "value is {}",
-                       y, options.width, nearest_axis(options.width, y)));
+                       y, options.width, nearest_axis(std::gcd(options.width, y), y)));
 }
 
 ModelShape local_shape(const ModelShape& model, int64_t x, int64_t y, int64_t sequence) {

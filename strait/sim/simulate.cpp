@@ -71,7 +71,9 @@ void collect(const std::vector<Actor>& actors, Result& result) {
   for (const Actor& actor : actors) {
     result.events += actor.events();
     result.representatives.push_back(actor.result());
-    result.representatives.back().bubble_seconds += ended - actor.ended_at();
+    // What is left of the step: a rank may begin before the others, right after its last one.
+    result.representatives.back().bubble_seconds +=
+        result.seconds - (actor.ended_at() - actor.began_at());
   }
   result.compute_seconds = mean(result.representatives, &Representative::compute_seconds);
   result.exposed_seconds = mean(result.representatives, &Representative::exposed_seconds);

@@ -116,9 +116,9 @@ int64_t Mesh::data_ranks() const {
 }
 
 Json mesh_json(const Mesh& mesh) {
-  Json json = Json::object({{"data", mesh.axis("data").size}});
+  Json json = Json::object({});
   for (const MeshAxis& axis : mesh.axes())
-    if (axis.size > 1) json[axis.name] = axis.size;
+    if (axis.name != "replica" || axis.size > 1) json[axis.name] = axis.size;
   return json;
 }
 

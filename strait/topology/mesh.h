@@ -46,7 +46,7 @@ class Mesh {
 /// Those that a run file names; "replica" is made by with_replicas alone.
 const std::vector<std::string>& mesh_axis_names();
 
-/// {"data": size}, and every other axis of more than one rank, innermost first.
+/// The size of every axis by name, innermost first; of "replica" where there are several.
 Json mesh_json(const Mesh& mesh);
 
 }  // namespace strait

@@ -175,7 +175,9 @@ double tokens_per_second(const Outcome& outcome) {
 }
 
 double model_flops_utilization(const Job& job, const Outcome& outcome) {
-  return tokens_per_second(outcome) * job.model_flops_per_token / job.peak_flops_per_second;
+  const std::vector<double>& seconds = outcome.step_seconds;
+  return outcome.timed_model_flops / std::accumulate(seconds.begin(), seconds.end(), 0.0) /
+         job.peak_flops_per_second;
 }
 
 double Overlap::hidden_share() const {

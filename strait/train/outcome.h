@@ -47,6 +47,7 @@ struct Outcome {
   int64_t first_tokens = 0;      // trained on before this process
   int64_t tokens = 0;            // in all
   int64_t timed_tokens = 0;      // of the steps of step_seconds
+  double timed_model_flops = 0;  // of the same
   std::string stopped_by;        // "steps", "signal SIGTERM", "error"
   std::vector<double> losses;    // each step since the run began, global mean
   int64_t steps_taken_back = 0;  // of this process: updates that post-validation found wrong

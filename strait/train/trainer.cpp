@@ -20,6 +20,7 @@
 #include "strait/optim/schedule.h"
 #include "strait/persist/parameter_hash.h"
 #include "strait/predict/predict.h"
+#include "strait/shape/model_flops.h"
 #include "strait/strategy/finish/step_values.h"
 #include "strait/strategy/sharding/unit_values.h"
 #include "strait/strategy/sync/kernels.h"
@@ -366,6 +367,7 @@ void Trainer::account(int64_t step, const StepResult& result) {
       job_.design.run.train.steps - outcome.first_step <= kUncountedSteps) {
     outcome.step_seconds.push_back(result.seconds);
     outcome.timed_tokens += tokens_of(step);
+    outcome.timed_model_flops += model_flops_of(step);
   }
   outcome.wall = {clock_.seconds(), outcome.wall.steps + result.seconds, evaluation_seconds_,
                   saving_seconds_};
@@ -381,6 +383,13 @@ int64_t Trainer::tokens_of(int64_t step) const {
   return documents_->tokens(first_batch(job_) + step - 1 - first_step_);
 }
 
+/// Whole documents differ from batch to batch by their length, and so by the work of attention.
+double Trainer::model_flops_of(int64_t step) const {
+  if (!documents_) return static_cast<double>(tokens_of(step)) * job_.model_flops_per_token;
+  return model_flops(job_.design.shape,
+                     documents_->lengths(first_batch(job_) + step - 1 - first_step_));
+}
+
 report::StepMetrics Trainer::metrics_of(int64_t step, const StepResult& result) const {
   report::StepMetrics metrics;
   metrics.step = step;
@@ -393,7 +402,7 @@ report::StepMetrics Trainer::metrics_of(int64_t step, const StepResult& result) 
   metrics.compute_seconds = result.times.seconds - result.times.exposed_seconds;
   metrics.tokens_per_second = static_cast<double>(tokens_of(step)) / result.seconds;
   metrics.model_flops_utilization =
-      metrics.tokens_per_second * job_.model_flops_per_token / job_.peak_flops_per_second;
+      model_flops_of(step) / result.seconds / job_.peak_flops_per_second;
   for (size_t level = 0; level < job_.design.cluster.levels.size(); ++level) {
     metrics.bytes_per_level.push_back(
         {job_.design.cluster.levels[level].name, shared_.sent_by_all(static_cast<int64_t>(level))});

@@ -135,6 +135,7 @@ class Trainer {
   execute::StepRules rules();
   /// That the update behind `step` steps is made of.
   int64_t tokens_of(int64_t step) const;
+  double model_flops_of(int64_t step) const;
   ValidationPlan validation_plan() const;
   /// Moves what the communicators counted into this rank's traffic.
   void count_traffic(int64_t step);

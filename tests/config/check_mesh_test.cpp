@@ -55,6 +55,20 @@ TEST(CheckMesh, SizesMultiplyToTheRanks) {
         }
 }
 
+/// One that is valid itself: a size that the ranks allow may be more than the model has.
+TEST(CheckMesh, TheNearestSizeIsOneThatTheModelTakes) {
+  expect_refused([] { check_mesh_sizes(run_of(1, 0, 8), 13); }, "mesh.axes.stage",
+                 "the nearest valid value is 1");  // not 13 of 12 blocks
+  expect_refused([] { check_mesh_sizes(run_of(1, 0, 15), 28); }, "mesh.axes.stage",
+                 "the nearest valid value is 7");  // not 14
+  expect_refused([] { check_pipeline(run_of(1, 0, 26)); }, "mesh.axes.stage",
+                 "the nearest valid value is 2");  // as 26 does, it divides the ranks
+  expect_refused([] { check_mesh_sizes(run_of(9, 0, 1), 40); }, "mesh.axes.x",
+                 "the nearest valid value is 4");  // not 8 of 12 heads
+  expect_refused([] { check_mesh_model(run_of(8, 0, 1)); }, "mesh.axes.x",
+                 "ffn_width on the same ranks: 4");  // not 6
+}
+
 TEST(CheckMesh, TheNearestSizeIsNamed) {
   expect_refused([] { check_mesh_sizes(run_of(3, 0, 1), 8); }, "mesh.axes.x",
                  "mesh.axes.x = 3 does not divide 8 of the 8 ranks; the nearest valid value is 2");

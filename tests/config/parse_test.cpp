@@ -67,7 +67,8 @@ TEST(Parse, EveryKeyIsRead) {
     EXPECT_EQ(run.written.at(key.name).line, key.name.find('.') == std::string::npos ? 1 : 2)
         << key.name;
     for (const Key& other : run_keys())  // no other field moved, but those that a preset fills
-      if (other.name != key.name && !other.name.starts_with("model.")) {
+      if (other.name != key.name && !other.name.starts_with("model.") &&
+          other.filled_by != key.name) {
         EXPECT_TRUE(same_value(other, run, defaults)) << key.name << " moved " << other.name;
       }
   }
@@ -299,6 +300,17 @@ std::string random_literal(const Key& key, const RandomStream& random, uint64_t&
       return "[{ name = " + text() + ", size = 3, gb_per_second = " + number() +
              ", latency_microseconds = " + number() + ", links = 2 }]";
   }
+}
+
+/// What cannot take effect is not printed as if somebody had written it.
+TEST(Print, OfOverlapsWithoutGathersNoneIsAhead) {
+  const RunFile run = parse_run("tensor.overlap = [\"oar\", \"ors\"]", "run.toml");
+  EXPECT_EQ(run.placement.prefetch_units, 0);
+  EXPECT_EQ(parse_run("", "run.toml").placement.prefetch_units, 1);
+  EXPECT_THAT(print_run(run), HasSubstr("prefetch_units = 0"));
+  const RunFile asked =
+      parse_run("placement.prefetch_units = 2\ntensor.overlap = [\"oar\"]", "run.toml");
+  EXPECT_EQ(asked.placement.prefetch_units, 2);  // refused where it is resolved
 }
 
 TEST(Print, RoundTripsBitForBit) {

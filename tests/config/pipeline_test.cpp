@@ -63,7 +63,7 @@ TEST(PipelineKeys, ChunksNeedBlocksAndTheirOrder) {
   EXPECT_THAT(refusal(interleaved + "model.shape = { layers = 7 }", "pipeline.order"),
               HasSubstr("the nearest valid value is \"1f1b\""));
   EXPECT_THAT(refusal("mesh.axes.stage = 16", "mesh.axes.stage", 16),
-              HasSubstr("one of the 12 transformer blocks; the nearest valid value is 12"));
+              HasSubstr("one of the 12 transformer blocks; the nearest valid value is 8"));
 }
 
 TEST(PipelineKeys, InterleavedStagesTakeMicroBatchesByTheStage) {

@@ -33,7 +33,7 @@ TEST(SharedBlocks, WhatDoesNotIsRefusedWithTheNearestChoice) {
       "\nmodel.shape = { heads = 9, kv_heads = 9, width = 72, ffn_width = 288 }";
   EXPECT_THAT(refusal("mesh.axes.x = 6" + nine, 12),
               HasSubstr("does not divide model.shape.heads = 9; nearest that divides heads, "
-                        "kv_heads and ffn_width: 3"));
+                        "kv_heads and ffn_width on the same ranks: 3"));
   EXPECT_THAT(refusal("mesh.axes.x = 0", 2), HasSubstr("the nearest valid value is 1"));
 }
 

@@ -134,6 +134,8 @@ TEST(Validate, ChoicesThatWorkAndThatDoNot) {
                  "nearest valid value is \"bpe:256\"");
   expect_refused("train.recompute = \"every:0\"", "train.recompute",
                  "nearest valid value is \"every:1\"");
+  expect_refused("train.recompute = \"every:13\"", "train.recompute",
+                 "cannot take effect with 12 blocks; the nearest valid value is \"every:12\"");
   expect_refused("train.recompute = \"every:2x\"", "train.recompute",
                  "nearest valid value is \"every:1\"");
   expect_refused("checkpoint.resume = \"always\"", "checkpoint.resume", "is unknown");

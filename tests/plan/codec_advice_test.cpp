@@ -43,5 +43,20 @@ TEST(CodecAdvice, SaysNothingWhereLinksAreSlowOrNoCodecIsNamed) {
   EXPECT_THAT(advice("1000.0", {"placement.preset=zero3", "train.precision=bf16"}), IsEmpty());
 }
 
+/// The run without the codec is another run, not the same one under another key; and where a codec
+/// cannot be left out nothing is said.
+TEST(CodecAdvice, OfLayersIsComparedWithNone) {
+  const std::vector<std::string> coded = {"placement.preset=ddp", "compression.codec=qsgd4/512"};
+  EXPECT_THAT(advice("0.001", coded), IsEmpty());
+  EXPECT_THAT(advice("1000.0", coded),
+              testing::ElementsAre(HasSubstr("compression.codec is predicted to bring nothing")));
+  std::vector<std::string> plain = coded;
+  plain.insert(plain.end(), {"train.precision=bf16", "placement.codecs.gradients=none"});
+  EXPECT_THAT(advice("0.001", plain), IsEmpty());
+  EXPECT_THAT(advice("0.0125", {"placement.preset=zero-topo", "train.precision=bf16",
+                                "placement.codecs.weights=int8/2048"}),
+              IsEmpty());
+}
+
 }  // namespace
 }  // namespace strait

@@ -23,6 +23,12 @@ auto planned(const std::vector<std::string>& sets) {
   return parse_run("", "run.toml", all);
 }
 
+int64_t rejected_count(const SearchResult& result) {
+  int64_t count = 0;
+  for (const Rejection& rejection : result.rejected) count += rejection.count;
+  return count;
+}
+
 TEST(Search, EveryDivisorOfTheShareIsTried) {
   const SearchResult result = search(
       planned({"train.global_batch_size=48", "plan.search=placement,micro_batch_size,recompute"}),
@@ -60,6 +66,36 @@ TEST(Search, WhatDoesNotFitIsCountedThoughOnlyItsFirstIsTried) {
     fit += search(planned(one), 4, 65).candidates.size();
   }
   EXPECT_EQ(result.candidates.size(), fit);
+}
+
+/// What the run file itself allows is planned, though its keys forbid other placements.
+TEST(Search, PlacementsThatOtherKeysForbidAreLeftOut) {
+  for (const std::vector<std::string>& own : std::vector<std::vector<std::string>>{
+           {"mesh.axes.z=2", "placement.preset=hsdp"},
+           {"placement.preset=ddp", "compression.codec=qsgd4/512"},
+           {"placement.preset=zero3", "tensor.cached_gathers=1"},
+           {"placement.preset=zero3", "placement.codecs.weights=int8/2048"},
+           {"placement.preset=zero-topo", "placement.codecs.update=fp8e4m3"},
+           {"placement.preset=zero++", "placement.codecs.secondary=int8/2048"},
+           {"placement.spans.weights=2"},
+           {"placement.spans.weights=node", "placement.spans.gradients=node",
+            "placement.spans.optimizer=node"},
+           {"placement.preset=mics", "placement.reduce_every=step"}}) {
+    std::vector<std::string> sets = {"train.global_batch_size=16", "model.shape.layers=2",
+                                     "plan.search=placement"};
+    sets.insert(sets.end(), own.begin(), own.end());
+    const SearchResult result = search(planned(sets), 8, 65);
+    const strait::Run run = planned(sets);
+    const auto its_own = [&](const Candidate& candidate) {
+      return candidate.design.placement.preset == run.placement.preset;
+    };
+    EXPECT_TRUE(std::ranges::any_of(result.candidates, its_own)) << testing::PrintToString(own);
+    EXPECT_FALSE(result.rejected.empty()) << testing::PrintToString(own);
+    EXPECT_EQ(result.enumerated,
+              static_cast<int64_t>(result.candidates.size()) + rejected_count(result));
+  }
+  EXPECT_THROW(search(planned({"train.global_batch_size=16", "placement.spans.weights=3"}), 8, 65),
+               UserError);
 }
 
 using GridChoice = std::pair<int64_t, int64_t>;
@@ -118,12 +154,6 @@ const Rejection* find_rejection(const SearchResult& result, const std::string& f
   for (const Rejection& rejection : result.rejected)
     if (rejection.family == family) return &rejection;
   return nullptr;
-}
-
-int64_t rejected_count(const SearchResult& result) {
-  int64_t count = 0;
-  for (const Rejection& rejection : result.rejected) count += rejection.count;
-  return count;
 }
 
 TEST(Search, SequencesAreSharedWhereTheRunLeavesThemOpen) {

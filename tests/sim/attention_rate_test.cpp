@@ -2,7 +2,10 @@
 // from the model's formulas, in the cost model and the simulator alike.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <string>
+#include <vector>
 
 #include "strait/base/file.h"
 #include "strait/config/parse.h"
@@ -136,6 +139,44 @@ TEST(AttentionRate, EveryEngineAndGridHasTheSameAttention) {
 }
 
 /// Two ranks whose documents one plan spreads: what tiles hold is at attention's rate.
+/// What computes has the rate of the run's type, whatever it does: attention alone, gradients of
+/// weights alone, rows, rounds of a ring.
+TEST(Rates, ThoseOfOtherTypesDecideNothing) {
+  const std::vector<std::vector<std::string>> forms = {
+      {},
+      {"mesh.axes.x=2"},
+      {"mesh.axes.x=2", "tensor.tiles=on:2"},
+      {"mesh.axes.x=2", "tensor.sequence_parallel=true", "tensor.tiles=on:2"},
+      {"mesh.axes.y=2"},
+      {"mesh.axes.sequence=2", "sequence.engine=ring"},
+      {"mesh.axes.sequence=2", "sequence.engine=gathered"},
+      {"mesh.axes.sequence=2", "sequence.engine=heads"},
+      {"mesh.axes.sequence=2", "sequence.engine=zeppelin", "train.global_batch_tokens=512"},
+      {"mesh.axes.stage=2", "pipeline.order=zero-bubble-h1"}};
+  for (const std::string precision : {"fp32", "bf16", "fp64"}) {
+    for (std::vector<std::string> sets : forms) {
+      if (precision == "fp64") sets.emplace_back("train.recompute=none");
+      sets.push_back("train.precision=" + precision);
+      if (std::ranges::find(sets, "train.global_batch_tokens=512") == sets.end())
+        sets.emplace_back("train.global_batch_size=8");
+      strategy::Design design = strategy::make_design(run_of(sets), 2, 64);
+      const double before = cost::price(design.steady(), design.cluster).compute_seconds;
+      Cluster& cluster = design.cluster;
+      const auto others = [&](const char* type, std::vector<double*> rates) {
+        if (type != precision)
+          for (double* rate : rates) *rate *= 1e-3;
+      };
+      others("fp32", {&cluster.flops_per_second_fp32, &cluster.model_flops_per_second_fp32,
+                      &cluster.attention_flops_per_second_fp32});
+      others("bf16", {&cluster.flops_per_second_bf16, &cluster.model_flops_per_second_bf16,
+                      &cluster.attention_flops_per_second_bf16});
+      others("fp64", {&cluster.flops_per_second_fp64, &cluster.attention_flops_per_second_fp64});
+      EXPECT_NEAR(cost::price(design.steady(), cluster).compute_seconds, before, 1e-12 * before)
+          << precision << " " << testing::PrintToString(sets);
+    }
+  }
+}
+
 TEST(AttentionRate, DocumentsOfAPlanArePricedAtIt) {
   strategy::Design design = strategy::make_design(
       run_of({"train.global_batch_tokens=256", "mesh.axes.sequence=2", "sequence.engine=packed"}),
@@ -167,6 +208,21 @@ TEST(AttentionRate, DocumentsOfDataAreAsLongAsTheyAre) {
   const double length = static_cast<double>(batches.attended_length());
   EXPECT_LE(length, 32);
   EXPECT_NEAR(counted[1], counted[0] * length / kContext, 1e-9 * counted[1]);
+}
+
+/// Utilisation counts the attention of the documents, not of sequences as long as the context.
+TEST(AttentionRate, DocumentsOfAPlanHaveTheWorkOfTheirLengths) {
+  const auto run =
+      run_of({"train.global_batch_tokens=512", "mesh.axes.sequence=2", "sequence.engine=packed",
+              "data.path=synthetic:lengths/corpus/scale=0.01/longest=32/tokens=4000"});
+  const Corpus corpus = make_corpus(run.data);
+  const auto known = strategy::make_design(run, 2, 256, 0, &corpus);
+  const auto assumed = strategy::make_design(run, 2, 256);
+  const double linear = 6 * (kLayers * 12 * kWidth * kWidth + 256 * kWidth);
+  const double longest = 6 * kLayers * kWidth;  // of a token, for each one that it attends to
+  EXPECT_NEAR(assumed.model_flops_per_token, linear + longest * kContext, 1e-6 * linear);
+  EXPECT_GT(known.model_flops_per_token, linear);
+  EXPECT_LE(known.model_flops_per_token, linear + longest * 32);
 }
 
 TEST(AttentionRate, StagesAreCutByIt) {

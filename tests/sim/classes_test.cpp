@@ -6,11 +6,13 @@
 
 #include "strait/collective/choose.h"
 #include "strait/collective/of_op.h"
+#include "strait/config/parse.h"
 #include "strait/cost/cost.h"
 #include "strait/program/classes.h"
 #include "strait/program/memory.h"
 #include "strait/program/transfer.h"
 #include "strait/sim/simulate.h"
+#include "strait/strategy/compose/design.h"
 #include "strait/verify/verify.h"
 #include "tests/program/program_builder.h"
 #include "tests/program/random_set.h"
@@ -321,6 +323,25 @@ TEST(Classes, MemoryIsThatOfEachClass) {
   for (size_t c = 0; c < 4; ++c) {
     EXPECT_EQ(uses[c].total(), program::peak_memory(classes[c], static_cast<int64_t>(c)).total());
     EXPECT_LE(uses[c].total(), uses[program::largest(uses)].total());
+  }
+}
+
+/// Also where stages end their steps one after another and begin the next one so.
+TEST(Classes, WhatRanksDoAddsUpToTheStep) {
+  for (const std::vector<std::string>& form : std::vector<std::vector<std::string>>{
+           {"mesh.axes.stage=4", "pipeline.order=zero-bubble-h2", "pipeline.post_validation=true"},
+           {"mesh.axes.stage=4", "pipeline.order=zero-bubble-h1"},
+           {"mesh.axes.stage=2", "placement.preset=zero-topo"},
+           {"placement.preset=zero3"}}) {
+    std::vector<std::string> sets = {"model.preset=nano-char", "model.shape.layers=4",
+                                     "cluster.preset=frontier", "train.global_batch_size=64",
+                                     "train.micro_batch_size=1"};
+    sets.insert(sets.end(), form.begin(), form.end());
+    const auto design = strategy::make_design(parse_run("", "test.toml", sets), 16, 65);
+    const sim::Result result = sim::simulate(design.steady(), design.cluster);
+    EXPECT_NEAR(result.compute_seconds + result.exposed_seconds + result.bubble_seconds,
+                result.seconds, 1e-9 * result.seconds)
+        << testing::PrintToString(form);
   }
 }
 

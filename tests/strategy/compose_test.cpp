@@ -95,6 +95,18 @@ TEST(PlacementTable, WrittenSpansOverrideAndImpossibleOnesAreRefused) {
   EXPECT_THROW(placement_of("zero3", cluster, 8, {"placement.spans.gradients=2"}), UserError);
   EXPECT_THROW(placement_of("zero3", cluster, 8, {"placement.spans.weights=pear"}), UserError);
   EXPECT_THROW(placement_of("zero3", cluster, 8, {"placement.reduce_every=step"}), UserError);
+  // Four ranks share no node with others: the span that is written is at fault, not the preset.
+  Cluster apart = two_levels(4);
+  apart.levels = {{"world", 4, 1e9, 0, 1}};
+  try {
+    placement_of("zero2", apart, 4, {"placement.spans.optimizer=node"});
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.place().key, "placement.spans.optimizer");
+    EXPECT_STREQ(error.what(),
+                 "placement.spans.optimizer = \"node\" is no level of the 4 data ranks on cluster "
+                 "test; valid: 1, 2, 4");
+  }
 }
 
 TEST(Layout, ShardsTileEveryUnitAndNest) {

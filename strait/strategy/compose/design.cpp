@@ -15,6 +15,7 @@
 #include "strait/config/keys.h"
 #include "strait/data/corpus.h"
 #include "strait/draft/segment_ops.h"
+#include "strait/shape/model_flops.h"
 #include "strait/shape/modules.h"
 #include "strait/strategy/compose/compose.h"
 #include "strait/strategy/compose/expected_batch.h"
@@ -246,6 +247,7 @@ void check_tiles(const Design& design) {
 struct ExpectedPlans {
   std::shared_ptr<const sequence::Plan> median;  // of the batch that stands for all
   std::shared_ptr<const sequence::Plan> widest;  // null: no batch is known
+  std::vector<int64_t> lengths;                  // of the documents of `median`
 };
 
 ExpectedPlans expected_plans(const Design& design, const Corpus* corpus) {
@@ -253,11 +255,22 @@ ExpectedPlans expected_plans(const Design& design, const Corpus* corpus) {
   const int64_t data_ranks = design.batch.data_ranks;
   if (corpus != nullptr) {
     const ExpectedLengths lengths = expected_lengths(design.run, data_ranks, planner, *corpus);
-    return {planner.plan(lengths.median), planner.plan(lengths.widest)};
+    return {planner.plan(lengths.median), planner.plan(lengths.widest), lengths.median};
   }
-  const auto plan =
-      planner.plan(planner.assumed_lengths(document_rows(design.run, data_ranks).documents));
-  return {plan, nullptr};
+  std::vector<int64_t> lengths =
+      planner.assumed_lengths(document_rows(design.run, data_ranks).documents);
+  return {planner.plan(lengths), nullptr, lengths};
+}
+
+/// Of a batch of documents of these lengths; of sequences as long as the batch's, or as its
+/// documents are on average, where there are none.
+double flops_per_token(const Design& design, std::vector<int64_t> lengths) {
+  if (lengths.empty()) {
+    const int64_t documents = design.shape.document_tokens;
+    lengths = {documents > 0 ? documents : design.run.model.shape.context};
+  }
+  return model_flops(design.shape, lengths) /
+         static_cast<double>(std::accumulate(lengths.begin(), lengths.end(), int64_t{0}));
 }
 
 program::ProgramSet compose_all(const Design& design, std::shared_ptr<const sequence::Plan> plan) {
@@ -332,6 +345,7 @@ Design make_design(const Run& run, int64_t ranks, int64_t vocabulary, int64_t co
                                                           design.layout.local_shape(),
                                                           design.batch.sequence_tokens);
   const ExpectedPlans plans = design.planner ? expected_plans(design, corpus) : ExpectedPlans{};
+  design.model_flops_per_token = flops_per_token(design, plans.lengths);
   design.programs = compose_all(design, plans.median);
   if (plans.widest) {
     StepOptions options = step_options(design);

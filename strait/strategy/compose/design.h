@@ -54,6 +54,9 @@ struct Design {
   /// stands for all, and compose_for_plan has those of any other.
   std::shared_ptr<const BatchPlanner> planner;
   Dtype dtype = Dtype::kFloat32;
+  /// Of the model, forward and backward, per token of the batch that `programs` are composed for;
+  /// of batches of documents that are not planned, of any.
+  double model_flops_per_token = 0;
   program::ProgramSet programs;
   /// Of the planned batches that were looked at the one in which a rank has most tokens, an
   /// ordinary step; empty where there were none. For what memory is needed.

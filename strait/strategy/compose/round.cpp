@@ -147,8 +147,12 @@ class Joined {
     int first_loop = 0;
   };
 
+  /// Programs name a group of the same members by what each first needed it for.
   int add_group(const Group& group) {
-    const auto found = std::ranges::find(program_.groups, group);
+    const auto found = std::ranges::find_if(program_.groups, [&](Group other) {
+      other.name = group.name;
+      return other == group;
+    });
     if (found != program_.groups.end()) return static_cast<int>(found - program_.groups.begin());
     program_.groups.push_back(group);
     return static_cast<int>(program_.groups.size()) - 1;
@@ -165,7 +169,8 @@ class Joined {
       program_.arrays.push_back(std::move(array));
       return static_cast<int>(program_.arrays.size()) - 1;
     }
-    ensure(*found == array, "round: programs of a set disagree about a value");
+    if (*found != array)
+      throw InternalError("round: programs of a set disagree about " + array.name);
     return static_cast<int>(found - program_.arrays.begin());
   }
 

@@ -91,6 +91,11 @@ class SpanReader {
   int64_t preset_level(const std::string& key, bool innermost) const {
     const int64_t span = preset_level_ranks(cluster_, ranks_, innermost);
     if (span > 0) return span;
+    if (run_.is_set(key))
+      throw UserError(
+          fmt::format("{} = \"{}\" is no level of the {} data ranks on cluster {}; valid: {}", key,
+                      innermost ? "inner" : "node", ranks_, cluster_.name, divisors(ranks_)),
+          place_of(run_, key));
     throw UserError(
         fmt::format(
             "placement.preset = \"{}\" needs a cluster with a level of several ranks inside "

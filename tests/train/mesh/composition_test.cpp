@@ -176,6 +176,22 @@ TEST_F(Compositions, PoliciesOfLocalStepsTakeEveryOrder) {
   }
 }
 
+/// Replicas whose ranks share sequences, and the weights with them.
+TEST_F(Compositions, PoliciesOfLocalStepsTakeSharedSequences) {
+  const std::vector<Sets> policies = {{"sync.policy=diloco", "sync.rounds.period_steps=3"},
+                                      {"sync.policy=streaming-diloco", "sync.rounds.period_steps=4",
+                                       "sync.rounds.fragments=2", "sync.outer.codec=none"},
+                                      {"sync.policy=co2", "sync.rounds.period_steps=2"}};
+  for (const Sets& policy : policies) {
+    const Trained want = train({1, 2, 1, 1, "ddp", "1f1b", 1, {}, kGpt + policy});
+    for (const char* placement : {"zero1", "zero3"}) {
+      const Case c{1, 2, 1, 1, placement, "1f1b", 1, {"mesh.axes.sequence=2"}, kGpt + policy};
+      SCOPED_TRACE(c.text());
+      expect_equal(test::trained(run_of(c), 2 * c.ranks(), next_folder()), want);
+    }
+  }
+}
+
 TEST_F(Compositions, CheckpointsGoFromAnyToAny) {
   const std::vector<Case> parts = {
       {1, 2, 2, 4, "zero1", "interleaved", 2},
