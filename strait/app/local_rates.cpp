@@ -1,9 +1,11 @@
 #include "strait/app/local_rates.h"
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "strait/config/products.h"
 #include "strait/probe/machine_rates.h"
+#include "strait/threads/core_quota.h"
 #include "strait/threads/cores.h"
 
 namespace strait::app {
@@ -50,8 +52,12 @@ void use_agreed_products(
 void use_local_rates(Run& run, int64_t cores) {
   if (!takes_local_rates(run)) return;
   if (run.runtime.chosen.products == kernel::NarrowProducts::kAutomatic) use_local_products(run);
-  run.cluster.measured = measure::remembered_rates(
-      cache_folder(), measured_type(run.train.precision), cores, run.runtime.chosen.products);
+  // In processor time, so of whole cores; a quota may allow less than one.
+  const double share = std::min(1.0, core_quota().cores / static_cast<double>(cores));
+  run.cluster.measured =
+      measure::scaled(measure::remembered_rates(cache_folder(), measured_type(run.train.precision),
+                                                cores, run.runtime.chosen.products),
+                      share);
   run.cluster.measured->cores_per_machine = available_cores();
 }
 

@@ -14,8 +14,8 @@ namespace strait::checkpoint {
 /// its hash. `bytes` and `hash` are those of the manifest. Tensors are the model's parameters;
 /// `file` is the rank file where the parameter begins. States are all that is saved, by name:
 /// elements over all units and senders. UserError when there is no checkpoint or its manifest is
-/// not valid. `parameter_hash`: null where a file is damaged or weights are missing. Cost: reads all files once, those of
-/// weights twice unless the manifest has their hash.
+/// not valid. `parameter_hash`: null where a file is damaged or weights are missing. Cost: reads
+/// all files once, those of weights twice unless the manifest has their hash.
 Json inspect(const std::string& path);
 
 }  // namespace strait::checkpoint

@@ -188,6 +188,11 @@ std::string processor() {
 
 }  // namespace
 
+MeasuredRates scaled(MeasuredRates rates, double share) {
+  for (const Field& field : kFields) rates.*field.rate *= share;
+  return rates;
+}
+
 Json rates_json(const MeasuredRates& rates) {
   Json json = Json::object();
   for (const Field& field : kFields) json[field.name] = rates.*field.rate;

@@ -32,6 +32,9 @@ MeasuredRates remembered_rates(
 std::string rates_file(const std::string& cache_folder, Dtype dtype, int64_t cores,
                        kernel::NarrowProducts products = kernel::NarrowProducts::kAutomatic);
 
+/// All of them times `share`: of cores that are not the process's alone.
+MeasuredRates scaled(MeasuredRates rates, double share);
+
 /// The members of that file, and back (UserError).
 Json rates_json(const MeasuredRates& rates);
 MeasuredRates rates_from_json(const Json& json);

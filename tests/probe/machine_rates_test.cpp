@@ -77,6 +77,13 @@ TEST_F(MachineRates, TheyAreRememberedByTypeAndCores) {
             rates_file(folder_, Dtype::kBfloat16, 1, kernel::NarrowProducts::kPaired));
 }
 
+TEST(Rates, OfAShareOfACoreAreThatShareOfThem) {
+  const Json whole = rates_json(remembered_rates("", Dtype::kFloat32, 1));
+  const Json half = rates_json(scaled(rates_from_json(whole), 0.5));
+  for (const auto& [name, rate] : whole.as_object())
+    EXPECT_EQ(half.at(name).as_number(), 0.5 * rate.as_number()) << name;
+}
+
 TEST_F(MachineRates, AFileOfNoUseIsReplaced) {
   fs::create_directories(folder_);
   const std::string file = rates_file(folder_, Dtype::kFloat32, 1);

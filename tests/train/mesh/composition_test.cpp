@@ -183,9 +183,10 @@ TEST_F(Compositions, PoliciesOfLocalStepsTakeSharedSequences) {
                                        "sync.rounds.fragments=2", "sync.outer.codec=none"},
                                       {"sync.policy=co2", "sync.rounds.period_steps=2"}};
   for (const Sets& policy : policies) {
-    const Trained want = train({1, 2, 1, 1, "ddp", "1f1b", 1, {}, kGpt + policy});
+    const Sets what = kGpt + policy + Sets{"model.shape.context=12"};
+    const Trained want = train({1, 2, 1, 1, "ddp", "1f1b", 1, {}, what});
     for (const char* placement : {"zero1", "zero3"}) {
-      const Case c{1, 2, 1, 1, placement, "1f1b", 1, {"mesh.axes.sequence=2"}, kGpt + policy};
+      const Case c{1, 2, 1, 1, placement, "1f1b", 1, {"mesh.axes.sequence=2"}, what};
       SCOPED_TRACE(c.text());
       expect_equal(test::trained(run_of(c), 2 * c.ranks(), next_folder()), want);
     }

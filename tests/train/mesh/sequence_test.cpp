@@ -273,7 +273,8 @@ TEST_F(SharedSequences, MemoryOfARingFallsAsItsRanks) {
   for (const int64_t ranks : {4, 8, 16}) EXPECT_NEAR(activations(ranks), of_two, 0.05 * of_two);
 }
 
-/// Keys travel while those that are there are attended to.
+/// Keys travel while those that are there are attended to; what nothing is left to hide behind are
+/// the last hops of their gradients, a fifth of all transfers of four ranks.
 TEST_F(SharedSequences, ARingHidesItsTransfers) {
   const auto step = [&](const std::string& engine, const char* rate) {
     const Case c{.sequence = 4,
@@ -288,7 +289,8 @@ TEST_F(SharedSequences, ARingHidesItsTransfers) {
   const sim::Result free = step(kRing, "1e6"), ring = step(kRing, "2.0"),
                     gathered = step(kGathered, "2.0");
   const double hidden = ring.seconds - free.seconds, exposed = gathered.seconds - free.seconds;
-  EXPECT_LT(hidden, 0.2 * exposed);
+  EXPECT_NEAR(gathered.compute_seconds, ring.compute_seconds, 0.02 * ring.compute_seconds);
+  EXPECT_LT(hidden, 0.25 * exposed);
 }
 
 TEST_F(SharedSequences, WhatCannotBeSharedIsRefused) {
