@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <cstdlib>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -14,14 +13,8 @@
 namespace strait {
 namespace {
 
-/// Among the divisors of `common` the one nearest to `size`, the lesser of two.
-int64_t nearest_axis(int64_t common, int64_t size) {
-  int64_t best = 1;
-  for (int64_t candidate = 2; candidate <= common; ++candidate)
-    if (common % candidate == 0 && std::abs(candidate - size) < std::abs(best - size))
-      best = candidate;
-  return best;
-}
+/// The largest size of an axis that divides `common` and `size`, and so the ranks as `size` does.
+int64_t nearest_axis(int64_t common, int64_t size) { return size < 1 ? 1 : std::gcd(common, size); }
 
 [[noreturn]] void refuse(const char* key, const std::string& message) {
   ErrorPlace place;
@@ -31,8 +24,7 @@ int64_t nearest_axis(int64_t common, int64_t size) {
 
 void require_divides(const ShapeOptions& options, int64_t x, const char* key, int64_t size) {
   if (x >= 1 && size % x == 0) return;
-  const int64_t common =
-      std::gcd(std::gcd(options.heads, options.kv_heads), std::gcd(options.ffn_width, x));
+  const int64_t common = std::gcd(std::gcd(options.heads, options.kv_heads), options.ffn_width);
   refuse("mesh.axes.x",
          fmt::format("mesh.axes.x = {} does not divide model.shape.{} = {}; nearest that "
                      "divides heads, kv_heads and ffn_width on the same ranks: {}",
@@ -42,8 +34,8 @@ void require_divides(const ShapeOptions& options, int64_t x, const char* key, in
 /// Rows may be added to those of the tokenizer.
 void check_vocabulary(const ShapeOptions& options, int64_t vocabulary, int64_t x) {
   if (vocabulary % x == 0) return;
-  const int64_t common = std::gcd(std::gcd(options.heads, options.kv_heads),
-                                  std::gcd(std::gcd(options.ffn_width, vocabulary), x));
+  const int64_t common =
+      std::gcd(std::gcd(options.heads, options.kv_heads), std::gcd(options.ffn_width, vocabulary));
   refuse("mesh.axes.x",
          fmt::format("mesh.axes.x = {} does not divide the {} rows of the vocabulary; the nearest "
                      "valid value is {}, or model.shape.vocabulary = {}",
@@ -68,7 +60,7 @@ void check_grid(const ShapeOptions& options, const BlockStyle& style, int64_t vo
     refuse("mesh.axes.y",
            fmt::format("mesh.axes.y = {} does not divide model.shape.width = {}; the nearest valid "
                        "value is {}",
-                       y, options.width, nearest_axis(std::gcd(options.width, y), y)));
+                       y, options.width, nearest_axis(options.width, y)));
 }
 
 ModelShape local_shape(const ModelShape& model, int64_t x, int64_t y, int64_t sequence) {
