@@ -362,16 +362,17 @@ void Trainer::account(int64_t step, const StepResult& result) {
   outcome.steps = step;
   outcome.losses.push_back(result.loss);
   outcome.tokens = tokens_done_;
+  const double flops = model_flops_of(step);
   const int64_t here = step - outcome.first_step;
   if (here > kUncountedSteps ||
       job_.design.run.train.steps - outcome.first_step <= kUncountedSteps) {
     outcome.step_seconds.push_back(result.seconds);
     outcome.timed_tokens += tokens_of(step);
-    outcome.timed_model_flops += model_flops_of(step);
+    outcome.timed_model_flops += flops;
   }
   outcome.wall = {clock_.seconds(), outcome.wall.steps + result.seconds, evaluation_seconds_,
                   saving_seconds_};
-  const report::StepMetrics metrics = metrics_of(step, result);
+  const report::StepMetrics metrics = metrics_of(step, result, flops);
   shared_.metrics->append(metrics);
   shared_.events->append(metrics, wall_seconds());
   shared_.observer.step(metrics);
@@ -390,7 +391,8 @@ double Trainer::model_flops_of(int64_t step) const {
                      documents_->lengths(first_batch(job_) + step - 1 - first_step_));
 }
 
-report::StepMetrics Trainer::metrics_of(int64_t step, const StepResult& result) const {
+report::StepMetrics Trainer::metrics_of(int64_t step, const StepResult& result,
+                                        double model_flops) const {
   report::StepMetrics metrics;
   metrics.step = step;
   metrics.loss = result.loss;
@@ -401,8 +403,7 @@ report::StepMetrics Trainer::metrics_of(int64_t step, const StepResult& result) 
   metrics.exposed_communication_seconds = result.times.exposed_seconds;
   metrics.compute_seconds = result.times.seconds - result.times.exposed_seconds;
   metrics.tokens_per_second = static_cast<double>(tokens_of(step)) / result.seconds;
-  metrics.model_flops_utilization =
-      model_flops_of(step) / result.seconds / job_.peak_flops_per_second;
+  metrics.model_flops_utilization = model_flops / result.seconds / job_.peak_flops_per_second;
   for (size_t level = 0; level < job_.design.cluster.levels.size(); ++level) {
     metrics.bytes_per_level.push_back(
         {job_.design.cluster.levels[level].name, shared_.sent_by_all(static_cast<int64_t>(level))});

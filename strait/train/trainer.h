@@ -142,7 +142,7 @@ class Trainer {
   /// What programs have moved since that are no steps.
   void count_between_steps();
   void account(int64_t step, const StepResult& result);
-  report::StepMetrics metrics_of(int64_t step, const StepResult& result) const;
+  report::StepMetrics metrics_of(int64_t step, const StepResult& result, double model_flops) const;
   void evaluate(int64_t step);
   /// Chooses settings of layers where that is due.
   void adapt(int64_t step);
