@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """How much of their time replicas compute that agree rarely, on emulated clusters: utilisation of each policy, that is
-its mean step on links without a limit over its mean step on the links measured, beside the simulator's.
+its mean step on links without a limit over its mean step on the links measured, beside the simulator's; and the share of
+their time that ranks do not wait for a link.
 
-In each turn and for each rate of the links: probe the cluster, then train nanoGPT's character model (0.8M parameters) under
-each policy, one replica a host, for whole rounds: the first one warms up, and in the last one, which is not timed, a run ends
-by taking up what is under way. A prediction is compared with the step of its own turn, whose probe it comes from. Needs root
-(bench/netlab)."""
+In each turn, for each policy and each rate of the links: probe the cluster, then train nanoGPT's character model (0.8M
+parameters), one replica a host, for whole rounds: the first one warms up, and in the last one, which is not timed, a run ends
+by taking up what is under way. A prediction is compared with the run behind its own probe, because machines change their speed
+from minute to minute. Needs root (bench/netlab)."""
 import argparse
 import json
 import pathlib
@@ -36,25 +37,28 @@ def lab_of(options, rate):
     return Lab(options.hosts, 1, rate)
 
 
-def seconds_of(path, warm, steps):
+def seconds_of(path, warm, steps, key="seconds"):
     """The mean of so many steps behind those that warm up."""
-    return statistics.fmean([json.loads(line)["seconds"] for line in path.read_text().splitlines()][warm:warm + steps])
+    return statistics.fmean([json.loads(line)[key] for line in path.read_text().splitlines()][warm:warm + steps])
 
 
 def train(options, rate, policy, folder):
-    """Mean step behind the first round, what was predicted, and bytes per step over all links."""
+    """Mean step behind the first round and what of it waits for a link, what was predicted, and bytes per step over all links."""
     keys = policies(options.period)[policy]
     warm, steps = (options.period, options.rounds * options.period) if keys else (2, 10)
     last = options.period if keys else 0
-    run_dir, report = folder / f"run-{policy}", folder / "report"
+    run_dir, report, cluster = folder / "run", folder / "report", folder / "cluster.toml"
+    text = f"data.path={options.text.resolve()}"
+    lab_of(options, rate).run(options.strait, "probe", EXAMPLE, *sets_of([text]), "-o", cluster)
     lab_of(options, rate).run(options.strait, "train", EXAMPLE, "--json", report, *sets_of(
-        [f"data.path={options.text.resolve()}", f"output.run_dir={run_dir}", f"cluster.file={folder / 'cluster.toml'}",
+        [text, f"output.run_dir={run_dir}", f"cluster.file={cluster}",
          f"train.steps={warm + steps + last}", "evaluation.every_steps=0", "evaluation.batches=1", "placement.preset=ddp",
          *(f"sync.{key}" for key in keys)]))
     figures = json.loads(report.read_text())
     sent = sum(row["payload_bytes"] + row["metadata_bytes"] for row in figures["bytes_per_step"]["runtime"])
-    return {"seconds": seconds_of(run_dir / "metrics.jsonl", warm, steps), "predicted_seconds": figures["predicted_seconds_per_step"],
-            "bytes": sent, "loss": figures["train_loss"]}
+    metrics = run_dir / "metrics.jsonl"
+    return {"seconds": seconds_of(metrics, warm, steps), "waits_seconds": seconds_of(metrics, warm, steps, "exposed_communication_seconds"),
+            "predicted_seconds": figures["predicted_seconds_per_step"], "bytes": sent, "loss": figures["train_loss"]}
 
 
 def train_peer(options, rate, peer, folder):
@@ -70,19 +74,13 @@ def train_peer(options, rate, peer, folder):
 
 
 def take_turn(options, rows):
-    """One more run of each row with each rate. The rates take turns, because machines change their speed from minute to minute."""
-    rates = [FREE, *options.rate]
-    with tempfile.TemporaryDirectory() as name:
-        folders = {rate: pathlib.Path(name, rate) for rate in rates}
-        for rate, folder in folders.items():
-            folder.mkdir()
-            lab_of(options, rate).run(options.strait, "probe", EXAMPLE, *sets_of([f"data.path={options.text.resolve()}"]), "-o",
-                                      folder / "cluster.toml")
-        for row in [*options.policies, *(options.peers if options.peer_python else [])]:
-            for rate in rates:
-                one = (train_peer if row in PEERS else train)(options, rate, row, folders[rate])
-                rows.setdefault(row, {}).setdefault(rate, []).append(one)
-                print(rate, row, json.dumps(one), file=sys.stderr, flush=True)
+    """One more run of each row with each rate, one after the other: they are compared."""
+    for row in [*options.policies, *(options.peers if options.peer_python else [])]:
+        for rate in [FREE, *options.rate]:
+            with tempfile.TemporaryDirectory() as folder:
+                one = (train_peer if row in PEERS else train)(options, rate, row, pathlib.Path(folder))
+            rows.setdefault(row, {}).setdefault(rate, []).append(one)
+            print(rate, row, json.dumps(one), file=sys.stderr, flush=True)
 
 
 def median(runs, key):
@@ -93,17 +91,22 @@ def spread(shares):
     return f"{statistics.median(shares):.1%} ({min(shares):.1%} to {max(shares):.1%})"
 
 
+def row_of(policy, rate, runs, free):
+    pairs = list(zip(free, runs))
+    share = "" if rate == FREE else spread([one["seconds"] / run["seconds"] for one, run in pairs])
+    said = ["", share, "", "", ""]
+    if policy not in PEERS:
+        waits = spread([1 - run["waits_seconds"] / run["seconds"] for run in runs])
+        foreseen = statistics.median(one["predicted_seconds"] / run["predicted_seconds"] for one, run in pairs)
+        said = [predictions(runs), share, f"{foreseen:.1%}" if share else "", waits, f"{runs[0]['bytes'] / 1e3:.1f}"]
+    return "| " + " | ".join(["no limit" if rate == FREE else rate, policy, f"{median(runs, 'seconds'):.4f}", *said]) + " |"
+
+
 def table(options, rows):
     lines = [f"`bench/local_steps.py`: {options.hosts} hosts of one rank, {options.rounds} rounds of {options.period} steps.", "",
-             "| links | policy | seconds per step | predicted (off, worst turn) | utilisation (all) | predicted | kB per step over all links |",
-             "|---|---|---|---|---|---|---|"]
-    for policy, rates in rows.items():
-        for rate, runs in rates.items():
-            pairs, mine = list(zip(rates[FREE], runs)), "bytes" in runs[0]
-            share = spread([free["seconds"] / run["seconds"] for free, run in pairs]) if rate != FREE else ""
-            foreseen = statistics.median(free["predicted_seconds"] / run["predicted_seconds"] for free, run in pairs) if mine and share else ""
-            said = [predictions(runs), share, f"{foreseen:.1%}" if foreseen else "", f"{runs[0]['bytes'] / 1e3:.1f}"] if mine else ["", share, "", ""]
-            lines.append("| " + " | ".join(["no limit" if rate == FREE else rate, policy, f"{median(runs, 'seconds'):.4f}", *said]) + " |")
+             "| links | policy | seconds per step | predicted (off, worst turn) | utilisation (all) | predicted | does not wait (all) "
+             "| kB per step over all links |", "|---|---|---|---|---|---|---|---|"]
+    lines += [row_of(policy, rate, runs, rates[FREE]) for policy, rates in rows.items() for rate, runs in rates.items()]
     return "\n".join(lines) + "\n"
 
 
@@ -114,7 +117,7 @@ def main():
     parser.add_argument("--hosts", type=int, default=4)
     parser.add_argument("--rate", nargs="+", default=["10mbit", "100mbit"])
     parser.add_argument("--rounds", type=int, default=3, help="that are timed")
-    parser.add_argument("--turns", type=int, default=3, help="runs of each row, each behind a probe; medians are shown")
+    parser.add_argument("--turns", type=int, default=3, help="runs of each row; medians are shown")
     parser.add_argument("--policies", nargs="+", choices=policies(1), default=list(policies(1)))
     parser.add_argument("--period", type=int, default=30, help="steps of a round")
     parser.add_argument("--peer-python", help="with the PyTorch of the peers; without it there are none")
