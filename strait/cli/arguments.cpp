@@ -120,9 +120,9 @@ std::optional<int64_t> whole_number(const std::string& text) {
   return number;
 }
 
-/// Builds the CLI11 description of the command that is given, around one Command; of all that are
-/// available where help is asked for. Building all takes ten times as long as reading a command
-/// line.
+/// Builds the CLI11 description of the commands that are named, around one Command; of others only
+/// what a list of them tells, where help is asked for. Building all takes ten times as long as
+/// reading a command line.
 class Grammar {
  public:
   Grammar(const std::vector<std::string>& available, const std::vector<std::string>& words,
@@ -144,7 +144,10 @@ class Grammar {
     for (const Row& row : kRows) {
       if (!among(row.name)) continue;
       names_.push_back(row.name);
-      if (help_ || (given != words.end() && *given == row.name)) add_command(row);
+      if ((given != words.end() && *given == row.name) || (help_ && is_named(row.name)))
+        add_command(row);
+      else if (help_)
+        app_.add_subcommand(row.name, row.about);
     }
   }
 
@@ -162,6 +165,9 @@ class Grammar {
 
   static bool asks_for_help(const std::string& word) {
     return word.starts_with("-h") || word.starts_with("--help");
+  }
+  bool is_named(const std::string& word) const {
+    return std::find(words_.begin(), words_.end(), word) != words_.end();
   }
   void add_command(const Row& row) {
     CLI::App* sub = app_.add_subcommand(row.name, row.about);
@@ -259,8 +265,10 @@ class Grammar {
   void add_bench(CLI::App* sub) {
     sub->require_subcommand(0, 1);
     for (const Subject& subject : subjects()) {
-      if (!help_ && std::find(words_.begin(), words_.end(), subject.name) == words_.end()) continue;
+      const bool named = is_named(subject.name);
+      if (!named && !help_) continue;
       CLI::App* below = sub->add_subcommand(subject.name, subject.about);
+      if (!named) continue;
       below->footer(fmt::format("Example:\n  {}", subject.example));
       below->allow_extras();
       below
@@ -579,8 +587,10 @@ std::vector<CommandHelp> describe_commands() {
   const std::vector<std::string> all = {"train",    "evaluate", "sample",  "verify",
                                         "simulate", "plan",     "probe",   "bench",
                                         "inspect",  "report",   "convert", "completion"};
-  const std::vector<std::string> help = {"--help"};
-  const Grammar grammar(all, help, unused);
+  std::vector<std::string> words = all;
+  for (const Subject& subject : subjects()) words.emplace_back(subject.name);
+  words.emplace_back("--help");
+  const Grammar grammar(all, words, unused);
   std::vector<CommandHelp> commands;
   describe(grammar.app(), "", commands);
   commands.front().example = "strait train run.toml --ranks 2";
