@@ -8,12 +8,16 @@ endif()
 
 if(STRAIT_HAS_CUDA)
   file(GLOB wheel_folders "${TORCH_INSTALL_PREFIX}/../nvidia/*")
-  find_path(STRAIT_CUDA_INCLUDE cuda_runtime_api.h
-            HINTS ${CUDAToolkit_INCLUDE_DIRS} ${CUDA_INCLUDE_DIRS} ${wheel_folders} PATH_SUFFIXES include)
-  find_library(STRAIT_CUDART NAMES cudart libcudart.so.13 libcudart.so.12
-               HINTS ${CUDAToolkit_LIBRARY_DIR} ${wheel_folders} PATH_SUFFIXES lib lib64)
-  find_library(STRAIT_CUBLAS NAMES cublas libcublas.so.13 libcublas.so.12
-               HINTS ${CUDAToolkit_LIBRARY_DIR} ${wheel_folders} PATH_SUFFIXES lib lib64)
+  # A toolkit of another version than the wheel's would bring a second runtime into the process.
+  file(GLOB wheel_runtime "${TORCH_INSTALL_PREFIX}/../nvidia/*/lib/libcudart.so.*")
+  if(wheel_runtime MATCHES "libcudart\\.so\\.([0-9]+)" AND NOT CMAKE_MATCH_1 EQUAL "${CUDAToolkit_VERSION_MAJOR}")
+    set(cuda_folders ${wheel_folders})
+  else()
+    set(cuda_folders ${CUDAToolkit_INCLUDE_DIRS} ${CUDA_INCLUDE_DIRS} ${CUDAToolkit_LIBRARY_DIR} ${wheel_folders})
+  endif()
+  find_path(STRAIT_CUDA_INCLUDE cuda_runtime_api.h HINTS ${cuda_folders} PATH_SUFFIXES include)
+  find_library(STRAIT_CUDART NAMES cudart libcudart.so.13 libcudart.so.12 NAMES_PER_DIR HINTS ${cuda_folders} PATH_SUFFIXES lib lib64)
+  find_library(STRAIT_CUBLAS NAMES cublas libcublas.so.13 libcublas.so.12 NAMES_PER_DIR HINTS ${cuda_folders} PATH_SUFFIXES lib lib64)
   if(NOT STRAIT_CUDA_INCLUDE OR NOT STRAIT_CUDART OR NOT STRAIT_CUBLAS)
     message(FATAL_ERROR "LibTorch has CUDA, but CUDA's headers, libcudart or libcublas were not found. Give "
                         "CUDAToolkit_ROOT, or configure with -DSTRAIT_CUDA=OFF.")

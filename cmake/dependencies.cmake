@@ -41,6 +41,8 @@ if(STRAIT_TORCH)
   if(STRAIT_CUDA AND NOT DEFINED TORCH_CUDA_ARCH_LIST AND NOT DEFINED ENV{TORCH_CUDA_ARCH_LIST})
     set(TORCH_CUDA_ARCH_LIST "8.0 9.0")
   endif()
+  # CUDA 13 has no libnvToolsExt, which LibTorch 2.7's CMake files ask for unless they may take nvtx3 from the toolkit.
+  set(USE_SYSTEM_NVTX ON)
   # LibTorch's CMake files look for its libraries in the system first, where another LibTorch's may lie.
   find_path(Torch_DIR TorchConfig.cmake HINTS ${CMAKE_PREFIX_PATH} $ENV{CMAKE_PREFIX_PATH}
             PATH_SUFFIXES Torch share/cmake/Torch PATHS /usr)
