@@ -1,6 +1,7 @@
 #include "strait/model/module_blocks.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <caffe2/serialize/inline_container.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
