@@ -1,6 +1,7 @@
 // strait probe and strait bench.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 
@@ -8,6 +9,7 @@
 #include "strait/app/commands.h"
 #include "strait/base/errors.h"
 #include "strait/base/file.h"
+#include "strait/base/process_memory.h"
 #include "strait/bench/bench.h"
 #include "strait/bench/bench_checkpoint.h"
 #include "strait/bench/bench_codec.h"
@@ -17,6 +19,7 @@
 #include "strait/cli/plan_text.h"
 #include "strait/config/parse.h"
 #include "strait/config/place.h"
+#include "strait/job/thread_check.h"
 #include "strait/kernel/product_choice.h"
 #include "strait/probe/machine_rates.h"
 #include "strait/probe/probe.h"
@@ -57,12 +60,27 @@ kernel::NarrowProducts products_of(const cli::Command& command, const std::strin
                           kernel::product_name(asked), type));
 }
 
+/// NothingFits, when the operands and results of both engines are more than this process may have.
+void require_gemm_memory(const measure::GemmShape& shape, Dtype dtype) {
+  const auto m = static_cast<double>(shape.m), n = static_cast<double>(shape.n),
+             k = static_cast<double>(shape.k);
+  const double element = 2.0 * static_cast<double>(dtype_bytes(dtype));
+  const double needs = element * (m * k + k * n + m * n);
+  const int64_t has = usable_memory_bytes();
+  require_memory_bytes(
+      fmt::format("bench gemm --m {} --n {} --k {}", shape.m, shape.n, shape.k),
+      static_cast<int64_t>(std::min(needs, 9e18)), has,
+      fmt::format("--m {0} --n {0} --k {0} would fit",
+                  static_cast<int64_t>(std::sqrt(static_cast<double>(has) / (3 * element)))));
+}
+
 measure::BenchRow gemm_row(const cli::Command& command) {
   const measure::GemmShape shape{cli::case_number(command, "m", 1024),
                                  cli::case_number(command, "n", 1024),
                                  cli::case_number(command, "k", 1024)};
   const Dtype dtype = dtype_of(cli::case_text(command, "dtype", "fp32"),
                                {Dtype::kFloat32, Dtype::kFloat64, Dtype::kBfloat16});
+  require_gemm_memory(shape, dtype);
   return measure::bench_gemm(shape, dtype, cli::case_number(command, "threads", available_cores()),
                              {}, products_of(command, dtype_name(dtype)));
 }
@@ -76,6 +94,7 @@ measure::CollectiveCase collective_case(const cli::Command& command) {
   collective.dtype =
       dtype_of(cli::case_text(command, "dtype", "fp32"), {Dtype::kFloat32, Dtype::kFloat64});
   collective.codec = cli::case_text(command, "codec", collective.codec);
+  require_threads(collective.ranks, thread_limit());
   return collective;
 }
 
@@ -94,6 +113,7 @@ std::vector<measure::BenchRow> checkpoint_rows(const cli::Command& command) {
   checkpoint.ranks = cli::case_number(command, "ranks", checkpoint.ranks);
   checkpoint.bytes = cli::case_number(command, "bytes", checkpoint.bytes);
   checkpoint.folder = cli::case_text(command, "folder", checkpoint.folder);
+  require_threads(checkpoint.ranks, thread_limit());
   return measure::bench_checkpoint(checkpoint);
 }
 
@@ -186,6 +206,10 @@ measure::BenchRow step_row(const cli::Command& command) {
   step.products = products_of(command, step.precision);
   step.vocabulary = cli::case_number(command, "vocabulary",
                                      step.model == "nano-char" ? kCharVocabulary : kGpt2Vocabulary);
+  if (step.vocabulary == 1)
+    refuse_flag("--vocabulary",
+                "--vocabulary 1: who can say one thing only has nothing to learn; the nearest "
+                "valid value is 2");
   trace::Recorder recorder;
   train::SoloStep solo(step_run(step), step.vocabulary, nullptr, &recorder);
   const measure::StepSubject subject{[&] { return verify_step(solo, step, step.vocabulary); },
@@ -256,6 +280,7 @@ Json bench_command(const cli::Command& command, cli::Output& output) {
 Json probe_command(const cli::Command& command, cli::Output& output) {
   measure::ProbeOptions options;
   if (command.ranks) options.ranks = *command.ranks;
+  require_threads(options.ranks, thread_limit());
   if (!command.path.empty()) {
     options.run = load_run(command.path, command.sets);
   } else if (!command.sets.empty()) {

@@ -57,6 +57,16 @@ std::vector<std::string_view> bare_documents(std::string_view text, const std::s
   return documents;
 }
 
+/// Merges of documents alone: a token stands for what separates them.
+std::unique_ptr<Tokenizer> learned_tokenizer(std::string_view training,
+                                             const DataOptions& options) {
+  if (options.document_separator.empty()) return make_tokenizer(options.tokenizer, training);
+  std::string documents;
+  for (const std::string_view document : bare_documents(training, options.document_separator))
+    (documents += document) += '\n';
+  return make_tokenizer(options.tokenizer, documents);
+}
+
 void append_documents(const std::vector<std::string_view>& documents, const Tokenizer& tokenizer,
                       int threads, TokenPart& part) {
   const auto end = tokenizer.end_of_document();
@@ -119,8 +129,9 @@ Corpus make_corpus(const std::string& text, const DataOptions& options,
   corpus.source = options.path;
   corpus.tokenizer = std::move(existing);
   if (corpus.tokenizer == nullptr)
-    corpus.tokenizer = make_tokenizer(options.tokenizer,
-                                      tokenizer_is_trained(options.tokenizer) ? training : whole);
+    corpus.tokenizer = tokenizer_is_trained(options.tokenizer)
+                           ? learned_tokenizer(training, options)
+                           : make_tokenizer(options.tokenizer, whole);
   try {
     const Tokenizer& tokenizer = *corpus.tokenizer;
     corpus.training = make_part(training, options.document_separator, tokenizer, threads);

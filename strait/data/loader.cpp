@@ -120,17 +120,23 @@ int64_t SequenceLoader::window_start(int64_t number) const {
          static_cast<int64_t>(phase.below(epoch, static_cast<uint64_t>(phases_)));
 }
 
+/// Strata are as long as each other but for one window; those that have one more give it in a last
+/// round.
 int64_t SequenceLoader::window_of(uint64_t epoch, int64_t place) const {
-  const int64_t rounds = windows_ / kStrata;  // in each, every stratum gives one window
+  const int64_t rounds = windows_ / kStrata, rest = windows_ % kStrata;
+  const auto begin_of = [&](int64_t stratum) {
+    return stratum * rounds + stratum * rest / kStrata;
+  };
   const RandomStream stream(seed_, "data.order", epoch);
-  if (place >= rounds * kStrata) return place;  // the few windows behind the last whole stratum
   const int64_t round = place / kStrata;
   const Permutation strata(RandomStream(stream.key(), "strata", static_cast<uint64_t>(round)),
-                           kStrata);
-  const auto stratum = static_cast<int64_t>(strata(static_cast<uint64_t>(place % kStrata)));
+                           static_cast<uint64_t>(round < rounds ? kStrata : rest));
+  auto stratum = static_cast<int64_t>(strata(static_cast<uint64_t>(place % kStrata)));
+  if (round == rounds) stratum = ((stratum + 1) * kStrata + rest - 1) / rest - 1;
+  const int64_t begin = begin_of(stratum);
   const Permutation inside(RandomStream(stream.key(), "inside", static_cast<uint64_t>(stratum)),
-                           static_cast<uint64_t>(rounds));
-  return stratum * rounds + static_cast<int64_t>(inside(static_cast<uint64_t>(round)));
+                           static_cast<uint64_t>(begin_of(stratum + 1) - begin));
+  return begin + static_cast<int64_t>(inside(static_cast<uint64_t>(round)));
 }
 
 void SequenceLoader::fill(int64_t first, int64_t count, BatchBuffer& batch) const {

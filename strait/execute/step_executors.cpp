@@ -67,7 +67,7 @@ Execute make_squared_norm(const Environment& environment, const program::Program
   };
 }
 
-/// "results" of agreed scalars, or of a rank's part of them.
+/// "results" of agreed scalars, or of a rank's part of them. A step is taken if they are finite.
 void find_results(const StepRules& rules, const double* agreed, double loss_scale,
                   double* results) {
   const double norm = std::sqrt(agreed[strategy::kSquaredNorm]) / loss_scale;
@@ -80,11 +80,19 @@ void find_results(const StepRules& rules, const double* agreed, double loss_scal
   results[strategy::kClipScale] = clip / loss_scale;
 }
 
+/// Of all ranks: a batch without a token whose loss counts changes nothing either.
+void find_agreed_results(const StepRules& rules, const double* agreed, double loss_scale,
+                         double* results) {
+  find_results(rules, agreed, loss_scale, results);
+  if (agreed[strategy::kLossCount] == 0) results[strategy::kFinite] = 0.0;
+}
+
 void clip_factor(const Environment& environment, const StepRules& rules, const Instance& instance) {
   std::array<double, strategy::kNumAgreed> agreed{};
   environment.arithmetic.get(instance.read(strategy::kClipAgreed), agreed.data(), sizeof(agreed));
   const double loss_scale = doubles(instance.read(strategy::kClipStep))[strategy::kLossScale];
-  find_results(rules, agreed.data(), loss_scale, doubles(instance.write(strategy::kClipResults)));
+  find_agreed_results(rules, agreed.data(), loss_scale,
+                      doubles(instance.write(strategy::kClipResults)));
 }
 
 /// An update, whichever kernel makes it: slots of its operands, the step's values, and what the
@@ -194,7 +202,7 @@ void validate(const Environment& environment, const StepRules& rules, const Inst
   double* const step = validated + strategy::kValidStep;
   std::copy_n(kept + strategy::kKeptStep, strategy::kNumStepValues, step);
   double* const results = validated + strategy::kValidResults;
-  find_results(rules, agreed, step[strategy::kLossScale], results);
+  find_agreed_results(rules, agreed, step[strategy::kLossScale], results);
   const bool right = takes_as_is(results, step[strategy::kLossScale]);
   if (right && kept[strategy::kKeptUpdated] != 0.0) return;
   validated[strategy::kTakenBack] = 1.0;

@@ -46,7 +46,7 @@ double mean(const std::vector<double>& values) {
 void add_losses(const std::vector<StepMetrics>& steps, Figures* figures) {
   std::vector<double> last;
   for (size_t i = steps.size() - std::min(steps.size(), kLossSteps); i < steps.size(); ++i) {
-    last.push_back(steps[i].loss);
+    if (!std::isnan(steps[i].loss)) last.push_back(steps[i].loss);
   }
   figures->train_loss = mean(last);
   for (const StepMetrics& metrics : steps) {
@@ -126,9 +126,10 @@ std::string row(const char* title, const std::string& text) {
 }
 
 std::string losses_text(const Figures& figures) {
-  std::string text =
-      row("Training", fmt::format("loss {:.4f}, mean of the last {} steps", figures.train_loss,
-                                  std::min<int64_t>(figures.steps, kLossSteps)));
+  const std::string loss =
+      std::isnan(figures.train_loss) ? "?" : fmt::format("{:.4f}", figures.train_loss);
+  std::string text = row("Training", fmt::format("loss {}, mean of the last {} steps", loss,
+                                                 std::min<int64_t>(figures.steps, kLossSteps)));
   if (!std::isfinite(figures.best_validation_loss)) return text;
   return text + row("Validation",
                     fmt::format("loss {:.4f}; best {:.4f} after step {}", figures.validation_loss,

@@ -90,7 +90,8 @@ std::vector<int32_t> CharTokenizer::encode(std::string_view text, int) const {
     if (token < 0)
       throw UserError(
           fmt::format("the character {} at byte offset {} is not among the {} characters "
-                      "of the char tokenizer; use the byte or a bpe tokenizer for any text",
+                      "of the char tokenizer; a model trained with those takes no others, one with "
+                      "the byte or a bpe tokenizer takes any text",
                       shown(character), offset, characters_.size()));
     tokens.push_back(token);
   });

@@ -1,5 +1,7 @@
 #include "strait/train/outcome.h"
 
+#include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "strait/base/errors.h"
@@ -14,11 +16,11 @@
 namespace strait::train {
 namespace {
 
-/// Mean of the last min(100, n) losses; NaN without any.
+/// Mean over those of the last 100 steps that have a loss; NaN without any.
 double final_loss(const std::vector<double>& losses) {
-  const size_t count = std::min<size_t>(100, losses.size());
-  return std::accumulate(losses.end() - static_cast<int64_t>(count), losses.end(), 0.0) /
-         static_cast<double>(count);
+  std::vector<double> last(losses.end() - std::min<int64_t>(100, std::ssize(losses)), losses.end());
+  std::erase_if(last, [](double loss) { return std::isnan(loss); });
+  return std::accumulate(last.begin(), last.end(), 0.0) / static_cast<double>(last.size());
 }
 
 void add_losses(const Job& job, const Outcome& outcome, Json& body) {
@@ -214,9 +216,11 @@ void add_rank_part(Outcome& outcome, int64_t rank, const Json& part) {
 Json outcome_json(const Job& job, const Outcome& outcome) {
   const Run& run = job.design.run;
   const int64_t steps_here = outcome.steps - outcome.first_step;
-  const int64_t tokens_per_step = job.documents && steps_here > 0
-                                      ? (outcome.tokens - outcome.first_tokens) / steps_here
-                                      : strait::tokens_per_step(run, job.design.batch);
+  int64_t tokens_per_step = strait::tokens_per_step(run, job.design.batch);
+  if (job.documents && steps_here > 0)
+    tokens_per_step = (outcome.tokens - outcome.first_tokens) / steps_here;
+  else if (job.documents && outcome.steps > 0)
+    tokens_per_step = outcome.tokens / outcome.steps;
   Json body = Json::object({{"ranks", job.design.batch.ranks},
                             {"backend", outcome.backend},
                             {"precision", run.train.precision},

@@ -255,7 +255,10 @@ void Trainer::run() {
       clock_.apart(saving_seconds_,
                    [&] { guard_save("save a checkpoint", step, [&] { save(step, must_save); }); });
   }
-  if (first >= run.train.steps) evaluate(step);
+  if (first >= run.train.steps) {
+    evaluate(step);
+    if (lead() && job_.resume) shared_.outcome.checkpoint = job_.resume->path();
+  }
   guard_save("finish the run", step, [&] { finish(step); });
   if (run.output.overlap_steps > 0 && !stopped) measure_overlap(step);
 }
@@ -300,6 +303,7 @@ Trainer::StepResult Trainer::train_step(int64_t step) {
   const auto results = state_.read<double, strategy::kNumResults>("results");
   const auto values = state_.read<double, strategy::kNumStepValues>("step");
   result.loss = agreed[strategy::kLossSum] / agreed[strategy::kLossCount];
+  result.counted = agreed[strategy::kLossCount] > 0;
   result.stop = agreed[strategy::kStopRequests] > 0;
   // Replicas go on until all of them know.
   if (job_.design.policy.local_steps())
@@ -314,7 +318,7 @@ Trainer::StepResult Trainer::train_step(int64_t step) {
 }
 
 void Trainer::non_finite(int64_t step, const StepResult& result) {
-  if (result.overflowed && std::isfinite(result.loss)) return;
+  if (!result.counted || (result.overflowed && std::isfinite(result.loss))) return;
   if (job_.design.run.train.non_finite == "skip") return;
   if (writer_) writer_->finish();  // all ranks stop here: none has to wait in vain
   ErrorPlace place;

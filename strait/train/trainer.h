@@ -114,6 +114,7 @@ class Trainer {
   struct StepResult {
     double loss = 0, gradient_norm = 0;
     bool finite = true, stop = false;
+    bool counted = true;  // some token's loss: without any it is NaN and nothing has changed
     double loss_scale = 1;
     bool overflowed = false;  // by the loss scale, which has become smaller
     runtime::RunTimes times;  // inside the program

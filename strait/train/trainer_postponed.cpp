@@ -43,6 +43,7 @@ Trainer::StepResult Trainer::validated_step(int64_t step) {
   if (taken_back && lead()) ++shared_.outcome.steps_taken_back;
   under_way_ = !settles && !taken_back;
   result.loss = agreed[strategy::kLossSum] / agreed[strategy::kLossCount];
+  result.counted = agreed[strategy::kLossCount] > 0;
   stop_asked_ = stop_asked_ || agreed[strategy::kStopRequests] > 0;
   result.stop = stop_asked_ && !under_way_;
   result.gradient_norm = results[strategy::kGradientNorm];

@@ -154,6 +154,17 @@ TEST_F(BadInput, ANonFiniteLossStopsWithFiveOrIsSkipped) {
   EXPECT_EQ(skipped.report.at("steps").as_integer(), 6);
 }
 
+TEST_F(BadInput, AModelIsNoDataAndAVocabularyOfOneTeachesNothing) {
+  ASSERT_EQ(train({"train.steps=1"}).exit_code, 0);
+  const Ran converted = run({"convert", run_dir(), folder_.path() + "/x", "--to", "llm.c"});
+  EXPECT_EQ(converted.exit_code, 2);
+  EXPECT_THAT(converted.err, AllOf(HasSubstr("holds a model"), HasSubstr("--to safetensors")));
+  const Ran benched =
+      run({"bench", "step", "--model", "nano-char", "--vocabulary", "1", "--context", "4"});
+  EXPECT_EQ(benched.exit_code, 2);
+  EXPECT_THAT(benched.err, HasSubstr("the nearest valid value is 2"));
+}
+
 TEST_F(BadInput, APromptThatTheTokenizerCannotSay) {
   ASSERT_EQ(train({"train.steps=2"}).exit_code, 0);
   const Ran ran = run({"sample", run_dir(), "--prompt", "\xe2\x82\xac"});

@@ -41,11 +41,26 @@ TEST(Limits, MoreRanksThanAnySystemHasThreadsForAreRefusedAtOnce) {
   EXPECT_EQ(ran.report.at("error").at("key").as_string(), "--ranks");
 }
 
-TEST(Limits, MemoryThatTheSystemRefusesIsNothingFits) {
-  if (test::kSanitized) GTEST_SKIP() << "a sanitizer ends the process itself";
-  const auto ran = test::run({"bench", "gemm", "--m", "100000000", "--n", "100000000", "--k", "1"});
-  EXPECT_EQ(ran.exit_code, 3) << ran.err;
-  EXPECT_EQ(std::count(ran.err.begin(), ran.err.end(), '\n'), 1) << ran.err;  // no stack behind it
+TEST(Limits, ThreadRanksOfBenchmarksAndProbesAreCountedToo) {
+  const TemporaryFolder folder;
+  const std::vector<std::vector<std::string>> commands = {
+      {"bench", "collective", "--bytes", "64", "--ranks", "100000000"},
+      {"bench", "checkpoint", "--bytes", "1000", "--ranks", "100000000", "--folder", folder.path()},
+      {"probe", "--ranks", "100000000", "-o", folder.path() + "/cluster.toml"}};
+  for (const auto& command : commands) {
+    const auto ran = test::run(command);
+    EXPECT_EQ(ran.exit_code, 2) << ran.err;
+    EXPECT_THAT(ran.err, HasSubstr("the nearest number of ranks is "));
+  }
+}
+
+TEST(Limits, ProductsLargerThanTheMemoryAreNothingFits) {
+  for (const char* size : {"100000000", "1000000000"}) {
+    const auto ran = test::run({"bench", "gemm", "--m", size, "--n", size, "--k", "1"});
+    EXPECT_EQ(ran.exit_code, 3) << ran.err;
+    EXPECT_THAT(ran.err, AllOf(HasSubstr(std::string("bench gemm --m ") + size),
+                               HasSubstr("GB are there"), HasSubstr("would fit")));
+  }
 }
 
 }  // namespace

@@ -181,6 +181,24 @@ TEST(Resume, SigtermSavesExitsWithZeroAndTheResumedRunEqualsTheWhole) {
   }
 }
 
+TEST(Resume, AFinishedRunNamesItsCheckpointAndCountsItsTokensAgain) {
+  const TemporaryFolder folder;
+  const std::string file = test::small_run_file(folder.path());
+  const auto train = [&] {
+    return run({"train", file, "--set", "output.run_dir=" + folder.path() + "/run", "--set",
+                "checkpoint.resume=auto", "--set", "train.steps=4", "--set",
+                "train.global_batch_tokens=40", "--set", "data.document_separator=.\n"},
+               folder.path() + "/report.json");
+  };
+  const auto first = train(), again = train();
+  ASSERT_EQ(first.exit_code, 0) << first.err;
+  ASSERT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_EQ(again.report.at("steps_this_process").as_integer(), 0);
+  for (const char* key : {"checkpoint", "tokens", "tokens_per_step", "parameter_hash"})
+    EXPECT_EQ(again.report.at(key).dump(), first.report.at(key).dump()) << key;
+  EXPECT_FALSE(again.report.at("checkpoint").is_null());
+}
+
 TEST(Resume, AnotherPlacementAndWorldLoadsTheSameState) {
   const TemporaryFolder folder;
   const std::string run_file = test::small_run_file(folder.path());

@@ -81,6 +81,23 @@ TEST(Corpus, BpeSeesTheTrainingPartOnlyAndCharTheWholeText) {
   EXPECT_EQ(make_corpus(text, options_for("char", 0.5)).tokenizer->vocabulary_size(), 5);
 }
 
+/// A token stands for them, so that merges of theirs would never be used.
+TEST(Corpus, BpeLearnsNothingFromSeparators) {
+  DataOptions options;
+  options.tokenizer = "bpe:300";
+  options.document_separator = "<|endoftext|>";
+  std::string text;
+  for (int at = 0; at < 200; ++at)
+    text += "the strait is narrow and the ships are wide." + options.document_separator;
+  const Corpus corpus = make_corpus(text, options);
+  for (int32_t token = 0; token < corpus.tokenizer->vocabulary_size(); ++token) {
+    if (token == *corpus.tokenizer->end_of_document()) continue;
+    const std::string merged = corpus.tokenizer->decode(std::vector<int32_t>{token});
+    for (const char* mark : {"<|", "|>", "endof", "text"})
+      EXPECT_EQ(merged.find(mark), std::string::npos) << merged;
+  }
+}
+
 TEST(Corpus, AnExistingTokenizerIsUsedAsItIs) {
   const std::string text = testing::english(500);
   const Corpus first = make_corpus(text, options_for("bpe:320", 0.2));

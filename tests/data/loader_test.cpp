@@ -112,6 +112,54 @@ TEST(SequenceLoader, PhasesAndOrdersDifferBetweenEpochsAndSeeds) {
   EXPECT_NE(one.inputs, other.inputs);
 }
 
+/// Places of the windows in an epoch, by window.
+std::vector<int64_t> places(const SequenceLoader& loader, int64_t epoch) {
+  const int64_t windows = loader.windows_per_epoch();
+  std::vector<int64_t> starts;
+  for (int64_t k = 0; k < windows; ++k) starts.push_back(loader.window_start(epoch * windows + k));
+  const int64_t first = *std::min_element(starts.begin(), starts.end());
+  std::vector<int64_t> place(static_cast<size_t>(windows));
+  for (int64_t k = 0; k < windows; ++k)
+    place[static_cast<size_t>((starts[static_cast<size_t>(k)] - first) / loader.context())] = k;
+  return place;
+}
+
+TEST(SequenceLoader, ShortTextsAreShuffledToo) {
+  constexpr int kEpochs = 1000;
+  for (const int64_t windows : {2, 5, 20, 47, 49, 60}) {
+    const Corpus corpus = numbered(16 * (windows + 1));
+    const SequenceLoader loader(corpus, 16, 3);
+    ASSERT_EQ(loader.windows_per_epoch(), windows);
+    std::vector<double> mean(static_cast<size_t>(windows), 0.0);
+    for (int64_t epoch = 0; epoch < kEpochs; ++epoch) {
+      const std::vector<int64_t> place = places(loader, epoch);
+      for (size_t at = 0; at < mean.size(); ++at)
+        mean[at] += static_cast<double>(place[at]) / kEpochs;
+    }
+    // A place is uniform: its deviation is a third of the windows, its mean's a hundredth. Of 49
+    // and 60 some windows never come in the short last round.
+    const double middle = static_cast<double>(windows - 1) / 2;
+    for (size_t at = 0; at < mean.size(); ++at)
+      EXPECT_NEAR(mean[at], middle, static_cast<double>(windows) * (windows < 48 ? 0.05 : 0.25))
+          << at << " of " << windows;
+  }
+}
+
+/// Not as a stretch of text that always comes last.
+TEST(SequenceLoader, AnEpochEndsWithWindowsFromAllOverTheText) {
+  const Corpus corpus = numbered(16 * (3 * SequenceLoader::kStrata + 13));
+  const SequenceLoader loader(corpus, 16, 3);
+  const int64_t windows = loader.windows_per_epoch();
+  ASSERT_EQ(windows % SequenceLoader::kStrata, 12);
+  for (int64_t epoch = 0; epoch < 20; ++epoch) {
+    std::set<int64_t> twelfths;  // of the text
+    const std::vector<int64_t> place = places(loader, epoch);
+    for (int64_t at = 0; at < windows; ++at)
+      if (place[static_cast<size_t>(at)] >= windows - 12) twelfths.insert(at * 12 / windows);
+    EXPECT_EQ(twelfths.size(), 12u);
+  }
+}
+
 TEST(SequenceLoader, TheUnionOverRanksIsTheSameForEveryWorld) {
   DataOptions options;
   options.tokenizer = "byte";

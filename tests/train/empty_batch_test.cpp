@@ -1,0 +1,81 @@
+// Batches in which no token's loss counts: they change nothing and are left out of means.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/train/trained.h"
+
+namespace strait {
+namespace {
+
+using test::TemporaryFolder;
+using test::Trained;
+
+using Sets = std::vector<std::string>;
+
+/// Documents of one letter and a mark; a window of one token that begins at a mark counts nothing.
+Run letters(const TemporaryFolder& folder, const Sets& sets) {
+  std::string text;
+  for (int at = 0; at < 400; ++at) text += {static_cast<char>('a' + at * at % 7), '|'};
+  test::write_text(folder.path(), text);
+  Sets all = {"data.tokenizer=char",      "data.document_separator=|",
+              "model.shape.context=1",    "train.global_batch_size=2",
+              "train.micro_batch_size=1", "optimizer.schedule=constant",
+              "optimizer.warmup_steps=0"};
+  all.insert(all.end(), sets.begin(), sets.end());
+  return test::small_run(folder.path(), all);
+}
+
+/// The first empty step that has others before and behind it, counted from 0; -1 without any.
+int64_t empty_step(const std::vector<double>& losses) {
+  bool counted = false;
+  for (size_t at = 0; at < losses.size(); ++at) {
+    if (counted && std::isnan(losses[at])) return static_cast<int64_t>(at);
+    counted = counted || !std::isnan(losses[at]);
+  }
+  return -1;
+}
+
+TEST(EmptyBatches, ChangeNothing) {
+  const Sets kForms[] = {
+      {},
+      {"placement.preset=zero3"},
+      {"mesh.axes.stage=2", "pipeline.order=zero-bubble-h2", "pipeline.post_validation=true"}};
+  for (const Sets& form : kForms) {
+    const int64_t ranks = form.empty() ? 1 : 2;
+    const TemporaryFolder folder;
+    const auto after = [&](int64_t steps) {
+      Sets sets = form;
+      sets.push_back("train.steps=" + std::to_string(steps));
+      return test::trained(letters(folder, sets), ranks,
+                           folder.path() + "/run" + std::to_string(steps));
+    };
+    const Trained whole = after(30);
+    const int64_t empty = empty_step(whole.losses);
+    ASSERT_GT(empty, 0) << "no batch was empty";
+    const Trained before = after(empty), behind = after(empty + 1), next = after(empty + 2);
+    EXPECT_EQ(before.hash, behind.hash) << ranks;
+    EXPECT_NE(behind.hash, next.hash) << ranks;
+    EXPECT_TRUE(std::isnan(behind.losses.back()));
+    for (size_t at = 0; at < before.losses.size(); ++at)
+      if (!std::isnan(whole.losses[at])) {
+        EXPECT_EQ(whole.losses[at], before.losses[at]);
+      }
+  }
+}
+
+TEST(EmptyBatches, AreLeftOutOfMeans) {
+  const TemporaryFolder folder;
+  strait::Run run = letters(folder, {"train.steps=30"});
+  run.output.run_dir = folder.path() + "/run";
+  const Job job = make_job(run, 1);
+  const train::Outcome outcome = test::outcome_of(job);
+  double sum = 0, count = 0;
+  for (const double loss : outcome.losses)
+    if (!std::isnan(loss)) sum += loss, ++count;
+  ASSERT_LT(count, 30);
+  EXPECT_DOUBLE_EQ(train::outcome_json(job, outcome).at("train_loss").as_number(), sum / count);
+}
+
+}  // namespace
+}  // namespace strait
