@@ -76,9 +76,14 @@ void print_start(const Job& job, cli::Output& output) {
     output.line(fmt::format("products    bf16 by {}: {}", kernel::product_name(products.products),
                             products.reason));
   output.line("cores       " + job.binding.text);
-  output.line(fmt::format("data        {}: {} training and {} validation tokens, vocabulary {}",
-                          job.corpus->source, job.corpus->training.tokens.size(),
-                          job.corpus->validation.tokens.size(), job.design.shape.vocabulary));
+  const TokenPart &training = job.corpus->training, &validation = job.corpus->validation;
+  std::string data = fmt::format(
+      "data        {}: {} training and {} validation tokens, vocabulary {}", job.corpus->source,
+      training.tokens.size(), validation.tokens.size(), job.design.shape.vocabulary);
+  if (!training.document_starts.empty())
+    data += fmt::format(", {} and {} documents", training.document_starts.size(),
+                        validation.document_starts.size());
+  output.line(data);
   if (job.resume)
     output.line(fmt::format("resumed     from {} at step {}", job.resume->path(),
                             job.resume->manifest().step));

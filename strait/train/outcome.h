@@ -65,7 +65,7 @@ struct Outcome {
   int64_t peak_resident_bytes = 0;              // of the process, or of all
   std::string backend = "threads";
   std::string parameter_hash;
-  std::string checkpoint;       // last one written, or ""
+  std::string checkpoint;       // last one of this run folder, or ""
   std::string best_checkpoint;  // of the run folder, by validation loss, or ""
   std::optional<Overlap> overlap;
   std::vector<persist::ChosenSettings>

@@ -257,7 +257,8 @@ void Trainer::run() {
   }
   if (first >= run.train.steps) {
     evaluate(step);
-    if (lead() && job_.resume) shared_.outcome.checkpoint = job_.resume->path();
+    if (lead() && job_.resume && job_.resume->path().starts_with(job_.folder.path + "/"))
+      shared_.outcome.checkpoint = job_.resume->path();
   }
   guard_save("finish the run", step, [&] { finish(step); });
   if (run.output.overlap_steps > 0 && !stopped) measure_overlap(step);

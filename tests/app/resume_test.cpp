@@ -183,11 +183,15 @@ TEST(Resume, SigtermSavesExitsWithZeroAndTheResumedRunEqualsTheWhole) {
 
 TEST(Resume, AFinishedRunNamesItsCheckpointAndCountsItsTokensAgain) {
   const TemporaryFolder folder;
-  const std::string file = test::small_run_file(folder.path());
+  const std::string file = folder.path() + "/documents.toml";
+  std::ofstream(file) << "[model]\npreset = \"nano-char\"\nshape = { layers = 2, heads = 2, "
+                         "kv_heads = 2, width = 16, ffn_width = 40, context = 12 }\n"
+                         "[train]\nsteps = 4\nglobal_batch_tokens = 40\n"
+                         "[data]\ndocument_separator = \".\\n\"\n[checkpoint]\nresume = \"auto\"\n";
+  const std::string text = test::write_text(folder.path(), test::small_text(2000));
   const auto train = [&] {
-    return run({"train", file, "--set", "output.run_dir=" + folder.path() + "/run", "--set",
-                "checkpoint.resume=auto", "--set", "train.steps=4", "--set",
-                "train.global_batch_tokens=40", "--set", "data.document_separator=.\n"},
+    return run({"train", file, "--set", "data.path=" + text, "--set",
+                "output.run_dir=" + folder.path() + "/run"},
                folder.path() + "/report.json");
   };
   const auto first = train(), again = train();

@@ -58,10 +58,11 @@ TEST_F(KeepBestRun, TheCheckpointOfTheLeastLossIsThereInTheEnd) {
 }
 
 TEST_F(KeepBestRun, AResumedRunGoesOnFromTheBestSoFar) {
-  const train::Outcome first = train(1, {"train.steps=18", "optimizer.schedule=constant"});
+  const std::string schedule = "optimizer.schedule=constant", rate = "optimizer.learning_rate=1.6";
+  const train::Outcome first = train(1, {"train.steps=18", schedule, rate});
   const int64_t best = best_of(first).step;
   ASSERT_LT(best, 18);
-  const train::Outcome second = train(2, {"optimizer.schedule=constant", "checkpoint.resume=auto"});
+  const train::Outcome second = train(2, {schedule, rate, "checkpoint.resume=auto"});
   ASSERT_EQ(best_of(second).step, best);
   EXPECT_THAT(steps_left(), ElementsAre(best, 24));
 }
