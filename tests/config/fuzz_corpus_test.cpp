@@ -43,7 +43,7 @@ std::string mutate(std::string bytes, const std::string& other, const RandomStre
 TEST(RunFileCorpus, IsReplayed) {
   int accepted = 0;
   const std::vector<std::string> files = corpus();
-  ASSERT_GE(files.size(), 30u);
+  ASSERT_GE(files.size(), 150u);
   for (const std::string& file : files) {
     SCOPED_TRACE(file);
     EXPECT_NO_THROW(accepted += try_run_file(read_file(file)));
