@@ -128,14 +128,13 @@ Json convert_model(const cli::Command& command, cli::Output& output) {
 
 Json convert_command(const cli::Command& command, cli::Output& output) {
   const bool to_tokens = convert::is_token_form(command.form);
-  const bool holds_model =
-      std::filesystem::exists(command.path) && convert::holds_model(command.path);
+  const bool exists = std::filesystem::exists(command.path);
+  const bool holds_model = exists && convert::holds_model(command.path);
   if (to_tokens && holds_model)
     refuse_flag("--to", fmt::format("--to {}: {} holds a model, and that is a form of data; the "
                                     "nearest is --to safetensors, checkpoint or hf",
                                     command.form, command.path));
-  const bool data =
-      to_tokens || (command.form.empty() && !holds_model && std::filesystem::exists(command.path));
+  const bool data = to_tokens || (command.form.empty() && exists && !holds_model);
   Json done = data ? convert_to_tokens(command, output) : convert_model(command, output);
   for (const Json& file : done.at("files").as_array())
     output.line(fmt::format("  {:<28} {:>14} bytes", file.at("name").as_string(),

@@ -10,10 +10,6 @@
 namespace strait::report {
 namespace {
 
-std::string number_text(const char* format, double value) {
-  return std::isfinite(value) ? fmt::format(fmt::runtime(format), value) : "?";
-}
-
 /// "1.20 MB pair, 35.6 MB world", or "nothing" when no byte left a rank.
 std::string sent_text(const StepMetrics& metrics) {
   std::string text;

@@ -29,6 +29,10 @@ std::string bytes_text(double bytes) {
   return fmt::format("{} {}", three_digits(bytes), kUnits[unit]);
 }
 
+std::string number_text(const char* format, double value) {
+  return std::isfinite(value) ? fmt::format(fmt::runtime(format), value) : "?";
+}
+
 std::string count_text(double count) {
   if (!std::isfinite(count)) return "?";
   std::string digits = fmt::format("{:.0f}", std::abs(count));

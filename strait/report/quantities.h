@@ -9,6 +9,9 @@ namespace strait::report {
 /// "812 B", "1.20 kB", "35.6 MB"; powers of 1000.
 std::string bytes_text(double bytes);
 
+/// By a format of fmt, such as "{:.4f}". "?" when not finite.
+std::string number_text(const char* format, double value);
+
 /// "12,345"; rounded to whole numbers. "?" when not finite.
 std::string count_text(double count);
 

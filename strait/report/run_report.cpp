@@ -126,9 +126,8 @@ std::string row(const char* title, const std::string& text) {
 }
 
 std::string losses_text(const Figures& figures) {
-  const std::string loss =
-      std::isnan(figures.train_loss) ? "?" : fmt::format("{:.4f}", figures.train_loss);
-  std::string text = row("Training", fmt::format("loss {}, mean of the last {} steps", loss,
+  std::string text = row("Training", fmt::format("loss {}, mean of the last {} steps",
+                                                 number_text("{:.4f}", figures.train_loss),
                                                  std::min<int64_t>(figures.steps, kLossSteps)));
   if (!std::isfinite(figures.best_validation_loss)) return text;
   return text + row("Validation",

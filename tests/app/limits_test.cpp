@@ -60,7 +60,20 @@ TEST(Limits, ProductsLargerThanTheMemoryAreNothingFits) {
     EXPECT_EQ(ran.exit_code, 3) << ran.err;
     EXPECT_THAT(ran.err, AllOf(HasSubstr(std::string("bench gemm --m ") + size),
                                HasSubstr("GB are there"), HasSubstr("would fit")));
+    EXPECT_EQ(std::count(ran.err.begin(), ran.err.end(), '\n'), 1) << ran.err;
   }
+}
+
+/// What would fit alone, beside the program itself does not.
+TEST(Limits, MemoryThatTheSystemRefusesIsNothingFits) {
+  if (test::kSanitized) GTEST_SKIP() << "a sanitizer ends the process itself";
+  const TemporaryFolder folder;
+  const std::string log = folder.path() + "/log";
+  Child child({"bench", "gemm", "--m", "22000", "--n", "22000", "--k", "1"}, log,
+              with_address_space(4'000'000));
+  EXPECT_EQ(child.wait(), 3) << read_file(log);
+  const std::string text = read_file(log);
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1) << text;  // no stack behind it
 }
 
 }  // namespace
