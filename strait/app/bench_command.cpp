@@ -98,6 +98,18 @@ measure::CollectiveCase collective_case(const cli::Command& command) {
   return collective;
 }
 
+/// NothingFits, when the numbers, their piece and their result are more than this process may have.
+void require_codec_memory(const measure::CodecCase& codec) {
+  const double element = 3.0 * static_cast<double>(dtype_bytes(codec.dtype));
+  const double needs = element * static_cast<double>(codec.elements);
+  const int64_t has = usable_memory_bytes();
+  require_memory_bytes(
+      fmt::format("bench codec --elements {}", codec.elements),
+      static_cast<int64_t>(std::min(needs, 9e18)), has,
+      fmt::format("--elements {} would fit",
+                  static_cast<int64_t>(static_cast<double>(has) / element)));
+}
+
 measure::CodecCase codec_case(const cli::Command& command) {
   measure::CodecCase codec;
   codec.codec = cli::case_text(command, "codec", codec.codec);
@@ -105,6 +117,7 @@ measure::CodecCase codec_case(const cli::Command& command) {
   codec.elements = cli::case_number(command, "elements", codec.elements);
   codec.dtype = dtype_of(cli::case_text(command, "dtype", "fp32"),
                          {Dtype::kFloat32, Dtype::kBfloat16, Dtype::kFloat64});
+  require_codec_memory(codec);
   return codec;
 }
 

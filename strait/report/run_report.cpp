@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <numeric>
 #include <optional>
 #include <vector>
 
@@ -23,7 +22,6 @@ namespace strait::report {
 namespace {
 
 constexpr size_t kWarmUpSteps = 5;
-constexpr size_t kLossSteps = 100;
 
 /// The figures of a run. Times are means over the steps behind the warm-up.
 struct Figures {
@@ -39,16 +37,10 @@ struct Figures {
   std::string prediction_note;
 };
 
-double mean(const std::vector<double>& values) {
-  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
-}
-
 void add_losses(const std::vector<StepMetrics>& steps, Figures* figures) {
-  std::vector<double> last;
-  for (size_t i = steps.size() - std::min(steps.size(), kLossSteps); i < steps.size(); ++i) {
-    if (!std::isnan(steps[i].loss)) last.push_back(steps[i].loss);
-  }
-  figures->train_loss = mean(last);
+  std::vector<double> losses;
+  for (const StepMetrics& metrics : steps) losses.push_back(metrics.loss);
+  figures->train_loss = final_loss(losses);
   for (const StepMetrics& metrics : steps) {
     if (!std::isfinite(metrics.validation_loss)) continue;
     figures->validation_loss = metrics.validation_loss;
@@ -128,7 +120,7 @@ std::string row(const char* title, const std::string& text) {
 std::string losses_text(const Figures& figures) {
   std::string text = row("Training", fmt::format("loss {}, mean of the last {} steps",
                                                  number_text("{:.4f}", figures.train_loss),
-                                                 std::min<int64_t>(figures.steps, kLossSteps)));
+                                                 std::min(figures.steps, kLossSteps)));
   if (!std::isfinite(figures.best_validation_loss)) return text;
   return text + row("Validation",
                     fmt::format("loss {:.4f}; best {:.4f} after step {}", figures.validation_loss,

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 namespace strait::report {
 namespace {
@@ -35,6 +36,12 @@ Json to_json(const Statistics& statistics) {
                        {"p10", statistics.p10},
                        {"p90", statistics.p90},
                        {"count", statistics.count}});
+}
+
+double final_loss(const std::vector<double>& losses) {
+  std::vector<double> last(losses.end() - std::min(kLossSteps, std::ssize(losses)), losses.end());
+  std::erase_if(last, [](double loss) { return std::isnan(loss); });
+  return std::accumulate(last.begin(), last.end(), 0.0) / static_cast<double>(last.size());
 }
 
 }  // namespace strait::report

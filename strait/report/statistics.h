@@ -1,4 +1,5 @@
-// The six figures by which the program describes a sample of measurements.
+// The six figures by which the program describes a sample of measurements, and the one of a run's
+// losses.
 #pragma once
 
 #include <cstdint>
@@ -20,5 +21,11 @@ Statistics statistics_of(std::vector<double> values);
 
 /// {median, min, max, p10, p90, count}, the STAT of every report.
 Json to_json(const Statistics& statistics);
+
+/// The last steps over which the loss of a run is a mean.
+inline constexpr int64_t kLossSteps = 100;
+
+/// Mean over those of the last kLossSteps steps that have a loss (not NaN); NaN without any.
+double final_loss(const std::vector<double>& losses);
 
 }  // namespace strait::report

@@ -16,15 +16,8 @@
 namespace strait::train {
 namespace {
 
-/// Mean over those of the last 100 steps that have a loss; NaN without any.
-double final_loss(const std::vector<double>& losses) {
-  std::vector<double> last(losses.end() - std::min<int64_t>(100, std::ssize(losses)), losses.end());
-  std::erase_if(last, [](double loss) { return std::isnan(loss); });
-  return std::accumulate(last.begin(), last.end(), 0.0) / static_cast<double>(last.size());
-}
-
 void add_losses(const Job& job, const Outcome& outcome, Json& body) {
-  body["train_loss"] = final_loss(outcome.losses);
+  body["train_loss"] = report::final_loss(outcome.losses);
   Json points = Json::array();
   double best = report::kUnknown;
   for (const ValidationPoint& point : outcome.validation) {

@@ -64,6 +64,13 @@ TEST(Limits, ProductsLargerThanTheMemoryAreNothingFits) {
   }
 }
 
+TEST(Limits, NumbersToEncodeThatAreLargerThanTheMemoryAreNothingFits) {
+  const auto ran = test::run({"bench", "codec", "--elements", "1000000000000"});
+  EXPECT_EQ(ran.exit_code, 3) << ran.err;
+  EXPECT_THAT(ran.err, AllOf(HasSubstr("bench codec --elements 1000000000000"),
+                             HasSubstr("GB are there"), HasSubstr("would fit")));
+}
+
 /// What would fit alone, beside the program itself does not.
 TEST(Limits, MemoryThatTheSystemRefusesIsNothingFits) {
   if (test::kSanitized) GTEST_SKIP() << "a sanitizer ends the process itself";

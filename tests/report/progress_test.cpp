@@ -1,4 +1,4 @@
-// Lines and bar of a run in progress, quantities, statistics.
+// Lines and bar of a run in progress, quantities.
 #include "strait/report/progress.h"
 
 #include <gmock/gmock.h>
@@ -8,7 +8,6 @@
 #include <cmath>
 
 #include "strait/report/quantities.h"
-#include "strait/report/statistics.h"
 
 namespace strait::report {
 namespace {
@@ -129,22 +128,6 @@ TEST(QuantitiesTest, CountsSharesAndTimes) {
   EXPECT_EQ(seconds_text(59.96), "1 min 00 s");
   EXPECT_EQ(seconds_text(3599.7), "1 h 00 min");
   EXPECT_EQ(seconds_text(7530), "2 h 06 min");
-}
-
-TEST(StatisticsTest, AgainstHandCalculation) {
-  const Statistics one = statistics_of({3.0});
-  EXPECT_EQ(one.median, 3.0);
-  EXPECT_EQ(one.p90, 3.0);
-  std::vector<double> values;
-  for (int i = 10; i >= 0; --i) values.push_back(i);
-  values.push_back(std::nan(""));
-  const Statistics eleven = statistics_of(values);
-  EXPECT_EQ(to_json(eleven).dump(),
-            R"({"median": 5, "min": 0, "max": 10, "p10": 1, "p90": 9, "count": 11})");
-  EXPECT_DOUBLE_EQ(statistics_of({1.0, 2.0}).median, 1.5);
-  EXPECT_DOUBLE_EQ(statistics_of({1.0, 2.0}).p90, 1.9);
-  EXPECT_EQ(statistics_of({}).count, 0);
-  EXPECT_THAT(to_json(statistics_of({})).dump(), HasSubstr(R"("median": null)"));
 }
 
 }  // namespace
