@@ -53,7 +53,7 @@ std::string unet_run_file(const std::string& folder) {
                          "[data]\npath = \"synthetic:images/size=8/colors=2/count=200\"\n"
                          "[train]\nglobal_batch_size = 8\nmicro_batch_size = 1\n"
                          "[optimizer]\nlearning_rate = 3e-3\nwarmup_steps = 3\n"
-                         "[evaluation]\nevery_steps = 0\n";
+                         "[evaluation]\nevery_steps = 0\nbatches = 2\n";
   return path;
 }
 

@@ -59,7 +59,7 @@ inline Run small_run(const std::string& folder, const std::vector<std::string>& 
       "bias = true }\n"
       "[train]\nsteps = 20\nglobal_batch_size = 24\nprecision = \"fp64\"\n"
       "[optimizer]\nlearning_rate = 3e-3\nwarmup_steps = 3\n"
-      "[evaluation]\nevery_steps = 0\n";
+      "[evaluation]\nevery_steps = 0\nbatches = 2\n";
   const std::string data = folder + "/text.txt";
   if (!std::filesystem::exists(data)) write_text(folder, small_text(2000));
   std::vector<std::string> all = {"data.path=" + data};
