@@ -5,9 +5,9 @@ A GPT of 50M parameters, 512 tokens per rank and step, one core per rank where t
 rate of the links at which the sums of a step take half as long as its backward computes, probe the lab at that rate, then
 train a few steps with no overlap, with each alone and with all; with rows split over x ("x rows"), whole exchanges of rows
 and those by shards (tensor.tiles), beside the same over links without a limit. Beside them one rank, as many ranks that share
-nothing but the machine's memory and caches (local steps without a round), and for x what `strait plan` takes for the fastest way
-of two ranks at this rate and PyTorch's tensor parallel (torch.distributed.tensor) over Gloo on the same links. Needs root
-(bench/netlab).
+nothing but the machine's memory and caches (local steps without a round), and for x what `strait plan` takes for the fastest
+way of two ranks at this rate, data parallelism whose gradients are summed in fp32 and in int8, and PyTorch's tensor parallel
+(torch.distributed.tensor) over Gloo on the same links. Needs root (bench/netlab).
 """
 import argparse
 import json
@@ -22,6 +22,7 @@ from lab import ROOT, Lab, call, processor_ticks, sets_of, spread, steps_of
 CONTEXT, SEQUENCES = 128, 4  # of a rank and step
 WORDS = ["oar", "ors", "oag"]
 PEER, PICK = "PyTorch tensor parallel", "planner's pick"
+DATA_PARALLEL = {"ddp": [], "ddp, int8 sums": ["compression.codec=int8"]}
 RUN_FILE = """name = "overlaps"
 [runtime]
 threads_per_rank = 1
@@ -160,6 +161,8 @@ class Bench:
         if name == "x":
             best, line = self.plan(lab)
             place["rows"][PICK] = {**self.train(lab, [], best), "line": line}
+            for row, keys in DATA_PARALLEL.items():
+                place["rows"][row] = self.train(lab, ["placement.preset=ddp", *keys])
         if name == "x" and self.options.peer_python:
             place["rows"][PEER] = self.train_peer(lab)
         return place
