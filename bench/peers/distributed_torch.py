@@ -5,13 +5,15 @@ bench/sharding.py.
 bf16). The others need PyTorch 2: `fsdp` shards over all ranks and reduces every micro-step (ZeRO-3), `hsdp` shards
 inside a host and sums across hosts once per step, both with bf16 parameters and reductions under fp32 masters;
 `deepspeed` is its ZeRO stage 3 in bf16, `deepspeed-hpz` with ZeRO++'s secondary partition inside a host (its
-quantized gathers and gradients need CUDA). `post-local-sgd` and `diloco` agree every --period steps: peers of
-bench/local_steps.py. Rank 0 writes a line of JSON per step and prints the version.
+quantized gathers and gradients need CUDA). `post-local-sgd`, `diloco` and, with torchft installed, `torchft-diloco` and
+`torchft-streaming-diloco` agree every --period steps: peers of bench/local_steps.py. Rank 0 writes a line of JSON per step
+and prints the version.
 """
 import argparse
 import contextlib
 import json
 import os
+import socket
 import sys
 import time
 
@@ -127,6 +129,42 @@ class DiLoCo(PostLocalSgd):
         self.load(self.outer.detach(), self.model.parameters())
 
 
+class Torchft(PostLocalSgd):
+    """torchft's DiLoCo, one flat sum per fragment. Every rank is a replica group of its own; rank 0 also runs the lighthouse, which
+    every border asks who takes part. Its streaming form has two fragments, one every half period, which are taken up in the step
+    before the next one leaves; its 8-bit sums need an accelerator."""
+
+    def __init__(self, torch, model, arguments):
+        os.environ["RUST_LOG"] = "error"  # what a border logs would travel over the links that are measured
+        from importlib import metadata
+
+        from torchft import Manager, ProcessGroupGloo
+        from torchft.coordination import LighthouseServer
+        from torchft.local_sgd import DiLoCo as Agreement
+
+        super().__init__(torch, model, arguments)
+        rank, host = int(os.environ["RANK"]), socket.gethostname()
+        if rank == 0:
+            self.lighthouse = LighthouseServer(bind="0.0.0.0:29501", min_replicas=arguments.ranks, join_timeout_ms=60000)
+        port = 29502 + int(os.environ["LOCAL_RANK"])
+        self.store = torch.distributed.TCPStore(host, port, is_master=True, wait_for_workers=False)
+        manager = Manager(
+            ProcessGroupGloo(), None, None, arguments.ranks, use_async_quorum=False, rank=0, world_size=1, store_addr=host, store_port=port,
+            lighthouse_addr="http://host0:29501", replica_id=str(rank), init_sync=False, max_retries=0)  # a round that fails ends the run
+        parts, rate, more = [model], 0.7, {}
+        if arguments.system == "torchft-streaming-diloco":  # as Strait's: layers in turn, all else in the first fragment
+            rest = [model.tokens, model.positions, model.norm]  # the head is the tokens' weight
+            parts = [torch.nn.ModuleList(part) for part in ([*model.blocks[::2], *rest], model.blocks[1::2])]
+            rate, more = 0.4, {"fragment_sync_delay": arguments.period // 2 - 1, "fragment_update_alpha": 0.5}
+        outer = [torch.optim.SGD(part.parameters(), lr=rate, momentum=0.9, nesterov=True) for part in parts]
+        Agreement(manager, parts, self.optimizer, outer, arguments.period, use_bucketization=True, **more).__enter__()  # hooks the optimizer
+        name = metadata.packages_distributions()["torchft"][0]
+        self.version = f"{name} {metadata.version(name)}, {self.version}"
+
+    def agree(self):
+        """The optimizer's hooks have."""
+
+
 class DeepSpeed:
     def __init__(self, torch, model, arguments):
         import deepspeed
@@ -151,7 +189,8 @@ class DeepSpeed:
         pass
 
 
-SYSTEMS = {"ddp": Ddp, "fsdp": Fsdp, "hsdp": Fsdp, "post-local-sgd": PostLocalSgd, "diloco": DiLoCo, "deepspeed": DeepSpeed, "deepspeed-hpz": DeepSpeed}
+SYSTEMS = {"ddp": Ddp, "fsdp": Fsdp, "hsdp": Fsdp, "post-local-sgd": PostLocalSgd, "diloco": DiLoCo, "torchft-diloco": Torchft,
+           "torchft-streaming-diloco": Torchft, "deepspeed": DeepSpeed, "deepspeed-hpz": DeepSpeed}
 
 
 def main():

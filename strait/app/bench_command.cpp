@@ -103,11 +103,10 @@ void require_codec_memory(const measure::CodecCase& codec) {
   const double element = 3.0 * static_cast<double>(dtype_bytes(codec.dtype));
   const double needs = element * static_cast<double>(codec.elements);
   const int64_t has = usable_memory_bytes();
-  require_memory_bytes(
-      fmt::format("bench codec --elements {}", codec.elements),
-      static_cast<int64_t>(std::min(needs, 9e18)), has,
-      fmt::format("--elements {} would fit",
-                  static_cast<int64_t>(static_cast<double>(has) / element)));
+  require_memory_bytes(fmt::format("bench codec --elements {}", codec.elements),
+                       static_cast<int64_t>(std::min(needs, 9e18)), has,
+                       fmt::format("--elements {} would fit",
+                                   static_cast<int64_t>(static_cast<double>(has) / element)));
 }
 
 measure::CodecCase codec_case(const cli::Command& command) {

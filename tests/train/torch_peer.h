@@ -19,11 +19,11 @@ namespace strait::test {
 /// rate.
 inline std::vector<std::string> chain_sets(std::vector<std::string> own,
                                            const std::vector<std::string>& more) {
-  own.insert(own.end(), {"train.global_batch_size=8", "train.precision=fp64", "train.steps=20",
-                         "optimizer.schedule=constant", "optimizer.warmup_steps=0",
-                         "optimizer.learning_rate=3e-3", "runtime.threads_per_rank=1",
-                         "evaluation.every_steps=0", "evaluation.batches=2",
-                         "train.micro_batch_size=2"});
+  own.insert(own.end(),
+             {"train.global_batch_size=8", "train.precision=fp64", "train.steps=20",
+              "optimizer.schedule=constant", "optimizer.warmup_steps=0",
+              "optimizer.learning_rate=3e-3", "runtime.threads_per_rank=1",
+              "evaluation.every_steps=0", "evaluation.batches=2", "train.micro_batch_size=2"});
   own.insert(own.end(), more.begin(), more.end());
   return own;
 }
