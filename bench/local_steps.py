@@ -12,6 +12,7 @@ import json
 import pathlib
 import signal
 import statistics
+import subprocess
 import sys
 import tempfile
 
@@ -30,6 +31,8 @@ def policies(period):
 
 
 PEERS = {"PyTorch DDP": "ddp", "PyTorch post-local SGD": "post-local-sgd", "DiLoCo in PyTorch": "diloco"}
+OF_TORCHFT = {"torchft DiLoCo": "torchft-diloco", "torchft Streaming DiLoCo": "torchft-streaming-diloco"}
+PEERS |= OF_TORCHFT
 SHAPE = {"layers": 4, "heads": 4, "width": 128, "vocabulary": 65, "positions": 64, "context": 64}  # of nano-char
 
 
@@ -83,6 +86,19 @@ def take_turn(options, rows):
             print(rate, row, json.dumps(one), file=sys.stderr, flush=True)
 
 
+def peers_that_run(options):
+    """Without those of torchft where the Python of the peers has none, which is said."""
+    wanted = [peer for peer in options.peers if peer in OF_TORCHFT] if options.peer_python else []
+    if not wanted:
+        return options.peers
+    tried = subprocess.run([options.peer_python, "-c", "import torchft.local_sgd"], capture_output=True, text=True, check=False)
+    if tried.returncode == 0:
+        return options.peers
+    why = tried.stderr.strip().rpartition("\n")[2]
+    print(f"left out: {', '.join(wanted)}; {options.peer_python} cannot import torchft ({why})", file=sys.stderr, flush=True)
+    return [peer for peer in options.peers if peer not in OF_TORCHFT]
+
+
 def median(runs, key):
     return statistics.median(run[key] for run in runs)
 
@@ -126,6 +142,7 @@ def main():
     parser.add_argument("--json", type=pathlib.Path, help="record that is read, added to and written after each turn")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the lab too
+    options.peers = peers_that_run(options)
     rows = json.loads(options.json.read_text()) if options.json and options.json.exists() else {}
     for _ in range(options.turns):
         take_turn(options, rows)

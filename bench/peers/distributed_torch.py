@@ -126,7 +126,7 @@ class DiLoCo(PostLocalSgd):
         self.all_reduce(self.outer.grad)
         self.outer.grad.mul_(self.share)
         self.outer_optimizer.step()
-        self.load(self.outer.detach(), self.model.parameters())
+        self.load(self.outer.detach().clone(), self.model.parameters())  # which become views of it
 
 
 class Torchft(PostLocalSgd):

@@ -78,8 +78,9 @@ TEST_F(KeepBestRun, WhatCannotTakeEffectIsRefusedByName) {
   };
   EXPECT_THAT(message({"evaluation.every_steps=0"}),
               HasSubstr("checkpoint.keep_best = true cannot take effect"));
-  EXPECT_THAT(message({"data.validation_share=0", "evaluation.every_steps=250"}),
-              HasSubstr("checkpoint.keep_best = true cannot take effect"));
+  EXPECT_THAT(
+      message({"data.validation_share=0", "evaluation.every_steps=250", "evaluation.batches=0"}),
+      HasSubstr("checkpoint.keep_best = true cannot take effect"));
   EXPECT_THAT(message({"data.validation_share=0.000001"}), HasSubstr("fewer than two tokens"));
 }
 
