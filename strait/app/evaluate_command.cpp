@@ -7,6 +7,7 @@
 #include "strait/app/commands.h"
 #include "strait/base/clock.h"
 #include "strait/base/errors.h"
+#include "strait/config/check_chain.h"
 #include "strait/config/parse.h"
 #include "strait/config/place.h"
 #include "strait/config/validate.h"
@@ -46,6 +47,7 @@ Run evaluated_run(const checkpoint::CheckpointReader& reader,
   check_sets(sets);
   Run run = parse_run(reader.read_text("run.toml"), reader.path() + "/run.toml", sets);
   require_data(run);
+  check_images(run);
   return run;
 }
 
@@ -86,6 +88,7 @@ Json evaluate_command(const cli::Command& command, cli::Output& output) {
   train::EvaluationJob job{reader, shape, validation, plan_of(run, reader.manifest(), validation)};
   job.dtype = run.train.precision == "fp64" ? Dtype::kFloat64 : Dtype::kFloat32;
   job.threads = static_cast<int>(available_cores());
+  job.seed = run.seed;
   job.documents = corpus.validation.has_documents();
   const double began = now_seconds();
   const double loss = train::evaluate_checkpoint(job);

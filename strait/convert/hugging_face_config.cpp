@@ -20,12 +20,21 @@ const Json* ForeignConfig::find(const char* key) const {
   return found == nullptr || found->is_null() ? nullptr : found;
 }
 
-int64_t ForeignConfig::integer(const char* key, int64_t otherwise) const {
+int64_t ForeignConfig::integer(const char* key, int64_t otherwise, int64_t most) const {
   const Json* found = find(key);
   if (found == nullptr) return otherwise;
   if (!found->is_integer() || found->as_integer() < 1)
     refuse(key, fmt::format("is {}, not a size", found->dump()));
+  if (found->as_integer() > most)
+    refuse(key, fmt::format("is {}; our model has at most {}", found->as_integer(), most));
   return found->as_integer();
+}
+
+const Json* ForeignConfig::object(const char* key) const {
+  const Json* found = find(key);
+  if (found != nullptr && !found->is_object())
+    refuse(key, fmt::format("is {}, not an object", found->dump()));
+  return found;
 }
 
 double ForeignConfig::number(const char* key, double otherwise) const {
@@ -55,7 +64,9 @@ void ForeignConfig::require_flag(const char* key, bool wanted) const {
 
 int64_t ForeignFamily::vocabulary_rows(const Json& config, const std::string& path) const {
   const ForeignConfig members(config, path);
-  return members.find("vocab_size") == nullptr ? 0 : members.integer("vocab_size", 1);
+  return members.find("vocab_size") == nullptr
+             ? 0
+             : members.integer("vocab_size", 1, ForeignConfig::kMostTokens);
 }
 
 const ForeignFamily& foreign_family(const std::string& family) {

@@ -12,14 +12,19 @@ namespace strait::convert {
 /// and key.
 class ForeignConfig {
  public:
+  static constexpr int64_t kMostLayers = 100'000, kMostHeads = 100'000, kMostWidth = 1'000'000,
+                           kMostSize = 10'000'000, kMostTokens = 1'000'000'000;
+
   ForeignConfig(const Json& json, const std::string& path) : json_(json), path_(path) {}
 
   [[noreturn]] void refuse(const char* key, const std::string& what) const;
   /// Null for absent and null members.
   const Json* find(const char* key) const;
-  /// At least 1.
-  int64_t integer(const char* key, int64_t otherwise) const;
+  /// From 1 to `most`, as the run file takes it.
+  int64_t integer(const char* key, int64_t otherwise, int64_t most) const;
   double number(const char* key, double otherwise) const;
+  /// Null, or an object; refuses all else.
+  const Json* object(const char* key) const;
   /// Above 0.
   double positive(const char* key, double otherwise) const;
   bool flag(const char* key, bool otherwise) const;

@@ -128,14 +128,16 @@ ShapeOptions Gpt2Family::shape(const Json& json, const std::string& path,
   const ForeignConfig config(json, path);
   check_functions(config);
   ShapeOptions shape;
-  shape.layers = config.integer("n_layer", 12);
-  shape.heads = shape.kv_heads = config.integer("n_head", 12);
-  shape.width = config.integer("n_embd", 768);
+  shape.layers = config.integer("n_layer", 12, ForeignConfig::kMostLayers);
+  shape.heads = shape.kv_heads = config.integer("n_head", 12, ForeignConfig::kMostHeads);
+  shape.width = config.integer("n_embd", 768, ForeignConfig::kMostWidth);
   if (shape.width % shape.heads != 0)
     config.refuse("n_head",
                   fmt::format("= {} does not divide n_embd = {}", shape.heads, shape.width));
-  shape.ffn_width = config.integer("n_inner", 4 * shape.width);
-  shape.context = config.integer("n_positions", config.integer("n_ctx", 1024));
+  shape.ffn_width = config.integer("n_inner", 4 * shape.width, ForeignConfig::kMostSize);
+  shape.context =
+      config.integer("n_positions", config.integer("n_ctx", 1024, ForeignConfig::kMostSize),
+                     ForeignConfig::kMostSize);
   shape.bias = true;
   shape.tied_head = config.flag("tie_word_embeddings", true);
   shape.norm_eps = config.positive("layer_norm_epsilon", 1e-5);

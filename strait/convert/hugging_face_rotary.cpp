@@ -82,6 +82,8 @@ void read_scaling(const ForeignConfig& config, const Json& json, const std::stri
   const ForeignConfig scaling(json, path);
   const Json* type = scaling.find("rope_type");
   if (type == nullptr) type = scaling.find("type");
+  if (type == nullptr && scaling.find("factor") != nullptr)
+    config.refuse("rope_scaling", "has a factor and no rope_type");
   const std::string name = type == nullptr ? "\"default\"" : type->dump();
   if (name == "\"default\"") return;
   if (name != "\"llama3\"" && name != "\"linear\"")
@@ -96,13 +98,14 @@ void read_scaling(const ForeignConfig& config, const Json& json, const std::stri
   }
   rope.low_frequency_factor = scaling.positive("low_freq_factor", 1.0);
   rope.high_frequency_factor = scaling.positive("high_freq_factor", 4.0);
-  rope.original_context = scaling.integer("original_max_position_embeddings", 8192);
+  rope.original_context =
+      scaling.integer("original_max_position_embeddings", 8192, ForeignConfig::kMostSize);
 }
 
 /// Of the newer form of Gemma 3: parameters of each kind of layer.
 const Json* rope_of_layers(const ForeignConfig& config, const std::string& path, const char* kind) {
-  const Json* parameters = config.find("rope_parameters");
-  return parameters == nullptr ? nullptr : ForeignConfig(*parameters, path).find(kind);
+  const Json* parameters = config.object("rope_parameters");
+  return parameters == nullptr ? nullptr : ForeignConfig(*parameters, path).object(kind);
 }
 
 RopeOptions read_rope(const ForeignConfig& config, const std::string& path, const Form& form) {
@@ -119,25 +122,28 @@ RopeOptions read_rope(const ForeignConfig& config, const std::string& path, cons
     rope.local_theta = ForeignConfig(*local, path).positive("rope_theta", rope.local_theta);
   }
   const Json* parameters = rope_of_layers(config, path, kGlobal);
-  if (parameters == nullptr) parameters = config.find("rope_parameters");
+  if (parameters == nullptr) parameters = config.object("rope_parameters");
   if (parameters != nullptr) {
     rope.theta = ForeignConfig(*parameters, path).positive("rope_theta", rope.theta);
     read_scaling(config, *parameters, path, rope);
   }
-  if (const Json* scaling = config.find("rope_scaling")) read_scaling(config, *scaling, path, rope);
+  if (const Json* scaling = config.object("rope_scaling"))
+    read_scaling(config, *scaling, path, rope);
   return rope;
 }
 
 /// Heads, and their width where it does not follow from the others.
 void read_heads(const ForeignConfig& config, const Form& form, ShapeOptions& shape) {
-  shape.heads = config.integer("num_attention_heads", form.heads);
+  shape.heads = config.integer("num_attention_heads", form.heads, ForeignConfig::kMostHeads);
   shape.kv_heads =
-      config.integer("num_key_value_heads", form.kv_heads > 0 ? form.kv_heads : shape.heads);
+      config.integer("num_key_value_heads", form.kv_heads > 0 ? form.kv_heads : shape.heads,
+                     ForeignConfig::kMostHeads);
   if (shape.heads % shape.kv_heads != 0)
     config.refuse(
         "num_key_value_heads",
         fmt::format("= {} does not divide num_attention_heads = {}", shape.kv_heads, shape.heads));
-  shape.head_width = config.integer("head_dim", std::max<int64_t>(form.head_width, 1));
+  shape.head_width =
+      config.integer("head_dim", std::max<int64_t>(form.head_width, 1), ForeignConfig::kMostHeads);
   if (config.find("head_dim") == nullptr && form.head_width == 0) shape.head_width = 0;
   if (shape.head_width == 0 && shape.width % (2 * shape.heads) != 0)
     config.refuse("num_attention_heads",
@@ -167,7 +173,7 @@ bool read_biases(const ForeignConfig& config, Biases biases) {
 int64_t read_window(const ForeignConfig& config, const Json& json, bool windows) {
   if (windows && json.find("sliding_window") == nullptr) return kWindow;
   if (windows && config.find("sliding_window") != nullptr)
-    return config.integer("sliding_window", kWindow);
+    return config.integer("sliding_window", kWindow, ForeignConfig::kMostTokens);
   config.require_flag("use_sliding_window", false);
   return 0;
 }
@@ -202,8 +208,9 @@ void read_pattern(const ForeignConfig& config, const Form& form, ShapeOptions& s
   const char* const key = config.find("sliding_window_pattern") != nullptr
                               ? "sliding_window_pattern"
                               : "_sliding_window_pattern";
-  shape.window_pattern =
-      block_style(form.family).local_rope ? config.integer(key, form.pattern) : form.pattern;
+  shape.window_pattern = block_style(form.family).local_rope
+                             ? config.integer(key, form.pattern, ForeignConfig::kMostLayers)
+                             : form.pattern;
   if (const Json* types = config.find("layer_types")) {
     const std::vector<bool> global = read_layer_types(config, *types, shape.layers);
     const auto first = std::ranges::find(global, true);
@@ -396,11 +403,12 @@ ShapeOptions RotaryFamily::shape(const Json& json, const std::string& path,
     config.refuse(form_.activation, fmt::format("is {}; our model computes \"{}\"",
                                                 activation->dump(), form_.function));
   ShapeOptions shape;
-  shape.layers = config.integer("num_hidden_layers", form_.layers);
-  shape.width = config.integer("hidden_size", form_.width);
+  shape.layers = config.integer("num_hidden_layers", form_.layers, ForeignConfig::kMostLayers);
+  shape.width = config.integer("hidden_size", form_.width, ForeignConfig::kMostWidth);
   read_heads(config, form_, shape);
-  shape.ffn_width = config.integer("intermediate_size", form_.ffn_width);
-  shape.context = config.integer("max_position_embeddings", form_.context);
+  shape.ffn_width = config.integer("intermediate_size", form_.ffn_width, ForeignConfig::kMostSize);
+  shape.context =
+      config.integer("max_position_embeddings", form_.context, ForeignConfig::kMostSize);
   shape.bias = read_biases(config, style_.biases);
   shape.window = read_window(config, json, style_.windows);
   if (style_.alternates) read_gemma(config, json, form_, shape);

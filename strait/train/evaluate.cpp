@@ -43,6 +43,7 @@ model::Settings settings_of(const EvaluationJob& job) {
   settings.dtype = job.dtype;
   settings.threads = job.threads;
   settings.training = false;
+  settings.seed = job.seed;
   return settings;
 }
 

@@ -15,6 +15,7 @@ struct EvaluationJob {
   ValidationPlan plan;  // of one rank
   Dtype dtype = Dtype::kFloat32;
   int threads = 1;
+  uint64_t seed = 0;       // of the run: a U-Net draws its noise from it
   bool documents = false;  // attention stays inside each
 };
 

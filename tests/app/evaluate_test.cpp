@@ -78,5 +78,23 @@ TEST_F(Evaluate, RefusesWhatCannotTakeEffectOrIsNotThere) {
   EXPECT_EQ(evaluate(folder_.path()).exit_code, 2);
 }
 
+/// It draws its noise from the seed of the run.
+TEST_F(Evaluate, OfAUnetGivesTheLossThatTrainingMeasured) {
+  std::ofstream(file_) << "name = \"unet\"\nseed = 7\n[model]\nfamily = \"unet\"\n"
+                          "unet = { channels = [4], image = 4, attention_from = 2, colors = 2 }\n"
+                          "[data]\npath = \"synthetic:images/size=4/colors=2/count=100\"\n"
+                          "[train]\nglobal_batch_size = 8\nprecision = \"fp64\"\n";
+  const Json trained = train({"train.steps=2"});
+  const auto ran = evaluate(run_dir_);
+  ASSERT_EQ(ran.exit_code, 0) << ran.err;
+  EXPECT_NEAR(ran.report.at("validation_loss").as_number(),
+              trained.at("validation_loss").as_number(), 1e-12);
+  for (const char* images : {"size=8/colors=2/count=100", "size=4/colors=1/count=100"}) {
+    const auto other = evaluate(run_dir_, {std::string("data.path=synthetic:images/") + images});
+    EXPECT_EQ(other.exit_code, 2);
+    EXPECT_THAT(other.err, HasSubstr("synthetic:images/size=4/colors=2"));
+  }
+}
+
 }  // namespace
 }  // namespace strait

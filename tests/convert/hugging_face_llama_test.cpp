@@ -1,5 +1,7 @@
 // Llama to and from Hugging Face's form, held against an implementation that shares no line with
 // ours.
+#include <limits>
+
 #include "tests/convert/hugging_face_fixture.h"
 
 namespace strait {
@@ -105,7 +107,15 @@ TEST_F(HuggingFaceLlama, WhatOurModelDoesNotComputeIsRefusedByName) {
       {"rms_norm_eps", 0.0},
       {"rope_theta", -1.0},
       {"rope_scaling", Json::object({{"rope_type", "yarn"}, {"factor", 4.0}})},
+      {"rope_scaling", "yarn"},
+      {"rope_scaling", Json::object({{"factor", 4.0}})},
+      {"rope_parameters", 1.5},
       {"num_hidden_layers", "two"},
+      {"num_hidden_layers", int64_t{1} << 62},
+      {"num_attention_heads", int64_t{1} << 62},
+      {"hidden_size", int64_t{1} << 62},
+      {"intermediate_size", std::numeric_limits<int64_t>::max()},
+      {"max_position_embeddings", int64_t{1} << 62},
       {"vocab_size", 299}};
   for (const auto& [key, value] : wrong) {
     const std::string hf = copy(std::string("wrong-") + key);
