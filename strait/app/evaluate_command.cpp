@@ -46,6 +46,7 @@ Run evaluated_run(const checkpoint::CheckpointReader& reader,
                   const std::vector<std::string>& sets) {
   check_sets(sets);
   Run run = parse_run(reader.read_text("run.toml"), reader.path() + "/run.toml", sets);
+  check_keys(run);
   require_data(run);
   check_images(run);
   return run;

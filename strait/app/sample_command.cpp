@@ -10,6 +10,7 @@
 #include "strait/checkpoint/reader.h"
 #include "strait/comm/threads/thread_world.h"
 #include "strait/config/parse.h"
+#include "strait/config/validate.h"
 #include "strait/device/blas.h"
 #include "strait/shape/modules.h"
 #include "strait/shape/shape.h"
@@ -36,6 +37,7 @@ Json sample_command(const cli::Command& command, cli::Output& output) {
   device::require_openblas(device::blas_report());
   const checkpoint::CheckpointReader reader(command.path);
   const Run run = parse_run(reader.read_text("run.toml"), reader.path() + "/run.toml");
+  check_keys(run);
   const auto tokenizer =
       parse_tokenizer(reader.read_text("tokenizer.json"), reader.path() + "/tokenizer.json");
   if (run.model.modules) {

@@ -72,9 +72,10 @@ void check_text(const Key& key, const Run& run, const std::string& text) {
                     key.name, toml_string(text), value_text(key, kDefaults), rule_text(rule)));
   refuse_key(
       run, key.name,
-      fmt::format("{} = {} is unknown; the nearest valid value is {} ({})", key.name,
+      fmt::format("{} = {} is unknown; the nearest valid value is {} ({}){}", key.name,
                   toml_string(text), toml_string(nearest_choice(text.substr(0, 100), rule.choices)),
-                  rule_text(rule)));
+                  rule_text(rule),
+                  rule.or_path ? fmt::format(", or ./{} as a path", text.substr(0, 100)) : ""));
 }
 
 void check_texts(const Key& key, const Run& run, const std::vector<std::string>& texts) {

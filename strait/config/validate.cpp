@@ -322,6 +322,10 @@ void check_on_cluster(const Run& run, int64_t ranks, Problems& problems) {
 
 }  // namespace
 
+void check_keys(const Run& run) {
+  for (const Key& key : run_keys()) check_key(key, run);
+}
+
 void validate_run(const Run& run, int64_t ranks, Problems& problems) {
   if (ranks < 1)
     return problems.attempt(

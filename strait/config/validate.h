@@ -19,6 +19,10 @@ void validate_run(const Run& run, int64_t ranks);
 /// already: a check that builds on a key with a problem is left out.
 void validate_run(const Run& run, int64_t ranks, Problems& problems);
 
+/// Every key against its own rule alone: enough for the run of a checkpoint, which trains no more.
+/// Errors as above.
+void check_keys(const Run& run);
+
 /// UserError unless data.path is set: training needs it; plan, simulate and verify do not.
 void require_data(const Run& run);
 

@@ -14,6 +14,7 @@
 #include "strait/checkpoint/reader.h"
 #include "strait/config/parse.h"
 #include "strait/config/print.h"
+#include "strait/config/validate.h"
 #include "strait/convert/hugging_face_companions.h"
 #include "strait/tokenizer/tokenizer.h"
 
@@ -121,6 +122,7 @@ ModelState make_state(const std::string& run_toml, const std::string& tokenizer_
                       const std::string& path) {
   ModelState state;
   state.run = parse_run(run_toml, path + "/run.toml");
+  check_keys(state.run);
   state.tokenizer_json = tokenizer_json;
   const auto tokenizer = parse_tokenizer(tokenizer_json, path + "/tokenizer.json");
   state.shape = model_shape(state.run.model, tokenizer->vocabulary_size());

@@ -278,6 +278,7 @@ TEST(Validate, Combinations) {
   expect_refused("checkpoint.resume = \"auto\"", "checkpoint.resume",
                  "nearest valid value is \"never\"");
   expect_valid("checkpoint.resume = \"auto\"\noutput.run_dir = \"runs/a\"");
+  expect_refused("checkpoint.resume = \"rr\"", "checkpoint.resume", "or ./rr as a path");
   expect_refused("name = \"a/b\"", "name", "nearest valid name is \"a-b\"");
   expect_refused("name = \"\"", "name", "\"my-run\"");
   expect_refused("name = \"..\"", "name", "\"-.\"");
