@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include "strait/base/errors.h"
+#include "strait/config/keys.h"
 #include "strait/convert/hugging_face_family.h"
 
 namespace strait::convert {
@@ -20,11 +21,12 @@ const Json* ForeignConfig::find(const char* key) const {
   return found == nullptr || found->is_null() ? nullptr : found;
 }
 
-int64_t ForeignConfig::integer(const char* key, int64_t otherwise, int64_t most) const {
+int64_t ForeignConfig::integer(const char* key, int64_t otherwise, const char* ours) const {
   const Json* found = find(key);
   if (found == nullptr) return otherwise;
   if (!found->is_integer() || found->as_integer() < 1)
     refuse(key, fmt::format("is {}, not a size", found->dump()));
+  const auto most = static_cast<int64_t>(find_key(ours)->rule.most);
   if (found->as_integer() > most)
     refuse(key, fmt::format("is {}; our model has at most {}", found->as_integer(), most));
   return found->as_integer();
@@ -66,7 +68,7 @@ int64_t ForeignFamily::vocabulary_rows(const Json& config, const std::string& pa
   const ForeignConfig members(config, path);
   return members.find("vocab_size") == nullptr
              ? 0
-             : members.integer("vocab_size", 1, ForeignConfig::kMostTokens);
+             : members.integer("vocab_size", 1, "model.shape.vocabulary");
 }
 
 const ForeignFamily& foreign_family(const std::string& family) {

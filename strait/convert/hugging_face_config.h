@@ -12,16 +12,13 @@ namespace strait::convert {
 /// and key.
 class ForeignConfig {
  public:
-  static constexpr int64_t kMostLayers = 100'000, kMostHeads = 100'000, kMostWidth = 1'000'000,
-                           kMostSize = 10'000'000, kMostTokens = 1'000'000'000;
-
   ForeignConfig(const Json& json, const std::string& path) : json_(json), path_(path) {}
 
   [[noreturn]] void refuse(const char* key, const std::string& what) const;
   /// Null for absent and null members.
   const Json* find(const char* key) const;
-  /// From 1 to `most`, as the run file takes it.
-  int64_t integer(const char* key, int64_t otherwise, int64_t most) const;
+  /// From 1 to the most that `ours`, a key of the run file, may be.
+  int64_t integer(const char* key, int64_t otherwise, const char* ours) const;
   double number(const char* key, double otherwise) const;
   /// Null, or an object; refuses all else.
   const Json* object(const char* key) const;

@@ -128,16 +128,15 @@ ShapeOptions Gpt2Family::shape(const Json& json, const std::string& path,
   const ForeignConfig config(json, path);
   check_functions(config);
   ShapeOptions shape;
-  shape.layers = config.integer("n_layer", 12, ForeignConfig::kMostLayers);
-  shape.heads = shape.kv_heads = config.integer("n_head", 12, ForeignConfig::kMostHeads);
-  shape.width = config.integer("n_embd", 768, ForeignConfig::kMostWidth);
+  shape.layers = config.integer("n_layer", 12, "model.shape.layers");
+  shape.heads = shape.kv_heads = config.integer("n_head", 12, "model.shape.heads");
+  shape.width = config.integer("n_embd", 768, "model.shape.width");
   if (shape.width % shape.heads != 0)
     config.refuse("n_head",
                   fmt::format("= {} does not divide n_embd = {}", shape.heads, shape.width));
-  shape.ffn_width = config.integer("n_inner", 4 * shape.width, ForeignConfig::kMostSize);
-  shape.context =
-      config.integer("n_positions", config.integer("n_ctx", 1024, ForeignConfig::kMostSize),
-                     ForeignConfig::kMostSize);
+  shape.ffn_width = config.integer("n_inner", 4 * shape.width, "model.shape.ffn_width");
+  shape.context = config.integer(
+      "n_positions", config.integer("n_ctx", 1024, "model.shape.context"), "model.shape.context");
   shape.bias = true;
   shape.tied_head = config.flag("tie_word_embeddings", true);
   shape.norm_eps = config.positive("layer_norm_epsilon", 1e-5);

@@ -99,7 +99,7 @@ void read_scaling(const ForeignConfig& config, const Json& json, const std::stri
   rope.low_frequency_factor = scaling.positive("low_freq_factor", 1.0);
   rope.high_frequency_factor = scaling.positive("high_freq_factor", 4.0);
   rope.original_context =
-      scaling.integer("original_max_position_embeddings", 8192, ForeignConfig::kMostSize);
+      scaling.integer("original_max_position_embeddings", 8192, "model.shape.context");
 }
 
 /// Of the newer form of Gemma 3: parameters of each kind of layer.
@@ -134,16 +134,16 @@ RopeOptions read_rope(const ForeignConfig& config, const std::string& path, cons
 
 /// Heads, and their width where it does not follow from the others.
 void read_heads(const ForeignConfig& config, const Form& form, ShapeOptions& shape) {
-  shape.heads = config.integer("num_attention_heads", form.heads, ForeignConfig::kMostHeads);
+  shape.heads = config.integer("num_attention_heads", form.heads, "model.shape.heads");
   shape.kv_heads =
       config.integer("num_key_value_heads", form.kv_heads > 0 ? form.kv_heads : shape.heads,
-                     ForeignConfig::kMostHeads);
+                     "model.shape.kv_heads");
   if (shape.heads % shape.kv_heads != 0)
     config.refuse(
         "num_key_value_heads",
         fmt::format("= {} does not divide num_attention_heads = {}", shape.kv_heads, shape.heads));
   shape.head_width =
-      config.integer("head_dim", std::max<int64_t>(form.head_width, 1), ForeignConfig::kMostHeads);
+      config.integer("head_dim", std::max<int64_t>(form.head_width, 1), "model.shape.head_width");
   if (config.find("head_dim") == nullptr && form.head_width == 0) shape.head_width = 0;
   if (shape.head_width == 0 && shape.width % (2 * shape.heads) != 0)
     config.refuse("num_attention_heads",
@@ -173,7 +173,7 @@ bool read_biases(const ForeignConfig& config, Biases biases) {
 int64_t read_window(const ForeignConfig& config, const Json& json, bool windows) {
   if (windows && json.find("sliding_window") == nullptr) return kWindow;
   if (windows && config.find("sliding_window") != nullptr)
-    return config.integer("sliding_window", kWindow, ForeignConfig::kMostTokens);
+    return config.integer("sliding_window", kWindow, "model.shape.window");
   config.require_flag("use_sliding_window", false);
   return 0;
 }
@@ -209,7 +209,7 @@ void read_pattern(const ForeignConfig& config, const Form& form, ShapeOptions& s
                               ? "sliding_window_pattern"
                               : "_sliding_window_pattern";
   shape.window_pattern = block_style(form.family).local_rope
-                             ? config.integer(key, form.pattern, ForeignConfig::kMostLayers)
+                             ? config.integer(key, form.pattern, "model.shape.window_pattern")
                              : form.pattern;
   if (const Json* types = config.find("layer_types")) {
     const std::vector<bool> global = read_layer_types(config, *types, shape.layers);
@@ -403,12 +403,11 @@ ShapeOptions RotaryFamily::shape(const Json& json, const std::string& path,
     config.refuse(form_.activation, fmt::format("is {}; our model computes \"{}\"",
                                                 activation->dump(), form_.function));
   ShapeOptions shape;
-  shape.layers = config.integer("num_hidden_layers", form_.layers, ForeignConfig::kMostLayers);
-  shape.width = config.integer("hidden_size", form_.width, ForeignConfig::kMostWidth);
+  shape.layers = config.integer("num_hidden_layers", form_.layers, "model.shape.layers");
+  shape.width = config.integer("hidden_size", form_.width, "model.shape.width");
   read_heads(config, form_, shape);
-  shape.ffn_width = config.integer("intermediate_size", form_.ffn_width, ForeignConfig::kMostSize);
-  shape.context =
-      config.integer("max_position_embeddings", form_.context, ForeignConfig::kMostSize);
+  shape.ffn_width = config.integer("intermediate_size", form_.ffn_width, "model.shape.ffn_width");
+  shape.context = config.integer("max_position_embeddings", form_.context, "model.shape.context");
   shape.bias = read_biases(config, style_.biases);
   shape.window = read_window(config, json, style_.windows);
   if (style_.alternates) read_gemma(config, json, form_, shape);
