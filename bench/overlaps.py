@@ -4,9 +4,9 @@
 A GPT of 50M parameters, 512 tokens per rank and step, one core per rank where there are as many. For each grid: find the
 rate of the links at which the sums of a step take half as long as its backward computes, probe the lab at that rate, then
 train a few steps with no overlap, with each alone and with all; with rows split over x ("x rows"), whole exchanges of rows
-and those by shards (tensor.tiles), beside the same over links without a limit. Beside them one rank, as many ranks that share
+and those by shards (tensor.tiles), with and without "oar", beside whole exchanges over links without a limit. Beside them one rank, as many ranks that share
 nothing but the machine's memory and caches (local steps without a round), and for x what `strait plan` takes for the fastest
-way of two ranks at this rate, data parallelism whose gradients are summed in fp32 and in int8, and PyTorch's tensor parallel
+way of two ranks at this rate, with and without codecs, data parallelism, and PyTorch's tensor parallel
 (torch.distributed.tensor) over Gloo on the same links. Needs root (bench/netlab).
 """
 import argparse
@@ -21,8 +21,9 @@ from lab import ROOT, Lab, call, processor_ticks, sets_of, spread, steps_of
 
 CONTEXT, SEQUENCES = 128, 4  # of a rank and step
 WORDS = ["oar", "ors", "oag"]
-PEER, PICK = "PyTorch tensor parallel", "planner's pick"
-DATA_PARALLEL = {"ddp": [], "ddp, int8 sums": ["compression.codec=int8"]}
+PEER = "PyTorch tensor parallel"
+EXACT = 'plan.search=["mesh", "placement", "pipeline", "sequence", "micro_batch_size", "recompute"]'
+PICKS = {"planner's pick": [], "planner's pick without codecs": [EXACT]}
 RUN_FILE = """name = "overlaps"
 [runtime]
 threads_per_rank = 1
@@ -84,8 +85,8 @@ class SplitRows(Grid):
         return [*super().keys(), "tensor.sequence_parallel=true"]
 
     def rows(self):
-        tiles = {"none": "off", "oar": "off"} | {f"oar, {tiles}": tiles for tiles in ("on:1", "on:2", "on:4", "auto")}
-        return {row: [overlap_key([] if row == "none" else ["oar"]), f"tensor.tiles={key}"] for row, key in tiles.items()}
+        return {", ".join([" + ".join(words) or "none", *([] if tiles == "off" else [tiles])]): [overlap_key(words), f"tensor.tiles={tiles}"]
+                for words in ([], ["oar"]) for tiles in ("off", "on:1", "on:2", "on:4", "auto")}
 
 
 # Of zero3 a third are sums: weights are gathered twice, gradients summed once.
@@ -118,10 +119,10 @@ class Bench:
         sent = {row["level"]: row["payload_bytes"] for row in found["bytes_per_step"]}["world"] / 2  # by one host
         return f"{sent * grid.sums * 8 / (found['compute_seconds'] / 3) / 1e6:.0f}mbit"
 
-    def plan(self, lab):
+    def plan(self, lab, name, keys):
         """The run file of the planner's first candidate, and its line of the planner's table."""
-        best = self.folder / "best.toml"
-        table = call(self.options.strait, "plan", self.run_file, "--ranks", lab.ranks, "-o", best, *self.keys(lab.ranks, []))
+        best = self.folder / f"{name}.toml"
+        table = call(self.options.strait, "plan", self.run_file, "--ranks", lab.ranks, "-o", best, *self.keys(lab.ranks, keys))
         return best, next(line for line in table.splitlines() if line.split()[:1] == ["1"])
 
     def train(self, lab, keys, run_file=None):
@@ -151,21 +152,35 @@ class Bench:
         lab = Lab(2, grid.ranks_per_host, self.options.rate or self.rate_of(grid))
         self.probe(lab)
         place = {"lab": str(lab), "grid": str(grid), "cluster": self.cluster.read_text(), "rows": {}}
-        place["one"] = self.train(lab.of_one_rank(), ["placement.preset=ddp"])
-        place["apart"] = self.train(lab, ["placement.preset=ddp", "sync.policy=diloco", "sync.rounds.period_steps=1000"])
-        if name == "x rows":
-            place["free"] = self.train(Lab(2, 1, "none"), [*grid.keys(), "tensor.tiles=off"])
-        for row, keys in grid.rows().items():
-            place["rows"][row] = self.train(lab, [*grid.keys(), *keys])
-            print(lab, row, json.dumps(place["rows"][row]), file=sys.stderr, flush=True)
-        if name == "x":
-            best, line = self.plan(lab)
-            place["rows"][PICK] = {**self.train(lab, [], best), "line": line}
-            for row, keys in DATA_PARALLEL.items():
-                place["rows"][row] = self.train(lab, ["placement.preset=ddp", *keys])
-        if name == "x" and self.options.peer_python:
-            place["rows"][PEER] = self.train_peer(lab)
+        picks = {pick: self.plan(lab, pick, keys) for pick, keys in PICKS.items()} if name == "x" else {}
+        for _ in range(self.options.turns):
+            join(place, "one", self.train(lab.of_one_rank(), ["placement.preset=ddp"]))
+            join(place, "apart", self.train(lab, ["placement.preset=ddp", "sync.policy=diloco", "sync.rounds.period_steps=1000"]))
+            if name == "x rows":
+                join(place, "free", self.train(Lab(2, 1, "none"), [*grid.keys(), "tensor.tiles=off"]))
+            for row, keys in grid.rows().items():
+                join(place["rows"], row, self.train(lab, [*grid.keys(), *keys]))
+            for pick, (best, line) in picks.items():
+                join(place["rows"], pick, {**self.train(lab, [], best), "line": line})
+            if name == "x":
+                join(place["rows"], "ddp", self.train(lab, ["placement.preset=ddp"]))
+                if self.options.peer_python:
+                    join(place["rows"], PEER, self.train_peer(lab))
         return place
+
+
+def join(rows, name, run):
+    """Turns of a row are one sample of seconds; its shares are means, its loss is the same in each."""
+    print(name, json.dumps(run), file=sys.stderr, flush=True)
+    before = rows.setdefault(name, {"runs": []})
+    before["runs"].append(run)
+    before |= run | {"seconds": [second for turn in before["runs"] for second in turn["seconds"]]}
+    before |= {share: statistics.mean(turn[share] for turn in before["runs"]) for share in ("exposed_share", "stolen_share") if share in run}
+
+
+def turns_of(row, beside):
+    """Medians of the turns of a row over those of another, turn by turn."""
+    return [statistics.median(b["seconds"]) / statistics.median(a["seconds"]) for a, b in zip(row["runs"], beside["runs"])]
 
 
 def print_table(place):
@@ -190,9 +205,16 @@ def print_table(place):
         print(f"| {name} | {spread(row['seconds'])} | {predicted:.3f} ({predicted / mine - 1:+.0%}) | {gains[0]:.3f} | {gains[1]:.3f} | "
               f"{share} | {row['exposed_share']:.0%} | {one / mine:.0%} | {apart / mine:.0%} | {row['stolen_share']:.0%} |", flush=True)
     if "free" in place:
-        free, whole = (statistics.median(row["seconds"]) for row in (place["free"], rows["oar"]))
-        print(f"\nOver links without a limit {spread(place['free']['seconds'])}. Effective communication, of that of whole exchanges with oar: " +
-              ", ".join(f"{name} {(statistics.median(row['seconds']) - free) / (whole - free):.0%}" for name, row in rows.items()))
+        free = statistics.median(place["free"]["seconds"])
+        print(f"\nOver links without a limit {spread(place['free']['seconds'])}. Effective communication, of that of whole exchanges:")
+        for base in ("none", "oar"):
+            beyond = statistics.median(rows[base]["seconds"]) - free
+            print(f"* {base}: " + ", ".join(f"{name} {(statistics.median(row['seconds']) - free) / beyond:.0%}"
+                                            for name, row in rows.items() if name.startswith(base)))
+    if len(place["one"]["runs"]) > 1:
+        print("\nTurn by turn, of one rank's speed and of that of ranks apart:")
+        for name, row in rows.items():
+            print(f"* {name}: " + "; ".join(", ".join(f"{share:.0%}" for share in turns_of(row, place[key])) for key in ("one", "apart")))
 
 
 def main():
@@ -201,7 +223,8 @@ def main():
     parser.add_argument("--strait", type=pathlib.Path, default=ROOT / "build/release/strait")
     parser.add_argument("--grids", nargs="+", choices=GRIDS, default=list(GRIDS))
     parser.add_argument("--rate", help="of the links, instead of the one that follows the computing; e.g. 1gbit")
-    parser.add_argument("--steps", type=int, default=6, help="that are timed")
+    parser.add_argument("--steps", type=int, default=6, help="that are timed, in a turn")
+    parser.add_argument("--turns", type=int, default=1, help="of all rows, one after another: processors change speed")
     parser.add_argument("--peer-python", help="with the PyTorch (2.5 or newer) of the peer; without it there is none")
     parser.add_argument("--blas", default="SKYLAKEX", help="processor that the peer's OpenBLAS takes this one for")
     parser.add_argument("--json", type=pathlib.Path, help="record that is read, added to and written after each grid")

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "strait/cli/plan_text.h"
+#include "strait/plan/codecs.h"
 #include "strait/plan/grids.h"
 #include "strait/plan/stages.h"
 
@@ -21,11 +22,8 @@ std::string stages_text(const strategy::Design& design) {
   return design.mesh.axis("stage").size == 1 ? "" : "  " + plan::staging_text(design.run);
 }
 
-/// "  x 2, y 4"; nothing where no ranks share blocks.
-std::string grid_text(const strategy::Design& design) {
-  const std::string text = plan::grid_text(design.run);
-  return text.empty() ? "" : "  " + text;
-}
+/// "  x 2, y 4"; nothing of no text.
+std::string set_off(const std::string& text) { return text.empty() ? "" : "  " + text; }
 
 /// "  sequence 4, ring", "  sequence 4, heads_ring 2"; nothing where no ranks share sequences.
 std::string sequence_text(const strategy::Design& design) {
@@ -44,15 +42,16 @@ std::string line_of(const plan::Candidate& candidate, int64_t position) {
   for (int64_t level = 0; level < levels; ++level) sent += traffic.payload_bytes(level);
   return fmt::format(
       "{:>3}  {:<9} {:>11} {:>12} {:<9} {:>10} {:>7.1f} % {:>11.0f} {:>4.1f} % {:>9} {:>14} "
-      "{:>9}{}{}{}",
+      "{:>9}{}{}{}{}",
       position, design.placement.preset, design.batch.micro_batch_size, design.batch.accumulation,
       design.run.train.recompute, seconds_text(candidate.simulated.seconds),
       100 * candidate.simulated.exposed_seconds / candidate.simulated.seconds,
       plan::tokens_per_second(candidate), 100 * plan::model_flops_utilization(candidate),
       bytes_text(static_cast<double>(sent)),
       bytes_text(static_cast<double>(traffic.payload_bytes(levels - 1))),
-      bytes_text(static_cast<double>(candidate.memory.total())), grid_text(design),
-      sequence_text(design), stages_text(design));
+      bytes_text(static_cast<double>(candidate.memory.total())),
+      set_off(plan::grid_text(design.run)), sequence_text(design), stages_text(design),
+      set_off(plan::codecs_text(design.run)));
 }
 
 std::string line_of(const plan::Rejection& rejection) {

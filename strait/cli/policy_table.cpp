@@ -5,13 +5,14 @@
 #include <algorithm>
 
 #include "strait/cli/plan_text.h"
+#include "strait/plan/codecs.h"
 #include "strait/plan/policies.h"
 
 namespace strait::cli {
 namespace {
 
 constexpr const char* kHeading =
-    "  #  policy            replicas  period  fragments  delay  codec    utilization       step   "
+    "  #  policy            replicas  period  fragments  delay  codec     utilization       step   "
     "sent/step  in flight  loss, nats  known at";
 
 /// "H 100, 2 replicas, 35M".
@@ -22,7 +23,9 @@ std::string known_at(const plan::QualityCost& cost) {
 }
 
 std::string quality_text(const plan::Candidate& candidate) {
-  if (!candidate.design.policy.local_steps()) return fmt::format("{:>10}", "baseline");
+  const strategy::Design& design = candidate.design;
+  if (!design.policy.local_steps() && !plan::compresses(design))
+    return fmt::format("{:>10}", "baseline");
   const std::optional<plan::QualityCost>& cost = candidate.policy->quality;
   if (!cost) return fmt::format("{:>10}  nowhere", "unknown");
   return fmt::format("{:>+10.3f}  {}", cost->known.gap_nats, known_at(*cost));
@@ -32,6 +35,14 @@ std::string name_of(const strategy::Policy& policy) {
   return policy.eager ? policy.name + ", eager" : policy.name;
 }
 
+/// That of what replicas exchange; of every step that of its gradients.
+std::string codec_of(const strategy::Design& design) {
+  if (design.policy.local_steps()) return codec::print_codec(design.policy.codec);
+  if (design.run.compression.codec != "none") return design.run.compression.codec;
+  const auto& hops = design.placement.codecs.gradients;
+  return hops.empty() ? "none" : codec::print_codec(hops.back());
+}
+
 std::string line_of(const plan::Candidate& candidate, int64_t position) {
   const strategy::Policy& policy = candidate.design.policy;
   const bool rounds = policy.local_steps();
@@ -39,9 +50,9 @@ std::string line_of(const plan::Candidate& candidate, int64_t position) {
     return rounds ? std::to_string(number) : std::string("-");
   };
   return fmt::format(
-      "{:>3}  {:<16}  {:>8}  {:>6}  {:>9}  {:>5}  {:<7} {:>10.1f} % {:>10}  {:>10} {:>10}  {}",
+      "{:>3}  {:<16}  {:>8}  {:>6}  {:>9}  {:>5}  {:<8} {:>10.1f} % {:>10}  {:>10} {:>10}  {}",
       position, name_of(policy), of_rounds(policy.replicas), of_rounds(policy.period),
-      of_rounds(policy.fragments), of_rounds(policy.delay), codec::print_codec(policy.codec),
+      of_rounds(policy.fragments), of_rounds(policy.delay), codec_of(candidate.design),
       100 * candidate.policy->utilization, seconds_text(candidate.simulated.seconds),
       bytes_text(static_cast<double>(candidate.simulated.traffic.bytes())),
       bytes_text(static_cast<double>(candidate.policy->peak_bytes_in_flight)),

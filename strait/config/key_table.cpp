@@ -617,7 +617,8 @@ Rows tool_keys() {
       {"plan.search", kField<&Run::plan, &PlanOptions::search>,
        one_of({"mesh", "placement", "codecs", "pipeline", "sync", "sequence", "micro_batch_size",
                "recompute"}),
-       "What may vary; the rest stays as this file says."},
+       "What may vary; the rest stays as this file says. Without codecs no plan sends less than "
+       "what a step computes with, but by codecs that this file names."},
       {"plan.utilization", kField<&Run::plan, &PlanOptions::utilization>, share(),
        "Share of time that ranks are to compute, by the choice of [sync]; 0 = that stays too."},
       {"tune.budget_seconds", kField<&Run::tune, &TuneOptions::budget_seconds>, only_default(),

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "strait/plan/codecs.h"
 #include "strait/plan/grids.h"
 #include "strait/plan/sequence_axis.h"
 #include "strait/plan/stages.h"
@@ -62,6 +63,7 @@ std::string candidate_text(const Run& run) {
   parts.push_back(run.placement.preset);
   parts.push_back(fmt::format("recompute {}", run.train.recompute));
   parts.push_back(fmt::format("micro-batches of {}", run.train.micro_batch_size));
+  if (!codecs_text(run).empty()) parts.push_back(codecs_text(run));
   if (run.sync.policy != "every-step") parts.push_back(run.sync.policy);
   return fmt::format("{}", fmt::join(parts, ", "));
 }

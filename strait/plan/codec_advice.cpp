@@ -7,6 +7,7 @@
 
 #include "strait/base/errors.h"
 #include "strait/plan/candidate.h"
+#include "strait/plan/codecs.h"
 #include "strait/predict/predict.h"
 #include "strait/sim/simulate.h"
 
@@ -34,8 +35,7 @@ std::optional<double> seconds_of(const Run& run, const strategy::Design& design)
 }  // namespace
 
 std::vector<std::string> codec_advice(const strategy::Design& design, double seconds) {
-  const std::string& precision = design.run.train.precision;
-  const std::string usual = precision == "bf16" || precision == "fp16" ? precision : "none";
+  const std::string usual = plain_codec(design.run);
   const codec::CodecKind plain = codec::parse_codec(usual).kind;
   const auto set = [&](const codec::CodecSpec& spec) {
     return spec.kind != plain && spec.kind != codec::CodecKind::kNone;

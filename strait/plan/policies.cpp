@@ -10,6 +10,7 @@
 #include "strait/base/clock.h"
 #include "strait/config/cluster_file.h"
 #include "strait/config/keys.h"
+#include "strait/plan/codecs.h"
 #include "strait/plan/trials.h"
 #include "strait/predict/predict.h"
 #include "strait/topology/mesh.h"
@@ -97,8 +98,7 @@ Run with_policy(Run run, const PolicyRow& row, const std::string& replica, int64
 }
 
 void require_free_policies(const Run& run, int64_t ranks) {
-  const auto& names = run.plan.search;
-  if (std::find(names.begin(), names.end(), "sync") == names.end())
+  if (!searches(run, "sync"))
     refuse_target(run, "plan.search does not name \"sync\", so no policy may vary",
                   "plan.utilization = 0, or \"sync\" in plan.search");
   const Run defaults;
@@ -127,22 +127,38 @@ std::vector<std::string> replica_spans(const Run& run, int64_t ranks) {
 
 void add_figures(Candidate& candidate) {
   const strategy::Design& design = candidate.design;
+  // Codecs inside a replica are not what a policy costs.
+  const bool codecs = !design.policy.local_steps() && compresses(design);
+  strategy::Policy policy = design.policy;
+  if (codecs) policy.replicas = design.mesh.data_ranks();
   PolicyFigures figures;
   figures.utilization = predict::unlimited_seconds(design) / candidate.simulated.seconds;
   figures.peak_bytes_in_flight = predict::bytes_in_flight(design);
-  figures.quality = quality_of(design.policy, static_cast<double>(design.shape.parameters()));
+  figures.quality = quality_of(policy, static_cast<double>(design.shape.parameters()), codecs);
   candidate.policy = std::move(figures);
 }
 
-/// Adds the rows for one kind of replica; `every_step`: the row of that name, or the others.
+/// The fastest candidates of `like` for one kind of replica, and why others were left out.
+std::vector<Candidate> searched(Run run, const PolicyRow& like, const std::string& replica,
+                                int64_t ranks, int64_t vocabulary, bool codecs,
+                                SearchResult& result) {
+  const PlanOptions options = run.plan;
+  if (!codecs) std::erase(run.plan.search, "codecs");
+  SearchResult found = search(with_policy(std::move(run), like, replica, ranks), ranks, vocabulary);
+  result.enumerated += found.enumerated;
+  std::ranges::move(found.rejected, std::back_inserter(result.rejected));
+  for (Candidate& candidate : found.candidates) candidate.design.run.plan = options;
+  return std::move(found.candidates);
+}
+
+/// Adds the rows for one kind of replica; `every_step`: the row of that name, or the others. Their
+/// cost in loss is that of the policy, so codecs are those of the file.
 void add_rows(const Run& run, const std::string& replica, bool every_step, int64_t ranks,
               int64_t vocabulary, SearchResult& result) {
   const PolicyRow& like = every_step ? kPolicies[0] : kPolicies[1];
-  SearchResult placed = search(with_policy(run, like, replica, ranks), ranks, vocabulary);
-  result.enumerated += placed.enumerated;
-  std::ranges::move(placed.rejected, std::back_inserter(result.rejected));
-  if (placed.candidates.empty()) return;
-  const Run& best = placed.candidates.front().design.run;
+  const auto placed = searched(run, like, replica, ranks, vocabulary, false, result);
+  if (placed.empty()) return;
+  const Run& best = placed.front().design.run;
   for (const PolicyRow& row : kPolicies) {
     if (is_every_step(row) != every_step) continue;
     Candidate candidate = evaluate(with_policy(best, row, replica, ranks), {ranks, vocabulary});
@@ -150,6 +166,16 @@ void add_rows(const Run& run, const std::string& replica, bool every_step, int64
     if (!candidate.fits()) continue;
     add_figures(candidate);
     result.candidates.push_back(std::move(candidate));
+  }
+}
+
+/// Adds the fastest run whose every step sends its numbers in codecs.
+void add_codecs(const Run& run, int64_t ranks, int64_t vocabulary, SearchResult& result) {
+  for (Candidate& candidate : searched(run, kPolicies[0], "", ranks, vocabulary, true, result)) {
+    if (!compresses(candidate.design)) continue;
+    add_figures(candidate);
+    result.candidates.push_back(std::move(candidate));
+    return;
   }
 }
 
@@ -184,6 +210,7 @@ SearchResult search_policies(const Run& run, int64_t ranks, int64_t vocabulary) 
   require_free_policies(run, ranks);
   SearchResult result;
   add_rows(run, "", true, ranks, vocabulary, result);
+  if (searches(run, "codecs")) add_codecs(run, ranks, vocabulary, result);
   for (const std::string& replica : replica_spans(run, ranks))
     add_rows(run, replica, false, ranks, vocabulary, result);
   std::ranges::stable_sort(result.candidates, is_better);

@@ -30,14 +30,17 @@ bool searches_policies(const Run& run);
 
 /// Composes and simulates every row of the table on the run's cluster, with sync.replica as the
 /// file says, or as one rank and as each level below the outermost. Placement, micro-batch and
-/// recomputation are those that search finds fastest for the same replicas.
+/// recomputation are those that search finds fastest for the same replicas, without codecs that the
+/// file does not name. With codecs in plan.search the fastest run that exchanges every step in them
+/// is one more row.
 ///
 /// Of the candidates that reach plan.utilization the one with the least cost in loss comes first:
 /// costs that were measured for rounds as long and replicas as many go before those of fewer, and
 /// unknown ones come last. Behind them are those that fall short, best utilisation first. Between
 /// equal costs the earlier row of the table wins. Errors: UserError when policies cannot vary:
 /// plan.search does not name "sync", [sync] fixes more than the replica, or there is one data rank.
-/// Cost: a search for every kind of replica, and one round simulated twice per row.
+/// Cost: a search for every kind of replica (two of every step), and one round simulated twice per
+/// row.
 SearchResult search_policies(const Run& run, int64_t ranks, int64_t vocabulary);
 
 /// Whether a candidate of search_policies reaches the target.

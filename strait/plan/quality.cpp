@@ -11,10 +11,12 @@ constexpr const char* kTwo = "published, arXiv 2501.18512, table 5";
 constexpr const char* kFour = "published, arXiv 2501.18512, table 6";
 constexpr const char* kEager = "published, arXiv 2502.12996";
 constexpr const char* kOurs = "measured with Strait, 3 seeds, docs/local-steps.md";
+constexpr const char* kOurCodecs = "measured with Strait, 3 seeds, docs/codecs.md";
 
 constexpr QualityRow kRows[] = {
-    // policy, late, eager, replicas, period, parameters, nats, source
+    // policy, late, eager, replicas, period, parameters, nats, source, codecs
     {"every-step", false, false, 1, 1, 1e9, 0.00, "the baseline"},
+    {"every-step", false, false, 4, 1, 1.2e6, 0.011, kOurCodecs, true},
     {"diloco", false, false, 2, 30, 35e6, 0.03, kTwo},
     {"diloco", false, false, 2, 30, 100e6, 0.02, kTwo},
     {"diloco", false, false, 2, 30, 300e6, 0.01, kTwo},
@@ -58,19 +60,20 @@ double distance(const QualityRow& row, const strategy::Policy& policy, double pa
 
 std::span<const QualityRow> quality_table() { return kRows; }
 
-std::optional<QualityCost> quality_of(const strategy::Policy& policy, double parameters) {
+std::optional<QualityCost> quality_of(const strategy::Policy& policy, double parameters,
+                                      bool codecs) {
   std::optional<QualityCost> nearest;
   double least = std::numeric_limits<double>::infinity();
   for (const QualityRow& row : kRows) {
     if (policy.name != row.policy || policy.one_round_late() != row.late ||
-        policy.eager != row.eager)
+        policy.eager != row.eager || codecs != row.codecs)
       continue;
     const double its = distance(row, policy, parameters);
     if (its >= least) continue;
     least = its;
     const bool beyond =
         policy.replicas > row.replicas || policy.period > row.period || parameters < row.parameters;
-    nearest = QualityCost{row, policy.local_steps() && beyond, its};
+    nearest = QualityCost{row, (policy.local_steps() || codecs) && beyond, its};
   }
   return nearest;
 }

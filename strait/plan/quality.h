@@ -18,6 +18,7 @@ struct QualityRow {
   double parameters;
   double gap_nats;  // per token
   const char* source;
+  bool codecs = false;  // weights, gradients or updates are compressed in every step
 };
 
 std::span<const QualityRow> quality_table();
@@ -31,8 +32,10 @@ struct QualityCost {
   double distance = 0;
 };
 
-/// The row of the least distance. nullopt when the table has no row of this policy. Codecs of 4
-/// bits and more count as none: no source found them to cost anything.
-std::optional<QualityCost> quality_of(const strategy::Policy& policy, double parameters);
+/// The row of the least distance. nullopt when the table has no row of this policy, or of it with
+/// `codecs` in every step. Codecs of outer gradients of 4 bits and more count as none: no source
+/// found them to cost anything.
+std::optional<QualityCost> quality_of(const strategy::Policy& policy, double parameters,
+                                      bool codecs = false);
 
 }  // namespace strait::plan

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <exception>
 #include <iterator>
+#include <map>
 #include <optional>
 #include <tuple>
 #include <utility>
@@ -14,9 +15,11 @@
 #include "strait/config/cluster_file.h"
 #include "strait/config/keys.h"
 #include "strait/config/validate.h"
+#include "strait/plan/codecs.h"
 #include "strait/plan/grids.h"
 #include "strait/plan/sequence_axis.h"
 #include "strait/plan/stages.h"
+#include "strait/plan/trials.h"
 #include "strait/shape/unet.h"
 #include "strait/threads/cores.h"
 #include "strait/threads/team.h"
@@ -25,10 +28,6 @@
 
 namespace strait::plan {
 namespace {
-
-bool searches(const Run& run, const char* what) {
-  return std::find(run.plan.search.begin(), run.plan.search.end(), what) != run.plan.search.end();
-}
 
 /// Refuses what no candidate could mend, before any is tried: nothing would be enumerated
 /// otherwise.
@@ -185,6 +184,31 @@ SearchResult search_micro_batches(const Run& run, const Setting& setting,
   return result;
 }
 
+/// A run of the search with a placement: of codecs that the search may not vary it has those that
+/// the file writes or the file's own preset brings.
+Run placed(Run run, const std::string& preset) {
+  const bool own = preset == run.placement.preset;
+  run.placement.preset = preset;
+  write_key(run, "placement.preset");
+  return own || searches(run, "codecs") ? run : without_codecs(std::move(run));
+}
+
+/// The fastest candidate of each placement once more, in codecs, where links make it wait.
+std::vector<Run> in_codecs(const std::vector<SearchResult>& parts) {
+  std::map<std::string, const Candidate*> fastest;
+  for (const SearchResult& part : parts) {
+    for (const Candidate& one : part.candidates) {
+      const Candidate*& first = fastest[one.design.placement.preset];
+      if (first == nullptr || one.simulated.seconds < first->simulated.seconds) first = &one;
+    }
+  }
+  std::vector<Run> runs;
+  for (const auto& [preset, one] : fastest)
+    if (kAlike * (one->simulated.seconds - one->simulated.exposed_seconds) < one->simulated.seconds)
+      std::ranges::move(with_codecs(one->design), std::back_inserter(runs));
+  return runs;
+}
+
 /// Every placement, recomputation and micro-batch, with the mesh and the order of the run.
 void search_states(const Run& run, const Setting& setting, int64_t most_steps,
                    SearchResult& result) {
@@ -193,16 +217,21 @@ void search_states(const Run& run, const Setting& setting, int64_t most_steps,
   std::vector<Run> trials;
   for (const std::string& placement : placements(run, setting.ranks)) {
     for (const std::string& recompute : recomputes(run)) {
-      Run trial = run;
-      trial.placement.preset = placement;
+      Run trial = placed(run, placement);
       trial.train.recompute = recompute;
-      write_key(trial, "placement.preset");
       trials.push_back(std::move(trial));
     }
   }
   std::vector<SearchResult> parts(trials.size());
   on_all_cores(trials.size(),
                [&](size_t at) { parts[at] = search_micro_batches(trials[at], setting, sizes); });
+  const std::vector<Run> compressed =
+      searches(run, "codecs") ? in_codecs(parts) : std::vector<Run>();
+  parts.resize(trials.size() + compressed.size());
+  on_all_cores(compressed.size(), [&](size_t at) {
+    parts[trials.size() + at] =
+        search_micro_batches(compressed[at], setting, {compressed[at].train.micro_batch_size});
+  });
   for (SearchResult& part : parts) add(std::move(part), result);
 }
 
@@ -342,7 +371,7 @@ void search_own_mesh(const Run& run, const Setting& setting, SearchResult& resul
 }
 
 /// The fastest first, of equals the smallest; of those that no measurement tells from the fastest
-/// the smallest too.
+/// those that leave numbers alone, and then the smallest, too.
 void put_in_order(std::vector<Candidate>& candidates) {
   const auto bytes = [](const Candidate& candidate) { return candidate.memory.total(); };
   std::ranges::stable_sort(candidates, {}, [&](const Candidate& candidate) {
@@ -351,7 +380,9 @@ void put_in_order(std::vector<Candidate>& candidates) {
   const auto slower = std::ranges::find_if(candidates, [&](const Candidate& candidate) {
     return candidate.simulated.seconds > kAlike * candidates.front().simulated.seconds;
   });
-  std::ranges::stable_sort(candidates.begin(), slower, {}, bytes);
+  std::ranges::stable_sort(candidates.begin(), slower, {}, [&](const Candidate& candidate) {
+    return std::pair(compresses(candidate.design), bytes(candidate));
+  });
 }
 
 bool was_tried(const SearchResult& result) {

@@ -26,7 +26,8 @@ struct Rejection {
 struct SearchResult {
   int64_t enumerated = 0;
   std::vector<Candidate> candidates;  // feasible ones, fastest first; of those less than
-                                      // 1 % slower than the fastest the smallest first
+                                      // 1 % slower than the fastest those without codecs, then
+                                      // the smallest, first
   std::vector<Rejection> rejected;
   double wall_seconds = 0;
 };
@@ -36,11 +37,14 @@ struct SearchResult {
 /// the cluster's. Where the run file names no axis, two grids (of a U-Net all), two numbers of
 /// ranks that share sequences and up to three numbers of stages are tried too; of engines the
 /// fastest with the run file's placement, micro-batch and recomputation, of orders of stages the
-/// fastest with typical ones. Candidates are tried on all cores; what is found does not depend on
-/// how many. A run that is refused on its own mesh, such as a batch smaller than its ranks, and
-/// cannot be mended by these is a UserError naming the nearest valid choice. `corpus` tells how
-/// long documents are, where batches are of them; null: as the context. Empty candidates = nothing
-/// fits, and `rejected` says why (the caller decides).
+/// fastest with typical ones. With codecs in plan.search the fastest candidate of each placement is
+/// tried with gradients, weights and updates compressed too where links make it wait; without,
+/// presets other than the file's own have no codecs but those that are written. Candidates are
+/// tried on all cores; what is found does not depend on how many. A run that is refused on its own
+/// mesh, such as a batch smaller than its ranks, and cannot be mended by these is a UserError
+/// naming the nearest valid choice. `corpus` tells how long documents are, where batches are of
+/// them; null: as the context. Empty candidates = nothing fits, and `rejected` says why (the caller
+/// decides).
 SearchResult search(const Run& run, int64_t ranks, int64_t vocabulary,
                     const Corpus* corpus = nullptr);
 

@@ -1,6 +1,7 @@
 // Runs that a search tries one candidate of each, before it goes on with the fastest.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -12,6 +13,11 @@
 
 namespace strait::plan {
 
+/// Whether plan.search names it.
+inline bool searches(const Run& run, const char* what) {
+  return std::ranges::find(run.plan.search, what) != run.plan.search.end();
+}
+
 /// Runs that can be, and why others cannot.
 struct Trials {
   std::vector<Run> runs;
@@ -21,8 +27,11 @@ struct Trials {
 /// Throws UserError for a run that cannot be.
 using Require = std::function<void(const Run&)>;
 
+/// Where a key that the plan has chosen was written.
+inline constexpr const char* kPlanPlace = "plan";
+
 /// Marks a key as written, so that a preset does not fill it again.
-inline void write_key(Run& run, const std::string& key) { run.written[key] = {"plan", 0}; }
+inline void write_key(Run& run, const std::string& key) { run.written[key] = {kPlanPlace, 0}; }
 
 /// `count` ways of a family that the message of a run file of it refuses.
 inline Rejection refusal(std::string family, std::string reason, int64_t count) {

@@ -9,6 +9,8 @@
 #include "strait/config/parse.h"
 #include "strait/config/print.h"
 #include "strait/config/validate.h"
+#include "strait/plan/codecs.h"
+#include "strait/plan/trials.h"
 #include "strait/predict/predict.h"
 #include "tests/sanitized.h"
 
@@ -88,6 +90,27 @@ TEST(Policies, EveryRowIsTriedForEveryKindOfReplica) {
   EXPECT_EQ(result.candidates.size(), 1 + 2 * local);  // every step; single ranks and pairs
   EXPECT_EQ(described.size(), result.candidates.size());
   EXPECT_EQ(searched("0.002", {"sync.replica=pair"}).candidates.size(), 1 + local);
+}
+
+/// Codecs in every step are a row of their own, and what the baseline is leaves numbers alone.
+TEST(Policies, EveryStepInCodecsIsTriedToo) {
+  const SearchResult result =
+      searched("0.002", {"plan.search=placement,codecs,sync", "sync.replica=none"});
+  std::vector<double> costs;
+  for (const Candidate& one : result.candidates) {
+    if (one.design.policy.local_steps()) {
+      EXPECT_FALSE(compresses(one.design)) << one.design.placement.describe();
+      continue;
+    }
+    ASSERT_TRUE(one.policy->quality);
+    costs.push_back(one.policy->quality->known.gap_nats);
+    EXPECT_EQ(compresses(one.design), costs.back() > 0) << one.design.placement.describe();
+    EXPECT_TRUE(searches(one.design.run, "codecs")) << "what is written searches what the file did";
+  }
+  std::ranges::sort(costs);
+  EXPECT_EQ(costs.size(), 2U);
+  EXPECT_EQ(costs.front(), 0);
+  EXPECT_LT(costs.back(), 0.03);
 }
 
 /// The figures are those of the run file that plan writes, composed by itself.

@@ -1,0 +1,100 @@
+#include "strait/plan/codecs.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "strait/plan/trials.h"
+
+namespace strait::plan {
+namespace {
+
+/// nullptr for a preset that does not exist.
+const strategy::PlacementRow* row_of(const std::string& preset) {
+  const auto& rows = strategy::placement_table();
+  const auto row = std::ranges::find_if(
+      rows, [&](const strategy::PlacementRow& one) { return one.name == preset; });
+  return row == rows.end() ? nullptr : &*row;
+}
+
+void set(Run& run, const char* key, std::string& field, const std::string& codec) {
+  if (run.is_set(key)) return;
+  field = codec;
+  write_key(run, key);
+}
+
+void set_gradients(Run& run, const std::string& codec) {
+  if (run.is_set("placement.codecs.gradients")) return;
+  run.placement.codecs.gradients = {codec};
+  write_key(run, "placement.codecs.gradients");
+}
+
+bool writes_codecs(const Run& run) {
+  return std::ranges::any_of(run.written, [](const auto& entry) {
+    return entry.first.starts_with("placement.codecs.") || entry.first == "compression.codec";
+  });
+}
+
+}  // namespace
+
+std::string plain_codec(const Run& run) {
+  const std::string& precision = run.train.precision;
+  return precision == "bf16" || precision == "fp16" ? precision : "none";
+}
+
+bool compresses(const strategy::Design& design) {
+  const codec::CodecKind plain = codec::parse_codec(plain_codec(design.run)).kind;
+  const auto smaller = [&](const codec::CodecSpec& spec) {
+    return spec.kind != plain && spec.kind != codec::CodecKind::kNone;
+  };
+  const strategy::StateCodecs& codecs = design.placement.codecs;
+  return design.run.compression.codec != "none" || design.run.pipeline.activation_codec != "none" ||
+         smaller(codecs.weights) || smaller(codecs.secondary) || smaller(codecs.update) ||
+         std::ranges::any_of(codecs.gradients, smaller);
+}
+
+Run without_codecs(Run run) {
+  const strategy::PlacementRow* row = row_of(run.placement.preset);
+  if (row == nullptr) return run;
+  const std::string plain = plain_codec(run);
+  const auto brings = [](const char* codec) { return std::string(codec) != "none"; };
+  PlacementCodecs& codecs = run.placement.codecs;
+  if (brings(row->weights_codec)) set(run, "placement.codecs.weights", codecs.weights, plain);
+  if (brings(row->update_codec)) set(run, "placement.codecs.update", codecs.update, plain);
+  if (brings(row->gradients_codec)) set_gradients(run, plain);
+  return run;
+}
+
+std::vector<Run> with_codecs(const strategy::Design& design) {
+  if (compresses(design) || writes_codecs(design.run)) return {};
+  const strategy::Placement& placement = design.placement;
+  const strategy::PlacementRow& usual = *row_of("zero-topo");
+  std::vector<Run> runs = {design.run};
+  set_gradients(runs.front(), usual.gradients_codec);
+  if (placement.optimizer == 1) return runs;
+  Run both = runs.front();
+  PlacementCodecs& codecs = both.placement.codecs;
+  if (placement.weights < placement.optimizer)
+    set(both, "placement.codecs.update", codecs.update, usual.update_codec);
+  else
+    set(both, "placement.codecs.weights", codecs.weights, usual.update_codec);
+  runs.push_back(std::move(both));
+  return runs;
+}
+
+std::string codecs_text(const Run& run) {
+  std::vector<std::string> parts;
+  const auto add = [&](const char* what, const std::string& codec) {
+    const auto key = run.written.find(std::string("placement.codecs.") + what);
+    if (key != run.written.end() && key->second.file == kPlanPlace)
+      parts.push_back(fmt::format("{} {}", what, codec));
+  };
+  const PlacementCodecs& codecs = run.placement.codecs;
+  add("weights", codecs.weights);
+  add("gradients", codecs.gradients.front());
+  add("update", codecs.update);
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
+}  // namespace strait::plan
