@@ -7,6 +7,7 @@
 #include "strait/app/run_job.h"
 #include "strait/app/signals.h"
 #include "strait/cli/plan_text.h"
+#include "strait/cli/report_envelope.h"
 #include "strait/config/parse.h"
 #include "strait/report/progress.h"
 #include "strait/sequence/report.h"
@@ -156,6 +157,7 @@ Json train_with(const cli::Command& command, cli::Output& output, train::Hooks h
   use_local_products(run);
   use_local_rates(run, available_cores());
   const Job job = make_job(run, command.ranks.value_or(1));
+  cli::require_report_folder(command.json);  // it may be the run folder, which exists now
   warn_of_crowd(job.design.batch.ranks, output);
   hooks.on_request = [&](const auto& dump) { dumps.set(dump); };
   return run_job(

@@ -5,6 +5,7 @@
 #include "strait/app/signals.h"
 #include "strait/base/errors.h"
 #include "strait/checkpoint/session.h"
+#include "strait/cli/report_envelope.h"
 #include "strait/config/parse.h"
 
 #ifdef STRAIT_MPI
@@ -158,6 +159,7 @@ Json train_on_processes(const cli::Command& command, const comm::Launch& launch,
     job = make_job(
         run, session.size(), [&](const auto& action) { return agreement.on_lead(action); },
         surroundings);
+    if (session.rank() == 0) cli::require_report_folder(command.json);
   });
   std::ostringstream nowhere;
   cli::Output silent(nowhere, false);

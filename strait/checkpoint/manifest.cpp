@@ -7,6 +7,8 @@
 #include "strait/base/errors.h"
 #include "strait/base/file.h"
 #include "strait/checkpoint/files/hash.h"
+#include "strait/shape/modules.h"
+#include "strait/shape/unet.h"
 
 namespace strait::checkpoint {
 namespace {
@@ -148,6 +150,22 @@ void check_hash(const std::string& text) {
         "the text does not have the hash that its last line states: it was changed or cut off");
 }
 
+Json unet_json(const ModelOptions& model) {
+  const UnetOptions& unet = model.unet;
+  return Json::object({{"preset", model.preset},
+                       {"family", model.family},
+                       {"channels", unet.channels},
+                       {"image", unet.image},
+                       {"attention_from", unet.attention_from},
+                       {"residual_blocks", unet.residual_blocks},
+                       {"colors", unet.colors},
+                       {"diffusion_steps", unet.diffusion_steps}});
+}
+
+Json modules_json(const ModelOptions& model, int64_t vocabulary) {
+  return Json::object({{"family", model.family}, {"path", model.path}, {"vocabulary", vocabulary}});
+}
+
 }  // namespace
 
 int64_t ParameterRecord::elements() const {
@@ -198,6 +216,8 @@ std::vector<UnitRecord> unit_records(const ModelShape& model) {
 }
 
 Json model_json(const ModelOptions& model, int64_t vocabulary) {
+  if (model.family == kUnetFamily) return unet_json(model);
+  if (model.family == kModulesFamily) return modules_json(model, vocabulary);
   const ShapeOptions& shape = model.shape;
   return Json::object({{"preset", model.preset},
                        {"family", model.family},

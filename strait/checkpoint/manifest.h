@@ -80,7 +80,7 @@ struct Manifest {
 /// The units of a model, to save them or to compare them with a checkpoint's.
 std::vector<UnitRecord> unit_records(const ModelShape& model);
 
-/// The manifest's `model`: preset, family, sizes and vocabulary.
+/// The manifest's `model`: family, its sizes (of modules the folder) and vocabulary.
 Json model_json(const ModelOptions& model, int64_t vocabulary);
 
 /// Text of manifest.json, with its hash.

@@ -114,6 +114,16 @@ void write_envelope(const std::string& path, const Json& envelope) {
   }
 }
 
+void require_report_folder(const std::string& path) {
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  std::error_code ignored;
+  if (folder.empty() || std::filesystem::is_directory(folder, ignored)) return;
+  ErrorPlace place;
+  place.file = path;
+  throw InputOutputError(
+      fmt::format("cannot write {}: there is no folder {}", path, folder.string()), place);
+}
+
 std::string error_line(const Error& error) {
   const ErrorPlace& place = error.place();
   const std::string message = error.what();

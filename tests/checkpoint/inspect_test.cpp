@@ -19,6 +19,24 @@ std::vector<std::string> keys(const Json& json) {
   return names;
 }
 
+/// A U-Net and modules have none of a transformer's sizes.
+TEST(Inspect, ModelsHaveTheSizesOfTheirFamily) {
+  ModelOptions model;
+  EXPECT_EQ(model_json(model, 65).at("layers").as_integer(), model.shape.layers);
+  model.family = "unet";
+  model.unet.channels = {8, 16};
+  const Json unet = model_json(model, 0);
+  EXPECT_THAT(keys(unet),
+              ::testing::ElementsAre("preset", "family", "channels", "image", "attention_from",
+                                     "residual_blocks", "colors", "diffusion_steps"));
+  EXPECT_EQ(unet.at("channels").dump(), "[8, 16]");
+  model.family = "modules";
+  model.path = "a/folder";
+  const Json modules = model_json(model, 65);
+  EXPECT_THAT(keys(modules), ::testing::ElementsAre("family", "path", "vocabulary"));
+  EXPECT_EQ(modules.at("path").as_string(), "a/folder");
+}
+
 TEST(Inspect, ReportsTheLatestCheckpoint) {
   const TemporaryFolder run;
   save_example(run.path(), 1, 1);
