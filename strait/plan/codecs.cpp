@@ -43,15 +43,17 @@ std::string plain_codec(const Run& run) {
   return precision == "bf16" || precision == "fp16" ? precision : "none";
 }
 
-bool compresses(const strategy::Design& design) {
+int64_t compressed_kinds(const strategy::Design& design) {
   const codec::CodecKind plain = codec::parse_codec(plain_codec(design.run)).kind;
   const auto smaller = [&](const codec::CodecSpec& spec) {
     return spec.kind != plain && spec.kind != codec::CodecKind::kNone;
   };
   const strategy::StateCodecs& codecs = design.placement.codecs;
-  return design.run.compression.codec != "none" || design.run.pipeline.activation_codec != "none" ||
-         smaller(codecs.weights) || smaller(codecs.secondary) || smaller(codecs.update) ||
-         std::ranges::any_of(codecs.gradients, smaller);
+  const bool kinds[] = {
+      smaller(codecs.weights), smaller(codecs.secondary), smaller(codecs.update),
+      design.run.compression.codec != "none" || std::ranges::any_of(codecs.gradients, smaller),
+      design.run.pipeline.activation_codec != "none"};
+  return std::ranges::count(kinds, true);
 }
 
 Run without_codecs(Run run) {

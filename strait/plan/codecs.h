@@ -1,6 +1,7 @@
 // Codecs as a choice of the plan: what a placement sends in fewer bits than it computes with.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -12,8 +13,10 @@ namespace strait::plan {
 /// The codec of numbers that are sent as a step computes with them: 16 bits, or none.
 std::string plain_codec(const Run& run);
 
-/// Whether weights, updates, gradients or activations are sent in fewer bits than that.
-bool compresses(const strategy::Design& design);
+/// How many of weights, secondary weights, updates, gradients and activations are sent in fewer
+/// bits than that.
+int64_t compressed_kinds(const strategy::Design& design);
+inline bool compresses(const strategy::Design& design) { return compressed_kinds(design) > 0; }
 
 /// The run without the codecs that its preset brings; those that are written stay.
 Run without_codecs(Run run);

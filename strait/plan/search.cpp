@@ -371,7 +371,7 @@ void search_own_mesh(const Run& run, const Setting& setting, SearchResult& resul
 }
 
 /// The fastest first, of equals the smallest; of those that no measurement tells from the fastest
-/// those that leave numbers alone, and then the smallest, too.
+/// those with the fewest codecs, and of these the smallest, too.
 void put_in_order(std::vector<Candidate>& candidates) {
   const auto bytes = [](const Candidate& candidate) { return candidate.memory.total(); };
   std::ranges::stable_sort(candidates, {}, [&](const Candidate& candidate) {
@@ -381,7 +381,7 @@ void put_in_order(std::vector<Candidate>& candidates) {
     return candidate.simulated.seconds > kAlike * candidates.front().simulated.seconds;
   });
   std::ranges::stable_sort(candidates.begin(), slower, {}, [&](const Candidate& candidate) {
-    return std::pair(compresses(candidate.design), bytes(candidate));
+    return std::pair(compressed_kinds(candidate.design), bytes(candidate));
   });
 }
 

@@ -26,8 +26,8 @@ struct Rejection {
 struct SearchResult {
   int64_t enumerated = 0;
   std::vector<Candidate> candidates;  // feasible ones, fastest first; of those less than
-                                      // 1 % slower than the fastest those without codecs, then
-                                      // the smallest, first
+                                      // 1 % slower than the fastest those with the fewest
+                                      // codecs, then the smallest, first
   std::vector<Rejection> rejected;
   double wall_seconds = 0;
 };
