@@ -99,7 +99,7 @@ void read_scaling(const ForeignConfig& config, const Json& json, const std::stri
   rope.low_frequency_factor = scaling.positive("low_freq_factor", 1.0);
   rope.high_frequency_factor = scaling.positive("high_freq_factor", 4.0);
   rope.original_context =
-      scaling.integer("original_max_position_embeddings", 8192, "model.shape.context");
+      scaling.integer("original_max_position_embeddings", 8192, "model.rope.original_context");
 }
 
 /// Of the newer form of Gemma 3: parameters of each kind of layer.

@@ -16,7 +16,7 @@ constexpr const char* kOurCodecs = "measured with Strait, 3 seeds, docs/codecs.m
 constexpr QualityRow kRows[] = {
     // policy, late, eager, replicas, period, parameters, nats, source, codecs
     {"every-step", false, false, 1, 1, 1e9, 0.00, "the baseline"},
-    {"every-step", false, false, 4, 1, 1.2e6, 0.011, kOurCodecs, true},
+    {"every-step", false, false, 4, 1, 0.8e6, 0.003, kOurCodecs, true},
     {"diloco", false, false, 2, 30, 35e6, 0.03, kTwo},
     {"diloco", false, false, 2, 30, 100e6, 0.02, kTwo},
     {"diloco", false, false, 2, 30, 300e6, 0.01, kTwo},

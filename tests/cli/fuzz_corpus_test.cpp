@@ -15,7 +15,9 @@ namespace {
 
 using strait::testing::replay;
 
-TEST(FuzzCorpus, CommandLine) { EXPECT_GE(replay("command_line", command_line_fuzz_one_input), 80); }
+TEST(FuzzCorpus, CommandLine) {
+  EXPECT_GE(replay("command_line", command_line_fuzz_one_input), 80);
+}
 
 TEST(FuzzCorpus, FlightRecord) {
   EXPECT_GE(replay("flight_record", flight_record_fuzz_one_input), 1);
