@@ -15,10 +15,11 @@ constexpr const char* kHeading =
     "  #  policy            replicas  period  fragments  delay  codec     utilization       step   "
     "sent/step  in flight  loss, nats  known at";
 
-/// "H 100, 2 replicas, 35M".
+/// "H 100, 2 replicas, 35M", with "delay 14" where results are later than by a step.
 std::string known_at(const plan::QualityCost& cost) {
   const plan::QualityRow& row = cost.known;
-  return fmt::format("H {}, {} replicas, {:.3g}M parameters{}; {}", row.period, row.replicas,
+  return fmt::format("H {}{}, {} replicas, {:.3g}M parameters{}; {}", row.period,
+                     row.delay > 1 ? fmt::format(", delay {}", row.delay) : "", row.replicas,
                      row.parameters / 1e6, cost.extrapolated ? ", so at least" : "", row.source);
 }
 

@@ -1,5 +1,6 @@
 #include "strait/plan/quality.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -14,7 +15,7 @@ constexpr const char* kOurs = "measured with Strait, 3 seeds, docs/local-steps.m
 constexpr const char* kOurCodecs = "measured with Strait, 3 seeds, docs/codecs.md";
 
 constexpr QualityRow kRows[] = {
-    // policy, late, eager, replicas, period, parameters, nats, source, codecs
+    // policy, late, eager, replicas, period, parameters, nats, source, codecs, delay
     {"every-step", false, false, 1, 1, 1e9, 0.00, "the baseline"},
     {"every-step", false, false, 4, 1, 0.8e6, 0.003, kOurCodecs, true},
     {"diloco", false, false, 2, 30, 35e6, 0.03, kTwo},
@@ -26,6 +27,7 @@ constexpr QualityRow kRows[] = {
     {"diloco", true, false, 2, 30, 500e6, 0.34, kEager},
     {"co2", true, false, 2, 12, 0.8e6, 0.081, kOurs},
     {"streaming-diloco", false, false, 2, 30, 0.8e6, 0.015, kOurs},
+    {"streaming-diloco", false, false, 2, 30, 0.8e6, 0.030, kOurs, false, 14},
     {"streaming-diloco", false, false, 2, 100, 0.8e6, 0.035, kOurs},
     {"streaming-diloco", false, false, 2, 30, 35e6, 0.02, kTwo},
     {"streaming-diloco", false, false, 2, 30, 100e6, 0.02, kTwo},
@@ -50,10 +52,16 @@ constexpr QualityRow kRows[] = {
 
 double apart(double a, double b) { return std::abs(std::log(a / b)); }
 
+/// Steps until a result is taken up, of those that are not late by a round.
+int64_t delay_of(const strategy::Policy& policy) {
+  return policy.one_round_late() ? 1 : std::max<int64_t>(policy.delay, 1);
+}
+
 double distance(const QualityRow& row, const strategy::Policy& policy, double parameters) {
   const auto number = [](int64_t count) { return static_cast<double>(count); };
   return apart(number(row.replicas), number(policy.replicas)) +
-         apart(number(row.period), number(policy.period)) + apart(row.parameters, parameters);
+         apart(number(row.period), number(policy.period)) +
+         apart(number(row.delay), number(delay_of(policy))) + apart(row.parameters, parameters);
 }
 
 }  // namespace
@@ -71,8 +79,8 @@ std::optional<QualityCost> quality_of(const strategy::Policy& policy, double par
     const double its = distance(row, policy, parameters);
     if (its >= least) continue;
     least = its;
-    const bool beyond =
-        policy.replicas > row.replicas || policy.period > row.period || parameters < row.parameters;
+    const bool beyond = policy.replicas > row.replicas || policy.period > row.period ||
+                        delay_of(policy) > row.delay || parameters < row.parameters;
     nearest = QualityCost{row, (policy.local_steps() || codecs) && beyond, its};
   }
   return nearest;

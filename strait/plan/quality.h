@@ -19,13 +19,14 @@ struct QualityRow {
   double gap_nats;  // per token
   const char* source;
   bool codecs = false;  // weights, gradients or updates are compressed in every step
+  int64_t delay = 1;    // steps until a result is taken up, where that is not a round
 };
 
 std::span<const QualityRow> quality_table();
 
-/// The row nearest to a policy. `extrapolated`: the policy has more replicas or longer rounds, or
-/// the model is smaller, than what was measured, so that it may cost more. `distance`: the sum of
-/// the logarithms of the ratios of replicas, periods and parameters.
+/// The row nearest to a policy. `extrapolated`: the policy has more replicas, longer rounds or
+/// later results, or the model is smaller, than what was measured, so that it may cost more.
+/// `distance`: the sum of the logarithms of the ratios of replicas, periods, delays and parameters.
 struct QualityCost {
   QualityRow known;
   bool extrapolated = false;

@@ -32,6 +32,20 @@ TEST(Quality, BeyondWhatIsKnownIsSaid) {
   EXPECT_FALSE(quality_of(streaming(2, 30), 2e9)->extrapolated);
 }
 
+/// What was measured a step late says too little of results that are later.
+TEST(Quality, DelaysCost) {
+  strategy::Policy policy = streaming(2, 30);
+  const double soon = quality_of(policy, 0.8e6)->known.gap_nats;
+  policy.delay = 14;
+  const std::optional<QualityCost> later = quality_of(policy, 0.8e6);
+  EXPECT_EQ(later->known.gap_nats, 0.030);  // docs/local-steps.md
+  EXPECT_GT(later->known.gap_nats, soon);
+  EXPECT_FALSE(later->extrapolated);
+  const std::optional<QualityCost> larger = quality_of(policy, 35e6);
+  EXPECT_EQ(larger->known.delay, 1);
+  EXPECT_TRUE(larger->extrapolated);
+}
+
 TEST(Quality, LateResultsHaveRowsOfTheirOwn) {
   strategy::Policy late = streaming(2, 30);
   late.name = "diloco";
