@@ -4,8 +4,8 @@
 A GPT of 50M parameters, 512 tokens per rank and step, one core per rank where there are as many. For each grid: find the
 rate of the links at which the sums of a step take half as long as its backward computes, probe the lab at that rate, then
 train a few steps with no overlap, with each alone and with all; with rows split over x ("x rows"), whole exchanges of rows
-and those by shards (tensor.tiles), with and without "oar", beside whole exchanges over links without a limit. Beside them one rank, as many ranks that share
-nothing but the machine's memory and caches (local steps without a round), and for x what `strait plan` takes for the fastest
+and those by shards (tensor.tiles), with and without "oar", beside whole exchanges over links without a limit. Beside them
+one rank, as many ranks that share nothing but the machine's memory and caches (local steps without a round), and for x what `strait plan` takes for the fastest
 way of two ranks at this rate, with and without codecs, data parallelism, and PyTorch's tensor parallel
 (torch.distributed.tensor) over Gloo on the same links. Needs root (bench/netlab).
 """

@@ -36,10 +36,7 @@ std::optional<double> seconds_of(const Run& run, const strategy::Design& design)
 
 std::vector<std::string> codec_advice(const strategy::Design& design, double seconds) {
   const std::string usual = plain_codec(design.run);
-  const codec::CodecKind plain = codec::parse_codec(usual).kind;
-  const auto set = [&](const codec::CodecSpec& spec) {
-    return spec.kind != plain && spec.kind != codec::CodecKind::kNone;
-  };
+  const auto set = [&](const codec::CodecSpec& spec) { return compresses(design.run, spec); };
   const strategy::StateCodecs& codecs = design.placement.codecs;
   const bool of_layers = design.run.compression.codec != "none";  // those of the gradients
   const Switch switches[] = {

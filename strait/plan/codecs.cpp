@@ -18,16 +18,19 @@ const strategy::PlacementRow* row_of(const std::string& preset) {
   return row == rows.end() ? nullptr : &*row;
 }
 
-void set(Run& run, const char* key, std::string& field, const std::string& codec) {
-  if (run.is_set(key)) return;
-  field = codec;
-  write_key(run, key);
+template <class T>
+void choose_unwritten(Run& run, const char* key, T& field, T value) {
+  if (!run.is_set(key)) choose(run, key, field, std::move(value));
 }
 
-void set_gradients(Run& run, const std::string& codec) {
-  if (run.is_set("placement.codecs.gradients")) return;
-  run.placement.codecs.gradients = {codec};
-  write_key(run, "placement.codecs.gradients");
+void choose_weights(Run& run, const std::string& codec) {
+  choose_unwritten(run, "placement.codecs.weights", run.placement.codecs.weights, codec);
+}
+void choose_update(Run& run, const std::string& codec) {
+  choose_unwritten(run, "placement.codecs.update", run.placement.codecs.update, codec);
+}
+void choose_gradients(Run& run, const std::string& codec) {
+  choose_unwritten(run, "placement.codecs.gradients", run.placement.codecs.gradients, {codec});
 }
 
 bool writes_codecs(const Run& run) {
@@ -43,11 +46,13 @@ std::string plain_codec(const Run& run) {
   return precision == "bf16" || precision == "fp16" ? precision : "none";
 }
 
+bool compresses(const Run& run, const codec::CodecSpec& spec) {
+  return spec.kind != codec::parse_codec(plain_codec(run)).kind &&
+         spec.kind != codec::CodecKind::kNone;
+}
+
 int64_t compressed_kinds(const strategy::Design& design) {
-  const codec::CodecKind plain = codec::parse_codec(plain_codec(design.run)).kind;
-  const auto smaller = [&](const codec::CodecSpec& spec) {
-    return spec.kind != plain && spec.kind != codec::CodecKind::kNone;
-  };
+  const auto smaller = [&](const codec::CodecSpec& spec) { return compresses(design.run, spec); };
   const strategy::StateCodecs& codecs = design.placement.codecs;
   const bool kinds[] = {
       smaller(codecs.weights), smaller(codecs.secondary), smaller(codecs.update),
@@ -61,10 +66,9 @@ Run without_codecs(Run run) {
   if (row == nullptr) return run;
   const std::string plain = plain_codec(run);
   const auto brings = [](const char* codec) { return std::string(codec) != "none"; };
-  PlacementCodecs& codecs = run.placement.codecs;
-  if (brings(row->weights_codec)) set(run, "placement.codecs.weights", codecs.weights, plain);
-  if (brings(row->update_codec)) set(run, "placement.codecs.update", codecs.update, plain);
-  if (brings(row->gradients_codec)) set_gradients(run, plain);
+  if (brings(row->weights_codec)) choose_weights(run, plain);
+  if (brings(row->update_codec)) choose_update(run, plain);
+  if (brings(row->gradients_codec)) choose_gradients(run, plain);
   return run;
 }
 
@@ -73,14 +77,13 @@ std::vector<Run> with_codecs(const strategy::Design& design) {
   const strategy::Placement& placement = design.placement;
   const strategy::PlacementRow& usual = *row_of("zero-topo");
   std::vector<Run> runs = {design.run};
-  set_gradients(runs.front(), usual.gradients_codec);
+  choose_gradients(runs.front(), usual.gradients_codec);
   if (placement.optimizer == 1) return runs;
   Run both = runs.front();
-  PlacementCodecs& codecs = both.placement.codecs;
   if (placement.weights < placement.optimizer)
-    set(both, "placement.codecs.update", codecs.update, usual.update_codec);
+    choose_update(both, usual.update_codec);
   else
-    set(both, "placement.codecs.weights", codecs.weights, usual.update_codec);
+    choose_weights(both, usual.update_codec);
   runs.push_back(std::move(both));
   return runs;
 }

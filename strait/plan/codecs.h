@@ -13,6 +13,9 @@ namespace strait::plan {
 /// The codec of numbers that are sent as a step computes with them: 16 bits, or none.
 std::string plain_codec(const Run& run);
 
+/// Whether a codec sends fewer bits than that.
+bool compresses(const Run& run, const codec::CodecSpec& spec);
+
 /// How many of weights, secondary weights, updates, gradients and activations are sent in fewer
 /// bits than that.
 int64_t compressed_kinds(const strategy::Design& design);

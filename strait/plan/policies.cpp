@@ -44,12 +44,6 @@ constexpr PolicyRow kPolicies[] = {
 
 bool is_every_step(const PolicyRow& row) { return std::string(row.policy) == "every-step"; }
 
-template <class T>
-void set(Run& run, const char* key, T& field, T value) {
-  field = std::move(value);
-  write_key(run, key);
-}
-
 /// The file's [sync] without a policy.
 void clear_policy(Run& run) {
   run.sync = SyncOptions();
@@ -68,11 +62,11 @@ Run with_policy(Run run, const PolicyRow& row, const std::string& replica, int64
   clear_policy(run);
   if (is_every_step(row)) return run;
   SyncOptions& sync = run.sync;
-  set(run, "sync.policy", sync.policy, std::string(row.policy));
-  set(run, "sync.replica", sync.replica, replica);
-  set(run, "sync.rounds.period_steps", sync.rounds.period_steps, row.period);
-  set(run, "sync.outer.codec", sync.outer.codec, std::string(row.codec));
-  if (row.eager) set(run, "sync.rounds.eager", sync.rounds.eager, true);
+  choose(run, "sync.policy", sync.policy, std::string(row.policy));
+  choose(run, "sync.replica", sync.replica, replica);
+  choose(run, "sync.rounds.period_steps", sync.rounds.period_steps, row.period);
+  choose(run, "sync.outer.codec", sync.outer.codec, std::string(row.codec));
+  if (row.eager) choose(run, "sync.rounds.eager", sync.rounds.eager, true);
   int64_t delay = 0;
   switch (row.delay) {
     case Delay::kNone:
@@ -85,7 +79,7 @@ Run with_policy(Run run, const PolicyRow& row, const std::string& replica, int64
       delay = row.period;
       break;
   }
-  set(run, "sync.rounds.delay_steps", sync.rounds.delay_steps, delay);
+  choose(run, "sync.rounds.delay_steps", sync.rounds.delay_steps, delay);
   return run;
 }
 

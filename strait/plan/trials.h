@@ -33,6 +33,13 @@ inline constexpr const char* kPlanPlace = "plan";
 /// Marks a key as written, so that a preset does not fill it again.
 inline void write_key(Run& run, const std::string& key) { run.written[key] = {kPlanPlace, 0}; }
 
+/// Chooses the value of a key.
+template <class T>
+void choose(Run& run, const char* key, T& field, T value) {
+  field = std::move(value);
+  write_key(run, key);
+}
+
 /// `count` ways of a family that the message of a run file of it refuses.
 inline Rejection refusal(std::string family, std::string reason, int64_t count) {
   Rejection rejection;
