@@ -13,25 +13,20 @@
 #include "strait/plan/codec_advice.h"
 #include "strait/plan/search.h"
 #include "strait/predict/predict.h"
+#include "tests/plan/linked_pairs.h"
 
 namespace strait::plan {
 namespace {
 
 using Sets = std::vector<std::string>;
 
-/// Ranks that are joined two by two, over links of `gb_per_second` between the pairs.
+/// Over links of `gb_per_second` between pairs.
 Run linked(const std::string& gb_per_second, const Sets& sets) {
-  const std::string file = R"([model]
-preset = "nano-char"
-[train]
-global_batch_size = 16
-micro_batch_size = 4
-[cluster]
-levels = [{ name = "pair", size = 2, gb_per_second = 100.0, latency_microseconds = 1.0 },
-          { name = "site", size = 0, gb_per_second = )" +
-                           gb_per_second + R"(, latency_microseconds = 1.0 }]
-)";
-  return parse_run(file, "run.toml", sets);
+  Sets all = {"train.global_batch_size=16", "train.micro_batch_size=4"};
+  all.insert(all.end(), sets.begin(), sets.end());
+  return test::linked_pairs("gb_per_second = 100.0, latency_microseconds = 1.0",
+                            "gb_per_second = " + gb_per_second + ", latency_microseconds = 1.0",
+                            all);
 }
 
 SearchResult searched(const std::string& gb_per_second, const Sets& sets) {

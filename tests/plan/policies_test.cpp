@@ -12,6 +12,7 @@
 #include "strait/plan/codecs.h"
 #include "strait/plan/trials.h"
 #include "strait/predict/predict.h"
+#include "tests/plan/linked_pairs.h"
 #include "tests/sanitized.h"
 
 namespace strait::plan {
@@ -19,21 +20,14 @@ namespace {
 
 using Sets = std::vector<std::string>;
 
-/// Ranks that are joined two by two, over links of `gb_per_second` between the pairs.
+/// Over links of `gb_per_second` between pairs.
 Run linked(const std::string& gb_per_second, const Sets& sets = {}) {
-  const std::string file = R"([model]
-preset = "nano-char"
-[train]
-global_batch_size = 48
-micro_batch_size = 12
-[cluster]
-levels = [{ name = "pair", size = 2, gb_per_second = 10.0, latency_microseconds = 1.0 },
-          { name = "site", size = 0, gb_per_second = )" +
-                           gb_per_second + R"(, latency_microseconds = 100.0 }]
-)";
-  Sets all = {"plan.utilization=0.95", "plan.search=sync"};
+  Sets all = {"plan.utilization=0.95", "plan.search=sync", "train.global_batch_size=48",
+              "train.micro_batch_size=12"};
   all.insert(all.end(), sets.begin(), sets.end());
-  return parse_run(file, "run.toml", all);
+  return test::linked_pairs("gb_per_second = 10.0, latency_microseconds = 1.0",
+                            "gb_per_second = " + gb_per_second + ", latency_microseconds = 100.0",
+                            all);
 }
 
 SearchResult searched(const std::string& gb_per_second, const Sets& sets = {}) {
