@@ -5,9 +5,9 @@ A GPT of 50M parameters, 512 tokens per rank and step, one core per rank where t
 rate of the links at which the sums of a step take half as long as its backward computes, probe the lab at that rate, then
 train a few steps with no overlap, with each alone and with all; with rows split over x ("x rows"), whole exchanges of rows
 and those by shards (tensor.tiles), with and without "oar", beside whole exchanges over links without a limit. Beside them
-one rank, as many ranks that share nothing but the machine's memory and caches (local steps without a round), and for x what `strait plan` takes for the fastest
-way of two ranks at this rate, with and without codecs, data parallelism, and PyTorch's tensor parallel
-(torch.distributed.tensor) over Gloo on the same links. Needs root (bench/netlab).
+one rank, as many ranks that share nothing but the machine's memory and caches (local steps without a round), and for x what
+`strait plan` takes for the fastest way of two ranks at this rate, with and without codecs, data parallelism with and without
+them, and PyTorch's tensor parallel (torch.distributed.tensor) over Gloo on the same links. Needs root (bench/netlab).
 """
 import argparse
 import json
@@ -23,6 +23,8 @@ CONTEXT, SEQUENCES = 128, 4  # of a rank and step
 WORDS = ["oar", "ors", "oag"]
 PEER = "PyTorch tensor parallel"
 EXACT = 'plan.search=["mesh", "placement", "pipeline", "sequence", "micro_batch_size", "recompute"]'
+CODED = ["placement.codecs.gradients=int4/128", "placement.codecs.update=int8/2048"]
+DATA_PARALLEL = {"ddp": ["placement.preset=ddp"], "zero2 in int4 and int8": ["placement.preset=zero2", *CODED]}
 PICKS = {"planner's pick": [], "planner's pick without codecs": [EXACT]}
 RUN_FILE = """name = "overlaps"
 [runtime]
@@ -163,7 +165,8 @@ class Bench:
             for pick, (best, line) in picks.items():
                 join(place["rows"], pick, {**self.train(lab, [], best), "line": line})
             if name == "x":
-                join(place["rows"], "ddp", self.train(lab, ["placement.preset=ddp"]))
+                for row, keys in DATA_PARALLEL.items():
+                    join(place["rows"], row, self.train(lab, keys))
                 if self.options.peer_python:
                     join(place["rows"], PEER, self.train_peer(lab))
         return place

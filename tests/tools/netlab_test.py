@@ -85,7 +85,9 @@ ROUNDS = textwrap.dedent("""
         received, begin = len(peer.recv(1)), time.monotonic()
         while received < size:
             received += len(peer.recv(65536))
-        print(number, size * 8 / (time.monotonic() - begin) / 1e6, flush=True)
+        rate = size * 8 / (time.monotonic() - begin) / 1e6
+        sys.stdout.write(f"{number} {rate}\\n")  # in one piece: others of the same round write too
+        sys.stdout.flush()
     for number, transfers in enumerate(sys.argv[1:]):
         threads = []
         for transfer in transfers.split(","):
