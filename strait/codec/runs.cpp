@@ -3,23 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 
 #include "strait/base/errors.h"
+#include "strait/codec/borders.h"
+#include "strait/codec/count_text.h"
 
 namespace strait::codec {
-namespace {
-
-int64_t parse_count(const std::string& text, size_t begin, size_t end) {
-  int64_t count = 0;
-  const auto [stop, error] = std::from_chars(text.data() + begin, text.data() + end, count);
-  if (error != std::errc() || stop != text.data() + end || count < 1)
-    throw InternalError("codec: no number of elements or parts in " + text);
-  return count;
-}
-
-}  // namespace
-
 int64_t Runs::part_elements() const {
   int64_t elements = 0;
   for (size_t i = 0; i < runs.size(); ++i) elements += grain(i);
@@ -64,7 +53,8 @@ Runs parse_runs(const std::string& text) {
 
 int64_t scale_bytes(const std::string& text, int64_t piece_bytes) {
   if (is_runs(text)) return parse_runs(text).metadata_bytes();
-  return scale_bytes(parse_codec(text), piece_bytes);
+  const BorderedCodec bordered = parse_bordered(text);
+  return bordered.borders.empty() ? scale_bytes(bordered.codec, piece_bytes) : bordered.scale_bytes;
 }
 
 }  // namespace strait::codec

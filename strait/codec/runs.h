@@ -41,7 +41,7 @@ bool is_runs(const std::string& text);
 /// Errors: UserError of a codec; InternalError for a text that print_runs has not made.
 Runs parse_runs(const std::string& text);
 
-/// Scales in one piece of `piece_bytes`, of a codec or of runs.
+/// Scales in one piece of `piece_bytes`, of a codec, with borders (borders.h) or of runs.
 int64_t scale_bytes(const std::string& text, int64_t piece_bytes);
 
 }  // namespace strait::codec

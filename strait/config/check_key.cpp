@@ -25,9 +25,7 @@ std::string nearest_number(double value, const Rule& rule) {
 
 void check_number(const Key& key, const Run& run, double value) {
   const Rule& rule = key.rule;
-  const bool low = rule.above_least ? value > rule.least : value >= rule.least;
-  const bool high = rule.below_most ? value < rule.most : value <= rule.most;
-  if (low && high && std::isfinite(value)) return;
+  if (rule.contains(value)) return;
   refuse_key(run, key.name,
              fmt::format("{} = {} is out of range ({}); the nearest valid value is {}", key.name,
                          value, rule_text(rule), nearest_number(value, rule)));

@@ -150,6 +150,12 @@ std::string type_name(const Key& key) {
   return kNames[key.field.index()];
 }
 
+bool Rule::contains(double number) const {
+  const bool low = above_least ? number > least : number >= least;
+  const bool high = below_most ? number < most : number <= most;
+  return low && high && std::isfinite(number);
+}
+
 std::string rule_text(const Rule& rule) {
   if (rule.only_default) return "only the default";
   if (rule.or_whole_number && rule.choices.empty()) return "none, a level, a number";

@@ -41,6 +41,9 @@ struct Rule {
   bool or_path = false;            // a text with '/' or '.' is a path and also accepted
   std::vector<std::string> later;  // known words that do not work in this version
   bool only_default = false;       // reserved: no other value can take effect in this version
+
+  /// Whether a number, which has to be finite, is in the range.
+  bool contains(double number) const;
 };
 
 struct Key {

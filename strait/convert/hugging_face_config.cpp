@@ -39,15 +39,19 @@ const Json* ForeignConfig::object(const char* key) const {
   return found;
 }
 
-double ForeignConfig::number(const char* key, double otherwise) const {
+double ForeignConfig::number(const char* key, double otherwise, const char* ours) const {
   const Json* found = find(key);
   if (found == nullptr) return otherwise;
   if (!found->is_number()) refuse(key, fmt::format("is {}, not a number", found->dump()));
-  return found->as_number();
+  const double value = found->as_number();
+  const Rule& rule = find_key(ours)->rule;
+  if (!rule.contains(value))
+    refuse(key, fmt::format("is {}; {} may be {}", value, ours, rule_text(rule)));
+  return value;
 }
 
-double ForeignConfig::positive(const char* key, double otherwise) const {
-  const double value = number(key, otherwise);
+double ForeignConfig::positive(const char* key, double otherwise, const char* ours) const {
+  const double value = number(key, otherwise, ours);
   if (!(value > 0.0)) refuse(key, fmt::format("is {}, not above 0", value));
   return value;
 }

@@ -19,11 +19,12 @@ class ForeignConfig {
   const Json* find(const char* key) const;
   /// From 1 to the most that `ours`, a key of the run file, may be.
   int64_t integer(const char* key, int64_t otherwise, const char* ours) const;
-  double number(const char* key, double otherwise) const;
+  /// A number that `ours`, a key of the run file, may be.
+  double number(const char* key, double otherwise, const char* ours) const;
   /// Null, or an object; refuses all else.
   const Json* object(const char* key) const;
-  /// Above 0.
-  double positive(const char* key, double otherwise) const;
+  /// Above 0 as well, where 0 means something else in ours.
+  double positive(const char* key, double otherwise, const char* ours) const;
   bool flag(const char* key, bool otherwise) const;
   void require_flag(const char* key, bool wanted) const;
 

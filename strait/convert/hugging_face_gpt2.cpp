@@ -139,10 +139,12 @@ ShapeOptions Gpt2Family::shape(const Json& json, const std::string& path,
       "n_positions", config.integer("n_ctx", 1024, "model.shape.context"), "model.shape.context");
   shape.bias = true;
   shape.tied_head = config.flag("tie_word_embeddings", true);
-  shape.norm_eps = config.positive("layer_norm_epsilon", 1e-5);
-  shape.dropout = config.number("resid_pdrop", 0.1);
-  const double embedding = config.number("embd_pdrop", 0.1),
-               attention = config.number("attn_pdrop", 0.1);
+  shape.norm_eps = config.number("layer_norm_epsilon", 1e-5, "model.shape.norm_eps");
+  const auto dropout = [&](const char* key) {
+    return config.number(key, 0.1, "model.shape.dropout");
+  };
+  shape.dropout = dropout("resid_pdrop");
+  const double embedding = dropout("embd_pdrop"), attention = dropout("attn_pdrop");
   if (embedding != shape.dropout || attention != shape.dropout)
     notes.push_back(
         fmt::format("model.shape.dropout = {} as resid_pdrop, though embd_pdrop = {} "

@@ -76,6 +76,8 @@ const char* name_of(const Layer& layer, size_t index, const BlockStyle& style) {
   return layer.theirs[index];
 }
 
+constexpr const char *kTheta = "model.rope.theta", *kLocalTheta = "model.rope.local_theta";
+
 /// rope_scaling, or the members of rope_parameters that stand for it in newer files.
 void read_scaling(const ForeignConfig& config, const Json& json, const std::string& path,
                   RopeOptions& rope) {
@@ -91,13 +93,19 @@ void read_scaling(const ForeignConfig& config, const Json& json, const std::stri
                   fmt::format("has the type {}; our model computes \"default\", \"linear\" and "
                               "\"llama3\"",
                               name));
-  rope.factor = scaling.positive("factor", name == "\"linear\"" ? 1.0 : 8.0);
+  rope.factor = scaling.number("factor", name == "\"linear\"" ? 1.0 : 8.0, "model.rope.factor");
   if (name == "\"linear\"") {
     rope.original_context = 1;
     return;
   }
-  rope.low_frequency_factor = scaling.positive("low_freq_factor", 1.0);
-  rope.high_frequency_factor = scaling.positive("high_freq_factor", 4.0);
+  rope.low_frequency_factor =
+      scaling.number("low_freq_factor", 1.0, "model.rope.low_frequency_factor");
+  rope.high_frequency_factor =
+      scaling.number("high_freq_factor", 4.0, "model.rope.high_frequency_factor");
+  if (rope.high_frequency_factor <= rope.low_frequency_factor)
+    scaling.refuse("high_freq_factor",
+                   fmt::format("is {}, not above low_freq_factor = {}", rope.high_frequency_factor,
+                               rope.low_frequency_factor));
   rope.original_context =
       scaling.integer("original_max_position_embeddings", 8192, "model.rope.original_context");
 }
@@ -110,21 +118,23 @@ const Json* rope_of_layers(const ForeignConfig& config, const std::string& path,
 
 RopeOptions read_rope(const ForeignConfig& config, const std::string& path, const Form& form) {
   RopeOptions rope;
-  rope.theta = config.positive("rope_theta", form.theta);
+  rope.theta = config.number("rope_theta", form.theta, kTheta);
   const bool differs = block_style(form.family).local_rope;
-  if (differs) rope.local_theta = config.positive("rope_local_base_freq", rope.local_theta);
+  if (differs)
+    rope.local_theta = config.number("rope_local_base_freq", rope.local_theta, kLocalTheta);
   if (const Json* local = differs ? rope_of_layers(config, path, kLocal) : nullptr) {
     RopeOptions read;
     read_scaling(config, *local, path, read);
     if (read.factor != 1.0)
       config.refuse("rope_parameters",
                     fmt::format("stretches {}; our model stretches {} alone", kLocal, kGlobal));
-    rope.local_theta = ForeignConfig(*local, path).positive("rope_theta", rope.local_theta);
+    rope.local_theta =
+        ForeignConfig(*local, path).number("rope_theta", rope.local_theta, kLocalTheta);
   }
   const Json* parameters = rope_of_layers(config, path, kGlobal);
   if (parameters == nullptr) parameters = config.object("rope_parameters");
   if (parameters != nullptr) {
-    rope.theta = ForeignConfig(*parameters, path).positive("rope_theta", rope.theta);
+    rope.theta = ForeignConfig(*parameters, path).number("rope_theta", rope.theta, kTheta);
     read_scaling(config, *parameters, path, rope);
   }
   if (const Json* scaling = config.object("rope_scaling"))
@@ -226,23 +236,27 @@ void read_pattern(const ForeignConfig& config, const Form& form, ShapeOptions& s
 }
 
 /// A soft cap: absent, its default; null, there is none.
-double read_cap(const ForeignConfig& config, const Json& json, const char* key, double absent) {
+double read_cap(const ForeignConfig& config, const Json& json, const char* key, double absent,
+                const char* ours) {
   if (json.find(key) == nullptr) return absent;
-  return config.find(key) == nullptr ? 0.0 : config.positive(key, absent);
+  return config.find(key) == nullptr ? 0.0 : config.positive(key, absent, ours);
 }
 
 /// Members of Gemma 2 and 3.
 void read_gemma(const ForeignConfig& config, const Json& json, const Form& form,
                 ShapeOptions& shape) {
   const bool caps = block_style(form.family).score_cap;
-  shape.score_cap = read_cap(config, json, "attn_logit_softcapping", caps ? kScoreCap : 0.0);
-  shape.logit_cap = read_cap(config, json, "final_logit_softcapping", caps ? kLogitCap : 0.0);
+  shape.score_cap = read_cap(config, json, "attn_logit_softcapping", caps ? kScoreCap : 0.0,
+                             "model.shape.score_cap");
+  shape.logit_cap = read_cap(config, json, "final_logit_softcapping", caps ? kLogitCap : 0.0,
+                             "model.shape.logit_cap");
   if (shape.score_cap > 0.0 && !caps)
     config.refuse("attn_logit_softcapping",
                   fmt::format("is {}; our {} computes null only, as transformers' does",
                               shape.score_cap, form.title));
   config.require_flag("use_bidirectional_attention", false);
-  shape.query_scalar = config.positive("query_pre_attn_scalar", kGemmaScalar);
+  shape.query_scalar =
+      config.positive("query_pre_attn_scalar", kGemmaScalar, "model.shape.query_scalar");
   if (const Json* window = json.find("sliding_window"); window != nullptr && window->is_null())
     config.refuse("sliding_window", "is null, not a size");
   read_pattern(config, form, shape);
@@ -412,9 +426,9 @@ ShapeOptions RotaryFamily::shape(const Json& json, const std::string& path,
   shape.window = read_window(config, json, style_.windows);
   if (style_.alternates) read_gemma(config, json, form_, shape);
   shape.tied_head = config.flag("tie_word_embeddings", form_.tied_head);
-  shape.norm_eps = config.positive("rms_norm_eps", form_.norm_eps);
+  shape.norm_eps = config.number("rms_norm_eps", form_.norm_eps, "model.shape.norm_eps");
   shape.rope = read_rope(config, path, form_);
-  shape.dropout = config.number("attention_dropout", 0.0);
+  shape.dropout = config.number("attention_dropout", 0.0, "model.shape.dropout");
   if (shape.dropout > 0.0)
     notes.push_back(
         fmt::format("model.shape.dropout = {} as attention_dropout: our model drops also "

@@ -23,9 +23,10 @@ namespace {
 
 using checkpoint::FileRecord;
 
-/// A state of units that every replica holds once: not what senders keep, and no value of the run.
+/// A state of units, of the first replica where each has its own: not what senders keep, and no
+/// value of the run.
 bool is_of_model(const checkpoint::StateRange& range) {
-  return !range.unit.empty() && range.sender == checkpoint::kNoSender;
+  return !range.unit.empty() && range.sender == checkpoint::kNoSender && range.replica == 0;
 }
 
 std::set<std::string> states_of(const checkpoint::Manifest& manifest, Part part) {
@@ -174,8 +175,10 @@ void write_companions(const ModelState& state, const std::string& folder) {
 
 std::vector<FileRecord> write_checkpoint(const ModelState& state, const std::string& run_dir) {
   checkpoint::Manifest manifest = state.about;
-  manifest.ranks = 1;
-  manifest.mesh = Json::object({{"data", 1}});
+  const Json* replicas = manifest.mesh.find("replica");
+  manifest.ranks = replicas ? replicas->as_integer() : 1;
+  manifest.mesh = replicas ? Json::object({{"data", 1}, {"replica", manifest.ranks}})
+                           : Json::object({{"data", 1}});
   manifest.parameter_hash = state.parameter_hash();
   ModelState moments;  // those that are missing
   moments.shape = state.shape;

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "strait/base/errors.h"
+#include "strait/codec/borders.h"
 #include "strait/collective/choose.h"
 #include "strait/collective/of_op.h"
 #include "strait/program/classes.h"
@@ -96,8 +97,8 @@ class Pricer {
       cost_.level_bytes[level] += times * payload;
       // Every rank sends once per operation and level.
       cost_.traffic.add({collective::operation_name(collective::operation_of(op.kind)),
-                         static_cast<int64_t>(level), op.codec, times * payload, times * metadata,
-                         times * ranks_});
+                         static_cast<int64_t>(level), codec::without_borders(op.codec),
+                         times * payload, times * metadata, times * ranks_});
     }
   }
 

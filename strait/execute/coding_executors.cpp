@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "strait/base/random.h"
+#include "strait/codec/borders.h"
 #include "strait/codec/codec.h"
 #include "strait/codec/runs.h"
 #include "strait/execute/environment.h"
@@ -46,33 +47,42 @@ class Parts {
     return which_ == Pieces::kAll ? group_.parts() : which_ == Pieces::kGroup ? group_.size : 1;
   }
   int64_t own() const { return own_; }
-  int64_t elements(int64_t part) const { return op_.partition.count(part); }
-  int64_t first_element(int64_t part) const { return op_.partition.begin(part); }
-  codec::Values numbers(int64_t part) const {
-    const int64_t offset = op_.partition.begin(part) - numbers_begin_;
-    return {numbers_ + offset * dtype_bytes(values_.dtype), values_.dtype, elements(part)};
+  /// Elements of one part between two borders of the codec.
+  struct Stretch {
+    codec::Values numbers;
+    int64_t first;   // of the elements in the unit
+    int64_t offset;  // in the part's piece
+    size_t bytes;    // there
+    std::span<uint8_t> in(uint8_t* piece) const { return {piece + offset, bytes}; }
+  };
+  /// Calls use(Stretch) for the stretches of a part.
+  template <class Use>
+  void for_each_stretch(const codec::BorderedCodec& codec, int64_t part, const Use& use) const {
+    int64_t offset = 0;
+    codec.for_each_stretch(
+        op_.partition.begin(part), op_.partition.end(part), [&](int64_t begin, int64_t count) {
+          const int64_t bytes = codec::encoded_bytes(codec.codec, count, values_.dtype);
+          const int64_t at = (begin - numbers_begin_) * dtype_bytes(values_.dtype);
+          use(Stretch{
+              {numbers_ + at, values_.dtype, count}, begin, offset, static_cast<size_t>(bytes)});
+          offset += bytes;
+        });
   }
   /// The piece of a part where it is split as the unit is; of a member of the group by position.
-  std::span<uint8_t> piece(const codec::CodecSpec& spec, int64_t part) const {
-    const size_t bytes =
-        static_cast<size_t>(codec::encoded_bytes(spec, elements(part), values_.dtype));
-    if (which_ == Pieces::kGroup || which_ == Pieces::kMember)
-      return member(part - group_first_, bytes);
-    if (bytes_.dtype == Dtype::kByte)
-      return {pieces_ + part * op_.piece_bytes - pieces_begin_, bytes};
+  uint8_t* piece(int64_t part) const {
+    if (which_ == Pieces::kGroup || which_ == Pieces::kMember) return member(part - group_first_);
+    if (bytes_.dtype == Dtype::kByte) return pieces_ + part * op_.piece_bytes - pieces_begin_;
     const int64_t offset = op_.partition.begin(part) - pieces_begin_;
-    return {pieces_ + offset * dtype_bytes(bytes_.dtype), bytes};
+    return pieces_ + offset * dtype_bytes(bytes_.dtype);
   }
-  /// Of a part, in the residuals of the same numbers.
-  std::span<float> residual(const Bound& kept, int64_t part) const {
+  /// Of a stretch, in the residuals of the same numbers.
+  std::span<float> residual(const Bound& kept, const Stretch& at) const {
     const program::ValueArray& array = program_.arrays[kept.array];
     const int64_t begin = program::value_begin(program_, array, rank_);
-    return {static_cast<float*>(kept.data) + op_.partition.begin(part) - begin,
-            static_cast<size_t>(elements(part))};
+    return {static_cast<float*>(kept.data) + at.first - begin,
+            static_cast<size_t>(at.numbers.elements)};
   }
-  std::span<uint8_t> member(int64_t position, size_t bytes) const {
-    return {pieces_ + position * op_.piece_bytes, bytes};
-  }
+  uint8_t* member(int64_t position) const { return pieces_ + position * op_.piece_bytes; }
 
  private:
   const program::Program& program_;
@@ -104,23 +114,23 @@ uint64_t draw_key(uint64_t seed, const codec::CodecSpec& codec, const Instance& 
       .key();
 }
 
-void encode(uint64_t seed, const codec::CodecSpec& codec, device::Arithmetic& arithmetic,
+void encode(uint64_t seed, const codec::BorderedCodec& codec, device::Arithmetic& arithmetic,
             const Instance& instance) {
-  const uint64_t key = draw_key(seed, codec, instance);
+  const uint64_t key = draw_key(seed, codec.codec, instance);
   const Parts parts(instance, *instance.find_read(strategy::kEncodeNumbers),
                     *instance.find_write(strategy::kEncodePieces));
   const Bound* kept = instance.find_write(strategy::kEncodeResidual);
   double* agreed = static_cast<double*>(instance.write(strategy::kEncodeAgreed));
   double* not_finite = agreed != nullptr ? agreed + strategy::kNotFinite : nullptr;
-  for (int64_t part = parts.first(); part < parts.first() + parts.count(); ++part) {
-    if (parts.elements(part) == 0) continue;
-    const codec::Values from = parts.numbers(part);
-    const std::span<float> residual =
-        kept == nullptr ? std::span<float>() : parts.residual(*kept, part);
-    const codec::Draw draw{key, static_cast<uint64_t>(parts.first_element(part))};
-    arithmetic.encode({codec, {from.data, from.dtype, from.elements}, residual, draw},
-                      parts.piece(codec, part), not_finite);
-  }
+  for (int64_t part = parts.first(); part < parts.first() + parts.count(); ++part)
+    parts.for_each_stretch(codec, part, [&](const Parts::Stretch& at) {
+      const auto& [data, dtype, elements] = at.numbers;
+      const std::span<float> residual =
+          kept == nullptr ? std::span<float>() : parts.residual(*kept, at);
+      const codec::Draw draw{key, static_cast<uint64_t>(at.first)};
+      arithmetic.encode({codec.codec, {data, dtype, elements}, residual, draw},
+                        at.in(parts.piece(part)), not_finite);
+    });
 }
 
 /// The numbers, and whether the pieces are added to them.
@@ -133,26 +143,29 @@ struct Decoded {
         add(instance.find_write(strategy::kDecodeNumbers)->access == program::Access::kAdd) {}
 };
 
-void decode(const codec::CodecSpec& codec, device::Arithmetic& arithmetic,
+void decode(const codec::BorderedCodec& codec, device::Arithmetic& arithmetic,
             const Instance& instance) {
-  const auto [parts, add] = Decoded(instance);
-  for (int64_t part = parts.first(); part < parts.first() + parts.count(); ++part) {
-    if (parts.elements(part) == 0) continue;
-    arithmetic.decode(codec, parts.piece(codec, part), parts.numbers(part), add);
-  }
+  const Decoded to(instance);
+  const Parts& parts = to.parts;
+  for (int64_t part = parts.first(); part < parts.first() + parts.count(); ++part)
+    parts.for_each_stretch(codec, part, [&](const Parts::Stretch& at) {
+      arithmetic.decode(codec.codec, at.in(parts.piece(part)), at.numbers, to.add);
+    });
 }
 
-void decode_sum(const codec::CodecSpec& codec, device::Arithmetic& arithmetic,
+void decode_sum(const codec::BorderedCodec& codec, device::Arithmetic& arithmetic,
                 const Instance& instance) {
-  const auto [parts, add] = Decoded(instance);
-  const codec::Values out = parts.numbers(parts.own());
-  if (out.elements == 0) return;
-  const size_t bytes = static_cast<size_t>(codec::encoded_bytes(codec, out.elements, out.dtype));
-  std::vector<std::span<const uint8_t>> pieces;
-  for (int64_t member = 0; member < parts.count(); ++member)
-    pieces.push_back(parts.member(member, bytes));
-  if (!add) return arithmetic.decode_sum({codec, pieces, out.elements}, out);
-  for (const std::span<const uint8_t> piece : pieces) arithmetic.decode(codec, piece, out, true);
+  const Decoded to(instance);
+  const Parts& parts = to.parts;
+  parts.for_each_stretch(codec, parts.own(), [&](const Parts::Stretch& at) {
+    std::vector<std::span<const uint8_t>> pieces;
+    for (int64_t member = 0; member < parts.count(); ++member)
+      pieces.push_back(at.in(parts.member(member)));
+    if (!to.add)
+      return arithmetic.decode_sum({codec.codec, pieces, at.numbers.elements}, at.numbers);
+    for (const std::span<const uint8_t> piece : pieces)
+      arithmetic.decode(codec.codec, piece, at.numbers, true);
+  });
 }
 
 /// Whole gradients, and pieces of which each holds a part of every run (codec/runs.h).
@@ -292,7 +305,7 @@ void add_coding_executors(runtime::Executors& executors, device::Arithmetic& ari
   const auto add = [&](const program::Kernel& kernel, auto* execute, auto* execute_layers) {
     executors.add(kernel, [=](const program::Program&, const program::Op& op) {
       return codec::is_runs(op.codec) ? bind(execute_layers, codec::parse_runs(op.codec))
-                                      : bind(execute, codec::parse_codec(op.codec));
+                                      : bind(execute, codec::parse_bordered(op.codec));
     });
   };
   executors.add(
@@ -303,7 +316,7 @@ void add_coding_executors(runtime::Executors& executors, device::Arithmetic& ari
           });
         };
         return codec::is_runs(op.codec) ? bind_seeded(&encode_layers, codec::parse_runs(op.codec))
-                                        : bind_seeded(&encode, codec::parse_codec(op.codec));
+                                        : bind_seeded(&encode, codec::parse_bordered(op.codec));
       });
   add(strategy::kDecode, &decode, &decode_layers);
   add(strategy::kDecodeSum, &decode_sum, &decode_sum_layers);

@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "strait/codec/codec.h"
+#include "strait/codec/borders.h"
 #include "strait/execute/environment.h"
 #include "strait/layout/layout.h"
 #include "strait/optim/outer.h"
@@ -93,34 +93,58 @@ codec::Values numbers(const Instance& instance, const Bound& operand) {
   return {operand.data, dtype, operand.bytes / dtype_bytes(dtype)};
 }
 
-/// The piece of the replica at a position.
+/// Numbers between two borders of the codec, and where they stand in the piece of a replica.
+struct Stretch {
+  codec::Values numbers;
+  int64_t offset;
+  size_t bytes;
+};
+/// Calls use(Stretch) for the stretches of the numbers that an operand holds of a unit.
+template <class Use>
+void for_each_stretch(const codec::BorderedCodec& codec, const Instance& instance,
+                      const Bound& operand, const Use& use) {
+  const codec::Values all = numbers(instance, operand);
+  const int64_t first =
+      program::value_begin(*instance.program, instance.array(operand), instance.rank);
+  int64_t offset = 0;
+  codec.for_each_stretch(first, first + all.elements, [&](int64_t begin, int64_t count) {
+    char* data = static_cast<char*>(all.data) + (begin - first) * dtype_bytes(all.dtype);
+    const int64_t bytes = codec::encoded_bytes(codec.codec, count);
+    use(Stretch{{data, all.dtype, count}, offset, static_cast<size_t>(bytes)});
+    offset += bytes;
+  });
+}
+
+/// A stretch in the piece of the replica at a position.
 std::span<uint8_t> piece_at(const Instance& instance, const Bound& pieces, int64_t position,
-                            int64_t bytes) {
-  return {static_cast<uint8_t*>(pieces.data) + position * instance.op->piece_bytes,
-          static_cast<size_t>(bytes)};
+                            const Stretch& at) {
+  return {static_cast<uint8_t*>(pieces.data) + position * instance.op->piece_bytes + at.offset,
+          at.bytes};
 }
 
-void encode_difference(const codec::CodecSpec& codec, device::Arithmetic& arithmetic,
+void encode_difference(const codec::BorderedCodec& codec, device::Arithmetic& arithmetic,
                        const Instance& instance) {
-  const codec::Values from = numbers(instance, *instance.find_read(strategy::kEncodedDifference));
-  if (from.elements == 0) return;
-  const program::Group& group = instance.program->groups[instance.op->group];
-  const std::span<uint8_t> to =
-      piece_at(instance, *instance.find_write(strategy::kDifferencePieces),
-               group.position(instance.rank), codec::encoded_bytes(codec, from.elements));
-  arithmetic.encode({codec, {from.data, from.dtype, from.elements}}, to, nullptr);
+  const Bound& pieces = *instance.find_write(strategy::kDifferencePieces);
+  const int64_t position = instance.program->groups[instance.op->group].position(instance.rank);
+  for_each_stretch(codec, instance, *instance.find_read(strategy::kEncodedDifference),
+                   [&](const Stretch& at) {
+                     const auto& [data, dtype, elements] = at.numbers;
+                     arithmetic.encode({codec.codec, {data, dtype, elements}},
+                                       piece_at(instance, pieces, position, at), nullptr);
+                   });
 }
 
-void sum_differences(const codec::CodecSpec& codec, device::Arithmetic& arithmetic,
+void sum_differences(const codec::BorderedCodec& codec, device::Arithmetic& arithmetic,
                      const Instance& instance) {
-  const codec::Values to = numbers(instance, *instance.find_write(strategy::kSumOfDifferences));
-  if (to.elements == 0) return;
   const Bound& held = *instance.find_read(strategy::kSummedPieces);
-  const int64_t bytes = codec::encoded_bytes(codec, to.elements);
-  std::vector<std::span<const uint8_t>> pieces;
-  for (int64_t at = 0; at < instance.program->groups[instance.op->group].size; ++at)
-    pieces.push_back(piece_at(instance, held, at, bytes));
-  arithmetic.decode_sum({codec, pieces, to.elements}, to);
+  const int64_t replicas = instance.program->groups[instance.op->group].size;
+  for_each_stretch(codec, instance, *instance.find_write(strategy::kSumOfDifferences),
+                   [&](const Stretch& at) {
+                     std::vector<std::span<const uint8_t>> pieces;
+                     for (int64_t replica = 0; replica < replicas; ++replica)
+                       pieces.push_back(piece_at(instance, held, replica, at));
+                     arithmetic.decode_sum({codec.codec, pieces, at.numbers.elements}, at.numbers);
+                   });
 }
 
 void report_step(device::Arithmetic& arithmetic, const Instance& instance) {
@@ -157,7 +181,7 @@ void add_outer_executors(runtime::Executors& executors, device::Arithmetic& arit
   add(strategy::kTakeReports, &take_reports);
   const auto add_coding = [&](const program::Kernel& kernel, auto* execute) {
     executors.add(kernel, [&arithmetic, execute](const program::Program&, const program::Op& op) {
-      return Execute([&arithmetic, execute, codec = codec::parse_codec(op.codec)](
+      return Execute([&arithmetic, execute, codec = codec::parse_bordered(op.codec)](
                          const Instance& instance) { execute(codec, arithmetic, instance); });
     });
   };

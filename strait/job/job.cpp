@@ -10,6 +10,7 @@
 #include "strait/base/json.h"
 #include "strait/base/process_memory.h"
 #include "strait/checkpoint/module_weights.h"
+#include "strait/codec/borders.h"
 #include "strait/config/keys.h"
 #include "strait/config/place.h"
 #include "strait/config/print.h"
@@ -92,7 +93,7 @@ void check_device(const Job& job) {
         if (spec.block > 0 || codec::is_of_layers(spec)) device::require_tensor_codec(spec, key);
       };
       if (!codec::is_runs(op.codec))
-        return require(codec::parse_codec(op.codec), "placement.codecs");
+        return require(codec::parse_bordered(op.codec).codec, "placement.codecs");
       for (const codec::Run& run : codec::parse_runs(op.codec).runs)
         require(run.codec, "compression.codec");
     });

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "strait/codec/borders.h"
 #include "strait/collective/of_op.h"
 #include "strait/program/transfer.h"
 #include "strait/sim/actor.h"
@@ -30,8 +31,8 @@ void add_traffic(const Op& op, const std::vector<int64_t>& levels, int64_t times
     const int64_t metadata = program::metadata_in(op, levels[level]);
     const int64_t payload = levels[level] - metadata;
     result.level_bytes[level] += times * payload;
-    result.traffic.add({name, static_cast<int64_t>(level), op.codec, times * payload,
-                        times * metadata, times * ranks});
+    result.traffic.add({name, static_cast<int64_t>(level), codec::without_borders(op.codec),
+                        times * payload, times * metadata, times * ranks});
   }
 }
 

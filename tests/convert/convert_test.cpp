@@ -82,6 +82,24 @@ TEST_F(Convert, ErrorFeedbackGoesOnBitForBit) {
     EXPECT_EQ(train_small(run(8, sets), 2, path(name)).parameter_hash, hash) << name;
 }
 
+// Local weights and moments of every replica, the outer momentum, and what is under way.
+TEST_F(Convert, ReplicasGoOnBitForBit) {
+  for (const char* delay : {"0", "2"}) {
+    const std::vector<std::string> sets = {
+        "sync.policy=diloco", "sync.replica=1", "sync.rounds.period_steps=3",
+        std::string("sync.rounds.delay_steps=") + delay, "checkpoint.every_steps=4"};
+    SCOPED_TRACE(delay);
+    const std::string of = std::string("delay-") + delay + "-";
+    const std::string hash = train_small(run(9, sets), 2, path(of + "whole")).parameter_hash;
+    const std::string half = path(of + "whole") + "/checkpoints/step-00000004";
+    convert(half, path(of + "half.safetensors"), "");
+    convert(path(of + "half.safetensors"), path(of + "again"), "");
+    convert(half, path(of + "one"), "checkpoint");
+    for (const char* name : {"again", "one"})
+      EXPECT_EQ(train_small(run(9, sets), 2, path(of + name)).parameter_hash, hash) << name;
+  }
+}
+
 /// The checkpoint of one rank again, as four ranks write it that split matrices over x and y.
 std::string split_checkpoint(const std::string& from, const std::string& to) {
   const checkpoint::CheckpointReader reader(from);

@@ -215,6 +215,26 @@ TEST_F(LocalSteps, ARunGoesOnInTheMiddleOfARound) {
     }
 }
 
+/// At its end a run takes up what is under way. A longer one, which goes on from there, must not
+/// take it up again: at a rate of 0 and without momentum nothing moves any more.
+TEST_F(LocalSteps, AFinishedRunTakesALateResultUpOnce) {
+  const Sets still = {"sync.outer.momentum=0", "optimizer.weight_decay=0", "sync.replica=1"};
+  for (const Sets& late :
+       {policy("co2", 6, {"sync.outer.clip=0", "sync.outer.penalty=constant:1.0"}),
+        policy("diloco", 6, {"sync.rounds.delay_steps=2", "sync.rounds.mixing=0"}),
+        policy("co2", 4, {"sync.rounds.eager=true"})}) {
+    SCOPED_TRACE(late.front() + ", " + late.back());
+    const std::string run_dir = next_folder();
+    const Trained ended = test::trained(run_of(late + still + Sets{"train.steps=13"}), 2, run_dir);
+    const Trained longer = test::trained(
+        run_of(late + still +
+               Sets{"train.steps=30", "checkpoint.resume=auto", "optimizer.learning_rate=0",
+                    "optimizer.minimum_learning_rate=0", "optimizer.warmup_steps=0"}),
+        2, run_dir);
+    EXPECT_LT(distance(longer, ended), 1e-12);
+  }
+}
+
 /// Bytes by operation, summed over all ranks.
 using Bytes = std::map<std::string, int64_t>;
 

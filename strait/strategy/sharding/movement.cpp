@@ -94,7 +94,7 @@ Op Movement::gather_hop(int64_t unit, int64_t hop, const PieceFormat* pieces) co
                    values_.hop_group(hop));
   op.partition = values_.partition(unit, hop + 1);
   if (pieces == nullptr) return op;
-  op.codec = codec::print_codec(pieces->codec);
+  op.codec = pieces->codec_text();
   if (values_.is_numbers(pieces->codec)) return op;
   const int64_t parts = program_.groups[pieces->group].parts();
   op.partition = pieces->bytes(parts);

@@ -184,6 +184,19 @@ codec::CodecSpec read_codec(const Run& run, const std::string& key, const std::s
   return parse_without_feedback(run, name, run.is_set(name) ? written : preset);
 }
 
+/// Ranks of x or y would round what all of them hold each in its own way.
+void refuse_drawn_on_shared(const Run& run, const std::string& key, codec::CodecSpec spec) {
+  if (!spec.stochastic || (run.mesh.axes.x == 1 && run.mesh.axes.y == 1)) return;
+  const std::string drawn = codec::print_codec(spec);
+  spec.stochastic = false;
+  throw UserError(
+      fmt::format("{} = [\"{}\"] cannot take effect with mesh.axes.x = {} and y = {}: "
+                  "roundings are drawn by each rank, and these hold some parameters "
+                  "together; nearest: [\"{}\"]",
+                  key, drawn, run.mesh.axes.x, run.mesh.axes.y, codec::print_codec(spec)),
+      place_of(run, key));
+}
+
 /// Gradients: one codec for all hops, or one for each.
 void read_gradient_codecs(const Run& run, const Cluster& cluster, const PlacementRow& row,
                           Placement& p) {
@@ -200,6 +213,7 @@ void read_gradient_codecs(const Run& run, const Cluster& cluster, const Placemen
                                   "placement.preset = \"ddp\"",
                                   key, text, text),
                       place_of(run, key));
+    refuse_drawn_on_shared(run, key, specs.back());
   }
   std::vector<int64_t> borders;
   const bool coded = std::any_of(specs.begin(), specs.end(), [](const codec::CodecSpec& spec) {

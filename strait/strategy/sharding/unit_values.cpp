@@ -7,6 +7,7 @@
 
 #include "strait/base/errors.h"
 #include "strait/codec/error_feedback.h"
+#include "strait/layout/borders.h"
 #include "strait/layout/layout.h"
 
 namespace strait::strategy {
@@ -58,11 +59,11 @@ UnitValues::UnitValues(draft::Draft& draft, const ModelShape& shape, const Place
   const char* const state = local_steps_ ? kLocalState : kMasterState;
   first_[index_of(UnitValue::kShard)] =
       declare({"w", lifetime, Category::kWeights, placement.has_master() ? "" : state},
-              [&](int64_t elements) -> Form {
+              [&](const UnitClass& units) -> Form {
                 if (!keeps_pieces())
-                  return numbers(elements, placement_.weights, group,
+                  return numbers(units.elements, placement_.weights, group,
                                  placement_.has_master() ? types_.compute : types_.state);
-                const PieceFormat format = weight_pieces_of(elements);
+                const PieceFormat format = weight_pieces_of(units);
                 Partition bytes = format.bytes(placement_.optimizer);
                 bytes.grain *= placement_.optimizer / placement_.weights;
                 return {bytes, group, Dtype::kByte};
@@ -74,12 +75,14 @@ UnitValues::UnitValues(draft::Draft& draft, const ModelShape& shape, const Place
         });
 }
 
-/// Neighbouring blocks of one size are a class; the first of them is called "block".
+/// Neighbouring blocks of one size and with the same borders are a class; the first of them is
+/// called "block".
 void UnitValues::classify(int64_t unit, const UnitShape& shape) {
   const auto is_run = [](const UnitClass& known) { return known.name.starts_with("block"); };
   const bool block = shape.name.starts_with("blocks.");
   const bool in_run = block && !classes_.empty() && is_run(classes_.back()) &&
                       classes_.back().elements == shape.elements &&
+                      borders_of(shape_, classes_.back().first_unit) == borders_of(shape_, unit) &&
                       classes_.back().first_unit + classes_.back().count == unit;
   const bool first = block && std::ranges::none_of(classes_, is_run);
   if (in_run)
@@ -139,37 +142,41 @@ UnitValues::Form UnitValues::numbers(int64_t elements, int64_t span, int group, 
   return {split(elements, span), span == 1 ? -1 : group, dtype};
 }
 
-PieceFormat UnitValues::pieces(const codec::CodecSpec& codec, const Partition& partition,
-                               int group) const {
+PieceFormat UnitValues::pieces(const codec::CodecSpec& codec, const UnitClass& units,
+                               const Partition& partition, int group) const {
   PieceFormat format{codec, partition, group, 0, 0};
-  format.piece_bytes = codec::encoded_bytes(codec, partition.grain, types_.compute);
-  format.metadata_bytes = codec::metadata_bytes(codec, partition.grain);
+  const codec::BorderedCodec bordered = bordered_codec(codec, shape_, units.first_unit, partition);
+  format.borders = bordered.borders;
+  format.piece_bytes = longest_piece(bordered, partition, types_.compute);
+  format.metadata_bytes = bordered.scale_bytes;
   return format;
 }
 
-PieceFormat UnitValues::weight_pieces_of(int64_t elements) const {
+PieceFormat UnitValues::weight_pieces_of(const UnitClass& units) const {
   if (placement_.has_master())
-    return pieces(placement_.codecs.update, split(elements, placement_.optimizer), inner_);
-  return pieces(placement_.codecs.weights, split(elements, placement_.weights),
+    return pieces(placement_.codecs.update, units, split(units.elements, placement_.optimizer),
+                  inner_);
+  return pieces(placement_.codecs.weights, units, split(units.elements, placement_.weights),
                 group_of_span(placement_.weights));
 }
 
 PieceFormat UnitValues::weight_pieces(int64_t unit) const {
-  return weight_pieces_of(elements_of(unit));
+  return weight_pieces_of(class_of(unit));
 }
 
-PieceFormat UnitValues::secondary_pieces_of(int64_t elements) const {
-  return pieces(placement_.codecs.secondary, split(elements, placement_.secondary), secondary_);
+PieceFormat UnitValues::secondary_pieces_of(const UnitClass& units) const {
+  return pieces(placement_.codecs.secondary, units, split(units.elements, placement_.secondary),
+                secondary_);
 }
 
 PieceFormat UnitValues::secondary_pieces(int64_t unit) const {
-  return secondary_pieces_of(elements_of(unit));
+  return secondary_pieces_of(class_of(unit));
 }
 
 PieceFormat UnitValues::gradient_pieces(int64_t unit, int64_t hop) const {
   const bool across = hop == num_hops();
   PieceFormat format =
-      pieces(placement_.codecs.gradients.at(static_cast<size_t>(hop)),
+      pieces(placement_.codecs.gradients.at(static_cast<size_t>(hop)), class_of(unit),
              split(elements_of(unit), across ? placement_.ranks : placement_.span_of(hop + 1)),
              across ? across_nested_ : hops_[static_cast<size_t>(hop)]);
   if (placement_.layers.empty()) return format;
@@ -227,23 +234,24 @@ void UnitValues::declare_gathered(bool secondary) {
   const codec::CodecSpec& codec =
       placement_.has_master() ? placement_.codecs.update : placement_.codecs.weights;
   if (placement_.weights > 1 && codec.kind != CodecKind::kNone && !is_numbers(codec))
-    first_[index_of(UnitValue::kPieces)] = declare({"E"}, [&](int64_t elements) -> Form {
-      const PieceFormat format = weight_pieces_of(elements);
+    first_[index_of(UnitValue::kPieces)] = declare({"E"}, [&](const UnitClass& units) -> Form {
+      const PieceFormat format = weight_pieces_of(units);
       return {format.bytes(program_.groups[format.group].parts()), -1, Dtype::kByte};
     });
   if (!secondary || placement_.secondary == 1) return;
   const bool coded_copy = placement_.codecs.secondary.kind != CodecKind::kNone &&
                           !is_numbers(placement_.codecs.secondary);
-  first_[index_of(UnitValue::kSecondary)] =
-      declare({"s", Lifetime::kResident, Category::kSecondary}, [&](int64_t elements) -> Form {
-        if (!coded_copy) return {split(elements, placement_.secondary), secondary_, types_.compute};
-        return {secondary_pieces_of(elements).bytes(placement_.secondary), secondary_,
-                Dtype::kByte};
+  first_[index_of(UnitValue::kSecondary)] = declare(
+      {"s", Lifetime::kResident, Category::kSecondary}, [&](const UnitClass& units) -> Form {
+        if (!coded_copy)
+          return {split(units.elements, placement_.secondary), secondary_, types_.compute};
+        return {secondary_pieces_of(units).bytes(placement_.secondary), secondary_, Dtype::kByte};
       });
   if (coded_copy)
-    first_[index_of(UnitValue::kSecondaryPieces)] = declare({"F"}, [&](int64_t elements) -> Form {
-      return {secondary_pieces_of(elements).bytes(placement_.secondary), -1, Dtype::kByte};
-    });
+    first_[index_of(UnitValue::kSecondaryPieces)] =
+        declare({"F"}, [&](const UnitClass& units) -> Form {
+          return {secondary_pieces_of(units).bytes(placement_.secondary), -1, Dtype::kByte};
+        });
 }
 
 void UnitValues::declare_gradients(const draft::StepOptions& options) {

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "strait/codec/borders.h"
 #include "strait/draft/draft.h"
 #include "strait/draft/step_options.h"
 #include "strait/program/program.h"
@@ -66,9 +67,11 @@ struct PieceFormat {
   int group = -1;
   int64_t piece_bytes = 0, metadata_bytes = 0;
   codec::Runs runs = {};  // of the layers of the unit; empty: one codec for all elements
+  std::vector<int64_t> borders = {};  // of the unit, where its blocks end (codec/borders.h)
   /// What ops are marked with.
   std::string codec_text() const {
-    return runs.runs.empty() ? codec::print_codec(codec) : codec::print_runs(runs);
+    return runs.runs.empty() ? codec::print_bordered({codec, borders, metadata_bytes})
+                             : codec::print_runs(runs);
   }
   /// The pieces of all parts, one after another.
   program::Partition bytes(int64_t parts) const { return {parts * piece_bytes, piece_bytes}; }
@@ -175,10 +178,10 @@ class UnitValues {
   Form numbers(int64_t elements, int64_t span, int group, Dtype dtype) const;
   int group_of_span(int64_t span) const;
   program::Partition split(int64_t elements, int64_t span) const;
-  PieceFormat pieces(const codec::CodecSpec& codec, const program::Partition& partition,
-                     int group) const;
-  PieceFormat weight_pieces_of(int64_t elements) const;
-  PieceFormat secondary_pieces_of(int64_t elements) const;
+  PieceFormat pieces(const codec::CodecSpec& codec, const UnitClass& units,
+                     const program::Partition& partition, int group) const;
+  PieceFormat weight_pieces_of(const UnitClass& units) const;
+  PieceFormat secondary_pieces_of(const UnitClass& units) const;
   bool equal_layers(const UnitClass& units) const;
   /// Adds transient arrays of what `form` says of a unit, one per class; one per unit where their
   /// layers differ. [unit] where it is.

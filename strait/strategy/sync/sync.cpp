@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "strait/draft/step_options.h"
+#include "strait/layout/borders.h"
 #include "strait/strategy/sync/kernels.h"
 
 namespace strait::strategy {
@@ -31,6 +32,7 @@ constexpr int64_t kNeverAgain = int64_t{1} << 40;
 struct UnitOperands {
   const Shard* shard = nullptr;
   Operand outer, velocity, difference, fresh, sum, pieces;
+  codec::BorderedCodec codec = {};
   int64_t piece_bytes = 0;
 };
 
@@ -54,10 +56,10 @@ class BorderWriter {
   void write_body();
 
  private:
-  bool sends() const { return part_ != BorderPart::kLand && part_ != BorderPart::kExchange; }
+  bool lands() const { return part_ == BorderPart::kLand || part_ == BorderPart::kLandLast; }
+  bool sends() const { return !lands() && part_ != BorderPart::kExchange; }
   bool takes() const {
-    return part_ == BorderPart::kAtOnce || part_ == BorderPart::kLand ||
-           part_ == BorderPart::kRound;
+    return part_ == BorderPart::kAtOnce || lands() || part_ == BorderPart::kRound;
   }
   bool coded() const { return policy_.codec.kind != codec::CodecKind::kNone; }
   bool alone() const { return policy_.replicas == 1; }
@@ -65,11 +67,11 @@ class BorderWriter {
   bool keeps_old() const { return part_ == BorderPart::kRound && (policy_.eager || alone()); }
   /// Of what is sent and arrives in one border, or in different ones.
   Lifetime transferred() const;
-  void declare_unit(const Shard& shard);
+  void declare_unit(const Shard& shard, const ModelShape& shape);
   int declare_beside(const Shard& shard, const char* letter, program::ValueArray like);
   Operand kept(const Shard& shard, const char* letter, const char* state, bool by_replica);
   Operand buffer(const Shard& shard, const char* letter, Lifetime lifetime, int64_t bytes = 0);
-  void declare_transferred(const Shard& shard, UnitOperands& unit);
+  void declare_transferred(const Shard& shard, const ModelShape& shape, UnitOperands& unit);
   void declare_scalars();
   Operand scalar(const char* name) const { return {draft::find_array(program_, name), {}}; }
 
@@ -83,6 +85,7 @@ class BorderWriter {
   void round(const UnitOperands& unit, std::vector<Node>& nodes) const;
   void exchange(const UnitOperands& unit, std::vector<Node>& nodes) const;
   void publish(const UnitOperands& unit, std::vector<Node>& nodes) const;
+  void forget(const UnitOperands& unit, std::vector<Node>& nodes) const;
   void report();
   void take_reports();
 
@@ -112,7 +115,7 @@ void BorderWriter::declare(const ModelShape& shape, const Cluster& cluster, int6
   }
   for (const auto& [key, count] : units)
     most_units_[key.first] = std::max(most_units_[key.first], count);
-  for (const Shard* shard : of_border) declare_unit(*shard);
+  for (const Shard* shard : of_border) declare_unit(*shard, shape);
 }
 
 Lifetime BorderWriter::transferred() const {
@@ -121,6 +124,7 @@ Lifetime BorderWriter::transferred() const {
     case BorderPart::kRelaunch:
       return Lifetime::kCarryOut;
     case BorderPart::kLand:
+    case BorderPart::kLandLast:
       return Lifetime::kCarryIn;
     case BorderPart::kRound:
       return Lifetime::kCarry;
@@ -169,28 +173,31 @@ Operand BorderWriter::buffer(const Shard& shard, const char* letter, Lifetime li
   return {declare_beside(shard, letter, std::move(like)), {ordinal_.at(shard.unit)}};
 }
 
-void BorderWriter::declare_unit(const Shard& shard) {
+void BorderWriter::declare_unit(const Shard& shard, const ModelShape& shape) {
   UnitOperands unit;
   unit.shard = &shard;
   // Eager replicas put their own news first, so their outer weights differ by it.
   unit.outer = kept(shard, "o", kMasterState, policy_.eager);
   if (takes()) unit.velocity = kept(shard, "u", kOuterMomentumState, policy_.eager);
   const bool stays = part_ != BorderPart::kAtOnce;
-  if (part_ != BorderPart::kExchange && (sends() || policy_.eager || alone()))
+  const bool differs = sends() || part_ == BorderPart::kLandLast || policy_.eager || alone();
+  if (part_ != BorderPart::kExchange && differs)
     unit.difference = stays ? kept(shard, "d", kOuterGradientState, true)
                             : buffer(shard, "d", Lifetime::kTransient);
   if (keeps_old()) unit.fresh = buffer(shard, "f", Lifetime::kTransient);
   unit.sum = unit.difference;
-  if (part_ != BorderPart::kExchange && !alone()) declare_transferred(shard, unit);
+  if (part_ != BorderPart::kExchange && !alone()) declare_transferred(shard, shape, unit);
   units_.push_back(unit);
 }
 
-void BorderWriter::declare_transferred(const Shard& shard, UnitOperands& unit) {
+void BorderWriter::declare_transferred(const Shard& shard, const ModelShape& shape,
+                                       UnitOperands& unit) {
   if (!coded()) {
     if (part_ != BorderPart::kAtOnce) unit.sum = buffer(shard, "q", transferred());
     return;
   }
-  unit.piece_bytes = codec::encoded_bytes(policy_.codec, shard.partition.grain);
+  unit.codec = bordered_codec(policy_.codec, shape, shard.unit, shard.partition);
+  unit.piece_bytes = longest_piece(unit.codec, shard.partition);
   unit.pieces = buffer(shard, "Q", transferred(), policy_.replicas * unit.piece_bytes);
   if (takes()) unit.sum = buffer(shard, "q", Lifetime::kTransient);
 }
@@ -238,13 +245,12 @@ void BorderWriter::send(const UnitOperands& unit, std::vector<Node>& nodes) cons
     nodes.push_back(std::move(op));
     return;
   }
-  const int64_t metadata = codec::metadata_bytes(policy_.codec, unit.shard->partition.grain);
   const auto moves_pieces = [&](Op op) {
     op.group = replicas_;
     op.partition = {policy_.replicas * unit.piece_bytes, unit.piece_bytes};
-    op.codec = codec::print_codec(policy_.codec);
+    op.codec = codec::print_bordered(unit.codec);
     op.piece_bytes = unit.piece_bytes;
-    op.metadata_bytes = metadata;
+    op.metadata_bytes = unit.codec.scale_bytes;
     return op;
   };
   Op encode = moves_pieces(draft::kernel_op(kEncodeDifference));
@@ -288,13 +294,21 @@ void BorderWriter::publish(const UnitOperands& unit, std::vector<Node>& nodes) c
   nodes.insert(nodes.end(), unit.shard->publish.begin(), unit.shard->publish.end());
 }
 
+/// What was sent becomes 0, so that a longer run, which sends it anew, takes it up but once.
+void BorderWriter::forget(const UnitOperands& unit, std::vector<Node>& nodes) const {
+  Op op = shard_op(kOuterGradient, *unit.shard);
+  op.reads = {read(unit.outer, kDifferenceOuter), read(unit.outer, kDifferenceLocal)};
+  op.writes = {write(unit.difference, kDifference)};
+  nodes.push_back(std::move(op));
+}
+
 void BorderWriter::take(const UnitOperands& unit, std::vector<Node>& nodes) const {
   const bool pieces = !alone() && coded();
   if (pieces) {
     Op op = draft::kernel_op(kSumDifferences);
     op.group = replicas_;
     op.partition = {policy_.replicas * unit.piece_bytes, unit.piece_bytes};
-    op.codec = codec::print_codec(policy_.codec);
+    op.codec = codec::print_bordered(unit.codec);
     op.piece_bytes = unit.piece_bytes;
     op.reads = {read(unit.pieces, kSummedPieces)};
     op.writes = {write(unit.sum, kSumOfDifferences)};
@@ -368,6 +382,10 @@ void BorderWriter::write_body() {
       case BorderPart::kRelaunch:
         if (starts) launch(units_[at], nodes);
         break;
+      case BorderPart::kLandLast:
+        if (starts) take(units_[at], nodes);
+        if (starts) forget(units_[at], nodes);
+        break;
       case BorderPart::kLand:
         if (starts) take(units_[at], nodes);
         break;
@@ -380,7 +398,7 @@ void BorderWriter::write_body() {
     }
   }
   draft::append_rolled(program_, std::move(nodes), "i");
-  if (part_ == BorderPart::kAtOnce || part_ == BorderPart::kLand) take_reports();
+  if (part_ == BorderPart::kAtOnce || lands()) take_reports();
 }
 
 program::Rule rule_of(const std::string& purpose, const Border& border,
@@ -402,6 +420,8 @@ std::string border_kind(const Border& border) {
       return fmt::format("launch-{}", border.fragment);
     case BorderPart::kLand:
       return fmt::format("land-{}", border.fragment);
+    case BorderPart::kLandLast:
+      return fmt::format("land-last-{}", border.fragment);
     case BorderPart::kRound:
       return fmt::format("round-{}", border.fragment);
     case BorderPart::kRelaunch:
@@ -421,6 +441,7 @@ std::vector<Border> borders_of(const Policy& policy) {
     }
     borders.push_back({policy.one_round_late() ? BorderPart::kRound : BorderPart::kLaunch, p});
     borders.push_back({BorderPart::kLand, p});
+    borders.push_back({BorderPart::kLandLast, p});
     borders.push_back({BorderPart::kRelaunch, p});
   }
   if (policy.local_steps()) borders.push_back({BorderPart::kExchange, 0});
@@ -448,7 +469,7 @@ std::vector<program::Rule> border_rules(const Policy& policy, const std::string&
     add(step, part, p, {first - 1, period});
     if (delay == 0) continue;
     add(program::ProgramSet::kStart, BorderPart::kRelaunch, p, {first, period, delay});
-    add(program::ProgramSet::kEnd, BorderPart::kLand, p, {first, period, delay});
+    add(program::ProgramSet::kEnd, BorderPart::kLandLast, p, {first, period, delay});
   }
   // A last round may be shorter.
   if (policy.fragments == 1 && delay == 0 && policy.steps % period != 0)

@@ -23,6 +23,7 @@ enum class BorderPart : uint8_t {
   kAtOnce,    // "border-p": sends, waits, and takes the result up
   kLaunch,    // "launch-p": computes the differences and starts their transfer
   kLand,      // "land-p": takes the result up
+  kLandLast,  // "land-last-p": at the end of a run, and leaves nothing that could be sent anew
   kRound,     // "round-p": sends, and takes up what the round before sent
   kRelaunch,  // "relaunch-p": starts a transfer anew that was under way when a run was saved
   kExchange,  // "exchange": outer and local weights change places

@@ -201,23 +201,40 @@ TEST_F(SharedBlocks, CheckpointsGoFromAnyToAny) {
   expect_equal(got, serial({1, 1, 1, "ddp"}));
 }
 
-/// Residuals of error feedback belong to their sender, whatever it holds. Blocks of the codec end
-/// where cut parameters do: a block with cut and shared elements is rounded differently on every
-/// rank of x, and the shared ones would differ.
+/// Only the first rank of x saves what all of them hold, and residuals of error feedback belong to
+/// their sender: a rank that had rounded its copy otherwise would go on from other numbers.
 TEST_F(SharedBlocks, ResumingChangesNoBit) {
-  const Case c{2, 2, 2, "zero++"};
-  const auto until = [&](int64_t steps, const std::string& run_dir) {
-    return test::trained(
-        run_of(c, {"train.steps=" + std::to_string(steps), test::kPairs,
-                   "placement.codecs.gradients=[\"int4/16+ef\"]", "placement.spans.secondary=none",
-                   "model.shape.bias=false", "placement.codecs.weights=int8/16",
-                   "checkpoint.resume=auto", "optimizer.decay_steps=20"}),
-        c.ranks(), run_dir);
+  struct Sent {
+    const char* placement;
+    std::vector<std::string> keys;
   };
-  const std::string at_once = next_folder(), in_parts = next_folder();
-  const Trained want = until(20, at_once);
-  until(7, in_parts);
-  EXPECT_EQ(until(20, in_parts).hash, want.hash);
+  const std::vector<Sent> all = {
+      {"zero++",
+       {test::kPairs, "placement.codecs.gradients=[\"int4/16+ef\"]",
+        "placement.spans.secondary=none", "placement.codecs.weights=int8/16"}},
+      {"zero++", {test::kPairs, "placement.spans.secondary=none"}},
+      {"ddp", {"placement.codecs.gradients=int4/128+ef"}},
+      {"zero1", {"placement.codecs.gradients=int8/2048"}},
+      {"zero1", {"placement.codecs.gradients=int4/128+ef"}},
+      {"zero1", {"placement.codecs.update=int8/2048"}},
+      {"zero3", {"placement.codecs.weights=int8/2048"}},
+      {"zero1",
+       {"sync.policy=streaming-diloco", "sync.replica=1", "sync.rounds.period_steps=4",
+        "sync.rounds.fragments=2"}}};
+  for (const auto& [placement, keys] : all) {
+    const Case c{2, 2, 2, placement};
+    SCOPED_TRACE(c.text() + ", " + keys.back());
+    const auto until = [&](int64_t steps, const std::string& run_dir) {
+      std::vector<std::string> sets = {"train.steps=" + std::to_string(steps),
+                                       "checkpoint.resume=auto", "optimizer.decay_steps=10"};
+      sets.insert(sets.end(), keys.begin(), keys.end());
+      return test::trained(run_of(c, sets), c.ranks(), run_dir);
+    };
+    const std::string at_once = next_folder(), in_parts = next_folder();
+    const Trained want = until(10, at_once);
+    until(5, in_parts);
+    EXPECT_EQ(until(10, in_parts).hash, want.hash);
+  }
 }
 
 TEST_F(SharedBlocks, HashesDoNotDependOnTheMesh) {
@@ -239,6 +256,17 @@ TEST_F(SharedBlocks, MemoryIsWhatTheAllocatorSaw) {
           next_folder());
       test::expect_predicted_memory(outcome);
     }
+}
+
+TEST_F(SharedBlocks, RoundingThatIsDrawnIsRefused) {
+  try {
+    train({2, 2, 2, "zero1"}, {"train.steps=1", "placement.codecs.gradients=qsgd4/128+stochastic"});
+    FAIL() << "accepted";
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.place().key, "placement.codecs.gradients");
+    EXPECT_NE(std::string(error.what()).find("nearest: [\"qsgd4/128\"]"), std::string::npos)
+        << error.what();
+  }
 }
 
 TEST_F(SharedBlocks, ADeviceIsRefused) {
