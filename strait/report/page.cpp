@@ -187,7 +187,8 @@ std::string figures(const PageInput& input) {
     return section("Figures", fmt::format("<p class=dim>No figures: {}</p>",
                                           escaped(word(input.summary, {"plots_error"}))));
   std::string html = "<div class=grid>";
-  for (const auto& [caption, svg] : input.figures) html += section(caption.c_str(), figure(svg));
+  for (const auto& [caption, svg] : input.figures)
+    html += section(escaped(caption).c_str(), figure(svg));
   return html + "</div>\n";
 }
 

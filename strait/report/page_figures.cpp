@@ -92,9 +92,9 @@ std::vector<std::pair<std::string, std::string>> page_figures(const std::vector<
         "linecolor rgb '#d9541e' title 'validation'";
   if (predicted)
     figures[2].plot += fmt::format(
-        ", '' using 1:5 with lines linewidth 2 dashtype (8,5) linecolor rgb '#202020' title "
-        "'predicted{}'",
-        options.prediction_note);
+        ", '' using 1:5 with lines linewidth 2 dashtype (8,5) linecolor rgb '#202020' title {} "
+        "noenhanced",
+        quoted("predicted" + options.prediction_note));
   const std::string range = fmt::format("set xrange [0:{}]\n", steps.back().step);
   std::vector<std::string> scripts;
   for (const Figure& figure : figures) {

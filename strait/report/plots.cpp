@@ -151,7 +151,8 @@ std::string script(const Picture& picture) {
 }
 
 std::string loss_axis(const PlotOptions& options) {
-  return fmt::format("set ylabel 'Loss ({})' textcolor rgb '#303030'\n", options.loss_unit);
+  return fmt::format("set ylabel {} noenhanced textcolor rgb '#303030'\n",
+                     quoted(fmt::format("Loss ({})", options.loss_unit)));
 }
 
 std::string loss_script(int64_t last_step, bool has_validation, const PlotOptions& options) {
@@ -185,8 +186,8 @@ std::string time_script(int64_t last_step, double limit, const std::string& pred
   if (!prediction.empty()) {
     picture.plot += fmt::format(
         ", \\\n     '' using 1:5 with lines linewidth 2 dashtype (8,5) linecolor rgb '#202020'"
-        " title '{}'",
-        prediction);
+        " title {} noenhanced",
+        quoted(prediction));
   }
   return script(picture);
 }
@@ -197,13 +198,6 @@ void make_folder(const std::string& folder) {
   if (error) throw InputOutputError(fmt::format("cannot make {}: {}", folder, error.message()));
 }
 
-/// A name as text of a gnuplot string in single quotes.
-std::string quoted(const std::string& name) {
-  std::string text;
-  for (const char c : name) text += c == '\'' ? "''" : std::string(1, c);
-  return "'" + text + "' noenhanced";
-}
-
 std::string comparison_script(const std::vector<NamedSteps>& runs, const PlotOptions& options) {
   static constexpr const char* kColours[] = {"#1f5fa8", "#d9541e", "#2a8a4a", "#8a4fb0",
                                              "#b08a1f", "#c0366c", "#3a9aa8", "#606060"};
@@ -212,7 +206,9 @@ std::string comparison_script(const std::vector<NamedSteps>& runs, const PlotOpt
   for (size_t run = 0; run < runs.size(); ++run) {
     const char* colour = kColours[run % std::size(kColours)];
     picture.plot += fmt::format(
-        "{}'compare-{}.tsv' using 1:3 with lines linewidth 2 linecolor rgb '{}' title {}, \\\n"
+        "{}'compare-{}.tsv' using 1:3 with lines linewidth 2 linecolor rgb '{}' title {} "
+        "noenhanced, "
+        "\\\n"
         "     'compare-{}-validation.tsv' using 1:2 with points pointtype 7 pointsize 0.7 "
         "linecolor rgb '{}' notitle",
         run == 0 ? "" : ", \\\n     ", run, colour, quoted(runs[run].name), run, colour);

@@ -206,7 +206,7 @@ std::string attempt(const Target& target, const Write& write) {
     write();
     return "";
   } catch (const PlotterError& error) {
-    return error.what();
+    return fmt::format("{}; data and scripts are in {}/report", error.what(), target.folder);
   } catch (const InputOutputError& error) {
     if (target.required) throw;
     return fmt::format("{}; -o FOLDER writes elsewhere", error.what());

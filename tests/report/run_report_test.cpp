@@ -280,6 +280,12 @@ constexpr const char* kSummary = R"({"format": "strait.summary/1", "plan": {"tot
                "payload_bytes": 33000000, "metadata_bytes": 2000, "count": 7}],
   "allocator_peak_bytes": [110000000, 120000000], "peak_resident_bytes": 500000000}})";
 
+/// kSummary with `members` before `anchor`.
+std::string summary_with(const std::string& anchor, const std::string& members) {
+  std::string summary = kSummary;
+  return summary.insert(summary.find(anchor), members);
+}
+
 /// The cells of the row of a table that begins with `first`.
 std::string row_of(const std::string& page, const std::string& first) {
   const size_t begin = page.find("<tr><td>" + first + "</td>");
@@ -315,17 +321,14 @@ TEST_F(RunReportTest, ThePageShowsPlanAgainstMeasured) {
 // A bar per layer: what it sends per element, what of the uniform setting is saved, what is more.
 TEST_F(RunReportTest, ThePageShowsTheSettingsOfLayers) {
   write_run(20);
-  std::string summary = kSummary;
-  const std::string before = "\"traffic\":";
-  summary.replace(
-      summary.find(before), before.size(),
+  std::ofstream(folder_ / "summary.json") << summary_with(
+      "\"traffic\":",
       R"("compression": {"codec": "qsgd4/512", "adapt": "lgreco", "choices": [], "layers": [
       {"name": "blocks.0.qkv", "elements": 1000, "setting": "qsgd2/512", "bytes_per_step": 500,
        "uniform_bytes_per_step": 1000},
       {"name": "head<", "elements": 100, "setting": "qsgd8/512", "bytes_per_step": 200,
        "uniform_bytes_per_step": 100}]},
-      )" + before);
-  std::ofstream(folder_ / "summary.json") << summary;
+      )");
   report_run(folder_, {.gnuplot = "no-gnuplot"});
   const std::string page = text("report.html");
   EXPECT_THAT(page, HasSubstr("Settings per layer"));
@@ -379,16 +382,30 @@ TEST_F(RunReportTest, ThePlanOfTheLastBatchIsDrawn) {
 
 TEST_F(RunReportTest, AnAssumedPredictionIsMarkedOnThePageItsFiguresAndInTheText) {
   write_run(120);
-  std::string summary = kSummary;
-  const std::string before = "\"total_steps\": 120,";
-  summary.replace(summary.find(before), before.size(),
-                  before + " \"prediction_note\": \" by preset frontier\",");
-  std::ofstream(folder_ / "summary.json") << summary;
+  std::ofstream(folder_ / "summary.json")
+      << summary_with("\"total_steps\"", R"("prediction_note": " by preset frontier", )");
   const RunReport report = report_run(folder_);
   EXPECT_THAT(report.text, HasSubstr("predicted 480 ms by preset frontier"));
   EXPECT_THAT(text("report.html"), HasSubstr("Plan by preset frontier"));
   EXPECT_THAT(text("report.html"), HasSubstr(">predicted by preset frontier<"));
   EXPECT_THAT(text("report/time.svg"), HasSubstr(">predicted by preset frontier<"));
+}
+
+// gnuplot executes `system`, in the folder of the pictures.
+TEST_F(RunReportTest, TextsOfASummaryAreNeitherCommandsNorHtml) {
+  write_run(20);
+  for (const char* trap : {"a'; system 'touch trap'; set ylabel '<b>",
+                           "a'\nsystem 'touch trap'\nset ylabel '<b>", "it's <b>\\"}) {
+    const std::string members =
+        Json::object({{"loss_unit", trap}, {"prediction_note", trap}}).dump();
+    std::ofstream(folder_ / "summary.json")
+        << summary_with("\"total_steps\"", members.substr(1, members.size() - 2) + ", ");
+    const RunReport report = report_run(folder_);
+    EXPECT_TRUE(report.summary.at("plots_error").is_null()) << report.text;
+    EXPECT_FALSE(std::filesystem::exists(folder_ / "report" / "trap")) << trap;
+    const std::string page = text("report.html");
+    EXPECT_EQ(page.find("<b>", page.find("<h2>Loss")), std::string::npos) << trap;
+  }
 }
 
 TEST_F(RunReportTest, ThePageNeedsNothingElseAndHoldsEveryFigure) {
