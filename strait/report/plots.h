@@ -59,7 +59,7 @@ std::vector<std::string> draw_batch_plan(const std::vector<StepMetrics>& steps,
                                          const PlotOptions& options = {});
 
 /// Draws what ran when on one rank, a row per stream, to `path` (.svg or .png; UserError for
-/// another ending); data and script lie beside it. Errors as draw_plots.
+/// another ending); no other file stays there. Errors as draw_plots; an old picture then stays.
 void draw_timeline(const trace::Recorder& recorder, const std::vector<std::string>& streams,
                    const std::string& path, const std::string& gnuplot = "gnuplot");
 
