@@ -239,27 +239,27 @@ std::vector<std::string> draw_plots(const std::vector<StepMetrics>& steps,
   if (steps.empty()) throw UserError("no steps to draw: the run has not finished its first step");
   const std::filesystem::path path(folder);
   make_folder(folder);
-  const auto known = [&](double StepMetrics::*member) {
-    return std::any_of(steps.begin(), steps.end(), [member](const StepMetrics& metrics) {
-      return std::isfinite(metrics.*member);
-    });
-  };
   const std::vector<StepMetrics> groups = grouped(steps);
   const int64_t last_step = steps.back().step;
   write_file_atomically(path / "loss.tsv", loss_table(groups));
   write_file_atomically(path / "validation.tsv", validation_table(steps));
   write_file_atomically(path / "time.tsv", time_table(groups));
-  write_file_atomically(path / "loss.gnuplot",
-                        loss_script(last_step, known(&StepMetrics::validation_loss), options));
-  const std::string prediction =
-      known(&StepMetrics::predicted_seconds) ? "predicted" + options.prediction_note : "";
+  const bool validated = any_known(steps, &StepMetrics::validation_loss);
+  write_file_atomically(path / "loss.gnuplot", loss_script(last_step, validated, options));
+  const std::string prediction = any_known(steps, &StepMetrics::predicted_seconds)
+                                     ? "predicted" + options.prediction_note
+                                     : "";
   write_file_atomically(path / "time.gnuplot",
                         time_script(last_step, time_limit(groups), prediction));
-  run_gnuplot(options.gnuplot, path, {"loss.gnuplot", "time.gnuplot"});
-  std::vector<std::string> pictures;
-  for (const char* name : {"loss.svg", "loss.png", "time.svg", "time.png"}) {
-    pictures.push_back(path / name);
-  }
+  std::vector<std::string> scripts, pictures;
+  const auto draw = [&](const std::string& name) {
+    scripts.push_back(name + ".gnuplot");
+    for (const char* ending : {".svg", ".png"}) pictures.push_back(path / (name + ending));
+  };
+  // gnuplot fails where no point is known.
+  if (validated || any_known(steps, &StepMetrics::loss)) draw("loss");
+  if (any_known(steps, &StepMetrics::seconds)) draw("time");
+  if (!scripts.empty()) run_gnuplot(options.gnuplot, path, scripts);
   return pictures;
 }
 

@@ -53,22 +53,20 @@ void add_losses(const std::vector<StepMetrics>& steps, Figures* figures) {
 
 void add_times(const std::vector<StepMetrics>& steps, Figures* figures) {
   std::vector<double> all;
-  double seconds = 0, compute = 0, exposed = 0, tokens = 0, utilization_seconds = 0;
+  Rate compute, exposed, tokens, utilization;
   for (size_t i = steps.size() > kWarmUpSteps ? kWarmUpSteps : 0; i < steps.size(); ++i) {
     const StepMetrics& metrics = steps[i];
-    if (!std::isfinite(metrics.seconds)) continue;
     all.push_back(metrics.seconds);
-    seconds += metrics.seconds;
-    compute += metrics.compute_seconds;
-    exposed += metrics.exposed_communication_seconds;
-    tokens += metrics.tokens_per_second * metrics.seconds;
-    utilization_seconds += metrics.model_flops_utilization * metrics.seconds;
+    compute.add(metrics.compute_seconds, metrics.seconds);
+    exposed.add(metrics.exposed_communication_seconds, metrics.seconds);
+    tokens.add(metrics.tokens_per_second * metrics.seconds, metrics.seconds);
+    utilization.add(metrics.model_flops_utilization * metrics.seconds, metrics.seconds);
   }
   figures->seconds = statistics_of(all);
-  figures->compute_share = compute / seconds;
-  figures->exposed_share = exposed / seconds;
-  figures->tokens_per_second = tokens / seconds;
-  figures->utilization = utilization_seconds / seconds;
+  figures->compute_share = compute.value();
+  figures->exposed_share = exposed.value();
+  figures->tokens_per_second = tokens.value();
+  figures->utilization = utilization.value();
 }
 
 Figures figures_of(const std::vector<StepMetrics>& steps) {
@@ -213,6 +211,16 @@ std::string attempt(const Target& target, const Write& write) {
   }
 }
 
+/// "FOLDER/{loss,time}.{svg,png}", of pictures in pairs.
+std::string plots_text(const std::vector<std::string>& plots) {
+  if (plots.empty()) return "none: no step tells its loss or its seconds";
+  std::string names;
+  for (size_t i = 0; i < plots.size(); i += 2)
+    names += (i > 0 ? "," : "") + std::filesystem::path(plots[i]).stem().string();
+  if (plots.size() > 2) names = "{" + names + "}";
+  return std::filesystem::path(plots.front()).parent_path() / (names + ".{svg,png}");
+}
+
 /// Figures and pictures of the steps.
 RunReport report_steps(const std::vector<StepMetrics>& steps, const std::string& run_dir,
                        const Target& target, const PlotOptions& options, PageInput* page) {
@@ -229,9 +237,7 @@ RunReport report_steps(const std::vector<StepMetrics>& steps, const std::string&
     plots.insert(plots.end(), of_plan.begin(), of_plan.end());
     if (!of_plan.empty()) page->plan_figure = read_file(of_plan.front());
   });
-  report.text += row("Plots", !problem.empty()   ? "none: " + problem
-                              : plots.size() > 4 ? folder + "/{loss,time,plan}.{svg,png}"
-                                                 : folder + "/{loss,time}.{svg,png}");
+  report.text += row("Plots", problem.empty() ? plots_text(plots) : "none: " + problem);
   report.summary["plots"] = Json(plots);
   report.summary["plots_error"] = problem.empty() ? Json() : Json(problem);
   return report;

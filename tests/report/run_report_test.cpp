@@ -57,6 +57,12 @@ class RunReportTest : public ::testing::Test {
     return steps;
   }
 
+  /// Other metrics instead of those of write_run.
+  void rewrite(const std::vector<StepMetrics>& steps) {
+    MetricsWriter writer(folder_ / "metrics.jsonl", 0);
+    for (const StepMetrics& metrics : steps) writer.append(metrics);
+  }
+
   std::string text(const std::string& name) { return read_file(folder_ / name); }
 
   std::filesystem::path folder_;
@@ -178,6 +184,38 @@ TEST_F(RunReportTest, UnknownTimesStillGiveAPicture) {
   draw_plots(steps, folder_ / "report");
   EXPECT_EQ(text("report/gnuplot.log"), "");
   EXPECT_THAT(text("report/time.svg"), ::testing::Not(HasSubstr(">predicted<")));
+}
+
+TEST_F(RunReportTest, ShareAndSpeedAreOfTheStepsThatTellThem) {
+  std::vector<StepMetrics> steps = write_run(20);
+  steps[6].compute_seconds = steps[7].tokens_per_second = kUnknown;
+  steps[8].seconds = kUnknown;
+  rewrite(steps);
+  const RunReport report = report_run(folder_);
+  EXPECT_NEAR(report.summary.at("compute_share").as_number(), 0.8, 1e-12);
+  EXPECT_NEAR(report.summary.at("exposed_communication_share").as_number(), 0.05, 1e-12);
+  EXPECT_NEAR(report.summary.at("tokens_per_second").as_number(), 2048, 1e-8);
+  EXPECT_THAT(report.text, HasSubstr("80.0 % compute, 5.0 % exposed communication, 15.0 % other"));
+}
+
+TEST_F(RunReportTest, FiguresWithoutDataAreLeftOut) {
+  std::vector<StepMetrics> steps = write_run(20);
+  for (StepMetrics& metrics : steps) metrics.seconds = kUnknown;
+  rewrite(steps);
+  const RunReport timeless = report_run(folder_);
+  EXPECT_TRUE(timeless.summary.at("plots_error").is_null()) << timeless.text;
+  EXPECT_THAT(timeless.summary.at("plots").dump(),
+              AllOf(HasSubstr("loss.svg"), HasSubstr("loss.png"), Not(HasSubstr("time."))));
+  EXPECT_THAT(timeless.text, HasSubstr("/report/loss.{svg,png}"));
+  EXPECT_THAT(text("report.html"),
+              AllOf(HasSubstr("<h2>Loss"), HasSubstr("<h2>Memory of"),
+                    Not(HasSubstr("<h2>Throughput")), Not(HasSubstr("<h2>Time per step"))));
+  for (StepMetrics& metrics : steps) metrics.loss = metrics.validation_loss = kUnknown;
+  rewrite(steps);
+  const RunReport nothing = report_run(folder_);
+  EXPECT_THAT(nothing.text, HasSubstr("Plots       none: no step tells its loss or its seconds"));
+  EXPECT_EQ(nothing.summary.at("plots").size(), 0u);
+  EXPECT_THAT(text("report.html"), AllOf(Not(HasSubstr("<h2>Loss")), HasSubstr("<h2>Memory of")));
 }
 
 TEST_F(RunReportTest, WithoutGnuplotTheReportStillComes) {
