@@ -245,35 +245,46 @@ RunReport report_steps(const std::vector<StepMetrics>& steps, const std::string&
 
 /// A text of the plan.
 std::string plan_text(const PageInput& page, const char* name, const std::string& otherwise) {
-  const Json* text = page.plan.is_object() ? page.plan.find(name) : nullptr;
-  return text != nullptr ? text->as_string() : otherwise;
+  const Json* text = page.plan.find(name);
+  return text != nullptr && text->is_string() ? text->as_string() : otherwise;
 }
 
-/// What the run left besides its metrics.
-PageInput read_page_input(const std::string& run_dir) {
+/// What the run left besides its metrics. Adds to `problems` what of it cannot be read.
+PageInput read_page_input(const std::string& run_dir, std::vector<std::string>* problems) {
   PageInput page;
-  if (std::filesystem::exists(run_dir + "/summary.json")) {
-    const Json stored =
-        Json::parse(read_file(run_dir + "/summary.json"), run_dir + "/summary.json");
+  const auto read = [&](const std::string& path, const auto& take) {
+    try {
+      if (std::filesystem::exists(path)) take(read_file(path));
+    } catch (const Error& error) {
+      problems->push_back(error.what());
+    }
+  };
+  const std::string summary = run_dir + "/summary.json";
+  read(summary, [&](const std::string& text) {
+    const Json stored = Json::parse(text, summary);
     for (auto& [key, target] : {std::pair("plan", &page.plan), std::pair("train", &page.train)})
       if (const Json* found = stored.find(key)) *target = *found;
-  }
-  if (std::filesystem::exists(run_dir + "/run.toml"))
-    page.run_toml = read_file(run_dir + "/run.toml");
+  });
+  read(run_dir + "/run.toml", [&](const std::string& text) { page.run_toml = text; });
   return page;
 }
 
-/// Writes report.html.
-void write_page(const Target& target, PageInput page, RunReport* report) {
+/// Writes report.html, which lacks what `problems` tell.
+void write_page(const Target& target, PageInput page, const std::vector<std::string>& problems,
+                RunReport* report) {
   const std::string path = target.folder + "/report.html";
   page.summary = report->summary;
   const std::string problem = attempt(target, [&] {
     remove_interrupted_writes(target.folder);
     write_file_atomically(path, report_page(page));
   });
-  report->summary["page"] = problem.empty() ? Json(path) : Json();
-  report->summary["page_error"] = problem.empty() ? Json() : Json(problem);
-  report->text += row("Page", problem.empty() ? path : "none: " + problem);
+  const bool written = problem.empty(), whole = written && problems.empty();
+  const std::string error = written ? fmt::format("{}", fmt::join(problems, "; ")) : problem;
+  report->summary["page"] = written ? Json(path) : Json();
+  report->summary["page_error"] = whole ? Json() : Json(error);
+  report->text += row("Page", !written ? "none: " + error
+                              : whole  ? path
+                                       : path + ", incomplete: " + error);
 }
 
 Target target_of(const std::string& run_dir, const ReportOptions& options) {
@@ -315,7 +326,8 @@ RunReport report_run(const std::string& run_dir, const ReportOptions& options) {
   if (files.empty()) require_run(run_dir, !steps.empty());
   const Target target = target_of(run_dir, options);
   RunReport report;
-  PageInput page = read_page_input(run_dir);
+  std::vector<std::string> problems;
+  PageInput page = read_page_input(run_dir, &problems);
   if (steps.empty()) {
     report.summary = Json::object({{"run_dir", run_dir}, {"steps", 0}});
     report.text = row("Run", run_dir) + row("Steps", "none whole");
@@ -326,7 +338,7 @@ RunReport report_run(const std::string& run_dir, const ReportOptions& options) {
                           &page);
   }
   add_verdict(files, &report);
-  write_page(target, std::move(page), &report);
+  write_page(target, std::move(page), problems, &report);
   report.text.pop_back();  // a line break ends each row but the last
   return report;
 }

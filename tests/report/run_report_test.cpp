@@ -479,5 +479,30 @@ TEST_F(RunReportTest, ThePageComesWithoutGnuplotAndWithoutSteps) {
   EXPECT_THAT(text("report.html"), HasSubstr("no whole step"));
 }
 
+TEST_F(RunReportTest, ADamagedSummaryCostsWhatItTells) {
+  write_run(12);
+  std::ofstream(folder_ / "summary.json") << "{";
+  std::filesystem::create_directories(folder_ / "run.toml");
+  const RunReport report = report_run(folder_, {.gnuplot = "no-gnuplot"});
+  EXPECT_EQ(report.summary.at("steps").as_integer(), 12);
+  EXPECT_EQ(report.summary.at("page").as_string(), folder_ / "report.html");
+  EXPECT_THAT(report.summary.at("page_error").as_string(),
+              AllOf(HasSubstr("summary.json"), HasSubstr("run.toml is a folder")));
+  EXPECT_THAT(report.text, HasSubstr("report.html, incomplete: "));
+  EXPECT_THAT(text("report.html"), HasSubstr("Time by kind"));
+}
+
+TEST_F(RunReportTest, MembersOfAnotherTypeAreUnknown) {
+  write_run(12);
+  std::ofstream(folder_ / "summary.json") << R"({"plan": {"loss_unit": 7, "prediction_note": [],
+      "bytes_per_step": {"level": "world"}, "memory": 3},
+      "train": {"traffic": {"a": 1}, "compression": {"layers": {"a": 1}}}})";
+  const RunReport report = report_run(folder_);
+  EXPECT_TRUE(report.summary.at("page_error").is_null()) << report.text;
+  EXPECT_THAT(text("report.html"), HasSubstr("Loss (nats per token)"));
+  EXPECT_EQ(row_of(text("report.html"), "world, payload"),
+            "<tr><td>world, payload</td><td>–</td><td>35.6 MB</td><td>–</td>");
+}
+
 }  // namespace
 }  // namespace strait::report
