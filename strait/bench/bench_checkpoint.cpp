@@ -17,6 +17,7 @@
 #include "strait/base/errors.h"
 #include "strait/base/file.h"
 #include "strait/base/random.h"
+#include "strait/base/work_folder.h"
 #include "strait/checkpoint/reader.h"
 #include "strait/checkpoint/session.h"
 #include "strait/measure/rank_team.h"
@@ -31,29 +32,16 @@ constexpr size_t kBlockBytes = 8 << 20;  // of plain reads and writes
 constexpr size_t kAlignmentBytes = 4096;
 constexpr int64_t kUnits = 16;  // as many as a small model has
 
-/// A folder of its own, removed at the end.
-class WorkFolder {
- public:
-  explicit WorkFolder(const std::string& parent) : path_(parent + "/.strait-bench-XXXXXX") {
-    if (::mkdtemp(path_.data()) == nullptr) {
-      ErrorPlace place;
-      place.key = "--folder";
-      throw UserError(
-          fmt::format("--folder {}: cannot make a folder there: {}", parent, errno_text(errno)),
-          place);
-    }
+/// Inside the folder that --folder names.
+WorkFolder work_folder(const std::string& parent) {
+  try {
+    return WorkFolder(parent + "/.strait-bench-");
+  } catch (const InputOutputError& error) {
+    ErrorPlace place;
+    place.key = "--folder";
+    throw UserError(fmt::format("--folder {}: {}", parent, error.what()), place);
   }
-  ~WorkFolder() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  WorkFolder(const WorkFolder&) = delete;
-  WorkFolder& operator=(const WorkFolder&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
+}
 
 /// Memory that may be written past the page cache.
 class Block {
@@ -114,7 +102,7 @@ class PlainFile {
 class CheckpointRun {
  public:
   explicit CheckpointRun(const CheckpointCase& the_case)
-      : case_(the_case), folder_(the_case.folder), team_(the_case.ranks, 1) {
+      : case_(the_case), folder_(work_folder(the_case.folder)), team_(the_case.ranks, 1) {
     unit_elements_ = std::max<int64_t>(case_.ranks, case_.bytes / 4 / kUnits);
     own_.resize(static_cast<size_t>(case_.ranks));
     loaded_.resize(static_cast<size_t>(case_.ranks));

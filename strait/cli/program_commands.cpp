@@ -181,10 +181,10 @@ void write_timelines(const Command& command, const strategy::Design& design,
     const program::Program& step = program::class_of(design.round.classes, rank);
     timelines.push_back({rank, &recorders[at], program::stream_names(step)});
   }
+  if (!command.trace.empty()) write_file_atomically(command.trace, trace::chrome_trace(timelines));
+  if (command.plot.empty()) return;
   const trace::Timeline& first = timelines.front();
-  if (!command.plot.empty()) report::draw_timeline(*first.spans, first.streams, command.plot);
-  if (command.trace.empty()) return;
-  write_file_atomically(command.trace, trace::chrome_trace(timelines));
+  report::draw_timeline(*first.spans, first.streams, command.plot);
 }
 
 Json memory_json(const std::vector<program::MemoryUse>& classes) {

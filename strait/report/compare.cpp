@@ -102,8 +102,10 @@ RunReport compare_runs(const std::vector<std::string>& run_dirs, const ReportOpt
         Json(draw_comparison(steps_of(run_dirs, names), options.folder, {options.gnuplot}));
     report.text += fmt::format("\nPlots           {}/compare.{{svg,png}}", options.folder);
   } catch (const PlotterError& error) {
-    report.summary["plots_error"] = error.what();
-    report.text += fmt::format("\nPlots           none: {}", error.what());
+    const std::string problem =
+        fmt::format("{}; data and scripts are in {}", error.what(), options.folder);
+    report.summary["plots_error"] = problem;
+    report.text += "\nPlots           none: " + problem;
   }
   return report;
 }

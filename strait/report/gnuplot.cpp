@@ -14,6 +14,15 @@
 
 namespace strait::report {
 
+std::string quoted(const std::string& text) {
+  std::string inner;
+  for (const char c : text) {
+    inner += static_cast<unsigned char>(c) < ' ' ? ' ' : c;
+    if (c == '\'') inner += c;
+  }
+  return "'" + inner + "'";
+}
+
 void run_gnuplot(const std::string& gnuplot, const std::filesystem::path& folder,
                  const std::vector<std::string>& scripts) {
   const std::string log = folder / "gnuplot.log";
@@ -36,19 +45,17 @@ void run_gnuplot(const std::string& gnuplot, const std::filesystem::path& folder
   place.file = gnuplot;
   place.operation = "draw plots";
   if (error != 0) {
-    throw PlotterError(
-        fmt::format("cannot start {} ({}); install gnuplot (Debian: gnuplot-nox). The data and "
-                    "scripts of the plots are in {}",
-                    gnuplot, errno_text(error), folder.string()),
-        place);
+    throw PlotterError(fmt::format("cannot start {} ({}); install gnuplot (Debian: gnuplot-nox)",
+                                   gnuplot, errno_text(error)),
+                       place);
   }
   int status = 0;
   while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
   if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
-    throw PlotterError(
-        fmt::format("{} failed on the scripts in {}: {}", gnuplot, folder.string(), read_file(log)),
-        place);
+    std::string said = read_file(log);
+    said.erase(said.find_last_not_of('\n') + 1);
+    throw PlotterError(fmt::format("{} failed: {}", gnuplot, said), place);
   }
 }
 

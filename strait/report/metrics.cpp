@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <string_view>
@@ -28,10 +29,21 @@ double number_or_unknown(const Json& value, const char* key) {
   return member == nullptr || member->is_null() ? kUnknown : member->as_number();
 }
 
-/// Parses one line; the error names file and line.
-StepMetrics parse_line(std::string_view line, const std::string& path, int64_t number) {
+int64_t byte_count(const Json& value, const char* key) {
+  const int64_t bytes = value.at(key).as_integer();
+  if (bytes < 0) throw UserError(fmt::format("{} is {}, less than 0", key, bytes));
+  return bytes;
+}
+
+/// Parses one line, of a later step than the one before; the error names file and line.
+StepMetrics parse_line(std::string_view line, const std::string& path, int64_t number,
+                       int64_t step_before) {
   try {
-    return metrics_from_json(Json::parse(line, path));
+    StepMetrics metrics = metrics_from_json(Json::parse(line, path));
+    if (metrics.step <= step_before)
+      throw UserError(
+          fmt::format("step {} follows step {}; steps rise", metrics.step, step_before));
+    return metrics;
   } catch (const UserError& error) {
     ErrorPlace place;
     place.file = path;
@@ -41,20 +53,31 @@ StepMetrics parse_line(std::string_view line, const std::string& path, int64_t n
   }
 }
 
-/// Calls visit(metrics, offset behind the line) for each whole line until it returns false.
+/// Calls visit(metrics, offset behind the line) for each whole line that is not blank until it
+/// returns false.
 template <class Visit>
 void for_each_line(const std::string& text, const std::string& path, Visit visit) {
-  int64_t number = 0;
+  int64_t number = 0, step = 0;
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = text.find('\n', begin);
     if (end == std::string::npos) return;  // torn by the end of a process
     const std::string_view line = std::string_view(text).substr(begin, end - begin);
     begin = end + 1;
-    if (!visit(parse_line(line, path, ++number), begin)) return;
+    ++number;
+    if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
+    StepMetrics metrics = parse_line(line, path, number, step);
+    step = metrics.step;
+    if (!visit(std::move(metrics), begin)) return;
   }
 }
 
 }  // namespace
+
+bool any_known(const std::vector<StepMetrics>& steps, double StepMetrics::*figure) {
+  return std::any_of(steps.begin(), steps.end(), [figure](const StepMetrics& metrics) {
+    return std::isfinite(metrics.*figure);
+  });
+}
 
 Json to_json(const StepMetrics& metrics) {
   Json levels = Json::array();
@@ -90,6 +113,7 @@ Json to_json(const StepMetrics& metrics) {
 StepMetrics metrics_from_json(const Json& value) {
   StepMetrics metrics;
   metrics.step = value.at("step").as_integer();
+  if (metrics.step < 1) throw UserError(fmt::format("step is {}; the first is 1", metrics.step));
   metrics.loss = number_or_unknown(value, "loss");
   metrics.gradient_norm = number_or_unknown(value, "gradient_norm");
   metrics.learning_rate = number_or_unknown(value, "learning_rate");
@@ -100,12 +124,11 @@ StepMetrics metrics_from_json(const Json& value) {
   metrics.compute_seconds = number_or_unknown(value, "compute_seconds");
   metrics.exposed_communication_seconds = number_or_unknown(value, "exposed_communication_seconds");
   for (const Json& level : value.at("bytes_per_level").as_array()) {
-    metrics.bytes_per_level.push_back(
-        {level.at("level").as_string(), level.at("bytes").as_integer()});
+    metrics.bytes_per_level.push_back({level.at("level").as_string(), byte_count(level, "bytes")});
   }
-  metrics.memory_bytes = value.at("memory_bytes").as_integer();
-  if (const Json* resident = value.find("resident_bytes"))
-    metrics.resident_bytes = resident->as_integer();
+  metrics.memory_bytes = byte_count(value, "memory_bytes");
+  if (value.find("resident_bytes") != nullptr)
+    metrics.resident_bytes = byte_count(value, "resident_bytes");
   metrics.predicted_seconds = number_or_unknown(value, "predicted_seconds");
   metrics.validation_loss = number_or_unknown(value, "validation_loss");
   if (const Json* settings = value.find("layer_settings"))

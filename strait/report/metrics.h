@@ -43,7 +43,11 @@ struct StepMetrics {
   Json sequence_plan;                               // of the first batch of documents; null = none
 };
 
-/// The line of metrics.jsonl as a value, and back. Errors (UserError): missing or mistyped members.
+/// Whether any of the steps tells a figure, such as &StepMetrics::loss.
+bool any_known(const std::vector<StepMetrics>& steps, double StepMetrics::*figure);
+
+/// The line of metrics.jsonl as a value, and back. Errors (UserError): missing or mistyped members,
+/// a step below 1, negative bytes.
 Json to_json(const StepMetrics& metrics);
 StepMetrics metrics_from_json(const Json& value);
 
@@ -66,8 +70,9 @@ class MetricsWriter {
   int file_ = -1;
 };
 
-/// All steps of a metrics.jsonl in the order of the file. A torn last line is left out. Errors
-/// (UserError): no such file; a malformed line, with its number.
+/// All steps of a metrics.jsonl in the order of the file; blank lines and a torn last line are
+/// left out. Errors (UserError): no such file; a malformed line, or a step that is not later than
+/// the one before, with its number.
 std::vector<StepMetrics> read_metrics(const std::string& path);
 
 /// Removes the lines behind `step` and a torn last line from a metrics.jsonl.

@@ -83,6 +83,12 @@ std::string word(const Json& json, std::initializer_list<const char*> path) {
   return found != nullptr && found->is_string() ? found->as_string() : "";
 }
 
+/// The elements of a list; none where it is missing or no list.
+const Json::Array& elements(const Json* list) {
+  static const Json::Array kNone;
+  return list != nullptr && list->is_array() ? list->as_array() : kNone;
+}
+
 constexpr const char* kDash = "–";
 
 template <class Text>
@@ -159,13 +165,11 @@ std::string key_figures(const Json& summary) {
 
 std::string verdict(const PageInput& input) {
   std::string html;
-  const Json* failures = find(input.summary, {"failures"});
   const std::string text = word(input.summary, {"verdict", "text"});
   if (!text.empty()) html += fmt::format("<p class=bad>{}</p>", escaped(text));
-  if (failures != nullptr)
-    for (const Json& failure : failures->as_array())
-      html += fmt::format("<p>Rank {}, {}: {}</p>", count_text(number(failure, {"rank"})),
-                          escaped(word(failure, {"kind"})), escaped(word(failure, {"message"})));
+  for (const Json& failure : elements(find(input.summary, {"failures"})))
+    html += fmt::format("<p>Rank {}, {}: {}</p>", count_text(number(failure, {"rank"})),
+                        escaped(word(failure, {"kind"})), escaped(word(failure, {"message"})));
   if (!html.empty()) return section("Verdict", html);
   const double done = number(input.summary, {"last_step"}),
                total = number(input.plan, {"total_steps"});
@@ -187,7 +191,8 @@ std::string figures(const PageInput& input) {
     return section("Figures", fmt::format("<p class=dim>No figures: {}</p>",
                                           escaped(word(input.summary, {"plots_error"}))));
   std::string html = "<div class=grid>";
-  for (const auto& [caption, svg] : input.figures) html += section(caption.c_str(), figure(svg));
+  for (const auto& [caption, svg] : input.figures)
+    html += section(escaped(caption).c_str(), figure(svg));
   return html + "</div>\n";
 }
 
@@ -236,22 +241,21 @@ std::string time_by_kind(const PageInput& input) {
 }
 
 /// A figure of the level called `level` in a list of LEVELS.
-double of_level(const Json* levels, const std::string& level, const char* member) {
-  if (levels == nullptr || !levels->is_array()) return kUnknown;
-  for (const Json& entry : levels->as_array())
+double of_level(const Json::Array& levels, const std::string& level, const char* member) {
+  for (const Json& entry : levels)
     if (word(entry, {"level"}) == level) return number(entry, {member});
   return kUnknown;
 }
 
 std::string bytes_by_level(const PageInput& input) {
-  const Json* planned = find(input.plan, {"bytes_per_step"});
-  const Json* measured = find(input.train, {"bytes_per_step", "runtime"});
-  if (measured == nullptr) measured = find(input.summary, {"bytes_per_step"});
-  const Json* named = planned != nullptr ? planned : measured;
-  if (named == nullptr || named->size() == 0)
-    return section("Bytes by level", "<p class=dim>None known.</p>");
+  const Json::Array& planned = elements(find(input.plan, {"bytes_per_step"}));
+  const Json::Array& counted = elements(find(input.train, {"bytes_per_step", "runtime"}));
+  const Json::Array& measured =
+      counted.empty() ? elements(find(input.summary, {"bytes_per_step"})) : counted;
+  const Json::Array& named = planned.empty() ? measured : planned;
+  if (named.empty()) return section("Bytes by level", "<p class=dim>None known.</p>");
   std::vector<Row> rows;
-  for (const Json& entry : named->as_array()) {
+  for (const Json& entry : named) {
     const std::string level = word(entry, {"level"});
     for (const auto& [member, title] :
          {std::pair("payload_bytes", "payload"), std::pair("metadata_bytes", "metadata")}) {
@@ -266,10 +270,10 @@ std::string bytes_by_level(const PageInput& input) {
 }
 
 std::string traffic(const Json& train) {
-  const Json* rows = find(train, {"traffic"});
-  if (rows == nullptr || rows->size() == 0) return "";
+  const Json::Array& rows = elements(find(train, {"traffic"}));
+  if (rows.empty()) return "";
   std::vector<Row> cells;
-  for (const Json& row : rows->as_array())
+  for (const Json& row : rows)
     cells.push_back({escaped(word(row, {"operation"})), escaped(word(row, {"level"})),
                      escaped(word(row, {"codec"})), bytes_cell(number(row, {"payload_bytes"})),
                      bytes_cell(number(row, {"metadata_bytes"}))});
@@ -290,21 +294,20 @@ std::string setting_bar(double sent, double uniform, double most) {
 
 /// The picture of a compressed all-reduce whose settings are chosen.
 std::string layer_settings(const Json& train) {
-  const Json* layers = find(train, {"compression", "layers"});
-  if (layers == nullptr || layers->size() == 0 || word(train, {"compression", "adapt"}) == "none")
-    return "";
+  const Json::Array& layers = elements(find(train, {"compression", "layers"}));
+  if (layers.empty() || word(train, {"compression", "adapt"}) == "none") return "";
   double most = 0, sent = 0, uniform = 0;
   const auto per_element = [](const Json& layer, const char* member) {
     return number(layer, {member}) / number(layer, {"elements"});
   };
-  for (const Json& layer : layers->as_array()) {
+  for (const Json& layer : layers) {
     most = std::max(
         {most, per_element(layer, "bytes_per_step"), per_element(layer, "uniform_bytes_per_step")});
     sent += number(layer, {"bytes_per_step"});
     uniform += number(layer, {"uniform_bytes_per_step"});
   }
   std::vector<Row> rows;
-  for (const Json& layer : layers->as_array())
+  for (const Json& layer : layers)
     rows.push_back({escaped(word(layer, {"name"})), escaped(word(layer, {"setting"})),
                     count_text(number(layer, {"elements"})),
                     bytes_cell(number(layer, {"bytes_per_step"})),
@@ -323,9 +326,8 @@ std::string layer_settings(const Json& train) {
 
 double largest(const Json* values) {
   double most = kUnknown;
-  if (values != nullptr && values->is_array())
-    for (const Json& value : values->as_array())
-      if (value.is_number() && !(most >= value.as_number())) most = value.as_number();
+  for (const Json& value : elements(values))
+    if (value.is_number() && !(most >= value.as_number())) most = value.as_number();
   return most;
 }
 

@@ -151,7 +151,8 @@ std::string script(const Picture& picture) {
 }
 
 std::string loss_axis(const PlotOptions& options) {
-  return fmt::format("set ylabel 'Loss ({})' textcolor rgb '#303030'\n", options.loss_unit);
+  return fmt::format("set ylabel {} noenhanced textcolor rgb '#303030'\n",
+                     quoted(fmt::format("Loss ({})", options.loss_unit)));
 }
 
 std::string loss_script(int64_t last_step, bool has_validation, const PlotOptions& options) {
@@ -185,8 +186,8 @@ std::string time_script(int64_t last_step, double limit, const std::string& pred
   if (!prediction.empty()) {
     picture.plot += fmt::format(
         ", \\\n     '' using 1:5 with lines linewidth 2 dashtype (8,5) linecolor rgb '#202020'"
-        " title '{}'",
-        prediction);
+        " title {} noenhanced",
+        quoted(prediction));
   }
   return script(picture);
 }
@@ -197,13 +198,6 @@ void make_folder(const std::string& folder) {
   if (error) throw InputOutputError(fmt::format("cannot make {}: {}", folder, error.message()));
 }
 
-/// A name as text of a gnuplot string in single quotes.
-std::string quoted(const std::string& name) {
-  std::string text;
-  for (const char c : name) text += c == '\'' ? "''" : std::string(1, c);
-  return "'" + text + "' noenhanced";
-}
-
 std::string comparison_script(const std::vector<NamedSteps>& runs, const PlotOptions& options) {
   static constexpr const char* kColours[] = {"#1f5fa8", "#d9541e", "#2a8a4a", "#8a4fb0",
                                              "#b08a1f", "#c0366c", "#3a9aa8", "#606060"};
@@ -212,7 +206,9 @@ std::string comparison_script(const std::vector<NamedSteps>& runs, const PlotOpt
   for (size_t run = 0; run < runs.size(); ++run) {
     const char* colour = kColours[run % std::size(kColours)];
     picture.plot += fmt::format(
-        "{}'compare-{}.tsv' using 1:3 with lines linewidth 2 linecolor rgb '{}' title {}, \\\n"
+        "{}'compare-{}.tsv' using 1:3 with lines linewidth 2 linecolor rgb '{}' title {} "
+        "noenhanced, "
+        "\\\n"
         "     'compare-{}-validation.tsv' using 1:2 with points pointtype 7 pointsize 0.7 "
         "linecolor rgb '{}' notitle",
         run == 0 ? "" : ", \\\n     ", run, colour, quoted(runs[run].name), run, colour);
@@ -243,27 +239,27 @@ std::vector<std::string> draw_plots(const std::vector<StepMetrics>& steps,
   if (steps.empty()) throw UserError("no steps to draw: the run has not finished its first step");
   const std::filesystem::path path(folder);
   make_folder(folder);
-  const auto known = [&](double StepMetrics::*member) {
-    return std::any_of(steps.begin(), steps.end(), [member](const StepMetrics& metrics) {
-      return std::isfinite(metrics.*member);
-    });
-  };
   const std::vector<StepMetrics> groups = grouped(steps);
   const int64_t last_step = steps.back().step;
   write_file_atomically(path / "loss.tsv", loss_table(groups));
   write_file_atomically(path / "validation.tsv", validation_table(steps));
   write_file_atomically(path / "time.tsv", time_table(groups));
-  write_file_atomically(path / "loss.gnuplot",
-                        loss_script(last_step, known(&StepMetrics::validation_loss), options));
-  const std::string prediction =
-      known(&StepMetrics::predicted_seconds) ? "predicted" + options.prediction_note : "";
+  const bool validated = any_known(steps, &StepMetrics::validation_loss);
+  write_file_atomically(path / "loss.gnuplot", loss_script(last_step, validated, options));
+  const std::string prediction = any_known(steps, &StepMetrics::predicted_seconds)
+                                     ? "predicted" + options.prediction_note
+                                     : "";
   write_file_atomically(path / "time.gnuplot",
                         time_script(last_step, time_limit(groups), prediction));
-  run_gnuplot(options.gnuplot, path, {"loss.gnuplot", "time.gnuplot"});
-  std::vector<std::string> pictures;
-  for (const char* name : {"loss.svg", "loss.png", "time.svg", "time.png"}) {
-    pictures.push_back(path / name);
-  }
+  std::vector<std::string> scripts, pictures;
+  const auto draw = [&](const std::string& name) {
+    scripts.push_back(name + ".gnuplot");
+    for (const char* ending : {".svg", ".png"}) pictures.push_back(path / (name + ending));
+  };
+  // gnuplot fails where no point is known.
+  if (validated || any_known(steps, &StepMetrics::loss)) draw("loss");
+  if (any_known(steps, &StepMetrics::seconds)) draw("time");
+  if (!scripts.empty()) run_gnuplot(options.gnuplot, path, scripts);
   return pictures;
 }
 

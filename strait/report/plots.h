@@ -26,7 +26,8 @@ struct PlotOptions {
 /// Draws into `folder` (made when missing): loss.{svg,png}, training and validation loss over
 /// steps, and time.{svg,png}, the seconds of a step stacked into computing, exposed communication
 /// and the rest, with the predicted time. Beside them the data (*.tsv) and the scripts (*.gnuplot),
-/// so that a picture can be changed by hand. Long runs are drawn as means over at most 400 groups
+/// so that a picture can be changed by hand. A picture of which no step tells anything is left out.
+/// Long runs are drawn as means over at most 400 groups
 /// of neighbouring steps. Blocks until gnuplot ends. Returns the paths of the pictures. Errors: no
 /// steps (UserError); options.gnuplot, a name looked up in PATH or a path, cannot be started or
 /// fails (PlotterError); a file cannot be written (InputOutputError).
@@ -46,7 +47,8 @@ std::vector<std::string> draw_comparison(const std::vector<NamedSteps>& runs,
                                          const PlotOptions& options = {});
 
 /// Draws, behind draw_plots and from its tables in `folder`, the figures of the page: loss,
-/// throughput, time, memory. Captions and SVG texts. Errors as draw_plots.
+/// throughput, time, memory, as far as any step tells them. Captions and SVG texts. Errors as
+/// draw_plots.
 std::vector<std::pair<std::string, std::string>> page_figures(const std::vector<StepMetrics>& steps,
                                                               const std::string& folder,
                                                               const PlotOptions& options = {});
@@ -59,7 +61,7 @@ std::vector<std::string> draw_batch_plan(const std::vector<StepMetrics>& steps,
                                          const PlotOptions& options = {});
 
 /// Draws what ran when on one rank, a row per stream, to `path` (.svg or .png; UserError for
-/// another ending); data and script lie beside it. Errors as draw_plots.
+/// another ending); no other file stays there. Errors as draw_plots; an old picture then stays.
 void draw_timeline(const trace::Recorder& recorder, const std::vector<std::string>& streams,
                    const std::string& path, const std::string& gnuplot = "gnuplot");
 

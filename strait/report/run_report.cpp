@@ -53,22 +53,20 @@ void add_losses(const std::vector<StepMetrics>& steps, Figures* figures) {
 
 void add_times(const std::vector<StepMetrics>& steps, Figures* figures) {
   std::vector<double> all;
-  double seconds = 0, compute = 0, exposed = 0, tokens = 0, utilization_seconds = 0;
+  Rate compute, exposed, tokens, utilization;
   for (size_t i = steps.size() > kWarmUpSteps ? kWarmUpSteps : 0; i < steps.size(); ++i) {
     const StepMetrics& metrics = steps[i];
-    if (!std::isfinite(metrics.seconds)) continue;
     all.push_back(metrics.seconds);
-    seconds += metrics.seconds;
-    compute += metrics.compute_seconds;
-    exposed += metrics.exposed_communication_seconds;
-    tokens += metrics.tokens_per_second * metrics.seconds;
-    utilization_seconds += metrics.model_flops_utilization * metrics.seconds;
+    compute.add(metrics.compute_seconds, metrics.seconds);
+    exposed.add(metrics.exposed_communication_seconds, metrics.seconds);
+    tokens.add(metrics.tokens_per_second * metrics.seconds, metrics.seconds);
+    utilization.add(metrics.model_flops_utilization * metrics.seconds, metrics.seconds);
   }
   figures->seconds = statistics_of(all);
-  figures->compute_share = compute / seconds;
-  figures->exposed_share = exposed / seconds;
-  figures->tokens_per_second = tokens / seconds;
-  figures->utilization = utilization_seconds / seconds;
+  figures->compute_share = compute.value();
+  figures->exposed_share = exposed.value();
+  figures->tokens_per_second = tokens.value();
+  figures->utilization = utilization.value();
 }
 
 Figures figures_of(const std::vector<StepMetrics>& steps) {
@@ -206,11 +204,21 @@ std::string attempt(const Target& target, const Write& write) {
     write();
     return "";
   } catch (const PlotterError& error) {
-    return error.what();
+    return fmt::format("{}; data and scripts are in {}/report", error.what(), target.folder);
   } catch (const InputOutputError& error) {
     if (target.required) throw;
     return fmt::format("{}; -o FOLDER writes elsewhere", error.what());
   }
+}
+
+/// "FOLDER/{loss,time}.{svg,png}", of pictures in pairs.
+std::string plots_text(const std::vector<std::string>& plots) {
+  if (plots.empty()) return "none: no step tells its loss or its seconds";
+  std::string names;
+  for (size_t i = 0; i < plots.size(); i += 2)
+    names += (i > 0 ? "," : "") + std::filesystem::path(plots[i]).stem().string();
+  if (plots.size() > 2) names = "{" + names + "}";
+  return std::filesystem::path(plots.front()).parent_path() / (names + ".{svg,png}");
 }
 
 /// Figures and pictures of the steps.
@@ -229,9 +237,7 @@ RunReport report_steps(const std::vector<StepMetrics>& steps, const std::string&
     plots.insert(plots.end(), of_plan.begin(), of_plan.end());
     if (!of_plan.empty()) page->plan_figure = read_file(of_plan.front());
   });
-  report.text += row("Plots", !problem.empty()   ? "none: " + problem
-                              : plots.size() > 4 ? folder + "/{loss,time,plan}.{svg,png}"
-                                                 : folder + "/{loss,time}.{svg,png}");
+  report.text += row("Plots", problem.empty() ? plots_text(plots) : "none: " + problem);
   report.summary["plots"] = Json(plots);
   report.summary["plots_error"] = problem.empty() ? Json() : Json(problem);
   return report;
@@ -239,35 +245,46 @@ RunReport report_steps(const std::vector<StepMetrics>& steps, const std::string&
 
 /// A text of the plan.
 std::string plan_text(const PageInput& page, const char* name, const std::string& otherwise) {
-  const Json* text = page.plan.is_object() ? page.plan.find(name) : nullptr;
-  return text != nullptr ? text->as_string() : otherwise;
+  const Json* text = page.plan.find(name);
+  return text != nullptr && text->is_string() ? text->as_string() : otherwise;
 }
 
-/// What the run left besides its metrics.
-PageInput read_page_input(const std::string& run_dir) {
+/// What the run left besides its metrics. Adds to `problems` what of it cannot be read.
+PageInput read_page_input(const std::string& run_dir, std::vector<std::string>* problems) {
   PageInput page;
-  if (std::filesystem::exists(run_dir + "/summary.json")) {
-    const Json stored =
-        Json::parse(read_file(run_dir + "/summary.json"), run_dir + "/summary.json");
+  const auto read = [&](const std::string& path, const auto& take) {
+    try {
+      if (std::filesystem::exists(path)) take(read_file(path));
+    } catch (const Error& error) {
+      problems->push_back(error.what());
+    }
+  };
+  const std::string summary = run_dir + "/summary.json";
+  read(summary, [&](const std::string& text) {
+    const Json stored = Json::parse(text, summary);
     for (auto& [key, target] : {std::pair("plan", &page.plan), std::pair("train", &page.train)})
       if (const Json* found = stored.find(key)) *target = *found;
-  }
-  if (std::filesystem::exists(run_dir + "/run.toml"))
-    page.run_toml = read_file(run_dir + "/run.toml");
+  });
+  read(run_dir + "/run.toml", [&](const std::string& text) { page.run_toml = text; });
   return page;
 }
 
-/// Writes report.html.
-void write_page(const Target& target, PageInput page, RunReport* report) {
+/// Writes report.html, which lacks what `problems` tell.
+void write_page(const Target& target, PageInput page, const std::vector<std::string>& problems,
+                RunReport* report) {
   const std::string path = target.folder + "/report.html";
   page.summary = report->summary;
   const std::string problem = attempt(target, [&] {
     remove_interrupted_writes(target.folder);
     write_file_atomically(path, report_page(page));
   });
-  report->summary["page"] = problem.empty() ? Json(path) : Json();
-  report->summary["page_error"] = problem.empty() ? Json() : Json(problem);
-  report->text += row("Page", problem.empty() ? path : "none: " + problem);
+  const bool written = problem.empty(), whole = written && problems.empty();
+  const std::string error = written ? fmt::format("{}", fmt::join(problems, "; ")) : problem;
+  report->summary["page"] = written ? Json(path) : Json();
+  report->summary["page_error"] = whole ? Json() : Json(error);
+  report->text += row("Page", !written ? "none: " + error
+                              : whole  ? path
+                                       : path + ", incomplete: " + error);
 }
 
 Target target_of(const std::string& run_dir, const ReportOptions& options) {
@@ -309,7 +326,8 @@ RunReport report_run(const std::string& run_dir, const ReportOptions& options) {
   if (files.empty()) require_run(run_dir, !steps.empty());
   const Target target = target_of(run_dir, options);
   RunReport report;
-  PageInput page = read_page_input(run_dir);
+  std::vector<std::string> problems;
+  PageInput page = read_page_input(run_dir, &problems);
   if (steps.empty()) {
     report.summary = Json::object({{"run_dir", run_dir}, {"steps", 0}});
     report.text = row("Run", run_dir) + row("Steps", "none whole");
@@ -320,7 +338,7 @@ RunReport report_run(const std::string& run_dir, const ReportOptions& options) {
                           &page);
   }
   add_verdict(files, &report);
-  write_page(target, std::move(page), &report);
+  write_page(target, std::move(page), problems, &report);
   report.text.pop_back();  // a line break ends each row but the last
   return report;
 }

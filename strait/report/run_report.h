@@ -15,9 +15,10 @@ struct RunReport {
   /// model_flops_utilization, predicted_seconds_per_step, bytes_per_step [{level, payload_bytes}],
   /// peak_memory_bytes, plots [path], plots_error (null or why there are none), verdict: null, or
   /// who fell behind first by the flight records: {fault, rank, operation, step, seconds, waiting
-  /// [rank], records, ranks, text}; page: path of the HTML page, or null with
-  /// page_error; failures [{rank, kind, message, operation, step}] as the ranks recorded them.
-  /// Without a whole step only run_dir, steps, verdict, page and failures.
+  /// [rank], records, ranks, text}; page: path of the HTML page, or null;
+  /// page_error: null, or why there is no page or what it lacks; failures [{rank, kind, message,
+  /// operation, step}] as the ranks recorded them. Without a whole step only run_dir, steps,
+  /// verdict, page and failures.
   Json summary;
   std::string text;  // the same for a person, lines of at most 100 columns
 };
@@ -30,7 +31,8 @@ struct ReportOptions {
 /// Reads `run_dir`/metrics.jsonl, and summary.json and run.toml where they are, draws the pictures
 /// into the folder's report/ and writes its report.html, one page that needs no other file. What
 /// cannot be made costs itself alone: pictures where gnuplot is missing or fails, pictures and page
-/// where the run folder may only be read; plots_error and page_error say why. Blocks while gnuplot
+/// where the run folder may only be read, what a damaged summary.json would tell; plots_error and
+/// page_error say why. Blocks while gnuplot
 /// runs. Errors (UserError): no run folder, no metrics or no whole step in it and no flight records
 /// either; InputOutputError: options.folder cannot be written.
 RunReport report_run(const std::string& run_dir, const ReportOptions& options = {});

@@ -44,4 +44,12 @@ double final_loss(const std::vector<double>& losses) {
   return std::accumulate(last.begin(), last.end(), 0.0) / static_cast<double>(last.size());
 }
 
+void Rate::add(double amount, double seconds) {
+  if (!std::isfinite(amount) || !std::isfinite(seconds)) return;
+  amount_ += amount;
+  seconds_ += seconds;
+}
+
+double Rate::value() const { return seconds_ > 0 ? amount_ / seconds_ : std::nan(""); }
+
 }  // namespace strait::report

@@ -1,5 +1,5 @@
-// The six figures by which the program describes a sample of measurements, and the one of a run's
-// losses.
+// The six figures by which the program describes a sample of measurements, the one of a run's
+// losses, and amounts per second.
 #pragma once
 
 #include <cstdint>
@@ -27,5 +27,17 @@ inline constexpr int64_t kLossSteps = 100;
 
 /// Mean over those of the last kLossSteps steps that have a loss (not NaN); NaN without any.
 double final_loss(const std::vector<double>& losses);
+
+/// An amount per second, over the steps that tell both.
+class Rate {
+ public:
+  /// One step; left out where either is NaN.
+  void add(double amount, double seconds);
+  /// NaN without any seconds.
+  double value() const;
+
+ private:
+  double amount_ = 0, seconds_ = 0;
+};
 
 }  // namespace strait::report

@@ -20,6 +20,8 @@ namespace {
 // bytes.
 constexpr char kEventWallTime = (1 << 3) | 1, kEventStep = (2 << 3) | 0;
 constexpr char kEventFileVersion = (3 << 3) | 2, kEventSummary = (5 << 3) | 2;
+constexpr char kEventSessionLog = (7 << 3) | 2;
+constexpr char kStart[] = {(1 << 3) | 0, 1};  // SessionLog: status = START
 constexpr char kSummaryValue = (1 << 3) | 2, kValueTag = (1 << 3) | 2, kValueSimple = (2 << 3) | 5;
 
 constexpr std::array<uint32_t, 256> make_table() {
@@ -60,6 +62,8 @@ std::string counted(char field, std::string_view content) {
 }
 
 std::string event_start(double wall_seconds) { return kEventWallTime + raw(wall_seconds); }
+
+std::string event_step(int64_t step) { return kEventStep + varint(static_cast<uint64_t>(step)); }
 
 /// Adds one scalar to a summary unless it is unknown.
 void add_scalar(const std::string& tag, double value, std::string* summary) {
@@ -116,14 +120,17 @@ std::string event_record(std::string_view payload) {
 }
 
 TensorboardWriter::TensorboardWriter(const std::string& folder, double wall_seconds,
-                                     const std::string& name) {
+                                     int64_t first_step) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
-  path_ = fmt::format("{}/events.out.tfevents.{:.0f}.{}", folder, std::floor(wall_seconds), name);
+  path_ =
+      fmt::format("{}/events.out.tfevents.{:.0f}.{}", folder, std::floor(wall_seconds), first_step);
   file_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   if (file_ < 0) fail("open", path_);
   try {
     write(event_record(event_start(wall_seconds) + counted(kEventFileVersion, "brain.Event:2")));
+    write(event_record(event_start(wall_seconds) + event_step(first_step + 1) +
+                       counted(kEventSessionLog, std::string_view(kStart, sizeof kStart))));
   } catch (...) {
     ::close(file_);
     throw;
@@ -134,8 +141,7 @@ TensorboardWriter::~TensorboardWriter() { ::close(file_); }
 
 void TensorboardWriter::append(const StepMetrics& metrics, double wall_seconds) {
   std::string event = event_start(wall_seconds);
-  event += kEventStep;
-  event += varint(static_cast<uint64_t>(metrics.step));
+  event += event_step(metrics.step);
   event += counted(kEventSummary, summary_of(metrics));
   write(event_record(event));
 }

@@ -22,9 +22,10 @@ std::string event_record(std::string_view payload);
 /// cannot be written.
 class TensorboardWriter {
  public:
-  /// Makes `folder`/events.out.tfevents.<seconds>.<name>; `wall_seconds` since 1970, `name` tells
-  /// processes apart.
-  TensorboardWriter(const std::string& folder, double wall_seconds, const std::string& name);
+  /// Makes `folder`/events.out.tfevents.<seconds>.<first_step>; `wall_seconds` since 1970,
+  /// `first_step` steps done before this process. TensorBoard drops what earlier files tell of
+  /// later steps.
+  TensorboardWriter(const std::string& folder, double wall_seconds, int64_t first_step);
   ~TensorboardWriter();
   TensorboardWriter(const TensorboardWriter&) = delete;
   TensorboardWriter& operator=(const TensorboardWriter&) = delete;

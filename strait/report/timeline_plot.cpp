@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "strait/base/file.h"
+#include "strait/base/work_folder.h"
 #include "strait/report/gnuplot.h"
 #include "strait/report/plots.h"
 
@@ -52,23 +53,23 @@ std::string table(const trace::Recorder& recorder) {
   return text;
 }
 
-std::string script(const std::vector<std::string>& streams, const std::string& stem, bool svg) {
+std::string script(const std::vector<std::string>& streams, bool svg) {
   std::string rows;
   for (size_t stream = 0; stream < streams.size(); ++stream)
-    rows += fmt::format("{}'{}' {}", stream == 0 ? "" : ", ", streams[stream], stream);
+    rows += fmt::format("{}{} {}", stream == 0 ? "" : ", ", quoted(streams[stream]), stream);
   return fmt::format(
-      "set encoding utf8\nset terminal {}\nset output '{}.{}'\nset datafile separator tab\n"
+      "set encoding utf8\nset terminal {}\nset output 'picture'\nset datafile separator tab\n"
       "set key outside above left horizontal Left reverse samplen 1 width 1 maxrows 1 textcolor "
       "rgb "
       "'#303030'\n"
       "set border 3 linecolor rgb '#606060'\nset tics nomirror out\nset xlabel 'Time (ms)'\n"
       "set lmargin 12\nset rmargin 4\nset style fill solid 0.9 noborder\n"
-      "set ytics ({})\nset yrange [{}.6:-0.6]\nset xrange [0:*]\n"
-      "plot '{}.tsv' using ($1+$3/2):2:($3/2):(0.35):4 with boxxyerror linecolor rgb variable "
+      "set ytics noenhanced ({})\nset yrange [{}.6:-0.6]\nset xrange [0:*]\n"
+      "plot 'spans.tsv' using ($1+$3/2):2:($3/2):(0.35):4 with boxxyerror linecolor rgb variable "
       "notitle{}\n",
       svg ? "svg size 1200,420 font 'DejaVu Sans,14' background rgb 'white'"
           : "pngcairo size 1600,560 font 'DejaVu Sans,14' background rgb 'white'",
-      stem, svg ? "svg" : "png", rows, streams.size() - 1, stem, legend());
+      rows, streams.size() - 1, legend());
 }
 
 }  // namespace
@@ -81,11 +82,12 @@ void draw_timeline(const trace::Recorder& recorder, const std::vector<std::strin
   if (recorder.spans().empty())
     throw UserError(path + ": nothing ran, so there is nothing to draw");
   const std::filesystem::path folder = target.has_parent_path() ? target.parent_path() : ".";
-  const std::string stem = target.stem();
-  write_file_atomically(folder / (stem + ".tsv"), table(recorder));
-  write_file_atomically(folder / (stem + ".gnuplot"),
-                        script(streams, stem, target.extension() == ".svg"));
-  run_gnuplot(gnuplot, folder, {stem + ".gnuplot"});
+  const WorkFolder work(folder / ".strait-plot-");
+  const std::filesystem::path inside(work.path());
+  write_file_atomically(inside / "spans.tsv", table(recorder));
+  write_file_atomically(inside / "timeline.gnuplot", script(streams, target.extension() == ".svg"));
+  run_gnuplot(gnuplot, inside, {"timeline.gnuplot"});
+  write_file_atomically(path, read_file(inside / "picture"));
 }
 
 }  // namespace strait::report

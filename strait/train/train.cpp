@@ -152,8 +152,8 @@ void begin_records(const Job& job, Shared& shared) {
                                                            shared.outcome.first_step);
   const double wall =
       std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-  shared.events = std::make_unique<report::TensorboardWriter>(
-      job.folder.path + "/tensorboard", wall, std::to_string(shared.outcome.first_step));
+  shared.events = std::make_unique<report::TensorboardWriter>(job.folder.path + "/tensorboard",
+                                                              wall, shared.outcome.first_step);
   take_history(job, shared.outcome);
   write_summary(job, nullptr);
 }

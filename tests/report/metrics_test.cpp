@@ -154,7 +154,6 @@ TEST_F(MetricsTest, AMalformedLineIsNamed) {
   const std::string good = to_json(example(1)).dump() + "\n";
   for (const std::string& bad :
        {std::string("{\"step\":2\n"), std::string("[]\n"), std::string("{\"loss\":1}\n"),
-        std::string("\n"),
         std::string("{\"step\":\"two\",\"bytes_per_level\":[],\"memory_bytes\":0}\n")}) {
     write_text(good + bad + good);
     try {
@@ -164,6 +163,42 @@ TEST_F(MetricsTest, AMalformedLineIsNamed) {
       EXPECT_EQ(error.place().line, 2);
       EXPECT_EQ(error.place().file, path_);
       EXPECT_THAT(error.what(), ::testing::HasSubstr("metrics.jsonl:2: "));
+    }
+  }
+}
+
+TEST_F(MetricsTest, BlankLinesAreSkippedAndCounted) {
+  const std::string one = to_json(example(1)).dump() + "\n",
+                    two = to_json(example(2)).dump() + "\n";
+  write_text("\n" + one + " \t\r\n\n" + two + "\n");
+  EXPECT_EQ(steps_of(read_metrics(path_)), (std::vector<int64_t>{1, 2}));
+  write_text("\n" + one + "\n[]\n");
+  try {
+    read_metrics(path_);
+    ADD_FAILURE() << "accepted []";
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.place().line, 4);
+  }
+}
+
+TEST_F(MetricsTest, StepsRiseFromOneAndNoBytesAreNegative) {
+  StepMetrics sent = example(8), memory = example(8), resident = example(8);
+  sent.bytes_per_level[1].bytes = -1;
+  memory.memory_bytes = -2;
+  resident.resident_bytes = -3;
+  for (const auto& [bad, said] :
+       {std::pair(example(7), "step 7 follows step 7"),
+        std::pair(example(6), "step 6 follows step 7"), std::pair(example(0), "step is 0"),
+        std::pair(example(-8), "step is -8"), std::pair(sent, "bytes is -1"),
+        std::pair(memory, "memory_bytes is -2"), std::pair(resident, "resident_bytes is -3")}) {
+    write_text(to_json(example(7)).dump() + "\n" + to_json(bad).dump() + "\n");
+    try {
+      read_metrics(path_);
+      ADD_FAILURE() << "accepted, where " << said;
+    } catch (const UserError& error) {
+      EXPECT_EQ(error.place().line, 2);
+      EXPECT_EQ(error.place().file, path_);
+      EXPECT_THAT(error.what(), ::testing::HasSubstr(said));
     }
   }
 }

@@ -57,6 +57,12 @@ class RunReportTest : public ::testing::Test {
     return steps;
   }
 
+  /// Other metrics instead of those of write_run.
+  void rewrite(const std::vector<StepMetrics>& steps) {
+    MetricsWriter writer(folder_ / "metrics.jsonl", 0);
+    for (const StepMetrics& metrics : steps) writer.append(metrics);
+  }
+
   std::string text(const std::string& name) { return read_file(folder_ / name); }
 
   std::filesystem::path folder_;
@@ -180,6 +186,38 @@ TEST_F(RunReportTest, UnknownTimesStillGiveAPicture) {
   EXPECT_THAT(text("report/time.svg"), ::testing::Not(HasSubstr(">predicted<")));
 }
 
+TEST_F(RunReportTest, ShareAndSpeedAreOfTheStepsThatTellThem) {
+  std::vector<StepMetrics> steps = write_run(20);
+  steps[6].compute_seconds = steps[7].tokens_per_second = kUnknown;
+  steps[8].seconds = kUnknown;
+  rewrite(steps);
+  const RunReport report = report_run(folder_);
+  EXPECT_NEAR(report.summary.at("compute_share").as_number(), 0.8, 1e-12);
+  EXPECT_NEAR(report.summary.at("exposed_communication_share").as_number(), 0.05, 1e-12);
+  EXPECT_NEAR(report.summary.at("tokens_per_second").as_number(), 2048, 1e-8);
+  EXPECT_THAT(report.text, HasSubstr("80.0 % compute, 5.0 % exposed communication, 15.0 % other"));
+}
+
+TEST_F(RunReportTest, FiguresWithoutDataAreLeftOut) {
+  std::vector<StepMetrics> steps = write_run(20);
+  for (StepMetrics& metrics : steps) metrics.seconds = kUnknown;
+  rewrite(steps);
+  const RunReport timeless = report_run(folder_);
+  EXPECT_TRUE(timeless.summary.at("plots_error").is_null()) << timeless.text;
+  EXPECT_THAT(timeless.summary.at("plots").dump(),
+              AllOf(HasSubstr("loss.svg"), HasSubstr("loss.png"), Not(HasSubstr("time."))));
+  EXPECT_THAT(timeless.text, HasSubstr("/report/loss.{svg,png}"));
+  EXPECT_THAT(text("report.html"),
+              AllOf(HasSubstr("<h2>Loss"), HasSubstr("<h2>Memory of"),
+                    Not(HasSubstr("<h2>Throughput")), Not(HasSubstr("<h2>Time per step"))));
+  for (StepMetrics& metrics : steps) metrics.loss = metrics.validation_loss = kUnknown;
+  rewrite(steps);
+  const RunReport nothing = report_run(folder_);
+  EXPECT_THAT(nothing.text, HasSubstr("Plots       none: no step tells its loss or its seconds"));
+  EXPECT_EQ(nothing.summary.at("plots").size(), 0u);
+  EXPECT_THAT(text("report.html"), AllOf(Not(HasSubstr("<h2>Loss")), HasSubstr("<h2>Memory of")));
+}
+
 TEST_F(RunReportTest, WithoutGnuplotTheReportStillComes) {
   write_run(10);
   const RunReport missing = report_run(folder_, {.gnuplot = "no-such-gnuplot"});
@@ -280,6 +318,12 @@ constexpr const char* kSummary = R"({"format": "strait.summary/1", "plan": {"tot
                "payload_bytes": 33000000, "metadata_bytes": 2000, "count": 7}],
   "allocator_peak_bytes": [110000000, 120000000], "peak_resident_bytes": 500000000}})";
 
+/// kSummary with `members` before `anchor`.
+std::string summary_with(const std::string& anchor, const std::string& members) {
+  std::string summary = kSummary;
+  return summary.insert(summary.find(anchor), members);
+}
+
 /// The cells of the row of a table that begins with `first`.
 std::string row_of(const std::string& page, const std::string& first) {
   const size_t begin = page.find("<tr><td>" + first + "</td>");
@@ -315,17 +359,14 @@ TEST_F(RunReportTest, ThePageShowsPlanAgainstMeasured) {
 // A bar per layer: what it sends per element, what of the uniform setting is saved, what is more.
 TEST_F(RunReportTest, ThePageShowsTheSettingsOfLayers) {
   write_run(20);
-  std::string summary = kSummary;
-  const std::string before = "\"traffic\":";
-  summary.replace(
-      summary.find(before), before.size(),
+  std::ofstream(folder_ / "summary.json") << summary_with(
+      "\"traffic\":",
       R"("compression": {"codec": "qsgd4/512", "adapt": "lgreco", "choices": [], "layers": [
       {"name": "blocks.0.qkv", "elements": 1000, "setting": "qsgd2/512", "bytes_per_step": 500,
        "uniform_bytes_per_step": 1000},
       {"name": "head<", "elements": 100, "setting": "qsgd8/512", "bytes_per_step": 200,
        "uniform_bytes_per_step": 100}]},
-      )" + before);
-  std::ofstream(folder_ / "summary.json") << summary;
+      )");
   report_run(folder_, {.gnuplot = "no-gnuplot"});
   const std::string page = text("report.html");
   EXPECT_THAT(page, HasSubstr("Settings per layer"));
@@ -379,16 +420,30 @@ TEST_F(RunReportTest, ThePlanOfTheLastBatchIsDrawn) {
 
 TEST_F(RunReportTest, AnAssumedPredictionIsMarkedOnThePageItsFiguresAndInTheText) {
   write_run(120);
-  std::string summary = kSummary;
-  const std::string before = "\"total_steps\": 120,";
-  summary.replace(summary.find(before), before.size(),
-                  before + " \"prediction_note\": \" by preset frontier\",");
-  std::ofstream(folder_ / "summary.json") << summary;
+  std::ofstream(folder_ / "summary.json")
+      << summary_with("\"total_steps\"", R"("prediction_note": " by preset frontier", )");
   const RunReport report = report_run(folder_);
   EXPECT_THAT(report.text, HasSubstr("predicted 480 ms by preset frontier"));
   EXPECT_THAT(text("report.html"), HasSubstr("Plan by preset frontier"));
   EXPECT_THAT(text("report.html"), HasSubstr(">predicted by preset frontier<"));
   EXPECT_THAT(text("report/time.svg"), HasSubstr(">predicted by preset frontier<"));
+}
+
+// gnuplot executes `system`, in the folder of the pictures.
+TEST_F(RunReportTest, TextsOfASummaryAreNeitherCommandsNorHtml) {
+  write_run(20);
+  for (const char* trap : {"a'; system 'touch trap'; set ylabel '<b>",
+                           "a'\nsystem 'touch trap'\nset ylabel '<b>", "it's <b>\\"}) {
+    const std::string members =
+        Json::object({{"loss_unit", trap}, {"prediction_note", trap}}).dump();
+    std::ofstream(folder_ / "summary.json")
+        << summary_with("\"total_steps\"", members.substr(1, members.size() - 2) + ", ");
+    const RunReport report = report_run(folder_);
+    EXPECT_TRUE(report.summary.at("plots_error").is_null()) << report.text;
+    EXPECT_FALSE(std::filesystem::exists(folder_ / "report" / "trap")) << trap;
+    const std::string page = text("report.html");
+    EXPECT_EQ(page.find("<b>", page.find("<h2>Loss")), std::string::npos) << trap;
+  }
 }
 
 TEST_F(RunReportTest, ThePageNeedsNothingElseAndHoldsEveryFigure) {
@@ -422,6 +477,31 @@ TEST_F(RunReportTest, ThePageComesWithoutGnuplotAndWithoutSteps) {
   report_run(folder_);
   EXPECT_THAT(text("report.html"), HasSubstr("rank 1 fell behind first"));
   EXPECT_THAT(text("report.html"), HasSubstr("no whole step"));
+}
+
+TEST_F(RunReportTest, ADamagedSummaryCostsWhatItTells) {
+  write_run(12);
+  std::ofstream(folder_ / "summary.json") << "{";
+  std::filesystem::create_directories(folder_ / "run.toml");
+  const RunReport report = report_run(folder_, {.gnuplot = "no-gnuplot"});
+  EXPECT_EQ(report.summary.at("steps").as_integer(), 12);
+  EXPECT_EQ(report.summary.at("page").as_string(), folder_ / "report.html");
+  EXPECT_THAT(report.summary.at("page_error").as_string(),
+              AllOf(HasSubstr("summary.json"), HasSubstr("run.toml is a folder")));
+  EXPECT_THAT(report.text, HasSubstr("report.html, incomplete: "));
+  EXPECT_THAT(text("report.html"), HasSubstr("Time by kind"));
+}
+
+TEST_F(RunReportTest, MembersOfAnotherTypeAreUnknown) {
+  write_run(12);
+  std::ofstream(folder_ / "summary.json") << R"({"plan": {"loss_unit": 7, "prediction_note": [],
+      "bytes_per_step": {"level": "world"}, "memory": 3},
+      "train": {"traffic": {"a": 1}, "compression": {"layers": {"a": 1}}}})";
+  const RunReport report = report_run(folder_);
+  EXPECT_TRUE(report.summary.at("page_error").is_null()) << report.text;
+  EXPECT_THAT(text("report.html"), HasSubstr("Loss (nats per token)"));
+  EXPECT_EQ(row_of(text("report.html"), "world, payload"),
+            "<tr><td>world, payload</td><td>–</td><td>35.6 MB</td><td>–</td>");
 }
 
 }  // namespace

@@ -40,6 +40,7 @@ struct Event {
   double wall_seconds = 0;
   int64_t step = 0;
   std::string file_version;
+  int session_status = 0;  // SessionLog.START is 1
   std::map<std::string, float> scalars;
 };
 
@@ -98,6 +99,10 @@ Event read_event(std::string_view bytes) {
       event.step = static_cast<int64_t>(reader.varint());
     } else if (field == 0x1a) {
       event.file_version = reader.counted();
+    } else if (field == 0x3a) {
+      Reader session(reader.counted());
+      if (session.varint() != 0x08) throw std::runtime_error("unexpected field of a session");
+      event.session_status = static_cast<int>(session.varint());
     } else if (field == 0x2a) {
       for (Reader summary(reader.counted()); !summary.done();) {
         if (summary.varint() != 0x0a) throw std::runtime_error("unexpected field of a summary");
@@ -150,19 +155,19 @@ TEST(TensorboardTest, ReadsBackWhatWasWritten) {
   evaluated.validation_loss = 4.5;
   std::string path;
   {
-    TensorboardWriter writer(folder, 1.75e9, "rank0");
+    TensorboardWriter writer(folder, 1.75e9, 0);
     path = writer.path();
     writer.append(evaluated, 1750000001.5);
     writer.append(metrics, 1750000002.5);
   }
-  EXPECT_THAT(path, ::testing::EndsWith("/events.out.tfevents.1750000000.rank0"));
+  EXPECT_THAT(path, ::testing::EndsWith("/events.out.tfevents.1750000000.0"));
   const std::vector<Event> events = read_events(read_file(path));
-  ASSERT_EQ(events.size(), 3u);
+  ASSERT_EQ(events.size(), 4u);
   EXPECT_EQ(events[0].file_version, "brain.Event:2");
   EXPECT_EQ(events[0].wall_seconds, 1.75e9);
-  EXPECT_EQ(events[1].step, 1);
-  EXPECT_EQ(events[1].wall_seconds, 1750000001.5);
-  EXPECT_EQ(events[2].step, 300);
+  EXPECT_EQ(events[2].step, 1);
+  EXPECT_EQ(events[2].wall_seconds, 1750000001.5);
+  EXPECT_EQ(events[3].step, 300);
   const std::map<std::string, float> expected = {{"train/loss", 5.25f},
                                                  {"train/gradient_norm", 0.5f},
                                                  {"speed/tokens_per_second", 4096.0f},
@@ -171,14 +176,36 @@ TEST(TensorboardTest, ReadsBackWhatWasWritten) {
                                                  {"bytes/pair", 1000.0f},
                                                  {"bytes/world", 35600000.0f},
                                                  {"memory/bytes", 181000000.0f}};
-  EXPECT_EQ(events[2].scalars, expected);  // what is not known is not written
-  EXPECT_EQ(events[1].scalars.at("validation/loss"), 4.5f);
-  EXPECT_EQ(events[1].scalars.size(), expected.size() + 1);
+  EXPECT_EQ(events[3].scalars, expected);  // what is not known is not written
+  EXPECT_EQ(events[2].scalars.at("validation/loss"), 4.5f);
+  EXPECT_EQ(events[2].scalars.size(), expected.size() + 1);
+  std::filesystem::remove_all(folder);
+}
+
+// TensorBoard forgets, at the start of a session, the steps from its own on.
+TEST(TensorboardTest, AResumedRunTakesBackTheStepsAfterItsCheckpoint) {
+  const auto folder =
+      std::filesystem::path(::testing::TempDir()) / ("resumed_" + std::to_string(::getpid()));
+  std::filesystem::remove_all(folder);
+  std::map<int64_t, double> kept;  // loss by step, as TensorBoard reads the files in order
+  StepMetrics metrics;
+  for (const int64_t first_step : {0, 4}) {
+    TensorboardWriter writer(folder, 1.75e9 + static_cast<double>(first_step), first_step);
+    for (metrics.step = first_step + 1; metrics.step <= 8 - first_step / 2; ++metrics.step) {
+      metrics.loss = static_cast<double>(first_step);
+      writer.append(metrics, 1.75e9);
+    }
+    for (const Event& event : read_events(read_file(writer.path()))) {
+      if (event.session_status == 1) kept.erase(kept.lower_bound(event.step), kept.end());
+      if (!event.scalars.empty()) kept[event.step] = event.scalars.at("train/loss");
+    }
+  }
+  EXPECT_EQ(kept, (std::map<int64_t, double>{{1, 0}, {2, 0}, {3, 0}, {4, 0}, {5, 4}, {6, 4}}));
   std::filesystem::remove_all(folder);
 }
 
 TEST(TensorboardTest, FolderThatCannotBeMade) {
-  EXPECT_THROW(TensorboardWriter("/dev/null/events", 0, "rank0"), InputOutputError);
+  EXPECT_THROW(TensorboardWriter("/dev/null/events", 0, 0), InputOutputError);
 }
 
 }  // namespace
