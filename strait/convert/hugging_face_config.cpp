@@ -12,8 +12,9 @@ namespace strait::convert {
 void ForeignConfig::refuse(const char* key, const std::string& what) const {
   ErrorPlace place;
   place.file = path_;
-  place.key = key;
-  throw UserError(fmt::format("{}: {} {}", path_, key, what), place);
+  const std::string name = inside_.empty() ? key : inside_ + "." + key;
+  place.key = name;
+  throw UserError(fmt::format("{}: {} {}", path_, name, what), place);
 }
 
 const Json* ForeignConfig::find(const char* key) const {

@@ -3,16 +3,18 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include "strait/base/json.h"
 
 namespace strait::convert {
 
 /// Keeps references: the JSON and the path must outlive it. All members throw UserError naming path
-/// and key.
+/// and key; `inside` is the object that holds these members, "" for the whole file.
 class ForeignConfig {
  public:
-  ForeignConfig(const Json& json, const std::string& path) : json_(json), path_(path) {}
+  ForeignConfig(const Json& json, const std::string& path, std::string inside = "")
+      : json_(json), path_(path), inside_(std::move(inside)) {}
 
   [[noreturn]] void refuse(const char* key, const std::string& what) const;
   /// Null for absent and null members.
@@ -31,6 +33,7 @@ class ForeignConfig {
  private:
   const Json& json_;
   const std::string& path_;
+  std::string inside_;
 };
 
 }  // namespace strait::convert

@@ -78,10 +78,18 @@ const char* name_of(const Layer& layer, size_t index, const BlockStyle& style) {
 
 constexpr const char *kTheta = "model.rope.theta", *kLocalTheta = "model.rope.local_theta";
 
+void require_whole_heads(const ForeignConfig& config) {
+  const Json* part = config.find("partial_rotary_factor");
+  if (part != nullptr && !(part->is_number() && part->as_number() == 1.0))
+    config.refuse("partial_rotary_factor",
+                  fmt::format("is {}; our model turns all elements of a head", part->dump()));
+}
+
 /// rope_scaling, or the members of rope_parameters that stand for it in newer files.
 void read_scaling(const ForeignConfig& config, const Json& json, const std::string& path,
-                  RopeOptions& rope) {
-  const ForeignConfig scaling(json, path);
+                  const char* inside, RopeOptions& rope) {
+  const ForeignConfig scaling(json, path, inside);
+  require_whole_heads(scaling);
   const Json* type = scaling.find("rope_type");
   if (type == nullptr) type = scaling.find("type");
   if (type == nullptr && scaling.find("factor") != nullptr)
@@ -124,7 +132,7 @@ RopeOptions read_rope(const ForeignConfig& config, const std::string& path, cons
     rope.local_theta = config.number("rope_local_base_freq", rope.local_theta, kLocalTheta);
   if (const Json* local = differs ? rope_of_layers(config, path, kLocal) : nullptr) {
     RopeOptions read;
-    read_scaling(config, *local, path, read);
+    read_scaling(config, *local, path, "rope_parameters", read);
     if (read.factor != 1.0)
       config.refuse("rope_parameters",
                     fmt::format("stretches {}; our model stretches {} alone", kLocal, kGlobal));
@@ -135,10 +143,10 @@ RopeOptions read_rope(const ForeignConfig& config, const std::string& path, cons
   if (parameters == nullptr) parameters = config.object("rope_parameters");
   if (parameters != nullptr) {
     rope.theta = ForeignConfig(*parameters, path).number("rope_theta", rope.theta, kTheta);
-    read_scaling(config, *parameters, path, rope);
+    read_scaling(config, *parameters, path, "rope_parameters", rope);
   }
   if (const Json* scaling = config.object("rope_scaling"))
-    read_scaling(config, *scaling, path, rope);
+    read_scaling(config, *scaling, path, "rope_scaling", rope);
   return rope;
 }
 
@@ -429,6 +437,10 @@ ShapeOptions RotaryFamily::shape(const Json& json, const std::string& path,
   shape.norm_eps = config.number("rms_norm_eps", form_.norm_eps, "model.shape.norm_eps");
   shape.rope = read_rope(config, path, form_);
   shape.dropout = config.number("attention_dropout", 0.0, "model.shape.dropout");
+  if (shape.dropout > 0.0 && style_.norm_behind)
+    config.refuse("attention_dropout",
+                  fmt::format("is {}; our {} drops nothing", shape.dropout, form_.title));
+  require_whole_heads(config);
   if (shape.dropout > 0.0)
     notes.push_back(
         fmt::format("model.shape.dropout = {} as attention_dropout: our model drops also "

@@ -110,6 +110,12 @@ TEST_F(HuggingFaceLlama, WhatOurModelDoesNotComputeIsRefusedByName) {
       {"rope_scaling", "yarn"},
       {"rope_scaling", Json::object({{"factor", 4.0}})},
       {"rope_parameters", 1.5},
+      {"rope_scaling", Json::object({{"rope_type", "linear"}, {"factor", 0.5}})},
+      {"rope_scaling", Json::object({{"rope_type", "linear"}, {"factor", "x"}})},
+      {"rope_scaling", Json::object({{"rope_type", "llama3"}, {"low_freq_factor", 4.0}})},
+      {"attention_dropout", 1.5},
+      {"attention_dropout", -0.1},
+      {"partial_rotary_factor", 0.5},
       {"num_hidden_layers", "two"},
       {"num_hidden_layers", int64_t{1} << 62},
       {"num_attention_heads", int64_t{1} << 62},
@@ -120,7 +126,7 @@ TEST_F(HuggingFaceLlama, WhatOurModelDoesNotComputeIsRefusedByName) {
   for (const auto& [key, value] : wrong) {
     const std::string hf = copy(std::string("wrong-") + key);
     set_config(hf, key, value);
-    EXPECT_THAT(refusal(hf), HasSubstr(key));
+    EXPECT_THAT(refusal(hf), AllOf(HasSubstr("config.json"), HasSubstr(key)));
     fs::remove_all(hf);
   }
   const auto damaged = [&](const std::function<void(TensorFile&)>& change) {

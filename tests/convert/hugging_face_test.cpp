@@ -177,6 +177,8 @@ TEST_F(HuggingFace, WhatOurModelDoesNotComputeIsRefusedByName) {
                                                 {"scale_attn_by_inverse_layer_idx", true},
                                                 {"add_cross_attention", true},
                                                 {"n_layer", "two"},
+                                                {"resid_pdrop", 1.0},
+                                                {"attn_pdrop", -0.5},
                                                 {"n_embd", 0},
                                                 {"n_head", 5},
                                                 {"vocab_size", 301}};
