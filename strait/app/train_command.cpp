@@ -156,8 +156,8 @@ Json train_with(const cli::Command& command, cli::Output& output, train::Hooks h
   DumpSignals dumps;
   use_local_products(run);
   use_local_rates(run, available_cores());
+  cli::require_report_folder(command.json, run.output.run_dir);
   const Job job = make_job(run, command.ranks.value_or(1));
-  cli::require_report_folder(command.json);  // it may be the run folder, which exists now
   warn_of_crowd(job.design.batch.ranks, output);
   hooks.on_request = [&](const auto& dump) { dumps.set(dump); };
   return run_job(

@@ -27,9 +27,15 @@
 namespace strait::app {
 namespace {
 
-void check_run(const Run& run, const cli::Command& command, int64_t ranks) {
+void check_run(const Run& run, const cli::Command& command, const comm::Launch& launch,
+               int64_t ranks) {
   ErrorPlace place;
   place.key = "runtime.backend";
+  if (!launch.launched() && command.ranks && *command.ranks != ranks)
+    throw UserError(fmt::format("--ranks {} with runtime.backend = \"{}\" and without a launcher: "
+                                "start it with mpirun -n {}, or set runtime.backend to \"threads\"",
+                                *command.ranks, run.runtime.backend, *command.ranks),
+                    place);
   if (run.runtime.backend == "threads" && ranks > 1)
     throw UserError(fmt::format("runtime.backend is \"threads\", but a launcher has started {} "
                                 "processes; set it to \"mpi\" or \"auto\"",
@@ -147,7 +153,8 @@ Json train_on_processes(const cli::Command& command, const comm::Launch& launch,
     comm::check_launch(launch, session.size());
     session.require_network();
     Run run = load_run(command.path, command.sets);
-    check_run(run, command, session.size());
+    check_run(run, command, launch, session.size());
+    if (session.rank() == 0) cli::require_report_folder(command.json, run.output.run_dir);
     check_backend(run.runtime);
     session.set_deadline(run.runtime.deadline_seconds);
     use_agreed_products(run, [&](const auto& action) { return agreement.on_lead(action); });
@@ -159,7 +166,6 @@ Json train_on_processes(const cli::Command& command, const comm::Launch& launch,
     job = make_job(
         run, session.size(), [&](const auto& action) { return agreement.on_lead(action); },
         surroundings);
-    if (session.rank() == 0) cli::require_report_folder(command.json);
   });
   std::ostringstream nowhere;
   cli::Output silent(nowhere, false);

@@ -114,7 +114,7 @@ void write_file_atomically(const std::string& named, std::string_view contents) 
   try {
     const Descriptor file(
         ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-    if (file.get() < 0) fail("cannot create", temporary, errno);
+    if (file.get() < 0) fail("cannot create", path, errno);
     write_all(file.get(), contents, path);
     if (::fsync(file.get()) != 0) fail("cannot sync", path, errno);
     if (::rename(temporary.c_str(), path.c_str()) != 0) fail("cannot rename to", path, errno);

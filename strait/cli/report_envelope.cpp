@@ -114,12 +114,17 @@ void write_envelope(const std::string& path, const Json& envelope) {
   }
 }
 
-void require_report_folder(const std::string& path) {
-  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+void require_report_folder(const std::string& path, const std::string& made) {
+  namespace fs = std::filesystem;
+  const fs::path folder = fs::path(path).parent_path();
   std::error_code ignored;
-  if (folder.empty() || std::filesystem::is_directory(folder, ignored)) return;
   ErrorPlace place;
   place.file = path;
+  if (fs::is_directory(path, ignored))
+    throw InputOutputError(fmt::format("cannot write {}: it is a folder", path), place);
+  if (folder.empty() || fs::is_directory(folder, ignored)) return;
+  const auto plain = [](const fs::path& of) { return (of / "").lexically_normal(); };
+  if (!made.empty() && plain(folder) == plain(made)) return;
   throw InputOutputError(
       fmt::format("cannot write {}: there is no folder {}", path, folder.string()), place);
 }
