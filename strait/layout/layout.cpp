@@ -134,8 +134,16 @@ ElementRuns Layout::pieces(int64_t unit, int64_t rank, Range local) const {
 }
 
 std::vector<LocalPiece> Layout::written_pieces(int64_t unit, int64_t rank, Range local) const {
+  if (!is_first_stage(unit, rank)) return {};
+  return sent_pieces(unit, rank, local);
+}
+
+int64_t Layout::sender(int64_t unit, int64_t rank) const {
+  return position(rank) + (is_first_stage(unit, rank) ? 0 : positions());
+}
+
+std::vector<LocalPiece> Layout::sent_pieces(int64_t unit, int64_t rank, Range local) const {
   std::vector<LocalPiece> pieces;
-  if (!is_first_stage(unit, rank)) return pieces;
   for_each_parameter(unit, rank, local,
                      [&](const ParameterShape& parameter, Range held, const ElementRuns& runs) {
                        const ParameterSplit& split = parameter.split;

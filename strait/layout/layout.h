@@ -108,6 +108,11 @@ class Layout {
   /// The parts of `local` that this rank writes, in order: of what several ranks of x or y, or
   /// several stages, hold, the first of them. Neighbours are joined.
   std::vector<LocalPiece> written_pieces(int64_t unit, int64_t rank, Range local) const;
+  /// The same of what each stage that holds the unit has of its own: what its encodes have lost.
+  std::vector<LocalPiece> sent_pieces(int64_t unit, int64_t rank, Range local) const;
+  /// Who loses something when a rank encodes gradients of a unit: its position, and behind those of
+  /// the first stage that holds the unit the positions of another one.
+  int64_t sender(int64_t unit, int64_t rank) const;
 
  private:
   struct Axis {

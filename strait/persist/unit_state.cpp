@@ -162,7 +162,7 @@ void UnitState::add_residuals(const program::Program& step) {
 checkpoint::StateRange UnitState::address(const Part& part, ElementRuns runs) const {
   checkpoint::StateRange range{shape_.units[static_cast<size_t>(part.unit)].name, part.state};
   range.dtype = part.dtype;
-  if (part.by_sender) range.sender = layout_.position(state_.rank());
+  if (part.by_sender) range.sender = layout_.sender(part.unit, state_.rank());
   if (part.by_replica) range.replica = layout_.replica(state_.rank());
   return checkpoint::with_runs(std::move(range), std::move(runs));
 }
@@ -212,14 +212,14 @@ std::vector<checkpoint::SenderShare> UnitState::shares_of(const Part& part) cons
     const program::ValueArray* array = array_of(step, part.state, part.unit);
     if (array == nullptr) continue;
     for (const Held& held : held_of(step, *array, rank))
-      for (LocalPiece& piece : layout_.written_pieces(part.unit, rank, held.range))
-        shares.push_back({layout_.position(rank), std::move(piece.runs)});
+      for (LocalPiece& piece : layout_.sent_pieces(part.unit, rank, held.range))
+        shares.push_back({layout_.sender(part.unit, rank), std::move(piece.runs)});
   }
   return shares;
 }
 
 void UnitState::load_residual(const checkpoint::CheckpointReader& reader, const Part& part) const {
-  const checkpoint::SenderShare mine{layout_.position(state_.rank()),
+  const checkpoint::SenderShare mine{layout_.sender(part.unit, state_.rank()),
                                      layout_.pieces(part.unit, state_.rank(), part.held)};
   std::vector<float> values(static_cast<size_t>(part.held.size()));
   checkpoint::load_residual(reader, address(part, {}), mine, shares_of(part), values);
@@ -320,7 +320,9 @@ std::vector<checkpoint::ShardView> UnitState::shards(HostImages& images) const {
   std::vector<checkpoint::ShardView> shards;
   for (const Part& part : parts_) {
     if (!saves(part)) continue;
-    for (LocalPiece& piece : layout_.written_pieces(part.unit, state_.rank(), part.saved)) {
+    for (LocalPiece& piece : part.by_sender
+                                 ? layout_.sent_pieces(part.unit, state_.rank(), part.saved)
+                                 : layout_.written_pieces(part.unit, state_.rank(), part.saved)) {
       const int64_t size = dtype_bytes(part.dtype);
       const auto* data =
           static_cast<const std::byte*>(part.data) + (piece.local.begin - part.held.begin) * size;

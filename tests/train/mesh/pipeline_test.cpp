@@ -158,6 +158,21 @@ TEST_F(Pipelines, CheckpointsGoFromAnyToAny) {
   expect_equal(got, serial({1, 1, 1, "ddp"}));
 }
 
+/// First and last stage encode different gradients of a tied embedding, and lose something each.
+TEST_F(Pipelines, ResidualsOfATiedEmbeddingAreKept) {
+  const Case c{2, 2, 2, "zero1"};
+  const auto until = [&](int64_t steps, const std::string& run_dir) {
+    return test::trained(
+        run_of(c, {"train.steps=" + std::to_string(steps), "placement.codecs.gradients=int4/128+ef",
+                   "checkpoint.resume=auto", "optimizer.decay_steps=10"}),
+        c.ranks(), run_dir);
+  };
+  const std::string at_once = next_folder(), in_parts = next_folder();
+  const Trained want = until(10, at_once);
+  until(5, in_parts);
+  EXPECT_EQ(until(10, in_parts).hash, want.hash);
+}
+
 TEST_F(Pipelines, HashesDoNotDependOnTheMesh) {
   const Case c{2, 2, 2, "zero1"};
   const auto hash_at_the_start = [&](const Case& at) {
