@@ -80,8 +80,11 @@ std::vector<int64_t> micro_batches(const Run& run, int64_t ranks, int64_t most_s
 std::vector<std::string> recomputes(const Run& run) {
   if (run.model.modules) return {run.train.recompute};  // the only one that they know
   if (!searches(run, "recompute")) return {run.train.recompute};
-  if (run.model.shape.layers < 2) return {"none", "block"};
-  return {"none", "every:2", "block"};
+  std::vector<std::string> ways = {"none", "block"};
+  if (run.model.shape.layers >= 2) ways.insert(ways.begin() + 1, "every:2");
+  if (std::ranges::find(ways, run.train.recompute) == ways.end())
+    ways.push_back(run.train.recompute);
+  return ways;
 }
 
 /// Those of the sizes whose micro-batches the order of a run takes.
@@ -163,24 +166,27 @@ void on_all_cores(size_t count, const Work& work) {
 }
 
 /// Tries the micro-batches `sizes` of a run in this order. Activations grow with them, so behind
-/// the first that does not fit only the last is tried, which may need no sums over micro-steps. A
-/// placement that the other keys of the run forbid is left out.
+/// the first that does not fit only the last is tried, which may need no sums over micro-steps.
+/// Those that the other keys of the run forbid are left out, as a placement is that they forbid.
 SearchResult search_micro_batches(const Run& run, const Setting& setting,
-                                  const std::vector<int64_t>& sizes) try {
+                                  const std::vector<int64_t>& sizes) {
   SearchResult result;
+  Rejection refused;
   for (size_t at = 0; at < sizes.size();) {
     Run trial = run;
     trial.train.micro_batch_size = sizes[at];
-    Candidate candidate = evaluate(trial, setting);
-    const bool fits = candidate.fits();
-    const size_t next = fits ? at + 1 : std::max(at + 1, sizes.size() - 1);
-    keep(std::move(candidate), static_cast<int64_t>(next - at), result);
+    size_t next = at + 1;
+    try {
+      Candidate candidate = evaluate(trial, setting);
+      if (!candidate.fits()) next = std::max(next, sizes.size() - 1);
+      keep(std::move(candidate), static_cast<int64_t>(next - at), result);
+    } catch (const UserError& error) {
+      if (refused.count == 0) refused = refusal(run.placement.preset, error.what(), 0);
+      ++refused.count;
+    }
     at = next;
   }
-  return result;
-} catch (const UserError& error) {
-  SearchResult result;
-  refuse(refusal(run.placement.preset, error.what(), std::ssize(sizes)), result);
+  if (refused.count > 0) refuse(std::move(refused), result);
   return result;
 }
 

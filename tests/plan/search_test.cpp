@@ -98,6 +98,42 @@ TEST(Search, PlacementsThatOtherKeysForbidAreLeftOut) {
                UserError);
 }
 
+/// A micro-batch that is refused takes no other with it.
+TEST(Search, MicroBatchesThatCannotBeAreLeftOut) {
+  for (const std::vector<std::string>& own : std::vector<std::vector<std::string>>{
+           {"model.shape.context=65", "tensor.sequence_parallel=true"},
+           {"model.shape.context=16", "tensor.tiles=on"}}) {
+    std::vector<std::string> sets = {"train.global_batch_size=8", "model.shape.layers=2",
+                                     "mesh.axes.x=2", "plan.search=placement,micro_batch_size"};
+    sets.insert(sets.end(), own.begin(), own.end());
+    const SearchResult result = search(planned(sets), 2, 64);
+    std::set<int64_t> sizes;
+    for (const Candidate& one : result.candidates) sizes.insert(one.design.batch.micro_batch_size);
+    EXPECT_EQ(sizes, (std::set<int64_t>{2, 4, 8})) << testing::PrintToString(own);
+    EXPECT_FALSE(result.rejected.empty());
+    EXPECT_EQ(result.enumerated, std::ssize(result.candidates) + rejected_count(result));
+  }
+}
+
+TEST(Search, TheRecomputationOfTheRunFileIsTried) {
+  using Ways = std::map<int64_t, std::set<std::string>>;
+  const auto ways_by_x = [](const std::string& own) {
+    Ways ways;
+    const SearchResult result =
+        search(planned({"train.global_batch_size=4", "plan.search=recompute,mesh",
+                        "model.shape.layers=6", "train.recompute=" + own}),
+               2, 64);
+    for (const Candidate& one : result.candidates)
+      ways[one.design.mesh.axis("x").size].insert(one.design.run.train.recompute);
+    return ways;
+  };
+  const std::set<std::string> usual = {"none", "every:2", "block"};
+  EXPECT_EQ(ways_by_x("block"), (Ways{{1, usual}, {2, usual}}));
+  std::set<std::string> all = usual;
+  all.insert("every:3");
+  EXPECT_EQ(ways_by_x("every:3"), (Ways{{1, all}, {2, all}}));
+}
+
 using GridChoice = std::pair<int64_t, int64_t>;
 
 std::set<GridChoice> grids_of(const std::vector<std::string>& sets, int64_t ranks,
