@@ -357,6 +357,21 @@ TEST(Search, OrdersOfStagesAreTried) {
   EXPECT_EQ(orders_of(sets, 4), (std::set<Choice>{{"gpipe", 1}}));
 }
 
+TEST(Search, ChunksOfTheRunFileAreTried) {
+  std::vector<std::string> sets = {"train.global_batch_size=16", "mesh.axes.stage=2",
+                                   "model.shape.layers=6", "plan.search=pipeline,micro_batch_size"};
+  const std::set<Choice> usual = {
+      {"gpipe", 1}, {"1f1b", 1}, {"interleaved", 2}, {"zero-bubble-h1", 1}};
+  EXPECT_EQ(orders_of(sets, 2), usual);
+  sets.push_back("pipeline.order=interleaved");
+  sets.push_back("pipeline.chunks_per_stage=3");
+  std::set<Choice> with_own = usual;
+  with_own.insert({"interleaved", 3});
+  EXPECT_EQ(orders_of(sets, 2), with_own);
+  sets.push_back("pipeline.cuts=1,2,3,4,5");  // of six runs
+  EXPECT_EQ(orders_of(sets, 2), (std::set<Choice>{{"interleaved", 3}}));
+}
+
 /// Numbers of stages and orders that were tried.
 std::map<int64_t, std::set<std::string>> stages_of(const SearchResult& result) {
   std::map<int64_t, std::set<std::string>> stages;
