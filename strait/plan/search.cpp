@@ -327,7 +327,8 @@ void search_sequences(const Run& run, const Setting& setting, SearchResult& resu
 }
 
 /// A run of stages as it is to be compared with other orders: with the state sharded but not the
-/// weights, which every micro-batch needs, and with micro-batches enough that stages seldom idle.
+/// weights, which every micro-batch needs, and with the largest micro-batches of which there are
+/// enough that stages seldom idle, or else the smallest.
 Run typical(Run run, int64_t ranks) {
   if (searches(run, "placement")) {
     const std::vector<std::string> names = placements(run, ranks);
@@ -337,9 +338,10 @@ Run typical(Run run, int64_t ranks) {
   const std::vector<int64_t> sizes =
       fitting(run, ranks, micro_batches(run, ranks, kMostMicroStepsOfGrid));
   const int64_t share = run.train.global_batch_size / Mesh(run.mesh, ranks).data_ranks();
-  const auto enough = std::ranges::find_if(
-      sizes, [&](int64_t size) { return size > 0 && share / size >= 4 * run.mesh.axes.stage; });
-  if (!sizes.empty()) run.train.micro_batch_size = enough == sizes.end() ? sizes.back() : *enough;
+  const auto too_few = std::ranges::find_if(
+      sizes, [&](int64_t size) { return size <= 0 || share / size < 4 * run.mesh.axes.stage; });
+  if (!sizes.empty())
+    run.train.micro_batch_size = too_few == sizes.begin() ? *too_few : *std::prev(too_few);
   return run;
 }
 

@@ -426,6 +426,30 @@ TEST(Search, StagesAreTriedWhereTheRunLeavesThemOpen) {
   EXPECT_EQ(stages_of(search(planned(sets), 4, 64)), alone);
 }
 
+/// Of a small batch too the order is chosen with as many micro-batches as it has.
+TEST(Search, OrdersOfSmallBatchesAreComparedWithMicroBatches) {
+  for (const std::string rate : {"0.1", "1.0", "10.0"}) {
+    const std::vector<std::string> sets = {
+        "train.global_batch_size=4",
+        "train.clip_norm=0",
+        "model.shape.layers=8",
+        "model.shape.context=1024",
+        "plan.search=pipeline,micro_batch_size",
+        "cluster.levels=[{ name = \"world\", size = 0, gb_per_second = " + rate + " }]"};
+    const auto fastest = [](const SearchResult& result) {
+      double seconds = 0;
+      for (const Candidate& one : result.candidates)
+        if (one.design.mesh.axis("stage").size == 2)
+          if (seconds == 0 || one.simulated.seconds < seconds) seconds = one.simulated.seconds;
+      return seconds;
+    };
+    std::vector<std::string> fixed = sets;
+    fixed.push_back("mesh.axes.stage=2");  // every order is searched
+    EXPECT_EQ(fastest(search(planned(sets), 2, 65)), fastest(search(planned(fixed), 2, 65)))
+        << rate;
+  }
+}
+
 /// AxoNN's model does not know the shapes of convolutions, so all grids are composed.
 TEST(Search, AUnetIsTriedOnGridsAndInStages) {
   const SearchResult result =
