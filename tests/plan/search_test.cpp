@@ -176,6 +176,15 @@ TEST(Search, GridsAreTriedWhereTheRunLeavesThemOpen) {
   EXPECT_EQ(grids_of(sets, 8), (std::set<GridChoice>{{1, 1}}));
 }
 
+/// Rows of documents need not be as many on every rank.
+TEST(Search, GridsOfDocumentsNeedNoEvenRows) {
+  EXPECT_TRUE(grids_of({"train.global_batch_tokens=8192", "cluster.preset=localhost",
+                        "model.shape.context=1024", "model.shape.layers=2", "model.shape.dropout=0",
+                        "plan.search=mesh"},
+                       6)
+                  .contains({2, 1}));
+}
+
 using Choice = std::pair<std::string, int64_t>;
 
 std::set<Choice> sharings_of(const SearchResult& result) {
