@@ -109,33 +109,6 @@ std::string largest_part(const program::MemoryUse& use) {
   return std::max_element(std::begin(parts), std::end(parts))->second;
 }
 
-/// Adds it to what was left out of the same family; the nearest miss is what the user wants to
-/// know.
-void reject(Rejection rejection, SearchResult& result) {
-  const auto known = std::ranges::find_if(result.rejected, [&](const Rejection& one) {
-    return one.reason == rejection.reason && one.family == rejection.family;
-  });
-  if (known == result.rejected.end()) return result.rejected.push_back(std::move(rejection));
-  rejection.count += known->count;
-  const bool nearer = rejection.needs_bytes < known->needs_bytes;
-  known->count = rejection.count;
-  if (nearer) *known = std::move(rejection);
-}
-
-void refuse(Rejection refused, SearchResult& result) {
-  result.enumerated += refused.count;
-  reject(std::move(refused), result);
-}
-
-/// Keeps what fits; `count`: it, and those that need more and are not tried.
-void keep(Candidate candidate, int64_t count, SearchResult& result) {
-  result.enumerated += count;
-  if (candidate.fits()) return result.candidates.push_back(std::move(candidate));
-  reject({candidate.design.placement.preset, "memory", count, candidate.memory.total(),
-          candidate.has_bytes(), largest_part(candidate.memory)},
-         result);
-}
-
 /// Adds what a part of the search has found.
 void add(SearchResult part, SearchResult& result) {
   result.enumerated += part.enumerated;
@@ -179,7 +152,7 @@ SearchResult search_micro_batches(const Run& run, const Setting& setting,
     try {
       Candidate candidate = evaluate(trial, setting);
       if (!candidate.fits()) next = std::max(next, sizes.size() - 1);
-      keep(std::move(candidate), static_cast<int64_t>(next - at), result);
+      keep(std::move(candidate), run.placement.preset, static_cast<int64_t>(next - at), result);
     } catch (const UserError& error) {
       if (refused.count == 0) refused = refusal(run.placement.preset, error.what(), 0);
       ++refused.count;
@@ -250,10 +223,7 @@ void search_mesh(const Run& run, const Setting& setting, int64_t most_steps, Sea
 
 /// What a mesh that the search chooses must pass.
 auto requirement(int64_t ranks) {
-  return [ranks](const Run& trial) {
-    require_candidates(trial, ranks);
-    positions_of_replica(trial, ranks);
-  };
+  return [ranks](const Run& trial) { require_possible(trial, ranks); };
 }
 
 /// One candidate of every run. With the fastest of those that fit, or where none does with the one
@@ -283,7 +253,10 @@ void search_fastest(const Trials& trials, const Setting& setting, const Text& te
   });
   go_on(fastest->design.run);
   tried.erase(fastest);
-  for (Candidate& other : tried) keep(std::move(other), 1, result);
+  for (Candidate& other : tried) {
+    const std::string family = other.design.placement.preset;
+    keep(std::move(other), family, 1, result);
+  }
 }
 
 /// The engines of `sharers` ranks, with the placement, the micro-batch and the recomputation of the
@@ -399,6 +372,37 @@ bool was_tried(const SearchResult& result) {
 }
 
 }  // namespace
+
+void reject(Rejection rejection, SearchResult& result) {
+  const auto known = std::ranges::find_if(result.rejected, [&](const Rejection& one) {
+    return one.reason == rejection.reason && one.family == rejection.family;
+  });
+  if (known == result.rejected.end()) return result.rejected.push_back(std::move(rejection));
+  rejection.count += known->count;
+  const bool nearer = rejection.needs_bytes < known->needs_bytes;
+  known->count = rejection.count;
+  if (nearer) *known = std::move(rejection);
+}
+
+void refuse(Rejection refused, SearchResult& result) {
+  result.enumerated += refused.count;
+  reject(std::move(refused), result);
+}
+
+void keep(Candidate candidate, const std::string& family, int64_t count, SearchResult& result) {
+  result.enumerated += count;
+  if (candidate.fits()) return result.candidates.push_back(std::move(candidate));
+  Run run = candidate.design.run;
+  run.train.micro_batch_size = candidate.design.batch.micro_batch_size;  // which 0 leaves open
+  reject({family, "memory", count, candidate.memory.total(), candidate.has_bytes(),
+          largest_part(candidate.memory), candidate_text(run)},
+         result);
+}
+
+void require_possible(const Run& run, int64_t ranks) {
+  require_candidates(run, ranks);
+  positions_of_replica(run, ranks);
+}
 
 SearchResult search(const Run& run, int64_t ranks, int64_t vocabulary, const Corpus* corpus) {
   const double began = now_seconds();
