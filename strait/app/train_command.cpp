@@ -70,7 +70,8 @@ void print_summary(const Job& job, const train::Outcome& outcome, cli::Output& o
 }
 
 void print_start(const Job& job, cli::Output& output) {
-  for (const std::string& line : cli::plan_lines(job.design, job.simulated, job.cost))
+  for (const std::string& line :
+       cli::plan_lines(job.design, job.simulated, job.cost, job.corpus.get()))
     output.line(line);
   const kernel::ProductChoice& products = job.design.run.runtime.chosen;
   if (products.products != kernel::NarrowProducts::kAutomatic)
