@@ -158,7 +158,7 @@ Json train_with(const cli::Command& command, cli::Output& output, train::Hooks h
   use_local_products(run);
   use_local_rates(run, available_cores());
   const Job job = make_job(run, command.ranks.value_or(1));
-  cli::require_report_folder(command.json);  // it may be the run folder, which exists now
+  cli::require_folder_of(command.json);  // it may be the run folder, which exists now
   warn_of_crowd(job.design.batch.ranks, output);
   hooks.on_request = [&](const auto& dump) { dumps.set(dump); };
   return run_job(

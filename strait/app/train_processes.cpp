@@ -159,7 +159,7 @@ Json train_on_processes(const cli::Command& command, const comm::Launch& launch,
     job = make_job(
         run, session.size(), [&](const auto& action) { return agreement.on_lead(action); },
         surroundings);
-    if (session.rank() == 0) cli::require_report_folder(command.json);
+    if (session.rank() == 0) cli::require_folder_of(command.json);
   });
   std::ostringstream nowhere;
   cli::Output silent(nowhere, false);

@@ -237,10 +237,10 @@ Json simulate_command(const Command& command, const Run& run, Output& output) {
       rejected.begin(), rejected.end(), [](const plan::Rejection& a, const plan::Rejection& b) {
         return a.needs_bytes < b.needs_bytes;
       });
-  throw NothingFits(
-      fmt::format("nothing fits: {} needs the least, {} per rank (most of it {}), and {} are there",
-                  nearest.smallest, bytes_text(static_cast<double>(nearest.needs_bytes)),
-                  nearest.where, bytes_text(static_cast<double>(nearest.has_bytes))));
+  throw NothingFits(fmt::format(
+      "nothing fits: the smallest, {}, needs {} per rank (most of it {}), and {} are there",
+      nearest.smallest, bytes_text(static_cast<double>(nearest.needs_bytes)), nearest.where,
+      bytes_text(static_cast<double>(nearest.has_bytes))));
 }
 
 /// `best`: the policy that comes nearest to the target.
@@ -272,6 +272,7 @@ plan::SearchResult search_and_tell(const Run& run, int64_t ranks, Output& output
 Json plan_command(const Command& command, const Run& run, Output& output) {
   const int64_t ranks = ranks_of(command);
   check_planned_layers(run);
+  require_folder_of(command.output);
   const plan::SearchResult result = search_and_tell(run, ranks, output);
   const plan::Candidate& best = result.candidates.front();
   std::string written;

@@ -114,7 +114,7 @@ void write_envelope(const std::string& path, const Json& envelope) {
   }
 }
 
-void require_report_folder(const std::string& path) {
+void require_folder_of(const std::string& path) {
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
   std::error_code ignored;
   if (folder.empty() || std::filesystem::is_directory(folder, ignored)) return;

@@ -25,9 +25,9 @@ Json make_envelope(const std::string& command, const Error* error, const Json& b
 /// failure.
 void write_envelope(const std::string& path, const Json& envelope);
 
-/// Finds out before a long command begins that the folder of its report does not exist. `path`: a
-/// file, "-" or "". InputOutputError.
-void require_report_folder(const std::string& path);
+/// Finds out before a long command begins that the folder of a file that it writes at its end, such
+/// as its report, does not exist. `path`: a file, "-" or "". InputOutputError.
+void require_folder_of(const std::string& path);
 
 /// "message (file:line, key, rank 1, operation, step 3)", leaving out what is unknown.
 std::string error_line(const Error& error);

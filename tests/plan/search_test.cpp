@@ -54,7 +54,12 @@ TEST(Search, WhatDoesNotFitIsCountedThoughOnlyItsFirstIsTried) {
                                          "plan.search=placement,micro_batch_size,recompute"};
   const SearchResult result = search(planned(sets), 4, 65);
   int64_t rejected = 0;
-  for (const Rejection& rejection : result.rejected) rejected += rejection.count;
+  for (const Rejection& rejection : result.rejected) {
+    rejected += rejection.count;
+    EXPECT_TRUE(rejection.smallest.starts_with(rejection.family + ", recompute "))
+        << rejection.smallest;
+    EXPECT_NE(rejection.smallest.find(", micro-batches of "), std::string::npos);
+  }
   EXPECT_GT(rejected, 0);
   EXPECT_EQ(result.enumerated, static_cast<int64_t>(result.candidates.size()) + rejected);
   // One by one: the same candidates fit.
