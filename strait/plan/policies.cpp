@@ -167,11 +167,11 @@ void add_figures(Candidate& candidate) {
 
 /// The fastest candidates of `like` for one kind of replica, and why others were left out.
 std::vector<Candidate> searched(Run run, const PolicyRow& like, const std::string& replica,
-                                int64_t ranks, int64_t vocabulary, bool codecs,
-                                SearchResult& result) {
+                                const Setting& setting, bool codecs, SearchResult& result) {
   const PlanOptions options = run.plan;
   if (!codecs) std::erase(run.plan.search, "codecs");
-  SearchResult found = search(with_policy(std::move(run), like, replica, ranks), ranks, vocabulary);
+  SearchResult found = search(with_policy(std::move(run), like, replica, setting.ranks),
+                              setting.ranks, setting.vocabulary);
   result.enumerated += found.enumerated;
   for (Rejection& rejection : found.rejected) reject(std::move(rejection), result);
   for (Candidate& candidate : found.candidates) candidate.design.run.plan = options;
@@ -179,27 +179,26 @@ std::vector<Candidate> searched(Run run, const PolicyRow& like, const std::strin
 }
 
 /// Adds a row to the result.
-void add_row(const Run& best, const PolicyRow& row, const std::string& replica, int64_t ranks,
-             int64_t vocabulary, SearchResult& result) {
-  Candidate candidate = evaluate(with_policy(best, row, replica, ranks), {ranks, vocabulary});
+void add_row(const Run& best, const PolicyRow& row, const std::string& replica,
+             const Setting& setting, SearchResult& result) {
+  Candidate candidate = evaluate(with_policy(best, row, replica, setting.ranks), setting);
   if (candidate.fits()) add_figures(candidate);
   keep(std::move(candidate), row_text(row, replica), 1, result);
 }
 
 /// Adds the row of every step.
-void add_every_step(const Run& run, int64_t ranks, int64_t vocabulary, SearchResult& result) {
-  const auto placed = searched(run, kPolicies[0], "", ranks, vocabulary, false, result);
-  if (!placed.empty())
-    add_row(placed.front().design.run, kPolicies[0], "", ranks, vocabulary, result);
+void add_every_step(const Run& run, const Setting& setting, SearchResult& result) {
+  const auto placed = searched(run, kPolicies[0], "", setting, false, result);
+  if (!placed.empty()) add_row(placed.front().design.run, kPolicies[0], "", setting, result);
 }
 
 /// Adds the others for one kind of replica. Their cost in loss is that of the policy, so codecs are
 /// those of the file. What cannot be is left out.
-void add_local_steps(const Run& run, const std::string& replica, int64_t ranks, int64_t vocabulary,
+void add_local_steps(const Run& run, const std::string& replica, const Setting& setting,
                      SearchResult& result) {
   std::vector<Candidate> placed;
   try {
-    placed = searched(run, kPolicies[1], replica, ranks, vocabulary, false, result);
+    placed = searched(run, kPolicies[1], replica, setting, false, result);
   } catch (const UserError& error) {
     refuse(refusal(replica_text(replica), error.what(), kLocalPolicies), result);
   }
@@ -213,7 +212,7 @@ void add_local_steps(const Run& run, const std::string& replica, int64_t ranks, 
       continue;
     }
     try {
-      add_row(placed.front().design.run, row, replica, ranks, vocabulary, result);
+      add_row(placed.front().design.run, row, replica, setting, result);
     } catch (const UserError& error) {
       refuse(refusal(row_text(row, replica), error.what(), 1), result);
     }
@@ -221,8 +220,8 @@ void add_local_steps(const Run& run, const std::string& replica, int64_t ranks, 
 }
 
 /// Adds the fastest run whose every step sends its numbers in codecs.
-void add_codecs(const Run& run, int64_t ranks, int64_t vocabulary, SearchResult& result) {
-  for (Candidate& candidate : searched(run, kPolicies[0], "", ranks, vocabulary, true, result)) {
+void add_codecs(const Run& run, const Setting& setting, SearchResult& result) {
+  for (Candidate& candidate : searched(run, kPolicies[0], "", setting, true, result)) {
     if (!compresses(candidate.design)) continue;
     add_figures(candidate);
     result.candidates.push_back(std::move(candidate));
@@ -259,12 +258,12 @@ bool reaches_target(const Candidate& candidate) {
 SearchResult search_policies(const Run& run, int64_t ranks, int64_t vocabulary) {
   const double began = now_seconds();
   require_free_policies(run, ranks);
+  const Setting setting{ranks, vocabulary};
   SearchResult result;
   const std::vector<std::string> replicas = possible_replicas(run, ranks, result);
-  add_every_step(run, ranks, vocabulary, result);
-  if (searches(run, "codecs")) add_codecs(run, ranks, vocabulary, result);
-  for (const std::string& replica : replicas)
-    add_local_steps(run, replica, ranks, vocabulary, result);
+  add_every_step(run, setting, result);
+  if (searches(run, "codecs")) add_codecs(run, setting, result);
+  for (const std::string& replica : replicas) add_local_steps(run, replica, setting, result);
   std::ranges::stable_sort(result.candidates, is_better);
   result.wall_seconds = now_seconds() - began;
   return result;
