@@ -304,8 +304,9 @@ Json probe_command(const cli::Command& command, cli::Output& output) {
       kernel::choose_products({}, kernel::own_multipliers(), kernel::measured_product_seconds)
           .products;
   bool lead = true;
-  const measure::ProbeResult result =
-      with_place(options.run.value_or(Run()), [&] { return probe_ranks(options, output, lead); });
+  const measure::ProbeResult result = with_place(options.run.value_or(Run()), [&] {
+    return probe_ranks(options, command.output, output, lead);
+  });
   const Cluster cluster = measure::probe_cluster(result);
   if (lead) {
     write_file_atomically(command.output, measure::render_cluster_file(result));

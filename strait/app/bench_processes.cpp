@@ -10,9 +10,11 @@
 
 #include "strait/base/errors.h"
 #include "strait/base/file.h"
+#include "strait/cli/report_envelope.h"
 #include "strait/comm/launch.h"
 
 #ifdef STRAIT_MPI
+#include "strait/app/agreement.h"
 #include "strait/bench/bench_mpi.h"
 #include "strait/probe/probe_mpi.h"
 #endif
@@ -87,13 +89,18 @@ Json run_elsewhere(const cli::Command& command, int64_t ranks) {
 
 #endif
 
+measure::ProbeResult probe_threads(const measure::ProbeOptions& options, const std::string& file) {
+  cli::require_folder_of(file);
+  return measure::probe(options);
+}
+
 }  // namespace
 
 #ifdef STRAIT_MPI
-measure::ProbeResult probe_ranks(const measure::ProbeOptions& options, cli::Output& output,
-                                 bool& lead) {
+measure::ProbeResult probe_ranks(const measure::ProbeOptions& options, const std::string& file,
+                                 cli::Output& output, bool& lead) {
   const comm::Launch launch = comm::find_launch();
-  if (!launch.launched()) return measure::probe(options);
+  if (!launch.launched()) return probe_threads(options, file);
   comm::MpiSession session(
       [&](const std::exception_ptr& cause) { output.leave(cause, Json::object()); });
   comm::check_launch(launch, session.size());
@@ -102,6 +109,9 @@ measure::ProbeResult probe_ranks(const measure::ProbeOptions& options, cli::Outp
                     " under a launcher that has started " + std::to_string(session.size()) +
                     " processes; leave it out");
   lead = session.rank() == 0;
+  Agreement(session).all([&] {
+    if (lead) cli::require_folder_of(file);
+  });
   return measure::probe_mpi(session, options);
 }
 
@@ -114,8 +124,9 @@ Json bench_processes(const cli::Command& command, const measure::CollectiveCase&
                            : run_elsewhere(command, collective.ranks);
 }
 #else
-measure::ProbeResult probe_ranks(const measure::ProbeOptions& options, cli::Output&, bool&) {
-  return measure::probe(options);
+measure::ProbeResult probe_ranks(const measure::ProbeOptions& options, const std::string& file,
+                                 cli::Output&, bool&) {
+  return probe_threads(options, file);
 }
 
 Json bench_processes(const cli::Command&, const measure::CollectiveCase&, cli::Output&,

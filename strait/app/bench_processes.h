@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <string>
 
 #include "strait/bench/bench.h"
 #include "strait/cli/run_command.h"
@@ -19,8 +20,8 @@ Json bench_processes(const cli::Command& command, const measure::CollectiveCase&
                      const std::function<void(const measure::BenchRow&, cli::Output&)>& print);
 
 /// Measures the thread ranks of this process or, under mpirun or srun, all processes; sets `lead`
-/// to whether this one reports.
-measure::ProbeResult probe_ranks(const measure::ProbeOptions& options, cli::Output& output,
-                                 bool& lead);
+/// to whether this one reports, in `file`, whose folder must be there.
+measure::ProbeResult probe_ranks(const measure::ProbeOptions& options, const std::string& file,
+                                 cli::Output& output, bool& lead);
 
 }  // namespace strait::app

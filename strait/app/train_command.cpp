@@ -70,7 +70,8 @@ void print_summary(const Job& job, const train::Outcome& outcome, cli::Output& o
 }
 
 void print_start(const Job& job, cli::Output& output) {
-  for (const std::string& line : cli::plan_lines(job.design, job.simulated, job.cost))
+  for (const std::string& line :
+       cli::plan_lines(job.design, job.simulated, job.cost, job.corpus.get()))
     output.line(line);
   const kernel::ProductChoice& products = job.design.run.runtime.chosen;
   if (products.products != kernel::NarrowProducts::kAutomatic)
@@ -156,7 +157,7 @@ Json train_with(const cli::Command& command, cli::Output& output, train::Hooks h
   DumpSignals dumps;
   use_local_products(run);
   use_local_rates(run, available_cores());
-  cli::require_report_folder(command.json, run.output.run_dir);
+  cli::require_folder_of(command.json, run.output.run_dir);
   const Job job = make_job(run, command.ranks.value_or(1));
   warn_of_crowd(job.design.batch.ranks, output);
   hooks.on_request = [&](const auto& dump) { dumps.set(dump); };

@@ -154,7 +154,7 @@ Json train_on_processes(const cli::Command& command, const comm::Launch& launch,
     session.require_network();
     Run run = load_run(command.path, command.sets);
     check_run(run, command, launch, session.size());
-    if (session.rank() == 0) cli::require_report_folder(command.json, run.output.run_dir);
+    if (session.rank() == 0) cli::require_folder_of(command.json, run.output.run_dir);
     check_backend(run.runtime);
     session.set_deadline(run.runtime.deadline_seconds);
     use_agreed_products(run, [&](const auto& action) { return agreement.on_lead(action); });

@@ -258,7 +258,7 @@ class Grammar {
     sub->add_option("-o,--output", command_.output, "Cluster file to write")
         ->required()
         ->type_name("FILE");
-    add_ranks(sub, "Ranks to measure between; default 2");
+    add_ranks(sub, "Ranks to measure between; default: one for each available core");
     add_sets(sub);
   }
   void add_bench(CLI::App* sub) {

@@ -54,7 +54,9 @@ std::string line_of(const plan::Candidate& candidate, int64_t position) {
       set_off(plan::codecs_text(design.run)));
 }
 
-std::string line_of(const plan::Rejection& rejection) {
+}  // namespace
+
+std::string rejection_line(const plan::Rejection& rejection) {
   if (!rejection.is_of_memory())
     return fmt::format("left out: {}: {}", rejection.family, rejection.reason);
   return fmt::format("left out: {} x {}: needs {} per rank (most of it {}), has {}",
@@ -62,8 +64,6 @@ std::string line_of(const plan::Rejection& rejection) {
                      bytes_text(static_cast<double>(rejection.needs_bytes)), rejection.where,
                      bytes_text(static_cast<double>(rejection.has_bytes)));
 }
-
-}  // namespace
 
 std::vector<std::string> plan_table(const plan::SearchResult& result, int64_t keep) {
   std::vector<std::string> lines;
@@ -75,7 +75,8 @@ std::vector<std::string> plan_table(const plan::SearchResult& result, int64_t ke
       if (++position <= keep) lines.push_back(line_of(candidate, position));
     lines.push_back("figures: " + source_text(cluster));
   }
-  for (const plan::Rejection& rejection : result.rejected) lines.push_back(line_of(rejection));
+  for (const plan::Rejection& rejection : result.rejected)
+    lines.push_back(rejection_line(rejection));
   return lines;
 }
 

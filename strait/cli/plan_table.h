@@ -14,4 +14,7 @@ namespace strait::cli {
 /// crosses the outermost level of links.
 std::vector<std::string> plan_table(const plan::SearchResult& result, int64_t keep);
 
+/// What was left out and why.
+std::string rejection_line(const plan::Rejection& rejection);
+
 }  // namespace strait::cli

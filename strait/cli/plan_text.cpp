@@ -92,7 +92,7 @@ std::string axes_text(const Mesh& mesh) {
 }  // namespace
 
 std::vector<std::string> plan_lines(const strategy::Design& design, const sim::Result& simulated,
-                                    const cost::Cost& cost) {
+                                    const cost::Cost& cost, const Corpus* corpus) {
   const Run& run = design.run;
   const Resolved& batch = design.batch;
   std::vector<std::string> lines;
@@ -157,7 +157,7 @@ std::vector<std::string> plan_lines(const strategy::Design& design, const sim::R
       static_cast<double>(batch.ranks) * design.cluster.flops_per_second(design.dtype);
   lines.push_back(fmt::format("peak        {:.4g} GFLOP/s in {} over all ranks, {}",
                               peak_rate / 1e9, run.train.precision, design.cluster.rates_source));
-  for (std::string& line : plan::codec_advice(design, simulated.seconds))
+  for (std::string& line : plan::codec_advice(design, simulated.seconds, corpus))
     lines.push_back(std::move(line));
   return lines;
 }

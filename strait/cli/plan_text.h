@@ -11,8 +11,9 @@
 namespace strait::cli {
 
 /// Model, ranks, placement and groups, predicted step time, bytes per level, memory: one line each.
+/// `corpus`: the one that the design was made with, if any.
 std::vector<std::string> plan_lines(const strategy::Design& design, const sim::Result& simulated,
-                                    const cost::Cost& cost);
+                                    const cost::Cost& cost, const Corpus* corpus = nullptr);
 
 /// "12.3 MB", SI.
 std::string bytes_text(double bytes);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "strait/cli/plan_table.h"
 #include "strait/cli/plan_text.h"
 #include "strait/plan/codecs.h"
 #include "strait/plan/policies.h"
@@ -63,9 +64,11 @@ std::string line_of(const plan::Candidate& candidate, int64_t position) {
 }  // namespace
 
 std::vector<std::string> policy_table(const plan::SearchResult& result, int64_t keep) {
-  std::vector<std::string> lines;
-  if (result.candidates.empty()) return lines;
-  lines.push_back(kHeading);
+  std::vector<std::string> left_out;
+  for (const plan::Rejection& rejection : result.rejected)
+    left_out.push_back(rejection_line(rejection));
+  if (result.candidates.empty()) return left_out;
+  std::vector<std::string> lines = {kHeading};
   int64_t position = 0;
   for (const plan::Candidate& candidate : result.candidates)
     if (++position <= keep) lines.push_back(line_of(candidate, position));
@@ -75,6 +78,7 @@ std::vector<std::string> policy_table(const plan::SearchResult& result, int64_t 
                   std::ranges::count_if(result.candidates, plan::reaches_target),
                   result.candidates.size(), first.run.plan.utilization));
   lines.push_back("figures: " + source_text(first.cluster));
+  lines.insert(lines.end(), left_out.begin(), left_out.end());
   return lines;
 }
 

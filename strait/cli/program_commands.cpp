@@ -94,8 +94,7 @@ KnownData known_data(const Run& run, Output& output) {
   return known;
 }
 
-strategy::Design design_of(const Run& run, int64_t ranks, Output& output) {
-  const KnownData data = known_data(run, output);
+strategy::Design design_of(const Run& run, int64_t ranks, const KnownData& data) {
   return strategy::make_design(run, ranks, data.vocabulary, 0, data.documents());
 }
 
@@ -134,7 +133,8 @@ strategy::Design checked_design(const Command& command, Output& output) {
   const Run run = parse_run(read_file(command.path), command.path, command.sets, problems);
   validate_run(run, ranks, problems);
   std::optional<strategy::Design> design;
-  if (problems.found().empty()) problems.attempt([&] { design = design_of(run, ranks, output); });
+  if (problems.found().empty())
+    problems.attempt([&] { design = design_of(run, ranks, known_data(run, output)); });
   if (!design) refuse_all(command, problems, output);
   return std::move(*design);
 }
@@ -195,7 +195,8 @@ Json memory_json(const std::vector<program::MemoryUse>& classes) {
 
 Json simulate_command(const Command& command, const Run& run, Output& output) {
   const int64_t ranks = ranks_of(command);
-  const strategy::Design design = design_of(run, ranks, output);
+  const KnownData data = known_data(run, output);
+  const strategy::Design design = design_of(run, ranks, data);
   const double began = now_seconds();
   std::vector<trace::Recorder> recorders;  // one per representative
   const bool records = !command.trace.empty() || !command.plot.empty();
@@ -204,7 +205,8 @@ Json simulate_command(const Command& command, const Run& run, Output& output) {
   result.events *= run.simulate.steps;
   const double wall = now_seconds() - began;
   const cost::Cost cost = predict::price(design);
-  for (const std::string& line : plan_lines(design, result, cost)) output.line(line);
+  for (const std::string& line : plan_lines(design, result, cost, data.documents()))
+    output.line(line);
   write_timelines(command, design, result, recorders);
   const double tokens = static_cast<double>(tokens_per_step(run, design.batch));
   const double rate = design.cluster.flops_per_second(design.dtype);
@@ -235,10 +237,10 @@ Json simulate_command(const Command& command, const Run& run, Output& output) {
       rejected.begin(), rejected.end(), [](const plan::Rejection& a, const plan::Rejection& b) {
         return a.needs_bytes < b.needs_bytes;
       });
-  throw NothingFits(
-      fmt::format("nothing fits: {} needs the least, {} per rank (most of it {}), and {} are there",
-                  nearest.family, bytes_text(static_cast<double>(nearest.needs_bytes)),
-                  nearest.where, bytes_text(static_cast<double>(nearest.has_bytes))));
+  throw NothingFits(fmt::format(
+      "nothing fits: the smallest, {}, needs {} per rank (most of it {}), and {} are there",
+      nearest.smallest, bytes_text(static_cast<double>(nearest.needs_bytes)), nearest.where,
+      bytes_text(static_cast<double>(nearest.has_bytes))));
 }
 
 /// `best`: the policy that comes nearest to the target.
@@ -270,6 +272,7 @@ plan::SearchResult search_and_tell(const Run& run, int64_t ranks, Output& output
 Json plan_command(const Command& command, const Run& run, Output& output) {
   const int64_t ranks = ranks_of(command);
   check_planned_layers(run);
+  require_folder_of(command.output);
   const plan::SearchResult result = search_and_tell(run, ranks, output);
   const plan::Candidate& best = result.candidates.front();
   std::string written;

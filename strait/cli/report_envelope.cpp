@@ -114,7 +114,7 @@ void write_envelope(const std::string& path, const Json& envelope) {
   }
 }
 
-void require_report_folder(const std::string& path, const std::string& made) {
+void require_folder_of(const std::string& path, const std::string& made) {
   namespace fs = std::filesystem;
   const fs::path folder = fs::path(path).parent_path();
   std::error_code ignored;

@@ -25,10 +25,10 @@ Json make_envelope(const std::string& command, const Error* error, const Json& b
 /// failure.
 void write_envelope(const std::string& path, const Json& envelope);
 
-/// Finds out before a long command begins that its report could not be written: it is a folder, or
-/// the folder of it does not exist and is not `made`, which the command makes. `path`: a file, "-"
-/// or "". InputOutputError.
-void require_report_folder(const std::string& path, const std::string& made = "");
+/// Finds out before a long command begins that a file which it writes at its end, such as its
+/// report, could not be written: it is a folder, or its folder does not exist and is not `made`,
+/// which the command makes. `path`: a file, "-" or "". InputOutputError.
+void require_folder_of(const std::string& path, const std::string& made = "");
 
 /// "message (file:line, key, rank 1, operation, step 3)", leaving out what is unknown.
 std::string error_line(const Error& error);

@@ -53,7 +53,8 @@ Json quality_json(const QualityCost& cost) {
                        {"source", cost.known.source}});
 }
 
-/// What tells the candidates of a search apart.
+}  // namespace
+
 std::string candidate_text(const Run& run) {
   std::vector<std::string> parts;
   const MeshAxes& axes = run.mesh.axes;
@@ -67,8 +68,6 @@ std::string candidate_text(const Run& run) {
   if (run.sync.policy != "every-step") parts.push_back(run.sync.policy);
   return fmt::format("{}", fmt::join(parts, ", "));
 }
-
-}  // namespace
 
 int64_t Candidate::has_bytes() const {
   return static_cast<int64_t>(design.run.plan.memory_share *

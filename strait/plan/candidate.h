@@ -48,6 +48,10 @@ struct Setting {
 /// strategy::make_design; an InternalError names the candidate.
 Candidate evaluate(const Run& run, const Setting& setting);
 
+/// What tells the candidates of a search apart: "stage 2, 1f1b, zero3, recompute none,
+/// micro-batches of 4".
+std::string candidate_text(const Run& run);
+
 /// Of the simulated step; utilisation is a share of the cluster's rate over all ranks.
 double tokens_per_second(const Candidate& candidate);
 double model_flops_utilization(const Candidate& candidate);

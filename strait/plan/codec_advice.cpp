@@ -22,10 +22,11 @@ struct Switch {
 
 /// Of a step of `run` on the ranks of `design`; nothing where it cannot be: another codec may need
 /// the one that it lacks.
-std::optional<double> seconds_of(const Run& run, const strategy::Design& design) {
+std::optional<double> seconds_of(const Run& run, const strategy::Design& design,
+                                 const Corpus* corpus) {
   try {
     return predict::simulate(
-               strategy::make_design(run, design.batch.ranks, design.shape.vocabulary))
+               strategy::make_design(run, design.batch.ranks, design.shape.vocabulary, 0, corpus))
         .seconds;
   } catch (const UserError&) {
     return {};
@@ -34,7 +35,8 @@ std::optional<double> seconds_of(const Run& run, const strategy::Design& design)
 
 }  // namespace
 
-std::vector<std::string> codec_advice(const strategy::Design& design, double seconds) {
+std::vector<std::string> codec_advice(const strategy::Design& design, double seconds,
+                                      const Corpus* corpus) {
   const std::string usual = plain_codec(design.run);
   const auto set = [&](const codec::CodecSpec& spec) { return compresses(design.run, spec); };
   const strategy::StateCodecs& codecs = design.placement.codecs;
@@ -63,7 +65,7 @@ std::vector<std::string> codec_advice(const strategy::Design& design, double sec
     Run without = design.run;
     one.clear(without, usual);
     without.written[one.key] = {"advice", 0};
-    const std::optional<double> plain_seconds = seconds_of(without, design);
+    const std::optional<double> plain_seconds = seconds_of(without, design, corpus);
     if (!plain_seconds || *plain_seconds > kAlike * seconds) continue;
     lines.push_back(fmt::format(
         "warning     {} is predicted to bring nothing on cluster {}: a step of {:.4g} s "

@@ -16,7 +16,10 @@ namespace {
 GridStep grid_step(const Run& run) {
   const int64_t context = run.model.shape.context, documents = run.train.global_batch_tokens;
   GridStep step{.batch = run.train.global_batch_size, .tokens = context};
-  if (documents > 0) step.batch = (documents + context - 1) / context;
+  if (documents > 0) {
+    step.batch = (documents + context - 1) / context;
+    step.even = false;
+  }
   step.recomputes = run.train.recompute != "none";
   step.sum_bytes = 4;
   if (run.train.precision == "fp32") step.number_bytes = 4;

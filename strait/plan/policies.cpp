@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <string>
 #include <tuple>
 #include <utility>
 
 #include "strait/base/clock.h"
+#include "strait/base/errors.h"
 #include "strait/config/cluster_file.h"
 #include "strait/config/keys.h"
 #include "strait/plan/codecs.h"
@@ -41,6 +43,19 @@ constexpr PolicyRow kPolicies[] = {
     {"diloco", 500, Delay::kNone, false, "none"},
     {"streaming-diloco", 500, Delay::kMostSteps, false, kFourBits},
 };
+
+constexpr int64_t kLocalPolicies = std::ssize(kPolicies) - 1;
+
+std::string replica_text(const std::string& replica) {
+  return fmt::format("sync.replica = \"{}\"", replica);
+}
+
+/// "diloco, eager, period 30, e3m0/64, sync.replica = "pair"".
+std::string row_text(const PolicyRow& row, const std::string& replica) {
+  const std::string codec = row.codec;
+  return fmt::format("{}{}, period {}{}, {}", row.policy, row.eager ? ", eager" : "", row.period,
+                     codec == "none" ? "" : ", " + codec, replica_text(replica));
+}
 
 bool is_every_step(const PolicyRow& row) { return std::string(row.policy) == "every-step"; }
 
@@ -119,6 +134,24 @@ std::vector<std::string> replica_spans(const Run& run, int64_t ranks) {
   return spans;
 }
 
+/// Those kinds of replicas that can be; refuses the target where none can.
+std::vector<std::string> possible_replicas(const Run& run, int64_t ranks, SearchResult& result) {
+  std::vector<std::string> possible;
+  std::string why;
+  for (const std::string& replica : replica_spans(run, ranks)) {
+    try {
+      require_possible(with_policy(run, kPolicies[1], replica, ranks), ranks);
+      possible.push_back(replica);
+    } catch (const UserError& error) {
+      why = error.what();
+      refuse(refusal(replica_text(replica), why, kLocalPolicies), result);
+    }
+  }
+  if (possible.empty())
+    refuse_target(run, "no policy of local steps is possible: " + why, "plan.utilization = 0");
+  return possible;
+}
+
 void add_figures(Candidate& candidate) {
   const strategy::Design& design = candidate.design;
   // Codecs inside a replica are not what a policy costs.
@@ -134,38 +167,61 @@ void add_figures(Candidate& candidate) {
 
 /// The fastest candidates of `like` for one kind of replica, and why others were left out.
 std::vector<Candidate> searched(Run run, const PolicyRow& like, const std::string& replica,
-                                int64_t ranks, int64_t vocabulary, bool codecs,
-                                SearchResult& result) {
+                                const Setting& setting, bool codecs, SearchResult& result) {
   const PlanOptions options = run.plan;
   if (!codecs) std::erase(run.plan.search, "codecs");
-  SearchResult found = search(with_policy(std::move(run), like, replica, ranks), ranks, vocabulary);
+  SearchResult found = search(with_policy(std::move(run), like, replica, setting.ranks),
+                              setting.ranks, setting.vocabulary);
   result.enumerated += found.enumerated;
-  std::ranges::move(found.rejected, std::back_inserter(result.rejected));
+  for (Rejection& rejection : found.rejected) reject(std::move(rejection), result);
   for (Candidate& candidate : found.candidates) candidate.design.run.plan = options;
   return std::move(found.candidates);
 }
 
-/// Adds the rows for one kind of replica; `every_step`: the row of that name, or the others. Their
-/// cost in loss is that of the policy, so codecs are those of the file.
-void add_rows(const Run& run, const std::string& replica, bool every_step, int64_t ranks,
-              int64_t vocabulary, SearchResult& result) {
-  const PolicyRow& like = every_step ? kPolicies[0] : kPolicies[1];
-  const auto placed = searched(run, like, replica, ranks, vocabulary, false, result);
+/// Adds a row to the result.
+void add_row(const Run& best, const PolicyRow& row, const std::string& replica,
+             const Setting& setting, SearchResult& result) {
+  Candidate candidate = evaluate(with_policy(best, row, replica, setting.ranks), setting);
+  if (candidate.fits()) add_figures(candidate);
+  keep(std::move(candidate), row_text(row, replica), 1, result);
+}
+
+/// Adds the row of every step.
+void add_every_step(const Run& run, const Setting& setting, SearchResult& result) {
+  const auto placed = searched(run, kPolicies[0], "", setting, false, result);
+  if (!placed.empty()) add_row(placed.front().design.run, kPolicies[0], "", setting, result);
+}
+
+/// Adds the others for one kind of replica. Their cost in loss is that of the policy, so codecs are
+/// those of the file. What cannot be is left out.
+void add_local_steps(const Run& run, const std::string& replica, const Setting& setting,
+                     SearchResult& result) {
+  std::vector<Candidate> placed;
+  try {
+    placed = searched(run, kPolicies[1], replica, setting, false, result);
+  } catch (const UserError& error) {
+    refuse(refusal(replica_text(replica), error.what(), kLocalPolicies), result);
+  }
   if (placed.empty()) return;
-  const Run& best = placed.front().design.run;
   for (const PolicyRow& row : kPolicies) {
-    if (is_every_step(row) != every_step) continue;
-    Candidate candidate = evaluate(with_policy(best, row, replica, ranks), {ranks, vocabulary});
-    ++result.enumerated;
-    if (!candidate.fits()) continue;
-    add_figures(candidate);
-    result.candidates.push_back(std::move(candidate));
+    if (is_every_step(row)) continue;
+    if (row.period > run.train.steps) {
+      refuse(refusal(fmt::format("rounds of {} steps", row.period),
+                     fmt::format("none ends in train.steps = {}", run.train.steps), 1),
+             result);
+      continue;
+    }
+    try {
+      add_row(placed.front().design.run, row, replica, setting, result);
+    } catch (const UserError& error) {
+      refuse(refusal(row_text(row, replica), error.what(), 1), result);
+    }
   }
 }
 
 /// Adds the fastest run whose every step sends its numbers in codecs.
-void add_codecs(const Run& run, int64_t ranks, int64_t vocabulary, SearchResult& result) {
-  for (Candidate& candidate : searched(run, kPolicies[0], "", ranks, vocabulary, true, result)) {
+void add_codecs(const Run& run, const Setting& setting, SearchResult& result) {
+  for (Candidate& candidate : searched(run, kPolicies[0], "", setting, true, result)) {
     if (!compresses(candidate.design)) continue;
     add_figures(candidate);
     result.candidates.push_back(std::move(candidate));
@@ -202,11 +258,12 @@ bool reaches_target(const Candidate& candidate) {
 SearchResult search_policies(const Run& run, int64_t ranks, int64_t vocabulary) {
   const double began = now_seconds();
   require_free_policies(run, ranks);
+  const Setting setting{ranks, vocabulary};
   SearchResult result;
-  add_rows(run, "", true, ranks, vocabulary, result);
-  if (searches(run, "codecs")) add_codecs(run, ranks, vocabulary, result);
-  for (const std::string& replica : replica_spans(run, ranks))
-    add_rows(run, replica, false, ranks, vocabulary, result);
+  const std::vector<std::string> replicas = possible_replicas(run, ranks, result);
+  add_every_step(run, setting, result);
+  if (searches(run, "codecs")) add_codecs(run, setting, result);
+  for (const std::string& replica : replicas) add_local_steps(run, replica, setting, result);
   std::ranges::stable_sort(result.candidates, is_better);
   result.wall_seconds = now_seconds() - began;
   return result;

@@ -37,8 +37,10 @@ bool searches_policies(const Run& run);
 /// Of the candidates that reach plan.utilization the one with the least cost in loss comes first:
 /// costs that were measured for rounds as long and replicas as many go before those of fewer, and
 /// unknown ones come last. Behind them are those that fall short, best utilisation first. Between
-/// equal costs the earlier row of the table wins. Errors: UserError when policies cannot vary:
-/// plan.search does not name "sync", [sync] fixes more than the replica, or there is one data rank.
+/// equal costs the earlier row of the table wins. Rows that cannot be, do not fit or have rounds
+/// longer than the run are left out. Errors: UserError when policies cannot vary: plan.search does
+/// not name "sync", [sync] fixes more than the replica, there is one data rank, or another key
+/// allows no local steps.
 /// Cost: a search for every kind of replica (two of every step), and one round simulated twice per
 /// row.
 SearchResult search_policies(const Run& run, int64_t ranks, int64_t vocabulary);

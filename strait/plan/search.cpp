@@ -80,8 +80,11 @@ std::vector<int64_t> micro_batches(const Run& run, int64_t ranks, int64_t most_s
 std::vector<std::string> recomputes(const Run& run) {
   if (run.model.modules) return {run.train.recompute};  // the only one that they know
   if (!searches(run, "recompute")) return {run.train.recompute};
-  if (run.model.shape.layers < 2) return {"none", "block"};
-  return {"none", "every:2", "block"};
+  std::vector<std::string> ways = {"none", "block"};
+  if (run.model.shape.layers >= 2) ways.insert(ways.begin() + 1, "every:2");
+  if (std::ranges::find(ways, run.train.recompute) == ways.end())
+    ways.push_back(run.train.recompute);
+  return ways;
 }
 
 /// Those of the sizes whose micro-batches the order of a run takes.
@@ -104,33 +107,6 @@ std::string largest_part(const program::MemoryUse& use) {
       {use.weights, "weights"},         {use.gradients, "gradients"}, {use.optimizer, "optimizer"},
       {use.activations, "activations"}, {use.secondary, "secondary"}, {use.buffers, "buffers"}};
   return std::max_element(std::begin(parts), std::end(parts))->second;
-}
-
-/// Adds it to what was left out of the same family; the nearest miss is what the user wants to
-/// know.
-void reject(Rejection rejection, SearchResult& result) {
-  const auto known = std::ranges::find_if(result.rejected, [&](const Rejection& one) {
-    return one.reason == rejection.reason && one.family == rejection.family;
-  });
-  if (known == result.rejected.end()) return result.rejected.push_back(std::move(rejection));
-  rejection.count += known->count;
-  const bool nearer = rejection.needs_bytes < known->needs_bytes;
-  known->count = rejection.count;
-  if (nearer) *known = std::move(rejection);
-}
-
-void refuse(Rejection refused, SearchResult& result) {
-  result.enumerated += refused.count;
-  reject(std::move(refused), result);
-}
-
-/// Keeps what fits; `count`: it, and those that need more and are not tried.
-void keep(Candidate candidate, int64_t count, SearchResult& result) {
-  result.enumerated += count;
-  if (candidate.fits()) return result.candidates.push_back(std::move(candidate));
-  reject({candidate.design.placement.preset, "memory", count, candidate.memory.total(),
-          candidate.has_bytes(), largest_part(candidate.memory)},
-         result);
 }
 
 /// Adds what a part of the search has found.
@@ -163,24 +139,27 @@ void on_all_cores(size_t count, const Work& work) {
 }
 
 /// Tries the micro-batches `sizes` of a run in this order. Activations grow with them, so behind
-/// the first that does not fit only the last is tried, which may need no sums over micro-steps. A
-/// placement that the other keys of the run forbid is left out.
+/// the first that does not fit only the last is tried, which may need no sums over micro-steps.
+/// Those that the other keys of the run forbid are left out, as a placement is that they forbid.
 SearchResult search_micro_batches(const Run& run, const Setting& setting,
-                                  const std::vector<int64_t>& sizes) try {
+                                  const std::vector<int64_t>& sizes) {
   SearchResult result;
+  Rejection refused;
   for (size_t at = 0; at < sizes.size();) {
     Run trial = run;
     trial.train.micro_batch_size = sizes[at];
-    Candidate candidate = evaluate(trial, setting);
-    const bool fits = candidate.fits();
-    const size_t next = fits ? at + 1 : std::max(at + 1, sizes.size() - 1);
-    keep(std::move(candidate), static_cast<int64_t>(next - at), result);
+    size_t next = at + 1;
+    try {
+      Candidate candidate = evaluate(trial, setting);
+      if (!candidate.fits()) next = std::max(next, sizes.size() - 1);
+      keep(std::move(candidate), run.placement.preset, static_cast<int64_t>(next - at), result);
+    } catch (const UserError& error) {
+      if (refused.count == 0) refused = refusal(run.placement.preset, error.what(), 0);
+      ++refused.count;
+    }
     at = next;
   }
-  return result;
-} catch (const UserError& error) {
-  SearchResult result;
-  refuse(refusal(run.placement.preset, error.what(), std::ssize(sizes)), result);
+  if (refused.count > 0) refuse(std::move(refused), result);
   return result;
 }
 
@@ -244,10 +223,7 @@ void search_mesh(const Run& run, const Setting& setting, int64_t most_steps, Sea
 
 /// What a mesh that the search chooses must pass.
 auto requirement(int64_t ranks) {
-  return [ranks](const Run& trial) {
-    require_candidates(trial, ranks);
-    positions_of_replica(trial, ranks);
-  };
+  return [ranks](const Run& trial) { require_possible(trial, ranks); };
 }
 
 /// One candidate of every run. With the fastest of those that fit, or where none does with the one
@@ -277,7 +253,10 @@ void search_fastest(const Trials& trials, const Setting& setting, const Text& te
   });
   go_on(fastest->design.run);
   tried.erase(fastest);
-  for (Candidate& other : tried) keep(std::move(other), 1, result);
+  for (Candidate& other : tried) {
+    const std::string family = other.design.placement.preset;
+    keep(std::move(other), family, 1, result);
+  }
 }
 
 /// The engines of `sharers` ranks, with the placement, the micro-batch and the recomputation of the
@@ -321,7 +300,8 @@ void search_sequences(const Run& run, const Setting& setting, SearchResult& resu
 }
 
 /// A run of stages as it is to be compared with other orders: with the state sharded but not the
-/// weights, which every micro-batch needs, and with micro-batches enough that stages seldom idle.
+/// weights, which every micro-batch needs, and with the largest micro-batches of which there are
+/// enough that stages seldom idle, or else the smallest.
 Run typical(Run run, int64_t ranks) {
   if (searches(run, "placement")) {
     const std::vector<std::string> names = placements(run, ranks);
@@ -331,9 +311,10 @@ Run typical(Run run, int64_t ranks) {
   const std::vector<int64_t> sizes =
       fitting(run, ranks, micro_batches(run, ranks, kMostMicroStepsOfGrid));
   const int64_t share = run.train.global_batch_size / Mesh(run.mesh, ranks).data_ranks();
-  const auto enough = std::ranges::find_if(
-      sizes, [&](int64_t size) { return size > 0 && share / size >= 4 * run.mesh.axes.stage; });
-  if (!sizes.empty()) run.train.micro_batch_size = enough == sizes.end() ? sizes.back() : *enough;
+  const auto too_few = std::ranges::find_if(
+      sizes, [&](int64_t size) { return size <= 0 || share / size < 4 * run.mesh.axes.stage; });
+  if (!sizes.empty())
+    run.train.micro_batch_size = too_few == sizes.begin() ? *too_few : *std::prev(too_few);
   return run;
 }
 
@@ -391,6 +372,37 @@ bool was_tried(const SearchResult& result) {
 }
 
 }  // namespace
+
+void reject(Rejection rejection, SearchResult& result) {
+  const auto known = std::ranges::find_if(result.rejected, [&](const Rejection& one) {
+    return one.reason == rejection.reason && one.family == rejection.family;
+  });
+  if (known == result.rejected.end()) return result.rejected.push_back(std::move(rejection));
+  rejection.count += known->count;
+  const bool nearer = rejection.needs_bytes < known->needs_bytes;
+  known->count = rejection.count;
+  if (nearer) *known = std::move(rejection);
+}
+
+void refuse(Rejection refused, SearchResult& result) {
+  result.enumerated += refused.count;
+  reject(std::move(refused), result);
+}
+
+void keep(Candidate candidate, const std::string& family, int64_t count, SearchResult& result) {
+  result.enumerated += count;
+  if (candidate.fits()) return result.candidates.push_back(std::move(candidate));
+  Run run = candidate.design.run;
+  run.train.micro_batch_size = candidate.design.batch.micro_batch_size;  // which 0 leaves open
+  reject({family, "memory", count, candidate.memory.total(), candidate.has_bytes(),
+          largest_part(candidate.memory), candidate_text(run)},
+         result);
+}
+
+void require_possible(const Run& run, int64_t ranks) {
+  require_candidates(run, ranks);
+  positions_of_replica(run, ranks);
+}
 
 SearchResult search(const Run& run, int64_t ranks, int64_t vocabulary, const Corpus* corpus) {
   const double began = now_seconds();

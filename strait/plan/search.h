@@ -15,11 +15,12 @@ namespace strait::plan {
 
 /// Why a family of candidates was left out.
 struct Rejection {
-  std::string family;  // "ddp, micro-batch 8", "sequence 4, heads"
+  std::string family;  // "ddp", "sequence 4, heads", "rounds of 500 steps"
   std::string reason;  // "memory", or what a run file of this family would be refused with
   int64_t count = 0;
   int64_t needs_bytes = 0, has_bytes = 0;  // memory alone
   std::string where;                       // what needs most: "optimizer", "activations", ...
+  std::string smallest;                    // which candidate of the family needs so little
   bool is_of_memory() const { return reason == "memory"; }
 };
 
@@ -47,6 +48,10 @@ struct SearchResult {
 /// decides).
 SearchResult search(const Run& run, int64_t ranks, int64_t vocabulary,
                     const Corpus* corpus = nullptr);
+
+/// Refuses a run of which no candidate can be, before any is tried: by its keys, its mesh on its
+/// cluster and its policy. UserError.
+void require_possible(const Run& run, int64_t ranks);
 
 /// The plan report of the best `keep` candidates. `run_file`: where the best one was written, or
 /// "".

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "strait/base/errors.h"
@@ -38,8 +39,9 @@ std::string staging_text(const Run& run) {
 
 std::vector<Run> orders_of_stages(const Run& run) {
   std::vector<Run> runs;
+  const std::set<int64_t> counts = {1, 2, 4, run.pipeline.chunks_per_stage};
   for (const std::string& order : find_key("pipeline.order")->rule.choices)
-    for (const int64_t chunks : {1, 2, 4}) {
+    for (const int64_t chunks : counts) {
       Run one = run;
       one.pipeline.order = order;
       one.pipeline.chunks_per_stage = chunks;

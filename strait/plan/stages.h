@@ -13,7 +13,8 @@ namespace strait::plan {
 /// "stage 2, zero-bubble-h2", "stage 4, interleaved 2".
 std::string staging_text(const Run& run);
 
-/// The run with every order of its stages, and the most usual numbers of chunks, that it can take.
+/// The run with every order of its stages, and its own number of chunks and the most usual ones,
+/// that it can take.
 std::vector<Run> orders_of_stages(const Run& run);
 
 /// Whether so many micro-batches are what the order of the run takes.

@@ -125,7 +125,7 @@ std::vector<RankedGrid> rank_grids(const ShapeOptions& shape, int64_t ranks, int
       for (int64_t z = 1; x * y * z <= ranks; z *= 2) {
         const Grid grid{x, y, z, ranks / (x * y * z)};
         if (grid.ranks() != ranks || x * y * z < least_sharers) continue;
-        if (step.batch % (grid.data * grid.z) != 0) continue;
+        if (step.even && step.batch % (grid.data * grid.z) != 0) continue;
         ranked.push_back({grid, grid_seconds(shape, grid, step, rate)});
       }
   std::ranges::sort(ranked, [](const RankedGrid& a, const RankedGrid& b) {

@@ -31,6 +31,7 @@ enum class Innermost : uint8_t { kX, kY };
 
 struct GridStep {
   int64_t batch = 1;           // sequences of the step, over all ranks
+  bool even = true;            // every data rank has the same number of them
   int64_t tokens = 1;          // of a sequence
   int64_t micro_batches = 1;   // for each of which z gathers and reduces
   bool recomputes = true;      // the forward twice, with its sums and gathers
@@ -67,7 +68,7 @@ struct RankedGrid {
   double seconds = 0;
 };
 /// All grids of powers of two with `ranks` ranks, of which at least `least_sharers` share a block
-/// (x y z), and whose data ranks divide the batch; the fastest first, ties by x, y, z. Cost:
+/// (x y z), and whose data ranks divide an even batch; the fastest first, ties by x, y, z. Cost:
 /// O(log^3 ranks).
 std::vector<RankedGrid> rank_grids(const ShapeOptions& shape, int64_t ranks, int64_t least_sharers,
                                    const GridStep& step, const RingRate& rate);

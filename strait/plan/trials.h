@@ -40,6 +40,15 @@ void choose(Run& run, const char* key, T& field, T value) {
   write_key(run, key);
 }
 
+/// Adds it to what was left out of the same family for the same reason, of which the nearest miss
+/// is what the user wants to know; counted as tried by refuse().
+void reject(Rejection rejection, SearchResult& result);
+void refuse(Rejection refused, SearchResult& result);
+
+/// Keeps what fits; of what does not one of the family stands for `count`: it, and those that need
+/// more and are not tried.
+void keep(Candidate candidate, const std::string& family, int64_t count, SearchResult& result);
+
 /// `count` ways of a family that the message of a run file of it refuses.
 inline Rejection refusal(std::string family, std::string reason, int64_t count) {
   Rejection rejection;

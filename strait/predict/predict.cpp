@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <utility>
 
 namespace strait::predict {
 namespace {
@@ -10,7 +11,15 @@ namespace {
 /// Over which any transfer takes less than a clock can tell.
 constexpr double kUnlimitedBytesPerSecond = 1e24;
 
-/// (stretch + idle * step) / steps, for every figure of a step.
+/// The row of a ledger for the operation, level and codec of another; empty where it has none.
+Traffic like(const Traffic& other, const Ledger& ledger) {
+  for (Traffic& row : ledger.rows())
+    if (row.operation == other.operation && row.level == other.level && row.codec == other.codec)
+      return std::move(row);
+  return {other.operation, other.level, other.codec};
+}
+
+/// (stretch + idle * step) / steps, for every figure of a step; the sum may pass 64 bits.
 class Mean {
  public:
   explicit Mean(const strategy::Round& round)
@@ -25,15 +34,20 @@ class Mean {
     for (size_t at = 0; at < stretch.size(); ++at) take(stretch[at], step[at]);
   }
   void take(Ledger& stretch, const Ledger& step) const {
-    Ledger sum = stretch;
-    for (int64_t nth = 0; nth < static_cast<int64_t>(idle_); ++nth) sum.merge(step);
-    stretch.clear();
-    for (Traffic row : sum.rows()) {
-      for (int64_t* count : {&row.payload_bytes, &row.metadata_bytes, &row.count})
-        *count = std::llround(static_cast<double>(*count) / steps_);
-      stretch.add(row);
+    Ledger both = stretch, mean;
+    both.merge(step);
+    for (const Traffic& row : both.rows()) {
+      Traffic once = like(row, stretch);
+      const Traffic every = like(row, step);
+      for (int64_t Traffic::*count :
+           {&Traffic::payload_bytes, &Traffic::metadata_bytes, &Traffic::count})
+        take(once.*count, every.*count);
+      mean.add(once);
     }
-    stretch.add_network(std::llround(static_cast<double>(sum.network_bytes()) / steps_));
+    int64_t network_bytes = stretch.network_bytes();
+    take(network_bytes, step.network_bytes());
+    mean.add_network(network_bytes);
+    stretch = std::move(mean);
   }
 
  private:

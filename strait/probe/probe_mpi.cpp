@@ -381,6 +381,10 @@ ProbeResult probe_mpi(comm::MpiSession& session, const ProbeOptions& options) {
   result.memory_bytes = usable_memory_bytes() / static_cast<int64_t>(machine.usable.size());
   for (size_t level = 0; level < cluster.levels.size() && result.ranks > 1; ++level)
     measure_level(session, world, together, options, {&cluster, level});
+  if (result.ranks == 1) {  // nobody to send to
+    cluster.levels.back().bytes_per_second = result.copy_bytes_per_second();
+    cluster.levels.back().latency_seconds = 0;
+  }
   result.levels = worth_telling(cluster.levels, inside.size());
   const Level& outermost = cluster.levels.back();
   result.transport_bytes_per_second = outermost.bytes_per_second;

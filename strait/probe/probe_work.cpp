@@ -10,6 +10,7 @@
 #include "strait/base/errors.h"
 #include "strait/config/check_chain.h"
 #include "strait/config/validate.h"
+#include "strait/draft/step_options.h"
 #include "strait/program/program.h"
 #include "strait/shape/shape.h"
 #include "strait/strategy/compose/design.h"
@@ -39,6 +40,7 @@ BlockCase block_of_width(int64_t width) {
 }
 
 BlockCase block_of_run(const Run& run, int64_t ranks) {
+  check_keys(run);
   if (is_chain(run)) {
     ErrorPlace place;
     place.key = "model.family";
@@ -57,7 +59,9 @@ BlockCase block_of_run(const Run& run, int64_t ranks) {
   const int64_t cuts = (context + kMostContext - 1) / kMostContext;
   context /= cuts;
   block.run.train.global_batch_size = cuts * resolve_batch(run, ranks).micro_batch_size;
-  block.run.train.recompute = run.train.recompute;
+  // As most of its blocks: of every:K with K > 1 these keep what they make.
+  block.run.train.recompute =
+      draft::parse_recompute(run.train.recompute).every == 1 ? "block" : "none";
   bool assumed = false;
   block.vocabulary = strategy::design_vocabulary(run, assumed);
   return block;

@@ -332,6 +332,20 @@ TEST(Commands, TrainingOnConvertedDataIsTrainingOnTheText) {
   EXPECT_THAT(useless.err, ::testing::HasSubstr("--shard-tokens has no effect"));
 }
 
+TEST(Commands, AMissingFolderIsFoundBeforeAnythingIsSearchedOrMeasured) {
+  const TemporaryFolder folder;
+  const std::string nowhere = folder.path() + "/nowhere";
+  const std::string file = test::small_run_file(folder.path());
+  for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{
+           {"plan", file, "--ranks", "2", "-o", nowhere + "/best.toml"},
+           {"probe", file, "--ranks", "2", "-o", nowhere + "/cluster.toml"}}) {
+    const auto ran = run(command, folder.path() + "/report.json");
+    EXPECT_EQ(ran.exit_code, 6) << ran.err;
+    EXPECT_THAT(ran.err, ::testing::HasSubstr("there is no folder " + nowhere));
+    EXPECT_EQ(ran.report.find("candidates"), nullptr);
+  }
+}
+
 TEST(Commands, VerifyListsAllProblemsOfARunFile) {
   const TemporaryFolder folder;
   std::ofstream(folder.path() + "/run.toml")

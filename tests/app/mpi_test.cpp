@@ -142,6 +142,24 @@ TEST(MpiUser, AProbeOfProcessesMeasuresTheirLevels) {
   EXPECT_GT(cluster.flops_per_second_bf16, 1e8);
 }
 
+/// One process has no links: its level is a copy, as that of one thread rank.
+TEST(MpiUser, AProbeOfOneProcessInventsNoLinks) {
+  const TemporaryFolder folder;
+  const std::string file = folder.path() + "/cluster.toml", log = folder.path() + "/log";
+  ASSERT_EQ(Child({"probe", "-o", file}, log, test::mpirun(1)).wait(), 0) << read_file(log);
+  const Cluster cluster = parse_cluster_file(read_file(file), file, 1);
+  ASSERT_EQ(cluster.levels.size(), 1u);
+  EXPECT_EQ(cluster.levels[0].bytes_per_second, cluster.memory_bytes_per_second);
+  EXPECT_EQ(cluster.levels[0].latency_seconds, 0);
+}
+
+TEST(MpiUser, AProbeIntoAMissingFolderMeasuresNothing) {
+  const TemporaryFolder folder;
+  const std::string log = folder.path() + "/log", nowhere = folder.path() + "/nowhere";
+  EXPECT_EQ(Child({"probe", "-o", nowhere + "/cluster.toml"}, log, test::mpirun(2)).wait(), 6);
+  EXPECT_THAT(read_file(log), HasSubstr("there is no folder " + nowhere));
+}
+
 TEST(MpiUser, ABoundRankUsesTheCoresThatItIsBoundTo) {
   const int64_t cores = available_cores();
   if (cores < 2) GTEST_SKIP() << "needs two cores, has " << cores;

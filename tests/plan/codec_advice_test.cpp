@@ -1,10 +1,12 @@
 // A codec is worth its rounding only where links are slow.
 #include "strait/plan/codec_advice.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "strait/config/parse.h"
+#include "strait/predict/predict.h"
 #include "strait/sim/simulate.h"
 
 namespace strait {
@@ -56,6 +58,29 @@ TEST(CodecAdvice, OfLayersIsComparedWithNone) {
   EXPECT_THAT(advice("0.0125", {"placement.preset=zero-topo", "train.precision=bf16",
                                 "placement.codecs.weights=int8/2048"}),
               IsEmpty());
+}
+
+/// Both steps have the documents of the data: what is said of the run without a codec is what a
+/// run without it is predicted to take.
+TEST(CodecAdvice, OfDocumentsComparesTheSameBatch) {
+  const auto design_of = [](const std::string& codec, std::optional<Corpus>& corpus) {
+    const strait::Run run = parse_run(
+        "", "test.toml",
+        {"model.preset=nano-char", "model.shape.context=1024", "train.global_batch_tokens=16384",
+         "data.path=synthetic:lengths/lognormal-2k/scale=0.1/tokens=200000", "placement.preset=ddp",
+         "placement.codecs.gradients=" + codec,
+         "cluster.levels=[{ name = \"world\", size = 0, gb_per_second = 1000.0 }]"});
+    corpus = strategy::design_corpus(run);
+    return strategy::make_design(run, 4, 256, 0, &*corpus);
+  };
+  std::optional<Corpus> corpus;
+  const auto seconds_of = [](const strategy::Design& design) {
+    return predict::simulate(design).seconds;
+  };
+  const double plain = seconds_of(design_of("none", corpus));
+  const strategy::Design coded = design_of("int8", corpus);
+  EXPECT_THAT(plan::codec_advice(coded, seconds_of(coded), &*corpus),
+              testing::ElementsAre(HasSubstr(fmt::format("{:.4g} s without", plain))));
 }
 
 }  // namespace

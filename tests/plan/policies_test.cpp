@@ -3,9 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <map>
 #include <set>
 
 #include "strait/base/errors.h"
+#include "strait/cli/policy_table.h"
 #include "strait/config/parse.h"
 #include "strait/config/print.h"
 #include "strait/config/validate.h"
@@ -148,6 +151,62 @@ TEST(Policies, WhatCannotVaryIsRefused) {
   EXPECT_NE(refusal(parse_run("", "run.toml", {"plan.utilization=0.9"}), 1).find("or more ranks"),
             std::string::npos);
   EXPECT_THROW(validate_run(linked("0.1", {"plan.utilization=1"}), 4), UserError);
+}
+
+/// Families of what was left out, and how many ways each stands for.
+std::map<std::string, int64_t> left_out(const SearchResult& result) {
+  std::map<std::string, int64_t> families;
+  for (const Rejection& one : result.rejected) families[one.family] += one.count;
+  return families;
+}
+
+TEST(Policies, RoundsLongerThanTheRunAreLeftOut) {
+  const SearchResult result = searched("0.002", {"train.steps=100", "sync.replica=none"});
+  int64_t longest = 0;
+  for (const Candidate& one : result.candidates)
+    longest = std::max(longest, one.design.policy.period);
+  EXPECT_EQ(longest, 100);
+  EXPECT_EQ(left_out(result), (std::map<std::string, int64_t>{{"rounds of 500 steps", 2}}));
+  EXPECT_NE(result.rejected.front().reason.find("train.steps = 100"), std::string::npos);
+}
+
+/// A level that parts the ranks of z, which the search tries by itself, ends nothing.
+TEST(Policies, ReplicasThatCannotBeAreLeftOut) {
+  const SearchResult result = search_policies(
+      linked("0.002", {"mesh.axes.z=4", "placement.preset=hsdp", "train.micro_batch_size=6"}), 8,
+      65);
+  const int64_t local = std::ssize(policy_table()) - 1;
+  EXPECT_EQ(std::ssize(result.candidates), 1 + local);  // every step; replicas of four
+  EXPECT_EQ(left_out(result), (std::map<std::string, int64_t>{{"sync.replica = \"pair\"", local}}));
+}
+
+/// Before anything is searched, and under the key that asks for policies.
+TEST(Policies, WhatAllowsNoLocalStepsIsRefused) {
+  EXPECT_NE(refusal(linked("0.1", {"train.non_finite=skip"})).find("train.non_finite = \"skip\""),
+            std::string::npos);
+  strait::Run documents = linked("0.1", {"train.global_batch_tokens=4096"});
+  documents.written.erase("train.global_batch_size");
+  documents.train.global_batch_size = strait::Run().train.global_batch_size;
+  EXPECT_NE(refusal(documents).find("train.global_batch_tokens"), std::string::npos);
+}
+
+TEST(Policies, RowsThatDoNotFitAreLeftOutByName) {
+  const SearchResult all = searched("0.002", {"sync.replica=none"});
+  std::set<int64_t> needs;
+  for (const Candidate& one : all.candidates) needs.insert(one.memory.total());
+  ASSERT_GT(needs.size(), 1U);
+  const int64_t most = *needs.rbegin(), least = *std::next(needs.rbegin());
+  const double share = static_cast<double>(least + most) / 2 /
+                       static_cast<double>(all.candidates.front().design.cluster.memory_bytes);
+  const SearchResult some =
+      searched("0.002", {"sync.replica=none", fmt::format("plan.memory_share={:.9f}", share)});
+  EXPECT_FALSE(some.candidates.empty());
+  int64_t rows = 0;
+  for (const auto& [family, count] : left_out(some))
+    if (family.ends_with("sync.replica = \"none\"")) rows += count;
+  EXPECT_EQ(std::ssize(some.candidates) + rows, std::ssize(all.candidates));
+  const std::vector<std::string> lines = cli::policy_table(some, 3);
+  EXPECT_NE(lines.back().find("sync.replica = \"none\": needs"), std::string::npos) << lines.back();
 }
 
 TEST(Policies, MemoryIsHeldAgainstTheShare) {

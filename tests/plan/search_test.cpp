@@ -54,7 +54,12 @@ TEST(Search, WhatDoesNotFitIsCountedThoughOnlyItsFirstIsTried) {
                                          "plan.search=placement,micro_batch_size,recompute"};
   const SearchResult result = search(planned(sets), 4, 65);
   int64_t rejected = 0;
-  for (const Rejection& rejection : result.rejected) rejected += rejection.count;
+  for (const Rejection& rejection : result.rejected) {
+    rejected += rejection.count;
+    EXPECT_TRUE(rejection.smallest.starts_with(rejection.family + ", recompute "))
+        << rejection.smallest;
+    EXPECT_NE(rejection.smallest.find(", micro-batches of "), std::string::npos);
+  }
   EXPECT_GT(rejected, 0);
   EXPECT_EQ(result.enumerated, static_cast<int64_t>(result.candidates.size()) + rejected);
   // One by one: the same candidates fit.
@@ -98,6 +103,42 @@ TEST(Search, PlacementsThatOtherKeysForbidAreLeftOut) {
                UserError);
 }
 
+/// A micro-batch that is refused takes no other with it.
+TEST(Search, MicroBatchesThatCannotBeAreLeftOut) {
+  for (const std::vector<std::string>& own : std::vector<std::vector<std::string>>{
+           {"model.shape.context=65", "tensor.sequence_parallel=true"},
+           {"model.shape.context=16", "tensor.tiles=on"}}) {
+    std::vector<std::string> sets = {"train.global_batch_size=8", "model.shape.layers=2",
+                                     "mesh.axes.x=2", "plan.search=placement,micro_batch_size"};
+    sets.insert(sets.end(), own.begin(), own.end());
+    const SearchResult result = search(planned(sets), 2, 64);
+    std::set<int64_t> sizes;
+    for (const Candidate& one : result.candidates) sizes.insert(one.design.batch.micro_batch_size);
+    EXPECT_EQ(sizes, (std::set<int64_t>{2, 4, 8})) << testing::PrintToString(own);
+    EXPECT_FALSE(result.rejected.empty());
+    EXPECT_EQ(result.enumerated, std::ssize(result.candidates) + rejected_count(result));
+  }
+}
+
+TEST(Search, TheRecomputationOfTheRunFileIsTried) {
+  using Ways = std::map<int64_t, std::set<std::string>>;
+  const auto ways_by_x = [](const std::string& own) {
+    Ways ways;
+    const SearchResult result =
+        search(planned({"train.global_batch_size=4", "plan.search=recompute,mesh",
+                        "model.shape.layers=6", "train.recompute=" + own}),
+               2, 64);
+    for (const Candidate& one : result.candidates)
+      ways[one.design.mesh.axis("x").size].insert(one.design.run.train.recompute);
+    return ways;
+  };
+  const std::set<std::string> usual = {"none", "every:2", "block"};
+  EXPECT_EQ(ways_by_x("block"), (Ways{{1, usual}, {2, usual}}));
+  std::set<std::string> all = usual;
+  all.insert("every:3");
+  EXPECT_EQ(ways_by_x("every:3"), (Ways{{1, all}, {2, all}}));
+}
+
 using GridChoice = std::pair<int64_t, int64_t>;
 
 std::set<GridChoice> grids_of(const std::vector<std::string>& sets, int64_t ranks,
@@ -138,6 +179,15 @@ TEST(Search, GridsAreTriedWhereTheRunLeavesThemOpen) {
   EXPECT_EQ(grids_of(fixed, 8), (std::set<GridChoice>{{1, 2}}));
   sets.back() = "plan.search=placement";
   EXPECT_EQ(grids_of(sets, 8), (std::set<GridChoice>{{1, 1}}));
+}
+
+/// Rows of documents need not be as many on every rank.
+TEST(Search, GridsOfDocumentsNeedNoEvenRows) {
+  EXPECT_TRUE(grids_of({"train.global_batch_tokens=8192", "cluster.preset=localhost",
+                        "model.shape.context=1024", "model.shape.layers=2", "model.shape.dropout=0",
+                        "plan.search=mesh"},
+                       6)
+                  .contains({2, 1}));
 }
 
 using Choice = std::pair<std::string, int64_t>;
@@ -321,6 +371,21 @@ TEST(Search, OrdersOfStagesAreTried) {
   EXPECT_EQ(orders_of(sets, 4), (std::set<Choice>{{"gpipe", 1}}));
 }
 
+TEST(Search, ChunksOfTheRunFileAreTried) {
+  std::vector<std::string> sets = {"train.global_batch_size=16", "mesh.axes.stage=2",
+                                   "model.shape.layers=6", "plan.search=pipeline,micro_batch_size"};
+  const std::set<Choice> usual = {
+      {"gpipe", 1}, {"1f1b", 1}, {"interleaved", 2}, {"zero-bubble-h1", 1}};
+  EXPECT_EQ(orders_of(sets, 2), usual);
+  sets.push_back("pipeline.order=interleaved");
+  sets.push_back("pipeline.chunks_per_stage=3");
+  std::set<Choice> with_own = usual;
+  with_own.insert({"interleaved", 3});
+  EXPECT_EQ(orders_of(sets, 2), with_own);
+  sets.push_back("pipeline.cuts=1,2,3,4,5");  // of six runs
+  EXPECT_EQ(orders_of(sets, 2), (std::set<Choice>{{"interleaved", 3}}));
+}
+
 /// Numbers of stages and orders that were tried.
 std::map<int64_t, std::set<std::string>> stages_of(const SearchResult& result) {
   std::map<int64_t, std::set<std::string>> stages;
@@ -373,6 +438,30 @@ TEST(Search, StagesAreTriedWhereTheRunLeavesThemOpen) {
   sets.back() = "plan.search=pipeline";
   sets.push_back("mesh.axes.x=2");
   EXPECT_EQ(stages_of(search(planned(sets), 4, 64)), alone);
+}
+
+/// Of a small batch too the order is chosen with as many micro-batches as it has.
+TEST(Search, OrdersOfSmallBatchesAreComparedWithMicroBatches) {
+  for (const std::string rate : {"0.1", "1.0", "10.0"}) {
+    const std::vector<std::string> sets = {
+        "train.global_batch_size=4",
+        "train.clip_norm=0",
+        "model.shape.layers=8",
+        "model.shape.context=1024",
+        "plan.search=pipeline,micro_batch_size",
+        "cluster.levels=[{ name = \"world\", size = 0, gb_per_second = " + rate + " }]"};
+    const auto fastest = [](const SearchResult& result) {
+      double seconds = 0;
+      for (const Candidate& one : result.candidates)
+        if (one.design.mesh.axis("stage").size == 2)
+          if (seconds == 0 || one.simulated.seconds < seconds) seconds = one.simulated.seconds;
+      return seconds;
+    };
+    std::vector<std::string> fixed = sets;
+    fixed.push_back("mesh.axes.stage=2");  // every order is searched
+    EXPECT_EQ(fastest(search(planned(sets), 2, 65)), fastest(search(planned(fixed), 2, 65)))
+        << rate;
+  }
 }
 
 /// AxoNN's model does not know the shapes of convolutions, so all grids are composed.

@@ -214,6 +214,34 @@ TEST(Probe, RefusesARunThatDoesNotFitTheRanks) {
   EXPECT_THROW(block_of_run(modules, 1), UserError);
 }
 
+/// Before anything is divided by them.
+TEST(Probe, RefusesValuesThatNoRunMayHave) {
+  for (const auto& [key, value] :
+       std::vector<std::pair<std::string, std::string>>{{"model.shape.layers", "0"},
+                                                        {"train.micro_batch_size", "-1"},
+                                                        {"model.shape.heads", "0"},
+                                                        {"model.shape.context", "0"}}) {
+    try {
+      block_of_run(parse_run("", "run.toml", {"model.preset=nano-char", key + "=" + value}), 1);
+      ADD_FAILURE() << key;
+    } catch (const UserError& error) {
+      EXPECT_EQ(error.place().key, key) << error.what();
+    }
+  }
+}
+
+/// One of many blocks: in every:K with K > 1 most keep what they make.
+TEST(Probe, ABlockRecomputesAsMostOfItsRunDo) {
+  for (const auto& [of_run, of_block] : std::vector<std::pair<std::string, std::string>>{
+           {"none", "none"}, {"block", "block"}, {"every:1", "block"}, {"every:2", "none"}}) {
+    strait::Run run = llama_run();
+    run.train.recompute = of_run;
+    const BlockCase block = block_of_run(run, 4);
+    EXPECT_EQ(block.run.train.recompute, of_block);
+    EXPECT_GT(ModelWork(block, Dtype::kFloat32, 1).flops(), 0);
+  }
+}
+
 TEST(Probe, RefusesNegativeRanksAndFewRuns) {
   EXPECT_THROW(probe({.ranks = -1}), UserError);
   ProbeOptions options = small_probe(1);
