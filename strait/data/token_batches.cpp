@@ -96,13 +96,13 @@ std::vector<DocumentPiece> TokenBatches::next(BatchPosition& position) const {
         static_cast<uint64_t>(documents()));
     while (position.document < documents()) {
       const auto number = static_cast<int64_t>(order(static_cast<uint64_t>(position.document)));
-      const int64_t begin = position.piece * context_;
+      const int64_t begin = position.token < length(number) ? position.token : 0;
       const int64_t size = std::min(context_, length(number) - begin);
       if (size > left) return pieces;
       const bool ends = begin + size == length(number);
       pieces.push_back({starts_[static_cast<size_t>(number)] + begin, size, ends});
       left -= size;
-      position.piece = ends ? 0 : position.piece + 1;
+      position.token = ends ? 0 : begin + size;
       position.document += ends ? 1 : 0;
     }
     position = {position.epoch + 1, 0, 0};

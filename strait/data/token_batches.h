@@ -22,7 +22,7 @@ struct DocumentPiece {
 struct BatchPosition {
   int64_t epoch = 0;
   int64_t document = 0;  // place in the epoch's order
-  int64_t piece = 0;     // of that document
+  int64_t token = 0;     // of that document
   bool operator==(const BatchPosition&) const = default;
 };
 
@@ -40,7 +40,8 @@ class TokenBatches {
   int64_t attended_length() const;
   /// Pieces from `position` on until the next one would exceed batch_tokens; at least one. Moves
   /// `position` behind them. An epoch has every document once, in an order that depends on (seed,
-  /// epoch) alone. Pure but for `position`; O(pieces).
+  /// epoch) alone. A position of another text that lies behind a document's end begins it anew,
+  /// and one behind the last document begins the next epoch. Pure but for `position`; O(pieces).
   std::vector<DocumentPiece> next(BatchPosition& position) const;
 
   /// Inputs and targets of positions [begin, begin + inputs.size()) of a piece, which may lie on
