@@ -150,6 +150,9 @@ void begin_records(const Job& job, Shared& shared) {
   if (job.finished) return take_history(job, shared.outcome);
   shared.metrics = std::make_unique<report::MetricsWriter>(job.folder.path + "/metrics.jsonl",
                                                            shared.outcome.first_step);
+  for (const auto& [path, new_path] :
+       checkpoint::set_aside_behind(job.folder.path, shared.outcome.first_step))
+    shared.observer.set_aside(path, new_path);
   const double wall =
       std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
   shared.events = std::make_unique<report::TensorboardWriter>(
