@@ -232,5 +232,14 @@ TEST_F(RunFolder, ACheckpointOfAnotherRunNeedsAFolderOfItsOwn) {
   EXPECT_EQ(train({"checkpoint.resume=" + other, "train.steps=6"}).exit_code, 0);
 }
 
+TEST_F(RunFolder, AFinishedCheckpointWithoutMetricsStarts) {
+  train_five();
+  const std::string converted = folder_.path() + "/converted";
+  ASSERT_EQ(run({"convert", run_dir_, converted, "--to", "checkpoint"}).exit_code, 0);
+  const auto finished = run({"train", converted + "/run.toml"});
+  EXPECT_EQ(finished.exit_code, 0) << finished.err;
+  EXPECT_THAT(finished.out, HasSubstr("nothing is left to train"));
+}
+
 }  // namespace
 }  // namespace strait
