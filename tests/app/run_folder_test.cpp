@@ -162,6 +162,27 @@ TEST_F(RunFolder, AFinishedRunStaysAsItIs) {
   EXPECT_EQ(contents_of(run_dir_), before);
 }
 
+TEST_F(RunFolder, ASwitchBetweenTokensAndSequencesIsRefused) {
+  const std::string documents = "data.document_separator=.\n";
+  std::string text = read_file(file_);
+  const std::string size = "global_batch_size = 8\n";  // refused beside tokens
+  text.erase(text.find(size), size.size());
+  std::ofstream(file_) << text;
+  const std::pair<const char*, const char*> switches[] = {
+      {"train.global_batch_size=8", "train.global_batch_tokens=400"},
+      {"train.global_batch_tokens=400", "train.global_batch_size=8"}};
+  for (const auto& [before, after] : switches) {
+    fs::remove_all(run_dir_);
+    train_five({documents, before});
+    const auto contents = contents_of(run_dir_);
+    const auto ran = train({documents, after, "checkpoint.resume=auto", "train.steps=7"});
+    EXPECT_EQ(ran.exit_code, 2) << after;
+    EXPECT_EQ(ran.report.at("error").at("key").as_string(), "train.global_batch_tokens");
+    EXPECT_THAT(ran.err, HasSubstr("the nearest valid value is"));
+    EXPECT_EQ(contents_of(run_dir_), contents);
+  }
+}
+
 /// Steps of metrics.jsonl.
 std::vector<int64_t> steps_in(const std::string& run_dir) {
   std::vector<int64_t> steps;
