@@ -26,6 +26,10 @@ struct BatchPosition {
   bool operator==(const BatchPosition&) const = default;
 };
 
+/// Where the documents of a part begin, and where the last one ends. Cost: reads the tokens once
+/// where documents begin with a token.
+std::vector<int64_t> document_bounds(const TokenPart& part);
+
 class TokenBatches {
  public:
   /// `corpus` must outlive the object. UserError: no separated documents, or an empty one (key
@@ -38,6 +42,9 @@ class TokenBatches {
   int64_t length(int64_t number) const;
   /// Of the piece in which a token of the text stands, on average.
   int64_t attended_length() const;
+  /// Whether there may be a batch in which no token is predicted: of pieces of one token, each the
+  /// end of its document, before one that finds no room. True for some data that have none.
+  bool may_be_empty() const;
   /// Pieces from `position` on until the next one would exceed batch_tokens; at least one. Moves
   /// `position` behind them. An epoch has every document once, in an order that depends on (seed,
   /// epoch) alone. A position of another text that lies behind a document's end begins it anew,

@@ -136,6 +136,20 @@ TEST(TokenBatches, DocumentsMayBeginWithAToken) {
   EXPECT_EQ(batches.length(2), 2);
 }
 
+/// Lengths of documents and tokens of a batch.
+TEST(TokenBatches, KnowWhetherABatchMayBeEmpty) {
+  const auto may_be_empty = [](const std::vector<int64_t>& lengths, int64_t context,
+                               int64_t tokens) {
+    const Corpus corpus = corpus_of(lengths);
+    return TokenBatches(corpus, context, tokens, 3).may_be_empty();
+  };
+  EXPECT_TRUE(may_be_empty({17, 16}, 16, 16)) << "one token, then a piece that finds no room";
+  EXPECT_TRUE(may_be_empty({17, 16}, 16, 17)) << "with the next epoch's";
+  EXPECT_FALSE(may_be_empty({17, 16}, 16, 18));
+  EXPECT_FALSE(may_be_empty({18, 16}, 16, 16));
+  EXPECT_TRUE(may_be_empty({1, 1, 1}, 16, 30)) << "nothing else";
+}
+
 std::string error_of(const Corpus& corpus, int64_t batch_tokens) {
   try {
     TokenBatches(corpus, 16, batch_tokens, 1);

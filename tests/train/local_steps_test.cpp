@@ -371,6 +371,9 @@ TEST_F(LocalSteps, WhatExcludesEachOtherIsRefusedWithTheNearest) {
        "sync.outer.penalty", "constant:1.0"},
       {policy("co2", 5, {"sync.outer.codec=int8/64+ef"}), "sync.outer.codec", "int8/64"},
       {policy("co2", 5, {"train.non_finite=skip"}), "train.non_finite", "stop"},
+      {policy("co2", 5,
+              {"data.document_separator=.\n", "data.tokenizer=byte", "model.shape.context=1"}),
+       "sync.policy", "every-step"},
       {policy("dilico", 5), "sync.policy", "diloco"},
   };
   for (const Bad& bad : all) {
