@@ -62,6 +62,17 @@ std::unique_ptr<DocumentLoader> document_loader(const Job& job) {
       saved ? saved_position(*saved, job.resume->manifest()) : BatchPosition{});
 }
 
+/// What became of the weights, and what the run may do about it.
+const char* non_finite_advice(const strategy::Design& design) {
+  if (design.run.optimizer.in_backward)
+    return "optimizer.in_backward has changed weights: go on from the last checkpoint with a lower "
+           "optimizer.learning_rate";
+  if (design.policy.local_steps())
+    return "the weights were not changed. Lower optimizer.learning_rate";
+  return "the weights were not changed. Lower optimizer.learning_rate, or set train.non_finite = "
+         "\"skip\"";
+}
+
 checkpoint::SessionOptions session_options(const Job& job, const std::string& token, int64_t rank) {
   return {job.folder.path,
           token,
@@ -332,11 +343,9 @@ void Trainer::non_finite(int64_t step, const StepResult& result) {
   if (writer_) writer_->finish();  // all ranks stop here: none has to wait in vain
   ErrorPlace place;
   place.step = step;
-  throw NonFinite(
-      fmt::format("step {}: the loss is {} and the gradient norm {}; the weights were not changed. "
-                  "Lower optimizer.learning_rate, or set train.non_finite = \"skip\"",
-                  step, result.loss, result.gradient_norm),
-      place);
+  throw NonFinite(fmt::format("step {}: the loss is {} and the gradient norm {}; {}", step,
+                              result.loss, result.gradient_norm, non_finite_advice(job_.design)),
+                  place);
 }
 
 void Trainer::count_traffic(int64_t step) {
