@@ -96,7 +96,7 @@ void check_replicas(const strategy::Design& design, const checkpoint::Manifest& 
   refuse_key(
       design.run, "sync.replica",
       fmt::format("{} was saved by {} replicas, and here are {}; the nearest valid choice is "
-                  "{} replicas of any size, or train.start_from",
+                  "{} replicas of any size, or a new run",
                   path, was, is, was));
 }
 
