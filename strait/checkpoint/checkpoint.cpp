@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
 
 #include "strait/base/errors.h"
 #include "strait/base/file.h"
@@ -299,6 +300,34 @@ std::optional<std::string> newest_checkpoint(const std::string& run_dir) {
           whole ? "the newest whole one is " + *whole + ": name it, or remove the damaged folder"
                 : "the run has no whole one: remove the folder to begin again"),
       place);
+}
+
+namespace {
+
+fs::path abandoned_name(const fs::path& checkpoint) {
+  const std::string name = fmt::format("abandoned-{}", checkpoint.filename().string());
+  fs::path path = checkpoint.parent_path() / name;
+  for (int number = 2; is_there(path); ++number)
+    path = checkpoint.parent_path() / fmt::format("{}.{}", name, number);
+  return path;
+}
+
+}  // namespace
+
+std::vector<std::pair<std::string, std::string>> set_aside_behind(const std::string& run_dir,
+                                                                  int64_t step) {
+  std::vector<fs::path> later;
+  for (const fs::path& entry : entries_of(checkpoints_of(run_dir)))
+    if (step_of(entry) > step) later.push_back(entry);
+  std::ranges::sort(later, std::greater<>(), step_of);
+  std::vector<std::pair<std::string, std::string>> renamed;
+  for (const fs::path& checkpoint : later) {
+    const fs::path to = abandoned_name(checkpoint);
+    rename_folder(checkpoint, to);
+    sync_path(to.parent_path().string());
+    renamed.emplace_back(checkpoint.string(), to.string());
+  }
+  return renamed;
 }
 
 void clean_partial(const std::string& run_dir) {

@@ -11,6 +11,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "strait/checkpoint/manifest.h"
@@ -76,6 +77,13 @@ std::optional<std::string> latest_complete(const std::string& run_dir);
 /// leaves no other than complete ones, so one that is not was damaged: UserError naming the file,
 /// and the newest complete one instead.
 std::optional<std::string> newest_checkpoint(const std::string& run_dir);
+
+/// Gives the checkpoints of steps behind `step`, damaged ones too, names by which no reader finds
+/// them: abandoned-step-00000100, with .2 and so on behind it where that is taken. Newest first, so
+/// that a crash in between leaves a run that goes on from one of them. Returns the old paths and
+/// the new ones. InputOutputError when the system refuses.
+std::vector<std::pair<std::string, std::string>> set_aside_behind(const std::string& run_dir,
+                                                                  int64_t step);
 
 /// Removes what interrupted saves left. Only when no save is in progress in `run_dir`.
 void clean_partial(const std::string& run_dir);

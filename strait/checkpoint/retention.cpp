@@ -56,8 +56,10 @@ std::optional<double> validation_loss_of(const Manifest& manifest) {
   return loss && !loss->is_null() ? std::optional(loss->as_number()) : std::nullopt;
 }
 
-std::optional<BestCheckpoint> best_checkpoint(const std::string& run_dir) {
-  return best_of(candidates_of(run_dir));
+std::optional<BestCheckpoint> best_checkpoint(const std::string& run_dir, int64_t last_step) {
+  std::vector<Candidate> candidates = candidates_of(run_dir);
+  std::erase_if(candidates, [&](const Candidate& each) { return each.manifest.step > last_step; });
+  return best_of(candidates);
 }
 
 bool names_best(const std::string& path) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 
@@ -25,9 +26,10 @@ struct BestCheckpoint {
   double validation_loss = 0;
 };
 
-/// The complete checkpoint of least recorded validation loss, of equal ones the earliest. Nothing
-/// when none has one. Cost: reads every manifest of the run.
-std::optional<BestCheckpoint> best_checkpoint(const std::string& run_dir);
+/// The complete checkpoint of least recorded validation loss up to step `last_step`, of equal ones
+/// the earliest. Nothing when none has one. Cost: reads every manifest of the run.
+std::optional<BestCheckpoint> best_checkpoint(
+    const std::string& run_dir, int64_t last_step = std::numeric_limits<int64_t>::max());
 
 /// Whether `path` is RUN/best where RUN has a folder of checkpoints: the name of its best one.
 bool names_best(const std::string& path);

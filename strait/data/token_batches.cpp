@@ -29,8 +29,9 @@ void add_marked(const TokenPart& part, int32_t mark, std::vector<int64_t>& start
   }
 }
 
-/// Of every document, and the end of the text.
-std::vector<int64_t> starts_of(const TokenPart& part) {
+}  // namespace
+
+std::vector<int64_t> document_bounds(const TokenPart& part) {
   std::vector<int64_t> starts;
   if (part.document_token) {
     add_marked(part, *part.document_token, starts);
@@ -41,8 +42,6 @@ std::vector<int64_t> starts_of(const TokenPart& part) {
   starts.push_back(part.tokens.size());
   return starts;
 }
-
-}  // namespace
 
 TokenBatches::TokenBatches(const Corpus& corpus, int64_t context, int64_t batch_tokens,
                            uint64_t seed)
@@ -55,7 +54,7 @@ TokenBatches::TokenBatches(const Corpus& corpus, int64_t context, int64_t batch_
                        corpus.source),
            "data.path");
   }
-  starts_ = starts_of(part_);
+  starts_ = document_bounds(part_);
   int64_t longest = 0;
   for (int64_t document = 0; document < documents(); ++document) {
     if (length(document) < 1)
@@ -88,6 +87,16 @@ int64_t TokenBatches::attended_length() const {
   return static_cast<int64_t>(squares / static_cast<double>(starts_.back()));
 }
 
+bool TokenBatches::may_be_empty() const {
+  int64_t single = 0, longest = 0;  // documents whose last piece has one token; of the pieces
+  for (int64_t document = 0; document < documents(); ++document) {
+    if ((length(document) - 1) % context_ == 0) ++single;
+    longest = std::max(longest, std::min(length(document), context_));
+  }
+  // Two epochs may meet in a batch; more do where every document has one token.
+  return single > 0 && (longest == 1 || 2 * single > batch_tokens_ - longest);
+}
+
 std::vector<DocumentPiece> TokenBatches::next(BatchPosition& position) const {
   std::vector<DocumentPiece> pieces;
   for (int64_t left = batch_tokens_;;) {
@@ -96,13 +105,13 @@ std::vector<DocumentPiece> TokenBatches::next(BatchPosition& position) const {
         static_cast<uint64_t>(documents()));
     while (position.document < documents()) {
       const auto number = static_cast<int64_t>(order(static_cast<uint64_t>(position.document)));
-      const int64_t begin = position.piece * context_;
+      const int64_t begin = position.token < length(number) ? position.token : 0;
       const int64_t size = std::min(context_, length(number) - begin);
       if (size > left) return pieces;
       const bool ends = begin + size == length(number);
       pieces.push_back({starts_[static_cast<size_t>(number)] + begin, size, ends});
       left -= size;
-      position.piece = ends ? 0 : position.piece + 1;
+      position.token = ends ? 0 : begin + size;
       position.document += ends ? 1 : 0;
     }
     position = {position.epoch + 1, 0, 0};

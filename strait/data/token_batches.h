@@ -22,9 +22,13 @@ struct DocumentPiece {
 struct BatchPosition {
   int64_t epoch = 0;
   int64_t document = 0;  // place in the epoch's order
-  int64_t piece = 0;     // of that document
+  int64_t token = 0;     // of that document
   bool operator==(const BatchPosition&) const = default;
 };
+
+/// Where the documents of a part begin, and where the last one ends. Cost: reads the tokens once
+/// where documents begin with a token.
+std::vector<int64_t> document_bounds(const TokenPart& part);
 
 class TokenBatches {
  public:
@@ -38,9 +42,13 @@ class TokenBatches {
   int64_t length(int64_t number) const;
   /// Of the piece in which a token of the text stands, on average.
   int64_t attended_length() const;
+  /// Whether there may be a batch in which no token is predicted: of pieces of one token, each the
+  /// end of its document, before one that finds no room. True for some data that have none.
+  bool may_be_empty() const;
   /// Pieces from `position` on until the next one would exceed batch_tokens; at least one. Moves
   /// `position` behind them. An epoch has every document once, in an order that depends on (seed,
-  /// epoch) alone. Pure but for `position`; O(pieces).
+  /// epoch) alone. A position of another text that lies behind a document's end begins it anew,
+  /// and one behind the last document begins the next epoch. Pure but for `position`; O(pieces).
   std::vector<DocumentPiece> next(BatchPosition& position) const;
 
   /// Inputs and targets of positions [begin, begin + inputs.size()) of a piece, which may lie on

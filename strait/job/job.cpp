@@ -16,6 +16,7 @@
 #include "strait/config/print.h"
 #include "strait/config/products.h"
 #include "strait/config/validate.h"
+#include "strait/data/empty_sequences.h"
 #include "strait/device/blas.h"
 #include "strait/device/tensor_codec.h"
 #include "strait/job/memory_check.h"
@@ -165,6 +166,33 @@ void open_training(Job& job) {
     job.documents = std::make_unique<TokenBatches>(*job.corpus, context, tokens, run.seed);
 }
 
+/// A step in which no token counts changes nothing, which all have to know before they update.
+void check_empty_batches(const Job& job) {
+  const Run& run = job.design.run;
+  const bool local = job.design.policy.local_steps();
+  if (!run.optimizer.in_backward && !local) return;
+  const int64_t context = run.model.shape.context;
+  const bool empty = job.documents ? job.documents->may_be_empty()
+                                   : may_have_empty_sequences(job.corpus->training, context);
+  if (!empty) return;
+  const std::string batches =
+      job.documents
+          ? fmt::format("a batch of train.global_batch_tokens = {}", run.train.global_batch_tokens)
+          : fmt::format("a sequence of model.shape.context = {}", context);
+  if (local)
+    refuse_key(run, "sync.policy",
+               fmt::format("sync.policy = {} cannot take effect: {} may lie in documents of one "
+                           "token, where nothing counts, and replicas that leave out different "
+                           "steps would count them differently; the nearest valid value is "
+                           "\"every-step\", or a longer context",
+                           toml_string(run.sync.policy), batches));
+  refuse_key(run, "optimizer.in_backward",
+             fmt::format("optimizer.in_backward = true updates weights before it is known whether "
+                         "any token counts, and {} may lie in documents of one token, where none "
+                         "does; the nearest valid value is false, or a longer context",
+                         batches));
+}
+
 /// Of a sequence in which a token attends to as many as in those of the run, on average.
 int64_t attended_length(const Job& job) {
   return job.documents ? job.documents->attended_length() : job.design.run.model.shape.context;
@@ -200,6 +228,7 @@ Job make_job(const Run& run, int64_t ranks, const OnLead& on_lead,
   if (!job.device)
     require_memory(job.design, ranks_here(ranks, surroundings), usable_memory_bytes());
   open_training(job);
+  check_empty_batches(job);
   job.validation = std::make_unique<ValidationWindows>(*job.corpus, run.model.shape.context);
   require_validation(job);
   job.data_hash = data_hash(*job.corpus);

@@ -28,6 +28,11 @@ bool decides_rounds(const std::string& name) {
          (name.starts_with("sync.rounds.") && name != "sync.rounds.mixing");
 }
 
+/// The position in the data counts batches of whole documents, and sequences without them.
+bool counts_differently(const Run& run, const Run& saved) {
+  return (run.train.global_batch_tokens > 0) != (saved.train.global_batch_tokens > 0);
+}
+
 /// Keys that say where and how to resume.
 bool is_about_resuming(const std::string& name) {
   return name == "output.run_dir" || name == "checkpoint.resume";
@@ -91,17 +96,21 @@ void check_replicas(const strategy::Design& design, const checkpoint::Manifest& 
   refuse_key(
       design.run, "sync.replica",
       fmt::format("{} was saved by {} replicas, and here are {}; the nearest valid choice is "
-                  "{} replicas of any size, or train.start_from",
+                  "{} replicas of any size, or a new run",
                   path, was, is, was));
 }
 
-void compare_keys(const Run& run, const Run& saved, const std::string& path,
+void compare_keys(const Run& run, const Run& saved, const checkpoint::CheckpointReader& resume,
                   std::vector<ResumeChange>& changes) {
+  const std::string& path = resume.path();
   for (const Key& key : run_keys()) {
     if (same_value(key, run, saved) || is_about_resuming(key.name)) continue;
     const ResumeChange change{key.name, value_text(key, saved), value_text(key, run)};
     if (key.name.starts_with("model.") && !is_open_model_key(key.name)) refuse(run, path, change);
     if (decides_rounds(key.name)) refuse(run, path, change);
+    if (key.name == "train.global_batch_tokens" && counts_differently(run, saved) &&
+        resume.manifest().sequences_consumed > 0)
+      refuse(run, path, change);
     if (key.name != "data.tokenizer") changes.push_back(change);
   }
 }
@@ -133,7 +142,7 @@ std::vector<ResumeChange> check_resume(const strategy::Design& design, const Cor
   const std::optional<Run> saved = saved_run(resume);
   check_tokenizer(run, corpus, resume.path(), saved);
   std::vector<ResumeChange> changes;
-  if (saved) compare_keys(run, *saved, resume.path(), changes);
+  if (saved) compare_keys(run, *saved, resume, changes);
   check_replicas(design, manifest, resume.path());
   if (manifest.ranks != design.batch.ranks)
     changes.push_back(

@@ -24,9 +24,9 @@ std::string data_hash(const Corpus& corpus);
 
 /// Compares a run with the checkpoint that it goes on from. UserError with the saved value as the
 /// nearest valid choice where a change could not take effect, or not from the start as the numbers
-/// so far did: parameters, heads, precision, seed, tokenizer. Returns all others. A checkpoint that
-/// does not hold what to compare with (converted, or of an earlier version) is compared in the
-/// rest.
+/// so far did: parameters, heads, precision, seed, tokenizer, what batches are measured in. Returns
+/// all others. A checkpoint that does not hold what to compare with (converted, or of an earlier
+/// version) is compared in the rest.
 std::vector<ResumeChange> check_resume(const strategy::Design& design, const Corpus& corpus,
                                        const std::string& modules_hash,
                                        const checkpoint::CheckpointReader& resume);

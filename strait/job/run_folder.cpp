@@ -68,6 +68,36 @@ std::string run_of(const std::string& checkpoint) {
   return fs::path(checkpoint).lexically_normal().parent_path().parent_path().string();
 }
 
+/// Whether the checkpoint is one of the run in the folder.
+bool is_of(const std::string& checkpoint, const std::string& path) {
+  const fs::path parent = fs::path(checkpoint).lexically_normal().parent_path();
+  std::error_code none;
+  return parent.filename() == "checkpoints" && fs::equivalent(run_of(checkpoint), path, none);
+}
+
+void refuse_other_run(const RunFolder& folder) {
+  if (!holds_run(folder.path)) return;
+  if (!folder.checkpoint)
+    throw UserError(
+        fmt::format("{} already holds a run; set checkpoint.resume = \"auto\" to go on with it, or "
+                    "another output.run_dir",
+                    folder.path),
+        place("output.run_dir", folder.path));
+  if (!is_of(*folder.checkpoint, folder.path))
+    throw UserError(fmt::format("{} already holds another run than that of {}; the nearest valid "
+                                "choice is another output.run_dir",
+                                folder.path, *folder.checkpoint),
+                    place("output.run_dir", folder.path));
+}
+
+/// What a run that goes on from `checkpoint` has to undercut.
+std::optional<double> best_loss(const std::string& path,
+                                const std::optional<std::string>& checkpoint) {
+  if (!checkpoint) return std::nullopt;
+  const auto best = checkpoint::best_checkpoint(path, checkpoint::read_manifest(*checkpoint).step);
+  return best ? std::optional(best->validation_loss) : std::nullopt;
+}
+
 }  // namespace
 
 RunFolder prepare_run_folder(const Run& run) {
@@ -90,17 +120,11 @@ RunFolder prepare_run_folder(const Run& run) {
   }
   make_folder(folder.path);
   folder.lock = lock_folder(folder.path);
-  if (resume == "never" && holds_run(folder.path))
-    throw UserError(
-        fmt::format("{} already holds a run; set checkpoint.resume = \"auto\" to go on with it, or "
-                    "another output.run_dir",
-                    folder.path),
-        place("output.run_dir", folder.path));
+  if (resume != "auto") refuse_other_run(folder);
   checkpoint::clean_partial(folder.path);
   remove_interrupted_writes(folder.path);
   if (resume == "auto") folder.checkpoint = checkpoint::newest_checkpoint(folder.path);
-  if (const auto best = checkpoint::best_checkpoint(folder.path))
-    folder.best_validation_loss = best->validation_loss;
+  folder.best_validation_loss = best_loss(folder.path, folder.checkpoint);
   return folder;
 }
 

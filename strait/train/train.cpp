@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <filesystem>
 #include <optional>
 
 #include "strait/base/clock.h"
@@ -18,10 +19,11 @@
 namespace strait::train {
 namespace {
 
-/// Losses and validation of the steps before this process, from the run's own metrics.
+/// Losses and validation of the steps before this process, from the run's own metrics. A converted
+/// checkpoint has none.
 void take_history(const Job& job, Outcome& outcome) {
   const std::string path = job.folder.path + "/metrics.jsonl";
-  if (outcome.first_step == 0) return;
+  if (outcome.first_step == 0 || !std::filesystem::exists(path)) return;
   for (const report::StepMetrics& metrics : report::read_metrics(path)) {
     outcome.losses.push_back(metrics.loss);
     if (metrics.validation_loss == metrics.validation_loss)
@@ -148,6 +150,9 @@ namespace {
 /// What only one rank of the run keeps: the figures of its steps, on disk and so far.
 void begin_records(const Job& job, Shared& shared) {
   if (job.finished) return take_history(job, shared.outcome);
+  for (const auto& [path, new_path] :
+       checkpoint::set_aside_behind(job.folder.path, shared.outcome.first_step))
+    shared.observer.set_aside(path, new_path);
   shared.metrics = std::make_unique<report::MetricsWriter>(job.folder.path + "/metrics.jsonl",
                                                            shared.outcome.first_step);
   const double wall =

@@ -40,6 +40,16 @@ int64_t first_batch(const Job& job) {
   return job.resume ? job.resume->manifest().sequences_consumed : 0;
 }
 
+/// Where the documents of a checkpoint go on. Earlier versions counted pieces of their context.
+BatchPosition saved_position(const Json& saved, const checkpoint::Manifest& manifest) {
+  BatchPosition position{saved.at("epoch").as_integer(), saved.at("document").as_integer()};
+  if (const Json* piece = saved.find("piece"))
+    position.token = piece->as_integer() * manifest.model.at("context").as_integer();
+  else
+    position.token = saved.at("token").as_integer();
+  return position;
+}
+
 /// Null without train.global_batch_tokens.
 std::unique_ptr<DocumentLoader> document_loader(const Job& job) {
   if (!job.documents) return nullptr;
@@ -47,11 +57,20 @@ std::unique_ptr<DocumentLoader> document_loader(const Job& job) {
   const DocumentLoader::Rows rows{batch.global_batch_size, batch.sequence_tokens,
                                   document_rows(job.design.run, batch.data_ranks).documents};
   const Json* saved = job.resume ? job.resume->manifest().extra.find("documents") : nullptr;
-  if (!saved) return std::make_unique<DocumentLoader>(*job.documents, rows, first_batch(job));
   return std::make_unique<DocumentLoader>(
       *job.documents, rows, first_batch(job),
-      BatchPosition{saved->at("epoch").as_integer(), saved->at("document").as_integer(),
-                    saved->at("piece").as_integer()});
+      saved ? saved_position(*saved, job.resume->manifest()) : BatchPosition{});
+}
+
+/// What became of the weights, and what the run may do about it.
+const char* non_finite_advice(const strategy::Design& design) {
+  if (design.run.optimizer.in_backward)
+    return "optimizer.in_backward has changed weights: go on from the last checkpoint with a lower "
+           "optimizer.learning_rate";
+  if (design.policy.local_steps())
+    return "the weights were not changed. Lower optimizer.learning_rate";
+  return "the weights were not changed. Lower optimizer.learning_rate, or set train.non_finite = "
+         "\"skip\"";
 }
 
 checkpoint::SessionOptions session_options(const Job& job, const std::string& token, int64_t rank) {
@@ -324,11 +343,9 @@ void Trainer::non_finite(int64_t step, const StepResult& result) {
   if (writer_) writer_->finish();  // all ranks stop here: none has to wait in vain
   ErrorPlace place;
   place.step = step;
-  throw NonFinite(
-      fmt::format("step {}: the loss is {} and the gradient norm {}; the weights were not changed. "
-                  "Lower optimizer.learning_rate, or set train.non_finite = \"skip\"",
-                  step, result.loss, result.gradient_norm),
-      place);
+  throw NonFinite(fmt::format("step {}: the loss is {} and the gradient norm {}; {}", step,
+                              result.loss, result.gradient_norm, non_finite_advice(job_.design)),
+                  place);
 }
 
 void Trainer::count_traffic(int64_t step) {

@@ -44,6 +44,9 @@ struct Observer {
   std::function<void(const report::StepMetrics&)> step = [](const report::StepMetrics&) {};
   std::function<void(int64_t step, double loss)> evaluated = [](int64_t, double) {};
   std::function<void(const std::string& path)> saved = [](const std::string&) {};
+  /// Checkpoints behind the one that a run has gone back to, before its first step.
+  std::function<void(const std::string& path, const std::string& new_path)> set_aside =
+      [](const std::string&, const std::string&) {};
 };
 
 /// How a run reaches the process around it; everything may be empty.

@@ -109,7 +109,7 @@ checkpoint::SaveDescription Trainer::describe(int64_t step, bool due) {
   if (documents_) {
     const BatchPosition next = documents_->position(manifest.sequences_consumed);
     manifest.extra["documents"] =
-        Json::object({{"epoch", next.epoch}, {"document", next.document}, {"piece", next.piece}});
+        Json::object({{"epoch", next.epoch}, {"document", next.document}, {"token", next.token}});
   }
   if (settings_ && settings_->chosen())
     manifest.extra["layer_settings"] = Json::object(

@@ -20,6 +20,7 @@ using test::run;
 using test::TemporaryFolder;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class BadInput : public ::testing::Test {
  protected:
@@ -152,6 +153,23 @@ TEST_F(BadInput, ANonFiniteLossStopsWithFiveOrIsSkipped) {
                             2);
   EXPECT_EQ(skipped.exit_code, 0) << skipped.err;
   EXPECT_EQ(skipped.report.at("steps").as_integer(), 6);
+}
+
+TEST_F(BadInput, WhatIsSaidOfANonFiniteLossIsTrueOfTheRun) {
+  const auto stopped = [&](std::vector<std::string> sets) {
+    std::filesystem::remove_all(run_dir());
+    sets.insert(sets.end(), {"optimizer.learning_rate=1e30", "optimizer.warmup_steps=0",
+                             "train.clip_norm=0", "train.steps=6"});
+    const Ran ran = train(sets, 2);
+    EXPECT_EQ(ran.exit_code, 5) << ran.err;
+    return ran.err;
+  };
+  const auto kSkip = HasSubstr("train.non_finite"), kUnchanged = HasSubstr("were not changed");
+  EXPECT_THAT(stopped({}), AllOf(kSkip, kUnchanged));
+  EXPECT_THAT(stopped({"sync.policy=diloco", "sync.rounds.period_steps=3"}),
+              AllOf(Not(kSkip), kUnchanged));
+  EXPECT_THAT(stopped({"optimizer.in_backward=true"}),
+              AllOf(Not(kSkip), Not(kUnchanged), HasSubstr("go on from the last checkpoint")));
 }
 
 TEST_F(BadInput, AModelIsNoDataAndAVocabularyOfOneTeachesNothing) {

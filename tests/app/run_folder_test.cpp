@@ -7,6 +7,7 @@
 #include <map>
 
 #include "strait/base/process_identity.h"
+#include "strait/report/metrics.h"
 #include "tests/app/program.h"
 #include "tests/sanitized.h"
 
@@ -158,6 +159,106 @@ TEST_F(RunFolder, AFinishedRunStaysAsItIs) {
   EXPECT_THAT(ran.out, HasSubstr("nothing is left to train"));
   EXPECT_EQ(ran.report.at("losses").size(), 5u);
   EXPECT_EQ(contents_of(run_dir_), before);
+}
+
+TEST_F(RunFolder, ASwitchBetweenTokensAndSequencesIsRefused) {
+  const std::string documents = "data.document_separator=.\n";
+  std::string text = read_file(file_);
+  const std::string size = "global_batch_size = 8\n";  // refused beside tokens
+  text.erase(text.find(size), size.size());
+  std::ofstream(file_) << text;
+  const std::pair<const char*, const char*> switches[] = {
+      {"train.global_batch_size=8", "train.global_batch_tokens=400"},
+      {"train.global_batch_tokens=400", "train.global_batch_size=8"}};
+  for (const auto& [before, after] : switches) {
+    fs::remove_all(run_dir_);
+    train_five({documents, before});
+    const auto contents = contents_of(run_dir_);
+    const auto ran = train({documents, after, "checkpoint.resume=auto", "train.steps=7"});
+    EXPECT_EQ(ran.exit_code, 2) << after;
+    EXPECT_EQ(ran.report.at("error").at("key").as_string(), "train.global_batch_tokens");
+    EXPECT_THAT(ran.err, HasSubstr("the nearest valid value is"));
+    EXPECT_EQ(contents_of(run_dir_), contents);
+  }
+}
+
+/// Steps of metrics.jsonl.
+std::vector<int64_t> steps_in(const std::string& run_dir) {
+  std::vector<int64_t> steps;
+  for (const report::StepMetrics& metrics : report::read_metrics(run_dir + "/metrics.jsonl"))
+    steps.push_back(metrics.step);
+  return steps;
+}
+
+TEST_F(RunFolder, GoingBackSetsLaterCheckpointsAside) {
+  const std::string four = run_dir_ + "/checkpoints/step-00000004",
+                    eight = run_dir_ + "/checkpoints/step-00000008",
+                    aside = run_dir_ + "/checkpoints/abandoned-step-00000008";
+  ASSERT_EQ(train({"train.steps=8", "checkpoint.every_steps=4"}).exit_code, 0);
+  const auto before = contents_of(eight);
+
+  const auto refused = train({"checkpoint.resume=" + four, "train.steps=6", "seed=7"});
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_EQ(train({"checkpoint.resume=" + four, "train.steps=4"}).exit_code, 0);
+  EXPECT_EQ(contents_of(eight), before) << "nothing was trained";
+
+  const auto back = train({"checkpoint.resume=" + four, "train.steps=6"});
+  ASSERT_EQ(back.exit_code, 0) << back.err;
+  EXPECT_THAT(back.out, HasSubstr("set aside   " + eight + ", now " + aside));
+  EXPECT_FALSE(fs::exists(eight));
+  EXPECT_EQ(contents_of(aside).size(), before.size());
+  const auto on = train({"checkpoint.resume=auto", "train.steps=8"});
+  ASSERT_EQ(on.exit_code, 0) << on.err;
+  EXPECT_THAT(on.out, HasSubstr("resumed     from " + run_dir_ + "/checkpoints/step-00000006"));
+  EXPECT_EQ(steps_in(run_dir_), (std::vector<int64_t>{1, 2, 3, 4, 5, 6, 7, 8}));
+
+  // Again, where the name is taken; and what was set aside can be gone on from.
+  ASSERT_EQ(train({"checkpoint.resume=" + four, "train.steps=6"}).exit_code, 0);
+  EXPECT_TRUE(fs::exists(aside + ".2"));
+  EXPECT_EQ(train({"checkpoint.resume=" + aside, "train.steps=9"}).exit_code, 0);
+}
+
+TEST_F(RunFolder, TheBestIsNotLookedForBehindTheStepGoneBackTo) {
+  const std::string four = run_dir_ + "/checkpoints/step-00000004";
+  const std::vector<std::string> best = {"evaluation.every_steps=2", "checkpoint.keep_best=true",
+                                         "checkpoint.every_steps=4"};
+  const auto with = [&](std::vector<std::string> sets) {
+    sets.insert(sets.end(), best.begin(), best.end());
+    return train(sets);
+  };
+  ASSERT_EQ(with({"train.steps=12"}).exit_code, 0);
+  // Hardly moves: worse than the abandoned steps, but the best of those that count.
+  const auto back =
+      with({"checkpoint.resume=" + four, "train.steps=6", "optimizer.learning_rate=1e-9"});
+  ASSERT_EQ(back.exit_code, 0) << back.err;
+  const std::string path = back.report.at("best_checkpoint").as_string();
+  EXPECT_THAT(path, ::testing::AnyOf(HasSubstr("step-00000004"), HasSubstr("step-00000006")));
+}
+
+TEST_F(RunFolder, ACheckpointOfAnotherRunNeedsAFolderOfItsOwn) {
+  train_five();
+  const std::string other = folder_.path() + "/other";
+  ASSERT_EQ(train({"output.run_dir=" + other, "train.steps=3"}).exit_code, 0);
+  const auto before = contents_of(run_dir_);
+  const auto mixed = train({"checkpoint.resume=" + other, "train.steps=6"});
+  EXPECT_EQ(mixed.exit_code, 2);
+  EXPECT_THAT(mixed.err, HasSubstr("already holds another run than that of " + other));
+  EXPECT_EQ(mixed.report.at("error").at("key").as_string(), "output.run_dir");
+  EXPECT_EQ(contents_of(run_dir_), before);
+  // Its own folder by another name, and one that holds no run.
+  EXPECT_EQ(train({"checkpoint.resume=" + folder_.path() + "/./run/", "train.steps=6"}).exit_code,
+            0);
+  fs::remove_all(run_dir_);
+  EXPECT_EQ(train({"checkpoint.resume=" + other, "train.steps=6"}).exit_code, 0);
+}
+
+TEST_F(RunFolder, AFinishedCheckpointWithoutMetricsStarts) {
+  train_five();
+  const std::string converted = folder_.path() + "/converted";
+  ASSERT_EQ(run({"convert", run_dir_, converted, "--to", "checkpoint"}).exit_code, 0);
+  const auto finished = run({"train", converted + "/run.toml"});
+  EXPECT_EQ(finished.exit_code, 0) << finished.err;
+  EXPECT_THAT(finished.out, HasSubstr("nothing is left to train"));
 }
 
 }  // namespace

@@ -68,6 +68,37 @@ TEST(TokenBatches, OrdersDifferBetweenEpochsAndSeeds) {
   EXPECT_NE(first, one.next(c));
 }
 
+/// A batch ends within a document; the epoch goes on with pieces of another length.
+TEST(TokenBatches, AnotherContextGoesOnWithTheNextToken) {
+  const Corpus corpus = corpus_of(kLengths);
+  const TokenBatches before(corpus, 4, 6, 3);
+  for (const int64_t context : {3, 16, 64}) {
+    const TokenBatches after(corpus, context, 118, 3);
+    BatchPosition position;
+    std::map<int64_t, int> seen;  // [position in the text]
+    const auto note = [&](const std::vector<DocumentPiece>& pieces) {
+      for (const DocumentPiece& piece : pieces)
+        for (int64_t t = 0; t < piece.length; ++t) ++seen[piece.start + t];
+    };
+    while (position.token == 0) note(before.next(position));
+    BatchPosition rest = position;
+    const std::vector<DocumentPiece> pieces = after.next(rest);
+    EXPECT_EQ(rest.epoch, 1);
+    note(pieces);
+    for (int64_t t = 0; t < corpus.training.tokens.size(); ++t) EXPECT_GE(seen[t], 1) << t;
+    EXPECT_EQ(seen[pieces.front().start], 1);
+  }
+}
+
+TEST(TokenBatches, PositionsOfAnotherTextBeginADocumentOrAnEpoch) {
+  const Corpus corpus = corpus_of(kLengths);
+  const TokenBatches batches(corpus, 16, 30, 3);
+  BatchPosition start{2, 4}, behind_document{2, 4, 1000};
+  EXPECT_EQ(batches.next(behind_document), batches.next(start));
+  BatchPosition next_epoch{3}, behind_text{2, 1000, 7};
+  EXPECT_EQ(batches.next(behind_text), batches.next(next_epoch));
+}
+
 /// Any run of a piece's positions, as ranks read them.
 TEST(TokenBatches, TargetsFollowInsideADocumentAndStopAtItsEnd) {
   const Corpus corpus = corpus_of(kLengths);
@@ -103,6 +134,20 @@ TEST(TokenBatches, DocumentsMayBeginWithAToken) {
   EXPECT_EQ(batches.length(0), 3);
   EXPECT_EQ(batches.length(1), 2);
   EXPECT_EQ(batches.length(2), 2);
+}
+
+/// Lengths of documents and tokens of a batch.
+TEST(TokenBatches, KnowWhetherABatchMayBeEmpty) {
+  const auto may_be_empty = [](const std::vector<int64_t>& lengths, int64_t context,
+                               int64_t tokens) {
+    const Corpus corpus = corpus_of(lengths);
+    return TokenBatches(corpus, context, tokens, 3).may_be_empty();
+  };
+  EXPECT_TRUE(may_be_empty({17, 16}, 16, 16)) << "one token, then a piece that finds no room";
+  EXPECT_TRUE(may_be_empty({17, 16}, 16, 17)) << "with the next epoch's";
+  EXPECT_FALSE(may_be_empty({17, 16}, 16, 18));
+  EXPECT_FALSE(may_be_empty({18, 16}, 16, 16));
+  EXPECT_TRUE(may_be_empty({1, 1, 1}, 16, 30)) << "nothing else";
 }
 
 std::string error_of(const Corpus& corpus, int64_t batch_tokens) {

@@ -64,6 +64,24 @@ TEST(EmptyBatches, ChangeNothing) {
   }
 }
 
+/// What cannot know in time that a batch is empty is refused, where one may be.
+TEST(EmptyBatches, AreRefusedWhereUpdatesComeBeforeTheCount) {
+  const TemporaryFolder folder;
+  const auto refusal = [&](const Sets& sets) -> std::string {
+    strait::Run run = letters(folder, sets);
+    run.output.run_dir = folder.path() + "/run";
+    try {
+      make_job(run, 1);
+    } catch (const UserError& error) {
+      return error.place().key.value_or("");
+    }
+    return "";
+  };
+  const std::string early = "optimizer.in_backward=true";
+  EXPECT_EQ(refusal({early, "train.clip_norm=0"}), "optimizer.in_backward");
+  EXPECT_EQ(refusal({early, "train.clip_norm=0", "model.shape.context=2"}), "");
+}
+
 TEST(EmptyBatches, AreLeftOutOfMeans) {
   const TemporaryFolder folder;
   strait::Run run = letters(folder, {"train.steps=30"});

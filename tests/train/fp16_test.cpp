@@ -131,6 +131,20 @@ TEST_P(Fp16, AnOverflowThatNoScaleMendsStopsTheRun) {
   EXPECT_EQ(metrics.back().loss_scale, 2);
 }
 
+TEST_P(Fp16, LocalStepsAreRefused) {
+  const strait::Run run = run_of({"sync.policy=diloco", "sync.rounds.period_steps=3"});
+  const std::string text = [&]() -> std::string {
+    try {
+      train_fp16(run, 2, path("local"), {}, GetParam());
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "";
+  }();
+  EXPECT_NE(text.find("replicas whose loss scales skip different steps"), std::string::npos)
+      << text;
+}
+
 INSTANTIATE_TEST_SUITE_P(Devices, Fp16, ::testing::ValuesIn(tensor::test_devices()));
 
 }  // namespace

@@ -351,7 +351,7 @@ TEST_F(LocalSteps, TheNumberOfReplicasStays) {
   const std::string text = refusal([&] {
     train(sets + Sets{"train.steps=9", "checkpoint.resume=" + two}, 3);
   });
-  EXPECT_NE(text.find("2 replicas"), std::string::npos) << text;
+  EXPECT_NE(text.find("2 replicas of any size, or a new run"), std::string::npos) << text;
   const std::string other = refusal([&] {
     train({"train.steps=9", "checkpoint.resume=" + two}, 2);
   });
@@ -391,6 +391,9 @@ TEST_F(LocalSteps, WhatExcludesEachOtherIsRefusedWithTheNearest) {
        "sync.outer.penalty", "constant:1.0"},
       {policy("co2", 5, {"sync.outer.codec=int8/64+ef"}), "sync.outer.codec", "int8/64"},
       {policy("co2", 5, {"train.non_finite=skip"}), "train.non_finite", "stop"},
+      {policy("co2", 5,
+              {"data.document_separator=.\n", "data.tokenizer=byte", "model.shape.context=1"}),
+       "sync.policy", "every-step"},
       {policy("dilico", 5), "sync.policy", "diloco"},
   };
   for (const Bad& bad : all) {

@@ -262,6 +262,10 @@ class Reader {
     if (run_.train.non_finite == "skip")
       refuse("train.non_finite", "\"skip\"",
              "replicas that skip different steps would count them differently", "\"stop\"");
+    if (run_.train.precision == "fp16")
+      refuse("train.precision", "\"fp16\"",
+             "replicas whose loss scales skip different steps would count them differently",
+             "\"bf16\"");
   }
 
   const Run& run_;

@@ -8,6 +8,8 @@
 #include <map>
 
 #include "strait/base/errors.h"
+#include "strait/base/file.h"
+#include "strait/checkpoint/checkpoint.h"
 #include "strait/checkpoint/reader.h"
 #include "strait/report/metrics.h"
 #include "tests/train/trained.h"
@@ -386,6 +388,37 @@ TEST_F(WholeDocuments, AResumedRunGoesOnWithTheNextDocumentOnOtherRanks) {
   ASSERT_EQ(got.losses.size(), 3U);
   got.losses.insert(got.losses.begin(), expected.losses.begin(), expected.losses.begin() + 5);
   expect_equal(got, expected);
+}
+
+/// Its manifest as an earlier version wrote it: the number of a piece.
+void count_pieces(const std::string& run_dir, int64_t context) {
+  const std::string folder = run_dir + "/checkpoints/" + checkpoint::checkpoint_name(1);
+  checkpoint::Manifest manifest = checkpoint::read_manifest(folder);
+  const Json saved = manifest.extra.at("documents");
+  const int64_t token = saved.at("token").as_integer();
+  ASSERT_GT(token, 0) << "the batch ended with a document";
+  manifest.extra["documents"] = Json::object({{"epoch", saved.at("epoch").as_integer()},
+                                              {"document", saved.at("document").as_integer()},
+                                              {"piece", token / context}});
+  write_file_atomically(folder + "/" + checkpoint::kManifestFile,
+                        checkpoint::manifest_text(manifest));
+}
+
+TEST_F(WholeDocuments, AResumedRunMayHaveAnotherContextOrOtherData) {
+  for (const bool counted_pieces : {false, true}) {
+    const std::string folder = next_folder();
+    const Sets few = {"model.shape.context=10", "train.global_batch_tokens=50", "train.steps=1"};
+    test::train_small(run_of(kLlama, few), 1, folder);
+    if (counted_pieces) count_pieces(folder, 10);
+    for (const Sets& changed : std::vector<Sets>{{"model.shape.context=60"},
+                                                 {"data.document_separator=unit, "},
+                                                 {"data.document_separator=wide.\n"}}) {
+      Sets sets = {"checkpoint.resume=" + folder, "train.steps=3"};
+      sets.insert(sets.end(), changed.begin(), changed.end());
+      const Trained got = test::trained(run_of(kLlama, sets), 2, next_folder());
+      for (const double loss : got.losses) EXPECT_TRUE(std::isfinite(loss));
+    }
+  }
 }
 
 TEST_F(WholeDocuments, TokensOfTheReportAreThoseOfTheDocuments) {
