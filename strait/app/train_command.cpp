@@ -85,9 +85,10 @@ void print_start(const Job& job, cli::Output& output) {
   std::string data = fmt::format(
       "data        {}: {} training and {} validation tokens, vocabulary {}", job.corpus->source,
       training.tokens.size(), validation.tokens.size(), job.design.shape.vocabulary);
-  if (!training.document_starts.empty())
-    data += fmt::format(", {} and {} documents", training.document_starts.size(),
-                        validation.document_starts.size());
+  if (training.num_documents() > 0)
+    data +=
+        fmt::format(", {} and {} documents{}", training.num_documents(), validation.num_documents(),
+                    training.has_documents() ? "" : " in one stream");
   output.line(data);
   if (job.resume)
     output.line(fmt::format("resumed     from {} at step {}", job.resume->path(),

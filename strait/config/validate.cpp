@@ -37,13 +37,7 @@ void refuse_without_effect(const Run& run, const std::string& name, const std::s
 }
 
 void check_name(const Run& run) {
-  std::string good;
-  for (const char c : run.name)
-    good +=
-        std::isalnum(static_cast<uint8_t>(c)) || c == '-' || c == '_' || (c == '.' && !good.empty())
-            ? c
-            : '-';
-  if (good.empty() || good.size() > 100) good = good.empty() ? "my-run" : good.substr(0, 100);
+  const std::string good = nearest_run_name(run.name);
   if (good != run.name)
     refuse_key(run, "name",
                fmt::format("name = {} cannot name a folder; the nearest valid name is \"{}\"",
@@ -321,6 +315,16 @@ void check_on_cluster(const Run& run, int64_t ranks, Problems& problems) {
 }
 
 }  // namespace
+
+std::string nearest_run_name(const std::string& name) {
+  std::string good;
+  for (const char c : name)
+    good +=
+        std::isalnum(static_cast<uint8_t>(c)) || c == '-' || c == '_' || (c == '.' && !good.empty())
+            ? c
+            : '-';
+  return good.empty() ? "my-run" : good.substr(0, 100);
+}
 
 void check_keys(const Run& run) {
   for (const Key& key : run_keys()) check_key(key, run);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "strait/config/problems.h"
 #include "strait/config/run.h"
@@ -22,6 +23,10 @@ void validate_run(const Run& run, int64_t ranks, Problems& problems);
 /// Every key against its own rule alone: enough for the run of a checkpoint, which trains no more.
 /// Errors as above.
 void check_keys(const Run& run);
+
+/// The valid value of the key name that is nearest to `name`: other characters become '-', and 100
+/// stay.
+std::string nearest_run_name(const std::string& name);
 
 /// UserError unless data.path is set: training needs it; plan, simulate and verify do not.
 void require_data(const Run& run);

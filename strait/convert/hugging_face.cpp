@@ -1,10 +1,7 @@
 #include "strait/convert/hugging_face.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <sys/file.h>
-#include <unistd.h>
 
 #include <cstring>
 #include <filesystem>
@@ -15,6 +12,8 @@
 #include "strait/base/file.h"
 #include "strait/checkpoint/files/hash.h"
 #include "strait/checkpoint/files/safetensors.h"
+#include "strait/config/validate.h"
+#include "strait/convert/hidden_folder.h"
 #include "strait/convert/hugging_face_companions.h"
 #include "strait/convert/hugging_face_family.h"
 #include "strait/convert/hugging_face_tensors.h"
@@ -268,6 +267,14 @@ void add_special_tokens(const std::string& tokenizer_json, Json& config) {
   }
 }
 
+/// The folder's name, as a run may have it: also of "." and "model/".
+std::string name_of(const std::string& folder) {
+  fs::path path = fs::absolute(folder).lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();
+  const std::string name = path.filename().string();
+  return name.empty() ? "imported" : nearest_run_name(name);
+}
+
 }  // namespace
 
 ModelState read_hugging_face(const std::string& folder) {
@@ -286,10 +293,8 @@ ModelState read_hugging_face(const std::string& folder) {
       rows, config_path, parse_tokenizer(tokenizer, tokenizer_path)->vocabulary_size());
   const ForeignTensors tensors(folder, prefix_in(folder, family));
   const bool wide = tensors.at(family.embedding()).tensor->dtype == Dtype::kFloat64;
-  const std::string name = fs::path(folder).lexically_normal().filename().string();
   ModelState state = make_state(
-      run_of(model, wide ? Dtype::kFloat64 : Dtype::kFloat32, name.empty() ? "imported" : name),
-      tokenizer, folder);
+      run_of(model, wide ? Dtype::kFloat64 : Dtype::kFloat32, name_of(folder)), tokenizer, folder);
   state.notes = std::move(notes);
   state.companions = read_companions(folder);
   state.require_memory_for(1);
@@ -298,33 +303,6 @@ ModelState read_hugging_face(const std::string& folder) {
   describe(state);
   return state;
 }
-
-namespace {
-
-/// A folder under a temporary name, empty, and of this process alone as long as it lives.
-class HiddenFolder {
- public:
-  HiddenFolder(const std::string& path, const std::string& target) {
-    std::error_code error;
-    fs::create_directories(path, error);
-    if (error) throw InputOutputError(fmt::format("cannot create {}: {}", path, error.message()));
-    descriptor_ = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (descriptor_ < 0 || (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)) {
-      if (descriptor_ >= 0) ::close(descriptor_);
-      throw UserError(fmt::format("another process is writing {}", target));
-    }
-    for (const auto& entry : fs::directory_iterator(path, error))  // of one that was killed
-      fs::remove_all(entry.path(), error);
-  }
-  ~HiddenFolder() { ::close(descriptor_); }
-  HiddenFolder(const HiddenFolder&) = delete;
-  HiddenFolder& operator=(const HiddenFolder&) = delete;
-
- private:
-  int descriptor_ = -1;
-};
-
-}  // namespace
 
 std::vector<checkpoint::FileRecord> write_hugging_face(ModelState& state,
                                                        const std::string& folder) {
@@ -338,28 +316,18 @@ std::vector<checkpoint::FileRecord> write_hugging_face(ModelState& state,
   if (const std::string kind = tokenizer->kind(); kind == "byte" || kind == "char" || kind == "ids")
     state.notes.push_back(fmt::format(
         "tokenizer.json holds Strait's {} tokenizer, which no other program reads", kind));
-  const fs::path path = fs::path(folder).lexically_normal();
-  const std::string hidden =
-      (path.parent_path() / fmt::format(".{}.partial", path.filename().string())).string();
+  HiddenFolder hidden(folder);
   std::vector<checkpoint::FileRecord> files;
-  std::error_code error;
-  const HiddenFolder own(hidden, folder);
-  try {
-    const checkpoint::WrittenFile written = checkpoint::write_safetensors(
-        hidden + "/" + kWeightsFile, weights.tensors, {{"format", "pt"}});
-    files.push_back({kWeightsFile, written.bytes, written.hash});
-    Json config = family.config(state.shape.options, state.dtype, *tokenizer, state.notes);
-    add_special_tokens(state.tokenizer_json, config);
-    files.push_back(write_text(hidden, "config.json", config.dump(2) + "\n"));
-    files.push_back(write_text(hidden, "tokenizer.json", state.tokenizer_json));
-    for (const auto& [name, text] : companions_of(state, *tokenizer))
-      files.push_back(write_text(hidden, name, text));
-    fs::rename(hidden, path, error);
-    if (error) throw InputOutputError(fmt::format("cannot create {}: {}", folder, error.message()));
-  } catch (...) {
-    fs::remove_all(hidden, error);
-    throw;
-  }
+  const checkpoint::WrittenFile written = checkpoint::write_safetensors(
+      hidden.path() + "/" + kWeightsFile, weights.tensors, {{"format", "pt"}});
+  files.push_back({kWeightsFile, written.bytes, written.hash});
+  Json config = family.config(state.shape.options, state.dtype, *tokenizer, state.notes);
+  add_special_tokens(state.tokenizer_json, config);
+  files.push_back(write_text(hidden.path(), "config.json", config.dump(2) + "\n"));
+  files.push_back(write_text(hidden.path(), "tokenizer.json", state.tokenizer_json));
+  for (const auto& [name, text] : companions_of(state, *tokenizer))
+    files.push_back(write_text(hidden.path(), name, text));
+  hidden.publish();
   return files;
 }
 

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "strait/base/errors.h"
+#include "strait/convert/hidden_folder.h"
 #include "strait/data/corpus_forms.h"
 #include "strait/data/shards/llmc_shard.h"
 #include "strait/data/shards/megatron.h"
@@ -106,10 +107,11 @@ class MegatronPart : public PartWriter {
 /// One conversion: both parts and what is counted.
 class Conversion {
  public:
-  Conversion(const DataOptions& data, const std::string& to, const TokenFileOptions& options)
-      : data_(data), to_(to), options_(options) {}
+  Conversion(const DataOptions& data, const TokenFileOptions& options)
+      : data_(data), options_(options) {}
 
-  Json run() {
+  void write_into(const std::string& folder) {
+    folder_ = folder;
     OpenData open = open_data(data_);
     form_ = open.files.form;
     documents_known_ = form_ == DataForm::kJsonLines || has_documents(data_);
@@ -117,16 +119,51 @@ class Conversion {
       write_json_lines(open.files);
     else
       write_corpus(make_corpus(std::move(open), data_, nullptr, options_.threads));
-    save_tokenizer(*tokenizer_, to_ + "/tokenizer.json");
-    return result();
+    require_training_tokens();
+    save_tokenizer(*tokenizer_, folder_ + "/tokenizer.json");
+  }
+
+  Json result(const std::string& to) const {
+    std::vector<fs::path> paths;
+    for (const auto& entry : fs::directory_iterator(to)) paths.push_back(entry.path());
+    std::sort(paths.begin(), paths.end());
+    Json files = Json::array();
+    for (const fs::path& path : paths)
+      files.push_back(Json::object({{"name", path.filename().string()},
+                                    {"bytes", static_cast<int64_t>(fs::file_size(path))}}));
+    Json notes = Json::array();
+    if (validation_->tokens() == 0)
+      notes.push_back(
+          "there is no validation part; training cuts data.validation_share from the end");
+    return Json::object({{"from", data_.path},
+                         {"to", to},
+                         {"from_form", name_of(form_)},
+                         {"to_form", options_.form},
+                         {"vocabulary", tokenizer_->vocabulary_size()},
+                         {"training_tokens", training_->tokens()},
+                         {"validation_tokens", validation_->tokens()},
+                         {"documents", documents_known_ ? Json(documents_) : Json()},
+                         {"files", files},
+                         {"notes", notes}});
   }
 
  private:
+  void require_training_tokens() const {
+    if (training_->tokens() > 0) return;
+    refuse(data_.path,
+           fmt::format(
+               "data.path: {} has no tokens to train on{}", data_.path,
+               validation_->tokens() > 0
+                   ? fmt::format(": data.validation_share = {} leaves none", data_.validation_share)
+                   : ""),
+           "data.path");
+  }
+
   std::unique_ptr<PartWriter> part(const std::string& name) {
     const std::optional<int32_t> mark =
         documents_known_ ? tokenizer_->end_of_document() : std::nullopt;
     const int64_t vocabulary = tokenizer_->vocabulary_size();
-    const std::string prefix = to_ + "/tokens_" + name;
+    const std::string prefix = folder_ + "/tokens_" + name;
     if (options_.form == kMegatron)
       return std::make_unique<MegatronPart>(
           prefix, vocabulary < 65'500 ? TokenType::kUint16 : TokenType::kInt32, mark);
@@ -232,33 +269,9 @@ class Conversion {
     }
   }
 
-  Json result() const {
-    std::vector<fs::path> paths;
-    for (const auto& entry : fs::directory_iterator(to_)) paths.push_back(entry.path());
-    std::sort(paths.begin(), paths.end());
-    Json files = Json::array();
-    for (const fs::path& path : paths)
-      files.push_back(Json::object({{"name", path.filename().string()},
-                                    {"bytes", static_cast<int64_t>(fs::file_size(path))}}));
-    Json notes = Json::array();
-    if (validation_->tokens() == 0)
-      notes.push_back(
-          "there is no validation part; training cuts data.validation_share from the end");
-    return Json::object({{"from", data_.path},
-                         {"to", to_},
-                         {"from_form", name_of(form_)},
-                         {"to_form", options_.form},
-                         {"vocabulary", tokenizer_->vocabulary_size()},
-                         {"training_tokens", training_->tokens()},
-                         {"validation_tokens", validation_->tokens()},
-                         {"documents", documents_known_ ? Json(documents_) : Json()},
-                         {"files", files},
-                         {"notes", notes}});
-  }
-
   const DataOptions& data_;
-  const std::string& to_;
   const TokenFileOptions& options_;
+  std::string folder_;  // where the files are written
   DataForm form_ = DataForm::kText;
   bool documents_known_ = false;
   int64_t documents_ = 0;
@@ -275,16 +288,11 @@ Json convert_data(const DataOptions& data, const std::string& to, const TokenFil
   ensure(is_token_form(options.form) && options.shard_tokens >= 1, "convert_data: wrong options");
   if (fs::exists(to))
     refuse(to, fmt::format("{} is already there; name a path that is not", to), "");
-  std::error_code failure;
-  fs::create_directories(to, failure);
-  if (failure)
-    throw InputOutputError(fmt::format("cannot make the folder {}: {}", to, failure.message()));
-  try {
-    return Conversion(data, to, options).run();
-  } catch (...) {
-    fs::remove_all(to, failure);
-    throw;
-  }
+  HiddenFolder hidden(to);
+  Conversion conversion(data, options);
+  conversion.write_into(hidden.path());
+  hidden.publish();
+  return conversion.result(to);
 }
 
 }  // namespace strait::convert

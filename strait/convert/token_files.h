@@ -29,8 +29,9 @@ struct TokenFileOptions {
 /// with data.path = `to` trains on what it would train on with `data`. JSON-lines stream through;
 /// text, and its tokens, are held in memory. Returns from, to, from_form, to_form, vocabulary,
 /// training_tokens, validation_tokens, documents, files[{name, bytes}], notes[]. Errors: UserError
-/// as make_corpus, when `to` exists, and for documents in llm.c's form without an end-of-document
-/// token; InputOutputError. On an error nothing is left.
+/// as make_corpus, when `to` exists, when no token is for training, and for documents in llm.c's
+/// form without an end-of-document token; InputOutputError. On an error nothing is left; a kill
+/// leaves a hidden folder that the next conversion into `to` removes.
 Json convert_data(const DataOptions& data, const std::string& to, const TokenFileOptions& options);
 
 }  // namespace strait::convert

@@ -67,32 +67,46 @@ std::unique_ptr<Tokenizer> learned_tokenizer(std::string_view training,
   return make_tokenizer(options.tokenizer, documents);
 }
 
-void append_documents(const std::vector<std::string_view>& documents, const Tokenizer& tokenizer,
-                      int threads, TokenPart& part) {
-  const auto end = tokenizer.end_of_document();
+/// Encodes parts of one text.
+struct Encoder {
+  const std::string& text;
+  const Tokenizer& tokenizer;
+  int threads;
+
+  std::vector<int32_t> encode(std::string_view part) const {
+    try {
+      return tokenizer.encode(part, threads);
+    } catch (const TextError& error) {
+      throw error.at(error.offset() + static_cast<size_t>(part.data() - text.data()));
+    }
+  }
+};
+
+void append_documents(const std::vector<std::string_view>& documents, const Encoder& encoder,
+                      TokenPart& part) {
+  const auto end = encoder.tokenizer.end_of_document();
   std::vector<int32_t> all;
   for (const std::string_view document : documents) {
     part.document_starts.push_back(static_cast<int64_t>(all.size()));
-    const std::vector<int32_t> tokens = tokenizer.encode(document, threads);
+    const std::vector<int32_t> tokens = encoder.encode(document);
     all.insert(all.end(), tokens.begin(), tokens.end());
     if (end) all.push_back(*end);
   }
   part.tokens = Tokens(std::move(all));
 }
 
-TokenPart make_part(std::string_view text, const std::string& separator, const Tokenizer& tokenizer,
-                    int threads) {
+TokenPart make_part(std::string_view text, const std::string& separator, const Encoder& encoder) {
   TokenPart part;
   part.text_bytes = static_cast<int64_t>(text.size());
   if (separator.empty()) {
-    part.tokens = tokenizer.encode(text, threads);
+    part.tokens = encoder.encode(text);
   } else {
-    const bool marked = tokenizer.end_of_document().has_value();
+    const bool marked = encoder.tokenizer.end_of_document().has_value();
     append_documents(
         marked ? bare_documents(text, separator) : documents_with_separators(text, separator),
-        tokenizer, threads, part);
+        encoder, part);
   }
-  count_scored(tokenizer, part);
+  count_scored(encoder.tokenizer, part);
   return part;
 }
 
@@ -133,10 +147,9 @@ Corpus make_corpus(const std::string& text, const DataOptions& options,
                            ? learned_tokenizer(training, options)
                            : make_tokenizer(options.tokenizer, whole);
   try {
-    const Tokenizer& tokenizer = *corpus.tokenizer;
-    corpus.training = make_part(training, options.document_separator, tokenizer, threads);
-    corpus.validation =
-        make_part(whole.substr(cut), options.document_separator, tokenizer, threads);
+    const Encoder encoder{text, *corpus.tokenizer, threads};
+    corpus.training = make_part(training, options.document_separator, encoder);
+    corpus.validation = make_part(whole.substr(cut), options.document_separator, encoder);
   } catch (UserError& error) {
     error.place().file = options.path;
     error.place().key = "data.path";
@@ -145,12 +158,35 @@ Corpus make_corpus(const std::string& text, const DataOptions& options,
   return corpus;
 }
 
+namespace {
+
+/// An error with an offset in `text` as one in its file.
+TextError in_file(const TextError& error, const Text& text, const DataFiles& files) {
+  const auto after = std::upper_bound(text.begins.begin(), text.begins.end(), error.offset());
+  const auto file = static_cast<size_t>(after - text.begins.begin()) - 1;
+  TextError moved = error.at(error.offset() - text.begins[file]);
+  moved.place().file = files.training[file];
+  moved.place().key = "data.path";
+  return moved;
+}
+
+Corpus make_text_corpus(const OpenData& data, const DataOptions& options,
+                        std::shared_ptr<const Tokenizer> existing, int threads) {
+  try {
+    return make_corpus(data.text.bytes, options, std::move(existing), threads);
+  } catch (const TextError& error) {
+    throw in_file(error, data.text, data.files);
+  }
+}
+
+}  // namespace
+
 OpenData open_data(const DataOptions& options) {
   OpenData data;
   data.files = find_data(options);
   check_data_options(options, data.files);
   training_share(options, 0);
-  if (data.files.form == DataForm::kText) data.text = read_text(options);
+  if (data.files.form == DataForm::kText) data.text = read_text(options, data.files.training);
   return data;
 }
 
@@ -158,7 +194,7 @@ Corpus make_corpus(OpenData data, const DataOptions& options,
                    std::shared_ptr<const Tokenizer> existing, int threads) {
   switch (data.files.form) {
     case DataForm::kText:
-      return make_corpus(data.text, options, std::move(existing), threads);
+      return make_text_corpus(data, options, std::move(existing), threads);
     case DataForm::kJsonLines:
       return make_json_corpus(data.files, options, std::move(existing), threads);
     case DataForm::kLlmc:

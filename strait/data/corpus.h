@@ -1,6 +1,7 @@
 // A text as tokens, cut into a training and a validation part.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -10,6 +11,7 @@
 #include "strait/data/options.h"
 #include "strait/data/shards/tokens.h"
 #include "strait/data/source.h"
+#include "strait/data/text.h"
 #include "strait/tokenizer/tokenizer.h"
 
 namespace strait {
@@ -27,10 +29,17 @@ struct TokenPart {
   /// none.
   int64_t text_bytes = 0;
 
+  /// Of JSON-lines without data.document_separator: the lines that this one stream is made of.
+  int64_t joined_documents = 0;
+
   /// > 0: records of so many tokens, such as images. A sequence is one record, and the targets are
   /// its own tokens.
   int64_t record = 0;
 
+  /// 0: not known, or one.
+  int64_t num_documents() const {
+    return std::max(joined_documents, static_cast<int64_t>(document_starts.size()));
+  }
   bool has_documents() const { return !document_starts.empty() || document_token.has_value(); }
 
   /// Which tokens are predicted: all but the first of each document (of the part, for one stream).
@@ -67,7 +76,7 @@ Corpus make_corpus(const std::string& text, const DataOptions& options,
 /// yet read.
 struct OpenData {
   DataFiles files;
-  std::string text;
+  Text text;
 };
 
 /// Finds the data and checks the options against their form; reads text. Errors as find_data,

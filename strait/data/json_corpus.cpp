@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <atomic>
 #include <set>
@@ -21,15 +23,40 @@ std::string ending(const DataOptions& options) {
 
 using Encoded = std::vector<std::vector<int32_t>>;
 
-Encoded encode_batch(const std::vector<std::string>& texts, const Tokenizer& tokenizer,
-                     int threads) {
-  Encoded encoded(texts.size());
-  std::vector<std::exception_ptr> failures(texts.size());
+/// A document and where it stands.
+struct Line {
+  std::string text;
+  int64_t number;
+};
+
+/// What encodes the lines of a file.
+struct LineEncoder {
+  const std::string& file;
+  const std::string& field;
+  const Tokenizer& tokenizer;
+
+  std::vector<int32_t> encode(const Line& line) const {
+    try {
+      return tokenizer.encode(line.text);
+    } catch (const TextError& error) {
+      ErrorPlace place;
+      place.file = file;
+      place.line = line.number;
+      throw UserError(fmt::format("{}, line {}: in the member \"{}\", {}", file, line.number, field,
+                                  error.what()),
+                      place);
+    }
+  }
+};
+
+Encoded encode_batch(const std::vector<Line>& lines, const LineEncoder& encoder, int threads) {
+  Encoded encoded(lines.size());
+  std::vector<std::exception_ptr> failures(lines.size());
   std::atomic<size_t> next = 0;
   const auto work = [&] {
-    for (size_t i = next++; i < texts.size(); i = next++) {
+    for (size_t i = next++; i < lines.size(); i = next++) {
       try {
-        encoded[i] = tokenizer.encode(texts[i]);
+        encoded[i] = encoder.encode(lines[i]);
       } catch (...) {
         failures[i] = std::current_exception();
       }
@@ -45,39 +72,42 @@ Encoded encode_batch(const std::vector<std::string>& texts, const Tokenizer& tok
   return encoded;
 }
 
-/// Gathers texts and hands them on encoded, batch by batch.
+/// Gathers lines and hands them on encoded, batch by batch.
 class BatchEncoder {
  public:
-  BatchEncoder(const DataOptions& options, const Tokenizer& tokenizer, int threads,
+  BatchEncoder(const LineEncoder& encoder, const DataOptions& options, int threads,
                const TokenSink& sink)
-      : tokenizer_(tokenizer), threads_(threads), sink_(sink), end_(tokenizer.end_of_document()) {
+      : encoder_(encoder),
+        threads_(threads),
+        sink_(sink),
+        end_(encoder.tokenizer.end_of_document()) {
     if (!end_) ending_ = ending(options);
   }
 
-  void add(std::string text) {
+  void add(std::string text, int64_t line) {
     text += ending_;
     bytes_ += text.size();
-    texts_.push_back(std::move(text));
+    lines_.push_back({std::move(text), line});
     if (bytes_ >= kBatchBytes * static_cast<size_t>(threads_)) flush();
   }
 
   void flush() {
-    Encoded encoded = encode_batch(texts_, tokenizer_, threads_);
-    for (size_t i = 0; i < texts_.size(); ++i) {
+    Encoded encoded = encode_batch(lines_, encoder_, threads_);
+    for (size_t i = 0; i < lines_.size(); ++i) {
       if (end_) encoded[i].push_back(*end_);
-      sink_(encoded[i], static_cast<int64_t>(texts_[i].size()));
+      sink_(encoded[i], static_cast<int64_t>(lines_[i].text.size()));
     }
-    texts_.clear();
+    lines_.clear();
     bytes_ = 0;
   }
 
  private:
-  const Tokenizer& tokenizer_;
+  const LineEncoder encoder_;
   int threads_;
   const TokenSink& sink_;
   std::optional<int32_t> end_;
   std::string ending_;
-  std::vector<std::string> texts_;
+  std::vector<Line> lines_;
   size_t bytes_ = 0;
 };
 
@@ -94,7 +124,8 @@ std::string characters_of(const DataFiles& files, const DataOptions& options) {
   take(ending(options));
   for (const auto* part : {&files.training, &files.validation})
     for (const std::string& file : *part)
-      read_json_lines(file, options.text_field, [&](const std::string& text) { take(text); });
+      read_json_lines(file, options.text_field,
+                      [&](const std::string& text, int64_t) { take(text); });
   std::string all;
   for (const std::string& character : found) all += character;
   return all;
@@ -104,7 +135,7 @@ int64_t text_bytes_of(const std::vector<std::string>& files, const DataOptions& 
                       size_t ending_bytes) {
   int64_t bytes = 0;
   for (const std::string& file : files)
-    read_json_lines(file, options.text_field, [&](const std::string& text) {
+    read_json_lines(file, options.text_field, [&](const std::string& text, int64_t) {
       bytes += static_cast<int64_t>(text.size() + ending_bytes);
     });
   return bytes;
@@ -120,7 +151,7 @@ std::string training_text(const DataFiles& files, const DataOptions& options) {
   std::string all;
   int64_t position = 0;
   for (const std::string& file : files.training)
-    read_json_lines(file, options.text_field, [&](const std::string& text) {
+    read_json_lines(file, options.text_field, [&](const std::string& text, int64_t) {
       if (position < most) all += (all.empty() ? "" : "\n") + text;
       position += static_cast<int64_t>(text.size() + ending_bytes);
     });
@@ -161,7 +192,9 @@ TokenPart part_of(const Documents& all, const Tokens& tokens, Range range,
   part.tokens = tokens.part(begin, end - begin);
   part.text_bytes = at(all.text_starts, range.end, all.text_bytes) -
                     at(all.text_starts, range.begin, all.text_bytes);
-  if (!options.document_separator.empty())
+  if (options.document_separator.empty())
+    part.joined_documents = static_cast<int64_t>(range.end - range.begin);
+  else
     for (size_t i = range.begin; i < range.end; ++i)
       part.document_starts.push_back(all.starts[i] - begin);
   count_scored(tokenizer, part);
@@ -173,10 +206,10 @@ TokenPart part_of(const Documents& all, const Tokens& tokens, Range range,
 void encode_json_lines(const std::vector<std::string>& files, const DataOptions& options,
                        const Tokenizer& tokenizer, int threads, const TokenSink& sink) {
   for (const std::string& file : files) {
-    BatchEncoder encoder(options, tokenizer, threads, sink);
+    BatchEncoder encoder({file, options.text_field, tokenizer}, options, threads, sink);
     try {
       read_json_lines(file, options.text_field,
-                      [&](std::string text) { encoder.add(std::move(text)); });
+                      [&](std::string text, int64_t line) { encoder.add(std::move(text), line); });
       encoder.flush();
     } catch (UserError& error) {
       if (!error.place().file) error.place().file = file;

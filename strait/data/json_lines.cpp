@@ -122,7 +122,7 @@ void read_json_lines(const std::string& path, const std::string& field, const Do
     if (number == 1 && line.starts_with("\xef\xbb\xbf")) line.remove_prefix(3);
     if (blank(line)) return true;
     std::string text = text_of(parse_line(line, path, number), field, path, number);
-    if (!text.empty()) sink(std::move(text));
+    if (!text.empty()) sink(std::move(text), number);
     return true;
   });
 }

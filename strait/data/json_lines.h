@@ -2,13 +2,14 @@
 // of chat messages that makes it.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 
 namespace strait {
 
-/// Takes the text of one document.
-using DocumentSink = std::function<void(std::string text)>;
+/// Takes the text of one document, and the number of its line, from 1.
+using DocumentSink = std::function<void(std::string text, int64_t line)>;
 
 /// Calls `sink` with the text of each line in order; blank lines and empty texts are left out. The
 /// file is mapped, unpacked piece by piece when it is gzip (known by its content), and never held

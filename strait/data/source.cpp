@@ -75,7 +75,7 @@ bool is_for_validation(const std::string& path) {
 
 using ByForm = std::map<DataForm, std::vector<std::string>>;
 
-/// The one form of a folder.
+/// The one form of a folder's files, of which there is one at least.
 DataForm single_form(const DataOptions& options, ByForm& found) {
   const auto plain_json = [](const std::string& path) {
     return path.ends_with(".json") || path.ends_with(".json.gz");
@@ -95,19 +95,28 @@ DataForm single_form(const DataOptions& options, ByForm& found) {
                        name_of(second->first), second->second.front()),
            "data.path");
   }
-  return found.empty() ? DataForm::kText : found.begin()->first;
+  return found.begin()->first;
 }
 
 DataFiles find_in_folder(const DataOptions& options) {
   ByForm found;
-  const std::vector<std::string> listed = data_files(options.path);
-  for (const std::string& path : listed) {
-    const bool tokenizer = fs::path(path).filename() == "tokenizer.json" && listed.size() > 1;
-    if (!tokenizer) found[form_of(path)].push_back(path);
-  }
+  std::vector<std::string> listed = data_files(options.path);
+  std::erase_if(listed, [](const std::string& path) {
+    return fs::path(path).filename() == "tokenizer.json";
+  });
+  if (listed.empty())
+    refuse(options,
+           fmt::format("data.path: the folder {} holds nothing but a tokenizer.json; a folder of "
+                       "data holds text, JSON-lines, llm.c shards or Megatron pairs",
+                       options.path),
+           "data.path");
+  for (const std::string& path : listed) found[form_of(path)].push_back(path);
   DataFiles files;
   files.form = single_form(options, found);
-  if (files.form == DataForm::kText) return files;
+  if (files.form == DataForm::kText) {  // .json beside it too
+    files.training = std::move(listed);
+    return files;
+  }
   for (std::string path : found[files.form]) {
     if (files.form == DataForm::kMegatron) path = without_ending(path);
     auto& part = is_for_validation(path) ? files.validation : files.training;
@@ -156,14 +165,11 @@ DataFiles find_data(const DataOptions& options) {
   refuse_special(options);
   if (fs::is_directory(options.path, none)) return find_in_folder(options);
   if (!fs::exists(options.path, none)) {
-    if (options.path.empty() || !is_pair(options.path))
-      return files;  // read_text tells what is wrong
-    files.form = DataForm::kMegatron;
-    files.training = {options.path};
+    files.training = {options.path};  // read_text tells what is wrong
+    if (!options.path.empty() && is_pair(options.path)) files.form = DataForm::kMegatron;
     return files;
   }
   files.form = form_of(options.path);
-  if (files.form == DataForm::kText) return files;
   files.training = {files.form == DataForm::kMegatron ? without_ending(options.path)
                                                       : options.path};
   return files;

@@ -118,16 +118,6 @@ std::string read_one(const std::string& path, const DataOptions& options) {
   return decode_text(std::move(bytes), options.encoding, path);
 }
 
-std::string read_folder(const DataOptions& options) {
-  std::string text;
-  for (const std::string& file : data_files(options.path)) {
-    if (!text.empty() && !text.ends_with(options.document_separator))
-      text += options.document_separator;
-    text += read_one(file, options);
-  }
-  return text;
-}
-
 }  // namespace
 
 std::string decode_text(std::string bytes, const std::string& encoding, const std::string& name) {
@@ -157,7 +147,7 @@ std::vector<std::string> data_files(const std::string& folder) {
   return files;
 }
 
-std::string read_text(const DataOptions& options) {
+Text read_text(const DataOptions& options, const std::vector<std::string>& files) {
   if (options.path.empty())
     throw path_error("data.path is empty: name a text file, a folder or a gzip file", options.path);
   std::error_code code;
@@ -168,9 +158,18 @@ std::string read_text(const DataOptions& options) {
         fmt::format("data.path: {} does not exist{}", options.path, nearest_path(options.path)),
         place);
   }
-  std::string text =
-      fs::is_directory(options.path, code) ? read_folder(options) : read_one(options.path, options);
-  if (text.empty())
+  Text text;
+  for (const std::string& file : files) {
+    if (!text.bytes.empty() && !text.bytes.ends_with(options.document_separator))
+      text.bytes += options.document_separator;
+    text.begins.push_back(text.bytes.size());
+    std::string bytes = read_one(file, options);
+    if (text.bytes.empty())
+      text.bytes = std::move(bytes);  // a large file is not copied
+    else
+      text.bytes += bytes;
+  }
+  if (text.bytes.empty())
     throw path_error(fmt::format("data.path: the text of {} is empty", options.path), options.path);
   return text;
 }

@@ -16,15 +16,20 @@ namespace strait {
 /// (`name`, byte offset, what to try), broken gzip.
 std::string decode_text(std::string bytes, const std::string& encoding, const std::string& name);
 
-/// The files of a folder as read_text takes them. UserError (key data.path) when there are none or
+/// The regular files of a folder, recursively, in the order of their paths, without hidden files
+/// and folders; links to folders are not followed. UserError (key data.path) when there are none or
 /// the folder cannot be listed.
 std::vector<std::string> data_files(const std::string& folder);
 
-/// The whole text that `options` names: a file, or a folder: its regular files, recursively, in the
-/// order of their paths, without hidden files and folders; links to folders are not followed. The
-/// files of a folder are put one after the other; when `document_separator` is set, it is added
-/// behind each file that does not end with it and is not the last. Blocks. UserError with key
-/// data.path when the path is missing, unreadable, or the text is empty.
-std::string read_text(const DataOptions& options);
+struct Text {
+  std::string bytes;           // UTF-8
+  std::vector<size_t> begins;  // in `bytes`, of each file
+};
+
+/// The text of `files`, which find_data made of options.path, one after the other. When
+/// `document_separator` is set, it is added behind each file that does not end with it and is not
+/// the last. Blocks. UserError with key data.path when options.path is missing, a file is
+/// unreadable, or the text is empty.
+Text read_text(const DataOptions& options, const std::vector<std::string>& files);
 
 }  // namespace strait

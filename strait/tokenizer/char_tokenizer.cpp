@@ -24,10 +24,10 @@ void for_each_character(std::string_view text, Visit visit) {
   for (size_t offset = 0; offset < text.size();) {
     const size_t length = utf8_sequence_length(text, offset);
     if (length == 0)
-      throw UserError(
-          fmt::format("the char tokenizer needs UTF-8, but byte 0x{:02x} at byte offset {} "
-                      "is not; use the byte or a bpe tokenizer for such text",
-                      static_cast<uint8_t>(text[offset]), offset));
+      throw TextError(
+          fmt::format("the char tokenizer needs UTF-8, but byte 0x{:02x} at byte offset ",
+                      static_cast<uint8_t>(text[offset])),
+          offset, " is not; use the byte or a bpe tokenizer for such text");
     visit(utf8_code_point(text, offset, length), offset);
     offset += length;
   }
@@ -88,11 +88,11 @@ std::vector<int32_t> CharTokenizer::encode(std::string_view text, int) const {
   for_each_character(text, [&](char32_t character, size_t offset) {
     const int32_t token = character < token_of_.size() ? token_of_[character] : -1;
     if (token < 0)
-      throw UserError(
-          fmt::format("the character {} at byte offset {} is not among the {} characters "
-                      "of the char tokenizer; a model trained with those takes no others, one with "
-                      "the byte or a bpe tokenizer takes any text",
-                      shown(character), offset, characters_.size()));
+      throw TextError(
+          fmt::format("the character {} at byte offset ", shown(character)), offset,
+          fmt::format(" is not among the {} characters of the char tokenizer; a model trained with "
+                      "those takes no others, one with the byte or a bpe tokenizer takes any text",
+                      characters_.size()));
     tokens.push_back(token);
   });
   return tokens;

@@ -21,7 +21,7 @@ class CharTokenizer : public Tokenizer {
 
   std::string kind() const override { return "char"; }
   int64_t vocabulary_size() const override { return static_cast<int64_t>(characters_.size()); }
-  /// UserError naming the first character that is not in the vocabulary and its byte offset.
+  /// TextError naming the first character that is not in the vocabulary and its byte offset.
   std::vector<int32_t> encode(std::string_view text, int threads = 1) const override;
   std::string_view token_bytes(int32_t token) const override;
   std::string serialize() const override;

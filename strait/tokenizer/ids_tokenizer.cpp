@@ -65,10 +65,11 @@ std::vector<int32_t> IdsTokenizer::encode(std::string_view text, int) const {
     const size_t end = std::min(text.find(' ', position + 1), text.size());
     const auto value = number(text.substr(position + 1, end - position - 1));
     if (text[position] != ' ' || !value || *value >= vocabulary_)
-      throw UserError(
-          fmt::format("at byte {}: with data.tokenizer = \"ids:{}\" a text is a space and a number "
-                      "from 0 to {} for each token, as in \" 17 4\"",
-                      position, vocabulary_, vocabulary_ - 1));
+      throw TextError(
+          "at byte ", position,
+          fmt::format(": with data.tokenizer = \"ids:{}\" a text is a space and a number from 0 to "
+                      "{} for each token, as in \" 17 4\"",
+                      vocabulary_, vocabulary_ - 1));
     tokens.push_back(static_cast<int32_t>(*value));
     position = end;
   }

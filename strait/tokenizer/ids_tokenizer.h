@@ -18,7 +18,7 @@ class IdsTokenizer : public Tokenizer {
 
   std::string kind() const override { return "ids"; }
   int64_t vocabulary_size() const override { return vocabulary_; }
-  /// UserError with the byte offset where `text` is no space and number below the vocabulary.
+  /// TextError where `text` is no space and number below the vocabulary.
   std::vector<int32_t> encode(std::string_view text, int threads = 1) const override;
   std::string_view token_bytes(int32_t token) const override;
   std::optional<int32_t> end_of_document() const override { return end_of_document_; }

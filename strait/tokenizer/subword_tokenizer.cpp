@@ -61,10 +61,11 @@ bool is_byte_level(const Json* part) {
 void check_utf8(std::string_view text) {
   const size_t bad = first_invalid_utf8(text);
   if (bad < text.size())
-    throw UserError(
-        fmt::format("byte {} of the text (0x{:02x}) is not UTF-8, which this tokenizer needs; set "
+    throw TextError(
+        "byte ", bad,
+        fmt::format(" of the text (0x{:02x}) is not UTF-8, which this tokenizer needs; set "
                     "data.encoding to the encoding of the text",
-                    bad, static_cast<uint8_t>(text[bad])));
+                    static_cast<uint8_t>(text[bad])));
 }
 
 }  // namespace

@@ -58,6 +58,12 @@ std::unique_ptr<Tokenizer> ids_from_json(const Json& json) {
 
 }  // namespace
 
+TextError::TextError(std::string before, size_t offset, std::string after)
+    : UserError(fmt::format("{}{}{}", before, offset, after)),
+      before_(std::move(before)),
+      after_(std::move(after)),
+      offset_(offset) {}
+
 void Tokenizer::check_token(int32_t token) const {
   if (token < 0 || token >= vocabulary_size())
     throw UserError(fmt::format("token {} is out of range: the vocabulary has {} tokens, 0 to {}",

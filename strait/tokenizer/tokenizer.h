@@ -9,7 +9,24 @@
 #include <string_view>
 #include <vector>
 
+#include "strait/base/errors.h"
+
 namespace strait {
+
+/// Text that a tokenizer cannot express, from a byte offset on that the message holds. Who encodes
+/// a part of a text moves it.
+class TextError : public UserError {
+ public:
+  /// The message: `before`, the offset, `after`.
+  TextError(std::string before, size_t offset, std::string after);
+  size_t offset() const { return offset_; }
+  /// The same at another offset, without a place.
+  TextError at(size_t offset) const { return {before_, offset, after_}; }
+
+ private:
+  std::string before_, after_;
+  size_t offset_;
+};
 
 /// Immutable once made; every method is thread-safe. Tokens are 0 .. vocabulary_size() - 1.
 class Tokenizer {
@@ -24,7 +41,7 @@ class Tokenizer {
   virtual int64_t vocabulary_size() const = 0;
 
   /// Tokens of `text`; never a special token, even where the text spells one. `threads` >= 1 bounds
-  /// the threads used inside; the result does not depend on it. UserError where the tokenizer
+  /// the threads used inside; the result does not depend on it. TextError where the tokenizer
   /// cannot express the text (char: a character it has not seen, invalid UTF-8).
   virtual std::vector<int32_t> encode(std::string_view text, int threads = 1) const = 0;
 

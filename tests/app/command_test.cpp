@@ -302,6 +302,24 @@ TEST(Commands, SamplePlanSimulateInspectAndReportAnswer) {
     EXPECT_NE(page.find(part), std::string::npos) << part;
 }
 
+TEST(Commands, TrainSaysHowManyDocumentsThereAre) {
+  const TemporaryFolder folder;
+  const std::string run_file = test::small_run_file(folder.path());
+  std::string lines;
+  for (int i = 0; i < 40; ++i)
+    lines += "{\"text\": \"the strait is narrow and the tide is low\"}\n";
+  write_file_atomically(folder.path() + "/d.jsonl", lines);
+  for (const auto& [separator, says] :
+       {std::pair("", ", 36 and 4 documents in one stream\n"), std::pair("|", " documents\n")}) {
+    const auto ran = run({"train", run_file, "--ranks", "1", "--set", "train.steps=1", "--set",
+                          "data.path=" + folder.path() + "/d.jsonl", "--set",
+                          "data.document_separator=" + std::string(separator), "--set",
+                          "output.run_dir=" + folder.path() + "/run" + separator});
+    EXPECT_EQ(ran.exit_code, 0) << ran.err;
+    EXPECT_THAT(ran.out, ::testing::HasSubstr(says));
+  }
+}
+
 TEST(Commands, TrainingOnConvertedDataIsTrainingOnTheText) {
   const TemporaryFolder folder;
   const std::string run_file = test::small_run_file(folder.path());

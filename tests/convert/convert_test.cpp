@@ -200,6 +200,41 @@ TEST_F(Convert, AnImportedModelIsTrainedAndWordsAreSampledFromIt) {
   EXPECT_EQ(checkpoint::complete_checkpoints(path("gpt2")).size(), 2u);
 }
 
+TEST_F(Convert, ASlashBehindTheTargetChangesNothing) {
+  for (const char* form : {"checkpoint", "hf"}) {
+    convert(kFixture, path(form) + "/", form);
+    EXPECT_TRUE(convert::holds_model(path(form))) << form;
+  }
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_.path()), {}), 2);
+}
+
+TEST_F(Convert, AnImportedModelHasTheNameOfItsFolderAsARunMay) {
+  test::copy_fixture(folder_.path(), "one", kFixture);
+  const auto name_of = [&](const std::string& from) {
+    const std::string to = path("run");
+    convert(from, to, "checkpoint");
+    const strait::Run imported = load_run(to + "/run.toml");
+    fs::remove_all(to);
+    EXPECT_NO_THROW(validate_run(imported, 1)) << from;
+    return imported.name;
+  };
+  const auto renamed = [&](const std::string& name) {
+    fs::rename(path("one"), path(name));
+    const std::string found = name_of(path(name));
+    fs::rename(path(name), path("one"));
+    return found;
+  };
+  EXPECT_EQ(renamed("gpt2.small"), "gpt2.small");
+  EXPECT_EQ(renamed("my model (v2)"), "my-model--v2-");
+  EXPECT_EQ(renamed(".cache"), "-cache");
+  EXPECT_EQ(renamed(std::string(120, 'm')), std::string(100, 'm'));
+  EXPECT_EQ(name_of(path("one") + "/"), "one");
+  const fs::path before = fs::current_path();
+  fs::current_path(path("one"));
+  EXPECT_EQ(name_of("."), "one");
+  fs::current_path(before);
+}
+
 TEST_F(Convert, FormsAndPathsThatDoNotFitAreRefused) {
   EXPECT_THAT(refusal(path("none"), path("x"), ""), HasSubstr("not there"));
   EXPECT_THAT(refusal(folder_.path(), path("x"), ""), HasSubstr("neither a checkpoint"));

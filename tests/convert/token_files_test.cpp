@@ -3,6 +3,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <csignal>
 
 #include "strait/base/json.h"
 #include "strait/data/corpus.h"
@@ -146,6 +149,43 @@ TEST(TokenFiles, ARefusalLeavesNothing) {
   EXPECT_FALSE(std::filesystem::exists(to));
   std::filesystem::create_directory(to);
   expect_user_error([&] { convert_data(options_for(text, "byte", 0), to, {}); }, {"already there"});
+}
+
+TEST(TokenFiles, NothingToTrainOnIsRefused) {
+  const TemporaryFolder folder;
+  for (const char* lines : {"", "\n", "{\"text\": \"\"}\n{\"text\": \"\"}\n"})
+    for (const std::string form : {"llm.c", "megatron"}) {
+      const std::string path = folder.write("e.jsonl", lines);
+      expect_user_error(
+          [&] { convert_data(options_for(path, "byte", 0.1), folder.at("to"), {form}); },
+          {"e.jsonl", "no tokens"}, "data.path");
+    }
+  const std::string text = folder.write("t.txt", "abc");
+  expect_user_error([&] { convert_data(options_for(text, "byte", 0.9), folder.at("to"), {}); },
+                    {"t.txt", "data.validation_share = 0.9"}, "data.path");
+  EXPECT_FALSE(std::filesystem::exists(folder.at("to")));
+}
+
+/// Ends in the middle of its first file, which the system lets grow no further.
+void convert_until_killed(const DataOptions& data, const std::string& to) {
+  std::signal(SIGXFSZ, SIG_DFL);
+  const rlimit most{4000, 4000};
+  ::setrlimit(RLIMIT_FSIZE, &most);
+  convert_data(data, to, {});
+}
+
+TEST(TokenFiles, AKilledConversionBlocksNoLaterOne) {
+  const TemporaryFolder folder;
+  const std::string path = folder.write("in/t.txt", testing::english(3000));
+  const DataOptions data = options_for(path, "byte", 0);
+  const std::string to = folder.at("to"), whole = folder.at("whole");
+  convert_data(data, whole, {});
+  EXPECT_EXIT(convert_until_killed(data, to), ::testing::KilledBySignal(SIGXFSZ), "");
+  EXPECT_FALSE(std::filesystem::exists(to));
+  EXPECT_TRUE(std::filesystem::exists(folder.at(".to.partial")));
+  convert_data(data, to + "/", {});
+  EXPECT_EQ(read_back(to).training.tokens, read_back(whole).training.tokens);
+  EXPECT_FALSE(std::filesystem::exists(folder.at(".to.partial")));
 }
 
 }  // namespace

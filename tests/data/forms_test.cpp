@@ -18,6 +18,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using testing::expect_user_error;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing::llmc_shard;
 using testing::megatron_index;
@@ -62,9 +63,11 @@ TEST(JsonLines, LinesBecomeDocumentsPlainOrZipped) {
     const Corpus stream = make_corpus(options_for(path, "byte"));
     EXPECT_EQ(text_of(stream, stream.training), "one é\ntwo\nlines\nthree\n") << name;
     EXPECT_THAT(stream.training.document_starts, IsEmpty());
+    EXPECT_EQ(stream.training.num_documents(), 3);
     const Corpus packed = make_corpus(options_for(path, "byte", 0, "|"));
     EXPECT_EQ(text_of(packed, packed.training), "one é|two\nlines|three|");
     EXPECT_THAT(packed.training.document_starts, ElementsAre(0, 7, 17));
+    EXPECT_EQ(packed.training.num_documents(), 3);
     EXPECT_EQ(packed.training.text_bytes, 23);
     EXPECT_EQ(packed.training.scored_tokens, 20);
   }
@@ -154,6 +157,66 @@ TEST(JsonLines, ALineThatNeverEndsIsCut) {
   const std::string path = folder.write("bomb.jsonl", bomb);
   expect_user_error([&] { make_corpus(options_for(path, "byte")); },
                     {"bomb.jsonl, line 2", "longer than 268435456 bytes"}, "data.path");
+}
+
+TEST(Folders, ATokenizerJsonIsNoText) {
+  const TemporaryFolder folder;
+  folder.write("d/a.txt", "one ");
+  folder.write("d/b.json", "{\n\"two\": 2}");
+  folder.write("d/tokenizer.json", "{\"version\": \"1.0\"}");
+  folder.write("d/more/tokenizer.json", "{}");
+  const Corpus corpus = make_corpus(options_for(folder.at("d"), "byte"));
+  EXPECT_EQ(text_of(corpus, corpus.training), "one {\n\"two\": 2}");
+  folder.write("alone/tokenizer.json", "{\n\"version\": \"1.0\"}");
+  expect_user_error([&] { make_corpus(options_for(folder.at("alone"), "byte")); },
+                    {"alone", "nothing but", "tokenizer.json", "text, JSON-lines"}, "data.path");
+}
+
+/// Where a corpus for the characters of "abc |\n" says that another one stands.
+UserError refused_character(const DataOptions& options, int threads = 1) {
+  try {
+    make_corpus(options, make_tokenizer("char", "abc |\n"), threads);
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.place().key, "data.path");
+    return error;
+  }
+  ADD_FAILURE() << options.path << " was accepted";
+  return UserError("");
+}
+
+TEST(UnknownCharacters, AreCountedFromTheBeginningOfTheirFile) {
+  const TemporaryFolder folder;
+  const std::string document = "abc abc|";  // eight bytes
+  std::string text;
+  while (text.size() < 5000) text += document;
+  const std::string odd = folder.write("odd.txt", text + "\u00e9" + text);
+  const std::string good = folder.write("d/a.txt", text + "a");
+  const std::string bad = folder.write("d/b.txt", text + "\u00e9");
+  for (const char* separator : {"", "|"})
+    for (const double share : {0.0, 0.9}) {
+      const UserError in_file = refused_character(options_for(odd, "char", share, separator));
+      EXPECT_THAT(in_file.what(), HasSubstr("at byte offset 5000 "));
+      EXPECT_EQ(in_file.place().file, odd);
+      const UserError in_folder =
+          refused_character(options_for(folder.at("d"), "char", share, separator));
+      EXPECT_THAT(in_folder.what(), HasSubstr("at byte offset 5000 "));
+      EXPECT_EQ(in_folder.place().file, bad);
+    }
+}
+
+TEST(UnknownCharacters, HaveTheLineOfTheirDocument) {
+  const TemporaryFolder folder;
+  std::string lines = "\n";
+  for (int i = 0; i < 20; ++i) lines += "{\"text\": \"abc\"}\n";
+  const std::string path = folder.write("d.jsonl", lines + "{\"text\": \"ab\u00e9\"}\n" + lines);
+  for (const int threads : {1, 3})
+    for (const char* separator : {"", "|"}) {
+      const UserError error = refused_character(options_for(path, "char", 0, separator), threads);
+      EXPECT_THAT(error.what(), HasSubstr("d.jsonl, line 22: in the member \"text\", "));
+      EXPECT_THAT(error.what(), HasSubstr("at byte offset 2 "));
+      EXPECT_EQ(error.place().file, path);
+      EXPECT_EQ(error.place().line, 22);
+    }
 }
 
 /// The three forms of one text: a corpus of text, its training tokens as shards and as a pair.

@@ -5,6 +5,7 @@
 
 #include <set>
 
+#include "strait/data/corpus.h"
 #include "strait/data/gzip.h"
 #include "strait/tokenizer/utf8.h"
 #include "tests/data/expect_user_error.h"
@@ -46,6 +47,8 @@ DataOptions options_for(const std::string& path, const std::string& encoding = "
   options.encoding = encoding;
   return options;
 }
+
+std::string text_of(const DataOptions& options) { return open_data(options).text.bytes; }
 
 TEST(Utf8, LengthsAgreeWithTheDefinitionForAllTwoByteBeginnings) {
   // Independent definition: a sequence is valid when it is what append_utf8 writes for some scalar
@@ -132,12 +135,12 @@ TEST(Gzip, OtherDataBehindTheLastMemberIsRefusedWithItsOffset) {
 
 TEST(Text, ReadsAFileInEachEncoding) {
   const TemporaryFolder folder;
-  EXPECT_EQ(read_text(options_for(folder.write("utf8", testing::many_scripts()))),
+  EXPECT_EQ(text_of(options_for(folder.write("utf8", testing::many_scripts()))),
             testing::many_scripts());
-  EXPECT_EQ(read_text(options_for(folder.write("bom", "\xef\xbb\xbfhello"))), "hello");
+  EXPECT_EQ(text_of(options_for(folder.write("bom", "\xef\xbb\xbfhello"))), "hello");
   const std::string path = folder.write("single", "a\x80\x81\x93\x9f\xe9\xff");
-  EXPECT_EQ(read_text(options_for(path, "windows-1252")), "a€\u0081“Ÿéÿ");
-  EXPECT_EQ(read_text(options_for(path, "latin-1")), "a\u0080\u0081\u0093\u009féÿ");
+  EXPECT_EQ(text_of(options_for(path, "windows-1252")), "a€\u0081“Ÿéÿ");
+  EXPECT_EQ(text_of(options_for(path, "latin-1")), "a\u0080\u0081\u0093\u009féÿ");
 }
 
 TEST(Text, SingleByteEncodingsAcceptEveryByteAndGiveDistinctCharacters) {
@@ -158,11 +161,11 @@ TEST(Text, SingleByteEncodingsAcceptEveryByteAndGiveDistinctCharacters) {
 
 TEST(Text, GzipIsKnownByContentNotByName) {
   const TemporaryFolder folder;
-  EXPECT_EQ(read_text(options_for(folder.write("plain.txt", gzip("caf\xc3\xa9")))), "café");
-  EXPECT_EQ(read_text(options_for(folder.write("dict.dz", gzip("caf\xe9", "RA\x02\x00\x01\x00")),
-                                  "latin-1")),
+  EXPECT_EQ(text_of(options_for(folder.write("plain.txt", gzip("caf\xc3\xa9")))), "café");
+  EXPECT_EQ(text_of(options_for(folder.write("dict.dz", gzip("caf\xe9", "RA\x02\x00\x01\x00")),
+                                "latin-1")),
             "café");
-  EXPECT_EQ(read_text(options_for(folder.write("not.gz", "plain"))), "plain");
+  EXPECT_EQ(text_of(options_for(folder.write("not.gz", "plain"))), "plain");
 }
 
 TEST(Text, AFolderIsItsFilesInOrderOfTheirPaths) {
@@ -175,38 +178,38 @@ TEST(Text, AFolderIsItsFilesInOrderOfTheirPaths) {
   folder.write("empty", "");
   std::filesystem::create_symlink(folder.path(), folder.at("loop"));
   DataOptions options = options_for(folder.path());
-  EXPECT_EQ(read_text(options), "XZB");
+  EXPECT_EQ(text_of(options), "XZB");
   options.document_separator = "|";
-  EXPECT_EQ(read_text(options), "X|Z|B|");
+  EXPECT_EQ(text_of(options), "X|Z|B|");
   folder.write("a/z.txt", "Z|");
-  EXPECT_EQ(read_text(options), "X|Z|B|");
+  EXPECT_EQ(text_of(options), "X|Z|B|");
 }
 
 TEST(Text, BadInputIsRefusedWithPlaceAndAdvice) {
   const TemporaryFolder folder;
   const std::string bad = folder.write("bad.txt", "0123456789caf\xe9 noir");
-  expect_user_error([&] { read_text(options_for(bad)); },
+  expect_user_error([&] { text_of(options_for(bad)); },
                     {bad, "byte 0xe9", "byte offset 13", "windows-1252"}, "data.encoding");
-  expect_user_error([&] { read_text(options_for(folder.write("p.gz", gzip("ab\xff")))); },
+  expect_user_error([&] { text_of(options_for(folder.write("p.gz", gzip("ab\xff")))); },
                     {"byte offset 2 of the unpacked text"}, "data.encoding");
   expect_user_error(
       [&] {
-        read_text(options_for(folder.write("16", std::string("\xff\xfe"
-                                                             "a\0",
-                                                             4))));
+        text_of(options_for(folder.write("16", std::string("\xff\xfe"
+                                                           "a\0",
+                                                           4))));
       },
       {"UTF-16"}, "data.encoding");
-  expect_user_error([&] { read_text(options_for(bad, "utf8")); },
-                    {"utf8", "did you mean \"utf-8\""}, "data.encoding");
-  expect_user_error([&] { read_text(options_for(folder.at("bed.txt"))); },
+  expect_user_error([&] { text_of(options_for(bad, "utf8")); }, {"utf8", "did you mean \"utf-8\""},
+                    "data.encoding");
+  expect_user_error([&] { text_of(options_for(folder.at("bed.txt"))); },
                     {"bed.txt", "does not exist", "did you mean " + bad}, "data.path");
-  expect_user_error([&] { read_text(options_for("")); }, {"data.path is empty"}, "data.path");
-  expect_user_error([&] { read_text(options_for(folder.write("nil", ""))); }, {"nil", "empty"},
+  expect_user_error([&] { text_of(options_for("")); }, {"data.path is empty"}, "data.path");
+  expect_user_error([&] { text_of(options_for(folder.write("nil", ""))); }, {"nil", "empty"},
                     "data.path");
-  expect_user_error([&] { read_text(options_for(folder.write("nil.gz", gzip("")))); }, {"empty"},
+  expect_user_error([&] { text_of(options_for(folder.write("nil.gz", gzip("")))); }, {"empty"},
                     "data.path");
   std::filesystem::create_directory(folder.at("bare"));
-  expect_user_error([&] { read_text(options_for(folder.at("bare"))); }, {"no files"}, "data.path");
+  expect_user_error([&] { text_of(options_for(folder.at("bare"))); }, {"no files"}, "data.path");
 }
 
 TEST(Text, ABombIsCutAtTheLimit) {

@@ -78,7 +78,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       try_megatron(files, bytes);
     } else {
       write(files.path, bytes);
-      strait::read_json_lines(files.path, "text", [](const std::string& text) {
+      strait::read_json_lines(files.path, "text", [](const std::string& text, int64_t) {
         if (text.empty()) throw std::logic_error("an empty document");
       });
     }
