@@ -513,6 +513,14 @@ Command parse_arguments(const std::vector<std::string>& arguments,
       command.name = "version";
     }
     return command;
+  } catch (const CLI::ConversionError& error) {
+    const std::string text = error.what();  // "Could not convert: --ranks = x"
+    const size_t flag = std::min(text.find("--"), text.size());
+    const size_t end = std::min(text.find(" = ", flag), text.size());
+    const std::string name = text.substr(flag, end - flag);
+    refuse(fmt::format("{} is no number that {} takes; an example: {} 2", text.substr(flag), name,
+                       name),
+           name);
   } catch (const CLI::ParseError& error) {
     refuse_remaining(grammar);  // a mistyped flag explains a missing argument better
     const std::string where =

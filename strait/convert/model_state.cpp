@@ -15,6 +15,7 @@
 #include "strait/config/parse.h"
 #include "strait/config/print.h"
 #include "strait/config/validate.h"
+#include "strait/convert/hidden_folder.h"
 #include "strait/convert/hugging_face_companions.h"
 #include "strait/tokenizer/tokenizer.h"
 
@@ -193,13 +194,15 @@ std::vector<FileRecord> write_checkpoint(const ModelState& state, const std::str
         shards.push_back({{shape.name, name, 0, shape.elements, state.dtype}, units[unit].data()});
       }
   for (const Kept& kept : state.kept) shards.push_back({kept.range, kept.bytes.data()});
-  const std::string folder = checkpoint::begin_save(run_dir, manifest.step);
-  write_companions(state, companions_folder(run_dir));
+  HiddenFolder hidden(run_dir);
+  const std::string folder = checkpoint::begin_save(hidden.path(), manifest.step);
+  write_companions(state, companions_folder(hidden.path()));
   manifest.add(checkpoint::write_rank_file(folder, 0, shards));
   manifest.files.push_back(checkpoint::write_text(folder, "tokenizer.json", state.tokenizer_json));
   manifest.files.push_back(checkpoint::write_text(folder, "run.toml", print_run(state.run)));
   checkpoint::publish(folder, manifest);
-  write_file_atomically(run_dir + "/run.toml", resuming_run(state.run, run_dir));
+  write_file_atomically(hidden.path() + "/run.toml", resuming_run(state.run, run_dir));
+  hidden.publish();
   return manifest.files;
 }
 

@@ -429,6 +429,16 @@ SearchResult search(const Run& run, int64_t ranks, int64_t vocabulary, const Cor
   return result;
 }
 
+namespace {
+
+/// Known of what does not fit alone.
+template <class Value>
+Json of_memory(const Rejection& rejection, const Value& value) {
+  return rejection.is_of_memory() ? Json(value) : Json();
+}
+
+}  // namespace
+
 Json search_json(const SearchResult& result, int64_t ranks, int64_t keep,
                  const std::string& run_file) {
   Json candidates = Json::array();
@@ -444,9 +454,9 @@ Json search_json(const SearchResult& result, int64_t ranks, int64_t keep,
     rejected.push_back(Json::object({{"family", r.family},
                                      {"reason", r.reason},
                                      {"count", r.count},
-                                     {"needs_bytes", r.needs_bytes},
-                                     {"has_bytes", r.has_bytes},
-                                     {"where", r.where}}));
+                                     {"needs_bytes", of_memory(r, r.needs_bytes)},
+                                     {"has_bytes", of_memory(r, r.has_bytes)},
+                                     {"where", of_memory(r, r.where)}}));
   return Json::object({{"ranks", ranks},
                        {"enumerated", result.enumerated},
                        {"feasible", static_cast<int64_t>(result.candidates.size())},

@@ -149,7 +149,8 @@ TEST(Arguments, WrongOnesNameTheNearest) {
   EXPECT_THAT(error_of({"train", "run.toml", "other.toml"}),
               HasSubstr("no further argument \"other.toml\""));
   EXPECT_THAT(error_of({"train"}), HasSubstr("RUN.toml is required"));
-  EXPECT_THAT(error_of({"train", "run.toml", "--ranks", "two"}), HasSubstr("two"));
+  EXPECT_THAT(error_of({"train", "run.toml", "--ranks", "two"}),
+              HasSubstr("--ranks = two is no number that --ranks takes; an example: --ranks 2"));
   EXPECT_THAT(error_of({"train", "run.toml", "--ranks", "0"}),
               HasSubstr("nearest valid value is 1"));
   EXPECT_THAT(error_of({"train", "run.toml", "--ranks", "99999999999999999999"}),
@@ -172,6 +173,7 @@ TEST(Arguments, WrongOnesNameTheNearest) {
   EXPECT_THAT(error_of({"bench", "gemm", "--dtype", "fp31"}), HasSubstr("nearest is fp32"));
   EXPECT_THAT(error_of({"bench", "step", "--products", "tile"}), HasSubstr("nearest is tiles"));
   EXPECT_THAT(error_of({"bench", "collective", "--backend", "nccl"}), HasSubstr("(threads, mpi)"));
+  EXPECT_THAT(error_of({"bench", "collective", "--operation", "barrier"}), HasSubstr("nearest"));
 }
 
 TEST(Arguments, ACommandThatThisProgramLacksDoesNotExist) {

@@ -7,6 +7,8 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <fstream>
+
 #include "strait/base/errors.h"
 #include "strait/checkpoint/checkpoint.h"
 #include "strait/layout/layout.h"
@@ -80,6 +82,19 @@ TEST_F(Convert, ErrorFeedbackGoesOnBitForBit) {
   convert(path("half.safetensors"), path("hf"), "hf");
   for (const char* name : {"again", "one"})
     EXPECT_EQ(train_small(run(8, sets), 2, path(name)).parameter_hash, hash) << name;
+}
+
+// What a killed conversion has left blocks no later one, and a failed one leaves nothing.
+TEST_F(Convert, ACheckpointIsThereWholeOrNotAtAll) {
+  train_small(run(2), 1, path("run"));
+  fs::create_directories(path(".to.partial") + "/checkpoints/.step-00000002.partial");
+  convert(path("run"), path("to"), "checkpoint");
+  EXPECT_FALSE(fs::exists(path(".to.partial")));
+  EXPECT_EQ(train_small(run(3), 1, path("to")).first_step, 2);
+  fs::create_directories(path("closed"));
+  std::ofstream(path("closed") + "/.again.partial") << "no folder";
+  EXPECT_THROW(convert(path("run"), path("closed") + "/again", "checkpoint"), Error);
+  EXPECT_FALSE(fs::exists(path("closed") + "/again"));
 }
 
 // Local weights and moments of every replica, the outer momentum, and what is under way.
