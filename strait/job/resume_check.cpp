@@ -137,12 +137,12 @@ std::vector<ResumeChange> check_resume(const strategy::Design& design, const Cor
                                        const checkpoint::CheckpointReader& resume) {
   const checkpoint::Manifest& manifest = resume.manifest();
   const Run& run = design.run;
-  checkpoint::require_same_units(manifest, checkpoint::unit_records(design.shape), resume.path());
   check_precision_and_seed(run, manifest, resume.path());
   const std::optional<Run> saved = saved_run(resume);
-  check_tokenizer(run, corpus, resume.path(), saved);
   std::vector<ResumeChange> changes;
-  if (saved) compare_keys(run, *saved, resume, changes);
+  if (saved) compare_keys(run, *saved, resume, changes);  // which names the key, and its value
+  checkpoint::require_same_units(manifest, checkpoint::unit_records(design.shape), resume.path());
+  check_tokenizer(run, corpus, resume.path(), saved);
   check_replicas(design, manifest, resume.path());
   if (manifest.ranks != design.batch.ranks)
     changes.push_back(

@@ -137,7 +137,8 @@ TEST_F(BadInput, ACheckpointOfAnotherModelIsRefused) {
   ASSERT_EQ(train({"train.steps=2"}).exit_code, 0);
   const Ran ran = train({"train.steps=4", "checkpoint.resume=auto", "model.shape.layers=3"});
   EXPECT_EQ(ran.exit_code, 2) << ran.err;
-  EXPECT_THAT(ran.err, HasSubstr("blocks.2"));
+  EXPECT_THAT(ran.err, AllOf(HasSubstr("was saved with 2"), HasSubstr("nearest valid value is 2")));
+  EXPECT_EQ(ran.report.at("error").at("key").as_string(), "model.shape.layers");
 }
 
 TEST_F(BadInput, ANonFiniteLossStopsWithFiveOrIsSkipped) {
