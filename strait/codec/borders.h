@@ -6,12 +6,22 @@
 #pragma once
 
 #include <algorithm>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "strait/codec/codec.h"
 
 namespace strait::codec {
+
+/// Elements between two borders, and where they stand in the piece that holds them.
+struct Stretch {
+  Values numbers;
+  int64_t first = 0;   // of the elements in the buffer
+  int64_t offset = 0;  // in the piece
+  size_t bytes = 0;    // there
+  std::span<uint8_t> in(uint8_t* piece) const { return {piece + offset, bytes}; }
+};
 
 struct BorderedCodec {
   CodecSpec codec;
@@ -26,6 +36,19 @@ struct BorderedCodec {
       use(begin, stop - begin);
       begin = stop;
     }
+  }
+  /// Calls use(Stretch) for those of the piece of elements [begin, end) of the buffer, of which
+  /// `held` are those from `held_begin` on.
+  template <class Use>
+  void for_each_stretch(const Values& held, int64_t held_begin, int64_t begin, int64_t end,
+                        const Use& use) const {
+    int64_t offset = 0;
+    for_each_stretch(begin, end, [&](int64_t first, int64_t count) {
+      char* data = static_cast<char*>(held.data) + (first - held_begin) * dtype_bytes(held.dtype);
+      const int64_t bytes = codec::encoded_bytes(codec, count, held.dtype);
+      use(Stretch{{data, held.dtype, count}, first, offset, static_cast<size_t>(bytes)});
+      offset += bytes;
+    });
   }
   /// Of elements [begin, end) of the buffer.
   int64_t encoded_bytes(int64_t begin, int64_t end, Dtype dtype = Dtype::kFloat32) const;

@@ -16,12 +16,12 @@ namespace fs = std::filesystem;
   throw InputOutputError(fmt::format("cannot create {}: {}", path.string(), error.message()));
 }
 
-fs::path without_slash(const std::string& target) {
-  const fs::path path = fs::path(target).lexically_normal();
-  return path.has_filename() ? path : path.parent_path();
-}
-
 }  // namespace
+
+fs::path without_slash(const fs::path& path) {
+  const fs::path normal = path.lexically_normal();
+  return normal.has_filename() ? normal : normal.parent_path();
+}
 
 HiddenFolder::HiddenFolder(const std::string& target)
     : target_(without_slash(target)),

@@ -6,6 +6,9 @@
 
 namespace strait::convert {
 
+/// "out" of "out/" and of "./out": the last part is a name where there is one.
+std::filesystem::path without_slash(const std::filesystem::path& path);
+
 /// For the folder `target` ("out" or "out/"), which must not exist: .out.partial beside it, empty,
 /// and of this process alone as long as the object lives. What a killed process left there is
 /// removed; what is not published is removed by the destructor. UserError when another process is

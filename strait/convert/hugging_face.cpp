@@ -269,9 +269,7 @@ void add_special_tokens(const std::string& tokenizer_json, Json& config) {
 
 /// The folder's name, as a run may have it: also of "." and "model/".
 std::string name_of(const std::string& folder) {
-  fs::path path = fs::absolute(folder).lexically_normal();
-  if (!path.has_filename()) path = path.parent_path();
-  const std::string name = path.filename().string();
+  const std::string name = without_slash(fs::absolute(folder)).filename().string();
   return name.empty() ? "imported" : nearest_run_name(name);
 }
 

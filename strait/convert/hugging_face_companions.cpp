@@ -10,6 +10,7 @@
 #include "strait/base/errors.h"
 #include "strait/base/file.h"
 #include "strait/base/json.h"
+#include "strait/convert/hidden_folder.h"
 
 namespace strait::convert {
 namespace {
@@ -83,8 +84,7 @@ std::map<std::string, std::string> read_companions(const std::string& folder) {
 std::string companions_folder(const std::string& run_dir) { return run_dir + "/hugging_face"; }
 
 std::string companions_beside(const std::string& checkpoint) {
-  const fs::path path = fs::absolute(checkpoint).lexically_normal();
-  const fs::path step = path.has_filename() ? path : path.parent_path();
+  const fs::path step = without_slash(fs::absolute(checkpoint));
   return companions_folder(step.parent_path().parent_path().string());
 }
 

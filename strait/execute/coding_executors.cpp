@@ -47,26 +47,11 @@ class Parts {
     return which_ == Pieces::kAll ? group_.parts() : which_ == Pieces::kGroup ? group_.size : 1;
   }
   int64_t own() const { return own_; }
-  /// Elements of one part between two borders of the codec.
-  struct Stretch {
-    codec::Values numbers;
-    int64_t first;   // of the elements in the unit
-    int64_t offset;  // in the part's piece
-    size_t bytes;    // there
-    std::span<uint8_t> in(uint8_t* piece) const { return {piece + offset, bytes}; }
-  };
-  /// Calls use(Stretch) for the stretches of a part.
+  /// Calls use(Stretch) for the stretches of a part between borders of the codec.
   template <class Use>
   void for_each_stretch(const codec::BorderedCodec& codec, int64_t part, const Use& use) const {
-    int64_t offset = 0;
-    codec.for_each_stretch(
-        op_.partition.begin(part), op_.partition.end(part), [&](int64_t begin, int64_t count) {
-          const int64_t bytes = codec::encoded_bytes(codec.codec, count, values_.dtype);
-          const int64_t at = (begin - numbers_begin_) * dtype_bytes(values_.dtype);
-          use(Stretch{
-              {numbers_ + at, values_.dtype, count}, begin, offset, static_cast<size_t>(bytes)});
-          offset += bytes;
-        });
+    codec.for_each_stretch({numbers_, values_.dtype, 0}, numbers_begin_, op_.partition.begin(part),
+                           op_.partition.end(part), use);
   }
   /// The piece of a part where it is split as the unit is; of a member of the group by position.
   uint8_t* piece(int64_t part) const {
@@ -76,7 +61,7 @@ class Parts {
     return pieces_ + offset * dtype_bytes(bytes_.dtype);
   }
   /// Of a stretch, in the residuals of the same numbers.
-  std::span<float> residual(const Bound& kept, const Stretch& at) const {
+  std::span<float> residual(const Bound& kept, const codec::Stretch& at) const {
     const program::ValueArray& array = program_.arrays[kept.array];
     const int64_t begin = program::value_begin(program_, array, rank_);
     return {static_cast<float*>(kept.data) + at.first - begin,
@@ -123,7 +108,7 @@ void encode(uint64_t seed, const codec::BorderedCodec& codec, device::Arithmetic
   double* agreed = static_cast<double*>(instance.write(strategy::kEncodeAgreed));
   double* not_finite = agreed != nullptr ? agreed + strategy::kNotFinite : nullptr;
   for (int64_t part = parts.first(); part < parts.first() + parts.count(); ++part)
-    parts.for_each_stretch(codec, part, [&](const Parts::Stretch& at) {
+    parts.for_each_stretch(codec, part, [&](const codec::Stretch& at) {
       const auto& [data, dtype, elements] = at.numbers;
       const std::span<float> residual =
           kept == nullptr ? std::span<float>() : parts.residual(*kept, at);
@@ -148,7 +133,7 @@ void decode(const codec::BorderedCodec& codec, device::Arithmetic& arithmetic,
   const Decoded to(instance);
   const Parts& parts = to.parts;
   for (int64_t part = parts.first(); part < parts.first() + parts.count(); ++part)
-    parts.for_each_stretch(codec, part, [&](const Parts::Stretch& at) {
+    parts.for_each_stretch(codec, part, [&](const codec::Stretch& at) {
       arithmetic.decode(codec.codec, at.in(parts.piece(part)), at.numbers, to.add);
     });
 }
@@ -157,7 +142,7 @@ void decode_sum(const codec::BorderedCodec& codec, device::Arithmetic& arithmeti
                 const Instance& instance) {
   const Decoded to(instance);
   const Parts& parts = to.parts;
-  parts.for_each_stretch(codec, parts.own(), [&](const Parts::Stretch& at) {
+  parts.for_each_stretch(codec, parts.own(), [&](const codec::Stretch& at) {
     std::vector<std::span<const uint8_t>> pieces;
     for (int64_t member = 0; member < parts.count(); ++member)
       pieces.push_back(at.in(parts.member(member)));

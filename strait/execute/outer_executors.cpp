@@ -93,33 +93,19 @@ codec::Values numbers(const Instance& instance, const Bound& operand) {
   return {operand.data, dtype, operand.bytes / dtype_bytes(dtype)};
 }
 
-/// Numbers between two borders of the codec, and where they stand in the piece of a replica.
-struct Stretch {
-  codec::Values numbers;
-  int64_t offset;
-  size_t bytes;
-};
-/// Calls use(Stretch) for the stretches of the numbers that an operand holds of a unit.
+/// Calls use(Stretch) for the stretches of what an operand holds of a unit.
 template <class Use>
 void for_each_stretch(const codec::BorderedCodec& codec, const Instance& instance,
                       const Bound& operand, const Use& use) {
   const codec::Values all = numbers(instance, operand);
   const int64_t first =
       program::value_begin(*instance.program, instance.array(operand), instance.rank);
-  int64_t offset = 0;
-  codec.for_each_stretch(first, first + all.elements, [&](int64_t begin, int64_t count) {
-    char* data = static_cast<char*>(all.data) + (begin - first) * dtype_bytes(all.dtype);
-    const int64_t bytes = codec::encoded_bytes(codec.codec, count);
-    use(Stretch{{data, all.dtype, count}, offset, static_cast<size_t>(bytes)});
-    offset += bytes;
-  });
+  codec.for_each_stretch(all, first, first, first + all.elements, use);
 }
 
-/// A stretch in the piece of the replica at a position.
-std::span<uint8_t> piece_at(const Instance& instance, const Bound& pieces, int64_t position,
-                            const Stretch& at) {
-  return {static_cast<uint8_t*>(pieces.data) + position * instance.op->piece_bytes + at.offset,
-          at.bytes};
+/// The piece of the replica at a position.
+uint8_t* piece_at(const Instance& instance, const Bound& pieces, int64_t position) {
+  return static_cast<uint8_t*>(pieces.data) + position * instance.op->piece_bytes;
 }
 
 void encode_difference(const codec::BorderedCodec& codec, device::Arithmetic& arithmetic,
@@ -127,10 +113,10 @@ void encode_difference(const codec::BorderedCodec& codec, device::Arithmetic& ar
   const Bound& pieces = *instance.find_write(strategy::kDifferencePieces);
   const int64_t position = instance.program->groups[instance.op->group].position(instance.rank);
   for_each_stretch(codec, instance, *instance.find_read(strategy::kEncodedDifference),
-                   [&](const Stretch& at) {
+                   [&](const codec::Stretch& at) {
                      const auto& [data, dtype, elements] = at.numbers;
                      arithmetic.encode({codec.codec, {data, dtype, elements}},
-                                       piece_at(instance, pieces, position, at), nullptr);
+                                       at.in(piece_at(instance, pieces, position)), nullptr);
                    });
 }
 
@@ -139,10 +125,10 @@ void sum_differences(const codec::BorderedCodec& codec, device::Arithmetic& arit
   const Bound& held = *instance.find_read(strategy::kSummedPieces);
   const int64_t replicas = instance.program->groups[instance.op->group].size;
   for_each_stretch(codec, instance, *instance.find_write(strategy::kSumOfDifferences),
-                   [&](const Stretch& at) {
+                   [&](const codec::Stretch& at) {
                      std::vector<std::span<const uint8_t>> pieces;
                      for (int64_t replica = 0; replica < replicas; ++replica)
-                       pieces.push_back(piece_at(instance, held, replica, at));
+                       pieces.push_back(at.in(piece_at(instance, held, replica)));
                      arithmetic.decode_sum({codec.codec, pieces, at.numbers.elements}, at.numbers);
                    });
 }
