@@ -7,7 +7,7 @@ train a few steps with no overlap, with each alone and with all; with rows split
 and those by shards (tensor.tiles), with and without "oar", beside whole exchanges over links without a limit. Beside them
 one rank, as many ranks that share nothing but the machine's memory and caches (local steps without a round), and for x what
 `strait plan` takes for the fastest way of two ranks at this rate, with and without codecs, data parallelism with and without
-them, and PyTorch's tensor parallel (torch.distributed.tensor) over Gloo on the same links. Needs root (bench/netlab).
+them, a round of Streaming DiLoCo (the mean of all its steps), and PyTorch's tensor parallel (torch.distributed.tensor) over Gloo on the same links. Needs root (bench/netlab).
 """
 import argparse
 import json
@@ -25,6 +25,8 @@ PEER = "PyTorch tensor parallel"
 EXACT = 'plan.search=["mesh", "placement", "pipeline", "sequence", "micro_batch_size", "recompute"]'
 CODED = ["placement.codecs.gradients=int4/128", "placement.codecs.update=int8/2048"]
 DATA_PARALLEL = {"ddp": ["placement.preset=ddp"], "zero2 in int4 and int8": ["placement.preset=zero2", *CODED]}
+ROUND = 30  # steps of Streaming DiLoCo, its paper's
+LOCAL = ["placement.preset=ddp", "sync.policy=streaming-diloco", f"sync.rounds.period_steps={ROUND}"]
 PICKS = {"planner's pick": [], "planner's pick without codecs": [EXACT]}
 RUN_FILE = """name = "overlaps"
 [runtime]
@@ -127,6 +129,11 @@ class Bench:
         table = call(self.options.strait, "plan", self.run_file, "--ranks", lab.ranks, "-o", best, *self.keys(lab.ranks, keys))
         return best, next(line for line in table.splitlines() if line.split()[:1] == ["1"])
 
+    def train_round(self, lab):
+        """Steps with and without a border, as the mean of one round."""
+        run = self.train(lab, [*LOCAL, f"train.steps={2 + ROUND}"])
+        return run | {"seconds": [statistics.mean(run["seconds"])]}
+
     def train(self, lab, keys, run_file=None):
         report, run_dir = self.folder / "report", self.folder / "run"
         call("rm", "-rf", run_dir)
@@ -167,6 +174,7 @@ class Bench:
             if name == "x":
                 for row, keys in DATA_PARALLEL.items():
                     join(place["rows"], row, self.train(lab, keys))
+                join(place["rows"], "Streaming DiLoCo", self.train_round(lab))
                 if self.options.peer_python:
                     join(place["rows"], PEER, self.train_peer(lab))
         return place
