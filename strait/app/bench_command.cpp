@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <limits>
 
 #include "strait/app/bench_processes.h"
 #include "strait/app/commands.h"
@@ -21,6 +22,7 @@
 #include "strait/config/place.h"
 #include "strait/job/thread_check.h"
 #include "strait/kernel/product_choice.h"
+#include "strait/predict/predict.h"
 #include "strait/probe/machine_rates.h"
 #include "strait/probe/probe.h"
 #include "strait/threads/cores.h"
@@ -60,18 +62,37 @@ kernel::NarrowProducts products_of(const cli::Command& command, const std::strin
                           kernel::product_name(asked), type));
 }
 
-/// NothingFits, when the operands and results of both engines are more than this process may have.
+/// The number of threads that a case names, else all cores.
+int64_t threads_of(const cli::Command& command) {
+  constexpr int64_t kMost = 4096;  // as runtime.threads_per_rank
+  const int64_t threads = cli::case_number(command, "threads", available_cores());
+  if (threads > kMost)
+    refuse_flag("--threads",
+                fmt::format("--threads {}: the nearest valid value is {}", threads, kMost));
+  return threads;
+}
+
+/// NothingFits, when a case needs more than this process may have.
+void require_case_memory(const std::string& what, double needs, const std::string& hint) {
+  require_memory_bytes("bench " + what, static_cast<int64_t>(std::min(needs, 9e18)),
+                       usable_memory_bytes(), hint);
+}
+
+/// How often `bytes` go into what this process may have.
+int64_t would_fit(double bytes) {
+  return static_cast<int64_t>(static_cast<double>(usable_memory_bytes()) / bytes);
+}
+
+/// Operands and results of both engines, and all of them in fp64, which one is checked against.
 void require_gemm_memory(const measure::GemmShape& shape, Dtype dtype) {
   const auto m = static_cast<double>(shape.m), n = static_cast<double>(shape.n),
              k = static_cast<double>(shape.k);
-  const double element = 2.0 * static_cast<double>(dtype_bytes(dtype));
-  const double needs = element * (m * k + k * n + m * n);
-  const int64_t has = usable_memory_bytes();
-  require_memory_bytes(
-      fmt::format("bench gemm --m {} --n {} --k {}", shape.m, shape.n, shape.k),
-      static_cast<int64_t>(std::min(needs, 9e18)), has,
+  const double element = static_cast<double>(2 * dtype_bytes(dtype) + dtype_bytes(Dtype::kFloat64));
+  require_case_memory(
+      fmt::format("gemm --m {} --n {} --k {}", shape.m, shape.n, shape.k),
+      element * (m * k + k * n + m * n),
       fmt::format("--m {0} --n {0} --k {0} would fit",
-                  static_cast<int64_t>(std::sqrt(static_cast<double>(has) / (3 * element)))));
+                  static_cast<int64_t>(std::sqrt(static_cast<double>(would_fit(3 * element))))));
 }
 
 measure::BenchRow gemm_row(const cli::Command& command) {
@@ -81,8 +102,18 @@ measure::BenchRow gemm_row(const cli::Command& command) {
   const Dtype dtype = dtype_of(cli::case_text(command, "dtype", "fp32"),
                                {Dtype::kFloat32, Dtype::kFloat64, Dtype::kBfloat16});
   require_gemm_memory(shape, dtype);
-  return measure::bench_gemm(shape, dtype, cli::case_number(command, "threads", available_cores()),
-                             {}, products_of(command, dtype_name(dtype)));
+  return measure::bench_gemm(shape, dtype, threads_of(command), {},
+                             products_of(command, dtype_name(dtype)));
+}
+
+/// What each rank sends and receives, and with processes the same again for the peer.
+void require_collective_memory(const measure::CollectiveCase& collective) {
+  const double vectors =
+      (collective.backend == "mpi" ? 4.0 : 2.0) * static_cast<double>(collective.ranks);
+  require_case_memory(
+      fmt::format("collective --ranks {} --bytes {}", collective.ranks, collective.bytes),
+      vectors * static_cast<double>(collective.bytes),
+      fmt::format("--bytes {} would fit", would_fit(vectors)));
 }
 
 measure::CollectiveCase collective_case(const cli::Command& command) {
@@ -95,18 +126,16 @@ measure::CollectiveCase collective_case(const cli::Command& command) {
       dtype_of(cli::case_text(command, "dtype", "fp32"), {Dtype::kFloat32, Dtype::kFloat64});
   collective.codec = cli::case_text(command, "codec", collective.codec);
   require_threads(collective.ranks, thread_limit());
+  require_collective_memory(collective);
   return collective;
 }
 
-/// NothingFits, when the numbers, their piece and their result are more than this process may have.
+/// The numbers, their piece and their result.
 void require_codec_memory(const measure::CodecCase& codec) {
   const double element = 3.0 * static_cast<double>(dtype_bytes(codec.dtype));
-  const double needs = element * static_cast<double>(codec.elements);
-  const int64_t has = usable_memory_bytes();
-  require_memory_bytes(fmt::format("bench codec --elements {}", codec.elements),
-                       static_cast<int64_t>(std::min(needs, 9e18)), has,
-                       fmt::format("--elements {} would fit",
-                                   static_cast<int64_t>(static_cast<double>(has) / element)));
+  require_case_memory(fmt::format("codec --elements {}", codec.elements),
+                      element * static_cast<double>(codec.elements),
+                      fmt::format("--elements {} would fit", would_fit(element)));
 }
 
 measure::CodecCase codec_case(const cli::Command& command) {
@@ -116,6 +145,10 @@ measure::CodecCase codec_case(const cli::Command& command) {
   codec.elements = cli::case_number(command, "elements", codec.elements);
   codec.dtype = dtype_of(cli::case_text(command, "dtype", "fp32"),
                          {Dtype::kFloat32, Dtype::kBfloat16, Dtype::kFloat64});
+  if (const size_t suffix = codec.codec.find("+ef"); suffix != std::string::npos)
+    refuse_flag("--codec", fmt::format("--codec {}: error feedback is not timed; the nearest valid "
+                                       "choice is {}",
+                                       codec.codec, codec.codec.substr(0, suffix)));
   require_codec_memory(codec);
   return codec;
 }
@@ -126,6 +159,9 @@ std::vector<measure::BenchRow> checkpoint_rows(const cli::Command& command) {
   checkpoint.bytes = cli::case_number(command, "bytes", checkpoint.bytes);
   checkpoint.folder = cli::case_text(command, "folder", checkpoint.folder);
   require_threads(checkpoint.ranks, thread_limit());
+  require_case_memory(fmt::format("checkpoint --bytes {}", checkpoint.bytes),
+                      2 * static_cast<double>(checkpoint.bytes),
+                      fmt::format("--bytes {} would fit", would_fit(2)));
   return measure::bench_checkpoint(checkpoint);
 }
 
@@ -141,14 +177,32 @@ Run step_run(const measure::StepCase& step) {
   return run;
 }
 
+/// The case in the precision that its loss is compared with.
+measure::StepCase twin_of(measure::StepCase step) {
+  step.precision = step.precision == "bf16" ? "fp32" : "fp64";
+  return step;
+}
+
+/// The step, and the twin that verifies it.
+void require_step_memory(const measure::StepCase& step) {
+  const auto peak = [&](const measure::StepCase& one) {
+    const strategy::Design design = strategy::make_design(step_run(one), 1, one.vocabulary);
+    return static_cast<double>(predict::peak_memories(design).front().total());
+  };
+  require_case_memory(
+      fmt::format("step --model {} --micro-batch-size {} --context {} --vocabulary {}", step.model,
+                  step.micro_batch_size, step.context, step.vocabulary),
+      peak(step) + (step.precision == "fp64" ? 0 : peak(twin_of(step))),
+      "a smaller --model, --micro-batch-size or --context may fit");
+}
+
 /// The loss of the first batch against the same weights in fp64 (of bf16 in fp32), and against
 /// itself after the steps.
 std::string verify_step(train::SoloStep& solo, const measure::StepCase& step, int64_t vocabulary) {
   const double before = solo.loss();
   if (step.precision != "fp64") {
     const bool narrow = step.precision == "bf16";
-    measure::StepCase twin = step;
-    twin.precision = narrow ? "fp32" : "fp64";
+    const measure::StepCase twin = twin_of(step);
     const double exact = train::SoloStep(step_run(twin), vocabulary).loss();
     if (!(std::abs(before - exact) <= (narrow ? kNarrowTolerance : kTwinTolerance) * exact))
       return fmt::format("the loss is {}, in {} {}", before, twin.precision, exact);
@@ -214,7 +268,7 @@ measure::BenchRow step_row(const cli::Command& command) {
   step.micro_batch_size = cli::case_number(command, "micro_batch_size", step.micro_batch_size);
   step.context = cli::case_number(command, "context", step.context);
   step.precision = cli::case_text(command, "precision", step.precision);
-  step.threads = cli::case_number(command, "threads", available_cores());
+  step.threads = threads_of(command);
   step.products = products_of(command, step.precision);
   step.vocabulary = cli::case_number(command, "vocabulary",
                                      step.model == "nano-char" ? kCharVocabulary : kGpt2Vocabulary);
@@ -222,6 +276,12 @@ measure::BenchRow step_row(const cli::Command& command) {
     refuse_flag("--vocabulary",
                 "--vocabulary 1: who can say one thing only has nothing to learn; the nearest "
                 "valid value is 2");
+  constexpr int64_t kMostTokens = std::numeric_limits<int32_t>::max();
+  if (step.vocabulary > kMostTokens)
+    refuse_flag("--vocabulary", fmt::format("--vocabulary {}: a token is a number of 32 bits; the "
+                                            "nearest valid value is {}",
+                                            step.vocabulary, kMostTokens));
+  require_step_memory(step);
   trace::Recorder recorder;
   train::SoloStep solo(step_run(step), step.vocabulary, nullptr, &recorder);
   const measure::StepSubject subject{[&] { return verify_step(solo, step, step.vocabulary); },

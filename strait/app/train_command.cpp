@@ -67,6 +67,13 @@ void print_summary(const Job& job, const train::Outcome& outcome, cli::Output& o
         "this "
         "machine can do",
         100 * utilization, job.peak_flops_per_second / 1e9, job.design.cluster.rates_source));
+  for (const persist::ChosenSettings& chosen : outcome.settings)
+    if (chosen.choice.error > chosen.choice.allowed_error)
+      output.line(fmt::format(
+          "warning     the settings of layers chosen after step {} lose {:.2f} times what "
+          "lgreco.alpha = {} allows: no others lose less",
+          chosen.step, chosen.choice.error / chosen.choice.allowed_error,
+          job.design.run.lgreco.alpha));
   output.line(fmt::format("stopped by {} after {} steps; run folder {}, checkpoint {}",
                           outcome.stopped_by, outcome.steps, job.folder.path,
                           outcome.checkpoint.empty() ? "none" : outcome.checkpoint));

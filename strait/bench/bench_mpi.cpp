@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <numeric>
+#include <optional>
 
 #include "strait/base/clock.h"
 #include "strait/measure/copy.h"
@@ -112,6 +114,8 @@ class Ours {
 /// MPI's own operation on ordinary memory.
 class MpiOwn {
  public:
+  /// MPI 3 counts elements in an int.
+  static bool can_count(int64_t elements) { return elements <= std::numeric_limits<int>::max(); }
   explicit MpiOwn(const CollectiveCase& collective, int64_t part)
       : operation_(operation_by_name(collective.operation)),
         type_(collective.dtype == Dtype::kFloat32 ? MPI_FLOAT : MPI_DOUBLE),
@@ -176,6 +180,15 @@ void time_all(std::vector<Entry>& entries, int64_t repeats, const TimingOptions&
     }
 }
 
+/// What the entry of that name took, if there is one.
+BenchPeer peer_row(const std::string& name, const std::string& version,
+                   const std::vector<Entry>& entries, const std::string& missing) {
+  BenchPeer peer{name, version, std::nullopt, missing};
+  for (const Entry& entry : entries)
+    if (entry.name == name) peer.seconds = report::statistics_of(entry.seconds);
+  return peer;
+}
+
 std::string first_failure(comm::MpiSession& session, const std::string& own) {
   for (const std::string& failure : session.exchange(own))
     if (!failure.empty()) return failure;
@@ -197,7 +210,8 @@ BenchRow bench_collective_mpi(const CollectiveCase& collective, comm::MpiSession
                                  {"codec", collective.codec}});
   row.failure = first_failure(session, ours.check());
   if (!row.failure.empty()) return row;
-  MpiOwn own(collective, ours.part());
+  std::optional<MpiOwn> own;
+  if (MpiOwn::can_count(ours.part() * collective.ranks)) own.emplace(collective, ours.part());
   GlooPeer gloo(collective, session, ours.part());
   RankTeam team(1, 1);
   const double per_rank =
@@ -205,23 +219,21 @@ BenchRow bench_collective_mpi(const CollectiveCase& collective, comm::MpiSession
       (2.0 * static_cast<double>(collective.ranks));
   CopyBuffers copies(team, std::max<int64_t>(1, std::llround(per_rank)));
   std::vector<Entry> entries = {{"strait", [&] { ours.run(); }, {}},
-                                {"open-mpi", [&] { own.run(); }, {}},
                                 {"copy", [&] { copies.copy(false); }, {}},
                                 {"streaming copy", [&] { copies.copy(true); }, {}}};
+  if (own) entries.push_back({"open-mpi", [&] { own->run(); }, {}});
   if (gloo.missing().empty()) entries.push_back({"gloo", [&] { gloo.run(); }, {}});
   time_all(entries, repeats_for(ours.bytes()), options);
   row.seconds = report::statistics_of(entries[0].seconds);
   row.work = static_cast<double>(ours.bytes());
   row.rate_unit = "bytes_per_second";
-  row.peers.push_back(
-      {"open-mpi", comm::mpi_version(), report::statistics_of(entries[1].seconds), ""});
   if (session.ranks_on_host() == session.size())
     row.bound =
-        BenchBound{"memory-copy", std::min(report::statistics_of(entries[2].seconds).median,
-                                           report::statistics_of(entries[3].seconds).median)};
-  BenchPeer peer{"gloo", gloo.version(), std::nullopt, gloo.missing()};
-  if (gloo.missing().empty()) peer.seconds = report::statistics_of(entries[4].seconds);
-  row.peers.push_back(std::move(peer));
+        BenchBound{"memory-copy", std::min(report::statistics_of(entries[1].seconds).median,
+                                           report::statistics_of(entries[2].seconds).median)};
+  row.peers.push_back(peer_row("open-mpi", comm::mpi_version(), entries,
+                               own ? "" : "MPI counts elements in 32 bits"));
+  row.peers.push_back(peer_row("gloo", gloo.version(), entries, gloo.missing()));
   return row;
 }
 

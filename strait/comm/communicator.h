@@ -104,6 +104,9 @@ class Communicator {
   virtual void drain_ledger(Ledger& ledger) = 0;
 };
 
+/// Why a rank gives up, and so what its peers throw: PeerLost, NonFinite or NothingFits.
+enum class Cause : uint8_t { kLost, kNonFinite, kNothingFits };
+
 /// One rank's door to the world: makes communicators. Backends implement it.
 class World {
  public:
@@ -113,11 +116,13 @@ class World {
   /// Communicator over `members` (ranks of the world, ascending, this rank among them). All members
   /// must ask for the same (members, lane); cached, so a second request returns the same one.
   virtual Communicator& communicator(const std::vector<int64_t>& members, int64_t lane) = 0;
-  /// Tells all ranks that this one gives up: their pending and later operations throw PeerLost with
-  /// `reason`. `place` has the rank to blame (this one when it is not set), its operation and step:
-  /// all ranks name the same. The first call of the world stands.
-  virtual void abort(const std::string& reason, const ErrorPlace& place) = 0;
-  void abort(const std::string& reason) { abort(reason, ErrorPlace{}); }
+  /// Tells all ranks that this one gives up: their pending and later operations throw what `cause`
+  /// says, with `reason`. `place` has the rank to blame (this one when it is not set), its
+  /// operation and step: all ranks name the same. The first call of the world stands.
+  virtual void abort(const std::string& reason, const ErrorPlace& place, Cause cause) = 0;
+  void abort(const std::string& reason, const ErrorPlace& place = {}) {
+    abort(reason, place, Cause::kLost);
+  }
   /// This rank's row of the table of waits (wait_table.h), or null when the backend keeps none. The
   /// backend writes the lanes and the waits; who computes in between writes busy().
   virtual WaitRow* waits() { return nullptr; }

@@ -16,12 +16,39 @@ void raise(const Failure& failure, const std::string& prefix) {
       throw Timeout(message, failure.place);
     case Failure::Kind::kPeerLost:
       throw PeerLost(message, failure.place);
+    case Failure::Kind::kNonFinite:
+      throw NonFinite(message, failure.place);
+    case Failure::Kind::kNothingFits:
+      throw NothingFits(message, failure.place);
     case Failure::Kind::kUser:
       throw UserError(message, failure.place);
     case Failure::Kind::kInternal:
       break;
   }
   throw InternalError(message, failure.place);
+}
+
+namespace {
+
+/// What those throw who hear of a cause.
+Failure::Kind kind_of(Cause cause) {
+  switch (cause) {
+    case Cause::kNonFinite:
+      return Failure::Kind::kNonFinite;
+    case Cause::kNothingFits:
+      return Failure::Kind::kNothingFits;
+    case Cause::kLost:
+      break;
+  }
+  return Failure::Kind::kPeerLost;
+}
+
+}  // namespace
+
+Cause cause_of(const Failure& failure) {
+  for (const Cause cause : {Cause::kNonFinite, Cause::kNothingFits})
+    if (failure.kind == kind_of(cause)) return cause;
+  return Cause::kLost;
 }
 
 Failure current_failure() {
@@ -31,6 +58,10 @@ Failure current_failure() {
     return {Failure::Kind::kTimeout, error.what(), error.place()};
   } catch (const PeerLost& error) {
     return {Failure::Kind::kPeerLost, error.what(), error.place()};
+  } catch (const NonFinite& error) {
+    return {Failure::Kind::kNonFinite, error.what(), error.place()};
+  } catch (const NothingFits& error) {
+    return {Failure::Kind::kNothingFits, error.what(), error.place()};
   } catch (const UserError& error) {
     return {Failure::Kind::kUser, error.what(), error.place()};
   } catch (const Error& error) {
@@ -91,12 +122,13 @@ Failure lost(const Call& call, int64_t rank, int64_t peer,
   return failure;
 }
 
-bool Alarm::ring(int64_t rank, const std::string& reason, const ErrorPlace& place) {
+bool Alarm::ring(int64_t rank, const std::string& reason, const ErrorPlace& place, Cause cause) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (rung_.load(std::memory_order_relaxed)) return false;
   rank_ = rank;
   reason_ = reason;
   place_ = place;
+  cause_ = cause;
   rung_.store(true, std::memory_order_release);
   return true;
 }
@@ -109,7 +141,7 @@ void Alarm::raise_for(const Call& call, int64_t own_rank) const {
   ErrorPlace place = place_of(call, blamed);
   if (place_.operation) place.operation = place_.operation;
   if (place_.step) place.step = place_.step;
-  throw PeerLost(describe(call, own_rank) + ": " + who + reason_, place);
+  raise({kind_of(cause_), describe(call, own_rank) + ": " + who + reason_, place});
 }
 
 }  // namespace strait::comm

@@ -15,7 +15,7 @@
 namespace strait::comm {
 
 struct Failure {
-  enum class Kind : uint8_t { kTimeout, kPeerLost, kUser, kInternal };
+  enum class Kind : uint8_t { kTimeout, kPeerLost, kNonFinite, kNothingFits, kUser, kInternal };
   Kind kind = Kind::kInternal;
   std::string message;
   ErrorPlace place;
@@ -23,6 +23,8 @@ struct Failure {
 
 /// Throws the error type of `failure`, its message preceded by `prefix`.
 [[noreturn]] void raise(const Failure& failure, const std::string& prefix = "");
+/// What a rank that ends by it tells the others.
+Cause cause_of(const Failure& failure);
 /// The exception now being handled, as a value. Types that Strait does not know become kInternal.
 Failure current_failure();
 
@@ -47,9 +49,9 @@ class Alarm {
  public:
   /// True for the first call, which stands. `rank` gives up, < 0: the world ends; `place`: the rank
   /// to blame (`rank` when not set), its operation and step.
-  bool ring(int64_t rank, const std::string& reason, const ErrorPlace& place);
+  bool ring(int64_t rank, const std::string& reason, const ErrorPlace& place, Cause cause);
   bool rung() const { return rung_.load(std::memory_order_acquire); }
-  /// Throws PeerLost. Precondition: rung().
+  /// Throws what the cause says. Precondition: rung().
   [[noreturn]] void raise_for(const Call& call, int64_t own_rank) const;
 
  private:
@@ -58,6 +60,7 @@ class Alarm {
   int64_t rank_ = -1;
   std::string reason_;
   ErrorPlace place_;
+  Cause cause_ = Cause::kLost;
 };
 
 }  // namespace strait::comm

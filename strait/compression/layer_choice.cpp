@@ -1,7 +1,5 @@
 #include "strait/compression/layer_choice.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -126,15 +124,6 @@ class Table {
   std::vector<double> least_;
 };
 
-[[noreturn]] void refuse(double alpha, double least, double reference) {
-  const std::string nearest = reference > 0 ? fmt::format("alpha {}", least / reference)
-                                            : "a reference setting that loses something";
-  throw UserError(
-      fmt::format("layer choice: no choice loses at most {} of what the reference "
-                  "settings lose; nearest valid choice: {}",
-                  alpha, nearest));
-}
-
 /// Keeps the smaller of two choices, the first where they are equal.
 void keep_smaller(std::optional<LayerChoice>& kept, LayerChoice other, double budget) {
   if (other.error <= budget && (!kept || other.bytes < kept->bytes)) kept = std::move(other);
@@ -147,7 +136,7 @@ LayerChoice choose_per_layer(Layers layers, const LayerChoiceOptions& options) {
   require_options(options);
   const LayerChoice uniform = uniform_choice(layers), least = choice_of_least_errors(layers);
   const double budget = options.alpha * uniform.error;
-  if (least.error > budget) refuse(options.alpha, least.error, uniform.error);
+  if (least.error > budget) return least;
   std::optional<LayerChoice> kept;
   keep_smaller(kept, uniform, budget);
   keep_smaller(kept, least, budget);

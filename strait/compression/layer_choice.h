@@ -34,10 +34,11 @@ struct LayerChoice {
 
 /// The choice of least bytes whose errors, each rounded up to whole steps, fit the budget; never
 /// more bytes than the uniform setting (alpha >= 1) or than the choice of least errors, where these
-/// fit. Always holds: error <= alpha * the references' errors, both summed in fp64 in layer order.
+/// fit. Then error <= alpha * the references' errors, both summed in fp64 in layer order. Where no
+/// choice fits, the one of least errors.
 /// Rounding costs at most one step per layer. The same input gives the same choice on every rank.
-/// Errors: UserError with the nearest alpha when no choice fits; InternalError for layers without
-/// candidates, negative bytes, errors or alpha that are not finite or negative, error_steps < 1.
+/// InternalError for layers without candidates, negative bytes, errors or alpha that are not finite
+/// or negative, error_steps < 1.
 /// Cost: layers x candidates x error_steps additions, 8 layers x error_steps bytes of memory.
 LayerChoice choose_per_layer(std::span<const LayerCandidates> layers,
                              const LayerChoiceOptions& options = {});

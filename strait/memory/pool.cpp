@@ -19,7 +19,7 @@ void* system_allocate(int64_t capacity, int64_t least_alignment) {
   const size_t alignment = static_cast<size_t>(large ? kHugePage : least_alignment);
   void* pointer = std::aligned_alloc(alignment, static_cast<size_t>(capacity));
   if (pointer == nullptr)
-    throw InputOutputError(fmt::format("out of memory: the system refused {} bytes", capacity));
+    throw NothingFits(fmt::format("out of memory: the system refused {} bytes", capacity));
   if (large) ::madvise(pointer, static_cast<size_t>(capacity), MADV_HUGEPAGE);
   return pointer;
 }

@@ -109,11 +109,13 @@ void validate_optimizer(const OptimizerOptions& options) {
   require_word("schedule", options.schedule, schedule_names());
   require_beta(options.betas[0], "first");
   require_beta(options.betas[1], "second");
-  if (!(std::isfinite(options.eps) && options.eps > 0.0)) {
-    // Zero would make 0/0 of every element whose gradient was always zero.
-    refuse("eps", fmt::format("{} is not a finite number above 0; nearest valid choice: 1e-8",
-                              options.eps));
-  }
+  // Zero, which fp32 makes of less than this, would give 0/0 for every element whose gradient was
+  // always zero.
+  constexpr double kLeast = 1e-37;
+  if (!(std::isfinite(options.eps) && options.eps >= kLeast))
+    refuse("eps",
+           fmt::format("{} is not a finite number from {} on; the nearest valid choice is {}",
+                       options.eps, kLeast, options.eps > 0 ? kLeast : 1e-8));
   require_at_least_zero("weight_decay", options.weight_decay);
   require_at_least_zero("learning_rate", options.learning_rate);
   require_at_least_zero("minimum_learning_rate", options.minimum_learning_rate);

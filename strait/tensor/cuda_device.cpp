@@ -180,8 +180,8 @@ class CudaDevice final : public Device {
     (void)cudaGetLastError();
     size_t left = 0, all = 0;
     (void)cudaMemGetInfo(&left, &all);
-    throw InputOutputError(fmt::format("out of memory on {}: {} bytes wanted, {} of {} left",
-                                       name(), bytes, left, all));
+    throw NothingFits(fmt::format("out of memory on {}: {} bytes wanted, {} of {} left", name(),
+                                  bytes, left, all));
   }
 
   /// LibTorch keeps the pinned memory until the copy has been made.

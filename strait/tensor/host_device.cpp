@@ -30,11 +30,11 @@ HostDevice::HostDevice(int64_t shadow) : shadow_(round_up(shadow, kPage)) {
   void* space =
       ::mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (space == MAP_FAILED)
-    throw InputOutputError(fmt::format("the system refused {} bytes of address space", size));
+    throw NothingFits(fmt::format("the system refused {} bytes of address space", size));
   reserved_ = static_cast<char*>(space);
   if (::mprotect(reserved_ + shadow_, size / 2, PROT_READ | PROT_WRITE) != 0) {
     ::munmap(reserved_, size);
-    throw InputOutputError(fmt::format("the system refused {} bytes of memory", shadow_));
+    throw NothingFits(fmt::format("the system refused {} bytes of memory", shadow_));
   }
 }
 
@@ -58,7 +58,7 @@ void* HostDevice::allocate(int64_t bytes) {
                                           round_up(held_.rbegin()->second, 64);
     if (end + size <= reserved_ + shadow_) address = end;
   }
-  if (!address) throw InputOutputError(fmt::format("out of memory: no {} bytes are left", bytes));
+  if (!address) throw NothingFits(fmt::format("out of memory: no {} bytes are left", bytes));
   held_[address] = bytes;
   return address;
 }

@@ -22,7 +22,7 @@ void add_losses(const Job& job, const Outcome& outcome, Json& body) {
   double best = report::kUnknown;
   for (const ValidationPoint& point : outcome.validation) {
     points.push_back(Json::object({{"step", point.step}, {"loss", point.loss}}));
-    if (!(best <= point.loss)) best = point.loss;
+    if (std::isfinite(point.loss) && !(best <= point.loss)) best = point.loss;
   }
   const double last =
       outcome.validation.empty() ? report::kUnknown : outcome.validation.back().loss;

@@ -91,7 +91,7 @@ void run_rank(const Job& job, Trainer& trainer, comm::World& world) {
     trainer.run();
   } catch (...) {
     const comm::Failure failure = comm::current_failure();
-    world.abort(failure.message, failure.place);
+    world.abort(failure.message, failure.place, comm::cause_of(failure));
     if (failure.kind == comm::Failure::Kind::kTimeout ||
         failure.kind == comm::Failure::Kind::kPeerLost)
       raise_with_position(failure, job.design.mesh);

@@ -340,8 +340,11 @@ Trainer::StepResult Trainer::train_step(int64_t step) {
 void Trainer::non_finite(int64_t step, const StepResult& result) {
   if (!result.counted || (result.overflowed && std::isfinite(result.loss))) return;
   if (job_.design.run.train.non_finite == "skip") return;
-  if (writer_) writer_->finish();  // all ranks stop here: none has to wait in vain
   ErrorPlace place;
+  if (job_.design.policy.local_steps())
+    place.rank = rank_;  // the others may not know
+  else if (writer_)
+    writer_->finish();  // all ranks stop here: none has to wait in vain
   place.step = step;
   throw NonFinite(fmt::format("step {}: the loss is {} and the gradient norm {}; {}", step,
                               result.loss, result.gradient_norm, non_finite_advice(job_.design)),

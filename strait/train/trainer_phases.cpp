@@ -186,7 +186,8 @@ void Trainer::finish(int64_t step) {
   state_.drain();
   count_traffic(step);
   if (writer_) {
-    const std::optional<std::string> path = writer_->finish();
+    std::optional<std::string> path;
+    clock_.apart(saving_seconds_, [&] { path = writer_->finish(); });
     if (lead() && path) {
       shared_.outcome.checkpoint = *path;
       shared_.observer.saved(*path);
@@ -204,6 +205,7 @@ void Trainer::finish(int64_t step) {
   if (lead() || shared_.processes) shared_.outcome.peak_resident_bytes = peak_resident_bytes();
   if (!lead()) return;
   shared_.outcome.parameter_hash = hash;
+  shared_.outcome.wall.saving = saving_seconds_;
   if (const auto best = checkpoint::best_checkpoint(job_.folder.path))
     shared_.outcome.best_checkpoint = best->path;
 }

@@ -64,6 +64,37 @@ TEST(Limits, ProductsLargerThanTheMemoryAreNothingFits) {
   }
 }
 
+TEST(Limits, CasesLargerThanTheMemoryAreNothingFits) {
+  const TemporaryFolder folder;
+  const std::vector<std::vector<std::string>> commands = {
+      {"bench", "collective", "--ranks", "2", "--bytes", "1000000000000"},
+      {"bench", "collective", "--backend", "mpi", "--ranks", "2", "--bytes", "1000000000000"},
+      {"bench", "checkpoint", "--bytes", "1000000000000", "--folder", folder.path()},
+      {"bench", "step", "--model", "nano-char", "--vocabulary", "2147483647"}};
+  for (const auto& command : commands) {
+    const auto ran = test::run(command);
+    EXPECT_EQ(ran.exit_code, 3) << ran.err;
+    EXPECT_THAT(ran.err,
+                AllOf(HasSubstr("bench " + command[1] + " --"), HasSubstr("GB are there")));
+  }
+}
+
+TEST(Limits, CasesBeyondWhatNumbersHoldAreRefused) {
+  const std::vector<std::pair<std::vector<std::string>, std::string>> commands = {
+      {{"step", "--model", "nano-char", "--vocabulary", "9000000000000000000"}, "is 2147483647"},
+      {{"gemm", "--m", "64", "--n", "64", "--k", "64", "--threads", "4294967297"}, "is 4096"},
+      {{"step", "--model", "nano-char", "--threads", "4097"}, "is 4096"},
+      {{"codec", "--codec", "int8+ef"}, "choice is int8"}};
+  for (const auto& [words, nearest] : commands) {
+    std::vector<std::string> command = {"bench"};
+    command.insert(command.end(), words.begin(), words.end());
+    const auto ran = test::run(command);
+    EXPECT_EQ(ran.exit_code, 2) << ran.err;
+    EXPECT_THAT(ran.err, HasSubstr("the nearest valid"));
+    EXPECT_THAT(ran.err, HasSubstr(nearest));
+  }
+}
+
 TEST(Limits, NumbersToEncodeThatAreLargerThanTheMemoryAreNothingFits) {
   const auto ran = test::run({"bench", "codec", "--elements", "1000000000000"});
   EXPECT_EQ(ran.exit_code, 3) << ran.err;
@@ -81,6 +112,35 @@ TEST(Limits, MemoryThatTheSystemRefusesIsNothingFits) {
   EXPECT_EQ(child.wait(), 3) << read_file(log);
   const std::string text = read_file(log);
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1) << text;  // no stack behind it
+}
+
+/// A run that fits by what is planned, beside the program itself does not.
+TEST(Limits, ARunThatTheSystemRefusesMemoryIsNothingFits) {
+  if (test::kSanitized) GTEST_SKIP() << "a sanitizer ends the process itself";
+  const TemporaryFolder folder;
+  const std::string log = folder.path() + "/log";
+  Child child(
+      {"train", test::small_run_file(folder.path()), "--ranks", "1", "--set",
+       "model.shape={ layers = 8, heads = 8, kv_heads = 8, width = 1024, ffn_width = 4096 }",
+       "--set", "placement.preset=ddp", "--set", "output.run_dir=" + folder.path() + "/run"},
+      log, with_address_space(2'000'000));
+  EXPECT_EQ(child.wait(), 3) << read_file(log);
+}
+
+/// What ranks of a host share is a window of each, mapped by all.
+TEST(Limits, ProcessesTrainUnderLimitsOfAddressSpaceAndFileSize) {
+  if (test::kSanitized) GTEST_SKIP() << "a sanitizer reserves more address space than the limit";
+  for (const char* limit : {"-v 10000000", "-f 2000000"}) {
+    const TemporaryFolder folder;
+    const std::string log = folder.path() + "/log";
+    std::vector<std::string> launcher = test::mpirun(2);
+    launcher.insert(launcher.end(),
+                    {"bash", "-c", std::string("ulimit ") + limit + "; exec \"$0\" \"$@\""});
+    Child child({"train", test::small_run_file(folder.path()), "--set", "train.steps=2", "--set",
+                 "output.run_dir=" + folder.path() + "/run"},
+                log, launcher);
+    EXPECT_EQ(child.wait(), 0) << limit << ": " << read_file(log);
+  }
 }
 
 }  // namespace

@@ -32,5 +32,25 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"co2", "co2", {}}, Case{"eager", "co2", {"sync.rounds.eager=true"}}),
     [](const auto& test) { return test.param.name; });
 
+/// The replica of the last rank is NaN at once; its peer hears of it at the next border.
+TEST(MpiReplicas, OneThatIsNotFiniteEndsTheRunWithFive) {
+  const test::TemporaryFolder folder;
+  const std::string json = folder.path() + "/report.json", log = folder.path() + "/log";
+  std::vector<std::string> words = {"train", test::small_run_file(folder.path()), "--json", json};
+  for (const std::string& key :
+       {"output.run_dir=" + folder.path() + "/run", std::string("placement.preset=ddp"),
+        std::string("sync.policy=diloco"), std::string("sync.rounds.period_steps=30"),
+        std::string("optimizer.kind=sgd"), std::string("optimizer.learning_rate=1"),
+        std::string("optimizer.schedule=constant"), std::string("optimizer.weight_decay=0"),
+        std::string("optimizer.warmup_steps=0"), std::string("train.clip_norm=0"),
+        std::string("train.global_batch_size=2"), std::string("train.steps=90")})
+    words.insert(words.end(), {"--set", key});
+  EXPECT_EQ(test::Child(words, log, test::mpirun(2)).wait(), 5) << read_file(log);
+  const Json report = Json::parse(read_file(json), json);
+  EXPECT_EQ(report.at("exit_code").as_integer(), 5) << report.at("error").dump();
+  EXPECT_EQ(report.at("error").at("kind").as_string(), "non-finite");
+  EXPECT_FALSE(report.at("error").at("rank").is_null());
+}
+
 }  // namespace
 }  // namespace strait

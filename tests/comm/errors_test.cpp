@@ -127,6 +127,20 @@ TEST(Errors, AnAbortWakesEverybodyAndNamesTheRank) {
   });
 }
 
+TEST(Errors, OthersThrowWhatTheCauseSays) {
+  for (const Cause cause : {Cause::kNonFinite, Cause::kNothingFits}) {
+    const auto worlds = make_thread_worlds(2, test_cluster(2));
+    on_all_ranks(*worlds, [cause](World& world, Communicator& group) {
+      if (world.rank() == 1) return world.abort("why", {}, cause);
+      std::vector<float> own(3), whole(6);
+      const auto gathers = [&] { group.start(gather(own, whole, 60.0)).wait(); };
+      const std::string text = cause == Cause::kNonFinite ? message_of<NonFinite>(gathers)
+                                                          : message_of<NothingFits>(gathers);
+      EXPECT_THAT(text, HasSubstr("rank 1 failed: why"));
+    });
+  }
+}
+
 TEST(Errors, AbortEndsWaitingSendsAndReceives) {
   const auto worlds = make_thread_worlds(3, test_cluster(3));
   on_all_ranks(*worlds, [](World& world, Communicator& group) {

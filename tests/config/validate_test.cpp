@@ -155,7 +155,7 @@ TEST(Validate, Ranges) {
   expect_refused("data.validation_share = -0.1", "data.validation_share",
                  "nearest valid value is 0");
   expect_refused("optimizer.betas = [0.9, 1.0]", "optimizer.betas", "below 1");
-  expect_refused("optimizer.eps = 0.0", "optimizer.eps", "above 0");
+  expect_refused("optimizer.eps = 0.0", "optimizer.eps", "the nearest valid value is 1e-37");
   expect_refused("runtime.deadline_seconds = 0", "runtime.deadline_seconds", "above 0");
   expect_refused("plan.memory_share = 0.0", "plan.memory_share", "above 0");
   expect_refused("plan.memory_share = 1.5", "plan.memory_share", "nearest valid value is 1");

@@ -47,7 +47,7 @@ TEST(HostDevice, BuffersDoNotOverlapAndTheShadowIsTheLimit) {
   char* const first = static_cast<char*>(device.allocate(100));
   char* const second = static_cast<char*>(device.allocate(kShadow / 2));
   EXPECT_GE(second, first + 100);
-  EXPECT_THROW(device.allocate(kShadow / 2), InputOutputError);
+  EXPECT_THROW(device.allocate(kShadow / 2), NothingFits);
   device.release(second);
   EXPECT_EQ(device.allocate(kShadow / 2), second);
 }

@@ -18,6 +18,7 @@ constexpr double kLastWords = 0.5;  // seconds for an alarm to leave a process t
 /// What travels. Zero-filled: no alarm.
 struct Ring {
   int64_t rank = -1, blamed = -1, step = -1;
+  Cause cause = Cause::kLost;
   char operation[160] = {};
   char reason[2048] = {};
 };
@@ -32,6 +33,7 @@ Ring packed(const HostBoard::Rung& rung) {
   ring.rank = rung.rank;
   ring.blamed = rung.place.rank.value_or(-1);
   ring.step = rung.place.step.value_or(-1);
+  ring.cause = rung.cause;
   put(ring.operation, rung.place.operation.value_or(""));
   put(ring.reason, rung.reason);
   return ring;
@@ -100,7 +102,7 @@ bool HostBell::listen() {
   if (ring.blamed >= 0) place.rank = ring.blamed;
   if (ring.step >= 0) place.step = ring.step;
   if (ring.operation[0] != 0) place.operation = ring.operation;
-  return board_.ring(ring.rank, ring.reason, place);
+  return board_.ring(ring.rank, ring.reason, place, ring.cause);
 }
 
 void HostBell::answer() {

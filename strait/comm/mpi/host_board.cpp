@@ -59,13 +59,15 @@ HostSlot& HostBoard::slot(int64_t channel, int64_t place) const {
 
 HostAlarm& HostBoard::alarm() const { return header(memory_).alarm; }
 
-bool HostBoard::ring(int64_t rank, const std::string& reason, const ErrorPlace& place) {
+bool HostBoard::ring(int64_t rank, const std::string& reason, const ErrorPlace& place,
+                     Cause cause) {
   HostAlarm& own = alarm();
   uint32_t quiet = 0;
   if (!own.state.compare_exchange_strong(quiet, 1)) return false;
   own.rank = rank;
   own.blamed = place.rank.value_or(-1);
   own.step = place.step.value_or(-1);
+  own.cause = cause;
   put(own.reason, reason);
   put(own.operation, place.operation.value_or(""));
   own.state.store(2, std::memory_order_release);
@@ -77,7 +79,7 @@ bool HostBoard::ring(int64_t rank, const std::string& reason, const ErrorPlace& 
 
 HostBoard::Rung HostBoard::rung_by() const {
   const HostAlarm& own = alarm();
-  Rung result{own.rank, own.reason.data(), {}};
+  Rung result{own.rank, own.reason.data(), {}, own.cause};
   if (own.blamed >= 0) result.place.rank = own.blamed;
   if (own.step >= 0) result.place.step = own.step;
   if (own.operation[0] != 0) result.place.operation = own.operation.data();

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "strait/base/errors.h"
+#include "strait/comm/communicator.h"
 #include "strait/comm/mpi/host_signal.h"
 #include "strait/comm/wait_table.h"
 
@@ -46,6 +47,7 @@ inline constexpr int64_t kStepsPerCollective = int64_t{1} << 20;
 struct HostAlarm {
   std::atomic<uint32_t> state;  // 0 quiet, 1 being written, 2 rung
   int64_t rank, blamed, step;   // blamed, step: -1 = not set
+  Cause cause;
   std::array<char, 2048> reason;
   std::array<char, 160> operation;
 };
@@ -65,12 +67,13 @@ class HostBoard {
   WaitRow& row(int64_t place) const;
 
   /// True for the first call, which stands.
-  bool ring(int64_t rank, const std::string& reason, const ErrorPlace& place);
+  bool ring(int64_t rank, const std::string& reason, const ErrorPlace& place, Cause cause);
   bool rung() const { return alarm().state.load(std::memory_order_acquire) == 2; }
   struct Rung {
     int64_t rank = -1;
     std::string reason;
     ErrorPlace place;
+    Cause cause = Cause::kLost;
   };
   /// Precondition: rung().
   Rung rung_by() const;

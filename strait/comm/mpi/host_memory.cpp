@@ -2,10 +2,13 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <fstream>
+#include <limits>
 #include <sstream>
 #include <string>
 
@@ -19,6 +22,33 @@ constexpr int64_t kAlignment = 4096;
 
 int64_t physical_bytes() {
   return static_cast<int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGE_SIZE);
+}
+
+/// What a limit of this process allows, or no limit.
+int64_t limit_of(decltype(RLIMIT_AS) which) {
+  struct rlimit limit {};
+  const bool limited = ::getrlimit(which, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+  return limited ? static_cast<int64_t>(limit.rlim_cur) : std::numeric_limits<int64_t>::max();
+}
+
+/// Address space of this process so far.
+int64_t mapped_bytes() {
+  int64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  return pages * ::sysconf(_SC_PAGE_SIZE);
+}
+
+/// The largest window that a process with windows of `ranks` ranks may have: twice what the host
+/// has, which leaves room for holes; less where the address space, half of which windows take at
+/// most, or a limit of the process says so.
+int64_t most_window_bytes(int64_t ranks) {
+  constexpr int64_t kAddressSpace = int64_t{1} << 46;  // of 2^47
+  const int64_t limit = limit_of(RLIMIT_AS);
+  const int64_t left = std::max<int64_t>(limit - mapped_bytes(), 0);
+  const int64_t room = limit == std::numeric_limits<int64_t>::max() ? kAddressSpace : left / 2;
+  return std::min({2 * physical_bytes(), std::min(room, kAddressSpace) / ranks,
+                   limit_of(RLIMIT_FSIZE)}) /
+         kAlignment * kAlignment;
 }
 
 [[noreturn]] void refuse(const std::string& what) {
@@ -53,8 +83,11 @@ void* HostMemory::map_file(int file, int64_t bytes) const {
 
 HostMemory::HostMemory(int64_t place, int64_t board_bytes, const Exchange& exchange)
     : own_(place), board_bytes_(board_bytes) {
-  // Address space, not memory: twice what the host has leaves room for holes.
-  window_bytes_ = 2 * physical_bytes() / kAlignment * kAlignment;
+  // Address space, not memory. The least of what the ranks may have.
+  const auto ranks = static_cast<int64_t>(exchange("").size());
+  window_bytes_ = std::numeric_limits<int64_t>::max();
+  for (const std::string& most : exchange(std::to_string(most_window_bytes(ranks))))
+    window_bytes_ = std::min<int64_t>(window_bytes_, std::stoll(most));
   const int own_window = make_file(window_bytes_);
   const int own_board = place == 0 ? make_file(board_bytes) : -1;
   const std::vector<std::string> all =
@@ -95,9 +128,9 @@ void* HostMemory::allocate(int64_t bytes) {
     used_[offset] = size;
     return windows_[own_] + offset;
   }
-  throw InputOutputError("memory shared between the ranks of a host: the window of " +
-                         std::to_string(window_bytes_) + " bytes has no room for " +
-                         std::to_string(bytes));
+  throw NothingFits("memory shared between the ranks of a host: the window of " +
+                    std::to_string(window_bytes_) + " bytes has no room for " +
+                    std::to_string(bytes));
 }
 
 void HostMemory::release(void* pointer) {

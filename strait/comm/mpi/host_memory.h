@@ -24,6 +24,7 @@ class HostMemory final : public memory::PageSource {
   /// Collective over the ranks of the host. `board_bytes`: a further window, shared by all and
   /// filled with zeros. InputOutputError when the system refuses memory, or when the ranks cannot
   /// reach each other's (they run under different users, or in containers that hide processes).
+  /// A window is twice the memory of the host, less where address space or a limit is short of it.
   HostMemory(int64_t place, int64_t board_bytes, const Exchange& exchange);
   ~HostMemory() override;
   HostMemory(const HostMemory&) = delete;
@@ -34,7 +35,7 @@ class HostMemory final : public memory::PageSource {
   void* board() const { return board_; }
   const std::vector<int64_t>& process_ids() const { return process_ids_; }
 
-  /// 64-byte aligned memory of this rank's window. InputOutputError when it is full.
+  /// 64-byte aligned memory of this rank's window. NothingFits when it is full.
   void* allocate(int64_t bytes) override;
   void release(void* pointer) override;
 

@@ -81,8 +81,8 @@ void MpiCommunicator::run(const std::shared_ptr<QueuedCall>& queued) {
 }
 
 void MpiCommunicator::fail(QueuedCall& queued, Failure failure) {
-  if (!site_.board.ring(site_.rank(), failure.message, failure.place) && site_.rung() &&
-      failure.kind == Failure::Kind::kTimeout) {
+  if (!site_.board.ring(site_.rank(), failure.message, failure.place, cause_of(failure)) &&
+      site_.rung() && failure.kind == Failure::Kind::kTimeout) {
     // Another one gave up at the same moment: all name what that one found.
     try {
       site_.raise_alarm(queued.call);
@@ -184,13 +184,18 @@ void MpiCommunicator::receive(const Call& call) {
   Message message = site_.messages.receive(target, bytes, from, exchange_.tag(true),
                                            piece_bytes(site_, bytes, from));
   const auto done = [&] { return site_.messages.test(message); };
-  if (!done())
-    exchange_.wait_of(call).until([&] { return message.done; },
-                                  [&] {
-                                    tend();
-                                    return !done();
-                                  },
-                                  [&] { return std::vector<int64_t>{peer_rank(call)}; });
+  try {
+    if (!done())
+      exchange_.wait_of(call).until([&] { return message.done; },
+                                    [&] {
+                                      tend();
+                                      return !done();
+                                    },
+                                    [&] { return std::vector<int64_t>{peer_rank(call)}; });
+  } catch (...) {
+    stranded_.push_back(std::move(landing));  // MPI may still write there
+    throw;
+  }
   if (call.accumulate) sum_in_order(call.dtype, {target}, call.destination, call.counts[0], true);
 }
 

@@ -59,6 +59,7 @@ class MpiCommunicator final : public Communicator, private CallRunner {
   const int row_lane_;
   int64_t begun_ = 0;  // collectives, of the thread that runs
   std::vector<Outstanding> sends_;
+  std::vector<std::vector<char>> stranded_;  // targets of receives that were given up
   std::mutex ledger_mutex_;
   Ledger ledger_;
   const std::shared_ptr<CallQueue> queue_;

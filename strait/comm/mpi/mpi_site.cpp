@@ -30,7 +30,7 @@ int64_t MpiSite::copy_chunk(const void* source, void* destination, int64_t bytes
 void MpiSite::raise_alarm(const Call& call) const {
   const HostBoard::Rung rung = board.rung_by();
   Alarm alarm;
-  alarm.ring(rung.rank, rung.reason, rung.place);
+  alarm.ring(rung.rank, rung.reason, rung.place, rung.cause);
   alarm.raise_for(call, rank());
 }
 

@@ -45,7 +45,7 @@ struct MpiSite {
   /// Copies a chunk inside the host, and tells how many bytes it copied: what the ledger learns.
   int64_t copy_chunk(const void* source, void* destination, int64_t bytes) const;
 
-  /// Throws PeerLost for what the board's alarm says. Precondition: rung().
+  /// Throws for what the board's alarm says. Precondition: rung().
   [[noreturn]] void raise_alarm(const Call& call) const;
   /// The ranks among `late` whose process is gone.
   std::vector<int64_t> gone(const std::vector<int64_t>& late) const;

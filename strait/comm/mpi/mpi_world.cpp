@@ -83,8 +83,8 @@ class MpiWorld final : public World {
     return *found;
   }
 
-  void abort(const std::string& reason, const ErrorPlace& place) override {
-    site_->board.ring(rank(), reason, place);
+  void abort(const std::string& reason, const ErrorPlace& place, Cause cause) override {
+    site_->board.ring(rank(), reason, place, cause);
     nudge_all();
   }
 

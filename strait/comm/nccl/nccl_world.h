@@ -28,8 +28,8 @@ class NcclWorld final : public World {
     if (!found) found = std::make_unique<NcclCommunicator>(place_, members, lane);
     return *found;
   }
-  void abort(const std::string& reason, const ErrorPlace& place) override {
-    place_.control.abort(reason, place);
+  void abort(const std::string& reason, const ErrorPlace& place, Cause cause) override {
+    place_.control.abort(reason, place, cause);
   }
   WaitRow* waits() override { return place_.control.waits(); }
 

@@ -61,8 +61,8 @@ struct Hub {
   }
 
   /// Sets the alarm off and wakes everybody.
-  void ring(int64_t rank, const std::string& reason, const ErrorPlace& place) {
-    if (alarm.ring(rank, reason, place))
+  void ring(int64_t rank, const std::string& reason, const ErrorPlace& place, Cause cause) {
+    if (alarm.ring(rank, reason, place, cause))
       for (int64_t other = 0; other < cluster.ranks; ++other) own_rows[other].freeze();
     const std::lock_guard<std::mutex> lock(mutex);
     for (const auto& signal : signals) signal->notify();

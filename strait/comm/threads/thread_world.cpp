@@ -79,8 +79,8 @@ class ThreadWorlds::ThreadWorld final : public World {
   }
 
   /// A lost rank tells nobody.
-  void abort(const std::string& reason, const ErrorPlace& place) override {
-    if (!state_->lost.load()) shared_->hub()->ring(rank_, reason, place);
+  void abort(const std::string& reason, const ErrorPlace& place, Cause cause) override {
+    if (!state_->lost.load()) shared_->hub()->ring(rank_, reason, place, cause);
   }
   WaitRow* waits() override { return &shared_->hub()->own_rows[rank_]; }
 
@@ -108,7 +108,8 @@ ThreadWorlds::ThreadWorlds(int64_t size, const Cluster& cluster,
 }
 
 ThreadWorlds::~ThreadWorlds() {
-  shared_->hub()->ring(-1, "the thread world was destroyed with operations pending", {});
+  shared_->hub()->ring(-1, "the thread world was destroyed with operations pending", {},
+                       Cause::kLost);
   for (const auto& world : worlds_) world->stop();
 }
 
@@ -131,9 +132,15 @@ std::unique_ptr<ThreadWorlds> make_thread_worlds(int64_t size, const Cluster& cl
 
 namespace {
 
-/// The ranks of one run_ranks: who still runs, and what failed. A PeerLost is most often the echo
-/// of another rank's failure and may be thrown before that rank's own exception arrives here: it is
-/// told only when nothing else failed. Thread-safe.
+/// Whether a failure of `rank` is most often the echo of another one's.
+bool is_echo(const Failure& failure, int64_t rank) {
+  if (failure.kind == Failure::Kind::kPeerLost) return true;
+  return cause_of(failure) != Cause::kLost && failure.place.rank.value_or(rank) != rank;
+}
+
+/// The ranks of one run_ranks: who still runs, and what failed. An echo may be thrown before the
+/// exception of the rank that it comes from arrives here: it is told only when nothing else failed.
+/// Thread-safe.
 class Runners {
  public:
   explicit Runners(int64_t size) : running_(static_cast<size_t>(size), true) {}
@@ -142,8 +149,8 @@ class Runners {
   void end(World& world, bool failed) {
     if (failed) {
       const Failure failure = current_failure();
-      take(failure.kind == Failure::Kind::kPeerLost ? echo_ : cause_, std::current_exception());
-      world.abort(failure.message, failure.place);
+      take(is_echo(failure, world.rank()) ? echo_ : cause_, std::current_exception());
+      world.abort(failure.message, failure.place, cause_of(failure));
     }
     const std::lock_guard<std::mutex> lock(mutex_);
     running_[world.rank()] = false;
