@@ -9,6 +9,7 @@
 #include <cstdlib>
 
 #include "strait/base/errors.h"
+#include "strait/config/keys.h"
 
 namespace strait::strategy {
 namespace {
@@ -292,15 +293,46 @@ void check_secondary(const Run& run, const Placement& p) {
       place_of(run, "placement.spans.secondary"));
 }
 
-/// What computing goes on beside; where weights are whole or gathered at once no key says more.
-void read_overlaps(const Run& run, Placement& p) {
+/// Units that are gathered ahead of their use. On one data rank the key is idle, so that a run file
+/// for many ranks also runs on one.
+int64_t units_ahead(const Run& run, const Placement& p) {
+  const int64_t units = run.placement.prefetch_units, usual = PlacementOptions().prefetch_units;
   const bool ahead = run.tensor.overlaps("oag");
-  if (!ahead && run.is_set("placement.prefetch_units") && run.placement.prefetch_units > 0)
-    throw UserError(fmt::format("placement.prefetch_units = {} cannot take effect where "
-                                "tensor.overlap lacks \"oag\"; nearest: 0",
-                                run.placement.prefetch_units),
+  const auto refuse = [&](const std::string& why, const std::string& nearest) {
+    throw UserError(fmt::format("placement.prefetch_units = {} cannot take effect where {}; "
+                                "nearest: {}",
+                                units, why, nearest),
                     place_of(run, "placement.prefetch_units"));
-  p.prefetch_units = ahead ? run.placement.prefetch_units : 0;
+  };
+  if (units == usual || !run.is_set("placement.prefetch_units")) return ahead ? units : 0;
+  if (!ahead && units > 0) refuse("tensor.overlap lacks \"oag\"", "0");
+  if (ahead && p.weights == 1 && p.ranks > 1)
+    refuse("weights are whole on every rank",
+           fmt::format("{}, or placement.preset = \"zero3\"", usual));
+  return units;
+}
+
+/// A word that is left out has to make something wait. That "oar" stands where nothing is summed
+/// over x and y is validated before.
+void check_overlaps(const Run& run, const Placement& p) {
+  const bool reduces = p.ranks > 1 || run.mesh.axes.stage > 1, gathers = p.weights > 1;
+  const bool lacks_reductions = !run.tensor.overlaps("ors");
+  const bool lacks_gathers = !run.tensor.overlaps("oag");
+  if (!run.tensor.overlaps("oar") || (!lacks_reductions && !lacks_gathers)) return;
+  if ((lacks_reductions && reduces) || (lacks_gathers && gathers)) return;
+  const char* const why = !lacks_gathers      ? "no gradients are reduced"
+                          : !lacks_reductions ? "no weights are gathered"
+                                              : "no gradients are reduced and no weights gathered";
+  throw UserError(fmt::format("tensor.overlap = {} cannot take effect where {}; nearest: {}",
+                              value_text(*find_key("tensor.overlap"), run), why,
+                              value_text(*find_key("tensor.overlap"), Run())),
+                  place_of(run, "tensor.overlap"));
+}
+
+/// What computing goes on beside.
+void read_overlaps(const Run& run, Placement& p) {
+  check_overlaps(run, p);
+  p.prefetch_units = units_ahead(run, p);
   p.hides_reductions = run.tensor.overlaps("ors");
   p.cached_layers = run.tensor.cached_gathers;
   const int64_t layers = run.model.shape.layers;
