@@ -174,15 +174,16 @@ codec::CodecSpec parse_without_feedback(const Run& run, const std::string& key,
 bool computes_narrow(const Run& run) {
   return run.train.precision == "bf16" || run.train.precision == "fp16";
 }
-const char* or_narrow(const Run& run, const char* preset) {
-  return computes_narrow(run) && std::string(preset) == "none" ? run.train.precision.c_str()
-                                                               : preset;
+std::string or_narrow(const Run& run, const std::string& codec) {
+  return computes_narrow(run) && codec == "none" ? run.train.precision : codec;
 }
 
+/// `is_computed_on`: of what blocks compute on, so that "none" means nothing smaller than that.
 codec::CodecSpec read_codec(const Run& run, const std::string& key, const std::string& written,
-                            const char* preset) {
+                            const char* preset, bool is_computed_on = false) {
   const std::string name = "placement.codecs." + key;
-  return parse_without_feedback(run, name, run.is_set(name) ? written : preset);
+  const std::string text = run.is_set(name) ? written : preset;
+  return parse_without_feedback(run, name, is_computed_on ? or_narrow(run, text) : text);
 }
 
 /// Ranks of x or y would round what all of them hold each in its own way.
@@ -246,15 +247,6 @@ void check_codecs(const Run& run, const Placement& p) {
   };
   const bool narrow = computes_narrow(run);
   const bool own_master = p.weights == p.optimizer && p.weights > 1;
-  if (narrow && !is_set(own_master ? p.codecs.weights : p.codecs.update)) {
-    const std::string key = std::string("placement.codecs.") + (own_master ? "weights" : "update");
-    throw UserError(
-        fmt::format(
-            "{} = \"none\" cannot take effect: with train.precision = \"{}\" blocks compute "
-            "on {} weights; nearest: \"{}\"",
-            key, run.train.precision, run.train.precision, run.train.precision),
-        place_of(run, key));
-  }
   if (is_set(p.codecs.update) && p.weights == p.optimizer && !(narrow && !own_master))
     refuse("update", p.codecs.update,
            "weights and optimizer have the same span, so updates are not sent");
@@ -471,12 +463,10 @@ Placement resolve_placement(const Run& run, const Cluster& cluster, int64_t rank
   const auto& codecs = run.placement.codecs;
   const bool own_master = placement.weights == placement.optimizer && placement.weights > 1;
   placement.codecs.weights =
-      read_codec(run, "weights", codecs.weights,
-                 own_master ? or_narrow(run, row->weights_codec) : row->weights_codec);
+      read_codec(run, "weights", codecs.weights, row->weights_codec, own_master);
   placement.codecs.secondary = read_codec(run, "secondary", codecs.secondary, "none");
   placement.codecs.update =
-      read_codec(run, "update", codecs.update,
-                 own_master ? row->update_codec : or_narrow(run, row->update_codec));
+      read_codec(run, "update", codecs.update, row->update_codec, !own_master);
   read_gradient_codecs(run, cluster, *row, placement);
   read_compression(run, placement);
   check_codecs(run, placement);
