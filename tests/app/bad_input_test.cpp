@@ -163,6 +163,7 @@ TEST_F(BadInput, WhatIsSaidOfANonFiniteLossIsTrueOfTheRun) {
                              "train.clip_norm=0", "train.steps=6"});
     const Ran ran = train(sets, 2);
     EXPECT_EQ(ran.exit_code, 5) << ran.err;
+    EXPECT_THAT(ran.err, AllOf(HasSubstr("gradient norm nan;"), Not(HasSubstr("-nan"))));
     return ran.err;
   };
   const auto kSkip = HasSubstr("train.non_finite"), kUnchanged = HasSubstr("were not changed");
