@@ -59,7 +59,7 @@ class Grid:
 
     def __init__(self, ranks_per_host, axes, words, sums):
         self.ranks_per_host, self.axes, self.words, self.sums = ranks_per_host, axes, words, sums
-        self.idle = ["oar"] if "oar" not in words else []
+        self.idle = [word for word in WORDS if word not in words]
 
     def keys(self):
         axes = [f"mesh.axes.{axis}={size}" for axis, size in self.axes.items()]
@@ -89,7 +89,7 @@ class SplitRows(Grid):
         return [*super().keys(), "tensor.sequence_parallel=true"]
 
     def rows(self):
-        return {", ".join([" + ".join(words) or "none", *([] if tiles == "off" else [tiles])]): [overlap_key(words), f"tensor.tiles={tiles}"]
+        return {", ".join([" + ".join(words) or "none", *([] if tiles == "off" else [tiles])]): [overlap_key([*self.idle, *words]), f"tensor.tiles={tiles}"]
                 for words in ([], ["oar"]) for tiles in ("off", "on:1", "on:2", "on:4", "auto")}
 
 

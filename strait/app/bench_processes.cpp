@@ -6,8 +6,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
 #include <filesystem>
+#include <thread>
 
+#include "strait/app/signals.h"
 #include "strait/base/errors.h"
 #include "strait/base/file.h"
 #include "strait/cli/report_envelope.h"
@@ -44,8 +49,46 @@ Json run_here(const measure::CollectiveCase& wanted, const comm::Launch& launch,
   return measure::bench_report_to_json(report);
 }
 
+/// Exit code of `process`, or 128 + the signal that ended it. A signal that comes for this process
+/// goes on to that one.
+int wait_for(pid_t process, const StopSignals& signals) {
+  constexpr auto kPause = std::chrono::milliseconds(10);
+  int status = 0, told = 0;
+  while (::waitpid(process, &status, WNOHANG) == 0) {
+    const int number = signals.received().load();
+    if (number != told) ::kill(process, number);
+    told = number;
+    std::this_thread::sleep_for(kPause);
+  }
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+/// Ignores none of the signals that StopSignals ignores.
+pid_t start(std::vector<std::string> words, bool silent) {
+  std::vector<char*> raw;
+  for (std::string& word : words) raw.push_back(word.data());
+  raw.push_back(nullptr);
+  sigset_t usual;
+  ::sigemptyset(&usual);
+  for (const int number : {SIGPIPE, SIGXFSZ}) ::sigaddset(&usual, number);
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGDEF);
+  posix_spawnattr_setsigdefault(&attributes, &usual);
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  if (silent) posix_spawn_file_actions_adddup2(&actions, 2, 1);
+  pid_t process = -1;
+  const int failed = ::posix_spawnp(&process, raw[0], &actions, &attributes, raw.data(), environ);
+  posix_spawn_file_actions_destroy(&actions);
+  posix_spawnattr_destroy(&attributes);
+  if (failed != 0) throw UserError("bench: mpirun cannot be started: " + errno_text(failed));
+  return process;
+}
+
 /// mpirun with this program and the same case; its lines go where ours would.
-int start_ranks(const cli::Command& command, int64_t ranks, const std::string& report) {
+int run_ranks(const cli::Command& command, int64_t ranks, const std::string& report,
+              const StopSignals& signals) {
   std::vector<std::string> words = {"mpirun", "--oversubscribe", "-n", std::to_string(ranks)};
   if (::geteuid() == 0) words.push_back("--allow-run-as-root");
   words.insert(words.end(), {std::filesystem::read_symlink("/proc/self/exe").string(), "bench",
@@ -55,33 +98,53 @@ int start_ranks(const cli::Command& command, int64_t ranks, const std::string& r
     std::replace(flag.begin(), flag.end(), '_', '-');
     words.insert(words.end(), {flag, value});
   }
-  std::vector<char*> raw;
-  for (std::string& word : words) raw.push_back(word.data());
-  raw.push_back(nullptr);
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  if (command.json == "-") posix_spawn_file_actions_adddup2(&actions, 2, 1);
-  pid_t pid = -1;
-  const int failed = ::posix_spawnp(&pid, raw[0], &actions, nullptr, raw.data(), environ);
-  posix_spawn_file_actions_destroy(&actions);
-  if (failed != 0) throw UserError("bench: mpirun cannot be started: " + errno_text(failed));
-  int status = 0;
-  ::waitpid(pid, &status, 0);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  return wait_for(start(std::move(words), command.json == "-"), signals);
+}
+
+/// The end that the signal would have brought had nobody waited for the ranks.
+[[noreturn]] void end_by(int number) {
+  std::signal(number, SIG_DFL);
+  std::raise(number);
+  std::_Exit(128 + number);
+}
+
+/// Throws what the ranks have ended by, as their report tells it.
+[[noreturn]] void throw_as_ranks(const Json& report) {
+  const std::string message = "the ranks failed: " + report.at("error").at("message").as_string();
+  switch (static_cast<ExitCode>(report.at("exit_code").as_integer())) {
+    case ExitCode::kUser:
+      throw UserError(message);
+    case ExitCode::kNothingFits:
+      throw NothingFits(message);
+    case ExitCode::kPeerLost:
+      throw PeerLost(message);
+    case ExitCode::kInputOutput:
+      throw InputOutputError(message);
+    default:
+      throw InternalError("bench: " + message);
+  }
 }
 
 Json run_elsewhere(const cli::Command& command, int64_t ranks) {
   const std::string path =
       (std::filesystem::temp_directory_path() / ("strait-bench-" + std::to_string(::getpid())))
           .string();
-  const int code = start_ranks(command, ranks, path);
+  int code = 0, signal = 0;
+  {
+    const StopSignals signals;
+    code = run_ranks(command, ranks, path, signals);
+    signal = signals.received().load();
+  }
+  if (signal != 0) {
+    std::filesystem::remove(path);
+    end_by(signal);
+  }
   if (!std::filesystem::exists(path))
     throw InternalError("bench: mpirun ended with " + std::to_string(code) +
                         " and without a report");
   const Json report = Json::parse(read_file(path), path);
   std::filesystem::remove(path);
-  if (code != 0)
-    throw InternalError("bench: the ranks failed: " + report.at("error").at("message").as_string());
+  if (code != 0) throw_as_ranks(report);
   return Json::object({{"subject", report.at("subject")},
                        {"verified", report.at("verified")},
                        {"rows", report.at("rows")}});

@@ -9,6 +9,7 @@
 
 #include "strait/app/commands.h"
 #include "strait/app/local_rates.h"
+#include "strait/app/signals.h"
 #include "strait/base/errors.h"
 #include "strait/cli/program_commands.h"
 #include "strait/comm/launch.h"
@@ -60,6 +61,12 @@ cli::CommandTable all_commands() {
 }
 
 int run_program(std::vector<std::string> arguments, cli::CommandTable commands) {
+  for (auto& [name, handler] : commands)
+    if (name != "train")  // which takes them itself
+      handler = [handler](const cli::Command& command, cli::Output& output) {
+        release_stop_signals();
+        return handler(command, output);
+      };
   comm::Launch launch;
   try {
     launch = comm::find_launch();

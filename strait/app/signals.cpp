@@ -23,6 +23,13 @@ void on_signal(int number) {
 }
 
 constexpr int kSignals[] = {SIGTERM, SIGUSR1, SIGUSR2, SIGINT};
+void mask_stop_signals(int how) {
+  sigset_t signals;
+  ::sigemptyset(&signals);
+  for (const int number : kSignals) ::sigaddset(&signals, number);
+  ::pthread_sigmask(how, &signals, nullptr);
+}
+
 constexpr int kCrashes[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
 
 enum Wanted : int { kNothing, kRequest, kCrash, kEnd };
@@ -51,6 +58,10 @@ void on_crash(int number) {
 
 }  // namespace
 
+void hold_stop_signals() { mask_stop_signals(SIG_BLOCK); }
+
+void release_stop_signals() { mask_stop_signals(SIG_UNBLOCK); }
+
 StopSignals::StopSignals() {
   received_signal.store(0);
   // A file-size limit or a closed pipe is an error of the write that meets it, not the end of the
@@ -58,6 +69,7 @@ StopSignals::StopSignals() {
   std::signal(SIGXFSZ, SIG_IGN);
   std::signal(SIGPIPE, SIG_IGN);
   for (const int number : kSignals) std::signal(number, on_signal);
+  release_stop_signals();
 }
 
 StopSignals::~StopSignals() {

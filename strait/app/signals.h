@@ -9,9 +9,16 @@
 
 namespace strait::app {
 
+/// Blocks the signals of StopSignals in this thread and those that it starts, so that one which
+/// comes while a process still loads waits for whoever takes it. Safe before main.
+void hold_stop_signals();
+/// Unblocks them in this thread: what has come is delivered.
+void release_stop_signals();
+
 /// While it lives, SIGTERM, SIGUSR1, SIGUSR2 and SIGINT set `received()` instead of ending the
-/// process; a second SIGINT ends it at once. Afterwards the first three are ignored: the process is
-/// about to end by itself, with its own exit code. One at a time per process.
+/// process, also those that were held before; a second SIGINT ends it at once. Afterwards the first
+/// three are ignored: the process is about to end by itself, with its own exit code. One at a time
+/// per process.
 class StopSignals {
  public:
   StopSignals();

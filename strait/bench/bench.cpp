@@ -34,8 +34,9 @@ Json row_to_json(const BenchRow& row) {
   Json yardstick(nullptr);
   if (row.bound && row.seconds)
     yardstick = Json::object({{"name", row.bound->name}, {"seconds", row.bound->seconds}});
-  std::optional<double> share, passed_share;
-  if (yardstick.is_object()) (row.share() > 1 ? passed_share : share) = row.share();
+  std::optional<double> share;
+  if (yardstick.is_object()) share = row.share();
+  const bool passed = share && *share > 1;
   Json peers = Json::array();
   for (const BenchPeer& peer : row.peers) peers.push_back(peer_to_json(peer, row));
   Json json =
@@ -43,10 +44,10 @@ Json row_to_json(const BenchRow& row) {
                     {"seconds", row.seconds ? report::to_json(*row.seconds) : Json(nullptr)},
                     {"rate", number_or_null(rate)},
                     {"rate_unit", row.rate_unit},
-                    {"bound", share ? yardstick : Json()},
+                    {"bound", yardstick},
                     {"bound_share", number_or_null(share)},
-                    {"reference", passed_share ? yardstick : Json()},
-                    {"reference_share", number_or_null(passed_share)},
+                    {"reference", passed ? yardstick : Json()},
+                    {"reference_share", passed ? Json(*share) : Json()},
                     {"peers", peers},
                     {"failure", text_or_null(row.failure)}});
   if (!row.breakdown.is_null()) json["breakdown"] = row.breakdown;

@@ -16,8 +16,8 @@
 
 namespace strait::measure {
 
-/// A yardstick timed in the same run, and what it is ("memory-copy", "large-gemm", ...). It is a
-/// bound as long as nothing was faster; what was passed is reported as a reference.
+/// A yardstick timed in the same run, and what it is ("memory-copy", "large-gemm", ...). What we
+/// have passed is also reported as a reference, because it bounds nothing.
 struct BenchBound {
   std::string name;
   double seconds = 0.0;
@@ -51,8 +51,9 @@ struct BenchReport {
 };
 
 /// [{case, seconds, rate, rate_unit, bound, bound_share, reference, reference_share, peers,
-/// failure}]; bound_share = bound / median <= 1. Where we were faster than the yardstick, it is the
-/// reference and bound is null, else the other way round. speedup = median of the peer / ours.
+/// failure}]; bound_share = bound / median, above 1 where we were faster: then the bound is also
+/// the reference, which is null elsewhere. Without a yardstick all four are null. speedup = median
+/// of the peer / ours.
 Json bench_rows_to_json(const std::vector<BenchRow>& rows);
 /// {subject, verified, rows}, to be merged into what every command writes.
 Json bench_report_to_json(const BenchReport& report);

@@ -2,11 +2,22 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cctype>
+
 #include "strait/base/version.h"
 #include "strait/kernel/onednn.h"
 #include "strait/kernel/products.h"
 
 namespace strait::cli {
+namespace {
+
+std::string lower_case(std::string text) {
+  std::ranges::transform(text, text.begin(), [](unsigned char c) { return std::tolower(c); });
+  return text;
+}
+
+}  // namespace
 
 Parts own_parts() {
   const std::string onednn = kernel::onednn_version();
@@ -26,7 +37,9 @@ Handler version_handler(const std::function<Parts()>& parts) {
     Parts all = parts();
     for (auto& part : own_parts()) all.push_back(std::move(part));
     output.line(about_text(all));
-    return Json::object();
+    Json body = Json::object();
+    for (const auto& [name, what] : all) body[lower_case(name)] = what;
+    return body;
   };
 }
 

@@ -18,7 +18,8 @@ Parts own_parts();
 /// "strait 0.1.0 (commit)", then a line per part.
 std::string about_text(const Parts& parts);
 
-/// The handler of --version: prints about_text of `parts()` and own_parts().
+/// The handler of --version: prints about_text of `parts()` and own_parts(), and reports them by
+/// their names in lower case.
 Handler version_handler(const std::function<Parts()>& parts);
 
 }  // namespace strait::cli

@@ -134,6 +134,7 @@ class Grammar {
         "Example:\n  strait train run.toml --ranks 2\nstrait COMMAND --help tells more about a "
         "command.");
     app_.set_version_flag("--version", fmt::format("strait {} ({})", version(), commit()));
+    add_json(app_);
     app_.allow_extras();
     app_.require_subcommand(0, 1);
     const auto among = [&](const std::string& name) {
@@ -158,7 +159,6 @@ class Grammar {
   struct Row {
     const char *name, *about, *example;
     void (Grammar::*add)(CLI::App* sub);
-    bool json = true;
   };
   static const Row kRows[12];
 
@@ -172,11 +172,12 @@ class Grammar {
     CLI::App* sub = app_.add_subcommand(row.name, row.about);
     sub->footer(fmt::format("Example:\n  {}", row.example));
     sub->allow_extras();
-    if (row.json)
-      sub->add_option("--json", command_.json,
-                      "Write the result as JSON to FILE, or to stdout for -")
-          ->type_name("FILE|-");
+    add_json(*sub);
     (this->*row.add)(sub);
+  }
+  void add_json(CLI::App& app) {
+    app.add_option("--json", command_.json, "Write the result as JSON to FILE, or to stdout for -")
+        ->type_name("FILE|-");
   }
   void add_path(CLI::App* sub, const char* name, const char* about) {
     sub->add_option(name, command_.path, about)->required()->type_name("PATH");
@@ -270,10 +271,7 @@ class Grammar {
       if (!named) continue;
       below->footer(fmt::format("Example:\n  {}", subject.example));
       below->allow_extras();
-      below
-          ->add_option("--json", command_.json,
-                       "Write the result as JSON to FILE, or to stdout for -")
-          ->type_name("FILE|-");
+      add_json(*below);
       for (const CaseKey& key : subject.keys) {
         const std::string about =
             key.choices.empty() ? key.about
@@ -372,7 +370,7 @@ const Grammar::Row Grammar::kRows[] = {
      "data.tokenizer=bpe:32000",
      &Grammar::add_convert},
     {"completion", "Print completion for a shell", "strait completion bash",
-     &Grammar::add_completion, false},
+     &Grammar::add_completion},
 };
 
 /// The command, and below it the subject, that was recognised last.
@@ -494,6 +492,31 @@ void check_values(const Command& command) {
   if (command.name == "bench") check_case_keys(command);
 }
 
+/// What --version asks for: the command "version" of a program that has it, else a text.
+Command version_command(const CLI::App& app, const std::string& text,
+                        const std::vector<std::string>& available) {
+  Command command;
+  if (std::find(available.begin(), available.end(), "version") == available.end()) {
+    command.text = text + "\n";
+    return command;
+  }
+  refuse_empty(app);
+  command.name = "version";
+  const std::vector<std::string> json = app.get_option("--json")->results();
+  if (!json.empty()) command.json = json.back();
+  return command;
+}
+
+/// `what`: what is missing. A mistyped flag explains that better.
+[[noreturn]] void refuse_unparsed(Grammar& grammar, const std::string& what) {
+  const CLI::App& app = grammar.app();
+  const std::string name =
+      app.get_subcommands().empty() ? "" : app.get_subcommands().back()->get_name();
+  if (!name.empty() || app.count("--version") == 0) refuse_remaining(grammar);
+  const std::string where = name.empty() ? "strait" : "strait " + name;
+  refuse(fmt::format("{}; see {} --help", what, where), name.empty() ? where : name);
+}
+
 }  // namespace
 
 Command parse_arguments(const std::vector<std::string>& arguments,
@@ -506,13 +529,7 @@ Command parse_arguments(const std::vector<std::string>& arguments,
   } catch (const CLI::CallForHelp&) {
     command.text = app.help();
   } catch (const CLI::CallForVersion& version_text) {
-    command.text = std::string(version_text.what()) + "\n";
-    const auto told = std::find(available.begin(), available.end(), "version");
-    if (told != available.end()) {
-      command = {};
-      command.name = "version";
-    }
-    return command;
+    return version_command(app, version_text.what(), available);
   } catch (const CLI::ConversionError& error) {
     const std::string text = error.what();  // "Could not convert: --ranks = x"
     const size_t flag = std::min(text.find("--"), text.size());
@@ -522,10 +539,7 @@ Command parse_arguments(const std::vector<std::string>& arguments,
                        name),
            name);
   } catch (const CLI::ParseError& error) {
-    refuse_remaining(grammar);  // a mistyped flag explains a missing argument better
-    const std::string where =
-        app.get_subcommands().empty() ? "strait" : app.get_subcommands().back()->get_name();
-    refuse(fmt::format("{}; see strait {} --help", error.what(), where), where);
+    refuse_unparsed(grammar, error.what());
   }
   if (!command.text.empty()) return command;
   refuse_remaining(grammar);

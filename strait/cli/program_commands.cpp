@@ -302,8 +302,9 @@ Json report_command(const Command& command, Output& output) {
 namespace {
 
 Json completion_command(const Command& command, Output& output) {
-  output.line(completion_script(command.subject, describe_commands()));
-  return Json::object();
+  const std::string script = completion_script(command.subject, describe_commands());
+  output.line(script);
+  return Json::object({{"shell", command.subject}, {"script", script}});
 }
 
 }  // namespace

@@ -68,14 +68,16 @@ std::optional<Error> call(const Command& command, const CommandTable& table, Out
 }
 
 int finish(const Command& command, std::optional<Error> error, const Json& body, Streams& streams) {
-  if (error) print_error(command.name, *error, streams);
+  // The report first: whoever has closed stderr may still read it.
+  std::optional<Error> failed;
   try {
     report(command, error ? &*error : nullptr, body, streams);
   } catch (...) {
-    const Error failed = as_error(std::current_exception());
-    print_error(command.name, failed, streams);
-    if (!error) return static_cast<int>(failed.code());
+    failed = as_error(std::current_exception());
   }
+  for (const std::optional<Error>& one : {error, failed})
+    if (one) print_error(command.name, *one, streams);
+  if (!error) error = failed;
   return static_cast<int>(error ? error->code() : ExitCode::kDone);
 }
 

@@ -306,7 +306,8 @@ Rows train_keys() {
        "What all ranks do when any gradient is not finite."},
       {"train.recompute", kField<train, &TrainOptions::recompute>,
        with_form(one_of({"none", "block"}), "every:", 1),
-       "Blocks whose activations are computed again in backward; every:K = each K-th block."},
+       "Blocks whose activations are computed again in backward; every:K = each K-th block. unet, "
+       "modules: block, also where none is written."},
   };
 }
 

@@ -196,7 +196,7 @@ void fill_from_chain(Run& run) {
     if ((key.name.starts_with("model.shape.") || key.name.starts_with("model.rope.")) &&
         !run.is_set(key.name))
       copy_value(key, filled, run);
-  if (!run.is_set("train.recompute")) run.train.recompute = "block";
+  if (run.train.recompute == TrainOptions().recompute) run.train.recompute = "block";
 }
 
 void fill_model(Run& run) {

@@ -231,18 +231,17 @@ void check_overlap(const Run& run, int64_t ranks) {
                "nearest valid value is 0");
 }
 
+/// Keys at their defaults choose nothing.
 void check_cluster_choice(const Run& run) {
+  static const Run defaults;
   std::vector<std::string> chosen;
   for (const char* key : {"cluster.preset", "cluster.file", "cluster.levels"})
-    if (run.is_set(key)) chosen.push_back(key);
+    if (!same_value(*find_key(key), run, defaults)) chosen.push_back(key);
   if (chosen.size() > 1)
     refuse_key(run, chosen[1],
                fmt::format("{} and {} are both written; exactly one of preset, file and levels can "
                            "take effect: remove one",
                            chosen[0], chosen[1]));
-  if (run.is_set("cluster.levels") && run.cluster.levels.empty())
-    refuse_key(run, "cluster.levels",
-               "cluster.levels is empty; write at least one level, or preset = \"localhost\"");
 }
 
 void check_span(const Run& run, const Cluster& cluster, const char* word, const std::string& span) {

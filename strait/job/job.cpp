@@ -217,8 +217,10 @@ Job make_job(const Run& run, int64_t ranks, const OnLead& on_lead,
   if (resuming) job.folder = folder_of(run, on_lead);
   if (job.folder.checkpoint)
     job.resume = std::make_unique<checkpoint::CheckpointReader>(*job.folder.checkpoint);
-  job.corpus = std::make_unique<const Corpus>(
-      make_corpus(std::move(data), run.data, stored_tokenizer(job.resume.get()), cores));
+  const std::shared_ptr<const Tokenizer> tokenizer = stored_tokenizer(job.resume.get());
+  job.corpus = with_place(run, [&] {
+    return std::make_unique<const Corpus>(make_corpus(std::move(data), run.data, tokenizer, cores));
+  });
   job.design = strategy::make_design(run, ranks, job.corpus->tokenizer->vocabulary_size(),
                                      surroundings.cores_per_rank * ranks, job.corpus.get());
   job.design.run.runtime.chosen = chosen_products(run);
@@ -227,7 +229,7 @@ Job make_job(const Run& run, int64_t ranks, const OnLead& on_lead,
   job.modules_hash = check_chain(job);
   if (!job.device)
     require_memory(job.design, ranks_here(ranks, surroundings), usable_memory_bytes());
-  open_training(job);
+  with_place(run, [&] { open_training(job); });
   check_empty_batches(job);
   job.validation = std::make_unique<ValidationWindows>(*job.corpus, run.model.shape.context);
   require_validation(job);

@@ -28,6 +28,11 @@ int64_t& category(MemoryUse& use, Category which) {
   return use.buffers;
 }
 
+void add(MemoryUse& use, const ValueArray& array, int64_t bytes) {
+  category(use, array.category) += bytes;
+  if (array.tier == Tier::kHost) use.host += bytes;
+}
+
 /// Bytes in use while a program runs.
 class Meter {
  public:
@@ -64,7 +69,7 @@ class Meter {
       // Joined values take their memory with the first one and give it back with the last.
       const int64_t others = sign > 0 ? alive_[array]++ : --alive_[array];
       if (program_.arrays[array].joined && others > 0) continue;
-      category(now_, program_.arrays[array].category) += sign * bytes_[array];
+      add(now_, program_.arrays[array], sign * bytes_[array]);
       total_ += sign * bytes_[array];
     }
   }
@@ -97,7 +102,7 @@ MemoryUse resident_memory(const Program& program, int64_t rank) {
   MemoryUse use;
   for (const ValueArray& array : program.arrays) {
     if (array.lifetime == Lifetime::kTransient) continue;
-    category(use, array.category) += array.count * value_bytes(program, array, rank);
+    add(use, array, array.count * value_bytes(program, array, rank));
   }
   return use;
 }

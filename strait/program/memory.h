@@ -14,6 +14,7 @@ namespace strait::program {
 /// Bytes by category at the moment of the highest total (resident values included).
 struct MemoryUse {
   int64_t weights = 0, secondary = 0, gradients = 0, optimizer = 0, activations = 0, buffers = 0;
+  int64_t host = 0;  // of them on Tier::kHost; the others lie where the rank computes
   int64_t total() const {
     return weights + secondary + gradients + optimizer + activations + buffers;
   }

@@ -1,8 +1,9 @@
 // Named model sizes. Sources: nanoGPT's CPU setting of its character model; Radford et al. 2019
-// (GPT-2); Brown et al. 2020, table 2.1 (GPT-3); Touvron et al. 2023 and Grattafiori et al. 2024
-// (Llama 2 and 3) as their config.json state them; so are SmolLM, Mistral, Qwen, OLMo 2 and the
-// text part of Gemma 3.
-// llama-10m and llama-124m have the sizes of nanoGPT's GPU character model and of GPT-2 124M.
+// (GPT-2); Brown et al. 2020, table 2.1 (GPT-3); the launch scripts of AxoNN's runs on Perlmutter,
+// Frontier and Alps, Singh et al. 2024, with sequences of 2048 (axonn); Touvron et al. 2023 and
+// Grattafiori et al. 2024 (Llama 2 and 3) as their config.json state them; so are SmolLM, Mistral,
+// Qwen, OLMo 2 and the text part of Gemma 3. llama-10m and llama-124m have the sizes of nanoGPT's
+// GPU character model and of GPT-2 124M.
 #include <fmt/format.h>
 
 #include <array>
@@ -23,13 +24,31 @@ struct Preset {
 // GPT-3 XL: the paper prints 24 heads of 128 for width 2048; 16 heads is what fits. 13B: printed
 // 5140.
 constexpr std::array kPresets = {
-    Preset{"nano-char", 4, 4, 128, 64, false},      Preset{"gpt2-124m", 12, 12, 768, 1024, true},
-    Preset{"gpt2-350m", 24, 16, 1024, 1024, true},  Preset{"gpt2-774m", 36, 20, 1280, 1024, true},
-    Preset{"gpt2-1558m", 48, 25, 1600, 1024, true}, Preset{"gpt3-125m", 12, 12, 768, 2048, true},
-    Preset{"gpt3-350m", 24, 16, 1024, 2048, true},  Preset{"gpt3-760m", 24, 16, 1536, 2048, true},
-    Preset{"gpt3-1.3b", 24, 16, 2048, 2048, true},  Preset{"gpt3-2.7b", 32, 32, 2560, 2048, true},
-    Preset{"gpt3-6.7b", 32, 32, 4096, 2048, true},  Preset{"gpt3-13b", 40, 40, 5120, 2048, true},
+    Preset{"nano-char", 4, 4, 128, 64, false},
+    Preset{"gpt2-124m", 12, 12, 768, 1024, true},
+    Preset{"gpt2-350m", 24, 16, 1024, 1024, true},
+    Preset{"gpt2-774m", 36, 20, 1280, 1024, true},
+    Preset{"gpt2-1558m", 48, 25, 1600, 1024, true},
+    Preset{"gpt3-125m", 12, 12, 768, 2048, true},
+    Preset{"gpt3-350m", 24, 16, 1024, 2048, true},
+    Preset{"gpt3-760m", 24, 16, 1536, 2048, true},
+    Preset{"gpt3-1.3b", 24, 16, 2048, 2048, true},
+    Preset{"gpt3-2.7b", 32, 32, 2560, 2048, true},
+    Preset{"gpt3-6.7b", 32, 32, 4096, 2048, true},
+    Preset{"gpt3-13b", 40, 40, 5120, 2048, true},
     Preset{"gpt3-175b", 96, 96, 12288, 2048, true},
+    Preset{"axonn-5b", 24, 32, 4096, 2048, true},
+    Preset{"axonn-10b", 32, 40, 5120, 2048, true},
+    Preset{"axonn-20b", 32, 56, 7168, 2048, true},
+    Preset{"axonn-40b", 38, 72, 9216, 2048, true},
+    Preset{"axonn-50b", 48, 72, 9216, 2048, true},
+    Preset{"axonn-60b", 56, 72, 9216, 2048, true},
+    Preset{"axonn-80b", 42, 96, 12288, 2048, true},
+    Preset{"axonn-100b", 53, 96, 12288, 2048, true},
+    Preset{"axonn-160b", 84, 96, 12288, 2048, true},
+    Preset{"axonn-175b", 96, 96, 12288, 2048, true},
+    Preset{"axonn-320b", 96, 128, 16384, 2048, true},
+    Preset{"axonn-640b", 192, 128, 16384, 2048, true},
 };
 
 /// Llama: key/value heads, feed-forward width, and the stretching of RoPE (1 = none).

@@ -78,6 +78,19 @@ std::string Tokenizer::decode(std::span<const int32_t> tokens) const {
 
 bool tokenizer_is_trained(const std::string& spec) { return spec.starts_with(kBpePrefix); }
 
+namespace {
+
+std::unique_ptr<Tokenizer> load_named(const std::string& path) {
+  try {
+    return load_tokenizer(path);
+  } catch (UserError& error) {
+    error.place().key = "data.tokenizer";
+    throw;
+  }
+}
+
+}  // namespace
+
 std::unique_ptr<Tokenizer> make_tokenizer(const std::string& spec, std::string_view text) {
   if (spec == "byte") return std::make_unique<ByteTokenizer>();
   if (spec == "char") return std::make_unique<CharTokenizer>(CharTokenizer::from_text(text));
@@ -88,7 +101,7 @@ std::unique_ptr<Tokenizer> make_tokenizer(const std::string& spec, std::string_v
   }
   if (names_ids(spec)) return std::make_unique<IdsTokenizer>(IdsTokenizer::from_spec(spec));
   std::error_code code;
-  if (std::filesystem::exists(spec, code)) return load_tokenizer(spec);
+  if (std::filesystem::exists(spec, code)) return load_named(spec);
   if (spec.find('/') != std::string::npos || spec.ends_with(".json"))
     spec_error(fmt::format("data.tokenizer: {} does not exist", spec));
   spec_error(

@@ -62,6 +62,9 @@ std::unique_ptr<DocumentLoader> document_loader(const Job& job) {
       saved ? saved_position(*saved, job.resume->manifest()) : BatchPosition{});
 }
 
+/// A NaN has no sign that means anything.
+double without_sign(double value) { return std::isnan(value) ? std::abs(value) : value; }
+
 /// What became of the weights, and what the run may do about it.
 const char* non_finite_advice(const strategy::Design& design) {
   if (design.run.optimizer.in_backward)
@@ -347,7 +350,8 @@ void Trainer::non_finite(int64_t step, const StepResult& result) {
     writer_->finish();  // all ranks stop here: none has to wait in vain
   place.step = step;
   throw NonFinite(fmt::format("step {}: the loss is {} and the gradient norm {}; {}", step,
-                              result.loss, result.gradient_norm, non_finite_advice(job_.design)),
+                              without_sign(result.loss), without_sign(result.gradient_norm),
+                              non_finite_advice(job_.design)),
                   place);
 }
 

@@ -141,6 +141,32 @@ TEST_F(BadInput, ACheckpointOfAnotherModelIsRefused) {
   EXPECT_EQ(ran.report.at("error").at("key").as_string(), "model.shape.layers");
 }
 
+TEST_F(BadInput, DataThatAreWrongNameTheDataAndTheLineOfTheRunFile) {
+  const std::string text = folder_.path() + "/text.txt", none = folder_.path() + "/none.txt",
+                    latin = file("latin.txt", "caf\xe9 au lait"), tiny = file("tiny.txt", "ab"),
+                    json = file("wrong.json", "{}");
+  const auto written = [&](const std::string& path, const std::string& more = "seed = 1\n") {
+    run_file_ = file("data.toml", "[data]\npath = \"" + path + "\"\n" + more);
+    return run({"train", run_file_, "--set", "output.run_dir=" + run_dir(), "--set",
+                "model.preset=nano-char"},
+               folder_.path() + "/report.json");
+  };
+  const std::string tokenizer = "tokenizer = \"" + json + "\"\n";
+  const std::tuple<Ran, std::string, std::string, int64_t> cases[] = {
+      {written(none, ""), none, "data.path", 2},
+      {written(latin, ""), latin, "data.encoding", 2},
+      {written(latin, "encoding = \"utf-8\"\n"), latin, "data.encoding", 3},
+      {written(tiny, ""), tiny, "data.path", 2},
+      {written(text, tokenizer), json, "data.tokenizer", 3}};
+  for (const auto& [ran, data, key, line] : cases) {
+    expect_refused(ran, {data, "data.toml:" + std::to_string(line), key});
+    const Json& error = ran.report.at("error");
+    EXPECT_EQ(error.at("file").as_string(), run_file_) << ran.err;
+    EXPECT_EQ(error.at("line").as_integer(), line) << ran.err;
+    EXPECT_EQ(error.at("key").as_string(), key) << ran.err;
+  }
+}
+
 TEST_F(BadInput, ANonFiniteLossStopsWithFiveOrIsSkipped) {
   // fp32 overflows in the second step; the first update already wrote weights near 1e30.
   const Ran stopped =
@@ -163,6 +189,7 @@ TEST_F(BadInput, WhatIsSaidOfANonFiniteLossIsTrueOfTheRun) {
                              "train.clip_norm=0", "train.steps=6"});
     const Ran ran = train(sets, 2);
     EXPECT_EQ(ran.exit_code, 5) << ran.err;
+    EXPECT_THAT(ran.err, AllOf(HasSubstr("gradient norm nan;"), Not(HasSubstr("-nan"))));
     return ran.err;
   };
   const auto kSkip = HasSubstr("train.non_finite"), kUnchanged = HasSubstr("were not changed");

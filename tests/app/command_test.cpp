@@ -302,6 +302,30 @@ TEST(Commands, SamplePlanSimulateInspectAndReportAnswer) {
     EXPECT_NE(page.find(part), std::string::npos) << part;
 }
 
+/// MEM of INTERFACE.
+void expect_tiers(const Json& memory) {
+  const Json& tiers = memory.at("tiers");
+  EXPECT_GT(tiers.at("device").as_integer(), 0);
+  EXPECT_GT(tiers.at("host").as_integer(), 0);  // scalars of the step at least
+  EXPECT_EQ(tiers.at("disk").as_integer(), 0);
+  EXPECT_EQ(tiers.at("device").as_integer() + tiers.at("host").as_integer(),
+            memory.at("total").as_integer());
+}
+
+TEST(Commands, MemoryIsToldByTier) {
+  const TemporaryFolder folder;
+  const std::string run_file = test::small_run_file(folder.path()), json = folder.path() + "/json";
+  const auto trained = run({"train", run_file, "--ranks", "2", "--set", "train.steps=1", "--set",
+                            "output.run_dir=" + folder.path() + "/run"},
+                           json);
+  EXPECT_EQ(trained.report.at("state_bytes").size(), 2u);
+  for (const Json& rank : trained.report.at("state_bytes").as_array()) expect_tiers(rank);
+  const auto simulated = run({"simulate", run_file, "--ranks", "2"}, json);
+  for (const Json& of : simulated.report.at("memory").as_array()) expect_tiers(of);
+  const auto planned = run({"plan", run_file, "--ranks", "2"}, json);
+  for (const Json& one : planned.report.at("candidates").as_array()) expect_tiers(one.at("memory"));
+}
+
 TEST(Commands, TrainSaysHowManyDocumentsThereAre) {
   const TemporaryFolder folder;
   const std::string run_file = test::small_run_file(folder.path());

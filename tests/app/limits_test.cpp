@@ -127,6 +127,17 @@ TEST(Limits, ARunThatTheSystemRefusesMemoryIsNothingFits) {
   EXPECT_EQ(child.wait(), 3) << read_file(log);
 }
 
+/// Whoever reads the lines has gone after the first; the report is there all the same.
+TEST(Limits, AClosedPipeLeavesTheReport) {
+  const TemporaryFolder folder;
+  const std::string json = folder.path() + "/report.json", log = folder.path() + "/log";
+  Child child({"train", test::small_run_file(folder.path()), "--ranks", "1", "--json", json,
+               "--set", "train.steps=200", "--set", "output.run_dir=" + folder.path() + "/run"},
+              log, {"bash", "-c", "\"$0\" \"$@\" 2>&1 | head -n 1 > /dev/null"});
+  child.wait();
+  EXPECT_EQ(Json::parse(read_file(json), json).at("exit_code").as_integer(), 6);
+}
+
 /// What ranks of a host share is a window of each, mapped by all.
 TEST(Limits, ProcessesTrainUnderLimitsOfAddressSpaceAndFileSize) {
   if (test::kSanitized) GTEST_SKIP() << "a sanitizer reserves more address space than the limit";

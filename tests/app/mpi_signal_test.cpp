@@ -147,5 +147,30 @@ TEST(MpiSignals, AtRandomMomentsEachSavesAndExitsWithZero) {
   EXPECT_EQ(signals, chains_count * turns);
 }
 
+/// Processes with `text` among their arguments, but for `other`.
+std::vector<pid_t> processes_with(const std::string& text, pid_t other) {
+  std::vector<pid_t> found;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    const std::string name = entry.path().filename();
+    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+    const pid_t process = std::stoi(name);
+    if (process != other && test::proc_text(process, "cmdline").find(text) != std::string::npos)
+      found.push_back(process);
+  }
+  return found;
+}
+
+TEST(MpiSignals, ABenchmarkTakesItsRanksWithIt) {
+  const TemporaryFolder folder;
+  const std::string log = folder.path() + "/log";
+  test::Child bench(
+      {"bench", "collective", "--backend", "mpi", "--ranks", "2", "--bytes", "268435456"}, log);
+  const std::string mark = "/strait-bench-" + std::to_string(bench.pid());
+  while (bench.running() && processes_with(mark, bench.pid()).size() < 3) test::sleep_seconds(0.02);
+  bench.signal(SIGTERM);
+  EXPECT_EQ(bench.wait(), 128 + SIGTERM) << read_file(log);
+  EXPECT_TRUE(processes_with(mark, bench.pid()).empty());  // mpirun and its ranks
+}
+
 }  // namespace
 }  // namespace strait

@@ -139,6 +139,40 @@ TEST(Signals, AHundredAtRandomMomentsEachSaveAndExitWithZero) {
   EXPECT_GE(at_start, 1);  // some came before the first step
 }
 
+/// Whether the process has `number` wait.
+bool holds(pid_t process, int number) {
+  std::ifstream status("/proc/" + std::to_string(process) + "/status");
+  std::string line;
+  while (std::getline(status, line))
+    if (line.starts_with("SigBlk:"))
+      return (std::stoull(line.substr(7), nullptr, 16) >> (number - 1) & 1) != 0;
+  return false;
+}
+
+TEST(Signals, BeforeMainTheyWaitForTheRun) {
+  const TemporaryFolder folder;
+  const std::string run_file = test::small_run_file(folder.path());
+  const std::string log = folder.path() + "/log", json = folder.path() + "/report.json";
+  Child child(arguments(run_file, folder.path() + "/run", true, json), log);
+  while (child.running() && !holds(child.pid(), SIGTERM)) test::sleep_seconds(0.0005);
+  ASSERT_FALSE(test::handles(child.pid(), SIGTERM)) << "seen too late";
+  child.signal(SIGTERM);
+  ASSERT_EQ(child.wait(), 0) << read_file(log);
+  const Json report = read_json(json);
+  EXPECT_EQ(report.at("stopped_by").as_string(), "SIGTERM");
+  EXPECT_EQ(report.at("steps").as_integer(), 0);
+}
+
+TEST(Signals, OtherCommandsEndByThem) {
+  std::signal(SIGTERM, SIG_DFL);  // runs in this process leave it ignored, which children inherit
+  const TemporaryFolder folder;
+  const std::string log = folder.path() + "/log";
+  Child child({"bench", "gemm", "--m", "4096", "--n", "4096", "--k", "4096"}, log);
+  while (child.running() && !holds(child.pid(), SIGTERM)) test::sleep_seconds(0.0005);
+  child.signal(SIGTERM);
+  EXPECT_EQ(child.wait(), 128 + SIGTERM) << read_file(log);
+}
+
 TEST(Signals, BeforeTheFirstStepANewRunSavesStepZero) {
   const TemporaryFolder folder;
   const std::string run_file = test::small_run_file(folder.path());

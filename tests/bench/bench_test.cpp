@@ -43,16 +43,24 @@ TEST(BenchRow, JsonHasTheKeysOfTheInterface) {
           .dump());
 }
 
-TEST(BenchRow, WhatWasPassedIsNoBound) {
+TEST(BenchRow, ABoundThatWasPassedIsAlsoAReference) {
   BenchWork work = sample_work();
   work.bound_factor = 5.0;  // 2.5 seconds against our 2
   const BenchReport report{"gemm", {bench_row(work, {.runs = 5})}};
   const Json json = bench_report_to_json(report);
   const Json& row = json.at("rows").as_array()[0];
-  EXPECT_TRUE(row.at("bound").is_null());
-  EXPECT_TRUE(row.at("bound_share").is_null());
+  EXPECT_EQ(row.at("bound").dump(), Json::object({{"name", "copy"}, {"seconds", 2.5}}).dump());
+  EXPECT_EQ(row.at("bound_share").as_number(), 1.25);
   EXPECT_EQ(row.at("reference").at("name").as_string(), "copy");
   EXPECT_EQ(row.at("reference_share").as_number(), 1.25);
+}
+
+TEST(BenchRow, WithoutAYardstickNoBoundIsKnown) {
+  BenchWork work = sample_work();
+  work.bound.reset();
+  const Json json = bench_rows_to_json({bench_row(work, {.runs = 5})});
+  for (const char* key : {"bound", "bound_share", "reference", "reference_share"})
+    EXPECT_TRUE(json.as_array()[0].at(key).is_null()) << key;
 }
 
 TEST(BenchRow, WrongResultsAreNotTimed) {

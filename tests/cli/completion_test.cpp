@@ -12,6 +12,7 @@
 
 #include "strait/base/errors.h"
 #include "strait/base/file.h"
+#include "strait/base/version.h"
 #include "strait/cli/about.h"
 #include "strait/cli/manual.h"
 #include "strait/cli/program_commands.h"
@@ -101,6 +102,13 @@ TEST(Manual, HasAPagePerCommandWithItsFlagsAndItsExample) {
   EXPECT_THAT(all, HasSubstr("strait train run.toml \\-\\-ranks 2 \\-\\-set data.path=book.txt"));
 }
 
+/// What stands on stdout alone.
+Json report_of(const std::vector<std::string>& arguments) {
+  std::ostringstream out, err;
+  EXPECT_EQ(run_command(arguments, program_commands(), {out, err}), 0) << err.str();
+  return Json::parse(out.str(), "stdout");
+}
+
 /// What the program writes, and its exit code.
 std::string output_of(const std::vector<std::string>& arguments, int expected) {
   std::ostringstream out, err;
@@ -114,6 +122,27 @@ TEST(About, VersionNamesTheParts) {
   for (const char* part : {"\ninstructions ", "\ntiles ", "\noneDNN "})
     EXPECT_THAT(text, HasSubstr(part));
   EXPECT_THAT(about_text({{"MPI", "none"}}), HasSubstr("\nMPI          none"));
+}
+
+TEST(About, VersionIsReportedAsJson) {
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"--version", "--json", "-"}, {"--json=-", "--version"}}) {
+    const Json report = report_of(words);
+    EXPECT_EQ(report.at("format").as_string(), "strait.version/1");
+    EXPECT_TRUE(report.at("ok").as_bool());
+    EXPECT_EQ(report.at("version").as_string(), version());
+    for (const auto& [name, what] : own_parts())
+      EXPECT_EQ(report.at(name == "oneDNN" ? "onednn" : name).as_string(), what);
+  }
+  EXPECT_THAT(output_of({"--version", "--json="}, 2), HasSubstr("--json"));
+  EXPECT_THAT(output_of({"--json", "-"}, 2), HasSubstr("no command"));
+}
+
+TEST(About, CompletionIsReportedAsJson) {
+  const Json report = report_of({"completion", "zsh", "--json", "-"});
+  EXPECT_EQ(report.at("format").as_string(), "strait.completion/1");
+  EXPECT_EQ(report.at("shell").as_string(), "zsh");
+  EXPECT_EQ(report.at("script").as_string(), completion_script("zsh", describe_commands()));
 }
 
 TEST(About, CompletionIsACommand) {

@@ -44,7 +44,6 @@ TEST(Validate, DefaultsAreAcceptedWrittenOrNot) {
     expect_valid("", ranks);
     const RunFile defaults;
     for (const Key& key : run_keys()) {
-      if (key.name == "cluster.levels") continue;  // its default, no level, means the preset
       const RunFile run = parse_run(key.name + " = " + value_text(key, defaults), "run.toml");
       EXPECT_NO_THROW(validate_run(run, ranks)) << key.name;
     }
@@ -285,9 +284,12 @@ TEST(Validate, Combinations) {
 }
 
 TEST(Validate, ClusterMeshAndSpans) {
-  expect_refused("cluster.file = \"c.toml\"\ncluster.preset = \"localhost\"", "cluster.file",
+  expect_refused("cluster.file = \"c.toml\"\ncluster.preset = \"frontier\"", "cluster.file",
                  "exactly one");
-  expect_refused("cluster.levels = []", "cluster.levels", "at least one level");
+  expect_valid("cluster.levels = []\ncluster.file = \"\"\ncluster.preset = \"frontier\"");
+  expect_valid(
+      "cluster.preset = \"localhost\"\ncluster.levels = [{ name = \"pair\", size = 2, "
+      "gb_per_second = 1.0 }]");
   expect_refused("cluster.file = \"does/not/exist.toml\"", "cluster.file", "cannot open");
   expect_refused("cluster.preset = \"frontier\"\ntrain.global_batch_size = 9", "cluster.preset",
                  "2 or 4", 3);

@@ -69,6 +69,8 @@ TEST(Search, PlacementsThatOtherKeysForbidAreLeftOut) {
            {"mesh.axes.z=2", "placement.preset=hsdp"},
            {"placement.preset=ddp", "compression.codec=qsgd4/512"},
            {"placement.preset=zero3", "tensor.cached_gathers=1"},
+           {"placement.preset=zero3", "placement.prefetch_units=3"},
+           {"placement.preset=zero3", "tensor.overlap=oar,ors"},
            {"placement.preset=zero3", "placement.codecs.weights=int8/2048"},
            {"placement.preset=zero-topo", "placement.codecs.update=fp8e4m3"},
            {"placement.preset=zero++", "placement.codecs.secondary=int8/2048"},

@@ -7,6 +7,7 @@
 
 #include "strait/base/errors.h"
 #include "strait/program/memory.h"
+#include "strait/program/memory_json.h"
 #include "tests/program/test_kernels.h"
 #include "tests/sanitized.h"
 
@@ -250,6 +251,21 @@ TEST(Memory, WorkspaceOfAKernelLivesWhileItRuns) {
   EXPECT_EQ(peak_memory(program, 0).buffers, 22);
   program.body = {first};
   EXPECT_EQ(peak_memory(program, 0).buffers, 12);
+}
+
+TEST(Memory, TiersMakeUpTheTotal) {
+  Program program = empty_program();
+  const int state = declare(program, "state", Lifetime::kResident, 2, 7);
+  const int tokens = declare(program, "tokens", Lifetime::kTransient, 1, 50);
+  program.arrays[tokens].tier = Tier::kHost;
+  Op op = work_op(kForward, {}, {value(state, 0)}, {value(tokens, 0)});
+  op.attributes[kWorkspace] = int64_t{5};
+  program.body = {op, release(value(tokens, 0))};
+  EXPECT_EQ(resident_memory(program, 0).host, 0);
+  const Json json = to_json(peak_memory(program, 0));
+  EXPECT_EQ(json.at("total").as_integer(), 14 + 50 + 5);
+  EXPECT_EQ(json.at("tiers").dump(),
+            Json::object({{"device", 14 + 5}, {"host", 50}, {"disk", 0}}).dump());
 }
 
 TEST(Memory, PartsDependOnTheRank) {

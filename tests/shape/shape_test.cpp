@@ -1,5 +1,6 @@
 #include "strait/shape/shape.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -38,6 +39,26 @@ TEST(Shape, PublishedParameterCountsOfLlama) {
   // 12 layers of 12 C^2 + 2 C as GPT-2 124M without biases and positions.
   EXPECT_EQ(preset_shape("llama-124m", 50257).parameters(),
             12 * (12 * 768 * 768 + 2 * 768) + 50257 * 768 + 768);
+}
+
+/// Sizes of the launch scripts (specs: tensor4d 5.c); the names tell billions of parameters.
+TEST(Shape, SizesOfAxonn) {
+  struct Size {
+    int64_t billions, layers, width, heads;
+  };
+  const Size sizes[] = {{5, 24, 4096, 32},    {10, 32, 5120, 40},    {20, 32, 7168, 56},
+                        {40, 38, 9216, 72},   {50, 48, 9216, 72},    {60, 56, 9216, 72},
+                        {80, 42, 12288, 96},  {100, 53, 12288, 96},  {160, 84, 12288, 96},
+                        {175, 96, 12288, 96}, {320, 96, 16384, 128}, {640, 192, 16384, 128}};
+  for (const Size& size : sizes) {
+    const ModelShape shape = preset_shape(fmt::format("axonn-{}b", size.billions), 51200);
+    EXPECT_EQ(shape.options.layers, size.layers) << size.billions;
+    EXPECT_EQ(shape.options.width, size.width) << size.billions;
+    EXPECT_EQ(shape.options.heads, size.heads) << size.billions;
+    EXPECT_EQ(shape.options.context, 2048) << size.billions;
+    const auto named = 1e9 * static_cast<double>(size.billions);
+    EXPECT_NEAR(static_cast<double>(shape.parameters()), named, 0.05 * named) << size.billions;
+  }
 }
 
 TEST(Shape, PublishedParameterCountsOfOtherFamilies) {

@@ -179,8 +179,8 @@ TEST(Compose, EveryProgramIsLegal) {
             Cluster cluster = ranks == 1 ? Cluster{} : two_levels(ranks);
             if (ranks == 1) cluster.levels = {{"world", 1, 1e9, 0, 1}};
             if (!is_applicable(row, cluster, ranks)) continue;
-            const Placement placement = placement_of(
-                row.name, cluster, ranks, {"placement.prefetch_units=" + std::to_string(prefetch)});
+            Placement placement = placement_of(row.name, cluster, ranks);
+            placement.prefetch_units = prefetch;
             for (const program::Program& program :
                  {compose(model_of(5), placement, cluster, options_of(accumulation, every)),
                   compose(model_of(5), placement, cluster, with(Purpose::kPublish)),

@@ -198,10 +198,9 @@ TEST(Pipeline, RandomFormsAreLegal) {
                  << ", " << options.pipeline.chunks << " chunks, " << preset << ", prefetch "
                  << prefetch << ", recompute " << options.recompute.every << ", in backward "
                  << options.in_backward);
-    expect_legal(
-        model_of(layers, draw(2) == 0),
-        preset_on_pairs(preset, data, {"placement.prefetch_units=" + std::to_string(prefetch)}),
-        mesh_of(stages, data), options);
+    Placement placement = preset_on_pairs(preset, data);
+    placement.prefetch_units = prefetch;
+    expect_legal(model_of(layers, draw(2) == 0), placement, mesh_of(stages, data), options);
     if (HasFatalFailure()) return;
   }
 }

@@ -190,7 +190,7 @@ TEST_F(RefusedModules, KeysThatCannotActOnModules) {
   expect_refused({"mesh.axes.x=2"}, "mesh.axes.x", "nearest valid value is 1");
   expect_refused({"mesh.axes.stage=2", "pipeline.order=zero-bubble-h1"}, "pipeline.order",
                  "\"1f1b\"");
-  expect_refused({"train.recompute=none"}, "train.recompute", "\"block\"");
+  expect_refused({"train.recompute=every:2"}, "train.recompute", "\"block\"");
   expect_refused({"runtime.device=cuda"}, "runtime.device", "\"cpu\"");
   expect_refused({"model.path="}, "model.path", "required");
   expect_refused({"model.path=" + folder_.path()}, "model.path", "modules.json");

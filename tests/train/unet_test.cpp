@@ -275,7 +275,7 @@ TEST_F(UnetRuns, WhatCannotActOnAUnetIsRefused) {
   expect_refused({"mesh.axes.stage=2", "pipeline.order=zero-bubble-h1"}, "pipeline.order",
                  "\"1f1b\"");
   expect_refused({"mesh.axes.stage=16"}, "mesh.axes.stage", "nearest valid value is 8", 16);
-  expect_refused({"train.recompute=none"}, "train.recompute", "\"block\"");
+  expect_refused({"train.recompute=every:2"}, "train.recompute", "\"block\"");
   expect_refused({"runtime.device=cuda"}, "runtime.device", "\"cpu\"");
   expect_refused({"model.shape.layers=3"}, "model.shape.layers", "model.unet");
   expect_refused({"model.shape.dropout=0.1"}, "model.shape.dropout", "cannot take effect");

@@ -9,6 +9,7 @@
 #include <cstdlib>
 
 #include "strait/base/errors.h"
+#include "strait/config/keys.h"
 
 namespace strait::strategy {
 namespace {
@@ -173,15 +174,16 @@ codec::CodecSpec parse_without_feedback(const Run& run, const std::string& key,
 bool computes_narrow(const Run& run) {
   return run.train.precision == "bf16" || run.train.precision == "fp16";
 }
-const char* or_narrow(const Run& run, const char* preset) {
-  return computes_narrow(run) && std::string(preset) == "none" ? run.train.precision.c_str()
-                                                               : preset;
+std::string or_narrow(const Run& run, const std::string& codec) {
+  return computes_narrow(run) && codec == "none" ? run.train.precision : codec;
 }
 
+/// `is_computed_on`: of what blocks compute on, so that "none" means nothing smaller than that.
 codec::CodecSpec read_codec(const Run& run, const std::string& key, const std::string& written,
-                            const char* preset) {
+                            const char* preset, bool is_computed_on = false) {
   const std::string name = "placement.codecs." + key;
-  return parse_without_feedback(run, name, run.is_set(name) ? written : preset);
+  const std::string text = run.is_set(name) ? written : preset;
+  return parse_without_feedback(run, name, is_computed_on ? or_narrow(run, text) : text);
 }
 
 /// Ranks of x or y would round what all of them hold each in its own way.
@@ -245,15 +247,6 @@ void check_codecs(const Run& run, const Placement& p) {
   };
   const bool narrow = computes_narrow(run);
   const bool own_master = p.weights == p.optimizer && p.weights > 1;
-  if (narrow && !is_set(own_master ? p.codecs.weights : p.codecs.update)) {
-    const std::string key = std::string("placement.codecs.") + (own_master ? "weights" : "update");
-    throw UserError(
-        fmt::format(
-            "{} = \"none\" cannot take effect: with train.precision = \"{}\" blocks compute "
-            "on {} weights; nearest: \"{}\"",
-            key, run.train.precision, run.train.precision, run.train.precision),
-        place_of(run, key));
-  }
   if (is_set(p.codecs.update) && p.weights == p.optimizer && !(narrow && !own_master))
     refuse("update", p.codecs.update,
            "weights and optimizer have the same span, so updates are not sent");
@@ -292,15 +285,46 @@ void check_secondary(const Run& run, const Placement& p) {
       place_of(run, "placement.spans.secondary"));
 }
 
-/// What computing goes on beside; where weights are whole or gathered at once no key says more.
-void read_overlaps(const Run& run, Placement& p) {
+/// Units that are gathered ahead of their use. On one data rank the key is idle, so that a run file
+/// for many ranks also runs on one.
+int64_t units_ahead(const Run& run, const Placement& p) {
+  const int64_t units = run.placement.prefetch_units, usual = PlacementOptions().prefetch_units;
   const bool ahead = run.tensor.overlaps("oag");
-  if (!ahead && run.is_set("placement.prefetch_units") && run.placement.prefetch_units > 0)
-    throw UserError(fmt::format("placement.prefetch_units = {} cannot take effect where "
-                                "tensor.overlap lacks \"oag\"; nearest: 0",
-                                run.placement.prefetch_units),
+  const auto refuse = [&](const std::string& why, const std::string& nearest) {
+    throw UserError(fmt::format("placement.prefetch_units = {} cannot take effect where {}; "
+                                "nearest: {}",
+                                units, why, nearest),
                     place_of(run, "placement.prefetch_units"));
-  p.prefetch_units = ahead ? run.placement.prefetch_units : 0;
+  };
+  if (units == usual || !run.is_set("placement.prefetch_units")) return ahead ? units : 0;
+  if (!ahead && units > 0) refuse("tensor.overlap lacks \"oag\"", "0");
+  if (ahead && p.weights == 1 && p.ranks > 1)
+    refuse("weights are whole on every rank",
+           fmt::format("{}, or placement.preset = \"zero3\"", usual));
+  return units;
+}
+
+/// A word that is left out has to make something wait. That "oar" stands where nothing is summed
+/// over x and y is validated before.
+void check_overlaps(const Run& run, const Placement& p) {
+  const bool reduces = p.ranks > 1 || run.mesh.axes.stage > 1, gathers = p.weights > 1;
+  const bool lacks_reductions = !run.tensor.overlaps("ors");
+  const bool lacks_gathers = !run.tensor.overlaps("oag");
+  if (!run.tensor.overlaps("oar") || (!lacks_reductions && !lacks_gathers)) return;
+  if ((lacks_reductions && reduces) || (lacks_gathers && gathers)) return;
+  const char* const why = !lacks_gathers      ? "no gradients are reduced"
+                          : !lacks_reductions ? "no weights are gathered"
+                                              : "no gradients are reduced and no weights gathered";
+  throw UserError(fmt::format("tensor.overlap = {} cannot take effect where {}; nearest: {}",
+                              value_text(*find_key("tensor.overlap"), run), why,
+                              value_text(*find_key("tensor.overlap"), Run())),
+                  place_of(run, "tensor.overlap"));
+}
+
+/// What computing goes on beside.
+void read_overlaps(const Run& run, Placement& p) {
+  check_overlaps(run, p);
+  p.prefetch_units = units_ahead(run, p);
   p.hides_reductions = run.tensor.overlaps("ors");
   p.cached_layers = run.tensor.cached_gathers;
   const int64_t layers = run.model.shape.layers;
@@ -439,12 +463,10 @@ Placement resolve_placement(const Run& run, const Cluster& cluster, int64_t rank
   const auto& codecs = run.placement.codecs;
   const bool own_master = placement.weights == placement.optimizer && placement.weights > 1;
   placement.codecs.weights =
-      read_codec(run, "weights", codecs.weights,
-                 own_master ? or_narrow(run, row->weights_codec) : row->weights_codec);
+      read_codec(run, "weights", codecs.weights, row->weights_codec, own_master);
   placement.codecs.secondary = read_codec(run, "secondary", codecs.secondary, "none");
   placement.codecs.update =
-      read_codec(run, "update", codecs.update,
-                 own_master ? row->update_codec : or_narrow(run, row->update_codec));
+      read_codec(run, "update", codecs.update, row->update_codec, !own_master);
   read_gradient_codecs(run, cluster, *row, placement);
   read_compression(run, placement);
   check_codecs(run, placement);

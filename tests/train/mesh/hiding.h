@@ -48,7 +48,7 @@ class HidingRuns : public Runs {
   /// At `rate`, where exchanges take as long as their products: where nothing else hides an
   /// exchange, and where gradients of weights hide what they can.
   void expect_sixty_percent(double rate) {
-    for (const std::string overlap : {"tensor.overlap=[]", "tensor.overlap=[\"oar\"]"}) {
+    for (const std::string overlap : {"tensor.overlap=[]", "tensor.overlap=oar,ors,oag"}) {
       const double plain = effective(rate, "tensor.tiles=off", overlap);
       const auto share = [&](const std::string& tiles) {
         return effective(rate, tiles, overlap) / plain;

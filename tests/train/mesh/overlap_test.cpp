@@ -78,8 +78,12 @@ TEST_F(OverlapSwitches, SwitchesChangeNoBit) {
       {.data = 4, .placement = "zero++", .more = {test::kPairs}}};
   for (const Case& c : cases) {
     const Trained want = train(c, {kAll});
-    std::vector<Sets> switches = {{kNoOrs}, {kNoOag}};
-    if (c.x > 1 || c.y > 1) switches.insert(switches.end(), {{kNone}, {kNoOar}, {kOar}});
+    const bool grid = c.x > 1 || c.y > 1, reduces = c.z * c.data * c.stages > 1;
+    std::vector<Sets> switches;
+    if (reduces) switches = {{kNoOrs}};
+    if (c.placement != "ddp" && c.placement != "zero1") switches.push_back({kNoOag});
+    if (grid) switches.insert(switches.end(), {{kNone}, {kNoOar}});
+    if (grid && reduces) switches.push_back({kOar});
     if (c.placement == "zero3" || c.placement == "hsdp" || c.placement == "zero++")
       switches.insert(switches.end(), {{kCached}, {kCached, kNoOag}});
     for (const Sets& sets : switches) {
@@ -174,6 +178,20 @@ TEST_F(OverlapSwitches, WhatCannotTakeEffectIsRefused) {
               HasSubstr("placement.prefetch_units: placement.prefetch_units = 2 cannot take effect "
                         "where tensor.overlap lacks \"oag\"; nearest: 0"));
   EXPECT_EQ(refusal(sharded, {kNoOag, "placement.prefetch_units=0"}), "accepted");
+  EXPECT_EQ(refusal(sharded, {kNoOag, "placement.prefetch_units=1"}), "accepted");  // the default
+  const Case whole{.data = 2, .placement = "zero2"}, alone{.placement = "zero3"};
+  for (const std::string units : {"0", "2"})
+    EXPECT_THAT(refusal(whole, {"placement.prefetch_units=" + units}),
+                HasSubstr("cannot take effect where weights are whole on every rank; nearest: 1"));
+  EXPECT_EQ(refusal(alone, {"placement.prefetch_units=2"}), "accepted");
+  EXPECT_THAT(refusal(whole, {kNoOag}), HasSubstr("tensor.overlap = [\"oar\", \"ors\"] cannot "
+                                                  "take effect where no weights are gathered; "
+                                                  "nearest: [\"oar\", \"ors\", \"oag\"]"));
+  EXPECT_EQ(refusal(whole, {kNoOrs}), "accepted");
+  EXPECT_THAT(refusal(alone, {kNoOrs}), HasSubstr("where no gradients are reduced; nearest"));
+  EXPECT_THAT(refusal(grid, {kOar}),
+              HasSubstr("where no gradients are reduced and no weights gathered; nearest"));
+  EXPECT_EQ(refusal(grid, {kNone}), "accepted");
   EXPECT_THAT(refusal(sharded, {"tensor.cached_gathers=4"}),
               HasSubstr("tensor.cached_gathers: tensor.cached_gathers = 4 of 3 transformer blocks; "
                         "nearest: 3"));
