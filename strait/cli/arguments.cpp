@@ -439,6 +439,17 @@ void refuse_empty(const CLI::App& app) {
   }
 }
 
+[[noreturn]] void refuse_number(const std::string& flag, const std::string& text) {
+  const bool digits = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
+  if (digits && text.find_first_not_of('0') != std::string::npos)
+    refuse(fmt::format("{} {}: is too large; the nearest valid value is {}", flag, text,
+                       std::numeric_limits<int64_t>::max()),
+           flag);
+  refuse(
+      fmt::format("{} {}: wants a whole number; the nearest valid value is 1 or more", flag, text),
+      flag);
+}
+
 void check_case_keys(const Command& command) {
   const Subject* subject = find_subject(command.subject);
   if (!subject)
@@ -450,10 +461,7 @@ void check_case_keys(const Command& command) {
     const auto given = command.case_keys.find(key.name);
     if (given == command.case_keys.end()) continue;
     const std::string flag = flag_of(key.name);
-    if (key.whole_number && !whole_number(given->second))
-      refuse(fmt::format("{} {}: wants a whole number; the nearest valid value is 1 or more", flag,
-                         given->second),
-             flag);
+    if (key.whole_number && !whole_number(given->second)) refuse_number(flag, given->second);
     if (!key.choices.empty() &&
         std::find(key.choices.begin(), key.choices.end(), given->second) == key.choices.end())
       refuse(fmt::format("{} {}: is unknown; the nearest is {} ({})", flag, given->second,

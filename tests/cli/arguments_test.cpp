@@ -170,6 +170,8 @@ TEST(Arguments, WrongOnesNameTheNearest) {
               HasSubstr("no flag --mm; the nearest is --m"));
   EXPECT_THAT(error_of({"bench", "gemm", "--m", "0"}), HasSubstr("nearest valid value is 1"));
   EXPECT_THAT(error_of({"bench", "gemm", "--m", "x"}), HasSubstr("whole number"));
+  EXPECT_THAT(error_of({"bench", "gemm", "--m", "999999999999999999999"}),
+              HasSubstr("is too large; the nearest valid value is 9223372036854775807"));
   EXPECT_THAT(error_of({"bench", "gemm", "--dtype", "fp31"}), HasSubstr("nearest is fp32"));
   EXPECT_THAT(error_of({"bench", "step", "--products", "tile"}), HasSubstr("nearest is tiles"));
   EXPECT_THAT(error_of({"bench", "collective", "--backend", "nccl"}), HasSubstr("(threads, mpi)"));
