@@ -125,6 +125,8 @@ class Trainer {
     Json plan;                // of its documents, with sequence.plan
   };
   StepResult train_step(int64_t step);
+  /// Where batches are planned: what runs next trains on the batch that is due.
+  void begin_planned(int64_t step);
   /// The same where the next step validates the update: that one is run here, too, unless somebody
   /// looks at the weights before. It is run again where it was void.
   StepResult validated_step(int64_t step);

@@ -127,5 +127,15 @@ TEST_F(PlansOfRows, RowsWithPlansOfTheirOwnTrainAsOneRankDoes) {
     }
 }
 
+/// Of the run's last evaluation, whose batch has other rows than one of training, nothing is left.
+TEST_F(PlansOfRows, OverlapIsMeasuredOfABatchOfTraining) {
+  const train::Outcome outcome =
+      outcome_of(make_job(run_of({"sequence.engine=zeppelin", "mesh.axes.sequence=2",
+                                  "output.overlap_steps=2", "train.global_batch_tokens=500"}),
+                          4));
+  ASSERT_TRUE(outcome.overlap.has_value());
+  EXPECT_GT(outcome.overlap->seconds, 0);
+}
+
 }  // namespace
 }  // namespace strait
