@@ -5,11 +5,17 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
+#include <fstream>
 #include <memory>
 #include <set>
 
+#include "strait/base/errors.h"
 #include "strait/base/random.h"
+#include "strait/checkpoint/reader.h"
 #include "strait/verify/verify.h"
+#include "tests/train/exchanged_bytes.h"
 #include "tests/train/trained.h"
 
 namespace strait {
@@ -135,6 +141,23 @@ TEST_F(PlansOfRows, OverlapIsMeasuredOfABatchOfTraining) {
                           4));
   ASSERT_TRUE(outcome.overlap.has_value());
   EXPECT_GT(outcome.overlap->seconds, 0);
+}
+
+/// Of one batch, which then stands for all: what each row's plan moves and holds.
+TEST_F(PlansOfRows, PredictionsHaveThePlanOfEveryRow) {
+  for (const char* engine : {"packed", "even", "zeppelin"})
+    for (const char* preset : {"ddp", "zero3"}) {
+      SCOPED_TRACE(fmt::format("{}, {}", engine, preset));
+      const Job job = make_job(
+          run_of({kFastNodes, fmt::format("sequence.engine={}", engine), "mesh.axes.sequence=2",
+                  fmt::format("placement.preset={}", preset), "train.steps=1"}),
+          8);
+      const train::Outcome outcome = outcome_of(job);
+      EXPECT_EQ(job.design.steady().size(), 8U);
+      EXPECT_EQ(test::bytes_of(job.simulated.traffic, 1), test::bytes_of(outcome.traffic, 1));
+      EXPECT_EQ(test::bytes_of(job.cost.traffic, 1), test::bytes_of(outcome.traffic, 1));
+      test::expect_predicted_memory(outcome);
+    }
 }
 
 }  // namespace
