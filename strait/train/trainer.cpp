@@ -312,7 +312,9 @@ void Trainer::fill_sequences(int64_t first_sequence, int64_t micro_batch, BatchB
 void Trainer::begin_planned(int64_t step) {
   if (!planned_) return;
   state_.drain();
-  planned_->begin_batch(static_cast<int64_t>(progress(strategy::kSequencesDone)), step);
+  save_if_refused(step, [&] {
+    planned_->begin_batch(static_cast<int64_t>(progress(strategy::kSequencesDone)), step);
+  });
 }
 
 Trainer::StepResult Trainer::train_step(int64_t step) {

@@ -160,5 +160,37 @@ TEST_F(PlansOfRows, PredictionsHaveThePlanOfEveryRow) {
     }
 }
 
+/// The other row, too, and what was learned before it is saved.
+TEST_F(PlansOfRows, ABatchThatNoRanksHoldEndsTheRunBehindACheckpoint) {
+  const strait::Run run = run_of({"sequence.engine=zeppelin", "mesh.axes.sequence=2"});
+  std::array<std::atomic<int>, 4> batches{};
+  train::Hooks hooks;
+  hooks.lengths_read = [&](int64_t rank, std::vector<int64_t>& lengths) {
+    if (++batches[static_cast<size_t>(rank)] == 3 && rank >= 2) lengths = {5000, 1};
+  };
+  try {
+    outcome_of(make_job(run, 4), hooks);
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.place().key, "sequence.capacity_tokens");
+    EXPECT_EQ(error.place().step, 2);
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("the nearest valid value is 2501"));
+  }
+  EXPECT_EQ(checkpoint::CheckpointReader(run.output.run_dir).manifest().step, 2);
+}
+
+/// Spread over all ranks they would give one of them nearly all their tokens.
+TEST_F(PlansOfRows, EvaluationsOfVeryShortDocumentsFit) {
+  std::string text = test::small_text(2000);
+  for (int i = 0; i < 1500; ++i) text += "rwide.";
+  for (const char* engine : {"even", "packed"}) {
+    strait::Run run = run_of({fmt::format("sequence.engine={}", engine), "mesh.axes.sequence=4",
+                              "data.validation_share=0.2"});
+    run.data.path = next_folder() + ".txt";
+    std::ofstream(run.data.path) << text;
+    EXPECT_EQ(outcome_of(make_job(run, 4)).validation.size(), 1U) << engine;
+  }
+}
+
 }  // namespace
 }  // namespace strait
