@@ -50,7 +50,8 @@ class PlannedBatches {
   /// sequence::plan_json of the batch trained on last, with what its attention took to compute on
   /// the ranks of the row: {"measured": {"computing_slowest_seconds", "computing_mean_seconds"}};
   /// and "planning_seconds", in which this rank has planned and composed, of which the step waited
-  /// "waited_seconds", those of comparing among them. All ranks call it.
+  /// "waited_seconds", those of comparing among them. "row" of "rows": whose plan it is. All ranks
+  /// call it.
   Json describe(int64_t step);
 
  private:
