@@ -6,7 +6,7 @@
 #include <numeric>
 #include <utility>
 
-#include "strait/sequence/ring_tokens.h"
+#include "strait/sequence/buckets.h"
 
 namespace strait::sequence {
 namespace {

@@ -1,17 +1,30 @@
-// Nodes or ranks that documents are placed on, by their sums of squares and what room they have.
-// Internal to plans.
+// Nodes or ranks that documents are placed on, by their sums of squares and what room they have,
+// and what rings leave them. Internal to plans.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <queue>
 #include <utility>
 #include <vector>
 
+#include "strait/sequence/plan.h"
+
 namespace strait::sequence {
 
 inline double square(int64_t length) {
   return static_cast<double>(length) * static_cast<double>(length);
+}
+
+/// The most tokens that a member of a ring holds: one of each of its two chunks may be rounded up.
+inline int64_t most_of_ring(int64_t length, int64_t ring) {
+  return std::min(length, 2 * ((length + 2 * ring - 1) / (2 * ring)));
+}
+
+inline Zone zone_of(const RankGrid& grid, const std::vector<int32_t>& ranks) {
+  if (ranks.size() == 1) return Zone::kLocal;
+  return grid.node_of(ranks.front()) == grid.node_of(ranks.back()) ? Zone::kIntra : Zone::kInter;
 }
 
 /// Sum of squares and free tokens of a node or of a rank.

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "strait/sequence/buckets.h"
-#include "strait/sequence/ring_tokens.h"
 
 namespace strait::sequence {
 namespace {

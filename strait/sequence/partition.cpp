@@ -13,7 +13,6 @@
 #include "strait/sequence/balanced.h"
 #include "strait/sequence/buckets.h"
 #include "strait/sequence/hybrid.h"
-#include "strait/sequence/ring_tokens.h"
 
 namespace strait::sequence {
 namespace {
