@@ -7,6 +7,7 @@
 
 #include "strait/config/check_chain.h"
 #include "strait/config/keys.h"
+#include "strait/sequence/balanced.h"
 
 namespace strait {
 namespace {
@@ -53,14 +54,18 @@ DocumentRows planned_rows(const Run& run, int64_t data_ranks) {
   const int64_t even = divided_up(documents, ranks);
   const std::string& engine = run.sequence.engine;
   const bool by_whole = engine == "packed" || engine == "hybrid";
-  const int64_t spare = by_whole ? context : std::max<int64_t>(32, even / 8);
+  const int64_t enough = sequence::enough_capacity(documents, ranks);
+  const int64_t spare =
+      std::max(by_whole ? context : std::max<int64_t>(32, even / 8), enough - even);
   const int64_t capacity = run.sequence.capacity_tokens;
   if (capacity > 0 && capacity < even)
     refuse_key(
         run, "sequence.capacity_tokens",
         fmt::format("sequence.capacity_tokens = {} on {} ranks of mesh.axes.sequence hold {} "
-                    "tokens, and they may get {}; the nearest valid value is {}",
-                    capacity, ranks, capacity * ranks, documents, even));
+                    "tokens, and they may get {}; the nearest valid value is {} if documents "
+                    "divide evenly; {} holds any "
+                    "batch",
+                    capacity, ranks, capacity * ranks, documents, even, enough));
   return {1, (capacity > 0 ? capacity : even + spare) * ranks, documents};
 }
 

@@ -451,8 +451,8 @@ Rows sequence_keys() {
   return {
       {"sequence.plan", kField<sequence, &SequenceOptions::plan>, any(),
        "Print the plan of each batch, where sequence.engine makes one: documents by zone, tokens "
-       "and "
-       "pairs of ranks, bytes, attention predicted and measured."},
+       "and pairs of ranks, bytes, attention predicted and measured. Of several rows, which are "
+       "those of data-parallel ranks, the first one's."},
       {"sequence.engine", kField<sequence, &SequenceOptions::engine>,
        one_of({"auto", "gathered", "ring", "heads", "heads_ring", "hybrid", "zeppelin", "even",
                "packed"}),

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <optional>
 #include <sstream>
+#include <string_view>
 #include <utility>
 
 #include "strait/base/errors.h"
@@ -65,6 +66,9 @@ void check_numbers(double scale, int64_t longest) {
                   scale, longest));
 }
 
+/// Spreadsheets write it in front of UTF-8.
+constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+
 /// What a line of a histogram says; nothing but comments: none.
 std::optional<LengthBin> parse_bin(std::string line, const ErrorPlace& place) {
   line.resize(std::min(line.find('#'), line.size()));
@@ -106,7 +110,9 @@ std::vector<LengthBin> read_length_histogram(const std::string& file) {
   ErrorPlace place;
   place.key = "data.path";
   place.file = file;
-  std::istringstream text(read_file(file));
+  std::string whole = read_file(file);
+  if (whole.starts_with(kByteOrderMark)) whole.erase(0, kByteOrderMark.size());
+  std::istringstream text(whole);
   std::vector<LengthBin> bins;
   double total = 0;
   int64_t number = 0;

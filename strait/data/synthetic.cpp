@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <set>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -30,14 +31,18 @@ constexpr int64_t kMostTokens = int64_t{1} << 31;
   throw UserError(fmt::format("data.path = \"{}\": {}", path, message), place);
 }
 
-/// Calls `set` with the name and the value of every "/name=value" in `text`.
+/// Calls `set` with the name and the value of every "/name=value" in `text`, the end of `path`.
 template <class Set>
-void for_each_member(std::string_view text, const Set& set) {
+void for_each_member(const std::string& path, std::string_view text, const Set& set) {
+  std::set<std::string> seen;
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = std::min(text.find('/', begin), text.size());
     const std::string_view member = text.substr(begin, end - begin);
     const size_t equals = std::min(member.find('='), member.size());
-    set(std::string(member.substr(0, equals)), member.substr(std::min(equals + 1, member.size())));
+    const std::string name(member.substr(0, equals));
+    if (!seen.insert(name).second)
+      refuse(path, fmt::format("'{}' stands there twice; leave one of them out", name));
+    set(name, member.substr(std::min(equals + 1, member.size())));
     begin = end + 1;
   }
 }
@@ -200,7 +205,7 @@ SyntheticData parse_synthetic(const std::string& path) {
   data.file = rest.substr(std::min(file + member.size(), rest.size()));
   const size_t end = std::min(rest.find('/'), file);
   data.distribution = rest.substr(0, end);
-  for_each_member(rest.substr(std::min(end + 1, file), file - std::min(end + 1, file)),
+  for_each_member(path, rest.substr(std::min(end + 1, file), file - std::min(end + 1, file)),
                   [&](const std::string& name, std::string_view value) {
                     set_member(path, name, value, data);
                   });
@@ -219,7 +224,7 @@ SyntheticImages parse_images(const std::string& path) {
   if (!rest.empty() && !rest.starts_with('/'))
     refuse(path, fmt::format("nearest: \"{}\"", kImages));
   SyntheticImages images;
-  for_each_member(rest.substr(std::min<size_t>(1, rest.size())),
+  for_each_member(path, rest.substr(std::min<size_t>(1, rest.size())),
                   [&](const std::string& name, std::string_view value) {
                     if (name == "size") {
                       images.size = number_of<int64_t>(path, name, value, 1, 4096);

@@ -103,6 +103,7 @@ sequence::AttendCall<T> TransformerSegments<T>::group_call(const SegmentCall& ca
           .q = at(call, kQkv) + first_row * stride + head * extent_.head_width,
           .q_stride = stride,
           .log_sum_exp = wide(call, kLogSumExp) + head * tokens + first_row,
+          .products = call.settings->products,
           .scale = scale_,
           .cap = cap_};
 }

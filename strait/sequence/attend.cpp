@@ -51,6 +51,7 @@ kernel::AttentionCall<T> head_call(const AttendCall<T>& call, const Piece& piece
           .kv_stride = call.kv_stride,
           .mask = call.mask,
           .head = call.first_head + static_cast<uint64_t>(head),
+          .products = call.products,
           .scale = call.scale,
           .cap = call.cap};
 }

@@ -10,6 +10,7 @@
 
 #include "strait/base/bfloat16.h"
 #include "strait/kernel/dropout.h"
+#include "strait/kernel/products.h"
 #include "strait/sequence/chunks.h"
 #include "strait/sequence/traffic.h"
 
@@ -31,7 +32,8 @@ struct AttendCall {
   Wide<T>* log_sum_exp = nullptr;  // [heads, rows of q]
   const kernel::DropoutMask* mask = nullptr;
   uint64_t first_head = 0;  // number of head 0 of this call in the model and batch, for the mask
-  double scale = 0.0;       // of scores, as kernel::AttentionCall's; so is the cap
+  kernel::NarrowProducts products = kernel::NarrowProducts::kAutomatic;  // bf16 only
+  double scale = 0.0;  // of scores, as kernel::AttentionCall's; so is the cap
   double cap = 0.0;
 };
 

@@ -4,30 +4,21 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <iterator>
 #include <numeric>
 #include <optional>
-#include <queue>
 #include <utility>
 
 #include "strait/base/errors.h"
+#include "strait/sequence/balanced.h"
+#include "strait/sequence/buckets.h"
+#include "strait/sequence/hybrid.h"
 
 namespace strait::sequence {
 namespace {
 
-double square(int64_t length) { return static_cast<double>(length) * static_cast<double>(length); }
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-/// The most tokens that a member of a ring holds: one of each of its two chunks may be rounded up.
-int64_t most_tokens(int64_t length, int64_t ring) {
-  return std::min(length, 2 * ceil_div(length, 2 * ring));
-}
 
-/// Sum of squares and free tokens of a node or of a rank.
-struct Bucket {
-  double squares = 0;
-  int64_t room = 0;
-};
 /// Indices of buckets, least squares first; ties by index.
 std::vector<int32_t> by_load(const std::vector<Bucket>& buckets) {
   std::vector<int32_t> order(buckets.size());
@@ -52,47 +43,6 @@ std::vector<int32_t> least_loaded(const std::vector<Bucket>& buckets, int64_t co
   }
   return {};
 }
-/// The least loaded one, or -1.
-int32_t lightest(const std::vector<Bucket>& buckets, int64_t tokens) {
-  int32_t best = -1;
-  for (size_t i = 0; i < buckets.size(); ++i)
-    if (buckets[i].room >= tokens &&
-        (best < 0 || buckets[i].squares < buckets[static_cast<size_t>(best)].squares))
-      best = static_cast<int32_t>(i);
-  return best;
-}
-
-/// The rank with the least of something; ties by rank.
-using LeastFirst = std::priority_queue<std::pair<double, int32_t>,
-                                       std::vector<std::pair<double, int32_t>>, std::greater<>>;
-
-/// Buckets whose lightest one is asked for far more often than one of them lacks room.
-class Buckets {
- public:
-  Buckets() = default;
-  Buckets(int64_t count, int64_t room) : all_(static_cast<size_t>(count), {0, room}) {
-    for (int32_t bucket = 0; bucket < count; ++bucket) least_.push({0, bucket});
-  }
-  const std::vector<Bucket>& all() const { return all_; }
-  const Bucket& operator[](int32_t bucket) const { return all_[static_cast<size_t>(bucket)]; }
-  void take(int32_t bucket, double squares, int64_t tokens) {
-    Bucket& of = all_[static_cast<size_t>(bucket)];
-    of.squares += squares;
-    of.room -= tokens;
-    least_.push({of.squares, bucket});
-  }
-  /// As lightest.
-  int32_t lightest_with(int64_t tokens) {
-    while (least_.top().first != (*this)[least_.top().second].squares) least_.pop();  // outdated
-    const int32_t best = least_.top().second;
-    return (*this)[best].room >= tokens ? best : lightest(all_, tokens);
-  }
-
- private:
-  std::vector<Bucket> all_;
-  LeastFirst least_;  // and entries that are outdated
-};
-
 /// One attempt to place a batch with given thresholds.
 class Attempt {
  public:
@@ -154,7 +104,7 @@ class Attempt {
 
   void take(Bucket& bucket, int64_t length, int64_t ring) const {
     bucket.squares += square(length) / static_cast<double>(ring);
-    bucket.room -= most_tokens(length, ring);
+    bucket.room -= most_of_ring(length, ring);
   }
 
   /// Whether splitting over nodes evens them out: placed whole, the node would stand above the
@@ -174,7 +124,7 @@ class Attempt {
     const int64_t hidden = std::max<int64_t>(2, 2 * length / std::max<int64_t>(1, split_between));
     int64_t count = std::clamp(std::max(needed, std::min(even, hidden)), int64_t{2}, grid.nodes);
     for (; count <= grid.nodes; ++count) {
-      const int64_t ring = count * grid.per_node, share = most_tokens(length, ring);
+      const int64_t ring = count * grid.per_node, share = most_of_ring(length, ring);
       const std::vector<int32_t> nodes = least_loaded(nodes_.all(), count, share * grid.per_node);
       if (nodes.empty()) continue;
       Group group{.zone = Zone::kInter, .documents = {document}};
@@ -200,7 +150,7 @@ class Attempt {
     int64_t ring = std::clamp(ceil_div(length, std::max<int64_t>(1, split.threshold)), int64_t{2},
                               std::max<int64_t>(2, most));
     for (; ring <= most; ++ring) {
-      const std::vector<int32_t> chosen = least_loaded(ranks, ring, most_tokens(length, ring));
+      const std::vector<int32_t> chosen = least_loaded(ranks, ring, most_of_ring(length, ring));
       if (chosen.empty()) continue;
       Group group{.zone = Zone::kIntra, .documents = {split.document}};
       for (const int32_t rank : chosen) {
@@ -265,18 +215,17 @@ std::optional<Plan> attempt(const Batch& batch, const PartitionOptions& options,
   return std::move(trial).plan();
 }
 
-/// The most tokens on a rank when every document is spread over all of them.
-int64_t spread_tokens(std::span<const int64_t> lengths, int64_t ranks) {
-  int64_t most = 0;
-  for (const int64_t length : lengths) most += most_tokens(length, ranks);
-  return most;
+[[noreturn]] void refuse_capacity(const std::string& message) {
+  ErrorPlace place;
+  place.key = "sequence.capacity_tokens";
+  throw UserError(message, place);
 }
 
 void check_capacity(std::span<const int64_t> lengths, const PartitionOptions& options) {
   const int64_t tokens = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
   const int64_t ranks = options.grid.ranks();
   if (tokens <= ranks * options.capacity_tokens) return;
-  throw UserError(
+  refuse_capacity(
       fmt::format("sequence.capacity_tokens = {}: a batch of {} tokens is more than {} ranks hold "
                   "({}); nearest: {}",
                   options.capacity_tokens, tokens, ranks, ranks * options.capacity_tokens,
@@ -300,55 +249,6 @@ void pack(Plan& plan, const std::vector<int32_t>& order) {
   plan.groups = std::move(alone);
 }
 
-/// The first rank of the run of `ring` neighbours whose most loaded one has the fewest squares.
-int64_t lightest_run(const std::vector<double>& squares, int64_t ring) {
-  int64_t best = 0;
-  double least = -1;
-  for (int64_t first = 0; first + ring <= static_cast<int64_t>(squares.size()); first += ring) {
-    const double most = *std::max_element(squares.begin() + first, squares.begin() + first + ring);
-    if (least < 0 || most < least) best = first, least = most;
-  }
-  return best;
-}
-
-Zone zone_of(const RankGrid& grid, int64_t first, int64_t ring) {
-  if (ring == 1) return Zone::kLocal;
-  return grid.node_of(first) == grid.node_of(first + ring - 1) ? Zone::kIntra : Zone::kInter;
-}
-
-/// Rings of 2^i neighbours, as small as the capacity lets them be. Longest first, so that documents
-/// of one rank come last: those go to the rank with the fewest squares.
-void hybrid(Plan& plan, const std::vector<int32_t>& order, int64_t capacity) {
-  const int64_t ranks = plan.grid.ranks();
-  std::vector<double> squares(static_cast<size_t>(ranks), 0);
-  std::vector<Group> alone(squares.size());
-  LeastFirst least;
-  for (const int32_t document : order) {
-    const int64_t length = plan.lengths[static_cast<size_t>(document)];
-    int64_t ring = 1;
-    while (2 * ring <= ranks && most_tokens(length, ring) > capacity) ring *= 2;
-    if (ring == 1) {
-      if (least.empty())
-        for (int32_t rank = 0; rank < ranks; ++rank)
-          least.push({squares[static_cast<size_t>(rank)], rank});
-      const auto [load, rank] = least.top();
-      least.pop();
-      alone[static_cast<size_t>(rank)].ranks = {rank};
-      alone[static_cast<size_t>(rank)].documents.push_back(document);
-      least.push({load + square(length), rank});
-      continue;
-    }
-    const int64_t first = lightest_run(squares, ring);
-    Group group{.zone = zone_of(plan.grid, first, ring), .documents = {document}};
-    for (int64_t rank = first; rank < first + ring; ++rank) {
-      group.ranks.push_back(static_cast<int32_t>(rank));
-      squares[static_cast<size_t>(rank)] += square(length) / static_cast<double>(ring);
-    }
-    plan.groups.push_back(std::move(group));
-  }
-  plan.groups.insert(plan.groups.end(), alone.begin(), alone.end());
-}
-
 }  // namespace
 
 Batch::Batch(std::span<const int64_t> of) : lengths(of), longest_first(of.size()) {
@@ -368,14 +268,13 @@ Plan partition(const Batch& batch, const PartitionOptions& options) {
     if (between == 0) break;
     between = thresholds.next(between);
   }
-  const int64_t enough = spread_tokens(lengths, options.grid.ranks());
-  if (enough > options.capacity_tokens) {
-    throw UserError(fmt::format(
+  Plan balanced = balanced_plan(batch, options.grid);
+  if (const int64_t enough = most_tokens(balanced); enough > options.capacity_tokens)
+    refuse_capacity(fmt::format(
         "sequence.capacity_tokens = {}: no split of the {} documents leaves every one of {} ranks "
         "with as few tokens; nearest: {}",
         options.capacity_tokens, lengths.size(), options.grid.ranks(), enough));
-  }
-  return baseline_plan(batch, options, Baseline::kEven);
+  return balanced;
 }
 
 const char* baseline_name(Baseline baseline) {
@@ -391,7 +290,7 @@ Plan baseline_plan(const Batch& batch, const PartitionOptions& options, Baseline
   if (baseline == Baseline::kPacked) {
     pack(plan, batch.longest_first);
   } else if (baseline == Baseline::kHybrid) {
-    hybrid(plan, batch.longest_first, options.capacity_tokens);
+    place_hybrid(batch, options.capacity_tokens, plan);
   } else {
     Group all{.zone = options.grid.nodes > 1     ? Zone::kInter
                       : options.grid.ranks() > 1 ? Zone::kIntra
@@ -415,8 +314,8 @@ bool fits(const Plan& plan, int64_t capacity_tokens) {
   for (const Group& group : plan.groups) {
     int64_t tokens = 0;
     for (const int32_t document : group.documents)
-      tokens += most_tokens(plan.lengths[static_cast<size_t>(document)],
-                            static_cast<int64_t>(group.ranks.size()));
+      tokens += most_of_ring(plan.lengths[static_cast<size_t>(document)],
+                             static_cast<int64_t>(group.ranks.size()));
     for (const int32_t rank : group.ranks) most[static_cast<size_t>(rank)] += tokens;
   }
   if (std::ranges::all_of(most, [&](int64_t tokens) { return tokens <= capacity_tokens; }))

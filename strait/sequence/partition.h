@@ -29,8 +29,8 @@ struct PartitionOptions {
 /// Longest first. A document goes to the node with the smallest sum of squares that
 /// has room, in it to such a rank, or becomes a ring of as few nodes or ranks as balance and
 /// capacity allow. Where nothing has room the threshold falls to a shorter length and the level
-/// starts again. UserError (key sequence.capacity_tokens) when tokens exceed the capacity of all
-/// ranks, or none of these placements fits; names both and the nearest capacity that is enough.
+/// starts again; at the end ranks are balanced by tokens (balanced.h). UserError (key
+/// sequence.capacity_tokens) where that does not fit either; names the nearest capacity that does.
 /// Capacity is never exceeded. Cost: O(documents x (nodes + ranks of a node)) per attempt, O(log
 /// documents) attempts.
 Plan partition(const Batch& batch, const PartitionOptions& options);
@@ -41,7 +41,7 @@ enum class Baseline : uint8_t {
   kEven,      // every document over all ranks, ring
   kGathered,  // the same, keys gathered
   kHeads,     // the same, all-to-all; needs heads that divide
-  kHybrid     // rings of a power of two of neighbouring ranks, by length
+  kHybrid     // rings of a power of two of neighbours, by length (hybrid.h); fits where it can
 };
 inline constexpr int kNumBaselines = 5;
 const char* baseline_name(Baseline baseline);

@@ -275,7 +275,10 @@ std::string plan_text(const Json& plan) {
   const auto megabytes = [&](const char* of) {
     return static_cast<double>(both_ways(plan.at(of))) / 1e6;
   };
-  std::string text = fmt::format(
+  std::string text;
+  if (const Json* rows = plan.find("rows"); rows != nullptr && rows->as_integer() > 1)
+    text = fmt::format("row {} of {}: ", plan.at("row").as_integer(), rows->as_integer());
+  text += fmt::format(
       "{} documents local, {} inside nodes, {} between nodes; of a rank {} tokens, {} pairs; "
       "{:.4g} "
       "MB inside nodes, {:.4g} MB between; attention predicted {:.4g} s (mean {:.4g} s), of it "

@@ -10,6 +10,9 @@
 #include "strait/base/clock.h"
 #include "strait/base/errors.h"
 #include "strait/comm/bookkeeping.h"
+#include "strait/config/document_rows.h"
+#include "strait/config/keys.h"
+#include "strait/sequence/balanced.h"
 #include "strait/sequence/report.h"
 #include "strait/strategy/compose/design.h"
 #include "strait/threads/cores.h"
@@ -93,9 +96,19 @@ PlannedBatches::Prepared PlannedBatches::prepare(const std::vector<int64_t>& len
                                                  std::optional<uint64_t> standing) const {
   const double began = now_seconds();
   const strategy::Design& design = job_.design;
-  std::shared_ptr<const sequence::Plan> plan = design.planner->plan(lengths);
-  Prepared prepared{{plan, sequence::plan_hash(*plan), {}, {}}};
+  Prepared prepared;
+  std::shared_ptr<const sequence::Plan> plan;
+  try {
+    plan = design.planner->plan(lengths);
+  } catch (const UserError& error) {
+    if (error.place().key != "sequence.capacity_tokens") throw;
+    const sequence::RankGrid grid{1, design.mesh.axis("sequence").size};
+    prepared.lacking_capacity = sequence::most_tokens(sequence::balanced_plan(lengths, grid));
+    return prepared;
+  }
   Planned& planned = prepared.planned;
+  planned.plan = plan;
+  planned.hash = sequence::plan_hash(*plan);
   if (planned.hash != standing) {
     planned.layout = sequence::rank_layout(*plan, design.layout.sequence_place(rank_).coordinate);
     for (const sequence::Held& held : planned.layout.held)
@@ -139,7 +152,7 @@ std::optional<uint64_t> PlannedBatches::standing(const std::optional<Planned>& p
 }
 
 void PlannedBatches::take_up(Prepared prepared, std::optional<Planned>& planned, int64_t step) {
-  agree(prepared.planned.hash, step);
+  agree(prepared, step);
   if (!prepared.programs.empty()) {
     planned = std::move(prepared.planned);
     for (program::StepKind& kind : base_.kinds)
@@ -152,19 +165,26 @@ void PlannedBatches::take_up(Prepared prepared, std::optional<Planned>& planned,
   layout_ = &planned->layout;
 }
 
-std::vector<int64_t> PlannedBatches::of_row(int64_t value, const char* question, int64_t step) {
-  std::vector<int64_t> values(static_cast<size_t>(world_.size()), 0);
-  values[static_cast<size_t>(rank_)] = value;
-  comm::sum_over_ranks(world_, values, {question, step, job_.design.run.runtime.deadline_seconds});
-  std::vector<int64_t> row;
-  for (const int64_t rank : row_ranks_) row.push_back(values[static_cast<size_t>(rank)]);
-  return row;
+std::vector<int64_t> PlannedBatches::of_all(const std::vector<int64_t>& values,
+                                            const char* question, int64_t step) {
+  const size_t count = values.size();
+  std::vector<int64_t> all(static_cast<size_t>(world_.size()) * count, 0);
+  std::ranges::copy(values, all.begin() + rank_ * std::ssize(values));
+  comm::sum_over_ranks(world_, all, {question, step, job_.design.run.runtime.deadline_seconds});
+  return all;
 }
 
-void PlannedBatches::agree(uint64_t hash, int64_t step) {
+void PlannedBatches::agree(const Prepared& prepared, int64_t step) {
+  const std::vector<int64_t> all =
+      of_all({static_cast<int64_t>(prepared.planned.hash), prepared.lacking_capacity},
+             "compare plans of the batch", step);
+  int64_t lacking = 0;
+  for (size_t rank = 0; rank < all.size() / 2; ++rank)
+    lacking = std::max(lacking, all[2 * rank + 1]);
+  if (lacking > 0) refuse_capacity(lacking);
   std::vector<uint64_t> hashes;
-  for (const int64_t value : of_row(static_cast<int64_t>(hash), "compare plans of the batch", step))
-    hashes.push_back(static_cast<uint64_t>(value));
+  for (const int64_t rank : row_ranks_)
+    hashes.push_back(static_cast<uint64_t>(all[2 * static_cast<size_t>(rank)]));
   const std::string problem = sequence::find_disagreement(hashes);
   if (problem.empty()) return;
   ErrorPlace place;
@@ -174,14 +194,28 @@ void PlannedBatches::agree(uint64_t hash, int64_t step) {
                       place);
 }
 
+void PlannedBatches::refuse_capacity(int64_t nearest) const {
+  const Run& run = job_.design.run;
+  const int64_t ranks = run.mesh.axes.sequence;
+  const int64_t documents = document_rows(run, job_.design.batch.data_ranks).documents;
+  refuse_key(
+      run, "sequence.capacity_tokens",
+      fmt::format("sequence.capacity_tokens = {}: no split of a row of documents leaves each "
+                  "of {} ranks with as few tokens; the nearest valid value is {}; {} holds "
+                  "any batch",
+                  run.sequence.capacity_tokens, ranks, nearest,
+                  std::max(nearest, sequence::enough_capacity(documents, ranks))));
+}
+
 Json PlannedBatches::describe(int64_t step) {
   const strategy::BatchPlanner& planner = *job_.design.planner;
   const auto own = static_cast<int64_t>(1e9 * std::exchange(attention_seconds_, 0));
-  const std::vector<int64_t> row = of_row(own, "tell the seconds of attention", step);
+  const std::vector<int64_t> all = of_all({own}, "tell the seconds of attention", step);
   double slowest = 0, sum = 0;
-  for (const int64_t nanoseconds : row) {
-    slowest = std::max(slowest, static_cast<double>(nanoseconds) / 1e9);
-    sum += static_cast<double>(nanoseconds) / 1e9;
+  for (const int64_t rank : row_ranks_) {
+    const double seconds = static_cast<double>(all[static_cast<size_t>(rank)]) / 1e9;
+    slowest = std::max(slowest, seconds);
+    sum += seconds;
   }
   Json json =
       sequence::plan_json(*training_->plan, planner.layer(), planner.price(*training_->plan),
@@ -190,7 +224,9 @@ Json PlannedBatches::describe(int64_t step) {
   json["waited_seconds"] = waited_seconds_;
   json["measured"] =
       Json::object({{"computing_slowest_seconds", slowest},
-                    {"computing_mean_seconds", sum / static_cast<double>(row.size())}});
+                    {"computing_mean_seconds", sum / static_cast<double>(row_ranks_.size())}});
+  json["row"] = job_.design.layout.batch_position(rank_) + 1;
+  json["rows"] = job_.design.batch.data_ranks;
   return json;
 }
 

@@ -37,7 +37,8 @@ class PlannedBatches {
 
   /// The steps to come train on a batch, or evaluate windows from `first` on. Compares plans with
   /// the other ranks of the row first: InternalError on all of them that names the rank with
-  /// another one. No transfer is under way.
+  /// another one. No transfer is under way. UserError (sequence.capacity_tokens, with its line) on
+  /// all ranks where a row fits on its ranks in no way; then nothing has begun.
   void begin_batch(int64_t batch, int64_t step);
   void begin_windows(const ValidationPlan& validation, int64_t first, int64_t step);
 
@@ -49,7 +50,8 @@ class PlannedBatches {
   /// sequence::plan_json of the batch trained on last, with what its attention took to compute on
   /// the ranks of the row: {"measured": {"computing_slowest_seconds", "computing_mean_seconds"}};
   /// and "planning_seconds", in which this rank has planned and composed, of which the step waited
-  /// "waited_seconds", those of comparing among them. All ranks call it.
+  /// "waited_seconds", those of comparing among them. "row" of "rows": whose plan it is. All ranks
+  /// call it.
   Json describe(int64_t step);
 
  private:
@@ -62,6 +64,7 @@ class PlannedBatches {
   /// A plan that nothing follows yet; the hash alone where the plan that stands is the same.
   struct Prepared {
     Planned planned;
+    int64_t lacking_capacity = 0;             // that a plan would need; 0: there is one
     std::vector<program::StepKind> programs;  // none: those that stand serve
     double seconds = 0;
   };
@@ -74,9 +77,11 @@ class PlannedBatches {
   Prepared prepared_batch(int64_t batch);
   void take_up(Prepared prepared, std::optional<Planned>& planned, int64_t step);
   static std::optional<uint64_t> standing(const std::optional<Planned>& planned);
-  void agree(uint64_t hash, int64_t step);
-  /// `value` of every rank of the row.
-  std::vector<int64_t> of_row(int64_t value, const char* question, int64_t step);
+  void agree(const Prepared& prepared, int64_t step);
+  /// `values` of every rank, one after the other.
+  std::vector<int64_t> of_all(const std::vector<int64_t>& values, const char* question,
+                              int64_t step);
+  [[noreturn]] void refuse_capacity(int64_t nearest) const;
   void fill_windows(BatchBuffer& buffer) const;
 
   const Job& job_;

@@ -312,14 +312,19 @@ void Trainer::fill_sequences(int64_t first_sequence, int64_t micro_batch, BatchB
   if (shared_.observer.loaded) shared_.observer.loaded(step_, buffer);
 }
 
+void Trainer::begin_planned(int64_t step) {
+  if (!planned_) return;
+  state_.drain();
+  save_if_refused(step, [&] {
+    planned_->begin_batch(static_cast<int64_t>(progress(strategy::kSequencesDone)), step);
+  });
+}
+
 Trainer::StepResult Trainer::train_step(int64_t step) {
   StepResult result;
   if (validates_behind()) return validated_step(step);
   step_ = step;
-  if (planned_) {
-    state_.drain();
-    planned_->begin_batch(static_cast<int64_t>(progress(strategy::kSequencesDone)), step);
-  }
+  begin_planned(step);
   result.times = runner_.run(strategy::kForStep, step);
   if (planned_ && job_.design.run.sequence.plan) result.plan = planned_->describe(step);
   const auto agreed = state_.read<double, strategy::kNumAgreed>("agreed");

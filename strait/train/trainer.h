@@ -125,6 +125,10 @@ class Trainer {
     Json plan;                // of its documents, with sequence.plan
   };
   StepResult train_step(int64_t step);
+  /// Where batches are planned: what runs next trains on the batch that is due.
+  void begin_planned(int64_t step);
+  /// What all ranks refuse alike after `step` steps ends the run, not what it has learned.
+  void save_if_refused(int64_t step, const std::function<void()>& begin);
   /// The same where the next step validates the update: that one is run here, too, unless somebody
   /// looks at the weights before. It is run again where it was void.
   StepResult validated_step(int64_t step);
@@ -163,6 +167,8 @@ class Trainer {
   /// Asked to stop before its first step: what it came from is saved unless it stands there
   /// already.
   void save_unchanged();
+  /// What a save has begun to write.
+  void finish_writing();
   /// A step with a gradient that is not finite: taken back by the loss scale, skipped, or the end.
   void non_finite(int64_t step, const StepResult& result);
   /// Weights, counters and all else that a step starts from: as the checkpoint has them, or as a

@@ -15,6 +15,7 @@ struct Timed {
 }  // namespace
 
 void Trainer::measure_overlap(int64_t step) {
+  begin_planned(step);  // what was planned last may be an evaluation's batch
   runtime::Interpreter& program = runner_.prepare(strategy::kSteady);
   const auto timed = [&](runtime::Waiting waiting) {
     std::vector<double> seconds, waited;

@@ -12,6 +12,7 @@
 #include "strait/config/document_rows.h"
 #include "strait/config/print.h"
 #include "strait/persist/parameter_hash.h"
+#include "strait/sequence/balanced.h"
 #include "strait/strategy/finish/step_values.h"
 #include "strait/train/trainer.h"
 
@@ -23,8 +24,13 @@ ValidationPlan Trainer::validation_plan() const {
                       batch.data_ranks};
   if (!documents_) return plan;
   plan.row_tokens = batch.sequence_tokens;
-  plan.row_windows =
-      document_rows(job_.design.run, batch.data_ranks).documents / job_.validation->context();
+  const int64_t context = job_.validation->context(), ranks = job_.design.run.mesh.axes.sequence;
+  plan.row_windows = document_rows(job_.design.run, batch.data_ranks).documents / context;
+  // As many as ranks hold however their documents fall.
+  if (planned_)
+    while (plan.row_windows > 1 && sequence::enough_capacity(plan.row_windows * context, ranks) >
+                                       batch.sequence_tokens / ranks)
+      --plan.row_windows;
   return plan;
 }
 
@@ -39,7 +45,9 @@ void Trainer::evaluate(int64_t step) {
     if (planned_) {
       state_.drain();
       count_between_steps();
-      planned_->begin_windows(plan, first + position * plan.windows_of_rank(), step);
+      save_if_refused(step, [&] {
+        planned_->begin_windows(plan, first + position * plan.windows_of_rank(), step);
+      });
     }
     evaluated_window_ = first + position * plan.windows_of_rank();
     // The first batch makes secondary copies; a step after it makes its own all the same, so that
@@ -182,17 +190,32 @@ void Trainer::save(int64_t step, bool due) {
   if (lead()) shared_.outcome.save_stall_seconds.push_back(now_seconds() - begin);
 }
 
+void Trainer::finish_writing() {
+  std::optional<std::string> path;
+  if (writer_) clock_.apart(saving_seconds_, [&] { path = writer_->finish(); });
+  if (!lead() || !path) return;
+  shared_.outcome.checkpoint = *path;
+  shared_.observer.saved(*path);
+}
+
+void Trainer::save_if_refused(int64_t step, const std::function<void()>& begin) {
+  try {
+    begin();
+  } catch (UserError& error) {
+    error.place().step = step;
+    if (step > first_step_)
+      guard_save("save a checkpoint", step, [&] {
+        save(step);
+        finish_writing();
+      });
+    throw;
+  }
+}
+
 void Trainer::finish(int64_t step) {
   state_.drain();
   count_traffic(step);
-  if (writer_) {
-    std::optional<std::string> path;
-    clock_.apart(saving_seconds_, [&] { path = writer_->finish(); });
-    if (lead() && path) {
-      shared_.outcome.checkpoint = *path;
-      shared_.observer.saved(*path);
-    }
-  }
+  finish_writing();
   shared_.outcome.pool_peak_bytes[rank_] = pool_.peak_bytes();
   shared_.outcome.exposed_shares[rank_] =
       busy_seconds_ > 0 ? exposed_seconds_ / busy_seconds_ : 0.0;

@@ -123,6 +123,10 @@ TEST_F(HistogramFile, LengthsHaveItsShares) {
   EXPECT_EQ(bins[1].share, 50);
   EXPECT_EQ(bins[3].longest, 1000);
   EXPECT_EQ(bins[3].share, 25);
+  EXPECT_EQ(read("\xEF\xBB\xBF"
+                 "16, 25\n")[0]
+                .longest,
+            16);  // as spreadsheets write it
   const std::vector<int64_t> lengths = many({bins, 1}, 100000);
   EXPECT_NEAR(above(lengths, 16).documents, 0.75, 0.01);
   EXPECT_NEAR(above(lengths, 64).documents, 0.25, 0.01);

@@ -128,6 +128,8 @@ TEST(SyntheticData, WhatCannotBeMadeIsRefusedWithTheNearest) {
   const auto refused = [](const std::string& path, const std::string& text) {
     expect_user_error([&] { make_corpus(options_of(path)); }, {text}, "data.path");
   };
+  refused("synthetic:lengths/corpus/scale=0.1/scale=2", "'scale' stands there twice");
+  refused("synthetic:images/size=8/size=8", "'size' stands there twice");
   refused("synthetic:lengthy", "nearest: \"synthetic:lengths/corpus\"");
   refused("synthetic:images/width=8", "nearest: 'size'");
   refused("synthetic:images/size=0", "size must be a number from 1");

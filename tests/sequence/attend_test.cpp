@@ -59,6 +59,41 @@ void put(const std::vector<T>& some, int64_t columns, const std::vector<Span>& s
   }
 }
 
+/// The products that a call names make its scores, as in whole attention.
+TEST(AttendProducts, AreThoseOfTheCall) {
+  using kernel::NarrowProducts;
+  const auto d = document_of<Bfloat16>(48, {1, 1, 16});
+  const std::vector<Span> all = {{0, d.length}};
+  for (const NarrowProducts products : {NarrowProducts::kWidened, NarrowProducts::kPlainTiles}) {
+    std::vector<Bfloat16> out(d.q.size());
+    std::vector<float> sums(48), wide(d.q.size()), merged(48);
+    kernel::attention<Bfloat16>({.queries = d.length,
+                                 .head_width = 16,
+                                 .q = d.q.data(),
+                                 .q_stride = 16,
+                                 .k = d.k.data(),
+                                 .v = d.v.data(),
+                                 .kv_stride = 16,
+                                 .out = out.data(),
+                                 .out_stride = 16,
+                                 .log_sum_exp = sums.data(),
+                                 .products = products});
+    AttendCall<Bfloat16> call{.query_spans = all,
+                              .key_spans = all,
+                              .heads = d.heads,
+                              .q = d.q.data(),
+                              .q_stride = 16,
+                              .k = d.k.data(),
+                              .v = d.v.data(),
+                              .kv_stride = 16,
+                              .log_sum_exp = merged.data(),
+                              .products = products};
+    begin_attention(call, wide.data(), 16);
+    attend(call, wide.data(), 16);
+    EXPECT_EQ(merged, sums) << static_cast<int>(products);
+  }
+}
+
 /// One rank alone, by the kernels for whole attention.
 template <class T>
 Results<T> whole(const Document<T>& d) {

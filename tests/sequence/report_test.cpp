@@ -112,6 +112,12 @@ TEST(PlanReport, SaysWhatStandsWhere) {
   EXPECT_THAT(plan_text(json),
               ::testing::HasSubstr("3 documents local, 1 inside nodes, 1 between"));
   EXPECT_EQ(json.find("hash")->as_string().size(), 16u);
+  Json of_rows = json;
+  of_rows["row"] = 1;
+  of_rows["rows"] = 1;
+  EXPECT_EQ(plan_text(of_rows), plan_text(json));
+  of_rows["rows"] = 2;
+  EXPECT_EQ(plan_text(of_rows), "row 1 of 2: " + plan_text(json));
 }
 
 /// What linear modules do, before and after tokens have moved.

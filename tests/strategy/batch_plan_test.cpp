@@ -7,8 +7,10 @@
 
 #include <numeric>
 
+#include "strait/base/errors.h"
 #include "strait/config/parse.h"
 #include "strait/data/lengths.h"
+#include "strait/sequence/balanced.h"
 #include "strait/sequence/rank_layout.h"
 #include "tests/sanitized.h"
 
@@ -59,6 +61,17 @@ TEST(BatchPlan, TenThousandDocumentsOn1024RanksTakeFiftyMilliseconds) {
   }
   RecordProperty("milliseconds", std::to_string(best * 1e3));
   EXPECT_LT(best, 0.05 * test::kSlowdown);
+}
+
+/// Whatever the engine would do with them, where the capacity holds them at all.
+TEST(BatchPlan, ABatchThatDoesNotFitTheWantedSplitIsBalanced) {
+  const std::vector<int64_t> long_ones = {900, 100, 100, 60}, short_ones(600, 1);
+  for (const char* engine : {"packed", "even", "hybrid", "zeppelin"})
+    for (const std::vector<int64_t>& lengths : {long_ones, short_ones}) {
+      const BatchPlanner planner = planner_of(8, 8 * 170, engine);
+      EXPECT_LE(sequence::most_tokens(*planner.plan(lengths)), 170) << engine;
+    }
+  EXPECT_THROW(planner_of(8, 8 * 170, "packed").plan(std::vector<int64_t>{1361}), UserError);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "strait/base/errors.h"
+#include "strait/sequence/balanced.h"
 #include "strait/shape/segment.h"
 #include "strait/strategy/compose/precision.h"
 
@@ -114,12 +115,6 @@ sequence::Remapping remapping_of(const std::string& remap) {
   return sequence::Remapping::kNone;
 }
 
-int64_t most_tokens(const sequence::Plan& plan) {
-  int64_t most = 0;
-  for (const sequence::Load& load : sequence::loads(plan)) most = std::max(most, load.tokens);
-  return most;
-}
-
 }  // namespace
 
 BatchPlanner::BatchPlanner(const Run& run, const Cluster& cluster, const Mesh& mesh,
@@ -184,7 +179,10 @@ sequence::Plan BatchPlanner::made(std::span<const int64_t> lengths) const {
   const Baseline baseline = engine_ == "packed" ? Baseline::kPacked
                             : engine_ == "even" ? Baseline::kEven
                                                 : Baseline::kHybrid;
-  return sequence::baseline_plan(lengths, options_, baseline);
+  const sequence::Batch batch(lengths);
+  sequence::Plan plan = sequence::baseline_plan(batch, options_, baseline);
+  if (sequence::fits(plan, options_.capacity_tokens)) return plan;
+  return sequence::balanced_plan(batch, options_.grid);
 }
 
 /// As many proxies and pieces, or orders of key heads, as cost least, of doubles and of all that
@@ -232,7 +230,7 @@ std::shared_ptr<const sequence::Plan> BatchPlanner::plan(std::span<const int64_t
   plan->row_split = row_split_;
   route(*plan);
   plan->remapping = sequence::price(*plan, machine_, layer_, price_options()).remapping;
-  if (const int64_t most = most_tokens(*plan); most > options_.capacity_tokens) {
+  if (const int64_t most = sequence::most_tokens(*plan); most > options_.capacity_tokens) {
     ErrorPlace place;
     place.key = "sequence.capacity_tokens";
     throw UserError(
@@ -254,7 +252,7 @@ std::vector<int64_t> BatchPlanner::assumed_lengths(int64_t tokens) const {
   std::vector<int64_t> lengths;
   for (int64_t left = tokens; left > 0; left -= lengths.back())
     lengths.push_back(std::min(left, context_));
-  while (lengths.size() > 1 && most_tokens(made(lengths)) > options_.capacity_tokens)
+  while (lengths.size() > 1 && sequence::most_tokens(made(lengths)) > options_.capacity_tokens)
     lengths.pop_back();
   return lengths;
 }

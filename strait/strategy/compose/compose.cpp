@@ -1,7 +1,9 @@
 #include "strait/strategy/compose/compose.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
+#include <utility>
 
 #include "strait/draft/draft.h"
 #include "strait/sequence/rank_layout.h"
@@ -38,17 +40,26 @@ const char* step_kind(const StepOptions& options) {
 /// Ranks whose programs are equal.
 using RankClass = std::vector<int64_t>;
 
-/// By their place in the plan.
-std::vector<RankClass> document_classes(const Mesh& mesh) {
-  std::vector<RankClass> classes(static_cast<size_t>(mesh.axis("sequence").size));
-  for (int64_t rank = 0; rank < mesh.ranks(); ++rank)
-    classes[static_cast<size_t>(mesh.coordinate(rank, "sequence"))].push_back(rank);
+/// By their plan, in the order of ranks, and by their place in it.
+std::vector<RankClass> document_classes(const Ingredients& from) {
+  std::vector<const sequence::Plan*> plans;
+  std::map<std::pair<int64_t, int64_t>, RankClass> found;
+  for (int64_t rank = 0; rank < from.mesh.ranks(); ++rank) {
+    const sequence::Plan* plan =
+        from.plans.empty() ? nullptr : from.plans[static_cast<size_t>(rank)].get();
+    const auto known = std::ranges::find(plans, plan);
+    const int64_t number = known - plans.begin();
+    if (known == plans.end()) plans.push_back(plan);
+    found[{number, from.mesh.coordinate(rank, "sequence")}].push_back(rank);
+  }
+  std::vector<RankClass> classes;
+  for (auto& [place, ranks] : found) classes.push_back(std::move(ranks));
   return classes;
 }
 
 /// The passes that make ranks differ say how.
 std::vector<RankClass> classes_of(const Ingredients& from, const StepOptions& options) {
-  if (options.plan) return document_classes(from.mesh);
+  if (options.plan || !from.plans.empty()) return document_classes(from);
   return stage_classes(from.shape, from.mesh, options.pipeline);
 }
 
@@ -69,6 +80,8 @@ draft::Draft start(const Ingredients& from, const RankClass& ranks, const StepOp
 
 /// Of a batch that is planned each rank has as many rows as the plan says.
 StepOptions options_of(const Ingredients& from, const RankClass& ranks, StepOptions options) {
+  if (!from.plans.empty() && !ranks.empty())
+    options.plan = from.plans[static_cast<size_t>(ranks.front())];
   if (!options.plan || ranks.empty()) return options;
   const int64_t member = from.mesh.coordinate(ranks.front(), "sequence");
   const sequence::RankLayout layout = sequence::rank_layout(*options.plan, member);

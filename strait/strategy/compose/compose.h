@@ -2,6 +2,9 @@
 // over one draft, in the order of application.
 #pragma once
 
+#include <memory>
+#include <vector>
+
 #include "strait/draft/step_options.h"
 #include "strait/program/program.h"
 #include "strait/shape/shape.h"
@@ -25,6 +28,9 @@ struct Ingredients {
   const Mesh& mesh;
   const Policy& policy = kEveryStepPolicy;
   AdaptPolicy adapt = {};
+  /// Of planned batches, by rank: the plan of its row, which ranks of another row need not share.
+  /// Empty: options.plan is that of all.
+  std::vector<std::shared_ptr<const sequence::Plan>> plans = {};
 };
 
 /// The programs of one purpose, one per class of ranks. Purposes and the step kinds of their

@@ -244,22 +244,37 @@ void check_tiles(const Design& design) {
                          design.run.tensor.tiles, why, nearest));
 }
 
+/// By rank.
+using Plans = std::vector<std::shared_ptr<const sequence::Plan>>;
+
 struct ExpectedPlans {
-  std::shared_ptr<const sequence::Plan> median;  // of the batch that stands for all
-  std::shared_ptr<const sequence::Plan> widest;  // null: no batch is known
-  std::vector<int64_t> lengths;                  // of the documents of `median`
+  Plans median;                  // of the batch that stands for all
+  Plans widest;                  // empty: no batch is known
+  std::vector<int64_t> lengths;  // of the documents of `median`
 };
+
+/// Every rank has the plan of its row.
+Plans plans_of(const Design& design, const RowLengths& rows) {
+  Plans of_rows, plans;
+  for (const std::vector<int64_t>& lengths : rows) of_rows.push_back(design.planner->plan(lengths));
+  for (int64_t rank = 0; rank < design.batch.ranks; ++rank)
+    plans.push_back(of_rows[static_cast<size_t>(design.layout.batch_position(rank))]);
+  return plans;
+}
 
 ExpectedPlans expected_plans(const Design& design, const Corpus* corpus) {
   const BatchPlanner& planner = *design.planner;
   const int64_t data_ranks = design.batch.data_ranks;
   if (corpus != nullptr) {
     const ExpectedLengths lengths = expected_lengths(design.run, data_ranks, planner, *corpus);
-    return {planner.plan(lengths.median), planner.plan(lengths.widest), lengths.median};
+    ExpectedPlans plans{plans_of(design, lengths.median), plans_of(design, lengths.widest), {}};
+    for (const std::vector<int64_t>& row : lengths.median)
+      plans.lengths.insert(plans.lengths.end(), row.begin(), row.end());
+    return plans;
   }
   std::vector<int64_t> lengths =
       planner.assumed_lengths(document_rows(design.run, data_ranks).documents);
-  return {planner.plan(lengths), nullptr, lengths};
+  return {Plans(static_cast<size_t>(design.batch.ranks), planner.plan(lengths)), {}, lengths};
 }
 
 /// Of a batch of documents of these lengths; of sequences as long as the batch's, or as its
@@ -273,11 +288,11 @@ double flops_per_token(const Design& design, std::vector<int64_t> lengths) {
          static_cast<double>(std::accumulate(lengths.begin(), lengths.end(), int64_t{0}));
 }
 
-program::ProgramSet compose_all(const Design& design, std::shared_ptr<const sequence::Plan> plan) {
+program::ProgramSet compose_all(const Design& design, Plans plans) {
   program::ProgramSet set;
   StepOptions options = step_options(design);
-  options.plan = std::move(plan);
-  const Ingredients from = ingredients(design, design.placement);
+  Ingredients from = ingredients(design, design.placement);
+  from.plans = std::move(plans);
   const auto made = [&](Purpose purpose) {
     options.purpose = purpose;
     return compose(from, options);
@@ -347,10 +362,10 @@ Design make_design(const Run& run, int64_t ranks, int64_t vocabulary, int64_t co
   const ExpectedPlans plans = design.planner ? expected_plans(design, corpus) : ExpectedPlans{};
   design.model_flops_per_token = flops_per_token(design, plans.lengths);
   design.programs = compose_all(design, plans.median);
-  if (plans.widest) {
-    StepOptions options = step_options(design);
-    options.plan = plans.widest;
-    design.widest = compose(ingredients(design, design.placement), options);
+  if (!plans.widest.empty()) {
+    Ingredients from = ingredients(design, design.placement);
+    from.plans = plans.widest;
+    design.widest = compose(from, step_options(design));
   }
   check_tiles(design);
   program::verify_or_throw(design.programs);

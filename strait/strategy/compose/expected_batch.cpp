@@ -1,10 +1,15 @@
 #include "strait/strategy/compose/expected_batch.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "strait/config/document_rows.h"
+#include "strait/config/keys.h"
 #include "strait/data/document_loader.h"
+#include "strait/sequence/balanced.h"
 #include "strait/sequence/remap.h"
 
 namespace strait::strategy {
@@ -18,10 +23,57 @@ TokenBatches batches_of(const Run& run, const Corpus& corpus) {
 
 /// In attention and beside it.
 int64_t most_rows(const sequence::Plan& plan) {
-  int64_t most = 0;
-  for (const sequence::Load& load : sequence::loads(plan)) most = std::max(most, load.tokens);
   const std::vector<int64_t> linear = sequence::remap_of(plan).targets;
-  return most + *std::ranges::max_element(linear);
+  return sequence::most_tokens(plan) + *std::ranges::max_element(linear);
+}
+
+/// The split that sequence.engine wants whatever the capacity; nothing where it asks for that.
+std::optional<sequence::Baseline> unasked_split(const Run& run) {
+  if (run.sequence.engine == "packed") return sequence::Baseline::kPacked;
+  if (run.sequence.engine == "even") return sequence::Baseline::kEven;
+  return std::nullopt;
+}
+
+/// A capacity that a run sets holds what the engine gives a rank; any holds each batch somehow.
+void check_capacity(const Run& run, int64_t capacity, const std::vector<RowLengths>& tried) {
+  const int64_t set = run.sequence.capacity_tokens;
+  const sequence::RankGrid grid{1, run.mesh.axes.sequence};
+  const auto split = set > 0 ? unasked_split(run) : std::nullopt;
+  int64_t most = 0;
+  for (const RowLengths& rows : tried)
+    for (const std::vector<int64_t>& lengths : rows) {
+      const sequence::Batch batch(lengths);
+      const sequence::Plan plan = split ? baseline_plan(batch, {grid, capacity}, *split)
+                                        : sequence::balanced_plan(batch, grid);
+      most = std::max(most, sequence::most_tokens(plan));
+    }
+  if (most <= capacity) return;
+  const int64_t row = document_rows(run, std::ssize(tried.front())).documents;
+  refuse_key(run, "sequence.capacity_tokens",
+             fmt::format("sequence.capacity_tokens = {}: sequence.engine = \"{}\" gives a rank {} "
+                         "tokens of a batch, and it has {} rows; the nearest valid value is {}; {} "
+                         "holds any batch",
+                         set, run.sequence.engine, most, capacity, most,
+                         std::max(most, sequence::enough_capacity(row, grid.ranks()))));
+}
+
+ExpectedLengths expected_of(const BatchPlanner& planner, const std::vector<RowLengths>& tried) {
+  std::vector<std::pair<double, size_t>> times;
+  std::vector<std::pair<int64_t, size_t>> widest(tried.front().size(), {-1, 0});  // by row
+  for (size_t batch = 0; batch < tried.size(); ++batch) {
+    times.emplace_back(0, batch);
+    for (size_t row = 0; row < widest.size(); ++row) {
+      const auto plan = planner.plan(tried[batch][row]);
+      times.back().first = std::max(times.back().first, planner.price(*plan).attention_slowest);
+      widest[row] = std::max(widest[row], {most_rows(*plan), batch});
+    }
+  }
+  const auto median = times.begin() + std::ssize(times) / 2;
+  std::nth_element(times.begin(), median, times.end());
+  ExpectedLengths expected{tried[median->second], {}};
+  for (size_t row = 0; row < widest.size(); ++row)
+    expected.widest.push_back(tried[widest[row].second][row]);
+  return expected;
 }
 
 }  // namespace
@@ -35,17 +87,15 @@ ExpectedLengths expected_lengths(const Run& run, int64_t data_ranks, const Batch
   const TokenBatches batches = batches_of(run, corpus);
   const DocumentRows rows = document_rows(run, data_ranks);
   DocumentLoader loader(batches, {rows.per_rank * data_ranks, rows.tokens, rows.documents});
-  std::vector<std::pair<double, int64_t>> tried;
-  std::pair<int64_t, int64_t> widest{-1, 0};
+  std::vector<RowLengths> tried;
   for (int64_t batch = 0; batch < std::min(kTriedBatches, run.train.steps); ++batch) {
-    const auto plan = planner.plan(loader.lengths(batch, 0));
-    tried.emplace_back(planner.price(*plan).attention_slowest, batch);
-    widest = std::max(widest, {most_rows(*plan), batch});
+    RowLengths& of_rows = tried.emplace_back();
+    for (int64_t row = 0; row < data_ranks; ++row) of_rows.push_back(loader.lengths(batch, row));
   }
-  if (tried.empty()) return {};
-  const auto median = tried.begin() + std::ssize(tried) / 2;
-  std::nth_element(tried.begin(), median, tried.end());
-  return {loader.lengths(median->second, 0), loader.lengths(widest.second, 0)};
+  const RowLengths none(static_cast<size_t>(data_ranks));
+  if (tried.empty()) return {none, none};
+  check_capacity(run, rows.tokens / run.mesh.axes.sequence, tried);
+  return expected_of(planner, tried);
 }
 
 }  // namespace strait::strategy

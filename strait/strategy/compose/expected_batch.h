@@ -12,12 +12,16 @@ namespace strait::strategy {
 /// Of the document in which a token of the run's batches stands, on average.
 int64_t attended_length(const Run& run, const Corpus& corpus);
 
-/// Lengths of the first data-parallel rank's documents in two of the run's first 32 batches.
+/// Lengths of documents, by row: that of a data-parallel rank.
+using RowLengths = std::vector<std::vector<int64_t>>;
+/// Of the run's first 32 batches.
 struct ExpectedLengths {
-  std::vector<int64_t> median;  // whose attention takes the median of the predicted times
-  std::vector<int64_t> widest;  // in which a rank has most tokens, in attention and beside it
+  RowLengths median;  // of one whose slowest row's attention takes the median of predicted times
+  RowLengths widest;  // of each row where a rank of it has most tokens, in attention and beside it
 };
-/// UserError as BatchPlanner::plan, for any of these batches.
+/// UserError (sequence.capacity_tokens, with its line) where a row of any of these batches is more
+/// than its ranks hold, or a capacity that the run sets is less than sequence.engine gives a rank
+/// of one; names a capacity that holds them all.
 ExpectedLengths expected_lengths(const Run& run, int64_t data_ranks, const BatchPlanner& planner,
                                  const Corpus& corpus);
 

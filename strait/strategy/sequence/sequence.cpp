@@ -54,6 +54,26 @@ Op transfer_op(program::OpKind kind, const SequenceAxis& axis, const Operand& fr
   return op;
 }
 
+namespace {
+
+/// Every lane that some plan of the run may need: rows of a batch have plans of their own, and
+/// their ranks must number the lanes that they share with others alike. `crosses`: the axis leaves
+/// its nodes, so that transfers may be routed.
+DocumentAxis document_axis(draft::Draft& draft, const Cluster& cluster, const SequenceAxis& ranks,
+                           bool crosses) {
+  const auto add_lane = [&] { return draft::add_lane(draft.program, cluster, ranks.group); };
+  DocumentAxis documents{ranks, draft.mesh.coordinate(draft.rank, "sequence"), {ranks.lane}};
+  for (size_t lane = 1; lane < documents.lanes.size(); ++lane) documents.lanes[lane] = add_lane();
+  documents.rows_lane = add_lane();
+  if (!crosses) return documents;
+  for (int& lane : documents.crossing_lanes) lane = add_lane();
+  documents.dispatch_lane = add_lane();
+  documents.combine_lane = add_lane();
+  return documents;
+}
+
+}  // namespace
+
 void share_sequences(draft::Draft& draft, const ModelShape& shape, const Cluster& cluster,
                      const draft::StepOptions& options) {
   const MeshAxis& axis = draft.mesh.axis("sequence");
@@ -74,19 +94,8 @@ void share_sequences(draft::Draft& draft, const ModelShape& shape, const Cluster
                               add_axis("ring", axis.size / heads, axis.stride * heads)}));
   const SequenceAxis ranks = add_axis(axis.name.c_str(), axis.size, axis.stride);
   if (options.plan) {
-    DocumentAxis documents{ranks, draft.mesh.coordinate(draft.rank, "sequence"), {ranks.lane}};
-    for (size_t lane = 1; lane < documents.lanes.size(); ++lane)
-      documents.lanes[lane] = draft::add_lane(draft.program, cluster, ranks.group);
-    if (options.plan->proxies > 1 || options.plan->rotations > 1)
-      for (int& lane : documents.crossing_lanes)
-        lane = draft::add_lane(draft.program, cluster, ranks.group);
-    if (options.plan->proxies > 1) {
-      documents.dispatch_lane = draft::add_lane(draft.program, cluster, ranks.group);
-      documents.combine_lane = draft::add_lane(draft.program, cluster, ranks.group);
-    }
-    if (options.plan->remapping != sequence::Remapping::kNone)
-      documents.rows_lane = draft::add_lane(draft.program, cluster, ranks.group);
-    rewrite(Documents(draft, shape, options, documents));
+    const bool crosses = options.plan->grid.nodes > 1;
+    rewrite(Documents(draft, shape, options, document_axis(draft, cluster, ranks, crosses)));
   } else if (shape.engine == SequenceEngine::kHeads)
     rewrite(Heads(draft, shape, options, ranks));
   else if (shape.engine == SequenceEngine::kRing)

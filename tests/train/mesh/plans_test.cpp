@@ -103,8 +103,8 @@ TEST_F(PlannedPrograms, BytesAreClosedFormsInAllReaders) {
     for (const int64_t level : {0, 1}) EXPECT_GT((want[{"send", level}]), 0);
     EXPECT_EQ(test::bytes_of(outcome.traffic, 1), want);
     const strategy::BatchPlanner& planner = *job.design.planner;
-    const auto plan =
-        planner.plan(strategy::expected_lengths(job.design.run, 1, planner, *job.corpus).median);
+    const auto plan = planner.plan(
+        strategy::expected_lengths(job.design.run, 1, planner, *job.corpus).median.front());
     const sequence::Layer& layer = planner.layer();
     add_attention(of_expected, sequence::plan_traffic(*plan, layer), 2);
     add_attention(of_expected, sequence::remap_traffic(*plan, layer), 2);
