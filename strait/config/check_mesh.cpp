@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <charconv>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -168,17 +169,41 @@ void check_post_validation(const Run& run) {
               "sync.policy = \"every-step\"");
 }
 
+/// Why no activation can be sent in the kind of codec, and the nearest kind; none: it can.
+struct Unfit {
+  std::string reason, nearest;
+};
+std::optional<Unfit> unfit_for_activations(const Run& run, const codec::CodecSpec& codec) {
+  using enum codec::CodecKind;
+  const std::string& precision = run.train.precision;
+  if (codec::is_low_rank(codec))
+    return Unfit{"sends factors of matrices, which activations are not", "int8"};
+  if (codec::is_sparse(codec)) return Unfit{"leaves out numbers that the next stage needs", "int8"};
+  if ((codec.kind == kBfloat16 && precision == "bf16") ||
+      (codec.kind == kFloat16 && precision == "fp16"))
+    return Unfit{fmt::format("is what activations are in train.precision = \"{}\"", precision),
+                 "none"};
+  if (codec.kind == kFloat16)
+    return Unfit{
+        "makes 0 of numbers beyond 65504, and only train.precision = \"fp16\" scales values into "
+        "its range",
+        precision == "bf16" ? "none" : "bf16"};
+  return std::nullopt;
+}
+
 void check_activation_codec(const Run& run) {
   const char* const key = "pipeline.activation_codec";
-  const codec::CodecSpec codec = codec::parse_codec(run.pipeline.activation_codec, key);
-  if (codec::is_sparse(codec))
-    refuse(run, key, "leaves out numbers that the next stage needs", "\"int8\"");
+  const std::string& text = run.pipeline.activation_codec;
+  const codec::CodecSpec codec = codec::parse_codec(text, key);
+  const std::optional<Unfit> unfit = unfit_for_activations(run, codec);
+  const std::string nearest = toml_string(unfit ? unfit->nearest : text.substr(0, text.find('+')));
+  if (unfit && !codec.error_feedback) refuse(run, key, unfit->reason, nearest);
   if (codec.error_feedback)
     refuse(run, key, "feeds errors back, but every micro-batch has activations of its own",
-           toml_string(
-               run.pipeline.activation_codec.substr(0, run.pipeline.activation_codec.find('+'))));
-  if (codec.kind == codec::CodecKind::kBfloat16 && run.train.precision == "bf16")
-    refuse(run, key, "is what activations are in train.precision = \"bf16\"", "\"none\"");
+           nearest);
+  if (codec.stochastic)
+    refuse(run, key, "draws roundings, and only gradients have random numbers of their own",
+           nearest);
 }
 
 }  // namespace

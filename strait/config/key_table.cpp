@@ -528,7 +528,7 @@ Rows parallel_keys() {
       {"pipeline.activation_codec", kField<&Run::pipeline, &PipelineOptions::activation_codec>,
        codec_text(),
        "Codec of what passes between stages, activations and their gradients; a dense one without "
-       "error feedback."},
+       "error feedback and drawn rounding."},
       {"pipeline.post_validation", kField<&Run::pipeline, &PipelineOptions::post_validation>, any(),
        "Update by what a rank knows itself, without waiting for the others; the next step "
        "validates "
