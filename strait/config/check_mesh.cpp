@@ -46,11 +46,22 @@ void refuse(const Run& run, const std::string& name, const std::string& reason,
       fmt::format("{} = {} {}; the nearest valid value is {}", name, value, reason, nearest));
 }
 
+/// What sizes of x and y divide of the model.
+GridSizes grid_sizes_of(const Run& run) {
+  if (run.model.family == kUnetFamily) return largest_grid(run.model.unet);
+  if (is_chain(run)) return {1, 1};
+  GridSizes largest = largest_grid(run.model.shape, run.model.shape.vocabulary);
+  if (is_family(run.model.family) &&
+      block_style(run.model.family).query_key_norm == QueryKeyNorm::kWidth)
+    largest.x = 1;
+  return largest;
+}
+
 /// Of the sizes of an axis that divide the ranks `left` the nearest that the model takes too.
 int64_t nearest_size(const Run& run, const std::string& axis, int64_t left, int64_t size) {
-  const ShapeOptions& shape = run.model.shape;
-  if (axis == "x" && !is_chain(run))
-    left = std::gcd(std::gcd(left, shape.heads), std::gcd(shape.kv_heads, shape.ffn_width));
+  const GridSizes largest = grid_sizes_of(run);
+  if (axis == "x") left = std::gcd(left, largest.x);
+  if (axis == "y") left = std::gcd(left, largest.y);
   int64_t nearest = nearest_divisor(left, size);
   if (axis == "stage") {
     nearest = std::min(nearest, std::max<int64_t>(middle_blocks(run), 1));
@@ -231,9 +242,15 @@ void check_mesh_sizes(const Run& run, int64_t ranks) {
 
 namespace {
 
+/// Of the `ranks` those that x, y and data share.
+GridSizes grid_of(const Run& run, int64_t ranks) {
+  const MeshAxes& axes = run.mesh.axes;
+  return {axes.x, axes.y, ranks / std::max<int64_t>(axes.z * axes.sequence * axes.stage, 1)};
+}
+
 /// Modules are whole, but their order is known, and their weights move as any others do. Ranks of x
 /// and y share the blocks of a U-Net.
-void check_mesh_chain(const Run& run) {
+void check_mesh_chain(const Run& run, int64_t ranks) {
   const MeshAxes& axes = run.mesh.axes;
   const bool shares = run.model.family == kUnetFamily;
   for (const auto& [name, size] :
@@ -244,7 +261,7 @@ void check_mesh_chain(const Run& run) {
                  fmt::format("mesh.axes.{} = {} cannot take effect with model.family = \"{}\", "
                              "whose blocks no ranks share; the nearest valid value is 1",
                              name, size, run.model.family));
-  if (shares) with_place(run, [&] { check_unet_grid(run.model.unet, axes.x, axes.y); });
+  if (shares) with_place(run, [&] { check_unet_grid(run.model.unet, grid_of(run, ranks)); });
 }
 
 /// Without a grid no sum of activations can be hidden.
@@ -331,12 +348,12 @@ void check_sequence(const Run& run) {
 
 }  // namespace
 
-void check_mesh_model(const Run& run) {
+void check_mesh_model(const Run& run, int64_t ranks) {
   check_sequence(run);
   check_overlap(run);
   check_tiles(run);
   check_sequence_parallel(run);
-  if (is_chain(run)) return check_mesh_chain(run);
+  if (is_chain(run)) return check_mesh_chain(run, ranks);
   const MeshAxes& axes = run.mesh.axes;
   for (const auto& [name, size] :
        {NamedSize{"x", axes.x}, NamedSize{"y", axes.y}, NamedSize{"sequence", axes.sequence}}) {
@@ -350,7 +367,7 @@ void check_mesh_model(const Run& run) {
   }
   with_place(run, [&] {
     check_grid(run.model.shape, block_style(run.model.family), run.model.shape.vocabulary,
-               {axes.x, axes.y});
+               grid_of(run, ranks));
   });
 }
 
