@@ -264,16 +264,29 @@ void check_mesh_chain(const Run& run, int64_t ranks) {
   if (shares) with_place(run, [&] { check_unet_grid(run.model.unet, grid_of(run, ranks)); });
 }
 
-/// Without a grid no sum of activations can be hidden.
+/// Why a chain takes no key that acts on single products of a block.
+std::string uncut_blocks(const Run& run) {
+  return fmt::format("with model.family = \"{}\", whose blocks are not cut into products and rows",
+                     run.model.family);
+}
+
+/// Without a grid no sum of activations can be hidden, and without products to hide it behind.
 void check_overlap(const Run& run) {
-  if (run.mesh.axes.x > 1 || run.mesh.axes.y > 1 || run.tensor.overlaps("oar")) return;
-  refuse(run, "tensor.overlap", "lacks \"oar\" without effect where mesh.axes.x = 1 and y = 1",
+  if (run.tensor.overlaps("oar")) return;
+  const char* const key = "tensor.overlap";
+  if (is_chain(run))
+    refuse(run, key, "lacks \"oar\" without effect " + uncut_blocks(run), "one with \"oar\"");
+  if (run.mesh.axes.x > 1 || run.mesh.axes.y > 1) return;
+  refuse(run, key, "lacks \"oar\" without effect where mesh.axes.x = 1 and y = 1",
          "one with \"oar\", or mesh.axes.x = 2");
 }
 
 /// Nothing is summed over an axis of one rank.
 void check_tiles(const Run& run) {
-  if (run.mesh.axes.x > 1 || !run.tensor.tiles.starts_with("on")) return;
+  if (!run.tensor.tiles.starts_with("on")) return;
+  if (is_chain(run))
+    refuse(run, "tensor.tiles", "cannot take effect " + uncut_blocks(run), "\"auto\"");
+  if (run.mesh.axes.x > 1) return;
   refuse(run, "tensor.tiles", "cannot take effect with mesh.axes.x = 1",
          "\"auto\", or mesh.axes.x = 2");
 }
@@ -281,14 +294,8 @@ void check_tiles(const Run& run) {
 /// Only ranks of x do the same between products, and only blocks of transformers are cut there.
 void check_sequence_parallel(const Run& run) {
   if (!run.tensor.sequence_parallel) return;
-  const std::string& family = run.model.family;
   if (is_chain(run))
-    refuse(
-        run, "tensor.sequence_parallel",
-        fmt::format("cannot take effect with model.family = \"{}\", whose blocks are not cut into "
-                    "products and rows",
-                    family),
-        "false");
+    refuse(run, "tensor.sequence_parallel", "cannot take effect " + uncut_blocks(run), "false");
   if (run.mesh.axes.x == 1)
     refuse(run, "tensor.sequence_parallel", "cannot take effect with mesh.axes.x = 1",
            "false, or mesh.axes.x = 2");
@@ -335,7 +342,7 @@ void check_sequence(const Run& run) {
   const Key& engine = *find_key("sequence.engine");
   if (ranks == 1 && !same_value(engine, run, defaults))
     refuse(run, engine.name, "cannot take effect with mesh.axes.sequence = 1",
-           value_text(engine, defaults) + ", or mesh.axes.sequence = 2");
+           value_text(engine, defaults) + (is_chain(run) ? "" : ", or mesh.axes.sequence = 2"));
   check_head_ranks(run);
   if (ranks == 1) return;
   if (run.sequence.engine == "heads") check_heads(run);
