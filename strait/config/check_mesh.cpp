@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <charconv>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -45,11 +46,22 @@ void refuse(const Run& run, const std::string& name, const std::string& reason,
       fmt::format("{} = {} {}; the nearest valid value is {}", name, value, reason, nearest));
 }
 
+/// What sizes of x and y divide of the model.
+GridSizes grid_sizes_of(const Run& run) {
+  if (run.model.family == kUnetFamily) return largest_grid(run.model.unet);
+  if (is_chain(run)) return {1, 1};
+  GridSizes largest = largest_grid(run.model.shape, run.model.shape.vocabulary);
+  if (is_family(run.model.family) &&
+      block_style(run.model.family).query_key_norm == QueryKeyNorm::kWidth)
+    largest.x = 1;
+  return largest;
+}
+
 /// Of the sizes of an axis that divide the ranks `left` the nearest that the model takes too.
 int64_t nearest_size(const Run& run, const std::string& axis, int64_t left, int64_t size) {
-  const ShapeOptions& shape = run.model.shape;
-  if (axis == "x" && !is_chain(run))
-    left = std::gcd(std::gcd(left, shape.heads), std::gcd(shape.kv_heads, shape.ffn_width));
+  const GridSizes largest = grid_sizes_of(run);
+  if (axis == "x") left = std::gcd(left, largest.x);
+  if (axis == "y") left = std::gcd(left, largest.y);
   int64_t nearest = nearest_divisor(left, size);
   if (axis == "stage") {
     nearest = std::min(nearest, std::max<int64_t>(middle_blocks(run), 1));
@@ -168,17 +180,41 @@ void check_post_validation(const Run& run) {
               "sync.policy = \"every-step\"");
 }
 
+/// Why no activation can be sent in the kind of codec, and the nearest kind; none: it can.
+struct Unfit {
+  std::string reason, nearest;
+};
+std::optional<Unfit> unfit_for_activations(const Run& run, const codec::CodecSpec& codec) {
+  using enum codec::CodecKind;
+  const std::string& precision = run.train.precision;
+  if (codec::is_low_rank(codec))
+    return Unfit{"sends factors of matrices, which activations are not", "int8"};
+  if (codec::is_sparse(codec)) return Unfit{"leaves out numbers that the next stage needs", "int8"};
+  if ((codec.kind == kBfloat16 && precision == "bf16") ||
+      (codec.kind == kFloat16 && precision == "fp16"))
+    return Unfit{fmt::format("is what activations are in train.precision = \"{}\"", precision),
+                 "none"};
+  if (codec.kind == kFloat16)
+    return Unfit{
+        "makes 0 of numbers beyond 65504, and only train.precision = \"fp16\" scales values into "
+        "its range",
+        precision == "bf16" ? "none" : "bf16"};
+  return std::nullopt;
+}
+
 void check_activation_codec(const Run& run) {
   const char* const key = "pipeline.activation_codec";
-  const codec::CodecSpec codec = codec::parse_codec(run.pipeline.activation_codec, key);
-  if (codec::is_sparse(codec))
-    refuse(run, key, "leaves out numbers that the next stage needs", "\"int8\"");
+  const std::string& text = run.pipeline.activation_codec;
+  const codec::CodecSpec codec = codec::parse_codec(text, key);
+  const std::optional<Unfit> unfit = unfit_for_activations(run, codec);
+  const std::string nearest = toml_string(unfit ? unfit->nearest : text.substr(0, text.find('+')));
+  if (unfit && !codec.error_feedback) refuse(run, key, unfit->reason, nearest);
   if (codec.error_feedback)
     refuse(run, key, "feeds errors back, but every micro-batch has activations of its own",
-           toml_string(
-               run.pipeline.activation_codec.substr(0, run.pipeline.activation_codec.find('+'))));
-  if (codec.kind == codec::CodecKind::kBfloat16 && run.train.precision == "bf16")
-    refuse(run, key, "is what activations are in train.precision = \"bf16\"", "\"none\"");
+           nearest);
+  if (codec.stochastic)
+    refuse(run, key, "draws roundings, and only gradients have random numbers of their own",
+           nearest);
 }
 
 }  // namespace
@@ -206,9 +242,15 @@ void check_mesh_sizes(const Run& run, int64_t ranks) {
 
 namespace {
 
+/// Of the `ranks` those that x, y and data share.
+GridSizes grid_of(const Run& run, int64_t ranks) {
+  const MeshAxes& axes = run.mesh.axes;
+  return {axes.x, axes.y, ranks / std::max<int64_t>(axes.z * axes.sequence * axes.stage, 1)};
+}
+
 /// Modules are whole, but their order is known, and their weights move as any others do. Ranks of x
 /// and y share the blocks of a U-Net.
-void check_mesh_chain(const Run& run) {
+void check_mesh_chain(const Run& run, int64_t ranks) {
   const MeshAxes& axes = run.mesh.axes;
   const bool shares = run.model.family == kUnetFamily;
   for (const auto& [name, size] :
@@ -219,19 +261,32 @@ void check_mesh_chain(const Run& run) {
                  fmt::format("mesh.axes.{} = {} cannot take effect with model.family = \"{}\", "
                              "whose blocks no ranks share; the nearest valid value is 1",
                              name, size, run.model.family));
-  if (shares) with_place(run, [&] { check_unet_grid(run.model.unet, axes.x, axes.y); });
+  if (shares) with_place(run, [&] { check_unet_grid(run.model.unet, grid_of(run, ranks)); });
 }
 
-/// Without a grid no sum of activations can be hidden.
+/// Why a chain takes no key that acts on single products of a block.
+std::string uncut_blocks(const Run& run) {
+  return fmt::format("with model.family = \"{}\", whose blocks are not cut into products and rows",
+                     run.model.family);
+}
+
+/// Without a grid no sum of activations can be hidden, and without products to hide it behind.
 void check_overlap(const Run& run) {
-  if (run.mesh.axes.x > 1 || run.mesh.axes.y > 1 || run.tensor.overlaps("oar")) return;
-  refuse(run, "tensor.overlap", "lacks \"oar\" without effect where mesh.axes.x = 1 and y = 1",
+  if (run.tensor.overlaps("oar")) return;
+  const char* const key = "tensor.overlap";
+  if (is_chain(run))
+    refuse(run, key, "lacks \"oar\" without effect " + uncut_blocks(run), "one with \"oar\"");
+  if (run.mesh.axes.x > 1 || run.mesh.axes.y > 1) return;
+  refuse(run, key, "lacks \"oar\" without effect where mesh.axes.x = 1 and y = 1",
          "one with \"oar\", or mesh.axes.x = 2");
 }
 
 /// Nothing is summed over an axis of one rank.
 void check_tiles(const Run& run) {
-  if (run.mesh.axes.x > 1 || !run.tensor.tiles.starts_with("on")) return;
+  if (!run.tensor.tiles.starts_with("on")) return;
+  if (is_chain(run))
+    refuse(run, "tensor.tiles", "cannot take effect " + uncut_blocks(run), "\"auto\"");
+  if (run.mesh.axes.x > 1) return;
   refuse(run, "tensor.tiles", "cannot take effect with mesh.axes.x = 1",
          "\"auto\", or mesh.axes.x = 2");
 }
@@ -239,14 +294,8 @@ void check_tiles(const Run& run) {
 /// Only ranks of x do the same between products, and only blocks of transformers are cut there.
 void check_sequence_parallel(const Run& run) {
   if (!run.tensor.sequence_parallel) return;
-  const std::string& family = run.model.family;
   if (is_chain(run))
-    refuse(
-        run, "tensor.sequence_parallel",
-        fmt::format("cannot take effect with model.family = \"{}\", whose blocks are not cut into "
-                    "products and rows",
-                    family),
-        "false");
+    refuse(run, "tensor.sequence_parallel", "cannot take effect " + uncut_blocks(run), "false");
   if (run.mesh.axes.x == 1)
     refuse(run, "tensor.sequence_parallel", "cannot take effect with mesh.axes.x = 1",
            "false, or mesh.axes.x = 2");
@@ -293,7 +342,7 @@ void check_sequence(const Run& run) {
   const Key& engine = *find_key("sequence.engine");
   if (ranks == 1 && !same_value(engine, run, defaults))
     refuse(run, engine.name, "cannot take effect with mesh.axes.sequence = 1",
-           value_text(engine, defaults) + ", or mesh.axes.sequence = 2");
+           value_text(engine, defaults) + (is_chain(run) ? "" : ", or mesh.axes.sequence = 2"));
   check_head_ranks(run);
   if (ranks == 1) return;
   if (run.sequence.engine == "heads") check_heads(run);
@@ -306,12 +355,12 @@ void check_sequence(const Run& run) {
 
 }  // namespace
 
-void check_mesh_model(const Run& run) {
+void check_mesh_model(const Run& run, int64_t ranks) {
   check_sequence(run);
   check_overlap(run);
   check_tiles(run);
   check_sequence_parallel(run);
-  if (is_chain(run)) return check_mesh_chain(run);
+  if (is_chain(run)) return check_mesh_chain(run, ranks);
   const MeshAxes& axes = run.mesh.axes;
   for (const auto& [name, size] :
        {NamedSize{"x", axes.x}, NamedSize{"y", axes.y}, NamedSize{"sequence", axes.sequence}}) {
@@ -325,7 +374,7 @@ void check_mesh_model(const Run& run) {
   }
   with_place(run, [&] {
     check_grid(run.model.shape, block_style(run.model.family), run.model.shape.vocabulary,
-               {axes.x, axes.y});
+               grid_of(run, ranks));
   });
 }
 

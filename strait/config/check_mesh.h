@@ -14,8 +14,8 @@ namespace strait {
 /// Every axis but data divides what the axes before it leave of the ranks; data is the rest, or 0.
 void check_mesh_sizes(const Run& run, int64_t ranks);
 
-/// Axes x and y divide what they split of the model.
-void check_mesh_model(const Run& run);
+/// Axes x and y divide what they split of the model. `ranks`: of the run.
+void check_mesh_model(const Run& run, int64_t ranks);
 
 /// No axis ends within a group of a level. `cluster` is that of the run; sizes have been checked.
 void check_mesh_levels(const Run& run, const Cluster& cluster);

@@ -499,8 +499,9 @@ Rows parallel_keys() {
   return {
       {"tensor.overlap", kField<&Run::tensor, &TensorOptions::overlap>,
        or_none(one_of({"oar", "ors", "oag"})),
-       "What computing goes on beside: oar, sums of gradients of activations over x and y; ors, "
-       "reductions of gradients; oag, gathers of weights, placement.prefetch_units ahead."},
+       "What computing goes on beside: oar, sums of gradients of activations over x and y, of "
+       "transformers alone; ors, reductions of gradients; oag, gathers of weights, "
+       "placement.prefetch_units ahead."},
       {"tensor.sequence_parallel", kField<&Run::tensor, &TensorOptions::sequence_parallel>, any(),
        "Ranks of x split the rows of norms, residual stream and dropout, which else all of them do "
        "alike: reduce-scatters and all-gathers in place of sums, 1 / x of the activations kept "
@@ -513,8 +514,8 @@ Rows parallel_keys() {
        "change."},
       {"tensor.cached_gathers", kField<&Run::tensor, &TensorOptions::cached_gathers>,
        between(0, kMostCount),
-       "First transformer blocks whose gathered weights stay from forward to backward: a gather "
-       "less, for their memory."},
+       "First blocks, the embedding or the first of a chain left out, whose gathered weights stay "
+       "from forward to backward: a gather less, for their memory."},
       {"pipeline.order", kField<&Run::pipeline, &PipelineOptions::order>,
        one_of({"gpipe", "1f1b", "interleaved", "zero-bubble-h1", "zero-bubble-h2"}),
        "Which task a stage does next; docs/mesh.md compares them. Zero-bubble orders make the "
@@ -529,7 +530,7 @@ Rows parallel_keys() {
       {"pipeline.activation_codec", kField<&Run::pipeline, &PipelineOptions::activation_codec>,
        codec_text(),
        "Codec of what passes between stages, activations and their gradients; a dense one without "
-       "error feedback."},
+       "error feedback and drawn rounding."},
       {"pipeline.post_validation", kField<&Run::pipeline, &PipelineOptions::post_validation>, any(),
        "Update by what a rank knows itself, without waiting for the others; the next step "
        "validates "

@@ -347,7 +347,7 @@ void validate_run(const Run& run, int64_t ranks, Problems& problems) {
   problems.attempt([&] { check_cluster_choice(run); });
   if (!problems.concern("mesh.")) problems.attempt([&] { check_mesh_sizes(run, ranks); });
   if (!problems.concern("mesh.") && !problems.concern("model."))
-    problems.attempt([&] { check_mesh_model(run); });
+    problems.attempt([&] { check_mesh_model(run, ranks); });
   if (!problems.concern("mesh.") && !problems.concern("model.") && !problems.concern("pipeline."))
     problems.attempt([&] { check_pipeline(run); });
   if (!problems.concern("train.") && !problems.concern("model.") &&

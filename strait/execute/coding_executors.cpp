@@ -99,14 +99,19 @@ uint64_t draw_key(uint64_t seed, const codec::CodecSpec& codec, const Instance& 
       .key();
 }
 
+/// Where an encode counts what is not finite; null: nowhere.
+double* not_finite(const Instance& instance, int slot) {
+  double* agreed = static_cast<double*>(instance.write(slot));
+  return agreed != nullptr ? agreed + strategy::kNotFinite : nullptr;
+}
+
 void encode(uint64_t seed, const codec::BorderedCodec& codec, device::Arithmetic& arithmetic,
             const Instance& instance) {
   const uint64_t key = draw_key(seed, codec.codec, instance);
   const Parts parts(instance, *instance.find_read(strategy::kEncodeNumbers),
                     *instance.find_write(strategy::kEncodePieces));
   const Bound* kept = instance.find_write(strategy::kEncodeResidual);
-  double* agreed = static_cast<double*>(instance.write(strategy::kEncodeAgreed));
-  double* not_finite = agreed != nullptr ? agreed + strategy::kNotFinite : nullptr;
+  double* const lost = not_finite(instance, strategy::kEncodeAgreed);
   for (int64_t part = parts.first(); part < parts.first() + parts.count(); ++part)
     parts.for_each_stretch(codec, part, [&](const codec::Stretch& at) {
       const auto& [data, dtype, elements] = at.numbers;
@@ -114,7 +119,7 @@ void encode(uint64_t seed, const codec::BorderedCodec& codec, device::Arithmetic
           kept == nullptr ? std::span<float>() : parts.residual(*kept, at);
       const codec::Draw draw{key, static_cast<uint64_t>(at.first)};
       arithmetic.encode({codec.codec, {data, dtype, elements}, residual, draw},
-                        at.in(parts.piece(part)), not_finite);
+                        at.in(parts.piece(part)), lost);
     });
 }
 
@@ -216,8 +221,7 @@ void encode_layers(uint64_t seed, const codec::Runs& runs, device::Arithmetic& a
                    const Instance& instance) {
   const LayerParts parts(instance, runs, *instance.find_read(strategy::kEncodeNumbers),
                          *instance.find_write(strategy::kEncodePieces));
-  double* agreed = static_cast<double*>(instance.write(strategy::kEncodeAgreed));
-  double* not_finite = agreed != nullptr ? agreed + strategy::kNotFinite : nullptr;
+  double* const lost = not_finite(instance, strategy::kEncodeAgreed);
   float* residual = static_cast<float*>(instance.write(strategy::kEncodeResidual));
   parts.for_each([&](int64_t part) {
     parts.for_each_run(part, part, [&](const LayerParts::Stretch& at) {
@@ -227,7 +231,7 @@ void encode_layers(uint64_t seed, const codec::Runs& runs, device::Arithmetic& a
         call.residual = {residual + (parts.only_own() ? at.packed : at.first),
                          static_cast<size_t>(elements)};
       call.draw = {draw_key(seed, at.codec, instance), static_cast<uint64_t>(at.first)};
-      arithmetic.encode(call, at.piece, not_finite);
+      arithmetic.encode(call, at.piece, lost);
     });
   });
 }
@@ -267,7 +271,8 @@ void encode_activation(const codec::CodecSpec& codec, device::Arithmetic& arithm
   const codec::Values from = all_numbers(instance, *instance.find_read(strategy::kActivationFrom));
   const Bound& to = *instance.find_write(strategy::kActivationTo);
   arithmetic.encode({codec, {from.data, from.dtype, from.elements}},
-                    {static_cast<uint8_t*>(to.data), static_cast<size_t>(to.bytes)}, nullptr);
+                    {static_cast<uint8_t*>(to.data), static_cast<size_t>(to.bytes)},
+                    not_finite(instance, strategy::kActivationAgreed));
 }
 
 void decode_activation(const codec::CodecSpec& codec, device::Arithmetic& arithmetic,

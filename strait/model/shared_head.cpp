@@ -131,7 +131,7 @@ class SharedHead : public Block {
     check_targets(*call.batch, whole_vocabulary_);
     if (row_split_ == 1) normalize(call, values);
     linear_forward<T>(
-        {rows(call), width_, vocabulary_},
+        {rows(call), width_, vocabulary_, 0, 0, call.settings->products},
         {at<T>(values, EndValue::kNormed), at_offset<T>(call.weights, offsets_.matrix), nullptr},
         at<Wide<T>>(values, EndValue::kLogits), call.settings->threads);
   }
@@ -174,8 +174,8 @@ class SharedHead : public Block {
 
   /// The slopes lie where the wider logits were.
   LinearExtent slopes(const Call& call) const {
-    return {rows(call), width_, vocabulary_,
-            vocabulary_ * static_cast<int64_t>(sizeof(Wide<T>) / sizeof(T))};
+    const int64_t stride = vocabulary_ * static_cast<int64_t>(sizeof(Wide<T>) / sizeof(T));
+    return {rows(call), width_, vocabulary_, stride, 0, call.settings->products};
   }
 
   kernel::LayerNormBackwardCall<T> norm_backward_call(const Call& call,

@@ -14,15 +14,24 @@
 
 namespace strait {
 
-/// UserError (key mesh.axes.x or y) unless x divides heads, kv_heads, ffn_width and the rows of the
-/// vocabulary, and y the width: it names the first size that is not divided, and the nearest axis
-/// that divides all of its sizes. A family that normalizes all queries of a row together has x = 1.
-/// `vocabulary` 0: not known yet.
 struct GridSizes {
   int64_t x = 1, y = 1;
+  int64_t ranks = 0;  // that x, y and data share; 0: only those of x and y are known
 };
+
+/// The largest axes that a model takes, of which every size that it takes is a divisor: of a
+/// transformer, whose `vocabulary` 0 is not known yet, and of a U-Net.
+GridSizes largest_grid(const ShapeOptions& options, int64_t vocabulary);
+GridSizes largest_grid(const UnetOptions& options);
+
+/// UserError (key mesh.axes.x or y) unless x divides heads, kv_heads, ffn_width and the rows of the
+/// vocabulary, and y the width: it names the first size that is not divided, and the nearest axis
+/// that divides all of its sizes and the ranks that the other axis leaves. A family that normalizes
+/// all queries of a row together has x = 1. `vocabulary` 0: not known yet.
 void check_grid(const ShapeOptions& options, const BlockStyle& style, int64_t vocabulary,
                 const GridSizes& grid);
+/// The same for a U-Net: groups of all norms that x cuts are whole, and y divides all channels.
+void check_unet_grid(const UnetOptions& options, const GridSizes& grid);
 
 /// The model as each rank of x, y and sequence sees it: dims, offsets and sections of its part
 /// (boxes.h);

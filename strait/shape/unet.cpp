@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "strait/base/errors.h"
+#include "strait/shape/split.h"
 
 namespace strait {
 namespace {
@@ -321,23 +322,7 @@ void check_unet(const UnetOptions& options) {
 }
 
 void check_unet_grid(const UnetOptions& options, int64_t x, int64_t y) {
-  const auto check = [&](const char* axis, int64_t size, const char* what, const auto& number) {
-    const auto fits = [&](int64_t ranks) {
-      return std::ranges::all_of(options.channels,
-                                 [&](int64_t channels) { return number(channels) % ranks == 0; });
-    };
-    if (size >= 1 && fits(size)) return;
-    int64_t nearest = std::max<int64_t>(size, 1);
-    while (!fits(nearest)) --nearest;
-    ErrorPlace place;
-    place.key = fmt::format("mesh.axes.{}", axis);
-    throw UserError(fmt::format("{} = {} does not divide {} model.unet.channels = [{}]; the "
-                                "nearest valid value is {}",
-                                *place.key, size, what, fmt::join(options.channels, ", "), nearest),
-                    place);
-  };
-  check("x", x, "the groups of every norm between", unet_groups);
-  check("y", y, "all of", [](int64_t channels) { return channels; });
+  check_unet_grid(options, GridSizes{x, y});
 }
 
 std::shared_ptr<const ModuleChain> unet_chain(const UnetOptions& options) {

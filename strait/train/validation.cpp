@@ -1,6 +1,7 @@
 #include "strait/train/validation.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 #include <vector>
 
@@ -79,6 +80,8 @@ std::optional<double> validation_loss(const ValidationPlan& plan, runtime::State
     const auto agreed = state.read<double, strategy::kNumAgreed>("agreed");
     loss_sum += agreed[strategy::kLossSum];
     count += agreed[strategy::kLossCount];
+    // What was sent between stages as 0 in place of no number.
+    if (agreed[strategy::kNotFinite] > 0) loss_sum = std::nan("");
     // A part of the validation is no validation.
     if (agreed[strategy::kStopRequests] > 0 && first + plan.stride() < plan.windows)
       return std::nullopt;

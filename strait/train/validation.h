@@ -36,8 +36,9 @@ void fill_windows(const ValidationWindows& validation, const ValidationPlan& pla
 void take_share(const sequence::Share& share, BatchBuffer& buffer);
 
 /// Mean loss over the plan's windows, in nats per token: `run(first)` executes one round of all
-/// ranks, whose sums then stand in `state`. Nothing when a rank was asked to stop in between, or no
-/// token counts. Equal on all ranks.
+/// ranks, whose sums then stand in `state`. NaN when a codec of activations met numbers that are
+/// not finite. Nothing when a rank was asked to stop in between, or no token counts. Equal on all
+/// ranks.
 std::optional<double> validation_loss(const ValidationPlan& plan, runtime::State& state,
                                       const std::function<void(int64_t first)>& run);
 

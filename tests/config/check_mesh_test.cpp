@@ -4,10 +4,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <functional>
+#include <string>
 
 #include "strait/base/errors.h"
 #include "strait/shape/shape.h"
+#include "strait/shape/unet.h"
 
 namespace strait {
 namespace {
@@ -65,8 +68,55 @@ TEST(CheckMesh, TheNearestSizeIsOneThatTheModelTakes) {
                  "the nearest valid value is 2");  // as 26 does, it divides the ranks
   expect_refused([] { check_mesh_sizes(run_of(9, 0, 1), 40); }, "mesh.axes.x",
                  "the nearest valid value is 4");  // not 8 of 12 heads
-  expect_refused([] { check_mesh_model(run_of(8, 0, 1)); }, "mesh.axes.x",
+  expect_refused([] { check_mesh_model(run_of(8, 0, 1), 8); }, "mesh.axes.x",
                  "ffn_width on the same ranks: 4");  // not 6
+}
+
+/// "" or why the axes of a run do not fit.
+std::string misfit(const Run& run, int64_t ranks) {
+  try {
+    check_mesh_sizes(run, ranks);
+    check_mesh_model(run, ranks);
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+/// Plain reference: of the sizes that are accepted none is nearer than the one that is named.
+void expect_named_size_is_nearest(Run run, int64_t MeshAxes::*axis, int64_t ranks) {
+  const int64_t asked = run.mesh.axes.*axis;
+  const std::string message = misfit(run, ranks);
+  if (message.empty()) return;
+  SCOPED_TRACE(message);
+  int64_t nearest = 0;
+  for (int64_t size = 1; size <= ranks; ++size) {
+    run.mesh.axes.*axis = size;
+    if (!misfit(run, ranks).empty()) continue;
+    if (nearest == 0 || std::abs(size - asked) < std::abs(nearest - asked)) nearest = size;
+  }
+  EXPECT_EQ(message.substr(message.rfind(' ') + 1), std::to_string(nearest));
+}
+
+TEST(CheckMesh, TheNearestSizeDividesModelAndRanks) {
+  strait::Run small = run_of(1, 0, 1);
+  small.model.shape.heads = small.model.shape.kv_heads = 4;
+  small.model.shape.width = 40;
+  small.model.shape.ffn_width = 64;
+  small.model.shape.vocabulary = 36;
+  strait::Run unet = run_of(1, 0, 1);
+  unet.model.family = kUnetFamily;
+  unet.model.unet.channels = {16, 24};  // of 8 and 12 groups
+  for (const strait::Run& model : {run_of(1, 0, 1), small, unet})
+    for (int64_t MeshAxes::*axis : {&MeshAxes::x, &MeshAxes::y})
+      for (int64_t ranks = 1; ranks <= 24; ++ranks)
+        for (int64_t size = 1; size <= ranks + 1; ++size) {
+          strait::Run run = model;
+          run.mesh.axes.*axis = size;
+          expect_named_size_is_nearest(run, axis, ranks);
+        }
+  small.mesh.axes.x = 3;
+  EXPECT_THAT(misfit(small, 6), HasSubstr("ffn_width on the same ranks: 2"));
 }
 
 TEST(CheckMesh, TheNearestSizeIsNamed) {
@@ -91,8 +141,9 @@ TEST(CheckMesh, EveryAxisTakesItsShareOfTheRanks) {
 }
 
 TEST(CheckMesh, AxisXDividesHeads) {
-  check_mesh_model(run_of(4, 0, 1));
-  expect_refused([] { check_mesh_model(run_of(5, 0, 1)); }, "mesh.axes.x", "heads = 12; nearest");
+  check_mesh_model(run_of(4, 0, 1), 4);
+  expect_refused([] { check_mesh_model(run_of(5, 0, 1), 5); }, "mesh.axes.x",
+                 "heads = 12; nearest");
 }
 
 TEST(CheckMesh, NoAxisEndsWithinALevel) {

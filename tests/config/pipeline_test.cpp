@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <tuple>
+
 #include "strait/base/errors.h"
 #include "strait/config/check_mesh.h"
 #include "strait/config/parse.h"
@@ -104,10 +106,33 @@ TEST(PipelineKeys, ActivationCodecsAreDenseAndWithoutMemory) {
   };
   for (const char* codec : {"none", "bf16", "int8", "int4/64", "fp8e4m3"})
     EXPECT_EQ(with(codec), "accepted");
-  EXPECT_THAT(with("topk/0.01"), HasSubstr("the nearest valid value is \"int8\""));
-  EXPECT_THAT(with("int8+ef"), HasSubstr("the nearest valid value is \"int8\""));
-  EXPECT_THAT(with("bf16", "train.precision = \"bf16\""),
-              HasSubstr("the nearest valid value is \"none\""));
+  const auto nearest = [](const std::string& codec) {
+    return testing::EndsWith("the nearest valid value is \"" + codec + "\"");
+  };
+  for (const char* codec : {"topk/0.01", "randomk/0.1+ef", "powersgd/2", "powersgd/4+ef"})
+    EXPECT_THAT(with(codec), nearest("int8")) << codec;
+  EXPECT_THAT(with("int8+ef"), nearest("int8"));
+  const char* const bf16 = "train.precision = \"bf16\"";
+  EXPECT_THAT(with("bf16", bf16), nearest("none"));
+  EXPECT_THAT(with("bf16+ef", bf16), nearest("none"));
+}
+
+TEST(PipelineKeys, ActivationCodecsDrawNothing) {
+  for (const char* codec : {"qsgd4+stochastic", "qsgd4+stochastic+ef"})
+    EXPECT_THAT(refusal(kStages + "pipeline.activation_codec = \"" + codec + "\"",
+                        "pipeline.activation_codec"),
+                testing::EndsWith("the nearest valid value is \"qsgd4\""));
+}
+
+TEST(PipelineKeys, ActivationCodecsHoldTheRangeOfActivations) {
+  for (const auto& [precision, codec, nearest] :
+       {std::tuple{"fp32", "fp16", "bf16"}, {"fp64", "fp16", "bf16"}, {"bf16", "fp16", "none"}})
+    for (const char* feedback : {"", "+ef"})
+      EXPECT_THAT(refusal(kStages + "train.precision = \"" + precision +
+                              "\"\npipeline.activation_codec = \"" + codec + feedback + "\"",
+                          "pipeline.activation_codec"),
+                  testing::EndsWith(std::string("the nearest valid value is \"") + nearest + "\""))
+          << precision << feedback;
 }
 
 TEST(PipelineKeys, H2WaitsForNothingBeforeTheUpdate) {

@@ -4,16 +4,19 @@
 
 #include <array>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <utility>
 #include <vector>
 
+#include "strait/codec/codec.h"
 #include "strait/draft/block_kernels.h"
 #include "strait/draft/draft.h"
 #include "strait/execute/environment.h"
 #include "strait/shape/ends.h"
 #include "strait/strategy/finish/kernels.h"
 #include "strait/strategy/finish/step_values.h"
+#include "strait/strategy/pipeline/kernels.h"
 #include "tests/layout/split_models.h"
 
 namespace strait::execute {
@@ -207,6 +210,32 @@ TEST(Counting, TheFirstMemberOfAGroupCountsTheLossOfItsBatch) {
       EXPECT_NEAR(loss_of(grid, rank), rank % grid.members == 0 ? want : 0.0, 1e-12)
           << "x " << x << " y " << y << " rank " << rank;
   }
+}
+
+/// NaN, an infinity, and a number beyond fp32.
+TEST(Counting, NumbersThatACodecOfActivationsLosesAreCounted) {
+  std::vector<double> numbers(70, 1.0);
+  numbers[3] = std::nan("");
+  numbers[40] = std::numeric_limits<double>::infinity();
+  numbers[69] = 1e39;
+  Program program;
+  program.arrays = {{"x", 1, Dtype::kFloat64}, {"piece", 1, Dtype::kByte}, {"agreed"}};
+  Op op = draft::kernel_op(strategy::kEncodeActivation);
+  op.codec = "int8/64";
+  std::vector<uint8_t> piece(static_cast<size_t>(
+      codec::encoded_bytes(codec::parse_codec(op.codec), std::ssize(numbers), Dtype::kFloat64)));
+  std::array<double, strategy::kNumAgreed> agreed{};
+  Instance instance{&program, &op};
+  instance.reads = {{strategy::kActivationFrom, Access::kRead, 0, 0,
+                     static_cast<int64_t>(numbers.size() * sizeof(double)), numbers.data()}};
+  instance.writes = {
+      {strategy::kActivationTo, Access::kWrite, 1, 0, std::ssize(piece), piece.data()},
+      {strategy::kActivationAgreed, Access::kAdd, 2, 0, sizeof(agreed), agreed.data()}};
+  const auto arithmetic = device::make_arithmetic(nullptr, 1);
+  runtime::Executors executors;
+  add_coding_executors(executors, *arithmetic);
+  executors.make(program, op)(instance);
+  EXPECT_EQ(agreed[strategy::kNotFinite], 3);
 }
 
 }  // namespace

@@ -128,6 +128,10 @@ TEST(Split, RefusesWhatDoesNotDivide) {
     return "accepted";
   };
   EXPECT_EQ(grid_message(12, {4, 3}), "accepted");
+  EXPECT_THAT(grid_message(12, {5, 1, 20}), HasSubstr("ffn_width on the same ranks: 4"));
+  EXPECT_THAT(grid_message(12, {5, 2, 20}), HasSubstr("ffn_width on the same ranks: 2"));
+  EXPECT_THAT(grid_message(14, {4, 1, 12}),
+              HasSubstr("valid value is 2, or model.shape.vocabulary = 16"));
   EXPECT_THAT(grid_message(13, {4, 1}),
               HasSubstr("valid value is 1, or model.shape.vocabulary = 16"));
   EXPECT_THAT(grid_message(0, {4, 5}), HasSubstr("mesh.axes.y: mesh.axes.y = 5 does not divide "

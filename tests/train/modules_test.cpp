@@ -188,6 +188,14 @@ TEST_F(RefusedModules, KeysThatCannotActOnModules) {
   expect_refused({"model.shape.context=9"}, "model.shape.context", "nearest valid value is 6");
   expect_refused({"model.preset=nano-char"}, "model.preset", "cannot take effect");
   expect_refused({"mesh.axes.x=2"}, "mesh.axes.x", "nearest valid value is 1");
+  expect_refused({"tensor.overlap=[\"ors\"]"}, "tensor.overlap",
+                 "model.family = \"modules\", whose blocks are not cut into products and rows; the "
+                 "nearest valid value is one with \"oar\"");
+  expect_refused({"tensor.tiles=on"}, "tensor.tiles",
+                 "model.family = \"modules\", whose blocks are not cut into products and rows; the "
+                 "nearest valid value is \"auto\"");
+  expect_refused({"placement.preset=zero3", "tensor.cached_gathers=99"}, "tensor.cached_gathers",
+                 "blocks between the first and the last; nearest: ");
   expect_refused({"mesh.axes.stage=2", "pipeline.order=zero-bubble-h1"}, "pipeline.order",
                  "\"1f1b\"");
   expect_refused({"train.recompute=every:2"}, "train.recompute", "\"block\"");

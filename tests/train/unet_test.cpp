@@ -272,6 +272,16 @@ TEST_F(UnetRuns, WhatCannotActOnAUnetIsRefused) {
   expect_refused({"mesh.axes.y=8"}, "mesh.axes.y", "nearest valid value is 4", 8);
   expect_refused({"mesh.axes.sequence=2"}, "mesh.axes.sequence", "nearest valid value is 1");
   expect_refused({"mesh.axes.x=4"}, "mesh.axes.x", "nearest valid value is 2", 4);
+  const std::string uncut = "model.family = \"unet\", whose blocks are not cut into products and ";
+  for (const char* x : {"mesh.axes.x=1", "mesh.axes.x=2"}) {
+    expect_refused({x, "tensor.overlap=[\"ors\"]"}, "tensor.overlap",
+                   uncut + "rows; the nearest valid value is one with \"oar\"");
+    for (const char* tiles : {"tensor.tiles=on", "tensor.tiles=on:1", "tensor.tiles=on:2"})
+      expect_refused({x, tiles}, "tensor.tiles",
+                     uncut + "rows; the nearest valid value is \"auto\"");
+  }
+  expect_refused({"placement.preset=zero3", "tensor.cached_gathers=9"}, "tensor.cached_gathers",
+                 "= 9 of 8 blocks between the first and the last; nearest: 8");
   expect_refused({"mesh.axes.stage=2", "pipeline.order=zero-bubble-h1"}, "pipeline.order",
                  "\"1f1b\"");
   expect_refused({"mesh.axes.stage=16"}, "mesh.axes.stage", "nearest valid value is 8", 16);

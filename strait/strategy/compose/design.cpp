@@ -215,7 +215,15 @@ void check_post_validation(const Design& design) {
 void check_tiles(const Design& design) {
   const draft::Tiles tiles = draft::parse_tiles(design.run.tensor.tiles);
   const bool shards = design.shape.splits_rows;
-  if (tiles.choice != draft::Tiles::Choice::kOn || (tiles.chunks == 1 && !shards)) return;
+  if (tiles.choice != draft::Tiles::Choice::kOn) return;
+  const auto refuse = [&](const std::string& why, const std::string& nearest) {
+    refuse_key(design.run, "tensor.tiles",
+               fmt::format("tensor.tiles = \"{}\" cannot take any product apart: {}; the nearest "
+                           "valid value is {}",
+                           design.run.tensor.tiles, why, nearest));
+  };
+  if (tiles.chunks == 1 && !shards)
+    refuse("without tensor.sequence_parallel one chunk is the whole product", "\"off\"");
   bool found = false;
   for (const program::Program& program : design.steady())
     program::for_each_op(program.body, [&](const program::Op& op) {
@@ -238,10 +246,7 @@ void check_tiles(const Design& design) {
   while (larger < share && (larger * tokens < least || share % larger != 0)) ++larger;
   if (rows < least && larger * tokens >= least)
     nearest += fmt::format(", or train.micro_batch_size = {}", larger);
-  refuse_key(design.run, "tensor.tiles",
-             fmt::format("tensor.tiles = \"{}\" cannot take any product apart: {}; the nearest "
-                         "valid value is {}",
-                         design.run.tensor.tiles, why, nearest));
+  refuse(why, nearest);
 }
 
 /// By rank.

@@ -82,6 +82,7 @@ class Stage {
         runs_(block_runs(shape, place_.stages, options.pipeline)),
         ahead_(messages_ahead(options.pipeline.order)),
         codec_(codec::parse_codec(options.pipeline.codec)),
+        agreed_(draft::find_array(draft.program, "agreed")),
         trains_(options.purpose == draft::Purpose::kTrain) {
     group_ = draft::add_group(draft.program, cluster,
                               {"stages", place_.stages, draft.mesh.axis("stage").stride});
@@ -284,6 +285,7 @@ class Stage {
     Op op = draft::kernel_op(kernel);
     op.reads = {program::as(from, Access::kRead, kActivationFrom)};
     op.writes = {program::as(to, Access::kWrite, kActivationTo)};
+    if (encodes) op.writes.push_back({agreed_, {}, Access::kAdd, kActivationAgreed});
     mark_coded(op, message);
     return op;
   }
@@ -353,6 +355,7 @@ class Stage {
   const std::vector<BlockRange> runs_;
   const int64_t ahead_;
   const codec::CodecSpec codec_;
+  const int agreed_;
   std::vector<Message> messages_;
   const bool trains_;
   int group_ = -1;

@@ -1,5 +1,6 @@
 #include "strait/strategy/sharding/placement.h"
 
+#include "strait/config/check_chain.h"
 #include "strait/strategy/sharding/layer_codecs.h"
 
 #include <fmt/format.h>
@@ -327,16 +328,16 @@ void read_overlaps(const Run& run, Placement& p) {
   p.prefetch_units = units_ahead(run, p);
   p.hides_reductions = run.tensor.overlaps("ors");
   p.cached_layers = run.tensor.cached_gathers;
-  const int64_t layers = run.model.shape.layers;
+  const int64_t blocks = middle_blocks(run);
   if (p.cached_layers > 0 && p.weights == 1)
     throw UserError(fmt::format("tensor.cached_gathers = {} cannot take effect with "
                                 "placement.preset = \"{}\": weights are whole on every rank; "
                                 "nearest: 0, or placement.preset = \"zero3\"",
                                 p.cached_layers, run.placement.preset),
                     place_of(run, "tensor.cached_gathers"));
-  if (p.cached_layers > layers && !run.model.modules)
-    throw UserError(fmt::format("tensor.cached_gathers = {} of {} transformer blocks; nearest: {}",
-                                p.cached_layers, layers, layers),
+  if (p.cached_layers > blocks)
+    throw UserError(fmt::format("tensor.cached_gathers = {} of {} {}; nearest: {}", p.cached_layers,
+                                blocks, middle_blocks_name(run), blocks),
                     place_of(run, "tensor.cached_gathers"));
 }
 

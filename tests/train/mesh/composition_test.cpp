@@ -1,6 +1,7 @@
 // All axes, orders, cuts and placements together equal one rank, and checkpoints go between them.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <map>
 
 #include "tests/train/exchanged_bytes.h"
@@ -267,6 +268,18 @@ TEST_F(Compositions, CodedActivationsLearnWhatOneRankLearns) {
     for (size_t step = 0; step < want.losses.size(); ++step)
       EXPECT_NEAR(got.losses[step], want.losses[step], near * want.losses[step]) << step;
   }
+}
+
+/// One update makes weights so large that stages send what is not finite, in place of which a codec
+/// has zeros.
+TEST_F(Compositions, EvaluationsNoticeWhatACodecCannotHold) {
+  const Sets coded = {
+      "model.shape.bias=false", "pipeline.activation_codec=int8/64", "train.steps=1",
+      "train.clip_norm=0",      "data.validation_share=0.2",         "evaluation.every_steps=1"};
+  const Case c{1, 1, 2, 4, "ddp", "1f1b", 1, coded, kGpt};
+  EXPECT_TRUE(std::isfinite(train(c).validation));
+  const Sets huge = {"optimizer.learning_rate=1e10", "optimizer.warmup_steps=0"};
+  EXPECT_TRUE(std::isnan(train(c, huge).validation));
 }
 
 }  // namespace

@@ -282,6 +282,10 @@ TEST_F(Tiles, WhatCannotTakeEffectIsRefused) {
                         "micro-batch has 7 rows of a rank, two chunks 32; the nearest valid value "
                         "is \"off\", or train.micro_batch_size = 8"));
   EXPECT_EQ(refusal({}, {"tensor.tiles=on", "model.shape.context=40"}), "accepted");
+  EXPECT_THAT(refusal({}, {on(1)}),
+              HasSubstr("tensor.tiles: tensor.tiles = \"on:1\" cannot take any product apart: "
+                        "without tensor.sequence_parallel one chunk is the whole product; the "
+                        "nearest valid value is \"off\""));
   EXPECT_THAT(refusal({.x = 4}, {on(2), test::kPairs}),
               HasSubstr("smaller sums would go another way over the levels of the cluster; the "
                         "nearest valid value is \"off\""));
