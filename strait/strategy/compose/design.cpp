@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
+#include <memory>
 #include <numeric>
 #include <optional>
 #include <tuple>
@@ -258,12 +260,16 @@ struct ExpectedPlans {
   std::vector<int64_t> lengths;  // of the documents of `median`
 };
 
-/// Every rank has the plan of its row.
+/// Every rank has the plan of its row; equal rows have one.
 Plans plans_of(const Design& design, const RowLengths& rows) {
-  Plans of_rows, plans;
-  for (const std::vector<int64_t>& lengths : rows) of_rows.push_back(design.planner->plan(lengths));
-  for (int64_t rank = 0; rank < design.batch.ranks; ++rank)
-    plans.push_back(of_rows[static_cast<size_t>(design.layout.batch_position(rank))]);
+  std::map<std::vector<int64_t>, std::shared_ptr<const sequence::Plan>> known;
+  Plans plans;
+  for (int64_t rank = 0; rank < design.batch.ranks; ++rank) {
+    const auto& lengths = rows[static_cast<size_t>(design.layout.batch_position(rank))];
+    std::shared_ptr<const sequence::Plan>& plan = known[lengths];
+    if (!plan) plan = design.planner->plan(lengths);
+    plans.push_back(plan);
+  }
   return plans;
 }
 

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
+#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -15,7 +17,8 @@
 namespace strait::strategy {
 namespace {
 
-constexpr int64_t kTriedBatches = 32;
+constexpr int64_t kTriedBatches = 32, kTriedRows = 512;
+constexpr int64_t kDistinctRows = 4;
 
 TokenBatches batches_of(const Run& run, const Corpus& corpus) {
   return {corpus, run.model.shape.context, run.train.global_batch_tokens, run.seed};
@@ -57,6 +60,23 @@ void check_capacity(const Run& run, int64_t capacity, const std::vector<RowLengt
                          std::max(most, sequence::enough_capacity(row, grid.ranks()))));
 }
 
+/// Programs are composed for every plan, so of many rows few stand for all: the one of most weight
+/// for itself, and of as many parts of the others, by weight, the middle one for its part.
+RowLengths represented(const RowLengths& rows, const std::vector<double>& weights) {
+  const int64_t others = std::ssize(rows) - 1, parts = kDistinctRows - 1;
+  if (others <= parts) return rows;
+  std::vector<size_t> order(rows.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::ranges::stable_sort(order, std::greater(), [&](size_t row) { return weights[row]; });
+  RowLengths result = rows;
+  for (int64_t part = 0; part < parts; ++part) {
+    const int64_t begin = 1 + others * part / parts, end = 1 + others * (part + 1) / parts;
+    for (int64_t at = begin; at < end; ++at)
+      result[order[static_cast<size_t>(at)]] = rows[order[static_cast<size_t>((begin + end) / 2)]];
+  }
+  return result;
+}
+
 ExpectedLengths expected_of(const BatchPlanner& planner, const std::vector<RowLengths>& tried) {
   std::vector<std::pair<double, size_t>> times;
   std::vector<std::pair<int64_t, size_t>> widest(tried.front().size(), {-1, 0});  // by row
@@ -70,10 +90,15 @@ ExpectedLengths expected_of(const BatchPlanner& planner, const std::vector<RowLe
   }
   const auto median = times.begin() + std::ssize(times) / 2;
   std::nth_element(times.begin(), median, times.end());
-  ExpectedLengths expected{tried[median->second], {}};
-  for (size_t row = 0; row < widest.size(); ++row)
-    expected.widest.push_back(tried[widest[row].second][row]);
-  return expected;
+  const RowLengths& standing = tried[median->second];
+  RowLengths of_most;
+  std::vector<double> seconds, tokens;
+  for (size_t row = 0; row < widest.size(); ++row) {
+    seconds.push_back(planner.price(*planner.plan(standing[row])).attention_slowest);
+    tokens.push_back(static_cast<double>(widest[row].first));
+    of_most.push_back(tried[widest[row].second][row]);
+  }
+  return {represented(standing, seconds), represented(of_most, tokens)};
 }
 
 }  // namespace
@@ -88,7 +113,8 @@ ExpectedLengths expected_lengths(const Run& run, int64_t data_ranks, const Batch
   const DocumentRows rows = document_rows(run, data_ranks);
   DocumentLoader loader(batches, {rows.per_rank * data_ranks, rows.tokens, rows.documents});
   std::vector<RowLengths> tried;
-  for (int64_t batch = 0; batch < std::min(kTriedBatches, run.train.steps); ++batch) {
+  const int64_t count = std::clamp<int64_t>(kTriedRows / data_ranks, 1, kTriedBatches);
+  for (int64_t batch = 0; batch < std::min(count, run.train.steps); ++batch) {
     RowLengths& of_rows = tried.emplace_back();
     for (int64_t row = 0; row < data_ranks; ++row) of_rows.push_back(loader.lengths(batch, row));
   }

@@ -14,7 +14,8 @@ int64_t attended_length(const Run& run, const Corpus& corpus);
 
 /// Lengths of documents, by row: that of a data-parallel rank.
 using RowLengths = std::vector<std::vector<int64_t>>;
-/// Of the run's first 32 batches.
+/// Of the run's first batches: 32, or fewer where they have more than 512 rows together. Beyond 4
+/// rows some stand for others like them; the slowest, and that of most tokens, for themselves.
 struct ExpectedLengths {
   RowLengths median;  // of one whose slowest row's attention takes the median of predicted times
   RowLengths widest;  // of each row where a rank of it has most tokens, in attention and beside it

@@ -160,6 +160,14 @@ TEST_F(PlansOfRows, PredictionsHaveThePlanOfEveryRow) {
     }
 }
 
+/// Of 16 rows 4 stand for all, so that programs of large clusters are few.
+TEST_F(PlansOfRows, ManyRowsAreToldByFew) {
+  const Job job = make_job(run_of({"sequence.engine=zeppelin", "mesh.axes.sequence=2",
+                                   "train.global_batch_tokens=6400", "train.steps=1"}),
+                           32);
+  EXPECT_EQ(job.design.steady().size(), 8U);
+}
+
 /// The other row, too, and what was learned before it is saved.
 TEST_F(PlansOfRows, ABatchThatNoRanksHoldEndsTheRunBehindACheckpoint) {
   const strait::Run run = run_of({"sequence.engine=zeppelin", "mesh.axes.sequence=2"});
