@@ -384,11 +384,21 @@ TEST_F(Levels, WhatCannotWorkIsRefusedByName) {
   refused({"placement.codecs.gradients=int4/0"}, 4, "placement.codecs.gradients", "int4");
   refused({"placement.codecs.gradients=int5"}, 4, "placement.codecs.gradients", "int");
   refused({"placement.codecs.secondary=int8"}, 4, "placement.codecs.secondary", "none");
-  refused({"train.precision=bf16", "placement.codecs.weights=none"}, 4, "placement.codecs.weights",
-          "bf16");
-  refused({"train.precision=bf16", "placement.preset=ddp", "placement.codecs.update=none"}, 4,
-          "placement.codecs.update", "bf16");
   refused({"placement.codecs.weights=int8+ef"}, 4, "placement.codecs.weights", "int8/2048");
+}
+
+/// The default, written: what blocks compute on is sent in bf16 all the same.
+TEST_F(Levels, NoCodecInSixteenBitsIsWhatBlocksComputeOn) {
+  for (const auto& [placement, codec] : {std::pair{"zero3", "placement.codecs.weights=none"},
+                                         {"ddp", "placement.codecs.update=none"}}) {
+    std::vector<std::string> sets = {"train.precision=bf16", kTwoLevels,
+                                     std::string("placement.preset=") + placement};
+    const std::string usual =
+        program::print(strategy::make_design(run_of(sets), 4, 40).steady()[0]);
+    sets.push_back(codec);
+    EXPECT_EQ(program::print(strategy::make_design(run_of(sets), 4, 40).steady()[0]), usual)
+        << codec;
+  }
 }
 
 }  // namespace

@@ -18,6 +18,7 @@ using Sets = std::vector<std::string>;
 
 constexpr double kDeadline = 0.5;  // on an idle machine
 const char* const kSum = "pending = all_reduce(pending)";
+const char* const kBeginning = "step, agreed = begin_step(progress)";
 
 /// A mesh of `ranks`, and how its ranks share the work.
 struct Form {
@@ -130,13 +131,15 @@ TEST_F(PostValidationFaults, ARankThatIsLostBesideItsSumIsNamedAndTheRunGoesOnEl
       const std::string run_dir = next_folder();
       const Sets saves = {"checkpoint.every_steps=4"};
       // The sum is under way beside the next step, whose transfers wait for the rank too: the first
-      // deadline that passes is told, and they are about a millisecond apart.
+      // deadline that passes is told, and they are about a millisecond apart. A rank that is slow
+      // stands at the beginning of that step.
       const auto lost = [&](int64_t step, const std::string& operation) {
         const ErrorPlace place =
             place_of_loss([&](const train::Hooks& hooks) { train(form, saves, run_dir, hooks); },
                           rank, step, operation);
         EXPECT_EQ(place.rank, rank) << operation;
-        EXPECT_TRUE(waits_in(place.operation.value_or(""))) << place.operation.value_or("none");
+        const std::string told = place.operation.value_or("none");
+        EXPECT_TRUE(waits_in(told) || (operation == kSum && told == kBeginning)) << told;
         EXPECT_TRUE(place.step == step || (place.step == step + 1 && operation == kSum))
             << operation << " of step " << *place.step;
       };

@@ -139,12 +139,6 @@ TEST_F(Tiles, EqualOneRank) {
   }
 }
 
-TEST_F(Tiles, OneChunkIsThePlainPath) {
-  const Job plain = job_of({}, {kOff}), one = job_of({}, {on(1)});
-  for (size_t c = 0; c < plain.design.steady().size(); ++c)
-    EXPECT_EQ(program::print(one.design.steady()[c]), program::print(plain.design.steady()[c]));
-}
-
 /// Every product whose result is summed over x: two in the forward, two in the backward.
 TEST_F(Tiles, EachSumStandsBehindItsChunk) {
   const std::vector<Op> ops = step_of({.more = {"train.global_batch_size=1"}}, {on(3)});
