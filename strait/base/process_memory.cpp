@@ -21,9 +21,9 @@ int64_t control_group_limit() {
   return file >> limit && limit > 0 ? limit : kNoLimit;
 }
 
-int64_t address_space_limit() {
+int64_t limit_of(decltype(RLIMIT_AS) which) {
   struct rlimit limit {};
-  const bool limited = ::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+  const bool limited = ::getrlimit(which, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
   return limited ? static_cast<int64_t>(limit.rlim_cur) : kNoLimit;
 }
 
@@ -35,9 +35,16 @@ int64_t peak_resident_bytes() {
   return ::getrusage(RUSAGE_SELF, &usage) == 0 ? int64_t{usage.ru_maxrss} * kKibibyte : 0;
 }
 
+int64_t physical_memory_bytes() {
+  return int64_t{::sysconf(_SC_PHYS_PAGES)} * ::sysconf(_SC_PAGESIZE);
+}
+
+int64_t address_space_limit() { return limit_of(RLIMIT_AS); }
+
+int64_t file_size_limit() { return limit_of(RLIMIT_FSIZE); }
+
 int64_t usable_memory_bytes() {
-  const int64_t physical = int64_t{::sysconf(_SC_PHYS_PAGES)} * ::sysconf(_SC_PAGESIZE);
-  return std::min({physical, control_group_limit(), address_space_limit()});
+  return std::min({physical_memory_bytes(), control_group_limit(), address_space_limit()});
 }
 
 void require_memory_bytes(const std::string& what, int64_t needs_bytes, int64_t has_bytes,

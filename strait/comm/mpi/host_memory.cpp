@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,22 +13,12 @@
 
 #include "strait/base/errors.h"
 #include "strait/base/file.h"
+#include "strait/base/process_memory.h"
 
 namespace strait::comm {
 namespace {
 
 constexpr int64_t kAlignment = 4096;
-
-int64_t physical_bytes() {
-  return static_cast<int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGE_SIZE);
-}
-
-/// What a limit of this process allows, or no limit.
-int64_t limit_of(decltype(RLIMIT_AS) which) {
-  struct rlimit limit {};
-  const bool limited = ::getrlimit(which, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
-  return limited ? static_cast<int64_t>(limit.rlim_cur) : std::numeric_limits<int64_t>::max();
-}
 
 /// Address space of this process so far.
 int64_t mapped_bytes() {
@@ -43,12 +32,10 @@ int64_t mapped_bytes() {
 /// most, or a limit of the process says so.
 int64_t most_window_bytes(int64_t ranks) {
   constexpr int64_t kAddressSpace = int64_t{1} << 46;  // of 2^47
-  const int64_t limit = limit_of(RLIMIT_AS);
-  const int64_t left = std::max<int64_t>(limit - mapped_bytes(), 0);
-  const int64_t room = limit == std::numeric_limits<int64_t>::max() ? kAddressSpace : left / 2;
-  return std::min({2 * physical_bytes(), std::min(room, kAddressSpace) / ranks,
-                   limit_of(RLIMIT_FSIZE)}) /
-         kAlignment * kAlignment;
+  const int64_t room =
+      std::clamp<int64_t>((address_space_limit() - mapped_bytes()) / 2, 0, kAddressSpace);
+  return std::min({2 * physical_memory_bytes(), room / ranks, file_size_limit()}) / kAlignment *
+         kAlignment;
 }
 
 [[noreturn]] void refuse(const std::string& what) {
