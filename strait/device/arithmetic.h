@@ -17,7 +17,7 @@ class Device;
 namespace strait::device {
 
 /// One update of `elements` parameters of fp32 or fp64; states are the moments in the optimizer's
-/// order.
+/// order. `rounded`: where the new fp32 weights go in bf16, too; null: nowhere.
 struct UpdateCall {
   const OptimizerOptions& options;
   double learning_rate = 0, weight_decay = 0;
@@ -26,6 +26,7 @@ struct UpdateCall {
   codec::Values weights;
   codec::ConstValues gradient;
   void* states[2] = {nullptr, nullptr};
+  void* rounded = nullptr;
 };
 
 /// A step of the outer optimizer (optim/outer.h) on equally many elements; `sent` and `fresh` may

@@ -19,16 +19,17 @@ void update_numbers(const UpdateCall& call, int threads) {
   const auto state = [&](int nth) {
     return std::span<T>(static_cast<T*>(call.states[nth]), count);
   };
+  const std::span<Bfloat16> rounded(static_cast<Bfloat16*>(call.rounded), call.rounded ? count : 0);
   const OptimizerOptions& options = call.options;
   if (options.kind == "adamw") {
     const optim::AdamWUpdate update{call.learning_rate, options.betas[0],  options.betas[1],
                                     options.eps,        call.weight_decay, call.gradient_scale,
                                     call.step};
-    optim::adamw_update({weights, gradient, state(0), state(1)}, update, threads);
+    optim::adamw_update({weights, gradient, state(0), state(1), rounded}, update, threads);
   } else {
     const optim::SgdUpdate update{call.learning_rate, options.betas[0], call.weight_decay,
                                   call.gradient_scale};
-    optim::sgd_update({weights, gradient, state(0)}, update, threads);
+    optim::sgd_update({weights, gradient, state(0), rounded}, update, threads);
   }
 }
 

@@ -89,6 +89,8 @@ class TensorArithmetic final : public Arithmetic {
       adamw(call, tensors);
     else
       sgd(call, tensors);
+    if (call.rounded)
+      device_.view(call.rounded, {call.weights.elements}, Dtype::kBfloat16).copy_(tensors.weights);
   }
 
   void subtract(const codec::ConstValues& a, const codec::ConstValues& b,

@@ -98,7 +98,7 @@ void clip_factor(const Environment& environment, const StepRules& rules, const I
 /// An update, whichever kernel makes it: slots of its operands, the step's values, and what the
 /// gradient is multiplied by.
 struct ShardUpdate {
-  int gradient, weights, moments;
+  int gradient, weights, moments, rounded;  // rounded: -1: the kernel has none
   const double* step;
   double scale;
 };
@@ -123,6 +123,8 @@ void update_shard(const Environment& environment, const StepRules& rules, const 
     for (const Bound& operand : instance.writes)
       if (operand.slot == made.moments)
         call.states[moment++] = at_range(instance, operand, range).data;
+    if (const Bound* rounded = instance.find_write(made.rounded))
+      call.rounded = at_range(instance, *rounded, range).data;
     environment.arithmetic.update(call);
   }
 }
@@ -133,7 +135,7 @@ void update(const Environment& environment, const StepRules& rules, const Instan
   if (results != nullptr && results[strategy::kFinite] == 0.0) return;
   update_shard(environment, rules, instance,
                {strategy::kUpdateGradient, strategy::kUpdateWeights, strategy::kUpdateMoments,
-                doubles(instance.read(strategy::kUpdateStep)),
+                strategy::kUpdateRounded, doubles(instance.read(strategy::kUpdateStep)),
                 results == nullptr ? 1.0 : results[strategy::kClipScale]});
 }
 
@@ -258,7 +260,7 @@ void amend(const Environment& environment, const StepRules& rules, const Instanc
   const double* results = validated + strategy::kValidResults;
   if (results[strategy::kFinite] == 0.0) return;
   update_shard(environment, rules, instance,
-               {strategy::kAmendGradient, strategy::kAmendWeights, strategy::kAmendMoments,
+               {strategy::kAmendGradient, strategy::kAmendWeights, strategy::kAmendMoments, -1,
                 validated + strategy::kValidStep, results[strategy::kClipScale]});
 }
 

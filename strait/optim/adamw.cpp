@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "hwy/cache_control.h"
 #include "hwy/foreach_target.h"  // must come before highway.h
 #include "hwy/highway.h"
 #include "strait/base/errors.h"
@@ -43,6 +44,18 @@ HWY_BEFORE_NAMESPACE();
 namespace strait::optim {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
+
+/// Elements by which loads are announced to the memory: four streams at once fill no queue alone.
+constexpr size_t kAhead = 256;
+
+/// Announces what lies a kilobyte ahead, also past the end, where it does nothing.
+template <class T>
+HWY_INLINE void fetch_ahead(const AdamWPointers<T>& p) {
+  hwy::Prefetch(p.weights + kAhead);
+  hwy::Prefetch(p.gradients + kAhead);
+  hwy::Prefetch(p.first + kAhead);
+  hwy::Prefetch(p.second + kAhead);
+}
 
 /// Updates one vector at p[0 .. Lanes). Multiply-adds are explicit, so that every width rounds
 /// alike.
@@ -93,11 +106,10 @@ HWY_INLINE void update_range(const AdamWPointers<T>& p, const AdamWCoefficients<
   const size_t lanes = hn::Lanes(d);
   size_t i = 0;
   for (; i + lanes <= count; i += lanes) {
+    fetch_ahead(p.at(i));
     update_vector(d, p.at(i), c);
   }
-  if (i < count) {
-    update_tail(d, p.at(i), c, count - i);
-  }
+  if (i < count) update_tail(d, p.at(i), c, count - i);
 }
 
 void update_floats(const AdamWPointers<float>& p, const AdamWCoefficients<float>& c, size_t count) {

@@ -40,11 +40,11 @@ struct AdamWUpdate {
 ///   w = w - learning_rate / (1 - beta1^step) * m / (sqrt(v) / sqrt(1 - beta2^step) + eps)
 /// Coefficients are made in double and rounded to T once.
 ///
-/// Blocking. Uses at most `threads` OpenMP threads, and no more than the calling thread's OpenMP
-/// limit; 0 means that limit. The result of an element depends on that element alone: neither on
-/// the split over threads, nor on its place in the span, nor on the vector width (AVX2, AVX-512 and
-/// NEON give the same bits). Errors: InternalError on unequal lengths or step < 1. Cost per
-/// element: 4 reads and 3 writes of T, and a write of bf16 where it is wanted.
+/// Blocking. Uses at most `threads` threads (threads/team.h), at least one. The result of an
+/// element depends on that element alone: neither on the split over threads, nor on its place in
+/// the span, nor on the vector width (AVX2, AVX-512 and NEON give the same bits). Errors:
+/// InternalError on unequal lengths or step < 1. Cost per element: 4 reads and 3 writes of T, and a
+/// write of bf16 where it is wanted.
 void adamw_update(const AdamWBuffers<float>& buffers, const AdamWUpdate& update, int threads);
 void adamw_update(const AdamWBuffers<double>& buffers, const AdamWUpdate& update, int threads);
 

@@ -9,6 +9,7 @@
 #include "hwy/foreach_target.h"  // must come before highway.h
 #include "hwy/highway.h"
 #include "strait/base/errors.h"
+#include "strait/kernel/vector-inl.h"
 #include "strait/optim/split.h"
 
 #ifndef STRAIT_OPTIM_SGD_TYPES
@@ -26,6 +27,11 @@ struct SgdPointers {
   T* weights;
   const T* gradients;
   T* momentum;
+  Bfloat16* rounded;  // or null
+  SgdPointers at(size_t i) const {
+    return {weights + i, gradients + i, momentum ? momentum + i : nullptr,
+            rounded ? rounded + i : nullptr};
+  }
 };
 
 }  // namespace strait::optim
@@ -44,7 +50,12 @@ HWY_INLINE void update_vector(D d, const SgdPointers<T>& p, const SgdCoefficient
     hn::StoreU(direction, d, p.momentum);
   }
   const auto decayed = hn::Mul(hn::LoadU(d, p.weights), hn::Set(d, c.decay));
-  hn::StoreU(hn::NegMulAdd(hn::Set(d, c.learning_rate), direction, decayed), d, p.weights);
+  const auto updated = hn::NegMulAdd(hn::Set(d, c.learning_rate), direction, decayed);
+  hn::StoreU(updated, d, p.weights);
+  if constexpr (sizeof(T) == 4) {
+    if (p.rounded)
+      kernel::HWY_NAMESPACE::store_narrow(d, updated, reinterpret_cast<uint16_t*>(p.rounded));
+  }
 }
 
 template <class D, class T = hn::TFromD<D>>
@@ -55,9 +66,12 @@ HWY_NOINLINE void update_tail(D d, const SgdPointers<T>& p, const SgdCoefficient
   std::memcpy(weights, p.weights, count * sizeof(T));
   std::memcpy(gradients, p.gradients, count * sizeof(T));
   if (p.momentum != nullptr) std::memcpy(momentum, p.momentum, count * sizeof(T));
-  update_vector(d, SgdPointers<T>{weights, gradients, p.momentum != nullptr ? momentum : nullptr},
-                c);
+  Bfloat16 rounded[HWY_MAX_BYTES / sizeof(T)];
+  update_vector(
+      d, SgdPointers<T>{weights, gradients, p.momentum != nullptr ? momentum : nullptr, rounded},
+      c);
   std::memcpy(p.weights, weights, count * sizeof(T));
+  if (p.rounded) std::memcpy(p.rounded, rounded, count * sizeof(Bfloat16));
   if (p.momentum != nullptr) std::memcpy(p.momentum, momentum, count * sizeof(T));
 }
 
@@ -65,12 +79,9 @@ template <class T>
 HWY_INLINE void update_range(const SgdPointers<T>& p, const SgdCoefficients<T>& c, size_t count) {
   const hn::ScalableTag<T> d;
   const size_t lanes = hn::Lanes(d);
-  const auto at = [&](size_t i) {
-    return SgdPointers<T>{p.weights + i, p.gradients + i, p.momentum ? p.momentum + i : nullptr};
-  };
   size_t i = 0;
-  for (; i + lanes <= count; i += lanes) update_vector(d, at(i), c);
-  if (i < count) update_tail(d, at(i), c, count - i);
+  for (; i + lanes <= count; i += lanes) update_vector(d, p.at(i), c);
+  if (i < count) update_tail(d, p.at(i), c, count - i);
 }
 
 void update_floats(const SgdPointers<float>& p, const SgdCoefficients<float>& c, size_t count) {
@@ -98,15 +109,18 @@ void run(const SgdBuffers<T>& buffers, const SgdUpdate& update, int threads, Ker
   ensure(buffers.gradients.size() == elements &&
              (!has_momentum || buffers.momentum.size() == elements),
          "sgd_update: weights, gradients and momentum differ in length");
+  ensure(buffers.rounded.empty() || buffers.rounded.size() == (sizeof(T) == 4 ? elements : 0),
+         "sgd_update: rounded weights need as many fp32 weights");
   const SgdCoefficients<T> c{static_cast<T>(1.0 - update.learning_rate * update.weight_decay),
                              static_cast<T>(update.gradient_scale), static_cast<T>(update.momentum),
                              static_cast<T>(update.learning_rate)};
+  const SgdPointers<T> whole{buffers.weights.data(), buffers.gradients.data(),
+                             has_momentum ? buffers.momentum.data() : nullptr,
+                             buffers.rounded.empty() ? nullptr : buffers.rounded.data()};
   for_each_chunk(static_cast<int64_t>(elements), kUpdateChunkElements, threads,
                  [&](int64_t begin, int64_t end) {
-                   const SgdPointers<T> p{buffers.weights.data() + begin,
-                                          buffers.gradients.data() + begin,
-                                          has_momentum ? buffers.momentum.data() + begin : nullptr};
-                   kernel(p, c, static_cast<size_t>(end - begin));
+                   kernel(whole.at(static_cast<size_t>(begin)), c,
+                          static_cast<size_t>(end - begin));
                  });
 }
 

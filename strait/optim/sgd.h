@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <span>
 
+#include "strait/base/bfloat16.h"
+
 namespace strait::optim {
 
 /// The buffers of one update, all of the same length; `momentum` may be empty when the factor is 0.
@@ -12,6 +14,7 @@ struct SgdBuffers {
   std::span<T> weights;
   std::span<const T> gradients;
   std::span<T> momentum;
+  std::span<Bfloat16> rounded = {};  // as AdamWBuffers::rounded
 };
 
 struct SgdUpdate {
@@ -31,7 +34,8 @@ struct SgdUpdate {
 /// arXiv 1711.05101, algorithm 1, with the learning rate inside the decay, as in AdamW). A momentum
 /// buffer of zeros gives the first step of torch.
 ///
-/// Threads, determinism and errors as adamw_update. Cost per element: 3 reads and 2 writes of T.
+/// Threads, determinism and errors as adamw_update. Cost per element: 3 reads and 2 writes of T,
+/// and a write of bf16 where it is wanted.
 void sgd_update(const SgdBuffers<float>& buffers, const SgdUpdate& update, int threads);
 void sgd_update(const SgdBuffers<double>& buffers, const SgdUpdate& update, int threads);
 

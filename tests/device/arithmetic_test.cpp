@@ -79,6 +79,40 @@ TEST_P(ArithmeticTest, UpdatesAreThoseOfTheKernels) {
   }
 }
 
+TEST_P(ArithmeticTest, UpdatesRoundTheNewWeightsWhereThatIsWanted) {
+  for (const char* kind : {"adamw", "sgd"}) {
+    OptimizerOptions options;
+    options.kind = kind;
+    const std::vector<double> wide = numbers(1, 1.0), wide_gradient = numbers(2, 0.1);
+    std::vector<float> weights(wide.begin(), wide.end()), first(kCount, 0.0f), second = first;
+    const std::vector<float> gradient(wide_gradient.begin(), wide_gradient.end());
+    std::vector<Bfloat16> rounded(kCount, Bfloat16(7.0f));
+    float* const device_weights = on_device(weights);
+    Bfloat16* const device_rounded = on_device(rounded);
+    UpdateCall call{.options = options,
+                    .learning_rate = 1e-2,
+                    .weights = {device_weights, Dtype::kFloat32, kCount},
+                    .gradient = {on_device(gradient), Dtype::kFloat32, kCount}};
+    const bool two = options.kind == "adamw";
+    call.states[0] = on_device(first);
+    call.states[1] = two ? on_device(second) : nullptr;
+    call.rounded = device_rounded;
+    tensor_->update(call);
+    const std::vector<float> on_it = back(device_weights);
+    const std::vector<Bfloat16> got = back(device_rounded);
+    call.weights.data = weights.data();
+    call.gradient.data = gradient.data();
+    call.states[0] = first.data();
+    call.states[1] = two ? second.data() : nullptr;
+    call.rounded = rounded.data();
+    host_->update(call);
+    for (size_t i = 0; i < rounded.size(); ++i) {
+      ASSERT_EQ(rounded[i].bits, Bfloat16(weights[i]).bits) << kind << i;
+      ASSERT_EQ(got[i].bits, Bfloat16(on_it[i]).bits) << kind << i;
+    }
+  }
+}
+
 TEST_P(ArithmeticTest, ScalarsAreAddedUpWhereTheyAre) {
   const std::vector<double> values = numbers(3, 2.0);
   const std::vector<float> narrow(values.begin(), values.end());

@@ -45,6 +45,23 @@ TYPED_TEST(SgdTest, EqualsThePlainUpdateAtEveryLengthAndThreadCount) {
   }
 }
 
+TEST(SgdRounded, IsTheUpdatedWeightInBf16) {
+  const SgdUpdate update{.learning_rate = 0.05, .momentum = 0.9};
+  for (const int64_t length : sample_lengths()) {
+    SCOPED_TRACE(length);
+    const auto gradients = sample_values<float>(length, 2, 0.1);
+    auto weights = sample_values<float>(length, 1, 1.0), plain = weights;
+    auto momentum = sample_values<float>(length, 3, 0.2), plain_momentum = momentum;
+    std::vector<Bfloat16> rounded(static_cast<size_t>(length), Bfloat16(7.0f));
+    sgd_update(SgdBuffers<float>{plain, gradients, plain_momentum}, update, 1);
+    sgd_update(SgdBuffers<float>{weights, gradients, momentum, rounded}, update, 2);
+    EXPECT_EQ(weights, plain);
+    EXPECT_EQ(momentum, plain_momentum);
+    for (size_t i = 0; i < rounded.size(); ++i)
+      ASSERT_EQ(rounded[i].bits, Bfloat16(plain[i]).bits) << i;
+  }
+}
+
 TYPED_TEST(SgdTest, WithoutMomentumNeedsNoBuffer) {
   std::vector<TypeParam> weights = {1, 2, 3};
   const std::vector<TypeParam> gradients = {2, 4, 8};

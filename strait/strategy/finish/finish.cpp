@@ -58,8 +58,7 @@ bool is_transient(const Draft& draft, const Operand& value) {
 void update(Draft& draft, bool in_backward) {
   std::vector<Node> nodes;
   for (const Shard& shard : draft.shards) {
-    nodes.emplace_back(update_op(draft, shard, !in_backward));
-    nodes.insert(nodes.end(), shard.publish.begin(), shard.publish.end());
+    add_update(draft, shard, !in_backward, nodes);
     if (is_transient(draft, shard.gradient)) nodes.emplace_back(draft::free_op(shard.gradient));
   }
   draft::append_rolled(draft.program, std::move(nodes), "i");

@@ -12,14 +12,16 @@ using program::Program;
 
 namespace {
 
-/// The gradient is read once; weights and moments are read and written.
+/// The gradient is read once; weights and moments are read and written, rounded weights written.
 KernelCost update_cost(const Program& program, const Op& op, int64_t rank) {
-  const int64_t part = program.groups[op.group].part(rank);
-  const program::Operand& gradient = *program::operand_in(op.reads, kUpdateGradient);
-  const double shard = static_cast<double>(op.partition.count(part) *
-                                           dtype_bytes(program.arrays[gradient.array].dtype));
+  const auto bytes_of = [&](const program::Operand& operand) {
+    return dtype_bytes(program.arrays[operand.array].dtype);
+  };
+  int64_t bytes = bytes_of(*program::operand_in(op.reads, kUpdateGradient));
+  for (const program::Operand& operand : op.writes)
+    bytes += (operand.slot == kUpdateRounded ? 1 : 2) * bytes_of(operand);
   KernelCost cost;
-  cost.bytes = shard * static_cast<double>(1 + 2 * op.writes.size());
+  cost.bytes = static_cast<double>(op.partition.count(program.groups[op.group].part(rank)) * bytes);
   return cost;
 }
 
@@ -59,7 +61,8 @@ const Kernel kUpdate = {"update",
                          {"step", kReads, Count::kOne, false},
                          {"results", kReads, Count::kOptional, false},
                          {"weights", kUpdates, Count::kOne, false},
-                         {"moments", kUpdates, Count::kAny}},
+                         {"moments", kUpdates, Count::kAny},
+                         {"rounded", kUpdates, Count::kOptional, false}},
                         {{"unit", AttributeType::kIndex, true}},
                         update_cost};
 

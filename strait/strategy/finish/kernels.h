@@ -24,14 +24,15 @@ enum ClipFactorOperand : int { kClipAgreed, kClipStep, kClipResults };
 
 /// Optimizer on a shard: part(rank) of the partition in the group. Changes nothing when the results
 /// say that something is not finite; without them, that is during the backward pass, it takes
-/// gradients as they are.
+/// gradients as they are. The weights' new values go, rounded, into "rounded" too.
 extern const program::Kernel kUpdate;
 enum UpdateOperand : int {
   kUpdateGradient,
   kUpdateStep,
   kUpdateResults,
   kUpdateWeights,
-  kUpdateMoments
+  kUpdateMoments,
+  kUpdateRounded
 };
 
 /// Attribute of the last two kernels on a unit: its number.

@@ -20,6 +20,11 @@ program::Op sum_scalars(const draft::Draft& draft, const char* name);
 program::Op shard_op(const program::Kernel& kernel, const draft::Shard& shard);
 /// The optimizer on a shard; with `results`, by what they say.
 program::Op update_op(const draft::Draft& draft, const draft::Shard& shard, bool results);
+/// The same and what publishes its weights. Where that begins with rounding them to bf16, the
+/// update does it in its own pass over memory. What it leaves alone, because results are not
+/// finite, must have been rounded before.
+void add_update(const draft::Draft& draft, const draft::Shard& shard, bool results,
+                std::vector<program::Node>& nodes);
 
 /// Adds to "agreed" the squares of the reduced gradients: rank r those that it alone counts, so
 /// that the sum over ranks is the whole norm under every placement.
