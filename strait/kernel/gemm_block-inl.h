@@ -31,6 +31,9 @@ namespace hn = hwy::HWY_NAMESPACE;
 constexpr int64_t kDepthBlock = 384;  // in elements of packed panels: pairs hold two depths
 template <class W>
 constexpr int64_t kColumnBlock = 3072 / static_cast<int64_t>(sizeof(W));  // 1.2 MB of B
+/// Of blocks that are less deep, where matrix tiles multiply.
+template <class W>
+constexpr int64_t kMostColumns = 4 * kColumnBlock<W>;
 /// Sums of a narrow result whose products take several blocks of depth: 1 MB.
 constexpr int64_t kNarrowSums = 262144, kSumRows = 1024;
 
@@ -47,7 +50,7 @@ struct GemmOperands {
   int64_t depth = 0;
 };
 
-/// The packed operands of the calling thread; `matrix` holds 32 rows of A for matrix tiles.
+/// The packed operands of the calling thread; `matrix` holds kRowGroup rows of A for matrix tiles.
 template <class W>
 struct Panels {
   W *a, *b, *bias, *matrix, *sums;
@@ -56,8 +59,8 @@ template <class W>
 HWY_ATTR inline Panels<W> thread_panels(bool sums) {
   constexpr int64_t kA = kTileRows * kDepthBlock + kPackSlack;
   constexpr int64_t kB = (kColumnBlock<W> + kTileColumns<W>)*kDepthBlock + kPackSlack;
-  constexpr int64_t kBias = kColumnBlock<W> + kTileColumns<W>;
-  constexpr int64_t kMatrix = (kMatrixRows + kUnit) * kDepthBlock;
+  constexpr int64_t kBias = kMostColumns<W> + kTileColumns<W>;
+  constexpr int64_t kMatrix = kRowGroup * kDepthBlock;
   constexpr auto aligned = [](int64_t count) { return (count + 31) / 32 * 32; };
   const int64_t elements =
       aligned(kA) + aligned(kB) + aligned(kBias) + aligned(kMatrix) + (sums ? kNarrowSums : 0);
@@ -145,6 +148,16 @@ HWY_ATTR void store_sums(const float* sums, const TileTarget<float, C>& target) 
   }
 }
 
+/// Announces a block of the result to the memory, which is read where it is added to, and first
+/// fetched where it is written.
+template <class C>
+HWY_ATTR void fetch_target(const TileTarget<float, C>& target) {
+  constexpr int64_t kLine = 64 / static_cast<int64_t>(sizeof(C));
+  for (int64_t row = 0; row < target.rows; ++row)
+    for (int64_t column = 0; column < target.columns; column += kLine)
+      __builtin_prefetch(target.c + row * target.c_stride + column, 1);
+}
+
 template <class Tiles, class C>
 HWY_ATTR void multiply_block(const MatrixWay<Tiles>& way, const MatrixView<Bfloat16>& a,
                              const Panels<float>& panels, int64_t depth,
@@ -153,15 +166,26 @@ HWY_ATTR void multiply_block(const MatrixWay<Tiles>& way, const MatrixView<Bfloa
   const int64_t padded = whole_units(depth, kMatrixDepth);
   MatrixOperands in;
   in.steps = padded / kMatrixDepth;
-  for (int64_t row = 0; row < whole.rows; row += kMatrixRows) {
-    in.a = matrix_rows({a.data + row * a.row_stride, a.row_stride, a.column_stride},
-                       std::min(kMatrixRows, whole.rows - row), depth,
-                       reinterpret_cast<uint32_t*>(panels.matrix));
-    for (int64_t column = 0; column < whole.columns; column += kMatrixColumns) {
-      in.b = reinterpret_cast<const uint8_t*>(panels.b + column * padded / 2);
-      const auto part = part_of(whole, row, column, kMatrixRows, kMatrixColumns);
-      multiply_matrix_block(way.tiles, in, part.rows, part.columns, sums);
-      store_sums(sums, part);
+  for (int64_t first = 0; first < whole.rows; first += kRowGroup) {
+    const MatrixView<Bfloat16> view{a.data + first * a.row_stride, a.row_stride, a.column_stride};
+    const MatrixGroup group{view, std::min(kRowGroup, whole.rows - first), depth,
+                            reinterpret_cast<uint32_t*>(panels.matrix)};
+    prepare_rows(group);
+    for (int64_t row = 0; row < group.rows; row += kMatrixRows) {
+      in.a = rows_of(group, row);
+      auto part = part_of(whole, first + row, 0, kMatrixRows, kMatrixColumns);
+      fetch_target(part);
+      for (int64_t column = 0; column < whole.columns; column += kMatrixColumns) {
+        const int64_t next = column + kMatrixColumns;
+        const auto beside = next < whole.columns
+                                ? part_of(whole, first + row, next, kMatrixRows, kMatrixColumns)
+                                : part;
+        if (next < whole.columns) fetch_target(beside);
+        in.b = reinterpret_cast<const uint8_t*>(panels.b + column * padded / 2);
+        multiply_matrix_block(way.tiles, in, part.rows, part.columns, sums);
+        store_sums(sums, part);
+        part = beside;
+      }
     }
   }
 }
@@ -216,13 +240,26 @@ HWY_ATTR void multiply_narrow(const Way& way, const GemmOperands<T>& in, const P
   }
 }
 
+/// Columns of B that are packed at a time over `depth`. Matrix tiles read rows of A once per block
+/// of columns, so they have as many as fit.
+template <class W, class Way>
+HWY_ATTR int64_t block_columns(const Way&, int64_t) {
+  return kColumnBlock<W>;
+}
+template <class W, class Tiles>
+HWY_ATTR int64_t block_columns(const MatrixWay<Tiles>&, int64_t depth) {
+  const int64_t deep = balanced(depth, 2 * kDepthBlock, kMatrixDepth);
+  const int64_t fit = kColumnBlock<W> * 2 * kDepthBlock / deep / kMatrixColumns * kMatrixColumns;
+  return std::min(fit, kMostColumns<W>);
+}
+
 /// Columns that are done at a time: a narrow result's sums must fit.
 template <class W>
-HWY_ATTR inline int64_t column_limit(int64_t rows, bool sums) {
-  if (!sums) return kColumnBlock<W>;
+HWY_ATTR inline int64_t column_limit(int64_t limit, int64_t rows, bool sums) {
+  if (!sums) return limit;
   const int64_t row_block = balanced(rows, kSumRows, kTileRows);
   const int64_t fit = kNarrowSums / row_block / kTileColumns<W> * kTileColumns<W>;
-  return std::min(kColumnBlock<W>, fit);
+  return std::min(limit, fit);
 }
 
 /// The part [row_begin, row_end) x [column_begin, column_end) of c.
@@ -234,7 +271,9 @@ HWY_ATTR void gemm_part(const Way& way, const GemmCall<T, C>& call, const GemmPa
   const bool sums = kNarrow && call.depth > Way::kDepths * kDepthBlock;
   const Panels<W> panels = thread_panels<W>(kNarrow);
   const int64_t rows = row_end - row_begin, all_columns = column_end - column_begin;
-  const int64_t column_block = balanced(all_columns, column_limit<W>(rows, sums), kTileColumns<W>);
+  const int64_t limit = block_columns<W>(way, call.depth);
+  const int64_t column_block =
+      balanced(all_columns, column_limit<W>(limit, rows, sums), kTileColumns<W>);
   GemmOperands<T> in{call.a, call.b, call.depth};
   in.a.data += row_begin * call.a.row_stride;
   const C* base = call.accumulate ? call.c : call.base;

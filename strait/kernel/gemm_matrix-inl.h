@@ -2,8 +2,8 @@
 // foreach_target.h.
 //
 // B is packed in panels of 16 columns: [pair of depths][column], 32 depths to a tile. Rows of A lie
-// in memory as tiles want them where depths are neighbours; else, and at ragged ends, 32 rows at a
-// time are packed. Depths are padded with 0 to whole tiles.
+// in memory as tiles want them where depths are neighbours; else tiles are packed, 128 rows at a
+// time, and at ragged ends 32 rows. Depths are padded with 0 to whole tiles.
 #if defined(STRAIT_KERNEL_GEMM_MATRIX_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef STRAIT_KERNEL_GEMM_MATRIX_INL_H_
 #undef STRAIT_KERNEL_GEMM_MATRIX_INL_H_
@@ -29,14 +29,30 @@ constexpr int64_t kMatrixRows = 2 * kUnit, kMatrixColumns = 2 * kUnit;  // of a 
 
 inline int64_t whole_units(int64_t count, int64_t unit) { return (count + unit - 1) / unit * unit; }
 
+/// Panels that are joined from rows side by side: 256 bytes of each row, which memory delivers
+/// faster than 32 at a time.
+constexpr int64_t kJoinedPanels = 8;
+
 /// Panels of 16 entries: [pairs][16], pairs padded to whole tiles.
 HWY_ATTR inline void pack_matrix_panels(const MatrixView<Bfloat16>& in, int64_t entries,
                                         int64_t depth, uint32_t* out) {
   const int64_t pairs = (depth + 1) / 2, padded = whole_units(depth, kMatrixDepth) / 2;
-  for (int64_t begin = 0; begin < entries; begin += kUnit, out += kUnit * padded) {
+  const int64_t panel = kUnit * padded;
+  const auto pad = [&](uint32_t* to) { std::fill(to + kUnit * pairs, to + panel, 0U); };
+  int64_t begin = 0;
+  const int64_t step = kJoinedPanels * kUnit;
+  for (; in.row_stride == 1 && depth % 2 == 0 && begin + step <= entries; begin += step) {
+    for (int64_t k = 0; k < depth; k += 2) {
+      const Bfloat16* row = in.data + begin + k * in.column_stride;
+      for (int64_t p = 0; p < kJoinedPanels; ++p)
+        join_rows<kUnit>(row + p * kUnit, in.column_stride, out + p * panel + k / 2 * kUnit);
+    }
+    for (int64_t p = 0; p < kJoinedPanels; ++p, out += panel) pad(out);
+  }
+  for (; begin < entries; begin += kUnit, out += panel) {
     pack_panels<kUnit>({in.data + begin * in.row_stride, in.row_stride, in.column_stride},
                        std::min(kUnit, entries - begin), depth, out);
-    std::fill(out + kUnit * pairs, out + kUnit * padded, 0U);
+    pad(out);
   }
 }
 
@@ -61,11 +77,15 @@ HWY_ATTR inline void transpose_unit(const uint32_t* in, uint32_t* out, int64_t s
 #endif
 }
 
-/// Rows of bf16 as tiles read them.
+/// Rows of bf16 as tiles read them, in bytes: from row to row of a tile, from a tile to that of the
+/// next depths, and to that of the next 16 rows.
 struct MatrixRows {
   const uint8_t* data = nullptr;
-  int64_t stride = 0;  // bytes
+  int64_t stride = 0, step = kTileUnitBytes, below = 0;
 };
+inline MatrixRows rows_in_place(const void* data, int64_t stride) {
+  return {static_cast<const uint8_t*>(data), stride, kTileUnitBytes, kUnit * stride};
+}
 
 /// Rows with neighbouring depths, padded to whole tiles of rows and depths.
 HWY_ATTR inline MatrixRows copy_rows(const MatrixView<Bfloat16>& in, int64_t rows, int64_t depth,
@@ -77,30 +97,64 @@ HWY_ATTR inline MatrixRows copy_rows(const MatrixView<Bfloat16>& in, int64_t row
     std::fill(to + depth, to + padded, Bfloat16{});
   }
   std::fill_n(to, (whole_units(rows, kUnit) - rows) * padded, Bfloat16{});
-  return {reinterpret_cast<const uint8_t*>(out), 2 * padded};
+  return rows_in_place(out, 2 * padded);
 }
 
-/// Rows whose depths lie apart: pairs side by side first, then squares of pairs transposed.
-HWY_ATTR inline MatrixRows turn_rows(const MatrixView<Bfloat16>& in, int64_t rows, int64_t depth,
-                                     uint32_t* out) {
-  const int64_t pairs = whole_units(depth, kMatrixDepth) / 2;
-  uint32_t* const panel = out + kMatrixRows * pairs;
-  for (int64_t row = 0; row < rows; row += kUnit) {
-    pack_matrix_panels({in.data + row * in.row_stride, in.row_stride, in.column_stride},
-                       std::min(kUnit, rows - row), depth, panel);
-    for (int64_t pair = 0; pair < pairs; pair += kUnit)
-      transpose_unit(panel + pair * kUnit, out + row * pairs + pair, pairs);
+/// Announces the next 32 depths of `rows` neighbours to the memory.
+HWY_ATTR inline void fetch_depths(const Bfloat16* from, int64_t stride, int64_t rows) {
+  constexpr int64_t kLine = 32;
+  for (int64_t depth = 0; depth < kMatrixDepth; ++depth)
+    for (int64_t row = 0; row < rows; row += kLine) __builtin_prefetch(from + depth * stride + row);
+}
+
+/// Rows of a group whose depths lie apart, as tiles one behind the other: pairs side by side first,
+/// then the square transposed. 32 depths of all rows at a time, so that neighbours in memory are
+/// read together.
+HWY_ATTR inline void turn_rows(const MatrixView<Bfloat16>& in, int64_t rows, int64_t depth,
+                               uint32_t* out) {
+  constexpr int64_t kTileWords = kUnit * kUnit;
+  alignas(64) uint32_t square[kTileWords];
+  const int64_t strip = whole_units(depth, kMatrixDepth) / 2 * kUnit;  // 16 rows, all depths
+  for (int64_t k = 0; k < depth; k += kMatrixDepth) {
+    const int64_t depths = std::min(kMatrixDepth, depth - k);
+    const Bfloat16* from = in.data + k * in.column_stride;
+    if (k + 2 * kMatrixDepth <= depth)
+      fetch_depths(from + kMatrixDepth * in.column_stride, in.column_stride, rows);
+    for (int64_t row = 0; row < rows; row += kUnit) {
+      pack_panels<kUnit>({from + row * in.row_stride, in.row_stride, in.column_stride},
+                         std::min(kUnit, rows - row), depths, square);
+      std::fill(square + (depths + 1) / 2 * kUnit, square + kTileWords, 0U);
+      transpose_unit(square, out + row / kUnit * strip + k / 2 * kUnit, kUnit);
+    }
   }
-  return {reinterpret_cast<const uint8_t*>(out), 4 * pairs};
 }
 
-/// Up to 32 rows of A over one block of depth.
-HWY_ATTR inline MatrixRows matrix_rows(const MatrixView<Bfloat16>& in, int64_t rows, int64_t depth,
-                                       uint32_t* packed) {
-  if (in.column_stride != 1) return turn_rows(in, rows, depth, packed);
-  if (rows % kUnit == 0 && depth % kMatrixDepth == 0)
-    return {reinterpret_cast<const uint8_t*>(in.data), 2 * in.row_stride};
-  return copy_rows(in, rows, depth, packed);
+/// Rows of A that are prepared together.
+constexpr int64_t kRowGroup = 4 * kMatrixRows;
+
+/// Up to kRowGroup rows of A over one block of depth, of which `rows_of` gives each 32.
+struct MatrixGroup {
+  const MatrixView<Bfloat16>& in;
+  int64_t rows, depth;
+  uint32_t* packed;
+  bool turned() const { return in.column_stride != 1; }
+};
+HWY_ATTR inline void prepare_rows(const MatrixGroup& group) {
+  if (group.turned()) turn_rows(group.in, group.rows, group.depth, group.packed);
+}
+HWY_ATTR inline MatrixRows rows_of(const MatrixGroup& group, int64_t row) {
+  const MatrixView<Bfloat16>& in = group.in;
+  const int64_t rows = std::min(kMatrixRows, group.rows - row);
+  if (group.turned()) {
+    const int64_t strip = whole_units(group.depth, kMatrixDepth) / 2 * kUnit;
+    const uint32_t* tiles = group.packed + row / kUnit * strip;
+    return {reinterpret_cast<const uint8_t*>(tiles), kTileUnitBytes, kUnit * kTileUnitBytes,
+            4 * strip};
+  }
+  const Bfloat16* data = in.data + row * in.row_stride;
+  if (rows % kUnit == 0 && group.depth % kMatrixDepth == 0)
+    return rows_in_place(data, 2 * in.row_stride);
+  return copy_rows({data, in.row_stride, 1}, rows, group.depth, group.packed);
 }
 
 /// Operands of one block of tiles: `b` two panels of `steps` tiles, one behind the other.
@@ -118,13 +172,13 @@ HWY_ATTR void multiply_units(Tiles& tiles, const MatrixOperands& in, float* sums
   if constexpr (kBroad) tiles.template zero<1>();
   if constexpr (kTall) tiles.template zero<2>();
   if constexpr (kTall && kBroad) tiles.template zero<3>();
-  const uint8_t *a = in.a.data, *below = a + kUnit * in.a.stride;
+  const uint8_t *a = in.a.data, *below = a + in.a.below;
   const uint8_t *b = in.b, *beside = b + in.steps * kTileSize;
   for (int64_t step = 0; step < in.steps; ++step) {
-    tiles.template load<4>(a + step * kTileUnitBytes, in.a.stride);
+    tiles.template load<4>(a + step * in.a.step, in.a.stride);
     tiles.template load<6>(b + step * kTileSize, kTileUnitBytes);
     if constexpr (kBroad) tiles.template load<7>(beside + step * kTileSize, kTileUnitBytes);
-    if constexpr (kTall) tiles.template load<5>(below + step * kTileUnitBytes, in.a.stride);
+    if constexpr (kTall) tiles.template load<5>(below + step * in.a.step, in.a.stride);
     tiles.template dot<0, 4, 6>();
     if constexpr (kBroad) tiles.template dot<1, 4, 7>();
     if constexpr (kTall) tiles.template dot<2, 5, 6>();

@@ -131,7 +131,27 @@ TEST(TileProducts, ShapesOfAStepEqualTheTripleLoop) {
     expect({kRows, kWidth, kWide, false, false});  // dx = dy W
     expect({kWide, kWidth, kRows, true, false});   // dW = dy^T x
     expect({kWidth, kWidth, 1601, true, false});
+    expect({259, 200, 97, true, false});    // two groups of turned rows and a ragged one
+    expect({40, 3200, 33, false, false});   // two blocks of columns, of one depth
+    expect({300, 1600, 768, true, false});  // columns that fit beside so much depth
   }
+}
+
+TEST(TileProducts, EveryColumnOfAWideBlockGetsItsBias) {
+  constexpr int64_t kRows = 3, kColumns = 3200, kDepth = 34;
+  const auto a = small_integers(kRows * kDepth, 1), b = small_integers(kDepth * kColumns, 2);
+  const auto bias = small_integers(kColumns, 3);
+  GemmCall<Bfloat16, float> call{kRows, kColumns, kDepth, view(a, kDepth, false),
+                                 view(b, kColumns, false)};
+  std::vector<float> sums(static_cast<size_t>(kRows * kColumns));
+  call.c = sums.data();
+  call.c_stride = kColumns;
+  call.bias = bias.data();
+  call.products = NarrowProducts::kPlainTiles;
+  gemm(call, 1);
+  std::vector<float> wanted = triple_loop({kRows, kColumns, kDepth}, call.a, call.b);
+  for (size_t i = 0; i < wanted.size(); ++i) wanted[i] += bias[i % kColumns];
+  EXPECT_EQ(sums, wanted);
 }
 
 TEST(TileProducts, PermissionIsAskedOnlyWhereThereAreTiles) {
