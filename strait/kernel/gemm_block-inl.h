@@ -174,13 +174,13 @@ HWY_ATTR void multiply_block(const MatrixWay<Tiles>& way, const MatrixView<Bfloa
     for (int64_t row = 0; row < group.rows; row += kMatrixRows) {
       in.a = rows_of(group, row);
       auto part = part_of(whole, first + row, 0, kMatrixRows, kMatrixColumns);
-      fetch_target(part);
+      if (whole.fetched) fetch_target(part);
       for (int64_t column = 0; column < whole.columns; column += kMatrixColumns) {
         const int64_t next = column + kMatrixColumns;
         const auto beside = next < whole.columns
                                 ? part_of(whole, first + row, next, kMatrixRows, kMatrixColumns)
                                 : part;
-        if (next < whole.columns) fetch_target(beside);
+        if (whole.fetched && next < whole.columns) fetch_target(beside);
         in.b = reinterpret_cast<const uint8_t*>(panels.b + column * padded / 2);
         multiply_matrix_block(way.tiles, in, part.rows, part.columns, sums);
         store_sums(sums, part);
@@ -280,6 +280,7 @@ HWY_ATTR void gemm_part(const Way& way, const GemmCall<T, C>& call, const GemmPa
   const int64_t base_stride = call.accumulate ? call.c_stride : call.base_stride;
   for (int64_t column = column_begin; column < column_end; column += column_block) {
     TileTarget<W, C> target;
+    target.fetched = !kNarrow;
     target.rows = rows;
     target.columns = std::min(column_block, column_end - column);
     target.c = call.c + row_begin * call.c_stride + column;

@@ -47,6 +47,7 @@ struct TileTarget {
   const C* base = nullptr;  // null: 0
   int64_t base_stride = 0;
   const W* bias = nullptr;  // null: 0
+  bool fetched = false;     // matrix tiles announce it to the memory: it is larger than the caches
 };
 
 /// Packed operands of a tile: a [depth][kTileRows], b [depth][kTileColumns].
