@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <memory>
 #include <optional>
@@ -198,18 +199,37 @@ class Stage {
     return step;
   }
 
+  /// The stage's visits of a micro-batch. Micro-batches differ in the numbers that their loads
+  /// have; only the last one's visits are others, too.
+  const MicroStep& own_step(int64_t micro_batch) const {
+    const bool last = micro_batch == whole_.micro_steps - 1;
+    std::optional<MicroStep>& known = own_steps_[last ? 1 : 0];
+    if (!known) {
+      known = whole_.micro_step(micro_batch, {});
+      std::erase_if(known->visits, [&](const Visit& visit) {
+        for (int64_t chunk = 0; chunk < place_.chunks; ++chunk)
+          if (blocks_of(chunk).holds(visit.block)) return false;
+        return true;
+      });
+    }
+    return *known;
+  }
+
   void add(const Task& task, const Index& later, MicroStep& step) const {
-    MicroStep whole = whole_.micro_step(task.micro_batch, later);
+    const MicroStep& whole = own_step(task.micro_batch);
     const Index index = draft::micro_batch_index(task.micro_batch, later);
     if (task.work == Work::kForwards && task.chunk == 0) {
-      for (Op& op : whole.begin) {
-        if (op.kernel == &draft::kLoad)
+      for (Op op : whole.begin) {
+        if (op.kernel == &draft::kLoad) {
+          op.attributes[draft::kMicroBatch] = index;
           op.attributes[draft::kCounted] = int64_t{last(place_.chunks - 1) ? 1 : 0};
+        }
         step.begin.push_back(placed(std::move(op), index));
       }
     }
-    for (Visit& visit : whole.visits) {
-      if (visit.work != task.work || !blocks_of(task.chunk).holds(visit.block)) continue;
+    for (const Visit& one : whole.visits) {
+      if (one.work != task.work || !blocks_of(task.chunk).holds(one.block)) continue;
+      Visit visit = one;
       const std::optional<Operand> sent = exchange(visit, task);
       step.visits.push_back(placed(std::move(visit), index));
       if (sent) await_sent(*sent, task, later, step.visits.back());
@@ -356,6 +376,7 @@ class Stage {
   const int64_t ahead_;
   const codec::CodecSpec codec_;
   const int agreed_;
+  mutable std::array<std::optional<MicroStep>, 2> own_steps_;  // of all micro-batches but the last
   std::vector<Message> messages_;
   const bool trains_;
   int group_ = -1;
