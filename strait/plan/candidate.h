@@ -25,7 +25,8 @@ struct PolicyFigures {
   std::optional<QualityCost> quality;  // nullopt: nobody has published or measured it
 };
 
-/// Of one that does not fit only design and memory are known.
+/// Of one that does not fit only design and memory are known. Of one that is `told` by shorter
+/// steps (short_steps.h) bytes and the programs of the design are those of such a step.
 struct Candidate {
   strategy::Design design;
   sim::Result simulated;
@@ -33,6 +34,7 @@ struct Candidate {
   program::MemoryUse memory;            // peak of the rank that holds most
   double bound_seconds = 0;             // its floating-point operations at the cluster's rate
   std::optional<PolicyFigures> policy;  // where policies are searched
+  bool told = false;
 
   /// What a rank may hold: plan.memory_share of the cluster's memory.
   int64_t has_bytes() const;

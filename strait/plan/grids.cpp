@@ -11,7 +11,6 @@
 #include "strait/shape/split.h"
 
 namespace strait::plan {
-namespace {
 
 GridStep grid_step(const Run& run) {
   const int64_t context = run.model.shape.context, documents = run.train.global_batch_tokens;
@@ -36,8 +35,6 @@ Run on_grid(const Run& run, int64_t x, int64_t y) {
   return shared;
 }
 
-}  // namespace
-
 std::string grid_text(const Run& run) {
   const MeshAxes& axes = run.mesh.axes;
   std::string text;
@@ -46,22 +43,27 @@ std::string grid_text(const Run& run) {
   return text;
 }
 
-std::vector<Run> quietest_grids(const Run& run, const Setting& setting, size_t most,
-                                const Require& require) {
-  std::vector<Run> trials;
+void require_grid(const Run& run, int64_t vocabulary) {
+  check_grid(run.model.shape, block_style(run.model.family),
+             std::max(run.model.shape.vocabulary, vocabulary), {run.mesh.axes.x, run.mesh.axes.y});
+}
+
+Trials quietest_grids(const Run& run, const Setting& setting, size_t most, const Require& require) {
+  Trials trials;
   const int64_t ranks = setting.ranks;
   const RingRate rate = ring_rate(resolve_cluster(run, ranks));
   for (const auto& [grid, seconds] : rank_grids(run.model.shape, ranks, 2, grid_step(run), rate)) {
-    if (grid.z > 1 || trials.size() == most) continue;
+    if (grid.z > 1 || trials.runs.size() == most) continue;
     Run trial = on_grid(run, grid.x, grid.y);
     try {
       require(trial);
-      check_grid(run.model.shape, block_style(run.model.family),
-                 std::max(run.model.shape.vocabulary, setting.vocabulary), {grid.x, grid.y});
-    } catch (const UserError&) {
-      continue;  // what the model, its device or the levels do not allow
+      require_grid(trial, setting.vocabulary);
+    } catch (const UserError& error) {  // what the model, its device or the levels do not allow
+      if (trials.refused.empty())       // most often for the same reason
+        trials.refused.push_back(refusal(grid_text(trial), error.what(), 1));
+      continue;
     }
-    trials.push_back(std::move(trial));
+    trials.runs.push_back(std::move(trial));
   }
   return trials;
 }

@@ -6,6 +6,7 @@
 #include <iterator>
 #include <map>
 #include <optional>
+#include <ranges>
 #include <tuple>
 #include <utility>
 
@@ -17,7 +18,9 @@
 #include "strait/config/validate.h"
 #include "strait/plan/codecs.h"
 #include "strait/plan/grids.h"
+#include "strait/plan/mixed.h"
 #include "strait/plan/sequence_axis.h"
+#include "strait/plan/short_steps.h"
 #include "strait/plan/stages.h"
 #include "strait/plan/trials.h"
 #include "strait/shape/unet.h"
@@ -150,7 +153,7 @@ SearchResult search_micro_batches(const Run& run, const Setting& setting,
     trial.train.micro_batch_size = sizes[at];
     size_t next = at + 1;
     try {
-      Candidate candidate = evaluate(trial, setting);
+      Candidate candidate = estimate(trial, setting);
       if (!candidate.fits()) next = std::max(next, sizes.size() - 1);
       keep(std::move(candidate), run.placement.preset, static_cast<int64_t>(next - at), result);
     } catch (const UserError& error) {
@@ -188,27 +191,37 @@ std::vector<Run> in_codecs(const std::vector<SearchResult>& parts) {
   return runs;
 }
 
+/// A run with each way to recompute. Recomputing takes time and saves memory alone, so behind the
+/// first way with which everything fits the others are not tried.
+SearchResult search_recomputes(const Run& run, const Setting& setting,
+                               const std::vector<int64_t>& sizes) {
+  SearchResult result;
+  for (const std::string& recompute : recomputes(run)) {
+    Run trial = run;
+    trial.train.recompute = recompute;
+    SearchResult part = search_micro_batches(trial, setting, sizes);
+    const bool all_fit = std::ranges::none_of(part.rejected, &Rejection::is_of_memory);
+    add(std::move(part), result);
+    if (all_fit) break;
+  }
+  return result;
+}
+
 /// Every placement, recomputation and micro-batch, with the mesh and the order of the run.
 void search_states(const Run& run, const Setting& setting, int64_t most_steps,
                    SearchResult& result) {
   const std::vector<int64_t> sizes =
       fitting(run, setting.ranks, micro_batches(run, setting.ranks, most_steps));
-  std::vector<Run> trials;
-  for (const std::string& placement : placements(run, setting.ranks)) {
-    for (const std::string& recompute : recomputes(run)) {
-      Run trial = placed(run, placement);
-      trial.train.recompute = recompute;
-      trials.push_back(std::move(trial));
-    }
-  }
-  std::vector<SearchResult> parts(trials.size());
-  on_all_cores(trials.size(),
-               [&](size_t at) { parts[at] = search_micro_batches(trials[at], setting, sizes); });
+  const std::vector<std::string> presets = placements(run, setting.ranks);
+  std::vector<SearchResult> parts(presets.size());
+  on_all_cores(presets.size(), [&](size_t at) {
+    parts[at] = search_recomputes(placed(run, presets[at]), setting, sizes);
+  });
   const std::vector<Run> compressed =
       searches(run, "codecs") ? in_codecs(parts) : std::vector<Run>();
-  parts.resize(trials.size() + compressed.size());
+  parts.resize(presets.size() + compressed.size());
   on_all_cores(compressed.size(), [&](size_t at) {
-    parts[trials.size() + at] =
+    parts[presets.size() + at] =
         search_micro_batches(compressed[at], setting, {compressed[at].train.micro_batch_size});
   });
   for (SearchResult& part : parts) add(std::move(part), result);
@@ -236,7 +249,7 @@ void search_fastest(const Trials& trials, const Setting& setting, const Text& te
   std::vector<std::string> reasons(trials.runs.size());
   on_all_cores(trials.runs.size(), [&](size_t at) {
     try {
-      found[at] = evaluate(trials.runs[at], setting);
+      found[at] = estimate(trials.runs[at], setting);
     } catch (const UserError& error) {  // what only a batch of the data tells
       reasons[at] = error.what();
     }
@@ -279,23 +292,42 @@ void search_grids(const Run& run, const Setting& setting, SearchResult& result) 
   };
   const auto require = requirement(setting.ranks);
   if (run.model.family == kUnetFamily)
-    search_fastest(grids_of_unet(run, setting.ranks, require), setting, grid_text, go_on, result);
-  else if (!is_chain(run))
-    std::ranges::for_each(quietest_grids(run, setting, kMostGrids, require), go_on);
+    return search_fastest(grids_of_unet(run, setting.ranks, require), setting, grid_text, go_on,
+                          result);
+  if (is_chain(run)) return;
+  Trials trials = quietest_grids(run, setting, kMostGrids, require);
+  for (Rejection& refused : trials.refused) refuse(std::move(refused), result);
+  std::ranges::for_each(trials.runs, go_on);
+}
+
+/// The nearest miss among what needs too much memory.
+const Rejection* nearest_miss(const SearchResult& result) {
+  const Rejection* nearest = nullptr;
+  for (const Rejection& one : result.rejected)
+    if (one.is_of_memory() && (nearest == nullptr || one.needs_bytes < nearest->needs_bytes))
+      nearest = &one;
+  return nearest;
 }
 
 constexpr int64_t kMostSharings = 2;
 
 /// The run, where it leaves that open, with sequences shared by the fewest ranks: every further one
-/// sends more keys for the same work.
-void search_sequences(const Run& run, const Setting& setting, SearchResult& result) {
+/// sends more keys for the same work. Twice the ranks save half of what these saved, so that where
+/// twice that saving is too little the others are not tried. `needs`: what the nearest miss without
+/// them does; 0: something fits.
+void search_sequences(const Run& run, const Setting& setting, int64_t needs, SearchResult& result) {
   if (!searches(run, "sequence") || !leaves_mesh_open(run) || is_chain(run)) return;
   int64_t fitting = 0;
   for (int64_t sharers = 2; sharers <= setting.ranks && fitting < kMostSharings; ++sharers) {
     if (setting.ranks % sharers != 0) continue;
-    const size_t before = result.candidates.size();
-    search_engines(run, sharers, setting, kMostMicroStepsOfGrid, result);
-    if (result.candidates.size() > before) ++fitting;
+    SearchResult part;
+    search_engines(run, sharers, setting, kMostMicroStepsOfGrid, part);
+    if (!part.candidates.empty()) ++fitting;
+    const Rejection* miss = part.candidates.empty() ? nearest_miss(part) : nullptr;
+    const bool hopeless = miss && needs > 0 && 2 * miss->needs_bytes - needs > miss->has_bytes;
+    needs = miss ? miss->needs_bytes : 0;
+    add(std::move(part), result);
+    if (hopeless) return;
   }
 }
 
@@ -342,6 +374,39 @@ void search_stages(const Run& run, const Setting& setting, SearchResult& result)
   }
 }
 
+constexpr size_t kMostMixtures = 8;
+constexpr int64_t kMostFittingMixtures = 2;
+
+/// A mixture with every recomputation and micro-batch, with the placement that it has: programs of
+/// many stages take long to compose.
+void search_mixture(const Run& run, const Setting& setting, SearchResult& result) {
+  Run placed = run;
+  std::erase(placed.plan.search, "placement");
+  const size_t before = result.candidates.size();
+  search_states(placed, setting, kMostMicroStepsOfGrid, result);
+  for (size_t at = before; at < result.candidates.size(); ++at)
+    result.candidates[at].design.run.plan = run.plan;
+}
+
+/// The run, where it leaves that open, with stages on a grid, the first of which something fits;
+/// each with the order that is the fastest.
+void search_mixtures(const Run& run, const Setting& setting, SearchResult& result) {
+  if (!searches(run, "mesh") || !searches(run, "pipeline") || !leaves_mesh_open(run)) return;
+  if (run.model.family == kUnetFamily || is_chain(run)) return;
+  const auto require = requirement(setting.ranks);
+  int64_t fitting = 0;
+  for (const Run& mixed : stages_on_grids(run, setting, kMostMixtures, require)) {
+    if (fitting == kMostFittingMixtures) return;
+    const size_t before = result.candidates.size();
+    Trials trials = cut_into_stages(mixed, mixed.mesh.axes.stage, require);
+    for (Run& one : trials.runs) one = typical(std::move(one), setting.ranks);
+    search_fastest(
+        trials, setting, staging_text,
+        [&](const Run& one) { search_mixture(one, setting, result); }, result);
+    if (result.candidates.size() > before) ++fitting;
+  }
+}
+
 /// The run on the mesh of its file.
 void search_own_mesh(const Run& run, const Setting& setting, SearchResult& result) {
   const int64_t sharers = run.mesh.axes.sequence;
@@ -364,6 +429,19 @@ void put_in_order(std::vector<Candidate>& candidates) {
   std::ranges::stable_sort(candidates.begin(), slower, {}, [&](const Candidate& candidate) {
     return std::pair(compressed_kinds(candidate.design), bytes(candidate));
   });
+}
+
+/// Puts them in order, the first `keep` of them simulated as a whole.
+void complete(std::vector<Candidate>& candidates, const Setting& setting, int64_t keep) {
+  for (;;) {
+    put_in_order(candidates);
+    std::vector<Candidate*> told;
+    for (Candidate& one : candidates | std::views::take(std::max<int64_t>(keep, 1)))
+      if (one.told) told.push_back(&one);
+    if (told.empty()) return;
+    on_all_cores(told.size(),
+                 [&](size_t at) { *told[at] = evaluate(told[at]->design.run, setting); });
+  }
 }
 
 bool was_tried(const SearchResult& result) {
@@ -416,15 +494,18 @@ SearchResult search(const Run& run, int64_t ranks, int64_t vocabulary, const Cor
     refuse(refusal("mesh of the run file", error.what(), 1), result);
   }
   if (!refused) search_own_mesh(run, setting, result);
+  const Rejection* miss = result.candidates.empty() ? nearest_miss(result) : nullptr;
+  const int64_t needs_alone = miss ? miss->needs_bytes : 0;
   search_grids(run, setting, result);
-  search_sequences(run, setting, result);
+  search_sequences(run, setting, needs_alone, result);
   search_stages(run, setting, result);
+  search_mixtures(run, setting, result);
   if (!was_tried(result)) {
     if (refused) std::rethrow_exception(refused);
     evaluate(run, setting);  // throws what the run file is refused with
     throw InternalError("a valid run has at least one candidate");
   }
-  put_in_order(result.candidates);
+  complete(result.candidates, setting, run.plan.keep);
   result.wall_seconds = now_seconds() - began;
   return result;
 }

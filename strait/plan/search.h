@@ -36,16 +36,17 @@ struct SearchResult {
 /// Searches what plan.search names; what it does not name stays as the run file says. Micro-batches
 /// that take more than 4,096 micro-steps are not tried. Memory per rank may be plan.memory_share of
 /// the cluster's. Where the run file names no axis, two grids (of a U-Net all), two numbers of
-/// ranks that share sequences and up to three numbers of stages are tried too; of engines the
-/// fastest with the run file's placement, micro-batch and recomputation, of orders of stages the
-/// fastest with typical ones. With codecs in plan.search the fastest candidate of each placement is
-/// tried with gradients, weights and updates compressed too where links make it wait; without,
-/// presets other than the file's own have no codecs but those that are written. Candidates are
-/// tried on all cores; what is found does not depend on how many. A run that is refused on its own
-/// mesh, such as a batch smaller than its ranks, and cannot be mended by these is a UserError
-/// naming the nearest valid choice. `corpus` tells how long documents are, where batches are of
-/// them; null: as the context. Empty candidates = nothing fits, and `rejected` says why (the caller
-/// decides).
+/// ranks that share sequences, up to three numbers of stages and two grids of stages (mixed.h) are
+/// tried too; of engines the fastest with the run file's placement, micro-batch and recomputation,
+/// of orders of stages the fastest with typical ones. With codecs in plan.search the fastest
+/// candidate of each placement is tried with gradients, weights and updates compressed too where
+/// links make it wait; recomputation where memory is short. Long steps are told from shorter ones
+/// (short_steps.h), but for the first plan.keep. Without codecs in plan.search, presets other than
+/// the file's own have no codecs but those that are written. Candidates are tried on all cores;
+/// what is found does not depend on how many. A run that is refused on its own mesh, such as a
+/// batch smaller than its ranks, and cannot be mended by these is a UserError naming the nearest
+/// valid choice. `corpus` tells how long documents are, where batches are of them; null: as the
+/// context. Empty candidates = nothing fits, and `rejected` says why (the caller decides).
 SearchResult search(const Run& run, int64_t ranks, int64_t vocabulary,
                     const Corpus* corpus = nullptr);
 

@@ -162,7 +162,8 @@ class Roller {
 
   /// For every start the run that the cheapest split takes there; count 1 = a single node.
   std::vector<Run> split() {
-    for (int64_t period = 1; period <= std::min(size_ / 2, kMaxPeriod); ++period) find_runs(period);
+    for (int64_t period = 1; period <= std::min(size_ / 2, kMaxPeriod); ++period)
+      if (repetitions(period) >= period) find_runs(period);
     std::vector<int64_t> cost(size_ + 1, 0), prefix(size_ + 1, 0);
     for (int64_t i = 0; i < size_; ++i) prefix[i + 1] = prefix[i] + weights_[i];
     std::vector<Run> best(size_);
@@ -196,6 +197,16 @@ class Roller {
       if (b[k] - a[k] != c[k] - b[k]) return false;
     }
     return true;
+  }
+
+  /// Nodes whose key repeats one period later. A run has at least a period of them; to count them
+  /// is many times cheaper than to look for stretches.
+  int64_t repetitions(int64_t period) const {
+    const int* const keys = keys_.data();
+    const int* const later = keys + period;
+    int64_t count = 0;
+    for (int64_t i = 0; i < size_ - period; ++i) count += keys[i] == later[i] ? 1 : 0;
+    return count;
   }
 
   /// Finds the stretches of nodes whose key repeats one period later.

@@ -55,10 +55,13 @@ TEST(Search, WhatDoesNotFitIsCountedThoughOnlyItsFirstIsTried) {
   // One by one: the same candidates fit.
   size_t fit = 0;
   for (int64_t size = 1; size <= 1024; size *= 2) {
-    std::vector<std::string> one = sets;
-    one.push_back("train.micro_batch_size=" + std::to_string(size));
-    one.push_back("plan.search=placement,recompute");
-    fit += search(planned(one), 4, 65).candidates.size();
+    for (const char* recompute : {"none", "every:2", "block"}) {
+      std::vector<std::string> one = sets;
+      one.push_back("train.micro_batch_size=" + std::to_string(size));
+      one.push_back(std::string("train.recompute=") + recompute);
+      one.push_back("plan.search=placement");
+      fit += search(planned(one), 4, 65).candidates.size();
+    }
   }
   EXPECT_EQ(result.candidates.size(), fit);
 }
@@ -112,23 +115,26 @@ TEST(Search, MicroBatchesThatCannotBeAreLeftOut) {
   }
 }
 
-TEST(Search, TheRecomputationOfTheRunFileIsTried) {
+/// Recomputation takes time and saves memory: where all fits without, no other way is tried.
+TEST(Search, TheRecomputationOfTheRunFileIsTriedWhereMemoryIsShort) {
   using Ways = std::map<int64_t, std::set<std::string>>;
-  const auto ways_by_x = [](const std::string& own) {
+  const auto ways_by_x = [](const std::string& own, const char* memory_share) {
     Ways ways;
-    const SearchResult result =
-        search(planned({"train.global_batch_size=4", "plan.search=recompute,mesh",
-                        "model.shape.layers=6", "train.recompute=" + own}),
-               2, 64);
+    const SearchResult result = search(
+        planned({"train.global_batch_size=4096", "plan.search=recompute,mesh,micro_batch_size",
+                 "model.shape.layers=6", "train.recompute=" + own,
+                 std::string("plan.memory_share=") + memory_share}),
+        2, 64);
     for (const Candidate& one : result.candidates)
       ways[one.design.mesh.axis("x").size].insert(one.design.run.train.recompute);
     return ways;
   };
   const std::set<std::string> usual = {"none", "every:2", "block"};
-  EXPECT_EQ(ways_by_x("block"), (Ways{{1, usual}, {2, usual}}));
+  EXPECT_EQ(ways_by_x("block", "0.01"), (Ways{{1, usual}, {2, usual}}));
   std::set<std::string> all = usual;
   all.insert("every:3");
-  EXPECT_EQ(ways_by_x("every:3"), (Ways{{1, all}, {2, all}}));
+  EXPECT_EQ(ways_by_x("every:3", "0.01"), (Ways{{1, all}, {2, all}}));
+  EXPECT_EQ(ways_by_x("block", "1"), (Ways{{1, {"none"}}, {2, {"none"}}}));
 }
 
 using GridChoice = std::pair<int64_t, int64_t>;

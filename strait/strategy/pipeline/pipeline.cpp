@@ -141,7 +141,7 @@ class Stage {
 
   /// Of every chunk what goes down and up, each as it is sent and as it is received.
   void find_messages() {
-    const MicroStep step = whole_.micro_step(0, {});
+    const MicroStep& step = own_step(0);
     for (int64_t chunk = 0; chunk < place_.chunks; ++chunk)
       for (const Work work : {Work::kForwards, Work::kBackwards})
         for (const bool sent : {true, false}) {
