@@ -15,6 +15,7 @@
 #include "strait/config/cluster_file.h"
 #include "strait/config/document_rows.h"
 #include "strait/config/keys.h"
+#include "strait/config/place.h"
 #include "strait/data/corpus.h"
 #include "strait/draft/segment_ops.h"
 #include "strait/shape/model_flops.h"
@@ -337,8 +338,10 @@ program::ProgramSet compose_all(const Design& design, Plans plans) {
 
 }  // namespace
 
-Design make_design(const Run& run, int64_t ranks, int64_t vocabulary, int64_t cores,
-                   const Corpus* corpus) {
+namespace {
+
+Design composed(const Run& run, int64_t ranks, int64_t vocabulary, int64_t cores,
+                const Corpus* corpus) {
   validate_run(run, ranks);
   Design design;
   design.run = run;
@@ -382,6 +385,13 @@ Design make_design(const Run& run, int64_t ranks, int64_t vocabulary, int64_t co
   program::verify_or_throw(design.programs);
   design.round = round_of(design.programs);
   return design;
+}
+
+}  // namespace
+
+Design make_design(const Run& run, int64_t ranks, int64_t vocabulary, int64_t cores,
+                   const Corpus* corpus) {
+  return with_place(run, [&] { return composed(run, ranks, vocabulary, cores, corpus); });
 }
 
 /// Only steps of training send gradients.
