@@ -423,6 +423,7 @@ int64_t design_vocabulary(const Run& run, bool& assumed) {
   if (run.model.modules && run.data.path.empty()) return run.model.modules->vocabulary;
   if (!run.data.path.empty()) return make_corpus(run.data).tokenizer->vocabulary_size();
   assumed = true;
+  if (run.model.shape.vocabulary > 0) return run.model.shape.vocabulary;
   return 256;
 }
 
