@@ -63,7 +63,7 @@ int wait_for(pid_t process, const StopSignals& signals) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-/// Ignores none of the signals that StopSignals ignores.
+/// Ignores none of the signals that this program ignores.
 pid_t start(std::vector<std::string> words, bool silent) {
   std::vector<char*> raw;
   for (std::string& word : words) raw.push_back(word.data());

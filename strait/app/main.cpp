@@ -11,5 +11,6 @@ __attribute__((section(".preinit_array"),
 }  // namespace
 
 int main(int argc, char** argv) {
+  strait::cli::outlive_closed_pipes();
   return strait::app::run_program({argv + 1, argv + argc}, strait::app::all_commands());
 }

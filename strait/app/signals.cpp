@@ -64,10 +64,8 @@ void release_stop_signals() { mask_stop_signals(SIG_UNBLOCK); }
 
 StopSignals::StopSignals() {
   received_signal.store(0);
-  // A file-size limit or a closed pipe is an error of the write that meets it, not the end of the
-  // process.
+  // A file-size limit is an error of the write that meets it, not the end of the process.
   std::signal(SIGXFSZ, SIG_IGN);
-  std::signal(SIGPIPE, SIG_IGN);
   for (const int number : kSignals) std::signal(number, on_signal);
   release_stop_signals();
 }
@@ -75,7 +73,6 @@ StopSignals::StopSignals() {
 StopSignals::~StopSignals() {
   for (const int number : kSignals) std::signal(number, number == SIGINT ? SIG_DFL : SIG_IGN);
   std::signal(SIGXFSZ, SIG_DFL);
-  std::signal(SIGPIPE, SIG_DFL);
 }
 
 DumpSignals::DumpSignals() {

@@ -91,6 +91,14 @@ std::string axes_text(const Mesh& mesh) {
 
 }  // namespace
 
+std::string peak_warning(double utilization, const Cluster& cluster, Dtype dtype) {
+  if (!(utilization > 1)) return "";
+  return fmt::format(
+      "warning     the predicted MFU is {:.0f} %, above 100 %: the peak of {:.4g} GFLOP/s per rank "
+      "({}) is less than the rates of whole blocks",
+      100 * utilization, cluster.flops_per_second(dtype) / 1e9, cluster.rates_source);
+}
+
 std::vector<std::string> plan_lines(const strategy::Design& design, const sim::Result& simulated,
                                     const cost::Cost& cost, const Corpus* corpus) {
   const Run& run = design.run;
@@ -157,6 +165,11 @@ std::vector<std::string> plan_lines(const strategy::Design& design, const sim::R
       static_cast<double>(batch.ranks) * design.cluster.flops_per_second(design.dtype);
   lines.push_back(fmt::format("peak        {:.4g} GFLOP/s in {} over all ranks, {}",
                               peak_rate / 1e9, run.train.precision, design.cluster.rates_source));
+  const double utilization = static_cast<double>(tokens_per_step(run, batch)) *
+                             design.model_flops_per_token / simulated.seconds / peak_rate;
+  if (std::string warning = peak_warning(utilization, design.cluster, design.dtype);
+      !warning.empty())
+    lines.push_back(std::move(warning));
   for (std::string& line : plan::codec_advice(design, simulated.seconds, corpus))
     lines.push_back(std::move(line));
   return lines;

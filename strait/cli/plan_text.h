@@ -15,6 +15,9 @@ namespace strait::cli {
 std::vector<std::string> plan_lines(const strategy::Design& design, const sim::Result& simulated,
                                     const cost::Cost& cost, const Corpus* corpus = nullptr);
 
+/// Says that a predicted MFU is above 1, and of which peak; "" where it is not.
+std::string peak_warning(double utilization, const Cluster& cluster, Dtype dtype);
+
 /// "12.3 MB", SI.
 std::string bytes_text(double bytes);
 /// "1.23 ms".

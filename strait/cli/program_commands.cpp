@@ -1,6 +1,7 @@
 #include "strait/cli/program_commands.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -62,9 +63,8 @@ void check_planned_layers(const Run& run) {
 }
 
 Run run_of(const Command& command, const PrepareRun& prepare) {
-  std::vector<std::string> sets = command.sets;
-  if (!command.cluster.empty()) sets.push_back(cluster_setting(command.cluster));
-  Run run = load_run(command.path, sets);
+  Run run = command.cluster.empty() ? load_run(command.path, command.sets)
+                                    : load_run_on(command.cluster, command.path, command.sets);
   prepare(run);
   return run;
 }
@@ -98,6 +98,55 @@ strategy::Design design_of(const Run& run, int64_t ranks, const KnownData& data)
   return strategy::make_design(run, ranks, data.vocabulary, 0, data.documents());
 }
 
+/// What a rank may hold, as plan has it.
+int64_t usable_bytes(const strategy::Design& design) {
+  return static_cast<int64_t>(design.run.plan.memory_share *
+                              static_cast<double>(design.cluster.memory_bytes));
+}
+
+/// Refuses a file that cannot be written, before anything takes time.
+void require_targets(const Command& command) {
+  for (const std::string& path : {command.json, command.output, command.trace, command.plot})
+    require_folder_of(path);
+  if (!command.plot.empty()) report::require_picture_name(command.plot);
+}
+
+/// What tells one design from another, and what its ranks hold; nulls without a design.
+Json design_json(const strategy::Design* design) {
+  if (design == nullptr)
+    return Json::object({{"ranks", Json()},
+                         {"precision", Json()},
+                         {"placement", Json()},
+                         {"mesh", Json()},
+                         {"memory", Json()},
+                         {"has_bytes", Json()}});
+  Json memory = Json::array();
+  for (const program::MemoryUse& use : predict::peak_memories(*design))
+    memory.push_back(program::to_json(use));
+  return Json::object({{"ranks", design->batch.ranks},
+                       {"precision", design->run.train.precision},
+                       {"placement", design->placement.preset},
+                       {"mesh", mesh_json(design->mesh)},
+                       {"memory", std::move(memory)},
+                       {"has_bytes", usable_bytes(*design)}});
+}
+
+/// Of the rank that holds most.
+program::MemoryUse peak_of(const strategy::Design& design) {
+  const std::vector<program::MemoryUse> peaks = predict::peak_memories(design);
+  return peaks[program::largest(peaks)];
+}
+
+void warn_of_memory(const strategy::Design& design, Output& output) {
+  const int64_t needs = peak_of(design).total(), has = usable_bytes(design);
+  if (needs <= has) return;
+  output.line(fmt::format(
+      "warning     a rank needs {} at the peak and may hold {}: plan.memory_share = {} of the "
+      "cluster's {}; strait plan tells what fits",
+      bytes_text(static_cast<double>(needs)), bytes_text(static_cast<double>(has)),
+      design.run.plan.memory_share, bytes_text(static_cast<double>(design.cluster.memory_bytes))));
+}
+
 Json problem_json(const UserError& problem) {
   const ErrorPlace& place = problem.place();
   return Json::object({{"kind", "run-file"},
@@ -115,11 +164,10 @@ Json problem_json(const UserError& problem) {
     output.line(error_line(problem));
     list.push_back(problem_json(problem));
   }
-  output.partial() = Json::object({{"rank_classes", Json()},
-                                   {"step_kinds", Json()},
-                                   {"ops", Json()},
-                                   {"values", Json()},
-                                   {"problems", list}});
+  output.partial() = design_json(nullptr);
+  for (const char* unknown : {"rank_classes", "step_kinds", "ops", "values"})
+    output.partial()[unknown] = Json();
+  output.partial()["problems"] = std::move(list);
   const size_t count = problems.found().size();
   if (count == 1) throw problems.found().front();
   throw UserError(fmt::format("{} has {} problems", command.path, count),
@@ -140,6 +188,7 @@ strategy::Design checked_design(const Command& command, Output& output) {
 }
 
 Json verify_command(const Command& command, Output& output) {
+  require_targets(command);
   const strategy::Design design = checked_design(command, output);
   int64_t ops = 0, values = 0, classes = 0;
   Json problems = Json::array(), step_kinds = Json::array();
@@ -159,14 +208,16 @@ Json verify_command(const Command& command, Output& output) {
                                      {"other", problem.other},
                                      {"message", problem.message}}));
   }
+  warn_of_memory(design, output);
   output.line(fmt::format(
       "verified: {} step kinds, {} rank class{}, {} operations, {} values, {} problems",
       step_kinds.size(), classes, classes == 1 ? "" : "es", ops, values, problems.size()));
-  Json body = Json::object({{"rank_classes", classes},
-                            {"step_kinds", step_kinds},
-                            {"ops", ops},
-                            {"values", values},
-                            {"problems", problems}});
+  Json body = design_json(&design);
+  body["rank_classes"] = classes;
+  body["step_kinds"] = std::move(step_kinds);
+  body["ops"] = ops;
+  body["values"] = values;
+  body["problems"] = problems;
   if (problems.size() == 0) return body;
   output.partial() = std::move(body);
   throw UserError(fmt::format("{} has {} problems", command.path, problems.size()));
@@ -187,12 +238,6 @@ void write_timelines(const Command& command, const strategy::Design& design,
   report::draw_timeline(*first.spans, first.streams, command.plot);
 }
 
-Json memory_json(const std::vector<program::MemoryUse>& classes) {
-  Json json = Json::array();
-  for (const program::MemoryUse& use : classes) json.push_back(program::to_json(use));
-  return json;
-}
-
 Json simulate_command(const Command& command, const Run& run, Output& output) {
   const int64_t ranks = ranks_of(command);
   const KnownData data = known_data(run, output);
@@ -207,12 +252,13 @@ Json simulate_command(const Command& command, const Run& run, Output& output) {
   const cost::Cost cost = predict::price(design);
   for (const std::string& line : plan_lines(design, result, cost, data.documents()))
     output.line(line);
+  warn_of_memory(design, output);
   write_timelines(command, design, result, recorders);
   const double tokens = static_cast<double>(tokens_per_step(run, design.batch));
   const double rate = design.cluster.flops_per_second(design.dtype);
-  return Json::object(
-      {{"ranks", ranks},
-       {"rank_classes", result.rank_classes},
+  Json body = design_json(&design);
+  const Json figures = Json::object(
+      {{"rank_classes", result.rank_classes},
        {"events", result.events},
        {"wall_seconds", wall},
        {"seconds_per_step", result.seconds},
@@ -223,24 +269,81 @@ Json simulate_command(const Command& command, const Run& run, Output& output) {
         result.seconds > 0 ? result.exposed_seconds / result.seconds : 0.0},
        {"bubble_share", result.bubble_share()},
        {"bytes_per_step", trace::levels_json(result.traffic, level_names(design.cluster), 1)},
-       {"memory", memory_json(predict::peak_memories(design))},
        {"tokens_per_second", tokens / result.seconds},
        {"model_flops_utilization", tokens * design.model_flops_per_token / result.seconds /
                                        (rate * static_cast<double>(ranks))},
        {"goodput", Json()},
        {"trace", command.trace.empty() ? Json() : Json(command.trace)}});
+  for (const auto& [key, value] : figures.as_object()) body[key] = value;
+  return body;
 }
 
-[[noreturn]] void refuse_memory(std::vector<plan::Rejection> rejected) {
+/// Words of plan.search that change what a rank holds, and the file does not have.
+std::vector<std::string> left_out_of(const std::vector<std::string>& search) {
+  std::vector<std::string> left_out;
+  for (const char* word :
+       {"mesh", "placement", "pipeline", "sequence", "micro_batch_size", "recompute"})
+    if (std::find(search.begin(), search.end(), word) == search.end()) left_out.push_back(word);
+  return left_out;
+}
+
+/// The run as it needs least of each rank without sharing blocks or sequences.
+Run thinnest(Run run, int64_t ranks) {
+  run.placement = PlacementOptions();  // zero3
+  std::erase_if(run.written, [](const auto& key) { return key.first.starts_with("placement."); });
+  run.train.micro_batch_size = 1;
+  run.train.recompute = "block";
+  if (run.train.global_batch_tokens == 0)
+    run.train.global_batch_size = (run.train.global_batch_size + ranks - 1) / ranks * ranks;
+  return run;
+}
+
+/// Its design; nullopt where so many ranks do not fill the cluster or the batch.
+std::optional<strategy::Design> thinnest_design(const Run& run, int64_t ranks,
+                                                const KnownData& data) {
+  try {
+    return design_of(thinnest(run, ranks), ranks, data);
+  } catch (const UserError&) {
+    return std::nullopt;
+  }
+}
+
+/// Of a run that fits on no candidate: what to search too, or how many ranks would do.
+std::string what_would_fit(const Run& run, int64_t ranks, const KnownData& data) {
+  const std::vector<std::string> left_out = left_out_of(run.plan.search);
+  if (!left_out.empty())
+    return fmt::format("plan.search leaves out {}, with which less may do",
+                       fmt::join(left_out, ", "));
+  int64_t tried = 0;
+  for (int64_t more = 2 * ranks; more <= std::min(16 * ranks, kMostRanks); more *= 2) {
+    const std::optional<strategy::Design> design = thinnest_design(run, more, data);
+    if (!design) continue;
+    tried = more;
+    const int64_t needs = peak_of(*design).total();
+    if (needs <= usable_bytes(*design))
+      return fmt::format(
+          "{} ranks with placement.preset = \"zero3\", train.recompute = \"block\", "
+          "train.micro_batch_size = 1 and train.global_batch_size = {} would need {} each",
+          more, design->batch.global_batch_size, bytes_text(static_cast<double>(needs)));
+  }
+  if (tried == 0) return "more ranks or a smaller model may";
+  return fmt::format(
+      "nor do up to {} ranks with placement.preset = \"zero3\"; a shorter model.shape.context or "
+      "fewer model.shape.layers need less",
+      tried);
+}
+
+[[noreturn]] void refuse_memory(std::vector<plan::Rejection> rejected,
+                                const std::string& what_would) {
   std::erase_if(rejected, [](const plan::Rejection& one) { return !one.is_of_memory(); });
   const plan::Rejection& nearest = *std::min_element(
       rejected.begin(), rejected.end(), [](const plan::Rejection& a, const plan::Rejection& b) {
         return a.needs_bytes < b.needs_bytes;
       });
   throw NothingFits(fmt::format(
-      "nothing fits: the smallest, {}, needs {} per rank (most of it {}), and {} are there",
+      "nothing fits: the smallest, {}, needs {} per rank (most of it {}), and {} are there; {}",
       nearest.smallest, bytes_text(static_cast<double>(nearest.needs_bytes)), nearest.where,
-      bytes_text(static_cast<double>(nearest.has_bytes))));
+      bytes_text(static_cast<double>(nearest.has_bytes)), what_would));
 }
 
 /// `best`: the policy that comes nearest to the target.
@@ -253,6 +356,26 @@ Json simulate_command(const Command& command, const Run& run, Output& output) {
       std::floor(reached * 1e4) / 1e4));
 }
 
+/// The written keys that the best candidate does not keep.
+void tell_varied_keys(const Run& run, const Run& best, Output& output) {
+  std::vector<std::string> varied;
+  for (const Key& key : run_keys())
+    if (run.is_set(key.name) && !same_value(key, run, Run()) && !same_value(key, run, best))
+      varied.push_back(key.name);
+  if (!varied.empty())
+    output.line(fmt::format(
+        "note: the first has other values than the run file of what plan.search varies: {}",
+        fmt::join(varied, ", ")));
+}
+
+void warn_of_peak(const plan::SearchResult& result, Output& output) {
+  if (result.candidates.empty()) return;
+  const plan::Candidate& best = result.candidates.front();
+  const std::string warning =
+      peak_warning(plan::model_flops_utilization(best), best.design.cluster, best.design.dtype);
+  if (!warning.empty()) output.line(warning);
+}
+
 /// What was searched, as the text says it; refused when none of it will do.
 plan::SearchResult search_and_tell(const Run& run, int64_t ranks, Output& output) {
   const KnownData data = known_data(run, output);
@@ -262,8 +385,10 @@ plan::SearchResult search_and_tell(const Run& run, int64_t ranks, Output& output
                                   : plan::search(run, ranks, data.vocabulary, data.documents());
   const auto table = policies ? policy_table : plan_table;
   for (const std::string& line : table(result, run.plan.keep)) output.line(line);
+  warn_of_peak(result, output);
   output.partial() = plan::search_json(result, ranks, run.plan.keep, "");
-  if (result.candidates.empty()) refuse_memory(result.rejected);
+  if (result.candidates.empty()) refuse_memory(result.rejected, what_would_fit(run, ranks, data));
+  tell_varied_keys(run, result.candidates.front().design.run, output);
   const plan::Candidate& best = result.candidates.front();
   if (policies && !plan::reaches_target(best)) refuse_links(best);
   return result;
@@ -272,7 +397,6 @@ plan::SearchResult search_and_tell(const Run& run, int64_t ranks, Output& output
 Json plan_command(const Command& command, const Run& run, Output& output) {
   const int64_t ranks = ranks_of(command);
   check_planned_layers(run);
-  require_folder_of(command.output);
   const plan::SearchResult result = search_and_tell(run, ranks, output);
   const plan::Candidate& best = result.candidates.front();
   std::string written;
@@ -312,6 +436,7 @@ Json completion_command(const Command& command, Output& output) {
 CommandTable program_commands(const PrepareRun& prepare) {
   const auto with_run = [&](Json (*handler)(const Command&, const Run&, Output&)) {
     return [handler, prepare](const Command& command, Output& output) {
+      require_targets(command);
       return handler(command, run_of(command, prepare), output);
     };
   };

@@ -4,6 +4,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdlib>
 #include <iostream>
 #include <optional>
@@ -99,6 +100,8 @@ Streams process_streams() {
   return {std::cout, std::cerr, ::isatty(STDOUT_FILENO) == 1, ::isatty(STDERR_FILENO) == 1,
           terminal_columns};
 }
+
+void outlive_closed_pipes() { std::signal(SIGPIPE, SIG_IGN); }
 
 int run_command(const std::vector<std::string>& arguments, const CommandTable& table,
                 Streams streams) {

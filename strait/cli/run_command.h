@@ -29,6 +29,10 @@ struct Streams {
 /// std::cout and std::cerr.
 Streams process_streams();
 
+/// From now on a pipe that its reader has closed fails the write that meets it, instead of ending
+/// the process: a report is still owed.
+void outlive_closed_pipes();
+
 /// Returns the exit code of INTERFACE (base/errors.h: ExitCode). Failures are one line on stderr,
 /// "strait train: error: message (file:line, key)". The JSON report of --json FILE|- is written on
 /// success and on failure, wrong arguments included; when it cannot be written the exit code is 6

@@ -2,12 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
 #include "strait/base/errors.h"
 #include "strait/base/file.h"
 #include "strait/config/keys.h"
+#include "strait/topology/limits.h"
 
 namespace strait {
 namespace {
@@ -96,6 +98,9 @@ class ClusterFile {
       wrong_type(key, value, "a number");
     if (!(number > 0) || !std::isfinite(number))
       refuse(key, value.line, fmt::format("{} = {} must be above 0", key, number));
+    if (const double nearest = std::clamp(number, kLeastRate, kMostRate); number != nearest)
+      refuse(key, value.line,
+             fmt::format("{} = {}; the nearest valid value is {:g}", key, number, nearest));
     return number;
   }
   int64_t positive_integer(const std::string& key, const TomlValue& value) const {

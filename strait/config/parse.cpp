@@ -121,11 +121,24 @@ TomlValue setting_value(const Key& key, const std::string& text) {
   return text_value(text, key.name);
 }
 
+bool is_set_by_hand(const Run& run, const std::string& key) {
+  const auto written = run.written.find(key);
+  return written != run.written.end() && written->second.file == kCommandLine &&
+         !same_value(*find_key(key), run, Run());
+}
+
 /// A cluster choice on the command line replaces the one of the file.
 void forget_other_clusters(const std::string& chosen, Run& run) {
   const Run defaults;
   for (const char* other : kClusterKeys) {
     if (other == chosen) continue;
+    if (is_set_by_hand(run, other)) {
+      if (same_value(*find_key(chosen), run, defaults)) continue;
+      refuse_key(run, other,
+                 fmt::format("{} is set beside {}, and one cluster can take effect; leave one of "
+                             "them out",
+                             other, chosen));
+    }
     copy_value(*find_key(other), defaults, run);
     run.written.erase(other);
   }
@@ -252,6 +265,22 @@ Run parse_run(std::string_view text, const std::string& file,
 
 Run load_run(const std::string& path, const std::vector<std::string>& sets) {
   return parse_run(read_file(path), path, sets);
+}
+
+Run load_run_on(const std::string& cluster, const std::string& path,
+                const std::vector<std::string>& sets) {
+  const std::string setting = cluster_setting(cluster);
+  const Run own = load_run(path, sets), chosen = parse_run("", "", {setting});
+  for (const char* key : kClusterKeys)
+    if (is_set_by_hand(own, key) && !same_value(*find_key(key), own, chosen))
+      refuse_key(
+          own, key,
+          fmt::format("{} is set beside --cluster {}, and one cluster can take effect; leave "
+                      "one of them out",
+                      key, cluster));
+  std::vector<std::string> all = sets;
+  all.push_back(setting);
+  return load_run(path, all);
 }
 
 std::string cluster_setting(const std::string& preset_or_file) {

@@ -60,8 +60,11 @@ std::vector<std::string> draw_batch_plan(const std::vector<StepMetrics>& steps,
                                          const std::string& folder,
                                          const PlotOptions& options = {});
 
-/// Draws what ran when on one rank, a row per stream, to `path` (.svg or .png; UserError for
-/// another ending); no other file stays there. Errors as draw_plots; an old picture then stays.
+/// UserError unless the name of a picture ends in .svg or .png.
+void require_picture_name(const std::string& path);
+
+/// Draws what ran when on one rank, a row per stream, to `path` (require_picture_name); no other
+/// file stays there. Errors as draw_plots; an old picture then stays.
 void draw_timeline(const trace::Recorder& recorder, const std::vector<std::string>& streams,
                    const std::string& path, const std::string& gnuplot = "gnuplot");
 

@@ -8,11 +8,14 @@
 #include <set>
 
 #include "strait/base/errors.h"
+#include "strait/topology/limits.h"
 #include "strait/topology/nearest.h"
 #include "strait/topology/presets.h"
 
 namespace strait {
 namespace {
+
+constexpr double kGiga = 1e9;
 
 [[noreturn]] void refuse(const std::string& message) {
   ErrorPlace place;
@@ -30,9 +33,16 @@ void check_level(const LevelOptions& level) {
   if (!(level.gb_per_second > 0) || !std::isfinite(level.gb_per_second))
     refuse(fmt::format("level {}: gb_per_second = {} must be above 0", level.name,
                        level.gb_per_second));
+  const double bandwidth = std::clamp(level.gb_per_second, kLeastRate / kGiga, kMostRate / kGiga);
+  if (level.gb_per_second != bandwidth)
+    refuse(fmt::format("level {}: gb_per_second = {}; the nearest valid value is {:g}", level.name,
+                       level.gb_per_second, bandwidth));
   if (!(level.latency_microseconds >= 0) || !std::isfinite(level.latency_microseconds))
     refuse(fmt::format("level {}: latency_microseconds = {}; the nearest valid value is 0",
                        level.name, level.latency_microseconds));
+  if (level.latency_microseconds > kMostLatencySeconds * 1e6)
+    refuse(fmt::format("level {}: latency_microseconds = {}; the nearest valid value is {:g}",
+                       level.name, level.latency_microseconds, kMostLatencySeconds * 1e6));
   if (!(level.processor_share >= 0 && level.processor_share < 1))
     refuse(fmt::format("level {}: processor_share = {}; the nearest valid value is {}", level.name,
                        level.processor_share, level.processor_share >= 1 ? 0.99 : 0.0));
@@ -179,7 +189,7 @@ Cluster make_cluster(const ClusterOptions& options, int64_t ranks) {
   check_levels(levels);
   const std::vector<int64_t> sizes = lay_sizes(levels, ranks);
   for (size_t i = 0; i < levels.size(); ++i)
-    cluster.levels.push_back({levels[i].name, sizes[i], levels[i].gb_per_second * 1e9,
+    cluster.levels.push_back({levels[i].name, sizes[i], levels[i].gb_per_second * kGiga,
                               levels[i].latency_microseconds * 1e-6, levels[i].links,
                               levels[i].processor_share});
   cluster.ranks = ranks;

@@ -119,6 +119,10 @@ TEST(ClusterFile, BadFilesNameFileLineAndKey) {
        "rates.fp32_attention_flops_per_second", "= -80000000000 must be above 0"},
       {"[rates]\nbf16_attention_flops_per_second = inf\n", 2,
        "rates.bf16_attention_flops_per_second", "above 0"},
+      {"[rates]\nfp32_flops_per_second = 1e-300\n", 2, "rates.fp32_flops_per_second",
+       "= 1e-300; the nearest valid value is 1"},
+      {"[rates]\nmemory_bytes_per_second = 1e300\n", 2, "rates.memory_bytes_per_second",
+       "= 1e+300; the nearest valid value is 1e+24"},
       {"[rates]\nfp64_attention_flops_per_second = \"fast\"\n", 2,
        "rates.fp64_attention_flops_per_second", "wants a number, found a string"},
       {"[rates]\nfp32_atention_flops_per_second = 1.0\n", 2, "rates.fp32_atention_flops_per_second",
@@ -143,6 +147,28 @@ TEST(ClusterFile, BadFilesNameFileLineAndKey) {
     }
   }
   EXPECT_THROW(parse_cluster_file("version = 1\n", "c.toml", 2), UserError);
+}
+
+TEST(ClusterFile, LevelsBeyondAnyMachineNameFileLineAndKey) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"gb_per_second = 1e-300", "gb_per_second = 1e-300; the nearest valid value is 1e-09"},
+      {"gb_per_second = 1e300", "gb_per_second = 1e+300; the nearest valid value is 1e+15"},
+      {"gb_per_second = 1.0, latency_microseconds = 1e300",
+       "latency_microseconds = 1e+300; the nearest valid value is 1e+12"}};
+  for (const auto& [members, message] : cases) {
+    const std::string levels = std::string("[{ name = \"world\", ") + members + " }]";
+    try {
+      parse_cluster_file("version = 1\nlevels = " + levels + "\n", "c.toml", 2);
+      ADD_FAILURE() << "accepted: " << levels;
+    } catch (const UserError& error) {
+      EXPECT_EQ(error.place().file, "c.toml");
+      EXPECT_EQ(error.place().line, 2);
+      EXPECT_EQ(error.place().key, "levels");
+      EXPECT_THAT(error.what(), HasSubstr(message));
+    }
+    EXPECT_THROW(resolve_cluster(parse_run("[cluster]\nlevels = " + levels + "\n", "r.toml"), 2),
+                 UserError);
+  }
 }
 
 TEST(ClusterFile, IsResolvedFromARun) {

@@ -14,6 +14,7 @@ namespace strait::report {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class TimelinePlotTest : public ::testing::Test {
  protected:
@@ -54,6 +55,37 @@ TEST_F(TimelinePlotTest, AFailureLeavesTheOldPicture) {
   EXPECT_THROW(draw_timeline(recorder_, streams_, folder_ / "none" / "p.png"), InputOutputError);
   EXPECT_THROW(draw_timeline(recorder_, streams_, folder_ / "p.gif"), UserError);
   EXPECT_THROW(draw_timeline({}, streams_, folder_ / "p.png"), UserError);
+}
+
+TEST_F(TimelinePlotTest, EveryKindOfCommunicationHasItsColour) {
+  const std::pair<const char*, const char*> kinds[] = {
+      {"G.block[0] = all_to_all(S0.block[0]) [int8] on node.0", "all-to-all"},
+      {"x[1] = shift(x[0]) on pair.1", "message"},
+      {"send(x[0]) to 1 on world.0", "message"},
+      {"x[0] = receive from 0 on world.0", "message"},
+      {"w = broadcast(w) from 0 on world.0", "message"},
+      {"E.block[0] = encode(w.block[0]) [int8/2048] on compute", "codec"},
+      {"W, s = decode_sum(E.block[0]) on compute", "codec"},
+      {"g += reduce_scatter(G) on pair.0", "reduction"},
+      {"W = all_gather(w) on pair.0", "gather"}};
+  for (const auto& [operation, title] : kinds) {
+    trace::Recorder recorder;
+    recorder.record_all(true);
+    recorder.add(recorder.name(operation), 1, {0, 1}, 1);
+    draw_timeline(recorder, streams_, folder_ / "kind.svg");
+    const std::string picture = read_file(folder_ / "kind.svg");
+    EXPECT_THAT(picture, HasSubstr(std::string(">") + title)) << operation;
+    EXPECT_THAT(picture, Not(HasSubstr("other"))) << operation;
+  }
+}
+
+TEST_F(TimelinePlotTest, OperandsDoNotTellTheKind) {
+  trace::Recorder recorder;
+  recorder.record_all(true);
+  recorder.add(recorder.name("forward = load(backward.g, all_gather) on compute"), 0, {0, 1}, 1);
+  draw_timeline(recorder, streams_, folder_ / "operands.svg");
+  EXPECT_THAT(read_file(folder_ / "operands.svg"),
+              AllOf(HasSubstr("other"), Not(HasSubstr("forward"))));
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 #include "strait/config/cluster_file.h"
 #include "strait/config/document_rows.h"
 #include "strait/config/keys.h"
+#include "strait/config/place.h"
 #include "strait/data/corpus.h"
 #include "strait/draft/segment_ops.h"
 #include "strait/shape/model_flops.h"
@@ -337,8 +338,10 @@ program::ProgramSet compose_all(const Design& design, Plans plans) {
 
 }  // namespace
 
-Design make_design(const Run& run, int64_t ranks, int64_t vocabulary, int64_t cores,
-                   const Corpus* corpus) {
+namespace {
+
+Design composed(const Run& run, int64_t ranks, int64_t vocabulary, int64_t cores,
+                const Corpus* corpus) {
   validate_run(run, ranks);
   Design design;
   design.run = run;
@@ -384,6 +387,13 @@ Design make_design(const Run& run, int64_t ranks, int64_t vocabulary, int64_t co
   return design;
 }
 
+}  // namespace
+
+Design make_design(const Run& run, int64_t ranks, int64_t vocabulary, int64_t cores,
+                   const Corpus* corpus) {
+  return with_place(run, [&] { return composed(run, ranks, vocabulary, cores, corpus); });
+}
+
 /// Only steps of training send gradients.
 program::ProgramSet compose_with_layers(const Design& design, std::vector<codec::Runs> layers) {
   Placement placement = design.placement;
@@ -413,6 +423,7 @@ int64_t design_vocabulary(const Run& run, bool& assumed) {
   if (run.model.modules && run.data.path.empty()) return run.model.modules->vocabulary;
   if (!run.data.path.empty()) return make_corpus(run.data).tokenizer->vocabulary_size();
   assumed = true;
+  if (run.model.shape.vocabulary > 0) return run.model.shape.vocabulary;
   return 256;
 }
 

@@ -85,7 +85,7 @@ program::Program compose_for_plan(const Design& design, const std::string& kind,
                                   std::shared_ptr<const sequence::Plan> plan);
 
 /// Vocabulary of a run whose data need not be there: what data.tokenizer says, else the data's if
-/// data.path is set, else an assumed 256, noted in `assumed`.
+/// data.path is set, else an assumed model.shape.vocabulary or 256, noted in `assumed`.
 int64_t design_vocabulary(const Run& run, bool& assumed);
 
 /// The data of a run whose batches are of documents, if data.path is set.
