@@ -87,6 +87,8 @@ struct Shard {
   std::vector<program::Operand> moments;
   std::vector<Residual> residuals;
   std::vector<program::Node> publish;
+  /// The bf16 numbers that the first op of `publish` rounds the weights to, and does nothing else.
+  std::optional<program::Operand> rounded;
 };
 
 struct Draft {

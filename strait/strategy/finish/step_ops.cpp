@@ -5,7 +5,6 @@
 
 #include "strait/strategy/finish/kernels.h"
 #include "strait/strategy/finish/step_values.h"
-#include "strait/strategy/sharding/kernels.h"
 
 namespace strait::strategy {
 
@@ -55,26 +54,12 @@ Op update_op(const Draft& draft, const Shard& shard, bool results) {
   return op;
 }
 
-namespace {
-
-/// What `publish` rounds to bf16 first, of the very shard; null: it does something else.
-const Operand* rounded_first(const Draft& draft, const Shard& shard) {
-  const Op* op = shard.publish.empty() ? nullptr : std::get_if<Op>(&shard.publish.front());
-  if (op == nullptr || op->kernel != &kEncode || op->codec != "bf16") return nullptr;
-  if (op->group != shard.group || op->partition != shard.partition) return nullptr;
-  const Operand& rounded = op->writes.front();
-  const Dtype dtype = draft.program.arrays[static_cast<size_t>(rounded.array)].dtype;
-  return dtype == Dtype::kBfloat16 && op->writes.size() == 1 ? &rounded : nullptr;
-}
-
-}  // namespace
-
 void add_update(const Draft& draft, const Shard& shard, bool results, std::vector<Node>& nodes) {
   Op op = update_op(draft, shard, results);
-  const Operand* rounded = rounded_first(draft, shard);
-  if (rounded) op.writes.push_back(program::as(*rounded, Access::kUpdate, kUpdateRounded));
+  if (shard.rounded)
+    op.writes.push_back(program::as(*shard.rounded, Access::kUpdate, kUpdateRounded));
   nodes.emplace_back(std::move(op));
-  nodes.insert(nodes.end(), shard.publish.begin() + (rounded ? 1 : 0), shard.publish.end());
+  nodes.insert(nodes.end(), shard.publish.begin() + (shard.rounded ? 1 : 0), shard.publish.end());
 }
 
 void add_norms(Draft& draft) {

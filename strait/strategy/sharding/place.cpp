@@ -336,6 +336,9 @@ draft::Shard shard_of(int64_t unit, const UnitValues& values, const Movement& mo
       shard.residuals.push_back(
           {values.operand(UnitValue::kResidual, unit, nth), values.residual_ends(nth)});
   movement.publish(unit, shard.publish);
+  const PieceFormat format = values.weight_pieces(unit);
+  if (shard.own_weights && values.is_numbers(format.codec) && format.codec_text() == "bf16")
+    shard.rounded = values.operand(UnitValue::kShard, unit);
   return shard;
 }
 
