@@ -211,8 +211,13 @@ std::string without_tokens_from(int64_t rows, const std::string& text, const std
   Json::Array kept;
   std::set<std::string> dropped;
   for (const Json& token : added->as_array()) {
-    const Json* special = token.find("special");
-    if (special != nullptr && special->is_bool() && special->as_bool() &&
+    const auto is = [&](const char* key, bool (Json::*type)() const) {
+      const Json* member = token.is_object() ? token.find(key) : nullptr;
+      return member != nullptr && (member->*type)();
+    };
+    // What is malformed stays, for parse_tokenizer to name.
+    if (is("special", &Json::is_bool) && token.at("special").as_bool() &&
+        is("id", &Json::is_integer) && is("content", &Json::is_string) &&
         token.at("id").as_integer() >= rows)
       dropped.insert(token.at("content").as_string());
     else
@@ -278,6 +283,10 @@ std::string name_of(const std::string& folder) {
 ModelState read_hugging_face(const std::string& folder) {
   const std::string config_path = folder + "/config.json";
   std::vector<std::string> notes;
+  if (!path_exists(config_path))
+    refuse_file(folder,
+                "holds weights, but no config.json, which says of what model; copy it from where "
+                "the weights are from");
   const Json config = text_part(Json::parse(read_file(config_path), config_path), notes);
   ModelOptions model;
   model.family = family_of_config(config, config_path);
