@@ -39,7 +39,7 @@ std::string normalized(std::string_view text) {
 
 }  // namespace
 
-/// Tokens of the pieces seen so far in one call.
+/// Tokens of the pieces seen so far; the texts that they lie in must outlive it.
 class BpeTokenizer::PieceCache {
  public:
   /// Appends the tokens of `piece` and returns true if they are known.
@@ -180,10 +180,10 @@ void BpeTokenizer::encode_stretch(std::string_view text, int threads, PieceCache
 void BpeTokenizer::encode_range(std::string_view text, PieceCache& cache,
                                 std::vector<int32_t>& out) const {
   out.reserve(text.size() / 3);
-  if (model_.nfc && may_change(text))
-    encode_split(normalized(text), cache, out);
-  else
-    encode_split(text, cache, out);
+  if (!model_.nfc || !may_change(text)) return encode_split(text, cache, out);
+  const std::string form = normalized(text);
+  PieceCache own;  // which keeps pieces of `form`
+  encode_split(form, own, out);
 }
 
 void BpeTokenizer::encode_split(std::string_view text, PieceCache& cache,
