@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <array>
 #include <cstring>
 #include <filesystem>
 #include <map>
@@ -193,6 +194,31 @@ std::map<std::string, std::string> companions_of(const ModelState& state,
   return files;
 }
 
+constexpr const char* kGeneration = "generation_config.json";
+/// The tokens by which generation begins, ends and fills up.
+constexpr std::array kTokenIds = {"bos_token_id", "eos_token_id", "pad_token_id"};
+
+/// Those of config.json, where there is no generation_config.json to carry along.
+void keep_token_ids(const Json& config, ModelState& state) {
+  Json generation = Json::object({{"_from_model_config", true}});
+  for (const char* key : kTokenIds)
+    if (const Json* id = config.find(key); id != nullptr && !id->is_null()) generation[key] = *id;
+  if (generation.find("eos_token_id") != nullptr)
+    state.companions.try_emplace(kGeneration, generation.dump(2) + "\n");
+}
+
+void restore_token_ids(const ModelState& state, Json& config) {
+  const auto found = state.companions.find(kGeneration);
+  if (found == state.companions.end()) return;
+  try {
+    const Json generation = Json::parse(found->second, kGeneration);
+    for (const char* key : kTokenIds)
+      if (const Json* id = generation.is_object() ? generation.find(key) : nullptr)
+        config[key] = *id;
+  } catch (const UserError&) {  // it is carried along, whatever it says
+  }
+}
+
 /// Rows of the embedding: those of the tokens, and often some more.
 int64_t rows_of_vocabulary(int64_t rows, const std::string& config_path, int64_t tokens) {
   if (rows != 0 && rows < tokens)
@@ -304,6 +330,7 @@ ModelState read_hugging_face(const std::string& folder) {
       run_of(model, wide ? Dtype::kFloat64 : Dtype::kFloat32, name_of(folder)), tokenizer, folder);
   state.notes = std::move(notes);
   state.companions = read_companions(folder);
+  keep_token_ids(config, state);
   state.require_memory_for(1);
   state.add_state(checkpoint::kMaster);
   check_rest(tensors, family, state.dtype, import_parameters(tensors, family, state));
@@ -330,6 +357,7 @@ std::vector<checkpoint::FileRecord> write_hugging_face(ModelState& state,
   files.push_back({kWeightsFile, written.bytes, written.hash});
   Json config = family.config(state.shape.options, state.dtype, *tokenizer, state.notes);
   add_special_tokens(state.tokenizer_json, config);
+  restore_token_ids(state, config);
   files.push_back(write_text(hidden.path(), "config.json", config.dump(2) + "\n"));
   files.push_back(write_text(hidden.path(), "tokenizer.json", state.tokenizer_json));
   for (const auto& [name, text] : companions_of(state, *tokenizer))
