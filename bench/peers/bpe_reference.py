@@ -1,5 +1,5 @@
-"""Byte-level BPE as tokenizer.json states it, GPT-2's kind and Llama 3's, written again without regular
-expressions, to check our tokenizer against.
+"""Byte-level BPE as tokenizer.json states it, the kinds of GPT-2, Llama 3, Qwen 2 and SmolLM2, written again
+without regular expressions, to check our tokenizer against.
 
   bpe_reference.py encode TOKENIZER.json TEXT OUT   reads any bytes and writes the tokens as 32-bit integers
 
@@ -69,7 +69,7 @@ def gpt2_end(text, start):
     return space_end(text, start)
 
 
-def llama3_end(text, start):
+def llama3_end(text, start, most_digits=3):
     end = contraction_end(text, start, str.casefold)
     if end > start:
         return end
@@ -78,7 +78,7 @@ def llama3_end(text, start):
         end = run_end(text, start + 1, is_letter)
         if end > start + 1:
             return end
-    for kind, most in ((is_letter, None), (is_number, 3)):
+    for kind, most in ((is_letter, None), (is_number, most_digits)):
         end = run_end(text, start, kind, most)
         if end > start:
             return end
@@ -89,6 +89,37 @@ def llama3_end(text, start):
     end = run_end(text, start, is_space)
     last = max(text.rfind("\n", start, end), text.rfind("\r", start, end))
     return last + 1 if last >= 0 else space_end(text, start)
+
+
+def qwen2_end(text, start):
+    return llama3_end(text, start, 1)
+
+
+def pieces_by(piece_end, text):
+    start = 0
+    while start < len(text):
+        end = piece_end(text, start)
+        yield text[start:end]
+        start = end
+
+
+def pieces_between_digits(text):
+    """Each digit alone, and GPT-2's pieces of what is between them."""
+    start = 0
+    while start < len(text):
+        end = start + 1 if is_number(text[start]) else run_end(text, start, lambda c: not is_number(c))
+        yield from [text[start:end]] if is_number(text[start]) else pieces_by(gpt2_end, text[start:end])
+        start = end
+
+
+def splitter(pre_tokenizer):
+    if pre_tokenizer["type"] == "ByteLevel":
+        return lambda text: pieces_by(gpt2_end, text)
+    first = pre_tokenizer["pretokenizers"][0]
+    if first["type"] == "Digits":
+        return pieces_between_digits
+    end = llama3_end if "{1,3}" in first["pattern"]["Regex"] else qwen2_end
+    return lambda text: pieces_by(end, text)
 
 
 def valid_length(data, at):
@@ -132,7 +163,10 @@ class Tokenizer:
         self.ignore_merges = model.get("ignore_merges", False)
         pairs = (tuple(merge.split(" ")) if isinstance(merge, str) else tuple(merge) for merge in model["merges"])
         self.ranks = {pair: rank for rank, pair in enumerate(pairs)}
-        self.piece_end = gpt2_end if described["pre_tokenizer"]["type"] == "ByteLevel" else llama3_end
+        self.split = splitter(described["pre_tokenizer"])
+        self.normal_form = (described.get("normalizer") or {}).get("type")
+        self.added = {token["content"].encode("utf-8"): token["id"]
+                      for token in described.get("added_tokens", []) if not token["special"]}
         self.letters = byte_letters()
         self.known = {}
 
@@ -141,11 +175,11 @@ class Tokenizer:
             if not good:
                 yield part
                 continue
-            text, start = part.decode("utf-8"), 0
-            while start < len(text):
-                end = self.piece_end(text, start)
-                yield text[start:end].encode("utf-8")
-                start = end
+            text = part.decode("utf-8")
+            if self.normal_form:
+                text = unicodedata.normalize(self.normal_form, text)
+            for piece in self.split(text):
+                yield piece.encode("utf-8")
 
     def merged(self, piece):
         parts = [self.letters[byte] for byte in piece]
@@ -160,6 +194,18 @@ class Tokenizer:
             parts[at:at + 2] = [parts[at] + parts[at + 1]]
 
     def encode(self, data):
+        tokens, begin, at = [], 0, 0
+        while self.added and at < len(data):
+            found = [text for text in self.added if data.startswith(text, at)]
+            if not found:
+                at += 1
+                continue
+            longest = max(found, key=len)
+            tokens += self.encode_stretch(data[begin:at]) + [self.added[longest]]
+            begin = at = at + len(longest)
+        return tokens + self.encode_stretch(data[begin:])
+
+    def encode_stretch(self, data):
         tokens = []
         for piece in self.pieces(data):
             if piece not in self.known:

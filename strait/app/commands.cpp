@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <thread>
 
 #include "strait/app/about.h"
 #include "strait/base/errors.h"
+#include "strait/base/file.h"
 #include "strait/checkpoint/inspect.h"
 #include "strait/config/parse.h"
 #include "strait/config/validate.h"
@@ -128,7 +128,7 @@ Json convert_model(const cli::Command& command, cli::Output& output) {
 
 Json convert_command(const cli::Command& command, cli::Output& output) {
   const bool to_tokens = convert::is_token_form(command.form);
-  const bool exists = std::filesystem::exists(command.path);
+  const bool exists = path_exists(command.path);
   const bool holds_model = exists && convert::holds_model(command.path);
   if (to_tokens && holds_model)
     refuse_flag("--to", fmt::format("--to {}: {} holds a model, and that is a form of data; the "

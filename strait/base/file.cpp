@@ -21,6 +21,20 @@ namespace {
   throw InputOutputError(fmt::format("{} {}: {}", doing, path, errno_text(error_number)), place);
 }
 
+/// Whether an errno says that no such path is there.
+bool means_nothing_there(int error_number) {
+  return error_number == ENOENT || error_number == ENOTDIR || error_number == ELOOP ||
+         error_number == ENAMETOOLONG || error_number == ENXIO;
+}
+
+/// st_mode, 0 where nothing is there.
+unsigned mode_of(const std::string& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) == 0) return status.st_mode;
+  if (!means_nothing_there(errno)) fail("cannot open", path, errno);
+  return 0;
+}
+
 class Descriptor {
  public:
   explicit Descriptor(int fd) : fd_(fd) {}
@@ -56,13 +70,25 @@ const char* file_kind(unsigned mode) {
   return S_ISBLK(mode) || S_ISCHR(mode) ? "device" : "special file";
 }
 
+bool path_exists(const std::string& path) { return mode_of(path) != 0; }
+
+bool is_folder(const std::string& path) { return S_ISDIR(mode_of(path)); }
+
+bool is_regular_file(const std::string& path) { return S_ISREG(mode_of(path)); }
+
+void refuse_to_open(const std::string& path, int error_number) {
+  if (!means_nothing_there(error_number)) fail("cannot open", path, error_number);
+  ErrorPlace place;
+  place.file = path;
+  throw UserError(fmt::format("cannot open {}: {}", path, errno_text(error_number)), place);
+}
+
 std::string read_file(const std::string& path) {
   // A FIFO without a writer would block here for ever.
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (file.get() < 0) refuse_to_open(path, errno);
   ErrorPlace place;
   place.file = path;
-  if (file.get() < 0)
-    throw UserError(fmt::format("cannot open {}: {}", path, errno_text(errno)), place);
   struct stat status {};
   if (::fstat(file.get(), &status) == 0 && !S_ISREG(status.st_mode))
     throw UserError(fmt::format("{} is a {}, not a file", path, file_kind(status.st_mode)), place);

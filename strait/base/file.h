@@ -7,8 +7,20 @@
 namespace strait {
 
 /// Whole contents of a file. UserError when it does not exist or is none: a folder, or a FIFO,
-/// socket or device, which may never end. InputOutputError when reading fails.
+/// socket or device, which may never end. InputOutputError when the system refuses it or reading
+/// fails.
 std::string read_file(const std::string& path);
+
+/// Whether something is there, links followed. InputOutputError where the system will not say, as
+/// without permission to enter a folder on the way.
+bool path_exists(const std::string& path);
+/// Whether a folder, or a regular file, is there. Errors as path_exists.
+bool is_folder(const std::string& path);
+bool is_regular_file(const std::string& path);
+
+/// Throws the error about a path that could not be opened: UserError where nothing of that name can
+/// be, InputOutputError for any other reason, such as permission or too many open files.
+[[noreturn]] void refuse_to_open(const std::string& path, int error_number);
 
 /// "file" for a regular one, "folder", "FIFO", "socket", "device": of st_mode.
 const char* file_kind(unsigned mode);

@@ -36,16 +36,7 @@ constexpr std::string_view kReplaced = ".replaced";  // old, until the new one h
   throw InputOutputError(fmt::format("cannot {} {}: {}", doing, path.string(), reason), place);
 }
 
-/// Whether something is there; false, not an exception, where the system will not say.
-bool is_there(const fs::path& path) {
-  std::error_code error;
-  return fs::exists(path, error);
-}
-
-bool is_folder(const fs::path& path) {
-  std::error_code error;
-  return fs::is_directory(path, error);
-}
+bool is_there(const fs::path& path) { return path_exists(path.string()); }
 
 fs::path checkpoints_of(const std::string& run_dir) { return fs::path(run_dir) / "checkpoints"; }
 
@@ -140,19 +131,25 @@ fs::path temporary_of(const std::string& run_dir, int64_t step, const std::strin
   return hidden(parent / checkpoint_name(step), tag + std::string(kPartial));
 }
 
+/// None where nothing is there. A folder that cannot be listed is no empty one: InputOutputError.
 std::vector<fs::path> entries_of(const fs::path& folder) {
-  std::vector<fs::path> entries;
   std::error_code error;
-  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error))
+  if (!fs::is_symlink(folder, error) && !is_there(folder)) return {};
+  std::vector<fs::path> entries;
+  fs::directory_iterator it(folder, error);
+  for (const fs::directory_iterator end; !error && it != end; it.increment(error))
     entries.push_back(it->path());
+  if (error) fail("list", folder, error.message());
   return entries;
 }
 
 /// Name of the checkpoint beside `wanted` whose step (else whose name) is nearest, "" without one.
 std::string nearest_checkpoint(const fs::path& wanted) {
   std::vector<std::string> names;
-  for (const fs::path& entry : entries_of(wanted.parent_path()))
-    if (step_of(entry) >= 0) names.push_back(entry.filename().string());
+  std::error_code none;  // this only helps a message
+  for (fs::directory_iterator it(wanted.parent_path(), none), end; !none && it != end;
+       it.increment(none))
+    if (step_of(it->path()) >= 0) names.push_back(it->path().filename().string());
   const int64_t step = step_of(wanted);
   if (step < 0 || names.empty()) return nearest_choice(wanted.filename().string(), names);
   return *std::min_element(names.begin(), names.end(), [&](const auto& a, const auto& b) {
@@ -360,16 +357,17 @@ std::string resolve_checkpoint(const std::string& path) {
   if (const auto newest = newest_checkpoint(folder.string())) return *newest;
   ErrorPlace place;
   place.file = path;
-  if (is_folder(folder / "checkpoints"))
+  if (is_folder((folder / "checkpoints").string()))
     throw UserError(fmt::format("the run folder {} holds no complete checkpoint", path), place);
   const std::string nearest = nearest_checkpoint(folder);
   const std::string hint = nearest.empty() ? ""
                                            : fmt::format("; the nearest is {}",
                                                          (folder.parent_path() / nearest).string());
   throw UserError(
-      fmt::format(
-          "{} {}{}", path,
-          is_folder(folder) ? "is neither a checkpoint nor a run folder" : "is not a folder", hint),
+      fmt::format("{} {}{}", path,
+                  is_folder(folder.string()) ? "is neither a checkpoint nor a run folder"
+                                             : "is not a folder",
+                  hint),
       place);
 }
 

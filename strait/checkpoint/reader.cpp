@@ -34,6 +34,20 @@ std::string hash_problem(const FileRecord& record, const std::string& hash) {
   return fmt::format("is corrupt: its hash is {}, the manifest says {}", hash, record.hash);
 }
 
+/// "; the newest whole one before it is PATH" where the folder is a checkpoint of a run that has
+/// one.
+std::string older_than(const std::string& folder) {
+  const std::filesystem::path path = folder;
+  if (path.parent_path().filename() != "checkpoints") return "";
+  std::string older;
+  try {
+    for (const std::string& one : complete_checkpoints(path.parent_path().parent_path().string()))
+      if (std::filesystem::path(one).filename() < path.filename()) older = one;
+  } catch (const Error&) {  // this only helps a message
+  }
+  return older.empty() ? "" : "; the newest whole one before it is " + older;
+}
+
 std::string problem_of(const FileRecord& record, const std::string& path, bool with_hash) {
   try {
     const InputFile file(path);
@@ -168,7 +182,7 @@ void CheckpointReader::load_file(const std::string& name, const std::vector<Piec
     const auto parts = Piece::as_parts(*file, pieces);
     if (std::string problem = hash_problem(expected, file->file().hash(parts.value_or(Parts())));
         !problem.empty())
-      refuse(path, problem);
+      refuse(path, problem + older_than(path_));
     for (const TensorInfo& tensor : file->tensors())
       if (!entry.tensors.contains(tensor.name))
         refuse(path,
@@ -192,7 +206,7 @@ void CheckpointReader::verify_share(int64_t rank, int64_t ranks) const {
     if (entry.checked) continue;
     const std::string path = path_ + "/" + expected.name;
     if (std::string problem = problem_of(expected, path, true); !problem.empty())
-      refuse(path, problem);
+      refuse(path, problem + older_than(path_));
     entry.checked = true;
   }
 }
@@ -292,7 +306,7 @@ std::string CheckpointReader::read_text(const std::string& name) const {
   std::string contents = read_file(path);
   std::string problem = size_problem(expected, static_cast<int64_t>(contents.size()));
   if (problem.empty()) problem = hash_problem(expected, hash_hex(contents));
-  if (!problem.empty()) refuse(path, problem);
+  if (!problem.empty()) refuse(path, problem + older_than(path_));
   return contents;
 }
 

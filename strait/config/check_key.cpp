@@ -31,21 +31,31 @@ void check_number(const Key& key, const Run& run, double value) {
                          value, rule_text(rule), nearest_number(value, rule)));
 }
 
+[[noreturn]] void refuse_form(const Key& key, const Run& run, const std::string& text,
+                              const Rule::Form& form, bool too_large) {
+  refuse_key(
+      run, key.name,
+      fmt::format("{} = {}: after \"{}\" comes a whole number {} {}; the nearest valid value "
+                  "is \"{}{}\"",
+                  key.name, toml_string(text), form.prefix,
+                  too_large ? "<=" : ">=", too_large ? form.most : form.least, form.prefix,
+                  too_large ? form.most : form.least));
+}
+
 /// True for "every:2"; refuses "every:0" and "every:x".
 bool fits_form(const Key& key, const Run& run, const std::string& text) {
-  for (const auto& [form, least] : key.rule.forms) {
+  for (const Rule::Form& one : key.rule.forms) {
+    const std::string& form = one.prefix;
     if (!text.starts_with(form)) continue;
     if (form.empty() && (text.empty() || text.front() < '0' || text.front() > '9')) continue;
     int64_t number = 0;
     const char* end = text.data() + text.size();
     const auto [stop, code] = std::from_chars(text.data() + form.size(), end, number);
-    if (code == std::errc() && stop == end && number >= least && number <= 1'000'000'000)
-      return true;
-    refuse_key(
-        run, key.name,
-        fmt::format("{} = {}: after \"{}\" comes a whole number >= {}; the nearest valid value "
-                    "is \"{}{}\"",
-                    key.name, toml_string(text), form, least, form, least));
+    const bool whole = stop == end && stop != text.data() + form.size();
+    const bool too_large =
+        whole && (code != std::errc() || number > one.most) && text[form.size()] != '-';
+    if (whole && code == std::errc() && number >= one.least && !too_large) return true;
+    refuse_form(key, run, text, one, too_large);
   }
   return false;
 }

@@ -3,6 +3,7 @@
 #include "strait/shape/modules.h"
 #include "strait/shape/shape.h"
 #include "strait/shape/unet.h"
+#include "strait/tokenizer/bpe_model.h"
 #include "strait/topology/cluster.h"
 
 namespace strait {
@@ -66,8 +67,8 @@ Rule or_none(Rule rule) {
   return rule;
 }
 
-Rule with_form(Rule rule, const char* prefix, int64_t least) {
-  rule.forms.push_back({prefix, least});
+Rule with_form(Rule rule, const char* prefix, int64_t least, int64_t most = 1'000'000'000) {
+  rule.forms.push_back({prefix, least, most});
   return rule;
 }
 
@@ -266,7 +267,9 @@ Rows data_keys() {
       {"data.text_field", kField<&Run::data, &DataOptions::text_field>, any(),
        "JSON-lines: the member of each line that is its text."},
       {"data.tokenizer", kField<&Run::data, &DataOptions::tokenizer>,
-       or_path(with_form(with_form(one_of({"byte", "char"}), "bpe:", 256), "ids:", 1)),
+       or_path(with_form(with_form(one_of({"byte", "char"}), "bpe:", kSmallestBpeVocabulary,
+                                   kLargestBpeVocabulary),
+                         "ids:", 1)),
        "bpe:N trains a byte-level BPE of N tokens on the text; a path names a tokenizer.json; of "
        "data that are "
        "tokens, the default is the tokenizer.json beside them, and ids:N tells no more than the "

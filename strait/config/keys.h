@@ -31,8 +31,8 @@ struct Rule {
   bool below_most = false;           // most itself is not allowed
   std::vector<std::string> choices;  // texts that work; of every element for a list
   struct Form {
-    std::string prefix;  // "every:" = that prefix and a whole number from `least`
-    int64_t least = 1;
+    std::string prefix;  // "every:" = that prefix and a whole number from `least` to `most`
+    int64_t least = 1, most = 1'000'000'000;
   };
   std::vector<Form> forms;
   bool or_none = false;            // a list may be empty

@@ -5,9 +5,9 @@
 
 #include <algorithm>
 #include <array>
-#include <filesystem>
 
 #include "strait/base/errors.h"
+#include "strait/base/file.h"
 #include "strait/checkpoint/retention.h"
 #include "strait/convert/hugging_face.h"
 #include "strait/convert/model_state.h"
@@ -16,8 +16,6 @@
 
 namespace strait::convert {
 namespace {
-
-namespace fs = std::filesystem;
 
 constexpr const char* kCheckpoint = "checkpoint";
 constexpr const char* kSingleFile = "safetensors";
@@ -37,18 +35,20 @@ constexpr std::string_view kEnding = ".safetensors";
 
 /// "" when it is none.
 std::string form_or_none(const std::string& from) {
-  if (fs::is_regular_file(from) && from.ends_with(kEnding)) return kSingleFile;
-  if (fs::exists(from + "/manifest.json") || fs::is_directory(from + "/checkpoints") ||
+  if (from.ends_with(kEnding) && is_regular_file(from)) return kSingleFile;
+  if (path_exists(from + "/manifest.json") || is_folder(from + "/checkpoints") ||
       checkpoint::names_best(from))
     return kCheckpoint;
-  return fs::exists(from + "/config.json") ? kHuggingFace : "";
+  for (const char* name : {"/config.json", "/model.safetensors", "/model.safetensors.index.json"})
+    if (path_exists(from + name)) return kHuggingFace;
+  return "";
 }
 
 std::string form_of(const std::string& from) {
   const std::string form = form_or_none(from);
   if (!form.empty()) return form;
   refuse(from, fmt::format("{} is {}", from,
-                           fs::exists(from)
+                           path_exists(from)
                                ? "neither a checkpoint, nor a run folder, nor a .safetensors "
                                  "file, nor a Hugging Face folder with config.json"
                                : "not there"));
@@ -90,7 +90,7 @@ Json convert(const std::string& from, const std::string& to, const std::string& 
   check_form(to, form);
   const std::string from_form = form_of(from);
   const std::string to_form = wanted_form(from_form, to, form);
-  if (fs::exists(to)) refuse(to, fmt::format("{} is already there; name a path that is not", to));
+  if (path_exists(to)) refuse(to, fmt::format("{} is already there; name a path that is not", to));
   ModelState state = read(from_form, from, to_form == kHuggingFace ? Part::kWeights : Part::kAll);
   if (state.shape.modules && to_form == kHuggingFace)
     refuse(to,

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <array>
 #include <cstring>
 #include <filesystem>
 #include <map>
@@ -193,6 +194,31 @@ std::map<std::string, std::string> companions_of(const ModelState& state,
   return files;
 }
 
+constexpr const char* kGeneration = "generation_config.json";
+/// The tokens by which generation begins, ends and fills up.
+constexpr std::array kTokenIds = {"bos_token_id", "eos_token_id", "pad_token_id"};
+
+/// Those of config.json, where there is no generation_config.json to carry along.
+void keep_token_ids(const Json& config, ModelState& state) {
+  Json generation = Json::object({{"_from_model_config", true}});
+  for (const char* key : kTokenIds)
+    if (const Json* id = config.find(key); id != nullptr && !id->is_null()) generation[key] = *id;
+  if (generation.find("eos_token_id") != nullptr)
+    state.companions.try_emplace(kGeneration, generation.dump(2) + "\n");
+}
+
+void restore_token_ids(const ModelState& state, Json& config) {
+  const auto found = state.companions.find(kGeneration);
+  if (found == state.companions.end()) return;
+  try {
+    const Json generation = Json::parse(found->second, kGeneration);
+    for (const char* key : kTokenIds)
+      if (const Json* id = generation.is_object() ? generation.find(key) : nullptr)
+        config[key] = *id;
+  } catch (const UserError&) {  // it is carried along, whatever it says
+  }
+}
+
 /// Rows of the embedding: those of the tokens, and often some more.
 int64_t rows_of_vocabulary(int64_t rows, const std::string& config_path, int64_t tokens) {
   if (rows != 0 && rows < tokens)
@@ -211,8 +237,13 @@ std::string without_tokens_from(int64_t rows, const std::string& text, const std
   Json::Array kept;
   std::set<std::string> dropped;
   for (const Json& token : added->as_array()) {
-    const Json* special = token.find("special");
-    if (special != nullptr && special->is_bool() && special->as_bool() &&
+    const auto is = [&](const char* key, bool (Json::*type)() const) {
+      const Json* member = token.is_object() ? token.find(key) : nullptr;
+      return member != nullptr && (member->*type)();
+    };
+    // What is malformed stays, for parse_tokenizer to name.
+    if (is("special", &Json::is_bool) && token.at("special").as_bool() &&
+        is("id", &Json::is_integer) && is("content", &Json::is_string) &&
         token.at("id").as_integer() >= rows)
       dropped.insert(token.at("content").as_string());
     else
@@ -278,6 +309,10 @@ std::string name_of(const std::string& folder) {
 ModelState read_hugging_face(const std::string& folder) {
   const std::string config_path = folder + "/config.json";
   std::vector<std::string> notes;
+  if (!path_exists(config_path))
+    refuse_file(folder,
+                "holds weights, but no config.json, which says of what model; copy it from where "
+                "the weights are from");
   const Json config = text_part(Json::parse(read_file(config_path), config_path), notes);
   ModelOptions model;
   model.family = family_of_config(config, config_path);
@@ -295,6 +330,7 @@ ModelState read_hugging_face(const std::string& folder) {
       run_of(model, wide ? Dtype::kFloat64 : Dtype::kFloat32, name_of(folder)), tokenizer, folder);
   state.notes = std::move(notes);
   state.companions = read_companions(folder);
+  keep_token_ids(config, state);
   state.require_memory_for(1);
   state.add_state(checkpoint::kMaster);
   check_rest(tensors, family, state.dtype, import_parameters(tensors, family, state));
@@ -321,6 +357,7 @@ std::vector<checkpoint::FileRecord> write_hugging_face(ModelState& state,
   files.push_back({kWeightsFile, written.bytes, written.hash});
   Json config = family.config(state.shape.options, state.dtype, *tokenizer, state.notes);
   add_special_tokens(state.tokenizer_json, config);
+  restore_token_ids(state, config);
   files.push_back(write_text(hidden.path(), "config.json", config.dump(2) + "\n"));
   files.push_back(write_text(hidden.path(), "tokenizer.json", state.tokenizer_json));
   for (const auto& [name, text] : companions_of(state, *tokenizer))

@@ -85,7 +85,8 @@ const ForeignFamily& foreign_family(const std::string& family) {
 
 std::string family_of_config(const Json& json, const std::string& path) {
   const ForeignConfig config(json, path);
-  const Json* type = config.find("model_type");
+  if (!json.is_object()) config.refuse("model_type", "is missing: the file is no JSON object");
+  const Json* type = json.find("model_type");
   if (type == nullptr) return "gpt2";
   std::vector<std::string> known;
   for (const std::string& family : family_names()) {

@@ -4,7 +4,6 @@
 
 #include <bit>
 #include <cstring>
-#include <filesystem>
 #include <set>
 
 #include "strait/base/errors.h"
@@ -40,7 +39,7 @@ void refuse_file(const std::string& path, const std::string& what) {
 
 ForeignTensors::ForeignTensors(const std::string& folder, std::string prefix)
     : folder_(folder), prefix_(std::move(prefix)) {
-  if (std::filesystem::exists(folder + "/" + kIndex)) {
+  if (path_exists(folder + "/" + kIndex)) {
     open_shards(folder + "/" + kIndex);
   } else {
     open(kWeightsFile);
@@ -52,8 +51,10 @@ ForeignTensors::Found ForeignTensors::at(const std::string& name) const {
   if (found != tensors_.end()) return found->second;
   std::vector<std::string> names;
   for (const auto& [known, tensor] : tensors_) names.push_back(known);
-  refuse_file(folder_, fmt::format("has no tensor {}; the nearest is {}", name,
-                                   nearest_choice(name, names)));
+  refuse_file(folder_,
+              fmt::format("has no tensor {}{}", name,
+                          names.empty() ? ", nor any other"
+                                        : "; the nearest is " + nearest_choice(name, names)));
 }
 
 const SafetensorsFile& ForeignTensors::open(const std::string& name) {
@@ -74,7 +75,18 @@ const SafetensorsFile& ForeignTensors::open(const std::string& name) {
 void ForeignTensors::open_shards(const std::string& index) {
   std::set<std::string> listed;
   const Json json = Json::parse(read_file(index), index);
-  for (const auto& [name, file] : json.at("weight_map").as_object()) {
+  const Json* map = json.is_object() ? json.find("weight_map") : nullptr;
+  if (map == nullptr) refuse_file(index, "has no \"weight_map\", the files of its tensors");
+  if (!map->is_object() || map->size() == 0)
+    refuse_file(index, fmt::format("weight_map is {}, not an object that names the file of each "
+                                   "tensor",
+                                   map->is_object()  ? "{}"
+                                   : map->is_array() ? "a list"
+                                                     : map->dump()));
+  for (const auto& [name, file] : map->as_object()) {
+    if (!file.is_string())
+      refuse_file(index, fmt::format("weight_map.{} is {}, not the name of a file", name,
+                                     file.dump().substr(0, 100)));
     open(file.as_string()).tensor(name);  // names the nearest when it is not there
     listed.insert(name);
   }

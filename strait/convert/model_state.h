@@ -70,13 +70,15 @@ std::vector<checkpoint::FileRecord> write_checkpoint(const ModelState& state,
                                                      const std::string& run_dir);
 
 /// One safetensors file: the parameters under their names, moments as "first_moment/NAME", and as
-/// metadata "manifest", "run.toml" and "tokenizer.json".
+/// metadata "manifest", "run.toml" and "tokenizer.json". The manifest, which has a hash of its own,
+/// has one of everything else.
 inline constexpr const char* kSingleFileFormat = "strait.model/1";
 std::vector<checkpoint::FileRecord> write_single_file(const ModelState& state,
                                                       const std::string& path);
 
 /// The inverse. UserError naming the file and the tensor: unknown, missing, of another dtype or
-/// shape, or weights that do not have the hash that the manifest states.
+/// shape, or content or weights that do not have the hash that the manifest states. Cost: two
+/// passes over the file, one over those of version 0.1, of which only the weights are hashed.
 ModelState read_single_file(const std::string& path, Part part);
 
 }  // namespace strait::convert

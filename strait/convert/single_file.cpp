@@ -2,11 +2,13 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <set>
 
 #include "strait/base/errors.h"
 #include "strait/checkpoint/checkpoint.h"
+#include "strait/checkpoint/files/hash.h"
 #include "strait/checkpoint/files/safetensors.h"
 #include "strait/config/print.h"
 #include "strait/convert/hugging_face_companions.h"
@@ -16,6 +18,7 @@
 namespace strait::convert {
 namespace {
 
+using checkpoint::Hasher128;
 using checkpoint::SafetensorsFile;
 using checkpoint::TensorInfo;
 
@@ -63,16 +66,77 @@ std::set<std::string> states_in(const SafetensorsFile& file, const std::set<std:
 /// Metadata of files beside a Hugging Face model: this, then the name.
 constexpr std::string_view kCompanion = "hugging_face/";
 
-/// Those that are text, which metadata must be.
-checkpoint::Metadata metadata_of(const ModelState& state, const checkpoint::Manifest& manifest) {
+/// All but the manifest; of the companions those that are text, which metadata must be.
+checkpoint::Metadata metadata_of(const ModelState& state) {
   checkpoint::Metadata list = {{"format", kSingleFileFormat},
-                               {"manifest", checkpoint::manifest_text(manifest)},
                                {"run.toml", print_run(state.run)},
                                {"tokenizer.json", state.tokenizer_json}};
   for (const auto& [name, text] : state.companions)
     if (first_invalid_utf8(text) == text.size())
       list.push_back({std::string(kCompanion) + name, text});
   return list;
+}
+
+/// In the manifest's `extra`. Files of version 0.1 have none.
+constexpr const char* kContentHash = "content_hash";
+constexpr const char* kManifest = "manifest";
+
+/// XXH3-128 of all that a file holds but the manifest, which has a hash of its own: metadata by
+/// key, then tensors by name, each with its dtype and dims. `add_data` hashes the data of one.
+template <class Tensor, class AddData>
+std::string content_hash(const checkpoint::Metadata& metadata, const std::vector<Tensor>& tensors,
+                         const AddData& add_data) {
+  Hasher128 hasher;
+  const auto add = [&](const std::string& text) {
+    hasher.update(fmt::format("{}:", text.size()));
+    hasher.update(text);
+  };
+  checkpoint::Metadata sorted = metadata;
+  std::ranges::sort(sorted);
+  for (const auto& [key, value] : sorted) {
+    if (key == kManifest) continue;
+    add(key);
+    add(value);
+  }
+  std::vector<const Tensor*> by_name;
+  for (const Tensor& tensor : tensors) by_name.push_back(&tensor);
+  std::ranges::sort(by_name, {}, [](const Tensor* tensor) { return tensor->name; });
+  for (const Tensor* tensor : by_name) {
+    add(tensor->name);
+    add(fmt::format("{} [{}]", dtype_name(tensor->dtype), fmt::join(tensor->dims, ", ")));
+    add_data(hasher, *tensor);
+  }
+  return hasher.hex();
+}
+
+std::string content_hash(const SafetensorsFile& file) {
+  std::vector<std::byte> chunk(size_t{1} << 20);
+  return content_hash(
+      file.metadata(), file.tensors(), [&](Hasher128& hasher, const TensorInfo& tensor) {
+        const int64_t end = tensor.end - tensor.begin;
+        for (int64_t at = 0; at < end; at += static_cast<int64_t>(chunk.size())) {
+          const auto part = std::span(chunk).first(
+              static_cast<size_t>(std::min(static_cast<int64_t>(chunk.size()), end - at)));
+          file.file().read_at(file.offset_of(tensor) + at, part);
+          hasher.update(part);
+        }
+      });
+}
+
+/// The manifest of a file whose content has the hash that it states.
+checkpoint::Manifest checked_manifest(const SafetensorsFile& file) {
+  checkpoint::Manifest manifest =
+      checkpoint::parse_manifest(metadata(file, kManifest), file.path());
+  const Json* stated = manifest.extra.find(kContentHash);
+  if (stated == nullptr) return manifest;
+  if (const std::string found = content_hash(file); stated->dump() != Json(found).dump())
+    refuse(file.path(), fmt::format("is corrupt: its content has the hash {}, its manifest says {}",
+                                    found, stated->dump()));
+  Json extra = Json::object();
+  for (const auto& [key, value] : manifest.extra.as_object())
+    if (key != kContentHash) extra[key] = value;
+  manifest.extra = std::move(extra);
+  return manifest;
 }
 
 void take_companions(const SafetensorsFile& file, ModelState& state) {
@@ -140,16 +204,21 @@ std::vector<checkpoint::FileRecord> write_single_file(const ModelState& state,
         {checkpoint::shard_tensor_name(range), range.dtype, {range.elements()}, bytes});
     manifest.shards.push_back({range, name});
   }
+  checkpoint::Metadata metadata = metadata_of(state);
+  manifest.extra[kContentHash] = content_hash(
+      metadata, tensors,
+      [](Hasher128& hasher, const checkpoint::TensorView& tensor) { hasher.update(tensor.data); });
+  metadata.insert(metadata.begin() + 1, {kManifest, checkpoint::manifest_text(manifest)});
   const checkpoint::WrittenFile written =
-      checkpoint::write_safetensors(path, std::move(tensors), metadata_of(state, manifest));
+      checkpoint::write_safetensors(path, std::move(tensors), metadata);
   return {{name, written.bytes, written.hash}};
 }
 
 ModelState read_single_file(const std::string& path, Part part) {
   const SafetensorsFile file(path);
   check_format(file);
+  checkpoint::Manifest manifest = checked_manifest(file);
   ModelState state = make_state(metadata(file, "run.toml"), metadata(file, "tokenizer.json"), path);
-  checkpoint::Manifest manifest = checkpoint::parse_manifest(metadata(file, "manifest"), path);
   checkpoint::require_same_units(manifest, state.about.units, path);
   state.about = std::move(manifest);
   std::set<std::string> known = read_kept(file, state, part);

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "strait/base/errors.h"
+#include "strait/base/file.h"
 #include "strait/convert/hidden_folder.h"
 #include "strait/data/corpus_forms.h"
 #include "strait/data/shards/llmc_shard.h"
@@ -174,8 +175,7 @@ class Conversion {
 
   void start(std::shared_ptr<const Tokenizer> tokenizer) {
     tokenizer_ = std::move(tokenizer);
-    if (options_.form == kLlmc && documents_known_ && form_ != DataForm::kJsonLines &&
-        !tokenizer_->end_of_document())
+    if (options_.form == kLlmc && has_documents(data_) && !tokenizer_->end_of_document())
       refuse(
           data_.path,
           fmt::format(
@@ -286,8 +286,13 @@ bool is_token_form(const std::string& form) { return form == kLlmc || form == kM
 
 Json convert_data(const DataOptions& data, const std::string& to, const TokenFileOptions& options) {
   ensure(is_token_form(options.form) && options.shard_tokens >= 1, "convert_data: wrong options");
-  if (fs::exists(to))
+  if (path_exists(to))
     refuse(to, fmt::format("{} is already there; name a path that is not", to), "");
+  if (to.ends_with(".safetensors"))
+    refuse(to,
+           fmt::format("{} ends with .safetensors, but --to {} writes a folder; name a folder", to,
+                       options.form),
+           "--to");
   HiddenFolder hidden(to);
   Conversion conversion(data, options);
   conversion.write_into(hidden.path());

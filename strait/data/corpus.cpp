@@ -87,6 +87,7 @@ void append_documents(const std::vector<std::string_view>& documents, const Enco
   const auto end = encoder.tokenizer.end_of_document();
   std::vector<int32_t> all;
   for (const std::string_view document : documents) {
+    part.text_bytes += static_cast<int64_t>(document.size());
     part.document_starts.push_back(static_cast<int64_t>(all.size()));
     const std::vector<int32_t> tokens = encoder.encode(document);
     all.insert(all.end(), tokens.begin(), tokens.end());
@@ -97,8 +98,8 @@ void append_documents(const std::vector<std::string_view>& documents, const Enco
 
 TokenPart make_part(std::string_view text, const std::string& separator, const Encoder& encoder) {
   TokenPart part;
-  part.text_bytes = static_cast<int64_t>(text.size());
   if (separator.empty()) {
+    part.text_bytes = static_cast<int64_t>(text.size());
     part.tokens = encoder.encode(text);
   } else {
     const bool marked = encoder.tokenizer.end_of_document().has_value();
@@ -161,11 +162,10 @@ Corpus make_corpus(const std::string& text, const DataOptions& options,
 namespace {
 
 /// An error with an offset in `text` as one in its file.
-TextError in_file(const TextError& error, const Text& text, const DataFiles& files) {
-  const auto after = std::upper_bound(text.begins.begin(), text.begins.end(), error.offset());
-  const auto file = static_cast<size_t>(after - text.begins.begin()) - 1;
-  TextError moved = error.at(error.offset() - text.begins[file]);
-  moved.place().file = files.training[file];
+TextError in_file(const TextError& error, const OpenData& data, const std::string& encoding) {
+  const FilePosition position = position_in_file(data.text, error.offset(), encoding);
+  TextError moved = error.at(position.offset);
+  moved.place().file = data.files.training[position.file];
   moved.place().key = "data.path";
   return moved;
 }
@@ -175,19 +175,24 @@ Corpus make_text_corpus(const OpenData& data, const DataOptions& options,
   try {
     return make_corpus(data.text.bytes, options, std::move(existing), threads);
   } catch (const TextError& error) {
-    throw in_file(error, data.text, data.files);
+    throw in_file(error, data, options.encoding);
   }
 }
 
 }  // namespace
 
 OpenData open_data(const DataOptions& options) {
-  OpenData data;
-  data.files = find_data(options);
-  check_data_options(options, data.files);
-  training_share(options, 0);
-  if (data.files.form == DataForm::kText) data.text = read_text(options, data.files.training);
-  return data;
+  try {
+    OpenData data;
+    data.files = find_data(options);
+    check_data_options(options, data.files);
+    training_share(options, 0);
+    if (data.files.form == DataForm::kText) data.text = read_text(options, data.files.training);
+    return data;
+  } catch (InputOutputError& error) {
+    error.place().key = "data.path";
+    throw;
+  }
 }
 
 Corpus make_corpus(OpenData data, const DataOptions& options,

@@ -24,9 +24,9 @@ struct TokenPart {
   std::vector<int64_t> document_starts;
   /// Documents begin at each of these tokens instead (llm.c shards), and where the part begins.
   std::optional<int32_t> document_token;
-  /// Of the part's text in UTF-8, separators included; this and the figures below are not counted
-  /// for the training part of data that are tokens already, nor text where the tokenizer knows
-  /// none.
+  /// Of the part's text in UTF-8; separators count where they stay in the text, not where the
+  /// end-of-document token stands for them. This and the figures below are not counted for the
+  /// training part of data that are tokens already, nor text where the tokenizer knows none.
   int64_t text_bytes = 0;
 
   /// Of JSON-lines without data.document_separator: the lines that this one stream is made of.

@@ -91,13 +91,18 @@ SequenceLoader::SequenceLoader(const Corpus& corpus, int64_t context, uint64_t s
                                 "the nearest valid model.shape.context is {}",
                                 corpus.source, part_.record, context, part_.record),
                     place);
+  if (targets < 1)
+    throw UserError(
+        fmt::format("data.path: the training part of {} has {} tokens, but the shortest "
+                    "sequence needs 2; use a longer text",
+                    corpus.source, part_.tokens.size()),
+        place);
   if (targets < context) {
     throw UserError(
         fmt::format("data.path: the training part of {} has {} tokens, but one sequence "
                     "needs {} (context {} and the token after it); use a longer text, or "
                     "model.shape.context <= {}",
-                    corpus.source, targets + 1, context + 1, context,
-                    std::max<int64_t>(targets, 0)),
+                    corpus.source, targets + 1, context + 1, context, targets),
         place);
   }
   if (part_.record > 0) {

@@ -41,7 +41,7 @@ void refuse_special(const DataOptions& options) {
 }
 
 bool is_pair(const std::string& prefix) {
-  return fs::is_regular_file(prefix + ".idx") && fs::is_regular_file(prefix + ".bin");
+  return is_regular_file(prefix + ".idx") && is_regular_file(prefix + ".bin");
 }
 
 std::string without_ending(const std::string& path) { return path.substr(0, path.size() - 4); }
@@ -57,7 +57,7 @@ std::string first_bytes(const std::string& path) {
 DataForm form_of(const std::string& path) {
   if (path.ends_with(".idx")) return DataForm::kMegatron;
   if (path.ends_with(".bin"))
-    return fs::exists(without_ending(path) + ".idx") ? DataForm::kMegatron : DataForm::kLlmc;
+    return path_exists(without_ending(path) + ".idx") ? DataForm::kMegatron : DataForm::kLlmc;
   if (is_llmc_shard(first_bytes(path))) return DataForm::kLlmc;
   return is_json_lines(path) ? DataForm::kJsonLines : DataForm::kText;
 }
@@ -153,7 +153,6 @@ const char* name_of(DataForm form) {
 
 DataFiles find_data(const DataOptions& options) {
   DataFiles files;
-  std::error_code none;
   if (is_synthetic(options)) {
     if (has_images(options))
       parse_images(options.path);
@@ -163,8 +162,8 @@ DataFiles find_data(const DataOptions& options) {
     return files;
   }
   refuse_special(options);
-  if (fs::is_directory(options.path, none)) return find_in_folder(options);
-  if (!fs::exists(options.path, none)) {
+  if (is_folder(options.path)) return find_in_folder(options);
+  if (!path_exists(options.path)) {
     files.training = {options.path};  // read_text tells what is wrong
     if (!options.path.empty() && is_pair(options.path)) files.form = DataForm::kMegatron;
     return files;

@@ -1,10 +1,12 @@
 #include "strait/data/text.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <string_view>
 #include <system_error>
 #include <vector>
 
@@ -19,6 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr std::string_view kMark = "\xef\xbb\xbf";
 constexpr std::array<const char*, 3> kEncodings = {"utf-8", "windows-1252", "latin-1"};
 
 /// Bytes 0x80 to 0x9f of windows-1252, as the WHATWG Encoding Standard's index has them.
@@ -51,8 +54,13 @@ std::string checked_utf8(std::string bytes, const std::string& name, bool unpack
                           : "try data.encoding = \"windows-1252\""),
         place);
   }
-  if (bytes.starts_with("\xef\xbb\xbf")) bytes.erase(0, 3);
   return bytes;
+}
+
+const char* kind_of(const std::string& path) {
+  struct stat status {};
+  ::stat(path.c_str(), &status);
+  return file_kind(status.st_mode);
 }
 
 UserError path_error(const std::string& message, const std::string& path) {
@@ -70,7 +78,8 @@ std::string nearest_path(const std::string& path) {
   std::error_code code;
   for (fs::directory_iterator entry(folder, code), end; !code && entry != end;
        entry.increment(code))
-    names.push_back(entry->path().filename().string());
+    if (entry->path().filename() != wanted.filename())  // a link to nothing
+      names.push_back(entry->path().filename().string());
   std::sort(names.begin(), names.end());
   if (names.empty()) return "";
   const std::string name = nearest_choice(wanted.filename().string(), names);
@@ -78,21 +87,41 @@ std::string nearest_path(const std::string& path) {
                      wanted.has_parent_path() ? (folder / name).string() : name);
 }
 
+/// What of a folder is no file and no folder of files: passed over, its text would be missing.
+[[noreturn]] void refuse_entry(const std::string& path, const fs::file_status& itself) {
+  std::string what;
+  if (!fs::is_symlink(itself)) {
+    what = fmt::format("is a {}; move it out of the folder of data", kind_of(path));
+  } else if (is_folder(path)) {
+    what = fmt::format("is a link to a folder, which is not followed; name {} itself, or copy it",
+                       fs::read_symlink(path).string());
+  } else {
+    what = path_exists(path) ? fmt::format("is a link to a {}; remove it", kind_of(path))
+                             : std::string("is a link to nothing; remove it");
+  }
+  throw path_error(fmt::format("data.path: {} {}", path, what), path);
+}
+
 void collect_files(const fs::path& folder, std::vector<std::string>& files) {
   std::error_code code;
   for (fs::directory_iterator entry(folder, code), end; !code && entry != end;
        entry.increment(code)) {
     if (entry->path().filename().string().starts_with('.')) continue;
-    std::error_code ignored;
-    if (entry->is_directory(ignored) && !entry->is_symlink(ignored)) {
+    const std::string path = entry->path().string();
+    const fs::file_status itself = entry->symlink_status(code);
+    if (code) break;
+    if (fs::is_directory(itself)) {
       collect_files(entry->path(), files);
-    } else if (entry->is_regular_file(ignored)) {
-      files.push_back(entry->path().string());
+    } else if (is_regular_file(path)) {
+      files.push_back(path);
+    } else {
+      refuse_entry(path, itself);
     }
   }
-  if (code)
-    throw path_error(fmt::format("cannot list {}: {}", folder.string(), code.message()),
-                     folder.string());
+  if (!code) return;
+  ErrorPlace place;
+  place.file = folder.string();
+  throw InputOutputError(fmt::format("cannot list {}: {}", folder.string(), code.message()), place);
 }
 
 /// What of a text may be held: beside the bytes stand a decoded copy and up to four bytes per
@@ -111,7 +140,7 @@ std::string read_one(const std::string& path, const DataOptions& options) {
   std::string bytes;
   try {
     bytes = read_file(path);
-  } catch (UserError& error) {
+  } catch (Error& error) {
     error.place().key = "data.path";
     throw;
   }
@@ -147,11 +176,23 @@ std::vector<std::string> data_files(const std::string& folder) {
   return files;
 }
 
+FilePosition position_in_file(const Text& text, size_t offset, const std::string& encoding) {
+  const auto after = std::upper_bound(text.begins.begin(), text.begins.end(), offset);
+  FilePosition position;
+  position.file = static_cast<size_t>(after - text.begins.begin()) - 1;
+  const size_t begin = text.begins[position.file];
+  position.offset = offset - begin + text.marks[position.file];
+  if (encoding == "utf-8") return position;
+  const auto before = std::string_view(text.bytes).substr(begin, offset - begin);
+  position.offset = static_cast<size_t>(  // a byte of the file became a character
+      std::ranges::count_if(before, [](char c) { return (static_cast<uint8_t>(c) >> 6) != 2; }));
+  return position;
+}
+
 Text read_text(const DataOptions& options, const std::vector<std::string>& files) {
   if (options.path.empty())
     throw path_error("data.path is empty: name a text file, a folder or a gzip file", options.path);
-  std::error_code code;
-  if (!fs::exists(options.path, code)) {
+  if (!path_exists(options.path)) {
     ErrorPlace place;  // the caller knows where the path is written
     place.key = "data.path";
     throw UserError(
@@ -164,6 +205,8 @@ Text read_text(const DataOptions& options, const std::vector<std::string>& files
       text.bytes += options.document_separator;
     text.begins.push_back(text.bytes.size());
     std::string bytes = read_one(file, options);
+    text.marks.push_back(bytes.starts_with(kMark) ? kMark.size() : 0);
+    bytes.erase(0, text.marks.back());
     if (text.bytes.empty())
       text.bytes = std::move(bytes);  // a large file is not copied
     else

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "strait/base/errors.h"
+#include "strait/base/file.h"
 #include "strait/data/corpus_forms.h"
 #include "strait/data/shards/megatron.h"
 #include "strait/data/shards/plain_tokens.h"
@@ -25,8 +26,7 @@ std::shared_ptr<const Tokenizer> tokenizer_of(const DataFiles& files, const Data
   if (options.tokenizer != DataOptions().tokenizer) return make_tokenizer(options.tokenizer, "");
   const std::filesystem::path beside =
       std::filesystem::path(files.training.front()).parent_path() / "tokenizer.json";
-  std::error_code none;
-  if (std::filesystem::exists(beside, none)) return load_tokenizer(beside.string());
+  if (path_exists(beside.string())) return load_tokenizer(beside.string());
   refuse(
       files.training.front(),
       fmt::format(

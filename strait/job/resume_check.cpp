@@ -16,10 +16,21 @@ namespace {
 
 constexpr int64_t kBlocks = 64, kBlockTokens = 1 << 16;
 
-/// Keys of a model of equal parameters that steps to come can take up.
-bool is_open_model_key(const std::string& name) {
+/// Keys of a model of equal parameters that steps to come can take up. A context does not change
+/// the parameters of models that turn positions into angles.
+bool is_open_model_key(const std::string& name, bool same_units) {
   return name == "model.preset" || name == "model.path" || name == "model.shape.dropout" ||
-         name == "model.shape.context" || name.starts_with("model.rope.");
+         (name == "model.shape.context" && same_units) || name.starts_with("model.rope.");
+}
+
+bool has_units_of(const checkpoint::CheckpointReader& resume, const ModelShape& shape) {
+  try {
+    checkpoint::require_same_units(resume.manifest(), checkpoint::unit_records(shape),
+                                   resume.path());
+    return true;
+  } catch (const UserError&) {
+    return false;
+  }
 }
 
 /// Keys that say when replicas agree: what is under way, and what replicas have, follows from them.
@@ -100,14 +111,17 @@ void check_replicas(const strategy::Design& design, const checkpoint::Manifest& 
                   path, was, is, was));
 }
 
-void compare_keys(const Run& run, const Run& saved, const checkpoint::CheckpointReader& resume,
-                  std::vector<ResumeChange>& changes) {
+void compare_keys(const strategy::Design& design, const Run& saved,
+                  const checkpoint::CheckpointReader& resume, std::vector<ResumeChange>& changes) {
+  const Run& run = design.run;
+  const bool same_units = has_units_of(resume, design.shape);
   const std::string& path = resume.path();
   for (const Key& key : run_keys()) {
     if (same_value(key, run, saved) || is_about_resuming(key.name)) continue;
     const ResumeChange change{key.name, value_text(key, saved), value_text(key, run)};
-    if (key.name.starts_with("model.") && !is_open_model_key(key.name)) refuse(run, path, change);
-    if (decides_rounds(key.name)) refuse(run, path, change);
+    if (key.name.starts_with("model.") && !is_open_model_key(key.name, same_units))
+      refuse(run, path, change);
+    if (decides_rounds(key.name) || key.name == "optimizer.kind") refuse(run, path, change);
     if (key.name == "train.global_batch_tokens" && counts_differently(run, saved) &&
         resume.manifest().sequences_consumed > 0)
       refuse(run, path, change);
@@ -140,7 +154,7 @@ std::vector<ResumeChange> check_resume(const strategy::Design& design, const Cor
   check_precision_and_seed(run, manifest, resume.path());
   const std::optional<Run> saved = saved_run(resume);
   std::vector<ResumeChange> changes;
-  if (saved) compare_keys(run, *saved, resume, changes);  // which names the key, and its value
+  if (saved) compare_keys(design, *saved, resume, changes);  // which names the key, and its value
   checkpoint::require_same_units(manifest, checkpoint::unit_records(design.shape), resume.path());
   check_tokenizer(run, corpus, resume.path(), saved);
   check_replicas(design, manifest, resume.path());

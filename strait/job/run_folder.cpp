@@ -6,6 +6,7 @@
 #include <system_error>
 
 #include "strait/base/errors.h"
+#include "strait/base/file.h"
 #include "strait/base/process_identity.h"
 #include "strait/checkpoint/checkpoint.h"
 #include "strait/checkpoint/retention.h"
@@ -59,8 +60,8 @@ std::unique_ptr<LockFile> lock_folder(const std::string& path) {
 }
 
 bool holds_run(const std::string& path) {
-  return fs::exists(path + "/metrics.jsonl") || fs::exists(path + "/run.toml") ||
-         fs::exists(path + "/checkpoints");
+  return path_exists(path + "/metrics.jsonl") || path_exists(path + "/run.toml") ||
+         path_exists(path + "/checkpoints");
 }
 
 /// RUN of RUN/checkpoints/step-N.
@@ -90,6 +91,15 @@ void refuse_other_run(const RunFolder& folder) {
                     place("output.run_dir", folder.path));
 }
 
+std::string resume_from(const std::string& resume) {
+  try {
+    return checkpoint::resolve_checkpoint(resume);
+  } catch (InputOutputError& error) {
+    error.place().key = "checkpoint.resume";
+    throw;
+  }
+}
+
 /// What a run that goes on from `checkpoint` has to undercut.
 std::optional<double> best_loss(const std::string& path,
                                 const std::optional<std::string>& checkpoint) {
@@ -105,7 +115,7 @@ RunFolder prepare_run_folder(const Run& run) {
   RunFolder folder;
   folder.path = run.output.run_dir;
   if (resume != "never" && resume != "auto") {
-    folder.checkpoint = checkpoint::resolve_checkpoint(resume);
+    folder.checkpoint = resume_from(resume);
     if (folder.path.empty()) folder.path = run_of(*folder.checkpoint);
   }
   if (folder.path.empty()) {

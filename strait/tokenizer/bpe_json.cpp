@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <string_view>
 #include <unordered_map>
 
@@ -23,6 +24,14 @@ using subword::unsupported;
 void require_nothing(const Json& json, const char* part) {
   const Json* found = json.find(part);
   if (!absent(found)) unsupported(part, type_of(*found), "none (null)");
+}
+
+/// Whether text is brought into normal form C.
+bool read_normalizer(const Json& json) {
+  const Json* found = json.find("normalizer");
+  if (absent(found)) return false;
+  if (type_of(*found) != "NFC") unsupported("normalizer", type_of(*found), "NFC, or none (null)");
+  return true;
 }
 
 void check_decoder(const Json& json) {
@@ -80,16 +89,25 @@ SplitKind kind_of_split(const Json& part) {
                     "\"Isolated\"",
                     absent(behavior) ? "null" : behavior->dump()));
   require_flag(part, "pre_tokenizer.Split", "invert", false);
-  for (const SplitKind kind : {SplitKind::kGpt2, SplitKind::kLlama3})
+  for (const SplitKind kind : {SplitKind::kGpt2, SplitKind::kLlama3, SplitKind::kQwen2})
     if (text == split_regex(kind)) return kind;
-  unsupported("pre_tokenizer.Split.pattern", text, "GPT-2's and Llama 3's");
+  unsupported("pre_tokenizer.Split.pattern", text, "GPT-2's, Llama 3's and Qwen 2's");
 }
 
-/// ByteLevel alone, or a Sequence of Split and ByteLevel.
+SplitKind kind_of_digits(const Json& part) {
+  if (!subword::flag_or(part, "individual_digits", false))
+    throw UserError(
+        "pre_tokenizer.Digits.individual_digits = false is not supported before ByteLevel; "
+        "supported: true");
+  return SplitKind::kGpt2Digits;
+}
+
+/// ByteLevel alone, or a Sequence of Split or Digits and ByteLevel.
 SplitKind read_pre_tokenizer(const Json& json) {
   const Json* found = json.find("pre_tokenizer");
   const std::string type = absent(found) ? "null" : type_of(*found);
-  constexpr const char* kSupported = "ByteLevel, or a Sequence of Split and ByteLevel";
+  constexpr const char* kSupported =
+      "ByteLevel, or a Sequence of Split and ByteLevel, or of Digits and ByteLevel";
   if (type == "ByteLevel") {
     check_byte_level(*found, true);
     return SplitKind::kGpt2;
@@ -98,9 +116,11 @@ SplitKind read_pre_tokenizer(const Json& json) {
   const Json::Array& parts = found->at("pretokenizers").as_array();
   std::string types;
   for (const Json& part : parts) types += (types.empty() ? "" : ", ") + type_of(part);
-  if (types != "Split, ByteLevel") unsupported("pre_tokenizer", "Sequence of " + types, kSupported);
-  check_byte_level(parts[1], false);
-  return kind_of_split(parts[0]);
+  const bool digits = types == "Digits, ByteLevel";
+  if (!digits && types != "Split, ByteLevel")
+    unsupported("pre_tokenizer", "Sequence of " + types, kSupported);
+  check_byte_level(parts[1], digits);
+  return digits ? kind_of_digits(parts[0]) : kind_of_split(parts[0]);
 }
 
 void check_model_options(const Json& model) {
@@ -121,7 +141,7 @@ void check_parts(const Json& json) {
   if (json.find("model") == nullptr)
     throw UserError(
         "not a tokenizer: it has neither \"model\" (Hugging Face tokenizer.json) nor \"format\"");
-  require_nothing(json, "normalizer");
+  read_normalizer(json);
   if (const Json* part = json.find("post_processor"); !absent(part)) check_post_processor(*part);
   check_decoder(json);
   require_nothing(json, "truncation");
@@ -138,7 +158,17 @@ int32_t checked_id(const Json& id, const std::string& token, size_t tokens) {
   return static_cast<int32_t>(id.as_integer());
 }
 
-/// Number of each token as it is written in the file; fills special_tokens and end_of_document.
+/// A token that text becomes as a whole. Whatever the flags, text never becomes a special one.
+void check_added(const Json& entry, const std::string& content, bool nfc) {
+  const std::string where = fmt::format("added_tokens \"{}\"", content);
+  if (content.empty()) throw UserError("an added token is empty");
+  for (const char* flag : {"single_word", "lstrip", "rstrip"})
+    require_flag(entry, where, flag, false);
+  if (nfc) require_flag(entry, where, "normalized", false);
+}
+
+/// Number of each token as it is written in the file; fills special_tokens, added_tokens and
+/// end_of_document.
 Ids read_ids(const Json& json, BpeModel& model) {
   const Json::Object& vocabulary = json.at("model").at("vocab").as_object();
   std::vector<std::pair<std::string, const Json*>> entries;
@@ -148,17 +178,13 @@ Ids read_ids(const Json& json, BpeModel& model) {
     ids.emplace(token, -1);
   }
   const Json* added = json.find("added_tokens");
-  std::vector<std::string> special;
+  std::vector<std::string> special, whole;
   if (!absent(added)) {
     for (const Json& entry : added->as_array()) {
       const std::string& content = entry.at("content").as_string();
-      const Json* flag = entry.find("special");
-      if (absent(flag) || !flag->as_bool())
-        throw UserError(
-            fmt::format("the added token \"{}\" is not special; supported: special added "
-                        "tokens only",
-                        content));
-      special.push_back(content);
+      const bool is_special = subword::flag_or(entry, "special", false);
+      if (!is_special) check_added(entry, content, model.nfc);
+      (is_special ? special : whole).push_back(content);
       if (ids.emplace(content, -1).second) {
         entries.emplace_back(content, &entry.at("id"));
       } else if (const Json* id = json.at("model").at("vocab").find(content);
@@ -175,17 +201,25 @@ Ids read_ids(const Json& json, BpeModel& model) {
     ids[token] = number;
   }
   for (const std::string& token : special) model.special_tokens.push_back(ids[token]);
-  std::sort(model.special_tokens.begin(), model.special_tokens.end());
+  for (const std::string& token : whole) model.added_tokens.push_back(ids[token]);
+  std::ranges::sort(model.special_tokens);
+  std::ranges::sort(model.added_tokens);
   for (const char* end : {kLlamaEndOfDocumentText, kEndOfDocumentText})
     if (std::find(special.begin(), special.end(), end) != special.end())
       model.end_of_document = ids[end];
   return ids;
 }
 
+/// Special and added tokens are written as their text, the others in the byte-level alphabet.
+bool is_written_plainly(const BpeModel& model, int32_t token) {
+  return std::ranges::binary_search(model.special_tokens, token) ||
+         std::ranges::binary_search(model.added_tokens, token);
+}
+
 void read_tokens(const Ids& ids, BpeModel& model) {
   model.tokens.resize(ids.size());
   for (const auto& [token, id] : ids) {
-    if (std::binary_search(model.special_tokens.begin(), model.special_tokens.end(), id)) {
+    if (is_written_plainly(model, id)) {
       model.tokens[id] = token;
       continue;
     }
@@ -216,21 +250,23 @@ std::string quoted(const std::string& text) { return Json(text).dump(); }
 
 /// How a token is spelled in the file.
 std::string spelling(const BpeModel& model, int32_t token) {
-  const bool special =
-      std::binary_search(model.special_tokens.begin(), model.special_tokens.end(), token);
-  return special ? model.tokens[token] : bytes_to_visible(model.tokens[token]);
+  return is_written_plainly(model, token) ? model.tokens[token]
+                                          : bytes_to_visible(model.tokens[token]);
 }
 
 Json added_tokens_json(const BpeModel& model) {
+  std::map<int32_t, bool> tokens;  // and whether they are special
+  for (const int32_t token : model.added_tokens) tokens[token] = false;
+  for (const int32_t token : model.special_tokens) tokens[token] = true;
   Json added = Json::array();
-  for (const int32_t token : model.special_tokens)
+  for (const auto& [token, special] : tokens)
     added.push_back(Json::object({{"id", token},
                                   {"content", model.tokens[token]},
                                   {"single_word", false},
                                   {"lstrip", false},
                                   {"rstrip", false},
                                   {"normalized", false},
-                                  {"special", true}}));
+                                  {"special", special}}));
   return added;
 }
 
@@ -242,14 +278,20 @@ Json pre_tokenizer_json(SplitKind kind) {
                          {"trim_offsets", true},
                          {"use_regex", use_regex}});
   };
+  const auto sequence = [](Json first, Json second) {
+    return Json::object({{"type", "Sequence"},
+                         {"pretokenizers", Json::Array{std::move(first), std::move(second)}}});
+  };
   if (kind == SplitKind::kGpt2) return byte_level(true);
+  if (kind == SplitKind::kGpt2Digits)
+    return sequence(Json::object({{"type", "Digits"}, {"individual_digits", true}}),
+                    byte_level(true));
   const Json split =
       Json::object({{"type", "Split"},
                     {"pattern", Json::object({{"Regex", std::string(split_regex(kind))}})},
                     {"behavior", "Isolated"},
                     {"invert", false}});
-  return Json::object(
-      {{"type", "Sequence"}, {"pretokenizers", Json::Array{split, byte_level(false)}}});
+  return sequence(split, byte_level(false));
 }
 
 /// The "model" object. Written by hand because a Json object would be searched for every new key.
@@ -276,6 +318,7 @@ std::string model_json(const BpeModel& model) {
 BpeModel bpe_from_json(const Json& json) {
   check_parts(json);
   BpeModel model;
+  model.nfc = read_normalizer(json);
   const Ids ids = read_ids(json, model);
   read_tokens(ids, model);
   read_merges(json, ids, model);
@@ -299,7 +342,7 @@ std::string bpe_to_json(const BpeModel& model) {
   part("truncation", "null");
   part("padding", "null");
   part("added_tokens", added_tokens_json(model).dump());
-  part("normalizer", "null");
+  part("normalizer", model.nfc ? "{\"type\": \"NFC\"}" : "null");
   part("pre_tokenizer", pre_tokenizer_json(model.split).dump());
   part("post_processor", model.post_processor.empty() ? "null" : model.post_processor);
   part("decoder", byte_level.dump());

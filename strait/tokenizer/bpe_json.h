@@ -8,11 +8,12 @@
 
 namespace strait {
 
-/// The model of a parsed tokenizer.json, of GPT-2's kind or Llama 3's. Supported: model "BPE"
-/// (merges as "a b" or ["a", "b"], ignore_merges), pre_tokenizer "ByteLevel" without prefix space,
-/// with GPT-2's pattern or behind a "Split" by GPT-2's or Llama 3's pattern, no normalizer, decoder
-/// "ByteLevel" or none, post_processor "ByteLevel", "TemplateProcessing" of special tokens, a
-/// "Sequence" of these, or none, special added tokens. Text never becomes a special token, so a
+/// The model of a parsed tokenizer.json, of the kinds of GPT-2, Llama 3, Qwen 2 and SmolLM2.
+/// Supported: model "BPE" (merges as "a b" or ["a", "b"], ignore_merges), pre_tokenizer "ByteLevel"
+/// without prefix space, with GPT-2's pattern, the same behind "Digits", or behind a "Split" by
+/// GPT-2's, Llama 3's or Qwen 2's pattern, normalizer "NFC" or none, decoder "ByteLevel" or none,
+/// post_processor "ByteLevel", "TemplateProcessing" of special tokens, a "Sequence" of these, or
+/// none, added tokens that are special or plain text. Text never becomes a special token, so a
 /// post_processor has no effect here; it is kept for other programs. UserError naming any other
 /// part and what is supported instead, and any merge, token or number that is missing, double or
 /// out of range.

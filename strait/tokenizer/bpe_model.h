@@ -27,16 +27,18 @@ struct Merge {
 };
 
 /// Invariants, checked by BpeTokenizer: every byte is a token; merges refer to tokens and are
-/// distinct pairs; special tokens are in range.
+/// distinct pairs; special and added tokens are in range, and in no merge.
 struct BpeModel {
-  std::vector<std::string>
-      tokens;                 // bytes of each token; of a special token the text it is shown as
-  std::vector<Merge> merges;  // first = applied first
+  std::vector<std::string> tokens;      // bytes of each token; of a special or added one its text
+  std::vector<Merge> merges;            // first = applied first
   std::vector<int32_t> special_tokens;  // never made by encode; ascending
+  /// Text that spells one of these becomes it as a whole, before it is split; ascending.
+  std::vector<int32_t> added_tokens;
   /// The special token written kEndOfDocumentText, otherwise kLlamaEndOfDocumentText, if there is
   /// one.
   std::optional<int32_t> end_of_document;
   SplitKind split = SplitKind::kGpt2;
+  bool nfc = false;  // text is brought into Unicode's normal form C first, but for added tokens
   bool ignore_merges =
       false;  // a piece that is a token as a whole becomes it, whatever the merges say
   std::string post_processor;  // JSON that a file brought, for other programs; "" = none

@@ -8,7 +8,9 @@
 
 #include "strait/base/errors.h"
 #include "strait/tokenizer/bpe_json.h"
+#include "strait/tokenizer/subword/characters.h"
 #include "strait/tokenizer/subword/merge_queue.h"
+#include "strait/tokenizer/utf8.h"
 
 namespace strait {
 namespace {
@@ -18,8 +20,27 @@ constexpr size_t kRememberedPieces = 1 << 21;  // per thread
 constexpr size_t kSmallestShare = 1 << 16;     // bytes that are worth a thread
 constexpr int32_t kNone = -1;
 
-/// Tokens of the pieces seen so far in one call.
-class PieceCache {
+/// Whether a text may differ from its normal form C: the first characters that do are U+0300 and
+/// on.
+bool may_change(std::string_view text) {
+  return std::ranges::any_of(text, [](char c) { return static_cast<uint8_t>(c) >= 0xcc; });
+}
+
+/// In normal form C; bytes that are not UTF-8 stay and part what stands on either side.
+std::string normalized(std::string_view text) {
+  std::string out;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = first_invalid_utf8(text, at);
+    out += subword::normal_form(std::string(text.substr(at, end - at)), subword::NormalForm::kNfc);
+    for (at = end; at < text.size() && utf8_sequence_length(text, at) == 0; ++at) out += text[at];
+  }
+  return out;
+}
+
+}  // namespace
+
+/// Tokens of the pieces seen so far; the texts that they lie in must outlive it.
+class BpeTokenizer::PieceCache {
  public:
   /// Appends the tokens of `piece` and returns true if they are known.
   bool append(std::string_view piece, std::vector<int32_t>& out) const {
@@ -41,15 +62,18 @@ class PieceCache {
   std::vector<int64_t> begins_ = {0};
 };
 
-}  // namespace
-
 BpeTokenizer::BpeTokenizer(BpeModel model) : model_(std::move(model)), pattern_(model_.split) {
   check();
   token_of_byte_.fill(kNone);
-  std::vector<bool> special(model_.tokens.size());
-  for (const int32_t token : model_.special_tokens) special[token] = true;
+  std::vector<bool> whole(model_.tokens.size());  // of text that is not split
+  for (const auto* tokens : {&model_.special_tokens, &model_.added_tokens})
+    for (const int32_t token : *tokens) whole[token] = true;
+  std::vector<subword::SortedPieces::Entry> added;
+  for (const int32_t token : model_.added_tokens)
+    added.emplace_back(model_.tokens[static_cast<size_t>(token)], token);
+  added_ = subword::SortedPieces(std::move(added));
   for (size_t token = 0; token < model_.tokens.size(); ++token)
-    if (model_.tokens[token].size() == 1 && !special[token])
+    if (model_.tokens[token].size() == 1 && !whole[token])
       token_of_byte_[static_cast<uint8_t>(model_.tokens[token][0])] = static_cast<int32_t>(token);
   for (int byte = 0; byte < 256; ++byte)
     if (token_of_byte_[byte] == kNone)
@@ -59,7 +83,7 @@ BpeTokenizer::BpeTokenizer(BpeModel model) : model_(std::move(model)), pattern_(
                       byte));
   if (model_.ignore_merges)
     for (size_t token = 0; token < model_.tokens.size(); ++token)
-      if (!special[token])
+      if (!whole[token])
         whole_pieces_.find_or_insert(model_.tokens[token], static_cast<int32_t>(token));
   for (size_t i = 0; i < model_.merges.size(); ++i)
     if (ranks_.find_or_insert(pair_key(model_.merges[i].left, model_.merges[i].right),
@@ -74,6 +98,11 @@ void BpeTokenizer::check() const {
   const auto in_range = [&](int32_t token) { return token >= 0 && token < size; };
   for (const int32_t token : model_.special_tokens)
     if (!in_range(token)) throw UserError(fmt::format("special token {} is out of range", token));
+  for (const int32_t token : model_.added_tokens) {
+    if (!in_range(token)) throw UserError(fmt::format("added token {} is out of range", token));
+    if (model_.tokens[static_cast<size_t>(token)].empty())
+      throw UserError(fmt::format("added token {} is empty", token));
+  }
   if (model_.end_of_document && !in_range(*model_.end_of_document))
     throw UserError(fmt::format("token {} is out of range", *model_.end_of_document));
   for (size_t i = 0; i < model_.merges.size(); ++i) {
@@ -81,8 +110,11 @@ void BpeTokenizer::check() const {
     if (!in_range(merge.left) || !in_range(merge.right) || !in_range(merge.result))
       throw UserError(fmt::format("merge {} names a token that is out of range", i));
     for (const int32_t token : {merge.left, merge.right, merge.result})
-      if (std::binary_search(model_.special_tokens.begin(), model_.special_tokens.end(), token))
-        throw UserError(fmt::format("merge {} uses the special token {}", i, token));
+      for (const auto* tokens : {&model_.special_tokens, &model_.added_tokens})
+        if (std::ranges::binary_search(*tokens, token))
+          throw UserError(fmt::format("merge {} uses the {} token {}", i,
+                                      tokens == &model_.special_tokens ? "special" : "added",
+                                      token));
     if (model_.tokens[merge.left] + model_.tokens[merge.right] != model_.tokens[merge.result])
       throw UserError(fmt::format("merge {}: the result is not its parts joined", i));
   }
@@ -97,9 +129,32 @@ std::string BpeTokenizer::serialize() const { return bpe_to_json(model_); }
 
 std::vector<int32_t> BpeTokenizer::encode(std::string_view text, int threads) const {
   std::vector<int32_t> tokens;
+  PieceCache cache;
+  size_t begin = 0;
+  for (size_t at = 0; at < text.size() && !added_.empty();) {
+    size_t longest = 0;
+    int32_t token = kNone;
+    added_.each_prefix(text.substr(at), [&](size_t length, int32_t found) {
+      longest = length;
+      token = found;
+    });
+    if (longest == 0) {
+      ++at;
+      continue;
+    }
+    encode_stretch(text.substr(begin, at - begin), threads, cache, tokens);
+    tokens.push_back(token);
+    begin = at += longest;
+  }
+  encode_stretch(text.substr(begin), threads, cache, tokens);
+  return tokens;
+}
+
+void BpeTokenizer::encode_stretch(std::string_view text, int threads, PieceCache& cache,
+                                  std::vector<int32_t>& tokens) const {
   if (threads <= 1 || text.size() <= kSmallestShare) {
-    encode_range(text, tokens);
-    return tokens;
+    encode_range(text, cache, tokens);
+    return;
   }
   std::vector<std::string_view> shares;
   const size_t share = std::max(kSmallestShare, text.size() / static_cast<size_t>(threads) + 1);
@@ -112,19 +167,27 @@ std::vector<int32_t> BpeTokenizer::encode(std::string_view text, int threads) co
   for (const std::string_view part : shares)
     parts.push_back(std::async(std::launch::async, [this, part] {
       std::vector<int32_t> out;
-      encode_range(part, out);
+      PieceCache own;
+      encode_range(part, own, out);
       return out;
     }));
   for (auto& part : parts) {
     const std::vector<int32_t> out = part.get();
     tokens.insert(tokens.end(), out.begin(), out.end());
   }
-  return tokens;
 }
 
-void BpeTokenizer::encode_range(std::string_view text, std::vector<int32_t>& out) const {
+void BpeTokenizer::encode_range(std::string_view text, PieceCache& cache,
+                                std::vector<int32_t>& out) const {
   out.reserve(text.size() / 3);
-  PieceCache cache;
+  if (!model_.nfc || !may_change(text)) return encode_split(text, cache, out);
+  const std::string form = normalized(text);
+  PieceCache own;  // which keeps pieces of `form`
+  encode_split(form, own, out);
+}
+
+void BpeTokenizer::encode_split(std::string_view text, PieceCache& cache,
+                                std::vector<int32_t>& out) const {
   Splitter splitter(pattern_, text);
   for (std::string_view piece; splitter.next(piece);) {
     if (piece.size() == 1) {

@@ -16,10 +16,17 @@ namespace {
 constexpr char kGpt2Pattern[] =
     R"('(?:s|t|re|ve|m|ll|d)| ?\p{L}++| ?\p{N}++| ?[^\p{L}\p{N})" STRAIT_WHITE
     R"(]++|[)" STRAIT_WHITE R"(]+(?![^)" STRAIT_WHITE R"(])|[)" STRAIT_WHITE R"(]+)";
-constexpr char kLlama3Pattern[] =
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}++|\p{N}{1,3}+)"
-    R"(| ?[^\p{L}\p{N})" STRAIT_WHITE R"(]++[\r\n]*+|[)" STRAIT_WHITE R"(]*[\r\n]+|[)" STRAIT_WHITE
-    R"(]+(?![^)" STRAIT_WHITE R"(])|[)" STRAIT_WHITE R"(]+)";
+/// GPT-2's where numbers are cut out first: white space before a number ends as if the text did.
+constexpr char kDigitsPattern[] =
+    R"('(?:s|t|re|ve|m|ll|d)| ?\p{L}++|\p{N}| ?[^\p{L}\p{N})" STRAIT_WHITE R"(]++|[)" STRAIT_WHITE
+    R"(]+(?![^\p{N})" STRAIT_WHITE R"(])|[)" STRAIT_WHITE R"(]+)";
+#define STRAIT_LLAMA3(NUMBER)                                                                     \
+  R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}++|)" NUMBER                             \
+  R"(| ?[^\p{L}\p{N})" STRAIT_WHITE R"(]++[\r\n]*+|[)" STRAIT_WHITE R"(]*[\r\n]+|[)" STRAIT_WHITE \
+  R"(]+(?![^)" STRAIT_WHITE R"(])|[)" STRAIT_WHITE R"(]+)"
+constexpr char kLlama3Pattern[] = STRAIT_LLAMA3(R"(\p{N}{1,3}+)");
+constexpr char kQwen2Pattern[] = STRAIT_LLAMA3(R"(\p{N})");
+#undef STRAIT_LLAMA3
 #undef STRAIT_WHITE
 
 bool is_ascii_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
@@ -49,6 +56,9 @@ std::string_view split_regex(SplitKind kind) {
   if (kind == SplitKind::kLlama3)
     return R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3})"
            R"(| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+  if (kind == SplitKind::kQwen2)
+    return R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N})"
+           R"(| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
   return R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 }
 
@@ -56,6 +66,14 @@ const SplitPattern::Compiled& SplitPattern::compiled(SplitKind kind) {
   if (kind == SplitKind::kLlama3) {
     static const Compiled llama3(kLlama3Pattern);
     return llama3;
+  }
+  if (kind == SplitKind::kQwen2) {
+    static const Compiled qwen2(kQwen2Pattern);
+    return qwen2;
+  }
+  if (kind == SplitKind::kGpt2Digits) {
+    static const Compiled digits(kDigitsPattern);
+    return digits;
   }
   static const Compiled gpt2(kGpt2Pattern);
   return gpt2;

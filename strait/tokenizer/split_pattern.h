@@ -10,10 +10,11 @@ namespace strait {
 /// kGpt2: English contractions; a run of letters, of numbers or of other signs, each with at most
 /// one space before it; white space. kLlama3: contractions in either case; letters with at most one
 /// sign or space before them; up to three digits; other signs with a space before and line ends
-/// behind them; white space up to its last line end; other white space.
-enum class SplitKind : uint8_t { kGpt2, kLlama3 };
+/// behind them; white space up to its last line end; other white space. kQwen2: kLlama3 with single
+/// digits. kGpt2Digits: digits are cut out one by one, then kGpt2 splits what is between them.
+enum class SplitKind : uint8_t { kGpt2, kLlama3, kQwen2, kGpt2Digits };
 
-/// The pattern as tokenizer.json writes it.
+/// The pattern as tokenizer.json writes it; of kGpt2Digits that behind the digits.
 std::string_view split_regex(SplitKind kind);
 
 /// Immutable and thread-safe; compiled by PCRE2, to machine code where the platform allows it, when

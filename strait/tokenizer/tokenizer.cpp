@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <filesystem>
 
 #include "strait/base/errors.h"
 #include "strait/base/file.h"
@@ -80,10 +79,11 @@ bool tokenizer_is_trained(const std::string& spec) { return spec.starts_with(kBp
 
 namespace {
 
+/// Nothing where no such file is there.
 std::unique_ptr<Tokenizer> load_named(const std::string& path) {
   try {
-    return load_tokenizer(path);
-  } catch (UserError& error) {
+    return path_exists(path) ? load_tokenizer(path) : nullptr;
+  } catch (Error& error) {
     error.place().key = "data.tokenizer";
     throw;
   }
@@ -100,8 +100,7 @@ std::unique_ptr<Tokenizer> make_tokenizer(const std::string& spec, std::string_v
     return std::make_unique<BpeTokenizer>(train_bpe(text, options));
   }
   if (names_ids(spec)) return std::make_unique<IdsTokenizer>(IdsTokenizer::from_spec(spec));
-  std::error_code code;
-  if (std::filesystem::exists(spec, code)) return load_named(spec);
+  if (auto loaded = load_named(spec)) return loaded;
   if (spec.find('/') != std::string::npos || spec.ends_with(".json"))
     spec_error(fmt::format("data.tokenizer: {} does not exist", spec));
   spec_error(

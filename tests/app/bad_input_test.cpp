@@ -215,7 +215,33 @@ TEST_F(BadInput, APromptThatTheTokenizerCannotSay) {
   ASSERT_EQ(train({"train.steps=2"}).exit_code, 0);
   const Ran ran = run({"sample", run_dir(), "--prompt", "\xe2\x82\xac"});
   EXPECT_EQ(ran.exit_code, 2) << ran.err;
+  EXPECT_THAT(ran.err, AllOf(HasSubstr("--prompt"), HasSubstr(run_dir() + "/checkpoints/step")));
   EXPECT_EQ(run({"sample", folder_.path(), "--prompt", "s"}).exit_code, 2);
+}
+
+TEST_F(BadInput, SamplingThatCannotTakeEffectIsRefused) {
+  ASSERT_EQ(train({"train.steps=1"}).exit_code, 0);
+  const auto sample = [&](std::vector<std::string> flags) {
+    flags.insert(flags.begin(), {"sample", run_dir(), "--prompt", "s", "--tokens", "2"});
+    return run(flags, folder_.path() + "/sample.json");
+  };
+  const std::pair<const char*, const char*> useless[] = {
+      {"--top-k", "5"}, {"--top-p", "0.5"}, {"--seed", "4"}};
+  for (const auto& [flag, value] : useless) {
+    const Ran ran = sample({"--temperature", "0", flag, value});
+    EXPECT_EQ(ran.exit_code, 2);
+    EXPECT_THAT(ran.err, AllOf(HasSubstr(std::string(flag) + " " + value),
+                               HasSubstr("nearest valid choice")));
+    EXPECT_EQ(ran.report.at("error").at("key").as_string(), flag);
+    EXPECT_EQ(sample({flag, value}).exit_code, 0);
+  }
+  EXPECT_EQ(sample({"--temperature", "0", "--top-k", "0", "--top-p", "1"}).exit_code, 0);
+  const auto vocabulary = static_cast<int64_t>(
+      load_tokenizer(run_dir() + "/checkpoints/step-00000001/tokenizer.json")->vocabulary_size());
+  EXPECT_EQ(sample({"--top-k", std::to_string(vocabulary)}).exit_code, 0);
+  const Ran ran = sample({"--top-k", std::to_string(vocabulary + 1)});
+  EXPECT_EQ(ran.exit_code, 2);
+  EXPECT_THAT(ran.err, HasSubstr("the nearest valid value is " + std::to_string(vocabulary)));
 }
 
 TEST_F(BadInput, AFullDiskEndsWithSixAndKeepsTheOldCheckpoint) {

@@ -24,7 +24,8 @@ using ::testing::HasSubstr;
 std::map<std::string, std::string> contents_of(const std::string& folder) {
   std::map<std::string, std::string> contents;
   for (const auto& entry : fs::recursive_directory_iterator(folder))
-    if (entry.is_regular_file()) contents[entry.path()] = read_file(entry.path());
+    if (std::error_code none; entry.is_regular_file(none))
+      contents[entry.path()] = read_file(entry.path());
   return contents;
 }
 
@@ -51,6 +52,28 @@ class RunFolder : public ::testing::Test {
   TemporaryFolder folder_;
   std::string file_, run_dir_;
 };
+
+// As a disk that is away: the run is neither begun again nor overwritten.
+TEST_F(RunFolder, CheckpointsThatCannotBeListedEndTheRunBeforeItWrites) {
+  train_five();
+  const std::string checkpoints = run_dir_ + "/checkpoints";
+  for (const char* target : {"checkpoints", "none"}) {  // a link to itself, and to nothing
+    fs::rename(checkpoints, folder_.path() + "/away");
+    fs::create_symlink(target, checkpoints);
+    const auto before = contents_of(run_dir_);
+    const test::Ran ran = train({"train.steps=7", "checkpoint.resume=auto"});
+    EXPECT_EQ(ran.exit_code, 6) << ran.err;
+    EXPECT_THAT(ran.err, HasSubstr(checkpoints));
+    EXPECT_EQ(ran.report.at("error").at("file").as_string(), checkpoints);
+    EXPECT_EQ(contents_of(run_dir_), before);
+    fs::remove(checkpoints);
+    fs::rename(folder_.path() + "/away", checkpoints);
+  }
+  EXPECT_EQ(train({"train.steps=7", "checkpoint.resume=auto"})
+                .report.at("resumed_from_step")
+                .as_integer(),
+            5);
+}
 
 TEST_F(RunFolder, ASecondRunIsRefusedByNameAndTheFirstIsNotTouched) {
   Child first(arguments({"train.steps=1000000", "checkpoint.every_steps=1000"}),
@@ -105,6 +128,8 @@ TEST_F(RunFolder, WhatCouldNotTakeEffectIsRefusedOnResuming) {
       {"seed=7", "seed = 7 cannot take effect"},
       {"train.precision=bf16", "the nearest valid value is \"fp32\""},
       {"model.shape.heads=4", "model.shape.heads"},
+      {"optimizer.kind=sgd", "optimizer.kind = \"sgd\" cannot take effect"},
+      {"model.shape.context=16", "model.shape.context = 16 cannot take effect"},
       {"data.tokenizer=byte", "the nearest valid value is \"char\""},
       {"data.tokenizer=bpe:300", "the nearest valid value is \"char\""}};
   const auto before = contents_of(run_dir_);

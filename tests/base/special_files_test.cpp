@@ -13,6 +13,7 @@
 #include "strait/base/errors.h"
 #include "strait/base/file.h"
 #include "tests/data/temporary_folder.h"
+#include "tests/unprivileged.h"
 
 namespace strait {
 namespace {
@@ -69,6 +70,27 @@ TEST_F(SpecialFiles, ALinkStaysAndItsFileIsWritten) {
   write_file_atomically(path("link"), "after");
   EXPECT_TRUE(fs::is_symlink(path("link")));
   EXPECT_EQ(read_file(path("file")), "after");
+}
+
+TEST_F(SpecialFiles, WhatMayNotBeReadIsThere) {
+  fs::create_directory(path("closed"));
+  write_file_atomically(path("closed/file"), "x");
+  write_file_atomically(path("file"), "x");
+  {
+    const test::Forbidden forbidden(path("file"));
+    EXPECT_THROW(read_file(path("file")), InputOutputError);
+    EXPECT_TRUE(path_exists(path("file")));
+    EXPECT_FALSE(is_folder(path("file")));
+  }
+  const test::Forbidden forbidden(path("closed"));
+  EXPECT_THROW(read_file(path("closed/file")), InputOutputError);
+  EXPECT_THROW(path_exists(path("closed/file")), InputOutputError);
+  EXPECT_THROW(is_folder(path("closed/none")), InputOutputError);
+  EXPECT_TRUE(is_folder(path("closed")));
+  for (const char* nothing : {"none", "none/none", "file/none"}) {
+    EXPECT_FALSE(path_exists(path(nothing)));
+    EXPECT_THROW(read_file(path(nothing)), UserError);
+  }
 }
 
 TEST_F(SpecialFiles, ALinkToItselfStays) {

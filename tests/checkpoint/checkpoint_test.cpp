@@ -7,6 +7,7 @@
 #include "strait/base/errors.h"
 #include "strait/base/file.h"
 #include "tests/checkpoint/example_run.h"
+#include "tests/unprivileged.h"
 
 namespace strait::checkpoint {
 namespace {
@@ -64,6 +65,42 @@ TEST(Checkpoint, ADamagedNewestOneIsNotPassedOver) {
   fs::remove(newest + "/manifest.json");
   EXPECT_THAT(message_of<UserError>([&] { newest_checkpoint(run.path()); }),
               HasSubstr("no whole one"));
+}
+
+// A run that seems to have no checkpoint is begun again.
+TEST(Checkpoint, AFolderThatCannotBeListedIsNoEmptyOne) {
+  const TemporaryFolder run;
+  save_example(run.path(), 1, 1);
+  const std::string folder = run.path() + "/checkpoints";
+  const std::vector<std::function<void()>> all = {
+      [&] { newest_checkpoint(run.path()); },    [&] { latest_complete(run.path()); },
+      [&] { complete_checkpoints(run.path()); }, [&] { set_aside_behind(run.path(), 0); },
+      [&] { clean_partial(run.path()); },        [&] { resolve_checkpoint(run.path()); }};
+  for (const mode_t mode : {0000, 0300}) {
+    const test::Forbidden forbidden(folder, mode);
+    for (const auto& ask : all)
+      EXPECT_THAT(message_of<InputOutputError>(ask),
+                  AllOf(HasSubstr(folder), HasSubstr("Permission denied")));
+  }
+  fs::rename(folder, run.path() + "/away");
+  fs::create_symlink("checkpoints", folder);
+  for (const auto& ask : all) EXPECT_THAT(message_of<InputOutputError>(ask), HasSubstr(folder));
+  fs::remove(folder);
+  EXPECT_EQ(newest_checkpoint(run.path()), std::nullopt);
+}
+
+TEST(Checkpoint, AFileThatCannotBeOpenedIsNotDamaged) {
+  const TemporaryFolder run;
+  const std::string path = save_example(run.path(), 1, 1);
+  for (const char* name : {"", "/manifest.json"}) {
+    const test::Forbidden forbidden(path + name);
+    EXPECT_THAT(message_of<InputOutputError>([&] { newest_checkpoint(run.path()); }),
+                AllOf(HasSubstr(path), HasSubstr("Permission denied"),
+                      ::testing::Not(HasSubstr("damaged"))));
+  }
+  const test::Forbidden forbidden(path + "/rank-00000.safetensors");
+  EXPECT_THAT(message_of<InputOutputError>([&] { expect_content(path, 1); }),
+              HasSubstr("rank-00000.safetensors"));
 }
 
 TEST(Checkpoint, NothingIsVisibleBeforePublish) {

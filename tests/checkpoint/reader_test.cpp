@@ -140,6 +140,24 @@ TEST(Reader, TextsAreVerified) {
               HasSubstr("truncated"));
 }
 
+TEST(Reader, WhereAFileIsCorruptTheCheckpointBeforeIsNamed) {
+  const TemporaryFolder run;
+  save_example(run.path(), 1, 1);
+  const std::string before = save_example(run.path(), 2, 1);
+  const std::string path = save_example(run.path(), 3, 1);
+  save_example(run.path(), 4, 1);
+  overwrite(path + "/run.toml", "version = 2\n");
+  EXPECT_THAT(message_of<UserError>([&] { CheckpointReader(path).read_text("run.toml"); }),
+              AllOf(HasSubstr("corrupt"), HasSubstr("before it is " + before)));
+  std::string rank = read_file(path + "/rank-00000.safetensors");
+  rank.back() ^= 1;
+  overwrite(path + "/rank-00000.safetensors", rank);
+  EXPECT_THAT(message_of<UserError>([&] { CheckpointReader(path).verify_share(0, 1); }),
+              HasSubstr("before it is " + before));
+  EXPECT_THAT(message_of<UserError>([&] { expect_content(path, 3); }),
+              HasSubstr("before it is " + before));
+}
+
 class DamagedRankFile : public ::testing::Test {
  protected:
   const TemporaryFolder run_;

@@ -107,8 +107,8 @@ TEST(Validate, ChoicesThatWorkAndThatDoNot) {
   all_work("optimizer.kind", {"adamw", "sgd"});
   all_work("placement.preset", {"ddp", "zero1", "zero2", "zero3", "hsdp", "mics"});
   all_work("data.encoding", {"utf-8", "windows-1252", "latin-1"});
-  all_work("data.tokenizer",
-           {"byte", "char", "bpe:4096", "bpe:256", "my/tokenizer.json", "tokenizer.json"});
+  all_work("data.tokenizer", {"byte", "char", "bpe:4096", "bpe:257", "bpe:1000000",
+                              "my/tokenizer.json", "tokenizer.json"});
   all_work("checkpoint.resume", {"never", "runs/x/step-3"});
   all_work("cluster.preset", cluster_preset_names());
   all_work("model.preset", model_preset_names());
@@ -128,9 +128,14 @@ TEST(Validate, ChoicesThatWorkAndThatDoNot) {
                  "nearest valid value is \"cosine\"");
   expect_refused("data.tokenizer = \"chars\"", "data.tokenizer", "nearest valid value is \"char\"");
   expect_refused("data.tokenizer = \"bpe:\"", "data.tokenizer",
-                 "nearest valid value is \"bpe:256\"");
+                 "nearest valid value is \"bpe:257\"");
+  expect_refused("data.tokenizer = \"bpe:256\"", "data.tokenizer",
+                 "nearest valid value is \"bpe:257\"");
+  for (const char* large : {"bpe:1000001", "bpe:99999999999", "bpe:99999999999999999999"})
+    expect_refused(std::string("data.tokenizer = \"") + large + "\"", "data.tokenizer",
+                   "comes a whole number <= 1000000; the nearest valid value is \"bpe:1000000\"");
   expect_refused("data.tokenizer = \"bpe:12\"", "data.tokenizer",
-                 "nearest valid value is \"bpe:256\"");
+                 "nearest valid value is \"bpe:257\"");
   expect_refused("train.recompute = \"every:0\"", "train.recompute",
                  "nearest valid value is \"every:1\"");
   expect_refused("train.recompute = \"every:13\"", "train.recompute",

@@ -7,7 +7,9 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <cstring>
 #include <fstream>
+#include <map>
 
 #include "strait/base/errors.h"
 #include "strait/checkpoint/checkpoint.h"
@@ -262,10 +264,25 @@ TEST_F(Convert, FormsAndPathsThatDoNotFitAreRefused) {
               AllOf(HasSubstr("model.safetensors"), HasSubstr("config.json")));
 }
 
+/// As it was before manifests had a hash of the content.
+void make_old(TensorFile& file) {
+  for (auto& [key, value] : file.metadata)
+    if (key == "manifest") {
+      checkpoint::Manifest manifest = checkpoint::parse_manifest(value, "manifest");
+      Json others = Json::object();
+      for (const auto& [name, member] : manifest.extra.as_object())
+        if (name != "content_hash") others[name] = member;
+      EXPECT_EQ(others.size() + 1, manifest.extra.size());
+      manifest.extra = others;
+      value = checkpoint::manifest_text(manifest);
+    }
+}
+
 TEST_F(Convert, ADamagedSingleFileIsRefused) {
   convert(kFixture, path("one.safetensors"), "");
   const auto damaged = [&](const std::function<void(TensorFile&)>& change) {
     TensorFile file(path("one.safetensors"));
+    make_old(file);  // which says more than that the content is another
     change(file);
     file.write(path("damaged.safetensors"));
     const std::string message = refusal(path("damaged.safetensors"), path("x"), "");
@@ -291,6 +308,49 @@ TEST_F(Convert, ADamagedSingleFileIsRefused) {
                   if (key == "manifest") value[value.size() / 2] ^= 1;
               }),
               HasSubstr("manifest"));
+}
+
+/// Bytes of a file in which a flipped bit must be found: all but the padding of its header.
+std::vector<size_t> some_places(const std::string& bytes) {
+  uint64_t header = 0;
+  std::memcpy(&header, bytes.data(), sizeof header);
+  const size_t text = bytes.find_last_not_of(' ', 7 + header) + 1;
+  std::vector<size_t> places;
+  for (size_t i = 0; i < 400; ++i) {
+    places.push_back(i * text / 400);
+    places.push_back(8 + header + i * (bytes.size() - 8 - header) / 400);
+  }
+  return places;
+}
+
+// The weights, what the optimizer and error feedback keep, run file and tokenizer.
+TEST_F(Convert, AFlippedBitAnywhereInASingleFileIsFound) {
+  train_small(run(2, {"placement.codecs.gradients=int4/64+ef", "train.precision=fp32"}), 2,
+              path("run"));
+  convert(path("run"), path("one.safetensors"), "");
+  const std::string whole = read_file(path("one.safetensors")), to = path("damaged.safetensors");
+  std::map<std::string, size_t> of_tokenizer = {{"\\\"char\\\"", 2}, {"learning_rate = ", 16}};
+  std::vector<size_t> places = some_places(whole);
+  for (const auto& [text, behind] : of_tokenizer) {
+    ASSERT_NE(whole.find(text), std::string::npos) << text;
+    places.push_back(whole.find(text) + behind);
+  }
+  for (const size_t place : places) {
+    std::string changed = whole;
+    changed[place] = static_cast<char>(changed[place] ^ 1);
+    write_file_atomically(to, changed);
+    EXPECT_THAT(refusal(to, path("x"), ""), HasSubstr("damaged.safetensors")) << place;
+  }
+  for (const char* form : {"hf", "checkpoint"}) convert(path("one.safetensors"), path(form), form);
+}
+
+TEST_F(Convert, ASingleFileWithoutAHashOfItsContentIsRead) {
+  convert(kFixture, path("one.safetensors"), "");
+  TensorFile file(path("one.safetensors"));
+  make_old(file);
+  file.write(path("old.safetensors"));
+  EXPECT_EQ(convert(path("old.safetensors"), path("old"), "").at("parameter_hash").as_string(),
+            convert(path("one.safetensors"), path("new"), "").at("parameter_hash").as_string());
 }
 
 /// What another process that writes to the same place holds.

@@ -68,6 +68,21 @@ TEST_P(Families, GenerationAndSpecialTokensGoWithTheExport) {
   EXPECT_EQ(json("tokenizer_config.json").at("model_max_length").as_integer(), 20);
 }
 
+TEST_P(Families, TokensThatBeginAndEndTextsGoThereAndBack) {
+  const std::string file = path("hf") + "/config.json";
+  Json config = Json::parse(read_file(file), file);
+  config["bos_token_id"] = 5;
+  config["eos_token_id"] = Json::Array{Json(1), Json(2)};
+  write_file_atomically(file, config.dump());
+  convert(path("hf"), path("run"), "checkpoint");
+  convert(path("run"), path("back"), "hf");
+  for (const char* name : {"config.json", "generation_config.json"}) {
+    const Json back = Json::parse(read_file(path("back") + "/" + name), name);
+    EXPECT_EQ(back.at("bos_token_id").dump(), "5") << name;
+    EXPECT_EQ(back.at("eos_token_id").dump(), config.at("eos_token_id").dump()) << name;
+  }
+}
+
 /// Whatever they say: a chat template, other tokens that end, an older tokenizer's files.
 TEST_P(Families, FilesBesideTheModelGoThereAndBackUnchanged) {
   const std::map<std::string, std::string> files = {

@@ -83,6 +83,45 @@ TEST_F(HuggingFace, ShardsWithAnIndexAreTheSameModel) {
   EXPECT_THAT(refusal(hf), HasSubstr("model-00003-of-00003.safetensors"));
 }
 
+TEST_F(HuggingFace, MalformedFilesAreNamed) {
+  const std::string hf = copy(), index = hf + "/model.safetensors.index.json";
+  const auto index_of = [&](const Json& json) {
+    write_file_atomically(index, json.dump());
+    const std::string message = refusal(hf);
+    fs::remove(index);
+    EXPECT_THAT(message, HasSubstr(index));
+    return message;
+  };
+  EXPECT_THAT(index_of(Json::object()), HasSubstr("\"weight_map\""));
+  EXPECT_THAT(index_of(Json::array()), HasSubstr("\"weight_map\""));
+  for (const Json& map : {Json::array(), Json::object(), Json(5)})
+    EXPECT_THAT(index_of(Json::object({{"weight_map", map}})), HasSubstr("weight_map is "));
+  EXPECT_THAT(index_of(Json::object({{"weight_map", Json::object({{"wte.weight", 5}})}})),
+              HasSubstr("weight_map.wte.weight is 5"));
+  const std::string config = read_file(hf + "/config.json");
+  write_file_atomically(hf + "/config.json", "[]");
+  EXPECT_THAT(refusal(hf), AllOf(HasSubstr("config.json"), HasSubstr("no JSON object")));
+  write_file_atomically(hf + "/config.json", config);
+  set_config(hf, "model_type", nullptr);
+  EXPECT_THAT(refusal(hf), AllOf(HasSubstr("model_type is null"), HasSubstr("gpt2")));
+  write_file_atomically(hf + "/config.json", config);
+  const std::string path = hf + "/tokenizer.json";
+  Json tokenizer = Json::parse(read_file(path), path);
+  for (const Json& entry :
+       {Json::object({{"content", "x"}, {"special", true}}), Json(5), Json::object()}) {
+    tokenizer["added_tokens"] = Json::Array{entry};
+    write_file_atomically(path, tokenizer.dump());
+    EXPECT_THAT(refusal(hf), HasSubstr(path));
+  }
+}
+
+TEST_F(HuggingFace, WeightsWithoutAConfigAreNoData) {
+  const std::string hf = copy();
+  fs::remove(hf + "/config.json");
+  EXPECT_TRUE(convert::holds_model(hf));
+  EXPECT_THAT(refusal(hf), AllOf(HasSubstr(hf), HasSubstr("no config.json")));
+}
+
 TEST_F(HuggingFace, AHeadOfItsOwnIsUsed) {
   const std::string hf = copy();
   set_config(hf, "tie_word_embeddings", false);

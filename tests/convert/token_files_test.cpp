@@ -146,6 +146,12 @@ TEST(TokenFiles, ARefusalLeavesNothing) {
   const std::string text = folder.write("t.txt", "a|b");
   expect_user_error([&] { convert_data(options_for(text, "byte", 0, "|"), to, {}); },
                     {"megatron", "end-of-document"}, "data.tokenizer");
+  expect_user_error(
+      [&] { convert_data(options_for(text, "byte", 0), folder.at("x.safetensors"), {}); },
+      {"x.safetensors", "--to llm.c writes a folder"}, "--to");
+  const std::string lines = folder.write("l.jsonl", "{\"text\": \"ab\"}\n");
+  expect_user_error([&] { convert_data(options_for(lines, "byte", 0, "|"), to, {}); },
+                    {"megatron", "end-of-document"}, "data.tokenizer");
   EXPECT_FALSE(std::filesystem::exists(to));
   std::filesystem::create_directory(to);
   expect_user_error([&] { convert_data(options_for(text, "byte", 0), to, {}); }, {"already there"});

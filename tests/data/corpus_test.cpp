@@ -124,7 +124,8 @@ TEST(Documents, WithAnEndTokenSeparatorsBecomeIt) {
   EXPECT_THAT(corpus.training.document_starts, ElementsAre(0, 4, 8));
   for (const int64_t start : {4, 8, 14}) EXPECT_EQ(corpus.training.tokens[start - 1], end);
   EXPECT_EQ(corpus.training.scored_tokens, 14 - 3);
-  EXPECT_EQ(corpus.training.scored_bytes, 19 - 3);
+  EXPECT_EQ(corpus.training.text_bytes, 11);  // a token stands for each separator
+  EXPECT_EQ(corpus.training.scored_bytes, 11 - 3);
 }
 
 TEST(Documents, WithoutAnEndTokenTheSeparatorStays) {

@@ -275,6 +275,31 @@ TEST(StoredTokens, TheValidationShareCutsThemAndTheirTextIsCounted) {
     }
 }
 
+// However long a separator is, a token that stands for it stands for no text.
+TEST(StoredTokens, HaveTheBytesOfTheSameTextAndJsonLines) {
+  const std::string end = "<|endoftext|>";
+  const TemporaryFolder folder;
+  std::string text, lines;
+  for (int i = 0; i < 40; ++i) {
+    const std::string document = testing::english(5 + i % 3);
+    text += document + end;
+    lines += Json::object({{"text", document}}).dump() + "\n";
+  }
+  const std::string tokenizer = folder.at("tokenizer.json");
+  save_tokenizer(*make_tokenizer("bpe:300", text), tokenizer);
+  const Corpus of_text = make_corpus(options_for(folder.write("t.txt", text), tokenizer, 0, end));
+  const Corpus of_lines =
+      make_corpus(options_for(folder.write("l.jsonl", lines), tokenizer, 0, end));
+  EXPECT_EQ(of_text.training.tokens, of_lines.training.tokens);
+  EXPECT_EQ(of_text.training.scored_tokens, of_lines.training.scored_tokens);
+  EXPECT_EQ(of_text.training.text_bytes, of_lines.training.text_bytes);
+  EXPECT_EQ(of_text.training.scored_bytes, of_lines.training.scored_bytes);
+  folder.write("shards/tiny_train_0.bin", llmc_shard({1}));
+  folder.write("shards/tiny_val_0.bin", llmc_shard(wide(of_text.training.tokens)));
+  const Corpus stored = make_corpus(options_for(folder.at("shards"), tokenizer, 0.1, ""));
+  EXPECT_EQ(stored.validation.text_bytes, of_text.training.text_bytes);
+}
+
 TEST(StoredTokens, FilesNamedForValidationAreIt) {
   const TemporaryFolder folder;
   folder.write("set/tiny_train_0.bin", llmc_shard({1, 2, 3}));

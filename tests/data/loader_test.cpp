@@ -160,6 +160,18 @@ TEST(SequenceLoader, AnEpochEndsWithWindowsFromAllOverTheText) {
   }
 }
 
+TEST(SequenceLoader, TooFewTokensNameAContextThatIsValid) {
+  expect_user_error([] { SequenceLoader(numbered(5), 8, 1); },
+                    {"numbers.txt", "has 5 tokens", "model.shape.context <= 4"}, "data.path");
+  for (const int64_t tokens : {0, 1}) try {
+      SequenceLoader(numbered(tokens), 8, 1);
+      ADD_FAILURE() << tokens;
+    } catch (const UserError& error) {
+      EXPECT_THAT(error.what(), ::testing::HasSubstr("use a longer text"));
+      EXPECT_THAT(error.what(), ::testing::Not(::testing::HasSubstr("context <=")));
+    }
+}
+
 TEST(SequenceLoader, TheUnionOverRanksIsTheSameForEveryWorld) {
   DataOptions options;
   options.tokenizer = "byte";

@@ -1,6 +1,7 @@
 #include "strait/data/text.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <zlib.h>
 
 #include <set>
@@ -13,6 +14,7 @@
 #include "tests/data/temporary_folder.h"
 #include "tests/pace.h"
 #include "tests/sanitized.h"
+#include "tests/unprivileged.h"
 
 namespace strait {
 namespace {
@@ -176,13 +178,94 @@ TEST(Text, AFolderIsItsFilesInOrderOfTheirPaths) {
   folder.write(".hidden", "no");
   folder.write("a/.git/config", "no");
   folder.write("empty", "");
-  std::filesystem::create_symlink(folder.path(), folder.at("loop"));
+  std::filesystem::create_symlink(folder.path(), folder.at(".loop"));
+  std::filesystem::create_symlink("../b.txt", folder.at("a/link.txt"));
   DataOptions options = options_for(folder.path());
-  EXPECT_EQ(text_of(options), "XZB");
+  EXPECT_EQ(text_of(options), "XBZB");
   options.document_separator = "|";
-  EXPECT_EQ(text_of(options), "X|Z|B|");
+  EXPECT_EQ(text_of(options), "X|B|Z|B|");
   folder.write("a/z.txt", "Z|");
-  EXPECT_EQ(text_of(options), "X|Z|B|");
+  EXPECT_EQ(text_of(options), "X|B|Z|B|");
+}
+
+TEST(Text, WhatAFolderHoldsBesideFilesIsRefusedNotPassedOver) {
+  const TemporaryFolder folder;
+  folder.write("a.txt", "A");
+  folder.write("more/b.txt", "B");
+  const std::string odd = folder.at("more/odd");
+  const auto refused = [&](const std::string& why) {
+    expect_user_error([&] { text_of(options_for(folder.path())); }, {odd, why}, "data.path");
+    std::filesystem::remove(odd);
+  };
+  std::filesystem::create_symlink(folder.path(), odd);
+  refused("link to a folder");
+  std::filesystem::create_symlink("none", odd);
+  refused("link to nothing");
+  ASSERT_EQ(::mkfifo(odd.c_str(), 0600), 0);
+  refused("FIFO");
+  EXPECT_EQ(text_of(options_for(folder.path())), "AB");
+}
+
+/// Message and key of an error that ends with 6.
+void expect_forbidden(const DataOptions& options, const std::string& path) {
+  try {
+    make_corpus(options);
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const InputOutputError& error) {
+    EXPECT_THAT(error.what(), ::testing::HasSubstr(path));
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("Permission denied"));
+    EXPECT_THAT(error.what(), ::testing::Not(::testing::HasSubstr("filesystem error")));
+    EXPECT_EQ(error.place().key, "data.path");
+    EXPECT_EQ(error.place().file, path);
+  }
+}
+
+TEST(Text, WhatTheSystemForbidsIsNoFaultOfTheUser) {
+  const TemporaryFolder folder;
+  for (const char* name : {"in/a.txt", "in/a.jsonl", "in/a.bin"}) {
+    const std::string path = folder.write(name, "{\"text\": \"a\"}\n");
+    DataOptions options = options_for(path);
+    if (path.ends_with(".bin")) options.tokenizer = "ids:50257";
+    {
+      const test::Forbidden file(path);
+      expect_forbidden(options, path);
+    }
+    const test::Forbidden parent(folder.at("in"));
+    expect_forbidden(options, path);
+  }
+  for (const mode_t mode : {0000, 0300}) {
+    const test::Forbidden itself(folder.at("in"), mode);
+    expect_forbidden(options_for(folder.at("in")), folder.at("in"));
+  }
+}
+
+TEST(Text, AnUnknownCharacterIsNamedByItsPlaceInTheFile) {
+  const TemporaryFolder folder;
+  const std::shared_ptr<const Tokenizer> narrow = make_tokenizer("char", "abé\n");
+  const auto place_of = [&](const std::string& contents, const std::string& encoding) {
+    if (encoding == "utf-8")
+      folder.write("in/1.txt",
+                   "\xef\xbb\xbf"
+                   "ab\n");
+    folder.write("in/2.txt", contents);
+    DataOptions options = options_for(folder.at("in"), encoding);
+    try {
+      make_corpus(options, narrow);
+    } catch (const TextError& error) {
+      EXPECT_EQ(error.place().file, folder.at("in/2.txt"));
+      return error.offset();
+    }
+    return size_t{0};
+  };
+  EXPECT_EQ(place_of("ab\nQ", "utf-8"), 3u);
+  EXPECT_EQ(place_of("\xef\xbb\xbf"
+                     "ab\nQ",
+                     "utf-8"),
+            6u);
+  EXPECT_EQ(place_of("\xc3\xa9Q", "utf-8"), 2u);
+  std::filesystem::remove(folder.at("in/1.txt"));
+  EXPECT_EQ(place_of("ab\xe9\xe9Q", "latin-1"), 4u);
+  EXPECT_EQ(place_of("ab\xe9\xe9Q", "windows-1252"), 4u);
 }
 
 TEST(Text, BadInputIsRefusedWithPlaceAndAdvice) {
@@ -203,6 +286,11 @@ TEST(Text, BadInputIsRefusedWithPlaceAndAdvice) {
                     "data.encoding");
   expect_user_error([&] { text_of(options_for(folder.at("bed.txt"))); },
                     {"bed.txt", "does not exist", "did you mean " + bad}, "data.path");
+  const std::string link = folder.at("ba.txt");
+  std::filesystem::create_symlink("ba.txt", link);
+  expect_user_error([&] { text_of(options_for(link)); },
+                    {link + " does not exist", "did you mean " + bad}, "data.path");
+  std::filesystem::remove(link);
   expect_user_error([&] { text_of(options_for("")); }, {"data.path is empty"}, "data.path");
   expect_user_error([&] { text_of(options_for(folder.write("nil", ""))); }, {"nil", "empty"},
                     "data.path");

@@ -297,7 +297,8 @@ TEST(BpeJson, EveryUnsupportedPartOfLlama3sKindIsNamed) {
   refuse_part(0, "pattern", Json::object({{"String", " "}}), {"Split.pattern"});
   refuse_part(0, "behavior", "Removed", {"Split.behavior", "Removed"});
   refuse_part(0, "invert", true, {"Split.invert"});
-  refuse_part(0, "type", "Digits", {"Sequence of Digits, ByteLevel"});
+  refuse_part(0, "type", "Digits", {"use_regex = false", "without a Split"});
+  refuse_part(0, "type", "Punctuation", {"Sequence of Punctuation, ByteLevel"});
   refuse_part(1, "use_regex", true, {"use_regex = true", "behind a Split"});
   refuse_part(1, "add_prefix_space", true, {"add_prefix_space"});
   refuse(
@@ -350,8 +351,8 @@ TEST(BpeJson, EveryUnsupportedPartIsNamed) {
     expect_user_error([&] { parse_tokenizer(json.dump(), "file.json"); }, parts);
   };
   const auto typed = [](const char* type) { return Json::object({{"type", type}}); };
-  refuse([&](Json& j) { j["normalizer"] = typed("NFC"); },
-         {"file.json", "normalizer \"NFC\"", "none"});
+  refuse([&](Json& j) { j["normalizer"] = typed("NFKC"); },
+         {"file.json", "normalizer \"NFKC\"", "NFC, or none"});
   refuse([&](Json& j) { j["pre_tokenizer"] = typed("Whitespace"); },
          {"\"Whitespace\"", "ByteLevel"});
   refuse([&](Json& j) { j["pre_tokenizer"] = nullptr; }, {"pre_tokenizer", "ByteLevel"});
@@ -371,12 +372,62 @@ TEST(BpeJson, EveryUnsupportedPartIsNamed) {
   refuse([&](Json& j) { j["model"]["continuing_subword_prefix"] = "##"; },
          {"continuing_subword_prefix"});
   refuse([&](Json& j) { j["model"]["end_of_word_suffix"] = "</w>"; }, {"end_of_word_suffix"});
-  refuse(
-      [&](Json& j) {
-        j["added_tokens"].push_back(
-            Json::object({{"id", 260}, {"content", "zz"}, {"special", false}}));
-      },
-      {"\"zz\"", "not special"});
+  const auto refuse_added = [&](const char* content, const char* flag,
+                                std::initializer_list<std::string> parts) {
+    refuse(
+        [&](Json& j) {
+          j["normalizer"] = typed("NFC");
+          j["added_tokens"].push_back(Json::object({{"id", 260}, {"content", content}}));
+          Json::Array all = j.at("added_tokens").as_array();
+          all.back()[flag] = true;
+          j["added_tokens"] = all;
+        },
+        parts);
+  };
+  for (const char* flag : {"single_word", "lstrip", "rstrip", "normalized"})
+    refuse_added("zz", flag, {"\"zz\"", flag});
+  refuse_added("", "other", {"empty"});
+  const auto two_parts = [](const Json& first) {
+    return Json::object(
+        {{"type", "Sequence"},
+         {"pretokenizers", Json::Array{first, Json::object({{"type", "ByteLevel"},
+                                                            {"add_prefix_space", false},
+                                                            {"use_regex", true}})}}});
+  };
+  refuse([&](Json& j) { j["pre_tokenizer"] = two_parts(typed("Digits")); },
+         {"individual_digits = false"});
+}
+
+TEST(BpeTokenizer, TextBecomesAddedTokensAsAWholeButNoSpecialOnes) {
+  Json json = gpt2_json(false);
+  for (const auto& [content, id] : {std::pair("<tool>", 260), std::pair("<tool>s", 261)})
+    json["added_tokens"].push_back(
+        Json::object({{"id", id}, {"content", content}, {"special", false}}));
+  const auto tokenizer = parse_tokenizer(json.dump(), "t");
+  EXPECT_EQ(tokenizer->vocabulary_size(), 262);
+  EXPECT_THAT(tokenizer->encode("<tool> the<tool>s<tool>"), ElementsAre(260, 258, 261, 260));
+  EXPECT_EQ(tokenizer->encode("<|endoftext|>").size(), 13u);
+  std::string text;
+  for (int i = 0; i < 30000; ++i) text += i % 1000 == 0 ? "<tool>" : "the strait ";
+  EXPECT_EQ(tokenizer->encode(text, 3), tokenizer->encode(text, 1));
+  EXPECT_EQ(tokenizer->decode(tokenizer->encode(text)), text);
+}
+
+TEST(BpeTokenizer, NormalFormCIsMadeOfTextButNotOfBytesOrAddedTokens) {
+  Json json = gpt2_json(false);
+  json["normalizer"] = Json::object({{"type", "NFC"}});
+  json["added_tokens"].push_back(
+      Json::object({{"id", 260}, {"content", "e\u0301e"}, {"special", false}}));
+  const auto tokenizer = parse_tokenizer(json.dump(), "t");
+  const auto back = [&](const std::string& text) {
+    return tokenizer->decode(tokenizer->encode(text));
+  };
+  EXPECT_EQ(back("cafe\u0301 \u1112\u1161\u11ab\xff\u0301"), "caf\u00e9 \ud55c\xff\u0301");
+  EXPECT_EQ(back("e\u0301e\u0301"), "e\u0301e\u0301");
+  EXPECT_EQ(back("plain \u00e9"), "plain \u00e9");
+  std::string text;
+  for (int i = 0; i < 20000; ++i) text += i % 3 == 0 ? "e\u0301 " : "a \u0301b ";
+  EXPECT_EQ(tokenizer->encode(text, 4), tokenizer->encode(text, 1));
 }
 
 TEST(BpeJson, DamagedVocabulariesAndMergesAreNamed) {

@@ -71,6 +71,24 @@ TEST(SplitPattern, Llama3) {
   EXPECT_THAT(llama3("caf\xe9 noir"), ElementsAre("caf", "\xe9", " noir"));
 }
 
+// As Llama 3's, but for numbers.
+TEST(SplitPattern, Qwen2) {
+  const auto qwen2 = [](std::string_view text) { return split(text, SplitKind::kQwen2); };
+  EXPECT_THAT(qwen2("Hello, it'S 2024!!\n x"),
+              ElementsAre("Hello", ",", " it", "'S", " ", "2", "0", "2", "4", "!!\n", " x"));
+  EXPECT_THAT(qwen2("\u0663\u0664\u00bd"), ElementsAre("\u0663", "\u0664", "\u00bd"));
+}
+
+// GPT-2's between the digits, where white space before a digit ends as that before the end does.
+TEST(SplitPattern, Digits) {
+  const auto digits = [](std::string_view text) { return split(text, SplitKind::kGpt2Digits); };
+  EXPECT_THAT(digits("Hello it's 2024!!"),
+              ElementsAre("Hello", " it", "'s", " ", "2", "0", "2", "4", "!!"));
+  EXPECT_THAT(digits("a  1  b   c \n2"),
+              ElementsAre("a", "  ", "1", " ", " b", "  ", " c", " \n", "2"));
+  EXPECT_THAT(digits("x²٣Ⅻ 9"), ElementsAre("x", "²", "٣", "Ⅻ", " ", "9"));
+}
+
 TEST(SplitPattern, BytesThatAreNotUtf8StandAlone) {
   EXPECT_THAT(split("caf\xe9 noir"), ElementsAre("caf", "\xe9", " noir"));
   EXPECT_THAT(split("\xff\xfe"), ElementsAre("\xff\xfe"));
@@ -136,7 +154,8 @@ TEST_P(SafeOffsets, AreBordersOfTheWholeSplit) {
   EXPECT_GT(safe, 100);
 }
 INSTANTIATE_TEST_SUITE_P(Kinds, SafeOffsets,
-                         ::testing::Values(SplitKind::kGpt2, SplitKind::kLlama3));
+                         ::testing::Values(SplitKind::kGpt2, SplitKind::kLlama3, SplitKind::kQwen2,
+                                           SplitKind::kGpt2Digits));
 
 }  // namespace
 }  // namespace strait

@@ -31,8 +31,7 @@ ErrorPlace at_file(const std::string& path) {
 InputFile::InputFile(std::string path) : path_(std::move(path)) {
   // A FIFO without a writer would block here for ever.
   descriptor_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (descriptor_ < 0)
-    throw UserError(fmt::format("cannot open {}: {}", path_, errno_text(errno)), at_file(path_));
+  if (descriptor_ < 0) refuse_to_open(path_, errno);
   struct stat status {};
   if (::fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) {
     ::close(descriptor_);

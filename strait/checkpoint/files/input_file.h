@@ -10,7 +10,8 @@
 namespace strait::checkpoint {
 
 /// Thread-safe: reads carry their own position. Errors: UserError when the file does not exist, is
-/// a folder or ends early; InputOutputError when the system fails to read. All name the file.
+/// a folder or ends early; InputOutputError when the system refuses it or fails to read. All name
+/// the file.
 class InputFile {
  public:
   explicit InputFile(std::string path);

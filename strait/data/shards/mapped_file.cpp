@@ -18,8 +18,12 @@ MappedFile::MappedFile(std::string path) : path_(std::move(path)) {
   place.file = path_;
   place.key = "data.path";
   const int descriptor = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (descriptor < 0)
-    throw UserError(fmt::format("cannot open {}: {}", path_, errno_text(errno)), place);
+  if (descriptor < 0) try {
+      refuse_to_open(path_, errno);
+    } catch (Error& error) {
+      error.place() = place;
+      throw;
+    }
   struct stat status {};
   const bool regular = ::fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode);
   size_ = regular ? static_cast<size_t>(status.st_size) : 0;

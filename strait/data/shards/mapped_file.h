@@ -12,8 +12,8 @@ namespace strait {
 /// process that touches a page behind the end (SIGBUS).
 class MappedFile {
  public:
-  /// UserError (key data.path) when the file is missing, a folder or unreadable; InputOutputError
-  /// when the system refuses to map it. Cost: no reading.
+  /// UserError (key data.path) when the file is missing or a folder; InputOutputError when the
+  /// system refuses to open or to map it. Cost: no reading.
   explicit MappedFile(std::string path);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;
