@@ -98,12 +98,6 @@ strategy::Design design_of(const Run& run, int64_t ranks, const KnownData& data)
   return strategy::make_design(run, ranks, data.vocabulary, 0, data.documents());
 }
 
-/// What a rank may hold, as plan has it.
-int64_t usable_bytes(const strategy::Design& design) {
-  return static_cast<int64_t>(design.run.plan.memory_share *
-                              static_cast<double>(design.cluster.memory_bytes));
-}
-
 /// Refuses a file that cannot be written, before anything takes time.
 void require_targets(const Command& command) {
   for (const std::string& path : {command.json, command.output, command.trace, command.plot})
@@ -111,8 +105,10 @@ void require_targets(const Command& command) {
   if (!command.plot.empty()) report::require_picture_name(command.plot);
 }
 
+using Peaks = std::vector<program::MemoryUse>;  // by rank class
+
 /// What tells one design from another, and what its ranks hold; nulls without a design.
-Json design_json(const strategy::Design* design) {
+Json design_json(const strategy::Design* design, const Peaks& peaks = {}) {
   if (design == nullptr)
     return Json::object({{"ranks", Json()},
                          {"precision", Json()},
@@ -121,24 +117,20 @@ Json design_json(const strategy::Design* design) {
                          {"memory", Json()},
                          {"has_bytes", Json()}});
   Json memory = Json::array();
-  for (const program::MemoryUse& use : predict::peak_memories(*design))
-    memory.push_back(program::to_json(use));
+  for (const program::MemoryUse& use : peaks) memory.push_back(program::to_json(use));
   return Json::object({{"ranks", design->batch.ranks},
                        {"precision", design->run.train.precision},
                        {"placement", design->placement.preset},
                        {"mesh", mesh_json(design->mesh)},
                        {"memory", std::move(memory)},
-                       {"has_bytes", usable_bytes(*design)}});
+                       {"has_bytes", plan::usable_bytes(*design)}});
 }
 
 /// Of the rank that holds most.
-program::MemoryUse peak_of(const strategy::Design& design) {
-  const std::vector<program::MemoryUse> peaks = predict::peak_memories(design);
-  return peaks[program::largest(peaks)];
-}
+int64_t most_bytes(const Peaks& peaks) { return peaks[program::largest(peaks)].total(); }
 
-void warn_of_memory(const strategy::Design& design, Output& output) {
-  const int64_t needs = peak_of(design).total(), has = usable_bytes(design);
+void warn_of_memory(const strategy::Design& design, const Peaks& peaks, Output& output) {
+  const int64_t needs = most_bytes(peaks), has = plan::usable_bytes(design);
   if (needs <= has) return;
   output.line(fmt::format(
       "warning     a rank needs {} at the peak and may hold {}: plan.memory_share = {} of the "
@@ -208,11 +200,12 @@ Json verify_command(const Command& command, Output& output) {
                                      {"other", problem.other},
                                      {"message", problem.message}}));
   }
-  warn_of_memory(design, output);
+  const Peaks peaks = predict::peak_memories(design);
+  warn_of_memory(design, peaks, output);
   output.line(fmt::format(
       "verified: {} step kinds, {} rank class{}, {} operations, {} values, {} problems",
       step_kinds.size(), classes, classes == 1 ? "" : "es", ops, values, problems.size()));
-  Json body = design_json(&design);
+  Json body = design_json(&design, peaks);
   body["rank_classes"] = classes;
   body["step_kinds"] = std::move(step_kinds);
   body["ops"] = ops;
@@ -252,11 +245,12 @@ Json simulate_command(const Command& command, const Run& run, Output& output) {
   const cost::Cost cost = predict::price(design);
   for (const std::string& line : plan_lines(design, result, cost, data.documents()))
     output.line(line);
-  warn_of_memory(design, output);
+  const Peaks peaks = predict::peak_memories(design);
+  warn_of_memory(design, peaks, output);
   write_timelines(command, design, result, recorders);
   const double tokens = static_cast<double>(tokens_per_step(run, design.batch));
   const double rate = design.cluster.flops_per_second(design.dtype);
-  Json body = design_json(&design);
+  Json body = design_json(&design, peaks);
   const Json figures = Json::object(
       {{"rank_classes", result.rank_classes},
        {"events", result.events},
@@ -319,8 +313,8 @@ std::string what_would_fit(const Run& run, int64_t ranks, const KnownData& data)
     const std::optional<strategy::Design> design = thinnest_design(run, more, data);
     if (!design) continue;
     tried = more;
-    const int64_t needs = peak_of(*design).total();
-    if (needs <= usable_bytes(*design))
+    const int64_t needs = most_bytes(predict::peak_memories(*design));
+    if (needs <= plan::usable_bytes(*design))
       return fmt::format(
           "{} ranks with placement.preset = \"zero3\", train.recompute = \"block\", "
           "train.micro_batch_size = 1 and train.global_batch_size = {} would need {} each",

@@ -69,7 +69,7 @@ std::string candidate_text(const Run& run) {
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 
-int64_t Candidate::has_bytes() const {
+int64_t usable_bytes(const strategy::Design& design) {
   return static_cast<int64_t>(design.run.plan.memory_share *
                               static_cast<double>(design.cluster.memory_bytes));
 }

@@ -25,6 +25,9 @@ struct PolicyFigures {
   std::optional<QualityCost> quality;  // nullopt: nobody has published or measured it
 };
 
+/// What a rank may hold: plan.memory_share of the cluster's memory.
+int64_t usable_bytes(const strategy::Design& design);
+
 /// Of one that does not fit only design and memory are known. Of one that is `told` by shorter
 /// steps (short_steps.h) bytes and the programs of the design are those of such a step.
 struct Candidate {
@@ -36,8 +39,7 @@ struct Candidate {
   std::optional<PolicyFigures> policy;  // where policies are searched
   bool told = false;
 
-  /// What a rank may hold: plan.memory_share of the cluster's memory.
-  int64_t has_bytes() const;
+  int64_t has_bytes() const { return usable_bytes(design); }
   bool fits() const { return memory.total() <= has_bytes(); }
 };
 
