@@ -130,23 +130,9 @@ std::string BpeTokenizer::serialize() const { return bpe_to_json(model_); }
 std::vector<int32_t> BpeTokenizer::encode(std::string_view text, int threads) const {
   std::vector<int32_t> tokens;
   PieceCache cache;
-  size_t begin = 0;
-  for (size_t at = 0; at < text.size() && !added_.empty();) {
-    size_t longest = 0;
-    int32_t token = kNone;
-    added_.each_prefix(text.substr(at), [&](size_t length, int32_t found) {
-      longest = length;
-      token = found;
-    });
-    if (longest == 0) {
-      ++at;
-      continue;
-    }
-    encode_stretch(text.substr(begin, at - begin), threads, cache, tokens);
-    tokens.push_back(token);
-    begin = at += longest;
-  }
-  encode_stretch(text.substr(begin), threads, cache, tokens);
+  added_.cut(
+      text, [&](std::string_view stretch) { encode_stretch(stretch, threads, cache, tokens); },
+      [&](int32_t token) { tokens.push_back(token); });
   return tokens;
 }
 

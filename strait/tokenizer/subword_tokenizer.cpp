@@ -113,23 +113,12 @@ void SubwordTokenizer::encode_stretch(std::string_view text, bool at_start,
 std::vector<int32_t> SubwordTokenizer::encode(std::string_view text, int /*threads*/) const {
   check_utf8(text);
   std::vector<int32_t> tokens;
-  size_t begin = 0;
-  for (size_t at = 0; at < text.size() && !parts_->added.empty();) {
-    size_t longest = 0;
-    int32_t added = 0;
-    parts_->added.each_prefix(text.substr(at), [&](size_t length, int32_t token) {
-      longest = length;
-      added = token;
-    });
-    if (longest == 0) {
-      ++at;
-      continue;
-    }
-    encode_stretch(text.substr(begin, at - begin), begin == 0, tokens);
-    tokens.push_back(added);
-    begin = at += longest;
-  }
-  encode_stretch(text.substr(begin), begin == 0, tokens);
+  parts_->added.cut(
+      text,
+      [&](std::string_view stretch) {
+        encode_stretch(stretch, stretch.data() == text.data(), tokens);
+      },
+      [&](int32_t token) { tokens.push_back(token); });
   return tokens;
 }
 

@@ -38,7 +38,28 @@ class SortedPieces {
     }
   }
 
-  bool empty() const { return entries_.empty(); }
+  /// Takes the entries out of a text, from left to right and the longest first: `part(stretch)`
+  /// with what is between them, possibly empty, each followed by `take(token)` but the last.
+  template <class Part, class Take>
+  void cut(std::string_view text, const Part& part, const Take& take) const {
+    size_t begin = 0;
+    for (size_t at = 0; at < text.size() && !entries_.empty();) {
+      size_t longest = 0;
+      int32_t token = 0;
+      each_prefix(text.substr(at), [&](size_t length, int32_t found) {
+        longest = length;
+        token = found;
+      });
+      if (longest == 0) {
+        ++at;
+        continue;
+      }
+      part(text.substr(begin, at - begin));
+      take(token);
+      begin = at += longest;
+    }
+    part(text.substr(begin));
+  }
 
  private:
   /// Of entries [begin, end), which are longer than `depth`, those that have `byte` there.
