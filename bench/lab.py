@@ -65,13 +65,13 @@ class Lab:
         share = ["--cores-per-rank", self.cores_per_rank] if self.cores_per_rank else []
         return call(ROOT / "bench/netlab", "--hosts", self.hosts, *ranks, *share, "--rate", self.rate, "--", *command)
 
-    def train(self, strait, run_file, folder, keys):
-        """Trains in folder/run; what the steps behind the first one, which warms up, wrote down, and the run's report."""
+    def train(self, strait, run_file, folder, keys, warm_up=1):
+        """Trains in folder/run; what the steps behind the first ones, which warm up, wrote down, and the run's report."""
         run_dir, report = folder / "run", folder / "report"
         shutil.rmtree(run_dir, ignore_errors=True)
         self.run(strait, "train", run_file, "--json", report, *sets_of([*keys, f"output.run_dir={run_dir}"]))
         lines = (run_dir / "metrics.jsonl").read_text().splitlines()
-        return [json.loads(line) for line in lines][1:], json.loads(report.read_text())
+        return [json.loads(line) for line in lines][warm_up:], json.loads(report.read_text())
 
     def __str__(self):
         links = f" a rank, {self.inside} inside" if self.inside else ""

@@ -3,7 +3,7 @@
 and hybrid ones and gathered keys, the same batches for all.
 
 For each rate of the links between hosts: probe the cluster, then train examples/zeppelin.toml for some steps under each
-layout, in turns; the first step warms up. Seconds are sums over the same batches. With --peer-python also a ring in
+layout, in turns; the first steps warm up. Seconds are sums over the same batches. With --peer-python also a ring in
 PyTorch over Gloo, to whose ranks every document is spread (bench/peers/ring_torch.py). Needs root (bench/netlab)."""
 import argparse
 import json
@@ -46,16 +46,16 @@ def rows_of(options, layout):
     return [f"sequence.capacity_tokens={int(even * more)}"] if more else []
 
 
-def linear_seconds(run_dir):
-    """Of each step and rank, in all products but attention's, by the ranks' timelines: the steps behind the first, which
-    begin_step and finish_step enclose (an evaluation follows)."""
+def linear_seconds(options, run_dir):
+    """Of each step and rank, in all products but attention's, by the ranks' timelines: the timed steps, which begin_step and
+    finish_step enclose (an evaluation follows)."""
     ranks = []
     for path in sorted(run_dir.glob("timeline-rank-*.json")):
         (computed,) = spans(path).values()
         ends = [end for name, _, _, end in computed if "finish_step" in name]
         begins = [begin for name, _, begin, _ in computed if "= begin_step" in name]
         ranks.append([sum(end - begin for name, _, begin, end in computed if first <= begin < last and LINEAR.search(name))
-                      for first, last in zip(begins[1:], ends[1:])])
+                      for first, last in zip(begins[options.warm_up:], ends[options.warm_up:])])
     return [list(step) for step in zip(*ranks)]
 
 
@@ -91,17 +91,17 @@ def predicted_batch(run_dir):
 
 
 def train(options, rate, layout, folder):
-    words = [*keys(options), f"cluster.file={folder / 'cluster.toml'}", f"train.steps={1 + options.steps}", "evaluation.batches=1",
+    words = [*keys(options), f"cluster.file={folder / 'cluster.toml'}", f"train.steps={options.warm_up + options.steps}", "evaluation.batches=1",
              *(f"sequence.{key}" for key in LAYOUTS[layout]), *rows_of(options, layout),
-             f"output.timeline_steps={1 + options.steps}"]
-    lines, figures = lab_of(options, rate).train(options.strait, EXAMPLE, folder, words)
+             f"output.timeline_steps={options.warm_up + options.steps}"]
+    lines, figures = lab_of(options, rate).train(options.strait, EXAMPLE, folder, words, options.warm_up)
     plans = [line["sequence_plan"] for line in lines if "sequence_plan" in line]
     zones = {zone: sum(plan["documents"][zone] for plan in plans) for zone in ("local", "intra", "inter")}
     return {"seconds": sum(line["seconds"] for line in lines), "predicted": figures["predicted_seconds_per_step"],
             "predicted_for": predicted_batch(folder / "run"),
             "exposed": figures["exposed_communication_share"], "zones": zones if plans else None,
             "between": statistics.fmean(line["bytes_per_level"][-1]["bytes"] for line in lines),
-            "linear": linear_seconds(folder / "run") if plans else None, "tokens": [plan["linear"]["slowest_over_mean"] for plan in plans],
+            "linear": linear_seconds(options, folder / "run") if plans else None, "tokens": [plan["linear"]["slowest_over_mean"] for plan in plans],
             "moved": statistics.fmean(plan["linear"]["moved_tokens"] for plan in plans) if plans else None,
             "remapped": sum(plan["linear"]["remapped"] for plan in plans),
             "planning": statistics.fmean(plan["planning_seconds"] for plan in plans) if plans else None,
@@ -115,7 +115,7 @@ def train_peer(options, rate, lengths, folder):
     lab_of(options, rate).run("env", f"OPENBLAS_CORETYPE={options.blas}", options.peer_python,
                               ROOT / "bench/peers/ring_torch.py", "--lengths", path, "--metrics", metrics)
     seconds = [json.loads(line)["seconds"] for line in metrics.read_text().splitlines()]
-    return {"seconds": sum(seconds[1:])}
+    return {"seconds": sum(seconds[options.warm_up:])}
 
 
 def measure(options):
@@ -186,6 +186,7 @@ def main():
                         "is the program's")
     parser.add_argument("--lengths", default="corpus/scale=0.25/longest=8192", help="distribution, as in data.path")
     parser.add_argument("--steps", type=int, default=4, help="that are timed")
+    parser.add_argument("--warm-up", type=int, default=3, help="steps before those")
     parser.add_argument("--repeats", type=int, default=2, help="of each run; medians are shown")
     parser.add_argument("--layouts", nargs="+", choices=LAYOUTS, default=list(LAYOUTS))
     parser.add_argument("--peer-python", help="with PyTorch; without it there is no peer")

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <mutex>
 #include <optional>
 
 #include "strait/base/clock.h"
@@ -370,13 +372,34 @@ void warn_of_peak(const plan::SearchResult& result, Output& output) {
   if (!warning.empty()) output.line(warning);
 }
 
+/// Shows on a terminal how far a search is, which may take minutes.
+class SearchProgress {
+ public:
+  explicit SearchProgress(Output& output) : output_(output) {}
+
+  void operator()(const Run& run) {
+    const std::scoped_lock lock(mutex_);
+    const std::string text = fmt::format("{:.0f} s  candidate {}: {}", now_seconds() - began_,
+                                         ++tried_, plan::candidate_text(run));
+    output_.progress(text.substr(0, static_cast<size_t>(output_.columns() - 1)));
+  }
+
+ private:
+  Output& output_;
+  const double began_ = now_seconds();
+  std::mutex mutex_;
+  int64_t tried_ = 0;
+};
+
 /// What was searched, as the text says it; refused when none of it will do.
 plan::SearchResult search_and_tell(const Run& run, int64_t ranks, Output& output) {
   const KnownData data = known_data(run, output);
   const bool policies = plan::searches_policies(run);
-  plan::SearchResult result = policies
-                                  ? plan::search_policies(run, ranks, data.vocabulary)
-                                  : plan::search(run, ranks, data.vocabulary, data.documents());
+  SearchProgress progress(output);
+  const plan::Watch watch = std::ref(progress);
+  plan::SearchResult result =
+      policies ? plan::search_policies(run, ranks, data.vocabulary, watch)
+               : plan::search(run, ranks, data.vocabulary, data.documents(), watch);
   const auto table = policies ? policy_table : plan_table;
   for (const std::string& line : table(result, run.plan.keep)) output.line(line);
   warn_of_peak(result, output);

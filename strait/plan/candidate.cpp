@@ -75,6 +75,7 @@ int64_t usable_bytes(const strategy::Design& design) {
 }
 
 Candidate evaluate(const Run& run, const Setting& setting) try {
+  if (setting.watch) setting.watch(run);
   Candidate candidate;
   candidate.design =
       strategy::make_design(run, setting.ranks, setting.vocabulary, 0, setting.corpus);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -43,11 +44,16 @@ struct Candidate {
   bool fits() const { return memory.total() <= has_bytes(); }
 };
 
+/// Hears of every run that is about to be composed, from any thread.
+using Watch = std::function<void(const Run&)>;
+
 /// What a run is composed for.
 struct Setting {
   int64_t ranks = 1, vocabulary = 0;
   const Corpus* corpus = nullptr;  // where batches are of documents: how long these are
+  Watch watch = {};
 };
+
 /// Composes a run and, where it fits into memory, prices and simulates it. Errors: those of
 /// strategy::make_design; an InternalError names the candidate.
 Candidate evaluate(const Run& run, const Setting& setting);

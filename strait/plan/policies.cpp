@@ -171,7 +171,7 @@ std::vector<Candidate> searched(Run run, const PolicyRow& like, const std::strin
   const PlanOptions options = run.plan;
   if (!codecs) std::erase(run.plan.search, "codecs");
   SearchResult found = search(with_policy(std::move(run), like, replica, setting.ranks),
-                              setting.ranks, setting.vocabulary);
+                              setting.ranks, setting.vocabulary, setting.corpus, setting.watch);
   result.enumerated += found.enumerated;
   for (Rejection& rejection : found.rejected) reject(std::move(rejection), result);
   for (Candidate& candidate : found.candidates) candidate.design.run.plan = options;
@@ -255,10 +255,11 @@ bool reaches_target(const Candidate& candidate) {
   return candidate.policy->utilization >= candidate.design.run.plan.utilization;
 }
 
-SearchResult search_policies(const Run& run, int64_t ranks, int64_t vocabulary) {
+SearchResult search_policies(const Run& run, int64_t ranks, int64_t vocabulary,
+                             const Watch& watch) {
   const double began = now_seconds();
   require_free_policies(run, ranks);
-  const Setting setting{ranks, vocabulary};
+  const Setting setting{ranks, vocabulary, nullptr, watch};
   SearchResult result;
   const std::vector<std::string> replicas = possible_replicas(run, ranks, result);
   add_every_step(run, setting, result);

@@ -42,8 +42,9 @@ bool searches_policies(const Run& run);
 /// not name "sync", [sync] fixes more than the replica, there is one data rank, or another key
 /// allows no local steps.
 /// Cost: a search for every kind of replica (two of every step), and one round simulated twice per
-/// row.
-SearchResult search_policies(const Run& run, int64_t ranks, int64_t vocabulary);
+/// row; `watch` hears of every candidate.
+SearchResult search_policies(const Run& run, int64_t ranks, int64_t vocabulary,
+                             const Watch& watch = {});
 
 /// Whether a candidate of search_policies reaches the target.
 bool reaches_target(const Candidate& candidate);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <exception>
 #include <iterator>
 #include <map>
@@ -311,23 +312,44 @@ const Rejection* nearest_miss(const SearchResult& result) {
 
 constexpr int64_t kMostSharings = 2;
 
+/// What a number of ranks that share sequences needs.
+struct SharedNeed {
+  int64_t sharers = 1, bytes = 0;
+};
+
+/// The fewest ranks behind `more` that could fit, if sharing saves as much of what is left as it
+/// did from `less` to `more`; 0: however many share, it is too little. Which candidate misses least
+/// may change, so a tenth of the memory is left for that.
+int64_t next_sharers(const SharedNeed& less, const SharedNeed& more, int64_t has_bytes) {
+  const auto inverse = [](const SharedNeed& need) { return 1 / static_cast<double>(need.sharers); };
+  const double shared =
+      static_cast<double>(less.bytes - more.bytes) / (inverse(less) - inverse(more));
+  const double room = 1.1 * static_cast<double>(has_bytes) -
+                      (static_cast<double>(more.bytes) - shared * inverse(more));
+  if (room <= 0) return 0;
+  return std::max(more.sharers + 1, static_cast<int64_t>(std::ceil(shared / room)));
+}
+
 /// The run, where it leaves that open, with sequences shared by the fewest ranks: every further one
-/// sends more keys for the same work. Twice the ranks save half of what these saved, so that where
-/// twice that saving is too little the others are not tried. `needs`: what the nearest miss without
-/// them does; 0: something fits.
-void search_sequences(const Run& run, const Setting& setting, int64_t needs, SearchResult& result) {
+/// sends more keys for the same work. `alone`: what the nearest miss without them needs; 0:
+/// something fits.
+void search_sequences(const Run& run, const Setting& setting, int64_t alone, SearchResult& result) {
   if (!searches(run, "sequence") || !leaves_mesh_open(run) || is_chain(run)) return;
-  int64_t fitting = 0;
+  SharedNeed before{1, alone};
+  int64_t fitting = 0, least = 2;
   for (int64_t sharers = 2; sharers <= setting.ranks && fitting < kMostSharings; ++sharers) {
-    if (setting.ranks % sharers != 0) continue;
+    if (sharers < least || setting.ranks % sharers != 0) continue;
     SearchResult part;
     search_engines(run, sharers, setting, kMostMicroStepsOfGrid, part);
-    if (!part.candidates.empty()) ++fitting;
-    const Rejection* miss = part.candidates.empty() ? nearest_miss(part) : nullptr;
-    const bool hopeless = miss && needs > 0 && 2 * miss->needs_bytes - needs > miss->has_bytes;
-    needs = miss ? miss->needs_bytes : 0;
+    const bool fits = !part.candidates.empty();
+    if (fits) ++fitting;
+    if (const Rejection* miss = fits ? nullptr : nearest_miss(part)) {
+      const SharedNeed need{sharers, miss->needs_bytes};
+      if (before.bytes > 0) least = next_sharers(before, need, miss->has_bytes);
+      before = need;
+    }
     add(std::move(part), result);
-    if (hopeless) return;
+    if (least == 0) return;
   }
 }
 
@@ -482,9 +504,10 @@ void require_possible(const Run& run, int64_t ranks) {
   positions_of_replica(run, ranks);
 }
 
-SearchResult search(const Run& run, int64_t ranks, int64_t vocabulary, const Corpus* corpus) {
+SearchResult search(const Run& run, int64_t ranks, int64_t vocabulary, const Corpus* corpus,
+                    const Watch& watch) {
   const double began = now_seconds();
-  const Setting setting{ranks, vocabulary, corpus};
+  const Setting setting{ranks, vocabulary, corpus, watch};
   SearchResult result;
   std::exception_ptr refused;
   try {

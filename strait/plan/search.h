@@ -46,9 +46,10 @@ struct SearchResult {
 /// what is found does not depend on how many. A run that is refused on its own mesh, such as a
 /// batch smaller than its ranks, and cannot be mended by these is a UserError naming the nearest
 /// valid choice. `corpus` tells how long documents are, where batches are of them; null: as the
-/// context. Empty candidates = nothing fits, and `rejected` says why (the caller decides).
+/// context. `watch` hears of every candidate. Empty candidates = nothing fits, and `rejected` says
+/// why (the caller decides).
 SearchResult search(const Run& run, int64_t ranks, int64_t vocabulary,
-                    const Corpus* corpus = nullptr);
+                    const Corpus* corpus = nullptr, const Watch& watch = {});
 
 /// Refuses a run of which no candidate can be, before any is tried: by its keys, its mesh on its
 /// cluster and its policy. UserError.
