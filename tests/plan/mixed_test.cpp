@@ -1,7 +1,10 @@
-// Stages on grids that plan tries.
+// Meshes of several axes that plan tries.
 #include "strait/plan/mixed.h"
 
 #include <gtest/gtest.h>
+
+#include <set>
+#include <tuple>
 
 #include "strait/base/errors.h"
 #include "strait/plan/search.h"
@@ -26,30 +29,68 @@ Sets large(const Sets& more = {}) {
 
 void allow_all(const strait::Run&) {}
 
-TEST(Mixtures, AreThoseOfAxesAboveOneInsideOfNodes) {
+/// Sizes of x, sequence and stage.
+using Sizes = std::tuple<int64_t, int64_t, int64_t>;
+Sizes sizes_of(const strait::Run& run) {
+  return {run.mesh.axes.x, run.mesh.axes.sequence, run.mesh.axes.stage};
+}
+
+TEST(Mixtures, HaveSeveralAxesAboveOneWithXInsideOfNodes) {
   const auto run = planned(large());
-  const auto runs = stages_on_grids(run, {32, 50257}, 100, allow_all);
-  ASSERT_FALSE(runs.empty());
+  const auto runs = mixed_meshes(run, {32, 50257}, 1000, allow_all);
+  std::set<Sizes> seen;
   for (const auto& one : runs) {
-    const MeshAxes& axes = one.mesh.axes;
-    EXPECT_TRUE(axes.x == 2 || axes.x == 4 || axes.x == 8) << axes.x;
-    EXPECT_GT(axes.stage, 1);
-    EXPECT_EQ(32 % (axes.x * axes.stage), 0);
-    EXPECT_TRUE(one.written.contains("mesh.axes.stage"));
+    const auto [x, sequence, stage] = sizes_of(one);
+    EXPECT_LE(x, 8);
+    EXPECT_GE((x > 1) + (sequence > 1) + (stage > 1), 2);
+    EXPECT_EQ(32 % (x * sequence * stage), 0);
+    EXPECT_EQ(one.written.contains("mesh.axes.x"), x > 1);
+    EXPECT_EQ(one.written.contains("mesh.axes.sequence"), sequence > 1);
+    EXPECT_EQ(one.written.contains("mesh.axes.stage"), stage > 1);
+    EXPECT_EQ(one.written.contains("tensor.sequence_parallel"), one.tensor.sequence_parallel);
+    EXPECT_TRUE(x > 1 || !one.tensor.sequence_parallel);
+    seen.insert({x, sequence, stage});
   }
-  EXPECT_EQ(stages_on_grids(run, {32, 50257}, 2, allow_all).size(), 2U);
+  for (const Sizes sizes : {Sizes{8, 1, 4}, Sizes{4, 8, 1}, Sizes{1, 2, 16}, Sizes{2, 4, 4}})
+    EXPECT_TRUE(seen.contains(sizes)) << std::get<0>(sizes);
+  EXPECT_EQ(mixed_meshes(run, {32, 50257}, 2, allow_all).size(), 2U);
+}
+
+TEST(Mixtures, HaveOnlyAxesThatThePlanMayVary) {
+  const auto run = planned(large({"plan.search=mesh,pipeline"}));
+  for (const auto& one : mixed_meshes(run, {32, 50257}, 1000, allow_all))
+    EXPECT_EQ(one.mesh.axes.sequence, 1);
+  EXPECT_TRUE(
+      mixed_meshes(planned(large({"plan.search=sequence"})), {32, 50257}, 9, allow_all).empty());
 }
 
 TEST(Mixtures, WhatCannotBeIsLeftOut) {
   const Setting setting{32, 50257};
-  auto run = planned(large());
+  auto run = planned(large({"plan.search=mesh,pipeline"}));
   const auto few_stages = [](const strait::Run& one) {
     if (one.mesh.axes.stage > 2) throw UserError("too many");
   };
-  for (const auto& one : stages_on_grids(run, setting, 100, few_stages))
+  for (const auto& one : mixed_meshes(run, setting, 100, few_stages))
     EXPECT_EQ(one.mesh.axes.stage, 2);
   run.model.shape.vocabulary = 50257;  // which no x divides
-  EXPECT_TRUE(stages_on_grids(run, setting, 100, allow_all).empty());
+  EXPECT_TRUE(mixed_meshes(run, setting, 100, allow_all).empty());
+}
+
+/// As Llama 3's long contexts: x inside of nodes, its rows split too, sequences between them,
+/// stages outside.
+TEST(Mixtures, OfLongSequencesShareThemAndCutTheModel) {
+  const auto run =
+      planned({"model.preset=llama-3.1-405b", "train.global_batch_size=128", "train.precision=bf16",
+               "train.recompute=block", "cluster.preset=dgx-h100"});
+  const auto runs = mixed_meshes(run, {512, 128256}, 2, allow_all);
+  ASSERT_EQ(runs.size(), 2U);
+  for (const auto& one : runs) {
+    const auto [x, sequence, stage] = sizes_of(one);
+    EXPECT_GT(x, 1);
+    EXPECT_GT(sequence, 1);
+    EXPECT_GT(stage, 1);
+    EXPECT_TRUE(one.tensor.sequence_parallel);
+  }
 }
 
 TEST(Mixtures, AreWhatAPlanChoosesWhereNeitherAxisIsEnough) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <mutex>
 #include <set>
 
 #include "strait/base/errors.h"
@@ -107,6 +108,26 @@ TEST(SearchOfSequences, LongSequencesOverANarrowLinkAreShared) {
   const Rejection* own = find_rejection(result, "mesh of the run file");
   ASSERT_NE(own, nullptr);
   EXPECT_NE(own->reason.find("train.global_batch_size = 1"), std::string::npos) << own->reason;
+  EXPECT_EQ(result.enumerated, std::ssize(result.candidates) + rejected_count(result));
+}
+
+/// Two numbers of ranks tell which others could fit: keys on their way take memory, so that two
+/// ranks save little of what one needs, and sixteen fit.
+TEST(SearchOfSequences, AreSharedByAsManyRanksAsMemoryAsks) {
+  const auto run = planned({"model.shape.context=8192", "train.global_batch_size=16",
+                            "plan.memory_share=0.0006",
+                            "plan.search=sequence,placement,recompute,micro_batch_size"});
+  std::map<int64_t, std::set<std::string>> tried;
+  std::mutex mutex;
+  const SearchResult result = search(run, 16, 64, nullptr, [&](const strait::Run& one) {
+    const std::scoped_lock lock(mutex);
+    tried[one.mesh.axes.sequence].insert(one.placement.preset);
+  });
+  ASSERT_FALSE(result.candidates.empty());
+  for (const Candidate& one : result.candidates)
+    EXPECT_EQ(one.design.mesh.axis("sequence").size, 16);
+  EXPECT_TRUE(tried[4].contains("ddp"));
+  EXPECT_FALSE(tried[16].contains("ddp"));  // too little of it is shared
   EXPECT_EQ(result.enumerated, std::ssize(result.candidates) + rejected_count(result));
 }
 
