@@ -116,6 +116,7 @@ Json candidate_json(const Candidate& candidate, int64_t position) {
        {"micro_batch_size", design.batch.micro_batch_size},
        {"accumulation", design.batch.accumulation},
        {"recompute", design.run.train.recompute},
+       {"sequence_parallel", design.run.tensor.sequence_parallel},
        {"pipeline", pipeline_json(design)},
        {"sequence", sequence_json(design)},
        {"seconds_per_step", seconds},

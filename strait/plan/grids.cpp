@@ -40,6 +40,7 @@ std::string grid_text(const Run& run) {
   std::string text;
   if (axes.x > 1) text += fmt::format("x {}", axes.x);
   if (axes.y > 1) text += fmt::format("{}y {}", text.empty() ? "" : ", ", axes.y);
+  if (run.tensor.sequence_parallel) text += ", rows split";
   return text;
 }
 

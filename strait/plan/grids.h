@@ -22,7 +22,7 @@ Run on_grid(const Run& run, int64_t x, int64_t y);
 /// Refuses a transformer that its axes x and y do not divide. UserError.
 void require_grid(const Run& run, int64_t vocabulary);
 
-/// "x 2, y 4"; "" where no ranks share blocks.
+/// "x 2, y 4", "x 8, rows split"; "" where no ranks share blocks.
 std::string grid_text(const Run& run);
 
 /// A transformer on at most `most` grids: those that it can take and that send for the shortest

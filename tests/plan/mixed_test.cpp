@@ -90,6 +90,7 @@ TEST(Mixtures, OfLongSequencesShareThemAndCutTheModel) {
     EXPECT_GT(sequence, 1);
     EXPECT_GT(stage, 1);
     EXPECT_TRUE(one.tensor.sequence_parallel);
+    EXPECT_NE(candidate_text(one).find(", rows split, sequence "), std::string::npos);
   }
 }
 
