@@ -30,7 +30,7 @@ struct PolicyFigures {
 int64_t usable_bytes(const strategy::Design& design);
 
 /// Of one that does not fit only design and memory are known. Of one that is `told` by shorter
-/// steps (short_steps.h) bytes and the programs of the design are those of such a step.
+/// steps (short_steps.h) the programs of the design are those of such a step.
 struct Candidate {
   strategy::Design design;
   sim::Result simulated;

@@ -74,6 +74,7 @@ Run without_codecs(Run run) {
 
 std::vector<Run> with_codecs(const strategy::Design& design) {
   if (compresses(design) || writes_codecs(design.run)) return {};
+  if (design.batch.data_ranks * design.mesh.axis("sequence").size == 1) return {};  // no sums
   const strategy::Placement& placement = design.placement;
   const strategy::PlacementRow& usual = *row_of("zero-topo");
   std::vector<Run> runs = {design.run};

@@ -163,7 +163,7 @@ void search_stages(const Run& run, const Setting& setting, SearchResult& result)
 }
 
 constexpr size_t kMostMixtures = 8;
-constexpr int64_t kMostFittingMixtures = 2;
+constexpr int64_t kMostFittingMixtures = 3;
 
 /// The run, where it leaves that open, on meshes of several axes, the first of which something
 /// fits; where there are stages with the order that is the fastest.
@@ -216,13 +216,20 @@ void put_in_order(std::vector<Candidate>& candidates) {
   });
 }
 
-/// Puts them in order, the first `keep` of them simulated as a whole.
+/// Whether a step is short enough to be simulated as a whole.
+bool is_short(const Candidate& candidate) {
+  const strategy::Design& design = candidate.design;
+  const int64_t layers = std::max<int64_t>(design.run.model.shape.layers, 1);
+  return design.batch.accumulation <= kMostVisits / layers;
+}
+
+/// Puts them in order, those of the first `keep` that are short simulated as a whole.
 void complete(std::vector<Candidate>& candidates, const Setting& setting, int64_t keep) {
   for (;;) {
     put_in_order(candidates);
     std::vector<Candidate*> told;
     for (Candidate& one : candidates | std::views::take(std::max<int64_t>(keep, 1)))
-      if (one.told) told.push_back(&one);
+      if (one.told && is_short(one)) told.push_back(&one);
     if (told.empty()) return;
     on_all_cores(told.size(),
                  [&](size_t at) { *told[at] = evaluate(told[at]->design.run, setting); });

@@ -41,13 +41,13 @@ struct SearchResult {
 /// of orders of stages the fastest with typical ones. With codecs in plan.search the fastest
 /// candidate of each placement is tried with gradients, weights and updates compressed too where
 /// links make it wait; recomputation where memory is short. Long steps are told from shorter ones
-/// (short_steps.h), but for the first plan.keep. Without codecs in plan.search, presets other than
-/// the file's own have no codecs but those that are written. Candidates are tried on all cores;
-/// what is found does not depend on how many. A run that is refused on its own mesh, such as a
-/// batch smaller than its ranks, and cannot be mended by these is a UserError naming the nearest
-/// valid choice. `corpus` tells how long documents are, where batches are of them; null: as the
-/// context. `watch` hears of every candidate. Empty candidates = nothing fits, and `rejected` says
-/// why (the caller decides).
+/// (short_steps.h), but for those of the first plan.keep that can be simulated as a whole. Without
+/// codecs in plan.search, presets other than the file's own have no codecs but those that are
+/// written. Candidates are tried on all cores; what is found does not depend on how many. A run
+/// that is refused on its own mesh, such as a batch smaller than its ranks, and cannot be mended by
+/// these is a UserError naming the nearest valid choice. `corpus` tells how long documents are,
+/// where batches are of them; null: as the context. `watch` hears of every candidate. Empty
+/// candidates = nothing fits, and `rejected` says why (the caller decides).
 SearchResult search(const Run& run, int64_t ranks, int64_t vocabulary,
                     const Corpus* corpus = nullptr, const Watch& watch = {});
 

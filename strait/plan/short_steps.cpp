@@ -1,6 +1,7 @@
 #include "strait/plan/short_steps.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 
 #include "strait/topology/mesh.h"
@@ -14,6 +15,13 @@ struct Lengths {
 };
 
 constexpr int64_t kLeast = 4;  // the first and the last one are others, and those beside them
+
+/// 0: they follow from documents, or from what a design chooses.
+int64_t micro_steps_of(const Run& run, int64_t ranks) {
+  const int64_t size = run.train.micro_batch_size;
+  if (size <= 0 || run.train.global_batch_tokens > 0) return 0;
+  return run.train.global_batch_size / (Mesh(run.mesh, ranks).data_ranks() * size);
+}
 
 /// nullopt: the step itself is as cheap, or is no matter of micro-batches.
 std::optional<Lengths> lengths_of(const Run& run, int64_t ranks) {
@@ -33,6 +41,24 @@ std::optional<Lengths> lengths_of(const Run& run, int64_t ranks) {
   return Lengths{whole, longer, shorter};
 }
 
+/// `value` of a step of `longer` micro-steps, `turns` times as much further as from the shorter
+/// one.
+double go_on(double value, double less, double turns) { return value + turns * (value - less); }
+
+Ledger go_on(const Ledger& ledger, const Ledger& less, double turns) {
+  Ledger whole = ledger;
+  const auto add = [&](const Ledger& of, double times) {
+    for (Traffic row : of.rows()) {
+      for (int64_t* value : {&row.payload_bytes, &row.metadata_bytes, &row.count})
+        *value = std::llround(times * static_cast<double>(*value));
+      whole.add(row);
+    }
+  };
+  add(ledger, turns);
+  add(less, -turns);
+  return whole;
+}
+
 /// The run with `micro_steps` of its `all` micro-steps.
 Run shortened(Run run, int64_t micro_steps, int64_t all) {
   run.train.global_batch_size = run.train.global_batch_size / all * micro_steps;
@@ -40,6 +66,11 @@ Run shortened(Run run, int64_t micro_steps, int64_t all) {
 }
 
 }  // namespace
+
+int64_t composed_micro_steps(const Run& run, int64_t ranks) {
+  if (const std::optional<Lengths> lengths = lengths_of(run, ranks)) return lengths->longer;
+  return micro_steps_of(run, ranks);
+}
 
 Candidate estimate(const Run& run, const Setting& setting) {
   const std::optional<Lengths> lengths = lengths_of(run, setting.ranks);
@@ -50,17 +81,17 @@ Candidate estimate(const Run& run, const Setting& setting) {
     const Candidate less = evaluate(shortened(run, shorter, whole), setting);
     const double turns =
         static_cast<double>(whole - longer) / static_cast<double>(longer - shorter);
-    const auto go_on = [&](auto part, auto field) {
-      double& value = candidate.*part.*field;
-      value += turns * (value - less.*part.*field);
+    const auto extend = [&](auto& value, const auto& of_less) {
+      value = go_on(value, of_less, turns);
     };
     for (const auto field : {&sim::Result::seconds, &sim::Result::compute_seconds,
                              &sim::Result::exposed_seconds, &sim::Result::bubble_seconds})
-      go_on(&Candidate::simulated, field);
+      extend(candidate.simulated.*field, less.simulated.*field);
     for (const auto field :
          {&cost::Cost::compute_seconds, &cost::Cost::communication_seconds, &cost::Cost::flops})
-      go_on(&Candidate::cost, field);
-    candidate.bound_seconds += turns * (candidate.bound_seconds - less.bound_seconds);
+      extend(candidate.cost.*field, less.cost.*field);
+    extend(candidate.bound_seconds, less.bound_seconds);
+    extend(candidate.simulated.traffic, less.simulated.traffic);
   }
   candidate.told = true;
   candidate.design.run = run;

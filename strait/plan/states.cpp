@@ -23,22 +23,26 @@
 namespace strait::plan {
 namespace {
 
-/// A simulated step replays each layer in each of its micro-steps.
-constexpr int64_t kMostVisits = 1 << 16;
-
-/// The divisors of a rank's share that need at most `most_steps` micro-steps, and no more visits
-/// than that; ascending.
-std::vector<int64_t> micro_batches(const Run& run, int64_t ranks, int64_t most_steps) {
+/// The divisors of a rank's share, ascending, whose micro-batches the order of the run takes, and
+/// of whose micro-steps no more than `most_steps` are composed.
+std::vector<int64_t> sizes_of(const Run& run, int64_t ranks, int64_t most_steps) {
+  const int64_t own = run.train.micro_batch_size;
   // Rows of documents follow from it: more of them are no other batch.
-  if (!searches(run, "micro_batch_size") || run.train.global_batch_tokens > 0)
-    return {run.train.micro_batch_size};
+  if (run.train.global_batch_tokens > 0) return {own};
   std::vector<int64_t> sizes;
   const int64_t share = run.train.global_batch_size / Mesh(run.mesh, ranks).data_ranks();
+  if (!searches(run, "micro_batch_size")) {
+    if (own == 0 || takes_micro_batches(run, share / own)) sizes.push_back(own);
+    return sizes;
+  }
   const int64_t visits = kMostVisits / std::max<int64_t>(run.model.shape.layers, 1);
-  const int64_t most = std::min({share, most_steps, std::max<int64_t>(visits, 1)});
-  for (int64_t steps = 1; steps <= most; ++steps)
-    if (share % steps == 0) sizes.push_back(share / steps);
-  std::reverse(sizes.begin(), sizes.end());
+  const int64_t most = std::min(most_steps, std::max<int64_t>(visits, 1));
+  Run trial = run;
+  for (int64_t steps = std::min(share, kMostMicroSteps); steps > 0; --steps) {
+    if (share % steps != 0 || !takes_micro_batches(run, steps)) continue;
+    trial.train.micro_batch_size = share / steps;
+    if (composed_micro_steps(trial, ranks) <= most) sizes.push_back(share / steps);
+  }
   return sizes;
 }
 
@@ -51,16 +55,6 @@ std::vector<std::string> recomputes(const Run& run) {
   if (std::ranges::find(ways, run.train.recompute) == ways.end())
     ways.insert(ways.end() - 1, run.train.recompute);
   return ways;
-}
-
-/// Those whose micro-batches the order of the run takes.
-std::vector<int64_t> sizes_of(const Run& run, int64_t ranks, int64_t most_steps) {
-  std::vector<int64_t> sizes = micro_batches(run, ranks, most_steps);
-  if (run.train.global_batch_tokens > 0) return sizes;
-  const int64_t share = run.train.global_batch_size / Mesh(run.mesh, ranks).data_ranks();
-  std::erase_if(sizes,
-                [&](int64_t size) { return size > 0 && !takes_micro_batches(run, share / size); });
-  return sizes;
 }
 
 /// Tries the micro-batches `sizes` of a run in this order. Activations grow with them, so behind
@@ -230,11 +224,16 @@ void search_fastest(const Trials& trials, const Setting& setting,
                     const std::function<std::string(const Run&)>& text,
                     const std::function<void(const Candidate&)>& go_on, SearchResult& result) {
   for (const Rejection& refused : trials.refused) refuse(refused, result);
-  std::vector<std::optional<Candidate>> found(trials.runs.size());
-  std::vector<std::string> reasons(trials.runs.size());
-  on_all_cores(trials.runs.size(), [&](size_t at) {
+  std::vector<Run> runs = trials.runs;
+  std::erase_if(runs, [&](const Run& run) {
+    const int64_t most = run.mesh.axes.stage > 1 ? kMostMicroStepsOfGrid : kMostMicroSteps;
+    return composed_micro_steps(run, setting.ranks) > most;
+  });
+  std::vector<std::optional<Candidate>> found(runs.size());
+  std::vector<std::string> reasons(runs.size());
+  on_all_cores(runs.size(), [&](size_t at) {
     try {
-      found[at] = estimate(trials.runs[at], setting);
+      found[at] = estimate(runs[at], setting);
     } catch (const UserError& error) {  // what only a batch of the data tells
       reasons[at] = error.what();
     }
@@ -244,7 +243,7 @@ void search_fastest(const Trials& trials, const Setting& setting,
     if (found[at])
       tried.push_back(*std::move(found[at]));
     else
-      refuse(refusal(text(trials.runs[at]), reasons[at], 1), result);
+      refuse(refusal(text(runs[at]), reasons[at], 1), result);
   if (tried.empty()) return;
   const auto fastest = std::ranges::min_element(tried, {}, [](const Candidate& one) {
     return std::tuple(!one.fits(), one.simulated.seconds, one.memory.total());

@@ -17,7 +17,8 @@
 namespace strait::plan {
 
 /// A simulated step replays each layer in each of its micro-steps, on a grid with sums inside it.
-inline constexpr int64_t kMostMicroSteps = 4096, kMostMicroStepsOfGrid = 256;
+inline constexpr int64_t kMostMicroSteps = 4096, kMostMicroStepsOfGrid = 512;
+inline constexpr int64_t kMostVisits = 1 << 16;
 
 /// What of a run a search may vary.
 struct Limits {

@@ -80,6 +80,16 @@ TEST(PlannedCodecs, WideLinksDoWithout) {
     EXPECT_EQ(codecs_text(one.design.run), "") << one.design.placement.describe();
 }
 
+/// Stages alone send no gradients.
+TEST(PlannedCodecs, WithOneDataRankThereAreNone) {
+  const SearchResult result = searched(kNarrow, {"mesh.axes.stage=4"});
+  ASSERT_FALSE(result.candidates.empty());
+  for (const Candidate& one : result.candidates) {
+    EXPECT_EQ(compressed_kinds(one.design), 0);
+    EXPECT_TRUE(with_codecs(one.design).empty());
+  }
+}
+
 TEST(PlannedCodecs, AreLeftOutWhereTheSearchDoesNotNameThem) {
   for (const std::string precision : {"fp32", "bf16"}) {
     const SearchResult result =

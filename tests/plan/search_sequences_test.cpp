@@ -114,9 +114,9 @@ TEST(SearchOfSequences, LongSequencesOverANarrowLinkAreShared) {
 /// Two numbers of ranks tell which others could fit: keys on their way take memory, so that two
 /// ranks save little of what one needs, and sixteen fit.
 TEST(SearchOfSequences, AreSharedByAsManyRanksAsMemoryAsks) {
-  const auto run = planned({"model.shape.context=8192", "train.global_batch_size=16",
-                            "plan.memory_share=0.0006",
-                            "plan.search=sequence,placement,recompute,micro_batch_size"});
+  const auto run =
+      planned({"model.shape.context=8192", "train.global_batch_size=16", "plan.memory_share=0.0006",
+               "plan.search=sequence,placement,recompute,micro_batch_size"});
   std::map<int64_t, std::set<std::string>> tried;
   std::mutex mutex;
   const SearchResult result = search(run, 16, 64, nullptr, [&](const strait::Run& one) {

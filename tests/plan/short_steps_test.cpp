@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "tests/plan/searched.h"
 
 namespace strait::plan {
@@ -38,6 +40,10 @@ TEST(ShortSteps, TellTheWholeOne) {
     expect_near(told.cost.flops, whole.cost.flops);
     expect_near(told.bound_seconds, whole.bound_seconds);
     EXPECT_EQ(told.memory.total(), whole.memory.total());
+    const auto sent = [](const Candidate& one) {
+      return static_cast<double>(one.simulated.traffic.bytes());
+    };
+    expect_near(sent(told), sent(whole));
     EXPECT_EQ(told.design.batch.accumulation, whole.design.batch.accumulation);
     EXPECT_DOUBLE_EQ(tokens_per_second(told) * told.simulated.seconds,
                      tokens_per_second(whole) * whole.simulated.seconds);
@@ -58,6 +64,26 @@ TEST(ShortSteps, AreNotTakenWhereTheyTellNothing) {
     SCOPED_TRACE(sets.back());
     EXPECT_FALSE(estimate(planned(sets), {8, 65}).told);
   }
+}
+
+/// The smallest micro-batches are tried however many a step has of them, but for gpipe, which no
+/// shorter step tells.
+TEST(ShortSteps, TellStagesOfThousandsOfMicroBatches) {
+  const auto run = planned({"train.global_batch_size=8192", "plan.keep=1",
+                            "plan.search=pipeline,micro_batch_size", "placement.preset=zero1"});
+  std::set<int64_t> steps;
+  for (const Candidate& one : search(run, 4, 66).candidates)
+    if (one.design.run.mesh.axes.stage == 4) steps.insert(one.design.batch.accumulation);
+  EXPECT_TRUE(steps.contains(4096));
+  EXPECT_EQ(composed_micro_steps(planned({"mesh.axes.stage=4", "train.micro_batch_size=1",
+                                          "train.global_batch_size=8192"}),
+                                 4),
+            12);
+  EXPECT_EQ(composed_micro_steps(planned({"mesh.axes.stage=4", "train.micro_batch_size=1",
+                                          "train.global_batch_size=8192", "pipeline.order=gpipe"}),
+                                 4),
+            8192);
+  EXPECT_EQ(composed_micro_steps(planned({"train.global_batch_size=8192"}), 4), 0);
 }
 
 TEST(ShortSteps, WhatASearchShowsIsSimulatedAsAWhole) {
