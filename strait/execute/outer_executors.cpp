@@ -45,13 +45,17 @@ void outer_gradient(device::Arithmetic& arithmetic, const Instance& instance) {
                       write_part(instance, strategy::kDifference));
 }
 
-/// As numbers of no codec: a copy.
-void keep_difference(device::Arithmetic& arithmetic, const Instance& instance) {
-  const codec::ConstValues from = read_part(instance, strategy::kKeptFrom);
+/// As numbers of no codec.
+void copy(device::Arithmetic& arithmetic, const codec::ConstValues& from, const codec::Values& to) {
   const std::span<const uint8_t> bytes(
       static_cast<const uint8_t*>(from.data),
       static_cast<size_t>(from.elements * dtype_bytes(from.dtype)));
-  arithmetic.decode({}, bytes, write_part(instance, strategy::kKept), false);
+  arithmetic.decode({}, bytes, to, false);
+}
+
+void keep_difference(device::Arithmetic& arithmetic, const Instance& instance) {
+  copy(arithmetic, read_part(instance, strategy::kKeptFrom),
+       write_part(instance, strategy::kKept));
 }
 
 /// Of the step; one that follows the inner learning rate has fallen as far as the rate has.
@@ -80,6 +84,16 @@ void outer_step(device::Arithmetic& arithmetic, const StepRules& rules, const In
        read_part(instance, strategy::kOuterSent), read_part(instance, strategy::kOuterFresh),
        write_part(instance, strategy::kOuterVelocity),
        write_part(instance, strategy::kOuterWeights), write_part(instance, strategy::kOuterLocal)});
+}
+
+void outer_mean(device::Arithmetic& arithmetic, const Instance& instance) {
+  const double share =
+      1 / static_cast<double>(attribute<int64_t>(*instance.op, strategy::kMeanReplicas));
+  const codec::Values outer = write_part(instance, strategy::kMeanOuter);
+  arithmetic.scale(share, outer);
+  arithmetic.scale(share, write_part(instance, strategy::kMeanVelocity));
+  copy(arithmetic, {outer.data, outer.dtype, outer.elements},
+       write_part(instance, strategy::kMeanLocal));
 }
 
 void exchange_weights(device::Arithmetic& arithmetic, const Instance& instance) {
@@ -162,6 +176,7 @@ void add_outer_executors(runtime::Executors& executors, device::Arithmetic& arit
   executors.add(strategy::kOuterStep, Execute([&arithmetic, rules](const Instance& instance) {
                   outer_step(arithmetic, rules, instance);
                 }));
+  add(strategy::kOuterMean, &outer_mean);
   add(strategy::kExchangeWeights, &exchange_weights);
   add(strategy::kReportStep, &report_step);
   add(strategy::kTakeReports, &take_reports);

@@ -61,6 +61,13 @@ const Kernel kOuterStep = {"outer_step",
                             {"follows_rate", AttributeType::kInteger}},
                            shard_cost};
 
+const Kernel kOuterMean = {
+    "outer_mean",
+    Bound::kMemory,
+    {{"outer", kUpdates}, {"velocity", kUpdates}, {"local", kWrites, Count::kOne, false}},
+    {{"replicas", AttributeType::kInteger}},
+    shard_cost};
+
 const Kernel kExchangeWeights = {"exchange_weights",
                                  Bound::kMemory,
                                  {{"outer", kUpdates}, {"local", kUpdates, Count::kOne, false}},

@@ -40,6 +40,11 @@ enum OuterStepAttribute : int {
   kOuterFollowsRate
 };
 
+/// Sums over the replicas become means, and the outer weights the local ones: eager replicas agree.
+extern const program::Kernel kOuterMean;
+enum OuterMeanOperand : int { kMeanOuter, kMeanVelocity, kMeanLocal };
+enum OuterMeanAttribute : int { kMeanReplicas };
+
 /// The outer weights change places with the local ones: before an evaluation, and after it.
 extern const program::Kernel kExchangeWeights;
 enum ExchangeOperand : int { kExchangedOuter, kExchangedLocal };

@@ -82,6 +82,7 @@ class BorderWriter {
   void send(const UnitOperands& unit, std::vector<Node>& nodes) const;
   void take(const UnitOperands& unit, std::vector<Node>& nodes) const;
   Op outer_step(const UnitOperands& unit) const;
+  void agree(const UnitOperands& unit, std::vector<Node>& nodes) const;
   void round(const UnitOperands& unit, std::vector<Node>& nodes) const;
   void exchange(const UnitOperands& unit, std::vector<Node>& nodes) const;
   void publish(const UnitOperands& unit, std::vector<Node>& nodes) const;
@@ -290,6 +291,22 @@ Op BorderWriter::outer_step(const UnitOperands& unit) const {
   return op;
 }
 
+/// Eager replicas have had their own parts a border earlier than the others', and so once more in
+/// the momentum: at the end all take the mean.
+void BorderWriter::agree(const UnitOperands& unit, std::vector<Node>& nodes) const {
+  for (const Operand& operand : {unit.outer, unit.velocity}) {
+    Op sum = transfer(OpKind::kAllReduce);
+    sum.reads = {read(operand)};
+    sum.writes = {write(operand)};
+    nodes.push_back(std::move(sum));
+  }
+  Op mean = shard_op(kOuterMean, *unit.shard);
+  mean.attributes = {policy_.replicas};
+  mean.writes = {update(unit.outer, kMeanOuter), update(unit.velocity, kMeanVelocity),
+                 write(unit.shard->weights, kMeanLocal)};
+  nodes.push_back(std::move(mean));
+}
+
 void BorderWriter::publish(const UnitOperands& unit, std::vector<Node>& nodes) const {
   nodes.insert(nodes.end(), unit.shard->publish.begin(), unit.shard->publish.end());
 }
@@ -317,6 +334,7 @@ void BorderWriter::take(const UnitOperands& unit, std::vector<Node>& nodes) cons
   }
   nodes.push_back(outer_step(unit));
   if (pieces || part_ == BorderPart::kAtOnce) nodes.push_back(draft::free_op(unit.sum));
+  if (part_ == BorderPart::kLandLast && policy_.eager && !alone()) agree(unit, nodes);
   publish(unit, nodes);
 }
 
