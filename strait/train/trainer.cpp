@@ -267,7 +267,7 @@ void Trainer::run() {
     const bool due = run.evaluation.every_steps > 0 && step % run.evaluation.every_steps == 0;
     const bool save_due = run.checkpoint.every_steps > 0 && step % run.checkpoint.every_steps == 0;
     const bool must_save = last || stopped || save_due;
-    if (last) runner_.run(strategy::kForEnd, step);
+    if (last) run_between(strategy::kForEnd, step);
     if (due || must_save) state_.drain();  // belongs to the step
     is_best_ = false;
     if (last || (due && !stopped)) clock_.apart(evaluation_seconds_, [&] { evaluate(step); });
@@ -332,6 +332,7 @@ Trainer::StepResult Trainer::train_step(int64_t step) {
   const auto values = state_.read<double, strategy::kNumStepValues>("step");
   result.loss = agreed[strategy::kLossSum] / agreed[strategy::kLossCount];
   result.counted = agreed[strategy::kLossCount] > 0;
+  result.not_encoded = agreed[strategy::kNotFinite];
   result.stop = agreed[strategy::kStopRequests] > 0;
   // Replicas go on until all of them know.
   if (job_.design.policy.local_steps())
@@ -354,9 +355,11 @@ void Trainer::non_finite(int64_t step, const StepResult& result) {
   else if (writer_)
     writer_->finish();  // all ranks stop here: none has to wait in vain
   place.step = step;
-  throw NonFinite(fmt::format("step {}: the loss is {} and the gradient norm {}; {}", step,
-                              without_sign(result.loss), without_sign(result.gradient_norm),
-                              non_finite_advice(job_.design)),
+  std::string what = fmt::format("the loss is {} and the gradient norm {}",
+                                 without_sign(result.loss), without_sign(result.gradient_norm));
+  if (result.not_encoded > 0)
+    what += fmt::format(", and codecs met {:.0f} numbers that are not finite", result.not_encoded);
+  throw NonFinite(fmt::format("step {}: {}; {}", step, what, non_finite_advice(job_.design)),
                   place);
 }
 
@@ -380,6 +383,17 @@ void Trainer::count_traffic(int64_t step) {
     for (int64_t other = 0; shared_.processes && other < job_.design.batch.ranks; ++other)
       if (other != rank_) shared_.sent_bytes[other * levels + level] = alike ? sent[level] : 0;
   }
+}
+
+runtime::RunTimes Trainer::run_between(const char* purpose, int64_t step) {
+  state_.drain();  // what the step has left under way is the step's
+  Ledger ledger;
+  runner_.drain_ledger(ledger);
+  traffic_.merge(ledger);
+  const runtime::RunTimes times = runner_.run(purpose, step);
+  state_.drain();
+  count_between_steps();
+  return times;
 }
 
 void Trainer::count_between_steps() {

@@ -117,7 +117,8 @@ class Trainer {
   struct StepResult {
     double loss = 0, gradient_norm = 0;
     bool finite = true, stop = false;
-    bool counted = true;  // some token's loss: without any it is NaN and nothing has changed
+    bool counted = true;     // some token's loss: without any it is NaN and nothing has changed
+    double not_encoded = 0;  // numbers that were not finite where a codec met them
     double loss_scale = 1;
     bool overflowed = false;  // by the loss scale, which has become smaller
     runtime::RunTimes times;  // inside the program
@@ -134,6 +135,8 @@ class Trainer {
   StepResult validated_step(int64_t step);
   /// The last step becomes valid without another.
   void settle(int64_t step, runtime::RunTimes& times);
+  /// The kinds of a purpose that follow a step and are counted between steps.
+  runtime::RunTimes run_between(const char* purpose, int64_t step);
   bool validates_behind() const { return job_.design.run.pipeline.post_validation; }
   /// Whether weights are evaluated or saved after so many steps.
   bool is_border(int64_t steps) const;

@@ -166,6 +166,16 @@ TEST_F(LocalSteps, AReplicaMayHoldAnyPlacement) {
   }
 }
 
+TEST_F(LocalSteps, EagerReplicasEndAsOneModel) {
+  const std::string run_dir = next_folder();
+  test::train_small(run_of(policy("diloco", 3,
+                                  {"sync.rounds.delay_steps=3", "sync.rounds.eager=true",
+                                   "sync.replica=1", "train.steps=12"})),
+                    2, run_dir);
+  for (const char* state : {"master", "outer_momentum"})
+    EXPECT_EQ(weights_of(run_dir, state, 0), weights_of(run_dir, state, 1)) << state;
+}
+
 /// The outer weights come and go; bits that blocks compute on, copies and shards are as before.
 TEST_F(LocalSteps, EvaluationsLeaveNoTrace) {
   const Sets levels = {
@@ -284,6 +294,19 @@ TEST_F(LocalSteps, BytesAreClosedFormsInAllReaders) {
     }
 }
 
+/// Where state is split, the end of a run gathers weights anew, which is no step's.
+TEST_F(LocalSteps, TheEndCountsBetweenSteps) {
+  for (const Sets& policy : {policy("co2", 4), policy("co2", 4, {"sync.rounds.eager=true"})}) {
+    strait::Run run = run_of(policy + Sets{"placement.preset=zero1", "sync.replica=2",
+                                           "train.steps=16", "evaluation.every_steps=0"});
+    run.output.run_dir = next_folder();
+    const Job job = make_job(run, 4);
+    const train::Outcome outcome = test::outcome_of(job);
+    EXPECT_EQ(outcome.traffic.bytes(), 16 * job.simulated.traffic.bytes()) << policy.back();
+    EXPECT_GT(outcome.between_steps.bytes(), 0);
+  }
+}
+
 TEST_F(LocalSteps, MemoryIsWhatTheAllocatorSaw) {
   for (const Sets& policy : policies()) {
     const train::Outcome outcome = test::train_small(
@@ -390,6 +413,7 @@ TEST_F(LocalSteps, WhatExcludesEachOtherIsRefusedWithTheNearest) {
       {policy("co2", 5, {"sync.outer.penalty=gap-aware:1", "sync.outer.kind=nesterov"}),
        "sync.outer.penalty", "constant:1.0"},
       {policy("co2", 5, {"sync.outer.codec=int8/64+ef"}), "sync.outer.codec", "int8/64"},
+      {policy("co2", 5, {"sync.outer.codec=fp16"}), "sync.outer.codec", "bf16"},
       {policy("co2", 5, {"train.non_finite=skip"}), "train.non_finite", "stop"},
       {policy("co2", 5,
               {"data.document_separator=.\n", "data.tokenizer=byte", "model.shape.context=1"}),
