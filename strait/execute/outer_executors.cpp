@@ -54,8 +54,7 @@ void copy(device::Arithmetic& arithmetic, const codec::ConstValues& from, const 
 }
 
 void keep_difference(device::Arithmetic& arithmetic, const Instance& instance) {
-  copy(arithmetic, read_part(instance, strategy::kKeptFrom),
-       write_part(instance, strategy::kKept));
+  copy(arithmetic, read_part(instance, strategy::kKeptFrom), write_part(instance, strategy::kKept));
 }
 
 /// Of the step; one that follows the inner learning rate has fallen as far as the rate has.
@@ -78,11 +77,28 @@ optim::OuterUpdate update_of(const program::Op& op, const StepRules& rules, int6
           number(strategy::kOuterMixing)};
 }
 
+/// Whether there is a result to take up, of this replica or of others.
+bool has_result(const Instance& instance) {
+  const Bound* border = instance.find_read(strategy::kOuterBorder);
+  return border == nullptr || instance.find_read(strategy::kOuterFresh) != nullptr ||
+         static_cast<const double*>(border->data)[strategy::kBorderSenders] > 0;
+}
+
+/// A momentum that stays, and no step.
+optim::OuterUpdate no_update(const program::Op& op) {
+  optim::OuterUpdate update;
+  update.learning_rate = 0;
+  update.momentum = 1;
+  update.mixing = attribute<int64_t>(op, strategy::kOuterRestarts) != 0 ? 0 : 1;
+  return update;
+}
+
 void outer_step(device::Arithmetic& arithmetic, const StepRules& rules, const Instance& instance) {
   arithmetic.outer_step(
-      {update_of(*instance.op, rules, instance.step), read_part(instance, strategy::kOuterSum),
-       read_part(instance, strategy::kOuterSent), read_part(instance, strategy::kOuterFresh),
-       write_part(instance, strategy::kOuterVelocity),
+      {has_result(instance) ? update_of(*instance.op, rules, instance.step)
+                            : no_update(*instance.op),
+       read_part(instance, strategy::kOuterSum), read_part(instance, strategy::kOuterSent),
+       read_part(instance, strategy::kOuterFresh), write_part(instance, strategy::kOuterVelocity),
        write_part(instance, strategy::kOuterWeights), write_part(instance, strategy::kOuterLocal)});
 }
 
@@ -148,12 +164,17 @@ void sum_differences(const codec::BorderedCodec& codec, device::Arithmetic& arit
 }
 
 void report_step(device::Arithmetic& arithmetic, const Instance& instance) {
-  std::array<double, strategy::kNumAgreed> agreed{};
-  arithmetic.get(instance.read(strategy::kReportedAgreed), agreed.data(), sizeof(agreed));
   std::array<double, strategy::kNumBorderValues> report{};
-  report[strategy::kBorderLossSum] = agreed[strategy::kLossSum];
-  report[strategy::kBorderLossCount] = agreed[strategy::kLossCount];
-  report[strategy::kBorderStopRequests] = agreed[strategy::kStopRequests];
+  if (const Bound* border = instance.find_read(strategy::kReportedBorder)) {
+    report[strategy::kBorderSenders] =
+        static_cast<const double*>(border->data)[strategy::kBorderSenders];
+  } else {
+    std::array<double, strategy::kNumAgreed> agreed{};
+    arithmetic.get(instance.read(strategy::kReportedAgreed), agreed.data(), sizeof(agreed));
+    report[strategy::kBorderLossSum] = agreed[strategy::kLossSum];
+    report[strategy::kBorderSenders] = 1;
+    report[strategy::kBorderStopRequests] = agreed[strategy::kStopRequests];
+  }
   arithmetic.put(report.data(), instance.write(strategy::kReportedScalars), sizeof(report));
 }
 

@@ -62,6 +62,16 @@ std::unique_ptr<DocumentLoader> document_loader(const Job& job) {
       saved ? saved_position(*saved, job.resume->manifest()) : BatchPosition{});
 }
 
+/// The step behind which that was launched which is under way before a step; that step if nothing
+/// is.
+int64_t launched_before(const strategy::Policy& policy, int64_t step) {
+  for (int64_t p = 0; p < policy.fragments; ++p) {
+    const program::Turns turns{policy.first_border(p), policy.period, policy.delay};
+    if (turns.hold(step)) return step - (step - turns.first) % turns.period;
+  }
+  return step;
+}
+
 /// A NaN has no sign that means anything.
 double without_sign(double value) { return std::isnan(value) ? std::abs(value) : value; }
 
@@ -220,6 +230,18 @@ void Trainer::begin_state() {
   first_step_ = job_.resume->manifest().step;
   tokens_done_ = job_.resume->manifest().tokens;
   resume_settings();
+  resume_border();
+}
+
+/// What was under way at the end of a run has been taken up there.
+void Trainer::resume_border() {
+  const strategy::Policy& policy = job_.design.policy;
+  if (policy.delay == 0) return;
+  if (const Json* landed = job_.resume->manifest().extra.find("landed_step"))
+    landed_step_ = landed->as_integer();
+  std::array<double, strategy::kNumBorderValues> border{};
+  border[strategy::kBorderSenders] = launched_before(policy, first_step_) > landed_step_ ? 1 : 0;
+  state_.write("border", border.data(), sizeof(border));
 }
 
 void Trainer::begin_progress() {
@@ -267,7 +289,7 @@ void Trainer::run() {
     const bool due = run.evaluation.every_steps > 0 && step % run.evaluation.every_steps == 0;
     const bool save_due = run.checkpoint.every_steps > 0 && step % run.checkpoint.every_steps == 0;
     const bool must_save = last || stopped || save_due;
-    if (last) run_between(strategy::kForEnd, step);
+    if (last) run_between(strategy::kForEnd, step), landed_step_ = step;
     if (due || must_save) state_.drain();  // belongs to the step
     is_best_ = false;
     if (last || (due && !stopped)) clock_.apart(evaluation_seconds_, [&] { evaluate(step); });

@@ -159,6 +159,7 @@ class Trainer {
   void adapt(int64_t step);
   /// Takes up those of the checkpoint, if they are of the same uniform setting.
   void resume_settings();
+  void resume_border();
   /// Takes up a validation loss that all ranks have.
   void note_validation(int64_t step, double loss);
   /// Calls save or finish as a phase that the table of waits and the watch over saves can see.
@@ -227,6 +228,7 @@ class Trainer {
   // First of this rank's, while an evaluation is under way.
   std::optional<int64_t> evaluated_window_;
   int64_t tokens_done_ = 0;   // over the whole run
+  int64_t landed_step_ = -1;  // at whose end results under way were last taken up; -1 = none
   int64_t steps_here_ = 0;    // steps of this process
   bool under_way_ = false;    // the step to come has run, and waits to be validated
   bool stop_asked_ = false;   // in a valid step, while another one was under way

@@ -1,6 +1,7 @@
 // Replicas of the model that agree rarely, in real training: the invariants of DiLoCo, Streaming
 // DiLoCo and CO2 (C1 to C7 and D1 to D12 of what tests call them), any placement inside a
 // replica, checkpoints in the middle of a round.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -242,6 +243,40 @@ TEST_F(LocalSteps, AFinishedRunTakesALateResultUpOnce) {
                     "optimizer.minimum_learning_rate=0", "optimizer.warmup_steps=0"}),
         2, run_dir);
     EXPECT_LT(distance(longer, ended), 1e-12);
+  }
+}
+
+/// Nor is the landing of what a run has already taken up a step of the outer optimizer: a border
+/// without a result leaves outer weights and momentum alone.
+TEST_F(LocalSteps, AFinishedRunGoesOnWithoutAPhantomStep) {
+  struct Extended {
+    Sets policy;
+    int64_t end, landing;  // steps
+  };
+  for (const Extended& one : {Extended{policy("co2", 4), 12, 16},
+                              Extended{policy("diloco", 8, {"sync.rounds.delay_steps=3"}), 16, 19},
+                              Extended{streaming(9, 3, 2), 18, 20}}) {
+    SCOPED_TRACE(one.policy.front());
+    const auto steps = [](int64_t count) { return "train.steps=" + std::to_string(count); };
+    const Sets sets = one.policy + Sets{"sync.replica=1", "checkpoint.every_steps=1",
+                                        "checkpoint.keep=100", "optimizer.decay_steps=30"};
+    const std::string run_dir = next_folder(), again = next_folder();
+    const auto at = [](const std::string& run, int64_t step) {
+      return fmt::format("{}/checkpoints/step-{:08d}", run, step);
+    };
+    test::train_small(run_of(sets + Sets{steps(one.end)}), 2, run_dir);
+    const Sets longer = sets + Sets{steps(one.landing + 8)};
+    const auto whole = test::train_small(
+        run_of(longer + Sets{"checkpoint.resume=" + at(run_dir, one.end)}), 2, again);
+    for (const char* state : {"master", "outer_momentum"}) {
+      const MasterWeights before = weights_of(at(run_dir, one.end), state, 0);
+      const MasterWeights behind = weights_of(at(again, one.landing), state, 0);
+      EXPECT_EQ(distance(behind.at("embedding"), before.at("embedding")), 0) << state;
+    }
+    // From a checkpoint between the end and the landing, too.
+    const auto parted = test::train_small(
+        run_of(longer + Sets{"checkpoint.resume=" + at(again, one.landing - 1)}), 2, next_folder());
+    EXPECT_EQ(parted.parameter_hash, whole.parameter_hash);
   }
 }
 
