@@ -70,7 +70,7 @@ void print_summary(const Job& job, const train::Outcome& outcome, cli::Output& o
   for (const persist::ChosenSettings& chosen : outcome.settings)
     if (chosen.choice.error > chosen.choice.allowed_error)
       output.line(fmt::format(
-          "warning     the settings of layers chosen after step {} lose {:.2f} times what "
+          "warning     the settings of layers chosen after step {} lose {:.3g} times what "
           "lgreco.alpha = {} allows: no others lose less",
           chosen.step, chosen.choice.error / chosen.choice.allowed_error,
           job.design.run.lgreco.alpha));

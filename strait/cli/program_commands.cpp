@@ -204,6 +204,8 @@ Json verify_command(const Command& command, Output& output) {
   }
   const Peaks peaks = predict::peak_memories(design);
   warn_of_memory(design, peaks, output);
+  for (const std::string& line : policy_warnings(design.policy, design.batch.data_ranks))
+    output.line(line);
   output.line(fmt::format(
       "verified: {} step kinds, {} rank class{}, {} operations, {} values, {} problems",
       step_kinds.size(), classes, classes == 1 ? "" : "es", ops, values, problems.size()));
@@ -364,9 +366,12 @@ void tell_varied_keys(const Run& run, const Run& best, Output& output) {
         fmt::join(varied, ", ")));
 }
 
-void warn_of_peak(const plan::SearchResult& result, Output& output) {
+/// Of the best candidate.
+void warn(const plan::SearchResult& result, Output& output) {
   if (result.candidates.empty()) return;
   const plan::Candidate& best = result.candidates.front();
+  for (const std::string& line : policy_warnings(best.design.policy, best.design.batch.data_ranks))
+    output.line(line);
   const std::string warning =
       peak_warning(plan::model_flops_utilization(best), best.design.cluster, best.design.dtype);
   if (!warning.empty()) output.line(warning);
@@ -402,7 +407,7 @@ plan::SearchResult search_and_tell(const Run& run, int64_t ranks, Output& output
                : plan::search(run, ranks, data.vocabulary, data.documents(), watch);
   const auto table = policies ? policy_table : plan_table;
   for (const std::string& line : table(result, run.plan.keep)) output.line(line);
-  warn_of_peak(result, output);
+  warn(result, output);
   output.partial() = plan::search_json(result, ranks, run.plan.keep, "");
   if (result.candidates.empty()) refuse_memory(result.rejected, what_would_fit(run, ranks, data));
   tell_varied_keys(run, result.candidates.front().design.run, output);

@@ -194,7 +194,7 @@ std::optional<Unfit> unfit_for_activations(const Run& run, const codec::CodecSpe
       (codec.kind == kFloat16 && precision == "fp16"))
     return Unfit{fmt::format("is what activations are in train.precision = \"{}\"", precision),
                  "none"};
-  if (codec.kind == kFloat16)
+  if (beyond_range(run, codec))
     return Unfit{
         "makes 0 of numbers beyond 65504, and only train.precision = \"fp16\" scales values into "
         "its range",
@@ -218,6 +218,10 @@ void check_activation_codec(const Run& run) {
 }
 
 }  // namespace
+
+bool beyond_range(const Run& run, const codec::CodecSpec& codec) {
+  return codec.kind == codec::CodecKind::kFloat16 && run.train.precision != "fp16";
+}
 
 void check_mesh_sizes(const Run& run, int64_t ranks) {
   int64_t left = ranks;

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "strait/codec/codec.h"
 #include "strait/config/run.h"
 #include "strait/topology/cluster.h"
 
@@ -31,6 +32,9 @@ void check_micro_batches(const Run& run, int64_t share, int64_t accumulation);
 /// Refuses tensor.sequence_parallel where ranks of x cannot have equally many `rows` of a
 /// micro-batch of `micro_batch` sequences each. `share`: as above.
 void check_row_split(const Run& run, int64_t rows, int64_t micro_batch, int64_t share);
+
+/// Whether a codec is fp16 and nothing scales values into its range.
+bool beyond_range(const Run& run, const codec::CodecSpec& codec);
 
 /// The first transformer block, counted from 0, of every run of blocks but the first; empty for
 /// "auto". UserError (pipeline.cuts) for a text that is neither.

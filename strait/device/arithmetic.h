@@ -62,6 +62,7 @@ class Arithmetic {
   /// out = a - b, all of out's type.
   virtual void subtract(const codec::ConstValues& a, const codec::ConstValues& b,
                         const codec::Values& out) = 0;
+  virtual void scale(double factor, const codec::Values& values) = 0;
   virtual void outer_step(const OuterCall& call) = 0;
   virtual void exchange(const codec::Values& a, const codec::Values& b) = 0;
   /// Adds the number of elements that are not finite to `not_finite` unless it is null.

@@ -87,6 +87,12 @@ class HostArithmetic final : public Arithmetic {
       optim::outer_gradient<T>(elements<T>(a), elements<T>(b), elements<T>(out), threads_);
     });
   }
+  void scale(double factor, const codec::Values& values) override {
+    in_type(values.dtype, [&]<class T>() {
+      for (T& value : elements<T>(values))
+        value = static_cast<T>(factor * static_cast<double>(value));
+    });
+  }
   void outer_step(const OuterCall& call) override {
     in_type(call.outer.dtype, [&]<class T>() {
       optim::outer_step<T>(

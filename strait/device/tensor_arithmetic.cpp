@@ -100,6 +100,9 @@ class TensorArithmetic final : public Arithmetic {
     written(out).copy_(numbers(a).sub(numbers(b)));
   }
 
+  void scale(double factor, const codec::Values& values) override {
+    if (values.elements > 0) written(values).mul_(factor);
+  }
   void outer_step(const OuterCall& call) override {
     if (call.outer.elements == 0) return;
     const at::AutoDispatchBelowADInplaceOrView no_gradients;

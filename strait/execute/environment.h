@@ -57,7 +57,7 @@ void add_coding_executors(runtime::Executors& executors, device::Arithmetic& ari
 void add_step_executors(runtime::Executors& executors, const Environment& environment,
                         const StepRules& rules);
 
-/// outer_gradient, keep_difference, outer_step, exchange_weights, encode_difference,
+/// outer_gradient, keep_difference, outer_step, outer_mean, exchange_weights, encode_difference,
 /// sum_differences, report_step, take_reports. Of the rules those of the learning rate.
 void add_outer_executors(runtime::Executors& executors, device::Arithmetic& arithmetic,
                          const StepRules& rules);

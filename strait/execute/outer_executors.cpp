@@ -45,13 +45,16 @@ void outer_gradient(device::Arithmetic& arithmetic, const Instance& instance) {
                       write_part(instance, strategy::kDifference));
 }
 
-/// As numbers of no codec: a copy.
-void keep_difference(device::Arithmetic& arithmetic, const Instance& instance) {
-  const codec::ConstValues from = read_part(instance, strategy::kKeptFrom);
+/// As numbers of no codec.
+void copy(device::Arithmetic& arithmetic, const codec::ConstValues& from, const codec::Values& to) {
   const std::span<const uint8_t> bytes(
       static_cast<const uint8_t*>(from.data),
       static_cast<size_t>(from.elements * dtype_bytes(from.dtype)));
-  arithmetic.decode({}, bytes, write_part(instance, strategy::kKept), false);
+  arithmetic.decode({}, bytes, to, false);
+}
+
+void keep_difference(device::Arithmetic& arithmetic, const Instance& instance) {
+  copy(arithmetic, read_part(instance, strategy::kKeptFrom), write_part(instance, strategy::kKept));
 }
 
 /// Of the step; one that follows the inner learning rate has fallen as far as the rate has.
@@ -74,12 +77,39 @@ optim::OuterUpdate update_of(const program::Op& op, const StepRules& rules, int6
           number(strategy::kOuterMixing)};
 }
 
+/// Whether there is a result to take up, of this replica or of others.
+bool has_result(const Instance& instance) {
+  const Bound* border = instance.find_read(strategy::kOuterBorder);
+  return border == nullptr || instance.find_read(strategy::kOuterFresh) != nullptr ||
+         static_cast<const double*>(border->data)[strategy::kBorderSenders] > 0;
+}
+
+/// A momentum that stays, and no step.
+optim::OuterUpdate no_update(const program::Op& op) {
+  optim::OuterUpdate update;
+  update.learning_rate = 0;
+  update.momentum = 1;
+  update.mixing = attribute<int64_t>(op, strategy::kOuterRestarts) != 0 ? 0 : 1;
+  return update;
+}
+
 void outer_step(device::Arithmetic& arithmetic, const StepRules& rules, const Instance& instance) {
   arithmetic.outer_step(
-      {update_of(*instance.op, rules, instance.step), read_part(instance, strategy::kOuterSum),
-       read_part(instance, strategy::kOuterSent), read_part(instance, strategy::kOuterFresh),
-       write_part(instance, strategy::kOuterVelocity),
+      {has_result(instance) ? update_of(*instance.op, rules, instance.step)
+                            : no_update(*instance.op),
+       read_part(instance, strategy::kOuterSum), read_part(instance, strategy::kOuterSent),
+       read_part(instance, strategy::kOuterFresh), write_part(instance, strategy::kOuterVelocity),
        write_part(instance, strategy::kOuterWeights), write_part(instance, strategy::kOuterLocal)});
+}
+
+void outer_mean(device::Arithmetic& arithmetic, const Instance& instance) {
+  const double share =
+      1 / static_cast<double>(attribute<int64_t>(*instance.op, strategy::kMeanReplicas));
+  const codec::Values outer = write_part(instance, strategy::kMeanOuter);
+  arithmetic.scale(share, outer);
+  arithmetic.scale(share, write_part(instance, strategy::kMeanVelocity));
+  copy(arithmetic, {outer.data, outer.dtype, outer.elements},
+       write_part(instance, strategy::kMeanLocal));
 }
 
 void exchange_weights(device::Arithmetic& arithmetic, const Instance& instance) {
@@ -134,12 +164,17 @@ void sum_differences(const codec::BorderedCodec& codec, device::Arithmetic& arit
 }
 
 void report_step(device::Arithmetic& arithmetic, const Instance& instance) {
-  std::array<double, strategy::kNumAgreed> agreed{};
-  arithmetic.get(instance.read(strategy::kReportedAgreed), agreed.data(), sizeof(agreed));
   std::array<double, strategy::kNumBorderValues> report{};
-  report[strategy::kBorderLossSum] = agreed[strategy::kLossSum];
-  report[strategy::kBorderLossCount] = agreed[strategy::kLossCount];
-  report[strategy::kBorderStopRequests] = agreed[strategy::kStopRequests];
+  if (const Bound* border = instance.find_read(strategy::kReportedBorder)) {
+    report[strategy::kBorderSenders] =
+        static_cast<const double*>(border->data)[strategy::kBorderSenders];
+  } else {
+    std::array<double, strategy::kNumAgreed> agreed{};
+    arithmetic.get(instance.read(strategy::kReportedAgreed), agreed.data(), sizeof(agreed));
+    report[strategy::kBorderLossSum] = agreed[strategy::kLossSum];
+    report[strategy::kBorderSenders] = 1;
+    report[strategy::kBorderStopRequests] = agreed[strategy::kStopRequests];
+  }
   arithmetic.put(report.data(), instance.write(strategy::kReportedScalars), sizeof(report));
 }
 
@@ -162,6 +197,7 @@ void add_outer_executors(runtime::Executors& executors, device::Arithmetic& arit
   executors.add(strategy::kOuterStep, Execute([&arithmetic, rules](const Instance& instance) {
                   outer_step(arithmetic, rules, instance);
                 }));
+  add(strategy::kOuterMean, &outer_mean);
   add(strategy::kExchangeWeights, &exchange_weights);
   add(strategy::kReportStep, &report_step);
   add(strategy::kTakeReports, &take_reports);

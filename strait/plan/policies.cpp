@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -15,6 +16,7 @@
 #include "strait/plan/codecs.h"
 #include "strait/plan/trials.h"
 #include "strait/predict/predict.h"
+#include "strait/shape/shape.h"
 #include "strait/topology/mesh.h"
 #include "strait/topology/positions.h"
 
@@ -65,10 +67,14 @@ void clear_policy(Run& run) {
   std::erase_if(run.written, [](const auto& entry) { return entry.first.starts_with("sync."); });
 }
 
-int64_t most_delay(const Run& run, int64_t ranks) {
+strategy::Policy policy_of(const Run& run, int64_t ranks) {
   const Mesh mesh(run.mesh, ranks);
-  const strategy::Policy policy = strategy::resolve_policy(
-      run, positions_of(resolve_cluster(run, ranks), mesh), mesh.data_ranks());
+  return strategy::resolve_policy(run, positions_of(resolve_cluster(run, ranks), mesh),
+                                  mesh.data_ranks());
+}
+
+int64_t most_delay(const Run& run, int64_t ranks) {
+  const strategy::Policy policy = policy_of(run, ranks);
   return policy.period / policy.fragments - 1;
 }
 
@@ -96,6 +102,20 @@ Run with_policy(Run run, const PolicyRow& row, const std::string& replica, int64
   }
   choose(run, "sync.rounds.delay_steps", sync.rounds.delay_steps, delay);
   return run;
+}
+
+/// The outer optimizer is that of the figure which says what the policy costs.
+void choose_outer(Run& run, const Setting& setting) {
+  const strategy::Policy policy = policy_of(run, setting.ranks);
+  const auto parameters =
+      static_cast<double>(model_shape(run.model, setting.vocabulary).parameters());
+  const std::optional<QualityCost> cost = quality_of(policy, parameters);
+  if (!policy.local_steps() || !cost || !cost->known.outer) return;
+  const OuterKeys& keys = *cost->known.outer;
+  SyncOuter& outer = run.sync.outer;
+  choose(run, "sync.outer.learning_rate", outer.learning_rate, keys.learning_rate);
+  choose(run, "sync.outer.momentum", outer.momentum, keys.momentum);
+  choose(run, "sync.outer.clip", outer.clip, keys.clip);
 }
 
 [[noreturn]] void refuse_target(const Run& run, const std::string& why,
@@ -181,7 +201,9 @@ std::vector<Candidate> searched(Run run, const PolicyRow& like, const std::strin
 /// Adds a row to the result.
 void add_row(const Run& best, const PolicyRow& row, const std::string& replica,
              const Setting& setting, SearchResult& result) {
-  Candidate candidate = evaluate(with_policy(best, row, replica, setting.ranks), setting);
+  Run run = with_policy(best, row, replica, setting.ranks);
+  choose_outer(run, setting);
+  Candidate candidate = evaluate(run, setting);
   if (candidate.fits()) add_figures(candidate);
   keep(std::move(candidate), row_text(row, replica), 1, result);
 }

@@ -13,8 +13,9 @@ namespace strait::plan {
 /// the border behind.
 enum class Delay : uint8_t { kNone, kOneStep, kMostSteps, kOneRound };
 
-/// A row of the table of policies that are tried. Everything else, such as the number of
-/// fragments, is the policy's default.
+/// A row of the table of policies that are tried. The outer optimizer is that of the figure which
+/// says what the policy costs; everything else, such as the number of fragments, is the policy's
+/// default.
 struct PolicyRow {
   const char* policy;
   int64_t period;

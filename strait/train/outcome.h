@@ -57,7 +57,7 @@ struct Outcome {
   std::vector<double> save_stall_seconds;  // by save of this process: training stood still, rank 0
   std::vector<double> exposed_shares;      // by rank: waited / step time, steps of this process
   Ledger traffic;                          // training steps of this process, all ranks
-  Ledger between_steps;  // programs that are no steps: the start and evaluations, all ranks
+  Ledger between_steps;  // programs that are no steps: start, end, evaluations; all ranks
   Ledger bookkeeping;    // beside programs (bookkeeping.h), all ranks
   std::vector<program::MemoryUse> state_bytes;  // by rank: resident
   std::vector<int64_t> predicted_peak_bytes;    // by rank: peak_memory of the step program

@@ -62,6 +62,16 @@ std::unique_ptr<DocumentLoader> document_loader(const Job& job) {
       saved ? saved_position(*saved, job.resume->manifest()) : BatchPosition{});
 }
 
+/// The step behind which that was launched which is under way before a step; that step if nothing
+/// is.
+int64_t launched_before(const strategy::Policy& policy, int64_t step) {
+  for (int64_t p = 0; p < policy.fragments; ++p) {
+    const program::Turns turns{policy.first_border(p), policy.period, policy.delay};
+    if (turns.hold(step)) return step - (step - turns.first) % turns.period;
+  }
+  return step;
+}
+
 /// A NaN has no sign that means anything.
 double without_sign(double value) { return std::isnan(value) ? std::abs(value) : value; }
 
@@ -220,6 +230,18 @@ void Trainer::begin_state() {
   first_step_ = job_.resume->manifest().step;
   tokens_done_ = job_.resume->manifest().tokens;
   resume_settings();
+  resume_border();
+}
+
+/// What was under way at the end of a run has been taken up there.
+void Trainer::resume_border() {
+  const strategy::Policy& policy = job_.design.policy;
+  if (policy.delay == 0) return;
+  if (const Json* landed = job_.resume->manifest().extra.find("landed_step"))
+    landed_step_ = landed->as_integer();
+  std::array<double, strategy::kNumBorderValues> border{};
+  border[strategy::kBorderSenders] = launched_before(policy, first_step_) > landed_step_ ? 1 : 0;
+  state_.write("border", border.data(), sizeof(border));
 }
 
 void Trainer::begin_progress() {
@@ -267,7 +289,7 @@ void Trainer::run() {
     const bool due = run.evaluation.every_steps > 0 && step % run.evaluation.every_steps == 0;
     const bool save_due = run.checkpoint.every_steps > 0 && step % run.checkpoint.every_steps == 0;
     const bool must_save = last || stopped || save_due;
-    if (last) runner_.run(strategy::kForEnd, step);
+    if (last) run_between(strategy::kForEnd, step), landed_step_ = step;
     if (due || must_save) state_.drain();  // belongs to the step
     is_best_ = false;
     if (last || (due && !stopped)) clock_.apart(evaluation_seconds_, [&] { evaluate(step); });
@@ -332,6 +354,7 @@ Trainer::StepResult Trainer::train_step(int64_t step) {
   const auto values = state_.read<double, strategy::kNumStepValues>("step");
   result.loss = agreed[strategy::kLossSum] / agreed[strategy::kLossCount];
   result.counted = agreed[strategy::kLossCount] > 0;
+  result.not_encoded = agreed[strategy::kNotFinite];
   result.stop = agreed[strategy::kStopRequests] > 0;
   // Replicas go on until all of them know.
   if (job_.design.policy.local_steps())
@@ -354,9 +377,11 @@ void Trainer::non_finite(int64_t step, const StepResult& result) {
   else if (writer_)
     writer_->finish();  // all ranks stop here: none has to wait in vain
   place.step = step;
-  throw NonFinite(fmt::format("step {}: the loss is {} and the gradient norm {}; {}", step,
-                              without_sign(result.loss), without_sign(result.gradient_norm),
-                              non_finite_advice(job_.design)),
+  std::string what = fmt::format("the loss is {} and the gradient norm {}",
+                                 without_sign(result.loss), without_sign(result.gradient_norm));
+  if (result.not_encoded > 0)
+    what += fmt::format(", and codecs met {:.0f} numbers that are not finite", result.not_encoded);
+  throw NonFinite(fmt::format("step {}: {}; {}", step, what, non_finite_advice(job_.design)),
                   place);
 }
 
@@ -380,6 +405,17 @@ void Trainer::count_traffic(int64_t step) {
     for (int64_t other = 0; shared_.processes && other < job_.design.batch.ranks; ++other)
       if (other != rank_) shared_.sent_bytes[other * levels + level] = alike ? sent[level] : 0;
   }
+}
+
+runtime::RunTimes Trainer::run_between(const char* purpose, int64_t step) {
+  state_.drain();  // what the step has left under way is the step's
+  Ledger ledger;
+  runner_.drain_ledger(ledger);
+  traffic_.merge(ledger);
+  const runtime::RunTimes times = runner_.run(purpose, step);
+  state_.drain();
+  count_between_steps();
+  return times;
 }
 
 void Trainer::count_between_steps() {

@@ -117,7 +117,8 @@ class Trainer {
   struct StepResult {
     double loss = 0, gradient_norm = 0;
     bool finite = true, stop = false;
-    bool counted = true;  // some token's loss: without any it is NaN and nothing has changed
+    bool counted = true;     // some token's loss: without any it is NaN and nothing has changed
+    double not_encoded = 0;  // numbers that were not finite where a codec met them
     double loss_scale = 1;
     bool overflowed = false;  // by the loss scale, which has become smaller
     runtime::RunTimes times;  // inside the program
@@ -134,6 +135,8 @@ class Trainer {
   StepResult validated_step(int64_t step);
   /// The last step becomes valid without another.
   void settle(int64_t step, runtime::RunTimes& times);
+  /// The kinds of a purpose that follow a step and are counted between steps.
+  runtime::RunTimes run_between(const char* purpose, int64_t step);
   bool validates_behind() const { return job_.design.run.pipeline.post_validation; }
   /// Whether weights are evaluated or saved after so many steps.
   bool is_border(int64_t steps) const;
@@ -156,6 +159,7 @@ class Trainer {
   void adapt(int64_t step);
   /// Takes up those of the checkpoint, if they are of the same uniform setting.
   void resume_settings();
+  void resume_border();
   /// Takes up a validation loss that all ranks have.
   void note_validation(int64_t step, double loss);
   /// Calls save or finish as a phase that the table of waits and the watch over saves can see.
@@ -224,6 +228,7 @@ class Trainer {
   // First of this rank's, while an evaluation is under way.
   std::optional<int64_t> evaluated_window_;
   int64_t tokens_done_ = 0;   // over the whole run
+  int64_t landed_step_ = -1;  // at whose end results under way were last taken up; -1 = none
   int64_t steps_here_ = 0;    // steps of this process
   bool under_way_ = false;    // the step to come has run, and waits to be validated
   bool stop_asked_ = false;   // in a valid step, while another one was under way

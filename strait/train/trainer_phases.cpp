@@ -123,6 +123,7 @@ checkpoint::SaveDescription Trainer::describe(int64_t step, bool due) {
     manifest.extra["layer_settings"] = Json::object(
         {{"codec", design.run.compression.codec},
          {"chosen", persist::to_json(*settings_->chosen(), shared_.adapted->layers())}});
+  if (design.policy.delay > 0 && landed_step_ >= 0) manifest.extra["landed_step"] = landed_step_;
   if (!job_.modules_hash.empty()) manifest.extra["modules_hash"] = job_.modules_hash;
   if (evaluated_step_ == step && std::isfinite(validation_loss_))
     checkpoint::record_validation(manifest, validation_loss_, !due);

@@ -14,14 +14,8 @@ bool Trainer::is_border(int64_t steps) const {
 }
 
 void Trainer::settle(int64_t step, runtime::RunTimes& times) {
-  state_.drain();  // the sum that the step has left is the step's
-  Ledger ledger;
-  runner_.drain_ledger(ledger);
-  traffic_.merge(ledger);
   step_ = step;
-  times += runner_.run(strategy::kForSettling, step);
-  state_.drain();
-  count_between_steps();
+  times += run_between(strategy::kForSettling, step);
 }
 
 Trainer::StepResult Trainer::validated_step(int64_t step) {
@@ -44,6 +38,7 @@ Trainer::StepResult Trainer::validated_step(int64_t step) {
   under_way_ = !settles && !taken_back;
   result.loss = agreed[strategy::kLossSum] / agreed[strategy::kLossCount];
   result.counted = agreed[strategy::kLossCount] > 0;
+  result.not_encoded = agreed[strategy::kNotFinite];
   stop_asked_ = stop_asked_ || agreed[strategy::kStopRequests] > 0;
   result.stop = stop_asked_ && !under_way_;
   result.gradient_norm = results[strategy::kGradientNorm];

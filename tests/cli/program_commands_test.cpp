@@ -84,6 +84,33 @@ TEST_F(ProgramCommands, SimulateAndPlanWarnOfMoreThanThePeak) {
   }
 }
 
+/// What replicas compute behind their last border is not in the model that is saved.
+TEST_F(ProgramCommands, StepsBehindTheLastBorderAreToldOf) {
+  const std::string none = "[sync]\npolicy = \"co2\"\n";
+  for (const char* command : {"simulate", "verify"}) {
+    const auto told = [&](const std::string& more, const std::string& steps) {
+      return answer({command, run_file(more), "--ranks", "2", "--set", "train.steps=" + steps}).out;
+    };
+    EXPECT_THAT(told(none, "10"), HasSubstr("warning     the last 10 of 10 steps"));
+    EXPECT_THAT(told(none, "2000"), HasSubstr("the last 20 of 2000 steps"));
+    EXPECT_THAT(told(none, "60"), Not(HasSubstr("warning")));
+    EXPECT_THAT(told("[sync]\npolicy = \"diloco\"\n", "10"), Not(HasSubstr("warning")));
+    EXPECT_THAT(told("[sync]\npolicy = \"diloco\"\nreplica = \"2\"\n", "60"),
+                HasSubstr("warning     all 2 data ranks are one replica"));
+  }
+}
+
+TEST_F(ProgramCommands, NoPolicyThatReachesTheTargetIsNamedInShort) {
+  const Answer plan =
+      answer({"plan", run_file("[train]\nsteps = 10\n"), "--ranks", "2", "--cluster",
+              folder_.write("slow.toml",
+                            "levels = [{ name = \"world\", size = 0, "
+                            "gb_per_second = 1e-6, latency_microseconds = 1 }]\n"),
+              "--set", "plan.utilization=0.99", "--set", "plan.search=sync"});
+  EXPECT_EQ(plan.code, 3);
+  EXPECT_THAT(plan.err, HasSubstr("the nearest, every-step, reaches"));
+}
+
 TEST_F(ProgramCommands, ClusterAndASetOfAnotherAreRefused) {
   const std::string run = run_file();
   for (const char* command : {"simulate", "plan"}) {

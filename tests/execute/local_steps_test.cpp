@@ -75,6 +75,7 @@ struct Case {
   int64_t steps = 23;
   Inner inner = inner_step;
   bool guarded = true;  // kernels reach nothing that they do not declare
+  bool ends = false;    // takes up what is under way behind the last step
   int64_t ranks() const { return policy.replicas * span; }
 };
 
@@ -95,13 +96,14 @@ class PlainElement {
     sent_.assign(replicas_.size(), 0);
   }
 
-  const std::vector<Element>& run(int64_t steps) {
+  const std::vector<Element>& run(int64_t steps, bool ends) {
     for (int64_t t = 1; t <= steps; ++t) {
       for (size_t m = 0; m < replicas_.size(); ++m)
         replicas_[m].local =
             inner_step(replicas_[m].local, static_cast<int64_t>(m), number_, t - 1);
       border(t);
     }
+    if (ends) end(steps + 1);
     return replicas_;
   }
 
@@ -136,6 +138,20 @@ class PlainElement {
           policy_.eager ? stale + (fresh[m] - sent_[m]) / static_cast<double>(fresh.size()) : stale,
           t);
     sent_ = fresh;
+  }
+  /// The last result is taken up; eager replicas, which have it in parts, then take their mean.
+  void end(int64_t t) {
+    const double stale = mean(sent_);
+    const auto replicas = static_cast<double>(replicas_.size());
+    const bool under_way = policy_.one_round_late() || under_way_ > 0;
+    for (size_t m = 0; m < replicas_.size() && under_way; ++m)
+      take(m, policy_.eager ? stale - sent_[m] / replicas : stale, t);
+    if (!policy_.eager) return;
+    Element sum;
+    for (const Element& replica : replicas_)
+      sum.outer += replica.outer / replicas, sum.velocity += replica.velocity / replicas;
+    for (Element& replica : replicas_)
+      replica.local = replica.outer = sum.outer, replica.velocity = sum.velocity;
   }
   static double mean(const std::vector<double>& values) {
     double sum = 0;
@@ -311,7 +327,7 @@ void expect_as_written(const Case& c) {
     const int64_t fragment = c.policy.fragment_of(its.name, programs.shape().options.layers);
     for (int64_t element = 0; element < its.elements; ++element) {
       const int64_t number = number_of(static_cast<int64_t>(unit), element);
-      expected[number] = PlainElement(c.policy, fragment, number).run(c.steps);
+      expected[number] = PlainElement(c.policy, fragment, number).run(c.steps, c.ends);
     }
   }
   std::mutex mutex;
@@ -320,6 +336,7 @@ void expect_as_written(const Case& c) {
   comm::run_ranks(*worlds, [&](comm::World& world) {
     Rank rank(programs, world, c);
     for (int64_t step = 0; step < c.steps; ++step) rank.run("step", step);
+    if (c.ends) rank.run("end", c.steps);
     rank.drain();
     const std::lock_guard lock(mutex);
     const auto replica = static_cast<size_t>(programs.mesh().coordinate(world.rank(), "replica"));
@@ -419,6 +436,22 @@ TEST(LocalSteps, AResultMayBeARoundLate) {
     eager.eager = true;
     expect_as_written({eager});
   }
+}
+
+TEST(LocalSteps, TheLastResultIsTakenUpAtTheEnd) {
+  for (const int64_t replicas : {1, 2, 3})
+    for (const int64_t span : {1, 2}) {
+      const auto ends = [&](const Policy& policy) {
+        expect_as_written({.policy = policy, .span = span, .ends = true});
+      };
+      ends(co2(replicas, 4));
+      ends(streaming(replicas, 9, 3, 2));  // 23 steps: one is under way
+      for (Policy eager : {co2(replicas, 4), diloco(replicas, 4)}) {
+        eager.delay = 4;
+        eager.eager = true;
+        ends(eager);
+      }
+    }
 }
 
 /// f = w^2 / 2, one step of gradient descent: what stays of w.

@@ -127,6 +127,25 @@ TEST(Policies, FiguresAreThoseOfTheRunThatIsWritten) {
   }
 }
 
+/// What is called measured runs as it was measured (bench/records).
+TEST(Policies, TheOuterOptimizerIsThatOfTheFigure) {
+  const SearchResult result = searched("0.002", {"sync.replica=none"});
+  for (const Candidate& one : result.candidates) {
+    const strategy::Policy& policy = one.design.policy;
+    const strategy::OuterRule& outer = policy.outer;
+    if (policy.name == "streaming-diloco") {
+      EXPECT_EQ(outer.learning_rate, 0.7);
+    }
+    if (policy.name == "co2") {
+      EXPECT_EQ(outer.clip, 0.01);
+    }
+    if (policy.eager) {
+      EXPECT_EQ(outer.momentum, 0) << "late results ask for little momentum";
+      EXPECT_GT(one.policy->quality->known.gap_nats, 0.05) << "of models as small";
+    }
+  }
+}
+
 TEST(Policies, OneFragmentIsInFlight) {
   const SearchResult result = searched("0.002", {"sync.replica=none"});
   for (const Candidate& one : result.candidates) {

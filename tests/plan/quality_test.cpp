@@ -14,6 +14,7 @@ strategy::Policy streaming(int64_t replicas, int64_t period) {
   policy.replicas = replicas;
   policy.period = period;
   policy.delay = 1;
+  policy.outer = {.nesterov = true, .learning_rate = 0.7, .momentum = 0.9};
   return policy;
 }
 
@@ -62,10 +63,27 @@ TEST(Quality, Co2CostsWhatWeMeasured) {
   policy.name = "co2";
   policy.replicas = 2;
   policy.period = policy.delay = 12;
+  policy.outer = {.momentum = 0.2, .clip = 0.01, .penalty = 2};
   const std::optional<QualityCost> cost = quality_of(policy, 0.8e6);
   ASSERT_TRUE(cost);
   EXPECT_EQ(cost->known.gap_nats, 0.081);  // docs/local-steps.md
   EXPECT_FALSE(cost->extrapolated);
+}
+
+/// A figure is of the outer optimizer and of the codec that it was measured with.
+TEST(Quality, OtherOuterKeysAndFewerBitsAreExtrapolated) {
+  strategy::Policy policy = streaming(2, 30);
+  policy.codec = codec::parse_codec("e3m0/64");
+  EXPECT_FALSE(quality_of(policy, 0.8e6)->extrapolated);
+  policy.outer.learning_rate = 0.4;
+  EXPECT_TRUE(quality_of(policy, 0.8e6)->extrapolated);
+  EXPECT_FALSE(quality_of(policy, 35e6)->extrapolated) << "published with the defaults";
+  strategy::Policy at_once = streaming(2, 30);
+  at_once.name = "diloco";
+  at_once.delay = 0;
+  EXPECT_FALSE(quality_of(at_once, 0.8e6)->extrapolated);
+  at_once.codec = policy.codec;
+  EXPECT_TRUE(quality_of(at_once, 0.8e6)->extrapolated);
 }
 
 TEST(Quality, WhatNobodyMeasuredIsUnknown) {

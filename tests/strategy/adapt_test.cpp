@@ -210,6 +210,7 @@ TEST(Adapt, WhatCannotTakeEffectIsRefusedWithTheNearestChoice) {
               HasSubstr("compression.adapt = \"lgreco\""));
   EXPECT_THAT(refusal({"compression.adapt=none", "compression.adapt_every_steps=7"}),
               HasSubstr("compression.adapt = \"lgreco\""));
+  EXPECT_THAT(refusal({"compression.codec=powersgd/120"}), HasSubstr("no layer is sent in"));
   EXPECT_THAT(refusal({"compression.adapt=lgrec"}), HasSubstr("\"lgreco\""));
   EXPECT_THAT(refusal({"lgreco.alpha=0"}), HasSubstr("lgreco.alpha"));
 }

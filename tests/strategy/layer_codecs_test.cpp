@@ -169,6 +169,15 @@ TEST(LayerCodecs, OneRankSendsNothing) {
   EXPECT_TRUE(designed({"compression.codec=none"}).placement.layers.empty());
 }
 
+/// Gradients of bf16 runs are sent in bf16 where no codec is written.
+TEST(LayerCodecs, AWrittenCodecGoesBeforeThatOfThePrecision) {
+  const Design design = designed({"train.precision=bf16"}), wide = designed({});
+  EXPECT_EQ(design.placement.codecs.gradients, wide.placement.codecs.gradients);
+  EXPECT_FALSE(design.placement.layers.empty());
+  EXPECT_THAT(refusal({"train.precision=bf16", "placement.codecs.gradients=[\"bf16\"]"}),
+              HasSubstr("placement.codecs.gradients = [\"none\"]"));
+}
+
 TEST(LayerCodecs, WhatCannotUseThemIsRefusedWithTheNearestChoice) {
   const std::string nearest = "the nearest valid choice is ";
   for (const char* preset : {"zero1", "zero2", "zero3", "hsdp"})
@@ -189,6 +198,8 @@ TEST(LayerCodecs, WhatCannotUseThemIsRefusedWithTheNearestChoice) {
               HasSubstr("nearest: compression.codec = \"powersgd/2\""));
   EXPECT_THAT(refusal({"compression.codec=powersgd/0"}), HasSubstr("powersgd/1"));
   EXPECT_THAT(refusal({"compression.codec=bf16"}),
+              HasSubstr(nearest + "placement.codecs.gradients = [\"bf16\"]"));
+  EXPECT_THAT(refusal({"compression.codec=fp16"}),
               HasSubstr(nearest + "placement.codecs.gradients = [\"bf16\"]"));
   EXPECT_THAT(refusal({"compression.codec=qsgd9"}), HasSubstr("nearest valid choice: qsgd8"));
   EXPECT_THAT(refusal({"compression.codec=none", "compression.skip_below_elements=7"}),

@@ -1,6 +1,7 @@
 // Replicas of the model that agree rarely, in real training: the invariants of DiLoCo, Streaming
 // DiLoCo and CO2 (C1 to C7 and D1 to D12 of what tests call them), any placement inside a
 // replica, checkpoints in the middle of a round.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -166,6 +167,16 @@ TEST_F(LocalSteps, AReplicaMayHoldAnyPlacement) {
   }
 }
 
+TEST_F(LocalSteps, EagerReplicasEndAsOneModel) {
+  const std::string run_dir = next_folder();
+  test::train_small(run_of(policy("diloco", 3,
+                                  {"sync.rounds.delay_steps=3", "sync.rounds.eager=true",
+                                   "sync.replica=1", "train.steps=12"})),
+                    2, run_dir);
+  for (const char* state : {"master", "outer_momentum"})
+    EXPECT_EQ(weights_of(run_dir, state, 0), weights_of(run_dir, state, 1)) << state;
+}
+
 /// The outer weights come and go; bits that blocks compute on, copies and shards are as before.
 TEST_F(LocalSteps, EvaluationsLeaveNoTrace) {
   const Sets levels = {
@@ -235,6 +246,40 @@ TEST_F(LocalSteps, AFinishedRunTakesALateResultUpOnce) {
   }
 }
 
+/// Nor is the landing of what a run has already taken up a step of the outer optimizer: a border
+/// without a result leaves outer weights and momentum alone.
+TEST_F(LocalSteps, AFinishedRunGoesOnWithoutAPhantomStep) {
+  struct Extended {
+    Sets policy;
+    int64_t end, landing;  // steps
+  };
+  for (const Extended& one : {Extended{policy("co2", 4), 12, 16},
+                              Extended{policy("diloco", 8, {"sync.rounds.delay_steps=3"}), 16, 19},
+                              Extended{streaming(9, 3, 2), 18, 20}}) {
+    SCOPED_TRACE(one.policy.front());
+    const auto steps = [](int64_t count) { return "train.steps=" + std::to_string(count); };
+    const Sets sets = one.policy + Sets{"sync.replica=1", "checkpoint.every_steps=1",
+                                        "checkpoint.keep=100", "optimizer.decay_steps=30"};
+    const std::string run_dir = next_folder(), again = next_folder();
+    const auto at = [](const std::string& run, int64_t step) {
+      return fmt::format("{}/checkpoints/step-{:08d}", run, step);
+    };
+    test::train_small(run_of(sets + Sets{steps(one.end)}), 2, run_dir);
+    const Sets longer = sets + Sets{steps(one.landing + 8)};
+    const auto whole = test::train_small(
+        run_of(longer + Sets{"checkpoint.resume=" + at(run_dir, one.end)}), 2, again);
+    for (const char* state : {"master", "outer_momentum"}) {
+      const MasterWeights before = weights_of(at(run_dir, one.end), state, 0);
+      const MasterWeights behind = weights_of(at(again, one.landing), state, 0);
+      EXPECT_EQ(distance(behind.at("embedding"), before.at("embedding")), 0) << state;
+    }
+    // From a checkpoint between the end and the landing, too.
+    const auto parted = test::train_small(
+        run_of(longer + Sets{"checkpoint.resume=" + at(again, one.landing - 1)}), 2, next_folder());
+    EXPECT_EQ(parted.parameter_hash, whole.parameter_hash);
+  }
+}
+
 /// Bytes by operation, summed over all ranks.
 using Bytes = std::map<std::string, int64_t>;
 
@@ -282,6 +327,19 @@ TEST_F(LocalSteps, BytesAreClosedFormsInAllReaders) {
                       kPeriod)
               << operation << " of the mean step, which is rounded";
     }
+}
+
+/// Where state is split, the end of a run gathers weights anew, which is no step's.
+TEST_F(LocalSteps, TheEndCountsBetweenSteps) {
+  for (const Sets& policy : {policy("co2", 4), policy("co2", 4, {"sync.rounds.eager=true"})}) {
+    strait::Run run = run_of(policy + Sets{"placement.preset=zero1", "sync.replica=2",
+                                           "train.steps=16", "evaluation.every_steps=0"});
+    run.output.run_dir = next_folder();
+    const Job job = make_job(run, 4);
+    const train::Outcome outcome = test::outcome_of(job);
+    EXPECT_EQ(outcome.traffic.bytes(), 16 * job.simulated.traffic.bytes()) << policy.back();
+    EXPECT_GT(outcome.between_steps.bytes(), 0);
+  }
 }
 
 TEST_F(LocalSteps, MemoryIsWhatTheAllocatorSaw) {
@@ -390,6 +448,7 @@ TEST_F(LocalSteps, WhatExcludesEachOtherIsRefusedWithTheNearest) {
       {policy("co2", 5, {"sync.outer.penalty=gap-aware:1", "sync.outer.kind=nesterov"}),
        "sync.outer.penalty", "constant:1.0"},
       {policy("co2", 5, {"sync.outer.codec=int8/64+ef"}), "sync.outer.codec", "int8/64"},
+      {policy("co2", 5, {"sync.outer.codec=fp16"}), "sync.outer.codec", "bf16"},
       {policy("co2", 5, {"train.non_finite=skip"}), "train.non_finite", "stop"},
       {policy("co2", 5,
               {"data.document_separator=.\n", "data.tokenizer=byte", "model.shape.context=1"}),

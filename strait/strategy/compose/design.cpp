@@ -368,6 +368,13 @@ Design composed(const Run& run, int64_t ranks, int64_t vocabulary, int64_t cores
   // On one rank nothing is sent, so there is nothing to choose.
   const AdaptPolicy adapt = resolve_adapt_policy(run);
   if (!design.placement.layers.empty()) design.adapt = adapt;
+  if (design.adapt.adapts() && adapted_layers(design.shape, design.placement.layers).empty())
+    refuse_key(run, "compression.adapt",
+               fmt::format("compression.adapt = \"{}\" cannot take effect: no layer is sent in "
+                           "compression.codec = \"{}\"; the nearest valid choice is \"none\", or "
+                           "compression.codec = \"qsgd4\" with a smaller "
+                           "compression.skip_below_elements",
+                           run.compression.adapt, run.compression.codec));
   design.placement.layers_change = design.adapt.adapts();
   if (plans_documents(run))
     design.planner = std::make_shared<const BatchPlanner>(run, design.cluster, design.mesh,

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "strait/compression/low_rank.h"
+#include "strait/config/check_mesh.h"
 #include "strait/config/keys.h"
 
 namespace strait::strategy {
@@ -19,7 +20,8 @@ constexpr const char* kKey = "compression.codec";
 void check_codec(const Run& run, const codec::CodecSpec& spec) {
   if (spec.block == 0 && !codec::is_of_layers(spec))
     refuse(run, "it has no blocks that a layer's border would cut",
-           fmt::format("placement.codecs.gradients = [\"{}\"]", codec::print_codec(spec)));
+           fmt::format("placement.codecs.gradients = [\"{}\"]",
+                       beyond_range(run, spec) ? "bf16" : codec::print_codec(spec)));
 }
 
 /// Factors of low rank are only worth it where they are smaller.

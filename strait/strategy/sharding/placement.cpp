@@ -10,6 +10,7 @@
 #include <cstdlib>
 
 #include "strait/base/errors.h"
+#include "strait/config/check_mesh.h"
 #include "strait/config/keys.h"
 
 namespace strait::strategy {
@@ -204,7 +205,10 @@ void refuse_drawn_on_shared(const Run& run, const std::string& key, codec::Codec
 void read_gradient_codecs(const Run& run, const Cluster& cluster, const PlacementRow& row,
                           Placement& p) {
   const std::string key = "placement.codecs.gradients";
-  std::vector<std::string> texts = {or_narrow(run, row.gradients_codec)};
+  // A written compression.codec goes before what the precision fills in.
+  const bool of_layers = run.compression.codec != "none";
+  std::vector<std::string> texts = {of_layers ? row.gradients_codec
+                                              : or_narrow(run, row.gradients_codec)};
   if (run.is_set(key)) texts = run.placement.codecs.gradients;
   if (texts.empty()) texts = {"none"};
   std::vector<codec::CodecSpec> specs;
@@ -252,7 +256,7 @@ void check_codecs(const Run& run, const Placement& p) {
     refuse("update", p.codecs.update,
            "weights and optimizer have the same span, so updates are not sent");
   const auto check_range = [&](const char* key, const codec::CodecSpec& spec) {
-    if (spec.kind == codec::CodecKind::kFloat16 && run.train.precision != "fp16")
+    if (beyond_range(run, spec))
       throw UserError(fmt::format("placement.codecs.{} = \"{}\" cannot take effect: only "
                                   "train.precision = \"fp16\" scales values into its range; "
                                   "nearest: \"bf16\"",

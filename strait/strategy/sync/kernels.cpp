@@ -1,5 +1,7 @@
 #include "strait/strategy/sync/kernels.h"
 
+#include <algorithm>
+
 namespace strait::strategy {
 
 using program::AttributeType;
@@ -22,7 +24,10 @@ KernelCost shard_cost(const Program& program, const Op& op, int64_t rank) {
   const program::Operand& any = op.writes.front();
   const auto shard =
       static_cast<double>(op.partition.count(part) * dtype_bytes(program.arrays[any.array].dtype));
-  double accesses = static_cast<double>(op.reads.size());
+  double accesses =
+      static_cast<double>(std::ranges::count_if(op.reads, [&](const program::Operand& operand) {
+        return program.arrays[operand.array].tier == program::Tier::kDevice;
+      }));
   for (const program::Operand& operand : op.writes)
     accesses += operand.access == program::Access::kUpdate ? 2 : 1;
   KernelCost cost;
@@ -49,7 +54,8 @@ const Kernel kOuterStep = {"outer_step",
                             {"fresh", kReads, Count::kOptional},
                             {"velocity", kUpdates},
                             {"outer", kUpdates},
-                            {"local", kUpdates, Count::kOne, false}},
+                            {"local", kUpdates, Count::kOne, false},
+                            {"border", kReads, Count::kOptional}},
                            {{"replicas", AttributeType::kInteger},
                             {"nesterov", AttributeType::kInteger},
                             {"learning_rate", AttributeType::kNumber},
@@ -58,8 +64,16 @@ const Kernel kOuterStep = {"outer_step",
                             {"penalty", AttributeType::kNumber},
                             {"gap", AttributeType::kNumber},
                             {"mixing", AttributeType::kNumber},
-                            {"follows_rate", AttributeType::kInteger}},
+                            {"follows_rate", AttributeType::kInteger},
+                            {"restarts", AttributeType::kInteger}},
                            shard_cost};
+
+const Kernel kOuterMean = {
+    "outer_mean",
+    Bound::kMemory,
+    {{"outer", kUpdates}, {"velocity", kUpdates}, {"local", kWrites, Count::kOne, false}},
+    {{"replicas", AttributeType::kInteger}},
+    shard_cost};
 
 const Kernel kExchangeWeights = {"exchange_weights",
                                  Bound::kMemory,
@@ -75,8 +89,12 @@ const Kernel kEncodeDifference = {"encode_difference",
 const Kernel kSumDifferences = {
     "sum_differences", Bound::kCodec, {{"pieces", kReads}, {"sum", kWrites}}, {}};
 
-const Kernel kReportStep = {
-    "report_step", Bound::kNothing, {{"agreed", kReads}, {"scalars", kWrites}}, {}};
+const Kernel kReportStep = {"report_step",
+                            Bound::kNothing,
+                            {{"agreed", kReads, Count::kOptional},
+                             {"border", kReads, Count::kOptional},
+                             {"scalars", kWrites}},
+                            {}};
 
 const Kernel kTakeReports = {
     "take_reports", Bound::kNothing, {{"scalars", kReads}, {"border", kWrites}}, {}};

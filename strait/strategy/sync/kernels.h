@@ -18,7 +18,9 @@ extern const program::Kernel kKeepDifference;
 enum KeepDifferenceOperand : int { kKeptFrom, kKept };
 
 /// One step of the outer optimizer, and what becomes of the local weights (Policy::outer, mixing).
-/// `sent` and `fresh` where updates are eager (optim/outer.h).
+/// `sent` and `fresh` where updates are eager (optim/outer.h). `border`, where a result may be that
+/// of nothing: if nobody has sent and there is nothing fresh, all stays as it is, but for local
+/// weights that begin a round from the outer ones (`restarts`).
 extern const program::Kernel kOuterStep;
 enum OuterStepOperand : int {
   kOuterSum,
@@ -26,7 +28,8 @@ enum OuterStepOperand : int {
   kOuterFresh,
   kOuterVelocity,
   kOuterWeights,
-  kOuterLocal
+  kOuterLocal,
+  kOuterBorder
 };
 enum OuterStepAttribute : int {
   kOuterReplicas,
@@ -37,8 +40,14 @@ enum OuterStepAttribute : int {
   kOuterPenalty,
   kOuterGap,
   kOuterMixing,
-  kOuterFollowsRate
+  kOuterFollowsRate,
+  kOuterRestarts
 };
+
+/// Sums over the replicas become means, and the outer weights the local ones: eager replicas agree.
+extern const program::Kernel kOuterMean;
+enum OuterMeanOperand : int { kMeanOuter, kMeanVelocity, kMeanLocal };
+enum OuterMeanAttribute : int { kMeanReplicas };
 
 /// The outer weights change places with the local ones: before an evaluation, and after it.
 extern const program::Kernel kExchangeWeights;
@@ -52,14 +61,16 @@ enum EncodeDifferenceOperand : int { kEncodedDifference, kDifferencePieces };
 extern const program::Kernel kSumDifferences;
 enum SumDifferencesOperand : int { kSummedPieces, kSumOfDifferences };
 
-/// What a step's ranks agreed on begins its way to the other replicas.
+/// What a step's ranks agreed on begins its way to the other replicas; without it, whether this one
+/// had sent anything when the run was saved, which is in "border" then.
 extern const program::Kernel kReportStep;
-enum ReportStepOperand : int { kReportedAgreed, kReportedScalars };
+enum ReportStepOperand : int { kReportedAgreed, kReportedBorder, kReportedScalars };
 /// And is there: "border", which whoever runs the steps reads.
 extern const program::Kernel kTakeReports;
 enum TakeReportsOperand : int { kTakenScalars, kTakenBorder };
 
-/// "border": what all replicas agreed on when a result was last taken up.
-enum BorderValue : int { kBorderLossSum, kBorderLossCount, kBorderStopRequests, kNumBorderValues };
+/// "border": what all replicas agreed on when a result was last taken up. kBorderSenders: those
+/// whose differences it holds; 0 where a run goes on behind its end.
+enum BorderValue : int { kBorderLossSum, kBorderSenders, kBorderStopRequests, kNumBorderValues };
 
 }  // namespace strait::strategy

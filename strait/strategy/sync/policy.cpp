@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "strait/base/errors.h"
+#include "strait/config/check_mesh.h"
 #include "strait/config/keys.h"
 #include "strait/config/toml_tree.h"
 #include "strait/topology/nearest.h"
@@ -205,6 +206,9 @@ class Reader {
       refuse("sync.outer.codec", toml_string(codec),
              "most of a round's difference would not be sent, and no residual keeps it",
              toml_string("qsgd1"));
+    if (beyond_range(run_, policy.codec))
+      refuse("sync.outer.codec", toml_string(codec),
+             "only train.precision = \"fp16\" scales values into its range", toml_string("bf16"));
     if (policy.codec.stochastic) {
       codec::CodecSpec plain = policy.codec;
       plain.stochastic = plain.error_feedback = false;
@@ -283,6 +287,7 @@ int64_t Policy::fragment_of(const std::string& unit, int64_t layers) const {
 }
 
 std::string Policy::describe() const {
+  if (!local_steps()) return name;
   std::string text = fmt::format("{} replica{}, {} every {} steps", replicas,
                                  replicas == 1 ? "" : "s", name, period);
   if (fragments > 1)

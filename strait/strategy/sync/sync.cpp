@@ -82,6 +82,7 @@ class BorderWriter {
   void send(const UnitOperands& unit, std::vector<Node>& nodes) const;
   void take(const UnitOperands& unit, std::vector<Node>& nodes) const;
   Op outer_step(const UnitOperands& unit) const;
+  void agree(const UnitOperands& unit, std::vector<Node>& nodes) const;
   void round(const UnitOperands& unit, std::vector<Node>& nodes) const;
   void exchange(const UnitOperands& unit, std::vector<Node>& nodes) const;
   void publish(const UnitOperands& unit, std::vector<Node>& nodes) const;
@@ -280,21 +281,39 @@ Op BorderWriter::outer_step(const UnitOperands& unit) const {
                    rule.penalty,
                    rule.gap,
                    policy_.mixing,
-                   int64_t{rule.follows_rate}};
+                   int64_t{rule.follows_rate},
+                   int64_t{policy_.one_round_late()}};
   op.reads = {read(unit.sum, kOuterSum)};
   if (policy_.eager) op.reads.push_back(read(unit.difference, kOuterSent));
   if (policy_.eager && part_ == BorderPart::kRound)
     op.reads.push_back(read(unit.fresh, kOuterFresh));
+  if (part_ != BorderPart::kAtOnce) op.reads.push_back(read(scalar("border"), kOuterBorder));
   op.writes = {update(unit.velocity, kOuterVelocity), update(unit.outer, kOuterWeights),
                update(unit.shard->weights, kOuterLocal)};
   return op;
+}
+
+/// Eager replicas have had their own parts a border earlier than the others', and so once more in
+/// the momentum: at the end all take the mean.
+void BorderWriter::agree(const UnitOperands& unit, std::vector<Node>& nodes) const {
+  for (const Operand& operand : {unit.outer, unit.velocity}) {
+    Op sum = transfer(OpKind::kAllReduce);
+    sum.reads = {read(operand)};
+    sum.writes = {write(operand)};
+    nodes.push_back(std::move(sum));
+  }
+  Op mean = shard_op(kOuterMean, *unit.shard);
+  mean.attributes = {policy_.replicas};
+  mean.writes = {update(unit.outer, kMeanOuter), update(unit.velocity, kMeanVelocity),
+                 write(unit.shard->weights, kMeanLocal)};
+  nodes.push_back(std::move(mean));
 }
 
 void BorderWriter::publish(const UnitOperands& unit, std::vector<Node>& nodes) const {
   nodes.insert(nodes.end(), unit.shard->publish.begin(), unit.shard->publish.end());
 }
 
-/// What was sent becomes 0, so that a longer run, which sends it anew, takes it up but once.
+/// What was sent becomes 0: a longer run sends it anew, and finds that it is nothing.
 void BorderWriter::forget(const UnitOperands& unit, std::vector<Node>& nodes) const {
   Op op = shard_op(kOuterGradient, *unit.shard);
   op.reads = {read(unit.outer, kDifferenceOuter), read(unit.outer, kDifferenceLocal)};
@@ -317,6 +336,7 @@ void BorderWriter::take(const UnitOperands& unit, std::vector<Node>& nodes) cons
   }
   nodes.push_back(outer_step(unit));
   if (pieces || part_ == BorderPart::kAtOnce) nodes.push_back(draft::free_op(unit.sum));
+  if (part_ == BorderPart::kLandLast && policy_.eager && !alone()) agree(unit, nodes);
   publish(unit, nodes);
 }
 
@@ -346,12 +366,11 @@ void BorderWriter::exchange(const UnitOperands& unit, std::vector<Node>& nodes) 
 }
 
 void BorderWriter::report() {
-  if (part_ != BorderPart::kRelaunch) {
-    Op op = draft::kernel_op(kReportStep);
-    op.reads = {read(scalar("agreed"), kReportedAgreed)};
-    op.writes = {write(scalar("report"), kReportedScalars)};
-    program_.body.push_back(std::move(op));
-  }
+  Op op = draft::kernel_op(kReportStep);
+  op.reads = {part_ == BorderPart::kRelaunch ? read(scalar("border"), kReportedBorder)
+                                             : read(scalar("agreed"), kReportedAgreed)};
+  op.writes = {write(scalar("report"), kReportedScalars)};
+  program_.body.push_back(std::move(op));
   if (alone()) return;
   Op sum = transfer(OpKind::kAllReduce);
   sum.reads = {read(scalar("report"))};
@@ -369,7 +388,7 @@ void BorderWriter::take_reports() {
 
 void BorderWriter::write_body() {
   std::vector<Node> nodes;
-  if (part_ == BorderPart::kRound) take_reports();
+  if (part_ == BorderPart::kRound || lands()) take_reports();
   if (sends()) report();
   for (size_t at = 0; at < units_.size() + kUnderWay; ++at) {
     const bool starts = at < units_.size(), ends = at >= kUnderWay;
@@ -398,7 +417,7 @@ void BorderWriter::write_body() {
     }
   }
   draft::append_rolled(program_, std::move(nodes), "i");
-  if (part_ == BorderPart::kAtOnce || lands()) take_reports();
+  if (part_ == BorderPart::kAtOnce) take_reports();
 }
 
 program::Rule rule_of(const std::string& purpose, const Border& border,

@@ -237,6 +237,24 @@ TEST_F(CompressedTraining, ResumedRunsEndWithTheSameBits) {
   }
 }
 
+// Loss and gradient norm are finite, since factors are made without what is not.
+TEST_F(CompressedTraining, NumbersThatCodecsCannotHoldAreNamed) {
+  strait::Run run = run_of("powersgd/2", {"train.steps=2", "train.clip_norm=0"});
+  try {
+    const Job job = make_job(run, 2);
+    train::Outcome outcome;
+    train::Hooks hooks;
+    hooks.before_op = [](int64_t rank, const runtime::Instance& instance) {
+      if (rank == 1 && instance.op->kernel == &strategy::kProjectRight)
+        static_cast<float*>(instance.find_write(strategy::kProjectedGradient)->data)[0] = INFINITY;
+    };
+    train::train(job, {}, std::atomic<int>{0}, outcome, hooks);
+    FAIL() << "it went on";
+  } catch (const NonFinite& error) {
+    EXPECT_NE(std::string(error.what()).find("codecs met"), std::string::npos) << error.what();
+  }
+}
+
 // Each new sender begins with its share of the sum, on both hops.
 TEST_F(CompressedTraining, OtherRanksShareTheResiduals) {
   const std::string saved = folder_.path() + "/saved";
