@@ -19,7 +19,7 @@ void Trainer::settle(int64_t step, runtime::RunTimes& times) {
   runner_.drain_ledger(ledger);
   traffic_.merge(ledger);
   step_ = step;
-  times += runner_.run(strategy::kForSettling, step);
+  times += runner_.run(strategy::kForSettling, step, step + 1);
   state_.drain();
   count_between_steps();
 }
@@ -30,7 +30,7 @@ Trainer::StepResult Trainer::validated_step(int64_t step) {
     step_ = number;
     shared_.recorders[rank_].record_all(number - first_step_ <
                                         job_.design.run.output.timeline_steps);
-    result.times += runner_.run(strategy::kForStep, number);
+    result.times += runner_.run(strategy::kForStep, number, number + 1);
   };
   if (!under_way_) run(step);
   const bool settles = stop_asked_ || is_border(step + 1);
