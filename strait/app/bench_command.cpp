@@ -111,8 +111,8 @@ void require_collective_memory(const measure::CollectiveCase& collective) {
   const double vectors =
       (collective.backend == "mpi" ? 4.0 : 2.0) * static_cast<double>(collective.ranks);
   require_case_memory(
-      fmt::format("collective --ranks {} --bytes {}", collective.ranks, collective.bytes),
-      vectors * static_cast<double>(collective.bytes),
+      fmt::format("collective --ranks {} --bytes {}", collective.ranks, collective.vector_bytes()),
+      vectors * static_cast<double>(collective.vector_bytes()),
       fmt::format("--bytes {} would fit", would_fit(vectors)));
 }
 
@@ -121,7 +121,7 @@ measure::CollectiveCase collective_case(const cli::Command& command) {
   collective.operation = cli::case_text(command, "operation", collective.operation);
   collective.backend = cli::case_text(command, "backend", collective.backend);
   collective.ranks = cli::case_number(command, "ranks", collective.ranks);
-  collective.bytes = cli::case_number(command, "bytes", collective.bytes);
+  if (command.case_keys.contains("bytes")) collective.bytes = cli::case_number(command, "bytes", 0);
   collective.dtype =
       dtype_of(cli::case_text(command, "dtype", "fp32"), {Dtype::kFloat32, Dtype::kFloat64});
   collective.codec = cli::case_text(command, "codec", collective.codec);

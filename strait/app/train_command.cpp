@@ -37,6 +37,17 @@ train::Observer observer_of(const Job& job, report::Progress& progress, cli::Out
   return observer;
 }
 
+std::string overlap_text(const train::Overlap& overlap) {
+  const auto share = [](double value) {
+    return std::isnan(value) ? "not measurable" : fmt::format("{:.1f} %", 100 * value);
+  };
+  return fmt::format(
+      "hidden of communication: {} against the floor, {} without it; {:.4g} s per step, {:.4g} s "
+      "with nothing hidden, {:.4g} s with nothing awaited",
+      share(overlap.hidden_share()), share(overlap.hidden_share_without_floor()), overlap.seconds,
+      overlap.serial_seconds, overlap.floor_seconds);
+}
+
 void print_summary(const Job& job, const train::Outcome& outcome, cli::Output& output) {
   if (!outcome.validation.empty()) {
     const double loss = outcome.validation.back().loss;
@@ -46,13 +57,7 @@ void print_summary(const Job& job, const train::Outcome& outcome, cli::Output& o
   }
   if (job.design.run.checkpoint.keep_best && !outcome.best_checkpoint.empty())
     output.line("best        " + outcome.best_checkpoint);
-  if (outcome.overlap)
-    output.line(fmt::format(
-        "overlap     {:.1f} % of communication is hidden against the floor, {:.1f} % without it: "
-        "{:.4g} s per step, "
-        "{:.4g} s with nothing hidden, {:.4g} s with nothing awaited",
-        100 * outcome.overlap->hidden_share(), 100 * outcome.overlap->hidden_share_without_floor(),
-        outcome.overlap->seconds, outcome.overlap->serial_seconds, outcome.overlap->floor_seconds));
+  if (outcome.overlap) output.line("overlap     " + overlap_text(*outcome.overlap));
   if (outcome.backend != "nccl" && outcome.steps > outcome.first_step) {
     const double steps = static_cast<double>(outcome.steps - outcome.first_step);
     const double network = static_cast<double>(outcome.traffic.network_bytes()) / steps;

@@ -42,7 +42,7 @@ class Ours {
   Ours(const CollectiveCase& collective, comm::MpiSession& session)
       : case_(collective), session_(session), world_(session.world(cluster_of(session))) {
     const int64_t width = dtype_bytes(case_.dtype);
-    part_ = case_.bytes / width / case_.ranks;
+    part_ = case_.vector_bytes() / width / case_.ranks;
     source_ = static_cast<char*>(session.window().allocate(bytes()));
     destination_ = static_cast<char*>(session.window().allocate(bytes()));
     std::memset(source_, 0, static_cast<size_t>(bytes()));

@@ -7,8 +7,8 @@
 #include <random>
 #include <thread>
 
-#include "strait/base/clock.h"
 #include "strait/base/errors.h"
+#include "strait/base/wait_clock.h"
 #include "strait/checkpoint/meeting.h"
 
 namespace strait::checkpoint {
@@ -24,21 +24,25 @@ constexpr size_t kLongestToken = 64;
 class Patience {
  public:
   Patience(double deadline_seconds, const std::atomic<bool>& cancelled, double grace_seconds)
-      : limit_(deadline_after(deadline_seconds)), cancelled_(cancelled), grace_(grace_seconds) {}
+      : limit_(clock_.deadline_after(deadline_seconds)),
+        cancelled_(cancelled),
+        grace_(grace_seconds) {}
   /// Sleeps; false, at once, when the time is over.
   bool pause() {
     if (cancelled_ && !shortened_) {
       shortened_ = true;
-      limit_ = std::min(limit_, deadline_after(grace_));
+      limit_ = std::min(limit_, clock_.deadline_after(grace_));
     }
-    const SteadyTime now = std::chrono::steady_clock::now();
+    const SteadyTime now = clock_.now();
     if (now >= limit_) return false;
-    std::this_thread::sleep_until(std::min(limit_, deadline_after(seconds_)));
+    const std::chrono::duration<double> left = limit_ - now;
+    std::this_thread::sleep_for(std::min(left, std::chrono::duration<double>(seconds_)));
     seconds_ = std::min(2 * seconds_, kLongestPauseSeconds);
     return true;
   }
 
  private:
+  WaitClock clock_;
   SteadyTime limit_;
   const std::atomic<bool>& cancelled_;
   double grace_;

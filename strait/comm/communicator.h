@@ -123,6 +123,10 @@ class World {
   void abort(const std::string& reason, const ErrorPlace& place = {}) {
     abort(reason, place, Cause::kLost);
   }
+  /// For ranks that do not meet in every step: whether this one begins `step`. Call before every
+  /// step but the first. Once one was `asked` to stop, all get false for the same step: the first
+  /// that none of them has begun. Waits for no rank's program; between hosts a moment, once.
+  virtual bool begins_step(int64_t step, bool asked, double deadline_seconds) = 0;
   /// This rank's row of the table of waits (wait_table.h), or null when the backend keeps none. The
   /// backend writes the lanes and the waits; who computes in between writes busy().
   virtual WaitRow* waits() { return nullptr; }

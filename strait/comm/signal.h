@@ -1,12 +1,13 @@
 // Wakes threads that wait for a condition: they spin briefly, then block.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
 #include <thread>
 
-#include "strait/base/clock.h"
+#include "strait/base/wait_clock.h"
 
 namespace strait::comm {
 
@@ -34,6 +35,16 @@ class Signal {
     const bool result = changed_.wait_until(lock, deadline, ready);
     sleepers_.fetch_sub(1, std::memory_order_acq_rel);
     return result;
+  }
+
+  /// The same for a deadline on `clock`.
+  template <class Ready>
+  bool wait(const Ready& ready, WaitClock& clock, SteadyTime deadline) {
+    for (SteadyTime now = clock.now(); now < deadline; now = clock.now()) {
+      const double left = std::chrono::duration<double>(deadline - now).count();
+      if (wait(ready, deadline_after(std::min(left, WaitClock::kLookSeconds)))) return true;
+    }
+    return ready();
   }
 
  private:

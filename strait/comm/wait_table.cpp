@@ -191,6 +191,12 @@ Standing WaitRow::make_standing(bool kept) const {
   return standing;
 }
 
+int64_t most_steps_begun(const WaitRows& rows) {
+  int64_t most = 0;
+  for (WaitRow* row : rows) most = std::max(most, row->steps_begun().load());
+  return most;
+}
+
 std::vector<Standing> standings(const WaitRows& rows, bool kept) {
   std::vector<Standing> ranks(rows.size());
   for (size_t rank = 0; rank < rows.size(); ++rank) {

@@ -119,6 +119,8 @@ class WaitRow {
   /// The rank's thread of progress is alive. Optional: among members that are all in a transfer,
   /// the one whose beats stopped is the one to blame. Cost: one store.
   void beat(double now) { beat_.store(now, std::memory_order_relaxed); }
+  /// Steps that the rank has begun, where it does not meet the others in every one (LastStep).
+  std::atomic<int64_t>& steps_begun() { return steps_begun_; }
   /// The rank's process is gone, as another one knows; the row keeps its last words.
   void mark_gone() { gone_.store(1, std::memory_order_release); }
 
@@ -188,6 +190,7 @@ class WaitRow {
 
   std::atomic<uint64_t> frozen_{0}, lost_{0}, gone_{0};
   std::atomic<double> beat_{0}, kept_beat_{0};
+  std::atomic<int64_t> steps_begun_{0};
   std::atomic<double> idle_since_{0}, kept_idle_since_{0};
   std::atomic<double> kept_at_{0};  // now_seconds(); negative while it is being kept
   SharedCell<Activity> kept_activity_;
@@ -198,6 +201,8 @@ static_assert(std::is_standard_layout_v<WaitRow> && std::is_trivially_destructib
 
 /// Rows by rank; null = out of reach, which counts as present and untold. Owns nothing.
 using WaitRows = std::vector<WaitRow*>;
+
+int64_t most_steps_begun(const WaitRows& rows);
 
 /// What all ranks stand at, or stood at when their rows were kept. Irregular groups get the ranks
 /// whose rows show the communicator.

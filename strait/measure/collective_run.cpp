@@ -74,11 +74,14 @@ void check_case(const CollectiveCase& collective) {
   require_choice("operation", collective.operation, collective_operations());
   require_choice("codec", collective.codec, {"none"});
   require_choice("dtype", dtype_name(collective.dtype), {"fp32", "fp64"});
-  const int64_t width = dtype_bytes(collective.dtype);
-  if (collective.bytes / width / collective.ranks >= 1) return;
-  throw UserError(fmt::format(
-      "bench collective: {} bytes are fewer than one {} per rank; nearest valid choice: {}",
-      collective.bytes, dtype_name(collective.dtype), collective.ranks * width));
+  const int64_t bytes = collective.vector_bytes(), parts = collective.equal_parts(bytes);
+  if (bytes > 0 && bytes == parts) return;
+  const int64_t least = collective.ranks * dtype_bytes(collective.dtype);
+  const int64_t more = bytes - parts > least / 2 || parts == 0 ? least : 0;
+  throw UserError(
+      fmt::format("bench collective: {} bytes are not as many whole {} elements for each of {} "
+                  "ranks; nearest valid choice: {}",
+                  bytes, dtype_name(collective.dtype), collective.ranks, parts + more));
 }
 
 /// One rank's buffers and its part of the operation.
@@ -104,7 +107,7 @@ CollectiveRun::CollectiveRun(RankTeam& team, const CollectiveCase& collective)
   check_case(case_);
   const int64_t ranks = case_.ranks;
   ensure(team.ranks() == ranks, "CollectiveRun: the team has another number of ranks");
-  part_ = case_.bytes / dtype_bytes(case_.dtype) / ranks;
+  part_ = case_.vector_bytes() / dtype_bytes(case_.dtype) / ranks;
   elements_ = part_ * ranks;
   backend_ = std::make_unique<Backend>();
   backend_->worlds = comm::make_thread_worlds(ranks, one_level(ranks));

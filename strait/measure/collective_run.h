@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,9 +18,13 @@ struct CollectiveCase {
       "all-gather";  // all-gather reduce-scatter all-reduce all-to-all broadcast
   std::string backend = "threads";
   int64_t ranks = 2;
-  int64_t bytes = 64 << 20;       // the whole vector; rounded down to equal parts of whole elements
+  std::optional<int64_t> bytes;   // the whole vector; else about 64 MiB
   Dtype dtype = Dtype::kFloat32;  // fp32 | fp64
   std::string codec = "none";
+
+  int64_t vector_bytes() const { return bytes.value_or(equal_parts(64 << 20)); }
+  /// `most` or less: parts of as many whole elements for every rank.
+  int64_t equal_parts(int64_t most) const { return most - most % (ranks * dtype_bytes(dtype)); }
 };
 
 /// Value of element `i` as rank `rank` holds it before the operation: small integers, so that sums
@@ -35,7 +40,7 @@ double wanted_value(comm::Operation operation, int64_t ranks, int64_t part, int6
 double moved_bytes(comm::Operation operation, int64_t ranks, int64_t vector_bytes);
 comm::Operation operation_by_name(const std::string& name);
 /// UserError naming the nearest choice for an unknown operation, codec or dtype, and for a vector
-/// shorter than one element per rank.
+/// that has no equal parts.
 void check_case(const CollectiveCase& collective);
 
 /// The operations, by name.

@@ -114,7 +114,7 @@ double codec_rate_of(RankTeam& team, const ProbeOptions& options) {
 double all_gather_seconds(RankTeam& team, int64_t bytes, int64_t runs, int64_t repeats) {
   CollectiveCase gather;
   gather.ranks = team.ranks();
-  gather.bytes = bytes;
+  gather.bytes = gather.equal_parts(bytes);
   CollectiveRun run(team, gather);
   const std::string failure = run.check();
   if (!failure.empty()) throw InternalError("probe: " + failure);

@@ -167,6 +167,16 @@ void MetricsWriter::append(const StepMetrics& metrics) {
   }
 }
 
+std::optional<StepMetrics> MetricsWriter::add_validation(int64_t step, double loss) {
+  const std::vector<StepMetrics> all = read_metrics(path_);
+  if (all.empty() || all.back().step != step) return std::nullopt;
+  StepMetrics metrics = all.back();
+  metrics.validation_loss = loss;
+  truncate_metrics_after(path_, step - 1);
+  append(metrics);
+  return metrics;
+}
+
 std::vector<StepMetrics> read_metrics(const std::string& path) {
   std::vector<StepMetrics> all;
   for_each_line(read_file(path), path, [&](StepMetrics metrics, size_t) {

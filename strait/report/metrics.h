@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -64,6 +65,9 @@ class MetricsWriter {
   MetricsWriter& operator=(const MetricsWriter&) = delete;
 
   void append(const StepMetrics& metrics);
+  /// To the last line, if it is of this step: it was evaluated after it was written. That line
+  /// then.
+  std::optional<StepMetrics> add_validation(int64_t step, double loss);
 
  private:
   std::string path_;

@@ -118,9 +118,9 @@ trace::FlightMark Interpreter::note(const CompiledOp& compiled, const program::L
   text_size_ = compiled.text.write(values, text_.data(), text_.size());
   const int64_t index = times_.ops - 1;
   if (row_ != nullptr && compiled.communicator == nullptr)
-    row_->busy({text_.data(), text_size_}, step_, index, now);
+    row_->busy({text_.data(), text_size_}, named_step_, index, now);
   if (site_.flight == nullptr) return {};
-  return site_.flight->issue(compiled.flight_operation, step_, index, values, now);
+  return site_.flight->issue(compiled.flight_operation, named_step_, index, values, now);
 }
 
 /// The inline op has ended well; when.
@@ -135,14 +135,15 @@ double Interpreter::ended(const trace::FlightMark& mark) const {
 void Interpreter::complete_place(ErrorPlace& place) const {
   if (place.operation || place.step || place.rank) return;
   place.rank = site_.state.rank();
-  place.step = step_;
+  place.step = named_step_;
   if (text_size_ > 0) place.operation = std::string(text_.data(), text_size_);
 }
 
-RunTimes Interpreter::run(int64_t step, Waiting waiting) {
+RunTimes Interpreter::run(int64_t step, Waiting waiting, std::optional<int64_t> named) {
   const double began = now_seconds();
   waiting_ = waiting;
   step_ = step;
+  named_step_ = named.value_or(step);
   text_size_ = 0;
   times_ = {};
   tickets_.clear();
@@ -167,7 +168,7 @@ RunTimes Interpreter::run(int64_t step, Waiting waiting) {
     throw;
   }
   const double ended = now_seconds();
-  if (row_ != nullptr) row_->busy("between programs", step_, times_.ops, ended);
+  if (row_ != nullptr) row_->busy("between programs", named_step_, times_.ops, ended);
   times_.seconds = ended - began;
   return times_;
 }
@@ -246,7 +247,7 @@ void Interpreter::start(const Op& op, CompiledOp& compiled, const program::Loops
   if (plan.previous >= 0 && issued_[plan.previous].communicator != compiled.communicator)
     after.push_back(tickets_[plan.previous]);
   comm::Call& call = compiled.call;
-  call.step = step_;
+  call.step = named_step_;
   call.flight = note(compiled, loops, now_seconds());
   call.label.assign(text_.data(), text_size_);
   call.peer = program::evaluate(op.peer, loops);
@@ -367,7 +368,7 @@ void Interpreter::execute(const Op& op, const CompiledOp& compiled, const progra
   }
   const double end = ended(mark);
   if (site_.recorder != nullptr)
-    site_.recorder->add(compiled.span_name, op.stream, {began, end}, step_);
+    site_.recorder->add(compiled.span_name, op.stream, {began, end}, named_step_);
   site_.pool.release(instance_.workspace);
 }
 
@@ -415,7 +416,7 @@ void Interpreter::finish() {
   for (const int64_t s : plan.release) release(s);
   for (const TransferSpan& span : transfer_spans_) {
     const auto [begin, end] = tickets_[span.number].interval();
-    if (end > 0) site_.recorder->add(span.name, span.stream, {begin, end}, step_);
+    if (end > 0) site_.recorder->add(span.name, span.stream, {begin, end}, named_step_);
   }
   if (waiting_ == Waiting::kNever) return;
   // What this program has started on a value comes after what it found under way there.

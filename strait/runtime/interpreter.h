@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <unordered_map>
@@ -71,8 +72,10 @@ class Interpreter {
   Interpreter(const Interpreter&) = delete;
   Interpreter& operator=(const Interpreter&) = delete;
   /// Runs the program once. Carried transfers may be under way on return (State::drain). On an
-  /// exception the world is aborted and transient values are released.
-  RunTimes run(int64_t step, Waiting waiting = Waiting::kAsWritten);
+  /// exception the world is aborted and transient values are released. `named`: what messages and
+  /// records call the step, where that is not `step`.
+  RunTimes run(int64_t step, Waiting waiting = Waiting::kAsWritten,
+               std::optional<int64_t> named = std::nullopt);
   /// Adds what this rank's communicators of the program counted since the last call, and forgets it
   /// there.
   void drain_ledger(Ledger& ledger);
@@ -163,7 +166,7 @@ class Interpreter {
   std::unique_ptr<Guard> guard_;  // null = not guarded
   RunTimes times_;
   Waiting waiting_ = Waiting::kAsWritten;
-  int64_t step_ = 0;
+  int64_t step_ = 0, named_step_ = 0;
 };
 
 }  // namespace strait::runtime

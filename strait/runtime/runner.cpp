@@ -24,12 +24,12 @@ double Runner::read(const program::AgreedScalar& scalar) const {
   return values.back();
 }
 
-RunTimes Runner::run(const std::string& purpose, int64_t step) {
+RunTimes Runner::run(const std::string& purpose, int64_t step, std::optional<int64_t> named) {
   const auto read_scalar = [this](const program::AgreedScalar& scalar) { return read(scalar); };
   programs_->next(purpose, {last_, step}, read_scalar, kinds_);
   RunTimes total;
   for (const std::string* kind : kinds_) {
-    total += prepare(*kind).run(step);
+    total += prepare(*kind).run(step, Waiting::kAsWritten, named);
     last_ = *kind;
   }
   return total;

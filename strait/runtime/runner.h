@@ -3,6 +3,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,8 +25,10 @@ class Runner {
 
   /// Binds the programs of a kind, so that its resident values exist.
   Interpreter& prepare(const std::string& kind);
-  /// Runs what the table says for a purpose in the turn of `step`; times are summed up.
-  RunTimes run(const std::string& purpose, int64_t step);
+  /// Runs what the table says for a purpose in the turn of `step`; times are summed up. `named`:
+  /// what messages and records call it, where that is not `step`.
+  RunTimes run(const std::string& purpose, int64_t step,
+               std::optional<int64_t> named = std::nullopt);
   /// Adds what the communicators counted since the last call, and forgets it there.
   void drain_ledger(Ledger& ledger);
 

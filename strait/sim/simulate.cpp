@@ -1,8 +1,11 @@
 #include "strait/sim/simulate.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 
+#include "strait/base/errors.h"
 #include "strait/codec/borders.h"
 #include "strait/collective/of_op.h"
 #include "strait/program/transfer.h"
@@ -20,6 +23,26 @@ bool carries(const Program& program) {
   return std::any_of(
       program.arrays.begin(), program.arrays.end(),
       [](const program::ValueArray& array) { return array.lifetime == program::Lifetime::kCarry; });
+}
+
+/// The links that the programs name are links of the cluster.
+void check_links(std::span<const Program> classes, const Cluster& cluster) {
+  const auto is_level = [&](const program::Stream& stream) {
+    return std::ranges::any_of(cluster.levels,
+                               [&](const Level& level) { return level.name == stream.resource; });
+  };
+  const auto levels = static_cast<int64_t>(cluster.levels.size());
+  for (const Program& program : classes) {
+    for (const program::Group& group : program.groups)
+      if (group.level < 0 || group.level >= levels)
+        throw UserError(fmt::format("{}: group {} is at level {} of {}, which has {}", program.name,
+                                    group.name, group.level, cluster.name, levels));
+    for (size_t s = program::kCompute + 1; s < program.streams.size(); ++s)
+      if (!is_level(program.streams[s]))
+        throw UserError(fmt::format("{}: stream {}.{} is of no level of {}", program.name,
+                                    program.streams[s].resource, program.streams[s].lane,
+                                    cluster.name));
+  }
 }
 
 /// Adds what `times` executions of a transfer put on the links.
@@ -94,6 +117,7 @@ void replay(Scene& scene, std::vector<Actor>& actors) {
 
 Result simulate(std::span<const Program> classes, const Cluster& cluster,
                 std::vector<trace::Recorder>* recorders) {
+  check_links(classes, cluster);
   Scene scene(classes, cluster);
   const int executions = std::any_of(classes.begin(), classes.end(), carries) ? 2 : 1;
   const int64_t colours = scene.colouring.colours();

@@ -42,8 +42,8 @@ struct Result {
 /// when they leave carries under way, right after another execution, so that what a step leaves to
 /// the next one is paid for. One rank of every colour is replayed. Precondition: the programs are
 /// legal (verify). `recorders`, when given, takes a recorder per representative with its spans in
-/// virtual seconds. Cost: O(instances * lanes) per representative, O(ranks * groups) for what is
-/// counted.
+/// virtual seconds. Errors (UserError): a group or stream of a level that the cluster lacks. Cost:
+/// O(instances * lanes) per representative, O(ranks * groups) for what is counted.
 Result simulate(std::span<const program::Program> classes, const Cluster& cluster,
                 std::vector<trace::Recorder>* recorders = nullptr);
 /// The same for one class.

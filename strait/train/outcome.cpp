@@ -176,7 +176,7 @@ double model_flops_utilization(const Job& job, const Outcome& outcome) {
 }
 
 double Overlap::hidden_share() const {
-  return serial_seconds > floor_seconds
+  return serial_seconds > floor_seconds && seconds >= floor_seconds
              ? (serial_seconds - seconds) / (serial_seconds - floor_seconds)
              : report::kUnknown;
 }

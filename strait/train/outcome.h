@@ -21,7 +21,8 @@ struct Overlap {
   int64_t steps = 0;
   double seconds = 0, serial_seconds = 0, floor_seconds = 0;
   double communication_seconds = 0;  // of the serial step: waited for transfers
-  /// (serial - as written) / (serial - floor): 1 = nothing to gain. NaN when nothing can be hidden.
+  /// (serial - as written) / (serial - floor): 1 = nothing to gain. NaN when nothing can be hidden,
+  /// and when the steps as written came out faster than the floor.
   double hidden_share() const;
   /// (serial - as written) / communication: what of it is hidden, whatever moving it takes from
   /// computing.

@@ -74,7 +74,7 @@ void PlannedBatches::begin_batch(int64_t batch, int64_t step) {
   attention_seconds_ = 0;
   Prepared prepared = prepared_batch(batch);
   planning_seconds_ = prepared.seconds;
-  take_up(std::move(prepared), training_, step);
+  take_up(std::move(prepared), training_, step + 1);
   waited_seconds_ = now_seconds() - began;
   if (step + 1 < job_.design.run.train.steps) plan_ahead(batch + 1);
 }

@@ -1,9 +1,16 @@
 // Cuts the wall time of a run into steps, so that their sum is what the run took.
 #pragma once
 
+#include <chrono>
+
 #include "strait/base/clock.h"
 
 namespace strait::train {
+
+/// Since 1970, for TensorBoard.
+inline double wall_seconds() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
 
 /// A step lasts from the end of the one before to its own end, less what was timed apart meanwhile
 /// (evaluations, saves). Nothing else is left out: writing metrics belongs to the step after.

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <chrono>
 #include <filesystem>
 #include <optional>
 
@@ -47,9 +46,10 @@ std::string timelines(const Job& job, const Shared& shared) {
 std::optional<comm::Failure> overdue_save(const Job& job, const Shared& shared) {
   constexpr double kMarginSeconds = 5;
   const double limit = 2 * job.design.run.runtime.deadline_seconds + kMarginSeconds;
+  const double now = shared.clock.seconds();
   for (size_t rank = 0; rank < shared.saving.size(); ++rank) {
     const double since = shared.saving[rank].since.load();
-    if (since == 0 || now_seconds() < since + limit) continue;
+    if (since == 0 || now < since + limit) continue;
     comm::Failure failure;
     failure.kind = comm::Failure::Kind::kTimeout;
     failure.message = fmt::format(
@@ -155,10 +155,8 @@ void begin_records(const Job& job, Shared& shared) {
     shared.observer.set_aside(path, new_path);
   shared.metrics = std::make_unique<report::MetricsWriter>(job.folder.path + "/metrics.jsonl",
                                                            shared.outcome.first_step);
-  const double wall =
-      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-  shared.events = std::make_unique<report::TensorboardWriter>(job.folder.path + "/tensorboard",
-                                                              wall, shared.outcome.first_step);
+  shared.events = std::make_unique<report::TensorboardWriter>(
+      job.folder.path + "/tensorboard", wall_seconds(), shared.outcome.first_step);
   take_history(job, shared.outcome);
   write_summary(job, nullptr);
 }

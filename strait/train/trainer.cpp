@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cmath>
 #include <thread>
 
@@ -30,11 +29,6 @@ namespace strait::train {
 namespace {
 
 constexpr int64_t kUncountedSteps = 5;  // first steps of a process: caches and pages are cold
-
-/// Seconds since 1970, for TensorBoard.
-double wall_seconds() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
 
 int64_t first_batch(const Job& job) {
   return job.resume ? job.resume->manifest().sequences_consumed : 0;
@@ -273,26 +267,27 @@ void Trainer::run() {
   const Run& run = job_.design.run;
   const int64_t first = first_step_;
   int64_t step = first;
-  bool stopped = step < run.train.steps && any_asked_to_stop(step);
+  bool stopped = step < run.train.steps && (any_asked_to_stop(step) || !make_up_evaluation(step));
   if (stopped) guard_save("save a checkpoint", step, [&] { save_unchanged(); });
   clock_.start();
   while (step < run.train.steps && !stopped) {
     shared_.recorders[rank_].record_all(step - first < run.output.timeline_steps);
     StepResult result = train_step(step);
     ++steps_here_;
-    count_traffic(step);
     ++step;
+    count_traffic(step);
     if (!result.finite) non_finite(step, result);
     adapt(step);
     const bool last = step == run.train.steps;
-    stopped = result.stop;
+    stopped = result.stop || (!last && !begins(step));
     const bool due = run.evaluation.every_steps > 0 && step % run.evaluation.every_steps == 0;
     const bool save_due = run.checkpoint.every_steps > 0 && step % run.checkpoint.every_steps == 0;
-    const bool must_save = last || stopped || save_due;
     if (last) run_between(strategy::kForEnd, step), landed_step_ = step;
-    if (due || must_save) state_.drain();  // belongs to the step
+    if (due || last || stopped || save_due) state_.drain();  // belongs to the step
     is_best_ = false;
-    if (last || (due && !stopped)) clock_.apart(evaluation_seconds_, [&] { evaluate(step); });
+    if (last || (due && !stopped))
+      clock_.apart(evaluation_seconds_, [&] { stopped = !evaluate(step) || stopped; });
+    const bool must_save = last || stopped || save_due;
     result.seconds = clock_.lap();
     account(step, result);
     if (must_save || (is_best_ && run.checkpoint.keep_best))
@@ -306,6 +301,11 @@ void Trainer::run() {
   }
   guard_save("finish the run", step, [&] { finish(step); });
   if (run.output.overlap_steps > 0 && !stopped) measure_overlap(step);
+}
+
+bool Trainer::begins(int64_t step) {
+  return !job_.design.policy.local_steps() ||
+         world_.begins_step(step, shared_.signal.load() != 0, site_.deadline_seconds);
 }
 
 void Trainer::fill_batch(int64_t first_sequence, int64_t micro_batch, BatchBuffer& buffer) {
@@ -337,7 +337,7 @@ void Trainer::fill_sequences(int64_t first_sequence, int64_t micro_batch, BatchB
 void Trainer::begin_planned(int64_t step) {
   if (!planned_) return;
   state_.drain();
-  save_if_refused(step, [&] {
+  save_if_refused(step, step + 1, [&] {
     planned_->begin_batch(static_cast<int64_t>(progress(strategy::kSequencesDone)), step);
   });
 }
@@ -347,8 +347,8 @@ Trainer::StepResult Trainer::train_step(int64_t step) {
   if (validates_behind()) return validated_step(step);
   step_ = step;
   begin_planned(step);
-  result.times = runner_.run(strategy::kForStep, step);
-  if (planned_ && job_.design.run.sequence.plan) result.plan = planned_->describe(step);
+  result.times = runner_.run(strategy::kForStep, step, step + 1);
+  if (planned_ && job_.design.run.sequence.plan) result.plan = planned_->describe(step + 1);
   const auto agreed = state_.read<double, strategy::kNumAgreed>("agreed");
   const auto results = state_.read<double, strategy::kNumResults>("results");
   const auto values = state_.read<double, strategy::kNumStepValues>("step");
@@ -356,7 +356,7 @@ Trainer::StepResult Trainer::train_step(int64_t step) {
   result.counted = agreed[strategy::kLossCount] > 0;
   result.not_encoded = agreed[strategy::kNotFinite];
   result.stop = agreed[strategy::kStopRequests] > 0;
-  // Replicas go on until all of them know.
+  // Of all replicas; between borders they agree beside their programs.
   if (job_.design.policy.local_steps())
     result.stop = state_.read<double, strategy::kNumBorderValues>(
                       "border")[strategy::kBorderStopRequests] > 0;
@@ -407,12 +407,13 @@ void Trainer::count_traffic(int64_t step) {
   }
 }
 
-runtime::RunTimes Trainer::run_between(const char* purpose, int64_t step) {
+runtime::RunTimes Trainer::run_between(const char* purpose, int64_t step,
+                                       std::optional<int64_t> named) {
   state_.drain();  // what the step has left under way is the step's
   Ledger ledger;
   runner_.drain_ledger(ledger);
   traffic_.merge(ledger);
-  const runtime::RunTimes times = runner_.run(purpose, step);
+  const runtime::RunTimes times = runner_.run(purpose, step, named);
   state_.drain();
   count_between_steps();
   return times;

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "strait/base/wait_clock.h"
 #include "strait/checkpoint/session.h"
 #include "strait/checkpoint/snapshot.h"
 #include "strait/comm/communicator.h"
@@ -72,7 +73,7 @@ struct Hooks {
 
 /// The save that a rank is in.
 struct Saving {
-  std::atomic<double> since{0};  // now_seconds(), 0 = none
+  std::atomic<double> since{0};  // on the clock of waits, in seconds; 0 = none
   std::atomic<int64_t> step{0};
 };
 
@@ -100,6 +101,7 @@ struct Shared {
   FlightDump flights;
   std::optional<strategy::AdaptedPrograms> adapted;  // where settings of layers are chosen
   std::vector<Saving> saving;                        // [rank]
+  mutable WaitClock clock;                           // of saves; looked at by who watches them
   std::mutex mutex;                                  // guards the ledgers of outcome
 };
 
@@ -126,17 +128,21 @@ class Trainer {
     Json plan;                // of its documents, with sequence.plan
   };
   StepResult train_step(int64_t step);
+  /// Of replicas that go on by themselves: whether they begin `step`, or all stop before it.
+  bool begins(int64_t step);
   /// Where batches are planned: what runs next trains on the batch that is due.
   void begin_planned(int64_t step);
-  /// What all ranks refuse alike after `step` steps ends the run, not what it has learned.
-  void save_if_refused(int64_t step, const std::function<void()>& begin);
+  /// What all ranks refuse alike after `step` steps, in step `refused`, ends the run, not what it
+  /// has learned.
+  void save_if_refused(int64_t step, int64_t refused, const std::function<void()>& begin);
   /// The same where the next step validates the update: that one is run here, too, unless somebody
   /// looks at the weights before. It is run again where it was void.
   StepResult validated_step(int64_t step);
   /// The last step becomes valid without another.
   void settle(int64_t step, runtime::RunTimes& times);
   /// The kinds of a purpose that follow a step and are counted between steps.
-  runtime::RunTimes run_between(const char* purpose, int64_t step);
+  runtime::RunTimes run_between(const char* purpose, int64_t step,
+                                std::optional<int64_t> named = {});
   bool validates_behind() const { return job_.design.run.pipeline.post_validation; }
   /// Whether weights are evaluated or saved after so many steps.
   bool is_border(int64_t steps) const;
@@ -154,7 +160,10 @@ class Trainer {
   void count_between_steps();
   void account(int64_t step, const StepResult& result);
   report::StepMetrics metrics_of(int64_t step, const StepResult& result, double model_flops) const;
-  void evaluate(int64_t step);
+  /// False: a request to stop has cut it short.
+  bool evaluate(int64_t step);
+  /// The one that a signal has prevented, and what hangs on it. False: cut short again.
+  bool make_up_evaluation(int64_t step);
   /// Chooses settings of layers where that is due.
   void adapt(int64_t step);
   /// Takes up those of the checkpoint, if they are of the same uniform setting.
@@ -173,6 +182,8 @@ class Trainer {
   void save_unchanged();
   /// What a save has begun to write.
   void finish_writing();
+  /// A checkpoint is complete, if `path` names one.
+  void note_saved(const std::optional<std::string>& path);
   /// A step with a gradient that is not finite: taken back by the loss scale, skipped, or the end.
   void non_finite(int64_t step, const StepResult& result);
   /// Weights, counters and all else that a step starts from: as the checkpoint has them, or as a

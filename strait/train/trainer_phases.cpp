@@ -34,9 +34,9 @@ ValidationPlan Trainer::validation_plan() const {
   return plan;
 }
 
-void Trainer::evaluate(int64_t step) {
+bool Trainer::evaluate(int64_t step) {
   const ValidationPlan plan = validation_plan();
-  if (plan.windows == 0) return;
+  if (plan.windows == 0) return true;
   state_.drain();
   count_traffic(step);
   const int64_t position = job_.design.layout.batch_position(rank_);
@@ -45,7 +45,7 @@ void Trainer::evaluate(int64_t step) {
     if (planned_) {
       state_.drain();
       count_between_steps();
-      save_if_refused(step, [&] {
+      save_if_refused(step, step, [&] {
         planned_->begin_windows(plan, first + position * plan.windows_of_rank(), step);
       });
     }
@@ -59,6 +59,23 @@ void Trainer::evaluate(int64_t step) {
   state_.drain();
   count_between_steps();
   if (loss) note_validation(step, *loss);
+  return loss || state_.read<double, strategy::kNumAgreed>("agreed")[strategy::kStopRequests] == 0;
+}
+
+bool Trainer::make_up_evaluation(int64_t step) {
+  const Run& run = job_.design.run;
+  const bool due = run.evaluation.every_steps > 0 && step > 0 &&
+                   step % run.evaluation.every_steps == 0 && job_.resume &&
+                   job_.resume->path().starts_with(job_.folder.path + "/");
+  if (!due || checkpoint::validation_loss_of(job_.resume->manifest())) return true;
+  if (!evaluate(step)) return false;
+  if (evaluated_step_ != step) return true;
+  if (lead())
+    if (const auto metrics = shared_.metrics->add_validation(step, validation_loss_))
+      shared_.events->append(*metrics, wall_seconds());
+  if (is_best_ && run.checkpoint.keep_best)
+    guard_save("save a checkpoint", step, [&] { save(step); });
+  return true;
 }
 
 void Trainer::note_validation(int64_t step, double loss) {
@@ -136,7 +153,7 @@ void Trainer::guard_save(const std::string& phase, int64_t step,
   Saving& saving = shared_.saving[rank_];
   if (comm::WaitRow* row = world_.waits()) row->busy(phase, step, -1);
   saving.step = step;
-  saving.since = now_seconds();
+  saving.since = shared_.clock.seconds();
   try {
     if (shared_.hooks.during_save) shared_.hooks.during_save(rank_, step);
     body();
@@ -177,33 +194,30 @@ void Trainer::save(int64_t step, bool due) {
     std::ranges::move(values_->shards(), std::back_inserter(shards));
   }
   if (writer_) {
-    const std::optional<std::string> before = saved_step_ >= 0 ? writer_->finish() : std::nullopt;
-    if (lead() && before) shared_.observer.saved(*before);
+    if (saved_step_ >= 0) note_saved(writer_->finish());
     writer_->start(step, shards, std::move(description));
   } else {
-    const std::string path = saves_.save(step, shards, std::move(description));
-    if (lead()) {
-      shared_.outcome.checkpoint = path;
-      shared_.observer.saved(path);
-    }
+    note_saved(saves_.save(step, shards, std::move(description)));
   }
   saved_step_ = step;
   if (lead()) shared_.outcome.save_stall_seconds.push_back(now_seconds() - begin);
 }
 
 void Trainer::finish_writing() {
-  std::optional<std::string> path;
-  if (writer_) clock_.apart(saving_seconds_, [&] { path = writer_->finish(); });
+  if (writer_) clock_.apart(saving_seconds_, [&] { note_saved(writer_->finish()); });
+}
+
+void Trainer::note_saved(const std::optional<std::string>& path) {
   if (!lead() || !path) return;
   shared_.outcome.checkpoint = *path;
   shared_.observer.saved(*path);
 }
 
-void Trainer::save_if_refused(int64_t step, const std::function<void()>& begin) {
+void Trainer::save_if_refused(int64_t step, int64_t refused, const std::function<void()>& begin) {
   try {
     begin();
   } catch (UserError& error) {
-    error.place().step = step;
+    error.place().step = refused;
     if (step > first_step_)
       guard_save("save a checkpoint", step, [&] {
         save(step);

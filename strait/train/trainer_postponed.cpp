@@ -15,7 +15,7 @@ bool Trainer::is_border(int64_t steps) const {
 
 void Trainer::settle(int64_t step, runtime::RunTimes& times) {
   step_ = step;
-  times += run_between(strategy::kForSettling, step);
+  times += run_between(strategy::kForSettling, step, step + 1);
 }
 
 Trainer::StepResult Trainer::validated_step(int64_t step) {
@@ -24,7 +24,7 @@ Trainer::StepResult Trainer::validated_step(int64_t step) {
     step_ = number;
     shared_.recorders[rank_].record_all(number - first_step_ <
                                         job_.design.run.output.timeline_steps);
-    result.times += runner_.run(strategy::kForStep, number);
+    result.times += runner_.run(strategy::kForStep, number, number + 1);
   };
   if (!under_way_) run(step);
   const bool settles = stop_asked_ || is_border(step + 1);

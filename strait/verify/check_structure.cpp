@@ -4,6 +4,9 @@
 
 #include <algorithm>
 
+#include "strait/base/errors.h"
+#include "strait/codec/borders.h"
+#include "strait/codec/runs.h"
 #include "strait/program/lifetime.h"
 #include "strait/program/transfer.h"
 #include "strait/verify/findings.h"
@@ -146,10 +149,22 @@ class StructureCheck {
     } else if (op.kind == OpKind::kFree) {
       frees(op);
     } else if (op.kind == OpKind::kCopy) {
-      if (operand_counts(op)) transfer_accesses(op);
+      if (operand_counts(op) && transfer_accesses(op)) alike(op);
     } else if (op.kind == OpKind::kKernel) {
       kernel(op);
     }
+  }
+
+  /// A copy moves a value into one like it.
+  void alike(const Op& op) {
+    const ValueArray& from = program_.arrays[op.reads[0].array];
+    const ValueArray& to = program_.arrays[op.writes[0].array];
+    if (from.dtype != to.dtype)
+      return op_problem(
+          "malformed", op,
+          fmt::format("copies {} into {}", dtype_name(from.dtype), dtype_name(to.dtype)));
+    for (const int64_t rank : sample_)
+      if (!one_size(op, rank, op.writes, operand_elements(program_, op.reads[0], rank))) return;
   }
 
   /// The operands and attributes are those of the kernel's table entry, and it costs no less than
@@ -320,6 +335,7 @@ class StructureCheck {
       peer(op);
     if (op.kind == OpKind::kShift) skipped(op);
     if (op.kind != OpKind::kBarrier) sizes(op);
+    codec(op);
   }
 
   /// A transfer only reads its source, and overwrites what it makes or, where it sums, adds to it.
@@ -369,6 +385,18 @@ class StructureCheck {
     for (const int64_t rank : sample_) {
       if (group.position(rank) != low) continue;
       return op_problem("malformed", op, fmt::format("has rank {} itself as its peer", rank));
+    }
+  }
+
+  void codec(const Op& op) {
+    if (op.codec == "none") return;
+    try {
+      if (codec::is_runs(op.codec))
+        codec::parse_runs(op.codec);
+      else
+        codec::parse_bordered(op.codec);
+    } catch (const Error& error) {
+      op_problem("malformed", op, fmt::format("has an unknown codec: {}", error.what()));
     }
   }
 

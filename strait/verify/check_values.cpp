@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "strait/program/lifetime.h"
+#include "strait/program/transfer.h"
 #include "strait/verify/findings.h"
 
 namespace strait::program {
@@ -14,6 +15,7 @@ struct ValueState {
   const Op* freer = nullptr;   // last free; set while it is freed
   bool live = false;           // transient values: between a write and its free
   bool seen = false;           // the last write has been read, added to or awaited
+  bool part = false;           // what is live is this rank's part, which was reduced into it
 };
 
 class ValueCheck {
@@ -68,10 +70,15 @@ class ValueCheck {
     for (const Operand& operand : op.waits) {
       if (const int64_t s = slot(operand); s >= 0) states_[s].seen = true;
     }
-    for (const Operand& operand : op.reads) use(op, operand, "reads");
+    for (const Operand& operand : op.reads) {
+      use(op, operand, "reads");
+      whole(op, operand, "reads");
+    }
     for (size_t w = 0; w < op.writes.size(); ++w) {
       twice(op, w);
       if (reads_before(op.writes[w])) use(op, op.writes[w], verb_of(op.writes[w]));
+      if (reads_before(op.writes[w]) && op.kind != OpKind::kReduceScatter)
+        whole(op, op.writes[w], verb_of(op.writes[w]));
       write(op, op.writes[w]);
     }
   }
@@ -91,6 +98,28 @@ class ValueCheck {
               fmt::format("{} {}, which nothing has written", verb, name(s)), nullptr);
     }
     state.live = true;  // so that one missing write is reported once
+  }
+
+  /// Of a value that only this rank's part is written of, only a gather reads just that.
+  void whole(const Op& op, const Operand& operand, const char* verb) {
+    const int64_t s = slot(operand);
+    if (!states_[s].part || op.kind == OpKind::kAllGather) return;
+    problem("read-before-write", op, s,
+            fmt::format("{} {}, of which {} has written only this rank's part", verb, name(s),
+                        there(states_[s].writer)),
+            states_[s].writer);
+    states_[s].part = false;
+  }
+
+  /// What was dead before, and of which the op writes only this rank's part.
+  bool writes_part(const Op& op, const Operand& operand) const {
+    if (op.kind != OpKind::kReduceScatter || !is_transient(operand)) return false;
+    const int64_t s = slot(operand);
+    if (states_[s].live) return states_[s].part;
+    const int64_t rank = class_ranks(program_).front();
+    const int64_t position = program_.groups[op.group].position(rank);
+    return transfer_split(program_, op, rank).count(position) <
+           value_elements(program_, program_.arrays[operand.array], rank);
   }
 
   /// One operation must not name a value twice where one of the two is a write, unless it works in
@@ -127,7 +156,7 @@ class ValueCheck {
               before);
     }
     if (is_transient(operand) && !state.live) ++written_[operand.array];
-    state = {&op, nullptr, true, false};
+    state = {&op, nullptr, true, false, writes_part(op, operand)};
   }
 
   void release(const Op& op, const Operand& operand) {
@@ -143,7 +172,7 @@ class ValueCheck {
       problem("read-before-write", op, s,
               fmt::format("frees {}, which nothing has written", name(s)), nullptr);
     }
-    state = {nullptr, &op, false, false};
+    state = {nullptr, &op, false, false, false};
   }
 
   void left_over() {

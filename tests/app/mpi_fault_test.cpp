@@ -223,7 +223,7 @@ class FaultRun {
     strike.signal = draw_.stops ? SIGSTOP : SIGKILL;
     strike.hold_seconds = draw_.held ? hold() : 0;
     strike.truth = folder_ + "/truth.json";
-    strike.step = static_cast<int64_t>(draw_.stream.below(6, kSteps));
+    strike.step = 1 + static_cast<int64_t>(draw_.stream.below(6, kSteps));
     if (draw_.kind == "save") {  // a checkpoint in between, or the end of the run
       strike.number = static_cast<int64_t>(draw_.stream.below(7, 2));
       strike.step = strike.number == 0 ? 2 : kSteps;
@@ -383,9 +383,8 @@ class FaultRun {
         const bool done = entry.state == trace::FlightState::kDone && entry.ended < at_;
         const bool shares =
             std::find(entry.group.begin(), entry.group.end(), draw_.lost) != entry.group.end();
-        // An evaluation goes by the number of the step after it.
         if (done && shares) {
-          EXPECT_LE(entry.step, told_.step + 1) << entry.operation;
+          EXPECT_LE(entry.step, told_.step) << entry.operation;
         }
         if (entry.step != told_.step || !names(told_.operation, entry.operation)) continue;
         ++all;

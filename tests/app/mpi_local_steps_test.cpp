@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/app/mpi_and_threads.h"
+#include "tests/app/mpi_job.h"
 
 namespace strait {
 namespace {
@@ -31,6 +32,28 @@ INSTANTIATE_TEST_SUITE_P(
                            {"sync.rounds.fragments=2", "sync.outer.codec=int4/128"}},
                       Case{"co2", "co2", {}}, Case{"eager", "co2", {"sync.rounds.eager=true"}}),
     [](const auto& test) { return test.param.name; });
+
+/// Ranks of a replica and replicas have one last step, wherever the signal goes.
+TEST(MpiReplicas, ASignalToOneRankEndsARoundInItsMiddle) {
+  const test::TemporaryFolder folder;
+  const std::string json = folder.path() + "/report.json", log = folder.path() + "/log";
+  std::vector<std::string> words = {"train", test::small_run_file(folder.path()), "--json", json};
+  for (const std::string& key :
+       {"output.run_dir=" + folder.path() + "/run", std::string("placement.preset=zero1"),
+        std::string("sync.policy=diloco"), std::string("sync.replica=2"),
+        std::string("sync.rounds.period_steps=1000000"), std::string("train.steps=1000000")})
+    words.insert(words.end(), {"--set", key});
+  test::MpiJob job(words, 4, folder.path(), false);
+  const auto processes = job.find_all();
+  ASSERT_EQ(processes.size(), 4u) << read_file(log);
+  test::wait_for_step(job.launcher(), folder.path() + "/run");
+  ::kill(processes.at(3), SIGUSR1);
+  ASSERT_TRUE(job.ends_within(30)) << read_file(log);
+  ASSERT_EQ(job.launcher().wait(), 0) << read_file(log);
+  const Json report = Json::parse(read_file(json), json);
+  EXPECT_EQ(report.at("stopped_by").as_string(), "SIGUSR1");
+  EXPECT_TRUE(report.at("checkpoint").is_string()) << read_file(log);
+}
 
 /// The replica of the last rank is NaN at once; its peer hears of it at the next border.
 TEST(MpiReplicas, OneThatIsNotFiniteEndsTheRunWithFive) {

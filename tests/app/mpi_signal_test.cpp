@@ -147,6 +147,31 @@ TEST(MpiSignals, AtRandomMomentsEachSavesAndExitsWithZero) {
   EXPECT_EQ(signals, chains_count * turns);
 }
 
+/// As by the suspension of a job: every process, not all at the same moment.
+TEST(MpiSignals, ARunThatStoodStillLongerThanItsDeadlineGoesOn) {
+  const TemporaryFolder folder;
+  const std::string log = folder.path() + "/log", json = folder.path() + "/report.json";
+  std::vector<std::string> words = {"train", test::small_run_file(folder.path()), "--json", json};
+  for (const std::string& set :
+       {"output.run_dir=" + folder.path() + "/run", std::string("runtime.deadline_seconds=1"),
+        std::string("train.steps=1000000")})
+    words.insert(words.end(), {"--set", set});
+  MpiJob job(words, 2, folder.path(), false);
+  const auto processes = job.find_all();
+  ASSERT_EQ(processes.size(), 2u) << read_file(log);
+  test::wait_for_step(job.launcher(), folder.path() + "/run");
+  for (int turn = 0; turn < 3; ++turn) {
+    for (const auto& [rank, process] : processes) ::kill(process, SIGSTOP);
+    test::sleep_seconds(2.5);
+    for (const auto& [rank, process] : processes) ::kill(process, SIGCONT);
+    test::sleep_seconds(0.3);
+  }
+  ASSERT_TRUE(job.launcher().running()) << read_file(log);
+  ::kill(processes.at(0), SIGUSR1);
+  ASSERT_TRUE(job.ends_within(30)) << read_file(log);
+  EXPECT_EQ(job.launcher().wait(), 0) << read_file(log);
+}
+
 /// Processes with `text` among their arguments, but for `other`.
 std::vector<pid_t> processes_with(const std::string& text, pid_t other) {
   std::vector<pid_t> found;

@@ -109,6 +109,22 @@ inline void sleep_seconds(double seconds) {
   std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
 }
 
+/// Waits until rank 0 of this launch has written the figures of a step, or the launcher has ended.
+/// The run folder may hold those of a launch before.
+inline void wait_for_step(Child& launcher, const std::string& run_dir) {
+  const std::string path = run_dir + "/metrics.jsonl";
+  std::error_code none;
+  const auto before = std::filesystem::last_write_time(path, none);
+  const auto bytes = none ? 0 : std::filesystem::file_size(path, none);
+  while (launcher.running()) {
+    const auto now = std::filesystem::file_size(path, none);
+    if (!none && now > 0 &&
+        (now != bytes || std::filesystem::last_write_time(path, none) != before))
+      return;
+    sleep_seconds(0.005);
+  }
+}
+
 /// Whether the process has a handler of its own for `number`.
 inline bool handles(pid_t process, int number) {
   std::ifstream status("/proc/" + std::to_string(process) + "/status");

@@ -113,6 +113,78 @@ class Chain {
   int64_t stopped_at_ = -1;
 };
 
+/// Settings whose borders are far apart, or under way for many steps.
+class SignalsToReplicas : public ::testing::TestWithParam<std::vector<std::string>> {};
+
+TEST_P(SignalsToReplicas, EndARoundInItsMiddleAndItGoesOn) {
+  const TemporaryFolder folder;
+  const std::string run_file = test::small_run_file(folder.path());
+  const std::string log = folder.path() + "/log", json = folder.path() + "/report.json";
+  const auto train = [&](const std::string& run_dir, int64_t steps) {
+    std::vector<std::string> words = {"train", run_file, "--ranks", "2", "--json", json};
+    for (const std::string& set :
+         {"output.run_dir=" + folder.path() + "/" + run_dir, std::string("placement.preset=ddp"),
+          std::string("optimizer.schedule=constant"), std::string("checkpoint.resume=auto"),
+          "train.steps=" + std::to_string(steps)})
+      words.insert(words.end(), {"--set", set});
+    for (const std::string& set : GetParam()) words.insert(words.end(), {"--set", set});
+    return words;
+  };
+  constexpr int64_t kManySteps = 1000000;
+  int64_t stopped_at = 0;
+  {
+    Child child(train("run", kManySteps), log);
+    test::wait_for_step(child, folder.path() + "/run");
+    child.signal(SIGTERM);
+    ASSERT_EQ(child.wait(), 0) << read_file(log);
+    const Json report = read_json(json);
+    EXPECT_EQ(report.at("stopped_by").as_string(), "SIGTERM");
+    stopped_at = report.at("steps").as_integer();
+    EXPECT_LT(stopped_at, kManySteps);
+    ASSERT_TRUE(report.at("checkpoint").is_string()) << read_file(log);
+  }
+  const int64_t steps = stopped_at + 2000 - stopped_at % 1000;
+  ASSERT_EQ(Child(train("run", steps), log).wait(), 0) << read_file(log);
+  const Json resumed = read_json(json);
+  EXPECT_EQ(resumed.at("resumed_from_step").as_integer(), stopped_at);
+  EXPECT_EQ(resumed.at("steps").as_integer(), steps);
+  ASSERT_EQ(Child(train("whole", steps), log).wait(), 0) << read_file(log);
+  EXPECT_EQ(resumed.at("parameter_hash").as_string(),
+            read_json(json).at("parameter_hash").as_string());
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Policies, SignalsToReplicas,
+    ::testing::Values(
+        std::vector<std::string>{"sync.policy=diloco", "sync.rounds.period_steps=1000000"},
+        std::vector<std::string>{"sync.policy=streaming-diloco", "sync.rounds.period_steps=1000",
+                                 "sync.rounds.fragments=2", "sync.rounds.delay_steps=400"},
+        std::vector<std::string>{"sync.policy=co2", "sync.rounds.period_steps=1000"}));
+
+/// Ctrl-Z and fg, docker pause, Slurm's suspend: no rank is missed for the time.
+TEST(Signals, ARunThatStoodStillLongerThanItsDeadlineGoesOn) {
+  const TemporaryFolder folder;
+  const std::string log = folder.path() + "/log", json = folder.path() + "/report.json";
+  std::vector<std::string> words = {
+      "train", test::small_run_file(folder.path()), "--ranks", "2", "--json", json};
+  for (const std::string& set :
+       {"output.run_dir=" + folder.path() + "/run", std::string("runtime.deadline_seconds=1"),
+        std::string("train.steps=1000000")})
+    words.insert(words.end(), {"--set", set});
+  Child child(words, log);
+  test::wait_for_step(child, folder.path() + "/run");
+  for (int turn = 0; turn < 3; ++turn) {
+    child.stop();
+    test::sleep_seconds(2.5);
+    child.signal(SIGCONT);
+    test::sleep_seconds(0.3);
+  }
+  ASSERT_TRUE(child.running()) << read_file(log);
+  child.signal(SIGTERM);
+  EXPECT_EQ(child.wait(), 0) << read_file(log);
+  EXPECT_EQ(read_json(json).at("stopped_by").as_string(), "SIGTERM");
+}
+
 TEST(Signals, AHundredAtRandomMomentsEachSaveAndExitWithZero) {
   const TemporaryFolder folder;
   const std::string run_file = test::small_run_file(folder.path());
@@ -283,12 +355,12 @@ TEST(Hang, ARankThatStallsEndsTheRunWithFourAndIsNamedInTheReport) {
   const Json error = read_json(json).at("error");
   EXPECT_EQ(error.at("kind").as_string(), "timeout");
   EXPECT_EQ(error.at("rank").as_integer(), 1);
-  EXPECT_EQ(error.at("step").as_integer(), 3);
+  EXPECT_EQ(error.at("step").as_integer(), 4);  // the number that its metrics would have
   EXPECT_NE(error.at("operation").as_string().find("update"), std::string::npos);
   const test::Ran report = test::run({"report", run_dir}, folder.path() + "/report2.json");
   EXPECT_EQ(report.exit_code, 0) << report.err;
   EXPECT_EQ(report.report.at("verdict").at("rank").as_integer(), 1);
-  EXPECT_EQ(report.report.at("verdict").at("step").as_integer(), 3);
+  EXPECT_EQ(report.report.at("verdict").at("step").as_integer(), 4);
   EXPECT_EQ(report.report.at("verdict").at("operation").as_string(),
             error.at("operation").as_string());
 }

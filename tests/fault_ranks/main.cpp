@@ -30,7 +30,7 @@ class Striker {
       dump_ = dump;
     };
     hooks.before_op = [this](int64_t rank, const runtime::Instance& instance) {
-      if (strike_.place == "compute" && rank == strike_.rank && instance.step == strike_.step &&
+      if (strike_.place == "compute" && rank == strike_.rank && instance.step + 1 == strike_.step &&
           instance.program->step_kind == strategy::kSteady && computed_++ == strike_.number)
         now();
     };

@@ -18,7 +18,9 @@ TEST(CollectiveRun, IsRightForEveryOperationRanksSizeAndDtype) {
     for (const std::string& operation : collective_operations()) {
       for (const int64_t bytes : {32, 1000, 65536, 1000000}) {
         for (const Dtype dtype : {Dtype::kFloat32, Dtype::kFloat64}) {
-          CollectiveRun run(team, {operation, "threads", ranks, bytes, dtype, "none"});
+          CollectiveCase collective{operation, "threads", ranks, {}, dtype, "none"};
+          collective.bytes = collective.equal_parts(bytes);
+          CollectiveRun run(team, collective);
           EXPECT_EQ(run.check(), "");
           run.run(3);
           EXPECT_EQ(run.check(), "");
@@ -58,6 +60,18 @@ TEST(CollectiveRun, RefusesWhatDoesNotExist) {
   expect_refused({.dtype = Dtype::kBfloat16}, "dtype \"bf16\" is unknown");
   expect_refused({.codec = "int8/2048"}, "nearest valid choice: \"none\"");
   expect_refused({.ranks = 3, .bytes = 11}, "nearest valid choice: 12");
+  expect_refused({.ranks = 3, .bytes = 1001}, "nearest valid choice: 996");
+  expect_refused({.ranks = 2, .bytes = (1 << 20) + 5}, "nearest valid choice: 1048584");
+  expect_refused({.ranks = 2, .bytes = 12, .dtype = Dtype::kFloat64}, "nearest valid choice: 16");
+}
+
+TEST(CollectiveRun, WithoutASizeTakesOneThatTheRanksShareEqually) {
+  for (const int64_t ranks : {1, 3, 7}) {
+    const CollectiveCase collective{.ranks = ranks};
+    check_case(collective);
+    EXPECT_EQ(collective.vector_bytes() % (4 * ranks), 0);
+    EXPECT_NEAR(static_cast<double>(collective.vector_bytes()), 64 << 20, 4.0 * ranks);
+  }
 }
 
 TEST(BenchCollective, FillsARow) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "strait/base/errors.h"
 #include "strait/config/parse.h"
 #include "strait/cost/cost.h"
 #include "strait/sim/lanes.h"
@@ -255,6 +256,25 @@ TEST(Cost, CodecsAndBlocksHaveRatesOfTheirOwn) {
   design.cluster.model_flops_per_second_fp32 = design.cluster.flops_per_second_fp32 / 2;
   EXPECT_NEAR(cost::price(step, design.cluster).compute_seconds, before + 3 * coding + blocks,
               1e-9 * before);
+}
+
+TEST(Simulate, RefusesLinksThatTheClusterLacks) {
+  Cluster cluster;
+  cluster.name = "one level";
+  cluster.ranks = 2;
+  cluster.levels = {{"world", 2, 1e9, 1e-6, 1}};
+  const auto program = [](int64_t level, const std::string& resource) {
+    program::ProgramBuilder builder(2);
+    const int x = builder.array("x", 1, program::Lifetime::kResident, 10);
+    builder.add(program::OpKind::kAllReduce, {program::at(x)}, {program::at(x)}, 1);
+    program::Program made = builder.take();
+    made.groups.front().level = level;
+    made.streams[1].resource = resource;
+    return made;
+  };
+  EXPECT_GT(sim::simulate(program(0, "world"), cluster).seconds, 0);
+  EXPECT_THROW(sim::simulate(program(5, "world"), cluster), UserError);
+  EXPECT_THROW(sim::simulate(program(0, "nowhere"), cluster), UserError);
 }
 
 }  // namespace

@@ -37,7 +37,7 @@ Strike draw(int number, const Job& job, const std::string& placement) {
   strike.placement = placement;
   strike.ranks = job.design.batch.ranks;
   strike.rank = static_cast<int64_t>(stream.below(0, static_cast<uint64_t>(strike.ranks)));
-  strike.step = static_cast<int64_t>(stream.below(1, 3));
+  strike.step = 1 + static_cast<int64_t>(stream.below(1, 3));
   strike.lost = number % 2 == 0;
   const std::vector<test::Instance> instances = test::instances_of(job.design.steady().front());
   // What lies behind the last transfer is missed in the step after: it is left out.
@@ -74,7 +74,7 @@ class StrikeRun {
       hooks.faults.lost_operation = strike_.operation;
     }
     hooks.before_op = [this](int64_t rank, const runtime::Instance& instance) {
-      if (rank != strike_.rank || instance.step != strike_.step) return;
+      if (rank != strike_.rank || instance.step + 1 != strike_.step) return;
       if (instance.program->step_kind != strategy::kSteady) return;
       if (struck_ == 0) struck_ = now_seconds();  // of a loss: not later than this
       if (strike_.lost || count_++ != strike_.occurrence) return;

@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
+#include <csignal>
+#include <utility>
 
 #include "strait/base/errors.h"
 #include "strait/checkpoint/reader.h"
@@ -65,6 +68,45 @@ TEST_F(KeepBestRun, AResumedRunGoesOnFromTheBestSoFar) {
   const train::Outcome second = train(2, {schedule, rate, "checkpoint.resume=auto"});
   ASSERT_EQ(best_of(second).step, best);
   EXPECT_THAT(steps_left(), ElementsAre(best, 24));
+}
+
+/// Stopped in the step of an evaluation, and in the middle of one, as often as there is one.
+TEST_F(KeepBestRun, EvaluationsThatASignalPreventsAreMadeUp) {
+  const std::vector<std::string> more = {"evaluation.batches=2", "checkpoint.resume=auto"};
+  const train::Outcome whole = train(2, more);
+  const std::string whole_dir = std::exchange(run_dir_, folder_.path() + "/parts");
+  std::vector<std::string> sets = kSets;
+  sets.insert(sets.end(), more.begin(), more.end());
+  sets.push_back("output.run_dir=" + run_dir_);
+  train::Outcome outcome;
+  int launches = 0;
+  do {
+    std::atomic<int> signal{0};
+    train::Observer observer;
+    train::Hooks hooks;
+    if (launches % 2 == 0)
+      observer.step = [&](const report::StepMetrics& metrics) {
+        if (metrics.step % 2 == 1 && metrics.step > outcome.steps + 2) signal = SIGTERM;
+      };
+    else
+      hooks.before_op = [&](int64_t, const runtime::Instance& instance) {
+        if (instance.program->step_kind == strategy::kEvaluation && instance.step > outcome.steps)
+          signal = SIGTERM;
+      };
+    const Job job = make_job(test::small_run(folder_.path(), sets), 2);
+    outcome = {};
+    train::train(job, observer, signal, outcome, hooks);
+    ASSERT_LT(++launches, 20);
+  } while (outcome.steps < 24);
+  EXPECT_GT(launches, 4);
+  EXPECT_EQ(outcome.parameter_hash, whole.parameter_hash);
+  ASSERT_EQ(outcome.validation.size(), whole.validation.size());
+  for (size_t at = 0; at < whole.validation.size(); ++at) {
+    EXPECT_EQ(outcome.validation[at].step, whole.validation[at].step);
+    EXPECT_EQ(outcome.validation[at].loss, whole.validation[at].loss);
+  }
+  EXPECT_EQ(checkpoint::CheckpointReader(run_dir_ + "/best").manifest().step,
+            checkpoint::CheckpointReader(whole_dir + "/best").manifest().step);
 }
 
 TEST_F(KeepBestRun, WhatCannotTakeEffectIsRefusedByName) {

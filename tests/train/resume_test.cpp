@@ -247,5 +247,28 @@ TEST_F(ResidualResume, OtherRanksShareTheResiduals) {
   }
 }
 
+/// The disk is taken away once the first of two is complete.
+TEST_F(Resume, AFailedRunReportsTheLastCheckpointThatIsComplete) {
+  for (const char* asynchronous : {"true", "false"}) {
+    const std::string run_dir = folder_.path() + "/" + asynchronous;
+    const strait::Run run = small_run(
+        folder_.path(), {"train.steps=4", "checkpoint.every_steps=1", "output.run_dir=" + run_dir,
+                         std::string("checkpoint.asynchronous=") + asynchronous});
+    std::string saved;
+    train::Observer observer;
+    observer.saved = [&](const std::string& path) {
+      if (!saved.empty()) return;
+      saved = path;
+      std::filesystem::rename(run_dir + "/checkpoints", run_dir + "/away");
+      std::ofstream(run_dir + "/checkpoints") << "no folder";
+    };
+    const std::atomic<int> no_signal{0};
+    train::Outcome outcome;
+    EXPECT_THROW(train::train(make_job(run, 2), observer, no_signal, outcome), Error);
+    ASSERT_NE(saved, "");
+    EXPECT_EQ(outcome.checkpoint, saved) << asynchronous;
+  }
+}
+
 }  // namespace
 }  // namespace strait

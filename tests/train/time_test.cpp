@@ -162,6 +162,12 @@ TEST(Overlap, SharesAreThoseOfTheDefinition) {
   EXPECT_TRUE(std::isnan(nothing.hidden_share_without_floor()));
 }
 
+/// The steps were timed one after another, on a machine that others use.
+TEST(Overlap, AStepBelowTheFloorTellsNoShare) {
+  const train::Overlap noisy{3, 0.8, 1.2, 1.0, 1.0};
+  EXPECT_TRUE(std::isnan(noisy.hidden_share()));
+}
+
 TEST(Overlap, OneRankHasNothingToHide) {
   const TemporaryFolder folder;
   strait::Run run = run_of(folder, "ddp", 2);

@@ -190,6 +190,50 @@ TEST(Verify, CollectivesThatDiffer) {
                  "collective-order", "4 elements by 16 against 8 by 16");
 }
 
+TEST(Verify, CopiesOfValuesThatAreNotAlike) {
+  const auto changed = [](const std::function<void(ValueArray&)>& change) {
+    return broken(carry_program(2), [&](Program& p) { change(p.arrays[3]); });
+  };
+  expect_refused(changed([](ValueArray& array) {
+                   array.partition = {3, 3};
+                 }),
+                 "malformed", "needs 12 elements of scratch on rank 0, which has 3");
+  expect_refused(changed([](ValueArray& array) { array.dtype = Dtype::kInt32; }), "malformed",
+                 "copies fp32 into i32");
+}
+
+TEST(Verify, CodecsThatDoNotExist) {
+  const auto coded = [](const std::string& codec) {
+    return broken(carry_program(2), [&](Program& p) { find(p, OpKind::kAllReduce).codec = codec; });
+  };
+  for (const char* codec : {"int8/64", "none:4|int8/64:8@2"})
+    EXPECT_EQ(list(verify(coded(codec))), "") << codec;
+  expect_refused(coded("nonsense"), "malformed", "unknown codec");
+}
+
+/// Of a value into which a rank's part was reduced the other parts are still to be gathered.
+TEST(Verify, APartThatIsReadAsAWhole) {
+  const auto reduced = [](bool gathered, OpKind used, Lifetime lifetime = Lifetime::kTransient) {
+    ProgramBuilder b(4);
+    const int x = b.array("x", 1, Lifetime::kResident, 10);
+    const int t = b.array("t", 1, lifetime, 10);
+    b.add(OpKind::kReduceScatter, {at(x)}, {at(t)}, 1);
+    if (gathered) b.add(OpKind::kAllGather, {at(t)}, {at(t)}, 1);
+    if (used == OpKind::kKernel)
+      b.touch({at(t)}, {});
+    else
+      b.add(used, {at(t)}, {at(x)}, used == OpKind::kCopy ? kCompute : 1);
+    if (lifetime == Lifetime::kTransient) b.free(at(t));
+    return std::vector<Program>{b.take()};
+  };
+  for (const OpKind used : {OpKind::kKernel, OpKind::kAllReduce, OpKind::kCopy}) {
+    EXPECT_EQ(list(verify(reduced(true, used))), "");
+    EXPECT_EQ(list(verify(reduced(false, used, Lifetime::kResident))), "");
+    expect_refused(reduced(false, used), "read-before-write", "has written only this rank's part");
+  }
+  EXPECT_EQ(list(verify(reduced(false, OpKind::kAllGather))), "");
+}
+
 TEST(Verify, Messages) {
   expect_refused(
       broken(stage_program(2, 3), [](Program& p) { drop(p, OpKind::kSend, 2); }),

@@ -58,8 +58,8 @@ int Exchange::tag(bool pairwise) const {
 }
 
 HostWait Exchange::wait_of(const Call& call) const {
-  return {site_, call, deadline_after(call.deadline_seconds), site_.board.signal(channel_),
-          number_};
+  return {site_, call, site_.clock.deadline_after(call.deadline_seconds),
+          site_.board.signal(channel_), number_};
 }
 
 const Exchange::Plan& Exchange::plan_of(const Call& call) {

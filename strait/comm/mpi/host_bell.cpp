@@ -12,7 +12,7 @@ namespace strait::comm {
 namespace {
 
 constexpr auto kLook = std::chrono::milliseconds(10);
-constexpr int kAlarmTag = 0, kQuestionTag = 1, kAnswerTag = 2;
+constexpr int kAlarmTag = 0, kQuestionTag = 1, kAnswerTag = 2, kLastStepTag = 3;
 constexpr double kLastWords = 0.5;  // seconds for an alarm to leave a process that ends
 
 /// What travels. Zero-filled: no alarm.
@@ -63,6 +63,8 @@ void HostBell::work() {
     if (board_.rung() && !has_told_) tell();
     answer();
     hear();
+    hear_last_step();
+    if (board_.last_step().asked()) tell_last_step();
     sending();
     std::this_thread::sleep_for(kLook);
   }
@@ -124,6 +126,25 @@ void HostBell::hear() {
     if (!text->starts_with(wanted)) continue;  // too late
     answers_.push_back(text->substr(wanted.size()));
     heard_.notify_all();
+  }
+}
+
+/// Once every rank has told what is begun on its host, all know the most.
+void HostBell::tell_last_step() {
+  int64_t most = board_.settle_last_step();
+  if (!has_told_last_step_)
+    for (const int64_t rank : elsewhere_) send(std::to_string(most), rank, kLastStepTag);
+  has_told_last_step_ = true;
+  if (steps_elsewhere_.size() < elsewhere_.size()) return;
+  for (const auto& [rank, begun] : steps_elsewhere_) most = std::max(most, begun);
+  board_.last_step().decide(most);
+}
+
+void HostBell::hear_last_step() {
+  int64_t from = 0;
+  while (const auto text = messages_.receive_waiting_text(kLastStepTag, from)) {
+    steps_elsewhere_[from] = std::stoll(*text);
+    board_.last_step().ask();
   }
 }
 

@@ -1,4 +1,4 @@
-// Carries alarms between hosts, and the question where their ranks stand.
+// Carries alarms between hosts, the question where their ranks stand, and what their last step is.
 #pragma once
 
 #include <mpi.h>
@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -50,6 +51,8 @@ class HostBell {
   bool listen();
   void answer();
   void hear();
+  void tell_last_step();
+  void hear_last_step();
   void send(std::string text, int64_t to, int tag);
   bool sending();
 
@@ -59,7 +62,8 @@ class HostBell {
   const std::vector<int64_t> elsewhere_;
   const Actions actions_;
   std::atomic<bool> stopping_{false};
-  bool has_told_ = false;
+  bool has_told_ = false, has_told_last_step_ = false;
+  std::map<int64_t, int64_t> steps_elsewhere_;  // the most begun on the host of each rank
   struct Sent {
     std::string text;
     Message message;

@@ -9,6 +9,7 @@ namespace {
 
 struct Header {
   HostAlarm alarm;
+  LastStep last_step;
   std::atomic<uint64_t> communicators[HostBoard::kChannels];
   HostSignal signals[HostBoard::kChannels];
 };
@@ -49,6 +50,16 @@ HostSignal& HostBoard::signal(int64_t channel) const { return header(memory_).si
 
 WaitRow& HostBoard::row(int64_t place) const {
   return *reinterpret_cast<WaitRow*>(memory_ + kHeaderBytes + place * kRowBytes);
+}
+
+LastStep& HostBoard::last_step() const { return header(memory_).last_step; }
+
+int64_t HostBoard::settle_last_step() const {
+  return last_step().settle([&] {
+    WaitRows rows;
+    for (int64_t place = 0; place < ranks_; ++place) rows.push_back(&row(place));
+    return most_steps_begun(rows);
+  });
 }
 
 HostSlot& HostBoard::slot(int64_t channel, int64_t place) const {

@@ -11,6 +11,7 @@
 
 #include "strait/base/errors.h"
 #include "strait/comm/communicator.h"
+#include "strait/comm/last_step.h"
 #include "strait/comm/mpi/host_signal.h"
 #include "strait/comm/wait_table.h"
 
@@ -65,6 +66,9 @@ class HostBoard {
   HostSignal& signal(int64_t channel) const;
   HostSlot& slot(int64_t channel, int64_t place) const;
   WaitRow& row(int64_t place) const;
+  LastStep& last_step() const;
+  /// The most steps that a rank of this host has begun, agreed. After last_step().ask().
+  int64_t settle_last_step() const;
 
   /// True for the first call, which stands.
   bool ring(int64_t rank, const std::string& reason, const ErrorPlace& place, Cause cause);

@@ -111,19 +111,19 @@ void MpiCommunicator::prepare(QueuedCall& queued) {
 void MpiCommunicator::await(QueuedCall& queued) {
   if (queued.after.empty()) return;
   const Call& call = queued.call;
-  const SteadyTime deadline = deadline_after(call.deadline_seconds);
+  const SteadyTime deadline = site_.clock.deadline_after(call.deadline_seconds);
   for (Ticket& ticket : queued.after) {
     const auto own = std::dynamic_pointer_cast<QueuedCall>(ticket.state());
     if (own && !own->done()) row_.hold(row_lane_, own->communicator());
     for (int64_t turn = 0; !ticket.done(); ++turn) {
       if (site_.rung()) site_.raise_alarm(call);
-      if (std::chrono::steady_clock::now() > deadline)
+      if (site_.clock.now() > deadline)
         raise(timeout(call, site_.rank(), {}, site_.standings(call.deadline_seconds),
                       {site_.rank(), number_, -1, {}}));
       const auto ready = [&] { return ticket.done() || site_.rung(); };
       const SteadyTime look = std::min(tend(), deadline_after(kAlarmLook));
       if (own)
-        own->queue()->done_signal().wait(ready, std::min(deadline, look));
+        own->queue()->done_signal().wait(ready, look);
       else if (turn < 100)
         std::this_thread::yield();
       else
@@ -166,7 +166,7 @@ void MpiCommunicator::send(const std::shared_ptr<QueuedCall>& queued) {
   Outstanding send{queued,
                    site_.messages.send(call.source, bytes, to, exchange_.tag(true),
                                        piece_bytes(site_, bytes, to)),
-                   deadline_after(call.deadline_seconds)};
+                   site_.clock.deadline_after(call.deadline_seconds)};
   const int64_t handed = send.message.handed;
   SentBytes sent{std::vector<int64_t>(site_.cluster.levels.size(), 0)};
   sent.by_level[site_.cluster.level_between(site_.rank(), to)] = handed;
@@ -200,6 +200,9 @@ void MpiCommunicator::receive(const Call& call) {
 }
 
 SteadyTime MpiCommunicator::tend() {
+  if (sends_.empty()) return SteadyTime::max();
+  row_.beat(now_seconds());
+  const SteadyTime now = site_.clock.now();
   for (Outstanding& send : sends_) {
     const Call& call = send.call->call;
     try {
@@ -208,7 +211,7 @@ SteadyTime MpiCommunicator::tend() {
         continue;
       }
       if (site_.rung()) site_.raise_alarm(call);
-      if (std::chrono::steady_clock::now() < send.deadline) continue;
+      if (now < send.deadline) continue;
       const trace::Wait wait{site_.rank(), number_, peer_rank(call), {call.label, call.step, -1}};
       raise(timeout(call, site_.rank(), {peer_rank(call)}, site_.standings(call.deadline_seconds),
                     wait));

@@ -32,7 +32,7 @@ class MpiCommunicator final : public Communicator, private CallRunner {
   struct Outstanding {
     std::shared_ptr<QueuedCall> call;
     Message message;
-    SteadyTime deadline;
+    SteadyTime deadline;  // on the site's clock
   };
 
   void run(const std::shared_ptr<QueuedCall>& queued) override;

@@ -58,7 +58,7 @@ std::vector<trace::Standing> MpiSite::standings_here(double deadline_seconds) co
 }
 
 bool HostWait::spin(const std::function<bool()>& ready, const std::function<bool()>& drive) const {
-  const SteadyTime end = std::min(deadline, deadline_after(site.spin_seconds));
+  const SteadyTime end = deadline_after(site.spin_seconds);
   for (int64_t turn = 0; std::chrono::steady_clock::now() < end; ++turn) {
     for (int i = 0; i < 32; ++i) {
       if (ready()) return true;
@@ -85,8 +85,8 @@ void HostWait::until(const std::function<bool()>& ready, const std::function<boo
     if (is_ready || ready()) return;
     sleep = std::min(kLongestSleep, sleep * 1.25);
     if (site.rung()) site.raise_alarm(call);
-    const SteadyTime now = std::chrono::steady_clock::now();
-    if (now < next_look) continue;
+    if (std::chrono::steady_clock::now() < next_look) continue;
+    const SteadyTime now = site.clock.now();
     next_look = deadline_after(kBlockedSleep);
     const std::vector<int64_t> missing = site.gone(late());
     if (ready()) return;  // it came before its process ended

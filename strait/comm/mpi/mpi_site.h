@@ -8,7 +8,7 @@
 #include <optional>
 #include <vector>
 
-#include "strait/base/clock.h"
+#include "strait/base/wait_clock.h"
 #include "strait/collective/schedule.h"
 #include "strait/comm/failure.h"
 #include "strait/comm/mpi/host_board.h"
@@ -64,6 +64,7 @@ struct MpiSite {
   std::vector<int64_t> places;      // by rank
   std::optional<collective::Algorithm> algorithm;
   double spin_seconds = 0;
+  mutable WaitClock clock;                       // of deadlines
   std::function<void(const Call&)> at_turn;      // MpiOptions
   std::function<int64_t()> repeats;              // likewise
   std::function<double(int64_t level)> rate_of;  // likewise
@@ -77,7 +78,7 @@ struct MpiSite {
 struct HostWait {
   const MpiSite& site;
   const Call& call;
-  SteadyTime deadline;
+  SteadyTime deadline;  // on the site's clock
   HostSignal& signal;
   uint64_t communicator = 0;
 

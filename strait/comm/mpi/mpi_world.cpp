@@ -69,6 +69,13 @@ class MpiWorld final : public World {
   int64_t rank() const override { return site_->rank(); }
   int64_t size() const override { return site_->cluster.ranks; }
   WaitRow* waits() override { return &site_->row(); }
+  bool begins_step(int64_t step, bool asked, double deadline_seconds) override {
+    LastStep& last = site_->board.last_step();
+    if (asked) last.ask();
+    if (last.begin(step, site_->row().steps_begun())) return true;
+    return step <
+           (bell_ ? decided_last_step(step, deadline_seconds) : site_->board.settle_last_step());
+  }
 
   Communicator& communicator(const std::vector<int64_t>& members, int64_t lane) override {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -89,6 +96,21 @@ class MpiWorld final : public World {
   }
 
  private:
+  /// Bells carry it to the other hosts and back.
+  int64_t decided_last_step(int64_t step, double deadline_seconds) {
+    Call call;
+    call.deadline_seconds = deadline_seconds;
+    call.step = step;
+    call.label = "agree on the last step";
+    const SteadyTime deadline = site_->clock.deadline_after(deadline_seconds);
+    while (true) {
+      if (const auto steps = site_->board.last_step().decided()) return *steps;
+      if (site_->rung()) site_->raise_alarm(call);
+      if (site_->clock.now() > deadline)
+        raise(timeout(call, rank(), {}, site_->standings(deadline_seconds), {}));
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
   /// One answer of each other host is enough.
   void inquire(std::vector<trace::Standing>& ranks, double deadline_seconds) {
     constexpr double kPatience = 2;

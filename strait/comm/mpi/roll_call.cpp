@@ -8,8 +8,8 @@
 #include <thread>
 #include <utility>
 
-#include "strait/base/clock.h"
 #include "strait/base/errors.h"
+#include "strait/base/wait_clock.h"
 
 namespace strait::comm {
 namespace {
@@ -86,15 +86,15 @@ std::vector<std::string> RollCall::meet(const std::string& text, const std::stri
   post(round, text);
   constexpr double kLook = 50e-3;  // between looks at processes
   constexpr std::chrono::microseconds kShortest(50), kLongest(2000);
-  const SteadyTime deadline = deadline_after(deadline_seconds);
+  WaitClock clock;
+  const SteadyTime deadline = clock.deadline_after(deadline_seconds);
   SteadyTime next_look = deadline_after(kLook);
   ErrorPlace place;
   place.operation = purpose;
   auto sleep = kShortest;
   for (; drive(round); sleep = std::min(2 * sleep, kLongest)) {
     std::this_thread::sleep_for(sleep);
-    const SteadyTime now = std::chrono::steady_clock::now();
-    if (now < next_look) continue;
+    if (std::chrono::steady_clock::now() < next_look) continue;
     next_look = deadline_after(kLook);
     place.rank = first_silent(round, has_ended_);
     if (place.rank) drive(round);  // what it told before it ended
@@ -103,7 +103,7 @@ std::vector<std::string> RollCall::meet(const std::string& text, const std::stri
           fmt::format("the process of rank {} has ended, and the others cannot {} without it",
                       *place.rank, purpose),
           place);
-    if (now < deadline) continue;
+    if (clock.now() < deadline) continue;
     place.rank = first_silent(round, [](int64_t) { return true; });
     if (!place.rank) return round.texts;  // what this one sent may be taken later
     throw Timeout(fmt::format("rank {} has not come to {} after {:g} s", *place.rank, purpose,

@@ -31,6 +31,9 @@ class NcclWorld final : public World {
   void abort(const std::string& reason, const ErrorPlace& place, Cause cause) override {
     place_.control.abort(reason, place, cause);
   }
+  bool begins_step(int64_t step, bool asked, double deadline_seconds) override {
+    return place_.control.begins_step(step, asked, deadline_seconds);
+  }
   WaitRow* waits() override { return place_.control.waits(); }
 
  private:

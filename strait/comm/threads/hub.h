@@ -10,8 +10,10 @@
 #include <string>
 #include <vector>
 
+#include "strait/base/wait_clock.h"
 #include "strait/collective/schedule.h"
 #include "strait/comm/failure.h"
+#include "strait/comm/last_step.h"
 #include "strait/comm/signal.h"
 #include "strait/topology/cluster.h"
 
@@ -74,6 +76,8 @@ struct Hub {
   const std::unique_ptr<WaitRow[]> own_rows;  // by rank
   WaitRows rows;
   Alarm alarm;
+  WaitClock clock;
+  LastStep last_step;
   std::mutex mutex;
   std::vector<std::shared_ptr<Signal>> signals;
 };

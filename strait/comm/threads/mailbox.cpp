@@ -76,8 +76,9 @@ void Mailbox::receive(int64_t to, const Call& call, const Mover& mover) {
     const std::lock_guard<std::mutex> lock(mutex_);
     way = &channel(from, to);
   }
-  rounds_.signal().wait([&] { return way->waiting.load() > 0 || alarm.rung(); },
-                        deadline_after(call.deadline_seconds));
+  WaitClock& clock = rounds_.hub().clock;
+  rounds_.signal().wait([&] { return way->waiting.load() > 0 || alarm.rung(); }, clock,
+                        clock.deadline_after(call.deadline_seconds));
   if (alarm.rung()) alarm.raise_for(call, own_rank);
   std::shared_ptr<Parcel> parcel;
   std::optional<Failure> withdrawn;

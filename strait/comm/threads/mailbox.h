@@ -22,7 +22,7 @@ struct Parcel {
   std::shared_ptr<const Call> call;
   /// Called once, by the receiver: bytes that went, or why none did.
   std::function<void(int64_t bytes, const std::optional<Failure>&)> complete;
-  SteadyTime deadline;
+  SteadyTime deadline;               // on the hub's clock
   std::optional<Failure> withdrawn;  // why the sender gave it up; guarded by the mailbox
 };
 

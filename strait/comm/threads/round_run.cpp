@@ -26,7 +26,7 @@ class RoundRun {
         form_(
             form_of(*call, rounds.members(), rounds.hub().cluster, rounds.hub().options.algorithm)),
         round_(rounds.find(sequence)),
-        deadline_(deadline_after(call->deadline_seconds)) {}
+        deadline_(rounds.hub().clock.deadline_after(call->deadline_seconds)) {}
 
   SentBytes run() {
     try {
@@ -174,7 +174,7 @@ class RoundRun {
   void wait(const Ready& ready, const IsLate& is_late) const {
     const Alarm& alarm = rounds_.hub().alarm;
     rounds_.signal().wait([&] { return ready() || round_->failed.load() || alarm.rung(); },
-                          deadline_);
+                          rounds_.hub().clock, deadline_);
     if (ready()) return;
     if (round_->failed.load()) raise(round_->failure, prefix());
     if (alarm.rung()) alarm.raise_for(*call_, rank(me_));

@@ -71,9 +71,9 @@ namespace {
 /// For what only done() is known of, such as tickets of another backend or marks of a device:
 /// polls.
 template <class Awaited>
-bool poll(const Awaited& awaited, const Alarm& alarm, SteadyTime deadline) {
+bool poll(const Awaited& awaited, Hub& hub, SteadyTime deadline) {
   for (int64_t turn = 0; !awaited.done(); ++turn) {
-    if (alarm.rung() || std::chrono::steady_clock::now() > deadline) return awaited.done();
+    if (hub.alarm.rung() || hub.clock.now() > deadline) return awaited.done();
     if (turn < 100)
       std::this_thread::yield();
     else
@@ -220,14 +220,15 @@ void ThreadCommunicator::inject_faults(const Call& call) {
 void ThreadCommunicator::await(Task& task) {
   const Call& call = *task.call;
   const Alarm& alarm = hub_->alarm;
-  const SteadyTime deadline = deadline_after(call.deadline_seconds);
+  const SteadyTime deadline = hub_->clock.deadline_after(call.deadline_seconds);
   for (Ticket& ticket : task.after) {
     const auto own = std::dynamic_pointer_cast<Task>(ticket.state());
     if (own && !own->done()) row_.hold(row_lane_, own->owner->meeting_->number);
-    const bool done = own ? own->owner->done_signal_->wait(
-                                [&] { return own->done() || alarm.rung(); }, deadline) &&
-                                own->done()
-                          : poll(ticket, alarm, deadline);
+    const bool done =
+        own ? own->owner->done_signal_->wait([&] { return own->done() || alarm.rung(); },
+                                             hub_->clock, deadline) &&
+                  own->done()
+            : poll(ticket, *hub_, deadline);
     if (!done && alarm.rung()) alarm.raise_for(call, rank());
     if (!done)
       raise(timeout(call, rank(), {}, evidence(hub_->rows, call.deadline_seconds),
@@ -240,7 +241,7 @@ void ThreadCommunicator::await(Task& task) {
       raise(current_failure(), describe(call, rank()) + " waits for: ");
     }
   }
-  if (task.ready && !poll(*task.ready, alarm, deadline)) {
+  if (task.ready && !poll(*task.ready, *hub_, deadline)) {
     if (alarm.rung()) alarm.raise_for(call, rank());
     raise(timeout(call, rank(), {rank()}, evidence(hub_->rows, call.deadline_seconds),
                   {rank(), meeting_->number, -1, {}}));
@@ -291,7 +292,7 @@ void ThreadCommunicator::post_send(const std::shared_ptr<Task>& task) {
   const int64_t level = meeting_->rounds.level_between(position_, call.peer);
   auto parcel = std::make_shared<Parcel>();
   parcel->call = task->call;
-  parcel->deadline = deadline_after(call.deadline_seconds);
+  parcel->deadline = hub_->clock.deadline_after(call.deadline_seconds);
   parcel->complete = [task, level](int64_t bytes, const std::optional<Failure>& failure) {
     task->owner->count_sent(*task->call, level, bytes);
     task->complete(failure);
@@ -312,12 +313,13 @@ void ThreadCommunicator::work() {
   while (!stopping_.load()) {
     if (run_next()) continue;
     const SteadyTime expiry = next_expiry();
-    work_signal_->wait(
-        [&] {
-          return stopping_.load() || may_run() || sends_changed_.load() ||
-                 (alarm.rung() && !alarmed);
-        },
-        expiry);
+    const auto woken = [&] {
+      return stopping_.load() || may_run() || sends_changed_.load() || (alarm.rung() && !alarmed);
+    };
+    if (expiry == SteadyTime::max())
+      work_signal_->wait(woken, expiry);
+    else
+      work_signal_->wait(woken, hub_->clock, expiry);
     alarmed = alarm.rung();
     expire_sends();
   }
@@ -338,7 +340,7 @@ SteadyTime ThreadCommunicator::next_expiry() {
 /// Gives up sends that nobody took by their deadline, or all of them after an alarm.
 void ThreadCommunicator::expire_sends() {
   std::vector<Outstanding> late;
-  const SteadyTime now = std::chrono::steady_clock::now();
+  const SteadyTime now = hub_->clock.now();
   const bool alarm = hub_->alarm.rung();
   {
     const std::lock_guard<std::mutex> lock(mutex_);

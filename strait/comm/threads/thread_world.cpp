@@ -82,6 +82,12 @@ class ThreadWorlds::ThreadWorld final : public World {
   void abort(const std::string& reason, const ErrorPlace& place, Cause cause) override {
     if (!state_->lost.load()) shared_->hub()->ring(rank_, reason, place, cause);
   }
+  bool begins_step(int64_t step, bool asked, double) override {
+    Hub& hub = *shared_->hub();
+    if (asked) hub.last_step.ask();
+    if (hub.last_step.begin(step, waits()->steps_begun())) return true;
+    return step < hub.last_step.settle([&] { return most_steps_begun(hub.rows); });
+  }
   WaitRow* waits() override { return &shared_->hub()->own_rows[rank_]; }
 
   void stop() {

@@ -58,7 +58,7 @@ void strike_once(int number, const std::string& folder) {
   const int64_t stage = number / 6 % stages;
   train::Hooks hooks;
   hooks.faults.lost_rank = stage;
-  hooks.faults.lost_step = 1;
+  hooks.faults.lost_step = 2;
   hooks.faults.lost_operation = draw(job, stage, number);
   const std::string what = order + ", stage " + std::to_string(stage) + " of " +
                            std::to_string(stages) + " at " + hooks.faults.lost_operation;
@@ -73,7 +73,7 @@ void strike_once(int number, const std::string& folder) {
     EXPECT_EQ(static_cast<int>(error.code()), 4) << what;
     EXPECT_EQ(error.place().rank, stage) << what << ": " << error.what();
     EXPECT_EQ(error.place().operation, hooks.faults.lost_operation) << what << ": " << error.what();
-    EXPECT_EQ(error.place().step, 1) << what;
+    EXPECT_EQ(error.place().step, 2) << what;
     EXPECT_NE(std::string(error.what()).find(position), std::string::npos) << error.what();
   }
   const auto files = trace::read_flight(run.output.run_dir);

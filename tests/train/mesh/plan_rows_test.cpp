@@ -181,7 +181,7 @@ TEST_F(PlansOfRows, ABatchThatNoRanksHoldEndsTheRunBehindACheckpoint) {
     FAIL();
   } catch (const UserError& error) {
     EXPECT_EQ(error.place().key, "sequence.capacity_tokens");
-    EXPECT_EQ(error.place().step, 2);
+    EXPECT_EQ(error.place().step, 3);
     EXPECT_THAT(error.what(), ::testing::HasSubstr("the nearest valid value is 2501"));
   }
   EXPECT_EQ(checkpoint::CheckpointReader(run.output.run_dir).manifest().step, 2);

@@ -467,7 +467,7 @@ TEST_F(PlannedPrograms, ARankThatReadsOtherLengthsIsNamed) {
     FAIL();
   } catch (const InternalError& error) {
     EXPECT_THAT(error.what(), ::testing::HasSubstr("rank 2 has planned another batch"));
-    EXPECT_EQ(error.place().step, 1);
+    EXPECT_EQ(error.place().step, 2);
   }
 }
 

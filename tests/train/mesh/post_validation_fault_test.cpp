@@ -143,15 +143,15 @@ TEST_F(PostValidationFaults, ARankThatIsLostBesideItsSumIsNamedAndTheRunGoesOnEl
         EXPECT_TRUE(place.step == step || (place.step == step + 1 && operation == kSum))
             << operation << " of step " << *place.step;
       };
-      lost(1, kSum);
-      lost(5, kSum);
-      lost(7, kSum);
+      lost(2, kSum);
+      lost(6, kSum);
+      lost(8, kSum);
       const auto& own = transfers[static_cast<size_t>(rank)];
       const auto message = std::ranges::find_if(own, [](const std::string& text) {
         return text.find("micro-batch") != std::string::npos;
       });
       ASSERT_NE(message, own.end());
-      lost(6, *message);
+      lost(7, *message);
       EXPECT_EQ(checkpoint::CheckpointReader(run_dir).manifest().step, 4);
       expect_equal(test::trained(run_of(others[number], saves), others[number].ranks, run_dir),
                    one_rank());

@@ -247,7 +247,7 @@ TEST_F(Tiles, ALostRankInAChunkIsNamed) {
   const Job job = make_job(run, c.ranks());
   train::Hooks hooks;
   hooks.faults.lost_rank = 1;
-  hooks.faults.lost_step = 1;
+  hooks.faults.lost_step = 2;
   for (const test::Instance& instance : test::instances_of(job.design.steady().front()))
     if (instance.transfer && instance.text.find("output_sum.rows[1]") != std::string::npos)
       hooks.faults.lost_operation = instance.text;
