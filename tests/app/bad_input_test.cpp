@@ -209,6 +209,9 @@ TEST_F(BadInput, AModelIsNoDataAndAVocabularyOfOneTeachesNothing) {
       run({"bench", "step", "--model", "nano-char", "--vocabulary", "1", "--context", "4"});
   EXPECT_EQ(benched.exit_code, 2);
   EXPECT_THAT(benched.err, HasSubstr("the nearest valid value is 2"));
+  const Ran images = run({"bench", "step", "--model", "unet-nano", "--threads", "1"});
+  EXPECT_EQ(images.exit_code, 2);
+  EXPECT_THAT(images.err, AllOf(HasSubstr("--model unet-nano"), HasSubstr("gpt2-124m")));
 }
 
 TEST_F(BadInput, APromptThatTheTokenizerCannotSay) {
