@@ -180,6 +180,10 @@ TEST_F(BadInput, ANonFiniteLossStopsWithFiveOrIsSkipped) {
                             2);
   EXPECT_EQ(skipped.exit_code, 0) << skipped.err;
   EXPECT_EQ(skipped.report.at("steps").as_integer(), 6);
+  EXPECT_EQ(skipped.report.at("steps_skipped").as_integer(), 5);
+  EXPECT_THAT(skipped.out, HasSubstr("left out    5 of 6 steps: loss or gradient not finite"));
+  EXPECT_THAT(read_file(run_dir() + "/metrics.jsonl"), HasSubstr("\"skipped\": true"));
+  EXPECT_THAT(run({"report", run_dir()}).out, HasSubstr("5 left out"));
 }
 
 TEST_F(BadInput, WhatIsSaidOfANonFiniteLossIsTrueOfTheRun) {
