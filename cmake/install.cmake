@@ -28,10 +28,19 @@ install(DIRECTORY "${PROJECT_SOURCE_DIR}/examples/embed"
 install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" DESTINATION "${CMAKE_INSTALL_DATADIR}/doc/libstrait-dev"
         RENAME copyright COMPONENT development)
 
+# Python: what makes a chain of modules, and the peers of bench step.
+install(PROGRAMS "${PROJECT_SOURCE_DIR}/tools/export_modules" DESTINATION "${CMAKE_INSTALL_BINDIR}"
+        RENAME strait-export-modules COMPONENT program)
+install(FILES "${PROJECT_SOURCE_DIR}/bench/peers/gpt2_torch.py" "${PROJECT_SOURCE_DIR}/bench/peers/llama_torch.py"
+              "${PROJECT_SOURCE_DIR}/bench/peers/torch_step.py"
+        DESTINATION "${CMAKE_INSTALL_DATADIR}/strait/peers" COMPONENT program)
 install(DIRECTORY "${CMAKE_BINARY_DIR}/share/" DESTINATION "${CMAKE_INSTALL_DATADIR}" COMPONENT program)
-install(DIRECTORY "${PROJECT_SOURCE_DIR}/docs/" DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT program)
-install(DIRECTORY "${PROJECT_SOURCE_DIR}/examples" DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT program)
+# In the folders that they have here, so that their links hold; of what is measured without the records.
+install(DIRECTORY "${PROJECT_SOURCE_DIR}/docs" "${PROJECT_SOURCE_DIR}/examples"
+        DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT program)
 install(FILES "${PROJECT_SOURCE_DIR}/README.md" "${PROJECT_SOURCE_DIR}/CHANGELOG.md"
+              "${PROJECT_SOURCE_DIR}/ARCHITECTURE.md" "${PROJECT_SOURCE_DIR}/CONTRIBUTING.md"
               "${PROJECT_SOURCE_DIR}/LICENSE"
         DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT program)
+install(FILES "${PROJECT_SOURCE_DIR}/bench/README.md" DESTINATION "${CMAKE_INSTALL_DOCDIR}/bench" COMPONENT program)
 install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" DESTINATION "${CMAKE_INSTALL_DOCDIR}" RENAME copyright COMPONENT program)

@@ -214,11 +214,14 @@ std::string verify_step(train::SoloStep& solo, const measure::StepCase& step, in
              : fmt::format("a step on the same batch moved the loss from {} to {}", before, after);
 }
 
+/// Where the program is installed, or built in a folder of its sources; "" if it is nowhere.
 std::string peer_script(const std::string& family) {
-  const std::string script = "bench/peers/" + family + "_torch.py";
-  for (const char* above : {"", "../", "../../"})
-    if (std::filesystem::exists(above + script)) return above + script;
-  return script;
+  const auto program = std::filesystem::read_symlink("/proc/self/exe").parent_path();
+  for (const char* folder : {"../share/strait/peers", "../../bench/peers"})
+    if (const auto script = program / folder / (family + "_torch.py");
+        std::filesystem::exists(script))
+      return script.lexically_normal();
+  return "";
 }
 
 /// The step in PyTorch, eager and, where it can be, compiled.
@@ -265,6 +268,10 @@ void print_breakdown(const Json& rows, cli::Output& output) {
 measure::BenchRow step_row(const cli::Command& command) {
   measure::StepCase step;
   step.model = cli::case_text(command, "model", step.model);
+  if (const std::string family = model_preset(step.model).family; !is_family(family))
+    refuse_flag("--model", fmt::format("--model {}: family {} has no step of linear layers to be "
+                                       "compared with; the nearest valid choice is {}",
+                                       step.model, family, measure::StepCase().model));
   step.micro_batch_size = cli::case_number(command, "micro_batch_size", step.micro_batch_size);
   step.context = cli::case_number(command, "context", step.context);
   step.precision = cli::case_text(command, "precision", step.precision);

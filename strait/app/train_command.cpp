@@ -79,6 +79,9 @@ void print_summary(const Job& job, const train::Outcome& outcome, cli::Output& o
           "lgreco.alpha = {} allows: no others lose less",
           chosen.step, chosen.choice.error / chosen.choice.allowed_error,
           job.design.run.lgreco.alpha));
+  if (outcome.steps_skipped > 0)
+    output.line(fmt::format("left out    {} of {} steps: loss or gradient not finite",
+                            outcome.steps_skipped, outcome.steps - outcome.first_step));
   output.line(fmt::format("stopped by {} after {} steps; run folder {}, checkpoint {}",
                           outcome.stopped_by, outcome.steps, job.folder.path,
                           outcome.checkpoint.empty() ? "none" : outcome.checkpoint));

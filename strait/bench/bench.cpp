@@ -1,5 +1,7 @@
 #include "strait/bench/bench.h"
 
+#include <torch/version.h>
+
 #include <algorithm>
 #include <limits>
 #include <memory>
@@ -144,7 +146,8 @@ BenchRow bench_gemm(const GemmShape& shape, Dtype dtype, int64_t threads,
   work.bound_factor = shape.flops() / large.flops();
   for (const auto& peer : others) {
     const bool blas = other_engine(dtype) == GemmEngine::kBlas;
-    work.peers.push_back({blas ? "blas" : "torch", blas ? device::blas_report().configuration : "",
+    work.peers.push_back({blas ? "blas" : "torch",
+                          blas ? device::blas_report().configuration : TORCH_VERSION,
                           timed([&peer] { peer->run(); }), ""});
   }
   return bench_row(work, options);

@@ -150,6 +150,8 @@ Contender torch_step_peer(const StepCase& step, const ModelShape& model,
   Contender peer{step.precision == "bf16" ? "pytorch-autocast" : "pytorch-eager", "", nullptr,
                  outside_of_torch_peer(model)};
   if (options.compiled) peer.name += "-compiled";
+  if (peer.missing.empty() && options.script.empty())
+    peer.missing = "its script is neither installed nor in the folder of the sources";
   if (!peer.missing.empty()) return peer;
   try {
     const auto process = std::make_shared<PeerProcess>(torch_arguments(step, model, options));

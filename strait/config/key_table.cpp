@@ -240,14 +240,17 @@ Rows rope_keys() {
        "Stretches wave lengths as Llama 3.1 does, or all alike; 1 = off.", filled},
       {"model.rope.low_frequency_factor",
        kField<model, shape, rope, &RopeOptions::low_frequency_factor>, positive(),
-       "Wave lengths above original_context / this are stretched in full.", filled},
+       "Wave lengths above original_context / this are stretched in full. With a factor above 1 "
+       "and "
+       "an original_context above 1.",
+       filled},
       {"model.rope.high_frequency_factor",
        kField<model, shape, rope, &RopeOptions::high_frequency_factor>, positive(),
-       "Wave lengths below original_context / this stay; blended between.", filled},
+       "Wave lengths below original_context / this stay; blended between. Likewise.", filled},
       {"model.rope.original_context", kField<model, shape, rope, &RopeOptions::original_context>,
        between(1, 1e9),
        "Tokens that the frequencies were trained for; 1 stretches all wave lengths alike (linear "
-       "scaling).",
+       "scaling). With a factor above 1.",
        filled},
       {"model.rope.local_theta", kField<model, shape, rope, &RopeOptions::local_theta>, positive(),
        "gemma3: theta of the blocks with a window, which are not stretched.", filled},
@@ -331,9 +334,12 @@ Rows optimizer_keys() {
        "Peak learning rate."},
       {"optimizer.minimum_learning_rate",
        kField<optimizer, &OptimizerOptions::minimum_learning_rate>, at_least(0),
-       "Last learning rate, at most the peak; when it is not written it follows a lower peak."},
+       "Learning rate from step decay_steps + 1 on, so not yet in a run that ends with the decay. "
+       "At "
+       "most the peak; when it is not written it follows a lower peak."},
       {"optimizer.warmup_steps", kField<optimizer, &OptimizerOptions::warmup_steps>,
-       between(0, kMostSteps), "Steps of linear warm-up; may be longer than the run."},
+       between(0, kMostSteps),
+       "Steps of linear warm-up; may be longer than the run and the decay."},
       {"optimizer.decay_steps", kField<optimizer, &OptimizerOptions::decay_steps>,
        between(0, kMostSteps), "Step at which the decay ends; 0 = train.steps."},
       {"optimizer.in_backward", kField<optimizer, &OptimizerOptions::in_backward>, any(),

@@ -50,6 +50,38 @@ void check_rope_effect(const Run& run, const char* key) {
                           fmt::format("model.family = \"{}\" has no RoPE", run.model.family));
 }
 
+/// `key` says how frequencies are stretched; a preset that fills it may leave it without effect.
+void check_stretching_effect(const Run& run, const char* key) {
+  const RopeOptions& rope = run.model.shape.rope;
+  const bool is_context = key == std::string_view("model.rope.original_context");
+  if (!block_style(run.model.family).rotary) return;
+  if (rope.factor != 1.0 && (is_context || rope.original_context != 1)) return;
+  Run filled;
+  filled.model = model_preset(run.model.preset);
+  if (same_value(*find_key(key), run, filled)) return;
+  refuse_without_effect(run, key,
+                        rope.factor == 1.0
+                            ? "model.rope.factor = 1 stretches nothing"
+                            : "model.rope.original_context = 1 stretches all wave lengths alike");
+}
+
+/// A pattern longer than the model names no block. Those of presets stay where there are fewer
+/// layers.
+void check_window_pattern(const Run& run) {
+  const ShapeOptions& shape = run.model.shape;
+  if (shape.window_pattern <= shape.layers) return;
+  for (const std::string& name : model_preset_names()) {
+    const ModelOptions preset = model_preset(name);
+    if (preset.shape.window_pattern == shape.window_pattern &&
+        (name == run.model.preset || preset.family == run.model.family))
+      return;
+  }
+  refuse_key(run, "model.shape.window_pattern",
+             fmt::format("model.shape.window_pattern = {} cannot take effect with {} blocks; the "
+                         "nearest valid value is {}",
+                         shape.window_pattern, shape.layers, shape.layers > 1 ? shape.layers : 0));
+}
+
 void check_local_rope_effect(const Run& run) {
   const char* key = "model.rope.local_theta";
   if (!block_style(run.model.family).local_rope)
@@ -280,9 +312,13 @@ void check_model(const Run& run, Problems& problems) {
        {"model.rope.theta", "model.rope.factor", "model.rope.low_frequency_factor",
         "model.rope.high_frequency_factor", "model.rope.original_context"})
     problems.attempt([&] { check_rope_effect(run, key); });
+  problems.attempt([&] { check_window_pattern(run); });
   problems.attempt([&] { check_local_rope_effect(run); });
   problems.attempt([&] { check_rope_pairs(run); });
   problems.attempt([&] { check_rope_factors(run); });
+  for (const char* key : {"model.rope.low_frequency_factor", "model.rope.high_frequency_factor",
+                          "model.rope.original_context"})
+    problems.attempt([&] { check_stretching_effect(run, key); });
 }
 
 void check_optimizer(const Run& run, Problems& problems) {

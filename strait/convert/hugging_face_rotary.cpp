@@ -102,6 +102,7 @@ void read_scaling(const ForeignConfig& config, const Json& json, const std::stri
                               "\"llama3\"",
                               name));
   rope.factor = scaling.number("factor", name == "\"linear\"" ? 1.0 : 8.0, "model.rope.factor");
+  if (rope.factor == 1.0) return;
   if (name == "\"linear\"") {
     rope.original_context = 1;
     return;
@@ -116,6 +117,11 @@ void read_scaling(const ForeignConfig& config, const Json& json, const std::stri
                                rope.low_frequency_factor));
   rope.original_context =
       scaling.integer("original_max_position_embeddings", 8192, "model.rope.original_context");
+  const RopeOptions linear;
+  if (rope.original_context == 1 && (rope.low_frequency_factor != linear.low_frequency_factor ||
+                                     rope.high_frequency_factor != linear.high_frequency_factor))
+    scaling.refuse("original_max_position_embeddings",
+                   "is 1; our model then stretches all wave lengths alike");
 }
 
 /// Of the newer form of Gemma 3: parameters of each kind of layer.
@@ -241,6 +247,8 @@ void read_pattern(const ForeignConfig& config, const Form& form, ShapeOptions& s
                                 kGlobal, shape.window_pattern));
   }
   if (shape.window_pattern == 1) shape.window = shape.window_pattern = 0;  // all attend all
+  if (shape.window_pattern > shape.layers && shape.window_pattern != form.pattern)
+    shape.window_pattern = 0;  // no layer is as far
 }
 
 /// A soft cap: absent, its default; null, there is none.

@@ -7,8 +7,9 @@
 namespace strait::model {
 namespace {
 
-/// Llama 3.1's stretching of a frequency, by how often it turns in the original context.
+/// Linear, or as Llama 3.1 does, by how often the frequency turns in the original context.
 double stretched(const RopeOptions& options, double frequency) {
+  if (options.original_context == 1) return frequency / options.factor;
   const double turns =
       static_cast<double>(options.original_context) * frequency / (2.0 * std::numbers::pi);
   const double low = options.low_frequency_factor, high = options.high_frequency_factor;

@@ -99,6 +99,7 @@ Json to_json(const StepMetrics& metrics) {
       {"resident_bytes", metrics.resident_bytes},
       {"predicted_seconds", metrics.predicted_seconds},
   });
+  if (metrics.skipped) value["skipped"] = true;
   if (!std::isnan(metrics.loss_scale)) value["loss_scale"] = metrics.loss_scale;
   if (!std::isnan(metrics.validation_loss)) value["validation_loss"] = metrics.validation_loss;
   if (!metrics.layer_settings.empty()) {
@@ -116,6 +117,7 @@ StepMetrics metrics_from_json(const Json& value) {
   if (metrics.step < 1) throw UserError(fmt::format("step is {}; the first is 1", metrics.step));
   metrics.loss = number_or_unknown(value, "loss");
   metrics.gradient_norm = number_or_unknown(value, "gradient_norm");
+  if (const Json* skipped = value.find("skipped")) metrics.skipped = skipped->as_bool();
   metrics.learning_rate = number_or_unknown(value, "learning_rate");
   metrics.loss_scale = number_or_unknown(value, "loss_scale");
   metrics.tokens_per_second = number_or_unknown(value, "tokens_per_second");

@@ -23,11 +23,12 @@ struct LevelBytes {
 
 /// One step. Doubles that are not known are NaN and become null; validation_loss, loss_scale,
 /// layer_settings and sequence_plan are written only when they are known, that is after an
-/// evaluation, in fp16, after a choice and with sequence.plan.
+/// evaluation, in fp16, after a choice and with sequence.plan; skipped only when it is true.
 struct StepMetrics {
   int64_t step = 0;        // optimizer steps done, the first is 1
   double loss = kUnknown;  // nats per token, global mean of the step
   double gradient_norm = kUnknown;
+  bool skipped = false;  // the weights stayed as they were: loss or gradient not finite
   double learning_rate = kUnknown;
   double loss_scale = kUnknown;  // of fp16
   double tokens_per_second = kUnknown;

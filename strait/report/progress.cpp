@@ -85,11 +85,16 @@ std::string Progress::advance(const StepMetrics& metrics) {
     elapsed_seconds_ += metrics.seconds;
     ++elapsed_steps_;
   }
+  skipped_steps_ += metrics.skipped ? 1 : 0;
   std::string text;
   const bool first = metrics.step == options_.first_step + 1;
   const bool ends = options_.log_every_steps > 0 && metrics.step % options_.log_every_steps == 0;
   if (first || ends || metrics.step == options_.total_steps) {
     text += line(interval_mean(metrics)) + "\n";
+    if (skipped_steps_ > 0)
+      text += fmt::format("step {}  {} left out: loss or gradient not finite\n", metrics.step,
+                          skipped_steps_ == 1 ? "1 step" : fmt::format("{} steps", skipped_steps_));
+    skipped_steps_ = 0;
     seconds_ = exposed_seconds_ = tokens_ = utilization_seconds_ = 0;
     timed_steps_ = 0;
   }

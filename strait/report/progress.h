@@ -23,7 +23,7 @@ class Progress {
   explicit Progress(ProgressOptions options) : options_(options) {}
 
   /// Text to print after a step: the line of the interval when one ends (also after the first and
-  /// the last step), the line of an evaluation, or "".
+  /// the last step), how many of its steps were left out, the line of an evaluation, or "".
   std::string advance(const StepMetrics& metrics);
 
   /// One step, or the means over an interval that ends with it, as one line without line break.
@@ -39,6 +39,7 @@ class Progress {
   // Sums since the last line; `timed_steps_` counts the steps in them.
   double seconds_ = 0, exposed_seconds_ = 0, tokens_ = 0, utilization_seconds_ = 0;
   int64_t timed_steps_ = 0;
+  int64_t skipped_steps_ = 0;  // since the last line
   // Since the start, for the remaining time.
   double elapsed_seconds_ = 0;
   int64_t elapsed_steps_ = 0;

@@ -25,7 +25,7 @@ constexpr size_t kWarmUpSteps = 5;
 
 /// The figures of a run. Times are means over the steps behind the warm-up.
 struct Figures {
-  int64_t steps = 0, last_step = 0;
+  int64_t steps = 0, last_step = 0, steps_skipped = 0;
   double train_loss = kUnknown, validation_loss = kUnknown;
   double best_validation_loss = kUnknown;
   int64_t best_validation_step = 0;
@@ -78,6 +78,7 @@ Figures figures_of(const std::vector<StepMetrics>& steps) {
   figures.predicted_seconds = steps.back().predicted_seconds;
   figures.bytes_per_step = steps.back().bytes_per_level;
   for (const StepMetrics& metrics : steps) {
+    figures.steps_skipped += metrics.skipped ? 1 : 0;
     figures.peak_memory_bytes = std::max(figures.peak_memory_bytes, metrics.memory_bytes);
     figures.peak_resident_bytes = std::max(figures.peak_resident_bytes, metrics.resident_bytes);
   }
@@ -94,6 +95,7 @@ Json summary_of(const Figures& figures, const std::string& run_dir) {
       {"run_dir", run_dir},
       {"steps", figures.steps},
       {"last_step", figures.last_step},
+      {"steps_skipped", figures.steps_skipped},
       {"train_loss", figures.train_loss},
       {"validation_loss", figures.validation_loss},
       {"best_validation_loss", figures.best_validation_loss},
@@ -145,9 +147,13 @@ std::string times_text(const Figures& figures) {
 
 std::string text_of(const Figures& figures, const std::string& run_dir) {
   std::string text = row("Run", run_dir);
-  text +=
-      row("Steps", fmt::format("{}, the last is {}", count_text(static_cast<double>(figures.steps)),
-                               figures.last_step));
+  const std::string left_out =
+      figures.steps_skipped == 0
+          ? ""
+          : fmt::format("; {} left out: loss or gradient not finite", figures.steps_skipped);
+  text += row("Steps",
+              fmt::format("{}, the last is {}{}", count_text(static_cast<double>(figures.steps)),
+                          figures.last_step, left_out));
   text += losses_text(figures) + times_text(figures);
   for (const LevelBytes& level : figures.bytes_per_step) {
     text += row("Sent", fmt::format("{} per step over {}",

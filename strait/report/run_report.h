@@ -9,13 +9,13 @@
 namespace strait::report {
 
 struct RunReport {
-  /// run_dir, steps, last_step, train_loss (mean of the last min(100, steps)), validation_loss
-  /// (last), best_validation_loss, best_validation_step, seconds_per_step: STAT (without the first
-  /// 5 steps, where there are more), compute_share, exposed_communication_share, tokens_per_second,
-  /// model_flops_utilization, predicted_seconds_per_step, bytes_per_step [{level, payload_bytes}],
-  /// peak_memory_bytes, plots [path], plots_error (null or why there are none), verdict: null, or
-  /// who fell behind first by the flight records: {fault, rank, operation, step, seconds, waiting
-  /// [rank], records, ranks, text}; page: path of the HTML page, or null;
+  /// run_dir, steps, last_step, steps_skipped, train_loss (mean of the last min(100, steps)),
+  /// validation_loss (last), best_validation_loss, best_validation_step, seconds_per_step: STAT
+  /// (without the first 5 steps, where there are more), compute_share, exposed_communication_share,
+  /// tokens_per_second, model_flops_utilization, predicted_seconds_per_step, bytes_per_step
+  /// [{level, payload_bytes}], peak_memory_bytes, plots [path], plots_error (null or why there are
+  /// none), verdict: null, or who fell behind first by the flight records: {fault, rank, operation,
+  /// step, seconds, waiting [rank], records, ranks, text}; page: path of the HTML page, or null;
   /// page_error: null, or why there is no page or what it lacks; failures [{rank, kind, message,
   /// operation, step}] as the ranks recorded them. Without a whole step only run_dir, steps,
   /// verdict, page and failures.

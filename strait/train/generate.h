@@ -23,7 +23,7 @@ namespace strait::train {
 struct Sampling {
   double temperature = 0.8;  // 0 = the most likely token, ties to the lowest number
   int64_t top_k = 0;         // 0 = all
-  double top_p = 1.0;        // smallest set of most likely tokens with this probability
+  double top_p = 1.0;        // smallest set of the most likely of these with this share of theirs
   uint64_t seed = 1337;
   int64_t tokens = 0;  // the first so many may be drawn, rows behind them stand for none; 0 = all
 };

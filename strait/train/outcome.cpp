@@ -223,6 +223,7 @@ Json outcome_json(const Job& job, const Outcome& outcome) {
                             {"parameters", job.design.shape.parameters()},
                             {"steps", outcome.steps},
                             {"steps_this_process", steps_here},
+                            {"steps_skipped", outcome.steps_skipped},
                             {"steps_taken_back", outcome.steps_taken_back},
                             {"tokens", outcome.tokens},
                             {"tokens_per_step", tokens_per_step},

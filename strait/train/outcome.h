@@ -51,6 +51,7 @@ struct Outcome {
   double timed_model_flops = 0;  // of the same
   std::string stopped_by;        // "steps", "signal SIGTERM", "error"
   std::vector<double> losses;    // each step since the run began, global mean
+  int64_t steps_skipped = 0;     // of this process: without an update, as something is not finite
   int64_t steps_taken_back = 0;  // of this process: updates that post-validation found wrong
   std::vector<ValidationPoint> validation;
   std::vector<double> step_seconds;  // of this process: without the first 5, evaluation, saving

@@ -19,7 +19,7 @@ size_t kept_tokens(const std::vector<double>& weights, const std::vector<int32_t
   if (sampling.top_k > 0) kept = std::min(kept, static_cast<size_t>(sampling.top_k));
   if (sampling.top_p >= 1.0) return kept;
   double total = 0;
-  for (const int32_t token : order) total += weights[token];
+  for (size_t i = 0; i < kept; ++i) total += weights[order[i]];
   double sum = 0;
   for (size_t i = 0; i < kept; ++i) {
     sum += weights[order[i]];

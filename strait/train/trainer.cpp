@@ -432,6 +432,7 @@ void Trainer::account(int64_t step, const StepResult& result) {
   Outcome& outcome = shared_.outcome;
   outcome.steps = step;
   outcome.losses.push_back(result.loss);
+  if (!result.finite) ++outcome.steps_skipped;
   outcome.tokens = tokens_done_;
   const double flops = model_flops_of(step);
   const int64_t here = step - outcome.first_step;
@@ -468,6 +469,7 @@ report::StepMetrics Trainer::metrics_of(int64_t step, const StepResult& result,
   metrics.step = step;
   metrics.loss = result.loss;
   metrics.gradient_norm = result.gradient_norm;
+  metrics.skipped = !result.finite;
   metrics.learning_rate = learning_rate(step - 1);
   if (scales_loss()) metrics.loss_scale = result.loss_scale;
   metrics.seconds = result.seconds;

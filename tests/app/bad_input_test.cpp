@@ -180,6 +180,10 @@ TEST_F(BadInput, ANonFiniteLossStopsWithFiveOrIsSkipped) {
                             2);
   EXPECT_EQ(skipped.exit_code, 0) << skipped.err;
   EXPECT_EQ(skipped.report.at("steps").as_integer(), 6);
+  EXPECT_EQ(skipped.report.at("steps_skipped").as_integer(), 5);
+  EXPECT_THAT(skipped.out, HasSubstr("left out    5 of 6 steps: loss or gradient not finite"));
+  EXPECT_THAT(read_file(run_dir() + "/metrics.jsonl"), HasSubstr("\"skipped\": true"));
+  EXPECT_THAT(run({"report", run_dir()}).out, HasSubstr("5 left out"));
 }
 
 TEST_F(BadInput, WhatIsSaidOfANonFiniteLossIsTrueOfTheRun) {
@@ -209,6 +213,9 @@ TEST_F(BadInput, AModelIsNoDataAndAVocabularyOfOneTeachesNothing) {
       run({"bench", "step", "--model", "nano-char", "--vocabulary", "1", "--context", "4"});
   EXPECT_EQ(benched.exit_code, 2);
   EXPECT_THAT(benched.err, HasSubstr("the nearest valid value is 2"));
+  const Ran images = run({"bench", "step", "--model", "unet-nano", "--threads", "1"});
+  EXPECT_EQ(images.exit_code, 2);
+  EXPECT_THAT(images.err, AllOf(HasSubstr("--model unet-nano"), HasSubstr("gpt2-124m")));
 }
 
 TEST_F(BadInput, APromptThatTheTokenizerCannotSay) {

@@ -103,7 +103,9 @@ TEST(TorchStepPeer, SpeaksTheProtocol) {
 TEST(TorchStepPeer, SaysWhyItIsMissing) {
   EXPECT_THAT(torch_step_peer(tiny_case(), tiny_model(), {.script = "/no/such/script.py"}).missing,
               HasSubstr("/no/such/script.py"));
-  EXPECT_THAT(torch_step_peer(tiny_case(), tiny_model(), {.python = "/no/python"}).missing,
+  EXPECT_THAT(torch_step_peer(tiny_case(), tiny_model(), {}).missing, HasSubstr("installed"));
+  EXPECT_THAT(torch_step_peer(tiny_case(), tiny_model(), {.python = "/no/python", .script = "x.py"})
+                  .missing,
               HasSubstr("cannot be started"));
   const Script script("echo error ModuleNotFoundError no module torch");
   EXPECT_THAT(torch_step_peer(tiny_case(), tiny_model(), script.options()).missing,

@@ -101,5 +101,13 @@ TEST(BenchGemm, FillsARow) {
   EXPECT_GT(row.bound->seconds, 0.0);
 }
 
+TEST(BenchGemm, BothPeersHaveAVersion) {
+  const BenchRow row =
+      bench_gemm({.m = 8, .n = 8, .k = 8}, Dtype::kBfloat16, 1, {.warmups = 1, .runs = 5});
+  ASSERT_EQ(row.peers.size(), 1u);
+  EXPECT_EQ(row.peers[0].name, "torch");
+  EXPECT_THAT(row.peers[0].version, ::testing::MatchesRegex("[1-9]+[.].*"));
+}
+
 }  // namespace
 }  // namespace strait::measure

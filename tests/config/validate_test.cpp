@@ -2,6 +2,7 @@
 // choice.
 #include "strait/config/validate.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -444,6 +445,48 @@ TEST(Documents, ExamplesAreValid) {
   EXPECT_EQ(gemma.model.family, "gemma3");
   EXPECT_EQ(gemma.model.shape.window_pattern, 3);
   EXPECT_EQ(gemma.model.shape.rope.theta, 1e6);
+}
+
+TEST(Validate, StretchingThatCannotTakeEffectIsRefused) {
+  const std::string llama = "model.family = \"llama\"\n", gemma = "model.preset = \"gemma-3-4b\"\n";
+  const auto refused = [](const std::string& text, const std::string& key,
+                          const std::string& message) {
+    expect_refused(key + "\n" + text, key.substr(0, key.find(' ')), message);
+  };
+  for (const char* key :
+       {"model.rope.original_context = 100", "model.rope.original_context = 1",
+        "model.rope.low_frequency_factor = 2", "model.rope.high_frequency_factor = 9"}) {
+    refused(llama, key, "model.rope.factor = 1 stretches nothing; the nearest valid value is");
+    expect_valid(llama + "model.rope.factor = 2\n" + key);
+  }
+  for (const char* key :
+       {"model.rope.low_frequency_factor = 0.01", "model.rope.high_frequency_factor = 9"}) {
+    const std::string alike = "model.rope.factor = 4\nmodel.rope.original_context = 1\n";
+    refused(llama + alike, key, "model.rope.original_context = 1 stretches all wave lengths alike");
+    refused(gemma, key, "stretches all wave lengths alike");
+  }
+  expect_valid(llama + "model.rope.original_context = 8192\nmodel.rope.low_frequency_factor = 1");
+  // As a preset fills it, also in a resolved file.
+  expect_valid(gemma + "model.rope.factor = 1");
+  expect_valid(gemma + "model.rope.factor = 1\nmodel.rope.original_context = 1");
+}
+
+TEST(Validate, APatternOfWindowsLongerThanTheModelIsRefusedUnlessAPresetHasIt) {
+  const std::string key = "model.shape.window_pattern";
+  const auto gemma = [&](int pattern, int layers) {
+    return fmt::format(
+        "{} = {}\nmodel.family = \"gemma3\"\nmodel.shape.window = 8\nmodel.shape.layers = {}", key,
+        pattern, layers);
+  };
+  expect_refused(gemma(9, 3), key,
+                 "cannot take effect with 3 blocks; the nearest valid value is 3");
+  expect_refused(gemma(2, 1), key, "nearest valid value is 0");
+  expect_valid(gemma(4, 4));
+  expect_valid(gemma(6, 4));
+  const std::string few = "model.preset = \"gemma-3-270m\"\nmodel.shape.layers = 3\n";
+  expect_valid(few);
+  expect_valid(few + "model.shape.window_pattern = 6\nmodel.family = \"gemma2\"");
+  expect_refused(key + " = 5\n" + few, key, "nearest valid value is 3");
 }
 
 std::vector<std::string> problem_keys(const std::string& text, int64_t ranks = 2) {

@@ -218,6 +218,8 @@ TEST_F(GemmaMembers, LayersByNumberOrByType) {
        {"sliding_window_pattern", Json()},
        {"_sliding_window_pattern", 4}});
   EXPECT_EQ(imported().window_pattern, 4);
+  set({{"_sliding_window_pattern", 5}});
+  EXPECT_EQ(imported().window_pattern, 0) << "of four layers";
   set({{"_sliding_window_pattern", 1}});
   EXPECT_EQ(imported().window, 0) << "all attend all";
   set({{"layer_types", types("flll")}});

@@ -14,6 +14,18 @@ if grep -rIlF -e "$source_folder" -e "$build_folder" "$work/prefix/lib" "$work/p
   echo "installed files name the folder of the sources or of the build"
   exit 1
 fi
+# Links of the installed documents hold, but those to records of measurements.
+documents=$work/prefix/share/doc/strait
+while IFS=: read -r page link; do
+  target=${link#](}; target=${target%)}; target=${target%%#*}
+  [[ -z $target || $target =~ ^[a-z]+: || $target == *records* || -e $(dirname "$page")/$target ]] ||
+    { echo "$page: links to $target, which is not installed"; broken=yes; }
+done < <(grep -rHoE --include='*.md' '\]\([^) ]+\)' "$documents")
+[[ -z ${broken:-} ]]
+for page in README.md docs/README.md; do
+  cmp "$source_folder/$page" "$documents/$page"
+done
+
 cp -r "$source_folder/examples/embed" "$work/embed"
 cmake -S "$work/embed" -B "$work/build" -DCMAKE_BUILD_TYPE=Release \
   -DCMAKE_PREFIX_PATH="$work/prefix" >"$work/configure.log" ||
@@ -32,4 +44,5 @@ zgrep -q '^\.TH STRAIT' prefix/share/man/man1/strait.1.gz
 for command in train evaluate sample verify simulate plan probe bench inspect report convert completion; do
   [[ -s prefix/share/man/man1/strait-$command.1.gz ]] || { echo "no manual page of strait $command"; exit 1; }
 done
+prefix/bin/strait-export-modules --help | grep -q "FILE.py:FUNCTION"
 "$work/prefix/bin/strait" verify "$work/prefix/share/doc/strait/examples/minimal.toml" --ranks 2

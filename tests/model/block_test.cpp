@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "strait/base/errors.h"
+#include "strait/model/rotary_angles.h"
 #include "tests/model/runner.h"
 
 namespace strait::model {
@@ -225,6 +226,17 @@ std::vector<Case> end_cases() {
   return cases;
 }
 INSTANTIATE_TEST_SUITE_P(Sizes, EndsTest, testing::ValuesIn(end_cases()));
+
+TEST(RotaryFrequencies, AnOriginalContextOfOneStretchesAllAlike) {
+  constexpr int64_t kHeadWidth = 8;
+  const std::vector<double> trained = rotary_frequencies({}, kHeadWidth);
+  const std::vector<double> stretched = rotary_frequencies({.factor = 4.0,
+                                                            .low_frequency_factor = 0.01,
+                                                            .high_frequency_factor = 0.02,
+                                                            .original_context = 1},
+                                                           kHeadWidth);
+  for (size_t i = 0; i < trained.size(); ++i) EXPECT_EQ(stretched[i], trained[i] / 4.0);
+}
 
 TEST(Blocks, RefuseWhatTheyCannotDo) {
   const Case test_case;

@@ -72,6 +72,14 @@ TEST_F(MetricsTest, KeysAreThoseOfTheInterface) {
   EXPECT_EQ(to_json(example(3)).find("validation_loss"), nullptr);
 }
 
+TEST_F(MetricsTest, OnlyASkippedStepSaysSo) {
+  StepMetrics metrics = example(3);
+  EXPECT_EQ(to_json(metrics).find("skipped"), nullptr);
+  EXPECT_FALSE(metrics_from_json(to_json(metrics)).skipped);
+  metrics.skipped = true;
+  EXPECT_TRUE(metrics_from_json(to_json(metrics)).skipped);
+}
+
 TEST_F(MetricsTest, RoundTripKeepsEveryBit) {
   {
     MetricsWriter writer(path_, 0);

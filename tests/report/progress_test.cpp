@@ -83,6 +83,24 @@ TEST(ProgressTest, TimesAreMeansOverTheInterval) {
   EXPECT_THAT(text, HasSubstr("  exposed 12.5 %"));  // 2 * 0.025 / 0.4
 }
 
+TEST(ProgressTest, StepsLeftOutAreCountedByInterval) {
+  Progress progress({.total_steps = 9, .log_every_steps = 3});
+  const auto advance = [&](int64_t step, bool skipped) {
+    StepMetrics metrics = example(step);
+    metrics.skipped = skipped;
+    return progress.advance(metrics);
+  };
+  EXPECT_THAT(advance(1, true), HasSubstr("\nstep 1  1 step left out: loss or gradient not fin"));
+  advance(2, true);
+  EXPECT_THAT(advance(3, true), HasSubstr("\nstep 3  2 steps left out: loss or gradient not f"));
+  EXPECT_EQ(advance(4, true), "");
+  EXPECT_EQ(advance(5, false), "");
+  EXPECT_THAT(advance(6, false), HasSubstr("\nstep 6  1 step left out"));
+  advance(7, false);
+  advance(8, false);
+  EXPECT_THAT(advance(9, false), Not(HasSubstr("left out")));
+}
+
 TEST(ProgressTest, EvaluationHasALineOfItsOwn) {
   Progress progress({.total_steps = 10, .log_every_steps = 100});
   progress.advance(example(1));

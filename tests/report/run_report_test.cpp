@@ -101,6 +101,17 @@ TEST_F(RunReportTest, FiguresAgainstHandCalculation) {
   }
 }
 
+TEST_F(RunReportTest, StepsLeftOutAreCounted) {
+  std::vector<StepMetrics> steps = write_run(8);
+  EXPECT_EQ(report_run(folder_).summary.at("steps_skipped").as_integer(), 0);
+  EXPECT_THAT(report_run(folder_).text, Not(HasSubstr("left out")));
+  steps[2].skipped = steps[7].skipped = true;
+  rewrite(steps);
+  const RunReport report = report_run(folder_);
+  EXPECT_EQ(report.summary.at("steps_skipped").as_integer(), 2);
+  EXPECT_THAT(report.text, HasSubstr("8, the last is 8; 2 left out: loss or gradient not finite"));
+}
+
 TEST_F(RunReportTest, ShortRunsCountEveryStepAndNeedNoEvaluation) {
   write_run(3);
   const RunReport report = report_run(folder_);

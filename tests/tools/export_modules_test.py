@@ -36,6 +36,10 @@ class WithoutTorch(unittest.TestCase):
                 export_modules.named(modules)
         self.assertEqual([name for name, _ in export_modules.named([1, 2])], ["block0", "block1"])
 
+    def test_parameters_are_elements(self):
+        blocks = [{"parameters": [{"dims": [256, 128]}]}, {"parameters": [{"dims": [4, 3]}, {"dims": [4]}]}]
+        self.assertEqual(export_modules.sizes({"blocks": blocks}), "2 blocks, 32,784 parameters in 3 tensors")
+
     def test_functions_that_are_not_there(self):
         for where, text in (("net.py", "names no function"), ("/nothing/net.py:f", "is not there"),
                             (os.path.join(ROOT, "examples", "modules_mixer.py") + ":nothing", "")):

@@ -131,6 +131,14 @@ TEST(Sampling, TemperatureTopKAndTopP) {
   EXPECT_EQ(all, (std::set<int32_t>{0, 1, 2, 3}));
 }
 
+TEST(Sampling, TopPIsAShareOfTheTopK) {
+  const std::vector<double> alike(100, 0.0);
+  std::set<int32_t> both;
+  for (uint64_t draw = 0; draw < 200; ++draw)
+    both.insert(sample_token(alike, {1.0, 10, 0.5, 1}, draw));
+  EXPECT_EQ(both, (std::set<int32_t>{0, 1, 2, 3, 4}));
+}
+
 TEST(Sampling, DrawsFollowTheProbabilities) {
   const std::vector<double> logits = {std::log(0.2), std::log(0.5), std::log(0.3)};
   std::vector<int> counts(3, 0);
